@@ -1,5 +1,5 @@
-//! The columns that hold amounts: the one list from which the tables `account` and `counter` are written, added up
-//! and read. A column of amounts is one row here and a migration.
+//! The columns of amounts in the tables `account` and `counter`: one list from which they are written, summed and read.
+//! A new amount is one row here and a migration.
 
 use rusqlite::Row;
 
@@ -10,8 +10,7 @@ use crate::model::Amounts;
 pub(super) struct AmountColumn {
     pub(super) name: &'static str,
     field: fn(&mut Amounts) -> &mut u64,
-    /// Whether the driver reports it. Such a value is limited to the largest INTEGER instead of being refused, since one
-    /// absurd reading must not keep the rest of the account from the disk.
+    /// Whether the driver reports it; see [`clamped`].
     is_reported: bool,
 }
 
@@ -39,22 +38,22 @@ const COLUMNS: [AmountColumn; 13] = [
     counted("measured_ns", |amounts| &mut amounts.measured),
 ];
 
-/// All columns of amounts, as `account` has them.
+/// Columns of `account`.
 pub(super) static ACCOUNT: &[AmountColumn; 13] = &COLUMNS;
 
-/// The first of them: what `counter` has.
+/// Columns of `counter`: the first of those.
 pub(super) static COUNTER: &[AmountColumn; 11] = match COLUMNS.first_chunk() {
     Some(columns) => columns,
     None => unreachable!(),
 };
 
-/// The first of these: the parts, which sum to what was held.
+/// The parts of held time: the first of those.
 pub(super) static PARTS: &[AmountColumn; 5] = match COLUMNS.first_chunk() {
     Some(columns) => columns,
     None => unreachable!(),
 };
 
-/// An SQL expression of each column, with that text between them.
+/// An SQL expression of each column, joined by the text `between`.
 pub(super) fn join_expressions(
     columns: &[AmountColumn],
     between: &str,
@@ -69,7 +68,7 @@ pub(super) fn names(columns: &[AmountColumn]) -> String {
 }
 
 impl AmountColumn {
-    /// Adds a new row's value to that of the row that is there.
+    /// The SQL assignment that adds a new row's value to the stored one.
     pub(super) fn addition(&self) -> String {
         let name = self.name;
         if self.is_reported {
@@ -79,17 +78,17 @@ impl AmountColumn {
         }
     }
 
-    /// The sum of many rows' values in two columns, since it may not fit into one.
+    /// The SQL sum of many rows' values as two columns, since it may not fit into one INTEGER.
     pub(super) fn sum(&self) -> String {
         let name = self.name;
         format!("sum({name}>>{HALF}),sum({name}&{})", (1_i64 << HALF) - 1)
     }
 }
 
-/// The bits of the lower part of a sum.
+/// Bits of the lower column of a sum.
 const HALF: u32 = 31;
 
-/// Writes amounts into the values of a statement.
+/// Writes amounts into the parameters of a statement.
 pub(super) fn store(columns: &[AmountColumn], amounts: &Amounts, values: &mut [i64]) -> rusqlite::Result<()> {
     let mut amounts = *amounts;
     for (column, value) in columns.iter().zip(values) {
@@ -108,7 +107,7 @@ pub(super) fn load(columns: &[AmountColumn], row: &Row<'_>, first: usize) -> rus
     Ok(amounts)
 }
 
-/// Reads the [`Column::sum`] of each column from the columns that begin at `first`; what no number holds is cut.
+/// Reads the [`AmountColumn::sum`] of each column from the columns that begin at `first`; a sum above 64 bits is capped.
 pub(super) fn load_sums(columns: &[AmountColumn], row: &Row<'_>, first: usize) -> rusqlite::Result<Amounts> {
     let mut amounts = Amounts::default();
     for (index, column) in columns.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What the ledger thread commits at once, and what it may then publish.
+//! What the ledger thread commits in one transaction, and what may then be published.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,20 +10,20 @@ use super::timeline::Anchor;
 use super::xids::XidSums;
 use crate::model::{GpuId, Holder, Microjoules, Nanoseconds, Settlement, Span, Utc};
 
-/// Everything of one transaction. Times are account time ([`super::Timeline::at`]).
+/// The contents of one transaction. Times are account time ([`super::AccountTimeline::at`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LedgerBatch {
-    /// Now; names the birth of counters.
+    /// Now; new counters are born at this time.
     pub now: Utc,
-    /// Fixes the account's time in this boot: what was offered before was on the provisional axis.
+    /// Fixes the account's time in this boot; earlier batches of it are on the provisional axis.
     pub anchor: Option<Anchor>,
-    /// GPUs seen for the first time by this agent process; one that the ledger knows keeps its account.
+    /// GPUs that this agent process found; one that the ledger has keeps its account.
     pub registrations: Vec<GpuRegistration>,
-    /// GPUs that are elsewhere than they were.
+    /// GPUs whose attachment or PCI address has changed.
     pub expected: Vec<Expected>,
-    /// The sticky faults of the GPUs on which they have changed.
+    /// All sticky faults of the GPUs on which they have changed.
     pub sticky_faults: Vec<StickyFaults>,
-    /// GPUs of which XID errors were reported, with all their sums.
+    /// All XID sums of the GPUs that reported XID errors.
     pub xids: Vec<XidSums>,
     /// Holders that are new or whose facts changed. A holder that occurs only in a row is stored without facts.
     pub holders: Vec<Holder>,
@@ -33,26 +33,26 @@ pub struct LedgerBatch {
     pub open: Vec<OpenSpans>,
     /// Settled windows, in order of time for each GPU.
     pub closed: Vec<ClosedWindow>,
-    /// GPUs whose account rested and goes on, in order of time.
+    /// GPUs whose suspended account continues, in order of time.
     pub resumed: Vec<Resumed>,
-    /// Whether it must survive a power loss, not only a kill. So do batches that close a window, and at
-    /// least one in ten seconds.
+    /// Whether it must survive a power loss, not only a kill. Batches that close a window always do, and so does at least
+    /// one batch in ten seconds.
     pub sync: bool,
 }
 
-/// A GPU that was found or read for the first time; its account begins then unless it has one.
+/// A GPU that was found. Its account begins then unless it has one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuRegistration {
-    /// Which GPU.
+    /// The GPU.
     pub gpu: GpuId,
     /// Product name; empty where it is not known yet.
     pub model: Arc<str>,
-    /// When.
+    /// When it was found.
     pub at: Utc,
 }
 
 impl GpuRegistration {
-    /// Takes index and product name from a later registration of the same GPU; the account begins at the first.
+    /// Updates index and product name from a later registration of the same GPU; the account begins at the first.
     pub(super) fn update(&mut self, later: Self) {
         self.gpu = later.gpu;
         if !later.model.is_empty() {
@@ -61,76 +61,74 @@ impl GpuRegistration {
     }
 }
 
-/// The end of a time that is in no account of a GPU: another one sat in its place, or nobody expected it.
+/// The end of a suspension of a GPU's account, during which another GPU had its place or nobody expected it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resumed {
     /// UUID of the GPU.
     pub gpu: Arc<str>,
-    /// From when on its time counts again; nothing goes on from before.
+    /// When its time counts again; nothing continues from before.
     pub at: Utc,
 }
 
 /// New raw spans of one GPU.
 ///
-/// They must not overlap the account or stored spans. Spans that end where the account ends or before are
-/// ignored; one that begins where a stored one does replaces it. A span that straddles the end of a window
-/// closed in the same batch is passed as its remainder, which begins at that end: the ledger drops the stored
-/// original. A hole is no reason to refuse, since windows decide; a restart before they close finds it
-/// unobserved.
+/// They must not overlap the account or stored spans. Spans that end where the account ends or before are ignored; one
+/// that begins where a stored one does replaces it. A span that straddles the end of a window closed in the same batch is
+/// passed as its rest, which begins at that end: the ledger drops the stored original. Gaps are allowed; a restart before
+/// their window closes makes them unobserved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OpenSpans {
     /// UUID of the GPU.
     pub gpu: Arc<str>,
     /// The spans, in order.
     pub spans: Vec<Span>,
-    /// The driver's energy counter at the end of the last span that was ever passed, where it is known; it
-    /// is stored without spans, too.
+    /// The driver's energy counter at the end of the last span ever passed, where it is known; it is stored even without
+    /// spans.
     pub energy_counter: Option<Microjoules>,
 }
 
-/// A settled window of one GPU, of any length. It begins where the GPU's account ends or resumes; another
-/// hole before it is settled as `__unobserved__`, one that is settled already is skipped, and one that is so in
-/// part is refused.
+/// A settled window of one GPU, of any length. Time between the end of the GPU's account and its begin is settled as
+/// `__unobserved__`. A window that was settled before is skipped, and one of which a part was settled is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClosedWindow {
     /// UUID of the GPU.
     pub gpu: Arc<str>,
     /// The window.
     pub settlement: Settlement,
-    /// Whether several windows were added together, so that its minutes are shares of a longer span.
+    /// Whether windows of several minutes were merged, so that its minutes are shares of a longer time.
     pub coarse: bool,
 }
 
-/// What is committed: the only account that may be published.
+/// What a commit has changed: the only account that may be published.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Acknowledged {
     /// The GPUs that the batch settled, by UUID.
     pub slots: BTreeMap<Arc<str>, SlotTotal>,
     /// The counters that the batch changed, with their new values.
     pub counters: BTreeMap<CounterKey, HolderCounter>,
-    /// The sum of a tenant's counters that are not in memory, where it changed.
+    /// The sum of each tenant's unloaded counters, where it changed.
     pub unloaded_sums: BTreeMap<TenantKey, HolderCounter>,
-    /// Counters that leave memory; they are in the sums of their tenants, where these have others left.
+    /// Counters that were unloaded; they are in `unloaded_sums` if their tenant has others in memory.
     pub unloaded: Vec<CounterKey>,
     /// The sums of XID errors that the batch stored.
     pub xids: Vec<XidSums>,
     /// Whether the commit survives a power loss.
     pub synced: bool,
-    /// GPU time that the batch settled as `__unobserved__`, because the windows before its own never came.
+    /// GPU time that was settled as `__unobserved__` because windows were missing.
     pub unobserved: Nanoseconds,
-    /// Bytes of the ledger on disk, its write-ahead log included, after the last commit that survives a power loss.
+    /// Size of the ledger on disk in bytes, its write-ahead log included, after the last commit that survives a power loss.
     pub bytes: u64,
-    /// GPU time settled since the ledger was created - the sum of all held counters; must be 0.
+    /// GPU time settled since the ledger was created - the sum of all held counters, in nanoseconds; must be 0.
     pub imbalance: i128,
 }
 
-/// Where the account of a GPU stands.
+/// End and time of a GPU's account.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlotTotal {
-    /// Its end.
+    /// End of the account.
     pub settled_until: Utc,
-    /// GPU time settled since it began; equals the sum of its holders' held counters.
+    /// GPU time settled since its begin; equals the sum of its holders' held counters.
     pub slot: Nanoseconds,
-    /// That of each of its GPU instances, by id.
+    /// Slot time settled of each GPU instance, by id.
     pub instances: BTreeMap<u32, Nanoseconds>,
 }

@@ -1,10 +1,10 @@
-//! A bill: what the account says of a span of whole minutes, and its proof.
+//! Makes a bill: the account of a span of whole minutes, and the proof that its sums agree.
 //!
-//! The money of a GPU under one price is `money(end) - money(begin)` of its GPU time since that price
-//! began, so two adjacent bills add up to one exactly; it is split along what was held in the bill
-//! (therefore one holder's lines of two adjacent bills may differ from the joint line by a nano-unit).
-//! Minutes that are not closed are left for the next bill.
+//! The money of a GPU under one price is the difference of its money at both ends, each since that price began, so two
+//! adjacent bills add up to one exactly. It is split along what was held in the bill; therefore a holder's lines of two
+//! adjacent bills may differ from the joint line by a nano-unit. Minutes that are not closed are left for the next bill.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -13,60 +13,178 @@ use rusqlite::{Connection, params};
 
 use super::MINUTE;
 use super::amounts::{self, ACCOUNT, AmountColumn, join_expressions};
-use super::bill::{BillLine, GpuTotal, Interval, LedgerBill, Reconciliation};
 use super::book::{self, PriceVersion};
 use super::column::{self, loaded, loaded_grade, loaded_method, stored};
 use super::error::Cause;
-use super::settle::money_between;
+use super::minutes::money_between;
 use crate::attribution::{HeldParts, charged_times, split_money};
-use crate::model::{GpuId, HolderId, Money, Nanoseconds, Utc};
+use crate::model::{ActivitySource, Amounts, GpuId, Grade, HolderId, Method, Money, Nanoseconds, Utc};
 
-/// A GPU whose account ends so long before that of another is gone or was taken out: it holds up no bill.
-const LEFT_BEHIND: Nanoseconds = Nanoseconds::from_seconds(3600);
+/// A GPU whose account ends this long before that of another is gone, and does not delay bills.
+const GONE_AFTER: Nanoseconds = Nanoseconds::from_seconds(3600);
 
-/// What a bill covers; see [`Bill`].
-pub(super) struct Period<'z> {
-    /// First minute; without it, the begin of the month of the last one.
-    pub(super) from: Option<Utc>,
-    /// End of the last minute; without it, the end of what is closed.
-    pub(super) to: Option<Utc>,
-    /// Where months begin.
-    pub(super) zone: &'z TimeZone,
+/// The account from `from` to `to`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LedgerBill {
+    /// First minute.
+    pub from: Utc,
+    /// End of the last minute: as asked for, or `closed_until` where that is earlier.
+    pub to: Utc,
+    /// The end that was asked for, where the bill ends earlier.
+    pub asked_to: Option<Utc>,
+    /// Every GPU's minutes are closed up to this time.
+    pub closed_until: Utc,
+    /// Currency of all money here; none where no price was in force.
+    pub currency: Option<String>,
+    /// Whether the ledger has any price, in force here or not.
+    pub has_prices: bool,
+    /// Lines by GPU, then holder; remainders have lines too.
+    pub lines: Vec<BillLine>,
+    /// Totals by GPU.
+    pub gpus: Vec<GpuTotal>,
+    /// Proof that the sums agree.
+    pub reconciliation: Reconciliation,
 }
 
-pub(super) fn make_bill(connection: &Connection, period: &Period<'_>) -> Result<LedgerBill, Cause> {
+/// What one holder held and used on one slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BillLine {
+    /// The GPU.
+    pub gpu: GpuId,
+    /// Id of the GPU instance; none for a whole GPU, and for time of a MIG GPU that is no instance's.
+    pub gpu_instance: Option<u32>,
+    /// The holder.
+    pub holder: HolderId,
+    /// What the holder held, used and drew.
+    pub amounts: Amounts,
+    /// Whether the GPU's energy was measured; if not, the energy in `amounts` is meaningless.
+    pub has_energy: bool,
+    /// The worst grade of any minute.
+    pub grade: Grade,
+    /// `Bridged` if any minute was.
+    pub method: Method,
+    /// Whether any minute is a share of merged windows.
+    pub coarse: bool,
+    /// The coarsest activity source of each minute, each once.
+    pub sources: Vec<ActivitySource>,
+    /// Time for which `money` is charged: held less unavailable, and for `__unavailable__` all unavailable time, while a
+    /// price was in force.
+    pub charged: Nanoseconds,
+    /// The same time while no price was in force.
+    pub unpriced: Nanoseconds,
+    /// Money of the charged time; none where no price was in force in the whole bill.
+    pub money: Option<Money>,
+}
+
+impl BillLine {
+    /// A line without time.
+    pub(super) fn empty(gpu: GpuId, holder: HolderId) -> Self {
+        Self {
+            gpu,
+            gpu_instance: None,
+            holder,
+            amounts: Amounts::default(),
+            has_energy: false,
+            grade: Grade::Measured,
+            method: Method::Observed,
+            coarse: false,
+            sources: Vec::new(),
+            charged: Nanoseconds(0),
+            unpriced: Nanoseconds(0),
+            money: None,
+        }
+    }
+}
+
+/// One GPU's total, from the times recorded for the GPU itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuTotal {
+    /// The GPU.
+    pub gpu: GpuId,
+    /// Product name.
+    pub model: String,
+    /// GPU time.
+    pub slot: Nanoseconds,
+    /// End of its account; before the end of the bill only where the GPU is gone.
+    pub settled_until: Utc,
+    /// Its time by price.
+    pub intervals: Vec<Interval>,
+    /// Sum of the intervals; none where no price was in force.
+    pub money: Option<Money>,
+}
+
+/// GPU time under one price.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interval {
+    /// When the price began, possibly before the bill; none before the first price.
+    pub since: Option<Utc>,
+    /// Billionths of the currency per GPU-hour; none where there was no price.
+    pub nano_per_gpu_hour: Option<i64>,
+    /// The price class.
+    pub class: Option<String>,
+    /// GPU time.
+    pub slot: Nanoseconds,
+    /// Money of that time.
+    pub money: Option<Money>,
+}
+
+/// Sums that were computed separately and must agree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reconciliation {
+    /// GPU time of all GPUs.
+    pub slot: Nanoseconds,
+    /// GPU time while no price was in force.
+    pub unpriced: Nanoseconds,
+    /// Held time of all lines.
+    pub held: Nanoseconds,
+    /// Money of all GPUs.
+    pub gpu_money: Money,
+    /// Money of all lines.
+    pub line_money: Money,
+    /// GPU time - held time, in nanoseconds; must be 0.
+    pub imbalance: i128,
+    /// Money of GPUs - money of lines; must be 0.
+    pub imbalance_money: Money,
+}
+
+/// Makes the bill from the first minute `from` (none: the begin of the month of the last minute, in `zone`) to the end of
+/// the last minute `to` (none: the end of what is closed).
+pub(super) fn make_bill(
+    connection: &Connection,
+    from: Option<Utc>,
+    to: Option<Utc>,
+    zone: &TimeZone,
+) -> Result<LedgerBill, Cause> {
     let gpus = load_gpus(connection)?;
     let closed_until = closed_until(&gpus);
-    let to = period.to.map(|to| on_grid("to", to)).transpose()?;
+    let to = to.map(|to| on_grid("to", to)).transpose()?;
     let end = to.map_or(closed_until, |to| to.min(closed_until));
-    let from = period.from.map_or(Ok(month_start(end, period.zone)), |from| on_grid("from", from))?;
+    let from = from.map_or(Ok(month_start(end, zone)), |from| on_grid("from", from))?;
     if let Some(to) = to.filter(|to| *to < from) {
         return Err(Cause::Backwards { from, to });
     }
     let end = end.max(from);
-    let mut bill = LedgerBill {
+    let versions = book::versions(connection)?;
+    let times = load_priced_times(connection, from, end, &versions)?;
+    let currency = find_currency(&times)?;
+    let is_priced = currency.is_some();
+    let gpus = gpus
+        .into_iter()
+        .map(|(key, total)| add_intervals(total, times.get(&key).map_or(&[], Vec::as_slice), is_priced));
+    let gpus: Vec<GpuTotal> = gpus.filter(|total| total.slot.0 > 0).collect();
+    let lines = load_lines(connection, from, end)?;
+    let lines = add_money(lines, &times, is_priced)?;
+    Ok(LedgerBill {
         from,
         to: end,
         asked_to: to.filter(|to| *to > end),
         closed_until,
-        currency: None,
-        has_prices: false,
-        lines: Vec::new(),
-        gpus: Vec::new(),
-        reconciliation: Reconciliation::default(),
-    };
-    let versions = book::versions(connection)?;
-    bill.has_prices = versions.iter().any(|version| version.rate.is_some());
-    let slots = load_priced_times(connection, from, end, &versions)?;
-    bill.currency = find_currency(&slots)?;
-    for gpu in gpus {
-        let total = gpu_total(&gpu, slots.get(&gpu.key).map_or(&[], Vec::as_slice), bill.currency.is_some());
-        bill.gpus.push(total);
-    }
-    bill.gpus.retain(|total| total.slot.0 > 0);
-    add_lines(connection, &mut bill, &slots)?;
-    reconcile(&mut bill);
-    Ok(bill)
+        currency,
+        has_prices: versions.iter().any(|version| version.rate.is_some()),
+        reconciliation: reconcile(&gpus, &lines),
+        lines,
+        gpus,
+    })
 }
 
 fn on_grid(edge: &'static str, at: Utc) -> Result<Utc, Cause> {
@@ -79,49 +197,44 @@ fn month_start(end: Utc, zone: &TimeZone) -> Utc {
     let start = jiff::Timestamp::from_nanosecond(last)
         .and_then(|last| last.to_zoned(zone.clone()).first_of_month())
         .and_then(|first| first.start_of_day());
-    // Every time that 64 bits hold has a month.
+    // Every time of 64 bits in nanoseconds has a month.
     start.ok().and_then(|start| u64::try_from(start.timestamp().as_nanosecond()).ok()).map_or(end, Utc)
 }
 
-struct BilledGpu {
-    key: i64,
-    id: GpuId,
-    model: String,
-    settled_until: Utc,
-}
-
-fn load_gpus(connection: &Connection) -> rusqlite::Result<Vec<BilledGpu>> {
+/// All GPUs by key in the file, without time.
+fn load_gpus(connection: &Connection) -> rusqlite::Result<Vec<(i64, GpuTotal)>> {
     connection
         .prepare(
             "SELECT id, gpu_index, uuid, model, settled_until_ns FROM gpu
              ORDER BY gpu_index, uuid",
         )?
         .query_map([], |row| {
-            Ok(BilledGpu {
-                key: row.get(0)?,
-                id: GpuId { index: row.get(1)?, uuid: row.get::<_, String>(2)?.into() },
+            let total = GpuTotal {
+                gpu: GpuId { index: row.get(1)?, uuid: row.get::<_, String>(2)?.into() },
                 model: row.get(3)?,
+                slot: Nanoseconds(0),
                 settled_until: Utc(loaded(row, 4)?),
-            })
+                intervals: Vec::new(),
+                money: None,
+            };
+            Ok((row.get(0)?, total))
         })?
         .collect()
 }
 
-fn closed_until(gpus: &[BilledGpu]) -> Utc {
-    let newest = gpus.iter().map(|gpu| gpu.settled_until).max().unwrap_or_default();
-    gpus.iter()
-        .map(|gpu| gpu.settled_until)
-        .filter(|until| newest.since(*until) <= LEFT_BEHIND)
-        .min()
-        .unwrap_or_default()
-        .floor(MINUTE)
+fn closed_until(gpus: &[(i64, GpuTotal)]) -> Utc {
+    let ends = || gpus.iter().map(|(_, total)| total.settled_until);
+    let newest = ends().max().unwrap_or_default();
+    ends().filter(|end| newest.since(*end) <= GONE_AFTER).min().unwrap_or_default().floor(MINUTE)
 }
 
-/// GPU time of one GPU under one price: from, to since that price began for it.
+/// Time of one GPU under one price.
 struct PricedTime<'v> {
     price: Option<i64>,
     version: Option<&'v PriceVersion>,
+    /// GPU time in nanoseconds.
     slot: u64,
+    /// Begin and end in GPU time since that price began.
     begin: u64,
     end: u64,
 }
@@ -133,6 +246,7 @@ impl PricedTime<'_> {
     }
 }
 
+/// The priced times of each GPU, by its key in the file.
 fn load_priced_times<'v>(
     connection: &Connection,
     from: Utc,
@@ -145,10 +259,10 @@ fn load_priced_times<'v>(
          GROUP BY gpu, price ORDER BY gpu, min(minute_ns)",
     )?;
     let mut rows = statement.query(params![stored(from.0)?, stored(to.0)?])?;
-    let mut slots = BTreeMap::<i64, Vec<PricedTime<'v>>>::new();
+    let mut times = BTreeMap::<i64, Vec<PricedTime<'v>>>::new();
     while let Some(row) = rows.next()? {
         let price: Option<i64> = row.get(1)?;
-        slots.entry(row.get(0)?).or_default().push(PricedTime {
+        times.entry(row.get(0)?).or_default().push(PricedTime {
             price,
             version: versions.iter().find(|version| Some(version.id) == price),
             slot: loaded(row, 2)?,
@@ -156,13 +270,13 @@ fn load_priced_times<'v>(
             end: loaded(row, 4)?,
         });
     }
-    Ok(slots)
+    Ok(times)
 }
 
-/// The one currency of all prices in force.
-fn find_currency(slots: &BTreeMap<i64, Vec<PricedTime<'_>>>) -> Result<Option<String>, Cause> {
+/// The currency of the prices in force; an error where there are several.
+fn find_currency(times: &BTreeMap<i64, Vec<PricedTime<'_>>>) -> Result<Option<String>, Cause> {
     let mut found: Option<&str> = None;
-    let rates = slots.values().flatten().filter_map(|slot| slot.version?.rate.as_ref());
+    let rates = times.values().flatten().filter_map(|time| time.version?.rate.as_ref());
     for currency in rates.map(|rate| &*rate.tariff.currency) {
         match found {
             Some(first) if first != currency => {
@@ -174,84 +288,66 @@ fn find_currency(slots: &BTreeMap<i64, Vec<PricedTime<'_>>>) -> Result<Option<St
     Ok(found.map(str::to_owned))
 }
 
-fn gpu_total(gpu: &BilledGpu, slots: &[PricedTime<'_>], priced: bool) -> GpuTotal {
-    let intervals: Vec<Interval> = slots
-        .iter()
-        .map(|slot| {
-            let rate = slot.version.and_then(|version| version.rate.as_ref());
-            Interval {
-                since: slot.version.map(|version| version.from),
-                nano_per_gpu_hour: rate.map(|rate| rate.nano_per_gpu_hour),
-                class: rate.map(|rate| rate.tariff.class.to_string()),
-                slot: Nanoseconds(slot.slot),
-                money: slot.money(),
-            }
-        })
-        .collect();
+fn add_intervals(total: GpuTotal, times: &[PricedTime<'_>], is_priced: bool) -> GpuTotal {
+    let interval = |time: &PricedTime<'_>| {
+        let rate = time.version.and_then(|version| version.rate.as_ref());
+        Interval {
+            since: time.version.map(|version| version.from),
+            nano_per_gpu_hour: rate.map(|rate| rate.nano_per_gpu_hour),
+            class: rate.map(|rate| rate.tariff.class.to_string()),
+            slot: Nanoseconds(time.slot),
+            money: time.money(),
+        }
+    };
+    let intervals: Vec<Interval> = times.iter().map(interval).collect();
     GpuTotal {
-        gpu: gpu.id.clone(),
-        model: gpu.model.clone(),
         slot: intervals.iter().map(|interval| interval.slot).sum(),
-        settled_until: gpu.settled_until,
-        money: priced.then(|| intervals.iter().filter_map(|interval| interval.money).sum()),
+        money: is_priced.then(|| intervals.iter().filter_map(|interval| interval.money).sum()),
         intervals,
+        ..total
     }
 }
 
-/// One line of one price interval, as SQL sums it.
-struct Partial {
-    gpu: i64,
-    price: Option<i64>,
-    line: BillLine,
-}
+/// Lines of one GPU under one price, by the GPU's key and the price's.
+type PricedLines = BTreeMap<(i64, Option<i64>), Vec<BillLine>>;
 
-/// Makes the lines, with the money of each price interval split along what was held in it.
-fn add_lines(
-    connection: &Connection,
-    bill: &mut LedgerBill,
-    slots: &BTreeMap<i64, Vec<PricedTime<'_>>>,
-) -> Result<(), Cause> {
-    let priced = bill.currency.is_some();
-    let mut groups = BTreeMap::<(i64, Option<i64>), Vec<BillLine>>::new();
-    for partial in load_partial_lines(connection, bill.from, bill.to)? {
-        groups.entry((partial.gpu, partial.price)).or_default().push(partial.line);
-    }
+/// Splits the money of each GPU and price along what was held, and joins the lines of each holder.
+fn add_money(
+    lines: PricedLines,
+    times: &BTreeMap<i64, Vec<PricedTime<'_>>>,
+    is_priced: bool,
+) -> Result<Vec<BillLine>, Cause> {
     let mut joined = BTreeMap::<(GpuId, HolderId, Option<u32>), BillLine>::new();
-    for ((gpu, price), mut group) in groups {
-        let slot = slots.get(&gpu).and_then(|slots| slots.iter().find(|slot| slot.price == price));
+    for ((gpu, price), mut group) in lines {
+        let time = times.get(&gpu).and_then(|times| times.iter().find(|time| time.price == price));
         let charged = charged_times(group.iter().map(|line| HeldParts {
             gpu_instance: line.gpu_instance,
             holder: &line.holder,
             parts: &line.amounts.parts,
         }));
-        let money = slot.and_then(PricedTime::money);
+        let money = time.and_then(PricedTime::money);
         let shares = split_money(money.unwrap_or_default(), &charged.times)?;
         let gpu = group.first().map(|line| line.gpu.clone());
         for (gpu, gpu_instance) in gpu.iter().cycle().zip(charged.added) {
-            // Nobody but holders had unavailable time: the line that is charged for it has no time of its own.
+            // `__unavailable__` is charged for holders' unavailable time without time of its own.
             let holder = HolderId::new(HolderId::UNAVAILABLE);
             group.push(BillLine { gpu_instance, ..BillLine::empty(gpu.clone(), holder) });
         }
-        for ((line, (_, time)), share) in group.iter_mut().zip(charged.times).zip(shares) {
+        for ((mut line, (_, time)), share) in group.into_iter().zip(charged.times).zip(shares) {
             *if money.is_some() { &mut line.charged } else { &mut line.unpriced } = Nanoseconds(time);
-            line.money = priced.then_some(share);
-        }
-        for line in group {
-            let key = (line.gpu.clone(), line.holder.clone(), line.gpu_instance);
-            match joined.get_mut(&key) {
-                Some(joined) => merge_line(joined, &line),
-                None => {
-                    joined.insert(key, line);
-                }
+            line.money = is_priced.then_some(share);
+            match joined.entry((line.gpu.clone(), line.holder.clone(), line.gpu_instance)) {
+                Entry::Occupied(mut sum) => merge_line(sum.get_mut(), &line),
+                Entry::Vacant(vacant) => drop(vacant.insert(line)),
             }
         }
     }
-    bill.lines = joined.into_values().collect();
-    mark_energy(&mut bill.lines);
-    Ok(())
+    let mut lines: Vec<BillLine> = joined.into_values().collect();
+    mark_energy(&mut lines);
+    Ok(lines)
 }
 
-/// No GPU that is there draws nothing: one whose lines have no energy at all was not measured, which is not 0.
+/// Marks the lines of GPUs with any energy. Every GPU draws power, so one without energy was not measured.
 fn mark_energy(lines: &mut [BillLine]) {
     let drew = |line: &&BillLine| line.amounts.energy_static.max(line.amounts.energy_dynamic).0 > 0;
     let measured: BTreeSet<Arc<str>> =
@@ -274,26 +370,30 @@ fn merge_line(line: &mut BillLine, other: &BillLine) {
     line.money = line.money.zip(other.money).map(|(one, other)| one + other);
 }
 
-fn load_partial_lines(connection: &Connection, from: Utc, to: Utc) -> rusqlite::Result<Vec<Partial>> {
+/// The lines under each price, without money.
+fn load_lines(connection: &Connection, from: Utc, to: Utc) -> rusqlite::Result<PricedLines> {
     let sums = join_expressions(ACCOUNT, ",", AmountColumn::sum);
-    connection
-        .prepare(&format!(
-            "SELECT a.gpu, m.price, g.gpu_index, g.uuid, h.name, max(grade), max(method), max(coarse),
-                    max(source = 0), max(source = 1), max(source = 2), max(source = 3),
-                    a.gpu_instance, {sums}
-             FROM account a
-             JOIN minute m ON m.minute_ns = a.minute_ns AND m.gpu = a.gpu
-             JOIN gpu g ON g.id = a.gpu
-             JOIN holder h ON h.id = a.holder
-             WHERE a.minute_ns >= ?1 AND a.minute_ns < ?2
-             GROUP BY a.gpu, m.price, a.holder, a.gpu_instance
-             ORDER BY g.gpu_index, g.uuid, h.name, a.gpu_instance"
-        ))?
-        .query_map(params![stored(from.0)?, stored(to.0)?], read_partial_line)?
-        .collect()
+    let mut statement = connection.prepare(&format!(
+        "SELECT a.gpu, m.price, g.gpu_index, g.uuid, h.name, max(grade), max(method), max(coarse),
+                max(source = 0), max(source = 1), max(source = 2), max(source = 3),
+                a.gpu_instance, {sums}
+         FROM account a
+         JOIN minute m ON m.minute_ns = a.minute_ns AND m.gpu = a.gpu
+         JOIN gpu g ON g.id = a.gpu
+         JOIN holder h ON h.id = a.holder
+         WHERE a.minute_ns >= ?1 AND a.minute_ns < ?2
+         GROUP BY a.gpu, m.price, a.holder, a.gpu_instance
+         ORDER BY g.gpu_index, g.uuid, h.name, a.gpu_instance"
+    ))?;
+    let mut rows = statement.query(params![stored(from.0)?, stored(to.0)?])?;
+    let mut lines = PricedLines::new();
+    while let Some(row) = rows.next()? {
+        lines.entry((row.get(0)?, row.get(1)?)).or_default().push(read_line(row)?);
+    }
+    Ok(lines)
 }
 
-fn read_partial_line(row: &rusqlite::Row<'_>) -> rusqlite::Result<Partial> {
+fn read_line(row: &rusqlite::Row<'_>) -> rusqlite::Result<BillLine> {
     let mut sources = Vec::new();
     for (index, source) in column::SOURCES.into_iter().enumerate() {
         if row.get(8 + index)? {
@@ -301,7 +401,7 @@ fn read_partial_line(row: &rusqlite::Row<'_>) -> rusqlite::Result<Partial> {
         }
     }
     let gpu = GpuId { index: row.get(2)?, uuid: row.get::<_, String>(3)?.into() };
-    let line = BillLine {
+    Ok(BillLine {
         gpu_instance: column::loaded_instance(row, 12)?,
         amounts: amounts::load_sums(ACCOUNT, row, 13)?,
         grade: loaded_grade(row, 5)?,
@@ -309,21 +409,20 @@ fn read_partial_line(row: &rusqlite::Row<'_>) -> rusqlite::Result<Partial> {
         coarse: row.get(7)?,
         sources,
         ..BillLine::empty(gpu, HolderId::new(row.get::<_, String>(4)?))
-    };
-    Ok(Partial { gpu: row.get(0)?, price: row.get(1)?, line })
+    })
 }
 
-fn reconcile(bill: &mut LedgerBill) {
-    let intervals = || bill.gpus.iter().flat_map(|gpu| &gpu.intervals);
+fn reconcile(gpus: &[GpuTotal], lines: &[BillLine]) -> Reconciliation {
+    let intervals = || gpus.iter().flat_map(|gpu| &gpu.intervals);
     let mut proof = Reconciliation {
         slot: intervals().map(|interval| interval.slot).sum(),
         unpriced: intervals().filter(|interval| interval.money.is_none()).map(|interval| interval.slot).sum(),
-        held: bill.lines.iter().map(|line| Nanoseconds(line.amounts.parts.held())).sum(),
+        held: lines.iter().map(|line| Nanoseconds(line.amounts.parts.held())).sum(),
         gpu_money: intervals().filter_map(|interval| interval.money).sum(),
-        line_money: bill.lines.iter().filter_map(|line| line.money).sum(),
+        line_money: lines.iter().filter_map(|line| line.money).sum(),
         ..Reconciliation::default()
     };
     proof.imbalance = i128::from(proof.slot.0) - i128::from(proof.held.0);
     proof.imbalance_money = proof.gpu_money - proof.line_money;
-    bill.reconciliation = proof;
+    proof
 }

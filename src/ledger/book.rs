@@ -1,7 +1,7 @@
 //! The operator's prices, and their versions in the ledger.
 //!
-//! A price that changes becomes a new version from the next whole minute on; what was settled before is
-//! never restated. Versions that were announced and had not begun may still be withdrawn.
+//! A changed price is a new version from the next whole minute on, and what was settled before is never restated. A version
+//! that has not begun yet may be replaced.
 
 use std::sync::Arc;
 
@@ -16,16 +16,16 @@ use crate::model::{Nanoseconds, Utc};
 /// The operator's prices, in one currency.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PriceBook {
-    /// ISO 4217, or the operator's own word.
+    /// ISO 4217 code, or the operator's own name of a currency.
     pub currency: String,
-    /// In any order, each in force until the next begins.
+    /// Prices in any order; each is in force until the next begins.
     pub prices: Vec<Price>,
 }
 
-/// The price of a GPU from some time on.
+/// A price of GPU time from some time on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Price {
-    /// When it begins: a whole minute; 0 for "always".
+    /// Begin, on a whole minute; 0 means always.
     pub from: Utc,
     /// Billionths of the currency per GPU-hour, at least 0.
     pub nano_per_gpu_hour: i128,
@@ -33,7 +33,7 @@ pub struct Price {
     pub class: String,
 }
 
-/// What labels a cost.
+/// Labels of a cost.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tariff {
     /// The currency.
@@ -42,15 +42,15 @@ pub struct Tariff {
     pub class: Arc<str>,
 }
 
-/// A rate and what it is called.
+/// A rate with its labels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PriceRate {
     pub(super) tariff: Tariff,
-    /// 63 bits: 9.2e9 units of currency per GPU-hour.
+    /// Billionths of the currency per GPU-hour; 63 bits allow 9.2e9 units.
     pub(super) nano_per_gpu_hour: i64,
 }
 
-/// A stored version of the price; without rate there was no price.
+/// A stored version of the price; without a rate nothing was charged.
 #[derive(Clone, Debug)]
 pub(super) struct PriceVersion {
     pub(super) id: i64,
@@ -82,11 +82,11 @@ pub(super) fn versions(connection: &Connection) -> rusqlite::Result<Vec<PriceVer
         .collect()
 }
 
-/// Prices (none: no money anywhere) that the operator has put in force.
+/// A price book that the operator put in force; none ends all charges.
 #[derive(Debug)]
 pub(super) struct PriceChange {
     book: Option<PriceBook>,
-    /// Time since boot at which that was.
+    /// Time since boot at which it was put in force.
     decided: Nanoseconds,
 }
 
@@ -97,43 +97,42 @@ impl PriceChange {
         Ok(Self { book: book.cloned(), decided })
     }
 
-    /// Makes them the prices from the next whole minute on, or after the last that is settled where that is later; a
-    /// ledger in which nothing is settled yet takes them whole.
-    pub(super) fn put_in_force(
+    /// Stores the prices from the next whole minute on, or after the last settled minute where that is later; in a ledger
+    /// without settled time, from the beginning.
+    pub(super) fn store(
         &self,
         transaction: &Transaction<'_>,
         timeline: AccountTimeline,
     ) -> Result<(), Cause> {
-        adopt(transaction, self.book.as_ref(), timeline.at(self.decided))
-    }
-}
-
-fn adopt(transaction: &Transaction<'_>, book: Option<&PriceBook>, now: Utc) -> Result<(), Cause> {
-    let wanted = book.map(schedule).transpose()?.unwrap_or_default();
-    let settled: Option<i64> =
-        transaction.query_row("SELECT max(minute_ns) FROM minute", [], |row| row.get(0))?;
-    let start = settled.map_or(Utc(0), |last| now.floor(MINUTE).max(Utc(last.unsigned_abs())).plus(MINUTE));
-    let known: Schedule =
-        versions(transaction)?.into_iter().map(|version| (version.from, version.rate)).collect();
-    let (before, known) = changes_from(&known, start);
-    let (_, wanted) = changes_from(&wanted, start);
-    if known == wanted {
-        return Ok(());
-    }
-    transaction.execute("DELETE FROM price WHERE from_ns >= ?1", [stored(start.0)?])?;
-    let mut last = before;
-    for (from, rate) in wanted {
-        if rate != last {
-            insert(transaction, from, rate.as_ref(), now)?;
+        let now = timeline.at(self.decided);
+        let wanted = self.book.as_ref().map(schedule).transpose()?.unwrap_or_default();
+        let settled: Option<i64> =
+            transaction.query_row("SELECT max(minute_ns) FROM minute", [], |row| row.get(0))?;
+        let start =
+            settled.map_or(Utc(0), |last| now.floor(MINUTE).max(Utc(last.unsigned_abs())).plus(MINUTE));
+        let known: Schedule =
+            versions(transaction)?.into_iter().map(|version| (version.from, version.rate)).collect();
+        let (before, known) = changes_from(&known, start);
+        let (_, wanted) = changes_from(&wanted, start);
+        if known == wanted {
+            return Ok(());
         }
-        last = rate;
+        transaction.execute("DELETE FROM price WHERE from_ns >= ?1", [stored(start.0)?])?;
+        let mut last = before;
+        for (from, rate) in wanted {
+            if rate != last {
+                insert(transaction, from, rate.as_ref(), now)?;
+            }
+            last = rate;
+        }
+        Ok(())
     }
-    Ok(())
 }
 
+/// Rates with their begin, in order of time.
 type Schedule = Vec<(Utc, Option<PriceRate>)>;
 
-/// The book in order of time, checked.
+/// The schedule of a valid book.
 fn schedule(book: &PriceBook) -> Result<Schedule, Cause> {
     let mut rates = Schedule::new();
     for price in &book.prices {
@@ -158,7 +157,7 @@ fn schedule(book: &PriceBook) -> Result<Schedule, Cause> {
     }
 }
 
-/// What is in force just before `start`, and the changes from there on, the first of them at `start`.
+/// The rate in force just before `start`, and the rates from `start` on.
 fn changes_from(schedule: &Schedule, start: Utc) -> (Option<PriceRate>, Schedule) {
     let before = schedule.iter().rev().find(|(from, _)| *from < start).and_then(|(_, rate)| rate.clone());
     let at = schedule.iter().rev().find(|(from, _)| *from <= start).and_then(|(_, rate)| rate.clone());

@@ -1,22 +1,22 @@
-//! Between the account's numbers and SQLite's: an INTEGER has 63 bits and a sign, so every conversion is
-//! checked. Names of enumerations become ranks, worst highest, so that `max` keeps the worst.
+//! Conversions between the account's values and SQLite's. An INTEGER has 63 bits and a sign, so every conversion is checked.
+//! Enumerations are stored as ranks; for grades and methods the worst is the highest, so that `max` keeps it.
 
 use rusqlite::types::Type;
 
 use crate::model::{ActivitySource, Grade, Method, Money};
 
-/// For a column; fails above 2^63 - 1 (292 years in nanoseconds).
+/// A value for a column; fails above 2^63 - 1 (292 years in nanoseconds).
 pub(super) fn stored(value: u64) -> rusqlite::Result<i64> {
     i64::try_from(value).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))
 }
 
-/// For a column whose value the driver reports (memory, energy). A value above the largest INTEGER becomes the largest,
-/// since one absurd reading must not keep the rest of the account from the disk.
+/// A value that the driver reports (memory, energy) for a column. A value above the largest INTEGER becomes the largest,
+/// since one absurd reading must not keep the rest of the account from being stored.
 pub(super) fn clamped(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// From column `index` of a row.
+/// The value of column `index` of a row.
 pub(super) fn loaded(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<u64> {
     let value: i64 = row.get(index)?;
     u64::try_from(value).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(index, value))
@@ -34,7 +34,7 @@ pub(super) fn loaded_instance(row: &rusqlite::Row<'_>, index: usize) -> rusqlite
 
 const NANOS: i128 = 1_000_000_000;
 
-/// Whole units, and the billionths beside them.
+/// Money for two columns: whole units and billionths.
 pub(super) fn stored_money(money: Money) -> rusqlite::Result<(i64, i64)> {
     let number = |value: i128| {
         i64::try_from(value).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))
@@ -42,13 +42,13 @@ pub(super) fn stored_money(money: Money) -> rusqlite::Result<(i64, i64)> {
     Ok((number(money.0.div_euclid(NANOS))?, number(money.0.rem_euclid(NANOS))?))
 }
 
-/// From columns `index` (units) and `index + 1` (billionths).
+/// Money from columns `index` (units) and `index + 1` (billionths).
 pub(super) fn loaded_money(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<Money> {
     let (units, nanos): (i64, i64) = (row.get(index)?, row.get(index + 1)?);
     Ok(Money(i128::from(units) * NANOS + i128::from(nanos)))
 }
 
-/// A structure out of a JSON column.
+/// The value in a JSON column.
 pub(super) fn loaded_json<T: serde::de::DeserializeOwned>(
     row: &rusqlite::Row<'_>,
     index: usize,
@@ -90,8 +90,8 @@ pub(super) const fn method_rank(method: Method) -> i64 {
     }
 }
 
-/// Rank of a meter; the ranks are part of the schema. Samples came last and are finer than utilization: where
-/// rows are added in SQL, the coarser of two is not the larger rank.
+/// Rank of an activity source; the ranks are part of the schema. Samples were added last and are finer than utilization, so
+/// SQL that keeps the coarser of two sources cannot use `max`.
 pub(super) const fn source_rank(source: ActivitySource) -> i64 {
     match source {
         ActivitySource::Gpm => 0,

@@ -1,10 +1,9 @@
-//! One batch, one transaction: all of it or nothing.
+//! Commits a batch in one transaction: all of it or nothing.
 //!
-//! A window goes on where the GPU's account ends, whatever the caller believes: one that ends there or before
-//! is skipped, since it is accounted; one that begins later has lost its forerunner, whose time becomes
-//! `__unobserved__` first, by name and counted; one that straddles the end would count twice and is refused.
-//! So nothing is counted twice, nothing is left out in silence, and one lost batch does not stop the account.
-//! Only the time in which an account was suspended is skipped, since it belongs to another GPU or to none.
+//! A GPU's account has no gaps and counts nothing twice, whatever the caller passes. A window that ends before the account
+//! does is skipped. One that begins later than the account ends follows a lost window, whose time is settled as
+//! `__unobserved__` and counted first, so one lost batch does not stop the account. One that overlaps the end is refused.
+//! Only the time in which an account was suspended is left out, since it belongs to another GPU or to none.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -14,22 +13,21 @@ use rusqlite::{Transaction, TransactionBehavior};
 
 use super::batch::{Acknowledged, ClosedWindow, GpuRegistration, LedgerBatch, OpenSpans, Resumed, SlotTotal};
 use super::error::{Cause, Error};
-use super::minutes::split_at_minutes;
+use super::minutes::{add_minute_part, split_at_minutes};
 use super::owner::Ledger;
 use super::state::{LedgerGpu, TransactionDraft};
-use super::{column, expected, settle, sticky_faults, write, xids};
+use super::{column, expected, files, sticky_faults, write, xids};
 use crate::model::{Amounts, Carry, Holder, HolderId, Nanoseconds, Parts, Row, Settlement, Utc};
 use crate::tenants::tenant;
 
-/// At most so much of the account is lost when the power fails.
+/// The most of the account that a power loss can take.
 const SYNC_EVERY: Nanoseconds = Nanoseconds::from_seconds(10);
 
 impl Ledger {
-    /// Commits a batch in one transaction; what it returns, and nothing else, may be published.
+    /// Commits a batch in one transaction, and returns the account that may be published.
     ///
     /// # Errors
-    /// A window or span that overlaps what is stored, an unknown GPU, the disk. Nothing of the batch is
-    /// stored then, and the ledger goes on from where it was.
+    /// A window or span that overlaps what is stored, an unknown GPU, the disk. Then nothing of the batch is stored.
     pub fn commit(&mut self, batch: &LedgerBatch) -> Result<Acknowledged, Error> {
         self.commit_transaction(batch).map_err(|cause| cause.at(&self.path, "commit a batch"))
     }
@@ -74,7 +72,7 @@ impl Ledger {
         Ok(acknowledged)
     }
 
-    /// Whether commits from now on survive a power loss. In the write-ahead log FULL syncs what NORMAL left before it.
+    /// Sets whether further commits survive a power loss. A FULL commit also syncs the earlier NORMAL ones in the log.
     fn sync_commits(&mut self, synced: bool) -> Result<(), Cause> {
         if self.syncs == Some(synced) {
             return Ok(());
@@ -98,15 +96,10 @@ fn slot_total(gpu: &LedgerGpu) -> SlotTotal {
     }
 }
 
-/// The file and its write-ahead log.
+/// Size of the file and its write-ahead log.
 fn bytes_on_disk(path: &Path) -> u64 {
-    let mut log = path.as_os_str().to_owned();
-    log.push("-wal");
-    [path, Path::new(&log)]
-        .iter()
-        .filter_map(|file| std::fs::metadata(file).ok())
-        .map(|metadata| metadata.len())
-        .sum()
+    let files = [path.to_owned(), files::with_suffix(path, "-wal")];
+    files.iter().filter_map(|file| std::fs::metadata(file).ok()).map(|metadata| metadata.len()).sum()
 }
 
 fn store_batch(
@@ -144,7 +137,7 @@ fn store_batch(
         }
     }
     for (uuid, closed) in last {
-        let gpu = draft_gpu(draft, uuid)?;
+        let gpu = draft.gpu(uuid)?;
         write::update_settled_gpu(transaction, gpu, &closed.settlement)?;
         write::delete_settled_spans(transaction, gpu)?;
         let until = gpu.settled_until;
@@ -159,21 +152,20 @@ fn store_batch(
     for (uuid, gpu) in &draft.changes.gpus {
         check_disjoint(uuid, gpu)?;
     }
-    for (key, counter) in &draft.changes.counters {
-        let gpu = draft.changes.gpus.get(&key.gpu).ok_or_else(|| unknown(&key.gpu))?;
-        let gpu = gpu.id;
-        let holder = draft.base.holders.get(&key.holder).or_else(|| draft.changes.holders.get(&key.holder));
-        let holder = holder.ok_or_else(|| unknown(&key.gpu))?.id;
+    let counters = std::mem::take(&mut draft.changes.counters);
+    for (key, counter) in &counters {
+        let (gpu, holder) = (draft.gpu(&key.gpu)?.id, draft.stored_holder(&key.holder)?.id);
         write::replace_counter(transaction, gpu, holder, key.gpu_instance, counter)?;
     }
+    draft.changes.counters = counters;
     transaction
         .prepare_cached("UPDATE ledger SET last_commit_ns = max(last_commit_ns, ?1)")?
         .execute([column::stored(batch.now.0)?])?;
     Ok(())
 }
 
-/// Stores a holder with its newest facts. Where these make it another tenant's, all its counters are that one's from then on,
-/// in memory as in the file.
+/// Stores a holder with its newest facts. If these change its tenant, all its counters move to the new tenant, in memory
+/// as in the file.
 fn store_holder(
     transaction: &Transaction<'_>,
     draft: &mut TransactionDraft<'_>,
@@ -190,22 +182,14 @@ fn store_holder(
     if changed.is_some() { draft.move_counters(&holder.id, &stored) } else { Ok(()) }
 }
 
-fn unknown(uuid: &Arc<str>) -> Cause {
-    Cause::UnknownGpu { gpu: Arc::clone(uuid) }
-}
-
-fn draft_gpu<'d>(draft: &'d mut TransactionDraft<'_>, uuid: &Arc<str>) -> Result<&'d mut LedgerGpu, Cause> {
-    draft.gpu(uuid).ok_or_else(|| unknown(uuid))
-}
-
-/// Opens a GPU's account, or renames a GPU that has one.
+/// Opens a GPU's account; of a GPU that has one, updates index and product name.
 fn register_gpu(
     transaction: &Transaction<'_>,
     draft: &mut TransactionDraft<'_>,
     registration: &GpuRegistration,
 ) -> Result<(), Cause> {
     let id = write::upsert_gpu(transaction, registration)?;
-    if draft.gpu(&registration.gpu.uuid).is_none() {
+    if draft.gpu(&registration.gpu.uuid).is_err() {
         let gpu = LedgerGpu {
             id,
             settled_until: registration.at,
@@ -222,7 +206,7 @@ fn register_gpu(
     Ok(())
 }
 
-/// Settles a window, and before it the hole that a lost one left; says whether it was still to be settled.
+/// Stores a window, and before it the gap that a lost one left. Returns false for a window that was stored before.
 fn close_window(
     transaction: &Transaction<'_>,
     draft: &mut TransactionDraft<'_>,
@@ -231,9 +215,9 @@ fn close_window(
 ) -> Result<bool, Cause> {
     let now = batch.now;
     let (from, to) = (closed.settlement.from, closed.settlement.to);
-    let gpu = draft_gpu(draft, &closed.gpu)?;
-    let rests = batch.resumed.iter().filter(|resumed| resumed.gpu == closed.gpu && resumed.at <= from);
-    gpu.settled_until = rests.fold(gpu.settled_until, |until, resumed| until.max(resumed.at));
+    let gpu = draft.gpu(&closed.gpu)?;
+    let resumed = batch.resumed.iter().filter(|resumed| resumed.gpu == closed.gpu && resumed.at <= from);
+    gpu.settled_until = resumed.fold(gpu.settled_until, |until, resumed| until.max(resumed.at));
     let settled_until = gpu.settled_until;
     if to <= from || (from < settled_until && settled_until < to) {
         let gpu = Arc::clone(&closed.gpu);
@@ -245,24 +229,20 @@ fn close_window(
     if settled_until < from {
         let settlement = unobserved_window(settled_until, from);
         draft.changes.unobserved += from.since(settled_until);
-        store_window(
-            transaction,
-            draft,
-            &ClosedWindow { gpu: Arc::clone(&closed.gpu), settlement, coarse: false },
-            now,
-        )?;
+        let gap = ClosedWindow { gpu: Arc::clone(&closed.gpu), settlement, coarse: false };
+        store_window(transaction, draft, &gap, now)?;
     }
     store_window(transaction, draft, closed, now)?;
     Ok(true)
 }
 
-/// Continues a suspended account; nothing is carried over from before.
+/// Continues a suspended account, without anything from before.
 fn resume_account(
     transaction: &Transaction<'_>,
     draft: &mut TransactionDraft<'_>,
     resumed: &Resumed,
 ) -> Result<(), Cause> {
-    let gpu = draft_gpu(draft, &resumed.gpu)?;
+    let gpu = draft.gpu(&resumed.gpu)?;
     if resumed.at <= gpu.settled_until {
         return Ok(());
     }
@@ -272,9 +252,8 @@ fn resume_account(
     Ok(write::delete_settled_spans(transaction, gpu)?)
 }
 
-/// The account of a hole: nobody's word on it has come, so neither holdings nor activity are known. Its
-/// method is `observed`: `bridged` says that somebody was carried over a gap, and here nobody is. The
-/// driver's joules in it are lost with it, not given to anyone.
+/// The settlement of a lost window: neither holdings nor activity are known, and its energy is lost. Its method is
+/// `observed`, since `bridged` means that a holding was assumed for a gap.
 fn unobserved_window(from: Utc, to: Utc) -> Settlement {
     let time = to.since(from);
     let row = Row {
@@ -285,7 +264,7 @@ fn unobserved_window(from: Utc, to: Utc) -> Settlement {
     Settlement { from, to, rows: vec![row], carry: Carry::new(), weights: BTreeMap::new(), flags }
 }
 
-/// Enters a window that begins where the account ends, minute by minute.
+/// Stores a window that begins where the account ends, minute by minute.
 fn store_window(
     transaction: &Transaction<'_>,
     draft: &mut TransactionDraft<'_>,
@@ -293,7 +272,7 @@ fn store_window(
     now: Utc,
 ) -> Result<(), Cause> {
     let window = &closed.settlement;
-    // The money of unavailable time goes to the remainder of that name, which may have no row.
+    // `__unavailable__` is charged for the unavailable time of holders, even where it has no row.
     let unavailable = window.rows.iter().any(|row| row.amounts.parts.unavailable > 0);
     let payer = unavailable.then(|| HolderId::new(HolderId::UNAVAILABLE));
     for holder in window.rows.iter().map(|row| &row.holder).chain(&payer) {
@@ -302,11 +281,10 @@ fn store_window(
             draft.changes.holders.insert(holder.clone(), stored);
         }
     }
-    for piece in split_at_minutes(window) {
-        settle::count_piece(draft, &closed.gpu, &piece, now)?;
-        settle::store_piece(transaction, draft, closed, &piece)?;
+    for part in split_at_minutes(window) {
+        add_minute_part(transaction, draft, closed, &part, now)?;
     }
-    let gpu = draft_gpu(draft, &closed.gpu)?;
+    let gpu = draft.gpu(&closed.gpu)?;
     gpu.settled_until = window.to;
     write::insert_remarks(transaction, gpu.id, window)?;
     Ok(())
@@ -318,7 +296,7 @@ fn store_spans(
     draft: &mut TransactionDraft<'_>,
     open: &OpenSpans,
 ) -> Result<(), Cause> {
-    let gpu = draft_gpu(draft, &open.gpu)?;
+    let gpu = draft.gpu(&open.gpu)?;
     for span in &open.spans {
         if span.to <= gpu.settled_until {
             continue;
@@ -326,7 +304,7 @@ fn store_spans(
         let replaces = gpu.raw.insert(span.from, span.to).is_some();
         write::insert_span(transaction, gpu.id, span, replaces)?;
     }
-    // A span that is stored again, because a process in it was identified, does not say who holds now.
+    // A span that is stored again because a process in it was identified has no news of the current holdings.
     if let Some(last) = open.spans.last().filter(|last| last.to >= gpu.seen) {
         gpu.seen = last.to;
         if last.holdings != gpu.holdings {
@@ -340,8 +318,8 @@ fn store_spans(
     Ok(())
 }
 
-/// Refuses stored spans that overlap the account or each other. A hole is none of its business: windows
-/// decide, and a restart before the window closes finds the hole named.
+/// Refuses stored spans that overlap the account or each other. Gaps are allowed: windows decide about them, and a restart
+/// before the window closes fills them with unobserved spans.
 fn check_disjoint(uuid: &Arc<str>, gpu: &LedgerGpu) -> Result<(), Cause> {
     let mut at = gpu.settled_until;
     for (from, to) in &gpu.raw {

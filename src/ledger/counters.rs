@@ -1,4 +1,4 @@
-//! Loads holders and their counters from the file: those that changed lately at the start, others when they return.
+//! Loads holders and their counters from the file: recent ones at the start, others when they return.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
@@ -11,7 +11,7 @@ use super::column::{loaded, loaded_instance, loaded_money, stored, stored_instan
 use super::state::{AccruedCost, CounterKey, HolderCounter, StoredHolder, TenantKey};
 use crate::model::{HolderId, Nanoseconds, Utc};
 
-/// A counter that changed within so long before the last settled minute is loaded at the start.
+/// Counters that changed within this time before the last settled minute are loaded at the start.
 const RECENT: Nanoseconds = Nanoseconds::from_seconds(600);
 
 /// A counter of a holder on a slot.
@@ -22,8 +22,8 @@ static ONE: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// All counters of a tenant on a slot. `CROSS JOIN` keeps SQLite from going through all counters of the GPU: the
-/// tenant's holders come first.
+/// All counters of a tenant on a slot. `CROSS JOIN` makes SQLite read the tenant's holders first instead of all counters of
+/// the GPU.
 static OF_TENANT: LazyLock<String> = LazyLock::new(|| {
     format!(
         "SELECT born_ns, {} FROM holder h CROSS JOIN counter c ON c.gpu = ?1 AND c.holder = h.id AND c.gpu_instance = ?3
@@ -32,7 +32,7 @@ static OF_TENANT: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// A holder of that id, where the file has one.
+/// The holder of that id, where the file has one.
 pub(super) fn holder(connection: &Connection, id: &HolderId) -> rusqlite::Result<Option<StoredHolder>> {
     connection
         .prepare_cached("SELECT id, coalesce(tenant, name) FROM holder WHERE name = ?1")?
@@ -77,7 +77,7 @@ pub(super) fn counter(
     Ok(Some(counter))
 }
 
-/// The sum of all counters of a tenant on a slot of the GPU with that key in the file; none where it has none.
+/// The sum of all counters of a tenant on a slot, where it has any; `gpu` is the GPU's key in the file.
 pub(super) fn tenant_sum(
     connection: &Connection,
     gpu: i64,
@@ -108,7 +108,7 @@ pub(super) fn tenant_sum(
     Ok(Some(sum))
 }
 
-/// The counters that changed lately and those of remainders, with the GPU's key and the holder.
+/// The keys of counters that changed lately and of those of remainders, with the GPU's key and the holder.
 pub(super) fn recent(
     connection: &Connection,
     uuids: &BTreeMap<i64, Arc<str>>,
@@ -127,7 +127,7 @@ pub(super) fn recent(
     let mut recent = Vec::new();
     while let Some(row) = rows.next()? {
         let gpu: i64 = row.get(0)?;
-        // Foreign keys guarantee it; a row that lost its GPU shows as an imbalance, not as a panic.
+        // Foreign keys guarantee the GPU; a row that lost it shows as an imbalance instead of a panic.
         let Some(uuid) = uuids.get(&gpu) else { continue };
         let holder = StoredHolder { id: row.get(2)?, tenant: row.get::<_, String>(3)?.into() };
         let key = CounterKey {
@@ -143,7 +143,7 @@ pub(super) fn recent(
 /// Held time of all counters, in nanoseconds.
 pub(super) fn held(connection: &Connection) -> rusqlite::Result<i128> {
     let held = join_expressions(PARTS, "+", |column| column.name.to_owned());
-    // One sum per GPU: together they could exceed 64 bits.
+    // One sum per GPU, since all together could exceed 64 bits.
     let sums: Vec<i64> = connection
         .prepare(&format!("SELECT sum({held}) FROM counter GROUP BY gpu"))?
         .query_map([], |row| row.get(0))?
@@ -151,7 +151,7 @@ pub(super) fn held(connection: &Connection) -> rusqlite::Result<i128> {
     Ok(sums.into_iter().map(i128::from).sum())
 }
 
-/// The time of each GPU instance that has had any, by the GPU's key and the instance's id.
+/// Held time of each GPU instance, as (key of the GPU, id of the instance, nanoseconds).
 pub(super) fn instances(connection: &Connection) -> rusqlite::Result<Vec<(i64, u32, u64)>> {
     let held = join_expressions(PARTS, "+", |column| column.name.to_owned());
     connection

@@ -1,39 +1,37 @@
-//! What can go wrong with a ledger, said so that the reader of the message knows what to do.
-//!
-//! Inside the module errors are a [`Cause`]; public functions add the path and the operation.
+//! Errors of a ledger. Inside the module an error is a [`Cause`]; public functions add the path and the operation.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::statement::time;
-use crate::model::Utc;
+use crate::model::{HolderId, Utc};
 
-/// A failure: on which file, in doing what, and why.
+/// A failed operation on a ledger.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: cannot {doing}: {cause}", path.display())]
 pub struct Error {
     /// The ledger's file.
     pub path: PathBuf,
-    /// What was being done.
+    /// The operation.
     pub doing: &'static str,
-    /// Why it failed, and what to do.
+    /// Why it failed.
     pub cause: Cause,
 }
 
-/// Why it failed, and what to do.
+/// Why an operation on a ledger failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Cause {
     /// Another process holds the lock.
     #[error(
-        "process {} writes it; stop that one, or give this agent a ledger of its own",
+        "process {} writes it; stop that process, or configure another ledger for this agent",
         pid.map_or_else(|| "(unknown)".to_owned(), |pid| pid.to_string())
     )]
     Owned {
-        /// The owner, as the lock file says.
+        /// The owner's pid, from the lock file.
         pid: Option<u32>,
     },
-    /// The lock file belongs to a user who could hold the lock for ever.
+    /// The lock file belongs to a user who could keep the agent out.
     #[error(
         "its lock {} belongs to user {owner}, who is neither root nor this agent's user; remove it",
         path.display()
@@ -44,10 +42,10 @@ pub enum Cause {
         /// Its owner.
         owner: u32,
     },
-    /// The file is something else.
+    /// The file is no ledger.
     #[error("it is not a gpumeter ledger; name another path or move the file away (it was not touched)")]
     Foreign,
-    /// A newer agent wrote it.
+    /// A newer agent wrote the file.
     #[error(
         "its schema is version {found}, this agent knows {known}; run the newer agent, or let its \
          `gpumeter ledger restore` put back the copy from before the upgrade (the file was not touched)"
@@ -58,23 +56,23 @@ pub enum Cause {
         /// Newest version that this code knows.
         known: i64,
     },
-    /// An older ledger cannot be saved, so it is not upgraded.
+    /// An older ledger could not be copied, so it is not upgraded.
     #[error(
         "it is not upgraded from schema version {from} to {to}, because saving it first as {} failed: {cause} \
          (the ledger was not touched)",
         copy.display()
     )]
     Upgrade {
-        /// Where it was to be saved.
+        /// Path of the copy.
         copy: PathBuf,
-        /// Its version.
+        /// Schema version of the ledger.
         from: i64,
-        /// The version of this agent.
+        /// Schema version of this agent.
         to: i64,
-        /// Why saving failed.
+        /// Why copying failed.
         cause: Box<Cause>,
     },
-    /// There is no copy that could be put back.
+    /// There is no copy to restore.
     #[error(
         "no copy from an upgrade to put back: it is schema version {present}, and {}; name one of another version \
          with --to",
@@ -83,16 +81,16 @@ pub enum Cause {
     NoCopy {
         /// The ledger.
         path: PathBuf,
-        /// Its version.
+        /// Schema version of the ledger.
         present: i64,
-        /// The versions of which there are copies.
+        /// Versions of the copies.
         copies: Vec<i64>,
     },
-    /// Another program holds the file.
-    #[error("another program has it open and writes; end that program first")]
+    /// Another program is writing the file.
+    #[error("another program is writing it; stop that program first")]
     Busy,
-    /// Locks and shared memory of SQLite cannot be trusted there.
-    #[error("it lies on {name}, a network filesystem, where SQLite loses data; use a local disk")]
+    /// The filesystem does not support the locks and shared memory of SQLite.
+    #[error("it is on {name}, a network filesystem, where SQLite loses data; use a local disk")]
     NetworkFilesystem {
         /// Name of the filesystem.
         name: &'static str,
@@ -106,45 +104,44 @@ pub enum Cause {
         /// The directory.
         path: PathBuf,
     },
-    /// Another user's ledger, which this user cannot read: the file is closed to others, and SQLite writes to files
-    /// beside it even to read it.
+    /// Another user's ledger: its files are closed to others, and SQLite writes to files beside it even when reading.
     #[error(
         "it belongs to user {owner}, and this user ({user}) cannot read it; run this command as that user or as root"
     )]
     OtherUser {
         /// The file's owner.
         owner: u32,
-        /// Who wants to read it.
+        /// This process's user.
         user: u32,
     },
-    /// The place cannot be written.
+    /// The file or its directory cannot be written.
     #[error("{0}; give a path in an existing directory that this user can write")]
     Unwritable(std::io::Error),
-    /// A window that ends before it begins, or of which a part is settled already.
+    /// A window that ends before it begins, or of which a part is already settled.
     #[error(
-        "the window {}..{} of {gpu} is not one, or overlaps its account, which ends at {}; nothing of the \
-         batch was stored",
+        "the window {}..{} of {gpu} is empty, or overlaps its account, which ends at {}; nothing of the batch was \
+         stored",
         from.0, to.0, settled_until.0
     )]
     Window {
         /// UUID of the GPU.
         gpu: Arc<str>,
-        /// Where the window begins.
+        /// Begin of the window.
         from: Utc,
-        /// Where the window ends.
+        /// End of the window.
         to: Utc,
-        /// Where the account ends.
+        /// End of the account.
         settled_until: Utc,
     },
     /// Raw spans that overlap.
     #[error(
         "the raw spans of {gpu} overlap the account or each other at {}; pass a straddling span as its \
-         remainder; nothing of the batch was stored", at.0
+         rest; nothing of the batch was stored", at.0
     )]
     Spans {
         /// UUID of the GPU.
         gpu: Arc<str>,
-        /// Before which the next span must not begin.
+        /// Earliest begin of the next span.
         at: Utc,
     },
     /// A GPU that was never registered.
@@ -153,15 +150,21 @@ pub enum Cause {
         /// UUID of the GPU.
         gpu: Arc<str>,
     },
+    /// A holder that was never stored.
+    #[error("{holder} is not stored; it must be in this batch or an earlier one")]
+    UnknownHolder {
+        /// Id of the holder.
+        holder: HolderId,
+    },
     /// A price book that cannot be stored.
     #[error("the price in force from {} {problem}", time(*at))]
     Price {
-        /// Where the price begins.
+        /// Begin of the price.
         at: Utc,
-        /// What is wrong and what is wanted.
+        /// What is wrong, and what to give instead.
         problem: &'static str,
     },
-    /// A bill's edge off the grid.
+    /// A bill that does not begin or end on a whole minute.
     #[error("{edge}: {} is not on a whole minute; bills cover whole minutes, leave out the seconds", time(*at))]
     Grid {
         /// `from` or `to`.
@@ -170,40 +173,40 @@ pub enum Cause {
         at: Utc,
     },
     /// A bill that ends before it begins.
-    #[error("from: {} lies after to: {}; exchange them", time(*from), time(*to))]
+    #[error("from: {} is after to: {}; swap them", time(*from), time(*to))]
     Backwards {
-        /// The bill's beginning.
+        /// Begin of the bill.
         from: Utc,
-        /// The bill's end.
+        /// End of the bill.
         to: Utc,
     },
     /// A bill over two currencies.
     #[error("prices in {first} and in {second} were in force; ask for one bill on each side of the change")]
     Currencies {
-        /// One of them.
+        /// One currency.
         first: String,
-        /// Another one.
+        /// Another currency.
         second: String,
     },
-    /// Money that cannot be split.
+    /// Money could not be split.
     #[error("{0}; nothing of it was stored")]
     Unsplit(#[from] crate::attribution::SettleError),
     /// SQLite failed.
     #[error("{source}{}", remedy(source))]
     Sqlite {
-        /// What it says.
+        /// SQLite's error.
         #[from]
         source: rusqlite::Error,
     },
-    /// A stored or given structure does not convert.
+    /// A stored JSON value could not be read.
     #[error("{0}; a newer agent or another program wrote it, run that agent or restore a copy")]
     Json(#[from] serde_json::Error),
 }
 
 impl Error {
-    /// Whether the same may succeed later (the disk, a lock), so that a batch is worth keeping; a refusal
-    /// stays one, however often it is asked: ours, a value that does not convert, and what SQLite refuses
-    /// for what it is (a constraint, a type, a size).
+    /// Whether the same operation may succeed later, as after a failure of the disk or a lock, so that a batch is kept.
+    /// Refusals are permanent: the ledger's own, a value that does not convert, and what SQLite refuses for a constraint,
+    /// a type or a size.
     pub fn may_pass(&self) -> bool {
         use rusqlite::ErrorCode as Code;
         let Cause::Sqlite { source } = &self.cause else { return false };
@@ -218,11 +221,9 @@ impl Error {
             )
         })
     }
-}
 
-impl Error {
-    /// Whether the ledger is the wrong one, or another agent's, or lies where none may: trying again helps nobody.
-    /// A full or failing disk, missing rights and a missing mount may be mended while the agent runs.
+    /// Whether this is the wrong file, another agent's ledger, or a forbidden place, so that trying again is useless. A full
+    /// or failing disk, missing permissions and a missing mount may be repaired while the agent runs.
     pub const fn is_wrong_ledger(&self) -> bool {
         matches!(
             self.cause,
@@ -248,18 +249,18 @@ impl Cause {
     }
 }
 
-/// The copies that lie beside a ledger, in words.
+/// Text that lists the copies beside a ledger.
 fn listed_copies(path: &Path, versions: &[i64]) -> String {
     let name = path.display();
     if versions.is_empty() {
-        return format!("no file {name}.v1, {name}.v2 ... lies beside it");
+        return format!("there is no file {name}.v1, {name}.v2 ...");
     }
     let names: Vec<String> = versions.iter().map(|version| format!("{name}.v{version}")).collect();
-    format!("beside it lies {}", names.join(", "))
+    format!("there is {}", names.join(", "))
 }
 
-/// Replaces a refused read of another user's file by an error that names both users.
-pub(super) fn reading(cause: Cause, owner: u32, user: u32) -> Cause {
+/// Replaces the failure to read another user's file by an error that names both users.
+pub(super) fn name_users(cause: Cause, owner: u32, user: u32) -> Cause {
     use rusqlite::ErrorCode as Code;
     let is_refused = match &cause {
         Cause::Sqlite { source } => {
@@ -282,7 +283,7 @@ fn remedy(error: &rusqlite::Error) -> &'static str {
     match code(error) {
         Some(Code::DiskFull) => "; free space on its disk, the agent tries again",
         Some(Code::ReadOnly | Code::CannotOpen | Code::PermissionDenied) => {
-            "; the agent must be able to write the file and its directory"
+            "; make the file and its directory writable for the agent"
         }
         Some(Code::DatabaseCorrupt) => "; keep the file, and restore or start a new one",
         Some(Code::DatabaseBusy | Code::DatabaseLocked) => "; another program has it open for writing",
@@ -300,15 +301,15 @@ mod tests {
     }
 
     #[test]
-    fn a_ledger_of_another_user_is_told_as_such() {
+    fn an_unreadable_ledger_of_another_user_names_both_users() {
         use rusqlite::ffi;
         let refused = |code| Cause::from(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None));
         for code in [ffi::SQLITE_READONLY, ffi::SQLITE_CANTOPEN, ffi::SQLITE_PERM] {
-            let told = reading(refused(code), 0, 1_000).to_string();
-            assert!(told.contains("belongs to user 0") && told.contains("as root"), "{told}");
-            assert!(matches!(reading(refused(code), 1_000, 1_000), Cause::Sqlite { .. }));
+            let message = name_users(refused(code), 0, 1_000).to_string();
+            assert!(message.contains("belongs to user 0") && message.contains("as root"), "{message}");
+            assert!(matches!(name_users(refused(code), 1_000, 1_000), Cause::Sqlite { .. }));
         }
-        assert!(matches!(reading(refused(ffi::SQLITE_FULL), 0, 1_000), Cause::Sqlite { .. }));
+        assert!(matches!(name_users(refused(ffi::SQLITE_FULL), 0, 1_000), Cause::Sqlite { .. }));
     }
 
     #[test]

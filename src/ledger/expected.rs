@@ -1,7 +1,7 @@
-//! Which GPUs this node is expected to have: where each is that it had once, and since when.
+//! The inventory: every GPU that the node has had, and whether it is expected now.
 //!
-//! The tick loop passes changes, and an operator says when a GPU is not expected any more. The inventory is read from
-//! here. Accounts are not touched: a forgotten GPU keeps what was billed.
+//! The tick loop passes changes, and an operator forgets a GPU that is not expected any more. A forgotten GPU keeps its
+//! account.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,35 +10,35 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::column::{loaded, stored};
 use super::error::{Cause, Error};
-use super::lock::LedgerLock;
+use super::files::LedgerLock;
 use super::{schema, xids};
 use crate::model::{Attachment, GpuId, Nanoseconds, Utc};
 
-/// Where a GPU is, from some time on.
+/// Attachment of a GPU from some time on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expected {
     /// UUID of the GPU.
     pub gpu: Arc<str>,
-    /// PCI address at which it sits or sat, "" where it is not known.
+    /// Its present or last PCI address; empty where it is unknown.
     pub bus: Arc<str>,
-    /// Where it is.
+    /// Its attachment.
     pub whereabouts: Attachment,
-    /// Since when, in account time; while its account is suspended, since when it is.
+    /// Begin of that attachment in account time; of a suspended account, the begin of the suspension.
     pub since: Utc,
 }
 
 /// A row of the inventory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InventoryRow {
-    /// Which GPU, with the index under which it was last seen.
+    /// The GPU, with its last index.
     pub gpu: GpuId,
-    /// Product name, "" if it never said it.
+    /// Product name; empty where it is unknown.
     pub model: Arc<str>,
-    /// Where it is.
+    /// Its attachment.
     pub expected: Expected,
 }
 
-/// Stores where a registered GPU is; a GPU that was never registered is ignored.
+/// Stores the attachment of a GPU; one that was never registered is ignored.
 pub(super) fn store(connection: &Connection, expected: &Expected) -> Result<(), Cause> {
     connection
         .prepare_cached(
@@ -56,7 +56,7 @@ pub(super) fn store(connection: &Connection, expected: &Expected) -> Result<(), 
     Ok(())
 }
 
-/// All GPUs that the ledger ever saw, by index.
+/// All GPUs of the ledger, by index.
 pub(super) fn list(connection: &Connection) -> Result<Vec<InventoryRow>, Cause> {
     let mut statement = connection.prepare(
         "SELECT uuid, gpu_index, model, first_seen_ns, pci_bus_id, whereabouts, since_ns
@@ -69,7 +69,7 @@ pub(super) fn list(connection: &Connection) -> Result<Vec<InventoryRow>, Cause> 
         let expected = Expected {
             gpu: Arc::clone(&uuid),
             bus: row.get::<_, Option<String>>(4)?.unwrap_or_default().into(),
-            // A word that a newer agent wrote means at least that it is expected.
+            // A newer agent may have written an unknown word; the GPU is expected all the same.
             whereabouts: word.and_then(|word| Attachment::parse(&word)).unwrap_or(Attachment::Present),
             since: Utc(since),
         };
@@ -82,17 +82,17 @@ pub(super) fn list(connection: &Connection) -> Result<Vec<InventoryRow>, Cause> 
     Ok(rows.collect::<rusqlite::Result<_>>()?)
 }
 
-/// Marks a GPU as not expected any more, in a ledger that no agent owns; false where the ledger has no such
-/// GPU. The boot and the time since it say which moment of the account that is.
+/// Marks a GPU as not expected any more, in a ledger that no agent is using; false where the ledger has no such GPU. Boot
+/// and time since boot say at which account time.
 ///
 /// # Errors
-/// Owned by a running agent, which is to be asked instead; not a ledger; the disk.
+/// A running agent owns the ledger; the file is no ledger; the disk.
 pub fn forget(path: &Path, uuid: &str, boot_id: &str, boottime: Nanoseconds) -> Result<bool, Error> {
     forget_gpu(path, uuid, boot_id, boottime).map_err(|cause| cause.at(path, "forget a GPU"))
 }
 
 fn forget_gpu(path: &Path, uuid: &str, boot_id: &str, boottime: Nanoseconds) -> Result<bool, Cause> {
-    // A writer makes the file that it does not find.
+    // Opening for writing would create a missing file.
     drop(schema::open_reader(path)?);
     let _lock = LedgerLock::acquire(path)?;
     let (connection, _) = schema::open_writer(path, Utc(0))?;
@@ -102,7 +102,7 @@ fn forget_gpu(path: &Path, uuid: &str, boot_id: &str, boottime: Nanoseconds) -> 
         return Ok(false);
     };
     let now = account_time(&connection, boot_id, boottime)?;
-    // A suspended account keeps the time at which it was suspended.
+    // A suspended account keeps the begin of its suspension.
     let since = if expected.whereabouts.rests() { expected.since } else { now };
     let transaction = connection.unchecked_transaction()?;
     store(&transaction, &Expected { whereabouts: Attachment::Forgotten, since, ..expected })?;
@@ -111,7 +111,7 @@ fn forget_gpu(path: &Path, uuid: &str, boot_id: &str, boottime: Nanoseconds) -> 
     Ok(true)
 }
 
-/// Account time of a moment of that boot. In a boot whose offset is not stored the account stands at its last commit.
+/// Account time of a moment of that boot; the last commit where the boot's offset is not stored.
 fn account_time(connection: &Connection, boot_id: &str, boottime: Nanoseconds) -> Result<Utc, Cause> {
     let last = connection.query_row("SELECT last_commit_ns FROM ledger", [], |row| loaded(row, 0))?;
     let offset = connection

@@ -1,9 +1,8 @@
-//! Adds neighbouring windows of one GPU together, so that a disk that hangs for hours costs no memory and
-//! loses nothing.
+//! Merges adjacent windows of one GPU, so that a disk that hangs for hours costs no memory and loses nothing.
 //!
-//! First windows of one minute, which rows hold as one anyway; then neighbours in which the same holders
-//! hold the same shares in the same state; at last, if nothing else is left, the shortest neighbours. The
-//! last two blur when within the longer window things happened, so the result is marked coarse.
+//! Windows of one minute are merged first, since rows have minutes only; then windows in which the same holders hold the
+//! same shares in the same state; then the shortest. The last two lose the times within the merged window, so it is marked
+//! coarse.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -12,35 +11,34 @@ use super::MINUTE;
 use super::batch::ClosedWindow;
 use crate::model::{HolderId, Parts, Row, Settlement};
 
-/// How two windows were added together.
+/// What a merge of two windows loses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum MergeQuality {
-    /// Both lie in one minute: nothing is lost.
+    /// Nothing: both lie in one minute.
     Minute,
-    /// The same holdings and state: only the time of use is blurred.
+    /// The times of use; holdings and state are equal.
     Equal,
-    /// Nothing in common: the time of holdings is blurred too.
+    /// The times of use and of holdings.
     Forced,
 }
 
-/// Adds the best pair of neighbours together, the shortest of the best; none where there is no pair.
+/// Merges the adjacent pair that loses least, the shortest of these; none where there is no pair.
 pub(super) fn merge_best_pair(windows: &mut Vec<ClosedWindow>) -> Option<MergeQuality> {
-    let (_, fit, index) = windows
+    let (quality, _, index) = windows
         .windows(2)
         .enumerate()
-        // Over a hole there is nothing to add: the ledger names it.
+        // The ledger settles a gap between two windows as unobserved.
         .filter(|(_, pair)| pair[0].settlement.to == pair[1].settlement.from)
         .map(|(index, pair)| {
             let (one, two) = (&pair[0].settlement, &pair[1].settlement);
-            let fit = merge_quality(one, two);
-            ((fit, two.to.since(one.from)), fit, index)
+            (merge_quality(one, two), two.to.since(one.from), index)
         })
-        .min_by_key(|(order, ..)| *order)?;
+        .min()?;
     let second = windows.remove(index + 1);
     let first = &mut windows[index];
-    first.coarse |= second.coarse || fit > MergeQuality::Minute;
+    first.coarse |= second.coarse || quality > MergeQuality::Minute;
     append_window(&mut first.settlement, second.settlement);
-    Some(fit)
+    Some(quality)
 }
 
 fn merge_quality(one: &Settlement, two: &Settlement) -> MergeQuality {
@@ -54,7 +52,7 @@ fn merge_quality(one: &Settlement, two: &Settlement) -> MergeQuality {
     }
 }
 
-/// Whether the same holders hold the same shares, to the rounding of the parts, in the same state.
+/// Whether the same holders hold the same shares in the same state, except for rounding.
 fn have_equal_holdings(one: &Settlement, two: &Settlement) -> bool {
     let (length, other) = (one.to.since(one.from).0, two.to.since(two.from).0);
     let rounding = 2 * (u128::from(length) + u128::from(other));
@@ -73,7 +71,7 @@ const fn state(parts: &Parts) -> (bool, bool) {
     (parts.unmeasured > 0, parts.unavailable > 0)
 }
 
-/// Adds the window that follows.
+/// Adds the following window to `first`.
 fn append_window(first: &mut Settlement, second: Settlement) {
     let key = |row: &Row| (row.gpu_instance, row.holder.clone());
     let mut rows: BTreeMap<(Option<u32>, HolderId), Row> =

@@ -1,13 +1,12 @@
-//! Versions of the schema: `PRAGMA user_version` counts the migrations that a file has been through.
+//! Migrations of the schema; `PRAGMA user_version` counts those that a file has had.
 //!
-//! A new file goes through all of them, an older one through those that it lacks, in one transaction. An older file
-//! is first saved as `<ledger>.v<version>` beside itself, durable before anything is changed, and `restore` puts such
-//! a copy back. A file that is only read is migrated in a copy in memory.
+//! A new file gets all of them, an older one those that it lacks, in one transaction. An older file is first copied to
+//! `<ledger>.v<version>` and synced, and `restore` puts such a copy back. A file that is only read is migrated in a copy in
+//! memory.
 //!
-//! A migration that was released is never changed: another one follows it. It may make tables anew, since foreign
-//! keys are not enforced while it runs; it keeps the keys that other tables refer to.
+//! A released migration is never changed; another one follows it. It may replace tables, since foreign keys are not enforced
+//! while it runs, and it keeps the keys that other tables refer to.
 
-use std::ffi::OsString;
 use std::fmt;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -17,20 +16,20 @@ use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior, params};
 
 use super::column::{loaded, stored};
 use super::error::{Cause, Error};
-use super::lock::LedgerLock;
+use super::files::{LedgerLock, with_suffix};
 use super::statement::time;
-use super::{access, owner, reader, schema};
+use super::{files, owner, reader, schema};
 use crate::model::Utc;
 use crate::tenants::tenant;
 
-/// What leads from one version to the next.
+/// A step from one version to the next.
 struct Migration {
     sql: &'static str,
-    /// What SQL alone cannot do, after it.
+    /// Runs after `sql`, for what SQL cannot do.
     then: fn(&Transaction<'_>) -> Result<(), Cause>,
 }
 
-/// From an empty file to version 1, from 1 to 2, and so on.
+/// The migrations to version 1, 2 and so on.
 const MIGRATIONS: &[Migration] = &[
     Migration { sql: include_str!("schema/1.sql"), then: |_| Ok(()) },
     Migration { sql: include_str!("schema/2.sql"), then: add_tenants },
@@ -40,7 +39,7 @@ const MIGRATIONS: &[Migration] = &[
 /// The newest version.
 pub(super) const VERSION: i64 = MIGRATIONS.len() as i64;
 
-/// Brings the file at `path` to the newest version; a new one is created at `now`. The copy of one that was upgraded.
+/// Brings the file at `path` to the newest version; a new one is created at `now`. Returns the copy of an upgraded file.
 pub(super) fn migrate(connection: &mut Connection, path: &Path, now: Utc) -> Result<Option<PathBuf>, Cause> {
     let found = schema::check_version(connection)?;
     if found == VERSION {
@@ -69,7 +68,7 @@ pub(super) fn migrated_copy(connection: &Connection) -> Result<Connection, Cause
 
 /// Runs the migrations that the file lacks, in one transaction.
 fn apply(connection: &mut Connection, migrations: &[Migration], now: Utc) -> Result<(), Cause> {
-    // Without effect inside a transaction. With foreign keys a table cannot be replaced by a new one of its name.
+    // With foreign keys a table cannot be replaced; inside a transaction the pragma has no effect.
     connection.execute_batch("PRAGMA foreign_keys = OFF")?;
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let found = usize::try_from(schema::version(&transaction)?).unwrap_or(usize::MAX);
@@ -87,7 +86,7 @@ fn apply(connection: &mut Connection, migrations: &[Migration], now: Utc) -> Res
     Ok(transaction.commit()?)
 }
 
-/// Adds the column `tenant` to ledgers that were made without it, and fills it where it is empty.
+/// Adds the column `tenant` to ledgers without it, and fills it where it is empty.
 fn add_tenants(transaction: &Transaction<'_>) -> Result<(), Cause> {
     let is_there: bool = transaction.query_row(
         "SELECT count(*) > 0 FROM pragma_table_info('holder') WHERE name = 'tenant'",
@@ -106,20 +105,14 @@ fn add_tenants(transaction: &Transaction<'_>) -> Result<(), Cause> {
     Ok(())
 }
 
-/// Where the copy of that version lies.
+/// Path of the copy of that version.
 fn copy_path(path: &Path, version: i64) -> PathBuf {
-    beside(path, &format!(".v{version}"))
+    with_suffix(path, &format!(".v{version}"))
 }
 
-fn beside(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = OsString::from(path);
-    name.push(suffix);
-    name.into()
-}
-
-/// Saves the ledger, its write-ahead log included, in place of an earlier copy of that version; durable on return.
+/// Copies the ledger with its write-ahead log, in place of an earlier copy of that version, and syncs the copy.
 fn save_copy(connection: &Connection, path: &Path, version: i64) -> Result<PathBuf, Cause> {
-    let (copy, part) = (copy_path(path, version), beside(path, ".part"));
+    let (copy, part) = (copy_path(path, version), with_suffix(path, ".part"));
     let written = write_copy(connection, &part, &copy);
     if written.is_err() {
         let _ = fs::remove_file(&part);
@@ -130,11 +123,11 @@ fn save_copy(connection: &Connection, path: &Path, version: i64) -> Result<PathB
 fn write_copy(connection: &Connection, part: &Path, copy: &Path) -> Result<(), Cause> {
     match fs::remove_file(part) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(Cause::Unwritable(error)),
-        _ => access::create(part).map_err(Cause::Unwritable)?,
+        _ => files::create(part).map_err(Cause::Unwritable)?,
     }
     let mut target = Connection::open(part)?;
     copy_to(connection, &mut target)?;
-    // One file: a log beside it, of readers or of an earlier copy, would be taken for its own.
+    // A copy has no log, or SQLite would apply the log of an earlier copy to it.
     target.query_row("PRAGMA journal_mode = DELETE", [], |_| Ok(()))?;
     target.close().map_err(|(_, error)| error)?;
     let directory = copy.parent().unwrap_or(Path::new("/"));
@@ -145,7 +138,7 @@ fn write_copy(connection: &Connection, part: &Path, copy: &Path) -> Result<(), C
         .map_err(Cause::Unwritable)
 }
 
-/// Copies a whole database over another one, in one step: all of it or nothing.
+/// Copies a database over another one in one step: all of it or nothing.
 fn copy_to(from: &Connection, to: &mut Connection) -> Result<(), Cause> {
     match Backup::new(from, to)?.step(-1)? {
         StepResult::Done => Ok(()),
@@ -153,18 +146,18 @@ fn copy_to(from: &Connection, to: &mut Connection) -> Result<(), Cause> {
     }
 }
 
-/// What `restore` did.
+/// Result of [`restore`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restored {
     /// The ledger.
     pub path: PathBuf,
-    /// Version of its schema now.
+    /// Its schema version now.
     pub version: i64,
-    /// The time of its last commit: what came later is not in it.
+    /// Time of its last commit.
     pub until: Utc,
-    /// The copy of the ledger as it was.
+    /// Copy of the replaced ledger.
     pub replaced: PathBuf,
-    /// The time of the last commit of that.
+    /// Time of the last commit of the replaced ledger.
     pub replaced_until: Utc,
 }
 
@@ -178,11 +171,11 @@ impl fmt::Display for Restored {
     }
 }
 
-/// Puts a copy back that an upgrade saved, the newest from before the present version or that of version `to`, in a
-/// ledger that no agent owns. The present ledger is saved the same way, so it can be put back too.
+/// Replaces a ledger that no agent is using by a copy that an upgrade saved: the newest of an older version, or that of
+/// version `to`. The present ledger is copied the same way, so it can be restored too.
 ///
 /// # Errors
-/// Owned by a running agent; not a ledger; no such copy; the disk.
+/// A running agent owns the ledger; the file is no ledger; there is no such copy; the disk.
 pub fn restore(path: &Path, to: Option<i64>) -> Result<Restored, Error> {
     restore_copy(path, to).map_err(|cause| cause.at(path, "restore the ledger"))
 }
@@ -198,7 +191,7 @@ fn restore_copy(path: &Path, to: Option<i64>) -> Result<Restored, Cause> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(&path, flags)?;
     connection.busy_timeout(schema::BUSY)?;
-    // Before the lock, which would make a file beside one that is no ledger.
+    // Checked before the lock, which would create a file beside a file that is no ledger.
     schema::ledger_version(&connection)?;
     let _lock = LedgerLock::acquire(&path)?;
     let present = schema::ledger_version(&connection)?;
@@ -220,9 +213,9 @@ fn restore_copy(path: &Path, to: Option<i64>) -> Result<Restored, Cause> {
     Ok(Restored { path, version, until, replaced, replaced_until })
 }
 
-/// The versions of which a copy lies beside the ledger, in order.
+/// The versions of the copies beside the ledger, in order.
 fn copies(path: &Path) -> Result<Vec<i64>, Cause> {
-    let (directory, prefix) = (path.parent().unwrap_or(Path::new("/")), beside(path, ".v"));
+    let (directory, prefix) = (path.parent().unwrap_or(Path::new("/")), with_suffix(path, ".v"));
     let prefix = prefix.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut versions = Vec::new();
     for entry in fs::read_dir(directory).map_err(Cause::Unwritable)? {
@@ -243,7 +236,7 @@ fn last_commit(connection: &Connection) -> Result<Utc, Cause> {
 mod tests {
     use super::*;
 
-    /// As a migration that adds a column to the key of a table: the tables are made anew.
+    /// Adds a column to the key of a table, which replaces tables.
     const ADD_KEY_COLUMN: Migration = Migration {
         sql: "CREATE TABLE new (
                   gpu INTEGER NOT NULL REFERENCES gpu (id),
@@ -269,7 +262,7 @@ mod tests {
     };
 
     #[test]
-    fn a_migration_can_make_tables_anew_even_those_that_others_refer_to() {
+    fn a_migration_can_replace_tables_even_those_that_others_refer_to() {
         let mut connection = Connection::open_in_memory().unwrap();
         connection.execute_batch(include_str!("../../tests/fixtures/ledger/version-1.sql")).unwrap();
         let sums =

@@ -1,11 +1,23 @@
-//! Cuts a settled window at whole minutes.
+//! Cuts a settled window at whole minutes, and adds each part to the account: its rows, its counters and its money.
 //!
-//! A window of 15 s lies in one minute and is passed through. A longer one (a gap that was settled at
-//! once, windows added together while the disk was stuck) is divided by time, in integers: each minute's
-//! parts sum to its time, its use equals the parts that were used, and the minutes sum to the window.
+//! A window of 15 s lies in one minute and is passed through. A longer one (a gap that was settled at once, windows merged
+//! while the disk was stuck) is divided by time, in integers: each minute's parts sum to its time, its use equals the parts
+//! that were used, and the minutes sum to the window.
+//!
+//! The money of a part is a difference of the money since the price interval began, so it never drifts from rate x time.
+//! The money of the time is split along what the holders held, and the money of the used time among users.
 
-use super::MINUTE;
-use crate::model::{Amounts, Microjoules, Parts, Row, Settlement, Use, Utc};
+use std::sync::Arc;
+
+use rusqlite::Transaction;
+
+use super::batch::ClosedWindow;
+use super::book::{PriceRate, in_force};
+use super::error::Cause;
+use super::state::{AccruedCost, CounterKey, TransactionDraft};
+use super::{MINUTE, write};
+use crate::attribution::{HeldParts, charged_times, money, split_money};
+use crate::model::{Amounts, HolderId, Microjoules, Money, Nanoseconds, Parts, Row, Settlement, Use, Utc};
 
 /// The part of a window that lies in one minute.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,23 +27,23 @@ pub(super) struct MinutePart {
     pub(super) rows: Vec<Row>,
 }
 
-/// The pieces of a window, in order of time.
+/// The parts of a window, in order of time.
 pub(super) fn split_at_minutes(settlement: &Settlement) -> Vec<MinutePart> {
     let mut rest = MinutePart { from: settlement.from, to: settlement.to, rows: settlement.rows.clone() };
-    let mut pieces = Vec::new();
+    let mut parts = Vec::new();
     loop {
         let end = rest.from.floor(MINUTE).plus(MINUTE);
         if end >= rest.to {
-            pieces.push(rest);
-            return pieces;
+            parts.push(rest);
+            return parts;
         }
         let rows = take_rows_until(&mut rest, end);
-        pieces.push(MinutePart { from: rest.from, to: end, rows });
+        parts.push(MinutePart { from: rest.from, to: end, rows });
         rest.from = end;
     }
 }
 
-/// Takes the rows of `rest.from..end` out of `rest`.
+/// Removes the rows of `rest.from..end` from `rest` and returns them.
 fn take_rows_until(rest: &mut MinutePart, end: Utc) -> Vec<Row> {
     let (time, whole) = (end.since(rest.from).0, rest.to.since(rest.from).0);
     let rows = &mut rest.rows;
@@ -42,7 +54,7 @@ fn take_rows_until(rest: &mut MinutePart, end: Utc) -> Vec<Row> {
         .flat_map(|row| [row.amounts.used.beyond, row.amounts.used.outside, row.amounts.used.unheld])
         .collect();
     let parts = take_share(&mut held, time, whole);
-    // Use follows the parts that were used, so that both sides of the account agree in every minute.
+    // Use is divided as the parts that were used, so that both agree in every minute.
     let column = |cells: &[u64], part: usize| cells.iter().skip(part).step_by(5).sum::<u64>();
     let used_within = take_share(&mut within, column(&parts, 0), column(&parts, 0) + column(&held, 0));
     let used_above = take_share(&mut above, column(&parts, 1), column(&parts, 1) + column(&held, 1));
@@ -60,13 +72,13 @@ fn take_rows_until(rest: &mut MinutePart, end: Utc) -> Vec<Row> {
         .collect()
 }
 
-/// The quantities that follow time alone.
+/// Divides energy, memory and measured time by time.
 fn scale(taken: &mut Amounts, left: &mut Amounts, time: u64, whole: u64) {
     let share = |value: u64| share(value, time, whole);
     taken.energy_static = Microjoules(share(left.energy_static.0));
     taken.energy_dynamic = Microjoules(share(left.energy_dynamic.0));
     taken.memory_byte_seconds = share(left.memory_byte_seconds);
-    // No minute has more measured time than use.
+    // Measured time must not exceed used time in either part.
     let least = left.measured.saturating_sub(left.used.total());
     let most = left.measured.min(taken.used.total());
     taken.measured = share(left.measured).min(most).max(least);
@@ -76,14 +88,14 @@ fn scale(taken: &mut Amounts, left: &mut Amounts, time: u64, whole: u64) {
     left.measured -= taken.measured;
 }
 
-/// Takes `part / whole` of all cells together out of them, each the floor or the ceiling of its quota,
-/// ceilings to the largest fractions, then in order.
+/// Removes `part / whole` of the sum of all cells from them and returns what each gave: the floor or the ceiling of its
+/// quota, the ceilings to the largest fractions, ties in order.
 fn take_share(cells: &mut [u64], part: u64, whole: u64) -> Vec<u64> {
     let sum: u64 = cells.iter().sum();
     if sum == 0 || whole == 0 {
         return vec![0; cells.len()];
     }
-    // The sum itself where the cells sum to the whole, as they do in a balanced window.
+    // This is `part` where the cells sum to the whole, as in a balanced window.
     let amount = share(sum, part, whole);
     let quota = |cell: u64| u128::from(cell) * u128::from(amount);
     let mut taken: Vec<u64> = cells.iter().map(|cell| share(*cell, amount, sum)).collect();
@@ -116,6 +128,105 @@ fn to_parts(cells: &[u64]) -> Parts {
 
 fn to_use(within: u64, above: &[u64]) -> Use {
     Use { within, beyond: above[0], outside: above[1], unheld: above[2] }
+}
+
+/// Adds a part of a window to the rows of its minute, to the GPU and to the counters of its holders.
+pub(super) fn add_minute_part(
+    transaction: &Transaction<'_>,
+    draft: &mut TransactionDraft<'_>,
+    closed: &ClosedWindow,
+    part: &MinutePart,
+    now: Utc,
+) -> Result<(), Cause> {
+    let minute = part.from.floor(MINUTE);
+    let time = part.to.since(part.from).0;
+    let version = in_force(&draft.base.prices, minute);
+    let gpu = draft.gpu(&closed.gpu)?;
+    if gpu.price != version.map(|version| version.id) {
+        gpu.price = version.map(|version| version.id);
+        gpu.price_time = 0;
+    }
+    let begin = gpu.price_time;
+    gpu.price_time += time;
+    gpu.slot += time;
+    let (gpu_key, end) = (gpu.id, gpu.price_time);
+    write::add_to_minute(transaction, gpu, part, closed.coarse)?;
+    for row in &part.rows {
+        if let Some(id) = row.gpu_instance {
+            *draft.gpu(&closed.gpu)?.instances.entry(id).or_default() += row.amounts.parts.held();
+        }
+        if !is_zero(row) {
+            // Counters have neither memory nor measured time.
+            let amounts = Amounts { memory_byte_seconds: 0, measured: 0, ..row.amounts };
+            draft.counter(CounterKey::of_row(&closed.gpu, row), now)?.amounts.add(&amounts);
+        }
+        write::add_to_account(transaction, minute, gpu_key, draft.stored_holder(&row.holder)?.id, row)?;
+    }
+    let held: i128 = part.rows.iter().map(|row| i128::from(row.amounts.parts.held())).sum();
+    draft.changes.imbalance += i128::from(time) - held;
+    if let Some(rate) = version.and_then(|version| version.rate.as_ref()) {
+        let total = money_between(rate, begin, end);
+        add_costs(draft, PartMoney { uuid: &closed.gpu, part, rate, total }, now)?;
+    }
+    Ok(())
+}
+
+/// The money of GPU time from `begin` to `end`, in nanoseconds since the price interval began.
+pub(super) fn money_between(rate: &PriceRate, begin: u64, end: u64) -> Money {
+    let until = |time: u64| money(rate.nano_per_gpu_hour.into(), Nanoseconds(time));
+    until(end) - until(begin)
+}
+
+/// The money of a part under the price in force.
+#[derive(Clone, Copy)]
+struct PartMoney<'a> {
+    uuid: &'a Arc<str>,
+    part: &'a MinutePart,
+    rate: &'a PriceRate,
+    total: Money,
+}
+
+/// Adds the money of a part to the costs of its holders and users.
+fn add_costs(
+    draft: &mut TransactionDraft<'_>,
+    PartMoney { uuid, part, rate, total }: PartMoney<'_>,
+    now: Utc,
+) -> Result<(), Cause> {
+    let held = charged_times(part.rows.iter().map(|row| HeldParts {
+        gpu_instance: row.gpu_instance,
+        holder: &row.holder,
+        parts: &row.amounts.parts,
+    }));
+    let users: Vec<(HolderId, u64)> =
+        part.rows.iter().map(|row| (row.holder.clone(), row.amounts.used.total())).collect();
+    let held_shares = split_money(total, &held.times)?;
+    let used_time: i128 = users.iter().map(|(_, time)| i128::from(*time)).sum();
+    let time = i128::from(part.to.since(part.from).0.max(1));
+    let used_shares = split_money(Money(total.0 * used_time.min(time) / time), &users)?;
+    let of_rows = || part.rows.iter().map(|row| row.gpu_instance);
+    let mut cost_of = |gpu_instance, holder: HolderId, add: &dyn Fn(&mut AccruedCost)| -> Result<(), Cause> {
+        let counter = draft.counter(CounterKey { gpu: Arc::clone(uuid), gpu_instance, holder }, now)?;
+        let cost = counter.costs.entry(rate.tariff.clone());
+        add(cost.or_insert_with(|| AccruedCost { born: now, ..AccruedCost::default() }));
+        Ok(())
+    };
+    let slots = of_rows().chain(held.added);
+    for (((holder, time), share), slot) in held.times.into_iter().zip(held_shares).zip(slots) {
+        if time > 0 {
+            cost_of(slot, holder, &|cost| cost.held += share)?;
+        }
+    }
+    for (((holder, time), share), slot) in users.into_iter().zip(used_shares).zip(of_rows()) {
+        if time > 0 {
+            cost_of(slot, holder, &|cost| cost.used += share)?;
+        }
+    }
+    Ok(())
+}
+
+fn is_zero(row: &Row) -> bool {
+    let Amounts { parts, used, energy_static, energy_dynamic, .. } = &row.amounts;
+    parts.held() == 0 && used.total() == 0 && energy_static.0 == 0 && energy_dynamic.0 == 0
 }
 
 #[cfg(test)]
@@ -163,18 +274,18 @@ mod tests {
     #[test]
     fn a_window_within_a_minute_passes_through() {
         let window = window(3 * MINUTE.0, &[[15_000, 0, 0, 0, 0]]);
-        let pieces = split_at_minutes(&window);
-        assert_eq!(pieces.len(), 1);
-        assert_eq!(pieces[0].rows, window.rows);
+        let parts = split_at_minutes(&window);
+        assert_eq!(parts.len(), 1);
+        assert_eq!(parts[0].rows, window.rows);
     }
 
     #[test]
-    fn a_window_that_ends_with_its_minute_leaves_no_empty_piece() {
+    fn a_window_that_ends_with_its_minute_leaves_no_empty_part() {
         let mut window = window(0, &[[0, 0, 1, 0, 0]]);
         window.rows[0].amounts.parts.waste = 2 * MINUTE.0;
         window.to = Utc(2 * MINUTE.0);
         assert_eq!(
-            split_at_minutes(&window).iter().map(|piece| piece.to.0).collect::<Vec<_>>(),
+            split_at_minutes(&window).iter().map(|part| part.to.0).collect::<Vec<_>>(),
             [MINUTE.0, 2 * MINUTE.0]
         );
     }
@@ -183,25 +294,25 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn pieces_balance_and_sum_to_the_window(
+        fn parts_balance_and_sum_to_the_window(
             from in 0..2 * MINUTE.0,
             cells in prop::collection::vec(any::<[u32; 5]>(), 1..12),
         ) {
             // Up to 12 x 5 x 4.3 s: several minutes.
             let window = window(from, &cells);
-            let pieces = split_at_minutes(&window);
+            let parts = split_at_minutes(&window);
             let mut sums = vec![Amounts::default(); cells.len()];
             let mut at = window.from;
-            for piece in &pieces {
-                prop_assert_eq!(piece.from, at);
-                prop_assert_eq!(piece.from.floor(MINUTE), Utc(piece.to.0 - 1).floor(MINUTE));
-                at = piece.to;
-                let held: u64 = piece.rows.iter().map(|row| row.amounts.parts.held()).sum();
-                prop_assert_eq!(held, piece.to.since(piece.from).0);
-                let used = |f: fn(&Row) -> u64| piece.rows.iter().map(f).sum::<u64>();
+            for part in &parts {
+                prop_assert_eq!(part.from, at);
+                prop_assert_eq!(part.from.floor(MINUTE), Utc(part.to.0 - 1).floor(MINUTE));
+                at = part.to;
+                let held: u64 = part.rows.iter().map(|row| row.amounts.parts.held()).sum();
+                prop_assert_eq!(held, part.to.since(part.from).0);
+                let used = |f: fn(&Row) -> u64| part.rows.iter().map(f).sum::<u64>();
                 prop_assert_eq!(used(|row| row.amounts.used.within), used(|row| row.amounts.parts.within));
                 prop_assert_eq!(used(|row| row.amounts.used.beyond), used(|row| row.amounts.parts.lent));
-                for (row, sum) in piece.rows.iter().zip(&mut sums) {
+                for (row, sum) in part.rows.iter().zip(&mut sums) {
                     prop_assert!(row.amounts.measured <= row.amounts.used.total());
                     sum.add(&row.amounts);
                 }

@@ -1,17 +1,11 @@
-//! The durable account: what was settled, committed once and for good, in one SQLite file.
+//! The durable account: settled windows, counters, prices and bills in one SQLite file.
 //!
-//! In: batches of raw spans and settled windows, one transaction each. Out: what is acknowledged as
-//! committed, the state to go on from after a restart, and bills. One [`Ledger`] owns a file and writes it
-//! (the ledger thread); any number of [`Reader`]s bill from it; [`Queue`] stands between the tick loop and the
-//! ledger thread. The tables are documented in `schema/`.
-//!
-//! It knows no driver, no HTTP and no clock (times come in), starts no thread, and splits nothing but
-//! money: how a window is settled is the business of `attribution`.
+//! One [`Ledger`] owns the file and writes it, in one transaction per batch, on the ledger thread. Any number of
+//! [`Reader`]s make bills from it. [`LedgerQueue`] stands between the tick loop, which never waits, and the ledger thread.
+//! The tables are documented in `schema/`. Times are passed in, and settling is the job of `attribution`.
 
-mod access;
 mod amounts;
 mod batch;
-mod bill;
 mod billing;
 mod book;
 mod column;
@@ -19,8 +13,7 @@ mod commit;
 mod counters;
 mod error;
 mod expected;
-mod filesystem;
-mod lock;
+mod files;
 mod merge;
 mod migration;
 mod minutes;
@@ -31,7 +24,6 @@ mod queue;
 mod reader;
 mod recover;
 mod schema;
-mod settle;
 mod state;
 mod statement;
 mod sticky_faults;
@@ -40,11 +32,11 @@ mod write;
 mod xids;
 
 pub use batch::{Acknowledged, ClosedWindow, GpuRegistration, LedgerBatch, OpenSpans, Resumed, SlotTotal};
-pub use bill::{BillLine, GpuTotal, Interval, LedgerBill, Reconciliation};
+pub use billing::{BillLine, GpuTotal, Interval, LedgerBill, Reconciliation};
 pub use book::{Price, PriceBook, Tariff};
 pub use error::{Cause, Error};
 pub use expected::{Expected, InventoryRow, forget};
-pub use lock::check_unowned;
+pub use files::check_unowned;
 pub use migration::{Restored, restore};
 pub use node::NodeIdentity;
 pub use owner::{Ledger, Opening};
@@ -60,5 +52,5 @@ pub use xids::{XidSum, XidSums};
 
 use crate::model::Nanoseconds;
 
-/// Rows cover whole minutes of account time; prices change and bills cut on that grid.
+/// Grid of rows, price changes and the ends of bills, in account time.
 pub const MINUTE: Nanoseconds = Nanoseconds::from_seconds(60);

@@ -1,24 +1,21 @@
-//! The node whose account this is, as bills name it.
-//!
-//! In: name and cluster at each start of the agent. Out: the last of them, for whoever reads the ledger, on
-//! whichever machine. Other tables do not refer to it.
+//! The node's identity on bills, stored at each start of the agent for readers on any machine.
 
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::error::Cause;
 
-/// The node whose account this is.
+/// The node whose account a ledger is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeIdentity {
-    /// Its name; empty where none is known.
+    /// Its name; empty where it is unknown.
     pub name: String,
-    /// The cluster to which it belongs.
+    /// Its cluster.
     pub cluster: Option<String>,
     /// Whether its GPUs are simulated or replayed.
     pub simulated: bool,
 }
 
-/// Stores the identity in place of the last; a ledger that was once of a simulated node stays marked.
+/// Stores the identity. A ledger that was once of a simulated node stays marked.
 pub(super) fn store(connection: &Connection, node: &NodeIdentity) -> Result<(), Cause> {
     connection.execute(
         "INSERT INTO node (id, name, cluster, simulated) VALUES (1, ?1, ?2, ?3)
@@ -29,7 +26,7 @@ pub(super) fn store(connection: &Connection, node: &NodeIdentity) -> Result<(), 
     Ok(())
 }
 
-/// The identity that was stored last; the empty one where an older agent wrote the ledger.
+/// The stored identity; the empty one in a ledger of an older agent.
 pub(super) fn load(connection: &Connection) -> rusqlite::Result<NodeIdentity> {
     let node = connection.query_row("SELECT name, cluster, simulated FROM node", [], |row| {
         Ok(NodeIdentity { name: row.get(0)?, cluster: row.get(1)?, simulated: row.get(2)? })

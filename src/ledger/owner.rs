@@ -1,4 +1,4 @@
-//! The owner of a ledger: opens it, holds the lock, and is the only one that writes.
+//! The owner of a ledger: the only process that writes it.
 
 use std::path::{Path, PathBuf};
 
@@ -6,29 +6,29 @@ use rusqlite::{Connection, params};
 
 use super::book::{self, PriceBook, PriceChange};
 use super::error::{Cause, Error};
-use super::lock::LedgerLock;
+use super::files::LedgerLock;
 use super::node::{self, NodeIdentity};
 use super::recover::{self, Recovered};
 use super::state::LedgerState;
 use super::timeline::{self, AccountTimeline, Anchor};
-use super::{column, expected, filesystem, reader, schema, sticky_faults, xids};
+use super::{column, expected, files, reader, schema, sticky_faults, xids};
 use crate::model::{Nanoseconds, Stamp, Utc};
 
-/// A wall clock that moves by no more was slewed, or saw a leap second.
+/// The most by which slewing or a leap second moves the wall clock; more is a step.
 const STEP: Nanoseconds = Nanoseconds::SECOND;
 
-/// Who opens a ledger, and when.
+/// How a ledger is opened.
 #[derive(Clone, Debug, Default)]
 pub struct Opening {
-    /// The kernel's boot id; time since boot is continuous within one. An empty one is a new boot each time.
+    /// The kernel's boot id, within which time since boot is continuous. An empty one means a new boot each time.
     pub boot_id: String,
-    /// This moment.
+    /// The current time.
     pub now: Stamp,
-    /// Whether the wall clock is not known to be synchronised, by the kernel's word.
+    /// Whether the kernel does not report the wall clock as synchronised.
     pub unsynchronised: bool,
-    /// The operator's prices; without them there is no money anywhere.
+    /// The operator's prices; without them nothing is charged.
     pub book: Option<PriceBook>,
-    /// The node, as bills name it.
+    /// The node's identity on bills.
     pub node: NodeIdentity,
 }
 
@@ -40,32 +40,31 @@ pub struct Ledger {
     pub(super) state: LedgerState,
     /// Account time of the last commit that survives a power loss.
     pub(super) synced_at: Option<Utc>,
-    /// Bytes on disk after it, the write-ahead log included.
+    /// Size on disk after that commit in bytes, the write-ahead log included.
     pub(super) bytes: u64,
-    /// Whether the connection is set to let commits survive a power loss.
+    /// Whether the connection is set so that commits survive a power loss; none while it is unknown.
     pub(super) syncs: Option<bool>,
     timeline: AccountTimeline,
-    /// Prices that wait until the account's time in this boot is fixed, or they would begin at a wrong time.
+    /// Prices to store once the account's time in this boot is fixed; earlier they would begin at a wrong time.
     waiting_prices: Vec<PriceChange>,
-    /// The lead of the wall clock at the last step that was recorded.
+    /// Wall clock - account time at the last recorded step, in nanoseconds.
     lead: i64,
     _lock: LedgerLock,
 }
 
 impl Ledger {
-    /// Opens or creates a ledger and becomes its owner; says where its account stands.
+    /// Opens or creates a ledger, becomes its owner, and returns the state of its account.
     ///
     /// # Errors
-    /// Owned by another process, not a ledger, a newer schema, an older one that cannot be saved first, a network
-    /// filesystem, a place that cannot be written, a price book that cannot be stored. A file that is refused is left
-    /// as it was.
+    /// Another process owns it; the file is no ledger; a newer schema; an older one that cannot be copied; a network
+    /// filesystem; no permission to write; a price book that cannot be stored. A refused file is not changed.
     pub fn open(path: &Path, opening: &Opening) -> Result<(Self, Recovered), Error> {
         Self::open_and_recover(path, opening).map_err(|cause| cause.at(path, "open the ledger"))
     }
 
     fn open_and_recover(path: &Path, opening: &Opening) -> Result<(Self, Recovered), Cause> {
         let path = resolve_path(path)?;
-        let durable = filesystem::check_durable(path.parent().unwrap_or(Path::new("/")))?;
+        let durable = files::check_durable(path.parent().unwrap_or(Path::new("/")))?;
         schema::check_header(&path)?;
         let lock = LedgerLock::acquire(&path)?;
         let (mut connection, upgraded_from) = schema::open_writer(&path, opening.now.utc)?;
@@ -82,7 +81,7 @@ impl Ledger {
             waiting_prices.push(prices);
         } else {
             let transaction = connection.transaction()?;
-            prices.put_in_force(&transaction, timeline)?;
+            prices.store(&transaction, timeline)?;
             transaction.commit()?;
         }
         let lead = timeline::recorded_lead(&connection, &opening.boot_id)?;
@@ -120,8 +119,8 @@ impl Ledger {
         Ok((ledger, recovered))
     }
 
-    /// Makes `book` the prices from the next whole minute after the time since boot at which that was decided; none
-    /// ends all money there. While the account's time is provisional they wait for the real one.
+    /// Charges by `book` from the first whole minute after `decided`, a time since boot; none ends all charges. While the
+    /// account's time is provisional the prices wait for the real time.
     ///
     /// # Errors
     /// A price that cannot be stored; the disk.
@@ -142,18 +141,18 @@ impl Ledger {
             return Ok(());
         }
         let transaction = self.connection.transaction()?;
-        prices.put_in_force(&transaction, self.timeline)?;
+        prices.store(&transaction, self.timeline)?;
         transaction.commit()?;
         self.state.prices = book::versions(&self.connection)?;
         Ok(())
     }
 
-    /// Looks at the wall clock; where it has moved against account time by more than a second since the last
-    /// step, that is recorded as a step, and what it now is ahead is told, in nanoseconds. Account time does
-    /// not move. A step while no agent ran in this boot is found by the next one's first look.
+    /// Records a step of the wall clock if that has moved against account time by more than a second since the last step,
+    /// and returns wall clock - account time in nanoseconds. Account time does not move. A step while no agent ran is found
+    /// by the first call in the same boot.
     ///
     /// # Errors
-    /// The disk; the next look finds the step again.
+    /// The disk; the next call finds the step again.
     pub fn watch_clock(&mut self, now: Stamp) -> Result<Option<i64>, Error> {
         if self.timeline.is_provisional() {
             return Ok(None);
@@ -174,8 +173,8 @@ impl Ledger {
         Ok(Some(lead))
     }
 
-    /// Fixes the offset of this boot, moves what was committed on its provisional axis, and stores the prices that
-    /// waited for that; once only.
+    /// Fixes the offset of this boot, moves what was committed on its provisional axis, and stores the waiting prices; has
+    /// no effect once the offset is fixed.
     pub(super) fn apply_anchor(&mut self, anchor: &Anchor) -> Result<(), Cause> {
         if !self.timeline.is_provisional() {
             return Ok(());
@@ -184,7 +183,7 @@ impl Ledger {
         timeline::fix_offset(&transaction, &self.state.boot_id, anchor)?;
         let timeline = AccountTimeline::fixed_by(anchor);
         for prices in &self.waiting_prices {
-            prices.put_in_force(&transaction, timeline)?;
+            prices.store(&transaction, timeline)?;
         }
         transaction.commit()?;
         self.waiting_prices.clear();
@@ -194,13 +193,13 @@ impl Ledger {
         Ok(())
     }
 
-    /// The file, by its real name.
+    /// The real path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// The real name of the file, so that two names of one ledger find the same lock.
+/// The real path of the file, so that two names of one ledger have the same lock.
 pub(super) fn resolve_path(path: &Path) -> Result<PathBuf, Cause> {
     if let Ok(real) = std::fs::canonicalize(path) {
         return Ok(real);

@@ -1,33 +1,33 @@
-//! What to do with a batch that was refused: commit GPU by GPU what can be, and drop what cannot.
+//! Commits the valid parts of a batch that was refused.
 //!
-//! All GPUs share one transaction, so that a tick costs one; the price is that one GPU's refusal refuses
-//! all. Trying again cannot succeed, so the refused part is dropped and reported, and the next window of its GPU books
-//! the hole as unobserved.
+//! All GPUs of a tick share one transaction, so one GPU's invalid part refuses all. Only that part is dropped and reported;
+//! the next window of its GPU settles the lost time as unobserved.
 
 use std::collections::BTreeMap;
+use std::mem::take;
 use std::sync::Arc;
 
 use super::batch::{Acknowledged, LedgerBatch};
 use super::error::Error;
 use super::owner::Ledger;
 
-/// What became of a batch that was refused as a whole.
+/// Result of [`Ledger::commit_by_gpu`].
 #[derive(Debug, Default)]
 pub struct PartialCommit {
     /// What was committed, in order.
     pub acknowledged: Vec<Acknowledged>,
-    /// What was dropped: the GPU, and why.
+    /// What was dropped: UUID of the GPU, and the reason.
     pub dropped: Vec<(Arc<str>, Error)>,
-    /// What the disk prevented, to be put back; in order.
+    /// What the disk prevented, in order; put it back into the queue.
     pub unfinished: Vec<LedgerBatch>,
-    /// Why it did.
+    /// How the disk prevented it.
     pub prevented: Option<Error>,
 }
 
 impl Ledger {
-    /// Commits a refused batch GPU by GPU, each with all holders; of a GPU whose part is refused, window by
-    /// window and then its spans. Only what is still refused is dropped. What the disk prevents is handed
-    /// back with all that comes after it.
+    /// Commits a refused batch GPU by GPU, each with all holders. The part of a GPU that is refused is committed window by
+    /// window, and then its spans; what is still refused is dropped. What the disk prevents is returned with all that
+    /// follows it.
     pub fn commit_by_gpu(&mut self, batch: LedgerBatch) -> PartialCommit {
         let mut outcome = PartialCommit::default();
         for (gpu, part) in split_by_gpu(batch) {
@@ -40,7 +40,7 @@ impl Ledger {
         outcome
     }
 
-    /// Tries a part; one that is refused is given back, or dropped where it is the `last` try.
+    /// Commits a part. A refused part is returned, or dropped on the `last` try.
     fn commit_part(
         &mut self,
         gpu: &Arc<str>,
@@ -65,7 +65,7 @@ impl Ledger {
     }
 }
 
-/// The batch of each GPU alone.
+/// The batch of each GPU, by UUID.
 fn split_by_gpu(batch: LedgerBatch) -> BTreeMap<Arc<str>, LedgerBatch> {
     let LedgerBatch {
         now,
@@ -119,26 +119,13 @@ fn split_by_gpu(batch: LedgerBatch) -> BTreeMap<Arc<str>, LedgerBatch> {
 }
 
 /// The smallest batches that make up the batch of one GPU: its registration, each window, its spans.
-fn split_into_steps(part: LedgerBatch) -> Vec<LedgerBatch> {
-    let LedgerBatch {
-        now,
-        anchor,
-        registrations,
-        expected,
-        sticky_faults,
-        xids,
-        holders,
-        grantees,
-        open,
-        closed,
-        resumed,
-        sync,
-    } = part;
+fn split_into_steps(mut part: LedgerBatch) -> Vec<LedgerBatch> {
+    let (now, anchor, sync) = (part.now, part.anchor, part.sync);
     let empty = || LedgerBatch { now, anchor, sync, ..LedgerBatch::default() };
-    let mut steps =
-        vec![LedgerBatch { registrations, expected, sticky_faults, xids, holders, grantees, ..empty() }];
+    let (closed, resumed, open) = (take(&mut part.closed), take(&mut part.resumed), take(&mut part.open));
+    let mut steps = vec![part];
     for closed in closed {
-        // A suspension that ends after this window must not be skipped.
+        // The end of a later suspension would move the account past this window.
         let before = resumed.iter().filter(|resumed| resumed.at <= closed.settlement.from).cloned();
         steps.push(LedgerBatch { resumed: before.collect(), closed: vec![closed], ..empty() });
     }

@@ -1,10 +1,8 @@
 //! The queue between the tick loop, which never waits, and the ledger thread, which waits for the disk.
 //!
-//! Raw spans are a latest-wins slot: a window that is handed over replaces the spans it was settled from.
-//! What they showed last (holdings, the driver's energy counter) goes on to the ledger nevertheless, or a
-//! restart would go on from an older counter and book the same joules twice.
-//! Windows queue, at most [`Queue::WINDOWS`] per GPU; beyond that neighbours are added together and
-//! counted, so memory is flat and nothing is lost. It knows no SQLite.
+//! A window replaces the raw spans from which it was settled. Their last holdings and energy counter are still passed to the
+//! ledger; otherwise a restart would continue from an older counter and count the same joules twice. At most
+//! [`LedgerQueue::WINDOWS`] windows wait per GPU; more are merged and counted, so memory is bounded and nothing is lost.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -19,7 +17,7 @@ use super::timeline::Anchor;
 use super::xids::XidSums;
 use crate::model::{Holder, HolderId, Microjoules, Span, Utc};
 
-/// What waits for the ledger thread.
+/// Batches that wait for the ledger thread.
 #[derive(Debug, Default)]
 pub struct LedgerQueue {
     waiting: Mutex<QueuedWork>,
@@ -29,14 +27,14 @@ pub struct LedgerQueue {
 /// How far the ledger thread is behind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pressure {
-    /// Windows that wait.
+    /// Windows that wait now.
     pub windows: usize,
-    /// Windows that were added to their neighbour in the same minute; costs nothing.
+    /// Windows merged within one minute since the agent started; nothing is lost.
     pub joined: u64,
-    /// Windows that were added to one with equal holdings, since the agent started; above 0 the account
-    /// is coarse and its counters are behind.
+    /// Windows merged with one of equal holdings since the agent started; above 0 the account is coarse and its counters are
+    /// behind.
     pub merged: u64,
-    /// Windows that were added to one with other holdings, for want of a better.
+    /// Windows merged with one of other holdings since the agent started.
     pub forced: u64,
 }
 
@@ -45,7 +43,7 @@ struct QueuedWork {
     now: Utc,
     anchor: Option<Anchor>,
     sync: bool,
-    any: bool,
+    has_work: bool,
     closed: bool,
     registrations: BTreeMap<Arc<str>, GpuRegistration>,
     expected: BTreeMap<Arc<str>, Expected>,
@@ -58,44 +56,43 @@ struct QueuedWork {
     pressure: Pressure,
 }
 
-/// What waits of one GPU.
+/// Work of one GPU.
 #[derive(Debug, Default)]
 struct GpuQueue {
     closed: Vec<ClosedWindow>,
     spans: BTreeMap<Utc, Span>,
-    /// The newest span that a window replaced.
+    /// The last span that a window replaced.
     replaced: Option<Span>,
     energy_counter: Option<Microjoules>,
 }
 
 impl LedgerQueue {
-    /// One hour of windows.
+    /// Windows that may wait per GPU: one hour.
     pub const WINDOWS: usize = 240;
 
-    /// Adds a batch; never waits for the disk.
+    /// Adds a batch without waiting for the disk.
     pub fn offer(&self, batch: LedgerBatch) {
         self.lock().add_batch(batch);
         self.arrived.notify_one();
     }
 
-    /// Nothing more will be offered, so that nobody need wait for it.
+    /// Ends waiting: no more batches will come.
     pub fn close(&self) {
         self.lock().closed = true;
         self.arrived.notify_one();
     }
 
-    /// All that waits, as one batch; waits for it up to `patience`, and not at all once the queue is closed.
-    pub fn wait_for_batch(&self, patience: Duration) -> Option<LedgerBatch> {
+    /// All work as one batch; waits for work up to `timeout`, and not at all once the queue is closed.
+    pub fn wait_for_batch(&self, timeout: Duration) -> Option<LedgerBatch> {
         let waiting = self.lock();
         let (mut waiting, _) = self
             .arrived
-            .wait_timeout_while(waiting, patience, |waiting| !waiting.any && !waiting.closed)
+            .wait_timeout_while(waiting, timeout, |waiting| !waiting.has_work && !waiting.closed)
             .unwrap_or_else(PoisonError::into_inner);
         waiting.take_batch()
     }
 
-    /// Returns a batch that could not be committed but may be later ([`super::Error::may_pass`]), before
-    /// all that has come since. One that was refused would be refused for ever.
+    /// Puts back a batch whose commit may succeed later ([`super::Error::may_pass`]), before what has come since.
     pub fn put_back(&self, batch: LedgerBatch) {
         let mut waiting = self.lock();
         let since = waiting.take_batch();
@@ -108,11 +105,11 @@ impl LedgerQueue {
     /// How far the ledger thread is behind.
     pub fn pressure(&self) -> Pressure {
         let waiting = self.lock();
-        let windows = waiting.gpus.values().map(|line| line.closed.len()).sum();
+        let windows = waiting.gpus.values().map(|queue| queue.closed.len()).sum();
         Pressure { windows, ..waiting.pressure }
     }
 
-    /// A panic elsewhere leaves at worst a batch half absorbed, which the ledger would refuse.
+    /// A panic elsewhere leaves at worst a part of a batch, which the ledger refuses.
     fn lock(&self) -> MutexGuard<'_, QueuedWork> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -120,7 +117,7 @@ impl LedgerQueue {
 
 impl QueuedWork {
     fn add_batch(&mut self, batch: LedgerBatch) {
-        self.any = true;
+        self.has_work = true;
         if let Some(anchor) = batch.anchor {
             self.apply_anchor(&anchor);
             self.anchor = Some(anchor);
@@ -151,11 +148,11 @@ impl QueuedWork {
             self.grantees.insert(holder.id.clone(), holder);
         }
         for closed in batch.closed {
-            let line = self.gpus.entry(Arc::clone(&closed.gpu)).or_default();
-            line.drop_settled_spans(closed.settlement.to);
-            line.closed.push(closed);
-            while line.closed.len() > LedgerQueue::WINDOWS {
-                match merge_best_pair(&mut line.closed) {
+            let queue = self.gpus.entry(Arc::clone(&closed.gpu)).or_default();
+            queue.drop_settled_spans(closed.settlement.to);
+            queue.closed.push(closed);
+            while queue.closed.len() > LedgerQueue::WINDOWS {
+                match merge_best_pair(&mut queue.closed) {
                     Some(MergeQuality::Minute) => self.pressure.joined += 1,
                     Some(MergeQuality::Equal) => self.pressure.merged += 1,
                     Some(MergeQuality::Forced) => self.pressure.forced += 1,
@@ -164,20 +161,20 @@ impl QueuedWork {
             }
         }
         for resumed in batch.resumed {
-            // Nothing goes on from before.
-            if let Some(line) = self.gpus.get_mut(&resumed.gpu) {
-                (line.replaced, line.energy_counter) = (None, None);
+            // Nothing continues from before.
+            if let Some(queue) = self.gpus.get_mut(&resumed.gpu) {
+                (queue.replaced, queue.energy_counter) = (None, None);
             }
             self.resumed.push(resumed);
         }
         for open in batch.open {
-            let line = self.gpus.entry(Arc::clone(&open.gpu)).or_default();
-            line.spans.extend(open.spans.into_iter().map(|span| (span.from, span)));
-            line.energy_counter = open.energy_counter.or(line.energy_counter);
+            let queue = self.gpus.entry(Arc::clone(&open.gpu)).or_default();
+            queue.spans.extend(open.spans.into_iter().map(|span| (span.from, span)));
+            queue.energy_counter = open.energy_counter.or(queue.energy_counter);
         }
     }
 
-    /// Moves what waits from the provisional axis to the real one. No window waits: none closes before.
+    /// Moves waiting work from the provisional axis to the real one. No window waits, since none closes before.
     fn apply_anchor(&mut self, anchor: &Anchor) {
         self.now = anchor.moved(self.now);
         let registrations = self.registrations.values_mut().map(|registration| &mut registration.at);
@@ -187,17 +184,17 @@ impl QueuedWork {
         for at in registrations.chain(expected).chain(resumed).chain(forgotten) {
             *at = anchor.moved(*at);
         }
-        for line in self.gpus.values_mut() {
-            let spans = std::mem::take(&mut line.spans).into_values();
+        for queue in self.gpus.values_mut() {
+            let spans = std::mem::take(&mut queue.spans).into_values();
             let moved = spans
                 .map(|span| anchor.moved_span(span))
                 .flat_map(|(before_boot, span)| before_boot.into_iter().chain([span]));
-            line.spans = moved.map(|span| (span.from, span)).collect();
+            queue.spans = moved.map(|span| (span.from, span)).collect();
         }
     }
 
     fn take_batch(&mut self) -> Option<LedgerBatch> {
-        if !std::mem::take(&mut self.any) {
+        if !std::mem::take(&mut self.has_work) {
             return None;
         }
         let mut batch = LedgerBatch {
@@ -213,15 +210,15 @@ impl QueuedWork {
             sync: std::mem::take(&mut self.sync),
             ..LedgerBatch::default()
         };
-        for (gpu, line) in std::mem::take(&mut self.gpus) {
-            batch.closed.extend(line.closed);
-            let mut spans: Vec<Span> = line.spans.into_values().collect();
+        for (gpu, queue) in std::mem::take(&mut self.gpus) {
+            batch.closed.extend(queue.closed);
+            let mut spans: Vec<Span> = queue.spans.into_values().collect();
             if spans.is_empty() {
-                // The ledger stores nothing of it but who held at its end.
-                spans.extend(line.replaced);
+                // The ledger takes only the last holdings from a span that is already settled.
+                spans.extend(queue.replaced);
             }
-            if !spans.is_empty() || line.energy_counter.is_some() {
-                batch.open.push(OpenSpans { gpu, spans, energy_counter: line.energy_counter });
+            if !spans.is_empty() || queue.energy_counter.is_some() {
+                batch.open.push(OpenSpans { gpu, spans, energy_counter: queue.energy_counter });
             }
         }
         Some(batch)
@@ -229,11 +226,11 @@ impl QueuedWork {
 }
 
 impl GpuQueue {
-    /// Forgets the spans that a window up to `end` was settled from.
+    /// Drops the spans from which a window up to `end` was settled.
     fn drop_settled_spans(&mut self, end: Utc) {
         let open = self.spans.split_off(&end);
         let settled = std::mem::replace(&mut self.spans, open);
-        // One that straddles the end comes again as its remainder.
+        // A span that straddles the end comes again as its rest.
         let newest = settled.into_values().next_back().filter(|span| span.to <= end);
         self.replaced = newest.or(self.replaced.take());
     }
@@ -306,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_hears_at_once_that_nothing_more_comes() {
+    fn closing_the_queue_ends_the_wait_at_once() {
         let queue = LedgerQueue::default();
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| queue.wait_for_batch(Duration::from_secs(600)));
@@ -314,7 +311,7 @@ mod tests {
             assert_eq!(waiter.join().unwrap(), None);
         });
         queue.offer(LedgerBatch { sync: true, ..LedgerBatch::default() });
-        assert!(queue.wait_for_batch(NOW).is_some(), "what is offered all the same is not lost");
+        assert!(queue.wait_for_batch(NOW).is_some(), "a batch offered after the close is not lost");
     }
 
     #[test]
@@ -344,7 +341,7 @@ mod tests {
         queue.put_back(failed);
         queue.offer(window(15, "user:a", 5));
         let batch = queue.wait_for_batch(NOW).unwrap();
-        // All are replaced; the last one tells who held at its end.
+        // All are replaced; the last one has the last holdings.
         assert_eq!(starts(&batch), [16]);
         let from: Vec<u64> = batch.closed.iter().map(|closed| closed.settlement.from.0 / SECOND).collect();
         assert_eq!(from, [0, 15]);
@@ -371,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_sight_brings_the_model_that_the_first_did_not_know() {
+    fn a_later_registration_adds_the_model_that_the_first_lacked() {
         let queue = LedgerQueue::default();
         let registration = |model: &str, at| {
             let gpu = GpuId { index: 0, uuid: "GPU-0".into() };
@@ -419,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_without_likeness_are_joined_at_last() {
+    fn windows_with_other_holdings_are_merged_last() {
         let queue = LedgerQueue::default();
         let (_, within) =
             stuck(&queue, 1000, |index| if (index / 4).is_multiple_of(2) { "user:a" } else { "user:b" });

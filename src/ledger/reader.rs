@@ -1,6 +1,4 @@
-//! A read-only view of a ledger, beside its owner or without one.
-//!
-//! Each question is answered within one read transaction, so a bill never sees half a batch.
+//! Reads a ledger, whether an agent owns it or not. A bill is made in one read transaction, so it never has half a batch.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,8 +6,7 @@ use std::sync::Arc;
 use jiff::tz::TimeZone;
 use rusqlite::Connection;
 
-use super::bill::LedgerBill;
-use super::billing::{self, Period};
+use super::billing::{LedgerBill, make_bill};
 use super::column::loaded_json;
 use super::error::{Cause, Error};
 use super::expected::{self, InventoryRow};
@@ -18,7 +15,7 @@ use super::schema;
 use super::statement::Statement;
 use crate::model::{Holder, HolderId, Utc};
 
-/// A connection that only reads; may block on the disk, so never on a thread that must not.
+/// A read-only connection. Its calls may block on the disk.
 #[derive(Debug)]
 pub struct Reader {
     connection: Connection,
@@ -27,27 +24,27 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Opens a ledger for reading. A program other than the owner asks [`super::unowned`] first.
+    /// Opens a ledger for reading. A program other than the agent calls [`super::check_unowned`] first.
     ///
     /// # Errors
-    /// No such file, not a ledger, a newer schema.
+    /// The file is missing or no ledger; a newer schema.
     pub fn open(path: &Path) -> Result<Self, Error> {
         schema::open_reader(path)
             .map(|connection| Self { connection, path: path.to_owned(), zone: TimeZone::UTC })
             .map_err(|cause| cause.at(path, "open the ledger for reading"))
     }
 
-    /// The same, with months and local times of that zone instead of UTC.
+    /// The reader with months and local times of that zone instead of UTC.
     #[must_use]
     pub fn in_zone(self, zone: TimeZone) -> Self {
         Self { zone, ..self }
     }
 
-    /// Interrupts a query soon after `is_unwanted` has become true; it is asked every few thousand steps of SQLite's
-    /// virtual machine, which is about every millisecond.
+    /// Interrupts a query once `is_unwanted` returns true; it is called every 10,000 steps of SQLite's virtual machine, about
+    /// once per millisecond.
     ///
     /// # Errors
-    /// The connection takes no handler.
+    /// SQLite refuses the handler.
     pub fn interrupt_when(
         &mut self,
         is_unwanted: impl FnMut() -> bool + Send + 'static,
@@ -58,29 +55,29 @@ impl Reader {
             .map_err(|error| Cause::from(error).at(&self.path, "prepare to make a bill"))
     }
 
-    /// The bill of whole minutes from `from` (none: the beginning of the month of the last minute, in the reader's zone) to
-    /// `to` (none: the end), as far as they are closed; see [`Bill`].
+    /// The bill of closed minutes from `from` (none: the begin of the month of the last minute, in the reader's zone) to
+    /// `to` (none: the end of the account).
     ///
     /// # Errors
-    /// Times off the grid or in the wrong order, two currencies, the disk.
+    /// Times that are not on whole minutes or in the wrong order, two currencies, the disk.
     pub fn bill(&mut self, from: Option<Utc>, to: Option<Utc>) -> Result<LedgerBill, Error> {
         self.connection
             .transaction()
             .map_err(Cause::from)
-            .and_then(|transaction| billing::make_bill(&transaction, &Period { from, to, zone: &self.zone }))
+            .and_then(|transaction| make_bill(&transaction, from, to, &self.zone))
             .map_err(|cause| cause.at(&self.path, "make a bill"))
     }
 
-    /// The bill of that period as it is shown, by tenant.
+    /// The bill of that period by tenant, as it is shown.
     ///
     /// # Errors
-    /// Those of [`Reader::bill`], and a kind of holder that this agent does not know.
+    /// Those of [`Reader::bill`], and holders' facts that this agent cannot read.
     pub fn statement(&mut self, from: Option<Utc>, to: Option<Utc>) -> Result<Statement, Error> {
         let bill = self.bill(from, to)?;
         Ok(Statement::new(&bill, &self.holders()?, &self.node()?, &self.zone))
     }
 
-    /// The node whose ledger it is.
+    /// The node whose account it is.
     ///
     /// # Errors
     /// The disk.
@@ -88,7 +85,7 @@ impl Reader {
         node::load(&self.connection).map_err(|error| Cause::from(error).at(&self.path, "read its node"))
     }
 
-    /// All GPUs that the ledger ever saw, by index, and where each is.
+    /// All GPUs of the ledger by index, with their attachment.
     ///
     /// # Errors
     /// The disk.
@@ -99,13 +96,13 @@ impl Reader {
     /// All holders with their facts, by id.
     ///
     /// # Errors
-    /// The disk; a kind that this agent does not know.
+    /// The disk; facts that this agent cannot read.
     pub fn holders(&self) -> Result<Vec<Holder>, Error> {
         holders(&self.connection, "true").map_err(|cause| cause.at(&self.path, "list its holders"))
     }
 }
 
-/// The last name of each uid among the facts of holders, the latest first. A name that is the uid's number was none.
+/// The last user name of each uid among the holders' facts, the latest first. A name that equals the uid is none.
 pub(super) fn user_names(connection: &Connection) -> rusqlite::Result<Vec<(u32, Arc<str>)>> {
     connection
         .prepare(
@@ -118,7 +115,7 @@ pub(super) fn user_names(connection: &Connection) -> rusqlite::Result<Vec<(u32, 
         .collect()
 }
 
-/// The holders for which that condition holds, with their facts, by id.
+/// The holders for which that SQL condition is true, by id.
 pub(super) fn holders(connection: &Connection, condition: &'static str) -> Result<Vec<Holder>, Cause> {
     let sql = format!("SELECT name, facts FROM holder WHERE {condition} ORDER BY name");
     let mut statement = connection.prepare(&sql)?;

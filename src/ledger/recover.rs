@@ -1,4 +1,4 @@
-//! Reads back what a restart goes on from.
+//! Loads the state of the account when a ledger is opened.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,44 +15,43 @@ use super::xids::XidSums;
 use super::{book, counters};
 use crate::model::{Carry, GpuId, HolderId, Holding, Microjoules, Nanoseconds, SlotState, Span, Utc};
 
-/// Where the account stands.
+/// State of the account when the ledger was opened.
 #[derive(Clone, Debug)]
 pub struct Recovered {
     /// When the ledger was created: the start time of its counters.
     pub created: Utc,
-    /// Account time of the last commit; of the creation before the first one.
+    /// Account time of the last commit, or of the creation before the first commit.
     pub last_commit: Utc,
-    /// The copy that was saved because the file had an older schema; none where it had not.
+    /// Copy of the file with its older schema, if it was upgraded.
     pub upgraded_from: Option<PathBuf>,
     /// The account's time axis in this boot.
     pub timeline: AccountTimeline,
-    /// When this boot began: over a boot nothing is bridged.
+    /// This boot; nothing is bridged from an earlier one.
     pub boot: Boot,
-    /// Whether its filesystem outlives the container and the boot.
+    /// Whether its filesystem survives a restart of the container and of the node.
     pub durable: bool,
     /// The GPUs, by UUID.
     pub gpus: BTreeMap<Arc<str>, RecoveredGpu>,
-    /// Where each of them was last.
+    /// The last attachment of each GPU.
     pub inventory: Vec<Expected>,
-    /// Their sticky faults that were stored in this boot.
+    /// Sticky faults stored in this boot, by GPU.
     pub sticky_faults: Vec<StickyFaults>,
-    /// The XID errors of each GPU that has had any.
+    /// XID errors, by GPU that has had any.
     pub xids: Vec<XidSums>,
-    /// The last name of each uid that processes ran under, as far as there is one; of the latest only, where they are
-    /// many.
+    /// The last known user name of each uid, limited to the latest ones.
     pub users: Vec<(u32, Arc<str>)>,
-    /// The counters that changed lately.
+    /// Counters that changed lately.
     pub counters: BTreeMap<CounterKey, HolderCounter>,
-    /// For each tenant that has one of these, the sum of its other counters.
+    /// For each tenant with one of these, the sum of its other counters.
     pub unloaded_sums: BTreeMap<TenantKey, HolderCounter>,
-    /// GPU time settled - the sum of all held counters; must be 0.
+    /// GPU time settled - the sum of all held counters, in nanoseconds; must be 0.
     pub imbalance: i128,
 }
 
-/// Where the account of one GPU stands.
+/// State of the account of one GPU.
 #[derive(Clone, Debug)]
 pub struct RecoveredGpu {
-    /// Which GPU, with the index under which it was last seen.
+    /// The GPU, with its last index.
     pub gpu: GpuId,
     /// Product name.
     pub model: Arc<str>,
@@ -60,43 +59,41 @@ pub struct RecoveredGpu {
     pub settled_until: Utc,
     /// GPU time settled since the account began.
     pub slot: Nanoseconds,
-    /// That of each of its GPU instances, by id.
+    /// Slot time settled of each GPU instance, by id.
     pub instances: BTreeMap<u32, Nanoseconds>,
     /// The carries after the last window.
     pub carry: Carry,
     /// The weights of the last window.
     pub weights: BTreeMap<HolderId, u64>,
-    /// Raw spans from `settled_until` on, without holes: where one was lost, a span says that nobody looked.
+    /// Raw spans from `settled_until` on, with unobserved spans in gaps.
     pub spans: Vec<Span>,
-    /// Holdings at the end of the last span that was ever stored.
+    /// Holdings at the end of the last stored span.
     pub holdings: Arc<[Holding]>,
-    /// The driver's energy counter at that time, where it was known.
+    /// The driver's energy counter at that time, where it is known.
     pub energy_counter: Option<Microjoules>,
 }
 
-/// The owner's state, and the GPUs for the caller.
+/// Loads the owner's state, and the GPUs as they are returned to the caller.
 pub(super) fn load(
     connection: &Connection,
 ) -> rusqlite::Result<(LedgerState, BTreeMap<Arc<str>, RecoveredGpu>)> {
-    let mut state = LedgerState {
-        created: connection.query_row("SELECT created_ns FROM ledger", [], |row| Ok(Utc(loaded(row, 0)?)))?,
-        last_commit: connection
-            .query_row("SELECT last_commit_ns FROM ledger", [], |row| Ok(Utc(loaded(row, 0)?)))?,
-        prices: book::versions(connection)?,
-        ..LedgerState::default()
-    };
+    let sql = "SELECT created_ns, last_commit_ns FROM ledger";
+    let (created, last_commit) =
+        connection.query_row(sql, [], |row| Ok((Utc(loaded(row, 0)?), Utc(loaded(row, 1)?))))?;
+    let prices = book::versions(connection)?;
+    let mut state = LedgerState { created, last_commit, prices, ..LedgerState::default() };
     let mut recovered = BTreeMap::new();
     let instances = counters::instances(connection)?;
-    for (mut gpu, mut told) in load_gpus(connection)? {
+    for (mut gpu, mut recovered_gpu) in load_gpus(connection)? {
         let own = instances.iter().filter(|(key, ..)| *key == gpu.id);
         gpu.instances = own.map(|(_, id, time)| (*id, *time)).collect();
-        told.instances = gpu.instances.iter().map(|(id, time)| (*id, Nanoseconds(*time))).collect();
+        recovered_gpu.instances = gpu.instances.iter().map(|(id, time)| (*id, Nanoseconds(*time))).collect();
         let stored = load_spans(connection, gpu.id)?;
         gpu.seen = stored.last().map_or(gpu.seen, |span| span.to);
         gpu.raw = stored.iter().map(|span| (span.from, span.to)).collect();
-        told.spans = fill_holes(told.settled_until, stored);
-        state.gpus.insert(Arc::clone(&told.gpu.uuid), gpu);
-        recovered.insert(Arc::clone(&told.gpu.uuid), told);
+        recovered_gpu.spans = fill_gaps(recovered_gpu.settled_until, stored);
+        state.gpus.insert(Arc::clone(&recovered_gpu.gpu.uuid), gpu);
+        recovered.insert(Arc::clone(&recovered_gpu.gpu.uuid), recovered_gpu);
     }
     let uuids = state.gpus.iter().map(|(uuid, gpu)| (gpu.id, Arc::clone(uuid))).collect();
     for (key, gpu, holder) in counters::recent(connection, &uuids)? {
@@ -121,7 +118,7 @@ fn load_gpus(connection: &Connection) -> rusqlite::Result<Vec<(LedgerGpu, Recove
         )?
         .query_map([], |row| {
             let uuid: Arc<str> = row.get::<_, String>(1)?.into();
-            let told = RecoveredGpu {
+            let recovered_gpu = RecoveredGpu {
                 gpu: GpuId { index: row.get(2)?, uuid },
                 model: row.get::<_, String>(3)?.into(),
                 settled_until: Utc(loaded(row, 4)?),
@@ -138,16 +135,16 @@ fn load_gpus(connection: &Connection) -> rusqlite::Result<Vec<(LedgerGpu, Recove
             };
             let gpu = LedgerGpu {
                 id: row.get(0)?,
-                settled_until: told.settled_until,
-                slot: told.slot.0,
+                settled_until: recovered_gpu.settled_until,
+                slot: recovered_gpu.slot.0,
                 instances: BTreeMap::new(),
                 price: row.get(6)?,
                 price_time: loaded(row, 7)?,
                 raw: BTreeMap::new(),
-                holdings: Arc::clone(&told.holdings),
-                seen: told.settled_until,
+                holdings: Arc::clone(&recovered_gpu.holdings),
+                seen: recovered_gpu.settled_until,
             };
-            Ok((gpu, told))
+            Ok((gpu, recovered_gpu))
         })?
         .collect()
 }
@@ -159,8 +156,8 @@ fn load_spans(connection: &Connection, gpu: i64) -> rusqlite::Result<Vec<Span>> 
         .collect()
 }
 
-/// The spans with their holes named; one that overlaps its forerunner, which no commit stores, is left out.
-fn fill_holes(settled_until: Utc, stored: Vec<Span>) -> Vec<Span> {
+/// The stored spans with unobserved spans in gaps. A span that overlaps the one before, which no commit stores, is left out.
+fn fill_gaps(settled_until: Utc, stored: Vec<Span>) -> Vec<Span> {
     let mut at = settled_until;
     let mut spans = Vec::with_capacity(stored.len());
     for span in stored {

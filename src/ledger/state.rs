@@ -1,7 +1,7 @@
-//! What the owner keeps in memory of its file, and the draft of one transaction upon it.
+//! The owner's state in memory, and the draft of one transaction on it.
 //!
-//! A draft copies what it touches; it is laid over the state when the transaction is committed and
-//! forgotten when it fails, so memory never runs ahead of the disk.
+//! A draft copies what it changes. It is applied to the state when its transaction is committed and dropped when that
+//! fails, so memory is never ahead of the disk.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -13,9 +13,9 @@ use super::book::{PriceVersion, Tariff};
 use super::counters;
 use super::error::Cause;
 use super::xids::XidSums;
-use crate::model::{Amounts, HolderId, Holding, Money, Nanoseconds, Utc};
+use crate::model::{Amounts, HolderId, Holding, Money, Nanoseconds, Row, Utc};
 
-/// What a counter counts: a holder on a slot.
+/// Key of a counter: a holder on a slot.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CounterKey {
     /// UUID of the GPU.
@@ -26,7 +26,7 @@ pub struct CounterKey {
     pub holder: HolderId,
 }
 
-/// A tenant on a slot.
+/// Key of a sum of counters: a tenant on a slot.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TenantKey {
     /// UUID of the GPU.
@@ -38,21 +38,26 @@ pub struct TenantKey {
 }
 
 impl CounterKey {
-    /// Of a whole GPU.
+    /// The key of a holder on a whole GPU.
     pub const fn of_gpu(gpu: Arc<str>, holder: HolderId) -> Self {
         Self { gpu, gpu_instance: None, holder }
     }
 
-    /// The same slot with that tenant.
+    /// The key of the counter to which an account row is added.
+    pub(super) fn of_row(gpu: &Arc<str>, row: &Row) -> Self {
+        Self { gpu: Arc::clone(gpu), gpu_instance: row.gpu_instance, holder: row.holder.clone() }
+    }
+
+    /// The key of a tenant on the same slot.
     pub fn with_tenant(&self, tenant: &Arc<str>) -> TenantKey {
         TenantKey { gpu: Arc::clone(&self.gpu), gpu_instance: self.gpu_instance, tenant: Arc::clone(tenant) }
     }
 }
 
-/// A counter that did not change for so long leaves memory: a minute after its series has ended.
+/// A counter that has not changed for this long is unloaded from memory; its series ended a minute before.
 const UNLOAD_AFTER: Nanoseconds = Nanoseconds::from_seconds(660);
 
-/// How often counters are looked through for those that may leave memory.
+/// How often counters are checked for unloading.
 const UNLOAD_EVERY: Nanoseconds = Nanoseconds::from_seconds(60);
 
 /// The account of one holder on one GPU since the ledger was created.
@@ -62,38 +67,39 @@ pub struct HolderCounter {
     pub tenant: Arc<str>,
     /// Time of the batch in which it was first above zero.
     pub born: Utc,
-    /// What was held, used and drawn; of memory and measured time a counter keeps nothing.
+    /// What was held, used and drawn; memory and measured time stay 0.
     pub amounts: Amounts,
     /// Money, by currency and class; empty where no price was ever in force.
     pub costs: BTreeMap<Tariff, AccruedCost>,
 }
 
-/// Money at the prices then in force; an estimate to within a nano-unit per window, the bill counts.
+/// Money at the prices then in force: an estimate within a nano-unit per window; only a bill is exact.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AccruedCost {
-    /// Time of the batch in which it began.
+    /// Time of the batch that added the first money.
     pub born: Utc,
-    /// Of what was held.
+    /// Money of held time.
     pub held: Money,
-    /// Of what was used.
+    /// Money of used time.
     pub used: Money,
 }
 
-/// Where one GPU stands.
+/// State of one GPU's account.
 #[derive(Clone, Debug)]
 pub(super) struct LedgerGpu {
     /// Key in the file.
     pub(super) id: i64,
-    /// End of its account.
+    /// End of the account.
     pub(super) settled_until: Utc,
-    /// GPU time settled, and that of each of its instances.
+    /// GPU time settled, in nanoseconds.
     pub(super) slot: u64,
+    /// Slot time settled of each GPU instance, in nanoseconds.
     pub(super) instances: BTreeMap<u32, u64>,
     /// The price version of the last settled minute.
     pub(super) price: Option<i64>,
-    /// GPU time settled under it.
+    /// GPU time settled under that version, in nanoseconds.
     pub(super) price_time: u64,
-    /// The raw spans that are stored: from, to.
+    /// The stored raw spans: begin to end.
     pub(super) raw: BTreeMap<Utc, Utc>,
     /// Holdings at the end of the last of them.
     pub(super) holdings: Arc<[Holding]>,
@@ -112,7 +118,7 @@ impl HolderCounter {
         }
     }
 
-    /// Takes away the amounts of one that is contained in it.
+    /// Subtracts a counter that is contained in this one.
     pub(super) fn remove(&mut self, part: &Self) {
         self.amounts.remove(&part.amounts);
         for (tariff, cost) in &part.costs {
@@ -139,10 +145,10 @@ pub(super) struct LiveCounter {
     pub(super) changed: Utc,
 }
 
-/// The whole of it. Of holders and counters only those that changed lately are here; all are in the file.
+/// The owner's state. It has only those holders and counters that changed lately; the file has all.
 #[derive(Debug, Default)]
 pub(super) struct LedgerState {
-    /// The boot that it is open in.
+    /// Id of the current boot.
     pub(super) boot_id: String,
     pub(super) created: Utc,
     /// Account time of the last commit when the ledger was opened.
@@ -150,9 +156,9 @@ pub(super) struct LedgerState {
     pub(super) gpus: BTreeMap<Arc<str>, LedgerGpu>,
     pub(super) holders: HashMap<HolderId, StoredHolder>,
     pub(super) counters: BTreeMap<CounterKey, LiveCounter>,
-    /// For each tenant with a counter in memory, the sum of its counters that are not.
+    /// For each tenant with a counter in memory, the sum of its unloaded counters.
     pub(super) unloaded_sums: BTreeMap<TenantKey, HolderCounter>,
-    /// When counters were last looked through for those that may leave memory.
+    /// When counters were last checked for unloading.
     pub(super) unloaded_at: Utc,
     /// In order of time.
     pub(super) prices: Vec<PriceVersion>,
@@ -162,12 +168,12 @@ pub(super) struct LedgerState {
 /// What one transaction changes.
 pub(super) struct TransactionDraft<'a> {
     pub(super) base: &'a LedgerState,
-    /// Where what is not in memory is loaded from.
+    /// Source of what is not in memory.
     connection: &'a Connection,
     pub(super) changes: Changes,
 }
 
-/// The changes, free of what they are laid over.
+/// What a transaction changes, without the state to which it is applied.
 #[derive(Default)]
 pub(super) struct Changes {
     pub(super) gpus: BTreeMap<Arc<str>, LedgerGpu>,
@@ -176,7 +182,7 @@ pub(super) struct Changes {
     pub(super) unloaded_sums: BTreeMap<TenantKey, HolderCounter>,
     pub(super) xids: Vec<XidSums>,
     pub(super) imbalance: i128,
-    /// GPU time of holes that were settled as unobserved.
+    /// GPU time settled as unobserved because its windows were missing.
     pub(super) unobserved: Nanoseconds,
 }
 
@@ -185,16 +191,19 @@ impl<'a> TransactionDraft<'a> {
         Self { base, connection, changes: Changes { imbalance: base.imbalance, ..Changes::default() } }
     }
 
-    /// A GPU to change; none where it was never registered.
-    pub(super) fn gpu(&mut self, uuid: &Arc<str>) -> Option<&mut LedgerGpu> {
-        if !self.changes.gpus.contains_key(uuid) {
-            let gpu = self.base.gpus.get(uuid)?.clone();
-            self.changes.gpus.insert(Arc::clone(uuid), gpu);
+    /// A GPU to change; an error where it was never registered.
+    pub(super) fn gpu(&mut self, uuid: &Arc<str>) -> Result<&mut LedgerGpu, Cause> {
+        match self.changes.gpus.entry(Arc::clone(uuid)) {
+            Entry::Occupied(changed) => Ok(changed.into_mut()),
+            Entry::Vacant(vacant) => {
+                let gpu = self.base.gpus.get(uuid);
+                let gpu = gpu.ok_or_else(|| Cause::UnknownGpu { gpu: Arc::clone(uuid) })?;
+                Ok(vacant.insert(gpu.clone()))
+            }
         }
-        self.changes.gpus.get_mut(uuid)
     }
 
-    /// A holder that the file knows.
+    /// A holder, where the file has it.
     pub(super) fn holder(&mut self, id: &HolderId) -> rusqlite::Result<Option<StoredHolder>> {
         if let Some(known) = self.changes.holders.get(id).or_else(|| self.base.holders.get(id)) {
             return Ok(Some(known.clone()));
@@ -206,7 +215,12 @@ impl<'a> TransactionDraft<'a> {
         Ok(stored)
     }
 
-    /// A counter to change, of a GPU and a holder that the file knows; one that is new is born `now`.
+    /// A holder that the file must have.
+    pub(super) fn stored_holder(&mut self, id: &HolderId) -> Result<StoredHolder, Cause> {
+        self.holder(id)?.ok_or_else(|| Cause::UnknownHolder { holder: id.clone() })
+    }
+
+    /// A counter to change, of a GPU and a holder that the file has; a new one is born at `now`.
     pub(super) fn counter(&mut self, key: CounterKey, now: Utc) -> Result<&mut HolderCounter, Cause> {
         if self.changes.counters.contains_key(&key) {
             return self.changes.counters.get_mut(&key).ok_or(Cause::UnknownGpu { gpu: key.gpu });
@@ -218,7 +232,7 @@ impl<'a> TransactionDraft<'a> {
         Ok(self.changes.counters.entry(key).or_insert(counter))
     }
 
-    /// Takes all counters of a holder, as the file knows it, among those that change.
+    /// Loads all counters of a holder into the draft.
     pub(super) fn load_counters(
         &mut self,
         id: &HolderId,
@@ -231,13 +245,13 @@ impl<'a> TransactionDraft<'a> {
                 continue;
             };
             let (gpu, holder) = (Arc::clone(uuid), id.clone());
-            self.gpu(&gpu);
+            self.gpu(&gpu)?;
             self.counter(CounterKey { gpu, gpu_instance, holder }, now)?;
         }
         Ok(())
     }
 
-    /// Makes the counters of a holder that change those of its tenant, which the file has already.
+    /// Moves the holder's counters in the draft to its new tenant, which the file has already.
     pub(super) fn move_counters(&mut self, id: &HolderId, holder: &StoredHolder) -> Result<(), Cause> {
         let keys: Vec<CounterKey> =
             self.changes.counters.keys().filter(|key| key.holder == *id).cloned().collect();
@@ -245,8 +259,7 @@ impl<'a> TransactionDraft<'a> {
             let tenant = key.with_tenant(&holder.tenant);
             let sums = [&self.changes.unloaded_sums, &self.base.unloaded_sums];
             if !sums.iter().any(|sums| sums.contains_key(&tenant)) {
-                let gpu =
-                    self.gpu(&key.gpu).ok_or_else(|| Cause::UnknownGpu { gpu: Arc::clone(&key.gpu) })?.id;
+                let gpu = self.gpu(&key.gpu)?.id;
                 let mut sum = counters::tenant_sum(self.connection, gpu, &tenant)?.unwrap_or_default();
                 if let Some(own) = counters::counter(self.connection, gpu, key.gpu_instance, holder)? {
                     sum.remove(&own);
@@ -260,11 +273,10 @@ impl<'a> TransactionDraft<'a> {
         Ok(())
     }
 
-    /// Loads a counter, or makes one; the unloaded sum of its tenant is less by that.
+    /// Loads a counter, or makes one, and subtracts it from the unloaded sum of its tenant.
     fn load(&mut self, key: &CounterKey, now: Utc) -> Result<HolderCounter, Cause> {
-        let unknown = || Cause::UnknownGpu { gpu: Arc::clone(&key.gpu) };
-        let gpu = self.gpu(&key.gpu).ok_or_else(unknown)?.id;
-        let holder = self.holder(&key.holder)?.ok_or_else(unknown)?;
+        let gpu = self.gpu(&key.gpu)?.id;
+        let holder = self.stored_holder(&key.holder)?;
         let tenant = key.with_tenant(&holder.tenant);
         let unloaded_sum =
             self.changes.unloaded_sums.get(&tenant).or_else(|| self.base.unloaded_sums.get(&tenant)).cloned();
@@ -275,7 +287,7 @@ impl<'a> TransactionDraft<'a> {
             None if is_new => None,
             None => counters::tenant_sum(self.connection, gpu, &tenant)?,
         };
-        // Where the tenant has no counter this holder has none.
+        // A tenant without counters has no holder with one.
         let stored = match unloaded_sum {
             Some(_) => counters::counter(self.connection, gpu, key.gpu_instance, &holder)?,
             None => None,
@@ -296,7 +308,7 @@ impl<'a> TransactionDraft<'a> {
 }
 
 impl LedgerState {
-    /// Takes a stored counter into memory, when the ledger is opened.
+    /// Adds a counter that was read when the ledger was opened.
     pub(super) fn add_stored_counter<E>(
         &mut self,
         key: CounterKey,
@@ -314,12 +326,12 @@ impl LedgerState {
             }
         }
         self.holders.insert(key.holder.clone(), holder);
-        // Its series lingers from now on, as the page's does.
+        // The series of a holder that is gone is shown for some time after each start, as on the page.
         self.counters.insert(key, LiveCounter { counter, changed: self.last_commit });
         Ok(())
     }
 
-    /// Lays a committed draft over the state.
+    /// Applies the changes of a committed draft.
     pub(super) fn apply(&mut self, changes: Changes, now: Utc) {
         self.gpus.extend(changes.gpus);
         self.holders.extend(changes.holders);
@@ -329,8 +341,8 @@ impl LedgerState {
         self.imbalance = changes.imbalance;
     }
 
-    /// Lets counters that did not change for long leave memory, with their holders; which, and the new unloaded
-    /// sums of their tenants.
+    /// Unloads counters that have not changed for long, and their holders. Returns their keys and the new unloaded sums of
+    /// their tenants.
     pub(super) fn unload(&mut self, now: Utc) -> (Vec<CounterKey>, BTreeMap<TenantKey, HolderCounter>) {
         if now < self.unloaded_at.plus(UNLOAD_EVERY) {
             return Default::default();

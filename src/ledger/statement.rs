@@ -1,31 +1,29 @@
-//! A bill by tenant, as it is shown: times, hours and money in words that need no program to be read.
-//!
-//! Sums of bill lines and nothing else; what a tenant is asked to pay under terms comes later.
+//! A bill by tenant, as the API and the command line show it. It contains sums of bill lines, before any terms.
 
 use std::collections::BTreeMap;
 
 use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 
-use super::bill::{BillLine, Interval, LedgerBill};
+use super::billing::{BillLine, Interval, LedgerBill};
 use super::node::NodeIdentity;
 use crate::model::{Amounts, Holder, HolderId, Money, Utc};
 use crate::tenants::tenant;
 
-/// The account of a span of time, by tenant, holder and GPU. Times are nanoseconds, energies microjoules,
-/// money a decimal of [`Statement::currency`].
+/// The account of a span of time, by tenant, holder and GPU. Names end in their units; money is a decimal number of
+/// [`Statement::currency`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Statement {
-    /// Name of the node; empty where it is not known.
+    /// Name of the node; empty where it is unknown.
     #[serde(default)]
     pub node: String,
     /// The cluster to which the node belongs.
     #[serde(default)]
     pub cluster: Option<String>,
-    /// Whether the GPUs are simulated, so that every number is made up.
+    /// Whether the GPUs are simulated.
     #[serde(default)]
     pub simulated: bool,
-    /// First minute, in UTC as all times but the two below.
+    /// First minute, in UTC like all times but the two below.
     pub from: String,
     /// End of the last minute.
     pub to: String,
@@ -35,58 +33,58 @@ pub struct Statement {
     /// End of the last minute in the time zone of the machine where the bill is made.
     #[serde(default)]
     pub to_local: String,
-    /// The time zone of the machine where the bill is made, in which dates and months are meant.
+    /// Time zone of the machine where the bill is made.
     #[serde(default)]
     pub time_zone: String,
-    /// The end that was asked for, where the bill ends earlier because later minutes are not complete yet.
+    /// The requested end, where the bill ends earlier because later minutes are not closed yet.
     #[serde(default)]
     pub asked_to: Option<String>,
-    /// Up to here every GPU's minutes are closed.
+    /// Every GPU's minutes are closed up to this time.
     pub closed_until: String,
-    /// Whether only lines of some tenants are here; sums are then of these lines, and GPUs have none.
+    /// Whether it has lines of some tenants only. Then sums are of these lines, and there are no GPUs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub partial: bool,
-    /// Of all money here; absent where no price was in force.
+    /// Currency of all money here; absent where no price was in force.
     pub currency: Option<String>,
     /// The prices that were in force, in order of time.
     #[serde(default)]
     pub prices: Vec<StatementPrice>,
-    /// Whether the prices are gpumeter's example and not the operator's.
+    /// Whether the prices are gpumeter's example prices instead of the operator's.
     #[serde(default)]
     pub example_prices: bool,
     /// GPU time without a price in force; absent where no prices were ever configured.
     #[serde(default)]
     pub unpriced_ns: Option<u64>,
-    /// By tenant, GPU and holder; remainders have lines too.
+    /// Lines by tenant, GPU and holder; remainders have lines too.
     pub lines: Vec<StatementLine>,
-    /// By GPU.
+    /// Totals by GPU.
     pub gpus: Vec<StatementGpu>,
-    /// Sums that were made separately and must agree.
+    /// Sums that were computed separately and must agree.
     pub reconciliation: StatementProof,
 }
 
-/// A price, and all GPU time under it.
+/// A price, and the GPU time under it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatementPrice {
-    /// Since when it was in force, perhaps before the bill; absent for the first price of a ledger that always had one.
+    /// Begin of the price, possibly before the bill; absent for one that was always in force.
     pub since: Option<String>,
-    /// Per GPU-hour, a decimal of [`Statement::currency`].
+    /// Money per GPU-hour.
     pub gpu_hour: String,
-    /// Its class.
+    /// Price class.
     pub class: String,
     /// GPU time under it, in nanoseconds.
     pub slot_ns: u64,
-    /// The money of that time.
+    /// Money of that time.
     pub money: String,
 }
 
 /// What one holder held and used on one GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names are those of the account's parts; units are in their ends")]
+#[allow(missing_docs, reason = "the names are those of the account's parts and end in their units")]
 pub struct StatementLine {
     pub tenant: String,
     pub holder: String,
-    /// What is known of the holder, by label of `gpu_workload_info`.
+    /// Facts of the holder, by label of `gpu_workload_info`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     pub gpu: u32,
@@ -105,18 +103,18 @@ pub struct StatementLine {
     pub beyond_share_ns: u64,
     pub outside_holding_ns: u64,
     pub unheld_ns: u64,
-    /// None where nobody measured the GPU's energy.
+    /// None where the GPU's energy was not measured.
     pub energy_static_uj: Option<u64>,
     pub energy_dynamic_uj: Option<u64>,
     pub grade: String,
     pub measured_ns: u64,
     pub method: String,
     pub sources: Vec<String>,
-    /// The time that `money` is for: held less unavailable, and for `__unavailable__` all unavailable time, while a
+    /// Time for which `money` is charged: held less unavailable, and for `__unavailable__` all unavailable time, while a
     /// price was in force.
     #[serde(default)]
     pub charged_ns: u64,
-    /// The same while no price was in force.
+    /// The same time while no price was in force.
     #[serde(default)]
     pub unpriced_ns: u64,
     pub money: Option<String>,
@@ -124,7 +122,7 @@ pub struct StatementLine {
 
 /// One GPU's total.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it; units are in their ends")]
+#[allow(missing_docs, reason = "the names say it and end in their units")]
 pub struct StatementGpu {
     pub gpu: u32,
     pub uuid: String,
@@ -134,9 +132,9 @@ pub struct StatementGpu {
     pub money: Option<String>,
 }
 
-/// Sums that were made separately and must agree.
+/// Sums that were computed separately and must agree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it; units are in their ends")]
+#[allow(missing_docs, reason = "the names say it and end in their units")]
 pub struct StatementProof {
     pub slot_ns: u64,
     pub held_ns: u64,
@@ -147,18 +145,15 @@ pub struct StatementProof {
 }
 
 impl Statement {
-    /// A bill by tenant, with the facts of its holders, of that node with its time zone.
+    /// Makes the statement of a bill, with the facts of its holders.
     pub(super) fn new(bill: &LedgerBill, holders: &[Holder], node: &NodeIdentity, zone: &TimeZone) -> Self {
-        let known: BTreeMap<&HolderId, &Holder> = holders.iter().map(|holder| (&holder.id, holder)).collect();
-        let mut lines: Vec<StatementLine> = bill
-            .lines
-            .iter()
-            .map(|line| {
-                let unknown = || Holder::from_id(line.holder.clone());
-                let holder = known.get(&line.holder).map_or_else(unknown, |holder| (*holder).clone());
-                statement_line(line, &holder)
-            })
-            .collect();
+        let holders: BTreeMap<&HolderId, &Holder> =
+            holders.iter().map(|holder| (&holder.id, holder)).collect();
+        let line = |line: &BillLine| match holders.get(&line.holder) {
+            Some(holder) => statement_line(line, holder),
+            None => statement_line(line, &Holder::from_id(line.holder.clone())),
+        };
+        let mut lines: Vec<StatementLine> = bill.lines.iter().map(line).collect();
         lines.sort_by(|left, right| {
             let key = |line: &StatementLine| (line.gpu, line.gpu_instance);
             (&left.tenant, key(left), &left.holder).cmp(&(&right.tenant, key(right), &right.holder))
@@ -205,7 +200,7 @@ impl Statement {
         }
     }
 
-    /// The same with the lines of these tenants alone, and sums of nothing else.
+    /// The statement with the lines of these tenants only, and sums of these lines.
     pub fn of_tenants(mut self, tenants: &[String]) -> Self {
         self.lines.retain(|line| tenants.contains(&line.tenant));
         let sum = |of: fn(&StatementLine) -> u64| self.lines.iter().map(of).sum::<u64>();
@@ -214,7 +209,7 @@ impl Statement {
         let money = decimal(Money(money));
         self.unpriced_ns = self.unpriced_ns.map(|_| sum(|line| line.unpriced_ns));
         self.gpus.clear();
-        // Whether there was a price is known to all; how much was charged by it is a sum over tenants.
+        // Prices are public; what was charged by them is a sum over all tenants.
         for price in &mut self.prices {
             (price.slot_ns, price.money) = (0, decimal(Money(0)));
         }
@@ -236,12 +231,12 @@ impl Statement {
     }
 }
 
-/// How the names of simulated models end.
+/// End of the product names of simulated GPUs.
 const SIMULATED: &str = "(simulated)";
-/// The class of the example book's price.
+/// Price class of the example prices.
 const EXAMPLE: &str = "example";
 
-/// The prices of all GPUs, each once, with the GPU time and the money under it.
+/// The prices of all GPUs, each once, with the time and money of all GPUs under it.
 fn prices(bill: &LedgerBill) -> Vec<StatementPrice> {
     let mut sums: BTreeMap<(Utc, i64, &str), (u64, Money)> = BTreeMap::new();
     for interval in bill.gpus.iter().flat_map(|gpu| &gpu.intervals) {
@@ -296,7 +291,7 @@ fn statement_line(line: &BillLine, holder: &Holder) -> StatementLine {
     }
 }
 
-/// RFC 3339 in that zone.
+/// Local time in RFC 3339.
 fn local_time(at: Utc, zone: &TimeZone) -> String {
     jiff::Timestamp::from_nanosecond(i128::from(at.0)).map_or_else(
         |_| at.0.to_string(),
@@ -304,20 +299,20 @@ fn local_time(at: Utc, zone: &TimeZone) -> String {
     )
 }
 
-/// RFC 3339 in UTC.
+/// UTC in RFC 3339.
 pub(super) fn time(at: Utc) -> String {
     jiff::Timestamp::from_nanosecond(i128::from(at.0))
         .map_or_else(|_| at.0.to_string(), |time| time.to_string())
 }
 
-/// The nano-units of a decimal that [`decimal`] wrote.
+/// Nano-units of a decimal that [`decimal`] wrote.
 fn nano(text: &str) -> i128 {
     let digits: String = text.chars().filter(char::is_ascii_digit).collect();
     let amount = digits.parse::<i128>().unwrap_or_default();
     if text.starts_with('-') { -amount } else { amount }
 }
 
-/// Nano-units as a decimal with all nine places.
+/// Nano-units as a decimal with nine places.
 fn decimal(money: Money) -> String {
     const UNIT: u128 = 1_000_000_000;
     let sign = if money.0 < 0 { "-" } else { "" };

@@ -1,7 +1,5 @@
-//! Sticky faults: health reasons that only a reset of the GPU ends, kept over a restart of the agent.
-//!
-//! The tick loop passes the faults of a GPU whenever they change. At the next start in the same boot they are returned,
-//! with the values by which the meter sees whether the GPU was reset meanwhile.
+//! Sticky faults: health reasons that only a reset of the GPU ends. They survive a restart of the agent in the same boot,
+//! with the values that show whether the GPU was reset meanwhile.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,18 +13,18 @@ use crate::model::{Microjoules, StickyFault, Utc};
 /// The rule name under which the hardware failure of the account is stored; no health rule has this name.
 const UNAVAILABLE: &str = "__unavailable__";
 
-/// The sticky faults of one GPU, and the values by which a reset is seen.
+/// The sticky faults of one GPU, and the values that show a reset.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StickyFaults {
     /// UUID of the GPU.
     pub gpu: Arc<str>,
     /// The sticky reasons of its verdict; empty when a reset has ended them.
     pub faults: Vec<StickyFault>,
-    /// Since when its time is unavailable because its hardware failed, by the wall clock.
+    /// Wall clock since which its time is unavailable because its hardware failed.
     pub failed: Option<Utc>,
-    /// Which loading of the driver's module it was; none where that is unknown.
+    /// Identifies one loading of the driver's kernel module; none where it is unknown.
     pub module: Option<u64>,
-    /// The driver's energy counter, which a reset takes back; none where the board has none.
+    /// The driver's energy counter, which a reset sets back; none where the board has none.
     pub energy_counter: Option<Microjoules>,
 }
 

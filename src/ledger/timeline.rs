@@ -1,12 +1,12 @@
 //! The account's time axis: time since boot plus an offset that is fixed once per boot.
 //!
-//! So a step of the wall clock neither doubles nor loses GPU time; it is recorded beside the account. The
-//! offset of a boot is taken from the wall clock when the kernel says that its clock is synchronised, or two
-//! minutes after the boot. Until then the axis is provisional: it goes on from the last commit, and spans
-//! are stored on it, but no window closes. An [`Anchor`] then moves everything of this boot to its real time.
+//! So a step of the wall clock neither doubles nor loses GPU time; it is recorded beside the account. The offset is taken
+//! from the wall clock once the kernel reports it as synchronised, or two minutes after the boot. Until then the axis is
+//! provisional: it continues from the last commit, and spans are stored on it, but no window closes. An [`Anchor`] then
+//! moves everything of this boot to its real time.
 //!
-//! Account time never falls before what is stored: a clock that is behind is held there, and one that is not
-//! synchronised moves the account at most a day past it. The difference to the wall clock is shown.
+//! Account time never goes back before what is stored, however late the wall clock is, and a clock that is not synchronised
+//! moves it at most a day past that. The difference to the wall clock is a metric.
 
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
@@ -14,26 +14,26 @@ use super::column::{loaded, loaded_json, stored};
 use super::error::Cause;
 use crate::model::{ActivitySource, Method, Microjoules, Nanoseconds, SlotState, Span, Stamp, Utc};
 
-/// After so long a time since boot the wall clock is taken although it is not synchronised.
+/// Time since boot after which a wall clock is used although it is not synchronised.
 const WAIT_FOR_SYNC: Nanoseconds = Nanoseconds::from_seconds(120);
 
-/// The longest time by which a clock that is not synchronised moves the account past the last commit.
-const MOST_UNSYNCHRONISED: Nanoseconds = Nanoseconds::from_seconds(24 * 3_600);
+/// The most by which a clock that is not synchronised moves the account past the last commit.
+const MAX_UNSYNCHRONISED_GAP: Nanoseconds = Nanoseconds::from_seconds(24 * 3_600);
 
-/// 2025-01-01T00:00:00Z. A new ledger takes no earlier date from a clock that is not synchronised: a real-time clock
-/// that has lost its battery begins in 1970 or 2000.
+/// 2025-01-01T00:00:00Z, the earliest time that a new ledger accepts from a clock that is not synchronised. A real-time
+/// clock without its battery begins in 1970 or 2000.
 const EARLIEST_UNSYNCHRONISED: Utc = Utc(1_735_689_600_000_000_000);
 
-/// Translates time since boot into account time, within one boot.
+/// Converts time since boot into account time, within one boot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AccountTimeline {
     /// Account time - time since boot, in nanoseconds.
     pub offset: i64,
-    /// What the offset goes by.
+    /// Origin of the offset.
     pub basis: Basis,
 }
 
-/// What the offset of a boot goes by.
+/// Origin of the offset of a boot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Basis {
     /// The wall clock: the offset is fixed.
@@ -41,29 +41,29 @@ pub enum Basis {
     WallClock,
     /// The last commit of earlier boots, at that account time: the offset is provisional.
     LastCommit(Utc),
-    /// Nothing, since no boot of this ledger was ever dated: the offset is provisional.
+    /// Nothing, since no boot of this ledger has a fixed offset yet: the offset is provisional.
     NewLedger,
 }
 
-/// Fixes the offset of a boot: what stands after `since` on the provisional axis moves by `shift`.
+/// Fixes the offset of a boot: times after `since` on the provisional axis move by `shift`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Anchor {
-    /// The end of what was committed in earlier boots; none in a new ledger, of which everything moves.
+    /// End of what was committed in earlier boots; none in a new ledger, where everything moves.
     pub since: Option<Utc>,
-    /// From provisional to real account time, in nanoseconds.
+    /// Real - provisional account time, in nanoseconds.
     pub shift: i64,
     /// Account time of the boot.
     pub booted: Utc,
-    /// The real offset.
+    /// The real offset, in nanoseconds.
     pub offset: i64,
 }
 
 /// When the kernel started, and when an agent first opened the ledger under it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Boot {
-    /// Account time of the boot; 0 while that is not known.
+    /// Account time of the boot; 0 while it is unknown.
     pub booted: Utc,
-    /// Account time of the first opening of the ledger in this boot: what ends at or before it is of an earlier boot.
+    /// Account time of the first opening of the ledger in this boot; spans that end by then are of an earlier boot.
     pub first_seen: Utc,
 }
 
@@ -78,7 +78,7 @@ impl AccountTimeline {
         Utc(boottime.0.saturating_add_signed(self.offset))
     }
 
-    /// How far the wall clock is ahead of account time, in nanoseconds; constant unless it steps.
+    /// Wall clock - account time, in nanoseconds; constant unless the wall clock steps.
     pub const fn lead(self, now: Stamp) -> i64 {
         now.utc.0.wrapping_sub(self.at(now.boottime).0) as i64
     }
@@ -88,7 +88,7 @@ impl AccountTimeline {
         !matches!(self.basis, Basis::WallClock)
     }
 
-    /// The anchor of a provisional axis, once the wall clock may be taken.
+    /// The anchor of a provisional axis, once the wall clock may be used.
     pub fn anchor(self, now: Stamp, synchronised: bool) -> Option<Anchor> {
         let since = match self.basis {
             Basis::WallClock => return None,
@@ -99,14 +99,14 @@ impl AccountTimeline {
         if !synchronised && (now.boottime < WAIT_FOR_SYNC || is_too_early) {
             return None;
         }
-        // The provisional offset puts this boot 1 ns after the last commit; without that nanosecond it begins there.
+        // The provisional axis puts this boot 1 ns after the last commit.
         let least = self.offset.saturating_sub(1);
         let offset = if since.is_none() {
             wall_clock_offset(now)
         } else if synchronised {
             wall_clock_offset(now).max(least)
         } else {
-            wall_clock_offset(now).clamp(least, least.saturating_add_unsigned(MOST_UNSYNCHRONISED.0))
+            wall_clock_offset(now).clamp(least, least.saturating_add_unsigned(MAX_UNSYNCHRONISED_GAP.0))
         };
         let fixed = Self { offset, basis: Basis::WallClock };
         Some(Anchor { since, shift: offset - self.offset, booted: fixed.at(Nanoseconds(0)), offset })
@@ -133,8 +133,8 @@ impl Anchor {
         self.since.is_none_or(|since| at > since)
     }
 
-    /// A span on the real axis. One that reaches back before this boot fills the time in which no agent looked;
-    /// its part from the last commit to the boot becomes unavailable and comes first.
+    /// A span on the real axis. Of one that begins before this boot, the part up to the boot becomes unavailable and is
+    /// returned first.
     pub fn moved_span(&self, span: Span) -> (Option<Span>, Span) {
         let to = self.moved(span.to);
         if self.is_of_this_boot(span.from) {
@@ -150,7 +150,7 @@ impl Anchor {
     }
 }
 
-/// A span of which nothing is known but its state.
+/// A span without holdings and activity.
 pub(super) fn unknown_span(from: Utc, to: Utc, state: SlotState) -> Span {
     Span {
         from,
@@ -169,8 +169,7 @@ pub(super) fn unknown_span(from: Utc, to: Utc, state: SlotState) -> Span {
     }
 }
 
-/// The axis for this boot: the one that is stored, or a new one, which is stored. Without a boot id nobody
-/// knows whether it is still the same boot, so it counts as a new one.
+/// The stored axis of this boot, or a new one, which is stored. Without a boot id every call counts as a new boot.
 pub(super) fn resume_timeline(
     connection: &mut Connection,
     boot_id: &str,
@@ -220,7 +219,7 @@ fn load_fixed_boot(
     Ok(Some((timeline, Boot { booted: timeline.at(Nanoseconds(0)), first_seen })))
 }
 
-/// The provisional axis of this boot: the one that is stored, or a new one that goes on from the last commit.
+/// The stored provisional axis of this boot, or a new one, which continues from the last commit.
 fn load_or_start_provisional(
     connection: &mut Connection,
     boot_id: &str,
@@ -243,20 +242,20 @@ fn load_or_start_provisional(
         return Ok(known);
     }
     let is_new: bool = connection.query_row(
-        // Where no boot was ever dated, all that is stored moves with this one.
+        // Without any fixed boot, all that is stored moves with this one.
         "SELECT NOT EXISTS (SELECT 1 FROM boot)",
         [],
         |row| row.get(0),
     )?;
     let last = latest_time(connection)?;
     let (basis, since) = if is_new { (Basis::NewLedger, Utc(0)) } else { (Basis::LastCommit(last), last) };
-    // This moment comes just after everything that was committed, so that the beginning of a span shows its boot.
+    // Now is 1 ns after everything that was committed, so that the begin of a span shows its boot.
     let offset = stored(last.0)?.saturating_add((!is_new).into()) - stored(now.boottime.0)?;
     let transaction = connection.transaction()?;
-    // The driver's counter begins anew with a boot, and may be above the old one before it is first read; the
-    // difference would be joules that nobody used.
+    // The driver's counter restarts with a boot and may exceed the old value before its first read; the difference would
+    // be energy that nobody used.
     transaction.execute("UPDATE gpu SET energy_counter_uj = NULL", [])?;
-    // What an earlier boot left on a provisional axis stays there: that boot can no longer be dated.
+    // Times of an earlier provisional boot stay as they are, since its offset can no longer be found.
     transaction.execute("DELETE FROM provisional_boot", [])?;
     transaction.execute(
         "INSERT INTO provisional_boot (boot_id, offset_ns, since_ns) VALUES (?1, ?2, ?3)",
@@ -266,7 +265,7 @@ fn load_or_start_provisional(
     Ok(AccountTimeline { offset, basis })
 }
 
-/// Fixes the offset of this boot and moves what is stored on its provisional axis; once only.
+/// Fixes the offset of this boot, and moves what is stored on its provisional axis.
 pub(super) fn fix_offset(
     transaction: &Transaction<'_>,
     boot_id: &str,
@@ -316,8 +315,7 @@ fn move_raw_spans(transaction: &Transaction<'_>, anchor: &Anchor) -> Result<(), 
     Ok(())
 }
 
-/// The lead of the wall clock when a step was last recorded in this boot; 0 where none was, since a boot
-/// takes the wall clock as it is.
+/// Wall clock - account time at the last recorded step of this boot; 0 without one, since a boot begins at the wall clock.
 pub(super) fn recorded_lead(connection: &Connection, boot_id: &str) -> rusqlite::Result<i64> {
     let step = connection
         .query_row(

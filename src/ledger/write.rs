@@ -1,4 +1,4 @@
-//! The statements that write, one function each.
+//! The SQL statements that write, one function each.
 
 use std::sync::{Arc, LazyLock};
 
@@ -14,7 +14,7 @@ use super::state::{HolderCounter, LedgerGpu, StoredHolder};
 use crate::model::{Holder, Holding, Microjoules, Row, Settlement, Span, Utc};
 use crate::tenants::tenant;
 
-/// Stores a GPU that is registered, and returns its key.
+/// Stores a registered GPU, and returns its key in the file.
 pub(super) fn upsert_gpu(connection: &Connection, registration: &GpuRegistration) -> rusqlite::Result<i64> {
     connection
         .prepare_cached(
@@ -35,7 +35,7 @@ pub(super) fn upsert_gpu(connection: &Connection, registration: &GpuRegistration
         )
 }
 
-/// A holder with its newest facts.
+/// Stores a holder with its newest facts.
 pub(super) fn upsert_holder(
     connection: &Connection,
     holder: &Holder,
@@ -55,7 +55,7 @@ pub(super) fn upsert_holder(
     Ok(StoredHolder { id, tenant })
 }
 
-/// A raw span; `replaces` says that one is stored that begins where it does.
+/// Stores a raw span; `replaces` is true where one with the same begin is stored.
 pub(super) fn insert_span(
     connection: &Connection,
     gpu: i64,
@@ -74,7 +74,7 @@ pub(super) fn insert_span(
     Ok(())
 }
 
-/// Drops the raw spans that begin before the end of the account.
+/// Deletes the raw spans that begin before the end of the account.
 pub(super) fn delete_settled_spans(connection: &Connection, gpu: &LedgerGpu) -> rusqlite::Result<()> {
     connection
         .prepare_cached("DELETE FROM raw WHERE gpu = ?1 AND from_ns < ?2")?
@@ -82,7 +82,7 @@ pub(super) fn delete_settled_spans(connection: &Connection, gpu: &LedgerGpu) -> 
     Ok(())
 }
 
-/// Who held at the end of the last span.
+/// Stores the holdings at the end of the last span.
 pub(super) fn update_holdings(
     connection: &Connection,
     gpu: i64,
@@ -94,7 +94,7 @@ pub(super) fn update_holdings(
     Ok(())
 }
 
-/// The driver's energy counter, up to which the joules are in spans or windows.
+/// Stores the value of the driver's energy counter up to which spans and windows have its energy.
 pub(super) fn update_energy_counter(
     connection: &Connection,
     gpu: i64,
@@ -106,7 +106,7 @@ pub(super) fn update_energy_counter(
     Ok(())
 }
 
-/// Where an account goes on that rested: what it carried is of another time.
+/// Stores the continuation of a suspended account, without carries, weights, holdings and energy counter.
 pub(super) fn update_resumed_gpu(connection: &Connection, gpu: &LedgerGpu) -> Result<(), Cause> {
     connection
         .prepare_cached(
@@ -118,7 +118,7 @@ pub(super) fn update_resumed_gpu(connection: &Connection, gpu: &LedgerGpu) -> Re
     Ok(())
 }
 
-/// Where the account stands after its last window.
+/// Stores the state of the account after its last window.
 pub(super) fn update_settled_gpu(
     connection: &Connection,
     gpu: &LedgerGpu,
@@ -142,11 +142,11 @@ pub(super) fn update_settled_gpu(
     Ok(())
 }
 
-/// The GPU time of a piece, added to its minute.
+/// Adds the GPU time of a part to its minute.
 pub(super) fn add_to_minute(
     connection: &Connection,
     gpu: &LedgerGpu,
-    piece: &MinutePart,
+    part: &MinutePart,
     coarse: bool,
 ) -> rusqlite::Result<()> {
     connection
@@ -157,9 +157,9 @@ pub(super) fn add_to_minute(
                 price_time_ns = excluded.price_time_ns, coarse = max(coarse, excluded.coarse)",
         )?
         .execute(params![
-            stored(piece.from.floor(MINUTE).0)?,
+            stored(part.from.floor(MINUTE).0)?,
             gpu.id,
-            stored(piece.to.since(piece.from).0)?,
+            stored(part.to.since(part.from).0)?,
             gpu.price,
             stored(gpu.price_time)?,
             coarse,
@@ -179,7 +179,7 @@ static ADD_TO_ACCOUNT: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// A row, added to its minute and slot; the worst of grade, method and source stays.
+/// Adds a row to its minute and slot, which keeps the worst of grade, method and source.
 pub(super) fn add_to_account(
     connection: &Connection,
     minute: Utc,
@@ -199,7 +199,7 @@ pub(super) fn add_to_account(
     Ok(())
 }
 
-/// The remarks of a window, each once per minute.
+/// Stores the flags of a window, each once per minute.
 pub(super) fn insert_remarks(connection: &Connection, gpu: i64, window: &Settlement) -> rusqlite::Result<()> {
     for flag in &window.flags {
         connection

@@ -1,7 +1,4 @@
-//! XID errors of each GPU over all time: they outlive the agent, so that a restart is no reset of their counters.
-//!
-//! In: the sums of a GPU whenever they change, whole. Out: the same at the next start. It does not know what a
-//! code means.
+//! Stores the XID errors of each GPU, so that their counters survive a restart of the agent.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,29 +10,29 @@ use super::column::{loaded, loaded_json, stored};
 use super::error::Cause;
 use crate::model::{Nanoseconds, Utc};
 
-/// XID errors of one GPU over all time.
+/// XID errors of one GPU since the ledger was created.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct XidSums {
     /// UUID of the GPU.
     pub gpu: Arc<str>,
-    /// When counting began again because the GPU was forgotten; none where it never was.
+    /// When counting restarted because the GPU was forgotten; none if it never was.
     pub since: Option<Utc>,
-    /// Counts by recommended action; complete even where there were too many codes to keep.
+    /// Counts by recommended action, of all errors even if there were too many codes to store.
     pub actions: BTreeMap<Arc<str>, u64>,
-    /// What is known of each code.
+    /// Errors by code.
     pub codes: BTreeMap<u32, XidSum>,
 }
 
 /// One XID code on one GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct XidSum {
-    /// How many.
+    /// Number of errors.
     pub count: u64,
-    /// Wall clock of the last one.
+    /// Wall clock of the last error.
     pub last: Utc,
-    /// What the driver's events reported since both sources were quiet about the code.
+    /// Errors reported by the driver's events in the current burst.
     pub events: u64,
-    /// What the kernel log reported since then.
+    /// Errors reported by the kernel log in the current burst.
     pub lines: u64,
     /// Time since boot at which a source last reported the code.
     #[serde(rename = "heard")]
@@ -43,13 +40,13 @@ pub struct XidSum {
 }
 
 impl XidSums {
-    /// Orders two states of one GPU's sums: they only grow, until the GPU is forgotten.
+    /// Orders two states of one GPU's sums: they only grow until the GPU is forgotten.
     pub fn age(&self) -> (Option<Utc>, u64) {
         (self.since, self.actions.values().fold(0, |sum: u64, count| sum.saturating_add(*count)))
     }
 }
 
-/// Stores the sums of a GPU; false where the GPU is not known.
+/// Stores the sums of a GPU; returns false for a GPU that was never registered.
 pub(super) fn store(connection: &Connection, sums: &XidSums, boot_id: &str) -> Result<bool, Cause> {
     let since = sums.since.map(|since| stored(since.0)).transpose()?;
     let rows = connection
@@ -67,7 +64,7 @@ pub(super) fn store(connection: &Connection, sums: &XidSums, boot_id: &str) -> R
     Ok(rows > 0)
 }
 
-/// Begins the counts of a GPU again: it is not expected any more.
+/// Restarts the counts of a GPU that is not expected any more.
 pub(super) fn forget(connection: &Connection, uuid: &str, at: Utc) -> Result<(), Cause> {
     connection
         .prepare_cached(
@@ -78,7 +75,7 @@ pub(super) fn forget(connection: &Connection, uuid: &str, at: Utc) -> Result<(),
     Ok(())
 }
 
-/// The sums of all GPUs. In another boot no source goes on with what it reported before.
+/// Loads the sums of all GPUs; bursts of an earlier boot have ended.
 pub(super) fn load(connection: &Connection, boot_id: &str) -> Result<Vec<XidSums>, Cause> {
     let mut statement = connection.prepare(
         "SELECT uuid, since_ns, actions, codes, xid_sum.boot_id = ?1 AND ?1 <> ''
@@ -86,7 +83,7 @@ pub(super) fn load(connection: &Connection, boot_id: &str) -> Result<Vec<XidSums
     )?;
     let sums = statement.query_map([boot_id], |row| {
         let since = row.get::<_, Option<i64>>(1)?.map(|_| loaded(row, 1)).transpose()?;
-        // The account opens without them where they cannot be read.
+        // Sums that cannot be read must not keep the ledger from opening.
         let mut codes: BTreeMap<u32, XidSum> = loaded_json(row, 3).unwrap_or_default();
         if !row.get::<_, bool>(4)? {
             for code in codes.values_mut() {

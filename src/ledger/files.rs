@@ -1,0 +1,171 @@
+//! The files of a ledger: who may read them, which filesystems may hold them, and which process owns them.
+//!
+//! Only the ledger's user and group may read the files: they name users and what those are billed, and whoever can open
+//! the lock file can hold the lock and keep the agent out.
+
+use std::fs::{File, OpenOptions, Permissions, TryLockError};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::OFlags;
+use rustix::process::geteuid;
+
+use super::error::{Cause, Error};
+
+/// Mode of new files.
+const MODE: u32 = 0o640;
+
+/// Permission bits of other users.
+const OTHERS: u32 = 0o007;
+
+/// The path of a file beside the ledger: its name and a suffix.
+pub(super) fn with_suffix(ledger: &Path, suffix: &str) -> PathBuf {
+    let mut name = ledger.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+/// Creates an empty file unless there is one. SQLite would make it readable by every user; its write-ahead log and shared
+/// memory get the mode of the database.
+pub(super) fn create(path: &Path) -> io::Result<()> {
+    OpenOptions::new().append(true).create(true).mode(MODE).open(path).map(drop)
+}
+
+/// Removes other users' permissions from the ledger's files, which earlier agents left there.
+pub(super) fn close_ledger_to_others(ledger: &Path) {
+    for suffix in ["", "-wal", "-shm"] {
+        close_to_others(&with_suffix(ledger, suffix));
+    }
+}
+
+/// Removes other users' permissions from a file, if it exists and belongs to this process's user.
+fn close_to_others(path: &Path) {
+    let Ok(metadata) = std::fs::metadata(path) else { return };
+    let mode = metadata.permissions().mode() & 0o777;
+    if mode & OTHERS != 0 {
+        // Fails for another user's file and on a filesystem without modes; their modes are the operator's decision.
+        let _ = std::fs::set_permissions(path, Permissions::from_mode(mode & !OTHERS));
+    }
+}
+
+/// What the kind of filesystem means for a ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FilesystemKind {
+    /// A local disk.
+    Local,
+    /// Lost with the container or at the next boot, or unknown.
+    Temporary,
+    /// File locks or shared memory do not work on it.
+    Network(&'static str),
+}
+
+/// The kind by `f_type` of statfs(2); the numbers are from linux/magic.h and the sources of parallel filesystems. 9p has
+/// no shared writable mappings, which the write-ahead log needs.
+const fn filesystem_kind(magic: u32) -> FilesystemKind {
+    match magic {
+        0x6969 => FilesystemKind::Network("NFS"),
+        0x517B | 0xFE53_4D42 | 0xFF53_4D42 => FilesystemKind::Network("SMB/CIFS"),
+        0x00C3_6400 => FilesystemKind::Network("Ceph"),
+        0x5346_414F | 0x6B41_4653 => FilesystemKind::Network("AFS"),
+        0x0102_1997 => FilesystemKind::Network("9p"),
+        0x0BD0_0BD0 => FilesystemKind::Network("Lustre"),
+        0x4750_4653 => FilesystemKind::Network("GPFS"),
+        0x1983_0326 => FilesystemKind::Network("BeeGFS"),
+        0x7461_636F => FilesystemKind::Network("OCFS2"),
+        0x0116_1970 => FilesystemKind::Network("GFS2"),
+        // tmpfs, ramfs, overlay; FUSE may be anything.
+        0x0102_1994 | 0x8584_58F6 | 0x794C_7630 | 0x6573_5546 => FilesystemKind::Temporary,
+        _ => FilesystemKind::Local,
+    }
+}
+
+/// Whether a ledger in `directory` survives a restart; a network filesystem is refused.
+pub(super) fn check_durable(directory: &Path) -> Result<bool, Cause> {
+    let found = rustix::fs::statfs(directory).map_err(|errno| Cause::Unwritable(errno.into()))?;
+    // The field's type differs between architectures; the number has 32 bits on all of them.
+    match filesystem_kind(found.f_type as u32) {
+        FilesystemKind::Local => Ok(true),
+        FilesystemKind::Temporary => Ok(false),
+        FilesystemKind::Network(name) => Err(Cause::NetworkFilesystem { name }),
+    }
+}
+
+/// Advisory lock on `<ledger>.lock`, which contains the owner's pid; held as long as this value lives.
+///
+/// It is a file of its own, because SQLite drops its locks on a file when anything in the process closes that file. It is
+/// never removed: then two owners could lock two files of one name.
+#[derive(Debug)]
+pub(super) struct LedgerLock {
+    _file: File,
+}
+
+impl LedgerLock {
+    /// Locks the ledger, or returns the pid of the process that has locked it.
+    pub(super) fn acquire(ledger: &Path) -> Result<Self, Cause> {
+        let path = lock_path(ledger);
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(MODE)
+            .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+            .open(&path)
+            .map_err(Cause::Unwritable)?;
+        let owner = file.metadata().map_err(Cause::Unwritable)?.uid();
+        if owner != 0 && owner != geteuid().as_raw() {
+            return Err(Cause::LockOwner { path, owner });
+        }
+        close_to_others(&path);
+        // [`check_unowned`] holds the lock for a moment; an owner holds it for good.
+        for _ in 0..5 {
+            match file.try_lock() {
+                Ok(()) => {
+                    file.set_len(0)
+                        .and_then(|()| writeln!(file, "{}", std::process::id()))
+                        .map_err(Cause::Unwritable)?;
+                    return Ok(Self { _file: file });
+                }
+                Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(10)),
+                Err(TryLockError::Error(error)) => return Err(Cause::Unwritable(error)),
+            }
+        }
+        Err(Cause::Owned { pid: read_pid(&mut file) })
+    }
+}
+
+/// Refuses a ledger that a running agent owns; for programs that read the file themselves.
+pub fn check_unowned(ledger: &Path) -> Result<(), Error> {
+    let Ok(mut file) = File::open(lock_path(ledger)) else { return Ok(()) };
+    match file.try_lock_shared() {
+        Err(TryLockError::WouldBlock) => {
+            Err(Cause::Owned { pid: read_pid(&mut file) }.at(ledger, "read it beside its owner"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn lock_path(ledger: &Path) -> PathBuf {
+    with_suffix(ledger, ".lock")
+}
+
+fn read_pid(file: &mut File) -> Option<u32> {
+    let mut text = String::new();
+    file.read_to_string(&mut text).ok()?;
+    text.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn network_filesystems_are_named_and_memory_does_not_last() {
+        assert_eq!(filesystem_kind(0x6969), FilesystemKind::Network("NFS"));
+        assert_eq!(filesystem_kind(0xFF53_4D42), FilesystemKind::Network("SMB/CIFS"));
+        assert_eq!(filesystem_kind(0x0102_1994), FilesystemKind::Temporary);
+        assert_eq!(filesystem_kind(0xEF53), FilesystemKind::Local);
+    }
+}
