@@ -265,11 +265,11 @@ fn services(outputs: &Outputs, shared: &Shared) -> Services {
         services.add(AgentFamily::HttpRequests, vec![("code", code.to_string().into())], whole(count));
     }
     if let Some(push) = &outputs.push {
-        let tally = &push.to.tally;
+        let counts = push.to.tally.counts();
         for (family, count) in [
-            (AgentFamily::OtlpPointsSent, tally.sent()),
-            (AgentFamily::OtlpPointsRejected, tally.rejected()),
-            (AgentFamily::OtlpPointsDropped, tally.dropped()),
+            (AgentFamily::OtlpPointsSent, counts.sent),
+            (AgentFamily::OtlpPointsRejected, counts.rejected),
+            (AgentFamily::OtlpPointsDropped, counts.dropped),
         ] {
             services.add(family, vec![("destination", Arc::clone(&push.to.name))], whole(count));
         }

@@ -145,16 +145,11 @@ impl<'a> OpenWindow<'a> {
         for name in layout.slots.keys() {
             let slot_time = parts.remove(&HolderId(Arc::clone(name))).unwrap_or(0);
             let (spans, fallback) = slot(name);
-            let settled = self.with_slot(
-                name,
-                || fallback,
-                |open, flags| {
-                    let scaled = open.scale(&spans, slot_time);
-                    let segment = WindowSegment::new(&scaled)?;
-                    Some(open.settle(name, &segment, spans, flags))
-                },
-            );
-            slots.extend(settled);
+            let (open, flags) = self.open_slot(name, || fallback);
+            let scaled = open.scale(&spans, slot_time);
+            if let Some(segment) = WindowSegment::new(&scaled) {
+                slots.push(open.settle(name, &segment, spans, flags));
+            }
         }
         SettledSegment { slots, free: parts.into_iter().collect() }
     }

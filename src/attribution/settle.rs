@@ -98,9 +98,8 @@ impl<'a> OpenWindow<'a> {
         fallback: impl FnOnce() -> UseFallback<'a>,
     ) -> SettledSegment<'s> {
         let name = Arc::from(SLOT);
-        let settled = self.with_slot(&name, fallback, |slot, flags| {
-            slot.settle(&name, segment, Cow::Borrowed(segment.spans), flags)
-        });
+        let (slot, flags) = self.open_slot(&name, fallback);
+        let settled = slot.settle(&name, segment, Cow::Borrowed(segment.spans), flags);
         let settled = SettledSegment { slots: vec![settled], free: Vec::new() };
         if segment.shows_departures() {
             self.drop_other_slots(&settled);
@@ -108,19 +107,17 @@ impl<'a> OpenWindow<'a> {
         settled
     }
 
-    /// Calls `settle` with the slot of that name and the window's flags; the slot's first call needs its fallbacks.
-    pub(super) fn with_slot<T>(
+    /// The slot of that name, opened if no segment has had it yet, and the window's flags.
+    pub(super) fn open_slot(
         &mut self,
         name: &Arc<str>,
         fallback: impl FnOnce() -> UseFallback<'a>,
-        settle: impl FnOnce(&mut OpenSlot<'a>, &mut Vec<String>) -> T,
-    ) -> T {
-        let stored = self.stored;
+    ) -> (&mut OpenSlot<'a>, &mut Vec<String>) {
         let slot = self.slots.entry(Arc::clone(name)).or_insert_with(|| OpenSlot {
             fallback: fallback(),
-            carries: stored.map(|carry| Carries::from_stored(name, carry)).unwrap_or_default(),
+            carries: self.stored.map(|carry| Carries::from_stored(name, carry)).unwrap_or_default(),
         });
-        settle(slot, &mut self.flags)
+        (slot, &mut self.flags)
     }
 
     /// Drops the carries of all slots but these.

@@ -1,8 +1,7 @@
-//! Client of Docker's API on a unix socket, which Docker and Podman serve: the names and images of running containers.
+//! Client of Docker's API, which Docker and Podman serve on a unix socket: names and images of running containers.
 //!
-//! In: the path of the socket. Out: what it lists, or one reason why it did not. Whoever may connect to such a socket is as
-//! good as root on the node, so it is asked only where the configuration names it, and only by the one `GET` of this file.
-//! Every call opens a connection of its own and blocks its caller until its timeout at most.
+//! Access to such a socket amounts to root on the node. It is used only where the configuration names it, and only for the
+//! one `GET` of this file. Every call opens a connection of its own and blocks its caller until its timeout at most.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -19,78 +18,48 @@ use tokio::net::UnixStream;
 
 use crate::http;
 
-/// How long a call may take; Docker answers within milliseconds.
+/// Timeout of a call; Docker responds within milliseconds.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Largest accepted answer: some 2 KiB for each of 4,000 containers.
-const MOST_BYTES: usize = 8 << 20;
+/// Largest accepted response in bytes: some 2 KiB for each of 4,000 containers.
+const MAX_BYTES: usize = 8 << 20;
 
-/// Longest accepted name of a container or an image.
-const LONGEST_NAME: usize = 255;
+/// Longest accepted name of a container or an image, in bytes.
+const MAX_NAME: usize = 255;
 
-/// A path without a version: each daemon answers by its newest one.
+/// Without a version in the path, each daemon uses its newest one.
 const LIST: &str = "/containers/json";
 
 /// Why the containers could not be listed.
 #[derive(Debug, Error)]
+#[allow(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum Error {
-    /// There is no socket: no runtime runs, or its directory is not mounted.
     #[error(
-        "{socket} does not exist; look whether the runtime runs, and in a container mount the socket there"
+        "{socket} does not exist; check whether the runtime is running, and in a container mount the socket there"
     )]
-    Missing {
-        /// Path of the socket.
-        socket: String,
-    },
-    /// The socket belongs to root or its group.
+    Missing { socket: String },
     #[error("{socket}: permission denied; run the agent as root, or in the socket's group")]
-    Refused {
-        /// Path of the socket.
-        socket: String,
-    },
-    /// Nobody listens on it, or the connection broke.
-    #[error("{socket}: {problem}; look whether the runtime runs")]
-    Unreachable {
-        /// Path of the socket.
-        socket: String,
-        /// Why.
-        problem: String,
-    },
-    /// No answer within the timeout.
-    #[error("{socket}: no answer within {} s; look at the runtime's log", TIMEOUT.as_secs())]
-    TimedOut {
-        /// Path of the socket.
-        socket: String,
-    },
-    /// The runtime answered with an error.
-    #[error("{socket}: GET {LIST} was answered with {status}; look at the runtime's log")]
-    Failed {
-        /// Path of the socket.
-        socket: String,
-        /// HTTP status.
-        status: StatusCode,
-    },
-    /// The answer is no list of containers.
+    Refused { socket: String },
+    #[error("{socket}: {problem}; check whether the runtime is running")]
+    Unreachable { socket: String, problem: String },
+    #[error("{socket}: no response within {} s; look at the runtime's log", TIMEOUT.as_secs())]
+    TimedOut { socket: String },
+    #[error("{socket}: GET {LIST} returned {status}; look at the runtime's log")]
+    Failed { socket: String, status: StatusCode },
     #[error(
-        "{socket}: the answer to GET {LIST} is no list of containers: {problem}; does Docker or Podman serve it?"
+        "{socket}: the response to GET {LIST} is no list of containers: {problem}; does Docker or Podman serve it?"
     )]
-    Malformed {
-        /// Path of the socket.
-        socket: String,
-        /// What is wrong with it.
-        problem: String,
-    },
-    /// The client itself could not be set up.
+    Malformed { socket: String, problem: String },
     #[error("no client for the runtime: {0}")]
     Client(#[from] std::io::Error),
 }
 
-/// What a runtime says of a container beside its id; empty where it does not say it.
+/// Description of a container; a field is empty where the runtime does not report it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerDescription {
     /// Its name.
     pub name: String,
-    /// The image that it was made of, as whoever made it named it.
+    /// Its image, as named when the container was created.
     pub image: String,
 }
 
@@ -108,7 +77,7 @@ struct ListedContainer {
     image: Option<String>,
 }
 
-/// Docker's API behind one socket.
+/// Client of Docker's API on a socket.
 #[derive(Debug)]
 pub struct DockerClient {
     socket: PathBuf,
@@ -116,21 +85,21 @@ pub struct DockerClient {
 }
 
 impl DockerClient {
-    /// A client; it connects with each call.
+    /// A client of the API on that socket; it connects at each call.
     pub fn new(socket: &Path) -> Result<Self, Error> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         Ok(Self { socket: socket.to_owned(), runtime })
     }
 
-    /// The containers that run.
+    /// The running containers.
     pub fn containers(&self) -> Result<ContainerDescriptions, Error> {
-        let answer = async { tokio::time::timeout(TIMEOUT, self.ask()).await };
+        let response = async { tokio::time::timeout(TIMEOUT, self.request()).await };
         let timed_out = |_| Err(Error::TimedOut { socket: self.socket() });
-        let body = self.runtime.block_on(answer).unwrap_or_else(timed_out)?;
+        let body = self.runtime.block_on(response).unwrap_or_else(timed_out)?;
         parse(&body).map_err(|problem| Error::Malformed { socket: self.socket(), problem })
     }
 
-    async fn ask(&self) -> Result<Bytes, Error> {
+    async fn request(&self) -> Result<Bytes, Error> {
         let stream = UnixStream::connect(&self.socket).await.map_err(|error| self.unconnected(&error))?;
         let request = Request::get(LIST)
             .header(HOST, "localhost")
@@ -143,7 +112,7 @@ impl DockerClient {
         if response.head.status != StatusCode::OK {
             return Err(Error::Failed { socket: self.socket(), status: response.head.status });
         }
-        let body = response.read(MOST_BYTES).await;
+        let body = response.read(MAX_BYTES).await;
         body.map_err(|error| Error::Malformed { socket: self.socket(), problem: error.to_string() })
     }
 
@@ -164,14 +133,14 @@ impl DockerClient {
     }
 }
 
-/// A container without an id that a cgroup can have is left out; a name that cannot be printed is none.
+/// Containers by id. One without an id that a cgroup can have is left out; a name that cannot be printed is empty.
 fn parse(body: &[u8]) -> Result<ContainerDescriptions, String> {
     let listed: Vec<ListedContainer> = serde_json::from_slice(body).map_err(|error| error.to_string())?;
     let is_id = |id: &str| id.len() == 64 && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     let known = listed.into_iter().filter(|container| is_id(&container.id));
     Ok(known
         .map(|ListedContainer { id, names, image }| {
-            // Docker puts `/` before names; names behind further ones are links to other containers.
+            // Docker puts `/` before names; the names after the first are links from other containers.
             let name = names.into_iter().flatten().next().unwrap_or_default();
             let name = printable(name.strip_prefix('/').unwrap_or(&name));
             let image = printable(&image.unwrap_or_default());
@@ -181,7 +150,7 @@ fn parse(body: &[u8]) -> Result<ContainerDescriptions, String> {
 }
 
 fn printable(text: &str) -> String {
-    let is_name = text.len() <= LONGEST_NAME && !text.contains(char::is_control);
+    let is_name = text.len() <= MAX_NAME && !text.contains(char::is_control);
     if is_name { text.to_owned() } else { String::new() }
 }
 
@@ -206,14 +175,14 @@ mod tests {
             ID.replace("2b18", "2b20"),
         );
         let containers = parse(listed.as_bytes()).unwrap();
-        let said: Vec<_> = containers.values().map(|one| (&*one.name, &*one.image)).collect();
-        assert_eq!(said, [("trainer", "registry.example/ml/train:7"), ("pod-infra", ""), ("", "")]);
+        let described: Vec<_> = containers.values().map(|one| (&*one.name, &*one.image)).collect();
+        assert_eq!(described, [("trainer", "registry.example/ml/train:7"), ("pod-infra", ""), ("", "")]);
         assert_eq!(containers.keys().next().map(String::as_str), Some(ID));
     }
 
     #[test]
     fn what_cannot_be_a_name_is_none_and_what_is_no_list_is_refused() {
-        let long = "a".repeat(LONGEST_NAME + 1);
+        let long = "a".repeat(MAX_NAME + 1);
         for name in [long.as_str(), r"/a\nb", r"/\u0000"] {
             let listed = format!(r#"[{{"Id":"{ID}","Names":["{name}"],"Image":"i"}}]"#);
             let known = parse(listed.as_bytes()).unwrap();
@@ -228,7 +197,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_answer_is_parsed_without_a_panic(text in "\\[(\\{\"Id\":\"\\PC{0,9}\",?(\"Names\":\\PC{0,9})?\\},?){0,3}\\]") {
+        fn any_response_is_parsed_without_a_panic(text in "\\[(\\{\"Id\":\"\\PC{0,9}\",?(\"Names\":\\PC{0,9})?\\},?){0,3}\\]") {
             if let Ok(containers) = parse(text.as_bytes()) {
                 prop_assert!(containers.keys().all(|id| id.len() == 64));
             }

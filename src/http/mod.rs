@@ -1,6 +1,4 @@
-//! One HTTP/1 request on a connection of its own: for the kubelet, Docker, the push and the command line.
-//!
-//! In: a connected stream and a request. Out: the response, or why there is none. It sets no limit on time; callers do.
+//! Sends one HTTP/1 request on a connection of its own. Callers set the time limit.
 
 use http_body_util::{BodyExt, Limited};
 use hyper::body::{Body, Bytes, Incoming};
@@ -16,28 +14,28 @@ pub const USER_AGENT: &str = concat!("gpumeter/", env!("CARGO_PKG_VERSION"));
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A response whose body may still come.
+/// A response whose body may not have arrived yet.
 #[derive(Debug)]
 pub struct HttpResponse {
     /// Status and headers.
     pub head: Parts,
-    /// What follows them.
+    /// The body.
     pub body: Incoming,
-    /// Ends the connection when it is dropped.
+    /// The connection's task, which ends when this is dropped.
     _connection: JoinSet<()>,
 }
 
 impl HttpResponse {
-    /// The whole body, if it is not longer than that.
+    /// The whole body.
     ///
     /// # Errors
-    /// The connection broke, or the body is longer.
-    pub async fn read(self, most_bytes: usize) -> Result<Bytes, BoxError> {
-        Ok(Limited::new(self.body, most_bytes).collect().await?.to_bytes())
+    /// The connection broke, or the body has more than `max_bytes`.
+    pub async fn read(self, max_bytes: usize) -> Result<Bytes, BoxError> {
+        Ok(Limited::new(self.body, max_bytes).collect().await?.to_bytes())
     }
 }
 
-/// Sends a request; returns as soon as the head of the response is there.
+/// Sends a request, and returns as soon as the head of the response has arrived.
 ///
 /// # Errors
 /// The connection broke, or the peer does not speak HTTP.
@@ -49,7 +47,7 @@ where
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let mut driver = JoinSet::new();
     driver.spawn(async move {
-        // Its errors come back to whoever waits for the response.
+        // Its errors are also returned to the caller that waits for the response.
         let _ = connection.await;
     });
     let (head, body) = Response::into_parts(sender.send_request(request).await?);

@@ -1,8 +1,7 @@
 //! HTTPS GET with the service account of the agent's pod.
 //!
-//! In: an address, and the directory of the service account with `ca.crt` and `token`. Out: a response, or one reason why
-//! there is none. The token is sent only to a server whose certificate that CA has signed, and is read anew for each
-//! request, since it is replaced every hour.
+//! The account's directory has the files `ca.crt` and `token`. The token is sent only to a server whose certificate that CA
+//! has signed, and is read for each request, since Kubernetes replaces it every hour.
 
 use std::fs::File;
 use std::io::Read;
@@ -22,16 +21,16 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use crate::http::{self, HttpResponse};
 
-/// Largest accepted answer: some 5 times that of a node with 250 pods.
-const MOST_BYTES: usize = 32 << 20;
+/// Largest accepted response in bytes: some 5 times that of a node with 250 pods.
+const MAX_BYTES: usize = 32 << 20;
 
-/// Largest file of a service account that is read.
-const MOST_ACCOUNT_BYTES: u64 = 1 << 20;
+/// Most bytes read of a file of the service account.
+const MAX_ACCOUNT_BYTES: u64 = 1 << 20;
 
-/// Where a server listens.
+/// Address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// An address or a name, as it stands in the server's certificate.
+    /// IP address or name, as in the server's certificate.
     pub host: String,
     /// Its port.
     pub port: u16,
@@ -46,58 +45,59 @@ impl std::fmt::Display for Address {
     }
 }
 
-/// Why there is no answer.
+/// Why a request has no usable response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Unanswered {
+pub(super) struct RequestFailure {
     pub(super) problem: String,
-    /// HTTP status of a refusal.
+    /// HTTP status, if the server refused the request.
     pub(super) status: Option<StatusCode>,
 }
 
-impl Unanswered {
+impl RequestFailure {
     pub(super) fn new(problem: impl ToString) -> Self {
-        // Another server's words never break a line of the log.
+        // Another server's text must not break a log line.
         let problem: String = problem.to_string().chars().take(300).collect();
         Self { problem: problem.escape_debug().to_string(), status: None }
     }
 }
 
-/// A server that the service account may ask.
+/// Client of a server that accepts the service account.
 #[derive(Clone, Debug)]
-pub(super) struct Https {
+pub(super) struct HttpsClient {
     address: Address,
     account: PathBuf,
 }
 
-impl Https {
+impl HttpsClient {
     pub(super) fn new(address: Address, account: &Path) -> Self {
         Self { address, account: account.to_owned() }
     }
 
-    /// The whole answer to a GET.
-    pub(super) async fn get(&self, path: &str) -> Result<Bytes, Unanswered> {
-        self.open(path).await?.read(MOST_BYTES).await.map_err(Unanswered::new)
+    /// The whole body of the response to a GET.
+    pub(super) async fn get(&self, path: &str) -> Result<Bytes, RequestFailure> {
+        self.open(path).await?.read(MAX_BYTES).await.map_err(RequestFailure::new)
     }
 
-    /// The answer to a GET as soon as its body begins.
-    pub(super) async fn open(&self, path: &str) -> Result<HttpResponse, Unanswered> {
+    /// The response to a GET as soon as its head has arrived.
+    pub(super) async fn open(&self, path: &str) -> Result<HttpResponse, RequestFailure> {
         let Address { host, port } = &self.address;
-        let name = ServerName::try_from(host.clone()).map_err(Unanswered::new)?;
-        let connector = TlsConnector::from(Arc::new(self.trust()?));
+        let name = ServerName::try_from(host.clone()).map_err(RequestFailure::new)?;
+        let connector = TlsConnector::from(Arc::new(self.tls_config()?));
         let request = self.request(path)?;
-        let stream = TcpStream::connect((&**host, *port)).await.map_err(Unanswered::new)?;
-        let stream = connector.connect(name, stream).await.map_err(Unanswered::new)?;
-        let response = http::send(stream, request).await.map_err(Unanswered::new)?;
+        let stream = TcpStream::connect((&**host, *port)).await.map_err(RequestFailure::new)?;
+        let stream = connector.connect(name, stream).await.map_err(RequestFailure::new)?;
+        let response = http::send(stream, request).await.map_err(RequestFailure::new)?;
         let status = response.head.status;
         if status.is_success() {
             return Ok(response);
         }
-        Err(Unanswered { status: Some(status), ..Unanswered::new(format!("it answers {status}")) })
+        Err(RequestFailure { status: Some(status), ..RequestFailure::new(format!("it returned {status}")) })
     }
 
-    fn trust(&self) -> Result<ClientConfig, Unanswered> {
+    fn tls_config(&self) -> Result<ClientConfig, RequestFailure> {
         let path = self.account.join("ca.crt");
-        let problem = |error: &dyn std::fmt::Display| Unanswered::new(format!("{}: {error}", path.display()));
+        let problem =
+            |error: &dyn std::fmt::Display| RequestFailure::new(format!("{}: {error}", path.display()));
         let text = read(&path)?;
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(&text) {
@@ -110,10 +110,10 @@ impl Https {
         Ok(ClientConfig::builder().with_root_certificates(roots).with_no_client_auth())
     }
 
-    fn request(&self, path: &str) -> Result<Request<Empty<Bytes>>, Unanswered> {
+    fn request(&self, path: &str) -> Result<Request<Empty<Bytes>>, RequestFailure> {
         let token = read(&self.account.join("token"))?;
         let token = [b"Bearer ", token.trim_ascii()].concat();
-        let mut token = HeaderValue::from_bytes(&token).map_err(Unanswered::new)?;
+        let mut token = HeaderValue::from_bytes(&token).map_err(RequestFailure::new)?;
         token.set_sensitive(true);
         let authority = self.address.to_string();
         let authority = authority.strip_prefix("https://").unwrap_or(&authority);
@@ -123,14 +123,15 @@ impl Https {
             .header(ACCEPT, "application/json")
             .header(AUTHORIZATION, token)
             .body(Empty::new())
-            .map_err(Unanswered::new)
+            .map_err(RequestFailure::new)
     }
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, Unanswered> {
+fn read(path: &Path) -> Result<Vec<u8>, RequestFailure> {
     let mut text = Vec::new();
-    let file = File::open(path).map_err(|error| Unanswered::new(format!("{}: {error}", path.display())))?;
-    let read = file.take(MOST_ACCOUNT_BYTES).read_to_end(&mut text);
-    read.map_err(|error| Unanswered::new(format!("{}: {error}", path.display())))?;
+    let file =
+        File::open(path).map_err(|error| RequestFailure::new(format!("{}: {error}", path.display())))?;
+    let read = file.take(MAX_ACCOUNT_BYTES).read_to_end(&mut text);
+    read.map_err(|error| RequestFailure::new(format!("{}: {error}", path.display())))?;
     Ok(text)
 }

@@ -1,8 +1,10 @@
-//! Messages of the kubelet's pod-resources API v1 and Pods API v1alpha1, as far as the agent reads them.
+//! Messages of the kubelet's pod-resources API v1 and Pods API v1alpha1, with the fields that the agent reads.
 //!
 //! Names and field numbers are those of `pkg/apis/podresources/v1/api.proto` and `pkg/apis/pods/v1alpha1/api.proto` in
-//! `k8s.io/kubelet` v0.37.0; fields that are not listed here are skipped by the decoder. Written by hand instead of generated: protoc would have to be installed
-//! wherever the agent is built.
+//! `k8s.io/kubelet` v0.37.0; the decoder skips all other fields. They are written by hand, since generated code would need
+//! protoc wherever the agent is built.
+
+#![allow(missing_docs, reason = "names and meanings of the fields are those of Kubernetes")]
 
 /// Request of every method; it has no fields.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
@@ -11,7 +13,6 @@ pub struct EmptyRequest {}
 /// Response of `List`.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ListPodResourcesResponse {
-    /// Every pod on the node.
     #[prost(message, repeated, tag = "1")]
     pub pod_resources: Vec<PodResources>,
 }
@@ -19,7 +20,6 @@ pub struct ListPodResourcesResponse {
 /// Response of `GetAllocatableResources`.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct AllocatableResourcesResponse {
-    /// Every device that the kubelet may assign.
     #[prost(message, repeated, tag = "1")]
     pub devices: Vec<ContainerDevices>,
 }
@@ -27,13 +27,10 @@ pub struct AllocatableResourcesResponse {
 /// A pod with its containers.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct PodResources {
-    /// Name of the pod.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// Its namespace.
     #[prost(string, tag = "2")]
     pub namespace: String,
-    /// Its containers.
     #[prost(message, repeated, tag = "3")]
     pub containers: Vec<ContainerResources>,
 }
@@ -41,10 +38,9 @@ pub struct PodResources {
 /// A container with its devices.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ContainerResources {
-    /// Name of the container.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// Devices of device plugins; the kubelet may repeat a resource, once per NUMA node.
+    /// Devices of device plugins; the kubelet may repeat a resource once per NUMA node.
     #[prost(message, repeated, tag = "2")]
     pub devices: Vec<ContainerDevices>,
     /// Devices that were assigned through resource claims (DRA).
@@ -58,7 +54,6 @@ pub struct ContainerDevices {
     /// Extended resource, such as `nvidia.com/gpu`.
     #[prost(string, tag = "1")]
     pub resource_name: String,
-    /// Ids of the device plugin.
     #[prost(string, repeated, tag = "2")]
     pub device_ids: Vec<String>,
 }
@@ -66,13 +61,10 @@ pub struct ContainerDevices {
 /// A resource claim of a container.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct DynamicResource {
-    /// Name of the claim.
     #[prost(string, tag = "2")]
     pub claim_name: String,
-    /// Its namespace.
     #[prost(string, tag = "3")]
     pub claim_namespace: String,
-    /// What it was granted.
     #[prost(message, repeated, tag = "4")]
     pub claim_resources: Vec<ClaimResource>,
 }
@@ -86,10 +78,9 @@ pub struct ClaimResource {
     /// Pool of the driver, usually the node.
     #[prost(string, tag = "3")]
     pub pool_name: String,
-    /// Device in the pool.
     #[prost(string, tag = "4")]
     pub device_name: String,
-    /// Share of the device, where several claims have one each.
+    /// Id of a share of the device, where several claims share it.
     #[prost(string, optional, tag = "5")]
     pub share_id: Option<String>,
 }

@@ -1,9 +1,8 @@
 //! Clients of the kubelet and the API server: which containers were assigned which devices, and which pods there are.
 //!
-//! In: paths of the kubelet's sockets ([`KubeletSocket`]), addresses and a service account ([`PodSources`]). Out: what
-//! they answer, or one reason why they did not. Every call opens a connection of its own, so that a kubelet that was
-//! restarted is found again; only the watch at the API server stays open. It does not know which GPU a device id means, and
-//! starts no thread: a call blocks its caller until its timeout at most.
+//! [`KubeletSocket`] calls the kubelet's gRPC APIs, [`PodSources`] reads pods from the first source that responds. Every call
+//! opens a connection of its own, so that a restarted kubelet is found again; only the watch at the API server stays open. A
+//! call blocks its caller until its timeout at most.
 
 mod https;
 pub mod messages;
@@ -30,64 +29,33 @@ use tonic_prost::ProstCodec;
 use messages::{AllocatableResourcesResponse, EmptyRequest, ListPodResourcesResponse, ListPodsResponse};
 use pod::Pod;
 
-/// How long a call may take; the kubelet answers within milliseconds.
+/// Timeout of a call; the kubelet responds within milliseconds.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Largest accepted answer: some 20 times that of a node with 250 pods.
-const MOST_BYTES: usize = 16 << 20;
+/// Largest accepted response in bytes: some 20 times that of a node with 250 pods.
+const MAX_BYTES: usize = 16 << 20;
 
-/// Why the kubelet did not answer.
+/// Why a call of the kubelet failed.
 #[derive(Debug, Error)]
+#[allow(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum Error {
-    /// There is no socket: this node has no kubelet, or its directory is not mounted.
     #[error("{socket} does not exist; in a container mount {directory} of the host there", directory = parent(socket))]
-    Missing {
-        /// Path of the socket.
-        socket: String,
-    },
-    /// The socket belongs to root.
+    Missing { socket: String },
     #[error("{socket}: permission denied; run the agent as root")]
-    Refused {
-        /// Path of the socket.
-        socket: String,
-    },
-    /// Nobody listens on it, or it cannot be used.
-    #[error("{socket}: {problem}; look whether the kubelet runs")]
-    Unreachable {
-        /// Path of the socket.
-        socket: String,
-        /// Why.
-        problem: String,
-    },
-    /// No answer within the timeout.
-    #[error("{socket}: no answer within {} s; look at the kubelet's log", TIMEOUT.as_secs())]
-    TimedOut {
-        /// Path of the socket.
-        socket: String,
-    },
-    /// The kubelet does not offer the method, or not any more.
-    #[error("{socket}: this kubelet does not offer {method}; it needs Kubernetes {since} or newer")]
+    Refused { socket: String },
+    #[error("{socket}: {problem}; check whether the kubelet is running")]
+    Unreachable { socket: String, problem: String },
+    #[error("{socket}: no response within {} s; look at the kubelet's log", TIMEOUT.as_secs())]
+    TimedOut { socket: String },
+    #[error("{socket}: this kubelet does not have {method}; it needs Kubernetes {since} or newer")]
     Unsupported {
-        /// Path of the socket.
         socket: String,
-        /// Name of the method.
         method: &'static str,
-        /// The first version that offers it.
+        /// First version of Kubernetes with it.
         since: &'static str,
     },
-    /// The kubelet answered with an error.
     #[error("{socket}: {method} failed: {code}: {message}; look at the kubelet's log")]
-    Failed {
-        /// Path of the socket.
-        socket: String,
-        /// Name of the method.
-        method: &'static str,
-        /// gRPC status.
-        code: Code,
-        /// The kubelet's words.
-        message: String,
-    },
-    /// The client itself could not be set up.
+    Failed { socket: String, method: &'static str, code: Code, message: String },
     #[error("no client for the kubelet: {0}")]
     Client(#[from] std::io::Error),
 }
@@ -96,7 +64,7 @@ fn parent(socket: &str) -> String {
     Path::new(socket).parent().unwrap_or(Path::new("/")).display().to_string()
 }
 
-/// A gRPC API of the kubelet behind one socket: the pod-resources API or the Pods API.
+/// Client of a gRPC API of the kubelet on a socket: the pod-resources API or the Pods API.
 #[derive(Debug)]
 pub struct KubeletSocket {
     socket: PathBuf,
@@ -108,12 +76,12 @@ pub struct KubeletSocket {
 struct GrpcMethod {
     name: &'static str,
     path: &'static str,
-    /// The first version of Kubernetes that offers it.
+    /// First version of Kubernetes with it.
     since: &'static str,
 }
 
 impl KubeletSocket {
-    /// A client of the API behind that socket; it connects with each call.
+    /// A client of the API on that socket; it connects at each call.
     pub fn new(socket: &Path) -> Result<Self, Error> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         Ok(Self { socket: socket.to_owned(), runtime })
@@ -133,38 +101,35 @@ impl KubeletSocket {
         })
     }
 
-    /// The pods of the node, by the Pods API; what is no pod is left out.
+    /// The pods of the node, from the Pods API. Pods that cannot be decoded are left out.
     pub fn pods(&self) -> Result<Vec<Pod>, Error> {
         let method = GrpcMethod { name: "ListPods", path: "/v1alpha1.Pods/ListPods", since: "1.37" };
-        let answer: ListPodsResponse = self.call(method)?;
-        Ok(answer.pods.iter().filter_map(|pod| Pod::decode(&**pod).ok()).collect())
+        let response: ListPodsResponse = self.call(method)?;
+        Ok(response.pods.iter().filter_map(|pod| Pod::decode(&**pod).ok()).collect())
     }
 
     fn call<M: prost::Message + Default + Send + Sync + 'static>(
         &self,
         method: GrpcMethod,
     ) -> Result<M, Error> {
-        let answer = async { tokio::time::timeout(TIMEOUT, self.ask(method)).await };
-        let socket = || self.socket.display().to_string();
-        self.runtime.block_on(answer).unwrap_or_else(|_| Err(Error::TimedOut { socket: socket() }))
+        let response = async { tokio::time::timeout(TIMEOUT, self.request(method)).await };
+        let timed_out = |_| Err(Error::TimedOut { socket: self.socket.display().to_string() });
+        self.runtime.block_on(response).unwrap_or_else(timed_out)
     }
 
-    async fn ask<M: prost::Message + Default + Send + Sync + 'static>(
+    async fn request<M: prost::Message + Default + Send + Sync + 'static>(
         &self,
         method: GrpcMethod,
     ) -> Result<M, Error> {
+        let unreachable = |error| self.unreachable(&error);
         let endpoint = Endpoint::from_shared(format!("unix:{}", self.socket.display()));
-        let channel = match endpoint {
-            Ok(endpoint) => endpoint.connect().await.map_err(|error| self.unreachable(&error))?,
-            Err(error) => return Err(self.unreachable(&error)),
-        };
-        let mut client = Grpc::new(channel).max_decoding_message_size(MOST_BYTES);
-        let ready = client.ready().await;
-        ready.map_err(|error| self.unreachable(&error))?;
+        let channel = endpoint.map_err(unreachable)?.connect().await.map_err(unreachable)?;
+        let mut client = Grpc::new(channel).max_decoding_message_size(MAX_BYTES);
+        client.ready().await.map_err(unreachable)?;
         let codec = ProstCodec::<EmptyRequest, M>::default();
         let path = PathAndQuery::from_static(method.path);
-        let answer = client.unary(Request::new(EmptyRequest {}), path, codec).await;
-        answer.map(tonic::Response::into_inner).map_err(|status| self.failed(method, &status))
+        let response = client.unary(Request::new(EmptyRequest {}), path, codec).await;
+        response.map(tonic::Response::into_inner).map_err(|status| self.failed(method, &status))
     }
 
     fn unreachable(&self, error: &tonic::transport::Error) -> Error {
@@ -188,7 +153,7 @@ impl KubeletSocket {
         match status.code() {
             Code::Unimplemented => Error::Unsupported { socket, method, since },
             code => {
-                // Another process may sit behind the socket: no text of its breaks a line of the log.
+                // Another process may own the socket; its text must not break a log line.
                 let message = status.message().chars().take(200).collect::<String>();
                 Error::Failed { socket, method, code, message: message.escape_debug().to_string() }
             }
@@ -207,9 +172,9 @@ mod tests {
     const LIST: &[u8] = include_bytes!("../../tests/fixtures/kubelet/list.bin");
 
     #[test]
-    fn an_answer_that_kubernetes_own_code_encoded_is_read() {
-        let answer = ListPodResourcesResponse::decode(LIST).unwrap();
-        let pod = &answer.pod_resources[0];
+    fn a_response_encoded_by_kubernetes_own_code_is_read() {
+        let response = ListPodResourcesResponse::decode(LIST).unwrap();
+        let pod = &response.pod_resources[0];
         assert_eq!((&*pod.namespace, &*pod.name), ("ml", "train-0"));
         let container = &pod.containers[0];
         assert_eq!(container.name, "main");

@@ -1,23 +1,22 @@
-//! Pods as Kubernetes describes them: a few fields of `v1.Pod`, in protobuf and JSON.
+//! Pods of Kubernetes: the fields of `v1.Pod` that the agent reads, in protobuf and JSON.
 //!
-//! Field numbers are those of `core/v1/generated.proto` in `k8s.io/api` v0.37.0; fields that are not listed here are skipped
-//! by both decoders.
+//! Field numbers are those of `core/v1/generated.proto` in `k8s.io/api` v0.37.0; both decoders skip all other fields.
+
+#![allow(missing_docs, reason = "names and meanings of the fields are those of Kubernetes")]
 
 use std::collections::HashMap;
 
 use serde::{Deserialize, Deserializer};
 
-/// Annotation of the object that the API server has for a static pod: the UID under which the kubelet runs it.
+/// Annotation of a static pod's object at the API server: the UID under which the kubelet runs the pod.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// A pod.
 #[derive(Clone, PartialEq, prost::Message, Deserialize)]
 #[serde(default)]
 pub struct Pod {
-    /// Names, labels, owners.
     #[prost(message, optional, tag = "1")]
     pub metadata: Option<ObjectMeta>,
-    /// What has become of it.
     #[prost(message, optional, tag = "3")]
     pub status: Option<PodStatus>,
 }
@@ -26,80 +25,68 @@ pub struct Pod {
 #[derive(Clone, PartialEq, prost::Message, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ObjectMeta {
-    /// Name of the pod.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// Its namespace.
     #[prost(string, tag = "3")]
     pub namespace: String,
-    /// Its UID; of a static pod at the API server not the one under which it runs.
+    /// Its UID; of a static pod's object at the API server, not the UID under which it runs.
     #[prost(string, tag = "5")]
     pub uid: String,
-    /// Version of the object, of lists too.
+    /// Version of the object or list.
     #[prost(string, tag = "6")]
     pub resource_version: String,
-    /// When it was created.
     #[prost(message, optional, tag = "8")]
     #[serde(deserialize_with = "time")]
     pub creation_timestamp: Option<Time>,
-    /// Labels.
     #[prost(map = "string, string", tag = "11")]
     #[serde(deserialize_with = "or_default")]
     pub labels: HashMap<String, String>,
-    /// Annotations.
     #[prost(map = "string, string", tag = "12")]
     #[serde(deserialize_with = "or_default")]
     pub annotations: HashMap<String, String>,
-    /// Objects that it belongs to.
     #[prost(message, repeated, tag = "13")]
     #[serde(deserialize_with = "or_default")]
     pub owner_references: Vec<OwnerReference>,
 }
 
-/// An object that a pod belongs to.
+/// An owner of a pod.
 #[derive(Clone, PartialEq, Eq, Hash, prost::Message, Deserialize)]
 #[serde(default)]
 pub struct OwnerReference {
-    /// Kind, such as `ReplicaSet`.
     #[prost(string, tag = "1")]
     pub kind: String,
-    /// Name.
     #[prost(string, tag = "3")]
     pub name: String,
-    /// Whether it controls the pod; at most one does.
+    /// Whether it controls the pod; at most one owner does.
     #[prost(bool, tag = "6")]
     pub controller: bool,
 }
 
-/// What has become of a pod.
+/// Status of a pod.
 #[derive(Clone, PartialEq, Eq, Hash, prost::Message, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodStatus {
     /// `Pending`, `Running`, `Succeeded`, `Failed` or `Unknown`.
     #[prost(string, tag = "1")]
     pub phase: String,
-    /// Its containers.
     #[prost(message, repeated, tag = "8")]
     #[serde(deserialize_with = "or_default")]
     pub container_statuses: Vec<ContainerStatus>,
-    /// Those that run before them, or beside them as sidecars.
+    /// Init containers, sidecars included.
     #[prost(message, repeated, tag = "10")]
     #[serde(deserialize_with = "or_default")]
     pub init_container_statuses: Vec<ContainerStatus>,
-    /// Those that were added while it ran.
     #[prost(message, repeated, tag = "13")]
     #[serde(deserialize_with = "or_default")]
     pub ephemeral_container_statuses: Vec<ContainerStatus>,
 }
 
-/// What has become of a container.
+/// Status of a container.
 #[derive(Clone, PartialEq, Eq, Hash, prost::Message, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ContainerStatus {
-    /// Name of the container.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// Its state.
     #[prost(message, optional, tag = "2")]
     pub state: Option<ContainerState>,
     /// `RUNTIME://ID`; empty before it was created.
@@ -112,16 +99,14 @@ pub struct ContainerStatus {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, prost::Message, Deserialize)]
 #[serde(default)]
 pub struct ContainerState {
-    /// It runs.
     #[prost(message, optional, tag = "2")]
-    pub running: Option<Running>,
+    pub running: Option<ContainerStateRunning>,
 }
 
-/// State of a container that runs.
+/// State of a running container.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, prost::Message, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Running {
-    /// Since when.
+pub struct ContainerStateRunning {
     #[prost(message, optional, tag = "1")]
     #[serde(deserialize_with = "time")]
     pub started_at: Option<Time>,
@@ -130,15 +115,13 @@ pub struct Running {
 /// A time since 1970, UTC.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Message)]
 pub struct Time {
-    /// Seconds.
     #[prost(int64, tag = "1")]
     pub seconds: i64,
-    /// Nanoseconds beside them.
     #[prost(int32, tag = "2")]
     pub nanos: i32,
 }
 
-/// Pods as JSON.
+/// A JSON list of pods.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(super) struct PodList {
@@ -149,17 +132,12 @@ pub(super) struct PodList {
 }
 
 impl Pod {
-    /// Name and namespace.
-    pub fn meta(&self) -> Option<&ObjectMeta> {
-        self.metadata.as_ref()
-    }
-
     /// Whether all its containers have ended for good.
     pub fn has_ended(&self) -> bool {
         self.status.as_ref().is_some_and(|status| matches!(&*status.phase, "Succeeded" | "Failed"))
     }
 
-    /// Its containers of every kind, by name.
+    /// Its containers of every kind.
     pub fn containers(&self) -> impl Iterator<Item = &ContainerStatus> {
         self.status.iter().flat_map(|status| {
             let PodStatus {
@@ -171,13 +149,13 @@ impl Pod {
 }
 
 impl ObjectMeta {
-    /// The UID under which the kubelet runs the pod, as it stands in cgroups and log directories.
+    /// The UID under which the kubelet runs the pod, as in cgroups and log directories.
     pub fn local_uid(&self) -> &str {
         self.annotations.get(MIRROR).unwrap_or(&self.uid)
     }
 
-    /// What controls the pod. The ReplicaSet of a Deployment, which is named after it and the hash of its template, stands
-    /// for the Deployment.
+    /// Kind and name of the pod's controller. A ReplicaSet that is named after a Deployment and the hash of its template is
+    /// replaced by the Deployment.
     pub fn owner(&self) -> Option<(&str, &str)> {
         let OwnerReference { kind, name, .. } =
             self.owner_references.iter().find(|owner| owner.controller)?;
@@ -185,7 +163,7 @@ impl ObjectMeta {
         let deployment = hash.and_then(|hash| name.strip_suffix(&**hash)?.strip_suffix('-'));
         match deployment.filter(|deployment| !deployment.is_empty()) {
             Some(deployment) => Some(("Deployment", deployment)),
-            // The API server's object of a static pod belongs to its node.
+            // The owner of a static pod's object is its node.
             None if kind == "Node" => None,
             None => Some((kind, name)),
         }
@@ -193,12 +171,12 @@ impl ObjectMeta {
 }
 
 impl ContainerStatus {
-    /// Its id at the runtime.
+    /// Its id in the runtime.
     pub fn id(&self) -> Option<&str> {
         self.container_id.split_once("://").map(|(_, id)| id)
     }
 
-    /// Since when it runs.
+    /// When it started, while it is running.
     pub fn started(&self) -> Option<Time> {
         self.state?.running?.started_at
     }
@@ -209,7 +187,7 @@ fn or_default<'de, T: Default + Deserialize<'de>, D: Deserializer<'de>>(text: D)
     Ok(Option::<T>::deserialize(text)?.unwrap_or_default())
 }
 
-/// A time as JSON has it; one that cannot be read is none.
+/// An RFC 3339 time; none if it cannot be parsed.
 fn time<'de, D: Deserializer<'de>>(text: D) -> Result<Option<Time>, D::Error> {
     let text = Option::<String>::deserialize(text)?;
     let time = text.and_then(|text| text.parse::<jiff::Timestamp>().ok());
@@ -250,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_static_pods_object_at_the_api_server_tells_the_uid_under_which_it_runs() {
+    fn a_static_pods_object_at_the_api_server_has_the_uid_under_which_it_runs() {
         let mut meta = ObjectMeta { uid: "api".into(), ..ObjectMeta::default() };
         assert_eq!(meta.local_uid(), "api");
         meta.annotations.insert(MIRROR.into(), "hash".into());
@@ -270,7 +248,7 @@ mod tests {
         let container = pod.containers().next().unwrap();
         assert_eq!((&*container.name, container.id()), ("main", Some("ab")));
         assert_eq!(container.started(), Some(Time { seconds: 1_795_399_685, nanos: 0 }));
-        assert_eq!(pod.meta().unwrap().owner(), Some(("Job", "train")));
+        assert_eq!(pod.metadata.as_ref().unwrap().owner(), Some(("Job", "train")));
         assert!(!pod.has_ended());
         let list: PodList =
             serde_json::from_str(r#"{"metadata": {"resourceVersion": "7"}, "items": null}"#).unwrap();

@@ -1,24 +1,24 @@
-//! The pods of the node from the first of three sources that answers.
+//! The pods of the node from the first of three sources that responds.
 //!
-//! The kubelet's Pods API (1.37) needs no network and no rights beyond its socket; `nodes/pods` of the kubelet needs a
-//! service account with that right; the API server, where the kubelet refuses, the right to watch pods. A source that
-//! fails is asked again after a pause that doubles; one that is missing or refuses, after the longest pause.
+//! The kubelet's Pods API (1.37) needs no network and no permission beyond its socket. `nodes/pods` of the kubelet needs a
+//! service account with that permission, and the API server one that may watch pods. A source that fails is tried again
+//! after a pause that doubles; one that is missing or refuses, after the longest pause.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hyper::StatusCode;
 
-use super::https::{Address, Https, Unanswered};
+use super::https::{Address, HttpsClient, RequestFailure};
 use super::pod::{Pod, PodList};
 use super::watch::PodWatch;
 use super::{Error, KubeletSocket};
 
-/// How long a source may take.
+/// Timeout of a source.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The longest time between two attempts at a source that fails.
-const LONGEST: Duration = Duration::from_secs(60);
+/// Longest pause between two tries of a source that fails.
+const MAX_PAUSE: Duration = Duration::from_secs(60);
 
 /// A source of the node's pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,98 +41,98 @@ impl std::fmt::Display for PodSource {
     }
 }
 
-/// Where the sources are.
+/// The configured sources.
 #[derive(Clone, Debug, Default)]
 pub struct SourceSettings {
     /// Socket of the kubelet's Pods API.
     pub pods_socket: Option<PathBuf>,
-    /// Directory of the service account; without a token in it only the socket is asked.
+    /// Directory of the service account; without a token in it only the socket is used.
     pub account: PathBuf,
-    /// Where the kubelet serves HTTPS.
+    /// HTTPS address of the kubelet.
     pub kubelet: Option<Address>,
-    /// The API server.
+    /// Address of the API server.
     pub api_server: Option<Address>,
-    /// The name that the node has at the API server.
+    /// Name of the node at the API server.
     pub node: Option<String>,
 }
 
-/// The sources in the order in which they are asked.
+/// The sources in the order in which they are tried.
 #[derive(Debug)]
 pub struct PodSources {
     runtime: tokio::runtime::Runtime,
-    /// The service account's token, without which only the socket is asked.
+    /// Path of the service account's token, without which only the socket is used.
     token: PathBuf,
     sources: Vec<SourceState>,
-    /// The source that answered last.
+    /// The source that responded last.
     current: Option<PodSource>,
 }
 
 #[derive(Debug)]
 struct SourceState {
-    is: PodSource,
-    asks: Asks,
-    /// Why it did not answer the last time.
+    source: PodSource,
+    client: SourceClient,
+    /// Why the last try failed.
     problem: Option<String>,
     pause: Duration,
-    /// When to ask again, after a failure.
+    /// Time of the next try after a failure.
     next: Duration,
 }
 
 #[derive(Debug)]
-enum Asks {
+enum SourceClient {
     Socket(KubeletSocket),
-    Kubelet(Https),
+    Kubelet(HttpsClient),
     ApiServer(Box<PodWatch>),
 }
 
-/// Why a source did not answer, and whether that may pass soon.
+/// Why a source did not respond.
 struct SourceFailure {
     problem: String,
+    /// Whether a try after a short pause may succeed.
     may_pass: bool,
 }
 
 impl PodSources {
-    /// Sets up the configured sources; sends nothing yet.
+    /// Creates the clients of the configured sources, without a request.
     pub fn new(settings: &SourceSettings) -> std::io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let mut sources = Vec::new();
-        let mut add = |is, asks| {
+        let mut add = |source, client| {
             let (pause, next) = (Duration::ZERO, Duration::ZERO);
-            sources.push(SourceState { is, asks, problem: None, pause, next });
+            sources.push(SourceState { source, client, problem: None, pause, next });
         };
         if let Some(socket) = &settings.pods_socket {
             let socket = KubeletSocket::new(socket).map_err(std::io::Error::other)?;
-            add(PodSource::PodsApi, Asks::Socket(socket));
+            add(PodSource::PodsApi, SourceClient::Socket(socket));
         }
         let account: &Path = &settings.account;
         if let Some(kubelet) = &settings.kubelet {
-            add(PodSource::Kubelet, Asks::Kubelet(Https::new(kubelet.clone(), account)));
+            add(PodSource::Kubelet, SourceClient::Kubelet(HttpsClient::new(kubelet.clone(), account)));
         }
         if let (Some(server), Some(node)) = (&settings.api_server, &settings.node) {
-            let watch = PodWatch::new(Https::new(server.clone(), account), node);
-            add(PodSource::ApiServer, Asks::ApiServer(Box::new(watch)));
+            let watch = PodWatch::new(HttpsClient::new(server.clone(), account), node);
+            add(PodSource::ApiServer, SourceClient::ApiServer(Box::new(watch)));
         }
         Ok(Self { runtime, token: account.join("token"), sources, current: None })
     }
 
-    /// The pods of the node from the first source that answers; none where none does. `now` is any clock that never goes
-    /// back.
+    /// The pods of the node from the first source that responds, if any. `now` is any clock that never goes back.
     pub fn refresh(&mut self, now: Duration) -> Option<Vec<Pod>> {
         let Self { runtime, token, sources, current } = self;
-        let may_sign_in = token.exists();
-        for source in sources.iter_mut().filter(|source| may_sign_in || source.is == PodSource::PodsApi) {
+        let has_token = token.exists();
+        for source in sources.iter_mut().filter(|source| has_token || source.source == PodSource::PodsApi) {
             if source.problem.is_some() && now < source.next {
                 continue;
             }
-            match source.asks.pods(runtime) {
+            match source.client.pods(runtime) {
                 Ok(pods) => {
                     (source.problem, source.pause) = (None, Duration::ZERO);
-                    *current = Some(source.is);
+                    *current = Some(source.source);
                     return Some(pods);
                 }
                 Err(SourceFailure { problem, may_pass }) => {
-                    let pause = if may_pass { source.pause * 2 } else { LONGEST };
-                    source.pause = pause.clamp(Duration::from_secs(1), LONGEST);
+                    let pause = if may_pass { source.pause * 2 } else { MAX_PAUSE };
+                    source.pause = pause.clamp(Duration::from_secs(1), MAX_PAUSE);
                     source.next = now + source.pause;
                     source.problem = Some(problem);
                 }
@@ -142,18 +142,18 @@ impl PodSources {
         None
     }
 
-    /// The source that answered last; none if none did.
+    /// The source that responded last; none if none did.
     pub const fn current(&self) -> Option<PodSource> {
         self.current
     }
 
-    /// The configured sources that did not answer, with the reason, in the order in which they are asked.
+    /// The configured sources that did not respond, with the reason, in the order in which they are tried.
     pub fn problems(&self) -> impl Iterator<Item = (PodSource, &str)> {
-        self.sources.iter().filter_map(|source| Some((source.is, source.problem.as_deref()?)))
+        self.sources.iter().filter_map(|source| Some((source.source, source.problem.as_deref()?)))
     }
 }
 
-impl Asks {
+impl SourceClient {
     fn pods(&mut self, runtime: &tokio::runtime::Runtime) -> Result<Vec<Pod>, SourceFailure> {
         match self {
             Self::Socket(socket) => socket.pods().map_err(|error| SourceFailure {
@@ -165,7 +165,7 @@ impl Asks {
             }),
             Self::Kubelet(kubelet) => within_timeout(runtime, async {
                 let body = kubelet.get("/pods").await?;
-                let list: PodList = serde_json::from_slice(&body).map_err(Unanswered::new)?;
+                let list: PodList = serde_json::from_slice(&body).map_err(RequestFailure::new)?;
                 Ok(list.items)
             }),
             Self::ApiServer(watch) => within_timeout(runtime, watch.refresh()),
@@ -175,15 +175,14 @@ impl Asks {
 
 fn within_timeout(
     runtime: &tokio::runtime::Runtime,
-    answer: impl Future<Output = Result<Vec<Pod>, Unanswered>>,
+    response: impl Future<Output = Result<Vec<Pod>, RequestFailure>>,
 ) -> Result<Vec<Pod>, SourceFailure> {
-    let answer = runtime.block_on(async { tokio::time::timeout(TIMEOUT, answer).await });
-    let answer =
-        answer.unwrap_or_else(|_| Err(Unanswered::new(format!("no answer within {} s", TIMEOUT.as_secs()))));
-    answer.map_err(|Unanswered { problem, status }| {
+    let response = runtime.block_on(async { tokio::time::timeout(TIMEOUT, response).await });
+    let timed_out = |_| Err(RequestFailure::new(format!("no response within {} s", TIMEOUT.as_secs())));
+    response.unwrap_or_else(timed_out).map_err(|RequestFailure { problem, status }| {
         let is_refusal =
             matches!(status, Some(StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::NOT_FOUND));
-        let advice = if is_refusal { "; grant the agent's service account that right" } else { "" };
+        let advice = if is_refusal { "; grant the agent's service account that permission" } else { "" };
         SourceFailure { problem: format!("{problem}{advice}"), may_pass: !is_refusal }
     })
 }

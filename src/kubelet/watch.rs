@@ -1,7 +1,7 @@
-//! The pods of one node at the API server: a list, and then only what changes.
+//! The pods of one node from the API server: a list, and then a watch of its changes.
 //!
-//! The API server keeps the connection of a watch open and sends a line of JSON per change. Nothing reads it between two
-//! rounds: what has come meanwhile waits in the socket's buffers and is read by the next [`PodWatch::refresh`].
+//! The API server keeps the watch's connection open and sends one line of JSON per change. Lines wait in the socket's
+//! buffers until the next [`PodWatch::refresh`] reads them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,28 +11,28 @@ use hyper::StatusCode;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::https::{Https, Unanswered};
+use super::https::{HttpsClient, RequestFailure};
 use super::pod::{ObjectMeta, Pod, PodList};
 use crate::http::HttpResponse;
 
-/// Longest line that is accepted; an object of the API server has at most 1.5 MiB.
-const LONGEST_LINE: usize = 4 << 20;
+/// Longest accepted line in bytes; an object of the API server has at most 1.5 MiB.
+const MAX_LINE: usize = 4 << 20;
 
-/// How long to wait for more of what has come already.
-const SETTLED: Duration = Duration::from_millis(20);
+/// How long a refresh waits for the next frame.
+const FRAME_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// The most pieces that one refresh reads; the rest waits for the next.
-const MOST_PIECES: usize = 4_096;
+/// Most frames that one refresh reads.
+const MAX_FRAMES: usize = 4_096;
 
-/// Pods of a node, followed.
+/// The pods of a node, kept up to date by a watch.
 #[derive(Debug)]
 pub(super) struct PodWatch {
-    server: Https,
-    /// Selects the pods of the node.
+    server: HttpsClient,
+    /// Path and query of the node's pods.
     selector: String,
     /// By UID.
     pods: BTreeMap<String, Pod>,
-    /// Version up to which changes are known.
+    /// Resource version up to which changes are applied.
     version: String,
     stream: Option<WatchStream>,
 }
@@ -41,7 +41,7 @@ pub(super) struct PodWatch {
 #[derive(Debug)]
 struct WatchStream {
     response: HttpResponse,
-    /// The beginning of a line whose end has not come yet.
+    /// Begin of a line that is not complete yet.
     line: Vec<u8>,
 }
 
@@ -54,16 +54,16 @@ struct WatchEvent<'a> {
 }
 
 impl PodWatch {
-    pub(super) fn new(server: Https, node: &str) -> Self {
-        let node: String = node.bytes().map(percent_encoded).collect();
+    pub(super) fn new(server: HttpsClient, node: &str) -> Self {
+        let node: String = node.bytes().map(percent_encode).collect();
         let selector = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}");
         Self { server, selector, pods: BTreeMap::new(), version: String::new(), stream: None }
     }
 
-    /// The pods as of now.
-    pub(super) async fn refresh(&mut self) -> Result<Vec<Pod>, Unanswered> {
+    /// The pods now.
+    pub(super) async fn refresh(&mut self) -> Result<Vec<Pod>, RequestFailure> {
         if self.stream.is_none() {
-            self.begin().await?;
+            self.start().await?;
         }
         if let Some(stream) = self.stream.take() {
             self.follow(stream).await?;
@@ -71,22 +71,26 @@ impl PodWatch {
         Ok(self.pods.values().cloned().collect())
     }
 
-    /// Goes on from the last known version, or from a list where that is not possible any more.
-    async fn begin(&mut self) -> Result<(), Unanswered> {
+    /// Starts a watch from the last version, or from a new list if the server no longer has that version.
+    async fn start(&mut self) -> Result<(), RequestFailure> {
         if !self.version.is_empty() {
             match self.open().await {
-                Err(Unanswered { status: Some(StatusCode::GONE), .. }) => {}
+                Err(RequestFailure { status: Some(StatusCode::GONE), .. }) => {}
                 opened => return opened,
             }
         }
         let body = self.server.get(&self.selector).await?;
-        let list: PodList = serde_json::from_slice(&body).map_err(Unanswered::new)?;
+        let list: PodList = serde_json::from_slice(&body).map_err(RequestFailure::new)?;
         self.version = list.metadata.resource_version;
-        self.pods = list.items.into_iter().filter_map(|pod| Some((pod.meta()?.uid.clone(), pod))).collect();
+        self.pods = list
+            .items
+            .into_iter()
+            .filter_map(|pod| Some((pod.metadata.as_ref()?.uid.clone(), pod)))
+            .collect();
         self.open().await
     }
 
-    async fn open(&mut self) -> Result<(), Unanswered> {
+    async fn open(&mut self) -> Result<(), RequestFailure> {
         let Self { selector, version, .. } = self;
         let path = format!(
             "{selector}&watch=true&allowWatchBookmarks=true&timeoutSeconds=1800&resourceVersion={version}"
@@ -96,14 +100,16 @@ impl PodWatch {
         Ok(())
     }
 
-    /// Reads what has come, and keeps the stream unless it has ended.
-    async fn follow(&mut self, mut stream: WatchStream) -> Result<(), Unanswered> {
-        for _ in 0..MOST_PIECES {
-            let Ok(frame) = tokio::time::timeout(SETTLED, stream.response.body.frame()).await else { break };
-            // The server ends a watch now and then; the next refresh goes on from the version known.
+    /// Applies the changes that have arrived, and keeps the stream unless it has ended.
+    async fn follow(&mut self, mut stream: WatchStream) -> Result<(), RequestFailure> {
+        for _ in 0..MAX_FRAMES {
+            let Ok(frame) = tokio::time::timeout(FRAME_TIMEOUT, stream.response.body.frame()).await else {
+                break;
+            };
+            // The server ends a watch now and then; the next refresh starts one from the last version.
             let Some(Ok(frame)) = frame else { return Ok(()) };
-            let Ok(piece) = frame.into_data() else { continue };
-            stream.line.extend_from_slice(&piece);
+            let Ok(data) = frame.into_data() else { continue };
+            stream.line.extend_from_slice(&data);
             while let Some(end) = stream.line.iter().position(|byte| *byte == b'\n') {
                 let rest = stream.line.split_off(end + 1);
                 let line = std::mem::replace(&mut stream.line, rest);
@@ -112,22 +118,22 @@ impl PodWatch {
                     return Err(error);
                 }
             }
-            if stream.line.len() > LONGEST_LINE {
+            if stream.line.len() > MAX_LINE {
                 self.version.clear();
-                return Err(Unanswered::new("the watch sends a line that does not end"));
+                return Err(RequestFailure::new("the watch sent a line of more than 4 MiB"));
             }
         }
         self.stream = Some(stream);
         Ok(())
     }
 
-    fn apply(&mut self, line: &[u8]) -> Result<(), Unanswered> {
-        let event: WatchEvent<'_> = serde_json::from_slice(line).map_err(Unanswered::new)?;
+    fn apply(&mut self, line: &[u8]) -> Result<(), RequestFailure> {
+        let event: WatchEvent<'_> = serde_json::from_slice(line).map_err(RequestFailure::new)?;
         if event.kind == "ERROR" {
-            // Most often 410: what is known is too old to go on from.
-            return Err(Unanswered::new(format!("the watch ended: {}", event.object)));
+            // Usually 410: the version is too old to continue from.
+            return Err(RequestFailure::new(format!("the watch ended: {}", event.object)));
         }
-        let pod: Pod = serde_json::from_str(event.object.get()).map_err(Unanswered::new)?;
+        let pod: Pod = serde_json::from_str(event.object.get()).map_err(RequestFailure::new)?;
         let Some(ObjectMeta { uid, resource_version, .. }) = pod.metadata.clone() else { return Ok(()) };
         self.version = resource_version;
         match &*event.kind {
@@ -139,7 +145,7 @@ impl PodWatch {
     }
 }
 
-fn percent_encoded(byte: u8) -> String {
+fn percent_encode(byte: u8) -> String {
     if byte.is_ascii_alphanumeric() || b"-._".contains(&byte) {
         char::from(byte).to_string()
     } else {

@@ -58,6 +58,7 @@ pub(super) fn loaded_json<T: serde::de::DeserializeOwned>(
         .map_err(|error| rusqlite::Error::FromSqlConversionFailure(index, Type::Text, error.into()))
 }
 
+/// The grades by their rank in the schema, which is their order.
 const GRADES: [Grade; 6] = [
     Grade::Measured,
     Grade::SplitByActivity,
@@ -66,29 +67,10 @@ const GRADES: [Grade; 6] = [
     Grade::SplitEqually,
     Grade::Unknown,
 ];
+/// The methods by their rank in the schema, which is their order.
 const METHODS: [Method; 2] = [Method::Observed, Method::Bridged];
 pub(super) const SOURCES: [ActivitySource; 4] =
     [ActivitySource::Gpm, ActivitySource::Utilization, ActivitySource::None, ActivitySource::Samples];
-
-/// Rank of a grade; the ranks are part of the schema.
-pub(super) const fn grade_rank(grade: Grade) -> i64 {
-    match grade {
-        Grade::Measured => 0,
-        Grade::SplitByActivity => 1,
-        Grade::SplitByHolding => 2,
-        Grade::SplitByMemory => 3,
-        Grade::SplitEqually => 4,
-        Grade::Unknown => 5,
-    }
-}
-
-/// Rank of a method; the ranks are part of the schema.
-pub(super) const fn method_rank(method: Method) -> i64 {
-    match method {
-        Method::Observed => 0,
-        Method::Bridged => 1,
-    }
-}
 
 /// Rank of an activity source; the ranks are part of the schema. Samples were added last and are finer than utilization, so
 /// SQL that keeps the coarser of two sources cannot use `max`.
@@ -127,10 +109,10 @@ mod tests {
     #[test]
     fn ranks_agree_with_the_order_they_are_read_in() {
         for (rank, grade) in GRADES.iter().enumerate() {
-            assert_eq!(grade_rank(*grade), rank as i64);
+            assert_eq!(*grade as usize, rank);
         }
         for (rank, method) in METHODS.iter().enumerate() {
-            assert_eq!(method_rank(*method), rank as i64);
+            assert_eq!(*method as usize, rank);
         }
         for (rank, source) in SOURCES.iter().enumerate() {
             assert_eq!(source_rank(*source), rank as i64);

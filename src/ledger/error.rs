@@ -21,184 +21,92 @@ pub struct Error {
 /// Why an operation on a ledger failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum Cause {
-    /// Another process holds the lock.
     #[error(
         "process {} writes it; stop that process, or configure another ledger for this agent",
         pid.map_or_else(|| "(unknown)".to_owned(), |pid| pid.to_string())
     )]
-    Owned {
-        /// The owner's pid, from the lock file.
-        pid: Option<u32>,
-    },
+    Owned { pid: Option<u32> },
     /// The lock file belongs to a user who could keep the agent out.
     #[error(
         "its lock {} belongs to user {owner}, who is neither root nor this agent's user; remove it",
         path.display()
     )]
-    LockOwner {
-        /// The lock file.
-        path: PathBuf,
-        /// Its owner.
-        owner: u32,
-    },
-    /// The file is no ledger.
+    LockOwner { path: PathBuf, owner: u32 },
     #[error("it is not a gpumeter ledger; name another path or move the file away (it was not touched)")]
     Foreign,
-    /// A newer agent wrote the file.
     #[error(
         "its schema is version {found}, this agent knows {known}; run the newer agent, or let its \
          `gpumeter ledger restore` put back the copy from before the upgrade (the file was not touched)"
     )]
-    Newer {
-        /// Version of the file.
-        found: i64,
-        /// Newest version that this code knows.
-        known: i64,
-    },
-    /// An older ledger could not be copied, so it is not upgraded.
+    Newer { found: i64, known: i64 },
     #[error(
         "it is not upgraded from schema version {from} to {to}, because saving it first as {} failed: {cause} \
          (the ledger was not touched)",
         copy.display()
     )]
-    Upgrade {
-        /// Path of the copy.
-        copy: PathBuf,
-        /// Schema version of the ledger.
-        from: i64,
-        /// Schema version of this agent.
-        to: i64,
-        /// Why copying failed.
-        cause: Box<Cause>,
-    },
-    /// There is no copy to restore.
+    Upgrade { copy: PathBuf, from: i64, to: i64, cause: Box<Cause> },
     #[error(
         "no copy from an upgrade to put back: it is schema version {present}, and {}; name one of another version \
          with --to",
         listed_copies(path, copies)
     )]
-    NoCopy {
-        /// The ledger.
-        path: PathBuf,
-        /// Schema version of the ledger.
-        present: i64,
-        /// Versions of the copies.
-        copies: Vec<i64>,
-    },
-    /// Another program is writing the file.
+    NoCopy { path: PathBuf, present: i64, copies: Vec<i64> },
     #[error("another program is writing it; stop that program first")]
     Busy,
     /// The filesystem does not support the locks and shared memory of SQLite.
     #[error("it is on {name}, a network filesystem, where SQLite loses data; use a local disk")]
-    NetworkFilesystem {
-        /// Name of the filesystem.
-        name: &'static str,
-    },
-    /// There is no such file.
+    NetworkFilesystem { name: &'static str },
     #[error("there is no such file; give the path of an existing ledger")]
     Missing,
-    /// A directory where the ledger's file was expected.
     #[error("it is a directory; give the path of the ledger file, such as {}", path.join("ledger.db").display())]
-    Directory {
-        /// The directory.
-        path: PathBuf,
-    },
+    Directory { path: PathBuf },
     /// Another user's ledger: its files are closed to others, and SQLite writes to files beside it even when reading.
     #[error(
         "it belongs to user {owner}, and this user ({user}) cannot read it; run this command as that user or as root"
     )]
-    OtherUser {
-        /// The file's owner.
-        owner: u32,
-        /// This process's user.
-        user: u32,
-    },
-    /// The file or its directory cannot be written.
+    OtherUser { owner: u32, user: u32 },
     #[error("{0}; give a path in an existing directory that this user can write")]
     Unwritable(std::io::Error),
-    /// A window that ends before it begins, or of which a part is already settled.
     #[error(
         "the window {}..{} of {gpu} is empty, or overlaps its account, which ends at {}; nothing of the batch was \
          stored",
         from.0, to.0, settled_until.0
     )]
-    Window {
-        /// UUID of the GPU.
-        gpu: Arc<str>,
-        /// Begin of the window.
-        from: Utc,
-        /// End of the window.
-        to: Utc,
-        /// End of the account.
-        settled_until: Utc,
-    },
-    /// Raw spans that overlap.
+    Window { gpu: Arc<str>, from: Utc, to: Utc, settled_until: Utc },
     #[error(
         "the raw spans of {gpu} overlap the account or each other at {}; pass a straddling span as its \
          rest; nothing of the batch was stored", at.0
     )]
     Spans {
-        /// UUID of the GPU.
         gpu: Arc<str>,
         /// Earliest begin of the next span.
         at: Utc,
     },
-    /// A GPU that was never registered.
     #[error("{gpu} has no account yet; it must be registered in this batch or an earlier one")]
-    UnknownGpu {
-        /// UUID of the GPU.
-        gpu: Arc<str>,
-    },
-    /// A holder that was never stored.
+    UnknownGpu { gpu: Arc<str> },
     #[error("{holder} is not stored; it must be in this batch or an earlier one")]
-    UnknownHolder {
-        /// Id of the holder.
-        holder: HolderId,
-    },
-    /// A price book that cannot be stored.
+    UnknownHolder { holder: HolderId },
     #[error("the price in force from {} {problem}", time(*at))]
     Price {
-        /// Begin of the price.
         at: Utc,
         /// What is wrong, and what to give instead.
         problem: &'static str,
     },
-    /// A bill that does not begin or end on a whole minute.
     #[error("{edge}: {} is not on a whole minute; bills cover whole minutes, leave out the seconds", time(*at))]
-    Grid {
-        /// `from` or `to`.
-        edge: &'static str,
-        /// The moment.
-        at: Utc,
-    },
-    /// A bill that ends before it begins.
+    Grid { edge: &'static str, at: Utc },
     #[error("from: {} is after to: {}; swap them", time(*from), time(*to))]
-    Backwards {
-        /// Begin of the bill.
-        from: Utc,
-        /// End of the bill.
-        to: Utc,
-    },
-    /// A bill over two currencies.
+    Backwards { from: Utc, to: Utc },
     #[error("prices in {first} and in {second} were in force; ask for one bill on each side of the change")]
-    Currencies {
-        /// One currency.
-        first: String,
-        /// Another currency.
-        second: String,
-    },
-    /// Money could not be split.
+    Currencies { first: String, second: String },
     #[error("{0}; nothing of it was stored")]
     Unsplit(#[from] crate::attribution::SettleError),
-    /// SQLite failed.
     #[error("{source}{}", remedy(source))]
     Sqlite {
-        /// SQLite's error.
         #[from]
         source: rusqlite::Error,
     },
-    /// A stored JSON value could not be read.
     #[error("{0}; a newer agent or another program wrote it, run that agent or restore a copy")]
     Json(#[from] serde_json::Error),
 }

@@ -66,56 +66,31 @@ impl Ledger {
 }
 
 /// The batch of each GPU, by UUID.
-fn split_by_gpu(batch: LedgerBatch) -> BTreeMap<Arc<str>, LedgerBatch> {
-    let LedgerBatch {
-        now,
-        anchor,
-        registrations,
-        expected,
-        sticky_faults,
-        xids,
-        holders,
-        grantees,
-        open,
-        closed,
-        resumed,
-        sync,
-    } = batch;
-    let mut parts = BTreeMap::<Arc<str>, LedgerBatch>::new();
-    let empty = || LedgerBatch {
-        now,
-        anchor,
-        sync,
-        holders: holders.clone(),
-        grantees: grantees.clone(),
-        ..LedgerBatch::default()
-    };
-    for registration in registrations {
-        parts
-            .entry(Arc::clone(&registration.gpu.uuid))
-            .or_insert_with(empty)
-            .registrations
-            .push(registration);
+fn split_by_gpu(mut batch: LedgerBatch) -> BTreeMap<Arc<str>, LedgerBatch> {
+    let (registrations, expected) = (take(&mut batch.registrations), take(&mut batch.expected));
+    let (sticky_faults, xids) = (take(&mut batch.sticky_faults), take(&mut batch.xids));
+    let (closed, resumed, open) = (take(&mut batch.closed), take(&mut batch.resumed), take(&mut batch.open));
+    // What is left in the batch belongs to all GPUs.
+    let mut parts = GpuParts { common: batch, parts: BTreeMap::new() };
+    registrations.into_iter().for_each(|new| parts.get(&new.gpu.uuid).registrations.push(new));
+    expected.into_iter().for_each(|new| parts.get(&new.gpu).expected.push(new));
+    sticky_faults.into_iter().for_each(|new| parts.get(&new.gpu).sticky_faults.push(new));
+    xids.into_iter().for_each(|new| parts.get(&new.gpu).xids.push(new));
+    closed.into_iter().for_each(|new| parts.get(&new.gpu).closed.push(new));
+    resumed.into_iter().for_each(|new| parts.get(&new.gpu).resumed.push(new));
+    open.into_iter().for_each(|new| parts.get(&new.gpu).open.push(new));
+    parts.parts
+}
+
+struct GpuParts {
+    common: LedgerBatch,
+    parts: BTreeMap<Arc<str>, LedgerBatch>,
+}
+
+impl GpuParts {
+    fn get(&mut self, gpu: &Arc<str>) -> &mut LedgerBatch {
+        self.parts.entry(Arc::clone(gpu)).or_insert_with(|| self.common.clone())
     }
-    for expected in expected {
-        parts.entry(Arc::clone(&expected.gpu)).or_insert_with(empty).expected.push(expected);
-    }
-    for faults in sticky_faults {
-        parts.entry(Arc::clone(&faults.gpu)).or_insert_with(empty).sticky_faults.push(faults);
-    }
-    for sums in xids {
-        parts.entry(Arc::clone(&sums.gpu)).or_insert_with(empty).xids.push(sums);
-    }
-    for closed in closed {
-        parts.entry(Arc::clone(&closed.gpu)).or_insert_with(empty).closed.push(closed);
-    }
-    for resumed in resumed {
-        parts.entry(Arc::clone(&resumed.gpu)).or_insert_with(empty).resumed.push(resumed);
-    }
-    for open in open {
-        parts.entry(Arc::clone(&open.gpu)).or_insert_with(empty).open.push(open);
-    }
-    parts
 }
 
 /// The smallest batches that make up the batch of one GPU: its registration, each window, its spans.

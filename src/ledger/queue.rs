@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::mem::take;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -132,21 +133,13 @@ impl QueuedWork {
                 Entry::Occupied(first) => first.into_mut().update(registration),
             }
         }
-        for expected in batch.expected {
-            self.expected.insert(Arc::clone(&expected.gpu), expected);
-        }
-        for faults in batch.sticky_faults {
-            self.sticky_faults.insert(Arc::clone(&faults.gpu), faults);
-        }
-        for sums in batch.xids {
-            self.xids.insert(Arc::clone(&sums.gpu), sums);
-        }
-        for holder in batch.holders {
-            self.holders.insert(holder.id.clone(), holder);
-        }
-        for holder in batch.grantees {
-            self.grantees.insert(holder.id.clone(), holder);
-        }
+        self.expected
+            .extend(batch.expected.into_iter().map(|expected| (Arc::clone(&expected.gpu), expected)));
+        self.sticky_faults
+            .extend(batch.sticky_faults.into_iter().map(|known| (Arc::clone(&known.gpu), known)));
+        self.xids.extend(batch.xids.into_iter().map(|sums| (Arc::clone(&sums.gpu), sums)));
+        self.holders.extend(batch.holders.into_iter().map(|holder| (holder.id.clone(), holder)));
+        self.grantees.extend(batch.grantees.into_iter().map(|holder| (holder.id.clone(), holder)));
         for closed in batch.closed {
             let queue = self.gpus.entry(Arc::clone(&closed.gpu)).or_default();
             queue.drop_settled_spans(closed.settlement.to);
@@ -185,7 +178,7 @@ impl QueuedWork {
             *at = anchor.moved(*at);
         }
         for queue in self.gpus.values_mut() {
-            let spans = std::mem::take(&mut queue.spans).into_values();
+            let spans = take(&mut queue.spans).into_values();
             let moved = spans
                 .map(|span| anchor.moved_span(span))
                 .flat_map(|(before_boot, span)| before_boot.into_iter().chain([span]));
@@ -194,23 +187,23 @@ impl QueuedWork {
     }
 
     fn take_batch(&mut self) -> Option<LedgerBatch> {
-        if !std::mem::take(&mut self.has_work) {
+        if !take(&mut self.has_work) {
             return None;
         }
         let mut batch = LedgerBatch {
             now: self.now,
             anchor: self.anchor.take(),
-            registrations: std::mem::take(&mut self.registrations).into_values().collect(),
-            expected: std::mem::take(&mut self.expected).into_values().collect(),
-            sticky_faults: std::mem::take(&mut self.sticky_faults).into_values().collect(),
-            xids: std::mem::take(&mut self.xids).into_values().collect(),
-            holders: std::mem::take(&mut self.holders).into_values().collect(),
-            grantees: std::mem::take(&mut self.grantees).into_values().collect(),
-            resumed: std::mem::take(&mut self.resumed),
-            sync: std::mem::take(&mut self.sync),
+            registrations: take(&mut self.registrations).into_values().collect(),
+            expected: take(&mut self.expected).into_values().collect(),
+            sticky_faults: take(&mut self.sticky_faults).into_values().collect(),
+            xids: take(&mut self.xids).into_values().collect(),
+            holders: take(&mut self.holders).into_values().collect(),
+            grantees: take(&mut self.grantees).into_values().collect(),
+            resumed: take(&mut self.resumed),
+            sync: take(&mut self.sync),
             ..LedgerBatch::default()
         };
-        for (gpu, queue) in std::mem::take(&mut self.gpus) {
+        for (gpu, queue) in take(&mut self.gpus) {
             batch.closed.extend(queue.closed);
             let mut spans: Vec<Span> = queue.spans.into_values().collect();
             if spans.is_empty() {

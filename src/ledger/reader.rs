@@ -42,9 +42,6 @@ impl Reader {
 
     /// Interrupts a query once `is_unwanted` returns true; it is called every 10,000 steps of SQLite's virtual machine, about
     /// once per millisecond.
-    ///
-    /// # Errors
-    /// SQLite refuses the handler.
     pub fn interrupt_when(
         &mut self,
         is_unwanted: impl FnMut() -> bool + Send + 'static,
@@ -78,17 +75,11 @@ impl Reader {
     }
 
     /// The node whose account it is.
-    ///
-    /// # Errors
-    /// The disk.
     pub fn node(&self) -> Result<NodeIdentity, Error> {
         node::load(&self.connection).map_err(|error| Cause::from(error).at(&self.path, "read its node"))
     }
 
     /// All GPUs of the ledger by index, with their attachment.
-    ///
-    /// # Errors
-    /// The disk.
     pub fn inventory(&self) -> Result<Vec<InventoryRow>, Error> {
         expected::list(&self.connection).map_err(|cause| cause.at(&self.path, "list its GPUs"))
     }

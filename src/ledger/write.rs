@@ -7,7 +7,7 @@ use rusqlite::{Connection, params};
 use super::MINUTE;
 use super::amounts::{self, ACCOUNT, AmountColumn, COUNTER, join_expressions, names};
 use super::batch::GpuRegistration;
-use super::column::{clamped, grade_rank, method_rank, source_rank, stored, stored_instance, stored_money};
+use super::column::{clamped, source_rank, stored, stored_instance, stored_money};
 use super::error::Cause;
 use super::minutes::MinutePart;
 use super::state::{HolderCounter, LedgerGpu, StoredHolder};
@@ -191,8 +191,8 @@ pub(super) fn add_to_account(
     values[..4].copy_from_slice(&[stored(minute.0)?, gpu, holder, stored_instance(row.gpu_instance)]);
     amounts::store(ACCOUNT, &row.amounts, &mut values[4..])?;
     values[ACCOUNT.len() + 4..].copy_from_slice(&[
-        grade_rank(row.grade),
-        method_rank(row.method),
+        row.grade as i64,
+        row.method as i64,
         source_rank(row.source),
     ]);
     connection.prepare_cached(&ADD_TO_ACCOUNT)?.execute(values)?;

@@ -1,6 +1,6 @@
-//! The address to which points are pushed, parsed once at start; an error says what to write instead.
+//! The address to which points are pushed.
 //!
-//! As OTLP has it, the address is a base to which `/v1/metrics` is added; one that already ends so is kept.
+//! As in the OTLP specification it is a base to which `/v1/metrics` is added, unless it ends with that.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,10 +20,10 @@ pub struct BadDestination {
     reason: String,
 }
 
-/// A receiver of OTLP over HTTP, and what became of the points for it.
+/// A receiver of OTLP over HTTP, and the counts of the points for it.
 #[derive(Clone, Debug)]
 pub struct Destination {
-    /// How patient to be with it.
+    /// Limits on the tries to send a batch.
     pub limits: PushLimits,
     pub(super) host: String,
     pub(super) port: u16,
@@ -35,7 +35,7 @@ pub struct Destination {
 }
 
 impl Destination {
-    /// Reads an address such as `http://localhost:4318`; without a port it means 80, as in any URL.
+    /// Parses an address such as `http://localhost:4318`; the default port is 80, as in any URL.
     pub fn parse(url: &str) -> Result<Self, BadDestination> {
         Self::read(url).map_err(|reason| BadDestination { url: without_secret(url), reason })
     }
@@ -45,9 +45,9 @@ impl Destination {
         match uri.scheme_str() {
             Some("http") => {}
             Some("https") => {
-                return Err("TLS is not in this version; use a Collector on the node, by http".to_owned());
+                return Err("TLS is not supported; push to a Collector on the node, by http".to_owned());
             }
-            _ => return Err("this is no http address; write http://HOST:4318".to_owned()),
+            _ => return Err("it is not an http address; write http://HOST:4318".to_owned()),
         }
         let authority = uri.authority().ok_or("it names no host; write http://HOST:4318")?;
         if authority.as_str().contains('@') {
@@ -73,18 +73,18 @@ impl Destination {
         })
     }
 
-    /// The whole address, as a label value.
+    /// The complete address, as a label value.
     pub fn name(&self) -> &Arc<str> {
         &self.name
     }
 
-    /// What became of the points for it.
+    /// Counts of the points for it.
     pub fn tally(&self) -> &Arc<Tally> {
         &self.tally
     }
 }
 
-/// The port behind the host; hyper would take one beyond 65535 for none.
+/// The port after the host. hyper treats a port above 65535 as none.
 fn port(authority: &str, host: &str) -> Result<u16, String> {
     match authority.strip_prefix(host).and_then(|rest| rest.strip_prefix(':')) {
         None => Ok(80),
@@ -95,7 +95,7 @@ fn port(authority: &str, host: &str) -> Result<u16, String> {
     }
 }
 
-/// The address as it may be logged.
+/// The address without user and password, for the log.
 fn without_secret(url: &str) -> String {
     match (url.split_once("://"), url.rsplit_once('@')) {
         (Some((scheme, _)), Some((_, rest))) => format!("{scheme}://...@{rest}"),
@@ -129,11 +129,11 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_will_not_do_says_what_to_write() {
+    fn a_bad_address_is_refused_with_what_to_write() {
         let error = |url| Destination::parse(url).unwrap_err().to_string();
         assert_eq!(
             error("https://c:4318"),
-            r#"push to "https://c:4318": TLS is not in this version; use a Collector on the node, by http"#
+            r#"push to "https://c:4318": TLS is not supported; push to a Collector on the node, by http"#
         );
         assert!(error("c:4318").contains("write http://HOST:4318"), "{}", error("c:4318"));
         assert!(error("").contains("write http://HOST:4318"));

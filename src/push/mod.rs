@@ -1,40 +1,36 @@
 //! OTLP over HTTP: sends encoded batches of points to one destination.
 //!
-//! In go bodies that the encoder has finished and the number of points in each; out comes the destination's
-//! verdict, and counts of points sent, rejected and dropped. Between the tick loop and the sender is a short queue; when
-//! it is full the oldest batch is dropped and counted, so a slow destination never delays the tick loop. TLS is not
-//! supported yet.
+//! Between the tick loop and the sender is a short queue; when it is full the oldest batch is dropped and counted, so a slow
+//! destination never delays the tick loop. Every point is counted as sent, rejected or dropped. TLS is not supported yet.
 
-mod attempt;
 mod destination;
 mod queue;
 mod reply;
 mod report;
 mod run;
 mod send;
-mod tally;
 
 use std::time::Duration;
 
 pub use destination::{BadDestination, Destination};
 pub use queue::{PushBatch, PushQueue};
+pub use report::{PointCounts, Tally};
 pub use run::run;
-pub use send::{PushFailure, send, try_once};
-pub use tally::Tally;
+pub use send::{PushFailure, send};
 
-/// What a destination made of a batch that it took.
+/// Response of a destination that accepted a batch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Accepted {
-    /// Points that it refused nevertheless.
+    /// Points of the batch that it refused.
     pub rejected: u64,
-    /// Why, or a warning, in its own words; "" if it said nothing.
+    /// Its reason, or a warning; empty if there is none.
     pub message: String,
 }
 
-/// How long and how often a batch is tried.
+/// Limits on the tries to send a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PushLimits {
-    /// For a batch, all tries and pauses included.
+    /// Time for a batch, with all tries and pauses.
     pub total: Duration,
     /// Pause after the first try, doubled after each further one.
     pub pause: Duration,

@@ -1,9 +1,10 @@
-//! The queue between the tick loop, which must not wait, and the sender, which does.
+//! The queue between the tick loop, which never waits, and the sender.
 //!
 //! When it is full the oldest batch is dropped: of a gauge the latest value matters most, and sums are cumulative, so a
-//! later point makes up for a lost one.
+//! later point replaces a lost one.
 
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -16,7 +17,7 @@ use super::Tally;
 pub struct PushBatch {
     /// The message.
     pub body: Bytes,
-    /// Data points in it.
+    /// Number of data points in it.
     pub points: u64,
 }
 
@@ -36,12 +37,12 @@ pub struct PushQueue {
 }
 
 impl PushQueue {
-    /// A queue of 1 to 4 batches that counts what it drops there; other lengths mean the nearest of these.
+    /// A queue of 1 to 4 batches, which counts dropped points in `tally`. Other lengths are clamped to that range.
     pub fn new(length: usize, tally: Arc<Tally>) -> Self {
         Self { length: length.clamp(1, 4), waiting: Mutex::default(), news: Notify::new(), tally }
     }
 
-    /// Puts a batch at the end; never waits.
+    /// Adds a batch at the end, and drops the oldest one if the queue is full.
     pub fn put(&self, batch: PushBatch) {
         let mut waiting = self.waiting();
         let dropped = if waiting.closed {
@@ -53,12 +54,12 @@ impl PushQueue {
         };
         drop(waiting);
         if let Some(dropped) = dropped {
-            self.tally.count_dropped(dropped.points);
+            self.tally.dropped.fetch_add(dropped.points, Ordering::Relaxed);
         }
         self.news.notify_one();
     }
 
-    /// The oldest batch, once there is one; none when closed and empty.
+    /// Waits for the oldest batch; none when the queue is closed and empty.
     pub(super) async fn next(&self) -> Option<PushBatch> {
         loop {
             {
@@ -74,7 +75,7 @@ impl PushQueue {
         }
     }
 
-    /// Takes no more batches.
+    /// Closes the queue; batches added later are dropped.
     pub(super) fn close(&self) {
         self.waiting().closed = true;
         self.news.notify_one();
@@ -83,7 +84,7 @@ impl PushQueue {
     /// Drops what is left.
     pub(super) fn clear(&self) {
         let points = self.waiting().batches.drain(..).map(|batch| batch.points).sum();
-        self.tally.count_dropped(points);
+        self.tally.dropped.fetch_add(points, Ordering::Relaxed);
     }
 
     fn waiting(&self) -> MutexGuard<'_, WaitingBatches> {
@@ -111,7 +112,7 @@ mod tests {
         for points in [1, 20, 300] {
             queue.put(batch(points));
         }
-        assert_eq!(tally.dropped(), 1);
+        assert_eq!(tally.counts().dropped, 1);
         assert_eq!(block_on(queue.next()), Some(batch(20)));
         assert_eq!(block_on(queue.next()), Some(batch(300)));
     }
@@ -125,7 +126,7 @@ mod tests {
         queue.put(batch(20));
         assert_eq!(block_on(queue.next()), Some(batch(1)));
         assert_eq!(block_on(queue.next()), None);
-        assert_eq!(tally.dropped(), 20);
+        assert_eq!(tally.counts().dropped, 20);
     }
 
     #[test]
@@ -135,6 +136,6 @@ mod tests {
         queue.put(batch(1));
         queue.put(batch(20));
         queue.clear();
-        assert_eq!(tally.dropped(), 21);
+        assert_eq!(tally.counts().dropped, 21);
     }
 }

@@ -1,13 +1,13 @@
-//! Reads what a destination answers: two small protobuf messages of OTLP.
+//! Reads the responses of a destination: two small protobuf messages of OTLP.
 
 use prost::Message;
 
 use super::Accepted;
 
-/// Longest message of a peer that is passed on, in characters.
-const LONGEST_MESSAGE: usize = 200;
+/// Longest message of a destination that is logged, in characters.
+const MAX_MESSAGE: usize = 200;
 
-/// `ExportMetricsServiceResponse`. Messages are bytes here: a peer's text may not be UTF-8.
+/// `ExportMetricsServiceResponse`. Messages are bytes here, since a destination's text may not be UTF-8.
 #[derive(Clone, PartialEq, Message)]
 struct ExportResponse {
     #[prost(message, optional, tag = "1")]
@@ -29,27 +29,27 @@ struct RpcStatus {
     message: Option<Vec<u8>>,
 }
 
-/// Reads an `ExportMetricsServiceResponse`, or finds that it is none.
+/// Reads an `ExportMetricsServiceResponse`; none if it is something else.
 pub(super) fn accepted(bytes: &[u8]) -> Option<Accepted> {
     let PartialSuccess { rejected, message } =
         ExportResponse::decode(bytes).ok()?.partial_success.unwrap_or_default();
-    // A negative count is nonsense and rejects nothing.
+    // A negative count is invalid and counts as 0.
     Some(Accepted { rejected: u64::try_from(rejected).unwrap_or(0), message: line(&message) })
 }
 
-/// The message of a `google.rpc.Status`, or the start of whatever text it is.
+/// The message of a `google.rpc.Status`, or the begin of any other text.
 pub(super) fn status_message(bytes: &[u8]) -> String {
     match RpcStatus::decode(bytes) {
         Ok(RpcStatus { message: Some(message) }) => line(&message),
-        // Some text is also protobuf, by chance.
+        // Some text happens to be valid protobuf.
         _ => line(bytes),
     }
 }
 
-/// What a peer said, short and without anything that could disturb a log.
+/// A destination's message for the log: short and without control characters.
 fn line(bytes: &[u8]) -> String {
     let printable = |letter: char| if letter.is_control() { ' ' } else { letter };
-    let text: String = String::from_utf8_lossy(bytes).chars().take(LONGEST_MESSAGE).map(printable).collect();
+    let text: String = String::from_utf8_lossy(bytes).chars().take(MAX_MESSAGE).map(printable).collect();
     text.trim().to_owned()
 }
 
@@ -89,7 +89,7 @@ mod tests {
         assert_eq!(status_message(b"\x08\x03\x12\x04slow"), "slow");
         assert_eq!(status_message(b"\x08\x03"), "");
         assert_eq!(status_message(b"<h1>no\n\x1b[31m</h1>"), "<h1>no  [31m</h1>");
-        assert_eq!(status_message(&[b'x'; 1000]).len(), LONGEST_MESSAGE);
+        assert_eq!(status_message(&[b'x'; 1000]).len(), MAX_MESSAGE);
     }
 
     proptest! {

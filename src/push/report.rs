@@ -1,37 +1,59 @@
-//! Logs losses of a destination: at most one line a minute with counts and the reason, and one line when all points are
-//! accepted again.
+//! Counts the points for a destination, and logs losses: at most one line per minute with counts and the reason, and one
+//! line when all points are accepted again.
 
-use super::{Accepted, Destination, PushFailure, Tally};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Accepted, Destination, PushFailure};
 use crate::model::Nanoseconds;
 
-/// The shortest time between two lines about losses.
+/// Shortest time between two lines about losses.
 const PAUSE: Nanoseconds = Nanoseconds::from_seconds(60);
 
-/// What was reported of one destination.
+/// Points for one destination since the start; the sender writes it, and the tick loop reads it.
+#[derive(Debug, Default)]
+pub struct Tally {
+    pub(super) sent: AtomicU64,
+    pub(super) rejected: AtomicU64,
+    pub(super) dropped: AtomicU64,
+}
+
+/// Numbers of points. Each point is sent, rejected or dropped exactly once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PointCounts {
+    /// Points that the destination accepted.
+    pub sent: u64,
+    /// Points that the destination refused.
+    pub rejected: u64,
+    /// Points that were not delivered.
+    pub dropped: u64,
+}
+
+impl Tally {
+    /// The counts since the start.
+    pub fn counts(&self) -> PointCounts {
+        let [sent, rejected, dropped] =
+            [&self.sent, &self.rejected, &self.dropped].map(|count| count.load(Ordering::Relaxed));
+        PointCounts { sent, rejected, dropped }
+    }
+}
+
+/// What was logged about one destination.
 #[derive(Debug, Default)]
 pub(super) struct LossReport {
     /// The counts at the last line.
-    reported: Counts,
-    /// Points dropped until the last batch.
+    reported: PointCounts,
+    /// Points dropped up to the last batch.
     dropped: u64,
     last_warning: Option<Nanoseconds>,
-    /// Whether the last line spoke of losses.
+    /// Whether the last line reported losses.
     warned: bool,
 }
 
-/// What became of points.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Counts {
-    sent: u64,
-    rejected: u64,
-    dropped: u64,
-}
-
-/// A line of the log, with the counts since the last one.
+/// A log line, with the counts since the last one.
 #[derive(Debug, PartialEq, Eq)]
 enum ReportLine {
-    Lost(Counts, String),
-    TakenAgain(Counts),
+    Lost(PointCounts, String),
+    AcceptedAgain(PointCounts),
 }
 
 impl LossReport {
@@ -42,22 +64,22 @@ impl LossReport {
         outcome: &Result<Accepted, PushFailure>,
         now: Nanoseconds,
     ) {
-        if let Some(line) = self.line(Counts::of(destination.tally()), outcome, now) {
+        if let Some(line) = self.line(destination.tally().counts(), outcome, now) {
             line.log(destination);
         }
     }
 
-    /// Logs what was lost since the last line when the agent stops.
+    /// Logs the points dropped since the last line when the agent stops.
     pub(super) fn end(&mut self, destination: &Destination) {
-        let lost = Counts::of(destination.tally()).since(self.reported);
+        let lost = destination.tally().counts().since(self.reported);
         if lost.dropped > 0 {
-            ReportLine::Lost(lost, "the agent stopped before they were taken".to_owned()).log(destination);
+            ReportLine::Lost(lost, "the agent stopped before they were sent".to_owned()).log(destination);
         }
     }
 
     fn line(
         &mut self,
-        counts: Counts,
+        counts: PointCounts,
         outcome: &Result<Accepted, PushFailure>,
         now: Nanoseconds,
     ) -> Option<ReportLine> {
@@ -66,7 +88,7 @@ impl LossReport {
             Err(failure) => Some(failure.to_string()),
             Ok(Accepted { rejected: 1.., message }) => Some(format!("it rejects points: {message}")),
             Ok(_) if overflowed => {
-                Some("it takes batches more slowly than they come; raise otlp.interval".to_owned())
+                Some("it accepts batches more slowly than they are made; raise otlp.interval".to_owned())
             }
             Ok(_) => None,
         };
@@ -77,10 +99,10 @@ impl LossReport {
                 (self.last_warning, self.warned) = (Some(now), true);
                 ReportLine::Lost(since, reason)
             }
-            // Short losses that were not logged yet are included in the next line.
+            // A loss too short for a line of its own is included in the next line.
             None if self.warned || (is_due && since.rejected + since.dropped > 0) => {
                 self.warned = false;
-                ReportLine::TakenAgain(since)
+                ReportLine::AcceptedAgain(since)
             }
             _ => return None,
         };
@@ -89,11 +111,8 @@ impl LossReport {
     }
 }
 
-impl Counts {
-    fn of(tally: &Tally) -> Self {
-        Self { sent: tally.sent(), rejected: tally.rejected(), dropped: tally.dropped() }
-    }
-
+impl PointCounts {
+    /// The increase since earlier counts.
     const fn since(self, earlier: Self) -> Self {
         Self {
             sent: self.sent.saturating_sub(earlier.sent),
@@ -106,13 +125,13 @@ impl Counts {
 impl ReportLine {
     fn log(&self, destination: &Destination) {
         match self {
-            Self::Lost(Counts { sent, rejected, dropped }, reason) => tracing::warn!(
+            Self::Lost(PointCounts { sent, rejected, dropped }, reason) => tracing::warn!(
                 %destination, reason, sent, rejected, dropped,
                 "OTLP points are lost; counts are since the last such line"
             ),
-            Self::TakenAgain(Counts { sent, rejected, dropped }) => tracing::info!(
+            Self::AcceptedAgain(PointCounts { sent, rejected, dropped }) => tracing::info!(
                 %destination, sent, rejected, dropped,
-                "the OTLP destination takes all points again; counts are since the last such line"
+                "the OTLP destination accepts all points again; counts are since the last such line"
             ),
         }
     }
@@ -122,8 +141,8 @@ impl ReportLine {
 mod tests {
     use super::*;
 
-    fn counts([sent, rejected, dropped]: [u64; 3]) -> Counts {
-        Counts { sent, rejected, dropped }
+    fn counts([sent, rejected, dropped]: [u64; 3]) -> PointCounts {
+        PointCounts { sent, rejected, dropped }
     }
 
     fn refused(status: u16) -> Result<Accepted, PushFailure> {
@@ -144,9 +163,9 @@ mod tests {
     }
 
     #[test]
-    fn losses_are_told_at_most_once_a_minute_with_counts_and_the_reason_of_that_time() {
+    fn losses_are_logged_at_most_once_a_minute_with_counts_and_the_reason_of_that_time() {
         let well = || Ok(Accepted::default());
-        let told = lines(&[
+        let logged = lines(&[
             (0, [10, 0, 0], well()),
             (15, [10, 0, 10], unreachable()),
             (30, [10, 0, 20], unreachable()),
@@ -156,16 +175,16 @@ mod tests {
             (105, [20, 30, 20], well()),
             (120, [30, 30, 20], well()),
         ]);
-        let [lost, none, again] = [1, 4, 6].map(|place| told[place].as_ref());
+        let [lost, none, again] = [1, 4, 6].map(|place| logged[place].as_ref());
         let first = ReportLine::Lost(counts([10, 0, 10]), unreachable().unwrap_err().to_string());
         assert_eq!(lost, Some(&first));
         assert_eq!(none, Some(&ReportLine::Lost(counts([0, 20, 10]), refused(404).unwrap_err().to_string())));
-        assert_eq!(again, Some(&ReportLine::TakenAgain(counts([10, 10, 0]))));
-        assert_eq!(told.iter().flatten().count(), 3, "{told:?}");
+        assert_eq!(again, Some(&ReportLine::AcceptedAgain(counts([10, 10, 0]))));
+        assert_eq!(logged.iter().flatten().count(), 3, "{logged:?}");
     }
 
     #[test]
-    fn a_destination_that_comes_and_goes_brings_two_lines_a_minute_and_no_loss_stays_untold() {
+    fn a_destination_that_comes_and_goes_causes_two_lines_a_minute_and_every_loss_is_logged() {
         let batches: Vec<_> = (0..40)
             .map(|number: u64| {
                 let (fails, lost) = (number.is_multiple_of(2), 10 * (number / 2 + 1));
@@ -174,12 +193,12 @@ mod tests {
             })
             .chain([(700, [400, 0, 200], Ok(Accepted::default()))])
             .collect();
-        let told = lines(&batches);
-        assert!(told.iter().flatten().count() <= 21, "{told:?}");
-        let dropped: u64 = told
+        let logged = lines(&batches);
+        assert!(logged.iter().flatten().count() <= 21, "{logged:?}");
+        let dropped: u64 = logged
             .iter()
             .flatten()
-            .map(|(ReportLine::Lost(counts, _) | ReportLine::TakenAgain(counts))| counts.dropped)
+            .map(|(ReportLine::Lost(counts, _) | ReportLine::AcceptedAgain(counts))| counts.dropped)
             .sum();
         assert_eq!(dropped, 200);
     }
@@ -187,9 +206,9 @@ mod tests {
     #[test]
     fn rejected_points_and_a_queue_that_overflows_are_losses_too() {
         let rejecting = Ok(Accepted { rejected: 3, message: "too old".to_owned() });
-        let told = lines(&[(0, [7, 3, 0], rejecting)]);
+        let logged = lines(&[(0, [7, 3, 0], rejecting)]);
         assert_eq!(
-            told,
+            logged,
             [Some(ReportLine::Lost(counts([7, 3, 0]), "it rejects points: too old".to_owned()))]
         );
         let slow =

@@ -1,8 +1,6 @@
-//! Who pays: from the facts of a holder to a tenant.
+//! Maps a holder's facts to its tenant, who pays.
 //!
-//! In: a holder. Out: the tenant's name. There are no rules yet: the row of a holder's kind
-//! names the fact that is its tenant, and a remainder is the reserved tenant of its name, whatever its reason. Versioned rules will stand before this default and read
-//! the same facts. It does not know where facts come from, nor what anything costs.
+//! The row of the holder's kind names the fact that is the tenant; a remainder is the reserved tenant of its name.
 
 use std::sync::Arc;
 
@@ -10,8 +8,8 @@ use crate::model::{Holder, HolderId};
 
 /// The tenant of a holder.
 ///
-/// Names that begin with two underscores are reserved for remainders. A unit or user that is called so keeps
-/// its workload id as its tenant (`user:__system__`), which begins with its kind and so is never reserved.
+/// Names that begin with two underscores are reserved for remainders. A unit or user with such a name has its workload id as
+/// its tenant (`user:__system__`), which begins with its kind and so is never reserved.
 pub fn tenant(holder: &Holder) -> Arc<str> {
     if holder.id.unattributed_reason().is_some() {
         return HolderId::UNATTRIBUTED.into();
@@ -42,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn the_unattributed_are_one_tenant_for_whatever_reason() {
+    fn unattributed_use_is_one_tenant_whatever_the_reason() {
         for reason in UnattributedReason::ALL {
             let holder = Holder::remainder(HolderId::unattributed(reason));
             assert_eq!(&*tenant(&holder), "__unattributed__", "{reason:?}");

@@ -219,14 +219,16 @@ fn the_otlp_destination_is_tried_with_a_request_that_adds_nothing() {
     let Diagnosis { status, page } = with(&destination("404 Not Found", 1).to_string());
     assert_eq!(status, Some(1), "{page}");
     assert!(
-        page.contains("it refused the batch (404 ); nothing takes OTLP at this path; correct otlp.endpoint"),
+        page.contains(
+            "it refused the batch (404 ); nothing accepts OTLP at this path; correct otlp.endpoint"
+        ),
         "{page}"
     );
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let page = with(&closed).page;
     assert!(page.contains("missing otlp: ") && page.contains("Connection refused"), "{page}");
     let page = with("collector.invalid:4318").page;
-    assert!(page.contains("its name cannot be resolved"), "{page}");
+    assert!(page.contains("its host name cannot be resolved"), "{page}");
     assert!(!doctor(&demo).page.contains(" otlp: "), "nothing is tried where nothing is pushed");
 }
 

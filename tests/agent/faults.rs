@@ -259,7 +259,7 @@ fn lost_otlp_points_are_logged_with_counts_and_reason_and_so_is_their_end() {
             let _ = answer_empty(stream.unwrap());
         }
     });
-    let log = demo.agent.wait_for_log("takes all points again");
+    let log = demo.agent.wait_for_log("accepts all points again");
     assert!(!log.contains("points are lost"), "one line a minute: {log}");
     assert!(log.lines().last().unwrap().contains("dropped="), "{log}");
 }

@@ -122,7 +122,7 @@ fn every_fault_of_a_source_has_its_reason_and_the_next_one_is_asked() {
         (Fault::Status(503), "503"),
         (Fault::HalfAnswer, ""),
         (Fault::Garbage, "expected"),
-        (Fault::BlackHole, "no answer within 3 s"),
+        (Fault::BlackHole, "no response within 3 s"),
     ] {
         node.kubelet.answer(|answers| answers.fault = Some(fault));
         let begun = Instant::now();

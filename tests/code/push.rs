@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use gpumeter::push::{
-    Accepted, Destination, PushBatch, PushFailure, PushLimits, PushQueue, Tally, run, send,
+    Accepted, Destination, PointCounts, PushBatch, PushFailure, PushLimits, PushQueue, Tally, run, send,
 };
 use tokio::sync::watch;
 
@@ -93,7 +93,7 @@ fn run_with(destination: Destination, batches: &[u64]) -> Arc<Tally> {
     }
     let total: u64 = batches.iter().sum();
     let settled = async {
-        while tally.sent() + tally.rejected() + tally.dropped() < total {
+        while counts(&tally).iter().sum::<u64>() < total {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         shutdown.send_replace(true);
@@ -103,7 +103,8 @@ fn run_with(destination: Destination, batches: &[u64]) -> Arc<Tally> {
 }
 
 fn counts(tally: &Tally) -> [u64; 3] {
-    [tally.sent(), tally.rejected(), tally.dropped()]
+    let PointCounts { sent, rejected, dropped } = tally.counts();
+    [sent, rejected, dropped]
 }
 
 #[test]
@@ -175,7 +176,7 @@ fn a_batch_that_is_refused_is_not_sent_again() {
 #[test]
 fn a_refusal_says_what_to_do() {
     let failure = |status: u16| PushFailure::Refused { status, message: "no".to_owned() }.to_string();
-    assert!(failure(404).contains("(404 no); nothing takes OTLP at this path"), "{}", failure(404));
+    assert!(failure(404).contains("(404 no); nothing accepts OTLP at this path"), "{}", failure(404));
     assert!(failure(401).contains("credentials"), "{}", failure(401));
     let unknown = Destination::parse("http://host.invalid:4318").unwrap();
     let failure = push(&unknown).unwrap_err();

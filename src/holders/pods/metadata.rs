@@ -104,7 +104,7 @@ impl PodMetadata {
 
 impl KnownPod {
     fn new(pod: &Pod, labels: &[String]) -> Option<Self> {
-        let meta = pod.meta()?;
+        let meta = pod.metadata.as_ref()?;
         let ObjectMeta { namespace, name, .. } = meta;
         let uid = meta.local_uid();
         if !(is_label(namespace) && is_subdomain(name) && is_uid(uid)) {

@@ -9,7 +9,7 @@ use super::*;
 use crate::host::pod_logs::ContainerLog;
 use crate::kubelet::messages::{ClaimResource, ContainerDevices, DynamicResource, PodResources};
 use crate::kubelet::pod::{
-    ContainerState, ContainerStatus, ObjectMeta, OwnerReference, Pod, PodStatus, Running, Time,
+    ContainerState, ContainerStateRunning, ContainerStatus, ObjectMeta, OwnerReference, Pod, PodStatus, Time,
 };
 use crate::model::PodLabel;
 
@@ -265,7 +265,7 @@ fn a_holding_began_with_the_first_list_or_with_its_container_where_that_was_earl
         let mut pod = described(uids[uids.len() - 1], "Running");
         let status = &mut pod.status.as_mut().unwrap().container_statuses[0];
         let started_at = started.map(|seconds| Time { seconds, nanos: 0 });
-        status.state = Some(ContainerState { running: Some(Running { started_at }) });
+        status.state = Some(ContainerState { running: Some(ContainerStateRunning { started_at }) });
         node.metadata = metadata(&[pod]);
         let known = node.round(Some(&list), None, &logs(uids));
         known.allocations[0].since.unwrap().0 / 1_000_000_000

@@ -76,9 +76,9 @@ fn a_gpu_is_forgotten_only_where_nobody_owns_the_ledger() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger.db");
     forget(&path, "GPU-1", "boot", Nanoseconds(50)).unwrap_err();
-    assert!(!path.exists(), "nothing is made by a question");
+    assert!(!path.exists(), "the refused call creates no file");
     let owner = ledger(&path);
-    assert!(forget(&path, "GPU-1", "boot", Nanoseconds(50)).unwrap_err().to_string().contains("own"));
+    assert!(forget(&path, "GPU-1", "boot", Nanoseconds(50)).unwrap_err().to_string().contains("writes it"));
     drop(owner);
     assert!(forget(&path, "GPU-1", "boot", Nanoseconds(50)).unwrap());
     assert!(!forget(&path, "GPU-9", "boot", Nanoseconds(50)).unwrap(), "it was never here");
