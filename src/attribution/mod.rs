@@ -17,7 +17,6 @@ mod fallback;
 mod gpu;
 mod money;
 mod parts;
-mod rows;
 mod settle;
 mod window;
 
@@ -25,7 +24,7 @@ pub use claims::granted_shares;
 pub use energy::{EnergySplit, GpuEnergy, SlotHolder};
 pub use error::SettleError;
 pub use gpu::{GpuSegment, GpuSettlement, SlotSettlement, settle_gpu};
-pub use money::{ChargedTimes, HeldParts, charged_times, money, split_money};
+pub use money::{HeldParts, HolderTime, charged_times, money, split_money};
 pub use parts::UserShare;
 pub use settle::settle;
 pub use window::{WINDOW, split, window_end};

@@ -22,33 +22,6 @@ pub fn money(rate_nano_per_hour: i128, since: Nanoseconds) -> Money {
     Money(whole.saturating_add(rest))
 }
 
-/// Time for which each holder is charged, in nanoseconds: held less unavailable. `__unavailable__` is charged for the
-/// latter, since a lost or broken GPU is shown to its holders but not charged.
-pub fn charged_times<'a>(held: impl IntoIterator<Item = HeldParts<'a>>) -> ChargedTimes {
-    let mut unavailable: BTreeMap<Option<u32>, (u64, Option<usize>)> = BTreeMap::new();
-    let mut times: Vec<(HolderId, u64)> = Vec::new();
-    for (place, HeldParts { gpu_instance, holder, parts }) in held.into_iter().enumerate() {
-        if parts.unavailable > 0 {
-            unavailable.entry(gpu_instance).or_default().0 += parts.unavailable;
-        }
-        if holder.as_str() == HolderId::UNAVAILABLE {
-            unavailable.entry(gpu_instance).or_default().1 = Some(place);
-        }
-        times.push((holder.clone(), parts.held() - parts.unavailable));
-    }
-    let mut added = Vec::new();
-    for (gpu_instance, (unavailable, place)) in unavailable {
-        match place.and_then(|place| times.get_mut(place)) {
-            Some((_, time)) => *time += unavailable,
-            None => {
-                times.push((HolderId::new(HolderId::UNAVAILABLE), unavailable));
-                added.push(gpu_instance);
-            }
-        }
-    }
-    ChargedTimes { times, added }
-}
-
 /// Parts of what a holder held of a slot.
 #[derive(Clone, Copy, Debug)]
 pub struct HeldParts<'a> {
@@ -60,13 +33,42 @@ pub struct HeldParts<'a> {
     pub parts: &'a Parts,
 }
 
-/// Charged times.
+/// Time of a holder on a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ChargedTimes {
-    /// Time in nanoseconds by holder: one for each input in its order, then one for each slot in `added`.
-    pub times: Vec<(HolderId, u64)>,
-    /// GPU instances of the slots on which `__unavailable__` is charged but held nothing.
-    pub added: Vec<Option<u32>>,
+pub struct HolderTime {
+    /// GPU instance id of the slot; none for a whole GPU.
+    pub gpu_instance: Option<u32>,
+    /// Holder.
+    pub holder: HolderId,
+    /// In nanoseconds.
+    pub time: u64,
+}
+
+/// Time for which each holder is charged: held less unavailable, in the order of `held`. `__unavailable__` is charged for
+/// the unavailable time, since a lost or broken GPU is shown to its holders but not charged; on slots where it held nothing
+/// it comes last.
+pub fn charged_times<'a>(held: impl IntoIterator<Item = HeldParts<'a>>) -> Vec<HolderTime> {
+    let mut unavailable: BTreeMap<Option<u32>, (u64, Option<usize>)> = BTreeMap::new();
+    let mut times: Vec<HolderTime> = Vec::new();
+    for (place, HeldParts { gpu_instance, holder, parts }) in held.into_iter().enumerate() {
+        if parts.unavailable > 0 {
+            unavailable.entry(gpu_instance).or_default().0 += parts.unavailable;
+        }
+        if holder.as_str() == HolderId::UNAVAILABLE {
+            unavailable.entry(gpu_instance).or_default().1 = Some(place);
+        }
+        let time = parts.held() - parts.unavailable;
+        times.push(HolderTime { gpu_instance, holder: holder.clone(), time });
+    }
+    for (gpu_instance, (time, place)) in unavailable {
+        match place.and_then(|place| times.get_mut(place)) {
+            Some(charged) => charged.time += time,
+            None => {
+                times.push(HolderTime { gpu_instance, holder: HolderId::new(HolderId::UNAVAILABLE), time });
+            }
+        }
+    }
+    times
 }
 
 /// Splits money along times in nanoseconds; the parts, in the order of `times`, sum to `total` exactly. The largest
@@ -74,20 +76,17 @@ pub struct ChargedTimes {
 ///
 /// # Errors
 /// Negative money, or money without any time.
-pub fn split_money(total: Money, times: &[(HolderId, u64)]) -> Result<Vec<Money>, SettleError> {
+pub fn split_money(total: Money, times: &[HolderTime]) -> Result<Vec<Money>, SettleError> {
     let amount = u128::try_from(total.0).map_err(|_| SettleError::NegativeMoney { total })?;
-    let time: u128 = times.iter().map(|(_, time)| u128::from(*time)).sum();
+    let time: u128 = times.iter().map(|own| u128::from(own.time)).sum();
     if amount == 0 {
         return Ok(vec![Money(0); times.len()]);
     }
     if time == 0 || time > u128::from(u64::MAX) {
         return Err(SettleError::MoneyWithoutTime { total, time });
     }
-    let mut shares: Vec<MoneyShare<'_>> = times
-        .iter()
-        .enumerate()
-        .map(|(place, (holder, own))| MoneyShare::new(place, holder, *own, amount, time))
-        .collect();
+    let mut shares: Vec<MoneyShare<'_>> =
+        times.iter().enumerate().map(|(place, own)| MoneyShare::new(place, own, amount, time)).collect();
     let floors: u128 = shares.iter().map(|share| share.floor).sum();
     shares.sort_by_key(|share| (Reverse(share.fraction), share.holder, share.place));
     let mut parts = vec![Money(0); times.len()];
@@ -109,9 +108,14 @@ struct MoneyShare<'a> {
 }
 
 impl<'a> MoneyShare<'a> {
-    /// The quota of `own` time in `amount` over `time`. The product of two numbers below 2^64 fits.
-    fn new(place: usize, holder: &'a HolderId, own: u64, amount: u128, time: u128) -> Self {
-        let own = u128::from(own);
+    /// The quota of `own` in `amount` over `time`. The product of two numbers below 2^64 fits.
+    fn new(
+        place: usize,
+        HolderTime { holder, time: own, .. }: &'a HolderTime,
+        amount: u128,
+        time: u128,
+    ) -> Self {
+        let own = u128::from(*own);
         let product = amount % time * own;
         Self { place, holder, floor: amount / time * own + product / time, fraction: product % time }
     }
@@ -121,8 +125,9 @@ impl<'a> MoneyShare<'a> {
 mod tests {
     use super::*;
 
-    fn times(times: &[(&str, u64)]) -> Vec<(HolderId, u64)> {
-        times.iter().map(|(id, time)| (HolderId::new(*id), *time)).collect()
+    fn times(times: &[(&str, u64)]) -> Vec<HolderTime> {
+        let time = |&(id, time)| HolderTime { gpu_instance: None, holder: HolderId::new(id), time };
+        times.iter().map(time).collect()
     }
 
     #[test]
@@ -153,13 +158,12 @@ mod tests {
                 })
                 .collect();
             let held = held.iter().map(|(holder, parts)| HeldParts { gpu_instance: None, holder, parts });
-            let ChargedTimes { times, added } = charged_times(held);
-            (times, added)
+            charged_times(held)
         };
-        assert_eq!(charged(&[("a", 3, 0)]), (times(&[("a", 3)]), vec![]));
-        assert_eq!(charged(&[("a", 3, 4)]), (times(&[("a", 3), ("__unavailable__", 4)]), vec![None]));
+        assert_eq!(charged(&[("a", 3, 0)]), times(&[("a", 3)]));
+        assert_eq!(charged(&[("a", 3, 4)]), times(&[("a", 3), ("__unavailable__", 4)]));
         let with_remainder = charged(&[("__unavailable__", 0, 2), ("a", 3, 4), ("b", 0, 5)]);
-        assert_eq!(with_remainder, (times(&[("__unavailable__", 11), ("a", 3), ("b", 0)]), vec![]));
+        assert_eq!(with_remainder, times(&[("__unavailable__", 11), ("a", 3), ("b", 0)]));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use super::book::{self, PriceVersion};
 use super::column::{self, loaded, loaded_grade, loaded_method, stored};
 use super::error::Cause;
 use super::minutes::money_between;
-use crate::attribution::{HeldParts, charged_times, split_money};
+use crate::attribution::{HeldParts, HolderTime, charged_times, split_money};
 use crate::model::{ActivitySource, Amounts, GpuId, Grade, HolderId, Method, Money, Nanoseconds, Utc};
 
 /// A GPU whose account ends this long before that of another is gone, and does not delay bills.
@@ -326,14 +326,15 @@ fn add_money(
             parts: &line.amounts.parts,
         }));
         let money = time.and_then(PricedTime::money);
-        let shares = split_money(money.unwrap_or_default(), &charged.times)?;
+        let shares = split_money(money.unwrap_or_default(), &charged)?;
         let gpu = group.first().map(|line| line.gpu.clone());
-        for (gpu, gpu_instance) in gpu.iter().cycle().zip(charged.added) {
+        for (gpu, HolderTime { gpu_instance, holder, .. }) in gpu.iter().cycle().zip(&charged[group.len()..])
+        {
             // `__unavailable__` is charged for holders' unavailable time without time of its own.
-            let holder = HolderId::new(HolderId::UNAVAILABLE);
-            group.push(BillLine { gpu_instance, ..BillLine::empty(gpu.clone(), holder) });
+            let gpu_instance = *gpu_instance;
+            group.push(BillLine { gpu_instance, ..BillLine::empty(gpu.clone(), holder.clone()) });
         }
-        for ((mut line, (_, time)), share) in group.into_iter().zip(charged.times).zip(shares) {
+        for ((mut line, HolderTime { time, .. }), share) in group.into_iter().zip(charged).zip(shares) {
             *if money.is_some() { &mut line.charged } else { &mut line.unpriced } = Nanoseconds(time);
             line.money = is_priced.then_some(share);
             match joined.entry((line.gpu.clone(), line.holder.clone(), line.gpu_instance)) {

@@ -16,8 +16,8 @@ use super::book::{PriceRate, in_force};
 use super::error::Cause;
 use super::state::{AccruedCost, CounterKey, TransactionDraft};
 use super::{MINUTE, write};
-use crate::attribution::{HeldParts, charged_times, money, split_money};
-use crate::model::{Amounts, HolderId, Microjoules, Money, Nanoseconds, Parts, Row, Settlement, Use, Utc};
+use crate::attribution::{HeldParts, HolderTime, charged_times, money, split_money};
+use crate::model::{Amounts, Microjoules, Money, Nanoseconds, Parts, Row, Settlement, Use, Utc};
 
 /// The part of a window that lies in one minute.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -197,29 +197,29 @@ fn add_costs(
         holder: &row.holder,
         parts: &row.amounts.parts,
     }));
-    let users: Vec<(HolderId, u64)> =
-        part.rows.iter().map(|row| (row.holder.clone(), row.amounts.used.total())).collect();
-    let held_shares = split_money(total, &held.times)?;
-    let used_time: i128 = users.iter().map(|(_, time)| i128::from(*time)).sum();
+    let user_time = |row: &Row| HolderTime {
+        gpu_instance: row.gpu_instance,
+        holder: row.holder.clone(),
+        time: row.amounts.used.total(),
+    };
+    let used: Vec<HolderTime> = part.rows.iter().map(user_time).collect();
+    let held_shares = split_money(total, &held)?;
+    let used_time: i128 = used.iter().map(|user| i128::from(user.time)).sum();
     let time = i128::from(part.to.since(part.from).0.max(1));
-    let used_shares = split_money(Money(total.0 * used_time.min(time) / time), &users)?;
-    let of_rows = || part.rows.iter().map(|row| row.gpu_instance);
-    let mut cost_of = |gpu_instance, holder: HolderId, add: &dyn Fn(&mut AccruedCost)| -> Result<(), Cause> {
-        let counter = draft.counter(CounterKey { gpu: Arc::clone(uuid), gpu_instance, holder }, now)?;
-        let cost = counter.costs.entry(rate.tariff.clone());
-        add(cost.or_insert_with(|| AccruedCost { born: now, ..AccruedCost::default() }));
+    let used_shares = split_money(Money(total.0 * used_time.min(time) / time), &used)?;
+    let mut add_cost = |of: HolderTime, add: &dyn Fn(&mut AccruedCost)| -> Result<(), Cause> {
+        if of.time > 0 {
+            let key = CounterKey { gpu: Arc::clone(uuid), gpu_instance: of.gpu_instance, holder: of.holder };
+            let cost = draft.counter(key, now)?.costs.entry(rate.tariff.clone());
+            add(cost.or_insert_with(|| AccruedCost { born: now, ..AccruedCost::default() }));
+        }
         Ok(())
     };
-    let slots = of_rows().chain(held.added);
-    for (((holder, time), share), slot) in held.times.into_iter().zip(held_shares).zip(slots) {
-        if time > 0 {
-            cost_of(slot, holder, &|cost| cost.held += share)?;
-        }
+    for (holder, share) in held.into_iter().zip(held_shares) {
+        add_cost(holder, &|cost| cost.held += share)?;
     }
-    for (((holder, time), share), slot) in users.into_iter().zip(used_shares).zip(of_rows()) {
-        if time > 0 {
-            cost_of(slot, holder, &|cost| cost.used += share)?;
-        }
+    for (user, share) in used.into_iter().zip(used_shares) {
+        add_cost(user, &|cost| cost.used += share)?;
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ mod worlds;
 
 use std::collections::BTreeMap;
 
-use gpumeter::attribution::{money, settle, split, split_money, window_end};
+use gpumeter::attribution::{HolderTime, money, settle, split, split_money, window_end};
 use gpumeter::model::{
     Carry, Grade, HolderId, Method, Money, Nanoseconds, Parts, Settlement, SlotState, Span, Use, Utc,
 };
@@ -142,13 +142,14 @@ proptest! {
         let total = money(rate, Nanoseconds(before + time)) - money(rate, Nanoseconds(before));
         let off = |money: Money, time: u64| (money.0 * hour - rate * i128::from(time)).abs();
         prop_assert!(off(total, time) < hour);
-        let held: Vec<_> = USERS.iter().map(|name| id(name)).zip(times.iter().copied()).collect();
+        let time_of = |(name, time): (&&str, &u64)| HolderTime { gpu_instance: None, holder: id(name), time: *time };
+        let held: Vec<_> = USERS.iter().zip(&times).map(time_of).collect();
         let Ok(parts) = split_money(total, &held) else {
             prop_assert!(time == 0 && total.0 > 0);
             return Ok(());
         };
         prop_assert_eq!(parts.iter().copied().sum::<Money>(), total);
-        for (part, (_, time)) in parts.iter().zip(&held) {
+        for (part, HolderTime { time, .. }) in parts.iter().zip(&held) {
             prop_assert!(off(*part, *time) < 2 * hour && part.0 >= 0);
         }
     }
