@@ -112,24 +112,20 @@ impl KubeletSocket {
         &self,
         method: GrpcMethod,
     ) -> Result<M, Error> {
-        let response = async { tokio::time::timeout(TIMEOUT, self.request(method)).await };
+        let unreachable = |error| self.unreachable(&error);
+        let response = async {
+            let endpoint = Endpoint::from_shared(format!("unix:{}", self.socket.display()));
+            let channel = endpoint.map_err(unreachable)?.connect().await.map_err(unreachable)?;
+            let mut client = Grpc::new(channel).max_decoding_message_size(MAX_BYTES);
+            client.ready().await.map_err(unreachable)?;
+            let codec = ProstCodec::<EmptyRequest, M>::default();
+            let path = PathAndQuery::from_static(method.path);
+            let response = client.unary(Request::new(EmptyRequest {}), path, codec).await;
+            response.map(tonic::Response::into_inner).map_err(|status| self.failed(method, &status))
+        };
+        let response = async { tokio::time::timeout(TIMEOUT, response).await };
         let timed_out = |_| Err(Error::TimedOut { socket: self.socket.display().to_string() });
         self.runtime.block_on(response).unwrap_or_else(timed_out)
-    }
-
-    async fn request<M: prost::Message + Default + Send + Sync + 'static>(
-        &self,
-        method: GrpcMethod,
-    ) -> Result<M, Error> {
-        let unreachable = |error| self.unreachable(&error);
-        let endpoint = Endpoint::from_shared(format!("unix:{}", self.socket.display()));
-        let channel = endpoint.map_err(unreachable)?.connect().await.map_err(unreachable)?;
-        let mut client = Grpc::new(channel).max_decoding_message_size(MAX_BYTES);
-        client.ready().await.map_err(unreachable)?;
-        let codec = ProstCodec::<EmptyRequest, M>::default();
-        let path = PathAndQuery::from_static(method.path);
-        let response = client.unary(Request::new(EmptyRequest {}), path, codec).await;
-        response.map(tonic::Response::into_inner).map_err(|status| self.failed(method, &status))
     }
 
     fn unreachable(&self, error: &tonic::transport::Error) -> Error {

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use rusqlite::{Transaction, TransactionBehavior};
+use rusqlite::TransactionBehavior;
 
 use super::batch::{Acknowledged, ClosedWindow, GpuRegistration, LedgerBatch, OpenSpans, Resumed, SlotTotal};
 use super::error::{Cause, Error};
@@ -41,7 +41,7 @@ impl Ledger {
         self.sync_commits(synced)?;
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let mut draft = TransactionDraft::new(&self.state, &transaction);
-        store_batch(&transaction, &mut draft, batch)?;
+        store_batch(&mut draft, batch)?;
         let changes = draft.changes;
         transaction.commit()?;
         if synced {
@@ -102,52 +102,48 @@ fn bytes_on_disk(path: &Path) -> u64 {
     files.iter().filter_map(|file| std::fs::metadata(file).ok()).map(|metadata| metadata.len()).sum()
 }
 
-fn store_batch(
-    transaction: &Transaction<'_>,
-    draft: &mut TransactionDraft<'_>,
-    batch: &LedgerBatch,
-) -> Result<(), Cause> {
+fn store_batch(draft: &mut TransactionDraft<'_>, batch: &LedgerBatch) -> Result<(), Cause> {
+    let connection = draft.connection;
     for registration in &batch.registrations {
-        register_gpu(transaction, draft, registration)?;
+        register_gpu(draft, registration)?;
     }
     for expected in &batch.expected {
-        expected::store(transaction, expected)?;
+        expected::store(connection, expected)?;
     }
     for faults in &batch.sticky_faults {
-        sticky_faults::store(transaction, faults, &draft.base.boot_id)?;
+        sticky_faults::store(connection, faults, &draft.base.boot_id)?;
     }
     for sums in &batch.xids {
-        if xids::store(transaction, sums, &draft.base.boot_id)? {
+        if xids::store(connection, sums, &draft.base.boot_id)? {
             draft.changes.xids.push(sums.clone());
         }
     }
     for holder in &batch.holders {
-        store_holder(transaction, draft, holder, batch.now)?;
+        store_holder(draft, holder, batch.now)?;
     }
     for holder in &batch.grantees {
         if draft.holder(&holder.id)?.is_none() {
-            let stored = write::upsert_holder(transaction, holder, batch.now)?;
-            draft.changes.holders.insert(holder.id.clone(), stored);
+            draft.store_holder(holder, batch.now)?;
         }
     }
     let mut last: BTreeMap<&Arc<str>, &ClosedWindow> = BTreeMap::new();
     for closed in &batch.closed {
-        if close_window(transaction, draft, closed, batch)? {
+        if close_window(draft, closed, batch)? {
             last.insert(&closed.gpu, closed);
         }
     }
     for (uuid, closed) in last {
         let gpu = draft.gpu(uuid)?;
-        write::update_settled_gpu(transaction, gpu, &closed.settlement)?;
-        write::delete_settled_spans(transaction, gpu)?;
+        write::update_settled_gpu(connection, gpu, &closed.settlement)?;
+        write::delete_settled_spans(connection, gpu)?;
         let until = gpu.settled_until;
         gpu.raw.retain(|from, _| *from >= until);
     }
     for resumed in &batch.resumed {
-        resume_account(transaction, draft, resumed)?;
+        resume_account(draft, resumed)?;
     }
     for open in &batch.open {
-        store_spans(transaction, draft, open)?;
+        store_spans(draft, open)?;
     }
     for (uuid, gpu) in &draft.changes.gpus {
         check_disjoint(uuid, gpu)?;
@@ -155,10 +151,10 @@ fn store_batch(
     let counters = std::mem::take(&mut draft.changes.counters);
     for (key, counter) in &counters {
         let (gpu, holder) = (draft.gpu(&key.gpu)?.id, draft.stored_holder(&key.holder)?.id);
-        write::replace_counter(transaction, gpu, holder, key.gpu_instance, counter)?;
+        write::replace_counter(connection, gpu, holder, key.gpu_instance, counter)?;
     }
     draft.changes.counters = counters;
-    transaction
+    connection
         .prepare_cached("UPDATE ledger SET last_commit_ns = max(last_commit_ns, ?1)")?
         .execute([column::stored(batch.now.0)?])?;
     Ok(())
@@ -166,29 +162,19 @@ fn store_batch(
 
 /// Stores a holder with its newest facts. If these change its tenant, all its counters move to the new tenant, in memory
 /// as in the file.
-fn store_holder(
-    transaction: &Transaction<'_>,
-    draft: &mut TransactionDraft<'_>,
-    holder: &Holder,
-    now: Utc,
-) -> Result<(), Cause> {
+fn store_holder(draft: &mut TransactionDraft<'_>, holder: &Holder, now: Utc) -> Result<(), Cause> {
     let known = draft.holder(&holder.id)?;
     let changed = known.filter(|known| *known.tenant != *tenant(holder));
     if let Some(known) = &changed {
         draft.load_counters(&holder.id, known, now)?;
     }
-    let stored = write::upsert_holder(transaction, holder, now)?;
-    draft.changes.holders.insert(holder.id.clone(), stored.clone());
+    let stored = draft.store_holder(holder, now)?;
     if changed.is_some() { draft.move_counters(&holder.id, &stored) } else { Ok(()) }
 }
 
 /// Opens a GPU's account; of a GPU that has one, updates index and product name.
-fn register_gpu(
-    transaction: &Transaction<'_>,
-    draft: &mut TransactionDraft<'_>,
-    registration: &GpuRegistration,
-) -> Result<(), Cause> {
-    let id = write::upsert_gpu(transaction, registration)?;
+fn register_gpu(draft: &mut TransactionDraft<'_>, registration: &GpuRegistration) -> Result<(), Cause> {
+    let id = write::upsert_gpu(draft.connection, registration)?;
     if draft.gpu(&registration.gpu.uuid).is_err() {
         let gpu = LedgerGpu {
             id,
@@ -208,7 +194,6 @@ fn register_gpu(
 
 /// Stores a window, and before it the gap that a lost one left. Returns false for a window that was stored before.
 fn close_window(
-    transaction: &Transaction<'_>,
     draft: &mut TransactionDraft<'_>,
     closed: &ClosedWindow,
     batch: &LedgerBatch,
@@ -230,26 +215,23 @@ fn close_window(
         let settlement = unobserved_window(settled_until, from);
         draft.changes.unobserved += from.since(settled_until);
         let gap = ClosedWindow { gpu: Arc::clone(&closed.gpu), settlement, coarse: false };
-        store_window(transaction, draft, &gap, now)?;
+        store_window(draft, &gap, now)?;
     }
-    store_window(transaction, draft, closed, now)?;
+    store_window(draft, closed, now)?;
     Ok(true)
 }
 
 /// Continues a suspended account, without anything from before.
-fn resume_account(
-    transaction: &Transaction<'_>,
-    draft: &mut TransactionDraft<'_>,
-    resumed: &Resumed,
-) -> Result<(), Cause> {
+fn resume_account(draft: &mut TransactionDraft<'_>, resumed: &Resumed) -> Result<(), Cause> {
+    let connection = draft.connection;
     let gpu = draft.gpu(&resumed.gpu)?;
     if resumed.at <= gpu.settled_until {
         return Ok(());
     }
     (gpu.settled_until, gpu.seen, gpu.holdings) = (resumed.at, resumed.at, Arc::new([]));
     gpu.raw.retain(|from, _| *from >= resumed.at);
-    write::update_resumed_gpu(transaction, gpu)?;
-    Ok(write::delete_settled_spans(transaction, gpu)?)
+    write::update_resumed_gpu(connection, gpu)?;
+    Ok(write::delete_settled_spans(connection, gpu)?)
 }
 
 /// The settlement of a lost window: neither holdings nor activity are known, and its energy is lost. Its method is
@@ -265,55 +247,46 @@ fn unobserved_window(from: Utc, to: Utc) -> Settlement {
 }
 
 /// Stores a window that begins where the account ends, minute by minute.
-fn store_window(
-    transaction: &Transaction<'_>,
-    draft: &mut TransactionDraft<'_>,
-    closed: &ClosedWindow,
-    now: Utc,
-) -> Result<(), Cause> {
+fn store_window(draft: &mut TransactionDraft<'_>, closed: &ClosedWindow, now: Utc) -> Result<(), Cause> {
     let window = &closed.settlement;
     // `__unavailable__` is charged for the unavailable time of holders, even where it has no row.
     let unavailable = window.rows.iter().any(|row| row.amounts.parts.unavailable > 0);
     let payer = unavailable.then(|| HolderId::new(HolderId::UNAVAILABLE));
     for holder in window.rows.iter().map(|row| &row.holder).chain(&payer) {
         if draft.holder(holder)?.is_none() {
-            let stored = write::upsert_holder(transaction, &Holder::from_id(holder.clone()), now)?;
-            draft.changes.holders.insert(holder.clone(), stored);
+            draft.store_holder(&Holder::from_id(holder.clone()), now)?;
         }
     }
     for part in split_at_minutes(window) {
-        add_minute_part(transaction, draft, closed, &part, now)?;
+        add_minute_part(draft, closed, &part, now)?;
     }
+    let connection = draft.connection;
     let gpu = draft.gpu(&closed.gpu)?;
     gpu.settled_until = window.to;
-    write::insert_remarks(transaction, gpu.id, window)?;
-    Ok(())
+    Ok(write::insert_remarks(connection, gpu.id, window)?)
 }
 
 /// Stores new raw spans.
-fn store_spans(
-    transaction: &Transaction<'_>,
-    draft: &mut TransactionDraft<'_>,
-    open: &OpenSpans,
-) -> Result<(), Cause> {
+fn store_spans(draft: &mut TransactionDraft<'_>, open: &OpenSpans) -> Result<(), Cause> {
+    let connection = draft.connection;
     let gpu = draft.gpu(&open.gpu)?;
     for span in &open.spans {
         if span.to <= gpu.settled_until {
             continue;
         }
         let replaces = gpu.raw.insert(span.from, span.to).is_some();
-        write::insert_span(transaction, gpu.id, span, replaces)?;
+        write::insert_span(connection, gpu.id, span, replaces)?;
     }
     // A span that is stored again because a process in it was identified has no news of the current holdings.
     if let Some(last) = open.spans.last().filter(|last| last.to >= gpu.seen) {
         gpu.seen = last.to;
         if last.holdings != gpu.holdings {
-            write::update_holdings(transaction, gpu.id, &last.holdings)?;
+            write::update_holdings(connection, gpu.id, &last.holdings)?;
             gpu.holdings = Arc::clone(&last.holdings);
         }
     }
     if let Some(counter) = open.energy_counter {
-        write::update_energy_counter(transaction, gpu.id, counter)?;
+        write::update_energy_counter(connection, gpu.id, counter)?;
     }
     Ok(())
 }

@@ -9,8 +9,6 @@
 
 use std::sync::Arc;
 
-use rusqlite::Transaction;
-
 use super::batch::ClosedWindow;
 use super::book::{PriceRate, in_force};
 use super::error::Cause;
@@ -132,12 +130,12 @@ fn to_use(within: u64, above: &[u64]) -> Use {
 
 /// Adds a part of a window to the rows of its minute, to the GPU and to the counters of its holders.
 pub(super) fn add_minute_part(
-    transaction: &Transaction<'_>,
     draft: &mut TransactionDraft<'_>,
     closed: &ClosedWindow,
     part: &MinutePart,
     now: Utc,
 ) -> Result<(), Cause> {
+    let connection = draft.connection;
     let minute = part.from.floor(MINUTE);
     let time = part.to.since(part.from).0;
     let version = in_force(&draft.base.prices, minute);
@@ -150,7 +148,7 @@ pub(super) fn add_minute_part(
     gpu.price_time += time;
     gpu.slot += time;
     let (gpu_key, end) = (gpu.id, gpu.price_time);
-    write::add_to_minute(transaction, gpu, part, closed.coarse)?;
+    write::add_to_minute(connection, gpu, part, closed.coarse)?;
     for row in &part.rows {
         if let Some(id) = row.gpu_instance {
             *draft.gpu(&closed.gpu)?.instances.entry(id).or_default() += row.amounts.parts.held();
@@ -160,7 +158,7 @@ pub(super) fn add_minute_part(
             let amounts = Amounts { memory_byte_seconds: 0, measured: 0, ..row.amounts };
             draft.counter(CounterKey::of_row(&closed.gpu, row), now)?.amounts.add(&amounts);
         }
-        write::add_to_account(transaction, minute, gpu_key, draft.stored_holder(&row.holder)?.id, row)?;
+        write::add_to_account(connection, minute, gpu_key, draft.stored_holder(&row.holder)?.id, row)?;
     }
     let held: i128 = part.rows.iter().map(|row| i128::from(row.amounts.parts.held())).sum();
     draft.changes.imbalance += i128::from(time) - held;

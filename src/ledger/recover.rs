@@ -1,6 +1,7 @@
 //! Loads the state of the account when a ledger is opened.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use rusqlite::Connection;
 
 use super::column::{loaded, loaded_json};
 use super::expected::Expected;
-use super::state::{CounterKey, HolderCounter, LedgerGpu, LedgerState, TenantKey};
+use super::state::{CounterKey, HolderCounter, LedgerGpu, LedgerState, LiveCounter, TenantKey};
 use super::sticky_faults::StickyFaults;
 use super::timeline::{AccountTimeline, Boot, unknown_span};
 use super::xids::XidSums;
@@ -100,9 +101,19 @@ pub(super) fn load(
         let Some(counter) = counters::counter(connection, gpu, key.gpu_instance, &holder)? else {
             continue;
         };
-        state.add_stored_counter(key, counter, holder, |tenant| {
-            counters::tenant_sum(connection, gpu, tenant)
-        })?;
+        if !key.holder.is_remainder() {
+            let sum = match state.unloaded_sums.entry(key.with_tenant(&holder.tenant)) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(vacant) => {
+                    let sum = counters::tenant_sum(connection, gpu, vacant.key())?;
+                    vacant.insert(sum.unwrap_or_default())
+                }
+            };
+            sum.remove(&counter);
+        }
+        state.holders.insert(key.holder.clone(), holder);
+        // As on the page, the series of a holder that is gone is still shown for some time.
+        state.counters.insert(key, LiveCounter { counter, changed: last_commit });
     }
     let slots: i128 = state.gpus.values().map(|gpu| i128::from(gpu.slot)).sum();
     state.imbalance = slots - counters::held(connection)?;

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use rusqlite::Connection;
 
 use super::book::{PriceVersion, Tariff};
-use super::counters;
 use super::error::Cause;
 use super::xids::XidSums;
-use crate::model::{Amounts, HolderId, Holding, Money, Nanoseconds, Row, Utc};
+use super::{counters, write};
+use crate::model::{Amounts, Holder, HolderId, Holding, Money, Nanoseconds, Row, Utc};
 
 /// Key of a counter: a holder on a slot.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -168,8 +168,8 @@ pub(super) struct LedgerState {
 /// What one transaction changes.
 pub(super) struct TransactionDraft<'a> {
     pub(super) base: &'a LedgerState,
-    /// Source of what is not in memory.
-    connection: &'a Connection,
+    /// The transaction's connection.
+    pub(super) connection: &'a Connection,
     pub(super) changes: Changes,
 }
 
@@ -212,6 +212,13 @@ impl<'a> TransactionDraft<'a> {
         if let Some(stored) = &stored {
             self.changes.holders.insert(id.clone(), stored.clone());
         }
+        Ok(stored)
+    }
+
+    /// Stores a holder with its newest facts.
+    pub(super) fn store_holder(&mut self, holder: &Holder, now: Utc) -> Result<StoredHolder, Cause> {
+        let stored = write::upsert_holder(self.connection, holder, now)?;
+        self.changes.holders.insert(holder.id.clone(), stored.clone());
         Ok(stored)
     }
 
@@ -308,29 +315,6 @@ impl<'a> TransactionDraft<'a> {
 }
 
 impl LedgerState {
-    /// Adds a counter that was read when the ledger was opened.
-    pub(super) fn add_stored_counter<E>(
-        &mut self,
-        key: CounterKey,
-        counter: HolderCounter,
-        holder: StoredHolder,
-        tenant_sum: impl FnOnce(&TenantKey) -> Result<Option<HolderCounter>, E>,
-    ) -> Result<(), E> {
-        if !key.holder.is_remainder() {
-            match self.unloaded_sums.entry(key.with_tenant(&holder.tenant)) {
-                Entry::Occupied(mut known) => known.get_mut().remove(&counter),
-                Entry::Vacant(vacant) => {
-                    let sum = tenant_sum(vacant.key())?.unwrap_or_default();
-                    vacant.insert(sum).remove(&counter);
-                }
-            }
-        }
-        self.holders.insert(key.holder.clone(), holder);
-        // The series of a holder that is gone is shown for some time after each start, as on the page.
-        self.counters.insert(key, LiveCounter { counter, changed: self.last_commit });
-        Ok(())
-    }
-
     /// Applies the changes of a committed draft.
     pub(super) fn apply(&mut self, changes: Changes, now: Utc) {
         self.gpus.extend(changes.gpus);
