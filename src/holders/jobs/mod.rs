@@ -13,20 +13,18 @@ mod mapping;
 mod record;
 #[cfg(test)]
 mod tests;
-mod tracked_record;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::node_gpus::NodeGpus;
-use super::resolved_workloads::{AllocatedDevice, Allocation};
+use super::resolved_workloads::{AllocatedDevice, Allocation, parse_number};
 use crate::host::slurm::{JobCgroup, RecordFile, StepEnvironment};
 use crate::model::{Fact, Facts, Fraction, Holder, HolderKind, HoldingSource, Nanoseconds, Utc};
+pub use gpus::NodeGpus;
 use gpus::{add_environment, environment_gpus, is_on_node, uuids, with_device_files};
 use gres::Gres;
 use mapping::MappedJob;
-use record::is_number;
+use record::TrackedRecord;
 pub use record::{JobRecord, RecordedGpu};
-use tracked_record::TrackedRecord;
 
 /// To which jobs processes belong, as last published.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,7 +37,7 @@ impl JobMap {
     /// The holder of processes in that step of the job with that number or SLUID.
     pub(super) fn holder(&self, job: &str, step: &str) -> Option<Holder> {
         let holder = self.jobs.get(job)?;
-        if !(is_number(step) || matches!(step, "batch" | "extern" | "interactive")) {
+        if !(parse_number(step).is_some() || matches!(step, "batch" | "extern" | "interactive")) {
             return Some(holder.clone());
         }
         let mut facts = holder.facts.clone();
@@ -244,7 +242,7 @@ impl JobTracker {
             let begin = || TrackedRecord::begin(mapping.version, observation);
             let tracked = self.mapped.entry(job.clone()).or_insert_with(begin);
             // A file with several jobs is rewritten for each of them, so its version says nothing of this one.
-            if tracked.has_ended(tracked.version(), &record, observation) {
+            if tracked.has_ended(tracked.version, &record, observation) {
                 problems.insert(lost_epilog(&record, &format!("its job mapping {:?}", mapping.files)));
                 continue;
             }

@@ -122,6 +122,17 @@ impl std::fmt::Display for ContainerName {
     }
 }
 
+/// A share of a GPU that a container held when the agent last stopped.
+#[derive(Clone, Debug)]
+pub struct PreviousShare {
+    /// The container.
+    pub holder: HolderId,
+    /// UUID of the GPU.
+    pub gpu: Arc<str>,
+    /// How much of it.
+    pub fraction: Fraction,
+}
+
 /// Tracks the containers of a node from list to list.
 #[derive(Debug, Default)]
 pub struct PodTracker {
@@ -139,10 +150,10 @@ pub struct PodTracker {
 impl PodTracker {
     /// Tracks a node on which these shares of GPUs were held when the agent last stopped. A holder that still holds a
     /// GPU keeps the share that it was granted then.
-    pub fn with_previous_shares(held: impl IntoIterator<Item = (HolderId, Arc<str>, Fraction)>) -> Self {
-        let held = held.into_iter();
+    pub fn with_previous_shares(shares: impl IntoIterator<Item = PreviousShare>) -> Self {
+        let shares = shares.into_iter();
         let previous_shares =
-            held.map(|(holder, gpu, fraction)| ((holder, AllocatedDevice::Uuid(gpu)), fraction)).collect();
+            shares.map(|share| ((share.holder, AllocatedDevice::Uuid(share.gpu)), share.fraction)).collect();
         Self { previous_shares, ..Self::default() }
     }
 
