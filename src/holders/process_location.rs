@@ -181,19 +181,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::model::UnattributedReason;
 
     const ID: &str = "2b18000000000000000000000000000000000000000000000000000000000abc";
 
     fn at(path: &str) -> ProcessLocation {
         ProcessLocation::from_cgroups(&[path.replace("CID", ID)])
-    }
-
-    fn reason(location: &ProcessLocation) -> Option<UnattributedReason> {
-        match &location.kind {
-            LocationKind::Workload(path) => Some(path.reason()),
-            _ => None,
-        }
     }
 
     fn unit_at(path: &str) -> Option<String> {
@@ -252,62 +244,6 @@ mod tests {
             at(application),
             ProcessLocation { kind: LocationKind::UserSession, session_owner: Some(1000) }
         );
-    }
-
-    #[test]
-    fn the_daemon_of_a_runtime_is_a_unit_and_what_runs_below_it_is_not() {
-        assert_eq!(unit_at("/system.slice/docker.service").as_deref(), Some("docker.service"));
-        assert_eq!(
-            unit_at("/system.slice/docker-registry.service").as_deref(),
-            Some("docker-registry.service")
-        );
-        for path in ["/system.slice/docker.service/docker/x", "/system.slice/containerd.service/default/x"] {
-            assert_eq!(reason(&at(path)), Some(UnattributedReason::Container), "{path}");
-        }
-    }
-
-    #[test]
-    fn no_container_pod_job_or_machine_passes_for_a_unit() {
-        use UnattributedReason::{Container, Job, Pod, Unknown, Vm};
-        let pod = "pod3cae2e45_052c_4b11_80d3_4d7b2d2d3464";
-        for (path, expected) in [
-            (
-                "/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable-POD.slice/cri-containerd-CID.scope",
-                Pod,
-            ),
-            (
-                "/system.slice/docker-CID.scope/kubelet.slice/kubepods-besteffort-POD.slice/cri-containerd-CID.scope",
-                Pod,
-            ),
-            ("/system.slice/containerd.service/kubepods-besteffort-POD.slice:cri-containerd:CID", Pod),
-            ("/kubepods.slice/kubepods-POD.slice/crio-CID.scope", Pod),
-            ("/kubepods.slice/kubepods-POD.slice/crio-CID.scope/container", Pod),
-            ("/kubepods/burstable/pod5a89bcaa-3509-4b11-80d3-4d7b2d2d3464/CID", Pod),
-            ("/kubepods/podb6cd0000000000000000000000000000/CID", Pod),
-            ("/system.slice/k3s.service/x", Pod),
-            ("/system.slice/docker-CID.scope", Container),
-            ("/docker/CID", Container),
-            ("/docker/x", Container),
-            ("/lxc/101/ns/init.scope", Container),
-            ("/machine.slice/libpod-CID.scope/container", Container),
-            ("/machine.slice/machine-nspawn.scope/payload", Container),
-            ("/system.slice/web.service/libpod-payload-CID", Container),
-            ("/system.slice/web.service/CID", Container),
-            ("/lxc.payload.c1/system.slice/trainer.service", Container),
-            ("/system.slice/slurmstepd.scope/job_211/step_extern/user/task_0", Job),
-            ("/system.slice/slurmstepd.scope/s5K1KKYAYG5D00/step_0/user/task_0", Job),
-            ("/system.slice/slurmstepd.scope/job_211/step_0/user/task_0/docker-CID.scope", Job),
-            ("/system.slice/node1_slurmstepd.scope/job_211/step_0/user/task_0", Job),
-            ("/slurm_node1/uid_262563/job_55786247/step_0", Job),
-            ("/slurm/uid_1000/job_7/step_batch/task_0", Job),
-            ("/kubepods.slice/kubepods-POD.slice/crio-CID.scope/slurmstepd.scope/job_1/step_0", Job),
-            ("/machine.slice/machine-qemu\\x2d2\\x2dinstance\\x2d00000001.scope/libvirt", Vm),
-            ("/machine/vm7.libvirt-qemu/emulator", Vm),
-            ("/qemu.slice/100.scope", Vm),
-            ("/something/unknown/x.service", Unknown),
-        ] {
-            assert_eq!(reason(&at(&path.replace("POD", pod))), Some(expected), "{path}");
-        }
     }
 
     #[test]
@@ -370,7 +306,8 @@ mod tests {
         };
         assert_eq!(name, "trainer.service");
         let container = ["/system.slice/docker.service".to_owned(), format!("/docker/{ID}")];
-        assert_eq!(reason(&ProcessLocation::from_cgroups(&container)), Some(UnattributedReason::Container));
+        let kind = ProcessLocation::from_cgroups(&container).kind;
+        assert!(matches!(kind, LocationKind::Workload(WorkloadPath::Container { .. })), "{kind:?}");
     }
 
     #[test]

@@ -15,10 +15,6 @@ const DEVICE_FILE: &str = "dev/nvidiactl";
 /// The most GPUs of a node that are read.
 const MOST_GPUS: usize = 256;
 
-/// The driver's lines in `/proc/devices`, each a device number and a name.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DriverDevices(Vec<String>);
-
 impl Host {
     /// A number that changes whenever the driver's kernel module is loaded again; none without a module.
     pub fn module_epoch(&self) -> Option<u64> {
@@ -35,14 +31,14 @@ impl Host {
         files.filter_map(|file| parse_information(&untrusted::read_text(&file))).collect()
     }
 
-    /// The driver's device numbers now. systemd matches `DeviceAllow=char-nvidia*` with them when a unit starts, so a
+    /// The driver's lines in `/proc/devices` now, each a device number and a name. systemd matches `DeviceAllow=char-nvidia*` with them when a unit starts, so a
     /// driver that is loaded afterwards has numbers that the unit's device rules do not allow.
-    pub fn driver_devices(&self) -> DriverDevices {
+    pub fn driver_devices(&self) -> Vec<String> {
         let text = untrusted::read_text(&self.root.join("proc/devices"));
         let characters = text.lines().take_while(|line| !line.starts_with("Block devices"));
         let of_driver =
             |line: &&str| line.split_whitespace().nth(1).is_some_and(|name| name.starts_with("nvidia"));
-        DriverDevices(characters.filter(of_driver).map(|line| line.trim().to_owned()).collect())
+        characters.filter(of_driver).map(|line| line.trim().to_owned()).collect()
     }
 
     /// Whether the driver's device file is there and the device rules of the agent's cgroup, or a missing capability,
@@ -84,8 +80,8 @@ mod tests {
         let loaded = "Character devices:\n  1 mem\n195 nvidia\n195 nvidiactl\n\nBlock devices:\n259 blkext\n";
         let [unloaded, loaded] =
             [unloaded, loaded].map(|text| Host::at(with_devices(text).path()).driver_devices());
-        assert_eq!(unloaded, DriverDevices::default());
-        assert_eq!(loaded, DriverDevices(vec!["195 nvidia".into(), "195 nvidiactl".into()]));
+        assert_eq!(unloaded, Vec::<String>::new());
+        assert_eq!(loaded, ["195 nvidia", "195 nvidiactl"]);
         assert_eq!(Host::at("/nowhere").driver_devices(), unloaded);
     }
 

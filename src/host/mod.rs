@@ -23,7 +23,6 @@ use std::sync::Arc;
 
 pub use clock_sync::clock_is_synchronised;
 pub use container::FIRST_PID_NAMESPACE;
-pub use driver::DriverDevices;
 pub use kernel_log::KernelLog;
 pub use pci::Pci;
 pub use pidfd_set::PidfdSet;

@@ -74,8 +74,6 @@ enum UserSource {
     File(Box<Mutex<Passwd>>),
     /// The name service of this system.
     Service(NameService),
-    /// A container without a mount of its host's passwd file.
-    Missing,
 }
 
 impl UserDatabase {
@@ -99,24 +97,26 @@ impl UserDatabase {
         if !container::sees_outer_processes(root) {
             return Self::of_service();
         }
-        find_host_passwd(root)
-            .map_or_else(|| Self::with_source(UserSource::Missing), |path| Self::of_file(Path::new(path)))
+        Self::of_file(Path::new(find_host_passwd(root)))
     }
 
     const fn with_source(source: UserSource) -> Self {
         Self { source, stored: Mutex::new(BTreeMap::new()) }
     }
 
-    /// Whether there is a source of names at all.
-    pub const fn has_source(&self) -> bool {
-        !matches!(self.source, UserSource::Missing)
+    /// Whether names can be had: the passwd file can be read, or they come from the name service.
+    pub fn has_source(&self) -> bool {
+        match &self.source {
+            UserSource::File(file) => lock(file).name(0).is_some(),
+            UserSource::Service(_) => true,
+        }
     }
 
     /// The name service, where names come from it, so that a thread has to make the lookups.
     pub const fn service(&self) -> Option<&NameService> {
         match &self.source {
             UserSource::Service(service) => Some(service),
-            _ => None,
+            UserSource::File(_) => None,
         }
     }
 
@@ -137,7 +137,6 @@ impl UserDatabase {
         let name = match &self.source {
             UserSource::File(file) => lock(file).name(uid).ok_or(UserNameError::Failed { uid }),
             UserSource::Service(service) => service.name(uid, now),
-            UserSource::Missing => Err(UserNameError::Failed { uid }),
         };
         match name {
             Err(error @ UserNameError::Failed { .. }) => {
@@ -155,7 +154,6 @@ impl UserDatabase {
         match &self.source {
             UserSource::File(file) => lock(file).has_user(name).ok_or_else(|| file_error("passwd")),
             UserSource::Service(_) => Ok(User::from_name(name)?.is_some()),
-            UserSource::Missing => Err(file_error("passwd")),
         }
     }
 
@@ -170,7 +168,6 @@ impl UserDatabase {
             UserSource::Service(_) => {
                 Ok(User::from_uid(Uid::from_raw(uid))?.map(|user| printable(&user.name).into()))
             }
-            UserSource::Missing => Err(file_error("passwd")),
         }
     }
 
@@ -182,7 +179,6 @@ impl UserDatabase {
         match &self.source {
             UserSource::File(file) => lock(file).group(name).ok_or_else(|| file_error("group")),
             UserSource::Service(_) => look_up_group(name),
-            UserSource::Missing => Err(file_error("group")),
         }
     }
 
@@ -195,7 +191,6 @@ impl UserDatabase {
                 group.map(|group| group.members.into_keys().collect()).unwrap_or_default()
             }
             UserSource::Service(service) => service.members(group),
-            UserSource::Missing => BTreeSet::new(),
         }
     }
 }
@@ -361,16 +356,16 @@ fn look_up_group(name: &str) -> io::Result<Option<Group>> {
     Ok(Some(Group { gid: group.gid.as_raw(), members }))
 }
 
-/// Finds the passwd file of the host around a container: in a mount of the host's root, in the root of process 1 where
-/// that is the host's, or at the container's own path if something is mounted there.
-fn find_host_passwd(root: &Path) -> Option<&'static str> {
+/// The passwd file of the host around a container: in a mount of the host's root, in the root of process 1 where that is
+/// the host's, or at the container's own path if something is mounted there.
+fn find_host_passwd(root: &Path) -> &'static str {
     const MOUNTED: [&str; 2] = ["/host/etc/passwd", "/proc/1/root/etc/passwd"];
-    let is_own_mount = || {
-        let mounts = untrusted::read_text(&root.join("proc/self/mountinfo"));
-        mounts.lines().any(|line| matches!(line.split(' ').nth(4), Some("/etc/passwd" | "/etc")))
-    };
-    let mounted = MOUNTED.into_iter().find(|path| std::fs::File::open(path).is_ok());
-    mounted.or_else(|| is_own_mount().then_some("/etc/passwd"))
+    if let Some(path) = MOUNTED.into_iter().find(|path| std::fs::File::open(path).is_ok()) {
+        return path;
+    }
+    let mounts = untrusted::read_text(&root.join("proc/self/mountinfo"));
+    let is_mount = |line: &str| matches!(line.split(' ').nth(4), Some("/etc/passwd" | "/etc"));
+    if mounts.lines().any(is_mount) { "/etc/passwd" } else { MOUNTED[0] }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -22,8 +22,8 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) fn start(shared: &Arc<Resolvers>) -> Result<(), thread::Error> {
     if !shared.host.users().has_source() {
         tracing::warn!(
-            "this container sees its host's processes and not its host's users: mount the host's /etc/passwd at \
-             /host/etc/passwd, or processes of Unix users stay __unattributed__"
+            "the passwd file of the host cannot be read, so processes of Unix users stay __unattributed__; in a container \
+             mount the host's /etc/passwd at /host/etc/passwd"
         );
     }
     let shared = Arc::clone(shared);

@@ -1,8 +1,7 @@
 //! Kubernetes pods: which container holds which GPU, and in which container a process runs.
 //!
-//! In: the kubelet's pod-resources list (devices without pod UIDs), its log directories (UIDs without devices), pod
-//! metadata where Kubernetes reports it, and the GPUs' minor numbers. Out: [`PodMap`] and the holdings of containers,
-//! with a problem for each device that holds nothing. Lists and logs are joined by namespace and name. It does no I/O.
+//! The kubelet's pod-resources list has devices without pod UIDs, its log directories have UIDs without devices; they are
+//! joined by namespace and name. Pod metadata is added where Kubernetes reports it.
 
 mod device_id;
 mod grant;
@@ -23,7 +22,7 @@ pub use device_id::Resources;
 use grant::{Grant, GrantContext, resolve_devices};
 pub use metadata::PodMetadata;
 
-/// The most problems that are kept of one round.
+/// The most problems that are reported of one round.
 const MOST_PROBLEMS: usize = 32;
 
 /// What one round has read.
@@ -71,11 +70,11 @@ pub struct PodHoldings {
     pub allocations: Vec<Allocation>,
     /// Why devices hold nothing, and what prevents joining pods to processes.
     pub problems: BTreeSet<String>,
-    /// Whether a container was missing for the first time, so that the next list decides on its holding.
+    /// Whether a container was missing for the first time, so that the next list decides whether its holding has ended.
     pub is_ending: bool,
 }
 
-/// A pod by its names, which another pod may have later.
+/// Namespace and name of a pod, which another pod may have later.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct PodName {
     namespace: String,
@@ -169,7 +168,7 @@ impl PodTracker {
         if let Some(unread) = logs.unread.take().filter(|_| observation.listed.is_some()) {
             add_problem(&mut holdings.problems, unread);
         }
-        // The last content of an unreadable directory stands, so that no container changes its holder.
+        // The last content of an unreadable directory stays, so that no container changes its holder.
         logs.pods = logs.pods.or_else(|| self.logs.pods.take());
         logs.containers = logs.containers.or_else(|| self.logs.containers.take());
         self.update_uids(&logs, observation.now);
@@ -328,7 +327,7 @@ impl PodTracker {
         }
     }
 
-    /// What containers hold, by device and holder.
+    /// The holdings of containers, by device and holder.
     fn allocations(&self, metadata: &PodMetadata) -> Vec<Allocation> {
         let mut allocations = Vec::new();
         for (name, grant) in &self.grants {
@@ -351,6 +350,7 @@ impl PodTracker {
         allocations
     }
 
+    /// The containers in which processes run: by container id, else by pods with one container.
     fn map(&self, logs: &PodLogs, metadata: &PodMetadata) -> PodMap {
         let mut map = PodMap::default();
         if let Some(containers) = &logs.containers {
