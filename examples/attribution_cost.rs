@@ -66,7 +66,7 @@ fn main() -> ExitCode {
     };
     let processes = IdleProcesses::start(PROCESSES + NEWCOMERS);
     // Afterwards, since children inherit it.
-    agent_usage::raise_most_files().unwrap();
+    agent_usage::raise_open_files_limit().unwrap();
     let fixture = Fixture::make(&processes);
     let mut figures = Figures { is_missed: false };
     println!("| | what | aim | measured | |\n|---|---|---|---|---|");
@@ -266,7 +266,7 @@ impl Node {
         figures.show("each further refresh", "<= 5 ms", refreshes / f64::from(REFRESHES) / 1e3);
         let looks = microseconds(|| {
             for _ in 0..REFRESHES {
-                self.host.pod_logs_changed();
+                self.host.pod_logs_modified();
             }
         });
         figures.show("between refreshes, each second", "<= 0.01 ms", looks / f64::from(REFRESHES) / 1e3);

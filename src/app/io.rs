@@ -79,7 +79,7 @@ pub(super) fn start(
         no_account: Arc::clone(&shared.no_account),
         bills,
         access: Arc::clone(&shared.access),
-        limits: serve::ServerLimits::within(agent_usage::most_files().unwrap_or(u64::MAX)),
+        limits: serve::ServerLimits::within(agent_usage::open_files_limit().unwrap_or(u64::MAX)),
     };
     let (stop, stopped) = watch::channel(false);
     let sender = push.as_ref().map(|(destination, to)| (destination.clone(), Arc::clone(&to.queue)));

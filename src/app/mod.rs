@@ -24,7 +24,7 @@ use crate::control::{self, ControlServer};
 use crate::host::{Host, UserDatabase, agent_usage, clock_is_synchronised as host_clock_is_synchronised};
 use crate::meter::{Meter, SamplerNews};
 use crate::policy::{ActiveConfig, CurrentConfig};
-use crate::resolvers::{self, Resolvers, SeenProcesses, grants};
+use crate::resolvers::{self, Resolvers, SeenProcesses, users};
 use crate::session::{self, DriverSessions, Orders, Received, RestartReason};
 use crate::thread::{self, FirstFailure, Thread};
 use crate::{export, serve, systemd};
@@ -186,9 +186,7 @@ impl Shared {
             simulated: Arc::clone(&simulated),
             processes,
             workloads: Default::default(),
-            pods: Default::default(),
-            jobs: Default::default(),
-            containers: Default::default(),
+            statuses: Default::default(),
         };
         Self {
             node: NodeName::of(&launch.config, &host),
@@ -234,7 +232,7 @@ struct Threads {
 /// Runs the agent until SIGTERM, SIGINT or a fatal error.
 pub fn run(launch: Launch) -> Result<(), StartError> {
     // The limit as it is serves, too: fewer processes are held then.
-    if let Err(error) = agent_usage::raise_most_files() {
+    if let Err(error) = agent_usage::raise_open_files_limit() {
         tracing::debug!(%error, "the limit on open files stays as it is");
     }
     start_log::agent(&launch);
@@ -293,9 +291,14 @@ fn start(launch: Launch, receivers: Receivers, shared: &Arc<Shared>) -> Result<T
     let Receivers { listeners, inbox, reload_requests, web, passwords } = receivers;
     let resolvers = &shared.resolvers;
     let (ledger, recovered) = ledger::start(shared)?;
-    resolvers::users::start(resolvers)?;
-    let on_gpus = grants::present(resolvers);
-    shared.config.resolve_grants(&grants::resolve(&config, shared.host.users(), &on_gpus, &shared.stop));
+    users::start(resolvers)?;
+    let on_gpus = users::users_on_gpus(resolvers);
+    shared.config.resolve_grants(&users::resolve_grants(
+        &config,
+        shared.host.users(),
+        &on_gpus,
+        &shared.stop,
+    ));
     let active = shared.config.active();
     let started = clock.now();
     let path = ledger.as_ref().map(|ledger| ledger.path.clone());
@@ -311,11 +314,8 @@ fn start(launch: Launch, receivers: Receivers, shared: &Arc<Shared>) -> Result<T
     let bills = start_bill_reader(path, shared)?;
     web::start(passwords, shared)?;
     let io = io::start(listeners, &config, bills, shared)?;
-    resolvers::pods::start(resolvers, recovered.as_ref())?;
-    resolvers::jobs::start(resolvers)?;
-    resolvers::containers::start(resolvers)?;
     let agent = (root == Path::new("/")).then(std::process::id);
-    resolvers::processes::start(agent, resolvers)?;
+    resolvers::start(resolvers, recovered.as_ref(), agent)?;
     session::start_kernel_log(&shared.sessions)?;
     let meter = Meter::new(Arc::clone(&active.policy), started, recovered);
     shared.config.set_timeline(meter.timeline());

@@ -13,7 +13,7 @@ use sd_notify::NotifyState;
 use super::Shared;
 use super::web::WebSource;
 use crate::config::{ConfigFile, KeyChange, ReloadedConfig};
-use crate::resolvers::grants;
+use crate::resolvers::users;
 use crate::systemd::{notify, notify_reload};
 use crate::thread::{self, Thread};
 
@@ -140,8 +140,8 @@ fn reload_config(source: &mut ConfigFile, web: &mut WebSource, shared: &Shared) 
             log_changes(&changes);
             shared.access.replace(security);
             let now = shared.clock.now().boottime;
-            let present = grants::present(&shared.resolvers);
-            let resolved = grants::resolve(&config, shared.host.users(), &present, &shared.stop);
+            let present = users::users_on_gpus(&shared.resolvers);
+            let resolved = users::resolve_grants(&config, shared.host.users(), &present, &shared.stop);
             let next = running.succeeded_by(config, now);
             shared.config.replace(next.with(&resolved).unwrap_or(next));
             if waiting.is_empty() {

@@ -214,28 +214,11 @@ fn ledger_numbers(services: &mut Services, outputs: &Outputs) {
 
 /// Adds how the resolvers fare.
 fn resolver_numbers(services: &mut Services, shared: &Shared) {
-    let age =
-        |now: Nanoseconds, at: Nanoseconds| i64::try_from(now.0.saturating_sub(at.0)).unwrap_or(i64::MAX);
-    let host = shared
-        .resolvers
-        .processes
-        .get()
-        .1
-        .map(|at| ("host", true, Some(age(shared.clock.now().boottime, at))));
-    let users = shared.host.users().last_lookup();
-    let users = users.map(|(succeeded, at)| ("users", succeeded, Some(age(system_now().boottime, at))));
-    let pods = shared.resolvers.pods.last();
-    let pods = pods.map(|(succeeded, at)| ("pods", succeeded, at.map(|at| age(system_now().boottime, at))));
-    let jobs = shared.resolvers.jobs.last();
-    let jobs = jobs.map(|(succeeded, at)| ("jobs", succeeded, at.map(|at| age(system_now().boottime, at))));
-    let containers = shared.resolvers.containers.last();
-    let containers = containers
-        .map(|(succeeded, at)| ("containers", succeeded, at.map(|at| age(system_now().boottime, at))));
-    let all = host.into_iter().chain(users).chain(pods).chain(jobs).chain(containers);
-    for (resolver, succeeded, age) in all {
-        services.add(AgentFamily::ResolverSuccess, vec![("resolver", resolver.into())], succeeded.into());
-        if let Some(age) = age {
-            services.add(AgentFamily::ResolverAge, vec![("resolver", resolver.into())], age);
+    for round in shared.resolvers.last_rounds() {
+        let labels = || vec![("resolver", round.resolver.into())];
+        services.add(AgentFamily::ResolverSuccess, labels(), round.succeeded.into());
+        if let Some(age) = round.age {
+            services.add(AgentFamily::ResolverAge, labels(), i64::try_from(age.0).unwrap_or(i64::MAX));
         }
     }
 }
@@ -280,7 +263,7 @@ fn services(outputs: &Outputs, shared: &Shared) -> Services {
         services.add(AgentFamily::ProcessVirtualMemory, Vec::new(), whole(own.addressed.0));
         services.add(AgentFamily::ProcessOpenFds, Vec::new(), whole(own.open_files));
     }
-    if let Some(most) = agent_usage::most_files() {
+    if let Some(most) = agent_usage::open_files_limit() {
         services.add(AgentFamily::ProcessMaxFds, Vec::new(), whole(most));
     }
     services.add(AgentFamily::ProcessStartTime, Vec::new(), whole(outputs.io.started.0));

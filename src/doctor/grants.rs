@@ -86,7 +86,7 @@ fn group(name: &str, users: &UserDatabase) -> String {
     };
     let members: Vec<&str> = group.members.values().map(AsRef::as_ref).collect();
     // The name service does not list them.
-    let others = if users.needs_thread() { "users whose first group it is" } else { "" };
+    let others = if users.service().is_some() { "users whose first group it is" } else { "" };
     let members = match (members.is_empty(), others.is_empty()) {
         (true, true) => "none".to_owned(),
         (true, false) => others.to_owned(),

@@ -64,7 +64,7 @@ fn node_gpus(host: &Host, gpus: Option<&[SessionGpu]>) -> NodeGpus {
 
 /// What `slurm.conf` lacks.
 fn missing_flags(slurm: &str) -> Option<String> {
-    let flags = slurm::configured(slurm, "PrologFlags").unwrap_or_default();
+    let flags = slurm::find_setting(slurm, "PrologFlags").unwrap_or_default();
     let has = |wanted: &[&str]| {
         flags.split(',').any(|flag| wanted.iter().any(|one| flag.eq_ignore_ascii_case(one)))
     };
@@ -74,7 +74,7 @@ fn missing_flags(slurm: &str) -> Option<String> {
             "slurm.conf has no PrologFlags=Alloc, so a job without a step is not recorded".to_owned(),
         );
     }
-    let tracks = slurm::configured(slurm, "ProctrackType").unwrap_or("proctrack/cgroup");
+    let tracks = slurm::find_setting(slurm, "ProctrackType").unwrap_or("proctrack/cgroup");
     let lacks_contain = tracks.eq_ignore_ascii_case("proctrack/cgroup") && !has(&["contain", "x11"]);
     lacks_contain.then(|| {
         "slurm.conf has no PrologFlags=Contain, so a job has no cgroup while none of its steps runs, and holds nothing \

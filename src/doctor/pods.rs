@@ -9,7 +9,7 @@ use crate::holders::{PodHoldings, PodMetadata, PodTracker, ResolvedWorkloads, id
 use crate::host::Host;
 use crate::kubelet::{Error, KubeletSocket};
 use crate::model::{HoldingSource, UnattributedReason};
-use crate::resolvers::pods::{ask, observe, resources, sources};
+use crate::resolvers::pods::{HostPods, pod_sources, resources};
 
 /// Asks the kubelet once; no finding where nothing shows that there is one, or the configuration turns it off. Also what was
 /// learned, with which processes such as these are identified.
@@ -21,11 +21,11 @@ pub(super) fn pods(
     let mut workloads = ResolvedWorkloads::default();
     let kubernetes = &config.attribution.kubernetes;
     let Some(socket) = &kubernetes.socket else { return (None, workloads) };
-    let (mut pods, resources) = (PodTracker::default(), resources(kubernetes));
-    let answer = KubeletSocket::new(&host.path(socket)).and_then(|client| ask(&client, (&pods, &resources)));
+    let (tracker, resources) = (PodTracker::default(), resources(kubernetes));
+    let mut pods = HostPods { host: host.clone(), tracker, resources };
+    let answer = KubeletSocket::new(&host.path(socket)).and_then(|client| pods.ask(&client));
     let (metadata, described) = described(kubernetes, host);
-    let now = system_now().utc;
-    let known = observe(&mut pods, answer.as_ref().ok(), &metadata, (host, &resources), now);
+    let known = pods.observe(answer.as_ref().ok(), &metadata, system_now().utc);
     workloads.allocate(HoldingSource::Kubernetes, &known.allocations);
     let logs = host.pod_logs();
     let has_pods = logs.pods.is_some() || logs.containers.is_some() || run_in_pods(host, pids);
@@ -44,7 +44,7 @@ pub(super) fn pods(
 
 /// Where names and labels of pods come from, or why there is no such source.
 fn described(kubernetes: &KubernetesConfig, host: &Host) -> (PodMetadata, String) {
-    let mut sources = match sources(kubernetes, host) {
+    let mut sources = match pod_sources(kubernetes, host) {
         Ok(sources) => sources,
         Err(error) => return (PodMetadata::default(), error.to_string()),
     };

@@ -1,14 +1,12 @@
 //! The holdings of one slot now, and the users that each covers besides its own holder.
 //!
-//! In: the slot, all grants, the holders present. Out: holdings by holder, and user to the holding's holder. The order
-//! of the holders present has no effect. It knows no time: the caller begins a new segment when the result changes.
+//! The order of the holders present has no effect. The caller begins a new segment when the result changes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::presence;
 use super::resolved_workloads::Allocation;
 use super::standing::{GpuGrants, GrantedSlot, StandingGrant, sum};
-use crate::model::{Holder, HolderId, Holding};
+use crate::model::{Fraction, Holder, HolderId, Holding, HoldingSource};
 
 /// What grants holdings.
 #[derive(Clone, Copy, Debug)]
@@ -17,7 +15,7 @@ pub struct Granting<'a> {
     pub allocations: &'a [Allocation],
     /// The configured standing grants, in the order of their rank.
     pub standing: &'a [StandingGrant],
-    /// Whether presence grants holdings on a GPU without other grants.
+    /// Whether the holders present on a GPU without other grants hold equal shares of it (`attribution.presence`).
     pub presence: bool,
 }
 
@@ -32,7 +30,7 @@ pub fn holdings<'a, 's>(
     let allocated = allocated(slot, granting.allocations);
     let present = present.into_iter();
     if grants.is_empty() && allocated.is_empty() {
-        let held = if granting.presence { presence::holdings(present) } else { Vec::new() };
+        let held = if granting.presence { share_equally(present) } else { Vec::new() };
         return (held, BTreeMap::new());
     }
     let mut covered_by: BTreeMap<HolderId, HolderId> = BTreeMap::new();
@@ -62,6 +60,17 @@ pub fn holdings<'a, 's>(
     held.extend(allocated.into_values().map(|allocated| allocated.holding));
     held.sort_by(|one, other| one.holder.cmp(&other.holder));
     (held, covered_by)
+}
+
+/// One holding per holder present, by holder; the GPU system and other remainders hold nothing.
+fn share_equally<'a>(present: impl Iterator<Item = &'a Holder>) -> Vec<Holding> {
+    let present: BTreeSet<&HolderId> =
+        present.map(|holder| &holder.id).filter(|id| !id.is_remainder()).collect();
+    // A GPU never has more holders than fit in 32 bits.
+    let denominator = u32::try_from(present.len()).unwrap_or(u32::MAX);
+    let (fraction, source) = (Fraction { numerator: 1, denominator }, HoldingSource::Presence);
+    let ranked = (0..).zip(present);
+    ranked.map(|(rank, id)| Holding { holder: id.clone(), fraction, source, rank: Some(rank) }).collect()
 }
 
 /// A holding that a scheduler granted, with its holder.

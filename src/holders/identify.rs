@@ -1,29 +1,58 @@
 //! Identifies the holder of a process.
 //!
-//! In: a process, the host for user names, the resolvers' workloads. Out: its holder, or a remainder. The order is: GPU
-//! system, workload, unit, user; outer identities stay in the facts. A process in a container, pod, job or virtual
-//! machine that no resolver names is unattributed, since its uid may be the image's and its unit the runtime's. It does
-//! not know which GPU the process is on.
+//! The order is: GPU system, workload, unit, user; outer identities stay in the facts. A process in a container, pod,
+//! job or virtual machine that no resolver names is unattributed, since its uid may be the image's and its unit the
+//! runtime's. On which GPU the process is makes no difference.
+
+use std::sync::Arc;
 
 use super::process_location::{LocationKind, ProcessLocation};
 use super::resolved_workloads::ResolvedWorkloads;
-use super::system::is_system;
-use super::user::find_user;
 use crate::host::{Host, ProcessInfo, UserNameError};
-use crate::model::{Holder, HolderId};
+use crate::model::{Holder, HolderId, UnattributedReason};
+
+/// Units of the GPU system: persistence daemon, fabric manager, IMEX, power daemon, DCGM, and MPS control with the
+/// servers that it starts below itself.
+const SYSTEM_UNITS: &[&str] = &[
+    "nvidia-cuda-mps-control.service",
+    "nvidia-dcgm.service",
+    "nvidia-fabricmanager.service",
+    "nvidia-imex.service",
+    "nvidia-mps.service",
+    "nvidia-persistenced.service",
+    "nvidia-powerd.service",
+];
+
+/// Units whose X server and compositor belong to the system; other processes may belong to a user's session.
+const DISPLAY_MANAGERS: &[&str] =
+    &["gdm.service", "gdm3.service", "lightdm.service", "sddm.service", "xdm.service"];
+
+/// Daemons that also run without a unit.
+const DAEMONS: &[&str] = &["nvidia-cuda-mps-control", "nvidia-cuda-mps-server", "nvidia-persistenced"];
+
+/// X servers and compositors that display managers start.
+const DISPLAY_SERVERS: &[&str] =
+    &["X", "Xorg", "Xwayland", "gnome-shell", "kwin_wayland", "kwin_x11", "weston"];
+
+/// The kernel keeps no more bytes of a name: `nvidia-persistenced` is `nvidia-persiste` in `/proc`.
+const NAME_BYTES: usize = 15;
+
+/// The first uid of regular users, the default of login.defs(5).
+const FIRST_REGULAR_UID: u32 = 1000;
 
 /// The holder of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The holder, or a remainder.
     pub holder: Holder,
-    /// Whether a resolver may still name the holder or add to its facts.
-    pub pending: bool,
+    /// Set where a resolver may still name the holder or add to its facts: the reason for which processes of such
+    /// workloads are unattributed.
+    pub awaited: Option<UnattributedReason>,
 }
 
 impl From<Holder> for Identity {
     fn from(holder: Holder) -> Self {
-        Self { holder, pending: false }
+        Self { holder, awaited: None }
     }
 }
 
@@ -41,13 +70,7 @@ pub fn identify(
         return Ok(Holder::remainder(HolderId::new(HolderId::SYSTEM)).into());
     }
     if let LocationKind::Workload(path) = &location.kind {
-        return Ok(match workloads.holder(path) {
-            Ok(holder) => Identity { holder, pending: workloads.may_describe(path) },
-            Err(reason) => Identity {
-                holder: Holder::remainder(HolderId::unattributed(reason)),
-                pending: workloads.may_resolve(reason),
-            },
-        });
+        return Ok(workloads.identify(path));
     }
     let uid = match (&location.kind, location.session_owner) {
         // The uid of a process in a rootless container is a subordinate uid, not that of its user.
@@ -63,4 +86,39 @@ pub fn identify(
         (_, user) => user.map(|user| Holder::user(&user.name, Some(user.uid)))?,
     };
     Ok(holder.into())
+}
+
+/// Whether the process belongs to the GPU system, for which no tenant pays. A process chooses its own name, so names
+/// count only for system accounts in sessions and outside of units, and for the X server and compositor of a display
+/// manager. They never count inside a workload, where any user may be root.
+fn is_system(process: &ProcessInfo, location: &ProcessLocation) -> bool {
+    let names: &[&[&str]] = match &location.kind {
+        LocationKind::RootlessContainer | LocationKind::Workload(_) => return false,
+        LocationKind::Unit { name, .. } if SYSTEM_UNITS.contains(&name.as_str()) => return true,
+        LocationKind::Unit { name, .. } if DISPLAY_MANAGERS.contains(&name.as_str()) => &[DISPLAY_SERVERS],
+        LocationKind::Unit { .. } => return false,
+        LocationKind::Unspecified | LocationKind::UserSession => &[DAEMONS, DISPLAY_SERVERS],
+    };
+    // An MPS server runs under its client's uid, but in the session of the account that started its control daemon.
+    let is_system_account = process.uid < FIRST_REGULAR_UID
+        || location.session_owner.is_some_and(|owner| owner < FIRST_REGULAR_UID);
+    let is_named = |name: &&str| process.name == name[..name.len().min(NAME_BYTES)];
+    is_system_account && names.concat().iter().any(is_named)
+}
+
+/// A user; the name is the number where none is known.
+struct ProcessUser {
+    uid: u32,
+    name: Arc<str>,
+}
+
+/// Finds the user of a process. A uid without a name in a user's session is a subordinate uid of that user's rootless
+/// containers, so the session's user counts.
+fn find_user(host: &Host, uid: u32, session_owner: Option<u32>) -> Result<ProcessUser, UserNameError> {
+    if let Some(name) = host.users().name(uid)? {
+        return Ok(ProcessUser { uid, name });
+    }
+    let uid = session_owner.unwrap_or(uid);
+    let name = host.users().name(uid)?.unwrap_or_else(|| uid.to_string().into());
+    Ok(ProcessUser { uid, name })
 }

@@ -1,7 +1,6 @@
-//! The holder of each process, as last published.
+//! The holder of each process, as last published: the immutable, shared result of one round.
 //!
-//! Immutable and shared: the result of one round. A pid is looked up with the boot time at which it was read, since
-//! pids are reused.
+//! Since pids are reused, a pid is looked up with the time since boot at which it was read.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,8 +22,8 @@ pub struct IdentifiedProcess {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identities {
     table: Arc<ProcessTable>,
-    /// Parallel to the processes: the last boot time at which each was confirmed to have its pid. It is apart from the
-    /// table because it changes in every round.
+    /// The time since boot at which each process was last confirmed to have its pid. It is not in the table, since it
+    /// changes in every round.
     until: Vec<Nanoseconds>,
 }
 
@@ -32,44 +31,33 @@ pub struct Identities {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct ProcessTable {
     pids: Vec<u32>,
-    /// Boot times of their starts.
+    /// Time since boot of their starts.
     from: Vec<Nanoseconds>,
     /// Indices of their holders.
     holder_indices: Vec<usize>,
     identified: Vec<IdentifiedProcess>,
-    /// Their holders by id; where facts differ, those of the lowest pid.
+    /// The holders, by id; where facts differ, those of the lowest pid.
     holders: Vec<Arc<Holder>>,
 }
 
 impl Identities {
-    /// Processes by pid and start, each with the boot time of its start.
+    /// The identities of processes that are sorted by pid and start, each with the time since boot of its start.
     pub(super) fn new(processes: impl Iterator<Item = (u32, Nanoseconds, IdentifiedProcess)>) -> Self {
         let mut table = ProcessTable::default();
-        // The processes of a holder share it, so that an id is compared once for each holder and not for each process.
-        let mut numbers: BTreeMap<*const Holder, usize> = BTreeMap::new();
-        let mut shared: Vec<Arc<Holder>> = Vec::new();
         for (pid, from, identified) in processes {
-            let number = *numbers.entry(Arc::as_ptr(&identified.holder)).or_insert(shared.len());
-            if number == shared.len() {
-                shared.push(Arc::clone(&identified.holder));
-            }
             table.pids.push(pid);
             table.from.push(from);
-            table.holder_indices.push(number);
             table.identified.push(identified);
         }
         let mut holders: BTreeMap<&HolderId, &Arc<Holder>> = BTreeMap::new();
-        for holder in &shared {
+        for IdentifiedProcess { holder, .. } in &table.identified {
             holders.entry(&holder.id).or_insert(holder);
         }
         table.holders = holders.into_values().cloned().collect();
-        let index_of = |holder: &Arc<Holder>| {
-            table.holders.binary_search_by(|other| other.id.cmp(&holder.id)).unwrap_or_default()
+        let index_of = |process: &IdentifiedProcess| {
+            table.holders.binary_search_by(|other| other.id.cmp(&process.holder.id)).unwrap_or_default()
         };
-        let indices: Vec<usize> = shared.iter().map(index_of).collect();
-        for index in &mut table.holder_indices {
-            *index = indices.get(*index).copied().unwrap_or_default();
-        }
+        table.holder_indices = table.identified.iter().map(index_of).collect();
         let until = vec![Nanoseconds(u64::MAX); table.pids.len()];
         Self { table: Arc::new(table), until }
     }
@@ -94,7 +82,7 @@ impl Identities {
         self.holder_index_of(self.find(pid, read)?)
     }
 
-    /// The index among [`Identities::holders`] of the holder of the process with that number.
+    /// The same for the process with that number.
     pub fn holder_index_of(&self, number: usize) -> Option<usize> {
         self.table.holder_indices.get(number).copied()
     }

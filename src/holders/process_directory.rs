@@ -1,9 +1,8 @@
 //! Identifies the processes on GPUs, round by round.
 //!
-//! In: the pids that are on GPUs now, and the time. Out: the next [`Identities`]. A process is identified once, when it
-//! is first seen: a later change of name or cgroup does not change whose time it was. Since pids are reused, each
-//! process is watched by pidfd, or its start time is read in every round. Readings taken after the last round in which
-//! a process was confirmed are attributed only once the next round has confirmed it. It knows no GPU and no clock.
+//! A process is identified once, when it is first seen: a later change of name or cgroup does not change whose time it
+//! was. Since pids are reused, each process is watched by pidfd, or its start time is read in every round. Readings
+//! taken after the last round in which a process was confirmed are attributed only once the next round has confirmed it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -12,18 +11,22 @@ use std::sync::Arc;
 use super::identify::{Identity, identify};
 use super::identities::{IdentifiedProcess, Identities};
 use super::resolved_workloads::ResolvedWorkloads;
-use crate::host::{Host, PidfdSet, ProcessError, ProcessInfo, UserNameError, since_boot};
-use crate::model::{Holder, HolderId, HolderKind, Nanoseconds, Stamp, UnattributedReason};
+use crate::host::{Host, PidfdSet, ProcessError, ProcessInfo, since_boot};
+use crate::model::{Holder, HolderId, Nanoseconds, Stamp, UnattributedReason};
 
-/// A process is kept so long after it was last on a GPU: its last samples come late, and its window closes later still.
+/// A process is tracked for so long after it was last on a GPU: its last samples come late, and its window closes later
+/// still.
 const KEEP_TIME: Nanoseconds = Nanoseconds::from_seconds(60);
 
 /// A process in a workload that no resolver names is left out for so long, since its window may still close with the
 /// right holder. Afterwards it is unattributed until it is named. Windows wait 10 s for names, so this must be shorter.
 const PENDING_TIME: Nanoseconds = Nanoseconds::from_seconds(9);
 
+/// A process by pid and start time in clock ticks.
+type ProcessKey = (u32, u64);
+
 /// The keys of all processes that had that pid.
-fn keys_of(pid: u32) -> RangeInclusive<(u32, u64)> {
+fn keys_of(pid: u32) -> RangeInclusive<ProcessKey> {
     (pid, 0)..=(pid, u64::MAX)
 }
 
@@ -33,8 +36,7 @@ pub struct ProcessDirectory {
     host: Host,
     agent: Option<u32>,
     pidfds: PidfdSet,
-    /// By pid and start time in clock ticks.
-    processes: BTreeMap<(u32, u64), TrackedProcess>,
+    processes: BTreeMap<ProcessKey, TrackedProcess>,
     unidentified: BTreeMap<u32, ProcessError>,
     published: Identities,
 }
@@ -42,27 +44,35 @@ pub struct ProcessDirectory {
 #[derive(Debug)]
 struct TrackedProcess {
     identified: IdentifiedProcess,
+    /// When it was last on a GPU.
     seen: Stamp,
-    /// The last moment at which it was confirmed to have its pid.
+    /// Time since boot at which it was last confirmed to have its pid.
     until: Nanoseconds,
     /// Whether another process was seen to have its pid.
     replaced: bool,
-    /// When it was first seen, while a resolver may still name its workload.
-    pending_since: Option<Nanoseconds>,
+    /// Set while a resolver may still name its workload.
+    pending: Option<Pending>,
+}
+
+#[derive(Debug)]
+struct Pending {
+    /// Time since boot at which the process was first seen.
+    since: Nanoseconds,
+    reason: UnattributedReason,
 }
 
 impl TrackedProcess {
-    /// Whether it is left out because a resolver may still name it.
-    fn is_pending(&self, now: Stamp) -> bool {
-        self.pending_since.is_some_and(|since| now.boottime < since + PENDING_TIME)
+    /// Whether it is left out because a resolver may still name its workload.
+    fn is_left_out(&self, now: Stamp) -> bool {
+        self.pending.as_ref().is_some_and(|pending| now.boottime < pending.since + PENDING_TIME)
     }
 }
 
 impl ProcessDirectory {
-    /// An empty directory. `agent` is the agent's own pid if it runs on that host; `descriptors` is the most processes
+    /// An empty directory. `agent` is the agent's pid where it runs on that host; `most_watched` is the most processes
     /// to watch by pidfd.
-    pub fn new(host: Host, agent: Option<u32>, descriptors: usize) -> Self {
-        let pidfds = host.pidfd_set(descriptors);
+    pub fn new(host: Host, agent: Option<u32>, most_watched: usize) -> Self {
+        let pidfds = PidfdSet::new(&host, most_watched);
         let published = Identities::default();
         Self { host, agent, pidfds, processes: BTreeMap::new(), unidentified: BTreeMap::new(), published }
     }
@@ -72,20 +82,16 @@ impl ProcessDirectory {
         &self.host
     }
 
-    /// Pids of the last round that could not be identified, with the reason. If no pid could be, the agent is not in
-    /// the pid namespace of the driver.
+    /// Pids of the last round that could not be identified, with the reason. If none could be, the agent is not in the
+    /// pid namespace of the driver.
     pub const fn unidentified(&self) -> &BTreeMap<u32, ProcessError> {
         &self.unidentified
     }
 
-    /// Whether a process is left out because no resolver has named its workload, of the kind of that reason.
-    pub fn has_pending(&self, reason: UnattributedReason, now: Stamp) -> bool {
-        let mut pending = self.processes.values().filter(|process| process.is_pending(now));
-        pending.any(|process| {
-            let id = &process.identified.holder.id;
-            let is_container = reason == UnattributedReason::Container && id.kind() == HolderKind::Container;
-            is_container || id.unattributed_reason() == Some(reason)
-        })
+    /// Why processes are left out until a resolver has named their workload.
+    pub fn pending_reasons(&self, now: Stamp) -> BTreeSet<UnattributedReason> {
+        let left_out = self.processes.values().filter(|process| process.is_left_out(now));
+        left_out.filter_map(|process| Some(process.pending.as_ref()?.reason)).collect()
     }
 
     /// Runs one round with the pids that are on GPUs now.
@@ -101,35 +107,34 @@ impl ProcessDirectory {
         let changed = self.identify_new(&new, workloads, now) | self.resolve_pending(workloads, now);
         let before = self.processes.len();
         self.processes.retain(|_, process| now.since(process.seen) <= KEEP_TIME);
-        let named = self.processes.values().filter(|process| !process.is_pending(now)).count();
-        if changed || self.processes.len() != before || named != self.published.len() {
-            if self.processes.len() < before {
-                self.pidfds.retain(|pid| self.processes.range(keys_of(pid)).next().is_some());
-            }
-            let processes = self.processes.iter().filter(|(_, process)| !process.is_pending(now));
-            self.published = Identities::new(
-                processes
-                    .map(|((pid, start), process)| (*pid, since_boot(*start), process.identified.clone())),
-            );
+        if self.processes.len() < before {
+            self.pidfds.retain(|pid| self.processes.range(keys_of(pid)).next().is_some());
         }
-        let named = self.processes.values().filter(|process| !process.is_pending(now));
-        Arc::new(self.published.until(named.map(|process| process.until).collect()))
+        let named = || self.processes.iter().filter(|(_, process)| !process.is_left_out(now));
+        if changed || self.processes.len() != before || named().count() != self.published.len() {
+            let identified =
+                named().map(|((pid, start), process)| (*pid, since_boot(*start), process.identified.clone()));
+            self.published = Identities::new(identified);
+        }
+        Arc::new(self.published.until(named().map(|(_, process)| process.until).collect()))
     }
 
-    /// Asks the resolvers again for pending processes; whether any was named.
+    /// Identifies pending processes on GPUs again; returns whether any was named.
     fn resolve_pending(&mut self, workloads: &ResolvedWorkloads, now: Stamp) -> bool {
-        let is_due = |process: &TrackedProcess| process.pending_since.is_some() && process.seen == now;
+        let is_due = |process: &TrackedProcess| process.pending.is_some() && process.seen == now;
         let due = self.processes.iter().filter(|(_, process)| is_due(process));
-        let due: Vec<(u32, u64)> = due.map(|(key, _)| *key).collect();
+        let due: Vec<ProcessKey> = due.map(|(key, _)| *key).collect();
         let mut changed = false;
         for key in due {
             let Ok(info) = self.host.process(key.0) else { continue };
             if info.start_time != key.1 {
                 continue;
             }
-            let Ok((identified, false)) = self.identify(&info, workloads) else { continue };
+            let Ok(Identity { holder, awaited: None }) = self.identify(&info, workloads) else { continue };
+            let (holder, name) = (self.share_holder(holder), info.name.as_str().into());
             if let Some(process) = self.processes.get_mut(&key) {
-                (process.identified, process.pending_since) = (identified, None);
+                process.identified = IdentifiedProcess { holder, name, start_time: info.start_time };
+                process.pending = None;
                 changed = true;
             }
         }
@@ -168,8 +173,8 @@ impl ProcessDirectory {
         true
     }
 
-    /// Identifies new processes; whether any was. A process that has taken over a pid and cannot be read is left
-    /// without a name, rather than under the previous process's.
+    /// Identifies new processes; returns whether any was identified. A process that has taken over a pid and cannot be
+    /// read is left without a holder, rather than under the previous process's.
     fn identify_new(&mut self, pids: &[u32], workloads: &ResolvedWorkloads, now: Stamp) -> bool {
         self.unidentified.clear();
         let mut new = Vec::new();
@@ -178,59 +183,50 @@ impl ProcessDirectory {
             self.pidfds.watch(*pid);
             match self.host.process(*pid) {
                 Ok(info) => new.push(info),
-                Err(error) => {
-                    self.pidfds.remove(*pid);
-                    self.unidentified.insert(*pid, error);
-                }
+                Err(error) => self.reject(*pid, error),
             }
         }
         // The oldest first, since the first process determines the facts of its holder.
         new.sort_by_key(|info| (info.start_time, info.pid));
         let mut changed = false;
         for info in &new {
-            let pid = info.pid;
+            let (pid, start_time) = (info.pid, info.start_time);
             match self.identify(info, workloads) {
-                Ok((identified, pending)) => {
-                    let pending_since = pending.then_some(now.boottime);
-                    let until = now.boottime;
-                    let process =
-                        TrackedProcess { identified, seen: now, until, replaced: false, pending_since };
-                    self.processes.insert((pid, info.start_time), process);
+                Ok(Identity { holder, awaited }) => {
+                    let (holder, name) = (self.share_holder(holder), info.name.as_str().into());
+                    let process = TrackedProcess {
+                        identified: IdentifiedProcess { holder, name, start_time },
+                        seen: now,
+                        until: now.boottime,
+                        replaced: false,
+                        pending: awaited.map(|reason| Pending { since: now.boottime, reason }),
+                    };
+                    self.processes.insert((pid, start_time), process);
                     changed = true;
                 }
-                // It is read again in the next round, when the user's name may be known.
-                Err(cause) => {
-                    self.pidfds.remove(pid);
-                    self.unidentified.insert(pid, ProcessError::Unnamed { pid, cause });
-                }
+                Err(error) => self.reject(pid, error),
             }
         }
         changed
     }
 
-    /// Identifies a process, and whether a resolver may still name its workload.
-    fn identify(
-        &self,
-        info: &ProcessInfo,
-        workloads: &ResolvedWorkloads,
-    ) -> Result<(IdentifiedProcess, bool), UserNameError> {
-        let Identity { holder, pending } = if self.agent == Some(info.pid) {
-            Holder::remainder(HolderId::new(HolderId::SYSTEM)).into()
-        } else {
-            identify(&self.host, info, workloads)?
-        };
-        let identified = IdentifiedProcess {
-            holder: self.share_holder(holder),
-            name: info.name.as_str().into(),
-            start_time: info.start_time,
-        };
-        Ok((identified, pending))
+    /// Notes a pid that cannot be identified in this round; the next round reads it again.
+    fn reject(&mut self, pid: u32, error: ProcessError) {
+        self.pidfds.remove(pid);
+        self.unidentified.insert(pid, error);
+    }
+
+    fn identify(&self, info: &ProcessInfo, workloads: &ResolvedWorkloads) -> Result<Identity, ProcessError> {
+        if self.agent == Some(info.pid) {
+            return Ok(Holder::remainder(HolderId::new(HolderId::SYSTEM)).into());
+        }
+        identify(&self.host, info, workloads).map_err(|cause| ProcessError::Unnamed { pid: info.pid, cause })
     }
 
     /// Reuses the holder with that id and its facts. Otherwise a unit whose processes run under several users would
     /// change its user from round to round. Pending processes do not count, since their facts may be incomplete.
     fn share_holder(&self, holder: Holder) -> Arc<Holder> {
-        let named = self.processes.values().filter(|process| process.pending_since.is_none());
+        let named = self.processes.values().filter(|process| process.pending.is_none());
         let same = named.map(|process| &process.identified.holder).find(|known| known.id == holder.id);
         same.map_or_else(|| Arc::new(holder), Arc::clone)
     }

@@ -1,11 +1,9 @@
-//! Where in the system a process runs, read from its cgroup paths.
+//! Where in the system a process runs, by its cgroup paths.
 //!
-//! In: the paths of all its hierarchies. Out: [`ProcessLocation`]. Where hierarchies differ, the kind with the highest
-//! precedence counts, so their order never matters. It does not know who runs there.
+//! Where hierarchies differ, the kind with the highest precedence counts, so their order never matters.
 
-use super::decode::decode;
-use super::unit::{find_unit, is_slice};
-use super::user::session_owner;
+use std::borrow::Cow;
+
 use super::workload_path::{WorkloadPath, parse_workload_path};
 
 /// Where a process runs.
@@ -96,24 +94,98 @@ fn is_user_session(part: &str) -> bool {
         || (part.starts_with("session-") && part.ends_with(".scope"))
 }
 
+/// Finds the unit of the system manager below the slices. A generated name differs at every start, so such a unit counts
+/// as its slice, and in `system.slice`, the default, as no unit.
+fn find_unit<'a>(parts: &[&'a str]) -> Option<&'a str> {
+    let at = parts.iter().position(|part| !is_slice(part))?;
+    let first = parts[at];
+    let name = first.strip_suffix(".service").or_else(|| first.strip_suffix(".scope"))?;
+    // systemd accepts no such name, and a line break would forge a line in logs and pages.
+    if name.is_empty() || name.contains(char::is_control) {
+        return None;
+    }
+    if !is_generated(name) {
+        return Some(first);
+    }
+    let slice = *parts[..at].last()?;
+    let is_chosen = !matches!(slice, "system.slice" | "-.slice") && !slice.contains(char::is_control);
+    is_chosen.then_some(slice)
+}
+
+/// Whether systemd-run generated the name: `run-r` and 32 hexadecimal digits, `run-u123`, `run-p123-i456`, `run-123`.
+fn is_generated(name: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let Some(rest) = name.strip_prefix("run-") else { return false };
+    let pair = rest.strip_prefix('p').and_then(|rest| rest.split_once("-i"));
+    let random = rest
+        .strip_prefix('r')
+        .is_some_and(|digits| digits.len() == 32 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    random
+        || is_number(rest.strip_prefix('u').unwrap_or(rest))
+        || pair.is_some_and(|(pid, invocation)| is_number(pid) && is_number(invocation))
+}
+
+/// Whether a part only groups others.
+fn is_slice(part: &str) -> bool {
+    part.ends_with(".slice")
+}
+
+/// The user of a slice or service manager: `user-1000.slice`, `user@1000.service`.
+fn session_owner(part: &str) -> Option<u32> {
+    let slice = part.strip_prefix("user-").and_then(|rest| rest.strip_suffix(".slice"));
+    let manager = part.strip_prefix("user@").and_then(|rest| rest.strip_suffix(".service"));
+    let digits = slice.or(manager)?;
+    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
+}
+
+/// Decodes systemd's `\x2d` and similar escapes in one part of a path, and removes the underscore with which systemd
+/// escapes names of kernel files. A part that would decode to a slash, control characters or invalid UTF-8 stays as it
+/// is, so that no part becomes two and no name breaks a line.
+fn decode(part: &str) -> Cow<'_, str> {
+    let part = part.strip_prefix('_').unwrap_or(part);
+    if !part.contains("\\x") {
+        return Cow::Borrowed(part);
+    }
+    match String::from_utf8(unescape(part.as_bytes())) {
+        Ok(text) if !text.contains(|c: char| c == '/' || c.is_control()) => Cow::Owned(text),
+        _ => Cow::Borrowed(part),
+    }
+}
+
+fn unescape(mut bytes: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(bytes.len());
+    while let Some((first, rest)) = bytes.split_first() {
+        match parse_escape(bytes) {
+            Some(byte) => {
+                out.push(byte);
+                bytes = &bytes[4..];
+            }
+            None => {
+                out.push(*first);
+                bytes = rest;
+            }
+        }
+    }
+    out
+}
+
+/// The byte that `\xHH` at the front encodes.
+fn parse_escape(bytes: &[u8]) -> Option<u8> {
+    let [b'\\', b'x', high, low, ..] = bytes else { return None };
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    u8::try_from(digit(*high)? * 16 + digit(*low)?).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::model::UnattributedReason;
 
     const ID: &str = "2b18000000000000000000000000000000000000000000000000000000000abc";
 
     fn at(path: &str) -> ProcessLocation {
         ProcessLocation::from_cgroups(&[path.replace("CID", ID)])
-    }
-
-    fn reason(location: &ProcessLocation) -> Option<UnattributedReason> {
-        match &location.kind {
-            LocationKind::Workload(path) => Some(path.reason()),
-            _ => None,
-        }
     }
 
     fn unit_at(path: &str) -> Option<String> {
@@ -172,62 +244,6 @@ mod tests {
             at(application),
             ProcessLocation { kind: LocationKind::UserSession, session_owner: Some(1000) }
         );
-    }
-
-    #[test]
-    fn the_daemon_of_a_runtime_is_a_unit_and_what_runs_below_it_is_not() {
-        assert_eq!(unit_at("/system.slice/docker.service").as_deref(), Some("docker.service"));
-        assert_eq!(
-            unit_at("/system.slice/docker-registry.service").as_deref(),
-            Some("docker-registry.service")
-        );
-        for path in ["/system.slice/docker.service/docker/x", "/system.slice/containerd.service/default/x"] {
-            assert_eq!(reason(&at(path)), Some(UnattributedReason::Container), "{path}");
-        }
-    }
-
-    #[test]
-    fn no_container_pod_job_or_machine_passes_for_a_unit() {
-        use UnattributedReason::{Container, Job, Pod, Unknown, Vm};
-        let pod = "pod3cae2e45_052c_4b11_80d3_4d7b2d2d3464";
-        for (path, expected) in [
-            (
-                "/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable-POD.slice/cri-containerd-CID.scope",
-                Pod,
-            ),
-            (
-                "/system.slice/docker-CID.scope/kubelet.slice/kubepods-besteffort-POD.slice/cri-containerd-CID.scope",
-                Pod,
-            ),
-            ("/system.slice/containerd.service/kubepods-besteffort-POD.slice:cri-containerd:CID", Pod),
-            ("/kubepods.slice/kubepods-POD.slice/crio-CID.scope", Pod),
-            ("/kubepods.slice/kubepods-POD.slice/crio-CID.scope/container", Pod),
-            ("/kubepods/burstable/pod5a89bcaa-3509-4b11-80d3-4d7b2d2d3464/CID", Pod),
-            ("/kubepods/podb6cd0000000000000000000000000000/CID", Pod),
-            ("/system.slice/k3s.service/x", Pod),
-            ("/system.slice/docker-CID.scope", Container),
-            ("/docker/CID", Container),
-            ("/docker/x", Container),
-            ("/lxc/101/ns/init.scope", Container),
-            ("/machine.slice/libpod-CID.scope/container", Container),
-            ("/machine.slice/machine-nspawn.scope/payload", Container),
-            ("/system.slice/web.service/libpod-payload-CID", Container),
-            ("/system.slice/web.service/CID", Container),
-            ("/lxc.payload.c1/system.slice/trainer.service", Container),
-            ("/system.slice/slurmstepd.scope/job_211/step_extern/user/task_0", Job),
-            ("/system.slice/slurmstepd.scope/s5K1KKYAYG5D00/step_0/user/task_0", Job),
-            ("/system.slice/slurmstepd.scope/job_211/step_0/user/task_0/docker-CID.scope", Job),
-            ("/system.slice/node1_slurmstepd.scope/job_211/step_0/user/task_0", Job),
-            ("/slurm_node1/uid_262563/job_55786247/step_0", Job),
-            ("/slurm/uid_1000/job_7/step_batch/task_0", Job),
-            ("/kubepods.slice/kubepods-POD.slice/crio-CID.scope/slurmstepd.scope/job_1/step_0", Job),
-            ("/machine.slice/machine-qemu\\x2d2\\x2dinstance\\x2d00000001.scope/libvirt", Vm),
-            ("/machine/vm7.libvirt-qemu/emulator", Vm),
-            ("/qemu.slice/100.scope", Vm),
-            ("/something/unknown/x.service", Unknown),
-        ] {
-            assert_eq!(reason(&at(&path.replace("POD", pod))), Some(expected), "{path}");
-        }
     }
 
     #[test]
@@ -290,10 +306,34 @@ mod tests {
         };
         assert_eq!(name, "trainer.service");
         let container = ["/system.slice/docker.service".to_owned(), format!("/docker/{ID}")];
-        assert_eq!(reason(&ProcessLocation::from_cgroups(&container)), Some(UnattributedReason::Container));
+        let kind = ProcessLocation::from_cgroups(&container).kind;
+        assert!(matches!(kind, LocationKind::Workload(WorkloadPath::Container { .. })), "{kind:?}");
+    }
+
+    #[test]
+    fn escapes_are_undone() {
+        assert_eq!(decode("train@run\\x2d7.service"), "train@run-7.service");
+        assert_eq!(decode("machine-qemu\\x2d2\\x2dvm.scope"), "machine-qemu-2-vm.scope");
+        assert_eq!(decode("_cpu.service"), "cpu.service");
+        assert_eq!(decode("caf\\xc3\\xa9.service"), "café.service");
+        assert_eq!(decode("plain.service"), "plain.service");
+    }
+
+    #[test]
+    fn what_would_break_a_path_or_a_line_keeps_its_spelling() {
+        for part in
+            ["a\\x2fb.service", "a\\x0ab.service", "a\\xff.service", "a\\x2", "a\\xzz", "\\x00", "\\x"]
+        {
+            assert_eq!(decode(part), part);
+        }
     }
 
     proptest! {
+        #[test]
+        fn any_part_is_decoded_without_a_panic(part in "(\\\\x[0-9a-g]{0,2}|\\PC|_){0,12}") {
+            prop_assert!(!decode(&part).contains(char::is_control));
+        }
+
         #[test]
         fn any_path_is_placed_without_a_panic(path in "(/|\\.\\.|\\PC|\\.slice|user-|\\\\x2d|\\.service){0,20}") {
             at(&path);

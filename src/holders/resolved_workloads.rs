@@ -1,15 +1,30 @@
 //! The workloads of this node as the resolvers last published them.
 //!
-//! Each resolver asks a scheduler or runtime in its own thread and publishes the result; identification and the meter
-//! read it and never wait. Immutable and shared.
+//! Each resolver asks a scheduler or runtime in its own thread and publishes the result, which is immutable and shared;
+//! identification and the meter read it and never wait.
 
 use std::sync::Arc;
 
+use super::identify::Identity;
 use super::standing::{GrantedSlot, product, sum};
 use super::workload_path::WorkloadPath;
-use super::{JobMap, PodMap, container, vm};
-use crate::docker::ContainerDescriptions;
-use crate::model::{Fraction, Holder, HoldingSource, MigSlot, UnattributedReason, Utc};
+use super::{JobMap, PodMap};
+use crate::docker::{ContainerDescription, ContainerDescriptions};
+use crate::model::{
+    Fact, Facts, Fraction, Holder, HolderId, HolderKind, HoldingSource, MigSlot, UnattributedReason, Utc,
+};
+
+/// Whether the text is `GPU-` or `MIG-` and a UUID; HAMi appends the number of a share, which is refused.
+pub(super) fn is_uuid(text: &str) -> bool {
+    let Some(uuid) = text.strip_prefix("GPU-").or_else(|| text.strip_prefix("MIG-")) else { return false };
+    let lengths = uuid.split('-').map(str::len);
+    lengths.eq([8, 4, 4, 4, 12]) && uuid.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit())
+}
+
+/// Parses a number without sign or leading zeros, as schedulers write it.
+pub(super) fn parse_number(text: &str) -> Option<u32> {
+    text.parse().ok().filter(|number: &u32| number.to_string() == text)
+}
 
 /// A GPU or MIG instance as schedulers name it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,17 +45,17 @@ pub enum AllocatedDevice {
 pub enum InstancePlace {
     /// Its id.
     Id(u32),
-    /// Its first memory slice, and how many it has where that is known.
+    /// Its memory slices.
     Slices {
         /// The first one.
         start: u32,
-        /// How many.
+        /// How many, where that is known.
         size: Option<u32>,
     },
 }
 
 impl InstancePlace {
-    /// Whether it is the place of the GPU instance of that id.
+    /// Whether the GPU instance with that id and slot is at this place.
     pub(super) fn is_of(self, id: &str, slot: &MigSlot) -> bool {
         match self {
             Self::Id(own) => id.parse() == Ok(own),
@@ -79,7 +94,7 @@ pub struct Allocation {
     pub device: AllocatedDevice,
     /// The share, as it was when granted.
     pub fraction: Fraction,
-    /// Which scheduler says so.
+    /// The scheduler that granted it.
     pub source: HoldingSource,
     /// Wall-clock time of the grant, where it is known. The holding counts from then on, as far back as the account's
     /// windows are still open.
@@ -92,13 +107,14 @@ impl Allocation {
         (&self.holder.id, &self.device, self.source) == (&other.holder.id, &other.device, other.source)
     }
 
-    /// Whether its device has room for it beside these.
+    /// Whether its device has room for it beside these allocations.
     pub fn fits_beside(&self, others: &[Self]) -> bool {
         let others = others.iter().filter(|other| other.device == self.device);
         let taken =
             others.fold(Fraction { numerator: 0, denominator: 1 }, |taken, one| sum(taken, one.fraction));
         let [a, b] = [taken.numerator, taken.denominator].map(u128::from);
         let [c, d] = [self.fraction.numerator, self.fraction.denominator].map(u128::from);
+        // `sum` stops at the whole, so it cannot tell.
         a * d + c * b <= b * d
     }
 
@@ -114,13 +130,13 @@ impl Allocation {
 pub struct ResolvedWorkloads {
     /// What schedulers allocated, by GPU and holder.
     pub allocations: Arc<[Allocation]>,
-    /// The kinds with a running resolver, which may later name workloads that are unknown now.
+    /// The reasons that a running resolver may resolve: it may later name workloads that are unknown now.
     pub awaited: Vec<UnattributedReason>,
     /// Kubernetes pods.
     pub pods: Arc<PodMap>,
     /// Slurm jobs.
     pub jobs: Arc<JobMap>,
-    /// What a runtime says of its containers.
+    /// Names and images of a runtime's containers.
     pub containers: Arc<ContainerDescriptions>,
 }
 
@@ -134,30 +150,38 @@ impl ResolvedWorkloads {
         }
     }
 
-    /// The holder of processes at that path, or why they are unattributed.
-    pub(super) fn holder(&self, path: &WorkloadPath) -> Result<Holder, UnattributedReason> {
+    /// Identifies the holder of processes at that path.
+    pub(super) fn identify(&self, path: &WorkloadPath) -> Identity {
+        let reason = path.reason();
         let holder = match path {
-            WorkloadPath::Container { runtime, id } => {
-                container::holder(runtime, id, self.containers.get(id))
-            }
-            WorkloadPath::Vm { name } => vm::holder(name),
+            WorkloadPath::Container { runtime, id } => container_holder(runtime, id, self.containers.get(id)),
+            WorkloadPath::Vm { name } => (!name.is_empty())
+                .then(|| Holder::new(HolderKind::Vm, Facts::new([(Fact::Vm, name.as_str())]))),
             WorkloadPath::Pod { uid, container } => self.pods.holder(uid, container).cloned(),
             WorkloadPath::Job { job, step, .. } => self.jobs.holder(job, step),
             WorkloadPath::Unknown => None,
         };
-        holder.ok_or_else(|| path.reason())
+        let is_complete = holder.is_some() && !self.may_describe(path);
+        let is_awaited = !is_complete && self.awaited.contains(&reason);
+        Identity {
+            holder: holder.unwrap_or_else(|| Holder::remainder(HolderId::unattributed(reason))),
+            awaited: is_awaited.then_some(reason),
+        }
     }
 
-    /// Whether a runtime may still report name and image of a container that is known by its id.
-    pub(super) fn may_describe(&self, path: &WorkloadPath) -> bool {
+    /// Whether Docker's API may still report name and image of a container that is known by its id.
+    fn may_describe(&self, path: &WorkloadPath) -> bool {
         let WorkloadPath::Container { runtime, id } = path else { return false };
-        container::may_be_described(runtime)
-            && self.may_resolve(path.reason())
-            && !self.containers.contains_key(id)
+        matches!(*runtime, "docker" | "podman" | "unknown") && !self.containers.contains_key(id)
     }
+}
 
-    /// Whether a resolver may still name workloads that are unattributed for that reason.
-    pub(super) fn may_resolve(&self, reason: UnattributedReason) -> bool {
-        self.awaited.contains(&reason)
+/// A container by the id in its path, without name and image where these are not known.
+fn container_holder(runtime: &str, id: &str, description: Option<&ContainerDescription>) -> Option<Holder> {
+    let mut facts = Facts::new([(Fact::ContainerRuntime, runtime), (Fact::Container, id)]);
+    if let Some(ContainerDescription { name, image }) = description {
+        facts.set(Fact::ContainerName, name.as_str().into());
+        facts.set(Fact::ContainerImage, image.as_str().into());
     }
+    (!id.is_empty()).then(|| Holder::new(HolderKind::Container, facts))
 }

@@ -1,7 +1,6 @@
 //! Standing grants: holdings that the operator configures for condo nodes, reservations and pools.
 //!
-//! In: the grants in the order of the configuration, a GPU, the holders present on it. Out: the GPU's holdings, and the
-//! users that each covers. It ranks holdings; conflicts are resolved at attribution.
+//! Holdings are ranked here; conflicts between them are resolved at attribution.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -225,33 +224,28 @@ impl StandingGrant {
 
 /// Formats selectors: `GPU 0, GPU 1`.
 pub fn in_words(gpus: &[GpuSelector]) -> String {
-    let names: Vec<String> = gpus.iter().map(ToString::to_string).collect();
-    names.join(", ")
+    gpus.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// The standing grants on one GPU.
-pub(super) struct GpuGrants<'a> {
-    /// In the order of the configuration; the position is the rank.
-    entries: Vec<(u32, &'a StandingGrant)>,
-}
+/// The standing grants on one GPU, each with its rank: its position in the configuration.
+pub(super) struct GpuGrants<'a>(Vec<(u32, &'a StandingGrant)>);
 
 impl<'a> GpuGrants<'a> {
     pub(super) fn on(gpu: &SessionGpu, standing: &'a [StandingGrant]) -> Self {
-        let entries = (0..).zip(standing).filter(|(_, entry)| entry.selects(gpu)).collect();
-        Self { entries }
+        Self((0..).zip(standing).filter(|(_, grant)| grant.selects(gpu)).collect())
     }
 
     pub(super) const fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.0.is_empty()
     }
 
     /// One holding per holder, by holder. Several grants to one holder are summed, with the rank of the first.
     pub(super) fn holdings(&self) -> Vec<Holding> {
         let mut holdings: BTreeMap<HolderId, Holding> = BTreeMap::new();
-        for (rank, entry) in &self.entries {
-            let holder = entry.selector.holder().id;
+        for (rank, grant) in &self.0 {
+            let holder = grant.selector.holder().id;
             let source = HoldingSource::Standing;
-            let fraction = entry.fraction;
+            let fraction = grant.fraction;
             holdings
                 .entry(holder.clone())
                 .and_modify(|holding| holding.fraction = sum(holding.fraction, fraction))
@@ -264,14 +258,13 @@ impl<'a> GpuGrants<'a> {
     /// the last grant counts, then the larger id. Holders with a grant of their own here, and remainders, are not
     /// covered.
     pub(super) fn cover(&self, holder: &Holder) -> Option<HolderId> {
-        if holder.id.is_remainder()
-            || self.entries.iter().any(|(_, entry)| entry.selector.holder().id == holder.id)
+        if holder.id.is_remainder() || self.0.iter().any(|(_, grant)| grant.selector.holder().id == holder.id)
         {
             return None;
         }
-        let covering = self.entries.iter().filter(|(_, entry)| entry.selector.covers(holder));
-        let latest = covering.max_by_key(|(rank, entry)| {
-            (!entry.selector.is_for_several(), *rank, entry.selector.holder().id)
+        let covering = self.0.iter().filter(|(_, grant)| grant.selector.covers(holder));
+        let latest = covering.max_by_key(|(rank, grant)| {
+            (!grant.selector.is_for_several(), *rank, grant.selector.holder().id)
         })?;
         Some(latest.1.selector.holder().id)
     }

@@ -1,7 +1,4 @@
-//! Resources of the agent itself.
-//!
-//! In: `/proc/self` of the real system, whatever root the rest of the module reads. Out: CPU time, memory, open files,
-//! mapped files.
+//! CPU time, memory, open and mapped files of the agent itself, from `/proc/self` of the real system.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, Metadata};
@@ -14,21 +11,21 @@ use rustix::process::{Resource, Rlimit};
 use crate::clock::processor_time;
 use crate::model::{Bytes, Nanoseconds};
 
-/// Resources that the agent uses.
+/// The agent's use of resources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AgentUsage {
-    /// User and system time since its start, of all threads.
+    /// User and system time of all threads since the start.
     pub cpu: Nanoseconds,
     /// Resident memory.
     pub resident: Bytes,
-    /// Memory that is addressed, resident or not.
+    /// Virtual memory.
     pub addressed: Bytes,
     /// Open file descriptors.
     pub open_files: u64,
 }
 
-/// Reads the resources cheaply: files of `/proc` stay open, and `stat` and `status` are avoided, since for these the
-/// kernel visits every thread.
+/// Reads the use in every tick: files of `/proc` stay open, and `stat` and `status` are avoided, since the kernel visits
+/// every thread for them.
 #[derive(Debug)]
 pub struct AgentUsageReader {
     memory: File,
@@ -46,7 +43,10 @@ impl AgentUsageReader {
         let mut memory = [0; 256];
         let length = self.memory.read_at(&mut memory, 0)?;
         let memory = memory.get(..length).unwrap_or_default();
-        let (addressed, resident) = sizes(memory).ok_or_else(|| malformed("statm"))?;
+        let (addressed, resident) = parse_statm(memory).ok_or_else(|| {
+            let text = "/proc/self/statm is not what proc(5) describes; is proc mounted there?";
+            io::Error::new(io::ErrorKind::InvalidData, text)
+        })?;
         let open_files = count_open(&self.files.metadata()?, Path::new(FILES))?;
         Ok(AgentUsage { cpu: processor_time(), resident, addressed, open_files })
     }
@@ -54,15 +54,15 @@ impl AgentUsageReader {
 
 const FILES: &str = "/proc/self/fd";
 
+/// The number of files in a directory of descriptors. Reading the directory adds one.
 fn count_open(metadata: &Metadata, directory: &Path) -> io::Result<u64> {
     match reported_count(metadata) {
         Some(count) => Ok(count),
-        // Without the descriptor of the directory itself.
         None => Ok(listed_count(directory)?.saturating_sub(1)),
     }
 }
 
-/// Since Linux 6.2 the directory's size is the number of its files.
+/// The directory's size, which is the number of its files since Linux 6.2, and 0 before.
 fn reported_count(directory: &Metadata) -> Option<u64> {
     Some(directory.len()).filter(|count| *count > 0)
 }
@@ -71,17 +71,17 @@ fn listed_count(directory: &Path) -> io::Result<u64> {
     Ok(fs::read_dir(directory)?.count() as u64)
 }
 
-/// The first number is that of all pages, the second that of resident ones.
-fn sizes(statm: &[u8]) -> Option<(Bytes, Bytes)> {
+/// Virtual and resident memory: the first two numbers, in pages.
+fn parse_statm(statm: &[u8]) -> Option<(Bytes, Bytes)> {
     let page = u64::try_from(rustix::param::page_size()).ok()?;
     let mut numbers = std::str::from_utf8(statm).ok()?.split_ascii_whitespace();
     let mut size = || Some(Bytes(numbers.next()?.parse::<u64>().ok()?.checked_mul(page)?));
     Some((size()?, size()?))
 }
 
-/// The files that are open, each as often as it is.
+/// The paths of the open files, one per descriptor.
 pub fn open_files() -> io::Result<Vec<PathBuf>> {
-    let entries = fs::read_dir("/proc/self/fd")?;
+    let entries = fs::read_dir(FILES)?;
     // A file that was closed meanwhile is skipped.
     Ok(entries.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok()).collect())
 }
@@ -92,31 +92,26 @@ pub fn mapped_files() -> io::Result<BTreeSet<PathBuf>> {
     let mut files = BTreeSet::new();
     for line in maps.split(b'\n') {
         let line = line?;
-        // Addresses, rights, offset, device and inode hold no slash but the device's colon.
+        // The fields before the path have no slash.
         let Some(start) = line.iter().position(|byte| *byte == b'/') else { continue };
         files.insert(PathBuf::from(String::from_utf8_lossy(&line[start..]).into_owned()));
     }
     Ok(files)
 }
 
-/// The most files that it may have open; none where there is no limit.
-pub fn most_files() -> Option<u64> {
+/// The soft limit of open files; none where there is no limit.
+pub fn open_files_limit() -> Option<u64> {
     rustix::process::getrlimit(Resource::Nofile).current
 }
 
 /// Raises the soft limit of open files to the hard limit. systemd keeps the soft limit low for programs that call
 /// `select`. Children would inherit it, so none is started afterwards.
-pub fn raise_most_files() -> io::Result<()> {
+pub fn raise_open_files_limit() -> io::Result<()> {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     if limit.current == limit.maximum {
         return Ok(());
     }
     Ok(rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?)
-}
-
-fn malformed(file: &str) -> io::Error {
-    let text = format!("/proc/self/{file} is not what proc(5) describes; is proc mounted there?");
-    io::Error::new(io::ErrorKind::InvalidData, text)
 }
 
 #[cfg(test)]
@@ -159,8 +154,11 @@ mod tests {
     #[test]
     fn memory_is_told_in_pages() {
         let page = rustix::param::page_size() as u64;
-        assert_eq!(sizes(b"9000 1024 700 5 0 900 0\n"), Some((Bytes(9_000 * page), Bytes(1_024 * page))));
-        assert_eq!(sizes(b"9000"), None);
-        assert_eq!(sizes(b"9000 18446744073709551615 0"), None);
+        assert_eq!(
+            parse_statm(b"9000 1024 700 5 0 900 0\n"),
+            Some((Bytes(9_000 * page), Bytes(1_024 * page)))
+        );
+        assert_eq!(parse_statm(b"9000"), None);
+        assert_eq!(parse_statm(b"9000 18446744073709551615 0"), None);
     }
 }

@@ -3,8 +3,7 @@
 // No safe crate wraps the read-only form of adjtimex(2).
 #![allow(unsafe_code)]
 
-/// Whether an NTP client has told the kernel that the wall clock is synchronised; false where the kernel cannot
-/// be asked.
+/// Whether the kernel reports a synchronised wall clock; false where the call fails.
 ///
 /// adjtimex(2) with no modes set changes nothing and needs no right. systemd-timesyncd, ntpd, and chrony with
 /// `rtcsync` clear `STA_UNSYNC`; the kernel sets it again when the estimated error exceeds 16 s. Chrony without

@@ -1,67 +1,69 @@
-//! Whether the agent runs in a container, where a driver library that was replaced on the host stays the old
-//! one until the container is made anew.
-//!
-//! In: the files by which runtimes mark a container, and the kernel's own names of namespaces. Out: yes or no.
+//! Whether the agent runs in a container, and whether it sees the host's processes from there.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::bounded;
+use super::{Host, untrusted};
 
 /// The first pid namespace of a kernel: `PROC_PID_INIT_INO` of include/linux/proc_ns.h.
 pub const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
 
-/// The files of Docker and Podman.
+/// The files by which Docker and Podman mark a container.
 const MARKS: [&str; 2] = [".dockerenv", "run/.containerenv"];
 
-/// Looks at marks, then at the pid namespace, then at whether process 1 lives under another `/`, as it does
-/// beside a pod that shares the host's pids. A service of systemd with a mount namespace of its own has the
-/// host's `/`.
-pub(super) fn is_container(root: &Path) -> bool {
-    MARKS.iter().any(|mark| root.join(mark).exists())
-        || namespace(root).is_ok_and(|namespace| namespace != Path::new(FIRST_PID_NAMESPACE))
-        || differs(&root.join("proc/1/root/."), &root.join("proc/self/root/."))
+impl Host {
+    /// Whether the agent runs in a container, where a driver library that was replaced on the host stays the old one
+    /// until the container is created again. A pod that shares the host's pids is found by the root of process 1. A
+    /// service of systemd with a mount namespace of its own has the host's root.
+    pub fn is_container(&self) -> bool {
+        has_mark(&self.root)
+            || pid_namespace(&self.root).is_ok_and(|namespace| namespace != Path::new(FIRST_PID_NAMESPACE))
+            || has_root_of_its_own(&self.root) == Some(true)
+    }
+
+    /// Whether its pids are those of the kernel's first pid namespace, which the driver reports; false where the
+    /// namespace cannot be read.
+    pub fn is_in_first_pid_namespace(&self) -> bool {
+        has_first_pids(&self.root)
+    }
 }
 
 /// Whether the agent sees processes of a system around its container, as with the host's pids: process 1 has another
 /// root. Where the kernel does not let the agent look at that root, the pids are the kernel's first and the agent's
 /// root is one that container runtimes make.
 pub(super) fn sees_outer_processes(root: &Path) -> bool {
-    let roots = ["proc/1/root/.", "proc/self/root/."].map(|path| fs::metadata(root.join(path)));
-    match roots {
-        [Ok(one), Ok(own)] => (one.dev(), one.ino()) != (own.dev(), own.ino()),
-        _ => has_first_pids(root) && has_container_root(root),
-    }
+    has_root_of_its_own(root).unwrap_or_else(|| has_first_pids(root) && has_container_root(root))
 }
 
 /// Whether `/` is an overlay, or, where a runtime left its mark, on no block device. A virtual machine whose disk was
 /// made from an image has the mark and a block device.
 fn has_container_root(root: &Path) -> bool {
-    let mounts = bounded::read(&root.join("proc/self/mountinfo"), bounded::PROC).unwrap_or_default();
-    let mounts = String::from_utf8_lossy(&mounts);
+    let mounts = untrusted::read_text(&root.join("proc/self/mountinfo"));
     let Some(mount) = mounts.lines().rfind(|line| line.split(' ').nth(4) == Some("/")) else { return false };
     let is_overlay = mount.split(" - ").nth(1).is_some_and(|rest| rest.starts_with("overlay "));
     let on_device = mount.split(' ').nth(2).is_some_and(|device| !device.starts_with("0:"));
-    is_overlay || (!on_device && MARKS.iter().any(|mark| root.join(mark).exists()))
+    is_overlay || (!on_device && has_mark(root))
 }
 
-/// Whether pids under that root are those of the kernel's first namespace; false where nobody says so.
-pub(super) fn has_first_pids(root: &Path) -> bool {
-    namespace(root).is_ok_and(|namespace| namespace == Path::new(FIRST_PID_NAMESPACE))
+fn has_mark(root: &Path) -> bool {
+    MARKS.iter().any(|mark| root.join(mark).exists())
 }
 
-fn namespace(root: &Path) -> io::Result<PathBuf> {
+fn has_first_pids(root: &Path) -> bool {
+    pid_namespace(root).is_ok_and(|namespace| namespace == Path::new(FIRST_PID_NAMESPACE))
+}
+
+fn pid_namespace(root: &Path) -> io::Result<PathBuf> {
     fs::read_link(root.join("proc/self/ns/pid"))
 }
 
-/// Two directories that are not the same; what cannot be read does not differ.
-fn differs(one: &Path, other: &Path) -> bool {
-    match (fs::metadata(one), fs::metadata(other)) {
-        (Ok(one), Ok(other)) => (one.dev(), one.ino()) != (other.dev(), other.ino()),
-        _ => false,
-    }
+/// Whether the agent's `/` is another directory than that of process 1; none where one of them cannot be read.
+fn has_root_of_its_own(root: &Path) -> Option<bool> {
+    let [one, own] = ["proc/1/root/.", "proc/self/root/."].map(|path| fs::metadata(root.join(path)).ok());
+    let (one, own) = (one?, own?);
+    Some((one.dev(), one.ino()) != (own.dev(), own.ino()))
 }
 
 #[cfg(test)]
@@ -72,10 +74,10 @@ mod tests {
     #[test]
     fn a_runtimes_mark_tells() {
         let root = tempfile::tempdir().unwrap();
-        assert!(!is_container(root.path()));
+        assert!(!Host::at(root.path()).is_container());
         fs::create_dir_all(root.path().join("run")).unwrap();
         fs::write(root.path().join("run/.containerenv"), "").unwrap();
-        assert!(is_container(root.path()));
+        assert!(Host::at(root.path()).is_container());
     }
 
     /// A tree with that pid namespace, and that device and type of its root.
@@ -128,6 +130,6 @@ mod tests {
         for name in ["1", "self"] {
             fs::create_dir_all(root.path().join("proc").join(name).join("root")).unwrap();
         }
-        assert!(is_container(root.path()));
+        assert!(Host::at(root.path()).is_container());
     }
 }

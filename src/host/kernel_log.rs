@@ -1,8 +1,7 @@
-//! The kernel's log as records, from the moment at which it is opened.
+//! The kernel's log, read record by record from `/dev/kmsg` or a file in its format.
 //!
-//! In: `dev/kmsg` under the root, or a file in its format. Out: the texts of the kernel's own records, one by
-//! one, and how many were overwritten before they could be read. Lines are bounded, bytes are anybody's. It
-//! does not know what the records say.
+//! Only records of the kernel itself are reported. Records that were overwritten before they could be read are counted.
+//! What a record means is decided in `session`.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,8 +11,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, Mode, OFlags, SeekFrom, fstat, openat, seek};
 use rustix::io::{Errno, read};
 
-/// The kernel's own records fit (`PRINTKRB_RECORD_MAX` is 1 KiB, with escapes four times that); `/dev/kmsg`
-/// refuses a smaller buffer.
+use super::Host;
+
+/// The longest line that is read. The kernel's own records fit (`PRINTKRB_RECORD_MAX` is 1 KiB, with escapes four times
+/// that); `/dev/kmsg` refuses a smaller buffer.
 const LONGEST: usize = 8 * 1024;
 
 const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
@@ -23,31 +24,32 @@ const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLO
 pub struct KernelLog {
     file: OwnedFd,
     buffer: Box<[u8; LONGEST]>,
-    /// Bytes in the buffer of an incomplete line.
+    /// Length of the incomplete line at the start of the buffer, in bytes.
     kept: usize,
-    /// Whether the current line is too long and is skipped to its end.
+    /// Whether the current line is too long, so that the rest of it is skipped.
     skipping: bool,
     /// The number that the next record should have.
     next: Option<u64>,
     lost: u64,
 }
 
-impl KernelLog {
-    /// Opens the log at its end; older records are skipped.
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let mut log = Self::open_whole(path)?;
-        seek(&log.file, SeekFrom::End(0))?;
-        log.next = None;
-        Ok(log)
+impl Host {
+    /// Opens the kernel's log at its end, or `from_start` for a log that was created while the agent waited for it.
+    pub fn kernel_log(&self, from_start: bool) -> io::Result<KernelLog> {
+        KernelLog::open(&self.root.join("dev/kmsg"), from_start)
     }
+}
 
-    /// Opens the log at its beginning, for one that was created while the agent waited for it.
-    pub(super) fn open_whole(path: &Path) -> io::Result<Self> {
+impl KernelLog {
+    fn open(path: &Path, from_start: bool) -> io::Result<Self> {
         let file = openat(CWD, path, FLAGS, Mode::empty())?;
+        if !from_start {
+            seek(&file, SeekFrom::End(0))?;
+        }
         Ok(Self { file, buffer: Box::new([0; LONGEST]), kept: 0, skipping: false, next: None, lost: 0 })
     }
 
-    /// Reports the texts of new records, at most one buffer of them, and returns whether there may be more.
+    /// Reports the texts of new records, at most one buffer of them. Returns whether there may be more.
     pub fn read(&mut self, mut report: impl FnMut(&str)) -> io::Result<bool> {
         match read(&self.file, &mut self.buffer[self.kept..]) {
             Ok(0) => self.restart_if_truncated(),
@@ -59,13 +61,13 @@ impl KernelLog {
             // Records were overwritten; the next read goes on at the oldest one left.
             Err(Errno::PIPE) => Ok(true),
             Err(Errno::AGAIN | Errno::INTR) => Ok(false),
-            // A record that does not fit is skipped by the kernel itself.
+            // The kernel skips a record that does not fit into the buffer.
             Err(Errno::INVAL) => Ok(true),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Whether nothing could be read for so many seconds; a regular file is always readable.
+    /// Waits for records, for so many seconds at most; true if none came. A regular file is always readable.
     pub fn is_idle_for(&self, seconds: u32) -> io::Result<bool> {
         let time = Timespec { tv_sec: seconds.into(), tv_nsec: 0 };
         match poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(&time)) {
@@ -75,49 +77,49 @@ impl KernelLog {
         }
     }
 
-    /// How many records were overwritten unread since the last look.
+    /// Returns how many records were overwritten unread since the last call.
     pub fn take_lost(&mut self) -> u64 {
         std::mem::take(&mut self.lost)
     }
 
     /// Starts at the beginning again if a regular file was truncated.
     fn restart_if_truncated(&mut self) -> io::Result<bool> {
-        let (length, place) = (fstat(&self.file)?.st_size, seek(&self.file, SeekFrom::Current(0))?);
-        let cut = u64::try_from(length).is_ok_and(|length| length < place);
-        if cut {
+        let (length, offset) = (fstat(&self.file)?.st_size, seek(&self.file, SeekFrom::Current(0))?);
+        let is_truncated = u64::try_from(length).is_ok_and(|length| length < offset);
+        if is_truncated {
             seek(&self.file, SeekFrom::Start(0))?;
             (self.kept, self.skipping, self.next) = (0, false, None);
         }
-        Ok(cut)
+        Ok(is_truncated)
     }
 
     fn report_lines(&mut self, report: &mut impl FnMut(&str)) {
         let Self { buffer, kept, skipping, next, lost, .. } = self;
-        let mut begun = 0;
-        while let Some(length) = buffer[begun..*kept].iter().position(|byte| *byte == b'\n') {
-            let line = &buffer[begun..begun + length];
-            begun += length + 1;
+        let mut start = 0;
+        while let Some(length) = buffer[start..*kept].iter().position(|byte| *byte == b'\n') {
+            let line = &buffer[start..start + length];
+            start += length + 1;
             if std::mem::take(skipping) {
                 continue;
             }
-            let Some((number, text)) = record(line) else { continue };
+            let Some((number, text)) = parse_record(line) else { continue };
             *lost += next.map_or(0, |expected| number.saturating_sub(expected));
             *next = number.checked_add(1);
             if let Some(text) = text {
                 report(&String::from_utf8_lossy(text));
             }
         }
-        buffer.copy_within(begun..*kept, 0);
-        *kept -= begun;
+        buffer.copy_within(start..*kept, 0);
+        *kept -= start;
         if *kept == LONGEST {
             (*kept, *skipping) = (0, true);
         }
     }
 }
 
-/// Number of a record, and its text if the kernel itself wrote it: `priority,number,time,flags;text`. Lines that
-/// begin with a blank belong to the record before; what processes write bears another facility than 0.
-fn record(line: &[u8]) -> Option<(u64, Option<&[u8]>)> {
+/// Number of a record `priority,number,time,flags;text`, and its text if the kernel itself wrote it: records of
+/// processes have another facility than 0. Lines that begin with a blank belong to the record before.
+fn parse_record(line: &[u8]) -> Option<(u64, Option<&[u8]>)> {
     let semicolon = line.iter().position(|byte| *byte == b';')?;
     let head = std::str::from_utf8(&line[..semicolon]).ok()?;
     let mut fields = head.split(',');
@@ -167,7 +169,7 @@ mod tests {
     #[test]
     fn only_what_comes_after_the_opening_is_told_and_only_of_the_kernel() {
         let place = TestLog::new();
-        let mut log = KernelLog::open(&place.path()).unwrap();
+        let mut log = KernelLog::open(&place.path(), false).unwrap();
         assert_eq!(all(&mut log), [""; 0]);
         place.append(b"4,2,20,-;one\n SUBSYSTEM=pci\n12,3,20,-;written by a process\n3,4,21,c,x=1;tw");
         assert_eq!(all(&mut log), ["one"]);
@@ -179,7 +181,7 @@ mod tests {
     #[test]
     fn a_log_that_came_later_is_told_whole_and_one_that_was_cut_again() {
         let place = TestLog::new();
-        let mut log = KernelLog::open_whole(&place.path()).unwrap();
+        let mut log = KernelLog::open(&place.path(), true).unwrap();
         assert_eq!(all(&mut log), ["before"]);
         std::fs::write(place.path(), b"6,1,1,-;new\n").unwrap();
         assert_eq!(all(&mut log), ["new"]);
@@ -191,19 +193,19 @@ mod tests {
         let path = place.directory.path().join("pipe");
         mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
         let mut writer = OpenOptions::new().read(true).write(true).open(&path).unwrap();
-        let mut log = KernelLog::open_whole(&path).unwrap();
+        let mut log = KernelLog::open(&path, true).unwrap();
         assert!(log.is_idle_for(0).unwrap());
         writer.write_all(b"4,1,1,-;seen\n").unwrap();
         assert!(!log.is_idle_for(60).unwrap());
         assert_eq!(all(&mut log), ["seen"]);
         assert!(log.is_idle_for(0).unwrap());
-        assert!(!KernelLog::open(&place.path()).unwrap().is_idle_for(60).unwrap());
+        assert!(!KernelLog::open(&place.path(), false).unwrap().is_idle_for(60).unwrap());
     }
 
     #[test]
     fn overwritten_records_are_counted_by_the_gap_in_their_numbers() {
         let place = TestLog::new();
-        let mut log = KernelLog::open(&place.path()).unwrap();
+        let mut log = KernelLog::open(&place.path(), false).unwrap();
         place.append(b"4,7,20,-;one\n4,18,20,-;two\n4,17,20,-;older\n");
         assert_eq!(all(&mut log).len(), 3);
         assert_eq!(log.take_lost(), 10);
@@ -213,7 +215,7 @@ mod tests {
     #[test]
     fn a_line_without_end_and_any_bytes_are_passed_over() {
         let place = TestLog::new();
-        let mut log = KernelLog::open(&place.path()).unwrap();
+        let mut log = KernelLog::open(&place.path(), false).unwrap();
         place.append(&[b'x'; 3 * LONGEST]);
         place.append(b" 4,1,1,-;hidden\n4,2,1,-;\xff\xfe\x00\n4,3,1,-;seen\n");
         let texts = all(&mut log);

@@ -1,7 +1,6 @@
-//! The users of `etc/passwd` and the groups of `etc/group`, each read again when its file has changed.
+//! Users of a passwd file and groups of the group file beside it, each read again when its file has changed.
 //!
-//! In: the files. Out: the name of a uid, the first line of it as for getpwuid(3), and who belongs to a group. It does
-//! not know users and groups of directory services.
+//! Of several lines for one uid or name the first counts, as for getpwuid(3).
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -9,11 +8,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::bounded;
-use super::printable::printable;
+use super::untrusted::{self, printable, whole_lines};
 use super::users::Group;
 
-/// The most that is read; a million users fit.
+/// The most bytes that are read of a file; a million users fit.
 const LIMIT: u64 = 64 * 1024 * 1024;
 
 /// Both files with their last content.
@@ -21,17 +19,13 @@ const LIMIT: u64 = 64 * 1024 * 1024;
 pub(super) struct Passwd {
     users: ReloadingFile<HashMap<u32, PasswdEntry>>,
     groups: ReloadingFile<HashMap<Arc<str>, GroupEntry>>,
-    /// Results by group name; none where there is no such group.
-    found: HashMap<Arc<str>, Option<Group>>,
-    /// The versions of both files that these results are of.
-    found_in: [Option<PasswdVersion>; 2],
 }
 
 /// A line of `etc/passwd`.
 #[derive(Debug, PartialEq, Eq)]
 struct PasswdEntry {
     name: Arc<str>,
-    /// The first group, where the line tells it.
+    /// The first group, where the line has it.
     gid: Option<u32>,
 }
 
@@ -51,7 +45,7 @@ struct ReloadingFile<T> {
     content: T,
 }
 
-/// What changes when the file does: editors replace it (inode), or write it in place (time and length).
+/// A value that changes with the file: editors replace it (inode), or write it in place (time and length).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PasswdVersion {
     inode: u64,
@@ -60,49 +54,36 @@ struct PasswdVersion {
 }
 
 impl Passwd {
-    /// The passwd file and the group file beside it, not yet read.
+    /// The passwd file of that path and the group file beside it; neither is read yet.
     pub(super) fn at(path: &Path) -> Self {
         Self {
             users: ReloadingFile::at(path.to_owned(), parse_users),
             groups: ReloadingFile::at(path.with_file_name("group"), parse_groups),
-            found: HashMap::new(),
-            found_in: [None; 2],
         }
     }
 
-    /// The name of a user, none where there is no such user; nothing where the file was never read.
+    /// The name of a user: none where the file could never be read, `Some(None)` where there is no such user.
     pub(super) fn name(&mut self, uid: u32) -> Option<Option<Arc<str>>> {
         self.users.content().map(|users| users.get(&uid).map(|user| Arc::clone(&user.name)))
     }
 
-    /// Whether a uid has that name; nothing where the file was never read.
+    /// Whether a uid has that name; none where the file could never be read.
     pub(super) fn has_user(&mut self, name: &str) -> Option<bool> {
         self.users.content().map(|users| users.values().any(|user| *user.name == *name))
     }
 
-    /// A group with all its members, none where there is no such group; nothing where a file was never read.
+    /// A group with all its members: none where a file could never be read, `Some(None)` where there is no such group.
     pub(super) fn group(&mut self, name: &str) -> Option<Option<Group>> {
-        self.users.content()?;
-        self.groups.content()?;
-        let versions = [self.users.version, self.groups.version];
-        if self.found_in != versions {
-            self.found_in = versions;
-            self.found.clear();
-        }
-        if let Some(found) = self.found.get(name) {
-            return Some(found.clone());
-        }
-        let found = self.groups.content.get(name).map(|group| group.among(&self.users.content));
-        self.found.insert(name.into(), found.clone());
-        Some(found)
-    }
-}
-
-impl GroupEntry {
-    fn among(&self, users: &HashMap<u32, PasswdEntry>) -> Group {
-        let belongs = |user: &PasswdEntry| user.gid == Some(self.gid) || self.names.contains(&user.name);
-        let members = users.iter().filter(|(_, user)| belongs(user));
-        Group { gid: self.gid, members: members.map(|(uid, user)| (*uid, Arc::clone(&user.name))).collect() }
+        let (users, groups) = (self.users.content()?, self.groups.content()?);
+        Some(groups.get(name).map(|group| {
+            let is_member =
+                |user: &PasswdEntry| user.gid == Some(group.gid) || group.names.contains(&user.name);
+            let members = users.iter().filter(|(_, user)| is_member(user));
+            Group {
+                gid: group.gid,
+                members: members.map(|(uid, user)| (*uid, Arc::clone(&user.name))).collect(),
+            }
+        }))
     }
 }
 
@@ -111,11 +92,11 @@ impl<T: Default> ReloadingFile<T> {
         Self { path, version: None, parse, content: T::default() }
     }
 
-    /// The content of the file; nothing where it was never read. While the file is missing, as when it is replaced, the
-    /// last content stands.
+    /// The content of the file; none where it could never be read. While the file is missing, as when it is replaced, the
+    /// last content stays.
     fn content(&mut self) -> Option<&T> {
-        if let Some(version) = self.observed().filter(|version| self.version != Some(*version))
-            && let Ok(bytes) = bounded::read(&self.path, LIMIT)
+        if let Some(version) = self.read_version().filter(|version| self.version != Some(*version))
+            && let Ok(bytes) = untrusted::read(&self.path, LIMIT)
         {
             self.content = (self.parse)(&bytes);
             self.version = Some(version);
@@ -123,7 +104,7 @@ impl<T: Default> ReloadingFile<T> {
         self.version.map(|_| &self.content)
     }
 
-    fn observed(&self) -> Option<PasswdVersion> {
+    fn read_version(&self) -> Option<PasswdVersion> {
         let metadata = fs::metadata(&self.path).ok()?;
         Some(PasswdVersion {
             inode: metadata.ino(),
@@ -135,14 +116,14 @@ impl<T: Default> ReloadingFile<T> {
 
 fn parse_users(bytes: &[u8]) -> HashMap<u32, PasswdEntry> {
     let mut users = HashMap::new();
-    for (uid, user) in bounded::whole_lines(bytes, LIMIT).filter_map(user) {
+    for (uid, user) in whole_lines(bytes, LIMIT).filter_map(parse_user) {
         users.entry(uid).or_insert(user);
     }
     users
 }
 
 /// `name:password:uid:gid:…`; comments, and the `+` and `-` lines of NIS, name no user.
-fn user(line: &[u8]) -> Option<(u32, PasswdEntry)> {
+fn parse_user(line: &[u8]) -> Option<(u32, PasswdEntry)> {
     let line = String::from_utf8_lossy(line);
     let mut fields = line.split(':');
     let name = fields.next()?;
@@ -155,14 +136,14 @@ fn user(line: &[u8]) -> Option<(u32, PasswdEntry)> {
 
 fn parse_groups(bytes: &[u8]) -> HashMap<Arc<str>, GroupEntry> {
     let mut groups = HashMap::new();
-    for (name, group) in bounded::whole_lines(bytes, LIMIT).filter_map(group) {
+    for (name, group) in whole_lines(bytes, LIMIT).filter_map(parse_group) {
         groups.entry(name).or_insert(group);
     }
     groups
 }
 
 /// `name:password:gid:member,member`.
-fn group(line: &[u8]) -> Option<(Arc<str>, GroupEntry)> {
+fn parse_group(line: &[u8]) -> Option<(Arc<str>, GroupEntry)> {
     let line = String::from_utf8_lossy(line);
     let mut fields = line.split(':');
     let name = fields.next()?;

@@ -1,7 +1,6 @@
-//! Which NVIDIA GPUs the PCI bus shows, and which kernel driver each is bound to.
+//! NVIDIA GPUs on the PCI bus, and the kernel driver that each is bound to.
 //!
-//! In: `sys/bus/pci/devices` under a root. Out: bus ids in one spelling ([`address`]) with the driver's name.
-//! It only reads what the kernel keeps, so a GPU that hangs does not block it.
+//! It reads only what the kernel stores in `/sys/bus/pci/devices`, so a GPU that hangs does not block it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::bounded;
+use super::{Host, untrusted};
 
 /// NVIDIA's PCI vendor id.
 const NVIDIA: &[u8] = b"0x10de";
@@ -17,8 +16,8 @@ const NVIDIA: &[u8] = b"0x10de";
 /// Display controllers: VGA (0x0300) and 3D (0x0302).
 const DISPLAY: &[u8] = b"0x03";
 
-/// No node has more PCI functions; what lies beyond is not looked at.
-const MOST: usize = 4_096;
+/// The most PCI functions that are read; no node has more.
+const MOST_FUNCTIONS: usize = 4_096;
 
 /// The NVIDIA GPUs on the bus by [`address`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,51 +32,53 @@ struct PciFunction {
     epoch: u64,
 }
 
-impl Pci {
-    /// Reads the bus; none where the kernel shows none, as in a fixture or a container without `/sys`.
-    pub(super) fn read(root: &Path) -> Option<Self> {
-        let devices = fs::read_dir(root.join("sys/bus/pci/devices")).ok()?;
-        let gpus = devices.take(MOST).filter_map(Result::ok).filter_map(|entry| {
+impl Host {
+    /// Reads the NVIDIA GPUs on the bus; none where the kernel shows no bus, as in a container without `/sys`.
+    pub fn pci(&self) -> Option<Pci> {
+        let devices = fs::read_dir(self.root.join("sys/bus/pci/devices")).ok()?;
+        let gpus = devices.take(MOST_FUNCTIONS).filter_map(Result::ok).filter_map(|entry| {
             let name = entry.file_name();
             let address = address(name.to_str()?)?;
             let path = entry.path();
             let begins = |file, start: &[u8]| {
-                bounded::read(&path.join(file), 64).is_ok_and(|text| text.starts_with(start))
+                untrusted::read(&path.join(file), 64).is_ok_and(|text| text.starts_with(start))
             };
             (begins("vendor", NVIDIA) && begins("class", DISPLAY)).then(|| {
                 let epoch = fs::metadata(&path).map_or(0, |directory| directory.ino());
-                (address, PciFunction { driver: driver(&path), epoch })
+                (address, PciFunction { driver: read_driver(&path), epoch })
             })
         });
-        Some(Self(gpus.collect()))
+        Some(Pci(gpus.collect()))
     }
+}
 
+impl Pci {
     /// A bus with these GPUs: address and driver.
     pub fn of(gpus: impl IntoIterator<Item = (Arc<str>, Option<Arc<str>>)>) -> Self {
         let function = |driver| PciFunction { driver, epoch: 0 };
         Self(gpus.into_iter().map(|(address, driver)| (address, function(driver))).collect())
     }
 
-    /// The driver of the GPU at an address; none where there is no GPU, and none within where it has no driver.
+    /// The driver of the GPU at an address: none where there is no GPU, `Some(None)` where the GPU has no driver.
     pub fn driver(&self, address: &str) -> Option<Option<&str>> {
         self.0.get(address).map(|function| function.driver.as_deref())
     }
 
-    /// The GPUs that are bound to a driver of that name: address, and a number that is another one when the GPU
-    /// was taken off the bus and put back.
+    /// The GPUs that are bound to a driver of that name: address, and a number that changes when the GPU is removed from
+    /// the bus and added again.
     pub fn bound_to<'a>(&'a self, name: &'a str) -> impl Iterator<Item = (&'a Arc<str>, u64)> {
         let bound = self.0.iter().filter(move |(_, function)| function.driver.as_deref() == Some(name));
         bound.map(|(address, function)| (address, function.epoch))
     }
 }
 
-/// Whether a driver of that name passes the device to a guest: vfio-pci and vendors' variants of it.
+/// Whether a driver of that name passes the device to a virtual machine: vfio-pci and vendors' variants of it.
 pub fn is_passthrough_driver(driver: &str) -> bool {
     let name = driver.replace('_', "-");
     name == "vfio-pci" || name.ends_with("-vfio-pci") || name == "pci-stub" || name == "pciback"
 }
 
-/// A bus id in the kernel's spelling, `0000:0f:00.0`: the driver writes eight digits of domain and upper case.
+/// A bus id in the kernel's spelling, `0000:0f:00.0`; NVML writes eight digits of domain and upper case.
 pub fn address(text: &str) -> Option<Arc<str>> {
     let (domain, rest) = text.trim().split_once(':')?;
     let (bus, rest) = rest.split_once(':')?;
@@ -88,7 +89,7 @@ pub fn address(text: &str) -> Option<Arc<str>> {
     Some(format!("{domain:04x}:{bus:02x}:{device:02x}.{function:x}").into())
 }
 
-fn driver(device: &Path) -> Option<Arc<str>> {
+fn read_driver(device: &Path) -> Option<Arc<str>> {
     let target = fs::read_link(device.join("driver")).ok()?;
     Some(target.file_name()?.to_str()?.into())
 }
@@ -119,7 +120,7 @@ mod tests {
         device(root.path(), "0000:05:00.0", ("0x10de", "0x068000"), Some("nvidia"));
         device(root.path(), "0000:2d:00.1", ("0x10de", "0x040300"), Some("snd_hda_intel"));
         device(root.path(), "0000:03:00.0", ("0x1a03", "0x030000"), Some("ast"));
-        let pci = Pci::read(root.path()).unwrap();
+        let pci = Host::at(root.path()).pci().unwrap();
         assert_eq!(pci.driver("0000:0f:00.0"), Some(Some("nvidia")));
         assert_eq!(pci.driver("0000:2d:00.0"), Some(Some("vfio-pci")));
         assert_eq!(pci.driver("0000:44:00.0"), Some(None));
@@ -133,7 +134,7 @@ mod tests {
 
     #[test]
     fn a_host_without_a_bus_is_not_one_without_gpus() {
-        assert_eq!(Pci::read(tempfile::tempdir().unwrap().path()), None);
+        assert_eq!(Host::at(tempfile::tempdir().unwrap().path()).pci(), None);
     }
 
     #[test]

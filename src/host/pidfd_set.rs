@@ -1,19 +1,17 @@
 //! Processes that are watched by pidfd, so that the kernel reports their end.
 //!
-//! In: pids. Out: which of them have ended, from one epoll call; reading `/proc/PID/stat` takes about 8 us per process.
-//! While a process is in the set, its pid belongs to no other process. pidfd_open(2) takes pids of the agent's own
-//! namespace, so the set stays empty where the `/proc` under the root shows other pids, as a fixture does.
+//! One epoll call finds all that have ended; reading `/proc/PID/stat` instead takes about 8 us per process. While a
+//! process is in the set, its pid belongs to no other process.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::Path;
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 
-use super::bounded;
+use super::{Host, untrusted};
 
 /// The most ends that one epoll call reports.
 const ENDS: usize = 64;
@@ -31,11 +29,11 @@ pub struct PidfdSet {
 }
 
 impl PidfdSet {
-    /// An empty set of at most `most` processes. It stays empty where the root shows other pids than this process's
-    /// namespace, or the kernel is older than 5.3.
-    pub(super) fn new(root: &Path, most: usize) -> Self {
-        let may_hold = most > 0 && shows_own_pids(root);
-        let ends = may_hold.then(|| epoll::create(epoll::CreateFlags::CLOEXEC).ok()).flatten();
+    /// An empty set of at most `most` processes. It stays empty where the kernel is older than 5.3, or where the host's
+    /// `/proc` does not show the pids of the agent's own namespace, which pidfd_open(2) takes.
+    pub fn new(host: &Host, most: usize) -> Self {
+        let may_watch = most > 0 && shows_own_pids(host);
+        let ends = may_watch.then(|| epoll::create(epoll::CreateFlags::CLOEXEC).ok()).flatten();
         Self { most, processes: BTreeMap::new(), ends }
     }
 
@@ -99,23 +97,19 @@ fn open_pidfd(ends: &OwnedFd, pid: Pid) -> rustix::io::Result<OwnedFd> {
     // Low numbers are left to the driver's library, which may call `select`. Where the limit allows no higher number,
     // the descriptor keeps its low one.
     let process = fcntl_dupfd_cloexec(&process, ABOVE_SELECT).unwrap_or(process);
-    let told = epoll::EventData::new_u64(pid.as_raw_nonzero().get().unsigned_abs().into());
-    epoll::add(ends, &process, told, epoll::EventFlags::IN | epoll::EventFlags::ONESHOT)?;
+    let data = epoll::EventData::new_u64(pid.as_raw_nonzero().get().unsigned_abs().into());
+    epoll::add(ends, &process, data, epoll::EventFlags::IN | epoll::EventFlags::ONESHOT)?;
     Ok(process)
 }
 
-/// Whether the `/proc` under the root shows this process under its own pid and not under that of an outer namespace.
-fn shows_own_pids(root: &Path) -> bool {
+/// Whether the host's `/proc` shows this process under its own pid and not under that of an outer namespace.
+fn shows_own_pids(host: &Host) -> bool {
     let own = getpid();
-    let Ok(held) = pidfd_open(own, PidfdFlags::empty()) else { return false };
-    let path = root.join(format!("proc/self/fdinfo/{}", held.as_raw_fd()));
-    let Ok(text) = bounded::read(&path, bounded::PROC) else { return false };
+    let Ok(pidfd) = pidfd_open(own, PidfdFlags::empty()) else { return false };
+    let info = untrusted::read_text(&host.root.join(format!("proc/self/fdinfo/{}", pidfd.as_raw_fd())));
     // NSpid has one number per namespace, from that of the `/proc` down to the process's own.
-    let numbers = text.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"NSpid:"));
-    let numbers = numbers.map(String::from_utf8_lossy);
-    numbers.is_some_and(|numbers| {
-        numbers.split_ascii_whitespace().eq([own.as_raw_nonzero().get().to_string().as_str()])
-    })
+    let numbers = info.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    numbers.is_some_and(|numbers| numbers.trim() == own.as_raw_nonzero().get().to_string())
 }
 
 #[cfg(test)]
@@ -137,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_process_is_let_go_of_when_it_has_ended_and_it_alone() {
-        let mut held = PidfdSet::new(Path::new("/"), 2);
+        let mut held = PidfdSet::new(&Host::at("/"), 2);
         let (mut first, mut second) = (child(), child());
         assert!(hold(&mut held, first.id()) && hold(&mut held, second.id()));
         held.remove_ended();
@@ -157,7 +151,7 @@ mod tests {
 
     #[test]
     fn all_who_ended_are_let_go_of_in_one_round() {
-        let mut held = PidfdSet::new(Path::new("/"), 256);
+        let mut held = PidfdSet::new(&Host::at("/"), 256);
         let mut children: Vec<_> = (0..ENDS + 3).map(|_| child()).collect();
         assert!(children.iter().all(|child| hold(&mut held, child.id())));
         for child in &mut children[1..] {
@@ -174,7 +168,7 @@ mod tests {
     #[test]
     fn descriptors_of_processes_leave_the_numbers_that_select_takes_to_others() {
         let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-        let mut held = PidfdSet::new(Path::new("/"), 1);
+        let mut held = PidfdSet::new(&Host::at("/"), 1);
         assert!(hold(&mut held, std::process::id()));
         let number = held.processes.values().next().unwrap().as_raw_fd();
         let allowed = most.is_none_or(|most| most > ABOVE_SELECT.unsigned_abs().into());
@@ -183,18 +177,18 @@ mod tests {
 
     #[test]
     fn no_more_are_held_than_may_be_and_a_place_that_is_free_is_given() {
-        let mut held = PidfdSet::new(Path::new("/"), 1);
+        let mut held = PidfdSet::new(&Host::at("/"), 1);
         let own = std::process::id();
         assert!(hold(&mut held, own) && hold(&mut held, own));
         assert!(!hold(&mut held, 1));
         held.retain(|pid| pid != own);
         assert!(hold(&mut held, 1) && !held.contains(own));
-        assert!(!hold(&mut PidfdSet::new(Path::new("/"), 0), own));
+        assert!(!hold(&mut PidfdSet::new(&Host::at("/"), 0), own));
     }
 
     #[test]
     fn who_is_not_there_is_not_held() {
-        let mut held = PidfdSet::new(Path::new("/"), 8);
+        let mut held = PidfdSet::new(&Host::at("/"), 8);
         let mut gone = child();
         gone.kill().unwrap();
         gone.wait().unwrap();
@@ -204,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_thread_is_not_held_and_says_nothing_of_a_process() {
-        let mut held = PidfdSet::new(Path::new("/"), 8);
+        let mut held = PidfdSet::new(&Host::at("/"), 8);
         // Which error it is differs: EINVAL of old, ENOENT since Linux 6.15.
         let (told, hears) = std::sync::mpsc::channel::<u32>();
         let (ends, end) = std::sync::mpsc::channel::<()>();
@@ -223,13 +217,13 @@ mod tests {
     fn nobody_is_held_where_pids_are_not_the_agents_own() {
         let own = std::process::id();
         let root = tempfile::tempdir().unwrap();
-        assert!(!hold(&mut PidfdSet::new(root.path(), 8), own));
+        assert!(!hold(&mut PidfdSet::new(&Host::at(root.path()), 8), own));
         // As an outer namespace would show the agent: under two numbers.
         let infos = root.path().join("proc/self/fdinfo");
         std::fs::create_dir_all(&infos).unwrap();
         for number in 0..512 {
             std::fs::write(infos.join(number.to_string()), format!("Pid:\t77\nNSpid:\t77\t{own}\n")).unwrap();
         }
-        assert!(!hold(&mut PidfdSet::new(root.path(), 8), own));
+        assert!(!hold(&mut PidfdSet::new(&Host::at(root.path()), 8), own));
     }
 }

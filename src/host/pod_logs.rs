@@ -1,23 +1,25 @@
-//! Pods and containers by the kubelet's log directories: UIDs, container ids and names.
+//! UIDs, ids and names of pods and containers, from the names in the kubelet's log directories.
 //!
-//! In: `/var/log/pods` with a directory `NAMESPACE_POD_UID` per pod, and `/var/log/containers` with a link
-//! `POD_NAMESPACE_CONTAINER-ID.log` per container. Out: [`PodLogs`]. An entry that the kubelet would not
-//! have created is skipped. Kubernetes names have no underscore, so the format is unambiguous. It reads no log.
+//! `/var/log/pods` has a directory `NAMESPACE_POD_UID` per pod, `/var/log/containers` a link
+//! `POD_NAMESPACE_CONTAINER-ID.log` per container. Kubernetes names have no underscore, so the format is unambiguous. An
+//! entry that the kubelet would not have created is skipped. No log is read.
 
 use std::fs::{self, DirEntry};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::SystemTime;
 
+use super::Host;
 use crate::model::Utc;
 
-/// Largest number of entries that is read of a directory; a kubelet runs 110 pods unless it is told otherwise.
+/// The most entries of a directory that are read; a kubelet runs 110 pods by default.
 const MOST_ENTRIES: usize = 8_192;
 
-/// Logs by pod, under the root of the host.
+/// The directory of logs by pod, below the host's root.
 const PODS: &str = "var/log/pods";
 
-/// Logs by container, under the root of the host.
+/// The directory of logs by container, below the host's root.
 const CONTAINERS: &str = "var/log/containers";
 
 /// A directory of a pod's logs.
@@ -25,7 +27,7 @@ const CONTAINERS: &str = "var/log/containers";
 pub struct PodLog {
     /// The pod.
     pub pod: LoggedPod,
-    /// When its latest container began to log.
+    /// Modification time of the directory: when its latest container began to log.
     pub changed: Utc,
 }
 
@@ -36,7 +38,7 @@ pub struct LoggedPod {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Its UID, or the hash of a static pod, as it stands in the pod's cgroups.
+    /// Its UID, or the hash of a static pod's manifest, as in the pod's cgroups.
     pub uid: String,
 }
 
@@ -58,80 +60,78 @@ pub struct PodLogs {
     pub pods: Option<Vec<PodLog>>,
     /// Containers, those that have ended among them, by id; none where the directory cannot be read.
     pub containers: Option<Vec<ContainerLog>>,
-    /// What is missing because a directory cannot be read, and why it cannot.
+    /// What is missing because a directory cannot be read, and why it cannot be read.
     pub unread: Option<String>,
 }
 
-impl PodLogs {
-    /// Reads the directories of the host whose `/` is `root`.
-    pub(super) fn read(root: &Path) -> Self {
-        let pods = entries(root, PODS);
-        let containers = entries(root, CONTAINERS);
-        let unread = unread(pods.as_ref().err(), containers.as_ref().err());
+impl Host {
+    /// Reads the kubelet's log directories.
+    pub fn pod_logs(&self) -> PodLogs {
+        let pods = read_entries(&self.root, PODS);
+        let containers = read_entries(&self.root, CONTAINERS);
+        let unread = explain_unread(pods.as_ref().err(), containers.as_ref().err());
         let pods = pods.ok().map(|entries| {
-            let mut pods: Vec<PodLog> = entries.filter_map(|entry| pod_log(&entry)).collect();
+            let mut pods: Vec<PodLog> = entries.filter_map(|entry| read_pod(&entry)).collect();
             pods.sort_by(|one, other| one.pod.cmp(&other.pod));
             pods
         });
         let containers = containers.ok().map(|entries| {
             let mut containers: Vec<ContainerLog> =
-                entries.filter_map(|entry| container_log(&entry)).collect();
+                entries.filter_map(|entry| read_container(&entry)).collect();
             containers.sort_by(|one, other| one.id.cmp(&other.id));
             containers
         });
-        Self { pods, containers, unread }
+        PodLogs { pods, containers, unread }
+    }
+
+    /// The modification times of the log directories, which change when a pod or container is added or removed.
+    pub fn pod_logs_modified(&self) -> [Option<SystemTime>; 2] {
+        [PODS, CONTAINERS].map(|directory| fs::metadata(self.root.join(directory)).ok()?.modified().ok())
     }
 }
 
-/// When a pod or container was last added or removed, as a value that only changes with it.
-pub(super) fn changed(root: &Path) -> [Option<(i64, i64)>; 2] {
-    [PODS, CONTAINERS].map(|directory| {
-        let directory = fs::metadata(root.join(directory)).ok()?;
-        Some((directory.mtime(), directory.mtime_nsec()))
-    })
-}
-
-fn entries(root: &Path, directory: &str) -> io::Result<impl Iterator<Item = DirEntry> + use<>> {
+fn read_entries(root: &Path, directory: &str) -> io::Result<impl Iterator<Item = DirEntry> + use<>> {
     Ok(fs::read_dir(root.join(directory))?.take(MOST_ENTRIES).filter_map(Result::ok))
 }
 
-/// What is missing without these directories, and what to do. Links of containers name the UIDs of pods, too.
-fn unread(pods: Option<&io::Error>, containers: Option<&io::Error>) -> Option<String> {
+/// What is missing without the directories that failed with these errors, and what to do. The links of containers have
+/// the UIDs of pods too.
+fn explain_unread(pods: Option<&io::Error>, containers: Option<&io::Error>) -> Option<String> {
     let error = containers?;
-    let (lost, directories) = match pods {
+    let (missing, directories) = match pods {
         Some(_) => ("no process is joined to its pod", "/var/log/pods and /var/log/containers"),
         None => ("only processes of pods with one container are joined to them", "/var/log/containers"),
     };
-    let why = match error.kind() {
+    let reason = match error.kind() {
         ErrorKind::NotFound => {
             "not there; in a container mount the host's directory of that name, read-only".to_owned()
         }
         ErrorKind::PermissionDenied => "permission denied; run the agent as root".to_owned(),
         _ => error.to_string(),
     };
-    Some(format!("{lost}, since {directories} cannot be read: {why}"))
+    Some(format!("{missing}, since {directories} cannot be read: {reason}"))
 }
 
-fn pod_log(entry: &DirEntry) -> Option<PodLog> {
+fn read_pod(entry: &DirEntry) -> Option<PodLog> {
     let name = entry.file_name();
     let metadata = entry.metadata().ok().filter(fs::Metadata::is_dir)?;
     let seconds = u64::try_from(metadata.mtime()).ok()?.checked_mul(1_000_000_000)?;
     let changed = Utc(seconds.checked_add(u64::try_from(metadata.mtime_nsec()).ok()?)?);
-    Some(PodLog { pod: logged_pod(name.to_str()?)?, changed })
+    Some(PodLog { pod: parse_pod(name.to_str()?)?, changed })
 }
 
-/// The link's name tells the id, and its target the rest: `/var/log/pods/NAMESPACE_POD_UID/CONTAINER/RESTARTS.log`.
-fn container_log(entry: &DirEntry) -> Option<ContainerLog> {
+/// The name of the link has the id, its target the rest: `/var/log/pods/NAMESPACE_POD_UID/CONTAINER/RESTARTS.log`.
+fn read_container(entry: &DirEntry) -> Option<ContainerLog> {
     let link = entry.file_name();
     let id = link.to_str()?.strip_suffix(".log")?.rsplit_once('-')?.1;
     let target = fs::read_link(entry.path()).ok().filter(|_| is_container_id(id))?;
     let mut parts = target.to_str()?.rsplit('/').skip(1);
     let name = parts.next().filter(|name| is_label(name))?;
-    let pod = logged_pod(parts.next()?)?;
+    let pod = parse_pod(parts.next()?)?;
     Some(ContainerLog { pod, name: name.to_owned(), id: id.to_owned() })
 }
 
-fn logged_pod(directory: &str) -> Option<LoggedPod> {
+fn parse_pod(directory: &str) -> Option<LoggedPod> {
     let mut parts = directory.split('_');
     let (namespace, name, uid) = (parts.next()?, parts.next()?, parts.next()?);
     let is_pod = parts.next().is_none() && is_label(namespace) && is_subdomain(name) && is_uid(uid);
@@ -190,7 +190,7 @@ mod tests {
         fs::create_dir_all(logs.join("containers")).unwrap();
         let link = logs.join(format!("containers/train-0_ml_main-{ID}.log"));
         symlink(format!("/var/log/pods/ml_train-0_{UID}/main/3.log"), link).unwrap();
-        let read = PodLogs::read(root.path());
+        let read = Host::at(root.path()).pod_logs();
         let pods: Vec<_> = read.pods.unwrap().into_iter().map(|log| log.pod).collect();
         assert_eq!(pods, [pod("ml", "train-0", UID)]);
         let expected = ContainerLog { pod: pod("ml", "train-0", UID), name: "main".into(), id: ID.into() };
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn without_the_directories_nothing_is_known_and_an_empty_one_has_no_pods() {
         let root = tempfile::tempdir().unwrap();
-        let read = PodLogs::read(root.path());
+        let read = Host::at(root.path()).pod_logs();
         assert_eq!((read.pods, read.containers), (None, None));
         let unread = read.unread.unwrap();
         assert!(
@@ -208,12 +208,12 @@ mod tests {
             "{unread}"
         );
         fs::create_dir_all(root.path().join("var/log/pods")).unwrap();
-        let read = PodLogs::read(root.path());
+        let read = Host::at(root.path()).pod_logs();
         assert_eq!(read.pods, Some(Vec::new()));
         assert!(read.unread.unwrap().starts_with("only processes of pods with one container"));
-        assert_eq!(changed(root.path())[1], None);
+        assert_eq!(Host::at(root.path()).pod_logs_modified()[1], None);
         fs::write(root.path().join("var/log/containers"), "").unwrap();
-        let unread = PodLogs::read(root.path()).unread.unwrap();
+        let unread = Host::at(root.path()).pod_logs().unread.unwrap();
         assert!(unread.contains("cannot be read: Not a directory"), "{unread}");
     }
 
@@ -246,21 +246,21 @@ mod tests {
         }
         fs::write(logs.join(format!("containers/e_ml_main-{ID}.log")), "").unwrap();
         let none = PodLogs { pods: Some(vec![]), containers: Some(vec![]), unread: None };
-        assert_eq!(PodLogs::read(root.path()), none);
+        assert_eq!(Host::at(root.path()).pod_logs(), none);
     }
 
     #[test]
     fn a_directory_that_belongs_to_root_is_read_as_root() {
         let denied = io::Error::from(ErrorKind::PermissionDenied);
-        let why = unread(Some(&denied), Some(&denied)).unwrap();
+        let why = explain_unread(Some(&denied), Some(&denied)).unwrap();
         assert!(why.ends_with("cannot be read: permission denied; run the agent as root"), "{why}");
-        assert_eq!(unread(Some(&denied), None), None, "links of containers are enough");
+        assert_eq!(explain_unread(Some(&denied), None), None, "links of containers are enough");
     }
 
     proptest! {
         #[test]
         fn any_name_of_a_directory_is_read_without_a_panic(name in "([a-z0-9_.-]|\\PC){0,40}") {
-            if let Some(pod) = logged_pod(&name) {
+            if let Some(pod) = parse_pod(&name) {
                 prop_assert_eq!(format!("{}_{}_{}", pod.namespace, pod.name, pod.uid), name);
             }
         }

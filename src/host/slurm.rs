@@ -1,7 +1,6 @@
 //! Slurm's files on a node: job records of its prolog, cgroups and step environments of jobs, configuration files.
 //!
-//! In: a directory of records, or the root of the host. Out: the bytes of records, the cgroups of jobs, variables of
-//! processes. It does not interpret records or variables.
+//! What records and variables say is interpreted in `holders`.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirEntry};
@@ -11,18 +10,18 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-use super::bounded;
+use super::{Host, untrusted};
 
-/// Largest number of records that is read.
+/// The most records that are used.
 pub const MOST_RECORDS: usize = 4_096;
 
 /// Largest size of a record in bytes; the prolog's records have less than a tenth of that.
 const MOST_BYTES: u64 = 16 * 1024;
 
-/// Largest number of processes of a step whose environment is looked at.
+/// The most processes of a step whose environment is read.
 const MOST_PIDS: usize = 64;
 
-/// Largest number of cgroups that is read of a directory.
+/// The most cgroups of a directory that are read.
 const MOST_CGROUPS: usize = 8_192;
 
 /// Paths of the configuration file: written by hand, then cached by slurmd (configless).
@@ -37,12 +36,12 @@ const CONFIGURATIONS: [&str; 4] = [
 /// inode.
 pub type FileVersion = (i64, i64, u64);
 
-/// A record of a job as it lies in the directory.
+/// A file with the record of a job.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RecordFile {
     /// Name of the file.
     pub name: String,
-    /// Changes when it is rewritten.
+    /// A value that changes when it is rewritten.
     pub version: FileVersion,
     /// Its content, or why it cannot be read.
     pub bytes: Result<Vec<u8>, String>,
@@ -86,12 +85,11 @@ impl StepEnvironment {
 
 /// Reads the records in a directory, by name; hidden files are incomplete. Records decide who pays, so the directory
 /// must be writable only by root or the agent's own user. At most one more than [`MOST_RECORDS`] is read.
-pub fn records(directory: &Path) -> io::Result<Vec<RecordFile>> {
-    read_records(directory)
-        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", directory.display())))
+pub fn read_records(directory: &Path) -> io::Result<Vec<RecordFile>> {
+    list_records(directory).map_err(|error| add_path(error, directory))
 }
 
-fn read_records(directory: &Path) -> io::Result<Vec<RecordFile>> {
+fn list_records(directory: &Path) -> io::Result<Vec<RecordFile>> {
     let about = fs::metadata(directory)?;
     let is_own = about.uid() == 0 || about.uid() == rustix::process::geteuid().as_raw();
     if !is_own || about.mode() & 0o022 != 0 {
@@ -102,79 +100,117 @@ fn read_records(directory: &Path) -> io::Result<Vec<RecordFile>> {
     }
     let entries = fs::read_dir(directory)?.filter_map(Result::ok);
     let mut files: Vec<RecordFile> =
-        entries.filter_map(|entry| record(&entry)).take(MOST_RECORDS + 1).collect();
+        entries.filter_map(|entry| read_record(&entry)).take(MOST_RECORDS + 1).collect();
     files.sort();
     Ok(files)
 }
 
-fn record(entry: &DirEntry) -> Option<RecordFile> {
+fn read_record(entry: &DirEntry) -> Option<RecordFile> {
     let name = entry.file_name().into_string().ok().filter(|name| !name.starts_with('.'))?;
     let about = entry.metadata().ok()?;
-    let bytes = match () {
-        () if !about.is_file() => Err("it is no regular file".to_owned()),
-        () if about.len() > MOST_BYTES => Err("it is longer than 16 KiB".to_owned()),
-        () => bounded::read(&entry.path(), MOST_BYTES).map_err(|error| error.to_string()),
+    let bytes = if !about.is_file() {
+        Err("it is no regular file".to_owned())
+    } else if about.len() > MOST_BYTES {
+        Err("it is longer than 16 KiB".to_owned())
+    } else {
+        untrusted::read(&entry.path(), MOST_BYTES).map_err(|error| error.to_string())
     };
     Some(RecordFile { name, version: (about.mtime(), about.mtime_nsec(), about.ino()), bytes })
 }
 
-/// The cgroups of jobs: below `slurmstepd.scope` on v2, below `slurm` of any controller on v1; none where there is no
-/// Slurm.
-pub(super) fn cgroups(root: &Path) -> io::Result<Option<Vec<JobCgroup>>> {
-    let mut found = None;
-    for below_root in directories(&root.join("sys/fs/cgroup"))? {
-        let parts = match directories(&below_root.path()) {
-            // A directory that the agent may not read is not Slurm's.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => continue,
-            parts => parts?,
-        };
-        for part in parts {
-            let Ok(name) = part.file_name().into_string() else { continue };
-            if name.ends_with("slurmstepd.scope") {
-                found.get_or_insert_with(Vec::new).extend(jobs(root, &part.path())?);
-            } else if name == "slurm" || name.starts_with("slurm_") {
-                let found = found.get_or_insert_with(Vec::new);
-                for user in directories(&part.path())? {
-                    found.extend(jobs(root, &user.path())?);
+impl Host {
+    /// The jobs of Slurm that have cgroups: below `slurmstepd.scope` on v2, below `slurm` of any controller on v1; none
+    /// where there is no Slurm.
+    pub fn slurm_cgroups(&self) -> io::Result<Option<Vec<JobCgroup>>> {
+        let mut found = None;
+        for hierarchy in directories(&self.root.join("sys/fs/cgroup"))? {
+            let parts = match directories(&hierarchy.path()) {
+                // A directory that the agent may not read is not Slurm's.
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => continue,
+                parts => parts?,
+            };
+            for part in parts {
+                let Ok(name) = part.file_name().into_string() else { continue };
+                if name.ends_with("slurmstepd.scope") {
+                    found.get_or_insert_with(Vec::new).extend(self.job_cgroups(&part.path())?);
+                } else if name == "slurm" || name.starts_with("slurm_") {
+                    let found = found.get_or_insert_with(Vec::new);
+                    for user in directories(&part.path())? {
+                        found.extend(self.job_cgroups(&user.path())?);
+                    }
                 }
             }
         }
+        Ok(found.map(merge_hierarchies))
     }
-    Ok(found.map(|mut jobs: Vec<JobCgroup>| {
-        // A job is in several hierarchies, and below several slurmd of one machine.
-        jobs.sort();
-        jobs.dedup_by(|later, first| {
-            let is_same = later.name == first.name;
-            if is_same {
-                first.job = first.job.take().or_else(|| later.job.take());
-                first.steps.append(&mut later.steps);
+
+    fn job_cgroups(&self, directory: &Path) -> io::Result<Vec<JobCgroup>> {
+        let mut jobs = Vec::new();
+        for entry in directories(directory)? {
+            let (Ok(name), path) = (entry.file_name().into_string(), entry.path()) else { continue };
+            if let Some(number) = name.strip_prefix("job_") {
+                jobs.push(JobCgroup { name: number.to_owned(), job: None, steps: step_cgroups(&path)? });
+            } else if name.len() == 14 && name.starts_with('s') {
+                let job = self.sluid_job(&path)?;
+                jobs.push(JobCgroup { job, name, steps: step_cgroups(&path)? });
             }
-            is_same
-        });
-        jobs
-    }))
+        }
+        Ok(jobs)
+    }
+
+    /// The job number of a cgroup with a SLUID: its slurmstepd call themselves `slurmstepd: [3385.0]`.
+    fn sluid_job(&self, cgroup: &Path) -> io::Result<Option<String>> {
+        Ok(directories(cgroup)?.iter().find_map(|step| {
+            let pids = untrusted::read_text(&step.path().join("slurm/cgroup.procs"));
+            let pid = pids.lines().next()?.parse::<u32>().ok()?;
+            let command = untrusted::read_text(&self.root.join(format!("proc/{pid}/cmdline")));
+            let (job, _) = command.strip_prefix("slurmstepd: [")?.split_once(['.', ']'])?;
+            (!job.is_empty() && job.bytes().all(|byte| byte.is_ascii_digit())).then(|| job.to_owned())
+        }))
+    }
+
+    /// The environment of a step's first process that has the variables of that job, by the directory of the step's
+    /// cgroup; none while there is no such process.
+    pub fn slurm_environment(&self, step: &Path, job: &str) -> Option<StepEnvironment> {
+        let name = step.file_name()?.to_str()?.strip_prefix("step_")?;
+        let mut pids = Vec::new();
+        collect_pids(step, 3, &mut pids);
+        pids.into_iter().take(MOST_PIDS).find_map(|pid| {
+            let process = self.root.join(format!("proc/{pid}"));
+            let uid = fs::metadata(&process).ok()?.uid();
+            let bytes = untrusted::read(&process.join("environ"), untrusted::PROC).ok()?;
+            let variables: BTreeMap<String, String> =
+                bytes.split(|byte| *byte == 0).filter_map(parse_variable).collect();
+            let variables = select_variables(variables, job)?;
+            Some(StepEnvironment { step: name.to_owned(), uid, variables })
+        })
+    }
+
+    /// The text of `slurm.conf` of this node; `reported` is the path that slurmd passed to the prolog.
+    pub fn slurm_configuration(&self, reported: Option<&str>) -> Option<String> {
+        let reported = reported.map(|path| path.trim_start_matches('/'));
+        let paths = reported.into_iter().chain(CONFIGURATIONS);
+        paths.map(|path| self.root.join(path)).find_map(|path| read_configuration(&path))
+    }
 }
 
-/// The environment of a step's first process that has the variables of that job; none while there is no such process. A
-/// component of a heterogeneous job has its number in a variable of its own, beside number, GPUs and shards of the
-/// first one.
-pub(super) fn environment(root: &Path, step: &Path, job: &str) -> Option<StepEnvironment> {
-    let name = step.file_name()?.to_str()?.strip_prefix("step_")?;
-    let mut pids = Vec::new();
-    collect_pids(step, 3, &mut pids);
-    pids.into_iter().take(MOST_PIDS).find_map(|pid| {
-        let process = root.join(format!("proc/{pid}"));
-        let uid = fs::metadata(&process).ok()?.uid();
-        let bytes = bounded::read(&process.join("environ"), bounded::PROC).ok()?;
-        let variables: BTreeMap<String, String> =
-            bytes.split(|byte| *byte == 0).filter_map(variable).collect();
-        let variables = of_job(variables, job)?;
-        Some(StepEnvironment { step: name.to_owned(), uid, variables })
-    })
+/// One entry per job: a job is in several hierarchies, and below several slurmd of one machine.
+fn merge_hierarchies(mut jobs: Vec<JobCgroup>) -> Vec<JobCgroup> {
+    jobs.sort();
+    jobs.dedup_by(|later, first| {
+        let is_same = later.name == first.name;
+        if is_same {
+            first.job = first.job.take().or_else(|| later.job.take());
+            first.steps.append(&mut later.steps);
+        }
+        is_same
+    });
+    jobs
 }
 
-/// The variables as far as they apply to that job; none where they belong to another job.
-fn of_job(mut variables: BTreeMap<String, String>, job: &str) -> Option<BTreeMap<String, String>> {
+/// The variables that apply to that job; none where they belong to another job. A component of a heterogeneous job has
+/// its number in a variable of its own, beside number, GPUs and shards of the first component.
+fn select_variables(mut variables: BTreeMap<String, String>, job: &str) -> Option<BTreeMap<String, String>> {
     if variables.get("SLURM_JOB_ID").is_some_and(|number| number == job) {
         return Some(variables);
     }
@@ -183,28 +219,27 @@ fn of_job(mut variables: BTreeMap<String, String>, job: &str) -> Option<BTreeMap
     if !variables.iter().any(is_component) {
         return None;
     }
-    for of_first in ["SLURM_JOB_GPUS", "SLURM_SHARDS_ON_NODE"] {
-        variables.remove(of_first);
+    for name in ["SLURM_JOB_GPUS", "SLURM_SHARDS_ON_NODE"] {
+        variables.remove(name);
     }
     Some(variables)
 }
 
-/// A variable of Slurm.
-fn variable(line: &[u8]) -> Option<(String, String)> {
+/// Name and value of a variable of Slurm.
+fn parse_variable(line: &[u8]) -> Option<(String, String)> {
     let (name, value) = std::str::from_utf8(line).ok()?.split_once('=')?;
     let is_plain = name.starts_with("SLURM_") && value.len() <= 1024 && !value.contains(char::is_control);
     is_plain.then(|| (name.to_owned(), value.to_owned()))
 }
 
-/// The processes in a cgroup and so many levels below it, but for slurmstepd's own.
+/// Adds the processes in a cgroup and so many levels below it, except slurmstepd's own.
 fn collect_pids(cgroup: &Path, levels: u8, pids: &mut Vec<u32>) {
-    if let Ok(bytes) = bounded::read(&cgroup.join("cgroup.procs"), bounded::PROC) {
-        pids.extend(String::from_utf8_lossy(&bytes).lines().filter_map(|line| line.parse::<u32>().ok()));
-    }
+    let listed = untrusted::read_text(&cgroup.join("cgroup.procs"));
+    pids.extend(listed.lines().filter_map(|line| line.parse::<u32>().ok()));
     if levels == 0 {
         return;
     }
-    // A step without processes now is read again in the next round.
+    // An error counts as no process: a step without processes is read again in the next round.
     for below in directories(cgroup).unwrap_or_default().iter().filter(|below| below.file_name() != "slurm") {
         collect_pids(&below.path(), levels - 1, pids);
     }
@@ -213,14 +248,13 @@ fn collect_pids(cgroup: &Path, levels: u8, pids: &mut Vec<u32>) {
 /// The directories in a directory; none where it is gone. Other errors are returned, since a job without a visible
 /// cgroup would count as ended.
 fn directories(path: &Path) -> io::Result<Vec<DirEntry>> {
-    let in_words = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
     let mut directories = Vec::new();
     let entries = match fs::read_dir(path) {
         Err(error) if is_gone(&error) => return Ok(directories),
-        entries => entries.map_err(in_words)?,
+        entries => entries.map_err(|error| add_path(error, path))?,
     };
     for entry in entries.take(MOST_CGROUPS) {
-        let entry = entry.map_err(in_words)?;
+        let entry = entry.map_err(|error| add_path(error, path))?;
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             directories.push(entry);
         }
@@ -233,21 +267,12 @@ fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(Errno::NODEV.raw_os_error())
 }
 
-fn jobs(root: &Path, directory: &Path) -> io::Result<Vec<JobCgroup>> {
-    let mut jobs = Vec::new();
-    for entry in directories(directory)? {
-        let (Ok(name), path) = (entry.file_name().into_string(), entry.path()) else { continue };
-        if let Some(number) = name.strip_prefix("job_") {
-            jobs.push(JobCgroup { name: number.to_owned(), job: None, steps: steps(&path)? });
-        } else if name.len() == 14 && name.starts_with('s') {
-            jobs.push(JobCgroup { job: number(root, &path)?, name, steps: steps(&path)? });
-        }
-    }
-    Ok(jobs)
+fn add_path(error: io::Error, path: &Path) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
 /// The cgroups of a job's steps, by name.
-fn steps(job: &Path) -> io::Result<Vec<PathBuf>> {
+fn step_cgroups(job: &Path) -> io::Result<Vec<PathBuf>> {
     let is_step = |entry: &DirEntry| entry.file_name().to_str().is_some_and(|name| name.starts_with("step_"));
     let directories = directories(job)?;
     let mut steps: Vec<PathBuf> =
@@ -256,40 +281,21 @@ fn steps(job: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(steps)
 }
 
-/// Number of the job of a cgroup with a SLUID: its slurmstepd call themselves `slurmstepd: [3385.0]`.
-fn number(root: &Path, cgroup: &Path) -> io::Result<Option<String>> {
-    let read = |path: &Path| bounded::read(path, bounded::PROC).ok();
-    Ok(directories(cgroup)?.iter().find_map(|step| {
-        let pids = read(&step.path().join("slurm/cgroup.procs"))?;
-        let pid = String::from_utf8_lossy(&pids).lines().next()?.parse::<u32>().ok()?;
-        let command = read(&root.join(format!("proc/{pid}/cmdline")))?;
-        let command = String::from_utf8_lossy(&command).into_owned();
-        let (job, _) = command.strip_prefix("slurmstepd: [")?.split_once(['.', ']'])?;
-        (!job.is_empty() && job.bytes().all(|byte| byte.is_ascii_digit())).then(|| job.to_owned())
-    }))
-}
-
-/// `slurm.conf`; `first` is the path that slurmd reported.
-pub(super) fn configuration(root: &Path, first: Option<&str>) -> Option<String> {
-    let first = first.map(|path| path.trim_start_matches('/'));
-    first.into_iter().chain(CONFIGURATIONS).find_map(|path| read_configuration(&root.join(path)))
-}
-
 /// The value of a key of `slurm.conf`.
-pub fn configured<'a>(configuration: &'a str, key: &str) -> Option<&'a str> {
+pub fn find_setting<'a>(configuration: &'a str, key: &str) -> Option<&'a str> {
     let lines = configuration.lines().map(|line| line.split('#').next().unwrap_or_default());
     let mut words = lines.flat_map(str::split_whitespace).filter_map(|word| word.split_once('='));
     words.find(|(name, _)| name.eq_ignore_ascii_case(key)).map(|(_, value)| value)
 }
 
-/// The copy of `gres.conf` that the prolog keeps in the directory of the records, hidden since it is none.
-pub fn gres(records: &Path) -> Option<String> {
+/// Reads the copy of `gres.conf` that the prolog writes into the directory of the records, as a hidden file.
+pub fn read_gres(records: &Path) -> Option<String> {
     read_configuration(&records.join(".gres.conf"))
 }
 
 fn read_configuration(path: &Path) -> Option<String> {
     const MOST: u64 = 1024 * 1024;
-    bounded::read(path, MOST).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+    untrusted::read(path, MOST).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
 #[cfg(test)]
@@ -302,18 +308,18 @@ mod tests {
     #[test]
     fn cgroups_of_jobs_are_found_on_both_versions_and_with_several_slurmd() {
         let root = tempfile::tempdir().unwrap();
-        assert_eq!(cgroups(root.path()).unwrap(), None);
+        assert_eq!(Host::at(root.path()).slurm_cgroups().unwrap(), None);
         let make = |path: &str| fs::create_dir_all(root.path().join("sys/fs/cgroup").join(path)).unwrap();
         make("system.slice/ssh.service/job_1");
-        assert_eq!(cgroups(root.path()).unwrap(), None, "no Slurm");
+        assert_eq!(Host::at(root.path()).slurm_cgroups().unwrap(), None, "no Slurm");
         make("system.slice/slurmstepd.scope/system");
-        assert_eq!(cgroups(root.path()).unwrap(), Some(vec![]));
+        assert_eq!(Host::at(root.path()).slurm_cgroups().unwrap(), Some(vec![]));
         make("system.slice/slurmstepd.scope/job_211/step_extern/user/task_0");
         make("system.slice/node1_slurmstepd.scope/job_212");
         make("memory/slurm/uid_1000/job_7/step_0");
         make("cpuset/slurm/uid_1000/job_7/step_0");
         make("freezer/slurm_node1/uid_1000/job_8");
-        let found = cgroups(root.path()).unwrap().unwrap();
+        let found = Host::at(root.path()).slurm_cgroups().unwrap().unwrap();
         let names: Vec<&str> = found.iter().map(|job| job.name.as_str()).collect();
         assert_eq!(names, ["211", "212", "7", "8"]);
         let steps: Vec<usize> = found.iter().map(|job| job.steps.len()).collect();
@@ -326,7 +332,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("sys/fs")).unwrap();
         fs::write(root.path().join("sys/fs/cgroup"), "").unwrap();
-        let error = cgroups(root.path()).unwrap_err();
+        let error = Host::at(root.path()).slurm_cgroups().unwrap_err();
         assert!(error.to_string().contains("sys/fs/cgroup"), "{error}");
     }
 
@@ -342,7 +348,7 @@ mod tests {
             fs::create_dir_all(root.path().join(format!("proc/{pid}"))).unwrap();
             fs::write(root.path().join(format!("proc/{pid}/environ")), environment).unwrap();
         };
-        let read = || environment(root.path(), &step, "211").map(|found| found.variables);
+        let read = || Host::at(root.path()).slurm_environment(&step, "211").map(|found| found.variables);
         assert_eq!(read(), None);
         process(70, b"SLURM_JOB_ID=211\0SLURM_JOB_GPUS=7\0");
         process(71, b"PATH=/bin\0SLURM_JOB_ID=1\0SLURM_JOB_GPUS=0\0");
@@ -369,11 +375,11 @@ mod tests {
             ("SLURM_STEP_GPUS", "0"),
         ];
         let variables = BTreeMap::from(variables.map(|(name, value)| (name.to_owned(), value.to_owned())));
-        let value = |job: &str, name: &str| of_job(variables.clone(), job)?.get(name).cloned();
+        let value = |job: &str, name: &str| select_variables(variables.clone(), job)?.get(name).cloned();
         assert_eq!(value("2", "SLURM_JOB_GPUS").as_deref(), Some("2,3"));
         assert_eq!(value("3", "SLURM_JOB_GPUS"), None);
         assert_eq!(value("3", "SLURM_STEP_GPUS").as_deref(), Some("0"));
-        assert_eq!(of_job(variables, "4"), None);
+        assert_eq!(select_variables(variables, "4"), None);
     }
 
     #[test]
@@ -381,10 +387,15 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let scope = root.path().join("sys/fs/cgroup/system.slice/slurmstepd.scope");
         fs::create_dir_all(scope.join("s5K1KKYAYG5D00/step_0/slurm")).unwrap();
-        assert_eq!(cgroups(root.path()).unwrap().unwrap()[0].number(), None);
+        assert_eq!(Host::at(root.path()).slurm_cgroups().unwrap().unwrap()[0].number(), None);
         fs::write(scope.join("s5K1KKYAYG5D00/step_0/slurm/cgroup.procs"), "77\n").unwrap();
         fs::create_dir_all(root.path().join("proc/77")).unwrap();
-        let sluid = || cgroups(root.path()).unwrap().map(|jobs| (jobs[0].name.clone(), jobs[0].job.clone()));
+        let sluid = || {
+            Host::at(root.path())
+                .slurm_cgroups()
+                .unwrap()
+                .map(|jobs| (jobs[0].name.clone(), jobs[0].job.clone()))
+        };
         for (command, job) in [
             ("slurmstepd: [3385.0]\0\0", Some("3385")),
             ("slurmstepd: [3385.extern]", Some("3385")),
@@ -401,19 +412,19 @@ mod tests {
     fn records_are_files_that_are_complete_and_in_a_directory_of_root() {
         let place = tempfile::tempdir().unwrap();
         let directory = place.path().join("slurm");
-        assert_eq!(records(&directory).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(read_records(&directory).unwrap_err().kind(), io::ErrorKind::NotFound);
         fs::create_dir(&directory).unwrap();
         fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).unwrap();
         fs::write(directory.join("7"), "job_id=7\n").unwrap();
         fs::write(directory.join(".8.tmp"), "job_id=8\n").unwrap();
         fs::write(directory.join("9"), vec![b'x'; 20_000]).unwrap();
         symlink("/etc/shadow", directory.join("link")).unwrap();
-        let read = records(&directory).unwrap();
+        let read = read_records(&directory).unwrap();
         let names: Vec<&str> = read.iter().map(|file| file.name.as_str()).collect();
         assert_eq!(names, ["7", "9", "link"]);
         assert_eq!(read[0].bytes.as_deref(), Ok(&b"job_id=7\n"[..]));
         assert!(read[1].bytes.is_err() && read[2].bytes.is_err());
         fs::set_permissions(&directory, fs::Permissions::from_mode(0o777)).unwrap();
-        assert_eq!(records(&directory).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        assert_eq!(read_records(&directory).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
     }
 }

@@ -1,10 +1,7 @@
-//! Names and groups of users, from passwd and group files or from the system's name service (NSS).
+//! Names and groups of Unix users, from passwd and group files or from the system's name service (NSS).
 //!
-//! In: a uid, or the name of a group. Out: its name, that there is no such user, or that neither is known; the members
-//! of the group among the users who were looked up. The name service may wait for a network, so [`UserDatabase::name`]
-//! and [`UserDatabase::members`] never ask it: they queue the uid for a thread that takes it with
-//! [`UserDatabase::next`], asks with [`UserDatabase::look_up`] and [`UserDatabase::look_up_groups`] and stores the
-//! results. The cache is bounded. It starts no thread itself.
+//! The name service may wait for a network, so [`UserDatabase::name`] and [`UserDatabase::members`] never call it: they
+//! return what [`NameService`] has cached, and queue the uid for the thread that makes the lookups.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::CString;
@@ -16,12 +13,12 @@ use std::time::Duration;
 use nix::unistd::{Group as NssGroup, Uid, User, getgrouplist};
 
 use super::passwd::Passwd;
-use super::printable::printable;
-use super::{bounded, container};
+use super::untrusted::printable;
+use super::{container, untrusted};
 use crate::clock::system_now;
 use crate::model::Nanoseconds;
 
-/// A result is used for so long before it is looked up again.
+/// A name is used for so long before it is looked up again: the uid may belong to another user by then.
 const CACHE_TIME: Nanoseconds = Nanoseconds::from_seconds(60);
 
 /// A lookup that takes longer counts as failed. Windows stay open for 10 s after their end, so their processes can
@@ -76,51 +73,7 @@ enum UserSource {
     /// The passwd file of a fixture, a demo, or the host of a container.
     File(Box<Mutex<Passwd>>),
     /// The name service of this system.
-    Service(Service),
-    /// A container without a mount of its host's passwd file.
-    Missing,
-}
-
-#[derive(Debug, Default)]
-struct Service {
-    cache: Mutex<Cache>,
-    asked: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct Cache {
-    known: BTreeMap<u32, CachedUser>,
-    queue: VecDeque<u32>,
-    /// The groups that are looked up with each user.
-    groups: Vec<Arc<str>>,
-    /// Whether the last lookup succeeded, and when it ended.
-    last: Option<(bool, Nanoseconds)>,
-}
-
-/// What is known of a uid.
-#[derive(Debug)]
-struct CachedUser {
-    lookup: Lookup,
-    /// The last successful result.
-    name: Option<UserName>,
-    /// The groups of those asked for to which the user belongs, as of the last successful lookup.
-    groups: BTreeSet<Arc<str>>,
-    used: Nanoseconds,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Lookup {
-    Requested {
-        since: Nanoseconds,
-    },
-    Done {
-        at: Nanoseconds,
-    },
-    Failed {
-        at: Nanoseconds,
-    },
-    /// Other groups were set, so the user is looked up again.
-    Outdated,
+    Service(NameService),
 }
 
 impl UserDatabase {
@@ -129,14 +82,14 @@ impl UserDatabase {
         Self::with_source(UserSource::File(Box::new(Mutex::new(Passwd::at(path)))))
     }
 
-    /// The users of this system's name service, which a thread has to ask.
+    /// The users of this system's name service.
     pub fn of_service() -> Self {
-        Self::with_source(UserSource::Service(Service::default()))
+        Self::with_source(UserSource::Service(NameService::default()))
     }
 
-    /// The users of the host whose processes are seen under the root: its file where the root is not this system's;
-    /// the name service; in a container that sees its host's processes the host's file, since the image's users are
-    /// others.
+    /// The users of the host whose processes are seen under the root: of its passwd file where the root is not this
+    /// system's, else of the name service. A container that sees its host's processes needs its host's passwd file,
+    /// since the users of the image are others.
     pub fn of_host(root: &Path) -> Self {
         if root != Path::new("/") {
             return Self::of_file(&root.join("etc/passwd"));
@@ -144,20 +97,30 @@ impl UserDatabase {
         if !container::sees_outer_processes(root) {
             return Self::of_service();
         }
-        host_file(root)
-            .map_or_else(|| Self::with_source(UserSource::Missing), |path| Self::of_file(Path::new(path)))
+        Self::of_file(Path::new(find_host_passwd(root)))
     }
 
     const fn with_source(source: UserSource) -> Self {
         Self { source, stored: Mutex::new(BTreeMap::new()) }
     }
 
-    /// Whether there is a source of names at all.
-    pub const fn has_source(&self) -> bool {
-        !matches!(self.source, UserSource::Missing)
+    /// Whether names can be had: the passwd file can be read, or they come from the name service.
+    pub fn has_source(&self) -> bool {
+        match &self.source {
+            UserSource::File(file) => lock(file).name(0).is_some(),
+            UserSource::Service(_) => true,
+        }
     }
 
-    /// Remembers names of the ledger, for when the source fails.
+    /// The name service, where names come from it, so that a thread has to make the lookups.
+    pub const fn service(&self) -> Option<&NameService> {
+        match &self.source {
+            UserSource::Service(service) => Some(service),
+            UserSource::File(_) => None,
+        }
+    }
+
+    /// Stores names of the ledger, for when the source fails.
     pub fn remember(&self, names: impl IntoIterator<Item = (u32, Arc<str>)>) {
         lock(&self.stored).extend(names);
     }
@@ -165,222 +128,227 @@ impl UserDatabase {
     /// The name of a user, none where there is no such user. It never waits.
     ///
     /// # Errors
-    /// The name is not known yet, or cannot be had.
+    /// The name is not known yet, or the lookup failed and the ledger has no name.
     pub fn name(&self, uid: u32) -> Result<Option<Arc<str>>, UserNameError> {
         self.name_at(uid, system_now().boottime)
     }
 
     fn name_at(&self, uid: u32, now: Nanoseconds) -> Result<UserName, UserNameError> {
-        let answer = match &self.source {
+        let name = match &self.source {
             UserSource::File(file) => lock(file).name(uid).ok_or(UserNameError::Failed { uid }),
             UserSource::Service(service) => service.name(uid, now),
-            UserSource::Missing => Err(UserNameError::Failed { uid }),
         };
-        match answer {
-            Err(UserNameError::Failed { .. }) => {
-                lock(&self.stored).get(&uid).cloned().map(Some).ok_or(UserNameError::Failed { uid })
+        match name {
+            Err(error @ UserNameError::Failed { .. }) => {
+                lock(&self.stored).get(&uid).cloned().map(Some).ok_or(error)
             }
-            answer => answer,
+            name => name,
         }
     }
 
-    /// Whether there is a user of that name. It may wait for a network.
+    /// Looks up whether there is a user of that name. It may wait for a network.
     ///
     /// # Errors
     /// The source cannot be read, or the name service failed.
     pub fn has_user(&self, name: &str) -> io::Result<bool> {
         match &self.source {
-            UserSource::File(file) => lock(file).has_user(name).ok_or_else(no_file),
+            UserSource::File(file) => lock(file).has_user(name).ok_or_else(|| file_error("passwd")),
             UserSource::Service(_) => Ok(User::from_name(name)?.is_some()),
-            UserSource::Missing => Err(no_file()),
         }
     }
 
-    /// The name of a user as the source tells it now. It may wait for a network.
+    /// Looks up the name of a user, past the cache. It may wait for a network.
     ///
     /// # Errors
     /// The source cannot be read, or the name service failed, so that it is not known whether there is such a user.
     pub fn look_up(&self, uid: u32) -> io::Result<Option<Arc<str>>> {
         match &self.source {
-            UserSource::File(file) => lock(file).name(uid).ok_or_else(no_file),
-            UserSource::Service(_) => look_up(uid),
-            UserSource::Missing => Err(no_file()),
+            UserSource::File(file) => lock(file).name(uid).ok_or_else(|| file_error("passwd")),
+            // glibc reports an error where a service did not respond, and no user without an error for an unknown uid.
+            UserSource::Service(_) => {
+                Ok(User::from_uid(Uid::from_raw(uid))?.map(|user| printable(&user.name).into()))
+            }
         }
     }
 
-    /// A group with the members whom the source lists now. It may wait for a network.
+    /// Looks up a group with its members. It may wait for a network.
     ///
     /// # Errors
     /// The source cannot be read, or the name service failed.
     pub fn group(&self, name: &str) -> io::Result<Option<Group>> {
         match &self.source {
-            UserSource::File(file) => lock(file).group(name).ok_or_else(no_group_file),
-            UserSource::Service(_) => listed_group(name),
-            UserSource::Missing => Err(no_group_file()),
+            UserSource::File(file) => lock(file).group(name).ok_or_else(|| file_error("group")),
+            UserSource::Service(_) => look_up_group(name),
         }
     }
 
-    /// The uids of the members of a group, as far as they are known. It never waits: where a thread has to look names
-    /// up, members are known once their groups were stored.
+    /// The uids of the known members of a group. It never waits: the name service's members are those whose groups were
+    /// looked up.
     pub fn members(&self, group: &str) -> BTreeSet<u32> {
         match &self.source {
             UserSource::File(file) => {
                 let group = lock(file).group(group).flatten();
                 group.map(|group| group.members.into_keys().collect()).unwrap_or_default()
             }
-            UserSource::Service(service) => {
-                let cache = lock(&service.cache);
-                let belongs = |(_, known): &(&u32, &CachedUser)| known.groups.contains(group);
-                cache.known.iter().filter(belongs).map(|(uid, _)| *uid).collect()
-            }
-            UserSource::Missing => BTreeSet::new(),
+            UserSource::Service(service) => service.members(group),
         }
+    }
+}
+
+/// The name service with a bounded cache. A thread takes uids with [`NameService::next`], looks them up, and stores the
+/// results.
+#[derive(Debug, Default)]
+pub struct NameService {
+    cache: Mutex<Cache>,
+    queued: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Cache {
+    users: BTreeMap<u32, CachedUser>,
+    queue: VecDeque<u32>,
+    /// The groups that are looked up with each user.
+    groups: Vec<Arc<str>>,
+    last: Option<LastLookup>,
+}
+
+/// The last lookup of a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LastLookup {
+    /// Whether the name service responded.
+    pub succeeded: bool,
+    /// Time since boot of its end.
+    pub ended: Nanoseconds,
+}
+
+#[derive(Debug, Default)]
+struct CachedUser {
+    /// The last successful result.
+    name: Option<UserName>,
+    /// Those of the set groups to which the user belongs, as of the last successful lookup.
+    groups: BTreeSet<Arc<str>>,
+    /// When the lookup that runs was requested.
+    requested: Option<Nanoseconds>,
+    /// When the next lookup is due.
+    due: Nanoseconds,
+}
+
+impl NameService {
+    fn name(&self, uid: u32, now: Nanoseconds) -> Result<UserName, UserNameError> {
+        let mut cache = lock(&self.cache);
+        if !cache.users.contains_key(&uid) && !cache.make_room() {
+            return Err(UserNameError::Pending { uid });
+        }
+        let user = cache.users.entry(uid).or_default();
+        match user.requested {
+            Some(requested) if now < requested + LOOKUP_TIMEOUT => Err(UserNameError::Pending { uid }),
+            None if now >= user.due => {
+                user.requested = Some(now);
+                cache.queue.push_back(uid);
+                self.queued.notify_one();
+                Err(UserNameError::Pending { uid })
+            }
+            _ => user.name.clone().ok_or(UserNameError::Failed { uid }),
+        }
+    }
+
+    fn members(&self, group: &str) -> BTreeSet<u32> {
+        let cache = lock(&self.cache);
+        let members = cache.users.iter().filter(|(_, user)| user.groups.contains(group));
+        members.map(|(uid, _)| *uid).collect()
     }
 
     /// Sets which groups are looked up with each user. Where they change, users are looked up again.
     pub fn set_groups(&self, groups: Vec<Arc<str>>) {
-        let UserSource::Service(service) = &self.source else { return };
-        let mut cache = lock(&service.cache);
+        let mut cache = lock(&self.cache);
         if cache.groups != groups {
             cache.groups = groups;
-            cache.known.values_mut().for_each(|known| known.lookup = Lookup::Outdated);
-        }
-    }
-
-    /// Those of the set groups to which a user belongs, as the name service tells it now. It may wait for a network.
-    ///
-    /// # Errors
-    /// The name service failed.
-    pub fn look_up_groups(&self, uid: u32) -> io::Result<BTreeSet<Arc<str>>> {
-        let UserSource::Service(service) = &self.source else { return Ok(BTreeSet::new()) };
-        let groups = lock(&service.cache).groups.clone();
-        if groups.is_empty() {
-            return Ok(BTreeSet::new());
-        }
-        let Some(user) = User::from_uid(Uid::from_raw(uid))? else { return Ok(BTreeSet::new()) };
-        let gids = getgrouplist(&CString::new(user.name)?, user.gid)?;
-        let mut found = BTreeSet::new();
-        for group in groups {
-            if NssGroup::from_name(&group)?.is_some_and(|known| gids.contains(&known.gid)) {
-                found.insert(group);
+            for user in cache.users.values_mut() {
+                // A lookup that runs began with the former groups.
+                (user.requested, user.due) = (None, Nanoseconds(0));
             }
         }
-        Ok(found)
     }
 
-    /// Stores to which groups a user belongs.
-    pub fn store_groups(&self, uid: u32, groups: BTreeSet<Arc<str>>) {
-        let UserSource::Service(service) = &self.source else { return };
-        if let Some(known) = lock(&service.cache).known.get_mut(&uid) {
-            known.groups = groups;
-        }
-    }
-
-    /// Whether a thread has to look names up.
-    pub const fn needs_thread(&self) -> bool {
-        matches!(self.source, UserSource::Service(_))
-    }
-
-    /// The next uid to look up, if one comes within that time.
-    pub fn next(&self, longest: Duration) -> Option<u32> {
-        let UserSource::Service(service) = &self.source else { return None };
-        let cache = lock(&service.cache);
-        let waited = service.asked.wait_timeout_while(cache, longest, |cache| cache.queue.is_empty());
+    /// Takes the next uid to look up, if one comes within that time.
+    pub fn next(&self, timeout: Duration) -> Option<u32> {
+        let cache = lock(&self.cache);
+        let waited = self.queued.wait_timeout_while(cache, timeout, |cache| cache.queue.is_empty());
         waited.unwrap_or_else(PoisonError::into_inner).0.queue.pop_front()
     }
 
-    /// Stores the result of a lookup; `None` is a failure. Whether it is the first failure since the last success.
-    pub fn store(&self, uid: u32, answer: Option<Option<Arc<str>>>) -> bool {
-        self.store_at(uid, answer, system_now().boottime)
+    /// Looks up to which of the set groups a user belongs, and stores the result. It may wait for a network.
+    ///
+    /// # Errors
+    /// The name service failed; the groups that were known stay.
+    pub fn look_up_groups(&self, uid: u32) -> io::Result<()> {
+        let groups = lock(&self.cache).groups.clone();
+        let mut found = BTreeSet::new();
+        if !groups.is_empty()
+            && let Some(user) = User::from_uid(Uid::from_raw(uid))?
+        {
+            let gids = getgrouplist(&CString::new(user.name)?, user.gid)?;
+            for group in groups {
+                if NssGroup::from_name(&group)?.is_some_and(|known| gids.contains(&known.gid)) {
+                    found.insert(group);
+                }
+            }
+        }
+        if let Some(user) = lock(&self.cache).users.get_mut(&uid) {
+            user.groups = found;
+        }
+        Ok(())
     }
 
-    fn store_at(&self, uid: u32, answer: Option<UserName>, now: Nanoseconds) -> bool {
-        let UserSource::Service(service) = &self.source else { return false };
-        let mut cache = lock(&service.cache);
-        let failed = answer.is_none();
-        let failed_before = cache.last.is_some_and(|(succeeded, _)| !succeeded);
-        cache.last = Some((answer.is_some(), now));
-        if let Some(known) = cache.known.get_mut(&uid) {
-            known.lookup = match known.lookup {
-                // The groups were set while this was looked up.
-                Lookup::Outdated => Lookup::Outdated,
-                _ if answer.is_some() => Lookup::Done { at: now },
-                _ => Lookup::Failed { at: now },
-            };
-            known.name = answer.or(known.name.take());
+    /// Stores the result of a lookup, none for a failure. Returns whether it is the first failure since the last success.
+    pub fn store(&self, uid: u32, result: Option<Option<Arc<str>>>) -> bool {
+        self.store_at(uid, result, system_now().boottime)
+    }
+
+    fn store_at(&self, uid: u32, result: Option<UserName>, now: Nanoseconds) -> bool {
+        let mut cache = lock(&self.cache);
+        let failed = result.is_none();
+        let failed_before = cache.last.is_some_and(|last| !last.succeeded);
+        cache.last = Some(LastLookup { succeeded: !failed, ended: now });
+        if let Some(user) = cache.users.get_mut(&uid) {
+            if user.requested.take().is_some() {
+                user.due = now + if failed { RETRY_DELAY } else { CACHE_TIME };
+            }
+            user.name = result.or(user.name.take());
         }
         failed && !failed_before
     }
 
-    /// Whether the last lookup succeeded, and when it ended; none before the first.
-    pub fn last_lookup(&self) -> Option<(bool, Nanoseconds)> {
-        let UserSource::Service(service) = &self.source else { return None };
-        lock(&service.cache).last
-    }
-}
-
-impl Service {
-    fn name(&self, uid: u32, now: Nanoseconds) -> Result<UserName, UserNameError> {
-        let mut cache = lock(&self.cache);
-        let is_new = !cache.known.contains_key(&uid);
-        if is_new && !cache.make_room() {
-            return Err(UserNameError::Pending { uid });
-        }
-        let known = cache.known.entry(uid).or_insert(CachedUser {
-            lookup: Lookup::Failed { at: now },
-            name: None,
-            groups: BTreeSet::new(),
-            used: now,
-        });
-        known.used = now;
-        match known.lookup {
-            Lookup::Done { at } if elapsed(at, now) < CACHE_TIME => {}
-            Lookup::Failed { at } if elapsed(at, now) < RETRY_DELAY && !is_new => {}
-            Lookup::Requested { since } if elapsed(since, now) < LOOKUP_TIMEOUT => {
-                return Err(UserNameError::Pending { uid });
-            }
-            Lookup::Requested { .. } => {}
-            Lookup::Done { .. } | Lookup::Failed { .. } | Lookup::Outdated => {
-                known.lookup = Lookup::Requested { since: now };
-                cache.queue.push_back(uid);
-                self.asked.notify_one();
-                return Err(UserNameError::Pending { uid });
-            }
-        }
-        known.name.clone().ok_or(UserNameError::Failed { uid })
+    /// The last lookup of a name; none before the first.
+    pub fn last_lookup(&self) -> Option<LastLookup> {
+        lock(&self.cache).last
     }
 }
 
 impl Cache {
-    /// Forgets the uid that was not used for longest where the cache is full; whether there is room for one more. A uid
-    /// that is being looked up is kept.
+    /// Whether there is room for another user, after removing the one that was due first if the cache is full. Users in use
+    /// are looked up again every minute, so that one is not in use. Users that are being looked up stay.
     fn make_room(&mut self) -> bool {
-        if self.known.len() < MAX_CACHED {
+        if self.users.len() < MAX_CACHED {
             return true;
         }
-        let settled =
-            self.known.iter().filter(|(_, known)| !matches!(known.lookup, Lookup::Requested { .. }));
-        let Some(oldest) = settled.min_by_key(|(_, known)| known.used).map(|(uid, _)| *uid) else {
-            return false;
-        };
-        self.known.remove(&oldest);
-        true
+        let idle = self.users.iter().filter(|(_, user)| user.requested.is_none());
+        let oldest = idle.min_by_key(|(_, user)| user.due).map(|(uid, _)| *uid);
+        oldest.is_some_and(|uid| self.users.remove(&uid).is_some())
     }
 }
 
-fn no_file() -> io::Error {
-    io::Error::other("the host's passwd file cannot be read; in a container mount it at /host/etc/passwd")
+fn file_error(file: &str) -> io::Error {
+    io::Error::other(format!(
+        "the host's {file} file cannot be read; in a container mount it at /host/etc/{file}"
+    ))
 }
 
-fn no_group_file() -> io::Error {
-    io::Error::other("the host's group file cannot be read; in a container mount it at /host/etc/group")
-}
-
-fn listed_group(name: &str) -> io::Result<Option<Group>> {
+fn look_up_group(name: &str) -> io::Result<Option<Group>> {
     let Some(group) = NssGroup::from_name(name)? else { return Ok(None) };
     let mut members = BTreeMap::new();
     for name in &group.mem {
-        // A group may list users who are gone.
+        // A group may list users who were deleted.
         if let Some(user) = User::from_name(name)? {
             members.insert(user.uid.as_raw(), printable(&user.name).into());
         }
@@ -388,29 +356,16 @@ fn listed_group(name: &str) -> io::Result<Option<Group>> {
     Ok(Some(Group { gid: group.gid.as_raw(), members }))
 }
 
-fn look_up(uid: u32) -> io::Result<Option<Arc<str>>> {
-    // glibc returns an error for a service that did not answer, and no user without an error for a uid that none has.
-    let user = User::from_uid(Uid::from_raw(uid))?;
-    Ok(user.map(|user| printable(&user.name).into()))
-}
-
-/// The passwd file of the host around a container: of a mount of the host's root, of the root of process 1 where that
-/// is the host's, or the container's own path if something is mounted there.
-fn host_file(root: &Path) -> Option<&'static str> {
+/// The passwd file of the host around a container: in a mount of the host's root, in the root of process 1 where that is
+/// the host's, or at the container's own path if something is mounted there.
+fn find_host_passwd(root: &Path) -> &'static str {
     const MOUNTED: [&str; 2] = ["/host/etc/passwd", "/proc/1/root/etc/passwd"];
-    let is_own_mount = || {
-        let mounts = bounded::read(&root.join("proc/self/mountinfo"), bounded::PROC).unwrap_or_default();
-        String::from_utf8_lossy(&mounts)
-            .lines()
-            .any(|line| matches!(line.split(' ').nth(4), Some("/etc/passwd" | "/etc")))
-    };
-    let mounted = MOUNTED.into_iter().find(|path| std::fs::File::open(path).is_ok());
-    mounted.or_else(|| is_own_mount().then_some("/etc/passwd"))
-}
-
-/// Another thread may have stored a time a moment later than the one that is compared with it.
-const fn elapsed(since: Nanoseconds, now: Nanoseconds) -> Nanoseconds {
-    Nanoseconds(now.0.saturating_sub(since.0))
+    if let Some(path) = MOUNTED.into_iter().find(|path| std::fs::File::open(path).is_ok()) {
+        return path;
+    }
+    let mounts = untrusted::read_text(&root.join("proc/self/mountinfo"));
+    let is_mount = |line: &str| matches!(line.split(' ').nth(4), Some("/etc/passwd" | "/etc"));
+    if mounts.lines().any(is_mount) { "/etc/passwd" } else { MOUNTED[0] }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -434,7 +389,7 @@ mod tests {
     }
 
     fn next(users: &UserDatabase) -> Option<u32> {
-        users.next(Duration::ZERO)
+        users.service().unwrap().next(Duration::ZERO)
     }
 
     #[test]
@@ -443,12 +398,12 @@ mod tests {
         assert_eq!(users.name_at(1000, at(0)), PENDING);
         assert_eq!(users.name_at(1000, at(1)), PENDING);
         assert_eq!((next(&users), next(&users)), (Some(1000), None), "it is asked for once");
-        users.store_at(1000, Some(named("alice")), at(1));
+        users.service().unwrap().store_at(1000, Some(named("alice")), at(1));
         assert_eq!(users.name_at(1000, at(60)), Ok(named("alice")));
         assert_eq!(next(&users), None);
         assert_eq!(users.name_at(1000, at(61)), PENDING, "the uid may be another user's by now");
         assert_eq!(next(&users), Some(1000));
-        users.store_at(1000, Some(named("bob")), at(61));
+        users.service().unwrap().store_at(1000, Some(named("bob")), at(61));
         assert_eq!(users.name_at(1000, at(61)), Ok(named("bob")));
     }
 
@@ -456,10 +411,10 @@ mod tests {
     fn only_no_such_user_is_no_name() {
         let users = UserDatabase::of_service();
         let _asked = users.name_at(1000, at(0));
-        users.store_at(1000, None, at(0));
+        users.service().unwrap().store_at(1000, None, at(0));
         assert_eq!(users.name_at(1000, at(0)), FAILED);
         assert_eq!(users.name_at(1000, at(10)), PENDING, "it is tried again");
-        users.store_at(1000, Some(None), at(10));
+        users.service().unwrap().store_at(1000, Some(None), at(10));
         assert_eq!(users.name_at(1000, at(10)), Ok(None));
     }
 
@@ -469,12 +424,12 @@ mod tests {
         users.remember([(1000, "ledger".into())]);
         assert_eq!(users.name_at(1000, at(0)), PENDING);
         assert_eq!(users.name_at(1000, at(3)), Ok(named("ledger")), "it hangs");
-        users.store_at(1000, None, at(4));
+        users.service().unwrap().store_at(1000, None, at(4));
         assert_eq!(users.name_at(1000, at(4)), Ok(named("ledger")));
         let _asked = users.name_at(1000, at(14));
-        users.store_at(1000, Some(named("alice")), at(14));
+        users.service().unwrap().store_at(1000, Some(named("alice")), at(14));
         assert_eq!(users.name_at(1000, at(80)), PENDING);
-        users.store_at(1000, None, at(80));
+        users.service().unwrap().store_at(1000, None, at(80));
         assert_eq!(users.name_at(1000, at(80)), Ok(named("alice")));
     }
 
@@ -482,7 +437,7 @@ mod tests {
     fn a_uid_whose_lookup_hangs_keeps_no_other_from_its_cached_name() {
         let users = UserDatabase::of_service();
         let _asked = users.name_at(1, at(0));
-        users.store_at(1, Some(named("daemon")), at(0));
+        users.service().unwrap().store_at(1, Some(named("daemon")), at(0));
         assert_eq!(users.name_at(1000, at(1)), PENDING);
         assert_eq!(users.name_at(1, at(50)), Ok(named("daemon")));
     }
@@ -492,21 +447,20 @@ mod tests {
         let users = UserDatabase::of_service();
         for (uid, second) in (0..MAX_CACHED as u32).zip(0..) {
             let _asked = users.name_at(uid, at(second));
-            users.store_at(uid, Some(named("somebody")), at(second));
+            users.service().unwrap().store_at(uid, Some(named("somebody")), at(second));
         }
         let last = at(MAX_CACHED as u64);
         assert_eq!(users.name_at(5000, last), Err(UserNameError::Pending { uid: 5000 }));
-        let UserSource::Service(service) = &users.source else { unreachable!() };
-        let cache = lock(&service.cache);
-        assert_eq!(cache.known.len(), MAX_CACHED);
-        assert!(!cache.known.contains_key(&0) && cache.known.contains_key(&5000));
+        let cache = lock(&users.service().unwrap().cache);
+        assert_eq!(cache.users.len(), MAX_CACHED);
+        assert!(!cache.users.contains_key(&0) && cache.users.contains_key(&5000));
     }
 
     #[test]
     fn the_name_service_of_this_system_knows_root_and_not_everybody() {
-        assert_eq!(look_up(0).unwrap(), named("root"));
-        assert_eq!(look_up(u32::MAX - 7).unwrap(), None);
         let users = UserDatabase::of_service();
+        assert_eq!(users.look_up(0).unwrap(), named("root"));
+        assert_eq!(users.look_up(u32::MAX - 7).unwrap(), None);
         assert!(users.has_user("root").unwrap() && !users.has_user("no-such-user").unwrap());
         assert_eq!(users.group("root").unwrap().map(|group| group.gid), Some(0));
         assert_eq!(users.group("no-such-group").unwrap(), None);
@@ -515,15 +469,13 @@ mod tests {
     #[test]
     fn who_belongs_to_a_group_is_known_once_it_was_looked_up_and_stays_known_while_lookups_fail() {
         let users = UserDatabase::of_service();
-        users.set_groups(vec!["root".into(), "no-such-group".into()]);
+        users.service().unwrap().set_groups(vec!["root".into(), "no-such-group".into()]);
         let _asked = users.name_at(0, at(0));
         assert_eq!(users.members("root"), BTreeSet::new());
-        let groups = users.look_up_groups(0).unwrap();
-        assert_eq!(groups, BTreeSet::from(["root".into()]));
-        users.store_groups(0, groups);
+        users.service().unwrap().look_up_groups(0).unwrap();
         assert_eq!(users.members("root"), BTreeSet::from([0]));
         assert_eq!(users.members("no-such-group"), BTreeSet::new());
-        users.store_at(0, None, at(1));
+        users.service().unwrap().store_at(0, None, at(1));
         assert_eq!(users.members("root"), BTreeSet::from([0]));
     }
 
@@ -532,24 +484,27 @@ mod tests {
         let users = UserDatabase::of_service();
         let _asked = users.name_at(1000, at(0));
         assert_eq!(next(&users), Some(1000));
-        users.set_groups(vec!["lab".into()]);
-        users.store_at(1000, Some(named("alice")), at(1));
+        users.service().unwrap().set_groups(vec!["lab".into()]);
+        users.service().unwrap().store_at(1000, Some(named("alice")), at(1));
         assert_eq!(users.name_at(1000, at(2)), PENDING, "its lookup began before the groups were set");
         assert_eq!(next(&users), Some(1000));
-        users.store_at(1000, Some(named("alice")), at(2));
-        users.set_groups(vec!["lab".into()]);
+        users.service().unwrap().store_at(1000, Some(named("alice")), at(2));
+        users.service().unwrap().set_groups(vec!["lab".into()]);
         assert_eq!(users.name_at(1000, at(3)), Ok(named("alice")), "the groups are the same");
-        users.set_groups(Vec::new());
+        users.service().unwrap().set_groups(Vec::new());
         assert_eq!(users.name_at(1000, at(3)), PENDING);
     }
 
     #[test]
     fn a_first_failure_is_told_from_the_next() {
         let users = UserDatabase::of_service();
-        assert!(users.store_at(1, None, at(0)));
-        assert!(!users.store_at(2, None, at(1)));
-        assert_eq!(users.last_lookup(), Some((false, at(1))));
-        users.store_at(1, Some(None), at(2));
-        assert!(users.store_at(1, None, at(3)));
+        assert!(users.service().unwrap().store_at(1, None, at(0)));
+        assert!(!users.service().unwrap().store_at(2, None, at(1)));
+        assert_eq!(
+            users.service().unwrap().last_lookup(),
+            Some(LastLookup { succeeded: false, ended: at(1) })
+        );
+        users.service().unwrap().store_at(1, Some(None), at(2));
+        assert!(users.service().unwrap().store_at(1, None, at(3)));
     }
 }

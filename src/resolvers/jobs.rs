@@ -1,9 +1,9 @@
-//! The thread that reads the records of SlurmConfig's prolog, and writes the map of minor numbers that the prolog reads.
+//! The thread that reads the job records of Slurm's prolog, and writes the map of minor numbers that the prolog reads.
 //!
-//! Once per second it looks into the directory of the records, and into that of the mapping files of other exporters where
-//! one is configured; on a node without these directories it does nothing more. While one of the two cannot be read, what it
-//! last said stays in force. Beside the directory of the records lies the map `gpus`, with a line `MINOR UUID` for each GPU;
-//! it stays when the agent ends, since jobs start meanwhile.
+//! It reads the directory of the records once per second, and that of other exporters' mapping files where one is
+//! configured; on a node without these directories it does nothing more. While one of them cannot be read, its last
+//! content stays in force. The map `gpus`, with a line `MINOR UUID` for each GPU, stays when the agent ends, since jobs
+//! start meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -11,52 +11,37 @@ use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use std::{fs, io};
 
-use super::Resolvers;
+use super::{Resolvers, log_new_problems, replace};
 use crate::clock::system_now;
 use crate::config::SlurmConfig;
 use crate::holders::{JobHoldings, JobObservation, JobRecord, JobTracker, NodeGpus};
 use crate::host::Host;
 use crate::host::slurm::{self, JobCgroup, MOST_RECORDS, RecordFile, StepEnvironment};
-use crate::model::{HoldingSource, Nanoseconds, UnattributedReason};
+use crate::model::{HoldingSource, UnattributedReason};
 use crate::thread::{self, Thread};
 
-/// How often the thread looks.
+/// How often the thread reads the records.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long the start of the agent waits for the first round.
 const FIRST_ROUND_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The map that the prolog of the host's SlurmConfig reads.
+/// The map that the prolog of the host's Slurm reads.
 const MAP_OF_HOST: &str = "/run/gpumeter/gpus";
 
-/// Result of the last round.
-#[derive(Default)]
-pub(crate) struct JobResolverStatus(Mutex<Option<(bool, Option<Nanoseconds>)>>);
-
-impl JobResolverStatus {
-    /// Whether the records could be read the last time, and when they last could; none where there is no directory.
-    pub(crate) fn last(&self) -> Option<(bool, Option<Nanoseconds>)> {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn set(&self, last: Option<(bool, Option<Nanoseconds>)>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = last;
-    }
-}
-
 /// Starts the thread where the configuration names a directory.
-pub(crate) fn start(shared: &Arc<Resolvers>) -> Result<(), thread::Error> {
+pub(super) fn start(shared: &Arc<Resolvers>) -> Result<(), thread::Error> {
     let configured = shared.config.active().config.attribution.slurm.clone();
     let Some(jobs) = HostJobs::new(shared.host.clone(), &configured) else { return Ok(()) };
     let rounds = JobRounds {
         map: configured.records.map(|records| shared.host.path(&map_beside(&records))),
         jobs,
         written: None,
-        is_map_refused: false,
+        has_map_failed: false,
         problems: BTreeSet::new(),
     };
     shared.update_workloads(|workloads| workloads.awaited.push(UnattributedReason::Job));
@@ -68,27 +53,34 @@ pub(crate) fn start(shared: &Arc<Resolvers>) -> Result<(), thread::Error> {
     Ok(())
 }
 
-/// The map of minor numbers that belongs to a directory of records. It lies in the agent's own directory beside that, since
-/// the records are root's.
+/// The path of the map of minor numbers for a directory of records. The map is in the agent's own directory beside that
+/// one, which belongs to root.
 pub(crate) fn map_beside(records: &Path) -> PathBuf {
     records.with_file_name("gpumeter").join("gpus")
 }
 
-/// The jobs of a host, followed from round to round.
+/// The jobs of a host, tracked from round to round.
 pub(crate) struct HostJobs {
     host: Host,
-    /// Directories of records and of mapping files, as far as they are configured.
+    /// The directory of records, where one is configured.
     records: Option<PathBuf>,
+    /// The directory of mapping files, where one is configured.
     mappings: Option<PathBuf>,
     /// The mapping files as they were last read.
     last_mappings: Vec<RecordFile>,
     jobs: JobTracker,
-    /// Where slurmd has its configuration, as a record says.
+    /// The path of slurmd's configuration, from a record.
     configuration: Option<String>,
     /// Name of the cluster in `slurm.conf`, once it was needed.
     cluster: Option<String>,
-    /// By directory of a step's cgroup: number of the job and what its first process had in its environment.
-    environments: BTreeMap<PathBuf, (String, StepEnvironment)>,
+    /// By directory of the step's cgroup.
+    environments: BTreeMap<PathBuf, JobStep>,
+}
+
+/// The environment of a step, with the number of its job.
+struct JobStep {
+    job: String,
+    environment: StepEnvironment,
 }
 
 impl HostJobs {
@@ -113,24 +105,27 @@ impl HostJobs {
         self.host.slurm_configuration(self.configuration.as_deref())
     }
 
-    /// The directories that are looked into, in words.
+    /// The configured directories, in words.
     pub(crate) fn directories(&self) -> String {
         let paths: Vec<String> =
             self.records.iter().chain(&self.mappings).map(|path| path.display().to_string()).collect();
         paths.join(" and ")
     }
 
-    /// What is known of the jobs, or why that cannot be read: not found where neither directory is there yet.
+    /// Reads everything once and updates the holdings.
+    ///
+    /// # Errors
+    /// A directory cannot be read; not found where neither of them is there yet.
     pub(crate) fn observe(&mut self, gpus: &NodeGpus) -> io::Result<JobHoldings> {
         let directories = || self.records.iter().chain(&self.mappings);
         if let Some(Err(error)) = directories().map(fs::metadata).min_by_key(Result::is_err) {
             return Err(error);
         }
-        // Before the records: a job's record is there before its cgroup.
+        // Read before the records, since the prolog writes a record before its job has a cgroup.
         let cgroups = self.host.slurm_cgroups()?;
         let mut problems = BTreeSet::new();
-        let records = read(self.records.as_deref(), &mut problems)?;
-        match read(self.mappings.as_deref(), &mut problems) {
+        let records = read_files(self.records.as_deref(), &mut problems)?;
+        match read_files(self.mappings.as_deref(), &mut problems) {
             Ok(mappings) => self.last_mappings = mappings,
             Err(error) if self.records.is_none() => return Err(error),
             Err(error) => {
@@ -145,15 +140,15 @@ impl HostJobs {
         });
         if self.cluster.is_none() && !(self.last_mappings.is_empty() && self.environments.is_empty()) {
             let configuration = self.configuration();
-            let name = configuration.as_deref().and_then(|text| slurm::configured(text, "ClusterName"));
-            // As SlurmConfig does.
+            let name = configuration.as_deref().and_then(|text| slurm::find_setting(text, "ClusterName"));
+            // Slurm passes it to the prolog in lower case.
             self.cluster = name.map(str::to_ascii_lowercase);
         }
         let mut environments: BTreeMap<String, Vec<StepEnvironment>> = BTreeMap::new();
-        for (job, environment) in self.environments.values() {
-            environments.entry(job.clone()).or_default().push(environment.clone());
+        for step in self.environments.values() {
+            environments.entry(step.job.clone()).or_default().push(step.environment.clone());
         }
-        let gres = self.records.as_deref().and_then(slurm::gres);
+        let gres = self.records.as_deref().and_then(slurm::read_gres);
         let now = system_now();
         let mut known = self.jobs.observe(JobObservation {
             records: &records,
@@ -177,16 +172,16 @@ impl HostJobs {
         for (step, job) in steps() {
             let Some(job) = job.filter(|_| !self.environments.contains_key(step)) else { continue };
             if let Some(environment) = self.host.slurm_environment(step, job) {
-                self.environments.insert(step.clone(), (job.to_owned(), environment));
+                self.environments.insert(step.clone(), JobStep { job: job.to_owned(), environment });
             }
         }
     }
 }
 
-/// The files of a directory; none before its first job.
-fn read(directory: Option<&Path>, problems: &mut BTreeSet<String>) -> io::Result<Vec<RecordFile>> {
+/// Reads the files of a directory; none where the directory is not configured or not there before its first job.
+fn read_files(directory: Option<&Path>, problems: &mut BTreeSet<String>) -> io::Result<Vec<RecordFile>> {
     let Some(directory) = directory else { return Ok(Vec::new()) };
-    let mut files = match slurm::records(directory) {
+    let mut files = match slurm::read_records(directory) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         files => files?,
     };
@@ -202,14 +197,14 @@ fn read(directory: Option<&Path>, problems: &mut BTreeSet<String>) -> io::Result
 
 /// The rounds of the thread.
 struct JobRounds {
-    /// The map that belongs to the directory of records, where there is one.
+    /// The path of the map, where a directory of records is configured.
     map: Option<PathBuf>,
     jobs: HostJobs,
-    /// What the map was last written with.
+    /// The content of the map as last written.
     written: Option<BTreeMap<u32, String>>,
-    /// Whether the map could not be written the last time.
-    is_map_refused: bool,
-    /// Problems that were logged and still stand.
+    /// Whether the last write of the map failed.
+    has_map_failed: bool,
+    /// Problems of the last round, which were logged.
     problems: BTreeSet<String>,
 }
 
@@ -219,7 +214,7 @@ impl JobRounds {
         loop {
             let gpus = node_gpus(shared);
             self.write_map(shared, &gpus.minors);
-            self.round(shared, &gpus);
+            self.run_round(shared, &gpus);
             drop(done.take());
             if shared.stop.wait(POLL_INTERVAL) {
                 return;
@@ -227,45 +222,30 @@ impl JobRounds {
         }
     }
 
-    fn round(&mut self, shared: &Resolvers, gpus: &NodeGpus) {
-        let last = shared.jobs.last();
+    fn run_round(&mut self, shared: &Resolvers, gpus: &NodeGpus) {
+        let status = &shared.statuses.jobs;
+        let directory = self.jobs.directories();
         match self.jobs.observe(gpus) {
             Ok(known) => {
-                if last.is_none_or(|(succeeded, _)| !succeeded) {
-                    tracing::info!(
-                        directory = self.jobs.directories(),
-                        "the prolog of SlurmConfig records jobs"
-                    );
+                if status.succeed(system_now().boottime) {
+                    tracing::info!(directory, "the prolog of Slurm records jobs");
                 }
-                shared.jobs.set(Some((true, Some(system_now().boottime))));
-                self.publish(shared, known);
+                log_new_problems(&mut self.problems, known.problems);
+                shared.update_workloads(|workloads| {
+                    workloads.allocate(HoldingSource::Slurm, &known.allocations);
+                    replace(&mut workloads.jobs, known.map);
+                });
             }
-            // There never was one, or no job has begun since the boot.
-            Err(error) if error.kind() == ErrorKind::NotFound && last.is_none() => {}
+            // The directory is missing where there is no Slurm, or before the first job since the boot.
             Err(error) => {
-                if last.is_none_or(|(succeeded, _)| succeeded) {
-                    let directory = self.jobs.directories();
+                if status.fail(error.kind() == ErrorKind::NotFound) {
                     tracing::warn!(directory, %error, "records of jobs cannot be read; holdings of jobs stay as they were");
                 }
-                shared.jobs.set(Some((false, last.and_then(|(_, at)| at))));
             }
         }
     }
 
-    fn publish(&mut self, shared: &Resolvers, known: JobHoldings) {
-        for problem in known.problems.difference(&self.problems) {
-            tracing::warn!("{problem}");
-        }
-        self.problems = known.problems;
-        shared.update_workloads(|workloads| {
-            workloads.allocate(HoldingSource::Slurm, &known.allocations);
-            if *workloads.jobs != known.map {
-                workloads.jobs = Arc::new(known.map);
-            }
-        });
-    }
-
-    /// Writes the map where it has changed. GPUs of a simulated driver are not those of the host, so they never stand in
+    /// Writes the map where it has changed. GPUs of a simulated driver are not the host's, so they are never written to
     /// the host's own map.
     fn write_map(&mut self, shared: &Resolvers, minors: &BTreeMap<u32, String>) {
         let Some(map) = &self.map else { return };
@@ -274,13 +254,13 @@ impl JobRounds {
             return;
         }
         match write_map(map, minors) {
-            Ok(()) => (self.written, self.is_map_refused) = (Some(minors.clone()), false),
-            // Nothing of SlurmConfig or of ours lies there.
+            Ok(()) => (self.written, self.has_map_failed) = (Some(minors.clone()), false),
+            // The agent's directory is missing where the node has no Slurm.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) if !self.is_map_refused => {
-                self.is_map_refused = true;
+            Err(error) if !self.has_map_failed => {
+                self.has_map_failed = true;
                 let path = map.display();
-                tracing::warn!(%path, %error, "the map of GPUs for the prolog of SlurmConfig cannot be written; it is tried again");
+                tracing::warn!(%path, %error, "the map of GPUs for the prolog of Slurm cannot be written; it is tried again");
             }
             Err(_) => {}
         }
@@ -312,7 +292,7 @@ fn node_gpus(shared: &Resolvers) -> NodeGpus {
     found
 }
 
-/// Replaces the map in one step.
+/// Replaces the map by a rename, so that the prolog never reads half of it.
 fn write_map(path: &Path, minors: &BTreeMap<u32, String>) -> io::Result<()> {
     let mut text = String::new();
     for (minor, uuid) in minors {

@@ -1,24 +1,51 @@
-//! The thread that finds out who processes are and what the PCI bus shows; the only one that may wait for
-//! `/proc`.
+//! The thread that identifies processes and reads the PCI bus; the only one that may wait for `/proc`.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::Resolvers;
 use crate::clock::system_now;
 use crate::holders::{Identities, ProcessDirectory};
 use crate::host::{Host, Pci, agent_usage};
-use crate::model::{Nanoseconds, UnattributedReason};
+use crate::model::Nanoseconds;
 use crate::thread::{self, Thread};
 
-/// Pids that samplers saw, and the identities known of them.
+/// How long the thread waits for samplers before it looks whether another task is due.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How often the PCI bus is read.
+const BUS_INTERVAL: Nanoseconds = Nanoseconds::from_seconds(5);
+
+/// How long to wait after the first sampler has reported: all samplers read at the same moment, and one round serves all.
+const GATHER_TIME: Duration = Duration::from_millis(5);
+
+/// The most processes that are watched by pidfd.
+const MOST_WATCHED: u64 = 8_192;
+
+/// Descriptors that `select` takes; those of processes lie above them.
+const FOR_SELECT: u64 = 1_024;
+
+/// Where fewer than this many descriptors lie above those, processes get half of what lies above [`RESERVED`], up to this
+/// number.
+const FEW_WATCHED: u64 = 256;
+const RESERVED: u64 = 512;
+
+/// How many processes may be watched with this limit of open files; further ones are read in every round.
+fn watched_within(open_files: u64) -> usize {
+    let few = (open_files.saturating_sub(RESERVED) / 2).min(FEW_WATCHED);
+    let watched = open_files.saturating_sub(FOR_SELECT).min(MOST_WATCHED).max(few);
+    usize::try_from(watched).unwrap_or(0)
+}
+
+/// Pids that samplers saw, and what the thread published.
 #[derive(Default)]
 pub(crate) struct SeenProcesses {
-    /// Whether a pid is the same process to the driver and here.
-    counts_alike: bool,
+    /// Whether the driver's pids are those of the agent's `/proc`.
+    shares_pids: bool,
     seen: Mutex<SeenPids>,
     news: Condvar,
+    /// With the time since boot of the round.
     identities: Mutex<(Arc<Identities>, Option<Nanoseconds>)>,
     pci: Mutex<Option<Arc<Pci>>>,
 }
@@ -26,110 +53,75 @@ pub(crate) struct SeenProcesses {
 #[derive(Default)]
 struct SeenPids {
     pids: BTreeSet<u32>,
-    any: bool,
+    /// Whether a sampler has reported since the last round.
+    is_new: bool,
 }
 
 impl SeenProcesses {
-    /// Nobody yet, of the processes of that host.
+    /// No processes yet, for samplers of that host.
     pub(crate) fn of(host: &Host) -> Self {
-        Self { counts_alike: host.is_in_first_pid_namespace(), ..Self::default() }
+        Self { shares_pids: host.is_in_first_pid_namespace(), ..Self::default() }
     }
 
-    /// Adds processes that a sampler saw, on lists and in samples of use. The driver translates the pids of its lists into
-    /// the namespace of who asks, not always those of its samples: where they may be another namespace's they are
-    /// passed over, or somebody else would be billed.
+    /// Adds processes that a sampler saw, on lists and in utilization samples. The driver translates the pids of its lists
+    /// into the caller's namespace, but not always those of its samples. So these are skipped where the agent is in
+    /// another namespace than the first, or another process would be billed.
     pub(crate) fn see(&self, listed: impl Iterator<Item = u32>, sampled: impl Iterator<Item = u32>) {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = lock(&self.seen);
         seen.pids.extend(listed);
-        if self.counts_alike {
+        if self.shares_pids {
             seen.pids.extend(sampled);
         }
-        if !std::mem::replace(&mut seen.any, true) {
+        if !std::mem::replace(&mut seen.is_new, true) {
             self.news.notify_one();
         }
     }
 
-    /// Who is known, and when the map was made.
+    /// The identities as last published, with the time since boot of their round.
     pub(crate) fn get(&self) -> (Arc<Identities>, Option<Nanoseconds>) {
-        self.identities.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.identities).clone()
     }
 
-    /// The GPUs on the PCI bus, where it can be seen.
+    /// The GPUs on the PCI bus, where the kernel shows it.
     pub(crate) fn pci(&self) -> Option<Arc<Pci>> {
-        self.pci.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.pci).clone()
     }
 
-    fn look_at_bus(&self, host: &Host) {
-        let pci = host.pci().map(Arc::new);
-        *self.pci.lock().unwrap_or_else(PoisonError::into_inner) = pci;
-    }
-
-    /// Waits until samplers see processes; false if they saw none.
+    /// Waits until a sampler has reported; false if none did.
     fn wait(&self) -> bool {
-        const LOOK: Duration = Duration::from_secs(1);
-        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.news.wait_timeout_while(seen, LOOK, |seen| !seen.any);
-        waited.unwrap_or_else(PoisonError::into_inner).0.any
+        let waited = self.news.wait_timeout_while(lock(&self.seen), POLL_INTERVAL, |seen| !seen.is_new);
+        waited.unwrap_or_else(PoisonError::into_inner).0.is_new
     }
 
-    fn take(&self) -> BTreeSet<u32> {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.any = false;
-        std::mem::take(&mut seen.pids)
-    }
-
-    fn publish(&self, identities: Arc<Identities>, at: Nanoseconds) {
-        *self.identities.lock().unwrap_or_else(PoisonError::into_inner) = (identities, Some(at));
+    fn take_pids(&self) -> BTreeSet<u32> {
+        std::mem::take(&mut *lock(&self.seen)).pids
     }
 }
 
-/// How often the PCI bus is looked at.
-const BUS: Nanoseconds = Nanoseconds::from_seconds(5);
-
-/// How long to wait after the first sampler reports: all samplers read at the same moment, and one round serves all.
-const GATHER: Duration = Duration::from_millis(5);
-
-/// The most processes that are held by a descriptor.
-const MOST_HELD: u64 = 8_192;
-
-/// Descriptors whose numbers `select` takes; those of processes lie above them.
-const FOR_OTHERS: u64 = 1_024;
-
-/// Where there are not so many above those, processes share them, and so much is left to everything else first.
-const FEW_HELD: u64 = 256;
-const NOT_FOR_PROCESSES: u64 = 512;
-
-/// How many processes may be held where so many files may be open: those above it are read every round.
-fn held_within(files: u64) -> usize {
-    let few = (files.saturating_sub(NOT_FOR_PROCESSES) / 2).min(FEW_HELD);
-    let held = files.saturating_sub(FOR_OTHERS).min(MOST_HELD).max(few);
-    usize::try_from(held).unwrap_or(0)
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Starts the thread. `agent` is this process, where the host is the one that it runs on.
-pub(crate) fn start(agent: Option<u32>, shared: &Arc<Resolvers>) -> Result<(), thread::Error> {
+/// Starts the thread. `agent` is the agent's pid where it runs on that host.
+pub(super) fn start(agent: Option<u32>, shared: &Arc<Resolvers>) -> Result<(), thread::Error> {
     let shared = Arc::clone(shared);
     Thread::start("host", move || {
-        let host = shared.host.clone();
-        let mut directory =
-            ProcessDirectory::new(host, agent, held_within(agent_usage::most_files().unwrap_or(u64::MAX)));
-        let mut bus = Nanoseconds(0);
+        let most_watched = watched_within(agent_usage::open_files_limit().unwrap_or(u64::MAX));
+        let mut directory = ProcessDirectory::new(shared.host.clone(), agent, most_watched);
+        let mut read_bus_at = Nanoseconds(0);
         while !shared.stop.is_called() {
             let now = system_now().boottime;
-            if now >= bus {
-                bus = now + BUS;
-                shared.processes.look_at_bus(&shared.host);
+            if now >= read_bus_at {
+                read_bus_at = now + BUS_INTERVAL;
+                let pci = shared.host.pci().map(Arc::new);
+                *lock(&shared.processes.pci) = pci;
             }
-            if shared.processes.wait() && !shared.stop.wait(GATHER) {
+            if shared.processes.wait() && !shared.stop.wait(GATHER_TIME) {
                 let now = shared.clock.now();
-                let identities = directory.refresh(&shared.processes.take(), &shared.workloads(), now);
-                shared.processes.publish(identities, now.boottime);
-                if directory.has_pending(UnattributedReason::Pod, now) {
-                    shared.pods.want();
-                }
-                if directory.has_pending(UnattributedReason::Container, now) {
-                    shared.containers.want();
-                }
+                let pids = shared.processes.take_pids();
+                let identities = directory.refresh(&pids, &shared.workloads(), now);
+                *lock(&shared.processes.identities) = (identities, Some(now.boottime));
+                shared.statuses.request_rounds(&directory.pending_reasons(now));
             }
         }
     })?;
@@ -147,7 +139,7 @@ mod tests {
         let seen = || {
             let published = SeenProcesses::of(&Host::at(root.path()));
             published.see([7].into_iter(), [7, 8].into_iter());
-            published.take().into_iter().collect::<Vec<_>>()
+            published.take_pids().into_iter().collect::<Vec<_>>()
         };
         assert_eq!(seen(), [7], "nobody says so");
         let names = root.path().join("proc/self/ns");
@@ -162,6 +154,6 @@ mod tests {
     #[test]
     fn where_descriptors_are_few_none_is_spent_on_processes() {
         let files = [64, 512, 700, 1_024, 1_200, 2_000, u64::MAX];
-        assert_eq!(files.map(held_within), [0, 0, 94, 256, 256, 976, 8_192]);
+        assert_eq!(files.map(watched_within), [0, 0, 94, 256, 256, 976, 8_192]);
     }
 }

@@ -1,21 +1,29 @@
-//! The thread that asks the system's name service for names and groups of users, and says which users and groups of
-//! grants do not resolve. It alone may wait for the name service, which may wait for a network.
+//! Users and groups to which the configuration grants holdings, and the thread that looks up names and groups.
+//!
+//! That thread alone may wait for the name service, which may wait for a network. It puts names and members of groups
+//! into the policy, and logs the users and groups of grants that do not exist.
 
+use std::collections::BTreeSet;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Resolvers;
-use super::grants::{follow, unresolved_grants};
-use crate::host::UserDatabase;
+use crate::clock::Stop;
+use crate::config::{Config, Grantee, UserChoice};
+use crate::host::{NameService, UserDatabase, UserNameError};
+use crate::policy::ResolvedGrantees;
 use crate::thread::{self, Thread};
 
-/// Starts the thread where names come from the name service.
+/// How long the thread waits for a name to look up.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Starts the thread.
 pub(crate) fn start(shared: &Arc<Resolvers>) -> Result<(), thread::Error> {
-    let users = shared.host.users();
-    if !users.has_source() {
+    if !shared.host.users().has_source() {
         tracing::warn!(
-            "this container sees its host's processes and not its host's users: mount the host's /etc/passwd at \
-             /host/etc/passwd, or processes of Unix users stay __unattributed__"
+            "the passwd file of the host cannot be read, so processes of Unix users stay __unattributed__; in a container \
+             mount the host's /etc/passwd at /host/etc/passwd"
         );
     }
     let shared = Arc::clone(shared);
@@ -24,7 +32,10 @@ pub(crate) fn start(shared: &Arc<Resolvers>) -> Result<(), thread::Error> {
         let mut checked = Vec::new();
         let mut groups_failed = false;
         while !shared.stop.is_called() {
-            look_up_next(&shared, &mut groups_failed);
+            match users.service() {
+                Some(service) => look_up_next(&shared, service, &mut groups_failed),
+                None => drop(shared.stop.wait(POLL_INTERVAL)),
+            }
             let active = shared.config.active();
             if checked != active.config.attribution.standing {
                 checked.clone_from(&active.config.attribution.standing);
@@ -32,56 +43,185 @@ pub(crate) fn start(shared: &Arc<Resolvers>) -> Result<(), thread::Error> {
                     tracing::warn!("{problem}");
                 }
             }
-            follow(&shared);
+            update_grants(&shared);
         }
     })?;
     Ok(())
 }
 
-/// Looks up the next name that somebody asked for, if one comes soon.
-fn look_up_next(shared: &Resolvers, groups_failed: &mut bool) {
-    const LOOK: Duration = Duration::from_secs(1);
-    let users = shared.host.users();
-    if !users.needs_thread() {
-        shared.stop.wait(LOOK);
-        return;
-    }
-    let Some(uid) = users.next(LOOK) else { return };
-    let answer = users.look_up(uid);
+/// Looks up the next user that is requested, if one comes soon.
+fn look_up_next(shared: &Resolvers, service: &NameService, groups_failed: &mut bool) {
+    let Some(uid) = service.next(POLL_INTERVAL) else { return };
+    let name = shared.host.users().look_up(uid);
     // The grants know the user's groups before the user has a name, so no use of a member counts as outside.
-    *groups_failed = look_up_groups(uid, users, *groups_failed);
-    follow(shared);
-    let error = answer.as_ref().err().map(ToString::to_string);
-    if users.store(uid, answer.ok()) {
+    let groups = service.look_up_groups(uid);
+    if let (Err(error), false) = (&groups, *groups_failed) {
+        tracing::warn!(uid, %error, "the groups of a user cannot be looked up; those last known are used");
+    }
+    *groups_failed = groups.is_err();
+    update_grants(shared);
+    let error = name.as_ref().err().map(ToString::to_string);
+    if service.store(uid, name.ok()) {
         tracing::warn!(uid, error, "the name of a user cannot be looked up; it is tried again");
     }
 }
 
-/// Looks up to which groups of grants a user belongs; a failed lookup keeps what was known. Whether it failed.
-fn look_up_groups(uid: u32, users: &UserDatabase, failed_before: bool) -> bool {
-    match users.look_up_groups(uid) {
-        Ok(groups) => {
-            users.store_groups(uid, groups);
-            false
+/// Puts the known names and members of groups into the grants.
+fn update_grants(shared: &Resolvers) {
+    let active = shared.config.active();
+    let (config, users) = (&active.config, shared.host.users());
+    if granted_uids(config).next().is_none() && granted_groups(config).is_empty() {
+        return;
+    }
+    if users.service().is_some() && !granted_groups(config).is_empty() {
+        // A lookup of the name, which this requests where it is due, looks up the groups of that user too.
+        for uid in users_on_gpus(shared) {
+            let _known_or_requested = users.name(uid);
         }
-        Err(error) => {
-            if !failed_before {
-                tracing::warn!(uid, %error, "the groups of a user cannot be looked up; those last known are used");
-            }
-            true
+    }
+    shared.config.resolve_grants(&known_grantees(config, users));
+}
+
+/// Names and members of the users and groups of all grants, also for these users who are on a GPU. Waits for lookups for
+/// three seconds at most.
+pub(crate) fn resolve_grants(
+    config: &Config,
+    users: &UserDatabase,
+    on_gpus: &BTreeSet<u32>,
+    stop: &Stop,
+) -> ResolvedGrantees {
+    const STEPS: u32 = 60;
+    const STEP: Duration = Duration::from_millis(50);
+    if let Some(service) = users.service() {
+        service.set_groups(granted_groups(config));
+    }
+    for _ in 0..STEPS {
+        let is_pending = |uid: &u32| matches!(users.name(*uid), Err(UserNameError::Pending { .. }));
+        // Count instead of `any`, so that all are requested at once.
+        let uids = granted_uids(config).chain(on_gpus.iter().copied());
+        if uids.filter(is_pending).count() == 0 || stop.wait(STEP) {
+            break;
         }
+    }
+    known_grantees(config, users)
+}
+
+/// The uids of the holders who are on a GPU.
+pub(crate) fn users_on_gpus(shared: &Resolvers) -> BTreeSet<u32> {
+    let (identities, _) = shared.processes.get();
+    identities.holders().filter_map(|holder| holder.facts.uid).collect()
+}
+
+fn granted_groups(config: &Config) -> Vec<Arc<str>> {
+    let groups = config.attribution.standing.iter().filter_map(|standing| match &standing.holder {
+        Grantee::Group(name) => Some(name.as_str()),
+        _ => None,
+    });
+    let groups: BTreeSet<&str> = groups.collect();
+    groups.into_iter().map(Into::into).collect()
+}
+
+fn granted_uids(config: &Config) -> impl Iterator<Item = u32> {
+    config.attribution.standing.iter().filter_map(|standing| match standing.holder {
+        Grantee::User(UserChoice::Uid(uid)) => Some(uid),
+        _ => None,
+    })
+}
+
+fn known_grantees(config: &Config, users: &UserDatabase) -> ResolvedGrantees {
+    let name = |uid| Some((uid, users.name(uid).ok()?.unwrap_or_else(|| u32::to_string(&uid).into())));
+    let members = |group: &Arc<str>| (group.to_string(), Arc::new(users.members(group)));
+    ResolvedGrantees {
+        names: granted_uids(config).filter_map(name).collect(),
+        members: granted_groups(config).iter().map(members).collect(),
+    }
+}
+
+/// A sentence for each user and group of a grant that does not exist on this machine. It may wait for a network.
+pub fn unresolved_grants(config: &Config, users: &UserDatabase) -> Vec<String> {
+    let grantees = config.attribution.standing.iter().map(|standing| &standing.holder);
+    let problems = grantees.flat_map(|grantee| match grantee {
+        Grantee::User(user) => vec![find_user_problem(user, users)],
+        Grantee::Team(team) => team.iter().map(|user| find_user_problem(user, users)).collect(),
+        Grantee::Group(name) => {
+            vec![find_problem("group", name, users.group(name).map(|group| group.is_some()))]
+        }
+        Grantee::Unit(_) => Vec::new(),
+    });
+    problems.flatten().collect()
+}
+
+fn find_user_problem(user: &UserChoice, users: &UserDatabase) -> Option<String> {
+    match user {
+        UserChoice::Name(name) => find_problem("user", name, users.has_user(name)),
+        UserChoice::Uid(uid) => {
+            find_problem("user", &uid.to_string(), users.look_up(*uid).map(|name| name.is_some()))
+        }
+    }
+}
+
+fn find_problem(kind: &str, name: &str, exists: io::Result<bool>) -> Option<String> {
+    let database = if kind == "group" { "group" } else { "passwd" };
+    match exists {
+        Ok(true) => None,
+        Ok(false) => Some(format!(
+            "attribution.standing: {kind} {name}: there is no such {kind} on this machine; check the spelling, or nobody \
+             ever uses what is granted"
+        )),
+        Err(error) => Some(format!(
+            "attribution.standing: {kind} {name}: cannot be looked up ({error}); check it with getent {database} {name}"
+        )),
     }
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::BTreeMap;
 
-    use super::super::grants;
     use super::*;
-    use crate::clock::Stop;
-    use crate::config::Config;
+
+    const GRANTS: &str = "attribution: {standing: [{gpu: all, user: alice, fraction: 1/8}, {gpu: all, user: 1001, \
+                          fraction: 1/8}, {gpu: all, user: bobb, fraction: 1/8}, {gpu: all, user: 4711, fraction: \
+                          1/8}, {gpu: all, unit: a.service, fraction: 1/8}, {gpu: all, group: lab, fraction: 1/8}, {gpu: \
+                          all, group: labb, fraction: 1/8}, {gpu: all, id: t, user: [alice, zoe], fraction: 1/8}]}";
+
+    fn users(text: &str) -> (tempfile::TempDir, UserDatabase) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("passwd");
+        std::fs::write(&path, text).unwrap();
+        std::fs::write(directory.path().join("group"), "lab:x:1200:bob,gone\n").unwrap();
+        (directory, UserDatabase::of_file(&path))
+    }
+
+    #[test]
+    fn a_user_or_group_of_a_grant_that_does_not_resolve_is_told_and_no_other() {
+        let (_directory, users) = users("alice:x:1000:1000::/:\nbob:x:1001:1001::/:\n");
+        let config = Config::parse(GRANTS, "test").unwrap();
+        let told = unresolved_grants(&config, &users);
+        let whose: Vec<_> = told.iter().map(|line| line.split(": ").nth(1).unwrap()).collect();
+        assert_eq!(whose, ["user bobb", "user 4711", "group labb", "user zoe"], "{told:?}");
+        assert_eq!(unresolved_grants(&config, &UserDatabase::of_file("/nonexistent".as_ref())).len(), 8);
+    }
+
+    #[test]
+    fn a_grant_to_a_uid_is_held_under_the_name_of_the_user_and_one_to_a_group_for_its_members() {
+        let (_directory, users) = users("bob:x:1001:1001::/:\ncid:x:1003:1200::/:\n");
+        let config = Config::parse(GRANTS, "test").unwrap();
+        let resolved = resolve_grants(&config, &users, &BTreeSet::new(), &Stop::default());
+        assert_eq!(resolved.names, BTreeMap::from([(1001, "bob".into()), (4711, "4711".into())]));
+        let lab = Arc::new(BTreeSet::from([1001, 1003]));
+        let expected = BTreeMap::from([("lab".to_owned(), lab), ("labb".to_owned(), Arc::default())]);
+        assert_eq!(resolved.members, expected);
+    }
+
+    #[test]
+    fn a_name_that_is_being_looked_up_is_not_waited_for_once_the_agent_stops() {
+        let config = Config::parse(GRANTS, "test").unwrap();
+        let (users, stop) = (UserDatabase::of_service(), Stop::default());
+        stop.call();
+        assert_eq!(resolve_grants(&config, &users, &BTreeSet::new(), &stop).names, BTreeMap::new());
+    }
 
     #[test]
     fn the_first_user_who_is_looked_up_has_groups_with_the_name() {
@@ -89,9 +229,10 @@ mod tests {
         let config = Config::parse(text, "test").unwrap();
         let (users, stop) = (UserDatabase::of_service(), Stop::default());
         stop.call();
-        grants::resolve(&config, &users, &BTreeSet::from([0]), &stop);
-        assert_eq!(users.next(Duration::ZERO), Some(0));
-        assert!(!look_up_groups(0, &users, false));
+        resolve_grants(&config, &users, &BTreeSet::from([0]), &stop);
+        let service = users.service().unwrap();
+        assert_eq!(service.next(Duration::ZERO), Some(0));
+        service.look_up_groups(0).unwrap();
         assert_eq!(users.members("root"), BTreeSet::from([0]));
     }
 }

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use crate::clock::{Clock, Stop, next_multiple, system_now};
 use crate::config::Config;
-use crate::host::{DriverDevices, Host};
+use crate::host::Host;
 use crate::meter::SamplerNews;
 use crate::model::frame::Tier;
 use crate::model::{Absence, Frame, GpuId, Nanoseconds, Stamp, Unframed};
@@ -58,7 +58,7 @@ pub(crate) struct DriverSessions {
     /// Whether the driver may be open.
     pub(crate) orders: Orders,
     /// The driver's device numbers when the agent started.
-    pub(crate) driver_devices: DriverDevices,
+    pub(crate) driver_devices: Vec<String>,
     /// Why only a new start can bring the driver back.
     pub(crate) restart: OnceLock<RestartReason>,
 }

@@ -283,7 +283,7 @@ fn labels_and_owner_are_known_of_a_pod_and_its_end_is_that_of_its_holding() {
     pods_api.answer(|answers| answers.described = described("Succeeded"));
     node.wait_for("the end of the holding", |page| !page.has("gpu_holding_ratio", &[&workload]));
     pods_api.answer(|answers| answers.fault = Some(Fault::Error(Code::Unavailable)));
-    node.demo.agent.wait_for_log("nobody tells labels and owners of pods");
+    node.demo.agent.wait_for_log("no source has labels and owners of pods");
     let page = node.wait_for("another round", |page| page.has("gpu_workload_info", &labels));
     assert!(!page.has("gpu_holding_ratio", &[&workload]), "an end is not forgotten");
 }

@@ -446,13 +446,13 @@ fn a_user_name_that_is_not_known_yet_keeps_its_pid_unnamed_and_no_other() {
         [None, None, Some("__unattributed__/container")]
     );
     assert!(matches!(node.directory.unidentified()[&7], ProcessError::Unnamed { pid: 7, .. }));
-    let asked: BTreeSet<u32> = std::iter::from_fn(|| users.next(Duration::ZERO)).collect();
+    let asked: BTreeSet<u32> = std::iter::from_fn(|| users.service().unwrap().next(Duration::ZERO)).collect();
     assert_eq!(asked, BTreeSet::from([1000, 2000]), "each is looked up once");
     // The lookup of the first one hangs.
-    users.store(2000, Some(None));
+    users.service().unwrap().store(2000, Some(None));
     let identities = node.refresh(&[7, 8], 2);
     assert_eq!([7, 8].map(|pid| whose(&identities, pid)), [None, Some("user:2000")]);
-    users.store(1000, Some(Some("ldap-alice".into())));
+    users.service().unwrap().store(1000, Some(Some("ldap-alice".into())));
     assert_eq!(whose(&node.refresh(&[7, 8], 3), 7), Some("user:ldap-alice"));
 }
 
@@ -468,7 +468,7 @@ fn where_the_name_service_fails_the_ledgers_name_serves_and_never_a_number() {
     node.start(9, 100, 2000, "/system.slice/a.service");
     node.refresh(&[7, 8, 9], 1);
     for uid in [1000, 2000] {
-        users.store(uid, None);
+        users.service().unwrap().store(uid, None);
     }
     let identities = node.refresh(&[7, 8, 9], 2);
     assert_eq!(

@@ -1,10 +1,10 @@
 //! A job as the environment of its processes describes it.
 //!
-//! In: the variables of a process whose job number matches its cgroup. Out: GPUs, shards, ids. The user may have
-//! changed the variables, so they never name an account. It does no I/O.
+//! The user may have changed the variables, so they never name an account.
 
 use std::collections::BTreeSet;
 
+use crate::holders::resolved_workloads::parse_number;
 use crate::host::slurm::StepEnvironment;
 use crate::model::{Fact, Facts, Holder, HolderKind};
 
@@ -18,8 +18,7 @@ const FACTS: [(Fact, &str); 4] = [
 ];
 
 fn number(environment: &StepEnvironment, name: &str) -> Option<u32> {
-    let text = environment.variables.get(name)?;
-    text.parse().ok().filter(|number: &u32| number.to_string() == *text)
+    parse_number(environment.variables.get(name)?)
 }
 
 /// Whether the text is a valid cluster name, which becomes part of workload ids.
@@ -37,7 +36,7 @@ pub(super) fn add_facts(facts: &mut Facts, environment: &StepEnvironment) {
     }
 }
 
-/// A job that has no record, without an account, since only the prolog can vouch for one.
+/// The holder of a job without a record.
 pub(super) fn holder(job: &str, environment: &StepEnvironment) -> Option<Holder> {
     let cluster = environment.variables.get("SLURM_CLUSTER_NAME")?;
     if !is_cluster_name(cluster) {
@@ -54,10 +53,10 @@ pub(super) fn gpus(environment: &StepEnvironment) -> BTreeSet<u32> {
     positions(environment, "SLURM_JOB_GPUS")
 }
 
-/// Positions of the GPUs that Slurm gave to the step; the batch step has none of its own.
+/// Positions of the GPUs that Slurm assigned to the step; the batch step has none of its own.
 pub(super) fn step_gpus(environment: &StepEnvironment) -> BTreeSet<u32> {
-    let is_its = environment.variables.get("SLURM_STEP_ID") == Some(&environment.step);
-    if is_its { positions(environment, "SLURM_STEP_GPUS") } else { BTreeSet::new() }
+    let is_of_step = environment.variables.get("SLURM_STEP_ID") == Some(&environment.step);
+    if is_of_step { positions(environment, "SLURM_STEP_GPUS") } else { BTreeSet::new() }
 }
 
 fn positions(environment: &StepEnvironment, name: &str) -> BTreeSet<u32> {

@@ -1,13 +1,22 @@
 //! The GPUs of a job, from its record, `gres.conf` and its environment.
-//!
-//! In: a record, the observation. Out: the record with device files, further GPUs and shards resolved.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::gres::Gres;
-use super::{JobObservation, JobRecord, NodeGpus, RecordedGpu, environment};
+use super::{JobObservation, JobRecord, RecordedGpu, environment};
 use crate::host::slurm::StepEnvironment;
 use crate::model::Fraction;
+
+/// The UUIDs of a node's GPUs by the numbers of schedulers and exporters.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeGpus {
+    /// Of GPUs by minor number of the device file.
+    pub minors: BTreeMap<u32, String>,
+    /// Of GPUs by the driver's index; none before the driver has reported them.
+    pub indices: Option<BTreeMap<u32, String>>,
+    /// Of compute instances, by index of the GPU and id of the GPU instance; none before the driver has reported them.
+    pub instances: Option<BTreeMap<(u32, u32), Vec<String>>>,
+}
 
 /// Replaces the record's GPUs by those at its positions, where `gres.conf` has device files at all of them.
 pub(super) fn with_device_files(mut record: JobRecord, observation: &JobObservation<'_>) -> JobRecord {

@@ -1,11 +1,10 @@
 //! The GPUs of a node in `gres.conf`: device files by position, types, and numbers of shards.
 //!
-//! In: the text of the file, the name of the node. Out: [`Gres`]. Slurm numbers a node's GPUs by their position in
-//! `gres.conf`, whatever their device files are called. It does no I/O.
+//! Slurm numbers a node's GPUs by their position in `gres.conf`, whatever their device files are called.
 
 use std::collections::BTreeMap;
 
-/// Largest number of names that a bracket in a list of hosts or files stands for.
+/// The most names to which a bracket in a list of hosts or files expands.
 const MOST_NAMES: u32 = 4_096;
 
 /// The GPUs of a node, as far as the file names them.
@@ -22,7 +21,7 @@ pub(super) struct Gres {
 }
 
 impl Gres {
-    /// Reads the lines that apply to the node of that name. Other lines are skipped, since slurmd has checked the file.
+    /// Parses the lines that apply to the node of that name. Other lines are skipped, since slurmd has checked the file.
     pub(super) fn parse(text: &str, node: Option<&str>) -> Self {
         let mut gres = Self::default();
         for line in text.lines() {
@@ -86,7 +85,7 @@ impl Gres {
         !self.minors.is_empty()
     }
 
-    /// How many shards a GPU of a node with so many GPUs has; none where it has none.
+    /// The number of shards of a GPU on a node with so many GPUs; none where it has none.
     pub(super) fn shards(&self, minor: u32, gpus: usize) -> Option<u32> {
         let gpus = u32::try_from(gpus).unwrap_or(u32::MAX).max(1);
         let shards = self.shards.get(&minor).copied().unwrap_or(self.shards_of_all / gpus);
@@ -99,7 +98,7 @@ fn minor(file: &str) -> Option<u32> {
     file[file.trim_end_matches(|c: char| c.is_ascii_digit()).len()..].parse().ok()
 }
 
-/// The names that a list such as `/dev/nvidia[0-2,4]` or `a,b` stands for.
+/// Expands a list such as `/dev/nvidia[0-2,4]` or `a,b` to its names.
 fn expand(list: &str) -> Vec<String> {
     let Some((before, rest)) = list.split_once('[') else {
         return list.split(',').map(str::to_owned).collect();

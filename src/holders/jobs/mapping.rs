@@ -1,17 +1,15 @@
-//! Job mapping files, by which jobstats and dcgm-exporter know the jobs of a GPU.
+//! Job mapping files, which tell jobstats and dcgm-exporter the jobs of a GPU.
 //!
-//! In: a directory's files, the GPUs of the node. Out: for each job the GPUs whose files name it, and a problem for
-//! each file that is refused. A file is named after a GPU or MIG instance: its UUID, the driver's index of the GPU, or
-//! `INDEX.INSTANCE`. Each line is a job number, followed by the uid of the owner where jobstats wrote it. It does no
-//! I/O.
+//! A file is named after a GPU or MIG instance: its UUID, the driver's index of the GPU, or `INDEX.INSTANCE`. Each line
+//! is a job number, followed by the uid of the owner where jobstats wrote it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::NodeGpus;
-use crate::holders::node_gpus::is_uuid;
+use crate::holders::resolved_workloads::{is_uuid, parse_number};
 use crate::host::slurm::{FileVersion, RecordFile};
 
-/// Largest number of jobs that a file names.
+/// The most jobs that a file may name.
 const MOST_JOBS: usize = 256;
 
 /// A job as mapping files name it.
@@ -27,7 +25,7 @@ pub(super) struct MappedJob {
     pub(super) version: FileVersion,
 }
 
-/// Reads the jobs that the files name, by number.
+/// Reads the jobs that the files name, by job number, and adds a problem for each file that is refused.
 pub(super) fn read_jobs(
     files: &[RecordFile],
     gpus: &NodeGpus,
@@ -64,10 +62,10 @@ fn find_uuids(name: &str, gpus: &NodeGpus) -> Result<Vec<String>, String> {
     }
     let found = match (name.split_once('.'), &gpus.indices, &gpus.instances) {
         (None, Some(indices), _) => {
-            number(name).and_then(|index| indices.get(&index)).map(|uuid| vec![uuid.clone()])
+            parse_number(name).and_then(|index| indices.get(&index)).map(|uuid| vec![uuid.clone()])
         }
         (Some((index, instance)), _, Some(instances)) => {
-            let id = number(index).zip(number(instance));
+            let id = parse_number(index).zip(parse_number(instance));
             id.and_then(|id| instances.get(&id)).cloned()
         }
         // The driver has not reported its GPUs yet, so the name may be valid.
@@ -94,13 +92,9 @@ fn parse(bytes: &[u8]) -> Result<Vec<(String, Option<u32>)>, String> {
 
 fn parse_job(line: &str) -> Option<(String, Option<u32>)> {
     let mut words = line.split_ascii_whitespace();
-    let job = words.next().and_then(number)?;
-    let uid = words.next().map(|uid| number(uid).ok_or(())).transpose().ok()?;
+    let job = words.next().and_then(parse_number)?;
+    let uid = words.next().map(|uid| parse_number(uid).ok_or(())).transpose().ok()?;
     words.next().is_none().then(|| (job.to_string(), uid))
-}
-
-fn number(text: &str) -> Option<u32> {
-    text.parse().ok().filter(|number: &u32| number.to_string() == text)
 }
 
 #[cfg(test)]

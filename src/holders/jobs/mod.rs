@@ -1,10 +1,8 @@
 //! Slurm jobs: which job holds which GPUs, and to which job and step a process belongs.
 //!
-//! In: records that the Slurm prolog wrote, job mapping files of other exporters, cgroups and step environments of
-//! jobs, the node's GPUs. Out: [`JobMap`] and the holdings of jobs, with a problem for each record and GPU that holds
-//! nothing. A record takes precedence over a mapping file, and that over the environment. The cgroup decides which job
-//! a process belongs to; the environment, which the user controls, only fills in what no record says of that job. It
-//! does no I/O.
+//! GPUs of a job come from the record that the Slurm prolog wrote, else from mapping files of other exporters, else from
+//! the environment of its steps. The cgroup decides which job a process belongs to; the environment, which the user
+//! controls, only fills in what no record says of that job.
 
 mod environment;
 mod gpus;
@@ -13,20 +11,18 @@ mod mapping;
 mod record;
 #[cfg(test)]
 mod tests;
-mod tracked_record;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::node_gpus::NodeGpus;
-use super::resolved_workloads::{AllocatedDevice, Allocation};
+use super::resolved_workloads::{AllocatedDevice, Allocation, parse_number};
 use crate::host::slurm::{JobCgroup, RecordFile, StepEnvironment};
 use crate::model::{Fact, Facts, Fraction, Holder, HolderKind, HoldingSource, Nanoseconds, Utc};
+pub use gpus::NodeGpus;
 use gpus::{add_environment, environment_gpus, is_on_node, uuids, with_device_files};
 use gres::Gres;
 use mapping::MappedJob;
-use record::is_number;
+use record::TrackedRecord;
 pub use record::{JobRecord, RecordedGpu};
-use tracked_record::TrackedRecord;
 
 /// To which jobs processes belong, as last published.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,7 +35,7 @@ impl JobMap {
     /// The holder of processes in that step of the job with that number or SLUID.
     pub(super) fn holder(&self, job: &str, step: &str) -> Option<Holder> {
         let holder = self.jobs.get(job)?;
-        if !(is_number(step) || matches!(step, "batch" | "extern" | "interactive")) {
+        if !(parse_number(step).is_some() || matches!(step, "batch" | "extern" | "interactive")) {
             return Some(holder.clone());
         }
         let mut facts = holder.facts.clone();
@@ -59,7 +55,7 @@ pub struct JobObservation<'a> {
     pub cluster: Option<&'a str>,
     /// The cgroups of jobs; none where the node shows none.
     pub cgroups: Option<&'a [JobCgroup]>,
-    /// The environment of one process per step, by job number, where it could be read.
+    /// By job number, the environment of one process of each step, where it could be read.
     pub environments: &'a BTreeMap<String, Vec<StepEnvironment>>,
     /// The text of `gres.conf`, as the prolog copied it.
     pub gres: Option<&'a str>,
@@ -67,7 +63,7 @@ pub struct JobObservation<'a> {
     pub gpus: &'a NodeGpus,
     /// Time since boot.
     pub now: Nanoseconds,
-    /// The same time by the wall clock, which dates files.
+    /// The same time by the wall clock, by which files are dated.
     pub utc: Utc,
 }
 
@@ -93,7 +89,7 @@ pub struct JobHoldings {
 }
 
 impl JobHoldings {
-    /// Adds a holding once: a step is in several cgroup hierarchies.
+    /// Adds a holding once, since a step is in several cgroup hierarchies.
     fn allocate(&mut self, holder: &Holder, uuid: &str, fraction: Fraction) {
         let (holder, device, source) = (holder.clone(), AllocatedDevice::from(uuid), HoldingSource::Slurm);
         let allocation = Allocation { holder, device, fraction, source, since: None };
@@ -102,7 +98,7 @@ impl JobHoldings {
         }
     }
 
-    /// Adds what a job and its steps hold, and the names by which its processes are found.
+    /// Adds the holdings of a job and its steps, and the names by which its processes are found.
     fn add_job(&mut self, record: &JobRecord, observation: &JobObservation<'_>) {
         for gpu in &record.gpus {
             let uuid = match gpu {
@@ -110,9 +106,10 @@ impl JobHoldings {
                 RecordedGpu::Minor(minor) => match observation.gpus.minors.get(minor) {
                     Some(uuid) => uuid,
                     None => {
-                        let id = &record.holder.id;
-                        let reason = format!("no GPU of this node has minor number {minor}");
-                        self.problems.insert(format!("a GPU of {id} holds nothing: {reason}"));
+                        self.problems.insert(format!(
+                            "a GPU of {} holds nothing: no GPU of this node has minor number {minor}",
+                            record.holder.id
+                        ));
                         continue;
                     }
                 },
@@ -128,7 +125,7 @@ impl JobHoldings {
         self.add_steps(record, observation);
     }
 
-    /// Adds what the steps of a job hold of its GPUs. A step's holding is nested in the job's, so a user who changes
+    /// Adds the holdings of the steps of a job on its GPUs. A step's holding is nested in the job's, so a user who changes
     /// the environment of a step only moves time within the job.
     fn add_steps(&mut self, record: &JobRecord, observation: &JobObservation<'_>) {
         let of_job: BTreeSet<&str> = uuids(record, observation.gpus).collect();
@@ -214,7 +211,7 @@ impl JobTracker {
             let begin = || TrackedRecord::begin(file.version, observation);
             let tracked = self.records.entry(file.name.clone()).or_insert_with(begin);
             if tracked.has_ended(file.version, &record, observation) {
-                problems.insert(lost_epilog(&record, &format!("its record {:?}", file.name)));
+                problems.insert(explain_missing_epilog(&record, &format!("its record {:?}", file.name)));
                 continue;
             }
             records.push(with_device_files(record, observation));
@@ -243,9 +240,10 @@ impl JobTracker {
             };
             let begin = || TrackedRecord::begin(mapping.version, observation);
             let tracked = self.mapped.entry(job.clone()).or_insert_with(begin);
-            // A file with several jobs is rewritten for each of them, so its version says nothing of this one.
-            if tracked.has_ended(tracked.version(), &record, observation) {
-                problems.insert(lost_epilog(&record, &format!("its job mapping {:?}", mapping.files)));
+            // A file with several jobs is rewritten for each of them, so a new version does not restart this job.
+            if tracked.has_ended(tracked.version, &record, observation) {
+                problems
+                    .insert(explain_missing_epilog(&record, &format!("its job mapping {:?}", mapping.files)));
                 continue;
             }
             for gpu in mapping.gpus.iter().filter(|gpu| recorded.contains(gpu.as_str())) {
@@ -261,8 +259,8 @@ impl JobTracker {
     }
 }
 
-/// Why a job whose record is still there holds nothing.
-fn lost_epilog(record: &JobRecord, source: &str) -> String {
+/// Explains why a job whose record is still there holds nothing.
+fn explain_missing_epilog(record: &JobRecord, source: &str) -> String {
     let id = &record.holder.id;
     format!(
         "{id} holds nothing: it has no cgroup any more and {source} is still there; does the epilog run? Between its steps a \
@@ -270,7 +268,7 @@ fn lost_epilog(record: &JobRecord, source: &str) -> String {
     )
 }
 
-/// A job without a record, in the cluster of `slurm.conf`.
+/// The holder of a job without a record, in the cluster of `slurm.conf`.
 fn configured_holder(job: &str, uid: Option<u32>, observation: &JobObservation<'_>) -> Option<Holder> {
     let cluster = observation.cluster.filter(|cluster| environment::is_cluster_name(cluster))?;
     let facts = Facts::new([(Fact::SlurmCluster, cluster), (Fact::SlurmJob, job)]);

@@ -1,15 +1,17 @@
-//! The record of a job, as the Slurm prolog writes it.
-//!
-//! In: the bytes of a file with lines `key=value`. Out: [`JobRecord`], or why it is refused.
+//! The record of a job, a file with lines `key=value` that the Slurm prolog writes, and how long it counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::environment;
-use crate::holders::node_gpus::is_uuid;
-use crate::model::{Fact, Facts, Fraction, Holder, HolderKind};
+use super::{JobObservation, environment};
+use crate::holders::resolved_workloads::{is_uuid, parse_number};
+use crate::host::slurm::{FileVersion, JobCgroup};
+use crate::model::{Fact, Facts, Fraction, Holder, HolderKind, Nanoseconds};
 
-/// Largest number of GPUs that a record names.
+/// The most GPUs that a record may name.
 const MOST_GPUS: usize = 256;
+
+/// A job that has no cgroup for so long after its record was written has ended without an epilog.
+const LONGEST_START: Nanoseconds = Nanoseconds::from_seconds(60);
 
 /// A record of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +22,7 @@ pub struct JobRecord {
     pub job: String,
     /// SLUID of the job, which Slurm 26.05 names cgroups by.
     pub sluid: Option<String>,
-    /// Its GPUs as the prolog found them; correct where Slurm numbers GPUs like their device files.
+    /// Its GPUs as the prolog found them, which is right where Slurm numbers GPUs like their device files.
     pub gpus: Vec<RecordedGpu>,
     /// Positions of the same GPUs in `gres.conf`.
     pub positions: Vec<u32>,
@@ -42,7 +44,7 @@ pub enum RecordedGpu {
 }
 
 impl JobRecord {
-    /// A job that no record describes; only a record can vouch for an account.
+    /// A job without a record. It has no account, since the user can change all other sources.
     pub(super) fn without_account(
         holder: Holder,
         job: &str,
@@ -86,7 +88,9 @@ impl JobRecord {
 
     fn from_values(values: &BTreeMap<&str, &str>) -> Result<Self, String> {
         let number = |key: &str| match values.get(key) {
-            Some(value) if !is_number(value) => Err(format!("{key} is {value:.40?}, which is not a number")),
+            Some(value) if parse_number(value).is_none() => {
+                Err(format!("{key} is {value:.40?}, which is not a number"))
+            }
             value => Ok(value.copied()),
         };
         let required = |value: Option<_>, key: &str| value.ok_or_else(|| format!("it has no {key}"));
@@ -116,21 +120,17 @@ impl JobRecord {
             holder: Holder::new(HolderKind::Slurm, facts),
             job: job.to_owned(),
             sluid: values.get("sluid").map(|sluid| (*sluid).to_owned()),
-            gpus: gpus(values)?,
-            positions: positions(values)?,
-            fraction: fraction(number("mps_percentage")?)?,
+            gpus: parse_gpus(values)?,
+            positions: parse_positions(values)?,
+            fraction: parse_fraction(number("mps_percentage")?)?,
             node: values.get("node").map(|node| (*node).to_owned()),
             configuration: values.get("configuration").map(|path| (*path).to_owned()),
         })
     }
 }
 
-pub(super) fn is_number(text: &str) -> bool {
-    text.parse::<u32>().is_ok_and(|number| number.to_string() == text)
-}
-
 /// The share of a percentage of `gres/mps`; without one a job holds whole GPUs.
-fn fraction(percentage: Option<&str>) -> Result<Fraction, String> {
+fn parse_fraction(percentage: Option<&str>) -> Result<Fraction, String> {
     let Some(percentage) = percentage else { return Ok(Fraction::WHOLE) };
     match percentage.parse() {
         Ok(numerator @ 1..=100) => Ok(Fraction { numerator, denominator: 100 }),
@@ -138,16 +138,15 @@ fn fraction(percentage: Option<&str>) -> Result<Fraction, String> {
     }
 }
 
-fn positions(values: &BTreeMap<&str, &str>) -> Result<Vec<u32>, String> {
+fn parse_positions(values: &BTreeMap<&str, &str>) -> Result<Vec<u32>, String> {
     let list = values.get("gpu_positions").into_iter().flat_map(|list| list.split(',')).take(MOST_GPUS);
-    let position = |text: &str| text.parse().ok().filter(|_| is_number(text));
     list.map(|text| {
-        position(text).ok_or_else(|| format!("gpu_positions has {text:.80?}, which is not a number"))
+        parse_number(text).ok_or_else(|| format!("gpu_positions has {text:.80?}, which is not a number"))
     })
     .collect()
 }
 
-fn gpus(values: &BTreeMap<&str, &str>) -> Result<Vec<RecordedGpu>, String> {
+fn parse_gpus(values: &BTreeMap<&str, &str>) -> Result<Vec<RecordedGpu>, String> {
     let list = |key: &str| values.get(key).into_iter().flat_map(|list| list.split(','));
     let mut gpus = BTreeSet::new();
     for uuid in list("gpus") {
@@ -157,11 +156,70 @@ fn gpus(values: &BTreeMap<&str, &str>) -> Result<Vec<RecordedGpu>, String> {
         gpus.insert(RecordedGpu::Uuid(uuid.to_owned()));
     }
     for minor in list("gpu_minors") {
-        let number = minor.parse().ok().filter(|_| is_number(minor));
-        gpus.insert(RecordedGpu::Minor(number.ok_or_else(|| format!("{minor:.80?} is not a minor number"))?));
+        let number = parse_number(minor).ok_or_else(|| format!("{minor:.80?} is not a minor number"))?;
+        gpus.insert(RecordedGpu::Minor(number));
     }
     if gpus.len() > MOST_GPUS {
         return Err(format!("it names more than {MOST_GPUS} GPUs"));
     }
     Ok(gpus.into_iter().collect())
+}
+
+/// A record, tracked from round to round.
+#[derive(Debug)]
+pub(super) struct TrackedRecord {
+    /// It changes when the record is rewritten, as for a job that was requeued.
+    pub(super) version: FileVersion,
+    /// Time since boot at which the record was written.
+    since: Nanoseconds,
+    /// Whether the job's cgroup was seen.
+    was_running: bool,
+    /// Number of consecutive rounds without the cgroup.
+    missing: u8,
+}
+
+impl TrackedRecord {
+    /// Dates the record by its file, which may be older than the agent; a time in the future counts as now.
+    pub(super) fn begin(version: FileVersion, observation: &JobObservation<'_>) -> Self {
+        let written = u64::try_from(version.0).unwrap_or(0).saturating_mul(1_000_000_000);
+        let age = observation.utc.0.saturating_sub(written);
+        let since = Nanoseconds(observation.now.0.saturating_sub(age));
+        Self { version, since, was_running: false, missing: 0 }
+    }
+
+    /// Whether the job has ended although its record of that version is still there, because its epilog did not run.
+    pub(super) fn has_ended(
+        &mut self,
+        version: FileVersion,
+        record: &JobRecord,
+        observation: &JobObservation<'_>,
+    ) -> bool {
+        if self.version != version {
+            *self = Self::begin(version, observation);
+        }
+        match has_cgroup(record, observation.cgroups, self.was_running) {
+            Some(true) => (self.was_running, self.missing) = (true, 0),
+            Some(false) if self.was_running || observation.now >= self.since + LONGEST_START => {
+                self.missing = self.missing.saturating_add(1);
+            }
+            Some(false) | None => {}
+        }
+        self.missing >= 2
+    }
+}
+
+/// Whether the job has a cgroup; none where that cannot be known.
+fn has_cgroup(record: &JobRecord, cgroups: Option<&[JobCgroup]>, was_running: bool) -> Option<bool> {
+    let is_of_job = |cgroup: &JobCgroup| {
+        let names = [Some(&cgroup.name), cgroup.job.as_ref()];
+        names.contains(&Some(&record.job)) || record.sluid.as_ref() == Some(&cgroup.name)
+    };
+    // A SLUID without a running step may be this job's.
+    let is_unknown = |cgroup: &JobCgroup| cgroup.name.starts_with('s') && cgroup.job.is_none();
+    match cgroups {
+        Some(cgroups) if cgroups.iter().any(is_of_job) => Some(true),
+        Some(cgroups) if record.sluid.is_none() && cgroups.iter().any(is_unknown) => None,
+        Some(_) => Some(false),
+        None => was_running.then_some(false),
+    }
 }

@@ -1,19 +1,17 @@
-//! Device ids of Kubernetes device plugins: which GPU or MIG instance they name, and which share of it.
+//! Device ids of Kubernetes device plugins: the GPU or MIG instance that an id names, and the share of it.
 //!
-//! In: an id as the kubelet lists it. Out: the device and whether the id is one of several replicas of it, or why it
-//! holds nothing. An id of an unknown form never stands for a whole GPU.
+//! An id of an unknown form never stands for a whole GPU.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::holders::node_gpus::is_uuid;
-use crate::holders::resolved_workloads::{AllocatedDevice, InstancePlace};
+use crate::holders::resolved_workloads::{AllocatedDevice, InstancePlace, is_uuid, parse_number};
 use crate::kubelet::messages::{ClaimResource, ContainerDevices};
 use crate::model::Fraction;
 
 /// Which resources are GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resources {
-    /// Names of resources; one that ends in `*` stands for all that begin like it.
+    /// Names of resources; one that ends in `*` stands for all with that prefix.
     pub names: Vec<String>,
     /// Replicas of each shared GPU, for kubelets that do not report them.
     pub replicas: Option<u32>,
@@ -28,11 +26,11 @@ pub(super) struct DeviceId<'a> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum GpuReference<'a> {
-    /// Of a GPU, or of a MIG instance.
+    /// By UUID: a GPU or a MIG instance.
     Uuid(&'a str),
     /// By number of the device file.
     Minor(u32),
-    /// A GPU instance of the GPU of that minor number.
+    /// By minor number of the GPU and id of its GPU instance.
     Instance(u32, u32),
 }
 
@@ -41,13 +39,13 @@ enum GpuReference<'a> {
 pub(super) struct ReplicaCounts<'a>(BTreeMap<DeviceId<'a>, u32>);
 
 impl<'a> DeviceId<'a> {
-    /// NVIDIA's plugin offers `GPU-…`, `MIG-…`, and `GPU-…::2` where a GPU is shared; GKE's offers `nvidia0`,
+    /// Parses an id. NVIDIA's plugin offers `GPU-…`, `MIG-…`, and `GPU-…::2` where a GPU is shared; GKE's offers `nvidia0`,
     /// `nvidia0/gi3` for MIG, and both with `/vgpu2` behind where a GPU is shared.
     pub(super) fn parse(id: &'a str) -> Result<Self, String> {
         let unknown = || "it is not a GPU id of a known form".to_owned();
         let separator = if id.starts_with("nvidia") { "/vgpu" } else { "::" };
         let (base, replica) = split(id, separator);
-        if replica.is_some_and(|replica| number(replica).is_none()) {
+        if replica.is_some_and(|replica| parse_number(replica).is_none()) {
             return Err(unknown());
         }
         let is_replica = replica.is_some();
@@ -55,9 +53,9 @@ impl<'a> DeviceId<'a> {
             return Ok(Self { gpu: GpuReference::Uuid(base), is_replica });
         }
         let (base, instance) = split(base, "/gi");
-        let minor = base.strip_prefix("nvidia").and_then(number).ok_or_else(unknown)?;
+        let minor = base.strip_prefix("nvidia").and_then(parse_number).ok_or_else(unknown)?;
         let gpu = match instance {
-            Some(instance) => GpuReference::Instance(minor, number(instance).ok_or_else(unknown)?),
+            Some(instance) => GpuReference::Instance(minor, parse_number(instance).ok_or_else(unknown)?),
             None => GpuReference::Minor(minor),
         };
         Ok(Self { gpu, is_replica })
@@ -84,14 +82,9 @@ impl<'a> DeviceId<'a> {
     }
 }
 
-/// Text before and behind a separator; all of it and nothing where there is none.
+/// The text before and behind a separator; the whole text where there is none.
 fn split<'a>(text: &'a str, separator: &str) -> (&'a str, Option<&'a str>) {
     text.split_once(separator).map_or((text, None), |(before, behind)| (before, Some(behind)))
-}
-
-/// A number without sign or leading zeros.
-fn number(text: &str) -> Option<u32> {
-    text.parse().ok().filter(|number: &u32| number.to_string() == text)
 }
 
 fn uuid_of(minor: u32, minors: &BTreeMap<u32, String>) -> Result<&str, String> {
@@ -114,7 +107,7 @@ pub(super) fn resolve_claimed_device(
     }
     let name = claimed.device_name.strip_prefix("gpu-").ok_or_else(unknown)?;
     let (minor, instance) = split(name, "-mig-");
-    let minor = number(minor).ok_or_else(unknown)?;
+    let minor = parse_number(minor).ok_or_else(unknown)?;
     let place = instance.map(|instance| parse_instance_place(instance).ok_or_else(unknown)).transpose()?;
     let uuid = uuid_of(minor, minors)?;
     Ok(match place {
@@ -125,7 +118,7 @@ pub(super) fn resolve_claimed_device(
 
 fn parse_instance_place(name: &str) -> Option<InstancePlace> {
     let parts: Vec<&str> = name.split('-').collect();
-    let numbers: Vec<Option<u32>> = parts.iter().map(|part| number(part)).collect();
+    let numbers: Vec<Option<u32>> = parts.iter().map(|part| parse_number(part)).collect();
     match numbers[..] {
         [Some(_), Some(start), Some(size)] => Some(InstancePlace::Slices { start, size: Some(size) }),
         // A profile has a dash where it has attributes: `1g10gb-me`.

@@ -1,7 +1,4 @@
-//! What a container was granted: its devices, each with its share.
-//!
-//! In: a listed container, what it was granted before, the observation. Out: devices by id, with a problem for each
-//! device that holds nothing.
+//! The devices that a container was granted, each with its share.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,10 +8,10 @@ use crate::holders::resolved_workloads::AllocatedDevice;
 use crate::kubelet::messages::{ClaimResource, ContainerResources, DynamicResource};
 use crate::model::{Fraction, Utc};
 
-/// NVIDIA's driver of GPUs for resource claims.
+/// The name of NVIDIA's driver for resource claims.
 pub(super) const NVIDIA_DRIVER: &str = "gpu.nvidia.com";
 
-/// What a container was granted.
+/// The devices that a container was granted.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Grant {
     /// By device id.
@@ -42,9 +39,9 @@ pub(super) struct GrantedDevice {
     pub(super) is_claimed: bool,
 }
 
-/// What the devices of a container are resolved with.
+/// The input for resolving the devices of a container.
 pub(super) struct GrantContext<'a> {
-    /// What the container was granted before.
+    /// The devices as of the last list.
     pub(super) before: &'a Grant,
     pub(super) observation: &'a PodObservation<'a>,
     pub(super) replicas: Option<&'a ReplicaCounts<'a>>,

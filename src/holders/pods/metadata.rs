@@ -1,7 +1,6 @@
 //! Metadata of the node's pods: UIDs, containers, owners, labels, and whether they have ended.
 //!
-//! In: pod objects of the kubelet or the API server. Out: [`PodMetadata`], which completes the content of the log
-//! directories. Values that Kubernetes would not accept are left out.
+//! It completes the content of the log directories. Values that Kubernetes would not accept are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,7 +41,7 @@ struct KnownContainer {
 }
 
 impl PodMetadata {
-    /// Reads pod objects of that time, with their labels of these keys.
+    /// The metadata in pod objects that were `read` at that time, with the labels of these keys.
     pub fn new(pods: &[Pod], labels: &[String], read: Utc) -> Self {
         let known = pods.iter().take(MOST_PODS).filter_map(|pod| KnownPod::new(pod, labels));
         Self { pods: known.map(|known| (known.pod.uid.clone(), known)).collect(), read }

@@ -1,8 +1,7 @@
 //! Kubernetes pods: which container holds which GPU, and in which container a process runs.
 //!
-//! In: the kubelet's pod-resources list (devices without pod UIDs), its log directories (UIDs without devices), pod
-//! metadata where Kubernetes reports it, and the GPUs' minor numbers. Out: [`PodMap`] and the holdings of containers,
-//! with a problem for each device that holds nothing. Lists and logs are joined by namespace and name. It does no I/O.
+//! The kubelet's pod-resources list has devices without pod UIDs, its log directories have UIDs without devices; they are
+//! joined by namespace and name. Pod metadata is added where Kubernetes reports it.
 
 mod device_id;
 mod grant;
@@ -23,7 +22,7 @@ pub use device_id::Resources;
 use grant::{Grant, GrantContext, resolve_devices};
 pub use metadata::PodMetadata;
 
-/// The most problems that are kept of one round.
+/// The most problems that are reported of one round.
 const MOST_PROBLEMS: usize = 32;
 
 /// What one round has read.
@@ -71,11 +70,11 @@ pub struct PodHoldings {
     pub allocations: Vec<Allocation>,
     /// Why devices hold nothing, and what prevents joining pods to processes.
     pub problems: BTreeSet<String>,
-    /// Whether a container was missing for the first time, so that the next list decides on its holding.
+    /// Whether a container was missing for the first time, so that the next list decides whether its holding has ended.
     pub is_ending: bool,
 }
 
-/// A pod by its names, which another pod may have later.
+/// Namespace and name of a pod, which another pod may have later.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct PodName {
     namespace: String,
@@ -122,6 +121,17 @@ impl std::fmt::Display for ContainerName {
     }
 }
 
+/// A share of a GPU that a container held when the agent last stopped.
+#[derive(Clone, Debug)]
+pub struct PreviousShare {
+    /// The container.
+    pub holder: HolderId,
+    /// UUID of the GPU.
+    pub gpu: Arc<str>,
+    /// How much of it.
+    pub fraction: Fraction,
+}
+
 /// Tracks the containers of a node from list to list.
 #[derive(Debug, Default)]
 pub struct PodTracker {
@@ -139,10 +149,10 @@ pub struct PodTracker {
 impl PodTracker {
     /// Tracks a node on which these shares of GPUs were held when the agent last stopped. A holder that still holds a
     /// GPU keeps the share that it was granted then.
-    pub fn with_previous_shares(held: impl IntoIterator<Item = (HolderId, Arc<str>, Fraction)>) -> Self {
-        let held = held.into_iter();
+    pub fn with_previous_shares(shares: impl IntoIterator<Item = PreviousShare>) -> Self {
+        let shares = shares.into_iter();
         let previous_shares =
-            held.map(|(holder, gpu, fraction)| ((holder, AllocatedDevice::Uuid(gpu)), fraction)).collect();
+            shares.map(|share| ((share.holder, AllocatedDevice::Uuid(share.gpu)), share.fraction)).collect();
         Self { previous_shares, ..Self::default() }
     }
 
@@ -158,7 +168,7 @@ impl PodTracker {
         if let Some(unread) = logs.unread.take().filter(|_| observation.listed.is_some()) {
             add_problem(&mut holdings.problems, unread);
         }
-        // The last content of an unreadable directory stands, so that no container changes its holder.
+        // The last content of an unreadable directory stays, so that no container changes its holder.
         logs.pods = logs.pods.or_else(|| self.logs.pods.take());
         logs.containers = logs.containers.or_else(|| self.logs.containers.take());
         self.update_uids(&logs, observation.now);
@@ -317,7 +327,7 @@ impl PodTracker {
         }
     }
 
-    /// What containers hold, by device and holder.
+    /// The holdings of containers, by device and holder.
     fn allocations(&self, metadata: &PodMetadata) -> Vec<Allocation> {
         let mut allocations = Vec::new();
         for (name, grant) in &self.grants {
@@ -340,6 +350,7 @@ impl PodTracker {
         allocations
     }
 
+    /// The containers in which processes run: by container id, else by pods with one container.
     fn map(&self, logs: &PodLogs, metadata: &PodMetadata) -> PodMap {
         let mut map = PodMap::default();
         if let Some(containers) = &logs.containers {

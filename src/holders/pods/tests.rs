@@ -151,8 +151,8 @@ fn a_replica_keeps_its_share_over_a_restart_of_the_agent() {
     let replicas: Vec<&str> = replicas.iter().map(String::as_str).collect();
     let list = listed(vec![container("main", &replicas[..2]), container("other", &replicas[3..4])]);
     let held_before = |of: &str, numerator, denominator| {
-        let id = HolderId::new(format!("k8s:{UID}/{of}"));
-        (id, Arc::from(GPU), Fraction { numerator, denominator })
+        let holder = HolderId::new(format!("k8s:{UID}/{of}"));
+        PreviousShare { holder, gpu: GPU.into(), fraction: Fraction { numerator, denominator } }
     };
     // It was granted when the GPU had four replicas; it has ten now.
     let mut node = TestNode::new(None);

@@ -1,6 +1,7 @@
-//! Reads of bounded length, so that no file can make the agent grow or wait.
+//! Reads of bounded length, and text made safe to print.
 //!
-//! In: a path, or an open directory and a name in it. Out: at most so many bytes.
+//! Processes choose names, and a mount or a pipe may stand in place of a file. So no read may let the agent grow or
+//! wait, and no name may control a terminal or break a line of a log or a page.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -9,24 +10,29 @@ use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
-/// The most that is read of a file in `/proc`; the longest, a v1 cgroup list, stays far below.
+/// The most bytes that are read of a file in `/proc`; the longest, a v1 cgroup list, stays far below.
 pub(super) const PROC: u64 = 64 * 1024;
 
 /// Without `NONBLOCK`, opening a pipe in place of a file would block.
 const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
 
-/// The first `limit` bytes of a file.
+/// Reads the first `limit` bytes of a file.
 pub(super) fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
-    take(openat(CWD, path, FLAGS, Mode::empty())?, limit)
+    read_open(openat(CWD, path, FLAGS, Mode::empty())?, limit)
 }
 
-/// The first `limit` bytes of a file in an open directory.
-pub(super) fn read_in(directory: &OwnedFd, name: &str, limit: u64) -> io::Result<Vec<u8>> {
-    take(openat(directory, name, FLAGS, Mode::empty())?, limit)
+/// Reads a file in `/proc`, with bytes that are not UTF-8 replaced; empty where it cannot be read.
+pub(super) fn read_text(path: &Path) -> String {
+    String::from_utf8_lossy(&read(path, PROC).unwrap_or_default()).into_owned()
 }
 
-/// Opens a directory, so that all files read in it are of the same one.
-pub(super) fn hold(path: &Path) -> io::Result<OwnedFd> {
+/// Reads a file of an open directory in `/proc`.
+pub(super) fn read_in(directory: &OwnedFd, name: &str) -> io::Result<Vec<u8>> {
+    read_open(openat(directory, name, FLAGS, Mode::empty())?, PROC)
+}
+
+/// Opens a directory, so that all files read in it belong to the same one.
+pub(super) fn open_directory(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     Ok(openat(CWD, path, flags, Mode::empty())?)
 }
@@ -42,11 +48,20 @@ pub(super) fn whole_lines(bytes: &[u8], limit: u64) -> impl Iterator<Item = &[u8
     bytes[..end].split(|byte| *byte == b'\n').filter(|line| !line.is_empty())
 }
 
-fn take(file: OwnedFd, limit: u64) -> io::Result<Vec<u8>> {
+fn read_open(file: OwnedFd, limit: u64) -> io::Result<Vec<u8>> {
     // Most files are shorter, and then take two reads: one for all bytes, one for the end.
     let mut bytes = Vec::with_capacity(1_024);
     File::from(file).take(limit).read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+/// The text with U+FFFD in place of characters that control a terminal, break a line or change the direction of text.
+pub(super) fn printable(text: &str) -> String {
+    let is_unprintable = |character: char| {
+        character.is_control()
+            || matches!(character, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}')
+    };
+    text.replace(is_unprintable, "\u{fffd}")
 }
 
 #[cfg(test)]
