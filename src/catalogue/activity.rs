@@ -1,8 +1,10 @@
 //! How busy a GPU is: the driver's utilization, GPM, and the integrals that the agent keeps of them.
 
+use super::GpuRows::{self, Integrals, Read};
+use super::Rows::Gpu;
 use super::aliases::{dcgm, otel};
 use super::source::point;
-use super::{CallValue, Counter, Family, IdentityValue, Integral, Level, Point, Rows, Source};
+use super::{CallValue, Counter, Family, Integral, Level, Point, Source};
 use crate::model::Unit;
 
 /// Percent to billionths.
@@ -15,7 +17,7 @@ pub(super) const ROWS: &[Family] = &[
         "Share of the driver's last sample window (1/6 s to 1 s) in which a kernel ran; on \
          boards with GPM, of the medium interval that last ended; the governor never makes that \
          interval longer.",
-        Rows::Device(&[point(&[], &[percent(CallValue::UtilizationGpu)])]),
+        Gpu(Read(&[point(&[], &[percent(CallValue::UtilizationGpu)])])),
     )
     .level(Level::Lean)
     .read_for_account()
@@ -29,7 +31,7 @@ pub(super) const ROWS: &[Family] = &[
         "Share of the driver's last sample window in which device memory was read or written; \
          where GPM or the driver's ring of samples reports activity, of the medium interval that \
          last ended; the governor never makes that interval longer.",
-        Rows::Device(&[point(&[], &[percent(CallValue::UtilizationMemory)])]),
+        Gpu(Read(&[point(&[], &[percent(CallValue::UtilizationMemory)])])),
     )
     .level(Level::Standard)
     .aliases(&[dcgm("DCGM_FI_DEV_MEM_COPY_UTIL").times(100)]),
@@ -45,12 +47,12 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_engine_utilization_ratio",
         Unit::Ratio,
         "Share of the driver's last sample window in which the engine worked.",
-        Rows::Device(&[
+        Gpu(Read(&[
             point(&[("engine", "encoder")], &[percent(CallValue::UtilizationEncoder)]),
             point(&[("engine", "decoder")], &[percent(CallValue::UtilizationDecoder)]),
             point(&[("engine", "jpeg")], &[percent(CallValue::UtilizationJpeg)]),
             point(&[("engine", "ofa")], &[percent(CallValue::UtilizationOfa)]),
-        ]),
+        ])),
     )
     .labels(ENGINE)
     .level(Level::Standard)
@@ -66,12 +68,12 @@ pub(super) const ROWS: &[Family] = &[
         Unit::Seconds,
         "Time in which the engine worked, estimated from the driver's sample windows and \
          integrated since the agent's start.",
-        Rows::Integral(&[
+        Gpu(Integrals(&[
             Integral::of(&[("engine", "encoder")], "gpu_engine_utilization_ratio"),
             Integral::of(&[("engine", "decoder")], "gpu_engine_utilization_ratio"),
             Integral::of(&[("engine", "jpeg")], "gpu_engine_utilization_ratio"),
             Integral::of(&[("engine", "ofa")], "gpu_engine_utilization_ratio"),
-        ]),
+        ])),
     )
     .labels(ENGINE),
     Family::counter(
@@ -79,16 +81,16 @@ pub(super) const ROWS: &[Family] = &[
         Unit::Seconds,
         "Time the GPU was busy, as bills count it: the busiest engine of each tick, integrated \
          since the agent's start.",
-        Rows::Identity(IdentityValue::Busy),
+        Gpu(GpuRows::Busy),
     )
     .level(Level::Lean)
-    .source_told_from(Level::Standard)
+    .source_from(Level::Standard)
     .unsupported("no meter of this board tells when it works"),
     gpm_ratio(
         "gpu_gr_engine_active_ratio",
         Level::Standard,
         "Share of time in which the graphics or compute engine was active (GPM).",
-        GR,
+        &[point(&[], &[gpm(1)])],
     )
     .read_for_account()
     .aliases(&[dcgm("DCGM_FI_PROF_GR_ENGINE_ACTIVE")]),
@@ -103,7 +105,7 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_sm_active_ratio",
         Level::Standard,
         "Share of time and multiprocessors in which at least one warp was assigned (GPM).",
-        SM,
+        &[point(&[], &[gpm(2)])],
     )
     .aliases(&[dcgm("DCGM_FI_PROF_SM_ACTIVE")]),
     integral(
@@ -118,7 +120,7 @@ pub(super) const ROWS: &[Family] = &[
         Level::Full,
         "Warps resident on multiprocessors, averaged over time, as a share of the most that fit \
          (GPM).",
-        OCCUPANCY,
+        &[point(&[], &[gpm(3)])],
     )
     .aliases(&[dcgm("DCGM_FI_PROF_SM_OCCUPANCY")]),
     integral(
@@ -133,7 +135,7 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_tensor_active_ratio",
         Level::Standard,
         "Share of time in which any tensor pipe was active (GPM).",
-        TENSOR,
+        &[point(&[], &[gpm(5)])],
     )
     .aliases(&[dcgm("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE")]),
     integral(
@@ -146,7 +148,7 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_dram_active_ratio",
         Level::Standard,
         "Share of the device memory bandwidth that was used (GPM).",
-        DRAM,
+        &[point(&[], &[gpm(10)])],
     )
     .aliases(&[dcgm("DCGM_FI_PROF_DRAM_ACTIVE")]),
     integral(
@@ -161,7 +163,7 @@ pub(super) const ROWS: &[Family] = &[
         Unit::Ratio,
         "Share of time in which the pipe was active (GPM); tensor pipes by instruction: dfma and \
          dmma double precision, hmma half, imma integer.",
-        Rows::Device(&[
+        Gpu(Read(&[
             point(&[("pipe", "integer")], &[gpm(4)]),
             point(&[("pipe", "fp16")], &[gpm(13)]),
             point(&[("pipe", "fp32")], &[gpm(12)]),
@@ -170,7 +172,7 @@ pub(super) const ROWS: &[Family] = &[
             point(&[("pipe", "tensor_dmma")], &[gpm(8)]),
             point(&[("pipe", "tensor_hmma")], &[gpm(7)]),
             point(&[("pipe", "tensor_imma")], &[gpm(9)]),
-        ]),
+        ])),
     )
     .labels(PIPE)
     .aliases(&[
@@ -186,7 +188,7 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_pipe_active_seconds_total",
         Unit::Seconds,
         "Time in which the pipe was active (GPM), integrated since the agent's start.",
-        Rows::Integral(&[
+        Gpu(Integrals(&[
             Integral::counted(&[("pipe", "integer")], "gpu_pipe_active_ratio", Counter::Integer),
             Integral::counted(&[("pipe", "fp16")], "gpu_pipe_active_ratio", Counter::Fp16),
             Integral::counted(&[("pipe", "fp32")], "gpu_pipe_active_ratio", Counter::Fp32),
@@ -195,7 +197,7 @@ pub(super) const ROWS: &[Family] = &[
             Integral::counted(&[("pipe", "tensor_dmma")], "gpu_pipe_active_ratio", Counter::TensorDmma),
             Integral::counted(&[("pipe", "tensor_hmma")], "gpu_pipe_active_ratio", Counter::TensorHmma),
             Integral::counted(&[("pipe", "tensor_imma")], "gpu_pipe_active_ratio", Counter::TensorImma),
-        ]),
+        ])),
     )
     .labels(PIPE),
 ];
@@ -211,14 +213,8 @@ const fn percent(value: CallValue) -> Source {
     Source::Call { value, times: PERCENT }
 }
 
-const GR: &[Point] = &[point(&[], &[gpm(1)])];
-const SM: &[Point] = &[point(&[], &[gpm(2)])];
-const OCCUPANCY: &[Point] = &[point(&[], &[gpm(3)])];
-const TENSOR: &[Point] = &[point(&[], &[gpm(5)])];
-const DRAM: &[Point] = &[point(&[], &[gpm(10)])];
-
 const fn gpm_ratio(name: &'static str, level: Level, help: &'static str, points: &'static [Point]) -> Family {
-    Family::gauge(name, Unit::Ratio, help, Rows::Device(points)).level(level)
+    Family::gauge(name, Unit::Ratio, help, Gpu(Read(points))).level(level)
 }
 
 const fn integral(
@@ -227,5 +223,5 @@ const fn integral(
     help: &'static str,
     integrals: &'static [Integral],
 ) -> Family {
-    Family::counter(name, Unit::Seconds, help, Rows::Integral(integrals)).level(level)
+    Family::counter(name, Unit::Seconds, help, Gpu(Integrals(integrals))).level(level)
 }

@@ -5,29 +5,31 @@
 //! happened around a sample that failed is in no rate. What is no time and no bytes of one of our families has no
 //! counter here; bytes over NVLink are [sources](super::Source::GpmLinks) of their families.
 
-use super::{Family, InstanceValue, Level, Rows, Source, families};
+use super::{Family, GpuRows, InstanceRows, InstanceValue, Level, Rows, Source, families, listed};
 
-/// A counter; the order is that of [`crate::model::Frame::counters`] and of the driver's ids.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(
-    missing_docs,
-    reason = "each name says what is counted: cycles of the multiprocessors, or bytes over PCIe"
-)]
-pub enum Counter {
-    /// Cycles that passed: the whole, of which those of the pipes are parts.
-    Elapsed,
-    SmActive,
-    Tensor,
-    TensorDmma,
-    TensorHmma,
-    TensorImma,
-    TensorDfma,
-    PcieTransmit,
-    PcieReceive,
-    Integer,
-    Fp64,
-    Fp32,
-    Fp16,
+listed! {
+    /// A counter; the order is that of [`crate::model::Frame::counters`] and of the driver's ids.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[allow(
+        missing_docs,
+        reason = "each name says what is counted: cycles of the multiprocessors, or bytes over PCIe"
+    )]
+    Counter {
+        /// Cycles that passed: the whole, of which those of the pipes are parts.
+        Elapsed,
+        SmActive,
+        Tensor,
+        TensorDmma,
+        TensorHmma,
+        TensorImma,
+        TensorDfma,
+        PcieTransmit,
+        PcieReceive,
+        Integer,
+        Fp64,
+        Fp32,
+        Fp16,
+    }
 }
 
 /// The driver's id of [`Counter::Elapsed`]; the others follow.
@@ -37,23 +39,6 @@ const FIRST: u32 = 248;
 pub const COUNTING: (u32, u32) = (590, 0);
 
 impl Counter {
-    /// All counters, in their order.
-    pub const ALL: [Self; 13] = [
-        Self::Elapsed,
-        Self::SmActive,
-        Self::Tensor,
-        Self::TensorDmma,
-        Self::TensorHmma,
-        Self::TensorImma,
-        Self::TensorDfma,
-        Self::PcieTransmit,
-        Self::PcieReceive,
-        Self::Integer,
-        Self::Fp64,
-        Self::Fp32,
-        Self::Fp16,
-    ];
-
     /// The driver's id.
     pub const fn id(self) -> u32 {
         FIRST + self as u32
@@ -87,9 +72,15 @@ impl InstanceValue {
 /// The counters of a family.
 fn of(family: &Family) -> Vec<Counter> {
     match &family.rows {
-        Rows::Integral(integrals) => integrals.iter().filter_map(|integral| integral.counter).collect(),
-        Rows::InstanceIntegral(points) => points.iter().filter_map(|point| point.value.counter()).collect(),
-        Rows::Flow(points) => points.iter().flat_map(|point| point.sources).filter_map(counted).collect(),
+        Rows::Gpu(GpuRows::Integrals(integrals)) => {
+            integrals.iter().filter_map(|integral| integral.counter).collect()
+        }
+        Rows::Instance(InstanceRows::Integrals(points)) => {
+            points.iter().filter_map(|point| point.value.counter()).collect()
+        }
+        Rows::Gpu(GpuRows::Flow(points)) => {
+            points.iter().flat_map(|point| point.sources).filter_map(counted).collect()
+        }
         _ => Vec::new(),
     }
 }
@@ -105,7 +96,8 @@ fn counted(source: &Source) -> Option<Counter> {
 /// them are parts of.
 pub fn counters(level: Level, of_instances: bool) -> Vec<Counter> {
     let is_asked = |family: &&Family| {
-        family.level <= level && matches!(family.rows, Rows::InstanceIntegral(_)) == of_instances
+        family.level <= level
+            && matches!(family.rows, Rows::Instance(InstanceRows::Integrals(_))) == of_instances
     };
     let wanted: Vec<Counter> = families().filter(is_asked).flat_map(of).collect();
     let is_wanted = |counter: &Counter| match counter {

@@ -1,9 +1,11 @@
 //! Errors that the board's ECC saw; absent where ECC is off, since then nobody counts.
 
+use super::GpuRows::Read;
+use super::Rows::Gpu;
 use super::aliases::{HW_GPU, dcgm, otel};
 use super::family::AMPERE;
 use super::source::{call, point};
-use super::{CallValue, Family, Level, Rows, Source};
+use super::{CallValue, Family, Level, Source};
 use crate::model::Unit;
 use crate::model::frame::Tier;
 
@@ -22,7 +24,7 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_ecc_errors_total",
         Unit::None,
         "Memory errors that ECC corrected or could not correct, since the driver was loaded.",
-        Rows::Device(&[
+        Gpu(Read(&[
             point(&[("type", "corrected"), ("location", "dram")], &[counter(CORRECTED, SINCE_LOAD, DRAM)]),
             point(
                 &[("type", "corrected"), ("location", "sram")],
@@ -36,7 +38,7 @@ pub(super) const ROWS: &[Family] = &[
                 &[("type", "uncorrected"), ("location", "sram")],
                 &[call(CallValue::SramUncorrected), counter(UNCORRECTED, SINCE_LOAD, SRAM)],
             ),
-        ]),
+        ])),
     )
     .labels(LABELS)
     .level(Level::Lean)
@@ -51,7 +53,7 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_ecc_lifetime_errors_total",
         Unit::None,
         "Memory errors that ECC corrected or could not correct, over the board's life.",
-        Rows::Device(&[
+        Gpu(Read(&[
             point(&[("type", "corrected"), ("location", "dram")], &[counter(CORRECTED, LIFETIME, DRAM)]),
             point(
                 &[("type", "corrected"), ("location", "sram")],
@@ -62,7 +64,7 @@ pub(super) const ROWS: &[Family] = &[
                 &[("type", "uncorrected"), ("location", "sram")],
                 &[call(CallValue::SramUncorrectedLifetime), counter(UNCORRECTED, LIFETIME, SRAM)],
             ),
-        ]),
+        ])),
     )
     .labels(LABELS)
     .tier(Tier::Slow)
@@ -76,7 +78,7 @@ pub(super) const ROWS: &[Family] = &[
         Unit::None,
         "1 when the board has had more uncorrected SRAM errors over its life than its vendor \
          allows, else 0.",
-        Rows::Device(&[point(&[], &[call(CallValue::SramThresholdExceeded)])]),
+        Gpu(Read(&[point(&[], &[call(CallValue::SramThresholdExceeded)])])),
     )
     .level(Level::Lean)
     .tier(Tier::Slow)

@@ -5,10 +5,12 @@
 //! switches the cycles and requests (170 to 173), whose ratio is here, and those of the engines 1 to 7 (175 to 209),
 //! which only instances of a divided GPU have. Ids above 332 are of later headers.
 
+use super::GpuRows::{Integrals, Read};
+use super::Rows::Gpu;
 use super::aliases::dcgm;
 use super::power::NO_GRACE;
 use super::source::point;
-use super::{Family, Integral, LabelPair, Point, Rows, Source};
+use super::{Family, Integral, LabelPair, Point, Source};
 use crate::model::Unit;
 
 /// Percent to billionths.
@@ -158,7 +160,7 @@ const fn ratio(
     help: &'static str,
     points: &'static [Point],
 ) -> Family {
-    Family::gauge(name, Unit::Ratio, help, Rows::Device(points)).labels(labels)
+    Family::gauge(name, Unit::Ratio, help, Gpu(Read(points))).labels(labels)
 }
 
 const fn seconds(
@@ -167,5 +169,5 @@ const fn seconds(
     help: &'static str,
     integrals: &'static [Integral],
 ) -> Family {
-    Family::counter(name, Unit::Seconds, help, Rows::Integral(integrals)).labels(labels)
+    Family::counter(name, Unit::Seconds, help, Gpu(Integrals(integrals))).labels(labels)
 }

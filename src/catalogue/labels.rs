@@ -1,6 +1,7 @@
 //! Every label name with its one meaning, and its values where they are a closed set: everywhere, or by family.
 
-use super::{Family, LabelPair, Rows};
+use super::links::NUMBERS;
+use super::{AccountRows, Family, GpuRows, InstanceRows, LabelPair, Labelled, Rows};
 use crate::model::Fact;
 
 /// A label name.
@@ -94,15 +95,7 @@ const OWN: &[Label] = &[
     closed("clock", "clock domain", &["sm", "memory", "graphics", "video"]),
     open("reason", "reason for the reported state"),
     closed("direction", "from the GPU's view", &["transmit", "receive"]),
-    closed(
-        "link",
-        "number of the NVLink, from 0",
-        &[
-            "0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15", "16", "17",
-            "18", "19", "20", "21", "22", "23", "24", "25", "26", "27", "28", "29", "30", "31", "32", "33",
-            "34", "35",
-        ],
-    ),
+    closed("link", "number of the NVLink, from 0", &NUMBERS),
     open("kind", "kind of error, or of workload; the values depend on the family"),
     open("xid", "code of an XID error"),
     closed(
@@ -147,17 +140,18 @@ const fn closed(name: &'static str, meaning: &'static str, values: &'static [&'s
 
 /// All values that a label can have in a family, in order; empty where they are not a closed set.
 pub fn values_of(family: &Family, label: &str) -> Vec<&'static str> {
-    let own: &mut dyn Iterator<Item = &'static [LabelPair]> = match &family.rows {
-        Rows::Integral(points) => &mut points.iter().map(|point| point.labels),
-        Rows::Instance(points) | Rows::InstanceIntegral(points) => {
-            &mut points.iter().map(|point| point.labels)
-        }
-        Rows::Account(points) | Rows::WorkloadAccount(points) => &mut points.iter().map(|point| point.labels),
-        Rows::Process(points) => &mut points.iter().map(|point| point.labels),
-        rows => &mut rows.points().iter().map(|point| point.labels),
+    fn labels<V>(points: &'static [Labelled<V>]) -> Vec<&'static [LabelPair]> {
+        points.iter().map(|point| point.labels).collect()
+    }
+    let own = match &family.rows {
+        Rows::Gpu(GpuRows::Integrals(points)) => points.iter().map(|point| point.labels).collect(),
+        Rows::Instance(InstanceRows::Read(points) | InstanceRows::Integrals(points)) => labels(points),
+        Rows::Account(AccountRows::Tenant(points) | AccountRows::Workload(points)) => labels(points),
+        Rows::Process(points) => labels(points),
+        rows => rows.points().iter().map(|point| point.labels).collect(),
     };
     let mut values = Vec::new();
-    for (_, value) in own.flat_map(|labels| labels.iter()).filter(|(name, _)| *name == label) {
+    for (_, value) in own.into_iter().flatten().filter(|(name, _)| *name == label) {
         if !values.contains(value) {
             values.push(*value);
         }

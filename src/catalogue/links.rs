@@ -1,22 +1,20 @@
 //! PCIe and NVLink.
 
-mod per_link;
-
+use super::GpuRows::{Flow, Read, State};
+use super::Rows::Gpu;
 use super::aliases::{HW_GPU, dcgm, otel};
 use super::family::HOPPER;
 use super::power::NO_GRACE;
 use super::source::{call, field, named, point};
-use super::{ALL_LINKS, CallValue, Counter, Family, Level, MOST_LINKS, Point, Rows, Source};
+use super::{ALL_LINKS, CallValue, Counter, Family, LabelPair, Level, MOST_LINKS, Point, Source};
 use crate::model::Unit;
 use crate::model::frame::Tier;
-
-pub(super) use per_link::ROWS as PER_LINK;
 
 const KIBIBYTE: i64 = 1_024;
 const MEBIBYTE: i64 = 1 << 20;
 
 const fn pcie(name: &'static str, level: Level, help: &'static str, points: &'static [Point]) -> Family {
-    Family::gauge(name, Unit::None, help, Rows::Device(points)).level(level).tier(Tier::Slow)
+    Family::gauge(name, Unit::None, help, Gpu(Read(points))).level(level).tier(Tier::Slow)
 }
 
 pub(super) const ROWS: &[Family] = &[
@@ -58,7 +56,7 @@ pub(super) const ROWS: &[Family] = &[
         "Bytes over PCIe as the GPU counts them, since the agent's start: from GPM's counter, \
          else from GPM's rate multiplied by time, else from the board's own counter \
          (gpumeter_source_info says which).",
-        Rows::Flow(&[
+        Gpu(Flow(&[
             point(
                 TRANSMIT,
                 &[Source::Since(Counter::PcieTransmit), mebibytes(20), Source::Count { id: 197, times: 1 }],
@@ -67,11 +65,11 @@ pub(super) const ROWS: &[Family] = &[
                 RECEIVE,
                 &[Source::Since(Counter::PcieReceive), mebibytes(21), Source::Count { id: 198, times: 1 }],
             ),
-        ]),
+        ])),
     )
     .labels(&["gpu", "uuid", "direction"])
     .level(Level::Standard)
-    .source_told_from(Level::Standard)
+    .source_from(Level::Standard)
     .unsupported("of boards before Hopper only newer drivers count them, 580 for one")
     .aliases(&[
         dcgm("DCGM_FI_PROF_PCIE_TX_BYTES").when(&[("direction", "transmit")]).per_second(),
@@ -85,7 +83,7 @@ pub(super) const ROWS: &[Family] = &[
         Unit::None,
         "PCIe transfers repeated since the driver was loaded; a total above 100 is normal on \
          some boards, an increase is not.",
-        Rows::Device(&[point(&[], &[field(94), named("nvmlDeviceGetPcieReplayCounter", 0)])]),
+        Gpu(Read(&[point(&[], &[field(94), named("nvmlDeviceGetPcieReplayCounter", 0)])])),
     )
     .level(Level::Lean)
     .tier(Tier::Medium)
@@ -97,14 +95,14 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_nvlink_links_up",
         Unit::None,
         "NVLinks of the GPU that are active.",
-        Rows::Device(&[point(
+        Gpu(Read(&[point(
             &[],
             &[
                 links(165),
                 // Branch 470 has no field of it.
                 call(CallValue::NvLinksUp),
             ],
-        )]),
+        )])),
     )
     .level(Level::Lean)
     .tier(Tier::Slow)
@@ -115,10 +113,10 @@ pub(super) const ROWS: &[Family] = &[
         Unit::None,
         "NVLinks that should be active: those that lead to a switch or, on boards without a \
          switch, all links of the GPU, some of which may be unconnected.",
-        Rows::Device(&[point(
+        Gpu(Read(&[point(
             &[],
             &[Source::NotZero { id: 147, times: 1 }, Source::NotZero { id: 91, times: 1 }],
-        )]),
+        )])),
     )
     .level(Level::Lean)
     .tier(Tier::Slow)
@@ -129,7 +127,7 @@ pub(super) const ROWS: &[Family] = &[
         Unit::Bytes,
         "Payload over all NVLinks as the GPU sees it, since the driver was loaded; where the \
          driver reports it through GPM only, packet headers are included.",
-        Rows::Device(&[
+        Gpu(Read(&[
             point(
                 TRANSMIT,
                 &[
@@ -148,12 +146,12 @@ pub(super) const ROWS: &[Family] = &[
                     Source::GpmLinks { first: 261, times: 1 },
                 ],
             ),
-        ]),
+        ])),
     )
     .labels(&["gpu", "uuid", "direction"])
     .level(Level::Standard)
     .tier(Tier::Medium)
-    .source_told_from(Level::Full)
+    .source_from(Level::Full)
     .unsupported(NO_NVLINK)
     .aliases(&[
         dcgm("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL").over(1_024).counter(),
@@ -169,7 +167,7 @@ pub(super) const ROWS: &[Family] = &[
          (effective) and symbols (symbol), times that a link had too many errors \
          (local_integrity), recoveries that failed (recovery_failed). All: recoveries of a link. \
          One fault can count in more than one.",
-        Rows::Device(&[
+        Gpu(Read(&[
             point(&[("kind", "crc_flit")], &[links(163), total(38)]),
             point(&[("kind", "crc_data")], &[total(45)]),
             point(&[("kind", "replay")], &[links(161), total(52)]),
@@ -179,7 +177,7 @@ pub(super) const ROWS: &[Family] = &[
             point(&[("kind", "local_integrity")], &[links(211)]),
             point(&[("kind", "effective")], &[links(219)]),
             point(&[("kind", "symbol")], &[links(221)]),
-        ]),
+        ])),
     )
     .labels(&["gpu", "uuid", "kind"])
     .level(Level::Standard)
@@ -231,12 +229,12 @@ pub(super) const ROWS: &[Family] = &[
         Unit::None,
         "Always 1; state of the GPU's registration with its NVLink fabric. Jobs can use the \
          fabric only when it is completed; failed means that registration ended with an error.",
-        Rows::State(&[
+        Gpu(State(&[
             point(&[("state", "not_started")], &[named("nvmlDeviceGetGpuFabricInfo", 0)]),
             point(&[("state", "in_progress")], &[named("nvmlDeviceGetGpuFabricInfo", 1)]),
             point(&[("state", "completed")], &[named("nvmlDeviceGetGpuFabricInfo", 2)]),
             point(&[("state", "failed")], &[named("nvmlDeviceGetGpuFabricInfo", 3)]),
-        ]),
+        ])),
     )
     .labels(&["gpu", "uuid", "state"])
     .level(Level::Lean)
@@ -246,7 +244,7 @@ pub(super) const ROWS: &[Family] = &[
 ];
 
 const fn c2c(name: &'static str, help: &'static str, points: &'static [Point]) -> Family {
-    Family::counter(name, Unit::Bytes, help, Rows::Flow(points)).labels(&["gpu", "uuid", "direction"])
+    Family::counter(name, Unit::Bytes, help, Gpu(Flow(points))).labels(&["gpu", "uuid", "direction"])
 }
 
 const TRANSMIT: &[(&str, &str)] = &[("direction", "transmit")];
@@ -271,3 +269,131 @@ pub(super) const NO_FABRIC: &str =
     "only GPUs on an NVLink fabric (Hopper and later behind NVSwitch) belong to one";
 const NO_NVLINK: &str = "this board has no NVLink, or its driver is too old to tell; nvidia-smi nvlink -s shows \
          the links";
+
+const LINKS: usize = MOST_LINKS as usize;
+
+/// All values of the label `link`.
+pub(super) const NUMBERS: [&str; LINKS] = [
+    "0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15", "16", "17", "18",
+    "19", "20", "21", "22", "23", "24", "25", "26", "27", "28", "29", "30", "31", "32", "33", "34", "35",
+];
+
+/// Something that every link answers: its label beside `link`, and the fields, at most two, best first.
+struct LinkFields {
+    label: LabelPair,
+    fields: &'static [(u32, i64)],
+}
+
+/// As many as a point has at most.
+type LinkSources = [Source; 2];
+
+/// Labels of all links for all that is asked, link by link.
+const fn labels<const N: usize>(asked: &[LinkFields]) -> [[LabelPair; 2]; N] {
+    let mut labels = [[("", ""); 2]; N];
+    let mut place = 0;
+    while place < N {
+        labels[place] = [("link", NUMBERS[place / asked.len()]), asked[place % asked.len()].label];
+        place += 1;
+    }
+    labels
+}
+
+/// LinkSources in the same order.
+const fn sources<const N: usize>(asked: &[LinkFields]) -> [LinkSources; N] {
+    let mut sources = [[Source::Link { id: 0, link: 0, times: 0 }; 2]; N];
+    let mut place = 0;
+    while place < N {
+        let fields = asked[place % asked.len()].fields;
+        let mut nth = 0;
+        while nth < fields.len() {
+            let (id, times) = fields[nth];
+            let link = (place / asked.len()) as u32;
+            sources[place][nth] = Source::Link { id, link, times };
+            nth += 1;
+        }
+        place += 1;
+    }
+    sources
+}
+
+/// Points of these labels, of which the first `count` are the family's, and sources.
+const fn points<const N: usize>(
+    asked: &[LinkFields],
+    labels: &'static [[LabelPair; 2]; N],
+    count: usize,
+    sources: &'static [LinkSources; N],
+) -> [Point; N] {
+    let mut points = [const { point(&[], &[]) }; N];
+    let mut place = 0;
+    while place < N {
+        let fields = asked[place % asked.len()].fields.len();
+        points[place] = point(labels[place].split_at(count).0, sources[place].split_at(fields).0);
+        place += 1;
+    }
+    points
+}
+
+const STATE: &[LinkFields] = &[LinkFields { label: ("", ""), fields: &[(165, 1)] }];
+static STATE_LABELS: [[LabelPair; 2]; LINKS] = labels(STATE);
+static STATE_SOURCES: [LinkSources; LINKS] = sources(STATE);
+static STATE_POINTS: [Point; LINKS] = points(STATE, &STATE_LABELS, 1, &STATE_SOURCES);
+
+const BYTES: &[LinkFields] = &[
+    LinkFields { label: ("direction", "transmit"), fields: &[(138, KIBIBYTE), (202, 1)] },
+    LinkFields { label: ("direction", "receive"), fields: &[(139, KIBIBYTE), (204, 1)] },
+];
+static BYTES_LABELS: [[LabelPair; 2]; LINKS * 2] = labels(BYTES);
+static BYTES_SOURCES: [LinkSources; LINKS * 2] = sources(BYTES);
+static BYTES_POINTS: [Point; LINKS * 2] = points(BYTES, &BYTES_LABELS, 2, &BYTES_SOURCES);
+
+/// The first two up to Hopper, recoveries on all, the others from the fifth generation of NVLink on.
+const ERRORS: &[LinkFields] = &[
+    LinkFields { label: ("kind", "crc_flit"), fields: &[(163, 1)] },
+    LinkFields { label: ("kind", "replay"), fields: &[(161, 1)] },
+    // NVLink 5 tells those that succeeded.
+    LinkFields { label: ("kind", "recovery"), fields: &[(162, 1), (213, 1)] },
+    LinkFields { label: ("kind", "malformed_packet"), fields: &[(206, 1)] },
+    LinkFields { label: ("kind", "buffer_overrun"), fields: &[(207, 1)] },
+    LinkFields { label: ("kind", "receive"), fields: &[(208, 1)] },
+    LinkFields { label: ("kind", "local_integrity"), fields: &[(211, 1)] },
+    LinkFields { label: ("kind", "recovery_failed"), fields: &[(214, 1)] },
+    LinkFields { label: ("kind", "effective"), fields: &[(219, 1)] },
+    LinkFields { label: ("kind", "symbol"), fields: &[(221, 1)] },
+];
+static ERRORS_LABELS: [[LabelPair; 2]; LINKS * 10] = labels(ERRORS);
+static ERRORS_SOURCES: [LinkSources; LINKS * 10] = sources(ERRORS);
+static ERRORS_POINTS: [Point; LINKS * 10] = points(ERRORS, &ERRORS_LABELS, 2, &ERRORS_SOURCES);
+
+/// The same of each link; a board has those of the links that it reports.
+pub(super) const PER_LINK: &[Family] = &[
+    Family::gauge(
+        "gpu_nvlink_link_up",
+        Unit::None,
+        "1 while the NVLink is active, else 0.",
+        Gpu(Read(&STATE_POINTS)),
+    )
+    .labels(&["gpu", "uuid", "link"])
+    .tier(Tier::Slow)
+    .most(1)
+    .unsupported(NO_NVLINK),
+    Family::counter(
+        "gpu_nvlink_link_bytes_total",
+        Unit::Bytes,
+        "Payload over the NVLink as the GPU sees it, since the driver was loaded.",
+        Gpu(Read(&BYTES_POINTS)),
+    )
+    .labels(&["gpu", "uuid", "link", "direction"])
+    .tier(Tier::Medium)
+    .unsupported(NO_NVLINK),
+    Family::counter(
+        "gpu_nvlink_link_errors_total",
+        Unit::None,
+        "Errors of the NVLink since the driver was loaded, by kind; which kinds there are \
+         depends on the generation of NVLink. They are counted at several layers (symbols, \
+         packets, the link), so one fault can count in more than one.",
+        Gpu(Read(&ERRORS_POINTS)),
+    )
+    .labels(&["gpu", "uuid", "link", "kind"])
+    .tier(Tier::Slow)
+    .unsupported(NO_NVLINK),
+];

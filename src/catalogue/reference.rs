@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Alias, Family, Kind, LABELS, Origin, Profile, Rows, families, values_of};
+use super::{Alias, Family, InstanceRows, Kind, LABELS, Origin, Profile, Rows, families, values_of};
 use crate::model::Unit;
 
 /// For people: a line per family and its help.
@@ -158,11 +158,11 @@ fn pairs(labels: &[(&str, &str)]) -> serde_json::Value {
 }
 
 fn is_read(family: &Family) -> bool {
-    !family.rows.points().is_empty() || matches!(family.rows, Rows::Instance(_))
+    !family.rows.points().is_empty() || matches!(family.rows, Rows::Instance(InstanceRows::Read(_)))
 }
 
 fn origin(family: &Family) -> &'static str {
-    match family.rows.origin() {
+    match family.origin() {
         Origin::Driver => "driver load",
         Origin::Agent => "agent start",
         Origin::Ledger => "ledger",

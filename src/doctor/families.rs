@@ -3,7 +3,7 @@
 //! In goes a frame that was read at level full; out come sentences. It does not know how the frame was read.
 
 use super::board;
-use crate::catalogue::{Family, HoldingValue, IdentityValue, Level, PointId, Rows, first_point};
+use crate::catalogue::{Family, GpuRows, Kind, Level, PointId, Rows, first_point};
 use crate::config::Config;
 use crate::meter::answers;
 use crate::model::{Absence, Frame, Unit};
@@ -98,24 +98,23 @@ fn fault(absence: Absence) -> &'static str {
 
 /// What leaves a family out that could be there.
 fn off(family: &Family, frame: &Frame, wanted: WantedFamilies) -> Option<String> {
-    let of_account =
-        matches!(family.rows, Rows::Account(_) | Rows::WorkloadAccount(_) | Rows::Slot | Rows::Unattributed);
-    let of_money =
-        family.unit == Unit::Money || matches!(family.rows, Rows::Holding(HoldingValue::CostPerHour));
+    let is_total_of_account = family.kind == Kind::Counter && matches!(family.rows, Rows::Account(_));
+    let is_of_instances = matches!(family.rows, Rows::Instance(_));
     if family.level > wanted.level {
         let (needs, is) = (family.level.name(), wanted.level.name());
         return Some(format!("needs sampling.level: {needs}, which is {is}"));
     }
-    if family.is_of_instances() && !frame.identity.mig {
+    if is_of_instances && !frame.identity.mig {
         return Some("MIG mode is off".into());
     }
-    if family.is_of_instances() && frame.instances.is_empty() {
+    if is_of_instances && frame.instances.is_empty() {
         return Some("MIG mode is on, and the GPU is not cut into instances yet".into());
     }
-    if of_account && !wanted.ledger {
+    if is_total_of_account && !wanted.ledger {
         return Some("needs ledger.enabled: true".into());
     }
-    (of_money && !wanted.prices).then(|| "needs prices in the configuration, as USD 2.50 per GPU-hour".into())
+    (family.unit == Unit::Money && !wanted.prices)
+        .then(|| "needs prices in the configuration, as USD 2.50 per GPU-hour".into())
 }
 
 /// Whether GPM works on the GPU, so that what it refuses is a matter of the single metric.
@@ -142,7 +141,7 @@ fn why(absence: Absence, family: &Family, frame: &Frame) -> String {
                 .into()
         }
         Absence::NoPermission => "the driver refuses this user: run as root, or give CAP_SYS_ADMIN".into(),
-        Absence::NotYet if matches!(family.rows, Rows::Identity(IdentityValue::FabricInfo)) => {
+        Absence::NotYet if matches!(family.rows, Rows::Gpu(GpuRows::FabricInfo)) => {
             "the GPU is not registered with its fabric: see gpu_fabric_state".into()
         }
         Absence::NotYet => "nothing came within two readings".into(),

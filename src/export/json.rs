@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::decimal;
 use super::walk::{Labels, Sample, Sink, Value, walk};
-use crate::catalogue::{AgentFamily, Family, IdentityValue, Level, Rows};
+use crate::catalogue::{AgentFamily, Family, GpuRows, InstanceRows, Level, Rows};
 use crate::model::Utc;
 use crate::model::snapshot::{AgentNumber, Histogram, Snapshot};
 
@@ -45,7 +45,7 @@ impl TenantFilter<'_> {
             (Some(tenant), _) => self.tenants.iter().any(|shown| shown == tenant),
             (None, Some(workload)) => self.workloads.contains(workload),
             (None, None) => {
-                matches!(family.rows, Rows::Identity(IdentityValue::Info | IdentityValue::MigInfo))
+                matches!(family.rows, Rows::Gpu(GpuRows::Info) | Rows::Instance(InstanceRows::Info))
             }
         }
     }
