@@ -8,6 +8,7 @@ mod float;
 mod format;
 mod health;
 mod json;
+mod label_cache;
 mod otlp;
 mod page;
 mod text;
