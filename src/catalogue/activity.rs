@@ -4,7 +4,7 @@ use super::GpuRows::{self, Integrals, Read};
 use super::Rows::Gpu;
 use super::aliases::{dcgm, otel};
 use super::source::point;
-use super::{CallValue, Counter, Family, Integral, Level, Point, Source};
+use super::{CallValue, Counter, Family, Level, Point, Source};
 use crate::model::Unit;
 
 /// Percent to billionths.
@@ -41,7 +41,8 @@ pub(super) const ROWS: &[Family] = &[
         "Time in which device memory was read or written, estimated from the driver's sample \
          windows (each counts for at most one medium interval) and integrated since the agent's \
          start.",
-        &[Integral::of(&[], "gpu_memory_activity_ratio")],
+        "gpu_memory_activity_ratio",
+        &[],
     ),
     Family::gauge(
         "gpu_engine_utilization_ratio",
@@ -68,12 +69,7 @@ pub(super) const ROWS: &[Family] = &[
         Unit::Seconds,
         "Time in which the engine worked, estimated from the driver's sample windows and \
          integrated since the agent's start.",
-        Gpu(Integrals(&[
-            Integral::of(&[("engine", "encoder")], "gpu_engine_utilization_ratio"),
-            Integral::of(&[("engine", "decoder")], "gpu_engine_utilization_ratio"),
-            Integral::of(&[("engine", "jpeg")], "gpu_engine_utilization_ratio"),
-            Integral::of(&[("engine", "ofa")], "gpu_engine_utilization_ratio"),
-        ])),
+        Gpu(Integrals { of: "gpu_engine_utilization_ratio", counters: &[] }),
     )
     .labels(ENGINE),
     Family::counter(
@@ -99,7 +95,8 @@ pub(super) const ROWS: &[Family] = &[
         Level::Standard,
         "Time in which the graphics or compute engine was active (GPM), integrated since the \
          agent's start.",
-        &[Integral::of(&[], "gpu_gr_engine_active_ratio")],
+        "gpu_gr_engine_active_ratio",
+        &[],
     ),
     gpm_ratio(
         "gpu_sm_active_ratio",
@@ -113,7 +110,8 @@ pub(super) const ROWS: &[Family] = &[
         Level::Standard,
         "Time in which multiprocessors had a warp assigned, averaged over them (GPM), integrated \
          since the agent's start.",
-        &[Integral::counted(&[], "gpu_sm_active_ratio", Counter::SmActive)],
+        "gpu_sm_active_ratio",
+        &[Counter::SmActive],
     ),
     gpm_ratio(
         "gpu_sm_occupancy_ratio",
@@ -129,7 +127,8 @@ pub(super) const ROWS: &[Family] = &[
         "Integral of gpu_sm_occupancy_ratio over time (GPM) since the agent's start: a weighted \
          sum, not a duration; a second at half occupancy counts half a second, and its rate is \
          the mean occupancy.",
-        &[Integral::of(&[], "gpu_sm_occupancy_ratio")],
+        "gpu_sm_occupancy_ratio",
+        &[],
     ),
     gpm_ratio(
         "gpu_tensor_active_ratio",
@@ -142,7 +141,8 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_tensor_active_seconds_total",
         Level::Standard,
         "Time in which any tensor pipe was active (GPM), integrated since the agent's start.",
-        &[Integral::counted(&[], "gpu_tensor_active_ratio", Counter::Tensor)],
+        "gpu_tensor_active_ratio",
+        &[Counter::Tensor],
     ),
     gpm_ratio(
         "gpu_dram_active_ratio",
@@ -156,7 +156,8 @@ pub(super) const ROWS: &[Family] = &[
         Level::Standard,
         "Time in which device memory was busy, weighted by the bandwidth used (GPM), integrated \
          since the agent's start.",
-        &[Integral::of(&[], "gpu_dram_active_ratio")],
+        "gpu_dram_active_ratio",
+        &[],
     ),
     Family::gauge(
         "gpu_pipe_active_ratio",
@@ -188,16 +189,19 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_pipe_active_seconds_total",
         Unit::Seconds,
         "Time in which the pipe was active (GPM), integrated since the agent's start.",
-        Gpu(Integrals(&[
-            Integral::counted(&[("pipe", "integer")], "gpu_pipe_active_ratio", Counter::Integer),
-            Integral::counted(&[("pipe", "fp16")], "gpu_pipe_active_ratio", Counter::Fp16),
-            Integral::counted(&[("pipe", "fp32")], "gpu_pipe_active_ratio", Counter::Fp32),
-            Integral::counted(&[("pipe", "fp64")], "gpu_pipe_active_ratio", Counter::Fp64),
-            Integral::counted(&[("pipe", "tensor_dfma")], "gpu_pipe_active_ratio", Counter::TensorDfma),
-            Integral::counted(&[("pipe", "tensor_dmma")], "gpu_pipe_active_ratio", Counter::TensorDmma),
-            Integral::counted(&[("pipe", "tensor_hmma")], "gpu_pipe_active_ratio", Counter::TensorHmma),
-            Integral::counted(&[("pipe", "tensor_imma")], "gpu_pipe_active_ratio", Counter::TensorImma),
-        ])),
+        Gpu(Integrals {
+            of: "gpu_pipe_active_ratio",
+            counters: &[
+                Counter::Integer,
+                Counter::Fp16,
+                Counter::Fp32,
+                Counter::Fp64,
+                Counter::TensorDfma,
+                Counter::TensorDmma,
+                Counter::TensorHmma,
+                Counter::TensorImma,
+            ],
+        }),
     )
     .labels(PIPE),
 ];
@@ -221,7 +225,8 @@ const fn integral(
     name: &'static str,
     level: Level,
     help: &'static str,
-    integrals: &'static [Integral],
+    of: &'static str,
+    counters: &'static [Counter],
 ) -> Family {
-    Family::counter(name, Unit::Seconds, help, Gpu(Integrals(integrals))).level(level)
+    Family::counter(name, Unit::Seconds, help, Gpu(Integrals { of, counters })).level(level)
 }

@@ -72,23 +72,17 @@ impl InstanceValue {
 /// The counters of a family.
 fn of(family: &Family) -> Vec<Counter> {
     match &family.rows {
-        Rows::Gpu(GpuRows::Integrals(integrals)) => {
-            integrals.iter().filter_map(|integral| integral.counter).collect()
-        }
+        Rows::Gpu(GpuRows::Integrals { counters, .. }) => counters.to_vec(),
         Rows::Instance(InstanceRows::Integrals(points)) => {
             points.iter().filter_map(|point| point.value.counter()).collect()
         }
         Rows::Gpu(GpuRows::Flow(points)) => {
-            points.iter().flat_map(|point| point.sources).filter_map(counted).collect()
+            let sources = points.iter().flat_map(|point| point.sources);
+            sources
+                .filter_map(|source| if let Source::Since(counter) = source { Some(*counter) } else { None })
+                .collect()
         }
         _ => Vec::new(),
-    }
-}
-
-fn counted(source: &Source) -> Option<Counter> {
-    match source {
-        Source::Since(counter) => Some(*counter),
-        _ => None,
     }
 }
 

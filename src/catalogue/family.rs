@@ -1,7 +1,8 @@
 //! What a row of the catalogue says: its name, help and labels, when it is read and exported, and what its series
 //! belong to.
 
-use super::{AccountValue, Alias, Counter, InstanceValue, LabelPair, Labelled, Point, ProcessValue, Source};
+use super::points::find;
+use super::{AccountValue, Alias, Counter, InstanceValue, Labelled, Point, ProcessValue, Source};
 use crate::model::Unit;
 use crate::model::frame::Tier;
 
@@ -61,7 +62,7 @@ impl Family {
         rows: Rows,
     ) -> Self {
         let source_level = match rows {
-            Rows::Gpu(GpuRows::Integrals(_) | GpuRows::Flow(_))
+            Rows::Gpu(GpuRows::Integrals { .. } | GpuRows::Flow(_))
             | Rows::Instance(InstanceRows::Integrals(_)) => Some(Level::Full),
             _ => None,
         };
@@ -173,9 +174,7 @@ impl Family {
     pub fn needs_gpm(&self) -> bool {
         let is_gpm = |source: &Source| matches!(source, Source::Gpm { .. } | Source::Since(_));
         match &self.rows {
-            Rows::Gpu(GpuRows::Integrals(integrals)) => {
-                integrals.iter().all(|integral| super::family(integral.of).is_some_and(Self::needs_gpm))
-            }
+            Rows::Gpu(GpuRows::Integrals { of, .. }) => super::family(of).is_some_and(Self::needs_gpm),
             Rows::Instance(InstanceRows::Read(points) | InstanceRows::Integrals(points)) => {
                 points.iter().all(|point| point.value.is_ratio())
             }
@@ -274,8 +273,12 @@ pub enum GpuRows {
     /// Summed by the agent from what the plan reads: GPM's counter ([`Source::Since`]), a rate per second
     /// ([`Source::Gpm`]) or a count that may wrap ([`Source::Count`]).
     Flow(&'static [Point]),
-    /// Integrated by the agent over the ratio of another family, or taken from a counter of the same time.
-    Integrals(&'static [Integral]),
+    /// Integrated by the agent over each point of the ratio family `of`, or taken from the counter of the same time
+    /// where there is one; `counters` are parallel to those points, or none.
+    Integrals {
+        of: &'static str,
+        counters: &'static [Counter],
+    },
     Info,
     PlatformInfo,
     FabricInfo,
@@ -329,27 +332,13 @@ impl Rows {
             _ => &[],
         }
     }
-}
 
-/// A counter that the agent integrates over a ratio.
-#[derive(Debug)]
-pub struct Integral {
-    /// Values of the family's labels beyond `gpu` and `uuid`.
-    pub labels: &'static [LabelPair],
-    /// The family of the ratio; the point with the same label values is integrated.
-    pub of: &'static str,
-    /// The counter of the same time, preferred where a board has it.
-    pub counter: Option<Counter>,
-}
-
-impl Integral {
-    /// One that no counter measures.
-    pub(super) const fn of(labels: &'static [LabelPair], of: &'static str) -> Self {
-        Self { labels, of, counter: None }
-    }
-
-    /// One that a counter measures too.
-    pub(super) const fn counted(labels: &'static [LabelPair], of: &'static str, counter: Counter) -> Self {
-        Self { labels, of, counter: Some(counter) }
+    /// The points whose integrals it is: those of the ratio, or its own flows.
+    pub const fn integrated_points(&self) -> &'static [Point] {
+        match self {
+            Self::Gpu(GpuRows::Integrals { of, .. }) => find(of).rows.points(),
+            Self::Gpu(GpuRows::Flow(points)) => points,
+            _ => &[],
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Every label name with its one meaning, and its values where they are a closed set: everywhere, or by family.
 
 use super::links::NUMBERS;
-use super::{AccountRows, Family, GpuRows, InstanceRows, LabelPair, Labelled, Rows};
+use super::{AccountRows, Family, InstanceRows, LabelPair, Labelled, Rows};
 use crate::model::Fact;
 
 /// A label name.
@@ -144,11 +144,10 @@ pub fn values_of(family: &Family, label: &str) -> Vec<&'static str> {
         points.iter().map(|point| point.labels).collect()
     }
     let own = match &family.rows {
-        Rows::Gpu(GpuRows::Integrals(points)) => points.iter().map(|point| point.labels).collect(),
         Rows::Instance(InstanceRows::Read(points) | InstanceRows::Integrals(points)) => labels(points),
         Rows::Account(AccountRows::Tenant(points) | AccountRows::Workload(points)) => labels(points),
         Rows::Process(points) => labels(points),
-        rows => rows.points().iter().map(|point| point.labels).collect(),
+        rows => rows.points().iter().chain(rows.integrated_points()).map(|point| point.labels).collect(),
     };
     let mut values = Vec::new();
     for (_, value) in own.into_iter().flatten().filter(|(name, _)| *name == label) {

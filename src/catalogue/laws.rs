@@ -4,7 +4,7 @@
 
 use super::points::{find, same};
 use super::{
-    FAMILIES, Family, GpuRows, InstanceRows, Integral, Kind, LABELS, Label, Labelled, PROCESS_LABELS, Point,
+    Counter, FAMILIES, Family, GpuRows, InstanceRows, Kind, LABELS, Label, Labelled, PROCESS_LABELS, Point,
     Rows,
 };
 use crate::model::Unit;
@@ -53,7 +53,7 @@ const fn check_family(family: &Family) {
             assert!(family.bound().is_some(), "what is read from a GPU has a bound");
             check_points(points, family.labels);
         }
-        Rows::Gpu(GpuRows::Integrals(integrals)) => check_integrals(family, integrals),
+        Rows::Gpu(GpuRows::Integrals { of, counters }) => check_integrals(family, find(of), counters),
         Rows::Instance(InstanceRows::Read(points)) => {
             assert!(family.bound().is_some(), "what is read from an instance has a bound");
             check_labelled(points, family.labels, 3);
@@ -82,16 +82,11 @@ const fn check_points(points: &[Point], names: &[&str]) {
     }
 }
 
-const fn check_integrals(family: &Family, integrals: &[Integral]) {
+const fn check_integrals(family: &Family, of: &Family, counters: &[Counter]) {
     assert!(matches!(family.kind, Kind::Counter), "an integral is a counter");
-    let mut index = 0;
-    while index < integrals.len() {
-        let of = find(integrals[index].of);
-        assert!(matches!(of.unit, Unit::Ratio), "what is integrated is a ratio");
-        assert!(of.labels.len() == family.labels.len(), "an integral has the labels of its ratio");
-        check_pairs(integrals[index].labels, family.labels, 2);
-        index += 1;
-    }
+    assert!(matches!(of.unit, Unit::Ratio), "what is integrated is a ratio");
+    assert!(counters.is_empty() || counters.len() == of.rows.points().len(), "a counter per point, or none");
+    check_points(of.rows.points(), family.labels);
 }
 
 const fn check_labelled<V>(points: &[Labelled<V>], names: &[&str], first: usize) {

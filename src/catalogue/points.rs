@@ -2,7 +2,7 @@
 
 #![expect(clippy::panic, reason = "the functions that panic run when the crate is compiled")]
 
-use super::{Counter, FAMILIES, Family, GpuRows, Integral, Point, Rows, Source};
+use super::{Counter, FAMILIES, Family, GpuRows, Point, Rows, Source};
 
 /// The position of a device point in [`crate::model::Frame::readings`].
 pub type PointId = usize;
@@ -43,19 +43,10 @@ const fn numbers_before(place: usize) -> FirstNumbers {
     let mut before = 0;
     while before < place {
         numbers.point += FAMILIES[before].rows.points().len();
-        numbers.integral += integrals(&FAMILIES[before].rows);
+        numbers.integral += FAMILIES[before].rows.integrated_points().len();
         before += 1;
     }
     numbers
-}
-
-/// How many values of the rows the agent keeps as integrals.
-const fn integrals(rows: &Rows) -> usize {
-    match rows {
-        Rows::Gpu(GpuRows::Integrals(integrals)) => integrals.len(),
-        Rows::Gpu(GpuRows::Flow(points)) => points.len(),
-        _ => 0,
-    }
 }
 
 /// The place of the family of that name; at compile time, so that a wrong name does not build.
@@ -83,33 +74,21 @@ pub const fn first_point(name: &str) -> PointId {
 
 /// The number of the first integral of the family of that name; at compile time.
 pub const fn first_integral(name: &str) -> usize {
-    assert!(integrals(&find(name).rows) > 0, "the family has no integrals");
+    assert!(!find(name).rows.integrated_points().is_empty(), "the family has no integrals");
     numbers_before(place_of(name)).integral
 }
 
 /// The number of a point of a family by the value of its one label; at compile time.
 pub const fn point(name: &str, label: &str) -> PointId {
-    point_with(name, &[("", label)])
-}
-
-/// The number of the point of a family that has these label values.
-const fn point_with(name: &str, labels: &[(&str, &str)]) -> PointId {
     let points = find(name).rows.points();
     let mut offset = 0;
     while offset < points.len() {
-        let own = points[offset].labels;
-        let mut equal = own.len() == labels.len();
-        let mut label = 0;
-        while equal && label < labels.len() {
-            equal = same(own[label].1, labels[label].1);
-            label += 1;
-        }
-        if equal {
+        if points[offset].labels.len() == 1 && same(points[offset].labels[0].1, label) {
             return first_point(name) + offset;
         }
         offset += 1;
     }
-    panic!("no point of that family has those label values")
+    panic!("no point of that family has that label value")
 }
 
 /// What an integral integrates.
@@ -137,7 +116,7 @@ const INTEGRATED: [(IntegralOf, Option<Counter>); INTEGRALS] = {
     let mut place = 0;
     while place < FAMILIES.len() {
         let mut index = 0;
-        while index < integrals(&FAMILIES[place].rows) {
+        while index < FAMILIES[place].rows.integrated_points().len() {
             all[number] = integrated(FAMILIES[place], index);
             number += 1;
             index += 1;
@@ -150,9 +129,9 @@ const INTEGRATED: [(IntegralOf, Option<Counter>); INTEGRALS] = {
 /// What the integral of that place in its family integrates, and the counter of the same quantity.
 const fn integrated(family: &Family, index: usize) -> (IntegralOf, Option<Counter>) {
     match &family.rows {
-        Rows::Gpu(GpuRows::Integrals(integrals)) => {
-            let Integral { of, labels, counter } = integrals[index];
-            (IntegralOf::Ratio(point_with(of, labels)), counter)
+        Rows::Gpu(GpuRows::Integrals { of, counters }) => {
+            let counter = if counters.is_empty() { None } else { Some(counters[index]) };
+            (IntegralOf::Ratio(first_point(of) + index), counter)
         }
         rows => {
             // A counter is the best source of a flow, and so its first.

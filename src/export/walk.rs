@@ -88,12 +88,7 @@ pub fn walk<S: Sink>(snapshot: &Snapshot, level: Level, sink: &mut S) {
             sink.family(family);
             let mut walk = FamilyWalk { snapshot, family, sink };
             match &family.rows {
-                Rows::Gpu(GpuRows::Integrals(integrals)) => {
-                    walk.integrals(first.integral, integrals.iter().map(|integral| integral.labels));
-                }
-                Rows::Gpu(GpuRows::Flow(points)) => {
-                    walk.integrals(first.integral, points.iter().map(|point| point.labels));
-                }
+                Rows::Gpu(GpuRows::Integrals { .. } | GpuRows::Flow(_)) => walk.integrals(first.integral),
                 Rows::Gpu(GpuRows::Read(_) | GpuRows::State(_)) => walk.device(first.point),
                 Rows::Gpu(rows) => walk.gpu(rows),
                 Rows::Instance(InstanceRows::Info) => walk.instance_info(),
@@ -139,11 +134,13 @@ impl<S: Sink> FamilyWalk<'_, S> {
         }
     }
 
-    fn integrals(&mut self, first: usize, labels: impl Iterator<Item = &'static [LabelPair]> + Clone) {
+    /// Visits what the agent integrates; `first` is the number of the family's first integral.
+    fn integrals(&mut self, first: usize) {
+        let points = self.family.rows.integrated_points();
         for (gpu, state) in gpus(self.snapshot) {
-            for (number, labels) in (first..).zip(labels.clone()) {
-                let value = state.and_then(|state| self::number(*state.integrals.get(number)?));
-                self.visit_point(&[&gpu.index, &gpu.id.uuid], labels, None, value);
+            for (place, point) in (first..).zip(points) {
+                let value = state.and_then(|state| number(*state.integrals.get(place)?));
+                self.visit_point(&[&gpu.index, &gpu.id.uuid], point.labels, None, value);
             }
         }
     }
@@ -184,7 +181,7 @@ impl<S: Sink> FamilyWalk<'_, S> {
                     self.xids(rows, gpu, state);
                 }
                 // The others are numbered.
-                GpuRows::Read(_) | GpuRows::State(_) | GpuRows::Flow(_) | GpuRows::Integrals(_) => {}
+                GpuRows::Read(_) | GpuRows::State(_) | GpuRows::Flow(_) | GpuRows::Integrals { .. } => {}
             }
         }
     }
@@ -327,17 +324,23 @@ impl<S: Sink> FamilyWalk<'_, S> {
                     let state = self.snapshot.accounts.get(position);
                     // The tenant that stands for all without series begins with the agent.
                     let start = (&*entry.tenant == HolderId::OTHER).then_some(self.snapshot.started);
-                    let slot =
-                        Slot { owner: &entry.tenant, gpu: entry.gpu, gpu_instance: &entry.gpu_instance };
-                    self.totals(slot, points, state, start);
+                    let account = AccountSeries {
+                        owner: &entry.tenant,
+                        gpu: entry.gpu,
+                        gpu_instance: &entry.gpu_instance,
+                    };
+                    self.totals(account, points, state, start);
                 }
             }
             AccountRows::Workload(points) => {
                 for (position, entry) in roster.workload_accounts.iter().enumerate() {
                     let state = self.snapshot.workload_accounts.get(position);
-                    let slot =
-                        Slot { owner: &entry.workload, gpu: entry.gpu, gpu_instance: &entry.gpu_instance };
-                    self.totals(slot, points, state, None);
+                    let account = AccountSeries {
+                        owner: &entry.workload,
+                        gpu: entry.gpu,
+                        gpu_instance: &entry.gpu_instance,
+                    };
+                    self.totals(account, points, state, None);
                 }
             }
             AccountRows::Slot => self.slots(),
@@ -357,14 +360,14 @@ impl<S: Sink> FamilyWalk<'_, S> {
     /// Visits the totals of one account; those in money only where there is a price.
     fn totals(
         &mut self,
-        slot: Slot<'_>,
+        account: AccountSeries<'_>,
         points: &[Labelled<AccountValue>],
         state: Option<&AccountState>,
         start: Option<Utc>,
     ) {
         let roster = &self.snapshot.roster;
-        let Some(gpu) = roster.gpus.get(slot.gpu) else { return };
-        let mut labels = [slot.owner, &gpu.index, &gpu.id.uuid, slot.gpu_instance, "", ""];
+        let Some(gpu) = roster.gpus.get(account.gpu) else { return };
+        let mut labels = [account.owner, &gpu.index, &gpu.id.uuid, account.gpu_instance, "", ""];
         let mut count = 4;
         if self.family.unit == Unit::Money {
             let Some(price) = &roster.price else { return };
@@ -467,11 +470,10 @@ impl<S: Sink> FamilyWalk<'_, S> {
     }
 }
 
-/// The owner of an account, and what it is an account of.
-struct Slot<'a> {
+/// The labels of an account, with the position of its GPU on the roster.
+struct AccountSeries<'a> {
     /// Tenant or workload.
     owner: &'a str,
-    /// Position of the GPU on the roster.
     gpu: usize,
     gpu_instance: &'a str,
 }

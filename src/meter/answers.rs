@@ -45,9 +45,7 @@ static FAMILIES: LazyLock<Vec<FamilySources>> = LazyLock::new(|| {
     let of = |name: &str| POINTS.get(name).cloned().unwrap_or_default();
     let points = |family: &Family| match &family.rows {
         Rows::Gpu(GpuRows::Read(_) | GpuRows::State(_) | GpuRows::Flow(_)) => vec![of(family.name)],
-        Rows::Gpu(GpuRows::Integrals(integrals)) => {
-            integrals.iter().map(|integral| of(integral.of)).collect()
-        }
+        Rows::Gpu(GpuRows::Integrals { of: ratio, .. }) => vec![of(ratio)],
         _ => Vec::new(),
     };
     families().map(|family| (family, points(family))).collect()
@@ -80,9 +78,9 @@ impl FrameAnswers<'_> {
     fn of(&self, family: &Family, points: &[Range<PointId>]) -> FamilyAnswer {
         let identity = &self.frame.identity;
         match &family.rows {
-            Rows::Gpu(GpuRows::Read(_) | GpuRows::State(_) | GpuRows::Flow(_) | GpuRows::Integrals(_)) => {
-                best(points.iter().map(|points| self.read(points)))
-            }
+            Rows::Gpu(
+                GpuRows::Read(_) | GpuRows::State(_) | GpuRows::Flow(_) | GpuRows::Integrals { .. },
+            ) => best(points.iter().map(|points| self.read(points))),
             Rows::Gpu(GpuRows::PlatformInfo) => {
                 identity.platform.as_ref().map(|_| ()).ok_or(Absence::NotSupported)
             }

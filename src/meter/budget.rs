@@ -216,7 +216,9 @@ fn of_family(family: &Family, unsupported: usize, read: &mut impl FnMut(&[Point]
         Rows::Gpu(GpuRows::Read(points) | GpuRows::Flow(points)) => OwnSeries { fixed: read(points), ..none },
         // Only the one that holds is shown.
         Rows::Gpu(GpuRows::State(points)) => OwnSeries { fixed: read(points).min(1), ..none },
-        Rows::Gpu(GpuRows::Integrals(integrals)) => OwnSeries { fixed: integrals.len(), ..none },
+        Rows::Gpu(GpuRows::Integrals { .. }) => {
+            OwnSeries { fixed: family.rows.integrated_points().len(), ..none }
+        }
         // A family is read or it is unsupported: one for each that has no reading. Others have a series where they
         // are answered, and it is counted as theirs.
         Rows::Gpu(GpuRows::Unsupported) => OwnSeries { fixed: unsupported, ..none },

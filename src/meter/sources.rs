@@ -61,7 +61,7 @@ static METERED: LazyLock<Vec<Metered>> = LazyLock::new(|| {
     let mut metered = Vec::new();
     for (family, first) in numbered_families() {
         let by = match &family.rows {
-            Rows::Gpu(GpuRows::Integrals(_) | GpuRows::Flow(_)) => {
+            Rows::Gpu(GpuRows::Integrals { .. } | GpuRows::Flow(_)) => {
                 let (IntegralOf::Ratio(point) | IntegralOf::Flow(point)) = integral_of(first.integral);
                 SourceLookup::Integral(first.integral, points_beside(point))
             }
@@ -141,7 +141,7 @@ mod tests {
         let totals = families().filter(|family| {
             matches!(
                 family.rows,
-                Rows::Gpu(GpuRows::Integrals(_) | GpuRows::Flow(_))
+                Rows::Gpu(GpuRows::Integrals { .. } | GpuRows::Flow(_))
                     | Rows::Instance(InstanceRows::Integrals(_))
             )
         });
