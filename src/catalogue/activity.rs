@@ -1,4 +1,4 @@
-//! How busy a GPU is: the driver's utilization, GPM, and the integrals that the agent keeps of them.
+//! How busy a GPU is: the driver's utilization, GPM's ratios, and their integrals.
 
 use super::GpuRows::{self, Integrals, Read};
 use super::Rows::Gpu;

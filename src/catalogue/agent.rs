@@ -1,4 +1,4 @@
-//! The agent about itself.
+//! The agent's own state and counters.
 
 use super::{Family, Kind, Level, Rows};
 use crate::model::Unit;
@@ -6,8 +6,8 @@ use crate::model::Unit;
 /// Declares each row together with the variant of [`AgentFamily`] that stands for it, in the order of the page.
 macro_rules! agent_families {
     ($($family:ident = $row:expr,)*) => {
-        /// A family of the agent's own series. Series are added by it and not by name, so that a family that has
-        /// no row does not compile.
+        /// A family of the agent's own series. Series are added by it, so that a family without a row does not
+        /// compile.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum AgentFamily {
             $(#[doc = concat!("The row `", stringify!($family), "`.")] $family,)*

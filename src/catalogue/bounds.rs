@@ -34,7 +34,7 @@ impl Bound {
     }
 
     /// The reading that an answer stands for; absent where it is not plausible.
-    pub const fn hold(self, value: i64) -> Option<i64> {
+    pub const fn accept(self, value: i64) -> Option<i64> {
         if value < self.least || value > self.slack {
             None
         } else if value > self.most {
@@ -105,8 +105,8 @@ mod tests {
 
     #[test]
     fn a_share_slightly_above_the_whole_is_the_whole() {
-        let held =
-            [-1, 0, WHOLE, WHOLE + WHOLE / 50, WHOLE + WHOLE / 50 + 1].map(|value| Bound::RATIO.hold(value));
+        let held = [-1, 0, WHOLE, WHOLE + WHOLE / 50, WHOLE + WHOLE / 50 + 1]
+            .map(|value| Bound::RATIO.accept(value));
         assert_eq!(held, [None, Some(0), Some(WHOLE), Some(WHOLE), None]);
     }
 
@@ -119,7 +119,7 @@ mod tests {
                     garbage * if family.unit == Unit::Hertz && garbage < 1 << 40 { 1_000_000 } else { 1 };
                 // 4 GiB is a plausible size.
                 let is_size = family.unit == Unit::Bytes && garbage == i64::from(u32::MAX);
-                assert!(is_size || bound.hold(value).is_none(), "{}: {value}", family.name);
+                assert!(is_size || bound.accept(value).is_none(), "{}: {value}", family.name);
             }
         }
     }

@@ -54,7 +54,7 @@ pub(super) const ROWS: &[Family] = &[
     )
     .level(Level::Standard)
     .tier(Tier::Medium)
-    // NVML numbers the states 0 to 15, and 32 for not knowing.
+    // NVML numbers the states 0 to 15; 32 means unknown.
     .most(15)
     .aliases(&[dcgm("DCGM_FI_DEV_PSTATE")]),
     Family::gauge(

@@ -1,4 +1,4 @@
-//! Errors that the board's ECC saw; absent where ECC is off, since then nobody counts.
+//! Memory errors that ECC found; absent where ECC is off.
 
 use super::GpuRows::Read;
 use super::Rows::Gpu;
@@ -11,7 +11,7 @@ use crate::model::frame::Tier;
 
 const LABELS: &[&str] = &["gpu", "uuid", "type", "location"];
 
-/// NVML's numbers: kinds, counters, places.
+/// NVML's numbers of kinds of errors, counters and locations.
 const CORRECTED: u32 = 0;
 const UNCORRECTED: u32 = 1;
 const SINCE_LOAD: u32 = 0;

@@ -1,9 +1,9 @@
-//! What GPM tells beside the multiprocessors: each video engine, context switches, caches of memory elsewhere.
+//! GPM's metrics beside those of the multiprocessors: video engines, context switches, caches.
 //!
-//! Of GPM's metrics these stand in no family: rates of NVLink (60 to 97, 212 to 247), since the links' bytes are
-//! counted; single C2C links (104 to 159); misses of the caches (161, 163, 165), which are what hits leave; of context
-//! switches the cycles and requests (170 to 173), whose ratio is here, and those of the engines 1 to 7 (175 to 209),
-//! which only instances of a divided GPU have. Ids above 332 are of later headers.
+//! No family has GPM's rates of NVLink (60 to 97, 212 to 247), whose bytes are counted instead; single C2C links (104 to
+//! 159); cache misses (161, 163, 165), which are 1 less the hits; cycles and requests of context switches (170 to 173),
+//! whose ratio is here; and context switches of the engines 1 to 7 (175 to 209), which only MIG instances use. Ids above
+//! 332 are of later headers.
 
 use super::GpuRows::{Integrals, Read};
 use super::Rows::Gpu;

@@ -1,4 +1,4 @@
-//! The state of a GPU: its health, and the modes that it is in.
+//! The health of a GPU, and its modes.
 
 use super::GpuRows::{self, Read, State};
 use super::Rows::Gpu;

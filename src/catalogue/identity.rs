@@ -1,4 +1,4 @@
-//! Which GPUs there are, and whether they answer.
+//! Which GPUs there are, and whether they can be read.
 
 use super::Rows::{self, Gpu};
 use super::family::HOPPER;

@@ -1,4 +1,4 @@
-//! Every label name with its one meaning, and its values where they are a closed set: everywhere, or by family.
+//! Every label name with its one meaning; its values where they are a closed set, in all families or in one.
 
 use super::links::NUMBERS;
 use super::{AccountRows, Family, InstanceRows, LabelPair, Labelled, Rows};
@@ -9,9 +9,9 @@ use crate::model::Fact;
 pub struct Label {
     /// As on the page.
     pub name: &'static str,
-    /// What its values say, wherever it stands.
+    /// What its values mean, in every family.
     pub meaning: &'static str,
-    /// All values it can have; empty where they are not a closed set, or are one [by family](values_of).
+    /// All values it can have; empty where the set is open, or [differs by family](values_of).
     pub values: &'static [&'static str],
 }
 
@@ -31,7 +31,7 @@ pub const LABELS: &[Label] = &{
     labels
 };
 
-/// The labels that are no fact of a holder.
+/// The labels other than facts of a holder.
 const OWN: &[Label] = &[
     open("gpu", "index of the physical GPU: the driver's index when its UUID was first seen since boot"),
     open("uuid", "UUID of the physical GPU, the key of all joins"),
@@ -181,13 +181,13 @@ mod tests {
     }
 
     #[test]
-    fn values_that_the_code_writes_are_of_the_closed_sets() {
+    fn closed_sets_have_the_values_that_the_code_writes() {
         for family in ["gpu_xid_action_errors_total", "gpu_xid_info"] {
             let known = values(family, "action");
             assert_eq!(known.len(), Action::ALL.len());
             assert!(Action::ALL.iter().all(|action| known.contains(&action.name())));
         }
-        assert!((0..=255).all(|code| is_of("class", xid::meaning(code).0.name())));
+        assert!((0..=255).all(|code| is_of("class", xid::find(code).class.name())));
         assert!(Tier::ALL.iter().all(|tier| is_of("tier", tier.name())));
         assert_eq!(values("gpu_health", "state"), HealthState::ALL.map(HealthState::name));
         assert_eq!(
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_label_has_the_values_of_its_family() {
+    fn a_label_has_the_values_of_its_family_where_that_has_a_set() {
         assert_eq!(
             values("gpu_fabric_state", "state"),
             ["not_started", "in_progress", "completed", "failed"]
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn every_label_stands_in_a_family() {
+    fn every_label_is_used_by_a_family() {
         let used = |name: &str| crate::catalogue::families().any(|family| family.labels.contains(&name));
         let unused: Vec<&str> = LABELS.iter().map(|label| label.name).filter(|name| !used(name)).collect();
         assert!(unused.is_empty(), "{unused:?}");

@@ -201,7 +201,7 @@ pub(super) const ROWS: &[Family] = &[
         dcgm("DCGM_FI_DEV_NVLINK_COUNT_RX_SYMBOL_ERRORS").when(&[("kind", "symbol")]).counter(),
         dcgm("DCGM_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS").when(&[("kind", "effective")]).counter(),
     ]),
-    // Of single links (GPM 104 to 159) nothing is shown: they share the load, and no counter tells of them.
+    // Single links (GPM 104 to 159) have no family: they share the load, and no counter covers them.
     c2c(
         "gpu_c2c_bytes_total",
         "Bytes over the C2C link between the GPU and its Grace CPU as the GPU sees it, packet \
@@ -250,7 +250,7 @@ const fn c2c(name: &'static str, help: &'static str, points: &'static [Point]) -
 const TRANSMIT: &[(&str, &str)] = &[("direction", "transmit")];
 const RECEIVE: &[(&str, &str)] = &[("direction", "receive")];
 
-/// Per second, of the header's MiB.
+/// MiB per second.
 const fn mebibytes(id: u32) -> Source {
     Source::Gpm { id, times: MEBIBYTE }
 }
@@ -260,7 +260,7 @@ const fn links(id: u32) -> Source {
     Source::Links { id, times: 1 }
 }
 
-/// A sum that the driver keeps itself; the links' own counters are newer.
+/// A sum that the driver keeps; older than the counters of single links.
 const fn total(id: u32) -> Source {
     Source::LinksTotal { id, times: 1 }
 }
@@ -278,79 +278,70 @@ pub(super) const NUMBERS: [&str; LINKS] = [
     "19", "20", "21", "22", "23", "24", "25", "26", "27", "28", "29", "30", "31", "32", "33", "34", "35",
 ];
 
-/// Something that every link answers: its label beside `link`, and the fields, at most two, best first.
+/// A value that every link has: its label beside `link`, and its fields with their factors, at most two, best first.
 struct LinkFields {
     label: LabelPair,
     fields: &'static [(u32, i64)],
 }
 
-/// As many as a point has at most.
-type LinkSources = [Source; 2];
-
-/// Labels of all links for all that is asked, link by link.
-const fn labels<const N: usize>(asked: &[LinkFields]) -> [[LabelPair; 2]; N] {
-    let mut labels = [[("", ""); 2]; N];
-    let mut place = 0;
-    while place < N {
-        labels[place] = [("link", NUMBERS[place / asked.len()]), asked[place % asked.len()].label];
-        place += 1;
-    }
-    labels
+/// Labels and sources of a value of one link.
+#[derive(Clone, Copy)]
+struct LinkPoint {
+    labels: [LabelPair; 2],
+    sources: [Source; 2],
 }
 
-/// LinkSources in the same order.
-const fn sources<const N: usize>(asked: &[LinkFields]) -> [LinkSources; N] {
-    let mut sources = [[Source::Link { id: 0, link: 0, times: 0 }; 2]; N];
+/// The values of all links, link by link.
+const fn link_points<const N: usize>(values: &[LinkFields]) -> [LinkPoint; N] {
+    let unused = Source::Link { id: 0, link: 0, times: 0 };
+    let mut all = [LinkPoint { labels: [("", ""); 2], sources: [unused; 2] }; N];
     let mut place = 0;
     while place < N {
-        let fields = asked[place % asked.len()].fields;
+        let (link, value) = (place / values.len(), &values[place % values.len()]);
+        all[place].labels = [("link", NUMBERS[link]), value.label];
         let mut nth = 0;
-        while nth < fields.len() {
-            let (id, times) = fields[nth];
-            let link = (place / asked.len()) as u32;
-            sources[place][nth] = Source::Link { id, link, times };
+        while nth < value.fields.len() {
+            let (id, times) = value.fields[nth];
+            all[place].sources[nth] = Source::Link { id, link: link as u32, times };
             nth += 1;
         }
         place += 1;
     }
-    sources
+    all
 }
 
-/// Points of these labels, of which the first `count` are the family's, and sources.
+/// The same as points; the family has the first `labels` labels.
 const fn points<const N: usize>(
-    asked: &[LinkFields],
-    labels: &'static [[LabelPair; 2]; N],
-    count: usize,
-    sources: &'static [LinkSources; N],
+    values: &[LinkFields],
+    all: &'static [LinkPoint; N],
+    labels: usize,
 ) -> [Point; N] {
     let mut points = [const { point(&[], &[]) }; N];
     let mut place = 0;
     while place < N {
-        let fields = asked[place % asked.len()].fields.len();
-        points[place] = point(labels[place].split_at(count).0, sources[place].split_at(fields).0);
+        let sources = values[place % values.len()].fields.len();
+        points[place] = point(all[place].labels.split_at(labels).0, all[place].sources.split_at(sources).0);
         place += 1;
     }
     points
 }
 
 const STATE: &[LinkFields] = &[LinkFields { label: ("", ""), fields: &[(165, 1)] }];
-static STATE_LABELS: [[LabelPair; 2]; LINKS] = labels(STATE);
-static STATE_SOURCES: [LinkSources; LINKS] = sources(STATE);
-static STATE_POINTS: [Point; LINKS] = points(STATE, &STATE_LABELS, 1, &STATE_SOURCES);
+static STATE_OF_LINKS: [LinkPoint; LINKS] = link_points(STATE);
+static STATE_POINTS: [Point; LINKS] = points(STATE, &STATE_OF_LINKS, 1);
 
 const BYTES: &[LinkFields] = &[
     LinkFields { label: ("direction", "transmit"), fields: &[(138, KIBIBYTE), (202, 1)] },
     LinkFields { label: ("direction", "receive"), fields: &[(139, KIBIBYTE), (204, 1)] },
 ];
-static BYTES_LABELS: [[LabelPair; 2]; LINKS * 2] = labels(BYTES);
-static BYTES_SOURCES: [LinkSources; LINKS * 2] = sources(BYTES);
-static BYTES_POINTS: [Point; LINKS * 2] = points(BYTES, &BYTES_LABELS, 2, &BYTES_SOURCES);
+static BYTES_OF_LINKS: [LinkPoint; LINKS * 2] = link_points(BYTES);
+static BYTES_POINTS: [Point; LINKS * 2] = points(BYTES, &BYTES_OF_LINKS, 2);
 
-/// The first two up to Hopper, recoveries on all, the others from the fifth generation of NVLink on.
+/// The first two exist up to Hopper, recoveries on all boards, the others from NVLink 5 on.
 const ERRORS: &[LinkFields] = &[
     LinkFields { label: ("kind", "crc_flit"), fields: &[(163, 1)] },
     LinkFields { label: ("kind", "replay"), fields: &[(161, 1)] },
-    // NVLink 5 tells those that succeeded.
+    // On NVLink 5 those that succeeded.
     LinkFields { label: ("kind", "recovery"), fields: &[(162, 1), (213, 1)] },
     LinkFields { label: ("kind", "malformed_packet"), fields: &[(206, 1)] },
     LinkFields { label: ("kind", "buffer_overrun"), fields: &[(207, 1)] },
@@ -360,9 +351,8 @@ const ERRORS: &[LinkFields] = &[
     LinkFields { label: ("kind", "effective"), fields: &[(219, 1)] },
     LinkFields { label: ("kind", "symbol"), fields: &[(221, 1)] },
 ];
-static ERRORS_LABELS: [[LabelPair; 2]; LINKS * 10] = labels(ERRORS);
-static ERRORS_SOURCES: [LinkSources; LINKS * 10] = sources(ERRORS);
-static ERRORS_POINTS: [Point; LINKS * 10] = points(ERRORS, &ERRORS_LABELS, 2, &ERRORS_SOURCES);
+static ERRORS_OF_LINKS: [LinkPoint; LINKS * 10] = link_points(ERRORS);
+static ERRORS_POINTS: [Point; LINKS * 10] = points(ERRORS, &ERRORS_OF_LINKS, 2);
 
 /// The same of each link; a board has those of the links that it reports.
 pub(super) const PER_LINK: &[Family] = &[

@@ -1,4 +1,4 @@
-//! Device memory: total = used + free + reserved; and the window through which the host reaches it.
+//! Device memory (total = used + free + reserved), and the window through which the host reaches it.
 
 use super::GpuRows::Read;
 use super::Rows::Gpu;

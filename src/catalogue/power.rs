@@ -169,8 +169,8 @@ pub(super) const ROWS: &[Family] = &[
         dcgm("DCGM_FI_DEV_SHUTDOWN_TEMP").when(&[("limit", "shutdown")]),
         otel("hw.temperature.limit", &[("hw.limit_type", "=limit")]),
     ]),
-    // Not of the memory: the margin call speaks of the core, and no call or field tells how far the memory is from
-    // its limit (195), which without that distance is a constant of the board.
+    // Of the core only: no call or field reports the distance of the memory to its limit (195), and the limit alone is
+    // a constant of the board.
     Family::gauge(
         "gpu_temperature_margin_celsius",
         Unit::Celsius,
@@ -212,7 +212,7 @@ pub(super) const ROWS: &[Family] = &[
 
 const LIMIT: &[&str] = &["gpu", "uuid", "limit"];
 
-/// The scopes of power beside the GPU's own: its module, GPU and CPU, and its memory.
+/// The scopes of power beside the GPU's own: the module of GPU and CPU, and the GPU's memory.
 const MODULE: u32 = 1;
 const MEMORY: u32 = 2;
 
@@ -240,5 +240,5 @@ const fn fan(number: u32) -> Source {
     Source::Call { value: CallValue::Fan(number), times: 10_000_000 }
 }
 
-/// Of families that only modules with a CPU have.
+/// For families that only modules with a CPU have.
 pub(super) const NO_GRACE: &str = "this board has no Grace CPU beside it, or its driver does not tell";

@@ -1,4 +1,4 @@
-//! What the board did, or asks for, to repair itself: remapped rows, retired pages, the recovery action.
+//! Repairs by the board, done or pending: remapped rows, retired pages, the recovery action.
 
 use super::GpuRows::{Read, State};
 use super::Rows::Gpu;

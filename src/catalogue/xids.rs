@@ -1,4 +1,4 @@
-//! XIDs: errors that the driver tells as events, by code and by the action that they call for.
+//! XIDs, errors that the driver reports as events: by code, and by recommended action.
 
 use super::Rows::Gpu;
 use super::aliases::{HW_GPU, otel};
@@ -46,7 +46,7 @@ pub(super) const ROWS: &[Family] = &[
     .values(&[("action", ACTIONS)]),
 ];
 
-/// What an XID can call for.
+/// The actions that an XID may recommend.
 const ACTIONS: &[&str] = &[
     "ignore",
     "restart_app",

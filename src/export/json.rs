@@ -76,7 +76,7 @@ pub(super) fn moment(at: Utc) -> Option<String> {
     jiff::Timestamp::from_nanosecond(i128::from(at.0)).ok().map(|at| at.to_string())
 }
 
-/// Whether the driver is simulated, from the agent's own series.
+/// Whether the driver is simulated, by the agent's own series.
 pub(super) fn simulated(snapshot: &Snapshot) -> bool {
     let position =
         snapshot.roster.agent.iter().position(|entry| entry.family == AgentFamily::Simulated.name());
@@ -84,7 +84,7 @@ pub(super) fn simulated(snapshot: &Snapshot) -> bool {
     matches!(number, Some(AgentNumber::Integer(1)))
 }
 
-/// The node's names, from the agent's own series; the cluster is left out where none is configured.
+/// The node's names, by the agent's own series; the cluster is left out where none is configured.
 pub(super) fn node(snapshot: &Snapshot) -> BTreeMap<&'static str, &str> {
     let info = snapshot.roster.agent.iter().find(|entry| entry.family == AgentFamily::NodeInfo.name());
     let labels = info.map_or(&[] as &[_], |entry| &entry.labels);

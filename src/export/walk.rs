@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use crate::catalogue::xid::{self, Action};
+use crate::catalogue::xid::{self, Action, Xid};
 use crate::catalogue::{
     AccountRows, AccountValue, FAMILIES, Family, GpuRows, InstanceRows, InstanceValue, LabelPair, Labelled,
     Level, Origin, PROCESS_LABELS, PointId, ProcessValue, Rows, numbered_families,
@@ -223,7 +223,7 @@ impl<S: Sink> FamilyWalk<'_, S> {
     fn xids(&mut self, rows: &GpuRows, gpu: &GpuEntry, state: Option<&GpuState>) {
         for (position, (code, text)) in gpu.xids.iter().enumerate() {
             let seen = state.and_then(|state| state.xids.get(position));
-            let (class, action) = xid::meaning(*code);
+            let Xid { class, action, .. } = xid::find(*code);
             let labels: [&str; 5] = [&gpu.index, &gpu.id.uuid, text, class.name(), action.name()];
             match rows {
                 GpuRows::XidErrors => {

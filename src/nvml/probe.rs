@@ -417,7 +417,7 @@ impl<'a> BoardProbe<'a> {
             }
             _ => return None,
         };
-        raw.checked_mul(times).and_then(|value| chosen.bound().hold(value))
+        raw.checked_mul(times).and_then(|value| chosen.bound().accept(value))
     }
 
     fn field(&self, field: FieldQuery) -> Result<i64, Absence> {

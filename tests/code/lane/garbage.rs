@@ -33,12 +33,12 @@ fn impossible(frame: &Frame) -> Vec<String> {
     let of_gpu =
         device_points().enumerate().zip(&frame.readings).filter_map(|((point, (family, _)), reading)| {
             let value = reading.ok()?;
-            (bound(frame, point).hold(value) != Some(value)).then(|| format!("{} {value}", family.name))
+            (bound(frame, point).accept(value) != Some(value)).then(|| format!("{} {value}", family.name))
         });
     let of_instance = |instance: &InstanceFrame| {
         let readings = InstanceValue::ALL.into_iter().zip(instance.readings.to_vec());
         let beyond = readings.filter(|(value, reading)| {
-            reading.is_ok_and(|reading| value.bound().hold(reading) != Some(reading))
+            reading.is_ok_and(|reading| value.bound().accept(reading) != Some(reading))
         });
         beyond.map(|(value, reading)| format!("{value:?} {reading:?}")).collect::<Vec<_>>()
     };
