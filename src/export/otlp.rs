@@ -10,19 +10,18 @@ use std::collections::HashSet;
 use std::mem;
 use std::ops::Range;
 
-use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue, any_value};
+use opentelemetry_proto::tonic::common::v1::InstrumentationScope;
 use opentelemetry_proto::tonic::metrics::v1::{
     AggregationTemporality, DataPointFlags, Histogram, HistogramDataPoint, Metric, NumberDataPoint,
-    ResourceMetrics, ScopeMetrics, Sum, number_data_point,
+    ScopeMetrics, Sum, number_data_point,
 };
-use opentelemetry_proto::tonic::resource::v1::Resource;
-use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint};
+use prost::{Message, length_delimiter_len};
 
 pub use self::name::{native_name, native_unit};
 use super::decimal;
 use super::label_cache::LabelCache;
-use super::walk::{Labels, Sample, Sink, Value, start, walk};
+use super::walk::{Sample, Sink, Value, start, walk};
 use crate::catalogue::{Family, Kind, Level};
 use crate::model::snapshot::{self, Snapshot};
 
@@ -60,12 +59,14 @@ impl OtlpEncoder {
             // OpenTelemetry has no other name for a cluster.
             ("k8s.cluster.name", cluster),
         ];
-        let attributes =
-            attributes.into_iter().filter(|(_, value)| !value.is_empty()).map(attribute).collect();
-        let resource = Resource { attributes, ..Default::default() };
+        let mut resource_attributes = Vec::new();
+        for attribute in attributes.into_iter().filter(|(_, value)| !value.is_empty()) {
+            append_attribute(&mut resource_attributes, 1, attribute);
+        }
+        let mut resource = Vec::new();
+        append_message(&mut resource, 1, &[&resource_attributes]);
         let scope =
             InstrumentationScope { name: "gpumeter".into(), version: version.into(), ..Default::default() };
-        let resource = ResourceMetrics { resource: Some(resource), ..Default::default() }.encode_to_vec();
         let scope = ScopeMetrics { scope: Some(scope), ..Default::default() }.encode_to_vec();
         Self { level, resource, scope, last: Request::default() }
     }
@@ -173,7 +174,11 @@ impl Sink for RequestWriter<'_> {
     fn sample(&mut self, sample: Sample<'_>) {
         let Some(current) = &self.family else { return };
         let Request { cache, has_value, .. } = &mut self.request;
-        let entry = cache.next_entry(|out| write_attributes(out, current.family.kind, sample.labels));
+        let entry = cache.next_entry(|out| {
+            // The field of attributes in each kind of data point.
+            let tag = if current.family.kind == Kind::Histogram { 9 } else { 7 };
+            sample.labels.pairs().for_each(|pair| append_attribute(out, tag, pair));
+        });
         let attributes = cache.entry(entry);
         let was_reported = if self.is_same_roster {
             self.last.has_value.get(has_value.len()).is_some_and(|had_value| *had_value)
@@ -267,15 +272,6 @@ fn write_head(out: &mut Vec<u8>, family: &Family) {
     let _fits = metric.encode(out);
 }
 
-/// Writes a series' attributes as fields of its data point.
-fn write_attributes(out: &mut Vec<u8>, kind: Kind, labels: Labels<'_>) {
-    let attributes = labels.pairs().map(attribute).collect();
-    let _fits = match kind {
-        Kind::Histogram => HistogramDataPoint { attributes, ..Default::default() }.encode(out),
-        _ => NumberDataPoint { attributes, ..Default::default() }.encode(out),
-    };
-}
-
 fn number_value(number: i128, decimals: u8) -> number_data_point::Value {
     match i64::try_from(number) {
         Ok(integer) if decimals == 0 => number_data_point::Value::AsInt(integer),
@@ -301,7 +297,15 @@ fn histogram_point(histogram: &snapshot::Histogram) -> HistogramDataPoint {
     }
 }
 
-fn attribute((key, value): (&str, &str)) -> KeyValue {
-    let value = AnyValue { value: Some(any_value::Value::StringValue(value.into())) };
-    KeyValue { key: key.into(), value: Some(value), ..Default::default() }
+/// Appends a `KeyValue` with a string, as field `tag`. Written without the message of prost, which takes three
+/// allocations.
+fn append_attribute(out: &mut Vec<u8>, tag: u32, (key, value): (&str, &str)) {
+    let field_len = |text: &str| 1 + length_delimiter_len(text.len()) + text.len();
+    let any_value = field_len(value);
+    encode_key(tag, WireType::LengthDelimited, out);
+    encode_varint((field_len(key) + 1 + length_delimiter_len(any_value) + any_value) as u64, out);
+    append_message(out, 1, &[key.as_bytes()]);
+    encode_key(2, WireType::LengthDelimited, out);
+    encode_varint(any_value as u64, out);
+    append_message(out, 1, &[value.as_bytes()]);
 }
