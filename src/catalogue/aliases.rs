@@ -24,17 +24,6 @@ impl Profile {
     }
 }
 
-/// How a profile declares a metric.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Instrument {
-    /// A momentary value.
-    Gauge,
-    /// A value that only grows.
-    Counter,
-    /// A sum that may shrink; only OpenTelemetry distinguishes it from a gauge.
-    UpDownCounter,
-}
-
 /// One name of a profile.
 #[derive(Debug)]
 pub struct Alias {
@@ -42,8 +31,6 @@ pub struct Alias {
     pub profile: Profile,
     /// The name.
     pub name: &'static str,
-    /// Its declared type.
-    pub kind: Instrument,
     /// The label values that select series of the family; these are summed, except over labels that are renamed.
     pub when: &'static [LabelPair],
     /// Factor and divisor from the family's base unit to the alias' unit.
@@ -67,7 +54,7 @@ pub(super) const fn otel(name: &'static str, labels: &'static [LabelPair]) -> Al
 
 impl Alias {
     const fn new(profile: Profile, name: &'static str, labels: &'static [LabelPair]) -> Self {
-        Self { profile, name, kind: Instrument::Gauge, when: &[], scale: (1, 1), rate: false, labels }
+        Self { profile, name, when: &[], scale: (1, 1), rate: false, labels }
     }
 
     pub(super) const fn when(mut self, labels: &'static [LabelPair]) -> Self {
@@ -85,16 +72,6 @@ impl Alias {
         self
     }
 
-    pub(super) const fn counter(mut self) -> Self {
-        self.kind = Instrument::Counter;
-        self
-    }
-
-    pub(super) const fn up_down(mut self) -> Self {
-        self.kind = Instrument::UpDownCounter;
-        self
-    }
-
     pub(super) const fn per_second(mut self) -> Self {
         self.rate = true;
         self
@@ -109,7 +86,7 @@ mod tests {
     use crate::catalogue::{Kind, families, values_of};
 
     #[test]
-    fn an_alias_selects_by_labels_of_its_family_and_is_a_counter_or_a_rate_of_one() {
+    fn an_alias_selects_by_labels_of_its_family_and_only_a_counter_has_a_rate() {
         for family in families() {
             for alias in family.aliases {
                 let prefix = if alias.profile == Profile::Dcgm { "DCGM_FI_" } else { "hw." };
@@ -120,12 +97,11 @@ mod tests {
                 }
                 let taken = alias.labels.iter().filter_map(|(_, value)| value.strip_prefix('='));
                 assert!(taken.into_iter().all(|label| family.labels.contains(&label)), "{}", alias.name);
-                // DCGM declares pages and rows that only grow as counters; ours are gauges, since a new board has
-                // fewer.
-                let counts = family.kind == Kind::Counter;
-                assert!(counts || !alias.rate, "{}: only a counter has a rate", alias.name);
-                let is_counter = alias.kind == Instrument::Counter;
-                assert!(!counts || is_counter != alias.rate, "{}: a rate is a gauge", alias.name);
+                assert!(
+                    family.kind == Kind::Counter || !alias.rate,
+                    "{}: only a counter has a rate",
+                    alias.name
+                );
             }
         }
     }

@@ -106,26 +106,11 @@ pub(super) const ROWS: &[Family] = &[
     .level(Level::Standard)
     .tier(Tier::Medium)
     .aliases(&[
-        dcgm("DCGM_FI_DEV_POWER_VIOLATION")
-            .when(&[("reason", "sw_power_cap")])
-            .times(1_000_000_000)
-            .counter(),
-        dcgm("DCGM_FI_DEV_THERMAL_VIOLATION")
-            .when(&[("reason", "sw_thermal_slowdown")])
-            .times(1_000_000_000)
-            .counter(),
-        dcgm("DCGM_FI_DEV_SYNC_BOOST_VIOLATION")
-            .when(&[("reason", "sync_boost")])
-            .times(1_000_000_000)
-            .counter(),
-        dcgm("DCGM_FI_DEV_BOARD_LIMIT_VIOLATION")
-            .when(&[("reason", "board_limit")])
-            .times(1_000_000_000)
-            .counter(),
-        dcgm("DCGM_FI_DEV_RELIABILITY_VIOLATION")
-            .when(&[("reason", "reliability")])
-            .times(1_000_000_000)
-            .counter(),
+        dcgm("DCGM_FI_DEV_POWER_VIOLATION").when(&[("reason", "sw_power_cap")]).times(1_000_000_000),
+        dcgm("DCGM_FI_DEV_THERMAL_VIOLATION").when(&[("reason", "sw_thermal_slowdown")]).times(1_000_000_000),
+        dcgm("DCGM_FI_DEV_SYNC_BOOST_VIOLATION").when(&[("reason", "sync_boost")]).times(1_000_000_000),
+        dcgm("DCGM_FI_DEV_BOARD_LIMIT_VIOLATION").when(&[("reason", "board_limit")]).times(1_000_000_000),
+        dcgm("DCGM_FI_DEV_RELIABILITY_VIOLATION").when(&[("reason", "reliability")]).times(1_000_000_000),
     ]),
 ];
 

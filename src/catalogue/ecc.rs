@@ -45,9 +45,9 @@ pub(super) const ROWS: &[Family] = &[
     .tier(Tier::Slow)
     .unsupported(NO_ECC)
     .aliases(&[
-        dcgm("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL").when(&[("type", "corrected")]).counter(),
-        dcgm("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL").when(&[("type", "uncorrected")]).counter(),
-        otel("hw.errors", &[HW_GPU, ("error.type", "=type")]).counter(),
+        dcgm("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL").when(&[("type", "corrected")]),
+        dcgm("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL").when(&[("type", "uncorrected")]),
+        otel("hw.errors", &[HW_GPU, ("error.type", "=type")]),
     ]),
     Family::counter(
         "gpu_ecc_lifetime_errors_total",
@@ -70,8 +70,8 @@ pub(super) const ROWS: &[Family] = &[
     .tier(Tier::Slow)
     .unsupported(NO_ECC)
     .aliases(&[
-        dcgm("DCGM_FI_DEV_ECC_SBE_AGG_TOTAL").when(&[("type", "corrected")]).counter(),
-        dcgm("DCGM_FI_DEV_ECC_DBE_AGG_TOTAL").when(&[("type", "uncorrected")]).counter(),
+        dcgm("DCGM_FI_DEV_ECC_SBE_AGG_TOTAL").when(&[("type", "corrected")]),
+        dcgm("DCGM_FI_DEV_ECC_DBE_AGG_TOTAL").when(&[("type", "uncorrected")]),
     ]),
     Family::gauge(
         "gpu_ecc_sram_threshold_exceeded",

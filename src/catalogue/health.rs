@@ -19,7 +19,7 @@ pub(super) const ROWS: &[Family] = &[
     .labels(&["gpu", "uuid", "state"])
     .level(Level::Lean)
     .values(&[("state", &["ok", "degraded", "unknown", "failed"])])
-    .aliases(&[otel("hw.status", &[HW_GPU, ("hw.state", "=state")]).up_down()]),
+    .aliases(&[otel("hw.status", &[HW_GPU, ("hw.state", "=state")])]),
     Family::gauge(
         "gpu_mode_enabled",
         Unit::None,

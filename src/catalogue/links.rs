@@ -74,9 +74,9 @@ pub(super) const ROWS: &[Family] = &[
     .aliases(&[
         dcgm("DCGM_FI_PROF_PCIE_TX_BYTES").when(&[("direction", "transmit")]).per_second(),
         dcgm("DCGM_FI_PROF_PCIE_RX_BYTES").when(&[("direction", "receive")]).per_second(),
-        dcgm("DCGM_FI_PROF_PCIE_TX_BYTES_TOTAL").when(&[("direction", "transmit")]).counter(),
-        dcgm("DCGM_FI_PROF_PCIE_RX_BYTES_TOTAL").when(&[("direction", "receive")]).counter(),
-        otel("hw.gpu.io", &[("network.io.direction", "=direction")]).counter(),
+        dcgm("DCGM_FI_PROF_PCIE_TX_BYTES_TOTAL").when(&[("direction", "transmit")]),
+        dcgm("DCGM_FI_PROF_PCIE_RX_BYTES_TOTAL").when(&[("direction", "receive")]),
+        otel("hw.gpu.io", &[("network.io.direction", "=direction")]),
     ]),
     Family::counter(
         "gpu_pcie_replays_total",
@@ -88,8 +88,8 @@ pub(super) const ROWS: &[Family] = &[
     .level(Level::Lean)
     .tier(Tier::Medium)
     .aliases(&[
-        dcgm("DCGM_FI_DEV_PCIE_REPLAY_COUNTER").counter(),
-        otel("hw.errors", &[HW_GPU, ("error.type", "pcie_replay")]).counter(),
+        dcgm("DCGM_FI_DEV_PCIE_REPLAY_COUNTER"),
+        otel("hw.errors", &[HW_GPU, ("error.type", "pcie_replay")]),
     ]),
     Family::gauge(
         "gpu_nvlink_links_up",
@@ -154,7 +154,7 @@ pub(super) const ROWS: &[Family] = &[
     .source_from(Level::Full)
     .unsupported(NO_NVLINK)
     .aliases(&[
-        dcgm("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL").over(1_024).counter(),
+        dcgm("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL").over(1_024),
         dcgm("DCGM_FI_PROF_NVLINK_TX_BYTES").when(&[("direction", "transmit")]).per_second(),
         dcgm("DCGM_FI_PROF_NVLINK_RX_BYTES").when(&[("direction", "receive")]).per_second(),
     ]),
@@ -184,22 +184,16 @@ pub(super) const ROWS: &[Family] = &[
     .tier(Tier::Slow)
     .unsupported(NO_NVLINK)
     .aliases(&[
-        dcgm("DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL").when(&[("kind", "crc_flit")]).counter(),
-        dcgm("DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL").when(&[("kind", "crc_data")]).counter(),
-        dcgm("DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL").when(&[("kind", "replay")]).counter(),
-        dcgm("DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL").when(&[("kind", "recovery")]).counter(),
-        dcgm("DCGM_FI_DEV_NVLINK_COUNT_RX_ERRORS").when(&[("kind", "receive")]).counter(),
-        dcgm("DCGM_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS")
-            .when(&[("kind", "recovery")])
-            .counter(),
-        dcgm("DCGM_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS")
-            .when(&[("kind", "recovery_failed")])
-            .counter(),
-        dcgm("DCGM_FI_DEV_NVLINK_COUNT_LOCAL_LINK_INTEGRITY_ERRORS")
-            .when(&[("kind", "local_integrity")])
-            .counter(),
-        dcgm("DCGM_FI_DEV_NVLINK_COUNT_RX_SYMBOL_ERRORS").when(&[("kind", "symbol")]).counter(),
-        dcgm("DCGM_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS").when(&[("kind", "effective")]).counter(),
+        dcgm("DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL").when(&[("kind", "crc_flit")]),
+        dcgm("DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL").when(&[("kind", "crc_data")]),
+        dcgm("DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL").when(&[("kind", "replay")]),
+        dcgm("DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL").when(&[("kind", "recovery")]),
+        dcgm("DCGM_FI_DEV_NVLINK_COUNT_RX_ERRORS").when(&[("kind", "receive")]),
+        dcgm("DCGM_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS").when(&[("kind", "recovery")]),
+        dcgm("DCGM_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS").when(&[("kind", "recovery_failed")]),
+        dcgm("DCGM_FI_DEV_NVLINK_COUNT_LOCAL_LINK_INTEGRITY_ERRORS").when(&[("kind", "local_integrity")]),
+        dcgm("DCGM_FI_DEV_NVLINK_COUNT_RX_SYMBOL_ERRORS").when(&[("kind", "symbol")]),
+        dcgm("DCGM_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS").when(&[("kind", "effective")]),
     ]),
     // Single links (GPM 104 to 159) have no family: they share the load, and no counter covers them.
     c2c(

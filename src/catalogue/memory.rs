@@ -15,7 +15,7 @@ pub(super) const ROWS: &[Family] = &[
         "Physical device memory; total = used + free + reserved.",
         &[point(&[], &[call(CallValue::MemoryTotal)])],
     )
-    .aliases(&[dcgm("DCGM_FI_DEV_FB_TOTAL").over(1 << 20), otel("hw.gpu.memory.limit", &[]).up_down()]),
+    .aliases(&[dcgm("DCGM_FI_DEV_FB_TOTAL").over(1 << 20), otel("hw.gpu.memory.limit", &[])]),
     bytes(
         "gpu_memory_used_bytes",
         Level::Lean,
@@ -23,7 +23,7 @@ pub(super) const ROWS: &[Family] = &[
          510 include the reserved memory here and do not report it).",
         &[point(&[], &[call(CallValue::MemoryUsed)])],
     )
-    .aliases(&[dcgm("DCGM_FI_DEV_FB_USED").over(1 << 20), otel("hw.gpu.memory.usage", &[]).up_down()]),
+    .aliases(&[dcgm("DCGM_FI_DEV_FB_USED").over(1 << 20), otel("hw.gpu.memory.usage", &[])]),
     bytes(
         "gpu_memory_free_bytes",
         Level::Standard,

@@ -31,7 +31,7 @@ pub mod xid;
 mod xids;
 
 pub use agent::AgentFamily;
-pub use aliases::{Alias, Instrument, Profile};
+pub use aliases::{Alias, Profile};
 pub use bounds::Bound;
 pub use counters::{COUNTING, Counter, counters};
 pub use family::*;

@@ -121,10 +121,7 @@ pub(super) const ROWS: &[Family] = &[
     .level(Level::Lean)
     .read_for_account()
     .unsupported("boards before Volta count no energy, and the account then has none")
-    .aliases(&[
-        dcgm("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION").times(1_000).counter(),
-        otel("hw.energy", &[HW_GPU]).counter(),
-    ]),
+    .aliases(&[dcgm("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION").times(1_000), otel("hw.energy", &[HW_GPU])]),
     Family::gauge(
         "gpu_temperature_celsius",
         Unit::Celsius,

@@ -28,8 +28,8 @@ pub(super) const ROWS: &[Family] = &[
     .most(1_000_000)
     .unsupported(ROWS_ARE_NOT_REMAPPED)
     .aliases(&[
-        dcgm("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS").when(&[("cause", "uncorrectable")]).counter(),
-        dcgm("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS").when(&[("cause", "correctable")]).counter(),
+        dcgm("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS").when(&[("cause", "uncorrectable")]),
+        dcgm("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS").when(&[("cause", "correctable")]),
     ]),
     slow(
         "gpu_row_remap_pending",
@@ -81,8 +81,8 @@ pub(super) const ROWS: &[Family] = &[
     .most(1_000_000)
     .unsupported(PAGES_ARE_NOT_RETIRED)
     .aliases(&[
-        dcgm("DCGM_FI_DEV_RETIRED_SBE").when(&[("cause", "correctable")]).counter(),
-        dcgm("DCGM_FI_DEV_RETIRED_DBE").when(&[("cause", "uncorrectable")]).counter(),
+        dcgm("DCGM_FI_DEV_RETIRED_SBE").when(&[("cause", "correctable")]),
+        dcgm("DCGM_FI_DEV_RETIRED_DBE").when(&[("cause", "uncorrectable")]),
     ]),
     slow(
         "gpu_retired_pages_pending",
@@ -94,7 +94,7 @@ pub(super) const ROWS: &[Family] = &[
     )
     .most(1)
     .unsupported(PAGES_ARE_NOT_RETIRED)
-    .aliases(&[dcgm("DCGM_FI_DEV_RETIRED_PENDING").counter()]),
+    .aliases(&[dcgm("DCGM_FI_DEV_RETIRED_PENDING")]),
     Family::gauge(
         "gpu_recovery_action",
         Unit::None,

@@ -25,7 +25,7 @@ pub(super) const ROWS: &[Family] = &[
     .labels(&["gpu", "uuid", "action"])
     .level(Level::Lean)
     .values(&[("action", ACTIONS)])
-    .aliases(&[otel("hw.errors", &[HW_GPU, ("error.type", "xid")]).counter()]),
+    .aliases(&[otel("hw.errors", &[HW_GPU, ("error.type", "xid")])]),
     Family::gauge(
         "gpu_xid_last_timestamp_seconds",
         Unit::Seconds,
