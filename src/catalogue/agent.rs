@@ -105,8 +105,8 @@ agent_families! {
     )
     .labels(&["gpu", "uuid"]),
     DriverCallDuration = agent(
-        Kind::Histogram,
         "gpumeter_driver_call_duration_seconds",
+        Kind::Histogram,
         Unit::Seconds,
         "Time inside the driver per call; _count is the number of calls, _sum the total time \
          inside the driver.",
@@ -290,13 +290,13 @@ impl AgentFamily {
 }
 
 const fn gauge(name: &'static str, unit: Unit, help: &'static str) -> Family {
-    agent(Kind::Gauge, name, unit, help)
+    agent(name, Kind::Gauge, unit, help)
 }
 
 const fn counter(name: &'static str, unit: Unit, help: &'static str) -> Family {
-    agent(Kind::Counter, name, unit, help)
+    agent(name, Kind::Counter, unit, help)
 }
 
-const fn agent(kind: Kind, name: &'static str, unit: Unit, help: &'static str) -> Family {
+const fn agent(name: &'static str, kind: Kind, unit: Unit, help: &'static str) -> Family {
     Family::new(kind, name, unit, help, Rows::Agent).labels(&[]).level(Level::Lean)
 }

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn all_ones_are_out_of_the_bounds_of_every_gauge() {
+    fn all_ones_are_no_reading_of_any_gauge() {
         for family in families().filter(|family| family.kind == Kind::Gauge) {
             let Some(bound) = family.bound() else { continue };
             for garbage in [u32::MAX.into(), i64::MAX, i64::from(i32::MIN), 1 << 62] {
