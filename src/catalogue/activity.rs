@@ -1,8 +1,10 @@
-//! How busy a GPU is: the driver's utilization, GPM, and the integrals that the agent keeps of them.
+//! How busy a GPU is: the driver's utilization, GPM's ratios, and their integrals.
 
+use super::GpuRows::{self, Integrals, Read};
+use super::Rows::Gpu;
 use super::aliases::{dcgm, otel};
 use super::source::point;
-use super::{CallValue, Counter, Family, IdentityValue, Integral, Level, Point, Rows, Source};
+use super::{CallValue, Counter, Family, Level, Point, Source};
 use crate::model::Unit;
 
 /// Percent to billionths.
@@ -15,7 +17,7 @@ pub(super) const ROWS: &[Family] = &[
         "Share of the driver's last sample window (1/6 s to 1 s) in which a kernel ran; on \
          boards with GPM, of the medium interval that last ended; the governor never makes that \
          interval longer.",
-        Rows::Device(&[point(&[], &[percent(CallValue::UtilizationGpu)])]),
+        Gpu(Read(&[point(&[], &[percent(CallValue::UtilizationGpu)])])),
     )
     .level(Level::Lean)
     .read_for_account()
@@ -29,7 +31,7 @@ pub(super) const ROWS: &[Family] = &[
         "Share of the driver's last sample window in which device memory was read or written; \
          where GPM or the driver's ring of samples reports activity, of the medium interval that \
          last ended; the governor never makes that interval longer.",
-        Rows::Device(&[point(&[], &[percent(CallValue::UtilizationMemory)])]),
+        Gpu(Read(&[point(&[], &[percent(CallValue::UtilizationMemory)])])),
     )
     .level(Level::Standard)
     .aliases(&[dcgm("DCGM_FI_DEV_MEM_COPY_UTIL").times(100)]),
@@ -39,18 +41,19 @@ pub(super) const ROWS: &[Family] = &[
         "Time in which device memory was read or written, estimated from the driver's sample \
          windows (each counts for at most one medium interval) and integrated since the agent's \
          start.",
-        &[Integral::of(&[], "gpu_memory_activity_ratio")],
+        "gpu_memory_activity_ratio",
+        &[],
     ),
     Family::gauge(
         "gpu_engine_utilization_ratio",
         Unit::Ratio,
         "Share of the driver's last sample window in which the engine worked.",
-        Rows::Device(&[
+        Gpu(Read(&[
             point(&[("engine", "encoder")], &[percent(CallValue::UtilizationEncoder)]),
             point(&[("engine", "decoder")], &[percent(CallValue::UtilizationDecoder)]),
             point(&[("engine", "jpeg")], &[percent(CallValue::UtilizationJpeg)]),
             point(&[("engine", "ofa")], &[percent(CallValue::UtilizationOfa)]),
-        ]),
+        ])),
     )
     .labels(ENGINE)
     .level(Level::Standard)
@@ -66,12 +69,7 @@ pub(super) const ROWS: &[Family] = &[
         Unit::Seconds,
         "Time in which the engine worked, estimated from the driver's sample windows and \
          integrated since the agent's start.",
-        Rows::Integral(&[
-            Integral::of(&[("engine", "encoder")], "gpu_engine_utilization_ratio"),
-            Integral::of(&[("engine", "decoder")], "gpu_engine_utilization_ratio"),
-            Integral::of(&[("engine", "jpeg")], "gpu_engine_utilization_ratio"),
-            Integral::of(&[("engine", "ofa")], "gpu_engine_utilization_ratio"),
-        ]),
+        Gpu(Integrals { of: "gpu_engine_utilization_ratio", counters: &[] }),
     )
     .labels(ENGINE),
     Family::counter(
@@ -79,16 +77,16 @@ pub(super) const ROWS: &[Family] = &[
         Unit::Seconds,
         "Time the GPU was busy, as bills count it: the busiest engine of each tick, integrated \
          since the agent's start.",
-        Rows::Identity(IdentityValue::Busy),
+        Gpu(GpuRows::Busy),
     )
     .level(Level::Lean)
-    .source_told_from(Level::Standard)
+    .source_from(Level::Standard)
     .unsupported("no meter of this board tells when it works"),
     gpm_ratio(
         "gpu_gr_engine_active_ratio",
         Level::Standard,
         "Share of time in which the graphics or compute engine was active (GPM).",
-        GR,
+        &[point(&[], &[gpm(1)])],
     )
     .read_for_account()
     .aliases(&[dcgm("DCGM_FI_PROF_GR_ENGINE_ACTIVE")]),
@@ -97,13 +95,14 @@ pub(super) const ROWS: &[Family] = &[
         Level::Standard,
         "Time in which the graphics or compute engine was active (GPM), integrated since the \
          agent's start.",
-        &[Integral::of(&[], "gpu_gr_engine_active_ratio")],
+        "gpu_gr_engine_active_ratio",
+        &[],
     ),
     gpm_ratio(
         "gpu_sm_active_ratio",
         Level::Standard,
         "Share of time and multiprocessors in which at least one warp was assigned (GPM).",
-        SM,
+        &[point(&[], &[gpm(2)])],
     )
     .aliases(&[dcgm("DCGM_FI_PROF_SM_ACTIVE")]),
     integral(
@@ -111,14 +110,15 @@ pub(super) const ROWS: &[Family] = &[
         Level::Standard,
         "Time in which multiprocessors had a warp assigned, averaged over them (GPM), integrated \
          since the agent's start.",
-        &[Integral::counted(&[], "gpu_sm_active_ratio", Counter::SmActive)],
+        "gpu_sm_active_ratio",
+        &[Counter::SmActive],
     ),
     gpm_ratio(
         "gpu_sm_occupancy_ratio",
         Level::Full,
         "Warps resident on multiprocessors, averaged over time, as a share of the most that fit \
          (GPM).",
-        OCCUPANCY,
+        &[point(&[], &[gpm(3)])],
     )
     .aliases(&[dcgm("DCGM_FI_PROF_SM_OCCUPANCY")]),
     integral(
@@ -127,26 +127,28 @@ pub(super) const ROWS: &[Family] = &[
         "Integral of gpu_sm_occupancy_ratio over time (GPM) since the agent's start: a weighted \
          sum, not a duration; a second at half occupancy counts half a second, and its rate is \
          the mean occupancy.",
-        &[Integral::of(&[], "gpu_sm_occupancy_ratio")],
+        "gpu_sm_occupancy_ratio",
+        &[],
     ),
     gpm_ratio(
         "gpu_tensor_active_ratio",
         Level::Standard,
         "Share of time in which any tensor pipe was active (GPM).",
-        TENSOR,
+        &[point(&[], &[gpm(5)])],
     )
     .aliases(&[dcgm("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE")]),
     integral(
         "gpu_tensor_active_seconds_total",
         Level::Standard,
         "Time in which any tensor pipe was active (GPM), integrated since the agent's start.",
-        &[Integral::counted(&[], "gpu_tensor_active_ratio", Counter::Tensor)],
+        "gpu_tensor_active_ratio",
+        &[Counter::Tensor],
     ),
     gpm_ratio(
         "gpu_dram_active_ratio",
         Level::Standard,
         "Share of the device memory bandwidth that was used (GPM).",
-        DRAM,
+        &[point(&[], &[gpm(10)])],
     )
     .aliases(&[dcgm("DCGM_FI_PROF_DRAM_ACTIVE")]),
     integral(
@@ -154,14 +156,15 @@ pub(super) const ROWS: &[Family] = &[
         Level::Standard,
         "Time in which device memory was busy, weighted by the bandwidth used (GPM), integrated \
          since the agent's start.",
-        &[Integral::of(&[], "gpu_dram_active_ratio")],
+        "gpu_dram_active_ratio",
+        &[],
     ),
     Family::gauge(
         "gpu_pipe_active_ratio",
         Unit::Ratio,
         "Share of time in which the pipe was active (GPM); tensor pipes by instruction: dfma and \
          dmma double precision, hmma half, imma integer.",
-        Rows::Device(&[
+        Gpu(Read(&[
             point(&[("pipe", "integer")], &[gpm(4)]),
             point(&[("pipe", "fp16")], &[gpm(13)]),
             point(&[("pipe", "fp32")], &[gpm(12)]),
@@ -170,7 +173,7 @@ pub(super) const ROWS: &[Family] = &[
             point(&[("pipe", "tensor_dmma")], &[gpm(8)]),
             point(&[("pipe", "tensor_hmma")], &[gpm(7)]),
             point(&[("pipe", "tensor_imma")], &[gpm(9)]),
-        ]),
+        ])),
     )
     .labels(PIPE)
     .aliases(&[
@@ -186,16 +189,19 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_pipe_active_seconds_total",
         Unit::Seconds,
         "Time in which the pipe was active (GPM), integrated since the agent's start.",
-        Rows::Integral(&[
-            Integral::counted(&[("pipe", "integer")], "gpu_pipe_active_ratio", Counter::Integer),
-            Integral::counted(&[("pipe", "fp16")], "gpu_pipe_active_ratio", Counter::Fp16),
-            Integral::counted(&[("pipe", "fp32")], "gpu_pipe_active_ratio", Counter::Fp32),
-            Integral::counted(&[("pipe", "fp64")], "gpu_pipe_active_ratio", Counter::Fp64),
-            Integral::counted(&[("pipe", "tensor_dfma")], "gpu_pipe_active_ratio", Counter::TensorDfma),
-            Integral::counted(&[("pipe", "tensor_dmma")], "gpu_pipe_active_ratio", Counter::TensorDmma),
-            Integral::counted(&[("pipe", "tensor_hmma")], "gpu_pipe_active_ratio", Counter::TensorHmma),
-            Integral::counted(&[("pipe", "tensor_imma")], "gpu_pipe_active_ratio", Counter::TensorImma),
-        ]),
+        Gpu(Integrals {
+            of: "gpu_pipe_active_ratio",
+            counters: &[
+                Counter::Integer,
+                Counter::Fp16,
+                Counter::Fp32,
+                Counter::Fp64,
+                Counter::TensorDfma,
+                Counter::TensorDmma,
+                Counter::TensorHmma,
+                Counter::TensorImma,
+            ],
+        }),
     )
     .labels(PIPE),
 ];
@@ -211,21 +217,16 @@ const fn percent(value: CallValue) -> Source {
     Source::Call { value, times: PERCENT }
 }
 
-const GR: &[Point] = &[point(&[], &[gpm(1)])];
-const SM: &[Point] = &[point(&[], &[gpm(2)])];
-const OCCUPANCY: &[Point] = &[point(&[], &[gpm(3)])];
-const TENSOR: &[Point] = &[point(&[], &[gpm(5)])];
-const DRAM: &[Point] = &[point(&[], &[gpm(10)])];
-
 const fn gpm_ratio(name: &'static str, level: Level, help: &'static str, points: &'static [Point]) -> Family {
-    Family::gauge(name, Unit::Ratio, help, Rows::Device(points)).level(level)
+    Family::gauge(name, Unit::Ratio, help, Gpu(Read(points))).level(level)
 }
 
 const fn integral(
     name: &'static str,
     level: Level,
     help: &'static str,
-    integrals: &'static [Integral],
+    of: &'static str,
+    counters: &'static [Counter],
 ) -> Family {
-    Family::counter(name, Unit::Seconds, help, Rows::Integral(integrals)).level(level)
+    Family::counter(name, Unit::Seconds, help, Gpu(Integrals { of, counters })).level(level)
 }

@@ -1,12 +1,11 @@
-//! The names under which others know the same quantities: dcgm-exporter's, and OpenTelemetry's hardware conventions.
+//! The names of the same quantities in dcgm-exporter and in OpenTelemetry's hardware conventions.
 //!
-//! Data for an exporter of those names; it does not know how they are printed. What is no linear function of one
-//! of our families has no row: the last XID's code as a value (DCGM_FI_DEV_XID_ERRORS; ours tell it as a label), used
-//! memory as a share, states as numbers.
+//! A metric that is no linear function of one of our families has no alias: the last XID's code as a value
+//! (DCGM_FI_DEV_XID_ERRORS; here the code is a label), used memory as a share, states as numbers.
 
 use super::LabelPair;
 
-/// Whose names.
+/// A set of names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
     /// dcgm-exporter's default and optional counters.
@@ -25,37 +24,24 @@ impl Profile {
     }
 }
 
-/// How a profile declares a metric.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Instrument {
-    /// A momentary value.
-    Gauge,
-    /// A value that only grows.
-    Counter,
-    /// A sum that may shrink; only OpenTelemetry tells it from a gauge.
-    UpDownCounter,
-}
-
 /// One name of a profile.
 #[derive(Debug)]
 pub struct Alias {
-    /// Whose name.
+    /// The set that the name is of.
     pub profile: Profile,
     /// The name.
     pub name: &'static str,
-    /// Its declared type.
-    pub kind: Instrument,
-    /// The labels that choose among the family's series; what is chosen is added up, except over labels renamed.
+    /// The label values that select series of the family; these are summed, except over labels that are renamed.
     pub when: &'static [LabelPair],
     /// Factor and divisor from the family's base unit to the alias' unit.
     pub scale: (u64, u64),
-    /// Whether it is the growth per second of a counter.
+    /// Whether it is the rate per second of a counter.
     pub rate: bool,
-    /// Labels of the alias: name and value, or name and `=` with the family's label whose value it takes.
+    /// Its labels: name and value, or name and `=label` for the value of that label of the family.
     pub labels: &'static [LabelPair],
 }
 
-/// OpenTelemetry's label of what the hardware is.
+/// OpenTelemetry's label for the kind of hardware.
 pub(super) const HW_GPU: (&str, &str) = ("hw.type", "gpu");
 
 pub(super) const fn dcgm(name: &'static str) -> Alias {
@@ -68,7 +54,7 @@ pub(super) const fn otel(name: &'static str, labels: &'static [LabelPair]) -> Al
 
 impl Alias {
     const fn new(profile: Profile, name: &'static str, labels: &'static [LabelPair]) -> Self {
-        Self { profile, name, kind: Instrument::Gauge, when: &[], scale: (1, 1), rate: false, labels }
+        Self { profile, name, when: &[], scale: (1, 1), rate: false, labels }
     }
 
     pub(super) const fn when(mut self, labels: &'static [LabelPair]) -> Self {
@@ -86,16 +72,6 @@ impl Alias {
         self
     }
 
-    pub(super) const fn counter(mut self) -> Self {
-        self.kind = Instrument::Counter;
-        self
-    }
-
-    pub(super) const fn up_down(mut self) -> Self {
-        self.kind = Instrument::UpDownCounter;
-        self
-    }
-
     pub(super) const fn per_second(mut self) -> Self {
         self.rate = true;
         self
@@ -110,7 +86,7 @@ mod tests {
     use crate::catalogue::{Kind, families, values_of};
 
     #[test]
-    fn an_alias_chooses_by_labels_of_its_family_and_counts_where_that_counts() {
+    fn an_alias_selects_by_labels_of_its_family_and_only_a_counter_has_a_rate() {
         for family in families() {
             for alias in family.aliases {
                 let prefix = if alias.profile == Profile::Dcgm { "DCGM_FI_" } else { "hw." };
@@ -121,12 +97,11 @@ mod tests {
                 }
                 let taken = alias.labels.iter().filter_map(|(_, value)| value.strip_prefix('='));
                 assert!(taken.into_iter().all(|label| family.labels.contains(&label)), "{}", alias.name);
-                // DCGM declares pages and rows that only grow as counters; ours are gauges, since a new board has
-                // fewer.
-                let counts = family.kind == Kind::Counter;
-                assert!(counts || !alias.rate, "{}: only a counter has a rate", alias.name);
-                let is_counter = alias.kind == Instrument::Counter;
-                assert!(!counts || is_counter != alias.rate, "{}: a rate is a gauge", alias.name);
+                assert!(
+                    family.kind == Kind::Counter || !alias.rate,
+                    "{}: only a counter has a rate",
+                    alias.name
+                );
             }
         }
     }

@@ -1,8 +1,10 @@
 //! Clocks, and what holds them down.
 
+use super::GpuRows::Read;
+use super::Rows::Gpu;
 use super::aliases::dcgm;
 use super::source::{field, named, point};
-use super::{CallValue, Family, Level, Point, Rows, Source};
+use super::{CallValue, Family, Level, Point, Source};
 use crate::model::Unit;
 use crate::model::frame::Tier;
 
@@ -48,11 +50,11 @@ pub(super) const ROWS: &[Family] = &[
         Unit::None,
         "Performance state: 0 is the fastest, 15 the slowest; boards with HBM stay at 0 even \
          when idle.",
-        Rows::Device(&[point(&[], &[named("nvmlDeviceGetPerformanceState", 0)])]),
+        Gpu(Read(&[point(&[], &[named("nvmlDeviceGetPerformanceState", 0)])])),
     )
     .level(Level::Standard)
     .tier(Tier::Medium)
-    // NVML numbers the states 0 to 15, and 32 for not knowing.
+    // NVML numbers the states 0 to 15; 32 means unknown.
     .most(15)
     .aliases(&[dcgm("DCGM_FI_DEV_PSTATE")]),
     Family::gauge(
@@ -62,14 +64,14 @@ pub(super) const ROWS: &[Family] = &[
          not count as throttling. hw_other_slowdown is a slowdown by the hardware that is neither \
          thermal nor a power brake: too much power drawn at once, on some boards a change of \
          clocks.",
-        Rows::Device(&[
+        Gpu(Read(&[
             point(&[("reason", "sw_power_cap")], &[reason(0x4)]),
             point(&[("reason", "hw_other_slowdown")], &[Source::Reason { bit: 0x8, unless: 0x40 | 0x80 }]),
             point(&[("reason", "sync_boost")], &[reason(0x10)]),
             point(&[("reason", "sw_thermal_slowdown")], &[reason(0x20)]),
             point(&[("reason", "hw_thermal_slowdown")], &[reason(0x40)]),
             point(&[("reason", "hw_power_brake")], &[reason(0x80)]),
-        ]),
+        ])),
     )
     .labels(&["gpu", "uuid", "reason"])
     .level(Level::Lean)
@@ -81,7 +83,7 @@ pub(super) const ROWS: &[Family] = &[
         "Time in which this reason held the clocks down, since the driver was loaded, by the \
          driver's own counters; drivers before 575 count the hardware's thermal slowdown with the \
          software's.",
-        Rows::Device(&[
+        Gpu(Read(&[
             point(&[("reason", "sw_power_cap")], &[field(74)]),
             point(&[("reason", "sync_boost")], &[field(76)]),
             point(&[("reason", "board_limit")], &[field(77)]),
@@ -98,32 +100,17 @@ pub(super) const ROWS: &[Family] = &[
                 &[("reason", "hw_power_brake")],
                 &[Source::Renumbered { before: 253, since: 271, times: 1 }],
             ),
-        ]),
+        ])),
     )
     .labels(&["gpu", "uuid", "reason"])
     .level(Level::Standard)
     .tier(Tier::Medium)
     .aliases(&[
-        dcgm("DCGM_FI_DEV_POWER_VIOLATION")
-            .when(&[("reason", "sw_power_cap")])
-            .times(1_000_000_000)
-            .counter(),
-        dcgm("DCGM_FI_DEV_THERMAL_VIOLATION")
-            .when(&[("reason", "sw_thermal_slowdown")])
-            .times(1_000_000_000)
-            .counter(),
-        dcgm("DCGM_FI_DEV_SYNC_BOOST_VIOLATION")
-            .when(&[("reason", "sync_boost")])
-            .times(1_000_000_000)
-            .counter(),
-        dcgm("DCGM_FI_DEV_BOARD_LIMIT_VIOLATION")
-            .when(&[("reason", "board_limit")])
-            .times(1_000_000_000)
-            .counter(),
-        dcgm("DCGM_FI_DEV_RELIABILITY_VIOLATION")
-            .when(&[("reason", "reliability")])
-            .times(1_000_000_000)
-            .counter(),
+        dcgm("DCGM_FI_DEV_POWER_VIOLATION").when(&[("reason", "sw_power_cap")]).times(1_000_000_000),
+        dcgm("DCGM_FI_DEV_THERMAL_VIOLATION").when(&[("reason", "sw_thermal_slowdown")]).times(1_000_000_000),
+        dcgm("DCGM_FI_DEV_SYNC_BOOST_VIOLATION").when(&[("reason", "sync_boost")]).times(1_000_000_000),
+        dcgm("DCGM_FI_DEV_BOARD_LIMIT_VIOLATION").when(&[("reason", "board_limit")]).times(1_000_000_000),
+        dcgm("DCGM_FI_DEV_RELIABILITY_VIOLATION").when(&[("reason", "reliability")]).times(1_000_000_000),
     ]),
 ];
 
@@ -146,7 +133,7 @@ const fn clocks(
     help: &'static str,
     points: &'static [Point],
 ) -> Family {
-    Family::gauge(name, Unit::Hertz, help, Rows::Device(points))
+    Family::gauge(name, Unit::Hertz, help, Gpu(Read(points)))
         .labels(&["gpu", "uuid", "clock"])
         .level(level)
         .tier(tier)

@@ -1,72 +1,56 @@
-//! The counters that GPM keeps since the GPU was started, as plain data: which there are, and which a level needs.
+//! The counters that GPM keeps since the GPU was started: which there are, and which a level needs.
 //!
-//! They come with driver 590, for the GPU and for each MIG instance, in the answer that is asked for anyhow. A
-//! difference of two is exact however long ago the first was read, which a rate between two samples is not: what
-//! happened around a sample that failed is in no rate. What is no time and no bytes of one of our families has no
-//! counter here; bytes over NVLink are [sources](super::Source::GpmLinks) of their families.
+//! Drivers have them since 590, for the GPU and for each MIG instance, in a sample that is taken anyway. The difference of
+//! two readings is exact however long ago the first one was; a rate between two samples misses what happened around a
+//! sample that failed. Bytes over NVLink are [sources](super::Source::GpmLinks) of their families instead.
 
-use super::{Family, InstanceValue, Level, Rows, Source, families};
+use super::{Family, GpuRows, InstanceRows, InstanceValue, Level, Rows, Source, families, listed};
 
-/// A counter; the order is that of [`crate::model::Frame::counters`] and of the driver's ids.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(
-    missing_docs,
-    reason = "each name says what is counted: cycles of the multiprocessors, or bytes over PCIe"
-)]
-pub enum Counter {
-    /// Cycles that passed: the whole, of which those of the pipes are parts.
-    Elapsed,
-    SmActive,
-    Tensor,
-    TensorDmma,
-    TensorHmma,
-    TensorImma,
-    TensorDfma,
-    PcieTransmit,
-    PcieReceive,
-    Integer,
-    Fp64,
-    Fp32,
-    Fp16,
+listed! {
+    /// A counter; the order is that of [`crate::model::Frame::counters`] and of the driver's ids.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[allow(
+        missing_docs,
+        reason = "each name says what is counted: cycles of the multiprocessors, or bytes over PCIe"
+    )]
+    Counter {
+        /// All cycles that passed; the cycles of the pipes are parts of them.
+        Elapsed,
+        SmActive,
+        Tensor,
+        TensorDmma,
+        TensorHmma,
+        TensorImma,
+        TensorDfma,
+        PcieTransmit,
+        PcieReceive,
+        Integer,
+        Fp64,
+        Fp32,
+        Fp16,
+    }
 }
 
 /// The driver's id of [`Counter::Elapsed`]; the others follow.
 const FIRST: u32 = 248;
 
-/// The driver from which on they are asked for; older headers end below their ids.
+/// The first driver that is asked for them; the headers of older ones end below their ids.
 pub const COUNTING: (u32, u32) = (590, 0);
 
 impl Counter {
-    /// All counters, in their order.
-    pub const ALL: [Self; 13] = [
-        Self::Elapsed,
-        Self::SmActive,
-        Self::Tensor,
-        Self::TensorDmma,
-        Self::TensorHmma,
-        Self::TensorImma,
-        Self::TensorDfma,
-        Self::PcieTransmit,
-        Self::PcieReceive,
-        Self::Integer,
-        Self::Fp64,
-        Self::Fp32,
-        Self::Fp16,
-    ];
-
     /// The driver's id.
     pub const fn id(self) -> u32 {
         FIRST + self as u32
     }
 
-    /// Whether it counts cycles, which are a part of those that passed; else bytes.
+    /// Whether it counts cycles; the others count bytes.
     pub const fn is_of_time(self) -> bool {
         !matches!(self, Self::PcieTransmit | Self::PcieReceive)
     }
 }
 
 impl InstanceValue {
-    /// What counts the time of a ratio of a MIG instance; none where its rate is integrated.
+    /// The counter of the same time as this ratio of a MIG instance; absent where GPM has none.
     pub const fn counter(self) -> Option<Counter> {
         match self {
             Self::SmActive => Some(Counter::SmActive),
@@ -84,30 +68,31 @@ impl InstanceValue {
     }
 }
 
-/// The counters of a family.
-fn of(family: &Family) -> Vec<Counter> {
+/// The counters by which a family grows.
+fn counters_of(family: &Family) -> Vec<Counter> {
     match &family.rows {
-        Rows::Integral(integrals) => integrals.iter().filter_map(|integral| integral.counter).collect(),
-        Rows::InstanceIntegral(points) => points.iter().filter_map(|point| point.value.counter()).collect(),
-        Rows::Flow(points) => points.iter().flat_map(|point| point.sources).filter_map(counted).collect(),
+        Rows::Gpu(GpuRows::Integrals { counters, .. }) => counters.to_vec(),
+        Rows::Instance(InstanceRows::Integrals(points)) => {
+            points.iter().filter_map(|point| point.value.counter()).collect()
+        }
+        Rows::Gpu(GpuRows::Flow(points)) => {
+            let sources = points.iter().flat_map(|point| point.sources);
+            sources
+                .filter_map(|source| if let Source::Since(counter) = source { Some(*counter) } else { None })
+                .collect()
+        }
         _ => Vec::new(),
     }
 }
 
-fn counted(source: &Source) -> Option<Counter> {
-    match source {
-        Source::Since(counter) => Some(*counter),
-        _ => None,
-    }
-}
-
-/// The counters that the families up to a level grow by, of GPUs or of MIG instances, and the whole that some of
-/// them are parts of.
+/// The counters by which the families up to a level grow, of GPUs or of MIG instances; with [`Counter::Elapsed`] where
+/// one of them counts cycles.
 pub fn counters(level: Level, of_instances: bool) -> Vec<Counter> {
-    let is_asked = |family: &&Family| {
-        family.level <= level && matches!(family.rows, Rows::InstanceIntegral(_)) == of_instances
+    let is_exported = |family: &&Family| {
+        family.level <= level
+            && matches!(family.rows, Rows::Instance(InstanceRows::Integrals(_))) == of_instances
     };
-    let wanted: Vec<Counter> = families().filter(is_asked).flat_map(of).collect();
+    let wanted: Vec<Counter> = families().filter(is_exported).flat_map(counters_of).collect();
     let is_wanted = |counter: &Counter| match counter {
         Counter::Elapsed => wanted.iter().any(|one| one.is_of_time()),
         counter => wanted.contains(counter),
@@ -120,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ids_are_the_headers() {
+    fn ids_are_those_of_the_header() {
         let ids = Counter::ALL.map(Counter::id);
         assert!(ids.iter().copied().eq(248..=260));
         let known = [
@@ -136,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_asks_for_what_its_families_grow_by() {
+    fn a_level_needs_the_counters_by_which_its_families_grow() {
         use Counter::{Elapsed, PcieReceive, PcieTransmit, SmActive, Tensor};
         assert_eq!(counters(Level::Lean, false), []);
         assert_eq!(counters(Level::Standard, false), [Elapsed, SmActive, Tensor, PcieTransmit, PcieReceive]);

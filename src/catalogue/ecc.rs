@@ -1,15 +1,17 @@
-//! Errors that the board's ECC saw; absent where ECC is off, since then nobody counts.
+//! Memory errors that ECC found; absent where ECC is off.
 
+use super::GpuRows::Read;
+use super::Rows::Gpu;
 use super::aliases::{HW_GPU, dcgm, otel};
 use super::family::AMPERE;
 use super::source::{call, point};
-use super::{CallValue, Family, Level, Rows, Source};
+use super::{CallValue, Family, Level, Source};
 use crate::model::Unit;
 use crate::model::frame::Tier;
 
 const LABELS: &[&str] = &["gpu", "uuid", "type", "location"];
 
-/// NVML's numbers: kinds, counters, places.
+/// NVML's numbers of kinds of errors, counters and locations.
 const CORRECTED: u32 = 0;
 const UNCORRECTED: u32 = 1;
 const SINCE_LOAD: u32 = 0;
@@ -22,7 +24,7 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_ecc_errors_total",
         Unit::None,
         "Memory errors that ECC corrected or could not correct, since the driver was loaded.",
-        Rows::Device(&[
+        Gpu(Read(&[
             point(&[("type", "corrected"), ("location", "dram")], &[counter(CORRECTED, SINCE_LOAD, DRAM)]),
             point(
                 &[("type", "corrected"), ("location", "sram")],
@@ -36,22 +38,22 @@ pub(super) const ROWS: &[Family] = &[
                 &[("type", "uncorrected"), ("location", "sram")],
                 &[call(CallValue::SramUncorrected), counter(UNCORRECTED, SINCE_LOAD, SRAM)],
             ),
-        ]),
+        ])),
     )
     .labels(LABELS)
     .level(Level::Lean)
     .tier(Tier::Slow)
     .unsupported(NO_ECC)
     .aliases(&[
-        dcgm("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL").when(&[("type", "corrected")]).counter(),
-        dcgm("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL").when(&[("type", "uncorrected")]).counter(),
-        otel("hw.errors", &[HW_GPU, ("error.type", "=type")]).counter(),
+        dcgm("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL").when(&[("type", "corrected")]),
+        dcgm("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL").when(&[("type", "uncorrected")]),
+        otel("hw.errors", &[HW_GPU, ("error.type", "=type")]),
     ]),
     Family::counter(
         "gpu_ecc_lifetime_errors_total",
         Unit::None,
         "Memory errors that ECC corrected or could not correct, over the board's life.",
-        Rows::Device(&[
+        Gpu(Read(&[
             point(&[("type", "corrected"), ("location", "dram")], &[counter(CORRECTED, LIFETIME, DRAM)]),
             point(
                 &[("type", "corrected"), ("location", "sram")],
@@ -62,21 +64,21 @@ pub(super) const ROWS: &[Family] = &[
                 &[("type", "uncorrected"), ("location", "sram")],
                 &[call(CallValue::SramUncorrectedLifetime), counter(UNCORRECTED, LIFETIME, SRAM)],
             ),
-        ]),
+        ])),
     )
     .labels(LABELS)
     .tier(Tier::Slow)
     .unsupported(NO_ECC)
     .aliases(&[
-        dcgm("DCGM_FI_DEV_ECC_SBE_AGG_TOTAL").when(&[("type", "corrected")]).counter(),
-        dcgm("DCGM_FI_DEV_ECC_DBE_AGG_TOTAL").when(&[("type", "uncorrected")]).counter(),
+        dcgm("DCGM_FI_DEV_ECC_SBE_AGG_TOTAL").when(&[("type", "corrected")]),
+        dcgm("DCGM_FI_DEV_ECC_DBE_AGG_TOTAL").when(&[("type", "uncorrected")]),
     ]),
     Family::gauge(
         "gpu_ecc_sram_threshold_exceeded",
         Unit::None,
         "1 when the board has had more uncorrected SRAM errors over its life than its vendor \
          allows, else 0.",
-        Rows::Device(&[point(&[], &[call(CallValue::SramThresholdExceeded)])]),
+        Gpu(Read(&[point(&[], &[call(CallValue::SramThresholdExceeded)])])),
     )
     .level(Level::Lean)
     .tier(Tier::Slow)

@@ -1,8 +1,8 @@
-//! What a row of the catalogue is: a family of series, when it is read and shown, and what kind of values it has.
+//! What a row of the catalogue says: its name, help and labels, when it is read and exported, and what its series
+//! belong to.
 
-use super::source::{LabelPair, Point, Source};
-use super::values::{AccountPoint, HoldingValue, IdentityValue, InstancePoint, ProcessPoint, XidValue};
-use super::{Alias, Counter};
+use super::points::find;
+use super::{AccountValue, Alias, Counter, InstanceValue, Labelled, Point, ProcessValue, Source};
 use crate::model::Unit;
 use crate::model::frame::Tier;
 
@@ -23,29 +23,28 @@ pub struct Family {
     pub level: Level,
     /// How often it is read.
     pub tier: Tier,
-    /// Where its values come from.
+    /// What its series belong to, and where their values come from.
     pub rows: Rows,
-    /// The most that a reading can be, for a gauge that has no unit; the others are bound by their unit.
+    /// The largest plausible reading of a gauge without a unit; other gauges are bound by their unit.
     pub most: Option<i64>,
-    /// Whether it is read at every level, because the account goes by it.
+    /// Whether it is read at every level, because the account needs it.
     pub is_read_for_account: bool,
-    /// The CUDA compute capability of the first boards that have it; none where every board may.
+    /// The CUDA compute capability of the first boards that have it; absent where every board may.
     since: Option<(u32, u32)>,
-    /// Why a board that answers "not supported" does not have it, and where to look instead.
+    /// Why some boards do not support it, and where to look instead.
     pub unsupported: Option<&'static str>,
-    /// From which level on `gpumeter_source_info` says by what it is read; none where it never does.
+    /// The least level at which `gpumeter_source_info` names its source; absent where it never does.
     pub source_level: Option<Level>,
     /// Closed sets of label values that hold in this family only.
     pub values: &'static [LabelValues],
-    /// What others call it.
+    /// Its names in other exporters.
     pub aliases: &'static [Alias],
 }
 
 /// A label and all values that it can have in one family.
 pub type LabelValues = (&'static str, &'static [&'static str]);
 
-/// What a row says of itself beyond name, unit, help and rows. Unless it says so, it is labelled by its GPU alone,
-/// exported at level full and read in every tick.
+/// Builds a row. The defaults are the labels `gpu` and `uuid`, level full, and a reading in every tick.
 impl Family {
     pub(super) const fn gauge(name: &'static str, unit: Unit, help: &'static str, rows: Rows) -> Self {
         Self::new(Kind::Gauge, name, unit, help, rows)
@@ -63,7 +62,8 @@ impl Family {
         rows: Rows,
     ) -> Self {
         let source_level = match rows {
-            Rows::Integral(_) | Rows::Flow(_) | Rows::InstanceIntegral(_) => Some(Level::Full),
+            Rows::Gpu(GpuRows::Integrals { .. } | GpuRows::Flow(_))
+            | Rows::Instance(InstanceRows::Integrals(_)) => Some(Level::Full),
             _ => None,
         };
         Self {
@@ -120,7 +120,7 @@ impl Family {
         self
     }
 
-    pub(super) const fn source_told_from(mut self, level: Level) -> Self {
+    pub(super) const fn source_from(mut self, level: Level) -> Self {
         self.source_level = Some(level);
         self
     }
@@ -159,34 +159,25 @@ impl Kind {
 }
 
 impl Family {
-    /// Whether a plan reads it when that level is exported: what the account goes by is read at every level.
+    /// Whether a plan reads it when that level is exported.
     pub fn is_read_at(&self, level: Level) -> bool {
         self.level <= level || self.is_read_for_account
     }
 
-    /// Whether it is a counter that the driver keeps. What the agent counts itself, from a rate or from a count
-    /// that may wrap, is read as something that may fall.
+    /// Whether it is a counter of the driver, which must not fall. Rates and counts that may wrap are read for
+    /// counters, too, but it is the agent that keeps those.
     pub fn is_driver_counter(&self) -> bool {
-        self.kind == Kind::Counter && matches!(self.rows, Rows::Device(_))
+        self.kind == Kind::Counter && matches!(self.rows, Rows::Gpu(GpuRows::Read(_)))
     }
 
-    /// Whether its series are of MIG instances.
-    pub const fn is_of_instances(&self) -> bool {
-        matches!(
-            self.rows,
-            Rows::Instance(_) | Rows::InstanceIntegral(_) | Rows::Identity(IdentityValue::MigInfo)
-        )
-    }
-
-    /// Whether nothing but GPM can tell it.
+    /// Whether only GPM can read it.
     pub fn needs_gpm(&self) -> bool {
         let is_gpm = |source: &Source| matches!(source, Source::Gpm { .. } | Source::Since(_));
         match &self.rows {
-            Rows::Integral(integrals) => {
-                integrals.iter().all(|integral| super::family(integral.of).is_some_and(Self::needs_gpm))
+            Rows::Gpu(GpuRows::Integrals { of, .. }) => super::family(of).is_some_and(Self::needs_gpm),
+            Rows::Instance(InstanceRows::Read(points) | InstanceRows::Integrals(points)) => {
+                points.iter().all(|point| point.value.is_ratio())
             }
-            Rows::Instance(points) => points.iter().all(|point| point.value.is_ratio()),
-            Rows::InstanceIntegral(_) => true,
             rows => {
                 let mut sources = rows.points().iter().flat_map(|point| point.sources).peekable();
                 sources.peek().is_some() && sources.all(is_gpm)
@@ -194,16 +185,25 @@ impl Family {
         }
     }
 
-    /// The CUDA compute capability of the first boards that have it; none where every board may.
+    /// The CUDA compute capability of the first boards that have it; absent where every board may.
     pub fn first_capability(&self) -> Option<(u32, u32)> {
-        if self.needs_gpm() {
-            return Some(HOPPER);
+        if self.needs_gpm() { Some(HOPPER) } else { self.since }
+    }
+
+    /// Where its counters start.
+    pub const fn origin(&self) -> Origin {
+        match self.rows {
+            Rows::Gpu(GpuRows::Read(_) | GpuRows::State(_)) | Rows::Instance(InstanceRows::Read(_)) => {
+                Origin::Driver
+            }
+            Rows::Gpu(GpuRows::XidErrors | GpuRows::XidActionErrors) => Origin::LedgerOrAgent,
+            Rows::Account(_) => Origin::Ledger,
+            _ => Origin::Agent,
         }
-        self.since
     }
 }
 
-/// CUDA compute capabilities of generations of boards. Hopper's are the first with GPM and with a fabric of NVLinks.
+/// CUDA compute capabilities of generations of boards. Hopper is the first with GPM and with a fabric of NVLinks.
 pub(super) const HOPPER: (u32, u32) = (9, 0);
 pub(super) const ADA: (u32, u32) = (8, 9);
 pub(super) const AMPERE: (u32, u32) = (8, 0);
@@ -234,100 +234,111 @@ impl Level {
     }
 }
 
-/// Whose counter it is, which decides its start time.
+/// Who keeps a counter, which decides its start time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The driver's: it restarts when the driver is loaded anew, at a time that the driver does not tell.
+    /// The driver: the counter restarts when the driver is loaded, at a time that the driver does not report.
     Driver,
-    /// This process's: it starts at 0 with the agent.
+    /// This process: the counter starts at 0 with the agent.
     Agent,
-    /// The ledger's: it survives the agent.
+    /// The ledger: the counter survives the agent.
     Ledger,
-    /// The ledger's where there is one, else this process's.
+    /// The ledger where there is one, else this process.
     LedgerOrAgent,
 }
 
-/// Where the values of a family come from.
+/// What the series of a family belong to; in it, where their values come from.
 #[derive(Debug)]
 pub enum Rows {
-    /// Read from each GPU by its plan.
-    Device(&'static [Point]),
-    /// Points of which one is 1 and the others 0, read from each GPU by its plan; only the 1 is shown.
-    State(&'static [Point]),
-    /// Integrated by the agent, per tick, from a ratio that is read, or taken from a counter of the same time.
-    Integral(&'static [Integral]),
-    /// Kept by the agent, per tick, from GPM's counter ([`Source::Since`]), from a rate per second
-    /// ([`Source::Gpm`]) or from a count that may wrap ([`Source::Count`]).
-    Flow(&'static [Point]),
-    /// What is known of each GPU beside its readings.
-    Identity(IdentityValue),
-    /// XIDs of each GPU.
-    Xid(XidValue),
-    /// Read from each MIG instance.
-    Instance(&'static [InstancePoint]),
-    /// Integrated by the agent, per tick, from ratios of a MIG instance, or taken from counters of the same time.
-    InstanceIntegral(&'static [InstancePoint]),
-    /// One value per process and GPU.
-    Process(&'static [ProcessPoint]),
-    /// One value per tenant and GPU, from closed and committed windows.
-    Account(&'static [AccountPoint]),
-    /// One value per workload and GPU, from closed and committed windows.
-    WorkloadAccount(&'static [AccountPoint]),
-    /// One value per GPU, from closed and committed windows.
-    Slot,
-    /// One value per GPU and reason why the owner of a process is not known, from closed and committed windows.
-    Unattributed,
-    /// Who holds what at the moment.
-    Holding(HoldingValue),
-    /// The agent's own state and counters.
+    /// GPUs; one of their links, engines, fans or limits is told apart by a label.
+    Gpu(GpuRows),
+    /// MIG instances.
+    Instance(InstanceRows),
+    /// Processes on GPUs.
+    Process(&'static [Labelled<ProcessValue>]),
+    /// Tenants and workloads, and what the account says of a GPU.
+    Account(AccountRows),
+    /// The agent itself; its series are added by [`super::AgentFamily`].
     Agent,
 }
 
-impl Rows {
-    /// Whose counters these are.
-    pub const fn origin(&self) -> Origin {
-        match self {
-            Self::Device(_) | Self::State(_) | Self::Instance(_) => Origin::Driver,
-            Self::Account(_) | Self::WorkloadAccount(_) | Self::Slot | Self::Unattributed => Origin::Ledger,
-            Self::Xid(_) => Origin::LedgerOrAgent,
-            Self::Integral(_)
-            | Self::Flow(_)
-            | Self::InstanceIntegral(_)
-            | Self::Identity(_)
-            | Self::Process(_)
-            | Self::Holding(_)
-            | Self::Agent => Origin::Agent,
-        }
-    }
+/// Series of each GPU.
+#[derive(Debug)]
+#[allow(missing_docs, reason = "each family's help says what the other variants are")]
+pub enum GpuRows {
+    /// Read by the GPU's plan.
+    Read(&'static [Point]),
+    /// Read by the GPU's plan: one point is 1, the others are 0, and only the 1 is exported.
+    State(&'static [Point]),
+    /// Summed by the agent from what the plan reads: GPM's counter ([`Source::Since`]), a rate per second
+    /// ([`Source::Gpm`]) or a count that may wrap ([`Source::Count`]).
+    Flow(&'static [Point]),
+    /// Integrated by the agent over each point of the ratio family `of`, or taken from the counter of the same time
+    /// where there is one; `counters` are parallel to those points, or none.
+    Integrals {
+        of: &'static str,
+        counters: &'static [Counter],
+    },
+    Info,
+    PlatformInfo,
+    FabricInfo,
+    Present,
+    Absence,
+    Up,
+    Unsupported,
+    Busy,
+    Health,
+    XidErrors,
+    XidActionErrors,
+    XidLastTimestamp,
+    XidInfo,
+}
 
+/// Series of each MIG instance.
+#[derive(Debug)]
+pub enum InstanceRows {
+    /// Read from the instance.
+    Read(&'static [Labelled<InstanceValue>]),
+    /// Integrated by the agent over ratios, or taken from counters of the same time.
+    Integrals(&'static [Labelled<InstanceValue>]),
+    /// Its profile and placement.
+    Info,
+}
+
+/// Series of the account: its totals, from closed and committed windows, and what is held at the moment.
+#[derive(Debug)]
+pub enum AccountRows {
+    /// Totals of each tenant and GPU.
+    Tenant(&'static [Labelled<AccountValue>]),
+    /// Totals of each workload and GPU.
+    Workload(&'static [Labelled<AccountValue>]),
+    /// The time accounted for on each GPU.
+    Slot,
+    /// Time of each GPU by the reason why the owner of a process is not known.
+    Unattributed,
+    /// Current holdings.
+    Holding,
+    /// Current workloads.
+    WorkloadInfo,
+    /// The price in force.
+    CostPerHour,
+}
+
+impl Rows {
     /// The points that a plan reads for it.
     pub const fn points(&self) -> &'static [Point] {
         match self {
-            Self::Device(points) | Self::Flow(points) | Self::State(points) => points,
+            Self::Gpu(GpuRows::Read(points) | GpuRows::State(points) | GpuRows::Flow(points)) => points,
             _ => &[],
         }
     }
-}
 
-/// A counter that the agent integrates from a ratio.
-#[derive(Debug)]
-pub struct Integral {
-    /// Values of the family's labels beyond `gpu` and `uuid`.
-    pub labels: &'static [LabelPair],
-    /// The family of the ratio; its point with the same label values is integrated.
-    pub of: &'static str,
-    /// What counts the same time, and is preferred where a board has it.
-    pub counter: Option<Counter>,
-}
-
-impl Integral {
-    /// One that only its ratio tells.
-    pub(super) const fn of(labels: &'static [LabelPair], of: &'static str) -> Self {
-        Self { labels, of, counter: None }
-    }
-
-    /// One that a counter tells, too.
-    pub(super) const fn counted(labels: &'static [LabelPair], of: &'static str, counter: Counter) -> Self {
-        Self { labels, of, counter: Some(counter) }
+    /// The points whose integrals it is: those of the ratio, or its own flows.
+    pub const fn integrated_points(&self) -> &'static [Point] {
+        match self {
+            Self::Gpu(GpuRows::Integrals { of, .. }) => find(of).rows.points(),
+            Self::Gpu(GpuRows::Flow(points)) => points,
+            _ => &[],
+        }
     }
 }

@@ -1,8 +1,10 @@
-//! The state of a GPU: its health, and the modes that it is in.
+//! The health of a GPU, and its modes.
 
+use super::GpuRows::{self, Read, State};
+use super::Rows::Gpu;
 use super::aliases::{HW_GPU, otel};
 use super::source::{named, point};
-use super::{Family, IdentityValue, Level, Rows};
+use super::{Family, Level};
 use crate::model::Unit;
 use crate::model::frame::Tier;
 
@@ -12,25 +14,25 @@ pub(super) const ROWS: &[Family] = &[
         Unit::None,
         "Always 1; the GPU's state: ok, degraded, unknown or failed. /api/v1/health says why and \
          what to do.",
-        Rows::Identity(IdentityValue::Health),
+        Gpu(GpuRows::Health),
     )
     .labels(&["gpu", "uuid", "state"])
     .level(Level::Lean)
     .values(&[("state", &["ok", "degraded", "unknown", "failed"])])
-    .aliases(&[otel("hw.status", &[HW_GPU, ("hw.state", "=state")]).up_down()]),
+    .aliases(&[otel("hw.status", &[HW_GPU, ("hw.state", "=state")])]),
     Family::gauge(
         "gpu_mode_enabled",
         Unit::None,
         "1 while that mode of the GPU is on, else 0; ecc_pending and mig_pending are in force after the next \
          reset. A mode that the GPU does not have is absent.",
-        Rows::Device(&[
+        Gpu(Read(&[
             point(&[("feature", "persistence")], &[named("nvmlDeviceGetPersistenceMode", 0)]),
             point(&[("feature", "ecc")], &[named("nvmlDeviceGetEccMode", 0)]),
             point(&[("feature", "ecc_pending")], &[named("nvmlDeviceGetEccMode", 1)]),
             point(&[("feature", "mig")], &[named("nvmlDeviceGetMigMode", 0)]),
             point(&[("feature", "mig_pending")], &[named("nvmlDeviceGetMigMode", 1)]),
             point(&[("feature", "accounting")], &[named("nvmlDeviceGetAccountingMode", 0)]),
-        ]),
+        ])),
     )
     .labels(&["gpu", "uuid", "feature"])
     .tier(Tier::Slow)
@@ -40,12 +42,12 @@ pub(super) const ROWS: &[Family] = &[
         Unit::None,
         "Always 1; which processes may use the GPU: default any, exclusive_process one at a time, \
          exclusive_thread one thread at a time, prohibited none.",
-        Rows::State(&[
+        Gpu(State(&[
             point(&[("state", "default")], &[named("nvmlDeviceGetComputeMode", 0)]),
             point(&[("state", "exclusive_thread")], &[named("nvmlDeviceGetComputeMode", 1)]),
             point(&[("state", "prohibited")], &[named("nvmlDeviceGetComputeMode", 2)]),
             point(&[("state", "exclusive_process")], &[named("nvmlDeviceGetComputeMode", 3)]),
-        ]),
+        ])),
     )
     .labels(&["gpu", "uuid", "state"])
     .tier(Tier::Slow),

@@ -1,8 +1,9 @@
-//! Which GPUs there are, and whether they answer.
+//! Which GPUs there are, and whether they can be read.
 
+use super::Rows::{self, Gpu};
 use super::family::HOPPER;
 use super::links::NO_FABRIC;
-use super::{Family, IdentityValue, Level, Rows};
+use super::{Family, GpuRows, InstanceRows, Level};
 use crate::model::Unit;
 use crate::model::frame::Tier;
 
@@ -11,7 +12,7 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_info",
         Unit::None,
         "Always 1; identity of the GPU as the driver reports it; join other series on uuid.",
-        Rows::Identity(IdentityValue::Info),
+        Gpu(GpuRows::Info),
     )
     .labels(&[
         "gpu",
@@ -35,7 +36,7 @@ pub(super) const ROWS: &[Family] = &[
         Unit::None,
         "Always 1; where the GPU is installed: its module on the baseboard and, in racks that \
          report it, chassis, slot, tray and host. Absent on other boards.",
-        Rows::Identity(IdentityValue::PlatformInfo),
+        Gpu(GpuRows::PlatformInfo),
     )
     .labels(&["gpu", "uuid", "chassis_serial", "slot", "tray", "host_id", "module_id"])
     .tier(Tier::Slow)
@@ -45,7 +46,7 @@ pub(super) const ROWS: &[Family] = &[
         Unit::None,
         "Always 1; the NVLink fabric that the GPU belongs to; GPUs with the same cluster and \
          clique can reach each other.",
-        Rows::Identity(IdentityValue::FabricInfo),
+        Gpu(GpuRows::FabricInfo),
     )
     .labels(&["gpu", "uuid", "cluster_uuid", "clique"])
     .level(Level::Standard)
@@ -56,7 +57,7 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_present",
         Unit::None,
         "1 while the driver lists the GPU, 0 while it is absent; gpu_absence_info says why.",
-        Rows::Identity(IdentityValue::Present),
+        Gpu(GpuRows::Present),
     )
     .level(Level::Lean),
     Family::gauge(
@@ -66,7 +67,7 @@ pub(super) const ROWS: &[Family] = &[
          reaches it), gone (no longer on the bus), guest (bound to vfio-pci for a virtual \
          machine), replaced (another GPU is in its place). Exported only while the GPU is \
          absent.",
-        Rows::Identity(IdentityValue::Absence),
+        Gpu(GpuRows::Absence),
     )
     .labels(&["gpu", "uuid", "reason"])
     .level(Level::Lean)
@@ -76,7 +77,7 @@ pub(super) const ROWS: &[Family] = &[
         Unit::None,
         "1 while the GPU answers; 0 when its last readings are too old, and they are then left \
          out.",
-        Rows::Identity(IdentityValue::Up),
+        Gpu(GpuRows::Up),
     )
     .level(Level::Lean),
     Family::gauge(
@@ -84,7 +85,7 @@ pub(super) const ROWS: &[Family] = &[
         Unit::None,
         "Always 1; profile and placement of a MIG instance; join other series on uuid and \
          gpu_instance.",
-        Rows::Identity(IdentityValue::MigInfo),
+        Rows::Instance(InstanceRows::Info),
     )
     .labels(&["gpu", "uuid", "gpu_instance", "compute_instance", "mig_uuid", "profile", "placement"])
     .level(Level::Lean)
@@ -93,7 +94,7 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_unsupported",
         Unit::None,
         "Always 1; a metric family that this GPU or its driver cannot provide, and the reason.",
-        Rows::Identity(IdentityValue::Unsupported),
+        Gpu(GpuRows::Unsupported),
     )
     .labels(&["gpu", "uuid", "family", "reason"])
     .level(Level::Standard)

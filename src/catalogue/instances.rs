@@ -1,10 +1,14 @@
-//! MIG instances: their own families, so that no sum doubles.
+//! MIG instances. Their families are their own, so that no sum counts a GPU twice.
 //!
-//! The driver tells memory and activity per GPU instance, so its compute instances have no series of their own. What
-//! goes over PCIe and NVLink it tells of the whole GPU alone.
+//! The driver reports memory and activity per GPU instance, so compute instances have no series. It reports traffic over
+//! PCIe and NVLink of the whole GPU only.
 
+use super::InstanceValue::{
+    DramActive, Fp16, Fp32, Fp64, GrEngineActive, Integer, MemoryFree, MemoryTotal, MemoryUsed, SmActive,
+    SmOccupancy, SramUncorrected, TensorActive, TensorDfma, TensorDmma, TensorHmma, TensorImma,
+};
 use super::ecc::NO_ECC;
-use super::{Family, InstancePoint, InstanceValue, LabelPair, Level, Rows};
+use super::{Family, InstanceRows, InstanceValue, Labelled, Level, Rows, labelled};
 use crate::model::Unit;
 use crate::model::frame::Tier;
 
@@ -16,54 +20,54 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_mig_memory_total_bytes",
         Level::Lean,
         "Memory of the GPU instance, which its compute instances share.",
-        &[of(InstanceValue::MemoryTotal)],
+        &[of(MemoryTotal)],
     ),
     bytes(
         "gpu_mig_memory_used_bytes",
         Level::Lean,
         "Memory used in the GPU instance by all its compute instances.",
-        &[of(InstanceValue::MemoryUsed)],
+        &[of(MemoryUsed)],
     ),
     bytes(
         "gpu_mig_memory_free_bytes",
         Level::Standard,
         "Memory of the GPU instance that can still be allocated.",
-        &[of(InstanceValue::MemoryFree)],
+        &[of(MemoryFree)],
     ),
     ratio(
         "gpu_mig_gr_engine_active_ratio",
         Level::Lean,
         "Share of time in which the GPU instance's graphics or compute engine was active (GPM).",
-        &[of(InstanceValue::GrEngineActive)],
+        &[of(GrEngineActive)],
     ),
     seconds(
         "gpu_mig_gr_engine_active_seconds_total",
         Level::Standard,
         "Time in which the GPU instance's graphics or compute engine was active (GPM), \
          integrated since the agent's start.",
-        &[of(InstanceValue::GrEngineActive)],
+        &[of(GrEngineActive)],
     ),
     ratio(
         "gpu_mig_sm_active_ratio",
         Level::Standard,
         "Share of time and of the GPU instance's multiprocessors in which at least one warp was \
          assigned (GPM).",
-        &[of(InstanceValue::SmActive)],
+        &[of(SmActive)],
     ),
     seconds(
         "gpu_mig_sm_active_seconds_total",
         Level::Standard,
         "Time in which the GPU instance's multiprocessors had a warp assigned, averaged over \
          them (GPM), integrated since the agent's start.",
-        &[of(InstanceValue::SmActive)],
+        &[of(SmActive)],
     )
-    .source_told_from(Level::Standard),
+    .source_from(Level::Standard),
     ratio(
         "gpu_mig_sm_occupancy_ratio",
         Level::Full,
         "Warps resident on the GPU instance's multiprocessors, averaged over time, as a share of \
          the most that fit (GPM).",
-        &[of(InstanceValue::SmOccupancy)],
+        &[of(SmOccupancy)],
     ),
     seconds(
         "gpu_mig_sm_occupancy_seconds_total",
@@ -71,34 +75,34 @@ pub(super) const ROWS: &[Family] = &[
         "Integral of gpu_mig_sm_occupancy_ratio over time (GPM) since the agent's start: a \
          weighted sum, not a duration; a second at half occupancy counts half a second, and its \
          rate is the mean occupancy.",
-        &[of(InstanceValue::SmOccupancy)],
+        &[of(SmOccupancy)],
     ),
     ratio(
         "gpu_mig_tensor_active_ratio",
         Level::Standard,
         "Share of time in which any tensor pipe of the GPU instance was active (GPM).",
-        &[of(InstanceValue::TensorActive)],
+        &[of(TensorActive)],
     ),
     seconds(
         "gpu_mig_tensor_active_seconds_total",
         Level::Standard,
         "Time in which any tensor pipe of the GPU instance was active (GPM), integrated since \
          the agent's start.",
-        &[of(InstanceValue::TensorActive)],
+        &[of(TensorActive)],
     )
-    .source_told_from(Level::Standard),
+    .source_from(Level::Standard),
     ratio(
         "gpu_mig_dram_active_ratio",
         Level::Standard,
         "Share of the GPU instance's memory bandwidth that was used (GPM).",
-        &[of(InstanceValue::DramActive)],
+        &[of(DramActive)],
     ),
     seconds(
         "gpu_mig_dram_active_seconds_total",
         Level::Standard,
         "Time in which the GPU instance's memory was busy, weighted by the bandwidth used (GPM), \
          integrated since the agent's start.",
-        &[of(InstanceValue::DramActive)],
+        &[of(DramActive)],
     ),
     ratio(
         "gpu_mig_pipe_active_ratio",
@@ -116,16 +120,16 @@ pub(super) const ROWS: &[Family] = &[
         PIPES,
     )
     .labels(PIPE)
-    .source_told_from(Level::Standard),
+    .source_from(Level::Standard),
     Family::counter(
         "gpu_mig_ecc_errors_total",
         Unit::None,
         "Memory errors of the GPU instance since the driver was loaded; for an instance the \
          driver reports only uncorrected errors in SRAM.",
-        Rows::Instance(&[InstancePoint {
-            labels: &[("type", "uncorrected"), ("location", "sram")],
-            value: InstanceValue::SramUncorrected,
-        }]),
+        Rows::Instance(InstanceRows::Read(&[labelled(
+            &[("type", "uncorrected"), ("location", "sram")],
+            SramUncorrected,
+        )])),
     )
     .labels(&["gpu", "uuid", "gpu_instance", "type", "location"])
     .level(Level::Standard)
@@ -133,32 +137,28 @@ pub(super) const ROWS: &[Family] = &[
     .unsupported(NO_ECC),
 ];
 
-const PIPES: &[InstancePoint] = &[
-    pipe(&[("pipe", "integer")], InstanceValue::Integer),
-    pipe(&[("pipe", "fp16")], InstanceValue::Fp16),
-    pipe(&[("pipe", "fp32")], InstanceValue::Fp32),
-    pipe(&[("pipe", "fp64")], InstanceValue::Fp64),
-    pipe(&[("pipe", "tensor_dfma")], InstanceValue::TensorDfma),
-    pipe(&[("pipe", "tensor_dmma")], InstanceValue::TensorDmma),
-    pipe(&[("pipe", "tensor_hmma")], InstanceValue::TensorHmma),
-    pipe(&[("pipe", "tensor_imma")], InstanceValue::TensorImma),
+const PIPES: &[Labelled<InstanceValue>] = &[
+    labelled(&[("pipe", "integer")], Integer),
+    labelled(&[("pipe", "fp16")], Fp16),
+    labelled(&[("pipe", "fp32")], Fp32),
+    labelled(&[("pipe", "fp64")], Fp64),
+    labelled(&[("pipe", "tensor_dfma")], TensorDfma),
+    labelled(&[("pipe", "tensor_dmma")], TensorDmma),
+    labelled(&[("pipe", "tensor_hmma")], TensorHmma),
+    labelled(&[("pipe", "tensor_imma")], TensorImma),
 ];
 
-const fn pipe(labels: &'static [LabelPair], value: InstanceValue) -> InstancePoint {
-    InstancePoint { labels, value }
-}
-
-const fn of(value: InstanceValue) -> InstancePoint {
-    InstancePoint { labels: &[], value }
+const fn of(value: InstanceValue) -> Labelled<InstanceValue> {
+    labelled(&[], value)
 }
 
 const fn bytes(
     name: &'static str,
     level: Level,
     help: &'static str,
-    points: &'static [InstancePoint],
+    points: &'static [Labelled<InstanceValue>],
 ) -> Family {
-    Family::gauge(name, Unit::Bytes, help, Rows::Instance(points))
+    Family::gauge(name, Unit::Bytes, help, Rows::Instance(InstanceRows::Read(points)))
         .labels(INSTANCE)
         .level(level)
         .tier(Tier::Medium)
@@ -168,16 +168,20 @@ const fn ratio(
     name: &'static str,
     level: Level,
     help: &'static str,
-    points: &'static [InstancePoint],
+    points: &'static [Labelled<InstanceValue>],
 ) -> Family {
-    Family::gauge(name, Unit::Ratio, help, Rows::Instance(points)).labels(INSTANCE).level(level)
+    Family::gauge(name, Unit::Ratio, help, Rows::Instance(InstanceRows::Read(points)))
+        .labels(INSTANCE)
+        .level(level)
 }
 
 const fn seconds(
     name: &'static str,
     level: Level,
     help: &'static str,
-    points: &'static [InstancePoint],
+    points: &'static [Labelled<InstanceValue>],
 ) -> Family {
-    Family::counter(name, Unit::Seconds, help, Rows::InstanceIntegral(points)).labels(INSTANCE).level(level)
+    Family::counter(name, Unit::Seconds, help, Rows::Instance(InstanceRows::Integrals(points)))
+        .labels(INSTANCE)
+        .level(level)
 }

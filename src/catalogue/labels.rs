@@ -1,6 +1,7 @@
-//! Every label name with its one meaning, and its values where they are a closed set: everywhere, or by family.
+//! Every label name with its one meaning; its values where they are a closed set, in all families or in one.
 
-use super::{Family, LabelPair, Rows};
+use super::links::NUMBERS;
+use super::{AccountRows, Family, InstanceRows, LabelPair, Labelled, Rows};
 use crate::model::Fact;
 
 /// A label name.
@@ -8,9 +9,9 @@ use crate::model::Fact;
 pub struct Label {
     /// As on the page.
     pub name: &'static str,
-    /// What its values say, wherever it stands.
+    /// What its values mean, in every family.
     pub meaning: &'static str,
-    /// All values it can have; empty where they are not a closed set, or are one [by family](values_of).
+    /// All values it can have; empty where the set is open, or [differs by family](values_of).
     pub values: &'static [&'static str],
 }
 
@@ -30,7 +31,7 @@ pub const LABELS: &[Label] = &{
     labels
 };
 
-/// The labels that are no fact of a holder.
+/// The labels other than facts of a holder.
 const OWN: &[Label] = &[
     open("gpu", "index of the physical GPU: the driver's index when its UUID was first seen since boot"),
     open("uuid", "UUID of the physical GPU, the key of all joins"),
@@ -94,15 +95,7 @@ const OWN: &[Label] = &[
     closed("clock", "clock domain", &["sm", "memory", "graphics", "video"]),
     open("reason", "reason for the reported state"),
     closed("direction", "from the GPU's view", &["transmit", "receive"]),
-    closed(
-        "link",
-        "number of the NVLink, from 0",
-        &[
-            "0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15", "16", "17",
-            "18", "19", "20", "21", "22", "23", "24", "25", "26", "27", "28", "29", "30", "31", "32", "33",
-            "34", "35",
-        ],
-    ),
+    closed("link", "number of the NVLink, from 0", &NUMBERS),
     open("kind", "kind of error, or of workload; the values depend on the family"),
     open("xid", "code of an XID error"),
     closed(
@@ -147,17 +140,17 @@ const fn closed(name: &'static str, meaning: &'static str, values: &'static [&'s
 
 /// All values that a label can have in a family, in order; empty where they are not a closed set.
 pub fn values_of(family: &Family, label: &str) -> Vec<&'static str> {
-    let own: &mut dyn Iterator<Item = &'static [LabelPair]> = match &family.rows {
-        Rows::Integral(points) => &mut points.iter().map(|point| point.labels),
-        Rows::Instance(points) | Rows::InstanceIntegral(points) => {
-            &mut points.iter().map(|point| point.labels)
-        }
-        Rows::Account(points) | Rows::WorkloadAccount(points) => &mut points.iter().map(|point| point.labels),
-        Rows::Process(points) => &mut points.iter().map(|point| point.labels),
-        rows => &mut rows.points().iter().map(|point| point.labels),
+    fn labels<V>(points: &'static [Labelled<V>]) -> Vec<&'static [LabelPair]> {
+        points.iter().map(|point| point.labels).collect()
+    }
+    let own = match &family.rows {
+        Rows::Instance(InstanceRows::Read(points) | InstanceRows::Integrals(points)) => labels(points),
+        Rows::Account(AccountRows::Tenant(points) | AccountRows::Workload(points)) => labels(points),
+        Rows::Process(points) => labels(points),
+        rows => rows.points().iter().chain(rows.integrated_points()).map(|point| point.labels).collect(),
     };
     let mut values = Vec::new();
-    for (_, value) in own.flat_map(|labels| labels.iter()).filter(|(name, _)| *name == label) {
+    for (_, value) in own.into_iter().flatten().filter(|(name, _)| *name == label) {
         if !values.contains(value) {
             values.push(*value);
         }
@@ -188,13 +181,13 @@ mod tests {
     }
 
     #[test]
-    fn values_that_the_code_writes_are_of_the_closed_sets() {
+    fn closed_sets_have_the_values_that_the_code_writes() {
         for family in ["gpu_xid_action_errors_total", "gpu_xid_info"] {
             let known = values(family, "action");
             assert_eq!(known.len(), Action::ALL.len());
             assert!(Action::ALL.iter().all(|action| known.contains(&action.name())));
         }
-        assert!((0..=255).all(|code| is_of("class", xid::meaning(code).0.name())));
+        assert!((0..=255).all(|code| is_of("class", xid::find(code).class.name())));
         assert!(Tier::ALL.iter().all(|tier| is_of("tier", tier.name())));
         assert_eq!(values("gpu_health", "state"), HealthState::ALL.map(HealthState::name));
         assert_eq!(
@@ -235,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_label_has_the_values_of_its_family() {
+    fn a_label_has_the_values_of_its_family_where_that_has_a_set() {
         assert_eq!(
             values("gpu_fabric_state", "state"),
             ["not_started", "in_progress", "completed", "failed"]
@@ -256,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn every_label_stands_in_a_family() {
+    fn every_label_is_used_by_a_family() {
         let used = |name: &str| crate::catalogue::families().any(|family| family.labels.contains(&name));
         let unused: Vec<&str> = LABELS.iter().map(|label| label.name).filter(|name| !used(name)).collect();
         assert!(unused.is_empty(), "{unused:?}");

@@ -1,22 +1,20 @@
 //! PCIe and NVLink.
 
-mod per_link;
-
+use super::GpuRows::{Flow, Read, State};
+use super::Rows::Gpu;
 use super::aliases::{HW_GPU, dcgm, otel};
 use super::family::HOPPER;
 use super::power::NO_GRACE;
 use super::source::{call, field, named, point};
-use super::{ALL_LINKS, CallValue, Counter, Family, Level, MOST_LINKS, Point, Rows, Source};
+use super::{ALL_LINKS, CallValue, Counter, Family, LabelPair, Level, MOST_LINKS, Point, Source};
 use crate::model::Unit;
 use crate::model::frame::Tier;
-
-pub(super) use per_link::ROWS as PER_LINK;
 
 const KIBIBYTE: i64 = 1_024;
 const MEBIBYTE: i64 = 1 << 20;
 
 const fn pcie(name: &'static str, level: Level, help: &'static str, points: &'static [Point]) -> Family {
-    Family::gauge(name, Unit::None, help, Rows::Device(points)).level(level).tier(Tier::Slow)
+    Family::gauge(name, Unit::None, help, Gpu(Read(points))).level(level).tier(Tier::Slow)
 }
 
 pub(super) const ROWS: &[Family] = &[
@@ -58,7 +56,7 @@ pub(super) const ROWS: &[Family] = &[
         "Bytes over PCIe as the GPU counts them, since the agent's start: from GPM's counter, \
          else from GPM's rate multiplied by time, else from the board's own counter \
          (gpumeter_source_info says which).",
-        Rows::Flow(&[
+        Gpu(Flow(&[
             point(
                 TRANSMIT,
                 &[Source::Since(Counter::PcieTransmit), mebibytes(20), Source::Count { id: 197, times: 1 }],
@@ -67,44 +65,44 @@ pub(super) const ROWS: &[Family] = &[
                 RECEIVE,
                 &[Source::Since(Counter::PcieReceive), mebibytes(21), Source::Count { id: 198, times: 1 }],
             ),
-        ]),
+        ])),
     )
     .labels(&["gpu", "uuid", "direction"])
     .level(Level::Standard)
-    .source_told_from(Level::Standard)
+    .source_from(Level::Standard)
     .unsupported("of boards before Hopper only newer drivers count them, 580 for one")
     .aliases(&[
         dcgm("DCGM_FI_PROF_PCIE_TX_BYTES").when(&[("direction", "transmit")]).per_second(),
         dcgm("DCGM_FI_PROF_PCIE_RX_BYTES").when(&[("direction", "receive")]).per_second(),
-        dcgm("DCGM_FI_PROF_PCIE_TX_BYTES_TOTAL").when(&[("direction", "transmit")]).counter(),
-        dcgm("DCGM_FI_PROF_PCIE_RX_BYTES_TOTAL").when(&[("direction", "receive")]).counter(),
-        otel("hw.gpu.io", &[("network.io.direction", "=direction")]).counter(),
+        dcgm("DCGM_FI_PROF_PCIE_TX_BYTES_TOTAL").when(&[("direction", "transmit")]),
+        dcgm("DCGM_FI_PROF_PCIE_RX_BYTES_TOTAL").when(&[("direction", "receive")]),
+        otel("hw.gpu.io", &[("network.io.direction", "=direction")]),
     ]),
     Family::counter(
         "gpu_pcie_replays_total",
         Unit::None,
         "PCIe transfers repeated since the driver was loaded; a total above 100 is normal on \
          some boards, an increase is not.",
-        Rows::Device(&[point(&[], &[field(94), named("nvmlDeviceGetPcieReplayCounter", 0)])]),
+        Gpu(Read(&[point(&[], &[field(94), named("nvmlDeviceGetPcieReplayCounter", 0)])])),
     )
     .level(Level::Lean)
     .tier(Tier::Medium)
     .aliases(&[
-        dcgm("DCGM_FI_DEV_PCIE_REPLAY_COUNTER").counter(),
-        otel("hw.errors", &[HW_GPU, ("error.type", "pcie_replay")]).counter(),
+        dcgm("DCGM_FI_DEV_PCIE_REPLAY_COUNTER"),
+        otel("hw.errors", &[HW_GPU, ("error.type", "pcie_replay")]),
     ]),
     Family::gauge(
         "gpu_nvlink_links_up",
         Unit::None,
         "NVLinks of the GPU that are active.",
-        Rows::Device(&[point(
+        Gpu(Read(&[point(
             &[],
             &[
                 links(165),
                 // Branch 470 has no field of it.
                 call(CallValue::NvLinksUp),
             ],
-        )]),
+        )])),
     )
     .level(Level::Lean)
     .tier(Tier::Slow)
@@ -115,10 +113,10 @@ pub(super) const ROWS: &[Family] = &[
         Unit::None,
         "NVLinks that should be active: those that lead to a switch or, on boards without a \
          switch, all links of the GPU, some of which may be unconnected.",
-        Rows::Device(&[point(
+        Gpu(Read(&[point(
             &[],
             &[Source::NotZero { id: 147, times: 1 }, Source::NotZero { id: 91, times: 1 }],
-        )]),
+        )])),
     )
     .level(Level::Lean)
     .tier(Tier::Slow)
@@ -129,7 +127,7 @@ pub(super) const ROWS: &[Family] = &[
         Unit::Bytes,
         "Payload over all NVLinks as the GPU sees it, since the driver was loaded; where the \
          driver reports it through GPM only, packet headers are included.",
-        Rows::Device(&[
+        Gpu(Read(&[
             point(
                 TRANSMIT,
                 &[
@@ -148,15 +146,15 @@ pub(super) const ROWS: &[Family] = &[
                     Source::GpmLinks { first: 261, times: 1 },
                 ],
             ),
-        ]),
+        ])),
     )
     .labels(&["gpu", "uuid", "direction"])
     .level(Level::Standard)
     .tier(Tier::Medium)
-    .source_told_from(Level::Full)
+    .source_from(Level::Full)
     .unsupported(NO_NVLINK)
     .aliases(&[
-        dcgm("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL").over(1_024).counter(),
+        dcgm("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL").over(1_024),
         dcgm("DCGM_FI_PROF_NVLINK_TX_BYTES").when(&[("direction", "transmit")]).per_second(),
         dcgm("DCGM_FI_PROF_NVLINK_RX_BYTES").when(&[("direction", "receive")]).per_second(),
     ]),
@@ -169,7 +167,7 @@ pub(super) const ROWS: &[Family] = &[
          (effective) and symbols (symbol), times that a link had too many errors \
          (local_integrity), recoveries that failed (recovery_failed). All: recoveries of a link. \
          One fault can count in more than one.",
-        Rows::Device(&[
+        Gpu(Read(&[
             point(&[("kind", "crc_flit")], &[links(163), total(38)]),
             point(&[("kind", "crc_data")], &[total(45)]),
             point(&[("kind", "replay")], &[links(161), total(52)]),
@@ -179,31 +177,25 @@ pub(super) const ROWS: &[Family] = &[
             point(&[("kind", "local_integrity")], &[links(211)]),
             point(&[("kind", "effective")], &[links(219)]),
             point(&[("kind", "symbol")], &[links(221)]),
-        ]),
+        ])),
     )
     .labels(&["gpu", "uuid", "kind"])
     .level(Level::Standard)
     .tier(Tier::Slow)
     .unsupported(NO_NVLINK)
     .aliases(&[
-        dcgm("DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL").when(&[("kind", "crc_flit")]).counter(),
-        dcgm("DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL").when(&[("kind", "crc_data")]).counter(),
-        dcgm("DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL").when(&[("kind", "replay")]).counter(),
-        dcgm("DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL").when(&[("kind", "recovery")]).counter(),
-        dcgm("DCGM_FI_DEV_NVLINK_COUNT_RX_ERRORS").when(&[("kind", "receive")]).counter(),
-        dcgm("DCGM_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS")
-            .when(&[("kind", "recovery")])
-            .counter(),
-        dcgm("DCGM_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS")
-            .when(&[("kind", "recovery_failed")])
-            .counter(),
-        dcgm("DCGM_FI_DEV_NVLINK_COUNT_LOCAL_LINK_INTEGRITY_ERRORS")
-            .when(&[("kind", "local_integrity")])
-            .counter(),
-        dcgm("DCGM_FI_DEV_NVLINK_COUNT_RX_SYMBOL_ERRORS").when(&[("kind", "symbol")]).counter(),
-        dcgm("DCGM_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS").when(&[("kind", "effective")]).counter(),
+        dcgm("DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL").when(&[("kind", "crc_flit")]),
+        dcgm("DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL").when(&[("kind", "crc_data")]),
+        dcgm("DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL").when(&[("kind", "replay")]),
+        dcgm("DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL").when(&[("kind", "recovery")]),
+        dcgm("DCGM_FI_DEV_NVLINK_COUNT_RX_ERRORS").when(&[("kind", "receive")]),
+        dcgm("DCGM_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS").when(&[("kind", "recovery")]),
+        dcgm("DCGM_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS").when(&[("kind", "recovery_failed")]),
+        dcgm("DCGM_FI_DEV_NVLINK_COUNT_LOCAL_LINK_INTEGRITY_ERRORS").when(&[("kind", "local_integrity")]),
+        dcgm("DCGM_FI_DEV_NVLINK_COUNT_RX_SYMBOL_ERRORS").when(&[("kind", "symbol")]),
+        dcgm("DCGM_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS").when(&[("kind", "effective")]),
     ]),
-    // Of single links (GPM 104 to 159) nothing is shown: they share the load, and no counter tells of them.
+    // Single links (GPM 104 to 159) have no family: they share the load, and no counter covers them.
     c2c(
         "gpu_c2c_bytes_total",
         "Bytes over the C2C link between the GPU and its Grace CPU as the GPU sees it, packet \
@@ -231,12 +223,12 @@ pub(super) const ROWS: &[Family] = &[
         Unit::None,
         "Always 1; state of the GPU's registration with its NVLink fabric. Jobs can use the \
          fabric only when it is completed; failed means that registration ended with an error.",
-        Rows::State(&[
+        Gpu(State(&[
             point(&[("state", "not_started")], &[named("nvmlDeviceGetGpuFabricInfo", 0)]),
             point(&[("state", "in_progress")], &[named("nvmlDeviceGetGpuFabricInfo", 1)]),
             point(&[("state", "completed")], &[named("nvmlDeviceGetGpuFabricInfo", 2)]),
             point(&[("state", "failed")], &[named("nvmlDeviceGetGpuFabricInfo", 3)]),
-        ]),
+        ])),
     )
     .labels(&["gpu", "uuid", "state"])
     .level(Level::Lean)
@@ -246,13 +238,13 @@ pub(super) const ROWS: &[Family] = &[
 ];
 
 const fn c2c(name: &'static str, help: &'static str, points: &'static [Point]) -> Family {
-    Family::counter(name, Unit::Bytes, help, Rows::Flow(points)).labels(&["gpu", "uuid", "direction"])
+    Family::counter(name, Unit::Bytes, help, Gpu(Flow(points))).labels(&["gpu", "uuid", "direction"])
 }
 
 const TRANSMIT: &[(&str, &str)] = &[("direction", "transmit")];
 const RECEIVE: &[(&str, &str)] = &[("direction", "receive")];
 
-/// Per second, of the header's MiB.
+/// MiB per second.
 const fn mebibytes(id: u32) -> Source {
     Source::Gpm { id, times: MEBIBYTE }
 }
@@ -262,7 +254,7 @@ const fn links(id: u32) -> Source {
     Source::Links { id, times: 1 }
 }
 
-/// A sum that the driver keeps itself; the links' own counters are newer.
+/// A sum that the driver keeps; older than the counters of single links.
 const fn total(id: u32) -> Source {
     Source::LinksTotal { id, times: 1 }
 }
@@ -271,3 +263,121 @@ pub(super) const NO_FABRIC: &str =
     "only GPUs on an NVLink fabric (Hopper and later behind NVSwitch) belong to one";
 const NO_NVLINK: &str = "this board has no NVLink, or its driver is too old to tell; nvidia-smi nvlink -s shows \
          the links";
+
+const LINKS: usize = MOST_LINKS as usize;
+
+/// All values of the label `link`.
+pub(super) const NUMBERS: [&str; LINKS] = [
+    "0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15", "16", "17", "18",
+    "19", "20", "21", "22", "23", "24", "25", "26", "27", "28", "29", "30", "31", "32", "33", "34", "35",
+];
+
+/// A value that every link has: its label beside `link`, and its fields with their factors, at most two, best first.
+struct LinkFields {
+    label: LabelPair,
+    fields: &'static [(u32, i64)],
+}
+
+/// Labels and sources of a value of one link.
+#[derive(Clone, Copy)]
+struct LinkPoint {
+    labels: [LabelPair; 2],
+    sources: [Source; 2],
+}
+
+/// The values of all links, link by link.
+const fn link_points<const N: usize>(values: &[LinkFields]) -> [LinkPoint; N] {
+    let unused = Source::Link { id: 0, link: 0, times: 0 };
+    let mut all = [LinkPoint { labels: [("", ""); 2], sources: [unused; 2] }; N];
+    let mut place = 0;
+    while place < N {
+        let (link, value) = (place / values.len(), &values[place % values.len()]);
+        all[place].labels = [("link", NUMBERS[link]), value.label];
+        let mut nth = 0;
+        while nth < value.fields.len() {
+            let (id, times) = value.fields[nth];
+            all[place].sources[nth] = Source::Link { id, link: link as u32, times };
+            nth += 1;
+        }
+        place += 1;
+    }
+    all
+}
+
+/// The same as points; the family has the first `labels` labels.
+const fn points<const N: usize>(
+    values: &[LinkFields],
+    all: &'static [LinkPoint; N],
+    labels: usize,
+) -> [Point; N] {
+    let mut points = [const { point(&[], &[]) }; N];
+    let mut place = 0;
+    while place < N {
+        let sources = values[place % values.len()].fields.len();
+        points[place] = point(all[place].labels.split_at(labels).0, all[place].sources.split_at(sources).0);
+        place += 1;
+    }
+    points
+}
+
+const STATE: &[LinkFields] = &[LinkFields { label: ("", ""), fields: &[(165, 1)] }];
+static STATE_OF_LINKS: [LinkPoint; LINKS] = link_points(STATE);
+static STATE_POINTS: [Point; LINKS] = points(STATE, &STATE_OF_LINKS, 1);
+
+const BYTES: &[LinkFields] = &[
+    LinkFields { label: ("direction", "transmit"), fields: &[(138, KIBIBYTE), (202, 1)] },
+    LinkFields { label: ("direction", "receive"), fields: &[(139, KIBIBYTE), (204, 1)] },
+];
+static BYTES_OF_LINKS: [LinkPoint; LINKS * 2] = link_points(BYTES);
+static BYTES_POINTS: [Point; LINKS * 2] = points(BYTES, &BYTES_OF_LINKS, 2);
+
+/// The first two exist up to Hopper, recoveries on all boards, the others from NVLink 5 on.
+const ERRORS: &[LinkFields] = &[
+    LinkFields { label: ("kind", "crc_flit"), fields: &[(163, 1)] },
+    LinkFields { label: ("kind", "replay"), fields: &[(161, 1)] },
+    // On NVLink 5 those that succeeded.
+    LinkFields { label: ("kind", "recovery"), fields: &[(162, 1), (213, 1)] },
+    LinkFields { label: ("kind", "malformed_packet"), fields: &[(206, 1)] },
+    LinkFields { label: ("kind", "buffer_overrun"), fields: &[(207, 1)] },
+    LinkFields { label: ("kind", "receive"), fields: &[(208, 1)] },
+    LinkFields { label: ("kind", "local_integrity"), fields: &[(211, 1)] },
+    LinkFields { label: ("kind", "recovery_failed"), fields: &[(214, 1)] },
+    LinkFields { label: ("kind", "effective"), fields: &[(219, 1)] },
+    LinkFields { label: ("kind", "symbol"), fields: &[(221, 1)] },
+];
+static ERRORS_OF_LINKS: [LinkPoint; LINKS * 10] = link_points(ERRORS);
+static ERRORS_POINTS: [Point; LINKS * 10] = points(ERRORS, &ERRORS_OF_LINKS, 2);
+
+/// The same of each link; a board has those of the links that it reports.
+pub(super) const PER_LINK: &[Family] = &[
+    Family::gauge(
+        "gpu_nvlink_link_up",
+        Unit::None,
+        "1 while the NVLink is active, else 0.",
+        Gpu(Read(&STATE_POINTS)),
+    )
+    .labels(&["gpu", "uuid", "link"])
+    .tier(Tier::Slow)
+    .most(1)
+    .unsupported(NO_NVLINK),
+    Family::counter(
+        "gpu_nvlink_link_bytes_total",
+        Unit::Bytes,
+        "Payload over the NVLink as the GPU sees it, since the driver was loaded.",
+        Gpu(Read(&BYTES_POINTS)),
+    )
+    .labels(&["gpu", "uuid", "link", "direction"])
+    .tier(Tier::Medium)
+    .unsupported(NO_NVLINK),
+    Family::counter(
+        "gpu_nvlink_link_errors_total",
+        Unit::None,
+        "Errors of the NVLink since the driver was loaded, by kind; which kinds there are \
+         depends on the generation of NVLink. They are counted at several layers (symbols, \
+         packets, the link), so one fault can count in more than one.",
+        Gpu(Read(&ERRORS_POINTS)),
+    )
+    .labels(&["gpu", "uuid", "link", "kind"])
+    .tier(Tier::Slow)
+    .unsupported(NO_NVLINK),
+];

@@ -1,8 +1,10 @@
-//! Device memory: total = used + free + reserved; and the window through which the host reaches it.
+//! Device memory (total = used + free + reserved), and the window through which the host reaches it.
 
+use super::GpuRows::Read;
+use super::Rows::Gpu;
 use super::aliases::{dcgm, otel};
 use super::source::{call, named, point};
-use super::{CallValue, Family, Level, Point, Rows};
+use super::{CallValue, Family, Level, Point};
 use crate::model::Unit;
 use crate::model::frame::Tier;
 
@@ -11,24 +13,29 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_memory_total_bytes",
         Level::Lean,
         "Physical device memory; total = used + free + reserved.",
-        TOTAL,
+        &[point(&[], &[call(CallValue::MemoryTotal)])],
     )
-    .aliases(&[dcgm("DCGM_FI_DEV_FB_TOTAL").over(1 << 20), otel("hw.gpu.memory.limit", &[]).up_down()]),
+    .aliases(&[dcgm("DCGM_FI_DEV_FB_TOTAL").over(1 << 20), otel("hw.gpu.memory.limit", &[])]),
     bytes(
         "gpu_memory_used_bytes",
         Level::Lean,
         "Device memory allocated by clients, without what the driver reserves (drivers before \
          510 include the reserved memory here and do not report it).",
-        USED,
+        &[point(&[], &[call(CallValue::MemoryUsed)])],
     )
-    .aliases(&[dcgm("DCGM_FI_DEV_FB_USED").over(1 << 20), otel("hw.gpu.memory.usage", &[]).up_down()]),
-    bytes("gpu_memory_free_bytes", Level::Standard, "Device memory that can still be allocated.", FREE)
-        .aliases(&[dcgm("DCGM_FI_DEV_FB_FREE").over(1 << 20)]),
+    .aliases(&[dcgm("DCGM_FI_DEV_FB_USED").over(1 << 20), otel("hw.gpu.memory.usage", &[])]),
+    bytes(
+        "gpu_memory_free_bytes",
+        Level::Standard,
+        "Device memory that can still be allocated.",
+        &[point(&[], &[call(CallValue::MemoryFree)])],
+    )
+    .aliases(&[dcgm("DCGM_FI_DEV_FB_FREE").over(1 << 20)]),
     bytes(
         "gpu_memory_reserved_bytes",
         Level::Standard,
         "Device memory that driver and firmware reserve.",
-        RESERVED,
+        &[point(&[], &[call(CallValue::MemoryReserved)])],
     )
     .aliases(&[dcgm("DCGM_FI_DEV_FB_RESERVED").over(1 << 20)]),
     bytes(
@@ -36,22 +43,20 @@ pub(super) const ROWS: &[Family] = &[
         Level::Full,
         "Size of the PCIe window (BAR1) through which the host and other devices reach the GPU's \
          memory.",
-        BAR1_TOTAL,
+        &[point(&[], &[named("nvmlDeviceGetBAR1MemoryInfo", 0)])],
     )
     .aliases(&[dcgm("DCGM_FI_DEV_BAR1_TOTAL").over(1 << 20)]),
-    bytes("gpu_bar1_used_bytes", Level::Full, "Part of the PCIe window (BAR1) that is mapped.", BAR1_USED)
-        .aliases(&[dcgm("DCGM_FI_DEV_BAR1_USED").over(1 << 20)]),
+    bytes(
+        "gpu_bar1_used_bytes",
+        Level::Full,
+        "Part of the PCIe window (BAR1) that is mapped.",
+        &[point(&[], &[named("nvmlDeviceGetBAR1MemoryInfo", 1)])],
+    )
+    .aliases(&[dcgm("DCGM_FI_DEV_BAR1_USED").over(1 << 20)]),
 ];
 
-const TOTAL: &[Point] = &[point(&[], &[call(CallValue::MemoryTotal)])];
-const USED: &[Point] = &[point(&[], &[call(CallValue::MemoryUsed)])];
-const FREE: &[Point] = &[point(&[], &[call(CallValue::MemoryFree)])];
-const RESERVED: &[Point] = &[point(&[], &[call(CallValue::MemoryReserved)])];
-const BAR1_TOTAL: &[Point] = &[point(&[], &[named("nvmlDeviceGetBAR1MemoryInfo", 0)])];
-const BAR1_USED: &[Point] = &[point(&[], &[named("nvmlDeviceGetBAR1MemoryInfo", 1)])];
-
 const fn bytes(name: &'static str, level: Level, help: &'static str, points: &'static [Point]) -> Family {
-    Family::gauge(name, Unit::Bytes, help, Rows::Device(points))
+    Family::gauge(name, Unit::Bytes, help, Gpu(Read(points)))
         .level(level)
         .tier(Tier::Medium)
         .unsupported(NO_MEMORY)

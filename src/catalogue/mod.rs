@@ -1,7 +1,7 @@
-//! Every metric, one row each: what it is called, what it means, what it is counted in, where it comes from.
+//! Every metric, one row each: what it is called, what it means, its unit, and where its values come from.
 //!
-//! Pure data and the laws that it obeys, which are checked when the crate is compiled. It does not know who
-//! reads the rows: the plan of a GPU, the encoders, the documentation and the tests all do.
+//! Pure data, and the laws that it obeys, which are checked when the crate is compiled. It does not know who reads the
+//! rows: the plan of a GPU, the encoders, the documentation and the tests all do.
 
 mod account;
 mod activity;
@@ -31,20 +31,20 @@ pub mod xid;
 mod xids;
 
 pub use agent::AgentFamily;
-pub use aliases::{Alias, Instrument, Profile};
+pub use aliases::{Alias, Profile};
 pub use bounds::Bound;
 pub use counters::{COUNTING, Counter, counters};
 pub use family::*;
 pub use labels::{LABELS, Label, values_of};
 pub use points::{
-    INTEGRALS, IntegralOf, PointId, counter_of, device_points, first_integral, first_point, integral_of,
-    point,
+    FirstNumbers, INTEGRALS, IntegralOf, PointId, counter_of, device_points, first_integral, first_point,
+    integral_of, numbered_families, point,
 };
 pub use source::*;
 pub use values::*;
 
-/// All families, by subject, in the order of the page.
-pub const SUBJECTS: &[&[Family]] = &[
+/// All families by subject, in the order of the page.
+const SUBJECTS: [&[Family]; 16] = [
     identity::ROWS,
     activity::ROWS,
     engines::ROWS,
@@ -64,8 +64,32 @@ pub const SUBJECTS: &[&[Family]] = &[
 ];
 
 /// All families in the order of the page.
+pub static FAMILIES: [&Family; FAMILY_COUNT] = {
+    let mut all = [&identity::ROWS[0]; FAMILY_COUNT];
+    let (mut place, mut subject) = (0, 0);
+    while subject < SUBJECTS.len() {
+        let mut row = 0;
+        while row < SUBJECTS[subject].len() {
+            all[place] = &SUBJECTS[subject][row];
+            (place, row) = (place + 1, row + 1);
+        }
+        subject += 1;
+    }
+    all
+};
+
+const FAMILY_COUNT: usize = {
+    let (mut count, mut subject) = (0, 0);
+    while subject < SUBJECTS.len() {
+        count += SUBJECTS[subject].len();
+        subject += 1;
+    }
+    count
+};
+
+/// All families in the order of the page.
 pub fn families() -> impl Iterator<Item = &'static Family> {
-    SUBJECTS.iter().flat_map(|subject| subject.iter())
+    FAMILIES.into_iter()
 }
 
 /// The family of that full name.

@@ -1,8 +1,8 @@
-//! Numbers for what has values per GPU, so that a frame is one slice and adding a row changes no struct.
+//! Numbers of the values per GPU, so that a frame is one slice, and adding a row changes no struct.
 
 #![expect(clippy::panic, reason = "the functions that panic run when the crate is compiled")]
 
-use super::{Counter, Family, Integral, Point, Rows, SUBJECTS, Source};
+use super::{Counter, FAMILIES, Family, GpuRows, Point, Rows, Source};
 
 /// The position of a device point in [`crate::model::Frame::readings`].
 pub type PointId = usize;
@@ -13,108 +13,82 @@ pub fn device_points() -> impl Iterator<Item = (&'static Family, &'static Point)
 }
 
 /// How many integrals there are.
-pub const INTEGRALS: usize = count_integrals();
+pub const INTEGRALS: usize = numbers_before(FAMILIES.len()).integral;
 
-/// How many values of the rows the agent keeps as integrals.
-const fn integrals(rows: &Rows) -> usize {
-    match rows {
-        Rows::Integral(integrals) => integrals.len(),
-        Rows::Flow(points) => points.len(),
-        _ => 0,
-    }
+/// The numbers of a family's first point and first integral.
+#[derive(Clone, Copy)]
+pub struct FirstNumbers {
+    /// Its first point, where it has points.
+    pub point: PointId,
+    /// Its first integral, where the agent integrates it.
+    pub integral: usize,
 }
 
-const fn count_integrals() -> usize {
-    let mut count = 0;
-    let mut subject = 0;
-    while subject < SUBJECTS.len() {
-        let mut row = 0;
-        while row < SUBJECTS[subject].len() {
-            count += integrals(&SUBJECTS[subject][row].rows);
-            row += 1;
+/// All families in the order of the page, with their first numbers.
+pub fn numbered_families() -> impl Iterator<Item = (&'static Family, FirstNumbers)> {
+    static NUMBERS: [FirstNumbers; FAMILIES.len()] = {
+        let mut numbers = [FirstNumbers { point: 0, integral: 0 }; FAMILIES.len()];
+        let mut place = 0;
+        while place < FAMILIES.len() {
+            numbers[place] = numbers_before(place);
+            place += 1;
         }
-        subject += 1;
+        numbers
+    };
+    super::families().zip(NUMBERS)
+}
+
+const fn numbers_before(place: usize) -> FirstNumbers {
+    let mut numbers = FirstNumbers { point: 0, integral: 0 };
+    let mut before = 0;
+    while before < place {
+        numbers.point += FAMILIES[before].rows.points().len();
+        numbers.integral += FAMILIES[before].rows.integrated_points().len();
+        before += 1;
     }
-    count
+    numbers
 }
 
-/// The number of the first point of the family of that name; at compile time, so a wrong name does not build.
-pub const fn first_point(name: &str) -> PointId {
-    let mut number = 0;
-    let mut subject = 0;
-    while subject < SUBJECTS.len() {
-        let mut row = 0;
-        while row < SUBJECTS[subject].len() {
-            let family = &SUBJECTS[subject][row];
-            if !family.rows.points().is_empty() && same(family.name, name) {
-                return number;
-            }
-            number += family.rows.points().len();
-            row += 1;
+/// The place of the family of that name; at compile time, so that a wrong name does not build.
+const fn place_of(name: &str) -> usize {
+    let mut place = 0;
+    while place < FAMILIES.len() {
+        if same(FAMILIES[place].name, name) {
+            return place;
         }
-        subject += 1;
-    }
-    panic!("no device family of that name")
-}
-
-/// The number of a point of a family by the value of its one label; at compile time.
-pub const fn point(name: &str, label: &str) -> PointId {
-    first_point(name) + offset(find(name).rows.points(), &[("", label)])
-}
-
-/// The family of that name; at compile time, so a wrong name does not build.
-pub(super) const fn find(name: &str) -> &'static Family {
-    let mut subject = 0;
-    while subject < SUBJECTS.len() {
-        let mut row = 0;
-        while row < SUBJECTS[subject].len() {
-            if same(SUBJECTS[subject][row].name, name) {
-                return &SUBJECTS[subject][row];
-            }
-            row += 1;
-        }
-        subject += 1;
+        place += 1;
     }
     panic!("no family of that name")
 }
 
-/// Where the point with these label values stands among its family's.
-const fn offset(points: &[Point], labels: &[(&str, &str)]) -> usize {
-    let mut offset = 0;
-    while offset < points.len() {
-        let own = points[offset].labels;
-        let mut equal = own.len() == labels.len();
-        let mut label = 0;
-        while equal && label < labels.len() {
-            equal = same(own[label].1, labels[label].1);
-            label += 1;
-        }
-        if equal {
-            return offset;
-        }
-        offset += 1;
-    }
-    panic!("no point of that family has those label values")
+/// The family of that name; at compile time.
+pub(super) const fn find(name: &str) -> &'static Family {
+    FAMILIES[place_of(name)]
+}
+
+/// The number of the first point of the family of that name; at compile time.
+pub const fn first_point(name: &str) -> PointId {
+    assert!(!find(name).rows.points().is_empty(), "the family has no points");
+    numbers_before(place_of(name)).point
 }
 
 /// The number of the first integral of the family of that name; at compile time.
 pub const fn first_integral(name: &str) -> usize {
-    let mut number = 0;
-    let mut subject = 0;
-    while subject < SUBJECTS.len() {
-        let mut row = 0;
-        while row < SUBJECTS[subject].len() {
-            let family = &SUBJECTS[subject][row];
-            let count = integrals(&family.rows);
-            if count > 0 && same(family.name, name) {
-                return number;
-            }
-            number += count;
-            row += 1;
+    assert!(!find(name).rows.integrated_points().is_empty(), "the family has no integrals");
+    numbers_before(place_of(name)).integral
+}
+
+/// The number of a point of a family by the value of its one label; at compile time.
+pub const fn point(name: &str, label: &str) -> PointId {
+    let points = find(name).rows.points();
+    let mut offset = 0;
+    while offset < points.len() {
+        if points[offset].labels.len() == 1 && same(points[offset].labels[0].1, label) {
+            return first_point(name) + offset;
         }
-        subject += 1;
+        offset += 1;
     }
-    panic!("no integral family of that name")
+    panic!("no point of that family has that label value")
 }
 
 /// What an integral integrates.
@@ -131,7 +105,7 @@ pub const fn integral_of(number: usize) -> IntegralOf {
     INTEGRATED[number].0
 }
 
-/// The counter that tells the same as what an integral integrates, by integral number; none where nothing does.
+/// The counter of the same quantity as an integral, by integral number; absent where GPM has none.
 pub const fn counter_of(number: usize) -> Option<Counter> {
     INTEGRATED[number].1
 }
@@ -139,33 +113,28 @@ pub const fn counter_of(number: usize) -> Option<Counter> {
 const INTEGRATED: [(IntegralOf, Option<Counter>); INTEGRALS] = {
     let mut all = [(IntegralOf::Ratio(0), None); INTEGRALS];
     let mut number = 0;
-    let mut subject = 0;
-    while subject < SUBJECTS.len() {
-        let mut row = 0;
-        while row < SUBJECTS[subject].len() {
-            let family = &SUBJECTS[subject][row];
-            let mut index = 0;
-            while index < integrals(&family.rows) {
-                all[number] = integrated(family, index);
-                number += 1;
-                index += 1;
-            }
-            row += 1;
+    let mut place = 0;
+    while place < FAMILIES.len() {
+        let mut index = 0;
+        while index < FAMILIES[place].rows.integrated_points().len() {
+            all[number] = integrated(FAMILIES[place], index);
+            number += 1;
+            index += 1;
         }
-        subject += 1;
+        place += 1;
     }
     all
 };
 
-/// What the integral of that place in its family integrates, and the counter that tells the same.
+/// What the integral of that place in its family integrates, and the counter of the same quantity.
 const fn integrated(family: &Family, index: usize) -> (IntegralOf, Option<Counter>) {
     match &family.rows {
-        Rows::Integral(integrals) => {
-            let Integral { of, labels, counter } = integrals[index];
-            (IntegralOf::Ratio(first_point(of) + offset(find(of).rows.points(), labels)), counter)
+        Rows::Gpu(GpuRows::Integrals { of, counters }) => {
+            let counter = if counters.is_empty() { None } else { Some(counters[index]) };
+            (IntegralOf::Ratio(first_point(of) + index), counter)
         }
         rows => {
-            // A counter is a flow's best source, and so its first.
+            // A counter is the best source of a flow, and so its first.
             let counter = match rows.points()[index].sources[0] {
                 Source::Since(counter) => Some(counter),
                 _ => None,

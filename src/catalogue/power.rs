@@ -1,9 +1,11 @@
 //! Power, energy and heat.
 
+use super::GpuRows::Read;
+use super::Rows::Gpu;
 use super::aliases::{HW_GPU, dcgm, otel};
 use super::family::ADA;
 use super::source::{field, named, point, value_of};
-use super::{CallValue, Family, Level, Point, Rows, Source};
+use super::{CallValue, Family, Level, Point, Source};
 use crate::model::Unit;
 use crate::model::frame::Tier;
 
@@ -16,17 +18,17 @@ pub(super) const ROWS: &[Family] = &[
         Unit::Watts,
         "Power draw averaged by the driver over 1 s (on boards before Ampere and on GA100: at \
          that moment).",
-        Rows::Device(&[point(&[], &[field(185), named("nvmlDeviceGetPowerUsage", 0)])]),
+        Gpu(Read(&[point(&[], &[field(185), named("nvmlDeviceGetPowerUsage", 0)])])),
     )
     .level(Level::Lean)
     .read_for_account()
-    .source_told_from(Level::Standard)
+    .source_from(Level::Standard)
     .aliases(&[dcgm("DCGM_FI_DEV_POWER_USAGE"), otel("hw.power", &[HW_GPU])]),
     Family::gauge(
         "gpu_power_instant_watts",
         Unit::Watts,
         "Power draw at that moment.",
-        Rows::Device(&[point(&[], &[field(186)])]),
+        Gpu(Read(&[point(&[], &[field(186)])])),
     )
     .level(Level::Standard)
     .unsupported("this board tells one power only: gpu_power_watts"),
@@ -80,7 +82,7 @@ pub(super) const ROWS: &[Family] = &[
         Unit::Watts,
         "Power limits: enforced is the lowest limit that applies, requested is what was set, \
          default, min and max are the board's.",
-        Rows::Device(&[
+        Gpu(Read(&[
             point(&[("limit", "enforced")], &[field(190), named("nvmlDeviceGetEnforcedPowerLimit", 0)]),
             point(&[("limit", "requested")], &[field(192), named("nvmlDeviceGetPowerManagementLimit", 0)]),
             point(
@@ -95,7 +97,7 @@ pub(super) const ROWS: &[Family] = &[
                 &[("limit", "max")],
                 &[field(188), named("nvmlDeviceGetPowerManagementLimitConstraints", 1)],
             ),
-        ]),
+        ])),
     )
     .labels(LIMIT)
     .level(Level::Standard)
@@ -108,26 +110,23 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_energy_joules_total",
         Unit::Joules,
         "Energy used since the driver was loaded, from the driver's own counter.",
-        Rows::Device(&[point(
+        Gpu(Read(&[point(
             &[],
             &[
                 Source::Field { id: 83, scope: 0, times: THOUSAND },
                 Source::Call { value: value_of("nvmlDeviceGetTotalEnergyConsumption", 0), times: THOUSAND },
             ],
-        )]),
+        )])),
     )
     .level(Level::Lean)
     .read_for_account()
     .unsupported("boards before Volta count no energy, and the account then has none")
-    .aliases(&[
-        dcgm("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION").times(1_000).counter(),
-        otel("hw.energy", &[HW_GPU]).counter(),
-    ]),
+    .aliases(&[dcgm("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION").times(1_000), otel("hw.energy", &[HW_GPU])]),
     Family::gauge(
         "gpu_temperature_celsius",
         Unit::Celsius,
         "Temperature of the GPU core and, on boards with a sensor there, of its memory.",
-        Rows::Device(&[
+        Gpu(Read(&[
             point(
                 &[("sensor", "gpu")],
                 &[
@@ -136,7 +135,7 @@ pub(super) const ROWS: &[Family] = &[
                 ],
             ),
             point(&[("sensor", "memory")], &[Source::Field { id: 82, scope: 0, times: THOUSAND }]),
-        ]),
+        ])),
     )
     .labels(&["gpu", "uuid", "sensor"])
     .level(Level::Lean)
@@ -151,12 +150,12 @@ pub(super) const ROWS: &[Family] = &[
         Unit::Celsius,
         "Temperatures at which a limit acts, on boards that report them; boards that report only \
          the distance to a limit have gpu_temperature_margin_celsius.",
-        Rows::Device(&[
+        Gpu(Read(&[
             point(&[("limit", "shutdown")], &[degrees(CallValue::Threshold(0))]),
             point(&[("limit", "slowdown")], &[degrees(CallValue::Threshold(1))]),
             point(&[("limit", "memory_max_operating")], &[degrees(CallValue::Threshold(2))]),
             point(&[("limit", "gpu_max_operating")], &[degrees(CallValue::Threshold(3))]),
-        ]),
+        ])),
     )
     .labels(LIMIT)
     .level(Level::Standard)
@@ -167,17 +166,17 @@ pub(super) const ROWS: &[Family] = &[
         dcgm("DCGM_FI_DEV_SHUTDOWN_TEMP").when(&[("limit", "shutdown")]),
         otel("hw.temperature.limit", &[("hw.limit_type", "=limit")]),
     ]),
-    // Not of the memory: the margin call speaks of the core, and no call or field tells how far the memory is from
-    // its limit (195), which without that distance is a constant of the board.
+    // Of the core only: no call or field reports the distance of the memory to its limit (195), and the limit alone is
+    // a constant of the board.
     Family::gauge(
         "gpu_temperature_margin_celsius",
         Unit::Celsius,
         "Distance of the core temperature to a limit; 0 or less means that the limit acts.",
-        Rows::Device(&[
+        Gpu(Read(&[
             point(&[("limit", "shutdown")], &[Source::Margin { limit: 193 }]),
             point(&[("limit", "slowdown")], &[Source::Margin { limit: 194 }]),
             point(&[("limit", "gpu_max_operating")], &[Source::Margin { limit: 196 }]),
-        ]),
+        ])),
     )
     .labels(LIMIT)
     .level(Level::Standard)
@@ -191,12 +190,12 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_fan_speed_ratio",
         Unit::Ratio,
         "Requested fan speed, as a share of the highest; absent on boards without a fan.",
-        Rows::Device(&[
+        Gpu(Read(&[
             point(&[("fan", "0")], &[fan(0)]),
             point(&[("fan", "1")], &[fan(1)]),
             point(&[("fan", "2")], &[fan(2)]),
             point(&[("fan", "3")], &[fan(3)]),
-        ]),
+        ])),
     )
     .labels(&["gpu", "uuid", "fan"])
     .level(Level::Standard)
@@ -210,7 +209,7 @@ pub(super) const ROWS: &[Family] = &[
 
 const LIMIT: &[&str] = &["gpu", "uuid", "limit"];
 
-/// The scopes of power beside the GPU's own: its module, GPU and CPU, and its memory.
+/// The scopes of power beside the GPU's own: the module of GPU and CPU, and the GPU's memory.
 const MODULE: u32 = 1;
 const MEMORY: u32 = 2;
 
@@ -225,7 +224,7 @@ const fn scoped(
     help: &'static str,
     points: &'static [Point],
 ) -> Family {
-    let rows = Rows::Device(points);
+    let rows = Gpu(Read(points));
     Family::gauge(name, Unit::Watts, help, rows).level(level).tier(tier)
 }
 
@@ -238,5 +237,5 @@ const fn fan(number: u32) -> Source {
     Source::Call { value: CallValue::Fan(number), times: 10_000_000 }
 }
 
-/// Of families that only modules with a CPU have.
+/// For families that only modules with a CPU have.
 pub(super) const NO_GRACE: &str = "this board has no Grace CPU beside it, or its driver does not tell";

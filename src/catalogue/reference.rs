@@ -1,11 +1,11 @@
-//! The catalogue in words: for people, for documentation, for programs.
+//! The catalogue printed as text, Markdown and JSON.
 
 use serde_json::json;
 
-use super::{Alias, Family, Kind, LABELS, Origin, Profile, Rows, families, values_of};
+use super::{Alias, Family, InstanceRows, Kind, LABELS, Origin, Profile, Rows, families, values_of};
 use crate::model::Unit;
 
-/// For people: a line per family and its help.
+/// A line per family, with its help below.
 pub fn text() -> String {
     families()
         .map(|family| {
@@ -17,43 +17,42 @@ pub fn text() -> String {
                 unit(family.unit),
                 family.level.name(),
                 family.help,
-                also(family)
+                aliases_line(family)
             )
         })
         .collect()
 }
 
-/// What others call it, in a line of its own.
-fn also(family: &Family) -> String {
+/// A line with its names elsewhere, if it has any.
+fn aliases_line(family: &Family) -> String {
     let names: Vec<_> =
         family.aliases.iter().map(|alias| format!("{} ({})", alias.name, alias.profile.name())).collect();
     if names.is_empty() { String::new() } else { format!("    elsewhere: {}\n", names.join(", ")) }
 }
 
-/// The reference page; `docs/metrics.md` is this text.
+/// The reference page `docs/metrics.md`.
 pub fn markdown() -> String {
     let head = "# Metrics\n\nGenerated from the catalogue by `gpumeter metrics --format markdown`.\n\n\
                 A family is exported at its level and above (lean, standard, full). What does not exist on a \
                 board is absent, never 0; `gpu_unsupported` says why.\n\n\
                 | name | type | unit | labels | level | tier | counts from | meaning |\n\
                 |---|---|---|---|---|---|---|---|\n";
-    let page = families().fold(head.to_owned(), |page, family| page + &row(family));
-    let labels = "\n## Labels\n\nA label asks the same wherever it stands.\n\n| label | meaning | values |\n|---|---|---|\n";
+    let page = families().fold(head.to_owned(), |page, family| page + &markdown_row(family));
+    let labels = "\n## Labels\n\nA label has one meaning in all families.\n\n| label | meaning | values |\n|---|---|---|\n";
     let page = LABELS.iter().fold(page + labels, |page, label| {
         page + &format!("| `{}` | {} | {} |\n", label.name, label.meaning, quoted(label.values))
     });
-    let page = page + &by_family();
-    let aliases = "\n## The same under other names\n\nWhat dcgm-exporter and OpenTelemetry's hardware conventions \
-                   call a quantity, and by what its value here is multiplied to get theirs.\n\n\
+    let page = page + &values_by_family();
+    let aliases = "\n## Names in other exporters\n\nThe names of dcgm-exporter and of OpenTelemetry's hardware \
+                   conventions, and the factor by which the value here is multiplied to get theirs.\n\n\
                    | profile | name there | labels there | here | factor |\n|---|---|---|---|---|\n";
     let of = |profile| families().flat_map(move |family| other_names(family, profile));
     of(Profile::Dcgm).chain(of(Profile::Otel)).fold(page + aliases, |page, name| page + &name)
 }
 
-/// Values that a label has in one family only, or in several that share them.
-fn by_family() -> String {
-    let head = "\n## Values by family\n\nWhere a label asks the same of several families, each family has its own \
-                values.\n\n| label | family | values |\n|---|---|---|\n";
+/// The values of labels whose closed sets differ by family.
+fn values_by_family() -> String {
+    let head = "\n## Values by family\n\nClosed sets of values that hold in one family only.\n\n| label | family | values |\n|---|---|---|\n";
     let rows = LABELS.iter().flat_map(|label| families().map(move |family| (label, family)));
     let own =
         rows.filter(|(label, family)| family.labels.contains(&label.name)).filter_map(|(label, family)| {
@@ -104,7 +103,7 @@ fn other_name(family: &Family, alias: &Alias) -> String {
     )
 }
 
-fn row(family: &Family) -> String {
+fn markdown_row(family: &Family) -> String {
     format!(
         "| `{}` | {} | {} | {} | {} | {} | {} | {} |\n",
         family.name,
@@ -118,7 +117,7 @@ fn row(family: &Family) -> String {
     )
 }
 
-/// For programs: a list of objects.
+/// A list of objects, one per family.
 pub fn json() -> String {
     let rows: Vec<_> = families()
         .map(|family| {
@@ -146,7 +145,7 @@ pub fn json() -> String {
     format!("{:#}\n", serde_json::Value::from(rows))
 }
 
-/// The least and the most that a gauge of a GPU can be, in its unit.
+/// The plausible range of a gauge of a GPU, in its unit.
 fn range(family: &Family) -> Option<[f64; 2]> {
     let bound = family.bound().filter(|_| family.kind == Kind::Gauge)?;
     let one = 10_f64.powi(family.unit.decimals().into());
@@ -158,11 +157,11 @@ fn pairs(labels: &[(&str, &str)]) -> serde_json::Value {
 }
 
 fn is_read(family: &Family) -> bool {
-    !family.rows.points().is_empty() || matches!(family.rows, Rows::Instance(_))
+    !family.rows.points().is_empty() || matches!(family.rows, Rows::Instance(InstanceRows::Read(_)))
 }
 
 fn origin(family: &Family) -> &'static str {
-    match family.rows.origin() {
+    match family.origin() {
         Origin::Driver => "driver load",
         Origin::Agent => "agent start",
         Origin::Ledger => "ledger",

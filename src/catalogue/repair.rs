@@ -1,8 +1,10 @@
-//! What the board did, or asks for, to repair itself: remapped rows, retired pages, the recovery action.
+//! Repairs by the board, done or pending: remapped rows, retired pages, the recovery action.
 
+use super::GpuRows::{Read, State};
+use super::Rows::Gpu;
 use super::aliases::dcgm;
 use super::source::{field, named, point};
-use super::{Family, Level, Point, Rows, Source};
+use super::{Family, Level, Point, Source};
 use crate::model::Unit;
 use crate::model::frame::Tier;
 
@@ -26,8 +28,8 @@ pub(super) const ROWS: &[Family] = &[
     .most(1_000_000)
     .unsupported(ROWS_ARE_NOT_REMAPPED)
     .aliases(&[
-        dcgm("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS").when(&[("cause", "uncorrectable")]).counter(),
-        dcgm("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS").when(&[("cause", "correctable")]).counter(),
+        dcgm("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS").when(&[("cause", "uncorrectable")]),
+        dcgm("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS").when(&[("cause", "correctable")]),
     ]),
     slow(
         "gpu_row_remap_pending",
@@ -79,8 +81,8 @@ pub(super) const ROWS: &[Family] = &[
     .most(1_000_000)
     .unsupported(PAGES_ARE_NOT_RETIRED)
     .aliases(&[
-        dcgm("DCGM_FI_DEV_RETIRED_SBE").when(&[("cause", "correctable")]).counter(),
-        dcgm("DCGM_FI_DEV_RETIRED_DBE").when(&[("cause", "uncorrectable")]).counter(),
+        dcgm("DCGM_FI_DEV_RETIRED_SBE").when(&[("cause", "correctable")]),
+        dcgm("DCGM_FI_DEV_RETIRED_DBE").when(&[("cause", "uncorrectable")]),
     ]),
     slow(
         "gpu_retired_pages_pending",
@@ -92,18 +94,18 @@ pub(super) const ROWS: &[Family] = &[
     )
     .most(1)
     .unsupported(PAGES_ARE_NOT_RETIRED)
-    .aliases(&[dcgm("DCGM_FI_DEV_RETIRED_PENDING").counter()]),
+    .aliases(&[dcgm("DCGM_FI_DEV_RETIRED_PENDING")]),
     Family::gauge(
         "gpu_recovery_action",
         Unit::None,
         "Always 1; the action that the driver asks for before the GPU is used again.",
-        Rows::State(&[
+        Gpu(State(&[
             point(&[("action", "none")], &[action(0)]),
             point(&[("action", "reset_gpu")], &[action(1)]),
             point(&[("action", "reboot_node")], &[action(2)]),
             point(&[("action", "drain_p2p")], &[action(3)]),
             point(&[("action", "drain_and_reset_gpu")], &[action(4)]),
-        ]),
+        ])),
     )
     .labels(&["gpu", "uuid", "action"])
     .level(Level::Lean)
@@ -123,7 +125,7 @@ const fn slow(
     help: &'static str,
     points: &'static [Point],
 ) -> Family {
-    Family::gauge(name, Unit::None, help, Rows::Device(points)).labels(labels).level(level).tier(Tier::Slow)
+    Family::gauge(name, Unit::None, help, Gpu(Read(points))).labels(labels).level(level).tier(Tier::Slow)
 }
 
 const ROWS_ARE_NOT_REMAPPED: &str = "boards before Ampere retire pages instead: gpu_retired_pages; without ECC memory there \

@@ -1,4 +1,4 @@
-//! Where a reading comes from: the points that a plan reads, and whom it asks, best first.
+//! Points, the series that a plan reads per GPU, and the sources from which it can read them.
 
 use super::Counter;
 
@@ -10,7 +10,7 @@ pub type LabelPair = (&'static str, &'static str);
 pub struct Point {
     /// Values of the family's labels beyond `gpu` and `uuid`.
     pub labels: &'static [LabelPair],
-    /// Where to ask, best first; a board's plan takes the first that it answers.
+    /// Best first; a board's plan takes the first that the board supports.
     pub sources: &'static [Source],
 }
 
@@ -28,12 +28,12 @@ pub(super) const fn call(value: CallValue) -> Source {
     Source::Call { value, times: 1 }
 }
 
-/// The value at that place in the answer of an NVML function, in the family's unit.
+/// The value at `place` in the answer of an NVML function, in the family's unit.
 pub(super) const fn named(function: &'static str, place: usize) -> Source {
     call(value_of(function, place))
 }
 
-/// The value at that place in the answer of an NVML function.
+/// The value at `place` in the answer of an NVML function.
 pub(super) const fn value_of(function: &'static str, place: usize) -> CallValue {
     CallValue::Named { function, place }
 }
@@ -49,36 +49,36 @@ pub enum Source {
     Renumbered { before: u32, since: u32, times: i64 },
     /// 1 when the field has this value, else 0.
     Is { id: u32, value: i64 },
-    /// A field whose 0 means that the board does not know.
+    /// A field whose 0 means unknown.
     NotZero { id: u32, times: i64 },
-    /// A field that counts in 64 bits and may wrap; one of 32 bits wraps unseen between two ticks and is refused.
+    /// A field that counts in 64 bits and may wrap; one of 32 bits could wrap unnoticed between two ticks and is refused.
     Count { id: u32, times: i64 },
     /// A field of one NVLink; refused where the GPU has no such link.
     Link { id: u32, link: u32, times: i64 },
     /// A field of every NVLink that the GPU has, summed by the agent.
     Links { id: u32, times: i64 },
-    /// A sum over NVLinks that the driver keeps itself; from [`UNCOUNTED`] on it stays 0 whatever happens.
+    /// A sum over NVLinks that the driver keeps itself; from NVLink generation [`UNCOUNTED`] on it stays 0.
     LinksTotal { id: u32, times: i64 },
     /// A value of a call of its own.
     Call { value: CallValue, times: i64 },
-    /// The distance to a thermal limit: the margin call less this signed field, in degrees.
+    /// The distance to a thermal limit in degrees: the answer of the margin call less this signed field.
     Margin { limit: u32 },
-    /// 1 when this bit of the clock event reasons is set and none of the others is, which would explain it, else 0.
+    /// 1 when `bit` of the clock event reasons is set and no bit of `unless` is, which would explain it; else 0.
     Reason { bit: u64, unless: u64 },
     /// A GPM metric between the last two samples.
     Gpm { id: u32, times: i64 },
-    /// GPM's counters of every NVLink that the GPU has, from that of link 0 on, summed by the agent.
+    /// GPM's counters of every NVLink that the GPU has, summed by the agent; `first` is that of link 0.
     GpmLinks { first: u32, times: i64 },
-    /// GPM's own counter, of which the next source is the rate: read beside it, and preferred where it can be
-    /// believed.
+    /// GPM's counter of what the next source reads as a rate; both are read, and the counter is preferred while it is
+    /// plausible.
     Since(Counter),
 }
 
 /// The scope that sums all NVLink links.
 pub const ALL_LINKS: u32 = u32::MAX;
 
-/// NVML's number of the NVLink generation, Hopper's, from which on drivers do not keep the sums of
-/// [`Source::LinksTotal`], and answer 0 (DataDog/datadog-agent#55966).
+/// NVML's number of the first NVLink generation, Hopper's, for which drivers answer 0 to [`Source::LinksTotal`]
+/// (DataDog/datadog-agent#55966).
 pub const UNCOUNTED: u32 = 6;
 
 /// The most NVLinks that a GPU has (header of driver 590).

@@ -1,9 +1,8 @@
-//! What an XID means: its class, the action that it calls for, and what happened, from NVIDIA's XID catalogue.
-//!
-//! A code that is not in the table is `unknown` and calls for support.
+//! NVIDIA's XID catalogue: the class of each code, the recommended action, and what happened.
 
 mod table;
 
+use super::listed;
 use super::points::same;
 use table::TABLE;
 
@@ -12,50 +11,41 @@ use table::TABLE;
 pub struct Xid {
     /// The code.
     pub code: u32,
-    /// What kind of fault it tells of.
+    /// The kind of fault.
     pub class: Class,
-    /// The first thing to do.
+    /// What to do first.
     pub action: Action,
     /// What happened, in a few words.
     pub text: &'static str,
-    /// Whether NVIDIA's catalogue calls the code unused, so that it says nothing of what it would mean for a GPU.
+    /// Whether NVIDIA's catalogue calls the code unused, and does not explain it.
     pub disused: bool,
 }
 
-/// The action that an XID calls for; the values of the `action` label.
-///
-/// Each is a series per GPU from the start, so there are few: a virtual machine that must be restarted is the
-/// agent's node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Restart the application.
-    RestartApp,
-    /// Nothing; it is information.
-    Ignore,
-    /// Drain and reset the GPU.
-    ResetGpu,
-    /// Drain and reboot the node.
-    RebootNode,
-    /// Update driver or firmware.
-    UpdateSoftware,
-    /// Check power cables and seating.
-    CheckMechanicals,
-    /// Ask the vendor.
-    ContactSupport,
+listed! {
+    /// The action that an XID recommends; the values of the `action` label, in the order in which they are counted.
+    ///
+    /// Each is a series of every GPU, so similar ones share an action: a virtual machine that must be restarted is the
+    /// agent's node.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    Action {
+        /// Restart the application.
+        RestartApp,
+        /// Nothing; it is information.
+        Ignore,
+        /// Drain and reset the GPU.
+        ResetGpu,
+        /// Drain and reboot the node.
+        RebootNode,
+        /// Update driver or firmware.
+        UpdateSoftware,
+        /// Check power cables and seating.
+        CheckMechanicals,
+        /// Ask the vendor.
+        ContactSupport,
+    }
 }
 
 impl Action {
-    /// All actions, in the order in which they are counted.
-    pub const ALL: [Self; 7] = [
-        Self::RestartApp,
-        Self::Ignore,
-        Self::ResetGpu,
-        Self::RebootNode,
-        Self::UpdateSoftware,
-        Self::CheckMechanicals,
-        Self::ContactSupport,
-    ];
-
     /// The value of the `action` label.
     pub const fn name(self) -> &'static str {
         match self {
@@ -70,10 +60,10 @@ impl Action {
     }
 }
 
-/// What kind of fault an XID tells of; the values of the `class` label.
+/// The kind of fault that an XID reports; the values of the `class` label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// The application's own doing, or a fault that ends with it.
+    /// An error of the application, or a fault that ends with it.
     Application,
     /// The GPU, its memory or its place in the node.
     Hardware,
@@ -101,8 +91,8 @@ impl Class {
     }
 }
 
-/// The row of a code; one that is not in the table is unknown.
-pub const fn described(code: u32) -> Xid {
+/// The row of a code; one that is not in the table is of class unknown and recommends support.
+pub const fn find(code: u32) -> Xid {
     if code > 0 && code as usize <= TABLE.len() {
         return TABLE[code as usize - 1];
     }
@@ -115,20 +105,10 @@ pub const fn described(code: u32) -> Xid {
     }
 }
 
-/// Class and action of a code.
-pub const fn meaning(code: u32) -> (Class, Action) {
-    let xid = described(code);
-    (xid.class, xid.action)
-}
-
-/// What happened, in a few words.
-pub const fn text(code: u32) -> &'static str {
-    described(code).text
-}
-
-/// Whether the fault takes the GPU from whoever holds it: broken hardware, until a reset or reboot.
+/// Whether the fault makes the GPU unavailable to its holders: broken hardware, until a reset or reboot.
 pub const fn fails_slot(code: u32) -> bool {
-    matches!(meaning(code), (Class::Hardware, Action::ResetGpu | Action::RebootNode))
+    let xid = find(code);
+    matches!((xid.class, xid.action), (Class::Hardware, Action::ResetGpu | Action::RebootNode))
 }
 
 const _: () = {
@@ -151,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_stand_in_the_bucket_of_nvidias_catalogue() {
+    fn actions_are_those_of_nvidias_catalogue() {
         // 151 asks for the virtual machine to be restarted, which is the agent's node.
         assert_eq!(with(Action::RebootNode), [79, 151]);
         assert_eq!(with(Action::UpdateSoftware), [78]);
@@ -175,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_application_did_takes_no_gpu_from_its_holder() {
+    fn errors_of_the_application_do_not_make_the_gpu_unavailable() {
         let failing: Vec<u32> = TABLE.iter().map(|row| row.code).filter(|code| fails_slot(*code)).collect();
         assert_eq!(failing, [48, 64, 79, 95, 110, 140, 143, 156]);
         assert!(
@@ -184,26 +164,27 @@ mod tests {
     }
 
     #[test]
-    fn codes_are_unknown_only_where_they_are_reserved() {
+    fn only_reserved_codes_are_of_class_unknown() {
         let unknown = TABLE.iter().filter(|row| row.class == Class::Unknown).map(|row| row.code);
         assert!(unknown.eq([10, 14, 15, 17, 23, 87, 91]));
         assert_eq!(TABLE.len(), 173);
     }
 
     #[test]
-    fn what_is_not_used_any_more_is_the_vendors_to_explain() {
+    fn disused_codes_recommend_support() {
         let disused: Vec<_> = TABLE.iter().filter(|row| row.disused).collect();
         assert_eq!(disused.len(), 47);
         assert!(disused.iter().all(|row| row.action == Action::ContactSupport));
-        assert_eq!(meaning(47), (Class::Application, Action::ContactSupport));
-        assert_eq!(meaning(123), (Class::Hardware, Action::ContactSupport));
+        assert_eq!(find(47).class, Class::Application);
+        assert_eq!(find(123).class, Class::Hardware);
     }
 
     #[test]
     fn a_code_beyond_the_table_is_unknown() {
         for code in [0, 174, u32::MAX] {
-            assert_eq!(meaning(code), (Class::Unknown, Action::ContactSupport), "{code}");
+            let Xid { class, action, .. } = find(code);
+            assert_eq!((class, action), (Class::Unknown, Action::ContactSupport), "{code}");
         }
-        assert_eq!(text(79), "GPU has fallen off the bus");
+        assert_eq!(find(79).text, "GPU has fallen off the bus");
     }
 }

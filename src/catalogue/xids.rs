@@ -1,7 +1,8 @@
-//! XIDs: errors that the driver tells as events, by code and by the action that they call for.
+//! XIDs, errors that the driver reports as events: by code, and by recommended action.
 
+use super::Rows::Gpu;
 use super::aliases::{HW_GPU, otel};
-use super::{Family, Level, Rows, XidValue};
+use super::{Family, GpuRows, Level};
 use crate::model::Unit;
 
 pub(super) const ROWS: &[Family] = &[
@@ -10,7 +11,7 @@ pub(super) const ROWS: &[Family] = &[
         Unit::None,
         "XID errors by code, since the ledger was created (without a ledger: since the agent's \
          start); a code has no series until it is first seen.",
-        Rows::Xid(XidValue::Errors),
+        Gpu(GpuRows::XidErrors),
     )
     .labels(&["gpu", "uuid", "xid"])
     .level(Level::Standard),
@@ -19,18 +20,18 @@ pub(super) const ROWS: &[Family] = &[
         Unit::None,
         "XID errors by recommended action, since the ledger was created (without a ledger: since \
          the agent's start); every action has a series from the start, at 0.",
-        Rows::Xid(XidValue::ActionErrors),
+        Gpu(GpuRows::XidActionErrors),
     )
     .labels(&["gpu", "uuid", "action"])
     .level(Level::Lean)
     .values(&[("action", ACTIONS)])
-    .aliases(&[otel("hw.errors", &[HW_GPU, ("error.type", "xid")]).counter()]),
+    .aliases(&[otel("hw.errors", &[HW_GPU, ("error.type", "xid")])]),
     Family::gauge(
         "gpu_xid_last_timestamp_seconds",
         Unit::Seconds,
         "When the XID was last seen, in seconds since 1970; kept in the ledger over restarts of \
          the agent.",
-        Rows::Xid(XidValue::LastTimestamp),
+        Gpu(GpuRows::XidLastTimestamp),
     )
     .labels(&["gpu", "uuid", "xid"])
     .level(Level::Lean),
@@ -38,14 +39,14 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_xid_info",
         Unit::None,
         "Always 1; class and recommended action of an XID that was seen.",
-        Rows::Xid(XidValue::Info),
+        Gpu(GpuRows::XidInfo),
     )
     .labels(&["gpu", "uuid", "xid", "class", "action"])
     .level(Level::Lean)
     .values(&[("action", ACTIONS)]),
 ];
 
-/// What an XID can call for.
+/// The actions that an XID may recommend.
 const ACTIONS: &[&str] = &[
     "ignore",
     "restart_app",

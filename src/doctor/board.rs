@@ -4,7 +4,7 @@
 //! fitted, and a driver answers the same for all of it. It does not know which board it is: each sentence holds for
 //! every board that gives this answer.
 
-use crate::catalogue::{Family, families};
+use crate::catalogue::{Family, Rows, families};
 
 /// The sentence for a family whose row has none.
 const PLAIN: &str = "this board cannot tell it";
@@ -27,7 +27,11 @@ pub(super) fn sentence(family: &Family, mig: bool, has_gpm: bool) -> String {
     }
     let sentence = family.unsupported.unwrap_or(PLAIN);
     // Which of the two it is, the driver does not tell either.
-    if mig && !family.is_of_instances() { format!("{sentence}{MIG}") } else { sentence.to_owned() }
+    if mig && !matches!(family.rows, Rows::Instance(_)) {
+        format!("{sentence}{MIG}")
+    } else {
+        sentence.to_owned()
+    }
 }
 
 #[cfg(test)]

@@ -1,23 +1,23 @@
-//! Every family of the catalogue, as one GPU answers it: there, absent and why, or switched off and by what.
+//! The status of every family of the catalogue on one GPU: exported, switched off and by what, or absent and why.
 //!
-//! In goes a frame that was read at level full; out come sentences. It does not know how the frame was read.
+//! In: a frame that was read at level full. Out: sentences. It does not know how the frame was read.
 
 use super::board;
-use crate::catalogue::{Family, HoldingValue, IdentityValue, Level, PointId, Rows, first_point};
+use crate::catalogue::{Family, GpuRows, Kind, Level, PointId, Rows, first_point};
 use crate::config::Config;
 use crate::meter::answers;
 use crate::model::{Absence, Frame, Unit};
 
-/// How a family stands on a GPU.
+/// The status of a family on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FamilyStatus {
     /// It is exported.
     Answered,
-    /// It could be, and the configuration or the GPU's mode leaves it out.
+    /// The configuration or the GPU's mode leaves it out.
     Off,
-    /// The board, its driver or a missing right leaves it out.
+    /// The board, its driver or a missing permission leaves it out.
     Absent,
-    /// The driver should have answered it, and did not.
+    /// The driver failed to answer.
     Failed,
 }
 
@@ -38,15 +38,15 @@ impl FamilyStatus {
 pub struct FamilyDiagnosis {
     /// Its full name.
     pub family: &'static str,
-    /// How it stands.
+    /// Its status.
     pub standing: FamilyStatus,
     /// Why it is absent, as in `gpu_unsupported`; "" where it is not.
     pub reason: &'static str,
-    /// Why it is not there, and what would change that; "" where it is.
+    /// Why it is not exported, and what would change that; "" where it is.
     pub why: String,
 }
 
-/// What the configuration leaves out.
+/// What the configuration asks for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WantedFamilies {
     level: Level,
@@ -81,7 +81,7 @@ fn diagnose(
     FamilyDiagnosis { family: family.name, standing, reason: absence.map_or("", Absence::reason), why }
 }
 
-/// Whether it is no property of the board, so that something is wrong.
+/// Whether it is a fault, and not a property of the board.
 const fn is_fault(absence: Absence) -> bool {
     matches!(absence, Absence::Failed | Absence::Rejected | Absence::Lost)
 }
@@ -89,36 +89,35 @@ const fn is_fault(absence: Absence) -> bool {
 fn fault(absence: Absence) -> &'static str {
     match absence {
         Absence::Rejected => {
-            "the driver's answer cannot be true and was dropped; gpumeter record takes it down"
+            "the driver's answer is not plausible and was dropped; gpumeter record saves it for a bug report"
         }
         Absence::Lost => "the driver has lost the GPU; gpumeter health says what to do",
         _ => "the driver failed at it; look for NVRM and Xid lines in the kernel's log",
     }
 }
 
-/// What leaves a family out that could be there.
+/// Why the configuration or the GPU's mode leaves a family out; absent where neither does.
 fn off(family: &Family, frame: &Frame, wanted: WantedFamilies) -> Option<String> {
-    let of_account =
-        matches!(family.rows, Rows::Account(_) | Rows::WorkloadAccount(_) | Rows::Slot | Rows::Unattributed);
-    let of_money =
-        family.unit == Unit::Money || matches!(family.rows, Rows::Holding(HoldingValue::CostPerHour));
+    let is_total_of_account = family.kind == Kind::Counter && matches!(family.rows, Rows::Account(_));
+    let is_of_instances = matches!(family.rows, Rows::Instance(_));
     if family.level > wanted.level {
         let (needs, is) = (family.level.name(), wanted.level.name());
         return Some(format!("needs sampling.level: {needs}, which is {is}"));
     }
-    if family.is_of_instances() && !frame.identity.mig {
+    if is_of_instances && !frame.identity.mig {
         return Some("MIG mode is off".into());
     }
-    if family.is_of_instances() && frame.instances.is_empty() {
+    if is_of_instances && frame.instances.is_empty() {
         return Some("MIG mode is on, and the GPU is not cut into instances yet".into());
     }
-    if of_account && !wanted.ledger {
+    if is_total_of_account && !wanted.ledger {
         return Some("needs ledger.enabled: true".into());
     }
-    (of_money && !wanted.prices).then(|| "needs prices in the configuration, as USD 2.50 per GPU-hour".into())
+    (family.unit == Unit::Money && !wanted.prices)
+        .then(|| "needs prices in the configuration, as USD 2.50 per GPU-hour".into())
 }
 
-/// Whether GPM works on the GPU, so that what it refuses is a matter of the single metric.
+/// Whether GPM works on the GPU, so that it may refuse single metrics only.
 fn has_gpm(frame: &Frame) -> bool {
     frame.readings.get(GR_ENGINE).is_some_and(|reading| !reading.is_err_and(Absence::is_permanent))
 }
@@ -142,7 +141,7 @@ fn why(absence: Absence, family: &Family, frame: &Frame) -> String {
                 .into()
         }
         Absence::NoPermission => "the driver refuses this user: run as root, or give CAP_SYS_ADMIN".into(),
-        Absence::NotYet if matches!(family.rows, Rows::Identity(IdentityValue::FabricInfo)) => {
+        Absence::NotYet if matches!(family.rows, Rows::Gpu(GpuRows::FabricInfo)) => {
             "the GPU is not registered with its fabric: see gpu_fabric_state".into()
         }
         Absence::NotYet => "nothing came within two readings".into(),

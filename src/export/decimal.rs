@@ -1,7 +1,7 @@
-//! Integers with decimals as exact decimal text, and as the double that this text means.
+//! Integers with decimals as exact decimal text, and as the double nearest to it.
 //!
-//! Text is made without floating point: 1,500,000,000 with 9 decimals is `1.5`. At most 18 decimals are supported, twice
-//! what any unit has.
+//! Text is written without floating point: 1,500,000,000 with 9 decimals is `1.5`. At most 18 decimals are supported,
+//! twice what any unit has.
 
 /// Appends the number with its trailing zeros trimmed.
 #[inline]
@@ -17,7 +17,7 @@ fn write_small(out: &mut Vec<u8>, number: i64, decimals: u8) {
         out.push(b'-');
     }
     let size = number.unsigned_abs();
-    // Constant divisors are multiplications; these are all decimals that units have.
+    // A constant divisor compiles to a multiplication; units have no other decimals than these.
     let (whole, fraction) = match decimals {
         0 => (size, 0),
         3 => (size / 1_000, size % 1_000),
@@ -45,20 +45,8 @@ fn write_large(out: &mut Vec<u8>, number: i128, decimals: u8) {
     }
 }
 
-/// The two digits of every number below 100.
-const PAIRS: [[u8; 2]; 100] = {
-    let mut pairs = [[0; 2]; 100];
-    let mut number = 0;
-    while number < 100 {
-        pairs[number] = [b'0' + (number / 10) as u8, b'0' + (number % 10) as u8];
-        number += 1;
-    }
-    pairs
-};
-
 /// Appends the point and the digits after it; `fraction` is not 0 and below 10^decimals.
 fn write_fraction(out: &mut Vec<u8>, fraction: u64, decimals: u8) {
-    // Trailing zeros first: most values have few digits.
     let (mut rest, mut count) = (fraction, usize::from(decimals));
     while rest.is_multiple_of(1_000) {
         (rest, count) = (rest / 1_000, count - 3);
@@ -66,33 +54,20 @@ fn write_fraction(out: &mut Vec<u8>, fraction: u64, decimals: u8) {
     while rest.is_multiple_of(10) {
         (rest, count) = (rest / 10, count - 1);
     }
-    let mut digits = [b'0'; 24];
-    let mut end = count + 1;
-    while rest >= 10 {
-        let pair = PAIRS[(rest % 100) as usize];
-        rest /= 100;
-        digits[end - 2..end].copy_from_slice(&pair);
-        end -= 2;
-    }
-    if rest > 0 {
-        digits[end - 1] += rest as u8;
-    }
-    digits[0] = b'.';
-    out.extend_from_slice(&digits[..=count]);
+    let mut buffer = itoa::Buffer::new();
+    let digits = buffer.format(rest).as_bytes();
+    out.push(b'.');
+    out.extend_from_slice(&[b'0'; 18][..count.saturating_sub(digits.len())]);
+    out.extend_from_slice(digits);
 }
 
-/// The double nearest to the number: what reading its decimal text gives.
+/// The double nearest to the number, which parsing its text would give.
 pub(super) fn double(number: i128, decimals: u8) -> f64 {
     let size = number.unsigned_abs();
     let one = 10_u128.pow(u32::from(decimals));
     let magnitude = if size < 1 << 53 && decimals <= 22 {
         // Both are exact as doubles, so one division rounds once.
         size as f64 / one as f64
-    } else if let Ok(size) = u64::try_from(size) {
-        // 64 more bits than asked for, and the last one says whether anything was cut: rounds once, too.
-        let shifted = u128::from(size) << 64;
-        let quotient = (shifted / one) | u128::from(!shifted.is_multiple_of(one));
-        quotient as f64 / 2_f64.powi(64)
     } else {
         let mut text = Vec::new();
         write_large(&mut text, number.saturating_abs(), decimals);

@@ -1,10 +1,9 @@
-//! Doubles as Go prints them (`%g`, shortest digits), which is how both text formats want bucket bounds.
-//!
-//! Everything counted in the catalogue is an integer; only bounds and sums of histograms come here.
+//! Doubles as Go prints them (`%g`, shortest digits), as both text formats require of bucket bounds. Only bounds and sums
+//! of histograms are doubles.
 
 use std::io::Write;
 
-/// Appends the value; with `pointed`, a whole number ends in `.0` as OpenMetrics wants its bounds.
+/// Appends the value; with `pointed`, a whole number ends in `.0`, as OpenMetrics requires of bounds.
 pub(super) fn write(out: &mut Vec<u8>, value: f64, pointed: bool) {
     if value.is_nan() {
         return out.extend_from_slice(b"NaN");
@@ -28,7 +27,7 @@ pub(super) fn write(out: &mut Vec<u8>, value: f64, pointed: bool) {
     }
 }
 
-/// The shortest digits that read back as the value, without a point, and the exponent of the first one.
+/// The shortest digits that parse to the value, without a point, and the exponent of the first one.
 fn shortest(value: f64, scratch: &mut [u8; 32]) -> (&[u8], i32) {
     let mut free = &mut scratch[..];
     // 17 digits, point, `e`, sign and three digits of exponent always fit.
@@ -40,7 +39,7 @@ fn shortest(value: f64, scratch: &mut [u8; 32]) -> (&[u8], i32) {
         str::from_utf8(&scratch[(mark + 1).min(used)..used]).ok().and_then(|text| text.parse().ok());
     let mut length = mark;
     if mark > 1 {
-        // Close the gap that the point leaves.
+        // Removes the point.
         scratch.copy_within(2..mark, 1);
         length -= 1;
     }

@@ -1,5 +1,5 @@
-//! The formats of a page, and which of them a client asked for. A scrape is never refused: a client that accepts
-//! neither gets text 0.0.4.
+//! The formats of a page, and the choice between them by a client's `Accept` header. A client that accepts neither gets
+//! text 0.0.4, so that no scrape is refused.
 
 /// A format of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,7 +22,7 @@ impl PageFormat {
         }
     }
 
-    /// The format that an `Accept` header prefers; of equals, the one it names first.
+    /// The format that an `Accept` header prefers; of equals, the first.
     pub fn negotiate(accept: Option<&str>) -> Self {
         let mut best = (0, Self::Text);
         for range in accept.unwrap_or_default().split(',') {
@@ -36,7 +36,7 @@ impl PageFormat {
     }
 }
 
-/// The format that one range of the header names, and its quality in thousandths.
+/// The format of one media range of the header, and its quality in thousandths.
 fn parse(range: &str) -> Option<(PageFormat, u32)> {
     let mut parts = range.split(';').map(str::trim);
     let name = parts.next()?.to_ascii_lowercase();
@@ -53,14 +53,14 @@ fn parse(range: &str) -> Option<(PageFormat, u32)> {
     }
     let format = match (name.as_str(), version) {
         ("application/openmetrics-text", None | Some("1.0.0" | "0.0.1")) => PageFormat::OpenMetrics,
-        // Names are valid in 0.0.4, so a page of 1.0.0 would be the same.
+        // Text 1.0.0 differs from 0.0.4 only in names that 0.0.4 does not allow, and there are none.
         ("text/plain", None | Some("0.0.4" | "1.0.0")) | ("text/*" | "*/*", _) => PageFormat::Text,
         _ => return None,
     };
     Some((format, quality))
 }
 
-/// A quality between 0 and 1; anything else is not understood, and its range ignored.
+/// A quality between 0 and 1 in thousandths; a media range with any other is ignored.
 fn thousandths(text: &str) -> Option<u32> {
     let quality: f64 = text.parse().ok()?;
     (0.0..=1.0).contains(&quality).then_some((quality * 1_000.0).round() as u32)
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_header_that_prometheus_sends_gets_openmetrics() {
+    fn prometheus_gets_openmetrics() {
         let accept = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,\
              application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,\
              text/plain;version=0.0.4;q=0.3,*/*;q=0.2";

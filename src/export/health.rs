@@ -2,9 +2,9 @@
 //!
 //! `{"at": RFC 3339, "simulated": bool, "node": {"name", "cluster"}, "remembered": bool, "state": the worst,
 //! "gpus": [{"gpu", "uuid", "model", "state", "action", "reasons": [{"rule", "state", "action", "what", "evidence",
-//! "since", "clears"}]}]}`. Reasons stand worst first; without a GPU the state is `unknown`. `remembered`: a ledger keeps
-//! verdicts that only a reset ends beyond the agent's end. While the driver is released on request, a GPU that is not
-//! read has the rule `quiesced` as its reason.
+//! "since", "clears"}]}]}`. Reasons are sorted worst first; without a GPU the state is `unknown`. `remembered` says that a
+//! ledger keeps verdicts that only a reset ends over restarts of the agent. While the driver is released on request, the
+//! reason of a GPU that is not read is `quiesced`.
 
 use serde_json::{Value, json};
 
@@ -15,13 +15,13 @@ use crate::model::{HealthState, Reason, Utc, Verdict};
 /// The driver's release on request.
 #[derive(Clone, Copy, Debug)]
 pub struct Release {
-    /// When the agent uses the driver again by itself.
+    /// When the agent uses the driver again without being asked.
     pub until: Utc,
-    /// Unix user id of whoever asked for it.
+    /// Unix user id of the one who asked for it.
     pub user: u32,
 }
 
-/// The verdicts of a snapshot; the release is given while the driver is released.
+/// The verdicts of a snapshot; `release` is given while the driver is released.
 pub fn health(snapshot: &Snapshot, release: Option<Release>) -> String {
     let gpus = snapshot.roster.gpus.iter().zip(&snapshot.gpus);
     let worst = snapshot.gpus.iter().map(|state| state.health.state).max().unwrap_or(HealthState::Unknown);

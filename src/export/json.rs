@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::decimal;
 use super::walk::{Labels, Sample, Sink, Value, walk};
-use crate::catalogue::{AgentFamily, Family, IdentityValue, Level, Rows};
+use crate::catalogue::{AgentFamily, Family, GpuRows, InstanceRows, Level, Rows};
 use crate::model::Utc;
 use crate::model::snapshot::{AgentNumber, Histogram, Snapshot};
 
@@ -45,7 +45,7 @@ impl TenantFilter<'_> {
             (Some(tenant), _) => self.tenants.iter().any(|shown| shown == tenant),
             (None, Some(workload)) => self.workloads.contains(workload),
             (None, None) => {
-                matches!(family.rows, Rows::Identity(IdentityValue::Info | IdentityValue::MigInfo))
+                matches!(family.rows, Rows::Gpu(GpuRows::Info) | Rows::Instance(InstanceRows::Info))
             }
         }
     }
@@ -76,7 +76,7 @@ pub(super) fn moment(at: Utc) -> Option<String> {
     jiff::Timestamp::from_nanosecond(i128::from(at.0)).ok().map(|at| at.to_string())
 }
 
-/// Whether the driver is simulated, from the agent's own series.
+/// Whether the driver is simulated, by the agent's own series.
 pub(super) fn simulated(snapshot: &Snapshot) -> bool {
     let position =
         snapshot.roster.agent.iter().position(|entry| entry.family == AgentFamily::Simulated.name());
@@ -84,7 +84,7 @@ pub(super) fn simulated(snapshot: &Snapshot) -> bool {
     matches!(number, Some(AgentNumber::Integer(1)))
 }
 
-/// The node's names, from the agent's own series; the cluster is left out where none is configured.
+/// The node's names, by the agent's own series; the cluster is left out where none is configured.
 pub(super) fn node(snapshot: &Snapshot) -> BTreeMap<&'static str, &str> {
     let info = snapshot.roster.agent.iter().find(|entry| entry.family == AgentFamily::NodeInfo.name());
     let labels = info.map_or(&[] as &[_], |entry| &entry.labels);

@@ -1,13 +1,14 @@
 //! Encoders: a published snapshot to Prometheus text 0.0.4, OpenMetrics 1.0, OTLP protobuf and JSON.
 //!
 //! Pure: no sockets, clocks or drivers. All formats are sinks of one [`walk`], so they agree on which series there are,
-//! in which order and with which labels. What is rendered of labels is kept until the roster changes.
+//! in which order and with which labels. Rendered labels are kept until the roster changes.
 
 mod decimal;
 mod float;
 mod format;
 mod health;
 mod json;
+mod label_cache;
 mod otlp;
 mod page;
 mod text;

@@ -1,4 +1,4 @@
-//! Pages of published snapshots: each is rendered at most once and shared by all scrapers of that snapshot.
+//! Pages of published snapshots. A page is rendered at most once, and shared by all scrapers of its snapshot.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -22,22 +22,22 @@ impl AsRef<[u8]> for RenderedPage {
     }
 }
 
-/// Renders pages and keeps what makes the next one cheap; one serves all snapshots of a configuration.
+/// Renders pages, and keeps labels and buffers for the next ones; shared by all snapshots of a configuration.
 #[derive(Debug)]
 pub struct PageCache {
     level: Level,
     formats: [Mutex<FormatCache>; PageFormat::ALL.len()],
 }
 
-/// What is kept of one format.
+/// What is kept for one format.
 #[derive(Debug)]
 struct FormatCache {
     renderer: TextRenderer,
     buffers: BufferPool,
 }
 
-/// The last two pages, the older one first. A page's buffer is used again once nobody else holds the page: two, because
-/// the last snapshot still holds its page while the next one is rendered.
+/// The last two pages, the older one first. A page's buffer is reused once nothing else holds the page; there are two
+/// because the last snapshot still holds its page while the next one is rendered.
 #[derive(Debug, Default)]
 struct BufferPool([Arc<RenderedPage>; 2]);
 
@@ -75,7 +75,7 @@ impl PageCache {
     }
 }
 
-/// A snapshot with the pages that were asked for.
+/// A snapshot with its pages, as far as they were requested.
 #[derive(Debug)]
 pub struct PublishedSnapshot {
     /// The snapshot.
@@ -102,7 +102,7 @@ impl PublishedSnapshot {
         Arc::clone(page.get_or_init(|| self.cache.render(&self.snapshot, format)))
     }
 
-    /// The same page as gzip, compressed at most once: that costs more than rendering it.
+    /// The same page as gzip, compressed at most once, since that costs more than rendering.
     pub fn compressed_page(&self, format: PageFormat) -> Bytes {
         let page = &self.compressed[format as usize];
         page.get_or_init(|| gzip(&self.page(format).0)).clone()
@@ -110,22 +110,22 @@ impl PublishedSnapshot {
 }
 
 fn gzip(page: &[u8]) -> Bytes {
-    // A page of labels shrinks to a twentieth; level 6 would take three times as long for a quarter less.
+    // A page shrinks to a twentieth; level 6 would take three times as long for a quarter less.
     let mut encoder = GzEncoder::new(Vec::with_capacity(page.len() / 8), Compression::fast());
     // Writing to memory does not fail.
     let written = encoder.write_all(page).and_then(|()| encoder.finish());
     written.map(Bytes::from).unwrap_or_default()
 }
 
-/// The latest published snapshot: the tick loop replaces it, everybody else reads it.
+/// The latest published snapshot; the tick loop replaces it, other threads read it.
 #[derive(Debug, Default)]
 pub struct LatestSnapshot(Mutex<Option<Arc<PublishedSnapshot>>>);
 
 impl LatestSnapshot {
-    /// Replaces what readers get.
+    /// Replaces the snapshot that readers get.
     pub fn publish(&self, snapshot: Arc<PublishedSnapshot>) {
         let before = self.0.lock().unwrap_or_else(PoisonError::into_inner).replace(snapshot);
-        // Outside the lock, since the last reference to a snapshot frees a lot.
+        // Outside the lock, since dropping the last reference to a snapshot takes long.
         drop(before);
     }
 

@@ -1,16 +1,16 @@
-//! The two text formats, Prometheus text 0.0.4 and OpenMetrics 1.0, with a cache of what both print of labels.
+//! The two text formats, Prometheus text 0.0.4 and OpenMetrics 1.0.
 //!
-//! Heads of families and labels of series are the same until the roster changes. They are kept in the order of the
-//! walk, so that a page of the same roster copies them, prints the numbers and allocates nothing.
+//! Heads of families and labels of series are kept rendered, so that a page of the same roster copies them, prints the
+//! numbers and allocates nothing.
 
 use std::ops::Range;
-use std::sync::Arc;
 
+use super::label_cache::LabelCache;
 use super::walk::{Labels, Sample, Sink, Value, start, walk};
 use super::{PageFormat, decimal, float};
 use crate::catalogue::{Family, Kind, Level};
 use crate::model::Utc;
-use crate::model::snapshot::{Histogram, Roster, Snapshot};
+use crate::model::snapshot::{Histogram, Snapshot};
 
 /// Renders the pages of one format.
 #[derive(Debug)]
@@ -24,16 +24,6 @@ pub(super) struct TextRenderer {
     created_lines: Vec<u8>,
 }
 
-/// Rendered heads of families and labels of series, one after the other in the order of the walk.
-#[derive(Debug, Default)]
-struct LabelCache {
-    /// The roster that was rendered; held, so that no other roster gets its address.
-    roster: Option<Arc<Roster>>,
-    bytes: Vec<u8>,
-    /// Where the entry of each visit ends.
-    ends: Vec<usize>,
-}
-
 impl TextRenderer {
     pub(super) fn new(format: PageFormat, level: Level, has_created: bool) -> Self {
         Self { format, level, has_created, cache: LabelCache::default(), created_lines: Vec::new() }
@@ -41,29 +31,15 @@ impl TextRenderer {
 
     /// Appends the snapshot's page to `page`.
     pub(super) fn render(&mut self, snapshot: &Snapshot, page: &mut Vec<u8>) {
-        let roster = self.cache.roster.take();
-        let is_cached = roster.is_some_and(|roster| Arc::ptr_eq(&roster, &snapshot.roster));
-        if !is_cached {
-            self.cache.bytes.clear();
-            self.cache.ends.clear();
-        }
+        self.cache.begin(&snapshot.roster);
         let level = self.level;
-        let mut writer = PageWriter {
-            snapshot,
-            page,
-            renderer: self,
-            is_cached,
-            visits: 0,
-            end: 0,
-            family: None,
-            head: 0..0,
-        };
+        let mut writer = PageWriter { snapshot, page, renderer: self, family: None, head: 0..0 };
         walk(snapshot, level, &mut writer);
         writer.finish_family();
         if self.format == PageFormat::OpenMetrics {
             page.extend_from_slice(b"# EOF\n");
         }
-        self.cache.roster = Some(Arc::clone(&snapshot.roster));
+        self.cache.finish(&snapshot.roster);
     }
 }
 
@@ -72,13 +48,8 @@ struct PageWriter<'a> {
     snapshot: &'a Snapshot,
     page: &'a mut Vec<u8>,
     renderer: &'a mut TextRenderer,
-    /// Whether the cache was filled for this roster.
-    is_cached: bool,
-    /// How many entries of the cache have been passed, and where the last one ends.
-    visits: usize,
-    end: usize,
     family: Option<&'static Family>,
-    /// The family's head, until a value needs it: a family without values is not named.
+    /// The family's head until its first value: a family without values is left out.
     head: Range<usize>,
 }
 
@@ -86,18 +57,18 @@ impl Sink for PageWriter<'_> {
     fn family(&mut self, family: &'static Family) {
         self.finish_family();
         self.family = Some(family);
-        let format = self.renderer.format;
-        self.head = self.next_entry(|out| write_head(out, format, family, false));
+        let TextRenderer { cache, format, .. } = &mut *self.renderer;
+        self.head = cache.next_entry(|out| write_head(out, *format, family, false));
     }
 
     #[inline]
     fn sample(&mut self, sample: Sample<'_>) {
         let Some(family) = self.family else { return };
-        let entry = self.next_entry(|out| write_labels(out, family, sample.labels));
+        let TextRenderer { cache, format, has_created, .. } = &mut *self.renderer;
+        let entry = cache.next_entry(|out| write_labels(out, family, sample.labels));
         let Some(value) = sample.value else { return };
-        let cached = &self.renderer.cache.bytes;
-        self.page.extend_from_slice(&cached[std::mem::take(&mut self.head)]);
-        let labels = &cached[entry.clone()];
+        self.page.extend_from_slice(cache.entry(std::mem::take(&mut self.head)));
+        let labels = cache.entry(entry.clone());
         match value {
             Value::Number(number) => {
                 self.page.extend_from_slice(labels);
@@ -105,40 +76,26 @@ impl Sink for PageWriter<'_> {
                 self.page.push(b'\n');
             }
             Value::Histogram(histogram) => {
-                write_histogram(self.page, family.name, labels, histogram, self.renderer.format);
+                write_histogram(self.page, family.name, labels, histogram, *format);
             }
         }
-        if self.renderer.has_created && family.kind != Kind::Gauge {
+        if *has_created && family.kind != Kind::Gauge {
             self.write_created(family, entry, sample.start);
         }
     }
 }
 
 impl PageWriter<'_> {
-    /// The next entry of the cache, which `write` appends where the cache is being filled.
-    #[inline]
-    fn next_entry(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Range<usize> {
-        let cache = &mut self.renderer.cache;
-        if !self.is_cached {
-            write(&mut cache.bytes);
-            cache.ends.push(cache.bytes.len());
-        }
-        let begin = self.end;
-        self.end = cache.ends.get(self.visits).copied().unwrap_or(begin);
-        self.visits += 1;
-        begin..self.end
-    }
-
     fn finish_family(&mut self) {
         self.page.append(&mut self.renderer.created_lines);
     }
 
-    /// Writes when a series began. OpenMetrics wants that line beside its series; text 0.0.4 knows no start times, so
-    /// they are a family of gauges, as client libraries print them.
+    /// Writes when a series began: in OpenMetrics a line beside the series; in text 0.0.4, which has no start times,
+    /// a family of gauges, as client libraries print them.
     fn write_created(&mut self, family: &Family, entry: Range<usize>, own: Option<Utc>) {
         let Some(start) = own.or_else(|| start(self.snapshot, family)) else { return };
         let TextRenderer { format, cache, created_lines, .. } = &mut *self.renderer;
-        let entry = &cache.bytes[entry];
+        let entry = cache.entry(entry);
         // A counter's entry begins with its name and ends in a space; a histogram's has neither.
         let (labels, end) = match family.kind {
             Kind::Histogram => (entry, end_of_labels(entry)),
@@ -180,7 +137,7 @@ fn write_head(out: &mut Vec<u8>, format: PageFormat, family: &Family, is_created
     }
 }
 
-/// Writes a series' name and labels up to its value. Of a histogram only the labels without their closing brace, since
+/// Writes a series' name and labels up to its value; of a histogram only the labels without their closing brace, since
 /// the suffix of its name and the label `le` differ by line.
 fn write_labels(out: &mut Vec<u8>, family: &Family, labels: Labels<'_>) {
     let is_histogram = family.kind == Kind::Histogram;
@@ -199,8 +156,8 @@ fn write_labels(out: &mut Vec<u8>, family: &Family, labels: Labels<'_>) {
     }
 }
 
-/// Escapes backslashes and newlines, and quotes where told to. Label values come from processes, units and users: none
-/// of them may write a line of the page.
+/// Escapes backslashes and newlines, and quotes where `escapes_quotes`. Label values come from processes, units and
+/// users, none of whom may write a line of the page.
 fn escape(out: &mut Vec<u8>, text: &str, escapes_quotes: bool) {
     for byte in text.bytes() {
         match byte {
@@ -212,7 +169,7 @@ fn escape(out: &mut Vec<u8>, text: &str, escapes_quotes: bool) {
     }
 }
 
-/// What closes the labels of a histogram.
+/// The text between the labels of a histogram and its value.
 const fn end_of_labels(labels: &[u8]) -> &'static str {
     if labels.is_empty() { " " } else { "} " }
 }

@@ -215,7 +215,7 @@ impl RuleState {
     fn count_xids(&mut self, which: fn(&xid::Xid) -> bool, received: &ReceivedEvents) -> bool {
         let mut any = false;
         for (code, (count, instance)) in &received.xids {
-            if *count == 0 || !which(&xid::described(*code)) {
+            if *count == 0 || !which(&xid::find(*code)) {
                 continue;
             }
             any = true;
@@ -250,7 +250,7 @@ impl RuleState {
         self.codes.iter().fold(String::new(), |mut words, (code, (count, instance))| {
             let comma = if words.is_empty() { "" } else { "; " };
             // Writing to a string does not fail.
-            let _ = write!(words, "{comma}XID {code} ({}) {}", xid::text(*code), times(*count));
+            let _ = write!(words, "{comma}XID {code} ({}) {}", xid::find(*code).text, times(*count));
             if let Some(instance) = instance {
                 let _ = write!(words, ", last on GPU instance {instance}");
             }

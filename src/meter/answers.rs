@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::LazyLock;
 
 use crate::catalogue::{
-    Family, IdentityValue, InstancePoint, InstanceValue, Level, PointId, ProcessPoint, ProcessValue, Rows,
+    Family, GpuRows, InstanceRows, InstanceValue, Labelled, Level, PointId, ProcessValue, Rows,
     device_points, families,
 };
 use crate::model::{Absence, Frame, InstanceFrame};
@@ -44,8 +44,8 @@ type FamilySources = (&'static Family, Vec<Range<PointId>>);
 static FAMILIES: LazyLock<Vec<FamilySources>> = LazyLock::new(|| {
     let of = |name: &str| POINTS.get(name).cloned().unwrap_or_default();
     let points = |family: &Family| match &family.rows {
-        Rows::Device(_) | Rows::State(_) | Rows::Flow(_) => vec![of(family.name)],
-        Rows::Integral(integrals) => integrals.iter().map(|integral| of(integral.of)).collect(),
+        Rows::Gpu(GpuRows::Read(_) | GpuRows::State(_) | GpuRows::Flow(_)) => vec![of(family.name)],
+        Rows::Gpu(GpuRows::Integrals { of: ratio, .. }) => vec![of(ratio)],
         _ => Vec::new(),
     };
     families().map(|family| (family, points(family))).collect()
@@ -78,33 +78,26 @@ impl FrameAnswers<'_> {
     fn of(&self, family: &Family, points: &[Range<PointId>]) -> FamilyAnswer {
         let identity = &self.frame.identity;
         match &family.rows {
-            Rows::Device(_) | Rows::State(_) | Rows::Flow(_) | Rows::Integral(_) => {
-                best(points.iter().map(|points| self.read(points)))
-            }
-            Rows::Identity(IdentityValue::PlatformInfo) => {
+            Rows::Gpu(
+                GpuRows::Read(_) | GpuRows::State(_) | GpuRows::Flow(_) | GpuRows::Integrals { .. },
+            ) => best(points.iter().map(|points| self.read(points))),
+            Rows::Gpu(GpuRows::PlatformInfo) => {
                 identity.platform.as_ref().map(|_| ()).ok_or(Absence::NotSupported)
             }
-            Rows::Identity(IdentityValue::FabricInfo) => match &identity.fabric {
+            Rows::Gpu(GpuRows::FabricInfo) => match &identity.fabric {
                 Some(_) => Ok(()),
                 // A GPU that is not registered yet has a fabric state, but no cluster or clique.
                 None => Err(self.reading("gpu_fabric_state").err().unwrap_or(Absence::NotYet)),
             },
-            Rows::Identity(IdentityValue::Busy) => self.busy(),
-            Rows::Instance(points) | Rows::InstanceIntegral(points) => {
-                best(points.iter().map(|InstancePoint { value, .. }| self.instance(*value)))
+            Rows::Gpu(GpuRows::Busy) => self.busy(),
+            Rows::Instance(InstanceRows::Read(points) | InstanceRows::Integrals(points)) => {
+                best(points.iter().map(|point| self.instance(point.value)))
             }
-            Rows::Process([ProcessPoint { value: ProcessValue::Memory, .. }, ..]) => {
+            Rows::Process([Labelled { value: ProcessValue::Memory, .. }, ..]) => {
                 self.frame.processes.as_ref().map(|_| ()).map_err(|absence| *absence)
             }
             Rows::Process(_) => self.frame.samples.as_ref().map(|_| ()).map_err(|absence| *absence),
-            Rows::Identity(_)
-            | Rows::Xid(_)
-            | Rows::Account(_)
-            | Rows::WorkloadAccount(_)
-            | Rows::Slot
-            | Rows::Unattributed
-            | Rows::Holding(_)
-            | Rows::Agent => Ok(()),
+            _ => Ok(()),
         }
     }
 

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::TrackedGpu;
 use super::accounts::WorkloadKey;
 use super::folded::{AccountKey, Folded};
-use crate::catalogue::{Family, HoldingValue, IdentityValue, Level, Point, Rows, XidValue, families};
+use crate::catalogue::{AccountRows, Family, GpuRows, InstanceRows, Level, Point, Rows, families};
 use crate::model::snapshot::GpuState;
 use crate::model::{Absence, Reading, UnattributedReason};
 
@@ -56,24 +56,25 @@ pub(super) struct SeriesPerEntry {
 
 impl SeriesPerEntry {
     pub(super) fn at(level: Level) -> Self {
-        let of_holding = |value: HoldingValue| {
-            EntrySeries::at(level, |rows| usize::from(matches!(rows, Rows::Holding(of) if *of == value)))
-        };
         Self {
-            account: EntrySeries::at(
-                level,
-                |rows| if let Rows::Account(points) = rows { points.len() } else { 0 },
-            ),
-            workload_account: EntrySeries::at(level, |rows| match rows {
-                Rows::WorkloadAccount(points) => points.len(),
+            account: EntrySeries::at(level, |rows| match rows {
+                Rows::Account(AccountRows::Tenant(points)) => points.len(),
                 _ => 0,
             }),
-            holding: of_holding(HoldingValue::Ratio),
-            workload: of_holding(HoldingValue::WorkloadInfo),
-            process: EntrySeries::at(
-                level,
-                |rows| if let Rows::Process(points) = rows { points.len() } else { 0 },
-            ),
+            workload_account: EntrySeries::at(level, |rows| match rows {
+                Rows::Account(AccountRows::Workload(points)) => points.len(),
+                _ => 0,
+            }),
+            holding: EntrySeries::at(level, |rows| {
+                usize::from(matches!(rows, Rows::Account(AccountRows::Holding)))
+            }),
+            workload: EntrySeries::at(level, |rows| {
+                usize::from(matches!(rows, Rows::Account(AccountRows::WorkloadInfo)))
+            }),
+            process: EntrySeries::at(level, |rows| match rows {
+                Rows::Process(points) => points.len(),
+                _ => 0,
+            }),
         }
     }
 }
@@ -212,24 +213,28 @@ impl OwnSeries {
 fn of_family(family: &Family, unsupported: usize, read: &mut impl FnMut(&[Point]) -> usize) -> OwnSeries {
     let none = OwnSeries::default();
     match &family.rows {
-        Rows::Device(points) | Rows::Flow(points) => OwnSeries { fixed: read(points), ..none },
+        Rows::Gpu(GpuRows::Read(points) | GpuRows::Flow(points)) => OwnSeries { fixed: read(points), ..none },
         // Only the one that holds is shown.
-        Rows::State(points) => OwnSeries { fixed: read(points).min(1), ..none },
-        Rows::Integral(integrals) => OwnSeries { fixed: integrals.len(), ..none },
+        Rows::Gpu(GpuRows::State(points)) => OwnSeries { fixed: read(points).min(1), ..none },
+        Rows::Gpu(GpuRows::Integrals { .. }) => {
+            OwnSeries { fixed: family.rows.integrated_points().len(), ..none }
+        }
         // A family is read or it is unsupported: one for each that has no reading. Others have a series where they
         // are answered, and it is counted as theirs.
-        Rows::Identity(IdentityValue::Unsupported) => OwnSeries { fixed: unsupported, ..none },
-        Rows::Identity(IdentityValue::MigInfo) => OwnSeries { instance: 1, ..none },
-        Rows::Instance(points) | Rows::InstanceIntegral(points) => {
+        Rows::Gpu(GpuRows::Unsupported) => OwnSeries { fixed: unsupported, ..none },
+        Rows::Instance(InstanceRows::Info) => OwnSeries { instance: 1, ..none },
+        Rows::Instance(InstanceRows::Read(points) | InstanceRows::Integrals(points)) => {
             OwnSeries { instance: points.len(), ..none }
         }
-        Rows::Identity(_) | Rows::Slot => OwnSeries { fixed: 1, ..none },
-        Rows::Unattributed => OwnSeries { fixed: UnattributedReason::ALL.len(), ..none },
-        Rows::Xid(XidValue::ActionErrors) => OwnSeries { action: 1, ..none },
-        Rows::Xid(_) => OwnSeries { code: 1, ..none },
-        Rows::Process(_) | Rows::Account(_) | Rows::WorkloadAccount(_) | Rows::Holding(_) | Rows::Agent => {
-            none
+        Rows::Account(AccountRows::Unattributed) => {
+            OwnSeries { fixed: UnattributedReason::ALL.len(), ..none }
         }
+        Rows::Gpu(GpuRows::XidActionErrors) => OwnSeries { action: 1, ..none },
+        Rows::Gpu(GpuRows::XidErrors | GpuRows::XidLastTimestamp | GpuRows::XidInfo) => {
+            OwnSeries { code: 1, ..none }
+        }
+        Rows::Gpu(_) | Rows::Account(AccountRows::Slot) => OwnSeries { fixed: 1, ..none },
+        Rows::Process(_) | Rows::Account(_) | Rows::Agent => none,
     }
 }
 

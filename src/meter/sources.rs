@@ -8,7 +8,8 @@ use std::sync::{Arc, LazyLock};
 use super::TrackedGpu;
 use super::since::CounterTotal;
 use crate::catalogue::{
-    Family, InstancePoint, IntegralOf, Level, PointId, Rows, device_points, families, integral_of,
+    Family, GpuRows, InstanceRows, InstanceValue, IntegralOf, Labelled, Level, PointId, Rows, device_points,
+    integral_of, numbered_families,
 };
 use crate::model::{Absence, ActivitySource, Frame, Via};
 
@@ -52,30 +53,21 @@ enum SourceLookup {
     /// The first of its integrals, which a counter may tell, and the points of what else does.
     Integral(usize, Range<PointId>),
     /// Totals of MIG instances.
-    Instance(&'static [InstancePoint]),
+    Instance(&'static [Labelled<InstanceValue>]),
 }
 
 /// All of them.
 static METERED: LazyLock<Vec<Metered>> = LazyLock::new(|| {
-    let mut integral = 0;
     let mut metered = Vec::new();
-    for family in families() {
+    for (family, first) in numbered_families() {
         let by = match &family.rows {
-            Rows::Integral(_) | Rows::Flow(_) => {
-                let (IntegralOf::Ratio(point) | IntegralOf::Flow(point)) = integral_of(integral);
-                SourceLookup::Integral(integral, points_beside(point))
+            Rows::Gpu(GpuRows::Integrals { .. } | GpuRows::Flow(_)) => {
+                let (IntegralOf::Ratio(point) | IntegralOf::Flow(point)) = integral_of(first.integral);
+                SourceLookup::Integral(first.integral, points_beside(point))
             }
-            Rows::InstanceIntegral(points) => SourceLookup::Instance(points),
-            Rows::Device(_) => {
-                let first = device_points().position(|(other, _)| std::ptr::eq(other, family));
-                SourceLookup::Points(first.map(points_beside).unwrap_or_default())
-            }
+            Rows::Gpu(GpuRows::Read(points)) => SourceLookup::Points(first.point..first.point + points.len()),
+            Rows::Instance(InstanceRows::Integrals(points)) => SourceLookup::Instance(points),
             _ => SourceLookup::Account,
-        };
-        integral += match &family.rows {
-            Rows::Integral(integrals) => integrals.len(),
-            Rows::Flow(points) => points.len(),
-            _ => 0,
         };
         if family.source_level.is_some() {
             metered.push(Metered { label: family.name.into(), from: source_told_from(family), by });
@@ -127,7 +119,7 @@ fn via(frame: &Frame, points: &Range<PointId>) -> Option<Via> {
 }
 
 /// All instances of a GPU are read alike; by what the first value is read that is.
-fn of_instances(gpu: &TrackedGpu, frame: &Frame, points: &[InstancePoint]) -> Option<&'static str> {
+fn of_instances(gpu: &TrackedGpu, frame: &Frame, points: &[Labelled<InstanceValue>]) -> Option<&'static str> {
     let instance = frame.instances.first()?;
     let is_read = |value: &usize| {
         instance.readings.get(*value).is_some_and(|reading| !reading.is_err_and(Absence::is_permanent))
@@ -141,13 +133,17 @@ fn of_instances(gpu: &TrackedGpu, frame: &Frame, points: &[InstancePoint]) -> Op
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalogue::{first_integral, first_point};
+    use crate::catalogue::{families, first_integral, first_point};
 
     #[test]
     fn every_total_of_the_agent_has_a_source_and_looks_for_it_at_what_it_grows_by() {
         let told: Vec<&str> = METERED.iter().map(|metered| &*metered.label).collect();
         let totals = families().filter(|family| {
-            matches!(family.rows, Rows::Integral(_) | Rows::Flow(_) | Rows::InstanceIntegral(_))
+            matches!(
+                family.rows,
+                Rows::Gpu(GpuRows::Integrals { .. } | GpuRows::Flow(_))
+                    | Rows::Instance(InstanceRows::Integrals(_))
+            )
         });
         let totals: Vec<&str> = totals.map(|family| family.name).collect();
         assert!(totals.iter().all(|family| told.contains(family)));

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use crate::catalogue::xid::{Action, meaning};
+use crate::catalogue::xid::{self, Action};
 use crate::ledger::{Anchor, XidSum, XidSums};
 use crate::model::{Nanoseconds, Utc, XidCount, XidSource};
 
@@ -54,7 +54,7 @@ impl Xids {
             (false, _) => hear(codes.entry(told.xid).or_default(), told),
         };
         if new > 0 {
-            let (_, action) = meaning(told.xid);
+            let action = xid::find(told.xid).action;
             let count = self.counted.actions.entry(action.name().into()).or_default();
             *count = count.saturating_add(new);
         }

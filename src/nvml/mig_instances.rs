@@ -162,7 +162,7 @@ fn read_identity(
     let mut attributes: sys::nvmlDeviceAttributes_t = unsafe { std::mem::zeroed() };
     call!(api, nvmlDeviceGetAttributes_v2(device, &raw mut attributes))?;
     let memory = attributes.memorySizeMB.saturating_mul(1 << 20);
-    to_i64(memory).and_then(|memory| Bound::BYTES.hold(memory).ok_or(Absence::Rejected))?;
+    to_i64(memory).and_then(|memory| Bound::BYTES.accept(memory).ok_or(Absence::Rejected))?;
     Ok(InstanceIdentity {
         id,
         uuid,

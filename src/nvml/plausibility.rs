@@ -22,7 +22,8 @@ pub(super) fn check_reading(
     (times, bound): (i64, Bound),
     counter: Option<&mut CounterCheck>,
 ) -> Reading {
-    let held = |raw: i64| raw.checked_mul(times).and_then(|value| bound.hold(value)).ok_or(Absence::Rejected);
+    let held =
+        |raw: i64| raw.checked_mul(times).and_then(|value| bound.accept(value)).ok_or(Absence::Rejected);
     let value = raw.and_then(held);
     api.reject(Rejection::OutOfRange, u64::from(value == Err(Absence::Rejected)));
     match (value, counter) {

@@ -8,8 +8,8 @@ use super::driver_api::{DriverApi, Handle};
 use super::fields::{FieldBatch, FieldQuery};
 use super::gpm::GpmPair;
 use crate::catalogue::{
-    Bound, COUNTING, CallValue, Counter, Family, Level, MOST_LINKS, PointId, RENUMBERED, Rows, Source,
-    UNCOUNTED, counters, device_points,
+    Bound, COUNTING, CallValue, Counter, Family, GpuRows, Level, MOST_LINKS, PointId, RENUMBERED, Rows,
+    Source, UNCOUNTED, counters, device_points,
 };
 use crate::model::{Absence, Reading, Via};
 
@@ -54,7 +54,7 @@ impl ChosenMethod {
     /// The range of its readings.
     pub(super) fn bound(&self) -> Bound {
         match (&self.family.rows, self.way) {
-            (Rows::Flow(_), ReadMethod::Gpm { .. }) => Bound::RATE,
+            (Rows::Gpu(GpuRows::Flow(_)), ReadMethod::Gpm { .. }) => Bound::RATE,
             // The catalogue's tests ensure that the family has one.
             _ => self.family.bound().unwrap_or(Bound::COUNTER),
         }
@@ -417,7 +417,7 @@ impl<'a> BoardProbe<'a> {
             }
             _ => return None,
         };
-        raw.checked_mul(times).and_then(|value| chosen.bound().hold(value))
+        raw.checked_mul(times).and_then(|value| chosen.bound().accept(value))
     }
 
     fn field(&self, field: FieldQuery) -> Result<i64, Absence> {

@@ -76,7 +76,7 @@ impl Readings {
         let counter = self.counters.get(target.point).copied().flatten();
         value
             .checked_mul(target.times)
-            .and_then(|value| target.bound.hold(value))
+            .and_then(|value| target.bound.accept(value))
             .is_some_and(|value| counter.is_none_or(|counter| counter.accepts(value, api.last_call_at())))
     }
 

@@ -194,9 +194,10 @@ fn line(kind: &XidKind, count: u64) -> String {
         GpuName::Pci(at) => format!("at {:04x}:{:02x}:{:02x}", at.domain, at.bus, at.device),
     };
     let instance = kind.gpu_instance.map(|id| format!(", GPU instance {id}")).unwrap_or_default();
-    let (code, action) = (kind.xid, xid::meaning(kind.xid).1.name());
+    let xid::Xid { code, action, text, .. } = xid::find(kind.xid);
+    let action = action.name();
     let often = if count == 1 { String::new() } else { format!(", {count} times") };
-    format!("XID {code} on {gpu}{instance}{often}: {} ({action})", xid::text(code))
+    format!("XID {code} on {gpu}{instance}{often}: {text} ({action})")
 }
 
 #[cfg(test)]

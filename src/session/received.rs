@@ -84,7 +84,7 @@ impl Received {
         let mut state = self.lock();
         for (kind, count) in batch.xids {
             if let GpuName::Uuid(uuid) = &kind.gpu
-                && !matches!(xid::meaning(kind.xid).0, xid::Class::Application | xid::Class::Information)
+                && !matches!(xid::find(kind.xid).class, xid::Class::Application | xid::Class::Information)
             {
                 state.hints.entry(Arc::clone(uuid)).or_default().read_all = true;
             }

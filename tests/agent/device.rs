@@ -97,15 +97,7 @@ fn series(page: &Scrape, gpu: usize, level: Level) -> Vec<&str> {
     let label = format!("gpu=\"{gpu}\"");
     let is_counted = |name: &&str| {
         let Some(row) = family(name.split('{').next().unwrap_or_default()) else { return false };
-        let happens = matches!(
-            row.rows,
-            Rows::Account(_)
-                | Rows::WorkloadAccount(_)
-                | Rows::Slot
-                | Rows::Unattributed
-                | Rows::Holding(_)
-                | Rows::Process(_)
-        );
+        let happens = matches!(row.rows, Rows::Account(_) | Rows::Process(_));
         let named = |label| family(name.split(label).nth(1)?.split('"').next()?);
         let unsupported = named("family=\"").map_or(Level::Lean, |family| family.level);
         let metered = named("metric=\"").map_or(Level::Lean, source_told_from);

@@ -71,7 +71,7 @@ impl Court {
             }
             HealthCondition::Grows(sign, by, _) => self.set(sign, by),
             HealthCondition::Xid(which) => {
-                let code = (1..=174).find(|code| which(&xid::described(*code)));
+                let code = (1..=174).find(|code| which(&xid::find(*code)));
                 return self.xid(code.unwrap());
             }
             HealthCondition::Noticed(notice) => {
@@ -252,11 +252,11 @@ fn the_evidence_counts_codes_and_names_the_instance() {
 fn every_fault_that_is_no_information_has_exactly_one_rule() {
     // 174 and on are newer than the table.
     for code in 1..=200 {
-        let (class, _) = xid::meaning(code);
+        let class = xid::find(code).class;
         let silent = class == Class::Information;
         let rules = RULES
             .iter()
-            .filter(|rule| matches!(rule.when, HealthCondition::Xid(which) if which(&xid::described(code))));
+            .filter(|rule| matches!(rule.when, HealthCondition::Xid(which) if which(&xid::find(code))));
         assert_eq!(rules.count(), usize::from(!silent), "XID {code}");
     }
 }
@@ -270,7 +270,7 @@ fn an_xid_that_is_not_known_is_told_and_is_no_verdict() {
 
 #[test]
 fn what_the_catalogue_calls_unused_is_told_and_is_no_verdict() {
-    let disused: Vec<u32> = (1..=173).filter(|code| xid::described(*code).disused).collect();
+    let disused: Vec<u32> = (1..=173).filter(|code| xid::find(*code).disused).collect();
     assert!(disused.contains(&47) && disused.contains(&123));
     for code in disused {
         let verdict = Court::new().xid(code);
@@ -285,9 +285,9 @@ fn what_the_catalogue_calls_unused_is_told_and_is_no_verdict() {
 #[test]
 fn the_verdict_on_an_xid_asks_for_the_action_that_the_metrics_name() {
     for code in 1..=200 {
-        let action = match xid::meaning(code) {
-            (_, xid::Action::Ignore) => Remedy::None.name(),
-            (_, action) => action.name(),
+        let action = match xid::find(code).action {
+            xid::Action::Ignore => Remedy::None.name(),
+            action => action.name(),
         };
         assert_eq!(Court::new().xid(code).remedy.name(), action, "XID {code}");
     }

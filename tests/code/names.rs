@@ -254,17 +254,7 @@ const SUBJECTS: &[(&str, &str)] = &[
 
 #[test]
 fn a_name_has_no_label_in_it_but_those_that_are_its_subject() {
-    let later = |family: &Family| {
-        matches!(
-            family.rows,
-            Rows::Account(_)
-                | Rows::WorkloadAccount(_)
-                | Rows::Slot
-                | Rows::Unattributed
-                | Rows::Holding(_)
-                | Rows::Process(_)
-        )
-    };
+    let later = |family: &Family| matches!(family.rows, Rows::Account(_) | Rows::Process(_));
     let text = read("docs/names.md");
     let found: BTreeSet<(&str, &str)> = families()
         .filter(|family| !later(family))

@@ -1,9 +1,8 @@
 //! Every XID of NVIDIA's catalogue, by its code: class, first action, and what happened in a few words.
 //!
-//! Class and action follow the catalogue's immediate resolution bucket (docs.nvidia.com/deploy/xid-errors); a
-//! work flow stands with the action that it comes to in the worst case. The words are our own. Codes 162 to 173
-//! have no bucket there. Of the codes that the catalogue calls unused, which all call for support, the name of the
-//! code or NVIDIA's older list tells the class; nothing but reserved codes has none.
+//! Class and action follow the catalogue's immediate resolution bucket (docs.nvidia.com/deploy/xid-errors), for a work
+//! flow its worst outcome. Codes 162 to 173 have no bucket there. The class of a code that the catalogue calls unused
+//! follows from its name or from NVIDIA's older list. The texts are our own.
 
 use super::Action::{
     CheckMechanicals, ContactSupport, Ignore, RebootNode, ResetGpu, RestartApp, UpdateSoftware,
@@ -11,7 +10,7 @@ use super::Action::{
 use super::Class::{Application, Driver, Hardware, Information, Link, Unknown};
 use super::{Action, Class, Xid};
 
-/// By code, from 1 on without a gap.
+/// By code, from 1 without a gap.
 pub(super) const TABLE: &[Xid] = &[
     disused(1, Application, "method in the command stream"),
     disused(2, Application, "software method in the command stream"),
@@ -192,12 +191,12 @@ const fn row(code: u32, class: Class, action: Action, text: &'static str) -> Xid
     Xid { code, class, action, text, disused: false }
 }
 
-/// One that has a name and no use any more.
+/// A code that has a name and is no longer used.
 const fn disused(code: u32, class: Class, text: &'static str) -> Xid {
     Xid { code, class, action: ContactSupport, text, disused: true }
 }
 
-/// One that never meant anything.
+/// A code that never had a meaning.
 const fn reserved(code: u32) -> Xid {
     row(code, Unknown, ContactSupport, "reserved")
 }

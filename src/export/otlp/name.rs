@@ -1,7 +1,7 @@
-//! Native OTLP names: the page's name less `_total` and less its unit, dotted, with the unit in its own field.
+//! Native OTLP names: the page's name without `_total` and unit, with dots; the unit is a field of its own.
 //!
-//! Prometheus' receiver appends unit and `_total` again, so a pushed series has the name of a scraped one. A gauge and
-//! a counter of one subject may share a native name (`gpu.sm.active` in `1` and in `s`); their units differ.
+//! Prometheus' receiver appends unit and `_total` again, so a pushed series has the name of a scraped one. A gauge and a
+//! counter may share a native name (`gpu.sm.active` in `1` and in `s`); their units differ.
 
 use crate::catalogue::Family;
 use crate::model::Unit;
@@ -16,7 +16,7 @@ pub fn native_name(family: &Family) -> String {
     stem.unwrap_or(name).replace('_', ".")
 }
 
-/// The unit's UCUM code, "" where the name is to come back without one.
+/// The unit's UCUM code; "" where the page's name has no unit.
 pub const fn native_unit(unit: Unit) -> &'static str {
     match unit {
         Unit::Seconds => "s",
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
     use crate::catalogue::{Kind, families, family};
 
-    /// What Prometheus 3 makes of a name (prometheus/otlptranslator, `buildCompliantMetricName`).
+    /// The name in Prometheus 3 (prometheus/otlptranslator, `buildCompliantMetricName`).
     fn back(name: &str, unit: &str, kind: Kind) -> String {
         let mut tokens: Vec<&str> = name.split('.').collect();
         let suffix = match unit {

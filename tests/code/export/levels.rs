@@ -161,10 +161,7 @@ fn board(lacked: &[&'static str], level: Level) -> Snapshot {
 fn series(snapshot: &Snapshot, level: Level) -> Vec<Visit> {
     let mut visits = visits(snapshot, level);
     visits.retain(|visit| {
-        let happens = matches!(
-            visit.family.rows,
-            Rows::Account(_) | Rows::WorkloadAccount(_) | Rows::Slot | Rows::Unattributed | Rows::Holding(_)
-        );
+        let happens = matches!(visit.family.rows, Rows::Account(_));
         let of_one_xid = visit.family.labels.contains(&"xid");
         !happens && !of_one_xid && visit.family.labels.contains(&"gpu")
     });

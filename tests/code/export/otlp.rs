@@ -120,7 +120,7 @@ fn wire(visit: &Visit) -> Wire {
 }
 
 fn expected(snapshot: &Snapshot, visit: &Visit) -> Point {
-    let start = match (visit.family.kind, visit.family.rows.origin()) {
+    let start = match (visit.family.kind, visit.family.origin()) {
         (Kind::Gauge, _) | (_, Origin::Driver) => 0,
         (_, Origin::Agent) => snapshot.started.0,
         (_, Origin::Ledger) => snapshot.ledger_started.map_or(0, |started| started.0),

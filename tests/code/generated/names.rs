@@ -13,15 +13,7 @@ use super::check::{Outcome, check};
 const FILE: &str = "docs/names.txt";
 
 fn is_settled(family: &Family) -> bool {
-    let with_the_account = matches!(
-        family.rows,
-        Rows::Account(_)
-            | Rows::WorkloadAccount(_)
-            | Rows::Slot
-            | Rows::Unattributed
-            | Rows::Holding(_)
-            | Rows::Process(_)
-    );
+    let with_the_account = matches!(family.rows, Rows::Account(_) | Rows::Process(_));
     !with_the_account && !family.name.starts_with("gpumeter_otlp_")
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use gpumeter::catalogue::{Bound, InstanceValue, Kind, Rows, device_points, first_point};
+use gpumeter::catalogue::{Bound, GpuRows, InstanceValue, Kind, Rows, device_points, first_point};
 use gpumeter::model::{Absence, Frame, GpuIdentity, InstanceFrame, Rejection, Via};
 
 use super::world::World;
@@ -23,7 +23,8 @@ fn world(seed: u64, board: &str) -> World {
 /// What a reading of a point can be, as it is read there.
 fn bound(frame: &Frame, point: usize) -> Bound {
     let (family, _) = device_points().nth(point).unwrap();
-    let is_rate = matches!(family.rows, Rows::Flow(_)) && frame.identity.via[point] == Some(Via::Gpm);
+    let is_rate =
+        matches!(family.rows, Rows::Gpu(GpuRows::Flow(_))) && frame.identity.via[point] == Some(Via::Gpm);
     if is_rate { Bound::RATE } else { family.bound().unwrap() }
 }
 
@@ -32,12 +33,12 @@ fn impossible(frame: &Frame) -> Vec<String> {
     let of_gpu =
         device_points().enumerate().zip(&frame.readings).filter_map(|((point, (family, _)), reading)| {
             let value = reading.ok()?;
-            (bound(frame, point).hold(value) != Some(value)).then(|| format!("{} {value}", family.name))
+            (bound(frame, point).accept(value) != Some(value)).then(|| format!("{} {value}", family.name))
         });
     let of_instance = |instance: &InstanceFrame| {
         let readings = InstanceValue::ALL.into_iter().zip(instance.readings.to_vec());
         let beyond = readings.filter(|(value, reading)| {
-            reading.is_ok_and(|reading| value.bound().hold(reading) != Some(reading))
+            reading.is_ok_and(|reading| value.bound().accept(reading) != Some(reading))
         });
         beyond.map(|(value, reading)| format!("{value:?} {reading:?}")).collect::<Vec<_>>()
     };
@@ -91,7 +92,7 @@ fn of_a_driver_that_answers_garbage_alone_no_gauge_is_believed() {
         let last = frames.last().unwrap();
         let gauges = device_points().zip(&last.readings).filter(|((family, _), reading)| {
             family.kind == Kind::Gauge
-                && matches!(family.rows, Rows::Device(_))
+                && matches!(family.rows, Rows::Gpu(GpuRows::Read(_)))
                 && reading.is_ok_and(|value| value != 0)
         });
         let believed: BTreeSet<_> = gauges.map(|((family, _), _)| family.name).collect();
