@@ -30,7 +30,6 @@ use std::io::Read;
 use std::path::Path;
 use std::string::FromUtf8Error;
 
-pub(crate) use address::listen;
 pub use address::{Endpoint, ListenAddress};
 pub use changes::KeyChange;
 pub use config_file::{ConfigFile, FileSet, ReloadedConfig};

@@ -1,4 +1,4 @@
-//! The script of a simulated node: what the driver library reads, with the host's side of each process.
+//! The scenario of a simulated node: the document for the driver library, and what the host knows of its processes.
 
 use std::path::{Path, PathBuf};
 
@@ -27,7 +27,7 @@ pub enum ScenarioError {
         /// Why.
         source: std::io::Error,
     },
-    /// It is no scenario.
+    /// It is not a valid scenario.
     #[error("scenario {path}: {problem}")]
     Broken {
         /// The file or name.
@@ -37,12 +37,12 @@ pub enum ScenarioError {
     },
 }
 
-/// A scenario. The driver library ignores what is for the host, and the host's side what is for the driver.
+/// A scenario. The driver library ignores what is for the host, and the other way round.
 #[derive(Clone, Debug)]
 pub struct DemoScenario {
-    /// Whether its processes are real children and its host is this one.
+    /// Whether its processes are real child processes of the demo, and its host is this one.
     pub local: bool,
-    /// The agent's configuration in it, if not the demo's own.
+    /// The agent's configuration, if it has its own.
     pub config: Option<String>,
     /// Its pods and jobs, if it has any.
     pub(super) workloads: Option<ScenarioWorkloads>,
@@ -78,7 +78,7 @@ impl DemoScenario {
         }
     }
 
-    /// The scenario of a replay: everything is in the recording, and the host knows none of its processes.
+    /// The scenario of a replay: the driver answers from the recording, and the host has none of its processes.
     pub(super) fn of_recording() -> Self {
         let document = serde_json::json!({ "gpus": [], "recording": RECORDING });
         Self { local: false, config: None, workloads: None, document }
@@ -109,7 +109,7 @@ impl DemoScenario {
         format!("{:#}\n", self.document)
     }
 
-    /// The processes that the host knows; one without a `host` entry is a process that it does not.
+    /// The processes of the host; one without a `host` entry is not visible there.
     pub fn processes(&self) -> impl Iterator<Item = HostProcess> {
         self.list("processes").filter_map(|process| {
             let host = process.get("host")?;
@@ -130,7 +130,10 @@ impl DemoScenario {
     }
 
     /// Gives every process a new id, in order.
-    pub(super) fn assign(&mut self, mut pid: impl FnMut() -> std::io::Result<u32>) -> std::io::Result<()> {
+    pub(super) fn assign_pids(
+        &mut self,
+        mut pid: impl FnMut() -> std::io::Result<u32>,
+    ) -> std::io::Result<()> {
         if let Some(processes) = self.document.get_mut("processes").and_then(Value::as_array_mut) {
             for process in processes {
                 process["pid"] = pid()?.into();

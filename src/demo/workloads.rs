@@ -1,8 +1,7 @@
-//! The pods and Slurm jobs of a scenario: what their kubelet and prolog would have left on the node.
+//! The pods and Slurm jobs of a scenario: a kubelet with its container logs, and job records with their cgroups, all below
+//! the demo's root.
 //!
-//! In: the scenario's `pods` and `jobs`, and the UUIDs of the simulated GPUs. Out: a kubelet with its logs of containers,
-//! records of jobs with their cgroups, all below the demo's root. A device is written as the index of its GPU, and as
-//! `9::2` where it is a replica.
+//! A device is written in the scenario as the index of its GPU, or as `9::2` for a replica.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::kubelet::{self, Answers};
+use super::kubelet::{self, Responses};
 use super::{DemoError, make, write};
 use crate::kubelet::messages::{
     AllocatableResourcesResponse, ContainerDevices, ContainerResources, ListPodResourcesResponse,
@@ -59,7 +58,7 @@ struct Job {
 }
 
 impl ScenarioWorkloads {
-    /// Writes what they leave on the node, and starts the kubelet if there are pods.
+    /// Writes their files, and starts the kubelet if there are pods.
     pub(super) fn start(&self, root: &Path, uuids: &[String]) -> Result<(), DemoError> {
         for job in &self.jobs {
             job.write(root, uuids)?;
@@ -72,10 +71,10 @@ impl ScenarioWorkloads {
         }
         let socket = root.join(SOCKET);
         make(&root.join("var/lib/kubelet/pod-resources"))?;
-        kubelet::start(&socket, self.answers(uuids)?)
+        kubelet::start(&socket, self.responses(uuids)?)
     }
 
-    fn answers(&self, uuids: &[String]) -> Result<Answers, DemoError> {
+    fn responses(&self, uuids: &[String]) -> Result<Responses, DemoError> {
         let mut pods = Vec::new();
         let mut allocatable = Vec::new();
         for pod in &self.pods {
@@ -98,7 +97,7 @@ impl ScenarioWorkloads {
                 allocatable.push(device_id(&format!("{gpu}::{replica}"), uuids)?);
             }
         }
-        Ok(Answers {
+        Ok(Responses {
             listed: ListPodResourcesResponse { pod_resources: pods },
             allocatable: AllocatableResourcesResponse { devices: vec![gpus(allocatable)] },
         })
@@ -121,7 +120,7 @@ fn gpus(device_ids: Vec<String>) -> ContainerDevices {
 }
 
 impl ScenarioPod {
-    /// The directories and links that a kubelet makes for the logs of containers.
+    /// Makes the directories and links of a kubelet for the logs of containers.
     fn write_logs(&self, root: &Path) -> Result<(), DemoError> {
         let Self { namespace, name, uid, containers } = self;
         let links = root.join("var/log/containers");
@@ -138,7 +137,7 @@ impl ScenarioPod {
 }
 
 impl Job {
-    /// The record of its prolog, and its cgroup.
+    /// Writes the record of its prolog, and makes its cgroup.
     fn write(&self, root: &Path, uuids: &[String]) -> Result<(), DemoError> {
         let Self { job_id, gpus, lines } = self;
         let uuids: Result<Vec<String>, _> =
@@ -150,14 +149,14 @@ impl Job {
         let records = root.join("run/gpumeter-slurm");
         let cgroup = root.join(format!("sys/fs/cgroup/system.slice/slurmstepd.scope/job_{job_id}"));
         make(&records)?;
-        // The agent writes its map of GPUs there.
+        // The agent writes its map of GPUs to that directory.
         make(&root.join("run/gpumeter"))?;
         make(&cgroup)?;
         write(&records.join(job_id.to_string()), record.as_bytes())
     }
 }
 
-/// The UUIDs of the simulated GPUs, by index: the driver library writes them beside itself when it is opened.
+/// The UUIDs of the simulated GPUs by index, from the file that the driver library writes when it is opened.
 pub(super) fn uuids(library: &Path) -> Result<Vec<String>, DemoError> {
     #[derive(Deserialize)]
     struct DriverTruth {

@@ -55,8 +55,8 @@ impl LogWriter {
         self.lines.clone()
     }
 
-    /// Writes a line even when the buffer is full: the last message of a program.
-    pub fn say(&self, line: &str) {
+    /// Writes the last line of the program, even if the buffer is full.
+    pub fn write_last(&self, line: &str) {
         let mut waiting = self.lines.lock();
         waiting.bytes.extend_from_slice(line.as_bytes());
         waiting.bytes.push(b'\n');

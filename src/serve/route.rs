@@ -205,7 +205,7 @@ fn snapshot_json(published: &PublishedSnapshot, visible: VisibleTenants) -> Vec<
 }
 
 fn too_early(path: &str) -> PageResponse {
-    let line = "the first snapshot is not there yet; try again in a second";
+    let line = "there is no snapshot yet; try again in a second";
     with(error(StatusCode::SERVICE_UNAVAILABLE, path, line), RETRY_AFTER, "1")
 }
 
@@ -214,7 +214,7 @@ fn healthy(heartbeat: &Heartbeat) -> PageResponse {
         return text(StatusCode::OK, "healthy");
     }
     let seconds = heartbeat.silence().0 / 1_000_000_000;
-    let line = format!("the tick loop has been still for {seconds} s; restart the agent");
+    let line = format!("the last tick was {seconds} s ago; restart the agent");
     text(StatusCode::SERVICE_UNAVAILABLE, &line)
 }
 
