@@ -256,7 +256,7 @@ fn what_is_not_here_or_cannot_be_done_says_so() {
     let agent = Agent::start(ServerLimits::default());
     let missing = agent.get("/metric");
     assert_eq!((status(&missing), body(&missing).ends_with('\n')), (404, true));
-    assert!(body(&agent.get("/api/v1/bil")).starts_with(r#"{"error":"nothing is here;"#));
+    assert!(body(&agent.get("/api/v1/bil")).starts_with(r#"{"error":"no such page;"#));
     let post =
         agent.send("POST /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi");
     assert_eq!(status(&post), 405);
@@ -326,7 +326,7 @@ fn a_bill_is_asked_of_the_ledger_and_its_refusal_is_passed_on() {
     let (asked, answer) = ask("?from=2026-10&to=2026%2D11", Ok(r#"{"rows":[]}"#.to_owned()));
     assert_eq!(asked, (Some("2026-10".to_owned()), Some("2026-11".to_owned())));
     assert_eq!(body(&answer), r#"{"rows":[]}"#);
-    let (_, answer) = ask("?from=x", Err(BillError::BadQuestion("from is not a valid time".to_owned())));
+    let (_, answer) = ask("?from=x", Err(BillError::BadRequest("from is not a valid time".to_owned())));
     assert_eq!((status(&answer), body(&answer)), (400, "{\"error\":\"from is not a valid time\"}\n"));
     let (_, answer) = ask("", Err(BillError::Unreadable("the disk is gone".to_owned())));
     assert_eq!(status(&answer), 503);
