@@ -36,8 +36,8 @@ pub(super) struct RecordCommand {
 }
 
 /// A duration from a tenth of a second to a day.
-fn duration(text: &str) -> Result<Nanoseconds, String> {
-    config::span(text, Nanoseconds(100_000_000), Nanoseconds::from_seconds(86_400))
+fn duration(text: &str) -> Result<Nanoseconds, config::Complaint> {
+    config::duration(text, Nanoseconds(100_000_000), Nanoseconds::from_seconds(86_400))
 }
 
 impl RecordCommand {

@@ -48,8 +48,8 @@ pub(super) struct QuiesceCommand {
     command: Vec<OsString>,
 }
 
-fn span(text: &str) -> Result<Nanoseconds, String> {
-    config::span(text, Nanoseconds::from_seconds(1), control::LONGEST)
+fn span(text: &str) -> Result<Nanoseconds, config::Complaint> {
+    config::duration(text, Nanoseconds::from_seconds(1), control::LONGEST)
 }
 
 impl AgentSocket {

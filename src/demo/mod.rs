@@ -160,7 +160,7 @@ pub enum DemoError {
     Config(Problems),
     /// The destination cannot be used.
     #[error("--otlp-endpoint {0}")]
-    Endpoint(String),
+    Endpoint(config::Complaint),
     /// The child processes of the local scenario cannot be started.
     #[error("starting a process for the local scenario: {0}")]
     Child(io::Error),
