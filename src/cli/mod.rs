@@ -24,7 +24,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use crate::app::{self, Launch};
 use crate::catalogue::reference;
 use crate::clock::{Clock, system_now};
-use crate::config::{self, Config, ConfigFile, ListenAddress, Problems};
+use crate::config::{self, Config, ConfigFile, Endpoint, ListenAddress, Problems};
 use crate::host::UserDatabase;
 use crate::log::{Lines, LogWriter};
 use crate::serve::Security;
@@ -158,8 +158,8 @@ struct DemoCommand {
     #[arg(long, visible_alias = "web.listen-address", value_name = "ADDR", value_parser = listen_address)]
     listen: Vec<ListenAddress>,
     /// How many times faster than real time.
-    #[arg(long, default_value_t = 1.0, value_name = "N")]
-    speed: f64,
+    #[arg(long, default_value = "1", value_name = "N", value_parser = demo::parse_speed)]
+    speed: u64,
     /// Start from scratch: empty the demo's directory first.
     #[arg(long)]
     fresh: bool,
@@ -172,7 +172,7 @@ struct DemoCommand {
     config: Option<PathBuf>,
     /// Push over OTLP/HTTP to this address, e.g. http://localhost:4318; by default nothing is pushed.
     #[arg(long, value_name = "URL")]
-    otlp_endpoint: Option<String>,
+    otlp_endpoint: Option<Endpoint>,
     #[command(flatten)]
     web: WebFlags,
 }

@@ -94,8 +94,8 @@ pub(super) struct ReplayCommand {
     #[arg(long, visible_alias = "web.listen-address", value_name = "ADDR", value_parser = listen_address)]
     listen: Vec<ListenAddress>,
     /// How many times faster than it was recorded.
-    #[arg(long, default_value_t = 1.0, value_name = "N")]
-    speed: f64,
+    #[arg(long, default_value = "1", value_name = "N", value_parser = demo::parse_speed)]
+    speed: u64,
     /// Directory of the replay, instead of $XDG_STATE_HOME/gpumeter/replay: new, empty, or of an earlier demo or replay;
     /// it is emptied first.
     #[arg(long, value_name = "DIR")]

@@ -3,7 +3,6 @@
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
-use std::io;
 use std::os::unix::net::UnixListener as StdListener;
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +17,7 @@ use tonic::server::{Grpc, UnaryService};
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
-use super::DemoError;
+use super::{DemoError, file_error};
 use crate::kubelet::messages::{AllocatableResourcesResponse, EmptyRequest, ListPodResourcesResponse};
 use crate::thread::Thread;
 
@@ -31,10 +30,10 @@ pub(super) struct Responses {
 
 /// Serves at that path until the process ends.
 pub(super) fn start(socket: &Path, responses: Responses) -> Result<(), DemoError> {
-    let failed = |source: io::Error| DemoError::File { path: socket.into(), source };
-    let listener = StdListener::bind(socket).map_err(failed)?;
-    listener.set_nonblocking(true).map_err(failed)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let listener = StdListener::bind(socket).map_err(file_error(socket))?;
+    listener.set_nonblocking(true).map_err(file_error(socket))?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(file_error(socket))?;
     Thread::start("kubelet", move || runtime.block_on(serve(listener, Arc::new(responses))))?;
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
-use super::DemoScenario;
+use super::{DemoError, DemoScenario};
 
 /// The hidden command that a child runs.
 pub const COMMAND: &str = "demo-child";
@@ -14,16 +14,18 @@ pub(super) struct Children {
 }
 
 /// Starts a child for every process of the scenario, which gets its pid.
-pub(super) fn start(scenario: &mut DemoScenario) -> io::Result<Children> {
-    let program = std::env::current_exe()?;
+pub(super) fn start(scenario: &mut DemoScenario) -> Result<Children, DemoError> {
+    let failed = |error| DemoError::Other(format!("starting a process for the local scenario: {error}"));
+    let program = std::env::current_exe().map_err(failed)?;
     let mut children = Vec::new();
-    scenario.assign_pids(|| {
+    let assigned = scenario.assign_pids(|| {
         let mut child = Command::new(&program).arg(COMMAND).stdin(Stdio::piped()).spawn()?;
         let pid = child.id();
         let input = child.stdin.take();
         children.push((child, input));
         Ok(pid)
-    })?;
+    });
+    assigned.map_err(failed)?;
     Ok(Children { children })
 }
 

@@ -8,10 +8,10 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Read, Write};
 use std::path::Path;
 
-use super::DemoError;
+use super::{DemoError, OTHER_DIRECTORY, file_error};
 
 /// The file that marks a directory which a demo may overwrite and empty.
-pub(super) const MARKER: &str = ".gpumeter-demo";
+const MARKER: &str = ".gpumeter-demo";
 
 const LOCK: &str = "demo.lock";
 
@@ -24,13 +24,16 @@ pub(super) fn claim(directory: &Path) -> Result<(), DemoError> {
     match fs::symlink_metadata(&marker) {
         Ok(file) if file.is_file() => return Ok(()),
         Err(error) if error.kind() != ErrorKind::NotFound => {
-            return Err(DemoError::File { path: marker, source: error });
+            return Err(file_error(&marker)(error));
         }
         _ => {}
     }
-    let wrap = |source| DemoError::File { path: directory.into(), source };
-    if fs::read_dir(directory).map_err(wrap)?.next().is_some() {
-        return Err(DemoError::Foreign { directory: directory.into() });
+    if fs::read_dir(directory).map_err(file_error(directory))?.next().is_some() {
+        return Err(DemoError::Other(format!(
+            "{}: not empty, and not a directory of a demo (it has no file {MARKER}); choose an empty or new directory \
+             with --state-dir",
+            directory.display()
+        )));
     }
     super::write(&marker, MARKER_TEXT.as_bytes())
 }
@@ -45,23 +48,26 @@ impl DirectoryLock {
     /// Locks the directory; fails with the pid of the process that has locked it.
     pub(super) fn take(directory: &Path) -> Result<Self, DemoError> {
         let path = directory.join(LOCK);
-        let wrap = |source| DemoError::File { path: path.clone(), source };
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
             .truncate(false)
             .open(&path)
-            .map_err(wrap)?;
+            .map_err(file_error(&path))?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                return Err(DemoError::Owned { directory: directory.into(), pid: read_pid(&mut file) });
+                return Err(DemoError::Other(format!(
+                    "{}: another demo uses it, process {}; stop that one, or {OTHER_DIRECTORY}",
+                    directory.display(),
+                    read_pid(&mut file)
+                )));
             }
-            Err(TryLockError::Error(source)) => return Err(wrap(source)),
+            Err(TryLockError::Error(source)) => return Err(file_error(&path)(source)),
         }
-        file.set_len(0).map_err(wrap)?;
-        writeln!(file, "{}", std::process::id()).map_err(wrap)?;
+        file.set_len(0).map_err(file_error(&path))?;
+        writeln!(file, "{}", std::process::id()).map_err(file_error(&path))?;
         Ok(Self { _file: file })
     }
 }

@@ -24,7 +24,7 @@ use thiserror::Error;
 
 use crate::app::{self, Launch, StartError, WebOptions};
 use crate::clock::{Clock, ClockPage, PageError};
-use crate::config::{self, Config, ListenAddress, Problems};
+use crate::config::{self, Config, Endpoint, ListenAddress};
 use crate::nvml::{Library, OpenError};
 use crate::record::{self, ReadError};
 use crate::thread::{self, Thread};
@@ -32,7 +32,8 @@ use lock::DirectoryLock;
 use time::DemoTime;
 
 pub use local::{COMMAND as CHILD_COMMAND, idle as idle_child};
-pub use scenario::{DemoScenario, ScenarioError};
+pub use scenario::DemoScenario;
+pub use time::parse_speed;
 
 /// The simulated driver library, built by this package's build script.
 static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libnvidia-ml.so.1"));
@@ -47,8 +48,8 @@ pub struct Options {
     pub source: DemoSource,
     /// Addresses to serve on; if empty, those of the configuration or 127.0.0.1:9855.
     pub listen: Vec<ListenAddress>,
-    /// How many times faster than real time.
-    pub speed: f64,
+    /// The speed in millionths of real time.
+    pub speed: u64,
     /// Whether to empty the directory first.
     pub fresh: bool,
     /// The directory; if absent, one in the user's state directory.
@@ -58,7 +59,7 @@ pub struct Options {
     /// How pages are served.
     pub web: WebOptions,
     /// OTLP endpoint to push to, if any.
-    pub otlp_endpoint: Option<String>,
+    pub otlp_endpoint: Option<Endpoint>,
 }
 
 /// What the simulated driver answers from.
@@ -82,99 +83,29 @@ impl std::fmt::Display for DemoSource {
 /// The demo cannot start.
 #[derive(Debug, Error)]
 pub enum DemoError {
-    /// A file of the demo cannot be written.
-    #[error("{path}: {source}; choose another directory with --state-dir")]
-    File {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// There is no user directory for its files.
-    #[error("neither XDG_STATE_HOME nor HOME is set; give a directory with --state-dir")]
-    Homeless,
-    /// The directory holds files that no demo made.
-    #[error(
-        "{directory}: not empty, and not a directory of a demo (it has no file {marker}); choose an empty or new directory with --state-dir",
-        marker = lock::MARKER
-    )]
-    Foreign {
-        /// The directory.
-        directory: PathBuf,
-    },
-    /// Another demo uses the directory.
-    #[error(
-        "{directory}: another demo uses it, process {pid}; stop that one, or choose another directory with --state-dir"
-    )]
-    Owned {
-        /// The demo's directory.
-        directory: PathBuf,
-        /// The process id of the other demo.
-        pid: String,
-    },
-    /// The library cannot be loaded from there.
-    #[error(
-        "{directory} is mounted noexec, so the simulated driver library cannot be loaded; choose another directory with --state-dir"
-    )]
-    NoExec {
-        /// The demo's directory.
-        directory: PathBuf,
-    },
-    /// The configuration names a ledger outside the directory.
-    #[error(
-        "ledger.path {path}: a demo or replay never writes another ledger than its own, {own}; remove ledger.path from the file, or choose the directory with --state-dir"
-    )]
-    OtherLedger {
-        /// What the file says.
-        path: PathBuf,
-        /// The ledger in the demo's directory.
-        own: PathBuf,
-    },
-    /// The library cannot be used.
-    #[error("simulated {0}; start the demo with --fresh, or choose another directory with --state-dir")]
-    Library(OpenError),
-    /// The library cannot be used for a reason that it wrote to a file.
-    #[error(
-        "simulated {error}: {reason}; correct the scenario, or start with --fresh if another file is wrong"
-    )]
-    Driver {
-        /// The error of the library.
-        error: OpenError,
-        /// The reason that it wrote.
-        reason: String,
-    },
-    /// The speed is out of range.
-    #[error("--speed {0}: give a number between 0.001 and 1000")]
-    Speed(f64),
-    /// The scenario cannot be used.
+    /// The agent itself cannot start.
     #[error(transparent)]
-    Scenario(#[from] ScenarioError),
+    Start(#[from] StartError),
     /// The recording cannot be played.
     #[error(transparent)]
     Recording(#[from] ReadError),
     /// The clock page cannot be used.
     #[error(transparent)]
     Clock(#[from] PageError),
-    /// The configuration is wrong.
-    #[error("{0}")]
-    Config(Problems),
-    /// The destination cannot be used.
-    #[error("--otlp-endpoint {0}")]
-    Endpoint(config::Complaint),
-    /// The child processes of the local scenario cannot be started.
-    #[error("starting a process for the local scenario: {0}")]
-    Child(io::Error),
-    /// A pod or job of the scenario names a GPU that the scenario does not have.
-    #[error(
-        "the scenario's pods or jobs name GPU {0:?}, which it does not have; write its index, or INDEX::REPLICA"
-    )]
-    UnknownDevice(String),
     /// A thread of the demo cannot be started.
     #[error(transparent)]
     Thread(#[from] thread::Error),
-    /// The agent itself cannot start.
-    #[error(transparent)]
-    Start(#[from] StartError),
+    /// Any other reason, with what to do.
+    #[error("{0}")]
+    Other(String),
+}
+
+/// What to do if the directory cannot be used.
+const OTHER_DIRECTORY: &str = "choose another directory with --state-dir";
+
+/// The error for a file of the demo that cannot be read or written.
+fn file_error(path: &Path) -> impl Fn(io::Error) -> DemoError {
+    move |error| DemoError::Other(format!("{}: {error}; {OTHER_DIRECTORY}", path.display()))
 }
 
 /// Runs a demo until SIGTERM or SIGINT.
@@ -186,7 +117,6 @@ pub fn run(options: &Options) -> Result<(), DemoError> {
         DemoSource::Scenario(name) => (DemoScenario::load(name)?, None),
         DemoSource::Recording(path) => (DemoScenario::of_recording(), Some((path, record::span(path)?))),
     };
-    let speed = time::speed(options.speed)?;
     let (source, config) = configure(options, &directory, &scenario)?;
     make(&directory)?;
     lock::claim(&directory)?;
@@ -195,15 +125,14 @@ pub fn run(options: &Options) -> Result<(), DemoError> {
         empty(&directory, &config.ledger.path)?;
     }
     make(&driver)?;
-    let _children =
-        if scenario.local { Some(local::start(&mut scenario).map_err(DemoError::Child)?) } else { None };
+    let _children = if scenario.local { Some(local::start(&mut scenario)?) } else { None };
     write(&driver.join("scenario"), scenario.text().as_bytes())?;
     install_library(&library(&directory))?;
     let time = match &played {
-        None => DemoTime::start(&driver, speed)?,
+        None => DemoTime::start(&driver, options.speed)?,
         Some((path, span)) => {
             copy(path, &driver.join(scenario::RECORDING), span.whole)?;
-            DemoTime::replay(&driver, speed, span)?
+            DemoTime::replay(&driver, options.speed, span)?
         }
     };
     let page = Arc::clone(&time.page);
@@ -248,7 +177,7 @@ const NO_EXEC: &str = "failed to map segment";
 fn try_library(options: &Options, directory: &Path) -> Result<(), DemoError> {
     let path = library(directory);
     let reason = path.with_file_name("error");
-    ignore_absence(fs::remove_file(&reason)).map_err(|source| DemoError::File { path: reason, source })?;
+    ignore_absence(fs::remove_file(&reason)).map_err(file_error(&reason))?;
     let (sender, outcome) = mpsc::channel();
     Thread::start("trial", move || {
         // Fails if the demo no longer waits.
@@ -267,29 +196,29 @@ fn try_library(options: &Options, directory: &Path) -> Result<(), DemoError> {
 
 /// The error of a library that does not open; none if the scenario's faults make the driver refuse.
 fn explain_failure(options: &Options, directory: &Path, error: OpenError) -> Result<(), DemoError> {
-    if let OpenError::Missing { reason, .. } = &error
-        && reason.contains(NO_EXEC)
-    {
-        return Err(DemoError::NoExec { directory: directory.into() });
-    }
     let driver = directory.join("driver");
     // The library writes what it cannot express by a return code to a file.
-    let Ok(reason) = fs::read_to_string(driver.join("error")) else {
-        if matches!(error, OpenError::Refused { .. }) && driver.join("faults").exists() {
+    let reason = fs::read_to_string(driver.join("error")).ok();
+    let copy = format!("{}: ", driver.join("scenario").display());
+    let message = match (&error, reason.as_deref().map(str::trim)) {
+        (OpenError::Missing { reason, .. }, _) if reason.contains(NO_EXEC) => format!(
+            "{} is mounted noexec, so the simulated driver library cannot be loaded; {OTHER_DIRECTORY}",
+            directory.display()
+        ),
+        (OpenError::Refused { .. }, None) if driver.join("faults").exists() => {
             tracing::warn!(%error, "the simulated driver refuses because of the scenario's faults");
             return Ok(());
         }
-        return Err(DemoError::Library(error));
+        (_, None) => format!("simulated {error}; start the demo with --fresh, or {OTHER_DIRECTORY}"),
+        (_, Some(reason)) => match reason.strip_prefix(&copy) {
+            // The user knows the original file and not the copy that the library read.
+            Some(problem) => format!("scenario {}: {problem}", options.source),
+            None => format!(
+                "simulated {error}: {reason}; correct the scenario, or start with --fresh if another file is wrong"
+            ),
+        },
     };
-    let copy = format!("{}: ", driver.join("scenario").display());
-    Err(match reason.trim().strip_prefix(&copy) {
-        // The user knows the original file and not the copy that the library read.
-        Some(problem) => DemoError::Scenario(ScenarioError::Broken {
-            path: options.source.to_string().into(),
-            problem: problem.into(),
-        }),
-        None => DemoError::Driver { error, reason: reason.trim().into() },
-    })
+    Err(DemoError::Other(message))
 }
 
 /// The path of the driver library of the demo in that directory.
@@ -301,7 +230,10 @@ fn find_directory(options: &Options) -> Result<PathBuf, DemoError> {
     if let Some(directory) = &options.directory {
         return Ok(directory.clone());
     }
-    let state = state_directory().ok_or(DemoError::Homeless)?;
+    let state = state_directory().ok_or_else(|| {
+        let message = "neither XDG_STATE_HOME nor HOME is set; give a directory with --state-dir";
+        DemoError::Other(message.to_owned())
+    })?;
     Ok(state.join(match options.source {
         DemoSource::Scenario(_) => DEMO,
         DemoSource::Recording(_) => REPLAY,
@@ -338,15 +270,14 @@ fn empty(directory: &Path, ledger: &Path) -> Result<(), DemoError> {
     crate::ledger::check_unowned(ledger).map_err(StartError::Ledger)?;
     for name in ["driver", "host"] {
         let path = directory.join(name);
-        ignore_absence(fs::remove_dir_all(&path)).map_err(|source| DemoError::File { path, source })?;
+        ignore_absence(fs::remove_dir_all(&path)).map_err(file_error(&path))?;
     }
-    let of_directory = |source| DemoError::File { path: directory.to_owned(), source };
-    for entry in fs::read_dir(directory).map_err(of_directory)? {
-        let path = entry.map_err(of_directory)?.path();
+    for entry in fs::read_dir(directory).map_err(file_error(directory))? {
+        let path = entry.map_err(file_error(directory))?.path();
         // The ledger, its write-ahead log, and the copies that upgrades saved.
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if name.starts_with("ledger.db") && name != "ledger.db.lock" {
-            ignore_absence(fs::remove_file(&path)).map_err(|source| DemoError::File { path, source })?;
+            ignore_absence(fs::remove_file(&path)).map_err(file_error(&path))?;
         }
     }
     Ok(())
@@ -363,7 +294,7 @@ fn ignore_absence(result: io::Result<()>) -> io::Result<()> {
 fn install_library(library: &Path) -> Result<(), DemoError> {
     let new = library.with_extension("new");
     write(&new, LIBRARY)?;
-    fs::rename(&new, library).map_err(|source| DemoError::File { path: library.into(), source })
+    fs::rename(&new, library).map_err(file_error(library))
 }
 
 fn configure(
@@ -376,12 +307,17 @@ fn configure(
         None => Config::parse(scenario.config.as_deref().unwrap_or(CONFIG), "the demo's configuration")
             .map(|config| (None, config)),
     }
-    .map_err(DemoError::Config)?;
+    .map_err(|problems| DemoError::Other(problems.to_string()))?;
     // A file with the printed defaults has paths and addresses that are meant for a node; the demo replaces them.
     let defaults = Config::default();
     let ledger = directory.join("ledger.db");
     if config.ledger.path != defaults.ledger.path && config.ledger.path != ledger {
-        return Err(DemoError::OtherLedger { path: config.ledger.path, own: ledger });
+        return Err(DemoError::Other(format!(
+            "ledger.path {}: a demo or replay never writes another ledger than its own, {}; remove ledger.path from \
+             the file, or choose the directory with --state-dir",
+            config.ledger.path.display(),
+            ledger.display()
+        )));
     }
     if let Some(path) = &config.nvml.library {
         tracing::warn!(path = %path.display(), "nvml.library is not used: the driver of a demo or replay is simulated");
@@ -396,22 +332,22 @@ fn configure(
     } else if config.web.listen == defaults.web.listen {
         config.web.listen = vec![ListenAddress::Tcp(SocketAddr::from(([127, 0, 0, 1], 9855)))];
     }
-    if let Some(endpoint) = &options.otlp_endpoint {
-        config.otlp.endpoint = Some(endpoint.parse().map_err(DemoError::Endpoint)?);
+    if options.otlp_endpoint.is_some() {
+        config.otlp.endpoint.clone_from(&options.otlp_endpoint);
     }
     Ok((source, config))
 }
 
 fn make(directory: &Path) -> Result<(), DemoError> {
-    fs::create_dir_all(directory).map_err(|source| DemoError::File { path: directory.into(), source })
+    fs::create_dir_all(directory).map_err(file_error(directory))
 }
 
 /// Copies the first `length` bytes.
 fn copy(from: &Path, to: &Path, length: u64) -> Result<(), DemoError> {
     let copied = || io::copy(&mut fs::File::open(from)?.take(length), &mut fs::File::create(to)?);
-    copied().map(|_| ()).map_err(|source| DemoError::File { path: to.into(), source })
+    copied().map(|_| ()).map_err(file_error(to))
 }
 
 fn write(path: &Path, contents: &[u8]) -> Result<(), DemoError> {
-    fs::write(path, contents).map_err(|source| DemoError::File { path: path.into(), source })
+    fs::write(path, contents).map_err(file_error(path))
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use super::scenario::HostProcess;
-use super::{DemoError, DemoScenario, make};
+use super::{DemoError, DemoScenario, file_error, make};
 use crate::clock::ClockPage;
 use crate::host::FIRST_PID_NAMESPACE;
 
@@ -17,7 +17,7 @@ pub(super) fn write(
 ) -> Result<PathBuf, DemoError> {
     let root = directory.join("host");
     if root.exists() {
-        fs::remove_dir_all(&root).map_err(|source| DemoError::File { path: root.clone(), source })?;
+        fs::remove_dir_all(&root).map_err(file_error(&root))?;
     }
     let etc = root.join("etc");
     make(&etc)?;
@@ -33,11 +33,11 @@ pub(super) fn write(
     let namespaces = root.join("proc/self/ns");
     make(&namespaces)?;
     let pid = namespaces.join("pid");
-    symlink(FIRST_PID_NAMESPACE, &pid).map_err(|source| DemoError::File { path: pid, source })?;
+    symlink(FIRST_PID_NAMESPACE, &pid).map_err(file_error(&pid))?;
     // The simulated driver creates its kernel log beside the library with the first message.
     let log = root.join("dev/kmsg");
     make(&root.join("dev"))?;
-    symlink("../../driver/kmsg", &log).map_err(|source| DemoError::File { path: log, source })?;
+    symlink("../../driver/kmsg", &log).map_err(file_error(&log))?;
     for process in scenario.processes() {
         write_process(&root.join("proc").join(process.pid.to_string()), &process)?;
     }

@@ -1,11 +1,9 @@
 //! The scenario of a simulated node: the document for the driver library, and what the host knows of its processes.
 
-use std::path::{Path, PathBuf};
-
 use serde::Deserialize;
 use serde_json::Value;
-use thiserror::Error;
 
+use super::DemoError;
 use super::workloads::ScenarioWorkloads;
 
 /// The built-in scenarios.
@@ -15,27 +13,6 @@ const LOCAL: &str = include_str!("local.json");
 
 /// The name of a recording beside the driver library.
 pub(super) const RECORDING: &str = "recording";
-
-/// A scenario that cannot be used.
-#[derive(Debug, Error)]
-pub enum ScenarioError {
-    /// It cannot be read.
-    #[error("scenario {path}: {source}; the built-in ones are cluster, node and local")]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// It is not a valid scenario.
-    #[error("scenario {path}: {problem}")]
-    Broken {
-        /// The file or name.
-        path: PathBuf,
-        /// What is wrong.
-        problem: String,
-    },
-}
 
 /// A scenario. The driver library ignores what is for the host, and the other way round.
 #[derive(Clone, Debug)]
@@ -64,18 +41,16 @@ pub struct HostProcess {
 
 impl DemoScenario {
     /// A built-in scenario by name, or a file.
-    pub fn load(name: &str) -> Result<Self, ScenarioError> {
-        match name {
-            "cluster" => Self::parse(CLUSTER, Path::new("cluster")),
-            "node" => Self::parse(NODE, Path::new("node")),
-            "local" => Self::parse(LOCAL, Path::new("local")),
-            file => {
-                let path = Path::new(file);
-                let text = std::fs::read_to_string(path)
-                    .map_err(|source| ScenarioError::Unreadable { path: path.into(), source })?;
-                Self::parse(&text, path)
-            }
-        }
+    pub fn load(name: &str) -> Result<Self, DemoError> {
+        let parsed = match name {
+            "cluster" => Self::parse(CLUSTER),
+            "node" => Self::parse(NODE),
+            "local" => Self::parse(LOCAL),
+            file => std::fs::read_to_string(file)
+                .map_err(|error| format!("{error}; the built-in ones are cluster, node and local"))
+                .and_then(|text| Self::parse(&text)),
+        };
+        parsed.map_err(|problem| DemoError::Other(format!("scenario {name}: {problem}")))
     }
 
     /// The scenario of a replay: the driver answers from the recording, and the host has none of its processes.
@@ -84,18 +59,14 @@ impl DemoScenario {
         Self { local: false, config: None, workloads: None, document }
     }
 
-    fn parse(text: &str, path: &Path) -> Result<Self, ScenarioError> {
-        let broken = |problem: String| ScenarioError::Broken { path: path.into(), problem };
-        let document: Value = serde_json::from_str(text).map_err(|error| broken(error.to_string()))?;
+    fn parse(text: &str) -> Result<Self, String> {
+        let document: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
         if !document.get("gpus").is_some_and(Value::is_array) {
-            return Err(broken(
-                "has no list \"gpus\"; give one, as [{\"profile\": \"h100\", \"count\": 8}]".into(),
-            ));
+            return Err("has no list \"gpus\"; give one, as [{\"profile\": \"h100\", \"count\": 8}]".into());
         }
         let has_workloads = ["pods", "jobs"].iter().any(|key| document.get(key).is_some());
         let workloads = has_workloads.then(|| ScenarioWorkloads::deserialize(&document));
-        let workloads =
-            workloads.transpose().map_err(|error| broken(format!("pods, replicas or jobs: {error}")))?;
+        let workloads = workloads.transpose().map_err(|error| format!("pods, replicas or jobs: {error}"))?;
         Ok(Self {
             workloads,
             local: document.get("local").and_then(Value::as_bool).unwrap_or(false),

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{DemoError, ignore_absence};
+use super::{DemoError, file_error, ignore_absence};
 use crate::clock::{ClockPage, PageMoment, PageState, REAL_TIME, Stop, system_now};
 use crate::model::{Nanoseconds, Utc};
 use crate::record::RecordingSpan;
@@ -30,11 +30,10 @@ pub(super) struct DemoTime {
     thread: Thread,
 }
 
-/// The speed in millionths of real time.
-pub(super) fn speed(times: f64) -> Result<u64, DemoError> {
-    if !(0.001..=1_000.0).contains(&times) {
-        return Err(DemoError::Speed(times));
-    }
+/// Parses a speed; returns it in millionths of real time.
+pub fn parse_speed(text: &str) -> Result<u64, &'static str> {
+    let times = text.parse::<f64>().ok().filter(|times| (0.001..=1_000.0).contains(times));
+    let times = times.ok_or("give a number between 0.001 and 1000")?;
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 1,000 and 10^9")]
     Ok((times * 1e6).round() as u64)
 }
@@ -56,7 +55,7 @@ impl DemoTime {
     fn run(driver: &Path, page: ClockPage, end: Option<Nanoseconds>) -> Result<Self, DemoError> {
         let (reached, page) = (driver.join("reached"), Arc::new(page));
         let file = File::options().create(true).truncate(false).write(true).open(&reached);
-        let file = file.map_err(|source| DemoError::File { path: reached.clone(), source })?;
+        let file = file.map_err(file_error(&reached))?;
         let stop = Stop::default();
         let thread = Thread::start("demo", {
             let (page, stop) = (Arc::clone(&page), stop.clone());
@@ -74,7 +73,7 @@ impl DemoTime {
         if !state.held {
             page.run(state.speed.min(REAL_TIME))?;
         }
-        ignore_absence(fs::remove_file(&reached)).map_err(|source| DemoError::File { path: reached, source })
+        ignore_absence(fs::remove_file(&reached)).map_err(file_error(&reached))
     }
 }
 

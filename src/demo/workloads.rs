@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::kubelet::{self, Responses};
-use super::{DemoError, make, write};
+use super::{DemoError, file_error, make, write};
 use crate::kubelet::messages::{
     AllocatableResourcesResponse, ContainerDevices, ContainerResources, ListPodResourcesResponse,
     PodResources,
@@ -111,7 +111,11 @@ fn device_id(device: &str, uuids: &[String]) -> Result<String, DemoError> {
         None => (device, None),
     };
     let uuid = index.parse::<usize>().ok().and_then(|index| uuids.get(index));
-    let uuid = uuid.ok_or_else(|| DemoError::UnknownDevice(device.to_owned()))?;
+    let uuid = uuid.ok_or_else(|| {
+        DemoError::Other(format!(
+            "the scenario's pods or jobs name GPU {device:?}, which it does not have; write its index, or INDEX::REPLICA"
+        ))
+    })?;
     Ok(replica.map_or_else(|| uuid.clone(), |replica| format!("{uuid}::{replica}")))
 }
 
@@ -129,8 +133,7 @@ impl ScenarioPod {
             let directory = format!("var/log/pods/{namespace}_{name}_{uid}/{container}");
             make(&root.join(&directory))?;
             let link = links.join(format!("{name}_{namespace}_{container}-{id}.log"));
-            symlink(format!("/{directory}/0.log"), &link)
-                .map_err(|source| DemoError::File { path: link, source })?;
+            symlink(format!("/{directory}/0.log"), &link).map_err(file_error(&link))?;
         }
         Ok(())
     }
@@ -167,9 +170,7 @@ pub(super) fn uuids(library: &Path) -> Result<Vec<String>, DemoError> {
         uuid: String,
     }
     let path: PathBuf = library.with_file_name("truth");
-    let failed = |source: std::io::Error| DemoError::File { path: path.clone(), source };
-    let text = fs::read_to_string(&path).map_err(failed)?;
-    let truth: DriverTruth =
-        serde_json::from_str(&text).map_err(|error| failed(std::io::Error::other(error)))?;
+    let text = fs::read_to_string(&path).map_err(file_error(&path))?;
+    let truth: DriverTruth = serde_json::from_str(&text).map_err(|error| file_error(&path)(error.into()))?;
     Ok(truth.gpus.into_iter().map(|gpu| gpu.uuid).collect())
 }

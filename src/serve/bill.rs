@@ -32,18 +32,7 @@ pub struct BillRequest {
     /// The tenants whose lines the client may read.
     pub visible: VisibleTenants,
     /// Receives the bill as JSON; closed when nothing waits for it any more.
-    pub reply: oneshot::Sender<Result<String, BillError>>,
-}
-
-/// Why there is no bill, by the status of the response.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum BillError {
-    /// The request is invalid; says what to write instead.
-    #[error("{0}")]
-    BadRequest(String),
-    /// The ledger cannot be read at the moment; says why.
-    #[error("{0}")]
-    Unreadable(String),
+    pub reply: oneshot::Sender<Result<String, BillProblem>>,
 }
 
 /// A bill as JSON, or the status and text of the error.
@@ -62,8 +51,7 @@ pub(super) async fn request_bill(
     })?;
     match timeout(limit, answer).await {
         Ok(Ok(Ok(bill))) => Ok(bill),
-        Ok(Ok(Err(error @ BillError::BadRequest(_)))) => Err((StatusCode::BAD_REQUEST, error.to_string())),
-        Ok(Ok(Err(error @ BillError::Unreadable(_)))) => Err(unavailable(&error.to_string())),
+        Ok(Ok(Err(problem))) => Err((problem.status(), problem.to_string())),
         Ok(Err(_)) => Err(unavailable("the ledger reader failed; the agent's log says why")),
         Err(_) => {
             let line = format!("no bill within {} s; request a shorter period", limit.as_secs_f64());
@@ -152,6 +140,22 @@ pub enum BillProblem {
     /// The ledger cannot be read.
     #[error(transparent)]
     Ledger(#[from] crate::ledger::Error),
+    /// The bill cannot be written as JSON.
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+}
+
+impl BillProblem {
+    /// Whether the request or the ledger is the reason.
+    const fn status(&self) -> StatusCode {
+        match self {
+            Self::Ledger(error) if !matches!(error.cause, Cause::Currencies { .. }) => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+            Self::Json(_) => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::BAD_REQUEST,
+        }
+    }
 }
 
 /// The statement of a ledger for a period, up to the last closed minute; cancelled once `is_cancelled` returns true.
@@ -214,25 +218,18 @@ pub(crate) fn answer_bills(path: &Path, mut requests: mpsc::Receiver<BillRequest
         let (receiver, stop) = (Arc::clone(&reply), stop.clone());
         let is_cancelled = move || receiver.is_closed() || stop.is_called();
         let statement = statement(path, from.as_deref(), to.as_deref(), is_cancelled);
-        let bill = to_json(statement.map(|statement| match visible {
-            None => statement,
-            Some(tenants) => statement.of_tenants(&tenants),
-        }));
+        let bill = statement.and_then(|statement| {
+            let shown = match visible {
+                None => statement,
+                Some(tenants) => statement.of_tenants(&tenants),
+            };
+            Ok(serde_json::to_string(&shown)?)
+        });
         // The statement has dropped its reference, so this is the last one.
         if let Some(reply) = Arc::into_inner(reply) {
             let _ = reply.send(bill);
         }
     }
-}
-
-fn to_json(statement: Result<Statement, BillProblem>) -> Result<String, BillError> {
-    let statement = statement.map_err(|problem| match problem {
-        BillProblem::Ledger(error) if !matches!(error.cause, Cause::Currencies { .. }) => {
-            BillError::Unreadable(error.to_string())
-        }
-        problem => BillError::BadRequest(problem.to_string()),
-    })?;
-    serde_json::to_string(&statement).map_err(|error| BillError::Unreadable(error.to_string()))
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ use tokio::sync::mpsc;
 
 pub use accept::run;
 pub(crate) use bill::answer_bills;
-pub use bill::{BillError, BillProblem, BillRequest, statement};
+pub use bill::{BillProblem, BillRequest, statement};
 pub use heartbeat::Heartbeat;
 pub use listen::{Error, InheritError, Listener, bind, inherit};
 pub use passwords::{Passwords, VerifyRequest};

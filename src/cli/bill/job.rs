@@ -36,8 +36,8 @@ pub(in crate::cli) struct JobCommand {
     json: bool,
 }
 
-/// The usage of the job on one GPU, or on all.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+/// The usage of the job on one GPU, or on all, as JSON.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 struct JobAmounts {
     held_ns: u128,
     used_ns: u128,
@@ -49,12 +49,14 @@ struct JobAmounts {
     efficiency: Option<f64>,
     /// Absent if no GPU's energy was measured.
     energy_uj: Option<u128>,
-    /// Used by the holders.
-    #[serde(skip)]
-    within_ns: u128,
-    /// Lent by one of the job's lines, and used by another one.
-    #[serde(skip)]
-    shared_ns: u128,
+}
+
+/// The sums over the job's lines on one GPU, or on all.
+#[derive(Default)]
+struct JobUsage {
+    exact: BillRow,
+    /// Lent by one of the lines, and used by another one.
+    shared: u128,
 }
 
 /// The summary as JSON.
@@ -121,7 +123,7 @@ impl JobCommand {
             node: &statement.node,
             simulated: statement.simulated,
             accounted_until: &statement.to,
-            total: JobAmounts::total(&amounts_by_gpu(&statement.lines)),
+            total: JobUsage::total(&usage_by_gpu(&statement.lines)).amounts(),
             currency: statement.currency.as_deref(),
             money,
             lines: &statement.lines,
@@ -167,56 +169,40 @@ fn labels(statement: &Statement) -> Vec<(&str, &str)> {
     shown.into_iter().filter_map(|name| Some((name, find(name)?.as_str()))).collect()
 }
 
-impl JobAmounts {
-    fn of_line(line: &StatementLine) -> Self {
-        let energy = line.energy_static_uj.zip(line.energy_dynamic_uj);
-        Self {
-            held_ns: line.held_ns.into(),
-            used_ns: line.used_ns.into(),
-            idle_ns: u128::from(line.lent_ns) + u128::from(line.waste_ns),
-            unmeasured_ns: line.unmeasured_ns.into(),
-            unavailable_ns: line.unavailable_ns.into(),
-            efficiency: None,
-            energy_uj: energy.map(|(floor, rest)| u128::from(floor) + u128::from(rest)),
-            within_ns: line.within_ns.into(),
-            shared_ns: 0,
-        }
-    }
-
-    /// The amounts of the lines of one GPU.
+impl JobUsage {
+    /// The sums over the lines of one GPU.
     fn of_gpu(lines: &[&StatementLine]) -> Self {
+        let mut exact = BillRow::default();
+        lines.iter().for_each(|line| exact.add_line(line));
         let lent_used: Vec<[u128; 2]> = lines
             .iter()
             .map(|line| [line.lent_ns, line.beyond_share_ns + line.outside_holding_ns].map(u128::from))
             .collect();
-        let amounts: Vec<Self> = lines.iter().map(|line| Self::of_line(line)).collect();
-        let mut sum = Self::total(&amounts);
-        sum.shared_ns = used_by_others(&lent_used);
-        sum.idle_ns -= sum.shared_ns;
-        sum.with_efficiency()
+        Self { exact, shared: used_by_others(&lent_used) }
     }
 
-    fn total(amounts: &[Self]) -> Self {
-        let sum = amounts.iter().fold(Self::default(), |sum, one| Self {
-            held_ns: sum.held_ns + one.held_ns,
-            used_ns: sum.used_ns + one.used_ns,
-            idle_ns: sum.idle_ns + one.idle_ns,
-            unmeasured_ns: sum.unmeasured_ns + one.unmeasured_ns,
-            unavailable_ns: sum.unavailable_ns + one.unavailable_ns,
-            efficiency: None,
-            energy_uj: match (sum.energy_uj, one.energy_uj) {
-                (Some(sum), Some(one)) => Some(sum + one),
-                (sum, one) => sum.or(one),
-            },
-            within_ns: sum.within_ns + one.within_ns,
-            shared_ns: sum.shared_ns + one.shared_ns,
-        });
-        sum.with_efficiency()
+    fn total(by_gpu: &[Self]) -> Self {
+        let mut total = Self::default();
+        for usage in by_gpu {
+            total.exact.add(&usage.exact);
+            total.shared += usage.shared;
+        }
+        total
     }
 
-    fn with_efficiency(self) -> Self {
-        let used = self.within_ns + self.shared_ns;
-        Self { efficiency: ratio(used, used + self.idle_ns), ..self }
+    fn amounts(&self) -> JobAmounts {
+        let Self { exact, shared } = self;
+        let [within, lent, waste, unmeasured, unavailable] = exact.parts;
+        let (used, idle) = (within + shared, lent + waste - shared);
+        JobAmounts {
+            held_ns: exact.held(),
+            used_ns: within + exact.beside.iter().sum::<u128>(),
+            idle_ns: idle,
+            unmeasured_ns: unmeasured,
+            unavailable_ns: unavailable,
+            efficiency: ratio(used, used + idle),
+            energy_uj: exact.energy,
+        }
     }
 }
 
@@ -249,13 +235,13 @@ fn retain_job(lines: &mut Vec<StatementLine>, id: &str, cluster: Option<&str>) {
     lines.retain(|line| jobs.contains(&key(line)));
 }
 
-/// The amounts of each GPU, in the order of the rows of a bill by GPU.
-fn amounts_by_gpu(lines: &[StatementLine]) -> Vec<JobAmounts> {
+/// The usage of each GPU, in the order of the rows of a bill by GPU.
+fn usage_by_gpu(lines: &[StatementLine]) -> Vec<JobUsage> {
     let mut gpus: BTreeMap<(u32, String), Vec<&StatementLine>> = BTreeMap::new();
     for (line, gpu) in lines.iter().zip(BillGrouping::Gpu.groups(lines)) {
         gpus.entry(gpu).or_default().push(line);
     }
-    gpus.values().map(|lines| JobAmounts::of_gpu(lines)).collect()
+    gpus.values().map(|lines| JobUsage::of_gpu(lines)).collect()
 }
 
 /// A ratio with four decimals.
@@ -267,9 +253,10 @@ fn ratio(part: u128, whole: u128) -> Option<f64> {
 /// A row per GPU and their total, in the digits of the bill, so that they add up.
 fn table(statement: &Statement) -> String {
     let sheet = Sheet::new(statement, &BillGrouping::Gpu);
-    let by_gpu = amounts_by_gpu(&statement.lines);
-    let used = in_hour_units(&by_gpu.iter().map(|amounts| amounts.used_ns).collect::<Vec<_>>());
-    let shared = in_hour_units(&by_gpu.iter().map(|amounts| amounts.shared_ns).collect::<Vec<_>>());
+    let by_gpu = usage_by_gpu(&statement.lines);
+    let amounts: Vec<JobAmounts> = by_gpu.iter().map(JobUsage::amounts).collect();
+    let used = in_hour_units(&amounts.iter().map(|one| one.used_ns).collect::<Vec<_>>());
+    let shared = in_hour_units(&by_gpu.iter().map(|usage| usage.shared).collect::<Vec<_>>());
     // Derived from the rounded rows of the bill, so that the columns add up.
     let idle: Vec<u128> = sheet
         .rows
@@ -280,23 +267,21 @@ fn table(statement: &Statement) -> String {
     let currency = statement.currency.as_deref();
     let mut head = ["gpu", "held h", "used h", "idle h", "efficiency", "kWh"].map(str::to_owned).to_vec();
     head.extend(currency.map(str::to_owned));
+    let cells = |row: &BillRow, used: u128, idle: u128, efficiency: Option<f64>| {
+        let efficiency = efficiency.map_or_else(|| "-".to_owned(), |share| format!("{:.1} %", share * 100.0));
+        let energy = row.energy.map_or_else(|| "-".to_owned(), decimal);
+        let mut cells =
+            vec![row.name.clone(), decimal(row.held()), decimal(used), decimal(idle), efficiency, energy];
+        cells.extend(currency.map(|_| decimal(row.money)));
+        cells
+    };
     let mut rows = vec![head];
-    for (place, (row, amounts)) in sheet.rows.iter().zip(&by_gpu).enumerate() {
-        rows.push(cells(row, [used[place], idle[place]], amounts, currency.is_some()));
+    for (place, (row, amounts)) in sheet.rows.iter().zip(&amounts).enumerate() {
+        rows.push(cells(row, used[place], idle[place], amounts.efficiency));
     }
-    let sums = [used.iter().sum(), idle.iter().sum()];
-    rows.push(cells(&sheet.total, sums, &JobAmounts::total(&by_gpu), currency.is_some()));
+    let total = JobUsage::total(&by_gpu).amounts();
+    rows.push(cells(&sheet.total, used.iter().sum(), idle.iter().sum(), total.efficiency));
     "\n".to_owned() + &align_columns(&rows)
-}
-
-fn cells(row: &BillRow, [used, idle]: [u128; 2], amounts: &JobAmounts, has_money: bool) -> Vec<String> {
-    let efficiency =
-        amounts.efficiency.map_or_else(|| "-".to_owned(), |share| format!("{:.1} %", share * 100.0));
-    let energy = row.energy.map_or_else(|| "-".to_owned(), decimal);
-    let mut cells =
-        vec![row.name.clone(), decimal(row.held()), decimal(used), decimal(idle), efficiency, energy];
-    cells.extend(has_money.then(|| decimal(row.money)));
-    cells
 }
 
 #[cfg(test)]
@@ -329,7 +314,7 @@ mod tests {
             line("b", &[("held", 4), ("used", 4), ("within", 4)], &[]),
             line("a", &[("held", 7), ("used", 1), ("within", 1), ("waste", 6)], &[]),
         ];
-        let held: Vec<u128> = amounts_by_gpu(&lines).iter().map(|amounts| amounts.held_ns).collect();
+        let held: Vec<u128> = usage_by_gpu(&lines).iter().map(|usage| usage.exact.held()).collect();
         assert_eq!(held, [7, 4], "in the order of the bill's rows");
     }
 
@@ -337,11 +322,12 @@ mod tests {
     fn time_that_a_step_lends_and_the_batch_step_uses_is_not_idle() {
         let step = line("a", &[("held", 10), ("within", 2), ("lent", 6), ("waste", 2), ("used", 2)], &[]);
         let batch = line("a", &[("outside_holding", 5), ("used", 5)], &[]);
-        let [gpu] = &amounts_by_gpu(&[step.clone(), batch])[..] else { panic!("one GPU") };
+        let amounts = |lines: &[StatementLine]| JobUsage::total(&usage_by_gpu(lines)).amounts();
+        let gpu = amounts(&[step.clone(), batch]);
         assert_eq!((gpu.held_ns, gpu.used_ns, gpu.idle_ns), (10, 7, 3));
         assert_eq!(gpu.efficiency, Some(0.7));
         let own = StatementLine { beyond_share_ns: 5, ..step };
-        let [gpu] = &amounts_by_gpu(&[own])[..] else { panic!("one GPU") };
+        let gpu = amounts(&[own]);
         assert_eq!((gpu.idle_ns, gpu.efficiency), (8, Some(0.2)), "its own use was at other times");
     }
 

@@ -43,7 +43,7 @@ impl BillRow {
         self.parts.iter().sum()
     }
 
-    fn add_line(&mut self, line: &StatementLine) {
+    pub(super) fn add_line(&mut self, line: &StatementLine) {
         let parts = [line.within_ns, line.lent_ns, line.waste_ns, line.unmeasured_ns, line.unavailable_ns];
         let energy = line.energy_static_uj.zip(line.energy_dynamic_uj);
         self.add(&Self {
@@ -57,7 +57,7 @@ impl BillRow {
         });
     }
 
-    fn add(&mut self, other: &Self) {
+    pub(super) fn add(&mut self, other: &Self) {
         for (sum, one) in self.parts.iter_mut().zip(other.parts) {
             *sum += one;
         }

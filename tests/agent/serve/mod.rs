@@ -16,7 +16,7 @@ use gpumeter::export::{LatestSnapshot, PageCache, PageFormat, PublishedSnapshot,
 use gpumeter::model::snapshot::{AgentEntry, AgentNumber, Roster, Snapshot};
 use gpumeter::model::{Nanoseconds, Stamp, Utc};
 use gpumeter::serve::{
-    Access, BillError, BillRequest, Heartbeat, Passwords, Requests, Security, ServerLimits, Site, bind,
+    Access, BillProblem, BillRequest, Heartbeat, Passwords, Requests, Security, ServerLimits, Site, bind,
     render_index_page, run,
 };
 use tokio::sync::{mpsc, watch};
@@ -316,7 +316,7 @@ fn before_the_first_snapshot_the_agent_is_healthy_but_not_ready() {
 fn a_bill_is_asked_of_the_ledger_and_its_refusal_is_passed_on() {
     let mut agent = Agent::start(ServerLimits::default());
     let mut stream = agent.connect();
-    let mut ask = |query: &str, reply: Result<String, BillError>| {
+    let mut ask = |query: &str, reply: Result<String, BillProblem>| {
         write!(stream, "GET /api/v1/bill{query} HTTP/1.1\r\nHost: 127.0.0.1:1\r\n\r\n").unwrap();
         let request = agent.bills.blocking_recv().unwrap();
         let asked = (request.from.clone(), request.to.clone());
@@ -326,9 +326,12 @@ fn a_bill_is_asked_of_the_ledger_and_its_refusal_is_passed_on() {
     let (asked, answer) = ask("?from=2026-10&to=2026%2D11", Ok(r#"{"rows":[]}"#.to_owned()));
     assert_eq!(asked, (Some("2026-10".to_owned()), Some("2026-11".to_owned())));
     assert_eq!(body(&answer), r#"{"rows":[]}"#);
-    let (_, answer) = ask("?from=x", Err(BillError::BadRequest("from is not a valid time".to_owned())));
-    assert_eq!((status(&answer), body(&answer)), (400, "{\"error\":\"from is not a valid time\"}\n"));
-    let (_, answer) = ask("", Err(BillError::Unreadable("the disk is gone".to_owned())));
+    let (_, answer) = ask("?from=x", Err(BillProblem::Time { name: "from", text: "x".to_owned() }));
+    assert_eq!(status(&answer), 400);
+    assert!(body(&answer).starts_with(r#"{"error":"from: \"x\" is not a valid time; "#), "{answer}");
+    let missing =
+        gpumeter::serve::statement(std::path::Path::new("/nowhere/ledger.db"), None, None, || false);
+    let (_, answer) = ask("", missing.map(|_| String::new()));
     assert_eq!(status(&answer), 503);
     assert_eq!(status(&agent.get("/api/v1/bill?form=1")), 400);
 }
