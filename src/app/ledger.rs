@@ -243,14 +243,14 @@ impl LedgerWriter<'_> {
                     continue;
                 }
             }
-            match self.channel.queue.wait_for_batch(BATCH_TIMEOUT) {
-                Some(batch) => {
-                    if !self.commit(batch, &|| shared.clock.now()) {
-                        wait_for_retry(&shared.stop);
-                    }
+            let Some(batch) = self.channel.queue.wait_for_batch(BATCH_TIMEOUT) else {
+                if is_stopping {
+                    return;
                 }
-                None if is_stopping => return,
-                None => {}
+                continue;
+            };
+            if !self.commit(batch, &|| shared.clock.now()) {
+                wait_for_retry(&shared.stop);
             }
         }
     }
