@@ -41,7 +41,7 @@ complete -c gpumeter -n "__fish_gpumeter_needs_command" -f -a "quiesce" -d 'Rele
 complete -c gpumeter -n "__fish_gpumeter_needs_command" -f -a "resume" -d 'Use the driver again after gpumeter quiesce'
 complete -c gpumeter -n "__fish_gpumeter_needs_command" -f -a "inventory" -d 'List the GPUs that this node is expected to have, with state and since when'
 complete -c gpumeter -n "__fish_gpumeter_needs_command" -f -a "probe" -d 'Ask the agent of this node whether it is healthy, for the exec probe of a container'
-complete -c gpumeter -n "__fish_gpumeter_needs_command" -f -a "ledger" -d 'Put back the ledger that an upgrade saved'
+complete -c gpumeter -n "__fish_gpumeter_needs_command" -f -a "ledger" -d 'Restore the ledger that an upgrade saved'
 complete -c gpumeter -n "__fish_gpumeter_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand run" -l config -d 'Configuration file; without one the defaults apply' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand run" -l listen -l web.listen-address -d 'Address to serve on, instead of the configured ones; may be repeated' -r
@@ -52,11 +52,11 @@ json\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand run" -l web.systemd-socket -d 'Serve on the sockets of the service\'s systemd socket unit, instead of the configured addresses'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand run" -l print-default-config -d 'Print the default configuration with every key explained, and exit'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand run" -s h -l help -d 'Print help'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l scenario -d 'A built-in scenario (cluster; node, without schedulers; local, with real processes) or a file' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l scenario -d 'Built-in scenario (cluster; node, without schedulers; local, with real processes), or the path of a file' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l listen -l web.listen-address -d 'Address to serve on, instead of web.listen or 127.0.0.1:9855; may be repeated' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l speed -d 'How many times faster than real time' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l state-dir -d 'Directory of the demo, instead of $XDG_STATE_HOME/gpumeter/demo: new, empty, or of an earlier demo' -r -F
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l config -d 'A configuration file instead of the scenario\'s. Where it has the default web.listen or web.control, the demo uses 127.0.0.1:9855 and control.sock in its directory; another ledger than the demo\'s own is refused' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l config -d 'Configuration file, instead of the scenario\'s. For the default web.listen the demo uses 127.0.0.1:9855, for the default web.control control.sock in its directory; a ledger.path outside its directory is refused' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l otlp-endpoint -d 'Push over OTLP/HTTP to this address, e.g. http://localhost:4318; by default nothing is pushed' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l web.config.file -d 'Web configuration file: TLS, users, headers and rate limit in the form of Prometheus\' exporters' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l log-format -d 'Format of the log' -r -f -a "text\t''
@@ -64,29 +64,29 @@ json\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l fresh -d 'Start from scratch: empty the demo\'s directory first'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l web.systemd-socket -d 'Serve on the sockets of the service\'s systemd socket unit, instead of the configured addresses'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -s h -l help -d 'Print help'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l url -d 'The running agent' -r
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l web.ca-file -d 'CA of the agent\'s certificate, as PEM, for a URL with https' -r -F
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l web.cert-file -d 'Certificate to show to the agent, with its key in one file, as PEM' -r -F
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l user -d 'User of the agent' -r
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l password-file -d 'File with the user\'s password' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l url -d 'URL of the running agent' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l web.ca-file -d 'CA certificate, as PEM, that verifies the agent\'s certificate; required for https' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l web.cert-file -d 'Client certificate with its private key in one PEM file' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l user -d 'User name, if the agent has web.users' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l password-file -d 'File with the password of that user' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l ledger -d 'A ledger file that no agent is using, instead of a running agent' -r -F
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l from -d 'Begin of the period: a date in the time zone of the machine where the bill is made, which begins at 00:00, or a time such as 2026-11-01T08:00:00Z; by default the begin of the month in which the period ends' -r
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l to -d 'End of the period, not included: a date, of which nothing is included, or a time; by default the end of the last complete minute' -r
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l month -d 'A whole month in the time zone of the machine where the bill is made, such as 2026-11, instead of --from and --to' -r
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l by -d 'What each line of the text and the CSV is of: tenant, workload, gpu, namespace, account, user, unit, or a label of gpu_workload_info such as k8s_pod_name. What has no such label is in the line "-"' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l from -d 'Start of the period: a date, which means 00:00 in the time zone of the machine that makes the bill, or a time such as 2026-11-01T08:00:00Z; by default the start of the month in which the period ends' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l to -d 'End of the period, not included: a date, which means 00:00, or a time; by default the end of the last complete minute' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l month -d 'A whole month in the time zone of the machine that makes the bill, such as 2026-11, instead of --from and --to' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l by -d 'What the lines of text and CSV are grouped by: tenant, workload, gpu, namespace, account, user, unit, or a label of gpu_workload_info such as k8s_pod_name. Usage without that label is in the line "-"' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l log-format -d 'Format of the log' -r -f -a "text\t''
 json\t''"
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l csv -d 'Print CSV: a line per tenant, or what else --by says'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l json -d 'Print JSON: a line per tenant, holder and GPU, exact, in nanoseconds'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l csv -d 'Print CSV: one line per group of --by'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l json -d 'Print JSON: one line per tenant, holder and GPU, exact, in nanoseconds'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -s h -l help -d 'Print help'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l url -d 'The running agent' -r
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l web.ca-file -d 'CA of the agent\'s certificate, as PEM, for a URL with https' -r -F
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l web.cert-file -d 'Certificate to show to the agent, with its key in one file, as PEM' -r -F
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l user -d 'User of the agent' -r
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l password-file -d 'File with the user\'s password' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l url -d 'URL of the running agent' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l web.ca-file -d 'CA certificate, as PEM, that verifies the agent\'s certificate; required for https' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l web.cert-file -d 'Client certificate with its private key in one PEM file' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l user -d 'User name, if the agent has web.users' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l password-file -d 'File with the password of that user' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l ledger -d 'A ledger file that no agent is using, instead of a running agent' -r -F
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l cluster -d 'The job\'s cluster, where several had a job of this number' -r
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l from -d 'Where to begin to look, a date or a time as of gpumeter bill; by default 30 days ago' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l cluster -d 'Cluster of the job, if several clusters had a job with this id' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l from -d 'Start of the searched period, a date or a time as for gpumeter bill; by default 30 days ago' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l log-format -d 'Format of the log' -r -f -a "text\t''
 json\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l json -d 'Print JSON, exact: times in nanoseconds, energy in microjoules'
@@ -97,12 +97,12 @@ json\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand metrics" -l log-format -d 'Format of the log' -r -f -a "text\t''
 json\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand metrics" -s h -l help -d 'Print help'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand check-config" -l web.config.file -d 'Check a web configuration file with it' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand check-config" -l web.config.file -d 'Web configuration file to check as well' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand check-config" -l log-format -d 'Format of the log' -r -f -a "text\t''
 json\t''"
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand check-config" -l node -d 'Ask this node\'s driver too, and warn of grants on GPUs that are not there'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand check-config" -l node -d 'Also read this node\'s certificates and ask its driver, and warn of grants on GPUs that it does not have'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand check-config" -s h -l help -d 'Print help'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand record" -l for -d 'For how long' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand record" -l for -d 'How long to record' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand record" -l interval -d 'Interval between readings of every GPU' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand record" -l nvml-library -d 'Path of the driver library (libnvidia-ml.so.1), instead of the one that the loader finds' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand record" -l log-format -d 'Format of the log' -r -f -a "text\t''
@@ -110,41 +110,41 @@ json\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand record" -s h -l help -d 'Print help'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand replay" -l listen -l web.listen-address -d 'Address to serve on, instead of web.listen or 127.0.0.1:9855; may be repeated' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand replay" -l speed -d 'How many times faster than it was recorded' -r
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand replay" -l state-dir -d 'Directory of the replay, instead of $XDG_STATE_HOME/gpumeter/replay: a new or empty directory, or one of a demo or replay. It starts from scratch each time' -r -F
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand replay" -l config -d 'A configuration file, as for gpumeter demo' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand replay" -l state-dir -d 'Directory of the replay, instead of $XDG_STATE_HOME/gpumeter/replay: new, empty, or of an earlier demo or replay; it is emptied first' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand replay" -l config -d 'Configuration file, as for gpumeter demo' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand replay" -l log-format -d 'Format of the log' -r -f -a "text\t''
 json\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand replay" -s h -l help -d 'Print help'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand doctor" -l config -d 'Configuration file of the agent to examine' -r -F
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand doctor" -l nvml-library -d 'Path of the driver library (libnvidia-ml.so.1), instead of the one that the loader finds; a demo\'s is driver/libnvidia-ml.so.1 in its directory' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand doctor" -l nvml-library -d 'Path of the driver library (libnvidia-ml.so.1), instead of the one that the loader finds; that of a demo is driver/libnvidia-ml.so.1 in its directory' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand doctor" -l log-format -d 'Format of the log' -r -f -a "text\t''
 json\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand doctor" -l json -d 'Print JSON: every metric family of every GPU, with the reason where it is missing'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand doctor" -s h -l help -d 'Print help'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l url -d 'The running agent' -r
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l web.ca-file -d 'CA of the agent\'s certificate, as PEM, for a URL with https' -r -F
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l web.cert-file -d 'Certificate to show to the agent, with its key in one file, as PEM' -r -F
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l user -d 'User of the agent' -r
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l password-file -d 'File with the user\'s password' -r -F
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l fail-on -d 'The mildest state that makes the exit status 1' -r -f -a "degraded\t''
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l url -d 'URL of the running agent' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l web.ca-file -d 'CA certificate, as PEM, that verifies the agent\'s certificate; required for https' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l web.cert-file -d 'Client certificate with its private key in one PEM file' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l user -d 'User name, if the agent has web.users' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l password-file -d 'File with the password of that user' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l fail-on -d 'Least severe state for which the exit status is 1' -r -f -a "degraded\t''
 failed\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l log-format -d 'Format of the log' -r -f -a "text\t''
 json\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l json -d 'Print the agent\'s JSON: every reason with its evidence'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -s h -l help -d 'Print help'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand quiesce" -l config -d 'Configuration file of the running agent' -r -F
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand quiesce" -l socket -d 'Local socket of the agent, instead of the configured one; a demo\'s is control.sock in its directory' -r -F
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand quiesce" -l for -d 'For how long at most; then the agent uses the driver again by itself' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand quiesce" -l socket -d 'Local socket of the agent, instead of the configured one; that of a demo is control.sock in its directory' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand quiesce" -l for -d 'How long the driver stays released at most; then the agent uses it again by itself' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand quiesce" -l log-format -d 'Format of the log' -r -f -a "text\t''
 json\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand quiesce" -s h -l help -d 'Print help'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand resume" -l config -d 'Configuration file of the running agent' -r -F
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand resume" -l socket -d 'Local socket of the agent, instead of the configured one; a demo\'s is control.sock in its directory' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand resume" -l socket -d 'Local socket of the agent, instead of the configured one; that of a demo is control.sock in its directory' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand resume" -l log-format -d 'Format of the log' -r -f -a "text\t''
 json\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand resume" -s h -l help -d 'Print help'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand inventory; and not __fish_seen_subcommand_from forget help" -l config -d 'Configuration file of the running agent' -r -F
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand inventory; and not __fish_seen_subcommand_from forget help" -l socket -d 'Local socket of the agent, instead of the configured one; a demo\'s is control.sock in its directory' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand inventory; and not __fish_seen_subcommand_from forget help" -l socket -d 'Local socket of the agent, instead of the configured one; that of a demo is control.sock in its directory' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand inventory; and not __fish_seen_subcommand_from forget help" -l ledger -d 'A ledger file that no agent is using, instead of a running agent' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand inventory; and not __fish_seen_subcommand_from forget help" -l log-format -d 'Format of the log' -r -f -a "text\t''
 json\t''"
@@ -153,7 +153,7 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand inventory; and not __f
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand inventory; and not __fish_seen_subcommand_from forget help" -f -a "forget" -d 'Stop expecting an absent GPU: its series end, its account stays in the ledger'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand inventory; and not __fish_seen_subcommand_from forget help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand inventory; and __fish_seen_subcommand_from forget" -l config -d 'Configuration file of the running agent' -r -F
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand inventory; and __fish_seen_subcommand_from forget" -l socket -d 'Local socket of the agent, instead of the configured one; a demo\'s is control.sock in its directory' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand inventory; and __fish_seen_subcommand_from forget" -l socket -d 'Local socket of the agent, instead of the configured one; that of a demo is control.sock in its directory' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand inventory; and __fish_seen_subcommand_from forget" -l ledger -d 'A ledger file that no agent is using, instead of a running agent' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand inventory; and __fish_seen_subcommand_from forget" -l log-format -d 'Format of the log' -r -f -a "text\t''
 json\t''"
@@ -161,25 +161,25 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand inventory; and __fish_
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand inventory; and __fish_seen_subcommand_from help" -f -a "forget" -d 'Stop expecting an absent GPU: its series end, its account stays in the ledger'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand inventory; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand probe" -l config -d 'Configuration file of the running agent' -r -F
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand probe" -l socket -d 'Local socket of the agent, instead of the configured one; a demo\'s is control.sock in its directory' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand probe" -l socket -d 'Local socket of the agent, instead of the configured one; that of a demo is control.sock in its directory' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand probe" -l log-format -d 'Format of the log' -r -f -a "text\t''
 json\t''"
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand probe" -l ready -d 'Ask whether the agent is ready, too: whether there is a first snapshot'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand probe" -l ready -d 'Also require that the agent is ready, which it is from its first snapshot on'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand probe" -s h -l help -d 'Print help'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and not __fish_seen_subcommand_from restore help" -l config -d 'Configuration file of the agent, whose ledger it is' -r -F
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and not __fish_seen_subcommand_from restore help" -l ledger -d 'The ledger, instead of the configured one' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and not __fish_seen_subcommand_from restore help" -l config -d 'Configuration file of the agent whose ledger is restored' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and not __fish_seen_subcommand_from restore help" -l ledger -d 'Path of the ledger, instead of the configured one' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and not __fish_seen_subcommand_from restore help" -l log-format -d 'Format of the log' -r -f -a "text\t''
 json\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and not __fish_seen_subcommand_from restore help" -s h -l help -d 'Print help'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and not __fish_seen_subcommand_from restore help" -f -a "restore" -d 'Put back the copy that an upgrade saved as LEDGER.v1, LEDGER.v2 ..., so that an earlier release can use it'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and not __fish_seen_subcommand_from restore help" -f -a "restore" -d 'Restore the copy that an upgrade saved as LEDGER.v1, LEDGER.v2 ..., so that an earlier release can use it'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and not __fish_seen_subcommand_from restore help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and __fish_seen_subcommand_from restore" -l to -d 'Schema version of the copy; by default the newest one from before the present version' -r
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and __fish_seen_subcommand_from restore" -l config -d 'Configuration file of the agent, whose ledger it is' -r -F
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and __fish_seen_subcommand_from restore" -l ledger -d 'The ledger, instead of the configured one' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and __fish_seen_subcommand_from restore" -l to -d 'Schema version of the copy; by default the newest one before the current version' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and __fish_seen_subcommand_from restore" -l config -d 'Configuration file of the agent whose ledger is restored' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and __fish_seen_subcommand_from restore" -l ledger -d 'Path of the ledger, instead of the configured one' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and __fish_seen_subcommand_from restore" -l log-format -d 'Format of the log' -r -f -a "text\t''
 json\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and __fish_seen_subcommand_from restore" -s h -l help -d 'Print help'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and __fish_seen_subcommand_from help" -f -a "restore" -d 'Put back the copy that an upgrade saved as LEDGER.v1, LEDGER.v2 ..., so that an earlier release can use it'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and __fish_seen_subcommand_from help" -f -a "restore" -d 'Restore the copy that an upgrade saved as LEDGER.v1, LEDGER.v2 ..., so that an earlier release can use it'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger help" -f -a "run" -d 'Run the agent: sample, attribute, keep the ledger, serve and push'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger help" -f -a "demo" -d 'Run the agent on a simulated node; needs no GPU'
@@ -195,7 +195,7 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_s
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger help" -f -a "resume" -d 'Use the driver again after gpumeter quiesce'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger help" -f -a "inventory" -d 'List the GPUs that this node is expected to have, with state and since when'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger help" -f -a "probe" -d 'Ask the agent of this node whether it is healthy, for the exec probe of a container'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger help" -f -a "ledger" -d 'Put back the ledger that an upgrade saved'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger help" -f -a "ledger" -d 'Restore the ledger that an upgrade saved'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and __fish_seen_subcommand_from inventory" -f -a "forget" -d 'Stop expecting an absent GPU: its series end, its account stays in the ledger'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and __fish_seen_subcommand_from ledger" -f -a "restore" -d 'Put back the copy that an upgrade saved as LEDGER.v1, LEDGER.v2 ..., so that an earlier release can use it'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and __fish_seen_subcommand_from ledger" -f -a "restore" -d 'Restore the copy that an upgrade saved as LEDGER.v1, LEDGER.v2 ..., so that an earlier release can use it'

@@ -1,4 +1,4 @@
-//! The one I/O thread: HTTP, the push, and the signals that end the agent.
+//! The I/O thread: HTTP server, OTLP push, and signals.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,6 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
 use super::StartError;
-use super::reload::ReloadRequester;
 use crate::clock::system_now;
 use crate::config::Config;
 use crate::host::agent_usage;
@@ -17,24 +16,20 @@ use crate::{push, serve};
 /// The running I/O thread.
 pub(super) struct RunningIo {
     pub(super) status: IoStatus,
-    /// Where a push goes, if anywhere.
-    pub(super) push: Option<PushTo>,
+    /// The OTLP destination, if any.
+    pub(super) push: Option<PushTarget>,
     stop: watch::Sender<bool>,
     thread: Thread,
 }
 
-/// A destination as the tick loop sees it.
+/// An OTLP destination, and the queue of messages for it.
 #[derive(Clone)]
-pub(super) struct PushTo {
+pub(super) struct PushTarget {
     pub(super) queue: Arc<push::PushQueue>,
-    /// What it is called in metrics.
-    pub(super) name: Arc<str>,
-    pub(super) tally: Arc<push::Tally>,
-    /// The node that speaks.
-    pub(super) node: super::NodeName,
+    pub(super) destination: push::Destination,
 }
 
-/// What the tick loop shares with it.
+/// What the tick loop shares with the I/O thread.
 #[derive(Clone)]
 pub(super) struct IoStatus {
     pub(super) heartbeat: Arc<serve::Heartbeat>,
@@ -44,12 +39,12 @@ pub(super) struct IoStatus {
 }
 
 impl RunningIo {
-    /// Closes the listener and what it serves.
+    /// Closes the listeners and their connections.
     pub(super) fn stop(&self, longest: Duration) {
         // It may have ended by itself.
         let _ = self.stop.send(true);
         if !self.thread.wait(longest) {
-            tracing::warn!("connections did not end in time");
+            tracing::warn!("HTTP connections did not end in time; they are dropped");
         }
     }
 }
@@ -66,7 +61,7 @@ pub(super) fn start(
         requests: Arc::default(),
         started: system_now().utc,
     };
-    let push = destination(config, &shared.node)?;
+    let push = push_target(config)?;
     let site = serve::Site {
         pages: Arc::clone(&shared.pages),
         release: {
@@ -82,25 +77,25 @@ pub(super) fn start(
         limits: serve::ServerLimits::within(agent_usage::open_files_limit().unwrap_or(u64::MAX)),
     };
     let (stop, stopped) = watch::channel(false);
-    let sender = push.as_ref().map(|(destination, to)| (destination.clone(), Arc::clone(&to.queue)));
-    let (agent_stop, requester) = (shared.stop.clone(), shared.reloads.requester());
+    let target = push.clone();
+    let (agent_stop, reloads) = (shared.stop.clone(), shared.reloads.requests.clone());
     let (armed, is_armed) = std::sync::mpsc::channel();
-    // Without this thread no signal is handled either.
-    let thread = Thread::start_vital("io", shared.ends(), move || {
+    // Vital, because this thread also handles signals.
+    let thread = Thread::start_vital("io", &shared.vital, move || {
         let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => runtime,
-            Err(error) => return tracing::error!(%error, "no I/O runtime"),
+            Err(error) => return tracing::error!(%error, "the I/O thread cannot start its runtime"),
         };
         runtime.block_on(async move {
-            handle_signals(agent_stop, requester);
-            // Nobody may be waiting any more.
+            handle_signals(agent_stop, reloads);
+            // Fails if the start has timed out.
             let _ = armed.send(());
             let push = async {
-                if let Some((destination, queue)) = sender {
+                if let Some(PushTarget { queue, destination }) = target {
                     push::run(queue, destination, stopped.clone()).await;
                 }
             };
-            // Both end when told to stop: the server drains, the push delivers what it can.
+            // Both end at the stop: the server finishes responses, the push delivers what it can.
             let (served, ()) = tokio::join!(serve::run(listeners, site, stopped.clone()), push);
             if let Err(error) = served {
                 tracing::error!(%error, "the HTTP server ended");
@@ -108,34 +103,30 @@ pub(super) fn start(
         });
         runtime.shutdown_timeout(Duration::from_millis(100));
     })?;
-    // systemd may send SIGHUP as soon as the agent reports ready; without a handler it would end the agent.
+    // systemd may send SIGHUP as soon as the agent is ready; without a handler that would end the agent.
     let _ = is_armed.recv_timeout(Duration::from_secs(1));
-    let push = push.map(|(_, to)| to);
     Ok(RunningIo { status: io, push, stop, thread })
 }
 
-/// Requests that may wait for a slow collector; the oldest gives way.
-const WAITING: usize = 2;
+/// The most messages that may wait for a slow collector; then the oldest is dropped.
+const QUEUE_LENGTH: usize = 2;
 
-fn destination(
-    config: &Config,
-    node: &super::NodeName,
-) -> Result<Option<(push::Destination, PushTo)>, StartError> {
+fn push_target(config: &Config) -> Result<Option<PushTarget>, StartError> {
     let Some(endpoint) = &config.otlp.endpoint else { return Ok(None) };
     let destination = push::Destination::parse(&endpoint.to_string())?;
-    let tally = Arc::clone(destination.tally());
-    let queue = Arc::new(push::PushQueue::new(WAITING, Arc::clone(&tally)));
-    let to = PushTo { queue, name: Arc::clone(destination.name()), tally, node: node.clone() };
-    Ok(Some((destination, to)))
+    let queue = Arc::new(push::PushQueue::new(QUEUE_LENGTH, Arc::clone(destination.tally())));
+    Ok(Some(PushTarget { queue, destination }))
 }
 
 /// SIGTERM and SIGINT end the agent, SIGHUP requests a reload.
-fn handle_signals(stop: crate::clock::Stop, requester: ReloadRequester) {
+fn handle_signals(stop: crate::clock::Stop, reloads: std::sync::mpsc::Sender<()>) {
     use tokio::signal::unix::{SignalKind, signal};
     let (Ok(mut terminate), Ok(mut interrupt), Ok(mut hangup)) =
         (signal(SignalKind::terminate()), signal(SignalKind::interrupt()), signal(SignalKind::hangup()))
     else {
-        tracing::error!("signals cannot be heard; end the agent by SIGKILL, it loses at most a tick");
+        tracing::error!(
+            "signals cannot be handled; end the agent with SIGKILL, which loses one tick at most"
+        );
         return;
     };
     tokio::spawn(async move {
@@ -143,7 +134,8 @@ fn handle_signals(stop: crate::clock::Stop, requester: ReloadRequester) {
             tokio::select! {
                 _ = terminate.recv() => break,
                 _ = interrupt.recv() => break,
-                _ = hangup.recv() => requester.request(),
+                // Fails if the reload thread has ended.
+                _ = hangup.recv() => drop(reloads.send(())),
             }
         }
         stop.call();

@@ -1,4 +1,4 @@
-//! The ledger thread: takes what waits, commits it, acknowledges, and watches the wall clock.
+//! The ledger thread: commits what is queued, acknowledges it, and records steps of the wall clock.
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use super::{Shared, StartError, start_log};
+use super::{Shared, StartError};
 use crate::clock::Stop;
 use crate::config::Config;
 use crate::ledger::{
@@ -17,35 +17,29 @@ use crate::model::{Stamp, Utc};
 use crate::policy::{ActiveConfig, Charge};
 use crate::thread::Thread;
 
-/// State of the ledger, which the tick loop publishes.
-#[derive(Debug, Default)]
-pub(super) struct LedgerStatus {
-    /// Whether its file system survives a restart of the node; not known before the ledger is open.
+/// The queue from the tick loop to the ledger thread, and the state that the tick loop publishes.
+#[derive(Default)]
+pub(super) struct LedgerChannel {
+    pub(super) queue: LedgerQueue,
+    /// Whether the file system of the ledger survives a restart of the node; set when the ledger is opened.
     durable: OnceLock<bool>,
-    /// Where the account stands, of a ledger that was opened after the start, until the tick loop takes it.
+    /// The state of the account in a ledger that was opened after the start, until the tick loop takes it.
     opened_late: Mutex<Option<Box<Recovered>>>,
     errors: AtomicU64,
-    /// GPU time of windows that never came, in nanoseconds.
+    /// GPU time of missing windows, in nanoseconds.
     unobserved: AtomicU64,
     /// UTC of the last commit in nanoseconds, 0 before the first.
     last_commit: AtomicU64,
     acknowledged: Mutex<Vec<Acknowledged>>,
 }
 
-impl LedgerStatus {
-    /// The status of a ledger that was just opened.
-    pub(super) fn opened(durable: bool) -> Self {
-        let status = Self::default();
-        let _ = status.durable.set(durable);
-        status
-    }
-
-    /// Whether its file system survives a restart of the node; none while the ledger is not open.
+impl LedgerChannel {
+    /// Whether the file system of the ledger survives a restart of the node; absent while the ledger is not open.
     pub(super) fn durable(&self) -> Option<bool> {
         self.durable.get().copied()
     }
 
-    /// Where the account stands, once, of a ledger that was opened after the start.
+    /// The state of the account in a ledger that was opened after the start; returned once.
     pub(super) fn take_opened_late(&self) -> Option<Box<Recovered>> {
         self.opened_late.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -58,9 +52,27 @@ impl LedgerStatus {
         self.unobserved.load(Ordering::Relaxed)
     }
 
-    /// Counts a ledger that could not be opened, and logs the reason when it is another one.
-    fn not_opened(&self, error: &Error, shared: &Shared) {
-        self.failed();
+    pub(super) fn last_commit(&self) -> Option<u64> {
+        Some(self.last_commit.load(Ordering::Relaxed)).filter(|at| *at != 0)
+    }
+
+    /// The commits since the last call.
+    pub(super) fn take_acknowledged(&self) -> Vec<Acknowledged> {
+        std::mem::take(&mut self.acknowledged.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn set_durable(&self, durable: bool) {
+        // It is set once, because the ledger is opened once.
+        let _ = self.durable.set(durable);
+    }
+
+    fn count_error(&self) {
+        self.errors.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a failed attempt to open the ledger, and logs the reason if it is a new one.
+    fn note_open_error(&self, error: &Error, shared: &Shared) {
+        self.count_error();
         let reason = Some(error.to_string());
         if shared.no_account.reason() != reason {
             tracing::error!(%error, "no account is kept until the ledger can be opened; trying again every 5 s");
@@ -68,50 +80,36 @@ impl LedgerStatus {
         }
     }
 
-    fn failed(&self) {
-        self.errors.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn committed(&self, acknowledged: Acknowledged, now: Utc) {
+    fn acknowledge(&self, acknowledged: Acknowledged, now: Utc) {
         self.last_commit.store(now.0, Ordering::Relaxed);
         self.unobserved.fetch_add(acknowledged.unobserved.0, Ordering::Relaxed);
         self.acknowledged.lock().unwrap_or_else(PoisonError::into_inner).push(acknowledged);
-    }
-
-    pub(super) fn last_commit(&self) -> Option<u64> {
-        Some(self.last_commit.load(Ordering::Relaxed)).filter(|at| *at != 0)
-    }
-
-    /// What was committed since the last look.
-    pub(super) fn take(&self) -> Vec<Acknowledged> {
-        std::mem::take(&mut self.acknowledged.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 /// The running ledger thread.
 pub(super) struct RunningLedger {
     pub(super) path: PathBuf,
-    pub(super) queue: Arc<LedgerQueue>,
-    pub(super) status: Arc<LedgerStatus>,
+    pub(super) channel: Arc<LedgerChannel>,
     thread: Thread,
 }
 
 impl RunningLedger {
-    /// Waits until what was queued is on disk.
-    pub(super) fn close(self, longest: Duration) {
-        self.queue.close();
-        if !self.thread.wait(longest) {
+    /// Waits until everything that is queued is on disk.
+    pub(super) fn close(self, timeout: Duration) {
+        self.channel.queue.close();
+        if !self.thread.wait(timeout) {
             tracing::error!("the ledger did not close in time; at most the last tick is lost");
         }
     }
 }
 
-/// Opens the ledger as the configuration says. Only the default directory is ever made: in place of another one
-/// a mount may be missing, and a second ledger would bill twice.
+/// Opens the ledger of the configuration. Only the default directory is ever created: if another one is missing, a
+/// filesystem may not be mounted, and a second ledger would bill twice.
 fn open(active: &ActiveConfig, shared: &Shared) -> Result<(Ledger, Recovered), Error> {
     let path = &active.config.ledger.path;
     if let Some(directory) = path.parent().filter(|_| *path == Config::default().ledger.path) {
-        make_directory(directory);
+        create_directory(directory);
     }
     let node = &active.config.node;
     let opening = Opening {
@@ -126,205 +124,215 @@ fn open(active: &ActiveConfig, shared: &Shared) -> Result<(Ledger, Recovered), E
         },
     };
     let (ledger, recovered) = Ledger::open(path, &opening)?;
-    start_log::ledger(&ledger, &recovered);
+    log_opened(&ledger, &recovered);
     shared.host.users().remember(recovered.users.iter().cloned());
     Ok((ledger, recovered))
 }
 
-/// Makes a directory that is closed to other users. Opening the ledger says what is wrong with it.
-fn make_directory(directory: &Path) {
+/// Creates a directory that is closed to other users; if that fails, opening the ledger reports it.
+fn create_directory(directory: &Path) {
     let _ = DirBuilder::new().recursive(true).mode(0o750).create(directory);
 }
 
-/// Opens the ledger and starts its thread, unless there is to be none. One that cannot be opened now is tried again
-/// by the thread, and the agent serves without an account until then.
+/// Logs the path and state of the opened ledger.
+fn log_opened(ledger: &Ledger, recovered: &Recovered) {
+    let last_commit = if recovered.gpus.is_empty() {
+        "none: no GPU has an account in it yet".to_owned()
+    } else {
+        jiff::Timestamp::from_nanosecond(i128::from(recovered.last_commit.0))
+            .map_or_else(|_| "unknown".to_owned(), |at| at.to_string())
+    };
+    tracing::info!(
+        path = %ledger.path().display(),
+        last_commit,
+        gpus = recovered.gpus.len(),
+        durable = recovered.durable,
+        "ledger opened"
+    );
+    if let Some(copy) = &recovered.upgraded_from {
+        tracing::info!(
+            copy = %copy.display(),
+            "the schema of the ledger was upgraded; to return to an earlier release use gpumeter ledger restore"
+        );
+    }
+}
+
+/// Opens the ledger and starts its thread, if the ledger is enabled. If it cannot be opened now, the thread tries again,
+/// and the agent serves without an account until then.
 pub(super) fn start(shared: &Arc<Shared>) -> Result<(Option<RunningLedger>, Option<Recovered>), StartError> {
     let active = shared.config.active();
     if !active.config.ledger.enabled {
         shared.no_account.set(Some("ledger.enabled is false".into()));
         return Ok((None, None));
     }
-    let queue = Arc::new(LedgerQueue::default());
-    let (ledger, recovered, status) = match open(&active, shared) {
+    let channel = Arc::new(LedgerChannel::default());
+    let (ledger, recovered) = match open(&active, shared) {
         Ok((ledger, recovered)) => {
-            let status = LedgerStatus::opened(recovered.durable);
-            (Some(ledger), Some(recovered), status)
+            channel.set_durable(recovered.durable);
+            (Some(ledger), Some(recovered))
         }
         Err(error) if error.is_wrong_ledger() => return Err(error.into()),
         Err(error) => {
-            let status = LedgerStatus::default();
-            status.not_opened(&error, shared);
-            (None, None, status)
+            channel.note_open_error(&error, shared);
+            (None, None)
         }
     };
     let path =
         ledger.as_ref().map_or_else(|| active.config.ledger.path.clone(), |it| it.path().to_path_buf());
-    let status = Arc::new(status);
-    let (queue_by_thread, status_by_thread) = (Arc::clone(&queue), Arc::clone(&status));
-    let theirs = Arc::clone(shared);
-    // With these it was opened; reloads come later.
-    let prices = ChargedPrices { followed: active.charges.len() };
-    let run = move || {
-        let opened = ledger.map(|ledger| (ledger, prices));
-        if let Some((ledger, prices)) = opened.or_else(|| open_later(&status_by_thread, &theirs)) {
-            keep(ledger, prices, (&queue_by_thread, &status_by_thread), &theirs);
+    let run = {
+        let (channel, shared) = (Arc::clone(&channel), Arc::clone(shared));
+        // The ledger was opened with these prices; reloads come later.
+        let priced = active.charges.len();
+        move || {
+            let opened = ledger.map(|ledger| (ledger, priced));
+            if let Some((ledger, priced)) = opened.or_else(|| open_later(&channel, &shared)) {
+                LedgerWriter { ledger, priced, channel: &channel }.run(&shared);
+            }
         }
     };
-    let thread = Thread::start_vital("ledger", shared.ends(), run)?;
-    Ok((Some(RunningLedger { path, queue, status, thread }), recovered))
+    let thread = Thread::start_vital("ledger", &shared.vital, run)?;
+    Ok((Some(RunningLedger { path, channel, thread }), recovered))
 }
 
-/// Tries to open the ledger until it can be opened; none where the agent stops before.
-fn open_later(status: &LedgerStatus, shared: &Shared) -> Option<(Ledger, ChargedPrices)> {
-    const EVERY: Duration = Duration::from_secs(5);
-    loop {
-        if shared.stop.wait(EVERY) {
-            return None;
-        }
+/// Tries to open the ledger until it succeeds or the agent stops; also returns how many price changes it was opened with.
+fn open_later(channel: &LedgerChannel, shared: &Shared) -> Option<(Ledger, usize)> {
+    const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+    while !shared.stop.wait(RETRY_INTERVAL) {
         let active = shared.config.active();
         match open(&active, shared) {
             Ok((ledger, recovered)) => {
                 tracing::info!("the ledger is open now; the account begins");
-                let _ = status.durable.set(recovered.durable);
-                *status.opened_late.lock().unwrap_or_else(PoisonError::into_inner) =
+                channel.set_durable(recovered.durable);
+                *channel.opened_late.lock().unwrap_or_else(PoisonError::into_inner) =
                     Some(Box::new(recovered));
                 shared.no_account.set(None);
-                return Some((ledger, ChargedPrices { followed: active.charges.len() }));
+                return Some((ledger, active.charges.len()));
             }
-            Err(error) => status.not_opened(&error, shared),
+            Err(error) => channel.note_open_error(&error, shared),
         }
     }
+    None
 }
 
-fn keep(
-    mut ledger: Ledger,
-    mut prices: ChargedPrices,
-    (queue, status): (&LedgerQueue, &LedgerStatus),
-    shared: &Shared,
-) {
-    const PATIENCE: Duration = Duration::from_secs(1);
-    loop {
-        // Read before taking: what was offered before the call is still taken.
-        let stopping = shared.stop.is_called();
-        if !prices.follow(&shared.config.active().charges, &mut ledger, status) {
-            rest(&shared.stop);
-            if !stopping {
-                // A minute that is settled keeps its price: none is, before its price is stored.
-                continue;
-            }
-        }
-        let Some(batch) = queue.wait_for_batch(PATIENCE) else {
-            if stopping {
-                return;
-            }
-            continue;
-        };
-        if !commit(&mut ledger, batch, (queue, status), &|| shared.clock.now()) {
-            rest(&shared.stop);
-        }
-    }
-}
-
-/// Before the next try. While the agent stops the time is short, and a try costs a line of the log all the same.
-fn rest(stop: &Stop) {
+/// Waits before another attempt; while the agent stops the wait is short, but not zero, as each attempt logs a line.
+fn wait_for_retry(stop: &Stop) {
     if stop.wait(Duration::from_secs(1)) {
         Stop::default().wait(Duration::from_millis(100));
     }
 }
 
-/// What the ledger charges.
-struct ChargedPrices {
-    /// How many changes it has followed.
-    followed: usize,
+/// Writes to the ledger.
+struct LedgerWriter<'a> {
+    ledger: Ledger,
+    /// How many price changes the ledger has stored.
+    priced: usize,
+    channel: &'a LedgerChannel,
 }
 
-impl ChargedPrices {
-    /// Charges what reloads have put in force, each from when it was decided on; false where the disk prevents it.
-    fn follow(&mut self, charges: &[Charge], ledger: &mut Ledger, status: &LedgerStatus) -> bool {
-        for Charge { book, decided } in charges.iter().skip(self.followed) {
-            match ledger.reprice(book.as_ref(), *decided) {
-                Ok(()) if ledger.has_waiting_prices() => tracing::info!(
-                    "the new prices hold from the next minute on; they are stored once the clock is synchronised"
+impl LedgerWriter<'_> {
+    /// Writes until the agent has stopped and the queue is empty.
+    fn run(mut self, shared: &Shared) {
+        const BATCH_TIMEOUT: Duration = Duration::from_secs(1);
+        loop {
+            // Read before the batch is taken, so that everything queued before the stop is written.
+            let is_stopping = shared.stop.is_called();
+            if !self.store_prices(&shared.config.active().charges) {
+                wait_for_retry(&shared.stop);
+                if !is_stopping {
+                    // No minute is settled before its price is stored.
+                    continue;
+                }
+            }
+            let Some(batch) = self.channel.queue.wait_for_batch(BATCH_TIMEOUT) else {
+                if is_stopping {
+                    return;
+                }
+                continue;
+            };
+            if !self.commit(batch, &|| shared.clock.now()) {
+                wait_for_retry(&shared.stop);
+            }
+        }
+    }
+
+    /// Stores the prices of reloads, each in force from the time of its reload; false if the disk prevents it.
+    fn store_prices(&mut self, charges: &[Charge]) -> bool {
+        for Charge { book, decided } in charges.iter().skip(self.priced) {
+            match self.ledger.reprice(book.as_ref(), *decided) {
+                Ok(()) if self.ledger.has_waiting_prices() => tracing::info!(
+                    "the new prices apply from the next minute on; they are stored once the clock is synchronised"
                 ),
-                Ok(()) => tracing::info!("the new prices hold from the next minute on"),
+                Ok(()) => tracing::info!("the new prices apply from the next minute on"),
                 Err(error) => {
-                    status.failed();
+                    self.channel.count_error();
                     tracing::error!(%error, "the new prices were not stored");
                     if error.may_pass() {
                         return false;
                     }
                 }
             }
-            self.followed += 1;
+            self.priced += 1;
         }
         true
     }
-}
 
-/// Commits a batch; false where the disk prevents it, and what it prevents is kept for the next try.
-fn commit(
-    ledger: &mut Ledger,
-    batch: LedgerBatch,
-    (queue, status): (&LedgerQueue, &LedgerStatus),
-    now: &dyn Fn() -> Stamp,
-) -> bool {
-    match ledger.commit(&batch) {
-        Ok(acknowledged) => {
-            let now = now();
-            status.committed(acknowledged, now.utc);
-            watch_clock(ledger, status, now);
-            true
-        }
-        Err(error) if error.may_pass() => {
-            status.failed();
-            tracing::error!(%error, "a commit failed; it is kept and tried again");
-            queue.put_back(batch);
-            false
-        }
-        Err(error) => {
-            // A refusal stays one, however often it is asked: what is guilty is dropped, and no more.
-            tracing::warn!(%error, "the ledger refused a commit; it is tried GPU by GPU");
-            salvage(ledger, batch, (queue, status), now)
+    /// Commits a batch; false if the disk prevents it, and then the batch is queued again.
+    fn commit(&mut self, batch: LedgerBatch, now: &dyn Fn() -> Stamp) -> bool {
+        match self.ledger.commit(&batch) {
+            Ok(acknowledged) => {
+                let now = now();
+                self.channel.acknowledge(acknowledged, now.utc);
+                self.watch_clock(now);
+                true
+            }
+            Err(error) if error.may_pass() => {
+                self.channel.queue.put_back(batch);
+                self.note_retry(&error)
+            }
+            Err(error) => {
+                // Trying the same batch again would not help; only the refused part is dropped.
+                tracing::warn!(%error, "the ledger refused a commit; it is tried GPU by GPU");
+                self.salvage(batch, now)
+            }
         }
     }
-}
 
-fn salvage(
-    ledger: &mut Ledger,
-    batch: LedgerBatch,
-    (queue, status): (&LedgerQueue, &LedgerStatus),
-    now: &dyn Fn() -> Stamp,
-) -> bool {
-    let salvage = ledger.commit_by_gpu(batch);
-    for acknowledged in salvage.acknowledged {
-        status.committed(acknowledged, now().utc);
-    }
-    for (gpu, error) in &salvage.dropped {
-        status.failed();
-        tracing::error!(%gpu, %error, "a part of this GPU's account was refused and is dropped");
-    }
-    for part in salvage.unfinished {
-        queue.put_back(part);
-    }
-    let Some(error) = salvage.prevented else { return true };
-    status.failed();
-    tracing::error!(%error, "a commit failed; it is kept and tried again");
-    false
-}
-
-/// After a commit, so that a disk that is full does not log twice a second.
-fn watch_clock(ledger: &mut Ledger, status: &LedgerStatus, now: Stamp) {
-    match ledger.watch_clock(now) {
-        Ok(None) => {}
-        Ok(Some(lead)) => {
-            tracing::warn!(
-                seconds = lead / 1_000_000_000,
-                "the wall clock stepped; the account's time did not, and is so far ahead of it"
-            );
+    /// Commits a refused batch GPU by GPU.
+    fn salvage(&mut self, batch: LedgerBatch, now: &dyn Fn() -> Stamp) -> bool {
+        let salvage = self.ledger.commit_by_gpu(batch);
+        for acknowledged in salvage.acknowledged {
+            self.channel.acknowledge(acknowledged, now().utc);
         }
-        Err(error) => {
-            status.failed();
-            tracing::error!(%error, "a step of the clock was not recorded");
+        for (gpu, error) in &salvage.dropped {
+            self.channel.count_error();
+            tracing::error!(%gpu, %error, "a part of this GPU's account was refused and is dropped");
+        }
+        for part in salvage.unfinished {
+            self.channel.queue.put_back(part);
+        }
+        salvage.prevented.is_none_or(|error| self.note_retry(&error))
+    }
+
+    fn note_retry(&self, error: &Error) -> bool {
+        self.channel.count_error();
+        tracing::error!(%error, "a commit failed; it is kept and tried again");
+        false
+    }
+
+    /// Records a step of the wall clock; called after commits only, so that a full disk does not log twice per second.
+    fn watch_clock(&mut self, now: Stamp) {
+        match self.ledger.watch_clock(now) {
+            Ok(None) => {}
+            Ok(Some(lead)) => {
+                tracing::warn!(
+                    seconds = lead / 1_000_000_000,
+                    "the wall clock stepped; account time did not, and is ahead of it by that many seconds"
+                );
+            }
+            Err(error) => {
+                self.channel.count_error();
+                tracing::error!(%error, "a step of the clock was not recorded");
+            }
         }
     }
 }
@@ -347,7 +355,7 @@ mod tests {
     /// Account time is a minute ahead of time since boot.
     const STARTED: Stamp = Stamp { boottime: Nanoseconds(0), utc: Utc(MINUTE) };
 
-    /// What the page shows after these prices were put in force at these times since boot, in nanoseconds.
+    /// The configuration after reloads with these prices at these times since boot, in nanoseconds.
     fn reloaded(changes: &[(u64, &str)]) -> ActiveConfig {
         let config = |price: &str| {
             let text = format!("prices: {{currency: USD, rates: [{{gpu_hour: {price}}}]}}");
@@ -365,7 +373,7 @@ mod tests {
     fn page_and_ledger_charge_a_new_price_from_the_same_minute_on_however_late_the_ledger_is() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("ledger.db");
-        // The second and the third come before the ledger has looked.
+        // The second and the third come before the ledger stores the second.
         let reloads = [(9 * MINUTE - 1, "2"), (9 * MINUTE + 1, "3"), (10 * MINUTE - 1, "4")];
         let book = reloaded(&[]).book().cloned();
         let opened = Opening { boot_id: "boot".into(), now: STARTED, book, ..Opening::default() };
@@ -386,9 +394,9 @@ mod tests {
             })
             .unwrap();
         let active = reloaded(&reloads);
-        let mut prices = ChargedPrices { followed: 1 };
-        assert!(prices.follow(&active.charges[..2], &mut ledger, &LedgerStatus::opened(true)));
-        assert!(prices.follow(&active.charges, &mut ledger, &LedgerStatus::opened(true)));
+        let mut writer = LedgerWriter { ledger, priced: 1, channel: &LedgerChannel::default() };
+        assert!(writer.store_prices(&active.charges[..2]));
+        assert!(writer.store_prices(&active.charges));
         let stored = rusqlite::Connection::open(&path).unwrap();
         let mut statement =
             stored.prepare("SELECT from_ns, nano_per_gpu_hour FROM price ORDER BY from_ns").unwrap();
@@ -408,11 +416,11 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_the_agent_makes_for_the_ledger_is_closed_to_other_users() {
+    fn the_created_directory_of_the_ledger_is_closed_to_other_users() {
         use std::os::unix::fs::PermissionsExt;
         let directory = tempfile::tempdir().unwrap();
         let made = directory.path().join("gpumeter");
-        make_directory(&made);
+        create_directory(&made);
         assert_eq!(std::fs::metadata(&made).unwrap().permissions().mode() & 0o007, 0);
     }
 
@@ -421,8 +429,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mut now = Stamp { boottime: Nanoseconds(5_000_000_000), utc: Utc(1_000_000_000_000) };
         let opening = Opening { boot_id: "boot".into(), now, ..Opening::default() };
-        let (mut ledger, _) = Ledger::open(&directory.path().join("ledger.db"), &opening).unwrap();
-        let (queue, status) = (LedgerQueue::default(), LedgerStatus::opened(true));
+        let (ledger, _) = Ledger::open(&directory.path().join("ledger.db"), &opening).unwrap();
+        let channel = LedgerChannel::default();
+        let mut writer = LedgerWriter { ledger, priced: 0, channel: &channel };
         let sights = ["GPU-0", "GPU-1"].map(|uuid| GpuRegistration {
             gpu: GpuId { index: 0, uuid: uuid.into() },
             model: "".into(),
@@ -431,15 +440,16 @@ mod tests {
         let closed = vec![window("GPU-0", 5, 20), window("GPU-1", 10, 20)];
         let batch =
             LedgerBatch { now: Utc(20), registrations: sights.into(), closed, ..LedgerBatch::default() };
-        assert!(commit(&mut ledger, batch, (&queue, &status), &|| now));
-        assert_eq!((status.errors(), status.unobserved()), (1, 0));
-        assert_eq!(queue.wait_for_batch(Duration::ZERO), None, "a refusal is not kept");
-        let settled: Vec<_> = status.take().into_iter().flat_map(|told| told.slots.into_keys()).collect();
+        assert!(writer.commit(batch, &|| now));
+        assert_eq!((channel.errors(), channel.unobserved()), (1, 0));
+        assert_eq!(channel.queue.wait_for_batch(Duration::ZERO), None, "a refusal is not kept");
+        let settled: Vec<_> =
+            channel.take_acknowledged().into_iter().flat_map(|one| one.slots.into_keys()).collect();
         assert_eq!(settled, ["GPU-1".into()]);
         now.utc = Utc(now.utc.0 + 3_000_000_000);
         let batch = LedgerBatch { closed: vec![window("GPU-0", 20, 30)], ..LedgerBatch::default() };
-        assert!(commit(&mut ledger, batch, (&queue, &status), &|| now));
-        assert_eq!((status.errors(), status.unobserved()), (1, 10));
-        assert_eq!(ledger.watch_clock(now).unwrap(), None, "the step is recorded already");
+        assert!(writer.commit(batch, &|| now));
+        assert_eq!((channel.errors(), channel.unobserved()), (1, 10));
+        assert_eq!(writer.ledger.watch_clock(now).unwrap(), None, "the step is recorded already");
     }
 }

@@ -1,11 +1,8 @@
-//! Wiring: starts the agent's threads, connects them, reloads the configuration and ends everything in order.
-//!
-//! In: a validated configuration. Out: an exit status when the agent has stopped.
+//! Wiring: starts and connects the agent's threads for a validated configuration, and ends them in order.
 
 mod io;
 mod ledger;
 mod reload;
-mod start_log;
 mod tick_loop;
 mod web;
 
@@ -19,39 +16,38 @@ use sd_notify::NotifyState;
 use thiserror::Error;
 
 use crate::clock::{Clock, Stop, system_now};
-use crate::config::{Config, ConfigFile};
+use crate::config::{Config, ConfigFile, PriceBookConfig};
 use crate::control::{self, ControlServer};
 use crate::host::{Host, UserDatabase, agent_usage, clock_is_synchronised as host_clock_is_synchronised};
 use crate::meter::{Meter, SamplerNews};
 use crate::policy::{ActiveConfig, CurrentConfig};
 use crate::resolvers::{self, Resolvers, SeenProcesses, users};
 use crate::session::{self, DriverSessions, Orders, Received, RestartReason};
-use crate::thread::{self, FirstFailure, Thread};
+use crate::thread::{self, Thread, VitalThreads};
 use crate::{export, serve, systemd};
+use reload::Reloads;
 
-pub use web::check_web;
-
-/// What the command line adds to the configuration.
+/// The configuration of the agent, with what the command line adds.
 #[derive(Debug)]
 pub struct Launch {
     /// The validated configuration.
     pub config: Config,
-    /// The file that it came from, to be read again when it changes.
+    /// The file of the configuration, which is read again when it changes.
     pub source: Option<ConfigFile>,
-    /// The clock: the system's, or a demo's page.
+    /// The clock: the system's, or the page of a demo.
     pub clock: Clock,
-    /// Where Linux is rooted: `/`, or a demo's tree.
+    /// The root of the Linux files: `/`, or a directory of a demo.
     pub root: PathBuf,
-    /// Whether the driver is known to be made up before it has been opened.
+    /// Whether the driver is known to be simulated before it is opened.
     pub simulated: bool,
-    /// Where pages are served, beside what the configuration says.
+    /// How pages are served.
     pub web: WebOptions,
 }
 
-/// What the command line says of serving pages.
+/// The options of the command line for serving pages.
 #[derive(Clone, Debug, Default)]
 pub struct WebOptions {
-    /// A web configuration file as Prometheus' exporters have it.
+    /// A web configuration file of Prometheus' exporters.
     pub file: Option<PathBuf>,
     /// Whether to serve on the sockets that systemd listens on, instead of the configured addresses.
     pub systemd_socket: bool,
@@ -63,34 +59,34 @@ pub enum StartError {
     /// An address is taken or cannot be bound.
     #[error(transparent)]
     Listen(#[from] serve::Error),
-    /// systemd's sockets cannot be served on.
+    /// The sockets of systemd cannot be used.
     #[error(transparent)]
     Inherit(#[from] serve::InheritError),
-    /// TLS, users or what else protects the pages cannot be used.
+    /// TLS, users or headers cannot be used.
     #[error("{0}")]
     Web(String),
-    /// The ledger is owned by another agent, broken, or lies where it cannot be written.
+    /// The ledger is owned by another agent, or is not a ledger.
     #[error(transparent)]
     Ledger(#[from] crate::ledger::Error),
     /// The OTLP destination cannot be used.
     #[error(transparent)]
     Destination(#[from] crate::push::BadDestination),
-    /// It had started, and the driver was replaced under its container: only a new container has the new library.
+    /// It had started, and the driver was replaced outside its container: only a new container has the new library.
     #[error(
-        "the driver was replaced under this container, whose library is still the old one; the ledger is closed in \
+        "the driver was replaced under this container, which still has the old library; the ledger was closed in \
          order, restart the container"
     )]
     Replaced,
-    /// It had started, and the driver was loaded afterwards: the rules on devices of its unit know only a driver that was there.
+    /// It had started, and the driver was loaded afterwards: the DeviceAllow rules of its unit cover only devices that existed
+    /// at its start.
     #[error(
-        "/dev/nvidiactl is refused: the driver was loaded after this agent, whose rules on devices (DeviceAllow) are \
-         older; the ledger is closed in order, start the agent again"
+        "/dev/nvidiactl is refused: the driver was loaded after the agent, and its unit (DeviceAllow) only allows devices \
+         that existed at its start; the ledger was closed in order, start the agent again"
     )]
     DriverLoadedLater,
-    /// It had started, and a thread that it cannot do without has failed.
+    /// It had started, and a vital thread has failed.
     #[error(
-        "the {0} thread has failed, so the agent ended in order, to be started anew; what the log says of it is \
-         worth a report"
+        "the {0} thread failed, so the agent ended in order and has to be restarted; please report the error in the log"
     )]
     ThreadFailed(&'static str),
     /// A thread could not be started.
@@ -99,24 +95,24 @@ pub enum StartError {
 }
 
 impl StartError {
-    /// Whether the agent had run, and to be started anew is all that it needs.
+    /// Whether the agent had started, and a restart solves the problem.
     pub const fn wants_restart(&self) -> bool {
         matches!(self, Self::Replaced | Self::DriverLoadedLater | Self::ThreadFailed(_))
     }
 }
 
-/// How long the agent's parts take at most to end, one after the other, whatever driver, disk and network do:
-/// together less than two seconds, with what systemd and the log may take.
+/// How long the agent waits at most for its parts to end, one after the other: with systemd and the log less than two
+/// seconds, whatever driver, disk and network do.
 const IO_TIMEOUT: Duration = Duration::from_millis(700);
 const TICK_LOOP_TIMEOUT: Duration = Duration::from_millis(200);
 const LEDGER_TIMEOUT: Duration = Duration::from_millis(500);
 /// Samplers end while the others are waited for.
 const SAMPLERS_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// What this node is called.
+/// The name of this node.
 #[derive(Clone, Debug)]
 struct NodeName {
-    /// As configured, else what the DaemonSet says in `NODE_NAME`, else the host name, which in a pod is the pod's.
+    /// As configured, else `NODE_NAME` of the DaemonSet, else the host name, which in a pod is that of the pod.
     name: Arc<str>,
     /// The cluster as configured, else empty.
     cluster: Arc<str>,
@@ -130,7 +126,7 @@ impl NodeName {
     }
 }
 
-/// What the threads share.
+/// State that the threads share.
 struct Shared {
     node: NodeName,
     clock: Clock,
@@ -141,21 +137,21 @@ struct Shared {
     sessions: Arc<DriverSessions>,
     resolvers: Arc<Resolvers>,
     pages: Arc<export::LatestSnapshot>,
-    /// When the tick loop was last alive.
+    /// The time of the last tick.
     heartbeat: Arc<serve::Heartbeat>,
-    /// TLS, users and what else protects the pages.
+    /// TLS, users and headers of the pages.
     access: Arc<serve::Access>,
-    /// Why there is no account, where there is none.
+    /// Why no account is kept, if none is.
     no_account: Arc<serve::NoAccount>,
-    first_failure: FirstFailure,
-    reloads: reload::Reloads,
+    vital: VitalThreads,
+    reloads: Reloads,
 }
 
 impl Shared {
     fn new(
         launch: &Launch,
         access: Arc<serve::Access>,
-        reloads: reload::Reloads,
+        reloads: Reloads,
         news: mpsc::Sender<SamplerNews>,
     ) -> Self {
         let (clock, stop) = (launch.clock.clone(), Stop::default());
@@ -191,7 +187,7 @@ impl Shared {
         Self {
             node: NodeName::of(&launch.config, &host),
             clock,
-            stop,
+            stop: stop.clone(),
             host,
             config,
             simulated,
@@ -201,18 +197,13 @@ impl Shared {
             heartbeat: Arc::new(serve::Heartbeat::new(|| system_now().boottime)),
             access,
             no_account: Arc::default(),
-            first_failure: FirstFailure::default(),
+            vital: VitalThreads::new(stop),
             reloads,
         }
     }
 
-    /// What a vital thread needs to stop the agent when it ends early.
-    const fn ends(&self) -> (&Stop, &FirstFailure) {
-        (&self.stop, &self.first_failure)
-    }
-
-    /// Whether the wall clock may be used for the account: a simulated one always, the system's when the kernel reports
-    /// it as synchronised.
+    /// Whether the account may use the wall clock: that of a demo always, that of the system when the kernel reports it as
+    /// synchronised.
     fn clock_is_synchronised(&self) -> bool {
         match self.clock {
             Clock::System => host_clock_is_synchronised(),
@@ -221,7 +212,7 @@ impl Shared {
     }
 }
 
-/// The threads that have something to bring to an end.
+/// The threads that are waited for at the end.
 struct Threads {
     io: io::RunningIo,
     tick_loop: Thread,
@@ -231,17 +222,17 @@ struct Threads {
 
 /// Runs the agent until SIGTERM, SIGINT or a fatal error.
 pub fn run(launch: Launch) -> Result<(), StartError> {
-    // The limit as it is serves, too: fewer processes are held then.
+    // The agent also works with the present limit, with fewer connections.
     if let Err(error) = agent_usage::raise_open_files_limit() {
         tracing::debug!(%error, "the limit on open files stays as it is");
     }
-    start_log::agent(&launch);
+    log_start(&launch);
     let (web, access, passwords) = web::WebSource::open(&launch.config, launch.web.file.clone())?;
     let listeners = listen(&launch, &access.current())?;
     let (news, inbox) = mpsc::channel();
-    let (reloads, reload_requests) = reload::Reloads::new();
-    let shared = Arc::new(Shared::new(&launch, access, reloads, news));
-    // First, so that the driver answers while the ledger is opened.
+    let (reloads, reload_requests) = mpsc::channel();
+    let shared = Arc::new(Shared::new(&launch, access, Reloads::new(reloads), news));
+    // First, because opening the driver takes time in which the ledger is opened.
     session::start(&launch.config, &shared.sessions)?;
     let receivers = Receivers { listeners, inbox, reload_requests, web, passwords };
     let threads = start(launch, receivers, &shared).inspect_err(|_| {
@@ -254,7 +245,7 @@ pub fn run(launch: Launch) -> Result<(), StartError> {
     tracing::info!("stopping");
     threads.close();
     session::close(&shared.sessions, SAMPLERS_TIMEOUT);
-    if let Some(thread) = shared.first_failure.name() {
+    if let Some(thread) = shared.vital.first_failure() {
         return Err(StartError::ThreadFailed(thread));
     }
     match shared.sessions.restart.get() {
@@ -262,6 +253,34 @@ pub fn run(launch: Launch) -> Result<(), StartError> {
         Some(RestartReason::DriverLoadedLater) => Err(StartError::DriverLoadedLater),
         None => Ok(()),
     }
+}
+
+/// Logs version and configuration of the agent.
+fn log_start(launch: &Launch) {
+    let Launch { config, source, .. } = launch;
+    let file = source.as_ref().map(ConfigFile::path).map_or_else(
+        || "none".to_owned(),
+        |path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string(),
+    );
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        config = file,
+        level = config.sampling.level.name(),
+        interval_ms = config.sampling.interval.0 / 1_000_000,
+        "gpumeter starts"
+    );
+    let (rates, currency) = match &config.prices {
+        Some(PriceBookConfig::Own { currency, rates }) => (rates.len(), &**currency),
+        Some(PriceBookConfig::Example) => (1, "example prices"),
+        None => (0, "none: hours and joules, no money"),
+    };
+    tracing::info!(
+        standing = config.attribution.standing.len(),
+        presence = config.attribution.presence,
+        rates,
+        currency,
+        "grants and prices"
+    );
 }
 
 /// Opens the sockets on which pages are served.
@@ -281,7 +300,7 @@ fn listen(launch: &Launch, security: &serve::Security) -> Result<Vec<serve::List
 struct Receivers {
     listeners: Vec<serve::Listener>,
     inbox: mpsc::Receiver<SamplerNews>,
-    reload_requests: reload::ReloadRequests,
+    reload_requests: mpsc::Receiver<()>,
     web: web::WebSource,
     passwords: web::PasswordRequests,
 }
@@ -319,20 +338,20 @@ fn start(launch: Launch, receivers: Receivers, shared: &Arc<Shared>) -> Result<T
     session::start_kernel_log(&shared.sessions)?;
     let meter = Meter::new(Arc::clone(&active.policy), started, recovered);
     shared.config.set_timeline(meter.timeline());
-    let outputs = tick_loop::Outputs::new(&active, ledger.as_ref(), &io);
+    let outputs = tick_loop::Outputs::new(&active, ledger.as_ref(), &io, &shared.node);
     let tick_loop = tick_loop::start(meter, inbox, outputs, shared)?;
     reload::start(reload::ReloadSources { config: source, web }, reload_requests, shared)?;
     Ok(Threads { io, tick_loop, ledger, control })
 }
 
-/// Starts the thread that reads bills, if there is a ledger; without one the sender is closed.
+/// Starts the thread that makes bills, if there is a ledger; without one the channel is closed.
 fn start_bill_reader(
     path: Option<PathBuf>,
     shared: &Shared,
 ) -> Result<tokio::sync::mpsc::Sender<serve::BillRequest>, StartError> {
-    /// Further bills are refused at once.
-    const WAITING: usize = 16;
-    let (sender, requests) = tokio::sync::mpsc::channel(WAITING);
+    /// Further requests are refused at once.
+    const QUEUE_LENGTH: usize = 16;
+    let (sender, requests) = tokio::sync::mpsc::channel(QUEUE_LENGTH);
     let Some(path) = path else { return Ok(sender) };
     let stop = shared.stop.clone();
     Thread::start("reader", move || serve::answer_bills(&path, requests, &stop))?;
@@ -340,7 +359,7 @@ fn start_bill_reader(
 }
 
 impl Threads {
-    /// Ends them in the order in which the account flows: nothing is offered to a ledger that has closed.
+    /// Ends them in the order of the data path, so that nothing is sent to a closed ledger.
     fn close(self) {
         drop(self.control);
         self.io.stop(IO_TIMEOUT);

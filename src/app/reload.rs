@@ -1,8 +1,8 @@
-//! The thread that reads the configuration anew, when asked to or when its file has changed.
+//! The thread that reloads the configuration on request, or when a file has changed.
 //!
-//! A file is validated whole before anything is swapped; one with a mistake changes nothing, and what is wrong
-//! with it goes to the log, problem by problem. What is swapped is one [`ActiveConfig`], which tick loop, samplers and
-//! ledger look at before each round.
+//! A file is validated as a whole before it is applied; one with a mistake changes nothing, and its problems are logged one
+//! by one. What is replaced is one [`ActiveConfig`](crate::policy::ActiveConfig), which tick loop, samplers and ledger read
+//! before each round.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -17,60 +17,38 @@ use crate::resolvers::users;
 use crate::systemd::{notify, notify_reload};
 use crate::thread::{self, Thread};
 
-/// How often the file is looked at; one that changes is read once two looks in a row find it the same.
-const LOOK: Duration = Duration::from_secs(2);
+/// How often the files are checked for changes; a changed one is read once two checks in a row find it unchanged.
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// How the last reload went, and where to ask for one.
+/// The result of the last reload, and the sender of requests for another.
 pub(super) struct Reloads {
     success: AtomicBool,
-    requester: ReloadRequester,
+    pub(super) requests: mpsc::Sender<()>,
 }
 
-/// Asks for a reload.
-#[derive(Clone)]
-pub(super) struct ReloadRequester(mpsc::Sender<()>);
-
-/// Receives requests for a reload.
-pub(super) struct ReloadRequests(mpsc::Receiver<()>);
-
 impl Reloads {
-    pub(super) fn new() -> (Self, ReloadRequests) {
-        let (sender, requests) = mpsc::channel();
-        (
-            Self { success: AtomicBool::new(true), requester: ReloadRequester(sender) },
-            ReloadRequests(requests),
-        )
+    pub(super) const fn new(requests: mpsc::Sender<()>) -> Self {
+        Self { success: AtomicBool::new(true), requests }
     }
 
-    /// Whether the agent runs by its file as it was last read.
+    /// Whether the last reload succeeded.
     pub(super) fn succeeded(&self) -> bool {
         self.success.load(Ordering::Relaxed)
     }
-
-    pub(super) fn requester(&self) -> ReloadRequester {
-        self.requester.clone()
-    }
 }
 
-impl ReloadRequester {
-    pub(super) fn request(&self) {
-        // After the thread has ended there is nothing left to reload.
-        let _ = self.0.send(());
-    }
-}
-
-/// What is read anew.
+/// The files that are reloaded.
 pub(super) struct ReloadSources {
     /// The configuration file, if there is one.
     pub(super) config: Option<ConfigFile>,
-    /// Certificates, users and what else protects the pages.
+    /// The files of TLS, users and headers.
     pub(super) web: WebSource,
 }
 
 /// Starts the thread.
 pub(super) fn start(
     sources: ReloadSources,
-    requests: ReloadRequests,
+    requests: mpsc::Receiver<()>,
     shared: &Arc<Shared>,
 ) -> Result<(), thread::Error> {
     let shared = Arc::clone(shared);
@@ -78,15 +56,15 @@ pub(super) fn start(
     Ok(())
 }
 
-fn watch(mut sources: ReloadSources, ReloadRequests(requests): &ReloadRequests, shared: &Shared) {
+fn watch(mut sources: ReloadSources, requests: &mpsc::Receiver<()>, shared: &Shared) {
     while !shared.stop.is_called() {
-        let asked = requests.recv_timeout(LOOK).is_ok();
-        // Several signals ask for one reload.
+        let requested = requests.recv_timeout(CHECK_INTERVAL).is_ok();
+        // Several requests are one reload.
         requests.try_iter().for_each(drop);
-        // Both look, since each remembers its last look.
+        // Both are checked (no short circuit), since each compares with its last check.
         let changed =
-            sources.config.as_mut().is_some_and(ConfigFile::has_changed) | sources.web.has_changed();
-        if !(asked || changed) || shared.stop.is_called() {
+            sources.config.as_mut().is_some_and(ConfigFile::has_changed) | sources.web.files.have_changed();
+        if !(requested || changed) || shared.stop.is_called() {
             continue;
         }
         notify_reload();
@@ -99,8 +77,8 @@ fn watch(mut sources: ReloadSources, ReloadRequests(requests): &ReloadRequests, 
 /// Reads all files and applies them, or reports what is wrong with them; returns the result in one line.
 fn reload(sources: &mut ReloadSources, shared: &Shared) -> String {
     let ReloadSources { config, web } = sources;
-    // Whatever comes of it, they are not read again before they change.
-    web.mark_read();
+    // Even after an error they are not read again before they change.
+    web.files.mark_read();
     let outcome = match config {
         Some(source) => reload_config(source, web, shared),
         None => reload_web(web, shared),
@@ -109,21 +87,21 @@ fn reload(sources: &mut ReloadSources, shared: &Shared) -> String {
     outcome.unwrap_or_else(|status| status)
 }
 
-/// What protects the pages, by the configuration in force; what came of it, in a line.
+/// Reloads TLS, users and headers under the current configuration; returns the result in one line.
 fn reload_web(web: &mut WebSource, shared: &Shared) -> Result<String, String> {
     match web.read(&shared.config.active().config) {
-        Ok(_) if web.has_no_file() => {
-            Ok("there is no configuration file to reload; name one with --config".to_owned())
+        Ok(_) if web.files.is_empty() => {
+            Ok("there is no configuration file to reload; give one with --config".to_owned())
         }
         Ok(security) => {
             shared.access.replace(security);
-            Ok("certificates and users read anew; no configuration file is named by --config".to_owned())
+            Ok("certificates and users reloaded; no configuration file is given with --config".to_owned())
         }
         Err(problem) => Err(broken(&problem, "--web.config.file")),
     }
 }
 
-/// The configuration file with what protects the pages: both are put in force, or none.
+/// Reloads the configuration file with TLS, users and headers: both are applied, or none.
 fn reload_config(source: &mut ConfigFile, web: &mut WebSource, shared: &Shared) -> Result<String, String> {
     let running = shared.config.active();
     let file = source.path().display().to_string();
@@ -131,7 +109,7 @@ fn reload_config(source: &mut ConfigFile, web: &mut WebSource, shared: &Shared) 
     if reread.is_err()
         && let Ok(security) = web.read(&running.config)
     {
-        // A certificate that was renewed meanwhile must not expire for a mistake elsewhere.
+        // A mistake in the configuration file must not keep an expired certificate in use.
         shared.access.replace(security);
     }
     let outcome = reread.and_then(|reread| web.read(&reread.config).map(|security| (reread, security)));
@@ -150,7 +128,7 @@ fn reload_config(source: &mut ConfigFile, web: &mut WebSource, shared: &Shared) 
             let keys = waiting.join(", ");
             tracing::warn!(
                 keys,
-                "these keys have changed and need a restart; until then the old values hold"
+                "these keys have changed and need a restart; until then the old values apply"
             );
             Ok(format!("configuration reloaded: {file}; a restart is needed for {keys}"))
         }
@@ -158,7 +136,7 @@ fn reload_config(source: &mut ConfigFile, web: &mut WebSource, shared: &Shared) 
     }
 }
 
-/// Logs problems, one to a line; what came of it.
+/// Logs the problems, one per line; returns the result in one line.
 fn broken(problems: &str, what: &str) -> String {
     for problem in problems.lines() {
         tracing::error!("{problem}");
@@ -170,7 +148,7 @@ fn broken(problems: &str, what: &str) -> String {
     format!("configuration not reloaded: {what} has {count}; the former one stays in force")
 }
 
-/// Logs which keys say something else, each in a line of its own.
+/// Logs the changed keys, one per line.
 fn log_changes(changes: &[KeyChange]) {
     const MOST: usize = 20;
     if changes.is_empty() {

@@ -1,4 +1,4 @@
-//! The tick loop: at the deadline of each tick it runs the meter with the news that has arrived.
+//! The tick loop: at the deadline of each tick it runs the meter with the frames that have arrived.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,7 +10,6 @@ use crate::catalogue::{AgentFamily, Level};
 use crate::clock::{next_multiple, system_now};
 use crate::export::{OtlpEncoder, PublishedSnapshot};
 use crate::host::agent_usage;
-use crate::ledger::LedgerQueue;
 use crate::meter::{Inputs, Meter, SamplerNews, Services};
 use crate::model::Nanoseconds;
 use crate::model::snapshot::Snapshot;
@@ -22,12 +21,11 @@ use crate::thread::{self, Thread};
 
 /// Where the results of a tick go.
 pub(super) struct Outputs {
-    queue: Option<Arc<LedgerQueue>>,
-    status: Option<Arc<ledger::LedgerStatus>>,
+    ledger: Option<Arc<ledger::LedgerChannel>>,
     push: Option<Push>,
     io: io::IoStatus,
     watchdog: Watchdog,
-    /// Where it is read what the agent costs; absent while that cannot be opened.
+    /// Reads the resource usage of the agent; absent while its files cannot be opened.
     usage: Option<agent_usage::AgentUsageReader>,
 }
 
@@ -35,12 +33,8 @@ pub(super) struct Outputs {
 struct Push {
     level: Level,
     encoder: OtlpEncoder,
-    to: io::PushTo,
+    target: io::PushTarget,
     buffer: Vec<u8>,
-}
-
-fn encoder(level: Level, NodeName { name, cluster }: &NodeName) -> OtlpEncoder {
-    OtlpEncoder::new(level, name, cluster)
 }
 
 impl Outputs {
@@ -48,35 +42,33 @@ impl Outputs {
         active: &ActiveConfig,
         ledger: Option<&ledger::RunningLedger>,
         io: &io::RunningIo,
+        node: &NodeName,
     ) -> Self {
+        let level = active.cadence.level;
         Self {
-            queue: ledger.map(|ledger| Arc::clone(&ledger.queue)),
-            status: ledger.map(|ledger| Arc::clone(&ledger.status)),
-            push: io.push.clone().map(|to| Push {
-                level: active.cadence.level,
-                encoder: encoder(active.cadence.level, &to.node),
-                to,
+            ledger: ledger.map(|ledger| Arc::clone(&ledger.channel)),
+            push: io.push.clone().map(|target| Push {
+                level,
+                encoder: OtlpEncoder::new(level, &node.name, &node.cluster),
+                target,
                 buffer: Vec::new(),
             }),
             io: io.status.clone(),
-            watchdog: Watchdog::asked_for(),
+            watchdog: Watchdog::from_environment(),
             usage: None,
         }
     }
 
-    fn send(&mut self, number: u64, snapshot: &Arc<Snapshot>, active: &ActiveConfig) {
+    fn push_snapshot(&mut self, snapshot: &Arc<Snapshot>, active: &ActiveConfig, node: &NodeName) {
         let Some(push) = &mut self.push else { return };
-        if !number.is_multiple_of(active.push_every) {
-            return;
-        }
         if push.level != active.cadence.level {
-            // What it kept is numbered by its level's families; series that end so go stale by themselves.
+            // The encoder's cache is numbered by the families of its level; series that end go stale by themselves.
             push.level = active.cadence.level;
-            push.encoder = encoder(push.level, &push.to.node);
+            push.encoder = OtlpEncoder::new(push.level, &node.name, &node.cluster);
         }
         let points = push.encoder.encode(snapshot, &mut push.buffer);
         let body = bytes::Bytes::copy_from_slice(&push.buffer);
-        push.to.queue.put(push::PushBatch { body, points: points as u64 });
+        push.target.queue.put(push::PushBatch { body, points: points as u64 });
     }
 
     /// Reports that the tick loop is alive.
@@ -94,33 +86,35 @@ pub(super) fn start(
     shared: &Arc<Shared>,
 ) -> Result<Thread, thread::Error> {
     let theirs = Arc::clone(shared);
-    Thread::start_vital("pulse", shared.ends(), move || run(meter, &inbox, outputs, &theirs))
+    Thread::start_vital("pulse", &shared.vital, move || run(meter, &inbox, outputs, &theirs))
 }
 
 fn run(mut meter: Meter, inbox: &Receiver<SamplerNews>, mut outputs: Outputs, shared: &Shared) {
     let mut news = first_frames(inbox, shared);
-    let mut number = 0;
+    let mut number: u64 = 0;
     loop {
         let active = shared.config.active();
         meter.apply_policy(Arc::clone(&active.policy));
         news.extend(inbox.try_iter());
-        // Where descriptors are short it is tried again.
+        // Tried again in each tick, as file descriptors may be short for a while.
         outputs.usage = outputs.usage.take().or_else(|| agent_usage::AgentUsageReader::open().ok());
         let inputs = inputs(std::mem::take(&mut news), &outputs, shared);
         let now = shared.clock.now();
         let tick = meter.tick(now, inputs);
-        outputs.send(number, &tick.snapshot, &active);
+        if number.is_multiple_of(active.push_every) {
+            outputs.push_snapshot(&tick.snapshot, &active, &shared.node);
+        }
         shared.pages.publish(Arc::new(PublishedSnapshot::new(tick.snapshot, Arc::clone(&active.page_cache))));
         shared.config.set_timeline(meter.timeline());
-        if let Some(queue) = outputs.queue.as_ref().filter(|_| meter.has_ledger()) {
-            queue.offer(tick.batch);
+        if let Some(ledger) = outputs.ledger.as_ref().filter(|_| meter.has_ledger()) {
+            ledger.queue.offer(tick.batch);
         }
         if number == 0 {
             tracing::info!("first snapshot");
         }
         number += 1;
-        // Samplers read at the multiples of the interval; a fifth later what is in time has come. The next one after this
-        // tick began, even where it took long: time counted from here would leave out a tick.
+        // Samplers read at the multiples of the interval; a fifth of it later their frames have arrived. The next multiple is
+        // counted from the start of this tick, so that a long tick does not skip one.
         let interval = active.cadence.interval;
         let deadline = next_multiple(now.boottime, interval) + Nanoseconds(interval.0 / 5);
         let every = outputs.watchdog.every();
@@ -131,21 +125,21 @@ fn run(mut meter: Meter, inbox: &Receiver<SamplerNews>, mut outputs: Outputs, sh
     }
 }
 
-/// Frames for the first tick, which does not wait for a deadline: it comes once every GPU has sent one, or after a second.
+/// The frames of the first tick, which has no deadline: it starts once every GPU has sent one, or after a second.
 fn first_frames(inbox: &Receiver<SamplerNews>, shared: &Shared) -> Vec<SamplerNews> {
-    const LOOK: Duration = Duration::from_millis(1);
-    const LOOKS: usize = 1_000;
+    const POLL_INTERVAL: Duration = Duration::from_millis(1);
+    const MOST_POLLS: usize = 1_000;
     let mut news = Vec::new();
-    let mut spoken = 0;
-    for _ in 0..LOOKS {
+    let mut frames = 0;
+    for _ in 0..MOST_POLLS {
         match session::search(&shared.sessions) {
             Search::Failed => break,
-            Search::Found(gpus) if spoken >= gpus => break,
+            Search::Found(gpus) if frames >= gpus => break,
             Search::Pending | Search::Found(_) => {}
         }
-        match inbox.recv_timeout(LOOK) {
+        match inbox.recv_timeout(POLL_INTERVAL) {
             Ok(one) => {
-                spoken += usize::from(matches!(one, SamplerNews::Frame(_) | SamplerNews::Lost(_)));
+                frames += usize::from(matches!(one, SamplerNews::Frame(_) | SamplerNews::Lost(_)));
                 news.push(one);
             }
             Err(RecvTimeoutError::Timeout) if shared.stop.is_called() => break,
@@ -167,15 +161,15 @@ fn inputs(news: Vec<SamplerNews>, outputs: &Outputs, shared: &Shared) -> Inputs 
         allocations: Arc::clone(&shared.resolvers.workloads().allocations),
         pci: shared.resolvers.processes.pci(),
         in_flight: session::in_flight(&shared.sessions),
-        acknowledged: outputs.status.as_ref().map(|status| status.take()).unwrap_or_default(),
-        opened_late: outputs.status.as_ref().and_then(|status| status.take_opened_late()),
+        acknowledged: outputs.ledger.as_ref().map(|ledger| ledger.take_acknowledged()).unwrap_or_default(),
+        opened_late: outputs.ledger.as_ref().and_then(|ledger| ledger.take_opened_late()),
         synchronised: shared.clock_is_synchronised(),
         services: services(outputs, shared),
     }
 }
 
-/// Adds how reading the kernel log and receiving events fares.
-fn event_numbers(services: &mut Services, shared: &Shared) {
+/// Adds the metrics of the kernel log and of driver events.
+fn add_event_metrics(services: &mut Services, shared: &Shared) {
     let (kernel_log, overrun, refused) = shared.sessions.received.losses();
     if let Some(ok) = kernel_log {
         services.add(AgentFamily::CollectorSuccess, vec![("collector", "kernel_log".into())], ok.into());
@@ -190,30 +184,25 @@ fn event_numbers(services: &mut Services, shared: &Shared) {
     }
 }
 
-/// Adds how the ledger thread and its queue fare.
-fn ledger_numbers(services: &mut Services, outputs: &Outputs) {
+/// Adds the metrics of the ledger thread and its queue.
+fn add_ledger_metrics(services: &mut Services, ledger: &ledger::LedgerChannel) {
     let whole = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-    if let Some(status) = &outputs.status {
-        services.add(AgentFamily::LedgerOpen, Vec::new(), status.durable().is_some().into());
-        if let Some(durable) = status.durable() {
-            services.add(AgentFamily::LedgerDurable, Vec::new(), durable.into());
-        }
-        services.add(AgentFamily::LedgerErrors, Vec::new(), whole(status.errors()));
-        services.add(AgentFamily::LedgerUnobserved, Vec::new(), whole(status.unobserved()));
-        if let Some(at) = status.last_commit() {
-            services.add(AgentFamily::LedgerLastCommitTimestamp, Vec::new(), whole(at));
-        }
+    services.add(AgentFamily::LedgerOpen, Vec::new(), ledger.durable().is_some().into());
+    if let Some(durable) = ledger.durable() {
+        services.add(AgentFamily::LedgerDurable, Vec::new(), durable.into());
     }
-    if let Some(queue) = &outputs.queue {
-        let pressure = queue.pressure();
-        services.add(AgentFamily::LedgerQueueWindows, Vec::new(), whole(pressure.windows as u64));
-        let coarse = pressure.merged + pressure.forced;
-        services.add(AgentFamily::LedgerCoarseWindows, Vec::new(), whole(coarse));
+    services.add(AgentFamily::LedgerErrors, Vec::new(), whole(ledger.errors()));
+    services.add(AgentFamily::LedgerUnobserved, Vec::new(), whole(ledger.unobserved()));
+    if let Some(at) = ledger.last_commit() {
+        services.add(AgentFamily::LedgerLastCommitTimestamp, Vec::new(), whole(at));
     }
+    let pressure = ledger.queue.pressure();
+    services.add(AgentFamily::LedgerQueueWindows, Vec::new(), whole(pressure.windows as u64));
+    services.add(AgentFamily::LedgerCoarseWindows, Vec::new(), whole(pressure.merged + pressure.forced));
 }
 
-/// Adds how the resolvers fare.
-fn resolver_numbers(services: &mut Services, shared: &Shared) {
+/// Adds success and age of the resolvers.
+fn add_resolver_metrics(services: &mut Services, shared: &Shared) {
     for round in shared.resolvers.last_rounds() {
         let labels = || vec![("resolver", round.resolver.into())];
         services.add(AgentFamily::ResolverSuccess, labels(), round.succeeded.into());
@@ -223,7 +212,7 @@ fn resolver_numbers(services: &mut Services, shared: &Shared) {
     }
 }
 
-/// What the other threads count, as series of the catalogue.
+/// The metrics of the other threads.
 fn services(outputs: &Outputs, shared: &Shared) -> Services {
     let mut services = Services::default();
     let whole = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
@@ -241,20 +230,22 @@ fn services(outputs: &Outputs, shared: &Shared) -> Services {
         let labels = vec![("collector", collector), ("reason", reason.into())];
         services.add(AgentFamily::CollectorErrors, labels, whole(count));
     }
-    event_numbers(&mut services, shared);
-    resolver_numbers(&mut services, shared);
-    ledger_numbers(&mut services, outputs);
+    add_event_metrics(&mut services, shared);
+    add_resolver_metrics(&mut services, shared);
+    if let Some(ledger) = &outputs.ledger {
+        add_ledger_metrics(&mut services, ledger);
+    }
     for (code, count) in outputs.io.requests.by_code() {
         services.add(AgentFamily::HttpRequests, vec![("code", code.to_string().into())], whole(count));
     }
     if let Some(push) = &outputs.push {
-        let counts = push.to.tally.counts();
+        let (counts, name) = (push.target.destination.tally().counts(), push.target.destination.name());
         for (family, count) in [
             (AgentFamily::OtlpPointsSent, counts.sent),
             (AgentFamily::OtlpPointsRejected, counts.rejected),
             (AgentFamily::OtlpPointsDropped, counts.dropped),
         ] {
-            services.add(family, vec![("destination", Arc::clone(&push.to.name))], whole(count));
+            services.add(family, vec![("destination", Arc::clone(name))], whole(count));
         }
     }
     if let Some(Ok(own)) = outputs.usage.as_ref().map(agent_usage::AgentUsageReader::read) {

@@ -1,4 +1,4 @@
-//! Asks a running agent over HTTP, with TLS and a user where it needs them.
+//! Sends requests to a running agent over HTTP, with TLS and a user if configured.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,8 @@ use clap::Args;
 use http_body_util::Empty;
 use hyper::body::Bytes;
 use hyper::header::{AUTHORIZATION, CONNECTION, HOST, USER_AGENT};
-use hyper::{Request, StatusCode};
+use hyper::http::uri::Authority;
+use hyper::{Request, StatusCode, Uri};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -22,28 +23,28 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use super::Failure;
 use crate::http::{self, HttpResponse};
 
-/// How long the agent may take; it gives up a bill after 5 s by itself.
-const LONGEST: Duration = Duration::from_secs(10);
+/// How long the agent may take; it cancels a bill after 5 s itself.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Largest accepted answer.
+/// Largest accepted response.
 const MOST_BYTES: usize = 1 << 30;
 
-/// Where the running agent is, and who asks it.
+/// The running agent, and the credentials for it.
 #[derive(Args, Debug)]
 pub(super) struct RunningAgent {
-    /// The running agent.
+    /// URL of the running agent.
     #[arg(long, default_value = "http://127.0.0.1:9855", value_name = "URL")]
     pub(super) url: String,
-    /// CA of the agent's certificate, as PEM, for a URL with https.
+    /// CA certificate, as PEM, that verifies the agent's certificate; required for https.
     #[arg(long = "web.ca-file", value_name = "FILE")]
     ca_file: Option<PathBuf>,
-    /// Certificate to show to the agent, with its key in one file, as PEM.
+    /// Client certificate with its private key in one PEM file.
     #[arg(long = "web.cert-file", value_name = "FILE")]
     cert_file: Option<PathBuf>,
-    /// User of the agent.
+    /// User name, if the agent has web.users.
     #[arg(long, requires = "password_file", value_name = "NAME")]
     user: Option<String>,
-    /// File with the user's password.
+    /// File with the password of that user.
     #[arg(long, requires = "user", value_name = "FILE")]
     password_file: Option<PathBuf>,
 }
@@ -54,16 +55,16 @@ impl RunningAgent {
         let url = &self.url;
         let wrong =
             |problem: &dyn Display| Failure::wrong(format!("{url}: {problem}; is the agent running?"));
-        let (is_tls, host) = host(url).map_err(|problem| {
+        let (is_tls, host) = parse_url(url).map_err(|problem| {
             Failure::wrong(format!("{url}: {problem}; write it like http://127.0.0.1:9855"))
         })?;
         let config = is_tls.then(|| self.tls()).transpose()?;
-        let request = self.request(host, path)?;
+        let request = self.request(&host, path)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let exchange = async { timeout(LONGEST, exchange(host, config, request)).await };
+        let exchange = async { timeout(TIMEOUT, exchange(&host, config, request)).await };
         let answered = runtime.map_err(|error| wrong(&error))?.block_on(exchange);
         let (status, body) = answered
-            .unwrap_or_else(|_| Err(format!("no answer within {} s", LONGEST.as_secs())))
+            .unwrap_or_else(|_| Err(format!("no response within {} s", TIMEOUT.as_secs())))
             .map_err(|problem| wrong(&problem))?;
         match error_of(&body) {
             _ if status == StatusCode::OK => Ok(body),
@@ -71,17 +72,17 @@ impl RunningAgent {
                 Err(Failure::wrong(format!("{url}: {error}: --user and --password-file")))
             }
             Some(error) if status != StatusCode::NOT_FOUND => Err(Failure::wrong(format!("{url}: {error}"))),
-            // The agent has every path that is asked for here, and its errors are JSON.
+            // An agent serves all paths that are requested here, and its errors are JSON.
             _ => Err(Failure::wrong(format!(
-                "{url}: this is not a gpumeter agent: it answers {} to {path}; check host and port",
+                "{url}: this is not a gpumeter agent: it returned status {} for {path}; check host and port",
                 status.as_u16()
             ))),
         }
     }
 
-    fn request(&self, host: &str, path: &str) -> Result<Request<Empty<Bytes>>, Failure> {
+    fn request(&self, host: &Authority, path: &str) -> Result<Request<Empty<Bytes>>, Failure> {
         let mut request = Request::get(path)
-            .header(HOST, host)
+            .header(HOST, host.as_str())
             .header(USER_AGENT, http::USER_AGENT)
             .header(CONNECTION, "close");
         if let (Some(user), Some(file)) = (&self.user, &self.password_file) {
@@ -96,7 +97,7 @@ impl RunningAgent {
     fn tls(&self) -> Result<ClientConfig, Failure> {
         let Some(ca) = &self.ca_file else {
             return Err(Failure::wrong(
-                "https needs the CA of the agent's certificate; give it by --web.ca-file",
+                "https needs the CA of the agent's certificate; give it with --web.ca-file",
             ));
         };
         let mut roots = RootCertStore::empty();
@@ -125,22 +126,22 @@ fn certificates(option: &str, path: &Path) -> Result<Vec<CertificateDer<'static>
 
 /// Status and body of the response, or why there is none.
 async fn exchange(
-    host: &str,
+    host: &Authority,
     config: Option<ClientConfig>,
     request: Request<Empty<Bytes>>,
 ) -> Result<(StatusCode, String), String> {
-    let stream = TcpStream::connect(host).await.map_err(|error| error.to_string())?;
+    let stream = TcpStream::connect(host.as_str()).await.map_err(|error| error.to_string())?;
     let response = match config {
         None => http::send(stream, request).await,
         Some(config) => {
-            let name = host.rsplit_once(':').map_or(host, |(name, _)| name).trim_matches(['[', ']']);
+            let name = host.host().trim_matches(['[', ']']);
             let name = ServerName::try_from(name.to_owned()).map_err(|error| error.to_string())?;
             let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await;
             http::send(stream.map_err(|error| error.to_string())?, request).await
         }
     };
     let response: HttpResponse = response.map_err(|error| match error.is_parse() {
-        true => "the answer is not HTTP; write https:// if it serves TLS".to_owned(),
+        true => "the response is not HTTP; write https:// if the agent serves TLS".to_owned(),
         false => error.to_string(),
     })?;
     let status = response.head.status;
@@ -148,26 +149,25 @@ async fn exchange(
     Ok((status, String::from_utf8_lossy(&body).into_owned()))
 }
 
-/// Whether it is asked over TLS, and host and port of the agent; `http://` may be left out.
-fn host(url: &str) -> Result<(bool, &str), &'static str> {
-    let (is_tls, host) = match url.split_once("://") {
-        None => (false, url),
-        Some(("http", rest)) => (false, rest),
-        Some(("https", rest)) => (true, rest),
-        Some(_) => return Err("the scheme is neither http nor https"),
+/// Whether the URL asks for TLS, and its host and port; `http://` may be left out.
+fn parse_url(url: &str) -> Result<(bool, Authority), &'static str> {
+    let full = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
+    let uri: Uri = full.parse().map_err(|_| "not a URL")?;
+    let is_tls = match uri.scheme_str() {
+        Some("http") => false,
+        Some("https") => true,
+        _ => return Err("the scheme is neither http nor https"),
     };
-    let host = host.trim_end_matches('/');
-    let port = host.rsplit_once(':').filter(|(_, port)| !port.contains(']')).map(|(_, port)| port);
-    if host.contains(['/', '?', '#']) {
-        Err("there is something after the port")
-    } else if port.is_none_or(|port| port.parse::<u16>().is_err()) {
-        Err("the port is missing, or is not a number from 1 to 65535")
-    } else {
-        Ok((is_tls, host))
+    match uri.authority() {
+        _ if !matches!(uri.path(), "" | "/") || uri.query().is_some() => {
+            Err("there is something after the port")
+        }
+        Some(authority) if authority.port_u16().is_some() => Ok((is_tls, authority.clone())),
+        _ => Err("the port is missing, or is not a number from 1 to 65535"),
     }
 }
 
-/// What the agent says is wrong; absent where the answer is not its JSON.
+/// The error message in a response of the agent; absent if the body is not its JSON.
 fn error_of(body: &str) -> Option<String> {
     let json: serde_json::Value = serde_json::from_str(body).ok()?;
     Some(json.get("error")?.as_str()?.to_owned())
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_agent_says_is_told_without_its_json() {
+    fn the_message_of_an_error_is_taken_from_its_json() {
         let error = error_of("{\"error\":\"from: \\\"x\\\" is not a valid time\"}\n");
         assert_eq!(error.as_deref(), Some("from: \"x\" is not a valid time"));
         assert_eq!((error_of("Bad Gateway\n"), error_of("[1]")), (None, None));
@@ -188,10 +188,10 @@ mod tests {
     #[test]
     fn an_agents_address_needs_a_port_and_no_scheme() {
         for url in ["http://localhost:9855", "localhost:9855", "http://localhost:9855/"] {
-            assert_eq!(host(url), Ok((false, "localhost:9855")), "{url}");
+            assert_eq!(parse_url(url), Ok((false, Authority::from_static("localhost:9855"))), "{url}");
         }
-        assert_eq!(host("[::1]:9855"), Ok((false, "[::1]:9855")));
-        assert_eq!(host("https://node:9855"), Ok((true, "node:9855")));
+        assert_eq!(parse_url("[::1]:9855"), Ok((false, Authority::from_static("[::1]:9855"))));
+        assert_eq!(parse_url("https://node:9855"), Ok((true, Authority::from_static("node:9855"))));
         for (url, problem) in [
             ("localhost", "port is missing"),
             ("http://localhost", "port is missing"),
@@ -200,7 +200,7 @@ mod tests {
             ("ftp://localhost:9855", "neither http nor https"),
             ("localhost:9855/metrics", "after the port"),
         ] {
-            assert!(host(url).is_err_and(|told| told.contains(problem)), "{url}");
+            assert!(parse_url(url).is_err_and(|message| message.contains(problem)), "{url}");
         }
     }
 }

@@ -1,8 +1,6 @@
-//! `gpumeter bill`: asks the running agent, or opens a ledger file that no agent is using, and prints the bill as text,
-//! CSV or JSON.
+//! `gpumeter bill`: prints the bill of the running agent, or of a ledger file that no agent is using, as text, CSV or JSON.
 
 mod by;
-mod columns;
 mod csv;
 pub(super) mod job;
 mod sheet;
@@ -34,25 +32,25 @@ struct BillSource {
 pub(super) struct BillCommand {
     #[command(flatten)]
     source: BillSource,
-    /// Begin of the period: a date in the time zone of the machine where the bill is made, which begins at 00:00, or a
-    /// time such as 2026-11-01T08:00:00Z; by default the begin of the month in which the period ends.
+    /// Start of the period: a date, which means 00:00 in the time zone of the machine that makes the bill, or a time such
+    /// as 2026-11-01T08:00:00Z; by default the start of the month in which the period ends.
     #[arg(long, value_name = "TIME")]
     from: Option<String>,
-    /// End of the period, not included: a date, of which nothing is included, or a time; by default the end of the
-    /// last complete minute.
+    /// End of the period, not included: a date, which means 00:00, or a time; by default the end of the last complete
+    /// minute.
     #[arg(long, value_name = "TIME")]
     to: Option<String>,
-    /// A whole month in the time zone of the machine where the bill is made, such as 2026-11, instead of --from and --to.
+    /// A whole month in the time zone of the machine that makes the bill, such as 2026-11, instead of --from and --to.
     #[arg(long, value_name = "MONTH", conflicts_with_all = ["from", "to"])]
     month: Option<String>,
-    /// What each line of the text and the CSV is of: tenant, workload, gpu, namespace, account, user, unit, or a label
-    /// of gpu_workload_info such as k8s_pod_name. What has no such label is in the line "-".
+    /// What the lines of text and CSV are grouped by: tenant, workload, gpu, namespace, account, user, unit, or a label of
+    /// gpu_workload_info such as k8s_pod_name. Usage without that label is in the line "-".
     #[arg(long, default_value = "tenant", value_name = "WHAT")]
     by: by::BillGrouping,
-    /// Print CSV: a line per tenant, or what else --by says.
+    /// Print CSV: one line per group of --by.
     #[arg(long, conflicts_with = "json")]
     csv: bool,
-    /// Print JSON: a line per tenant, holder and GPU, exact, in nanoseconds.
+    /// Print JSON: one line per tenant, holder and GPU, exact, in nanoseconds.
     #[arg(long)]
     json: bool,
 }
@@ -69,7 +67,9 @@ impl BillCommand {
             print(&(text + "\n"))?;
         } else if self.csv {
             if statement.partial {
-                tracing::warn!("only the lines of tenants that this user may see");
+                tracing::warn!(
+                    "the bill is partial: it has only the lines of tenants that this user may see"
+                );
             }
             print(&csv::table(&statement, &self.by))?;
         } else {
@@ -83,18 +83,18 @@ impl BillSource {
     /// The bill of a period; `command` is named in errors.
     fn statement(&self, command: &str, from: Option<&str>, to: Option<&str>) -> Result<Statement, Failure> {
         if let Some(path) = &self.ledger {
-            unowned(path, command)?;
+            check_unowned(path, command)?;
             return serve::statement(path, from, to, || false).map_err(Failure::wrong);
         }
         let times = [("from", from), ("to", to)];
         let mut path = "/api/v1/bill".to_owned();
         for (name, value) in times.iter().filter_map(|(name, value)| Some((name, (*value)?))) {
             path += if path.contains('?') { "&" } else { "?" };
-            path += &format!("{name}={}", encoded(value));
+            path += &format!("{name}={}", encode(value));
         }
         let body = self.agent.get(&path)?;
         serde_json::from_str(&body).map_err(|error| {
-            Failure::found(format!("{}{path}: the answer is not a bill: {error}", self.agent.url))
+            Failure::found(format!("{}{path}: the response is not a bill: {error}", self.agent.url))
         })
     }
 }
@@ -107,8 +107,8 @@ fn days_of(month: &str) -> Result<[String; 2], Failure> {
     Ok([first, next].map(|day| day.to_string()))
 }
 
-/// Percent-encoding of all that may not stand in a query.
-fn encoded(value: &str) -> String {
+/// Percent-encodes a value for a query.
+fn encode(value: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:".contains(&byte);
     value
         .bytes()
@@ -116,11 +116,11 @@ fn encoded(value: &str) -> String {
         .collect()
 }
 
-/// Checks that no running agent writes this ledger; if one does, it has to be asked instead.
-pub(super) fn unowned(path: &Path, command: &str) -> Result<(), Failure> {
+/// Checks that no running agent writes this ledger; if one does, the error says to ask that agent.
+pub(super) fn check_unowned(path: &Path, command: &str) -> Result<(), Failure> {
     ledger::check_unowned(path).map_err(|error| match error.cause {
         Cause::Owned { .. } => Failure::wrong(format!(
-            "{}: a running agent writes it; ask that one: `gpumeter {command}` without --ledger",
+            "{}: a running agent writes it; ask that agent with `gpumeter {command}` without --ledger",
             path.display()
         )),
         _ => Failure::wrong(error),
@@ -137,13 +137,13 @@ mod tests {
         assert_eq!(days_of("2026-11").unwrap(), ["2026-11-01", "2026-12-01"]);
         assert_eq!(days_of("2026-12").unwrap(), ["2026-12-01", "2027-01-01"]);
         for wrong in ["", "11", "2026", "2026-13", "2026-11-01", "november"] {
-            let told = days_of(wrong).unwrap_err().message;
-            assert_eq!(told, format!("--month: {wrong:?} is not a month; write it like 2026-11"));
+            let message = days_of(wrong).unwrap_err().message;
+            assert_eq!(message, format!("--month: {wrong:?} is not a month; write it like 2026-11"));
         }
     }
 
     #[test]
-    fn a_time_with_a_space_or_an_offset_can_be_asked_for() {
-        assert_eq!(encoded("2026-11-01 08:00+01:00"), "2026-11-01%2008:00%2B01:00");
+    fn a_time_with_a_space_or_an_offset_is_encoded() {
+        assert_eq!(encode("2026-11-01 08:00+01:00"), "2026-11-01%2008:00%2B01:00");
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::json;
 
-use super::{Failure, configuration, print};
+use super::{Failure, print, read_config};
 use crate::doctor::{self, Diagnosis, FamilyDiagnosis, FamilyStatus, GpuDiagnosis, GrantDiagnosis};
 
 /// Options of the command.
@@ -14,7 +14,7 @@ pub(super) struct DoctorCommand {
     /// Configuration file of the agent to examine.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Path of the driver library (libnvidia-ml.so.1), instead of the one that the loader finds; a demo's is
+    /// Path of the driver library (libnvidia-ml.so.1), instead of the one that the loader finds; that of a demo is
     /// driver/libnvidia-ml.so.1 in its directory.
     #[arg(long, value_name = "PATH")]
     nvml_library: Option<PathBuf>,
@@ -25,47 +25,18 @@ pub(super) struct DoctorCommand {
 
 impl DoctorCommand {
     pub(super) fn run(&self) -> Result<(), Failure> {
-        let mut config = configuration(self.config.as_ref())?;
+        let mut config = read_config(self.config.as_ref())?;
         if self.nvml_library.is_some() {
             config.nvml.library.clone_from(&self.nvml_library);
         }
         let diagnosis = doctor::diagnose(&config);
-        print(&if self.json { document(&diagnosis) } else { page(&diagnosis) })?;
-        let missing = diagnosis.findings.iter().filter(|finding| !finding.works).count();
-        match missing {
+        print(&if self.json { format!("{:#}\n", json!(diagnosis)) } else { page(&diagnosis) })?;
+        match diagnosis.findings.iter().filter(|finding| !finding.works).count() {
             0 => Ok(()),
             1 => Err(Failure::found("1 finding")),
-            _ => Err(Failure::found(format!("{missing} findings"))),
+            missing => Err(Failure::found(format!("{missing} findings"))),
         }
     }
-}
-
-fn document(diagnosis: &Diagnosis) -> String {
-    let findings: Vec<_> = diagnosis
-        .findings
-        .iter()
-        .map(|finding| json!({"what": finding.what, "works": finding.works, "why": finding.why}))
-        .collect();
-    let family = |family: &FamilyDiagnosis| {
-        json!({
-            "family": family.family,
-            "standing": family.standing.name(),
-            "reason": family.reason,
-            "why": family.why,
-        })
-    };
-    let gpus: Vec<_> = diagnosis
-        .gpus
-        .iter()
-        .map(|gpu| {
-            let families: Vec<_> = gpu.families.iter().map(family).collect();
-            json!({"gpu": gpu.index, "uuid": gpu.uuid, "model": gpu.model, "families": families})
-        })
-        .collect();
-    let grant = |grant: &GrantDiagnosis| json!({"grant": grant.grant, "fraction": grant.fraction, "gpus": grant.gpus, "holder": grant.holder});
-    let grants: Vec<_> = diagnosis.grants.iter().map(grant).collect();
-    let body = json!({"variant": diagnosis.variant, "findings": findings, "grants": grants, "gpus": gpus});
-    format!("{body:#}\n")
 }
 
 fn page(diagnosis: &Diagnosis) -> String {
@@ -81,39 +52,39 @@ fn page(diagnosis: &Diagnosis) -> String {
     for GrantDiagnosis { grant, fraction, gpus, holder } in &diagnosis.grants {
         page += &format!("  {grant}: {fraction} of {gpus}; held by {holder}\n");
     }
-    // GPUs with the same answers share a line.
-    for alike in diagnosis.gpus.chunk_by(|one, next| one.model == next.model && one.families == next.families)
+    // Neighbouring GPUs with the same families are listed together.
+    for group in diagnosis.gpus.chunk_by(|one, next| one.model == next.model && one.families == next.families)
     {
         page += "\n";
-        for gpu in alike {
+        for gpu in group {
             page += &format!("GPU {} {} {}\n", gpu.index, gpu.uuid, gpu.model);
         }
-        page += &alike.first().map(families).unwrap_or_default();
+        page += &group.first().map(list_families).unwrap_or_default();
     }
     page
 }
 
-/// The families of a GPU by how they stand and why, most of a kind first.
-fn families(gpu: &GpuDiagnosis) -> String {
+/// The families of a GPU, grouped by state and reason.
+fn list_families(gpu: &GpuDiagnosis) -> String {
     let answered = gpu.families.iter().filter(|family| family.standing == FamilyStatus::Answered).count();
     let mut page = format!("  {answered} families answered\n");
     for standing in [FamilyStatus::Failed, FamilyStatus::Absent, FamilyStatus::Off] {
-        let mut left: Vec<&FamilyDiagnosis> =
+        let mut families: Vec<&FamilyDiagnosis> =
             gpu.families.iter().filter(|family| family.standing == standing).collect();
-        left.sort_by_key(|family| (family.reason, &family.why));
-        for group in left.chunk_by(|one, next| one.reason == next.reason && one.why == next.why) {
+        families.sort_by_key(|family| (family.reason, &family.why));
+        for group in families.chunk_by(|one, next| one.reason == next.reason && one.why == next.why) {
             let names: Vec<&str> = group.iter().map(|family| family.family).collect();
             let Some(first) = group.first() else { continue };
-            let known = ["", standing.name()].contains(&first.reason);
-            let reason = if known { String::new() } else { format!(" {}", first.reason) };
-            page += &format!("  {}{reason}, {}:\n{}", standing.name(), first.why, wrapped(&names));
+            let is_redundant = ["", standing.name()].contains(&first.reason);
+            let reason = if is_redundant { String::new() } else { format!(" {}", first.reason) };
+            page += &format!("  {}{reason}, {}:\n{}", standing.name(), first.why, wrap(&names));
         }
     }
     page
 }
 
-/// Names in lines that a terminal shows whole.
-fn wrapped(names: &[&str]) -> String {
+/// Names in lines of at most 100 columns.
+fn wrap(names: &[&str]) -> String {
     const WIDTH: usize = 96;
     let mut page = String::new();
     let mut line = String::new();
@@ -135,7 +106,7 @@ mod tests {
     #[test]
     fn long_lists_are_wrapped_and_no_name_is_lost() {
         let names = vec!["gpu_a_name_of_some_length_total"; 9];
-        let page = wrapped(&names);
+        let page = wrap(&names);
         assert!(page.lines().all(|line| line.len() <= 100), "{page}");
         assert_eq!(page.split_whitespace().count(), 9);
     }

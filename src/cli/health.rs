@@ -1,6 +1,6 @@
-//! `gpumeter health`: asks the running agent for its verdicts, and says by its exit status whether all is well.
+//! `gpumeter health`: prints the verdicts of the running agent.
 //!
-//! 0 ok, 1 a GPU is as bad as `--fail-on` says or worse, 2 wrong use, no agent, or a GPU whose health is unknown.
+//! Exit status: 0 ok, 1 a GPU has the state `--fail-on` or worse, 2 wrong use, no agent, or a GPU of unknown health.
 
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
@@ -16,14 +16,14 @@ pub(super) struct HealthCommand {
     /// Print the agent's JSON: every reason with its evidence.
     #[arg(long)]
     json: bool,
-    /// The mildest state that makes the exit status 1.
+    /// Least severe state for which the exit status is 1.
     #[arg(long, value_enum, default_value_t = FailOn::Degraded, value_name = "STATE")]
     fail_on: FailOn,
 }
 
 /// Printed if the agent keeps no ledger.
-const WITHOUT_LEDGER: &str = "without a ledger the agent forgets faults when it ends, and faults from before its start are missing \
-                         here; set ledger.enabled: true\n";
+const WITHOUT_LEDGER: &str =
+    "the agent keeps no ledger, so faults from before its start are missing here; set ledger.enabled: true\n";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum FailOn {
@@ -65,19 +65,19 @@ impl HealthCommand {
     pub(super) fn run(&self) -> Result<(), Failure> {
         const PATH: &str = "/api/v1/health";
         let body = self.agent.get(PATH)?;
-        let answer: HealthReport = serde_json::from_str(&body).map_err(|error| {
-            Failure::wrong(format!("{}{PATH}: the answer is not a health report: {error}", self.agent.url))
+        let report: HealthReport = serde_json::from_str(&body).map_err(|error| {
+            Failure::wrong(format!("{}{PATH}: the response is not a health report: {error}", self.agent.url))
         })?;
-        print(&if self.json { body } else { page(&answer) })?;
-        judge(&answer, self.fail_on)
+        print(&if self.json { body } else { page(&report) })?;
+        judge(&report, self.fail_on)
     }
 }
 
-fn judge(answer: &HealthReport, fail_on: FailOn) -> Result<(), Failure> {
+fn judge(report: &HealthReport, fail_on: FailOn) -> Result<(), Failure> {
     let bad: &[&str] = if fail_on == FailOn::Failed { &["failed"] } else { &["degraded", "failed"] };
-    let count = |states: &[&str]| answer.gpus.iter().filter(|gpu| states.contains(&&*gpu.state)).count();
-    match (count(bad), answer.gpus.len() - count(&["ok", "degraded", "failed"])) {
-        (0, 0) if answer.gpus.is_empty() => {
+    let count = |states: &[&str]| report.gpus.iter().filter(|gpu| states.contains(&&*gpu.state)).count();
+    match (count(bad), report.gpus.len() - count(&["ok", "degraded", "failed"])) {
+        (0, 0) if report.gpus.is_empty() => {
             Err(Failure::wrong("the agent knows no GPU; try gpumeter doctor"))
         }
         (0, 0) => Ok(()),
@@ -88,10 +88,10 @@ fn judge(answer: &HealthReport, fail_on: FailOn) -> Result<(), Failure> {
     }
 }
 
-fn page(answer: &HealthReport) -> String {
-    let head = if answer.simulated { "a simulated node: every verdict is made up\n" } else { "" };
-    let page = answer.gpus.iter().fold(head.to_owned(), |page, gpu| page + &gpu.lines());
-    if answer.remembered { page } else { page + WITHOUT_LEDGER }
+fn page(report: &HealthReport) -> String {
+    let head = if report.simulated { "a simulated node: every verdict is made up\n" } else { "" };
+    let page = report.gpus.iter().fold(head.to_owned(), |page, gpu| page + &gpu.lines());
+    if report.remembered { page } else { page + WITHOUT_LEDGER }
 }
 
 impl ReportedGpu {
@@ -113,7 +113,7 @@ impl ReportedReason {
     }
 }
 
-/// A time without the part of a second, which the JSON has.
+/// A time in whole seconds.
 fn in_seconds(time: &str) -> String {
     time.parse::<jiff::Timestamp>().map_or_else(|_| time.to_owned(), |at| format!("{at:.0}"))
 }
@@ -124,19 +124,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_for_people_tells_times_in_whole_seconds() {
+    fn times_on_the_page_are_in_whole_seconds() {
         assert_eq!(in_seconds("2026-11-22T01:34:38.963064527Z"), "2026-11-22T01:34:38Z");
         assert_eq!(in_seconds("yesterday"), "yesterday");
     }
 
-    fn answer(states: &[&str]) -> HealthReport {
+    fn report(states: &[&str]) -> HealthReport {
         let gpu = |state: &&str| serde_json::json!({"gpu": 0, "uuid": "GPU-1", "model": "H100", "state": state, "action": "none", "reasons": []});
         let gpus: Vec<_> = states.iter().map(gpu).collect();
         serde_json::from_value(serde_json::json!({"simulated": false, "gpus": gpus})).unwrap()
     }
 
     #[test]
-    fn the_exit_status_tells_ok_from_bad_and_bad_from_unknown() {
+    fn the_exit_status_distinguishes_ok_bad_and_unknown() {
         use FailOn::{Degraded, Failed};
         for (states, fail_on, status) in [
             (&["ok", "ok"][..], Degraded, 0),
@@ -148,7 +148,7 @@ mod tests {
             (&["ok", "of a later version"], Degraded, 2),
             (&[], Degraded, 2),
         ] {
-            let judged = judge(&answer(states), fail_on).map_or_else(|failure| failure.status, |()| 0);
+            let judged = judge(&report(states), fail_on).map_or_else(|failure| failure.status, |()| 0);
             assert_eq!(judged, status, "{states:?} {fail_on:?}");
         }
     }

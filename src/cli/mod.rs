@@ -1,19 +1,16 @@
-//! The command line: parses it, calls what it names, and turns the outcome into an exit status.
+//! The command line: parses it, runs the command, and returns its exit status.
 //!
-//! 0 ok, 1 found something, 2 wrong use or bad configuration, 75 restart me. What is asked for goes to standard output,
-//! the log to standard error.
+//! 0 ok, 1 the command found a problem, 2 wrong use or bad configuration, 75 the agent is to be restarted. Results go to
+//! standard output, the log to standard error.
 
 mod agent;
 mod bill;
 mod doctor;
 mod health;
 mod interrupts;
-mod inventory;
 mod ledger;
-mod metrics;
-mod probe;
-mod quiesce;
 mod record;
+mod socket;
 
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
@@ -25,11 +22,13 @@ use std::time::Duration;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::app::{self, Launch};
+use crate::catalogue::reference;
 use crate::clock::{Clock, system_now};
-use crate::config::{self, Config, ConfigFile, ListenAddress, Problems};
+use crate::config::{self, Config, ConfigFile, Endpoint, ListenAddress, Problems};
 use crate::host::UserDatabase;
 use crate::log::{Lines, LogWriter};
-use crate::{demo, policy, resolvers};
+use crate::serve::Security;
+use crate::{demo, doctor as node_doctor, policy, resolvers};
 
 /// Accounts for every GPU-second, joule and cent of this node's GPUs, exactly once.
 #[derive(Parser, Debug)]
@@ -48,6 +47,13 @@ enum LogFormat {
     Json,
 }
 
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum MetricsFormat {
+    Text,
+    Markdown,
+    Json,
+}
+
 #[derive(Subcommand, Debug)]
 enum Command {
     /// Run the agent: sample, attribute, keep the ledger, serve and push.
@@ -59,15 +65,19 @@ enum Command {
     /// Print what a Slurm job held, used and cost on this node.
     Job(bill::job::JobCommand),
     /// Print every metric with its meaning.
-    Metrics(metrics::MetricsCommand),
+    Metrics {
+        /// Output format.
+        #[arg(long, value_enum, default_value_t = MetricsFormat::Text)]
+        format: MetricsFormat,
+    },
     /// Check a configuration file and report every problem.
     CheckConfig {
-        /// The file.
+        /// Configuration file to check.
         file: PathBuf,
-        /// Ask this node's driver too, and warn of grants on GPUs that are not there.
+        /// Also read this node's certificates and ask its driver, and warn of grants on GPUs that it does not have.
         #[arg(long)]
         node: bool,
-        /// Check a web configuration file with it.
+        /// Web configuration file to check as well.
         #[arg(long = "web.config.file", value_name = "FILE")]
         web_file: Option<PathBuf>,
     },
@@ -80,14 +90,14 @@ enum Command {
     /// Report the health of each GPU and what to do about it.
     Health(health::HealthCommand),
     /// Release the driver, so that GPUs can be reset or repartitioned (MIG) or the driver upgraded.
-    Quiesce(quiesce::QuiesceCommand),
+    Quiesce(socket::QuiesceCommand),
     /// Use the driver again after gpumeter quiesce.
-    Resume(quiesce::AgentSocket),
+    Resume(socket::AgentSocket),
     /// List the GPUs that this node is expected to have, with state and since when.
-    Inventory(inventory::InventoryCommand),
+    Inventory(socket::InventoryCommand),
     /// Ask the agent of this node whether it is healthy, for the exec probe of a container.
-    Probe(probe::ProbeCommand),
-    /// Put back the ledger that an upgrade saved.
+    Probe(socket::ProbeCommand),
+    /// Restore the ledger that an upgrade saved.
     Ledger(ledger::LedgerCommand),
     /// Process of the demo's local scenario.
     #[command(name = demo::CHILD_COMMAND, hide = true)]
@@ -95,8 +105,8 @@ enum Command {
 }
 
 impl Command {
-    /// How long the end waits for the log's reader: an agent ends in time, a command prints all that it found.
-    const fn longest_log_wait(&self) -> Duration {
+    /// How long to wait at the end for standard error to be read: an agent ends in time, a command prints everything.
+    const fn log_timeout(&self) -> Duration {
         match self {
             Self::Run(_) | Self::Demo(_) | Self::Replay(_) => Duration::from_millis(100),
             _ => Duration::MAX,
@@ -110,8 +120,8 @@ struct RunCommand {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Address to serve on, instead of the configured ones; may be repeated.
-    #[arg(long, visible_alias = "web.listen-address", value_name = "ADDR")]
-    listen: Vec<String>,
+    #[arg(long, visible_alias = "web.listen-address", value_name = "ADDR", value_parser = listen_address)]
+    listen: Vec<ListenAddress>,
     #[command(flatten)]
     web: WebFlags,
     /// Path of the driver library (libnvidia-ml.so.1), instead of the one that the loader finds.
@@ -122,7 +132,7 @@ struct RunCommand {
     print_default_config: bool,
 }
 
-/// How pages are served, by the names that Prometheus' exporters have for it.
+/// Options for serving pages, named as in Prometheus' exporters.
 #[derive(Args, Debug)]
 struct WebFlags {
     /// Web configuration file: TLS, users, headers and rate limit in the form of Prometheus' exporters.
@@ -141,28 +151,28 @@ impl WebFlags {
 
 #[derive(Args, Debug)]
 struct DemoCommand {
-    /// A built-in scenario (cluster; node, without schedulers; local, with real processes) or a file.
+    /// Built-in scenario (cluster; node, without schedulers; local, with real processes), or the path of a file.
     #[arg(long, default_value = "cluster", value_name = "NAME|FILE")]
     scenario: String,
     /// Address to serve on, instead of web.listen or 127.0.0.1:9855; may be repeated.
-    #[arg(long, visible_alias = "web.listen-address", value_name = "ADDR")]
-    listen: Vec<String>,
+    #[arg(long, visible_alias = "web.listen-address", value_name = "ADDR", value_parser = listen_address)]
+    listen: Vec<ListenAddress>,
     /// How many times faster than real time.
-    #[arg(long, default_value_t = 1.0, value_name = "N")]
-    speed: f64,
+    #[arg(long, default_value = "1", value_name = "N", value_parser = demo::parse_speed)]
+    speed: u64,
     /// Start from scratch: empty the demo's directory first.
     #[arg(long)]
     fresh: bool,
     /// Directory of the demo, instead of $XDG_STATE_HOME/gpumeter/demo: new, empty, or of an earlier demo.
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
-    /// A configuration file instead of the scenario's. Where it has the default web.listen or web.control, the demo uses
-    /// 127.0.0.1:9855 and control.sock in its directory; another ledger than the demo's own is refused.
+    /// Configuration file, instead of the scenario's. For the default web.listen the demo uses 127.0.0.1:9855, for the
+    /// default web.control control.sock in its directory; a ledger.path outside its directory is refused.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Push over OTLP/HTTP to this address, e.g. http://localhost:4318; by default nothing is pushed.
     #[arg(long, value_name = "URL")]
-    otlp_endpoint: Option<String>,
+    otlp_endpoint: Option<Endpoint>,
     #[command(flatten)]
     web: WebFlags,
 }
@@ -180,7 +190,7 @@ impl Failure {
         Self { status: 1, message: message.to_string() }
     }
 
-    /// The agent did not start, or is to be started anew: EX_TEMPFAIL of sysexits(3).
+    /// The agent did not start (2), or is to be restarted (75, EX_TEMPFAIL of sysexits(3)).
     fn of_agent(message: impl Display, restart: bool) -> Self {
         Self { status: if restart { 75 } else { 2 }, message: message.to_string() }
     }
@@ -194,10 +204,10 @@ impl Failure {
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    let log = match LogWriter::start(cli.command.longest_log_wait()) {
+    let log = match LogWriter::start(cli.command.log_timeout()) {
         Ok(log) => log,
         Err(error) => {
-            // Standard error may be closed; the status says it too.
+            // Standard error may be closed; the exit status remains.
             let _ = writeln!(std::io::stderr(), "gpumeter: {error}");
             return ExitCode::from(Failure::wrong("").status);
         }
@@ -206,7 +216,7 @@ pub fn main() -> ExitCode {
     match run(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            log.say(&format!("gpumeter: {}", failure.message));
+            log.write_last(&format!("gpumeter: {}", failure.message));
             ExitCode::from(failure.status)
         }
     }
@@ -219,18 +229,22 @@ pub fn description() -> clap::Command {
 
 fn run(command: Command) -> Result<(), Failure> {
     match command {
-        Command::Run(run) => agent(run),
-        Command::Demo(options) => simulated(options),
+        Command::Run(run) => run_agent(run),
+        Command::Demo(options) => run_demo(options),
         Command::Bill(bill) => bill.run(),
         Command::Job(job) => job.run(),
-        Command::Metrics(metrics) => metrics.run(),
+        Command::Metrics { format } => print(&match format {
+            MetricsFormat::Text => reference::text(),
+            MetricsFormat::Markdown => reference::markdown(),
+            MetricsFormat::Json => reference::json(),
+        }),
         Command::CheckConfig { file, node, web_file } => check_config(&file, node, web_file.as_deref()),
         Command::Record(record) => record.run(),
         Command::Replay(replay) => replay.run(),
         Command::Doctor(doctor) => doctor.run(),
         Command::Health(health) => health.run(),
         Command::Quiesce(quiesce) => quiesce.run(),
-        Command::Resume(socket) => quiesce::resume(&socket),
+        Command::Resume(socket) => socket::resume(&socket),
         Command::Inventory(inventory) => inventory.run(),
         Command::Probe(probe) => probe.run(),
         Command::Ledger(ledger) => ledger.run(),
@@ -241,7 +255,7 @@ fn run(command: Command) -> Result<(), Failure> {
     }
 }
 
-fn agent(run: RunCommand) -> Result<(), Failure> {
+fn run_agent(run: RunCommand) -> Result<(), Failure> {
     if run.print_default_config {
         return print(&config::default_yaml());
     }
@@ -252,7 +266,7 @@ fn agent(run: RunCommand) -> Result<(), Failure> {
         None => (None, Config::default()),
     };
     if !run.listen.is_empty() {
-        config.web.listen = addresses(&run.listen)?;
+        config.web.listen = run.listen;
     }
     if run.nvml_library.is_some() {
         config.nvml.library = run.nvml_library;
@@ -262,10 +276,10 @@ fn agent(run: RunCommand) -> Result<(), Failure> {
         .map_err(|error| Failure::of_agent(&error, error.wants_restart()))
 }
 
-fn simulated(options: DemoCommand) -> Result<(), Failure> {
+fn run_demo(options: DemoCommand) -> Result<(), Failure> {
     let options = demo::Options {
         source: demo::DemoSource::Scenario(options.scenario),
-        listen: addresses(&options.listen)?,
+        listen: options.listen,
         speed: options.speed,
         fresh: options.fresh,
         directory: options.state_dir,
@@ -279,11 +293,11 @@ fn simulated(options: DemoCommand) -> Result<(), Failure> {
     })
 }
 
-fn configuration(path: Option<&PathBuf>) -> Result<Config, Failure> {
+fn read_config(path: Option<&PathBuf>) -> Result<Config, Failure> {
     path.map_or_else(|| Ok(Config::default()), |path| Config::read(path).map_err(misconfigured))
 }
 
-/// How many problems, then one to a line, each beginning with its place, as editors and scripts read them.
+/// The number of problems, then one per line, each starting with its position as editors and scripts read it.
 fn misconfigured(problems: Problems) -> Failure {
     let count = match problems.list.len() {
         1 => "1 problem".to_owned(),
@@ -294,53 +308,30 @@ fn misconfigured(problems: Problems) -> Failure {
 
 fn check_config(file: &Path, node: bool, web_file: Option<&Path>) -> Result<(), Failure> {
     let config = Config::read(file).map_err(misconfigured)?;
-    // Certificates may lie on the node alone.
-    let hints = app::check_web(&config, web_file, node).map_err(Failure::wrong)?;
-    let file = file.display();
+    let access = config.web_access(web_file).map_err(Failure::wrong)?;
     let users = UserDatabase::of_host(Path::new("/"));
     let mut warnings = resolvers::unresolved_grants(&config, &users);
     if node {
-        warnings.extend(crate::doctor::unmatched_grants(&config));
+        // Certificates may exist on the node only.
+        Security::load(&access).map_err(Failure::wrong)?;
+        warnings.extend(node_doctor::unmatched_grants(&config));
     }
     warnings.extend(policy::price_warning(&config, system_now().utc));
-    let mut text: String = warnings
-        .iter()
-        .map(|warning| {
-            format!(
-                "{file}: warning: {warning}
-"
-            )
-        })
-        .collect();
-    text.extend(config.hints().iter().chain(&hints).map(|hint| {
-        format!(
-            "{file}: hint: {hint}
-"
-        )
-    }));
-    print(&format!(
-        "{text}{file}: ok
-"
-    ))
+    let hints = config.hints().into_iter().chain(access.hints());
+    let warnings = warnings.into_iter().map(|text| ("warning", text));
+    let file = file.display();
+    let lines = warnings.chain(hints.map(|text| ("hint", text)));
+    let page: String = lines.map(|(kind, text)| format!("{file}: {kind}: {text}\n")).collect();
+    print(&format!("{page}{file}: ok\n"))
 }
 
-/// As in the configuration, and names of this host too.
-fn addresses(texts: &[String]) -> Result<Vec<ListenAddress>, Failure> {
-    texts
-        .iter()
-        .map(|text| {
-            if let Ok(address) = config::listen(text) {
-                return Ok(address);
-            }
-            let found = text.to_socket_addrs().ok().and_then(|mut found| found.next());
-            found.map(ListenAddress::Tcp).ok_or_else(|| {
-                Failure::wrong(format!("--listen {text}: is not an address; write it like 127.0.0.1:9855"))
-            })
-        })
-        .collect()
+/// An address as in the configuration, or a name of this host with a port.
+fn listen_address(text: &str) -> Result<ListenAddress, &'static str> {
+    let resolved = || text.to_socket_addrs().ok()?.next().map(ListenAddress::Tcp);
+    text.parse().ok().or_else(resolved).ok_or("not an address; write it like 127.0.0.1:9855")
 }
 
-/// Writes to standard output; a reader that has gone is no failure.
+/// Writes to standard output; a reader that has closed it is no failure.
 fn print(text: &str) -> Result<(), Failure> {
     match std::io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {

@@ -1,5 +1,4 @@
-//! `gpumeter record` and `gpumeter replay`: what this node's driver answers, in a file that can be played
-//! back anywhere.
+//! `gpumeter record` writes the answers of this node's driver to a file; `gpumeter replay` plays it back anywhere.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,15 +6,15 @@ use std::time::Duration;
 use clap::Args;
 
 use super::interrupts::Interrupts;
-use super::{Failure, addresses, print};
+use super::{Failure, listen_address, print};
 use crate::app;
-use crate::config::duration;
+use crate::config::{self, ListenAddress};
 use crate::demo;
 use crate::model::Nanoseconds;
 use crate::session::{self, Recorded, Recording};
 
-/// How often the end of the recording is looked for while no signal comes.
-const LOOK: Duration = Duration::from_millis(50);
+/// How often the end of the recording is checked for while no signal comes.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How long a driver call may take after a signal.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -25,7 +24,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) struct RecordCommand {
     /// File to write; it must not exist yet.
     file: PathBuf,
-    /// For how long.
+    /// How long to record.
     #[arg(long = "for", default_value = "60s", value_name = "DURATION", value_parser = duration)]
     length: Nanoseconds,
     /// Interval between readings of every GPU.
@@ -36,9 +35,14 @@ pub(super) struct RecordCommand {
     nvml_library: Option<PathBuf>,
 }
 
+/// A duration from a tenth of a second to a day.
+fn duration(text: &str) -> Result<Nanoseconds, config::Complaint> {
+    config::duration(text, Nanoseconds(100_000_000), Nanoseconds::from_seconds(86_400))
+}
+
 impl RecordCommand {
     pub(super) fn run(&self) -> Result<(), Failure> {
-        // Before the file is made, so that no signal leaves a recording without a word.
+        // Before the file is made, so that a signal always ends the recording with a message.
         let mut interrupts = Interrupts::new().map_err(Failure::found)?;
         let running = session::record(Recording {
             library: self.nvml_library.clone(),
@@ -52,7 +56,7 @@ impl RecordCommand {
             if let Some(outcome) = running.wait(Duration::ZERO) {
                 break outcome.map_err(Failure::found)?;
             }
-            if interrupts.wait(LOOK).is_some() {
+            if interrupts.wait(POLL_INTERVAL).is_some() {
                 interrupted = true;
                 running.stop();
                 break running.wait(TIMEOUT).ok_or_else(|| self.hung())?.map_err(Failure::found)?;
@@ -75,7 +79,7 @@ impl RecordCommand {
     fn hung(&self) -> Failure {
         let file = self.file.display();
         Failure::found(format!(
-            "interrupted, and a driver call has not returned for {} s: {file} may lack its last answers",
+            "interrupted while a driver call has not returned for {} s: the last answers may be missing in {file}",
             TIMEOUT.as_secs()
         ))
     }
@@ -84,19 +88,19 @@ impl RecordCommand {
 /// Options of the command.
 #[derive(Args, Debug)]
 pub(super) struct ReplayCommand {
-    /// The recording.
+    /// File of the recording.
     file: PathBuf,
     /// Address to serve on, instead of web.listen or 127.0.0.1:9855; may be repeated.
-    #[arg(long, visible_alias = "web.listen-address", value_name = "ADDR")]
-    listen: Vec<String>,
+    #[arg(long, visible_alias = "web.listen-address", value_name = "ADDR", value_parser = listen_address)]
+    listen: Vec<ListenAddress>,
     /// How many times faster than it was recorded.
-    #[arg(long, default_value_t = 1.0, value_name = "N")]
-    speed: f64,
-    /// Directory of the replay, instead of $XDG_STATE_HOME/gpumeter/replay: a new or empty directory, or one of a
-    /// demo or replay. It starts from scratch each time.
+    #[arg(long, default_value = "1", value_name = "N", value_parser = demo::parse_speed)]
+    speed: u64,
+    /// Directory of the replay, instead of $XDG_STATE_HOME/gpumeter/replay: new, empty, or of an earlier demo or replay;
+    /// it is emptied first.
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
-    /// A configuration file, as for gpumeter demo.
+    /// Configuration file, as for gpumeter demo.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -105,7 +109,7 @@ impl ReplayCommand {
     pub(super) fn run(&self) -> Result<(), Failure> {
         demo::run(&demo::Options {
             source: demo::DemoSource::Recording(self.file.clone()),
-            listen: addresses(&self.listen)?,
+            listen: self.listen.clone(),
             speed: self.speed,
             fresh: true,
             directory: self.state_dir.clone(),

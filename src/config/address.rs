@@ -1,17 +1,15 @@
-//! Addresses from text: where to listen, where the collector is, where users reach the agent.
-//!
-//! In: `127.0.0.1:9855`, `http://collector:4318`. Out: a socket address, an [`Endpoint`], a URL. It resolves no name
-//! but `localhost`, which is 127.0.0.1, and opens no socket.
+//! Parses addresses: listen addresses, the OTLP endpoint, the external URL. No name is resolved; `localhost` is 127.0.0.1.
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use hyper::Uri;
 
 use super::problem::Complaint;
 
-/// An OTLP collector that is spoken to in plain HTTP.
+/// The address of an OTLP collector with plain HTTP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// Host name or IP address; an IPv6 address keeps its brackets.
@@ -26,11 +24,30 @@ impl fmt::Display for Endpoint {
     }
 }
 
-impl std::str::FromStr for Endpoint {
-    type Err = String;
+/// Parses the base URL, `http://host:port`.
+impl FromStr for Endpoint {
+    type Err = Complaint;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        endpoint(text).map_err(|complaint| complaint.0)
+    fn from_str(text: &str) -> Result<Self, Complaint> {
+        let remedy = "give http://host:port, such as http://127.0.0.1:4318";
+        let complain = |wrong: &str| Complaint::about(text, wrong, remedy);
+        let uri: Uri = text.parse().map_err(|_| complain("is not a URL"))?;
+        match uri.scheme_str() {
+            Some("http") => {}
+            Some("https") => {
+                let remedy = "TLS to the collector comes in a later version: give http://host:port of a collector \
+                              on this node or in a trusted network";
+                return Err(Complaint::about(text, "asks for TLS", remedy));
+            }
+            _ => return Err(complain("does not begin with http://")),
+        }
+        no_password(&uri, remedy)?;
+        if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
+            return Err(complain("goes on after the port (/v1/metrics is added by itself)"));
+        }
+        let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(|| complain("has no host"))?;
+        let port = uri.port_u16().filter(|port| *port > 0).ok_or_else(|| complain("has no port"))?;
+        Ok(Self { host: host.to_owned(), port })
     }
 }
 
@@ -39,15 +56,34 @@ impl std::str::FromStr for Endpoint {
 pub enum ListenAddress {
     /// On an IP address with a port.
     Tcp(SocketAddr),
-    /// On a socket in the file system.
+    /// On a Unix socket.
     Unix(PathBuf),
 }
 
-impl std::str::FromStr for ListenAddress {
-    type Err = String;
+/// Parses an IP address with a port, or a path; a port alone means every address, as with Prometheus' exporters.
+impl FromStr for ListenAddress {
+    type Err = Complaint;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        listen(text).map_err(|complaint| complaint.0)
+    fn from_str(text: &str) -> Result<Self, Complaint> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            let path = super::values::path(path).map_err(|_| {
+                Complaint::about(
+                    text,
+                    "has no absolute path",
+                    "give unix:/path, such as unix:/run/gpumeter/web.sock",
+                )
+            })?;
+            return Ok(Self::Unix(path));
+        }
+        let full = match text.strip_prefix("localhost") {
+            Some(port) => format!("127.0.0.1{port}"),
+            None if text.starts_with(':') => format!("[::]{text}"),
+            None => text.to_owned(),
+        };
+        full.parse().map(Self::Tcp).map_err(|_| {
+            let remedy = "give IP:port, such as 127.0.0.1:9855, or \":9855\" for all interfaces";
+            Complaint::about(text, "is not an IP address with a port", remedy)
+        })
     }
 }
 
@@ -58,52 +94,6 @@ impl fmt::Display for ListenAddress {
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }
-}
-
-/// IP address and port to listen on, or a path; a port alone means every address, as with Prometheus' exporters.
-pub(crate) fn listen(text: &str) -> Result<ListenAddress, Complaint> {
-    if let Some(path) = text.strip_prefix("unix:") {
-        let path = super::values::path(path).map_err(|_| {
-            Complaint::about(
-                text,
-                "has no absolute path",
-                "give unix:/path, such as unix:/run/gpumeter/web.sock",
-            )
-        })?;
-        return Ok(ListenAddress::Unix(path));
-    }
-    let full = match text.strip_prefix("localhost") {
-        Some(port) => format!("127.0.0.1{port}"),
-        None if text.starts_with(':') => format!("[::]{text}"),
-        None => text.to_owned(),
-    };
-    full.parse().map(ListenAddress::Tcp).map_err(|_| {
-        let remedy = "give IP:port, such as 127.0.0.1:9855, or \":9855\" for all interfaces";
-        Complaint::about(text, "is not an IP address with a port", remedy)
-    })
-}
-
-/// The collector's base URL, `http://host:port`.
-pub(crate) fn endpoint(text: &str) -> Result<Endpoint, Complaint> {
-    let remedy = "give http://host:port, such as http://127.0.0.1:4318";
-    let complain = |wrong: &str| Complaint::about(text, wrong, remedy);
-    let uri: Uri = text.parse().map_err(|_| complain("is not a URL"))?;
-    match uri.scheme_str() {
-        Some("http") => {}
-        Some("https") => {
-            let remedy = "TLS to the collector comes in a later version: give http://host:port of a collector \
-                          on this node or in a trusted network";
-            return Err(Complaint::about(text, "asks for TLS", remedy));
-        }
-        _ => return Err(complain("does not begin with http://")),
-    }
-    no_password(&uri, remedy)?;
-    if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
-        return Err(complain("goes on after the port (/v1/metrics is added by itself)"));
-    }
-    let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(|| complain("has no host"))?;
-    let port = uri.port_u16().filter(|port| *port > 0).ok_or_else(|| complain("has no port"))?;
-    Ok(Endpoint { host: host.to_owned(), port })
 }
 
 /// A URL to which the path of a page is added; without a slash at its end.
@@ -124,7 +114,7 @@ pub(crate) fn external_url(text: &str) -> Result<String, Complaint> {
     }
 }
 
-/// What an address says before `@` is a secret, and problems go to logs.
+/// Refuses credentials before `@`; the complaint does not quote them, since it goes to logs.
 fn no_password(uri: &Uri, remedy: &str) -> Result<(), Complaint> {
     match uri.authority() {
         Some(authority) if authority.as_str().contains('@') => {

@@ -1,7 +1,5 @@
-//! The keys of a configuration file that have changed.
-//!
-//! In: two valid texts. Out: key paths with the old and the new text of their values. It compares texts and not values:
-//! `60s` instead of `1m` is a change.
+//! The keys that differ between two versions of a configuration file. Texts are compared and not values, so `60s` instead of
+//! `1m` is a change.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +8,7 @@ use super::key::Absent;
 use super::settings::TABLE;
 use super::tree::{self, YamlNode, YamlValue};
 
-/// Longest value that is shown, in characters.
+/// Longest value that is logged, in characters.
 const LONGEST: usize = 80;
 
 /// The text of each key of a file, by its path; entries of a list have a number.
@@ -28,7 +26,7 @@ pub struct KeyChange {
 impl KeyTexts {
     pub(super) fn of(text: &str) -> Self {
         let mut texts = Self::default();
-        if let Ok(tree) = tree::read(text) {
+        if let Ok(tree) = tree::read(text, "") {
             texts.collect("", &tree);
         }
         texts
@@ -69,8 +67,8 @@ impl KeyTexts {
 }
 
 impl KeyChange {
-    /// The value in words; that of a key that is not given is its default.
-    fn words(&self, value: Option<&String>) -> String {
+    /// The value, or the default if the key is not given.
+    fn describe(&self, value: Option<&String>) -> String {
         let default = TABLE.keys.iter().find(|key| key.path == self.path).and_then(|key| match key.absent {
             Absent::Default(text) => Some(text),
             _ => None,
@@ -89,7 +87,13 @@ impl KeyChange {
 
 impl fmt::Display for KeyChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {} -> {}", self.path, self.words(self.old.as_ref()), self.words(self.new.as_ref()))
+        write!(
+            f,
+            "{}: {} -> {}",
+            self.path,
+            self.describe(self.old.as_ref()),
+            self.describe(self.new.as_ref())
+        )
     }
 }
 
@@ -102,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_named_with_what_they_said_and_say() {
+    fn changed_keys_have_their_old_and_new_values() {
         let old =
             "sampling: {interval: 1s}\nattribution: {standing: [{gpu: 0, user: alice, fraction: 1/2}]}\n";
         let new = "sampling: {interval: 2s, level: lean}\nattribution:\n  standing:\n    - {gpu: 0, user: bob, fraction: 1/2}\n";

@@ -1,7 +1,4 @@
-//! Rules between keys, and the last step from values to a [`Config`].
-//!
-//! In: every value in its place, and the places at which keys were given. Out: the configuration, and a
-//! complaint for every rule that two keys break together.
+//! Rules between keys, checked when all values are read.
 
 use super::prices::PriceBookConfig;
 use super::problem::{Complaint, ProblemCollector};
@@ -10,11 +7,11 @@ use super::settings::{Config, ConfigDraft, PricesConfig};
 use super::time::in_words;
 
 impl ConfigDraft {
-    /// Checks the rules between keys, and puts in place what several of them say together.
+    /// Checks the rules between keys, and sets what follows from several of them.
     pub(crate) fn finish(&mut self, places: &KeyPositions, report: &mut ProblemCollector) {
-        push_on_a_tick(&self.config, places, report);
-        one_source_of_prices(places, report);
-        web_security(&self.config, places, report);
+        check_push_interval(&self.config, places, report);
+        check_price_source(places, report);
+        check_web_tls(&self.config, places, report);
         let PricesConfig { book: example, currency, rates } = std::mem::take(&mut self.prices);
         let own = currency.map(|currency| PriceBookConfig::Own { currency, rates });
         self.config.prices = if example { Some(PriceBookConfig::Example) } else { own };
@@ -36,12 +33,12 @@ impl Config {
     }
 }
 
-/// Every Nth tick is pushed, so N must be whole; without an endpoint the default may stay.
-fn push_on_a_tick(config: &Config, places: &KeyPositions, report: &mut ProblemCollector) {
+/// Every Nth tick is pushed, so the interval must be a multiple of the tick; without an endpoint the default is accepted.
+fn check_push_interval(config: &Config, places: &KeyPositions, report: &mut ProblemCollector) {
     let (tick, push) = (config.sampling.interval, config.otlp.interval);
     let place = places.get("otlp.interval");
     let whole = push.0.checked_rem(tick.0).is_none_or(|rest| rest == 0) && push >= tick;
-    // With a malformed value, or without a push, there is nothing to compare.
+    // A malformed value, which is 0, is reported already.
     if whole || push.0 == 0 || (place.is_none() && config.otlp.endpoint.is_none()) {
         return;
     }
@@ -61,8 +58,8 @@ fn push_on_a_tick(config: &Config, places: &KeyPositions, report: &mut ProblemCo
     report.add(place, "otlp.interval", Complaint(text));
 }
 
-/// Keys of `web.tls` that do not go together.
-fn web_security(config: &Config, places: &KeyPositions, report: &mut ProblemCollector) {
+/// Checks that the keys of `web.tls` are compatible.
+fn check_web_tls(config: &Config, places: &KeyPositions, report: &mut ProblemCollector) {
     let tls = config.web.tls_settings();
     tls.check(|key| places.get(key), "web.tls", report);
     if let Err(complaint) = tls.check_http2(config.web.http2) {
@@ -70,13 +67,13 @@ fn web_security(config: &Config, places: &KeyPositions, report: &mut ProblemColl
     }
 }
 
-/// Either the example prices or the operator's own, and those completely.
-fn one_source_of_prices(places: &KeyPositions, report: &mut ProblemCollector) {
+/// Checks that prices are either the example or complete ones of the operator.
+fn check_price_source(places: &KeyPositions, report: &mut ProblemCollector) {
     let [book, currency, rates] =
         ["prices.book", "prices.currency", "prices.rates"].map(|key| places.get(key));
     let (place, path, text) = match (book, currency, rates) {
         (Some(place), Some(own), _) | (Some(place), None, Some(own)) => {
-            let text = format!("stands beside your own prices on line {}; keep one of the two", own.line);
+            let text = format!("your own prices are given too, on line {}; keep one of the two", own.line);
             (place, "prices.book", text)
         }
         (None, Some(place), None) => {

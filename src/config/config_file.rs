@@ -1,7 +1,4 @@
-//! A configuration file that may change while the agent runs.
-//!
-//! In: a path. Out: the configuration, whether the file has changed since it was last read, and which changes can be
-//! applied without a restart. It starts no thread.
+//! Configuration files that may change while the agent runs, and which changes apply without a restart.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -11,21 +8,20 @@ use super::key::ChangeEffect;
 use super::problem::Problems;
 use super::settings::{Config, TABLE};
 
-/// A configuration file, with its state when it was last read.
+/// A configuration file.
 #[derive(Debug)]
 pub struct ConfigFile {
     path: PathBuf,
+    /// The file with its state when it was last read.
+    files: FileSet,
     /// Its configuration when the agent started.
     first: Config,
     /// Its keys when it was last read and valid.
     texts: KeyTexts,
-    seen: Option<FileState>,
-    /// Its state at the last check.
-    looked: Option<FileState>,
 }
 
-/// The state of a file. Links are followed, so a link to another target, as when Kubernetes swaps a ConfigMap, is
-/// another state.
+/// The state of a file. Links are followed, so a link to another target is another state, as when Kubernetes replaces a
+/// ConfigMap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileState {
     file: (u64, u64),
@@ -57,32 +53,37 @@ impl FileState {
     }
 }
 
-/// Files that are read besides the configuration, and how they stood when they were last read.
+/// Files with their states when they were last read.
 #[derive(Debug, Default)]
 pub struct FileSet {
     paths: Vec<PathBuf>,
-    seen: Vec<Option<FileState>>,
-    /// How they stood at the last look.
-    looked: Vec<Option<FileState>>,
+    read: Vec<Option<FileState>>,
+    /// Their states at the last check.
+    checked: Vec<Option<FileState>>,
 }
 
 impl FileSet {
     /// Adds files; call it before they are read.
     pub fn add(&mut self, paths: impl IntoIterator<Item = PathBuf>) {
         for path in paths {
-            let mark = FileState::of(&path);
+            let state = FileState::of(&path);
             self.paths.push(path);
-            self.seen.push(mark);
-            self.looked.push(mark);
+            self.read.push(state);
+            self.checked.push(state);
         }
     }
 
-    /// Whether they have changed since they were last read, and not since the last check.
+    /// Whether one has changed since it was last read, valid or not, and none since the last check: a file that changes
+    /// between checks may still be written.
     pub fn have_changed(&mut self) -> bool {
-        let now: Vec<_> = self.paths.iter().map(|path| FileState::of(path)).collect();
-        let stay = self.looked == now;
-        self.looked.clone_from(&now);
-        stay && now != self.seen
+        let now = self.states();
+        let is_stable = self.checked == now;
+        self.checked.clone_from(&now);
+        is_stable && now != self.read
+    }
+
+    fn states(&self) -> Vec<Option<FileState>> {
+        self.paths.iter().map(|path| FileState::of(path)).collect()
     }
 
     /// Whether there are none.
@@ -90,9 +91,9 @@ impl FileSet {
         self.paths.is_empty()
     }
 
-    /// Notes their state; call it before they are read again.
+    /// Records their states; call it before they are read again.
     pub fn mark_read(&mut self) {
-        self.seen = self.paths.iter().map(|path| FileState::of(path)).collect();
+        self.read = self.states();
     }
 }
 
@@ -100,14 +101,15 @@ impl ConfigFile {
     /// Reads the file for the first time.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// All problems of the file.
     pub fn open(path: &Path) -> Result<(Self, Config), Problems> {
-        // Taken before reading, so that a change in between is found at the next check.
-        let seen = FileState::of(path);
-        let text = super::text(path)?;
+        // Before reading, so that a change in between is found at the next check.
+        let mut files = FileSet::default();
+        files.add([path.to_owned()]);
+        let text = super::read_text(path)?;
         let config = Config::parse(&text, &path.display().to_string())?;
         let texts = KeyTexts::of(&text);
-        Ok((Self { path: path.into(), first: config.clone(), texts, seen, looked: seen }, config))
+        Ok((Self { path: path.into(), files, first: config.clone(), texts }, config))
     }
 
     /// The file as the operator named it.
@@ -115,22 +117,19 @@ impl ConfigFile {
         &self.path
     }
 
-    /// Whether the file has changed since it was last read, valid or not, and not since the last check: a file that
-    /// changes between checks may still be written.
+    /// As [`FileSet::have_changed`].
     pub fn has_changed(&mut self) -> bool {
-        let now = FileState::of(&self.path);
-        let stays = std::mem::replace(&mut self.looked, now) == now;
-        stays && now != self.seen
+        self.files.have_changed()
     }
 
     /// Reads the file again. Keys that need a restart keep their running values; those that differ from the start are
     /// returned.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// All problems of the file.
     pub fn read_again(&mut self, running: &Config) -> Result<ReloadedConfig, Problems> {
-        self.seen = FileState::of(&self.path);
-        let text = super::text(&self.path)?;
+        self.files.mark_read();
+        let text = super::read_text(&self.path)?;
         let mut config = Config::parse(&text, &self.path.display().to_string())?;
         let texts = KeyTexts::of(&text);
         let changes = self.texts.changes(&texts);
@@ -172,11 +171,11 @@ mod tests {
         std::fs::remove_file(&two).unwrap();
         assert!(!source.has_changed() && source.has_changed());
         assert!(source.read_again(&changed).is_err());
-        assert!(!source.has_changed(), "a file that is missing is told once");
+        assert!(!source.has_changed(), "a missing file is reported once");
     }
 
     #[test]
-    fn a_file_has_changed_once_two_looks_in_a_row_find_it_the_same() {
+    fn a_file_has_changed_once_two_checks_in_a_row_find_the_same_state() {
         use std::io::Write;
 
         let directory = tempfile::tempdir().unwrap();
@@ -197,12 +196,12 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_a_restart_is_named_and_stays_as_it_runs() {
+    fn keys_that_need_a_restart_are_named_and_keep_their_values() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let path = file.path();
         std::fs::write(path, "web: {listen: \"127.0.0.1:1\"}").unwrap();
         let (mut source, mut running) = ConfigFile::open(path).unwrap();
-        // The command line texts so.
+        // As set by the command line.
         running.web.listen = vec!["127.0.0.1:2".parse().unwrap()];
         std::fs::write(path, "web: {listen: \"127.0.0.1:1\", created: true}").unwrap();
         let ReloadedConfig { config, waiting, .. } = source.read_again(&running).unwrap();

@@ -1,6 +1,4 @@
-//! Fractions of a GPU: from text, and their exact sum.
-//!
-//! In: `1/2`, `0.5`, `1`. Out: a [`Fraction`] above 0 and at most 1; sums in integers. It knows no key.
+//! Parses fractions of a GPU such as `1/2`, `0.5` or `1`, and sums them exactly.
 
 use super::problem::Complaint;
 use crate::model::Fraction;
@@ -33,7 +31,7 @@ pub(crate) fn fraction(text: &str) -> Result<Fraction, Complaint> {
     }
 }
 
-/// `whole.decimals` in lowest terms; a whole number of 1 or more is clipped, since it is refused anyway.
+/// `whole.decimals` in lowest terms; a number above 1 may be clipped, since it is refused anyway.
 fn decimal(whole: u32, decimals: &str, above: u32) -> (u32, u32) {
     let below = decimals.bytes().fold(1, |power: u32, _| power.saturating_mul(10));
     let above = whole.saturating_mul(below).saturating_add(above);
@@ -49,10 +47,10 @@ pub(crate) struct Sum {
 }
 
 impl Sum {
-    /// Nothing yet.
+    /// The empty sum.
     pub(crate) const ZERO: Self = Self { numerator: 0, denominator: 1 };
 
-    /// One more; `None` where the common denominator outgrows 128 bits.
+    /// The sum with one more fraction; none if the common denominator exceeds 128 bits.
     pub(crate) fn plus(self, fraction: Fraction) -> Option<Self> {
         let (numerator, denominator) = (u128::from(fraction.numerator), u128::from(fraction.denominator));
         let common = (self.denominator / gcd(self.denominator, denominator)).checked_mul(denominator)?;
@@ -117,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_too_fine_for_integers_is_not_guessed() {
+    fn a_sum_that_exceeds_128_bits_is_none() {
         let primes = [4_294_967_291, 4_294_967_279, 4_294_967_231, 4_294_967_197, 4_294_967_189];
         let sum = primes
             .into_iter()

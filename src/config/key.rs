@@ -23,7 +23,7 @@ pub(crate) struct Key<T> {
     pub(crate) path: &'static str,
     /// What it accepts, and where the value is stored.
     pub(crate) field: KeyType<T>,
-    /// The value where it is not given.
+    /// The value if the key is not given.
     pub(crate) absent: Absent,
     /// When a running agent applies a changed value.
     pub(crate) change: ChangeEffect,
@@ -86,12 +86,12 @@ impl<T> KeyType<T> {
                 Ok(())
             }
             Self::Text { set, .. } | Self::Texts { set, .. } => set(target, text),
-            // `read_mapping` has refused a scalar here.
+            // `read_mapping` has refused a scalar for these.
             Self::Maps { .. } | Self::Pairs { .. } => Ok(()),
         }
     }
 
-    /// What may be written, in words.
+    /// The accepted values, in words.
     pub(crate) fn accepts(&self) -> String {
         match self {
             Self::Flag(_) => "true or false".to_owned(),
@@ -137,9 +137,9 @@ impl<T> Key<T> {
 pub struct KeyDescription {
     /// Dotted path; `[]` stands for each entry of a list.
     pub path: String,
-    /// What may be written, in words.
+    /// The accepted values, in words.
     pub accepts: String,
-    /// The value where it is not given.
+    /// The value if the key is not given.
     pub default: Option<&'static str>,
     /// A value that is accepted, "" for a list of mappings.
     pub example: &'static str,

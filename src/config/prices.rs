@@ -1,7 +1,4 @@
-//! The price of a GPU-hour: the keys below `prices`.
-//!
-//! In: the list of rates as it stands in the file. Out: a [`PriceBookConfig`] whose rates follow one another in time.
-//! It multiplies nothing: money is made at settlement.
+//! Reads the rates of a GPU-hour (`prices.rates`).
 
 use super::key::{Absent, ChangeEffect, Key, KeyType, Table};
 use super::problem::{Complaint, FilePosition, ProblemCollector};
@@ -16,7 +13,7 @@ use crate::model::{Money, Utc};
 pub enum PriceBookConfig {
     /// The built-in example prices, for demonstrations.
     Example,
-    /// The operator's own.
+    /// The operator's own prices.
     Own {
         /// ISO 4217 code, or the operator's name for the unit.
         currency: String,
@@ -25,10 +22,10 @@ pub enum PriceBookConfig {
     },
 }
 
-/// A price, in force until the next one's beginning.
+/// A price, in force until the start of the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateConfig {
-    /// Its beginning, on the 15-minute grid; without it, always before the others.
+    /// Its start, on the 15-minute grid; without it, it is the first.
     pub from: Option<Utc>,
     /// Per GPU-hour, never negative.
     pub gpu_hour: Money,
@@ -85,10 +82,10 @@ pub(crate) fn read(items: &[YamlNode], base: &str, report: &mut ProblemCollector
         };
         let (Some(gpu_hour), Some(class)) = (draft.gpu_hour, draft.class) else { continue };
         let place = places.get("from").or(item.place);
-        // A rate with a malformed beginning must not count as one without a beginning.
-        let known = draft.from.is_some() || places.get("from").is_none();
-        let begins_alike = rates.iter().find(|(rate, _)| known && rate.from == draft.from);
-        if let Some((_, other)) = begins_alike {
+        // A rate with a malformed start does not count as one without a start.
+        let is_known = draft.from.is_some() || places.get("from").is_none();
+        let same_start = rates.iter().find(|(rate, _)| is_known && rate.from == draft.from);
+        if let Some((_, other)) = same_start {
             let other = other.map_or(0, |other| other.line);
             let text = match draft.from {
                 Some(_) => format!("begins with the rate on line {other}; give one of them another time"),
@@ -113,7 +110,7 @@ pub(crate) fn currency(text: &str) -> Result<String, Complaint> {
     Err(Complaint::about(text, "is not a currency", "give a code such as USD or EUR"))
 }
 
-/// A price from its decimal digits, in nano-units; it never passes through floating point.
+/// A decimal price in nano-units, without floating point.
 fn price(text: &str) -> Result<Money, Complaint> {
     let remedy = "give a price per GPU-hour >= 0";
     if let Some(rest) = text.strip_prefix('-')
@@ -130,7 +127,7 @@ fn price(text: &str) -> Result<Money, Complaint> {
     if decimals.len() > 9 {
         return Err(Complaint::about(text, "has more than nine decimals", "round it to nine"));
     }
-    // Rate times time must fit i128 for any time at all: nine digits before the point are plenty.
+    // With at most nine digits before the point, price times time fits into i128 for any time.
     let whole = whole.trim_start_matches('0');
     if whole.len() > 9 {
         return Err(Complaint::about(text, "is a billion or more per GPU-hour", "give a lower price"));

@@ -1,8 +1,7 @@
-//! The default configuration as a file that explains itself.
+//! Prints the default configuration as commented YAML.
 //!
-//! In: the key table. Out: YAML in which every key with a default stands with it, every other one stands as a
-//! comment with an example, and each has its help. Prose begins with `##`, so that removing one `# ` from the
-//! rest gives YAML.
+//! Keys with a default have that value, and all others are comments with an example. Prose begins with `##`, so removing one
+//! `# ` from the other comments gives YAML.
 
 use super::key::KeyDescription;
 use super::settings::{key_descriptions, sections};
@@ -34,7 +33,7 @@ pub fn default_yaml() -> String {
     page
 }
 
-/// The mapping within its section to which a key belongs, if it belongs to one.
+/// The name of the key's subsection, or "".
 fn subsection_of(row: &KeyDescription) -> &str {
     let path = row.path.split("[].").next().unwrap_or_default();
     match path.split('.').collect::<Vec<_>>()[..] {
@@ -45,13 +44,13 @@ fn subsection_of(row: &KeyDescription) -> &str {
 
 fn print_row(page: &mut String, row: &KeyDescription) {
     let plain = if subsection_of(row).is_empty() { "  " } else { "    " };
-    // An entry of a list stands as a comment with its list.
+    // The keys of a list entry are comments below the list.
     let (name, margin, marker) = match row.path.rsplit_once("[].") {
         Some((list, name)) => (name, "  #     ", if is_first(list, row) { "  #   - " } else { "  #     " }),
         None => (row.path.rsplit('.').next().unwrap_or_default(), plain, plain),
     };
-    page.push_str(&format!("{margin}## {}\n{margin}## {}\n", row.help, terms(row)));
-    let value = if row.is_list { String::new() } else { format!(" {}", quoted(row.example)) };
+    page.push_str(&format!("{margin}## {}\n{margin}## {}\n", row.help, describe_value(row)));
+    let value = if row.is_list { String::new() } else { format!(" {}", quote(row.example)) };
     let hidden = if margin == plain && row.default.is_none() { "# " } else { "" };
     page.push_str(&format!("{marker}{hidden}{name}:{value}\n"));
 }
@@ -64,8 +63,8 @@ fn is_first(list: &str, row: &KeyDescription) -> bool {
         .is_some_and(|first| first.path == row.path)
 }
 
-/// What may be written and what holds otherwise: `Value: a duration from 100ms to 1m; default: 1s.`
-fn terms(row: &KeyDescription) -> String {
+/// Accepted values and default: `Value: a duration from 100ms to 1m; default: 1s.`
+fn describe_value(row: &KeyDescription) -> String {
     let unit = if row.unit.is_empty() { String::new() } else { format!(", in {}", row.unit) };
     let otherwise = match (row.default, row.required) {
         (Some(default), _) => format!("default: {default}"),
@@ -76,8 +75,8 @@ fn terms(row: &KeyDescription) -> String {
     format!("Value: {}{unit}; {otherwise}{restart}.", row.accepts)
 }
 
-/// Quotes where plain YAML would read something else.
-fn quoted(text: &str) -> String {
+/// Quotes a value that plain YAML would not read as that text.
+fn quote(text: &str) -> String {
     // A mapping.
     if text.starts_with('{') {
         return text.to_owned();

@@ -1,16 +1,14 @@
-//! Everything that is wrong with a configuration, each with its position and what to do.
-//!
-//! In: complaints of single values and rules, with place and key path. Out: [`Problems`] in the order of the
-//! file. It does not know YAML or any key.
+//! The problems of a configuration file, each with its position and what to do.
 
 use std::fmt;
 
 /// What is wrong with a value, and what to do: `"5" is not a duration; give a number with its unit`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Complaint(pub(crate) String);
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Complaint(pub(crate) String);
 
 impl Complaint {
-    /// A complaint about a text that somebody wrote.
+    /// A complaint about a text, which it quotes.
     pub(crate) fn about(text: &str, wrong: &str, remedy: &str) -> Self {
         // A value may be a whole pasted file, so only its beginning is shown.
         let shown: String = text.chars().take(60).collect();
@@ -38,7 +36,7 @@ impl fmt::Display for FilePosition {
 /// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigProblem {
-    /// Where; absent where the file as a whole is meant.
+    /// Its position; absent if the problem is the file as a whole.
     pub place: Option<FilePosition>,
     /// Key path such as `attribution.standing[1].gpu`, "" of syntax errors.
     pub path: String,
@@ -56,9 +54,9 @@ pub struct Problems {
 }
 
 impl Problems {
-    /// The file as a whole cannot be used.
-    pub(crate) fn of_file(file: &str, text: String) -> Self {
-        let problem = ConfigProblem { place: None, path: String::new(), text };
+    /// One problem that is not about a key.
+    pub(crate) fn one(file: &str, place: Option<FilePosition>, text: impl Into<String>) -> Self {
+        let problem = ConfigProblem { place, path: String::new(), text: text.into() };
         Self { file: file.to_owned(), list: vec![problem] }
     }
 }
@@ -95,9 +93,12 @@ impl ProblemCollector {
         self.list.push(ConfigProblem { place, path: path.into(), text: complaint.0 });
     }
 
-    /// All problems in the order of the file; `None` if nothing is wrong.
-    pub(crate) fn finish(mut self, file: &str) -> Option<Problems> {
+    /// Fails with all problems in the order of the file, if there are any.
+    pub(crate) fn finish(mut self, file: &str) -> Result<(), Problems> {
         self.list.sort_by_key(|problem| problem.place);
-        (!self.list.is_empty()).then(|| Problems { file: file.to_owned(), list: self.list })
+        match self.list.is_empty() {
+            true => Ok(()),
+            false => Err(Problems { file: file.to_owned(), list: self.list }),
+        }
     }
 }

@@ -1,15 +1,12 @@
-//! Reads a YAML mapping by a table of keys.
-//!
-//! In: a YAML node, a table, a target. Out: the target with all values and defaults, the positions of the given keys,
-//! and a complaint for every key that is unknown, given twice, malformed, missing or of the wrong type. It knows no key
-//! by name.
+//! Reads a YAML mapping by a table of keys: fills the target with values and defaults, and complains about every key that is
+//! unknown, given twice, malformed, missing or of the wrong type.
 
 use std::collections::BTreeMap;
 
 use super::key::{Absent, Key, KeyType};
-use super::nearest::nearest;
 use super::problem::{Complaint, FilePosition, ProblemCollector};
 use super::tree::{YamlNode, YamlValue};
+use super::values::nearest;
 
 /// The position of each key that was given, valid or not.
 pub(crate) struct KeyPositions(BTreeMap<&'static str, Option<FilePosition>>);
@@ -31,15 +28,15 @@ pub(crate) fn read_mapping<T>(
 ) -> Option<KeyPositions> {
     let mut reader = MappingReader { base, keys, report, found: BTreeMap::new() };
     if matches!(node.shape, YamlValue::Scalar(_) | YamlValue::List(_)) {
-        reader.not_a_mapping(node, "");
+        reader.report_no_mapping(node, "");
         return None;
     }
-    reader.section(node, "");
+    reader.read_section(node, "");
     let MappingReader { found, .. } = reader;
     for key in keys {
         let shown = join(base, key.path);
         match (found.get(key.path), key.absent) {
-            (Some((_, value)), _) => set(key, &shown, value, target, report),
+            (Some((_, value)), _) => store(key, &shown, value, target, report),
             (None, Absent::Default(text)) => {
                 if let Err(complaint) = key.field.set(target, text) {
                     report.add(node.place, shown, complaint);
@@ -63,13 +60,13 @@ struct MappingReader<'tree, 'report, T: 'static> {
 }
 
 impl<'tree, T> MappingReader<'tree, '_, T> {
-    /// Goes through the entries of one mapping, `prefix` being its path within the table.
-    fn section(&mut self, node: &'tree YamlNode, prefix: &str) {
+    /// Reads the entries of one mapping; `prefix` is its path within the table.
+    fn read_section(&mut self, node: &'tree YamlNode, prefix: &str) {
         let entries = match &node.shape {
             YamlValue::Map(entries) => entries,
-            // A section whose keys are all commented out.
+            // All keys of the section are commented out.
             YamlValue::Empty => return,
-            YamlValue::Scalar(_) | YamlValue::List(_) => return self.not_a_mapping(node, prefix),
+            YamlValue::Scalar(_) | YamlValue::List(_) => return self.report_no_mapping(node, prefix),
         };
         let mut seen: BTreeMap<&str, Option<FilePosition>> = BTreeMap::new();
         for (key, value) in entries {
@@ -85,15 +82,15 @@ impl<'tree, T> MappingReader<'tree, '_, T> {
                 continue;
             }
             seen.insert(name, key.place);
-            self.entry(key, name, value, prefix);
+            self.read_entry(key, name, value, prefix);
         }
     }
 
-    fn entry(&mut self, key: &YamlNode, name: &str, value: &'tree YamlNode, prefix: &str) {
+    fn read_entry(&mut self, key: &YamlNode, name: &str, value: &'tree YamlNode, prefix: &str) {
         let path = join(prefix, name);
         let below = |key: &Key<T>| key.path.strip_prefix(&path).is_some_and(|rest| rest.starts_with('.'));
         if let Some(known) = self.keys.iter().find(|key| key.path == path) {
-            // An empty list or mapping of entries is as good as none.
+            // An empty list or mapping means the same as no key.
             let maps = matches!(known.field, KeyType::Maps { .. } | KeyType::Pairs { .. });
             let nothing = value.shape == YamlValue::Empty
                 || matches!((&known.field, &value.shape), (KeyType::Maps { .. }, YamlValue::List(items)) if items.is_empty());
@@ -101,23 +98,23 @@ impl<'tree, T> MappingReader<'tree, '_, T> {
                 self.found.insert(known.path, (key.place, value));
             }
         } else if self.keys.iter().any(below) {
-            self.section(value, &path);
+            self.read_section(value, &path);
         } else {
-            let complaint = self.unknown(name, prefix);
+            let complaint = self.suggest_key(name, prefix);
             let shown: String = join(self.base, &path).chars().take(120).collect();
             self.report.add(key.place, shown.escape_debug().to_string(), complaint);
         }
     }
 
-    fn not_a_mapping(&mut self, node: &YamlNode, prefix: &str) {
+    fn report_no_mapping(&mut self, node: &YamlNode, prefix: &str) {
         let names = self.names(prefix).join(", ");
         let place = if prefix.is_empty() && self.base.is_empty() { "the file is" } else { "is" };
         let text = format!("{place} not a mapping; give keys with values: {names}");
         self.report.add(node.place, join(self.base, prefix), Complaint(text));
     }
 
-    /// Suggests a key: a sibling with similar spelling, or the same word elsewhere.
-    fn unknown(&self, name: &str, prefix: &str) -> Complaint {
+    /// Suggests a sibling with similar spelling, or the same name in another section.
+    fn suggest_key(&self, name: &str, prefix: &str) -> Complaint {
         let siblings = self.names(prefix);
         let elsewhere = || {
             let same = |key: &&Key<T>| key.path.rsplit('.').next() == Some(name);
@@ -144,18 +141,18 @@ impl<'tree, T> MappingReader<'tree, '_, T> {
     }
 }
 
-/// Stores a value, if it is of the right type.
-fn set<T>(key: &Key<T>, shown: &str, value: &YamlNode, target: &mut T, report: &mut ProblemCollector) {
+/// Stores a value if it has the right type.
+fn store<T>(key: &Key<T>, shown: &str, value: &YamlNode, target: &mut T, report: &mut ProblemCollector) {
     match (&key.field, &value.shape) {
         (KeyType::Maps { set, .. }, YamlValue::List(items)) => set(target, items, shown, report),
         (KeyType::Texts { .. }, YamlValue::List(items)) if !items.is_empty() => {
             for (index, item) in items.iter().enumerate() {
-                scalar(key, &format!("{shown}[{index}]"), item, target, report);
+                store_scalar(key, &format!("{shown}[{index}]"), item, target, report);
             }
         }
         (KeyType::Pairs { set, .. }, YamlValue::Map(entries)) => {
             for (name, value) in entries {
-                pair(*set, &MappingEntry { shown, name, value, entries }, target, report);
+                store_pair(*set, &MappingEntry { shown, name, value, entries }, target, report);
             }
         }
         (KeyType::Pairs { .. }, _) => {
@@ -166,7 +163,7 @@ fn set<T>(key: &Key<T>, shown: &str, value: &YamlNode, target: &mut T, report: &
             let text = "is not a list; begin each entry with `- `".to_owned();
             report.add(value.place, shown, Complaint(text));
         }
-        _ => scalar(key, shown, value, target, report),
+        _ => store_scalar(key, shown, value, target, report),
     }
 }
 
@@ -179,8 +176,8 @@ struct MappingEntry<'a> {
     entries: &'a [(YamlNode, YamlNode)],
 }
 
-/// Passes on a name with each of its values.
-fn pair<T>(
+/// Stores a name with each of its values.
+fn store_pair<T>(
     set: fn(&mut T, &str, &str) -> Result<(), Complaint>,
     MappingEntry { shown, name, value, entries }: &MappingEntry<'_>,
     target: &mut T,
@@ -209,7 +206,13 @@ fn pair<T>(
     }
 }
 
-fn scalar<T>(key: &Key<T>, shown: &str, value: &YamlNode, target: &mut T, report: &mut ProblemCollector) {
+fn store_scalar<T>(
+    key: &Key<T>,
+    shown: &str,
+    value: &YamlNode,
+    target: &mut T,
+    report: &mut ProblemCollector,
+) {
     let wrong = match &value.shape {
         YamlValue::Scalar(text) => {
             if let Err(complaint) = key.field.set(target, text) {

@@ -1,11 +1,10 @@
-//! The configuration as the rest of the agent reads it, and every key of it, declared once: name, type, what is
-//! accepted, what holds without it, whether a reload takes it, help. Parsing, the printed default file and the
-//! documentation follow. It does not know YAML.
+//! The structs of the configuration, and every key, declared once: type, accepted values, default, effect of a change,
+//! help. Parsing, the printed default file and the documentation follow from it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::address::{Endpoint, ListenAddress, endpoint, external_url, listen};
+use super::address::{Endpoint, ListenAddress, external_url};
 use super::key::{Absent, ChangeEffect, Key, KeyDescription, KeyType, Table};
 use super::prices::{self, PriceBookConfig, RateConfig};
 use super::standing::{self, GrantConfig};
@@ -66,7 +65,7 @@ const fn seconds(number: u64) -> Nanoseconds {
 }
 
 keys! { ConfigDraft;
-"What this node is called: in gpumeter_node_info, the API, bills and the OTLP resource; no other series has it as a label."
+"Name of this node in gpumeter_node_info, the API, bills and the OTLP resource; no other series has it as a label."
 pub struct NodeConfig (config node) {
     name: Option<String>, text("a name", name), Optional("gpu-node-7"), Restart,
         "Name of the node on pages, bills and in OTLP; by default $NODE_NAME, else the host name.";
@@ -155,7 +154,7 @@ pub struct LedgerConfig (config ledger) {
 
 "Push to an OpenTelemetry collector."
 pub struct OtlpConfig (config otlp) {
-    endpoint: Option<Endpoint>, text("http://host:port", endpoint), Optional("http://127.0.0.1:4318"), Restart,
+    endpoint: Option<Endpoint>, text("http://host:port", str::parse::<Endpoint>), Optional("http://127.0.0.1:4318"), Restart,
         "OTLP/HTTP address of the Collector; without it nothing is pushed.";
     interval: Nanoseconds, duration(TENTH, seconds(600)), Default("15s"), Reload,
         "How often to push; a multiple of sampling.interval.";
@@ -173,7 +172,7 @@ pub struct LimitsConfig (config limits) {
 
 "The HTTP server: /metrics, health, API and web pages."
 pub struct WebConfig (config web) {
-    listen: Vec<ListenAddress>, texts("IP:port or unix:/path", listen), Default("[::]:9855"), Restart,
+    listen: Vec<ListenAddress>, texts("IP:port or unix:/path", str::parse), Default("[::]:9855"), Restart,
         "Addresses to serve on; a port alone, such as :9855, means all interfaces.";
     control: Option<PathBuf>, text("an absolute path, or off", path_or_off),
         Default("/run/gpumeter/control.sock"), Restart,

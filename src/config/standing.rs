@@ -1,7 +1,5 @@
-//! Holdings that the operator grants by hand: `attribution.standing`.
-//!
-//! In: the list as it stands in the file. Out: [`GrantConfig`]s, or complaints: a missing holder, two of one
-//! name, more of a GPU granted than there is. It does not know which GPUs this node has.
+//! Reads the holdings that the operator grants in the file (`attribution.standing`). Which GPUs the node has is not checked
+//! here.
 
 use super::fraction::{Sum, fraction};
 use super::key::{Absent, ChangeEffect, Key, KeyType, Table};
@@ -11,12 +9,12 @@ use super::tree::YamlNode;
 use super::values::{add, put, token};
 use crate::model::Fraction;
 
-/// A share of a GPU, or of each, that somebody holds until the configuration changes.
+/// A share of one or more GPUs that a holder has until the configuration changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GrantConfig {
     /// The operator's name for it; no two alike.
     pub id: Option<String>,
-    /// Which GPUs; every GPU stands alone, and no two are alike.
+    /// Its GPUs, each at most once.
     pub gpus: Vec<GpuChoice>,
     /// How much of each.
     pub fraction: Fraction,
@@ -107,7 +105,7 @@ pub(crate) fn read(items: &[YamlNode], base: &str, report: &mut ProblemCollector
         let Some(places) = read_mapping::read_mapping(item, &path, TABLE.keys, &mut draft, report) else {
             continue;
         };
-        if let Err(complaint) = one_holder(&places) {
+        if let Err(complaint) = check_holder(&places) {
             report.add(item.place, &path, complaint);
         } else if draft.user.len() > 1 && places.get("id").is_none() {
             let text = "names several users; give id: NAME, the name under which they hold it together";
@@ -117,13 +115,13 @@ pub(crate) fn read(items: &[YamlNode], base: &str, report: &mut ProblemCollector
             placed.push(Placed { standing, place, path });
         }
     }
-    no_two_of_one_name(&placed, report);
-    no_gpu_twice_over(&placed, report);
+    check_ids(&placed, report);
+    check_sums(&placed, report);
     placed.into_iter().map(|entry| entry.standing).collect()
 }
 
 /// Checks that exactly one of user, group and unit is given, valid or not.
-fn one_holder(places: &read_mapping::KeyPositions) -> Result<(), Complaint> {
+fn check_holder(places: &read_mapping::KeyPositions) -> Result<(), Complaint> {
     let given: Vec<&str> =
         ["user", "group", "unit"].into_iter().filter(|key| places.get(key).is_some()).collect();
     Err(Complaint(match given.as_slice() {
@@ -133,7 +131,7 @@ fn one_holder(places: &read_mapping::KeyPositions) -> Result<(), Complaint> {
     }))
 }
 
-/// The entry; none where a part is missing or malformed, which has been reported.
+/// The grant; none if a part is missing or malformed, which is reported already.
 fn finish(draft: GrantDraft) -> Option<GrantConfig> {
     let user = match draft.user.as_slice() {
         [] => None,
@@ -149,7 +147,7 @@ fn finish(draft: GrantDraft) -> Option<GrantConfig> {
     })
 }
 
-fn no_two_of_one_name(placed: &[Placed], report: &mut ProblemCollector) {
+fn check_ids(placed: &[Placed], report: &mut ProblemCollector) {
     for (index, entry) in placed.iter().enumerate() {
         let Some(id) = &entry.standing.id else { continue };
         let first = placed[..index].iter().find(|other| other.standing.id.as_ref() == Some(id));
@@ -164,23 +162,23 @@ fn no_two_of_one_name(placed: &[Placed], report: &mut ProblemCollector) {
     }
 }
 
-/// Checks that no GPU is granted more than once over. An index and a UUID of the same GPU can only be compared on the
+/// Checks that the grants of no GPU sum to more than 1. An index and a UUID of the same GPU can only be compared on the
 /// node.
-fn no_gpu_twice_over(placed: &[Placed], report: &mut ProblemCollector) {
+fn check_sums(placed: &[Placed], report: &mut ProblemCollector) {
     let mut choices = vec![&GpuChoice::All];
     for choice in placed.iter().flat_map(|entry| &entry.standing.gpus) {
         if !choices.contains(&choice) {
             choices.push(choice);
         }
     }
-    // GPUs on which the same grants are too many are reported together.
+    // GPUs with the same excessive grants are reported together.
     let mut excesses: Vec<(Vec<usize>, Vec<&GpuChoice>)> = Vec::new();
     for choice in choices {
         let names = |entry: &Placed, choice| entry.standing.gpus.contains(choice);
         let grants = (0..placed.len())
             .filter(|index| names(&placed[*index], choice) || names(&placed[*index], &GpuChoice::All));
         let Some(grants) = first_too_many(placed, grants) else { continue };
-        // Where the grants of `all` are too many by themselves, that has been reported once.
+        // Excessive grants of `all` alone are reported once, for `all`.
         if !grants.iter().any(|index| names(&placed[*index], choice)) {
             continue;
         }
@@ -196,7 +194,7 @@ fn no_gpu_twice_over(placed: &[Placed], report: &mut ProblemCollector) {
     }
 }
 
-/// The grants up to the first with which the sum is above 1, or cannot be computed.
+/// The grants up to the first one with which the sum exceeds 1 or cannot be computed.
 fn first_too_many(placed: &[Placed], grants: impl Iterator<Item = usize>) -> Option<Vec<usize>> {
     let mut sum = Some(Sum::ZERO);
     let mut taken = Vec::new();
@@ -225,7 +223,7 @@ fn too_many(choices: &[&GpuChoice], earlier: &[&Placed], last: &Placed) -> Compl
     })
 }
 
-/// Adds what one entry of `gpu` names.
+/// Adds the GPUs of one entry of `gpu`.
 fn add_gpus(chosen: &mut Vec<GpuChoice>, text: &str) -> Result<(), Complaint> {
     for choice in gpus(text)? {
         if chosen.contains(&choice) {

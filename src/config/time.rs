@@ -1,6 +1,4 @@
-//! Durations and moments from text.
-//!
-//! In: `1s`, `500ms`, `1h30m`; `2026-01-01T00:00:00Z`. Out: integer nanoseconds. It knows no key.
+//! Parses durations such as `1s`, `500ms`, `1h30m`, and times such as `2026-01-01T00:00:00Z`.
 
 use std::str::FromStr;
 
@@ -9,11 +7,11 @@ use jiff::{SignedDuration, Timestamp};
 use super::problem::Complaint;
 use crate::model::{Nanoseconds, Utc};
 
-/// Prices and rules change on this grid only, so that windows and statements are cut nowhere else.
+/// Prices change on this grid only, so that the boundaries of windows and statements do not depend on them.
 const GRID: Nanoseconds = Nanoseconds::from_seconds(15 * 60);
 
 /// A duration between two bounds, both included.
-pub(crate) fn duration(text: &str, least: Nanoseconds, most: Nanoseconds) -> Result<Nanoseconds, Complaint> {
+pub fn duration(text: &str, least: Nanoseconds, most: Nanoseconds) -> Result<Nanoseconds, Complaint> {
     let shape =
         |wrong| Complaint::about(text, wrong, "give a number with its unit, such as 500ms, 1s, 2m or 1h");
     let parsed = SignedDuration::from_str(text).map_err(|_| shape("is not a duration"))?;
@@ -34,12 +32,7 @@ pub(crate) fn duration(text: &str, least: Nanoseconds, most: Nanoseconds) -> Res
     Ok(span)
 }
 
-/// A duration of the command line between two bounds, both included; else what is wrong with it.
-pub fn span(text: &str, least: Nanoseconds, most: Nanoseconds) -> Result<Nanoseconds, String> {
-    duration(text, least, most).map_err(|complaint| complaint.0)
-}
-
-/// A duration as one writes it: `500ms`, `60s`, `10m`.
+/// A duration as in the configuration: `500ms`, `60s`, `10m`.
 pub(crate) fn in_words(span: Nanoseconds) -> String {
     const UNITS: [(u64, &str); 4] =
         [(3_600_000_000_000, "h"), (60_000_000_000, "m"), (1_000_000_000, "s"), (1_000_000, "ms")];
@@ -51,10 +44,10 @@ pub(crate) fn in_words(span: Nanoseconds) -> String {
     }
 }
 
-/// A moment in UTC on the 15-minute grid.
+/// A time in UTC on the 15-minute grid.
 pub(crate) fn moment(text: &str) -> Result<Utc, Complaint> {
     let remedy = "give a time in UTC such as 2026-01-01T00:00:00Z";
-    // An offset would be unambiguous too, but statements print UTC, and the two should look alike.
+    // Other offsets are refused, because statements print UTC and both should look alike.
     let parsed = text.ends_with('Z').then(|| Timestamp::from_str(text).ok()).flatten();
     let parsed = parsed.ok_or_else(|| Complaint::about(text, "is not a time in UTC", remedy))?;
     let utc = u64::try_from(parsed.as_nanosecond())

@@ -1,8 +1,7 @@
 //! Parses YAML to a tree in which every key and value has its position.
 //!
-//! In: the text. Out: mappings with their duplicate keys kept, lists, scalars as the characters that were
-//! written (so `1.10` stays `1.10` and no price ever passes through floating point), or the place and reason
-//! of a syntax error. Size, depth and alias expansion are bounded. It does not know any key.
+//! Duplicate keys are kept, and scalars are the characters that were written, so `1.10` stays `1.10` and no price passes
+//! through floating point. Size, depth and alias expansion are bounded.
 
 use std::fmt;
 
@@ -10,12 +9,12 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_yaml::{DuplicateKeyPolicy, NonFiniteFloatPolicy, Options, Spanned};
 
-use super::problem::FilePosition;
+use super::problem::{FilePosition, Problems};
 
 /// A value with its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct YamlNode {
-    /// None where the file is empty.
+    /// Absent if the file is empty.
     pub(crate) place: Option<FilePosition>,
     /// Its value.
     pub(crate) shape: YamlValue,
@@ -34,25 +33,17 @@ pub(crate) enum YamlValue {
     Map(Vec<(YamlNode, YamlNode)>),
 }
 
-/// Where and why the text is not YAML.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SyntaxError {
-    /// None where the file as a whole is meant.
-    pub(crate) place: Option<FilePosition>,
-    /// The parser's reason, on one line.
-    pub(crate) reason: String,
-}
-
-/// Reads the text as one YAML document.
-pub(crate) fn read(text: &str) -> Result<YamlNode, SyntaxError> {
+/// Reads the text of a file as one YAML document.
+pub(crate) fn read(text: &str, file: &str) -> Result<YamlNode, Problems> {
     match serde_yaml::from_str_with_options::<Option<Spanned<Raw>>>(text, options()) {
         Ok(Some(raw)) => Ok(node(raw, text)),
         Ok(None) => Ok(YamlNode { place: None, shape: YamlValue::Empty }),
-        Err(error) => Err(syntax_error(&error)),
+        Err(error) => Err(syntax_error(&error, file)),
     }
 }
 
-/// Last-wins is the one policy that hands every duplicate to the visitor; the check then names both lines.
+/// Of the policies for duplicate keys only last-wins passes all of them to the visitor, so that a problem can name both
+/// lines.
 fn options() -> Options {
     serde_yaml::options! {
         budget: serde_yaml::budget! {
@@ -71,14 +62,14 @@ fn options() -> Options {
     }
 }
 
-fn syntax_error(error: &serde_yaml::Error) -> SyntaxError {
+fn syntax_error(error: &serde_yaml::Error, file: &str) -> Problems {
     let error = error.without_snippet();
     let place = error.location().and_then(place);
     let whole = error.to_string();
-    // The parser ends its reason with the place, which we print in front.
+    // The parser appends the position, which a problem has in front.
     let line = whole.lines().next().unwrap_or_default();
     let reason = line.split_once(" at line ").map_or(line, |(reason, _)| reason);
-    // A breach inside an alias is wrapped in another error, so errors are recognised by their text.
+    // An exceeded limit inside an alias is wrapped in another error, so it is recognised by the text.
     let limits = ["budget breached", "recursion limit", "alias replay limit"];
     let reason = match error {
         _ if limits.iter().any(|limit| reason.contains(limit)) => {
@@ -87,14 +78,13 @@ fn syntax_error(error: &serde_yaml::Error) -> SyntaxError {
         serde_yaml::Error::MultipleDocuments { .. } => "a second document begins; keep one",
         _ => reason,
     };
-    let reason = reason.to_owned();
-    SyntaxError { place, reason }
+    Problems::one(file, place, format!("not valid YAML: {reason}"))
 }
 
-/// A value before its scalar is taken from the text.
+/// A value whose numbers and booleans are not replaced by their text yet.
 enum Raw {
     Empty,
-    /// A number or boolean for the parser; its text is taken from the source.
+    /// A number or boolean for the parser; its text is taken from the file.
     Source,
     Text(String),
     List(Vec<Spanned<Raw>>),
@@ -119,7 +109,7 @@ fn node(raw: Spanned<Raw>, text: &str) -> YamlNode {
     YamlNode { place, shape }
 }
 
-/// The characters at a place of the text; the parser tells bytes whenever it was given a string.
+/// The characters at a location; the parser reports byte offsets for a text in memory.
 fn source(at: serde_yaml::Location, text: &str) -> String {
     let bytes = at.span().byte_offset().zip(at.span().byte_len()).and_then(|(start, length)| {
         let start = usize::try_from(start).ok()?;
@@ -207,9 +197,9 @@ mod tests {
     }
 
     fn read_outline(text: &str) -> String {
-        match read(text) {
+        match read(text, "f") {
             Ok(tree) => outline(&tree),
-            Err(error) => format!("{} {}", error.place.unwrap(), error.reason),
+            Err(problems) => problems.to_string(),
         }
     }
 
@@ -234,7 +224,7 @@ mod tests {
 
     #[test]
     fn keys_and_values_begin_at_their_first_character() {
-        let tree = read("a: 1\nb:\n  - {cc: x}\n").unwrap();
+        let tree = read("a: 1\nb:\n  - {cc: x}\n", "f").unwrap();
         let YamlValue::Map(entries) = tree.shape else { panic!("no mapping") };
         let [(a, one), (b, list)] = entries.as_slice() else { panic!("not two entries") };
         let YamlValue::List(items) = &list.shape else { panic!("no list") };
@@ -260,12 +250,12 @@ mod tests {
     }
 
     #[test]
-    fn a_syntax_error_tells_line_and_column() {
+    fn a_syntax_error_has_line_and_column() {
         let cases = [
-            ("a:\n\tb: 1", "2:2 tabs disallowed within this context (block indentation)"),
-            ("a: b: c", "1:5 mapping values are not allowed in this context"),
-            ("a: *nope", "1:4 alias references unknown anchor"),
-            ("a: 1\n---\nb: 2", "3:1 a second document begins; keep one"),
+            ("a:\n\tb: 1", "f:2:2: not valid YAML: tabs disallowed within this context (block indentation)"),
+            ("a: b: c", "f:1:5: not valid YAML: mapping values are not allowed in this context"),
+            ("a: *nope", "f:1:4: not valid YAML: alias references unknown anchor"),
+            ("a: 1\n---\nb: 2", "f:3:1: not valid YAML: a second document begins; keep one"),
         ];
         for (text, expected) in cases {
             assert_eq!(read_outline(text), expected, "{text}");
@@ -273,15 +263,14 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_would_eat_the_memory_is_refused() {
+    fn a_file_that_would_use_too_much_memory_is_refused() {
         let nines = |name: &str| [name; 9].join(",");
         let mut bomb = format!("a: &a [{}]\n", nines("x"));
         for (outer, inner) in [("b", "*a"), ("c", "*b"), ("d", "*c"), ("e", "*d"), ("f", "*e")] {
             bomb.push_str(&format!("{outer}: &{outer} [{}]\n", nines(inner)));
         }
         for text in [bomb, "- ".repeat(1000), "[".repeat(100_000), "- x\n".repeat(60_000)] {
-            let error = read(&text).err().map(|error| error.reason);
-            assert_eq!(error.as_deref(), Some("the file is too long, too deep, or expands too far"));
+            assert!(read_outline(&text).ends_with("the file is too long, too deep, or expands too far"));
         }
     }
 }

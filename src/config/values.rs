@@ -1,11 +1,7 @@
-//! Plain values from text: flags, counts, words, names, paths.
-//!
-//! In: the characters of one scalar. Out: the value, or a complaint that says what to write instead. It knows
-//! no key and no line.
+//! Parses plain values: flags, counts, words, names, paths. A complaint says what to write instead.
 
 use std::path::PathBuf;
 
-use super::nearest::nearest;
 use super::problem::Complaint;
 use crate::model::PodLabel;
 
@@ -29,7 +25,7 @@ pub(crate) fn add<V: PartialEq>(
     Ok(())
 }
 
-/// `true` or `false`; YAML's yes, on and True mean different things to different readers.
+/// `true` or `false`; YAML parsers disagree on yes, on and True.
 pub(crate) fn flag(text: &str) -> Result<bool, Complaint> {
     text.parse().map_err(|_| Complaint::about(text, "is neither true nor false", "write true or false"))
 }
@@ -59,6 +55,18 @@ pub(crate) fn word(text: &str, words: &[&str]) -> Result<usize, Complaint> {
     })
 }
 
+/// The nearest of the words by edit distance, if at most a third of its letters differ.
+pub(crate) fn nearest<'a>(written: &str, words: &[&'a str]) -> Option<&'a str> {
+    // Nothing longer than this is a misspelt key, and the distance costs the product of the lengths.
+    if written.len() > 64 {
+        return None;
+    }
+    let written = written.to_ascii_lowercase();
+    let distances = words.iter().map(|word| (strsim::osa_distance(&written, word), *word));
+    let (distance, nearest) = distances.min_by_key(|(distance, _)| *distance)?;
+    (distance <= (nearest.len() / 3).max(1)).then_some(nearest)
+}
+
 /// `lean, standard or full`.
 pub(crate) fn one_of(words: &[&str]) -> String {
     match words.split_last() {
@@ -80,7 +88,7 @@ pub(crate) fn name(text: &str) -> Result<String, Complaint> {
     }
 }
 
-/// A name without blanks, such as a user's.
+/// A name without blanks, such as that of a user.
 pub(crate) fn token(text: &str) -> Result<String, Complaint> {
     let name = name(text)?;
     if name.contains(char::is_whitespace) {
@@ -109,7 +117,7 @@ pub(crate) fn resource(text: &str) -> Result<String, Complaint> {
                 false => Ok(text.to_owned()),
             }
         }
-        Some(_) => complain("is no name of an extended resource"),
+        Some(_) => complain("is not the name of an extended resource"),
         None => complain("has no domain"),
     }
 }
@@ -129,8 +137,8 @@ pub(crate) fn label(text: &str) -> Result<String, Complaint> {
     {
         return Ok(text.to_owned());
     }
-    let remedy = "give a name as Kubernetes has it, such as team or kueue.x-k8s.io/queue-name";
-    Err(Complaint::about(text, "is no name of a label", remedy))
+    let remedy = "give a label of Kubernetes, such as team or kueue.x-k8s.io/queue-name";
+    Err(Complaint::about(text, "is not the name of a label", remedy))
 }
 
 /// An absolute path, or `off` for none.
@@ -151,14 +159,14 @@ pub(crate) fn path(text: &str) -> Result<PathBuf, Complaint> {
     Ok(path)
 }
 
-/// Adds the label of a pod to those that are shown.
+/// Adds a label of pods.
 pub(super) fn add_label(labels: &mut Vec<String>, text: &str) -> Result<(), Complaint> {
     let label = label(text)?;
     let name = PodLabel::name_of(&label);
     if labels.iter().any(|other| PodLabel::name_of(other) == name) {
         return Err(Complaint::about(
             text,
-            "is in the list twice, or one that has the same name in metrics",
+            "is in the list twice, or has the same name in metrics as another label",
             "keep one",
         ));
     }
@@ -167,4 +175,25 @@ pub(super) fn add_label(labels: &mut Vec<String>, text: &str) -> Result<(), Comp
     }
     labels.push(label);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_misspelt_word_finds_its_nearest() {
+        let words = ["interval", "medium", "slow", "level"];
+        for (written, expected) in [
+            ("intervall", Some("interval")),
+            ("inetrval", Some("interval")),
+            ("Slow", Some("slow")),
+            ("levle", Some("level")),
+            ("colour", None),
+            ("", None),
+        ] {
+            assert_eq!(nearest(written, &words), expected, "{written}");
+        }
+        assert_eq!(nearest(&"x".repeat(1_000_000), &words), None);
+    }
 }

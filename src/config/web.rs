@@ -1,7 +1,7 @@
-//! Protection of the pages: TLS, users, headers, a rate limit, and which tenants a user sees.
+//! Access to the pages: TLS, users, headers, a rate limit, and the tenants of each user.
 //!
-//! In: keys of `web` in the configuration, or a web configuration file as Prometheus' exporters have it. Out:
-//! [`WebAccess`]. It opens no certificate; whoever serves does.
+//! They come from the keys of `web`, or from a web configuration file of Prometheus' exporters. Certificates are opened by
+//! the server and not here.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +14,7 @@ use super::values::one_of;
 use super::web_file;
 use crate::model::Nanoseconds;
 
-/// Something that is written in a file of its own, or in place.
+/// A certificate, key or password hash in a file of its own, or in the configuration.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Credential {
     /// The path of the file.
@@ -23,7 +23,7 @@ pub enum Credential {
     Inline(String),
 }
 
-/// Shows no secret.
+/// Does not print the secret.
 impl fmt::Debug for Credential {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -33,10 +33,10 @@ impl fmt::Debug for Credential {
     }
 }
 
-/// Whether clients are asked for a certificate, and what is done with it.
+/// Whether clients are asked for a certificate, and whether it is verified.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientAuth {
-    /// Clients are asked for none.
+    /// Clients are not asked for one.
     #[default]
     None,
     /// Clients are asked for one, which is not verified.
@@ -49,7 +49,7 @@ pub enum ClientAuth {
     RequireAndVerify,
 }
 
-/// A version of TLS, as it is written. The agent has 1.2 and 1.3 and takes older ones for 1.2.
+/// A version of TLS. The agent has 1.2 and 1.3; older ones are raised to 1.2.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum TlsVersion {
@@ -60,7 +60,7 @@ pub enum TlsVersion {
     Tls13,
 }
 
-/// The cipher suites of TLS 1.2 that the agent has, by the names that Go gives them.
+/// The cipher suites of TLS 1.2 that the agent has, with their names in Go.
 const CIPHER_SUITES: [&str; 6] = [
     "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
     "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
@@ -70,18 +70,18 @@ const CIPHER_SUITES: [&str; 6] = [
     "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
 ];
 
-/// Those of TLS 1.3, of which none can be left out, as in Go.
+/// Those of TLS 1.3, which cannot be left out, as in Go.
 const TLS13_SUITES: [&str; 3] =
     ["TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"];
 
-/// HTTP/2 demands one of these of TLS 1.2.
+/// HTTP/2 requires one of these with TLS 1.2.
 const HTTP2_SUITES: [&str; 2] =
     ["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"];
 
-/// The curves of the key exchange that the agent has, by the names that Go gives them.
+/// The curves of the key exchange that the agent has, with their names in Go.
 const CURVES: [&str; 3] = ["X25519", "CurveP256", "CurveP384"];
 
-/// The headers that may be set, each with its values where they are a closed set.
+/// The headers that may be set, each with its allowed values; empty for any value.
 const HEADERS: [(&str, &[&str]); 5] = [
     ("Strict-Transport-Security", &[]),
     ("X-Content-Type-Options", &["nosniff"]),
@@ -90,10 +90,10 @@ const HEADERS: [(&str, &[&str]); 5] = [
     ("Content-Security-Policy", &[]),
 ];
 
-/// How TLS is spoken.
+/// Settings of TLS.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsSettings {
-    /// The server's certificate, with what lies between it and its CA.
+    /// The server's certificate, with intermediate certificates.
     pub cert: Option<Credential>,
     /// Its private key.
     pub key: Option<Credential>,
@@ -101,7 +101,7 @@ pub struct TlsSettings {
     pub client_ca: Option<Credential>,
     /// Whether clients are asked for a certificate.
     pub client_auth: ClientAuth,
-    /// The names of which a client's certificate must have one; empty where any will do.
+    /// A client's certificate must have one of these names; any name if empty.
     pub client_allowed_sans: Vec<String>,
     /// Oldest version.
     pub min_version: TlsVersion,
@@ -109,45 +109,45 @@ pub struct TlsSettings {
     pub max_version: TlsVersion,
     /// Cipher suites of TLS 1.2; empty for all.
     pub cipher_suites: Vec<String>,
-    /// Whether the server's order of cipher suites counts, and not the client's.
+    /// Whether the server's order of cipher suites counts, rather than the client's.
     pub prefer_server_cipher_suites: bool,
     /// Curves; empty for all.
     pub curve_preferences: Vec<String>,
 }
 
-/// How many requests are answered.
+/// A limit on requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateLimit {
-    /// One request more may be answered after each such time.
+    /// Interval after which one more request is allowed.
     pub interval: Nanoseconds,
-    /// The most that may be answered at once.
+    /// Most requests that are allowed at once.
     pub burst: u32,
 }
 
-/// What protects the pages.
+/// Settings of access to the pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WebAccess {
     /// TLS; plain HTTP without it.
     pub tls: Option<TlsSettings>,
     /// Whether HTTP/2 is offered over TLS.
     pub http2: bool,
-    /// Headers of every answer.
+    /// Headers of every response.
     pub headers: Vec<(String, String)>,
-    /// The bcrypt hash of each user's password; without users nobody is asked for one.
+    /// The bcrypt hash of each user's password; without users no password is needed.
     pub users: BTreeMap<String, Credential>,
-    /// The tenants whose lines a user sees; `*` for all. Without any entry every user sees all lines.
+    /// The tenants whose lines a user may read; `*` for all. Without any entry every user may read all lines.
     pub tenants: BTreeMap<String, Vec<String>>,
-    /// Whether health and readiness are told without a password.
+    /// Whether health and readiness need no password.
     pub open_probes: bool,
-    /// How many requests are answered.
+    /// The limit on requests, if any.
     pub rate_limit: Option<RateLimit>,
 }
 
 impl Config {
-    /// What protects the pages, by the keys of `web` or by a web configuration file, never by both.
+    /// The settings from the keys of `web` or from a web configuration file, never from both.
     ///
     /// # Errors
-    /// Everything that is wrong with the file.
+    /// All problems of the file.
     pub fn web_access(&self, file: Option<&Path>) -> Result<WebAccess, Problems> {
         let web = &self.web;
         let own =
@@ -155,7 +155,7 @@ impl Config {
         let access = match file {
             None => web.access(own),
             Some(file) => {
-                self.no_second_source(file)?;
+                self.check_single_source(file)?;
                 web_file::read(file, own)?
             }
         };
@@ -165,13 +165,13 @@ impl Config {
                 let text = format!(
                     "web.tenants names user {user}, who has no password; add the user, or remove the entry"
                 );
-                Err(Problems::of_file(&name, text))
+                Err(Problems::one(&name, None, text))
             }
             None => Ok(access),
         }
     }
 
-    fn no_second_source(&self, file: &Path) -> Result<(), Problems> {
+    fn check_single_source(&self, file: &Path) -> Result<(), Problems> {
         let (given, none) = (&self.web, Self::default().web);
         let keys = [
             ("web.tls", given.tls != none.tls),
@@ -183,12 +183,12 @@ impl Config {
         let Some((key, _)) = keys.into_iter().find(|(_, is_given)| *is_given) else { return Ok(()) };
         let text =
             format!("given by --web.config.file, and the configuration has {key}; keep one of the two");
-        Err(Problems::of_file(&file.display().to_string(), text))
+        Err(Problems::one(&file.display().to_string(), None, text))
     }
 }
 
 impl WebConfig {
-    /// What the keys of `web` say, beside what is in `base`.
+    /// The settings of the keys of `web`, with the rest from `base`.
     fn access(&self, base: WebAccess) -> WebAccess {
         let tls = self.tls_settings();
         let limit = &self.rate_limit;
@@ -233,7 +233,7 @@ impl RateLimit {
 }
 
 impl TlsSettings {
-    /// Whether TLS is meant at all.
+    /// Whether any key for TLS is given.
     pub(super) fn is_enabled(&self) -> bool {
         self.cert.is_some()
             || self.key.is_some()
@@ -241,7 +241,7 @@ impl TlsSettings {
             || self.client_auth != ClientAuth::None
     }
 
-    /// Complains about keys that do not go together.
+    /// Complains about incompatible keys.
     pub(super) fn check(
         &self,
         place: impl Fn(&str) -> Option<FilePosition>,
@@ -286,7 +286,7 @@ impl TlsSettings {
         }
     }
 
-    /// Complains where HTTP/2 could not be spoken with these cipher suites.
+    /// Complains if HTTP/2 does not work with these cipher suites.
     pub(super) fn check_http2(&self, http2: bool) -> Result<(), Complaint> {
         let is_met = self.cipher_suites.is_empty()
             || self.min_version >= TlsVersion::Tls13
@@ -295,7 +295,7 @@ impl TlsSettings {
             return Ok(());
         }
         Err(Complaint(format!(
-            "lacks what HTTP/2 demands, {}; add one of them, or switch http2 off",
+            "has no cipher suite that HTTP/2 requires, {}; add one of them, or switch http2 off",
             one_of(&HTTP2_SUITES)
         )))
     }
@@ -330,7 +330,7 @@ impl WebAccess {
         hints
     }
 
-    /// The files that are read besides the configuration.
+    /// The files of certificates, keys and password hashes.
     pub fn files(&self) -> Vec<PathBuf> {
         let tls = self.tls.iter().flat_map(|tls| [&tls.cert, &tls.key, &tls.client_ca]).flatten();
         let file = |credential: &Credential| match credential {
@@ -353,7 +353,7 @@ pub(super) fn client_auth(text: &str) -> Result<ClientAuth, Complaint> {
     match text {
         "" | "NoClientCert" => Ok(ClientAuth::None),
         "RequestClientCert" => Ok(ClientAuth::Request),
-        // The second is the old name of the first.
+        // RequireClientCert is an old name of exporter-toolkit.
         "RequireAnyClientCert" | "RequireClientCert" => Ok(ClientAuth::RequireAny),
         "VerifyClientCertIfGiven" => Ok(ClientAuth::VerifyIfGiven),
         "RequireAndVerifyClientCert" => Ok(ClientAuth::RequireAndVerify),
@@ -376,7 +376,7 @@ pub(super) fn tls_version(text: &str) -> Result<TlsVersion, Complaint> {
     }
 }
 
-/// Adds a cipher suite; those of TLS 1.3 are there in any case, and where none is of TLS 1.2, that is not spoken.
+/// Adds a cipher suite. Those of TLS 1.3 are always available; if none is of TLS 1.2, that version is not offered.
 pub(super) fn add_cipher(list: &mut Vec<String>, text: &str) -> Result<(), Complaint> {
     let known = [&CIPHER_SUITES[..], &TLS13_SUITES[..]].concat();
     add_known(list, text, &known, "is not a cipher suite that this agent has")
@@ -414,14 +414,14 @@ pub(super) fn add_header(list: &mut Vec<(String, String)>, name: &str, text: &st
     if hyper::header::HeaderValue::from_str(text).is_err() {
         return Err(Complaint::about(text, "cannot stand in a header", "give printable characters"));
     }
-    // Blank means not set, as with Prometheus' exporters.
+    // An empty value means not set, as with Prometheus' exporters.
     if !text.is_empty() {
         list.push((name.to_owned(), text.to_owned()));
     }
     Ok(())
 }
 
-/// A name that basic authentication can carry.
+/// A user name that basic authentication can transmit.
 pub(super) fn user(name: &str) -> Result<String, Complaint> {
     if name.is_empty() || name.contains(':') || name.chars().any(char::is_control) {
         return Err(Complaint::about(name, "is not a user's name", "give one without a colon"));
@@ -429,7 +429,7 @@ pub(super) fn user(name: &str) -> Result<String, Complaint> {
     Ok(name.to_owned())
 }
 
-/// Adds a tenant whose lines a user sees.
+/// Adds a tenant whose lines a user may read.
 pub(super) fn add_tenant(
     users: &mut BTreeMap<String, Vec<String>>,
     name: &str,
@@ -443,7 +443,7 @@ pub(super) fn add_tenant(
     Ok(())
 }
 
-/// The time between two requests; 0 needs no unit.
+/// An interval; 0 needs no unit.
 pub(super) fn interval(text: &str) -> Result<Nanoseconds, Complaint> {
     if text == "0" {
         Ok(Nanoseconds(0))

@@ -1,10 +1,10 @@
-//! A web configuration file as Prometheus' exporters have it (exporter-toolkit), key by key.
+//! Reads a web configuration file of Prometheus' exporters (exporter-toolkit).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::key::{Absent, ChangeEffect, Key, KeyType, Table};
-use super::problem::{Complaint, ConfigProblem, ProblemCollector, Problems};
+use super::problem::{Complaint, ProblemCollector, Problems};
 use super::read_mapping;
 use super::tree;
 use super::values::put;
@@ -68,7 +68,7 @@ pub(crate) struct WebFile () {
 } + { tls_server_config: FileTls, http_server_config: FileHttp, rate_limit: FileRate }
 }
 
-/// Text that may be empty, which is as good as none.
+/// A text; an empty one means none, as in exporter-toolkit.
 fn text(text: &str) -> Result<Option<String>, Complaint> {
     Ok((!text.is_empty()).then(|| text.to_owned()))
 }
@@ -87,43 +87,30 @@ fn add_user(users: &mut BTreeMap<String, String>, name: &str, hash: &str) -> Res
     Ok(())
 }
 
-/// Reads the file; `base` has what it does not say.
+/// Reads the file; settings that it cannot have are taken from `base`.
 pub(super) fn read(file: &Path, base: WebAccess) -> Result<WebAccess, Problems> {
     let name = file.display().to_string();
-    let text = super::text(file)?;
-    let tree = tree::read(&text).map_err(|error| {
-        let text = format!("not valid YAML: {}", error.reason);
-        Problems {
-            file: name.clone(),
-            list: vec![ConfigProblem { place: error.place, path: String::new(), text }],
-        }
-    })?;
+    let tree = tree::read(&super::read_text(file)?, &name)?;
     let (mut report, mut draft) = (ProblemCollector::default(), WebFile::default());
-    let Some(places) = read_mapping::read_mapping(&tree, "", TABLE.keys, &mut draft, &mut report) else {
-        return Err(report
-            .finish(&name)
-            .unwrap_or_else(|| Problems::of_file(&name, "is not a mapping".to_owned())));
-    };
-    let directory = file.parent().unwrap_or(Path::new("."));
+    let places = read_mapping::read_mapping(&tree, "", TABLE.keys, &mut draft, &mut report);
+    let place = |key: &str| places.as_ref().and_then(|places| places.get(key));
     let FileTls { cert, key, client_ca, cert_file, key_file, client_ca_file, .. } = &draft.tls_server_config;
     for (name, inline, path) in
         [("cert", cert, cert_file), ("key", key, key_file), ("client_ca", client_ca, client_ca_file)]
     {
         if inline.is_some() && path.is_some() {
             let path = format!("tls_server_config.{name}");
-            let text = format!("stands beside {name}_file; keep one of the two");
-            report.add(places.get(&path), path, Complaint(text));
+            let text = format!("{name}_file is given too; keep one of the two");
+            report.add(place(&path), path, Complaint(text));
         }
     }
-    let tls = settings(draft.tls_server_config, directory);
-    tls.check(|key| places.get(key), "tls_server_config", &mut report);
+    let tls = tls_settings(draft.tls_server_config, file.parent().unwrap_or(Path::new(".")));
+    tls.check(place, "tls_server_config", &mut report);
     if let Err(complaint) = tls.check_http2(draft.http_server_config.http2) {
         let path = "tls_server_config.cipher_suites";
-        report.add(places.get(path), path, complaint);
+        report.add(place(path), path, complaint);
     }
-    if let Some(problems) = report.finish(&name) {
-        return Err(problems);
-    }
+    report.finish(&name)?;
     let users = draft.basic_auth_users.into_iter();
     Ok(WebAccess {
         tls: tls.is_enabled().then_some(tls),
@@ -135,8 +122,8 @@ pub(super) fn read(file: &Path, base: WebAccess) -> Result<WebAccess, Problems> 
     })
 }
 
-/// Paths that are not absolute are meant from the file's own directory.
-fn settings(keys: FileTls, directory: &Path) -> TlsSettings {
+/// The settings; relative paths start at the directory of the file.
+fn tls_settings(keys: FileTls, directory: &Path) -> TlsSettings {
     let credential = |inline: Option<String>, path: Option<PathBuf>| {
         inline.map(Credential::Inline).or_else(|| path.map(|path| Credential::File(directory.join(path))))
     };

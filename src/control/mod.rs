@@ -1,9 +1,9 @@
 //! The local control socket: release of the driver (quiesce), probes, and the inventory of expected GPUs.
 //!
-//! A request is one line of JSON, and so is the reply; then the connection is closed. Requests are answered one after the
+//! A request is one line of JSON, and so is the reply; then the connection is closed. Requests are handled one after the
 //! other, except that a probe waits for none of them. Only root and the agent's own user may send requests: the mode of
-//! the socket and the credentials of the peer are both checked. A request calls no driver: it orders the thread that
-//! owns the driver, and waits for it with a limit.
+//! the socket and the credentials of the peer are both checked. A request calls no driver: the thread that owns the driver
+//! is told to release it, and waited for with a limit.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -32,21 +32,21 @@ use crate::thread::{self, Thread};
 pub enum ControlRequest {
     /// Release the driver for that many nanoseconds from now on.
     Quiesce {
-        /// How long.
+        /// The duration.
         nanoseconds: u64,
     },
     /// Use the driver again.
     Resume,
-    /// Say whether the agent is healthy.
+    /// Report whether the agent is healthy.
     Probe {
-        /// Whether it must be ready, too.
+        /// Whether it must also be ready.
         ready: bool,
     },
     /// List the GPUs that this node ever had.
     Inventory,
-    /// Do not expect the GPU of that UUID any more.
+    /// Stop expecting the GPU with that UUID.
     Forget {
-        /// Which.
+        /// Its UUID.
         uuid: String,
     },
 }
@@ -54,9 +54,9 @@ pub enum ControlRequest {
 /// The reply: an error, or the result.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct ControlReply {
-    /// What did not work, and what to do.
+    /// What failed, and what to do.
     pub error: Option<String>,
-    /// The inventory, where that was asked for.
+    /// The inventory, if that was requested.
     pub inventory: Option<Vec<InventoryLine>>,
     /// Of `resume`: whether the driver was released.
     pub was_released: Option<bool>,
@@ -69,11 +69,11 @@ pub struct InventoryLine {
     pub index: u32,
     /// UUID.
     pub uuid: String,
-    /// Product name, "" if it never said it.
+    /// Product name, "" if it is not known.
     pub model: String,
     /// PCI address, "" if not known.
     pub bus: String,
-    /// Where it is ([`Attachment::name`]).
+    /// Its state ([`Attachment::name`]).
     pub state: String,
     /// Since when, RFC 3339.
     pub since: String,
@@ -93,7 +93,7 @@ impl InventoryLine {
     }
 }
 
-/// The GPUs that a ledger knows.
+/// The GPUs in a ledger.
 pub fn inventory(ledger: &Path) -> Result<Vec<InventoryLine>, crate::ledger::Error> {
     Ok(Reader::open(ledger)?.inventory()?.iter().map(InventoryLine::of).collect())
 }
@@ -104,16 +104,21 @@ pub const LONGEST: Nanoseconds = Nanoseconds::from_seconds(24 * 3_600);
 /// The most bytes of a request.
 const MAX_REQUEST_BYTES: usize = 4_096;
 
-/// Requests that may wait for another one.
-const WAITING: usize = 8;
+/// The most requests that may wait.
+const QUEUE_LENGTH: usize = 8;
 
-/// A request with the connection that awaits its reply, and the id of the user who sent it.
-type PendingRequest = (UnixStream, ControlRequest, u32);
+/// A request of a user, and the connection that awaits its reply.
+struct PendingRequest {
+    stream: UnixStream,
+    request: ControlRequest,
+    /// Unix user id.
+    user: u32,
+}
 
 /// How long a client may take to send its request.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often the thread checks whether the agent stops while no client connects; its end is not waited for.
+/// How often the thread checks whether the agent stops while no client connects; nothing waits for the thread to end.
 const ACCEPT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long it waits after a failed accept.
@@ -125,9 +130,9 @@ pub(crate) struct Control {
 }
 
 impl Drop for Control {
-    /// Takes the name of the socket away.
+    /// Removes the socket's file.
     fn drop(&mut self) {
-        // Where it is gone already, nothing is left to do.
+        // If it does not exist, there is nothing to do.
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -144,23 +149,23 @@ pub(crate) struct ControlServer {
     pub(crate) library: Option<PathBuf>,
 }
 
-/// Opens the socket and starts its thread. An agent without one runs all the same, and says why it has none.
+/// Opens the socket and starts its threads; an agent that cannot open it runs without one.
 pub(crate) fn start(path: Option<&Path>, server: ControlServer) -> Result<Option<Control>, thread::Error> {
     let Some(path) = path else { return Ok(None) };
     let listener = match bind(path) {
         Ok(listener) => listener,
         Err(error) => {
             let path = path.display();
-            tracing::warn!(%path, %error, "no local socket, so no quiesce: see web.control");
+            tracing::warn!(%path, %error, "the local socket (web.control) cannot be opened; quiesce, inventory and probe do not work");
             return Ok(None);
         }
     };
     let server = Arc::new(server);
-    let (orders, pending) = mpsc::sync_channel(WAITING);
+    let (orders, pending) = mpsc::sync_channel(QUEUE_LENGTH);
     let worker = Arc::clone(&server);
     Thread::start("orders", move || {
-        for (stream, ask, user) in pending {
-            worker.reply(&stream, worker.answer(ask, user));
+        for PendingRequest { stream, request, user } in pending {
+            reply(&stream, worker.execute(request, user));
         }
     })?;
     Thread::start("control", move || {
@@ -169,7 +174,7 @@ pub(crate) fn start(path: Option<&Path>, server: ControlServer) -> Result<Option
                 Ok((stream, _)) => server.handle(stream, &orders),
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
                 Err(error) => {
-                    tracing::warn!(%error, "the local socket");
+                    tracing::warn!(%error, "accepting a connection on the local socket failed");
                     server.stop.wait(ACCEPT_RETRY);
                 }
             }
@@ -178,36 +183,36 @@ pub(crate) fn start(path: Option<&Path>, server: ControlServer) -> Result<Option
     Ok(Some(Control { path: path.into() }))
 }
 
-/// The socket under its name, for its owner alone from the first moment on. One that another agent answers on
-/// is left to it, and so is a file that is no socket: a path that was meant otherwise costs nobody a file.
+/// Binds the socket, which only its owner can ever open. Fails if another agent listens on it, or if the path is a file of
+/// another kind, which is not overwritten.
 fn bind(path: &Path) -> std::io::Result<UnixListener> {
     if let Some(directory) = path.parent() {
         std::fs::create_dir_all(directory)?;
     }
     if UnixStream::connect(path).is_ok() {
-        return Err(std::io::Error::new(ErrorKind::AddrInUse, "another agent answers there"));
+        return Err(std::io::Error::new(ErrorKind::AddrInUse, "another agent listens there"));
     }
     if std::fs::symlink_metadata(path).is_ok_and(|there| !there.file_type().is_socket()) {
         return Err(std::io::Error::new(ErrorKind::AlreadyExists, "a file that is not a socket is there"));
     }
     let new = path.with_extension(format!("{}.new", std::process::id()));
-    // An agent in a container always has the same number; one that was killed here may have left its name.
+    // In a container the pid is always the same, so a killed agent may have left this file.
     let _ = std::fs::remove_file(&new);
     let listener = UnixListener::bind(&new)?;
     std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o600))?;
     std::fs::rename(&new, path)?;
-    // accept(2) keeps to the time-out of receiving.
+    // accept(2) uses the receive timeout.
     set_socket_timeout(&listener, Timeout::Recv, Some(ACCEPT_TIMEOUT))?;
     Ok(listener)
 }
 
 /// Reads a line, or what arrives before the end of the stream. One time limit covers the whole line, however slowly it
 /// arrives.
-fn read_line(mut stream: &UnixStream, patience: Duration) -> std::io::Result<Vec<u8>> {
+fn read_line(mut stream: &UnixStream, timeout: Duration) -> std::io::Result<Vec<u8>> {
     let begun = system_now();
     let (mut line, mut piece) = (Vec::new(), [0; 512]);
     while !line.contains(&b'\n') && line.len() < MAX_REQUEST_BYTES {
-        let left = patience.saturating_sub(system_now().since(begun).duration());
+        let left = timeout.saturating_sub(system_now().since(begun).duration());
         if left.is_zero() {
             return Err(ErrorKind::TimedOut.into());
         }
@@ -223,58 +228,34 @@ fn read_line(mut stream: &UnixStream, patience: Duration) -> std::io::Result<Vec
 }
 
 impl ControlServer {
-    /// Answers a probe at once and queues any other request, so that a slow request fails no probe.
+    /// Replies to a probe at once and queues any other request, so that a slow request fails no probe.
     fn handle(&self, stream: UnixStream, orders: &mpsc::SyncSender<PendingRequest>) {
-        match self.receive_request(&stream) {
-            Err(problem) => self.reply(&stream, Err(problem)),
-            Ok((ControlRequest::Probe { ready }, _)) => self.reply(&stream, self.probe(ready)),
-            Ok((ask, user)) => {
-                if let Err(TrySendError::Full((stream, ..)) | TrySendError::Disconnected((stream, ..))) =
-                    orders.try_send((stream, ask, user))
-                {
-                    self.reply(&stream, Err("too many requests are waiting; try again".to_owned()));
+        match receive_request(&stream) {
+            Err(problem) => reply(&stream, Err(problem)),
+            Ok((ControlRequest::Probe { ready }, _)) => reply(&stream, self.probe(ready)),
+            Ok((request, user)) => {
+                let sent = orders.try_send(PendingRequest { stream, request, user });
+                if let Err(TrySendError::Full(refused) | TrySendError::Disconnected(refused)) = sent {
+                    reply(&refused.stream, Err("too many requests are waiting; try again".to_owned()));
                 }
             }
         }
     }
 
-    /// As `/-/healthy` and `/-/ready` say it.
+    /// The same as `/-/healthy` and `/-/ready`.
     fn probe(&self, ready: bool) -> Result<ControlReply, String> {
         if !self.heartbeat.is_alive() {
             let seconds = self.heartbeat.silence().0 / Nanoseconds::SECOND.0;
-            return Err(format!("the tick loop has been still for {seconds} s; restart the agent"));
+            return Err(format!("the last tick was {seconds} s ago; restart the agent"));
         }
         if ready && self.pages.get().is_none() {
-            return Err("the first snapshot is not there yet; try again in a second".to_owned());
+            return Err("there is no snapshot yet; try again in a second".to_owned());
         }
         Ok(ControlReply::default())
     }
 
-    fn reply(&self, stream: &UnixStream, reply: Result<ControlReply, String>) {
-        let reply =
-            reply.unwrap_or_else(|error| ControlReply { error: Some(error), ..ControlReply::default() });
-        let Ok(mut line) = serde_json::to_vec(&reply) else { return };
-        line.push(b'\n');
-        let mut stream = stream;
-        // Who asked may have gone.
-        let _ = stream.write_all(&line);
-    }
-
-    fn receive_request(&self, stream: &UnixStream) -> Result<(ControlRequest, u32), String> {
-        let asker =
-            socket_peercred(stream).map_err(|error| format!("the asking process is unknown: {error}"))?;
-        if !asker.uid.is_root() && asker.uid != rustix::process::geteuid() {
-            return Err("only root and the agent's own user may ask".to_owned());
-        }
-        let silent = |error: std::io::Error| format!("no request came: {error}");
-        stream.set_write_timeout(Some(IDLE_TIMEOUT)).map_err(silent)?;
-        let line = read_line(stream, IDLE_TIMEOUT).map_err(silent)?;
-        let ask = serde_json::from_slice(&line).map_err(|error| format!("not a valid request: {error}"))?;
-        Ok((ask, asker.uid.as_raw()))
-    }
-
-    fn answer(&self, ask: ControlRequest, user: u32) -> Result<ControlReply, String> {
-        match ask {
+    fn execute(&self, request: ControlRequest, user: u32) -> Result<ControlReply, String> {
+        match request {
             ControlRequest::Quiesce { nanoseconds } => self
                 .release_driver(Nanoseconds(nanoseconds).min(LONGEST), user)
                 .map(|()| ControlReply::default()),
@@ -293,7 +274,7 @@ impl ControlServer {
 
     fn release_driver(&self, span: Nanoseconds, user: u32) -> Result<(), String> {
         self.sessions.orders.release_driver(span, user)?;
-        let left = self.leftovers().map_err(|error| format!("/proc/self cannot be read: {error}"))?;
+        let left = self.open_driver_files().map_err(|error| format!("/proc/self cannot be read: {error}"))?;
         if left.is_empty() {
             tracing::info!(
                 seconds = span.0 / Nanoseconds::SECOND.0,
@@ -305,13 +286,13 @@ impl ControlServer {
         self.sessions.orders.resume();
         let left: Vec<String> = left.iter().map(|path| path.display().to_string()).collect();
         Err(format!(
-            "the driver was closed, but these of its files stay open, so the agent uses it again: {}",
+            "the driver was closed, but these files of it are still open, so the agent uses it again: {}",
             left.join(", ")
         ))
     }
 
     /// Files of the driver that are still open or mapped.
-    fn leftovers(&self) -> std::io::Result<Vec<PathBuf>> {
+    fn open_driver_files(&self) -> std::io::Result<Vec<PathBuf>> {
         let simulated = self.library.as_deref().and_then(Path::parent);
         let is_device = |path: &Path| {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -339,7 +320,7 @@ impl ControlServer {
                 Err(format!("{uuid}: the driver lists it; only an absent GPU can be forgotten"))
             }
             Some(_) => {
-                // The receiver is gone once the tick loop has ended.
+                // Fails if the tick loop has ended.
                 let _ = self.sessions.news.send(SamplerNews::Forget(uuid.into()));
                 Ok(())
             }
@@ -347,26 +328,47 @@ impl ControlServer {
     }
 
     fn ledger(&self) -> Result<&Path, String> {
-        self.ledger.as_deref().ok_or_else(|| "no ledger is kept: see ledger.enabled".to_owned())
+        self.ledger.as_deref().ok_or_else(|| "the agent keeps no ledger: set ledger.enabled".to_owned())
     }
 }
 
-/// Asks a running agent, and waits for its answer.
-pub fn ask(socket: &Path, ask: &ControlRequest) -> std::io::Result<ControlReply> {
-    /// Longer than letting go may take.
-    const ANSWER: Duration = Duration::from_secs(30);
+/// Receives a request with the id of the user who sent it.
+fn receive_request(stream: &UnixStream) -> Result<(ControlRequest, u32), String> {
+    let peer = socket_peercred(stream).map_err(|error| format!("the peer's user is unknown: {error}"))?;
+    if !peer.uid.is_root() && peer.uid != rustix::process::geteuid() {
+        return Err("only root and the agent's own user may send requests".to_owned());
+    }
+    let failed = |error: std::io::Error| format!("no request was received: {error}");
+    stream.set_write_timeout(Some(IDLE_TIMEOUT)).map_err(failed)?;
+    let line = read_line(stream, IDLE_TIMEOUT).map_err(failed)?;
+    let request = serde_json::from_slice(&line).map_err(|error| format!("not a valid request: {error}"))?;
+    Ok((request, peer.uid.as_raw()))
+}
+
+fn reply(mut stream: &UnixStream, reply: Result<ControlReply, String>) {
+    let reply = reply.unwrap_or_else(|error| ControlReply { error: Some(error), ..ControlReply::default() });
+    let Ok(mut line) = serde_json::to_vec(&reply) else { return };
+    line.push(b'\n');
+    // The client may have left.
+    let _ = stream.write_all(&line);
+}
+
+/// Sends a request to a running agent, and waits for its reply.
+pub fn send_request(socket: &Path, request: &ControlRequest) -> std::io::Result<ControlReply> {
+    /// Longer than the release of the driver may take.
+    const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
     let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(ANSWER))?;
+    stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
     stream.set_write_timeout(Some(IDLE_TIMEOUT))?;
-    let mut line = serde_json::to_vec(ask)?;
+    let mut line = serde_json::to_vec(request)?;
     line.push(b'\n');
     stream.write_all(&line)?;
-    let mut answer = Vec::new();
-    BufReader::new(stream).read_until(b'\n', &mut answer)?;
-    if answer.is_empty() {
-        return Err(std::io::Error::new(ErrorKind::UnexpectedEof, "the agent ended before it answered"));
+    let mut reply = Vec::new();
+    BufReader::new(stream).read_until(b'\n', &mut reply)?;
+    if reply.is_empty() {
+        return Err(std::io::Error::new(ErrorKind::UnexpectedEof, "the agent ended before it replied"));
     }
-    Ok(serde_json::from_slice(&answer)?)
+    Ok(serde_json::from_slice(&reply)?)
 }
 
 #[cfg(test)]
@@ -375,10 +377,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_question_is_one_line_of_json() {
-        let told = |ask: &ControlRequest| serde_json::to_string(ask).unwrap();
-        assert_eq!(told(&ControlRequest::Resume), r#"{"do":"resume"}"#);
-        assert_eq!(told(&ControlRequest::Quiesce { nanoseconds: 7 }), r#"{"do":"quiesce","nanoseconds":7}"#);
+    fn a_request_is_one_line_of_json() {
+        let json = |request: &ControlRequest| serde_json::to_string(request).unwrap();
+        assert_eq!(json(&ControlRequest::Resume), r#"{"do":"resume"}"#);
+        assert_eq!(json(&ControlRequest::Quiesce { nanoseconds: 7 }), r#"{"do":"quiesce","nanoseconds":7}"#);
         assert_eq!(
             serde_json::from_str::<ControlRequest>(r#"{"do":"inventory"}"#).unwrap(),
             ControlRequest::Inventory
@@ -387,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn the_socket_is_its_owners_and_a_living_ones_is_not_taken() {
+    fn only_its_owner_opens_the_socket_and_that_of_a_running_agent_is_not_replaced() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("run/control.sock");
         let first = bind(&path).unwrap();
@@ -398,22 +400,22 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_ends_before_it_answers_is_told_in_words() {
+    fn an_agent_that_ends_before_it_replies_is_named_in_the_error() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("control.sock");
         let listener = bind(&path).unwrap();
         std::thread::scope(|scope| {
-            let asked = scope.spawn(|| ask(&path, &ControlRequest::Resume));
+            let sent = scope.spawn(|| send_request(&path, &ControlRequest::Resume));
             let (stream, _) = listener.accept().unwrap();
             read_line(&stream, IDLE_TIMEOUT).unwrap();
             drop(stream);
-            let told = asked.join().unwrap().unwrap_err().to_string();
-            assert!(told.contains("ended before it answered"), "{told}");
+            let error = sent.join().unwrap().unwrap_err().to_string();
+            assert!(error.contains("ended before it replied"), "{error}");
         });
     }
 
     #[test]
-    fn a_file_that_is_no_socket_is_left_alone() {
+    fn a_file_that_is_not_a_socket_is_not_overwritten() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("ledger.db");
         std::fs::write(&path, "precious").unwrap();
@@ -422,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_a_killed_agent_left_is_no_obstacle() {
+    fn the_file_of_a_killed_agent_is_replaced() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("control.sock");
         drop(UnixListener::bind(path.with_extension(format!("{}.new", std::process::id()))).unwrap());
@@ -430,14 +432,14 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_a_letter_at_a_time_is_not_waited_for_without_end() {
+    fn a_request_that_arrives_byte_by_byte_has_one_time_limit() {
         let (mut asker, asked) = UnixStream::pair().unwrap();
         std::thread::scope(|scope| {
-            let heard = scope.spawn(move || read_line(&asked, Duration::from_millis(300)));
-            while asker.write_all(b"x").is_ok() && !heard.is_finished() {
+            let read = scope.spawn(move || read_line(&asked, Duration::from_millis(300)));
+            while asker.write_all(b"x").is_ok() && !read.is_finished() {
                 std::thread::sleep(Duration::from_millis(20));
             }
-            assert_eq!(heard.join().unwrap().unwrap_err().kind(), ErrorKind::TimedOut);
+            assert_eq!(read.join().unwrap().unwrap_err().kind(), ErrorKind::TimedOut);
         });
         let (mut asker, asked) = UnixStream::pair().unwrap();
         asker.write_all(&[b'x'; 5_000]).unwrap();

@@ -1,11 +1,8 @@
-//! The simulated node's kubelet, as far as the agent asks one: the pod-resources API on a unix socket.
-//!
-//! In: which containers were assigned which devices. Out: the answers of `List` and `GetAllocatableResources`, the same for
-//! as long as the demo runs.
+//! The kubelet of the simulated node: `List` and `GetAllocatableResources` of the pod-resources API on a unix socket, with
+//! the same response as long as the demo runs.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
-use std::io;
 use std::os::unix::net::UnixListener as StdListener;
 use std::path::Path;
 use std::sync::Arc;
@@ -20,35 +17,35 @@ use tonic::server::{Grpc, UnaryService};
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
-use super::DemoError;
+use super::{DemoError, file_error};
 use crate::kubelet::messages::{AllocatableResourcesResponse, EmptyRequest, ListPodResourcesResponse};
 use crate::thread::Thread;
 
-/// What the kubelet answers.
+/// The responses of the kubelet.
 #[derive(Clone, Debug)]
-pub(super) struct Answers {
+pub(super) struct Responses {
     pub(super) listed: ListPodResourcesResponse,
     pub(super) allocatable: AllocatableResourcesResponse,
 }
 
 /// Serves at that path until the process ends.
-pub(super) fn start(socket: &Path, answers: Answers) -> Result<(), DemoError> {
-    let failed = |source: io::Error| DemoError::File { path: socket.into(), source };
-    let listener = StdListener::bind(socket).map_err(failed)?;
-    listener.set_nonblocking(true).map_err(failed)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-    Thread::start("kubelet", move || runtime.block_on(serve(listener, Arc::new(answers))))?;
+pub(super) fn start(socket: &Path, responses: Responses) -> Result<(), DemoError> {
+    let listener = StdListener::bind(socket).map_err(file_error(socket))?;
+    listener.set_nonblocking(true).map_err(file_error(socket))?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(file_error(socket))?;
+    Thread::start("kubelet", move || runtime.block_on(serve(listener, Arc::new(responses))))?;
     Ok(())
 }
 
-async fn serve(listener: StdListener, answers: Arc<Answers>) {
+async fn serve(listener: StdListener, responses: Arc<Responses>) {
     let Ok(listener) = UnixListener::from_std(listener) else { return };
     while let Ok((stream, _)) = listener.accept().await {
-        let answers = Arc::clone(&answers);
+        let responses = Arc::clone(&responses);
         tokio::spawn(async move {
-            let service = service_fn(|request| respond(request, Arc::clone(&answers)));
+            let service = service_fn(|request| respond(request, Arc::clone(&responses)));
             let connection = http2::Builder::new(TokioExecutor::new());
-            // The client may be gone before its answer.
+            // The client may leave before the response.
             let _ = connection.serve_connection(TokioIo::new(stream), service).await;
         });
     }
@@ -56,25 +53,25 @@ async fn serve(listener: StdListener, answers: Arc<Answers>) {
 
 async fn respond(
     request: hyper::Request<Incoming>,
-    answers: Arc<Answers>,
+    responses: Arc<Responses>,
 ) -> Result<hyper::Response<Body>, Infallible> {
     Ok(match request.uri().path() {
-        "/v1.PodResourcesLister/List" => answer(request, answers.listed.clone()).await,
+        "/v1.PodResourcesLister/List" => send(request, responses.listed.clone()).await,
         "/v1.PodResourcesLister/GetAllocatableResources" => {
-            answer(request, answers.allocatable.clone()).await
+            send(request, responses.allocatable.clone()).await
         }
         _ => Status::unimplemented("the demo's kubelet does not have this method").into_http(),
     })
 }
 
-async fn answer<M: prost::Message + Default + Clone + 'static>(
+async fn send<M: prost::Message + Default + Clone + 'static>(
     request: hyper::Request<Incoming>,
     message: M,
 ) -> hyper::Response<Body> {
     Grpc::new(ProstCodec::<M, EmptyRequest>::default()).unary(Same(message), request).await
 }
 
-/// Answers every request with the same message.
+/// Responds to every request with the same message.
 struct Same<M>(M);
 
 impl<M: prost::Message + Clone> UnaryService<EmptyRequest> for Same<M> {

@@ -1,82 +1,85 @@
-//! Which directory a demo may use: an empty one, or one with the marker file of an earlier demo. One demo
-//! uses it at a time: it holds an advisory lock on `demo.lock`, with its pid as the text.
+//! Marks and locks the directory of a demo: it must be empty, or have the marker file of an earlier demo.
 //!
-//! Both are checked before anything in the directory is changed, and the lock is kept for the life of the
-//! process; the ledger's own lock comes too late for that. The lock file stays behind: removing it would let
-//! two demos lock two files of one name.
+//! Both are checked before anything in the directory is changed; the lock of the ledger is taken too late for that. The
+//! lock is an advisory one on `demo.lock`, which contains the pid. The file is never removed: otherwise two demos could lock
+//! two files of the same name.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use super::DemoError;
+use super::{DemoError, OTHER_DIRECTORY, file_error};
 
-/// The file that marks a directory as a demo's own, which a demo may overwrite and empty.
-pub(super) const MARKER: &str = ".gpumeter-demo";
+/// The file that marks a directory which a demo may overwrite and empty.
+const MARKER: &str = ".gpumeter-demo";
 
 const LOCK: &str = "demo.lock";
 
 const MARKER_TEXT: &str =
     "gpumeter demo or replay uses this directory: it overwrites and removes files in it.\n";
 
-/// Marks an empty directory as a demo's own; refuses one that has other files and no marker.
+/// Marks an empty directory; refuses one that has other files and no marker.
 pub(super) fn claim(directory: &Path) -> Result<(), DemoError> {
     let marker = directory.join(MARKER);
     match fs::symlink_metadata(&marker) {
         Ok(file) if file.is_file() => return Ok(()),
         Err(error) if error.kind() != ErrorKind::NotFound => {
-            return Err(DemoError::File { path: marker, source: error });
+            return Err(file_error(&marker)(error));
         }
         _ => {}
     }
-    let wrap = |source| DemoError::File { path: directory.into(), source };
-    if fs::read_dir(directory).map_err(wrap)?.next().is_some() {
-        return Err(DemoError::Foreign { directory: directory.into() });
+    if fs::read_dir(directory).map_err(file_error(directory))?.next().is_some() {
+        return Err(DemoError::Other(format!(
+            "{}: not empty, and not a directory of a demo (it has no file {MARKER}); choose an empty or new directory \
+             with --state-dir",
+            directory.display()
+        )));
     }
     super::write(&marker, MARKER_TEXT.as_bytes())
 }
 
-/// Held as long as this value lives.
+/// A lock that lasts as long as this value.
 #[derive(Debug)]
 pub(super) struct DirectoryLock {
     _file: File,
 }
 
 impl DirectoryLock {
-    /// Locks the directory, or returns which process has locked it.
+    /// Locks the directory; fails with the pid of the process that has locked it.
     pub(super) fn take(directory: &Path) -> Result<Self, DemoError> {
         let path = directory.join(LOCK);
-        let wrap = |source| DemoError::File { path: path.clone(), source };
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
             .truncate(false)
             .open(&path)
-            .map_err(wrap)?;
+            .map_err(file_error(&path))?;
         match file.try_lock() {
             Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(owned(directory, &mut file)),
-            Err(TryLockError::Error(source)) => return Err(wrap(source)),
+            Err(TryLockError::WouldBlock) => {
+                return Err(DemoError::Other(format!(
+                    "{}: another demo uses it, process {}; stop that one, or {OTHER_DIRECTORY}",
+                    directory.display(),
+                    read_pid(&mut file)
+                )));
+            }
+            Err(TryLockError::Error(source)) => return Err(file_error(&path)(source)),
         }
-        file.set_len(0).map_err(wrap)?;
-        writeln!(file, "{}", std::process::id()).map_err(wrap)?;
+        file.set_len(0).map_err(file_error(&path))?;
+        writeln!(file, "{}", std::process::id()).map_err(file_error(&path))?;
         Ok(Self { _file: file })
     }
 }
 
-/// The process that owns the directory, if a demo runs there.
+/// The pid of the demo that uses the directory, if one runs.
 pub(super) fn owner(directory: &Path) -> Option<String> {
     let mut file = File::open(directory.join(LOCK)).ok()?;
-    matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)).then(|| pid(&mut file))
+    matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)).then(|| read_pid(&mut file))
 }
 
-fn owned(directory: &Path, file: &mut File) -> DemoError {
-    DemoError::Owned { directory: PathBuf::from(directory), pid: pid(file) }
-}
-
-/// What stands in the lock file; without its number the owner is still an owner.
-fn pid(file: &mut File) -> String {
+/// The pid in the lock file, or "unknown".
+fn read_pid(file: &mut File) -> String {
     let mut pid = String::new();
     let _ = file.read_to_string(&mut pid);
     if pid.trim().is_empty() { "unknown".to_owned() } else { pid.trim().to_owned() }

@@ -1,10 +1,9 @@
-//! The demo: the same agent, whole, on a simulated node that lives in a directory; and the replay, which is
-//! a demo whose driver answers from a recording.
+//! The demo: the whole agent on a simulated node in a directory; and the replay, a demo whose driver answers from a
+//! recording.
 //!
-//! The directory holds the simulated driver library with its channel (`driver/`), the node's Linux as far
-//! as the agent reads it (`host/`), and the ledger. It is kept, so that the account goes on; the driver's
-//! time is that of the clock page in it, which agent and library share. One demo owns it at a time. A
-//! directory with other files in it is refused.
+//! The directory holds the simulated driver library with its files (`driver/`), the Linux files that the agent reads
+//! (`host/`), and the ledger. It is kept, so that the account goes on. Agent and library share the time of the clock page
+//! in it. One demo uses the directory at a time; a directory with other files is refused.
 
 mod kubelet;
 mod local;
@@ -12,27 +11,29 @@ mod lock;
 mod node;
 mod scenario;
 mod time;
-mod trial;
 mod workloads;
 
 use std::fs;
 use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use thiserror::Error;
 
 use crate::app::{self, Launch, StartError, WebOptions};
-use crate::clock::{Clock, PageError};
-use crate::config::{self, Config, ListenAddress, Problems};
-use crate::nvml::OpenError;
+use crate::clock::{Clock, ClockPage, PageError};
+use crate::config::{self, Config, Endpoint, ListenAddress};
+use crate::nvml::{Library, OpenError};
 use crate::record::{self, ReadError};
-use crate::thread;
+use crate::thread::{self, Thread};
 use lock::DirectoryLock;
 use time::DemoTime;
 
 pub use local::{COMMAND as CHILD_COMMAND, idle as idle_child};
-pub use scenario::{DemoScenario, ScenarioError};
+pub use scenario::DemoScenario;
+pub use time::parse_speed;
 
 /// The simulated driver library, built by this package's build script.
 static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libnvidia-ml.so.1"));
@@ -40,25 +41,25 @@ static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libnvidia-ml.s
 /// The demo's configuration.
 const CONFIG: &str = include_str!("config.yaml");
 
-/// What the command line says of a demo.
+/// The options of a demo or replay.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// What the driver answers from.
     pub source: DemoSource,
-    /// Addresses, instead of loopback.
+    /// Addresses to serve on; if empty, those of the configuration or 127.0.0.1:9855.
     pub listen: Vec<ListenAddress>,
-    /// How many times real time.
-    pub speed: f64,
+    /// The speed in millionths of real time.
+    pub speed: u64,
     /// Whether to empty the directory first.
     pub fresh: bool,
-    /// The directory, instead of the user's state directory.
+    /// The directory; if absent, one in the user's state directory.
     pub directory: Option<PathBuf>,
-    /// A configuration file over the demo's own.
+    /// A configuration file, instead of the demo's own.
     pub config: Option<PathBuf>,
-    /// What else is said of serving pages.
+    /// How pages are served.
     pub web: WebOptions,
-    /// Where to push, if anywhere.
-    pub otlp_endpoint: Option<String>,
+    /// OTLP endpoint to push to, if any.
+    pub otlp_endpoint: Option<Endpoint>,
 }
 
 /// What the simulated driver answers from.
@@ -82,111 +83,40 @@ impl std::fmt::Display for DemoSource {
 /// The demo cannot start.
 #[derive(Debug, Error)]
 pub enum DemoError {
-    /// A file of the demo cannot be written.
-    #[error("{path}: {source}; choose another directory with --state-dir")]
-    File {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// No directory to live in.
-    #[error("neither XDG_STATE_HOME nor HOME is set; give a directory with --state-dir")]
-    Homeless,
-    /// The directory holds files that no demo made.
-    #[error(
-        "{directory}: not empty, and not a directory of a demo (it has no file {marker}); choose an empty or new directory with --state-dir",
-        marker = lock::MARKER
-    )]
-    Foreign {
-        /// The directory.
-        directory: PathBuf,
-    },
-    /// Another demo lives in the directory.
-    #[error(
-        "{directory}: another demo lives there, process {pid}; stop that one, or choose another directory with --state-dir"
-    )]
-    Owned {
-        /// The demo's directory.
-        directory: PathBuf,
-        /// Who owns it.
-        pid: String,
-    },
-    /// The library cannot be loaded from there.
-    #[error(
-        "{directory} is mounted noexec, so the simulated driver library cannot be loaded; choose another directory with --state-dir"
-    )]
-    NoExec {
-        /// The demo's directory.
-        directory: PathBuf,
-    },
-    /// The configuration names a ledger outside the directory.
-    #[error(
-        "ledger.path {path}: a demo or replay never writes another ledger than its own, {own}; remove ledger.path from the file, or choose the directory with --state-dir"
-    )]
-    OtherLedger {
-        /// What the file says.
-        path: PathBuf,
-        /// The ledger in the demo's directory.
-        own: PathBuf,
-    },
-    /// The library cannot be used.
-    #[error("simulated {0}; start the demo with --fresh, or choose another directory with --state-dir")]
-    Library(OpenError),
-    /// The library cannot be used, and says why.
-    #[error(
-        "simulated {error}: {told}; correct the scenario, or start with --fresh if it is another file that is wrong"
-    )]
-    DriverEventKind {
-        /// What was opened.
-        error: OpenError,
-        /// Its words.
-        told: String,
-    },
-    /// The speed cannot be kept.
-    #[error("--speed {0}: give a number between 0.001 and 1000")]
-    Speed(f64),
-    /// The scenario cannot be used.
+    /// The agent itself cannot start.
     #[error(transparent)]
-    Scenario(#[from] ScenarioError),
+    Start(#[from] StartError),
     /// The recording cannot be played.
     #[error(transparent)]
     Recording(#[from] ReadError),
     /// The clock page cannot be used.
     #[error(transparent)]
     Clock(#[from] PageError),
-    /// The configuration is wrong.
-    #[error("{0}")]
-    Config(Problems),
-    /// The destination cannot be used.
-    #[error("--otlp-endpoint {0}")]
-    Endpoint(String),
-    /// The child processes of the local scenario cannot be started.
-    #[error("starting a process for the local scenario: {0}")]
-    Child(io::Error),
-    /// A pod or job of the scenario has a device that is not there.
-    #[error(
-        "the scenario's pods or jobs name GPU {0:?}, which is not in it; write its index, or INDEX::REPLICA"
-    )]
-    UnknownDevice(String),
     /// A thread of the demo cannot be started.
     #[error(transparent)]
     Thread(#[from] thread::Error),
-    /// The agent itself cannot start.
-    #[error(transparent)]
-    Start(#[from] StartError),
+    /// Any other reason, with what to do.
+    #[error("{0}")]
+    Other(String),
+}
+
+/// What to do if the directory cannot be used.
+const OTHER_DIRECTORY: &str = "choose another directory with --state-dir";
+
+/// The error for a file of the demo that cannot be read or written.
+fn file_error(path: &Path) -> impl Fn(io::Error) -> DemoError {
+    move |error| DemoError::Other(format!("{}: {error}; {OTHER_DIRECTORY}", path.display()))
 }
 
 /// Runs a demo until SIGTERM or SIGINT.
 pub fn run(options: &Options) -> Result<(), DemoError> {
-    let directory = directory(options)?;
+    let directory = find_directory(options)?;
     let driver = directory.join("driver");
-    // Errors in the command are reported before anything is changed.
+    // Errors in the command line are reported before anything is changed.
     let (mut scenario, played) = match &options.source {
         DemoSource::Scenario(name) => (DemoScenario::load(name)?, None),
         DemoSource::Recording(path) => (DemoScenario::of_recording(), Some((path, record::span(path)?))),
     };
-    let speed = time::speed(options.speed)?;
     let (source, config) = configure(options, &directory, &scenario)?;
     make(&directory)?;
     lock::claim(&directory)?;
@@ -195,57 +125,115 @@ pub fn run(options: &Options) -> Result<(), DemoError> {
         empty(&directory, &config.ledger.path)?;
     }
     make(&driver)?;
-    let _children =
-        if scenario.local { Some(local::start(&mut scenario).map_err(DemoError::Child)?) } else { None };
+    let _children = if scenario.local { Some(local::start(&mut scenario)?) } else { None };
     write(&driver.join("scenario"), scenario.text().as_bytes())?;
-    install(&library(&directory))?;
+    install_library(&library(&directory))?;
     let time = match &played {
-        None => DemoTime::start(&driver, speed)?,
+        None => DemoTime::start(&driver, options.speed)?,
         Some((path, span)) => {
             copy(path, &driver.join(scenario::RECORDING), span.whole)?;
-            DemoTime::replay(&driver, speed, span)?
+            DemoTime::replay(&driver, options.speed, span)?
         }
     };
-    let outcome = live(options, &directory, scenario, (source, config), &time);
+    let page = Arc::clone(&time.page);
+    let outcome = start_node(options, &directory, &scenario, &page).and_then(|root| {
+        // It may need more memory than the agent, which does not use it.
+        drop(scenario);
+        let clock = Clock::Page(page);
+        Ok(app::run(Launch { config, source, clock, root, simulated: true, web: options.web.clone() })?)
+    });
     let ended = time.end();
     outcome.and(ended)
 }
 
-/// The agent on a node whose files, driver and time are in place.
-fn live(
+/// Starts what simulates the node, and returns the root of its files.
+fn start_node(
     options: &Options,
     directory: &Path,
-    scenario: DemoScenario,
-    (source, config): (Option<config::ConfigFile>, Config),
-    time: &DemoTime,
-) -> Result<(), DemoError> {
-    trial::open(options, directory, &library(directory))?;
-    let root =
-        if scenario.local { PathBuf::from("/") } else { node::write(directory, &scenario, &time.page)? };
+    scenario: &DemoScenario,
+    page: &ClockPage,
+) -> Result<PathBuf, DemoError> {
+    // An agent waits for a driver that may come; that of a demo does not come by itself.
+    try_library(options, directory)?;
+    let root = if scenario.local { PathBuf::from("/") } else { node::write(directory, scenario, page)? };
     if let Some(workloads) = &scenario.workloads {
         workloads.start(&root, &workloads::uuids(&library(directory))?)?;
     }
-    // It may need more memory than the agent, which has no use for it.
-    drop(scenario);
     let what = match &options.source {
         DemoSource::Scenario(_) => "demo on a simulated node: every number is made up",
-        DemoSource::Recording(_) => "replay of a recording: what it shows is not this node",
+        DemoSource::Recording(_) => "replay of a recording: its numbers are not those of this node",
     };
     tracing::info!(directory = %directory.display(), source = %options.source, "{what}");
-    let clock = Clock::Page(time.page.clone());
-    Ok(app::run(Launch { config, source, clock, root, simulated: true, web: options.web.clone() })?)
+    Ok(root)
 }
 
-/// The driver library of the demo in that directory.
+/// How long the library may take to open. A scenario of faults may let every call hang; then the agent starts and waits.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The loader's message for a library on a file system without execute permission.
+const NO_EXEC: &str = "failed to map segment";
+
+/// Opens and closes the simulated library; its scenario and its clock must be in place.
+fn try_library(options: &Options, directory: &Path) -> Result<(), DemoError> {
+    let path = library(directory);
+    let reason = path.with_file_name("error");
+    ignore_absence(fs::remove_file(&reason)).map_err(file_error(&reason))?;
+    let (sender, outcome) = mpsc::channel();
+    Thread::start("trial", move || {
+        // Fails if the demo no longer waits.
+        let _ = sender.send(Library::open(Some(&path)).map(drop));
+    })?;
+    match outcome.recv_timeout(OPEN_TIMEOUT) {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => explain_failure(options, directory, error),
+        Err(_) => {
+            let seconds = OPEN_TIMEOUT.as_secs();
+            tracing::warn!(seconds, "the simulated driver library does not open; the agent waits for it");
+            Ok(())
+        }
+    }
+}
+
+/// The error of a library that does not open; none if the scenario's faults make the driver refuse.
+fn explain_failure(options: &Options, directory: &Path, error: OpenError) -> Result<(), DemoError> {
+    let driver = directory.join("driver");
+    // The library writes what it cannot express by a return code to a file.
+    let reason = fs::read_to_string(driver.join("error")).ok();
+    let copy = format!("{}: ", driver.join("scenario").display());
+    let message = match (&error, reason.as_deref().map(str::trim)) {
+        (OpenError::Missing { reason, .. }, _) if reason.contains(NO_EXEC) => format!(
+            "{} is mounted noexec, so the simulated driver library cannot be loaded; {OTHER_DIRECTORY}",
+            directory.display()
+        ),
+        (OpenError::Refused { .. }, None) if driver.join("faults").exists() => {
+            tracing::warn!(%error, "the simulated driver refuses because of the scenario's faults");
+            return Ok(());
+        }
+        (_, None) => format!("simulated {error}; start the demo with --fresh, or {OTHER_DIRECTORY}"),
+        (_, Some(reason)) => match reason.strip_prefix(&copy) {
+            // The user knows the original file and not the copy that the library read.
+            Some(problem) => format!("scenario {}: {problem}", options.source),
+            None => format!(
+                "simulated {error}: {reason}; correct the scenario, or start with --fresh if another file is wrong"
+            ),
+        },
+    };
+    Err(DemoError::Other(message))
+}
+
+/// The path of the driver library of the demo in that directory.
 pub(crate) fn library(directory: &Path) -> PathBuf {
     directory.join("driver/libnvidia-ml.so.1")
 }
 
-fn directory(options: &Options) -> Result<PathBuf, DemoError> {
+fn find_directory(options: &Options) -> Result<PathBuf, DemoError> {
     if let Some(directory) = &options.directory {
         return Ok(directory.clone());
     }
-    let state = state_directory().ok_or(DemoError::Homeless)?;
+    let state = state_directory().ok_or_else(|| {
+        let message = "neither XDG_STATE_HOME nor HOME is set; give a directory with --state-dir";
+        DemoError::Other(message.to_owned())
+    })?;
     Ok(state.join(match options.source {
         DemoSource::Scenario(_) => DEMO,
         DemoSource::Recording(_) => REPLAY,
@@ -261,7 +249,7 @@ fn state_directory() -> Option<PathBuf> {
     variable("XDG_STATE_HOME").or_else(|| Some(variable("HOME")?.join(".local/state")))
 }
 
-/// A demo or replay that runs now.
+/// A demo or replay that runs.
 pub(crate) struct RunningDemo {
     pub(crate) directory: PathBuf,
     pub(crate) pid: String,
@@ -277,38 +265,36 @@ pub(crate) fn running() -> Option<RunningDemo> {
     })
 }
 
-/// Removes what a demo makes from its own directory. DirectoryLock files stay, and a ledger that another agent
-/// writes is not touched.
+/// Removes what a demo makes from its own directory, except lock files; fails if another agent writes the ledger.
 fn empty(directory: &Path, ledger: &Path) -> Result<(), DemoError> {
     crate::ledger::check_unowned(ledger).map_err(StartError::Ledger)?;
     for name in ["driver", "host"] {
         let path = directory.join(name);
-        absent_is_fine(fs::remove_dir_all(&path)).map_err(|source| DemoError::File { path, source })?;
+        ignore_absence(fs::remove_dir_all(&path)).map_err(file_error(&path))?;
     }
-    let of_directory = |source| DemoError::File { path: directory.to_owned(), source };
-    for entry in fs::read_dir(directory).map_err(of_directory)? {
-        let path = entry.map_err(of_directory)?.path();
-        // With its write-ahead log, and the copies that upgrades saved.
+    for entry in fs::read_dir(directory).map_err(file_error(directory))? {
+        let path = entry.map_err(file_error(directory))?.path();
+        // The ledger, its write-ahead log, and the copies that upgrades saved.
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if name.starts_with("ledger.db") && name != "ledger.db.lock" {
-            absent_is_fine(fs::remove_file(&path)).map_err(|source| DemoError::File { path, source })?;
+            ignore_absence(fs::remove_file(&path)).map_err(file_error(&path))?;
         }
     }
     Ok(())
 }
 
-fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
+fn ignore_absence(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,
     }
 }
 
-/// A new file under the old name: another process may have the old one mapped.
-fn install(library: &Path) -> Result<(), DemoError> {
+/// Replaces the library by a new file of the same name: another process may have the old one mapped.
+fn install_library(library: &Path) -> Result<(), DemoError> {
     let new = library.with_extension("new");
     write(&new, LIBRARY)?;
-    fs::rename(&new, library).map_err(|source| DemoError::File { path: library.into(), source })
+    fs::rename(&new, library).map_err(file_error(library))
 }
 
 fn configure(
@@ -321,12 +307,17 @@ fn configure(
         None => Config::parse(scenario.config.as_deref().unwrap_or(CONFIG), "the demo's configuration")
             .map(|config| (None, config)),
     }
-    .map_err(DemoError::Config)?;
-    // A file that began as the printed defaults names them all, and they are meant for a node.
+    .map_err(|problems| DemoError::Other(problems.to_string()))?;
+    // A file with the printed defaults has paths and addresses that are meant for a node; the demo replaces them.
     let defaults = Config::default();
     let ledger = directory.join("ledger.db");
     if config.ledger.path != defaults.ledger.path && config.ledger.path != ledger {
-        return Err(DemoError::OtherLedger { path: config.ledger.path, own: ledger });
+        return Err(DemoError::Other(format!(
+            "ledger.path {}: a demo or replay never writes another ledger than its own, {}; remove ledger.path from \
+             the file, or choose the directory with --state-dir",
+            config.ledger.path.display(),
+            ledger.display()
+        )));
     }
     if let Some(path) = &config.nvml.library {
         tracing::warn!(path = %path.display(), "nvml.library is not used: the driver of a demo or replay is simulated");
@@ -341,22 +332,22 @@ fn configure(
     } else if config.web.listen == defaults.web.listen {
         config.web.listen = vec![ListenAddress::Tcp(SocketAddr::from(([127, 0, 0, 1], 9855)))];
     }
-    if let Some(endpoint) = &options.otlp_endpoint {
-        config.otlp.endpoint = Some(endpoint.parse().map_err(DemoError::Endpoint)?);
+    if options.otlp_endpoint.is_some() {
+        config.otlp.endpoint.clone_from(&options.otlp_endpoint);
     }
     Ok((source, config))
 }
 
 fn make(directory: &Path) -> Result<(), DemoError> {
-    fs::create_dir_all(directory).map_err(|source| DemoError::File { path: directory.into(), source })
+    fs::create_dir_all(directory).map_err(file_error(directory))
 }
 
-/// Its first bytes.
+/// Copies the first `length` bytes.
 fn copy(from: &Path, to: &Path, length: u64) -> Result<(), DemoError> {
     let copied = || io::copy(&mut fs::File::open(from)?.take(length), &mut fs::File::create(to)?);
-    copied().map(|_| ()).map_err(|source| DemoError::File { path: to.into(), source })
+    copied().map(|_| ()).map_err(file_error(to))
 }
 
 fn write(path: &Path, contents: &[u8]) -> Result<(), DemoError> {
-    fs::write(path, contents).map_err(|source| DemoError::File { path: path.into(), source })
+    fs::write(path, contents).map_err(file_error(path))
 }

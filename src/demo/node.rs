@@ -1,15 +1,15 @@
-//! The simulated node's Linux, as far as the agent reads it: a tree written from the scenario.
+//! The Linux files of the simulated node that the agent reads, written from the scenario.
 
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use super::scenario::HostProcess;
-use super::{DemoError, DemoScenario, make};
+use super::{DemoError, DemoScenario, file_error, make};
 use crate::clock::ClockPage;
 use crate::host::FIRST_PID_NAMESPACE;
 
-/// Writes the tree anew and says where it is rooted.
+/// Replaces the tree and returns its root.
 pub(super) fn write(
     directory: &Path,
     scenario: &DemoScenario,
@@ -17,7 +17,7 @@ pub(super) fn write(
 ) -> Result<PathBuf, DemoError> {
     let root = directory.join("host");
     if root.exists() {
-        fs::remove_dir_all(&root).map_err(|source| DemoError::File { path: root.clone(), source })?;
+        fs::remove_dir_all(&root).map_err(file_error(&root))?;
     }
     let etc = root.join("etc");
     make(&etc)?;
@@ -25,19 +25,19 @@ pub(super) fn write(
     super::write(&etc.join("passwd"), passwd(scenario).as_bytes())?;
     let random = root.join("proc/sys/kernel/random");
     make(&random)?;
-    // One boot for as long as the clock page: its origin names it.
+    // The boot lasts as long as the clock page, so its origin identifies the boot.
     let boot = page.state().utc.0;
     super::write(&random.join("boot_id"), format!("demo-{boot:016x}\n").as_bytes())?;
     super::write(&root.join("proc/sys/kernel/hostname"), b"demo-node\n")?;
-    // The simulated driver counts processes as this host does.
+    // The simulated driver reports pids of this namespace.
     let namespaces = root.join("proc/self/ns");
     make(&namespaces)?;
     let pid = namespaces.join("pid");
-    symlink(FIRST_PID_NAMESPACE, &pid).map_err(|source| DemoError::File { path: pid, source })?;
-    // The simulated driver writes its kernel log beside the library, once it has something to say.
+    symlink(FIRST_PID_NAMESPACE, &pid).map_err(file_error(&pid))?;
+    // The simulated driver creates its kernel log beside the library with the first message.
     let log = root.join("dev/kmsg");
     make(&root.join("dev"))?;
-    symlink("../../driver/kmsg", &log).map_err(|source| DemoError::File { path: log, source })?;
+    symlink("../../driver/kmsg", &log).map_err(file_error(&log))?;
     for process in scenario.processes() {
         write_process(&root.join("proc").join(process.pid.to_string()), &process)?;
     }
@@ -54,18 +54,10 @@ fn passwd(scenario: &DemoScenario) -> String {
 fn write_process(directory: &Path, process: &HostProcess) -> Result<(), DemoError> {
     let HostProcess { pid, comm, uid, cgroup } = process;
     make(directory)?;
-    // Start time is field 22: the demo's processes began a minute after boot.
-    let stat = format!("{pid} ({comm}) S 1 {pid} {pid} 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 6000 0 0 0\n");
-    write_file(directory, "stat", &stat)?;
-    write_file(directory, "comm", &format!("{comm}\n"))?;
-    write_file(
-        directory,
-        "status",
-        &format!("Name:\t{comm}\nPid:\t{pid}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n"),
-    )?;
-    write_file(directory, "cgroup", &format!("0::{cgroup}\n"))
-}
-
-fn write_file(directory: &Path, name: &str, text: &str) -> Result<(), DemoError> {
-    super::write(&directory.join(name), text.as_bytes())
+    let write = |name: &str, text: &str| super::write(&directory.join(name), text.as_bytes());
+    // Start time is field 22: the processes start a minute after boot.
+    write("stat", &format!("{pid} ({comm}) S 1 {pid} {pid} 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 6000 0 0 0\n"))?;
+    write("comm", &format!("{comm}\n"))?;
+    write("status", &format!("Name:\t{comm}\nPid:\t{pid}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n"))?;
+    write("cgroup", &format!("0::{cgroup}\n"))
 }

@@ -1,11 +1,9 @@
-//! The script of a simulated node: what the driver library reads, with the host's side of each process.
-
-use std::path::{Path, PathBuf};
+//! The scenario of a simulated node: the document for the driver library, and what the host knows of its processes.
 
 use serde::Deserialize;
 use serde_json::Value;
-use thiserror::Error;
 
+use super::DemoError;
 use super::workloads::ScenarioWorkloads;
 
 /// The built-in scenarios.
@@ -16,33 +14,12 @@ const LOCAL: &str = include_str!("local.json");
 /// The name of a recording beside the driver library.
 pub(super) const RECORDING: &str = "recording";
 
-/// A scenario that cannot be used.
-#[derive(Debug, Error)]
-pub enum ScenarioError {
-    /// It cannot be read.
-    #[error("scenario {path}: {source}; the built-in ones are cluster, node and local")]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// It is no scenario.
-    #[error("scenario {path}: {problem}")]
-    Broken {
-        /// The file or name.
-        path: PathBuf,
-        /// What is wrong.
-        problem: String,
-    },
-}
-
-/// A scenario. The driver library ignores what is for the host, and the host's side what is for the driver.
+/// A scenario. The driver library ignores what is for the host, and the other way round.
 #[derive(Clone, Debug)]
 pub struct DemoScenario {
-    /// Whether its processes are real children and its host is this one.
+    /// Whether its processes are real child processes of the demo, and its host is this one.
     pub local: bool,
-    /// The agent's configuration in it, if not the demo's own.
+    /// The agent's configuration, if it has its own.
     pub config: Option<String>,
     /// Its pods and jobs, if it has any.
     pub(super) workloads: Option<ScenarioWorkloads>,
@@ -64,38 +41,32 @@ pub struct HostProcess {
 
 impl DemoScenario {
     /// A built-in scenario by name, or a file.
-    pub fn load(name: &str) -> Result<Self, ScenarioError> {
-        match name {
-            "cluster" => Self::parse(CLUSTER, Path::new("cluster")),
-            "node" => Self::parse(NODE, Path::new("node")),
-            "local" => Self::parse(LOCAL, Path::new("local")),
-            file => {
-                let path = Path::new(file);
-                let text = std::fs::read_to_string(path)
-                    .map_err(|source| ScenarioError::Unreadable { path: path.into(), source })?;
-                Self::parse(&text, path)
-            }
-        }
+    pub fn load(name: &str) -> Result<Self, DemoError> {
+        let parsed = match name {
+            "cluster" => Self::parse(CLUSTER),
+            "node" => Self::parse(NODE),
+            "local" => Self::parse(LOCAL),
+            file => std::fs::read_to_string(file)
+                .map_err(|error| format!("{error}; the built-in ones are cluster, node and local"))
+                .and_then(|text| Self::parse(&text)),
+        };
+        parsed.map_err(|problem| DemoError::Other(format!("scenario {name}: {problem}")))
     }
 
-    /// The scenario of a replay: everything is in the recording, and the host knows none of its processes.
+    /// The scenario of a replay: the driver answers from the recording, and the host has none of its processes.
     pub(super) fn of_recording() -> Self {
         let document = serde_json::json!({ "gpus": [], "recording": RECORDING });
         Self { local: false, config: None, workloads: None, document }
     }
 
-    fn parse(text: &str, path: &Path) -> Result<Self, ScenarioError> {
-        let broken = |problem: String| ScenarioError::Broken { path: path.into(), problem };
-        let document: Value = serde_json::from_str(text).map_err(|error| broken(error.to_string()))?;
+    fn parse(text: &str) -> Result<Self, String> {
+        let document: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
         if !document.get("gpus").is_some_and(Value::is_array) {
-            return Err(broken(
-                "has no list \"gpus\"; give one, as [{\"profile\": \"h100\", \"count\": 8}]".into(),
-            ));
+            return Err("has no list \"gpus\"; give one, as [{\"profile\": \"h100\", \"count\": 8}]".into());
         }
         let has_workloads = ["pods", "jobs"].iter().any(|key| document.get(key).is_some());
         let workloads = has_workloads.then(|| ScenarioWorkloads::deserialize(&document));
-        let workloads =
-            workloads.transpose().map_err(|error| broken(format!("pods, replicas or jobs: {error}")))?;
+        let workloads = workloads.transpose().map_err(|error| format!("pods, replicas or jobs: {error}"))?;
         Ok(Self {
             workloads,
             local: document.get("local").and_then(Value::as_bool).unwrap_or(false),
@@ -109,7 +80,7 @@ impl DemoScenario {
         format!("{:#}\n", self.document)
     }
 
-    /// The processes that the host knows; one without a `host` entry is a process that it does not.
+    /// The processes of the host; one without a `host` entry is not visible there.
     pub fn processes(&self) -> impl Iterator<Item = HostProcess> {
         self.list("processes").filter_map(|process| {
             let host = process.get("host")?;
@@ -130,7 +101,10 @@ impl DemoScenario {
     }
 
     /// Gives every process a new id, in order.
-    pub(super) fn assign(&mut self, mut pid: impl FnMut() -> std::io::Result<u32>) -> std::io::Result<()> {
+    pub(super) fn assign_pids(
+        &mut self,
+        mut pid: impl FnMut() -> std::io::Result<u32>,
+    ) -> std::io::Result<()> {
         if let Some(processes) = self.document.get_mut("processes").and_then(Value::as_array_mut) {
             for process in processes {
                 process["pid"] = pid()?.into();

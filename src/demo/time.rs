@@ -1,10 +1,8 @@
-//! The demo's time across its runs: it goes on where it stood, and while no demo runs it passes at real
-//! speed at most.
+//! The demo's time across its runs: it continues where it stopped, and while no demo runs it passes at real speed at most.
 //!
-//! A demo that ends slows its page down. One that is killed cannot, and its page runs on; so a thread
-//! writes down, ten times a second, a moment that the demo's time will not have passed until it writes
-//! again. The page itself is not written for that: a test may set it at any moment, and a writer killed
-//! half way would leave it torn.
+//! A demo that ends slows its page down. One that is killed cannot, and its page runs on; so a thread writes ten times a
+//! second to a file a moment that the demo's time will not pass before the next write. The page itself is not used for
+//! that: a test may set it at any moment, and a writer killed half way would leave it torn.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -12,18 +10,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{DemoError, absent_is_fine};
+use super::{DemoError, file_error, ignore_absence};
 use crate::clock::{ClockPage, PageMoment, PageState, REAL_TIME, Stop, system_now};
 use crate::model::{Nanoseconds, Utc};
 use crate::record::RecordingSpan;
 use crate::thread::Thread;
 
-const BEAT: Duration = Duration::from_millis(100);
+/// How often the moment is written.
+const WRITE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How far ahead the moment lies: some steps, since a busy machine delays the thread.
+/// How far ahead of the time the moment is: several intervals, since a busy machine delays the thread.
 const AHEAD: Nanoseconds = Nanoseconds(500_000_000);
 
-/// The running page, and the thread beside it.
+/// The running page, and the thread that writes the moment.
 pub(super) struct DemoTime {
     pub(super) page: Arc<ClockPage>,
     reached: PathBuf,
@@ -31,51 +30,50 @@ pub(super) struct DemoTime {
     thread: Thread,
 }
 
-/// The speed in millionths.
-pub(super) fn speed(times: f64) -> Result<u64, DemoError> {
-    if !(0.001..=1_000.0).contains(&times) {
-        return Err(DemoError::Speed(times));
-    }
+/// Parses a speed; returns it in millionths of real time.
+pub fn parse_speed(text: &str) -> Result<u64, &'static str> {
+    let times = text.parse::<f64>().ok().filter(|times| (0.001..=1_000.0).contains(times));
+    let times = times.ok_or("give a number between 0.001 and 1000")?;
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 1,000 and 10^9")]
     Ok((times * 1e6).round() as u64)
 }
 
 impl DemoTime {
-    /// Lets the page in that directory run; one that is held stays so.
+    /// Lets the page in that directory run, unless it is held.
     pub(super) fn start(driver: &Path, speed: u64) -> Result<Self, DemoError> {
         let page = open(&driver.join("clock"), &driver.join("reached"), speed)?;
-        Self::keep(driver, page, None)
+        Self::run(driver, page, None)
     }
 
-    /// Lets time pass again as it passed in a recording; at the end of it, time stands still.
+    /// Lets time pass as in the recording; at its end, time stops.
     pub(super) fn replay(driver: &Path, speed: u64, span: &RecordingSpan) -> Result<Self, DemoError> {
         let state = beginning(system_now().boottime, Utc(span.head.utc_ns), speed);
         let page = ClockPage::create(&driver.join("clock"), state)?;
-        Self::keep(driver, page, Some(Nanoseconds(span.length)))
+        Self::run(driver, page, Some(Nanoseconds(span.length)))
     }
 
-    fn keep(driver: &Path, page: ClockPage, end: Option<Nanoseconds>) -> Result<Self, DemoError> {
+    fn run(driver: &Path, page: ClockPage, end: Option<Nanoseconds>) -> Result<Self, DemoError> {
         let (reached, page) = (driver.join("reached"), Arc::new(page));
         let file = File::options().create(true).truncate(false).write(true).open(&reached);
-        let file = file.map_err(|source| DemoError::File { path: reached.clone(), source })?;
+        let file = file.map_err(file_error(&reached))?;
         let stop = Stop::default();
         let thread = Thread::start("demo", {
             let (page, stop) = (Arc::clone(&page), stop.clone());
-            move || keep(&page, &file, end, &stop)
+            move || write_moments(&page, &file, end, &stop)
         })?;
         Ok(Self { page, reached, stop, thread })
     }
 
-    /// From now on time passes at real speed at most.
+    /// Ends the thread; from now on time passes at real speed at most.
     pub(super) fn end(self) -> Result<(), DemoError> {
         let Self { page, reached, stop, thread } = self;
         stop.call();
-        thread.wait(10 * BEAT);
+        thread.wait(10 * WRITE_INTERVAL);
         let state = page.state();
         if !state.held {
             page.run(state.speed.min(REAL_TIME))?;
         }
-        absent_is_fine(fs::remove_file(&reached)).map_err(|source| DemoError::File { path: reached, source })
+        ignore_absence(fs::remove_file(&reached)).map_err(file_error(&reached))
     }
 }
 
@@ -92,22 +90,22 @@ fn open(path: &Path, reached: &Path, speed: u64) -> Result<ClockPage, DemoError>
     Ok(page)
 }
 
-/// The time of a node that was booted a while before; `origin` is the host's.
+/// The time of a node that was booted 1,000 s before; `origin` is in the host's time.
 fn beginning(origin: Nanoseconds, utc: Utc, speed: u64) -> PageState {
     let boottime = Nanoseconds::from_seconds(1_000);
     PageState { held: false, origin, elapsed: Nanoseconds(0), speed, utc, boottime }
 }
 
-fn keep(page: &ClockPage, file: &File, end: Option<Nanoseconds>, stop: &Stop) {
-    let mut fails = false;
+fn write_moments(page: &ClockPage, file: &File, end: Option<Nanoseconds>, stop: &Stop) {
+    let mut has_failed = false;
     loop {
         let state = page.state();
         if let Some(end) = end.filter(|end| !state.held && state.elapsed_at(system_now().boottime) >= *end) {
-            // Numbers that stand still must not look alive, so time stands still with them.
+            // Numbers that no longer change must look stale, so time stops with them.
             let held = page.set(PageState { held: true, elapsed: end, ..state });
             match held {
                 Ok(()) => {
-                    tracing::info!("the recording is over; its end stands still until the replay is stopped")
+                    tracing::info!("the recording is over; its last values stay until the replay is stopped")
                 }
                 Err(error) => tracing::warn!(%error, "the recording is over, and its time cannot be stopped"),
             }
@@ -115,22 +113,22 @@ fn keep(page: &ClockPage, file: &File, end: Option<Nanoseconds>, stop: &Stop) {
         let host = system_now().boottime + AHEAD;
         let line = line(&state, PageMoment { host, elapsed: state.elapsed_at(host) });
         let failed = file.write_all_at(line.as_bytes(), 0).err();
-        if let Some(error) = failed.as_ref().filter(|_| !fails) {
-            tracing::warn!(%error, "the demo's time cannot be written down; after a kill it may repeat");
+        if let Some(error) = failed.as_ref().filter(|_| !has_failed) {
+            tracing::warn!(%error, "the demo's time cannot be saved; after a kill it may repeat");
         }
-        fails = failed.is_some();
-        if stop.wait(BEAT) {
+        has_failed = failed.is_some();
+        if stop.wait(WRITE_INTERVAL) {
             return;
         }
     }
 }
 
-/// Of fixed width, so that it is written in place by one call. The page's UTC says of which page it is.
+/// The line of a moment, of fixed width so that one call replaces it. The page's UTC identifies the page.
 fn line(state: &PageState, PageMoment { host, elapsed }: PageMoment) -> String {
     format!("{:020} {:020} {:020}\n", host.0, elapsed.0, state.utc.0)
 }
 
-/// What was written down of this page, if anything.
+/// The moment that was last written for this page, if any.
 fn read(reached: &Path, state: &PageState) -> Option<PageMoment> {
     let text = fs::read_to_string(reached).ok()?;
     let mut numbers = text.split_ascii_whitespace().map(|word| word.parse::<u64>().ok());
@@ -147,11 +145,11 @@ mod tests {
     const FAST: u64 = 1_000 * REAL_TIME;
 
     #[test]
-    fn time_goes_on_from_where_a_killed_demo_stood_and_not_from_where_its_page_ran_to() {
+    fn time_continues_where_a_killed_demo_was_and_not_where_its_page_ran_to() {
         let directory = tempfile::tempdir().unwrap();
         let milliseconds = |count: u64| Nanoseconds(count * 1_000_000);
         let before = |count| Nanoseconds(system_now().boottime.0 - milliseconds(count).0);
-        // Killed 50 ms after it began, and away for as long: its page is at 100 s, it had come to 50.
+        // Killed 50 ms after its start, and away for as long: its page is at 100 s, the demo was at 50 s.
         let state = PageState {
             held: false,
             origin: before(100),
@@ -167,12 +165,12 @@ mod tests {
         let time = DemoTime::start(directory.path(), REAL_TIME).unwrap();
         let elapsed = time.page.now().utc.since(state.utc);
         assert!(elapsed >= milliseconds(50_050), "{elapsed:?}: time was lost");
-        assert!(elapsed < milliseconds(99_000), "{elapsed:?}: the demo lived while it was away");
+        assert!(elapsed < milliseconds(99_000), "{elapsed:?}: time passed while the demo was away");
         let written = (0..100).find_map(|_| {
-            std::thread::sleep(BEAT / 2);
+            std::thread::sleep(WRITE_INTERVAL / 2);
             read(&time.reached, &state).filter(|written| written.elapsed > stood.elapsed)
         });
-        assert!(written.is_some_and(|written| written.elapsed > elapsed), "{written:?} is no beat ahead");
+        assert!(written.is_some_and(|written| written.elapsed > elapsed), "{written:?} is not ahead");
         time.end().unwrap();
     }
 

@@ -1,8 +1,7 @@
-//! The pods and Slurm jobs of a scenario: what their kubelet and prolog would have left on the node.
+//! The pods and Slurm jobs of a scenario: a kubelet with its container logs, and job records with their cgroups, all below
+//! the demo's root.
 //!
-//! In: the scenario's `pods` and `jobs`, and the UUIDs of the simulated GPUs. Out: a kubelet with its logs of containers,
-//! records of jobs with their cgroups, all below the demo's root. A device is written as the index of its GPU, and as
-//! `9::2` where it is a replica.
+//! A device is written in the scenario as the index of its GPU, or as `9::2` for a replica.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::kubelet::{self, Answers};
-use super::{DemoError, make, write};
+use super::kubelet::{self, Responses};
+use super::{DemoError, file_error, make, write};
 use crate::kubelet::messages::{
     AllocatableResourcesResponse, ContainerDevices, ContainerResources, ListPodResourcesResponse,
     PodResources,
@@ -59,7 +58,7 @@ struct Job {
 }
 
 impl ScenarioWorkloads {
-    /// Writes what they leave on the node, and starts the kubelet if there are pods.
+    /// Writes their files, and starts the kubelet if there are pods.
     pub(super) fn start(&self, root: &Path, uuids: &[String]) -> Result<(), DemoError> {
         for job in &self.jobs {
             job.write(root, uuids)?;
@@ -72,10 +71,10 @@ impl ScenarioWorkloads {
         }
         let socket = root.join(SOCKET);
         make(&root.join("var/lib/kubelet/pod-resources"))?;
-        kubelet::start(&socket, self.answers(uuids)?)
+        kubelet::start(&socket, self.responses(uuids)?)
     }
 
-    fn answers(&self, uuids: &[String]) -> Result<Answers, DemoError> {
+    fn responses(&self, uuids: &[String]) -> Result<Responses, DemoError> {
         let mut pods = Vec::new();
         let mut allocatable = Vec::new();
         for pod in &self.pods {
@@ -98,7 +97,7 @@ impl ScenarioWorkloads {
                 allocatable.push(device_id(&format!("{gpu}::{replica}"), uuids)?);
             }
         }
-        Ok(Answers {
+        Ok(Responses {
             listed: ListPodResourcesResponse { pod_resources: pods },
             allocatable: AllocatableResourcesResponse { devices: vec![gpus(allocatable)] },
         })
@@ -112,7 +111,11 @@ fn device_id(device: &str, uuids: &[String]) -> Result<String, DemoError> {
         None => (device, None),
     };
     let uuid = index.parse::<usize>().ok().and_then(|index| uuids.get(index));
-    let uuid = uuid.ok_or_else(|| DemoError::UnknownDevice(device.to_owned()))?;
+    let uuid = uuid.ok_or_else(|| {
+        DemoError::Other(format!(
+            "the scenario's pods or jobs name GPU {device:?}, which it does not have; write its index, or INDEX::REPLICA"
+        ))
+    })?;
     Ok(replica.map_or_else(|| uuid.clone(), |replica| format!("{uuid}::{replica}")))
 }
 
@@ -121,7 +124,7 @@ fn gpus(device_ids: Vec<String>) -> ContainerDevices {
 }
 
 impl ScenarioPod {
-    /// The directories and links that a kubelet makes for the logs of containers.
+    /// Makes the directories and links of a kubelet for the logs of containers.
     fn write_logs(&self, root: &Path) -> Result<(), DemoError> {
         let Self { namespace, name, uid, containers } = self;
         let links = root.join("var/log/containers");
@@ -130,15 +133,14 @@ impl ScenarioPod {
             let directory = format!("var/log/pods/{namespace}_{name}_{uid}/{container}");
             make(&root.join(&directory))?;
             let link = links.join(format!("{name}_{namespace}_{container}-{id}.log"));
-            symlink(format!("/{directory}/0.log"), &link)
-                .map_err(|source| DemoError::File { path: link, source })?;
+            symlink(format!("/{directory}/0.log"), &link).map_err(file_error(&link))?;
         }
         Ok(())
     }
 }
 
 impl Job {
-    /// The record of its prolog, and its cgroup.
+    /// Writes the record of its prolog, and makes its cgroup.
     fn write(&self, root: &Path, uuids: &[String]) -> Result<(), DemoError> {
         let Self { job_id, gpus, lines } = self;
         let uuids: Result<Vec<String>, _> =
@@ -150,14 +152,14 @@ impl Job {
         let records = root.join("run/gpumeter-slurm");
         let cgroup = root.join(format!("sys/fs/cgroup/system.slice/slurmstepd.scope/job_{job_id}"));
         make(&records)?;
-        // The agent writes its map of GPUs there.
+        // The agent writes its map of GPUs to that directory.
         make(&root.join("run/gpumeter"))?;
         make(&cgroup)?;
         write(&records.join(job_id.to_string()), record.as_bytes())
     }
 }
 
-/// The UUIDs of the simulated GPUs, by index: the driver library writes them beside itself when it is opened.
+/// The UUIDs of the simulated GPUs by index, from the file that the driver library writes when it is opened.
 pub(super) fn uuids(library: &Path) -> Result<Vec<String>, DemoError> {
     #[derive(Deserialize)]
     struct DriverTruth {
@@ -168,9 +170,7 @@ pub(super) fn uuids(library: &Path) -> Result<Vec<String>, DemoError> {
         uuid: String,
     }
     let path: PathBuf = library.with_file_name("truth");
-    let failed = |source: std::io::Error| DemoError::File { path: path.clone(), source };
-    let text = fs::read_to_string(&path).map_err(failed)?;
-    let truth: DriverTruth =
-        serde_json::from_str(&text).map_err(|error| failed(std::io::Error::other(error)))?;
+    let text = fs::read_to_string(&path).map_err(file_error(&path))?;
+    let truth: DriverTruth = serde_json::from_str(&text).map_err(|error| file_error(&path)(error.into()))?;
     Ok(truth.gpus.into_iter().map(|gpu| gpu.uuid).collect())
 }

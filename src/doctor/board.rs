@@ -1,37 +1,32 @@
-//! Why a board cannot tell a family, in one sentence each, and where to look instead.
+//! Why a board does not report a family, in one sentence each, and where to look instead.
 //!
-//! In goes a family that NVML answered with "not supported"; boards differ by generation, by form and by what is
-//! fitted, and a driver answers the same for all of it. It does not know which board it is: each sentence holds for
-//! every board that gives this answer.
+//! NVML answers "not supported" whether the generation, the form factor or the equipment of a board is the reason. So
+//! each sentence holds for every board that gives this answer.
 
 use crate::catalogue::{Family, Rows, families};
 
 /// The sentence for a family whose row has none.
-const PLAIN: &str = "this board cannot tell it";
+const PLAIN: &str = "this board does not report it";
 
-/// What follows a sentence where MIG mode may be the reason as well.
+/// Follows a sentence where MIG mode may be the reason as well.
 const MIG: &str = "; or not while MIG mode is on";
 
 /// The sentence for a family that needs performance monitoring.
-const NO_GPM: &str = "this board has no GPU performance monitoring; Hopper and later have";
+const NO_GPM: &str = "this board has no GPU performance monitoring (GPM); Hopper and later boards do";
 
-/// All sentences that a board's answer may get, without what is added under MIG.
+/// All sentences for boards, without the suffix about MIG.
 pub fn board_sentences() -> impl Iterator<Item = &'static str> {
     families().filter_map(|family| family.unsupported).chain([PLAIN, NO_GPM])
 }
 
-/// Why a board that answers "not supported" has no such family.
+/// Why a board that answers "not supported" does not have the family.
 pub(super) fn sentence(family: &Family, mig: bool, has_gpm: bool) -> String {
     if family.unsupported.is_none() && family.needs_gpm() && !has_gpm {
         return NO_GPM.to_owned();
     }
     let sentence = family.unsupported.unwrap_or(PLAIN);
-    // Which of the two it is, the driver does not tell either.
-    if mig && !matches!(family.rows, Rows::Instance(_)) {
-        format!("{sentence}{MIG}")
-    } else {
-        sentence.to_owned()
-    }
+    // The driver does not report which of the two reasons it is.
+    if mig && !matches!(family.rows, Rows::Instance(_)) { format!("{sentence}{MIG}") } else { sentence.to_owned() }
 }
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
-//! Which variant of the manifests (packaging/kubernetes) an agent in a pod runs as, and which one gives it what it lacks.
+//! What the agent can do on the node by its findings; in a pod also the variant of the manifests (packaging/kubernetes) whose
+//! rights it has, and the variant that has the rights it lacks.
 
-use super::{Diagnosis, Finding, place};
+use super::{Diagnosis, Finding, node};
 use crate::config::Config;
 use crate::host::Host;
 use crate::model::Absence;
 
-/// What the pod lets the agent see.
+/// What the pod gives the agent access to.
 #[derive(Clone, Copy, Debug)]
 struct Rights {
     /// The driver and its GPUs.
@@ -14,12 +15,12 @@ struct Rights {
     kubelet: bool,
     /// The processes of the host.
     processes: bool,
-    /// How many families of metrics the driver keeps for administrators.
+    /// How many metric families the driver reserves for administrators.
     refused: usize,
 }
 
-/// The variant of an agent in a pod; none outside of pods.
-pub(super) fn deployment(config: &Config, host: &Host, diagnosis: &Diagnosis) -> Option<Finding> {
+/// The variant of the manifests whose rights this pod has; nothing outside of pods.
+pub(super) fn check_manifest(config: &Config, host: &Host, diagnosis: &Diagnosis) -> Option<Finding> {
     std::env::var_os("KUBERNETES_SERVICE_HOST")?;
     let works = |what| diagnosis.findings.iter().filter(|one| one.what == what).all(|one| one.works);
     let socket = config.attribution.kubernetes.socket.as_deref();
@@ -28,13 +29,13 @@ pub(super) fn deployment(config: &Config, host: &Host, diagnosis: &Diagnosis) ->
         driver: works("driver") && works("gpus"),
         kubelet: socket.and_then(|socket| host.path(socket).parent().map(|parent| parent.exists()))
             == Some(true),
-        processes: works("processes") && place::first_of_container(host).is_none(),
+        processes: works("processes") && node::container_init(host).is_none(),
         refused: families.iter().filter(|one| one.reason == Absence::NoPermission.reason()).count(),
     };
-    Some(judge(rights))
+    Some(describe_rights(rights))
 }
 
-fn judge(rights: Rights) -> Finding {
+fn describe_rights(rights: Rights) -> Finding {
     let variant = match (rights.kubelet, rights.processes) {
         (false, false) => "devices",
         (true, false) => "allocation",
@@ -49,18 +50,49 @@ fn judge(rights: Rights) -> Finding {
         );
     }
     if !rights.kubelet {
-        lacks.push("it does not see who holds GPUs: take variant allocation or usage".to_owned());
+        lacks.push("the holders of GPUs are not visible: use variant allocation or usage".to_owned());
     }
     if !rights.processes {
-        lacks.push("it does not see who uses GPUs: take variant usage".to_owned());
+        lacks.push("the users of GPUs are not visible: use variant usage".to_owned());
     }
     if rights.refused > 0 {
         let refused = rights.refused;
         lacks.push(format!(
-            "the driver keeps {refused} families of metrics for administrators: take variant mig-legacy"
+            "the driver reserves {refused} metric families for administrators: use variant mig-legacy"
         ));
     }
     Finding::with_problems("deployment", format!("this pod has the rights of variant {variant}"), &lacks)
+}
+
+/// What the agent can do if this finding is missing; the finding that costs the most comes first.
+const VARIANTS: [(&str, &str); 11] = [
+    ("driver", "own health only: no driver, so no GPU is read"),
+    ("gpus", "own health only: the driver works, and no GPU is read"),
+    ("processes", "telemetry: GPUs are read, but who uses them stays unnamed"),
+    ("ledger", "attribution without a ledger: accounts end with the agent"),
+    (
+        "pods",
+        "accounting without all of Kubernetes: some pods hold nothing, or their processes are billed to nobody",
+    ),
+    (
+        "deployment",
+        "less than all: the line deployment names the variant of the manifests that has the missing rights",
+    ),
+    (
+        "jobs",
+        "accounting without all of Slurm: some jobs hold nothing, or their processes are billed to nobody",
+    ),
+    ("containers", "accounting of containers by their ids: their runtime does not report names"),
+    ("owners", "accounting of the owners that the agent can name: use by others is billed to nobody"),
+    ("xids", "accounting, without XID events of the driver"),
+    ("kernel log", "accounting, without the kernel log: a few XIDs stay unknown"),
+];
+
+/// What the agent can do by these findings, in one sentence.
+pub(super) fn describe_variant(findings: &[Finding]) -> &'static str {
+    let is_missing = |what| findings.iter().any(|finding| finding.what == what && !finding.works);
+    let worst = VARIANTS.iter().find(|(what, _)| is_missing(*what));
+    worst.map_or("complete: telemetry, attribution, accounting and health", |(_, variant)| variant)
 }
 
 #[cfg(test)]
@@ -68,31 +100,51 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_pod_lacks_is_told_with_the_variant_that_has_it() {
+    fn rights_that_a_pod_lacks_are_named_with_the_variant_that_has_them() {
         let all = Rights { driver: true, kubelet: true, processes: true, refused: 0 };
-        let well = judge(all);
+        let well = describe_rights(all);
         assert!(well.works && well.why == "this pod has the rights of variant usage", "{}", well.why);
         let cases = [
-            (Rights { processes: false, ..all }, "variant allocation;", "take variant usage"),
+            (Rights { processes: false, ..all }, "variant allocation;", "use variant usage"),
             (
                 Rights { processes: false, kubelet: false, ..all },
                 "variant devices;",
-                "take variant allocation or usage",
+                "use variant allocation or usage",
             ),
             (Rights { driver: false, ..all }, "variant usage;", "gpu-operator or cdi"),
             (
                 Rights { refused: 3, ..all },
                 "variant usage;",
-                "3 families of metrics for administrators: take variant mig-legacy",
+                "3 metric families for administrators: use variant mig-legacy",
             ),
         ];
         for (rights, is, remedy) in cases {
-            let finding = judge(rights);
+            let finding = describe_rights(rights);
             assert!(
                 !finding.works && finding.why.contains(is) && finding.why.contains(remedy),
                 "{}",
                 finding.why
             );
         }
+    }
+
+    #[test]
+    fn the_gravest_thing_that_is_missing_decides() {
+        let finding = |what, works| Finding::new(what, works, "");
+        assert!(
+            describe_variant(&[finding("driver", true), finding("ledger", true)]).starts_with("complete")
+        );
+        assert!(
+            describe_variant(&[finding("kernel log", false), finding("processes", false)])
+                .starts_with("telemetry")
+        );
+        assert!(
+            describe_variant(&[finding("ledger", false), finding("driver", false)])
+                .starts_with("own health only")
+        );
+        assert!(
+            describe_variant(&[finding("kernel log", false)])
+                .starts_with("accounting, without the kernel log")
+        );
     }
 }

@@ -1,9 +1,9 @@
-//! Opens the driver and reads every GPU twice, telling each thing as it is found.
+//! Opens the driver and reads every GPU twice; each finding is in the report as soon as it is made.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::families::{self, FamilyStatus, WantedFamilies};
 use super::{Finding, GpuDiagnosis};
@@ -14,24 +14,25 @@ use crate::host::agent_usage;
 use crate::model::{Absence, Frame, Nanoseconds};
 use crate::nvml::{CallSlot, EventSet, FoundGpu, InFlight, Library, Sampler, count, find};
 
-/// What was found.
-pub(super) enum ExaminationNews {
-    Finding(Finding),
-    Gpu(GpuDiagnosis),
-    /// All GPUs that the driver counts, where each says who it is.
-    Counted(Vec<SessionGpu>),
-    /// Processes on a GPU of a real driver; those of a simulated one are not this host's.
-    Processes(Vec<u32>),
+/// What the examination of the driver has found.
+#[derive(Default)]
+pub(super) struct DriverReport {
+    pub(super) findings: Vec<Finding>,
+    pub(super) gpus: Vec<GpuDiagnosis>,
+    /// All GPUs of the driver; absent where one of them could not be identified.
+    pub(super) listed: Option<Vec<SessionGpu>>,
+    /// The processes on the GPUs of a real driver; those of a simulated one are not processes of this host.
+    pub(super) pids: BTreeSet<u32>,
 }
 
-/// Where the examination is.
+/// The step at which the examination is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Step {
-    /// The library is opened and initialised, or closed, which is no call through the door.
+    /// Loading and initialising the library.
     #[default]
     Opening,
-    /// A call is made, or something between two calls.
-    Asking {
+    /// Making driver calls; `call` is the one in flight, if any.
+    Calling {
         gpu: Option<u32>,
         call: Option<InFlight>,
     },
@@ -43,7 +44,7 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Opening => f.write_str("opening the library (nvmlInit_v2)"),
-            Self::Asking { gpu, call } => {
+            Self::Calling { gpu, call } => {
                 match call {
                     Some(call) => write!(f, "the call {}", call.function)?,
                     None => f.write_str("the examination")?,
@@ -51,59 +52,65 @@ impl fmt::Display for Step {
                 gpu.map_or(Ok(()), |gpu| write!(f, " on GPU {gpu}"))
             }
             Self::Closing => f.write_str("closing the library (nvmlShutdown)"),
-            Self::Done => f.write_str("the end"),
+            Self::Done => f.write_str("the last step"),
         }
     }
 }
 
-/// Seen by who waits for the examination.
-#[derive(Clone, Default)]
-pub(super) struct ExaminationProgress {
-    step: Arc<Mutex<Step>>,
+/// An examination with its progress, shared by the thread that makes it and the one that waits for it.
+#[derive(Default)]
+pub(super) struct Examination {
+    report: Mutex<DriverReport>,
+    step: Mutex<Step>,
     slot: CallSlot,
 }
 
-impl ExaminationProgress {
+impl Examination {
     pub(super) fn step(&self) -> Step {
-        let step = self.step.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        match step {
-            Step::Asking { gpu, .. } => Step::Asking { gpu, call: self.slot.in_flight() },
+        match self.step.lock().unwrap_or_else(PoisonError::into_inner).clone() {
+            Step::Calling { gpu, .. } => Step::Calling { gpu, call: self.slot.in_flight() },
             other => other,
         }
     }
 
-    fn set(&self, step: Step) {
+    pub(super) fn add_finding(&self, what: &'static str, works: bool, why: String) {
+        self.report().findings.push(Finding::new(what, works, why));
+    }
+
+    pub(super) fn take_report(&self) -> DriverReport {
+        std::mem::take(&mut *self.report())
+    }
+
+    /// Examines driver and GPUs; sets the last step when every finding is in the report.
+    pub(super) fn run(&self, path: Option<&Path>, wanted: WantedFamilies) {
+        match Library::open(path) {
+            Ok(library) => {
+                let kind = match library.is_simulated() {
+                    true => "a simulated library: every number is made up",
+                    false => "opened",
+                };
+                self.add_finding("driver", true, format!("{kind} ({})", loaded_file(&library)));
+                OpenDriver { library: &library, clock: Clock::of_library(path), wanted, examination: self }
+                    .examine_gpus();
+                self.set_step(Step::Closing);
+                drop(library);
+            }
+            Err(error) => self.add_finding("driver", false, error.to_string()),
+        }
+        self.set_step(Step::Done);
+    }
+
+    fn set_step(&self, step: Step) {
         *self.step.lock().unwrap_or_else(PoisonError::into_inner) = step;
     }
-}
 
-/// Examines driver and GPUs; sets the last step when every finding is there.
-pub(super) fn examine(
-    path: Option<&Path>,
-    wanted: WantedFamilies,
-    progress: &ExaminationProgress,
-    news: &Sender<ExaminationNews>,
-) {
-    // Nobody listens any more after a call that took too long.
-    let tell =
-        |what, works, why: String| drop(news.send(ExaminationNews::Finding(Finding::new(what, works, why))));
-    match Library::open(path) {
-        Ok(library) => {
-            let clock = Clock::of_library(path);
-            let simulated = library.is_simulated();
-            let kind = if simulated { "a simulated library: every number is made up" } else { "opened" };
-            tell("driver", true, format!("{kind} ({})", place(&library)));
-            Examination { library: &library, clock: &clock, wanted, progress, news }.gpus();
-            progress.set(Step::Closing);
-            drop(library);
-        }
-        Err(error) => tell("driver", false, error.to_string()),
+    fn report(&self) -> MutexGuard<'_, DriverReport> {
+        self.report.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    progress.set(Step::Done);
 }
 
-/// Which file was taken: the loader may have found it under a bare name.
-fn place(library: &Library) -> String {
+/// The file of the library; the loader may have found it under a bare name.
+fn loaded_file(library: &Library) -> String {
     let mapped = agent_usage::mapped_files().unwrap_or_default();
     let is_library = |path: &&PathBuf| {
         path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libnvidia-ml.so"))
@@ -113,121 +120,125 @@ fn place(library: &Library) -> String {
 }
 
 /// A driver that is open.
-struct Examination<'a> {
+struct OpenDriver<'a> {
     library: &'a Arc<Library>,
-    clock: &'a Clock,
+    clock: Clock,
     wanted: WantedFamilies,
-    progress: &'a ExaminationProgress,
-    news: &'a Sender<ExaminationNews>,
+    examination: &'a Examination,
 }
 
-impl Examination<'_> {
-    fn tell(&self, what: &'static str, works: bool, why: String) {
-        drop(self.news.send(ExaminationNews::Finding(Finding::new(what, works, why))));
+impl OpenDriver<'_> {
+    fn add_finding(&self, what: &'static str, works: bool, why: String) {
+        self.examination.add_finding(what, works, why);
     }
 
-    fn gpus(&self) {
-        self.progress.set(Step::Asking { gpu: None, call: None });
-        let counted = match count(self.library, &self.progress.slot, self.clock) {
-            Ok(0) => return self.tell("gpus", false, "the driver counts none".into()),
+    fn examine_gpus(&self) {
+        let slot = &self.examination.slot;
+        self.examination.set_step(Step::Calling { gpu: None, call: None });
+        let counted = match count(self.library, slot, &self.clock) {
+            Ok(0) => return self.add_finding("gpus", false, "the driver lists none".into()),
             Ok(counted) => counted,
             Err(absence) => {
-                return self.tell("gpus", false, format!("cannot be counted: {}", absence.reason()));
+                let why = format!("the driver does not count them: {}", absence.reason());
+                return self.add_finding("gpus", false, why);
             }
         };
-        self.tell("gpus", true, format!("{counted} counted"));
+        self.add_finding("gpus", true, format!("{counted} counted"));
         let mut found = Vec::new();
         for index in 0..counted {
-            self.progress.set(Step::Asking { gpu: Some(index), call: None });
-            match find(self.library, index, &self.progress.slot, self.clock) {
+            self.examination.set_step(Step::Calling { gpu: Some(index), call: None });
+            match find(self.library, index, slot, &self.clock) {
                 Ok(gpu) => {
-                    self.gpu(&gpu);
+                    self.examine_gpu(&gpu);
                     found.push(gpu);
                 }
                 Err(absence) => {
-                    self.tell("gpu", false, format!("{index}: does not say who it is: {}", absence.reason()));
+                    self.add_finding("gpu", false, format!("{index}: not identified: {}", absence.reason()));
                 }
             }
         }
         if found.len() == counted as usize {
-            let gpus = found.iter().map(|gpu| SessionGpu::from(&gpu.id)).collect();
-            drop(self.news.send(ExaminationNews::Counted(gpus)));
+            let listed = found.iter().map(|gpu| SessionGpu::from(&gpu.id)).collect();
+            self.examination.report().listed = Some(listed);
         }
-        self.xids(&found);
+        self.check_xids(&found);
     }
 
-    fn gpu(&self, gpu: &FoundGpu) {
+    fn examine_gpu(&self, gpu: &FoundGpu) {
         let name = format!("{} {}", gpu.id.index, gpu.id.uuid);
         let frame = match self.read(gpu) {
             Ok(frame) => frame,
             Err(absence) => {
-                return self.tell("gpu", false, format!("{name}: answers nothing: {}", absence.reason()));
+                let why = format!("{name}: cannot be read: {}", absence.reason());
+                return self.add_finding("gpu", false, why);
             }
         };
-        if !self.library.is_simulated() {
-            let pids = frame.processes.iter().flat_map(|list| list.iter()).map(|process| process.pid);
-            drop(self.news.send(ExaminationNews::Processes(pids.collect())));
-        }
         let families = families::of(&frame, self.wanted);
-        let faults: Vec<String> = families
+        let failed: Vec<String> = families
             .iter()
             .filter(|family| family.standing == FamilyStatus::Failed)
             .map(|family| format!("{} {}", family.family, family.reason))
             .collect();
-        if !faults.is_empty() {
-            self.tell("gpu", false, format!("{name}: {}", faults.join(", ")));
+        if !failed.is_empty() {
+            self.add_finding("gpu", false, format!("{name}: {}", failed.join(", ")));
         }
-        let diagnosis = GpuDiagnosis {
+        let mut report = self.examination.report();
+        if !self.library.is_simulated() {
+            let pids = frame.processes.iter().flat_map(|list| list.iter()).map(|process| process.pid);
+            report.pids.extend(pids);
+        }
+        report.gpus.push(GpuDiagnosis {
             index: frame.gpu.index,
             uuid: frame.gpu.uuid.to_string(),
             model: frame.identity.model.to_string(),
             families,
-        };
-        drop(self.news.send(ExaminationNews::Gpu(diagnosis)));
+        });
     }
 
     /// The second of two ticks: GPM values come from pairs of samples.
     fn read(&self, gpu: &FoundGpu) -> Result<Frame, Absence> {
-        let slot = self.progress.slot.clone();
-        let mut lane = Sampler::new(Arc::clone(self.library), gpu, slot, self.clock.clone(), Level::Full);
-        let first = lane.tick([true; 3])?;
-        wait(self.clock, first.ended.boottime + APART);
-        let frame = lane.tick([true; 3]);
-        lane.drop_plan();
+        let slot = self.examination.slot.clone();
+        let mut sampler = Sampler::new(Arc::clone(self.library), gpu, slot, self.clock.clone(), Level::Full);
+        let first = sampler.tick([true; 3])?;
+        wait_until(&self.clock, first.ended.boottime + GPM_INTERVAL);
+        let frame = sampler.tick([true; 3]);
+        sampler.drop_plan();
         frame
     }
 
-    /// Whether the driver reports XIDs.
-    fn xids(&self, gpus: &[FoundGpu]) {
-        const ALSO: &str = "XIDs come from the kernel's log alone, if that can be read";
-        self.progress.set(Step::Asking { gpu: None, call: None });
-        let mut events = match EventSet::new(self.library, self.progress.slot.clone(), self.clock.clone()) {
+    /// Whether the driver reports XIDs of every GPU.
+    fn check_xids(&self, gpus: &[FoundGpu]) {
+        const FALLBACK: &str = "XIDs come from the kernel log only, if that can be read";
+        let slot = self.examination.slot.clone();
+        self.examination.set_step(Step::Calling { gpu: None, call: None });
+        let mut events = match EventSet::new(self.library, slot, self.clock.clone()) {
             Ok(events) => events,
             Err(absence) => {
-                return self.tell("xids", false, format!("no event set: {}; {ALSO}", absence.reason()));
+                let why = format!("the driver makes no event set: {}; {FALLBACK}", absence.reason());
+                return self.add_finding("xids", false, why);
             }
         };
-        let deaf: Vec<String> = gpus
+        let refused: Vec<String> = gpus
             .iter()
             .filter_map(|gpu| Some(format!("GPU {} {}", gpu.id.index, events.register(gpu).err()?.reason())))
             .collect();
         events.free();
-        match deaf.is_empty() {
-            true => self.tell("xids", true, "the driver tells of them".into()),
-            false => self.tell("xids", false, format!("{}; {ALSO}", deaf.join(", "))),
+        match refused.is_empty() {
+            true => self.add_finding("xids", true, "the driver reports them as events".into()),
+            false => self.add_finding("xids", false, format!("{}; {FALLBACK}", refused.join(", "))),
         }
     }
 }
 
-/// The driver wants 100 ms between the samples of a pair.
-const APART: Nanoseconds = Nanoseconds(120_000_000);
+/// The driver wants 100 ms between the GPM samples of a pair.
+const GPM_INTERVAL: Nanoseconds = Nanoseconds(120_000_000);
 
-/// Waits on the clock, but not for ever: a demo's may be slow or held.
-fn wait(clock: &Clock, moment: Nanoseconds) {
-    const LONGEST: Nanoseconds = Nanoseconds::from_seconds(1);
+/// Waits on the clock, for a second at most: a demo's clock may be slow or held.
+fn wait_until(clock: &Clock, moment: Nanoseconds) {
+    const TIMEOUT: Nanoseconds = Nanoseconds::from_seconds(1);
     let (stop, begun) = (Stop::default(), system_now());
     clock.wait_until(moment, &stop, || {
-        if system_now().since(begun) >= LONGEST {
+        if system_now().since(begun) >= TIMEOUT {
             stop.call();
         }
     });

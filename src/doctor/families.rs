@@ -1,6 +1,6 @@
-//! The status of every family of the catalogue on one GPU: exported, switched off and by what, or absent and why.
+//! The state of every metric family on one GPU: exported, absent and why, or switched off and by what.
 //!
-//! In: a frame that was read at level full. Out: sentences. It does not know how the frame was read.
+//! It takes a frame that was read at level full.
 
 use super::board;
 use crate::catalogue::{Family, GpuRows, Kind, Level, PointId, Rows, first_point};
@@ -8,16 +8,17 @@ use crate::config::Config;
 use crate::meter::answers;
 use crate::model::{Absence, Frame, Unit};
 
-/// The status of a family on a GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The state of a family on a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum FamilyStatus {
     /// It is exported.
     Answered,
-    /// The configuration or the GPU's mode leaves it out.
+    /// It is left out by the configuration or by the GPU's mode.
     Off,
-    /// The board, its driver or a missing permission leaves it out.
+    /// The board or its driver does not have it, or a right is missing.
     Absent,
-    /// The driver failed to answer.
+    /// The driver failed to report it.
     Failed,
 }
 
@@ -34,19 +35,19 @@ impl FamilyStatus {
 }
 
 /// One family on one GPU.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct FamilyDiagnosis {
     /// Its full name.
     pub family: &'static str,
-    /// Its status.
+    /// Its state.
     pub standing: FamilyStatus,
-    /// Why it is absent, as in `gpu_unsupported`; "" where it is not.
+    /// The reason for its absence as in `gpu_unsupported`; "" where it is exported.
     pub reason: &'static str,
     /// Why it is not exported, and what would change that; "" where it is.
     pub why: String,
 }
 
-/// What the configuration asks for.
+/// Which families the configuration wants.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WantedFamilies {
     level: Level,
@@ -81,7 +82,7 @@ fn diagnose(
     FamilyDiagnosis { family: family.name, standing, reason: absence.map_or("", Absence::reason), why }
 }
 
-/// Whether it is a fault, and not a property of the board.
+/// Whether something is wrong; all other absences are properties of the board.
 const fn is_fault(absence: Absence) -> bool {
     matches!(absence, Absence::Failed | Absence::Rejected | Absence::Lost)
 }
@@ -89,14 +90,14 @@ const fn is_fault(absence: Absence) -> bool {
 fn fault(absence: Absence) -> &'static str {
     match absence {
         Absence::Rejected => {
-            "the driver's answer is not plausible and was dropped; gpumeter record saves it for a bug report"
+            "the driver returned an implausible value, which was dropped; gpumeter record saves it for a report"
         }
         Absence::Lost => "the driver has lost the GPU; gpumeter health says what to do",
-        _ => "the driver failed at it; look for NVRM and Xid lines in the kernel's log",
+        _ => "the driver call failed; look for NVRM and Xid lines in the kernel log",
     }
 }
 
-/// Why the configuration or the GPU's mode leaves a family out; absent where neither does.
+/// Why a family that the board has is left out, if it is.
 fn off(family: &Family, frame: &Frame, wanted: WantedFamilies) -> Option<String> {
     let is_total_of_account = family.kind == Kind::Counter && matches!(family.rows, Rows::Account(_));
     let is_of_instances = matches!(family.rows, Rows::Instance(_));
@@ -108,7 +109,7 @@ fn off(family: &Family, frame: &Frame, wanted: WantedFamilies) -> Option<String>
         return Some("MIG mode is off".into());
     }
     if is_of_instances && frame.instances.is_empty() {
-        return Some("MIG mode is on, and the GPU is not cut into instances yet".into());
+        return Some("MIG mode is on, and the GPU has no MIG instances".into());
     }
     if is_total_of_account && !wanted.ledger {
         return Some("needs ledger.enabled: true".into());
@@ -117,7 +118,7 @@ fn off(family: &Family, frame: &Frame, wanted: WantedFamilies) -> Option<String>
         .then(|| "needs prices in the configuration, as USD 2.50 per GPU-hour".into())
 }
 
-/// Whether GPM works on the GPU, so that it may refuse single metrics only.
+/// Whether GPM works on the GPU at all; then a refusal concerns the single metric.
 fn has_gpm(frame: &Frame) -> bool {
     frame.readings.get(GR_ENGINE).is_some_and(|reading| !reading.is_err_and(Absence::is_permanent))
 }
@@ -136,7 +137,7 @@ fn why(absence: Absence, family: &Family, frame: &Frame) -> String {
             format!("driver {} has no function for it; a newer one may", frame.identity.driver_version)
         }
         Absence::NoPermission if family.needs_gpm() => {
-            "the driver keeps performance counters for administrators: run as root, give CAP_SYS_ADMIN, or load \
+            "the driver reserves performance counters for administrators: run as root, give CAP_SYS_ADMIN, or load \
              the module with NVreg_RestrictProfilingToAdminUsers=0"
                 .into()
         }
@@ -144,7 +145,7 @@ fn why(absence: Absence, family: &Family, frame: &Frame) -> String {
         Absence::NotYet if matches!(family.rows, Rows::Gpu(GpuRows::FabricInfo)) => {
             "the GPU is not registered with its fabric: see gpu_fabric_state".into()
         }
-        Absence::NotYet => "nothing came within two readings".into(),
+        Absence::NotYet => "no value in the last two readings".into(),
         other => other.reason().into(),
     }
 }
@@ -204,7 +205,7 @@ mod tests {
             (FAMILY, true, Absence::NotSupported, FamilyStatus::Absent, "not while MIG mode is on"),
             (FAMILY, false, Absence::NoSymbol, FamilyStatus::Absent, "driver 470.1 has no function for it"),
             (FAMILY, false, Absence::NoPermission, FamilyStatus::Absent, "run as root"),
-            (FAMILY, false, Absence::Failed, FamilyStatus::Failed, "the driver failed"),
+            (FAMILY, false, Absence::Failed, FamilyStatus::Failed, "the driver call failed"),
             (GPM, false, Absence::NotSupported, FamilyStatus::Absent, "Hopper and later"),
             (
                 GPM,
@@ -213,7 +214,7 @@ mod tests {
                 FamilyStatus::Absent,
                 "driver 470.1 has no GPU performance monitoring",
             ),
-            (ENGINE, false, Absence::NotSupported, FamilyStatus::Absent, "this board cannot tell it"),
+            (ENGINE, false, Absence::NotSupported, FamilyStatus::Absent, "this board does not report it"),
             ("gpu_c2c_bytes_total", false, Absence::NotSupported, FamilyStatus::Absent, "no Grace CPU"),
             ("gpu_module_power_watts", false, Absence::NotSupported, FamilyStatus::Absent, "no Grace CPU"),
             (

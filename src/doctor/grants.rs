@@ -1,25 +1,61 @@
-//! What each standing grant matches on this node: which GPUs, and which users.
+//! What each standing grant (`attribution.standing`) matches on this node: which GPUs, and which users.
 
+use serde::Serialize;
+
+use super::Finding;
 use crate::config::{Config, Grantee, UserChoice};
 use crate::holders::{SessionGpu, in_words};
 use crate::host::UserDatabase;
 use crate::policy;
+use crate::resolvers::unresolved_grants;
 
 /// A standing grant and what it matches.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct GrantDiagnosis {
-    /// Its id, or its place in the list.
+    /// Its id, or its number in the list.
     pub grant: String,
     /// How much of each GPU.
     pub fraction: String,
-    /// The GPUs, and what it names that is not there.
+    /// Its GPUs, including those that the node does not have.
     pub gpus: String,
     /// Who holds it.
     pub holder: String,
 }
 
-/// All grants in the order of the file. The GPUs are those that the driver lists, if it does. It may wait for a network.
-pub(super) fn examine(
+/// Whether the users and groups of the standing grants exist; nothing if there are no grants.
+pub(super) fn check_users(config: &Config, users: &UserDatabase) -> Option<Finding> {
+    let granted = config.attribution.standing.len();
+    let problems = unresolved_grants(config, users);
+    let why = match problems.is_empty() {
+        true => format!("the users and groups of all {granted} standing holdings resolve"),
+        false => problems.join("; "),
+    };
+    (granted > 0).then(|| Finding::new("standing", problems.is_empty(), why))
+}
+
+/// Whether each standing grant matches a GPU of the driver; nothing if there are no grants.
+pub(super) fn check_gpus(config: &Config, gpus: &[SessionGpu]) -> Option<Finding> {
+    let granted = policy::grants(config);
+    let unmatched: Vec<String> = granted
+        .iter()
+        .map(|grant| (&grant.id, grant.unmatched(gpus.iter())))
+        .filter(|(_, missing)| !missing.is_empty())
+        .map(|(id, missing)| format!("{id} ({})", in_words(&missing)))
+        .collect();
+    let why = match unmatched.is_empty() {
+        true => format!("all {} standing holdings match their GPUs", granted.len()),
+        false => format!(
+            "attribution.standing: no GPU that the driver lists matches {}; such a grant holds nothing there: correct its gpu, \
+             indices and UUIDs are those of nvidia-smi -L",
+            unmatched.join(", ")
+        ),
+    };
+    (!granted.is_empty()).then(|| Finding::new("grants", unmatched.is_empty(), why))
+}
+
+/// What every grant matches, in the order of the file; `gpus` are those of the driver, if it lists them. Looking up users
+/// may wait for a network.
+pub(super) fn match_grants(
     config: &Config,
     gpus: Option<&[SessionGpu]>,
     users: &UserDatabase,
@@ -35,35 +71,35 @@ pub(super) fn examine(
             gpus: match gpus {
                 None => format!("{} (not checked: the driver does not list its GPUs)", in_words(&grant.gpus)),
                 Some(gpus) => {
-                    let matched = gpus.iter().filter(|gpu| grant.selects(gpu)).map(name);
+                    let matched = gpus.iter().filter(|gpu| grant.selects(gpu)).map(gpu_name);
                     let missing = grant.unmatched(gpus.iter());
                     let missing = missing.iter().map(|gpu| format!("{gpu} (not there)"));
                     matched.chain(missing).collect::<Vec<_>>().join(", ")
                 }
             },
-            holder: in_full(holder, &grant.id, users),
+            holder: describe_holder(holder, &grant.id, users),
         })
         .collect()
 }
 
-fn name(gpu: &SessionGpu) -> String {
+fn gpu_name(gpu: &SessionGpu) -> String {
     let index = gpu.index.map(|index| format!("GPU {index} ")).unwrap_or_default();
     format!("{index}{}", gpu.uuid)
 }
 
-fn in_full(holder: &Grantee, id: &str, users: &UserDatabase) -> String {
+fn describe_holder(holder: &Grantee, id: &str, users: &UserDatabase) -> String {
     match holder {
-        Grantee::User(one) => format!("user {}", user(one, users)),
+        Grantee::User(one) => format!("user {}", describe_user(one, users)),
         Grantee::Team(members) => {
-            let members: Vec<String> = members.iter().map(|member| user(member, users)).collect();
+            let members: Vec<String> = members.iter().map(|member| describe_user(member, users)).collect();
             format!("team {id}, members {}", members.join(", "))
         }
-        Grantee::Group(name) => format!("group {}", group(name, users)),
+        Grantee::Group(name) => format!("group {}", describe_group(name, users)),
         Grantee::Unit(name) => format!("unit {name}"),
     }
 }
 
-fn user(choice: &UserChoice, users: &UserDatabase) -> String {
+fn describe_user(choice: &UserChoice, users: &UserDatabase) -> String {
     match choice {
         UserChoice::Name(name) => match users.has_user(name) {
             Ok(true) => name.clone(),
@@ -78,15 +114,15 @@ fn user(choice: &UserChoice, users: &UserDatabase) -> String {
     }
 }
 
-fn group(name: &str, users: &UserDatabase) -> String {
+fn describe_group(name: &str, users: &UserDatabase) -> String {
     let group = match users.group(name) {
         Ok(Some(group)) => group,
         Ok(None) => return format!("{name} (not on this machine)"),
         Err(_) => return format!("{name} (cannot be looked up)"),
     };
     let members: Vec<&str> = group.members.values().map(AsRef::as_ref).collect();
-    // The name service does not list them.
-    let others = if users.service().is_some() { "users whose first group it is" } else { "" };
+    // The name service does not list the users whose primary group this is.
+    let others = if users.service().is_some() { "users whose primary group it is" } else { "" };
     let members = match (members.is_empty(), others.is_empty()) {
         (true, true) => "none".to_owned(),
         (true, false) => others.to_owned(),
@@ -121,7 +157,7 @@ mod tests {
             SessionGpu { index: Some(1), uuid: "GPU-b".into() },
         ];
         let lines = |gpus| -> Vec<String> {
-            let all = examine(&config, gpus, &users);
+            let all = match_grants(&config, gpus, &users);
             all.iter()
                 .map(|one| format!("{} {} | {} | {}", one.grant, one.fraction, one.gpus, one.holder))
                 .collect()
@@ -138,5 +174,18 @@ mod tests {
             ]
         );
         assert!(lines(None)[0].contains("| GPU 0, GPU 99 (not checked: "), "{:?}", lines(None));
+    }
+
+    #[test]
+    fn a_grant_that_matches_no_gpu_is_named() {
+        let gpus = [SessionGpu { index: Some(0), uuid: "GPU-1d1c".into() }];
+        let check = |text: &str| check_gpus(&Config::parse(text, "test").unwrap(), &gpus);
+        assert!(check("").is_none());
+        let well = "attribution: {standing: [{gpu: all, user: alice, fraction: 1/8}, {gpu: 0, user: bob, fraction: 1/8}]}";
+        assert!(check(well).unwrap().works);
+        let sick = "attribution: {standing: [{id: lab, gpu: 8, user: alice, fraction: 1/8}, {gpu: 0, user: bob, fraction: \
+                    1/8}, {gpu: 9, user: bob, fraction: 1/8}]}";
+        let finding = check(sick).unwrap();
+        assert!(!finding.works && finding.why.contains("matches lab (GPU 8), 3 (GPU 9);"), "{}", finding.why);
     }
 }

@@ -40,9 +40,11 @@ impl LogWriter {
     /// Starts the thread. `timeout` limits how long dropping the log waits for it.
     pub fn start(timeout: Duration) -> Result<Self, thread::Error> {
         let lines = Lines::default();
-        let theirs = lines.clone();
-        let thread = Thread::start("log", move || write(&theirs, &mut io::stderr()))?;
-        // The standard hook writes to standard error by itself, and would wait for its reader.
+        let thread = Thread::start("log", {
+            let lines = lines.clone();
+            move || write_lines(&lines, &mut io::stderr())
+        })?;
+        // The standard hook writes to standard error itself, and would block while that is not read.
         std::panic::set_hook(Box::new(|panic| {
             let thread = std::thread::current();
             tracing::error!(thread = thread.name().unwrap_or("?"), "{panic}");
@@ -55,8 +57,8 @@ impl LogWriter {
         self.lines.clone()
     }
 
-    /// Writes a line even when the buffer is full: the last message of a program.
-    pub fn say(&self, line: &str) {
+    /// Writes the last line of the program, even if the buffer is full.
+    pub fn write_last(&self, line: &str) {
         let mut waiting = self.lines.lock();
         waiting.bytes.extend_from_slice(line.as_bytes());
         waiting.bytes.push(b'\n');
@@ -76,7 +78,7 @@ impl Lines {
         self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for lines; returns them and how many did not fit since the last call. None at the end.
+    /// Waits for lines, and returns them with the number of lines dropped since the last call; none at the end.
     fn take(&self) -> Option<(Vec<u8>, u64)> {
         let idle =
             |waiting: &mut WaitingLines| waiting.bytes.is_empty() && waiting.lost == 0 && !waiting.ended;
@@ -106,10 +108,10 @@ impl Write for Lines {
 }
 
 /// Writes lines until the end.
-fn write(lines: &Lines, reader: &mut impl Write) {
+fn write_lines(lines: &Lines, output: &mut impl Write) {
     while let Some((bytes, lost)) = lines.take() {
-        // A closed standard error is no failure of the program.
-        let _ = reader.write_all(&bytes);
+        // The agent also runs with a closed standard error.
+        let _ = output.write_all(&bytes);
         if lost > 0 {
             tracing::warn!(lost, "log lines were dropped because standard error was not read in time");
         }
@@ -122,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_that_find_no_room_are_counted_and_those_before_them_are_whole() {
+    fn lines_that_do_not_fit_are_counted_and_earlier_ones_are_complete() {
         let mut lines = Lines::default();
         let line = [b'x'; 1_000];
         for _ in 0..1_000 {
@@ -136,13 +138,13 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_before_the_end_is_handed_on() {
+    fn lines_before_the_end_are_written() {
         let mut lines = Lines::default();
         lines.write_all(b"one\n").unwrap();
         lines.write_all(b"two\n").unwrap();
         lines.lock().ended = true;
-        let mut read = Vec::new();
-        write(&lines, &mut read);
-        assert_eq!(read, b"one\ntwo\n");
+        let mut written = Vec::new();
+        write_lines(&lines, &mut written);
+        assert_eq!(written, b"one\ntwo\n");
     }
 }

@@ -1,7 +1,6 @@
-//! Accepts connections until the agent stops, then lets responses under way finish, but not for long.
+//! Accepts connections until the agent stops, then lets unfinished responses end within a limit.
 //!
-//! Nothing that happens on one connection ends the loop: an error ends that connection, a panic is counted as
-//! a 500 and ends that connection.
+//! An error or a panic ends only its connection; a panic is counted as status 500.
 
 use std::io;
 use std::sync::Arc;
@@ -20,12 +19,12 @@ use super::listen::{AsyncListener, BoxedStream, Listener};
 use super::local::Ends;
 use super::overload::OverloadResponse;
 
-/// Wait after a failed accept: file descriptors come back when connections end, not by asking again.
+/// Wait after a failed accept: file descriptors become free only when connections end.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves on these sockets until `shutdown` says true or its sender is gone.
 ///
-/// Runs on a current-thread runtime with I/O and time. Fails only where a socket cannot be watched, at start.
+/// Runs on a current-thread runtime with I/O and time. Fails only at start, if a socket cannot be registered.
 pub async fn run(listeners: Vec<Listener>, site: Site, shutdown: watch::Receiver<bool>) -> io::Result<()> {
     let limit = ConnectionLimit::new(site.limits.connections);
     let overload = OverloadResponse::new(site.limits.connections / 4);
@@ -38,7 +37,7 @@ pub async fn run(listeners: Vec<Listener>, site: Site, shutdown: watch::Receiver
     Ok(())
 }
 
-/// Returns once the agent is to stop.
+/// Returns when the agent stops.
 pub(super) async fn stopped(shutdown: &mut watch::Receiver<bool>) {
     // An error means that the sender is gone: stop as well.
     drop(shutdown.wait_for(|stop| *stop).await);
@@ -69,11 +68,11 @@ impl Server {
         }
         drop(listener);
         let all_ended = async { while tasks.join_next().await.is_some() {} };
-        // Dropping the set ends those that are left.
+        // Dropping the set ends the remaining ones.
         let _ = timeout(self.site.limits.drain, all_ended).await;
     }
 
-    /// Serves the connection, or refuses it where there is no room.
+    /// Serves the connection, or refuses it above the limit.
     async fn admit(
         &self,
         stream: BoxedStream,
@@ -87,7 +86,7 @@ impl Server {
             return;
         }
         self.site.requests.count(StatusCode::SERVICE_UNAVAILABLE.as_u16());
-        // Over TLS the response could be read only after a handshake.
+        // With TLS the client could read the response only after a handshake.
         if !self.site.access.current().has_tls() {
             self.overload.refuse(stream, tasks).await;
         }
@@ -98,16 +97,16 @@ impl Server {
             && error.is_panic()
         {
             self.site.requests.count(StatusCode::INTERNAL_SERVER_ERROR.as_u16());
-            tracing::error!(%error, "answering a request panicked; the connection is closed");
+            tracing::error!(%error, "a request handler panicked; the connection is closed");
         }
     }
 
     async fn handle_accept_error(&self, error: &io::Error, listener: &AsyncListener) {
-        // The peer left before it was accepted: the next one need not wait.
+        // The peer left before it was accepted; this is no reason to wait.
         if error.kind() == io::ErrorKind::ConnectionAborted {
             return;
         }
-        tracing::warn!(%error, "no connection can be accepted; trying again");
+        tracing::warn!(%error, "accepting a connection failed; trying again");
         let exhausted = [Errno::MFILE, Errno::NFILE].map(Errno::raw_os_error).map(Some);
         if exhausted.contains(&error.raw_os_error())
             && self.overload.refuse_without_descriptor(listener).await

@@ -1,63 +1,60 @@
-//! Reads a request for a bill and asks the thread that reads the ledger, with a limit on time.
+//! Bills: reads the request, and makes the bill on the reader thread.
 //!
-//! SQL blocks, so it never runs here: questions go through a bounded queue to that thread, and the answer
-//! comes back as JSON. A slow bill does not delay metrics. The query has `from` and `to`, each at most once, and nothing
-//! else, so that a mistyped name is an error and not a bill of another month.
+//! SQL blocks, so it never runs on the I/O thread: requests go through a bounded queue to the reader thread, and the bill
+//! comes back as JSON. A slow bill delays neither metrics nor ticks. The query has `from` and `to`, each at most once, and
+//! nothing else, so that a mistyped name is an error and not a bill of another period.
 
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::StatusCode;
+use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
+use thiserror::Error;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use super::security::VisibleTenants;
+use crate::clock::Stop;
+use crate::ledger::{Cause, MINUTE, Reader, Statement};
+use crate::model::Utc;
 
-/// A request to the thread that reads the ledger.
+/// A request to the reader thread.
 #[derive(Debug)]
 pub struct BillRequest {
     /// Start of the bill, as the client wrote it.
     pub from: Option<String>,
     /// End of the bill, as the client wrote it.
     pub to: Option<String>,
-    /// Whose lines the client sees.
+    /// The tenants whose lines the client may read.
     pub visible: VisibleTenants,
-    /// Where the bill goes, as JSON; closed when nobody waits for it any more.
-    pub reply: oneshot::Sender<Result<String, BillError>>,
+    /// Receives the bill as JSON; closed when nothing waits for it any more.
+    pub reply: oneshot::Sender<Result<String, BillProblem>>,
 }
 
-/// Why there is no bill.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BillError {
-    /// The request is invalid; says what to write instead.
-    #[error("{0}")]
-    BadQuestion(String),
-    /// The ledger cannot be read at the moment; says why.
-    #[error("{0}")]
-    Unreadable(String),
-}
-
-/// A bill as JSON, or the status and the line that say why not.
+/// A bill as JSON, or the status and text of the error.
 pub(super) async fn request_bill(
     bills: &mpsc::Sender<BillRequest>,
     query: BillQuery,
     visible: VisibleTenants,
-    longest: Duration,
+    limit: Duration,
 ) -> Result<String, (StatusCode, String)> {
     let unavailable = |line: &str| (StatusCode::SERVICE_UNAVAILABLE, line.to_owned());
     let (reply, answer) = oneshot::channel();
     let request = BillRequest { from: query.from, to: query.to, visible, reply };
     bills.try_send(request).map_err(|error| match error {
-        TrySendError::Full(_) => unavailable("too many bills are being written; try again"),
-        TrySendError::Closed(_) => unavailable("this agent reads no ledger; see its log for why"),
+        TrySendError::Full(_) => unavailable("too many bills are requested at once; try again"),
+        TrySendError::Closed(_) => unavailable("this agent has no ledger to read; its log says why"),
     })?;
-    match timeout(longest, answer).await {
+    match timeout(limit, answer).await {
         Ok(Ok(Ok(bill))) => Ok(bill),
-        Ok(Ok(Err(error @ BillError::BadQuestion(_)))) => Err((StatusCode::BAD_REQUEST, error.to_string())),
-        Ok(Ok(Err(error @ BillError::Unreadable(_)))) => Err(unavailable(&error.to_string())),
-        Ok(Err(_)) => Err(unavailable("the ledger's reader gave no answer; see the agent's log for why")),
+        Ok(Ok(Err(problem))) => Err((problem.status(), problem.to_string())),
+        Ok(Err(_)) => Err(unavailable("the ledger reader failed; the agent's log says why")),
         Err(_) => {
-            let line = format!("no bill within {} s; ask for a shorter time", longest.as_secs_f64());
+            let line = format!("no bill within {} s; request a shorter period", limit.as_secs_f64());
             Err((StatusCode::GATEWAY_TIMEOUT, line))
         }
     }
@@ -72,7 +69,7 @@ pub(super) struct BillQuery {
     pub(super) to: Option<String>,
 }
 
-/// Reads the part of the address behind the question mark.
+/// Parses the query string.
 pub(super) fn parse_query(text: Option<&str>) -> Result<BillQuery, String> {
     let mut query = BillQuery::default();
     for pair in text.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
@@ -83,18 +80,18 @@ pub(super) fn parse_query(text: Option<&str>) -> Result<BillQuery, String> {
             _ => return Err(format!("unknown parameter {name:?}; use from and to")),
         };
         let value = decode(value)
-            .ok_or_else(|| format!("{name}={value} is not percent-encoded UTF-8; encode it anew"))?;
+            .ok_or_else(|| format!("{name}={value} is not percent-encoded UTF-8; encode it again"))?;
         if slot.replace(value).is_some() {
             return Err(format!("{name} is given twice; give it once"));
         }
     }
-    // An empty field of a form means that nothing was chosen.
+    // Forms send empty fields for values that were not given.
     query.from = query.from.filter(|value| !value.is_empty());
     query.to = query.to.filter(|value| !value.is_empty());
     Ok(query)
 }
 
-/// Decodes percent-encoding. A `+` stays: it begins a zone's offset far more often than it means a space.
+/// Decodes percent-encoding. A `+` stays, because in a time it is the sign of an offset and not a space.
 fn decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
@@ -113,10 +110,241 @@ fn digit(byte: u8) -> Option<u8> {
     char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
 }
 
+/// A bill that cannot be made.
+#[derive(Debug, Error)]
+pub enum BillProblem {
+    /// A text that is not a time.
+    #[error("{name}: {text:?} is not a valid time; write it like 2026-01-31 or 2026-01-31T08:00:00Z")]
+    Time {
+        /// `from` or `to`.
+        name: &'static str,
+        /// The text.
+        text: String,
+    },
+    /// A time that is not on a whole minute.
+    #[error("{name}: {text:?} is not on a whole minute; bills cover whole minutes, leave out the seconds")]
+    NotWholeMinute {
+        /// `from` or `to`.
+        name: &'static str,
+        /// The text.
+        text: String,
+    },
+    /// A bill that ends before it begins.
+    #[error("from: {from:?} lies after to: {to:?}; exchange them")]
+    Backwards {
+        /// The requested start.
+        from: String,
+        /// The requested end.
+        to: String,
+    },
+    /// The ledger cannot be read.
+    #[error(transparent)]
+    Ledger(#[from] crate::ledger::Error),
+    /// The bill cannot be written as JSON.
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+}
+
+impl BillProblem {
+    /// Whether the request or the ledger is the reason.
+    const fn status(&self) -> StatusCode {
+        match self {
+            Self::Ledger(error) if !matches!(error.cause, Cause::Currencies { .. }) => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+            Self::Json(_) => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::BAD_REQUEST,
+        }
+    }
+}
+
+/// The statement of a ledger for a period, up to the last closed minute; cancelled once `is_cancelled` returns true.
+pub fn statement(
+    path: &Path,
+    from: Option<&str>,
+    to: Option<&str>,
+    is_cancelled: impl FnMut() -> bool + Send + 'static,
+) -> Result<Statement, BillProblem> {
+    let zone = system_zone();
+    let [begin, end] = [("from", from), ("to", to)]
+        .map(|(name, text)| text.map(|text| parse_time(name, text, &zone)).transpose());
+    let (begin, end) = (begin?, end?);
+    if let (Some(from), Some(to)) = (from, to)
+        && begin > end
+    {
+        return Err(BillProblem::Backwards { from: from.into(), to: to.into() });
+    }
+    let mut reader = Reader::open(path)?.in_zone(zone);
+    reader.interrupt_when(is_cancelled)?;
+    Ok(reader.statement(begin, end)?)
+}
+
+/// The time zone of this machine, from TZ or /etc/localtime; UTC where neither names one.
+fn system_zone() -> TimeZone {
+    let zone = TimeZone::system();
+    if zone.is_unknown() { TimeZone::UTC } else { zone }
+}
+
+/// Parses a time with an offset, or a date with or without a time of day in that zone.
+fn parse_time(name: &'static str, text: &str, zone: &TimeZone) -> Result<Utc, BillProblem> {
+    let wrong = || BillProblem::Time { name, text: text.into() };
+    let moment = match text.parse::<Timestamp>() {
+        Ok(moment) => moment,
+        Err(_) => {
+            let local: DateTime = text.parse().map_err(|_| wrong())?;
+            zone.to_timestamp(local).map_err(|_| wrong())?
+        }
+    };
+    // The times of the ledger end in 2262.
+    let moment = i64::try_from(moment.as_nanosecond()).ok().and_then(|moment| u64::try_from(moment).ok());
+    let moment = moment.map(Utc).ok_or_else(wrong)?;
+    if moment.floor(MINUTE) != moment {
+        return Err(BillProblem::NotWholeMinute { name, text: text.into() });
+    }
+    Ok(moment)
+}
+
+/// The reader thread: makes bills until the agent stops or the server has ended.
+pub(crate) fn answer_bills(path: &Path, mut requests: mpsc::Receiver<BillRequest>, stop: &Stop) {
+    while let Some(BillRequest { from, to, visible, reply }) = requests.blocking_recv() {
+        if stop.is_called() {
+            return;
+        }
+        // The server closes the reply at its deadline, or when the client has left.
+        if reply.is_closed() {
+            continue;
+        }
+        let reply = Arc::new(reply);
+        let (receiver, stop) = (Arc::clone(&reply), stop.clone());
+        let is_cancelled = move || receiver.is_closed() || stop.is_called();
+        let statement = statement(path, from.as_deref(), to.as_deref(), is_cancelled);
+        let bill = statement.and_then(|statement| {
+            let shown = match visible {
+                None => statement,
+                Some(tenants) => statement.of_tenants(&tenants),
+            };
+            Ok(serde_json::to_string(&shown)?)
+        });
+        // The statement has dropped its reference, so this is the last one.
+        if let Some(reply) = Arc::into_inner(reply) {
+            let _ = reply.send(bill);
+        }
+    }
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use tokio::sync::oneshot;
+
     use super::*;
+    use crate::ledger::{Ledger, Opening};
+
+    /// A ledger whose bill never ends.
+    fn endless(path: &Path) {
+        let connection = rusqlite::Connection::open(path).unwrap();
+        let schema = "ALTER TABLE minute RENAME TO rows_of_minutes;
+            CREATE VIEW minute AS
+            WITH RECURSIVE numbers(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM numbers)
+            SELECT n AS minute_ns, 0 AS gpu, NULL AS price, 0 AS slot_ns, 0 AS price_time_ns FROM numbers";
+        connection.execute_batch(schema).unwrap();
+    }
+
+    #[test]
+    fn a_date_without_an_offset_is_meant_in_the_node_s_time_zone() {
+        let zone = TimeZone::fixed(jiff::tz::offset(5));
+        let at = |text: &str| parse_time("from", text, &zone).map(|at| at.0 / 1_000_000_000);
+        for text in ["2026-11-01", "2026-11-01T00:00", "2026-11-01 00:00:00", "2026-10-31T19:00:00Z"] {
+            assert_eq!(at(text).unwrap(), 1_793_473_200, "{text}");
+        }
+        assert_eq!(at("2026-11-01T00:00:00+05:00").unwrap(), 1_793_473_200);
+    }
+
+    #[test]
+    fn a_day_in_which_clocks_are_set_has_23_or_25_hours() {
+        let zone = TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap();
+        let at = |text: &str| parse_time("from", text, &zone).map(|at| at.0 / 1_000_000_000).unwrap();
+        for (day, next, hours) in [
+            ("2026-03-28", "2026-03-29", 24),
+            ("2026-03-29", "2026-03-30", 23),
+            ("2026-10-25", "2026-10-26", 25),
+            ("2026-12-31", "2027-01-01", 24),
+        ] {
+            assert_eq!(at(next) - at(day), hours * 3_600, "{day}");
+        }
+        // A time that this day does not have, and one that it has twice.
+        assert_eq!(at("2026-03-29 02:30"), at("2026-03-29 03:30"));
+        assert_eq!(at("2026-10-25 02:30"), at("2026-10-25T02:30:00+02:00"));
+    }
+
+    #[test]
+    fn a_time_that_no_bill_can_begin_with_is_refused_in_the_words_of_the_user() {
+        let told = |text: &str| parse_time("to", text, &TimeZone::UTC).unwrap_err().to_string();
+        let seconds = "2026-11-01T08:00:30Z";
+        assert_eq!(
+            told(seconds),
+            r#"to: "2026-11-01T08:00:30Z" is not on a whole minute; bills cover whole minutes, leave out the seconds"#
+        );
+        for text in ["yesterday", "", "2026-13-01", "1969-12-31", "2999-01-01", "2026-11", "11/01/2026"] {
+            assert!(told(text).starts_with(&format!("to: {text:?} is not a valid time; ")), "{text}");
+        }
+        let path = Path::new("/nonexistent");
+        let backwards = statement(path, Some("2026-11-15"), Some("2026-11-01"), || false).unwrap_err();
+        assert_eq!(backwards.to_string(), r#"from: "2026-11-15" lies after to: "2026-11-01"; exchange them"#);
+    }
+
+    fn eventually(what: impl Fn() -> bool) {
+        let begun = Instant::now();
+        while !what() {
+            assert!(begun.elapsed() < Duration::from_secs(20), "it did not happen");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn a_bill_that_nobody_waits_for_is_interrupted_or_not_begun_at_all() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("ledger.db");
+        drop(Ledger::open(&path, &Opening::default()).unwrap());
+        endless(&path);
+        let (sender, requests) = mpsc::channel(2);
+        let reader = thread::spawn(move || answer_bills(&path, requests, &Stop::default()));
+        let ask = || {
+            let (reply, answer) = oneshot::channel();
+            sender.blocking_send(BillRequest { from: None, to: None, visible: None, reply }).unwrap();
+            answer
+        };
+        let awaited = ask();
+        eventually(|| sender.capacity() == 2);
+        let queued = ask();
+        drop(queued);
+        drop(awaited);
+        drop(sender);
+        eventually(|| reader.is_finished());
+        reader.join().unwrap();
+    }
+
+    #[test]
+    fn a_bill_is_interrupted_when_the_agent_stops() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("ledger.db");
+        drop(Ledger::open(&path, &Opening::default()).unwrap());
+        endless(&path);
+        let stop = Stop::default();
+        let (sender, requests) = mpsc::channel(1);
+        let theirs = stop.clone();
+        let reader = thread::spawn(move || answer_bills(&path, requests, &theirs));
+        let (reply, _answer) = oneshot::channel();
+        sender.blocking_send(BillRequest { from: None, to: None, visible: None, reply }).unwrap();
+        eventually(|| sender.capacity() == 1);
+        stop.call();
+        drop(sender);
+        eventually(|| reader.is_finished());
+        reader.join().unwrap();
+    }
 
     #[test]
     fn a_query_is_read_with_its_encoding_undone() {
@@ -132,7 +360,7 @@ mod tests {
         assert_eq!(error("form=1"), r#"unknown parameter "form"; use from and to"#);
         assert_eq!(error("from=1&from=2"), "from is given twice; give it once");
         for broken in ["from=%", "from=%4", "from=%zz", "from=%ff", "from=%+1"] {
-            assert!(error(broken).contains("encode it anew"), "{broken}");
+            assert!(error(broken).contains("encode it again"), "{broken}");
         }
     }
 }

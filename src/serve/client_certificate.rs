@@ -1,4 +1,4 @@
-//! Certificates of clients: who is asked for one, by which CAs it is verified, and which names it must have.
+//! Verifies client certificates: whether one is required, by which CAs it is signed, and which names it must have.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::config::ClientAuth;
 #[derive(Debug)]
 pub(super) struct ClientPolicy {
     is_mandatory: bool,
-    /// Absent where certificates are not verified.
+    /// Absent if certificates are not verified.
     trust: Option<Trust>,
     /// The certificate must have one of these names; any name is accepted if the list is empty.
     names: Vec<String>,
@@ -34,9 +34,9 @@ pub(super) struct ClientPolicy {
 /// The CAs that must have signed a client's certificate.
 #[derive(Debug)]
 struct Trust {
-    /// Absent where no CA was given: then every certificate is refused.
+    /// Absent if no CA is configured; then every certificate is refused.
     chains: Option<Arc<dyn ClientCertVerifier>>,
-    /// The certificates of the CAs. A client's certificate that is one of them is accepted by itself.
+    /// The configured certificates. A client certificate that is one of them is accepted without a chain.
     pinned: Vec<CertificateDer<'static>>,
 }
 
@@ -156,7 +156,7 @@ fn is_in_force(certificate: &CertificateDer<'_>, now: UnixTime) -> Result<(), Er
     Ok(())
 }
 
-/// Host names, addresses, e-mail addresses and URIs of a certificate; nothing where it cannot be read.
+/// Host names, addresses, e-mail addresses and URIs of a certificate; none if it cannot be parsed.
 fn alternative_names(certificate: &CertificateDer<'_>) -> Option<Vec<String>> {
     let certificate = Certificate::from_der(certificate).ok()?;
     let Some((_, SubjectAltName(names))) = certificate.tbs_certificate.get().ok()? else {

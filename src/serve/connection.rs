@@ -1,4 +1,4 @@
-//! One connection: TLS where it is configured, then HTTP until the peer leaves, is too slow, or is replaced by another.
+//! One connection: TLS if configured, then HTTP until the peer leaves, is too slow, or is replaced by another.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -31,10 +31,10 @@ const LONGEST_HEAD: usize = 16 * 1024;
 /// Longest list of headers in HTTP/2, in bytes.
 const LONGEST_HEADER_LIST: u32 = 16 * 1024;
 
-/// Requests that a client of HTTP/2 may send at once: a scraper sends one.
+/// Simultaneous requests of an HTTP/2 client; a scraper sends one.
 const MOST_STREAMS: u32 = 4;
 
-/// What the requests of a connection share; with HTTP/2 they may outlive it.
+/// State that the requests of a connection share; HTTP/2 requests may outlive it.
 struct RequestContext {
     ends: Ends,
     activity: Arc<ConnectionActivity>,
@@ -43,7 +43,7 @@ struct RequestContext {
     is_http2: bool,
 }
 
-/// Answers the requests of one connection until it ends.
+/// Serves one connection until it ends.
 pub(super) async fn serve_connection(
     stream: BoxedStream,
     ends: Ends,
@@ -59,7 +59,7 @@ pub(super) async fn serve_connection(
         is_http2: false,
     };
     let stream = ObservedStream { stream, activity: Arc::clone(&connection.activity) };
-    // The limit for a first head includes the handshake before it.
+    // The limit for the first head includes the TLS handshake.
     tokio::select! {
         () = serve_stream(stream, context, shutdown) => {}
         () = connection.must_close(&site.limits) => {}
@@ -91,7 +91,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    // The limits on time are those of `ConnectionActivity`.
+    // Timeouts are those of `ConnectionActivity`.
     builder.http1().header_read_timeout(None).max_buf_size(LONGEST_HEAD);
     builder.http2().max_concurrent_streams(MOST_STREAMS).max_header_list_size(LONGEST_HEADER_LIST);
     let builder = if context.is_http2 {
@@ -136,7 +136,7 @@ async fn respond(
     Ok(response.map(|body| Full::new(in_progress.send(body))))
 }
 
-/// Counts what hyper answered by itself, with the status that hyper chose.
+/// Counts responses that hyper sent itself, with the status that hyper chose.
 fn note_error(error: &(dyn Error + Send + Sync + 'static), site: &Site) {
     let Some(error) = error.downcast_ref::<hyper::Error>() else { return };
     if error.is_parse_too_large() {

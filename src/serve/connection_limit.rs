@@ -1,16 +1,16 @@
-//! How many connections there may be at once, and which of them is closed when there is no room.
+//! Limits the number of connections, and decides which one is closed for a new one.
 //!
-//! A plain semaphore would let a few hundred slow peers lock out every scraper. So a new connection waits a moment for
-//! room, which in a rush of scrapers comes at once, or replaces the oldest of those that are slow to finish the head of a
-//! request or to read a response. Only when all others are being answered or wait between requests is it refused.
+//! With a plain semaphore a few hundred slow peers would lock out every scraper. So a new connection waits a moment for a
+//! free place, which in a burst of scrapers comes at once, or replaces the oldest one that is slow to send a request head
+//! or to read a response. It is refused only if all others are being served or are idle between requests.
 //!
-//! One peer address may have a quarter of all connections; beyond that a new one replaces its own slow ones only. On
-//! loopback an address says nothing about who it is, so there is no such limit.
+//! One peer address may have a quarter of all connections; above that a new one replaces only slow ones of the same peer.
+//! A loopback address does not identify a peer, so this limit does not apply to it.
 //!
-//! A response that is still being read holds its page in memory, and a later response holds another page. So at most an
-//! eighth of all connections may be slow to read; the oldest of more are closed.
+//! A response that is being read keeps its page in memory, and later responses keep other pages. So at most an eighth of
+//! all connections may be slow readers; above that the oldest of them are closed.
 //!
-//! A connection that is closed keeps its file descriptor until its task ends, and counts until then.
+//! A closed connection counts until its task has ended, because it has its file descriptor until then.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -23,10 +23,10 @@ use tokio::time::timeout;
 use super::ServerLimits;
 use super::timeouts::{ConnectionActivity, now};
 
-/// A peer may have so many connections however few there are: a scraper, its twin, and somebody who looks.
+/// The connections that a peer may always have: two scrapers and interactive use.
 const LEAST_PER_PEER: usize = 4;
 
-/// How often a connection that waits looks whether another one has become slow.
+/// How often a waiting connection checks whether another one has become slow.
 const RECHECK: Duration = Duration::from_millis(10);
 
 /// The connections that are open.
@@ -42,11 +42,11 @@ pub(super) struct ConnectionLimit {
 #[derive(Debug, Default)]
 struct OpenConnections {
     next: u64,
-    /// By number, so the oldest is first; with the peer, absent where the address does not tell peers apart.
+    /// By number, so the oldest is first; with the peer, absent if the address does not identify one.
     by_number: BTreeMap<u64, (Option<IpAddr>, Arc<ConnectionActivity>)>,
 }
 
-/// An open connection; it counts until this is dropped, which has to come after its socket is closed.
+/// An open connection; it counts until this is dropped, which must happen after its socket is closed.
 #[derive(Debug)]
 pub(super) struct OpenConnection {
     pub(super) activity: Arc<ConnectionActivity>,
@@ -57,9 +57,9 @@ pub(super) struct OpenConnection {
 /// Why a connection cannot be opened now.
 #[derive(Debug, PartialEq, Eq)]
 enum NoRoom {
-    /// There may be room soon.
+    /// A place may become free soon.
     Yet,
-    /// The peer has as many as it may have, none of them slow.
+    /// The peer has its maximum, and none of them is slow.
     ForThisPeer,
 }
 
@@ -74,8 +74,7 @@ impl ConnectionLimit {
         })
     }
 
-    /// Counts a new connection, if there is room within that time; a peer that has as many as it may have does not keep
-    /// others waiting.
+    /// Counts a new connection if there is a place within that time; a peer that has its maximum is refused at once.
     pub(super) async fn open(self: &Arc<Self>, peer: IpAddr, longest: Duration) -> Option<OpenConnection> {
         let peer = network(peer);
         let opened = async {
@@ -90,7 +89,7 @@ impl ConnectionLimit {
         timeout(longest, opened).await.ok().flatten()
     }
 
-    /// Counts a new connection, or makes room for it by closing a slow one.
+    /// Counts a new connection, or closes a slow one to free a place.
     fn try_open(self: &Arc<Self>, peer: Option<IpAddr>, now: Duration) -> Result<OpenConnection, NoRoom> {
         let mut open = self.connections();
         let is_own = |of: Option<IpAddr>| peer.is_some() && of == peer;
@@ -103,7 +102,7 @@ impl ConnectionLimit {
             return Ok(OpenConnection { activity, limit: Arc::clone(self), number });
         }
         let mut candidates = open.by_number.values().filter(|(of, _)| !only_own || is_own(*of));
-        // One that is closing already makes room soon.
+        // A place becomes free soon if one is closing already.
         if candidates.clone().any(|(_, activity)| activity.is_evicted()) {
             return Err(NoRoom::Yet);
         }
@@ -115,7 +114,7 @@ impl ConnectionLimit {
         Err(NoRoom::Yet)
     }
 
-    /// Whether more than half of all connections are open: then none may stay between two requests.
+    /// Whether more than half of all connections are open: then idle ones are closed after their response.
     pub(super) fn is_scarce(&self) -> bool {
         self.connections().by_number.len() > self.most / 2
     }
@@ -137,7 +136,7 @@ impl ConnectionLimit {
 }
 
 impl OpenConnection {
-    /// Returns when the connection has to be closed: the peer is too slow, or another one needs its place.
+    /// Returns when the connection must be closed: the peer is too slow, or another one needs its place.
     pub(super) async fn must_close(&self, limits: &ServerLimits) {
         loop {
             let now = now();
@@ -166,7 +165,8 @@ impl Drop for OpenConnection {
     }
 }
 
-/// What tells peers apart: the address, of IPv6 the network, since a host has a whole one. Nothing on loopback.
+/// What identifies a peer: the IPv4 address, or the IPv6 /64 network, of which one host can use all addresses; nothing on
+/// loopback.
 pub(super) fn network(peer: IpAddr) -> Option<IpAddr> {
     match peer.to_canonical() {
         peer if peer.is_loopback() => None,
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(limit.try_open(one, now() + LATER).unwrap_err(), NoRoom::Yet);
         assert!(own[3].activity.is_evicted() && !stranger.0.activity.is_evicted());
         let local: Vec<_> = (0..16).map(|_| open(&limit, None)).collect();
-        assert_eq!(local.len(), 16, "on loopback nobody is told from anybody else");
+        assert_eq!(local.len(), 16, "loopback has no limit per peer");
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! Opens the sockets on which the server listens, TCP or in the file system, and accepts on them.
+//! Opens the TCP and Unix sockets on which the server listens, and accepts on them.
 //!
-//! `[::]` takes IPv4 too, whatever the host's default, unless an IPv4 address with the same port is listened
-//! on as well; on a host without IPv6 it means `0.0.0.0`. An address that cannot be had is an error that says
-//! what to do: an agent that cannot be scraped should not look as if it ran.
+//! `[::]` also accepts IPv4, whatever the host's default, unless an IPv4 address with the same port is configured too; on a
+//! host without IPv6 it means `0.0.0.0`. An address that cannot be bound ends the start: an agent that cannot be scraped
+//! must not seem to run.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
@@ -18,10 +18,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use super::local::Ends;
 use crate::config::ListenAddress;
 
-/// Scrapers that may wait to be accepted; the kernel takes less where its own limit is lower.
+/// Connections that may wait to be accepted, unless the kernel's own limit is lower.
 const BACKLOG: i32 = 1024;
 
-/// Bytes of answers that the kernel keeps for a connection; it counts twice as many, for its own records.
+/// The send buffer of a connection in bytes; the kernel doubles it for its bookkeeping.
 const SEND_BUFFER: usize = 128 * 1024;
 
 /// An address on which the server cannot listen.
@@ -36,7 +36,8 @@ pub struct Error {
 fn advice(reason: &io::Error) -> String {
     match reason.kind() {
         io::ErrorKind::AddrInUse => {
-            "address already in use; another agent? choose another address with --listen".to_owned()
+            "address already in use, perhaps by another agent; choose another address with --listen"
+                .to_owned()
         }
         io::ErrorKind::PermissionDenied => {
             "permission denied; choose a port above 1023 with --listen".to_owned()
@@ -48,7 +49,7 @@ fn advice(reason: &io::Error) -> String {
     }
 }
 
-/// Listens on every address, or on none.
+/// Listens on all addresses; fails if one of them cannot be used.
 pub fn bind(addresses: &[ListenAddress]) -> Result<Vec<Listener>, Error> {
     addresses.iter().map(|address| listen(address, addresses)).collect()
 }
@@ -56,7 +57,7 @@ pub fn bind(addresses: &[ListenAddress]) -> Result<Vec<Listener>, Error> {
 /// The sockets on which systemd listens for this service.
 ///
 /// # Errors
-/// There is none, or one on which no connections can be accepted.
+/// There are none, or one cannot accept connections.
 pub fn inherit() -> Result<Vec<Listener>, InheritError> {
     let mut given = ListenFd::from_env();
     let mut listeners = Vec::new();
@@ -64,7 +65,7 @@ pub fn inherit() -> Result<Vec<Listener>, InheritError> {
         let tcp = given.take_tcp_listener(index);
         listeners.push(match tcp {
             Ok(Some(listener)) => {
-                // As for our own sockets; without them it is served all the same.
+                // The same options as for our own sockets; the server also works without them.
                 let _ = sockopt::set_tcp_nodelay(&listener, true);
                 let _ = sockopt::set_socket_send_buffer_size(&listener, SEND_BUFFER);
                 Listener::Tcp(listener)
@@ -78,12 +79,12 @@ pub fn inherit() -> Result<Vec<Listener>, InheritError> {
     if listeners.is_empty() { Err(InheritError::Missing) } else { Ok(listeners) }
 }
 
-/// What systemd gave cannot be served on.
+/// The sockets of systemd cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum InheritError {
     /// There is no socket.
     #[error(
-        "--web.systemd-socket: systemd gave no socket; start the service by its socket unit, or leave this out"
+        "--web.systemd-socket: systemd gave no socket; start the service by its socket unit, or remove the option"
     )]
     Missing,
     /// A socket of another kind.
@@ -101,7 +102,7 @@ fn listen(address: &ListenAddress, all: &[ListenAddress]) -> Result<Listener, Er
     }
 }
 
-/// A socket in the file system for everybody on this host, as loopback is. One that nobody answers on is replaced.
+/// A Unix socket that every user of this host may use, as with loopback. A stale socket file is replaced.
 fn listen_unix(path: &Path) -> io::Result<UnixListener> {
     match std::fs::symlink_metadata(path) {
         Ok(there) if !there.file_type().is_socket() => {
@@ -137,10 +138,10 @@ fn open(address: SocketAddr, dual: bool) -> rustix::io::Result<OwnedFd> {
     if address.is_ipv6() {
         sockopt::set_ipv6_v6only(&socket, !dual)?;
     }
-    // A restart must not wait for the last agent's connections to time out.
+    // A restart must not wait until the connections of the last agent time out.
     sockopt::set_socket_reuseaddr(&socket, true)?;
-    // What is accepted inherits these: one call for all connections. The kernel would let a send buffer grow to
-    // megabytes, and whoever reads slowly decides for how long it is kept.
+    // Accepted connections inherit these options. Without a limit the kernel lets a send buffer grow to megabytes, and a
+    // slow reader would keep it.
     sockopt::set_tcp_nodelay(&socket, true)?;
     sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER)?;
     rustix::net::bind(&socket, &address)?;
@@ -148,7 +149,7 @@ fn open(address: SocketAddr, dual: bool) -> rustix::io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// A socket that listens.
+/// A listening socket.
 #[derive(Debug)]
 pub enum Listener {
     /// On an IP address.
@@ -158,7 +159,7 @@ pub enum Listener {
 }
 
 impl Listener {
-    /// Where it listens, as it is written.
+    /// Its address as in the configuration.
     pub fn address(&self) -> String {
         match self {
             Self::Tcp(listener) => {
@@ -180,7 +181,7 @@ impl Listener {
         }
     }
 
-    /// The same on the I/O thread.
+    /// The same socket for the I/O thread.
     pub(super) fn into_async(self) -> io::Result<AsyncListener> {
         Ok(match self {
             Self::Tcp(listener) => {
@@ -223,7 +224,7 @@ impl AsyncListener {
 }
 
 impl Ends {
-    /// The address by which peers are told apart.
+    /// The IP address of the client.
     pub(super) const fn peer(self) -> IpAddr {
         match self {
             Self::Tcp { peer, .. } => peer.ip(),
@@ -258,7 +259,7 @@ mod tests {
         assert_eq!(
             error.to_string(),
             format!(
-                "listen {address}: address already in use; another agent? choose another address with --listen"
+                "listen {address}: address already in use, perhaps by another agent; choose another address with --listen"
             )
         );
     }
@@ -273,14 +274,14 @@ mod tests {
     }
 
     #[test]
-    fn the_unspecified_ipv6_address_takes_ipv4_too() {
+    fn the_unspecified_ipv6_address_accepts_ipv4_too() {
         let listener = listener("[::]:0");
         let port = listener.local_addr().unwrap().port();
         TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
     }
 
     #[test]
-    fn the_last_segment_of_an_answer_waits_for_no_acknowledgement() {
+    fn the_last_segment_of_a_response_does_not_wait_for_an_acknowledgement() {
         let listener = listener("127.0.0.1:0");
         listener.set_nonblocking(false).unwrap();
         let _peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -288,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_keeps_of_an_answer_is_bounded() {
+    fn the_send_buffer_of_a_connection_is_limited() {
         let listener = listener("127.0.0.1:0");
         listener.set_nonblocking(false).unwrap();
         let _peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -307,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_nobody_answers_on_is_replaced_and_anything_else_is_left_alone() {
+    fn a_stale_socket_is_replaced_and_other_files_are_not() {
         let directory = tempfile::tempdir().unwrap();
         let address = ListenAddress::Unix(directory.path().join("web.sock"));
         let first = bind(std::slice::from_ref(&address)).unwrap();

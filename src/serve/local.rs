@@ -1,9 +1,8 @@
-//! Who may read more than metrics while no users are configured: whoever is on this host.
+//! While no users are configured, only clients on this host may read more than metrics.
 //!
-//! Both ends of the connection must be loopback addresses. That alone would let a web page reach the agent
-//! through a browser on this host, by a name that its author made point at 127.0.0.1; therefore the request
-//! must also name the host as only this host's own users do. A reverse proxy on this host forwards requests of others,
-//! so forwarded requests are refused.
+//! Both ends of the connection must be loopback addresses. That is not enough: by DNS rebinding a web page in a browser on
+//! this host could reach the agent, so the Host header must also be a loopback name. A reverse proxy on this host forwards
+//! requests of other hosts, so forwarded requests are refused.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -19,23 +18,23 @@ pub(super) enum Ends {
         /// The address on which the connection was accepted.
         local: SocketAddr,
     },
-    /// A socket in the file system, which only this host can open, and no browser does.
+    /// A Unix socket, which only processes of this host can open, and browsers cannot.
     Unix,
 }
 
 /// Headers that a proxy adds.
 const OF_PROXIES: [&str; 5] = ["forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip"];
 
-/// Lets a request from this host pass, or says why not.
+/// Accepts a request from this host, or returns why not.
 pub(super) fn admit<B>(request: &Request<B>, ends: Ends) -> Result<(), &'static str> {
     if OF_PROXIES.iter().any(|name| request.headers().contains_key(*name)) {
         return Err(
-            "this came through a proxy, which may ask for anybody; configure web.users, or ask without it",
+            "this request came through a proxy, so its client is unknown; configure web.users, or do not use the proxy",
         );
     }
     let Ends::Tcp { peer, local } = ends else { return Ok(()) };
     if !is_loopback(peer.ip()) || !is_loopback(local.ip()) {
-        return Err("this is answered on loopback only; ask 127.0.0.1 or [::1] on the host itself");
+        return Err("this page is served on loopback only; use 127.0.0.1 or [::1] on the host itself");
     }
     let mut hosts = request.headers().get_all(HOST).iter();
     let authority = request.uri().authority().map(|authority| authority.as_str());
@@ -43,11 +42,13 @@ pub(super) fn admit<B>(request: &Request<B>, ends: Ends) -> Result<(), &'static 
         (Some(host), None, _) => host.to_str().unwrap_or_default(),
         // HTTP/2 has it in place of the header.
         (None, None, Some(authority)) => authority,
-        _ => return Err("this is answered on loopback only; send one Host header, e.g. localhost"),
+        _ => return Err("this page is served on loopback only; send one Host header, e.g. localhost"),
     };
-    // A request line with a whole address overrules the header, so both must be loopback names.
+    // A full URL in the request line takes precedence over the header, so both must be loopback names.
     if !is_loopback_name(host) || !authority.is_none_or(is_loopback_name) {
-        return Err("this is answered on loopback only; ask for localhost, 127.0.0.1 or [::1] by that name");
+        return Err(
+            "this page is served on loopback only; the Host header must be localhost, 127.0.0.1 or [::1]",
+        );
     }
     Ok(())
 }
@@ -88,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn loopback_names_are_names_of_this_host_only() {
+    fn only_names_of_this_host_are_loopback_names() {
         for name in ["localhost", "LocalHost:9855", "127.0.0.1", "127.8.9.1:1", "[::1]", "[::1]:9855"] {
             assert!(is_loopback_name(name), "{name}");
         }
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_proxy_passes_on_is_refused_also_on_a_socket_in_the_file_system() {
+    fn a_forwarded_request_is_refused_even_on_a_unix_socket() {
         for header in ["Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP"] {
             let request = Request::builder().uri("/").header(HOST, "localhost").header(header, "").body(());
             let local = "127.0.0.1:5".parse().unwrap();
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_somebody_else_made_point_here_is_refused() {
+    fn a_name_that_is_not_a_loopback_name_is_refused() {
         let refused = |uri, hosts| ask(uri, hosts, "127.0.0.1:5", "127.0.0.1:9855").is_err();
         assert!(refused("/", &["rebind.evil.example"]));
         assert!(refused("/", &[]));

@@ -1,22 +1,19 @@
-//! The HTTP server: pages of the latest snapshot for everybody, the API for this host's users or for configured users.
+//! The HTTP server: metrics of the latest snapshot for everybody, the API for users of this host or for configured users.
 //!
-//! It reads the published snapshot, the time of the last tick, and what the thread that reads the ledger answers. A
-//! request calls no driver and changes nothing, so two scrapers see the same. It runs on one current-thread runtime:
-//! nothing here may block, and no peer, however slow or many, may keep the others waiting.
+//! It reads the published snapshot, the time of the last tick, and bills from the thread that reads the ledger. A request
+//! calls no driver and changes nothing, so all scrapers get the same. It runs on one current-thread runtime: nothing here
+//! may block, and slow or numerous peers must not delay the others.
 
 mod accept;
 mod bill;
-mod bill_reader;
 mod client_certificate;
 mod connection;
 mod connection_limit;
 mod heartbeat;
-mod index;
 mod listen;
 mod local;
 mod overload;
 mod passwords;
-mod requests;
 mod response;
 mod route;
 mod security;
@@ -30,19 +27,17 @@ use hyper::body::Bytes;
 use tokio::sync::mpsc;
 
 pub use accept::run;
-pub use bill::{BillError, BillRequest};
-pub(crate) use bill_reader::answer_bills;
-pub use bill_reader::{BillProblem, statement};
+pub(crate) use bill::answer_bills;
+pub use bill::{BillProblem, BillRequest, statement};
 pub use heartbeat::Heartbeat;
-pub use index::render_index_page;
 pub use listen::{Error, InheritError, Listener, bind, inherit};
 pub use passwords::{Passwords, VerifyRequest};
-pub use requests::Requests;
-pub use security::{Access, Security, SecurityError, VisibleTenants};
+pub use response::{Requests, render_index_page};
+pub use security::{Access, Security, VisibleTenants};
 
 use crate::export::{LatestSnapshot, Release};
 
-/// Why the agent keeps no account; empty while it does.
+/// Why the agent keeps no account; none while it does.
 #[derive(Debug, Default)]
 pub struct NoAccount(Mutex<Option<String>>);
 
@@ -58,21 +53,21 @@ impl NoAccount {
     }
 }
 
-/// What the server shows, and its limits.
+/// What the server serves, and its limits.
 pub struct Site {
     /// The latest snapshot with its pages.
     pub pages: Arc<LatestSnapshot>,
-    /// Until when the driver is released, while it is.
+    /// The release of the driver, while it is released.
     pub release: Box<dyn Fn() -> Option<Release> + Send + Sync>,
     /// The page at `/`, as [`render_index_page`] makes it.
     pub index: Bytes,
     /// When the tick loop last ran.
     pub heartbeat: Arc<Heartbeat>,
-    /// Why there is no account, where there is none.
+    /// Why no account is kept, if none is.
     pub no_account: Arc<NoAccount>,
-    /// Requests for the thread that reads the ledger.
+    /// The queue of the thread that reads the ledger.
     pub bills: mpsc::Sender<BillRequest>,
-    /// TLS, users and what else protects the pages.
+    /// TLS, users and headers.
     pub access: Arc<Access>,
     /// Counts responses by status.
     pub requests: Arc<Requests>,
@@ -80,35 +75,35 @@ pub struct Site {
     pub limits: ServerLimits,
 }
 
-/// How long the server waits for a peer, and how many it serves at once.
+/// Limits on time and number of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerLimits {
     /// From a connection's start, or a request's first byte, to the end of its head.
     pub head: Duration,
     /// From the end of one response to the next request: longer than any usual scrape interval.
     pub idle: Duration,
-    /// Without the peer taking a single byte of a response.
+    /// While the peer reads no byte of a response.
     pub stall: Duration,
     /// From the time at which a response is ready until the socket has accepted all of it.
     pub response: Duration,
     /// For a bill.
     pub bill: Duration,
-    /// For responses under way when the agent stops.
+    /// For unfinished responses when the agent stops.
     pub drain: Duration,
-    /// For room, when all connections are open: longer than a usual head takes, so that a rush is only late.
+    /// For a free connection, if all are in use: longer than a usual request head takes, so that a burst is only delayed.
     pub queue: Duration,
-    /// Connections at once.
+    /// Simultaneous connections.
     pub connections: usize,
 }
 
-/// File descriptors that are left to everything but connections: the ledger, `/proc`, the push, the log.
+/// File descriptors that are reserved for everything else: the ledger, `/proc`, the push, the log.
 const NOT_FOR_CONNECTIONS: u64 = 44;
 
 impl ServerLimits {
-    /// Limits for a process that may open so many files; fewer files mean fewer connections.
+    /// Limits for a process that may open that many files.
     pub fn within(files: u64) -> Self {
         let usual = Self::default();
-        // A quarter of them on top is for those that are refused and still read why.
+        // A fifth of the descriptors is for refused connections whose peers still read the response.
         let connections = files.saturating_sub(NOT_FOR_CONNECTIONS) / 5 * 4;
         let connections = usize::try_from(connections).unwrap_or(usize::MAX).clamp(4, usual.connections);
         Self { connections, ..usual }

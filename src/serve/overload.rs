@@ -1,8 +1,8 @@
-//! The response to a connection for which there is no room, for next to nothing.
+//! Refuses connections above the limit with status 503, at low cost.
 //!
-//! It is one write of ready-made bytes, without a word of the request read. Closing then would make the kernel reset the
-//! connection over the unread request and perhaps discard the response, so the socket is read and discarded until the
-//! peer closes too: for a second at most, and of few connections at a time.
+//! The response is one write of constant bytes, and the request is not parsed. Closing at once would make the kernel reset
+//! the connection because of the unread request, and perhaps discard the response. So the socket is drained until the peer
+//! closes it, for a second at most and for few connections at a time.
 
 use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,59 +23,59 @@ connection: close\r\n\
 \r\n\
 all connections are busy; try again soon\n";
 
-const LONGEST_WAIT: Duration = Duration::from_secs(1);
-const LONGEST_REQUEST: u64 = 64 * 1024;
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+const MOST_DRAINED_BYTES: u64 = 64 * 1024;
 
-/// Sends the response to connections for which there is no room.
+/// Sends the response to refused connections.
 #[derive(Clone, Debug)]
 pub(super) struct OverloadResponse {
-    /// For those that may still be reading the response.
+    /// Permits for connections whose peers may still read the response.
     closing: Arc<Semaphore>,
-    /// A descriptor in reserve: without any, a peer could be neither accepted nor refused, and would wait in vain.
+    /// A spare file descriptor: without any, a peer could be neither accepted nor refused.
     spare: Arc<Mutex<Option<File>>>,
 }
 
 impl OverloadResponse {
-    /// At most so many connections are kept open until their peers have read the response.
+    /// At most `most` connections stay open until their peers have read the response.
     pub(super) fn new(most: usize) -> Self {
-        Self { closing: Arc::new(Semaphore::new(most)), spare: Arc::new(Mutex::new(reserve())) }
+        Self { closing: Arc::new(Semaphore::new(most)), spare: Arc::new(Mutex::new(open_spare())) }
     }
 
-    /// Refuses a connection although there is no descriptor left; whether there was one.
+    /// Refuses a connection although there is no file descriptor left; returns whether there was a connection.
     pub(super) async fn refuse_without_descriptor(&self, listener: &AsyncListener) -> bool {
         drop(self.spare().take());
-        // The connection for which accept failed is still there.
+        // The connection for which accept failed is still in the backlog.
         let accepted = timeout(Duration::from_millis(1), listener.accept()).await;
-        let was_there = if let Ok(Ok((mut stream, _))) = accepted {
-            // The peer may have left; then nobody misses the response.
+        let was_refused = if let Ok(Ok((mut stream, _))) = accepted {
+            // Fails if the peer has left.
             write(&mut stream).await;
             true
         } else {
             false
         };
-        *self.spare() = reserve();
-        was_there
+        *self.spare() = open_spare();
+        was_refused
     }
 
     fn spare(&self) -> MutexGuard<'_, Option<File>> {
         self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Answers 503 and closes.
+    /// Sends status 503 and closes.
     pub(super) async fn refuse(&self, mut stream: BoxedStream, tasks: &mut JoinSet<()>) {
         if !write(&mut stream).await {
             return;
         }
         if let Ok(permit) = Arc::clone(&self.closing).try_acquire_owned() {
             tasks.spawn(async move {
-                let _ = timeout(LONGEST_WAIT, discard_rest(stream)).await;
+                let _ = timeout(DRAIN_TIMEOUT, drain(stream)).await;
                 drop(permit);
             });
         }
     }
 }
 
-fn reserve() -> Option<File> {
+fn open_spare() -> Option<File> {
     File::open("/dev/null").ok()
 }
 
@@ -84,9 +84,9 @@ async fn write(stream: &mut BoxedStream) -> bool {
     matches!(timeout(Duration::from_millis(1), stream.write_all(RESPONSE)).await, Ok(Ok(())))
 }
 
-async fn discard_rest(mut stream: BoxedStream) -> std::io::Result<u64> {
+async fn drain(mut stream: BoxedStream) -> std::io::Result<u64> {
     stream.shutdown().await?;
-    copy(&mut stream.take(LONGEST_REQUEST), &mut sink()).await
+    copy(&mut stream.take(MOST_DRAINED_BYTES), &mut sink()).await
 }
 
 #[cfg(test)]
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ready_made_response_has_the_length_that_it_says() {
+    fn the_constant_response_has_its_content_length() {
         let text = str::from_utf8(RESPONSE).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         assert!(head.contains(&format!("content-length: {}\r\n", body.len())), "{}", body.len());

@@ -1,10 +1,9 @@
-//! Passwords of users: read from a request, verified on a thread of their own, remembered once verified.
+//! Verifies passwords of users on a thread of their own, and caches the results.
 //!
-//! bcrypt takes a tenth of a second of CPU or more by design, so it never runs here. Questions go through a bounded
-//! queue, of which one peer address has a few places; when there is none, or an answer does not come in time, the
-//! request is refused as one that came too early. What was verified is remembered as a digest with a secret of this
-//! process: the right password of each user, across reloads, and the last wrong ones, so that a scraper with an outdated
-//! password costs little.
+//! bcrypt takes 0.1 s of CPU time or more by design, so it never runs on the I/O thread. Requests go through a bounded
+//! queue in which one peer address has a few places; if there is no place, or no result in time, the HTTP request is
+//! refused with Retry-After. The cache holds digests keyed with a secret of this process: the right password of each user,
+//! across reloads, and the last wrong ones, so that a scraper with an outdated password costs little.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -25,9 +24,9 @@ use super::security::Security;
 pub struct VerifyRequest {
     /// The bcrypt hash.
     pub hash: String,
-    /// What was given as the password.
+    /// The given password.
     pub password: Vec<u8>,
-    /// Whether it is the right one; closed when nobody waits for it any more.
+    /// Receives whether it is right; closed when nothing waits for it any more.
     pub reply: oneshot::Sender<bool>,
     /// Freed once the request has left the queue.
     _place: QueuePlace,
@@ -36,7 +35,7 @@ pub struct VerifyRequest {
 /// A place in the queue, counted for its peer until it is dropped.
 #[derive(Debug)]
 pub(super) struct QueuePlace {
-    /// Absent where the address does not tell peers apart.
+    /// Absent if the address does not identify a peer.
     peer: Option<IpAddr>,
     waiting: WaitingByPeer,
 }
@@ -45,7 +44,7 @@ pub(super) struct QueuePlace {
 type WaitingByPeer = Arc<Mutex<BTreeMap<IpAddr, usize>>>;
 
 impl QueuePlace {
-    fn take(peer: Option<IpAddr>, waiting: &WaitingByPeer) -> Result<Self, LoginRefusal> {
+    fn reserve(peer: Option<IpAddr>, waiting: &WaitingByPeer) -> Result<Self, LoginRefusal> {
         if let Some(peer) = peer {
             let mut counts = waiting.lock().unwrap_or_else(PoisonError::into_inner);
             let count = counts.entry(peer).or_default();
@@ -72,17 +71,17 @@ impl Drop for QueuePlace {
 /// Places in the queue that one peer may have.
 const MOST_OF_PEER: usize = 2;
 
-/// Wrong passwords that are remembered.
+/// Wrong passwords in the cache.
 const MOST_WRONG: usize = 64;
 
 /// How long a request waits for its password to be verified.
-const LONGEST_WAIT: Duration = Duration::from_secs(8);
+const VERIFY_TIMEOUT: Duration = Duration::from_secs(8);
 
 type Digest = [u8; 32];
 
-/// The users' passwords, as far as they were verified.
+/// Verifies passwords, with a cache.
 pub struct Passwords {
-    questions: mpsc::Sender<VerifyRequest>,
+    requests: mpsc::Sender<VerifyRequest>,
     secret: Digest,
     known: Mutex<KnownPasswords>,
     waiting: WaitingByPeer,
@@ -90,7 +89,7 @@ pub struct Passwords {
 
 #[derive(Default)]
 struct KnownPasswords {
-    /// By user, so there are no more than users.
+    /// One per user.
     right: BTreeMap<String, Digest>,
     wrong: VecDeque<Digest>,
 }
@@ -106,15 +105,15 @@ pub(super) enum LoginRefusal {
 
 impl Passwords {
     /// Passwords are verified by the receiver of these requests.
-    pub fn new(questions: mpsc::Sender<VerifyRequest>) -> Self {
+    pub fn new(requests: mpsc::Sender<VerifyRequest>) -> Self {
         let mut secret = Digest::default();
-        // It cannot fail on Linux; without a secret nothing else becomes wrong.
+        // It does not fail on Linux; without the secret, verification still works.
         let _ = SystemRandom::new().fill(&mut secret);
-        Self { questions, secret, known: Mutex::default(), waiting: WaitingByPeer::default() }
+        Self { requests, secret, known: Mutex::default(), waiting: WaitingByPeer::default() }
     }
 
-    /// Forgets the passwords of removed users, and the wrong ones. A digest includes the user's hash, so it matches no
-    /// longer when the hash has changed.
+    /// Forgets the passwords of removed users, and the wrong ones. A digest includes the user's hash, so it no longer
+    /// matches when the hash has changed.
     pub(super) fn forget_all_but<'a>(&self, users: impl Iterator<Item = &'a String>) {
         let mut known = self.known();
         let mut right = std::mem::take(&mut known.right);
@@ -124,7 +123,7 @@ impl Passwords {
         };
     }
 
-    /// The user of a request from that address; absent where the address does not tell peers apart.
+    /// The user of a request; `peer` is absent if its address does not identify a peer.
     pub(super) async fn user(
         &self,
         headers: &HeaderMap,
@@ -133,7 +132,7 @@ impl Passwords {
     ) -> Result<String, LoginRefusal> {
         let (user, password) = credentials(headers).ok_or(LoginRefusal::Unauthorized)?;
         let hash = security.users.get(&user);
-        // An unknown user is compared with some user's hash, always the same for one name, so that it takes as long.
+        // An unknown user is checked against the hash of some user, always the same for one name, so that it takes as long.
         let stand_in = || {
             let digest = self.digest(&[user.as_bytes()]);
             security.users.values().nth(usize::from(digest[0]) % security.users.len().max(1))
@@ -149,7 +148,7 @@ impl Passwords {
                 return Err(LoginRefusal::Unauthorized);
             }
         }
-        let place = QueuePlace::take(peer, &self.waiting)?;
+        let place = QueuePlace::reserve(peer, &self.waiting)?;
         let is_right = self.verify(compared.clone(), password, place).await? && hash.is_some();
         let mut known = self.known();
         if is_right {
@@ -164,8 +163,8 @@ impl Passwords {
     async fn verify(&self, hash: String, password: Vec<u8>, place: QueuePlace) -> Result<bool, LoginRefusal> {
         let (reply, answer) = oneshot::channel();
         let request = VerifyRequest { hash, password, reply, _place: place };
-        self.questions.try_send(request).map_err(|_| LoginRefusal::Busy)?;
-        match timeout(LONGEST_WAIT, answer).await {
+        self.requests.try_send(request).map_err(|_| LoginRefusal::Busy)?;
+        match timeout(VERIFY_TIMEOUT, answer).await {
             Ok(Ok(is_right)) => Ok(is_right),
             _ => Err(LoginRefusal::Busy),
         }
@@ -216,7 +215,7 @@ mod tests {
         [(AUTHORIZATION, format!("Basic {encoded}").parse().unwrap())].into_iter().collect()
     }
 
-    /// Says that the password "secret" is right, and counts questions.
+    /// A verifier for which "secret" is right, and the number of its requests.
     fn verifier() -> (Passwords, Arc<AtomicUsize>) {
         let (sender, mut questions) = mpsc::channel::<VerifyRequest>(1);
         let count = Arc::new(AtomicUsize::new(0));
@@ -276,7 +275,7 @@ mod tests {
         let [one, other] = ["192.0.2.1", "192.0.2.2"].map(|peer| peer.parse().ok());
         let ask = async |text: &str, peer| {
             let (headers, security) = (headers(text), &security);
-            // Whoever left does not free a place: the question is still in the queue.
+            // A client that left keeps its place, because its request is still in the queue.
             timeout(Duration::ZERO, passwords.user(&headers, peer, security)).await
         };
         assert!(ask("alice:1", one).await.is_err(), "it waits");
@@ -288,7 +287,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_unknown_user_is_verified_too_and_never_let_in() {
+    async fn an_unknown_user_is_verified_too_and_always_refused() {
         let (passwords, count) = verifier();
         for text in ["mallory:secret", ":secret", "alice\0:secret"] {
             let refused = passwords.user(&headers(text), None, &security()).await;
@@ -302,7 +301,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_does_not_fit_into_the_queue_is_refused_at_once() {
+    async fn a_request_that_does_not_fit_into_the_queue_is_refused_at_once() {
         let (sender, _questions) = mpsc::channel(1);
         let passwords = Passwords::new(sender);
         let (first, second) = (headers("alice:1"), headers("alice:2"));

@@ -1,10 +1,14 @@
-//! Builds responses. An error is one line that says what to do: JSON below `/api/`, where programs read, text elsewhere.
+//! Builds responses and counts them. An error is one line that says what to do, as JSON below `/api/` and as text elsewhere.
+
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use hyper::body::Bytes;
-use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use hyper::header::{
+    CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+};
 use hyper::{Response, StatusCode};
 
-/// A response whose body is shared with whoever rendered it.
+/// A response whose body is shared with its page cache.
 pub(super) type PageResponse = Response<Bytes>;
 
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -24,7 +28,7 @@ pub(super) fn text(status: StatusCode, line: &str) -> PageResponse {
     respond_with(status, TEXT, Bytes::from(format!("{line}\n")))
 }
 
-/// An error, in the form that clients of this path read.
+/// An error as JSON or text, depending on the path.
 pub(super) fn error(status: StatusCode, path: &str, line: &str) -> PageResponse {
     if !path.starts_with("/api/") {
         return text(status, line);
@@ -37,4 +41,72 @@ pub(super) fn error(status: StatusCode, path: &str, line: &str) -> PageResponse 
 pub(super) fn with(mut response: PageResponse, name: HeaderName, value: &'static str) -> PageResponse {
     response.headers_mut().insert(name, HeaderValue::from_static(value));
     response
+}
+
+/// The paths on the page at `/`.
+const PATHS: [(&str, &str); 6] = [
+    ("/metrics", "Prometheus text or OpenMetrics"),
+    ("/api/v1/snapshot", "the latest snapshot as JSON"),
+    ("/api/v1/health", "state of each GPU, and what to do"),
+    ("/api/v1/bill", "the bill of a period, from= and to="),
+    ("/-/healthy", "whether the agent is alive"),
+    ("/-/ready", "whether there is a first snapshot"),
+];
+
+/// Renders the page at `/`, with links below the external URL, or relative ones without it.
+pub fn render_index_page(external_url: Option<&str>) -> Bytes {
+    let base = external_url.unwrap_or_default().replace('&', "&amp;").replace('"', "&quot;");
+    let links = PATHS.map(|(path, what)| format!("<li><a href=\"{base}{path}\">{path}</a> {what}\n"));
+    let (version, links) = (env!("CARGO_PKG_VERSION"), links.concat());
+    Bytes::from(format!(
+        "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>gpumeter</title>\n\
+         <h1>gpumeter {version}</h1>\n<ul>\n{links}</ul>\n</html>\n"
+    ))
+}
+
+/// The response for `/`.
+pub(super) fn index_response(page: &Bytes) -> PageResponse {
+    let page = respond_with(StatusCode::OK, "text/html; charset=utf-8", page.clone());
+    let page = with(page, X_FRAME_OPTIONS, "deny");
+    with(page, CONTENT_SECURITY_POLICY, "default-src 'none'")
+}
+
+/// Every status that the server uses; all are exported from 0 on, so that a first error is an increase.
+const CODES: [u16; 14] = [200, 400, 401, 403, 404, 405, 408, 413, 414, 429, 431, 500, 503, 504];
+
+/// The number of responses since the start, by status.
+#[derive(Debug, Default)]
+pub struct Requests {
+    counts: [AtomicU64; CODES.len()],
+}
+
+impl Requests {
+    /// Counts a response.
+    pub fn count(&self, code: u16) {
+        let position = CODES.iter().position(|known| *known == code);
+        if let Some(count) = position.and_then(|position| self.counts.get(position)) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The number of responses by status, ascending.
+    pub fn by_code(&self) -> impl Iterator<Item = (u16, u64)> {
+        CODES.into_iter().zip(self.counts.iter().map(|count| count.load(Ordering::Relaxed)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn responses_are_counted_by_status_and_every_status_starts_at_0() {
+        let requests = Requests::default();
+        requests.count(200);
+        requests.count(200);
+        requests.count(504);
+        let counts: Vec<_> = requests.by_code().filter(|(_, count)| *count > 0).collect();
+        assert_eq!(counts, [(200, 2), (504, 1)]);
+        assert_eq!(requests.by_code().count(), CODES.len());
+    }
 }

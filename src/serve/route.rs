@@ -1,4 +1,4 @@
-//! From a request to its response: which path, whether the caller may read it, and what it says.
+//! Routes a request: checks rate limit, user and path, and builds the response.
 
 use std::sync::Arc;
 
@@ -11,18 +11,17 @@ use hyper::{Method, Request, StatusCode};
 
 use super::bill::{parse_query, request_bill};
 use super::connection_limit::network;
-use super::index::index_response;
 use super::local::{Ends, admit};
 use super::passwords::LoginRefusal;
-use super::response::{JSON, PageResponse, error, respond_with, text, with};
+use super::response::{JSON, PageResponse, error, index_response, respond_with, text, with};
 use super::security::{Security, VisibleTenants};
 use super::{Heartbeat, Site};
 use crate::export::{self, PageFormat, PublishedSnapshot, RenderedPage};
 
-/// No path reads a body; a longer one ends the connection.
+/// No path reads the body of a request; a longer one closes the connection.
 const LONGEST_BODY: u64 = 16 * 1024;
 
-/// What is served.
+/// The paths that are served.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ServedPath {
     Metrics,
@@ -48,13 +47,13 @@ impl ServedPath {
         }
     }
 
-    /// Whether only this host may read it while no users are configured.
+    /// Whether only clients on this host may read it while no users are configured.
     fn is_local(self) -> bool {
         matches!(self, Self::Index | Self::Snapshot | Self::Bill | Self::Health)
     }
 }
 
-/// Answers a request.
+/// The response to a request, with the configured headers.
 pub(super) async fn reply_to<B: Body>(request: &Request<B>, ends: Ends, site: &Site) -> PageResponse {
     let security = site.access.current();
     let mut response = authorize(request, ends, site, &security).await;
@@ -70,12 +69,12 @@ async fn authorize<B: Body>(
 ) -> PageResponse {
     let path = request.uri().path();
     if !security.allows_request() {
-        let line = "more requests than web.rate_limit allows; ask less often";
+        let line = "more requests than web.rate_limit allows; send fewer";
         return with(error(StatusCode::TOO_MANY_REQUESTS, path, line), RETRY_AFTER, "1");
     }
     let is_probe = matches!(ServedPath::at(path), Some(ServedPath::Healthy | ServedPath::Ready));
     if security.users.is_empty() || (is_probe && security.open_probes) {
-        return route(request, Caller::Nobody(ends), site).await;
+        return route(request, Caller::Anonymous(ends), site).await;
     }
     let peer = network(ends.peer());
     match site.access.passwords.user(request.headers(), peer, security).await {
@@ -93,20 +92,24 @@ async fn authorize<B: Body>(
 
 /// Who sent the request.
 enum Caller {
-    /// No user was asked for.
-    Nobody(Ends),
-    /// A user who sees the lines of these tenants.
+    /// No authentication is configured.
+    Anonymous(Ends),
+    /// A user who may read the lines of these tenants.
     User(VisibleTenants),
 }
 
 impl Caller {
-    /// Whose lines are shown, or why the request is refused.
-    fn may_see<B>(self, served: ServedPath, request: &Request<B>) -> Result<VisibleTenants, &'static str> {
+    /// The tenants whose lines are sent, or why the request is refused.
+    fn check_access<B>(
+        self,
+        served: ServedPath,
+        request: &Request<B>,
+    ) -> Result<VisibleTenants, &'static str> {
         match self {
-            Self::Nobody(ends) if served.is_local() => admit(request, ends).map(|()| None),
-            Self::Nobody(_) => Ok(None),
+            Self::Anonymous(ends) if served.is_local() => admit(request, ends).map(|()| None),
+            Self::Anonymous(_) => Ok(None),
             Self::User(Some(_)) if served == ServedPath::Metrics => Err(
-                "/metrics shows every tenant, and this user sees only some; give the user \"*\" in web.tenants",
+                "/metrics shows every tenant, and this user may read only some; give the user \"*\" in web.tenants",
             ),
             Self::User(visible) => Ok(visible),
         }
@@ -116,22 +119,24 @@ impl Caller {
 async fn route<B: Body>(request: &Request<B>, caller: Caller, site: &Site) -> PageResponse {
     let path = request.uri().path();
     let Some(served) = ServedPath::at(path) else {
-        return error(StatusCode::NOT_FOUND, path, "nothing is here; try /metrics, /-/healthy or /-/ready");
+        return error(StatusCode::NOT_FOUND, path, "no such page; try /metrics, /-/healthy or /-/ready");
     };
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        let refused = error(StatusCode::METHOD_NOT_ALLOWED, path, "nothing can be changed here; use GET");
+        let refused =
+            error(StatusCode::METHOD_NOT_ALLOWED, path, "the agent cannot be changed over HTTP; use GET");
         return with(refused, ALLOW, "GET, HEAD");
     }
     if request.body().size_hint().lower() > LONGEST_BODY {
-        let refused = error(StatusCode::PAYLOAD_TOO_LARGE, path, "bodies are not read here; send none");
+        let refused =
+            error(StatusCode::PAYLOAD_TOO_LARGE, path, "request bodies are not accepted; send none");
         return with(refused, CONNECTION, "close");
     }
-    let visible = match caller.may_see(served, request) {
+    let visible = match caller.check_access(served, request) {
         Ok(visible) => visible,
         Err(line) => return error(StatusCode::FORBIDDEN, path, line),
     };
     match served {
-        ServedPath::Metrics => match foreign_profile(request.uri().query()) {
+        ServedPath::Metrics => match reject_profile(request.uri().query()) {
             Some(line) => error(StatusCode::BAD_REQUEST, path, &line),
             None => metrics(request.headers(), site),
         },
@@ -146,18 +151,18 @@ async fn route<B: Body>(request: &Request<B>, caller: Caller, site: &Site) -> Pa
     }
 }
 
-/// The error for a profile of metric names that is not served: our names in its place would mislead. Other
-/// parameters, which scrapers add for exporters that filter, are ignored.
-fn foreign_profile(query: Option<&str>) -> Option<String> {
+/// The error for a profile of metric names that is not served: our own names in its place would mislead. Other
+/// parameters, which scrapers send to exporters with filters, are ignored.
+fn reject_profile(query: Option<&str>) -> Option<String> {
     let mut pairs = query.unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
     let (_, profile) = pairs.find(|(name, profile)| *name == "profile" && *profile != "native")?;
     Some(format!("profile={profile} is not served; leave it out, or ask for profile=native"))
 }
 
 fn metrics(headers: &HeaderMap, site: &Site) -> PageResponse {
-    let Some(published) = site.pages.get() else { return too_early("/metrics") };
+    let Some(published) = site.pages.get() else { return no_snapshot("/metrics") };
     let format = PageFormat::negotiate(headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()));
-    let is_compressed = takes_gzip(headers);
+    let is_compressed = accepts_gzip(headers);
     let page = match is_compressed {
         true => published.compressed_page(format),
         false => Bytes::from_owner(SharedPage(published.page(format))),
@@ -176,8 +181,8 @@ impl AsRef<[u8]> for SharedPage {
     }
 }
 
-/// Whether gzip is among what the client takes; `gzip;q=0` refuses it.
-fn takes_gzip(headers: &HeaderMap) -> bool {
+/// Whether the client accepts gzip; `gzip;q=0` refuses it.
+fn accepts_gzip(headers: &HeaderMap) -> bool {
     let codings = headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
     codings.flat_map(|list| list.split(',')).any(|coding| {
         let (name, weight) = coding.split_once(';').unwrap_or((coding, ""));
@@ -191,7 +196,7 @@ fn takes_gzip(headers: &HeaderMap) -> bool {
 fn json(path: &str, site: &Site, encode: impl FnOnce(&PublishedSnapshot) -> Vec<u8>) -> PageResponse {
     match site.pages.get() {
         Some(published) => respond_with(StatusCode::OK, JSON, encode(&published).into()),
-        None => too_early(path),
+        None => no_snapshot(path),
     }
 }
 
@@ -204,8 +209,8 @@ fn snapshot_json(published: &PublishedSnapshot, visible: VisibleTenants) -> Vec<
     json
 }
 
-fn too_early(path: &str) -> PageResponse {
-    let line = "the first snapshot is not there yet; try again in a second";
+fn no_snapshot(path: &str) -> PageResponse {
+    let line = "there is no snapshot yet; try again in a second";
     with(error(StatusCode::SERVICE_UNAVAILABLE, path, line), RETRY_AFTER, "1")
 }
 
@@ -214,14 +219,14 @@ fn healthy(heartbeat: &Heartbeat) -> PageResponse {
         return text(StatusCode::OK, "healthy");
     }
     let seconds = heartbeat.silence().0 / 1_000_000_000;
-    let line = format!("the tick loop has been still for {seconds} s; restart the agent");
+    let line = format!("the last tick was {seconds} s ago; restart the agent");
     text(StatusCode::SERVICE_UNAVAILABLE, &line)
 }
 
-/// Without an account the agent is ready all the same: a full disk must not restart the agent.
+/// The agent is ready without an account: a full disk must not restart it.
 fn ready(site: &Site) -> PageResponse {
     if site.pages.get().is_none() {
-        return too_early("/-/ready");
+        return no_snapshot("/-/ready");
     }
     match site.no_account.reason() {
         None => text(StatusCode::OK, "ready"),

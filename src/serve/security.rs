@@ -14,11 +14,6 @@ use crate::clock::system_now;
 use crate::config::{Credential, RateLimit, WebAccess};
 use crate::model::Nanoseconds;
 
-/// A certificate, key or password hash cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct SecurityError(String);
-
 /// TLS, users, headers and a rate limit.
 #[derive(Default)]
 pub struct Security {
@@ -31,24 +26,24 @@ pub struct Security {
     bucket: Option<Bucket>,
 }
 
-/// The tenants whose lines a user sees; without a list all.
+/// The tenants whose lines a user may read; all if absent.
 pub type VisibleTenants = Option<Vec<String>>;
 
 impl Security {
     /// Reads certificates, keys and hashes.
     ///
     /// # Errors
-    /// What cannot be used, and what to do.
-    pub fn load(access: &WebAccess) -> Result<Self, SecurityError> {
+    /// The certificate, key or password hash that cannot be used, and what to do.
+    pub fn load(access: &WebAccess) -> Result<Self, String> {
         let tls = access.tls.as_ref().map(|settings| tls::acceptor(settings, access.http2));
-        let users = access.users.iter().map(|(name, hash)| Ok((name.clone(), hash_of(name, hash)?)));
+        let users = access.users.iter().map(|(name, hash)| Ok((name.clone(), read_hash(name, hash)?)));
         let header = |(name, text): &(String, String)| {
             Some((HeaderName::try_from(&**name).ok()?, HeaderValue::from_str(text).ok()?))
         };
         Ok(Self {
-            tls: tls.transpose().map_err(SecurityError)?,
+            tls: tls.transpose()?,
             headers: access.headers.iter().filter_map(header).collect(),
-            users: users.collect::<Result<_, String>>().map_err(SecurityError)?,
+            users: users.collect::<Result<_, String>>()?,
             tenants: access.tenants.clone(),
             open_probes: access.open_probes,
             bucket: access.rate_limit.map(Bucket::new),
@@ -67,7 +62,7 @@ impl Security {
 
     /// Whether the rate limit allows one more request.
     pub(super) fn allows_request(&self) -> bool {
-        self.bucket.as_ref().is_none_or(|bucket| bucket.take(system_now().boottime))
+        self.bucket.as_ref().is_none_or(|bucket| bucket.allow(system_now().boottime))
     }
 
     /// Adds the configured headers, which replace our own.
@@ -77,7 +72,7 @@ impl Security {
         }
     }
 
-    /// The tenants whose lines this user sees.
+    /// The tenants whose lines this user may read.
     pub(super) fn visible_to(&self, user: &str) -> VisibleTenants {
         if self.tenants.is_empty() {
             return None;
@@ -87,12 +82,12 @@ impl Security {
     }
 }
 
-fn hash_of(user: &str, hash: &Credential) -> Result<String, String> {
+fn read_hash(user: &str, hash: &Credential) -> Result<String, String> {
     let what = match hash {
         Credential::File(path) => format!("user {user}: {}", path.display()),
         Credential::Inline(_) => format!("user {user}"),
     };
-    let wrong = || format!("{what}: is not a bcrypt hash; make one by `htpasswd -nBC 10 {user}`");
+    let wrong = || format!("{what}: is not a bcrypt hash; make one with `htpasswd -nBC 10 {user}`");
     let text = tls::text_of(&format!("user {user}:"), Some(hash))?;
     let text = String::from_utf8(text).map_err(|_| wrong())?;
     // htpasswd prints the name before it.
@@ -105,14 +100,20 @@ fn hash_of(user: &str, hash: &Credential) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Shortest time between two log lines about failed handshakes: anybody can cause them.
-const QUIET: Nanoseconds = Nanoseconds::from_seconds(10);
+/// Shortest time between two log lines about failed handshakes, which any client can cause.
+const LOG_INTERVAL: Nanoseconds = Nanoseconds::from_seconds(10);
 
-/// The settings in force, and the passwords verified under them.
+/// Failed TLS handshakes that have not been logged.
+#[derive(Default)]
+struct FailedHandshakes {
+    last_logged: Option<Nanoseconds>,
+    count: u64,
+}
+
+/// The current settings, and the passwords verified under them.
 pub struct Access {
     in_force: Mutex<Arc<Security>>,
-    /// When failed handshakes were last logged, and how many failed since.
-    failed_handshakes: Mutex<(Option<Nanoseconds>, u64)>,
+    failed_handshakes: Mutex<FailedHandshakes>,
     pub(super) passwords: Passwords,
 }
 
@@ -133,17 +134,17 @@ impl Access {
     pub(super) fn note_failed_handshake(&self, ends: Ends, error: &io::Error) {
         let now = system_now().boottime;
         let mut failed = self.failed_handshakes.lock().unwrap_or_else(PoisonError::into_inner);
-        failed.1 += 1;
-        if failed.0.is_some_and(|last| now.0.saturating_sub(last.0) < QUIET.0) {
+        failed.count += 1;
+        if failed.last_logged.is_some_and(|last| now.0.saturating_sub(last.0) < LOG_INTERVAL.0) {
             return;
         }
-        let count = std::mem::take(&mut failed.1);
-        failed.0 = Some(now);
+        let count = std::mem::take(&mut failed.count);
+        failed.last_logged = Some(now);
         drop(failed);
         tracing::warn!(peer = %ends.peer(), %error, count, "TLS handshakes failed; peer and error are those of the last one");
     }
 
-    /// The settings in force.
+    /// The current settings.
     pub fn current(&self) -> Arc<Security> {
         Arc::clone(&self.current_slot())
     }
@@ -153,7 +154,7 @@ impl Access {
     }
 }
 
-/// A token bucket: each request costs an interval of time; at most `burst` intervals are saved.
+/// A token bucket: each request costs an interval of time, and at most `burst` intervals are saved.
 struct Bucket {
     cost: u64,
     most: u64,
@@ -167,7 +168,7 @@ impl Bucket {
         Self { cost: limit.interval.0, most, left: Mutex::new((most, system_now().boottime)) }
     }
 
-    fn take(&self, now: Nanoseconds) -> bool {
+    fn allow(&self, now: Nanoseconds) -> bool {
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         let earned = now.0.saturating_sub(left.1.0);
         *left = (left.0.saturating_add(earned).min(self.most), now);
@@ -184,15 +185,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_limit_lets_a_burst_pass_and_then_one_request_for_each_interval() {
+    fn a_rate_limit_allows_a_burst_and_then_one_request_per_interval() {
         let bucket = Bucket::new(RateLimit { interval: Nanoseconds(10), burst: 2 });
         let start = system_now().boottime.0 + 1_000_000_000;
         let allowed: Vec<_> = [0, 0, 0, 9, 10, 11, 1_000, 1_000, 1_000]
-            .map(|at| bucket.take(Nanoseconds(start + at)))
+            .map(|at| bucket.allow(Nanoseconds(start + at)))
             .into_iter()
             .collect();
         assert_eq!(allowed, [true, true, false, false, true, false, true, true, false]);
         let none = Bucket::new(RateLimit { interval: Nanoseconds(10), burst: 0 });
-        assert!(!none.take(Nanoseconds(start)), "as with Prometheus' exporters");
+        assert!(!none.allow(Nanoseconds(start)), "as with Prometheus' exporters");
     }
 }

@@ -1,10 +1,10 @@
-//! How long a connection may take for each of its steps.
+//! Timeouts of a connection.
 //!
-//! A head must be complete within a limit that runs from its first byte, however steadily bytes arrive; the next request
-//! must begin within a longer one; and a peer must take some of a response now and then, and the whole of it within a
-//! limit of its own. hyper has one limit for a head and for the time before it, none for writing, and none for a client of
-//! HTTP/2 whose flow-control window stays closed. Here a connection notes what it is doing and since when, and one timer
-//! waits for the earliest of its deadlines.
+//! A request head must be complete within a limit that starts at its first byte, however steadily bytes arrive. The next
+//! request must begin within a longer limit. A peer must read some bytes of a response within one limit, and the whole
+//! response within another. hyper has only one limit for the head together with the time before it, none for writing, and
+//! none for an HTTP/2 client whose flow-control window stays closed. So each connection records what it is doing since
+//! when, and one timer waits for the earliest deadline.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,10 +21,10 @@ use super::ServerLimits;
 use super::listen::BoxedStream;
 use crate::clock::system_now;
 
-/// The head of a usual client is there within this, also in a rush on a busy machine.
+/// The head of a usual client arrives within this time, even in a burst on a busy machine.
 const USUAL_HEAD: Duration = Duration::from_millis(50);
 
-/// A usual client has read its response within this, and has ended a connection that it was asked to end.
+/// A usual client reads its response, or closes a connection on request, within this time.
 const USUAL_READING: Duration = Duration::from_secs(1);
 
 /// Time since boot.
@@ -32,13 +32,13 @@ pub(super) fn now() -> Duration {
     Duration::from_nanos(system_now().boottime.0)
 }
 
-/// What one connection is doing.
+/// The state of one connection.
 #[derive(Debug)]
 pub(super) struct ConnectionActivity {
     state: Mutex<ActivityState>,
-    /// A deadline may have moved.
+    /// Notified when a deadline may have changed.
     pub(super) changed: Notify,
-    /// The peer is to be asked to end the connection.
+    /// Notified when the peer is to be asked to close the connection.
     pub(super) close_requested: Notify,
 }
 
@@ -47,9 +47,9 @@ pub(super) struct ConnectionActivity {
 struct ActivityState {
     /// Since when a head is incomplete.
     head_since: Option<Duration>,
-    /// Requests whose response is not ready.
+    /// The number of requests whose response is not ready.
     running: usize,
-    /// Responses that are not handed to the socket completely, with when that began, by number.
+    /// The start of each response that is not completely written to the socket, by number.
     sending: BTreeMap<u64, Duration>,
     next_response: u64,
     /// Since when the socket accepts no byte.
@@ -65,7 +65,7 @@ impl ActivityState {
         self.head_since.is_none() && self.running == 0 && self.sending.is_empty()
     }
 
-    /// Since when a response waits for its reader.
+    /// Since when the peer has not read a response.
     fn sending_since(&self) -> Option<Duration> {
         self.sending.values().next().copied().into_iter().chain(self.blocked_since).min()
     }
@@ -78,7 +78,7 @@ impl ConnectionActivity {
         Self { state: Mutex::new(state), changed: Notify::new(), close_requested: Notify::new() }
     }
 
-    /// The time at which the connection has to be closed if nothing changes; 0 if it was evicted.
+    /// The time at which the connection is closed if nothing changes; 0 if it was evicted.
     pub(super) fn deadline(&self, limits: &ServerLimits) -> Option<Duration> {
         let state = self.state();
         if state.is_evicted {
@@ -94,12 +94,12 @@ impl ConnectionActivity {
         deadlines.into_iter().flatten().min()
     }
 
-    /// From when on the peer counts as a slow reader, if it goes on like this.
+    /// The time from which the peer counts as a slow reader, unless it reads on.
     pub(super) fn slow_reader_from(&self) -> Option<Duration> {
         self.state().sending_since().map(|since| since + USUAL_READING)
     }
 
-    /// Whether the peer takes longer than usual, so that its connection may be closed in favour of a new one.
+    /// Whether the peer takes longer than usual, so that its connection may be replaced by a new one.
     pub(super) fn is_slow(&self, now: Duration) -> bool {
         let state = self.state();
         let is_past = |since: Option<Duration>, usual| since.is_some_and(|since| since + usual <= now);
@@ -118,18 +118,18 @@ impl ConnectionActivity {
         self.state().is_evicted
     }
 
-    /// From now on several requests may be under way, so bytes between requests begin no head.
+    /// Marks the connection as HTTP/2: with several requests at once, a received byte does not begin a head.
     pub(super) fn multiplex(&self) {
         self.state().is_multiplexed = true;
     }
 
-    /// Asks the peer to end the connection.
+    /// Asks the peer to close the connection.
     pub(super) fn request_close(&self) {
         self.state().close_requested_at.get_or_insert_with(now);
         self.close_requested.notify_one();
     }
 
-    /// A head is complete.
+    /// Records that a head is complete.
     pub(super) fn begin_request(self: &Arc<Self>) -> RequestInProgress {
         let mut state = self.state();
         state.head_since = None;
@@ -160,17 +160,16 @@ impl ConnectionActivity {
     }
 }
 
-/// A request from the end of its head until the last byte of its response is handed to the socket, or until it is
-/// given up.
+/// A request from the end of its head until its response is completely written to the socket, or dropped.
 #[derive(Debug)]
 pub(super) struct RequestInProgress {
     activity: Arc<ConnectionActivity>,
-    /// Number of the response that is being sent.
+    /// The number of the response that is being sent.
     sending: Option<u64>,
 }
 
 impl RequestInProgress {
-    /// Returns the same body; the request is over when it is dropped.
+    /// Returns the same body; the request ends when that is dropped.
     pub(super) fn send(mut self, body: Bytes) -> Bytes {
         let mut state = self.activity.state();
         let number = state.next_response;
@@ -207,14 +206,14 @@ impl AsRef<[u8]> for BodyInProgress {
     }
 }
 
-/// A stream that notes what is read and written.
+/// A stream that records reads and writes.
 pub(super) struct ObservedStream {
     pub(super) stream: BoxedStream,
     pub(super) activity: Arc<ConnectionActivity>,
 }
 
 impl ObservedStream {
-    fn wrote<T>(&self, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    fn note_outcome<T>(&self, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         self.activity.note_write(outcome.is_pending());
         outcome
     }
@@ -242,7 +241,7 @@ impl AsyncWrite for ObservedStream {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.wrote(outcome)
+        self.note_outcome(outcome)
     }
 
     fn poll_write_vectored(
@@ -251,7 +250,7 @@ impl AsyncWrite for ObservedStream {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
-        self.wrote(outcome)
+        self.note_outcome(outcome)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -1,4 +1,4 @@
-//! Builds the TLS acceptor from settings; all certificates and keys are read before any of them is used.
+//! Builds the TLS acceptor from the settings; all certificates and keys are read before any of them is used.
 
 use std::fs::File;
 use std::io::Read;
@@ -19,7 +19,7 @@ const MOST_BYTES: u64 = 1 << 20;
 /// Builds the acceptor.
 ///
 /// # Errors
-/// What is wrong with a certificate or a key, and what to do.
+/// The certificate or key that cannot be used, and what to do.
 pub(super) fn acceptor(settings: &TlsSettings, http2: bool) -> Result<TlsAcceptor, String> {
     let chain = certificates("cert_file", settings.cert.as_ref())?;
     let key = private_key(settings.key.as_ref())?;
@@ -67,7 +67,7 @@ fn versions(settings: &TlsSettings) -> Vec<&'static SupportedProtocolVersion> {
     versions
 }
 
-/// Ring's algorithms, restricted to the configured ones, in their order.
+/// The algorithms of ring, restricted to the configured ones in their order.
 fn provider(settings: &TlsSettings) -> CryptoProvider {
     let all = ring::default_provider();
     let suites = if settings.cipher_suites.is_empty() {

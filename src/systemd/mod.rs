@@ -1,6 +1,7 @@
 //! Notifications to systemd: ready, reloading, stopping, and the watchdog, which only the tick loop feeds.
 //!
-//! Without a service manager nothing is sent. A full socket is waited for with a limit, and by the tick loop not at all.
+//! Without a service manager nothing is sent. If the socket is full, a notification waits with a timeout, and that of the
+//! watchdog not at all. The crate `sd-notify` has no timeout, so only its message format is used.
 
 use std::ffi::OsStr;
 use std::io::{self, ErrorKind};
@@ -19,50 +20,50 @@ const SEND_TIMEOUT: Duration = Duration::from_millis(100);
 /// Notifies the service manager, if there is one.
 pub(crate) fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = send(states, Some(SEND_TIMEOUT)) {
-        tracing::warn!(%error, "systemd cannot be told");
+        tracing::warn!(%error, "systemd cannot be notified");
     }
 }
 
-/// Sends a message; without timeout there must be room for it at once.
+/// Sends a message; without a timeout it fails if the socket is full.
 fn send(states: &[NotifyState<'_>], timeout: Option<Duration>) -> io::Result<()> {
-    let Some(place) = std::env::var_os("NOTIFY_SOCKET") else { return Ok(()) };
+    let Some(address) = std::env::var_os("NOTIFY_SOCKET") else { return Ok(()) };
     let socket = UnixDatagram::unbound()?;
     match timeout {
         Some(_) => socket.set_write_timeout(timeout)?,
         None => socket.set_nonblocking(true)?,
     }
-    socket.connect_addr(&address(&place)?)?;
+    socket.connect_addr(&parse_address(&address)?)?;
     let message: String = states.iter().map(|state| format!("{state}\n")).collect();
     socket.send(message.as_bytes()).map(drop)
 }
 
-/// A path, or after `@` a name that has no place among the files.
-fn address(place: &OsStr) -> io::Result<SocketAddr> {
-    match place.as_bytes().strip_prefix(b"@") {
+/// A path, or an abstract name after `@`.
+fn parse_address(text: &OsStr) -> io::Result<SocketAddr> {
+    match text.as_bytes().strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name),
-        None => SocketAddr::from_pathname(place),
+        None => SocketAddr::from_pathname(text),
     }
 }
 
-/// A reload begins; the service manager waits for the next [`NotifyState::Ready`].
+/// Reports the start of a reload; the service manager waits for the next [`NotifyState::Ready`].
 pub(crate) fn notify_reload() {
-    // A manager that asked by SIGHUP knows by this time that the answer is to that signal.
+    // By this time a manager that sent SIGHUP knows that the reload is for that signal.
     match NotifyState::monotonic_usec_now() {
         Ok(now) => notify(&[NotifyState::Reloading, now]),
         Err(_) => notify(&[NotifyState::Reloading]),
     }
 }
 
-/// Feeds systemd's watchdog. The tick loop owns it, so that it fires when the tick loop stalls, whatever else still works.
+/// Feeds systemd's watchdog. Only the tick loop feeds it, so that it fires whenever the tick loop stalls.
 pub(crate) struct Watchdog {
-    /// Between two notifications: half of what systemd allows. Absent without a watchdog.
+    /// Time between two notifications: half of the limit of systemd. Absent without a watchdog.
     every: Option<Nanoseconds>,
     last: Option<Nanoseconds>,
 }
 
 impl Watchdog {
-    /// As often as systemd asks for.
-    pub(crate) fn asked_for() -> Self {
+    /// The watchdog with the limit of systemd.
+    pub(crate) fn from_environment() -> Self {
         Self::within(sd_notify::watchdog_enabled())
     }
 
@@ -71,11 +72,11 @@ impl Watchdog {
         Self { every: limit.map(half), last: None }
     }
 
-    /// How often [`Watchdog::feed`] must be called: each second, or four times per limit of a shorter watchdog. A call just
-    /// before a notification is due must not make that one late.
+    /// How often [`Watchdog::feed`] must be called: every second, or four times per limit if that is shorter, so that a call
+    /// just before a notification is due does not delay it.
     pub(crate) fn every(&self) -> Nanoseconds {
-        let asked = self.every.map_or(Nanoseconds::SECOND, |every| Nanoseconds(every.0 / 2));
-        asked.clamp(Nanoseconds(1_000_000), Nanoseconds::SECOND)
+        let wanted = self.every.map_or(Nanoseconds::SECOND, |every| Nanoseconds(every.0 / 2));
+        wanted.clamp(Nanoseconds(1_000_000), Nanoseconds::SECOND)
     }
 
     /// Notifies systemd when that is due; `now` is the system's boot clock.
@@ -84,9 +85,9 @@ impl Watchdog {
             return;
         }
         match send(&[NotifyState::Watchdog], None) {
-            // Earlier notifications still wait to be read, and the tick loop never waits.
+            // Earlier notifications are not read yet, and the tick loop never waits.
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            Err(error) => tracing::warn!(%error, "systemd cannot be told"),
+            Err(error) => tracing::warn!(%error, "systemd cannot be notified"),
             Ok(()) => {}
         }
     }
@@ -107,14 +108,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_after_an_at_sign_is_no_file() {
-        let name = address(OsStr::new("@manager")).unwrap();
+    fn a_name_after_an_at_sign_is_abstract() {
+        let name = parse_address(OsStr::new("@manager")).unwrap();
         assert_eq!(name.as_abstract_name(), Some(&b"manager"[..]));
         assert_eq!(
-            address(OsStr::new("/run/x")).unwrap().as_pathname(),
+            parse_address(OsStr::new("/run/x")).unwrap().as_pathname(),
             Some(std::path::Path::new("/run/x"))
         );
-        assert!(address(OsStr::new(&"x".repeat(200))).is_err());
+        assert!(parse_address(OsStr::new(&"x".repeat(200))).is_err());
     }
 
     #[test]

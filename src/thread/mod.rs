@@ -1,8 +1,7 @@
-//! A thread of the agent: named, and its end can be waited for with a limit, since one that is stuck must not hold
-//! up the others.
+//! Named threads whose end can be waited for with a timeout, since a stuck thread must not block the others.
 //!
-//! A panic ends only its thread; the panic hook logs it. When a vital thread fails, the agent stops in order, and a
-//! service manager starts it again: without that thread it would hear no signal or bill nothing.
+//! A panic ends only its thread; the panic hook logs it. When a vital thread fails, the agent stops in order and a service
+//! manager restarts it, because without that thread it would handle no signals or bill nothing.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock, mpsc};
@@ -25,13 +24,21 @@ pub(crate) struct Thread {
     handle: JoinHandle<()>,
 }
 
-/// The first vital thread that ended before the agent was told to stop.
-#[derive(Clone, Default)]
-pub(crate) struct FirstFailure(Arc<OnceLock<&'static str>>);
+/// Stops the agent when a vital thread ends before that.
+#[derive(Clone)]
+pub(crate) struct VitalThreads {
+    stop: Stop,
+    first_failure: Arc<OnceLock<&'static str>>,
+}
 
-impl FirstFailure {
-    pub(crate) fn name(&self) -> Option<&'static str> {
-        self.0.get().copied()
+impl VitalThreads {
+    pub(crate) fn new(stop: Stop) -> Self {
+        Self { stop, first_failure: Arc::default() }
+    }
+
+    /// The name of the first vital thread that ended too early.
+    pub(crate) fn first_failure(&self) -> Option<&'static str> {
+        self.first_failure.get().copied()
     }
 }
 
@@ -43,41 +50,40 @@ impl Thread {
             .name(name.into())
             .spawn(move || {
                 body();
-                // Nobody may be waiting.
+                // Fails if nothing waits for the thread.
                 let _ = finished.send(());
             })
             .map_err(|source| Error { thread: name, source })?;
         Ok(Self { done, handle })
     }
 
-    /// Starts a thread that the agent cannot do without: when it ends before the agent is to stop, however it
-    /// ends, the agent stops.
+    /// Starts a thread whose end, in whatever way, stops the agent.
     pub(crate) fn start_vital(
         name: &'static str,
-        (stop, failure): (&Stop, &FirstFailure),
+        vital: &VitalThreads,
         body: impl FnOnce() + Send + 'static,
     ) -> Result<Self, Error> {
-        let (stop, failure) = (stop.clone(), failure.clone());
+        let vital = vital.clone();
         Self::start(name, move || {
-            // Shared state may be half updated after a panic; the agent only stops with it.
+            // Shared state may be half updated after a panic, but the agent only stops with it.
             let outcome = catch_unwind(AssertUnwindSafe(body));
-            if outcome.is_err() || !stop.is_called() {
-                // The first failure is reported; later ones follow from it.
-                let _ = failure.0.set(name);
-                stop.call();
+            if outcome.is_err() || !vital.stop.is_called() {
+                // Only the first failure is kept; later ones follow from it.
+                let _ = vital.first_failure.set(name);
+                vital.stop.call();
             }
         })
     }
 
-    /// Waits for the very end of a thread whose body has ended: what it ran may then be unmapped.
+    /// Waits until the thread itself has ended, so that the library which it called may be unmapped.
     pub(crate) fn join(self) {
         // The panic hook has logged a panic.
         let _ = self.handle.join();
     }
 
-    /// Whether it ended in time.
-    pub(crate) fn wait(&self, longest: Duration) -> bool {
-        !matches!(self.done.recv_timeout(longest), Err(mpsc::RecvTimeoutError::Timeout))
+    /// Whether its body ended within that time.
+    pub(crate) fn wait(&self, timeout: Duration) -> bool {
+        !matches!(self.done.recv_timeout(timeout), Err(mpsc::RecvTimeoutError::Timeout))
     }
 }
 
@@ -86,26 +92,27 @@ impl Thread {
 mod tests {
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const TIMEOUT: Duration = Duration::from_secs(60);
 
     #[test]
-    fn a_vital_thread_that_fails_or_ends_too_soon_takes_the_agent_with_it() {
+    fn a_vital_thread_that_fails_or_ends_too_early_stops_the_agent() {
         let bodies: [fn(); 2] = [|| panic!("a fault of its own"), || {}];
         for body in bodies {
-            let (stop, failure) = (Stop::default(), FirstFailure::default());
-            let thread = Thread::start_vital("io", (&stop, &failure), body).unwrap();
-            assert!(stop.wait(PATIENCE) && thread.wait(PATIENCE));
-            assert_eq!(failure.name(), Some("io"));
+            let stop = Stop::default();
+            let vital = VitalThreads::new(stop.clone());
+            let thread = Thread::start_vital("io", &vital, body).unwrap();
+            assert!(stop.wait(TIMEOUT) && thread.wait(TIMEOUT));
+            assert_eq!(vital.first_failure(), Some("io"));
         }
     }
 
     #[test]
     fn a_vital_thread_that_ends_with_the_agent_has_not_failed() {
-        let (stop, failure) = (Stop::default(), FirstFailure::default());
-        let theirs = stop.clone();
-        let thread = Thread::start_vital("io", (&stop, &failure), move || theirs.wait_for_call()).unwrap();
+        let stop = Stop::default();
+        let (vital, by_thread) = (VitalThreads::new(stop.clone()), stop.clone());
+        let thread = Thread::start_vital("io", &vital, move || by_thread.wait_for_call()).unwrap();
         stop.call();
-        assert!(thread.wait(PATIENCE));
-        assert_eq!(failure.name(), None);
+        assert!(thread.wait(TIMEOUT));
+        assert_eq!(vital.first_failure(), None);
     }
 }

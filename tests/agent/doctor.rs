@@ -68,7 +68,7 @@ fn a_node_in_order_is_told_with_every_family_and_the_agent_that_runs_there() {
     assert!(page.contains(&owner), "{page}");
     // On a simulated driver no agent takes it.
     assert!(page.contains(" node lock: /run/gpumeter.lock: "), "{page}");
-    assert!(page.contains("ok      xids: the driver tells of them"), "{page}");
+    assert!(page.contains("ok      xids: the driver reports them as events"), "{page}");
     assert_eq!(page.lines().filter(|line| line.starts_with("GPU ")).count(), 8, "{page}");
     assert_eq!(page.matches(" families answered").count(), 1, "they answer alike: {page}");
     assert!(page.contains("\nThis amounts to "), "{page}");
@@ -114,7 +114,7 @@ fn the_doctor_lists_what_each_grant_matches_and_check_config_warns_where_it_runs
     assert!(!check(&[]).contains("warning"), "without the flag no driver is asked");
     let told = check(&["--node"]);
     assert!(
-        told.contains("warning: attribution.standing: no GPU that the driver counts matches lab (GPU 99);"),
+        told.contains("warning: attribution.standing: no GPU that the driver lists matches lab (GPU 99);"),
         "{told}"
     );
 }
@@ -152,8 +152,8 @@ fn a_family_that_fails_is_a_finding_and_one_that_the_board_lacks_is_none() {
     assert_eq!(status, Some(1), "{page}");
     let finding = page.lines().find(|line| line.starts_with("missing gpu: 1 GPU-")).unwrap_or_default();
     assert!(finding.contains("gpu_utilization_ratio failed"), "{page}");
-    assert!(page.contains("  failed, the driver failed at it; look for NVRM and Xid lines in the kernel's log:\n    gpu_utilization_ratio "), "{page}");
-    let absent = "  absent not_supported, this board cannot tell it:";
+    assert!(page.contains("  failed, the driver call failed; look for NVRM and Xid lines in the kernel log:\n    gpu_utilization_ratio "), "{page}");
+    let absent = "  absent not_supported, this board does not report it:";
     assert!(section(&page, absent, "gpu_process_utilization_ratio"), "{page}");
     assert_eq!(page.matches(" families answered").count(), 4, "GPU 1, GPU 2 and their neighbours: {page}");
 }

@@ -201,7 +201,7 @@ fn a_fault_of_the_hardware_outlives_the_agent() {
     let (status, text, _) = health(&demo, &[]);
     assert_eq!(status, Some(1), "{text}");
     assert!(text.contains("XID 48"), "{text}");
-    assert!(!text.contains("the agent forgets faults"), "{text}");
+    assert!(!text.contains("the agent keeps no ledger"), "{text}");
     // The account says the same, though most of this time is of the second life.
     let page = demo.agent.wait_for("its account", |_| account(&demo)[0] >= 30);
     let [settled, known, unavailable] = account(&demo);
@@ -238,7 +238,7 @@ fn an_agent_without_a_ledger_says_that_it_remembers_nothing() {
     demo.agent.wait_for("verdicts", |page| page.of("gpu_health", &["state=\"ok\""]).count() == 8);
     let (status, text, _) = health(&demo, &[]);
     assert_eq!(status, Some(0), "{text}");
-    assert!(text.contains("the agent forgets faults"), "{text}");
+    assert!(text.contains("the agent keeps no ledger"), "{text}");
 }
 
 #[test]

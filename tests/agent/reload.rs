@@ -143,7 +143,7 @@ fn a_new_price_counts_from_the_next_minute_on_and_never_before() {
     assert!(page.value("gpu_cost_per_hour", &["currency=\"CHF\""]).is_some(), "the demo has a price");
     let before = settled(&page);
     demo.write(&priced(3));
-    demo.agent.wait_for_log("the new prices hold from the next minute on");
+    demo.agent.wait_for_log("the new prices apply from the next minute on");
     demo.agent.wait_for("account at the second price", |page| settled(page) >= before + 300);
     let (status, body) = demo.agent.get("/api/v1/bill");
     assert_eq!(status, 200, "{body}");

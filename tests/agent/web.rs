@@ -100,7 +100,7 @@ fn a_password_is_asked_for_over_tls_and_a_broken_reload_changes_nothing() {
     let old = certificate(&certificates, &agent);
     agent.log();
     certificates.sign("server", &["localhost"]);
-    agent.wait_for_log("certificates and users read anew");
+    agent.wait_for_log("certificates and users reloaded");
     assert_ne!(certificate(&certificates, &agent), old);
 }
 

@@ -326,14 +326,14 @@ node: {cluster: b}"#,
     ("prices: {book: mine}", r#"1:16: prices.book: "mine" is not known here; give example"#),
     (
         "prices: {book: example, currency: USD}",
-        "1:10: prices.book: stands beside your own prices on line 1; keep one of the two",
+        "1:10: prices.book: your own prices are given too, on line 1; keep one of the two",
     ),
     (
         r#"prices:
   book: example
   rates:
     - gpu_hour: 1"#,
-        "2:3: prices.book: stands beside your own prices on line 3; keep one of the two",
+        "2:3: prices.book: your own prices are given too, on line 3; keep one of the two",
     ),
     (
         "prices: {currency: USD}",

@@ -136,8 +136,8 @@ def kubelet_restart(suite, node, agent):
 def variants(suite, node, agent):
     """Each variant has the rights that it names, and the doctor names the variant that has what it lacks."""
     cases = {
-        "devices": ("rights of variant devices; it does not see who holds GPUs: take variant allocation or usage", 0),
-        "allocation": ("rights of variant allocation; it does not see who uses GPUs: take variant usage", 0),
+        "devices": ("rights of variant devices; the holders of GPUs are not visible: use variant allocation or usage", 0),
+        "allocation": ("rights of variant allocation; the users of GPUs are not visible: use variant usage", 0),
         "mig-legacy": ("rights of variant usage", ADMIN_CAPABILITY),
         "usage": ("rights of variant usage", 0),
     }
@@ -168,7 +168,7 @@ def labels(suite, node, agent):
     finding = agent.doctor("pods")
     suite.expect("from nodes/pods of the kubelet" in finding, f"labels by the service account: {finding}")
     agent.upgrade({"labels": False})
-    suite.expect("nobody tells them" in agent.doctor("pods"), f"labels without a service account: {agent.doctor('pods')}")
+    suite.expect("no source provides them" in agent.doctor("pods"), f"labels without a service account: {agent.doctor('pods')}")
     node.kubelet.stop()
     node.start_kubelet()
 

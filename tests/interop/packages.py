@@ -382,7 +382,7 @@ def driver_loaded_later(suite, machine):
                    check=True, cwd="/")
     machine.wait_for("exit status 75", 60, lambda: machine.restarts() == before + 1)
     suite.expect("status=75/TEMPFAIL" in machine.log(), "systemd does not say status 75")
-    suite.expect("the driver was loaded after this agent" in machine.log(), "the agent does not say why it ended")
+    suite.expect("the driver was loaded after the agent" in machine.log(), "the agent does not say why it ended")
     # The new start finds the same /proc/devices all the time: it serves its own health instead of ending again.
     machine.wait_for("its next page", 30, lambda: "gpumeter_build_info" in machine.page())
     time.sleep(4 if SMOKE else 15)

@@ -1,4 +1,4 @@
-//! By what the lines of a bill are added up.
+//! The property by which the lines of a bill are grouped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
@@ -19,14 +19,14 @@ pub(super) enum BillGrouping {
     Fact(Fact),
 }
 
-/// The labels that name a user, in the order in which they are looked for.
+/// The labels that name a user; the first one that a line has is used.
 const USERS: [Fact; 2] = [Fact::User, Fact::SlurmUser];
 
 /// Short names of labels.
 const SHORT: [(&str, Fact); 3] =
     [("namespace", Fact::Namespace), ("account", Fact::SlurmAccount), ("unit", Fact::Unit)];
 
-/// What lines without the property are called.
+/// The name of the group of lines without the property.
 const NONE: &str = "-";
 
 impl FromStr for BillGrouping {
@@ -53,7 +53,7 @@ impl FromStr for BillGrouping {
 }
 
 impl BillGrouping {
-    /// The head of the column.
+    /// The heading of its column.
     pub(super) const fn name(&self) -> &'static str {
         match self {
             Self::Tenant => "tenant",
@@ -64,7 +64,7 @@ impl BillGrouping {
         }
     }
 
-    /// What a line sums up, in the words of the legend.
+    /// What a line belongs to, in the words of the legend.
     pub(super) const fn whose(&self) -> &'static str {
         match self {
             Self::Tenant => "the tenant",
@@ -72,15 +72,14 @@ impl BillGrouping {
         }
     }
 
-    /// What each of these lines is added to: its place among the others, and its name. Those of one place are in the order
-    /// of their names.
+    /// The group of each line: its sort key and its name; groups with the same key are sorted by name.
     pub(super) fn groups(&self, lines: &[StatementLine]) -> Vec<(u32, String)> {
         let mut boards: BTreeMap<u32, BTreeSet<&str>> = BTreeMap::new();
         for line in lines {
             boards.entry(line.gpu).or_default().insert(&line.uuid);
         }
         let group = |line: &StatementLine| match self {
-            // A GPU that was replaced had the same index.
+            // A replaced GPU had the same index.
             Self::Gpu if boards.get(&line.gpu).is_some_and(|uuids| uuids.len() > 1) => {
                 (line.gpu, format!("{} ({})", line.gpu, line.uuid))
             }
@@ -122,14 +121,14 @@ mod tests {
     }
 
     #[test]
-    fn gpus_stand_in_the_order_of_their_numbers_and_everything_else_in_that_of_its_name() {
+    fn gpus_are_sorted_by_index_and_all_other_groups_by_name() {
         let places = |by: BillGrouping| by.groups(&[line(2), line(10)]).into_iter().map(|(place, _)| place);
         assert!(places(BillGrouping::Gpu).eq([2, 10]));
         assert!(places(BillGrouping::Tenant).eq([0, 0]));
     }
 
     #[test]
-    fn two_boards_that_have_had_one_index_are_two_lines() {
+    fn two_boards_with_the_same_index_are_two_lines() {
         let replaced = StatementLine { uuid: "y".into(), ..line(2) };
         let names = |lines: &[StatementLine]| -> Vec<String> {
             BillGrouping::Gpu.groups(lines).into_iter().map(|(_, name)| name).collect()
@@ -149,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_bill_is_by_is_a_word_or_a_label_and_an_unknown_one_is_told_with_all_that_are() {
+    fn a_grouping_is_a_word_or_a_label_and_the_error_for_an_unknown_one_lists_all() {
         let by = |text: &str| text.parse::<BillGrouping>();
         assert_eq!(by("tenant"), Ok(BillGrouping::Tenant));
         assert_eq!(by("namespace"), by("k8s_namespace_name"));

@@ -1,8 +1,7 @@
-//! A bill as CSV (RFC 4180): one line per tenant, or what else the bill is by, which repeats what the bill is of, and no line of totals.
+//! The bill as CSV (RFC 4180): one line per group, each with node and period, and no line of totals.
 
 use super::by::BillGrouping;
-use super::columns::HOURS;
-use super::sheet::{BillRow, Sheet, decimal};
+use super::sheet::{BillRow, HOURS, Sheet, decimal};
 use crate::ledger::Statement;
 
 /// The bill with its heading.
@@ -32,7 +31,7 @@ fn fields(statement: &Statement, row: &BillRow) -> Vec<String> {
     let has_money = statement.currency.is_some();
     fields.push(if has_money { decimal(row.money) } else { String::new() });
     fields.push(statement.currency.clone().unwrap_or_default());
-    // Several prices stand in order of time.
+    // Several prices are in order of time.
     let prices = |text: fn(&crate::ledger::StatementPrice) -> &str| {
         statement.prices.iter().map(text).collect::<Vec<_>>().join(";")
     };

@@ -1,6 +1,5 @@
-//! `gpumeter job`: what one Slurm job held, used and cost on this node, for the end of the job and for its owner.
-//!
-//! In: the lines of a bill that are the job's or its steps'. Out: one row per GPU and their total, as text or JSON.
+//! `gpumeter job`: what one Slurm job held, used and cost on this node, per GPU, from the bill lines of the job and its
+//! steps.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,30 +8,27 @@ use jiff::{Timestamp, ToSpan};
 use serde::Serialize;
 
 use super::by::BillGrouping;
-use super::sheet::{BillRow, Sheet, apportion, decimal};
-use super::text::readable;
+use super::sheet::{BillRow, Sheet, decimal, in_hour_units, nano};
+use super::text::{align_columns, readable};
 use super::{BillSource, Failure, print};
 use crate::clock::system_now;
 use crate::ledger::{Statement, StatementLine};
 
-/// How far back a job is looked for by default.
+/// How many days are searched by default.
 const DAYS: i64 = 30;
-
-/// The last printed digit of hours, in nanoseconds.
-const UNIT: u128 = 360_000_000;
 
 /// Options of the command.
 #[derive(Args, Debug)]
 pub(in crate::cli) struct JobCommand {
-    /// The job: its number, or ARRAY_TASK of a job array, such as 4711_3.
+    /// Job id, or ARRAY_TASK of a job array, such as 4711_3.
     #[arg(value_name = "ID")]
     id: String,
     #[command(flatten)]
     source: BillSource,
-    /// The job's cluster, where several had a job of this number.
+    /// Cluster of the job, if several clusters had a job with this id.
     #[arg(long, value_name = "NAME")]
     cluster: Option<String>,
-    /// Where to begin to look, a date or a time as of gpumeter bill; by default 30 days ago.
+    /// Start of the searched period, a date or a time as for gpumeter bill; by default 30 days ago.
     #[arg(long, value_name = "TIME")]
     from: Option<String>,
     /// Print JSON, exact: times in nanoseconds, energy in microjoules.
@@ -40,25 +36,27 @@ pub(in crate::cli) struct JobCommand {
     json: bool,
 }
 
-/// What the job did on one GPU, or on all.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+/// The usage of the job on one GPU, or on all, as JSON.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 struct JobAmounts {
     held_ns: u128,
     used_ns: u128,
-    /// Held, and used neither by whom the holding covers nor by the job's other steps.
+    /// Held, and used neither by the holders nor by the job's other steps.
     idle_ns: u128,
     unmeasured_ns: u128,
     unavailable_ns: u128,
-    /// Held and used, of what was held while use could be measured; absent where nothing was.
+    /// Held and used time divided by held and measured time; absent if that is 0.
     efficiency: Option<f64>,
-    /// Absent where no GPU's energy was measured.
+    /// Absent if no GPU's energy was measured.
     energy_uj: Option<u128>,
-    /// Used by those whom the holding covers.
-    #[serde(skip)]
-    within_ns: u128,
-    /// What one of the job's lines lent, and another one used.
-    #[serde(skip)]
-    shared_ns: u128,
+}
+
+/// The sums over the job's lines on one GPU, or on all.
+#[derive(Default)]
+struct JobUsage {
+    exact: BillRow,
+    /// Lent by one of the lines, and used by another one.
+    shared: u128,
 }
 
 /// The summary as JSON.
@@ -68,7 +66,7 @@ struct JobSummary<'a> {
     labels: Vec<(&'a str, &'a str)>,
     node: &'a str,
     simulated: bool,
-    /// Until when the account is closed; what the job did afterwards is not in the sums.
+    /// End of the accounted period; later usage is not in the sums.
     accounted_until: &'a str,
     total: JobAmounts,
     currency: Option<&'a str>,
@@ -86,8 +84,8 @@ impl JobCommand {
         retain_job(&mut statement.lines, &self.id, self.cluster.as_deref());
         if statement.lines.is_empty() {
             return Err(Failure::found(format!(
-                "no job {} in the account of this node from {from} to {}; the last minute is accounted for when it is over, and \
-                 a job that no prolog recorded holds nothing",
+                "no job {} in the account of this node from {from} to {}; the current minute is accounted for when it is over, and \
+                 a job without a record of the prolog holds nothing",
                 self.id, statement.to_local
             )));
         }
@@ -105,7 +103,7 @@ impl JobCommand {
         if clusters.len() > 1 {
             let clusters: Vec<&str> = clusters.into_iter().collect();
             return Err(Failure::wrong(format!(
-                "there is a job {} of each of the clusters {}; say which with --cluster",
+                "the clusters {1} each have a job {0}; choose one with --cluster",
                 self.id,
                 clusters.join(", ")
             )));
@@ -114,8 +112,7 @@ impl JobCommand {
     }
 
     fn json(&self, statement: &Statement) -> Result<String, Failure> {
-        let exact: u128 =
-            statement.lines.iter().filter_map(|line| line.money.as_deref()).map(super::sheet::nano).sum();
+        let exact: u128 = statement.lines.iter().filter_map(|line| line.money.as_deref()).map(nano).sum();
         let money = statement
             .currency
             .as_ref()
@@ -126,7 +123,7 @@ impl JobCommand {
             node: &statement.node,
             simulated: statement.simulated,
             accounted_until: &statement.to,
-            total: JobAmounts::total(&amounts_by_gpu(&statement.lines)),
+            total: JobUsage::total(&usage_by_gpu(&statement.lines)).amounts(),
             currency: statement.currency.as_deref(),
             money,
             lines: &statement.lines,
@@ -147,14 +144,14 @@ impl JobCommand {
         }
         page += &table(statement);
         page += &format!(
-            "\naccounted until {}; used is all use, efficiency what was held and used, by any step, of what was held and measured\n",
+            "\naccounted until {}; used is all use; efficiency is the held and used time of all steps divided by the held and measured time\n",
             readable(&statement.to_local)
         );
         page
     }
 }
 
-/// The begin of the minute so many days ago.
+/// The start of the minute that many days ago.
 fn days_ago(days: i64) -> Result<String, Failure> {
     let now = i64::try_from(system_now().utc.0 / 1_000_000_000).unwrap_or(i64::MAX);
     let minute = Timestamp::from_second(now - now.rem_euclid(60)).map_err(Failure::found)?;
@@ -165,68 +162,52 @@ fn node(statement: &Statement) -> &str {
     if statement.node.is_empty() { "unknown node" } else { &statement.node }
 }
 
-/// What is known of the job, from any of its lines; a step's own label is not the job's.
+/// The labels of the job, from any of its lines; labels of a single step are left out.
 fn labels(statement: &Statement) -> Vec<(&str, &str)> {
     let shown = ["slurm_cluster", "slurm_account", "slurm_user", "slurm_partition", "slurm_qos"];
     let find = |name: &str| statement.lines.iter().find_map(|line| line.labels.get(name));
     shown.into_iter().filter_map(|name| Some((name, find(name)?.as_str()))).collect()
 }
 
-impl JobAmounts {
-    fn of_line(line: &StatementLine) -> Self {
-        let energy = line.energy_static_uj.zip(line.energy_dynamic_uj);
-        Self {
-            held_ns: line.held_ns.into(),
-            used_ns: line.used_ns.into(),
-            idle_ns: u128::from(line.lent_ns) + u128::from(line.waste_ns),
-            unmeasured_ns: line.unmeasured_ns.into(),
-            unavailable_ns: line.unavailable_ns.into(),
-            efficiency: None,
-            energy_uj: energy.map(|(floor, rest)| u128::from(floor) + u128::from(rest)),
-            within_ns: line.within_ns.into(),
-            shared_ns: 0,
-        }
-    }
-
-    /// Of the lines of one GPU.
+impl JobUsage {
+    /// The sums over the lines of one GPU.
     fn of_gpu(lines: &[&StatementLine]) -> Self {
+        let mut exact = BillRow::default();
+        lines.iter().for_each(|line| exact.add_line(line));
         let lent_used: Vec<[u128; 2]> = lines
             .iter()
             .map(|line| [line.lent_ns, line.beyond_share_ns + line.outside_holding_ns].map(u128::from))
             .collect();
-        let amounts: Vec<Self> = lines.iter().map(|line| Self::of_line(line)).collect();
-        let mut sum = Self::total(&amounts);
-        sum.shared_ns = used_by_others(&lent_used);
-        sum.idle_ns -= sum.shared_ns;
-        sum.with_efficiency()
+        Self { exact, shared: used_by_others(&lent_used) }
     }
 
-    fn total(amounts: &[Self]) -> Self {
-        let sum = amounts.iter().fold(Self::default(), |sum, one| Self {
-            held_ns: sum.held_ns + one.held_ns,
-            used_ns: sum.used_ns + one.used_ns,
-            idle_ns: sum.idle_ns + one.idle_ns,
-            unmeasured_ns: sum.unmeasured_ns + one.unmeasured_ns,
-            unavailable_ns: sum.unavailable_ns + one.unavailable_ns,
-            efficiency: None,
-            energy_uj: match (sum.energy_uj, one.energy_uj) {
-                (Some(sum), Some(one)) => Some(sum + one),
-                (sum, one) => sum.or(one),
-            },
-            within_ns: sum.within_ns + one.within_ns,
-            shared_ns: sum.shared_ns + one.shared_ns,
-        });
-        sum.with_efficiency()
+    fn total(by_gpu: &[Self]) -> Self {
+        let mut total = Self::default();
+        for usage in by_gpu {
+            total.exact.add(&usage.exact);
+            total.shared += usage.shared;
+        }
+        total
     }
 
-    fn with_efficiency(self) -> Self {
-        let used = self.within_ns + self.shared_ns;
-        Self { efficiency: ratio(used, used + self.idle_ns), ..self }
+    fn amounts(&self) -> JobAmounts {
+        let Self { exact, shared } = self;
+        let [within, lent, waste, unmeasured, unavailable] = exact.parts;
+        let (used, idle) = (within + shared, lent + waste - shared);
+        JobAmounts {
+            held_ns: exact.held(),
+            used_ns: within + exact.beside.iter().sum::<u128>(),
+            idle_ns: idle,
+            unmeasured_ns: unmeasured,
+            unavailable_ns: unavailable,
+            efficiency: ratio(used, used + idle),
+            energy_uj: exact.energy,
+        }
     }
 }
 
-/// Of lines that each lent so much, and used so much that they did not hold: what one lent and another one used, at
-/// most. A line's own use beside its holding was at other times than it lent.
+/// The most that one line lent and another line used, given what each line lent and used outside its holding. A line
+/// never uses what it lends itself.
 fn used_by_others(lent_used: &[[u128; 2]]) -> u128 {
     let lent: u128 = lent_used.iter().map(|[lent, _]| lent).sum();
     let used: u128 = lent_used.iter().map(|[_, used]| used).sum();
@@ -234,8 +215,8 @@ fn used_by_others(lent_used: &[[u128; 2]]) -> u128 {
     without_own.min().unwrap_or(0).min(lent).min(used)
 }
 
-/// Keeps the lines of one job. Those of an array's task are found by its number, which also lines have that were
-/// stored before the ids of the array were known.
+/// Keeps the lines of one job. The task of an array is also found by its job id, because lines stored before the ids of the
+/// array were known have that label only.
 fn retain_job(lines: &mut Vec<StatementLine>, id: &str, cluster: Option<&str>) {
     let label = |line: &StatementLine, name: &str| line.labels.get(name).cloned();
     let key = |line: &StatementLine| (label(line, "slurm_cluster"), label(line, "slurm_job_id"));
@@ -254,16 +235,16 @@ fn retain_job(lines: &mut Vec<StatementLine>, id: &str, cluster: Option<&str>) {
     lines.retain(|line| jobs.contains(&key(line)));
 }
 
-/// In the order of the rows of a bill by GPU.
-fn amounts_by_gpu(lines: &[StatementLine]) -> Vec<JobAmounts> {
+/// The usage of each GPU, in the order of the rows of a bill by GPU.
+fn usage_by_gpu(lines: &[StatementLine]) -> Vec<JobUsage> {
     let mut gpus: BTreeMap<(u32, String), Vec<&StatementLine>> = BTreeMap::new();
     for (line, gpu) in lines.iter().zip(BillGrouping::Gpu.groups(lines)) {
         gpus.entry(gpu).or_default().push(line);
     }
-    gpus.values().map(|lines| JobAmounts::of_gpu(lines)).collect()
+    gpus.values().map(|lines| JobUsage::of_gpu(lines)).collect()
 }
 
-/// A share to four decimals.
+/// A ratio with four decimals.
 fn ratio(part: u128, whole: u128) -> Option<f64> {
     let ten_thousandths = (part * 10_000).checked_div(whole)?;
     u32::try_from(ten_thousandths).ok().map(|share| f64::from(share) / 10_000.0)
@@ -272,10 +253,11 @@ fn ratio(part: u128, whole: u128) -> Option<f64> {
 /// A row per GPU and their total, in the digits of the bill, so that they add up.
 fn table(statement: &Statement) -> String {
     let sheet = Sheet::new(statement, &BillGrouping::Gpu);
-    let by_gpu = amounts_by_gpu(&statement.lines);
-    let used = in_units(&by_gpu.iter().map(|amounts| amounts.used_ns).collect::<Vec<_>>());
-    let shared = in_units(&by_gpu.iter().map(|amounts| amounts.shared_ns).collect::<Vec<_>>());
-    // What is left of the digits of the bill, so that they add up.
+    let by_gpu = usage_by_gpu(&statement.lines);
+    let amounts: Vec<JobAmounts> = by_gpu.iter().map(JobUsage::amounts).collect();
+    let used = in_hour_units(&amounts.iter().map(|one| one.used_ns).collect::<Vec<_>>());
+    let shared = in_hour_units(&by_gpu.iter().map(|usage| usage.shared).collect::<Vec<_>>());
+    // Derived from the rounded rows of the bill, so that the columns add up.
     let idle: Vec<u128> = sheet
         .rows
         .iter()
@@ -285,42 +267,21 @@ fn table(statement: &Statement) -> String {
     let currency = statement.currency.as_deref();
     let mut head = ["gpu", "held h", "used h", "idle h", "efficiency", "kWh"].map(str::to_owned).to_vec();
     head.extend(currency.map(str::to_owned));
+    let cells = |row: &BillRow, used: u128, idle: u128, efficiency: Option<f64>| {
+        let efficiency = efficiency.map_or_else(|| "-".to_owned(), |share| format!("{:.1} %", share * 100.0));
+        let energy = row.energy.map_or_else(|| "-".to_owned(), decimal);
+        let mut cells =
+            vec![row.name.clone(), decimal(row.held()), decimal(used), decimal(idle), efficiency, energy];
+        cells.extend(currency.map(|_| decimal(row.money)));
+        cells
+    };
     let mut rows = vec![head];
-    for (place, (row, amounts)) in sheet.rows.iter().zip(&by_gpu).enumerate() {
-        rows.push(cells(row, [used[place], idle[place]], amounts, currency.is_some()));
+    for (place, (row, amounts)) in sheet.rows.iter().zip(&amounts).enumerate() {
+        rows.push(cells(row, used[place], idle[place], amounts.efficiency));
     }
-    let sums = [used.iter().sum(), idle.iter().sum()];
-    rows.push(cells(&sheet.total, sums, &JobAmounts::total(&by_gpu), currency.is_some()));
-    aligned(&rows)
-}
-
-/// In units of the last printed digit.
-fn in_units(exact: &[u128]) -> Vec<u128> {
-    let total: u128 = exact.iter().sum();
-    apportion((total + UNIT / 2) / UNIT, exact)
-}
-
-fn cells(row: &BillRow, [used, idle]: [u128; 2], amounts: &JobAmounts, has_money: bool) -> Vec<String> {
-    let efficiency =
-        amounts.efficiency.map_or_else(|| "-".to_owned(), |share| format!("{:.1} %", share * 100.0));
-    let energy = row.energy.map_or_else(|| "-".to_owned(), decimal);
-    let mut cells =
-        vec![row.name.clone(), decimal(row.held()), decimal(used), decimal(idle), efficiency, energy];
-    cells.extend(has_money.then(|| decimal(row.money)));
-    cells
-}
-
-fn aligned(rows: &[Vec<String>]) -> String {
-    let width = |place: usize| rows.iter().map(|row| row[place].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
-    rows.iter().fold("\n".to_owned(), |page, row| {
-        let cells = row.iter().zip(&widths).enumerate();
-        let text = cells.map(|(place, (cell, width))| match place {
-            0 => format!("{cell:width$}"),
-            _ => format!("  {cell:>width$}"),
-        });
-        page + &text.collect::<String>() + "\n"
-    })
+    let total = JobUsage::total(&by_gpu).amounts();
+    rows.push(cells(&sheet.total, used.iter().sum(), idle.iter().sum(), total.efficiency));
+    "\n".to_owned() + &align_columns(&rows)
 }
 
 #[cfg(test)]
@@ -348,29 +309,30 @@ mod tests {
     }
 
     #[test]
-    fn two_boards_that_have_had_one_index_are_two_rows() {
+    fn two_boards_with_the_same_index_are_two_rows() {
         let lines = [
             line("b", &[("held", 4), ("used", 4), ("within", 4)], &[]),
             line("a", &[("held", 7), ("used", 1), ("within", 1), ("waste", 6)], &[]),
         ];
-        let held: Vec<u128> = amounts_by_gpu(&lines).iter().map(|amounts| amounts.held_ns).collect();
+        let held: Vec<u128> = usage_by_gpu(&lines).iter().map(|usage| usage.exact.held()).collect();
         assert_eq!(held, [7, 4], "in the order of the bill's rows");
     }
 
     #[test]
-    fn what_a_step_lends_and_the_batch_step_uses_is_not_idle() {
+    fn time_that_a_step_lends_and_the_batch_step_uses_is_not_idle() {
         let step = line("a", &[("held", 10), ("within", 2), ("lent", 6), ("waste", 2), ("used", 2)], &[]);
         let batch = line("a", &[("outside_holding", 5), ("used", 5)], &[]);
-        let [gpu] = &amounts_by_gpu(&[step.clone(), batch])[..] else { panic!("one GPU") };
+        let amounts = |lines: &[StatementLine]| JobUsage::total(&usage_by_gpu(lines)).amounts();
+        let gpu = amounts(&[step.clone(), batch]);
         assert_eq!((gpu.held_ns, gpu.used_ns, gpu.idle_ns), (10, 7, 3));
         assert_eq!(gpu.efficiency, Some(0.7));
         let own = StatementLine { beyond_share_ns: 5, ..step };
-        let [gpu] = &amounts_by_gpu(&[own])[..] else { panic!("one GPU") };
+        let gpu = amounts(&[own]);
         assert_eq!((gpu.idle_ns, gpu.efficiency), (8, Some(0.2)), "its own use was at other times");
     }
 
     #[test]
-    fn a_task_of_an_array_has_also_lines_that_were_stored_without_its_array() {
+    fn lines_of_an_array_task_that_were_stored_without_its_array_are_found() {
         let job = |cluster, id| vec![("slurm_cluster", cluster), ("slurm_job_id", id)];
         let named = [job("alpha", "213"), vec![("slurm_array_job_id", "210"), ("slurm_array_task_id", "3")]];
         let labels = [job("alpha", "213"), named.concat(), job("beta", "213"), job("alpha", "214")];

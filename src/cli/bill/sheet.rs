@@ -1,8 +1,8 @@
-//! A bill by tenant, or by another property of its lines, in the digits that are printed.
+//! A bill grouped by tenant or another property of its lines, rounded to the digits that are printed, and its columns.
 //!
-//! In: a statement, exact. Out: a row per tenant, workload, namespace ... in units of the last printed digit, such that the columns of
-//! each row add up, and the rows of each column to its total. The totals of held time, energy and money are rounded
-//! to the nearest and divided among rows by largest remainder, and each row's held time among its parts.
+//! It makes a row per group in units of the last printed digit, such that the parts of each row add up, and the rows of
+//! each column to its total. The totals of held time, energy and money are rounded to the nearest and divided among rows by
+//! largest remainder, and the held time of each row among its parts.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -12,19 +12,19 @@ use crate::ledger::{Statement, StatementLine};
 use crate::model::HolderId;
 
 /// Decimals of hours, kWh and money.
-pub(super) const PLACES: u32 = 4;
+const PLACES: u32 = 4;
 /// The last printed digit of hours, in nanoseconds, and of kWh, in microjoules.
 const UNIT: u128 = 360_000_000;
 /// The last printed digit of money, in nano-units.
 const MONEY_UNIT: u128 = 100_000;
 
-/// The sums over lines that belong together: exact, or in units of the last printed digit.
+/// The sums over the lines of a group: exact, or in units of the last printed digit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct BillRow {
     pub(super) name: String,
     /// Used within, lent, idle, unmeasured, unavailable: together, what was held.
     pub(super) parts: [u128; 5],
-    /// Used beyond the share, outside any holding, and where nobody held.
+    /// Used beyond the share, outside any holding, and while the GPU was unheld.
     pub(super) beside: [u128; 3],
     /// Time that `money` is for.
     pub(super) charged: u128,
@@ -43,7 +43,7 @@ impl BillRow {
         self.parts.iter().sum()
     }
 
-    fn add_line(&mut self, line: &StatementLine) {
+    pub(super) fn add_line(&mut self, line: &StatementLine) {
         let parts = [line.within_ns, line.lent_ns, line.waste_ns, line.unmeasured_ns, line.unavailable_ns];
         let energy = line.energy_static_uj.zip(line.energy_dynamic_uj);
         self.add(&Self {
@@ -57,7 +57,7 @@ impl BillRow {
         });
     }
 
-    fn add(&mut self, other: &Self) {
+    pub(super) fn add(&mut self, other: &Self) {
         for (sum, one) in self.parts.iter_mut().zip(other.parts) {
             *sum += one;
         }
@@ -97,16 +97,91 @@ impl Sheet {
     }
 }
 
+/// Placeholder in a meaning for what a line is grouped by.
+pub(super) const WHOSE: &str = "WHOSE";
+
+/// A column of hours.
+pub(super) struct BillColumn {
+    /// Its heading in the table; in CSV followed by `_hours`.
+    pub(super) name: &'static str,
+    /// Its explanation in the legend, with [`WHOSE`].
+    pub(super) meaning: &'static str,
+    pub(super) of: fn(&BillRow) -> u128,
+    /// Whether a bill without prices has it too.
+    pub(super) always: bool,
+}
+
+const fn column(name: &'static str, of: fn(&BillRow) -> u128, meaning: &'static str) -> BillColumn {
+    BillColumn { name, meaning, of, always: true }
+}
+
+/// All columns of hours, in their order.
+pub(super) const HOURS: [BillColumn; 11] = [
+    column(
+        "held",
+        BillRow::held,
+        "GPU time granted to WHOSE = within + lent + idle + unmeasured + unavailable",
+    ),
+    column("within", |row| row.parts[0], "held, and used by WHOSE"),
+    column("lent", |row| row.parts[1], "held, not used by WHOSE, and used by others"),
+    column(
+        "idle",
+        |row| row.parts[2],
+        "held, and used by nobody; in JSON and metrics idle is this and lent together",
+    ),
+    column("unmeasured", |row| row.parts[3], "held while it could not be measured whether the GPU was used"),
+    column(
+        "unavailable",
+        |row| row.parts[4],
+        "held while the GPU was lost or failed; its price goes to __unavailable__",
+    ),
+    column("beyond", |row| row.beside[0], "used above WHOSE's own share; not part of held"),
+    column(
+        "outside",
+        |row| row.beside[1],
+        "used on a GPU that others held and WHOSE did not; not part of held",
+    ),
+    column("unheld", |row| row.beside[2], "used while nobody held the GPU; not part of held"),
+    BillColumn {
+        always: false,
+        ..column(
+            "charged",
+            |row| row.charged,
+            "time that the amount is for: held less unavailable, while a price was in force",
+        )
+    },
+    BillColumn {
+        always: false,
+        ..column("unpriced", |row| row.unpriced, "the same while no price was in force; it costs nothing")
+    },
+];
+
+/// The explanation of energy in the legend.
+pub(super) const ENERGY: &str =
+    "energy: idle power shared by held time, the rest by use; - where it is not measured";
+
+/// Reserved tenants that a bill may have, with what is booked on them.
+pub(super) const REMAINDERS: [(&str, &str); 6] = [
+    ("__unallocated__", "time that nobody held"),
+    ("__stranded__", "time of MIG placements that no profile can use"),
+    (
+        "__unavailable__",
+        "time in which nobody held a GPU that was lost or failed, and the price of all unavailable time",
+    ),
+    ("__unobserved__", "time in which no agent watched the GPU"),
+    ("__system__", "use by the system: display server, persistence daemon, the agent"),
+    ("__unattributed__", "use by processes whose owner is not known"),
+];
+
 /// Exact sums to units of the last printed digit, in place.
 fn round(rows: &mut [BillRow]) {
-    // By GPU the price of unavailable time is in the same row.
+    // Grouped by GPU, the price of unavailable time is in the row of the time itself.
     let pays_all: Vec<bool> = rows
         .iter()
         .map(|row| row.charged + row.unpriced == row.held() && row.name != HolderId::UNAVAILABLE)
         .collect();
     let held: Vec<u128> = rows.iter().map(BillRow::held).collect();
-    let held = apportion(nearest(held.iter().sum(), UNIT), &held);
-    for (row, held) in rows.iter_mut().zip(held) {
+    for (row, held) in rows.iter_mut().zip(in_hour_units(&held)) {
         divide(held, row.parts.iter_mut().collect());
     }
     let unavailable = rows.iter().map(|row| row.parts[UNAVAILABLE]).sum();
@@ -115,7 +190,7 @@ fn round(rows: &mut [BillRow]) {
         divide(total, rows.iter_mut().map(|row| &mut row.beside[place]).collect());
     }
     for (row, pays_all) in rows.iter_mut().zip(pays_all) {
-        // The price of unavailable time goes to the remainder of that name.
+        // Otherwise the price of unavailable time is in the row __unavailable__.
         let others = if row.name == HolderId::UNAVAILABLE { unavailable } else { 0 };
         let due = if pays_all { row.held() } else { row.held() - row.parts[UNAVAILABLE] + others };
         divide(due, vec![&mut row.charged, &mut row.unpriced]);
@@ -126,7 +201,7 @@ fn round(rows: &mut [BillRow]) {
     divide(money, rows.iter_mut().map(|row| &mut row.money).collect());
 }
 
-/// Puts each cell's share of `total` in the place of its exact value.
+/// Replaces each exact value by its share of `total`.
 fn divide(total: u128, cells: Vec<&mut u128>) {
     let exact: Vec<u128> = cells.iter().map(|cell| **cell).collect();
     for (cell, share) in cells.into_iter().zip(apportion(total, &exact)) {
@@ -150,6 +225,11 @@ pub(super) fn apportion(total: u128, exact: &[u128]) -> Vec<u128> {
         shares[place] += 1;
     }
     shares
+}
+
+/// Exact values in units of the last printed digit of hours, such that they sum to their rounded total.
+pub(super) fn in_hour_units(exact: &[u128]) -> Vec<u128> {
+    apportion(nearest(exact.iter().sum(), UNIT), exact)
 }
 
 /// A number of units, rounded half up.

@@ -1,10 +1,9 @@
-//! A bill for people: what it is of, a table by tenant or another property, its prices, its reconciliation, and a legend.
+//! The bill as text: heading, table, prices, reconciliation and legend.
 
 use std::collections::BTreeSet;
 
 use super::by::BillGrouping;
-use super::columns::{BillColumn, ENERGY, HOURS, REMAINDERS, WHOSE};
-use super::sheet::{BillRow, Sheet, apportion, decimal, nano};
+use super::sheet::{BillColumn, BillRow, ENERGY, HOURS, REMAINDERS, Sheet, WHOSE, apportion, decimal, nano};
 use crate::ledger::{Statement, StatementPrice};
 
 /// The whole bill.
@@ -52,7 +51,7 @@ pub(super) fn readable(time: &str) -> String {
     }
 }
 
-/// The columns of hours that a bill has: without any price, those about prices say nothing.
+/// The columns of hours; those about prices are left out if no prices are configured.
 fn columns(statement: &Statement) -> impl Iterator<Item = &'static BillColumn> {
     let has_prices = statement.unpriced_ns.is_some();
     HOURS.iter().filter(move |column| column.always || has_prices)
@@ -70,10 +69,15 @@ fn table(statement: &Statement, sheet: &Sheet, by: &str) -> String {
         line.extend(statement.currency.as_ref().map(|_| decimal(row.money)));
         lines.push(line);
     }
-    let width = |place: usize| lines.iter().map(|line| line[place].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..lines[0].len()).map(width).collect();
-    lines.iter().fold("\nGPU time in hours\n".to_owned(), |page, line| {
-        let cells = line.iter().zip(&widths).enumerate();
+    "\nGPU time in hours\n".to_owned() + &align_columns(&lines)
+}
+
+/// A table with the first column aligned to the left and all others to the right.
+pub(super) fn align_columns(rows: &[Vec<String>]) -> String {
+    let width = |place: usize| rows.iter().map(|row| row[place].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
+    rows.iter().fold(String::new(), |page, row| {
+        let cells = row.iter().zip(&widths).enumerate();
         let text = cells.map(|(place, (cell, width))| match place {
             0 => format!("{cell:width$}"),
             _ => format!("  {cell:>width$}"),
@@ -82,7 +86,7 @@ fn table(statement: &Statement, sheet: &Sheet, by: &str) -> String {
     })
 }
 
-/// Which GPUs the energy above leaves out.
+/// The GPUs whose energy was not measured.
 fn unmetered(statement: &Statement) -> String {
     let lines = statement.lines.iter().filter(|line| line.energy_static_uj.is_none());
     let gpus: BTreeSet<(u32, &str)> = lines.map(|line| (line.gpu, &*line.uuid)).collect();
@@ -93,7 +97,7 @@ fn unmetered(statement: &Statement) -> String {
     format!("\nenergy not measured, and in no kWh above: {}\n", gpus.join(", "))
 }
 
-/// Each price with the time and the money under it, and the time without one; together, the totals above.
+/// Each price with its time and money, and the time without a price; their sums are the totals of the table.
 fn prices(statement: &Statement, total: &BillRow) -> String {
     let Some(unpriced) = statement.unpriced_ns else {
         return "\nno prices are configured: hours and energy only\n".into();
@@ -126,7 +130,7 @@ fn prices(statement: &Statement, total: &BillRow) -> String {
     page
 }
 
-/// A price without the zeros at its end that say nothing.
+/// A price without trailing zeros, but with its cents.
 fn trimmed(price: &str) -> &str {
     let kept = price.trim_end_matches('0').len();
     let cents = price.find('.').map_or(price.len(), |point| point + 3);
@@ -212,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn energy_that_nobody_measured_is_no_zero() {
+    fn energy_that_was_not_measured_is_not_zero() {
         let half = Some(1_800_000_000_000);
         let lines =
             [line("both", 0, half), line("both", 1, None), line("dark", 1, None), line("idle", 0, Some(0))];
@@ -226,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bill_that_ends_before_the_time_asked_for_says_so() {
+    fn a_bill_that_ends_before_the_requested_time_says_so() {
         let told = page(&statement(json!({"asked_to": "2026-12-01T00:00:00+01:00"})));
         assert!(
             told.contains("ends at 2026-11-01 01:00 +01:00 instead of 2026-12-01 00:00 +01:00: "),
@@ -281,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_price_keeps_its_cents_and_every_place_that_says_something() {
+    fn a_price_keeps_its_cents_and_every_significant_digit() {
         let prices = ["2.000000000", "2.490000000", "0.000000001", "0.123400000"].map(trimmed);
         assert_eq!(prices, ["2.00", "2.49", "0.000000001", "0.1234"]);
     }

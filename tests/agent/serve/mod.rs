@@ -16,7 +16,7 @@ use gpumeter::export::{LatestSnapshot, PageCache, PageFormat, PublishedSnapshot,
 use gpumeter::model::snapshot::{AgentEntry, AgentNumber, Roster, Snapshot};
 use gpumeter::model::{Nanoseconds, Stamp, Utc};
 use gpumeter::serve::{
-    Access, BillError, BillRequest, Heartbeat, Passwords, Requests, Security, ServerLimits, Site, bind,
+    Access, BillProblem, BillRequest, Heartbeat, Passwords, Requests, Security, ServerLimits, Site, bind,
     render_index_page, run,
 };
 use tokio::sync::{mpsc, watch};
@@ -256,7 +256,7 @@ fn what_is_not_here_or_cannot_be_done_says_so() {
     let agent = Agent::start(ServerLimits::default());
     let missing = agent.get("/metric");
     assert_eq!((status(&missing), body(&missing).ends_with('\n')), (404, true));
-    assert!(body(&agent.get("/api/v1/bil")).starts_with(r#"{"error":"nothing is here;"#));
+    assert!(body(&agent.get("/api/v1/bil")).starts_with(r#"{"error":"no such page;"#));
     let post =
         agent.send("POST /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi");
     assert_eq!(status(&post), 405);
@@ -309,17 +309,14 @@ fn before_the_first_snapshot_the_agent_is_healthy_but_not_ready() {
     assert_eq!(body(&agent.get("/-/ready")), "ready\n");
     agent.clock.store(11_000_000_000, Ordering::Relaxed);
     let answer = agent.get("/-/healthy");
-    assert_eq!(
-        (status(&answer), body(&answer)),
-        (503, "the tick loop has been still for 11 s; restart the agent\n")
-    );
+    assert_eq!((status(&answer), body(&answer)), (503, "the last tick was 11 s ago; restart the agent\n"));
 }
 
 #[test]
 fn a_bill_is_asked_of_the_ledger_and_its_refusal_is_passed_on() {
     let mut agent = Agent::start(ServerLimits::default());
     let mut stream = agent.connect();
-    let mut ask = |query: &str, reply: Result<String, BillError>| {
+    let mut ask = |query: &str, reply: Result<String, BillProblem>| {
         write!(stream, "GET /api/v1/bill{query} HTTP/1.1\r\nHost: 127.0.0.1:1\r\n\r\n").unwrap();
         let request = agent.bills.blocking_recv().unwrap();
         let asked = (request.from.clone(), request.to.clone());
@@ -329,9 +326,12 @@ fn a_bill_is_asked_of_the_ledger_and_its_refusal_is_passed_on() {
     let (asked, answer) = ask("?from=2026-10&to=2026%2D11", Ok(r#"{"rows":[]}"#.to_owned()));
     assert_eq!(asked, (Some("2026-10".to_owned()), Some("2026-11".to_owned())));
     assert_eq!(body(&answer), r#"{"rows":[]}"#);
-    let (_, answer) = ask("?from=x", Err(BillError::BadQuestion("from is not a valid time".to_owned())));
-    assert_eq!((status(&answer), body(&answer)), (400, "{\"error\":\"from is not a valid time\"}\n"));
-    let (_, answer) = ask("", Err(BillError::Unreadable("the disk is gone".to_owned())));
+    let (_, answer) = ask("?from=x", Err(BillProblem::Time { name: "from", text: "x".to_owned() }));
+    assert_eq!(status(&answer), 400);
+    assert!(body(&answer).starts_with(r#"{"error":"from: \"x\" is not a valid time; "#), "{answer}");
+    let missing =
+        gpumeter::serve::statement(std::path::Path::new("/nowhere/ledger.db"), None, None, || false);
+    let (_, answer) = ask("", missing.map(|_| String::new()));
     assert_eq!(status(&answer), 503);
     assert_eq!(status(&agent.get("/api/v1/bill?form=1")), 400);
 }

@@ -43,7 +43,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("tls_server_config: {PAIR, min_version: TLS111}", "is not a version of TLS"),
     (
         "tls_server_config: {PAIR, cipher_suites: [TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384], max_version: TLS12}",
-        "lacks what HTTP/2 demands",
+        "has no cipher suite that HTTP/2 requires",
     ),
     (
         "http_server_config: {headers: {X-Content-Type-Options: sniff}}",

@@ -43,9 +43,9 @@ const COLUMNS: [(Option<&str>, &[&str]); 8] = [
 
 /// The doctor's reasons by the mark in a cell; where a sentence varies, what does not.
 const MARKS: [(char, &str, &str); 6] = [
-    ('-', "not_supported", "this board cannot tell it, as said below"),
-    ('c', "not_supported", "this board cannot tell it, or not while MIG mode is on"),
-    ('g', "not_supported", "this board has no GPU performance monitoring; Hopper and later have"),
+    ('-', "not_supported", "this board does not report it, as said below"),
+    ('c', "not_supported", "this board does not report it, or not while MIG mode is on"),
+    ('g', "not_supported", "this board has no GPU performance monitoring (GPM); Hopper and later boards do"),
     ('s', "no_symbol", "the driver has no function for it; a newer one may"),
     ('p', "no_permission", "the driver refuses this user"),
     ('m', "", "MIG mode is off"),
@@ -160,7 +160,7 @@ fn document(order: &[String], columns: &[Column]) -> String {
         write!(text, "\n| `{family}` |").unwrap();
         columns.iter().for_each(|column| write!(text, " `{}` |", column.cells[family]).unwrap());
     }
-    text += "\n\nWhat the doctor says where a board cannot tell it:\n\n";
+    text += "\n\nWhat the doctor says where a board does not report it:\n\n";
     for family in &order.iter().filter(|family| varies(family)).collect::<Vec<_>>() {
         if let Some(why) = columns.iter().find_map(|column| column.told.get(*family)) {
             writeln!(text, "- `{family}`: {why}").unwrap();

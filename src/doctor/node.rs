@@ -1,0 +1,276 @@
+//! What the agent needs of the machine it runs on: the host's processes, the kernel log, a place for its ledger, an OTLP
+//! destination.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use bytes::Bytes;
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
+
+use super::Finding;
+use crate::config::Config;
+use crate::holders::{ResolvedWorkloads, identify};
+use crate::host::{FIRST_PID_NAMESPACE, Host, ProcessError};
+use crate::ledger::Cause;
+use crate::model::{UnattributedReason, Utc};
+use crate::policy::{price_in_words, price_warning};
+use crate::push::{Destination, send};
+use crate::session::{LockState, look_at_node_lock};
+
+/// How the agent sees the host's pids, and what is lost without them.
+const REMEDY: &str = "run in the host's pid namespace (--pid=host, or hostPID: true), or GPU processes stay unnamed: \
+                      holdings are accounted for, and use outside of them goes to __unattributed__";
+
+/// Whether `pids`, which the driver reports on GPUs now, are processes of this pid namespace.
+pub(super) fn check_processes(host: &Host, pids: &BTreeSet<u32>) -> Finding {
+    let finding = |works, why: String| Finding::new("processes", works, why);
+    let is_hidden = |pid: &u32| matches!(host.process(*pid), Err(ProcessError::Ended { .. }));
+    if !pids.is_empty() && pids.iter().all(is_hidden) {
+        let why = format!("/proc has none of the {} processes that are on GPUs; {REMEDY}", pids.len());
+        return finding(false, why);
+    }
+    if let Err(error) = host.process(1) {
+        return finding(false, format!("process 1 cannot be read in /proc ({error}); {REMEDY}"));
+    }
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    match (count_pid_namespaces(&status), fs::read_link("/proc/self/ns/pid")) {
+        (1, Ok(namespace)) if namespace == Path::new(FIRST_PID_NAMESPACE) => {
+            finding(true, "this is the host's pid namespace".into())
+        }
+        (1, _) if container_init(host).is_some() => {
+            finding(false, format!("only this container's processes are visible; {REMEDY}"))
+        }
+        // Inside a container /proc looks the same as outside.
+        (1, _) => finding(true, format!("/proc can be read; in a container {REMEDY}")),
+        (0, _) => finding(true, "/proc can be read; the kernel reports no pid namespaces".into()),
+        (_, _) => finding(false, format!("/proc is of another pid namespace; {REMEDY}")),
+    }
+}
+
+/// The name of process 1 if only a container starts with it: the agent itself, or a pod's sandbox.
+pub(super) fn container_init(host: &Host) -> Option<String> {
+    let name = fs::read_to_string(host.path(Path::new("/proc/1/comm"))).ok()?;
+    let name = name.trim();
+    ["gpumeter", "pause"].contains(&name).then(|| name.to_owned())
+}
+
+/// How many processes on GPUs have no owner whom the account can name, by reason.
+pub(super) fn check_owners(host: &Host, pids: &BTreeSet<u32>, workloads: &ResolvedWorkloads) -> Finding {
+    let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
+    for pid in pids {
+        let reason = match host.process(*pid) {
+            Ok(process) => {
+                let holder = identify(host, &process, workloads).map(|identity| identity.holder.id);
+                holder.map_or(Some(UnattributedReason::Unknown), |id| id.unattributed_reason())
+            }
+            // It has ended since, or is hidden, which is a finding of its own.
+            Err(ProcessError::Ended { .. }) => None,
+            Err(_) => Some(UnattributedReason::Unknown),
+        };
+        if let Some(reason) = reason {
+            *reasons.entry(reason.name()).or_default() += 1;
+        }
+    }
+    let unattributed: usize = reasons.values().sum();
+    if unattributed == 0 {
+        let why = format!("none of {} processes on GPUs is __unattributed__", pids.len());
+        return Finding::new("owners", true, why);
+    }
+    let reasons: Vec<String> = reasons.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+    let why = format!(
+        "{unattributed} of {} processes on GPUs are __unattributed__, by reason: {}; what they \
+         use is counted in gpu_unattributed_seconds_total",
+        pids.len(),
+        reasons.join(", ")
+    );
+    Finding::new("owners", false, why)
+}
+
+/// Whether a price is in force, if prices are configured.
+pub(super) fn check_prices(config: &Config, now: Utc) -> Finding {
+    match price_warning(config, now) {
+        Some(warning) => Finding::new("prices", false, warning),
+        None => Finding::new("prices", true, price_in_words(config, now)),
+    }
+}
+
+/// Whether the kernel log can be read; some XIDs are reported nowhere else.
+pub(super) fn check_kernel_log(host: &Host) -> Finding {
+    let why = match host.kernel_log(false) {
+        Ok(_) => return Finding::new("kernel log", true, "/dev/kmsg can be read"),
+        Err(error) => match error.kind() {
+            ErrorKind::NotFound => {
+                "there is no /dev/kmsg; in a container give it that device, read-only".into()
+            }
+            ErrorKind::PermissionDenied => {
+                "/dev/kmsg is refused: give CAP_SYSLOG (kernel.dmesg_restrict is 1; under systemd enable the drop-in \
+                 kernel-log.conf), and in a container the device, read-only"
+                    .to_owned()
+            }
+            _ => format!("/dev/kmsg: {error}"),
+        },
+    };
+    Finding::new("kernel log", false, why)
+}
+
+/// How many pid namespaces this process is in, counted from that of `/proc` inwards.
+fn count_pid_namespaces(status: &str) -> usize {
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("NSpid:"))
+        .map_or(0, |numbers| numbers.split_ascii_whitespace().count())
+}
+
+/// Whether an agent holds the node's lock, or could take it.
+pub(super) fn check_node_lock(path: &Path) -> Finding {
+    let name = path.display();
+    let why = match look_at_node_lock(path) {
+        Ok(LockState::Held(pid)) => format!("{name}: held by process {pid}"),
+        Ok(LockState::Free) => format!("{name}: not held; no agent reads a real driver here"),
+        Ok(LockState::Absent) => format!("{name}: does not exist; no agent reads a real driver here"),
+        Err(error) => return Finding::new("node lock", false, error.to_string()),
+    };
+    Finding::new("node lock", true, why)
+}
+
+/// Whether the ledger can be written at its configured path.
+pub(super) fn check_ledger(config: &Config) -> Finding {
+    let finding = |works, why: String| Finding::new("ledger", works, why);
+    if !config.ledger.enabled {
+        let why = "ledger.enabled is false: the account and the state of faults are lost when the agent ends";
+        return finding(false, why.into());
+    }
+    let path = &config.ledger.path;
+    let name = path.display();
+    let parent = path.ancestors().skip(1).find(|parent| parent.exists()).unwrap_or(Path::new("."));
+    if !parent.is_dir() {
+        return finding(false, format!("{name}: {} is not a directory; set ledger.path", parent.display()));
+    }
+    let file = if path.exists() { access(path, Access::READ_OK | Access::WRITE_OK) } else { Ok(()) };
+    if let Err(error) = access(parent, Access::WRITE_OK | Access::EXEC_OK).and(file) {
+        let root = if error == Errno::ACCESS { "run the agent as root, or " } else { "" };
+        let parent = parent.display();
+        return finding(
+            false,
+            format!("{name}: cannot be written in {parent}: {error}; {root}set ledger.path"),
+        );
+    }
+    let state = match crate::ledger::check_unowned(path).map_err(|owned| owned.cause) {
+        Ok(()) if path.parent().is_some_and(|directory| !directory.exists()) => {
+            ": its directory does not exist; the agent makes it when it starts".to_owned()
+        }
+        Ok(()) if !path.exists() => ": does not exist; the agent makes it when it starts".to_owned(),
+        Ok(()) => String::new(),
+        // On a node where the agent runs, this is as it should be.
+        Err(Cause::Owned { pid: Some(pid) }) => format!(": a running agent writes it, process {pid}"),
+        Err(other) => format!(": {other}"),
+    };
+    finding(true, format!("{name}{state}"))
+}
+
+/// Whether the OTLP destination accepts a request without points; nothing if no push is configured.
+pub(super) fn check_otlp(config: &Config) -> Option<Finding> {
+    let endpoint = config.otlp.endpoint.as_ref()?;
+    let outcome = Destination::parse(&endpoint.to_string())
+        .map_err(|error| error.to_string())
+        .and_then(|mut destination| {
+            destination.limits.tries = 1;
+            send_empty_request(&destination)
+        });
+    let works = outcome.is_ok();
+    Some(Finding::new("otlp", works, outcome.unwrap_or_else(|problem| problem)))
+}
+
+fn send_empty_request(destination: &Destination) -> Result<String, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| format!("{destination} was not tried: {error}"))?;
+    let outcome = runtime.block_on(send(destination, Bytes::new()));
+    // A lookup in the name service may hang; the command does not wait for it.
+    runtime.shutdown_background();
+    let accepted = outcome.map_err(|failure| format!("{destination}: {failure}"))?;
+    let message = match accepted.message.as_str() {
+        "" => String::new(),
+        message => format!(" with the message: {message}"),
+    };
+    Ok(format!("{destination} accepted an empty request{message}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::session::take_node_lock;
+
+    #[test]
+    fn without_the_hosts_pids_the_processes_on_gpus_are_not_in_proc() {
+        let tree = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/host");
+        let host = Host::at(tree.join("nested"));
+        let hidden = check_processes(&host, &BTreeSet::from([98, 99]));
+        assert!(!hidden.works, "{}", hidden.why);
+        for words in ["/proc has none of the 2 processes", "hostPID: true", "holdings are accounted for"] {
+            assert!(hidden.why.contains(words), "{}", hidden.why);
+        }
+        // One of them is visible.
+        assert!(!check_processes(&host, &BTreeSet::from([99, 400])).why.contains("/proc has none"));
+    }
+
+    #[test]
+    fn processes_without_an_owner_are_counted_by_reason() {
+        let tree = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/host");
+        let nested = check_owners(
+            &Host::at(tree.join("nested")),
+            &(400..=405).collect(),
+            &ResolvedWorkloads::default(),
+        );
+        assert!(!nested.works);
+        let counts = "2 of 6 processes on GPUs are __unattributed__, by reason: job 1, pod 1;";
+        assert!(nested.why.starts_with(counts), "{}", nested.why);
+        let named = check_owners(
+            &Host::at(tree.join("v2")),
+            &BTreeSet::from([2001, 2100, 9999]),
+            &ResolvedWorkloads::default(),
+        );
+        assert!(named.works, "{}", named.why);
+    }
+
+    #[test]
+    fn the_finding_on_the_node_lock_names_its_path_and_its_holder() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("gpumeter.lock");
+        let name = path.display().to_string();
+        let why = |words: &str| format!("{name}: {words}");
+        assert_eq!(check_node_lock(&path).why, why("does not exist; no agent reads a real driver here"));
+        let held = take_node_lock(&path).unwrap();
+        assert_eq!(check_node_lock(&path).why, why(&format!("held by process {}", std::process::id())));
+        drop(held);
+        assert_eq!(check_node_lock(&path).why, why("not held; no agent reads a real driver here"));
+    }
+
+    #[test]
+    fn a_ledger_that_does_not_exist_is_no_problem() {
+        let directory = tempfile::tempdir().unwrap();
+        let checked = |path: &Path| {
+            let config = Config::parse(&format!("ledger: {{path: {}}}", path.display()), "test").unwrap();
+            let finding = check_ledger(&config);
+            (finding.works, finding.why.split_once(": ").map(|(_, words)| words.to_owned()))
+        };
+        let words = |words: &str| (true, Some(format!("{words}; the agent makes it when it starts")));
+        let file = directory.path().join("made/ledger.db");
+        assert_eq!(checked(&file), words("its directory does not exist"));
+        std::fs::create_dir(directory.path().join("made")).unwrap();
+        assert_eq!(checked(&file), words("does not exist"));
+        std::fs::write(&file, "").unwrap();
+        assert_eq!(checked(&file), (true, None));
+    }
+
+    #[test]
+    fn namespaces_are_counted_from_the_status_file() {
+        assert_eq!(count_pid_namespaces("Name:\tsh\nNSpid:\t12\nNSpgid:\t12\n"), 1);
+        assert_eq!(count_pid_namespaces("NSpid:\t4711\t12\n"), 2);
+        assert_eq!(count_pid_namespaces("Name:\tsh\n"), 0);
+    }
+}
