@@ -142,7 +142,7 @@ struct Shared {
     resolvers: Arc<Resolvers>,
     pages: Arc<export::LatestSnapshot>,
     /// When the tick loop was last alive.
-    heartbeat: Arc<serve::Heartbeat>,
+    liveness: Arc<serve::Liveness>,
     /// TLS, users and what else protects the pages.
     access: Arc<serve::Access>,
     /// Why there is no account, where there is none.
@@ -200,7 +200,7 @@ impl Shared {
             sessions: Arc::new(sessions),
             resolvers: Arc::new(resolvers),
             pages,
-            heartbeat: Arc::new(serve::Heartbeat::new(|| system_now().boottime)),
+            liveness: Arc::new(serve::Liveness::new(|| system_now().boottime)),
             access,
             no_account: Arc::default(),
             first_failure: FirstFailure::default(),
@@ -302,7 +302,7 @@ fn start(launch: Launch, receivers: Receivers, shared: &Arc<Shared>) -> Result<T
     let control = ControlServer {
         stop: shared.stop.clone(),
         sessions: Arc::clone(&shared.sessions),
-        heartbeat: Arc::clone(&shared.heartbeat),
+        liveness: Arc::clone(&shared.liveness),
         pages: Arc::clone(&shared.pages),
         ledger: path.clone(),
         library: config.nvml.library.clone(),

@@ -81,7 +81,7 @@ impl Outputs {
 
     /// Reports that the tick loop is alive.
     fn notify_alive(&mut self) {
-        self.io.heartbeat.beat();
+        self.io.liveness.record_tick();
         self.watchdog.feed(system_now().boottime);
     }
 }
@@ -94,7 +94,7 @@ pub(super) fn start(
     shared: &Arc<Shared>,
 ) -> Result<Thread, thread::Error> {
     let theirs = Arc::clone(shared);
-    Thread::start_vital("pulse", shared.ends(), move || run(meter, &inbox, outputs, &theirs))
+    Thread::start_vital("tick_loop", shared.ends(), move || run(meter, &inbox, outputs, &theirs))
 }
 
 fn run(mut meter: Meter, inbox: &Receiver<SamplerNews>, mut outputs: Outputs, shared: &Shared) {

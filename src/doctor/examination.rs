@@ -189,11 +189,11 @@ impl Examination<'_> {
     /// The second of two ticks: GPM values come from pairs of samples.
     fn read(&self, gpu: &FoundGpu) -> Result<Frame, Absence> {
         let slot = self.progress.slot.clone();
-        let mut lane = Sampler::new(Arc::clone(self.library), gpu, slot, self.clock.clone(), Level::Full);
-        let first = lane.tick([true; 3])?;
+        let mut sampler = Sampler::new(Arc::clone(self.library), gpu, slot, self.clock.clone(), Level::Full);
+        let first = sampler.tick([true; 3])?;
         wait(self.clock, first.ended.boottime + APART);
-        let frame = lane.tick([true; 3]);
-        lane.drop_plan();
+        let frame = sampler.tick([true; 3]);
+        sampler.drop_plan();
         frame
     }
 

@@ -10,9 +10,9 @@ mod bill_reader;
 mod client_certificate;
 mod connection;
 mod connection_limit;
-mod heartbeat;
 mod index;
 mod listen;
+mod liveness;
 mod local;
 mod overload;
 mod passwords;
@@ -33,9 +33,9 @@ pub use accept::run;
 pub use bill::{BillError, BillRequest};
 pub(crate) use bill_reader::answer_bills;
 pub use bill_reader::{BillProblem, statement};
-pub use heartbeat::Heartbeat;
 pub use index::render_index_page;
 pub use listen::{Error, InheritError, Listener, bind, inherit};
+pub use liveness::Liveness;
 pub use passwords::{Passwords, VerifyRequest};
 pub use requests::Requests;
 pub use security::{Access, Security, SecurityError, VisibleTenants};
@@ -67,7 +67,7 @@ pub struct Site {
     /// The page at `/`, as [`render_index_page`] makes it.
     pub index: Bytes,
     /// When the tick loop last ran.
-    pub heartbeat: Arc<Heartbeat>,
+    pub liveness: Arc<Liveness>,
     /// Why there is no account, where there is none.
     pub no_account: Arc<NoAccount>,
     /// Requests for the thread that reads the ledger.

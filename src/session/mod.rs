@@ -320,12 +320,12 @@ fn start_sampler(
     let slot = CallSlot::default();
     let (library, end) = (Arc::clone(library), end.clone());
     let (slot_by_thread, shared_by_thread) = (slot.clone(), Arc::clone(shared));
-    let thread = Thread::start("lane", move || {
+    let thread = Thread::start("sampler", move || {
         let (slot, shared) = (slot_by_thread, shared_by_thread);
         if let Some(found) = identify_gpu(&library, index, &slot, &end, &shared) {
             let level = shared.config.active().cadence.level;
-            let lane = Sampler::new(library, &found, slot, shared.clock.clone(), level);
-            sample(lane, &end, &shared);
+            let sampler = Sampler::new(library, &found, slot, shared.clock.clone(), level);
+            sample(sampler, &end, &shared);
         }
     })?;
     Ok(SamplerThread { index, slot, thread })
@@ -411,9 +411,9 @@ fn claim(found: &FoundGpu, slot: &CallSlot, shared: &DriverSessions) -> bool {
 }
 
 /// Runs a sampler: reads at every multiple of the interval, from the start on.
-fn sample(mut lane: Sampler, end: &Stop, shared: &DriverSessions) {
-    let collector = collector(lane.gpu().index);
-    let gpu = lane.gpu().clone();
+fn sample(mut sampler: Sampler, end: &Stop, shared: &DriverSessions) {
+    let collector = collector(sampler.gpu().index);
+    let gpu = sampler.gpu().clone();
     let mut tick: u64 = 0;
     let mut generation = 0;
     // Whether an event asks for all tiers, and the first tick at which they may be read for an event again.
@@ -424,19 +424,19 @@ fn sample(mut lane: Sampler, end: &Stop, shared: &DriverSessions) {
         let mut earliest = Nanoseconds(0);
         let hint = shared.received.take_hint(&gpu.uuid);
         if hint.mig_changed {
-            lane.drop_plan();
+            sampler.drop_plan();
         }
         let due = cadence.every.map(|every| tick.is_multiple_of(every));
         read_all |= hint.read_all;
         if read_all && tick >= next_read_all {
             // EventSet that repeat, as XIDs do, must not cause all tiers to be read in every tick.
             (read_all, next_read_all) = (false, tick + cadence.every[Tier::Medium as usize]);
-            lane.read_all_tiers_next();
+            sampler.read_all_tiers_next();
         }
         // After a panic the readings may be half updated; the next plan replaces them.
         let run_tick = || {
-            lane.configure(cadence.level, cadence.presence, driver_share(cadence.driver_share, shared));
-            lane.tick(due)
+            sampler.configure(cadence.level, cadence.presence, driver_share(cadence.driver_share, shared));
+            sampler.tick(due)
         };
         match catch_unwind(AssertUnwindSafe(run_tick)) {
             Ok(answer) => {
@@ -448,11 +448,11 @@ fn sample(mut lane: Sampler, end: &Stop, shared: &DriverSessions) {
                 }
                 let lateness =
                     Lateness { limit: Nanoseconds(2 * cadence.interval.0), begins: begins.is_some() };
-                deliver(&mut lane, &gpu, answer, lateness, (&collector, shared));
+                deliver(&mut sampler, &gpu, answer, lateness, (&collector, shared));
             }
             Err(_) => {
                 count(shared, Arc::clone(&collector), "panic");
-                lane.drop_plan();
+                sampler.drop_plan();
             }
         }
         tick += 1;
@@ -462,7 +462,7 @@ fn sample(mut lane: Sampler, end: &Stop, shared: &DriverSessions) {
     }
     if !shared.stop.is_called() {
         // What the driver keeps for the plan is given back, since the driver may outlive the session.
-        lane.drop_plan();
+        sampler.drop_plan();
     }
 }
 
@@ -477,7 +477,7 @@ struct Lateness {
 
 /// Sends the result of a tick to the tick loop; a late frame is dropped.
 fn deliver(
-    lane: &mut Sampler,
+    sampler: &mut Sampler,
     gpu: &GpuId,
     answer: Result<Frame, Absence>,
     lateness: Lateness,
@@ -487,13 +487,13 @@ fn deliver(
     let is_late = |frame: &Frame| frame.ended.since(frame.begun) > lateness.limit;
     let news = match answer {
         Ok(frame) if is_late(&frame) && !lateness.begins => {
-            lane.discard_last_tick();
+            sampler.discard_last_tick();
             count(shared, Arc::clone(collector), "late");
             SamplerNews::Unframed(Unframed { calls: frame.calls, rejected: frame.rejected })
         }
         Ok(frame) => {
             if is_late(&frame) {
-                lane.ignore_cost_of_last_tick();
+                sampler.ignore_cost_of_last_tick();
             }
             let listed = frame.processes.iter().flat_map(|list| list.iter()).map(|process| process.pid);
             let sampled = frame.samples.iter().flatten().map(|sample| sample.pid);
@@ -505,7 +505,7 @@ fn deliver(
             if absence == Absence::Lost {
                 let _ = shared.news.send(SamplerNews::Lost(gpu.clone()));
             }
-            SamplerNews::Unframed(lane.take_unframed())
+            SamplerNews::Unframed(sampler.take_unframed())
         }
     };
     // The receiver is gone once the tick loop has ended.

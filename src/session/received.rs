@@ -117,9 +117,9 @@ impl Received {
         let mut state = self.lock();
         let (xids, notices) = (std::mem::take(&mut state.xids), std::mem::take(&mut state.notices));
         drop(state);
-        let xids = xids.into_iter().map(|(kind, (count, last, heard))| {
+        let xids = xids.into_iter().map(|(kind, (count, last, received_at))| {
             let XidKind { source, gpu, xid, gpu_instance, compute_instance } = kind;
-            XidCount { gpu, xid, source, gpu_instance, compute_instance, count, last, heard }
+            XidCount { gpu, xid, source, gpu_instance, compute_instance, count, last, received_at }
         });
         let notices = notices.into_iter().map(|((uuid, notice), count)| NoticeCount { uuid, notice, count });
         (xids.collect(), notices.collect())

@@ -151,21 +151,21 @@ fn read(
     let found: Vec<FoundGpu> =
         (0..counted).filter_map(|index| find(library, index, &slot, clock).ok()).collect();
     let share = Config::default().sampling.driver_share / counted.max(1);
-    let lane = |gpu| {
-        let mut lane = Sampler::new(Arc::clone(library), gpu, slot.clone(), clock.clone(), Level::Full);
+    let sampler = |gpu| {
+        let mut sampler = Sampler::new(Arc::clone(library), gpu, slot.clone(), clock.clone(), Level::Full);
         // Who was there is then known in every tick, by whatever rule the recording is billed later.
-        lane.configure(Level::Full, true, share);
-        lane
+        sampler.configure(Level::Full, true, share);
+        sampler
     };
-    let mut samplers: Vec<Sampler> = found.iter().map(lane).collect();
+    let mut samplers: Vec<Sampler> = found.iter().map(sampler).collect();
     let events = hear(library, &found, clock, stop)?;
     let end = clock.now().boottime + length;
     let mut ticks = 0;
     while clock.now().boottime < end && !stop.is_called() {
         let due = EVERY.map(|every| ticks % every == 0);
-        for lane in &mut samplers {
+        for sampler in &mut samplers {
             // What a GPU refuses is part of the recording.
-            let _ = lane.tick(due);
+            let _ = sampler.tick(due);
         }
         ticks += 1;
         let next = next_multiple(clock.now().boottime, interval);
