@@ -33,9 +33,6 @@ pub(super) struct FieldBatch {
     buffer: Vec<sys::nvmlFieldValue_t>,
 }
 
-// SAFETY: the buffer is plain memory that the driver writes only during a call.
-unsafe impl Send for FieldBatch {}
-
 impl FieldBatch {
     pub(super) fn new(fields: Vec<FieldQuery>) -> Self {
         let mut next = 0;

@@ -15,7 +15,6 @@ use super::identity;
 use super::inventory::{self, FoundGpu};
 use super::mig_instances::{self, InstanceLayout, MigInstance, MigInstances};
 use super::probe::{self, ChosenMethod, GpmMetrics, ProbeRequest, ProbeResult, ReadMethod};
-use super::process_lists::ListDevices;
 use super::quirks::Quirks;
 use crate::catalogue::{Bound, CallValue, Counter, PointId, device_points, first_point};
 use crate::model::frame::Tier;
@@ -159,13 +158,6 @@ impl Plan {
     pub(super) fn devices(&self) -> impl Iterator<Item = Handle> {
         let whole = (!self.identity.mig).then_some(self.device);
         whole.into_iter().chain(self.instances.iter().filter_map(MigInstance::device))
-    }
-
-    /// The devices whose process lists may be read.
-    pub(super) fn listed_devices(&self) -> ListDevices {
-        let instances = self.instances.iter();
-        let own = instances.filter_map(|one| Some((one.identity().id.gpu_instance, one.device()?)));
-        ListDevices { whole: self.device, instances: own.collect() }
     }
 
     fn pairs(&self) -> usize {

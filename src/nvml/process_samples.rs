@@ -2,7 +2,7 @@
 
 use nvml_wrapper_sys::bindings as sys;
 
-use super::driver_api::{CallError, DriverApi, Handle, INSUFFICIENT_SIZE, NOT_FOUND, call};
+use super::driver_api::{CallError, DriverApi, Handle, NOT_FOUND, call};
 use super::process_lists::MOST;
 use crate::model::{Absence, ProcessSample, Rejection, Utc};
 
@@ -27,9 +27,6 @@ pub(super) struct ProcessSamples {
     refused: Option<Absence>,
     failed: bool,
 }
-
-// SAFETY: the buffers are plain memory that the driver writes only during a call.
-unsafe impl Send for ProcessSamples {}
 
 const NO_SAMPLE: sys::nvmlProcessUtilizationSample_t = sys::nvmlProcessUtilizationSample_t {
     pid: 0,
@@ -103,19 +100,10 @@ impl ProcessSamples {
             self.last_seen = now.saturating_sub(SECOND);
         }
         let since = self.last_seen;
-        let count = loop {
-            let mut count = u32::try_from(self.samples.len()).unwrap_or(u32::MAX);
-            let buffer = self.samples.as_mut_ptr();
-            match call!(api, nvmlDeviceGetProcessUtilization(device, buffer, &raw mut count, since)) {
-                Ok(()) => break (count as usize).min(self.samples.len()),
-                Err(CallError::Code(NOT_FOUND)) => break 0,
-                Err(CallError::Code(INSUFFICIENT_SIZE)) => {
-                    let room = api.grow(self.samples.len(), count as usize, MOST)?;
-                    self.samples.resize(room, NO_SAMPLE);
-                }
-                Err(error) => return Err(error.into()),
-            }
-        };
+        let answer = api.read_array(&mut self.samples, NO_SAMPLE, MOST, |api, buffer, count| {
+            call!(api, nvmlDeviceGetProcessUtilization(device, buffer, count, since))
+        });
+        let count = if answer == Err(CallError::Code(NOT_FOUND)) { 0 } else { answer? };
         let answer = &self.samples[..count];
         let new = answer.iter().filter(|sample| sample.timeStamp > since);
         let garbage = new.filter(|sample| !is_possible(sample, now)).count();
