@@ -141,11 +141,10 @@ impl GpmPair {
         }
     }
 
-    /// The sum of metrics, each times a factor; one that is missing leaves none.
-    pub(super) fn sum(&self, metric: GpmMetrics, times: i64) -> Result<i64, Absence> {
-        metric
-            .ids()
-            .try_fold(0_i64, |sum, id| sum.checked_add(self.value(id, times)?).ok_or(Absence::Rejected))
+    /// The sum of metrics; one that is missing leaves none.
+    pub(super) fn sum(&self, metrics: GpmMetrics) -> Result<i64, Absence> {
+        let add = |sum: i64, id| sum.checked_add(self.value(id, metrics.times)?).ok_or(Absence::Rejected);
+        metrics.ids().try_fold(0, add)
     }
 
     /// Frees the buffers.

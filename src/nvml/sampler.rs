@@ -224,7 +224,7 @@ impl Sampler {
 
     fn begin(&mut self, plan: &Plan) {
         self.generation += 1;
-        self.readings = self.readings.carry_over(&plan.blank, &plan.probed, self.api.last_call_at());
+        self.readings = self.readings.carry_over(&plan.initial, &plan.probed, self.api.last_call_at());
         self.activity = Activity::new();
         self.process_samples.retry_refused();
         self.lists = ProcessLists::new(self.presence, self.api.quirks().list_form());
@@ -293,14 +293,13 @@ impl Sampler {
         let answer =
             gpm.pair.sample(&mut self.api, plan.device, None).and_then(|()| gpm.pair.compute(&mut self.api));
         for target in &gpm.metrics {
-            // The factor is applied before rounding, since GPM returns fractions of a percent.
-            let value = answer.and_then(|()| gpm.pair.sum(target.from, target.times));
+            let value = answer.and_then(|()| gpm.pair.sum(target.from));
             // A board reports GPM support as a whole; a metric that it then refuses is read from its next
             // source.
             if value.is_err_and(Absence::is_permanent) && gpm.replaceable.contains(&target.from.first) {
                 self.outdated |= self.refused.insert(target.from.first);
             }
-            self.readings.store_times(&mut self.api, target, value, 1);
+            self.readings.store(&mut self.api, target, value);
         }
         gpm.counters.read(&mut self.api, &gpm.pair, answer);
     }

@@ -36,8 +36,8 @@ impl GpmCounters {
     pub(in crate::nvml) fn read(&mut self, api: &mut DriverApi, pair: &GpmPair, answer: Result<(), Absence>) {
         for counter in &self.requested {
             let raw = answer.and_then(|()| pair.value(counter.id(), 1));
-            let belief = &mut self.known[*counter as usize];
-            self.readings[*counter as usize] = check_reading(api, raw, (1, Bound::COUNTER), Some(belief));
+            let check = &mut self.known[*counter as usize];
+            self.readings[*counter as usize] = check_reading(api, raw, Bound::COUNTER, Some(check));
         }
     }
 
