@@ -15,15 +15,8 @@ use crate::model::{Absence, GpuId};
 pub struct FoundGpu {
     /// Index and UUID.
     pub id: GpuId,
-    /// The PCI bus id; "" if the driver does not return it.
-    bus: Arc<str>,
-}
-
-impl FoundGpu {
     /// The PCI bus id as the driver writes it; "" if it does not return it.
-    pub fn bus(&self) -> &Arc<str> {
-        &self.bus
-    }
+    pub bus: Arc<str>,
 }
 
 /// No node has more; a larger count is garbage.

@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{DriverSessions, SamplerThread, Search, lock, start_sampler};
+use super::search::Opened;
+use super::{DriverSessions, POLL_INTERVAL, SamplerThread, Search, lock};
 use crate::clock::{Stop, system_now};
 use crate::host::Pci;
 use crate::meter::SamplerNews;
@@ -35,7 +36,7 @@ const CLOSE_TIMEOUT_AT_EXIT: Duration = Duration::from_millis(400);
 #[derive(Default)]
 pub(crate) struct DriverState {
     /// A library that could not be closed, with the samplers that are stuck in it.
-    kept: Option<(Arc<Library>, u32)>,
+    pub(crate) kept: Option<Opened>,
     stuck: Vec<SamplerThread>,
     /// Which loading of the kernel's module the last session saw.
     epoch: Option<u64>,
@@ -80,23 +81,22 @@ impl DriverState {
         self.young = if lived < MIN_LIFETIME.0 { self.young + 1 } else { 0 };
     }
 
-    /// The library that could not be closed, if it may be gone on with; a dead one is closed first, which
-    /// waits for the samplers that are stuck in it. None within when `end` was called.
-    pub(crate) fn kept(&mut self, end: &Stop) -> Option<Option<(Arc<Library>, u32)>> {
-        const LOOK: Duration = Duration::from_millis(200);
+    /// Closes a library that returned nothing but errors, once the samplers that are stuck in it have returned;
+    /// false when `end` was called before. Any other library that could not be closed is used again.
+    pub(crate) fn close_dead_library(&mut self, end: &Stop) -> bool {
         if !self.died {
-            return Some(self.kept.take());
+            return true;
         }
         while !self.stuck.iter().all(|sampler| sampler.thread.wait(Duration::ZERO)) {
-            if end.wait(LOOK) {
-                return None;
+            if end.wait(POLL_INTERVAL) {
+                return false;
             }
         }
         for sampler in self.stuck.drain(..) {
             sampler.thread.join();
         }
         self.kept = None;
-        Some(None)
+        true
     }
 
     /// Reports to the orders that the driver is closed, or which calls are stuck.
@@ -111,18 +111,20 @@ impl DriverState {
     /// Begins a session: starts a sampler for every counted GPU, unless it has one that is stuck.
     pub(crate) fn begin<'a>(
         &mut self,
-        (library, counted): (Arc<Library>, u32),
-        (end, slot): (&'a Stop, &'a CallSlot),
+        opened: Opened,
+        end: &'a Stop,
+        slot: &'a CallSlot,
         shared: &'a Arc<DriverSessions>,
     ) -> OpenSession<'a> {
-        // A library that was kept has counted once for all, those too whose samplers are stuck.
+        let Opened { library, gpus: counted, was_away } = opened;
+        self.away |= was_away;
+        // A library that was kept has counted all its GPUs, also those whose samplers are stuck.
         if self.stuck.is_empty() {
             let epoch = shared.host.module_epoch();
             let anew = self.was_open && (self.away || epoch != self.epoch);
             (self.epoch, self.died, self.away, self.was_open) = (epoch, false, false, true);
             self.begun = system_now().boottime;
-            // The receiver is gone once the tick loop has ended.
-            let _ = shared.news.send(SamplerNews::Opened { anew, module: epoch });
+            shared.send(SamplerNews::Opened { anew, module: epoch });
         }
         let mut samplers = lock(shared);
         samplers.search = Search::Found(counted as usize);
@@ -179,7 +181,7 @@ impl DriverState {
             // A shutdown would wait for the stuck call.
             std::mem::forget(library);
         } else {
-            self.kept = Some((library, counted));
+            self.kept = Some(Opened { library, gpus: counted, was_away: false });
         }
         self.report_closed(shared);
     }
@@ -187,7 +189,7 @@ impl DriverState {
 
 impl OpenSession<'_> {
     fn start(&mut self, index: u32) {
-        match start_sampler(&self.library, index, self.end, self.shared) {
+        match SamplerThread::start(&self.library, index, self.end, self.shared) {
             Ok(sampler) => self.samplers.push(sampler),
             Err(error) => tracing::error!(%error, index, "a GPU is not read"),
         }

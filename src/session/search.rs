@@ -6,9 +6,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::node_lock::{self, LockError};
-use super::{DriverSessions, RETRY_INTERVAL, RestartReason, Search, count, lock, report_if_all_are_known};
+use super::{
+    DriverSessions, RETRY_INTERVAL, RestartReason, Search, count_error, lock, report_if_all_are_known,
+};
 use crate::clock::Stop;
-use crate::nvml::{CallSlot, Library, OpenError, count as count_gpus};
+use crate::nvml::{CallSlot, Library, OpenError, count};
 
 /// The longest wait between two tries: while a driver is away that was there, and while none was yet.
 const RETRY_AFTER_LOSS: Duration = Duration::from_secs(3);
@@ -39,7 +41,8 @@ pub(crate) struct Opened {
 pub(crate) fn open(
     path: Option<&Path>,
     was_open: bool,
-    (end, slot): (&Stop, &CallSlot),
+    end: &Stop,
+    slot: &CallSlot,
     shared: &DriverSessions,
 ) -> Option<Opened> {
     let longest = if was_open { RETRY_AFTER_LOSS } else { RETRY_FIRST };
@@ -64,7 +67,7 @@ pub(crate) fn open(
             }
             Ok((library, gpus)) => return Some(Opened { library, gpus, was_away }),
             Err(OpenProblem { reason, text }) => {
-                count(shared, "driver".into(), reason);
+                count_error(shared, "driver".into(), reason);
                 lock(shared).search = Search::Failed;
                 was_away = true;
                 mismatches = if reason == MISMATCH { mismatches + 1 } else { 0 };
@@ -128,7 +131,7 @@ fn try_open(
         OpenProblem { reason, text: format!("{error}{hint}") }
     })?;
     shared.simulated.fetch_or(library.is_simulated(), Ordering::Relaxed);
-    let counted = count_gpus(&library, slot, &shared.clock).map_err(|absence| OpenProblem {
+    let counted = count(&library, slot, &shared.clock).map_err(|absence| OpenProblem {
         reason: absence.reason(),
         text: format!("the driver does not count its GPUs: {}", absence.reason()),
     })?;
