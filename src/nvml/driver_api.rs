@@ -264,7 +264,7 @@ impl DriverApi {
         pick: impl FnOnce(&NvmlLib) -> Option<F>,
         arguments: A,
     ) -> Result<(), CallError> {
-        let question = self.library.recorder().map(|recorder| recorder.question(function, &arguments));
+        let inputs = self.library.recorder().map(|recorder| recorder.inputs(function, &arguments));
         self.last_call_at = self.clock.now().boottime;
         self.slot.set(Some(InFlight { function, since: self.last_call_at }));
         // Latency is measured on the system's clock even if the node's clock is virtual.
@@ -273,8 +273,8 @@ impl DriverApi {
         let answer = pick(self.library.table()).map(|function| unsafe { function.invoke(&arguments) });
         let took = system_now().since(begun);
         self.slot.set(None);
-        if let (Some(recorder), Some(question)) = (self.library.recorder(), question) {
-            recorder.answer(self.clock.now().boottime, question, answer, &arguments);
+        if let (Some(recorder), Some(inputs)) = (self.library.recorder(), inputs) {
+            recorder.answer(self.clock.now().boottime, inputs, answer, &arguments);
         }
         let Some(code) = answer else { return Err(CallError::NoSymbol) };
         self.costs[self.class as usize] += took;

@@ -10,7 +10,7 @@ use super::driver_api::{CallError, DriverApi, Handle, INVALID_ARGUMENT, call};
 use super::fields::round_to_i64;
 use super::probe::GpmMetrics;
 use crate::model::Absence;
-use crate::record::RecordedValue;
+use crate::record::{RecordedAnswer, RecordedValue};
 
 /// Two sample buffers of one GPU or GPU instance, and the metrics computed from them.
 pub(super) struct GpmPair {
@@ -122,10 +122,14 @@ impl GpmPair {
         let (Some(recorder), Some((device, instance))) = (api.recorder(), self.of) else { return };
         for (metric, id) in self.request.metrics.iter().zip(&self.metrics) {
             let instance = instance.map_or(RecordedValue::None, |id| RecordedValue::Number(id.into()));
-            let question = vec![instance, RecordedValue::Number((*id).into())];
-            let out = vec![RecordedValue::Number(metric.value.to_bits())];
-            let at = api.clock().now().boottime;
-            recorder.value(at, "nvmlGpmMetric_t", (device, question), (metric.nvmlReturn, out));
+            let value = RecordedAnswer {
+                at: api.clock().now().boottime.0,
+                call: "nvmlGpmMetric_t".into(),
+                arguments: vec![instance, RecordedValue::Number((*id).into())],
+                code: Some(metric.nvmlReturn),
+                out: vec![RecordedValue::Number(metric.value.to_bits())],
+            };
+            recorder.value(device, value);
         }
     }
 
