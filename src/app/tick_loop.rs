@@ -249,7 +249,7 @@ fn services(outputs: &Outputs, shared: &Shared) -> Services {
     let labels = vec![("node_name", Arc::clone(name)), ("cluster_name", Arc::clone(cluster))];
     services.add(AgentFamily::NodeInfo, labels, 1);
     services.add(AgentFamily::Simulated, Vec::new(), shared.simulated.load(Ordering::Relaxed).into());
-    services.add(AgentFamily::Quiesced, Vec::new(), shared.sessions.orders.is_released().into());
+    services.add(AgentFamily::Quiesced, Vec::new(), shared.sessions.orders.release().is_some().into());
     services.add(AgentFamily::ConfigReloadSuccess, Vec::new(), shared.reloads.succeeded().into());
     if let Some(ok) = session::driver_ok(&shared.sessions) {
         services.add(AgentFamily::CollectorSuccess, vec![("collector", "driver".into())], ok.into());

@@ -104,27 +104,20 @@ impl ProcessSamples {
             call!(api, nvmlDeviceGetProcessUtilization(device, buffer, count, since))
         });
         let count = if answer == Err(CallError::Code(NOT_FOUND)) { 0 } else { answer? };
-        let answer = &self.samples[..count];
-        let new = answer.iter().filter(|sample| sample.timeStamp > since);
-        let garbage = new.filter(|sample| !is_possible(sample, now)).count();
-        api.reject(Rejection::Sample, garbage as u64);
-        let believed = answer.iter().copied().filter(|sample| is_new(sample, since, now)).collect::<Vec<_>>();
-        self.last_seen = believed.iter().map(|sample| sample.timeStamp).fold(since, u64::max);
-        if !believed.is_empty() {
+        let new = self.samples[..count].iter().copied().filter(|sample| sample.timeStamp > since);
+        let (plausible, garbage): (Vec<_>, Vec<_>) = new.partition(|sample| is_plausible(sample, now));
+        api.reject(Rejection::Sample, garbage.len() as u64);
+        self.last_seen = plausible.iter().map(|sample| sample.timeStamp).fold(since, u64::max);
+        if !plausible.is_empty() {
             self.lag = now.saturating_sub(self.last_seen).min(SECOND);
         }
-        self.spacing = spacing(&believed).or(self.spacing);
-        Ok(weigh(&believed, since, self.spacing))
+        self.spacing = spacing(&plausible).or(self.spacing);
+        Ok(weigh(&plausible, since, self.spacing))
     }
 }
 
-/// Whether a sample is new and plausible.
-fn is_new(sample: &sys::nvmlProcessUtilizationSample_t, since: u64, now: u64) -> bool {
-    sample.timeStamp > since && is_possible(sample, now)
-}
-
 /// Whether a sample is plausible: percentages up to 100, and not in the future.
-fn is_possible(sample: &sys::nvmlProcessUtilizationSample_t, now: u64) -> bool {
+fn is_plausible(sample: &sys::nvmlProcessUtilizationSample_t, now: u64) -> bool {
     let percent = sample.smUtil <= 100 && sample.encUtil <= 100 && sample.decUtil <= 100;
     sample.pid != 0 && percent && sample.timeStamp <= now + SECOND
 }
@@ -225,11 +218,10 @@ mod tests {
             (sample(1, now, 100), true),
             (sample(1, now + SECOND, 1), true),
             (sample(1, now + SECOND + 1, 1), false),
-            (sample(1, now - SECOND, 1), false),
             (sample(1, now, 101), false),
             (sample(0, now, 1), false),
         ] {
-            assert_eq!(is_new(&sample, now - SECOND, now), kept, "{sample:?}");
+            assert_eq!(is_plausible(&sample, now), kept, "{sample:?}");
         }
     }
 }

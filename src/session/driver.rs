@@ -2,12 +2,13 @@
 //!
 //! A session ends when the agent stops, when the operator asks, when every sampler reports that the driver is gone,
 //! or when there are other GPUs than it knows. A sampler that is stuck in a call is left alone and named; the
-//! library it is in then stays open, and the next session goes on with it.
+//! library it is in then stays open, and the next session uses it again.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::orders::DriverPhase;
 use super::search::Opened;
 use super::{DriverSessions, POLL_INTERVAL, SamplerThread, Search, lock};
 use crate::clock::{Stop, system_now};
@@ -32,7 +33,7 @@ const MIN_LIFETIME: Nanoseconds = Nanoseconds::from_seconds(30);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 const CLOSE_TIMEOUT_AT_EXIT: Duration = Duration::from_millis(400);
 
-/// What is kept from one session to the next.
+/// State between sessions.
 #[derive(Default)]
 pub(crate) struct DriverState {
     /// A library that could not be closed, with the samplers that are stuck in it.
@@ -101,11 +102,11 @@ impl DriverState {
 
     /// Reports to the orders that the driver is closed, or which calls are stuck.
     pub(crate) fn report_closed(&self, shared: &DriverSessions) {
-        if self.stuck.is_empty() {
-            shared.orders.closed();
+        shared.orders.set_phase(if self.stuck.is_empty() {
+            DriverPhase::Closed
         } else {
-            shared.orders.stuck(self.stuck.iter().map(SamplerThread::call).collect());
-        }
+            DriverPhase::Stuck(self.stuck.iter().map(SamplerThread::call).collect())
+        });
     }
 
     /// Begins a session: starts a sampler for every counted GPU, unless it has one that is stuck.
@@ -157,7 +158,7 @@ impl DriverState {
     pub(crate) fn end(&mut self, session: OpenSession<'_>) {
         let OpenSession { library, counted, samplers, shared, end, .. } = session;
         end.call();
-        shared.orders.closing();
+        shared.orders.set_phase(DriverPhase::Closing);
         let timeout = if shared.stop.is_called() { CLOSE_TIMEOUT_AT_EXIT } else { CLOSE_TIMEOUT };
         let begun = system_now();
         for sampler in samplers.into_iter().chain(std::mem::take(&mut self.stuck)) {

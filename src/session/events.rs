@@ -49,7 +49,9 @@ pub(crate) fn listen(
     mut is_to_continue: impl FnMut() -> bool,
 ) {
     let mut again = shared.clock.now().boottime;
-    let (mut refused, mut logged) = (Vec::new(), Refusals::default());
+    let mut refused = Vec::new();
+    // The last logged refusal of each GPU: one that repeats is only counted.
+    let mut logged = BTreeMap::new();
     let mut xid_log = XidLog::default();
     while is_to_continue() {
         let now = shared.clock.now().boottime;
@@ -60,11 +62,11 @@ pub(crate) fn listen(
         let unregistered = std::mem::take(&mut lock(shared).unregistered);
         for gpu in unregistered {
             let Err(absence) = events.register(&gpu) else {
-                logged.forget(&gpu.id.uuid);
+                logged.remove(&gpu.id.uuid);
                 continue;
             };
             count_error(shared, "events".into(), absence.reason());
-            if logged.is_new(&gpu.id.uuid, absence) {
+            if logged.insert(Arc::clone(&gpu.id.uuid), absence) != Some(absence) {
                 tracing::warn!(uuid = %gpu.id.uuid, reason = absence.reason(), "the XIDs of a GPU cannot be received");
             }
             if !absence.is_permanent() {
@@ -98,8 +100,8 @@ pub(crate) fn listen(
     events.free();
 }
 
-/// Waits a fifth of a second for the first event and takes those queued behind it, up to a limit that keeps a stop short.
-/// An event whose GPU cannot be identified is counted and skipped.
+/// Waits a fifth of a second for the first event and takes those queued behind it, up to a limit, so that a stop does not
+/// wait long. An event whose GPU cannot be identified is skipped.
 fn drain(
     mut next: impl FnMut(u32) -> Result<EventWait, Absence>,
     batch: &mut EventBatch,
@@ -118,20 +120,6 @@ fn drain(
         wait = 0;
     }
     Ok(())
-}
-
-/// The last logged refusal per GPU whose events cannot be received; a repeated refusal is only counted.
-#[derive(Default)]
-struct Refusals(BTreeMap<Arc<str>, Absence>);
-
-impl Refusals {
-    fn is_new(&mut self, uuid: &str, absence: Absence) -> bool {
-        self.0.insert(uuid.into(), absence) != Some(absence)
-    }
-
-    fn forget(&mut self, uuid: &str) {
-        self.0.remove(uuid);
-    }
 }
 
 /// Logs XIDs: at once while they are few, at most [`XidLog::MAX_LINES`] lines a second in a storm.
@@ -233,16 +221,6 @@ mod tests {
         let next = |_| waiting.pop().ok_or(Absence::Failed);
         assert_eq!(drain(next, &mut batch, |absence| unidentified.push(absence)), Ok(()));
         assert_eq!((batch.xids.len(), unidentified), (1, vec![Absence::Lost]));
-    }
-
-    #[test]
-    fn a_refusal_is_told_once_and_again_when_it_is_another() {
-        let mut logged = Refusals::default();
-        let refusals = [Absence::Failed, Absence::Failed, Absence::Lost, Absence::Lost];
-        assert_eq!(refusals.map(|absence| logged.is_new("GPU-1", absence)), [true, false, true, false]);
-        assert!(logged.is_new("GPU-2", Absence::Lost), "another GPU");
-        logged.forget("GPU-1");
-        assert!(logged.is_new("GPU-1", Absence::Lost), "it could be received in between");
     }
 
     #[test]

@@ -34,6 +34,7 @@ use crate::thread::{self, Thread};
 
 use driver::DriverState;
 use node_lock::NodeLock;
+use orders::DriverPhase;
 use sampler::SamplerThread;
 
 pub(crate) use kernel_log::start as start_kernel_log;
@@ -264,7 +265,7 @@ fn enumerate(path: Option<PathBuf>, shared: &Arc<DriverSessions>) {
             "driver library opened"
         );
         let mut session = driver.begin(opened, &end, &slot, shared);
-        shared.orders.opened();
+        shared.orders.set_phase(DriverPhase::Open);
         let events = events::event_set(&library, &slot, shared, || session.is_to_continue(&mut driver));
         drop(library);
         if let Some(events) = events {
