@@ -269,7 +269,7 @@ impl DriverApi {
         self.slot.set(Some(InFlight { function, since: self.last_call_at }));
         // Latency is measured on the system's clock even if the node's clock is virtual.
         let begun = system_now();
-        // SAFETY: `call!`, the only caller, has the promise of whoever wrote the call.
+        // SAFETY: `call!` is the only caller, and the author of each call promises that its arguments are valid.
         let answer = pick(self.library.table()).map(|function| unsafe { function.invoke(&arguments) });
         let took = system_now().since(begun);
         self.slot.set(None);
@@ -307,8 +307,7 @@ mod tests {
         assert_eq!(more_room(65_536, 65_536, 65_536), None);
         assert_eq!(more_room(32, usize::MAX, 65_536), None);
         let mut room = 32;
-        let last_call_at =
-            std::iter::from_fn(|| more_room(room, 0, 65_536).inspect(|more| room = *more)).count();
-        assert_eq!(last_call_at, 11);
+        let tries = std::iter::from_fn(|| more_room(room, 0, 65_536).inspect(|more| room = *more)).count();
+        assert_eq!(tries, 11);
     }
 }

@@ -133,7 +133,7 @@ impl CounterCheck {
         self.accepted.is_none_or(|accepted| accepted.may_grow_to(CounterReading { value, at }, self.max_rate))
     }
 
-    /// Accepts a value read at that time, or says why it is rejected.
+    /// Accepts a value read at that time, or returns why it is rejected.
     pub(super) fn check(&mut self, value: i64, at: Nanoseconds) -> Result<i64, Rejection> {
         let mark = CounterReading { value, at };
         if self.accepted.is_some_and(|accepted| accepted.may_grow_to(mark, self.max_rate)) {

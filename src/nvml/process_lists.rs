@@ -58,7 +58,7 @@ pub(super) struct ProcessLists {
 }
 
 impl ProcessLists {
-    /// Lists that were never read; `presence` says whether they decide who holds the GPU.
+    /// Lists that were never read. Under `presence` they decide who holds the GPU.
     pub(super) fn new(presence: bool, form: ListForm) -> Self {
         Self {
             buffer: vec![[0; 4]; 32],

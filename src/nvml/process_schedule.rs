@@ -2,7 +2,7 @@
 //!
 //! They are the most expensive calls (a graphics list took 4.5 ms on one board) and mostly repeat what is known.
 //! The inputs are what a tick has read without them and the stretch of the driver-time budget. docs/sampling.md
-//! says why the account stays exact. No driver is called here.
+//! explains why the account stays exact. No driver is called here.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -213,7 +213,7 @@ impl ProcessSchedule {
         self.last_sample_at.retain(|pid, _| self.listed.has(*pid));
     }
 
-    /// Whether a rationed call is made; `is_due` says whether it would be without one.
+    /// Whether a rationed call is made, given whether it would be due without the stretch.
     fn ration(&mut self, call: Ration, is_due: bool) -> bool {
         if !is_due {
             return false;

@@ -104,7 +104,7 @@ impl Recorder {
                 Some(0) => arguments.outputs(array, room, &mut recording.handles),
                 _ => Vec::new(),
             };
-            // A too small buffer is the caller's affair and says nothing about the board.
+            // A buffer that is too small is no property of the board.
             let lacks_room = array.is_some() && code == Some(INSUFFICIENT_SIZE);
             if !is_housekeeping(function) && !lacks_room {
                 let (at, call) = (self.since_begin(at), function.into());
@@ -296,7 +296,7 @@ impl<T: Plain> CallArgument for *mut T {
         if !T::IS_VERSIONED || self.is_null() {
             return RecordedValue::None;
         }
-        // SAFETY: by the promise of whoever wrote the call this leads to a live structure.
+        // SAFETY: the author of the call promises that it leads to a live structure.
         RecordedValue::Number(unsafe { self.cast::<u32>().read() }.into())
     }
 

@@ -1,6 +1,6 @@
 //! Reads one GPU: each tick makes the driver calls that are due and returns a frame.
 //!
-//! The app owns the thread; a sampler only knows how to do one tick. A tick makes few calls, since they take a
+//! `session` owns the thread; a sampler only knows how to do one tick. A tick makes few calls, since they take a
 //! lock that the tenants' own calls wait for: one batch of fields, two GPM calls or one read of the utilization
 //! ring, and one call for the processes' utilization. Other calls are made less often, and the driver-time
 //! budget stretches them further where the driver is slow.
@@ -46,7 +46,7 @@ pub struct Sampler {
     /// Whether the presence of a process decides who holds the GPU.
     presence: bool,
     budget: DriverBudget,
-    /// GPM metrics that the board refused one by one; `outdated` says that the plan does not know that yet.
+    /// GPM metrics that the board refused one by one, and whether the plan must be compiled again.
     refused: BTreeSet<u32>,
     outdated: bool,
     /// Points whose field returned implausible values for long while a call returned plausible ones.
@@ -316,7 +316,7 @@ impl Sampler {
                 && has_better_call(api, device, (readings, target))
             {
                 self.implausible.insert(target.point);
-                // Not `outdated`, since a review keeps the present plan when a new one cannot be compiled.
+                // A review, unlike `outdated`, keeps the present plan if a new one cannot be compiled.
                 self.review = Some(api.clock().now().boottime);
             }
         }
@@ -350,7 +350,7 @@ impl Sampler {
                 medium = stretch.medium,
                 slow = stretch.slow,
                 lists = stretch.lists,
-                "sampling is stretched so many times, for the share of time inside the driver"
+                "tiers are read at this multiple of their intervals, to keep within sampling.driver_share"
             );
         }
     }

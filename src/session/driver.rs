@@ -17,10 +17,10 @@ use crate::meter::SamplerNews;
 use crate::model::Nanoseconds;
 use crate::nvml::{CallSlot, Library, count, find};
 
-/// How often it is looked whether there are other GPUs.
+/// How often the driver's GPUs are counted again.
 const RECOUNT_INTERVAL: Nanoseconds = Nanoseconds::from_seconds(10);
 
-/// How long every call may fail before the driver is closed: one that was unloaded returns nothing but errors.
+/// How long every call may fail before the driver is closed; an unloaded driver returns nothing but errors.
 const SILENCE: Nanoseconds = Nanoseconds::from_seconds(10);
 
 /// The kernel's driver, by its name on the bus.
@@ -43,13 +43,14 @@ pub(crate) struct DriverState {
     epoch: Option<u64>,
     /// Whether there was a session.
     pub(crate) was_open: bool,
-    /// Whether the last one ended because the driver answered nothing.
-    died: bool,
-    /// Whether the driver was away since; then its counters begin again.
+    /// Whether the last session ended because the driver returned nothing but errors.
+    is_dead: bool,
+    /// Whether the driver was unloaded since; then its counters begin again.
     pub(crate) away: bool,
-    /// When the last session began, by the system's boot clock, and how many sessions in a row have failed early.
+    /// When the last session began, by the system's boot clock.
     begun: Nanoseconds,
-    young: u32,
+    /// How many sessions in a row have failed early.
+    early_failures: u32,
 }
 
 /// A library that is open.
@@ -60,32 +61,33 @@ pub(crate) struct OpenSession<'a> {
     end: &'a Stop,
     slot: &'a CallSlot,
     shared: &'a Arc<DriverSessions>,
-    /// When to look for other GPUs, by the system's boot clock.
+    /// When to count the GPUs again, by the system's boot clock.
     recount: Nanoseconds,
-    /// Since when no sampler has had an answer.
+    /// Since when every call of every sampler has failed.
     silent: Option<Nanoseconds>,
-    /// What the bus showed at the last look.
+    /// The PCI bus at the last check.
     bus: Option<Arc<Pci>>,
 }
 
 impl DriverState {
     /// Waits before the next session when the last ones failed early.
     pub(crate) fn wait_after_failure(&self, end: &Stop) {
-        if self.young > 0 {
-            end.wait(Duration::from_secs(self.young.min(3).into()));
+        if self.early_failures > 0 {
+            end.wait(Duration::from_secs(self.early_failures.min(3).into()));
         }
     }
 
-    fn die(&mut self) {
-        self.died = true;
+    /// Notes that the session ends because the driver returned nothing but errors.
+    fn note_dead(&mut self) {
+        self.is_dead = true;
         let lived = system_now().boottime.0.saturating_sub(self.begun.0);
-        self.young = if lived < MIN_LIFETIME.0 { self.young + 1 } else { 0 };
+        self.early_failures = if lived < MIN_LIFETIME.0 { self.early_failures + 1 } else { 0 };
     }
 
     /// Closes a library that returned nothing but errors, once the samplers that are stuck in it have returned;
     /// false when `end` was called before. Any other library that could not be closed is used again.
     pub(crate) fn close_dead_library(&mut self, end: &Stop) -> bool {
-        if !self.died {
+        if !self.is_dead {
             return true;
         }
         while !self.stuck.iter().all(|sampler| sampler.thread.wait(Duration::ZERO)) {
@@ -123,7 +125,7 @@ impl DriverState {
         if self.stuck.is_empty() {
             let epoch = shared.host.module_epoch();
             let anew = self.was_open && (self.away || epoch != self.epoch);
-            (self.epoch, self.died, self.away, self.was_open) = (epoch, false, false, true);
+            (self.epoch, self.is_dead, self.away, self.was_open) = (epoch, false, false, true);
             self.begun = system_now().boottime;
             shared.send(SamplerNews::Opened { anew, module: epoch });
         }
@@ -203,13 +205,13 @@ impl OpenSession<'_> {
         }
         if self.is_dead(driver) {
             tracing::warn!(
-                "the driver answers nothing for any GPU; it is closed, and opened when it is back"
+                "every driver call fails on every GPU; the driver is closed, and opened again when it works"
             );
-            driver.die();
+            driver.note_dead();
             return false;
         }
-        self.revive(driver);
-        if self.is_changed() {
+        self.replace_returned(driver);
+        if self.has_other_gpus() {
             tracing::info!("there are other GPUs than before; the driver is opened again");
             return false;
         }
@@ -229,7 +231,7 @@ impl OpenSession<'_> {
     }
 
     /// Replaces samplers that were stuck at the end of the last session and have returned.
-    fn revive(&mut self, driver: &mut DriverState) {
+    fn replace_returned(&mut self, driver: &mut DriverState) {
         let stuck = std::mem::take(&mut driver.stuck);
         for sampler in stuck {
             if sampler.thread.wait(Duration::ZERO) {
@@ -245,8 +247,8 @@ impl OpenSession<'_> {
     /// Whether the driver or the bus has other GPUs than this session reads. The driver counts what it saw at
     /// its initialisation, so a GPU that comes to the bus is only counted when it is opened anew; that costs
     /// every GPU about a tick without readings.
-    fn is_changed(&mut self) -> bool {
-        if self.has_arrived() {
+    fn has_other_gpus(&mut self) -> bool {
+        if self.has_new_gpu_on_bus() {
             return true;
         }
         let now = system_now().boottime;
@@ -266,8 +268,8 @@ impl OpenSession<'_> {
         })
     }
 
-    /// Whether the bus has a GPU for the driver that it did not have at the last look.
-    fn has_arrived(&mut self) -> bool {
+    /// Whether the bus has a GPU of the driver that it did not have at the last check.
+    fn has_new_gpu_on_bus(&mut self) -> bool {
         let now = self.shared.processes.pci();
         let before = std::mem::replace(&mut self.bus, now.clone());
         let (Some(before), Some(now)) = (before, now) else { return false };

@@ -114,7 +114,11 @@ fn a_list_that_exceeds_the_calls_of_a_tick_is_read_in_the_next_one() {
     assert_eq!(schedule.select_lists(&first), COMPUTE);
     schedule.note_tick(&first, COMPUTE, NONE);
     assert_eq!(tick(&mut schedule, 2, &[6, 7], &known), COMPUTE);
-    assert_eq!(tick(&mut schedule, 3, &[6, 7, 8], &known), COMPUTE, "he is no known stranger");
+    assert_eq!(
+        tick(&mut schedule, 3, &[6, 7, 8], &known),
+        COMPUTE,
+        "a postponed list leaves the pid unknown"
+    );
 }
 
 #[test]
@@ -165,7 +169,7 @@ fn samples_of_a_single_process_are_read_with_the_medium_tier_or_when_memory_chan
     );
     assert_eq!(seen(7, 2), (COMPUTE, true));
     assert_eq!(seen(8, 2), (NONE, true), "the graphics list is of other memory");
-    assert_eq!(seen(9, 3), (NONE, true), "he allocates: the list waits");
+    assert_eq!(seen(9, 3), (NONE, true), "it allocates: the list waits");
     assert_eq!(seen(10, 3), (COMPUTE, true));
     assert_eq!(seen(60, 3), (BOTH, true));
     assert_eq!(seen(61, 3), (NONE, false));
@@ -178,11 +182,11 @@ fn deferred_samples_are_dropped_only_if_nothing_ran_or_a_process_may_have_come()
         tick_of(&mut schedule, state(second), (pids, Some(memory)), &known);
         schedule.drops_deferred_samples(&TickState { busy: Some(!pids.is_empty()), ..state(second) })
     };
-    assert!(!anew(1, &[7], 1), "a stranger may work, too");
-    assert!(!anew(2, &[], 1), "what he did is yet to be told");
+    assert!(!anew(1, &[7], 1), "an unlisted process may work, too");
+    assert!(!anew(2, &[], 1), "its last sample is yet to come");
     assert!(anew(5, &[], 1) && anew(6, &[], 1));
     assert!(!anew(7, &[8], 1));
-    assert!(!anew(8, &[], 1), "he worked since");
+    assert!(!anew(8, &[], 1), "it worked since");
     schedule.memory.set(Some(Ok(vec![2])));
     assert!(schedule.drops_deferred_samples(&state(9)));
 }
