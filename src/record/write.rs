@@ -9,13 +9,16 @@ use super::{RecordedAnswer, RecordedValue, RecordingHead};
 /// Writes a recording to a file or whatever takes bytes.
 pub struct RecordingWriter<W> {
     to: W,
-    /// The last result of every call: code and outputs by function and inputs.
-    last: HashMap<(Cow<'static, str>, Vec<RecordedValue>), (Option<u32>, Vec<RecordedValue>)>,
+    /// The last result of every call: code and outputs.
+    last: HashMap<CallKey, (Option<u32>, Vec<RecordedValue>)>,
     /// How many results were written.
     written: u64,
     /// The first failure; after it nothing is written.
     failed: Option<io::Error>,
 }
+
+/// The function and inputs of a call.
+type CallKey = (Cow<'static, str>, Vec<RecordedValue>);
 
 impl<W: Write> RecordingWriter<W> {
     /// Begins a recording.

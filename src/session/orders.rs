@@ -152,7 +152,7 @@ mod tests {
         std::thread::scope(|scope| {
             let asked = scope.spawn(|| orders.release_driver(HOUR, 0));
             while !end.wait(Duration::from_secs(1)) {}
-            assert!(!orders.release().is_some());
+            assert!(orders.release().is_none());
             orders.set_phase(DriverPhase::Closed);
             assert_eq!(asked.join().unwrap(), Ok(()));
         });
@@ -166,7 +166,7 @@ mod tests {
             assert!(!orders.resume(), "it is not released any more");
             assert!(opener.join().unwrap());
         });
-        assert!(!orders.release().is_some());
+        assert!(orders.release().is_none());
     }
 
     #[test]
