@@ -32,7 +32,7 @@ pub(super) struct PushTarget {
 /// What the tick loop shares with the I/O thread.
 #[derive(Clone)]
 pub(super) struct IoStatus {
-    pub(super) heartbeat: Arc<serve::Heartbeat>,
+    pub(super) liveness: Arc<serve::Liveness>,
     pub(super) requests: Arc<serve::Requests>,
     /// When the agent started, by the system's clock.
     pub(super) started: Utc,
@@ -57,7 +57,7 @@ pub(super) fn start(
     shared: &Arc<super::Shared>,
 ) -> Result<RunningIo, StartError> {
     let io = IoStatus {
-        heartbeat: Arc::clone(&shared.heartbeat),
+        liveness: Arc::clone(&shared.liveness),
         requests: Arc::default(),
         started: system_now().utc,
     };
@@ -69,7 +69,7 @@ pub(super) fn start(
             Box::new(move || shared.sessions.orders.release())
         },
         index: serve::render_index_page(config.web.external_url.as_deref()),
-        heartbeat: Arc::clone(&io.heartbeat),
+        liveness: Arc::clone(&io.liveness),
         requests: Arc::clone(&io.requests),
         no_account: Arc::clone(&shared.no_account),
         bills,

@@ -138,7 +138,7 @@ struct Shared {
     resolvers: Arc<Resolvers>,
     pages: Arc<export::LatestSnapshot>,
     /// The time of the last tick.
-    heartbeat: Arc<serve::Heartbeat>,
+    liveness: Arc<serve::Liveness>,
     /// TLS, users and headers of the pages.
     access: Arc<serve::Access>,
     /// Why no account is kept, if none is.
@@ -194,7 +194,7 @@ impl Shared {
             sessions: Arc::new(sessions),
             resolvers: Arc::new(resolvers),
             pages,
-            heartbeat: Arc::new(serve::Heartbeat::new(|| system_now().boottime)),
+            liveness: Arc::new(serve::Liveness::new(|| system_now().boottime)),
             access,
             no_account: Arc::default(),
             vital: VitalThreads::new(stop),
@@ -324,7 +324,7 @@ fn start(launch: Launch, receivers: Receivers, shared: &Arc<Shared>) -> Result<T
     let control = ControlServer {
         stop: shared.stop.clone(),
         sessions: Arc::clone(&shared.sessions),
-        heartbeat: Arc::clone(&shared.heartbeat),
+        liveness: Arc::clone(&shared.liveness),
         pages: Arc::clone(&shared.pages),
         ledger: path.clone(),
         library: config.nvml.library.clone(),

@@ -73,7 +73,7 @@ impl Outputs {
 
     /// Reports that the tick loop is alive.
     fn notify_alive(&mut self) {
-        self.io.heartbeat.beat();
+        self.io.liveness.record_tick();
         self.watchdog.feed(system_now().boottime);
     }
 }
@@ -86,7 +86,7 @@ pub(super) fn start(
     shared: &Arc<Shared>,
 ) -> Result<Thread, thread::Error> {
     let theirs = Arc::clone(shared);
-    Thread::start_vital("pulse", &shared.vital, move || run(meter, &inbox, outputs, &theirs))
+    Thread::start_vital("tick_loop", &shared.vital, move || run(meter, &inbox, outputs, &theirs))
 }
 
 fn run(mut meter: Meter, inbox: &Receiver<SamplerNews>, mut outputs: Outputs, shared: &Shared) {
@@ -221,7 +221,7 @@ fn services(outputs: &Outputs, shared: &Shared) -> Services {
     let labels = vec![("node_name", Arc::clone(name)), ("cluster_name", Arc::clone(cluster))];
     services.add(AgentFamily::NodeInfo, labels, 1);
     services.add(AgentFamily::Simulated, Vec::new(), shared.simulated.load(Ordering::Relaxed).into());
-    services.add(AgentFamily::Quiesced, Vec::new(), shared.sessions.orders.is_released().into());
+    services.add(AgentFamily::Quiesced, Vec::new(), shared.sessions.orders.release().is_some().into());
     services.add(AgentFamily::ConfigReloadSuccess, Vec::new(), shared.reloads.succeeded().into());
     if let Some(ok) = session::driver_ok(&shared.sessions) {
         services.add(AgentFamily::CollectorSuccess, vec![("collector", "driver".into())], ok.into());

@@ -22,7 +22,7 @@ use crate::host::agent_usage;
 use crate::ledger::{InventoryRow, Reader};
 use crate::meter::SamplerNews;
 use crate::model::{Attachment, Nanoseconds};
-use crate::serve::Heartbeat;
+use crate::serve::Liveness;
 use crate::session::DriverSessions;
 use crate::thread::{self, Thread};
 
@@ -87,7 +87,7 @@ impl InventoryLine {
             uuid: listed.gpu.uuid.to_string(),
             model: listed.model.to_string(),
             bus: listed.expected.bus.to_string(),
-            state: listed.expected.whereabouts.name().to_owned(),
+            state: listed.expected.attachment.name().to_owned(),
             since: since.map(|at| format!("{at:.0}")).unwrap_or_default(),
         }
     }
@@ -141,7 +141,7 @@ impl Drop for Control {
 pub(crate) struct ControlServer {
     pub(crate) stop: Stop,
     pub(crate) sessions: Arc<DriverSessions>,
-    pub(crate) heartbeat: Arc<Heartbeat>,
+    pub(crate) liveness: Arc<Liveness>,
     pub(crate) pages: Arc<LatestSnapshot>,
     /// The ledger file, if one is kept.
     pub(crate) ledger: Option<PathBuf>,
@@ -244,8 +244,8 @@ impl ControlServer {
 
     /// The same as `/-/healthy` and `/-/ready`.
     fn probe(&self, ready: bool) -> Result<ControlReply, String> {
-        if !self.heartbeat.is_alive() {
-            let seconds = self.heartbeat.silence().0 / Nanoseconds::SECOND.0;
+        if !self.liveness.is_alive() {
+            let seconds = self.liveness.since_last_tick().0 / Nanoseconds::SECOND.0;
             return Err(format!("the last tick was {seconds} s ago; restart the agent"));
         }
         if ready && self.pages.get().is_none() {

@@ -26,7 +26,11 @@ pub(super) fn sentence(family: &Family, mig: bool, has_gpm: bool) -> String {
     }
     let sentence = family.unsupported.unwrap_or(PLAIN);
     // The driver does not report which of the two reasons it is.
-    if mig && !matches!(family.rows, Rows::Instance(_)) { format!("{sentence}{MIG}") } else { sentence.to_owned() }
+    if mig && !matches!(family.rows, Rows::Instance(_)) {
+        format!("{sentence}{MIG}")
+    } else {
+        sentence.to_owned()
+    }
 }
 
 #[cfg(test)]

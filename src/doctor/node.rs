@@ -174,12 +174,12 @@ pub(super) fn check_ledger(config: &Config) -> Finding {
 /// Whether the OTLP destination accepts a request without points; nothing if no push is configured.
 pub(super) fn check_otlp(config: &Config) -> Option<Finding> {
     let endpoint = config.otlp.endpoint.as_ref()?;
-    let outcome = Destination::parse(&endpoint.to_string())
-        .map_err(|error| error.to_string())
-        .and_then(|mut destination| {
+    let outcome = Destination::parse(&endpoint.to_string()).map_err(|error| error.to_string()).and_then(
+        |mut destination| {
             destination.limits.tries = 1;
             send_empty_request(&destination)
-        });
+        },
+    );
     let works = outcome.is_ok();
     Some(Finding::new("otlp", works, outcome.unwrap_or_else(|problem| problem)))
 }

@@ -22,7 +22,7 @@ pub struct Expected {
     /// Its present or last PCI address; empty where it is unknown.
     pub bus: Arc<str>,
     /// Its attachment.
-    pub whereabouts: Attachment,
+    pub attachment: Attachment,
     /// Begin of that attachment in account time; of a suspended account, the begin of the suspension.
     pub since: Utc,
 }
@@ -50,7 +50,7 @@ pub(super) fn store(connection: &Connection, expected: &Expected) -> Result<(), 
         .execute(params![
             expected.gpu,
             expected.bus,
-            expected.whereabouts.name(),
+            expected.attachment.name(),
             stored(expected.since.0)?
         ])?;
     Ok(())
@@ -70,7 +70,7 @@ pub(super) fn list(connection: &Connection) -> Result<Vec<InventoryRow>, Cause> 
             gpu: Arc::clone(&uuid),
             bus: row.get::<_, Option<String>>(4)?.unwrap_or_default().into(),
             // A newer agent may have written an unknown word; the GPU is expected all the same.
-            whereabouts: word.and_then(|word| Attachment::parse(&word)).unwrap_or(Attachment::Present),
+            attachment: word.and_then(|word| Attachment::parse(&word)).unwrap_or(Attachment::Present),
             since: Utc(since),
         };
         Ok(InventoryRow {
@@ -103,9 +103,9 @@ fn forget_gpu(path: &Path, uuid: &str, boot_id: &str, boottime: Nanoseconds) -> 
     };
     let now = account_time(&connection, boot_id, boottime)?;
     // A suspended account keeps the begin of its suspension.
-    let since = if expected.whereabouts.rests() { expected.since } else { now };
+    let since = if expected.attachment.rests() { expected.since } else { now };
     let transaction = connection.unchecked_transaction()?;
-    store(&transaction, &Expected { whereabouts: Attachment::Forgotten, since, ..expected })?;
+    store(&transaction, &Expected { attachment: Attachment::Forgotten, since, ..expected })?;
     xids::forget(&transaction, uuid, now)?;
     transaction.commit()?;
     Ok(true)

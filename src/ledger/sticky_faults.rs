@@ -35,17 +35,17 @@ pub(super) fn store(connection: &Connection, faults: &StickyFaults, boot_id: &st
         .execute([&faults.gpu])?;
     let failed =
         faults.failed.map(|since| StickyFault { rule: UNAVAILABLE.into(), since, ..StickyFault::default() });
-    for latch in faults.faults.iter().chain(&failed) {
+    for fault in faults.faults.iter().chain(&failed) {
         connection
             .prepare_cached(
                 "INSERT INTO latch SELECT id, ?2, ?3, ?4, ?5, ?6, ?7, ?8 FROM gpu WHERE uuid = ?1",
             )?
             .execute(params![
                 faults.gpu,
-                latch.rule,
-                clamped(latch.since.0),
-                clamped(latch.count),
-                serde_json::to_string(&latch.xids)?,
+                fault.rule,
+                clamped(fault.since.0),
+                clamped(fault.count),
+                serde_json::to_string(&fault.xids)?,
                 boot_id,
                 faults.module.map(u64::cast_signed),
                 faults.energy_counter.map(|counter| clamped(counter.0)),
@@ -66,7 +66,7 @@ pub(super) fn load(connection: &Connection, boot_id: &str) -> Result<Vec<StickyF
     while let Some(row) = rows.next()? {
         let gpu: Arc<str> = row.get::<_, String>(0)?.into();
         let number = |index: usize| Ok::<_, rusqlite::Error>(row.get::<_, i64>(index)?.unsigned_abs());
-        let latch = StickyFault {
+        let fault = StickyFault {
             // No rule has an empty name, so the health rules ignore a name that cannot be read.
             rule: row.get_ref(1)?.as_str().unwrap_or_default().into(),
             since: Utc(number(2)?),
@@ -84,10 +84,10 @@ pub(super) fn load(connection: &Connection, boot_id: &str) -> Result<Vec<StickyF
         faults.module = row.get::<_, Option<i64>>(5)?.map(i64::cast_unsigned);
         let counter = row.get::<_, Option<i64>>(6)?.map(|counter| Microjoules(counter.unsigned_abs()));
         faults.energy_counter = faults.energy_counter.max(counter);
-        if &*latch.rule == UNAVAILABLE {
-            faults.failed = Some(latch.since);
+        if &*fault.rule == UNAVAILABLE {
+            faults.failed = Some(fault.since);
         } else {
-            faults.faults.push(latch);
+            faults.faults.push(fault);
         }
     }
     Ok(known.into_values().collect())

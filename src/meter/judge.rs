@@ -177,7 +177,7 @@ impl Meter {
     }
 
     /// What was latched when the agent's last life ended.
-    pub(super) fn recover_latches(&mut self, latched: Vec<StickyFaults>) {
+    pub(super) fn recover_sticky_faults(&mut self, latched: Vec<StickyFaults>) {
         for latched in latched {
             if let Some(gpu) = self.gpus.get_mut(&latched.gpu) {
                 gpu.health.recover(latched, self.started);
@@ -306,10 +306,10 @@ impl GpuHealthTracker {
     }
 
     fn latched(&self, gpu: &Arc<str>, module: Option<u64>) -> StickyFaults {
-        let (latches, failed) = self.kept.clone();
+        let (faults, failed) = self.kept.clone();
         let counter = self.energy.max(self.earlier.energy).and_then(|counter| u64::try_from(counter).ok());
         let energy_counter = counter.map(Microjoules);
-        StickyFaults { gpu: Arc::clone(gpu), faults: latches, failed, module, energy_counter }
+        StickyFaults { gpu: Arc::clone(gpu), faults, failed, module, energy_counter }
     }
 
     /// Whether the hardware has failed, and not been reset since.

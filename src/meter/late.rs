@@ -23,7 +23,7 @@ impl Meter {
         let resting: BTreeSet<Arc<str>> = recovered
             .inventory
             .iter()
-            .filter(|expected| expected.whereabouts.rests())
+            .filter(|expected| expected.attachment.rests())
             .map(|expected| Arc::clone(&expected.gpu))
             .collect();
         self.recover(recovered, batch.now);
@@ -51,7 +51,7 @@ impl Meter {
             batch.expected.push(Expected {
                 gpu: Arc::clone(uuid),
                 bus: gpu.location.bus().into(),
-                whereabouts: gpu.location.whereabouts,
+                attachment: gpu.location.attachment,
                 since: batch.now,
             });
         }

@@ -28,7 +28,7 @@ pub(super) struct GpuLocation {
     uncounted: bool,
     replaced: bool,
     forgotten: bool,
-    pub(super) whereabouts: Attachment,
+    pub(super) attachment: Attachment,
     pub(super) since: Utc,
 }
 
@@ -43,7 +43,7 @@ impl GpuLocation {
             uncounted: false,
             replaced: false,
             forgotten: false,
-            whereabouts: Attachment::Present,
+            attachment: Attachment::Present,
             since,
         }
     }
@@ -51,15 +51,15 @@ impl GpuLocation {
     /// Where the agent's last life left it.
     pub(super) fn recover(&mut self, known: Expected) {
         self.bus = known.bus;
-        self.whereabouts = known.whereabouts;
+        self.attachment = known.attachment;
         self.since = known.since;
-        self.replaced = known.whereabouts == Attachment::Replaced;
-        self.forgotten = known.whereabouts == Attachment::Forgotten;
+        self.replaced = known.attachment == Attachment::Replaced;
+        self.forgotten = known.attachment == Attachment::Forgotten;
     }
 
     /// Whether it may have its index in the current driver session: the driver counts it, or has not told of all.
     const fn may_have_index(&self) -> bool {
-        let expected = matches!(self.whereabouts, Attachment::Present) && !self.forgotten;
+        let expected = matches!(self.attachment, Attachment::Present) && !self.forgotten;
         self.counted || (expected && !self.uncounted && !self.replaced)
     }
 
@@ -70,7 +70,7 @@ impl GpuLocation {
 
     /// Whether the driver counts it and has not lost it.
     pub(super) const fn is_there(&self) -> bool {
-        self.seen && matches!(self.whereabouts, Attachment::Present)
+        self.seen && matches!(self.attachment, Attachment::Present)
     }
 
     /// Whether the driver has counted it in this life of the agent.
@@ -85,17 +85,17 @@ impl GpuLocation {
 
     /// Whether a guest has it, or it was taken out, or nobody expects it.
     pub(super) const fn is_elsewhere(&self) -> bool {
-        matches!(self.whereabouts, Attachment::Guest | Attachment::Replaced | Attachment::Forgotten)
+        matches!(self.attachment, Attachment::Guest | Attachment::Replaced | Attachment::Forgotten)
     }
 
     /// Since when its account rests, where it does: the time of its place is another GPU's, or nobody's.
     pub(super) fn rests_since(&self) -> Option<Utc> {
-        self.whereabouts.rests().then_some(self.since)
+        self.attachment.rests().then_some(self.since)
     }
 
     /// Why the GPU is not there, for those that are expected.
     pub(super) const fn absence(&self) -> Option<&'static str> {
-        match self.whereabouts {
+        match self.attachment {
             Attachment::Present | Attachment::Forgotten => None,
             absent => Some(absent.name()),
         }
@@ -123,7 +123,7 @@ impl GpuLocation {
             _ if self.forgotten => Attachment::Forgotten,
             _ if self.replaced => Attachment::Replaced,
             // The driver has not answered yet.
-            _ if !self.seen && !self.uncounted => self.whereabouts,
+            _ if !self.seen && !self.uncounted => self.attachment,
             _ if !self.is_missing() => Attachment::Present,
             Some(None) => Attachment::Gone,
             Some(Some(Some(driver))) if is_passthrough_driver(driver) => Attachment::Guest,
@@ -177,7 +177,7 @@ impl Meter {
         if let Some(gpu) = self.gpus.get_mut(&id.uuid) {
             gpu.starts_anew = true;
             gpu.location.mark_counted(bus);
-            if gpu.location.whereabouts.rests() {
+            if gpu.location.attachment.rests() {
                 gpu.resume_account(&self.policy, &self.counters, batch);
             } else if !gpu.location.lost {
                 gpu.account.mark_found(at);
@@ -190,8 +190,8 @@ impl Meter {
             batch.registrations.push(GpuRegistration { gpu: id.clone(), model: "".into(), at });
             let mut gpu = TrackedGpu::new(id.clone(), Account::begin(at), at, self.policy.level);
             gpu.location.mark_counted(Arc::clone(&bus));
-            let (gpu_uuid, whereabouts) = (Arc::clone(&id.uuid), Attachment::Present);
-            batch.expected.push(Expected { gpu: gpu_uuid, bus, whereabouts, since: at });
+            let (gpu_uuid, attachment) = (Arc::clone(&id.uuid), Attachment::Present);
+            batch.expected.push(Expected { gpu: gpu_uuid, bus, attachment, since: at });
             self.gpus.insert(Arc::clone(&id.uuid), gpu);
         }
         self.assign_indices();
@@ -229,23 +229,23 @@ impl Meter {
     pub(super) fn locate(&mut self, pci: Option<&Pci>, batch: &mut LedgerBatch) {
         for (uuid, gpu) in &mut self.gpus {
             let place = &mut gpu.location;
-            let whereabouts = place.locate(pci);
-            if whereabouts == place.whereabouts {
+            let attachment = place.locate(pci);
+            if attachment == place.attachment {
                 continue;
             }
-            if whereabouts == Attachment::Present {
-                tracing::info!(%uuid, was = place.whereabouts.name(), "a GPU is back");
+            if attachment == Attachment::Present {
+                tracing::info!(%uuid, was = place.attachment.name(), "a GPU is back");
             } else {
-                tracing::warn!(%uuid, bus = %place.bus, whereabouts = whereabouts.name(), "a GPU is not there");
+                tracing::warn!(%uuid, bus = %place.bus, attachment = attachment.name(), "a GPU is not there");
             }
-            if !(place.whereabouts.rests() && whereabouts.rests()) {
+            if !(place.attachment.rests() && attachment.rests()) {
                 place.since = batch.now;
             }
-            place.whereabouts = whereabouts;
+            place.attachment = attachment;
             batch.expected.push(Expected {
                 gpu: Arc::clone(uuid),
                 bus: Arc::clone(&place.bus),
-                whereabouts,
+                attachment,
                 since: place.since,
             });
         }

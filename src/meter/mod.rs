@@ -323,17 +323,17 @@ impl Meter {
             };
             gpu.health.stood_at(counter);
         }
-        self.recover_latches(recovered.sticky_faults);
+        self.recover_sticky_faults(recovered.sticky_faults);
         self.recover_xids(recovered.xids);
         for expected in recovered.inventory {
             if let Some(gpu) = self.gpus.get_mut(&expected.gpu).filter(|gpu| !gpu.location.was_seen()) {
-                match expected.whereabouts {
+                match expected.attachment {
                     Attachment::Present => {}
                     Attachment::Lost | Attachment::Gone => gpu.health.was_gone(),
                     Attachment::Guest | Attachment::Replaced | Attachment::Forgotten => gpu.health.forget(),
                 }
                 gpu.account.set_failed(gpu.health.has_failed());
-                if expected.whereabouts != Attachment::Present {
+                if expected.attachment != Attachment::Present {
                     gpu.account.mark_lost();
                 }
                 gpu.location.recover(expected);
@@ -438,7 +438,7 @@ impl Meter {
                 self.counters.observe(&frame.calls, &frame.rejected);
                 let at = self.timeline.at(frame.begun.boottime).max(self.begun);
                 let uuid = &frame.gpu.uuid;
-                if self.gpus.get(uuid).is_some_and(|gpu| gpu.location.whereabouts.rests()) {
+                if self.gpus.get(uuid).is_some_and(|gpu| gpu.location.attachment.rests()) {
                     // It was forgotten while its sampler hung, and the search does not report it again.
                     self.register_gpu(&frame.gpu, &frame.identity.pci_bus_id, batch);
                 }

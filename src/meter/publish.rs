@@ -25,7 +25,7 @@ impl Meter {
         in_flight: &BTreeMap<Arc<str>, InFlight>,
         services: &Services,
     ) -> Arc<Snapshot> {
-        let expected = self.gpus.values().filter(|gpu| gpu.location.whereabouts != Attachment::Forgotten);
+        let expected = self.gpus.values().filter(|gpu| gpu.location.attachment != Attachment::Forgotten);
         let mut gpus: Vec<&TrackedGpu> = expected.collect();
         gpus.sort_by(|left, right| left.id.cmp(&right.id));
         let states: Vec<GpuState> =

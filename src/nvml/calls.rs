@@ -12,7 +12,7 @@ use super::driver_api::{CallError, DriverApi, Handle, INVALID_ARGUMENT, call};
 use crate::catalogue::{CallValue, MOST_LINKS};
 use crate::model::Absence;
 
-pub(super) use structures::{fabric, memory};
+pub(super) use structures::{fabric, memory, version};
 
 /// A driver function that returns one or more values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -273,7 +273,7 @@ fn compute_mode(api: &mut DriverApi, Handle(device): Handle) -> CallResult {
     }
 }
 
-/// The uncorrected SRAM errors of a MIG instance since the driver was loaded: all that is told of one.
+/// The uncorrected SRAM errors of a MIG instance since the driver was loaded, the only errors reported for one.
 pub(super) fn instance_errors(api: &mut DriverApi, device: Handle) -> Result<u64, Absence> {
     Ok(ecc_counter(api, device, (1, 0, 7))?)
 }
@@ -301,7 +301,7 @@ pub(super) fn fans(api: &mut DriverApi, Handle(device): Handle) -> Result<u32, A
 
 /// The distance to the nearest thermal limit, in degrees.
 pub(super) fn margin(api: &mut DriverApi, Handle(device): Handle) -> Result<i64, Absence> {
-    let version = u32::try_from(size_of::<sys::nvmlMarginTemperature_t>()).unwrap_or(0) | (1 << 24);
+    let version = version::<sys::nvmlMarginTemperature_t>(1);
     let mut margin = sys::nvmlMarginTemperature_t { version, marginTemperature: 0 };
     call!(api, nvmlDeviceGetMarginTemperature(device, &raw mut margin))?;
     Ok(margin.marginTemperature.into())

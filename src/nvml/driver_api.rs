@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use nvml_wrapper_sys::bindings::{NvmlLib, nvmlDevice_t, nvmlReturn_t};
 
 use super::Library;
+use super::driver_budget::{CostClass, TickCosts};
 use super::quirks::Quirks;
 use super::recording::{CallArguments, RawFunction, Recorder};
 use crate::clock::{Clock, system_now};
@@ -71,7 +72,9 @@ pub(super) struct DriverApi {
     not_found: bool,
     /// The boot time of the last call.
     last_call_at: Nanoseconds,
-    time_spent: Nanoseconds,
+    /// What the calls that follow count as, and the time inside the driver by class.
+    class: CostClass,
+    costs: TickCosts,
     rejected: Vec<(Rejection, u64)>,
     quirks: Quirks,
 }
@@ -94,6 +97,8 @@ pub(super) enum CallError {
     NoSymbol,
     /// The driver's return code.
     Code(nvmlReturn_t),
+    /// It wanted room for more items than there can be.
+    TooMany,
 }
 
 const UNINITIALIZED: c_uint = 1;
@@ -117,6 +122,7 @@ impl From<CallError> for Absence {
     fn from(error: CallError) -> Self {
         match error {
             CallError::NoSymbol | CallError::Code(FUNCTION_NOT_FOUND) => Self::NoSymbol,
+            CallError::TooMany => Self::Rejected,
             CallError::Code(NOT_SUPPORTED | ARGUMENT_VERSION_MISMATCH | DEPRECATED) => Self::NotSupported,
             CallError::Code(NO_PERMISSION) => Self::NoPermission,
             CallError::Code(GPU_IS_LOST | GPU_NOT_FOUND) => Self::Lost,
@@ -145,7 +151,8 @@ impl DriverApi {
             responded: false,
             not_found: false,
             last_call_at: Nanoseconds(0),
-            time_spent: Nanoseconds(0),
+            class: CostClass::Plan,
+            costs: TickCosts::default(),
             rejected: Vec::new(),
             quirks: Quirks::default(),
         }
@@ -185,12 +192,28 @@ impl DriverApi {
         self.quirks = quirks;
     }
 
-    /// The room for a second try after the driver wanted more than there was; rejected above `most`.
-    pub(super) fn grow(&mut self, room: usize, wanted: usize, most: usize) -> Result<usize, Absence> {
-        more_room(room, wanted, most).ok_or_else(|| {
-            self.reject(Rejection::Count, 1);
-            Absence::Rejected
-        })
+    /// Fills a buffer and returns the number of items; while the driver wants more room, it grows up to `most`.
+    pub(super) fn read_array<T: Copy>(
+        &mut self,
+        buffer: &mut Vec<T>,
+        blank: T,
+        most: usize,
+        mut read: impl FnMut(&mut Self, *mut T, *mut c_uint) -> Result<(), CallError>,
+    ) -> Result<usize, CallError> {
+        loop {
+            let mut count = c_uint::try_from(buffer.len()).unwrap_or(c_uint::MAX);
+            match read(self, buffer.as_mut_ptr(), &raw mut count) {
+                Ok(()) => return Ok((count as usize).min(buffer.len())),
+                Err(CallError::Code(INSUFFICIENT_SIZE)) => {
+                    let Some(room) = more_room(buffer.len(), count as usize, most) else {
+                        self.reject(Rejection::Count, 1);
+                        return Err(CallError::TooMany);
+                    };
+                    buffer.resize(room, blank);
+                }
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// Counts values that were rejected.
@@ -214,9 +237,14 @@ impl DriverApi {
         self.last_call_at
     }
 
-    /// Time inside the driver since this was created.
-    pub(super) fn time_spent(&self) -> Nanoseconds {
-        self.time_spent
+    /// Counts the calls that follow as this class.
+    pub(super) fn charge(&mut self, class: CostClass) {
+        self.class = class;
+    }
+
+    /// Returns and clears the time inside the driver by class.
+    pub(super) fn take_costs(&mut self) -> TickCosts {
+        std::mem::take(&mut self.costs)
     }
 
     /// How many calls were made since they were last taken.
@@ -236,20 +264,20 @@ impl DriverApi {
         pick: impl FnOnce(&NvmlLib) -> Option<F>,
         arguments: A,
     ) -> Result<(), CallError> {
-        let question = self.library.recorder().map(|recorder| recorder.question(function, &arguments));
+        let inputs = self.library.recorder().map(|recorder| recorder.inputs(function, &arguments));
         self.last_call_at = self.clock.now().boottime;
         self.slot.set(Some(InFlight { function, since: self.last_call_at }));
         // Latency is measured on the system's clock even if the node's clock is virtual.
         let begun = system_now();
-        // SAFETY: `call!`, the only caller, has the promise of whoever wrote the call.
+        // SAFETY: `call!` is the only caller, and the author of each call promises that its arguments are valid.
         let answer = pick(self.library.table()).map(|function| unsafe { function.invoke(&arguments) });
         let took = system_now().since(begun);
         self.slot.set(None);
-        if let (Some(recorder), Some(question)) = (self.library.recorder(), question) {
-            recorder.answer(self.clock.now().boottime, question, answer, &arguments);
+        if let (Some(recorder), Some(inputs)) = (self.library.recorder(), inputs) {
+            recorder.answer(self.clock.now().boottime, inputs, answer, &arguments);
         }
         let Some(code) = answer else { return Err(CallError::NoSymbol) };
-        self.time_spent += took;
+        self.costs[self.class as usize] += took;
         self.calls.push(CallTime { function, took });
         self.responded |= code != UNKNOWN;
         self.not_found |= matches!(code, INVALID_ARGUMENT | NOT_FOUND);
@@ -279,8 +307,7 @@ mod tests {
         assert_eq!(more_room(65_536, 65_536, 65_536), None);
         assert_eq!(more_room(32, usize::MAX, 65_536), None);
         let mut room = 32;
-        let last_call_at =
-            std::iter::from_fn(|| more_room(room, 0, 65_536).inspect(|more| room = *more)).count();
-        assert_eq!(last_call_at, 11);
+        let tries = std::iter::from_fn(|| more_room(room, 0, 65_536).inspect(|more| room = *more)).count();
+        assert_eq!(tries, 11);
     }
 }

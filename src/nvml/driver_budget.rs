@@ -29,31 +29,33 @@ const MEDIUM_STEPS: u32 = 4;
 const LIST_STEPS: u32 = 3;
 const LAST_STEP: u32 = SLOW_STEPS + MEDIUM_STEPS + LIST_STEPS;
 
-/// Time inside the driver in one tick, by budget class.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct TickCost {
-    /// Calls that are never stretched.
-    pub(super) fast: Nanoseconds,
-    /// The medium tier; absent if it was not read.
-    pub(super) medium: Option<Nanoseconds>,
-    /// The slow tier; absent if it was not read.
-    pub(super) slow: Option<Nanoseconds>,
+/// What a driver call counts as in the budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CostClass {
+    /// Calls that are never stretched, and tiers that an event had read outside their schedule.
+    Fast,
+    Medium,
+    Slow,
     /// Process lists.
-    pub(super) lists: Nanoseconds,
+    Lists,
+    /// Calls that compile a plan; they are rare and in no tick's costs.
+    Plan,
 }
 
-impl TickCost {
-    /// Counts tiers that were read outside their schedule as fast, since they could not wait and do not measure
-    /// the cost of a scheduled read.
-    pub(super) fn with_unscheduled_as_fast(mut self, selected: [bool; 3]) -> Self {
-        for (tier, cost) in [(Tier::Medium, &mut self.medium), (Tier::Slow, &mut self.slow)] {
-            if !selected[tier as usize] {
-                self.fast += cost.take().unwrap_or_default();
-            }
+impl CostClass {
+    /// The class of a tier. One that is read outside its schedule could not wait, and its cost is not that of a
+    /// scheduled read.
+    pub(super) const fn of(tier: Tier, is_scheduled: bool) -> Self {
+        match tier {
+            Tier::Medium if is_scheduled => Self::Medium,
+            Tier::Slow if is_scheduled => Self::Slow,
+            _ => Self::Fast,
         }
-        self
     }
 }
+
+/// Time inside the driver in one tick, by [`CostClass`].
+pub(super) type TickCosts = [Nanoseconds; CostClass::Plan as usize + 1];
 
 /// The budget of one sampler.
 #[derive(Default)]
@@ -65,12 +67,9 @@ pub(super) struct DriverBudget {
     begun: Option<Nanoseconds>,
     checked: Nanoseconds,
     changed: Nanoseconds,
-    /// When the medium and slow tiers were due.
-    medium: TierTurns,
-    slow: TierTurns,
+    medium: StretchedTier,
+    slow: StretchedTier,
     fast: RecentCosts,
-    medium_costs: RecentCosts,
-    slow_costs: RecentCosts,
     /// Multiplied by the stretch in force when they arose.
     lists: RecentCosts,
     last: LastTick,
@@ -86,12 +85,13 @@ struct LastTick {
     changed: Nanoseconds,
 }
 
-/// How often a tier was due, and when.
+/// A tier that can be stretched: how often it was due, when, at which interval, and what reading it costs.
 #[derive(Default)]
-struct TierTurns {
+struct StretchedTier {
     count: u64,
     last: Option<Nanoseconds>,
     period: Option<Nanoseconds>,
+    costs: RecentCosts,
 }
 
 /// Costs of the last minute; the last one is kept even if it is older.
@@ -120,21 +120,27 @@ impl DriverBudget {
         let Stretch { medium, slow, .. } = self.stretch();
         [
             due[Tier::Fast as usize],
-            due[Tier::Medium as usize] && self.medium.take(now, medium),
-            due[Tier::Slow as usize] && self.slow.take(now, slow),
+            due[Tier::Medium as usize] && self.medium.select(now, medium),
+            due[Tier::Slow as usize] && self.slow.select(now, slow),
         ]
     }
 
-    /// Adds a tick's cost and returns the stretch if it changed.
-    pub(super) fn add_tick(&mut self, now: Nanoseconds, tick: TickCost) -> Option<Stretch> {
+    /// Adds the costs of a tick that read the `selected` tiers, and returns the stretch if it changed.
+    pub(super) fn add_tick(
+        &mut self,
+        now: Nanoseconds,
+        selected: [bool; 3],
+        costs: TickCosts,
+    ) -> Option<Stretch> {
         self.last = LastTick { at: now, step: self.step, changed: self.changed };
-        let lists = tick.lists.0.saturating_mul(self.stretch().lists.into());
-        self.fast.add(now, tick.fast.0);
-        self.lists.add(now, lists);
-        for (costs, cost) in [(&mut self.medium_costs, tick.medium), (&mut self.slow_costs, tick.slow)] {
-            if let Some(cost) = cost {
-                costs.add(now, cost.0);
-            }
+        let cost = |class: CostClass| costs[class as usize].0;
+        self.fast.add(now, cost(CostClass::Fast));
+        self.lists.add(now, cost(CostClass::Lists).saturating_mul(self.stretch().lists.into()));
+        if selected[Tier::Medium as usize] {
+            self.medium.costs.add(now, cost(CostClass::Medium));
+        }
+        if selected[Tier::Slow as usize] {
+            self.slow.costs.add(now, cost(CostClass::Slow));
         }
         let begun = *self.begun.get_or_insert(now);
         let young = now.0.saturating_sub(begun.0) < MINUTE.0;
@@ -159,13 +165,13 @@ impl DriverBudget {
         if self.ignored.is_some_and(|ignored| at.0.saturating_sub(ignored.0) < MINUTE.0) {
             return None;
         }
-        let probed_value = self.step == step;
+        let changed_nothing = self.step == step;
         self.ignored = Some(at);
         (self.step, self.changed) = (step, changed);
-        for costs in [&mut self.fast, &mut self.medium_costs, &mut self.slow_costs, &mut self.lists] {
+        for costs in [&mut self.fast, &mut self.medium.costs, &mut self.slow.costs, &mut self.lists] {
             costs.0.retain(|(tick, _)| *tick != at);
         }
-        (!probed_value).then(|| self.stretch())
+        (!changed_nothing).then(|| self.stretch())
     }
 
     /// Chooses the step: up as far as needed, down one at a time; after a change of the share, directly the
@@ -190,8 +196,8 @@ impl DriverBudget {
         let share = |cost: u64, time: u64| u128::from(cost) * 1_000_000 / u128::from(time.max(1));
         let sum = share(self.fast.sum(), MINUTE.0)
             + share(self.lists.sum(), MINUTE.0) / u128::from(lists)
-            + share(self.medium_costs.mean(), self.medium.period(medium))
-            + share(self.slow_costs.mean(), self.slow.period(slow));
+            + share(self.medium.costs.mean(), self.medium.period(medium))
+            + share(self.slow.costs.mean(), self.slow.period(slow));
         u64::try_from(sum).unwrap_or(u64::MAX)
     }
 }
@@ -205,13 +211,14 @@ fn stretch(step: u32) -> Stretch {
     }
 }
 
-impl TierTurns {
-    fn take(&mut self, now: Nanoseconds, stretch: u32) -> bool {
+impl StretchedTier {
+    /// Notes that the tier is due; whether it is read under this stretch.
+    fn select(&mut self, now: Nanoseconds, stretch: u32) -> bool {
         self.period = self.last.map(|last| Nanoseconds(now.0.saturating_sub(last.0))).or(self.period);
         self.last = Some(now);
-        let mine = self.count.is_multiple_of(stretch.into());
+        let is_read = self.count.is_multiple_of(stretch.into());
         self.count += 1;
-        mine
+        is_read
     }
 
     /// The time between two reads under this stretch; a minute until an interval was seen.
@@ -254,13 +261,9 @@ mod tests {
             let selected =
                 budget.select_tiers(now, [true, second.is_multiple_of(5), second.is_multiple_of(60)]);
             let listed = second.is_multiple_of(5 * u64::from(budget.stretch().lists));
-            let tick = TickCost {
-                fast: micros(load.0),
-                medium: selected[1].then(|| micros(load.1)),
-                slow: selected[2].then(|| micros(load.2)),
-                lists: micros(if listed { load.3 } else { 0 }),
-            };
-            changes.extend(budget.add_tick(now, tick));
+            let lists = if listed { load.3 } else { 0 };
+            let costs = [load.0, load.1, load.2, lists, 0].map(micros);
+            changes.extend(budget.add_tick(now, selected, costs));
         }
         changes
     }
@@ -327,8 +330,8 @@ mod tests {
     #[test]
     fn a_call_that_hung_is_forgiven_and_a_driver_that_hangs_again_and_again_is_not() {
         let hang = |budget: &mut DriverBudget, second| {
-            let tick = TickCost { fast: Nanoseconds::from_seconds(60), ..TickCost::default() };
-            budget.add_tick(Nanoseconds::from_seconds(second), tick);
+            let costs = [60, 0, 0, 0, 0].map(Nanoseconds::from_seconds);
+            budget.add_tick(Nanoseconds::from_seconds(second), [true, false, false], costs);
             let stretched = budget.stretch();
             budget.ignore_last_tick();
             stretched
@@ -344,16 +347,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_out_of_turn_could_not_wait_and_is_no_measure_of_a_turn() {
-        let tick = |fast, medium: Option<u64>, slow: Option<u64>| TickCost {
-            fast: Nanoseconds(fast),
-            medium: medium.map(Nanoseconds),
-            slow: slow.map(Nanoseconds),
-            lists: Nanoseconds(4),
-        };
-        let all = tick(1, Some(2), Some(3));
-        assert_eq!(all.with_unscheduled_as_fast([true, false, true]), tick(3, None, Some(3)));
-        assert_eq!(all.with_unscheduled_as_fast([true; 3]), all);
+    fn a_tier_that_is_read_outside_its_schedule_counts_as_fast() {
+        let classes = |is_scheduled| Tier::ALL.map(|tier| CostClass::of(tier, is_scheduled));
+        assert_eq!(classes(true), [CostClass::Fast, CostClass::Medium, CostClass::Slow]);
+        assert_eq!(classes(false), [CostClass::Fast; 3]);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use nvml_wrapper_sys::bindings as sys;
 
 use super::driver_api::{CallError, DriverApi, Handle, call};
 use crate::model::Absence;
-use crate::record::RecordedValue;
+use crate::record::{RecordedAnswer, RecordedValue};
 
 /// A field id and its scope; the values of several successive scopes are added up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -32,9 +32,6 @@ pub(super) struct FieldBatch {
     places: Vec<Range<usize>>,
     buffer: Vec<sys::nvmlFieldValue_t>,
 }
-
-// SAFETY: the buffer is plain memory that the driver writes only during a call.
-unsafe impl Send for FieldBatch {}
 
 impl FieldBatch {
     pub(super) fn new(fields: Vec<FieldQuery>) -> Self {
@@ -71,19 +68,18 @@ impl FieldBatch {
         // Recorded under the requested ids, since some drivers return translated ones.
         let requested = self.fields.iter().flat_map(|field| blanks(*field));
         for (answer, requested) in self.buffer.iter().zip(requested) {
-            let question = vec![
-                RecordedValue::Number(requested.fieldId.into()),
-                RecordedValue::Number(requested.scopeId.into()),
-            ];
             // SAFETY: an integer of 8 bytes in zeroed memory: every bit pattern is one.
             let bits = unsafe { answer.value.ullVal };
-            let out = vec![RecordedValue::Number(answer.valueType.into()), RecordedValue::Number(bits)];
-            recorder.value(
-                api.clock().now().boottime,
-                "nvmlFieldValue_t",
-                (device, question),
-                (answer.nvmlReturn, out),
-            );
+            let value = RecordedAnswer {
+                at: api.clock().now().boottime.0,
+                call: "nvmlFieldValue_t".into(),
+                arguments: [requested.fieldId, requested.scopeId]
+                    .map(|id| RecordedValue::Number(id.into()))
+                    .into(),
+                code: Some(answer.nvmlReturn),
+                out: [answer.valueType.into(), bits].map(RecordedValue::Number).into(),
+            };
+            recorder.value(device, value);
         }
     }
 

@@ -1,16 +1,14 @@
 //! GPM: the difference of two samples of hardware counters, exact over the time between them.
 
-mod counters;
-
 use nvml_wrapper_sys::bindings as sys;
-
-pub(super) use self::counters::GpmCounters;
 
 use super::driver_api::{CallError, DriverApi, Handle, INVALID_ARGUMENT, call};
 use super::fields::round_to_i64;
+use super::plausibility::{CounterCheck, check_reading};
 use super::probe::GpmMetrics;
-use crate::model::Absence;
-use crate::record::RecordedValue;
+use crate::catalogue::{Bound, Counter};
+use crate::model::{Absence, Reading, Unit};
+use crate::record::{RecordedAnswer, RecordedValue};
 
 /// Two sample buffers of one GPU or GPU instance, and the metrics computed from them.
 pub(super) struct GpmPair {
@@ -122,10 +120,14 @@ impl GpmPair {
         let (Some(recorder), Some((device, instance))) = (api.recorder(), self.of) else { return };
         for (metric, id) in self.request.metrics.iter().zip(&self.metrics) {
             let instance = instance.map_or(RecordedValue::None, |id| RecordedValue::Number(id.into()));
-            let question = vec![instance, RecordedValue::Number((*id).into())];
-            let out = vec![RecordedValue::Number(metric.value.to_bits())];
-            let at = api.clock().now().boottime;
-            recorder.value(at, "nvmlGpmMetric_t", (device, question), (metric.nvmlReturn, out));
+            let value = RecordedAnswer {
+                at: api.clock().now().boottime.0,
+                call: "nvmlGpmMetric_t".into(),
+                arguments: vec![instance, RecordedValue::Number((*id).into())],
+                code: Some(metric.nvmlReturn),
+                out: vec![RecordedValue::Number(metric.value.to_bits())],
+            };
+            recorder.value(device, value);
         }
     }
 
@@ -141,11 +143,10 @@ impl GpmPair {
         }
     }
 
-    /// The sum of metrics, each times a factor; one that is missing leaves none.
-    pub(super) fn sum(&self, metric: GpmMetrics, times: i64) -> Result<i64, Absence> {
-        metric
-            .ids()
-            .try_fold(0_i64, |sum, id| sum.checked_add(self.value(id, times)?).ok_or(Absence::Rejected))
+    /// The sum of metrics; one that is missing leaves none.
+    pub(super) fn sum(&self, metrics: GpmMetrics) -> Result<i64, Absence> {
+        let add = |sum: i64, id| sum.checked_add(self.value(id, metrics.times)?).ok_or(Absence::Rejected);
+        metrics.ids().try_fold(0, add)
     }
 
     /// Frees the buffers.
@@ -168,4 +169,51 @@ fn allocate_sample(api: &mut DriverApi) -> Result<sys::nvmlGpmSample_t, Absence>
     let mut sample: sys::nvmlGpmSample_t = std::ptr::null_mut();
     call!(api, nvmlGpmSampleAlloc(&raw mut sample))?;
     if sample.is_null() { Err(Absence::Failed) } else { Ok(sample) }
+}
+
+const COUNT: usize = Counter::ALL.len();
+
+/// GPM counters of a GPU or a MIG instance since the driver was started, as last read and checked for plausibility.
+/// The meter computes differences over time.
+pub(super) struct GpmCounters {
+    requested: Vec<Counter>,
+    known: [CounterCheck; COUNT],
+    readings: [Reading; COUNT],
+}
+
+impl GpmCounters {
+    /// Counters that were never read; those that are not requested are not supported.
+    pub(super) fn new(requested: Vec<Counter>) -> Self {
+        let mut readings = [Err(Absence::NotSupported); COUNT];
+        for counter in &requested {
+            readings[*counter as usize] = Err(Absence::NotYet);
+        }
+        Self { requested, known: Counter::ALL.map(known), readings }
+    }
+
+    /// The driver's ids of the requested counters.
+    pub(super) fn ids(&self) -> impl Iterator<Item = u32> {
+        self.requested.iter().map(|counter| counter.id())
+    }
+
+    /// Reads the counters from the pair, if it could be computed.
+    pub(super) fn read(&mut self, api: &mut DriverApi, pair: &GpmPair, answer: Result<(), Absence>) {
+        for counter in &self.requested {
+            let raw = answer.and_then(|()| pair.value(counter.id(), 1));
+            let check = &mut self.known[*counter as usize];
+            self.readings[*counter as usize] = check_reading(api, raw, Bound::COUNTER, Some(check));
+        }
+    }
+
+    /// All of them, in the catalogue's order.
+    pub(super) fn readings(&self) -> Box<[Reading]> {
+        self.readings.into()
+    }
+}
+
+/// The most cycles that are counted in a second: 4 GHz on a thousand units.
+const CYCLES: i64 = 4_000_000_000_000;
+
+fn known(counter: Counter) -> CounterCheck {
+    if counter.is_of_time() { CounterCheck::with_max_rate(CYCLES) } else { CounterCheck::new(Unit::Bytes) }
 }

@@ -111,7 +111,7 @@ fn platform(api: &mut DriverApi, device: Handle) -> (Option<Platform>, bool) {
     let module = module_read.is_ok().then_some(module);
     // SAFETY: the structure is integers, for all of which zero is a value.
     let mut info: sys::nvmlPlatformInfo_v2_t = unsafe { std::mem::zeroed() };
-    info.version = u32::try_from(size_of::<sys::nvmlPlatformInfo_v2_t>()).unwrap_or(0) | (2 << 24);
+    info.version = calls::version::<sys::nvmlPlatformInfo_v2_t>(2);
     let chassis_read = call!(api, nvmlDeviceGetPlatformInfo(raw, &raw mut info)).map_err(Absence::from);
     let chassis_read = chassis_read.and_then(|()| chassis(&info));
     let whole = is_final(module_read.err()) && is_final(chassis_read.as_ref().err().copied());

@@ -15,15 +15,8 @@ use crate::model::{Absence, GpuId};
 pub struct FoundGpu {
     /// Index and UUID.
     pub id: GpuId,
-    /// The PCI bus id; "" if the driver does not return it.
-    bus: Arc<str>,
-}
-
-impl FoundGpu {
     /// The PCI bus id as the driver writes it; "" if it does not return it.
-    pub fn bus(&self) -> &Arc<str> {
-        &self.bus
-    }
+    pub bus: Arc<str>,
 }
 
 /// No node has more; a larger count is garbage.
@@ -57,31 +50,27 @@ pub fn driver_version(library: &Arc<Library>, clock: &Clock) -> Arc<str> {
 /// A handle for a GPU. By bus id if possible: by UUID the driver visits all GPUs and may return "lost" if any of
 /// them has fallen off the bus (NVML header).
 pub(super) fn handle(api: &mut DriverApi, found: &FoundGpu) -> Result<Handle, Absence> {
-    let by_bus = if found.bus.is_empty() { Err(CallError::NoSymbol) } else { by_bus(api, &found.bus) };
-    let device = match by_bus {
-        Ok(device) => device,
-        Err(CallError::NoSymbol) => {
-            let text = c_text(&found.id.uuid);
-            let mut device = std::ptr::null_mut();
-            let answer = call!(api, nvmlDeviceGetHandleByUUID(text.as_ptr().cast(), &raw mut device));
-            return answer.map(|()| Handle(device)).map_err(lost_if_not_found);
-        }
-        Err(error) => return Err(lost_if_not_found(error)),
-    };
-    // Another board in the same slot is another GPU.
-    if uuid(api, device)? == found.id.uuid { Ok(device) } else { Err(Absence::Lost) }
-}
-
-fn by_bus(api: &mut DriverApi, bus: &str) -> Result<Handle, CallError> {
-    let text = c_text(bus);
     let mut device = std::ptr::null_mut();
-    call!(api, nvmlDeviceGetHandleByPciBusId_v2(text.as_ptr().cast(), &raw mut device))?;
-    Ok(Handle(device))
-}
-
-/// A known GPU that is not found is lost.
-fn lost_if_not_found(error: CallError) -> Absence {
-    if error == CallError::Code(NOT_FOUND) { Absence::Lost } else { error.into() }
+    let mut answer = Err(CallError::NoSymbol);
+    if !found.bus.is_empty() {
+        let bus = c_text(&found.bus);
+        answer = call!(api, nvmlDeviceGetHandleByPciBusId_v2(bus.as_ptr().cast(), &raw mut device));
+    }
+    let by_uuid = answer == Err(CallError::NoSymbol);
+    if by_uuid {
+        let uuid = c_text(&found.id.uuid);
+        answer = call!(api, nvmlDeviceGetHandleByUUID(uuid.as_ptr().cast(), &raw mut device));
+    }
+    // A known GPU that is not found is lost.
+    let lost =
+        |error: CallError| if error == CallError::Code(NOT_FOUND) { Absence::Lost } else { error.into() };
+    answer.map_err(lost)?;
+    // Another board in the same slot is another GPU.
+    if by_uuid || uuid(api, Handle(device))? == found.id.uuid {
+        Ok(Handle(device))
+    } else {
+        Err(Absence::Lost)
+    }
 }
 
 fn c_text(text: &str) -> Vec<u8> {

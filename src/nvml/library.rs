@@ -128,13 +128,10 @@ impl Library {
     /// Opens and initialises the library at that path; without a path, the first that works of the loader's own
     /// and the installers' places.
     pub fn open(path: Option<&Path>) -> Result<Arc<Self>, OpenError> {
-        match path {
-            Some(path) => Self::at(path, &mut |_| true),
-            None => first(places(), |path| Self::at(path, &mut |_| true)),
-        }
+        Self::open_if(path, &mut |_| true)
     }
 
-    /// Like [`open`](Self::open), and `slot` shows `nvmlInit_v2` meanwhile, since a faulty driver hangs its
+    /// Like [`open`](Self::open), and `slot` shows `nvmlInit_v2` while it lasts, since a faulty driver hangs its
     /// first caller and a dead mount hangs the loader. `may_init` is called before the initialisation with
     /// whether the library is simulated.
     pub fn open_seen(
@@ -143,10 +140,14 @@ impl Library {
         may_init: &mut dyn FnMut(bool) -> bool,
     ) -> Result<Arc<Self>, OpenError> {
         let init = InFlight { function: "nvmlInit_v2", since: clock.now().boottime };
-        slot.during(init, || match path {
+        slot.during(init, || Self::open_if(path, may_init))
+    }
+
+    fn open_if(path: Option<&Path>, may_init: &mut dyn FnMut(bool) -> bool) -> Result<Arc<Self>, OpenError> {
+        match path {
             Some(path) => Self::at(path, may_init),
             None => first(places(), |path| Self::at(path, may_init)),
-        })
+        }
     }
 
     fn at(path: &Path, may_init: &mut dyn FnMut(bool) -> bool) -> Result<Arc<Self>, OpenError> {

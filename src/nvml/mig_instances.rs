@@ -61,17 +61,17 @@ pub(super) struct MigInstances {
     /// How the GPU's memory slices are used, if the driver reports it.
     pub(super) slices: Option<MigSlices>,
     /// Whether nothing failed that may work later.
-    pub(super) whole: bool,
+    pub(super) is_final: bool,
 }
 
 /// Finds the instances of a GPU; `gpm` has the counters of each, if GPM works.
 pub(super) fn find_instances(api: &mut DriverApi, parent: Handle, gpm: Option<&[Counter]>) -> MigInstances {
     let handles = match read_handles(api, parent) {
         Ok(handles) => handles,
-        Err(absence) => return MigInstances { whole: absence.is_permanent(), ..MigInstances::default() },
+        Err(absence) => return MigInstances { is_final: absence.is_permanent(), ..MigInstances::default() },
     };
     let (mut found, mut layout) = (Vec::new(), Vec::new());
-    let mut whole = true;
+    let mut is_final = true;
     for handle in handles {
         let answer = read_ids(api, handle).and_then(|(id, uuid)| {
             layout.push((id, Arc::clone(&uuid)));
@@ -79,7 +79,7 @@ pub(super) fn find_instances(api: &mut DriverApi, parent: Handle, gpm: Option<&[
         });
         match answer {
             Ok(identity) => found.push(MigInstance::new(handle, identity)),
-            Err(absence) => whole &= absence.is_permanent(),
+            Err(absence) => is_final &= absence.is_permanent(),
         }
     }
     layout.sort();
@@ -98,13 +98,13 @@ pub(super) fn find_instances(api: &mut DriverApi, parent: Handle, gpm: Option<&[
         );
         if instance.first {
             placements.push(placement);
-            whole &= gpm.is_none_or(|counters| instance.allocate_gpm(api, counters));
+            is_final &= gpm.is_none_or(|counters| instance.allocate_gpm(api, counters));
         }
     }
     let placements: Result<Vec<SlicePlacement>, Absence> = placements.into_iter().collect();
     let slices = placements.and_then(|placements| slices(api, parent, &placements));
-    whole &= slices.err().is_none_or(Absence::is_permanent);
-    MigInstances { found, layout, slices: slices.ok(), whole }
+    is_final &= slices.err().is_none_or(Absence::is_permanent);
+    MigInstances { found, layout, slices: slices.ok(), is_final }
 }
 
 /// Reads the present layout.
@@ -255,9 +255,9 @@ impl MigInstance {
         }
     }
 
-    fn put(&mut self, api: &mut DriverApi, value: InstanceValue, raw: Result<i64, Absence>) {
+    fn store(&mut self, api: &mut DriverApi, value: InstanceValue, raw: Result<i64, Absence>) {
         let counter = (value == InstanceValue::SramUncorrected).then_some(&mut self.errors);
-        self.readings[value as usize] = check_reading(api, raw, (1, value.bound()), counter);
+        self.readings[value as usize] = check_reading(api, raw, value.bound(), counter);
     }
 
     fn read_memory(&mut self, api: &mut DriverApi) {
@@ -270,7 +270,7 @@ impl MigInstance {
             (InstanceValue::MemoryUsed, CallValue::MemoryUsed),
             (InstanceValue::MemoryFree, CallValue::MemoryFree),
         ] {
-            self.put(api, value, memory.and_then(|memory| memory.get(from)).and_then(to_i64));
+            self.store(api, value, memory.and_then(|memory| memory.get(from)).and_then(to_i64));
         }
     }
 
@@ -278,7 +278,7 @@ impl MigInstance {
         // The probe does not read this counter, so its first read makes both calls that a new counter needs.
         for _ in 0..1 + u8::from(self.errors.is_new()) {
             let errors = calls::instance_errors(api, self.handle).and_then(to_i64);
-            self.put(api, InstanceValue::SramUncorrected, errors);
+            self.store(api, InstanceValue::SramUncorrected, errors);
         }
     }
 
@@ -297,7 +297,7 @@ impl MigInstance {
         for (value, id) in RATIOS {
             let ratio = self.gpm.as_ref().ok_or(Absence::NotSupported);
             let ratio = ratio.and_then(|pair| answer.and_then(|()| pair.value(id, PERCENT)));
-            self.put(api, value, ratio);
+            self.store(api, value, ratio);
         }
         if let Some(pair) = &self.gpm {
             self.counters.read(api, pair, answer);

@@ -14,12 +14,11 @@ use super::gpm::{GpmCounters, GpmPair};
 use super::identity;
 use super::inventory::{self, FoundGpu};
 use super::mig_instances::{self, InstanceLayout, MigInstance, MigInstances};
-use super::probe::{self, ChosenMethod, GpmMetrics, ProbeRequest, ProbeResult, ReadMethod};
-use super::process_lists::ListDevices;
+use super::probe::{self, ChosenMethod, GpmMetrics, ProbeRequest, ReadMethod};
 use super::quirks::Quirks;
-use crate::catalogue::{Bound, CallValue, Counter, PointId, device_points, first_point};
+use crate::catalogue::{Bound, CallValue, Counter, PointId, counters, device_points, first_point};
 use crate::model::frame::Tier;
-use crate::model::{Absence, GpuIdentity, InstanceIdentity, Reading};
+use crate::model::{Absence, GpuIdentity, Reading};
 
 /// How to read one GPU.
 pub(super) struct Plan {
@@ -34,8 +33,8 @@ pub(super) struct Plan {
     pub(super) instances: Vec<MigInstance>,
     /// The MIG layout, including instances that could not be identified.
     layout: InstanceLayout,
-    /// The initial reading of every point: absent for good, or not yet read.
-    pub(super) blank: Box<[Reading]>,
+    /// The first reading of every point: absent for good, or not yet read.
+    pub(super) initial: Box<[Reading]>,
     /// The driver's counters as the probe read them.
     pub(super) probed: Box<[Option<i64>]>,
     /// Whether something failed that may work later.
@@ -84,27 +83,21 @@ impl Plan {
         let device = inventory::handle(api, found)?;
         // Without the MIG mode there is no plan, since a MIG GPU would be billed as a whole one.
         let mig = inventory::mig_mode(api, device)?;
-        let (mut identity, whole) = identity::identity(api, device, mig == Some(true));
+        let (mut identity, identity_is_final) = identity::identity(api, device, mig == Some(true));
         api.set_quirks(Quirks::of(&identity.driver_version));
-        let ProbeResult {
-            chosen,
-            blank,
-            probed,
-            via,
-            gpm: can_pair,
-            counters,
-            of_instances,
-            whole: probe_is_final,
-        } = probe::choose(api, device, request, &identity.driver_version)?;
-        identity.via = via.into();
-        let MigInstances { found: instances, layout, slices, whole: complete } = if identity.mig {
-            mig_instances::find_instances(api, device, can_pair.then_some(of_instances.as_slice()))
-        } else {
-            MigInstances { whole: true, ..MigInstances::default() }
+        let probe = probe::choose(api, device, request, &identity.driver_version)?;
+        let counters = |of_instances| {
+            if probe.has_gpm_counters { counters(request.level, of_instances) } else { Vec::new() }
         };
-        identity.mig_slices = slices;
-        let (gpm, allocated) = plan_gpm(api, &chosen, counters);
-        let mut tiers = Tier::ALL.map(|tier| TierPlan::new(tier, &chosen));
+        identity.via = probe.via.into();
+        let instances = if identity.mig {
+            mig_instances::find_instances(api, device, probe.has_gpm.then(|| counters(true)).as_deref())
+        } else {
+            MigInstances { is_final: true, ..MigInstances::default() }
+        };
+        identity.mig_slices = instances.slices;
+        let (gpm, gpm_is_final) = plan_gpm(api, &probe.chosen, counters(false));
+        let mut tiers = Tier::ALL.map(|tier| TierPlan::new(tier, &probe.chosen));
         // These have a schedule of their own (`activity`).
         let is_utilization = |(function, _): &mut TargetsOfCall| *function == UTILIZATION;
         let utilization = take_calls(&mut tiers, is_utilization).into_iter().flat_map(|(_, targets)| targets);
@@ -118,27 +111,29 @@ impl Plan {
             gpm,
             utilization,
             video,
-            instances,
-            layout,
-            blank: blank.into(),
-            probed: probed.into(),
-            provisional: !(whole && complete && allocated && probe_is_final),
+            instances: instances.found,
+            layout: instances.layout,
+            initial: probe.initial.into(),
+            probed: probe.probed.into(),
+            provisional: !(identity_is_final && instances.is_final && gpm_is_final && probe.is_final),
             supports_mig: mig.is_some(),
-            chosen,
+            chosen: probe.chosen,
         })
     }
 
     /// Whether both plans read the same things of the same GPU.
     pub(super) fn reads_same_as(&self, other: &Self) -> bool {
-        let ways =
-            |plan: &Self| plan.chosen.iter().map(|chosen| (chosen.point, chosen.way)).collect::<Vec<_>>();
+        let methods =
+            |plan: &Self| plan.chosen.iter().map(|chosen| (chosen.point, chosen.method)).collect::<Vec<_>>();
+        let identities = |plan: &Self| {
+            plan.instances.iter().map(|one| (one.identity().clone(), one.has_pair())).collect::<Vec<_>>()
+        };
         self.identity == other.identity
-            && self.blank == other.blank
+            && self.initial == other.initial
             && self.gpm.is_some() == other.gpm.is_some()
             && self.layout == other.layout
-            && self.identities().eq(other.identities())
-            && self.pairs() == other.pairs()
-            && ways(self) == ways(other)
+            && identities(self) == identities(other)
+            && methods(self) == methods(other)
     }
 
     /// Whether the MIG layout changed; if it cannot be read now, it has not.
@@ -161,21 +156,6 @@ impl Plan {
         whole.into_iter().chain(self.instances.iter().filter_map(MigInstance::device))
     }
 
-    /// The devices whose process lists may be read.
-    pub(super) fn listed_devices(&self) -> ListDevices {
-        let instances = self.instances.iter();
-        let own = instances.filter_map(|one| Some((one.identity().id.gpu_instance, one.device()?)));
-        ListDevices { whole: self.device, instances: own.collect() }
-    }
-
-    fn pairs(&self) -> usize {
-        self.instances.iter().filter(|instance| instance.has_pair()).count()
-    }
-
-    fn identities(&self) -> impl Iterator<Item = &InstanceIdentity> {
-        self.instances.iter().map(MigInstance::identity)
-    }
-
     /// Frees what the plan allocated in the library.
     pub(super) fn free(self, api: &mut DriverApi) {
         if let Some(gpm) = self.gpm {
@@ -189,15 +169,13 @@ impl Plan {
 
 /// The GPM pair if a point needs one, and whether the result is final.
 fn plan_gpm(api: &mut DriverApi, chosen: &[ChosenMethod], counters: Vec<Counter>) -> (Option<GpmPlan>, bool) {
-    let metrics: Vec<_> = chosen
-        .iter()
-        .filter_map(|chosen| match chosen.way {
-            ReadMethod::Gpm { metric, times } => {
-                Some(ReadTarget { point: chosen.point, bound: chosen.bound(), from: metric, times })
-            }
-            _ => None,
-        })
-        .collect();
+    let target = |chosen: &ChosenMethod| match chosen.method {
+        ReadMethod::Gpm(metric) => {
+            Some(ReadTarget { point: chosen.point, bound: chosen.bound(), from: metric, times: 1 })
+        }
+        _ => None,
+    };
+    let metrics: Vec<_> = chosen.iter().filter_map(target).collect();
     if metrics.is_empty() {
         return (None, true);
     }
@@ -224,7 +202,7 @@ impl TierPlan {
         let mut groups: BTreeMap<DriverFunction, Vec<ReadTarget<CallValue>>> = BTreeMap::new();
         for chosen in chosen.iter().filter(|chosen| chosen.family.tier == tier) {
             let (point, bound) = (chosen.point, chosen.bound());
-            match chosen.way {
+            match chosen.method {
                 ReadMethod::Field { field, times } => {
                     fields.push(ReadTarget { point, bound, from: wanted.len(), times });
                     wanted.push(field);
@@ -240,7 +218,7 @@ impl TierPlan {
                 ReadMethod::Reason { bit, unless } => {
                     reasons.push(ReadTarget { point, bound, from: (bit, unless), times: 1 });
                 }
-                ReadMethod::Gpm { .. } => {}
+                ReadMethod::Gpm(_) => {}
             }
         }
         Self { batch: FieldBatch::new(wanted), fields, margins, calls: groups.into_iter().collect(), reasons }

@@ -14,17 +14,15 @@ use super::driver_api::DriverApi;
 use crate::catalogue::Bound;
 use crate::model::{Absence, Nanoseconds, Reading, Rejection, Unit};
 
-/// The reading of a raw value times a factor, checked against its bound and, for a counter, against its last
-/// values. Rejected values are counted by reason.
+/// The reading of a value, checked against its bound and, for a counter, against its last values. Rejected values
+/// are counted by reason.
 pub(super) fn check_reading(
     api: &mut DriverApi,
-    raw: Result<i64, Absence>,
-    (times, bound): (i64, Bound),
+    value: Result<i64, Absence>,
+    bound: Bound,
     counter: Option<&mut CounterCheck>,
 ) -> Reading {
-    let held =
-        |raw: i64| raw.checked_mul(times).and_then(|value| bound.accept(value)).ok_or(Absence::Rejected);
-    let value = raw.and_then(held);
+    let value = value.and_then(|value| bound.accept(value).ok_or(Absence::Rejected));
     api.reject(Rejection::OutOfRange, u64::from(value == Err(Absence::Rejected)));
     match (value, counter) {
         (Ok(value), Some(counter)) => counter.check_and_count(api, value),
@@ -135,7 +133,7 @@ impl CounterCheck {
         self.accepted.is_none_or(|accepted| accepted.may_grow_to(CounterReading { value, at }, self.max_rate))
     }
 
-    /// Accepts a value read at that time, or says why it is rejected.
+    /// Accepts a value read at that time, or returns why it is rejected.
     pub(super) fn check(&mut self, value: i64, at: Nanoseconds) -> Result<i64, Rejection> {
         let mark = CounterReading { value, at };
         if self.accepted.is_some_and(|accepted| accepted.may_grow_to(mark, self.max_rate)) {
@@ -168,12 +166,12 @@ impl CounterCheck {
     fn count_fast_run(&mut self, mark: CounterReading) -> bool {
         let run = self.run.map_or(RateRun::starting_at(mark), |run| run.extended_by(mark, self.max_rate));
         self.run = Some(run);
-        let count_fast_run = run.count >= AGREEING;
-        if count_fast_run {
+        let is_long = run.count >= AGREEING;
+        if is_long {
             // The rate was measured over a few seconds only, so the limit leaves room above it.
             self.max_rate = run.rate.saturating_mul(4);
         }
-        count_fast_run
+        is_long
     }
 }
 

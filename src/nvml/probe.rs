@@ -8,8 +8,8 @@ use super::driver_api::{DriverApi, Handle};
 use super::fields::{FieldBatch, FieldQuery};
 use super::gpm::GpmPair;
 use crate::catalogue::{
-    Bound, COUNTING, CallValue, Counter, Family, GpuRows, Level, MOST_LINKS, PointId, RENUMBERED, Rows,
-    Source, UNCOUNTED, counters, device_points,
+    Bound, COUNTING, CallValue, Family, GpuRows, Level, MOST_LINKS, PointId, RENUMBERED, Rows, Source,
+    UNCOUNTED, device_points,
 };
 use crate::model::{Absence, Reading, Via};
 
@@ -25,7 +25,7 @@ pub(super) enum ReadMethod {
     /// A bit of the clock event reasons, unless a bit of `unless` is set.
     Reason { bit: u64, unless: u64 },
     /// The sum of metrics of the GPM pair.
-    Gpm { metric: GpmMetrics, times: i64 },
+    Gpm(GpmMetrics),
 }
 
 /// One GPM metric, or the sum of the same metric over several links.
@@ -33,6 +33,8 @@ pub(super) enum ReadMethod {
 pub(super) struct GpmMetrics {
     pub(super) first: u32,
     pub(super) links: u32,
+    /// The factor, applied before rounding, since GPM returns fractions of a percent.
+    pub(super) times: i64,
 }
 
 impl GpmMetrics {
@@ -47,14 +49,14 @@ impl GpmMetrics {
 pub(super) struct ChosenMethod {
     pub(super) point: PointId,
     pub(super) family: &'static Family,
-    pub(super) way: ReadMethod,
+    pub(super) method: ReadMethod,
 }
 
 impl ChosenMethod {
     /// The range of its readings.
     pub(super) fn bound(&self) -> Bound {
-        match (&self.family.rows, self.way) {
-            (Rows::Gpu(GpuRows::Flow(_)), ReadMethod::Gpm { .. }) => Bound::RATE,
+        match (&self.family.rows, self.method) {
+            (Rows::Gpu(GpuRows::Flow(_)), ReadMethod::Gpm(_)) => Bound::RATE,
             // The catalogue's tests ensure that the family has one.
             _ => self.family.bound().unwrap_or(Bound::COUNTER),
         }
@@ -64,20 +66,17 @@ impl ChosenMethod {
 /// The result for all points.
 pub(super) struct ProbeResult {
     pub(super) chosen: Vec<ChosenMethod>,
-    /// The initial reading of every point: absent for good, or not yet read.
-    pub(super) blank: Vec<Reading>,
+    /// The first reading of every point: absent for good, or not yet read.
+    pub(super) initial: Vec<Reading>,
     /// The driver's counters as read here, in their families' units.
     pub(super) probed: Vec<Option<i64>>,
     /// The kind of source of each point; none if it is not read.
     pub(super) via: Vec<Option<Via>>,
-    /// Whether GPM works on the device.
-    pub(super) gpm: bool,
-    /// GPM counters of the GPU.
-    pub(super) counters: Vec<Counter>,
-    /// GPM counters of each MIG instance.
-    pub(super) of_instances: Vec<Counter>,
+    /// Whether GPM works on the device, and whether the driver has GPM's counters too.
+    pub(super) has_gpm: bool,
+    pub(super) has_gpm_counters: bool,
     /// Whether no choice depends on a failure that may pass.
-    pub(super) whole: bool,
+    pub(super) is_final: bool,
 }
 
 /// What to probe, and what is known of the board already.
@@ -91,46 +90,30 @@ pub(super) struct ProbeRequest<'a> {
     pub(super) implausible: &'a BTreeSet<PointId>,
 }
 
-/// Calls every requested source once.
+/// Calls every requested source once and chooses the source of every point.
 pub(super) fn choose(
     api: &mut DriverApi,
     device: Handle,
     request: ProbeRequest<'_>,
     driver_version: &str,
 ) -> Result<ProbeResult, Absence> {
-    let level = request.level;
     let driver = driver(driver_version);
     let mut probe = BoardProbe::new(api, device, request, driver)?;
-    let (mut chosen, mut blank, mut via) = (Vec::new(), Vec::new(), Vec::new());
-    let mut probed = Vec::new();
+    let (mut chosen, mut initial, mut probed, mut via) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for (point, (family, candidates)) in device_points().enumerate() {
-        let way = family
-            .is_read_at(level)
-            .then(|| probe.choose(api, (point, family), candidates.sources))
-            .transpose();
-        via.push(way.ok().flatten().map(|chosen| chosen.way.via()));
-        let counts = way.ok().flatten().filter(|_| family.is_driver_counter());
-        probed.push(counts.and_then(|counter| probe.probed_value(counter)));
-        match way {
-            Ok(way) => {
-                blank.push(Err(Absence::NotYet));
-                chosen.extend(way);
-            }
-            Err(absence) => blank.push(Err(absence)),
-        }
+        let is_read = family.is_read_at(request.level);
+        let answer = is_read.then(|| probe.choose(api, point, family, candidates.sources)).transpose();
+        let method = answer.ok().flatten();
+        initial.push(Err(answer.err().unwrap_or(Absence::NotYet)));
+        probed.push(
+            method.filter(|_| family.is_driver_counter()).and_then(|method| probe.probed_value(method)),
+        );
+        via.push(method.map(|chosen| chosen.method.via()));
+        chosen.extend(method);
     }
-    let counts = probe.gpm.is_ok() && is_counting(driver);
-    let counted = |of_instances| if counts { counters(level, of_instances) } else { Vec::new() };
-    Ok(ProbeResult {
-        chosen,
-        blank,
-        probed,
-        via,
-        gpm: probe.gpm.is_ok(),
-        counters: counted(false),
-        of_instances: counted(true),
-        whole: probe.whole,
-    })
+    let has_gpm = probe.gpm.is_ok();
+    let has_gpm_counters = has_gpm && has_counters(driver);
+    Ok(ProbeResult { chosen, initial, probed, via, has_gpm, has_gpm_counters, is_final: probe.is_final })
 }
 
 /// What decides how a source is read on a board.
@@ -146,64 +129,42 @@ struct BoardFacts {
 
 impl BoardFacts {
     /// How to read a source; none if this board cannot have it.
-    fn way(self, source: Source) -> Option<ReadMethod> {
-        Some(match source {
-            Source::Field { id, scope, times } => {
-                ReadMethod::Field { field: FieldQuery::one(id, scope), times }
-            }
-            Source::Renumbered { before, since, times } => {
-                let id = match self.driver? {
-                    // Older drivers use both numbers for other fields.
-                    driver if driver < NUMBERED => return None,
-                    driver if driver < RENUMBERED => before,
-                    _ => since,
-                };
-                ReadMethod::Field { field: FieldQuery::one(id, 0), times }
-            }
-            Source::Is { id, value } => ReadMethod::Field {
-                field: FieldQuery { is: Some(value), ..FieldQuery::one(id, 0) },
-                times: 1,
+    fn method(self, source: Source) -> Option<ReadMethod> {
+        let field = |id, scope, times| Some(ReadMethod::Field { field: FieldQuery::one(id, scope), times });
+        let gpm = |first, links, times| Some(ReadMethod::Gpm(GpmMetrics { first, links, times }));
+        match source {
+            Source::Field { id, scope, times } => field(id, scope, times),
+            Source::Renumbered { before, since, times } => match self.driver? {
+                // Older drivers use both numbers for other fields.
+                driver if driver < NUMBERED => None,
+                driver if driver < RENUMBERED => field(before, 0, times),
+                _ => field(since, 0, times),
             },
-            Source::NotZero { id, times } | Source::Count { id, times } => {
-                ReadMethod::Field { field: FieldQuery::one(id, 0), times }
+            Source::Is { id, value } => {
+                let field = FieldQuery { is: Some(value), ..FieldQuery::one(id, 0) };
+                Some(ReadMethod::Field { field, times: 1 })
             }
-            Source::Link { id, link, times } => {
-                if link >= self.links {
-                    return None;
-                }
-                ReadMethod::Field { field: FieldQuery::one(id, link), times }
-            }
+            Source::NotZero { id, times } | Source::Count { id, times } => field(id, 0, times),
+            Source::Link { id, link, times } => field(id, link, times).filter(|_| link < self.links),
             Source::Links { id, times } => {
-                if self.links == 0 {
-                    return None;
-                }
-                ReadMethod::Field {
-                    field: FieldQuery { scopes: self.links, ..FieldQuery::one(id, 0) },
-                    times,
-                }
+                let field = FieldQuery { scopes: self.links, ..FieldQuery::one(id, 0) };
+                (self.links > 0).then_some(ReadMethod::Field { field, times })
             }
             Source::LinksTotal { id, times } => {
                 // Drivers that do not report the generation support no board whose links keep no sums.
-                if self.links == 0 || self.generation.is_some_and(|of| of >= UNCOUNTED.into()) {
-                    return None;
-                }
-                ReadMethod::Field { field: FieldQuery::one(id, 0), times }
+                let has_sums = self.generation.is_none_or(|generation| generation < UNCOUNTED.into());
+                field(id, 0, times).filter(|_| self.links > 0 && has_sums)
             }
-            Source::Margin { limit } => ReadMethod::Margin { limit: FieldQuery::one(limit, 0) },
-            Source::Call { value, times } => ReadMethod::Call { value, times },
-            Source::Reason { bit, unless } => ReadMethod::Reason { bit, unless },
-            Source::Gpm { id, times } => {
-                ReadMethod::Gpm { metric: GpmMetrics { first: id, links: 1 }, times }
-            }
+            Source::Margin { limit } => Some(ReadMethod::Margin { limit: FieldQuery::one(limit, 0) }),
+            Source::Call { value, times } => Some(ReadMethod::Call { value, times }),
+            Source::Reason { bit, unless } => Some(ReadMethod::Reason { bit, unless }),
+            Source::Gpm { id, times } => gpm(id, 1, times),
             Source::GpmLinks { first, times } => {
-                if self.links == 0 || !is_counting(self.driver) {
-                    return None;
-                }
-                ReadMethod::Gpm { metric: GpmMetrics { first, links: self.links }, times }
+                gpm(first, self.links, times).filter(|_| self.links > 0 && has_counters(self.driver))
             }
             // It is read in addition to the point's own source.
-            Source::Since(_) => return None,
-        })
+            Source::Since(_) => None,
+        }
     }
 }
 
@@ -213,7 +174,7 @@ impl ReadMethod {
         match self {
             Self::Field { .. } | Self::Margin { .. } => Via::Field,
             Self::Call { .. } | Self::Reason { .. } => Via::Call,
-            Self::Gpm { .. } => Via::Gpm,
+            Self::Gpm(_) => Via::Gpm,
         }
     }
 }
@@ -222,7 +183,7 @@ impl ReadMethod {
 const NUMBERED: (u32, u32) = (575, 0);
 
 /// Whether the driver has GPM's counters; assumed not if its version is unknown.
-fn is_counting(driver: Option<(u32, u32)>) -> bool {
+fn has_counters(driver: Option<(u32, u32)>) -> bool {
     driver.is_some_and(|driver| driver >= COUNTING)
 }
 
@@ -274,7 +235,7 @@ struct BoardProbe<'a> {
     ecc: Result<(), Absence>,
     fans: Result<u32, Absence>,
     /// Whether no choice depends on a failure that may pass.
-    whole: bool,
+    is_final: bool,
 }
 
 impl<'a> BoardProbe<'a> {
@@ -303,7 +264,7 @@ impl<'a> BoardProbe<'a> {
             gpm: GpmPair::supported(api, device),
             ecc: calls::ecc(api, device),
             fans: calls::fans(api, device),
-            whole: count_is_final && generation_is_final,
+            is_final: count_is_final && generation_is_final,
         };
         api.take_fatal().map_or(Ok(probe), Err)
     }
@@ -313,60 +274,63 @@ impl<'a> BoardProbe<'a> {
     fn choose(
         &mut self,
         api: &mut DriverApi,
-        (point, family): (PointId, &'static Family),
+        point: PointId,
+        family: &'static Family,
         sources: &[Source],
     ) -> Result<ChosenMethod, Absence> {
         let (mut refused, mut failed, mut implausible) = (None, None, None);
-        for source in sources {
-            if matches!(source, Source::Since(_)) {
-                // It is read in addition to the point's own source.
-                continue;
-            }
-            let Some(way) = self.facts.way(*source) else {
+        for source in sources.iter().filter(|source| !matches!(source, Source::Since(_))) {
+            let Some(method) = self.facts.method(*source) else {
                 refused = refused.or(Some(Absence::NotSupported));
                 continue;
             };
-            let chosen = ChosenMethod { point, family, way };
-            match self.check_answer(api, chosen).and_then(|()| self.accept(*source, way)) {
+            let chosen = ChosenMethod { point, family, method };
+            match self.check_source(api, *source, chosen) {
                 Ok(()) if !self.is_plausible(chosen) => implausible = implausible.or(Some(chosen)),
                 Ok(()) => {
-                    self.whole &= failed.is_none() && implausible.is_none();
+                    self.is_final &= failed.is_none() && implausible.is_none();
                     return Ok(chosen);
                 }
                 Err(absence) if absence.is_permanent() => refused = refused.or(Some(absence)),
                 Err(_) => failed = failed.or(Some(chosen)),
             }
         }
-        self.whole &= failed.is_none();
+        self.is_final &= failed.is_none();
         implausible.or(failed).ok_or(refused.unwrap_or(Absence::NotSupported))
     }
 
-    fn check_answer(
+    /// Whether a source returns a value that meets the source's own conditions.
+    fn check_source(
         &mut self,
         api: &mut DriverApi,
-        ChosenMethod { point, way, .. }: ChosenMethod,
+        source: Source,
+        ChosenMethod { point, method, .. }: ChosenMethod,
     ) -> Result<(), Absence> {
-        match way {
-            ReadMethod::Field { .. } if self.implausible.contains(&point) => Err(Absence::NotSupported),
-            ReadMethod::Field { field, .. } => self.field(field).map(|_| ()),
-            ReadMethod::Margin { limit } => {
-                self.margin?;
-                self.field(limit).map(|_| ())
+        let is_met = match method {
+            ReadMethod::Field { .. } if self.implausible.contains(&point) => false,
+            ReadMethod::Field { field, .. } => {
+                let value = self.field(field)?;
+                match source {
+                    Source::NotZero { .. } => value != 0,
+                    Source::Count { .. } => {
+                        self.fields.position(field).is_some_and(|position| self.fields.is_wide(position))
+                    }
+                    _ => true,
+                }
             }
+            ReadMethod::Margin { limit } => self.margin.and_then(|_| self.field(limit)).map(|_| true)?,
             ReadMethod::Call { value, .. } => {
                 let function = calls::function(value);
                 self.check_meaningful(function)?;
                 let device = self.device;
                 let answer =
                     self.functions.entry(function).or_insert_with(|| calls::call(api, device, function));
-                (*answer)?.get(value).map(|_| ())
+                (*answer)?.get(value).map(|_| true)?
             }
-            ReadMethod::Reason { .. } => self.reasons.map(|_| ()),
-            ReadMethod::Gpm { metric, .. } if self.refused.contains(&metric.first) => {
-                Err(Absence::NotSupported)
-            }
-            ReadMethod::Gpm { .. } => self.gpm,
-        }
+            ReadMethod::Reason { .. } => self.reasons.map(|_| true)?,
+            ReadMethod::Gpm(metric) => !self.refused.contains(&metric.first) && self.gpm.map(|()| true)?,
+        };
+        if is_met { Ok(()) } else { Err(Absence::NotSupported) }
     }
 
     /// Whether a function's value is meaningful on this board. Some boards return 0 for what they do not count
@@ -388,28 +352,15 @@ impl<'a> BoardProbe<'a> {
         DISTANCES.iter().any(|id| self.field(FieldQuery::one(*id, 0)).is_ok())
     }
 
-    /// The conditions that a source sets on its value.
-    fn accept(&self, source: Source, way: ReadMethod) -> Result<(), Absence> {
-        let ReadMethod::Field { field, .. } = way else { return Ok(()) };
-        let accepted = match source {
-            Source::NotZero { .. } => self.field(field)? != 0,
-            Source::Count { .. } => {
-                self.fields.position(field).is_some_and(|position| self.fields.is_wide(position))
-            }
-            _ => true,
-        };
-        if accepted { Ok(()) } else { Err(Absence::NotSupported) }
-    }
-
     /// Whether the value is plausible; only fields and calls are checked.
     fn is_plausible(&self, chosen: ChosenMethod) -> bool {
-        !matches!(chosen.way, ReadMethod::Field { .. } | ReadMethod::Call { .. })
+        !matches!(chosen.method, ReadMethod::Field { .. } | ReadMethod::Call { .. })
             || self.probed_value(chosen).is_some()
     }
 
     /// The probed value, if it is plausible.
     fn probed_value(&self, chosen: ChosenMethod) -> Option<i64> {
-        let (raw, times) = match chosen.way {
+        let (raw, times) = match chosen.method {
             ReadMethod::Field { field, times } => (self.field(field).ok()?, times),
             ReadMethod::Call { value, times } => {
                 let answer = self.functions.get(&calls::function(value))?.ok()?;
@@ -434,7 +385,7 @@ fn all_fields(level: Level, facts: BoardFacts) -> Vec<FieldQuery> {
     let mut fields: Vec<FieldQuery> = device_points()
         .filter(|(family, _)| family.is_read_at(level))
         .flat_map(|(_, point)| point.sources)
-        .filter_map(|source| match facts.way(*source)? {
+        .filter_map(|source| match facts.method(*source)? {
             ReadMethod::Field { field, .. } | ReadMethod::Margin { limit: field } => Some(field),
             _ => None,
         })
@@ -452,7 +403,7 @@ mod tests {
     const THROTTLE: Source = Source::Renumbered { before: 251, since: 269, times: 1 };
 
     fn id(facts: BoardFacts, source: Source) -> Option<u32> {
-        match facts.way(source) {
+        match facts.method(source) {
             Some(ReadMethod::Field { field, .. }) => Some(field.id),
             _ => None,
         }
@@ -472,15 +423,15 @@ mod tests {
     }
 
     #[test]
-    fn only_links_that_the_gpu_has_are_last_call_at() {
+    fn only_links_that_the_gpu_has_are_read() {
         let facts = BoardFacts { driver: None, links: 2, generation: None };
         let link = |link| Source::Link { id: 165, link, times: 1 };
-        assert!(facts.way(link(1)).is_some());
-        assert_eq!(facts.way(link(2)), None);
+        assert!(facts.method(link(1)).is_some());
+        assert_eq!(facts.method(link(2)), None);
         let sum = Source::Links { id: 165, times: 1 };
         let field = FieldQuery { scopes: 2, ..FieldQuery::one(165, 0) };
-        assert_eq!(facts.way(sum), Some(ReadMethod::Field { field, times: 1 }));
-        assert_eq!(BoardFacts { links: 0, ..facts }.way(sum), None);
+        assert_eq!(facts.method(sum), Some(ReadMethod::Field { field, times: 1 }));
+        assert_eq!(BoardFacts { links: 0, ..facts }.method(sum), None);
     }
 
     #[test]
@@ -488,9 +439,9 @@ mod tests {
         let sent = Source::GpmLinks { first: 262, times: 1 };
         let ids =
             |version: &str, links| match (BoardFacts { driver: driver(version), links, generation: None })
-                .way(sent)
+                .method(sent)
             {
-                Some(ReadMethod::Gpm { metric, .. }) => metric.ids().collect(),
+                Some(ReadMethod::Gpm(metric)) => metric.ids().collect(),
                 _ => Vec::new(),
             };
         assert_eq!(ids("590.48.01", 3), [262, 264, 266]);

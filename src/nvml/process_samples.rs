@@ -2,7 +2,7 @@
 
 use nvml_wrapper_sys::bindings as sys;
 
-use super::driver_api::{CallError, DriverApi, Handle, INSUFFICIENT_SIZE, NOT_FOUND, call};
+use super::driver_api::{CallError, DriverApi, Handle, NOT_FOUND, call};
 use super::process_lists::MOST;
 use crate::model::{Absence, ProcessSample, Rejection, Utc};
 
@@ -27,9 +27,6 @@ pub(super) struct ProcessSamples {
     refused: Option<Absence>,
     failed: bool,
 }
-
-// SAFETY: the buffers are plain memory that the driver writes only during a call.
-unsafe impl Send for ProcessSamples {}
 
 const NO_SAMPLE: sys::nvmlProcessUtilizationSample_t = sys::nvmlProcessUtilizationSample_t {
     pid: 0,
@@ -103,40 +100,24 @@ impl ProcessSamples {
             self.last_seen = now.saturating_sub(SECOND);
         }
         let since = self.last_seen;
-        let count = loop {
-            let mut count = u32::try_from(self.samples.len()).unwrap_or(u32::MAX);
-            let buffer = self.samples.as_mut_ptr();
-            match call!(api, nvmlDeviceGetProcessUtilization(device, buffer, &raw mut count, since)) {
-                Ok(()) => break (count as usize).min(self.samples.len()),
-                Err(CallError::Code(NOT_FOUND)) => break 0,
-                Err(CallError::Code(INSUFFICIENT_SIZE)) => {
-                    let room = api.grow(self.samples.len(), count as usize, MOST)?;
-                    self.samples.resize(room, NO_SAMPLE);
-                }
-                Err(error) => return Err(error.into()),
-            }
-        };
-        let answer = &self.samples[..count];
-        let new = answer.iter().filter(|sample| sample.timeStamp > since);
-        let garbage = new.filter(|sample| !is_possible(sample, now)).count();
-        api.reject(Rejection::Sample, garbage as u64);
-        let believed = answer.iter().copied().filter(|sample| is_new(sample, since, now)).collect::<Vec<_>>();
-        self.last_seen = believed.iter().map(|sample| sample.timeStamp).fold(since, u64::max);
-        if !believed.is_empty() {
+        let answer = api.read_array(&mut self.samples, NO_SAMPLE, MOST, |api, buffer, count| {
+            call!(api, nvmlDeviceGetProcessUtilization(device, buffer, count, since))
+        });
+        let count = if answer == Err(CallError::Code(NOT_FOUND)) { 0 } else { answer? };
+        let new = self.samples[..count].iter().copied().filter(|sample| sample.timeStamp > since);
+        let (plausible, garbage): (Vec<_>, Vec<_>) = new.partition(|sample| is_plausible(sample, now));
+        api.reject(Rejection::Sample, garbage.len() as u64);
+        self.last_seen = plausible.iter().map(|sample| sample.timeStamp).fold(since, u64::max);
+        if !plausible.is_empty() {
             self.lag = now.saturating_sub(self.last_seen).min(SECOND);
         }
-        self.spacing = spacing(&believed).or(self.spacing);
-        Ok(weigh(&believed, since, self.spacing))
+        self.spacing = spacing(&plausible).or(self.spacing);
+        Ok(weigh(&plausible, since, self.spacing))
     }
 }
 
-/// Whether a sample is new and plausible.
-fn is_new(sample: &sys::nvmlProcessUtilizationSample_t, since: u64, now: u64) -> bool {
-    sample.timeStamp > since && is_possible(sample, now)
-}
-
 /// Whether a sample is plausible: percentages up to 100, and not in the future.
-fn is_possible(sample: &sys::nvmlProcessUtilizationSample_t, now: u64) -> bool {
+fn is_plausible(sample: &sys::nvmlProcessUtilizationSample_t, now: u64) -> bool {
     let percent = sample.smUtil <= 100 && sample.encUtil <= 100 && sample.decUtil <= 100;
     sample.pid != 0 && percent && sample.timeStamp <= now + SECOND
 }
@@ -237,11 +218,10 @@ mod tests {
             (sample(1, now, 100), true),
             (sample(1, now + SECOND, 1), true),
             (sample(1, now + SECOND + 1, 1), false),
-            (sample(1, now - SECOND, 1), false),
             (sample(1, now, 101), false),
             (sample(0, now, 1), false),
         ] {
-            assert_eq!(is_new(&sample, now - SECOND, now), kept, "{sample:?}");
+            assert_eq!(is_plausible(&sample, now), kept, "{sample:?}");
         }
     }
 }

@@ -2,14 +2,11 @@
 //!
 //! They are the most expensive calls (a graphics list took 4.5 ms on one board) and mostly repeat what is known.
 //! The inputs are what a tick has read without them and the stretch of the driver-time budget. docs/sampling.md
-//! says why the account stays exact. No driver is called here.
+//! explains why the account stays exact. No driver is called here.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::calls;
-use super::driver_api::{DriverApi, Handle};
-use crate::catalogue::CallValue;
-use crate::model::{Absence, Nanoseconds, ProcessSample};
+use crate::model::{Absence, Nanoseconds, ProcessSample, Stamp};
 
 /// How long a process must have had no sample before its list is read again; sample windows of some boards are
 /// longer than a short tick.
@@ -24,10 +21,10 @@ const GRAPHICS_EVERY: u64 = 5;
 /// The longest stretch of the graphics list, which is read with the slow tier already.
 const MOST_GRAPHICS: u32 = 4;
 
-/// What a tick knows before it reads anything about processes.
+/// What a tick knows before it reads process lists.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct TickState {
-    pub(super) now: Nanoseconds,
+pub(super) struct TickState<'a> {
+    pub(super) begun: Stamp,
     /// Whether the medium and the slow tier are due, however far they are stretched.
     pub(super) medium: bool,
     pub(super) slow: bool,
@@ -41,21 +38,17 @@ pub(super) struct TickState {
     pub(super) shown: bool,
     /// Whether the GPU did anything; absent if that is not known for the whole tick.
     pub(super) busy: Option<bool>,
-}
-
-/// What a tick knows before it reads lists.
-pub(super) struct ScheduleInputs<'a> {
-    pub(super) state: TickState,
-    /// New samples per process; absent if the driver has none or they were not read.
+    /// New samples per process; absent if the driver has none, or they were not read.
     pub(super) samples: Option<&'a [ProcessSample]>,
 }
 
 /// Pids of the lists as last read; absent if a list failed and may work later.
+#[derive(Clone, Default)]
 pub(super) struct ListedPids {
     pub(super) compute: Option<BTreeSet<u32>>,
     pub(super) graphics: Option<BTreeSet<u32>>,
-    /// Whether compute processes are listed at all; some drivers refuse that list for good.
-    pub(super) lists_compute: bool,
+    /// Whether the driver refuses the compute list for good, as some do; then it is empty here.
+    pub(super) is_compute_refused: bool,
 }
 
 /// Calls of which the stretch lets one in so many be made.
@@ -81,12 +74,13 @@ pub(super) struct ListsDue {
 pub(super) struct ProcessSchedule {
     /// Whether the presence of a process decides who holds the GPU.
     pub(super) presence: bool,
+    pub(super) listed: ListedPids,
+    pub(super) memory: MemoryWatch,
     /// One in so many rationed calls is made.
     stretch: u32,
     due_counts: [u64; Ration::Graphics as usize + 1],
     /// Slow ticks since the graphics list was last read.
     slow_ticks: u64,
-    memory: MemoryWatch,
     /// Whether memory changed since the compute list was last due.
     memory_keeps_changing: bool,
     /// Whether the last samples named no process and the GPU has been idle since.
@@ -111,72 +105,64 @@ impl ProcessSchedule {
         self.stretch = if self.presence { 1 } else { stretch.max(1) };
     }
 
-    /// Memory in use.
-    pub(super) fn memory(&mut self) -> &mut MemoryWatch {
-        &mut self.memory
-    }
-
     /// Whether memory in use must be read in this tick.
-    pub(super) fn needs_memory(&self, state: &TickState, known: &ListedPids) -> bool {
+    pub(super) fn needs_memory(&self, state: &TickState<'_>) -> bool {
         let tier = state.medium || state.slow || state.all;
-        tier || self.presence || !state.may_have_samples || known.count().is_none_or(|count| count < 2)
+        tier || self.presence || !state.may_have_samples || self.listed.count().is_none_or(|count| count < 2)
     }
 
     /// Whether samples must be read; called after memory was read.
-    pub(super) fn needs_samples(&self, state: &TickState, known: &ListedPids) -> bool {
+    pub(super) fn needs_samples(&self, state: &TickState<'_>) -> bool {
         // If memory differs from when a list was read, an unlisted process may be there.
-        let still = self.memory.is_known() && !self.memory.changed() && !self.memory.changed_since_graphics();
-        let alone =
-            known.count() == Some(1) && known.lists_compute && self.unlisted.is_empty() && !state.shown;
+        let still = self.memory.is_unchanged() && self.memory.now == self.memory.graphics;
+        let is_listed_alone = self.listed.count() == Some(1) && !self.listed.is_compute_refused;
+        let alone = is_listed_alone && self.unlisted.is_empty() && !state.shown;
         let checked = state.read || state.slow;
         !(self.is_idle(state) || still && alone && !checked && state.busy.is_some())
     }
 
     /// Whether the next answer must leave out the time in which samples were not read: either nothing ran, or
     /// other processes did, next to which a new one would get too little weight.
-    pub(super) fn drops_deferred_samples(&self, state: &TickState) -> bool {
-        self.is_idle(state) || self.memory.changed()
+    pub(super) fn drops_deferred_samples(&self, state: &TickState<'_>) -> bool {
+        self.is_idle(state) || self.memory.now != self.memory.compute
     }
 
-    fn is_idle(&self, state: &TickState) -> bool {
+    fn is_idle(&self, state: &TickState<'_>) -> bool {
         state.busy == Some(false) && self.was_idle
     }
 
     /// Selects the lists to read.
-    pub(super) fn select_lists(&mut self, inputs: &ScheduleInputs<'_>, known: &ListedPids) -> ListsDue {
-        let state = &inputs.state;
+    pub(super) fn select_lists(&mut self, state: &TickState<'_>) -> ListsDue {
         if state.slow {
             self.unlisted.clear();
         }
-        let (Some(compute), Some(graphics)) = (&known.compute, &known.graphics) else {
-            return ListsDue { compute: known.compute.is_none(), graphics: known.graphics.is_none() };
+        let Some(count) = self.listed.count() else {
+            let ListedPids { compute, graphics, .. } = &self.listed;
+            return ListsDue { compute: compute.is_none(), graphics: graphics.is_none() };
         };
-        let nobody = compute.is_empty() && graphics.is_empty();
         let mut lists = std::mem::take(&mut self.postponed);
-        lists.compute |= self.compute_is_due(state, known.count().unwrap_or(0));
+        lists.compute |= self.compute_is_due(state, count) || self.has_unknown_pid(state);
         lists.graphics |= self.graphics_is_due(state);
-        let is_unexplained = state.busy == Some(true) && nobody;
+        let is_unexplained = state.busy == Some(true) && count == 0;
         lists.graphics |= is_unexplained && !self.was_unexplained;
         self.was_unexplained = is_unexplained;
-        for pid in self.newly_idle(inputs) {
-            lists.compute |= compute.contains(&pid);
-            lists.graphics |= graphics.contains(&pid);
+        for pid in self.take_newly_idle(state) {
+            lists.compute |= contains(&self.listed.compute, pid);
+            lists.graphics |= contains(&self.listed.graphics, pid);
         }
-        lists.compute |=
-            inputs.samples.unwrap_or_default().iter().any(|sample| self.is_unknown(sample.pid, known));
         lists
     }
 
-    fn compute_is_due(&mut self, state: &TickState, count: usize) -> bool {
+    fn compute_is_due(&mut self, state: &TickState<'_>, count: usize) -> bool {
         let without_samples = self.presence || !state.may_have_samples;
         let by_tier = self.ration(Ration::Compute, state.medium);
-        if !self.memory.is_known() {
+        if self.memory.now.is_none() {
             return by_tier
                 || state.all
                 || self.presence
                 || ((without_samples || count == 0) && self.ration(Ration::Tick, true));
         }
-        let changed = self.memory.changed();
+        let changed = !self.memory.is_unchanged();
         self.memory_keeps_changing &= !by_tier;
         // Memory may change for ever: by the driver's housekeeping on an empty GPU, or by tenants that keep
         // allocating where there are no samples (MIG). The first change is followed at once, later ones by
@@ -189,52 +175,45 @@ impl ProcessSchedule {
         (changed && (at_once || by_tier)) || (without_samples && by_tier) || state.slow || state.all
     }
 
-    fn graphics_is_due(&mut self, state: &TickState) -> bool {
-        let changed = !self.memory.is_known() || self.memory.changed_since_graphics();
+    fn graphics_is_due(&mut self, state: &TickState<'_>) -> bool {
+        let changed = self.memory.now.is_none() || self.memory.now != self.memory.graphics;
         let by_tier = self.ration(Ration::Graphics, state.slow);
         self.slow_ticks += u64::from(state.slow);
         by_tier && changed || self.slow_ticks >= GRAPHICS_EVERY || self.presence && changed && state.medium
     }
 
     /// Whether the graphics list is needed too, after the compute list was read.
-    pub(super) fn needs_graphics_too(&self, samples: &[ProcessSample], known: &ListedPids) -> bool {
-        let unexplained = self.memory.is_known() && self.memory.changed_since_graphics();
-        (unexplained && known.count() == Some(0))
-            || samples.iter().any(|sample| self.is_unknown(sample.pid, known))
+    pub(super) fn needs_graphics_too(&self, state: &TickState<'_>) -> bool {
+        let unexplained = self.memory.now.is_some() && self.memory.now != self.memory.graphics;
+        (unexplained && self.listed.count() == Some(0)) || self.has_unknown_pid(state)
     }
 
-    /// Postpones lists to the next tick.
-    pub(super) fn postpone(&mut self, lists: ListsDue) {
-        self.postponed = lists;
-    }
-
-    /// Records which lists were read.
-    pub(super) fn note_read(&mut self, lists: ListsDue) {
-        if lists.compute {
+    /// Records a tick: the lists that were read are known under this tick's memory, those that were due and not
+    /// read are due again.
+    pub(super) fn note_tick(&mut self, state: &TickState<'_>, due: ListsDue, read: ListsDue) {
+        if read.compute {
             self.memory.compute.clone_from(&self.memory.now);
         }
-        if lists.graphics {
+        if read.graphics {
             self.slow_ticks = 0;
             self.memory.graphics.clone_from(&self.memory.now);
         }
-    }
-
-    /// Remembers which processes have samples, and which of them are unlisted.
-    pub(super) fn note_samples(&mut self, inputs: &ScheduleInputs<'_>, known: &ListedPids) {
+        self.postponed =
+            ListsDue { compute: due.compute && !read.compute, graphics: due.graphics && !read.graphics };
         // Work late in a tick has its sample in the next one.
-        let names_nobody = inputs.samples.map_or(self.was_idle, <[_]>::is_empty);
-        self.was_idle = names_nobody && inputs.state.busy == Some(false);
-        for pid in inputs.samples.unwrap_or_default().iter().map(|sample| sample.pid) {
-            if known.has(pid) {
-                self.last_sample_at.insert(pid, inputs.state.now);
+        let names_nobody = state.samples.map_or(self.was_idle, <[_]>::is_empty);
+        self.was_idle = names_nobody && state.busy == Some(false);
+        for pid in state.samples.unwrap_or_default().iter().map(|sample| sample.pid) {
+            if self.listed.has(pid) {
+                self.last_sample_at.insert(pid, state.begun.boottime);
             } else if self.unlisted.len() < MOST_UNLISTED && self.postponed == ListsDue::default() {
                 self.unlisted.insert(pid);
             }
         }
-        self.last_sample_at.retain(|pid, _| known.has(*pid));
+        self.last_sample_at.retain(|pid, _| self.listed.has(*pid));
     }
 
-    /// Whether a rationed call is made; `is_due` says whether it would be without one.
+    /// Whether a rationed call is made, given whether it would be due without the stretch.
     fn ration(&mut self, call: Ration, is_due: bool) -> bool {
         if !is_due {
             return false;
@@ -245,25 +224,21 @@ impl ProcessSchedule {
         (*count - 1).is_multiple_of(self.stretch.clamp(1, most).into())
     }
 
-    fn is_unknown(&self, pid: u32, known: &ListedPids) -> bool {
-        !known.has(pid) && !self.unlisted.contains(&pid) && self.unlisted.len() < MOST_UNLISTED
+    /// Whether a sample names a pid that is on no list and was not looked up yet.
+    fn has_unknown_pid(&self, state: &TickState<'_>) -> bool {
+        let is_unknown = |pid| !self.listed.has(pid) && !self.unlisted.contains(&pid);
+        self.unlisted.len() < MOST_UNLISTED
+            && state.samples.unwrap_or_default().iter().any(|sample| is_unknown(sample.pid))
     }
 
     /// Listed processes that stopped having samples; each is returned once.
-    fn newly_idle(&mut self, inputs: &ScheduleInputs<'_>) -> Vec<u32> {
-        let Some(samples) = inputs.samples else { return Vec::new() };
+    fn take_newly_idle(&mut self, state: &TickState<'_>) -> Vec<u32> {
+        let Some(samples) = state.samples else { return Vec::new() };
         let active: BTreeSet<u32> = samples.iter().map(|sample| sample.pid).collect();
-        let now = inputs.state.now;
-        let newly_idle: Vec<u32> = self
-            .last_sample_at
-            .iter()
-            .filter(|(pid, at)| !active.contains(pid) && now.0.saturating_sub(at.0) >= IDLE_AFTER.0)
-            .map(|(pid, _)| *pid)
-            .collect();
-        for pid in &newly_idle {
-            self.last_sample_at.remove(pid);
-        }
-        newly_idle
+        let is_idle = |pid: &u32, at: &mut Nanoseconds| {
+            !active.contains(pid) && state.begun.boottime.0.saturating_sub(at.0) >= IDLE_AFTER.0
+        };
+        self.last_sample_at.extract_if(.., is_idle).map(|(pid, _)| pid).collect()
     }
 }
 
@@ -275,58 +250,38 @@ impl ListedPids {
     }
 
     fn has(&self, pid: u32) -> bool {
-        let on = |list: &Option<BTreeSet<u32>>| list.as_ref().is_some_and(|pids| pids.contains(&pid));
-        on(&self.compute) || on(&self.graphics)
+        contains(&self.compute, pid) || contains(&self.graphics, pid)
     }
 }
 
-/// Memory in use now and when each list was last read; a change is a cheap sign that a process came or went, since
-/// every context allocates some.
+fn contains(list: &Option<BTreeSet<u32>>, pid: u32) -> bool {
+    list.as_ref().is_some_and(|pids| pids.contains(&pid))
+}
+
+/// Memory in use now and when each list was last read, by device; a change is a cheap sign that a process came or
+/// went, since every context allocates some.
 #[derive(Default)]
 pub(super) struct MemoryWatch {
-    /// By device; absent if it is not known for this tick.
+    /// Absent if it is not known for this tick.
     now: Option<Vec<u64>>,
     compute: Option<Vec<u64>>,
     graphics: Option<Vec<u64>>,
     /// Whether the driver refused for good.
-    refused: bool,
+    pub(super) is_refused: bool,
 }
 
 impl MemoryWatch {
-    /// Reads the memory in use of each device.
-    pub(super) fn read(&mut self, api: &mut DriverApi, devices: impl Iterator<Item = Handle>) {
-        self.now = None;
-        if self.refused {
-            return;
+    /// Sets memory in use from this tick's answer; without one, or after a failed read, it is unknown.
+    pub(super) fn set(&mut self, answer: Option<Result<Vec<u64>, Absence>>) {
+        if let Some(answer) = &answer {
+            self.is_refused = answer.as_ref().is_err_and(|absence| absence.is_permanent());
         }
-        let used = |device| calls::memory(api, device).and_then(|memory| memory.get(CallValue::MemoryUsed));
-        self.set(devices.map(used).collect());
+        self.now = answer.and_then(Result::ok);
     }
 
-    /// Sets memory in use from an answer; a failed read leaves it unknown.
-    pub(super) fn set(&mut self, answer: Result<Vec<u64>, Absence>) {
-        self.refused = answer.as_ref().is_err_and(|absence| absence.is_permanent());
-        self.now = answer.ok();
-    }
-
-    /// Clears the value of the tick before.
-    pub(super) fn clear(&mut self) {
-        self.now = None;
-    }
-
-    /// Whether it was read in this tick.
-    pub(super) fn is_known(&self) -> bool {
-        self.now.is_some()
-    }
-
-    /// Whether it differs from when the compute list was read.
-    pub(super) fn changed(&self) -> bool {
-        self.now != self.compute
-    }
-
-    /// Whether it differs from when the graphics list was read.
-    fn changed_since_graphics(&self) -> bool {
-        self.now != self.graphics
+    /// Whether it is known to be what it was when the compute list was read.
+    pub(super) fn is_unchanged(&self) -> bool {
+        self.now.is_some() && self.now == self.compute
     }
 }
 

@@ -21,11 +21,11 @@ struct DriverVersion {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ListForm {
     /// Pid, memory, GPU and compute instance; 510 and later.
-    Third,
+    V3,
     /// The same entries under an older name; 460 and later.
-    Second,
+    V2,
     /// Pid and memory alone.
-    First,
+    V1,
 }
 
 /// The quirks of one driver version; an unknown version is treated as a new one.
@@ -52,8 +52,8 @@ impl Quirks {
     /// which shuffles pids and memory (nvitop issue 79, go-nvml issue 75).
     pub(super) fn list_form(self) -> ListForm {
         match self.version {
-            Some(version) if version.branch == FIXED.branch && version < FIXED => ListForm::Second,
-            _ => ListForm::Third,
+            Some(version) if version.branch == FIXED.branch && version < FIXED => ListForm::V2,
+            _ => ListForm::V3,
         }
     }
 }
@@ -118,13 +118,13 @@ mod tests {
     #[test]
     fn early_535_is_asked_for_the_second_list() {
         for (version, form) in [
-            ("535.54.03", ListForm::Second),
-            ("535.97", ListForm::Second),
-            ("535.98", ListForm::Third),
-            ("535.104.05", ListForm::Third),
-            ("530.41.03", ListForm::Third),
-            ("", ListForm::Third),
-            ("garbage", ListForm::Third),
+            ("535.54.03", ListForm::V2),
+            ("535.97", ListForm::V2),
+            ("535.98", ListForm::V3),
+            ("535.104.05", ListForm::V3),
+            ("530.41.03", ListForm::V3),
+            ("", ListForm::V3),
+            ("garbage", ListForm::V3),
         ] {
             assert_eq!(Quirks::of(version).list_form(), form, "{version}");
         }

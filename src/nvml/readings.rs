@@ -26,7 +26,7 @@ const IMPLAUSIBLE_AFTER: u8 = AGREEING + 2;
 impl Readings {
     /// The readings that the next plan starts with: the plan's initial values, and the probe's values as the
     /// first of each counter.
-    pub(super) fn carry_over(&self, blank: &[Reading], probed: &[Option<i64>], at: Nanoseconds) -> Self {
+    pub(super) fn carry_over(&self, initial: &[Reading], probed: &[Option<i64>], at: Nanoseconds) -> Self {
         let counters = device_points().enumerate().map(|(point, (family, _))| {
             let known = self.counters.get(point).copied().flatten();
             let mut counter =
@@ -37,29 +37,19 @@ impl Readings {
             }
             Some(counter)
         });
-        Self { values: blank.into(), counters: counters.collect(), dropped: vec![0; blank.len()] }
+        Self { values: initial.into(), counters: counters.collect(), dropped: vec![0; initial.len()] }
     }
 
-    /// Stores the value of a point.
+    /// Checks and stores the value of a point.
     pub(super) fn store<T>(
         &mut self,
         api: &mut DriverApi,
         target: &ReadTarget<T>,
         answer: Result<i64, Absence>,
     ) {
-        self.store_times(api, target, answer, target.times);
-    }
-
-    /// Stores a value to which another factor applies than the point's own.
-    pub(super) fn store_times<T>(
-        &mut self,
-        api: &mut DriverApi,
-        target: &ReadTarget<T>,
-        answer: Result<i64, Absence>,
-        times: i64,
-    ) {
         let counter = self.counters.get_mut(target.point).and_then(Option::as_mut);
-        let reading = check_reading(api, answer, (times, target.bound), counter);
+        let value = answer.and_then(|raw| raw.checked_mul(target.times).ok_or(Absence::Rejected));
+        let reading = check_reading(api, value, target.bound, counter);
         if let Some(dropped) = self.dropped.get_mut(target.point) {
             *dropped = if reading == Err(Absence::Rejected) { dropped.saturating_add(1) } else { 0 };
         }

@@ -14,12 +14,12 @@ use nvml_wrapper_sys::bindings as sys;
 
 use super::driver_api::{Handle, INSUFFICIENT_SIZE};
 use crate::model::Nanoseconds;
-use crate::record::{RecordedValue, RecordingHead, RecordingWriter};
+use crate::record::{RecordedAnswer, RecordedValue, RecordingHead, RecordingWriter};
 
 /// Records the calls of one library.
 pub struct Recorder {
     begun: Nanoseconds,
-    tape: Mutex<Option<OpenRecording>>,
+    recording: Mutex<Option<OpenRecording>>,
 }
 
 struct OpenRecording {
@@ -30,7 +30,7 @@ struct OpenRecording {
 /// What identifies a call: its function and inputs.
 pub(super) struct RecordedCall {
     function: &'static str,
-    arguments: Vec<RecordedValue>,
+    inputs: Vec<RecordedValue>,
     array: Option<ArrayArgument>,
     /// The capacity of the array; a driver that counts more items has not written them.
     room: usize,
@@ -56,94 +56,93 @@ impl std::fmt::Debug for Recorder {
 impl Recorder {
     /// Begins a recording at that boot time.
     pub fn begin(to: Box<dyn Write + Send>, head: &RecordingHead, begun: Nanoseconds) -> io::Result<Self> {
-        let tape =
-            OpenRecording { writer: RecordingWriter::begin(to, head)?, handles: HandleNumbers::default() };
-        Ok(Self { begun, tape: Mutex::new(Some(tape)) })
+        let writer = RecordingWriter::begin(to, head)?;
+        let recording = OpenRecording { writer, handles: HandleNumbers::default() };
+        Ok(Self { begun, recording: Mutex::new(Some(recording)) })
     }
 
     /// Ends the recording; returns the number of results in it, or the first error. Later calls are not
     /// recorded.
     pub fn end(&self) -> io::Result<u64> {
-        match self.tape.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            Some(tape) => {
-                let written = tape.writer.written();
-                tape.writer.end().map(|_| written)
+        match self.recording.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            Some(OpenRecording { writer, .. }) => {
+                let written = writer.written();
+                writer.end().map(|_| written)
             }
             None => Ok(0),
         }
     }
 
     /// The inputs of a call, taken before it, since the driver may overwrite them.
-    pub(super) fn question<A: CallArguments>(&self, function: &'static str, arguments: &A) -> RecordedCall {
+    pub(super) fn inputs<A: CallArguments>(&self, function: &'static str, arguments: &A) -> RecordedCall {
         let array = array(function);
         let room = array.map_or(0, |array| arguments.length(array.count));
-        let mut question = RecordedCall { function, arguments: Vec::new(), array, room };
-        self.with(|tape| {
-            question.arguments = arguments.question(&mut tape.handles);
-            for moving in moving(function) {
-                if let Some(place) = question.arguments.get_mut(*moving) {
+        let mut inputs = Vec::new();
+        self.with(|recording| {
+            inputs = arguments.inputs(&mut recording.handles);
+            for changing in changing_arguments(function) {
+                if let Some(place) = inputs.get_mut(*changing) {
                     *place = RecordedValue::None;
                 }
             }
         });
-        question
+        RecordedCall { function, inputs, array, room }
     }
 
     /// Records the result; without a code, the library has no such function.
     pub(super) fn answer<A: CallArguments>(
         &self,
         at: Nanoseconds,
-        question: RecordedCall,
+        call: RecordedCall,
         code: Option<u32>,
         arguments: &A,
     ) {
-        let at = at.0.saturating_sub(self.begun.0);
-        let RecordedCall { function, arguments: inputs, array, room } = question;
-        self.with(|tape| {
+        let RecordedCall { function, inputs, array, room } = call;
+        self.with(|recording| {
             // After a failed call the arguments are undefined.
             let out = match code {
-                Some(0) => arguments.answer(array, room, &mut tape.handles),
+                Some(0) => arguments.outputs(array, room, &mut recording.handles),
                 _ => Vec::new(),
             };
-            // A too small buffer is the caller's affair and says nothing about the board.
+            // A buffer that is too small is no property of the board.
             let lacks_room = array.is_some() && code == Some(INSUFFICIENT_SIZE);
             if !is_housekeeping(function) && !lacks_room {
-                tape.writer.answer(at, (function, inputs), (code, out));
+                let (at, call) = (self.since_begin(at), function.into());
+                recording.writer.answer(RecordedAnswer { at, call, arguments: inputs, code, out });
             }
         });
     }
 
-    /// Records one value of a batched call by itself, since a replay may be read in other batches.
-    pub(super) fn value(
-        &self,
-        at: Nanoseconds,
-        structure: &'static str,
-        (Handle(device), inputs): (Handle, Vec<RecordedValue>),
-        (code, out): (u32, Vec<RecordedValue>),
-    ) {
-        let at = at.0.saturating_sub(self.begun.0);
-        self.with(|tape| {
-            let mut question = vec![tape.handles.number(device)];
-            question.extend(inputs);
-            tape.writer.answer(at, (structure, question), (Some(code), out));
+    /// Records one value of a batched call by itself, since a replay may be read in other batches. Its time is a
+    /// boot time, and the device comes before its arguments.
+    pub(super) fn value(&self, Handle(device): Handle, mut value: RecordedAnswer) {
+        self.with(|recording| {
+            value.at = self.since_begin(Nanoseconds(value.at));
+            value.arguments.insert(0, recording.handles.number(device));
+            recording.writer.answer(value);
         });
     }
 
     /// Records an event of a GPU.
     pub(super) fn event(&self, at: Nanoseconds, event: &sys::nvmlEventData_t) {
-        let at = at.0.saturating_sub(self.begun.0);
         let instances = [event.gpuInstanceId, event.computeInstanceId].map(u64::from);
         let values =
             [event.eventType, event.eventData].into_iter().chain(instances).map(RecordedValue::Number);
-        self.with(|tape| {
-            let device = tape.handles.number(event.device);
-            tape.writer.event(at, ("nvmlEventData_t", vec![device]), (None, values.collect()));
+        self.with(|recording| {
+            let arguments = vec![recording.handles.number(event.device)];
+            let (at, call) = (self.since_begin(at), "nvmlEventData_t".into());
+            let out = values.collect();
+            recording.writer.event(RecordedAnswer { at, call, arguments, code: None, out });
         });
     }
 
+    fn since_begin(&self, at: Nanoseconds) -> u64 {
+        at.0.saturating_sub(self.begun.0)
+    }
+
     fn with(&self, run: impl FnOnce(&mut OpenRecording)) {
-        if let Some(tape) = self.tape.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-            run(tape);
+        if let Some(recording) = self.recording.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+            run(recording);
         }
     }
 }
@@ -160,7 +159,6 @@ fn array(function: &str) -> Option<ArrayArgument> {
         "nvmlDeviceGetProcessUtilization" => (1, 2),
         "nvmlDeviceGetSamples" => (5, 4),
         name if name.contains("PossiblePlacements") => (2, 3),
-        "nvmlDeviceGetAccountingPids" | "nvmlDeviceGetSupportedMemoryClocks" => (2, 1),
         name if name.contains("RunningProcesses") => (2, 1),
         _ => return None,
     };
@@ -168,7 +166,7 @@ fn array(function: &str) -> Option<ArrayArgument> {
 }
 
 /// Arguments that do not identify a call: start times, and buffers of the library.
-fn moving(function: &str) -> &'static [usize] {
+fn changing_arguments(function: &str) -> &'static [usize] {
     match function {
         "nvmlDeviceGetProcessUtilization" => &[3],
         "nvmlDeviceGetSamples" | "nvmlDeviceRegisterEvents" | "nvmlGpmMigSampleGet" => &[2],
@@ -185,7 +183,7 @@ fn is_housekeeping(function: &str) -> bool {
 /// An argument of a driver function.
 pub(super) trait CallArgument: Copy {
     /// The input; none for an output argument.
-    fn question(self, _handles: &mut HandleNumbers) -> RecordedValue {
+    fn input(self, _handles: &mut HandleNumbers) -> RecordedValue {
         RecordedValue::None
     }
 
@@ -194,7 +192,7 @@ pub(super) trait CallArgument: Copy {
     /// # Safety
     ///
     /// A pointer is one that the driver has just filled with at least that many items.
-    unsafe fn answer(self, _items: usize, _handles: &mut HandleNumbers) -> RecordedValue {
+    unsafe fn output(self, _items: usize, _handles: &mut HandleNumbers) -> RecordedValue {
         RecordedValue::None
     }
 
@@ -211,32 +209,34 @@ pub(super) trait CallArgument: Copy {
     const IS_TEXT: bool = false;
 }
 
-/// Types that are recorded byte by byte.
-trait Plain {
-    /// Padding, recorded as 0, since leftover bytes would make every result look changed.
-    const GAPS: &'static [Range<usize>] = &[];
+/// Numbers and structures that a call fills, recorded byte by byte.
+trait Plain: Sized {
+    /// Bytes recorded as 0: padding, since leftover bytes would make every result look changed, and addresses.
+    const GAPS: &'static [Range<usize>];
+    /// Whether the first word is the requested version, which is part of the input.
+    const IS_VERSIONED: bool = false;
+
+    /// The number behind the pointer, if it may be the length of an array.
+    ///
+    /// # Safety
+    ///
+    /// The pointer is one to a live value.
+    unsafe fn length(_: *mut Self) -> usize {
+        1
+    }
 }
 
 macro_rules! plain {
-    ($($kind:ty),* $(,)?) => { $( impl Plain for $kind {} )* };
-}
-
-plain! {
-    u32, u64, i32,
-    sys::nvmlUtilization_t, sys::nvmlMemory_t, sys::nvmlBAR1Memory_t, sys::nvmlPciInfo_t,
-    sys::nvmlDeviceAttributes_t, sys::nvmlSample_t, sys::nvmlAccountingStats_t,
-    sys::nvmlRowRemapperHistogramValues_t, sys::nvmlMarginTemperature_t, sys::nvmlTemperature_v1_t,
-    sys::nvmlGpmSupport_t, sys::nvmlGpuInstancePlacement_t, sys::nvmlGpuInstanceProfileInfo_t,
-}
-
-macro_rules! gaps {
-    ($($kind:ty: $($last:ident .. $next:tt),+;)*) => { $(
+    ($($kind:ty: $role:ident [$($last:ident .. $next:tt),*];)*) => { $(
         impl Plain for $kind {
-            const GAPS: &'static [Range<usize>] = &[$(gaps!(@ $kind, $last, $next)),+];
+            const GAPS: &'static [Range<usize>] = &[$(plain!(@gap $kind, $last, $next)),*];
+            const IS_VERSIONED: bool = plain!(@is $role);
         }
     )* };
-    (@ $kind:ty, $last:ident, end) => { after!($kind, $last)..size_of::<$kind>() };
-    (@ $kind:ty, $last:ident, $next:ident) => { after!($kind, $last)..offset_of!($kind, $next) };
+    (@is filled) => { false };
+    (@is versioned) => { true };
+    (@gap $kind:ty, $last:ident, end) => { after!($kind, $last)..size_of::<$kind>() };
+    (@gap $kind:ty, $last:ident, $next:ident) => { after!($kind, $last)..offset_of!($kind, $next) };
 }
 
 /// The end of a field.
@@ -250,6 +250,40 @@ const fn size_of_field<S, F>(_: fn(&S) -> *const F) -> usize {
     size_of::<F>()
 }
 
+plain! {
+    u64: filled [];
+    i32: filled [];
+    sys::nvmlUtilization_t: filled [];
+    sys::nvmlMemory_t: filled [];
+    sys::nvmlBAR1Memory_t: filled [];
+    sys::nvmlPciInfo_t: filled [];
+    sys::nvmlDeviceAttributes_t: filled [];
+    sys::nvmlSample_t: filled [];
+    sys::nvmlRowRemapperHistogramValues_t: filled [];
+    sys::nvmlGpuInstancePlacement_t: filled [];
+    sys::nvmlGpuInstanceProfileInfo_t: filled [];
+    sys::nvmlProcessInfo_t: filled [pid..usedGpuMemory];
+    sys::nvmlProcessInfo_v1_t: filled [pid..usedGpuMemory];
+    sys::nvmlProcessUtilizationSample_t: filled [pid..timeStamp];
+    sys::nvmlGpuFabricInfo_t: filled [state..end];
+    sys::nvmlMemory_v2_t: versioned [version..total];
+    sys::nvmlMarginTemperature_t: versioned [];
+    sys::nvmlTemperature_v1_t: versioned [];
+    sys::nvmlGpmSupport_t: versioned [];
+    sys::nvmlEccSramErrorStatus_v1_t: versioned [version..aggregateUncParity, bThresholdExceeded..end];
+    sys::nvmlGpuFabricInfo_v3_t: versioned [state..healthMask, healthSummary..end];
+    sys::nvmlPlatformInfo_v2_t: versioned [moduleId..end];
+}
+
+impl Plain for u32 {
+    const GAPS: &'static [Range<usize>] = &[];
+
+    unsafe fn length(pointer: *mut Self) -> usize {
+        // SAFETY: by the contract of this function it leads to a live value.
+        if pointer.is_null() { 0 } else { unsafe { pointer.read() as usize } }
+    }
+}
+
 /// It begins with the handle of the GPU, an address without meaning in a replay.
 const GPU_OF_INSTANCE: Range<usize> = 0..offset_of!(sys::nvmlGpuInstanceInfo_t, id);
 
@@ -257,58 +291,24 @@ impl Plain for sys::nvmlGpuInstanceInfo_t {
     const GAPS: &'static [Range<usize>] = &[GPU_OF_INSTANCE];
 }
 
-gaps! {
-    sys::nvmlProcessInfo_t: pid..usedGpuMemory;
-    sys::nvmlProcessInfo_v1_t: pid..usedGpuMemory;
-    sys::nvmlProcessUtilizationSample_t: pid..timeStamp;
-    sys::nvmlMemory_v2_t: version..total;
-    sys::nvmlEccSramErrorStatus_v1_t: version..aggregateUncParity, bThresholdExceeded..end;
-    sys::nvmlGpuFabricInfo_t: state..end;
-    sys::nvmlGpuFabricInfo_v3_t: state..healthMask, healthSummary..end;
-    sys::nvmlPlatformInfo_v2_t: moduleId..end;
-}
-
-/// Structures whose first word is the requested version, which is part of the input.
-macro_rules! versioned {
-    ($($kind:ty),* $(,)?) => { $(
-        impl CallArgument for *mut $kind {
-            fn question(self, _: &mut HandleNumbers) -> RecordedValue {
-                // SAFETY: by the promise of whoever wrote the call this leads to a live structure.
-                if self.is_null() { RecordedValue::None } else { RecordedValue::Number(unsafe { self.cast::<u32>().read() }.into()) }
-            }
-
-            unsafe fn answer(self, _: usize, _: &mut HandleNumbers) -> RecordedValue {
-                // SAFETY: by the contract of this function the structure has been filled.
-                unsafe { bytes(self, 1) }
-            }
+impl<T: Plain> CallArgument for *mut T {
+    fn input(self, _: &mut HandleNumbers) -> RecordedValue {
+        if !T::IS_VERSIONED || self.is_null() {
+            return RecordedValue::None;
         }
-    )* };
-}
+        // SAFETY: the author of the call promises that it leads to a live structure.
+        RecordedValue::Number(unsafe { self.cast::<u32>().read() }.into())
+    }
 
-versioned! {
-    sys::nvmlMemory_v2_t, sys::nvmlMarginTemperature_t, sys::nvmlTemperature_v1_t, sys::nvmlGpmSupport_t,
-    sys::nvmlEccSramErrorStatus_v1_t, sys::nvmlGpuFabricInfo_v3_t, sys::nvmlPlatformInfo_v2_t,
-}
+    unsafe fn output(self, items: usize, _: &mut HandleNumbers) -> RecordedValue {
+        // SAFETY: by the contract of this function that many items are there.
+        unsafe { bytes(self, items) }
+    }
 
-/// Structures and numbers that are outputs only.
-macro_rules! filled {
-    ($($kind:ty),* $(,)?) => { $(
-        impl CallArgument for *mut $kind {
-            unsafe fn answer(self, items: usize, _: &mut HandleNumbers) -> RecordedValue {
-                // SAFETY: by the contract of this function that many items are there.
-                unsafe { bytes(self, items) }
-            }
-        }
-    )* };
-}
-
-filled! {
-    u64, i32,
-    sys::nvmlUtilization_t, sys::nvmlMemory_t, sys::nvmlBAR1Memory_t, sys::nvmlPciInfo_t,
-    sys::nvmlDeviceAttributes_t, sys::nvmlProcessInfo_t, sys::nvmlProcessInfo_v1_t,
-    sys::nvmlProcessUtilizationSample_t, sys::nvmlSample_t, sys::nvmlAccountingStats_t,
-    sys::nvmlRowRemapperHistogramValues_t, sys::nvmlGpuFabricInfo_t, sys::nvmlGpuInstanceInfo_t,
-    sys::nvmlGpuInstancePlacement_t, sys::nvmlGpuInstanceProfileInfo_t,
+    unsafe fn length(self) -> usize {
+        // SAFETY: the contract of this function is that one's.
+        unsafe { T::length(self) }
+    }
 }
 
 /// The bytes behind a pointer.
@@ -331,22 +331,10 @@ unsafe fn bytes<T: Plain>(pointer: *mut T, items: usize) -> RecordedValue {
     RecordedValue::bytes(&all)
 }
 
-impl CallArgument for *mut u32 {
-    unsafe fn answer(self, items: usize, _: &mut HandleNumbers) -> RecordedValue {
-        // SAFETY: as above.
-        unsafe { bytes(self, items) }
-    }
-
-    unsafe fn length(self) -> usize {
-        // SAFETY: by the contract of this function the driver has filled it.
-        if self.is_null() { 0 } else { unsafe { self.read() as usize } }
-    }
-}
-
 macro_rules! number {
     ($($kind:ty),*) => { $(
         impl CallArgument for $kind {
-            fn question(self, _: &mut HandleNumbers) -> RecordedValue {
+            fn input(self, _: &mut HandleNumbers) -> RecordedValue {
                 RecordedValue::Number(self as u64)
             }
 
@@ -362,13 +350,13 @@ number!(u32, u64, i32);
 macro_rules! handle {
     ($($kind:ty),*) => { $(
         impl CallArgument for $kind {
-            fn question(self, handles: &mut HandleNumbers) -> RecordedValue {
+            fn input(self, handles: &mut HandleNumbers) -> RecordedValue {
                 handles.number(self)
             }
         }
 
         impl CallArgument for *mut $kind {
-            unsafe fn answer(self, _: usize, handles: &mut HandleNumbers) -> RecordedValue {
+            unsafe fn output(self, _: usize, handles: &mut HandleNumbers) -> RecordedValue {
                 // SAFETY: by the contract of this function the driver has filled it.
                 if self.is_null() { RecordedValue::None } else { handles.number(unsafe { self.read() }) }
             }
@@ -380,7 +368,7 @@ handle!(sys::nvmlDevice_t, sys::nvmlGpuInstance_t, sys::nvmlGpmSample_t, sys::nv
 
 /// A text input.
 impl CallArgument for *const c_char {
-    fn question(self, _: &mut HandleNumbers) -> RecordedValue {
+    fn input(self, _: &mut HandleNumbers) -> RecordedValue {
         if self.is_null() {
             return RecordedValue::None;
         }
@@ -393,7 +381,7 @@ impl CallArgument for *const c_char {
 impl CallArgument for *mut c_char {
     const IS_TEXT: bool = true;
 
-    unsafe fn answer(self, items: usize, _: &mut HandleNumbers) -> RecordedValue {
+    unsafe fn output(self, items: usize, _: &mut HandleNumbers) -> RecordedValue {
         if self.is_null() {
             return RecordedValue::None;
         }
@@ -414,11 +402,11 @@ impl CallArgument for *mut sys::nvmlEventData_t {}
 /// All arguments of a call.
 pub(super) trait CallArguments {
     /// The inputs, one for each argument.
-    fn question(&self, handles: &mut HandleNumbers) -> Vec<RecordedValue>;
+    fn inputs(&self, handles: &mut HandleNumbers) -> Vec<RecordedValue>;
     /// The number in the argument at a place.
     fn length(&self, place: usize) -> usize;
     /// The outputs of a successful call, one for each argument.
-    fn answer(
+    fn outputs(
         &self,
         array: Option<ArrayArgument>,
         room: usize,
@@ -439,8 +427,8 @@ pub(super) trait RawFunction<A> {
 macro_rules! arity {
     ($($kind:ident $place:tt),*) => {
         impl<$($kind: CallArgument),*> CallArguments for ($($kind,)*) {
-            fn question(&self, handles: &mut HandleNumbers) -> Vec<RecordedValue> {
-                vec![$(self.$place.question(handles)),*]
+            fn inputs(&self, handles: &mut HandleNumbers) -> Vec<RecordedValue> {
+                vec![$(self.$place.input(handles)),*]
             }
 
             fn length(&self, place: usize) -> usize {
@@ -449,14 +437,14 @@ macro_rules! arity {
                 lengths.get(place).copied().unwrap_or(0)
             }
 
-            fn answer(&self, array: Option<ArrayArgument>, room: usize, handles: &mut HandleNumbers) -> Vec<RecordedValue> {
+            fn outputs(&self, array: Option<ArrayArgument>, room: usize, handles: &mut HandleNumbers) -> Vec<RecordedValue> {
                 let items = |place: usize, is_text: bool| match array {
                     Some(array) if array.items == place => self.length(array.count).min(room),
                     _ if is_text => self.length(place + 1),
                     _ => 1,
                 };
                 // SAFETY: the call succeeded, so every pointer has been filled, and arrays have that room.
-                unsafe { vec![$(self.$place.answer(items($place, $kind::IS_TEXT), handles)),*] }
+                unsafe { vec![$(self.$place.output(items($place, $kind::IS_TEXT), handles)),*] }
             }
         }
 

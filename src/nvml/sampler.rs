@@ -1,6 +1,6 @@
 //! Reads one GPU: each tick makes the driver calls that are due and returns a frame.
 //!
-//! The app owns the thread; a sampler only knows how to do one tick. A tick makes few calls, since they take a
+//! `session` owns the thread; a sampler only knows how to do one tick. A tick makes few calls, since they take a
 //! lock that the tenants' own calls wait for: one batch of fields, two GPM calls or one read of the utilization
 //! ring, and one call for the processes' utilization. Other calls are made less often, and the driver-time
 //! budget stretches them further where the driver is slow.
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use super::activity::{Activity, store_all};
 use super::calls;
 use super::driver_api::{CallSlot, DriverApi, Handle};
-use super::driver_budget::{DriverBudget, SHARE, TickCost};
+use super::driver_budget::{CostClass, DriverBudget, SHARE};
 use super::inventory::FoundGpu;
 use super::library::Library;
 use super::mig_instances::{self, MigInstance};
@@ -46,7 +46,7 @@ pub struct Sampler {
     /// Whether the presence of a process decides who holds the GPU.
     presence: bool,
     budget: DriverBudget,
-    /// GPM metrics that the board refused one by one; `outdated` says that the plan does not know that yet.
+    /// GPM metrics that the board refused one by one, and whether the plan must be compiled again.
     refused: BTreeSet<u32>,
     outdated: bool,
     /// Points whose field returned implausible values for long while a call returned plausible ones.
@@ -84,7 +84,7 @@ impl Sampler {
             implausible: BTreeSet::new(),
             activity: Activity::new(),
             process_samples: ProcessSamples::new(),
-            lists: ProcessLists::new(false, ListForm::Third),
+            lists: ProcessLists::new(false, ListForm::V3),
             readings: Readings::default(),
             tiers: [None; 3],
             stretched: Stretch::default(),
@@ -126,26 +126,33 @@ impl Sampler {
     }
 
     fn try_tick(&mut self, due: [bool; 3]) -> Result<Frame, Absence> {
+        self.api.charge(CostClass::Plan);
         self.review();
         let all = std::mem::take(&mut self.reads_all);
         let selected = self.budget.select_tiers(self.api.clock().now().boottime, due);
-        let before = self.api.time_spent();
-        if (all || selected[Tier::Medium as usize])
-            && self.plan.as_ref().is_some_and(|plan| plan.has_new_layout(&mut self.api))
-        {
-            self.drop_plan();
+        self.api.take_costs();
+        if all || selected[Tier::Medium as usize] {
+            self.api.charge(CostClass::of(Tier::Medium, selected[Tier::Medium as usize]));
+            if self.plan.as_ref().is_some_and(|plan| plan.has_new_layout(&mut self.api)) {
+                self.drop_plan();
+            }
         }
-        let layout_check = since(&self.api, before);
+        self.api.charge(CostClass::Plan);
         let mut plan = match self.plan.take() {
             Some(plan) => plan,
-            None => self.compile()?,
+            None => {
+                let plan = self.compile()?;
+                self.review_interval = FIRST_REVIEW;
+                self.begin(&plan);
+                plan
+            }
         };
         // Under a new plan every tier is read at once.
         let (due, selected) = if self.tiers == [None; 3] { ([true; 3], [true; 3]) } else { (due, selected) };
         let begun = self.api.clock().now();
         self.api.take_responded();
         let tiers = DueTiers { due, selected, all };
-        let cost = self.read(&mut plan, &tiers, begun);
+        self.read(&mut plan, &tiers, begun);
         let processes = self.read_processes(&plan, &tiers, begun);
         if processes.instance_missing || plan.instances.iter().any(MigInstance::is_missing) {
             // The MIG layout changed and instance ids are reused, so this tick's readings may belong to other
@@ -157,10 +164,8 @@ impl Sampler {
             plan.free(&mut self.api);
             return Err(absence);
         }
-        // The MIG layout is checked with the medium tier, so its cost belongs to that tier.
-        let medium = cost.medium.map(|medium| medium + layout_check);
-        let cost = TickCost { fast: cost.fast + processes.fast, medium, lists: processes.lists, ..cost };
-        self.apply_budget(begun, cost.with_unscheduled_as_fast(selected));
+        let stretch = self.budget.add_tick(begun.boottime, selected, self.api.take_costs());
+        self.log_stretch(stretch);
         let frame = self.frame(&plan, begun, processes);
         if !self.api.take_responded() {
             // Without this, old readings of slower tiers would be shown as current until they are due.
@@ -184,7 +189,7 @@ impl Sampler {
         }
         if self.presence != presence {
             self.presence = presence;
-            self.lists = ProcessLists::new(presence, ListForm::Third);
+            self.lists = ProcessLists::new(presence, ListForm::V3);
             self.drop_plan();
         }
         self.budget.set_share(driver_share.into());
@@ -214,15 +219,12 @@ impl Sampler {
     fn compile(&mut self) -> Result<Plan, Absence> {
         let request =
             ProbeRequest { level: self.level, refused: &self.refused, implausible: &self.implausible };
-        let plan = Plan::compile(&mut self.api, &self.found, request)?;
-        self.review_interval = FIRST_REVIEW;
-        self.begin(&plan);
-        Ok(plan)
+        Plan::compile(&mut self.api, &self.found, request)
     }
 
     fn begin(&mut self, plan: &Plan) {
         self.generation += 1;
-        self.readings = self.readings.carry_over(&plan.blank, &plan.probed, self.api.last_call_at());
+        self.readings = self.readings.carry_over(&plan.initial, &plan.probed, self.api.last_call_at());
         self.activity = Activity::new();
         self.process_samples.retry_refused();
         self.lists = ProcessLists::new(self.presence, self.api.quirks().list_form());
@@ -240,9 +242,7 @@ impl Sampler {
         self.review_interval = Nanoseconds(self.review_interval.0.saturating_mul(2)).min(LAST_REVIEW);
         self.review = Some(self.api.clock().now().boottime + self.review_interval);
         let Some(old) = self.plan.take() else { return };
-        let request =
-            ProbeRequest { level: self.level, refused: &self.refused, implausible: &self.implausible };
-        let (plan, spare) = match Plan::compile(&mut self.api, &self.found, request) {
+        let (plan, spare) = match self.compile() {
             Ok(new) if new.reads_same_as(&old) => {
                 if !new.provisional {
                     self.review = None;
@@ -261,26 +261,23 @@ impl Sampler {
         }
     }
 
-    /// Reads the tiers that are due and returns what each cost.
-    fn read(&mut self, plan: &mut Plan, tiers: &DueTiers, begun: Stamp) -> TickCost {
+    /// Reads the tiers that are due, activity and MIG instances.
+    fn read(&mut self, plan: &mut Plan, tiers: &DueTiers, begun: Stamp) {
         let due = tiers.selected.map(|selected| selected || tiers.all);
-        let before = self.api.time_spent();
+        self.api.charge(CostClass::Fast);
         // GPM is sampled first, so that its interval runs from the start of one frame to the start of the next.
         self.read_gpm(plan);
-        let stretch = self.budget.stretch();
-        let [_, medium, slow] = Tier::ALL.map(|tier| {
-            let before = self.api.time_spent();
-            if due[tier as usize] {
-                self.read_tier(plan, tier);
-                self.tiers[tier as usize] = Some(begun);
-                match tier {
-                    Tier::Fast => {}
-                    Tier::Medium => self.stretched.medium = stretch.medium,
-                    Tier::Slow => self.stretched.slow = stretch.slow,
-                }
+        for tier in Tier::ALL.into_iter().filter(|tier| due[*tier as usize]) {
+            self.api.charge(CostClass::of(tier, tiers.selected[tier as usize]));
+            self.read_tier(plan, tier);
+            self.tiers[tier as usize] = Some(begun);
+            match tier {
+                Tier::Fast => {}
+                Tier::Medium => self.stretched.medium = self.budget.stretch().medium,
+                Tier::Slow => self.stretched.slow = self.budget.stretch().slow,
             }
-            due[tier as usize].then(|| since(&self.api, before))
-        });
+        }
+        self.api.charge(CostClass::Fast);
         // This call is cheap and belongs to the fast tier, so stretching does not delay it.
         let medium_is_due = tiers.due[Tier::Medium as usize] || tiers.all;
         self.activity.read(&mut self.api, plan, &mut self.readings, medium_is_due);
@@ -289,9 +286,6 @@ impl Sampler {
             self.instances =
                 plan.instances.iter_mut().map(|instance| instance.read(api, device, due)).collect();
         }
-        let others = medium.unwrap_or_default() + slow.unwrap_or_default();
-        let fast = Nanoseconds(since(&self.api, before).0.saturating_sub(others.0));
-        TickCost { fast, medium, slow, lists: Nanoseconds(0) }
     }
 
     fn read_gpm(&mut self, plan: &mut Plan) {
@@ -299,14 +293,13 @@ impl Sampler {
         let answer =
             gpm.pair.sample(&mut self.api, plan.device, None).and_then(|()| gpm.pair.compute(&mut self.api));
         for target in &gpm.metrics {
-            // The factor is applied before rounding, since GPM returns fractions of a percent.
-            let value = answer.and_then(|()| gpm.pair.sum(target.from, target.times));
+            let value = answer.and_then(|()| gpm.pair.sum(target.from));
             // A board reports GPM support as a whole; a metric that it then refuses is read from its next
             // source.
             if value.is_err_and(Absence::is_permanent) && gpm.replaceable.contains(&target.from.first) {
                 self.outdated |= self.refused.insert(target.from.first);
             }
-            self.readings.store_times(&mut self.api, target, value, 1);
+            self.readings.store(&mut self.api, target, value);
         }
         gpm.counters.read(&mut self.api, &gpm.pair, answer);
     }
@@ -323,7 +316,7 @@ impl Sampler {
                 && has_better_call(api, device, (readings, target))
             {
                 self.implausible.insert(target.point);
-                // Not `outdated`, since a review keeps the present plan when a new one cannot be compiled.
+                // A review, unlike `outdated`, keeps the present plan if a new one cannot be compiled.
                 self.review = Some(api.clock().now().boottime);
             }
         }
@@ -350,18 +343,6 @@ impl Sampler {
         }
     }
 
-    /// Accounts the tick's cost in the budget. Under presence, process lists cannot be stretched and count as
-    /// fast.
-    fn apply_budget(&mut self, begun: Stamp, cost: TickCost) {
-        let cost = if self.presence {
-            TickCost { fast: cost.fast + cost.lists, lists: Nanoseconds(0), ..cost }
-        } else {
-            cost
-        };
-        let stretch = self.budget.add_tick(begun.boottime, cost);
-        self.log_stretch(stretch);
-    }
-
     fn log_stretch(&self, stretch: Option<Stretch>) {
         if let Some(stretch) = stretch {
             tracing::info!(
@@ -369,13 +350,12 @@ impl Sampler {
                 medium = stretch.medium,
                 slow = stretch.slow,
                 lists = stretch.lists,
-                "sampling is stretched so many times, for the share of time inside the driver"
+                "tiers are read at this multiple of their intervals, to keep within sampling.driver_share"
             );
         }
     }
 
     fn frame(&mut self, plan: &Plan, begun: Stamp, reads: ProcessReads) -> Frame {
-        let (processes, listed) = self.lists.get();
         // A reading taken under a longer stretch stays valid for that longer interval.
         let now = self.budget.stretch();
         let stretch = Stretch {
@@ -394,9 +374,9 @@ impl Sampler {
             counters: plan.gpm.as_ref().map(|gpm| gpm.counters.readings()).unwrap_or_default(),
             instances: Arc::clone(&self.instances),
             sampled: self.activity.sampled(),
-            processes,
-            listed,
-            list_read: self.lists.read(),
+            processes: self.lists.processes.clone(),
+            listed: self.lists.listed,
+            list_read: self.lists.read,
             deserted: reads.deserted,
             samples: reads.samples,
             stretch,
@@ -430,8 +410,4 @@ fn has_better_call<T>(
             i64::try_from(answer).is_ok_and(|answer| readings.would_accept(api, &of_call, answer))
         })
     })
-}
-
-fn since(api: &DriverApi, before: Nanoseconds) -> Nanoseconds {
-    Nanoseconds(api.time_spent().0.saturating_sub(before.0))
 }

@@ -7,7 +7,7 @@
 
 use nvml_wrapper_sys::bindings as sys;
 
-use super::driver_api::{CallError, DriverApi, Handle, INSUFFICIENT_SIZE, NOT_FOUND, call};
+use super::driver_api::{CallError, DriverApi, Handle, NOT_FOUND, call};
 use crate::model::{Absence, Nanoseconds, Rejection, Sampled};
 
 /// Rings have some hundred samples; a driver that wants room for more than this returns garbage.
@@ -46,9 +46,6 @@ pub(super) struct UtilizationRing {
     empty: u32,
     refused: Option<Absence>,
 }
-
-// SAFETY: the buffer is plain memory that the driver writes only during a call.
-unsafe impl Send for UtilizationRing {}
 
 /// One plausible sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,25 +102,15 @@ impl UtilizationRing {
         let since = self.last_seen.unwrap_or(0);
         let mut value_type = sys::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT;
         loop {
-            let mut count = u32::try_from(self.buffer.len()).unwrap_or(u32::MAX);
-            let buffer = self.buffer.as_mut_ptr();
-            let answer = call!(
-                api,
-                nvmlDeviceGetSamples(device, kind, since, &raw mut value_type, &raw mut count, buffer)
-            );
-            match answer {
-                // A full buffer may hold the oldest samples only.
-                Ok(()) if count as usize >= self.buffer.len() && self.buffer.len() < MOST => {
-                    self.buffer.resize((self.buffer.len() * 4).min(MOST), NO_SAMPLE);
-                }
-                Ok(()) => return Ok((value_type, (count as usize).min(self.buffer.len()))),
-                Err(CallError::Code(NOT_FOUND)) => return Ok((value_type, 0)),
-                Err(CallError::Code(INSUFFICIENT_SIZE)) => {
-                    let room = api.grow(self.buffer.len(), count as usize, MOST)?;
-                    self.buffer.resize(room, NO_SAMPLE);
-                }
-                Err(error) => return Err(error.into()),
+            let answer = api.read_array(&mut self.buffer, NO_SAMPLE, MOST, |api, buffer, count| {
+                call!(api, nvmlDeviceGetSamples(device, kind, since, &raw mut value_type, count, buffer))
+            });
+            let count = if answer == Err(CallError::Code(NOT_FOUND)) { 0 } else { answer? };
+            if count < self.buffer.len() || count >= MOST {
+                return Ok((value_type, count));
             }
+            // A full buffer may hold the oldest samples only.
+            self.buffer.resize((count * 4).min(MOST), NO_SAMPLE);
         }
     }
 

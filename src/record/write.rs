@@ -9,16 +9,16 @@ use super::{RecordedAnswer, RecordedValue, RecordingHead};
 /// Writes a recording to a file or whatever takes bytes.
 pub struct RecordingWriter<W> {
     to: W,
-    /// The last result of every call.
-    last: HashMap<RecordedKey, AnswerValues>,
+    /// The last result of every call: code and outputs.
+    last: HashMap<CallKey, (Option<u32>, Vec<RecordedValue>)>,
     /// How many results were written.
     written: u64,
     /// The first failure; after it nothing is written.
     failed: Option<io::Error>,
 }
 
-type RecordedKey = (&'static str, Vec<RecordedValue>);
-type AnswerValues = (Option<u32>, Vec<RecordedValue>);
+/// The function and inputs of a call.
+type CallKey = (Cow<'static, str>, Vec<RecordedValue>);
 
 impl<W: Write> RecordingWriter<W> {
     /// Begins a recording.
@@ -27,26 +27,25 @@ impl<W: Write> RecordingWriter<W> {
         Ok(Self { to, last: HashMap::new(), written: 0, failed: None })
     }
 
-    /// Adds a result, `at` nanoseconds after the beginning; it is written if it changed. A failure is returned
-    /// by [`end`](Self::end), since a sampler must not stop for a full disk.
-    pub fn answer(&mut self, at: u64, question: RecordedKey, answer: AnswerValues) {
-        if self.failed.is_some() || self.last.get(&question) == Some(&answer) {
+    /// Adds a result, which is written if it changed. A failure is returned by [`end`](Self::end), since a sampler
+    /// must not stop for a full disk.
+    pub fn answer(&mut self, answer: RecordedAnswer) {
+        let call = (answer.call.clone(), answer.arguments.clone());
+        let result = (answer.code, answer.out.clone());
+        if self.failed.is_some() || self.last.get(&call) == Some(&result) {
             return;
         }
-        let (call, arguments) = question.clone();
-        let (code, out) = answer.clone();
-        let entry = RecordedAnswer { at, call: Cow::Borrowed(call), arguments, code, out };
-        match line(&mut self.to, &entry) {
+        match line(&mut self.to, &answer) {
             Ok(()) => self.written += 1,
             Err(error) => self.failed = Some(error),
         }
-        self.last.insert(question, answer);
+        self.last.insert(call, result);
     }
 
     /// Adds an event, which is written every time.
-    pub fn event(&mut self, at: u64, question: RecordedKey, answer: AnswerValues) {
-        self.last.remove(&question);
-        self.answer(at, question, answer);
+    pub fn event(&mut self, event: RecordedAnswer) {
+        self.last.remove(&(event.call.clone(), event.arguments.clone()));
+        self.answer(event);
     }
 
     /// How many results were written.
@@ -83,15 +82,24 @@ mod tests {
         }
     }
 
+    fn answer(at: u64, device: u32, watts: u64) -> RecordedAnswer {
+        RecordedAnswer {
+            at,
+            call: "nvmlDeviceGetPowerUsage".into(),
+            arguments: vec![RecordedValue::Handle(device)],
+            code: Some(0),
+            out: vec![RecordedValue::Number(watts)],
+        }
+    }
+
     #[test]
     fn what_has_not_changed_is_not_written_again() {
         let mut writer = RecordingWriter::begin(Vec::new(), &head()).unwrap();
-        let question = || ("nvmlDeviceGetPowerUsage", vec![RecordedValue::Handle(0)]);
         for (at, watts) in [(1, 70), (2, 70), (3, 71), (4, 70)] {
-            writer.answer(at, question(), (Some(0), vec![RecordedValue::Number(watts)]));
+            writer.answer(answer(at, 0, watts));
         }
         // Another device is another call.
-        writer.answer(5, ("nvmlDeviceGetPowerUsage", vec![RecordedValue::Handle(1)]), (Some(15), Vec::new()));
+        writer.answer(answer(5, 1, 70));
         let text = String::from_utf8(writer.end().unwrap()).unwrap();
         let times: Vec<u64> = text
             .lines()
@@ -115,7 +123,7 @@ mod tests {
         }
         let mut writer = RecordingWriter::begin(Full(200), &head()).unwrap();
         for at in 0..100 {
-            writer.answer(at, ("nvmlDeviceGetIndex", Vec::new()), (Some(0), vec![RecordedValue::Number(at)]));
+            writer.answer(answer(at, 0, at));
         }
         assert_eq!(writer.end().map(|_| ()).unwrap_err().kind(), io::ErrorKind::StorageFull);
     }

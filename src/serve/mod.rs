@@ -9,8 +9,9 @@ mod bill;
 mod client_certificate;
 mod connection;
 mod connection_limit;
-mod heartbeat;
+
 mod listen;
+mod liveness;
 mod local;
 mod overload;
 mod passwords;
@@ -29,8 +30,9 @@ use tokio::sync::mpsc;
 pub use accept::run;
 pub(crate) use bill::answer_bills;
 pub use bill::{BillProblem, BillRequest, statement};
-pub use heartbeat::Heartbeat;
+
 pub use listen::{Error, InheritError, Listener, bind, inherit};
+pub use liveness::Liveness;
 pub use passwords::{Passwords, VerifyRequest};
 pub use response::{Requests, render_index_page};
 pub use security::{Access, Security, VisibleTenants};
@@ -62,7 +64,7 @@ pub struct Site {
     /// The page at `/`, as [`render_index_page`] makes it.
     pub index: Bytes,
     /// When the tick loop last ran.
-    pub heartbeat: Arc<Heartbeat>,
+    pub liveness: Arc<Liveness>,
     /// Why no account is kept, if none is.
     pub no_account: Arc<NoAccount>,
     /// The queue of the thread that reads the ledger.

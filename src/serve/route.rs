@@ -15,7 +15,7 @@ use super::local::{Ends, admit};
 use super::passwords::LoginRefusal;
 use super::response::{JSON, PageResponse, error, index_response, respond_with, text, with};
 use super::security::{Security, VisibleTenants};
-use super::{Heartbeat, Site};
+use super::{Liveness, Site};
 use crate::export::{self, PageFormat, PublishedSnapshot, RenderedPage};
 
 /// No path reads the body of a request; a longer one closes the connection.
@@ -140,7 +140,7 @@ async fn route<B: Body>(request: &Request<B>, caller: Caller, site: &Site) -> Pa
             Some(line) => error(StatusCode::BAD_REQUEST, path, &line),
             None => metrics(request.headers(), site),
         },
-        ServedPath::Healthy => healthy(&site.heartbeat),
+        ServedPath::Healthy => healthy(&site.liveness),
         ServedPath::Ready => ready(site),
         ServedPath::Index => index_response(&site.index),
         ServedPath::Snapshot => json(path, site, |published| snapshot_json(published, visible)),
@@ -214,11 +214,11 @@ fn no_snapshot(path: &str) -> PageResponse {
     with(error(StatusCode::SERVICE_UNAVAILABLE, path, line), RETRY_AFTER, "1")
 }
 
-fn healthy(heartbeat: &Heartbeat) -> PageResponse {
-    if heartbeat.is_alive() {
+fn healthy(liveness: &Liveness) -> PageResponse {
+    if liveness.is_alive() {
         return text(StatusCode::OK, "healthy");
     }
-    let seconds = heartbeat.silence().0 / 1_000_000_000;
+    let seconds = liveness.since_last_tick().0 / 1_000_000_000;
     let line = format!("the last tick was {seconds} s ago; restart the agent");
     text(StatusCode::SERVICE_UNAVAILABLE, &line)
 }

@@ -2,23 +2,25 @@
 //!
 //! A session ends when the agent stops, when the operator asks, when every sampler reports that the driver is gone,
 //! or when there are other GPUs than it knows. A sampler that is stuck in a call is left alone and named; the
-//! library it is in then stays open, and the next session goes on with it.
+//! library it is in then stays open, and the next session uses it again.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{DriverSessions, SamplerThread, Search, lock, start_sampler};
+use super::orders::DriverPhase;
+use super::search::Opened;
+use super::{DriverSessions, POLL_INTERVAL, SamplerThread, Search, lock};
 use crate::clock::{Stop, system_now};
 use crate::host::Pci;
 use crate::meter::SamplerNews;
 use crate::model::Nanoseconds;
 use crate::nvml::{CallSlot, Library, count, find};
 
-/// How often it is looked whether there are other GPUs.
+/// How often the driver's GPUs are counted again.
 const RECOUNT_INTERVAL: Nanoseconds = Nanoseconds::from_seconds(10);
 
-/// How long every call may fail before the driver is closed: one that was unloaded returns nothing but errors.
+/// How long every call may fail before the driver is closed; an unloaded driver returns nothing but errors.
 const SILENCE: Nanoseconds = Nanoseconds::from_seconds(10);
 
 /// The kernel's driver, by its name on the bus.
@@ -31,23 +33,24 @@ const MIN_LIFETIME: Nanoseconds = Nanoseconds::from_seconds(30);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 const CLOSE_TIMEOUT_AT_EXIT: Duration = Duration::from_millis(400);
 
-/// What is kept from one session to the next.
+/// State between sessions.
 #[derive(Default)]
 pub(crate) struct DriverState {
     /// A library that could not be closed, with the samplers that are stuck in it.
-    kept: Option<(Arc<Library>, u32)>,
+    pub(crate) kept: Option<Opened>,
     stuck: Vec<SamplerThread>,
     /// Which loading of the kernel's module the last session saw.
     epoch: Option<u64>,
     /// Whether there was a session.
     pub(crate) was_open: bool,
-    /// Whether the last one ended because the driver answered nothing.
-    died: bool,
-    /// Whether the driver was away since; then its counters begin again.
+    /// Whether the last session ended because the driver returned nothing but errors.
+    is_dead: bool,
+    /// Whether the driver was unloaded since; then its counters begin again.
     pub(crate) away: bool,
-    /// When the last session began, by the system's boot clock, and how many sessions in a row have failed early.
+    /// When the last session began, by the system's boot clock.
     begun: Nanoseconds,
-    young: u32,
+    /// How many sessions in a row have failed early.
+    early_failures: u32,
 }
 
 /// A library that is open.
@@ -58,71 +61,73 @@ pub(crate) struct OpenSession<'a> {
     end: &'a Stop,
     slot: &'a CallSlot,
     shared: &'a Arc<DriverSessions>,
-    /// When to look for other GPUs, by the system's boot clock.
+    /// When to count the GPUs again, by the system's boot clock.
     recount: Nanoseconds,
-    /// Since when no sampler has had an answer.
+    /// Since when every call of every sampler has failed.
     silent: Option<Nanoseconds>,
-    /// What the bus showed at the last look.
+    /// The PCI bus at the last check.
     bus: Option<Arc<Pci>>,
 }
 
 impl DriverState {
     /// Waits before the next session when the last ones failed early.
     pub(crate) fn wait_after_failure(&self, end: &Stop) {
-        if self.young > 0 {
-            end.wait(Duration::from_secs(self.young.min(3).into()));
+        if self.early_failures > 0 {
+            end.wait(Duration::from_secs(self.early_failures.min(3).into()));
         }
     }
 
-    fn die(&mut self) {
-        self.died = true;
+    /// Notes that the session ends because the driver returned nothing but errors.
+    fn note_dead(&mut self) {
+        self.is_dead = true;
         let lived = system_now().boottime.0.saturating_sub(self.begun.0);
-        self.young = if lived < MIN_LIFETIME.0 { self.young + 1 } else { 0 };
+        self.early_failures = if lived < MIN_LIFETIME.0 { self.early_failures + 1 } else { 0 };
     }
 
-    /// The library that could not be closed, if it may be gone on with; a dead one is closed first, which
-    /// waits for the samplers that are stuck in it. None within when `end` was called.
-    pub(crate) fn kept(&mut self, end: &Stop) -> Option<Option<(Arc<Library>, u32)>> {
-        const LOOK: Duration = Duration::from_millis(200);
-        if !self.died {
-            return Some(self.kept.take());
+    /// Closes a library that returned nothing but errors, once the samplers that are stuck in it have returned;
+    /// false when `end` was called before. Any other library that could not be closed is used again.
+    pub(crate) fn close_dead_library(&mut self, end: &Stop) -> bool {
+        if !self.is_dead {
+            return true;
         }
         while !self.stuck.iter().all(|sampler| sampler.thread.wait(Duration::ZERO)) {
-            if end.wait(LOOK) {
-                return None;
+            if end.wait(POLL_INTERVAL) {
+                return false;
             }
         }
         for sampler in self.stuck.drain(..) {
             sampler.thread.join();
         }
         self.kept = None;
-        Some(None)
+        true
     }
 
     /// Reports to the orders that the driver is closed, or which calls are stuck.
     pub(crate) fn report_closed(&self, shared: &DriverSessions) {
-        if self.stuck.is_empty() {
-            shared.orders.closed();
+        shared.orders.set_phase(if self.stuck.is_empty() {
+            DriverPhase::Closed
         } else {
-            shared.orders.stuck(self.stuck.iter().map(SamplerThread::call).collect());
-        }
+            DriverPhase::Stuck(self.stuck.iter().map(SamplerThread::call).collect())
+        });
     }
 
     /// Begins a session: starts a sampler for every counted GPU, unless it has one that is stuck.
     pub(crate) fn begin<'a>(
         &mut self,
-        (library, counted): (Arc<Library>, u32),
-        (end, slot): (&'a Stop, &'a CallSlot),
+        opened: Opened,
+        end: &'a Stop,
+        slot: &'a CallSlot,
         shared: &'a Arc<DriverSessions>,
     ) -> OpenSession<'a> {
-        // A library that was kept has counted once for all, those too whose samplers are stuck.
+        let Opened { library, gpus: counted, was_away } = opened;
+        self.away |= was_away;
+        // A library that was kept has counted all its GPUs, also those whose samplers are stuck.
         if self.stuck.is_empty() {
             let epoch = shared.host.module_epoch();
             let anew = self.was_open && (self.away || epoch != self.epoch);
-            (self.epoch, self.died, self.away, self.was_open) = (epoch, false, false, true);
+            (self.epoch, self.is_dead, self.away, self.was_open) = (epoch, false, false, true);
             self.begun = system_now().boottime;
-            // The receiver is gone once the tick loop has ended.
-            let _ = shared.news.send(SamplerNews::Opened { anew, module: epoch });
+            shared.send(SamplerNews::Opened { anew, module: epoch });
         }
         let mut samplers = lock(shared);
         samplers.search = Search::Found(counted as usize);
@@ -155,7 +160,7 @@ impl DriverState {
     pub(crate) fn end(&mut self, session: OpenSession<'_>) {
         let OpenSession { library, counted, samplers, shared, end, .. } = session;
         end.call();
-        shared.orders.closing();
+        shared.orders.set_phase(DriverPhase::Closing);
         let timeout = if shared.stop.is_called() { CLOSE_TIMEOUT_AT_EXIT } else { CLOSE_TIMEOUT };
         let begun = system_now();
         for sampler in samplers.into_iter().chain(std::mem::take(&mut self.stuck)) {
@@ -179,7 +184,7 @@ impl DriverState {
             // A shutdown would wait for the stuck call.
             std::mem::forget(library);
         } else {
-            self.kept = Some((library, counted));
+            self.kept = Some(Opened { library, gpus: counted, was_away: false });
         }
         self.report_closed(shared);
     }
@@ -187,7 +192,7 @@ impl DriverState {
 
 impl OpenSession<'_> {
     fn start(&mut self, index: u32) {
-        match start_sampler(&self.library, index, self.end, self.shared) {
+        match SamplerThread::start(&self.library, index, self.end, self.shared) {
             Ok(sampler) => self.samplers.push(sampler),
             Err(error) => tracing::error!(%error, index, "a GPU is not read"),
         }
@@ -200,13 +205,13 @@ impl OpenSession<'_> {
         }
         if self.is_dead(driver) {
             tracing::warn!(
-                "the driver answers nothing for any GPU; it is closed, and opened when it is back"
+                "every driver call fails on every GPU; the driver is closed, and opened again when it works"
             );
-            driver.die();
+            driver.note_dead();
             return false;
         }
-        self.revive(driver);
-        if self.is_changed() {
+        self.replace_returned(driver);
+        if self.has_other_gpus() {
             tracing::info!("there are other GPUs than before; the driver is opened again");
             return false;
         }
@@ -226,7 +231,7 @@ impl OpenSession<'_> {
     }
 
     /// Replaces samplers that were stuck at the end of the last session and have returned.
-    fn revive(&mut self, driver: &mut DriverState) {
+    fn replace_returned(&mut self, driver: &mut DriverState) {
         let stuck = std::mem::take(&mut driver.stuck);
         for sampler in stuck {
             if sampler.thread.wait(Duration::ZERO) {
@@ -242,8 +247,8 @@ impl OpenSession<'_> {
     /// Whether the driver or the bus has other GPUs than this session reads. The driver counts what it saw at
     /// its initialisation, so a GPU that comes to the bus is only counted when it is opened anew; that costs
     /// every GPU about a tick without readings.
-    fn is_changed(&mut self) -> bool {
-        if self.has_arrived() {
+    fn has_other_gpus(&mut self) -> bool {
+        if self.has_new_gpu_on_bus() {
             return true;
         }
         let now = system_now().boottime;
@@ -263,8 +268,8 @@ impl OpenSession<'_> {
         })
     }
 
-    /// Whether the bus has a GPU for the driver that it did not have at the last look.
-    fn has_arrived(&mut self) -> bool {
+    /// Whether the bus has a GPU of the driver that it did not have at the last check.
+    fn has_new_gpu_on_bus(&mut self) -> bool {
         let now = self.shared.processes.pci();
         let before = std::mem::replace(&mut self.bus, now.clone());
         let (Some(before), Some(now)) = (before, now) else { return false };

@@ -1,18 +1,15 @@
-//! EventSet that the driver sends for all GPUs, and the log lines about XIDs.
+//! Receives the driver's events of all GPUs, and logs XIDs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::received::{EventBatch, XidKind};
-use super::{DriverSessions, RETRY_INTERVAL, count, lock};
+use super::{DriverSessions, POLL_INTERVAL, RETRY_INTERVAL, count_error, lock};
 use crate::catalogue::xid;
 use crate::clock::system_now;
 use crate::model::{Absence, GpuName, Nanoseconds, Stamp};
 use crate::nvml::{CallSlot, EventSet, EventWait, Library};
-
-/// How often the end of the session is checked.
-const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Opens an event set; none where the driver has none, and when the session ends.
 pub(crate) fn event_set(
@@ -28,14 +25,14 @@ pub(crate) fn event_set(
         }
         is_to_continue()
     };
-    let mut told = None;
+    let mut logged = None;
     loop {
         match EventSet::new(library, slot.clone(), shared.clock.clone()) {
             Ok(events) => return Some(events),
             Err(absence) => {
-                count(shared, "events".into(), absence.reason());
-                if told.replace(absence) != Some(absence) {
-                    tracing::warn!(reason = absence.reason(), "XIDs cannot be heard from the driver");
+                count_error(shared, "events".into(), absence.reason());
+                if logged.replace(absence) != Some(absence) {
+                    tracing::warn!(reason = absence.reason(), "XIDs cannot be received from the driver");
                 }
                 if absence.is_permanent() || !pause() {
                     return None;
@@ -52,7 +49,9 @@ pub(crate) fn listen(
     mut is_to_continue: impl FnMut() -> bool,
 ) {
     let mut again = shared.clock.now().boottime;
-    let (mut refused, mut told) = (Vec::new(), Refusals::default());
+    let mut refused = Vec::new();
+    // The last logged refusal of each GPU: one that repeats is only counted.
+    let mut logged = BTreeMap::new();
     let mut xid_log = XidLog::default();
     while is_to_continue() {
         let now = shared.clock.now().boottime;
@@ -63,12 +62,12 @@ pub(crate) fn listen(
         let unregistered = std::mem::take(&mut lock(shared).unregistered);
         for gpu in unregistered {
             let Err(absence) = events.register(&gpu) else {
-                told.forget(&gpu.id.uuid);
+                logged.remove(&gpu.id.uuid);
                 continue;
             };
-            count(shared, "events".into(), absence.reason());
-            if told.is_new(&gpu.id.uuid, absence) {
-                tracing::warn!(uuid = %gpu.id.uuid, reason = absence.reason(), "a GPU's XIDs cannot be heard");
+            count_error(shared, "events".into(), absence.reason());
+            if logged.insert(Arc::clone(&gpu.id.uuid), absence) != Some(absence) {
+                tracing::warn!(uuid = %gpu.id.uuid, reason = absence.reason(), "the XIDs of a GPU cannot be received");
             }
             if !absence.is_permanent() {
                 refused.push(gpu);
@@ -83,7 +82,7 @@ pub(crate) fn listen(
             |wait| events.wait(wait),
             &mut batch,
             |absence| {
-                count(shared, "events".into(), absence.reason());
+                count_error(shared, "events".into(), absence.reason());
             },
         );
         if !batch.is_empty() {
@@ -93,7 +92,7 @@ pub(crate) fn listen(
         }
         xid_log.write(system_now());
         if let Err(absence) = outcome {
-            count(shared, "events".into(), absence.reason());
+            count_error(shared, "events".into(), absence.reason());
             // An event set that fails at once would spin.
             shared.stop.wait(Duration::from_secs(1));
         }
@@ -101,8 +100,8 @@ pub(crate) fn listen(
     events.free();
 }
 
-/// Waits a fifth of a second for the first event and takes those queued behind it, up to a limit that keeps a stop short.
-/// An event whose GPU cannot be identified is counted and skipped.
+/// Waits a fifth of a second for the first event and takes those queued behind it, up to a limit, so that a stop does not
+/// wait long. An event whose GPU cannot be identified is skipped.
 fn drain(
     mut next: impl FnMut(u32) -> Result<EventWait, Absence>,
     batch: &mut EventBatch,
@@ -121,20 +120,6 @@ fn drain(
         wait = 0;
     }
     Ok(())
-}
-
-/// The last logged refusal per GPU whose events cannot be received; a repeated refusal is only counted.
-#[derive(Default)]
-struct Refusals(BTreeMap<Arc<str>, Absence>);
-
-impl Refusals {
-    fn is_new(&mut self, uuid: &str, absence: Absence) -> bool {
-        self.0.insert(uuid.into(), absence) != Some(absence)
-    }
-
-    fn forget(&mut self, uuid: &str) {
-        self.0.remove(uuid);
-    }
 }
 
 /// Logs XIDs: at once while they are few, at most [`XidLog::MAX_LINES`] lines a second in a storm.
@@ -237,16 +222,6 @@ mod tests {
         let next = |_| waiting.pop().ok_or(Absence::Failed);
         assert_eq!(drain(next, &mut batch, |absence| unidentified.push(absence)), Ok(()));
         assert_eq!((batch.xids.len(), unidentified), (1, vec![Absence::Lost]));
-    }
-
-    #[test]
-    fn a_refusal_is_told_once_and_again_when_it_is_another() {
-        let mut told = Refusals::default();
-        let refusals = [Absence::Failed, Absence::Failed, Absence::Lost, Absence::Lost];
-        assert_eq!(refusals.map(|absence| told.is_new("GPU-1", absence)), [true, false, true, false]);
-        assert!(told.is_new("GPU-2", Absence::Lost), "another GPU");
-        told.forget("GPU-1");
-        assert!(told.is_new("GPU-1", Absence::Lost), "it could be heard in between");
     }
 
     #[test]

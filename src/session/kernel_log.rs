@@ -32,21 +32,21 @@ pub(crate) fn start(shared: &Arc<DriverSessions>) -> Result<(), thread::Error> {
     let shared = Arc::clone(shared);
     Thread::start("kernel_log", move || {
         let _report = ReportUnreadable(&shared.received);
-        // A log that appears later is read from its beginning.
-        let (mut came, mut is_logged) = (false, false);
+        // A log that appears after the start is read from its beginning.
+        let (mut appeared_later, mut is_logged) = (false, false);
         while !shared.stop.is_called() {
-            match shared.host.kernel_log(came) {
+            match shared.host.kernel_log(appeared_later) {
                 Ok(log) => {
                     is_logged = false;
                     if let Err(error) = follow(log, &shared) {
-                        tracing::warn!(%error, "the kernel's log cannot be read any more; it is opened again");
+                        tracing::warn!(%error, "the kernel log cannot be read any more; it is opened again");
                     }
-                    came = false;
+                    appeared_later = false;
                 }
                 Err(error) => {
-                    came = error.kind() == ErrorKind::NotFound;
+                    appeared_later = error.kind() == ErrorKind::NotFound;
                     if !is_logged {
-                        tracing::info!(%error, "the kernel's log cannot be read; XIDs come from the driver alone");
+                        tracing::info!(%error, "the kernel log cannot be read; XIDs come from the driver alone");
                         is_logged = true;
                     }
                 }
@@ -70,18 +70,18 @@ impl Drop for ReportUnreadable<'_> {
 /// Reads until the agent stops or the log fails.
 fn follow(mut log: KernelLog, shared: &DriverSessions) -> std::io::Result<()> {
     while !shared.stop.is_called() {
-        let (mut batch, mut speaks) = (EventBatch::default(), false);
+        let (mut batch, mut has_records) = (EventBatch::default(), false);
         for _ in 0..MAX_READS {
             if !log.read(|record| count_xid(record, &mut batch))? {
                 break;
             }
-            speaks = true;
+            has_records = true;
         }
         shared.received.kernel_log(true, log.take_lost());
         if !batch.is_empty() {
             shared.received.add(batch, shared.clock.now());
         }
-        if speaks || !log.is_idle_for(SILENT_SECONDS)? {
+        if has_records || !log.is_idle_for(SILENT_SECONDS)? {
             shared.stop.wait(POLL_INTERVAL);
         }
     }

@@ -1,7 +1,6 @@
 //! One agent per node: two would read the same GPUs twice and keep two accounts of the same time.
 //!
-//! In goes the path of the lock file; out comes a lock that lives as long as the process, or why there is none.
-//! The agent reads no real driver without it. A simulated driver needs none: there the ledger's own lock is enough.
+//! The agent reads no real driver without the lock, which lives as long as the process. A simulated driver needs none: there the ledger's own lock is enough.
 //! In a container `/run` is the container's own, and the lock holds among the agents that share it.
 
 use std::fs::{File, Metadata, OpenOptions, Permissions};
@@ -83,7 +82,7 @@ pub(crate) fn take(path: &Path) -> Result<NodeLock, LockError> {
     check(path, &file)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {
-            // The pid is for a reader alone; a file that was opened read-only keeps its former text.
+            // The pid is only information for people; a file that was opened read-only keeps its former text.
             let _ = file.set_len(0).and_then(|()| write!(file, "{}", std::process::id()));
             Ok(NodeLock { _file: file })
         }
@@ -101,7 +100,7 @@ pub(crate) fn look(path: &Path) -> Result<LockState, LockError> {
         Err(error) => return Err(unavailable(error)),
     };
     trusted(path, &file)?;
-    // A shared lock, for the moment until the file is closed: two who look do not see each other.
+    // A shared lock until the file is closed, so that two checks at once do not report each other.
     match flock(&file, FlockOperation::NonBlockingLockShared) {
         Ok(()) => Ok(LockState::Free),
         Err(Errno::WOULDBLOCK) => Ok(LockState::Held(holder(&mut file))),
@@ -121,7 +120,7 @@ fn holder(file: &mut File) -> String {
 fn open(path: &Path) -> io::Result<File> {
     options().write(true).create(true).truncate(false).mode(MODE).open(path).or_else(|error| {
         options().open(path).map_err(|second| match second.kind() {
-            // Why the file could not be created says more than that there is none.
+            // The reason why the file could not be created is more useful than "not found".
             ErrorKind::NotFound => error,
             _ => second,
         })

@@ -15,11 +15,11 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// What the thread that opens and closes the driver is doing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-enum DriverPhase {
-    /// Nothing of the driver is open.
+pub(crate) enum DriverPhase {
+    /// The library is not open.
     #[default]
     Closed,
-    /// The library is opened, or tried again from time to time.
+    /// The library is being opened; a failure is tried again.
     Opening,
     Open,
     Closing,
@@ -39,20 +39,14 @@ struct OrderState {
     phase: DriverPhase,
     /// When the release ends, by the system's boot clock.
     until: Option<Nanoseconds>,
-    /// Who asked for that: a Unix user id.
+    /// The Unix user id of the operator who ordered the release.
     user: u32,
-    /// Ends what is open, or the wait while nothing may be.
+    /// Ends the open session, or the wait of a release.
     end: Stop,
 }
 
 impl Orders {
-    /// Whether the driver is closed on request.
-    pub(crate) fn is_released(&self) -> bool {
-        let state = self.lock();
-        state.until.is_some() && state.phase == DriverPhase::Closed
-    }
-
-    /// Until when the driver is released, and who asked for it; absent while it is not released.
+    /// The end of the release, and who ordered it; none while the driver is not closed for one.
     pub(crate) fn release(&self) -> Option<Release> {
         let state = self.lock();
         let until = state.until.filter(|_| state.phase == DriverPhase::Closed)?;
@@ -104,52 +98,33 @@ impl Orders {
         was_released
     }
 
-    /// Waits until the driver may be opened; out comes what ends it. None when the agent stops.
+    /// Waits until the driver may be opened, and returns the stop of its session; none when the agent stops.
     pub(crate) fn may_open(&self, stop: &Stop) -> Option<Stop> {
-        const LOOK: Duration = Duration::from_secs(1);
+        const POLL_INTERVAL: Duration = Duration::from_secs(1);
         loop {
-            let end = stop.part();
-            let mut state = self.lock();
-            state.end = end.clone();
-            let left = state.until.map(|until| until.0.saturating_sub(system_now().boottime.0));
-            match left {
-                Some(left) if left > 0 => {
-                    if !matches!(state.phase, DriverPhase::Stuck(_)) {
-                        self.enter(&mut state, DriverPhase::Closed);
-                    }
-                    drop(state);
-                    end.wait(Duration::from_nanos(left).min(LOOK));
-                }
-                _ => {
-                    state.until = None;
-                    self.enter(&mut state, DriverPhase::Opening);
-                    drop(state);
-                }
-            }
             if stop.is_called() {
                 return None;
             }
-            if left.is_none_or(|left| left == 0) {
+            let end = stop.part();
+            let mut state = self.lock();
+            state.end = end.clone();
+            let left = state.until.map_or(0, |until| until.0.saturating_sub(system_now().boottime.0));
+            if left == 0 {
+                state.until = None;
+                self.enter(&mut state, DriverPhase::Opening);
                 return Some(end);
             }
+            if !matches!(state.phase, DriverPhase::Stuck(_)) {
+                self.enter(&mut state, DriverPhase::Closed);
+            }
+            drop(state);
+            end.wait(Duration::from_nanos(left).min(POLL_INTERVAL));
         }
     }
 
-    pub(crate) fn opened(&self) {
-        self.enter(&mut self.lock(), DriverPhase::Open);
-    }
-
-    pub(crate) fn closing(&self) {
-        self.enter(&mut self.lock(), DriverPhase::Closing);
-    }
-
-    pub(crate) fn closed(&self) {
-        self.enter(&mut self.lock(), DriverPhase::Closed);
-    }
-
-    /// The library stays open, since these calls have not returned.
-    pub(crate) fn stuck(&self, calls: Vec<String>) {
-        self.enter(&mut self.lock(), DriverPhase::Stuck(calls));
+    /// Reports what the thread that opens and closes the driver is doing.
+    pub(crate) fn set_phase(&self, phase: DriverPhase) {
+        self.enter(&mut self.lock(), phase);
     }
 
     fn enter(&self, state: &mut OrderState, phase: DriverPhase) {
@@ -173,15 +148,15 @@ mod tests {
     fn a_release_ends_the_session_and_waits_for_its_end() {
         let (orders, stop) = (Orders::default(), Stop::default());
         let end = orders.may_open(&stop).unwrap();
-        orders.opened();
+        orders.set_phase(DriverPhase::Open);
         std::thread::scope(|scope| {
             let asked = scope.spawn(|| orders.release_driver(HOUR, 0));
             while !end.wait(Duration::from_secs(1)) {}
-            assert!(!orders.is_released());
-            orders.closed();
+            assert!(orders.release().is_none());
+            orders.set_phase(DriverPhase::Closed);
             assert_eq!(asked.join().unwrap(), Ok(()));
         });
-        assert!(orders.is_released());
+        assert!(orders.release().is_some());
         let release = orders.release().unwrap();
         assert!(release.until > system_now().utc);
         assert_eq!(release.user, 0);
@@ -191,23 +166,23 @@ mod tests {
             assert!(!orders.resume(), "it is not released any more");
             assert!(opener.join().unwrap());
         });
-        assert!(!orders.is_released());
+        assert!(orders.release().is_none());
     }
 
     #[test]
     fn the_time_needed_to_close_is_no_part_of_the_release() {
         let (orders, stop) = (Orders::default(), Stop::default());
         let end = orders.may_open(&stop).unwrap();
-        orders.opened();
+        orders.set_phase(DriverPhase::Open);
         let span = Nanoseconds(1_000_000);
         std::thread::scope(|scope| {
             let asked = scope.spawn(|| orders.release_driver(span, 0));
             while !end.wait(Duration::from_secs(1)) {}
             // The last call of a sampler takes longer than the release.
             std::thread::sleep(Duration::from_millis(20));
-            orders.closing();
-            orders.closed();
-            assert!(orders.is_released());
+            orders.set_phase(DriverPhase::Closing);
+            orders.set_phase(DriverPhase::Closed);
+            assert!(orders.release().is_some());
             let opener = scope.spawn(|| orders.may_open(&stop).is_some());
             assert_eq!(asked.join().unwrap(), Ok(()));
             assert!(opener.join().unwrap(), "and then it is over");
@@ -218,10 +193,10 @@ mod tests {
     fn what_is_stuck_is_told_and_the_driver_is_taken_up_again() {
         let (orders, stop) = (Orders::default(), Stop::default());
         orders.may_open(&stop).unwrap();
-        orders.opened();
+        orders.set_phase(DriverPhase::Open);
         std::thread::scope(|scope| {
             let asked = scope.spawn(|| orders.release_driver(HOUR, 0));
-            orders.stuck(vec!["GPU 3 in nvmlDeviceGetTemperature".into()]);
+            orders.set_phase(DriverPhase::Stuck(vec!["GPU 3 in nvmlDeviceGetTemperature".into()]));
             let told = asked.join().unwrap().unwrap_err();
             assert!(told.contains("GPU 3 in nvmlDeviceGetTemperature"), "{told}");
         });
@@ -233,7 +208,7 @@ mod tests {
         let (orders, stop) = (Orders::default(), Stop::default());
         orders.release_driver(Nanoseconds(1_000_000), 0).unwrap();
         assert!(orders.may_open(&stop).is_some());
-        orders.closed();
+        orders.set_phase(DriverPhase::Closed);
         orders.release_driver(HOUR, 0).unwrap();
         stop.call();
         assert!(orders.may_open(&stop).is_none());

@@ -24,8 +24,8 @@ struct ReceivedState {
     notices: BTreeMap<(Arc<str>, Notice), u64>,
     hints: BTreeMap<Arc<str>, Hint>,
     kernel_log: Option<bool>,
-    refused: u64,
-    overrun: u64,
+    dropped_xids: u64,
+    overwritten: u64,
 }
 
 /// What XIDs must share to be counted as one kind.
@@ -89,7 +89,7 @@ impl Received {
                 state.hints.entry(Arc::clone(uuid)).or_default().read_all = true;
             }
             if state.xids.len() >= MAX_KINDS && !state.xids.contains_key(&kind) {
-                state.refused = state.refused.saturating_add(count);
+                state.dropped_xids = state.dropped_xids.saturating_add(count);
                 continue;
             }
             let seen = state.xids.entry(kind).or_insert((0, now, received));
@@ -109,17 +109,17 @@ impl Received {
     pub(crate) fn kernel_log(&self, readable: bool, overrun: u64) {
         let mut state = self.lock();
         state.kernel_log = Some(readable);
-        state.overrun = state.overrun.saturating_add(overrun);
+        state.overwritten = state.overwritten.saturating_add(overrun);
     }
 
-    /// XIDs and notices since the last look.
+    /// Returns and clears the XIDs and notices.
     pub(crate) fn take(&self) -> (Vec<XidCount>, Vec<NoticeCount>) {
         let mut state = self.lock();
         let (xids, notices) = (std::mem::take(&mut state.xids), std::mem::take(&mut state.notices));
         drop(state);
-        let xids = xids.into_iter().map(|(kind, (count, last, heard))| {
+        let xids = xids.into_iter().map(|(kind, (count, last, received_at))| {
             let XidKind { source, gpu, xid, gpu_instance, compute_instance } = kind;
-            XidCount { gpu, xid, source, gpu_instance, compute_instance, count, last, heard }
+            XidCount { gpu, xid, source, gpu_instance, compute_instance, count, last, received_at }
         });
         let notices = notices.into_iter().map(|((uuid, notice), count)| NoticeCount { uuid, notice, count });
         (xids.collect(), notices.collect())
@@ -130,10 +130,11 @@ impl Received {
         self.lock().hints.remove(uuid).unwrap_or_default()
     }
 
-    /// Whether the kernel's log can be read, once tried; records overwritten; XIDs of kinds beyond those kept.
+    /// Whether the kernel log can be read, none before the first try; its records that were overwritten unread; XIDs of
+    /// kinds beyond the limit.
     pub(crate) fn losses(&self) -> (Option<bool>, u64, u64) {
         let state = self.lock();
-        (state.kernel_log, state.overrun, state.refused)
+        (state.kernel_log, state.overwritten, state.dropped_xids)
     }
 
     fn lock(&self) -> MutexGuard<'_, ReceivedState> {

@@ -1,10 +1,10 @@
-//! Recording: reads every GPU as the agent does at level full, and takes down what passes the door.
+//! The command `record`: reads every GPU as the agent does at level full, and records every driver call.
 //!
-//! It accounts for nothing and so takes no lock of the node: it may run beside the agent.
+//! It keeps no account, so it takes no lock of the node and may run beside the agent.
 
 use std::fs::File;
-use std::io::BufWriter;
-use std::path::{Path, PathBuf};
+use std::io::{self, BufWriter};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
@@ -26,9 +26,9 @@ use crate::thread::{self, Thread};
 pub struct Recording {
     /// Path of the driver library (libnvidia-ml.so.1), instead of the one that the loader finds.
     pub library: Option<PathBuf>,
-    /// Where the recording goes; a file that is there is not overwritten.
+    /// The file to write; an existing file is not overwritten.
     pub file: PathBuf,
-    /// For how long.
+    /// How long to record.
     pub length: Nanoseconds,
     /// Interval between readings of every GPU.
     pub interval: Nanoseconds,
@@ -37,11 +37,11 @@ pub struct Recording {
 /// What was recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recorded {
-    /// How many GPUs said who they are.
+    /// How many GPUs returned their identity.
     pub gpus: usize,
     /// How many times each was read.
     pub ticks: u64,
-    /// How many answers of the driver were written.
+    /// How many results of driver calls were written.
     pub answers: u64,
 }
 
@@ -58,7 +58,7 @@ impl RunningRecord {
         self.stop.call();
     }
 
-    /// What was recorded, if it ends within that time.
+    /// The outcome, if the recording ends within that time.
     pub fn wait(&self, longest: Duration) -> Option<Result<Recorded, RecordError>> {
         match self.outcome.recv_timeout(longest) {
             Ok(outcome) => Some(outcome),
@@ -68,7 +68,7 @@ impl RunningRecord {
     }
 }
 
-/// Nothing was recorded, or not all.
+/// Why nothing was recorded, or not everything.
 #[derive(Debug, Error)]
 pub enum RecordError {
     /// The driver cannot be used.
@@ -80,10 +80,10 @@ pub enum RecordError {
     /// The file cannot be written.
     #[error("recording {path}: {source}; name a new file in a directory that this user can write")]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
-        source: std::io::Error,
+        /// The cause.
+        source: io::Error,
     },
     /// A thread could not be started.
     #[error(transparent)]
@@ -93,56 +93,50 @@ pub enum RecordError {
     Failed,
 }
 
-/// Every tick, every fifth tick, every sixtieth tick.
+/// Ticks per tier: fast, medium, slow.
 const EVERY: [u64; 3] = [1, 5, 60];
 
-/// Records until the time is over, or until it is stopped, on a thread of its own: a driver call may hang.
+/// Records until the time is over, or until it is stopped, on a thread of its own, since a driver call may hang.
 pub fn record(recording: Recording) -> Result<RunningRecord, thread::Error> {
     let (sender, outcome) = channel();
     let stop = Stop::default();
-    let theirs = stop.clone();
+    let stop_by_thread = stop.clone();
     Thread::start("record", move || {
         // Nobody may be waiting any more.
-        let _ = sender.send(record_until(&recording, &theirs));
+        let _ = sender.send(record_until(&recording, &stop_by_thread));
     })?;
     Ok(RunningRecord { stop, outcome })
 }
 
 fn record_until(recording: &Recording, stop: &Stop) -> Result<Recorded, RecordError> {
-    let Recording { library, file, length, interval } = recording;
-    let clock = Clock::of_library(library.as_deref());
-    let library = Library::open(library.as_deref())?;
-    let recorder = Arc::new(begin(&library, file, *interval, &clock)?);
+    let clock = Clock::of_library(recording.library.as_deref());
+    let library = Library::open(recording.library.as_deref())?;
+    let failed = |source| RecordError::File { path: recording.file.clone(), source };
+    let recorder = Arc::new(begin(&library, recording, &clock).map_err(failed)?);
     library.record(Arc::clone(&recorder));
-    let outcome = read(&library, (*length, *interval), &clock, stop);
-    let written = recorder.end().map_err(|source| RecordError::File { path: file.clone(), source });
+    let outcome = read(&library, recording, &clock, stop);
+    let written = recorder.end().map_err(failed);
     let (gpus, ticks) = outcome?;
     Ok(Recorded { gpus, ticks, answers: written? })
 }
 
-fn begin(
-    library: &Arc<Library>,
-    path: &Path,
-    interval: Nanoseconds,
-    clock: &Clock,
-) -> Result<Recorder, RecordError> {
-    let failed = |source| RecordError::File { path: path.into(), source };
-    let file = File::create_new(path).map_err(failed)?;
+fn begin(library: &Arc<Library>, recording: &Recording, clock: &Clock) -> io::Result<Recorder> {
+    let file = File::create_new(&recording.file)?;
     let now = clock.now();
     let head = RecordingHead {
         gpumeter_recording: FORMAT,
         utc_ns: now.utc.0,
-        interval_ns: interval.0,
+        interval_ns: recording.interval.0,
         driver_version: driver_version(library, clock).to_string(),
         simulated: library.is_simulated(),
     };
-    Recorder::begin(Box::new(BufWriter::new(file)), &head, now.boottime).map_err(failed)
+    Recorder::begin(Box::new(BufWriter::new(file)), &head, now.boottime)
 }
 
 /// How many GPUs there are, and how many times each was read.
 fn read(
     library: &Arc<Library>,
-    (length, interval): (Nanoseconds, Nanoseconds),
+    recording: &Recording,
     clock: &Clock,
     stop: &Stop,
 ) -> Result<(usize, u64), RecordError> {
@@ -151,24 +145,24 @@ fn read(
     let found: Vec<FoundGpu> =
         (0..counted).filter_map(|index| find(library, index, &slot, clock).ok()).collect();
     let share = Config::default().sampling.driver_share / counted.max(1);
-    let lane = |gpu| {
-        let mut lane = Sampler::new(Arc::clone(library), gpu, slot.clone(), clock.clone(), Level::Full);
-        // Who was there is then known in every tick, by whatever rule the recording is billed later.
-        lane.configure(Level::Full, true, share);
-        lane
+    let sampler = |gpu| {
+        let mut sampler = Sampler::new(Arc::clone(library), gpu, slot.clone(), clock.clone(), Level::Full);
+        // Under presence the processes are known in every tick, so a replay can use any rule of billing.
+        sampler.configure(Level::Full, true, share);
+        sampler
     };
-    let mut samplers: Vec<Sampler> = found.iter().map(lane).collect();
-    let events = hear(library, &found, clock, stop)?;
-    let end = clock.now().boottime + length;
+    let mut samplers: Vec<Sampler> = found.iter().map(sampler).collect();
+    let events = receive_events(library, &found, clock, stop)?;
+    let end = clock.now().boottime + recording.length;
     let mut ticks = 0;
     while clock.now().boottime < end && !stop.is_called() {
         let due = EVERY.map(|every| ticks % every == 0);
-        for lane in &mut samplers {
-            // What a GPU refuses is part of the recording.
-            let _ = lane.tick(due);
+        for sampler in &mut samplers {
+            // A refusal is part of the recording.
+            let _ = sampler.tick(due);
         }
         ticks += 1;
-        let next = next_multiple(clock.now().boottime, interval);
+        let next = next_multiple(clock.now().boottime, recording.interval);
         clock.wait_until(next, stop, || {});
     }
     stop.call();
@@ -176,14 +170,14 @@ fn read(
     Ok((samplers.len(), ticks))
 }
 
-/// Short, since whoever waits hears no stop meanwhile.
+/// How long one wait for an event lasts; a stop is seen only after it.
 const WAIT_MILLISECONDS: u32 = 200;
 
 /// How long the events thread may take to end.
 const EVENTS_TIMEOUT: Duration = Duration::from_millis(700);
 
-/// EventSet come when they come, so they are waited for beside the reading.
-fn hear(
+/// Starts a thread that receives events, which are recorded as they come.
+fn receive_events(
     library: &Arc<Library>,
     gpus: &[FoundGpu],
     clock: &Clock,
@@ -192,7 +186,7 @@ fn hear(
     let mut events = EventSet::new(library, CallSlot::default(), clock.clone()).ok();
     for gpu in gpus {
         if let Some(events) = &mut events {
-            // A registration that the driver refuses is recorded, too, so its error needs no handling.
+            // A refused registration is recorded too, so its error needs no handling.
             let _ = events.register(gpu);
         }
     }

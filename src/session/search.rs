@@ -1,4 +1,4 @@
-//! Opening the driver, again and again until it counts a GPU; on a real one, for one agent per node.
+//! Opens the driver, and tries again until it counts a GPU. A real driver is opened by one agent per node only.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -6,18 +6,20 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::node_lock::{self, LockError};
-use super::{DriverSessions, RETRY_INTERVAL, RestartReason, Search, count, lock, report_if_all_are_known};
+use super::{
+    DriverSessions, RETRY_INTERVAL, RestartReason, Search, count_error, lock, report_if_all_are_known,
+};
 use crate::clock::Stop;
-use crate::nvml::{CallSlot, Library, OpenError, count as count_gpus};
+use crate::nvml::{CallSlot, Library, OpenError, count};
 
-/// The longest wait between two tries: while a driver is away that was there, and while none was yet.
+/// The longest wait between two tries after a driver was lost, and before the first was opened.
 const RETRY_AFTER_LOSS: Duration = Duration::from_secs(3);
 const RETRY_FIRST: Duration = Duration::from_secs(10);
 
 /// The library and the kernel's module are of different versions.
 const MISMATCH: &str = "version_mismatch";
 
-/// So many of them in a row are no upgrade under way, in which the module may come before the library.
+/// An upgrade may replace the module before the library; after this many mismatches in a row it is not that.
 const MAX_MISMATCHES: u32 = 3;
 
 /// The driver cannot be used.
@@ -34,12 +36,13 @@ pub(crate) struct Opened {
     pub(crate) was_away: bool,
 }
 
-/// Opens the driver, again and again until it counts a GPU; none when the session is to end. A driver that
-/// `was_open` is upgraded or reset: it is looked for more often, to be back within seconds.
+/// Opens the driver, and tries again until it counts a GPU; none when the session is to end. A driver that
+/// `was_open` is being upgraded or reset, so it is tried more often.
 pub(crate) fn open(
     path: Option<&Path>,
     was_open: bool,
-    (end, slot): (&Stop, &CallSlot),
+    end: &Stop,
+    slot: &CallSlot,
     shared: &DriverSessions,
 ) -> Option<Opened> {
     let longest = if was_open { RETRY_AFTER_LOSS } else { RETRY_FIRST };
@@ -52,7 +55,7 @@ pub(crate) fn open(
         }
         match try_open(path, slot, shared) {
             Ok((library, 0)) => {
-                // A driver counts what it saw when it was initialised: for a new GPU it is opened anew.
+                // A driver counts the GPUs that it found when it was initialised, so it is opened again for a new one.
                 drop(library);
                 lock(shared).search = Search::Found(0);
                 report_if_all_are_known(shared);
@@ -64,7 +67,7 @@ pub(crate) fn open(
             }
             Ok((library, gpus)) => return Some(Opened { library, gpus, was_away }),
             Err(OpenProblem { reason, text }) => {
-                count(shared, "driver".into(), reason);
+                count_error(shared, "driver".into(), reason);
                 lock(shared).search = Search::Failed;
                 was_away = true;
                 mismatches = if reason == MISMATCH { mismatches + 1 } else { 0 };
@@ -77,20 +80,20 @@ pub(crate) fn open(
                 if logged != text {
                     tracing::error!(
                         reason = text,
-                        "no GPU can be read; the agent serves its own health and looks again"
+                        "no GPU can be read; the agent serves its own metrics and tries again"
                     );
                     logged = text;
                 }
             }
         }
-        // In real time: a driver is loaded in that, whatever the demo's clock shows.
+        // In real time, in which a driver is loaded, not on the demo's clock.
         end.wait(wait.min(longest));
     }
     None
 }
 
-/// Why a new start would open a driver that this agent cannot. One whose device file is refused although it was there at the
-/// start would be refused again.
+/// Why a new start would open a driver that this agent cannot. A device file that existed at the start and is refused would
+/// be refused again.
 fn restart_reason(library_is_older: bool, shared: &DriverSessions) -> Option<RestartReason> {
     if library_is_older && shared.host.is_container() {
         return Some(RestartReason::LibraryReplaced);
@@ -105,7 +108,7 @@ fn try_open(
     shared: &DriverSessions,
 ) -> Result<(Arc<Library>, u32), OpenProblem> {
     let mut not_owned = None;
-    // A second agent does not even initialise the driver.
+    // A second agent must not even initialise the driver.
     let mut may_init = |simulated: bool| {
         not_owned = if simulated { None } else { own_node(shared).err() };
         not_owned.is_none()
@@ -128,14 +131,14 @@ fn try_open(
         OpenProblem { reason, text: format!("{error}{hint}") }
     })?;
     shared.simulated.fetch_or(library.is_simulated(), Ordering::Relaxed);
-    let counted = count_gpus(&library, slot, &shared.clock).map_err(|absence| OpenProblem {
+    let counted = count(&library, slot, &shared.clock).map_err(|absence| OpenProblem {
         reason: absence.reason(),
         text: format!("the driver does not count its GPUs: {}", absence.reason()),
     })?;
     Ok((library, counted))
 }
 
-/// Takes the node for this agent, once.
+/// Takes the node's lock for this agent, once.
 fn own_node(shared: &DriverSessions) -> Result<(), OpenProblem> {
     if lock(shared).node.is_some() {
         return Ok(());
@@ -152,7 +155,7 @@ fn own_node(shared: &DriverSessions) -> Result<(), OpenProblem> {
     }
 }
 
-/// Waits until it is time to look again; false when the session ends.
+/// Waits for the next try; false when the session ends.
 pub(crate) fn pause(end: &Stop, shared: &DriverSessions) -> bool {
     let again = shared.clock.now().boottime + RETRY_INTERVAL;
     shared.clock.wait_until(again, end, || {})

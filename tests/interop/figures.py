@@ -1,7 +1,7 @@
 """What gpumeter costs, beside nvitop-exporter and all-smi: the same node, the same driver, the same minute.
 
 A node of eight H100 with 200 real processes. Processor time is the kernel's, by thread. The simulated driver works
-inside whoever asks it, so where the agent's own time counts, what its lanes say they spent in driver calls is taken off,
+inside whoever asks it, so where the agent's own time counts, what its samplers say they spent in driver calls is taken off,
 and two threads that are the driver's: the one that waits for events, which a real driver lets sleep, and the demo's
 clock. What the others spend in the driver is not known, and stays in.
 
@@ -163,18 +163,18 @@ def ratio(mine, other):
 
 
 def of_driver(demo, ours):
-    """Of our processor seconds, calls of the driver as timed by the clock, the lanes that make them, and the driver's own threads."""
-    return in_driver(demo), ours.processor("lane"), ours.processor("enumerate", "demo")
+    """Of our processor seconds, calls of the driver as timed by the clock, the samplers that make them, and the driver's own threads."""
+    return in_driver(demo), ours.processor("sampler"), ours.processor("enumerate", "demo")
 
 
 def drivers_part(before, after):
     """The seconds between two looks that were the driver's; on a busy machine calls wait for a processor, too."""
-    calls, lanes, threads = (now - then for then, now in zip(before, after))
-    return min(calls, lanes) + threads
+    calls, samplers, threads = (now - then for then, now in zip(before, after))
+    return min(calls, samplers) + threads
 
 
 def in_driver(demo):
-    """The seconds that its lanes have spent in driver calls."""
+    """The seconds that its samplers have spent in driver calls."""
     found = families(demo.page())
     return sum(value for _, value in found.get("gpumeter_driver_call_duration_seconds_sum", ()))
 

@@ -273,7 +273,7 @@ def frozen_tick_loop(suite, machine):
     before = machine.restarts()
     host_pid = next(pids_of(machine))
     thread = next(int(task.name) for task in Path(f"/proc/{host_pid}/task").iterdir()
-                  if (task / "comm").read_text().strip() == "pulse")
+                  if (task / "comm").read_text().strip() == "tick_loop")
     with Frozen(thread) as frozen:
         machine.wait_for("the watchdog", 60, lambda: frozen.reap() and machine.restarts() == before + 1)
     machine.wait_for_gpus()

@@ -169,11 +169,11 @@ def one_moment(demo):
     """What nvidia-ml-py, nvitop and the agent say of one moment at which the clock is held."""
     demo.clock.hold_between_ticks()
     demo.clock.advance(-demo.clock.boot() % 10**9)
-    # The lanes look at a held clock now and then only.
+    # The samplers look at a held clock now and then only.
     time.sleep(2)
     driver = json.loads(peer(demo, __file__, "nvml"))
     table = peer(demo, "-m", "nvitop", "--once", "--ascii")
-    # The lanes have read long since; the pulse comes a fifth of a tick later.
+    # The samplers have read long since; the tick loop comes a fifth of a tick later.
     demo.clock.advance(2 * 10**8)
     time.sleep(2)
     return driver, table, series(demo)

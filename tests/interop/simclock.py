@@ -47,7 +47,7 @@ class SimClock:
         return self._words[BOOT] + self.elapsed()
 
     def hold_between_ticks(self, interval=10**9):
-        """Stops the clock when the last tick is over: lanes read at its start, the pulse a fifth later."""
+        """Stops the clock when the last tick is over: samplers read at its start, the tick loop a fifth later."""
         while not 0.5 < self.boot() % interval / interval < 0.8:
             time.sleep(interval / 1e9 / 50)
         self.hold()

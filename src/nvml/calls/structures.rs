@@ -12,7 +12,7 @@ use crate::model::Absence;
 pub(super) const GPU_SENSOR: c_uint = sys::nvmlTemperatureSensors_enum_NVML_TEMPERATURE_GPU;
 
 /// The version field of a structure: its size and the number of its layout.
-fn version<T>(number: u32) -> c_uint {
+pub(crate) fn version<T>(number: u32) -> c_uint {
     u32::try_from(size_of::<T>()).unwrap_or(0) | (number << 24)
 }
 

@@ -8,7 +8,7 @@ const BOTH: ListsDue = ListsDue { compute: true, graphics: true };
 
 fn known(compute: &[u32], graphics: &[u32]) -> ListedPids {
     let set = |pids: &[u32]| Some(pids.iter().copied().collect());
-    ListedPids { compute: set(compute), graphics: set(graphics), lists_compute: true }
+    ListedPids { compute: set(compute), graphics: set(graphics), is_compute_refused: false }
 }
 
 fn samples(pids: &[u32]) -> Vec<ProcessSample> {
@@ -19,14 +19,14 @@ fn samples(pids: &[u32]) -> Vec<ProcessSample> {
 /// The schedule of a GPU whose lists were read while that much memory was in use.
 fn after_lists(memory: u64) -> ProcessSchedule {
     let mut schedule = ProcessSchedule::new(false);
-    schedule.memory().set(Ok(vec![memory]));
-    schedule.note_read(BOTH);
+    schedule.memory.set(Some(Ok(vec![memory])));
+    schedule.note_tick(&state(0), BOTH, BOTH);
     schedule
 }
 
-fn state(second: u64) -> TickState {
+fn state(second: u64) -> TickState<'static> {
     TickState {
-        now: Nanoseconds::from_seconds(second),
+        begun: Stamp { boottime: Nanoseconds::from_seconds(second), ..Stamp::default() },
         medium: second.is_multiple_of(5),
         slow: second.is_multiple_of(60),
         read: second.is_multiple_of(5),
@@ -34,27 +34,27 @@ fn state(second: u64) -> TickState {
         may_have_samples: true,
         shown: false,
         busy: Some(true),
+        samples: None,
     }
 }
 
 /// A tick in which these pids worked and that much memory was in use; returns the lists read, and whether samples were.
 fn tick_of(
     schedule: &mut ProcessSchedule,
-    mut state: TickState,
+    state: TickState<'_>,
     (pids, memory): (&[u32], Option<u64>),
     known: &ListedPids,
 ) -> (ListsDue, bool) {
-    state.busy = Some(!pids.is_empty());
-    schedule.memory().clear();
-    if schedule.needs_memory(&state, known) {
-        schedule.memory().set(memory.map(|used| vec![used]).ok_or(Absence::NotSupported));
-    }
-    let samples_read = state.may_have_samples && schedule.needs_samples(&state, known);
+    let state = TickState { busy: Some(!pids.is_empty()), ..state };
+    schedule.listed = known.clone();
+    let answer = memory.map(|used| vec![used]).ok_or(Absence::NotSupported);
+    let answer = schedule.needs_memory(&state).then_some(answer);
+    schedule.memory.set(answer);
+    let samples_read = state.may_have_samples && schedule.needs_samples(&state);
     let samples = samples(pids);
-    let inputs = ScheduleInputs { state, samples: samples_read.then_some(&samples) };
-    let lists = schedule.select_lists(&inputs, known);
-    schedule.note_read(lists);
-    schedule.note_samples(&inputs, known);
+    let state = TickState { samples: samples_read.then_some(&*samples), ..state };
+    let lists = schedule.select_lists(&state);
+    schedule.note_tick(&state, lists, lists);
     (lists, samples_read)
 }
 
@@ -109,13 +109,16 @@ fn a_pid_that_no_list_names_is_looked_for_at_once_and_only_once() {
 fn a_list_that_exceeds_the_calls_of_a_tick_is_read_in_the_next_one() {
     let (mut schedule, known) = (after_lists(1), known(&[6, 7], &[]));
     let samples = samples(&[6, 7, 8]);
-    let inputs = ScheduleInputs { state: state(1), samples: Some(&samples) };
-    assert_eq!(schedule.select_lists(&inputs, &known), COMPUTE);
-    schedule.postpone(COMPUTE);
-    schedule.note_samples(&inputs, &known);
+    let first = TickState { samples: Some(&samples), ..state(1) };
+    schedule.listed = known.clone();
+    assert_eq!(schedule.select_lists(&first), COMPUTE);
+    schedule.note_tick(&first, COMPUTE, NONE);
     assert_eq!(tick(&mut schedule, 2, &[6, 7], &known), COMPUTE);
-    schedule.postpone(NONE);
-    assert_eq!(tick(&mut schedule, 3, &[6, 7, 8], &known), COMPUTE, "he is no known stranger");
+    assert_eq!(
+        tick(&mut schedule, 3, &[6, 7, 8], &known),
+        COMPUTE,
+        "a postponed list leaves the pid unknown"
+    );
 }
 
 #[test]
@@ -132,12 +135,12 @@ fn an_empty_gpu_is_listed_when_memory_changes_and_a_busy_one_without_processes_o
     let (mut schedule, nobody) = (after_lists(1), known(&[], &[]));
     assert_eq!(tick(&mut schedule, 1, &[], &nobody), NONE);
     assert_eq!(tick_of(&mut schedule, state(2), (&[], Some(9)), &nobody).0, COMPUTE);
-    assert!(schedule.needs_graphics_too(&[], &nobody), "who is not on the compute list may be on another");
+    assert!(schedule.needs_graphics_too(&state(2)), "who is not on the compute list may be on another");
     let busy_tick = |schedule: &mut ProcessSchedule, second| {
-        schedule.memory().set(Ok(vec![9]));
-        let lists =
-            schedule.select_lists(&ScheduleInputs { state: state(second), samples: Some(&[]) }, &nobody);
-        schedule.note_read(lists);
+        schedule.memory.set(Some(Ok(vec![9])));
+        let state = TickState { samples: Some(&[]), ..state(second) };
+        let lists = schedule.select_lists(&state);
+        schedule.note_tick(&state, lists, lists);
         lists
     };
     assert_eq!(busy_tick(&mut schedule, 3), ListsDue { compute: false, graphics: true });
@@ -166,7 +169,7 @@ fn samples_of_a_single_process_are_read_with_the_medium_tier_or_when_memory_chan
     );
     assert_eq!(seen(7, 2), (COMPUTE, true));
     assert_eq!(seen(8, 2), (NONE, true), "the graphics list is of other memory");
-    assert_eq!(seen(9, 3), (NONE, true), "he allocates: the list waits");
+    assert_eq!(seen(9, 3), (NONE, true), "it allocates: the list waits");
     assert_eq!(seen(10, 3), (COMPUTE, true));
     assert_eq!(seen(60, 3), (BOTH, true));
     assert_eq!(seen(61, 3), (NONE, false));
@@ -179,12 +182,12 @@ fn deferred_samples_are_dropped_only_if_nothing_ran_or_a_process_may_have_come()
         tick_of(&mut schedule, state(second), (pids, Some(memory)), &known);
         schedule.drops_deferred_samples(&TickState { busy: Some(!pids.is_empty()), ..state(second) })
     };
-    assert!(!anew(1, &[7], 1), "a stranger may work, too");
-    assert!(!anew(2, &[], 1), "what he did is yet to be told");
+    assert!(!anew(1, &[7], 1), "an unlisted process may work, too");
+    assert!(!anew(2, &[], 1), "its last sample is yet to come");
     assert!(anew(5, &[], 1) && anew(6, &[], 1));
     assert!(!anew(7, &[8], 1));
-    assert!(!anew(8, &[], 1), "he worked since");
-    schedule.memory().set(Ok(vec![2]));
+    assert!(!anew(8, &[], 1), "it worked since");
+    schedule.memory.set(Some(Ok(vec![2])));
     assert!(schedule.drops_deferred_samples(&state(9)));
 }
 
@@ -204,7 +207,7 @@ fn samples_that_are_published_or_name_unlisted_pids_are_always_read() {
     let shown = TickState { shown: true, ..state(1) };
     assert!(tick_of(&mut schedule, shown, (&[7], Some(1)), &known).1);
     assert!(!tick_of(&mut schedule, state(2), (&[7], Some(1)), &known).1);
-    let partial = ListedPids { lists_compute: false, ..self::known(&[], &[7]) };
+    let partial = ListedPids { is_compute_refused: true, ..self::known(&[], &[7]) };
     assert!(tick_of(&mut schedule, state(3), (&[7], Some(1)), &partial).1, "who computes is on no list");
     tick_of(&mut schedule, state(5), (&[7, 8], Some(1)), &known);
     assert!(tick_of(&mut schedule, state(6), (&[7], Some(1)), &known).1);

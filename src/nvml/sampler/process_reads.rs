@@ -3,25 +3,25 @@
 //!
 //! `process_schedule` decides which of them a tick reads. Resolving processes to holders is not done here.
 
-use super::{DueTiers, Sampler, since};
-use crate::catalogue::{InstanceValue, Level};
+use super::{DueTiers, Sampler};
+use crate::catalogue::{CallValue, InstanceValue, Level};
 use crate::model::frame::Tier;
-use crate::model::{Absence, Nanoseconds, ProcessSample, Reading, Stamp};
+use crate::model::{Absence, ProcessSample, Reading, Stamp};
 use crate::nvml::activity::MEMORY_USED;
+use crate::nvml::calls;
+use crate::nvml::driver_budget::CostClass;
 use crate::nvml::plan::Plan;
-use crate::nvml::process_schedule::{ScheduleInputs, TickState};
+use crate::nvml::process_schedule::TickState;
 
 /// The most calls of a tick in which only the fast tier is due, and how many more for each MIG instance.
 const MOST_CALLS: usize = 8;
 const MOST_CALLS_OF_INSTANCE: usize = 3;
 
-/// Process readings of a tick other than the lists, and the driver time that the lists and the rest took.
+/// Process readings of a tick other than the lists.
 pub(super) struct ProcessReads {
     pub(super) samples: Result<Vec<ProcessSample>, Absence>,
     /// Whether it is known that no process was there in this tick.
     pub(super) deserted: bool,
-    pub(super) lists: Nanoseconds,
-    pub(super) fast: Nanoseconds,
     /// Whether the driver reported that an instance no longer exists.
     pub(super) instance_missing: bool,
 }
@@ -29,9 +29,8 @@ pub(super) struct ProcessReads {
 impl Sampler {
     /// Reads memory, utilization samples and lists, each if the schedule selects it.
     pub(super) fn read_processes(&mut self, plan: &Plan, tiers: &DueTiers, begun: Stamp) -> ProcessReads {
-        let all = self.api.time_spent();
         let state = TickState {
-            now: begun.boottime,
+            begun,
             medium: tiers.due[Tier::Medium as usize],
             slow: tiers.due[Tier::Slow as usize],
             read: tiers.all || tiers.selected[Tier::Medium as usize],
@@ -39,29 +38,15 @@ impl Sampler {
             may_have_samples: self.process_samples.are_available(),
             shown: self.level == Level::Full,
             busy: self.activity.is_busy(plan, &self.readings),
+            samples: None,
         };
-        let tier = state.read || state.slow;
-        // Samples and a list are read after memory; if the tick has no calls left for all three, memory is left
-        // out.
-        let has_room = tier || self.room(plan) > plan.devices().count() + 1;
-        let in_use = state.read.then(|| self.in_use(plan));
-        let (instances_were_there, mut instance_missing) =
-            (plan.identity.mig && self.in_use(plan).is_ok(), false);
-        let api = &mut self.api;
-        let needs_samples = self.lists.check_memory(&state, begun, |memory| match in_use {
-            Some(in_use) => memory.set(in_use),
-            None if has_room => {
-                api.take_not_found();
-                memory.read(api, plan.devices());
-                instance_missing = instances_were_there && api.take_not_found();
-            }
-            None => {}
-        });
+        let instance_missing = self.read_memory(plan, &state);
+        let needs_samples = self.lists.schedule.needs_samples(&state);
         let deferred = !needs_samples && state.may_have_samples;
         if deferred {
             self.process_samples.defer(begun.utc);
         }
-        if self.lists.schedule().drops_deferred_samples(&state) {
+        if self.lists.schedule.drops_deferred_samples(&state) {
             self.process_samples.drop_deferred();
         }
         let samples = if deferred {
@@ -69,17 +54,45 @@ impl Sampler {
         } else {
             self.process_samples.read(&mut self.api, plan.device, begun.utc)
         };
-        let inputs = ScheduleInputs { state, samples: samples.as_deref().ok().filter(|_| needs_samples) };
-        let before = self.api.time_spent();
+        let state = TickState { samples: samples.as_deref().ok().filter(|_| needs_samples), ..state };
         // Set on every tick, since the lists or the budget may have been recreated.
-        self.lists.schedule().stretch(self.budget.stretch().lists);
-        let room = if tier { usize::MAX } else { self.room(plan) };
-        self.lists.read_due((&mut self.api, &plan.listed_devices()), &inputs, begun, room);
-        let lists = since(&self.api, before);
+        self.lists.schedule.stretch(self.budget.stretch().lists);
+        // Under presence lists are never stretched.
+        self.api.charge(if self.presence { CostClass::Fast } else { CostClass::Lists });
+        let room = if state.read || state.slow { usize::MAX } else { self.room(plan) };
+        self.lists.read_due(&mut self.api, plan, &state, room);
         let deserted = self.lists.is_known_empty(begun);
         self.activity.clear_stale_utilization(&mut self.api, &mut self.readings, deserted);
-        let fast = Nanoseconds(since(&self.api, all).0.saturating_sub(lists.0));
-        ProcessReads { samples, deserted, lists, fast, instance_missing }
+        ProcessReads { samples, deserted, instance_missing }
+    }
+
+    /// Sets memory in use for the schedule: from the medium tier if it was read, else from calls if the schedule
+    /// needs it. Returns whether the driver reported that an instance no longer exists.
+    fn read_memory(&mut self, plan: &Plan, state: &TickState<'_>) -> bool {
+        let in_use = self.in_use(plan);
+        let instances_were_there = plan.identity.mig && in_use.is_ok();
+        let schedule = &self.lists.schedule;
+        // Samples and a list are read after memory; if the tick has no calls left for all three, memory is left
+        // out.
+        let has_room = state.slow || self.room(plan) > plan.devices().count() + 1;
+        let mut missing = false;
+        let answer = if !schedule.needs_memory(state) {
+            None
+        } else if state.read {
+            Some(in_use)
+        } else if has_room && !schedule.memory.is_refused {
+            self.api.take_not_found();
+            let api = &mut self.api;
+            let used =
+                |device| calls::memory(api, device).and_then(|memory| memory.get(CallValue::MemoryUsed));
+            let answer = plan.devices().map(used).collect();
+            missing = instances_were_there && self.api.take_not_found();
+            Some(answer)
+        } else {
+            None
+        };
+        self.lists.schedule.memory.set(answer);
+        missing
     }
 
     /// Memory in use as the medium tier has just read it, of the GPU or of each MIG instance.

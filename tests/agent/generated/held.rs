@@ -26,7 +26,7 @@ const PULSE: u64 = SECOND / 5;
 const BEGIN: Utc = Utc(1_772_323_200 * SECOND);
 const BOOT: u64 = 1_000 * SECOND;
 /// The name of the threads that read a GPU each.
-const LANE: &str = "lane";
+const SAMPLER: &str = "sampler";
 
 /// The page after so many ticks. A lane that was late for a tick read at another time: then all is done
 /// again, more slowly.
@@ -102,7 +102,7 @@ fn naps(agent: &Agent) -> BTreeMap<OsString, u64> {
     let slept = |thread: &DirEntry| {
         let status = std::fs::read_to_string(thread.path().join("status")).ok()?;
         let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-        let lane = field("Name:").is_some_and(|name| name.starts_with(LANE));
+        let lane = field("Name:").is_some_and(|name| name.starts_with(SAMPLER));
         field("voluntary_ctxt_switches:").filter(|_| lane)?.parse().ok()
     };
     threads.filter_map(|thread| thread.ok().and_then(|one| Some((one.file_name(), slept(&one)?)))).collect()

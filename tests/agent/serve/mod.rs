@@ -16,7 +16,7 @@ use gpumeter::export::{LatestSnapshot, PageCache, PageFormat, PublishedSnapshot,
 use gpumeter::model::snapshot::{AgentEntry, AgentNumber, Roster, Snapshot};
 use gpumeter::model::{Nanoseconds, Stamp, Utc};
 use gpumeter::serve::{
-    Access, BillProblem, BillRequest, Heartbeat, Passwords, Requests, Security, ServerLimits, Site, bind,
+    Access, BillProblem, BillRequest, Liveness, Passwords, Requests, Security, ServerLimits, Site, bind,
     render_index_page, run,
 };
 use tokio::sync::{mpsc, watch};
@@ -67,7 +67,7 @@ impl Agent {
             pages: Arc::clone(&latest),
             release: Box::new(|| None),
             index: render_index_page(None),
-            heartbeat: Arc::new(Heartbeat::new(move || clock_at(now.load(Ordering::Relaxed)))),
+            liveness: Arc::new(Liveness::new(move || clock_at(now.load(Ordering::Relaxed)))),
             bills: questions,
             access: Arc::new(Access::new(security, passwords())),
             requests: Arc::clone(&requests),

@@ -17,8 +17,7 @@ fn sight(index: u32, uuid: &str) -> GpuRegistration {
 }
 
 fn listed(path: &Path) -> Vec<(u32, Attachment, u64)> {
-    let row =
-        |listed: &InventoryRow| (listed.gpu.index, listed.expected.whereabouts, listed.expected.since.0);
+    let row = |listed: &InventoryRow| (listed.gpu.index, listed.expected.attachment, listed.expected.since.0);
     Reader::open(path).unwrap().inventory().unwrap().iter().map(row).collect()
 }
 
@@ -28,7 +27,7 @@ fn ledger(path: &Path) -> Ledger {
     let lent = Expected {
         gpu: "GPU-1".into(),
         bus: "0000:0f:00.0".into(),
-        whereabouts: Attachment::Guest,
+        attachment: Attachment::Guest,
         since: Utc(30),
     };
     let stranger = Expected { gpu: "GPU-9".into(), ..lent.clone() };
@@ -54,7 +53,7 @@ fn where_a_gpu_is_outlives_the_agent() {
     drop(owner);
     let (_, recovered) = Ledger::open(&path, &opening()).unwrap();
     let lent = recovered.inventory.iter().find(|expected| &*expected.gpu == "GPU-1").unwrap();
-    assert_eq!((&*lent.bus, lent.whereabouts), ("0000:0f:00.0", Attachment::Guest));
+    assert_eq!((&*lent.bus, lent.attachment), ("0000:0f:00.0", Attachment::Guest));
 }
 
 #[test]

@@ -65,7 +65,7 @@ impl World {
         for index in 0..GPUS {
             let slot = CallSlot::default();
             let gpu = find(&library, index, &slot, &clock).unwrap();
-            found.push(SamplerNews::Found { gpu: gpu.id.clone(), bus: Arc::clone(gpu.bus()) });
+            found.push(SamplerNews::Found { gpu: gpu.id.clone(), bus: Arc::clone(&gpu.bus) });
             let mut lane = Sampler::new(Arc::clone(&library), &gpu, slot, clock.clone(), Level::Full);
             lane.configure(Level::Full, true, HALF_A_PERCENT);
             lanes.push(lane);

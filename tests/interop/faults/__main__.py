@@ -10,7 +10,7 @@ from harness import Failed
 
 from . import SMOKE, table
 # In the order of the table.
-from . import hangs, hung, starts, hardware, storm, mig, crowds, configurations, requests, limits, garbage, pulse  # noqa: F401
+from . import hangs, hung, starts, hardware, storm, mig, crowds, configurations, requests, limits, garbage, tick_loop  # noqa: F401
 from .table import SCENARIOS, Table
 
 

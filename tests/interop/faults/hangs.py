@@ -49,7 +49,7 @@ class Hung:
 
     def end(self):
         """What is left of it after the time, and then again without the fault."""
-        self.stuck = max(self.stuck, len(self.node.all_threads()) - self.threads, len(self.node.threads("lane")) - 8)
+        self.stuck = max(self.stuck, len(self.node.all_threads()) - self.threads, len(self.node.threads("sampler")) - 8)
         if self.gone:
             self.hit.append(self.call)
             self.up += [value for _, value in of(self.found, "gpu_up", gpu="3")]

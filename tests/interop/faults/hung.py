@@ -55,10 +55,10 @@ def frozen_mount(node, table, byte):
                          of(node.metrics(), "gpumeter_driver_call_in_flight_seconds", gpu="3")]
     named = within(10, lambda: node.up()["3"] == 0 and "nvmlDeviceGetFieldValues" in in_flight(), node.program)
     table.row(f"{what}: the page names it", "up 0, and the call", f"up {node.up()['3']:.0f}, {in_flight()}", named)
-    states = [state_of(node.pid, lane) for lane in node.threads("lane")]
+    states = [state_of(node.pid, sampler) for sampler in node.threads("sampler")]
     if "D" not in states:
         raise Failed("no call is in uninterruptible sleep: nothing of it can be measured")
-    table.row("lanes in uninterruptible sleep", "1 of 8", f"{states.count('D')} of {len(states)}",
+    table.row("samplers in uninterruptible sleep", "1 of 8", f"{states.count('D')} of {len(states)}",
               states.count("D") == 1 and len(states) == 8)
     oldest = 0.0
     for _ in range(20):
@@ -66,7 +66,7 @@ def frozen_mount(node, table, byte):
         oldest = max(oldest, *ages_of_others(found, now))
         time.sleep(0.1)
     table.row("age of the other seven", f"<= {2 * PERIOD} s", f"{oldest:.2f} s", oldest <= 2 * PERIOD)
-    [stuck] = [lane for lane in node.threads("lane") if state_of(node.pid, lane) == "D"]
+    [stuck] = [sampler for sampler in node.threads("sampler") if state_of(node.pid, sampler) == "D"]
     held = lambda: {open_file(link) for link in Path(f"/proc/{node.pid}/task/{stuck}/fd").iterdir()}
     bill = lambda: subprocess.run([GPUMETER, "bill", "--ledger", node.state / "ledger.db"], capture_output=True)
     ledger = lambda: any("ledger.db" in path for path in held())

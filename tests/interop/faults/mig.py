@@ -38,7 +38,7 @@ def layout(dice):
     "F6", "MIG is reconfigured: instances and UUIDs come and go",
     "new instances within a period; nothing counted twice between a GPU and its instances; the account conserves time "
     "and energy, over 10,000 steps",
-    "random layouts. In virtual time: lanes, meter and ledger over the simulated driver (`tests/code/mig_walk`), with every "
+    "random layouts. In virtual time: samplers, meter and ledger over the simulated driver (`tests/code/mig_walk`), with every "
     "law checked after every tick. In real time: the binary, looked at through its page")
 def mig_walk(suite, table):
     walk_in_virtual_time(table)
@@ -74,8 +74,8 @@ def mig_walk(suite, table):
         known |= uuids
         last = wanted
     wrong += Counter()
-    # A change just after a tick is read a period later, and the pulse comes a fifth of a period after that.
-    table.row(f"{steps} random layouts in real time: the new one is on the page, pulse and page included",
+    # A change just after a tick is read a period later, and the tick loop comes a fifth of a period after that.
+    table.row(f"{steps} random layouts in real time: the new one is on the page, tick loop and page included",
               f"<= {1.5 * PERIOD} s", f"{slowest:.2f} s", slowest <= 1.5 * PERIOD, speed=True)
     table.row("instances that add up to more than their GPU, or are two layouts at once", "never",
               ", ".join(f"{what}: {number}" for what, number in wrong.items()) or "never", not wrong)
@@ -111,8 +111,8 @@ def cut_by_default(suite, table, scenario, steps=4 if SMOKE else 20):
             time.sleep(0.03)
         slowest = max(slowest, took)
     wrong += Counter()
-    # A tick of one second, and the pulse a fifth of it later.
-    table.row(f"{steps} layouts with the default configuration: the new one is on the page, pulse and page included",
+    # A tick of one second, and the tick loop a fifth of it later.
+    table.row(f"{steps} layouts with the default configuration: the new one is on the page, tick loop and page included",
               "<= 1.5 s", f"{slowest:.2f} s", slowest <= 1.5, speed=True)
     table.row("the same: instances that add up to more than their GPU, or are two layouts at once", "never",
               ", ".join(f"{what}: {number}" for what, number in wrong.items()) or "never", not wrong)
@@ -120,7 +120,7 @@ def cut_by_default(suite, table, scenario, steps=4 if SMOKE else 20):
 
 
 def walk_in_virtual_time(table, steps=400 if SMOKE else 10_000):
-    """The same walk over real lanes, meter and ledger, with all laws checked at every tick."""
+    """The same walk over real samplers, meter and ledger, with all laws checked at every tick."""
     command = ["cargo", "test", "--locked", "--test", "code", "mig_walk::", "--", "--nocapture"]
     done = subprocess.run(command, cwd=ROOT, env={**os.environ, "GPUMETER_WALK_STEPS": str(steps)}, capture_output=True,
                           text=True, timeout=3_600)

@@ -1,4 +1,4 @@
-"""W: the pulse stalls, and nothing but the pulse."""
+"""W: the tick loop stalls, and nothing but the tick loop."""
 
 import ctypes
 import os
@@ -17,35 +17,35 @@ WALL = 0x40000000
 
 
 @scenario(
-    "W", "the pulse stalls, and nothing but the pulse",
+    "W", "the tick loop stalls, and nothing but the tick loop",
     "systemd's watchdog is not fed by anything else; health turns to 503; pages are still served",
     "the thread alone is stopped by ptrace")
-def stalled_pulse(suite, table):
+def stalled_tick_loop(suite, table):
     path = suite.folder / "notify"
     manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     manager.bind(str(path))
     wrap = ["env", "-u", "WATCHDOG_PID", f"NOTIFY_SOCKET={path}", "WATCHDOG_USEC=1000000"]
     node = Node(suite, "W", wrap=wrap)
     node.wait_up()
-    heard = drain(manager, 3)
-    gaps = [later - earlier for earlier, later in zip(heard, heard[1:])]
+    times = drain(manager, 3)
+    gaps = [later - earlier for earlier, later in zip(times, times[1:])]
     table.row("systemd's watchdog of 1 s is fed: longest silence", "<= 1 s", f"{max(gaps, default=9):.2f} s",
               max(gaps, default=9) <= 1)
     libc = ctypes.CDLL(None, use_errno=True)
-    [pulse] = node.threads("pulse")
-    if libc.ptrace(PTRACE_SEIZE, pulse, None, None) or libc.ptrace(PTRACE_INTERRUPT, pulse, None, None):
+    [tick_loop] = node.threads("tick_loop")
+    if libc.ptrace(PTRACE_SEIZE, tick_loop, None, None) or libc.ptrace(PTRACE_INTERRUPT, tick_loop, None, None):
         raise Failed(f"ptrace: {os.strerror(ctypes.get_errno())}; the scenario needs the right to trace")
-    os.waitpid(pulse, WALL)
+    os.waitpid(tick_loop, WALL)
     drain(manager, 0.2)
     silent = drain(manager, 3)
-    table.row("the pulse alone is stopped: signs of life in 3 s", "0", str(len(silent)), not silent)
+    table.row("the tick loop alone is stopped: signs of life in 3 s", "0", str(len(silent)), not silent)
     status = scrape(node.port)[0]
     table.row("pages are still served", "200", str(status), status == 200)
     wait_for("an unhealthy agent", 15, lambda: unhealthy(node), node.program, 0.5)
-    libc.ptrace(17, pulse, None, None)  # PTRACE_DETACH: it goes on
-    heard = drain(manager, 2)
-    table.row("it goes on: signs of life in 2 s, and health", "> 0, healthy", str(len(heard)),
-              bool(heard) and not unhealthy(node))
+    libc.ptrace(17, tick_loop, None, None)  # PTRACE_DETACH: it goes on
+    times = drain(manager, 2)
+    table.row("it goes on: signs of life in 2 s, and health", "> 0, healthy", str(len(times)),
+              bool(times) and not unhealthy(node))
     node.end()
     manager.close()
 
@@ -56,12 +56,12 @@ def unhealthy(node):
 
 def drain(manager, seconds):
     """When each WATCHDOG=1 of so many seconds came."""
-    until, heard = time.monotonic() + seconds, []
+    until, times = time.monotonic() + seconds, []
     while (left := until - time.monotonic()) > 0:
         manager.settimeout(left)
         try:
             if manager.recv(4096).strip() == b"WATCHDOG=1":
-                heard.append(time.monotonic())
+                times.append(time.monotonic())
         except TimeoutError:
             break
-    return heard
+    return times
