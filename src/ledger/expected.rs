@@ -103,7 +103,7 @@ fn forget_gpu(path: &Path, uuid: &str, boot_id: &str, boottime: Nanoseconds) -> 
     };
     let now = account_time(&connection, boot_id, boottime)?;
     // A suspended account keeps the time at which it was suspended.
-    let since = if expected.whereabouts.rests() { expected.since } else { now };
+    let since = if expected.whereabouts.is_account_paused() { expected.since } else { now };
     let transaction = connection.unchecked_transaction()?;
     store(&transaction, &Expected { whereabouts: Attachment::Forgotten, since, ..expected })?;
     xids::forget(&transaction, uuid, now)?;

@@ -249,7 +249,7 @@ pub struct ProcessState {
 
 /// The account of a tenant or workload on one GPU: what closed and committed windows say, by
 /// [`crate::catalogue::AccountValue`] order; absent where the value has no meaning for it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct AccountState {
     /// The values, each an integer of its family's unit.
     pub values: [Option<i128>; 12],

@@ -248,10 +248,9 @@ fn a_grant_that_matches_no_gpu_is_told_by_the_log_and_counted_until_it_is_correc
     let unmatched = |page: &Scrape| page.value("gpumeter_standing_unmatched", &[]).map(str::to_owned);
     let demo = Configured::start(&grant(8), &[]);
     demo.agent.wait_for("a grant that matches nothing", |page| unmatched(page).as_deref() == Some("1"));
-    let log = demo.agent.wait_for_log("a standing holding names GPUs that the driver does not count");
-    let told = log
-        .lines()
-        .filter(|line| line.contains("a standing holding names GPUs that the driver does not count"));
+    let log = demo.agent.wait_for_log("a standing grant names GPUs that the driver does not list");
+    let told =
+        log.lines().filter(|line| line.contains("a standing grant names GPUs that the driver does not list"));
     assert!(told.clone().count() == 1 && told.clone().all(|line| line.contains("lab")), "{log}");
     demo.write(&grant(7));
     demo.agent.wait_for("its correction", |page| {
