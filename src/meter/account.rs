@@ -249,7 +249,7 @@ impl Account {
         } else {
             present.without_weights()
         };
-        let empty_since = frame.deserted.then(|| empty_since.unwrap_or(at));
+        let empty_since = frame.known_empty.then(|| empty_since.unwrap_or(at));
         self.last = Some(LastFrame { generation: frame.generation, present, empty_since });
         busy
     }

@@ -10,7 +10,7 @@ use crate::model::{Absence, Nanoseconds, Rejection};
 
 /// A reading of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct CounterReading {
+pub(super) struct GpmReading {
     pub(super) at: Nanoseconds,
     /// Bytes, or active cycles.
     pub(super) value: i64,
@@ -21,7 +21,7 @@ pub(super) struct CounterReading {
 /// What is known of one counter; the total itself is kept by the caller.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CounterTotal {
-    last: Option<CounterReading>,
+    last: Option<GpmReading>,
     /// What the rate has added since the last reading, in the total's unit.
     estimated: u64,
     /// Whether it has agreed with its rate.
@@ -59,7 +59,7 @@ impl CounterTotal {
     /// that is permanently absent begins anew when it is read again.
     pub(super) fn grow(
         &mut self,
-        now: Result<CounterReading, Absence>,
+        now: Result<GpmReading, Absence>,
         before: Option<Nanoseconds>,
         rated: Result<u64, Absence>,
     ) -> Growth {
@@ -104,14 +104,14 @@ impl CounterTotal {
     }
 
     /// Takes the reading as the new beginning; the tick itself grows by the rate.
-    fn begin(&mut self, now: CounterReading, rated: Result<u64, Absence>) -> Growth {
+    fn begin(&mut self, now: GpmReading, rated: Result<u64, Absence>) -> Growth {
         *self = Self { last: Some(now), estimated: 0, ..*self };
         // A total without a rate starts at 0 with its counter.
         let by = rated.or_else(|absence| if absence.is_permanent() { Ok(0) } else { Err(absence) });
         Growth { by, rejected: None }
     }
 
-    fn reject(&mut self, reason: Rejection, now: CounterReading, rated: Result<u64, Absence>) -> Growth {
+    fn reject(&mut self, reason: Rejection, now: GpmReading, rated: Result<u64, Absence>) -> Growth {
         self.rejections += 1;
         self.proven = false;
         Growth { rejected: Some(reason), ..self.begin(now, rated) }
@@ -119,7 +119,7 @@ impl CounterTotal {
 }
 
 /// The growth of a total between two readings; none if no cycle has passed.
-fn growth_between(last: CounterReading, now: CounterReading) -> Result<Option<u64>, Rejection> {
+fn growth_between(last: GpmReading, now: GpmReading) -> Result<Option<u64>, Rejection> {
     const SECOND: u128 = Nanoseconds::SECOND.0 as u128;
     let difference = |before: i64, after: i64| {
         u128::try_from(i128::from(after) - i128::from(before)).map_err(|_| Rejection::CounterBack)
@@ -145,13 +145,13 @@ fn growth_between(last: CounterReading, now: CounterReading) -> Result<Option<u6
 }
 
 /// Whether counter and rate agree to a twentieth, plus 2 % of the time or 16 MiB.
-fn agrees(grown: u64, rated: u64, span: Nanoseconds, reading: CounterReading) -> bool {
+fn agrees(grown: u64, rated: u64, span: Nanoseconds, reading: GpmReading) -> bool {
     let slack = if reading.cycles.is_some() { span.0 / 50 } else { 16 << 20 };
     grown.abs_diff(rated) <= rated / 20 + slack
 }
 
 /// Whether there was so much activity that counter and rate do not agree by chance.
-fn is_proof(rated: u64, span: Nanoseconds, reading: CounterReading) -> bool {
+fn is_proof(rated: u64, span: Nanoseconds, reading: GpmReading) -> bool {
     rated >= if reading.cycles.is_some() { span.0 / PROOF_SHARE } else { PROOF_BYTES }
 }
 
@@ -182,16 +182,16 @@ mod tests {
             self.second += 1;
             self.active += 20_000_000 * percent;
             let cycles = Some(i64::try_from(self.second).unwrap_or(0) * 2_000_000_000);
-            let count = CounterReading { at: self.at(), value: self.active, cycles };
+            let count = GpmReading { at: self.at(), value: self.active, cycles };
             let rated = u64::try_from(percent).unwrap_or(0) * SECOND / 100;
             self.tick(has_counter.then_some(count), if has_rate { Ok(rated) } else { Err(Absence::Failed) });
         }
 
-        fn tick(&mut self, count: Option<CounterReading>, rated: Result<u64, Absence>) {
+        fn tick(&mut self, count: Option<GpmReading>, rated: Result<u64, Absence>) {
             self.tick_of(count.ok_or(Absence::Failed), rated);
         }
 
-        fn tick_of(&mut self, reading: Result<CounterReading, Absence>, rated: Result<u64, Absence>) {
+        fn tick_of(&mut self, reading: Result<GpmReading, Absence>, rated: Result<u64, Absence>) {
             let before = self.before.replace(self.second);
             let before = before.map(|second| Nanoseconds(second * SECOND));
             let growth = self.counter.grow(reading, before, rated);
@@ -270,7 +270,7 @@ mod tests {
             world.second = second;
             let value = i64::try_from(second).unwrap_or(0) * 1_600_000_000;
             let cycles = Some(i64::try_from(second).unwrap_or(0) * 2_000_000_000);
-            world.tick(Some(CounterReading { at: world.at(), value, cycles }), Ok(SECOND / 5));
+            world.tick(Some(GpmReading { at: world.at(), value, cycles }), Ok(SECOND / 5));
         }
         assert_eq!(world.total, 4 * SECOND);
         assert_eq!(world.rejected, u32::from(MOST_REJECTIONS));
@@ -310,8 +310,7 @@ mod tests {
     #[test]
     fn without_a_passed_cycle_the_rate_is_used() {
         let mut counter = CounterTotal::default();
-        let count =
-            |second: u64| CounterReading { at: Nanoseconds(second * SECOND), value: 7, cycles: Some(9) };
+        let count = |second: u64| GpmReading { at: Nanoseconds(second * SECOND), value: 7, cycles: Some(9) };
         let before = |second: u64| Some(Nanoseconds(second * SECOND));
         counter.grow(Ok(count(1)), None, Ok(0));
         let growth = counter.grow(Ok(count(2)), before(1), Ok(5));
@@ -321,8 +320,7 @@ mod tests {
     #[test]
     fn bytes_that_jump_are_rejected() {
         let mut counter = CounterTotal::default();
-        let count =
-            |second: u64, value| CounterReading { at: Nanoseconds(second * SECOND), value, cycles: None };
+        let count = |second: u64, value| GpmReading { at: Nanoseconds(second * SECOND), value, cycles: None };
         let before = |second: u64| Some(Nanoseconds(second * SECOND));
         let gib = 1_u64 << 30;
         assert_eq!(counter.grow(Ok(count(1, 5)), None, Ok(0)).by, Ok(0));

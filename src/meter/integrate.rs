@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use super::TrackedGpu;
-use super::counter_total::{CounterReading, CounterTotal};
+use super::counter_total::{CounterTotal, GpmReading};
 use crate::catalogue::{
     Counter, InstanceValue, IntegralOf, PointId, counter_of, device_points, first_point, integral_of,
 };
@@ -154,11 +154,11 @@ impl Tick {
 
     /// The reading of one of GPM's counters, with the cycles that have passed if it counts cycles. A frame without
     /// counters has no pair of samples.
-    fn counter(&self, counters: &[Reading], counter: Option<Counter>) -> Result<CounterReading, Absence> {
+    fn counter(&self, counters: &[Reading], counter: Option<Counter>) -> Result<GpmReading, Absence> {
         let counter = counter.ok_or(Absence::NotSupported)?;
         let read = |counter: Counter| counters.get(counter as usize).copied().unwrap_or(Err(Absence::NotYet));
         let cycles = if counter.is_of_time() { Some(read(Counter::Elapsed)?) } else { None };
-        Ok(CounterReading { at: self.at, value: read(counter)?, cycles })
+        Ok(GpmReading { at: self.at, value: read(counter)?, cycles })
     }
 
     fn integrate_ratio(&self, ratio: Reading) -> Result<u64, Absence> {

@@ -128,7 +128,7 @@ impl Xids {
 
 /// Counts what a source reported of a code; returns how many of these the other source has not reported.
 fn count_code(code: &mut XidSum, reported: &XidCount) -> u64 {
-    let now = reported.heard;
+    let now = reported.received;
     if now.0.saturating_sub(code.last_reported.0) > QUIET.0 {
         (code.events, code.lines) = (0, 0);
     }
@@ -159,8 +159,8 @@ mod tests {
         let (gpu_instance, compute_instance) = (None, None);
         let gpu = GpuName::Uuid("GPU-1".into());
         let last = Stamp { utc: Utc(second), ..Stamp::default() };
-        let heard = Nanoseconds::from_seconds(second);
-        XidCount { gpu, xid, source, gpu_instance, compute_instance, count, last, heard }
+        let received = Nanoseconds::from_seconds(second);
+        XidCount { gpu, xid, source, gpu_instance, compute_instance, count, last, received }
     }
 
     const LEDGER: bool = true;

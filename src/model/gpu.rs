@@ -251,7 +251,7 @@ pub struct XidCount {
     pub last: Stamp,
     /// The same on the system's boot clock, since the delay of sources is real time even when the agent's clock is
     /// virtual.
-    pub heard: Nanoseconds,
+    pub received: Nanoseconds,
 }
 
 /// A driver event of a GPU other than an XID.

@@ -397,7 +397,7 @@ impl Sampler {
             processes,
             listed,
             list_read: self.lists.read(),
-            deserted: reads.deserted,
+            known_empty: reads.deserted,
             samples: reads.samples,
             stretch,
             rejected: self.api.take_rejected(),

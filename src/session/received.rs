@@ -119,7 +119,7 @@ impl Received {
         drop(state);
         let xids = xids.into_iter().map(|(kind, (count, last, heard))| {
             let XidKind { source, gpu, xid, gpu_instance, compute_instance } = kind;
-            XidCount { gpu, xid, source, gpu_instance, compute_instance, count, last, heard }
+            XidCount { gpu, xid, source, gpu_instance, compute_instance, count, last, received: heard }
         });
         let notices = notices.into_iter().map(|((uuid, notice), count)| NoticeCount { uuid, notice, count });
         (xids.collect(), notices.collect())

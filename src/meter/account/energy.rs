@@ -88,7 +88,7 @@ impl EnergyMeter {
         let most = u128::from(MOST_POWER) * u128::from(time.0 + Nanoseconds::SECOND.0)
             / u128::from(Nanoseconds::SECOND.0);
         let total = counter.0.checked_sub(before.counter.0).filter(|total| u128::from(*total) <= most)?;
-        let was_empty = frame.deserted && empty_since.is_some_and(|since| since <= before.at);
+        let was_empty = frame.known_empty && empty_since.is_some_and(|since| since <= before.at);
         let occupancy = if frame.processes.as_ref().is_ok_and(|list| !list.is_empty()) {
             Occupancy::Occupied
         } else if was_empty && time.0 <= 2 * interval.0 {

@@ -42,7 +42,7 @@ struct SlotUsers {
 }
 
 /// One slot of an open span.
-struct OpenSlot<'a> {
+struct SpanSlot<'a> {
     granted: GrantedSlot<'a>,
     users: &'a mut SlotUsers,
     present: &'a mut BTreeMap<HolderId, Presence>,
@@ -134,21 +134,21 @@ impl OpenSpan {
     }
 
     /// Updates every slot; if any has changed, the span is sent to the ledger again.
-    fn update_slots(&mut self, mut update: impl FnMut(OpenSlot<'_>) -> bool) {
+    fn update_slots(&mut self, mut update: impl FnMut(SpanSlot<'_>) -> bool) {
         let Self { span, sent, users, instance_users, grants: Some(SpanGrants { gpu, .. }) } = self else {
             return;
         };
         let Some(MigSpan { layout, slots }) = span.instances.as_deref_mut() else {
             let Span { present, holdings, covered_by, .. } = span;
             let granted = GrantedSlot::Whole(gpu);
-            *sent &= !update(OpenSlot { granted, users, present, holdings, covered_by });
+            *sent &= !update(SpanSlot { granted, users, present, holdings, covered_by });
             return;
         };
         for (id, slot) in slots {
             let (Some(users), Some(mig_slot)) = (instance_users.get_mut(id), layout.slots.get(id)) else {
                 continue;
             };
-            *sent &= !update(OpenSlot {
+            *sent &= !update(SpanSlot {
                 granted: GrantedSlot::Instance { gpu, id, slot: mig_slot },
                 users,
                 present: &mut slot.present,

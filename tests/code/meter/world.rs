@@ -227,8 +227,8 @@ impl World {
 
     fn tell(&mut self, xid: u32, gpu: GpuName, source: XidSource) {
         let (gpu_instance, compute_instance) = (None, None);
-        let (last, heard) = (self.now, self.now.boottime);
-        let told = XidCount { gpu, xid, source, gpu_instance, compute_instance, count: 1, last, heard };
+        let (last, received) = (self.now, self.now.boottime);
+        let told = XidCount { gpu, xid, source, gpu_instance, compute_instance, count: 1, last, received };
         self.pulse_with(Vec::new(), vec![told]);
     }
 
