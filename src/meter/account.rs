@@ -24,14 +24,13 @@ use slots::{Claims, Division, Slots};
 
 pub(super) use energy::ENERGY;
 pub(super) use open_span::EarlierGrant;
-pub(super) use slots::GrantedHolding;
 
 /// One GPU's account.
 pub(super) struct Account {
     /// End of the last span.
     cursor: Utc,
     /// End of the last settled window.
-    settled: Utc,
+    pub(super) settled: Utc,
     open: VecDeque<OpenSpan>,
     carry: Carry,
     weights: BTreeMap<HolderId, u64>,
@@ -44,11 +43,11 @@ pub(super) struct Account {
     watched: Utc,
     /// Account time of the boot, until the first frame after it; a gap with a boot in it is not bridged.
     rebooted: Option<Utc>,
-    slots: Slots,
+    pub(super) slots: Slots,
     layout_changes: u64,
     lost: bool,
-    /// Whether the hardware has failed, so that the GPU is unavailable to its holders.
-    failed: bool,
+    /// Whether the hardware has failed; the GPU's time is then unavailable even if it responds.
+    pub(super) failed: bool,
     gap: Gap,
 }
 
@@ -193,16 +192,6 @@ impl Account {
         self.energy.restart();
     }
 
-    /// The end of the last settled window.
-    pub(super) fn settled(&self) -> Utc {
-        self.settled
-    }
-
-    /// Sets whether the hardware has failed; while it has, the GPU's time is unavailable even if it responds.
-    pub(super) fn set_failed(&mut self, failed: bool) {
-        self.failed = failed;
-    }
-
     /// Steps 1 and 2 of a tick for this GPU: identifies the processes of a frame and adds a span up to it. Returns its
     /// busy time in nanoseconds.
     pub(super) fn add_frame(
@@ -212,7 +201,7 @@ impl Account {
         policy: &Arc<Policy>,
     ) -> u64 {
         let TimedFrame { gpu, at, frame } = timed;
-        let was_divided = self.slots.division().layout().is_some();
+        let was_divided = self.slots.division.layout().is_some();
         let continues =
             |last: &LastFrame| last.generation == frame.generation && was_divided == frame.identity.mig;
         let last = self.last.take().filter(continues);
@@ -221,7 +210,7 @@ impl Account {
             // The division is constant under one plan.
             self.slots.divide(Division::of_frame(frame));
         }
-        let layout = self.slots.division().layout().map(|layout| &**layout);
+        let layout = self.slots.division.layout().map(|layout| &**layout);
         let last_present = last.as_ref().map(|last| &last.present);
         let present = PresentBySlot::identify(frame, identities, layout, last_present);
         self.slots.update_holdings(gpu, &present, policy);
@@ -310,8 +299,8 @@ impl Account {
             state: SlotState::Unmeasured,
             source: ActivitySource::None,
             method: Method::Observed,
-            holdings: Arc::clone(self.slots.whole()),
-            covered_by: self.slots.covered_by().clone(),
+            holdings: Arc::clone(&self.slots.whole.holdings),
+            covered_by: self.slots.whole.covered_by.clone(),
             busy: 0,
             present: BTreeMap::new(),
             blind: false,
@@ -370,7 +359,7 @@ impl Account {
             gpu = gpu.index,
             uuid = &*gpu.uuid,
             before = %before.division,
-            now = %self.slots.division(),
+            now = %self.slots.division,
             unavailable_ms = to.since(self.cursor).0 / 1_000_000,
             "the MIG layout of the GPU has changed"
         );
@@ -383,7 +372,7 @@ impl Account {
     fn add_span(&mut self, to: Utc, held: &Claims, state: SlotState, energy: Option<EnergyDelta>) {
         let span = Span {
             state,
-            holdings: Arc::clone(held.whole()),
+            holdings: Arc::clone(&held.whole),
             instances: self.slots.unknown_span(held, state),
             energy: energy.map(|energy| energy.total),
             idle_energy: energy.map_or(Microjoules(0), |energy| energy.idle),
@@ -398,19 +387,9 @@ impl Account {
         std::mem::take(&mut self.gap)
     }
 
-    /// The current holdings by slot.
-    pub(super) fn holdings(&self) -> impl Iterator<Item = GrantedHolding<'_>> {
-        self.slots.holdings()
-    }
-
-    /// Number of current holdings.
-    pub(super) fn count_holdings(&self) -> usize {
-        self.slots.count_holdings()
-    }
-
     /// How often the GPU was found divided otherwise since the agent's start; none on a GPU that never was in MIG mode.
     pub(super) fn layout_changes(&self) -> Option<u64> {
-        let is_divided = self.slots.division().layout().is_some();
+        let is_divided = self.slots.division.layout().is_some();
         (is_divided || self.layout_changes > 0).then_some(self.layout_changes)
     }
 

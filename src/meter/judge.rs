@@ -39,8 +39,15 @@ pub(super) struct GpuHealthTracker {
     /// When the hardware failed, until a reset, or until the driver reports that no action is needed.
     failed: Option<Stamp>,
     last_run: LastRun,
-    /// The sticky faults that the ledger has, and since when it has the hardware as failed.
-    stored: (Vec<StickyFault>, Option<Utc>),
+    stored: StoredFaults,
+}
+
+/// What the ledger has of the GPU's faults.
+#[derive(Clone, Default, PartialEq)]
+struct StoredFaults {
+    faults: Vec<StickyFault>,
+    /// Since when the hardware has failed.
+    failed: Option<Utc>,
 }
 
 /// What is known of the GPU when the agent last ran, to detect a reset since.
@@ -141,7 +148,7 @@ impl Meter {
             gpu.judge(now, &self.policy);
             let failed = gpu.health.failed.map(|failed| failed.utc);
             // An XID or a reset may have changed `failed` before the judge was called.
-            let same = Arc::ptr_eq(&before, &gpu.health.verdict) && failed == gpu.health.stored.1;
+            let same = Arc::ptr_eq(&before, &gpu.health.verdict) && failed == gpu.health.stored.failed;
             if !same && gpu.health.update_stored() {
                 batch.sticky_faults.push(gpu.health.sticky_faults(&gpu.id.uuid, self.module));
             }
@@ -163,11 +170,11 @@ impl Meter {
     /// Continues the XID counts of the ledger.
     pub(super) fn recover_xids(&mut self, stored: Vec<XidSums>) {
         for stored in stored {
-            if let Some(gpu) = self.gpus.get_mut(&stored.gpu).filter(|gpu| !gpu.location.was_seen()) {
+            if let Some(gpu) = self.gpus.get_mut(&stored.gpu).filter(|gpu| !gpu.location.seen) {
                 gpu.xids.recover(&stored);
             }
         }
-        for gpu in self.gpus.values_mut().filter(|gpu| gpu.location.was_seen()) {
+        for gpu in self.gpus.values_mut().filter(|gpu| gpu.location.seen) {
             gpu.xids.start_at(self.begun);
         }
     }
@@ -187,7 +194,7 @@ impl TrackedGpu {
     /// its first frame are counted.
     fn pci_address(&self) -> Option<PciAddress> {
         let read = self.frame.as_ref().and_then(|frame| PciAddress::parse(&frame.identity.pci_bus_id));
-        read.or_else(|| PciAddress::parse(self.location.bus()))
+        read.or_else(|| PciAddress::parse(&self.location.bus))
     }
 
     fn receive_xid(&mut self, xid: &XidCount) {
@@ -213,7 +220,7 @@ impl TrackedGpu {
                 && slow.is_some_and(|read| read.since(failed) >= RECOVERY_DELAY)
         };
         self.health.failed = self.health.failed.filter(|failed| !is_over(*failed));
-        self.account.set_failed(self.health.has_failed());
+        self.account.failed = self.health.has_failed();
     }
 
     /// The health inputs of the last frame, and whether the GPU was reset.
@@ -267,7 +274,7 @@ impl GpuHealthTracker {
         self.failed = stored.failed.map(|utc| Stamp { utc, ..started });
         self.last_run.module = stored.module;
         self.set_energy_counter(stored.energy_counter);
-        self.stored = (stored.faults, stored.failed);
+        self.stored = StoredFaults { faults: stored.faults, failed: stored.failed };
     }
 
     /// Sets the energy counter of the last run; the highest value counts.
@@ -293,13 +300,14 @@ impl GpuHealthTracker {
 
     /// Updates what the ledger has; whether it was something else.
     fn update_stored(&mut self) -> bool {
-        let now = (self.judge.sticky_faults(), self.failed.map(|failed| failed.utc));
+        let failed = self.failed.map(|failed| failed.utc);
+        let now = StoredFaults { faults: self.judge.sticky_faults(), failed };
         let before = std::mem::replace(&mut self.stored, now);
         before != self.stored
     }
 
     fn sticky_faults(&self, gpu: &Arc<str>, module: Option<u64>) -> StickyFaults {
-        let (faults, failed) = self.stored.clone();
+        let StoredFaults { faults, failed } = self.stored.clone();
         let counter = self.energy.max(self.last_run.energy).and_then(|counter| u64::try_from(counter).ok());
         let energy_counter = counter.map(Microjoules);
         StickyFaults { gpu: Arc::clone(gpu), faults, failed, module, energy_counter }

@@ -16,11 +16,11 @@ use crate::model::{Attachment, GpuId, Utc};
 #[derive(Clone, Debug)]
 pub(super) struct GpuLocation {
     /// PCI address; "" if unknown.
-    bus: Arc<str>,
+    pub(super) bus: Arc<str>,
     /// Whether the driver has listed it since its library was last opened.
     listed: bool,
     /// Whether the driver has listed it since the agent's start.
-    seen: bool,
+    pub(super) seen: bool,
     /// Whether its sampler has reported it as lost since its last frame.
     lost: bool,
     /// Whether the driver has listed all its GPUs and this one is not among them.
@@ -61,19 +61,9 @@ impl GpuLocation {
         self.listed || (expected && !self.unlisted && !self.replaced)
     }
 
-    /// Its PCI address; "" if unknown.
-    pub(super) fn bus(&self) -> &str {
-        &self.bus
-    }
-
     /// Whether the driver lists it and has not lost it.
     pub(super) const fn is_there(&self) -> bool {
         self.seen && matches!(self.attachment, Attachment::Present)
-    }
-
-    /// Whether the driver has listed it since the agent's start.
-    pub(super) const fn was_seen(&self) -> bool {
-        self.seen
     }
 
     /// Whether it is lost or unlisted, so that it cannot be read.

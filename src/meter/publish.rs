@@ -150,7 +150,7 @@ impl Publisher {
 impl Meter {
     /// Step 5: the snapshot of the tick.
     pub(super) fn publish(&mut self, now: Stamp, inputs: &Inputs) -> Arc<Snapshot> {
-        // Taken out, since it reads the rest of the meter.
+        // The publisher is taken out, since it borrows the rest of the meter.
         let mut publisher = std::mem::take(&mut self.publisher);
         let snapshot = publisher.build_snapshot(self, now, inputs);
         self.publisher = publisher;
@@ -183,7 +183,7 @@ impl TrackedGpu {
         let slot =
             slots.map(|slots| instances().fold(slots.slot.0, |rest, (_, time)| rest.saturating_sub(time.0)));
         let slot = slot.ok_or(Absence::NotYet);
-        let xids = self.xids.published();
+        let xids = &self.xids.published;
         GpuState {
             present: self.location.is_there(),
             frame: self.frame.clone(),
@@ -219,7 +219,7 @@ impl TrackedGpu {
                 })
                 .collect(),
             unsupported: self.unsupported.clone(),
-            xids: self.xids.published().codes.keys().map(|xid| (*xid, xid.to_string().into())).collect(),
+            xids: self.xids.published.codes.keys().map(|xid| (*xid, xid.to_string().into())).collect(),
             absence: self.location.absence(),
             activity_source: self.account.source().map(|source| source.name()),
         }

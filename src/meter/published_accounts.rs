@@ -304,13 +304,17 @@ mod tests {
         meter.accounts.acknowledge(&acknowledged, at(900).utc);
     }
 
-    /// Updates the series of the meter's accounts; returns tenant, position of the GPU and held cost of each.
+    /// Tenant, position of the GPU, and held cost.
+    type TenantRow<'a> = (&'a str, usize, Option<i128>);
+
+    /// Updates the series of the meter's accounts.
     fn update<'a>(
         series: &'a mut AccountSeries,
-        (meter, second): (&Meter, u64),
+        meter: &Meter,
+        second: u64,
         gpus: &[&TrackedGpu],
         limit: usize,
-    ) -> (&'a PublishedAccounts, Vec<(&'a str, usize, Option<i128>)>) {
+    ) -> (&'a PublishedAccounts, Vec<TenantRow<'a>>) {
         let (policy, at) = (&*meter.policy, at(second).utc);
         let sources = AccountSources { committed: &meter.accounts, policy, at, gpus };
         let (costs, mut dropped) = (SeriesPerEntry::at(Level::Full), DroppedSeries::new());
@@ -344,10 +348,10 @@ mod tests {
             (1_500, &both, WIDE, &[], "alice left ten minutes ago"),
         ] {
             let mut series = AccountSeries::default();
-            let (first, rows) = update(&mut series, (&meter, 900), &both, WIDE);
+            let (first, rows) = update(&mut series, &meter, 900, &both, WIDE);
             assert_eq!(rows, [("alice", 0, Some(5)), ("alice", 1, Some(5))]);
             let first = Arc::clone(&first.tenants.entries);
-            let (published, rows) = update(&mut series, (&meter, second), gpus, limit);
+            let (published, rows) = update(&mut series, &meter, second, gpus, limit);
             let expected: Vec<_> = expected.iter().map(|(gpu, cost)| ("alice", *gpu, Some(*cost))).collect();
             assert_eq!(rows, expected, "{why}");
             let is_kept = Arc::ptr_eq(&published.tenants.entries, &first);
@@ -363,7 +367,7 @@ mod tests {
         }
         let gpus: Vec<&TrackedGpu> = meter.gpus.values().collect();
         let mut series = AccountSeries::default();
-        let (published, rows) = update(&mut series, (&meter, 900), &gpus, limit_for(4));
+        let (published, rows) = update(&mut series, &meter, 900, &gpus, limit_for(4));
         let tenants: Vec<&str> = rows.iter().map(|(tenant, ..)| *tenant).collect();
         assert_eq!(tenants, ["alice", "alice", HolderId::OTHER, HolderId::OTHER]);
         assert_eq!(published.tenants.left_off, 4, "bob and carol, on two GPUs");

@@ -57,13 +57,13 @@ impl Meter {
         self.recover_sticky_faults(recovered.sticky_faults);
         self.recover_xids(recovered.xids);
         for expected in recovered.inventory {
-            if let Some(gpu) = self.gpus.get_mut(&expected.gpu).filter(|gpu| !gpu.location.was_seen()) {
+            if let Some(gpu) = self.gpus.get_mut(&expected.gpu).filter(|gpu| !gpu.location.seen) {
                 match expected.whereabouts {
                     Attachment::Present => {}
                     Attachment::Lost | Attachment::Gone => gpu.health.mark_gone(),
                     Attachment::Guest | Attachment::Replaced | Attachment::Forgotten => gpu.health.forget(),
                 }
-                gpu.account.set_failed(gpu.health.has_failed());
+                gpu.account.failed = gpu.health.has_failed();
                 if expected.whereabouts != Attachment::Present {
                     gpu.account.mark_lost();
                 }
@@ -91,7 +91,7 @@ impl Meter {
             if gpu.health.is_another_module(self.module) {
                 gpu.restart();
             }
-            if gpu.location.was_seen() && paused.contains(uuid) {
+            if gpu.location.seen && paused.contains(uuid) {
                 // Its time since the pause is another GPU's, or nobody's.
                 gpu.account = Account::begin(batch.now);
                 batch.resumed.push(Resumed { gpu: Arc::clone(uuid), at: batch.now });
@@ -100,7 +100,7 @@ impl Meter {
             if gpu.location.is_missing() {
                 gpu.account.mark_lost();
             }
-            if !gpu.location.was_seen() {
+            if !gpu.location.seen {
                 continue;
             }
             let model =
@@ -109,7 +109,7 @@ impl Meter {
             gpu.location.since = batch.now;
             batch.expected.push(Expected {
                 gpu: Arc::clone(uuid),
-                bus: gpu.location.bus().into(),
+                bus: Arc::clone(&gpu.location.bus),
                 whereabouts: gpu.location.attachment,
                 since: batch.now,
             });

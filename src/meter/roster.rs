@@ -22,6 +22,7 @@ pub(super) struct RosterEntries {
     known: KnownHolders,
     processes: RosterSection<Vec<ProcessKey>, ProcessEntry>,
     holdings: RosterSection<Vec<HoldingKey>, HoldingEntry>,
+    /// By the holders of the identities that have a process on a GPU, and the holdings.
     workloads: RosterSection<(Vec<bool>, Arc<[HoldingEntry]>), WorkloadEntry>,
 }
 
@@ -161,8 +162,9 @@ impl RosterEntries {
         budget: &mut SeriesBudget<'_>,
     ) -> (Arc<[HoldingEntry]>, Vec<HoldingState>) {
         let all = gpus.iter().enumerate();
-        let all = all.flat_map(|(gpu, tracked)| tracked.account.holdings().map(move |held| (gpu, held)));
-        let count = gpus.iter().map(|gpu| gpu.account.count_holdings()).sum();
+        let all =
+            all.flat_map(|(gpu, tracked)| tracked.account.slots.holdings().map(move |held| (gpu, held)));
+        let count = gpus.iter().map(|gpu| gpu.account.slots.count_holdings()).sum();
         let admitted = all.take(budget.admit(&budget.costs.holding, count));
         let (keys, values) = admitted
             .map(|(gpu, held)| {

@@ -6,23 +6,20 @@ use super::account::Gap;
 use super::numbers::MeterCounters;
 use super::{Meter, Policy, TrackedGpu};
 use crate::holders::Identities;
-use crate::ledger::{ClosedWindow, LedgerBatch, OpenSpans};
+use crate::ledger::{ClosedWindow, LedgerBatch};
 use crate::model::{Nanoseconds, Utc};
 
 impl Meter {
     pub(super) fn settle(&mut self, identities: &Arc<Identities>, batch: &mut LedgerBatch) {
         for (uuid, gpu) in &mut self.gpus {
-            if gpu.location.paused_since().is_some_and(|since| gpu.account.settled() >= since) {
+            if gpu.location.paused_since().is_some_and(|since| gpu.account.settled >= since) {
                 continue;
             }
             gpu.account.identify(identities, &self.policy);
             if !self.timeline.is_provisional() {
                 gpu.settle_windows(batch.now, &self.policy, &mut self.counters, batch);
             }
-            let (spans, energy_counter) = gpu.account.take_unsent();
-            if !spans.is_empty() || energy_counter.is_some() {
-                batch.open.push(OpenSpans { gpu: Arc::clone(uuid), spans, energy_counter });
-            }
+            batch.open.extend(gpu.account.take_unsent(uuid));
         }
         self.registered.register_holders(identities, self.policy.granting(), batch);
         self.log_gap();

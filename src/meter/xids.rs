@@ -27,7 +27,7 @@ const COMMIT_TIMEOUT: Nanoseconds = Nanoseconds::from_seconds(10);
 pub(super) struct Xids {
     counted: XidSums,
     /// Those that are committed, or waited too long for it.
-    published: XidSums,
+    pub(super) published: XidSums,
     /// Whether a change was not sent to the ledger.
     unsent: bool,
     /// Since when counts wait to be published.
@@ -58,11 +58,6 @@ impl Xids {
             *count = count.saturating_add(new);
         }
         new
-    }
-
-    /// The published counts.
-    pub(super) const fn published(&self) -> &XidSums {
-        &self.published
     }
 
     /// The published counts by action, in the catalogue's order.
@@ -208,7 +203,7 @@ mod tests {
         let mut xids = fresh();
         xids.count_reported(&reported(Events, 79, 1, 1));
         assert_eq!(xids.publish(NOW, false), None);
-        assert_eq!(xids.published().codes[&79].count, 1);
+        assert_eq!(xids.published.codes[&79].count, 1);
     }
 
     #[test]
@@ -219,7 +214,7 @@ mod tests {
         xids.start_at(Utc(9));
         let sums = xids.publish(NOW, LEDGER).unwrap();
         assert_eq!((sums.codes[&79].count, sums.since), (1, Some(Utc(9))));
-        assert_eq!(xids.published(), &sums);
+        assert_eq!(xids.published, sums);
     }
 
     #[test]
@@ -232,7 +227,7 @@ mod tests {
         for stored in [&old, &new, &old] {
             xids.acknowledge(stored);
         }
-        assert_eq!((xids.published().since, xids.published().codes.len()), (Some(Utc(7)), 0));
+        assert_eq!((xids.published.since, xids.published.codes.len()), (Some(Utc(7)), 0));
     }
 
     #[test]

@@ -32,18 +32,20 @@ pub(super) enum Division {
 
 /// Who holds what of one slot.
 #[derive(Default)]
-struct SlotHoldings {
-    holdings: Arc<[Holding]>,
-    covered_by: BTreeMap<HolderId, HolderId>,
+pub(super) struct SlotHoldings {
+    pub(super) holdings: Arc<[Holding]>,
+    /// The users who are present, with the holder whose holding covers them.
+    pub(super) covered_by: BTreeMap<HolderId, HolderId>,
     /// The present holders and the policy that these were computed from; none if they must be computed again.
     computed_from: Option<(HolderList, Arc<Policy>)>,
 }
 
 /// Who holds what of a GPU, as of the last frame; before the first frame, as of the last run of the agent.
 #[derive(Default)]
-pub(super) struct Slots {
-    division: Division,
-    whole: SlotHoldings,
+pub(in crate::meter) struct Slots {
+    pub(super) division: Division,
+    /// The holdings of a whole GPU.
+    pub(super) whole: SlotHoldings,
     instances: BTreeMap<Arc<str>, SlotHoldings>,
 }
 
@@ -60,7 +62,7 @@ pub(in crate::meter) struct GrantedHolding<'a> {
 #[derive(Clone, Default)]
 pub(super) struct Claims {
     pub(super) division: Division,
-    whole: Arc<[Holding]>,
+    pub(super) whole: Arc<[Holding]>,
     instances: BTreeMap<Arc<str>, Arc<[Holding]>>,
 }
 
@@ -125,23 +127,14 @@ impl Slots {
         }
     }
 
-    /// The holdings of a whole GPU.
-    pub(super) const fn whole(&self) -> &Arc<[Holding]> {
-        &self.whole.holdings
-    }
-
-    pub(super) const fn division(&self) -> &Division {
-        &self.division
-    }
-
     /// The holdings by slot.
-    pub(super) fn holdings(&self) -> impl Iterator<Item = GrantedHolding<'_>> {
+    pub(in crate::meter) fn holdings(&self) -> impl Iterator<Item = GrantedHolding<'_>> {
         let instances = self.instances.iter().flat_map(|(slot, held)| held.granted(Arc::clone(slot)));
         self.whole.granted(Arc::default()).chain(instances)
     }
 
     /// How many holdings there are.
-    pub(super) fn count_holdings(&self) -> usize {
+    pub(in crate::meter) fn count_holdings(&self) -> usize {
         self.whole.holdings.len() + self.instances.values().map(|held| held.holdings.len()).sum::<usize>()
     }
 
@@ -215,11 +208,6 @@ impl Slots {
         }
     }
 
-    /// The users of a whole GPU with the holder whose holding covers them.
-    pub(super) const fn covered_by(&self) -> &BTreeMap<HolderId, HolderId> {
-        &self.whole.covered_by
-    }
-
     /// Spans of the instances with nothing but the holdings; none on a GPU without MIG.
     pub(super) fn unknown_span(&self, claims: &Claims, state: SlotState) -> Option<Box<MigSpan>> {
         let layout = claims.division.layout()?;
@@ -265,10 +253,6 @@ impl SlotHoldings {
 }
 
 impl Claims {
-    pub(super) const fn whole(&self) -> &Arc<[Holding]> {
-        &self.whole
-    }
-
     /// The holdings that are in both.
     pub(super) fn intersect(&self, before: &Self) -> Self {
         let both = |now: &Arc<[Holding]>, before: Option<&Arc<[Holding]>>| {

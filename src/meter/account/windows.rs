@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::{Account, EarlierGrant};
 use crate::attribution::{settle, split, window_end};
 use crate::holders::{Identities, SessionGpu};
+use crate::ledger::OpenSpans;
 use crate::meter::Policy;
 use crate::meter::identify::PresentBySlot;
 use crate::model::{Microjoules, Nanoseconds, Settlement, SlotState, Span, Utc};
@@ -125,12 +126,14 @@ impl Account {
         spans
     }
 
-    /// The spans that the ledger lacks, and the driver's energy counter at their end.
-    pub(in crate::meter) fn take_unsent(&mut self) -> (Vec<Span>, Option<Microjoules>) {
+    /// The spans that the ledger lacks, with the driver's energy counter at their end; none if there is neither.
+    pub(in crate::meter) fn take_unsent(&mut self, gpu: &Arc<str>) -> Option<OpenSpans> {
         let unsent = self.open.iter_mut().filter(|open| !open.sent).map(|open| {
             open.sent = true;
             open.with_unidentified(open.span.clone())
         });
-        (unsent.collect(), self.energy.counter())
+        let (spans, energy_counter): (Vec<Span>, _) = (unsent.collect(), self.energy.counter());
+        let any = !spans.is_empty() || energy_counter.is_some();
+        any.then(|| OpenSpans { gpu: Arc::clone(gpu), spans, energy_counter })
     }
 }
