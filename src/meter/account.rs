@@ -221,15 +221,20 @@ impl Account {
             self.watched = at;
         }
         let mut busy = 0;
-        let claims = self.slots.claims();
         // The activity in the first frame of a plan is not of the time before it. Use of failed hardware is not charged.
         match &last {
             Some(_) if !self.failed => busy = self.add_measured_span(timed, &present, energy, policy),
-            Some(_) => self.fill_gap(at, &claims, energy),
-            None if claims.division.differs_from(&before.division) => {
+            Some(_) => {
+                let held = self.slots.claims();
+                self.fill_gap(at, &held, energy);
+            }
+            None if self.slots.division.differs_from(&before.division) => {
                 self.fill_division_change(gpu, at, &before, energy);
             }
-            None => self.fill_gap(at, &claims.intersect(&before), energy),
+            None => {
+                let both = self.slots.claims().intersect(&before);
+                self.fill_gap(at, &both, energy);
+            }
         }
         self.lost = false;
         let present = if is_list_missing(frame) {
