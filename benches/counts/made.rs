@@ -57,7 +57,7 @@ pub fn frame(gpu: GpuId, seconds: u64, pids: &[u32], sm: u32) -> Frame {
         processes: Ok(pids.iter().map(process).collect()),
         list_read: None,
         listed: Some(stamp(seconds)),
-        deserted: false,
+        known_empty: false,
         samples: Ok(pids.iter().map(sample).collect()),
         stretch: Stretch::default(),
         rejected: Vec::new(),

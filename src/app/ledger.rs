@@ -364,7 +364,7 @@ mod tests {
         let first = ActiveConfig::new(config("1"));
         let timeline = AccountTimeline::starting(STARTED);
         let succeed = |before: ActiveConfig, (decided, price): &(u64, &str)| {
-            before.succeeded_by(config(price), Nanoseconds(*decided)).dated_by(timeline)
+            before.replaced_by(config(price), Nanoseconds(*decided)).dated_by(timeline)
         };
         changes.iter().fold(first, succeed)
     }

@@ -120,8 +120,8 @@ fn reload_config(source: &mut ConfigFile, web: &mut WebSource, shared: &Shared) 
             let now = shared.clock.now().boottime;
             let present = users::users_on_gpus(&shared.resolvers);
             let resolved = users::resolve_grants(&config, shared.host.users(), &present, &shared.stop);
-            let next = running.succeeded_by(config, now);
-            shared.config.replace(next.with(&resolved).unwrap_or(next));
+            let next = running.replaced_by(config, now);
+            shared.config.replace(next.with_grantees(&resolved).unwrap_or(next));
             if waiting.is_empty() {
                 return Ok(format!("configuration reloaded: {file}"));
             }

@@ -1,7 +1,6 @@
-//! The one source of time. The system's clocks in the field; a page in a file in demos and tests, which the
-//! simulated driver reads too, so that agent and driver live in the same time at any speed, or in none.
+//! The one source of time: the system's clocks, or in demos and tests a page in a file; no other module reads a clock.
 //!
-//! Everything else is given the time or asks this module; nothing else reads a clock.
+//! The simulated driver reads the same page, so agent and driver have the same time at any speed, or while it stands still.
 
 mod page;
 mod stop;
@@ -17,8 +16,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::model::{Nanoseconds, Stamp, Utc};
 
-/// How often a waiter looks whether a page was set, in real time.
-const PAGE_LOOK: Duration = Duration::from_millis(5);
+/// How often a wait reads a page again, in real time.
+const PAGE_POLL: Duration = Duration::from_millis(5);
 
 /// Tells the time and waits for it.
 #[derive(Clone, Debug)]
@@ -30,7 +29,7 @@ pub enum Clock {
 }
 
 impl Clock {
-    /// The clock of a driver library: a simulated one has a clock page beside it.
+    /// The clock of a driver library; a simulated library has a clock page beside it.
     pub fn of_library(library: Option<&Path>) -> Self {
         let page = library.and_then(|library| ClockPage::open(&library.with_file_name("clock")).ok());
         page.map_or(Self::System, |page| Self::Page(Arc::new(page)))
@@ -46,8 +45,8 @@ impl Clock {
 
     /// Waits until the boot clock shows `moment`; false if `stop` was called first.
     ///
-    /// `on_check` is called each time the wait is looked at, at least every second of real time, so that a waiter on
-    /// a clock that is held still can be distinguished from one that is stuck.
+    /// `on_check` is called at least every second of real time, so that a wait on a clock that stands still can be
+    /// distinguished from a stuck thread.
     pub fn wait_until(&self, moment: Nanoseconds, stop: &Stop, mut on_check: impl FnMut()) -> bool {
         loop {
             on_check();
@@ -55,38 +54,37 @@ impl Clock {
             if left == 0 {
                 return !stop.is_called();
             }
-            if stop.wait(self.nap(Nanoseconds(left))) {
+            if stop.wait(self.time_to_next_check(Nanoseconds(left))) {
                 return false;
             }
         }
     }
 
-    fn nap(&self, left: Nanoseconds) -> Duration {
-        // A page may be set to another time or speed meanwhile; the system's boot clock runs ahead of the wait
-        // while the machine is suspended. Either is looked at again soon after.
+    fn time_to_next_check(&self, left: Nanoseconds) -> Duration {
+        // Meanwhile a page may get another time or speed, and the boot clock continues while the machine is suspended.
         const LONGEST: Duration = Duration::from_secs(1);
         match self {
             Self::System => left.duration().min(LONGEST),
             Self::Page(page) => {
-                page.real_time(left).map_or(PAGE_LOOK, |real| real.clamp(PAGE_LOOK / 50, LONGEST))
+                page.real_time(left).map_or(PAGE_POLL, |real| real.clamp(PAGE_POLL / 50, LONGEST))
             }
         }
     }
 }
 
-/// The system's clocks, whatever the agent's clock is: for time-outs towards the outside world.
+/// The system's clocks, for timeouts of network and disk, whatever the agent's clock is.
 pub fn system_now() -> Stamp {
     let boot = clock_gettime(ClockId::Boottime);
     let real = clock_gettime(ClockId::Realtime);
     Stamp { boottime: Nanoseconds(nanoseconds(boot)), utc: Utc(nanoseconds(real)) }
 }
 
-/// The next multiple of `interval` after `now`: samplers and tick loop share one grid.
+/// The next multiple of `interval` after `now`; samplers and tick loop use the same multiples.
 pub fn next_multiple(now: Nanoseconds, interval: Nanoseconds) -> Nanoseconds {
     Nanoseconds((now.0 / interval.0 + 1) * interval.0)
 }
 
-/// The processor time that this process has used, by all its threads.
+/// The processor time of all threads of this process.
 pub fn processor_time() -> Nanoseconds {
     Nanoseconds(nanoseconds(clock_gettime(ClockId::ProcessCPUTime)))
 }

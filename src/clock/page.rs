@@ -1,14 +1,14 @@
 //! A clock in a file: origin, speed, or a value that a test sets.
 //!
-//! Eight little-endian words: magic, sequence (odd while it is written), held, host boot time at the
-//! origin, elapsed time at the origin, speed in millionths, UTC at elapsed 0, simulated boot time at
-//! elapsed 0. It is read by `pread` rather than mapped: no unsafe code, and one call per look is cheap.
+//! Eight little-endian words: magic, sequence (odd during a write), held, host boot time at the origin, elapsed time at the
+//! origin, speed in millionths, UTC at elapsed 0, simulated boot time at elapsed 0. It is read by `pread` and not mapped,
+//! since a mapping needs unsafe code.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use thiserror::Error;
@@ -42,7 +42,7 @@ pub enum PageError {
     },
 }
 
-/// What a page says.
+/// The state of a clock page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageState {
     /// Whether time stands still at `elapsed`.
@@ -74,9 +74,9 @@ impl PageState {
         Self { held: true, origin: Nanoseconds(0), elapsed, speed: REAL_TIME, utc, boottime }
     }
 
-    /// Running on from `host` at `speed`, after a time in which nobody lived by the page: that passed at
-    /// real speed at most, from the origin or from what is known to be `reached` on. A boot clock that is
-    /// behind belongs to a later boot; then no time has passed.
+    /// The state that runs at `speed` from `host` on, after a time in which no process used the page. That time counts at
+    /// real speed at most, from the origin or from the last moment `reached`. A boot clock that is behind belongs to a
+    /// later boot; then no time has passed.
     pub fn resumed(self, reached: Option<PageMoment>, host: Nanoseconds, speed: u64) -> Self {
         let origin = PageMoment { host: self.origin, elapsed: self.elapsed };
         let last = reached.filter(|reached| reached.elapsed > origin.elapsed).unwrap_or(origin);
@@ -101,7 +101,7 @@ impl PageState {
 pub struct ClockPage {
     file: File,
     path: PathBuf,
-    /// The last good state, for the reader that meets a writer.
+    /// The last complete state, returned while another process writes.
     last: Mutex<PageState>,
 }
 
@@ -125,21 +125,21 @@ impl ClockPage {
         Self::open(path)
     }
 
-    /// Where it lies.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What it says now.
+    /// The current state.
     pub fn state(&self) -> PageState {
-        let mut last = self.last.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, state)) = read(&self.file) {
             *last = state;
         }
         *last
     }
 
-    /// Replaces what it says.
+    /// Writes another state.
     pub fn set(&self, state: PageState) -> Result<(), PageError> {
         let wrap = |source| PageError::File { path: self.path.clone(), source };
         let sequence = read(&self.file).map_or(0, |(sequence, _)| sequence);
@@ -192,7 +192,7 @@ fn encode(sequence: u64, state: &PageState) -> [u8; BYTES] {
     bytes
 }
 
-/// Two equal looks with an even sequence: no writer was in between.
+/// Sequence and state. Two equal reads with an even sequence prove that there was no write in between.
 fn read(file: &File) -> Option<(u64, PageState)> {
     for _ in 0..1_000 {
         let (first, second) = (read_words(file)?, read_words(file)?);
@@ -256,9 +256,9 @@ mod tests {
         assert_eq!(after(None, 60), 15);
         let reached = Some(PageMoment { host: Nanoseconds(70), elapsed: Nanoseconds(205) });
         assert_eq!(after(reached, 90), 225);
-        // The host was started anew: its boot clock is behind both.
+        // The host was rebooted: its boot clock is behind both.
         assert_eq!(after(reached, 10), 205);
-        // A test set the page further than anybody had come.
+        // A test set the page ahead of the last moment reached.
         let stale = Some(PageMoment { host: Nanoseconds(20), elapsed: Nanoseconds(4) });
         assert_eq!(after(stale, 60), 15);
         let slow = PageState { speed: 500_000, ..page };

@@ -4,25 +4,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// A stop signal, called once and seen by every thread that waits.
+/// A stop signal that ends the waits of all threads.
 #[derive(Clone, Debug, Default)]
 pub struct Stop {
     /// Whether this one was called.
     called: Arc<AtomicBool>,
-    /// The signals of which this one is a part.
+    /// The signals that this one is a part of.
     parents: Vec<Arc<AtomicBool>>,
-    /// One condition variable for all of them, so that a wait for a part also ends with the whole.
+    /// Shared by all of them, so that a wait for a part also ends with the whole.
     changed: Arc<(Mutex<()>, Condvar)>,
 }
 
 impl Stop {
-    /// A stop of a part: calling it ends the part alone, calling this one ends both.
+    /// A signal for a part of what this one stops.
     pub fn part(&self) -> Self {
         let above = self.parents.iter().chain([&self.called]).map(Arc::clone).collect();
         Self { called: Arc::default(), parents: above, changed: Arc::clone(&self.changed) }
     }
 
-    /// Tells everybody to stop.
+    /// Stops everything that waits for this signal or a part of it.
     pub fn call(&self) {
         let _guard = self.changed.0.lock().unwrap_or_else(PoisonError::into_inner);
         self.called.store(true, Ordering::SeqCst);
@@ -34,7 +34,7 @@ impl Stop {
         self.called.load(Ordering::SeqCst) || self.parents.iter().any(|above| above.load(Ordering::SeqCst))
     }
 
-    /// Waits for the call, however long it takes.
+    /// Waits for the call without a time limit.
     pub fn wait_for_call(&self) {
         while !self.wait(Duration::from_secs(3_600)) {}
     }
@@ -64,13 +64,13 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_a_part_hears_the_whole() {
+    fn a_wait_for_a_part_ends_with_the_whole() {
         let whole = Stop::default();
         let part = whole.part();
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| part.wait(Duration::from_secs(60)));
             whole.call();
-            assert!(waiter.join().is_ok_and(|heard| heard));
+            assert!(waiter.join().is_ok_and(|called| called));
         });
     }
 }

@@ -5,7 +5,7 @@
 use super::board;
 use crate::catalogue::{Family, GpuRows, Kind, Level, PointId, Rows, first_point};
 use crate::config::Config;
-use crate::meter::answers;
+use crate::meter::family_support;
 use crate::model::{Absence, Frame, Unit};
 
 /// The state of a family on a GPU.
@@ -63,7 +63,7 @@ impl WantedFamilies {
 
 /// All families except those of the agent itself.
 pub(super) fn of(frame: &Frame, wanted: WantedFamilies) -> Vec<FamilyDiagnosis> {
-    let told = answers(frame).filter(|(family, _)| !matches!(family.rows, Rows::Agent));
+    let told = family_support(frame).filter(|(family, _)| !matches!(family.rows, Rows::Agent));
     told.map(|(family, answer)| diagnose(family, answer.err(), frame, wanted)).collect()
 }
 

@@ -1,7 +1,7 @@
 //! The health rules as data: condition, duration, resulting state, remedy, and what clears it.
 //!
-//! Each names its source. A minimum duration keeps short events from becoming verdicts, a quiet time keeps a verdict
-//! from flickering, and a hardware fault is cleared only by a reset.
+//! A minimum duration excludes short events, a quiet time keeps a verdict from flickering, and only a reset clears a
+//! hardware fault.
 
 use super::inputs::{HealthInput, Reachability};
 use crate::catalogue::xid::{Action, Class, Xid};
@@ -24,8 +24,6 @@ pub struct Rule {
     pub remedy: Remedy,
     /// What is wrong, for people.
     pub what: &'static str,
-    /// Where the rule comes from.
-    pub source: &'static str,
 }
 
 /// A condition on the inputs or events of a GPU.
@@ -76,14 +74,11 @@ const FIVE_MINUTES: Nanoseconds = Nanoseconds::from_seconds(300);
 const QUARTER: Nanoseconds = Nanoseconds::from_seconds(900);
 const HOUR: Nanoseconds = Nanoseconds::from_seconds(3_600);
 
-const MEMORY: &str = "NVIDIA GPU memory error management guide";
-const XIDS: &str = "NVIDIA XID catalogue, immediate resolution bucket";
-const HEADER: &str = "nvml.h";
-
 use HealthState::{Degraded, Failed, Ok, Unknown};
 
 /// All rules.
 pub const RULES: &[Rule] = &[
+    // nvml.h: NVML_ERROR_GPU_IS_LOST lasts until a reset.
     Rule {
         name: "lost",
         when: HealthCondition::Is(Reachability::Lost),
@@ -92,8 +87,8 @@ pub const RULES: &[Rule] = &[
         state: Failed,
         remedy: Remedy::RebootNode,
         what: "the driver says that the GPU is gone",
-        source: "nvml.h: NVML_ERROR_GPU_IS_LOST lasts until a reset",
     },
+    // Two ticks without a frame.
     Rule {
         name: "silent",
         when: HealthCondition::Is(Reachability::Unresponsive),
@@ -102,7 +97,6 @@ pub const RULES: &[Rule] = &[
         state: Unknown,
         remedy: Remedy::None,
         what: "the GPU does not answer in time; the log and gpumeter_driver_call_in_flight_seconds name the call",
-        source: "two ticks without a frame",
     },
     Rule {
         name: "unread",
@@ -112,48 +106,35 @@ pub const RULES: &[Rule] = &[
         state: Unknown,
         remedy: Remedy::None,
         what: "the GPU has not been read yet",
-        source: "no frame",
     },
-    Rule {
-        source: HEADER,
-        ..reading(
-            "recovery_reset",
-            HealthInput::RecoveryReset,
-            Failed,
-            Remedy::ResetGpu,
-            "the driver asks for a GPU reset",
-        )
-    },
-    Rule {
-        source: HEADER,
-        ..reading(
-            "recovery_reboot",
-            HealthInput::RecoveryReboot,
-            Failed,
-            Remedy::RebootNode,
-            "the driver asks for a reboot",
-        )
-    },
-    Rule {
-        source: HEADER,
-        ..reading(
-            "recovery_drain",
-            HealthInput::RecoveryDrain,
-            Degraded,
-            Remedy::Drain,
-            "the driver asks to drain peers first",
-        )
-    },
-    Rule {
-        source: HEADER,
-        ..reading(
-            "recovery_drain_and_reset",
-            HealthInput::RecoveryDrainAndReset,
-            Degraded,
-            Remedy::ResetGpu,
-            "the driver asks to drain the GPU and to reset it",
-        )
-    },
+    reading(
+        "recovery_reset",
+        HealthInput::RecoveryReset,
+        Failed,
+        Remedy::ResetGpu,
+        "the driver asks for a GPU reset",
+    ),
+    reading(
+        "recovery_reboot",
+        HealthInput::RecoveryReboot,
+        Failed,
+        Remedy::RebootNode,
+        "the driver asks for a reboot",
+    ),
+    reading(
+        "recovery_drain",
+        HealthInput::RecoveryDrain,
+        Degraded,
+        Remedy::Drain,
+        "the driver asks to drain peers first",
+    ),
+    reading(
+        "recovery_drain_and_reset",
+        HealthInput::RecoveryDrainAndReset,
+        Degraded,
+        Remedy::ResetGpu,
+        "the driver asks to drain the GPU and to reset it",
+    ),
     reading(
         "row_remap_pending",
         HealthInput::RowRemapPending,
@@ -189,6 +170,7 @@ pub const RULES: &[Rule] = &[
         Remedy::ResetGpu,
         "memory had uncorrectable errors since the driver was loaded",
     ),
+    // NVIDIA GPU debug guidelines, NVLink.
     Rule {
         name: "nvlink_down",
         when: HealthCondition::Below(HealthInput::LinksUp, HealthInput::LinksExpected),
@@ -197,8 +179,8 @@ pub const RULES: &[Rule] = &[
         state: Degraded,
         remedy: Remedy::ResetGpu,
         what: "NVLinks are down; reset both ends and look at the fabric manager",
-        source: "NVIDIA GPU debug guidelines, NVLink",
     },
+    // NVIDIA GPU debug guidelines, NVLink.
     Rule {
         name: "nvlink_errors",
         when: HealthCondition::Grows(HealthInput::LinkErrors, 1, QUARTER),
@@ -207,9 +189,9 @@ pub const RULES: &[Rule] = &[
         state: Degraded,
         remedy: Remedy::CheckMechanicals,
         what: "NVLink errors grow",
-        source: "NVIDIA GPU debug guidelines, NVLink",
     },
     // The driver reports the current state, which changes once the GPU is registered again.
+    // nvml.h: the fabric's status after its registration has ended.
     Rule {
         name: "fabric_failed",
         when: HealthCondition::Positive(HealthInput::FabricFailed),
@@ -219,8 +201,8 @@ pub const RULES: &[Rule] = &[
         remedy: Remedy::ResetGpu,
         what: "the GPU could not register with its NVLink fabric, and jobs cannot use it; see that the fabric manager \
                runs, then reset the GPU",
-        source: "nvml.h: the fabric's status after its registration has ended",
     },
+    // Healthy H100 boards show totals above 100, and no growth.
     Rule {
         name: "pcie_replays",
         when: HealthCondition::Grows(HealthInput::PcieReplays, 15, QUARTER),
@@ -229,8 +211,8 @@ pub const RULES: &[Rule] = &[
         state: Degraded,
         remedy: Remedy::CheckMechanicals,
         what: "PCIe transfers are repeated, more than one a minute; seating or riser",
-        source: "healthy H100 boards show totals above 100, and no growth",
     },
+    // nvml.h: clock event reason hardware thermal slowdown.
     Rule {
         name: "hw_thermal",
         when: HealthCondition::Positive(HealthInput::HwThermal),
@@ -239,8 +221,8 @@ pub const RULES: &[Rule] = &[
         state: Degraded,
         remedy: Remedy::CheckMechanicals,
         what: "the board slows itself down for heat; fans, airflow, inlet temperature",
-        source: "nvml.h: clock event reason hardware thermal slowdown",
     },
+    // nvml.h: clock event reason hardware power brake.
     Rule {
         name: "hw_power_brake",
         when: HealthCondition::Positive(HealthInput::PowerBrake),
@@ -249,7 +231,6 @@ pub const RULES: &[Rule] = &[
         state: Degraded,
         remedy: Remedy::CheckMechanicals,
         what: "the node's power supply slows the board down; supplies, feeds, cables",
-        source: "nvml.h: clock event reason hardware power brake",
     },
     xid(
         "xid_hardware",
@@ -401,7 +382,8 @@ fn is_nvlink5(xid: &Xid) -> bool {
     (144..=150).contains(&xid.code)
 }
 
-/// A rule on a reading that is above 0 for as long as the fault lasts.
+/// A rule on a reading that is above 0 for as long as the fault lasts: a recovery action of nvml.h, or a memory error by
+/// NVIDIA's GPU memory error management guide.
 const fn reading(
     name: &'static str,
     input: HealthInput,
@@ -410,9 +392,10 @@ const fn reading(
     what: &'static str,
 ) -> Rule {
     let (when, clears) = (HealthCondition::Positive(input), ClearedBy::AtOnce);
-    Rule { name, when, after: NOW, clears, state, remedy, what, source: MEMORY }
+    Rule { name, when, after: NOW, clears, state, remedy, what }
 }
 
+/// A rule on XIDs, by the immediate resolution bucket of NVIDIA's XID catalogue.
 const fn xid(
     name: &'static str,
     which: fn(&Xid) -> bool,
@@ -428,10 +411,10 @@ const fn xid(
         state,
         remedy,
         what,
-        source: XIDS,
     }
 }
 
+/// A rule on a driver event of nvml.h.
 const fn notice(
     name: &'static str,
     notice: Notice,
@@ -440,5 +423,5 @@ const fn notice(
     what: &'static str,
 ) -> Rule {
     let when = HealthCondition::Noticed(notice);
-    Rule { name, when, after: NOW, clears: ClearedBy::Reset, state, remedy, what, source: HEADER }
+    Rule { name, when, after: NOW, clears: ClearedBy::Reset, state, remedy, what }
 }

@@ -102,8 +102,8 @@ fn forget_gpu(path: &Path, uuid: &str, boot_id: &str, boottime: Nanoseconds) -> 
         return Ok(false);
     };
     let now = account_time(&connection, boot_id, boottime)?;
-    // A suspended account keeps the begin of its suspension.
-    let since = if expected.attachment.rests() { expected.since } else { now };
+    // A suspended account keeps the time at which it was suspended.
+    let since = if expected.attachment.is_account_paused() { expected.since } else { now };
     let transaction = connection.unchecked_transaction()?;
     store(&transaction, &Expected { attachment: Attachment::Forgotten, since, ..expected })?;
     xids::forget(&transaction, uuid, now)?;

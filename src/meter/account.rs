@@ -1,6 +1,8 @@
-//! The account of one GPU in time: a contiguous sequence of spans, of which the settled ones are gone and
-//! the open ones wait for their window to close.
+//! The account of one GPU over time: a contiguous sequence of spans, of which the open ones wait until their window is
+//! settled.
 
+mod energy;
+mod open_span;
 mod slots;
 mod windows;
 
@@ -8,58 +10,51 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use super::Policy;
-use super::idle::{IdlePower, Occupancy};
-use super::integrate::{
-    HolderList, PresentBySlot, PresentHolders, Unnamed, activity, add, instance_activity, present_by_slot,
-    share,
-};
-use crate::catalogue::{PointId, first_point};
-use crate::holders::{Allocation, GrantedSlot, Identities, SessionGpu, holdings};
+use super::identify::{PresentBySlot, PresentHolders, is_list_missing};
+use super::integrate::{activity, instance_activity, share};
+use crate::holders::{GrantedSlot, Identities, SessionGpu, holdings};
 use crate::ledger::{Anchor, Boot, RecoveredGpu};
 use crate::model::{
-    ActivitySource, Carry, Fraction, Frame, HolderId, Holding, HoldingSource, Method, Microjoules, MigSpan,
-    Nanoseconds, Presence, Settlement, SlotState, Span, Utc,
+    ActivitySource, Carry, Frame, HolderId, HoldingSource, Method, Microjoules, MigSpan, Nanoseconds,
+    SlotState, Span, Utc,
 };
+use energy::{EnergyDelta, EnergyMeter};
+use open_span::{OpenSpan, SpanGrants};
 use slots::{Claims, Division, Slots};
 
-/// No GPU draws more, in microjoules per second: a difference above it is a counter that jumped.
-const MOST_POWER: u64 = 20_000_000_000;
-
-pub(super) const ENERGY: PointId = first_point("gpu_energy_joules_total");
+pub(super) use energy::ENERGY;
+pub(super) use open_span::EarlierGrant;
 
 /// One GPU's account.
 pub(super) struct Account {
     /// End of the last span.
     cursor: Utc,
     /// End of the last settled window.
-    settled: Utc,
+    pub(super) settled: Utc,
     open: VecDeque<OpenSpan>,
     carry: Carry,
     weights: BTreeMap<HolderId, u64>,
-    energy: Option<EnergyReading>,
-    idle: IdlePower,
-    /// The last frame, while nothing came between.
+    energy: EnergyMeter,
+    /// The frame that the next one continues; none if the next one only begins.
     last: Option<LastFrame>,
-    /// Who was there in the last frame, when `last` is none because time without frames followed it.
+    /// The processes present in the last frame while `last` is none.
     last_present: PresentBySlot,
-    /// When this agent began to look.
+    /// When this agent began to watch the GPU.
     watched: Utc,
-    /// Account time of the boot, until the first frame after it: over a boot nothing is bridged.
+    /// Account time of the boot, until the first frame after it; a gap with a boot in it is not bridged.
     rebooted: Option<Utc>,
-    slots: Slots,
-    /// How often they were found to be others.
+    pub(super) slots: Slots,
     layout_changes: u64,
     lost: bool,
-    /// Whether broken hardware has taken the GPU from its holders.
-    failed: bool,
-    /// What was booked because no agent looked, and not logged yet.
+    /// Whether the hardware has failed; the GPU's time is then unavailable even if it responds.
+    pub(super) failed: bool,
     gap: Gap,
 }
 
-/// Time of one GPU in which no agent looked, by how it was booked.
+/// GPU time without a running agent that is not logged yet, by how it was booked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Gap {
-    /// To those who held on both sides.
+    /// To those who held before and after it.
     pub(super) bridged: Nanoseconds,
     /// To `__unobserved__`.
     pub(super) unobserved: Nanoseconds,
@@ -67,70 +62,13 @@ pub(super) struct Gap {
     pub(super) unavailable: Nanoseconds,
 }
 
-/// What the next frame may go on from.
+/// What the account keeps of the last frame.
 struct LastFrame {
     generation: u32,
-    /// Who was there by the last list that did not fail, without weights.
+    /// The processes of the last list that did not fail, without weights.
     present: PresentBySlot,
-    /// Since when every frame has said for sure that nobody was.
+    /// Since when all frames are known to show no process.
     empty_since: Option<Utc>,
-}
-
-/// What a scheduler granted before it was known here.
-pub(super) struct EarlierGrant {
-    pub(super) allocation: Allocation,
-    /// Account time since which it counts.
-    pub(super) from: Utc,
-}
-
-/// A span that is not settled, with the processes that nobody has named yet.
-#[derive(Clone)]
-struct OpenSpan {
-    span: Span,
-    users: SpanUsers,
-    /// Those of MIG instances, by GPU instance id.
-    of_instances: BTreeMap<Arc<str>, SpanUsers>,
-    /// The GPU and the policy of the span's time, by which its holdings are computed again when one of its processes is
-    /// named later. None where the span lists no processes.
-    granted: Option<(SessionGpu, Arc<Policy>)>,
-    sent: bool,
-}
-
-/// Who was there on a slot during an open span.
-#[derive(Clone, Default)]
-struct SpanUsers {
-    /// The holders, with their facts.
-    holders: HolderList,
-    unnamed: Unnamed,
-}
-
-impl SpanUsers {
-    fn of(present: &PresentHolders) -> Self {
-        Self { holders: Arc::clone(&present.holders), unnamed: present.unnamed.clone() }
-    }
-
-    /// Adds those whom nobody has named yet under `__unattributed__`.
-    fn add_unnamed(&self, present: &mut BTreeMap<HolderId, Presence>) {
-        for presence in self.unnamed.values() {
-            let entry = present.entry(HolderId::new(HolderId::UNATTRIBUTED)).or_default();
-            add(entry, presence);
-        }
-    }
-}
-
-/// The driver's counter when it was last read.
-#[derive(Clone, Copy)]
-struct EnergyReading {
-    counter: Microjoules,
-    at: Utc,
-}
-
-/// Energy since the counter was last read.
-#[derive(Clone, Copy)]
-struct EnergyDelta {
-    total: Microjoules,
-    /// The most of it that an idle GPU would have drawn.
-    idle: Microjoules,
 }
 
 /// A frame of a GPU, with its account time.
@@ -141,23 +79,8 @@ pub(super) struct TimedFrame<'a> {
     pub(super) frame: &'a Frame,
 }
 
-/// How time without a frame is booked.
-#[derive(Clone, Copy)]
-struct GapState {
-    state: SlotState,
-    method: Method,
-}
-
-/// The windows that a tick settled.
-#[derive(Default)]
-pub(super) struct ClosedWindows {
-    pub(super) windows: Vec<Settlement>,
-    /// Windows whose spans did not fit together and were settled as unmeasured: a defect, counted.
-    pub(super) failed: u64,
-}
-
 impl Account {
-    /// An account that begins now.
+    /// An account that begins at that time.
     pub(super) fn begin(at: Utc) -> Self {
         Self {
             cursor: at,
@@ -165,8 +88,7 @@ impl Account {
             open: VecDeque::new(),
             carry: Carry::new(),
             weights: BTreeMap::new(),
-            energy: None,
-            idle: IdlePower::default(),
+            energy: EnergyMeter::default(),
             last: None,
             last_present: PresentBySlot::default(),
             watched: at,
@@ -179,7 +101,7 @@ impl Account {
         }
     }
 
-    /// An account that goes on after a gap of the agent, which it begins to watch at `watched`.
+    /// Continues an account of the ledger; this agent begins to watch the GPU at `watched`.
     pub(super) fn recover(known: RecoveredGpu, watched: Utc, boot: Boot) -> Self {
         let cursor = known.spans.last().map_or(known.settled_until, |span| span.to);
         let rebooted = (cursor <= boot.first_seen).then_some(boot.booted);
@@ -187,14 +109,13 @@ impl Account {
             Some(_) => Slots::default(),
             None => Slots::recover(known.spans.last(), known.holdings),
         };
-        let open = known.spans.into_iter().map(|span| OpenSpan { sent: true, ..OpenSpan::of(span) });
+        let open = known.spans.into_iter().map(|span| OpenSpan::new(span, true));
         Self {
-            cursor,
             settled: known.settled_until,
             open: open.collect(),
             carry: known.carry,
             weights: known.weights,
-            energy: known.energy_counter.map(|counter| EnergyReading { counter, at: cursor }),
+            energy: EnergyMeter::recover(known.energy_counter, cursor),
             slots,
             watched,
             rebooted,
@@ -202,53 +123,50 @@ impl Account {
         }
     }
 
-    /// Forgets who held before the agent began to watch: nothing is bridged.
+    /// Forgets who held before the agent began to watch, so that no time is bridged.
     pub(super) fn bridge_nothing(&mut self) {
         self.slots.retain(|_, _| false);
     }
 
-    /// Moves what happened in this boot from the provisional axis to the real one.
+    /// Moves times of this boot from the provisional axis to the real one.
     pub(super) fn apply_anchor(&mut self, anchor: &Anchor) {
         self.rebooted = self.rebooted.map(|_| anchor.booted);
-        for at in [&mut self.cursor, &mut self.settled, &mut self.watched] {
+        let empty_since = self.last.as_mut().and_then(|last| last.empty_since.as_mut());
+        for at in [&mut self.cursor, &mut self.settled, &mut self.watched].into_iter().chain(empty_since) {
             *at = anchor.moved(*at);
         }
-        if let Some(energy) = &mut self.energy {
-            energy.at = anchor.moved(energy.at);
-        }
-        if let Some(deserted) = self.last.as_mut().and_then(|last| last.empty_since.as_mut()) {
-            *deserted = anchor.moved(*deserted);
-        }
-        for open in std::mem::take(&mut self.open) {
+        self.energy.apply_anchor(anchor);
+        for mut open in std::mem::take(&mut self.open) {
             let (before_boot, span) = anchor.moved_span(open.span.clone());
             if anchor.since.is_none_or(|since| open.span.from <= since) && span.state == SlotState::Unobserved
             {
                 let Gap { unobserved, unavailable, .. } = &mut self.gap;
-                let before = open.span.to.since(open.span.from);
-                *unobserved = Nanoseconds(unobserved.0.saturating_sub(before.0)) + span.to.since(span.from);
-                *unavailable += before_boot.as_ref().map_or(Nanoseconds(0), |span| span.to.since(span.from));
+                let provisional = open.span.length();
+                *unobserved = Nanoseconds(unobserved.0.saturating_sub(provisional.0)) + span.length();
+                *unavailable += before_boot.as_ref().map_or(Nanoseconds(0), Span::length);
             }
-            // The ledger moves what it was given by the same rule.
-            self.open.extend(before_boot.map(|span| OpenSpan { sent: open.sent, ..OpenSpan::of(span) }));
-            self.open.push_back(OpenSpan { span, ..open });
+            // The ledger moves the spans that it has by the same rule.
+            self.open.extend(before_boot.map(|span| OpenSpan::new(span, open.sent)));
+            open.span = span;
+            self.open.push_back(open);
         }
     }
 
-    /// The driver says that the GPU is gone: until a frame comes its time is unavailable.
+    /// The GPU is lost: its time is unavailable until its next frame.
     pub(super) fn mark_lost(&mut self) {
         self.lost = true;
         self.forget_last_frame();
     }
 
-    /// Forgets the last frame, so that the next one only begins.
+    /// Makes the next frame only begin.
     fn forget_last_frame(&mut self) {
         if let Some(last) = self.last.take() {
             self.last_present = last.present;
         }
     }
 
-    /// The driver counts the GPU again, through another sampler: until now it was unavailable if it was lost, and
-    /// the next frame only begins.
+    /// The driver lists the GPU again, with another sampler, so its next frame only begins. If the GPU was lost, it was
+    /// unavailable until now.
     pub(super) fn mark_found(&mut self, at: Utc) {
         self.forget_last_frame();
         if self.lost && self.cursor < at {
@@ -258,7 +176,8 @@ impl Account {
         self.lost = false;
     }
 
-    /// Grants select the GPU otherwise from now on: until its next frame those hold who are granted it before and after.
+    /// Applies another index of the GPU to its standing grants: until its next frame only those hold it who also hold it
+    /// by the new index.
     pub(super) fn select_gpu(&mut self, gpu: &SessionGpu, policy: &Policy) {
         let granted = |slot: GrantedSlot<'_>| holdings(slot, policy.granting(), []).0;
         self.slots.retain(|slot, held| {
@@ -268,89 +187,73 @@ impl Account {
         });
     }
 
-    /// The driver was loaded anew: its energy counter began at 0.
-    pub(super) fn forget_energy(&mut self) {
-        self.energy = None;
+    /// The driver was loaded again: its energy counter began at 0.
+    pub(super) fn restart_energy(&mut self) {
+        self.energy.restart();
     }
 
-    /// The end of the last settled window.
-    pub(super) fn settled(&self) -> Utc {
-        self.settled
-    }
-
-    /// Says whether the hardware has failed: until it has not, the GPU's time is unavailable, whatever it does.
-    pub(super) fn set_failed(&mut self, failed: bool) {
-        self.failed = failed;
-    }
-
-    /// Adds the time up to a frame; how much of it was busy, in nanoseconds.
-    pub(super) fn advance(
+    /// Steps 1 and 2 of a tick for this GPU: identifies the processes of a frame and adds a span up to it. Returns its
+    /// busy time in nanoseconds.
+    pub(super) fn add_frame(
         &mut self,
         timed: TimedFrame<'_>,
         identities: &Identities,
         policy: &Arc<Policy>,
     ) -> u64 {
         let TimedFrame { gpu, at, frame } = timed;
-        let is_divided = self.slots.division().layout().is_some();
-        let goes_on =
-            |last: &LastFrame| last.generation == frame.generation && is_divided == frame.identity.mig;
-        let last = self.last.take().filter(goes_on);
+        let was_divided = self.slots.division.layout().is_some();
+        let continues =
+            |last: &LastFrame| last.generation == frame.generation && was_divided == frame.identity.mig;
+        let last = self.last.take().filter(continues);
         let before = self.slots.claims();
         if last.is_none() {
-            // Under one plan it stays.
-            self.slots.divide(Division::of(frame));
+            // The division is constant under one plan.
+            self.slots.divide(Division::of_frame(frame));
         }
-        let present = self.present(frame, identities, last.as_ref());
+        let layout = self.slots.division.layout().map(|layout| &**layout);
+        let last_present = last.as_ref().map(|last| &last.present);
+        let present = PresentBySlot::identify(frame, identities, layout, last_present);
         self.slots.update_holdings(gpu, &present, policy);
-        let before_it = last.as_ref().and_then(|last| last.empty_since);
-        let drawn = self.read_energy(timed, before_it, policy);
-        let deserted = frame.deserted.then(|| before_it.unwrap_or(at));
+        let empty_since = last.as_ref().and_then(|last| last.empty_since);
+        let energy = self.energy.read(timed, self.cursor, empty_since, policy.intervals[0]);
         if self.rebooted.is_some() {
             // Before the first frame of a boot neither holdings nor activity are known.
             self.watched = at;
         }
-        let busy = if last.is_some() && !self.failed {
-            self.add_frame_span(timed, &present, drawn, policy)
-        } else {
-            // What the first frame of a plan says of activity covers nothing: it only begins. What broken
-            // hardware computes is charged to nobody.
-            let claims = self.slots.claims();
-            match last {
-                Some(_) => self.fill_gap(at, &claims, drawn),
-                None if claims.division.differs_from(&before.division) => {
-                    self.fill_reshape(gpu, at, &before, drawn);
-                }
-                None => self.fill_gap(at, &claims.also_of(&before), drawn),
+        let mut busy = 0;
+        // The activity in the first frame of a plan is not of the time before it. Use of failed hardware is not charged.
+        match &last {
+            Some(_) if !self.failed => busy = self.add_measured_span(timed, &present, energy, policy),
+            Some(_) => {
+                let held = self.slots.claims();
+                self.fill_gap(at, &held, energy);
             }
-            0
-        };
+            None if self.slots.division.differs_from(&before.division) => {
+                self.fill_division_change(gpu, at, &before, energy);
+            }
+            None => {
+                let both = self.slots.claims().intersect(&before);
+                self.fill_gap(at, &both, energy);
+            }
+        }
         self.lost = false;
-        let present = if has_failed(frame) {
-            // The last list stands alone: whom a sample named since is not there for good.
+        let present = if is_list_missing(frame) {
+            // Processes that only samples show are not present in later frames.
             last.map(|last| last.present).unwrap_or_default()
         } else {
             present.without_weights()
         };
-        self.last = Some(LastFrame { generation: frame.generation, present, empty_since: deserted });
+        let empty_since = frame.known_empty.then(|| empty_since.unwrap_or(at));
+        self.last = Some(LastFrame { generation: frame.generation, present, empty_since });
         busy
     }
 
-    /// Who was there. A list that failed for now is not an empty one: the last one stands.
-    fn present(&self, frame: &Frame, identities: &Identities, last: Option<&LastFrame>) -> PresentBySlot {
-        let known = last.filter(|_| has_failed(frame)).map(|last| &last.present);
-        let layout = self.slots.division().layout().map(|layout| &**layout);
-        let mut present = present_by_slot(known, frame, identities, layout);
-        if let Some(last) = last {
-            present.share(&last.present);
-        }
-        present
-    }
-
-    fn add_frame_span(
+    /// Adds a span with the activity of a frame; returns its busy time in nanoseconds.
+    fn add_measured_span(
         &mut self,
         TimedFrame { gpu, at, frame }: TimedFrame<'_>,
         present: &PresentBySlot,
-        drawn: Option<EnergyDelta>,
+        energy: Option<EnergyDelta>,
         policy: &Arc<Policy>,
     ) -> u64 {
         if at <= self.cursor {
@@ -366,31 +269,24 @@ impl Account {
             source: known.map_or(ActivitySource::None, |(source, _)| source),
             busy,
             present: present.whole.by_holder(),
-            blind: are_unseen(frame),
-            energy: drawn.map(|drawn| drawn.total),
-            idle_energy: drawn.map_or(Microjoules(0), |drawn| drawn.idle),
+            blind: hides_processes(frame),
+            energy: energy.map(|energy| energy.total),
+            idle_energy: energy.map_or(Microjoules(0), |energy| energy.idle),
             instances,
             ..self.blank(at)
         };
         self.cursor = at;
-        let of_instances = present.instances.iter();
-        self.open.push_back(OpenSpan {
-            users: SpanUsers::of(&present.whole),
-            of_instances: of_instances
-                .map(|(slot, present)| (Arc::clone(slot), SpanUsers::of(present)))
-                .collect(),
-            granted: Some((gpu.clone(), Arc::clone(policy))),
-            ..OpenSpan::of(span)
-        });
+        let grants = SpanGrants { gpu: gpu.clone(), policy: Arc::clone(policy) };
+        self.open.push_back(OpenSpan::of_frame(span, present, grants));
         busy
     }
 
-    /// What a frame tells of the instances of a MIG GPU over the time before it.
+    /// The spans of a frame's MIG instances; none on a GPU without MIG.
     fn instances(&self, frame: &Frame, present: &PresentBySlot, length: Nanoseconds) -> Option<Box<MigSpan>> {
         let mut mig = self.slots.unknown_span(&self.slots.claims(), SlotState::Unmeasured)?;
         for (name, slot) in &mut mig.slots {
             slot.present = present.instances.get(name).map(PresentHolders::by_holder).unwrap_or_default();
-            slot.blind = are_unseen(frame);
+            slot.blind = hides_processes(frame);
             if let Some(ratio) = instance_activity(frame, name) {
                 slot.state = SlotState::Measured;
                 slot.source = ActivitySource::Gpm;
@@ -400,7 +296,7 @@ impl Account {
         Some(mig)
     }
 
-    /// A span from the cursor of which nothing but the holdings is known.
+    /// A span from the cursor with nothing but the holdings.
     fn blank(&self, to: Utc) -> Span {
         Span {
             from: self.cursor,
@@ -408,8 +304,8 @@ impl Account {
             state: SlotState::Unmeasured,
             source: ActivitySource::None,
             method: Method::Observed,
-            holdings: Arc::clone(self.slots.whole()),
-            covered_by: self.slots.covered_by().clone(),
+            holdings: Arc::clone(&self.slots.whole.holdings),
+            covered_by: self.slots.whole.covered_by.clone(),
             busy: 0,
             present: BTreeMap::new(),
             blind: false,
@@ -419,161 +315,102 @@ impl Account {
         }
     }
 
-    /// Closes the time up to `to` in which no frame came, for those who held on both sides of it. Before the
-    /// agent looked nobody else can be known; since, what they leave is unallocated or gone.
-    fn fill_gap(&mut self, to: Utc, both: &Claims, drawn: Option<EnergyDelta>) {
+    /// Adds spans up to `to`, a time without frames, for those who held `both` before and after it. Time before the agent
+    /// watched is unobserved, or unavailable if the node was off; later time is unmeasured, or unavailable if the GPU was
+    /// lost.
+    fn fill_gap(&mut self, to: Utc, both: &Claims, mut energy: Option<EnergyDelta>) {
         let whole = to.since(self.cursor);
-        let mut drawn = drawn;
+        let end = to.min(self.watched);
         if let Some(booted) = self.rebooted {
             let none = Claims::default();
             if self.cursor < booted {
-                self.gap.unavailable += to.min(booted).since(self.cursor);
-                self.push_span(
-                    to.min(booted),
-                    &none,
-                    GapState { state: SlotState::Unavailable, method: Method::Observed },
-                    None,
-                );
+                let end = to.min(booted);
+                self.gap.unavailable += end.since(self.cursor);
+                self.add_span(end, &none, SlotState::Unavailable, None);
             }
-            if self.cursor < to.min(self.watched) {
-                self.gap.unobserved += to.min(self.watched).since(self.cursor);
-                self.push_span(
-                    to.min(self.watched),
-                    &none,
-                    GapState { state: SlotState::Unobserved, method: Method::Observed },
-                    None,
-                );
+            if self.cursor < end {
+                self.gap.unobserved += end.since(self.cursor);
+                self.add_span(end, &none, SlotState::Unobserved, None);
             }
             self.rebooted = (self.cursor < self.watched).then_some(booted);
         } else if self.cursor < self.watched {
-            let end = to.min(self.watched);
             let length = end.since(self.cursor);
-            let held = both.held_of(length);
+            let held = both.held_time(length);
             self.gap.bridged += held;
             self.gap.unobserved += length - held;
-            let first = take_energy(&mut drawn, length, whole);
-            let state = GapState { state: SlotState::Unobserved, method: Method::Bridged };
-            self.push_span(end, both, state, first);
+            let first = energy.as_mut().map(|energy| energy.split_off(length, whole));
+            self.add_span(end, both, SlotState::Unobserved, first);
+            if let Some(open) = self.open.back_mut() {
+                open.span.method = Method::Bridged;
+            }
         }
         if self.cursor < to {
             let state = if self.lost || self.failed { SlotState::Unavailable } else { SlotState::Unmeasured };
-            self.push_span(to, both, GapState { state, method: Method::Observed }, drawn);
+            self.add_span(to, both, state, energy);
         }
     }
 
-    /// Closes the time up to `to` between two epochs, in which the GPU had no slot; of the time before the agent looked
-    /// nothing is known.
-    fn fill_reshape(&mut self, gpu: &SessionGpu, to: Utc, before: &Claims, drawn: Option<EnergyDelta>) {
+    /// Adds spans up to `to`, when the GPU is found divided otherwise. It had no slots meanwhile, so that time is
+    /// unavailable.
+    fn fill_division_change(
+        &mut self,
+        gpu: &SessionGpu,
+        to: Utc,
+        before: &Claims,
+        energy: Option<EnergyDelta>,
+    ) {
         self.layout_changes += 1;
         tracing::info!(
             gpu = gpu.index,
             uuid = &*gpu.uuid,
             before = %before.division,
-            now = %self.slots.division(),
+            now = %self.slots.division,
             unavailable_ms = to.since(self.cursor).0 / 1_000_000,
-            "the GPU is divided otherwise"
+            "the MIG layout of the GPU has changed"
         );
         let lost = std::mem::replace(&mut self.lost, true);
-        self.fill_gap(to, &Claims::default(), drawn);
+        self.fill_gap(to, &Claims::default(), energy);
         self.lost = lost;
     }
 
-    fn push_span(
-        &mut self,
-        to: Utc,
-        held: &Claims,
-        GapState { state, method }: GapState,
-        drawn: Option<EnergyDelta>,
-    ) {
+    /// Adds a span without activity.
+    fn add_span(&mut self, to: Utc, held: &Claims, state: SlotState, energy: Option<EnergyDelta>) {
         let span = Span {
             state,
-            method,
-            holdings: Arc::clone(held.whole()),
+            holdings: Arc::clone(&held.whole),
             instances: self.slots.unknown_span(held, state),
-            energy: drawn.map(|drawn| drawn.total),
-            idle_energy: drawn.map_or(Microjoules(0), |drawn| drawn.idle),
+            energy: energy.map(|energy| energy.total),
+            idle_energy: energy.map_or(Microjoules(0), |energy| energy.idle),
             ..self.blank(to)
         };
         self.cursor = to;
-        self.open.push_back(OpenSpan::of(span));
+        self.open.push_back(OpenSpan::new(span, false));
     }
 
-    /// The driver counter's difference since it was last read, for the time that is still open. A counter
-    /// that went back or jumped is a new driver epoch or garbage, and only begins. `empty_since` is since when
-    /// all frames before this one listed no process.
-    fn read_energy(
-        &mut self,
-        TimedFrame { at, frame, .. }: TimedFrame<'_>,
-        empty_since: Option<Utc>,
-        policy: &Policy,
-    ) -> Option<EnergyDelta> {
-        let Some(Ok(counter)) = frame.readings.get(ENERGY) else { return None };
-        let counter = Microjoules(u64::try_from(*counter).unwrap_or(0));
-        let Some(before) = self.energy else {
-            self.energy = Some(EnergyReading { counter, at });
-            return None;
-        };
-        if at <= self.cursor || at <= before.at {
-            // No open span can take it; the next frame's difference includes it.
-            return None;
-        }
-        self.energy = Some(EnergyReading { counter, at });
-        let time = at.since(before.at);
-        let most = u128::from(MOST_POWER) * u128::from(time.0 + Nanoseconds::SECOND.0)
-            / u128::from(Nanoseconds::SECOND.0);
-        let delta = counter.0.checked_sub(before.counter.0).filter(|delta| u128::from(*delta) <= most)?;
-        let alone = frame.deserted && empty_since.is_some_and(|since| since <= before.at);
-        let occupancy = if frame.processes.as_ref().is_ok_and(|list| !list.is_empty()) {
-            Occupancy::Occupied
-        } else if alone && time.0 <= 2 * policy.intervals[0].0 {
-            Occupancy::Empty
-        } else {
-            // Two readings that are empty do not prove that a longer time, as over a suspend, was.
-            Occupancy::Unknown
-        };
-        let idle = self.idle.energy(&frame.identity.model, Microjoules(delta), time, occupancy);
-        Some(EnergyDelta { total: Microjoules(delta), idle })
-    }
-
-    /// What was booked because no agent looked, since the last look.
+    /// The time without a running agent that was booked since the last call.
     pub(super) fn take_gap(&mut self) -> Gap {
         std::mem::take(&mut self.gap)
     }
 
-    /// Who holds what at the moment, each with what it grants and the GPU instance; that is empty for a whole GPU.
-    pub(super) fn holdings(&self) -> impl Iterator<Item = (Arc<str>, &Holding, Fraction)> {
-        self.slots.holdings()
-    }
-
-    /// How many holdings there are.
-    pub(super) fn count_holdings(&self) -> usize {
-        self.slots.count_holdings()
-    }
-
-    /// How often the GPU was found divided otherwise since the agent's start; none of a GPU that never was in MIG mode.
+    /// How often the GPU was found divided otherwise since the agent's start; none on a GPU that never was in MIG mode.
     pub(super) fn layout_changes(&self) -> Option<u64> {
-        let is_divided = self.slots.division().layout().is_some();
+        let is_divided = self.slots.division.layout().is_some();
         (is_divided || self.layout_changes > 0).then_some(self.layout_changes)
     }
 
-    /// By which meter activity was last known.
+    /// The meter of the last known activity.
     pub(super) fn source(&self) -> Option<ActivitySource> {
         self.open.back().map(|open| open.span.source).filter(|source| *source != ActivitySource::None)
     }
 }
 
-/// Whether the frame's list is missing for now.
-fn has_failed(frame: &Frame) -> bool {
-    frame.processes.as_ref().is_err_and(|absence| !absence.is_permanent())
-}
-
 /// Whether processes cannot be seen by construction.
-fn are_unseen(frame: &Frame) -> bool {
+fn hides_processes(frame: &Frame) -> bool {
     frame.processes.as_ref().is_err_and(|absence| absence.is_permanent())
 }
 
-/// Whether a meter speaks of the whole span. A window of less than a second says nothing of a time in which
-/// ticks were missed; the driver's ring of samples does, as far as it reaches back.
+/// Whether a meter's value applies to the whole span. The window of NVML utilization is shorter than a second, so it does
+/// not apply over missed ticks; the driver's sample ring does as far as it reaches back.
 fn covers(source: ActivitySource, length: Nanoseconds, frame: &Frame, policy: &Policy) -> bool {
     let reach = frame.sampled.map_or(0, |sampled| sampled.covered.0);
     match source {
@@ -583,51 +420,12 @@ fn covers(source: ActivitySource, length: Nanoseconds, frame: &Frame, policy: &P
     }
 }
 
-/// Takes the part of the energy that falls on a part of the time.
-fn take_energy(
-    drawn: &mut Option<EnergyDelta>,
-    part: Nanoseconds,
-    whole: Nanoseconds,
-) -> Option<EnergyDelta> {
-    let all = (*drawn)?;
-    let share = |energy: Microjoules| {
-        let share = u128::from(energy.0) * u128::from(part.0) / u128::from(whole.0.max(1));
-        Microjoules(u64::try_from(share).unwrap_or(energy.0).min(energy.0))
-    };
-    let first = EnergyDelta { total: share(all.total), idle: share(all.idle) };
-    *drawn = Some(EnergyDelta { total: all.total - first.total, idle: all.idle - first.idle });
-    Some(first)
-}
-
-impl OpenSpan {
-    /// A span in which nobody is left to be named.
-    fn of(span: Span) -> Self {
-        Self { span, users: SpanUsers::default(), of_instances: BTreeMap::new(), granted: None, sent: false }
-    }
-
-    /// The span with its unnamed processes under `__unattributed__`.
-    fn named(&self) -> Span {
-        self.name(self.span.clone())
-    }
-
-    /// The same of a part of the span.
-    fn name(&self, mut span: Span) -> Span {
-        self.users.add_unnamed(&mut span.present);
-        for (name, slot) in span.instances.iter_mut().flat_map(|mig| &mut mig.slots) {
-            if let Some(users) = self.of_instances.get(name) {
-                users.add_unnamed(&mut slot.present);
-            }
-        }
-        span
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_gap_is_counted_by_how_it_is_booked_over_a_restart_and_over_a_boot() {
+    fn a_gap_is_booked_as_unobserved_after_a_restart_and_as_unavailable_until_a_boot() {
         let at = |second: u64| Utc(second * 1_000_000_000);
         let second = Nanoseconds::from_seconds;
         let mut account = Account { watched: at(30), ..Account::begin(at(10)) };
@@ -641,10 +439,10 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_over_a_boot_is_divided_once_it_is_known_when_the_boot_was() {
+    fn a_gap_over_a_boot_is_split_once_the_time_of_the_boot_is_known() {
         let at = |second: u64| Utc(second * 1_000_000_000);
         let second = Nanoseconds::from_seconds;
-        // The provisional axis goes on at the last commit, 10; the agent began to look 20 s after the boot.
+        // The provisional axis continues at the last commit, 10; the agent began to watch 20 s after the boot.
         let mut account = Account { watched: at(30), rebooted: Some(Utc(0)), ..Account::begin(at(10)) };
         account.fill_gap(at(31), &Claims::default(), None);
         let anchor = Anchor { since: Some(at(10)), shift: 100_000_000_000, booted: at(110), offset: 0 };

@@ -1,51 +1,34 @@
-//! How many series a snapshot may have, and what is left off when there are more.
+//! The limit on the series of a snapshot, and what is left off above it.
 //!
-//! What a GPU and the agent say of themselves always stands. Of the rest tenants' accounts come first, then
-//! workloads' accounts, holdings and workloads, processes. What is left off is counted by family. An account that
-//! is shown is shown for as long as it lasts, and with its whole value: a newcomer never takes its place. What tenants
-//! without series grow by is the tenant `__other__`'s ([`super::folded`]).
+//! The series of GPUs and of the agent itself are always published. What remains of the limit goes to tenants' accounts
+//! first, then to workloads' accounts, holdings, workloads and processes. Series that are left off are counted by family.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::TrackedGpu;
-use super::accounts::WorkloadKey;
-use super::folded::{AccountKey, Folded};
+use super::committed::AccountKey;
 use crate::catalogue::{AccountRows, Family, GpuRows, InstanceRows, Level, Point, Rows, families};
 use crate::model::snapshot::GpuState;
 use crate::model::{Absence, Reading, UnattributedReason};
 
-/// What is kept from one tick to the next.
-#[derive(Debug, Default)]
-pub(super) struct BudgetHistory {
-    shown: BTreeSet<AccountKey>,
-    shown_workloads: BTreeSet<WorkloadKey>,
-    /// What the accounts that are not shown grow by.
-    pub(super) folded: Folded,
-    /// Series left off, summed over the ticks.
-    dropped: BTreeMap<&'static str, u64>,
-}
-
-/// The families of which each entry of a list has series, and how many.
+/// The families in which an entry of a list has series, and how many in each.
+#[derive(Default)]
 pub(super) struct EntrySeries(Vec<(&'static str, usize)>);
 
 impl EntrySeries {
-    /// What an entry costs at a level; `series` says how many of a family are its.
-    fn at(level: Level, series: impl Fn(&Rows) -> usize) -> Self {
+    fn at(level: Level, series: fn(&Rows) -> usize) -> Self {
         let counted = families().filter(|family| family.level <= level);
-        Self(
-            counted
-                .map(|family| (family.name, series(&family.rows)))
-                .filter(|(_, count)| *count > 0)
-                .collect(),
-        )
+        let counted = counted.map(|family| (family.name, series(&family.rows)));
+        Self(counted.filter(|(_, count)| *count > 0).collect())
     }
 
-    fn series(&self) -> usize {
+    fn count(&self) -> usize {
         self.0.iter().map(|(_, count)| count).sum()
     }
 }
 
-/// What the entries of each list cost at a level.
+/// The series of one entry of each list.
+#[derive(Default)]
 pub(super) struct SeriesPerEntry {
     pub(super) account: EntrySeries,
     pub(super) workload_account: EntrySeries,
@@ -56,127 +39,100 @@ pub(super) struct SeriesPerEntry {
 
 impl SeriesPerEntry {
     pub(super) fn at(level: Level) -> Self {
+        let count = |series| EntrySeries::at(level, series);
         Self {
-            account: EntrySeries::at(level, |rows| match rows {
+            account: count(|rows| match rows {
                 Rows::Account(AccountRows::Tenant(points)) => points.len(),
                 _ => 0,
             }),
-            workload_account: EntrySeries::at(level, |rows| match rows {
+            workload_account: count(|rows| match rows {
                 Rows::Account(AccountRows::Workload(points)) => points.len(),
                 _ => 0,
             }),
-            holding: EntrySeries::at(level, |rows| {
-                usize::from(matches!(rows, Rows::Account(AccountRows::Holding)))
-            }),
-            workload: EntrySeries::at(level, |rows| {
-                usize::from(matches!(rows, Rows::Account(AccountRows::WorkloadInfo)))
-            }),
-            process: EntrySeries::at(level, |rows| match rows {
-                Rows::Process(points) => points.len(),
-                _ => 0,
-            }),
+            holding: count(|rows| usize::from(matches!(rows, Rows::Account(AccountRows::Holding)))),
+            workload: count(|rows| usize::from(matches!(rows, Rows::Account(AccountRows::WorkloadInfo)))),
+            process: count(|rows| if let Rows::Process(points) = rows { points.len() } else { 0 }),
         }
     }
 }
 
+/// Series left off since the agent's start, by family.
+pub(super) type DroppedSeries = BTreeMap<&'static str, u64>;
+
 /// The series that a tick may still use.
 pub(super) struct SeriesBudget<'a> {
-    pub(super) budget: &'a mut BudgetHistory,
-    left: usize,
-}
-
-impl BudgetHistory {
-    /// Series left off so far, by family.
-    pub(super) fn dropped(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        self.dropped.iter().map(|(family, count)| (*family, *count))
-    }
-
-    /// The series budget of a tick, less the series that are always shown.
-    pub(super) fn series_budget(&mut self, limit: usize, fixed: usize) -> SeriesBudget<'_> {
-        SeriesBudget { budget: self, left: limit.saturating_sub(fixed) }
-    }
+    pub(super) costs: &'a SeriesPerEntry,
+    pub(super) dropped: &'a mut DroppedSeries,
+    pub(super) left: usize,
 }
 
 impl SeriesBudget<'_> {
     /// How many entries of that cost still fit.
     pub(super) fn entries_left(&self, cost: &EntrySeries) -> usize {
-        self.left.checked_div(cost.series()).unwrap_or(usize::MAX)
+        self.left.checked_div(cost.count()).unwrap_or(usize::MAX)
     }
 
-    /// Charges the budget for so many entries, and counts those that are left off.
+    /// Charges the budget for entries, and counts the series of those that are left off.
     pub(super) fn charge(&mut self, cost: &EntrySeries, entries: usize, left_off: usize) {
-        self.left = self.left.saturating_sub(entries * cost.series());
+        self.left = self.left.saturating_sub(entries * cost.count());
         if left_off > 0 {
             for (family, count) in &cost.0 {
-                *self.budget.dropped.entry(family).or_default() += (left_off * count) as u64;
+                *self.dropped.entry(family).or_default() += (left_off * count) as u64;
             }
         }
     }
 
-    /// Admits as many of the entries as fit; charges for them, and counts the others as left off.
+    /// Charges for as many of the entries as fit, counts the others as left off, and returns how many fit.
     pub(super) fn admit(&mut self, cost: &EntrySeries, entries: usize) -> usize {
         let fit = entries.min(self.entries_left(cost));
         self.charge(cost, fit, entries - fit);
         fit
     }
-
-    /// The accounts that fit into so many places: those that were shown before, then newcomers, each in their order.
-    pub(super) fn admit_accounts(&mut self, entries: Vec<AccountKey>, room: usize) -> BTreeSet<AccountKey> {
-        self.budget.shown = keep_shown_first(&self.budget.shown, entries, room);
-        self.budget.shown.clone()
-    }
-
-    /// The workloads' accounts that fit, by the same rule; charges for them, and counts the others as left off.
-    pub(super) fn admit_workloads(
-        &mut self,
-        cost: &EntrySeries,
-        entries: Vec<WorkloadKey>,
-    ) -> BTreeSet<WorkloadKey> {
-        let room = self.admit(cost, entries.len());
-        self.budget.shown_workloads = keep_shown_first(&self.budget.shown_workloads, entries, room);
-        self.budget.shown_workloads.clone()
-    }
 }
 
-/// So many of the entries as there is room for: those that were shown before, then newcomers, each in their order.
-fn keep_shown_first<K: Ord>(shown: &BTreeSet<K>, mut entries: Vec<K>, room: usize) -> BTreeSet<K> {
-    if entries.len() > room {
-        let known = entries.iter().filter(|entry| shown.contains(*entry)).count();
+/// Selects the accounts that get series: those that had them before, then new ones, each in the order of `keys`. So an
+/// account keeps its series when others come.
+pub(super) fn select_accounts(
+    before: &BTreeSet<AccountKey>,
+    mut keys: Vec<AccountKey>,
+    room: usize,
+) -> BTreeSet<AccountKey> {
+    if keys.len() > room {
+        let known = keys.iter().filter(|key| before.contains(*key)).count();
         let (mut old, mut new) = (known.min(room), room.saturating_sub(known));
-        entries.retain(|entry| {
-            let places = if shown.contains(entry) { &mut old } else { &mut new };
+        keys.retain(|key| {
+            let places = if before.contains(key) { &mut old } else { &mut new };
             let fits = *places > 0;
             *places = places.saturating_sub(1);
             fits
         });
     }
-    entries.into_iter().collect()
+    keys.into_iter().collect()
 }
 
-/// The most processes of each GPU that get a row of their own, so that all rows fit: a GPU with more of them
-/// has one row for the rest. None where not even those fit.
+/// The most processes per GPU that get a row of their own so that all rows fit; a GPU with more has one row for the
+/// others. None where not even those rows fit.
 pub(super) fn most_processes(counts: &[usize], wanted: usize, room: usize) -> Option<usize> {
     let most = counts.iter().copied().max().unwrap_or(0).min(wanted);
-    (0..=most).rev().find(|limit| rows(counts, *limit) <= room)
+    (0..=most).rev().find(|limit| process_rows(counts, *limit) <= room)
 }
 
-/// The rows of that many processes per GPU.
-pub(super) fn rows(counts: &[usize], limit: usize) -> usize {
+/// Number of rows if each GPU has at most `limit` processes with rows of their own, and one row for the others.
+pub(super) fn process_rows(counts: &[usize], limit: usize) -> usize {
     counts.iter().map(|count| (*count).min(limit) + usize::from(*count > limit)).sum()
 }
 
-/// At most so many series a GPU has of its own, by what its plan reads.
+/// Upper bounds of the series of one GPU, by what its plan reads.
 #[derive(Clone, Copy, Default)]
 pub(super) struct OwnSeries {
     fixed: usize,
-    /// For each of its instances, XIDs, and actions on XIDs.
-    instance: usize,
-    code: usize,
-    action: usize,
+    per_instance: usize,
+    per_xid: usize,
+    per_xid_action: usize,
 }
 
 impl OwnSeries {
-    /// Those of a GPU that answers so; without answers, of one that has said nothing yet.
+    /// The series of a GPU with these readings; `readings` is empty for one without a frame.
     pub(super) fn of(readings: &[Reading], level: Level) -> Self {
         let mut readings = readings.iter();
         let mut read = |points: &[Point]| {
@@ -187,51 +143,54 @@ impl OwnSeries {
             |family: &&Family| !family.rows.points().is_empty() || matches!(family.rows, Rows::Process(_));
         let unsupported = families().filter(has_answer).count();
         let mut own = Self::default();
-        // All of them in their order, since that is the order of the readings.
+        // Families of higher levels are visited too: readings are in the order of all families.
         for family in families() {
-            let series = of_family(family, unsupported, &mut read);
+            let series = series_of(family, unsupported, &mut read);
             if family.level <= level {
                 own.fixed += series.fixed;
-                own.instance += series.instance;
-                own.code += series.code;
-                own.action += series.action;
+                own.per_instance += series.per_instance;
+                own.per_xid += series.per_xid;
+                own.per_xid_action += series.per_xid_action;
             }
         }
         own
     }
 
-    /// How many these are at the moment.
+    /// How many series the GPU has now.
     pub(super) fn count(self, gpu: &TrackedGpu, state: &GpuState) -> usize {
         let instances = gpu.frame.as_ref().map_or(0, |frame| frame.instances.len());
         let (codes, actions) = (state.xids.len(), state.xid_actions.len());
-        // Slot time has a series for each instance that ever had any.
+        // Slot time has a series for each instance that was ever in the account.
         let slots = state.instance_slots.len();
-        self.fixed + slots + self.instance * instances + self.code * codes + self.action * actions
+        self.fixed
+            + slots
+            + self.per_instance * instances
+            + self.per_xid * codes
+            + self.per_xid_action * actions
     }
 }
 
-fn of_family(family: &Family, unsupported: usize, read: &mut impl FnMut(&[Point]) -> usize) -> OwnSeries {
+fn series_of(family: &Family, unsupported: usize, read: &mut impl FnMut(&[Point]) -> usize) -> OwnSeries {
     let none = OwnSeries::default();
     match &family.rows {
         Rows::Gpu(GpuRows::Read(points) | GpuRows::Flow(points)) => OwnSeries { fixed: read(points), ..none },
-        // Only the one that holds is shown.
+        // Only the current state is published.
         Rows::Gpu(GpuRows::State(points)) => OwnSeries { fixed: read(points).min(1), ..none },
         Rows::Gpu(GpuRows::Integrals { .. }) => {
             OwnSeries { fixed: family.rows.integrated_points().len(), ..none }
         }
-        // A family is read or it is unsupported: one for each that has no reading. Others have a series where they
-        // are answered, and it is counted as theirs.
+        // `gpu_unsupported` has at most one series per family.
         Rows::Gpu(GpuRows::Unsupported) => OwnSeries { fixed: unsupported, ..none },
-        Rows::Instance(InstanceRows::Info) => OwnSeries { instance: 1, ..none },
+        Rows::Gpu(GpuRows::XidActionErrors) => OwnSeries { per_xid_action: 1, ..none },
+        Rows::Gpu(GpuRows::XidErrors | GpuRows::XidLastTimestamp | GpuRows::XidInfo) => {
+            OwnSeries { per_xid: 1, ..none }
+        }
+        Rows::Instance(InstanceRows::Info) => OwnSeries { per_instance: 1, ..none },
         Rows::Instance(InstanceRows::Read(points) | InstanceRows::Integrals(points)) => {
-            OwnSeries { instance: points.len(), ..none }
+            OwnSeries { per_instance: points.len(), ..none }
         }
         Rows::Account(AccountRows::Unattributed) => {
             OwnSeries { fixed: UnattributedReason::ALL.len(), ..none }
-        }
-        Rows::Gpu(GpuRows::XidActionErrors) => OwnSeries { action: 1, ..none },
-        Rows::Gpu(GpuRows::XidErrors | GpuRows::XidLastTimestamp | GpuRows::XidInfo) => {
-            OwnSeries { code: 1, ..none }
         }
         Rows::Gpu(_) | Rows::Account(AccountRows::Slot) => OwnSeries { fixed: 1, ..none },
         Rows::Process(_) | Rows::Account(_) | Rows::Agent => none,
@@ -242,62 +201,45 @@ fn of_family(family: &Family, unsupported: usize, read: &mut impl FnMut(&[Point]
 mod tests {
     use super::*;
 
-    fn names(names: &[&str]) -> Vec<AccountKey> {
-        let key =
-            |name: &&str| AccountKey { tenant: (*name).into(), uuid: "GPU-0".into(), gpu_instance: None };
-        names.iter().map(key).collect()
-    }
-
-    fn cost() -> EntrySeries {
-        EntrySeries(vec![("gpu_tenant_held_seconds_total", 2)])
+    fn costs() -> SeriesPerEntry {
+        let account = EntrySeries(vec![("gpu_tenant_held_seconds_total", 2)]);
+        SeriesPerEntry { account, ..SeriesPerEntry::default() }
     }
 
     #[test]
-    fn an_account_that_is_shown_stays_when_others_come_before_it() {
-        let mut budget = BudgetHistory::default();
-        let mut show = |limit, tenants: &[&str]| {
-            let mut series_budget = budget.series_budget(limit, 10);
-            let room = series_budget.entries_left(&cost());
-            let shown = series_budget.admit_accounts(names(tenants), room);
-            series_budget.charge(&cost(), shown.len(), tenants.len() - shown.len());
-            shown.into_iter().map(|key| key.tenant.to_string()).collect::<Vec<_>>()
+    fn an_account_with_series_keeps_them_when_others_come_before_it() {
+        let mut before = BTreeSet::new();
+        let mut select = |room, tenants: &[&str]| {
+            let key =
+                |name: &&str| AccountKey { owner: (*name).into(), uuid: "GPU-0".into(), gpu_instance: None };
+            before = select_accounts(&before, tenants.iter().map(key).collect(), room);
+            before.iter().map(|key| key.owner.to_string()).collect::<Vec<_>>()
         };
-        assert_eq!(show(14, &["bob", "dave"]), ["bob", "dave"]);
-        assert_eq!(show(14, &["alice", "bob", "carol", "dave"]), ["bob", "dave"]);
-        assert_eq!(show(14, &["alice", "carol", "dave"]), ["alice", "dave"], "a place that is free is given");
-        assert_eq!(show(18, &["alice", "bob", "carol", "dave"]), ["alice", "bob", "carol", "dave"]);
-        assert_eq!(show(12, &["alice", "bob", "carol", "dave"]), ["alice"]);
-        let dropped: Vec<_> = budget.dropped().collect();
-        assert_eq!(dropped, [("gpu_tenant_held_seconds_total", (2 + 1 + 3) * 2)]);
+        assert_eq!(select(2, &["bob", "dave"]), ["bob", "dave"]);
+        assert_eq!(select(2, &["alice", "bob", "carol", "dave"]), ["bob", "dave"]);
+        assert_eq!(select(2, &["alice", "carol", "dave"]), ["alice", "dave"], "a free place is filled");
+        assert_eq!(select(4, &["alice", "bob", "carol", "dave"]), ["alice", "bob", "carol", "dave"]);
+        assert_eq!(select(1, &["alice", "bob", "carol", "dave"]), ["alice"]);
+        assert!(select(0, &["alice"]).is_empty());
     }
 
     #[test]
-    fn a_workload_that_is_shown_keeps_its_series_when_others_come() {
-        let mut budget = BudgetHistory::default();
-        let mut show = |workloads: &[&str]| {
-            let key = |name: &&str| ((*name).into(), "GPU-0".into(), None);
-            let shown =
-                budget.series_budget(4, 0).admit_workloads(&cost(), workloads.iter().map(key).collect());
-            shown.into_iter().map(|(workload, _, _): WorkloadKey| workload.to_string()).collect::<Vec<_>>()
+    fn series_above_the_limit_are_left_off_and_counted_by_family() {
+        let (costs, mut dropped) = (costs(), DroppedSeries::new());
+        let mut admit = |left, entries| {
+            let mut budget = SeriesBudget { costs: &costs, dropped: &mut dropped, left };
+            budget.admit(&costs.account, entries)
         };
-        assert_eq!(show(&["unit:b", "unit:d"]), ["unit:b", "unit:d"]);
-        assert_eq!(show(&["unit:a", "unit:b", "unit:c", "unit:d"]), ["unit:b", "unit:d"]);
-        assert_eq!(show(&["unit:a", "unit:c", "unit:d"]), ["unit:a", "unit:d"]);
+        assert_eq!([admit(5, 2), admit(5, 3), admit(0, 2)], [2, 2, 0]);
+        assert_eq!(dropped, BTreeMap::from([("gpu_tenant_held_seconds_total", (1 + 2) * 2)]));
     }
 
     #[test]
-    fn what_always_stands_may_leave_nothing_for_the_rest() {
-        let mut budget = BudgetHistory::default();
-        assert_eq!(budget.series_budget(10, 99).admit(&cost(), 2), 0);
-        assert!(budget.series_budget(10, 99).admit_accounts(names(&["alice"]), 0).is_empty());
-    }
-
-    #[test]
-    fn processes_are_cut_evenly_and_the_rest_has_a_row() {
+    fn processes_without_rows_of_their_own_share_one_row_per_gpu() {
         assert_eq!(most_processes(&[5, 100, 0], 200, 200), Some(100));
         assert_eq!(most_processes(&[5, 100, 0], 20, 200), Some(20));
         assert_eq!(most_processes(&[5, 100, 0], 200, 16), Some(10));
-        assert_eq!(rows(&[5, 100, 0], 10), 16);
+        assert_eq!(process_rows(&[5, 100, 0], 10), 16);
         assert_eq!(most_processes(&[5, 100, 0], 200, 2), Some(0));
         assert_eq!(most_processes(&[5, 100, 0], 200, 1), None);
     }

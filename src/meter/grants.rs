@@ -1,48 +1,27 @@
-//! Which GPUs that standing holdings name are not there.
-//!
-//! In: the standing holdings, and the GPUs with their index in the current driver session, once the driver has told of
-//! all. Out: how many holdings name a GPU that is not there, and a line of the log for each that begins or ends to. It
-//! grants nothing.
+//! Standing grants that name GPUs which are not there: how many for a metric, and a log line when one begins or ceases to.
 
 use std::collections::BTreeMap;
 
 use super::Meter;
 use crate::holders::{GpuSelector, StandingGrant, in_words};
 
-/// What is known of the GPUs that standing holdings name and that are not there.
+/// The standing grants that name missing GPUs.
 #[derive(Default)]
 pub(super) struct GrantMatches {
     /// Whether the driver has listed all its GPUs since its library was last opened.
-    all_listed: bool,
-    /// Those holdings by their place in the list, when the driver had last told of all; none before that.
+    pub(super) all_listed: bool,
+    /// Those grants by position, as of when all GPUs were last listed; none before that.
     unmatched: Option<BTreeMap<usize, Unmatched>>,
 }
 
-/// A standing holding with the GPUs that it names and that are not there.
+/// A standing grant with the missing GPUs that it names.
 struct Unmatched {
     grant: StandingGrant,
     missing: Vec<GpuSelector>,
 }
 
-impl GrantMatches {
-    /// The driver's library was opened; until it has listed all its GPUs, the last result stays.
-    pub(super) fn library_opened(&mut self) {
-        self.all_listed = false;
-    }
-
-    /// Whether the driver has listed all its GPUs.
-    pub(super) const fn has_all_listed(&self) -> bool {
-        self.all_listed
-    }
-
-    /// The driver has listed all its GPUs.
-    pub(super) fn set_all_listed(&mut self) {
-        self.all_listed = true;
-    }
-}
-
 impl Meter {
-    /// Finds the standing holdings that name a GPU which is not there, and logs those that did not before.
+    /// Finds the standing grants that name missing GPUs, and logs changes.
     pub(super) fn match_grants(&mut self) {
         if !self.grants.all_listed {
             return;
@@ -50,16 +29,16 @@ impl Meter {
         let gpus = self.gpus.values().map(|gpu| &gpu.in_session).filter(|gpu| gpu.index.is_some());
         let known = self.grants.unmatched.take().unwrap_or_default();
         let mut found = BTreeMap::new();
-        for (place, grant) in self.policy.standing.iter().enumerate() {
+        for (position, grant) in self.policy.standing.iter().enumerate() {
             let missing = grant.unmatched(gpus.clone());
-            // A holding without a name has its place as id, so another one may have that id after a reload.
-            let before = known.get(&place).filter(|known| known.grant.has_id_and_holder_of(grant));
+            // The id of a grant without a name is its position, so another grant may have it after a reload.
+            let before = known.get(&position).filter(|known| known.grant.has_id_and_holder_of(grant));
             if missing.is_empty() {
                 if before.is_some() {
                     tracing::info!(
                         grant = grant.id,
                         gpu = in_words(&grant.gpus),
-                        "a standing holding matches its GPUs now"
+                        "all GPUs of a standing grant are present now"
                     );
                 }
                 continue;
@@ -69,16 +48,15 @@ impl Meter {
                     grant = grant.id,
                     gpu = in_words(&missing),
                     holder = %grant.selector.holder().id,
-                    "a standing holding names GPUs that the driver does not count; see nvidia-smi -L and correct attribution.standing"
+                    "a standing grant names GPUs that the driver does not list; compare nvidia-smi -L, and correct attribution.standing"
                 );
             }
-            found.insert(place, Unmatched { grant: grant.clone(), missing });
+            found.insert(position, Unmatched { grant: grant.clone(), missing });
         }
         self.grants.unmatched = Some(found);
     }
 
-    /// How many standing holdings name a GPU that is not there; none without any, and until the driver has told of all
-    /// its GPUs.
+    /// How many standing grants name missing GPUs; none without grants, and until the driver has listed all its GPUs.
     pub(super) fn unmatched_grants(&self) -> Option<usize> {
         let unmatched = self.grants.unmatched.as_ref()?;
         (!self.policy.standing.is_empty()).then_some(unmatched.len())

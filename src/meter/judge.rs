@@ -1,7 +1,4 @@
-//! Step 4: what was heard and read of each GPU goes before its judge.
-//!
-//! Here readings become signs, by the places that the health room names; a sign whose family this catalogue
-//! does not have is simply not known. The account hears of it when the hardware takes the GPU from its holder.
+//! Step 4 of a tick: XIDs, notices and readings of each GPU become a health verdict.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
@@ -13,8 +10,8 @@ use crate::health::{HealthInput, HealthInputs, INPUT_SOURCES, Judge, Reachabilit
 use crate::ledger::{LedgerBatch, StickyFaults, XidSums};
 use crate::model::frame::Tier;
 use crate::model::{
-    Absence, GpuName, Microjoules, Nanoseconds, Notice, PciAddress, Stamp, StickyFault, Utc, Verdict,
-    XidCount, XidSource,
+    GpuName, Microjoules, Nanoseconds, Notice, PciAddress, Stamp, StickyFault, Utc, Verdict, XidCount,
+    XidSource,
 };
 
 /// A notice of the driver on a GPU, and how often it came.
@@ -22,138 +19,144 @@ use crate::model::{
 pub struct NoticeCount {
     /// UUID of the GPU.
     pub uuid: Arc<str>,
-    /// What the driver told.
+    /// The notice.
     pub notice: Notice,
     /// How often.
     pub count: u64,
 }
 
-/// What the judge of one GPU is told, and what it says.
+/// The judge of one GPU, and what it needs to detect resets.
 #[derive(Default)]
 pub(super) struct GpuHealthTracker {
     judge: Judge,
-    heard: ReceivedEvents,
+    received: ReceivedEvents,
     pub(super) verdict: Arc<Verdict>,
-    life: u64,
-    /// Whether the driver said that the GPU is gone, and no frame came since.
+    reset_count: u64,
+    /// Whether the GPU was lost since its last frame.
     gone: bool,
-    /// Where the driver's energy counter stood: when it goes back, the GPU was reset or the driver loaded anew.
+    /// The last value of the driver's energy counter: it goes back if the GPU is reset or the driver loaded again.
     energy: Option<i64>,
-    /// When the hardware failed, until a reset or the driver's word that nothing is needed.
+    /// When the hardware failed, until a reset, or until the driver reports that no action is needed.
     failed: Option<Stamp>,
-    /// What the agent's last life leaves to be settled.
-    earlier: Earlier,
-    /// What the ledger was last told: latched reasons, and since when the hardware has failed.
-    kept: (Vec<StickyFault>, Option<Utc>),
+    last_run: LastRun,
+    stored: StoredFaults,
 }
 
-/// By what it is seen that the GPU was reset between two lives of the agent.
+/// What the ledger has of the GPU's faults.
+#[derive(Clone, Default, PartialEq)]
+struct StoredFaults {
+    faults: Vec<StickyFault>,
+    /// Since when the hardware has failed.
+    failed: Option<Utc>,
+}
+
+/// What is known of the GPU when the agent last ran, to detect a reset since.
 #[derive(Default)]
-struct Earlier {
-    /// Which loading of the driver's module it was.
+struct LastRun {
+    /// Identifies the loading of the driver's module.
     module: Option<u64>,
-    /// Where the energy counter stood, until it is seen at or above it.
+    /// The energy counter, until a reading is at or above it.
     energy: Option<i64>,
-    /// How many readings in a row, each another one, were below: one of them may be garbage.
+    /// Readings in a row that were below, each another one.
     below: u32,
 }
 
-/// So many readings of the energy counter must agree that it has gone back while no agent looked.
-const AGREE: u32 = 3;
+/// So many readings must be below the energy counter of the last run to prove a reset, since one may be garbage.
+const PROOF_READINGS: u32 = 3;
 
-/// XIDs of GPUs of which it is not known yet where they sit wait for it; more than these, or for longer, are given up.
-const MOST_WAITING: usize = 256;
-const PATIENCE: Nanoseconds = Nanoseconds::from_seconds(600);
+/// The most XIDs that wait until the PCI address of their GPU is known, and for how long.
+const MOST_UNPLACED: usize = 256;
+const UNPLACED_TIMEOUT: Nanoseconds = Nanoseconds::from_seconds(600);
 
-/// After a fault the driver takes a moment to decide what is needed; before, its word is an old one.
-const DECIDES: Nanoseconds = Nanoseconds::from_seconds(5);
+/// The driver updates its recovery action some time after a fault; an earlier one is out of date.
+const RECOVERY_DELAY: Nanoseconds = Nanoseconds::from_seconds(5);
 
-/// The points that tell a sign, with their tier.
-type SignPoints = Vec<(PointId, Tier)>;
-
-/// XIDs told by a place at which no GPU is known.
+/// XIDs of PCI addresses at which no GPU is known.
 #[derive(Default)]
-pub(super) struct Unplaced {
-    told: Vec<XidCount>,
-    /// How many were given up, by who told of them.
+pub(super) struct UnplacedXids {
+    waiting: Vec<XidCount>,
+    /// How many were given up, by collector.
     given_up: BTreeMap<&'static str, u64>,
 }
 
-impl Unplaced {
+impl UnplacedXids {
     /// Keeps an XID until its GPU is known, or gives it up.
-    fn keep(&mut self, told: XidCount, now: Stamp) {
-        if self.told.len() < MOST_WAITING && now.since(told.last) < PATIENCE {
-            self.told.push(told);
+    fn add(&mut self, xid: XidCount, now: Stamp) {
+        if self.waiting.len() < MOST_UNPLACED && now.since(xid.last) < UNPLACED_TIMEOUT {
+            self.waiting.push(xid);
             return;
         }
-        let collector = match told.source {
+        let collector = match xid.source {
             XidSource::Events => "events",
             XidSource::KernelLog => "kernel_log",
         };
         let count = self.given_up.entry(collector).or_default();
-        *count = count.saturating_add(told.count);
+        *count = count.saturating_add(xid.count);
     }
 
-    /// How many were given up, by the part of the agent that told of them.
+    /// How many were given up, by collector.
     pub(super) fn given_up(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.given_up.iter().map(|(collector, count)| (*collector, *count))
     }
 }
 
-/// Every sign with its points.
-static PLACES: LazyLock<Vec<(HealthInput, SignPoints)>> = LazyLock::new(|| {
+/// The points of an input, each with its tier.
+type InputPoints = Vec<(PointId, Tier)>;
+
+/// Every health input with its points; none where the catalogue lacks the family.
+static INPUTS: LazyLock<Vec<(HealthInput, InputPoints)>> = LazyLock::new(|| {
     INPUT_SOURCES
         .iter()
-        .map(|place| {
+        .map(|source| {
             let points = device_points().enumerate().filter(|(_, (family, point))| {
-                family.name == place.family && place.label.is_none_or(|label| point.labels.contains(&label))
+                family.name == source.family && source.label.is_none_or(|label| point.labels.contains(&label))
             });
-            (place.input, points.map(|(number, (family, _))| (number, family.tier)).collect())
+            (source.input, points.map(|(number, (family, _))| (number, family.tier)).collect())
         })
         .collect()
 });
 
 impl Meter {
-    /// Counts XIDs and takes in notices.
-    pub(super) fn listen(&mut self, now: Stamp, xids: Vec<XidCount>, notices: Vec<NoticeCount>) {
-        let told = std::mem::take(&mut self.unplaced.told).into_iter().chain(xids);
+    /// Counts received XIDs, and keeps notices for the judge.
+    pub(super) fn receive_events(&mut self, now: Stamp, xids: Vec<XidCount>, notices: &[NoticeCount]) {
+        let all = std::mem::take(&mut self.unplaced.waiting).into_iter().chain(xids);
         let here = self.gpus.values().filter(|gpu| !gpu.location.is_elsewhere());
-        let places: BTreeMap<PciAddress, Arc<str>> =
-            here.filter_map(|gpu| Some((gpu.place()?, Arc::clone(&gpu.id.uuid)))).collect();
-        for told in told {
-            let uuid = match &told.gpu {
+        let by_address: BTreeMap<PciAddress, Arc<str>> =
+            here.filter_map(|gpu| Some((gpu.pci_address()?, Arc::clone(&gpu.id.uuid)))).collect();
+        for xid in all {
+            let uuid = match &xid.gpu {
                 GpuName::Uuid(uuid) => Some(uuid),
-                GpuName::Pci(place) => places.get(place),
+                GpuName::Pci(address) => by_address.get(address),
             };
             match uuid.and_then(|uuid| self.gpus.get_mut(uuid)) {
-                Some(gpu) => gpu.hear(&told),
-                None => self.unplaced.keep(told, now),
+                Some(gpu) => gpu.receive_xid(&xid),
+                None => self.unplaced.add(xid, now),
             }
         }
-        for told in notices {
-            if let Some(gpu) = self.gpus.get_mut(&told.uuid) {
-                let count = gpu.health.heard.notices.entry(told.notice).or_default();
-                *count = count.saturating_add(told.count);
+        for notice in notices {
+            if let Some(gpu) = self.gpus.get_mut(&notice.uuid) {
+                let count = gpu.health.received.notices.entry(notice.notice).or_default();
+                *count = count.saturating_add(notice.count);
             }
         }
     }
 
-    /// Judges every GPU, and tells the ledger where something else is latched than was.
+    /// Judges every GPU; sticky faults go to the ledger if they have changed.
     pub(super) fn judge(&mut self, now: Stamp, batch: &mut LedgerBatch) {
         for gpu in self.gpus.values_mut() {
             let before = Arc::clone(&gpu.health.verdict);
             gpu.judge(now, &self.policy);
             let failed = gpu.health.failed.map(|failed| failed.utc);
-            // Since it was told, not since the last look: an XID or a reset was heard of before the judge was asked.
-            let same = Arc::ptr_eq(&before, &gpu.health.verdict) && failed == gpu.health.kept.1;
-            if !same && gpu.health.keep() {
-                batch.sticky_faults.push(gpu.health.latched(&gpu.id.uuid, self.module));
+            // An XID or a reset may have changed `failed` before the judge was called.
+            let same = Arc::ptr_eq(&before, &gpu.health.verdict) && failed == gpu.health.stored.failed;
+            if !same && gpu.health.update_stored() {
+                batch.sticky_faults.push(gpu.health.sticky_faults(&gpu.id.uuid, self.module));
             }
         }
     }
 
-    /// Shows the counts of XIDs that may be shown, and tells the ledger of new ones. They are on disk before they are
-    /// shown: under the ledger's start time no counter may go back after a power loss.
+    /// Publishes XID counts that the ledger has, and sends it new ones. They are on disk before they are published, since
+    /// under the ledger's start time no counter may go back after a power loss.
     pub(super) fn count_xids(&mut self, now: Stamp, batch: &mut LedgerBatch) {
         let has_ledger = self.has_ledger();
         for gpu in self.gpus.values_mut() {
@@ -164,67 +167,67 @@ impl Meter {
         }
     }
 
-    /// XIDs that were counted before the agent's start.
+    /// Continues the XID counts of the ledger.
     pub(super) fn recover_xids(&mut self, stored: Vec<XidSums>) {
         for stored in stored {
-            if let Some(gpu) = self.gpus.get_mut(&stored.gpu).filter(|gpu| !gpu.location.was_seen()) {
+            if let Some(gpu) = self.gpus.get_mut(&stored.gpu).filter(|gpu| !gpu.location.seen) {
                 gpu.xids.recover(&stored);
             }
         }
-        for gpu in self.gpus.values_mut().filter(|gpu| gpu.location.was_seen()) {
+        for gpu in self.gpus.values_mut().filter(|gpu| gpu.location.seen) {
             gpu.xids.start_at(self.begun);
         }
     }
 
-    /// What was latched when the agent's last life ended.
-    pub(super) fn recover_sticky_faults(&mut self, latched: Vec<StickyFaults>) {
-        for latched in latched {
-            if let Some(gpu) = self.gpus.get_mut(&latched.gpu) {
-                gpu.health.recover(latched, self.started);
+    /// Restores the sticky faults of the agent's last run.
+    pub(super) fn recover_sticky_faults(&mut self, stored: Vec<StickyFaults>) {
+        for stored in stored {
+            if let Some(gpu) = self.gpus.get_mut(&stored.gpu) {
+                gpu.health.recover(stored, self.started);
             }
         }
     }
 }
 
 impl TrackedGpu {
-    /// Where it sits, as it says itself, or else as it was found or stands in the inventory: a GPU that hangs before
-    /// its first frame is spoken of by its place all the same.
-    fn place(&self) -> Option<PciAddress> {
-        let told = self.frame.as_ref().and_then(|frame| PciAddress::parse(&frame.identity.pci_bus_id));
-        told.or_else(|| PciAddress::parse(self.location.bus()))
+    /// Its PCI address in its frames, else that of the search or the inventory, so that XIDs of a GPU that hangs before
+    /// its first frame are counted.
+    fn pci_address(&self) -> Option<PciAddress> {
+        let read = self.frame.as_ref().and_then(|frame| PciAddress::parse(&frame.identity.pci_bus_id));
+        read.or_else(|| PciAddress::parse(&self.location.bus))
     }
 
-    fn hear(&mut self, told: &XidCount) {
-        let new = self.xids.count_reported(told);
+    fn receive_xid(&mut self, xid: &XidCount) {
+        let new = self.xids.count_reported(xid);
         if new == 0 {
             return;
         }
-        let heard = self.health.heard.xids.entry(told.xid).or_default();
-        heard.0 = heard.0.saturating_add(new);
-        heard.1 = told.gpu_instance.or(heard.1);
-        if xid::fails_slot(told.xid) {
-            self.health.failed = Some(told.last);
+        let (count, gpu_instance) = self.health.received.xids.entry(xid.xid).or_default();
+        *count = count.saturating_add(new);
+        *gpu_instance = xid.gpu_instance.or(*gpu_instance);
+        if xid::fails_slot(xid.xid) {
+            self.health.failed = Some(xid.last);
         }
     }
 
     fn judge(&mut self, now: Stamp, policy: &Policy) {
-        let signs = self.signs(now, policy);
-        let heard = std::mem::take(&mut self.health.heard);
-        self.health.verdict = self.health.judge.judge(now, &signs, &heard);
-        let content = signs.driver_requests_nothing() == Some(true);
+        let inputs = self.health_inputs(now, policy);
+        let received = std::mem::take(&mut self.health.received);
+        self.health.verdict = self.health.judge.judge(now, &inputs, &received);
         let slow = self.frame.as_ref().and_then(|frame| frame.tiers[Tier::Slow as usize]);
-        self.health.failed = self
-            .health
-            .failed
-            .filter(|failed| !(content && slow.is_some_and(|read| read.since(*failed) >= DECIDES)));
-        self.account.set_failed(self.health.has_failed());
+        let is_over = |failed: Stamp| {
+            inputs.driver_requests_nothing() == Some(true)
+                && slow.is_some_and(|read| read.since(failed) >= RECOVERY_DELAY)
+        };
+        self.health.failed = self.health.failed.filter(|failed| !is_over(*failed));
+        self.account.failed = self.health.has_failed();
     }
 
-    /// What is known now. A new life of the GPU ends what only a reset ends.
-    fn signs(&mut self, now: Stamp, policy: &Policy) -> HealthInputs {
+    /// The health inputs of the last frame, and whether the GPU was reset.
+    fn health_inputs(&mut self, now: Stamp, policy: &Policy) -> HealthInputs {
         let fresh = self.fresh(now, policy);
         let presence = match &self.frame {
-            // Where it is now, somebody else looks after it.
+            // Another host, guest or owner looks after it.
             _ if self.location.is_elsewhere() => Reachability::Unread,
             _ if self.location.is_missing() => Reachability::Lost,
             None => Reachability::Unread,
@@ -232,27 +235,25 @@ impl TrackedGpu {
             Some(_) => Reachability::Unresponsive,
         };
         if self.location.is_elsewhere() {
-            // Whoever has it there resets it, or cuts its power.
-            self.health.was_gone();
+            // It is reset there, or loses power.
+            self.health.mark_gone();
         }
-        self.health.follow(presence, self.frame.as_ref().map(|frame| energy(&frame.readings)));
-        let mut signs = HealthInputs::new(presence, self.health.life);
+        let energy = self.frame.as_ref().and_then(|frame| frame.readings.get(ENERGY).copied()?.ok());
+        self.health.detect_reset(presence, energy);
+        let mut inputs = HealthInputs::new(presence, self.health.reset_count);
         let Some(frame) = self.frame.as_deref().filter(|_| presence == Reachability::Reachable) else {
-            return signs;
+            return inputs;
         };
-        for (sign, points) in PLACES.iter() {
+        for (input, points) in INPUTS.iter() {
             let values = points.iter().filter(|(_, tier)| fresh[*tier as usize]);
             let values = values.filter_map(|(point, _)| frame.readings.get(*point).copied()?.ok());
-            signs.set(
-                *sign,
-                values.fold(None, |sum: Option<i64>, value| Some(sum.unwrap_or(0).saturating_add(value))),
-            );
+            inputs.set(*input, values.reduce(i64::saturating_add));
         }
-        signs
+        inputs
     }
 
-    /// Whether each tier of the last frame is young enough to be shown: none of a GPU that does not answer, or what
-    /// is read once a minute, or less often after a call that took long, would look alive beside `gpu_up` 0.
+    /// Whether each tier of the last frame is young enough to be published. No tier is if the fast one is not: the values
+    /// of slower tiers would look alive beside `gpu_up` 0.
     pub(super) fn fresh(&self, now: Stamp, policy: &Policy) -> [bool; 3] {
         let young = Tier::ALL.map(|tier| {
             let Some(frame) = self.frame.as_ref().filter(|_| !self.location.is_missing()) else {
@@ -266,93 +267,88 @@ impl TrackedGpu {
 }
 
 impl GpuHealthTracker {
-    /// What was latched in the agent's last life still is, until it is seen that the GPU was reset since. The
-    /// ledger's account may know a later energy counter.
-    fn recover(&mut self, known: StickyFaults, started: Stamp) {
-        self.judge.restore(&known.faults);
-        self.failed = known.failed.map(|utc| Stamp { utc, ..started });
-        self.earlier.module = known.module;
-        self.stood_at(known.energy_counter);
-        self.kept = (known.faults, known.failed);
+    /// Restores the sticky faults of the last run; they stay until a reset since then is detected. The ledger's account
+    /// may have a later value of the energy counter.
+    fn recover(&mut self, stored: StickyFaults, started: Stamp) {
+        self.judge.restore(&stored.faults);
+        self.failed = stored.failed.map(|utc| Stamp { utc, ..started });
+        self.last_run.module = stored.module;
+        self.set_energy_counter(stored.energy_counter);
+        self.stored = StoredFaults { faults: stored.faults, failed: stored.failed };
     }
 
-    /// Where the driver's energy counter stood when the agent last looked.
-    pub(super) fn stood_at(&mut self, counter: Option<Microjoules>) {
+    /// Sets the energy counter of the last run; the highest value counts.
+    pub(super) fn set_energy_counter(&mut self, counter: Option<Microjoules>) {
         let counter = counter.and_then(|counter| i64::try_from(counter.0).ok());
-        self.earlier.energy = self.earlier.energy.max(counter);
+        self.last_run.energy = self.last_run.energy.max(counter);
     }
 
-    /// It was lost, or somebody else had it: when it answers, it was reset.
-    pub(super) fn was_gone(&mut self) {
+    /// The GPU was lost or used elsewhere: when it responds again, it was reset.
+    pub(super) fn mark_gone(&mut self) {
         self.gone = true;
     }
 
-    /// Somebody else has had the GPU, who reset it.
+    /// Forgets a GPU that was used elsewhere and reset there.
     pub(super) fn forget(&mut self) {
-        *self = Self { kept: std::mem::take(&mut self.kept), ..Self::default() };
+        *self = Self { stored: std::mem::take(&mut self.stored), ..Self::default() };
     }
 
-    /// Whether that loading of the driver's module is another one than in the agent's last life.
-    pub(super) fn is_under_another(&self, module: Option<u64>) -> bool {
-        self.earlier.module.zip(module).is_some_and(|(before, now)| before != now)
+    /// Whether the driver's module was loaded again since the last run.
+    pub(super) fn is_another_module(&self, module: Option<u64>) -> bool {
+        self.last_run.module.zip(module).is_some_and(|(before, now)| before != now)
     }
 
-    /// Takes note of what is latched; whether the ledger knows something else.
-    fn keep(&mut self) -> bool {
-        let now = (self.judge.sticky_faults(), self.failed.map(|failed| failed.utc));
-        let new = now != self.kept;
-        self.kept = now;
-        new
+    /// Updates what the ledger has; whether it was something else.
+    fn update_stored(&mut self) -> bool {
+        let failed = self.failed.map(|failed| failed.utc);
+        let now = StoredFaults { faults: self.judge.sticky_faults(), failed };
+        let before = std::mem::replace(&mut self.stored, now);
+        before != self.stored
     }
 
-    fn latched(&self, gpu: &Arc<str>, module: Option<u64>) -> StickyFaults {
-        let (faults, failed) = self.kept.clone();
-        let counter = self.energy.max(self.earlier.energy).and_then(|counter| u64::try_from(counter).ok());
+    fn sticky_faults(&self, gpu: &Arc<str>, module: Option<u64>) -> StickyFaults {
+        let StoredFaults { faults, failed } = self.stored.clone();
+        let counter = self.energy.max(self.last_run.energy).and_then(|counter| u64::try_from(counter).ok());
         let energy_counter = counter.map(Microjoules);
         StickyFaults { gpu: Arc::clone(gpu), faults, failed, module, energy_counter }
     }
 
-    /// Whether the hardware has failed, and not been reset since.
+    /// Whether the hardware has failed, and was not reset since.
     pub(super) const fn has_failed(&self) -> bool {
         self.failed.is_some()
     }
 
-    /// The driver was loaded anew, which begins with a reset.
-    pub(super) fn renew(&mut self) {
-        self.life += 1;
-        (self.energy, self.failed, self.earlier) = (None, None, Earlier::default());
+    /// The GPU was reset, and its driver's counters began at 0.
+    pub(super) fn record_reset(&mut self) {
+        self.reset_count += 1;
+        (self.energy, self.failed, self.last_run) = (None, None, LastRun::default());
     }
 
-    /// Sees whether the GPU was reset since the last look.
-    fn follow(&mut self, presence: Reachability, energy: Option<Option<i64>>) {
+    /// Detects a reset of the GPU since the last call: it returned after it was gone, or its energy counter went back.
+    fn detect_reset(&mut self, presence: Reachability, energy: Option<i64>) {
         let returned = self.gone && presence == Reachability::Reachable;
         self.gone = presence == Reachability::Lost || (self.gone && !returned);
-        let energy = energy.flatten();
-        let fell = energy.zip(self.energy).is_some_and(|(now, before)| now < before);
+        let went_back = energy.zip(self.energy).is_some_and(|(now, before)| now < before);
         let new = energy.filter(|_| energy != self.energy);
         self.energy = energy.or(self.energy);
-        if returned || fell || new.is_some_and(|now| self.earlier.shows_reset(now)) {
-            self.life += 1;
-            (self.failed, self.earlier) = (None, Earlier::default());
+        if returned || went_back || new.is_some_and(|now| self.last_run.proves_reset(now)) {
+            self.reset_count += 1;
+            (self.failed, self.last_run) = (None, LastRun::default());
         }
     }
 }
 
-impl Earlier {
-    /// Holds a new reading of the energy counter against where it stood; whether it has gone back.
-    fn shows_reset(&mut self, now: i64) -> bool {
-        let Some(stood) = self.energy else { return false };
-        if now < stood {
+impl LastRun {
+    /// Whether enough readings, with this one, were below the energy counter of the last run.
+    fn proves_reset(&mut self, now: i64) -> bool {
+        let Some(before) = self.energy else { return false };
+        if now < before {
             self.below += 1;
         } else {
             self.energy = None;
         }
-        self.below >= AGREE
+        self.below >= PROOF_READINGS
     }
-}
-
-fn energy(readings: &[Result<i64, Absence>]) -> Option<i64> {
-    readings.get(ENERGY).copied()?.ok()
 }
 
 #[cfg(test)]
@@ -360,19 +356,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signs_of_families_that_this_catalogue_has_are_read() {
-        for (sign, points) in PLACES.iter() {
-            let family = INPUT_SOURCES[*sign as usize].family;
+    fn every_input_of_a_family_in_the_catalogue_has_points() {
+        for (input, points) in INPUTS.iter() {
+            let family = INPUT_SOURCES[*input as usize].family;
             let known = crate::catalogue::family(family).is_some();
-            assert_eq!(!points.is_empty(), known, "{sign:?}: {family} has no point with that label");
+            assert_eq!(!points.is_empty(), known, "{input:?}: {family} has no point with that label");
         }
-        assert!(PLACES.iter().filter(|(_, points)| !points.is_empty()).count() >= 4);
+        assert!(INPUTS.iter().filter(|(_, points)| !points.is_empty()).count() >= 4);
     }
 
     #[test]
-    fn a_gpu_that_comes_back_or_counts_anew_has_a_new_life() {
-        let mut bench = GpuHealthTracker::default();
-        let lives: Vec<u64> = [
+    fn a_gpu_that_returns_or_whose_energy_counter_goes_back_was_reset() {
+        let mut health = GpuHealthTracker::default();
+        let resets: Vec<u64> = [
             (Reachability::Reachable, Some(100)),
             (Reachability::Reachable, None),
             (Reachability::Reachable, Some(101)),
@@ -385,10 +381,10 @@ mod tests {
         ]
         .into_iter()
         .map(|(presence, energy)| {
-            bench.follow(presence, Some(energy));
-            bench.life
+            health.detect_reset(presence, energy);
+            health.reset_count
         })
         .collect();
-        assert_eq!(lives, [0, 0, 0, 0, 0, 0, 0, 1, 2]);
+        assert_eq!(resets, [0, 0, 0, 0, 0, 0, 0, 1, 2]);
     }
 }

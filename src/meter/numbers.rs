@@ -1,85 +1,69 @@
-//! The agent's own numbers: counters and a histogram that the tick loop keeps, and what other threads report.
+//! The agent's own numbers: counters and a histogram of the tick loop, and numbers of other threads.
 
 use std::sync::Arc;
 
-use prometheus::proto::MetricFamily;
-use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts, Registry};
+use prometheus::core::Metric;
+use prometheus::{Histogram, HistogramOpts};
 
-use crate::catalogue::{AgentFamily, Kind};
+use crate::catalogue::AgentFamily;
 use crate::model::snapshot::{AgentEntry, AgentNumber, Histogram as Buckets};
 use crate::model::{CallTime, Nanoseconds, Rejection};
 
-/// A series: its family, and its labels in the family's order.
-pub(super) type AgentSeries = (AgentFamily, Vec<(&'static str, Arc<str>)>);
+/// A series of an agent family.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct AgentSeries {
+    family: AgentFamily,
+    /// In the family's order.
+    labels: Vec<(&'static str, Arc<str>)>,
+}
 
 /// Numbers of other threads, each a series of an agent family of the catalogue.
 #[derive(Clone, Debug, Default)]
 pub struct Services {
-    /// Series and value, an integer of the family's unit.
-    pub(super) series: Vec<(AgentSeries, i64)>,
+    series: Vec<(AgentSeries, AgentNumber)>,
 }
 
 impl Services {
-    /// Adds a series of a family of the catalogue. A name that has no row there is no family:
+    /// Adds a series, with an integer of the family's unit. A name without a row in the catalogue does not compile:
     ///
     /// ```compile_fail,E0308
     /// gpumeter::meter::Services::default().add("gpumeter_no_such_family", Vec::new(), 1);
     /// ```
     pub fn add(&mut self, family: AgentFamily, labels: Vec<(&'static str, Arc<str>)>, value: i64) {
-        self.series.push(((family, labels), value));
+        self.series.push((AgentSeries { family, labels }, AgentNumber::Integer(value)));
     }
 }
 
 /// Upper bounds of the driver-call histogram in seconds: from a getter's 3 us to a GSP time-out.
 const CALL_BOUNDS: [f64; 12] = [1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 1.0, 10.0, 60.0];
 
-/// The tick loop's own counters, kept by the `prometheus` crate.
+/// The tick loop's own counters.
 #[derive(Debug)]
-pub struct MeterCounters {
-    registry: Registry,
+pub(super) struct MeterCounters {
     calls: Histogram,
-    rejected: IntCounterVec,
-    pub(super) unsettled: IntCounter,
+    rejected: [u64; Rejection::ALL.len()],
+    pub(super) unsettled: u64,
 }
 
 impl Default for MeterCounters {
+    #[expect(
+        clippy::expect_used,
+        reason = "the name and the bounds are constants; a test makes this histogram"
+    )]
     fn default() -> Self {
-        Self::new().unwrap_or_else(|_| Self::unregistered())
+        let calls =
+            HistogramOpts::new(AgentFamily::DriverCallDuration.name(), "-").buckets(CALL_BOUNDS.into());
+        Self {
+            calls: Histogram::with_opts(calls).expect("a valid histogram"),
+            rejected: Default::default(),
+            unsettled: 0,
+        }
     }
 }
 
 impl MeterCounters {
-    fn new() -> prometheus::Result<Self> {
-        let counters = Self::unregistered();
-        counters.registry.register(Box::new(counters.calls.clone()))?;
-        counters.registry.register(Box::new(counters.rejected.clone()))?;
-        counters.registry.register(Box::new(counters.unsettled.clone()))?;
-        Ok(counters)
-    }
-
-    /// Counters that count and are shown nowhere: what is left when a name were refused, which the tests
-    /// of the catalogue exclude.
-    #[expect(clippy::expect_used, reason = "the names are constants; a test makes these counters")]
-    fn unregistered() -> Self {
-        let call =
-            HistogramOpts::new(AgentFamily::DriverCallDuration.name(), "-").buckets(CALL_BOUNDS.into());
-        let rejected = IntCounterVec::new(Opts::new(AgentFamily::SamplesRejected.name(), "-"), &["reason"])
-            .expect("a valid name");
-        for reason in Rejection::ALL {
-            // A series is born at 0, so that its first increase is seen.
-            rejected.with_label_values(&[reason.reason()]);
-        }
-        Self {
-            registry: Registry::new(),
-            calls: Histogram::with_opts(call).expect("a valid name"),
-            rejected,
-            unsettled: IntCounter::new(AgentFamily::AccountUnsettledWindows.name(), "-")
-                .expect("a valid name"),
-        }
-    }
-
-    /// Counts a tick's calls and rejected answers.
-    pub(super) fn observe(&self, calls: &[CallTime], rejected: &[(Rejection, u64)]) {
+    /// Counts a tick's driver calls and rejected results.
+    pub(super) fn observe(&mut self, calls: &[CallTime], rejected: &[(Rejection, u64)]) {
         for call in calls {
             self.calls.observe(call.took.0 as f64 / Nanoseconds::SECOND.0 as f64);
         }
@@ -88,111 +72,86 @@ impl MeterCounters {
         }
     }
 
-    /// Counts answers that the meter itself could not believe.
-    pub(super) fn reject(&self, reason: Rejection, count: u64) {
-        self.rejected.with_label_values(&[reason.reason()]).inc_by(count);
+    /// Counts results that were not plausible.
+    pub(super) fn reject(&mut self, reason: Rejection, count: u64) {
+        self.rejected[reason as usize] += count;
     }
 
-    /// All of them as series of the catalogue.
-    pub(super) fn gather(&self) -> Vec<(AgentSeries, AgentNumber)> {
-        self.registry.gather().iter().flat_map(series).collect()
-    }
-}
-
-/// The series of a family that the registry gathered under the name of its row.
-fn series(gathered: &MetricFamily) -> Vec<(AgentSeries, AgentNumber)> {
-    let Some(family) = AgentFamily::ALL.iter().find(|family| family.name() == gathered.name()) else {
-        return Vec::new();
-    };
-    let row = family.row();
-    gathered
-        .get_metric()
-        .iter()
-        .map(|metric| {
-            let labels = metric
-                .get_label()
-                .iter()
-                .filter_map(|pair| {
-                    let name = row.labels.iter().find(|name| **name == pair.name())?;
-                    Some((*name, pair.value().into()))
-                })
-                .collect();
-            let number = if row.kind == Kind::Histogram {
-                AgentNumber::Histogram(Arc::new(buckets(metric.get_histogram())))
-            } else {
-                // The crate keeps its integer counters as doubles on the way out; they count events.
-                #[expect(clippy::cast_possible_truncation, reason = "a count of events fits 53 bits")]
-                AgentNumber::Integer(metric.get_counter().get_value() as i64)
-            };
-            ((*family, labels), number)
-        })
-        .collect()
-}
-
-fn buckets(histogram: &prometheus::proto::Histogram) -> Buckets {
-    Buckets {
-        bounds: histogram.get_bucket().iter().map(|bucket| bucket.upper_bound()).collect(),
-        cumulative: histogram.get_bucket().iter().map(|bucket| bucket.cumulative_count()).collect(),
-        count: histogram.get_sample_count(),
-        sum: histogram.get_sample_sum(),
+    /// Adds the series of all counters.
+    pub(super) fn add_to(&self, numbers: &mut Services) {
+        for reason in Rejection::ALL {
+            let labels = vec![("reason", reason.reason().into())];
+            numbers.add(AgentFamily::SamplesRejected, labels, whole(self.rejected[reason as usize]));
+        }
+        numbers.add(AgentFamily::AccountUnsettledWindows, Vec::new(), whole(self.unsettled));
+        let calls = self.calls.metric();
+        let calls = calls.get_histogram();
+        let buckets = Buckets {
+            bounds: calls.get_bucket().iter().map(|bucket| bucket.upper_bound()).collect(),
+            cumulative: calls.get_bucket().iter().map(|bucket| bucket.cumulative_count()).collect(),
+            count: calls.get_sample_count(),
+            sum: calls.get_sample_sum(),
+        };
+        let series = AgentSeries { family: AgentFamily::DriverCallDuration, labels: Vec::new() };
+        numbers.series.push((series, AgentNumber::Histogram(Arc::new(buckets))));
     }
 }
 
-/// Series in the catalogue's order, and by labels within a family; the order is found anew only when other series
-/// come than the last time.
+/// A counter as the integer of a series.
+pub(super) fn whole(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+/// Sorts series by the catalogue's order and their labels; the order is computed again only when the series change.
 #[derive(Debug, Default)]
 pub(super) struct SeriesOrder {
-    given: Vec<AgentSeries>,
-    /// Which of the given stands at each place.
-    places: Vec<usize>,
-    sorted: Arc<[AgentEntry]>,
+    /// The series of the last call.
+    unsorted: Vec<AgentSeries>,
+    /// Per sorted series, its index in the unsorted ones.
+    indices: Vec<usize>,
+    entries: Arc<[AgentEntry]>,
 }
 
 impl SeriesOrder {
-    pub(super) fn sort(
-        &mut self,
-        series: Vec<(AgentSeries, AgentNumber)>,
-    ) -> (Arc<[AgentEntry]>, Vec<AgentNumber>) {
-        let (given, numbers): (Vec<AgentSeries>, Vec<AgentNumber>) = series.into_iter().unzip();
-        if given != self.given {
-            self.sort_entries(given);
+    pub(super) fn sort(&mut self, numbers: Services) -> (Arc<[AgentEntry]>, Vec<AgentNumber>) {
+        let (series, numbers): (Vec<AgentSeries>, Vec<AgentNumber>) = numbers.series.into_iter().unzip();
+        if series != self.unsorted {
+            let mut sorted: Vec<_> = series.iter().enumerate().collect();
+            sorted.sort_by_key(|(_, series)| *series);
+            self.indices = sorted.iter().map(|(index, _)| *index).collect();
+            let entry = |(_, series): (usize, &AgentSeries)| AgentEntry {
+                family: series.family.name(),
+                labels: series.labels.clone(),
+            };
+            self.entries = sorted.into_iter().map(entry).collect();
+            self.unsorted = series;
         }
-        let numbers = self.places.iter().filter_map(|place| numbers.get(*place).cloned());
-        (Arc::clone(&self.sorted), numbers.collect())
-    }
-
-    fn sort_entries(&mut self, given: Vec<AgentSeries>) {
-        let mut sorted: Vec<_> = given.iter().enumerate().collect();
-        sorted.sort_by_key(|(_, series)| *series);
-        self.places = sorted.iter().map(|(place, _)| *place).collect();
-        let entry =
-            |(family, labels): &AgentSeries| AgentEntry { family: family.name(), labels: labels.clone() };
-        self.sorted = sorted.into_iter().map(|(_, series)| entry(series)).collect();
-        self.given = given;
+        let numbers = self.indices.iter().filter_map(|index| numbers.get(*index).cloned());
+        (Arc::clone(&self.entries), numbers.collect())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
     use crate::catalogue::{Rows, families};
 
     #[test]
-    fn every_own_counter_is_a_family_of_the_catalogue() {
-        let counters = MeterCounters::default();
-        let names: BTreeSet<_> = counters.gather().into_iter().map(|((family, _), _)| family).collect();
-        assert_eq!(names.len(), 3, "{names:?}");
+    fn every_counter_of_the_tick_loop_starts_at_0() {
+        let mut numbers = Services::default();
+        MeterCounters::default().add_to(&mut numbers);
+        let zeros = numbers.series.iter().filter(|(_, number)| matches!(number, AgentNumber::Integer(0)));
+        assert_eq!(
+            (zeros.count(), numbers.series.len()),
+            (Rejection::ALL.len() + 1, Rejection::ALL.len() + 2)
+        );
     }
 
     #[test]
-    fn every_reason_of_rejection_is_counted_from_zero_on() {
-        let counters = MeterCounters::default();
-        let rejected = |((family, _), number): &(AgentSeries, AgentNumber)| {
-            *family == AgentFamily::SamplesRejected && matches!(number, AgentNumber::Integer(0))
-        };
-        assert_eq!(counters.gather().iter().filter(|one| rejected(one)).count(), Rejection::ALL.len());
+    fn every_rejection_is_counted_under_its_own_reason() {
+        for (index, reason) in Rejection::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, index);
+        }
     }
 
     #[test]
@@ -203,28 +162,30 @@ mod tests {
 
     #[test]
     fn series_stand_in_the_catalogues_order_with_their_own_numbers() {
-        let key = |family, gpu: &str| (family, vec![("gpu", gpu.into())]);
         let entry = |family: AgentFamily, gpu: &str| AgentEntry {
             family: family.name(),
             labels: vec![("gpu", gpu.into())],
         };
         let (one, other) = (AgentFamily::BuildInfo, AgentFamily::LastSampleTimestamp);
-        let series = |numbers: [i64; 3]| {
-            let keys = [key(other, "1"), key(other, "0"), key(one, "0")];
-            keys.into_iter().zip(numbers.map(AgentNumber::Integer)).collect()
+        let series = |series: &[(AgentFamily, &str, i64)]| {
+            let mut numbers = Services::default();
+            for (family, gpu, value) in series {
+                numbers.add(*family, vec![("gpu", (*gpu).into())], *value);
+            }
+            numbers
         };
-        let whole = |numbers: Vec<AgentNumber>| {
+        let integers = |numbers: Vec<AgentNumber>| {
             let number = |number| if let AgentNumber::Integer(number) = number { number } else { -1 };
             numbers.into_iter().map(number).collect::<Vec<_>>()
         };
         let mut order = SeriesOrder::default();
-        let (first, numbers) = order.sort(series([1, 2, 3]));
+        let (first, numbers) = order.sort(series(&[(other, "1", 1), (other, "0", 2), (one, "0", 3)]));
         assert_eq!(*first, [entry(one, "0"), entry(other, "0"), entry(other, "1")]);
-        assert_eq!(whole(numbers), [3, 2, 1]);
-        let (second, numbers) = order.sort(series([10, 20, 30]));
+        assert_eq!(integers(numbers), [3, 2, 1]);
+        let (second, numbers) = order.sort(series(&[(other, "1", 10), (other, "0", 20), (one, "0", 30)]));
         assert!(Arc::ptr_eq(&first, &second));
-        assert_eq!(whole(numbers), [30, 20, 10]);
-        let (third, numbers) = order.sort(vec![(key(other, "7"), AgentNumber::Integer(5))]);
-        assert_eq!((&*third, whole(numbers)), (&[entry(other, "7")][..], vec![5]));
+        assert_eq!(integers(numbers), [30, 20, 10]);
+        let (third, numbers) = order.sort(series(&[(other, "7", 5)]));
+        assert_eq!((&*third, integers(numbers)), (&[entry(other, "7")][..], vec![5]));
     }
 }

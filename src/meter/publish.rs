@@ -1,236 +1,266 @@
-//! The last step of a tick: builds the snapshot that is published.
+//! Step 5 of a tick: builds the snapshot that is published.
 //!
-//! Labels go into a roster, values into vectors beside it. A roster equal to the last one is the last one,
+//! Labels go into a roster, values into vectors parallel to it. The roster stays the same `Arc` while it does not change,
 //! so that encoders keep what they rendered of it.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::numbers::AgentSeries;
-use super::shown::instance_label;
-use super::sources::sources;
-use super::{Meter, Services, TrackedGpu};
+use super::budget::{DroppedSeries, SeriesBudget, SeriesPerEntry};
+use super::numbers::{SeriesOrder, whole};
+use super::published_accounts::{AccountSeries, AccountSources, instance_label};
+use super::roster::RosterEntries;
+use super::support::sources;
+use super::{Inputs, Meter, Policy, Services, TrackedGpu};
 use crate::catalogue::{AgentFamily, Level};
-use crate::holders::Identities;
+use crate::ledger::SlotTotal;
 use crate::model::frame::Tier;
 use crate::model::snapshot::{AgentNumber, GpuEntry, GpuState, InstanceEntry, Roster, Snapshot};
-use crate::model::{Absence, Attachment, Frame, GpuIdentity, Nanoseconds, Stamp};
+use crate::model::{Absence, Attachment, GpuIdentity, Nanoseconds, Stamp};
 use crate::nvml::InFlight;
 
-impl Meter {
-    pub(super) fn build_snapshot(
-        &mut self,
-        now: Stamp,
-        identities: &Arc<Identities>,
-        in_flight: &BTreeMap<Arc<str>, InFlight>,
-        services: &Services,
-    ) -> Arc<Snapshot> {
-        let expected = self.gpus.values().filter(|gpu| gpu.location.attachment != Attachment::Forgotten);
-        let mut gpus: Vec<&TrackedGpu> = expected.collect();
-        gpus.sort_by(|left, right| left.id.cmp(&right.id));
-        let states: Vec<GpuState> =
-            gpus.iter().map(|gpu| self.state(gpu, now, in_flight.get(&gpu.id.uuid))).collect();
-        let own = self.agent(now, &gpus, &states, services);
+/// What the last snapshot leaves for the next one.
+#[derive(Default)]
+pub(super) struct Publisher {
+    sequence: u64,
+    roster: Arc<Roster>,
+    entries: RosterEntries,
+    pub(super) accounts: AccountSeries,
+    agent: SeriesOrder,
+    costs: SeriesPerEntry,
+    dropped: DroppedSeries,
+}
+
+impl Publisher {
+    pub(super) fn new(level: Level) -> Self {
+        Self { costs: SeriesPerEntry::at(level), ..Self::default() }
+    }
+
+    /// Applies another policy: accounts are built again.
+    pub(super) fn apply_policy(&mut self, policy: &Policy) {
+        self.costs = SeriesPerEntry::at(policy.level);
+        self.accounts.invalidate();
+    }
+
+    fn build_snapshot(&mut self, meter: &Meter, now: Stamp, inputs: &Inputs) -> Snapshot {
+        let policy = &*meter.policy;
+        let at = meter.timeline.at(now.boottime);
+        let gpus = meter.published_gpus();
+        let state = |gpu: &&TrackedGpu| {
+            let uuid = &gpu.id.uuid;
+            gpu.state(now, policy, meter.accounts.slots.get(uuid), inputs.in_flight.get(uuid))
+        };
+        let states: Vec<GpuState> = gpus.iter().map(state).collect();
+        let numbers = self.agent_numbers(meter, now, &inputs.services, &gpus, &states);
+        let (agent_entries, agent) = self.agent.sort(numbers);
         let of_gpus: usize = gpus.iter().zip(&states).map(|(gpu, state)| gpu.series.count(gpu, state)).sum();
-        let mut budget = std::mem::take(&mut self.budget);
-        let mut named = std::mem::take(&mut self.named);
-        named.know(identities, &self.policy.allocations);
-        let mut order = std::mem::take(&mut self.order);
-        let (agent_entries, agent) = order.sort(own);
-        let costs = &self.costs;
-        let mut series_budget =
-            budget.series_budget(self.policy.series, of_gpus + agent.iter().map(series).sum::<usize>());
-        let shown = self.shown.take();
-        let shown = self.shown(shown, (now, &gpus), &mut series_budget);
-        let (holding_entries, holdings) = named.holdings(&gpus, (&mut series_budget, costs));
-        let listed = named.list(&gpus);
-        let workloads = named.workloads(&listed, &holding_entries, (&mut series_budget, costs));
-        let (process_entries, processes) = if self.policy.level < Level::Full {
+        let left = policy.series.saturating_sub(of_gpus + agent.iter().map(series).sum::<usize>());
+        let mut budget = SeriesBudget { costs: &self.costs, dropped: &mut self.dropped, left };
+        let sources = AccountSources { committed: &meter.accounts, policy, at, gpus: &gpus };
+        let accounts = self.accounts.update(sources, &mut budget);
+        self.entries.set_holders(&inputs.identities, &policy.allocations);
+        let (holding_entries, holdings) = self.entries.holdings(&gpus, &mut budget);
+        let mut lists = self.entries.list_processes(&gpus);
+        let workloads = self.entries.workloads(&lists, &holding_entries, &mut budget);
+        for (list, _) in lists.iter_mut().zip(&states).filter(|(_, state)| !state.is_up()) {
+            list.clear();
+        }
+        let (process_entries, processes) = if policy.level < Level::Full {
             Default::default()
         } else {
-            named.processes((&gpus, &states), listed, self.policy.processes, (&mut series_budget, costs))
+            self.entries.processes(&gpus, lists, policy.processes, &mut budget)
         };
         let roster = Roster {
-            gpus: gpus.iter().map(|gpu| entry(gpu)).collect(),
+            gpus: gpus.iter().map(|gpu| gpu.entry()).collect(),
             processes: process_entries,
-            accounts: Arc::clone(&shown.entries),
-            workload_accounts: Arc::clone(&shown.workloads.entries),
+            accounts: Arc::clone(&accounts.tenants.entries),
+            workload_accounts: Arc::clone(&accounts.workloads.entries),
             holdings: holding_entries,
             workloads,
-            price: self.policy.price(self.timeline.at(now.boottime)).cloned(),
+            price: policy.price(at).cloned(),
             agent: agent_entries,
         };
         if *self.roster != roster {
             self.roster = Arc::new(roster);
         }
-        let (accounts, unattributed) = (Arc::clone(&shown.states), Arc::clone(&shown.unattributed));
-        let workload_accounts = Arc::clone(&shown.workloads.states);
-        (self.budget, self.named, self.order, self.shown) = (budget, named, order, Some(shown));
         self.sequence += 1;
-        Arc::new(Snapshot {
+        Snapshot {
             sequence: self.sequence,
             at: now,
             roster: Arc::clone(&self.roster),
-            started: self.started.utc,
-            ledger_started: self.ledger,
+            started: meter.started.utc,
+            ledger_started: meter.ledger,
             gpus: states,
             processes,
-            accounts,
-            workload_accounts,
-            unattributed,
+            accounts: Arc::clone(&accounts.tenants.states),
+            workload_accounts: Arc::clone(&accounts.workloads.states),
+            unattributed: Arc::clone(&accounts.unattributed),
             holdings,
             agent,
-        })
-    }
-
-    fn state(&self, gpu: &TrackedGpu, now: Stamp, in_flight: Option<&InFlight>) -> GpuState {
-        let late = in_flight.and_then(|call| {
-            let lasting = now.boottime.0.saturating_sub(call.since.0);
-            let interval = self.policy.intervals[Tier::Fast as usize];
-            (lasting > interval.0).then_some((call.function, Nanoseconds(lasting)))
-        });
-        let total = self.accounts.slots.get(&gpu.id.uuid);
-        let of_instances = || total.into_iter().flat_map(|total| &total.instances);
-        let slot = total
-            .map(|total| of_instances().fold(total.slot.0, |rest, (_, time)| rest.saturating_sub(time.0)));
-        let instance_slots = of_instances().map(|(id, time)| (instance_label(Some(*id)), whole(time.0)));
-        GpuState {
-            present: gpu.location.is_there(),
-            frame: gpu.frame.clone(),
-            fresh: gpu.fresh(now, &self.policy),
-            integrals: gpu.integrals.clone(),
-            instances: gpu.instances.clone(),
-            busy: gpu.busy,
-            slot: slot
-                .map_or(Err(Absence::NotYet), |slot| i64::try_from(slot).map_err(|_| Absence::Rejected)),
-            instance_slots: instance_slots.collect(),
-            in_flight: late,
-            xids: gpu.xids.shown().codes.values().map(|code| (code.count, code.last)).collect(),
-            xid_actions: gpu.xids.actions(),
-            xids_since: gpu.xids.shown().since,
-            health: Arc::clone(&gpu.health.verdict),
         }
     }
 
-    fn agent(
+    /// The agent's own numbers.
+    fn agent_numbers(
         &self,
+        meter: &Meter,
         now: Stamp,
+        services: &Services,
         gpus: &[&TrackedGpu],
         states: &[GpuState],
-        services: &Services,
-    ) -> Vec<(AgentSeries, AgentNumber)> {
-        let mut own = services.clone();
+    ) -> Services {
+        let mut numbers = services.clone();
+        meter.counters.add_to(&mut numbers);
         for tier in Tier::ALL {
             // The longest in force on any GPU.
             let frames = gpus.iter().filter_map(|gpu| gpu.frame.as_deref());
             let stretch = frames.map(|frame| frame.stretch.of(tier)).max().unwrap_or(1);
-            let interval = self.policy.intervals[tier as usize].0 * u64::from(stretch);
-            own.add(AgentFamily::SamplingInterval, vec![("tier", tier.name().into())], whole(interval));
+            let interval = meter.policy.intervals[tier as usize].0 * u64::from(stretch);
+            numbers.add(AgentFamily::SamplingInterval, vec![("tier", tier.name().into())], whole(interval));
         }
-        let fixed = !self.timeline.is_provisional();
-        own.add(AgentFamily::ClockAnchored, Vec::new(), fixed.into());
-        if fixed {
-            own.add(AgentFamily::ClockStep, Vec::new(), self.timeline.lead(now));
+        let anchored = !meter.timeline.is_provisional();
+        numbers.add(AgentFamily::ClockAnchored, Vec::new(), anchored.into());
+        if anchored {
+            numbers.add(AgentFamily::ClockStep, Vec::new(), meter.timeline.lead(now));
         }
-        own.add(
-            AgentFamily::LedgerImbalance,
-            Vec::new(),
-            i64::try_from(self.accounts.imbalance).unwrap_or(i64::MAX),
-        );
-        if let Some(bytes) = self.accounts.bytes {
-            own.add(AgentFamily::LedgerBytes, Vec::new(), whole(bytes));
+        let imbalance = i64::try_from(meter.accounts.imbalance).unwrap_or(i64::MAX);
+        numbers.add(AgentFamily::LedgerImbalance, Vec::new(), imbalance);
+        if let Some(bytes) = meter.accounts.bytes {
+            numbers.add(AgentFamily::LedgerBytes, Vec::new(), whole(bytes));
         }
-        if let Some(count) = self.unmatched_grants() {
-            own.add(AgentFamily::StandingUnmatched, Vec::new(), i64::try_from(count).unwrap_or(i64::MAX));
+        if let Some(count) = meter.unmatched_grants() {
+            numbers.add(AgentFamily::StandingUnmatched, Vec::new(), i64::try_from(count).unwrap_or(i64::MAX));
         }
-        if let Some(missing) = self.policy.price_missing(self.timeline.at(now.boottime)) {
-            own.add(AgentFamily::PriceMissing, Vec::new(), missing.into());
+        if let Some(missing) = meter.policy.price_missing(meter.timeline.at(now.boottime)) {
+            numbers.add(AgentFamily::PriceMissing, Vec::new(), missing.into());
         }
-        for (family, count) in self.budget.dropped() {
-            own.add(AgentFamily::SeriesDropped, vec![("family", family.into())], whole(count));
+        for (family, count) in &self.dropped {
+            numbers.add(AgentFamily::SeriesDropped, vec![("family", (*family).into())], whole(*count));
         }
-        for (collector, count) in self.unplaced.given_up() {
+        for (collector, count) in meter.unplaced.given_up() {
             let labels = vec![("collector", collector.into()), ("reason", "unknown_gpu".into())];
-            own.add(AgentFamily::CollectorErrors, labels, whole(count));
+            numbers.add(AgentFamily::CollectorErrors, labels, whole(count));
         }
         for (gpu, state) in gpus.iter().zip(states) {
-            gpu_numbers(&mut own, gpu, state, self.policy.level);
+            gpu.add_numbers(state, meter.policy.level, &mut numbers);
         }
-        let mut series = self.counters.gather();
-        series.extend(own.series.into_iter().map(|(series, value)| (series, AgentNumber::Integer(value))));
-        series
+        numbers
     }
 }
 
-/// The series of one of the agent's own numbers.
+impl Meter {
+    /// Step 5: the snapshot of the tick.
+    pub(super) fn publish(&mut self, now: Stamp, inputs: &Inputs) -> Arc<Snapshot> {
+        // The publisher is taken out, since it borrows the rest of the meter.
+        let mut publisher = std::mem::take(&mut self.publisher);
+        let snapshot = publisher.build_snapshot(self, now, inputs);
+        self.publisher = publisher;
+        Arc::new(snapshot)
+    }
+
+    /// The GPUs of a snapshot, by index and UUID.
+    fn published_gpus(&self) -> Vec<&TrackedGpu> {
+        let expected = self.gpus.values().filter(|gpu| gpu.location.attachment != Attachment::Forgotten);
+        let mut gpus: Vec<&TrackedGpu> = expected.collect();
+        gpus.sort_by(|left, right| left.id.cmp(&right.id));
+        gpus
+    }
+}
+
+impl TrackedGpu {
+    fn state(
+        &self,
+        now: Stamp,
+        policy: &Policy,
+        slots: Option<&SlotTotal>,
+        in_flight: Option<&InFlight>,
+    ) -> GpuState {
+        let late = in_flight.and_then(|call| {
+            let lasting = now.boottime.0.saturating_sub(call.since.0);
+            let interval = policy.intervals[Tier::Fast as usize];
+            (lasting > interval.0).then_some((call.function, Nanoseconds(lasting)))
+        });
+        let instances = || slots.into_iter().flat_map(|slots| &slots.instances);
+        let slot =
+            slots.map(|slots| instances().fold(slots.slot.0, |rest, (_, time)| rest.saturating_sub(time.0)));
+        let slot = slot.ok_or(Absence::NotYet);
+        let xids = &self.xids.published;
+        GpuState {
+            present: self.location.is_there(),
+            frame: self.frame.clone(),
+            fresh: self.fresh(now, policy),
+            integrals: self.integrals.clone(),
+            instances: self.instances.clone(),
+            busy: self.busy,
+            slot: slot.and_then(|slot| i64::try_from(slot).map_err(|_| Absence::Rejected)),
+            instance_slots: instances()
+                .map(|(id, time)| (instance_label(Some(*id)), whole(time.0)))
+                .collect(),
+            in_flight: late,
+            xids: xids.codes.values().map(|code| (code.count, code.last)).collect(),
+            xid_actions: self.xids.actions(),
+            xids_since: xids.since,
+            health: Arc::clone(&self.health.verdict),
+        }
+    }
+
+    fn entry(&self) -> GpuEntry {
+        let frame = self.frame.as_deref();
+        let instances = frame.into_iter().flat_map(|frame| &*frame.instances);
+        GpuEntry {
+            id: self.id.clone(),
+            index: Arc::clone(&self.labels.index),
+            identity: frame
+                .map_or_else(|| Arc::new(GpuIdentity::default()), |frame| Arc::clone(&frame.identity)),
+            instances: instances
+                .map(|instance| InstanceEntry {
+                    identity: instance.identity.clone(),
+                    gpu_instance: instance.identity.id.gpu_instance.to_string().into(),
+                    compute_instance: instance.identity.id.compute_instance.to_string().into(),
+                })
+                .collect(),
+            unsupported: self.unsupported.clone(),
+            xids: self.xids.published.codes.keys().map(|xid| (*xid, xid.to_string().into())).collect(),
+            absence: self.location.absence(),
+            activity_source: self.account.source().map(|source| source.name()),
+        }
+    }
+
+    /// Adds the agent's own numbers of this GPU.
+    fn add_numbers(&self, state: &GpuState, level: Level, numbers: &mut Services) {
+        let labels = || vec![("gpu", Arc::clone(&self.labels.index)), ("uuid", Arc::clone(&self.id.uuid))];
+        let collector = || vec![("collector", Arc::clone(&self.labels.collector))];
+        // The collector label has the index and no UUID, so it belongs to the GPU that has the index now.
+        let has_index = self.in_session.index.is_some();
+        if has_index {
+            numbers.add(AgentFamily::CollectorSuccess, collector(), i64::from(state.is_up()));
+        }
+        if let Some(frame) = &self.frame {
+            if has_index {
+                let took = frame.ended.since(frame.begun);
+                numbers.add(AgentFamily::CollectorDuration, collector(), whole(took.0));
+            }
+            numbers.add(AgentFamily::LastSampleTimestamp, labels(), whole(frame.ended.utc.0));
+        }
+        if let Some((call, lasting)) = state.in_flight {
+            let labels = [labels(), vec![("call", call.into())]].concat();
+            numbers.add(AgentFamily::DriverCallInFlight, labels, whole(lasting.0));
+        }
+        if let Some(changes) = self.account.layout_changes() {
+            numbers.add(AgentFamily::MigLayoutChanges, labels(), whole(changes));
+        }
+        for (metric, source) in sources(self, level) {
+            let (index, uuid) = (Arc::clone(&self.labels.index), Arc::clone(&self.id.uuid));
+            let labels = vec![("gpu", index), ("uuid", uuid), ("metric", metric), ("source", source)];
+            numbers.add(AgentFamily::SourceInfo, labels, 1);
+        }
+    }
+}
+
+/// How many series a number has.
 fn series(number: &AgentNumber) -> usize {
     match number {
         AgentNumber::Integer(_) => 1,
-        // The infinite bucket, count and sum beside the others.
+        // One per bound, the infinite bucket, count and sum.
         AgentNumber::Histogram(histogram) => histogram.bounds.len() + 3,
     }
-}
-
-fn gpu_numbers(own: &mut Services, gpu: &TrackedGpu, state: &GpuState, level: Level) {
-    let labels = || vec![("gpu", Arc::clone(&gpu.labels.index)), ("uuid", Arc::clone(&gpu.id.uuid))];
-    let with = |name, value: &str| {
-        let mut labels = labels();
-        labels.push((name, value.into()));
-        labels
-    };
-    let collector = || vec![("collector", Arc::clone(&gpu.labels.collector))];
-    // Without a UUID the label can only be of the GPU that has the index now.
-    let has_index = gpu.in_session.index.is_some();
-    if has_index {
-        own.add(AgentFamily::CollectorSuccess, collector(), i64::from(state.is_up()));
-    }
-    if let Some(frame) = &gpu.frame {
-        let took = frame.ended.since(frame.begun);
-        if has_index {
-            own.add(AgentFamily::CollectorDuration, collector(), whole(took.0));
-        }
-        own.add(AgentFamily::LastSampleTimestamp, labels(), whole(frame.ended.utc.0));
-    }
-    if let Some((call, lasting)) = state.in_flight {
-        own.add(AgentFamily::DriverCallInFlight, with("call", call), whole(lasting.0));
-    }
-    if let Some(changes) = gpu.account.layout_changes() {
-        own.add(AgentFamily::MigLayoutChanges, labels(), whole(changes));
-    }
-    for (metric, source) in sources(gpu, level) {
-        let (index, uuid) = (Arc::clone(&gpu.labels.index), Arc::clone(&gpu.id.uuid));
-        let labels = vec![("gpu", index), ("uuid", uuid), ("metric", metric), ("source", source)];
-        own.add(AgentFamily::SourceInfo, labels, 1);
-    }
-}
-
-/// As the integer of a series.
-pub(super) fn whole(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
-}
-
-fn entry(gpu: &TrackedGpu) -> GpuEntry {
-    let frame = gpu.frame.as_deref();
-    GpuEntry {
-        id: gpu.id.clone(),
-        index: Arc::clone(&gpu.labels.index),
-        identity: frame.map_or_else(|| Arc::new(GpuIdentity::default()), |frame| Arc::clone(&frame.identity)),
-        instances: frame.map(instances).unwrap_or_default(),
-        unsupported: gpu.unsupported.clone(),
-        xids: gpu.xids.shown().codes.keys().map(|xid| (*xid, xid.to_string().into())).collect(),
-        absence: gpu.location.absence(),
-        activity_source: gpu.account.source().map(|source| source.name()),
-    }
-}
-
-fn instances(frame: &Frame) -> Vec<InstanceEntry> {
-    frame
-        .instances
-        .iter()
-        .map(|instance| InstanceEntry {
-            identity: instance.identity.clone(),
-            gpu_instance: instance.identity.id.gpu_instance.to_string().into(),
-            compute_instance: instance.identity.id.compute_instance.to_string().into(),
-        })
-        .collect()
 }

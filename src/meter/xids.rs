@@ -1,10 +1,9 @@
 //! The XIDs of one GPU over all time, from two sources that report the same errors.
 //!
-//! An XID usually comes twice, as an event and as a line in the kernel's log, within a fraction of a second.
-//! While either source speaks of a code, and until both have been quiet about it for [`QUIET`], the larger of
-//! the two counts is the count: events are exact where they exist, lines are rate-limited but know codes that
-//! never become events. So nothing is counted twice, and a storm is counted by whoever counts it. What each source
-//! has told is stored with the counts, so that an XID whose line comes after a restart of the agent is counted once.
+//! An XID usually arrives twice within a fraction of a second, as an event and as a line of the kernel's log. Events are
+//! exact; lines are rate-limited, but have codes that never become events. So per code, until both sources have been quiet
+//! for [`QUIET`], the larger of their counts is the count. The counts of both sources are stored, so that an XID whose line
+//! arrives after a restart of the agent is counted once.
 
 use std::sync::Arc;
 
@@ -12,136 +11,134 @@ use crate::catalogue::xid::{self, Action};
 use crate::ledger::{Anchor, XidSum, XidSums};
 use crate::model::{Nanoseconds, Utc, XidCount, XidSource};
 
-/// No GPU has more kinds of XID than this; a driver that sends more sends garbage.
+/// No GPU has more codes; a driver that sends more sends garbage.
 const MOST_CODES: usize = 64;
 
-/// How long both sources are quiet about a code before what comes is new to both: far more than the fraction of a
-/// second by which either lags, since a starved agent reads late.
+/// How long both sources must be quiet about a code before counting restarts: far longer than either lags, since an agent
+/// without processor time reads late.
 const QUIET: Nanoseconds = Nanoseconds::from_seconds(30);
 
-/// How long counts wait to be shown until they are committed. A disk that hangs must not hide an XID; if the agent is
-/// killed while it hangs, these counts are lost.
-const PATIENCE: Nanoseconds = Nanoseconds::from_seconds(10);
+/// How long counts wait for their commit before they are published without it, since a disk that hangs must not hide an
+/// XID. If the agent is killed while it hangs, these counts are lost.
+const COMMIT_TIMEOUT: Nanoseconds = Nanoseconds::from_seconds(10);
 
 /// Counts by code and by action.
 #[derive(Clone, Debug)]
 pub(super) struct Xids {
     counted: XidSums,
-    /// What the ledger has committed, or what cannot wait for it.
-    shown: XidSums,
-    /// Whether the last change was not sent to the ledger.
+    /// Those that are committed, or waited too long for it.
+    pub(super) published: XidSums,
+    /// Whether a change was not sent to the ledger.
     unsent: bool,
-    /// Since when something that was counted is not shown.
+    /// Since when counts wait to be published.
     waiting: Option<Nanoseconds>,
 }
 
 impl Xids {
-    /// A GPU that had none.
+    /// A GPU without XIDs.
     pub(super) fn of(gpu: &Arc<str>) -> Self {
         let none = XidSums { gpu: Arc::clone(gpu), ..XidSums::default() };
-        Self { counted: none.clone(), shown: none, unsent: false, waiting: None }
+        Self { counted: none.clone(), published: none, unsent: false, waiting: None }
     }
 
-    /// Counts XIDs, and says how many of them are new. The count by action is complete even when a flood of
-    /// codes is not told apart; of such a flood only events count.
-    pub(super) fn count_reported(&mut self, told: &XidCount) -> u64 {
+    /// Counts XIDs; returns how many of them the other source has not reported. Above [`MOST_CODES`] codes only events
+    /// count, and only by action.
+    pub(super) fn count_reported(&mut self, reported: &XidCount) -> u64 {
         self.unsent = true;
         let codes = &mut self.counted.codes;
-        let full = codes.len() >= MOST_CODES && !codes.contains_key(&told.xid);
-        let new = match (full, told.source) {
-            (true, XidSource::Events) => told.count,
+        let full = codes.len() >= MOST_CODES && !codes.contains_key(&reported.xid);
+        let new = match (full, reported.source) {
+            (true, XidSource::Events) => reported.count,
             (true, XidSource::KernelLog) => 0,
-            (false, _) => hear(codes.entry(told.xid).or_default(), told),
+            (false, _) => count_code(codes.entry(reported.xid).or_default(), reported),
         };
         if new > 0 {
-            let action = xid::find(told.xid).action;
+            let action = xid::find(reported.xid).action;
             let count = self.counted.actions.entry(action.name().into()).or_default();
             *count = count.saturating_add(new);
         }
         new
     }
 
-    /// What is shown.
-    pub(super) const fn shown(&self) -> &XidSums {
-        &self.shown
-    }
-
-    /// The shown counts by action, in the catalogue's order.
+    /// The published counts by action, in the catalogue's order.
     pub(super) fn actions(&self) -> Vec<u64> {
-        Action::ALL.iter().map(|action| self.shown.actions.get(action.name()).copied().unwrap_or(0)).collect()
+        Action::ALL
+            .iter()
+            .map(|action| self.published.actions.get(action.name()).copied().unwrap_or(0))
+            .collect()
     }
 
-    /// Goes on from what was counted before the agent's start.
+    /// Continues the counts of the ledger.
     pub(super) fn recover(&mut self, stored: &XidSums) {
         self.counted = stored.clone();
-        self.shown = stored.clone();
+        self.published = stored.clone();
     }
 
-    /// Goes on without what an earlier agent counted: a ledger that is opened late comes after counters were shown from
-    /// 0, and adding its counts to them would look like new errors.
+    /// Gives the counts a start time of their own, in a ledger that was opened late: the counters were already published
+    /// from 0, and adding the ledger's counts would look like new errors.
     pub(super) fn start_at(&mut self, at: Utc) {
         self.counted.since = Some(at);
-        self.shown.since = Some(at);
+        self.published.since = Some(at);
         self.unsent = true;
     }
 
-    /// Begins again at 0: the GPU is not expected any more.
+    /// Restarts at 0, since the operator removed the GPU from the inventory.
     pub(super) fn forget(&mut self, at: Utc) {
         let since = Some(at);
         self.counted = XidSums { gpu: Arc::clone(&self.counted.gpu), since, ..XidSums::default() };
         self.unsent = true;
     }
 
-    /// The ledger has committed this.
+    /// The ledger has committed these counts.
     pub(super) fn acknowledge(&mut self, stored: &XidSums) {
-        if stored.age() >= self.shown.age() {
-            self.shown = stored.clone();
+        if stored.age() >= self.published.age() {
+            self.published = stored.clone();
         }
-        if self.shown == self.counted {
+        if self.published == self.counted {
             self.waiting = None;
         }
     }
 
-    /// Shows what may be shown; returns the sums that the ledger has to store, if any.
+    /// Publishes the counts that may be; returns those that the ledger must store, if any.
     pub(super) fn publish(&mut self, now: Nanoseconds, has_ledger: bool) -> Option<XidSums> {
         let unsent = std::mem::take(&mut self.unsent);
         if unsent {
             self.waiting.get_or_insert(now);
         }
-        let overdue = self.waiting.is_some_and(|since| now.0.saturating_sub(since.0) >= PATIENCE.0);
+        let overdue = self.waiting.is_some_and(|since| now.0.saturating_sub(since.0) >= COMMIT_TIMEOUT.0);
         if overdue || (unsent && !has_ledger) {
-            self.shown = self.counted.clone();
+            self.published = self.counted.clone();
             self.waiting = None;
         }
         (unsent && has_ledger).then(|| self.counted.clone())
     }
 
-    /// The account's time in this boot is fixed.
+    /// Moves times of this boot from the provisional axis to the real one.
     pub(super) fn apply_anchor(&mut self, anchor: &Anchor) {
-        for sums in [&mut self.counted, &mut self.shown] {
+        for sums in [&mut self.counted, &mut self.published] {
             sums.since = sums.since.map(|since| anchor.moved(since));
         }
     }
 }
 
 /// Counts what a source reported of a code; returns how many of these the other source has not reported.
-fn hear(code: &mut XidSum, told: &XidCount) -> u64 {
-    let now = told.received_at;
+fn count_code(code: &mut XidSum, reported: &XidCount) -> u64 {
+    let now = reported.received_at;
     if now.0.saturating_sub(code.last_reported.0) > QUIET.0 {
         (code.events, code.lines) = (0, 0);
     }
     code.last_reported = code.last_reported.max(now);
     let before = code.events.max(code.lines);
-    let source = match told.source {
+    let source = match reported.source {
         XidSource::Events => &mut code.events,
         XidSource::KernelLog => &mut code.lines,
     };
-    *source = source.saturating_add(told.count);
+    *source = source.saturating_add(reported.count);
     let new = code.events.max(code.lines) - before;
     code.count = code.count.saturating_add(new);
     if new > 0 {
         // A later report of an XID that is counted does not change its time.
-        code.last = code.last.max(told.last.utc);
+        code.last = code.last.max(reported.last.utc);
     }
     new
 }
@@ -153,7 +150,7 @@ mod tests {
     use super::*;
     use crate::model::{GpuName, Stamp};
 
-    fn told(source: XidSource, xid: u32, count: u64, second: u64) -> XidCount {
+    fn reported(source: XidSource, xid: u32, count: u64, second: u64) -> XidCount {
         let (gpu_instance, compute_instance) = (None, None);
         let gpu = GpuName::Uuid("GPU-1".into());
         let last = Stamp { utc: Utc(second), ..Stamp::default() };
@@ -169,72 +166,72 @@ mod tests {
     }
 
     #[test]
-    fn an_xid_whose_line_comes_after_a_restart_is_counted_once_and_the_next_one_again() {
+    fn an_xid_whose_line_arrives_after_a_restart_is_counted_once() {
         let mut before = fresh();
-        before.count_reported(&told(Events, 79, 1, 100));
+        before.count_reported(&reported(Events, 79, 1, 100));
         let stored = before.publish(NOW, LEDGER).unwrap();
         let mut after = fresh();
         after.recover(&stored);
-        assert_eq!(after.count_reported(&told(KernelLog, 79, 1, 101)), 0);
-        assert_eq!(after.count_reported(&told(Events, 79, 1, 200)), 1);
-        assert_eq!(after.count_reported(&told(KernelLog, 79, 1, 200)), 0);
+        assert_eq!(after.count_reported(&reported(KernelLog, 79, 1, 101)), 0);
+        assert_eq!(after.count_reported(&reported(Events, 79, 1, 200)), 1);
+        assert_eq!(after.count_reported(&reported(KernelLog, 79, 1, 200)), 0);
         assert_eq!(after.counted.codes[&79].count, 2);
         assert_eq!(after.counted.actions.values().sum::<u64>(), 2);
     }
 
     #[test]
-    fn counts_are_shown_once_they_are_committed_or_after_ten_seconds() {
+    fn counts_are_published_when_they_are_committed_or_after_ten_seconds() {
         let mut xids = fresh();
         let total = |xids: &Xids| xids.actions().iter().sum::<u64>();
-        xids.count_reported(&told(Events, 79, 1, 1));
+        xids.count_reported(&reported(Events, 79, 1, 1));
         let first = xids.publish(NOW, LEDGER).unwrap();
         assert_eq!((total(&xids), xids.publish(NOW, LEDGER)), (0, None));
         xids.acknowledge(&first);
         assert_eq!(total(&xids), 1);
-        xids.count_reported(&told(Events, 79, 1, 2));
+        xids.count_reported(&reported(Events, 79, 1, 2));
         xids.publish(NOW, LEDGER).unwrap();
         assert_eq!(total(&xids), 1);
-        xids.publish(NOW + PATIENCE, LEDGER);
+        xids.publish(NOW + COMMIT_TIMEOUT, LEDGER);
         assert_eq!(total(&xids), 2);
-        // The ledger goes on where it was; what is shown does not go back.
+        // A late commit does not take published counts back.
         xids.acknowledge(&first);
         assert_eq!(total(&xids), 2);
     }
 
     #[test]
-    fn without_a_ledger_counts_are_shown_at_once() {
+    fn without_a_ledger_counts_are_published_at_once() {
         let mut xids = fresh();
-        xids.count_reported(&told(Events, 79, 1, 1));
+        xids.count_reported(&reported(Events, 79, 1, 1));
         assert_eq!(xids.publish(NOW, false), None);
-        assert_eq!(xids.shown().codes[&79].count, 1);
+        assert_eq!(xids.published.codes[&79].count, 1);
     }
 
     #[test]
-    fn counts_that_were_shown_before_a_late_opening_go_on_under_a_start_of_their_own() {
+    fn counts_that_were_published_before_a_late_opening_continue_under_a_start_time_of_their_own() {
         let mut xids = fresh();
-        xids.count_reported(&told(Events, 79, 1, 5));
+        xids.count_reported(&reported(Events, 79, 1, 5));
         xids.publish(NOW, false);
         xids.start_at(Utc(9));
         let sums = xids.publish(NOW, LEDGER).unwrap();
         assert_eq!((sums.codes[&79].count, sums.since), (1, Some(Utc(9))));
-        assert_eq!(xids.shown(), &sums);
+        assert_eq!(xids.published, sums);
     }
 
     #[test]
-    fn a_forgotten_gpu_begins_again_at_0_with_a_start_of_its_own() {
+    fn a_forgotten_gpu_restarts_at_0_with_a_new_start_time() {
         let mut xids = fresh();
-        xids.count_reported(&told(Events, 79, 1, 1));
+        xids.count_reported(&reported(Events, 79, 1, 1));
         let old = xids.publish(NOW, LEDGER).unwrap();
         xids.forget(Utc(7));
         let new = xids.publish(NOW, LEDGER).unwrap();
         for stored in [&old, &new, &old] {
             xids.acknowledge(stored);
         }
-        assert_eq!((xids.shown().since, xids.shown().codes.len()), (Some(Utc(7)), 0));
+        assert_eq!((xids.published.since, xids.published.codes.len()), (Some(Utc(7)), 0));
     }
 
     #[test]
-    fn what_both_sources_tell_is_counted_once_whoever_is_first() {
+    fn an_xid_from_both_sources_is_counted_once_whichever_is_first() {
         let mut xids = Xids::of(&"GPU-1".into());
         let new: Vec<u64> = [
             (Events, 13, 2, 1),
@@ -242,35 +239,35 @@ mod tests {
             // The next one, and only the log has it.
             (KernelLog, 13, 1, 5),
             (KernelLog, 62, 1, 6),
-            // Long after: both tell again.
+            // Long after: both report again.
             (KernelLog, 13, 1, 100),
             (Events, 13, 1, 101),
         ]
         .into_iter()
-        .map(|(source, xid, count, second)| xids.count_reported(&told(source, xid, count, second)))
+        .map(|(source, xid, count, second)| xids.count_reported(&reported(source, xid, count, second)))
         .collect();
         assert_eq!(new, [2, 0, 1, 1, 1, 0]);
         assert_eq!(xids.counted.codes[&13].count, 4);
-        assert_eq!(xids.counted.codes[&13].last, Utc(100), "when it was first told");
+        assert_eq!(xids.counted.codes[&13].last, Utc(100), "when it was first reported");
         assert_eq!(xids.counted.actions.values().sum::<u64>(), 5);
     }
 
     #[test]
-    fn a_storm_is_counted_by_its_events_and_not_by_the_lines_that_the_log_let_through() {
+    fn a_storm_is_counted_by_its_events_and_not_by_rate_limited_lines() {
         let mut xids = Xids::of(&"GPU-1".into());
         for second in 0..60 {
-            xids.count_reported(&told(KernelLog, 13, 10, second));
-            xids.count_reported(&told(Events, 13, 10_000, second));
+            xids.count_reported(&reported(KernelLog, 13, 10, second));
+            xids.count_reported(&reported(Events, 13, 10_000, second));
         }
         assert_eq!(xids.counted.codes[&13].count, 600_000);
     }
 
     #[test]
-    fn a_flood_of_codes_is_bounded_and_its_actions_are_complete() {
+    fn codes_are_bounded_and_actions_count_all() {
         let mut xids = Xids::of(&"GPU-1".into());
         for code in 1_000..2_000 {
-            xids.count_reported(&told(Events, code, 3, 1));
-            xids.count_reported(&told(KernelLog, code, 3, 1));
+            xids.count_reported(&reported(Events, code, 3, 1));
+            xids.count_reported(&reported(KernelLog, code, 3, 1));
         }
         assert_eq!(xids.counted.codes.len(), MOST_CODES);
         assert_eq!(xids.counted.actions.values().sum::<u64>(), 3_000);

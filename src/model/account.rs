@@ -13,7 +13,7 @@ pub struct Parts {
     pub lent: u64,
     /// Idle, and used by nobody.
     pub waste: u64,
-    /// Held while activity could not be known.
+    /// Held while activity was unknown.
     pub unmeasured: u64,
     /// Held while the slot was lost or broken.
     pub unavailable: u64,
@@ -25,12 +25,12 @@ impl Parts {
         self.within + self.lent + self.waste + self.unmeasured + self.unavailable
     }
 
-    /// Held and not used by those it covers.
+    /// Held, and not used by those whom the holding covers.
     pub const fn idle(&self) -> u64 {
         self.lent + self.waste
     }
 
-    /// Takes away parts that are contained in these.
+    /// Subtracts parts that are contained in these.
     pub const fn remove(&mut self, part: &Self) {
         self.within -= part.within;
         self.lent -= part.lent;
@@ -68,7 +68,7 @@ impl Use {
         self.within + self.beyond + self.outside + self.unheld
     }
 
-    /// Takes away use that is contained in this.
+    /// Subtracts use that is contained in this.
     pub const fn remove(&mut self, part: &Self) {
         self.within -= part.within;
         self.beyond -= part.beyond;
@@ -92,9 +92,9 @@ pub struct Amounts {
     pub parts: Parts,
     /// What was used.
     pub used: Use,
-    /// The share of the idle floor.
+    /// The share of the energy that an idle GPU would have drawn.
     pub energy_static: Microjoules,
-    /// The share of the rest.
+    /// The share of the energy above that.
     pub energy_dynamic: Microjoules,
     /// Resident memory x time, in byte-seconds, rounded down.
     pub memory_byte_seconds: u64,

@@ -60,7 +60,7 @@ pub struct Frame {
     pub list_read: Option<Nanoseconds>,
     /// Whether the GPU is known to have no process in this tick: the empty list is of this tick, or memory use has not
     /// changed since it was read.
-    pub deserted: bool,
+    pub known_empty: bool,
     /// Utilization samples per process that are new since the last frame; empty when nothing ran.
     pub samples: Result<Vec<ProcessSample>, Absence>,
     /// Factors by which intervals are longer than configured, so that the sampler stays within its share of driver
@@ -97,7 +97,7 @@ impl Frame {
             processes: Ok(Arc::default()),
             listed: None,
             list_read: None,
-            deserted: false,
+            known_empty: false,
             samples: Ok(Vec::new()),
             stretch: Stretch::default(),
             rejected: Vec::new(),

@@ -53,7 +53,7 @@ impl Attachment {
     }
 
     /// Whether its account is paused, because another GPU has its slot or the operator removed it.
-    pub const fn rests(self) -> bool {
+    pub const fn is_account_paused(self) -> bool {
         matches!(self, Self::Replaced | Self::Forgotten)
     }
 }

@@ -18,13 +18,13 @@ impl HolderId {
     pub const UNALLOCATED: &'static str = "__unallocated__";
     /// Memory slices of a MIG GPU that no profile can use.
     pub const STRANDED: &'static str = "__stranded__";
-    /// Lost, broken or reshaping.
+    /// Time of a GPU that was lost, broken, or between two MIG layouts.
     pub const UNAVAILABLE: &'static str = "__unavailable__";
     /// Tenants without series of their own on a page, taken together; never in the ledger.
     pub const OTHER: &'static str = "__other__";
     /// Time that was not observed: neither holdings nor activity are known.
     pub const UNOBSERVED: &'static str = "__unobserved__";
-    /// Persistence daemon, display server, MPS control, the agent itself.
+    /// Use by the persistence daemon, display server, MPS control, or the agent itself.
     pub const SYSTEM: &'static str = "__system__";
     /// Use by an unknown holder.
     pub const UNATTRIBUTED: &'static str = "__unattributed__";
@@ -65,7 +65,7 @@ impl std::fmt::Display for HolderId {
 /// Why the holder of a process is not known, in ascending order of precedence where several apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum UnattributedReason {
-    /// The process could not be identified, or nothing says which process was busy.
+    /// The process could not be identified, or it is unknown which process was busy.
     Unknown,
     /// It belongs to a virtual machine, and no resolver names virtual machines.
     Vm,

@@ -39,7 +39,7 @@ macro_rules! facts {
                 match self { $(Self::$fact => $label),* }
             }
 
-            /// What the label says.
+            /// The meaning of the label.
             pub const fn meaning(self) -> &'static str {
                 match self { $(Self::$fact => $meaning),* }
             }
@@ -75,8 +75,8 @@ facts! {
     Group "group" "group_name" "Unix group, or id of the grant to a team",
 }
 
-/// Declares [`HolderKind`]: variant, name, the facts that its ids are made of with what stands before each, and the
-/// facts of which the first that is known names the tenant where no rule does.
+/// Declares [`HolderKind`]: variant, name, the facts in its ids with the text before each, and the facts of which the first
+/// known one is the tenant where no rule applies.
 macro_rules! holder_kinds {
     ($($(#[$doc:meta])* $kind:ident $name:literal { id: [$($before:literal $fact:ident),*], tenant: [$($tenant:ident)*] },)*) => {
         /// The kinds of holders, in order of precedence.
@@ -105,7 +105,7 @@ macro_rules! holder_kinds {
                 }
             }
 
-            /// The facts that its workload ids are made of, each with the text before it.
+            /// The facts in its workload ids, each with the text before it.
             const fn id_facts(self) -> &'static [(&'static str, Fact)] {
                 match self {
                     $(Self::$kind => &[$(($before, Fact::$fact)),*],)*
@@ -113,8 +113,8 @@ macro_rules! holder_kinds {
                 }
             }
 
-            /// The facts of which the first that is known names its tenant where no rule does; without one its
-            /// workload id does.
+            /// The facts of which the first known one is the tenant where no rule applies; without any, the workload id is
+            /// the tenant.
             pub const fn tenant_facts(self) -> &'static [Fact] {
                 match self {
                     $(Self::$kind => &[$(Fact::$tenant),*],)*
@@ -156,7 +156,7 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Facts from pairs; of several texts for one fact the last counts.
+    /// Facts from pairs; the last of several texts for one fact counts.
     pub fn new<T: Into<Arc<str>>>(texts: impl IntoIterator<Item = (Fact, T)>) -> Self {
         let mut facts = Self::default();
         for (fact, text) in texts {
@@ -165,13 +165,13 @@ impl Facts {
         facts
     }
 
-    /// The same with that Unix user id.
+    /// Sets the Unix user id.
     #[must_use]
     pub fn with_uid(self, uid: Option<u32>) -> Self {
         Self { uid, ..self }
     }
 
-    /// Notes a fact; an empty text is none.
+    /// Sets a fact; an empty text removes it.
     pub fn set(&mut self, fact: Fact, text: Arc<str>) {
         match self.texts.binary_search_by_key(&fact, |(known, _)| *known) {
             Ok(at) => self.texts[at].1 = text,
@@ -180,7 +180,7 @@ impl Facts {
         self.texts.retain(|(_, text)| !text.is_empty());
     }
 
-    /// Notes the promoted labels of its pod in the place of those known; an empty value is none.
+    /// Replaces the promoted labels of its pod; those with an empty value are left out.
     pub fn set_pod_labels(&mut self, labels: impl IntoIterator<Item = PodLabel>) {
         self.pod_labels = labels.into_iter().filter(|label| !label.value.is_empty()).collect();
         self.pod_labels.sort();
@@ -271,7 +271,7 @@ impl HolderId {
         self.parse().0
     }
 
-    /// The facts that it contains.
+    /// The facts in the id.
     pub fn facts(&self) -> Facts {
         let (kind, mut rest) = self.parse();
         let mut facts = Facts::default();

@@ -28,7 +28,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// How many decimals an integer of this unit carries: 9 means that 1,500,000,000 stands for 1.5.
+    /// Decimals of an integer of this unit: with 9, the integer 1,500,000,000 is 1.5.
     pub const fn decimals(self) -> u8 {
         match self {
             Self::Seconds | Self::Ratio | Self::Money => 9,
@@ -98,7 +98,7 @@ quantity! {
     Bytes(u64)
 }
 quantity! {
-    /// Money in nano-units (billionths) of a currency that stands beside it.
+    /// Money in nano-units (billionths) of a currency that is named beside it.
     Money(i128)
 }
 

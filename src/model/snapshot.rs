@@ -134,12 +134,12 @@ pub struct WorkloadAccountEntry {
     pub gpu_instance: Arc<str>,
 }
 
-/// What the agent integrated of the GPU instance that has an id; another one that gets the id begins anew.
+/// The agent's totals of a GPU instance. Another instance that gets its id starts at 0.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InstanceCounters {
-    /// Whose these are.
+    /// The instance.
     pub instance: InstanceIdentity,
-    /// When they began, where another instance had the id before.
+    /// When they started; none unless another instance had the id before.
     pub since: Option<Utc>,
     /// Nanoseconds, by the order of the catalogue's instance values.
     pub values: Box<[Reading]>,
@@ -200,17 +200,17 @@ pub struct GpuState {
     pub present: bool,
     /// The last frame, however old.
     pub frame: Option<Arc<Frame>>,
-    /// Whether each tier of the frame is young enough to be shown, by [`Tier`] order.
+    /// Whether each tier of the frame is young enough to be published, by [`Tier`] order.
     pub fresh: [bool; 3],
-    /// What the agent counts itself, by the catalogue's integral number, each in its family's unit.
+    /// The agent's own totals, by the catalogue's integral number, each in its family's unit.
     pub integrals: Vec<Reading>,
-    /// What the agent integrated of each GPU instance, by its id.
+    /// The agent's totals of each GPU instance, by its id.
     pub instances: BTreeMap<u32, InstanceCounters>,
     /// Time busy since the agent's start, in nanoseconds, as the account sees activity.
     pub busy: Reading,
     /// Slot time in closed and committed windows, in nanoseconds, without that of GPU instances.
     pub slot: Reading,
-    /// That of each GPU instance that has ever had any, by id.
+    /// Slot time of each GPU instance that was ever in the account, by id.
     pub instance_slots: Arc<[(Arc<str>, i64)]>,
     /// The driver call that has not returned, and for how long.
     pub in_flight: Option<(&'static str, Nanoseconds)>,
@@ -225,7 +225,7 @@ pub struct GpuState {
 }
 
 impl GpuState {
-    /// Whether the GPU answers: its fast readings are young enough to be shown.
+    /// Whether the GPU responds: its fast readings are young enough to be published.
     pub const fn is_up(&self) -> bool {
         self.fresh[Tier::Fast as usize]
     }
@@ -247,9 +247,9 @@ pub struct ProcessState {
     pub values: [Reading; 5],
 }
 
-/// The account of a tenant or workload on one GPU: what closed and committed windows say, by
-/// [`crate::catalogue::AccountValue`] order; absent where the value has no meaning for it.
-#[derive(Clone, Debug)]
+/// The account of a tenant or workload on one GPU in closed and committed windows, by
+/// [`crate::catalogue::AccountValue`] order; none for a value without a meaning for it.
+#[derive(Clone, Debug, Default)]
 pub struct AccountState {
     /// The values, each an integer of its family's unit.
     pub values: [Option<i128>; 12],

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Amounts, Fraction, Grade, HolderId, Holding, Method, Microjoules, Nanoseconds, Utc};
 
-/// What could be known of the slot during a span.
+/// What is known of a slot during a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SlotState {
@@ -69,7 +69,7 @@ pub struct Span {
     pub from: Utc,
     /// Where it ends.
     pub to: Utc,
-    /// What could be known.
+    /// What is known.
     pub state: SlotState,
     /// The meter of activity.
     pub source: ActivitySource,
@@ -84,17 +84,17 @@ pub struct Span {
     pub busy: u64,
     /// The holders that have processes on the GPU.
     pub present: BTreeMap<HolderId, Presence>,
-    /// Whether processes cannot be seen by construction, so that holders stand for them.
+    /// Whether the driver never lists processes, so that use counts as the holders'.
     #[serde(default)]
     pub blind: bool,
     /// Difference of the driver's energy counter; absent where it cannot be formed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub energy: Option<Microjoules>,
-    /// Idle power x time, the most that can be floor.
+    /// Idle power x time: the most of the energy that can be idle energy.
     #[serde(default)]
     pub idle_energy: Microjoules,
-    /// The MIG instances, where these are the slots of the GPU: holdings, users and busy time are then theirs, and the
-    /// span's own fields but state and energy say nothing.
+    /// The MIG instances of a GPU that has any: holdings, users and busy time are then in their spans, and empty in this
+    /// one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instances: Option<Box<MigSpan>>,
 }
@@ -124,22 +124,22 @@ pub struct MigLayout {
     pub slots: BTreeMap<Arc<str>, MigSlot>,
     /// Slices that a profile could still use.
     pub unallocated: u64,
-    /// Slices that none can; none where the driver does not tell which placements are possible, and all free slices
-    /// count as unallocated.
+    /// Free slices that no profile can use; none where the driver does not report possible placements, and all free
+    /// slices count as unallocated.
     pub stranded: Option<u64>,
 }
 
 impl MigLayout {
-    /// Whether both divide a GPU alike, as far as both tell: earlier releases stored no first slices.
+    /// Whether both divide a GPU alike. First slices are compared if both have them; earlier releases stored none.
     pub fn is_divided_like(&self, other: &Self) -> bool {
         let without_starts = |layout: &Self| {
             let mut layout = layout.clone();
             layout.slots.values_mut().for_each(|slot| slot.start = None);
             layout
         };
-        let tells_starts = |layout: &Self| layout.slots.values().all(|slot| slot.start.is_some());
+        let has_starts = |layout: &Self| layout.slots.values().all(|slot| slot.start.is_some());
         *self == *other
-            || (!(tells_starts(self) && tells_starts(other)) && without_starts(self) == without_starts(other))
+            || (!(has_starts(self) && has_starts(other)) && without_starts(self) == without_starts(other))
     }
 }
 
@@ -148,7 +148,7 @@ impl MigLayout {
 pub struct MigSlot {
     /// How many memory slices it has.
     pub size: u64,
-    /// Its first memory slice, where the driver tells.
+    /// Its first memory slice, if the driver reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<u64>,
     /// The UUIDs of its compute instances, and which share of the instance each is.
@@ -158,7 +158,7 @@ pub struct MigSlot {
 /// What was known of one MIG instance during a span.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InstanceSpan {
-    /// What could be known.
+    /// What is known.
     pub state: SlotState,
     /// The meter of activity.
     pub source: ActivitySource,
@@ -171,13 +171,13 @@ pub struct InstanceSpan {
     pub busy: u64,
     /// The holders that have processes on it.
     pub present: BTreeMap<HolderId, Presence>,
-    /// Whether processes cannot be seen by construction, so that holders stand for them.
+    /// Whether the driver never lists processes, so that use counts as the holders'.
     #[serde(default)]
     pub blind: bool,
 }
 
 impl InstanceSpan {
-    /// The same as a span of its own, over the time of the GPU's span.
+    /// A span of its own over the time of the GPU's span.
     pub fn during(&self, gpu: &Span) -> Span {
         Span {
             from: gpu.from,
@@ -262,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_layout_of_an_earlier_release_without_first_slices_is_no_other_layout() {
+    fn a_layout_without_first_slices_of_an_earlier_release_is_the_same_layout() {
         let layout = |start, size| {
             let slot = MigSlot { size, start, devices: BTreeMap::new() };
             MigLayout { total: 8, slots: [("2".into(), slot)].into(), unallocated: 8 - size, stranded: None }

@@ -377,7 +377,7 @@ impl Sampler {
             processes: self.lists.processes.clone(),
             listed: self.lists.listed,
             list_read: self.lists.read,
-            deserted: reads.deserted,
+            known_empty: reads.deserted,
             samples: reads.samples,
             stretch,
             rejected: self.api.take_rejected(),

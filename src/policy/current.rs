@@ -1,4 +1,4 @@
-//! The configuration in force, shared by all threads: a reload swaps it whole.
+//! The configuration in force, shared by all threads; a reload replaces it as a whole.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -23,28 +23,26 @@ impl CurrentConfig {
         Arc::clone(&self.lock())
     }
 
-    /// Puts another configuration in force.
+    /// Sets another configuration.
     pub(crate) fn replace(&self, next: ActiveConfig) {
         let next = next.dated_by(self.timeline());
         *self.lock() = Arc::new(next);
     }
 
-    /// Stores the account's time axis; prices that were changed on another one are dated again.
+    /// Sets the account's time axis; prices that were dated by another one are dated again.
     pub(crate) fn set_timeline(&self, timeline: AccountTimeline) {
-        let last = {
-            let mut last = self.timeline.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::replace(&mut *last, timeline)
-        };
+        let last =
+            std::mem::replace(&mut *self.timeline.lock().unwrap_or_else(PoisonError::into_inner), timeline);
         if last != timeline {
             let mut active = self.lock();
             *active = Arc::new(ActiveConfig::clone(&active).dated_by(timeline));
         }
     }
 
-    /// Updates names of users and members of groups in the grants of the configuration in force.
+    /// Sets names of users and members of groups in the grants of the configuration.
     pub(crate) fn resolve_grants(&self, resolved: &ResolvedGrantees) {
         let mut active = self.lock();
-        if let Some(next) = active.with(resolved) {
+        if let Some(next) = active.with_grantees(resolved) {
             *active = Arc::new(next);
         }
     }
@@ -78,7 +76,7 @@ impl CurrentConfig {
     }
 }
 
-/// How long to wait, and whom to notify meanwhile.
+/// How long to wait, and what to call meanwhile.
 pub(crate) struct Wait<F> {
     pub(crate) until: Nanoseconds,
     /// The longest time between two calls of `notify`.

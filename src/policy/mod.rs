@@ -42,7 +42,7 @@ pub(crate) struct Cadence {
 }
 
 impl Cadence {
-    pub(crate) fn of(config: &Config) -> Self {
+    fn new(config: &Config) -> Self {
         let sampling = &config.sampling;
         let ticks = |span: Nanoseconds| (span.0 / sampling.interval.0).max(1);
         Self {
@@ -55,33 +55,33 @@ impl Cadence {
     }
 }
 
-/// Names of users and members of groups to which holdings are granted.
+/// Names of the users and members of the groups in grants.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ResolvedGrantees {
-    /// Names by uid; a number where there is no such user.
+    /// Names by uid; the number if there is no such user.
     pub(crate) names: BTreeMap<u32, Arc<str>>,
     /// Uids of members by the name of the group.
     pub(crate) members: BTreeMap<String, Arc<BTreeSet<u32>>>,
 }
 
-/// Everything that follows from the configuration while the agent runs: what a reload swaps, whole.
+/// Everything that follows from the configuration; a reload replaces it as a whole.
 #[derive(Clone)]
 pub(crate) struct ActiveConfig {
     pub(crate) config: Config,
     pub(crate) cadence: Cadence,
     pub(crate) policy: Arc<Policy>,
-    /// What the ledger is to charge: the prices of the agent's start, and each change since, in order.
+    /// The prices that the ledger charges: those at the agent's start, and each change since, in order.
     pub(crate) charges: Vec<Charge>,
     pub(crate) page_cache: Arc<PageCache>,
     /// Ticks between two pushes.
     pub(crate) push_every: u64,
 }
 
-/// Prices that were put in force at a moment; page and ledger apply them from the next whole minute on.
+/// Prices that were set at one moment; page and ledger apply them from the next whole minute on.
 #[derive(Clone)]
 pub(crate) struct Charge {
     pub(crate) book: Option<PriceBook>,
-    /// Time since boot: the account's time of that moment may not be known yet.
+    /// Boot time of the moment, since its account time may not be known yet.
     pub(crate) decided: Nanoseconds,
 }
 
@@ -91,22 +91,20 @@ impl ActiveConfig {
         self.charges.last().and_then(|charge| charge.book.as_ref())
     }
 
-    /// What follows from that configuration.
     pub(crate) fn new(config: Config) -> Self {
         let sampling = &config.sampling;
         Self {
-            cadence: Cadence::of(&config),
+            cadence: Cadence::new(&config),
             policy: Arc::new(policy(&config)),
-            charges: vec![Charge { book: book(&config), decided: Nanoseconds(0) }],
+            charges: vec![Charge { book: price_book(&config), decided: Nanoseconds(0) }],
             page_cache: Arc::new(PageCache::new(sampling.level, config.web.created)),
             push_every: (config.otlp.interval.0 / sampling.interval.0).max(1),
             config,
         }
     }
 
-    /// The same, with grants to uids held under their names, and grants to groups for their members; nothing where that
-    /// changes nothing.
-    pub(crate) fn with(&self, resolved: &ResolvedGrantees) -> Option<Self> {
+    /// The same with names of users and members of groups set in the grants; none if that changes nothing.
+    pub(crate) fn with_grantees(&self, resolved: &ResolvedGrantees) -> Option<Self> {
         let mut policy = (*self.policy).clone();
         for standing in &mut policy.standing {
             match &mut standing.selector {
@@ -127,9 +125,9 @@ impl ActiveConfig {
         changed.then(|| Self { policy: Arc::new(policy), ..self.clone() })
     }
 
-    /// What follows from a configuration that takes the place of this one, at that time since boot. Its policy has the
-    /// new prices alone, until [`ActiveConfig::dated_by`] says when each began.
-    pub(crate) fn succeeded_by(&self, config: Config, now: Nanoseconds) -> Self {
+    /// The state after a reload of the configuration at that boot time. Its policy has only the new prices, until
+    /// [`ActiveConfig::dated_by`] adds the earlier ones.
+    pub(crate) fn replaced_by(&self, config: Config, now: Nanoseconds) -> Self {
         let mut next = Self::new(config);
         let book = next.charges.pop().and_then(|charge| charge.book);
         let changed = book.as_ref() != self.book();
@@ -140,14 +138,13 @@ impl ActiveConfig {
         next
     }
 
-    /// The same with the prices that were in force at each time of the account: those that were changed stay the prices
-    /// of their time, as in the ledger.
+    /// The same with all prices by account time: as in the ledger, a changed price stays in force for its own time.
     pub(crate) fn dated_by(mut self, timeline: AccountTimeline) -> Self {
         let mut charges = self.charges.iter();
         let first = charges.next().map(|charge| prices(charge.book.as_ref())).unwrap_or_default();
         let prices = charges.fold(first, |before, Charge { book, decided }| {
             let start = timeline.at(*decided).floor(MINUTE).plus(MINUTE);
-            succeed(&before, &prices(book.as_ref()), start)
+            change_prices(&before, &prices(book.as_ref()), start)
         });
         if prices != self.policy.prices {
             self.policy = Arc::new(Policy { prices, ..(*self.policy).clone() });
@@ -156,21 +153,21 @@ impl ActiveConfig {
     }
 }
 
-/// A price holds from a time on; none says that from then on there is no money.
+/// Prices in order of time, each from a time on; none means no costs from then on.
 type PriceSchedule = Vec<(Utc, Option<PriceEntry>)>;
 
-/// The old prices up to `start`, the new ones from there on.
-fn succeed(old: &PriceSchedule, new: &PriceSchedule, start: Utc) -> PriceSchedule {
+/// The old prices before `start`, the new ones from then on.
+fn change_prices(old: &PriceSchedule, new: &PriceSchedule, start: Utc) -> PriceSchedule {
     let at_start = new.iter().rev().find(|(from, _)| *from <= start).and_then(|(_, price)| price.clone());
     let before = old.iter().filter(|(from, _)| *from < start).cloned();
     let after = new.iter().filter(|(from, _)| *from > start).cloned();
     let mut prices: PriceSchedule = before.chain([(start, at_start)]).chain(after).collect();
-    // A reload that leaves the price as it is begins none.
+    // A reload without a change of the price adds no entry.
     prices.dedup_by(|next, known| next.1 == known.1);
     prices
 }
 
-/// What a tick needs of the configuration.
+/// The part of the configuration that a tick needs.
 fn policy(config: &Config) -> Policy {
     Policy {
         level: config.sampling.level,
@@ -183,27 +180,27 @@ fn policy(config: &Config) -> Policy {
         birth_delay: config.limits.birth_delay,
         processes: config.limits.processes as usize,
         series: config.limits.series as usize,
-        prices: prices(book(config).as_ref()),
+        prices: prices(price_book(config).as_ref()),
     }
 }
 
 /// The standing holdings.
 pub(crate) fn grants(config: &Config) -> Vec<StandingGrant> {
-    (1..).zip(&config.attribution.standing).map(|(place, entry)| standing(place, entry)).collect()
+    (1..).zip(&config.attribution.standing).map(|(position, grant)| standing_grant(position, grant)).collect()
 }
 
-/// A grant without a name is called by its place in the list.
-fn standing(place: usize, standing: &GrantConfig) -> StandingGrant {
-    let id = standing.id.clone().unwrap_or_else(|| place.to_string());
+/// The id of a grant without a name is its position in the list.
+fn standing_grant(position: usize, grant: &GrantConfig) -> StandingGrant {
+    let id = grant.id.clone().unwrap_or_else(|| position.to_string());
     StandingGrant {
-        gpus: standing.gpus.iter().map(gpu).collect(),
-        fraction: standing.fraction,
-        selector: selector(&standing.holder, &id),
+        gpus: grant.gpus.iter().map(gpu_selector).collect(),
+        fraction: grant.fraction,
+        selector: selector(&grant.holder, &id),
         id,
     }
 }
 
-/// Whom a grant of that id covers; a team holds under the id.
+/// Who holds a grant of that id; a team holds under the id.
 fn selector(holder: &Grantee, id: &str) -> Selector {
     match holder {
         Grantee::User(UserChoice::Name(name)) => Selector::User(name.clone()),
@@ -223,7 +220,7 @@ fn selector(holder: &Grantee, id: &str) -> Selector {
     }
 }
 
-fn gpu(choice: &GpuChoice) -> GpuSelector {
+fn gpu_selector(choice: &GpuChoice) -> GpuSelector {
     match choice {
         GpuChoice::All => GpuSelector::All,
         GpuChoice::Index(index) => GpuSelector::Index(*index),
@@ -231,8 +228,8 @@ fn gpu(choice: &GpuChoice) -> GpuSelector {
     }
 }
 
-/// The operator's prices as the ledger keeps them.
-fn book(config: &Config) -> Option<PriceBook> {
+/// The configured prices for the ledger.
+fn price_book(config: &Config) -> Option<PriceBook> {
     match config.prices.as_ref()? {
         PriceBookConfig::Example => Some(PriceBook {
             currency: "USD".into(),
@@ -252,7 +249,7 @@ fn book(config: &Config) -> Option<PriceBook> {
     }
 }
 
-/// The prices that label the account's money, in order of time.
+/// The prices that label the costs on the page, in order of time.
 fn prices(book: Option<&PriceBook>) -> PriceSchedule {
     let Some(book) = book else { return Vec::new() };
     let currency: Arc<str> = book.currency.as_str().into();
@@ -285,7 +282,7 @@ mod tests {
         let config = Config::parse(text, "test").unwrap();
         let now = Nanoseconds(minute * MINUTE.0 + 1);
         let next = before
-            .map_or_else(|| ActiveConfig::new(config.clone()), |it| it.succeeded_by(config.clone(), now));
+            .map_or_else(|| ActiveConfig::new(config.clone()), |it| it.replaced_by(config.clone(), now));
         next.dated_by(AccountTimeline::default())
     }
 

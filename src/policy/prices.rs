@@ -1,12 +1,11 @@
-//! What the operator should know of the prices in the configuration: which is in force, or since when none.
+//! Sentences for the operator about the configured prices: which is in force, or when the first one begins.
 //!
-//! In: the configuration and the time. Out: a sentence. Each rate applies until the next one, and to every model,
-//! so the only time without a price is that before the first rate.
+//! Each rate applies to every model until the next one, so only the time before the first rate has no price.
 
 use crate::config::{Config, PriceBookConfig};
 use crate::model::Utc;
 
-/// A warning where prices are configured and none is in force yet.
+/// A warning if prices are configured and none is in force yet.
 pub fn price_warning(config: &Config, now: Utc) -> Option<String> {
     let Some(PriceBookConfig::Own { rates, .. }) = &config.prices else { return None };
     let first = rates.first()?.from.filter(|from| *from > now)?;
@@ -49,13 +48,13 @@ mod tests {
     }
 
     #[test]
-    fn a_first_rate_that_lies_in_the_future_is_warned_of_and_no_other() {
+    fn only_a_first_rate_in_the_future_causes_a_warning() {
         let rates = |rates: &str| config(&format!("{{currency: EUR, rates: [{rates}]}}"));
         let later = "{gpu_hour: 2, from: \"2026-11-22T17:45:00Z\"}";
-        let told = price_warning(&rates(later), NOON).unwrap();
+        let warning = price_warning(&rates(later), NOON).unwrap();
         assert!(
-            told.starts_with("prices.rates: no price is in force before 2026-11-22T17:45:00Z,"),
-            "{told}"
+            warning.starts_with("prices.rates: no price is in force before 2026-11-22T17:45:00Z,"),
+            "{warning}"
         );
         let now = "{gpu_hour: 1, from: \"2026-11-22T17:30:00Z\", class: spot}";
         for well in [now, "{gpu_hour: 1}", &format!("{later}, {now}")] {

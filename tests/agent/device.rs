@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use gpumeter::catalogue::{Level, Rows, family};
-use gpumeter::meter::source_told_from;
+use gpumeter::meter::source_level;
 
 use crate::running::Demo;
 use crate::scrape::Scrape;
@@ -100,7 +100,7 @@ fn series(page: &Scrape, gpu: usize, level: Level) -> Vec<&str> {
         let happens = matches!(row.rows, Rows::Account(_) | Rows::Process(_));
         let named = |label| family(name.split(label).nth(1)?.split('"').next()?);
         let unsupported = named("family=\"").map_or(Level::Lean, |family| family.level);
-        let metered = named("metric=\"").map_or(Level::Lean, source_told_from);
+        let metered = named("metric=\"").map_or(Level::Lean, source_level);
         row.level.max(unsupported).max(metered) <= level
             && !happens
             && !name.contains("xid=")

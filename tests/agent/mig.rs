@@ -74,7 +74,7 @@ fn an_instance_is_held_and_used_from_the_driver_to_its_line_of_the_bill_and_a_re
     let page = demo.agent.wait_for("the other layout", changed);
     assert!(page.has("gpu_mig_info", &["gpu=\"0\"", "profile=\"7g.80gb\""]));
     assert!(!page.has("gpu_mig_info", &["gpu=\"0\"", "profile=\"3g.40gb\""]));
-    let log = demo.agent.wait_for_log("the GPU is divided otherwise");
+    let log = demo.agent.wait_for_log("the MIG layout of the GPU has changed");
     assert!(log.contains("GPU instances 2 (4/8), 7 (1/8)") && log.contains("GPU instances 0 (8/8)"), "{log}");
     let whole = |page: &Scrape| page.has("gpu_slot_seconds_total", &["gpu=\"0\"", "gpu_instance=\"0\""]);
     demo.agent.wait_for("the other instance's account", whole);

@@ -248,10 +248,9 @@ fn a_grant_that_matches_no_gpu_is_told_by_the_log_and_counted_until_it_is_correc
     let unmatched = |page: &Scrape| page.value("gpumeter_standing_unmatched", &[]).map(str::to_owned);
     let demo = Configured::start(&grant(8), &[]);
     demo.agent.wait_for("a grant that matches nothing", |page| unmatched(page).as_deref() == Some("1"));
-    let log = demo.agent.wait_for_log("a standing holding names GPUs that the driver does not count");
-    let told = log
-        .lines()
-        .filter(|line| line.contains("a standing holding names GPUs that the driver does not count"));
+    let log = demo.agent.wait_for_log("a standing grant names GPUs that the driver does not list");
+    let told =
+        log.lines().filter(|line| line.contains("a standing grant names GPUs that the driver does not list"));
     assert!(told.clone().count() == 1 && told.clone().all(|line| line.contains("lab")), "{log}");
     demo.write(&grant(7));
     demo.agent.wait_for("its correction", |page| {
@@ -271,8 +270,8 @@ fn what_the_log_says_of_a_grant_is_not_mixed_up_with_another_grant_that_has_its_
     demo.write("attribution: {standing: [{gpu: 7, user: bob}]}");
     demo.agent.wait_for("no such grant", |page| unmatched(page).as_deref() == Some("0"));
     let log = demo.agent.log();
-    assert_eq!(log.matches("names GPUs that the driver does not count").count(), 3, "{log}");
-    assert!(!log.contains("matches its GPUs now"), "{log}");
+    assert_eq!(log.matches("names GPUs that the driver does not list").count(), 3, "{log}");
+    assert!(!log.contains("all GPUs of a standing grant are present now"), "{log}");
 }
 
 #[test]

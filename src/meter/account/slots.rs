@@ -1,6 +1,4 @@
-//! The slots of a GPU in its account: how it is divided, and who holds what of each.
-//!
-//! A GPU is one slot, or, with MIG, one for each GPU instance. It knows no time.
+//! The slots of a GPU, one per GPU instance with MIG, otherwise one in all, and who holds them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +7,7 @@ use crate::attribution::granted_shares;
 use crate::catalogue::{PointId, first_point};
 use crate::holders::{GrantedSlot, SessionGpu, holdings};
 use crate::meter::Policy;
-use crate::meter::integrate::{HolderList, PresentBySlot};
+use crate::meter::identify::{HolderList, PresentBySlot};
 use crate::model::{
     ActivitySource, Fraction, Frame, HolderId, Holding, InstanceSpan, MigLayout, MigSlot, MigSpan,
     Nanoseconds, SlotState, Span,
@@ -17,13 +15,13 @@ use crate::model::{
 
 const MEMORY_TOTAL: PointId = first_point("gpu_memory_total_bytes");
 
-/// Into how many equal parts of memory a GPU counts as divided whose driver tells no placements.
+/// Memory slices of a GPU whose driver does not report placements.
 const PARTS: u64 = 8;
 
 /// How a GPU is divided.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Division {
-    /// No frame has told yet.
+    /// There was no frame yet.
     #[default]
     Unknown,
     /// One slot.
@@ -34,26 +32,37 @@ pub(super) enum Division {
 
 /// Who holds what of one slot.
 #[derive(Default)]
-struct SlotHoldings {
-    holdings: Arc<[Holding]>,
-    covered_by: BTreeMap<HolderId, HolderId>,
-    /// The holders present and the policy that this was computed from; none where it has to be computed again.
+pub(super) struct SlotHoldings {
+    pub(super) holdings: Arc<[Holding]>,
+    /// The users who are present, with the holder whose holding covers them.
+    pub(super) covered_by: BTreeMap<HolderId, HolderId>,
+    /// The present holders and the policy that these were computed from; none if they must be computed again.
     computed_from: Option<(HolderList, Arc<Policy>)>,
 }
 
-/// Who holds what of a GPU, as of the last frame; before the first one, as of the agent's last life.
+/// Who holds what of a GPU, as of the last frame; before the first frame, as of the last run of the agent.
 #[derive(Default)]
-pub(super) struct Slots {
-    division: Division,
-    whole: SlotHoldings,
+pub(in crate::meter) struct Slots {
+    pub(super) division: Division,
+    /// The holdings of a whole GPU.
+    pub(super) whole: SlotHoldings,
     instances: BTreeMap<Arc<str>, SlotHoldings>,
 }
 
-/// The claims on the slots of a GPU at some moment.
+/// A holding of a slot.
+pub(in crate::meter) struct GrantedHolding<'a> {
+    /// GPU instance id; empty for a whole GPU.
+    pub(in crate::meter) gpu_instance: Arc<str>,
+    pub(in crate::meter) holding: &'a Holding,
+    /// What it grants without the holdings that are nested in it.
+    pub(in crate::meter) granted: Fraction,
+}
+
+/// The holdings of a GPU's slots at one moment.
 #[derive(Clone, Default)]
 pub(super) struct Claims {
     pub(super) division: Division,
-    whole: Arc<[Holding]>,
+    pub(super) whole: Arc<[Holding]>,
     instances: BTreeMap<Arc<str>, Arc<[Holding]>>,
 }
 
@@ -72,22 +81,20 @@ impl std::fmt::Display for Division {
 }
 
 impl Division {
-    /// As a frame tells it.
-    pub(super) fn of(frame: &Frame) -> Self {
+    pub(super) fn of_frame(frame: &Frame) -> Self {
         if frame.identity.mig { Self::Instances(layout(frame).into()) } else { Self::Whole }
     }
 
-    /// As a stored span tells it.
     fn of_span(span: &Span) -> Self {
         match (&span.instances, span.state) {
             (Some(mig), _) => Self::Instances(Arc::clone(&mig.layout)),
             (None, SlotState::Measured | SlotState::Unmeasured) => Self::Whole,
-            // A MIG GPU between two epochs looks like that, too.
+            // A span of a MIG GPU between two layouts has no instances either.
             (None, SlotState::Unavailable | SlotState::Unobserved) => Self::Unknown,
         }
     }
 
-    /// Whether it is known to be another one.
+    /// Whether both are known and differ.
     pub(super) fn differs_from(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Instances(one), Self::Instances(other)) => !one.is_divided_like(other),
@@ -105,7 +112,7 @@ impl Division {
 }
 
 impl Slots {
-    /// As the ledger's last span left them, with the holdings of a whole GPU at its end.
+    /// The slots at the end of the ledger's last span; `holdings` are those of a whole GPU then.
     pub(super) fn recover(last: Option<&Span>, holdings: Arc<[Holding]>) -> Self {
         let division = last.map_or(Division::Unknown, Division::of_span);
         let mig = last.and_then(|span| span.instances.as_ref());
@@ -120,30 +127,17 @@ impl Slots {
         }
     }
 
-    /// The holdings of a whole GPU.
-    pub(super) const fn whole(&self) -> &Arc<[Holding]> {
-        &self.whole.holdings
-    }
-
-    pub(super) const fn division(&self) -> &Division {
-        &self.division
-    }
-
-    /// The holdings, each with what it grants and its GPU instance; that is empty for a whole GPU.
-    pub(super) fn holdings(&self) -> impl Iterator<Item = (Arc<str>, &Holding, Fraction)> {
-        let whole = self.whole.granted().map(|(holding, share)| (Arc::default(), holding, share));
-        let instances = self.instances.iter().flat_map(|(slot, held)| {
-            held.granted().map(move |(holding, share)| (Arc::clone(slot), holding, share))
-        });
-        whole.chain(instances)
+    /// The holdings by slot.
+    pub(in crate::meter) fn holdings(&self) -> impl Iterator<Item = GrantedHolding<'_>> {
+        let instances = self.instances.iter().flat_map(|(slot, held)| held.granted(Arc::clone(slot)));
+        self.whole.granted(Arc::default()).chain(instances)
     }
 
     /// How many holdings there are.
-    pub(super) fn count_holdings(&self) -> usize {
+    pub(in crate::meter) fn count_holdings(&self) -> usize {
         self.whole.holdings.len() + self.instances.values().map(|held| held.holdings.len()).sum::<usize>()
     }
 
-    /// What is claimed of them.
     pub(super) fn claims(&self) -> Claims {
         let instances =
             self.instances.iter().map(|(slot, held)| (Arc::clone(slot), Arc::clone(&held.holdings)));
@@ -154,7 +148,7 @@ impl Slots {
         }
     }
 
-    /// Goes back to earlier claims.
+    /// Sets the holdings to earlier ones.
     pub(super) fn restore(&mut self, claims: Claims) {
         self.divide(claims.division);
         (self.whole.holdings, self.whole.computed_from) = (claims.whole, None);
@@ -164,7 +158,7 @@ impl Slots {
         }
     }
 
-    /// The GPU is divided so from now on.
+    /// Sets the division; another one ends all holdings.
     pub(super) fn divide(&mut self, division: Division) {
         if self.division == division {
             return;
@@ -180,7 +174,7 @@ impl Slots {
         self.division = division;
     }
 
-    /// Keeps the claims for which that holds.
+    /// Keeps only the holdings that `stays` accepts.
     pub(super) fn retain(&mut self, stays: impl Fn(Option<(&str, &MigSlot)>, &Holding) -> bool) {
         let layout = self.division.layout();
         let of_instances = self.instances.iter_mut().map(|(id, held)| {
@@ -196,26 +190,25 @@ impl Slots {
         }
     }
 
-    /// Who holds what while these are there.
-    pub(super) fn update_holdings(&mut self, gpu: &SessionGpu, there: &PresentBySlot, policy: &Arc<Policy>) {
+    /// Computes who holds each slot while these processes are present.
+    pub(super) fn update_holdings(
+        &mut self,
+        gpu: &SessionGpu,
+        present: &PresentBySlot,
+        policy: &Arc<Policy>,
+    ) {
         let Division::Instances(layout) = &self.division else {
-            self.whole.hold(GrantedSlot::Whole(gpu), &there.whole.holders, policy);
+            self.whole.update(GrantedSlot::Whole(gpu), &present.whole.holders, policy);
             return;
         };
         for (name, slot) in &layout.slots {
-            let who =
-                there.instances.get(name).map(|present| Arc::clone(&present.holders)).unwrap_or_default();
+            let holders = present.instances.get(name).map(|slot| Arc::clone(&slot.holders));
             let held = self.instances.entry(Arc::clone(name)).or_default();
-            held.hold(GrantedSlot::Instance { gpu, id: name, slot }, &who, policy);
+            held.update(GrantedSlot::Instance { gpu, id: name, slot }, &holders.unwrap_or_default(), policy);
         }
     }
 
-    /// Of a whole GPU, by whose holding users are covered.
-    pub(super) const fn covered_by(&self) -> &BTreeMap<HolderId, HolderId> {
-        &self.whole.covered_by
-    }
-
-    /// A span of the instances of which nothing but the holdings is known; none of a whole GPU.
+    /// Spans of the instances with nothing but the holdings; none on a GPU without MIG.
     pub(super) fn unknown_span(&self, claims: &Claims, state: SlotState) -> Option<Box<MigSpan>> {
         let layout = claims.division.layout()?;
         let blank = |slot: &Arc<str>| InstanceSpan {
@@ -233,40 +226,38 @@ impl Slots {
 }
 
 impl SlotHoldings {
-    /// The holdings with what each grants beside those that are nested in it.
-    fn granted(&self) -> impl Iterator<Item = (&Holding, Fraction)> {
+    fn granted(&self, gpu_instance: Arc<str>) -> impl Iterator<Item = GrantedHolding<'_>> {
         let shares = granted_shares(&self.holdings, &self.covered_by);
         self.holdings.iter().enumerate().map(move |(at, holding)| {
             let share = shares.as_ref().and_then(|shares| shares.get(at));
-            (holding, share.copied().unwrap_or(holding.fraction))
+            let granted = share.copied().unwrap_or(holding.fraction);
+            GrantedHolding { gpu_instance: Arc::clone(&gpu_instance), holding, granted }
         })
     }
 
-    fn hold(&mut self, slot: GrantedSlot<'_>, who: &HolderList, policy: &Arc<Policy>) {
-        let is_current =
-            |(of, by): &(HolderList, Arc<Policy>)| Arc::ptr_eq(of, who) && Arc::ptr_eq(by, policy);
+    fn update(&mut self, slot: GrantedSlot<'_>, present: &HolderList, policy: &Arc<Policy>) {
+        let is_current = |(holders, known): &(HolderList, Arc<Policy>)| {
+            Arc::ptr_eq(holders, present) && Arc::ptr_eq(known, policy)
+        };
         if self.computed_from.as_ref().is_some_and(is_current) {
             return;
         }
-        let (holdings, covered_by) = holdings(slot, policy.granting(), who.iter().map(|holder| &**holder));
+        let present_holders = present.iter().map(|holder| &**holder);
+        let (holdings, covered_by) = holdings(slot, policy.granting(), present_holders);
         if *self.holdings != *holdings {
             self.holdings = holdings.into();
         }
         self.covered_by = covered_by;
-        self.computed_from = Some((Arc::clone(who), Arc::clone(policy)));
+        self.computed_from = Some((Arc::clone(present), Arc::clone(policy)));
     }
 }
 
 impl Claims {
-    pub(super) const fn whole(&self) -> &Arc<[Holding]> {
-        &self.whole
-    }
-
-    /// Those that stood before, too.
-    pub(super) fn also_of(&self, before: &Self) -> Self {
+    /// The holdings that are in both.
+    pub(super) fn intersect(&self, before: &Self) -> Self {
         let both = |now: &Arc<[Holding]>, before: Option<&Arc<[Holding]>>| {
-            let stood = |holding: &&Holding| before.is_some_and(|before| before.contains(holding));
-            now.iter().filter(stood).cloned().collect()
+            let was_held = |holding: &&Holding| before.is_some_and(|before| before.contains(holding));
+            now.iter().filter(was_held).cloned().collect()
         };
         let instances = self
             .instances
@@ -279,20 +270,19 @@ impl Claims {
         }
     }
 
-    /// How much of a time they hold; more than all of a slot is in conflict and counts as all.
-    pub(super) fn held_of(&self, length: Nanoseconds) -> Nanoseconds {
-        let Some(layout) = self.division.layout() else { return held_of(length, &self.whole) };
+    /// How much of a time is held; where holdings exceed a slot, they conflict and count as the whole slot.
+    pub(super) fn held_time(&self, length: Nanoseconds) -> Nanoseconds {
+        let Some(layout) = self.division.layout() else { return held_slot_time(length, &self.whole) };
         let of_slot = |(slot, holdings): (&Arc<str>, &Arc<[Holding]>)| {
             let size = layout.slots.get(slot).map_or(0, |slot| slot.size);
             let time = u128::from(length.0) * u128::from(size) / u128::from(layout.total.max(1));
-            held_of(Nanoseconds(u64::try_from(time).unwrap_or(length.0)), holdings).0
+            held_slot_time(Nanoseconds(u64::try_from(time).unwrap_or(length.0)), holdings).0
         };
         Nanoseconds(self.instances.iter().map(of_slot).sum())
     }
 }
 
-/// How much of a slot's time these holdings hold.
-fn held_of(length: Nanoseconds, holdings: &[Holding]) -> Nanoseconds {
+fn held_slot_time(length: Nanoseconds, holdings: &[Holding]) -> Nanoseconds {
     let share = |holding: &Holding| {
         let Fraction { numerator, denominator } = holding.fraction;
         u128::from(length.0) * u128::from(numerator) / u128::from(denominator.max(1))
@@ -301,7 +291,7 @@ fn held_of(length: Nanoseconds, holdings: &[Holding]) -> Nanoseconds {
     Nanoseconds(u64::try_from(held).unwrap_or(length.0).min(length.0))
 }
 
-/// The layout of a MIG GPU: by placements where the driver tells them, else by memory in eighths of the GPU's.
+/// The layout of a MIG GPU, by placements where the driver reports them, else by the instances' memory.
 fn layout(frame: &Frame) -> MigLayout {
     let mut slots: BTreeMap<Arc<str>, MigSlot> = BTreeMap::new();
     let gpu_memory = frame.readings.get(MEMORY_TOTAL).copied().and_then(Result::ok);
@@ -314,7 +304,7 @@ fn layout(frame: &Frame) -> MigLayout {
         let identity = &instance.identity;
         let size = match slices {
             Some(_) => identity.slices().map_or(1, u64::from),
-            None => by_memory(identity.memory.0, gpu_memory),
+            None => slices_by_memory(identity.memory.0, gpu_memory),
         };
         let name = identity.id.gpu_instance.to_string().into();
         let slot = slots.entry(name).or_insert_with(|| {
@@ -340,13 +330,14 @@ fn layout(frame: &Frame) -> MigLayout {
     }
 }
 
-/// An instance's memory in eighths of the GPU's, of which a part is reserved; at least one.
-fn by_memory(memory: u64, gpu_memory: u64) -> u64 {
+/// An instance's memory in eighths of the GPU's, at least one. Instances have less than their eighths, since a part is
+/// reserved.
+fn slices_by_memory(memory: u64, gpu_memory: u64) -> u64 {
     let parts = u128::from(memory) * u128::from(2 * PARTS) / u128::from(gpu_memory.max(1));
     u64::try_from(parts.div_ceil(2)).unwrap_or(PARTS).clamp(1, PARTS)
 }
 
-/// Which share of its GPU instance a compute instance is, by its profile: `1c.3g.40gb` is a third, `3g.40gb` the whole.
+/// The share of a compute instance in its GPU instance, by its profile: `1c.3g.40gb` is a third, `3g.40gb` the whole.
 fn compute_share(profile: &str) -> Fraction {
     let number = |part: Option<&str>, unit: char| part?.strip_suffix(unit)?.parse::<u32>().ok();
     let mut parts = profile.split('.');
@@ -364,7 +355,7 @@ mod tests {
     use crate::model::HoldingSource;
 
     #[test]
-    fn the_time_that_holdings_hold_is_theirs_by_fraction_and_never_more_than_all() {
+    fn held_time_is_the_sum_of_the_fractions_and_at_most_the_whole() {
         let holding = |numerator, denominator| Holding {
             holder: HolderId::new("user:alice"),
             fraction: Fraction { numerator, denominator },
@@ -372,13 +363,13 @@ mod tests {
             rank: None,
         };
         let length = Nanoseconds(1_000);
-        assert_eq!(held_of(length, &[]), Nanoseconds(0));
-        assert_eq!(held_of(length, &[holding(1, 4), holding(1, 2)]), Nanoseconds(750));
-        assert_eq!(held_of(length, &[holding(1, 1), holding(1, 1)]), length);
+        assert_eq!(held_slot_time(length, &[]), Nanoseconds(0));
+        assert_eq!(held_slot_time(length, &[holding(1, 4), holding(1, 2)]), Nanoseconds(750));
+        assert_eq!(held_slot_time(length, &[holding(1, 1), holding(1, 1)]), length);
     }
 
     #[test]
-    fn a_compute_instance_is_its_part_of_the_gpu_instance() {
+    fn a_compute_instance_has_the_share_of_its_profile() {
         let share = |profile| compute_share(profile).to_string();
         assert_eq!(share("3g.40gb"), "1/1");
         assert_eq!(share("1c.3g.40gb"), "1/3");
@@ -389,13 +380,13 @@ mod tests {
     }
 
     #[test]
-    fn without_placements_an_instance_counts_by_its_memory_in_eighths() {
+    fn without_placements_the_size_of_an_instance_is_its_memory_in_eighths() {
         const GPU: u64 = 81_559;
         let sizes = [(9_984, 1), (20_096, 2), (40_448, 4), (81_152, 8), (0, 1)];
         for (memory, size) in sizes {
-            assert_eq!(by_memory(memory, GPU), size, "{memory} MiB");
+            assert_eq!(slices_by_memory(memory, GPU), size, "{memory} MiB");
         }
-        assert_eq!(by_memory(5_952, 24_576), 2, "a quarter of an A30");
-        assert_eq!(by_memory(1, 0), 8);
+        assert_eq!(slices_by_memory(5_952, 24_576), 2, "a quarter of an A30");
+        assert_eq!(slices_by_memory(1, 0), 8);
     }
 }

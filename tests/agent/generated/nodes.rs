@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use gpumeter::catalogue::{self, Level};
-use gpumeter::meter::source_told_from;
+use gpumeter::meter::source_level;
 
 use super::held::{self, Node};
 
@@ -80,7 +80,7 @@ fn level_of(series: &str) -> Option<Level> {
         .unwrap_or(name);
     let value = |label| Some(labels.split_once(label)?.1.split('"').next().unwrap_or_default());
     let spoken = value("family=\"").and_then(of);
-    let metered = value("metric=\"").and_then(catalogue::family).map(source_told_from);
+    let metered = value("metric=\"").and_then(catalogue::family).map(source_level);
     of(name).max(spoken).max(metered)
 }
 

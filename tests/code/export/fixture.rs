@@ -232,7 +232,7 @@ fn state(gpu: &GpuEntry, scale: i64) -> GpuState {
         processes: Ok(Arc::from([])),
         listed: Some(stamp(AT.0 - 100_000_000)),
         list_read: None,
-        deserted: false,
+        known_empty: false,
         samples: Ok(Vec::new()),
         stretch: Stretch::default(),
         rejected: Vec::new(),

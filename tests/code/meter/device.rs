@@ -87,7 +87,7 @@ impl Device {
             sampled: None,
             listed: None,
             list_read: None,
-            deserted: true,
+            known_empty: true,
             stretch: Stretch::default(),
             rejected: Vec::new(),
             calls: Vec::new(),

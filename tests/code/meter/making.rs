@@ -183,7 +183,7 @@ impl Making {
             counters: Box::default(),
             instances: self.instances.into(),
             sampled: self.sampled,
-            deserted: self.processes.is_empty() && !self.list_fails && !self.old_list,
+            known_empty: self.processes.is_empty() && !self.list_fails && !self.old_list,
             processes: if self.list_fails { Err(Absence::Failed) } else { Ok(self.processes.into()) },
             listed: Some(now),
             list_read: None,

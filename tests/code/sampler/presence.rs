@@ -178,15 +178,15 @@ fn a_frame_says_when_its_list_was_taken() {
 fn a_frame_says_that_nobody_is_there_only_of_a_tick_of_which_that_is_known() {
     let mut world = World::new(GUEST, false);
     let frames = world.run(60);
-    let deserted: Vec<u64> =
-        (11..).zip(&frames).filter(|(_, frame)| frame.deserted).map(|(at, _)| at).collect();
-    assert!(deserted.iter().all(|second| !(34..=46).contains(second)), "{deserted:?}");
-    assert!(deserted.len() >= 35, "{deserted:?}");
+    let empty: Vec<u64> =
+        (11..).zip(&frames).filter(|(_, frame)| frame.known_empty).map(|(at, _)| at).collect();
+    assert!(empty.iter().all(|second| !(34..=46).contains(second)), "{empty:?}");
+    assert!(empty.len() >= 35, "{empty:?}");
     // Memory that cannot be read leaves an old list, and nothing that is known of now.
     let (memory, list) = ("nvmlDeviceGetMemoryInfo", COMPUTE);
     world.faults(&format!(
         r#"[{{"function": "{memory}", "code": 999}}, {{"function": "{memory}_v2", "code": 999}},
         {{"function": "{list}", "code": 999}}]"#
     ));
-    assert!(world.run(10).iter().all(|frame| !frame.deserted));
+    assert!(world.run(10).iter().all(|frame| !frame.known_empty));
 }

@@ -1,9 +1,8 @@
-//! What the ledger has acknowledged, by tenant: the only account that is published.
+//! The account as the ledger has committed it; nothing else of the account is published.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::folded::AccountKey;
 use crate::catalogue::AccountValue;
 use crate::ledger::{
     Acknowledged, Anchor, CounterKey, HolderCounter, Recovered, SlotTotal, Tariff, TenantKey,
@@ -11,68 +10,54 @@ use crate::ledger::{
 use crate::model::snapshot::AccountState;
 use crate::model::{HolderId, Nanoseconds, UnattributedReason, Utc};
 
-/// Counters by GPU and holder as last acknowledged.
+/// Counters by GPU and holder as last committed.
 #[derive(Debug, Default)]
-pub(super) struct Accounts {
+pub(super) struct CommittedAccounts {
     counters: BTreeMap<CounterKey, TrackedCounter>,
-    /// For each tenant with one of these, the sum of its counters that the ledger keeps alone.
+    /// Per tenant that has counters here: the sum of its counters that only the ledger keeps.
     unloaded_sums: BTreeMap<TenantKey, HolderCounter>,
-    /// The GPUs of which somebody has energy: no GPU draws nothing, so of the others it is not measured.
+    /// The GPUs with energy in any counter. The energy of the others is not measured, since every GPU draws power.
     metered: BTreeSet<Arc<str>>,
     pub(super) slots: BTreeMap<Arc<str>, SlotTotal>,
     pub(super) imbalance: i128,
     pub(super) bytes: Option<u64>,
 }
 
-/// A counter, and when it last changed; of one that was recovered, when that was.
 #[derive(Debug)]
 struct TrackedCounter {
     counter: HolderCounter,
+    /// When it last changed; the agent's start for one that was recovered.
     changed: Utc,
 }
 
-/// A tenant that is gone keeps its series for so long after its last change, so that every scraper has seen
-/// its last value.
+/// How long an account keeps its series after its last change, so that every scraper sees its last value.
 const LINGER: Nanoseconds = Nanoseconds::from_seconds(600);
 
-/// A tenant's account on one slot, ready to be shown.
-pub(super) struct TenantAccount {
-    pub(super) tenant: Arc<str>,
+/// The account of a tenant or workload on a slot.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct AccountKey {
+    /// Tenant or workload id.
+    pub(super) owner: Arc<str>,
+    /// Of the GPU.
     pub(super) uuid: Arc<str>,
+    /// GPU instance id; none for a whole GPU.
     pub(super) gpu_instance: Option<u32>,
-    pub(super) state: AccountState,
 }
 
-impl TenantAccount {
-    pub(super) fn key(&self) -> AccountKey {
-        AccountKey {
-            tenant: Arc::clone(&self.tenant),
-            uuid: Arc::clone(&self.uuid),
-            gpu_instance: self.gpu_instance,
-        }
+impl AccountKey {
+    fn new(owner: Arc<str>, counter: &CounterKey) -> Self {
+        Self { owner, uuid: Arc::clone(&counter.gpu), gpu_instance: counter.gpu_instance }
     }
 }
 
-/// A workload's account on one slot, ready to be shown.
-pub(super) struct WorkloadAccount {
-    pub(super) workload: Arc<str>,
-    pub(super) uuid: Arc<str>,
-    pub(super) gpu_instance: Option<u32>,
+/// An account with its values.
+pub(super) struct SlotAccount {
+    pub(super) key: AccountKey,
     pub(super) state: AccountState,
 }
 
-/// A workload, the UUID of a GPU, and the GPU instance id; none for a whole GPU.
-pub(super) type WorkloadKey = (Arc<str>, Arc<str>, Option<u32>);
-
-impl WorkloadAccount {
-    /// Whose it is, and on which slot.
-    pub(super) fn key(&self) -> WorkloadKey {
-        (Arc::clone(&self.workload), Arc::clone(&self.uuid), self.gpu_instance)
-    }
-}
-
-impl Accounts {
-    /// Goes on from what the ledger holds.
+impl CommittedAccounts {
+    /// Continues the account of the ledger.
     pub(super) fn recover(&mut self, recovered: &Recovered, now: Utc) {
         self.update_counters(&recovered.counters, now);
         self.unloaded_sums.clone_from(&recovered.unloaded_sums);
@@ -84,14 +69,14 @@ impl Accounts {
         }
     }
 
-    /// Moves what happened in this boot from the provisional axis to the real one.
+    /// Moves times of this boot from the provisional axis to the real one.
     pub(super) fn apply_anchor(&mut self, anchor: &Anchor) {
         for known in self.counters.values_mut() {
             known.changed = anchor.moved(known.changed);
         }
     }
 
-    /// Takes what a commit changed.
+    /// Applies the changes of a commit.
     pub(super) fn acknowledge(&mut self, acknowledged: &Acknowledged, now: Utc) {
         self.update_counters(&acknowledged.counters, now);
         self.unloaded_sums
@@ -121,61 +106,44 @@ impl Accounts {
         self.counters.extend(counters.iter().map(|(key, counter)| (key.clone(), known(counter))));
     }
 
-    /// The accounts by tenant and GPU of all tenants that are here or have just gone; one that returns goes
-    /// on from where it was. A series that is younger than `birth_delay` shows 0, so that a scraper sees
-    /// where it begins.
+    /// The accounts by tenant of all tenants that changed within [`LINGER`]; a tenant that returns continues its old
+    /// sums. A value younger than `birth_delay` is 0, so that scrapers see the series begin at 0.
     pub(super) fn by_tenant(
         &self,
         now: Utc,
         birth_delay: Nanoseconds,
         tariff: Option<&Tariff>,
-    ) -> Vec<TenantAccount> {
+    ) -> Vec<SlotAccount> {
         let mut sums: BTreeMap<AccountKey, (AccountState, Utc)> = BTreeMap::new();
         for (key, TrackedCounter { counter, changed }) in &self.counters {
-            let old = |born: Utc| now >= born.plus(birth_delay);
-            let priced =
-                tariff.and_then(|tariff| counter.costs.get(tariff)).is_some_and(|cost| old(cost.born));
-            let grown = old(counter.born);
+            let is_old = |born: Utc| now >= born.plus(birth_delay);
+            let cost = tariff.and_then(|tariff| counter.costs.get(tariff));
+            let is_cost_old = cost.is_some_and(|cost| is_old(cost.born));
+            let is_counter_old = is_old(counter.born);
             let metered = self.metered.contains(&key.gpu);
             let values = values(key.holder.is_remainder(), counter, tariff, metered);
-            let account = AccountKey {
-                tenant: Arc::clone(&counter.tenant),
-                uuid: Arc::clone(&key.gpu),
-                gpu_instance: key.gpu_instance,
-            };
+            let account = AccountKey::new(Arc::clone(&counter.tenant), key);
             let (sum, latest) = sums.entry(account).or_insert_with(|| {
-                // A sum stays whole while anybody in it is here, or it would go back.
-                let rest = self.unloaded_sums.get(&key.with_tenant(&counter.tenant));
-                let values = rest.map(|rest| self::values(false, rest, tariff, metered));
+                // The sum includes unloaded counters, or it would go back when the ledger unloads one.
+                let unloaded = self.unloaded_sums.get(&key.with_tenant(&counter.tenant));
+                let values = unloaded.map(|unloaded| self::values(false, unloaded, tariff, metered));
                 (AccountState { values: values.unwrap_or_default() }, *changed)
             });
             *latest = (*latest).max(*changed);
             for ((sum, value), kind) in sum.values.iter_mut().zip(values).zip(AccountValue::ALL) {
-                let shown = match kind {
-                    AccountValue::HeldCost | AccountValue::UsedCost => priced,
-                    _ => grown,
-                };
-                let value = value.map(|value| if shown { value } else { 0 });
-                *sum = match (*sum, value) {
-                    (Some(sum), Some(value)) => Some(sum + value),
-                    (sum, value) => sum.or(value),
-                };
+                let is_published = if is_cost(kind) { is_cost_old } else { is_counter_old };
+                if let Some(value) = value {
+                    *sum = Some(sum.unwrap_or(0) + if is_published { value } else { 0 });
+                }
             }
         }
-        sums.into_iter()
-            .filter(|(_, (_, latest))| now < latest.plus(LINGER))
-            .map(|(AccountKey { tenant, uuid, gpu_instance }, (state, _))| TenantAccount {
-                tenant,
-                uuid,
-                gpu_instance,
-                state,
-            })
-            .collect()
+        let live = sums.into_iter().filter(|(_, (_, latest))| now < latest.plus(LINGER));
+        live.map(|(key, (state, _))| SlotAccount { key, state }).collect()
     }
 
-    /// The accounts by workload and GPU, of those that are here or have just gone, without costs. A series that is
-    /// younger than `birth_delay` shows 0.
-    pub(super) fn by_workload(&self, now: Utc, birth_delay: Nanoseconds) -> Vec<WorkloadAccount> {
+    /// The accounts by workload of those that changed within [`LINGER`], without costs. An account younger than
+    /// `birth_delay` is 0.
+    pub(super) fn by_workload(&self, now: Utc, birth_delay: Nanoseconds) -> Vec<SlotAccount> {
         let live = self
             .counters
             .iter()
@@ -185,18 +153,16 @@ impl Accounts {
             if now < counter.born.plus(birth_delay) {
                 values.iter_mut().flatten().for_each(|value| *value = 0);
             }
-            WorkloadAccount {
-                workload: key.holder.as_str().into(),
-                uuid: Arc::clone(&key.gpu),
-                gpu_instance: key.gpu_instance,
+            SlotAccount {
+                key: AccountKey::new(Arc::clone(&key.holder.0), key),
                 state: AccountState { values },
             }
         })
         .collect()
     }
 
-    /// What [`HolderId::UNATTRIBUTED`] used on a GPU, by reason. It is shown for as long as anything of it is known, so
-    /// the reasons sum to what [`Accounts::by_tenant`] shows of that tenant for as long as it shows it.
+    /// What [`HolderId::UNATTRIBUTED`] used on a GPU, by reason. It does not end after [`LINGER`], so the reasons sum
+    /// to that tenant's use in [`CommittedAccounts::by_tenant`] for as long as that has the tenant.
     pub(super) fn unattributed(
         &self,
         uuid: &Arc<str>,
@@ -210,15 +176,15 @@ impl Accounts {
             let instances = instances.map(|id| CounterKey { gpu_instance: Some(*id), ..whole.clone() });
             let used = |key: CounterKey| {
                 let known = self.counters.get(&key)?;
-                let old = now >= known.counter.born.plus(birth_delay);
-                Some(if old { known.counter.amounts.used.total() } else { 0 })
+                let is_old = now >= known.counter.born.plus(birth_delay);
+                Some(if is_old { known.counter.amounts.used.total() } else { 0 })
             };
             let known = instances.chain([whole.clone()]).filter_map(used);
             known.reduce(|one, other| one.saturating_add(other))
         })
     }
 
-    /// When that changes though nothing is learned: a series is old enough to be shown whole, or has lingered.
+    /// When the accounts next change without a commit: a series passes its birth delay, or [`LINGER`] ends.
     pub(super) fn change_after(&self, now: Utc, birth_delay: Nanoseconds) -> Utc {
         let moments = self.counters.values().flat_map(|TrackedCounter { counter, changed }| {
             let born = counter.costs.values().map(|cost| cost.born).chain([counter.born]);
@@ -228,8 +194,7 @@ impl Accounts {
     }
 }
 
-/// A counter's values, of a remainder or of another holder, in the order of [`AccountValue`]. A remainder appears only where it has meaning: from
-/// its first value that is not 0.
+/// A counter's values by [`AccountValue::ALL`]. A remainder has only values with a meaning that are not 0.
 fn values(
     is_remainder: bool,
     counter: &HolderCounter,
@@ -257,17 +222,15 @@ fn values(
     })
 }
 
-/// Whether a remainder has the value: it is held or used, and has energy and money, but owes nobody use.
+/// Whether a remainder has the value: it can be held and used, and has energy and costs, but is not idle.
 const fn has_meaning(value: AccountValue) -> bool {
-    matches!(
-        value,
-        AccountValue::Held
-            | AccountValue::Used
-            | AccountValue::EnergyStatic
-            | AccountValue::EnergyDynamic
-            | AccountValue::HeldCost
-            | AccountValue::UsedCost
-    )
+    use AccountValue::{EnergyDynamic, EnergyStatic, Held, Used};
+    is_cost(value) || matches!(value, Held | Used | EnergyStatic | EnergyDynamic)
+}
+
+/// Whether the value is an amount of money.
+pub(super) const fn is_cost(value: AccountValue) -> bool {
+    matches!(value, AccountValue::HeldCost | AccountValue::UsedCost)
 }
 
 #[cfg(test)]
@@ -276,10 +239,10 @@ mod tests {
     use crate::model::{Amounts, Parts};
 
     #[test]
-    fn between_two_changes_the_sums_are_as_if_they_were_added_up_in_every_second() {
+    fn between_two_changes_the_sums_stay_the_same() {
         const DELAY: Nanoseconds = Nanoseconds::from_seconds(60);
         let at = |second| Utc(0).plus(Nanoseconds::from_seconds(second));
-        let mut accounts = Accounts::default();
+        let mut accounts = CommittedAccounts::default();
         for (user, born) in [("user:alice", 100), ("user:bob", 130)] {
             let parts = Parts { waste: born, ..Parts::default() };
             let amounts = Amounts { parts, ..Amounts::default() };
@@ -291,16 +254,16 @@ mod tests {
         }
         let added_up = |now: Utc| -> Vec<_> {
             let accounts = accounts.by_tenant(now, DELAY, None);
-            accounts.into_iter().map(|account| (account.tenant, account.state.values)).collect()
+            accounts.into_iter().map(|account| (account.key.owner, account.state.values)).collect()
         };
-        let (mut until, mut shown, mut changes) = (at(0), Vec::new(), Vec::new());
+        let (mut until, mut cached, mut changes) = (at(0), Vec::new(), Vec::new());
         for second in 130..800 {
             let now = at(second);
             if now >= until {
                 changes.push(second);
-                (until, shown) = (accounts.change_after(now, DELAY), added_up(now));
+                (until, cached) = (accounts.change_after(now, DELAY), added_up(now));
             }
-            assert_eq!(shown, added_up(now), "{second}");
+            assert_eq!(cached, added_up(now), "{second}");
         }
         assert_eq!(changes, [130, 160, 190, 700, 730]);
     }

@@ -1,0 +1,424 @@
+//! The accounts that have series: entries of the roster with their values.
+//!
+//! They stay the same `Arc`s from tick to tick until the committed accounts, the price, the policy, the GPUs or the room
+//! for series change: windows close every 15 s, ticks come every second. Tenants without series are summed as tenant
+//! `__other__` on each slot. These sums begin at 0 with the agent and grow by increments, so no series jumps when a tenant
+//! gets or loses its own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::budget::{SeriesBudget, select_accounts};
+use super::committed::{AccountKey, CommittedAccounts, SlotAccount, is_cost};
+use super::{Policy, TrackedGpu};
+use crate::catalogue::{AccountValue, Level};
+use crate::ledger::Tariff;
+use crate::model::snapshot::{AccountEntry, AccountState, WorkloadAccountEntry};
+use crate::model::{HolderId, UnattributedReason, Utc};
+
+/// Which accounts have series, and what was last published of them.
+#[derive(Default)]
+pub(super) struct AccountSeries {
+    /// The tenants' accounts with series.
+    tenants: BTreeSet<AccountKey>,
+    /// The workloads' accounts with series.
+    workloads: BTreeSet<AccountKey>,
+    others: OtherTenants,
+    /// None after a change that requires new entries.
+    published: Option<PublishedAccounts>,
+}
+
+/// What accounts are published from.
+#[derive(Clone, Copy)]
+pub(super) struct AccountSources<'a> {
+    pub(super) committed: &'a CommittedAccounts,
+    pub(super) policy: &'a Policy,
+    /// Account time of the tick.
+    pub(super) at: Utc,
+    /// In the order of the roster.
+    pub(super) gpus: &'a [&'a TrackedGpu],
+}
+
+/// The accounts of a snapshot.
+pub(super) struct PublishedAccounts {
+    /// When they change without a commit.
+    until: Utc,
+    /// The UUIDs of the GPUs.
+    gpus: Vec<Arc<str>>,
+    tariff: Option<Tariff>,
+    /// How many tenants' accounts the budget had room for.
+    room: usize,
+    pub(super) tenants: AccountRows<AccountEntry>,
+    pub(super) workloads: AccountRows<WorkloadAccountEntry>,
+    /// By GPU and reason.
+    pub(super) unattributed: Arc<[[Option<u64>; UnattributedReason::ALL.len()]]>,
+}
+
+/// Entries with their values.
+pub(super) struct AccountRows<E> {
+    pub(super) entries: Arc<[E]>,
+    pub(super) states: Arc<[AccountState]>,
+    /// How many accounts have no series.
+    left_off: usize,
+}
+
+impl<E> AccountRows<E> {
+    fn new(rows: impl Iterator<Item = (E, AccountState)>, left_off: usize) -> Self {
+        let (entries, states): (Vec<_>, Vec<_>) = rows.unzip();
+        Self { entries: entries.into(), states: states.into(), left_off }
+    }
+}
+
+impl AccountSeries {
+    /// Makes the next update build all entries again.
+    pub(super) fn invalidate(&mut self) {
+        self.published = None;
+    }
+
+    /// The accounts that fit into the budget, which is charged for them.
+    pub(super) fn update(
+        &mut self,
+        sources: AccountSources<'_>,
+        budget: &mut SeriesBudget<'_>,
+    ) -> &PublishedAccounts {
+        let price = sources.policy.price(sources.at);
+        let tariff = price
+            .map(|price| Tariff { currency: Arc::clone(&price.currency), class: Arc::clone(&price.class) });
+        let (costs, room) = (budget.costs, budget.entries_left(&budget.costs.account));
+        let is_current = |published: &PublishedAccounts| {
+            sources.at < published.until
+                && published.room == room
+                && published.tariff == tariff
+                && published.gpus.iter().eq(sources.gpus.iter().map(|gpu| &gpu.id.uuid))
+        };
+        let published = match self.published.take().filter(is_current) {
+            Some(current) => {
+                let PublishedAccounts { tenants, workloads, .. } = &current;
+                budget.charge(&costs.account, tenants.entries.len(), tenants.left_off);
+                budget.charge(&costs.workload_account, workloads.entries.len(), workloads.left_off);
+                current
+            }
+            None => self.build(sources, tariff, budget),
+        };
+        self.published.insert(published)
+    }
+
+    fn build(
+        &mut self,
+        sources: AccountSources<'_>,
+        tariff: Option<Tariff>,
+        budget: &mut SeriesBudget<'_>,
+    ) -> PublishedAccounts {
+        let AccountSources { committed, policy, at, gpus } = sources;
+        let positions: BTreeMap<&str, usize> =
+            gpus.iter().enumerate().map(|(position, gpu)| (&*gpu.id.uuid, position)).collect();
+        let delay = policy.birth_delay;
+        let room = budget.entries_left(&budget.costs.account);
+        let mut accounts = committed.by_tenant(at, delay, tariff.as_ref());
+        // A forgotten GPU has no series, and none are counted as left off.
+        accounts.retain(|account| positions.contains_key(&*account.key.uuid));
+        let tenants = self.tenant_rows(accounts, &positions, tariff.as_ref(), budget);
+        let mut accounts =
+            if policy.level < Level::Full { Vec::new() } else { committed.by_workload(at, delay) };
+        accounts.retain(|account| positions.contains_key(&*account.key.uuid));
+        let workloads = self.workload_rows(accounts, &positions, budget);
+        let unattributed = gpus.iter().map(|gpu| committed.unattributed(&gpu.id.uuid, at, delay));
+        PublishedAccounts {
+            unattributed: unattributed.collect(),
+            until: committed.change_after(at, delay),
+            gpus: gpus.iter().map(|gpu| Arc::clone(&gpu.id.uuid)).collect(),
+            tariff,
+            room,
+            tenants,
+            workloads,
+        }
+    }
+
+    /// Selects the tenants with series, and adds `__other__` for the growth of those without.
+    fn tenant_rows(
+        &mut self,
+        mut accounts: Vec<SlotAccount>,
+        positions: &BTreeMap<&str, usize>,
+        tariff: Option<&Tariff>,
+        budget: &mut SeriesBudget<'_>,
+    ) -> AccountRows<AccountEntry> {
+        let (all, room) = (accounts.len(), budget.entries_left(&budget.costs.account));
+        // Where not all fit, `__other__` may have a series on each GPU, but at most as many as tenants have.
+        let reserved = if all > room { positions.len().min(room / 2) } else { 0 };
+        let keys = accounts.iter().map(|account| account.key.clone()).collect();
+        self.tenants = select_accounts(&self.tenants, keys, room - reserved);
+        let mut others = self.others.add(&accounts, &self.tenants, tariff);
+        accounts.retain(|account| self.tenants.contains(&account.key));
+        let left_off = all - accounts.len();
+        others.truncate(room.saturating_sub(accounts.len()));
+        accounts.append(&mut others);
+        let entries = accounts.into_iter().filter_map(|SlotAccount { key, state }| {
+            let (gpu, gpu_instance) = (*positions.get(&*key.uuid)?, instance_label(key.gpu_instance));
+            Some((AccountEntry { tenant: key.owner, gpu, gpu_instance }, state))
+        });
+        let rows = AccountRows::new(entries, left_off);
+        budget.charge(&budget.costs.account, rows.entries.len(), left_off);
+        rows
+    }
+
+    fn workload_rows(
+        &mut self,
+        accounts: Vec<SlotAccount>,
+        positions: &BTreeMap<&str, usize>,
+        budget: &mut SeriesBudget<'_>,
+    ) -> AccountRows<WorkloadAccountEntry> {
+        let room = budget.admit(&budget.costs.workload_account, accounts.len());
+        let keys = accounts.iter().map(|account| account.key.clone()).collect();
+        self.workloads = select_accounts(&self.workloads, keys, room);
+        let left_off = accounts.len() - self.workloads.len();
+        let admitted = accounts.into_iter().filter(|account| self.workloads.contains(&account.key));
+        let entries = admitted.filter_map(|SlotAccount { key, state }| {
+            let (gpu, gpu_instance) = (*positions.get(&*key.uuid)?, instance_label(key.gpu_instance));
+            Some((WorkloadAccountEntry { workload: key.owner, gpu, gpu_instance }, state))
+        });
+        AccountRows::new(entries, left_off)
+    }
+}
+
+/// The label of a GPU instance; empty without one.
+pub(super) fn instance_label(id: Option<u32>) -> Arc<str> {
+    id.map(|id| id.to_string().into()).unwrap_or_default()
+}
+
+/// The growth of the accounts without series, by slot.
+#[derive(Debug, Default)]
+struct OtherTenants {
+    /// The tariff of the costs.
+    tariff: Option<Tariff>,
+    /// Every account at the last change.
+    last: BTreeMap<AccountKey, AccountState>,
+    /// The accounts of `__other__`.
+    sums: BTreeMap<AccountKey, AccountState>,
+}
+
+impl OtherTenants {
+    /// Adds the growth of the accounts without series, and returns the accounts of `__other__`.
+    fn add(
+        &mut self,
+        accounts: &[SlotAccount],
+        with_series: &BTreeSet<AccountKey>,
+        tariff: Option<&Tariff>,
+    ) -> Vec<SlotAccount> {
+        if self.tariff.as_ref() != tariff {
+            // Costs under another tariff are other series, which begin at 0.
+            self.tariff = tariff.cloned();
+            for state in self.last.values_mut().chain(self.sums.values_mut()) {
+                for (value, kind) in state.values.iter_mut().zip(AccountValue::ALL) {
+                    *value = value.filter(|_| !is_cost(kind));
+                }
+            }
+        }
+        let mut now = BTreeMap::new();
+        for SlotAccount { key, state } in accounts {
+            if !with_series.contains(key) {
+                let sum = self.sums.entry(AccountKey { owner: HolderId::OTHER.into(), ..key.clone() });
+                // A new account has grown by nothing.
+                add_growth(sum.or_default(), self.last.get(key).unwrap_or(state), state);
+            }
+            now.insert(key.clone(), state.clone());
+        }
+        self.last = now;
+        let account = |(key, state): (&AccountKey, &AccountState)| SlotAccount {
+            key: key.clone(),
+            state: state.clone(),
+        };
+        self.sums.iter().map(account).collect()
+    }
+}
+
+fn add_growth(sum: &mut AccountState, last: &AccountState, now: &AccountState) {
+    for ((sum, last), now) in sum.values.iter_mut().zip(last.values).zip(now.values) {
+        if let Some(now) = now {
+            let growth = last.map_or(0, |last| (now - last).max(0));
+            *sum = Some(sum.unwrap_or(0) + growth);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::{self, Rows};
+    use crate::ledger::{AccruedCost, Acknowledged, CounterKey, HolderCounter};
+    use crate::meter::Meter;
+    use crate::meter::account::Account;
+    use crate::meter::budget::{DroppedSeries, SeriesPerEntry};
+    use crate::model::snapshot::PriceEntry;
+    use crate::model::{Amounts, GpuId, Holder, Money, Nanoseconds, Parts, Stamp};
+
+    const WIDE: usize = 1_000;
+    const GPUS: [&str; 2] = ["GPU-0", "GPU-1"];
+
+    fn at(second: u64) -> Stamp {
+        let time = Nanoseconds::from_seconds(second);
+        Stamp { boottime: time, utc: Utc(time.0) }
+    }
+
+    /// A meter of two GPUs, on each of which alice held for 5 euros or 7 dollars; from 1000 s on the price is in dollars.
+    fn meter() -> Meter {
+        let price = |currency: &str| {
+            Some(PriceEntry { currency: currency.into(), class: "spot".into(), nano_per_gpu_hour: 1 })
+        };
+        let policy = Policy {
+            level: Level::Full,
+            intervals: [Nanoseconds::SECOND; 3],
+            allocations: Arc::default(),
+            standing: Vec::new(),
+            presence: false,
+            birth_delay: Nanoseconds(0),
+            processes: 1,
+            series: WIDE,
+            prices: vec![(Utc(0), price("EUR")), (at(1_000).utc, price("USD"))],
+        };
+        let mut meter = Meter::new(Arc::new(policy), at(900), None);
+        for (index, uuid) in (0..).zip(GPUS) {
+            let gpu = TrackedGpu::new(
+                GpuId { index, uuid: uuid.into() },
+                Account::begin(at(900).utc),
+                at(900).utc,
+                Level::Full,
+            );
+            meter.gpus.insert(uuid.into(), gpu);
+            hold(&mut meter, "alice", uuid);
+        }
+        meter
+    }
+
+    fn hold(meter: &mut Meter, tenant: &str, uuid: &str) {
+        let tariff = |currency: &str| Tariff { currency: currency.into(), class: "spot".into() };
+        let costs = [("EUR", 5), ("USD", 7)].map(|(currency, held)| {
+            (tariff(currency), AccruedCost { held: Money(held), ..AccruedCost::default() })
+        });
+        let parts = Parts { waste: 1, ..Parts::default() };
+        let tenant: Arc<str> = tenant.into();
+        let holder = Holder::user(&tenant, None).id;
+        let amounts = Amounts { parts, ..Amounts::default() };
+        let counter = HolderCounter { tenant, amounts, costs: costs.into(), ..HolderCounter::default() };
+        let counters = BTreeMap::from([(CounterKey::of_gpu(uuid.into(), holder), counter)]);
+        let acknowledged = Acknowledged { counters, ..Acknowledged::default() };
+        meter.accounts.acknowledge(&acknowledged, at(900).utc);
+    }
+
+    /// Tenant, position of the GPU, and held cost.
+    type TenantRow<'a> = (&'a str, usize, Option<i128>);
+
+    /// Updates the series of the meter's accounts.
+    fn update<'a>(
+        series: &'a mut AccountSeries,
+        meter: &Meter,
+        second: u64,
+        gpus: &[&TrackedGpu],
+        limit: usize,
+    ) -> (&'a PublishedAccounts, Vec<TenantRow<'a>>) {
+        let (policy, at) = (&*meter.policy, at(second).utc);
+        let sources = AccountSources { committed: &meter.accounts, policy, at, gpus };
+        let (costs, mut dropped) = (SeriesPerEntry::at(Level::Full), DroppedSeries::new());
+        let published =
+            series.update(sources, &mut SeriesBudget { costs: &costs, dropped: &mut dropped, left: limit });
+        let cost = AccountValue::ALL.iter().position(|value| *value == AccountValue::HeldCost).unwrap();
+        let rows = published.tenants.entries.iter().zip(&*published.tenants.states);
+        (published, rows.map(|(entry, state)| (&*entry.tenant, entry.gpu, state.values[cost])).collect())
+    }
+
+    /// A limit of series with room for so many tenants' accounts.
+    fn limit_for(accounts: usize) -> usize {
+        let families = catalogue::families();
+        accounts
+            * families
+                .map(|family| if let Rows::Account(points) = family.rows { points.len() } else { 0 })
+                .sum::<usize>()
+    }
+
+    #[test]
+    fn published_accounts_stay_until_the_room_the_price_or_the_gpus_change() {
+        let meter = meter();
+        let both: Vec<&TrackedGpu> = meter.gpus.values().collect();
+        let turned: Vec<&TrackedGpu> = both.iter().copied().rev().collect();
+        for (second, gpus, limit, expected, why) in [
+            (901, &both[..], WIDE, &[(0, 5), (1, 5)][..], "nothing has changed"),
+            (901, &both, limit_for(1), &[(0, 5)], "there is room for one"),
+            (1_000, &both, WIDE, &[(0, 7), (1, 7)], "the price is in dollars"),
+            (901, &turned, WIDE, &[(1, 5), (0, 5)], "the GPUs have other positions"),
+            (901, &turned[..1], WIDE, &[(0, 5)], "one GPU is forgotten"),
+            (1_500, &both, WIDE, &[], "alice left ten minutes ago"),
+        ] {
+            let mut series = AccountSeries::default();
+            let (first, rows) = update(&mut series, &meter, 900, &both, WIDE);
+            assert_eq!(rows, [("alice", 0, Some(5)), ("alice", 1, Some(5))]);
+            let first = Arc::clone(&first.tenants.entries);
+            let (published, rows) = update(&mut series, &meter, second, gpus, limit);
+            let expected: Vec<_> = expected.iter().map(|(gpu, cost)| ("alice", *gpu, Some(*cost))).collect();
+            assert_eq!(rows, expected, "{why}");
+            let is_kept = Arc::ptr_eq(&published.tenants.entries, &first);
+            assert_eq!(is_kept, why == "nothing has changed", "{why}");
+        }
+    }
+
+    #[test]
+    fn a_tenant_without_series_is_left_off_though_another_series_counts_its_time() {
+        let mut meter = meter();
+        for uuid in GPUS {
+            ["bob", "carol"].iter().for_each(|tenant| hold(&mut meter, tenant, uuid));
+        }
+        let gpus: Vec<&TrackedGpu> = meter.gpus.values().collect();
+        let mut series = AccountSeries::default();
+        let (published, rows) = update(&mut series, &meter, 900, &gpus, limit_for(4));
+        let tenants: Vec<&str> = rows.iter().map(|(tenant, ..)| *tenant).collect();
+        assert_eq!(tenants, ["alice", "alice", HolderId::OTHER, HolderId::OTHER]);
+        assert_eq!(published.tenants.left_off, 4, "bob and carol, on two GPUs");
+    }
+
+    fn key(tenant: &str) -> AccountKey {
+        AccountKey { owner: tenant.into(), uuid: "GPU-0".into(), gpu_instance: None }
+    }
+
+    fn account(tenant: &str, held: i128, cost: i128) -> SlotAccount {
+        let values = AccountValue::ALL.map(|kind| match kind {
+            AccountValue::Held => Some(held),
+            AccountValue::HeldCost => Some(cost),
+            _ => None,
+        });
+        SlotAccount { key: key(tenant), state: AccountState { values } }
+    }
+
+    /// Held time and cost of `__other__`.
+    fn other(accounts: &[SlotAccount]) -> Option<[Option<i128>; 2]> {
+        let [account] = accounts else { return None };
+        let position = |of| AccountValue::ALL.iter().position(|kind| *kind == of);
+        Some([AccountValue::Held, AccountValue::HeldCost].map(|of| account.state.values[position(of)?]))
+    }
+
+    #[test]
+    fn other_tenants_grow_by_increments_while_a_tenant_has_no_series() {
+        let mut others = OtherTenants::default();
+        let euros = Tariff { currency: "EUR".into(), class: "spot".into() };
+        let mut add = |held: [i128; 2], with: &[&str]| {
+            let accounts = [account("alice", held[0], 7 * held[0]), account("bob", held[1], 0)];
+            let with_series = with.iter().map(|tenant| key(tenant)).collect();
+            other(&others.add(&accounts, &with_series, Some(&euros)))
+        };
+        assert_eq!(add([100, 200], &["alice", "bob"]), None);
+        assert_eq!(add([110, 200], &["bob"]), Some([Some(10), Some(70)]), "not the total of 110");
+        assert_eq!(add([110, 205], &[]), Some([Some(15), Some(70)]));
+        assert_eq!(add([150, 215], &["alice"]), Some([Some(25), Some(70)]), "alice has series again");
+        assert_eq!(add([160, 216], &[]), Some([Some(36), Some(140)]));
+    }
+
+    #[test]
+    fn costs_of_other_tenants_under_another_tariff_begin_at_0() {
+        let mut others = OtherTenants::default();
+        let mut add = |held, cost, currency: &str| {
+            let tariff = Tariff { currency: currency.into(), class: "spot".into() };
+            other(&others.add(&[account("alice", held, cost)], &BTreeSet::new(), Some(&tariff)))
+        };
+        assert_eq!(add(10, 5, "EUR"), Some([Some(0), Some(0)]), "a series begins at 0");
+        assert_eq!(add(20, 9, "EUR"), Some([Some(10), Some(4)]));
+        assert_eq!(add(30, 900, "USD"), Some([Some(20), Some(0)]));
+        assert_eq!(add(40, 907, "USD"), Some([Some(30), Some(7)]));
+    }
+}

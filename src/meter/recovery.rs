@@ -1,0 +1,123 @@
+//! Continuing the account of the ledger, at the agent's start or later, and fixing its time after a boot.
+
+use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
+use std::sync::Arc;
+
+use super::account::Account;
+use super::identify::RegisteredHolders;
+use super::{Meter, TrackedGpu};
+use crate::ledger::{AccountTimeline, Anchor, Expected, GpuRegistration, LedgerBatch, Recovered, Resumed};
+use crate::model::{Attachment, Stamp, Utc};
+
+impl Meter {
+    /// Fixes the account's time in this boot once the wall clock can be trusted.
+    pub(super) fn fix_time(&mut self, now: Stamp, synchronised: bool) -> Option<Anchor> {
+        let anchor = self.timeline.anchor(now, synchronised)?;
+        self.timeline = AccountTimeline::fixed_by(&anchor);
+        self.ledger = self.ledger.map(|created| anchor.moved(created));
+        self.begun = anchor.moved(self.begun);
+        self.accounts.apply_anchor(&anchor);
+        for gpu in self.gpus.values_mut() {
+            gpu.account.apply_anchor(&anchor);
+            gpu.location.since = anchor.moved(gpu.location.since);
+            gpu.xids.apply_anchor(&anchor);
+        }
+        self.publisher.accounts.invalidate();
+        tracing::info!(
+            synchronised,
+            ahead_seconds = self.timeline.lead(now) / 1_000_000_000,
+            "the account's time in this boot is fixed by the wall clock"
+        );
+        Some(anchor)
+    }
+
+    /// Continues the account of the ledger.
+    pub(super) fn recover(&mut self, recovered: Recovered, begun: Utc) {
+        self.accounts.recover(&recovered, begun);
+        for gpu in self.gpus.values_mut() {
+            gpu.account = Account::begin(begun);
+        }
+        for (uuid, known) in recovered.gpus {
+            let counter = known.energy_counter;
+            let id = known.gpu.clone();
+            let account = Account::recover(known, begun, recovered.boot);
+            let gpu = match self.gpus.entry(uuid) {
+                Entry::Vacant(vacant) => {
+                    vacant.insert(TrackedGpu::new(id, account, begun, self.policy.level))
+                }
+                Entry::Occupied(occupied) => {
+                    let gpu = occupied.into_mut();
+                    gpu.account = account;
+                    gpu
+                }
+            };
+            gpu.health.set_energy_counter(counter);
+        }
+        self.recover_sticky_faults(recovered.sticky_faults);
+        self.recover_xids(recovered.xids);
+        for expected in recovered.inventory {
+            if let Some(gpu) = self.gpus.get_mut(&expected.gpu).filter(|gpu| !gpu.location.seen) {
+                match expected.attachment {
+                    Attachment::Present => {}
+                    Attachment::Lost | Attachment::Gone => gpu.health.mark_gone(),
+                    Attachment::Guest | Attachment::Replaced | Attachment::Forgotten => gpu.health.forget(),
+                }
+                gpu.account.failed = gpu.health.has_failed();
+                if expected.attachment != Attachment::Present {
+                    gpu.account.mark_lost();
+                }
+                gpu.location.recover(expected);
+            }
+        }
+    }
+
+    /// Continues the account of a ledger that was opened after the agent had started. GPUs had no account until now, so
+    /// the time since the last commit is not bridged.
+    pub(super) fn open_late(&mut self, recovered: Recovered, now: Stamp, batch: &mut LedgerBatch) {
+        self.timeline = recovered.timeline;
+        self.ledger = Some(recovered.created);
+        batch.now = self.timeline.at(now.boottime);
+        self.begun = batch.now;
+        self.registered = RegisteredHolders::default();
+        let paused: BTreeSet<Arc<str>> = recovered
+            .inventory
+            .iter()
+            .filter(|expected| expected.attachment.is_account_paused())
+            .map(|expected| Arc::clone(&expected.gpu))
+            .collect();
+        self.recover(recovered, batch.now);
+        for (uuid, gpu) in &mut self.gpus {
+            if gpu.health.is_another_module(self.module) {
+                gpu.restart();
+            }
+            if gpu.location.seen && paused.contains(uuid) {
+                // Its time since the pause is another GPU's, or nobody's.
+                gpu.account = Account::begin(batch.now);
+                batch.resumed.push(Resumed { gpu: Arc::clone(uuid), at: batch.now });
+            }
+            gpu.account.bridge_nothing();
+            if gpu.location.is_missing() {
+                gpu.account.mark_lost();
+            }
+            if !gpu.location.seen {
+                continue;
+            }
+            let model =
+                gpu.frame.as_ref().map_or_else(|| "".into(), |frame| Arc::clone(&frame.identity.model));
+            batch.registrations.push(GpuRegistration { gpu: gpu.id.clone(), model, at: batch.now });
+            gpu.location.since = batch.now;
+            batch.expected.push(Expected {
+                gpu: Arc::clone(uuid),
+                bus: Arc::clone(&gpu.location.bus),
+                attachment: gpu.location.attachment,
+                since: batch.now,
+            });
+        }
+        if self.grants.all_listed {
+            // GPUs that only the ledger knows were not in the driver's list.
+            self.mark_unlisted_gpus();
+        }
+        self.publisher.accounts.invalidate();
+    }
+}

@@ -1,0 +1,364 @@
+//! The processes, holdings and workloads of a snapshot.
+//!
+//! Entries of the roster have keys, and stay the same `Arc` while keys and identities do: what is published of a process
+//! hardly ever changes from one tick to the next.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::TrackedGpu;
+use super::budget::{SeriesBudget, most_processes, process_rows};
+use super::integrate::WHOLE;
+use super::numbers::whole;
+use crate::holders::{Allocation, Identities};
+use crate::model::snapshot::{HoldingEntry, HoldingState, ProcessEntry, ProcessState, WorkloadEntry};
+use crate::model::{Absence, Bytes, GpuProcess, Holder, HolderId, HoldingSource, ProcessSample, Reading};
+use crate::tenants::tenant;
+
+/// The entries of the last tick.
+#[derive(Default)]
+pub(super) struct RosterEntries {
+    known: KnownHolders,
+    processes: RosterSection<Vec<ProcessKey>, ProcessEntry>,
+    holdings: RosterSection<Vec<HoldingKey>, HoldingEntry>,
+    /// By the holders of the identities that have a process on a GPU, and the holdings.
+    workloads: RosterSection<(Vec<bool>, Arc<[HoldingEntry]>), WorkloadEntry>,
+}
+
+/// What distinguishes current holdings.
+#[derive(PartialEq)]
+struct HoldingKey {
+    /// Position of the GPU.
+    gpu: usize,
+    gpu_instance: Arc<str>,
+    holder: HolderId,
+    source: HoldingSource,
+}
+
+/// What distinguishes rows of processes.
+#[derive(PartialEq)]
+struct ProcessKey {
+    /// Position of the GPU.
+    gpu: usize,
+    /// None for the row of all processes without rows of their own.
+    process: Option<ProcessId>,
+}
+
+#[derive(PartialEq)]
+struct ProcessId {
+    pid: u32,
+    gpu_instance: Option<u32>,
+    /// Its number in the identities; none if it is not identified.
+    number: Option<usize>,
+}
+
+#[derive(Default)]
+struct KnownHolders {
+    identities: Arc<Identities>,
+    allocations: Arc<[Allocation]>,
+}
+
+impl KnownHolders {
+    /// A holder with its facts: those of its processes, else those of its allocation, else those in its id.
+    fn holder(&self, id: &HolderId) -> Holder {
+        let allocated = || self.allocations.iter().map(|one| &one.holder).find(|holder| holder.id == *id);
+        let known = self.identities.holder(id).map(|holder| &**holder).or_else(allocated);
+        known.map_or_else(|| Holder::from_id(id.clone()), Clone::clone)
+    }
+}
+
+/// Entries, and the key that they were made from.
+struct RosterSection<K, E> {
+    key: Option<K>,
+    entries: Arc<[E]>,
+}
+
+impl<K, E> Default for RosterSection<K, E> {
+    fn default() -> Self {
+        Self { key: None, entries: Arc::default() }
+    }
+}
+
+impl<K: PartialEq, E> RosterSection<K, E> {
+    /// The entries for a key; they are made again only if the key has changed.
+    fn update(&mut self, key: K, make: impl FnOnce(&K) -> Vec<E>) -> Arc<[E]> {
+        if self.key.as_ref() != Some(&key) {
+            self.entries = make(&key).into();
+            self.key = Some(key);
+        }
+        Arc::clone(&self.entries)
+    }
+}
+
+/// A process on a GPU, with its number in the identities.
+pub(super) struct ListedProcess<'a> {
+    process: &'a GpuProcess,
+    number: Option<usize>,
+}
+
+impl RosterEntries {
+    /// Sets who holders and processes are; a change discards all entries.
+    pub(super) fn set_holders(&mut self, identities: &Arc<Identities>, allocations: &Arc<[Allocation]>) {
+        let known = &self.known;
+        if !known.identities.has_same_processes(identities) || !Arc::ptr_eq(&known.allocations, allocations) {
+            *self = Self::default();
+        }
+        self.known =
+            KnownHolders { identities: Arc::clone(identities), allocations: Arc::clone(allocations) };
+    }
+
+    /// The processes on each GPU, each looked up once for its process row and its workload.
+    pub(super) fn list_processes<'a>(&self, gpus: &[&'a TrackedGpu]) -> Vec<Vec<ListedProcess<'a>>> {
+        let list = |gpu: &&'a TrackedGpu| {
+            let frame = gpu.frame.as_deref()?;
+            let read = frame.list_read_at();
+            let number = |process: &GpuProcess| self.known.identities.find(process.pid, read);
+            let processes = frame.processes.as_ref().ok()?.iter();
+            Some(processes.map(|process| ListedProcess { process, number: number(process) }).collect())
+        };
+        gpus.iter().map(|gpu| list(gpu).unwrap_or_default()).collect()
+    }
+
+    /// The rows of processes by GPU and pid. At most `limit` processes per GPU have rows, those with the most memory;
+    /// the others of a GPU share one.
+    pub(super) fn processes(
+        &mut self,
+        gpus: &[&TrackedGpu],
+        mut lists: Vec<Vec<ListedProcess<'_>>>,
+        limit: usize,
+        budget: &mut SeriesBudget<'_>,
+    ) -> (Arc<[ProcessEntry]>, Vec<ProcessState>) {
+        lists.iter_mut().for_each(|list| list.sort_by_key(ListedProcess::order));
+        let cost = &budget.costs.process;
+        let counts: Vec<usize> = lists.iter().map(Vec::len).collect();
+        let most = most_processes(&counts, limit, budget.entries_left(cost));
+        let mut keys = Vec::new();
+        let mut values = Vec::new();
+        for (gpu, (tracked, processes)) in gpus.iter().zip(&mut lists).enumerate() {
+            let (Some(frame), Some(most)) = (tracked.frame.as_deref(), most) else { continue };
+            let others = split_largest(processes, most);
+            let activity = ProcessActivity::new(frame.samples.iter().flatten());
+            for ListedProcess { process: GpuProcess { pid, gpu_instance, .. }, number } in &*processes {
+                let id = ProcessId { pid: *pid, gpu_instance: *gpu_instance, number: *number };
+                keys.push(ProcessKey { gpu, process: Some(id) });
+            }
+            values.extend(processes.iter().map(|listed| activity.of_process(listed.process)));
+            if !others.is_empty() {
+                keys.push(ProcessKey { gpu, process: None });
+                values.push(activity.sum(&others));
+            }
+        }
+        budget.charge(cost, keys.len(), process_rows(&counts, limit).saturating_sub(keys.len()));
+        let identities = &self.known.identities;
+        let make = |keys: &Vec<_>| keys.iter().map(|key| process_entry(key, identities)).collect();
+        (self.processes.update(keys, make), values)
+    }
+
+    /// The current holdings, by slot and holder.
+    pub(super) fn holdings(
+        &mut self,
+        gpus: &[&TrackedGpu],
+        budget: &mut SeriesBudget<'_>,
+    ) -> (Arc<[HoldingEntry]>, Vec<HoldingState>) {
+        let all = gpus.iter().enumerate();
+        let all =
+            all.flat_map(|(gpu, tracked)| tracked.account.slots.holdings().map(move |held| (gpu, held)));
+        let count = gpus.iter().map(|gpu| gpu.account.slots.count_holdings()).sum();
+        let admitted = all.take(budget.admit(&budget.costs.holding, count));
+        let (keys, values) = admitted
+            .map(|(gpu, held)| {
+                let (holder, source) = (held.holding.holder.clone(), held.holding.source);
+                let key = HoldingKey { gpu, gpu_instance: held.gpu_instance, holder, source };
+                (key, HoldingState { fraction: held.granted })
+            })
+            .unzip();
+        let known = &self.known;
+        let entries = self.holdings.update(keys, |keys: &Vec<_>| {
+            let entry = |key: &HoldingKey| HoldingEntry {
+                gpu: key.gpu,
+                gpu_instance: Arc::clone(&key.gpu_instance),
+                workload: Arc::clone(&key.holder.0),
+                tenant: tenant(&known.holder(&key.holder)),
+                source: key.source,
+            };
+            keys.iter().map(entry).collect()
+        });
+        (entries, values)
+    }
+
+    /// The holders that hold a GPU or have a process on one, by id.
+    pub(super) fn workloads(
+        &mut self,
+        lists: &[Vec<ListedProcess<'_>>],
+        holdings: &Arc<[HoldingEntry]>,
+        budget: &mut SeriesBudget<'_>,
+    ) -> Arc<[WorkloadEntry]> {
+        let known = &self.known;
+        let identities = &known.identities;
+        let mut is_present = vec![false; identities.holders().len()];
+        for listed in lists.iter().flatten() {
+            let index = listed.number.and_then(|number| identities.holder_index_of(number));
+            if let Some(is_present) = index.and_then(|index| is_present.get_mut(index)) {
+                *is_present = true;
+            }
+        }
+        let key = (is_present, Arc::clone(holdings));
+        let all = self.workloads.update(key, |(is_present, holdings)| {
+            let users = identities.holders().zip(is_present).filter(|(_, is_present)| **is_present);
+            let users = users.map(|(user, _)| (**user).clone());
+            let holders = holdings.iter().map(|entry| known.holder(&HolderId(Arc::clone(&entry.workload))));
+            let mut all: Vec<Holder> = users.chain(holders).collect();
+            all.sort_by(|one, other| one.id.cmp(&other.id));
+            all.dedup_by(|one, other| one.id == other.id);
+            all.into_iter().map(workload_entry).collect()
+        });
+        let fit = budget.admit(&budget.costs.workload, all.len());
+        if fit < all.len() { all[..fit].into() } else { all }
+    }
+}
+
+impl ListedProcess<'_> {
+    const fn order(&self) -> (u32, Option<u32>) {
+        (self.process.pid, self.process.gpu_instance)
+    }
+}
+
+/// Keeps the processes with the most memory, in their order, and returns the others.
+fn split_largest<'a>(processes: &mut Vec<ListedProcess<'a>>, most: usize) -> Vec<&'a GpuProcess> {
+    if processes.len() <= most {
+        return Vec::new();
+    }
+    processes.sort_by_key(|listed| (Reverse(listed.process.memory), listed.process.pid));
+    let others = processes.split_off(most);
+    processes.sort_by_key(ListedProcess::order);
+    others.into_iter().map(|listed| listed.process).collect()
+}
+
+fn process_entry(key: &ProcessKey, identities: &Identities) -> ProcessEntry {
+    let id = key.process.as_ref();
+    let identified = id.and_then(|id| identities.process(id.number?));
+    let gpu_instance = id.and_then(|id| id.gpu_instance);
+    ProcessEntry {
+        gpu: key.gpu,
+        gpu_instance: gpu_instance.map(|id| id.to_string()).unwrap_or_default().into(),
+        pid: id.map_or_else(|| "other".into(), |id| id.pid.to_string().into()),
+        process: identified.map(|known| Arc::clone(&known.name)).unwrap_or_default(),
+        workload: identified.map(|known| Arc::clone(&known.holder.id.0)).unwrap_or_default(),
+        tenant: identified.map(|known| tenant(&known.holder)).unwrap_or_default(),
+    }
+}
+
+fn workload_entry(holder: Holder) -> WorkloadEntry {
+    WorkloadEntry {
+        tenant: tenant(&holder),
+        kind: holder.id.kind().name(),
+        facts: holder.facts,
+        workload: holder.id.0,
+    }
+}
+
+/// Number of engines in utilization samples: SM, memory, encoder and decoder, in the order of
+/// [`crate::catalogue::ProcessValue`] after memory use.
+const ENGINES: usize = 4;
+
+/// One percent of a GPU's time, in billionths.
+const PERCENT: u128 = 10_000_000;
+
+/// How busy each process kept each engine since the last frame, by pid.
+struct ProcessActivity(BTreeMap<u32, [EngineActivity; ENGINES]>);
+
+/// The samples of one process on one engine; most drivers return one, others several.
+#[derive(Clone, Copy, Default)]
+struct EngineActivity {
+    /// Sum of percent x window.
+    weighted: u128,
+    /// Sum of the windows.
+    window: u128,
+}
+
+impl ProcessActivity {
+    fn new<'a>(samples: impl Iterator<Item = &'a ProcessSample>) -> Self {
+        let mut by_pid: BTreeMap<u32, [EngineActivity; ENGINES]> = BTreeMap::new();
+        for sample in samples {
+            let percents = [Some(sample.sm), sample.memory, Some(sample.encoder), Some(sample.decoder)];
+            for (engine, percent) in by_pid.entry(sample.pid).or_default().iter_mut().zip(percents) {
+                if let Some(percent) = percent {
+                    engine.weighted += u128::from(sample.window) * u128::from(percent);
+                    engine.window += u128::from(sample.window);
+                }
+            }
+        }
+        Self(by_pid)
+    }
+
+    fn of_process(&self, process: &GpuProcess) -> ProcessState {
+        let memory = process.memory.map_or(Err(Absence::NotSupported), |Bytes(memory)| Ok(whole(memory)));
+        process_state(memory, self.shares(process.pid))
+    }
+
+    /// The sum of several processes; an engine without samples of any of them is absent.
+    fn sum(&self, processes: &[&GpuProcess]) -> ProcessState {
+        let memory = processes.iter().filter_map(|process| process.memory);
+        let memory = memory.fold(0, |sum: u64, Bytes(memory)| sum.saturating_add(memory));
+        let shares: Vec<_> = processes.iter().map(|process| self.shares(process.pid)).collect();
+        let engines = std::array::from_fn(|engine| {
+            let known = shares.iter().filter_map(|shares| shares.get(engine).copied().flatten());
+            // Clients of MPS run at the same time, so their sum may exceed the whole.
+            known.reduce(|sum, share| sum + share).map(|sum| sum.min(WHOLE))
+        });
+        process_state(Ok(whole(memory)), engines)
+    }
+
+    /// Mean share of time per engine, in billionths.
+    fn shares(&self, pid: u32) -> [Option<u64>; ENGINES] {
+        let share = |EngineActivity { weighted, window }| {
+            u64::try_from((weighted * PERCENT).checked_div(window)?).ok()
+        };
+        self.0.get(&pid).copied().unwrap_or_default().map(share)
+    }
+}
+
+fn process_state(memory: Reading, engines: [Option<u64>; ENGINES]) -> ProcessState {
+    let [sm, traffic, encoder, decoder] = engines.map(|share| share.map(whole).ok_or(Absence::NotYet));
+    ProcessState { values: [memory, sm, traffic, encoder, decoder] }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NONE: Reading = Err(Absence::NotYet);
+
+    fn sample(pid: u32, window: u64, sm: u32, memory: Option<u32>) -> ProcessSample {
+        ProcessSample { pid, window, sm, memory, encoder: 10, decoder: 0 }
+    }
+
+    fn process(pid: u32) -> GpuProcess {
+        GpuProcess { pid, gpu_instance: None, memory: Some(Bytes(7)) }
+    }
+
+    #[test]
+    fn several_windows_of_a_process_have_one_mean() {
+        let samples = [sample(1, 100, 100, Some(20)), sample(1, 300, 0, Some(40))];
+        let of = ProcessActivity::new(samples.iter()).of_process(&process(1));
+        assert_eq!(of.values, [Ok(7), Ok(250_000_000), Ok(350_000_000), Ok(100_000_000), Ok(0)]);
+    }
+
+    #[test]
+    fn an_engine_without_samples_is_absent() {
+        let samples = [sample(1, 100, 50, None), sample(1, 100, 70, None)];
+        let activity = ProcessActivity::new(samples.iter());
+        assert_eq!(activity.of_process(&process(1)).values[1..3], [Ok(600_000_000), NONE]);
+        assert_eq!(activity.of_process(&process(2)).values, [Ok(7), NONE, NONE, NONE, NONE]);
+    }
+
+    #[test]
+    fn other_processes_are_summed_to_at_most_the_whole() {
+        let samples = [sample(1, 100, 60, Some(10)), sample(2, 100, 70, None)];
+        let activity = ProcessActivity::new(samples.iter());
+        let others = [process(1), process(2), process(3)];
+        let of = activity.sum(&others.iter().collect::<Vec<_>>());
+        assert_eq!(of.values, [Ok(21), Ok(whole(WHOLE)), Ok(100_000_000), Ok(200_000_000), Ok(0)]);
+    }
+}

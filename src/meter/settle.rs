@@ -1,0 +1,80 @@
+//! Step 3 of a tick: settles the windows of all accounts that are over, and collects for the ledger what it lacks.
+
+use std::sync::Arc;
+
+use super::account::Gap;
+use super::numbers::MeterCounters;
+use super::{Meter, Policy, TrackedGpu};
+use crate::holders::Identities;
+use crate::ledger::{ClosedWindow, LedgerBatch};
+use crate::model::{Nanoseconds, Utc};
+
+impl Meter {
+    pub(super) fn settle(&mut self, identities: &Arc<Identities>, batch: &mut LedgerBatch) {
+        for (uuid, gpu) in &mut self.gpus {
+            if gpu.location.paused_since().is_some_and(|since| gpu.account.settled >= since) {
+                continue;
+            }
+            gpu.account.identify(identities, &self.policy);
+            if !self.timeline.is_provisional() {
+                gpu.settle_windows(batch.now, &self.policy, &mut self.counters, batch);
+            }
+            batch.open.extend(gpu.account.take_unsent(uuid));
+        }
+        self.registered.register_holders(identities, self.policy.granting(), batch);
+        self.log_gap();
+    }
+
+    /// Logs how the time without a running agent was booked, once it is known when the node booted.
+    fn log_gap(&mut self) {
+        if self.timeline.is_provisional() {
+            return;
+        }
+        let (mut gpus, mut longest, mut sum) = (0, Nanoseconds(0), Gap::default());
+        for gpu in self.gpus.values_mut() {
+            let gap = gpu.account.take_gap();
+            let whole = gap.bridged + gap.unobserved + gap.unavailable;
+            gpus += u32::from(whole.0 > 0);
+            longest = longest.max(whole);
+            sum.bridged += gap.bridged;
+            sum.unobserved += gap.unobserved;
+            sum.unavailable += gap.unavailable;
+        }
+        if gpus > 0 {
+            tracing::info!(
+                gpus,
+                seconds = %in_seconds(longest),
+                bridged_gpu_seconds = %in_seconds(sum.bridged),
+                unobserved_gpu_seconds = %in_seconds(sum.unobserved),
+                unavailable_gpu_seconds = %in_seconds(sum.unavailable),
+                "the time without an agent is booked"
+            );
+        }
+    }
+}
+
+impl TrackedGpu {
+    /// Settles the windows that are over at `now`, at most up to where the account is paused; whether there were any.
+    pub(super) fn settle_windows(
+        &mut self,
+        now: Utc,
+        policy: &Arc<Policy>,
+        counters: &mut MeterCounters,
+        batch: &mut LedgerBatch,
+    ) -> bool {
+        let closed = self.account.settle(now, self.location.paused_since(), &self.in_session, policy);
+        counters.unsettled += closed.failed;
+        let any = !closed.settlements.is_empty();
+        batch.closed.extend(closed.settlements.into_iter().map(|settlement| ClosedWindow {
+            gpu: Arc::clone(&self.id.uuid),
+            settlement,
+            coarse: false,
+        }));
+        any
+    }
+}
+
+/// In seconds, with one decimal.
+fn in_seconds(time: Nanoseconds) -> String {
+    format!("{}.{}", time.0 / 1_000_000_000, time.0 / 100_000_000 % 10)
+}

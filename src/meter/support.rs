@@ -1,0 +1,387 @@
+//! Which metric families a GPU supports, judged by one frame, and by which source each is read.
+//!
+//! `gpu_unsupported` and the doctor share this, so they never differ. What the configuration leaves out is not considered.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, LazyLock};
+
+use super::TrackedGpu;
+use super::counter_total::CounterTotal;
+use crate::catalogue::{
+    Family, GpuRows, InstanceRows, InstanceValue, Labelled, Level, PointId, ProcessValue, Rows,
+    device_points, families, numbered_families,
+};
+use crate::model::{Absence, ActivitySource, Frame, InstanceFrame, Via};
+
+/// Whether a family is supported; one value is enough.
+type Support = Result<(), Absence>;
+
+/// Every family in the order of the page, with its support.
+pub fn family_support(frame: &Frame) -> impl Iterator<Item = (&'static Family, Result<(), Absence>)> {
+    FAMILIES.iter().map(move |(family, points)| (*family, board_support(frame, family, points)))
+}
+
+/// The families up to a level that the GPU does not support, with the reason.
+pub fn unsupported(frame: &Frame, level: Level) -> Vec<(&'static str, Absence)> {
+    let families = family_support(frame).filter(|(family, _)| family.level <= level);
+    let absent = families.filter_map(|(family, support)| Some((family.name, support.err()?)));
+    absent.filter(|(_, absence)| absence.is_permanent()).collect()
+}
+
+/// The device points of each family.
+static POINTS: LazyLock<BTreeMap<&'static str, Range<PointId>>> = LazyLock::new(|| {
+    let mut points = BTreeMap::new();
+    for (point, (family, _)) in device_points().enumerate() {
+        points.entry(family.name).or_insert(point..point).end = point + 1;
+    }
+    points
+});
+
+/// A family with the points that it is read from: its own, or those that its values are integrals of.
+type FamilySources = (&'static Family, Vec<Range<PointId>>);
+
+static FAMILIES: LazyLock<Vec<FamilySources>> = LazyLock::new(|| {
+    let of = |name: &str| POINTS.get(name).cloned().unwrap_or_default();
+    let points = |family: &Family| match &family.rows {
+        Rows::Gpu(GpuRows::Read(_) | GpuRows::State(_) | GpuRows::Flow(_)) => vec![of(family.name)],
+        Rows::Gpu(GpuRows::Integrals { of: ratio, .. }) => vec![of(ratio)],
+        _ => Vec::new(),
+    };
+    families().map(|family| (family, points(family))).collect()
+});
+
+/// A missing function is the driver's fault, unless the board is older than the first that supports the family: no
+/// driver reads the family there.
+fn board_support(frame: &Frame, family: &Family, points: &[Range<PointId>]) -> Support {
+    let is_later = |first| capability(frame).is_some_and(|own| own < first);
+    match frame_support(frame, family, points) {
+        Err(Absence::NoSymbol) if family.first_capability().is_some_and(is_later) => {
+            Err(Absence::NotSupported)
+        }
+        support => support,
+    }
+}
+
+/// CUDA compute capability, where it is known.
+fn capability(frame: &Frame) -> Option<(u32, u32)> {
+    let (major, minor) = frame.identity.compute_capability.split_once('.')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+fn frame_support(frame: &Frame, family: &Family, points: &[Range<PointId>]) -> Support {
+    let identity = &frame.identity;
+    match &family.rows {
+        Rows::Gpu(GpuRows::Read(_) | GpuRows::State(_) | GpuRows::Flow(_) | GpuRows::Integrals { .. }) => {
+            best(points.iter().map(|points| points_support(frame, points)))
+        }
+        Rows::Gpu(GpuRows::PlatformInfo) => {
+            identity.platform.as_ref().map(|_| ()).ok_or(Absence::NotSupported)
+        }
+        Rows::Gpu(GpuRows::FabricInfo) => match &identity.fabric {
+            Some(_) => Ok(()),
+            // A GPU that is not registered yet has a fabric state, but no cluster or clique.
+            None => Err(reading_support(frame, "gpu_fabric_state").err().unwrap_or(Absence::NotYet)),
+        },
+        Rows::Gpu(GpuRows::Busy) => busy_support(frame),
+        Rows::Instance(InstanceRows::Read(points) | InstanceRows::Integrals(points)) => {
+            best(points.iter().map(|point| instance_support(frame, point.value)))
+        }
+        Rows::Process([Labelled { value: ProcessValue::Memory, .. }, ..]) => {
+            frame.processes.as_ref().map(|_| ()).map_err(|absence| *absence)
+        }
+        Rows::Process(_) => frame.samples.as_ref().map(|_| ()).map_err(|absence| *absence),
+        _ => Ok(()),
+    }
+}
+
+fn reading_support(frame: &Frame, family: &str) -> Support {
+    POINTS.get(family).map_or(Ok(()), |points| points_support(frame, points))
+}
+
+fn points_support(frame: &Frame, points: &Range<PointId>) -> Support {
+    let readings = frame.readings.get(points.clone()).unwrap_or_default();
+    best(readings.iter().map(|reading| reading.map(|_| ())))
+}
+
+/// Activity by any of its meters; no meter covers a GPU that is divided into instances.
+fn busy_support(frame: &Frame) -> Support {
+    if frame.identity.mig {
+        return Err(Absence::NotSupported);
+    }
+    if frame.sampled.is_some() {
+        return Ok(());
+    }
+    either(
+        reading_support(frame, "gpu_gr_engine_active_ratio"),
+        reading_support(frame, "gpu_utilization_ratio"),
+    )
+}
+
+/// The value of any instance; supported without instances. GPU instances are read through their first compute
+/// instance.
+fn instance_support(frame: &Frame, value: InstanceValue) -> Support {
+    let same = |one: &InstanceFrame, next: &InstanceFrame| {
+        one.identity.id.gpu_instance == next.identity.id.gpu_instance
+    };
+    let instances = frame.instances.chunk_by(same).filter_map(|instances| instances.first());
+    best(instances.filter_map(|instance| Some(instance.readings.get(value as usize)?.map(|_| ()))))
+}
+
+/// The best of several; supported if there are none.
+fn best(all: impl Iterator<Item = Support>) -> Support {
+    all.reduce(either).unwrap_or(Ok(()))
+}
+
+/// Supported if either is; otherwise an absence that may end outranks a permanent one.
+fn either(one: Support, other: Support) -> Support {
+    match (one, other) {
+        (Ok(()), _) | (_, Ok(())) => Ok(()),
+        (Err(one), Err(other)) if other.is_permanent() && !one.is_permanent() => Err(one),
+        (_, other) => other,
+    }
+}
+
+/// The level from which on `gpumeter_source_info` has the source of a family that has one.
+pub fn source_level(family: &Family) -> Level {
+    family.source_level.map_or(Level::Full, |level| level.max(family.level))
+}
+
+/// Family and source of everything read of the GPU up to a level, as label values.
+pub(super) fn sources(gpu: &TrackedGpu, level: Level) -> impl Iterator<Item = (Arc<str>, Arc<str>)> {
+    let metered = METERED.iter().filter(move |metered| metered.from <= level);
+    metered.filter_map(|metered| Some((Arc::clone(&metered.name), label(metered.source(gpu)?))))
+}
+
+/// The label of a source; the frequent ones are allocated once.
+fn label(source: &'static str) -> Arc<str> {
+    static LABELS: LazyLock<[Arc<str>; 5]> =
+        LazyLock::new(|| [GPM_COUNTER, "gpm", "field", "call", "utilization"].map(Arc::from));
+    LABELS.iter().find(|label| ***label == *source).map_or_else(|| source.into(), Arc::clone)
+}
+
+/// The source of totals that grow by GPM's own counters.
+const GPM_COUNTER: &str = "gpm_counter";
+
+/// A family whose source is published.
+struct Metered {
+    name: Arc<str>,
+    /// The level from which on it is.
+    from: Level,
+    by: SourceLookup,
+}
+
+/// Where the source of a family is found.
+enum SourceLookup {
+    /// The account's source of activity.
+    Account,
+    /// The points of the family.
+    Points(Range<PointId>),
+    /// The number of its first integral, which may grow by a counter, and the points read otherwise.
+    Integral(usize, Range<PointId>),
+    /// Totals of MIG instances.
+    Instance(&'static [Labelled<InstanceValue>]),
+}
+
+static METERED: LazyLock<Vec<Metered>> = LazyLock::new(|| {
+    let mut metered = Vec::new();
+    for ((family, first), (_, points)) in numbered_families().zip(FAMILIES.iter()) {
+        let points = points.first().cloned().unwrap_or_default();
+        let by = match &family.rows {
+            Rows::Gpu(GpuRows::Integrals { .. } | GpuRows::Flow(_)) => {
+                SourceLookup::Integral(first.integral, points)
+            }
+            Rows::Instance(InstanceRows::Integrals(points)) => SourceLookup::Instance(points),
+            Rows::Gpu(GpuRows::Read(_)) => SourceLookup::Points(points),
+            _ => SourceLookup::Account,
+        };
+        if family.source_level.is_some() {
+            metered.push(Metered { name: family.name.into(), from: source_level(family), by });
+        }
+    }
+    metered
+});
+
+impl Metered {
+    /// None where the family is not read.
+    fn source(&self, gpu: &TrackedGpu) -> Option<&'static str> {
+        if matches!(self.by, SourceLookup::Account) {
+            return gpu.account.source().map(ActivitySource::name);
+        }
+        let frame = gpu.frame.as_deref()?;
+        match &self.by {
+            SourceLookup::Account => None,
+            SourceLookup::Points(points) => Some(match via(frame, points)? {
+                // GPM reads these bytes as a counter.
+                Via::Gpm => GPM_COUNTER,
+                via => via.name(),
+            }),
+            SourceLookup::Integral(integral, points) => {
+                let via = via(frame, points)?;
+                let is_counted = gpu.totals.get(*integral).is_some_and(CounterTotal::uses_counter);
+                Some(match via {
+                    _ if is_counted => GPM_COUNTER,
+                    // The share of the driver's own window, which is shorter than a tick.
+                    Via::Call => ActivitySource::Utilization.name(),
+                    via => via.name(),
+                })
+            }
+            SourceLookup::Instance(points) => instance_source(gpu, frame, points),
+        }
+    }
+}
+
+/// The call that reads the first point with a value or a temporary absence; GPM may refuse a metric that was planned.
+fn via(frame: &Frame, points: &Range<PointId>) -> Option<Via> {
+    let ways = frame.identity.via.get(points.clone())?.iter().zip(frame.readings.get(points.clone())?);
+    ways.filter(|(_, reading)| !reading.is_err_and(Absence::is_permanent)).find_map(|(via, _)| *via)
+}
+
+/// The source of the first supported value; all instances of a GPU are read alike.
+fn instance_source(
+    gpu: &TrackedGpu,
+    frame: &Frame,
+    points: &[Labelled<InstanceValue>],
+) -> Option<&'static str> {
+    let instance = frame.instances.first()?;
+    let is_read = |value: &usize| {
+        instance.readings.get(*value).is_some_and(|reading| !reading.is_err_and(Absence::is_permanent))
+    };
+    let value = points.iter().map(|point| point.value as usize).find(is_read)?;
+    let totals = gpu.instance_totals.get(&instance.identity.id.gpu_instance);
+    let is_counted = totals.and_then(|totals| totals.get(value)).is_some_and(CounterTotal::uses_counter);
+    Some(if is_counted { GPM_COUNTER } else { Via::Gpm.name() })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use super::*;
+    use crate::catalogue::{first_integral, first_point};
+    use crate::model::{Bytes, GpuIdentity, InstanceId, InstanceIdentity, Reading};
+
+    const NONE: Reading = Err(Absence::NotSupported);
+
+    /// A GPU that supports these families only.
+    fn frame(capability: &str, absence: Absence, supported: &[&str]) -> Frame {
+        let reading = |family: &Family| if supported.contains(&family.name) { Ok(1) } else { Err(absence) };
+        let identity = GpuIdentity { compute_capability: capability.into(), ..GpuIdentity::default() };
+        let readings = device_points().map(|(family, _)| reading(family)).collect();
+        Frame { identity: Arc::new(identity), ..Frame::with(readings) }
+    }
+
+    /// An instance with memory readings and this activity.
+    fn instance(gpu_instance: u32, compute_instance: u32, activity: Reading) -> InstanceFrame {
+        let reading = |value: InstanceValue| if value.is_ratio() { activity } else { Ok(1) };
+        InstanceFrame {
+            identity: InstanceIdentity {
+                id: InstanceId { gpu_instance, compute_instance },
+                uuid: "MIG-1".into(),
+                placement: "4:4".into(),
+                profile: "3g.40gb".into(),
+                memory: Bytes(1),
+            },
+            readings: InstanceValue::ALL.map(reading).into(),
+            counters: Box::default(),
+        }
+    }
+
+    fn divided(instances: Vec<InstanceFrame>) -> Frame {
+        let whole = frame("8.0", Absence::NotSupported, &["gpu_memory_used_bytes"]);
+        let identity = GpuIdentity { mig: true, ..(*whole.identity).clone() };
+        Frame { identity: Arc::new(identity), instances: instances.into(), ..whole }
+    }
+
+    fn support(frame: &Frame, name: &str) -> Support {
+        family_support(frame).find(|(family, _)| family.name == name).unwrap().1
+    }
+
+    #[test]
+    fn a_value_that_no_instance_has_is_unsupported_and_so_is_its_total() {
+        // The second compute instance is not read: its GPU instance is, through the first one.
+        let mut unread = instance(1, 1, NONE);
+        unread.readings.fill(Err(Absence::NotYet));
+        let frame = divided(vec![instance(1, 0, NONE), unread]);
+        let absent = unsupported(&frame, Level::Full);
+        for name in ["gpu_mig_sm_active_ratio", "gpu_mig_sm_active_seconds_total", "gpu_busy_seconds_total"] {
+            assert!(absent.contains(&(name, Absence::NotSupported)), "{name} is not in {absent:?}");
+        }
+        assert_eq!(support(&frame, "gpu_mig_memory_used_bytes"), Ok(()));
+        let lean = unsupported(&frame, Level::Lean);
+        assert!(lean.iter().all(|(name, _)| crate::catalogue::family(name).unwrap().level == Level::Lean));
+    }
+
+    #[test]
+    fn a_value_of_one_instance_is_enough_and_without_instances_all_are_supported() {
+        let frame = divided(vec![instance(1, 0, NONE), instance(2, 0, Ok(1))]);
+        assert_eq!(support(&frame, "gpu_mig_sm_active_ratio"), Ok(()));
+        assert_eq!(support(&divided(Vec::new()), "gpu_mig_sm_active_ratio"), Ok(()));
+    }
+
+    #[test]
+    fn a_missing_function_is_the_boards_reason_where_no_driver_has_it_for_that_board() {
+        for (capability, name, expected) in [
+            ("7.5", "gpu_sm_active_ratio", Absence::NotSupported),
+            ("7.5", "gpu_sm_active_seconds_total", Absence::NotSupported),
+            ("8.9", "gpu_fabric_state", Absence::NotSupported),
+            ("8.9", "gpu_fabric_info", Absence::NotSupported),
+            ("8.6", "gpu_temperature_margin_celsius", Absence::NotSupported),
+            ("8.9", "gpu_temperature_margin_celsius", Absence::NoSymbol),
+            ("9.0", "gpu_sm_active_ratio", Absence::NoSymbol),
+            ("", "gpu_sm_active_ratio", Absence::NoSymbol),
+            // Newer drivers support it on every board.
+            ("7.5", "gpu_pcie_bytes_total", Absence::NoSymbol),
+        ] {
+            let frame = frame(capability, Absence::NoSymbol, &[]);
+            assert_eq!(support(&frame, name), Err(expected), "{capability} {name}");
+        }
+    }
+
+    #[test]
+    fn a_temporary_absence_outranks_a_permanent_one() {
+        assert_eq!(either(Err(Absence::NotSupported), Err(Absence::Failed)), Err(Absence::Failed));
+        assert_eq!(either(Err(Absence::Failed), Err(Absence::NotSupported)), Err(Absence::Failed));
+        assert_eq!(either(Err(Absence::Failed), Ok(())), Ok(()));
+    }
+
+    #[test]
+    fn the_fabric_of_a_gpu_that_is_not_registered_is_not_known_yet() {
+        assert_eq!(
+            support(&frame("9.0", Absence::NotSupported, &["gpu_fabric_state"]), "gpu_fabric_info"),
+            Err(Absence::NotYet)
+        );
+    }
+
+    #[test]
+    fn every_total_of_the_agent_has_the_source_of_what_it_grows_by() {
+        let names: Vec<&str> = METERED.iter().map(|metered| &*metered.name).collect();
+        let totals = families().filter(|family| {
+            matches!(
+                family.rows,
+                Rows::Gpu(GpuRows::Integrals { .. } | GpuRows::Flow(_))
+                    | Rows::Instance(InstanceRows::Integrals(_))
+            )
+        });
+        let totals: Vec<&str> = totals.map(|family| family.name).collect();
+        assert!(totals.iter().all(|family| names.contains(family)));
+        // Busy time, power and the bytes over NVLink that the driver counts beside them.
+        assert_eq!(names.len(), totals.len() + 3);
+        let by = |name: &str| METERED.iter().find(|one| *one.name == *name).map(|one| &one.by);
+        const SM: (usize, PointId) =
+            (first_integral("gpu_sm_active_seconds_total"), first_point("gpu_sm_active_ratio"));
+        const PIPE: (usize, PointId) =
+            (first_integral("gpu_pipe_active_seconds_total"), first_point("gpu_pipe_active_ratio"));
+        assert!(matches!(by("gpu_sm_active_seconds_total"), Some(SourceLookup::Integral(integral, points))
+            if (*integral, points.start) == SM && points.len() == 1));
+        assert!(matches!(by("gpu_pipe_active_seconds_total"), Some(SourceLookup::Integral(integral, points))
+            if (*integral, points.start) == PIPE && points.len() == 8));
+        assert!(matches!(by("gpu_power_watts"), Some(SourceLookup::Points(points)) if points.len() == 1));
+    }
+
+    #[test]
+    fn level_standard_has_the_sources_of_busy_time_power_and_pcie() {
+        let published = METERED.iter().filter(|metered| !matches!(metered.by, SourceLookup::Instance(_)));
+        let published = published.filter(|metered| metered.from < Level::Full).map(|metered| &*metered.name);
+        assert!(published.eq(["gpu_busy_seconds_total", "gpu_power_watts", "gpu_pcie_bytes_total"]));
+    }
+}
