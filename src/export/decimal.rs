@@ -68,6 +68,11 @@ pub(super) fn double(number: i128, decimals: u8) -> f64 {
     let magnitude = if size < 1 << 53 && decimals <= 22 {
         // Both are exact as doubles, so one division rounds once.
         size as f64 / one as f64
+    } else if let Ok(size) = u64::try_from(size) {
+        // The quotient has 64 more bits than needed, and its last bit is set where a rest was cut off: rounds once, too.
+        let shifted = u128::from(size) << 64;
+        let quotient = (shifted / one) | u128::from(!shifted.is_multiple_of(one));
+        quotient as f64 / 2_f64.powi(64)
     } else {
         let mut text = Vec::new();
         write_large(&mut text, number.saturating_abs(), decimals);
