@@ -86,19 +86,16 @@ impl StepEnvironment {
 /// Reads the records in a directory, by name; hidden files are incomplete. Records decide who pays, so the directory
 /// must be writable only by root or the agent's own user. At most one more than [`MOST_RECORDS`] is read.
 pub fn read_records(directory: &Path) -> io::Result<Vec<RecordFile>> {
-    list_records(directory).map_err(|error| add_path(error, directory))
-}
-
-fn list_records(directory: &Path) -> io::Result<Vec<RecordFile>> {
-    let about = fs::metadata(directory)?;
+    let with_path = |error| add_path(error, directory);
+    let about = fs::metadata(directory).map_err(with_path)?;
     let is_own = about.uid() == 0 || about.uid() == rustix::process::geteuid().as_raw();
     if !is_own || about.mode() & 0o022 != 0 {
-        return Err(io::Error::new(
+        return Err(with_path(io::Error::new(
             io::ErrorKind::PermissionDenied,
             "others than root can write there; give the directory to root with mode 0755",
-        ));
+        )));
     }
-    let entries = fs::read_dir(directory)?.filter_map(Result::ok);
+    let entries = fs::read_dir(directory).map_err(with_path)?.filter_map(Result::ok);
     let mut files: Vec<RecordFile> =
         entries.filter_map(|entry| read_record(&entry)).take(MOST_RECORDS + 1).collect();
     files.sort();

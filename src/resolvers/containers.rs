@@ -5,19 +5,12 @@
 //! runtime's socket, since access to that socket is as good as root.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::{Resolvers, Schedule, replace};
+use super::{POLL_INTERVAL, REFRESH_INTERVAL, Resolvers, Schedule, replace};
 use crate::clock::system_now;
 use crate::docker::DockerClient;
-use crate::model::{Nanoseconds, UnattributedReason};
+use crate::model::UnattributedReason;
 use crate::thread::{self, Thread};
-
-/// How often the thread looks whether a round is due.
-const POLL_INTERVAL: Duration = Duration::from_secs(1);
-
-/// How often it asks without a request.
-const REFRESH_INTERVAL: Nanoseconds = Nanoseconds::from_seconds(10);
 
 /// Starts the thread where the configuration names a socket.
 pub(super) fn start(shared: &Arc<Resolvers>) -> Result<(), thread::Error> {
@@ -41,8 +34,8 @@ fn run(client: &DockerClient, shared: &Resolvers) {
         if schedule.is_due(now, status.take_request()) {
             match client.containers() {
                 Ok(containers) => {
-                    schedule.succeed(now, REFRESH_INTERVAL);
-                    if status.succeed(system_now().boottime) {
+                    schedule.plan_refresh(now, REFRESH_INTERVAL);
+                    if status.record_success(system_now().boottime) {
                         tracing::info!(
                             containers = containers.len(),
                             "the container runtime names containers"
@@ -51,8 +44,8 @@ fn run(client: &DockerClient, shared: &Resolvers) {
                     shared.update_workloads(|workloads| replace(&mut workloads.containers, containers));
                 }
                 Err(error) => {
-                    schedule.fail(now);
-                    if status.fail(false) {
+                    schedule.plan_retry(now);
+                    if status.record_failure(false) {
                         tracing::warn!(%error, "the container runtime does not answer; names of containers stay as they were");
                     }
                 }

@@ -12,10 +12,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
 use std::{fs, io};
 
-use super::{Resolvers, log_new_problems, replace};
+use super::{FIRST_ROUND_TIMEOUT, POLL_INTERVAL, Resolvers, log_new_problems, replace};
 use crate::clock::system_now;
 use crate::config::SlurmConfig;
 use crate::holders::{JobHoldings, JobObservation, JobRecord, JobTracker, NodeGpus};
@@ -23,12 +22,6 @@ use crate::host::Host;
 use crate::host::slurm::{self, JobCgroup, MOST_RECORDS, RecordFile, StepEnvironment};
 use crate::model::{HoldingSource, UnattributedReason};
 use crate::thread::{self, Thread};
-
-/// How often the thread reads the records.
-const POLL_INTERVAL: Duration = Duration::from_secs(1);
-
-/// How long the start of the agent waits for the first round.
-const FIRST_ROUND_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The map that the prolog of the host's Slurm reads.
 const MAP_OF_HOST: &str = "/run/gpumeter/gpus";
@@ -48,7 +41,6 @@ pub(super) fn start(shared: &Arc<Resolvers>) -> Result<(), thread::Error> {
     let shared = Arc::clone(shared);
     let (done, first_round) = mpsc::channel();
     Thread::start("jobs", move || rounds.run(&shared, done))?;
-    // Holdings go on across a restart of the agent only if its first tick knows them.
     let _ = first_round.recv_timeout(FIRST_ROUND_TIMEOUT);
     Ok(())
 }
@@ -227,7 +219,7 @@ impl JobRounds {
         let directory = self.jobs.directories();
         match self.jobs.observe(gpus) {
             Ok(known) => {
-                if status.succeed(system_now().boottime) {
+                if status.record_success(system_now().boottime) {
                     tracing::info!(directory, "the prolog of Slurm records jobs");
                 }
                 log_new_problems(&mut self.problems, known.problems);
@@ -238,7 +230,7 @@ impl JobRounds {
             }
             // The directory is missing where there is no Slurm, or before the first job since the boot.
             Err(error) => {
-                if status.fail(error.kind() == ErrorKind::NotFound) {
+                if status.record_failure(error.kind() == ErrorKind::NotFound) {
                     tracing::warn!(directory, %error, "records of jobs cannot be read; holdings of jobs stay as they were");
                 }
             }

@@ -1,8 +1,7 @@
 //! The threads that find out who uses and holds GPUs: each reads one source and publishes the last result.
 //!
-//! In: pids that samplers saw, the kubelet, Slurm's records, a container runtime, the name service. Out: identities of
-//! processes, [`ResolvedWorkloads`] and members of granted groups. A source that does not respond delays its own thread
-//! only.
+//! The sources are `/proc`, the kubelet, Slurm's records, a container runtime and the name service. A source that does
+//! not respond delays its own thread only, and its last result stays in force.
 
 pub(crate) mod containers;
 pub(crate) mod jobs;
@@ -13,6 +12,7 @@ pub(crate) mod users;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use crate::clock::{Clock, Stop, system_now};
 use crate::export::LatestSnapshot;
@@ -25,6 +25,16 @@ use crate::thread;
 
 pub(crate) use processes::SeenProcesses;
 pub use users::unresolved_grants;
+
+/// How often each thread looks whether a round is due.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How often a kubelet or runtime is asked without a request.
+const REFRESH_INTERVAL: Nanoseconds = Nanoseconds::from_seconds(10);
+
+/// How long the start of the agent waits for the first round of a scheduler's resolver: holdings go on across a restart
+/// of the agent only if its first tick knows them.
+const FIRST_ROUND_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What the resolver threads share with each other and with the tick loop.
 pub(crate) struct Resolvers {
@@ -63,17 +73,24 @@ impl Resolvers {
 
     /// The last round of each resolver that has had one.
     pub(crate) fn last_rounds(&self) -> Vec<ResolverRound> {
-        let age = |now: Nanoseconds, at: Nanoseconds| Nanoseconds(now.0.saturating_sub(at.0));
         let (clock, now) = (self.clock.now().boottime, system_now().boottime);
-        let host = self.processes.get().1.map(|at| (("host", true), Some(age(clock, at))));
-        let users = self.host.users().service().and_then(NameService::last_lookup);
-        let users = users.map(|last| (("users", last.succeeded), Some(age(now, last.ended))));
-        let workloads = self.statuses.all().into_iter().filter_map(|status| {
-            let last = status.last()?;
-            Some(((status.name, last.succeeded), last.succeeded_at.map(|at| age(now, at))))
-        });
-        let all = host.into_iter().chain(users).chain(workloads);
-        all.map(|((resolver, succeeded), age)| ResolverRound { resolver, succeeded, age }).collect()
+        let mut rounds = Vec::new();
+        let mut add = |resolver, succeeded, age: Option<u64>| {
+            rounds.push(ResolverRound { resolver, succeeded, age: age.map(Nanoseconds) });
+        };
+        if let Some(at) = self.processes.get().1 {
+            add("host", true, Some(clock.0.saturating_sub(at.0)));
+        }
+        if let Some(last) = self.host.users().service().and_then(NameService::last_lookup) {
+            add("users", last.succeeded, Some(now.0.saturating_sub(last.ended.0)));
+        }
+        for status in self.statuses.all() {
+            if let Some(last) = status.last() {
+                let age = last.succeeded_at.map(|at| now.0.saturating_sub(at.0));
+                add(status.name, last.succeeded, age);
+            }
+        }
+        rounds
     }
 }
 
@@ -150,7 +167,7 @@ impl ResolverStatus {
     }
 
     /// Records a successful round. Returns whether it is the first round or the first success after a failure.
-    fn succeed(&self, now: Nanoseconds) -> bool {
+    fn record_success(&self, now: Nanoseconds) -> bool {
         let last = LastRound { succeeded: true, succeeded_at: Some(now) };
         let before = self.last.lock().unwrap_or_else(PoisonError::into_inner).replace(last);
         before.is_none_or(|before| !before.succeeded)
@@ -158,7 +175,7 @@ impl ResolverStatus {
 
     /// Records a failed round. Returns whether it is the first round or the first failure after a success. A source that
     /// `is_missing` and was never there is no failure.
-    fn fail(&self, is_missing: bool) -> bool {
+    fn record_failure(&self, is_missing: bool) -> bool {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if last.is_none() && is_missing {
             return false;
@@ -186,11 +203,11 @@ impl Schedule {
         now >= self.next || (is_requested && self.pause == Nanoseconds(0))
     }
 
-    fn succeed(&mut self, now: Nanoseconds, period: Nanoseconds) {
+    fn plan_refresh(&mut self, now: Nanoseconds, period: Nanoseconds) {
         (self.pause, self.next) = (Nanoseconds(0), now + period);
     }
 
-    fn fail(&mut self, now: Nanoseconds) {
+    fn plan_retry(&mut self, now: Nanoseconds) {
         self.pause = Nanoseconds((self.pause.0 * 2).clamp(Nanoseconds::SECOND.0, Self::MAX_PAUSE.0));
         self.next = now + self.pause;
     }
@@ -218,12 +235,12 @@ mod tests {
     #[test]
     fn a_failure_keeps_the_time_of_the_last_success_and_only_a_change_is_reported() {
         let status = ResolverStatus::new("pods", UnattributedReason::Pod);
-        assert!(!status.fail(true));
+        assert!(!status.record_failure(true));
         assert_eq!(status.last(), None, "there was never a source");
-        assert!(status.fail(false) && !status.fail(true));
+        assert!(status.record_failure(false) && !status.record_failure(true));
         assert_eq!(status.last(), Some(LastRound { succeeded: false, succeeded_at: None }));
-        assert!(status.succeed(Nanoseconds(7)) && !status.succeed(Nanoseconds(8)));
-        assert!(status.fail(true) && !status.fail(false));
+        assert!(status.record_success(Nanoseconds(7)) && !status.record_success(Nanoseconds(8)));
+        assert!(status.record_failure(true) && !status.record_failure(false));
         let last = LastRound { succeeded: false, succeeded_at: Some(Nanoseconds(8)) };
         assert_eq!(status.last(), Some(last));
     }

@@ -10,7 +10,9 @@ use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, SystemTime};
 
-use super::{Resolvers, Schedule, log_new_problems, replace};
+use super::{
+    FIRST_ROUND_TIMEOUT, POLL_INTERVAL, REFRESH_INTERVAL, Resolvers, Schedule, log_new_problems, replace,
+};
 use crate::clock::system_now;
 use crate::config::KubernetesConfig;
 use crate::holders::{PodHoldings, PodMetadata, PodObservation, PodTracker, PreviousShare, Resources};
@@ -21,20 +23,11 @@ use crate::ledger::Recovered;
 use crate::model::{HoldingSource, Nanoseconds, UnattributedReason, Utc};
 use crate::thread::{self, Thread};
 
-/// How often the thread looks whether a round is due.
-const POLL_INTERVAL: Duration = Duration::from_secs(1);
-
-/// How often it asks without a request.
-const REFRESH_INTERVAL: Nanoseconds = Nanoseconds::from_seconds(10);
-
 /// How often the kubelet's `/pods` is read without a request: it returns every field of every pod as JSON.
 const KUBELET_PERIOD: Nanoseconds = Nanoseconds::from_seconds(30);
 
 /// Where Kubernetes mounts the service account of a pod.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
-
-/// How long the start of the agent waits for the first round.
-const FIRST_ROUND_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Starts the thread where the configuration names a socket.
 pub(super) fn start(shared: &Arc<Resolvers>, recovered: Option<&Recovered>) -> Result<(), thread::Error> {
@@ -63,7 +56,6 @@ pub(super) fn start(shared: &Arc<Resolvers>, recovered: Option<&Recovered>) -> R
             Err(error) => tracing::error!(%error, "pods are not attributed"),
         }
     })?;
-    // Holdings go on across a restart of the agent only if its first tick knows them.
     let _ = first_round.recv_timeout(FIRST_ROUND_TIMEOUT);
     Ok(())
 }
@@ -222,13 +214,13 @@ impl PodRounds {
         let answer = self.pods.ask(&self.client);
         match &answer {
             Ok(_) => {
-                if shared.statuses.pods.succeed(now) {
+                if shared.statuses.pods.record_success(now) {
                     tracing::info!("the kubelet lists the containers that hold GPUs");
                 }
                 self.descriptions.refresh(&kubernetes.labels, now, is_requested);
             }
             Err(error) => {
-                if shared.statuses.pods.fail(matches!(error, Error::Missing { .. })) {
+                if shared.statuses.pods.record_failure(matches!(error, Error::Missing { .. })) {
                     tracing::warn!(%error, "the kubelet does not answer; holdings of pods stay as they were");
                 }
             }
@@ -237,10 +229,10 @@ impl PodRounds {
         let listed_at = shared.clock.now().utc;
         let known = self.pods.observe(answer.as_ref().ok(), &self.descriptions.metadata, listed_at);
         match answer {
-            Err(_) => self.schedule.fail(now),
+            Err(_) => self.schedule.plan_retry(now),
             // The next list decides whether a container that is missing has ended.
-            Ok(_) if known.is_ending => self.schedule.succeed(now, Nanoseconds::SECOND),
-            Ok(_) => self.schedule.succeed(now, REFRESH_INTERVAL),
+            Ok(_) if known.is_ending => self.schedule.plan_refresh(now, Nanoseconds::SECOND),
+            Ok(_) => self.schedule.plan_refresh(now, REFRESH_INTERVAL),
         }
         log_new_problems(&mut self.problems, known.problems);
         shared.update_workloads(|workloads| {

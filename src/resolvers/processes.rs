@@ -4,15 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::Resolvers;
+use super::{POLL_INTERVAL, Resolvers};
 use crate::clock::system_now;
 use crate::holders::{Identities, ProcessDirectory};
 use crate::host::{Host, Pci, agent_usage};
 use crate::model::Nanoseconds;
 use crate::thread::{self, Thread};
-
-/// How long the thread waits for samplers before it looks whether another task is due.
-const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How often the PCI bus is read.
 const BUS_INTERVAL: Nanoseconds = Nanoseconds::from_seconds(5);

@@ -8,15 +8,12 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Resolvers;
+use super::{POLL_INTERVAL, Resolvers};
 use crate::clock::Stop;
 use crate::config::{Config, Grantee, UserChoice};
 use crate::host::{NameService, UserDatabase, UserNameError};
 use crate::policy::ResolvedGrantees;
 use crate::thread::{self, Thread};
-
-/// How long the thread waits for a name to look up.
-const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Starts the thread.
 pub(crate) fn start(shared: &Arc<Resolvers>) -> Result<(), thread::Error> {

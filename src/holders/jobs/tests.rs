@@ -32,6 +32,12 @@ fn node(gpus: &[(u32, &str)]) -> NodeGpus {
     NodeGpus { indices: Some(minors.clone()), minors, instances: Some(BTreeMap::new()) }
 }
 
+/// The environment of job 211's step 0.
+fn environment(variables: &[(&str, &str)]) -> StepEnvironment {
+    let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    StepEnvironment { step: "0".into(), uid: 1000, variables: variables.collect() }
+}
+
 fn nothing<'a>(
     gpus: &'a NodeGpus,
     environments: &'a BTreeMap<String, Vec<StepEnvironment>>,
@@ -61,9 +67,7 @@ fn round(jobs: &mut JobTracker, records: &[RecordFile], cgroups: Option<&[&str]>
 fn the_cluster_of_a_job_without_a_record_is_that_of_slurm_conf() {
     let variables =
         [("SLURM_CLUSTER_NAME", "others"), ("SLURM_JOB_GPUS", "0"), ("SLURM_ARRAY_JOB_ID", "210")];
-    let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-    let environment = StepEnvironment { step: "0".into(), uid: 1000, variables };
-    let environments = &BTreeMap::from([("211".to_owned(), vec![environment])]);
+    let environments = &BTreeMap::from([("211".to_owned(), vec![environment(&variables)])]);
     let gpus = node(&[(0, GPU)]);
     let seen = JobObservation { cluster: Some("alpha"), ..nothing(&gpus, environments) };
     let known = JobTracker::default().observe(seen);
@@ -74,9 +78,7 @@ fn the_cluster_of_a_job_without_a_record_is_that_of_slurm_conf() {
 
 /// The first round of a record, if there is one, with the environment of job 211 on a node of GPU 0 and 8.
 fn with_environment(text: Option<&str>, variables: &[(&str, &str)]) -> JobHoldings {
-    let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-    let environment = StepEnvironment { step: "0".into(), uid: 1000, variables: variables.collect() };
-    let environments = &BTreeMap::from([("211".to_owned(), vec![environment])]);
+    let environments = &BTreeMap::from([("211".to_owned(), vec![environment(variables)])]);
     let records: Vec<RecordFile> = text.iter().map(|text| file("211", 1, text)).collect();
     let gpus = node(&[(0, GPU), (8, OTHER)]);
     let (records, cgroups) = (&*records, Some(&[][..]));
@@ -105,15 +107,10 @@ fn what_no_prolog_is_told_comes_from_the_environment_of_the_job() {
 /// What job 211 with this record holds whose environment names positions 0 and 1 of that `gres.conf`.
 fn claimed(record: &str, gres: &str) -> Vec<String> {
     let variables = [("SLURM_CLUSTER_NAME", "alpha"), ("SLURM_JOB_GPUS", "0,1")];
-    let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-    let environment = StepEnvironment { step: "0".into(), uid: 1000, variables };
-    let environments = &BTreeMap::from([("211".to_owned(), vec![environment])]);
+    let environments = &BTreeMap::from([("211".to_owned(), vec![environment(&variables)])]);
     let gpus = NodeGpus { instances: Some([((1, 7), Vec::new())].into()), ..node(&[(0, GPU), (1, OTHER)]) };
-    let records: Vec<RecordFile> = Some(record)
-        .filter(|text| !text.is_empty())
-        .map(|record| file("211", 1, &text(record)))
-        .into_iter()
-        .collect();
+    let mut records = vec![file("211", 1, &text(record))];
+    records.retain(|_| !record.is_empty());
     let seen = JobObservation { records: &records, gres: Some(gres), ..nothing(&gpus, environments) };
     let known = JobTracker::default().observe(seen);
     held(&known).into_iter().map(|(_, gpu)| gpu.to_owned()).collect()
@@ -267,8 +264,7 @@ fn a_mapping_file_that_stays_without_its_jobs_cgroup_holds_no_longer() {
 fn a_mapping_goes_before_the_environment_which_tells_its_cluster_where_nothing_else_does() {
     let gpus = node(&[(0, GPU), (1, OTHER)]);
     let variables = [("SLURM_CLUSTER_NAME", "beta"), ("SLURM_JOB_GPUS", "1")];
-    let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-    let environment = StepEnvironment { step: "batch".into(), uid: 1000, variables };
+    let environment = StepEnvironment { step: "batch".into(), ..environment(&variables) };
     let other = StepEnvironment { uid: 1001, ..environment.clone() };
     let environments =
         BTreeMap::from([("300".to_owned(), vec![environment]), ("301".to_owned(), vec![other])]);
