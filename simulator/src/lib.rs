@@ -12,11 +12,14 @@
 //! (`thread::spawn`, `mpsc`, `catch_unwind`): the first pins the library, the second crashes the client
 //! when a thread ends after `dlclose`.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 mod abi;
 mod board;
 mod channel;
 mod clock;
 mod condition;
+mod handles;
 mod meters;
 mod mig;
 mod node;
@@ -25,6 +28,11 @@ mod replay;
 mod schedule;
 mod state;
 mod surprise;
+
+/// Locks a mutex, even after another holder panicked: nothing here is left half changed.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Tells a client that the GPUs behind this library are simulated; the real library has no such symbol.
 #[unsafe(no_mangle)]

@@ -10,7 +10,7 @@
 
 use std::sync::Mutex;
 
-use crate::state::lock;
+use crate::lock;
 
 mod presence;
 mod slices;

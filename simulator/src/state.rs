@@ -6,11 +6,11 @@
 //! another version is refused.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use crate::abi::answer::{Answer, Refused, UNINITIALIZED, UNKNOWN};
-use crate::channel;
 use crate::node::{self, Node};
+use crate::{channel, lock};
 
 struct State {
     users: u32,
@@ -30,11 +30,6 @@ static LOADED: extern "C" fn() = loaded;
 extern "C" fn loaded() {
     let mark = channel::directory().and_then(|directory| node::mark_in(&directory));
     LIBRARY.store(mark.unwrap_or(0), Ordering::Relaxed);
-}
-
-/// A lock that goes on after a panic of another holder: nothing here is left half changed.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Counts one user more; the first reads the scenario.

@@ -7,20 +7,18 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{c_uint, c_ulonglong};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use nvml_wrapper_sys::bindings::{nvmlEventData_t, nvmlEventSet_t};
 
-use super::answer::{Answer, INVALID_ARGUMENT, NOT_SUPPORTED, Refused, TIMEOUT, UNINITIALIZED};
+use super::answer::{Answer, NOT_SUPPORTED, TIMEOUT, UNINITIALIZED};
 use super::buffers::Out;
 use super::{gpu_calls, handle, node_calls};
 use crate::channel::settled::{Running, What};
-use crate::clock;
+use crate::handles::{Cursor, EventSet};
 use crate::node::Node;
-use crate::state::{self, lock};
+use crate::{clock, state};
 
 const XID: c_ulonglong = 0x8;
 const MIG_CHANGE: c_ulonglong = 0x100;
@@ -29,42 +27,6 @@ const SUPPORTED: c_ulonglong = 0x10B;
 const STEP: u64 = 10_000_000;
 /// How far a set may be behind a storm.
 const QUEUE: u64 = 65_536;
-/// Event sets are numbers, not addresses.
-const SET_MARK: usize = 0x6576_0000_0000;
-
-/// Sets given in this process: a number never comes again, so that one of a former init is unknown.
-static GIVEN: AtomicUsize = AtomicUsize::new(0);
-
-/// The event sets of all clients.
-#[derive(Default)]
-pub(crate) struct EventSets(Mutex<BTreeMap<usize, Set>>);
-
-struct Set {
-    /// Event types by the scenario's number of the GPU.
-    wanted: BTreeMap<u32, c_ulonglong>,
-    created: u64,
-    /// Of the script.
-    delivered: Cursor,
-    /// Of storms, by number: how many.
-    storms: BTreeMap<u64, u64>,
-    /// Moments and storms from this number on came after the set.
-    known: u64,
-    moments: u64,
-}
-
-/// A place in the endless script: the time, and how many mishaps of that time are behind.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Cursor {
-    at: u64,
-    place: usize,
-}
-
-impl EventSets {
-    fn with<T>(&self, set: nvmlEventSet_t, change: impl FnOnce(&mut Set) -> T) -> Result<T, Refused> {
-        lock(&self.0).get_mut(&set.addr()).map(change).ok_or(INVALID_ARGUMENT)
-    }
-}
-
 gpu_calls! {
     fn nvmlDeviceGetSupportedEventTypes(at, types: Out<c_ulonglong>) {
         let _ = at;
@@ -75,29 +37,27 @@ gpu_calls! {
         if types & !SUPPORTED != 0 {
             return Err(NOT_SUPPORTED);
         }
-        at.node.event_sets.with(set, |set| *set.wanted.entry(at.gpu.slot).or_insert(0) |= types)
+        at.node.event_sets.with(set.addr(), |set| *set.wanted.entry(at.gpu.slot).or_insert(0) |= types)
     }
 }
 
 node_calls! {
     fn nvmlEventSetCreate(node, now, set: Out<nvmlEventSet_t>) {
         set.pointer()?;
-        let number = SET_MARK | (GIVEN.fetch_add(1, Ordering::Relaxed) + 1);
         let known = node.settled.next;
-        let new = Set {
+        let handle = node.event_sets.insert(EventSet {
             wanted: BTreeMap::new(),
             created: now.elapsed,
             delivered: Cursor { at: now.elapsed, place: usize::MAX },
             storms: BTreeMap::new(),
             known,
             moments: known,
-        };
-        lock(&node.event_sets.0).insert(number, new);
-        set.put(std::ptr::without_provenance_mut(number))
+        });
+        set.put(std::ptr::without_provenance_mut(handle))
     }
 
     fn nvmlEventSetFree(node, _, set: nvmlEventSet_t) {
-        lock(&node.event_sets.0).remove(&set.addr()).map(|_| ()).ok_or(INVALID_ARGUMENT)
+        node.event_sets.remove(set.addr())
     }
 
     fn nvmlEventSetWait_v2(node, _, set: nvmlEventSet_t, data: Out<nvmlEventData_t>, milliseconds: c_uint) {
@@ -121,7 +81,7 @@ fn wait(node: &Node, set: nvmlEventSet_t, data: Out<nvmlEventData_t>, millisecon
         }
         let clock = node.clock.now();
         node.report(clock);
-        if let Some(event) = sets.with(set, |set| next(&node, set, clock.elapsed))? {
+        if let Some(event) = sets.with(set.addr(), |set| next(&node, set, clock.elapsed))? {
             return data.put(event);
         }
         let now = clock::host_boottime();
@@ -148,7 +108,7 @@ enum Source {
 }
 
 /// The next event up to a time that a set wants; what it does not want is passed over.
-fn next(node: &Node, set: &mut Set, elapsed: u64) -> Option<nvmlEventData_t> {
+fn next(node: &Node, set: &mut EventSet, elapsed: u64) -> Option<nvmlEventData_t> {
     loop {
         let script = following(node, set.delivered).map(|(cursor, mishap)| Candidate {
             at: cursor.at,
@@ -180,7 +140,7 @@ fn next(node: &Node, set: &mut Set, elapsed: u64) -> Option<nvmlEventData_t> {
 }
 
 /// The next of a storm; what nobody wants, and what is too far behind, is passed over at once.
-fn of_storm(node: &Node, set: &mut Set, running: &Running, elapsed: u64) -> Option<Candidate> {
+fn of_storm(node: &Node, set: &mut EventSet, running: &Running, elapsed: u64) -> Option<Candidate> {
     let seen = if running.number < set.known { running.fired(set.created) } else { 0 };
     let mut delivered = set.storms.get(&running.number).copied().unwrap_or(seen);
     let fired = running.fired(elapsed);
@@ -200,7 +160,7 @@ fn of_storm(node: &Node, set: &mut Set, running: &Running, elapsed: u64) -> Opti
     (delivered < fired).then(one)
 }
 
-fn of_moment(node: &Node, set: &Set) -> Option<Candidate> {
+fn of_moment(node: &Node, set: &EventSet) -> Option<Candidate> {
     let moment = node.settled.moments.iter().find(|moment| moment.number >= set.moments)?;
     let (kind, data) = match moment.what {
         What::Xid(xid) => (XID, xid),

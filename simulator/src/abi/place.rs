@@ -163,8 +163,12 @@ struct Registered {
 fn registered(at: &Device<'_>) -> Result<Registered, Refused> {
     let Fabric { clique, health, .. } = at.gpu.board.fabric.ok_or(NOT_SUPPORTED)?;
     Ok(match at.gpu.surprise {
-        Some(Surprise::NoFabric) => Registered { clique: 0, state: UNSUPPORTED, status: 0, health: 0 },
-        Some(Surprise::FabricTooFew) => Registered { clique, state: COMPLETED, status: TOO_FEW, health },
+        Some(Surprise::FabricNotSupported) => {
+            Registered { clique: 0, state: UNSUPPORTED, status: 0, health: 0 }
+        }
+        Some(Surprise::FabricInsufficient) => {
+            Registered { clique, state: COMPLETED, status: TOO_FEW, health }
+        }
         _ => Registered { clique, state: COMPLETED, status: 0, health },
     })
 }

@@ -18,8 +18,8 @@ use super::complaints;
 use super::settled::Alone;
 use crate::abi::answer::Refused;
 use crate::clock;
+use crate::lock;
 use crate::schedule::hash;
-use crate::state::lock;
 
 const LOOK_AGAIN: u64 = 20_000_000;
 const HANG_STEP: Duration = Duration::from_millis(5);

@@ -14,9 +14,9 @@ use serde::{Deserialize, Serialize};
 
 use super::settled::Alone;
 use crate::clock::{self, Now};
+use crate::lock;
 use crate::node::xids::{self, Happened, Upto};
 use crate::node::{Gpu, Node};
-use crate::state::lock;
 
 const LOOK_AGAIN: u64 = 20_000_000;
 const LARGEST: u64 = 1 << 20;

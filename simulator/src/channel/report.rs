@@ -12,8 +12,8 @@ use serde::Serialize;
 
 use super::settled::Fired;
 use crate::clock::Now;
+use crate::lock;
 use crate::schedule::Work;
-use crate::state::lock;
 
 const EVERY: u64 = 1_000_000_000;
 

@@ -11,8 +11,6 @@ use std::time::SystemTime;
 
 use super::{Gpu, Host, Mishap, Node, Session, Watch, gpus, settle};
 use crate::abi::answer::{Answer, DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH, UNINITIALIZED, UNKNOWN};
-use crate::abi::events::EventSets;
-use crate::abi::gpm::Samples;
 use crate::channel::delays::Debt;
 use crate::channel::devices::Devices;
 use crate::channel::faults::Faults;
@@ -22,9 +20,10 @@ use crate::channel::report::Report;
 use crate::channel::scenario::{Delays, Scenario};
 use crate::channel::settled::{Record, Settled, version};
 use crate::clock::{self, Clock};
+use crate::handles::Handles;
+use crate::lock;
 use crate::replay::Replay;
 use crate::schedule;
-use crate::state::lock;
 
 const LOOK_AGAIN: u64 = 20_000_000;
 
@@ -212,8 +211,8 @@ impl Host {
             clock,
             faults: Faults::new(directory.join("faults")),
             report: Report::new(directory),
-            samples: Samples::default(),
-            event_sets: EventSets::default(),
+            samples: Handles::default(),
+            event_sets: Handles::default(),
             replay,
             debts: (0..debts).map(|_| Debt::default()).collect(),
             record,

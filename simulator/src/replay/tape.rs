@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::sync::Mutex;
 
 use nvml_wrapper_sys::bindings::nvmlDevice_t;
 use serde::{Deserialize, Deserializer};
 
-use super::apart::Shelf;
+use super::apart::RecordedSample;
 use super::argument::Argument;
+use crate::handles::Handles;
 
 /// The one format that is read.
 const FORMAT: u32 = 1;
@@ -70,9 +70,7 @@ impl Value {
             _ => None,
         }
     }
-}
 
-impl Value {
     /// The 64 bits of a number; 0 for what is none.
     pub(super) fn bits(&self) -> u64 {
         if let Self::Number(number) = self { *number } else { 0 }
@@ -108,7 +106,10 @@ pub(crate) struct Replay {
     known: HashMap<String, Known>,
     /// By time.
     pub(super) events: Vec<(u64, Vec<Value>, Vec<Value>)>,
-    pub(super) shelf: Mutex<Shelf>,
+    /// GPM samples of clients, absent until they are taken.
+    pub(super) samples: Handles<Option<RecordedSample>>,
+    /// Event sets of clients: how many events each has delivered or skipped.
+    pub(super) sets: Handles<usize>,
 }
 
 /// Of an event's structure, each happened by itself.
@@ -118,7 +119,12 @@ impl Replay {
     /// Reads a recording; the error says what is wrong and where.
     pub(crate) fn open(path: &Path) -> Result<Self, String> {
         let file = File::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let mut replay = Self { known: HashMap::new(), events: Vec::new(), shelf: Mutex::default() };
+        let mut replay = Self {
+            known: HashMap::new(),
+            events: Vec::new(),
+            samples: Handles::default(),
+            sets: Handles::default(),
+        };
         for (index, line) in BufReader::new(file).lines().enumerate() {
             let told = |problem: String| format!("{}:{}: {problem}", path.display(), index + 1);
             let line = line.map_err(|error| told(error.to_string()))?;

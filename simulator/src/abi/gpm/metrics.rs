@@ -11,9 +11,10 @@ use nvml_wrapper_sys::bindings::{nvmlGpmMetric_t, nvmlGpmMetric_t__bindgen_ty_1}
 
 use super::super::answer::{INVALID_ARGUMENT, NOT_SUPPORTED, Refused, code};
 use super::super::pcie;
-use super::{Part, Sample, counters};
+use super::counters;
 use crate::board::family;
 use crate::condition::{Traffic, part};
+use crate::handles::{GpmSample, Part};
 use crate::node::{Gpu, Instance, Node};
 use crate::schedule::{Totals, Work};
 
@@ -49,7 +50,7 @@ pub(super) struct Between<'a> {
 }
 
 impl<'a> Between<'a> {
-    pub(super) fn new(node: &'a Node, first: Sample, second: Sample) -> Result<Self, Refused> {
+    pub(super) fn new(node: &'a Node, first: GpmSample, second: GpmSample) -> Result<Self, Refused> {
         if first.subject != second.subject || second.elapsed < first.elapsed {
             return Err(INVALID_ARGUMENT);
         }
@@ -63,7 +64,6 @@ impl<'a> Between<'a> {
         let (begin, end) = looked(first.elapsed, second.elapsed);
         let (before, after) = (gpu.timeline.lifetime(begin), gpu.timeline.lifetime(end));
         let work = weighed(gpu, &instances, &after) - weighed(gpu, &instances, &before);
-        let major = node.driver_version.split('.').next().and_then(|major| major.parse::<u32>().ok());
         Ok(Self {
             gpu,
             instances,
@@ -75,7 +75,7 @@ impl<'a> Between<'a> {
             work,
             whole: (end - begin) as f64,
             links: OnceCell::new(),
-            counters: major.is_some_and(|major| major >= 590),
+            counters: node.driver_major() >= 590,
         })
     }
 
