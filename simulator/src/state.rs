@@ -1,9 +1,8 @@
-//! What lives as long as the library is initialised: one node, counted.
+//! Init, shutdown, and the node between them.
 //!
-//! In: init and shutdown. Out: the node for a call, as the files say it is now. The last shutdown drops it, so
-//! that nothing (memory, the clock's mapping, open files) is left when the library is unloaded, and the next
-//! init reads the scenario anew. The driver's version is noted when the library is loaded: a library of
-//! another version is refused.
+//! The last shutdown drops the node, so that nothing (memory, the clock's mapping, open files) is left when the
+//! library is unloaded; the next init reads the scenario again. The driver's version is noted when the library
+//! is loaded: init fails if the driver has another version by then.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,10 +18,10 @@ struct State {
 
 static STATE: Mutex<State> = Mutex::new(State { users: 0, node: None });
 
-/// The mark of the driver's version when this copy was loaded; 0: not known yet.
+/// The mark of the driver's version when this library was loaded; 0: unknown.
 static LIBRARY: AtomicU64 = AtomicU64::new(0);
 
-/// Called by the loader: a version that changes between loading and init is a mismatch.
+/// The loader calls it: a driver version that changes between loading and init is a mismatch.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static LOADED: extern "C" fn() = loaded;
@@ -32,7 +31,7 @@ extern "C" fn loaded() {
     LIBRARY.store(mark.unwrap_or(0), Ordering::Relaxed);
 }
 
-/// Counts one user more; the first reads the scenario.
+/// Adds a user; the first one reads the scenario.
 pub(crate) fn initialise() -> Answer {
     let mut state = lock(&STATE);
     let node = match current(&mut state) {
@@ -50,17 +49,17 @@ pub(crate) fn initialise() -> Answer {
 
 fn open() -> Result<Arc<Node>, Refused> {
     let directory = channel::directory().ok_or(UNKNOWN)?;
-    // Before the state is read: it may have a complaint of its own.
+    // Before `state` is read, which may write an error of its own.
     let _ = std::fs::remove_file(directory.join("error"));
     let node = Node::open(&directory).map_err(|reason| {
-        // Best effort: the error code is all that NVML itself can say.
+        // Best effort: NVML itself returns only an error code.
         let _ = std::fs::write(directory.join("error"), format!("{reason}\n"));
         UNKNOWN
     })?;
     Ok(Arc::new(node))
 }
 
-/// Counts one user less; the last one drops the node. It works under any driver, and without one.
+/// Removes a user; the last one drops the node. This works without a driver too.
 pub(crate) fn shut_down() -> Answer {
     let node = {
         let mut state = lock(&STATE);
@@ -73,14 +72,14 @@ pub(crate) fn shut_down() -> Answer {
     Ok(())
 }
 
-/// The node, if the library is initialised and its driver is still the same.
+/// The node, if the library is initialised and its driver was not reloaded since.
 pub(crate) fn node() -> Result<Arc<Node>, Refused> {
     let node = any_node()?;
     node.serves()?;
     Ok(node)
 }
 
-/// The node, if the library is initialised, whatever became of the driver.
+/// The node, if the library is initialised, even without a driver.
 pub(crate) fn any_node() -> Result<Arc<Node>, Refused> {
     current(&mut lock(&STATE)).ok_or(UNINITIALIZED)
 }

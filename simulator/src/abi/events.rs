@@ -1,7 +1,7 @@
-//! Event sets: XIDs and MIG changes, when their time has come.
+//! Event sets: XIDs and MIG changes, delivered at their time.
 //!
-//! A set remembers what it has delivered, of the script, of each storm and of what became of GPUs; it begins
-//! at its creation. Nothing is queued, so a storm takes no memory; but a set that is 65 536 events of one
+//! A set begins at its creation and remembers what it has delivered of the script, of each storm and of the
+//! state file's changes. Nothing is queued, so a storm takes no memory; but a set that is 65 536 events of one
 //! storm behind loses the oldest, and the loss is counted. Waiting is in real time, everything else in
 //! simulated time.
 
@@ -25,11 +25,10 @@ const MIG_CHANGE: c_ulonglong = 0x100;
 /// Single- and double-bit ECC errors, XIDs, MIG changes.
 const SUPPORTED: c_ulonglong = 0x10B;
 const STEP: u64 = 10_000_000;
-/// How far a set may be behind a storm.
+/// The most events of a storm that a set may be behind.
 const QUEUE: u64 = 65_536;
 gpu_calls! {
     fn nvmlDeviceGetSupportedEventTypes(at, types: Out<c_ulonglong>) {
-        let _ = at;
         types.put(SUPPORTED)
     }
 
@@ -74,7 +73,7 @@ fn wait(node: &Node, set: nvmlEventSet_t, data: Out<nvmlEventData_t>, millisecon
     let deadline = clock::host_boottime().saturating_add(u64::from(milliseconds) * 1_000_000);
     let sets = &node.event_sets;
     loop {
-        // The state may be another now; another thread may have shut the library down, and the driver gone.
+        // Meanwhile the state may have changed, or another thread may have shut the library down.
         let node = state::node()?;
         if !std::ptr::eq(sets, &raw const node.event_sets) {
             return Err(UNINITIALIZED);
@@ -92,7 +91,7 @@ fn wait(node: &Node, set: nvmlEventSet_t, data: Out<nvmlEventData_t>, millisecon
     }
 }
 
-/// An event that may be the next of a set.
+/// An event that may be the next one of a set.
 struct Candidate {
     at: u64,
     gpu: u32,
@@ -107,7 +106,7 @@ enum Source {
     Moment(u64),
 }
 
-/// The next event up to a time that a set wants; what it does not want is passed over.
+/// The next event up to a time that a set wants; others are skipped.
 fn next(node: &Node, set: &mut EventSet, elapsed: u64) -> Option<nvmlEventData_t> {
     loop {
         let script = following(node, set.delivered).map(|(cursor, mishap)| Candidate {
@@ -139,7 +138,7 @@ fn next(node: &Node, set: &mut EventSet, elapsed: u64) -> Option<nvmlEventData_t
     }
 }
 
-/// The next of a storm; what nobody wants, and what is too far behind, is passed over at once.
+/// The next event of a storm. Unwanted events, and those too far behind, are skipped at once.
 fn of_storm(node: &Node, set: &mut EventSet, running: &Running, elapsed: u64) -> Option<Candidate> {
     let seen = if running.number < set.known { running.fired(set.created) } else { 0 };
     let mut delivered = set.storms.get(&running.number).copied().unwrap_or(seen);
@@ -169,7 +168,7 @@ fn of_moment(node: &Node, set: &EventSet) -> Option<Candidate> {
     Some(Candidate { at: moment.at, gpu: moment.gpu, kind, data, source: Source::Moment(moment.number) })
 }
 
-/// The mishap after a place in the script, in this cycle or the next.
+/// The next XID of the script after a place, in this cycle or the next.
 fn following(node: &Node, after: Cursor) -> Option<(Cursor, &crate::node::Mishap)> {
     let cycle = after.at / node.cycle;
     (cycle..cycle + 2).find_map(|cycle| {

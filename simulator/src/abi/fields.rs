@@ -15,7 +15,7 @@ use crate::board::{Board, Limits};
 use crate::channel::incidents::ErrorKind;
 use crate::surprise::Surprise;
 
-/// What the driver says a field took.
+/// Microseconds that the driver reports for reading a field.
 const LATENCY: i64 = 10;
 
 /// A value with NVML's type.
@@ -55,7 +55,7 @@ fn answered(at: &Device<'_>, asked: nvmlFieldValue_t) -> nvmlFieldValue_t {
     }
 }
 
-/// All eight bytes are set, so that a reader of the wrong width sees no rest of another value.
+/// Sets all eight bytes, so that a reader of the wrong width gets no remains of another value.
 fn whole(value: u64) -> nvmlValue_t {
     nvmlValue_t { ullVal: value }
 }
@@ -69,7 +69,7 @@ fn read(at: &Device<'_>, field: c_uint, scope: c_uint) -> Result<Value, Refused>
     match field {
         _ if field >= at.node.fields() => Err(INVALID_ARGUMENT),
         1 | 2 => health::mode(at).map(Value::Unsigned),
-        // Corrected and uncorrected by turns: volatile, then aggregate.
+        // Corrected and uncorrected alternate: first volatile, then aggregate.
         3..=6 => health::total(at, (field - 3) % 2, (field - 3) / 2).map(Value::Long),
         7..=28 => located(at, field),
         29 | 30 => {
@@ -99,7 +99,7 @@ fn read(at: &Device<'_>, field: c_uint, scope: c_uint) -> Result<Value, Refused>
         226 => Ok(Value::Unsigned(u32::from(matches!(action(at), 1 | 2)))),
         227 => Ok(Value::Unsigned(u32::from(action(at) == 4))),
         230 => Ok(Value::Unsigned(action(at))),
-        // Before 580.82 these are the slowdown times, taken above, and what came after them.
+        // Before 580.82 some of these are slowdown times, which are handled above.
         251..=268 | 275..=288 | 300 => Err(power_smoothing(at.gpu.board)),
         274 => edpp(at.gpu.board),
         301 | 302 => health::remapped(at).map(|_| Value::Unsigned(0)),
@@ -108,12 +108,12 @@ fn read(at: &Device<'_>, field: c_uint, scope: c_uint) -> Result<Value, Refused>
     }
 }
 
-/// What a reader without rights is told of power smoothing: server boards since Blackwell have it.
+/// The error of power smoothing for an unprivileged reader: server boards since Blackwell have it.
 pub(super) fn power_smoothing(board: &Board) -> Refused {
     if family::smooths_power(board) { NO_PERMISSION } else { NOT_SUPPORTED }
 }
 
-/// The multiplier of the peak current, in percent.
+/// The EDPp multiplier in percent.
 fn edpp(board: &Board) -> Result<Value, Refused> {
     if family::multiplies_peaks(board) { Ok(Value::Unsigned(100)) } else { Err(NOT_SUPPORTED) }
 }
@@ -135,7 +135,7 @@ fn limit(watts: u32) -> Result<Value, Refused> {
 fn tlimit(at: &Device<'_>, which: c_uint) -> Result<Value, Refused> {
     // The fields' order is shutdown, slowdown, memory, GPU, as the board's.
     match at.gpu.board.thermal.limits {
-        // No margin of a memory that shows no temperature.
+        // A memory without temperature has no margin.
         _ if which == 2 && at.gpu.board.thermal.memory.is_none() => Err(NOT_SUPPORTED),
         Limits::Margins { tlimit, .. } => {
             tlimit.get(which as usize).copied().map(Value::Signed).ok_or(NOT_SUPPORTED)
@@ -159,10 +159,10 @@ fn action(at: &Device<'_>) -> u32 {
 /// ECC counters of one place: L1, L2, device memory, registers, texture, CBU; volatile ones first.
 fn located(at: &Device<'_>, field: c_uint) -> Result<Value, Refused> {
     let (counter, place) = if field < 18 { (0, field - 7) } else { (1, field - 18) };
-    // Of CBU only what was not corrected.
+    // The CBU has only uncorrected errors.
     let (kind, place) = if place == 10 { (1, 5) } else { (place % 2, place / 2) };
     let location = [0, 1, 2, 3, 4, 6].get(place as usize).copied().ok_or(NOT_SUPPORTED)?;
-    // Since Ampere the fields are not answered, not even that of the device memory.
+    // Since Ampere these fields are not supported, not even that of the device memory.
     if family::splits_sram(at.gpu.board) {
         return Err(NOT_SUPPORTED);
     }

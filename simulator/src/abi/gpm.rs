@@ -1,7 +1,7 @@
 //! GPM: metrics between two samples.
 //!
-//! A sample is no more than a time and a part of a GPU; what happened between two of them follows from the truth
-//! exactly. What the numbers mean is in `metrics`.
+//! A sample is a time and a part of a GPU; what happened between two samples follows exactly from the truth.
+//! `metrics` has the meaning of the numbers.
 
 mod counters;
 mod metrics;
@@ -31,7 +31,7 @@ node_calls! {
     }
 
     fn nvmlGpmMetricsGet(node, _, request: Out<nvmlGpmMetricsGet_t>) {
-        // Newer headers have a longer array, callers a shorter one: only entries asked for are touched.
+        // The array's length differs between headers: only the requested entries are touched.
         let request = request.pointer()?;
         // SAFETY: not null, so by NVML's contract the caller's request; its head is set.
         let (version, count, first, second, metrics) = unsafe {

@@ -1,8 +1,8 @@
-//! Fields of NVLink: traffic, speeds, states, and errors in the words of each generation.
+//! NVLink fields: traffic, speeds, states, and each generation's errors.
 //!
-//! In: a field id and a scope, which is a link or all. Out: what the driver answers for the board. Which fields
-//! a board has follows NVML's change log: 525 took those of single links from Hopper, 565 took the data link's
-//! errors from Blackwell, whose links count packets, recoveries and what error correction left instead.
+//! In: a field id and a scope, which is a link or all links. Out: the driver's answer for the board. Which fields a
+//! board has follows NVML's change log: 525 removed those of single links for Hopper, 565 removed the data link's
+//! errors for Blackwell, whose links count packets, recoveries and uncorrected errors instead.
 
 use std::ffi::c_uint;
 
@@ -21,12 +21,12 @@ const ALL: c_uint = c_uint::MAX;
 const EFFECTIVE_ERRORS: c_uint = 219;
 /// Bytes of a packet: 120 to 215 in the counters of two GB200 (NVIDIA/DCGM#265).
 const PACKET: u64 = 200;
-/// A bit error rate of a link without errors: 15 times ten to the power of minus 255 (DCGM's health tests).
+/// The bit error rate of a link without errors: 15e-255 (DCGM's health tests).
 const NO_ERRORS: u64 = (15 << 8) | 255;
 
-/// A field of NVLink; not answered in MIG mode.
+/// Reads an NVLink field; not supported in MIG mode.
 pub(super) fn link(at: &Device<'_>, field: c_uint, scope: c_uint) -> Result<Value, Refused> {
-    // Older boards take this one for none at all (DataDog/datadog-agent, nvlink_fields.go).
+    // Older boards do not know this field (DataDog/datadog-agent, nvlink_fields.go).
     if field == EFFECTIVE_ERRORS && !family::is_blackwell(at.gpu.board) {
         return Err(INVALID_ARGUMENT);
     }
@@ -57,7 +57,7 @@ pub(super) fn link(at: &Device<'_>, field: c_uint, scope: c_uint) -> Result<Valu
         90 => Ok(speed(None)),
         91 | 147 => Ok(Value::Unsigned(links)),
         138..=141 => Ok(Value::Long(kibibytes(at, field, scoped))),
-        // The change log puts the last in the place of the flits' checksums.
+        // By the change log the last one is the flits' CRC errors.
         161..=163 => {
             let kinds = [Replay, Recovery, CrcFlit];
             let kind = kinds.get(field as usize - 161).ok_or(NOT_SUPPORTED)?;
@@ -69,12 +69,12 @@ pub(super) fn link(at: &Device<'_>, field: c_uint, scope: c_uint) -> Result<Valu
         201.. if family::counts_packets(at.gpu.board) => {
             by_packet(at, field, scoped.ok_or(INVALID_ARGUMENT)?)
         }
-        // The bandwidth counters before Ampere, and what Hopper does not say.
+        // The bandwidth counters before Ampere, and fields that Hopper lacks.
         _ => Err(NOT_SUPPORTED),
     }
 }
 
-/// Whether the driver has taken the field from boards of this generation.
+/// Whether the driver has removed the field for boards of this generation.
 fn is_withdrawn(at: &Device<'_>, field: c_uint) -> bool {
     let of_single_links = matches!(
         field,
@@ -84,13 +84,13 @@ fn is_withdrawn(at: &Device<'_>, field: c_uint) -> bool {
         || (matches!(field, 161..=163) && family::counts_packets(at.gpu.board))
 }
 
-/// Where links are scoped, what is left of the older error fields answers 0, whatever happens
-/// (DataDog/datadog-agent#55966).
+/// Where the scope selects the link, the remaining older error fields are always 0 (DataDog/datadog-agent#55966).
 fn forgets_totals(at: &Device<'_>) -> bool {
     family::scopes_links(at.gpu.board) && at.node.driver_major() >= 525
 }
 
-/// Which errors of which link a field counts; no link: the sum of all. The first twelve links have fields.
+/// The errors and the link that a field counts; without a link the sum of all. Only the first twelve links have
+/// fields.
 fn error_field(field: c_uint) -> Option<(LinkErrorKind, Option<u32>)> {
     let kinds = [CrcFlit, CrcData, Replay, Recovery];
     match field {
@@ -108,7 +108,7 @@ fn error_field(field: c_uint) -> Option<(LinkErrorKind, Option<u32>)> {
     }
 }
 
-/// What NVLink 5 counts of one link.
+/// Counters of one NVLink 5 link.
 fn by_packet(at: &Device<'_>, field: c_uint, link: u32) -> Result<Value, Refused> {
     let carried = links::counted(at).get(link as usize).copied().unwrap_or_default();
     let errors =
@@ -138,7 +138,7 @@ fn by_packet(at: &Device<'_>, field: c_uint, link: u32) -> Result<Value, Refused
     }))
 }
 
-/// Errors per bit, as the header packs it: a mantissa above eight bits of the negated power of ten.
+/// Errors per bit as the header packs it: the mantissa above eight bits of the negative power of ten.
 fn error_rate(errors: u64, bytes: u64) -> u64 {
     if errors == 0 {
         return NO_ERRORS;
@@ -153,10 +153,10 @@ fn error_rate(errors: u64, bytes: u64) -> u64 {
     (u64::try_from((scaled / bits).min(15)).unwrap_or(15) << 8) | power
 }
 
-/// KiB of data (138, 139) or with protocol (140, 141), sent and received by turns.
+/// KiB of data (138, 139) or with protocol overhead (140, 141); sent and received alternate.
 fn kibibytes(at: &Device<'_>, field: c_uint, link: Option<u32>) -> u64 {
     let of = |bytes: u64| {
-        // The protocol is about a sixteenth more.
+        // Protocol overhead is about a sixteenth.
         let bytes = if field < 140 { bytes } else { bytes + bytes / 16 };
         bytes / 1_024
     };

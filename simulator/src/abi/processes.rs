@@ -1,4 +1,4 @@
-//! Who is on a GPU, and what share of it each had.
+//! Process lists and process utilization.
 
 use std::ffi::{c_uint, c_ulonglong};
 
@@ -15,7 +15,7 @@ use crate::schedule::Kind;
 
 /// NVML_VALUE_NOT_AVAILABLE.
 const NOT_AVAILABLE: c_ulonglong = c_ulonglong::MAX;
-/// The first architecture with a list in detail.
+/// The first architecture with the detailed list.
 const HOPPER: u32 = 9;
 /// GPU and compute instance of a process on a GPU without MIG.
 const NO_INSTANCE: c_uint = c_uint::MAX;
@@ -84,8 +84,7 @@ device_calls! {
 }
 
 gpu_calls! {
-    // Time stamps are UTC microseconds; samples that end after the last seen one are given, one for each
-    // process and window of a sixth of a second.
+    // Samples that end after `last_seen` (UTC microseconds), one for each process and window of 1/6 s.
     fn nvmlDeviceGetProcessUtilization(
         at,
         samples: Out<nvmlProcessUtilizationSample_t>,
@@ -124,7 +123,7 @@ gpu_calls! {
     }
 }
 
-/// Which of the driver's three lists.
+/// The driver's three process lists.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum List {
     Compute,
@@ -143,7 +142,7 @@ impl List {
     }
 }
 
-/// A process that has ended is still listed for a while, without memory.
+/// The processes on a list; ended ones can stay listed for a while, without memory.
 fn running(at: &Device<'_>, list: List) -> Vec<nvmlProcessInfo_v2_t> {
     let mut found = Vec::new();
     for (worker, span) in at.gpu.timeline.listed(at.now.elapsed) {
@@ -163,7 +162,7 @@ fn running(at: &Device<'_>, list: List) -> Vec<nvmlProcessInfo_v2_t> {
     found
 }
 
-/// The layout of the first version, without instances.
+/// Converts to the first version of the structure, without instances.
 fn short(running: &[nvmlProcessInfo_v2_t]) -> Vec<nvmlProcessInfo_v1_t> {
     let of = |process: &nvmlProcessInfo_v2_t| nvmlProcessInfo_v1_t {
         pid: process.pid,
@@ -174,7 +173,7 @@ fn short(running: &[nvmlProcessInfo_v2_t]) -> Vec<nvmlProcessInfo_v1_t> {
 
 type Stamped = (c_uint, c_ulonglong, ProcessSample);
 
-/// Samples with pid and time stamp; none at all is NOT_FOUND, as on an idle GPU.
+/// Samples with pid and time stamp; without any it fails with NOT_FOUND, as on an idle GPU.
 fn samples_since(at: &Device<'_>, last_seen: c_ulonglong) -> Result<Vec<Stamped>, Refused> {
     at.undivided()?;
     let begun = at.now.utc.saturating_sub(at.now.elapsed);

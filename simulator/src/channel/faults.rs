@@ -1,9 +1,9 @@
-//! The faults file: calls that are slow, never return, fail or answer garbage, as long as the file says so.
+//! The faults file: calls that are slow, hang, fail or return garbage while the file says so.
 //!
-//! In: the file `faults`, looked at again at most every 20 ms of real time. Out: a delay before the call
-//! goes on, a hang until the fault leaves the file, a write to a file that may not return, an error code in
-//! place of an answer, or the word that the answer is to be garbage. A fault with `lock` holds the driver meanwhile: all other calls wait, of
-//! other processes too. A broken file leaves the former faults in force, and `error` says what is wrong with it.
+//! In: the file `faults`, read at most every 20 ms of real time. Out: a delay before the call, a hang until the
+//! fault is removed, a write to a file that may block, an error code, or garbage in place of the answer. A fault
+//! with `lock` holds the driver meanwhile: all other calls wait, also in other processes. While the file is
+//! invalid the former faults stay in force, and `error` has the reason.
 
 use std::fs;
 use std::io::Write;
@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime};
 use serde::Deserialize;
 
 use super::complaints;
-use super::settled::Alone;
+use super::settled::FileLock;
 use crate::abi::answer::Refused;
 use crate::clock;
 use crate::lock;
@@ -30,10 +30,10 @@ const HANG_STEP: Duration = Duration::from_millis(5);
 struct Fault {
     /// A function's name, or `*` for all.
     function: String,
-    /// None: any GPU, and calls that concern none.
+    /// `None`: any GPU, and calls without one.
     #[serde(default)]
     gpu: Option<u32>,
-    /// Only calls on the GPU itself, none on its MIG devices.
+    /// Only calls on the GPU itself, not on its MIG devices.
     #[serde(default)]
     parent: bool,
     /// Elapsed seconds between which it is in force.
@@ -50,16 +50,16 @@ struct Fault {
     delay_us: u64,
     #[serde(default)]
     hang: bool,
-    /// The driver is held while the delay or hang lasts.
+    /// The driver is held during the delay or hang.
     #[serde(default)]
     lock: bool,
-    /// The call writes one byte there: on a frozen file system no signal ends it.
+    /// The call writes one byte to this file: on a frozen file system no signal can end it.
     #[serde(default)]
     write: Option<PathBuf>,
-    /// What the call answers instead, after delay and hang; 0: what it would.
+    /// The error code of the call, after delay and hang; 0: none.
     #[serde(default)]
     code: u32,
-    /// The call succeeds with nonsense.
+    /// The call succeeds with garbage.
     #[serde(default)]
     garbage: bool,
 }
@@ -68,7 +68,7 @@ fn whole() -> f64 {
     1.0
 }
 
-/// The faults of a file's text, or what is wrong and where.
+/// Parses the file's text; the error says what is wrong and where.
 fn parse(text: &str) -> Result<Vec<Fault>, String> {
     let faults: Vec<Fault> = serde_json::from_str(text).map_err(|error| error.to_string())?;
     for (index, fault) in faults.iter().enumerate() {
@@ -78,20 +78,20 @@ fn parse(text: &str) -> Result<Vec<Fault>, String> {
         if let (Some(from), Some(to)) = (fault.from, fault.to)
             && from >= to
         {
-            return Err(format!("[{index}]: from {from} to {to} is no time at all"));
+            return Err(format!("[{index}]: from {from} must be before to {to}"));
         }
     }
     Ok(faults)
 }
 
-/// Faults in force that can hit nothing: there is no such function.
+/// Describes the first fault whose function does not exist.
 fn unknown(faults: &[Fault]) -> Option<String> {
     let known = |fault: &Fault| fault.function == "*" || super::exports(&fault.function);
     let (index, fault) = faults.iter().enumerate().find(|(_, fault)| !known(fault))?;
     Some(format!("[{index}]: no function {:?} in this library: the fault hits no call", fault.function))
 }
 
-/// A call as faults see it.
+/// The call that faults are matched against.
 #[derive(Clone, Copy)]
 pub(crate) struct Call<'a> {
     pub(crate) function: &'a str,
@@ -99,18 +99,18 @@ pub(crate) struct Call<'a> {
     pub(crate) gpu: Option<u32>,
     /// Whether it is on a MIG device of the GPU.
     pub(crate) of_instance: bool,
-    /// Of the scenario.
+    /// The scenario's seed.
     pub(crate) seed: u64,
-    /// Calls of the function before and with this one.
+    /// The number of calls of the function including this one.
     pub(crate) number: u64,
-    /// Elapsed nanoseconds, asked anew while it waits.
+    /// Returns the elapsed nanoseconds, also while the call waits.
     pub(crate) elapsed: &'a dyn Fn() -> u64,
 }
 
-/// How a call goes on.
+/// The effect of faults on a call.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Suffered {
-    /// It may have taken a while.
+pub(crate) struct FaultEffect {
+    /// It may have waited.
     pub(crate) waited: bool,
     /// Its answer is to be garbage.
     pub(crate) garbage: bool,
@@ -126,7 +126,7 @@ impl Fault {
         self.from.is_none_or(|from| seconds >= from) && self.to.is_none_or(|to| seconds < to)
     }
 
-    /// The same calls are hit whenever the same calls are made.
+    /// Whether the fault hits this call by chance: the same calls are hit in every run.
     fn chosen(&self, call: &Call<'_>) -> bool {
         let name = call.function.bytes().fold(call.seed, |seed, byte| hash(seed ^ u64::from(byte)));
         let gpu = u64::from(call.gpu.map_or(0, |gpu| gpu + 1));
@@ -157,26 +157,25 @@ impl Faults {
         Self { path, seen: Mutex::new(Seen::default()) }
     }
 
-    /// Suffers what the file has for this call; returns when and how the call may go on, or the error in
-    /// place of its answer.
-    pub(crate) fn suffer(&self, call: Call<'_>) -> Result<Suffered, Refused> {
+    /// Applies the faults of a call: waits, and returns how to go on or the error of the call.
+    pub(crate) fn apply(&self, call: Call<'_>) -> Result<FaultEffect, Refused> {
         let (none, locks) = self.read(|faults| (faults.is_empty(), faults.iter().any(|fault| fault.lock)));
         if none {
-            return Ok(Suffered::default());
+            return Ok(FaultEffect::default());
         }
         let hits = self.hits(&call);
         if locks && !hits.iter().any(|fault| fault.lock) {
-            // Waits for whoever holds the driver, and lets go at once.
-            drop(Alone::beside(&self.driver()));
+            // Waits until no other call holds the driver.
+            drop(FileLock::shared(&self.driver()));
         }
         if hits.is_empty() {
-            return Ok(Suffered { waited: locks, garbage: false });
+            return Ok(FaultEffect { waited: locks, garbage: false });
         }
         self.wait(&hits, &call);
-        let left: Vec<&Fault> = hits.iter().filter(|fault| self.stands(fault, &call)).collect();
+        let left: Vec<&Fault> = hits.iter().filter(|fault| self.is_still_in_force(fault, &call)).collect();
         let code = left.iter().map(|fault| fault.code).find(|code| *code != 0);
         Refused::with(code.unwrap_or(0))?;
-        Ok(Suffered { waited: true, garbage: left.iter().any(|fault| fault.garbage) })
+        Ok(FaultEffect { waited: true, garbage: left.iter().any(|fault| fault.garbage) })
     }
 
     fn hits(&self, call: &Call<'_>) -> Vec<Fault> {
@@ -188,29 +187,29 @@ impl Faults {
         self.read(|faults| faults.iter().filter(hit).cloned().collect())
     }
 
-    /// Whether a fault that has hit is still in the file and in its time.
-    fn stands(&self, fault: &Fault, call: &Call<'_>) -> bool {
+    /// Whether a fault is still in the file and within its time.
+    fn is_still_in_force(&self, fault: &Fault, call: &Call<'_>) -> bool {
         fault.in_force((call.elapsed)()) && self.read(|faults| faults.contains(fault))
     }
 
     fn wait(&self, hits: &[Fault], call: &Call<'_>) {
-        let held = hits.iter().any(|fault| fault.lock).then(|| Alone::wait(&self.driver()));
+        let held = hits.iter().any(|fault| fault.lock).then(|| FileLock::exclusive(&self.driver()));
         let delay = hits.iter().map(Fault::delay).max().unwrap_or_default();
         if !delay.is_zero() {
             thread::sleep(delay);
         }
-        while hits.iter().any(|fault| fault.hang && self.stands(fault, call)) {
+        while hits.iter().any(|fault| fault.hang && self.is_still_in_force(fault, call)) {
             thread::sleep(HANG_STEP);
         }
         for path in hits.iter().filter_map(|fault| fault.write.as_ref()) {
-            // A file that cannot be written holds nobody.
+            // A file that cannot be written blocks no call.
             let file = fs::OpenOptions::new().write(true).create(true).truncate(false).open(path);
             let _ = file.and_then(|mut file| file.write_all(b"."));
         }
         drop(held);
     }
 
-    /// The file whose lock is the driver's.
+    /// The file whose lock stands for the driver's lock.
     fn driver(&self) -> PathBuf {
         self.path.with_file_name(".driver")
     }
@@ -259,7 +258,7 @@ mod tests {
 
     use super::*;
 
-    /// Faults of a file with that text, and the directory that it lies in.
+    /// Faults of a file with that text, and its directory.
     fn of(text: &str) -> (Faults, TempDir) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("faults");
@@ -288,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_file_leaves_the_former_faults_and_a_removed_one_lifts_them() {
+    fn an_invalid_file_keeps_the_former_faults_and_a_removed_file_ends_them() {
         let (faults, _directory) = of(r#"[{"function":"a"}]"#);
         assert_eq!(look(&faults), 1);
         let complaint = || fs::read_to_string(faults.path.with_file_name("error")).unwrap_or_default();
@@ -296,7 +295,7 @@ mod tests {
             ("[{]", "line 1 column 3"),
             (r#"[{"function":"a","delay":5}]"#, "unknown field `delay`, expected one of `function`, `gpu`"),
             (r#"[{"function":"a","chance":25}]"#, "[0]: chance 25 is not between 0 and 1"),
-            (r#"[{"function":"a","from":3,"to":2}]"#, "[0]: from 3 to 2"),
+            (r#"[{"function":"a","from":3,"to":2}]"#, "[0]: from 3 must be before to 2"),
         ] {
             fs::write(&faults.path, text).unwrap();
             assert_eq!(look(&faults), 1, "{text}");
@@ -311,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_writes_leaves_one_byte_however_often_and_one_that_cannot_goes_on() {
+    fn a_writing_fault_leaves_one_byte_and_an_unwritable_file_is_ignored() {
         let (faults, _directory) = of("[]");
         let byte = faults.path.with_extension("byte");
         let _ = fs::remove_file(&byte);
@@ -321,13 +320,13 @@ mod tests {
         for number in 0..3 {
             let call =
                 Call { function: "a", gpu: Some(1), of_instance: false, seed: 1, number, elapsed: &|| 0 };
-            assert!(faults.suffer(call).is_ok_and(|suffered| suffered.waited));
+            assert!(faults.apply(call).is_ok_and(|effect| effect.waited));
         }
         assert_eq!(fs::read(&byte).unwrap(), b".");
     }
 
     #[test]
-    fn a_fault_in_time_and_by_chance_hits_the_same_calls_whenever_they_are_made() {
+    fn a_fault_by_chance_hits_the_same_calls_in_every_run() {
         let faults: Vec<Fault> =
             serde_json::from_str(r#"[{"function":"a","from":1.5,"to":2,"chance":0.25,"delay_us":40}]"#)
                 .unwrap();

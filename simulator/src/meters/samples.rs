@@ -1,7 +1,7 @@
-//! Rings of samples: what the driver keeps of the last seconds, of processes and of the GPU.
+//! Rings of samples that the driver keeps of processes and of the GPU.
 //!
-//! In: the timeline and the time up to which a client has seen. Out: the samples after it, oldest first. A
-//! ring holds only so many: the older ones are lost.
+//! In: the timeline and the last time that a client has read. Out: the samples after it, oldest first, as far
+//! as the ring still holds them.
 
 use super::{Meters, POWER_SEEN, percent};
 use crate::board::family;
@@ -10,9 +10,9 @@ use crate::surprise::Surprise;
 
 /// Length of a window of process utilization: a sixth of a second.
 const PROCESS_WINDOW: u64 = 166_666_000;
-/// How many windows the driver keeps; samples of processes that have ended stay that long.
+/// How many windows the driver keeps, also of ended processes.
 const PROCESS_WINDOWS: u64 = 16;
-/// How many samples of processes the driver keeps at all: with many processes the ring holds fewer windows.
+/// How many process samples the driver keeps: with many processes the ring holds fewer windows.
 const PROCESS_RING: usize = 128;
 /// Samples of the GPU in one ring.
 pub(crate) const RING: u64 = 120;
@@ -75,11 +75,11 @@ impl Meters<'_> {
         samples.split_off(lost)
     }
 
-    /// None for a process that did nothing: the driver has no sample of it.
+    /// `None` for a process that did nothing: the driver has no sample of it.
     fn sample(&self, worker: usize, at: u64, work: Work) -> Option<ProcessSample> {
         let of = |time| percent(time, PROCESS_WINDOW);
         let face = self.timeline.workers().get(worker)?.face;
-        // Clients of MPS run side by side: not turns are told apart but the SMs that each has.
+        // Clients of MPS run side by side: the driver reports the SMs of each instead of its turns.
         let sm = of(if face.kind == Kind::Client { work.sm } else { work.busy });
         let sample = ProcessSample {
             worker,
@@ -96,8 +96,8 @@ impl Meters<'_> {
         did.then_some(ProcessSample { sm: face.garbage.unwrap_or(sm), ..sample })
     }
 
-    /// The samples of a ring that ended after `since` (elapsed nanoseconds) with the time of each, oldest first.
-    /// Nothing is recorded of utilization while no process is there.
+    /// Time and value of the samples that ended after `since` (elapsed nanoseconds), oldest first. Utilization
+    /// is not recorded while no process is present.
     pub(crate) fn ring(&self, ring: Ring, since: Option<u64>) -> Vec<(u64, u64)> {
         let step = if ring == Ring::Power { family::power_sample(self.board) } else { STEP };
         let last = self.elapsed / step;

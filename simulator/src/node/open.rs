@@ -43,11 +43,8 @@ impl Node {
         let record = Record::new(directory);
         let fingerprint = text.bytes().fold(0, |sum, byte| schedule::hash(sum ^ u64::from(byte)));
         let now = clock.now();
-        // No file has this mark: the state is looked at in any case.
-        let never = Some((SystemTime::UNIX_EPOCH, 0, 0));
-        let watch = Watch { looked: None, state: never, settled: never };
         let beginning = Settled::beginning(fingerprint, count as usize);
-        // A record from the future is that of another clock.
+        // A record from the future was written under another clock.
         let kept = record.read(fingerprint, count as usize).filter(|kept| kept.at <= now.elapsed);
         let kept = kept.and_then(|kept| Some((gpus(&scenario, &kept, &[]).ok()?, kept)));
         let (slots, settled) = match kept {
@@ -57,7 +54,7 @@ impl Node {
                 (slots.map_err(|error| format!("{}: {error}", path.display()))?, beginning)
             }
         };
-        let host = Host::new(directory, (scenario, fingerprint, replay), clock, (record, watch));
+        let host = Host::new(directory, scenario, fingerprint, replay, clock);
         let first = Self::new(Arc::new(host), settled, slots);
         let next = first.followed().unwrap_or(first);
         let node = next.begun(directory);
@@ -65,18 +62,17 @@ impl Node {
         Ok(node)
     }
 
-    /// With the GPUs that are there now as those of the session.
+    /// Begins the session: clients count the GPUs that are there now.
     fn begun(self, directory: &Path) -> Self {
         let Self { host, settled, slots, .. } = self;
         let there = |gpu: &&Gpu| settle::counted(settled.hardware.fate(gpu.slot).state);
         let members: Vec<(u32, u32)> = slots.iter().filter(there).map(|gpu| (gpu.slot, gpu.life)).collect();
         let devices = Devices::open(directory, members.iter().map(|(slot, _)| *slot));
-        // Set once: this is the only beginning that the host has.
         let _ = host.session.set(Session { members, loads: settled.loads, devices });
         Self::new(host, settled, slots)
     }
 
-    /// The node that follows this one, if the files say otherwise; looked at every 20 ms.
+    /// The node that replaces this one, if the state file changed; checked every 20 ms.
     pub(crate) fn followed(&self) -> Option<Self> {
         let mut watch = lock(&self.watch);
         let now = clock::host_boottime();
@@ -101,9 +97,9 @@ impl Node {
         }
     }
 
-    /// What is settled now, if it is not what this node has. One process at a time: the first writes it.
+    /// The settled state, if it differs from this node's. Under a lock: the first process writes it.
     fn settle(&self) -> Option<Settled> {
-        let alone = self.record.alone();
+        let lock = self.record.lock();
         let elapsed = self.clock.now().elapsed;
         let written = self.record.read(self.fingerprint, self.settled.slots.len());
         let written = written.filter(|written| written.at <= elapsed && *written != self.settled);
@@ -114,11 +110,11 @@ impl Node {
             _ => return written,
         };
         self.record.write(&next);
-        drop(alone);
+        drop(lock);
         Some(next)
     }
 
-    /// Settles wanted hardware on top of what others have settled meanwhile; none for one that cannot be.
+    /// Settles the wanted hardware on top of what other processes settled meanwhile; `None` for invalid hardware.
     fn next(&self, written: Option<Settled>, wanted: Hardware, elapsed: u64) -> Option<Settled> {
         let checked = settle::check(&wanted, &self.scenario, self.slots.len());
         checked.map_err(|reason| self.record.complain(&reason)).ok()?;
@@ -129,12 +125,12 @@ impl Node {
                 settle::settle(&Self::new(Arc::clone(&self.host), written, slots), wanted, elapsed)
             }
         };
-        // A layout that the board cannot have is never written.
+        // A layout that the board does not support is never written.
         gpus(&self.scenario, &next, &self.slots).map_err(|reason| self.record.complain(&reason)).ok()?;
         Some(next)
     }
 
-    /// Whether clients of this session are still served; the driver's going ends it for good.
+    /// Fails once the driver was unloaded or reloaded, until the next shutdown and init.
     pub(crate) fn serves(&self) -> Answer {
         if !self.settled.hardware.driver.loaded {
             self.dead.store(true, Ordering::Relaxed);
@@ -147,7 +143,7 @@ impl Node {
         Ok(())
     }
 
-    /// Whether an init of a library of that version would be served.
+    /// Fails if init cannot work: no driver, or a library of another version.
     pub(crate) fn admits(&self, library: u64) -> Answer {
         let driver = &self.settled.hardware.driver;
         if !driver.loaded {
@@ -160,13 +156,13 @@ impl Node {
         Ok(())
     }
 
-    /// Of the driver's version.
+    /// The mark of the driver's current version.
     pub(crate) fn version_mark(&self) -> u64 {
         mark(self.settled.hardware.driver.version.as_deref(), &self.scenario)
     }
 }
 
-/// A number for a driver version that the state gives; the scenario's own is 1.
+/// A number for a driver version; the scenario's own is 1.
 fn mark(version: Option<&str>, scenario: &Scenario) -> u64 {
     let other = version.filter(|version| *version != scenario.driver_version());
     other.map_or(1, |version| {
@@ -174,7 +170,7 @@ fn mark(version: Option<&str>, scenario: &Scenario) -> u64 {
     })
 }
 
-/// The mark of the version in a directory now; none when its scenario cannot be read.
+/// The mark of the driver's version in a directory; `None` if its scenario cannot be read.
 pub(crate) fn mark_in(directory: &Path) -> Option<u64> {
     let text = fs::read_to_string(directory.join("scenario")).ok()?;
     let scenario = Scenario::parse(&text).ok()?;
@@ -186,9 +182,10 @@ pub(crate) fn mark_in(directory: &Path) -> Option<u64> {
 impl Host {
     fn new(
         directory: &Path,
-        (scenario, fingerprint, replay): (Scenario, u64, Option<Replay>),
+        scenario: Scenario,
+        fingerprint: u64,
+        replay: Option<Replay>,
         clock: Clock,
-        (record, watch): (Record, Watch),
     ) -> Self {
         let mishap = |xid: &crate::channel::scenario::Xid| Mishap {
             at: schedule::slices(xid.at) * schedule::SLICE,
@@ -201,6 +198,8 @@ impl Host {
         let count: u32 = scenario.gpus.iter().map(|group| group.count).sum();
         let slow = scenario.delays == Delays::Realistic;
         let debts = if slow { count as usize + 1 } else { 0 };
+        // No file has this version, so that the state is read in any case.
+        let never = Some((SystemTime::UNIX_EPOCH, 0, 0));
         Self {
             fingerprint,
             cuda_version: scenario.cuda_version.unwrap_or_else(|| scenario.persona.cuda_version()),
@@ -215,8 +214,8 @@ impl Host {
             event_sets: Handles::default(),
             replay,
             debts: (0..debts).map(|_| Debt::default()).collect(),
-            record,
-            watch: Mutex::new(watch),
+            record: Record::new(directory),
+            watch: Mutex::new(Watch { looked: None, state: never, settled: never }),
             session: OnceLock::new(),
             dead: AtomicBool::new(false),
             scenario,

@@ -9,7 +9,7 @@ use nvml_wrapper_sys::bindings::{
 
 use super::Arguments;
 use super::argument::{Argument, handle};
-use super::tape::{Asked, Replay, Told, Value};
+use super::tape::{Lookup, RecordedAnswer, Replay, Value};
 use crate::abi::answer::{Answer, INVALID_ARGUMENT, NOT_SUPPORTED, Refused, TIMEOUT, VERSION_MISMATCH, code};
 use crate::clock::host_boottime;
 use crate::handles::Handles;
@@ -69,13 +69,13 @@ impl Replay {
                 Value::Number(entry.scopeId.into()),
             ];
             match self.at("nvmlFieldValue_t", question, elapsed) {
-                Asked::Answered(Told { code, out, .. }) => {
+                Lookup::Answered(RecordedAnswer { code, out, .. }) => {
                     let [kind, bits] = out.as_slice() else { return Err(INVALID_ARGUMENT) };
                     entry.nvmlReturn = code.unwrap_or(0);
                     entry.valueType = kind.number().and_then(|kind| u32::try_from(kind).ok()).unwrap_or(0);
                     entry.value = nvmlValue_t { ullVal: bits.bits() };
                 }
-                Asked::Otherwise | Asked::Never => entry.nvmlReturn = code(Err(NOT_SUPPORTED)),
+                Lookup::OtherArguments | Lookup::Never => entry.nvmlReturn = code(Err(NOT_SUPPORTED)),
             }
         }
         Ok(())
@@ -110,11 +110,11 @@ impl Replay {
             let id = Value::Number(metric.metricId.into());
             let question = vec![sample.device.clone(), sample.instance.clone(), id];
             match self.at("nvmlGpmMetric_t", question, sample.elapsed) {
-                Asked::Answered(Told { code, out, .. }) => {
+                Lookup::Answered(RecordedAnswer { code, out, .. }) => {
                     metric.nvmlReturn = code.unwrap_or(0);
                     metric.value = out.first().map_or(f64::NAN, |value| f64::from_bits(value.bits()));
                 }
-                Asked::Otherwise | Asked::Never => metric.nvmlReturn = code(Err(NOT_SUPPORTED)),
+                Lookup::OtherArguments | Lookup::Never => metric.nvmlReturn = code(Err(NOT_SUPPORTED)),
             }
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! The arguments of a call as a recording knows them: what goes in, and a place for what comes out.
+//! The arguments of a call as a recording has them: inputs, and places for outputs.
 
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong};
 
@@ -8,32 +8,32 @@ use super::tape::Value;
 use crate::abi::answer::{Answer, INSUFFICIENT_SIZE, INVALID_ARGUMENT, Refused};
 use crate::abi::buffers::{Out, Text};
 
-/// Handles are numbers, not addresses: a wrong one is recognised instead of followed.
+/// Handles are numbers, not addresses: a wrong one is refused instead of followed.
 const MARK: usize = 0x7270_0000_0000;
 
-/// The handle that stands for a recorded one.
+/// The handle for a recorded handle's number.
 pub(super) const fn handle(number: u32) -> usize {
     MARK | number as usize
 }
 
 /// One argument.
 pub(crate) trait Argument {
-    /// What goes in; nothing for what is filled.
+    /// The input value; `Value::None` for outputs.
     fn question(&self) -> Result<Value, Refused> {
         Ok(Value::None)
     }
 
-    /// Fills it with what was recorded; a text must fit into that many bytes.
+    /// Writes a recorded value; a text must fit into `room` bytes.
     fn fill(&self, _value: &Value, _room: usize) -> Answer {
         Ok(())
     }
 
-    /// The number, where it is one or leads to one.
+    /// The number, if it is one or points to one.
     fn number(&self) -> Option<usize> {
         None
     }
 
-    /// Where it leads, where it leads somewhere.
+    /// The address to which it points, if it is a pointer.
     fn place(&self) -> Option<*mut u8> {
         None
     }
@@ -120,7 +120,7 @@ handle!(nvmlDevice_t, nvmlGpuInstance_t);
 
 macro_rules! shelved {
     ($($kind:ty),*) => { $(
-        /// The library's own, not the recorded driver's: no part of a question.
+        /// Handles of this library, not of the recorded driver: they are not part of a question.
         impl Argument for $kind {
             fn number(&self) -> Option<usize> {
                 Some(self.addr())

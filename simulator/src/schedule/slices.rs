@@ -1,15 +1,14 @@
-//! What is done in slices: who has an engine in one, and the sums of one or of many.
+//! Which worker has which engine in a slice, and sums over slices.
 //!
-//! In: a cycle and slices of it. Out: sums that have grown by them. Between two changes slices differ only in
-//! who wants an engine, so that they are counted by that and each kind is added up once: a cycle of sixty
-//! thousand slices is summed in well under a millisecond.
+//! Between two changes slices differ only in which workers want an engine. They are counted by that, and each
+//! kind is summed once: a cycle of sixty thousand slices takes well under a millisecond.
 
 use std::ops::Range;
 
 use super::walk::Sums;
 use super::{Cycle, MILLION, NOWHERE, SLICE, Span, Worker, hash};
 
-/// Workers of one stretch whose wants are counted by kind; with more, kinds are nearly as many as slices.
+/// The most uncertain workers whose slices are counted by kind; with more there are as many kinds as slices.
 const DOUBTFUL: usize = 6;
 
 impl Cycle {
@@ -24,7 +23,7 @@ impl Cycle {
         }
     }
 
-    /// Adds slices between which nobody comes or goes.
+    /// Adds slices without a change between them.
     fn add_alike(&self, slices: Range<u64>, sum: &mut Sums) {
         let mut doubtful: Vec<(&Worker, &Span, usize)> = Vec::new();
         for (worker, offset) in self.script.workers.iter().zip(&self.offsets) {
@@ -65,7 +64,7 @@ impl Cycle {
         self.add(slice, (part, 1), |worker, span, _| self.wants(worker, span, slice), sum);
     }
 
-    /// Adds a part of a slice so many times; `wants` says who wants its engine in it.
+    /// Adds `part` nanoseconds of a slice `times` times; `wants` returns whether a worker wants its engine.
     fn add(
         &self,
         slice: u64,
@@ -91,7 +90,7 @@ impl Cycle {
             }
             busy = true;
             if let Some(engine) = sum.engines.get_mut(worker.engine) {
-                // Whoever comes after the first on an engine takes its turn by a switch, or runs beside it.
+                // A second worker on an engine needs a context switch, except under MPS.
                 if last == Some(worker.engine) {
                     engine.switches += u64::from(!self.script.together && part == SLICE) * times;
                 } else {
@@ -106,7 +105,7 @@ impl Cycle {
         sum.energy += self.milliwatts(slice, dynamic) * part / MILLION * times;
     }
 
-    /// Milliwatts in a slice.
+    /// The GPU's milliwatts in a slice.
     pub(super) fn draw(&self, slice: u64) -> u64 {
         let mut dynamic = 0;
         let wants = |worker: &Worker, span: &Span, _| self.wants(worker, span, slice);
@@ -120,7 +119,7 @@ impl Cycle {
         hash(self.script.seed ^ hash(place ^ u64::from(worker.pid))) % MILLION < span.demand
     }
 
-    /// Calls `each` with every present worker, its span's number and the nanoseconds it has of a slice.
+    /// Calls `each` with every present worker, its span and the span's number, and its nanoseconds of the slice.
     fn share_out(
         &self,
         slice: u64,
@@ -157,7 +156,7 @@ impl Cycle {
 
     fn milliwatts(&self, slice: u64, dynamic: u64) -> u64 {
         let bounded = dynamic.min(self.script.power.dynamic);
-        // Any brake lowers the clocks, and so the power above rest.
+        // A brake lowers the clocks, and with them the power above rest.
         let braked = if self.braking(slice) == 0 { bounded } else { bounded * 4 / 5 };
         self.script.power.idle + braked
     }
