@@ -1,4 +1,4 @@
-//! Prints what a segment settled as JSON.
+//! Prints the settlement of a segment as JSON.
 
 use std::collections::BTreeMap;
 
@@ -74,7 +74,7 @@ fn by_slot(energy: &SlotEnergy) -> Value {
     Value::Object(energy.iter().map(|(name, part)| (name.to_string(), slot(part))).collect())
 }
 
-/// What is owed, in reduced fractions of a nanosecond.
+/// The carry, in reduced fractions of a nanosecond.
 fn carry(settled: &GpuSettlement) -> Value {
     let fraction = |units: i64| {
         let shift = units.trailing_zeros().min(32);

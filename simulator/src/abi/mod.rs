@@ -125,8 +125,8 @@ fn begin_call(
     if let Some(debt) = node.debt(slot) {
         node.report.owe(function, debt.call(function));
     }
-    let elapsed = || node.clock.now().elapsed;
-    let call = Call { function, gpu: slot, of_instance, seed: node.scenario.seed, number, elapsed: &elapsed };
+    let now = || node.clock.now();
+    let call = Call { function, gpu: slot, of_instance, seed: node.scenario.seed, number, now: &now };
     let FaultEffect { garbage, waited } = node.faults.apply(call)?;
     if persona.refuses(function) {
         return Err(NOT_SUPPORTED);

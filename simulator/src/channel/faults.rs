@@ -1,6 +1,6 @@
 //! The faults file: calls that are slow, hang, fail or return garbage while the file says so.
 //!
-//! In: the file `faults`, read at most every 20 ms of real time. Out: a delay before the call, a hang until the
+//! In: the file `faults`, checked every 20 ms, or at every call while the clock is held. Out: a delay before the call, a hang until the
 //! fault is removed, a write to a file that may block, an error code, or garbage in place of the answer. A fault
 //! with `lock` holds the driver meanwhile: all other calls wait, also in other processes. While the file is
 //! invalid the former faults stay in force, and `error` has the reason.
@@ -10,14 +10,14 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use serde::Deserialize;
 
 use super::complaints;
-use super::settled::FileLock;
+use super::settled::{self, FileLock, Version};
 use crate::abi::answer::Refused;
-use crate::clock;
+use crate::clock::{self, Now};
 use crate::lock;
 use crate::schedule::hash;
 
@@ -103,8 +103,8 @@ pub(crate) struct Call<'a> {
     pub(crate) seed: u64,
     /// The number of calls of the function including this one.
     pub(crate) number: u64,
-    /// Returns the elapsed nanoseconds, also while the call waits.
-    pub(crate) elapsed: &'a dyn Fn() -> u64,
+    /// Returns the simulated time, also while the call waits.
+    pub(crate) now: &'a dyn Fn() -> Now,
 }
 
 /// The effect of faults on a call.
@@ -148,7 +148,7 @@ pub(crate) struct Faults {
 #[derive(Default)]
 struct Seen {
     looked: Option<u64>,
-    version: Option<(SystemTime, u64)>,
+    version: Version,
     faults: Vec<Fault>,
 }
 
@@ -159,7 +159,8 @@ impl Faults {
 
     /// Applies the faults of a call: waits, and returns how to go on or the error of the call.
     pub(crate) fn apply(&self, call: Call<'_>) -> Result<FaultEffect, Refused> {
-        let (none, locks) = self.read(|faults| (faults.is_empty(), faults.iter().any(|fault| fault.lock)));
+        let (none, locks) =
+            self.read(&call, |faults| (faults.is_empty(), faults.iter().any(|fault| fault.lock)));
         if none {
             return Ok(FaultEffect::default());
         }
@@ -179,17 +180,17 @@ impl Faults {
     }
 
     fn hits(&self, call: &Call<'_>) -> Vec<Fault> {
-        let elapsed = (call.elapsed)();
+        let elapsed = (call.now)().elapsed;
         let hit = |fault: &&Fault| {
             let is_meant = !(fault.parent && call.of_instance) && fault.hits(call.function, call.gpu);
             is_meant && fault.in_force(elapsed) && fault.chosen(call)
         };
-        self.read(|faults| faults.iter().filter(hit).cloned().collect())
+        self.read(call, |faults| faults.iter().filter(hit).cloned().collect())
     }
 
     /// Whether a fault is still in the file and within its time.
     fn is_still_in_force(&self, fault: &Fault, call: &Call<'_>) -> bool {
-        fault.in_force((call.elapsed)()) && self.read(|faults| faults.contains(fault))
+        fault.in_force((call.now)().elapsed) && self.read(call, |faults| faults.contains(fault))
     }
 
     fn wait(&self, hits: &[Fault], call: &Call<'_>) {
@@ -214,26 +215,25 @@ impl Faults {
         self.path.with_file_name(".driver")
     }
 
-    fn read<T>(&self, look: impl FnOnce(&[Fault]) -> T) -> T {
+    fn read<T>(&self, call: &Call<'_>, body: impl FnOnce(&[Fault]) -> T) -> T {
         let mut seen = lock(&self.seen);
         let now = clock::host_boottime();
-        if seen.looked.is_none_or(|looked| now.saturating_sub(looked) >= LOOK_AGAIN) {
+        let is_due = seen.looked.is_none_or(|looked| now.saturating_sub(looked) >= LOOK_AGAIN);
+        if is_due || (call.now)().held {
             seen.looked = Some(now);
             self.refresh(&mut seen);
         }
-        look(&seen.faults)
+        body(&seen.faults)
     }
 
     fn refresh(&self, seen: &mut Seen) {
-        let Ok(metadata) = fs::metadata(&self.path) else {
-            if seen.version.is_some() {
-                complaints::withdraw(&self.path);
-            }
-            *seen = Seen { looked: seen.looked, ..Seen::default() };
+        let version = settled::version(&self.path);
+        if version == seen.version {
             return;
-        };
-        let version = metadata.modified().ok().map(|modified| (modified, metadata.len()));
-        if version.is_some() && version == seen.version {
+        }
+        if version.is_none() {
+            complaints::withdraw(&self.path);
+            *seen = Seen { looked: seen.looked, ..Seen::default() };
             return;
         }
         let read = fs::read_to_string(&self.path).map_err(|error| error.to_string());
@@ -266,9 +266,15 @@ mod tests {
         (Faults::new(path), directory)
     }
 
+    const HELD: Now = Now { elapsed: 0, utc: 0, held: true };
+
+    /// A call of the function `a` on GPU 1 under a held clock.
+    fn call(seed: u64, number: u64) -> Call<'static> {
+        Call { function: "a", gpu: Some(1), of_instance: false, seed, number, now: &|| HELD }
+    }
+
     fn look(faults: &Faults) -> usize {
-        thread::sleep(Duration::from_millis(25));
-        faults.read(<[Fault]>::len)
+        faults.read(&call(1, 0), <[Fault]>::len)
     }
 
     #[test]
@@ -318,9 +324,7 @@ mod tests {
         fs::write(&faults.path, text.to_string()).unwrap();
         assert_eq!(look(&faults), 2);
         for number in 0..3 {
-            let call =
-                Call { function: "a", gpu: Some(1), of_instance: false, seed: 1, number, elapsed: &|| 0 };
-            assert!(faults.apply(call).is_ok_and(|effect| effect.waited));
+            assert!(faults.apply(call(1, number)).is_ok_and(|effect| effect.waited));
         }
         assert_eq!(fs::read(&byte).unwrap(), b".");
     }
@@ -334,17 +338,8 @@ mod tests {
         assert!(!fault.in_force(1_499_999_999) && fault.in_force(1_500_000_000));
         assert!(fault.in_force(1_999_999_999) && !fault.in_force(2_000_000_000));
         assert_eq!(fault.delay(), Duration::from_micros(40));
-        let lots = |seed| {
-            let call = |number| Call {
-                function: "a",
-                gpu: Some(1),
-                of_instance: false,
-                seed,
-                number,
-                elapsed: &|| 0,
-            };
-            (0..4_000).filter(|number| fault.chosen(&call(*number))).collect::<Vec<u64>>()
-        };
+        let lots =
+            |seed| (0..4_000).filter(|number| fault.chosen(&call(seed, *number))).collect::<Vec<u64>>();
         assert!((800..1_200).contains(&lots(1).len()), "{}", lots(1).len());
         assert_eq!(lots(1), lots(1));
         assert_ne!(lots(1), lots(2));

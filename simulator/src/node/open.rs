@@ -72,11 +72,13 @@ impl Node {
         Self::new(host, settled, slots)
     }
 
-    /// The node that replaces this one, if the state file changed; checked every 20 ms.
+    /// The node that replaces this one, if the state file changed; checked every 20 ms, or
+    /// at every call while the clock is held.
     pub(crate) fn followed(&self) -> Option<Self> {
         let mut watch = lock(&self.watch);
         let now = clock::host_boottime();
-        if watch.looked.is_some_and(|looked| now.saturating_sub(looked) < LOOK_AGAIN) {
+        let is_due = watch.looked.is_none_or(|looked| now.saturating_sub(looked) >= LOOK_AGAIN);
+        if !is_due && !self.clock.now().held {
             return None;
         }
         watch.looked = Some(now);

@@ -1,5 +1,4 @@
-//! A random walk through states and faults while several threads call: nothing hangs, nothing falls over,
-//! every answer is one that the walk can have given.
+//! Random states and faults while several threads call: nothing hangs or crashes, and every return code is possible.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -36,13 +35,13 @@ const FAULTS: [&str; 4] = [
     r#"[{"function":"nvmlDeviceGetUUID","hang":true,"chance":0.5}]"#,
 ];
 
-/// Codes that the walk can give: well, dead, a stale handle, not here, not found, short, without a driver,
-/// no event, lost, to be reset, unloaded.
+/// The possible codes: success, uninitialized, invalid argument, not supported, not found, insufficient size, driver not
+/// loaded, timeout, GPU lost, reset required, unknown.
 const POSSIBLE: [u32; 11] = [0, 1, 2, 3, 6, 7, 9, 10, 15, 16, 999];
 
 type Call = unsafe extern "C" fn(*mut (), *mut (), *mut (), *mut ()) -> u32;
 
-/// Inits, looks at everything for a while, shuts down, again and again.
+/// Calls init, many functions and shutdown repeatedly.
 fn client(library: &Library, over: &AtomicBool, sessions: &AtomicU64) {
     let call = |name: &str, first: *mut (), second: *mut (), third: *mut (), fourth: *mut ()| {
         let function = unsafe { library.get::<Call>(name.as_bytes()) }.unwrap();
@@ -94,7 +93,7 @@ fn client(library: &Library, over: &AtomicBool, sessions: &AtomicU64) {
 }
 
 #[test]
-fn clients_live_through_a_random_walk() {
+fn clients_survive_random_states_and_faults() {
     let node = Node::new(NODE);
     let library = unsafe { Library::new(node.library()) }.unwrap();
     let (over, sessions) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -116,7 +115,7 @@ fn clients_live_through_a_random_walk() {
     });
     assert!(sessions.load(Ordering::Relaxed) > 10);
     drop(library);
-    // The truth of a GPU that was never replaced has only grown.
+    // The truth of a GPU that was never replaced never decreases.
     let nvml = node.nvml();
     for second in 61..65 {
         node.hold(second * SECOND);

@@ -86,7 +86,7 @@ def mig_walk(suite, table):
 
 
 def cut_by_default(suite, table, scenario, steps=4 if SMOKE else 20):
-    """The event alone tells it: by default a layout is looked at every 5 s only."""
+    """Only the event reports it: by default a layout is read every 5 s."""
     node = Node(suite, "F6-default", scenario=scenario)
     node.wait_up(2)
     shown = lambda found: sorted(labels["profile"] for labels, _ in of(found, "gpu_mig_info", gpu="1"))
@@ -120,7 +120,7 @@ def cut_by_default(suite, table, scenario, steps=4 if SMOKE else 20):
 
 
 def walk_in_virtual_time(table, steps=400 if SMOKE else 10_000):
-    """The same walk over real lanes, meter and ledger, with all laws checked at every tick."""
+    """The same walk over real samplers, meter and ledger, with all laws checked at every tick."""
     command = ["cargo", "test", "--locked", "--test", "code", "mig_walk::", "--", "--nocapture"]
     done = subprocess.run(command, cwd=ROOT, env={**os.environ, "GPUMETER_WALK_STEPS": str(steps)}, capture_output=True,
                           text=True, timeout=3_600)
