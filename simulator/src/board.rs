@@ -83,7 +83,7 @@ pub(crate) struct Fabric {
 
 /// The board's place in a rack. Real boards report empty chassis serials too.
 #[derive(Clone, Copy)]
-pub(crate) struct Platform {
+pub(crate) struct RackPlace {
     pub(crate) chassis: &'static str,
     pub(crate) slot: u8,
     pub(crate) tray: u8,
@@ -145,7 +145,7 @@ pub(crate) struct Board {
     /// Whether the GPU has a chip-to-chip link, and whether it is on.
     pub(crate) c2c: Option<bool>,
     pub(crate) fabric: Option<Fabric>,
-    pub(crate) platform: Option<Platform>,
+    pub(crate) platform: Option<RackPlace>,
     /// A rack's tray: four GPUs, two on each module, each module with two PCI domains.
     pub(crate) rack: bool,
     /// Whether there is an encoder.

@@ -56,13 +56,13 @@ pub(crate) struct Now {
 }
 
 /// The source of simulated time.
-pub(crate) enum Clock {
+pub(crate) enum SimulatedClock {
     /// No page: elapsed is the host's CLOCK_BOOTTIME and UTC is real.
     Host,
     Mapped(Mapping),
 }
 
-impl Clock {
+impl SimulatedClock {
     /// Maps the page at `path`, or follows the host where there is none.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         match File::open(path) {
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn a_held_clock_stays_at_the_value_set() {
         let path = file("held", &page([MAGIC, 2, 1, 5, 7_000, 1_000_000, 100, 0]));
-        let clock = Clock::open(&path).unwrap();
+        let clock = SimulatedClock::open(&path).unwrap();
         assert_eq!(clock.now(), Now { elapsed: 7_000, utc: 7_100, held: true });
         assert_eq!(clock.now(), clock.now());
         std::fs::remove_file(path).unwrap();
@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn a_write_to_the_page_changes_the_time() {
         let path = file("written", &page([MAGIC, 0, 1, 0, 1, 0, 0, 0]));
-        let clock = Clock::open(&path).unwrap();
+        let clock = SimulatedClock::open(&path).unwrap();
         let writer = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
         std::os::unix::fs::FileExt::write_all_at(&writer, &9_u64.to_le_bytes(), 32).unwrap();
         assert_eq!(clock.now().elapsed, 9);
@@ -226,10 +226,10 @@ mod tests {
     #[test]
     fn an_invalid_page_is_refused_and_without_one_the_host_clock_counts() {
         let path = file("broken", b"short");
-        assert!(Clock::open(&path).is_err());
+        assert!(SimulatedClock::open(&path).is_err());
         std::fs::write(&path, page([1, 0, 0, 0, 0, 0, 0, 0])).unwrap();
-        assert!(Clock::open(&path).is_err());
+        assert!(SimulatedClock::open(&path).is_err());
         std::fs::remove_file(&path).unwrap();
-        assert!(matches!(Clock::open(&path), Ok(Clock::Host)));
+        assert!(matches!(SimulatedClock::open(&path), Ok(SimulatedClock::Host)));
     }
 }

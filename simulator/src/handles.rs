@@ -42,7 +42,7 @@ impl<T> Handles<T> {
 }
 
 /// An event set: the events it wants, and what it has delivered.
-pub(crate) struct EventSet {
+pub(crate) struct ClientEventSet {
     /// Event types by the scenario's number of the GPU.
     pub(crate) wanted: BTreeMap<u32, c_ulonglong>,
     /// Elapsed nanoseconds.

@@ -8,7 +8,7 @@ mod samples;
 use crate::board::{Board, Limits};
 use crate::schedule::{Timeline, Work};
 use crate::surprise::Surprise;
-pub(crate) use samples::{ProcessSample, RING, Ring};
+pub(crate) use samples::{ProcessWindowSample, RING, Ring};
 
 /// The power sensor's period, and the part of it that is sampled: 25 ms of every 100 ms on A100 and H100
 /// (arXiv 2312.02741), so the mean misses three quarters of the time.

@@ -1,7 +1,7 @@
 //! The simulated host's GPUs, made from the scenario and the state file.
 //!
 //! In: the directory. Out: `Node`, the current state: every GPU's identity, instances and timeline. A node is
-//! never changed: when the state file changes, another node is made over the same `Host` (clock, faults,
+//! never changed: when the state file changes, another node is made over the same `SimulatedHost` (clock, faults,
 //! event sets), which lives from init to shutdown. NVML's types and calls are not known here.
 
 mod identity;
@@ -27,10 +27,10 @@ use crate::channel::hardware::Hardware;
 use crate::channel::kmsg::Log;
 use crate::channel::report::{GpuTruth, ProcessTruth, Report, Truth};
 use crate::channel::scenario::{Gpus, Scenario};
-use crate::channel::settled::{Record, Settled, Slot, Version};
-use crate::clock::{Clock, Now};
+use crate::channel::settled::{Settled, Slot, StateFiles, Version};
+use crate::clock::{Now, SimulatedClock};
 use crate::condition::{Condition, ConditionInputs};
-use crate::handles::{EventSet, GpmSample, Handles};
+use crate::handles::{ClientEventSet, GpmSample, Handles};
 use crate::replay::Replay;
 use crate::schedule::{Timeline, hash};
 use crate::surprise::Surprise;
@@ -81,7 +81,7 @@ pub(crate) struct Mishap {
 }
 
 /// What lives from the first init to the last shutdown.
-pub(crate) struct Host {
+pub(crate) struct SimulatedHost {
     pub(crate) scenario: Scenario,
     /// A hash of the scenario's text.
     fingerprint: u64,
@@ -91,18 +91,18 @@ pub(crate) struct Host {
     pub(crate) mishaps: Vec<Mishap>,
     /// Nanoseconds until the script repeats.
     pub(crate) cycle: u64,
-    pub(crate) clock: Clock,
+    pub(crate) clock: SimulatedClock,
     pub(crate) faults: Faults,
     pub(crate) report: Report,
     /// Absent until the sample is taken.
     pub(crate) samples: Handles<Option<GpmSample>>,
-    pub(crate) event_sets: Handles<EventSet>,
+    pub(crate) event_sets: Handles<ClientEventSet>,
     /// A recording that answers in place of the scenario.
     pub(crate) replay: Option<Replay>,
     pub(crate) log: Log,
     /// Simulated call times: one debt for each GPU of the scenario, the last for calls without a GPU.
     debts: Vec<Debt>,
-    record: Record,
+    record: StateFiles,
     watch: Mutex<Watch>,
     /// Unset until init is over.
     session: OnceLock<Session>,
@@ -130,7 +130,7 @@ struct Watch {
 
 /// The simulated host in its current state.
 pub(crate) struct Node {
-    host: Arc<Host>,
+    host: Arc<SimulatedHost>,
     /// The GPUs that clients of this session count.
     pub(crate) gpus: Vec<Gpu>,
     /// All places of the scenario.
@@ -140,15 +140,15 @@ pub(crate) struct Node {
 }
 
 impl Deref for Node {
-    type Target = Host;
+    type Target = SimulatedHost;
 
-    fn deref(&self) -> &Host {
+    fn deref(&self) -> &SimulatedHost {
         &self.host
     }
 }
 
 impl Node {
-    fn new(host: Arc<Host>, settled: Settled, slots: Vec<Gpu>) -> Self {
+    fn new(host: Arc<SimulatedHost>, settled: Settled, slots: Vec<Gpu>) -> Self {
         let mut gpus = Vec::new();
         let members = host.session.get().map_or([].as_slice(), |session| &session.members);
         for (slot, life) in members {

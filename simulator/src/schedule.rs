@@ -19,8 +19,8 @@ mod timeline;
 mod walk;
 mod work;
 
-pub(crate) use presence::{Face, Kind, Stay};
-pub(crate) use span::Span;
+pub(crate) use presence::{Face, ListedKind, Stay};
+pub(crate) use span::WorkSpan;
 pub(crate) use timeline::{Since, Timeline};
 use walk::Sums;
 pub(crate) use walk::Walk;
@@ -40,13 +40,13 @@ pub(crate) const NOWHERE: usize = usize::MAX;
 pub(crate) struct Worker {
     pub(crate) pid: u32,
     pub(crate) engine: usize,
-    pub(crate) spans: Vec<Span>,
+    pub(crate) spans: Vec<WorkSpan>,
     /// How the driver lists it.
     pub(crate) face: Face,
 }
 
 impl Worker {
-    fn span(&self, slice: u64) -> Option<(usize, &Span)> {
+    fn span(&self, slice: u64) -> Option<(usize, &WorkSpan)> {
         self.spans.iter().enumerate().find(|(_, span)| span.contains(slice))
     }
 }
@@ -161,7 +161,7 @@ impl Cycle {
     }
 
     /// The workers present at an elapsed time, with their index and span.
-    pub(crate) fn present(&self, elapsed: u64) -> impl Iterator<Item = (usize, &Worker, &Span)> {
+    pub(crate) fn present(&self, elapsed: u64) -> impl Iterator<Item = (usize, &Worker, &WorkSpan)> {
         let (_, slice, _) = self.place(elapsed);
         let workers = self.script.workers.iter().enumerate().filter(|(_, worker)| worker.engine != NOWHERE);
         workers.filter_map(move |(index, worker)| Some((index, worker, worker.span(slice)?.1)))

@@ -50,7 +50,7 @@ pub(crate) enum Surprise {
 
 /// Rows remapped, and errors counted, before the script begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Remapped {
+pub(crate) struct FormerRemaps {
     pub(crate) rows: u32,
     pub(crate) pending: bool,
     /// Corrected errors of the DRAM.
@@ -119,11 +119,11 @@ impl Surprise {
     }
 
     /// What was remapped before elapsed 0.
-    pub(crate) fn remapped(self) -> Remapped {
+    pub(crate) fn remapped(self) -> FormerRemaps {
         match self {
-            RemapPending => Remapped { rows: 1, pending: true, errors: 353 },
-            RemapWithoutError => Remapped { rows: 1, ..Remapped::default() },
-            _ => Remapped::default(),
+            RemapPending => FormerRemaps { rows: 1, pending: true, errors: 353 },
+            RemapWithoutError => FormerRemaps { rows: 1, ..FormerRemaps::default() },
+            _ => FormerRemaps::default(),
         }
     }
 

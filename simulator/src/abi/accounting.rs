@@ -40,7 +40,7 @@ pub(super) struct SummedStats {
 const SAMPLE: u64 = 166_666_667;
 
 /// A worker's index, and its stay.
-type Record = (usize, Stay);
+type AccountingRecord = (usize, Stay);
 
 gpu_calls! {
     fn nvmlDeviceGetAccountingMode(at, mode: Out<nvmlEnableState_t>) {
@@ -73,7 +73,7 @@ gpu_calls! {
     }
 }
 
-fn summed(at: &Device<'_>, pid: c_uint, record: &Record) -> Option<SummedStats> {
+fn summed(at: &Device<'_>, pid: c_uint, record: &AccountingRecord) -> Option<SummedStats> {
     let one = stats_of(at, record)?;
     let (_, stay) = record;
     let lived = stay.ended.unwrap_or(records_until(at)?).saturating_sub(stay.began);
@@ -97,11 +97,11 @@ fn records_until(at: &Device<'_>) -> Option<u64> {
 }
 
 /// The record of every pid; empty where accounting was never on.
-fn records(at: &Device<'_>) -> Result<BTreeMap<c_uint, Record>, Refused> {
+fn records(at: &Device<'_>) -> Result<BTreeMap<c_uint, AccountingRecord>, Refused> {
     at.undivided()?;
     let Some(until) = records_until(at) else { return Ok(BTreeMap::new()) };
     let (loaded, _) = at.since_load();
-    let mut records: BTreeMap<c_uint, Record> = BTreeMap::new();
+    let mut records: BTreeMap<c_uint, AccountingRecord> = BTreeMap::new();
     for (place, worker) in at.gpu.timeline.workers().iter().enumerate() {
         let Some(stay) = at.gpu.timeline.stay(worker, until) else { continue };
         if stay.ended.is_some_and(|ended| ended <= loaded) {
@@ -116,7 +116,7 @@ fn records(at: &Device<'_>) -> Result<BTreeMap<c_uint, Record>, Refused> {
     Ok(records)
 }
 
-fn stats_of(at: &Device<'_>, (place, stay): &Record) -> Option<nvmlAccountingStats_t> {
+fn stats_of(at: &Device<'_>, (place, stay): &AccountingRecord) -> Option<nvmlAccountingStats_t> {
     let timeline = &at.gpu.timeline;
     let until = stay.ended.unwrap_or(records_until(at)?);
     let worker = timeline.workers().get(*place)?;

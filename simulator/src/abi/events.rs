@@ -15,8 +15,8 @@ use nvml_wrapper_sys::bindings::{nvmlEventData_t, nvmlEventSet_t};
 use super::answer::{Answer, NOT_SUPPORTED, TIMEOUT, UNINITIALIZED};
 use super::buffers::Out;
 use super::{gpu_calls, handle, node_calls};
-use crate::channel::settled::{Running, What};
-use crate::handles::{Cursor, EventSet};
+use crate::channel::settled::{RunningStorm, What};
+use crate::handles::{ClientEventSet, Cursor};
 use crate::node::Node;
 use crate::{clock, state};
 
@@ -44,7 +44,7 @@ node_calls! {
     fn nvmlEventSetCreate(node, now, set: Out<nvmlEventSet_t>) {
         set.pointer()?;
         let known = node.settled.next;
-        let handle = node.event_sets.insert(EventSet {
+        let handle = node.event_sets.insert(ClientEventSet {
             wanted: BTreeMap::new(),
             created: now.elapsed,
             delivered: Cursor { at: now.elapsed, place: usize::MAX },
@@ -97,33 +97,33 @@ struct Candidate {
     gpu: u32,
     kind: c_ulonglong,
     data: u64,
-    source: Source,
+    source: EventSource,
 }
 
-enum Source {
+enum EventSource {
     Script(Cursor),
     Storm { number: u64, delivered: u64 },
     Moment(u64),
 }
 
 /// The next event up to a time that a set wants; others are skipped.
-fn next(node: &Node, set: &mut EventSet, elapsed: u64) -> Option<nvmlEventData_t> {
+fn next(node: &Node, set: &mut ClientEventSet, elapsed: u64) -> Option<nvmlEventData_t> {
     loop {
         let script = following(node, set.delivered).map(|(cursor, mishap)| Candidate {
             at: cursor.at,
             gpu: mishap.gpu,
             kind: XID,
             data: mishap.xid,
-            source: Source::Script(cursor),
+            source: EventSource::Script(cursor),
         });
         let storms = node.settled.storms.iter().filter_map(|running| of_storm(node, set, running, elapsed));
         let storms: Vec<Candidate> = storms.collect();
         let all = script.into_iter().chain(storms).chain(of_moment(node, set));
         let first = all.min_by_key(|candidate| candidate.at).filter(|first| first.at <= elapsed)?;
         match first.source {
-            Source::Script(cursor) => set.delivered = cursor,
-            Source::Storm { number, delivered } => drop(set.storms.insert(number, delivered)),
-            Source::Moment(number) => set.moments = number + 1,
+            EventSource::Script(cursor) => set.delivered = cursor,
+            EventSource::Storm { number, delivered } => drop(set.storms.insert(number, delivered)),
+            EventSource::Moment(number) => set.moments = number + 1,
         }
         let wanted = set.wanted.get(&first.gpu).is_some_and(|types| types & first.kind != 0);
         if let Some(gpu) = node.in_slot(first.gpu).filter(|_| wanted) {
@@ -139,7 +139,12 @@ fn next(node: &Node, set: &mut EventSet, elapsed: u64) -> Option<nvmlEventData_t
 }
 
 /// The next event of a storm. Unwanted events, and those too far behind, are skipped at once.
-fn of_storm(node: &Node, set: &mut EventSet, running: &Running, elapsed: u64) -> Option<Candidate> {
+fn of_storm(
+    node: &Node,
+    set: &mut ClientEventSet,
+    running: &RunningStorm,
+    elapsed: u64,
+) -> Option<Candidate> {
     let seen = if running.number < set.known { running.fired(set.created) } else { 0 };
     let mut delivered = set.storms.get(&running.number).copied().unwrap_or(seen);
     let fired = running.fired(elapsed);
@@ -154,18 +159,18 @@ fn of_storm(node: &Node, set: &mut EventSet, running: &Running, elapsed: u64) ->
         delivered += lost;
         set.storms.insert(running.number, delivered);
     }
-    let source = Source::Storm { number: running.number, delivered: delivered + 1 };
+    let source = EventSource::Storm { number: running.number, delivered: delivered + 1 };
     let one = || Candidate { at: running.at(delivered), gpu, kind: XID, data: running.storm.xid, source };
     (delivered < fired).then(one)
 }
 
-fn of_moment(node: &Node, set: &EventSet) -> Option<Candidate> {
+fn of_moment(node: &Node, set: &ClientEventSet) -> Option<Candidate> {
     let moment = node.settled.moments.iter().find(|moment| moment.number >= set.moments)?;
     let (kind, data) = match moment.what {
         What::Xid(xid) => (XID, xid),
         What::MigChange => (MIG_CHANGE, 0),
     };
-    Some(Candidate { at: moment.at, gpu: moment.gpu, kind, data, source: Source::Moment(moment.number) })
+    Some(Candidate { at: moment.at, gpu: moment.gpu, kind, data, source: EventSource::Moment(moment.number) })
 }
 
 /// The next XID of the script after a place, in this cycle or the next.

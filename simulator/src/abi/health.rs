@@ -18,7 +18,7 @@ use crate::channel::incidents::ErrorKind::{
     SramThreshold, SramUncorrectedParity, SramUncorrectedSecded,
 };
 use crate::condition::HBM_BANKS;
-use crate::surprise::{Remapped, Surprise};
+use crate::surprise::{FormerRemaps, Surprise};
 
 /// `nvmlRemappedRowsInfo_v2_t`, which the bindings lack: active and inactive rows of each cause.
 #[repr(C)]
@@ -53,7 +53,7 @@ impl Device<'_> {
     }
 
     /// What a misleading board had before the script.
-    fn remapped_before(&self) -> Remapped {
+    fn remapped_before(&self) -> FormerRemaps {
         self.gpu.surprise.map(Surprise::remapped).unwrap_or_default()
     }
 
@@ -106,7 +106,7 @@ pub(super) fn mode(at: &Device<'_>) -> Result<c_uint, Refused> {
     }
 }
 
-/// Remapped rows: correctable, uncorrectable, pending, failed. Not supported in MIG mode, unlike the histogram.
+/// FormerRemaps rows: correctable, uncorrectable, pending, failed. Not supported in MIG mode, unlike the histogram.
 pub(super) fn remapped(at: &Device<'_>) -> Result<[c_uint; 4], Refused> {
     at.undivided()?;
     if !family::remaps_rows(at.gpu.board) {

@@ -7,7 +7,7 @@
 use std::ffi::c_uint;
 
 use super::answer::{INVALID_ARGUMENT, NOT_SUPPORTED, Refused};
-use super::fields::Value;
+use super::fields::FieldValue;
 use super::{Device, links};
 use crate::board::family;
 use crate::channel::incidents::LinkErrorKind::{
@@ -25,7 +25,7 @@ const PACKET: u64 = 200;
 const NO_ERRORS: u64 = (15 << 8) | 255;
 
 /// Reads an NVLink field; not supported in MIG mode.
-pub(super) fn link(at: &Device<'_>, field: c_uint, scope: c_uint) -> Result<Value, Refused> {
+pub(super) fn link(at: &Device<'_>, field: c_uint, scope: c_uint) -> Result<FieldValue, Refused> {
     // Older boards do not know this field (DataDog/datadog-agent, nvlink_fields.go).
     if field == EFFECTIVE_ERRORS && !family::is_blackwell(at.gpu.board) {
         return Err(INVALID_ARGUMENT);
@@ -39,7 +39,7 @@ pub(super) fn link(at: &Device<'_>, field: c_uint, scope: c_uint) -> Result<Valu
         if which.is_some_and(|link| link >= links) {
             return Err(NOT_SUPPORTED);
         }
-        return Ok(Value::Long(if forgets_totals(at) { 0 } else { links::errors(at, kind, which) }));
+        return Ok(FieldValue::Long(if forgets_totals(at) { 0 } else { links::errors(at, kind, which) }));
     }
     let scoped = match scope {
         ALL if field < 200 => None,
@@ -49,23 +49,23 @@ pub(super) fn link(at: &Device<'_>, field: c_uint, scope: c_uint) -> Result<Valu
     };
     let speed = |link: Option<u32>| {
         let up = link.is_none_or(|link| links::up(at, link)) && (0..links).any(|link| links::up(at, link));
-        Value::Unsigned(if up { at.gpu.board.nvlink_speed } else { 0 })
+        FieldValue::Unsigned(if up { at.gpu.board.nvlink_speed } else { 0 })
     };
     match field {
         84..=89 => Ok(speed(Some(field - 84))),
         132..=137 => Ok(speed(Some(field - 132 + 6))),
         90 => Ok(speed(None)),
-        91 | 147 => Ok(Value::Unsigned(links)),
-        138..=141 => Ok(Value::Long(kibibytes(at, field, scoped))),
+        91 | 147 => Ok(FieldValue::Unsigned(links)),
+        138..=141 => Ok(FieldValue::Long(kibibytes(at, field, scoped))),
         // By the change log the last one is the flits' CRC errors.
         161..=163 => {
             let kinds = [Replay, Recovery, CrcFlit];
             let kind = kinds.get(field as usize - 161).ok_or(NOT_SUPPORTED)?;
-            Ok(Value::Long(links::errors(at, *kind, scoped)))
+            Ok(FieldValue::Long(links::errors(at, *kind, scoped)))
         }
         164 => Ok(speed(scoped)),
-        165 => Ok(Value::Unsigned(scoped.map_or(1, |link| links::up(at, link).into()))),
-        166 => Ok(Value::Unsigned(at.gpu.board.nvlink_version)),
+        165 => Ok(FieldValue::Unsigned(scoped.map_or(1, |link| links::up(at, link).into()))),
+        166 => Ok(FieldValue::Unsigned(at.gpu.board.nvlink_version)),
         201.. if family::counts_packets(at.gpu.board) => {
             by_packet(at, field, scoped.ok_or(INVALID_ARGUMENT)?)
         }
@@ -109,11 +109,11 @@ fn error_field(field: c_uint) -> Option<(LinkErrorKind, Option<u32>)> {
 }
 
 /// Counters of one NVLink 5 link.
-fn by_packet(at: &Device<'_>, field: c_uint, link: u32) -> Result<Value, Refused> {
+fn by_packet(at: &Device<'_>, field: c_uint, link: u32) -> Result<FieldValue, Refused> {
     let carried = links::counted(at).get(link as usize).copied().unwrap_or_default();
     let errors =
         |kinds: &[LinkErrorKind]| kinds.iter().map(|kind| links::errors(at, *kind, Some(link))).sum::<u64>();
-    Ok(Value::Long(match field {
+    Ok(FieldValue::Long(match field {
         201 => carried.sent / PACKET,
         202 => carried.sent,
         203 => carried.received / PACKET,

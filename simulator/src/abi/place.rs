@@ -12,7 +12,7 @@ use nvml_wrapper_sys::bindings::{
 use super::answer::{Answer, INVALID_ARGUMENT, NOT_SUPPORTED, Refused, VERSION_MISMATCH};
 use super::buffers::{Out, array, expect_version};
 use super::{Device, gpu_calls, node_calls};
-use crate::board::{Fabric, Platform, family};
+use crate::board::{Fabric, RackPlace, family};
 use crate::node::Gpu;
 use crate::schedule::hash;
 use crate::surprise::Surprise;
@@ -23,7 +23,7 @@ const COMPLETED: c_uchar = 3;
 /// NVML_ERROR_INSUFFICIENT_RESOURCES.
 const TOO_FEW: nvmlReturn_t = 23;
 /// The answer of a board outside a rack.
-const NOWHERE: Platform = Platform { chassis: "", slot: 0, tray: 0, host: 1, switch: false };
+const NOWHERE: RackPlace = RackPlace { chassis: "", slot: 0, tray: 0, host: 1, switch: false };
 
 gpu_calls! {
     fn nvmlDeviceGetPciInfoExt(at, pci: Out<nvmlPciInfoExt_t>) {
@@ -108,7 +108,7 @@ gpu_calls! {
     }
 
     fn nvmlDeviceGetPlatformInfo(at, info: Out<nvmlPlatformInfo_v2_t>) {
-        let Platform { chassis, slot, tray, host, switch } = at.gpu.board.platform.unwrap_or(NOWHERE);
+        let RackPlace { chassis, slot, tray, host, switch } = at.gpu.board.platform.unwrap_or(NOWHERE);
         let module = c_uchar::try_from(at.gpu.module).unwrap_or(0);
         let first = Out::at(info.pointer()?.cast::<nvmlPlatformInfo_v1_t>());
         let version = first.version()?;

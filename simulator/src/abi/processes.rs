@@ -10,8 +10,8 @@ use nvml_wrapper_sys::bindings::{
 use super::answer::{INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED, Refused};
 use super::buffers::{Out, expect_version, fill};
 use super::{Device, device_calls, gpu_calls};
-use crate::meters::ProcessSample;
-use crate::schedule::Kind;
+use crate::meters::ProcessWindowSample;
+use crate::schedule::ListedKind;
 
 /// NVML_VALUE_NOT_AVAILABLE.
 const NOT_AVAILABLE: c_ulonglong = c_ulonglong::MAX;
@@ -132,12 +132,12 @@ enum List {
 }
 
 impl List {
-    fn has(self, kind: Kind) -> bool {
+    fn has(self, kind: ListedKind) -> bool {
         match kind {
-            Kind::Compute => self == Self::Compute,
-            Kind::Graphics => self == Self::Graphics,
-            Kind::Both => self != Self::Mps,
-            Kind::Client => self == Self::Mps,
+            ListedKind::Compute => self == Self::Compute,
+            ListedKind::Graphics => self == Self::Graphics,
+            ListedKind::Both => self != Self::Mps,
+            ListedKind::Client => self == Self::Mps,
         }
     }
 }
@@ -171,7 +171,7 @@ fn short(running: &[nvmlProcessInfo_v2_t]) -> Vec<nvmlProcessInfo_v1_t> {
     running.iter().map(of).collect()
 }
 
-type Stamped = (c_uint, c_ulonglong, ProcessSample);
+type Stamped = (c_uint, c_ulonglong, ProcessWindowSample);
 
 /// Samples with pid and time stamp; without any it fails with NOT_FOUND, as on an idle GPU.
 fn samples_since(at: &Device<'_>, last_seen: c_ulonglong) -> Result<Vec<Stamped>, Refused> {

@@ -5,17 +5,8 @@
 use std::fs;
 use std::path::Path;
 
-/// Replaces the line of a file.
-pub(crate) fn complain(file: &Path, reason: &str) {
-    put(file, Some(reason));
-}
-
-/// Removes the line of a file.
-pub(crate) fn withdraw(file: &Path) {
-    put(file, None);
-}
-
-fn put(file: &Path, reason: Option<&str>) {
+/// Replaces the line of a file; without a reason removes it.
+pub(crate) fn report_error(file: &Path, reason: Option<&str>) {
     let error = file.with_file_name("error");
     let before = fs::read_to_string(&error).unwrap_or_default();
     let mine = format!("{}: ", file.display());
@@ -40,14 +31,14 @@ mod tests {
         fs::create_dir_all(&directory).unwrap();
         let (state, faults, error) =
             (directory.join("state"), directory.join("faults"), directory.join("error"));
-        complain(&state, "one");
-        complain(&faults, "two\nlines");
-        complain(&state, "three");
+        report_error(&state, Some("one"));
+        report_error(&faults, Some("two\nlines"));
+        report_error(&state, Some("three"));
         let said = fs::read_to_string(&error).unwrap();
         assert_eq!(said, format!("{}: two lines\n{}: three\n", faults.display(), state.display()));
-        withdraw(&state);
-        withdraw(&faults);
-        withdraw(&faults);
+        report_error(&state, None);
+        report_error(&faults, None);
+        report_error(&faults, None);
         assert!(!error.exists());
         fs::remove_dir_all(&directory).unwrap();
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::complaints;
+use super::complaints::report_error;
 use super::settled::{self, FileLock, Version};
 use crate::abi::answer::Refused;
 use crate::clock::{self, Now};
@@ -232,20 +232,17 @@ impl Faults {
             return;
         }
         if version.is_none() {
-            complaints::withdraw(&self.path);
+            report_error(&self.path, None);
             *seen = Seen { looked: seen.looked, ..Seen::default() };
             return;
         }
         let read = fs::read_to_string(&self.path).map_err(|error| error.to_string());
         match read.and_then(|text| parse(&text)) {
             Ok(faults) => {
-                match unknown(&faults) {
-                    None => complaints::withdraw(&self.path),
-                    Some(reason) => complaints::complain(&self.path, &reason),
-                }
+                report_error(&self.path, unknown(&faults).as_deref());
                 seen.faults = faults;
             }
-            Err(reason) => complaints::complain(&self.path, &reason),
+            Err(reason) => report_error(&self.path, Some(&reason)),
         }
         seen.version = version;
     }

@@ -33,7 +33,7 @@ pub(crate) struct Driver {
     /// A new number means that the driver was unloaded and loaded again.
     pub(crate) epoch: u64,
     /// `old`: the library file is older than the driver, as in a container that was started before an update.
-    pub(crate) library: Option<Library>,
+    pub(crate) library: Option<LibraryAge>,
 }
 
 impl Default for Driver {
@@ -44,7 +44,7 @@ impl Default for Driver {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Library {
+pub(crate) enum LibraryAge {
     Old,
 }
 

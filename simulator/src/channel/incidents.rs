@@ -87,13 +87,13 @@ pub(crate) struct Recovery {
     pub(crate) from: f64,
     pub(crate) to: f64,
     pub(crate) gpu: u32,
-    pub(crate) action: Action,
+    pub(crate) action: RecoveryAction,
 }
 
 /// NVML's recovery actions, in its order.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Action {
+pub(crate) enum RecoveryAction {
     None,
     GpuReset,
     NodeReboot,

@@ -19,8 +19,11 @@ pub(crate) mod settled;
 pub(crate) mod sharing;
 
 use std::ffi::{CStr, CString, OsStr};
+use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+
+use serde::Serialize;
 
 /// Its address finds this library's file. An exported symbol could resolve to another copy of the library.
 static ANCHOR: u8 = 1;
@@ -44,6 +47,15 @@ pub(crate) fn exports(function: &str) -> bool {
     // SAFETY: this function opened the handle; who loaded the library has another one.
     let _ = unsafe { libc::dlclose(library) };
     found
+}
+
+/// Replaces a file by rename, so that a reader never sees half of it. Best effort: errors are ignored.
+fn replace_file(directory: &Path, name: &str, contents: &impl Serialize) {
+    let Ok(text) = serde_json::to_string(contents) else { return };
+    let temporary = directory.join(format!(".{name}.{}", std::process::id()));
+    if fs::write(&temporary, text).is_ok() {
+        let _ = fs::rename(&temporary, directory.join(name));
+    }
 }
 
 fn file() -> Option<PathBuf> {

@@ -5,12 +5,12 @@
 //! No call fails because a file could not be written.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use serde::Serialize;
 
+use super::replace_file;
 use super::settled::Fired;
 use crate::clock::Now;
 use crate::lock;
@@ -104,7 +104,7 @@ impl Report {
     }
 
     pub(crate) fn write(&self, truth: &Truth<'_>) {
-        self.replace("truth", serde_json::to_string(truth));
+        replace_file(&self.directory, "truth", truth);
         let calls = lock(&self.calls).clone();
         let mut counts = serde_json::Map::new();
         counts.insert("pid".to_owned(), std::process::id().into());
@@ -113,16 +113,7 @@ impl Report {
         if !owed.is_empty() {
             counts.insert("owed_ns".to_owned(), serde_json::json!(owed));
         }
-        self.replace("calls", serde_json::to_string(&counts));
-    }
-
-    /// Replaces a file by rename, so that a reader never sees half of it; errors are ignored.
-    fn replace(&self, name: &str, text: serde_json::Result<String>) {
-        let Ok(text) = text else { return };
-        let temporary = self.directory.join(format!(".{name}.{}", std::process::id()));
-        if fs::write(&temporary, text).is_ok() {
-            let _ = fs::rename(&temporary, self.directory.join(name));
-        }
+        replace_file(&self.directory, "calls", &counts);
     }
 }
 

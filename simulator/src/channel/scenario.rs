@@ -37,7 +37,7 @@ pub(crate) struct Scenario {
     #[serde(default)]
     pub(crate) processes: Vec<Process>,
     #[serde(default)]
-    pub(crate) xids: Vec<Xid>,
+    pub(crate) xids: Vec<ScriptedXid>,
     #[serde(default)]
     pub(crate) throttles: Vec<Throttle>,
     /// A recording in the same directory that answers instead of this scenario.
@@ -72,7 +72,7 @@ pub(crate) struct Gpus {
 }
 
 /// A process on one GPU; a process on several has several entries.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
     #[serde(default)]
@@ -90,7 +90,7 @@ pub(crate) struct Process {
 }
 
 /// What a process does between two times; outside of its phases it does not exist.
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
 pub(crate) struct Phase {
     pub(crate) from: f64,
     pub(crate) to: f64,
@@ -117,7 +117,7 @@ pub(crate) struct Phase {
 
 /// A critical error, once in every cycle.
 #[derive(Clone, Copy, Debug, Deserialize)]
-pub(crate) struct Xid {
+pub(crate) struct ScriptedXid {
     pub(crate) at: f64,
     pub(crate) gpu: u32,
     pub(crate) xid: u64,

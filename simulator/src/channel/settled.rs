@@ -11,14 +11,15 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
-use super::complaints;
+use super::complaints::report_error;
 use super::hardware::{Hardware, Storm};
 use super::layout::Layout;
+use super::replace_file;
 use crate::condition::Carried;
 use crate::schedule::Since;
 
 /// The state in force.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Settled {
     /// The hash of the scenario's text: with another scenario the state begins again.
     pub(crate) scenario: u64,
@@ -32,7 +33,7 @@ pub(crate) struct Settled {
     /// The number of the next moment or storm.
     pub(crate) next: u64,
     pub(crate) moments: Vec<Moment>,
-    pub(crate) storms: Vec<Running>,
+    pub(crate) storms: Vec<RunningStorm>,
     /// Counts of storms and moments that are no longer kept.
     pub(crate) fired: Vec<Fired>,
 }
@@ -77,7 +78,7 @@ pub(crate) enum What {
 
 /// A storm that has begun, with its beginning in elapsed nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Running {
+pub(crate) struct RunningStorm {
     pub(crate) number: u64,
     pub(crate) from: u64,
     pub(crate) storm: Storm,
@@ -94,17 +95,7 @@ pub(crate) struct Fired {
 impl Settled {
     /// The state at the beginning of the scenario.
     pub(crate) fn beginning(scenario: u64, slots: usize) -> Self {
-        Self {
-            scenario,
-            at: 0,
-            hardware: Hardware::default(),
-            loads: 0,
-            slots: vec![Slot::default(); slots],
-            next: 0,
-            moments: Vec::new(),
-            storms: Vec::new(),
-            fired: Vec::new(),
-        }
+        Self { scenario, slots: vec![Slot::default(); slots], ..Self::default() }
     }
 }
 
@@ -118,11 +109,11 @@ pub(crate) fn version(path: &Path) -> Version {
 }
 
 /// The files `state` and `settled`.
-pub(crate) struct Record {
+pub(crate) struct StateFiles {
     directory: PathBuf,
 }
 
-impl Record {
+impl StateFiles {
     pub(crate) fn new(directory: &Path) -> Self {
         Self { directory: directory.to_path_buf() }
     }
@@ -140,7 +131,7 @@ impl Record {
         let text = match fs::read_to_string(self.state()) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                complaints::withdraw(&self.state());
+                report_error(&self.state(), None);
                 return Some(Hardware::default());
             }
             Err(error) => {
@@ -149,13 +140,13 @@ impl Record {
             }
         };
         let wanted = Hardware::parse(&text).map_err(|reason| self.complain(&reason)).ok()?;
-        complaints::withdraw(&self.state());
+        report_error(&self.state(), None);
         Some(wanted)
     }
 
     /// Writes to `error` why the state file is invalid; no call fails for it.
     pub(crate) fn complain(&self, reason: &str) {
-        complaints::complain(&self.state(), reason);
+        report_error(&self.state(), Some(reason));
     }
 
     /// The settled state of this scenario, if there is one.
@@ -166,11 +157,7 @@ impl Record {
     }
 
     pub(crate) fn write(&self, settled: &Settled) {
-        let Ok(text) = serde_json::to_string(settled) else { return };
-        let temporary = self.directory.join(format!(".settled.{}", std::process::id()));
-        if fs::write(&temporary, text).is_ok() {
-            let _ = fs::rename(&temporary, self.settled());
-        }
+        replace_file(&self.directory, "settled", settled);
     }
 
     /// The lock for settling; `None` over a read-only directory.
@@ -220,7 +207,7 @@ mod tests {
     fn the_settled_state_is_read_for_the_same_scenario_only() {
         let directory = std::env::temp_dir().join(format!("gpumeter-settled-{}", std::process::id()));
         assert!(fs::create_dir_all(&directory).is_ok());
-        let record = Record::new(&directory);
+        let record = StateFiles::new(&directory);
         let settled = Settled::beginning(7, 2);
         record.write(&settled);
         assert_eq!(record.read(7, 2), Some(settled));

@@ -4,7 +4,6 @@
 
 use serde::Deserialize;
 
-use super::pipes::Pipes;
 use super::scenario::{Phase, Process, Scenario};
 
 const SERVER: &str = "nvidia-cuda-mps-server";
@@ -102,25 +101,12 @@ impl Scenario {
 
 /// The MPS server of a GPU: always present, with a little memory, without work of its own.
 fn server(pid: u32, gpu: u32, cycle: f64) -> Process {
-    let phase = Phase {
-        from: 0.0,
-        to: cycle,
-        demand: 0.0,
-        memory_bytes: SERVER_BYTES,
-        sm: 0.0,
-        tensor: 0.0,
-        dram: 0.0,
-        encoder: 0.0,
-        decoder: 0.0,
-        pipes: Pipes::default(),
-    };
     Process {
         pid,
         name: SERVER.to_owned(),
         gpu,
-        instance: None,
-        compute: 0,
-        phases: vec![phase],
+        phases: vec![Phase { to: cycle, memory_bytes: SERVER_BYTES, ..Phase::default() }],
         listing: Listing { server: true, ..Listing::default() },
+        ..Process::default()
     }
 }

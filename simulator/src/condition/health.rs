@@ -15,7 +15,7 @@ const MOST_PAGES: usize = 64;
 /// One GPU's memory.
 pub(crate) struct Health {
     errors: Vec<Event<(ErrorKind, Option<usize>)>>,
-    remaps: Vec<Event<Remapped>>,
+    remaps: Vec<Event<RemappedRow>>,
     actions: Vec<Lasting<u32>>,
     memory: BoardMemory,
 }
@@ -30,7 +30,7 @@ pub(super) struct BoardMemory {
 }
 
 #[derive(Clone, Copy)]
-struct Remapped {
+struct RemappedRow {
     cause: RemapCause,
     pending: bool,
     failure: bool,
@@ -48,7 +48,7 @@ pub(crate) struct Remaps {
 
 /// Banks by how many spare rows they have left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Histogram {
+pub(crate) struct BankHistogram {
     pub(crate) max: u32,
     pub(crate) high: u32,
     pub(crate) partial: u32,
@@ -64,7 +64,8 @@ impl Health {
         for (number, entry) in (0_u64..).zip(script.remaps.iter().filter(|entry| entry.gpu == gpu)) {
             let drawn = hash(memory.seed ^ hash(number)) % u64::from(memory.banks.max(1));
             let bank = entry.bank.unwrap_or(u32::try_from(drawn).unwrap_or(0));
-            let what = Remapped { cause: entry.cause, pending: entry.pending, failure: entry.failure, bank };
+            let what =
+                RemappedRow { cause: entry.cause, pending: entry.pending, failure: entry.failure, bank };
             remaps.push(Event::new(entry.at, 1, what));
         }
         Self {
@@ -112,8 +113,8 @@ impl Health {
     }
 
     /// Banks by the spare rows they have left; on boards without HBM all banks count as full.
-    pub(crate) fn histogram(&self, elapsed: u64) -> Histogram {
-        let mut histogram = Histogram { max: self.memory.banks, ..Histogram::default() };
+    pub(crate) fn histogram(&self, elapsed: u64) -> BankHistogram {
+        let mut histogram = BankHistogram { max: self.memory.banks, ..BankHistogram::default() };
         if self.memory.banks < HBM_BANKS {
             return histogram;
         }
@@ -224,7 +225,13 @@ mod tests {
     #[test]
     fn the_bank_of_a_remapped_row_follows_from_the_seed_and_stays() {
         let health = health(r#"{"remaps":[{"at":1,"gpu":0,"cause":"correctable"}]}"#, 0);
-        assert_eq!(health.histogram(2 * SECOND), Histogram { max: 639, high: 1, ..Histogram::default() });
-        assert_eq!(health.histogram(62 * SECOND), Histogram { max: 639, partial: 1, ..Histogram::default() });
+        assert_eq!(
+            health.histogram(2 * SECOND),
+            BankHistogram { max: 639, high: 1, ..BankHistogram::default() }
+        );
+        assert_eq!(
+            health.histogram(62 * SECOND),
+            BankHistogram { max: 639, partial: 1, ..BankHistogram::default() }
+        );
     }
 }

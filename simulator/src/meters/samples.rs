@@ -5,7 +5,7 @@
 
 use super::{Meters, POWER_SEEN, percent};
 use crate::board::family;
-use crate::schedule::{Kind, Work};
+use crate::schedule::{ListedKind, Work};
 use crate::surprise::Surprise;
 
 /// Length of a window of process utilization: a sixth of a second.
@@ -21,7 +21,7 @@ const STEP: u64 = 166_666_000;
 
 /// One process in one window, in whole percent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ProcessSample {
+pub(crate) struct ProcessWindowSample {
     pub(crate) worker: usize,
     /// Elapsed nanoseconds at the end of the window.
     pub(crate) at: u64,
@@ -51,7 +51,7 @@ pub(crate) enum Ring {
 
 impl Meters<'_> {
     /// The samples of processes that ended after `since` (elapsed nanoseconds), oldest first.
-    pub(crate) fn process_samples(&self, since: Option<u64>) -> Vec<ProcessSample> {
+    pub(crate) fn process_samples(&self, since: Option<u64>) -> Vec<ProcessWindowSample> {
         let last = self.elapsed / PROCESS_WINDOW;
         let first = since.map_or(0, |since| since / PROCESS_WINDOW).max(last.saturating_sub(PROCESS_WINDOWS));
         let mut samples = Vec::new();
@@ -76,12 +76,12 @@ impl Meters<'_> {
     }
 
     /// `None` for a process that did nothing: the driver has no sample of it.
-    fn sample(&self, worker: usize, at: u64, work: Work) -> Option<ProcessSample> {
+    fn sample(&self, worker: usize, at: u64, work: Work) -> Option<ProcessWindowSample> {
         let of = |time| percent(time, PROCESS_WINDOW);
         let face = self.timeline.workers().get(worker)?.face;
         // Clients of MPS run side by side: the driver reports the SMs of each instead of its turns.
-        let sm = of(if face.kind == Kind::Client { work.sm } else { work.busy });
-        let sample = ProcessSample {
+        let sm = of(if face.kind == ListedKind::Client { work.sm } else { work.busy });
+        let sample = ProcessWindowSample {
             worker,
             at,
             sm,
@@ -91,9 +91,9 @@ impl Meters<'_> {
             jpeg: of(work.jpeg),
             ofa: of(work.ofa),
         };
-        let ProcessSample { memory, encoder, decoder, jpeg, ofa, .. } = sample;
+        let ProcessWindowSample { memory, encoder, decoder, jpeg, ofa, .. } = sample;
         let did = sm + memory + encoder + decoder + jpeg + ofa > 0;
-        did.then_some(ProcessSample { sm: face.garbage.unwrap_or(sm), ..sample })
+        did.then_some(ProcessWindowSample { sm: face.garbage.unwrap_or(sm), ..sample })
     }
 
     /// Time and value of the samples that ended after `since` (elapsed nanoseconds), oldest first. Utilization

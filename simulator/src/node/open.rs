@@ -9,17 +9,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::SystemTime;
 
-use super::{Gpu, Host, Mishap, Node, Session, Watch, gpus, settle};
+use super::{Gpu, Mishap, Node, Session, SimulatedHost, Watch, gpus, settle};
 use crate::abi::answer::{Answer, DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH, UNINITIALIZED, UNKNOWN};
 use crate::channel::delays::Debt;
 use crate::channel::devices::Devices;
 use crate::channel::faults::Faults;
-use crate::channel::hardware::{Hardware, Library};
+use crate::channel::hardware::{Hardware, LibraryAge};
 use crate::channel::kmsg::Log;
 use crate::channel::report::Report;
 use crate::channel::scenario::{Delays, Scenario};
-use crate::channel::settled::{Record, Settled, version};
-use crate::clock::{self, Clock};
+use crate::channel::settled::{Settled, StateFiles, version};
+use crate::clock::{self, SimulatedClock};
 use crate::handles::Handles;
 use crate::lock;
 use crate::replay::Replay;
@@ -34,13 +34,13 @@ impl Node {
         let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         let scenario = Scenario::parse(&text).map_err(|error| format!("{}: {error}", path.display()))?;
         let page = directory.join("clock");
-        let clock = Clock::open(&page).map_err(|error| format!("{}: {error}", page.display()))?;
+        let clock = SimulatedClock::open(&page).map_err(|error| format!("{}: {error}", page.display()))?;
         let replay = match &scenario.recording {
             Some(name) => Some(Replay::open(&directory.join(name))?),
             None => None,
         };
         let count: u32 = scenario.gpus.iter().map(|group| group.count).sum();
-        let record = Record::new(directory);
+        let record = StateFiles::new(directory);
         let fingerprint = text.bytes().fold(0, |sum, byte| schedule::hash(sum ^ u64::from(byte)));
         let now = clock.now();
         let beginning = Settled::beginning(fingerprint, count as usize);
@@ -54,7 +54,7 @@ impl Node {
                 (slots.map_err(|error| format!("{}: {error}", path.display()))?, beginning)
             }
         };
-        let host = Host::new(directory, scenario, fingerprint, replay, clock);
+        let host = SimulatedHost::new(directory, scenario, fingerprint, replay, clock);
         let first = Self::new(Arc::new(host), settled, slots);
         let next = first.followed().unwrap_or(first);
         let node = next.begun(directory);
@@ -152,7 +152,7 @@ impl Node {
             return Err(DRIVER_NOT_LOADED);
         }
         let mark = mark(driver.version.as_deref(), &self.scenario);
-        if driver.library == Some(Library::Old) || mark != library {
+        if driver.library == Some(LibraryAge::Old) || mark != library {
             return Err(LIB_RM_VERSION_MISMATCH);
         }
         Ok(())
@@ -181,15 +181,15 @@ pub(crate) fn mark_in(directory: &Path) -> Option<u64> {
     Some(mark(hardware.driver.version.as_deref(), &scenario))
 }
 
-impl Host {
+impl SimulatedHost {
     fn new(
         directory: &Path,
         scenario: Scenario,
         fingerprint: u64,
         replay: Option<Replay>,
-        clock: Clock,
+        clock: SimulatedClock,
     ) -> Self {
-        let mishap = |xid: &crate::channel::scenario::Xid| Mishap {
+        let mishap = |xid: &crate::channel::scenario::ScriptedXid| Mishap {
             at: schedule::slices(xid.at) * schedule::SLICE,
             gpu: xid.gpu,
             xid: xid.xid,
@@ -216,7 +216,7 @@ impl Host {
             event_sets: Handles::default(),
             replay,
             debts: (0..debts).map(|_| Debt::default()).collect(),
-            record: Record::new(directory),
+            record: StateFiles::new(directory),
             watch: Mutex::new(Watch { looked: None, state: never, settled: never }),
             session: OnceLock::new(),
             dead: AtomicBool::new(false),

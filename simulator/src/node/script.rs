@@ -9,7 +9,7 @@ use crate::channel::hardware::Hardware;
 use crate::channel::layout::Layout;
 use crate::channel::scenario::{Process, Scenario, Throttle};
 use crate::channel::sharing::{ProcessKind, UseOf};
-use crate::schedule::{self, Brake, Cycle, Face, Kind, NOWHERE, PowerModel, Script, Span, Worker};
+use crate::schedule::{self, Brake, Cycle, Face, ListedKind, NOWHERE, PowerModel, Script, WorkSpan, Worker};
 
 /// What the script of one GPU is made from.
 pub(super) struct GpuScript<'a> {
@@ -40,7 +40,7 @@ impl GpuScript<'_> {
             workers.push(Worker {
                 pid: pid.unwrap_or(process.pid),
                 engine: if pid.is_none() { NOWHERE } else { engine },
-                spans: process.phases.iter().map(Span::new).collect(),
+                spans: process.phases.iter().map(WorkSpan::new).collect(),
                 face: face(process, self.use_of),
             });
         }
@@ -81,10 +81,10 @@ impl GpuScript<'_> {
 fn face(process: &Process, use_of: UseOf) -> Face {
     let listing = &process.listing;
     let kind = match listing.kind {
-        ProcessKind::C if use_of.mps && !listing.server => Kind::Client,
-        ProcessKind::C => Kind::Compute,
-        ProcessKind::G => Kind::Graphics,
-        ProcessKind::Both => Kind::Both,
+        ProcessKind::C if use_of.mps && !listing.server => ListedKind::Client,
+        ProcessKind::C => ListedKind::Compute,
+        ProcessKind::G => ListedKind::Graphics,
+        ProcessKind::Both => ListedKind::Both,
     };
     Face {
         kind,

@@ -8,7 +8,7 @@ use crate::abi::answer::{GPU_IS_LOST, RESET_REQUIRED, Refused};
 use crate::channel::hardware::{Fate, Hardware, Standing};
 use crate::channel::layout::Layout;
 use crate::channel::scenario::Scenario;
-use crate::channel::settled::{Fired, Moment, Running, Settled, Slot, What};
+use crate::channel::settled::{Fired, Moment, RunningStorm, Settled, Slot, What};
 use crate::condition::Carried;
 use crate::schedule::{Since, Totals, hash};
 
@@ -217,7 +217,7 @@ fn settle_storms(next: &mut Settled, wanted: &Hardware, elapsed: u64) {
     }
     for storm in wanted.xids.iter().filter(|storm| !former.contains(storm)) {
         let from = storm.from.map_or(elapsed, super::xids::nanoseconds);
-        next.storms.push(Running { number: next.next, from, storm: *storm });
+        next.storms.push(RunningStorm { number: next.next, from, storm: *storm });
         next.next += 1;
     }
 }
@@ -231,7 +231,7 @@ fn forget_old(next: &mut Settled) {
         }
     }
     let storms = next.storms.len().saturating_sub(STORMS);
-    for Running { storm, .. } in next.storms.drain(..storms).collect::<Vec<_>>() {
+    for RunningStorm { storm, .. } in next.storms.drain(..storms).collect::<Vec<_>>() {
         count(&mut next.fired, Fired { gpu: storm.gpu, xid: storm.xid, fired: storm.count });
     }
 }

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Mishap, Node, settle};
-use crate::channel::settled::{Fired, Running, What};
+use crate::channel::settled::{Fired, RunningStorm, What};
 
 /// The most records that the log takes from one source at once; older ones are lost, as from a ring.
 const MOST: u64 = 4_096;
@@ -31,7 +31,7 @@ pub(super) fn nanoseconds(seconds: f64) -> u64 {
     (seconds.max(0.0) * 1e9).round() as u64
 }
 
-impl Running {
+impl RunningStorm {
     /// XIDs per 1000 seconds.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the state's check bounds it")]
     fn rate(&self) -> u128 {
@@ -130,9 +130,9 @@ mod tests {
     use super::*;
     use crate::channel::hardware::Storm;
 
-    fn storm(per_second: f64, count: u64) -> Running {
+    fn storm(per_second: f64, count: u64) -> RunningStorm {
         let storm = Storm { gpu: 0, xid: 13, per_second, from: None, count };
-        Running { number: 0, from: 5 * SECOND, storm }
+        RunningStorm { number: 0, from: 5 * SECOND, storm }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use nvml_wrapper_sys::bindings::{
 
 use super::Arguments;
 use super::argument::{Argument, handle};
-use super::tape::{Lookup, RecordedAnswer, Replay, Value};
+use super::tape::{AnswerLookup, Replay, TapeValue, TimedAnswer};
 use crate::abi::answer::{Answer, INVALID_ARGUMENT, NOT_SUPPORTED, Refused, TIMEOUT, VERSION_MISMATCH, code};
 use crate::clock::host_boottime;
 use crate::handles::Handles;
@@ -17,8 +17,8 @@ use crate::handles::Handles;
 /// A GPM sample of a recorded driver: of which GPU or instance, and when.
 #[derive(Clone)]
 pub(super) struct RecordedSample {
-    device: Value,
-    instance: Value,
+    device: TapeValue,
+    instance: TapeValue,
     elapsed: u64,
 }
 
@@ -36,7 +36,9 @@ impl Replay {
             ("nvmlGpmSampleFree", [sample]) => {
                 number_of(*sample).and_then(|sample| self.samples.remove(sample))
             }
-            ("nvmlGpmSampleGet", [device, sample]) => self.sample(*device, Ok(Value::None), *sample, elapsed),
+            ("nvmlGpmSampleGet", [device, sample]) => {
+                self.sample(*device, Ok(TapeValue::None), *sample, elapsed)
+            }
             ("nvmlGpmMigSampleGet", [device, instance, sample]) => {
                 self.sample(*device, instance.question(), *sample, elapsed)
             }
@@ -65,17 +67,19 @@ impl Replay {
             let entry = unsafe { &mut *place.add(index) };
             let question = vec![
                 device.clone(),
-                Value::Number(entry.fieldId.into()),
-                Value::Number(entry.scopeId.into()),
+                TapeValue::Number(entry.fieldId.into()),
+                TapeValue::Number(entry.scopeId.into()),
             ];
             match self.at("nvmlFieldValue_t", question, elapsed) {
-                Lookup::Answered(RecordedAnswer { code, out, .. }) => {
+                AnswerLookup::Answered(TimedAnswer { code, out, .. }) => {
                     let [kind, bits] = out.as_slice() else { return Err(INVALID_ARGUMENT) };
                     entry.nvmlReturn = code.unwrap_or(0);
                     entry.valueType = kind.number().and_then(|kind| u32::try_from(kind).ok()).unwrap_or(0);
                     entry.value = nvmlValue_t { ullVal: bits.bits() };
                 }
-                Lookup::OtherArguments | Lookup::Never => entry.nvmlReturn = code(Err(NOT_SUPPORTED)),
+                AnswerLookup::OtherArguments | AnswerLookup::Never => {
+                    entry.nvmlReturn = code(Err(NOT_SUPPORTED))
+                }
             }
         }
         Ok(())
@@ -84,7 +88,7 @@ impl Replay {
     fn sample(
         &self,
         device: &dyn Argument,
-        instance: Result<Value, Refused>,
+        instance: Result<TapeValue, Refused>,
         sample: &dyn Argument,
         elapsed: u64,
     ) -> Answer {
@@ -107,14 +111,16 @@ impl Replay {
         for index in 0..count as usize {
             // SAFETY: by NVML's contract that many entries are there, and their ids are set.
             let metric = unsafe { &mut *metrics.cast::<nvmlGpmMetric_t>().add(index) };
-            let id = Value::Number(metric.metricId.into());
+            let id = TapeValue::Number(metric.metricId.into());
             let question = vec![sample.device.clone(), sample.instance.clone(), id];
             match self.at("nvmlGpmMetric_t", question, sample.elapsed) {
-                Lookup::Answered(RecordedAnswer { code, out, .. }) => {
+                AnswerLookup::Answered(TimedAnswer { code, out, .. }) => {
                     metric.nvmlReturn = code.unwrap_or(0);
                     metric.value = out.first().map_or(f64::NAN, |value| f64::from_bits(value.bits()));
                 }
-                Lookup::OtherArguments | Lookup::Never => metric.nvmlReturn = code(Err(NOT_SUPPORTED)),
+                AnswerLookup::OtherArguments | AnswerLookup::Never => {
+                    metric.nvmlReturn = code(Err(NOT_SUPPORTED))
+                }
             }
         }
         Ok(())
@@ -148,8 +154,8 @@ impl Replay {
             Some(event)
         })?;
         let Some((_, device, out)) = next else { return Ok(None) };
-        let Some(Value::Handle(device)) = device.first() else { return Ok(None) };
-        let number = |place: usize| out.get(place).map_or(0, Value::bits);
+        let Some(TapeValue::Handle(device)) = device.first() else { return Ok(None) };
+        let number = |place: usize| out.get(place).map_or(0, TapeValue::bits);
         Ok(Some(nvmlEventData_t {
             device: std::ptr::without_provenance_mut(handle(*device)),
             eventType: number(0),

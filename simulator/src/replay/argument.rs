@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, c_uint, c_ulonglong};
 
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlEventSet_t, nvmlGpmSample_t, nvmlGpuInstance_t};
 
-use super::tape::Value;
+use super::tape::TapeValue;
 use crate::abi::answer::{Answer, INSUFFICIENT_SIZE, INVALID_ARGUMENT, Refused};
 use crate::abi::buffers::{Out, Text};
 
@@ -18,13 +18,13 @@ pub(super) const fn handle(number: u32) -> usize {
 
 /// One argument.
 pub(crate) trait Argument {
-    /// The input value; `Value::None` for outputs.
-    fn question(&self) -> Result<Value, Refused> {
-        Ok(Value::None)
+    /// The input value; `TapeValue::None` for outputs.
+    fn question(&self) -> Result<TapeValue, Refused> {
+        Ok(TapeValue::None)
     }
 
     /// Writes a recorded value; a text must fit into `room` bytes.
-    fn fill(&self, _value: &Value, _room: usize) -> Answer {
+    fn fill(&self, _value: &TapeValue, _room: usize) -> Answer {
         Ok(())
     }
 
@@ -40,16 +40,16 @@ pub(crate) trait Argument {
 }
 
 impl<T> Argument for Out<T> {
-    fn fill(&self, value: &Value, room: usize) -> Answer {
+    fn fill(&self, value: &TapeValue, room: usize) -> Answer {
         let bytes = match value {
-            Value::None | Value::Number(_) => return Ok(()),
-            Value::Handle(number) if size_of::<T>() == size_of::<usize>() => {
+            TapeValue::None | TapeValue::Number(_) => return Ok(()),
+            TapeValue::Handle(number) if size_of::<T>() == size_of::<usize>() => {
                 handle(*number).to_ne_bytes().to_vec()
             }
-            Value::Handle(_) => return Err(INVALID_ARGUMENT),
-            Value::Text(text) if text.len() >= room => return Err(INSUFFICIENT_SIZE),
-            Value::Text(text) => text.bytes().chain([0]).collect(),
-            Value::Bytes(bytes) => bytes.0.clone(),
+            TapeValue::Handle(_) => return Err(INVALID_ARGUMENT),
+            TapeValue::Text(text) if text.len() >= room => return Err(INSUFFICIENT_SIZE),
+            TapeValue::Text(text) => text.bytes().chain([0]).collect(),
+            TapeValue::Bytes(bytes) => bytes.0.clone(),
         };
         if bytes.is_empty() {
             return Ok(());
@@ -76,13 +76,13 @@ impl<T> Argument for Out<T> {
 }
 
 impl Argument for Text {
-    fn question(&self) -> Result<Value, Refused> {
-        Ok(Value::Text(self.get()?.to_owned()))
+    fn question(&self) -> Result<TapeValue, Refused> {
+        Ok(TapeValue::Text(self.get()?.to_owned()))
     }
 }
 
 impl Argument for *const c_char {
-    fn question(&self) -> Result<Value, Refused> {
+    fn question(&self) -> Result<TapeValue, Refused> {
         Text::at(*self).question()
     }
 }
@@ -90,8 +90,8 @@ impl Argument for *const c_char {
 macro_rules! number {
     ($($kind:ty),*) => { $(
         impl Argument for $kind {
-            fn question(&self) -> Result<Value, Refused> {
-                Ok(Value::Number(*self as u64))
+            fn question(&self) -> Result<TapeValue, Refused> {
+                Ok(TapeValue::Number(*self as u64))
             }
 
             fn number(&self) -> Option<usize> {
@@ -106,9 +106,9 @@ number!(c_uint, c_int, c_ulonglong);
 macro_rules! handle {
     ($($kind:ty),*) => { $(
         impl Argument for $kind {
-            fn question(&self) -> Result<Value, Refused> {
+            fn question(&self) -> Result<TapeValue, Refused> {
                 match self.addr() ^ MARK {
-                    number if number <= u32::MAX as usize => Ok(Value::Handle(number as u32)),
+                    number if number <= u32::MAX as usize => Ok(TapeValue::Handle(number as u32)),
                     _ => Err(INVALID_ARGUMENT),
                 }
             }

@@ -13,7 +13,7 @@ mod tape;
 
 pub(crate) use argument::Argument;
 pub(crate) use tape::Replay;
-use tape::{Lookup, Value};
+use tape::{AnswerLookup, TapeValue};
 
 use crate::abi::answer::{
     Answer, FUNCTION_NOT_FOUND, INSUFFICIENT_SIZE, INVALID_ARGUMENT, NOT_SUPPORTED, Refused, code,
@@ -39,16 +39,16 @@ impl Replay {
             // The first word of such a structure names its version.
             Some(structure) if self.is_versioned(function, place) => {
                 // SAFETY: not null, so by NVML's contract the caller's structure, whose version is set.
-                Ok(Value::Number(unsafe { structure.cast::<u32>().read_unaligned() }.into()))
+                Ok(TapeValue::Number(unsafe { structure.cast::<u32>().read_unaligned() }.into()))
             }
             _ => argument.question(),
         });
         let question = question.collect::<Result<Vec<_>, _>>()?;
         let answer = match self.at(function, question, elapsed) {
-            Lookup::Answered(answer) => answer,
+            AnswerLookup::Answered(answer) => answer,
             // Recorded only with other arguments; this may be an index above the count.
-            Lookup::OtherArguments => return Err(INVALID_ARGUMENT),
-            Lookup::Never => return Err(NOT_SUPPORTED),
+            AnswerLookup::OtherArguments => return Err(INVALID_ARGUMENT),
+            AnswerLookup::Never => return Err(NOT_SUPPORTED),
         };
         Refused::with(answer.code.unwrap_or(code(Err(FUNCTION_NOT_FOUND))))?;
         if let Some((_, count)) = array(function) {
@@ -76,7 +76,7 @@ fn array(function: &str) -> Option<(usize, usize)> {
 }
 
 /// Fails if the array is too small, and writes how many items there are, as NVML does.
-fn fits(arguments: Arguments<'_>, out: &[Value], count: usize) -> Answer {
+fn fits(arguments: Arguments<'_>, out: &[TapeValue], count: usize) -> Answer {
     let (Some(argument), Some(value)) = (arguments.get(count), out.get(count)) else {
         return Err(INVALID_ARGUMENT);
     };

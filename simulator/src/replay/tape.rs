@@ -27,17 +27,17 @@ struct Line {
     at: u64,
     call: String,
     #[serde(rename = "in", default)]
-    question: Vec<Value>,
+    question: Vec<TapeValue>,
     #[serde(default)]
     code: Option<u32>,
     #[serde(default)]
-    out: Vec<Value>,
+    out: Vec<TapeValue>,
 }
 
 /// An argument, as input or output.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Value {
+pub(crate) enum TapeValue {
     None,
     Number(u64),
     Text(String),
@@ -59,7 +59,7 @@ impl<'de> Deserialize<'de> for Hex {
     }
 }
 
-impl Value {
+impl TapeValue {
     /// The number, if the value is one or consists of four bytes.
     pub(super) fn number(&self) -> Option<usize> {
         match self {
@@ -79,15 +79,15 @@ impl Value {
 
 /// An answer, valid from its time on.
 #[derive(Debug)]
-pub(super) struct RecordedAnswer {
+pub(super) struct TimedAnswer {
     pub(super) at: u64,
     pub(super) code: Option<u32>,
-    pub(super) out: Vec<Value>,
+    pub(super) out: Vec<TapeValue>,
 }
 
 /// The result of looking up a question.
-pub(super) enum Lookup<'a> {
-    Answered(&'a RecordedAnswer),
+pub(super) enum AnswerLookup<'a> {
+    Answered(&'a TimedAnswer),
     /// The function was recorded, but only with other arguments.
     OtherArguments,
     Never,
@@ -98,14 +98,14 @@ pub(super) enum Lookup<'a> {
 struct RecordedFunction {
     /// Arguments that were not recorded and are ignored, such as the last seen time.
     left_out: Vec<bool>,
-    answers: HashMap<Vec<Value>, Vec<RecordedAnswer>>,
+    answers: HashMap<Vec<TapeValue>, Vec<TimedAnswer>>,
 }
 
 /// A recording.
 pub(crate) struct Replay {
     known: HashMap<String, RecordedFunction>,
     /// In ascending time.
-    pub(super) events: Vec<(u64, Vec<Value>, Vec<Value>)>,
+    pub(super) events: Vec<(u64, Vec<TapeValue>, Vec<TapeValue>)>,
     /// GPM samples of clients, absent until they are taken.
     pub(super) samples: Handles<Option<RecordedSample>>,
     /// Event sets of clients: how many events each has delivered or skipped.
@@ -154,32 +154,32 @@ impl Replay {
         }
         let known = self.known.entry(call).or_default();
         // An argument that was recorded at least once, such as the instance of a GPM sample, is part of questions.
-        let left_out = question.iter().map(|value| *value == Value::None);
+        let left_out = question.iter().map(|value| *value == TapeValue::None);
         if known.answers.is_empty() {
             known.left_out = left_out.collect();
         } else {
             known.left_out.iter_mut().zip(left_out).for_each(|(known, now)| *known &= now);
         }
-        known.answers.entry(question).or_default().push(RecordedAnswer { at, code, out });
+        known.answers.entry(question).or_default().push(TimedAnswer { at, code, out });
     }
 
     /// Whether the argument is a versioned structure: then the recording has a number there.
     pub(super) fn is_versioned(&self, function: &str, place: usize) -> bool {
         let question = self.known.get(function).and_then(|known| known.answers.keys().next());
-        question.is_some_and(|question| matches!(question.get(place), Some(Value::Number(_))))
+        question.is_some_and(|question| matches!(question.get(place), Some(TapeValue::Number(_))))
     }
 
     /// The last answer at that time; before the first answer, the first.
-    pub(super) fn at(&self, function: &str, mut question: Vec<Value>, elapsed: u64) -> Lookup<'_> {
-        let Some(known) = self.known.get(function) else { return Lookup::Never };
+    pub(super) fn at(&self, function: &str, mut question: Vec<TapeValue>, elapsed: u64) -> AnswerLookup<'_> {
+        let Some(known) = self.known.get(function) else { return AnswerLookup::Never };
         for (value, left_out) in question.iter_mut().zip(&known.left_out) {
             if *left_out {
-                *value = Value::None;
+                *value = TapeValue::None;
             }
         }
-        let Some(answers) = known.answers.get(&question) else { return Lookup::OtherArguments };
+        let Some(answers) = known.answers.get(&question) else { return AnswerLookup::OtherArguments };
         let before = answers.partition_point(|told| told.at <= elapsed);
-        answers.get(before.saturating_sub(1)).map_or(Lookup::OtherArguments, Lookup::Answered)
+        answers.get(before.saturating_sub(1)).map_or(AnswerLookup::OtherArguments, AnswerLookup::Answered)
     }
 }
 

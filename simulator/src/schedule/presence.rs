@@ -3,11 +3,11 @@
 //! In: the workers' spans. Out: stays (spans without a gap between them, across the end of a cycle too), and
 //! the process list at an elapsed time, with ended processes that are still listed.
 
-use super::{Cycle, NOWHERE, SLICE, Span, Worker};
+use super::{Cycle, NOWHERE, SLICE, WorkSpan, Worker};
 
 /// The list on which a process is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ListedKind {
     #[default]
     Compute,
     Graphics,
@@ -19,7 +19,7 @@ pub(crate) enum Kind {
 /// How the driver lists a process.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Face {
-    pub(crate) kind: Kind,
+    pub(crate) kind: ListedKind,
     /// Its memory is shown as not available.
     pub(crate) memory_unknown: bool,
     /// Nanoseconds for which it stays listed after its end.
@@ -85,7 +85,7 @@ impl Cycle {
     }
 
     /// The workers that the driver lists at an elapsed time; those without a span have ended.
-    pub(crate) fn listed(&self, elapsed: u64) -> impl Iterator<Item = (&Worker, Option<&Span>)> {
+    pub(crate) fn listed(&self, elapsed: u64) -> impl Iterator<Item = (&Worker, Option<&WorkSpan>)> {
         let (_, slice, _) = self.place(elapsed);
         let placed = self.script.workers.iter().filter(|worker| worker.engine != NOWHERE);
         placed.filter_map(move |worker| match worker.span(slice) {

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::walk::Sums;
-use super::{Cycle, MILLION, NOWHERE, SLICE, Span, Worker, hash};
+use super::{Cycle, MILLION, NOWHERE, SLICE, WorkSpan, Worker, hash};
 
 /// The most uncertain workers whose slices are counted by kind; with more there are as many kinds as slices.
 const DOUBTFUL: usize = 6;
@@ -25,7 +25,7 @@ impl Cycle {
 
     /// Adds slices without a change between them.
     fn add_alike(&self, slices: Range<u64>, sum: &mut Sums) {
-        let mut doubtful: Vec<(&Worker, &Span, usize)> = Vec::new();
+        let mut doubtful: Vec<(&Worker, &WorkSpan, usize)> = Vec::new();
         for (worker, offset) in self.script.workers.iter().zip(&self.offsets) {
             match worker.span(slices.start) {
                 Some((number, span)) if worker.engine != NOWHERE && !span.certain() => {
@@ -51,7 +51,7 @@ impl Cycle {
             }
         }
         for (kind, times) in kinds.iter().enumerate().filter(|(_, times)| **times > 0) {
-            let wants = |_: &Worker, span: &Span, number: usize| {
+            let wants = |_: &Worker, span: &WorkSpan, number: usize| {
                 let bit = doubtful.iter().position(|(_, _, known)| *known == number);
                 bit.map_or(span.demand > 0, |bit| kind >> bit & 1 == 1)
             };
@@ -69,7 +69,7 @@ impl Cycle {
         &self,
         slice: u64,
         (part, times): (u64, u64),
-        wants: impl Fn(&Worker, &Span, usize) -> bool,
+        wants: impl Fn(&Worker, &WorkSpan, usize) -> bool,
         sum: &mut Sums,
     ) {
         if part == 0 {
@@ -108,13 +108,13 @@ impl Cycle {
     /// The GPU's milliwatts in a slice.
     pub(super) fn draw(&self, slice: u64) -> u64 {
         let mut dynamic = 0;
-        let wants = |worker: &Worker, span: &Span, _| self.wants(worker, span, slice);
+        let wants = |worker: &Worker, span: &WorkSpan, _| self.wants(worker, span, slice);
         self.share_out(slice, wants, |worker, span, _, held| dynamic += self.heat(worker.engine, span, held));
         self.milliwatts(slice, dynamic)
     }
 
     /// Whether a worker wants its engine in a slice.
-    fn wants(&self, worker: &Worker, span: &Span, slice: u64) -> bool {
+    fn wants(&self, worker: &Worker, span: &WorkSpan, slice: u64) -> bool {
         let place = (slice << 20) ^ (worker.engine as u64) << 60;
         hash(self.script.seed ^ hash(place ^ u64::from(worker.pid))) % MILLION < span.demand
     }
@@ -123,8 +123,8 @@ impl Cycle {
     fn share_out(
         &self,
         slice: u64,
-        wants: impl Fn(&Worker, &Span, usize) -> bool,
-        mut each: impl FnMut(&Worker, &Span, usize, u64),
+        wants: impl Fn(&Worker, &WorkSpan, usize) -> bool,
+        mut each: impl FnMut(&Worker, &WorkSpan, usize, u64),
     ) {
         for (engine, _) in self.script.engines.iter().enumerate() {
             let workers = self.script.workers.iter().zip(&self.offsets);
@@ -149,7 +149,7 @@ impl Cycle {
     }
 
     /// Milliwatts that a worker adds in a slice.
-    fn heat(&self, engine: usize, span: &Span, held: u64) -> u64 {
+    fn heat(&self, engine: usize, span: &WorkSpan, held: u64) -> u64 {
         let share = self.script.engines.get(engine).copied().unwrap_or(0);
         self.script.power.dynamic * (span.heat(held) / 100) / SLICE * share / MILLION
     }

@@ -13,7 +13,7 @@ const NVLINK: f64 = 80e9;
 
 /// A phase in slices and parts per million.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Span {
+pub(crate) struct WorkSpan {
     pub(super) from: u64,
     pub(super) to: u64,
     pub(super) demand: u64,
@@ -27,12 +27,12 @@ pub(crate) struct Span {
 
 /// A worker's nanoseconds in one span: with the engine, and in all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Use {
+pub(super) struct SpanTime {
     pub(super) held: u64,
     pub(super) present: u64,
 }
 
-impl Span {
+impl WorkSpan {
     pub(crate) fn new(phase: &Phase) -> Self {
         let pipes = &phase.pipes;
         let share = |given: Option<f64>, otherwise: f64| millionths(given.unwrap_or(otherwise));
@@ -85,7 +85,7 @@ impl Span {
     }
 
     /// The work done in the given time.
-    pub(super) fn work(&self, used: Use) -> Work {
+    pub(super) fn work(&self, used: SpanTime) -> Work {
         // In two steps: years of nanoseconds times millionths do not fit in 64 bits.
         let of = |time: u64| {
             move |rate: u64| {

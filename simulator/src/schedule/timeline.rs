@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 #[cfg(test)]
 use super::Script;
-use super::{Cycle, Span, Stay, Totals, Walk, Worker};
+use super::{Cycle, Stay, Totals, Walk, WorkSpan, Worker};
 
 /// The sums from which a timeline goes on; all zero at the beginning of the scenario.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,7 +100,7 @@ impl Timeline {
     }
 
     /// The workers present at an elapsed time, with their index and span.
-    pub(crate) fn present(&self, elapsed: u64) -> impl Iterator<Item = (usize, &Worker, &Span)> {
+    pub(crate) fn present(&self, elapsed: u64) -> impl Iterator<Item = (usize, &Worker, &WorkSpan)> {
         let runs = !self.since.stopped;
         self.cycle.present(elapsed).filter(move |_| runs)
     }
@@ -113,7 +113,7 @@ impl Timeline {
     }
 
     /// The workers that the driver lists at an elapsed time; those without a span have ended.
-    pub(crate) fn listed(&self, elapsed: u64) -> impl Iterator<Item = (&Worker, Option<&Span>)> {
+    pub(crate) fn listed(&self, elapsed: u64) -> impl Iterator<Item = (&Worker, Option<&WorkSpan>)> {
         let runs = !self.since.stopped;
         self.cycle.listed(elapsed).filter(move |_| runs)
     }
@@ -151,7 +151,7 @@ mod tests {
 
     fn cycle(engines: usize) -> Arc<Cycle> {
         let phase: Phase = serde_json::from_str(r#"{"from":0,"to":10,"demand":0.8,"tensor":0.5}"#).unwrap();
-        let spans = vec![Span::new(&phase)];
+        let spans = vec![WorkSpan::new(&phase)];
         let share = 1_000_000 / engines as u64;
         Arc::new(Cycle::new(Script {
             seed: 5,

@@ -1,6 +1,6 @@
-//! Running sums over slices, from one time to a later one; totals are computed from them on demand.
+//! RunningStorm sums over slices, from one time to a later one; totals are computed from them on demand.
 
-use super::span::Use;
+use super::span::SpanTime;
 use super::{Cycle, SLICE, Totals, Work};
 
 /// What is counted slice by slice: for each span of each worker only two durations.
@@ -9,7 +9,7 @@ pub(super) struct Sums {
     pub(super) busy: u64,
     pub(super) energy: u64,
     pub(super) engines: Vec<Turns>,
-    pub(super) spans: Vec<Use>,
+    pub(super) spans: Vec<SpanTime>,
 }
 
 /// One engine's busy nanoseconds and context switches.
@@ -25,7 +25,7 @@ impl Sums {
             busy: 0,
             energy: 0,
             engines: vec![Turns::default(); engines],
-            spans: vec![Use::default(); spans],
+            spans: vec![SpanTime::default(); spans],
         }
     }
 
