@@ -40,7 +40,7 @@ pub(crate) fn initialise() -> Answer {
     };
     let known = LIBRARY.load(Ordering::Relaxed);
     let library = if known == 0 { node.version_mark() } else { known };
-    node.admits(library)?;
+    node.check_init(library)?;
     LIBRARY.store(library, Ordering::Relaxed);
     state.node = Some(node);
     state.users += 1;
@@ -75,7 +75,7 @@ pub(crate) fn shut_down() -> Answer {
 /// The node, if the library is initialised and its driver was not reloaded since.
 pub(crate) fn node() -> Result<Arc<Node>, Refused> {
     let node = any_node()?;
-    node.serves()?;
+    node.check_driver()?;
     Ok(node)
 }
 
@@ -86,7 +86,7 @@ pub(crate) fn any_node() -> Result<Arc<Node>, Refused> {
 
 fn current(state: &mut State) -> Option<Arc<Node>> {
     let node = state.node.clone()?;
-    let Some(next) = node.followed() else { return Some(node) };
+    let Some(next) = node.next_if_changed() else { return Some(node) };
     let next = Arc::new(next);
     state.node = Some(Arc::clone(&next));
     Some(next)

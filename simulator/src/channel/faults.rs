@@ -21,7 +21,8 @@ use crate::clock::{self, Now};
 use crate::lock;
 use crate::schedule::hash;
 
-const LOOK_AGAIN: u64 = 20_000_000;
+/// Nanoseconds of host time.
+const CHECK_INTERVAL: u64 = 20_000_000;
 const HANG_STEP: Duration = Duration::from_millis(5);
 
 /// One entry of the file.
@@ -218,7 +219,7 @@ impl Faults {
     fn read<T>(&self, call: &Call<'_>, body: impl FnOnce(&[Fault]) -> T) -> T {
         let mut seen = lock(&self.seen);
         let now = clock::host_boottime();
-        let is_due = seen.looked.is_none_or(|looked| now.saturating_sub(looked) >= LOOK_AGAIN);
+        let is_due = seen.looked.is_none_or(|looked| now.saturating_sub(looked) >= CHECK_INTERVAL);
         if is_due || (call.now)().held {
             seen.looked = Some(now);
             self.refresh(&mut seen);

@@ -18,7 +18,8 @@ use crate::lock;
 use crate::node::xids::{self, Happened, Upto};
 use crate::node::{Gpu, Node};
 
-const LOOK_AGAIN: u64 = 20_000_000;
+/// Nanoseconds of host time.
+const CHECK_INTERVAL: u64 = 20_000_000;
 const LARGEST: u64 = 1 << 20;
 
 /// Writes the log of one node.
@@ -67,7 +68,7 @@ impl Log {
         let host = clock::host_boottime();
         let mut looked = lock(&self.looked);
         let (moved, changed) = (now.elapsed > looked.upto.elapsed, node.settled.next > looked.upto.number);
-        if !(changed || (moved && (now.held || host.saturating_sub(looked.host) >= LOOK_AGAIN))) {
+        if !(changed || (moved && (now.held || host.saturating_sub(looked.host) >= CHECK_INTERVAL))) {
             return;
         }
         looked.host = host;

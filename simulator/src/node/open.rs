@@ -25,7 +25,8 @@ use crate::lock;
 use crate::replay::Replay;
 use crate::schedule;
 
-const LOOK_AGAIN: u64 = 20_000_000;
+/// Nanoseconds of host time.
+const CHECK_INTERVAL: u64 = 20_000_000;
 
 impl Node {
     /// Reads a directory's scenario, clock and state; the error says what is wrong and where.
@@ -56,16 +57,16 @@ impl Node {
         };
         let host = SimulatedHost::new(directory, scenario, fingerprint, replay, clock);
         let first = Self::new(Arc::new(host), settled, slots);
-        let next = first.followed().unwrap_or(first);
-        let node = next.begun(directory);
+        let next = first.next_if_changed().unwrap_or(first);
+        let node = next.begin_session(directory);
         node.log.begin(&node, now.elapsed);
         Ok(node)
     }
 
     /// Begins the session: clients count the GPUs that are there now.
-    fn begun(self, directory: &Path) -> Self {
+    fn begin_session(self, directory: &Path) -> Self {
         let Self { host, settled, slots, .. } = self;
-        let there = |gpu: &&Gpu| settle::counted(settled.hardware.fate(gpu.slot).state);
+        let there = |gpu: &&Gpu| settle::is_counted(settled.hardware.fate(gpu.slot).state);
         let members: Vec<(u32, u32)> = slots.iter().filter(there).map(|gpu| (gpu.slot, gpu.life)).collect();
         let devices = Devices::open(directory, members.iter().map(|(slot, _)| *slot));
         let _ = host.session.set(Session { members, loads: settled.loads, devices });
@@ -74,10 +75,10 @@ impl Node {
 
     /// The node that replaces this one, if the state file changed; checked every 20 ms, or
     /// at every call while the clock is held.
-    pub(crate) fn followed(&self) -> Option<Self> {
+    pub(crate) fn next_if_changed(&self) -> Option<Self> {
         let mut watch = lock(&self.watch);
         let now = clock::host_boottime();
-        let is_due = watch.looked.is_none_or(|looked| now.saturating_sub(looked) >= LOOK_AGAIN);
+        let is_due = watch.looked.is_none_or(|looked| now.saturating_sub(looked) >= CHECK_INTERVAL);
         if !is_due && !self.clock.now().held {
             return None;
         }
@@ -133,7 +134,7 @@ impl Node {
     }
 
     /// Fails once the driver was unloaded or reloaded, until the next shutdown and init.
-    pub(crate) fn serves(&self) -> Answer {
+    pub(crate) fn check_driver(&self) -> Answer {
         if !self.settled.hardware.driver.loaded {
             self.dead.store(true, Ordering::Relaxed);
             return Err(UNKNOWN);
@@ -146,7 +147,7 @@ impl Node {
     }
 
     /// Fails if init cannot work: no driver, or a library of another version.
-    pub(crate) fn admits(&self, library: u64) -> Answer {
+    pub(crate) fn check_init(&self, library: u64) -> Answer {
         let driver = &self.settled.hardware.driver;
         if !driver.loaded {
             return Err(DRIVER_NOT_LOADED);

@@ -26,7 +26,7 @@ pub(super) fn refusal(health: Standing) -> Option<Refused> {
 }
 
 /// Whether clients count the GPU at init.
-pub(super) fn counted(health: Standing) -> bool {
+pub(super) fn is_counted(health: Standing) -> bool {
     !matches!(health, Standing::Gone | Standing::Guest)
 }
 
@@ -102,7 +102,7 @@ impl Change {
     fn slot(&self, gpu: &Gpu, slot: &Slot, elapsed: u64, reloaded: bool) -> Slot {
         let identity = self.identity();
         let another = identity != slot.identity;
-        let left = counted(self.before.state) && !counted(self.after.state);
+        let left = is_counted(self.before.state) && !is_counted(self.after.state);
         if !(another || left || reloaded || self.layout.is_some() || self.stopped != slot.since.stopped) {
             return if self.renamed { renamed(gpu, slot, elapsed) } else { slot.clone() };
         }
