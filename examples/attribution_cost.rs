@@ -2,10 +2,10 @@
 //! new process, of each refresh of the pods, and memory.
 //!
 //! `cargo run --release --example attribution_cost` prints the rows of `docs/figures.md` and ends with status 1 where an aim
-//! is missed; `--report` prints them and does not judge. The processes are real, and idle, and held by descriptors as in
-//! the agent. What `/proc` says of them is the kernel's, but for their cgroups, which are those of pods in a directory of
-//! this program's; the kubelet is a gRPC server of the same program. Times are processor time of the measuring thread; meter
-//! and ledger run in virtual time.
+//! is missed; `--report` only prints them. The processes are real and idle, and held by descriptors as in the agent. Their
+//! `/proc` files are the kernel's, except for their cgroups, which are those of pods in a directory of this program; the
+//! kubelet is a gRPC server in this program. Times are processor time of the measuring thread; meter and ledger run in
+//! virtual time.
 #![allow(
     unsafe_code,
     clippy::unwrap_used,
@@ -49,7 +49,7 @@ use made::id;
 const GPUS: u32 = 8;
 const PODS: usize = 250;
 const PROCESSES: usize = 3_000;
-/// Processes that come one by one afterwards.
+/// Processes that are added one by one afterwards.
 const NEWCOMERS: usize = 20;
 /// Ticks of each measurement: several windows of the account.
 const TICKS: u64 = 60;
@@ -111,7 +111,7 @@ fn mebibytes(bytes: u64) -> f64 {
     bytes as f64 / (1 << 20) as f64
 }
 
-/// Processes that wait for the end of a pipe, which closes with this program however it ends.
+/// Processes that wait for the end of a pipe, which closes whenever this program ends.
 struct IdleProcesses {
     children: Vec<Child>,
     pipe: Option<PipeWriter>,
@@ -187,13 +187,13 @@ fn container_id(pod: usize) -> String {
     format!("{pod:064x}")
 }
 
-/// The replica of a GPU that the pod was granted.
+/// The replica of a GPU that is allocated to the pod.
 fn device(pod: usize) -> String {
     let gpus = usize::try_from(GPUS).unwrap();
     format!("{}::{}", id(u32::try_from(pod % gpus).unwrap()).uuid, pod / gpus)
 }
 
-/// What the agent keeps of a node: its pods, processes and account.
+/// The agent's state of a node: its pods, processes and account.
 struct Node {
     heap_before: u64,
     host: Host,
@@ -238,7 +238,7 @@ impl Node {
         }
     }
 
-    /// Refreshes the pods as the thread of the agent does, and takes what it learned.
+    /// Refreshes the pods as the agent's thread does, and applies the result.
     fn refresh_pods(&mut self) {
         let listed = self.client.list().unwrap();
         let needs = self.pods.needs_allocatable(&listed, &self.resources);
@@ -294,7 +294,7 @@ impl Node {
         figures.show("a process that is new beside 3,000 known ones", "<= 100 us", newcomer);
     }
 
-    /// Live heap that it takes.
+    /// Live heap of the node's state in bytes.
     fn heap(&self) -> u64 {
         counting::live().saturating_sub(self.heap_before)
     }
@@ -333,7 +333,7 @@ impl Node {
         total / TICKS as f64
     }
 
-    /// What the samplers read of all GPUs in this tick; in the first one the GPUs are found.
+    /// The samplers' news of this tick; the first tick finds the GPUs.
     fn frames(&self, pids: &[u32]) -> Vec<SamplerNews> {
         let found = (0..GPUS).map(|gpu| SamplerNews::Found { gpu: id(gpu), bus: "".into() });
         let now = self.now();
@@ -353,14 +353,14 @@ impl Node {
         found.filter(|_| self.ticks == 0).chain(frames).collect()
     }
 
-    /// The moment of the tick, in virtual time.
+    /// The virtual time of the tick.
     fn now(&self) -> Stamp {
         let passed = Nanoseconds::from_seconds(self.ticks);
         Stamp { boottime: self.began.boottime + passed, utc: self.began.utc.plus(passed) }
     }
 }
 
-/// The processor time of this thread that it takes, in microseconds.
+/// Processor time of `work` on this thread, in microseconds.
 fn microseconds(work: impl FnOnce()) -> f64 {
     let now = || {
         let time = clock_gettime(ClockId::ThreadCPUTime);

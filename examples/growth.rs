@@ -1,7 +1,7 @@
 //! Runs meter and ledger in virtual time with a new holder every 17 seconds, and shows that neither memory nor the
-//! work of a tick grows with the number of holders ever met.
+//! work of a tick grows with the number of holders ever seen.
 //!
-//! `cargo run --release --example growth -- --days 30` meets 150,000 holders on one GPU. One line per day; exit status
+//! `cargo run --release --example growth -- --days 30` runs 150,000 holders on one GPU. One line per day; exit status
 //! 1 where live heap, resident memory, or allocations per tick of the last day exceed those of the first by more than
 //! a tenth and a fixed allowance. Processor time is only shown: it depends on the machine.
 #![allow(
@@ -111,7 +111,7 @@ fn days() -> Option<u64> {
     }
 }
 
-/// The holder of that number, and the one before it, have a process each.
+/// The holder with that number and the one before it have one process each.
 fn present(holder: u64) -> [u32; 2] {
     [holder, holder.saturating_sub(1)].map(|number| u32::try_from(number % 30_000).unwrap() + 1)
 }

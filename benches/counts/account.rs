@@ -1,4 +1,4 @@
-//! The account's path: a pulse, a settlement, a commit; 8 GPUs and 200 processes of 20 units.
+//! The account's path: a tick, a settlement, a commit; 8 GPUs and 200 processes of 20 units.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -60,7 +60,7 @@ fn tick((mut meter, now, inputs): (Meter, Stamp, Inputs)) -> Meter {
     meter
 }
 
-/// A tick of a GPU that all units share by presence; `job` tells the units of one set from those of another.
+/// A tick of a GPU that all units share by presence; `job` distinguishes one set of units from another.
 fn span(second: u64, job: &str) -> Span {
     let holders: Vec<HolderId> =
         (0..UNITS).map(|unit| HolderId::new(format!("unit:{job}-{unit:02}.service"))).collect();
@@ -101,7 +101,7 @@ fn attribute(spans: Vec<Span>) -> Vec<Span> {
     spans
 }
 
-/// A ledger that knows the GPUs, and the batch that closes the first window of each with a tick after it.
+/// A ledger with the GPUs, and the batch that closes the first window of each with a tick after it.
 fn ledger() -> (tempfile::TempDir, Ledger, LedgerBatch) {
     let directory = tempfile::tempdir().expect("a directory");
     let opening = Opening { boot_id: "bench".into(), now: stamp(0), ..Opening::default() };

@@ -5,7 +5,7 @@ use gungraun::{Callgrind, Dhat, DhatMetric, EventKind};
 
 const BUDGETS: &str = include_str!("../budgets.toml");
 
-/// The limits of the section of that name for so many units of work; the run fails above them.
+/// The limits of a section for this many units of work; the run fails above them.
 pub fn budget(name: &str, units: u64) -> LibraryBenchmarkConfig {
     let instructions = units * number(name, "instructions");
     let mut config = LibraryBenchmarkConfig::default();

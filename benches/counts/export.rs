@@ -27,7 +27,7 @@ fn page(format: PageFormat) -> (PageCache, Snapshot) {
     (cache, next)
 }
 
-/// The same, but a process has come since.
+/// The same with one process more.
 fn changed() -> (PageCache, Snapshot) {
     let (cache, _) = page(PageFormat::Text);
     let next = fixture::node(8, 201);

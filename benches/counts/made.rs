@@ -1,4 +1,4 @@
-//! What a made-up meter is fed with: GPUs, moments, a policy, frames.
+//! Inputs of a meter for measurements: GPUs, times, a policy, frames.
 
 use gpumeter::catalogue::{Level, device_points, first_point};
 use gpumeter::meter::Policy;
@@ -20,7 +20,7 @@ pub fn stamp(seconds: u64) -> Stamp {
     }
 }
 
-/// Everything is shown, and whoever is present holds.
+/// Level full with presence holdings.
 pub fn policy(intervals: [u64; 3]) -> Policy {
     Policy {
         level: Level::Full,

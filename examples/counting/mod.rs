@@ -1,4 +1,4 @@
-//! Counts what a measuring program has allocated.
+//! Counts the allocations of a measuring program.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,7 +35,7 @@ pub fn live() -> u64 {
     LIVE.load(Ordering::Relaxed)
 }
 
-/// How often memory was asked for so far.
+/// The number of allocations so far.
 pub fn allocations() -> u64 {
     ALLOCATIONS.load(Ordering::Relaxed)
 }

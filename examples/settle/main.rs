@@ -13,11 +13,11 @@
 //!   equal rank, or without any, that do not fit together share equally, none above its claim) and `ticks`. A tick has
 //!   `busy`, `weights`, `memory` and `present`, `blind` where processes cannot be seen, `previous` (the weights of the
 //!   window before) and `length`; without a length ticks are equal parts of the segment. `memory`, `present` and
-//!   `previous` may be given for the whole slot; `u_kind` `__unobserved__` says that nobody looked;
+//!   `previous` may be given for the whole slot; `u_kind` `__unobserved__` marks unobserved time;
 //! - `energy`: `delta` of the driver's counter and `floor`, the most that can be idle energy;
 //! - `carry`: what the segment before printed.
 //!
-//! A file that cannot be settled ends it with status 1 and the place; what is before that is printed.
+//! An invalid file ends the program with status 1 and the place of the error; earlier results are printed.
 #![allow(clippy::print_stderr, unreachable_pub, reason = "a program for people")]
 
 mod print;

@@ -1,4 +1,4 @@
-//! Prints what a segment settled as JSON.
+//! Prints the settlement of a segment as JSON.
 
 use std::collections::BTreeMap;
 
@@ -76,7 +76,7 @@ fn by_slot(energy: &BTreeMap<SlotHolder, u64>) -> Value {
     Value::Object(slots)
 }
 
-/// What is owed, in reduced fractions of a nanosecond.
+/// The carry, in reduced fractions of a nanosecond.
 fn carry(settled: &GpuSettlement) -> Value {
     let fraction = |units: i64| {
         let shift = units.trailing_zeros().min(32);

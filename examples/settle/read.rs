@@ -1,6 +1,6 @@
 //! Reads segments of one GPU from JSON: integers as integers, fractions as "n/d".
 //!
-//! Everything that cannot be settled is refused with its place in the file.
+//! Invalid input is refused with its place in the file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use gpumeter::model::{
 };
 use serde_json::{Map, Value};
 
-/// What is wrong, with its place.
+/// An error with its place.
 pub type Problem = String;
 
 /// Weights of the window before, by holder.
@@ -66,7 +66,7 @@ fn segment(place: &Place<'_>) -> Result<GpuSegment, Problem> {
     })
 }
 
-/// Who is covered by whose holding; nobody by himself, in however many steps.
+/// Which holder's holding covers each user; cycles are refused.
 fn covers(place: &Place<'_>) -> Result<BTreeMap<HolderId, HolderId>, Problem> {
     let Some(place) = place.optional("covered_by")? else { return Ok(BTreeMap::new()) };
     let mut covered_by = BTreeMap::new();
@@ -224,7 +224,7 @@ fn holdings(slot: &Place<'_>) -> Result<Arc<[Holding]>, Problem> {
     Ok(holdings.into())
 }
 
-/// Who is present, by what the slot and then the tick says.
+/// The users present according to the slot and the tick, with memory and weight.
 fn present(places: &[&Place<'_>]) -> Result<BTreeMap<HolderId, Presence>, Problem> {
     let mut present: BTreeMap<HolderId, Presence> = BTreeMap::new();
     for place in places {
@@ -241,7 +241,7 @@ fn present(places: &[&Place<'_>]) -> Result<BTreeMap<HolderId, Presence>, Proble
     Ok(present)
 }
 
-/// Integers by holder; none where the key is not there.
+/// Integers by holder; empty without the key.
 fn weights(place: &Place<'_>, key: &str) -> Result<BTreeMap<HolderId, u64>, Problem> {
     let entries = place.optional(key)?.map_or(Ok(Vec::new()), |weights| weights.entries())?;
     entries.into_iter().map(|(user, weight)| Ok((HolderId::new(user), weight.integer()?))).collect()
@@ -253,7 +253,7 @@ fn energy(place: &Place<'_>) -> Result<GpuEnergy, Problem> {
     Ok(GpuEnergy { delta: part("delta")?, floor: part("floor")? })
 }
 
-/// What is owed by tree node and holder: fractions of a nanosecond, kept in units of 2^-32.
+/// The carry by tree node and holder: fractions of a nanosecond, in units of 2^-32.
 fn carry(place: &Place<'_>) -> Result<Carry, Problem> {
     let node = |(node, owed): (String, Place<'_>)| {
         let owed = owed.entries()?.into_iter();
@@ -263,7 +263,7 @@ fn carry(place: &Place<'_>) -> Result<Carry, Problem> {
     place.entries()?.into_iter().map(node).collect()
 }
 
-/// A value and where it stands in the file.
+/// A value and its place in the file.
 struct Place<'a> {
     value: &'a Value,
     path: String,
@@ -283,7 +283,7 @@ impl<'a> Place<'a> {
         self.value.as_object().ok_or_else(|| self.wrong("is not an object"))
     }
 
-    /// Refuses keys that nobody reads, which may be mistyped.
+    /// Refuses unknown keys, which may be mistyped.
     fn only(&self, keys: &[&str]) -> Result<(), Problem> {
         match self.object()?.keys().find(|key| !keys.contains(&key.as_str())) {
             Some(key) => {

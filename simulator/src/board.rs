@@ -1,7 +1,6 @@
-//! What a board of a model answers: one row per model, numbers from real captures.
+//! Board models: one row per model, with numbers from real captures.
 //!
-//! In: a profile's name from the scenario. Out: its row. It knows nothing of time or load. The rows lie by
-//! architecture in `board/`; README.md says which numbers come from data sheets and not from captures.
+//! The rows lie by architecture in `board/`; README.md says which numbers come from data sheets.
 
 mod ada;
 mod ampere;
@@ -12,7 +11,7 @@ mod turing;
 
 use crate::mig::MigProfile;
 
-/// Watts: idle range over boards of the model, and the limits.
+/// Watts: the idle range over boards of the model, and the limits.
 pub(crate) struct Power {
     pub(crate) idle: (u32, u32),
     pub(crate) limit_min: u32,
@@ -31,7 +30,7 @@ pub(crate) struct Clocks {
     pub(crate) supported: &'static [Supported],
 }
 
-/// The graphics clocks that go with one memory clock: so many, downwards from the highest.
+/// The graphics clocks that go with one memory clock: `count` of them, from the highest downwards.
 pub(crate) struct Supported {
     pub(crate) memory: u32,
     pub(crate) count: u32,
@@ -40,11 +39,11 @@ pub(crate) struct Supported {
     pub(crate) step: u32,
 }
 
-/// How hot, and when too hot. Degrees.
+/// Temperatures in degrees Celsius.
 pub(crate) struct Thermal {
-    /// GPU in the coolest place at rest, and at the power limit.
+    /// The GPU in the coolest place, at rest and at the power limit.
     pub(crate) gpu: (u32, u32),
-    /// Memory likewise, where it is shown.
+    /// The memory likewise, where the board reports it.
     pub(crate) memory: Option<(u32, u32)>,
     pub(crate) limits: Limits,
 }
@@ -64,7 +63,7 @@ pub(crate) struct MemoryPower {
     pub(crate) share: u64,
 }
 
-/// Two GPUs and a processor on one module, in watts: what it draws beside the GPUs, and its limits.
+/// A module of two GPUs and a processor, in watts: its power beside the GPUs, and its limits.
 #[derive(Clone, Copy)]
 pub(crate) struct ModulePower {
     pub(crate) rest: u32,
@@ -78,13 +77,13 @@ pub(crate) struct Fabric {
     pub(crate) clique: u32,
     /// A cluster has a UUID; an HGX baseboard answers zeros.
     pub(crate) cluster: bool,
-    /// NVML's mask: 0 where the health is not told.
+    /// NVML's mask; 0 where the health is not reported.
     pub(crate) health: u32,
 }
 
-/// Where in a rack the board is: slot, tray, host. Empty chassis serials are real.
+/// The board's place in a rack. Real boards report empty chassis serials too.
 #[derive(Clone, Copy)]
-pub(crate) struct Platform {
+pub(crate) struct RackPlace {
     pub(crate) chassis: &'static str,
     pub(crate) slot: u8,
     pub(crate) tray: u8,
@@ -103,7 +102,7 @@ pub(crate) struct Board {
     pub(crate) pci_device: u32,
     pub(crate) pci_subsystem: u32,
     pub(crate) vbios: &'static str,
-    /// None on GeForce, as the serial.
+    /// `None` on GeForce, which have no serial either.
     pub(crate) part: Option<&'static str>,
     pub(crate) memory_total: u64,
     pub(crate) memory_reserved: u64,
@@ -116,7 +115,7 @@ pub(crate) struct Board {
     /// Percent at rest; passive boards mostly have none.
     pub(crate) fan: Option<u32>,
     pub(crate) pcie_generation: u32,
-    /// What the GPU could do in a better place.
+    /// The generation that the GPU itself supports.
     pub(crate) pcie_device_generation: u32,
     pub(crate) pcie_width: u32,
     pub(crate) pcie_max_width: u32,
@@ -128,11 +127,11 @@ pub(crate) struct Board {
     /// 0 where rows are not remapped.
     pub(crate) remap_banks: u32,
     pub(crate) gpm: bool,
-    /// Whether the mean of a second has a field of its own; the instant has on every board.
+    /// Whether the mean of a second has a field; the instant has one on every board.
     pub(crate) power_average: bool,
     pub(crate) memory_power: Option<MemoryPower>,
     pub(crate) module_power: Option<ModulePower>,
-    /// GA100 shows the instant power where others show the mean of a second.
+    /// Whether `nvmlDeviceGetPowerUsage` is the mean of a second; on GA100 it is the instant.
     pub(crate) power_is_mean: bool,
     /// The performance state at rest.
     pub(crate) pstate_rest: u32,
@@ -141,20 +140,20 @@ pub(crate) struct Board {
     pub(crate) mig_slices: u32,
     /// Order of module ids in an eight-GPU baseboard.
     pub(crate) modules: [u32; 8],
-    /// Minor numbers of eight GPUs: the driver's order is not NVML's everywhere.
+    /// Minor numbers of eight GPUs: on some boards the driver's order is not NVML's.
     pub(crate) minors: [u32; 8],
     /// Whether the GPU has a chip-to-chip link, and whether it is on.
     pub(crate) c2c: Option<bool>,
     pub(crate) fabric: Option<Fabric>,
-    pub(crate) platform: Option<Platform>,
+    pub(crate) platform: Option<RackPlace>,
     /// A rack's tray: four GPUs, two on each module, each module with two PCI domains.
     pub(crate) rack: bool,
     /// Whether there is an encoder.
     pub(crate) encoder: bool,
     /// Whether the driver runs on the board's own processor.
     pub(crate) gsp: bool,
-    /// How long utilization is averaged; the header says 1/6 s to 1 s by product; which
-    /// product has which was not found, so the rows differ within that.
+    /// Nanoseconds over which utilization is averaged. The header says 1/6 s to 1 s depending on the product;
+    /// which product has which is unknown, so the rows vary within that.
     pub(crate) utilization_window: u64,
 }
 
@@ -213,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn minor_numbers_and_modules_are_told_apart() {
+    fn minor_numbers_and_modules_are_distinct() {
         for board in rows() {
             let distinct = |numbers: &[u32]| numbers.iter().collect::<std::collections::BTreeSet<_>>().len();
             assert_eq!(distinct(&board.minors), 8, "{}", board.profile);

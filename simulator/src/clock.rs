@@ -1,7 +1,7 @@
 //! The simulated time: a mapped page that a test or the demo writes, or the host's own clock.
 //!
 //! In: the file `clock`, eight little-endian words guarded by a sequence lock. Out: the elapsed time of the
-//! scenario and its UTC. It knows no scenario and never writes the page.
+//! scenario and its UTC. The page is never written here.
 //!
 //! The page must be written in place: replacing the file leaves the old page mapped, truncating it
 //! kills the reader (SIGBUS).
@@ -44,25 +44,25 @@ impl Page {
     }
 }
 
-/// What time it is for the GPUs.
+/// The simulated time of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Now {
     /// Nanoseconds since the scenario began.
     pub(crate) elapsed: u64,
     /// UTC nanoseconds.
     pub(crate) utc: u64,
-    /// Whether the clock stands still at a value somebody set.
+    /// Whether the clock is held at a set value.
     pub(crate) held: bool,
 }
 
 /// The source of simulated time.
-pub(crate) enum Clock {
+pub(crate) enum SimulatedClock {
     /// No page: elapsed is the host's CLOCK_BOOTTIME and UTC is real.
     Host,
     Mapped(Mapping),
 }
 
-impl Clock {
+impl SimulatedClock {
     /// Maps the page at `path`, or follows the host where there is none.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         match File::open(path) {
@@ -96,7 +96,7 @@ impl Clock {
     }
 }
 
-/// The host's CLOCK_BOOTTIME in nanoseconds: what waits and throttles are measured by.
+/// The host's CLOCK_BOOTTIME in nanoseconds, for waits and rate limits.
 pub(crate) fn host_boottime() -> u64 {
     host_clock(libc::CLOCK_BOOTTIME)
 }
@@ -109,7 +109,7 @@ fn host_clock(id: libc::clockid_t) -> u64 {
     seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
 }
 
-/// A shared, read-only mapping of the page; unmapped on drop, or it would outlive the library.
+/// A shared, read-only mapping of the page. Unmapped on drop, or it would remain after `dlclose`.
 pub(crate) struct Mapping {
     address: *mut libc::c_void,
 }
@@ -163,7 +163,7 @@ impl Mapping {
             };
             fence(Ordering::Acquire);
             let quiet = before.is_multiple_of(2) && self.word(1, Ordering::Relaxed) == before;
-            // A writer that died half way must not hang every reader for ever.
+            // A writer that died while writing must not hang every reader.
             if quiet || attempts > 2_000 {
                 return page;
             }
@@ -177,7 +177,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: exactly the range that `new` mapped; nobody borrows from it beyond a call.
+        // SAFETY: exactly the range that `new` mapped; no borrow outlives a call.
         unsafe { libc::munmap(self.address, LENGTH) };
     }
 }
@@ -198,9 +198,9 @@ mod tests {
     }
 
     #[test]
-    fn a_held_clock_stands_at_the_value_set() {
+    fn a_held_clock_stays_at_the_value_set() {
         let path = file("held", &page([MAGIC, 2, 1, 5, 7_000, 1_000_000, 100, 0]));
-        let clock = Clock::open(&path).unwrap();
+        let clock = SimulatedClock::open(&path).unwrap();
         assert_eq!(clock.now(), Now { elapsed: 7_000, utc: 7_100, held: true });
         assert_eq!(clock.now(), clock.now());
         std::fs::remove_file(path).unwrap();
@@ -214,9 +214,9 @@ mod tests {
     }
 
     #[test]
-    fn a_written_page_is_seen_by_who_mapped_it() {
+    fn a_write_to_the_page_changes_the_time() {
         let path = file("written", &page([MAGIC, 0, 1, 0, 1, 0, 0, 0]));
-        let clock = Clock::open(&path).unwrap();
+        let clock = SimulatedClock::open(&path).unwrap();
         let writer = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
         std::os::unix::fs::FileExt::write_all_at(&writer, &9_u64.to_le_bytes(), 32).unwrap();
         assert_eq!(clock.now().elapsed, 9);
@@ -224,12 +224,12 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_page_is_refused_and_a_missing_one_is_the_host() {
+    fn an_invalid_page_is_refused_and_without_one_the_host_clock_counts() {
         let path = file("broken", b"short");
-        assert!(Clock::open(&path).is_err());
+        assert!(SimulatedClock::open(&path).is_err());
         std::fs::write(&path, page([1, 0, 0, 0, 0, 0, 0, 0])).unwrap();
-        assert!(Clock::open(&path).is_err());
+        assert!(SimulatedClock::open(&path).is_err());
         std::fs::remove_file(&path).unwrap();
-        assert!(matches!(Clock::open(&path), Ok(Clock::Host)));
+        assert!(matches!(SimulatedClock::open(&path), Ok(SimulatedClock::Host)));
     }
 }

@@ -1,18 +1,18 @@
 //! The state of one GPU beside its work: memory health, links, how it is shared, what the driver remembers.
 //!
 //! In: the scenario's incidents. Out: counts and states at an elapsed time, since elapsed 0 or since the
-//! driver was loaded last. It knows no NVML and no handles.
+//! driver was last loaded. It knows no NVML and no handles.
 
 mod health;
 mod links;
 
+use health::BoardMemory;
 pub(crate) use health::{HBM_BANKS, Health};
 pub(crate) use links::{Carried, Links, Traffic, part};
 
 use crate::board::Board;
 use crate::channel::incidents::Incidents;
 use crate::channel::scenario::Scenario;
-use crate::channel::settled::Slot;
 use crate::channel::sharing::UseOf;
 use crate::schedule::{self, Cycle, SLICE};
 
@@ -26,7 +26,7 @@ pub(crate) struct Condition {
     cycle: u64,
 }
 
-/// Something that happens so many times at once, in every cycle.
+/// Something that happens `count` times at one time of every cycle.
 #[derive(Clone, Copy, Debug)]
 struct Event<T> {
     /// Nanoseconds into the cycle.
@@ -45,15 +45,14 @@ impl<T> Event<T> {
         elapsed / cycle + u64::from(self.at <= elapsed % cycle)
     }
 
-    /// How much of it there was after a time and up to another.
+    /// How much of it happened after one time and up to another; `after` 0 includes elapsed 0.
     fn counted(&self, (after, until): (u64, u64), cycle: u64) -> u64 {
-        // Nothing is before elapsed 0: what happens at 0 has happened since.
         let before = if after == 0 { 0 } else { self.times(after, cycle) };
         self.times(until, cycle).saturating_sub(before).saturating_mul(self.count)
     }
 }
 
-/// Something that is so between two times of every cycle.
+/// A state between two times of every cycle.
 #[derive(Clone, Copy, Debug)]
 struct Lasting<T> {
     from: u64,
@@ -75,22 +74,32 @@ fn nanoseconds(seconds: f64) -> u64 {
     schedule::slices(seconds) * SLICE
 }
 
+/// What one GPU's condition follows from, beside the scenario's incidents.
+pub(crate) struct ConditionInputs<'a> {
+    /// The scenario's number of the GPU.
+    pub(crate) gpu: u32,
+    /// Decides which bank a remapped row is in.
+    pub(crate) seed: u64,
+    pub(crate) board: &'a Board,
+    pub(crate) use_of: UseOf,
+    pub(crate) work: &'a Cycle,
+    /// Elapsed nanoseconds at which the board was put in; 0: it was there from the beginning.
+    pub(crate) came: u64,
+    /// What the links had carried before.
+    pub(crate) links: Carried,
+}
+
 impl Condition {
-    /// Of the GPU in a place; the seed decides which bank a row is in.
-    pub(crate) fn new(
-        scenario: &Scenario,
-        (index, seed): (u32, u64),
-        use_of: UseOf,
-        board: &Board,
-        (work, slot): (&Cycle, &Slot),
-    ) -> Self {
-        let Incidents { replays, pcie, .. } = &scenario.incidents;
+    pub(crate) fn new(incidents: &Incidents, inputs: ConditionInputs<'_>) -> Self {
+        let ConditionInputs { gpu, seed, board, use_of, work, came, links } = inputs;
+        let Incidents { replays, pcie, .. } = incidents;
         let cycle = work.length();
-        let replays = replays.iter().filter(|entry| entry.gpu == index);
-        let pcie = pcie.iter().filter(|entry| entry.gpu == index);
+        let replays = replays.iter().filter(|entry| entry.gpu == gpu);
+        let pcie = pcie.iter().filter(|entry| entry.gpu == gpu);
+        let memory = BoardMemory { banks: board.remap_banks, seed, cycle, came };
         Self {
-            health: Health::new(&scenario.incidents, (index, seed), board.remap_banks, cycle, slot.came),
-            links: Links::new(&scenario.incidents, index, board.nvlinks, work, slot.links.clone()),
+            health: Health::new(incidents, gpu, memory),
+            links: Links::new(incidents, gpu, board.nvlinks, work, links),
             use_of,
             replays: replays.map(|entry| Event::new(entry.at, entry.count, ())).collect(),
             downgrades: pcie
@@ -100,19 +109,19 @@ impl Condition {
         }
     }
 
-    /// When the scenario has the driver loaded anew: elapsed nanoseconds, rising.
+    /// Elapsed nanoseconds at which the scenario reloads the driver, in ascending order.
     pub(crate) fn driver_loads(scenario: &Scenario) -> Vec<u64> {
         let mut loads: Vec<u64> = scenario.incidents.driver_loads.iter().map(|at| nanoseconds(*at)).collect();
         loads.sort_unstable();
         loads
     }
 
-    /// PCIe packets sent again after a time and up to another.
+    /// PCIe packets that were sent again after one time and up to another.
     pub(crate) fn replays(&self, span: (u64, u64)) -> u64 {
         self.replays.iter().map(|event| event.counted(span, self.cycle)).sum()
     }
 
-    /// PCIe generation and width, of those that are the most.
+    /// PCIe generation and width now; `most` are those without a downgrade.
     pub(crate) fn pcie(&self, most: (u32, u32), elapsed: u64) -> (u32, u32) {
         let now = self.downgrades.iter().filter(|lasting| lasting.at(elapsed, self.cycle));
         now.fold(most, |(generation, width), Lasting { what, .. }| {
@@ -120,7 +129,7 @@ impl Condition {
         })
     }
 
-    /// Up to when accounting records, in elapsed nanoseconds; none where it never did.
+    /// Elapsed nanoseconds until which the driver records accounting; `None` where it never did.
     pub(crate) fn accounted_until(&self, elapsed: u64) -> Option<u64> {
         let end = self.use_of.accounting_until.map_or(u64::MAX, nanoseconds);
         self.use_of.accounting.then_some(elapsed.min(end))

@@ -1,17 +1,17 @@
-//! What the driver's meters show of the truth, each with its documented distortion.
+//! The driver's meters: readings derived from the truth, each with its documented distortion.
 //!
-//! In: a timeline and an elapsed time. Out: readings as NVML gives them: whole percent over windows that are
-//! over, power seen a quarter of the time, temperatures that lag. It knows no handles and no buffers.
+//! In: a timeline and an elapsed time. Out: readings as NVML gives them: whole percent of completed windows,
+//! power that is sampled a quarter of the time, temperatures that lag.
 
 mod samples;
 
 use crate::board::{Board, Limits};
 use crate::schedule::{Timeline, Work};
 use crate::surprise::Surprise;
-pub(crate) use samples::{ProcessSample, RING, Ring};
+pub(crate) use samples::{ProcessWindowSample, RING, Ring};
 
-/// The power sensor's period, and how much of it is seen: 25 ms of every 100 ms on A100 and H100
-/// (arXiv 2312.02741), so that the mean misses three quarters of what happens.
+/// The power sensor's period, and the part of it that is sampled: 25 ms of every 100 ms on A100 and H100
+/// (arXiv 2312.02741), so the mean misses three quarters of the time.
 const POWER_PERIOD: u64 = 100_000_000;
 const POWER_SEEN: u64 = 25_000_000;
 const POWER_MEAN: u64 = 10;
@@ -28,7 +28,7 @@ pub(crate) struct Utilization {
 }
 
 impl Utilization {
-    /// What was in use for how long of a window.
+    /// The percentages of a window from busy nanoseconds and work.
     fn of(busy: u64, work: Work, window: u64) -> Self {
         Self {
             gpu: percent(busy, window),
@@ -45,7 +45,7 @@ impl Utilization {
 pub(crate) struct Meters<'a> {
     pub(crate) timeline: &'a Timeline,
     pub(crate) board: &'a Board,
-    /// Degrees by which this GPU's place in the chassis is warmer.
+    /// Degrees by which this GPU's place in the chassis is warmer than the coolest.
     pub(crate) warmer: u32,
     pub(crate) surprise: Option<Surprise>,
     pub(crate) elapsed: u64,
@@ -60,7 +60,7 @@ impl Meters<'_> {
         }
     }
 
-    /// What is odd about this GPU, while nobody is on it.
+    /// The misleading reading of this GPU, while no process is on it.
     fn surprised(&self) -> Option<Surprise> {
         self.surprise.filter(|_| self.timeline.present(self.elapsed).next().is_none())
     }
@@ -76,12 +76,12 @@ impl Meters<'_> {
         Utilization::of(after.busy - before.busy, after.all() - before.all(), window)
     }
 
-    /// Milliwatts, mean of one second.
+    /// Milliwatts, averaged over one second.
     pub(crate) fn power_average(&self) -> u64 {
         self.power_shown((0..POWER_MEAN).map(|back| self.power_seen(back)).sum::<u64>() / POWER_MEAN, true)
     }
 
-    /// Milliwatts as last seen by the sensor.
+    /// Milliwatts of the sensor's last sample.
     pub(crate) fn power_instant(&self) -> u64 {
         self.power_shown(self.power_seen(0), false)
     }
@@ -92,7 +92,7 @@ impl Meters<'_> {
         self.surprised().map_or(truth, shown)
     }
 
-    /// Milliwatts of the memory, where the board shows them.
+    /// Milliwatts of the memory, where the board reports them.
     pub(crate) fn memory_power(&self, of_gpu: u64) -> Option<u64> {
         self.board.memory_power.map(|memory| memory.rest + of_gpu * memory.share / 1_000)
     }
@@ -102,17 +102,17 @@ impl Meters<'_> {
         self.timeline.power(end.saturating_sub(POWER_SEEN), end)
     }
 
-    /// Degrees of the GPU.
+    /// The GPU's degrees Celsius.
     pub(crate) fn temperature(&self) -> u32 {
         self.warmed(self.board.thermal.gpu)
     }
 
-    /// Degrees of the memory, where the board shows it.
+    /// The memory's degrees Celsius, where the board reports them.
     pub(crate) fn memory_temperature(&self) -> Option<u32> {
         self.board.thermal.memory.map(|range| self.warmed(range))
     }
 
-    /// Degrees left until the GPU slows itself, where the board counts in margins.
+    /// Degrees left until the GPU slows down, where the board reports margins.
     pub(crate) fn margin(&self) -> Option<i32> {
         match self.board.thermal.limits {
             Limits::Margins { zero, .. } => {
@@ -123,7 +123,7 @@ impl Meters<'_> {
         }
     }
 
-    /// Between rest and the power limit, by the power of the last half minute.
+    /// A temperature between that at rest and that at the power limit, by the power of the last half minute.
     fn warmed(&self, (rest, limit): (u32, u32)) -> u32 {
         let power = &self.board.power;
         let range = u64::from(power.limit_default - power.idle.0) * 1_000;
@@ -137,20 +137,20 @@ impl Meters<'_> {
         let mean = |span: u64| {
             let seen = span.min(self.elapsed);
             let spent = now - self.timeline.lifetime(self.elapsed - seen).energy;
-            // Microjoules over nanoseconds are thousands of watts. Before its time the board was at rest:
-            // a mean over a first few milliseconds would leap.
+            // Microjoules per nanosecond are thousands of watts. Before elapsed 0 the board counts as at rest,
+            // or the mean of the first few milliseconds would jump.
             (u128::from(spent) * 1_000_000 + rest * u128::from(span - seen)) / u128::from(span)
         };
         let smooth = (mean(2_000_000_000) + mean(8_000_000_000) + 2 * mean(30_000_000_000)) / 4;
         u64::try_from(smooth.saturating_sub(rest)).unwrap_or(0)
     }
 
-    /// What `nvmlDeviceGetPowerUsage` shows: the mean of a second, on GA100 and before Ampere the instant.
+    /// Milliwatts of `nvmlDeviceGetPowerUsage`: the mean of a second; on GA100 and before Ampere the instant.
     pub(crate) fn power_usage(&self) -> u64 {
         if self.board.power_is_mean { self.power_average() } else { self.power_instant() }
     }
 
-    /// Whether the clocks are those of rest.
+    /// Whether the clocks are those at rest.
     pub(crate) fn resting(&self) -> bool {
         let woken = self.surprised().filter(|surprise| surprise.wakes());
         if woken.is_some_and(|surprise| surprise.without_processes(self.elapsed).is_some()) {

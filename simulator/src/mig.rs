@@ -1,21 +1,18 @@
-//! MIG: the profiles of a board, and where instances may lie.
-//!
-//! In: names and starts from the scenario. Out: GPU instance ids as the driver gives them (by size and
-//! place), and the numbers by which NVML knows profiles. It knows nothing of load.
+//! MIG profiles of each board, their placements and NVML's numbers of them.
 
 /// A GPU instance profile.
 pub(crate) struct MigProfile {
     pub(crate) name: &'static str,
-    /// What the driver calls it: the id in `nvidia-smi mig -lgip`.
+    /// The driver's id, as in `nvidia-smi mig -lgip`.
     pub(crate) id: u32,
-    /// NVML_GPU_INSTANCE_PROFILE_*: what the profile is asked by.
+    /// NVML_GPU_INSTANCE_PROFILE_*, by which clients ask for the profile.
     pub(crate) enumerator: u32,
     /// Compute slices.
     pub(crate) slices: u32,
     /// Memory slots.
     pub(crate) size: u32,
     pub(crate) memory_mib: u64,
-    /// What an instance without processes uses.
+    /// Used memory of an instance without processes.
     pub(crate) idle_mib: u64,
     pub(crate) bar1_mib: u64,
     pub(crate) sms: u32,
@@ -28,7 +25,7 @@ pub(crate) struct MigProfile {
 }
 
 impl MigProfile {
-    /// The GPU instance id at a start; ids come from size and place.
+    /// The GPU instance id at a start; it follows from size and place.
     pub(crate) fn instance_id(&self, start: u32) -> u32 {
         self.first_id + start / self.size.max(1)
     }
@@ -38,24 +35,24 @@ impl MigProfile {
         start < other_start + other.size && other_start < start + self.size
     }
 
-    /// How many of them a GPU can have; those that take shared media engines are alone.
+    /// How many of them a GPU can have; only one can hold shared media engines.
     pub(crate) fn most(&self) -> u32 {
         if self.name.contains("+me") { 1 } else { u32::try_from(self.starts.len()).unwrap_or(0) }
     }
 
-    /// NVML_GPU_INSTANCE_PROFILE_CAPS_*: none passes memory to its peers, some draw.
+    /// NVML_GPU_INSTANCE_PROFILE_CAPS_*: none has peer-to-peer, some have graphics.
     pub(crate) fn capabilities(&self) -> u32 {
         if self.name.ends_with("+gfx") { 2 } else { 0 }
     }
 
-    /// NVML's numbers of the compute instance profiles that fit: one for each count of slices, and one of
-    /// its own for a single slice with twice the memory.
+    /// The compute instance profiles that fit, as NVML's number and count of slices; a single slice with twice the
+    /// memory has a number of its own.
     pub(crate) fn compute_profiles(&self) -> impl Iterator<Item = (u32, u32)> {
         let counts = [1, 2, 3, 4, 7].into_iter().filter(|count| *count <= self.slices);
         counts.map(|count| (self.compute_profile(count), count))
     }
 
-    /// The number of the compute instance profile with so many slices.
+    /// NVML's number of the compute instance profile with that many slices.
     pub(crate) fn compute_profile(&self, slices: u32) -> u32 {
         match slices {
             1 if self.slices == 1 && self.size > 1 && self.id == 15 => 7,
@@ -67,7 +64,7 @@ impl MigProfile {
 
 const ALL: &[u32] = &[0, 1, 2, 3, 4, 5, 6];
 
-/// The eight-slot boards differ in sizes and engines only: ids, enumerators, places are these.
+/// Boards with eight slots differ only in sizes and engines; ids, enumerators and places are these.
 const ONE: Shape = Shape { id: 19, enumerator: 0, slices: 1, size: 1, starts: ALL, first_id: 7 };
 const ONE_ME: Shape = Shape { id: 20, enumerator: 7, ..ONE };
 const ONE_WIDE: Shape =
@@ -171,7 +168,7 @@ pub(crate) static A30: [MigProfile; 5] = [
     profile("4g.24gb", WHOLE, (24_000, 50, 32_767), (56, 4, 4, 1)),
 ];
 
-/// RTX PRO 6000 Blackwell: twelve slots. GI ids as on the A30, engines one for each slice: neither was seen.
+/// RTX PRO 6000 Blackwell: twelve slots. GPU instance ids as on the A30 and one engine per slice are assumed.
 const QUARTER_OF_12: Shape =
     Shape { id: 14, enumerator: 0, slices: 1, size: 3, starts: &[0, 3, 6, 9], first_id: 3 };
 const HALF_OF_12: Shape = Shape { id: 5, enumerator: 1, slices: 2, size: 6, starts: &[0, 6], first_id: 1 };
@@ -231,7 +228,7 @@ pub(crate) static RTX_PRO_6000: [MigProfile; 11] = [
     ),
 ];
 
-/// What profiles of one kind have in common on all boards of a grid.
+/// What profiles of one size have in common on all boards with the same number of slots.
 #[derive(Clone, Copy)]
 struct Shape {
     id: u32,
@@ -242,6 +239,7 @@ struct Shape {
     first_id: u32,
 }
 
+/// A profile: MiB of memory, of idle use and of BAR1; counts of SMs, copy engines, decoders and OFAs.
 const fn profile(
     name: &'static str,
     shape: Shape,
@@ -273,7 +271,7 @@ mod tests {
 
     /// boards.md: 3g GI 2 at 4:4, 2g GI 3 at 0:2, 1g GI 9 at 2:1, GI 7 at 0:1, GI 12 at 5:1.
     #[test]
-    fn instance_ids_come_from_size_and_place() {
+    fn instance_ids_follow_from_size_and_place() {
         let id = |name: &str, start| {
             H100.iter().find(|profile| profile.name == name).map(|profile| profile.instance_id(start))
         };

@@ -1,9 +1,8 @@
-//! The simulated host's GPUs, made from a scenario and what has become of it.
+//! The simulated host's GPUs, made from the scenario and the state file.
 //!
-//! In: the directory. Out: `Node`, how things stand now: every GPU's identity, instances and timeline. It is
-//! never changed: when the state file says otherwise there is another node, over the same `Host` (clock,
-//! faults, event sets), which lives from init to shutdown. It knows what there is and when, not how NVML
-//! asks for it.
+//! In: the directory. Out: `Node`, the current state: every GPU's identity, instances and timeline. A node is
+//! never changed: when the state file changes, another node is made over the same `SimulatedHost` (clock, faults,
+//! event sets), which lives from init to shutdown. NVML's types and calls are not known here.
 
 mod identity;
 mod instances;
@@ -20,8 +19,6 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::abi::answer::{GPU_IS_LOST, Refused};
-use crate::abi::events::EventSets;
-use crate::abi::gpm::Samples;
 use crate::board::{self, Board};
 use crate::channel::delays::Debt;
 use crate::channel::devices::Devices;
@@ -30,9 +27,10 @@ use crate::channel::hardware::Hardware;
 use crate::channel::kmsg::Log;
 use crate::channel::report::{GpuTruth, ProcessTruth, Report, Truth};
 use crate::channel::scenario::{Gpus, Scenario};
-use crate::channel::settled::{Record, Settled, Slot, Version};
-use crate::clock::{Clock, Now};
-use crate::condition::Condition;
+use crate::channel::settled::{Settled, Slot, StateFiles, Version};
+use crate::clock::{Now, SimulatedClock};
+use crate::condition::{Condition, ConditionInputs};
+use crate::handles::{ClientEventSet, GpmSample, Handles};
 use crate::replay::Replay;
 use crate::schedule::{Timeline, hash};
 use crate::surprise::Surprise;
@@ -42,7 +40,7 @@ pub(crate) use instances::Instance;
 /// A physical GPU.
 #[derive(Clone)]
 pub(crate) struct Gpu {
-    /// As clients count: GPUs that are away are not counted.
+    /// The index that clients see: GPUs that are away are not counted.
     pub(crate) index: u32,
     /// The scenario's number, which faults and the state file use.
     pub(crate) slot: u32,
@@ -54,18 +52,18 @@ pub(crate) struct Gpu {
     pub(crate) bus: u32,
     pub(crate) module: u32,
     pub(crate) warmer: u32,
-    /// PCIe replays until the driver is loaded anew: boards in good health have 0 to 174.
+    /// PCIe replays from before the script, until the driver is reloaded: healthy boards have 0 to 174.
     pub(crate) replays: u32,
-    /// How it misleads its readers, as some real boards do.
+    /// A misleading reading of some real boards that this one shows.
     pub(crate) surprise: Option<Surprise>,
-    /// Whether it is in MIG mode; it may have no instance yet.
+    /// Whether it is in MIG mode, with or without instances.
     pub(crate) divided: bool,
     /// By GPU instance id, as the driver numbers MIG devices; empty without MIG.
     pub(crate) instances: Vec<Instance>,
     pub(crate) timeline: Arc<Timeline>,
-    /// What every call about it answers, if anything is wrong with it.
+    /// The error of every call about it, if it is lost or needs a reset.
     pub(crate) fate: Option<Refused>,
-    /// What handles are good for: one board, one MIG layout, one loading of the driver.
+    /// Counts the boards in this place, its MIG layouts, and the loads of the driver. Handles hold all three.
     pub(crate) life: u32,
     pub(crate) cut: u32,
     pub(crate) loads: u32,
@@ -74,7 +72,7 @@ pub(crate) struct Gpu {
     pub(crate) condition: Arc<Condition>,
 }
 
-/// Something critical at a time within the cycle.
+/// An XID of the scenario.
 pub(crate) struct Mishap {
     /// Nanoseconds into the cycle.
     pub(crate) at: u64,
@@ -83,45 +81,46 @@ pub(crate) struct Mishap {
 }
 
 /// What lives from the first init to the last shutdown.
-pub(crate) struct Host {
+pub(crate) struct SimulatedHost {
     pub(crate) scenario: Scenario,
-    /// Of the scenario's text.
+    /// A hash of the scenario's text.
     fingerprint: u64,
     pub(crate) cuda_version: i32,
     pub(crate) names: BTreeMap<u32, String>,
-    /// By time.
+    /// In ascending time.
     pub(crate) mishaps: Vec<Mishap>,
-    /// Nanoseconds.
+    /// Nanoseconds until the script repeats.
     pub(crate) cycle: u64,
-    pub(crate) clock: Clock,
+    pub(crate) clock: SimulatedClock,
     pub(crate) faults: Faults,
     pub(crate) report: Report,
-    pub(crate) samples: Samples,
-    pub(crate) event_sets: EventSets,
-    /// Answers in place of everything above.
+    /// Absent until the sample is taken.
+    pub(crate) samples: Handles<Option<GpmSample>>,
+    pub(crate) event_sets: Handles<ClientEventSet>,
+    /// A recording that answers in place of the scenario.
     pub(crate) replay: Option<Replay>,
     pub(crate) log: Log,
-    /// What calls owe: one for each GPU of the scenario, and the last for those about none.
+    /// Simulated call times: one debt for each GPU of the scenario, the last for calls without a GPU.
     debts: Vec<Debt>,
-    record: Record,
+    record: StateFiles,
     watch: Mutex<Watch>,
     /// Unset until init is over.
     session: OnceLock<Session>,
-    /// The driver went away meanwhile: nothing is answered until shutdown and init.
+    /// The driver was unloaded meanwhile: every call fails until shutdown and init.
     dead: AtomicBool,
 }
 
-/// What clients found at init.
+/// What was there at init.
 struct Session {
-    /// The GPUs that were there: slot and life.
+    /// The GPUs that were counted: slot and life.
     members: Vec<(u32, u32)>,
-    /// How often the driver had been loaded anew.
+    /// How often the driver had been reloaded.
     loads: u32,
     #[allow(dead_code, reason = "held, not read")]
     devices: Devices,
 }
 
-/// When the files of the state were looked at, and what they were.
+/// When the files `state` and `settled` were last checked, and their versions then.
 #[derive(Default)]
 struct Watch {
     looked: Option<u64>,
@@ -129,10 +128,10 @@ struct Watch {
     settled: Version,
 }
 
-/// The simulated host as it stands.
+/// The simulated host in its current state.
 pub(crate) struct Node {
-    host: Arc<Host>,
-    /// Those that clients of this session count.
+    host: Arc<SimulatedHost>,
+    /// The GPUs that clients of this session count.
     pub(crate) gpus: Vec<Gpu>,
     /// All places of the scenario.
     pub(crate) slots: Vec<Gpu>,
@@ -141,15 +140,15 @@ pub(crate) struct Node {
 }
 
 impl Deref for Node {
-    type Target = Host;
+    type Target = SimulatedHost;
 
-    fn deref(&self) -> &Host {
+    fn deref(&self) -> &SimulatedHost {
         &self.host
     }
 }
 
 impl Node {
-    fn new(host: Arc<Host>, settled: Settled, slots: Vec<Gpu>) -> Self {
+    fn new(host: Arc<SimulatedHost>, settled: Settled, slots: Vec<Gpu>) -> Self {
         let mut gpus = Vec::new();
         let members = host.session.get().map_or([].as_slice(), |session| &session.members);
         for (slot, life) in members {
@@ -173,8 +172,8 @@ impl Node {
         self.driver_version.split('.').next().and_then(|part| part.parse().ok()).unwrap_or(0)
     }
 
-    /// The field of the first of three times that clocks were held down: 575 put it before the power-smoothing
-    /// fields, 580.82 behind them. Older drivers have none of them.
+    /// The first of the three fields of slowdown time: driver 575 put them before the power-smoothing fields,
+    /// 580.82 after them, and older drivers have none.
     pub(crate) fn slowdown_field(&self) -> Option<u32> {
         let mut parts = self.driver_version.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
         match (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) {
@@ -184,7 +183,7 @@ impl Node {
         }
     }
 
-    /// What calls about a GPU owe, or those about none; none where calls take no time.
+    /// The debt of calls about a GPU, or of those without one; `None` where calls take no time.
     pub(crate) fn debt(&self, slot: Option<u32>) -> Option<&Debt> {
         slot.map_or(self.debts.last(), |slot| self.debts.get(slot as usize))
     }
@@ -194,13 +193,13 @@ impl Node {
         self.gpus.iter().find(|gpu| gpu.slot == slot)
     }
 
-    /// The name of a process by the pid that it has now.
+    /// The name of a process by its current pid.
     pub(crate) fn name(&self, pid: u32) -> Option<&str> {
         let renamed = self.settled.hardware.pids.iter().find(|(_, now)| **now == Some(pid));
         self.names.get(renamed.map_or(&pid, |(scripted, _)| scripted)).map(String::as_str)
     }
 
-    /// Writes truth, calls and kernel log if it is time.
+    /// Writes truth, calls and kernel log if they are due.
     pub(crate) fn report(&self, now: Now) {
         if self.report.due(now) {
             self.report.write(&self.truth(now));
@@ -241,8 +240,7 @@ impl Node {
     }
 }
 
-/// The GPUs of all places, with what has become of them; cycles of the former ones that are the same serve
-/// again.
+/// The GPUs of all places in their settled state; a cycle of `former` that did not change is used again.
 fn gpus(scenario: &Scenario, settled: &Settled, former: &[Gpu]) -> Result<Vec<Gpu>, String> {
     let mut gpus = Vec::new();
     for (entry, group) in scenario.gpus.iter().enumerate() {
@@ -271,7 +269,7 @@ fn gpus(scenario: &Scenario, settled: &Settled, former: &[Gpu]) -> Result<Vec<Gp
     }
 }
 
-/// What has become of a place, and who was there before.
+/// The settled state of a place, and the GPU that was there before.
 struct Became<'a> {
     slot: Slot,
     hardware: &'a Hardware,
@@ -299,20 +297,36 @@ fn gpu(
     let slot = &became.slot;
     let seed = if slot.identity == 0 { scenario.seed } else { hash(scenario.seed ^ hash(slot.identity)) };
     let marks = identity::Marks::new(seed, index).cut(slot.cut);
-    let surprise = group.surprise.as_deref().map(Surprise::named).transpose()?;
+    let surprise = group.surprise;
     let layout = slot.layout.as_ref().unwrap_or(&group.mig);
     let instances = instances::instances(board, layout, &marks)?;
     let cycle = match became.former {
         Some(former) => Arc::clone(former.timeline.cycle()),
-        None => Arc::new(script::cycle(
-            (scenario, became.hardware),
-            (index, group),
-            board,
-            &instances,
-            (&marks, layout, slot.layout.is_none()),
-        )?),
+        None => {
+            let script = script::GpuScript {
+                scenario,
+                hardware: became.hardware,
+                gpu: index,
+                use_of: group.use_of,
+                board,
+                instances: &instances,
+                marks: &marks,
+                layout,
+                is_scenario_layout: slot.layout.is_none(),
+            };
+            Arc::new(script.cycle()?)
+        }
     };
-    let condition = Condition::new(scenario, (index, marks.seed()), group.use_of, board, (&cycle, slot));
+    let inputs = ConditionInputs {
+        gpu: index,
+        seed: marks.seed(),
+        board,
+        use_of: group.use_of,
+        work: &cycle,
+        came: slot.came,
+        links: slot.links.clone(),
+    };
+    let condition = Condition::new(&scenario.incidents, inputs);
     let timeline = Arc::new(Timeline::going_on(cycle, Condition::driver_loads(scenario), slot.since.clone()));
     Ok(Gpu {
         index,
@@ -340,7 +354,7 @@ fn gpu(
     })
 }
 
-/// Packets sent again on boards in good health, and on those of which captures show many.
+/// The range of PCIe replays: of healthy boards, and of those whose captures show many.
 fn replays_of(surprise: Option<Surprise>) -> (u32, u32) {
     if surprise == Some(Surprise::ManyReplays) { (106, 174) } else { (0, 15) }
 }

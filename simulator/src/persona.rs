@@ -1,8 +1,8 @@
-//! Drivers of other years and kinds: what they call themselves, what they lack, what they answer wrongly.
+//! Driver variants: versions, missing functions, and wrong answers of older or special drivers.
 //!
-//! In: a persona's name, from a scenario. Out: versions, and the functions that its library does not have.
-//! A symbol cannot vanish from a loaded library: [`without`] makes a copy of the file that lacks it. A
-//! library that still has the function answers "function not found" for it.
+//! In: the name of a variant, from a scenario. Out: versions, and the functions that its library lacks. A symbol
+//! cannot be removed from a loaded library: [`without`] makes a copy of the file that lacks it. A library that
+//! still has the function returns "function not found" for it.
 
 mod elf;
 mod since;
@@ -11,19 +11,19 @@ use serde::Deserialize;
 
 pub use elf::without;
 
-/// A driver that is not like the newest.
+/// A driver variant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Persona {
-    /// Nothing odd.
+    /// The newest driver, without oddities.
     #[default]
     Plain,
-    /// Before memory v2, process lists v3, GPM and most of what came later.
+    /// Before memory v2, process lists v3, GPM and most later functions.
     R470,
     /// 535.54.03: entries of the v3 process lists have 32 bytes.
     #[serde(rename = "early_535")]
     Early535,
-    /// 535.98: the v3 process lists were taken back.
+    /// 535.98: the v3 process lists were withdrawn.
     #[serde(rename = "r535_98")]
     R535Without3,
     /// The memory temperature field is marked as a double and holds an integer.
@@ -53,18 +53,18 @@ const THIRD_LISTS: [&str; 3] = [
 ];
 
 impl Persona {
-    /// The persona of a name; the names are those of a scenario.
+    /// The variant with a name as in a scenario.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         NAMES.iter().find(|(known, _)| *known == name).map(|(_, persona)| *persona)
     }
 
-    /// The names of all personas.
+    /// The names of all variants except the plain one.
     pub fn names() -> impl Iterator<Item = &'static str> {
         NAMES.iter().map(|(name, _)| *name)
     }
 
-    /// The driver version of a scenario that gives none.
+    /// The default driver version of a scenario.
     #[must_use]
     pub fn driver_version(self) -> &'static str {
         match self {
@@ -79,7 +79,7 @@ impl Persona {
         }
     }
 
-    /// The CUDA version of a scenario that gives none, times 1000 plus ten times its minor.
+    /// The default CUDA version of a scenario: 1000 times its major plus ten times its minor.
     #[must_use]
     pub fn cuda_version(self) -> i32 {
         match self {
@@ -91,10 +91,10 @@ impl Persona {
         }
     }
 
-    /// The functions that its library lacks, of all that the newest header has.
+    /// The functions of the newest header that its library lacks.
     #[must_use]
     pub fn missing(self) -> Vec<&'static str> {
-        // The plain one has all that there is: its scenarios may give any version.
+        // The plain one has all functions: its scenarios may set any version.
         if self == Self::Plain {
             return Vec::new();
         }
@@ -106,7 +106,7 @@ impl Persona {
         missing
     }
 
-    /// The first field id that its driver does not know; the plain one goes by the driver's first number.
+    /// The first field id that its driver does not know; the plain one goes by the driver's major version.
     pub(crate) fn fields(self, driver: u32) -> u32 {
         let cuda = match (self, driver) {
             (Self::Plain, 610..) => 13_030,
@@ -126,12 +126,12 @@ impl Persona {
             || (self == Self::R535Without3 && THIRD_LISTS.contains(&function))
     }
 
-    /// Whether the function answers that the GPU cannot.
+    /// Whether the function returns "not supported".
     pub(crate) fn refuses(self, function: &str) -> bool {
         self == Self::Gb10 && ["nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2"].contains(&function)
     }
 
-    /// Whether the function gives process entries with a field more.
+    /// Whether the function's process entries have one field more.
     pub(crate) fn widens(self, function: &str) -> bool {
         self == Self::Early535 && THIRD_LISTS.contains(&function)
     }

@@ -1,16 +1,16 @@
 //! The truth: what one GPU really does, slice by slice, and its sums.
 //!
 //! In: a seed, the workers with their phases, the engines (one, or one per MIG instance) and a power model.
-//! Out: cumulative totals at any elapsed time in bounded work, since one cycle is summed once with a
-//! checkpoint every second and the script repeats. It knows no meter, no NVML and no clock.
+//! Out: cumulative totals at any elapsed time. The work is bounded, since the script repeats and one cycle is
+//! summed once, with a checkpoint every second. Meters, NVML and clocks are not known here.
 //!
-//! In every slice each present worker wants its engine with the probability of its demand, by a hash, so
-//! the same script gives the same slices everywhere. Workers that want the same slice share it equally, or,
-//! under MPS, all have it.
+//! In every slice each present worker wants its engine with the probability of its demand. A hash decides, so
+//! the same script gives the same slices everywhere. Workers that want the same slice share it equally; under
+//! MPS each has it whole.
 
 use std::sync::Mutex;
 
-use crate::state::lock;
+use crate::lock;
 
 mod presence;
 mod slices;
@@ -19,8 +19,8 @@ mod timeline;
 mod walk;
 mod work;
 
-pub(crate) use presence::{Face, Kind, Stay};
-pub(crate) use span::Span;
+pub(crate) use presence::{Face, ListedKind, Stay};
+pub(crate) use span::WorkSpan;
 pub(crate) use timeline::{Since, Timeline};
 use walk::Sums;
 pub(crate) use walk::Walk;
@@ -28,30 +28,30 @@ pub(crate) use work::{Totals, Work};
 
 /// Nanoseconds of a slice.
 pub(crate) const SLICE: u64 = 10_000_000;
-/// Slices between two checkpoints, unless the cycle is so long that these would fill memory.
+/// Slices between two checkpoints; in long cycles more, so that there are at most `CHECKPOINTS`.
 const STRIDE: u64 = 100;
 const CHECKPOINTS: u64 = 3_600;
 const MILLION: u64 = 1_000_000;
 
-/// The engine of a worker whose place the GPU's layout does not have: it does not run.
+/// The engine of a worker whose instance the MIG layout lacks: the worker does not run.
 pub(crate) const NOWHERE: usize = usize::MAX;
 
 /// A process on this GPU.
 pub(crate) struct Worker {
     pub(crate) pid: u32,
     pub(crate) engine: usize,
-    pub(crate) spans: Vec<Span>,
-    /// What the driver says of it.
+    pub(crate) spans: Vec<WorkSpan>,
+    /// How the driver lists it.
     pub(crate) face: Face,
 }
 
 impl Worker {
-    fn span(&self, slice: u64) -> Option<(usize, &Span)> {
+    fn span(&self, slice: u64) -> Option<(usize, &WorkSpan)> {
         self.spans.iter().enumerate().find(|(_, span)| span.contains(slice))
     }
 }
 
-/// A reason for lower clocks between two slices.
+/// A reason for lower clocks, in force between two slices.
 pub(crate) struct Brake {
     pub(crate) from: u64,
     pub(crate) to: u64,
@@ -59,7 +59,7 @@ pub(crate) struct Brake {
     pub(crate) reason: u64,
 }
 
-/// Milliwatts: at rest, and what full use of everything adds.
+/// Milliwatts at rest, and the milliwatts that full use adds.
 #[derive(Clone, Copy)]
 pub(crate) struct PowerModel {
     pub(crate) idle: u64,
@@ -70,29 +70,29 @@ pub(crate) struct PowerModel {
 pub(crate) struct Script {
     pub(crate) seed: u64,
     pub(crate) cycle_seconds: f64,
-    /// The share of the GPU that each engine is, in millionths.
+    /// Each engine's share of the GPU, in millionths.
     pub(crate) engines: Vec<u64>,
     pub(crate) workers: Vec<Worker>,
     pub(crate) brakes: Vec<Brake>,
     pub(crate) power: PowerModel,
-    /// Whether workers that want the same slice all have it whole (MPS) instead of sharing it by turns.
+    /// Whether workers that want the same slice run side by side (MPS) instead of taking turns.
     pub(crate) together: bool,
 }
 
-/// One GPU's script without end, summed from elapsed 0.
+/// One GPU's repeating script, summed from elapsed 0.
 pub(crate) struct Cycle {
     script: Script,
     /// Slices in a cycle.
     cycle: u64,
     stride: u64,
-    /// Where each worker's spans begin among all.
+    /// The position of each worker's first span among the spans of all.
     offsets: Vec<usize>,
-    /// Slices at which somebody comes or goes, or a brake does, rising; the cycle's end is one.
+    /// Slices at which a span or a brake begins or ends, ascending, and the end of the cycle.
     changes: Vec<u64>,
     /// Sums at the beginning of every stride.
     checkpoints: Vec<Sums>,
     whole: Sums,
-    /// The last two answers: one call of a client asks for the same times again and again.
+    /// The last two results: one call of a client needs the totals of the same two times repeatedly.
     known: Mutex<[Option<(u64, Totals)>; 2]>,
 }
 
@@ -132,7 +132,7 @@ impl Cycle {
         self.cycle * SLICE
     }
 
-    /// The share of the GPU that an engine is.
+    /// An engine's share of the GPU.
     pub(crate) fn share(&self, engine: usize) -> f64 {
         self.script.engines.get(engine).map_or(0.0, |millionths| *millionths as f64 / MILLION as f64)
     }
@@ -149,7 +149,7 @@ impl Cycle {
         totals
     }
 
-    /// A walk that begins at an elapsed time: cheaper than asking for the totals of many times near it.
+    /// A walk from an elapsed time on: cheaper than the totals of many times near each other.
     pub(crate) fn walk(&self, elapsed: u64) -> Walk<'_> {
         let (cycles, slice, part) = self.place(elapsed);
         let stride = slice / self.stride;
@@ -160,14 +160,14 @@ impl Cycle {
         Walk { cycle: self, slices: elapsed / SLICE, part, sums, stopped: false }
     }
 
-    /// The workers that exist at an elapsed time, with what they do.
-    pub(crate) fn present(&self, elapsed: u64) -> impl Iterator<Item = (usize, &Worker, &Span)> {
+    /// The workers present at an elapsed time, with their index and span.
+    pub(crate) fn present(&self, elapsed: u64) -> impl Iterator<Item = (usize, &Worker, &WorkSpan)> {
         let (_, slice, _) = self.place(elapsed);
         let workers = self.script.workers.iter().enumerate().filter(|(_, worker)| worker.engine != NOWHERE);
         workers.filter_map(move |(index, worker)| Some((index, worker, worker.span(slice)?.1)))
     }
 
-    /// Mean milliwatts between two elapsed times not far apart; what is before 0 counts as rest.
+    /// Mean milliwatts between two elapsed times; it takes time proportional to the slices between them.
     pub(crate) fn power(&self, from: u64, to: u64) -> u64 {
         let (mut at, mut sum) = (from, 0);
         while at < to {
@@ -185,7 +185,7 @@ impl Cycle {
         self.braking(slice)
     }
 
-    /// Nanoseconds for which any of the reasons was in force since elapsed 0.
+    /// Nanoseconds since elapsed 0 in which the reasons were in force.
     pub(crate) fn braked(&self, reasons: u64, elapsed: u64) -> u64 {
         let (cycles, slice, part) = self.place(elapsed);
         let rest = slice * SLICE + part;
@@ -198,7 +198,7 @@ impl Cycle {
             .sum()
     }
 
-    /// Cycles completed, the slice within the cycle, nanoseconds into the slice.
+    /// Completed cycles, the slice within the cycle, nanoseconds into the slice.
     fn place(&self, elapsed: u64) -> (u64, u64, u64) {
         let slices = elapsed / SLICE;
         (slices / self.cycle, slices % self.cycle, elapsed % SLICE)
@@ -210,7 +210,7 @@ impl Cycle {
     }
 }
 
-/// Every slice at which something is other than in the one before, and the end of the cycle.
+/// The slices that differ from the one before, and the end of the cycle.
 fn changes(script: &Script, cycle: u64) -> Vec<u64> {
     let spans = script.workers.iter().flat_map(|worker| &worker.spans);
     let comings = spans.flat_map(|span| [span.from, span.to]);
@@ -222,7 +222,7 @@ fn changes(script: &Script, cycle: u64) -> Vec<u64> {
     changes
 }
 
-/// Whole slices in so many seconds.
+/// Seconds in slices, rounded.
 pub(crate) fn slices(seconds: f64) -> u64 {
     rounded(seconds * 1e9 / SLICE as f64)
 }

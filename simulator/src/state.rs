@@ -1,16 +1,15 @@
-//! What lives as long as the library is initialised: one node, counted.
+//! Init, shutdown, and the node between them.
 //!
-//! In: init and shutdown. Out: the node for a call, as the files say it is now. The last shutdown drops it, so
-//! that nothing (memory, the clock's mapping, open files) is left when the library is unloaded, and the next
-//! init reads the scenario anew. The driver's version is noted when the library is loaded: a library of
-//! another version is refused.
+//! The last shutdown drops the node, so that nothing (memory, the clock's mapping, open files) is left when the
+//! library is unloaded; the next init reads the scenario again. The driver's version is noted when the library
+//! is loaded: init fails if the driver has another version by then.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use crate::abi::answer::{Answer, Refused, UNINITIALIZED, UNKNOWN};
-use crate::channel;
 use crate::node::{self, Node};
+use crate::{channel, lock};
 
 struct State {
     users: u32,
@@ -19,10 +18,10 @@ struct State {
 
 static STATE: Mutex<State> = Mutex::new(State { users: 0, node: None });
 
-/// The mark of the driver's version when this copy was loaded; 0: not known yet.
+/// The mark of the driver's version when this library was loaded; 0: unknown.
 static LIBRARY: AtomicU64 = AtomicU64::new(0);
 
-/// Called by the loader: a version that changes between loading and init is a mismatch.
+/// The loader calls it: a driver version that changes between loading and init is a mismatch.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static LOADED: extern "C" fn() = loaded;
@@ -32,12 +31,7 @@ extern "C" fn loaded() {
     LIBRARY.store(mark.unwrap_or(0), Ordering::Relaxed);
 }
 
-/// A lock that goes on after a panic of another holder: nothing here is left half changed.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Counts one user more; the first reads the scenario.
+/// Adds a user; the first one reads the scenario.
 pub(crate) fn initialise() -> Answer {
     let mut state = lock(&STATE);
     let node = match current(&mut state) {
@@ -46,7 +40,7 @@ pub(crate) fn initialise() -> Answer {
     };
     let known = LIBRARY.load(Ordering::Relaxed);
     let library = if known == 0 { node.version_mark() } else { known };
-    node.admits(library)?;
+    node.check_init(library)?;
     LIBRARY.store(library, Ordering::Relaxed);
     state.node = Some(node);
     state.users += 1;
@@ -55,17 +49,17 @@ pub(crate) fn initialise() -> Answer {
 
 fn open() -> Result<Arc<Node>, Refused> {
     let directory = channel::directory().ok_or(UNKNOWN)?;
-    // Before the state is read: it may have a complaint of its own.
+    // Before `state` is read, which may write an error of its own.
     let _ = std::fs::remove_file(directory.join("error"));
     let node = Node::open(&directory).map_err(|reason| {
-        // Best effort: the error code is all that NVML itself can say.
+        // Best effort: NVML itself returns only an error code.
         let _ = std::fs::write(directory.join("error"), format!("{reason}\n"));
         UNKNOWN
     })?;
     Ok(Arc::new(node))
 }
 
-/// Counts one user less; the last one drops the node. It works under any driver, and without one.
+/// Removes a user; the last one drops the node. This works without a driver too.
 pub(crate) fn shut_down() -> Answer {
     let node = {
         let mut state = lock(&STATE);
@@ -78,21 +72,21 @@ pub(crate) fn shut_down() -> Answer {
     Ok(())
 }
 
-/// The node, if the library is initialised and its driver is still the same.
+/// The node, if the library is initialised and its driver was not reloaded since.
 pub(crate) fn node() -> Result<Arc<Node>, Refused> {
     let node = any_node()?;
-    node.serves()?;
+    node.check_driver()?;
     Ok(node)
 }
 
-/// The node, if the library is initialised, whatever became of the driver.
+/// The node, if the library is initialised, even without a driver.
 pub(crate) fn any_node() -> Result<Arc<Node>, Refused> {
     current(&mut lock(&STATE)).ok_or(UNINITIALIZED)
 }
 
 fn current(state: &mut State) -> Option<Arc<Node>> {
     let node = state.node.clone()?;
-    let Some(next) = node.followed() else { return Some(node) };
+    let Some(next) = node.next_if_changed() else { return Some(node) };
     let next = Arc::new(next);
     state.node = Some(Arc::clone(&next));
     Some(next)

@@ -1,10 +1,12 @@
-//! Ways in which real boards mislead their readers, each seen on one: selected per GPU in the scenario.
+//! Misleading readings of real boards, each seen on at least one: the scenario selects one per GPU.
 //!
-//! In: a name. Out: what changes in a meter. The truth never changes: only what is shown does. README.md
-//! lists them with what a reader takes them for.
+//! They change what a meter shows, never the truth. README.md lists them with what a reader takes them for.
 
-/// What is odd about a GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+use serde::Deserialize;
+
+/// The kind of misleading reading; the names in the scenario are these in snake case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Surprise {
     /// For ten seconds of every minute without a process: 100 %, full clocks, power above rest.
     AfterLoadWindow,
@@ -16,7 +18,7 @@ pub(crate) enum Surprise {
     PowerCapAtRest,
     /// Margin and temperature do not add up to a constant.
     DriftingMargin,
-    /// No margin on a board whose sisters have one.
+    /// No margin on a board whose model has one.
     NoMargin,
     /// At rest at 86 MHz, with hardware slowdown and power brake.
     ClockedDown,
@@ -35,20 +37,20 @@ pub(crate) enum Surprise {
     /// Reading raises the clocks to 765 MHz and sets the power cap, without a process.
     WokenByReading,
     /// The fabric's state is "not supported", with clique 0.
-    NoFabric,
-    /// The registration with the fabric is completed, its status "insufficient resources".
-    FabricTooFew,
+    FabricNotSupported,
+    /// The registration with the fabric is completed with status "insufficient resources".
+    FabricInsufficient,
     /// 353 corrected errors, a row remapped for them and pending; nothing failed.
     RemapPending,
-    /// A row remapped, and no error was ever counted.
+    /// A row was remapped although no error was ever counted.
     RemapWithoutError,
-    /// The fields of power answer 3 MW; the call answers well.
+    /// The power fields report 3 MW; the power call reports the truth.
     PowerFieldGarbage,
 }
 
-/// What a board has behind it whose rows were remapped before the script begins.
+/// Rows remapped, and errors counted, before the script begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Remapped {
+pub(crate) struct FormerRemaps {
     pub(crate) rows: u32,
     pub(crate) pending: bool,
     /// Corrected errors of the DRAM.
@@ -56,45 +58,13 @@ pub(crate) struct Remapped {
 }
 
 use Surprise::{
-    AfterLoadWindow, ClockedDown, DriftingMargin, FabricTooFew, FirstLookPower, HiddenMemory, ManyReplays,
-    MemoryBusyAtRest, NarrowLink, NoFabric, NoMargin, OneSample, PersistenceOff, PowerCapAtRest,
-    PowerFieldGarbage, RemapPending, RemapWithoutError, WokenByReading, ZeroClock,
+    AfterLoadWindow, ClockedDown, DriftingMargin, FirstLookPower, HiddenMemory, MemoryBusyAtRest, NoMargin,
+    PersistenceOff, PowerCapAtRest, RemapPending, RemapWithoutError, WokenByReading, ZeroClock,
 };
 
 const SECOND: u64 = 1_000_000_000;
 
-const NAMES: [(&str, Surprise); 19] = [
-    ("after_load_window", AfterLoadWindow),
-    ("persistence_off", PersistenceOff),
-    ("first_look_power", FirstLookPower),
-    ("power_cap_at_rest", PowerCapAtRest),
-    ("drifting_margin", DriftingMargin),
-    ("no_margin", NoMargin),
-    ("clocked_down", ClockedDown),
-    ("zero_clock", ZeroClock),
-    ("narrow_link", NarrowLink),
-    ("many_replays", ManyReplays),
-    ("hidden_memory", HiddenMemory),
-    ("one_sample", OneSample),
-    ("memory_busy_at_rest", MemoryBusyAtRest),
-    ("woken_by_reading", WokenByReading),
-    ("fabric_not_supported", NoFabric),
-    ("fabric_insufficient", FabricTooFew),
-    ("remap_pending", RemapPending),
-    ("remap_without_error", RemapWithoutError),
-    ("power_field_garbage", PowerFieldGarbage),
-];
-
 impl Surprise {
-    /// By the scenario's name; the error lists the names.
-    pub(crate) fn named(name: &str) -> Result<Self, String> {
-        let found = NAMES.iter().find(|(known, _)| *known == name).map(|(_, surprise)| *surprise);
-        found.ok_or_else(|| {
-            let known = NAMES.map(|(known, _)| known).join(", ");
-            format!("unknown surprise {name:?}; there are {known}")
-        })
-    }
-
     /// GPU and memory percent shown instead of 0 and 0 while no process is there.
     pub(crate) fn without_processes(self, elapsed: u64) -> Option<(u32, u32)> {
         let second = elapsed / SECOND;
@@ -106,12 +76,12 @@ impl Surprise {
         }
     }
 
-    /// Whether what is shown without processes brings clocks and state of a load.
+    /// Whether clocks and performance state are also those of a load.
     pub(crate) fn wakes(self) -> bool {
         self == AfterLoadWindow
     }
 
-    /// The milliwatts shown for true ones while no process is there; the mean lags behind the instant.
+    /// The milliwatts shown in place of `truth` while no process is there; `mean`: of the mean of a second.
     pub(crate) fn power(self, truth: u64, limit: u64, mean: bool, elapsed: u64) -> u64 {
         match self {
             AfterLoadWindow if elapsed / SECOND % 60 < 10 => limit * if mean { 52 } else { 34 } / 100,
@@ -139,7 +109,7 @@ impl Surprise {
         }
     }
 
-    /// The margin shown for a true one.
+    /// The margin shown in place of `truth`.
     pub(crate) fn margin(self, truth: i32, elapsed: u64) -> Option<i32> {
         match self {
             NoMargin => None,
@@ -149,30 +119,16 @@ impl Surprise {
     }
 
     /// What was remapped before elapsed 0.
-    pub(crate) fn remapped(self) -> Remapped {
+    pub(crate) fn remapped(self) -> FormerRemaps {
         match self {
-            RemapPending => Remapped { rows: 1, pending: true, errors: 353 },
-            RemapWithoutError => Remapped { rows: 1, ..Remapped::default() },
-            _ => Remapped::default(),
+            RemapPending => FormerRemaps { rows: 1, pending: true, errors: 353 },
+            RemapWithoutError => FormerRemaps { rows: 1, ..FormerRemaps::default() },
+            _ => FormerRemaps::default(),
         }
     }
 
-    /// Bytes used by nobody.
+    /// Used bytes that no process holds.
     pub(crate) fn hidden_memory(self) -> u64 {
         if self == HiddenMemory { 20 << 20 } else { 0 }
-    }
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_name_is_known_and_another_lists_them() {
-        for (name, surprise) in NAMES {
-            assert_eq!(Surprise::named(name).unwrap(), surprise);
-        }
-        assert!(Surprise::named("none").unwrap_err().contains("drifting_margin"));
     }
 }

@@ -243,7 +243,7 @@ fn add_growth(sum: &mut AccountState, last: &AccountState, now: &AccountState) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalogue::{self, Rows};
+    use crate::catalogue::{self, AccountRows, Rows};
     use crate::ledger::{AccruedCost, Acknowledged, CounterKey, HolderCounter};
     use crate::meter::Meter;
     use crate::meter::account::Account;
@@ -330,7 +330,10 @@ mod tests {
         let families = catalogue::families();
         accounts
             * families
-                .map(|family| if let Rows::Account(points) = family.rows { points.len() } else { 0 })
+                .map(|family| match family.rows {
+                    Rows::Account(AccountRows::Tenant(points)) => points.len(),
+                    _ => 0,
+                })
                 .sum::<usize>()
     }
 

@@ -1,4 +1,4 @@
-//! The account through the real binary: L1 from the API and on the page, and across a kill.
+//! The account of the real binary: law L1 in the API and on the page, and across a kill.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::running::{Agent, Demo, output};
 
-/// Fast enough for minutes of account in seconds, slow enough that no tick is missed on a busy machine.
+/// Fast enough for minutes of account in seconds, slow enough that a busy machine misses no tick.
 const FAST: &[&str] = &["--speed", "30"];
 
 fn bill(agent: &Agent) -> Value {
@@ -19,7 +19,7 @@ fn number(value: &Value, key: &str) -> u64 {
     value[key].as_u64().unwrap_or_else(|| panic!("{key} in {value}"))
 }
 
-/// L1 and L2 on every line and GPU, exactly.
+/// Asserts L1 and L2 on every line and GPU, exactly.
 fn check(bill: &Value) {
     let mut held: BTreeMap<&str, u64> = BTreeMap::new();
     let mut used: BTreeMap<&str, u64> = BTreeMap::new();
@@ -51,7 +51,7 @@ fn every_gpu_second_is_in_the_bill_exactly_once_and_on_the_page_too() {
     check(&bill(&demo.agent));
     assert_eq!(page.value("gpumeter_ledger_imbalance_seconds", &[]), Some("0"));
     assert_eq!(page.value("gpumeter_account_unsettled_windows_total", &[]), Some("0"));
-    // GPUs whose tenants are all known for longer than the birth delay: L1 holds on the page.
+    // On GPUs whose tenants are all known for longer than the birth delay L1 holds on the page.
     for gpu in [0, 2, 7] {
         let label = format!("gpu=\"{gpu}\"");
         assert_eq!(
@@ -84,7 +84,7 @@ fn every_kind_of_workload_of_the_demo_has_its_line() {
     let page = demo.agent.wait_for("three minutes of account", |page| settled_seconds(page) >= 180);
     let bill = bill(&demo.agent);
     check(&bill);
-    // Holder, tenant, GPU, and whether it was granted anything there.
+    // Holder, tenant, GPU, and whether it had a grant there.
     for (holder, tenant, gpu, held) in [
         ("unit:train-llm.service", "train-llm.service", 0, true),
         ("user:alice", "alice", 2, true),

@@ -1,4 +1,4 @@
-//! What operators and neighbours get wrong: a clear error, the right status, nothing lost.
+//! Mistakes of operators and of other programs: a clear error, the right status, nothing lost.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -20,7 +20,7 @@ fn path(directory: &tempfile::TempDir, name: &str) -> String {
 }
 
 #[test]
-fn every_problem_of_a_configuration_is_told_at_once_with_its_line() {
+fn all_configuration_errors_are_reported_at_once_with_their_lines() {
     let directory = tempfile::tempdir().unwrap();
     let file = path(&directory, "config.yaml");
     fs::write(&file, "samplin:\n  interval: 1s\nweb:\n  listen: nowhere\nledger:\n  path: relative.db\n")
@@ -36,7 +36,7 @@ fn every_problem_of_a_configuration_is_told_at_once_with_its_line() {
 }
 
 #[test]
-fn a_first_rate_that_lies_in_the_future_is_a_warning_and_not_a_mistake() {
+fn a_first_price_in_the_future_is_a_warning_and_not_an_error() {
     let directory = tempfile::tempdir().unwrap();
     let file = path(&directory, "config.yaml");
     let prices = "prices: {currency: EUR, rates: [{gpu_hour: 1.1, from: \"2200-01-01T00:00:00Z\"}]}\n";
@@ -51,7 +51,7 @@ fn a_first_rate_that_lies_in_the_future_is_a_warning_and_not_a_mistake() {
 }
 
 #[test]
-fn a_broken_file_is_told_with_its_line() {
+fn an_invalid_file_is_reported_with_its_line() {
     let directory = tempfile::tempdir().unwrap();
     let file = path(&directory, "config.yaml");
     fs::write(&file, "web:\n  listen: [\n").unwrap();
@@ -59,7 +59,7 @@ fn a_broken_file_is_told_with_its_line() {
 }
 
 #[test]
-fn a_port_in_use_is_named() {
+fn the_error_names_a_port_in_use() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let directory = tempfile::tempdir().unwrap();
@@ -68,7 +68,7 @@ fn a_port_in_use_is_named() {
 }
 
 #[test]
-fn who_asks_where_no_agent_is_or_the_wrong_place_is_told_where_to_ask() {
+fn commands_without_an_agent_name_the_address_to_use() {
     let demo = Demo::start(&[]);
     demo.agent.wait_for("the first page", |page| page.has("gpu_up", &[]));
     let ledger = demo.directory.path().join("ledger.db");
@@ -85,7 +85,7 @@ fn who_asks_where_no_agent_is_or_the_wrong_place_is_told_where_to_ask() {
 }
 
 #[test]
-fn a_second_agent_on_one_ledger_is_refused_and_told_who_owns_it() {
+fn a_second_agent_on_one_ledger_is_refused_with_the_owners_pid() {
     let demo = Demo::start(&[]);
     // It listens before it opens its ledger.
     demo.agent.wait_for("the first page", |page| page.has("gpu_up", &[]));
@@ -125,7 +125,7 @@ fn a_second_demo_in_one_directory_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn a_fresh_demo_begins_anew_and_leaves_the_lock_files() {
+fn a_fresh_demo_removes_old_state_and_keeps_the_lock_files() {
     let mut demo = Demo::start(&[]);
     demo.agent.wait_for("its first ticks", |page| page.has("gpu_up", &[]));
     demo.faults("[]");
@@ -158,7 +158,7 @@ fn a_demo_does_not_empty_a_ledger_that_another_agent_writes() {
 }
 
 #[test]
-fn a_directory_with_files_that_no_demo_made_is_refused_and_left_as_it_was() {
+fn a_demo_refuses_a_directory_with_foreign_files() {
     let directory = tempfile::tempdir().unwrap();
     let state = directory.path().to_str().unwrap();
     for name in ["host", "driver"] {
@@ -179,7 +179,7 @@ fn a_directory_with_files_that_no_demo_made_is_refused_and_left_as_it_was() {
 }
 
 #[test]
-fn a_scenario_that_the_driver_refuses_ends_the_demo_with_its_name_and_what_is_wrong() {
+fn an_invalid_scenario_ends_the_demo_with_its_name_and_the_error() {
     let directory = tempfile::tempdir().unwrap();
     let state = path(&directory, "state");
     for (text, words) in [
@@ -208,7 +208,7 @@ fn a_bill_of_a_ledger_that_is_owned_is_refused() {
 }
 
 #[test]
-fn a_file_that_is_no_ledger_is_refused_and_left_as_it_was() {
+fn a_file_that_is_not_a_ledger_is_refused_and_unchanged() {
     let directory = tempfile::tempdir().unwrap();
     let [ledger, config] = ["ledger.db", "config.yaml"].map(|name| path(&directory, name));
     fs::write(&ledger, "dear diary").unwrap();
@@ -218,8 +218,8 @@ fn a_file_that_is_no_ledger_is_refused_and_left_as_it_was() {
 }
 
 #[test]
-fn a_state_directory_that_cannot_be_written_is_named() {
-    // Root ignores permission bits, so the place is one where nobody can make a file.
+fn the_error_names_a_read_only_state_directory() {
+    // Root ignores permission bits, so this is a place where nobody can create a file.
     refused(
         &["demo", "--state-dir", "/proc/gpumeter", "--listen", "127.0.0.1:0"],
         &["/proc/gpumeter", "--state-dir"],
@@ -227,8 +227,8 @@ fn a_state_directory_that_cannot_be_written_is_named() {
 }
 
 #[test]
-fn without_its_ledger_the_agent_serves_loudly_and_begins_the_account_when_it_can_be_opened() {
-    // Another agent simulates the driver; its ledger is its own.
+fn without_its_ledger_the_agent_serves_with_errors_and_opens_it_later() {
+    // Another agent with a ledger of its own.
     let demo = Demo::start(&["--speed", "30"]);
     let directory = tempfile::tempdir().unwrap();
     let ledger = directory.path().join("mount/ledger.db");
@@ -256,7 +256,7 @@ fn without_its_ledger_the_agent_serves_loudly_and_begins_the_account_when_it_can
 }
 
 #[test]
-fn a_library_that_is_no_nvml_is_told_and_the_agent_serves_its_own_health() {
+fn a_library_that_is_not_nvml_is_reported_and_the_agent_serves_its_own_health() {
     let directory = tempfile::tempdir().unwrap();
     let config = path(&directory, "config.yaml");
     fs::write(&config, format!("ledger:\n  path: {}\n", path(&directory, "ledger.db"))).unwrap();
@@ -270,11 +270,11 @@ fn a_library_that_is_no_nvml_is_told_and_the_agent_serves_its_own_health() {
 }
 
 #[test]
-fn a_reader_of_the_log_that_has_gone_does_not_end_the_agent() {
+fn a_closed_log_pipe_does_not_end_the_agent() {
     let directory = tempfile::tempdir().unwrap();
     let config = path(&directory, "config.yaml");
     fs::write(&config, format!("ledger:\n  path: {}\n", path(&directory, "ledger.db"))).unwrap();
-    // The port is free a moment before; the agent cannot tell the one that it chose.
+    // The port was free a moment before; the agent cannot report one that it chose itself.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let mut command = program();
     command.args(["run", "--config", &config, "--listen", &address, "--nvml-library", "libc.so.6"]);
@@ -283,7 +283,7 @@ fn a_reader_of_the_log_that_has_gone_does_not_end_the_agent() {
 }
 
 #[test]
-fn an_address_that_no_agent_can_have_is_told_with_what_one_looks_like() {
+fn an_invalid_address_is_refused_with_an_example() {
     for command in ["bill", "health"] {
         refused(&[command, "--url", "localhost"], &["localhost", "port is missing", "http://127.0.0.1:9855"]);
         refused(&[command, "--url", "https://localhost:9855"], &["needs the CA", "--web.ca-file"]);
@@ -291,7 +291,7 @@ fn an_address_that_no_agent_can_have_is_told_with_what_one_looks_like() {
 }
 
 #[test]
-fn a_directory_in_the_place_of_a_ledger_is_told_with_a_path_that_would_do() {
+fn a_directory_as_ledger_path_is_refused_with_a_valid_path() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().to_str().unwrap();
     for command in ["bill", "inventory"] {
@@ -300,9 +300,9 @@ fn a_directory_in_the_place_of_a_ledger_is_told_with_a_path_that_would_do() {
 }
 
 #[test]
-fn a_server_that_is_not_an_agent_is_told_so() {
+fn a_server_that_is_not_an_agent_is_reported() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    // Without a scheme, which may be left out.
+    // Without a scheme, which is optional.
     let address = listener.local_addr().unwrap().to_string();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
@@ -317,7 +317,7 @@ fn a_server_that_is_not_an_agent_is_told_so() {
 }
 
 #[test]
-fn a_bill_with_a_wrong_time_is_told_which() {
+fn a_bill_with_an_invalid_time_is_refused_with_that_time() {
     let demo = Demo::start(&[]);
     for (query, words) in [
         ("from=yesterday", "yesterday"),

@@ -1,4 +1,4 @@
-//! Containers whose names a runtime tells: the client of its socket, and the whole agent beside one.
+//! Containers named by their runtime: the client of its socket, and the whole agent beside a fake runtime.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ fn containers(name: &str, image: &str) -> Response {
 }
 
 #[test]
-fn every_fault_of_a_runtime_has_its_reason_and_a_restart_is_survived() {
+fn every_runtime_fault_has_its_reason_and_a_restart_recovers() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("run/docker.sock");
     let client = DockerClient::new(&socket).unwrap();
@@ -47,7 +47,7 @@ fn every_fault_of_a_runtime_has_its_reason_and_a_restart_is_survived() {
     assert!(client.containers().unwrap().is_empty());
 }
 
-/// A node with a process at work in a container, and where its runtime's socket lies.
+/// A node with a busy process in a container, and the path of its runtime's socket.
 fn node(configuration: &str) -> (Demo, PathBuf, tempfile::TempDir) {
     let scenario = tempfile::tempdir().unwrap();
     let text = serde_json::json!({
@@ -73,7 +73,7 @@ fn workload(page: &Scrape) -> Option<String> {
 }
 
 #[test]
-fn a_container_has_the_name_and_image_that_its_runtime_tells_and_keeps_them_while_that_fails() {
+fn a_container_keeps_its_name_and_image_while_its_runtime_fails() {
     let (demo, socket, _scenario) = node(", containers: {socket: /run/docker.sock}");
     let docker = Docker::start(&socket, containers("trainer", "registry.example/ml/train:7"));
     let named = |page: &Scrape| {
@@ -88,7 +88,7 @@ fn a_container_has_the_name_and_image_that_its_runtime_tells_and_keeps_them_whil
     demo.agent.wait_for("the container's name", |page| named(page) && success(page, "1"));
     for fault in [Response::Status(503, String::new()), Response::Half, Response::Hangup] {
         docker.respond(fault);
-        // On a loaded machine a page of a demo at this speed may be without its GPUs, and so without workloads.
+        // On a loaded machine a page of a demo at this speed may lack its GPUs, and so its workloads.
         let page = demo.agent.wait_for("the failure, and the name", |page| success(page, "0") && named(page));
         assert!(page.has("gpumeter_resolver_age_seconds", &["resolver=\"containers\""]));
         docker.respond(containers("trainer", "registry.example/ml/train:7"));
@@ -99,7 +99,7 @@ fn a_container_has_the_name_and_image_that_its_runtime_tells_and_keeps_them_whil
 }
 
 #[test]
-fn without_a_configured_socket_no_runtime_is_asked_and_a_container_goes_by_its_id() {
+fn without_a_configured_socket_containers_are_named_by_id() {
     let (demo, socket, _scenario) = node("");
     let docker = Docker::start(&socket, containers("trainer", "ml/train:7"));
     let page = demo.agent.wait_for("the container", |page| workload(page).is_some());
@@ -110,7 +110,7 @@ fn without_a_configured_socket_no_runtime_is_asked_and_a_container_goes_by_its_i
 }
 
 #[test]
-fn a_container_that_its_runtime_does_not_name_has_its_account_all_the_same() {
+fn a_container_that_its_runtime_does_not_know_is_billed_too() {
     let (demo, socket, _scenario) = node(", containers: {socket: /run/docker.sock}");
     let _docker = Docker::start(&socket, Response::Containers(Vec::new()));
     let page = demo.agent.wait_for("the container", |page| workload(page).is_some());

@@ -1,4 +1,4 @@
-//! What the page says of boards of several kinds, by what each of them answers.
+//! The page of several kinds of boards, by what each of them supports.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use gpumeter::meter::source_level;
 use crate::running::Demo;
 use crate::scrape::Scrape;
 
-/// A demo of these GPUs under a driver, with somebody at work on the first.
+/// A demo of these GPUs under a driver, with a busy process on the first.
 fn demo(driver: &str, gpus: &str) -> (Demo, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("scenario.json");
@@ -38,7 +38,7 @@ fn number(page: &Scrape, family: &str, labels: &[&str]) -> f64 {
 }
 
 #[test]
-fn an_h100_tells_of_memory_links_limits_and_repair() {
+fn an_h100_reports_memory_links_limits_and_repair() {
     let (demo, _scenario) = demo("590.48.01", r#"[{"profile": "h100"}]"#);
     let page = page(&demo);
     let value = |family: &str| number(&page, family, &[]);
@@ -46,11 +46,11 @@ fn an_h100_tells_of_memory_links_limits_and_repair() {
     assert_eq!(memory.iter().sum::<f64>(), value("gpu_memory_total_bytes"));
     assert_eq!(value("gpu_nvlink_links_up"), 18.0);
     assert_eq!(value("gpu_nvlink_links_expected"), 18.0);
-    assert_eq!(page.of("gpu_nvlink_link_up", &[]).count(), 18, "no link that the board has not");
+    assert_eq!(page.of("gpu_nvlink_link_up", &[]).count(), 18, "only links that the board has");
     assert_eq!(number(&page, "gpu_power_limit_watts", &["limit=\"max\""]), 700.0);
     assert_eq!(number(&page, "gpu_clock_hertz", &["clock=\"memory\""]), 2_619e6);
     assert_eq!(number(&page, "gpu_row_remap_banks", &["availability=\"max\""]), 2_560.0);
-    // One series of the five, the one that holds.
+    // Of the five states only the current one has a series.
     assert_eq!(page.of("gpu_recovery_action", &[]).count(), 1);
     assert!(page.has("gpu_recovery_action", &["action=\"none\""]));
     // Distances, and no temperatures of limits: the call answers such, as what a board has whose limits are these.
@@ -64,7 +64,7 @@ fn an_h100_tells_of_memory_links_limits_and_repair() {
 }
 
 #[test]
-fn an_a100_under_an_older_driver_tells_temperatures_of_limits_and_counts_bytes_itself() {
+fn an_a100_under_an_older_driver_reports_limit_temperatures_and_counts_bytes_itself() {
     let (demo, _scenario) = demo("570.124.06", r#"[{"profile": "a100"}]"#);
     let page = page(&demo);
     assert_eq!(number(&page, "gpu_temperature_limit_celsius", &["limit=\"shutdown\""]), 92.0);
@@ -80,7 +80,7 @@ fn an_a100_under_an_older_driver_tells_temperatures_of_limits_and_counts_bytes_i
 }
 
 #[test]
-fn boards_without_links_have_no_link_and_no_module() {
+fn boards_without_nvlink_report_no_links_and_no_module() {
     let (demo, _scenario) = demo("590.48.01", r#"[{"profile": "l40s"}, {"profile": "l4"}]"#);
     let page = page(&demo);
     for family in
@@ -92,7 +92,7 @@ fn boards_without_links_have_no_link_and_no_module() {
     assert_eq!(page.of("gpu_temperature_celsius", &["sensor=\"gpu\""]).count(), 2);
 }
 
-/// Series of a GPU at a level, beside those whose number follows from what happens: tenants, processes, XIDs seen.
+/// Series of a GPU at a level, without those whose number depends on tenants, processes and XIDs.
 fn series(page: &Scrape, gpu: usize, level: Level) -> Vec<&str> {
     let label = format!("gpu=\"{gpu}\"");
     let is_counted = |name: &&str| {
@@ -147,7 +147,7 @@ fn instances_have_memory_and_activity_for_at_most_three_calls_each_at_a_tick() {
     ] {
         assert_eq!(page.of(family, &[]).count(), 7, "{family}");
     }
-    assert!(!page.has("gpu_utilization_ratio", &[]), "the parent's is not told");
+    assert!(!page.has("gpu_utilization_ratio", &[]), "the parent has no utilization");
     let calls = || -> BTreeMap<String, f64> {
         let text = std::fs::read_to_string(demo.driver("calls")).unwrap_or_default();
         serde_json::from_str(&text).unwrap_or_default()
@@ -158,15 +158,15 @@ fn instances_have_memory_and_activity_for_at_most_three_calls_each_at_a_tick() {
         .take(600)
         .find(|calls| count(calls, "nvmlGpmMigSampleGet") >= 7.0 * 15.0)
         .expect("fifteen ticks");
-    // The parent's own calls of these names are no instance's.
+    // The parent's own calls of these functions are not an instance's.
     let own = |name: &str, parents: &str| count(&calls, name) - count(&calls, parents);
     let all = own("nvmlGpmMetricsGet", "nvmlGpmSampleGet")
         + own("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetBAR1MemoryInfo")
         + count(&calls, "nvmlGpmMigSampleGet");
     let each = all / count(&calls, "nvmlGpmMigSampleGet");
     assert!(each <= 3.0, "{each} calls: {calls:?}");
-    // Beside these the slow tier's, which has its turn twice at most in fifteen ticks: errors, asked once more where
-    // nobody had asked before, of each instance and of the four of the parent's.
+    // The slow tier adds calls, at most twice in fifteen ticks: error counters, and once more those that were never
+    // read, of each instance and of the parent's four.
     let errors = count(&calls, "nvmlDeviceGetMemoryErrorCounter");
     assert!((14.0..=(7.0 + 4.0) * 3.0).contains(&errors), "{errors} calls for errors: {calls:?}");
 }

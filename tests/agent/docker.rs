@@ -1,4 +1,4 @@
-//! A container runtime as far as the agent asks it: a server of Docker's API on a unix socket, with faults.
+//! A fake container runtime: a server of the part of Docker's API that the agent uses, on a unix socket, with faults.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -7,22 +7,22 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// What the runtime does with a request.
+/// How the runtime answers a request.
 #[derive(Clone, Debug)]
 pub(crate) enum Response {
-    /// It lists containers: id, name and image of each.
+    /// Lists containers: id, name and image of each.
     Containers(Vec<(String, String, String)>),
-    /// It answers with that status and body.
+    /// Answers with that status and body.
     Status(u16, String),
-    /// It takes the request and never answers.
+    /// Accepts the request and never answers.
     BlackHole,
-    /// It closes the connection.
+    /// Closes the connection.
     Hangup,
-    /// It announces more than it sends.
+    /// Announces a longer body than it sends.
     Half,
 }
 
-/// A running runtime; it ends with its value.
+/// A running runtime, which stops when it is dropped.
 pub(crate) struct Docker {
     response: Arc<Mutex<Response>>,
     /// Method and path of each request.
@@ -54,7 +54,7 @@ impl Docker {
         Self { response, requests, thread: Some(thread), socket: socket.to_owned(), stopped }
     }
 
-    /// Changes what it does from now on.
+    /// Changes the answer from now on.
     pub(crate) fn respond(&self, response: Response) {
         *self.response.lock().unwrap() = response;
     }
@@ -80,7 +80,7 @@ impl Drop for Docker {
     }
 }
 
-/// Answers one request; the connection where it is to stay open.
+/// Answers one request; returns the connection if it is to stay open.
 fn respond(stream: UnixStream, response: &Response, requests: &Mutex<Vec<String>>) -> Option<UnixStream> {
     stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     let mut lines = BufReader::new(&stream).lines().map_while(Result::ok);
@@ -100,7 +100,7 @@ fn respond(stream: UnixStream, response: &Response, requests: &Mutex<Vec<String>
         Response::Half => (200, "[{\"Id\":".to_owned(), 100),
     };
     let length = body.len() + missing;
-    // The client may be gone before its answer.
+    // The client may have disconnected.
     let _ = write!(
         &stream,
         "HTTP/1.1 {status} Some reason\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\

@@ -1,4 +1,4 @@
-//! What the doctor says of a node, sick or well, beside a running agent.
+//! `gpumeter doctor` on healthy and faulty nodes, beside a running agent.
 
 use std::path::Path;
 use std::process::Output;
@@ -11,12 +11,12 @@ struct Diagnosis {
     page: String,
 }
 
-/// The doctor's page for a demo's node, with the demo's ledger.
+/// The output for a demo's node, with the demo's ledger.
 fn doctor(demo: &Demo) -> Diagnosis {
     doctor_with(demo, "")
 }
 
-/// The same, with more configuration.
+/// The same with additional configuration.
 fn doctor_with(demo: &Demo, more: &str) -> Diagnosis {
     let ledger = demo.directory.path().join("ledger.db");
     let config = demo.directory.path().join("doctor.yaml");
@@ -28,7 +28,7 @@ fn doctor_with(demo: &Demo, more: &str) -> Diagnosis {
     Diagnosis { status: status.code(), page: String::from_utf8(stdout).unwrap() }
 }
 
-/// Whether some section under that heading names the family.
+/// Whether a section under that heading names the family.
 fn section(page: &str, heading: &str, family: &str) -> bool {
     page.split(heading).skip(1).any(|rest| {
         let names = rest.lines().skip(1).take_while(|line| line.starts_with("    "));
@@ -37,9 +37,9 @@ fn section(page: &str, heading: &str, family: &str) -> bool {
 }
 
 #[test]
-fn root_does_not_load_a_library_that_another_user_could_replace() {
+fn doctor_as_root_refuses_a_library_that_another_user_can_replace() {
     use std::os::unix::fs::PermissionsExt;
-    // Another user's library endangers nobody but that user.
+    // A library of another user is a danger only for that user.
     if !rustix::process::geteuid().is_root() {
         return;
     }
@@ -56,21 +56,21 @@ fn root_does_not_load_a_library_that_another_user_could_replace() {
 }
 
 #[test]
-fn a_node_in_order_is_told_with_every_family_and_the_agent_that_runs_there() {
+fn doctor_reports_every_family_and_the_running_agent_of_a_healthy_node() {
     let demo = Demo::start(&[]);
     demo.agent.wait_for("its first ticks", |page| page.has("gpu_up", &[]));
     let Diagnosis { page, .. } = doctor(&demo);
     assert!(page.contains("ok      driver: a simulated library"), "{page}");
-    assert!(page.contains("driver/libnvidia-ml.so.1)"), "which library was taken: {page}");
+    assert!(page.contains("driver/libnvidia-ml.so.1)"), "the library that was used: {page}");
     assert!(page.contains("ok      gpus: 8 counted"), "{page}");
     let owner = format!("ledger.db: a running agent writes it, process {}\n", demo.agent.id());
     assert!(page.lines().any(|line| line.starts_with("ok      ledger: ")), "{page}");
     assert!(page.contains(&owner), "{page}");
-    // On a simulated driver no agent takes it.
+    // Over a simulated driver no reading is refused.
     assert!(page.contains(" node lock: /run/gpumeter.lock: "), "{page}");
     assert!(page.contains("ok      xids: the driver reports them as events"), "{page}");
     assert_eq!(page.lines().filter(|line| line.starts_with("GPU ")).count(), 8, "{page}");
-    assert_eq!(page.matches(" families answered").count(), 1, "they answer alike: {page}");
+    assert_eq!(page.matches(" families answered").count(), 1, "they answer the same: {page}");
     assert!(page.contains("\nThis amounts to "), "{page}");
     assert!(
         section(&page, "  off, needs sampling.level: full, which is standard:", "gpu_process_memory_bytes"),
@@ -82,7 +82,7 @@ fn a_node_in_order_is_told_with_every_family_and_the_agent_that_runs_there() {
 }
 
 #[test]
-fn a_grant_on_an_index_that_the_driver_does_not_count_is_a_finding() {
+fn a_grant_on_an_unknown_gpu_index_is_a_finding() {
     let demo = Demo::start(&[]);
     demo.agent.wait_for("its first ticks", |page| page.has("gpu_up", &[]));
     let grants = "attribution: {standing: [{id: old, gpu: 8, user: alice, fraction: 1}, \
@@ -111,7 +111,7 @@ fn the_doctor_lists_what_each_grant_matches_and_check_config_warns_where_it_runs
         assert!(output.status.success());
         String::from_utf8(output.stdout).unwrap()
     };
-    assert!(!check(&[]).contains("warning"), "without the flag no driver is asked");
+    assert!(!check(&[]).contains("warning"), "without the flag no driver is called");
     let told = check(&["--node"]);
     assert!(
         told.contains("warning: attribution.standing: no GPU that the driver lists matches lab (GPU 99);"),
@@ -120,7 +120,7 @@ fn the_doctor_lists_what_each_grant_matches_and_check_config_warns_where_it_runs
 }
 
 #[test]
-fn the_doctor_finds_the_demo_that_runs_beside_it_and_says_how_to_examine_it() {
+fn doctor_finds_a_running_demo_and_says_how_to_examine_it() {
     let state = tempfile::tempdir().unwrap();
     let command = |what: &str| {
         let mut command = program();
@@ -141,7 +141,7 @@ fn the_doctor_finds_the_demo_that_runs_beside_it_and_says_how_to_examine_it() {
 }
 
 #[test]
-fn a_family_that_fails_is_a_finding_and_one_that_the_board_lacks_is_none() {
+fn a_failing_family_is_a_finding_and_an_unsupported_one_is_not() {
     let demo = Demo::start(&[]);
     demo.agent.wait_for("its first ticks", |page| page.has("gpu_up", &[]));
     demo.faults(
@@ -159,7 +159,7 @@ fn a_family_that_fails_is_a_finding_and_one_that_the_board_lacks_is_none() {
 }
 
 #[test]
-fn a_call_that_hangs_is_named_and_what_was_found_before_is_told() {
+fn doctor_names_a_hung_call_and_prints_earlier_findings() {
     let demo = Demo::start(&[]);
     demo.agent.wait_for("its first ticks", |page| page.has("gpu_up", &[]));
     demo.faults(r#"[{"function": "nvmlDeviceGetUtilizationRates", "gpu": 3, "hang": true}]"#);
@@ -172,7 +172,7 @@ fn a_call_that_hangs_is_named_and_what_was_found_before_is_told() {
 }
 
 #[test]
-fn programs_are_told_of_every_family_of_every_gpu() {
+fn the_json_output_has_every_family_of_every_gpu() {
     let demo = Demo::start(&[]);
     demo.agent.wait_for("its first ticks", |page| page.has("gpu_up", &[]));
     let library = demo.driver("libnvidia-ml.so.1");
@@ -190,7 +190,7 @@ fn programs_are_told_of_every_family_of_every_gpu() {
     }
 }
 
-/// Answers so many requests with that status line.
+/// Answers this many requests with that status line.
 fn destination(status: &'static str, requests: usize) -> std::net::SocketAddr {
     use std::io::{Read, Write};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -208,7 +208,7 @@ fn destination(status: &'static str, requests: usize) -> std::net::SocketAddr {
 }
 
 #[test]
-fn the_otlp_destination_is_tried_with_a_request_that_adds_nothing() {
+fn doctor_tests_the_otlp_destination_with_an_empty_request() {
     let demo = Demo::start(&[]);
     demo.agent.wait_for("its first ticks", |page| page.has("gpu_up", &[]));
     let with = |address: &str| doctor_with(&demo, &format!("otlp: {{endpoint: \"http://{address}\"}}\n"));
@@ -229,14 +229,14 @@ fn the_otlp_destination_is_tried_with_a_request_that_adds_nothing() {
     assert!(page.contains("missing otlp: ") && page.contains("Connection refused"), "{page}");
     let page = with("collector.invalid:4318").page;
     assert!(page.contains("its host name cannot be resolved"), "{page}");
-    assert!(!doctor(&demo).page.contains(" otlp: "), "nothing is tried where nothing is pushed");
+    assert!(!doctor(&demo).page.contains(" otlp: "), "without a destination nothing is tested");
 }
 
-/// A user without any rights.
+/// A user without any privileges.
 const NOBODY: u32 = 65_534;
 
 #[test]
-fn without_root_the_doctor_says_what_is_lost_and_that_root_gives_it() {
+fn without_root_doctor_names_what_needs_root() {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::CommandExt;
     if !rustix::process::geteuid().is_root() {
@@ -244,7 +244,7 @@ fn without_root_the_doctor_says_what_is_lost_and_that_root_gives_it() {
     }
     let demo = Demo::start(&[]);
     demo.agent.wait_for("its first ticks", |page| page.has("gpu_up", &[]));
-    // What it needs of the test may be read by everybody, the kubelet's directory by root alone.
+    // Everybody may read the test's files, and only root the kubelet's directory.
     let allow =
         |path: &Path, mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     let root = demo.directory.path();
@@ -281,7 +281,7 @@ fn without_root_the_doctor_says_what_is_lost_and_that_root_gives_it() {
 }
 
 #[test]
-fn what_the_kubelet_tells_and_why_it_does_not_is_a_finding() {
+fn doctor_reports_the_kubelets_answer_or_its_failure() {
     let demo = Demo::start(&[]);
     demo.agent.wait_for("its first ticks", |page| page.has("gpu_up", &[]));
     let socket = demo.directory.path().join("kubelet.sock");

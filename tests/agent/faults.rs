@@ -1,4 +1,4 @@
-//! What a sick driver may do to the agent, and what it may not.
+//! Driver faults, and their effect on the agent.
 
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -22,7 +22,7 @@ fn a_hung_gpu_is_named_and_the_others_stay_fresh() {
                 &["gpu=\"3\"", "call=\"nvmlDeviceGetUtilizationRates\""],
             )
     });
-    // Nothing frozen is shown of the hung one; what it is and that it is there stays.
+    // No old readings of the hung GPU are shown; its identity and presence stay.
     assert!(!page.has("gpu_power_watts", &["gpu=\"3\""]));
     assert!(!page.has("gpu_utilization_ratio", &["gpu=\"3\""]));
     assert!(page.has("gpu_info", &["gpu=\"3\""]));
@@ -32,7 +32,7 @@ fn a_hung_gpu_is_named_and_the_others_stay_fresh() {
         assert_eq!(page.value("gpu_up", &[&label]), Some("1"), "{label}");
         assert!(page.has("gpu_power_watts", &[&label]), "{label}");
     }
-    assert_eq!(demo.agent.get("/-/healthy").0, 200, "a sick card must not restart the only witness");
+    assert_eq!(demo.agent.get("/-/healthy").0, 200, "a faulty GPU must not restart the agent");
     demo.faults("[]");
     demo.agent.wait_for("recovery", |page| {
         page.value("gpu_up", &["gpu=\"3\""]) == Some("1") && page.has("gpu_power_watts", &["gpu=\"3\""])
@@ -40,7 +40,7 @@ fn a_hung_gpu_is_named_and_the_others_stay_fresh() {
 }
 
 #[test]
-fn the_time_of_a_call_that_came_back_late_is_time_inside_the_driver() {
+fn a_call_that_returns_late_counts_as_driver_time() {
     const SUM: &str = "gpumeter_driver_call_duration_seconds_sum";
     let seconds = |page: &Scrape| page.value(SUM, &[]).and_then(|sum| sum.parse::<f64>().ok());
     let demo = Demo::start(&[]);
@@ -67,7 +67,7 @@ fn sigterm_during_a_hung_call_closes_listener_and_ledger_in_two_seconds() {
     let (status, took) = demo.agent.terminate();
     assert!(status.success(), "{status}: {}", demo.agent.log());
     assert!(took < Duration::from_secs(2), "{took:?}");
-    // Closed, not killed: nobody owns the ledger and it opens.
+    // The ledger was closed, not killed: it has no owner and can be opened.
     let ledger = demo.directory.path().join("ledger.db");
     let bill = crate::running::output(&["bill", "--ledger", ledger.to_str().unwrap()]);
     assert!(bill.status.success(), "{}", String::from_utf8_lossy(&bill.stderr));
@@ -84,7 +84,7 @@ fn a_hang_of_every_call_leaves_the_agent_answering() {
     demo.faults("[]");
 }
 
-/// Kills the agent and starts it again over a driver that is sick from the start.
+/// Kills the agent and starts it again over a driver that is faulty from the start.
 fn restart_sick(faults: &str) -> Demo {
     let mut demo = Demo::start(&[]);
     demo.agent.wait_for("all GPUs", |page| up(page) == 8);
@@ -98,7 +98,7 @@ fn up(page: &Scrape) -> usize {
 }
 
 #[test]
-fn a_gpu_that_hangs_at_start_holds_up_no_other_and_is_logged() {
+fn a_gpu_that_hangs_at_start_delays_no_other_and_is_logged() {
     let demo = restart_sick(r#"[{"function": "nvmlDeviceGetUUID", "gpu": 3, "hang": true}]"#);
     let page = demo.agent.wait_for("the other GPUs", |page| up(page) == 7);
     assert_eq!(page.value("gpu_up", &["gpu=\"3\""]), Some("0"));
@@ -115,7 +115,7 @@ fn a_gpu_that_hangs_at_start_holds_up_no_other_and_is_logged() {
 }
 
 #[test]
-fn a_call_that_hangs_is_logged_and_so_is_its_return_with_how_long_it_took() {
+fn a_hung_call_and_its_late_return_are_logged() {
     let demo = Demo::start(&[]);
     demo.agent.wait_for("all GPUs", |page| up(page) == 8);
     demo.faults(HANG);
@@ -130,7 +130,7 @@ fn a_call_that_hangs_is_logged_and_so_is_its_return_with_how_long_it_took() {
 }
 
 #[test]
-fn a_gpu_that_fails_at_start_is_asked_again() {
+fn a_gpu_that_fails_at_start_is_retried() {
     let demo = restart_sick(r#"[{"function": "nvmlDeviceGetUUID", "gpu": 3, "code": 999}]"#);
     demo.agent.wait_for("the other GPUs", |page| {
         up(page) == 7
@@ -141,7 +141,7 @@ fn a_gpu_that_fails_at_start_is_asked_again() {
 }
 
 #[test]
-fn a_driver_that_does_not_count_is_told_and_opened_again() {
+fn a_driver_that_fails_to_count_gpus_is_logged_and_opened_again() {
     let demo = restart_sick(r#"[{"function": "nvmlDeviceGetCount_v2", "code": 999}]"#);
     let page = demo.agent.wait_for("the fault", |page| {
         page.has("gpumeter_collector_errors_total", &["collector=\"driver\"", "reason=\"failed\""])
@@ -153,14 +153,14 @@ fn a_driver_that_does_not_count_is_told_and_opened_again() {
 }
 
 #[test]
-fn a_gpu_that_takes_three_seconds_to_say_what_it_is_is_read() {
+fn a_gpu_that_takes_three_seconds_to_identify_itself_is_read() {
     let demo = restart_sick(r#"[{"function": "nvmlDeviceGetSerial", "gpu": 2, "delay_ms": 3000}]"#);
     let page = demo.agent.wait_for("all GPUs", |page| up(page) == 8);
     assert!(!page.has("gpumeter_collector_errors_total", &["collector=\"gpu2\""]));
 }
 
 #[test]
-fn a_gpu_whose_slow_tier_takes_three_seconds_is_read_between_its_turns() {
+fn a_gpu_with_a_slow_tier_of_three_seconds_stays_up() {
     let demo =
         restart_sick(r#"[{"function": "nvmlDeviceGetRowRemapperHistogram", "gpu": 2, "delay_ms": 3000}]"#);
     demo.agent.wait_for("all GPUs", |page| up(page) == 8);
@@ -175,7 +175,7 @@ fn a_gpu_whose_slow_tier_takes_three_seconds_is_read_between_its_turns() {
 }
 
 #[test]
-fn a_gpu_whose_mig_mode_is_not_known_is_not_taken_for_a_whole_one() {
+fn a_gpu_of_unknown_mig_mode_is_not_treated_as_a_whole_one() {
     let demo = restart_sick(r#"[{"function": "nvmlDeviceGetMigMode", "gpu": 3, "code": 999}]"#);
     let page = demo.agent.wait_for("the other GPUs", |page| up(page) == 7);
     assert_eq!(page.value("gpu_up", &["gpu=\"3\""]), Some("0"));
@@ -184,7 +184,7 @@ fn a_gpu_whose_mig_mode_is_not_known_is_not_taken_for_a_whole_one() {
 }
 
 #[test]
-fn what_a_gpu_could_not_say_at_first_is_asked_again() {
+fn identity_calls_that_failed_at_first_are_retried() {
     let demo = restart_sick(
         r#"[{"function": "nvmlDeviceGetSerial", "gpu": 3, "code": 999},
             {"function": "nvmlDeviceGetTotalEnergyConsumption", "gpu": 3, "code": 999},
@@ -199,7 +199,7 @@ fn what_a_gpu_could_not_say_at_first_is_asked_again() {
 }
 
 #[test]
-fn mig_instances_that_go_and_come_are_followed() {
+fn mig_instances_are_followed_when_the_layout_changes() {
     let cut = r#"[{"profile": "3g.40gb", "start": 4}, {"profile": "2g.20gb", "start": 0}]"#;
     let demo = over(&format!(r#"{{"cycle_seconds": 600, "gpus": [{{"profile": "h100", "mig": {cut}}}]}}"#));
     let page = demo.agent.wait_for("instances", |page| page.has("gpu_mig_info", &[]));
@@ -211,14 +211,14 @@ fn mig_instances_that_go_and_come_are_followed() {
 }
 
 #[test]
-fn the_last_xid_of_a_gpu_that_says_nothing_any_more_is_heard() {
+fn the_last_xid_of_a_lost_gpu_is_counted() {
     let demo = over(
         r#"{"cycle_seconds": 20, "gpus": [{"profile": "h100", "count": 2}],
             "xids": [{"at": 5, "gpu": 1, "xid": 13}, {"at": 15, "gpu": 1, "xid": 79}]}"#,
     );
     let heard =
         |xid: &'static str| move |page: &Scrape| page.has("gpu_xid_errors_total", &["gpu=\"1\"", xid]);
-    // The first tells that the GPU is listened to.
+    // The first XID shows that the GPU's events are registered.
     demo.agent.wait_for("an XID", heard("xid=\"13\""));
     demo.faults(
         r#"[{"function": "nvmlDeviceGetUUID", "gpu": 1, "code": 15},
@@ -235,7 +235,7 @@ pub(crate) fn over(scenario: &str) -> Demo {
 }
 
 #[test]
-fn lost_otlp_points_are_logged_with_counts_and_reason_and_so_is_their_end() {
+fn lost_otlp_points_and_the_recovery_are_logged_with_counts_and_reason() {
     let directory = tempfile::tempdir().unwrap();
     let config = directory.path().join("c.yaml");
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -252,7 +252,7 @@ fn lost_otlp_points_are_logged_with_counts_and_reason_and_so_is_their_end() {
             .is_some_and(|sum| sum.parse::<u64>().unwrap() > 3 * dropped)
     });
     drop(page);
-    // A destination that takes everything.
+    // A destination that accepts everything.
     let listener = TcpListener::bind(closed).unwrap();
     std::thread::spawn(move || {
         for stream in listener.incoming() {

@@ -1,4 +1,4 @@
-//! What a running agent says of the health of its GPUs: on the page, in the API, to the command, in the log.
+//! The health of GPUs as a running agent reports it: on the page, in the API, to the command, in the log.
 
 use std::io::Write;
 use std::process::Output;
@@ -30,13 +30,13 @@ fn node(xids: &str) -> Demo {
 }
 
 #[test]
-fn a_gpu_whose_hardware_failed_is_told_everywhere_with_what_to_do() {
+fn a_failed_gpu_is_reported_everywhere_with_the_action() {
     let demo = node(r#"{"at": 8, "gpu": 1, "xid": 79}, {"at": 8, "gpu": 0, "xid": 13}"#);
     demo.agent.wait_for("verdicts", |page| is("gpu=\"0\"", "state=\"ok\"")(page));
     let page = demo.agent.wait_for("the fault", |page| {
         is("gpu=\"1\"", "state=\"failed\"")(page) && page.has("gpu_xid_info", &["gpu=\"1\""])
     });
-    assert!(is("gpu=\"0\"", "state=\"ok\"")(&page), "an application's fault is none of the GPU");
+    assert!(is("gpu=\"0\"", "state=\"ok\"")(&page), "an application's fault is not the GPU's");
     assert!(
         page.has(
             "gpu_xid_info",
@@ -70,7 +70,7 @@ fn a_gpu_whose_hardware_failed_is_told_everywhere_with_what_to_do() {
 }
 
 #[test]
-fn a_gpu_that_does_not_answer_is_unknown_and_so_is_an_agent_that_is_not_there() {
+fn a_hung_gpu_and_a_missing_agent_have_unknown_health() {
     let mut demo = node("");
     demo.agent.wait_for("verdicts", |page| page.of("gpu_health", &["state=\"ok\""]).count() == 2);
     assert_eq!(health(&demo, &[]).0, Some(0));
@@ -88,7 +88,7 @@ fn a_gpu_that_does_not_answer_is_unknown_and_so_is_an_agent_that_is_not_there() 
     assert_eq!(health(&demo, &["--fail-on", "sometimes"]).0, Some(2));
 }
 
-/// Where a GPU sits, as the kernel prints it: a short domain, small letters, no function.
+/// A GPU's PCI address as the kernel prints it: a short domain, lower case, no function.
 fn place(page: &Scrape, gpu: &str) -> String {
     let labels = [gpu];
     let (info, _) = page.of("gpu_info", &labels).next().unwrap();
@@ -97,7 +97,7 @@ fn place(page: &Scrape, gpu: &str) -> String {
 }
 
 #[test]
-fn an_xid_that_only_the_kernel_logs_is_counted_and_one_that_both_tell_once() {
+fn an_xid_from_the_kernel_log_is_counted_once_even_if_the_driver_reports_it_too() {
     let demo = node(r#"{"at": 8, "gpu": 1, "xid": 13}"#);
     let readable = ["collector=\"kernel_log\""];
     let page = demo.agent.wait_for("the event", |page| {
@@ -116,14 +116,14 @@ fn an_xid_that_only_the_kernel_logs_is_counted_and_one_that_both_tell_once() {
     let page = demo.agent.wait_for("the lines", |page| {
         is("gpu=\"1\"", "state=\"failed\"")(page) && page.has("gpu_xid_errors_total", &["xid=\"62\""])
     });
-    // The line of the event came before that of the other.
+    // The event's line came before the kernel's.
     assert_eq!(page.of("gpu_xid_errors_total", &[]).map(|(_, count)| count).collect::<Vec<_>>(), ["1", "1"]);
     assert_eq!(page.value("gpu_xid_errors_total", &["gpu=\"1\"", "xid=\"62\""]), Some("1"));
     assert_eq!(page.value("gpumeter_collector_success", &readable), Some("1"));
 }
 
 #[test]
-fn a_storm_of_xids_is_counted_exactly_and_told_in_a_few_lines() {
+fn a_storm_of_xids_is_counted_exactly_and_logged_in_few_lines() {
     const EACH: usize = 10_000;
     let storm: Vec<String> = (0..2 * EACH)
         .map(|number| {
@@ -149,8 +149,8 @@ fn a_storm_of_xids_is_counted_exactly_and_told_in_a_few_lines() {
     assert!((1..100).contains(&lines), "{lines} lines for {} XIDs", 2 * EACH);
 }
 
-/// A node whose driver tells no recovery action, and whose second GPU has had the XID of a failed memory; and its
-/// scenario, for the next life of the agent.
+/// A node whose driver reports no recovery action and whose second GPU has had the XID of failed memory, and its
+/// scenario for the next start of the agent.
 fn failed() -> (Demo, tempfile::NamedTempFile) {
     let scenario = tempfile::NamedTempFile::new().unwrap();
     let text = r#"{"cycle_seconds": 3600, "persona": "early_535", "gpus": [{"profile": "h100", "count": 2}],
@@ -158,26 +158,26 @@ fn failed() -> (Demo, tempfile::NamedTempFile) {
     std::fs::write(scenario.path(), text).unwrap();
     let demo = Demo::start(&["--scenario", scenario.path().to_str().unwrap()]);
     let page = demo.agent.wait_for("the fault", is("gpu=\"1\"", "state=\"failed\""));
-    assert!(!page.has("gpu_recovery_action", &[]), "or nothing needs to be remembered");
+    assert!(!page.has("gpu_recovery_action", &[]), "otherwise there is no sticky fault");
     demo.agent.wait_for("the commit of what is to be remembered", |_| latched(&demo) == 2);
     (demo, scenario)
 }
 
-/// How much the ledger remembers of the second GPU: its verdict, and that its time is unavailable.
+/// What the ledger has stored of the second GPU: its verdict, and that its time is unavailable.
 fn latched(demo: &Demo) -> i64 {
     let ledger = rusqlite::Connection::open(demo.directory.path().join("ledger.db")).unwrap();
     let rows = "SELECT count(*) FROM latch JOIN gpu ON gpu.id = latch.gpu WHERE gpu_index = 1";
     ledger.query_row(rows, [], |row| row.get(0)).unwrap()
 }
 
-/// The verdict of the second GPU, with its words.
+/// The verdict on the second GPU with its text.
 fn verdict(demo: &Demo) -> serde_json::Value {
     let body: serde_json::Value = serde_json::from_str(&demo.agent.get("/api/v1/health").1).unwrap();
     assert_eq!(body["remembered"], true);
     body["gpus"][1].clone()
 }
 
-/// What the ledger says of the second GPU, in seconds: settled, busy or idle, unavailable.
+/// The second GPU's seconds in the ledger: settled, busy or idle, unavailable.
 fn account(demo: &Demo) -> [i64; 3] {
     let ledger = rusqlite::Connection::open(demo.directory.path().join("ledger.db")).unwrap();
     let sums = "SELECT coalesce(sum(within_ns + lent_ns + waste_ns), 0), coalesce(sum(unavailable_ns), 0),
@@ -188,7 +188,7 @@ fn account(demo: &Demo) -> [i64; 3] {
 }
 
 #[test]
-fn a_fault_of_the_hardware_outlives_the_agent() {
+fn a_hardware_fault_survives_an_agent_restart() {
     let (mut demo, scenario) = failed();
     let told = verdict(&demo);
     demo.kill_and_restart(&["--scenario", scenario.path().to_str().unwrap()]);
@@ -197,12 +197,12 @@ fn a_fault_of_the_hardware_outlives_the_agent() {
             && is("gpu=\"1\"", "state=\"failed\"")(page)
     });
     assert!(is("gpu=\"0\"", "state=\"ok\"")(&page));
-    assert_eq!(verdict(&demo), told, "with its words, and since when");
+    assert_eq!(verdict(&demo), told, "with its text and time");
     let (status, text, _) = health(&demo, &[]);
     assert_eq!(status, Some(1), "{text}");
     assert!(text.contains("XID 48"), "{text}");
     assert!(!text.contains("the agent keeps no ledger"), "{text}");
-    // The account says the same, though most of this time is of the second life.
+    // The account agrees, though most of this time is after the restart.
     let page = demo.agent.wait_for("its account", |_| account(&demo)[0] >= 30);
     let [settled, known, unavailable] = account(&demo);
     assert!(
@@ -214,7 +214,7 @@ fn a_fault_of_the_hardware_outlives_the_agent() {
 }
 
 #[test]
-fn a_reset_or_a_reboot_between_two_lives_of_the_agent_ends_it() {
+fn a_reset_or_reboot_while_the_agent_is_down_clears_a_hardware_fault() {
     for reboot in [false, true] {
         let (mut demo, scenario) = failed();
         demo.agent.kill();
@@ -230,7 +230,7 @@ fn a_reset_or_a_reboot_between_two_lives_of_the_agent_ends_it() {
 }
 
 #[test]
-fn an_agent_without_a_ledger_says_that_it_remembers_nothing() {
+fn an_agent_without_a_ledger_reports_that_faults_do_not_survive_it() {
     let directory = tempfile::tempdir().unwrap();
     let config = directory.path().join("c.yaml");
     std::fs::write(&config, "ledger: {enabled: false}\n").unwrap();
@@ -242,7 +242,7 @@ fn an_agent_without_a_ledger_says_that_it_remembers_nothing() {
 }
 
 #[test]
-fn counts_of_xids_outlive_the_agent_and_what_the_kernel_log_has_of_them_is_not_counted_again() {
+fn xid_counts_survive_a_restart_and_old_kernel_lines_are_not_counted_again() {
     let (mut demo, scenario) = failed();
     let of = ["gpu=\"1\"", "xid=\"48\""];
     let page = demo.agent.wait_for("the count", |page| page.value("gpu_xid_errors_total", &of).is_some());
@@ -253,7 +253,7 @@ fn counts_of_xids_outlive_the_agent_and_what_the_kernel_log_has_of_them_is_not_c
     assert_eq!(page.value("gpu_xid_errors_total", &of), Some("1"));
     assert_eq!(page.value("gpu_xid_last_timestamp_seconds", &of), Some(&*last));
     assert_eq!(page.value("gpu_xid_action_errors_total", &["gpu=\"1\"", "action=\"reset_gpu\""]), Some("1"));
-    // The log has the line of the first life, too.
+    // The log has the line from before the restart too.
     let path = demo.driver("kmsg");
     assert!(std::fs::read_to_string(&path).unwrap().contains("): 48, "));
     let mut log = std::fs::OpenOptions::new().append(true).open(path).unwrap();

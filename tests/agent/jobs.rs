@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::running::{Demo, bill_lines, output, seconds};
 use crate::scrape::{Scrape, nano};
 
-/// A node of two GPUs with a process at work in step 0 of job 211.
+/// A node of two GPUs with a busy process in step 0 of job 211.
 struct Node {
     demo: Demo,
     /// UUIDs by index.
@@ -22,7 +22,7 @@ impl Node {
         Self::start_with("")
     }
 
-    /// With this added to its configuration.
+    /// The node with additional configuration.
     fn start_with(config: &str) -> Self {
         let scenario = tempfile::tempdir().unwrap();
         let text = serde_json::json!({
@@ -49,7 +49,7 @@ impl Node {
         self.demo.directory.path().join("host").join(path)
     }
 
-    /// Runs a hook of Slurm as slurmd would for job 211 on these GPUs.
+    /// Runs a Slurm hook as slurmd would for job 211 on these GPUs.
     fn hook(&self, script: &str, gpus: &str) {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/slurm").join(script);
         let status = Command::new("sh")
@@ -69,7 +69,7 @@ impl Node {
         assert!(status.unwrap().success());
     }
 
-    /// Waits until the agent has written its map; the minor number of the first GPU.
+    /// Waits until the agent has written its map; returns the minor number of the first GPU.
     fn minor(&self) -> String {
         let map = self.path("run/gpumeter/gpus");
         self.demo.agent.wait_for("the map of GPUs", |_| map.exists());
@@ -87,7 +87,7 @@ impl Node {
         bill_lines(&self.demo.agent)
     }
 
-    /// `gpumeter job` says of job 211 at least what these lines of an earlier bill do.
+    /// Asserts that `gpumeter job` reports for job 211 at least these lines of an earlier bill.
     fn assert_summary(&self, lines: &[Value]) {
         let url = format!("http://{}", self.demo.agent.address);
         let summary = output(&["job", "211", "--url", &url, "--json"]);
@@ -173,7 +173,7 @@ fn a_job_on_a_gpu_has_its_bill_line_under_its_account() {
 }
 
 #[test]
-fn a_step_holds_its_gpu_within_its_job_and_the_gpus_time_stands_on_the_bill_once() {
+fn a_step_holds_its_gpu_within_its_job_and_gpu_time_is_billed_once() {
     let node = Node::start();
     let minor = node.minor();
     let step = node.path("sys/fs/cgroup/system.slice/slurmstepd.scope/job_211/step_0/user/task_0");
@@ -191,7 +191,7 @@ fn a_step_holds_its_gpu_within_its_job_and_the_gpus_time_stands_on_the_bill_once
     node.wait_for("two minutes of the account", |page| {
         seconds(page, "gpu_tenant_held_seconds_total", "physics") >= 120
     });
-    // The lines' held time is the GPUs' own: `lines` requires that they balance.
+    // The lines' held time sums to the GPUs' time: `lines` requires a balanced bill.
     let lines = node.lines();
     let of_step: Vec<&Value> = lines.iter().filter(|line| line["holder"] == "slurm:alpha/211.0").collect();
     let [step] = of_step[..] else { panic!("one line of the step in {lines:?}") };
@@ -202,13 +202,13 @@ fn a_step_holds_its_gpu_within_its_job_and_the_gpus_time_stands_on_the_bill_once
 }
 
 #[test]
-fn a_job_that_only_the_files_of_another_exporter_name_holds_the_gpus_that_they_name() {
+fn a_job_known_only_from_another_exporters_files_holds_its_gpus() {
     let node = Node::start_with("attribution: {slurm: {job_mapping_dir: /run/gpustat}}\n");
     let directory = node.path("run/gpustat");
     fs::create_dir_all(&directory).unwrap();
     fs::create_dir_all(node.path("etc/slurm")).unwrap();
     fs::write(node.path("etc/slurm/slurm.conf"), "# of the fixture\nClusterName=Alpha\n").unwrap();
-    // As the prolog of jobstats writes it, and as one that writes for dcgm-exporter.
+    // As the prologs of jobstats and of dcgm-exporter write it.
     fs::write(directory.join(&node.gpus[0]), "211 1000\n").unwrap();
     fs::write(directory.join("1"), "212\n").unwrap();
     fs::write(directory.join("9"), "213\n").unwrap();
@@ -231,7 +231,7 @@ fn a_job_that_only_the_files_of_another_exporter_name_holds_the_gpus_that_they_n
 }
 
 #[test]
-fn a_job_holds_until_its_cgroup_is_gone_where_no_epilog_ran_and_a_bad_record_holds_nothing() {
+fn without_an_epilog_a_job_holds_until_its_cgroup_is_gone_and_an_invalid_record_holds_nothing() {
     let node = Node::start();
     let minor = node.minor();
     let scope = node.path("sys/fs/cgroup/system.slice/slurmstepd.scope");
@@ -248,7 +248,7 @@ fn a_job_holds_until_its_cgroup_is_gone_where_no_epilog_ran_and_a_bad_record_hol
 }
 
 #[test]
-fn the_prolog_records_mig_instances_by_the_uuids_that_slurm_tells() {
+fn the_prolog_records_mig_instances_by_slurms_uuids() {
     let place = tempfile::tempdir().unwrap();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/slurm/prolog.sh");
     let instances = "MIG-3cae2e45-052c-4b11-80d3-4d7b2d2d3464,MIG-00000000-052c-4b11-80d3-4d7b2d2d3464";
@@ -279,7 +279,7 @@ fn minor_numbers_that_the_prolog_could_not_map_are_mapped_by_the_agent() {
 }
 
 #[test]
-fn the_use_of_a_job_without_a_record_is_nobodys() {
+fn the_use_of_a_job_without_a_record_is_unattributed() {
     let node = Node::start();
     node.minor();
     let nobody = |page: &Scrape| {

@@ -1,5 +1,5 @@
-//! A kubelet as far as the agent asks it: a gRPC server of the pod-resources API and the Pods API on a unix socket, with
-//! faults, and the directories in which a kubelet keeps logs of pods.
+//! A fake kubelet: a gRPC server of the pod-resources API and the Pods API on a unix socket, with faults, and the
+//! directories in which a kubelet keeps logs of pods.
 
 use std::future::Ready;
 use std::os::unix::fs::symlink;
@@ -25,7 +25,7 @@ use tonic::server::{Grpc, UnaryService};
 use tonic::{Code, Request, Response, Status};
 use tonic_prost::ProstCodec;
 
-/// What the kubelet answers.
+/// The answers of the kubelet.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Answers {
     pub(crate) pods: Vec<PodResources>,
@@ -38,18 +38,18 @@ pub(crate) struct Answers {
     pub(crate) lists: u64,
 }
 
-/// What is wrong with the kubelet.
+/// A fault of the kubelet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fault {
-    /// It takes requests and never answers.
+    /// Accepts requests and never answers.
     BlackHole,
-    /// It answers with an error.
+    /// Answers with an error.
     Error(Code),
-    /// It closes each connection at once.
+    /// Closes each connection at once.
     Hangup,
 }
 
-/// A running kubelet; it ends with its value.
+/// A running kubelet, which stops when it is dropped.
 pub(crate) struct Kubelet {
     answers: Arc<Mutex<Answers>>,
     stop: Option<oneshot::Sender<()>>,
@@ -76,7 +76,7 @@ impl Kubelet {
         Self { answers, stop: Some(stop), thread: Some(thread), socket: socket.to_owned() }
     }
 
-    /// Changes what it answers from now on.
+    /// Changes the answers from now on.
     pub(crate) fn answer(&self, change: impl FnOnce(&mut Answers)) {
         change(&mut self.answers.lock().unwrap());
     }
@@ -93,7 +93,7 @@ impl Drop for Kubelet {
         if let Some(thread) = self.thread.take() {
             thread.join().unwrap();
         }
-        // The directory may be gone already.
+        // The directory may be removed already.
         let _ = std::fs::remove_file(&self.socket);
     }
 }
@@ -108,7 +108,7 @@ async fn serve(listener: UnixListener, answers: Arc<Mutex<Answers>>) {
         tokio::spawn(async move {
             let service = service_fn(|request| respond(request, Arc::clone(&answers)));
             let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-            // The client may be gone before its answer.
+            // The client may have disconnected.
             let _ = server.serve_connection(TokioIo::new(stream), service).await;
         });
     }

@@ -1,4 +1,4 @@
-//! An HTTPS server that answers like a kubelet's `/pods` and like an API server's list and watch of pods.
+//! A fake HTTPS server of a kubelet's `/pods` and of an API server's list and watch of pods.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -16,32 +16,32 @@ use tokio_rustls::rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 const TOKEN: &str = "token-of-the-agent";
 
-/// What the server answers.
+/// The answers of the server.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Answers {
     pub(crate) pods: Vec<Value>,
-    /// Lines of a watch from its beginning; it stays open behind them unless `watch_ends`.
+    /// The lines of a watch; it stays open after them unless `watch_ends`.
     pub(crate) events: Vec<Value>,
     pub(crate) watch_ends: bool,
     pub(crate) fault: Option<Fault>,
-    /// What was asked for, paths with queries.
+    /// The paths with queries that were requested.
     pub(crate) asked: Vec<String>,
 }
 
-/// What is wrong with the server.
+/// A fault of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// It refuses with that status.
+    /// Refuses with that status.
     Status(u16),
-    /// It takes requests and never answers.
+    /// Accepts requests and never answers.
     BlackHole,
-    /// It ends the connection in the middle of its answer.
+    /// Closes the connection in the middle of its answer.
     HalfAnswer,
-    /// Its answer is no JSON.
+    /// Answers with something that is not JSON.
     Garbage,
 }
 
-/// A running server; it ends with its value.
+/// A running server, which stops when it is dropped.
 pub(crate) struct Server {
     answers: Arc<Mutex<Answers>>,
     pub(crate) address: Address,
@@ -65,7 +65,7 @@ impl Server {
                 let (tls, answers, stopped) = (Arc::clone(&tls), Arc::clone(&theirs), Arc::clone(&stopped));
                 connections.push(std::thread::spawn(move || {
                     let connection = ServerConnection::new(tls).unwrap();
-                    // The client may be gone before its answer, or not trust this server.
+                    // The client may have disconnected, or not trust this server.
                     let _ = respond(StreamOwned::new(connection, stream.unwrap()), &answers, &stopped);
                 }));
             }
@@ -76,12 +76,12 @@ impl Server {
         Self { answers, address, stop, thread: Some(thread) }
     }
 
-    /// Changes what it answers from now on.
+    /// Changes the answers from now on.
     pub(crate) fn answer(&self, change: impl FnOnce(&mut Answers)) {
         change(&mut self.answers.lock().unwrap());
     }
 
-    /// What was asked for until now.
+    /// The paths that were requested so far.
     pub(crate) fn asked(&self) -> Vec<String> {
         self.answers.lock().unwrap().asked.clone()
     }
@@ -90,7 +90,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // Ends the wait for a connection.
+        // Wakes the thread that waits for a connection.
         let _ = TcpStream::connect((&*self.address.host, self.address.port));
         if let Some(thread) = self.thread.take() {
             thread.join().unwrap();
@@ -162,7 +162,7 @@ fn whole(stream: &mut Stream, status: u16, body: &str) -> io::Result<()> {
     stream.flush()
 }
 
-/// Makes the directory of a service account that trusts that authority, `ca` or `other-ca`.
+/// Makes the directory of a service account that trusts the CA `ca` or `other-ca`.
 pub(crate) fn account(directory: &Path, authority: &str) {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/kubelet");
     std::fs::create_dir_all(directory).unwrap();

@@ -1,4 +1,4 @@
-//! The driver's life under the agent: let go of, taken up again, gone, back; and the GPUs that come and go.
+//! Driver reloads, quiesce, and GPUs that are removed, replaced and returned while the agent runs.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -10,8 +10,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::running::{Demo, output, program};
 use crate::scrape::{Scrape, nano};
 
-/// Every call of every lane answers that the library is not initialised, and a new initialisation that no
-/// driver is loaded.
+/// Every call of every sampler fails with "uninitialized", and a new initialisation fails with "driver not
+/// loaded".
 const UNLOADED: &str = r#"[{"function": "nvmlInit_v2", "code": 9}, {"function": "*", "code": 1}]"#;
 
 fn up(page: &Scrape) -> usize {
@@ -24,7 +24,7 @@ fn started() -> Demo {
     demo
 }
 
-/// A command to the agent of a demo.
+/// A command for the agent of a demo.
 fn tell(demo: &Demo, arguments: &[&str]) -> Output {
     let socket = demo.directory.path().join("control.sock");
     let mut all = vec![arguments[0], "--socket", socket.to_str().unwrap()];
@@ -37,7 +37,7 @@ fn succeeded(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// What a process has open or mapped of the demo's driver: its library and, if there are any, its devices.
+/// The files of the demo's driver that a process has open or mapped: the library and the devices.
 fn driver_files(demo: &Demo) -> BTreeSet<String> {
     let process = format!("/proc/{}", demo.agent.id());
     let open = std::fs::read_dir(format!("{process}/fd")).unwrap();
@@ -58,7 +58,7 @@ fn ledger_balances(page: &Scrape) {
     assert_eq!(page.value("gpumeter_ledger_unobserved_seconds_total", &[]), Some("0"));
 }
 
-/// From its first sight to the end of its account, every GPU-second is in the ledger, once.
+/// Asserts that every GPU-second since the GPU was first seen is in the ledger exactly once.
 fn time_is_complete(demo: &Demo) {
     let ledger = rusqlite::Connection::open(demo.directory.path().join("ledger.db")).unwrap();
     let gap = "SELECT uuid, settled_until_ns - first_seen_ns - slot_ns FROM gpu";
@@ -69,11 +69,11 @@ fn time_is_complete(demo: &Demo) {
     assert!(gaps.iter().all(|(_, gap)| *gap == 0), "{gaps:?}");
     let unobserved = "SELECT count(*) FROM account JOIN holder ON holder = id WHERE name = '__unobserved__'";
     let unobserved: i64 = ledger.query_row(unobserved, [], |row| row.get(0)).unwrap();
-    assert_eq!(unobserved, 0, "the agent was there all the time");
+    assert_eq!(unobserved, 0, "the agent ran all the time");
 }
 
 #[test]
-fn quiesce_lets_go_of_every_file_of_the_driver_and_resume_brings_all_gpus_back() {
+fn quiesce_closes_every_driver_file_and_resume_restores_all_gpus() {
     let mut demo = started();
     assert!(!driver_files(&demo).is_empty());
     let told = succeeded(&tell(&demo, &["quiesce"]));
@@ -82,18 +82,18 @@ fn quiesce_lets_go_of_every_file_of_the_driver_and_resume_brings_all_gpus_back()
     let page = demo.agent.wait_for("the quiesced agent", |page| {
         page.value("gpumeter_quiesced", &[]) == Some("1") && up(page) == 0
     });
-    // Nothing is lost: the GPUs are there, and nobody may be woken.
+    // Nothing is lost: the GPUs exist, and no alert may fire.
     assert!(page.of("gpu_present", &[]).all(|(_, present)| present == "1"));
     assert!(!page.has("gpu_absence_info", &[]));
     assert!(!page.has("gpu_power_watts", &[]));
-    // Nothing hangs, so nobody should look for a call that does.
+    // Nothing hangs, so no call may be reported as hung.
     let health = output(&["health", "--url", &format!("http://{}", demo.agent.address)]);
     let health = String::from_utf8(health.stdout).unwrap();
     let released = "unknown, none: the driver is released on request until 20";
     assert_eq!(health.matches(released).count(), 8, "{health}");
     assert!(health.contains("(gpumeter_quiesced is 1)") && !health.contains("name the call"), "{health}");
     let before = page.nano_sum("gpu_slot_seconds_total", &[]);
-    // The account goes on meanwhile.
+    // The account continues meanwhile.
     demo.agent.wait_for("windows that close", |page| page.nano_sum("gpu_slot_seconds_total", &[]) > before);
     assert_eq!(succeeded(&tell(&demo, &["resume"])), "the agent uses the driver again\n");
     let page = demo.agent.wait_for("all GPUs", |page| up(page) == 8);
@@ -111,7 +111,7 @@ fn quiesce_lets_go_of_every_file_of_the_driver_and_resume_brings_all_gpus_back()
 }
 
 #[test]
-fn after_a_kill_the_log_says_how_long_the_gap_was_and_how_it_was_booked() {
+fn after_a_kill_the_log_has_the_length_of_the_gap_and_its_booking() {
     let mut demo = started();
     let commit = |page: &Scrape| page.nano_sum("gpumeter_ledger_last_commit_timestamp_seconds", &[]);
     let page = demo.agent.wait_for("holders", |page| page.has("gpu_holding_ratio", &[]) && commit(page) > 0);
@@ -127,15 +127,15 @@ fn after_a_kill_the_log_says_how_long_the_gap_was_and_how_it_was_booked() {
         (seconds("seconds"), seconds("bridged_gpu_seconds"), seconds("unobserved_gpu_seconds"));
     assert!(line.contains(" gpus=8 "), "{line}");
     assert_eq!(seconds("unavailable_gpu_seconds"), 0.0, "the node was not off: {line}");
-    // What holders of both sides hold is bridged, the rest is nobody's.
+    // What was held on both sides is bridged, the rest is unobserved.
     assert!(bridged > 0.0 && bridged + unobserved <= 8.0 * gap + 1.0, "{line}");
 }
 
 #[test]
-fn a_command_runs_while_the_driver_is_let_go_of_and_its_status_is_ours() {
+fn quiesce_runs_a_command_and_exits_with_its_status() {
     let demo = started();
     let process = demo.agent.id().to_string();
-    // The shell looks for itself: the library must not be mapped while it runs.
+    // The shell checks this itself: the library must not be mapped while it runs.
     let look = format!("if grep -q libnvidia-ml /proc/{process}/maps; then exit 7; else exit 3; fi");
     let told = tell(&demo, &["quiesce", "--for", "1h", "--", "sh", "-c", &look]);
     assert_eq!(told.status.code(), Some(3), "{}", String::from_utf8_lossy(&told.stderr));
@@ -147,7 +147,7 @@ fn a_command_runs_while_the_driver_is_let_go_of_and_its_status_is_ours() {
 }
 
 #[test]
-fn a_command_that_is_interrupted_ends_and_the_driver_is_taken_up_again_at_once() {
+fn an_interrupted_quiesce_command_ends_and_the_driver_is_reopened() {
     let demo = started();
     let socket = demo.directory.path().join("control.sock");
     for (signal, status) in [(Signal::INT, 130), (Signal::TERM, 143)] {
@@ -188,7 +188,7 @@ fn a_mistyped_command_leaves_a_running_quiesce_alone() {
 }
 
 #[test]
-fn the_driver_is_taken_up_again_when_the_time_is_over() {
+fn quiesce_ends_after_its_time() {
     let demo = started();
     succeeded(&tell(&demo, &["quiesce", "--for", "4s"]));
     assert_eq!(driver_files(&demo), BTreeSet::new());
@@ -197,7 +197,7 @@ fn the_driver_is_taken_up_again_when_the_time_is_over() {
 }
 
 #[test]
-fn a_gpu_that_is_stuck_is_named_and_the_others_are_read_on() {
+fn quiesce_names_a_stuck_gpu_and_the_others_are_read_again() {
     let demo = started();
     demo.faults(r#"[{"function": "nvmlDeviceGetUtilizationRates", "gpu": 3, "hang": true}]"#);
     demo.agent.wait_for("the fault", |page| page.value("gpu_up", &["gpu=\"3\""]) == Some("0"));
@@ -208,7 +208,7 @@ fn a_gpu_that_is_stuck_is_named_and_the_others_are_read_on() {
     let page = demo.agent.wait_for("the other GPUs", |page| {
         up(page) == 7 && page.value("gpumeter_quiesced", &[]) == Some("0")
     });
-    assert_eq!(page.value("gpu_present", &["gpu=\"3\""]), Some("1"), "stuck is not gone");
+    assert_eq!(page.value("gpu_present", &["gpu=\"3\""]), Some("1"), "a stuck GPU is not absent");
     assert!(!page.has("gpu_absence_info", &[]));
     demo.faults("[]");
     demo.agent.wait_for("recovery", |page| up(page) == 8);
@@ -217,19 +217,19 @@ fn a_gpu_that_is_stuck_is_named_and_the_others_are_read_on() {
 }
 
 #[test]
-fn a_driver_that_was_unloaded_is_back_within_seconds_of_its_return() {
+fn an_unloaded_driver_is_reopened_within_seconds_of_its_return() {
     let mut demo = started();
     demo.faults(UNLOADED);
     let page = demo.agent.wait_for("the fault", |page| {
         up(page) == 0 && page.value("gpumeter_collector_success", &["collector=\"driver\""]) == Some("0")
     });
-    assert!(page.of("gpu_present", &[]).all(|(_, present)| present == "1"), "nothing is said to be lost");
+    assert!(page.of("gpu_present", &[]).all(|(_, present)| present == "1"), "no GPU is reported as lost");
     let joules = page.nano_sum("gpu_tenant_energy_joules_total", &[]);
     let begun = Instant::now();
     demo.faults("[]");
     let page = demo.agent.wait_for("recovery", |page| up(page) == 8);
     let took = begun.elapsed();
-    // 5 s is the promise; the test's own machine may be slow.
+    // The documented limit is 5 s; the test's machine may be slow.
     assert!(took < Duration::from_secs(10), "{took:?}");
     let slot = page.nano_sum("gpu_slot_seconds_total", &[]);
     let page =
@@ -241,13 +241,13 @@ fn a_driver_that_was_unloaded_is_back_within_seconds_of_its_return() {
 }
 
 #[test]
-fn a_driver_whose_init_does_not_return_is_named_and_taken_up_when_it_does() {
+fn a_hung_driver_init_is_named_and_used_once_it_returns() {
     let demo = started();
     succeeded(&tell(&demo, &["quiesce"]));
     demo.faults(
         r#"[{"function": "nvmlInit_v2", "hang": true}, {"function": "nvmlInitWithFlags", "hang": true}]"#,
     );
-    // The answer to it waits for the driver.
+    // The answer waits for the driver.
     let resume =
         program().args(["resume", "--socket"]).arg(demo.directory.path().join("control.sock")).spawn();
     let page = demo.agent.wait_for("the fault", |page| {
@@ -277,7 +277,7 @@ fn a_container_whose_library_was_replaced_closes_its_ledger_and_asks_to_be_resta
 }
 
 #[test]
-fn on_a_host_another_version_is_waited_for() {
+fn on_a_host_the_agent_waits_for_a_matching_library() {
     let demo = started();
     demo.faults(r#"[{"function": "nvmlInit_v2", "code": 18}, {"function": "*", "code": 18}]"#);
     demo.agent.wait_for("the fault", |page| {
@@ -287,7 +287,7 @@ fn on_a_host_another_version_is_waited_for() {
     demo.agent.wait_for("recovery", |page| up(page) == 8);
 }
 
-/// The simulated node's PCI bus with its eight GPUs, all bound to the driver, but one as told.
+/// The simulated node's PCI bus with eight GPUs, all bound to the driver except one.
 fn bus(demo: &Demo, page: &Scrape, odd: &str, driver: Option<&str>) {
     let devices = demo.directory.path().join("host/sys/bus/pci/devices");
     let _ = std::fs::remove_dir_all(&devices);
@@ -317,7 +317,7 @@ fn absent(reason: &str) -> impl Fn(&Scrape) -> bool {
 }
 
 #[test]
-fn lost_lent_to_a_guest_and_gone_are_told_apart_and_a_gpu_that_is_back_goes_on() {
+fn lost_passed_through_and_removed_gpus_are_distinguished_and_a_returned_one_continues() {
     let demo = started();
     let page = demo.agent.wait_for("all GPUs", |page| up(page) == 8);
     lost(&demo);
@@ -336,7 +336,7 @@ fn lost_lent_to_a_guest_and_gone_are_told_apart_and_a_gpu_that_is_back_goes_on()
 }
 
 #[test]
-fn a_gpu_that_is_forgotten_has_no_series_and_its_account_stays_through_a_restart() {
+fn a_forgotten_gpu_has_no_series_and_its_account_survives_a_restart() {
     let mut demo = started();
     let page = demo.agent.wait_for("an account", |page| {
         page.of("gpu_slot_seconds_total", &["gpu=\"3\""]).any(|(_, value)| nano(value) > 0)
@@ -345,7 +345,7 @@ fn a_gpu_that_is_forgotten_has_no_series_and_its_account_stays_through_a_restart
     let (name, _) = page.of("gpu_present", &["gpu=\"3\""]).next().unwrap();
     let uuid = name.split("uuid=\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
     let refused = tell(&demo, &["inventory", "forget", &uuid]);
-    assert_eq!(refused.status.code(), Some(1), "a GPU that is there");
+    assert_eq!(refused.status.code(), Some(1), "a GPU that is present");
     lost(&demo);
     demo.agent.wait_for("a lost GPU", absent("lost"));
     let unknown = tell(&demo, &["inventory", "forget", "GPU-of-somebody-else"]);
@@ -358,7 +358,7 @@ fn a_gpu_that_is_forgotten_has_no_series_and_its_account_stays_through_a_restart
     assert!(!page.series.keys().any(|name| name.contains(&uuid)), "it has series");
     let listed = succeeded(&tell(&demo, &["inventory", "--json"]));
     assert!(listed.contains("forgotten"), "{listed}");
-    // It is expected again when it is back, and its account goes on where it stood.
+    // Once it is back it is expected again, and its account continues.
     demo.faults("[]");
     let page =
         demo.agent.wait_for("its return", |page| page.value("gpu_present", &["gpu=\"3\""]) == Some("1"));
@@ -405,30 +405,30 @@ fn sigterm_ends_a_quiesced_agent_and_one_without_a_driver_in_time() {
 }
 
 #[test]
-fn sigterm_while_a_stuck_gpu_is_waited_for_ends_the_agent_in_time() {
+fn sigterm_during_a_wait_for_a_stuck_gpu_ends_the_agent_in_time() {
     let mut demo = started();
     demo.faults(r#"[{"function": "nvmlDeviceGetUtilizationRates", "gpu": 3, "hang": true}]"#);
     demo.agent.wait_for("the fault", |page| page.value("gpu_up", &["gpu=\"3\""]) == Some("0"));
     let socket = demo.directory.path().join("control.sock");
     let mut asker = program().arg("quiesce").arg("--socket").arg(&socket).spawn().unwrap();
-    // The other lanes end at once, and only the stuck one is waited for.
+    // The other samplers end at once; only the stuck one is waited for.
     demo.agent.wait_for("the other lanes' end", |page| up(page) == 0);
     let (status, took) = demo.agent.terminate();
     assert!(status.success(), "{status}: {}", demo.agent.log());
     assert!(took < Duration::from_secs(2), "{took:?}");
-    assert!(!asker.wait().unwrap().success(), "nothing was let go of");
+    assert!(!asker.wait().unwrap().success(), "the driver was not closed");
     let ledger = demo.directory.path().join("ledger.db");
     succeeded(&output(&["bill", "--ledger", ledger.to_str().unwrap()]));
 }
 
 #[test]
-fn nonsense_on_the_local_socket_is_answered_and_forgotten() {
+fn invalid_requests_on_the_local_socket_get_an_error_and_change_nothing() {
     use std::io::{Read, Write};
     let demo = started();
     let socket = demo.directory.path().join("control.sock");
     for nonsense in [&b"\n"[..], b"{}\n", b"{\"do\":\"reboot\"}\n", &[0xFF; 10_000], b""] {
         let mut stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
-        // It may be answered, and closed, before all of it is written.
+        // It may be answered and closed before all of it is written.
         let _ = stream.write_all(nonsense);
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let mut answer = String::new();
@@ -463,7 +463,7 @@ fn a_driver_that_is_unloaded_and_loaded_again_is_a_new_epoch_of_the_same_account
 }
 
 #[test]
-fn a_driver_that_is_reloaded_under_its_clients_is_opened_anew_at_once() {
+fn a_driver_reloaded_under_its_clients_is_reopened_at_once() {
     let demo = started();
     demo.state(r#"{"driver": {"epoch": 2, "version": "590.48.01"}}"#);
     demo.agent.wait_for("the new driver", |page| {
@@ -472,7 +472,7 @@ fn a_driver_that_is_reloaded_under_its_clients_is_opened_anew_at_once() {
 }
 
 #[test]
-fn a_driver_is_upgraded_while_it_is_let_go_of() {
+fn a_driver_can_be_upgraded_during_quiesce() {
     let demo = started();
     let state = demo.driver("state");
     let upgrade = format!(
@@ -496,10 +496,10 @@ fn a_container_that_still_has_the_old_library_asks_to_be_restarted() {
 }
 
 #[test]
-fn a_board_in_the_place_of_another_is_a_gpu_of_its_own() {
+fn a_replacement_board_is_another_gpu() {
     let demo = started();
     let page = demo.agent.wait_for("all GPUs", |page| up(page) == 8);
-    // One is pulled, another is put in its place.
+    // One board is removed and another is put in its place.
     demo.state(r#"{"gpus": {"3": {"state": "gone"}}}"#);
     bus(&demo, &page, "gpu=\"3\"", None);
     demo.agent.wait_for("a GPU that is gone", absent("gone"));
@@ -507,7 +507,7 @@ fn a_board_in_the_place_of_another_is_a_gpu_of_its_own() {
     bus(&demo, &page, "gpu=\"3\"", Some("nvidia"));
     let page = demo.agent.wait_for("the new board", |page| absent("replaced")(page) && up(page) == 8);
     assert_eq!(page.of("gpu_present", &[]).count(), 9);
-    // The label is the driver's index: the new board has that of the one in whose place it is.
+    // The label is the driver's index: the new board has that of the old one.
     assert_eq!(page.of("gpu_present", &["gpu=\"3\""]).count(), 2);
     assert_eq!(page.value("gpumeter_collector_success", &["collector=\"gpu3\""]), Some("1"));
     assert_eq!(page.value("gpumeter_standing_unmatched", &[]), Some("0"));
@@ -517,13 +517,13 @@ fn a_board_in_the_place_of_another_is_a_gpu_of_its_own() {
 }
 
 #[test]
-fn a_gpu_that_was_lent_to_a_guest_is_found_when_it_is_given_back() {
+fn a_gpu_returned_by_a_guest_is_found() {
     let demo = started();
     let page = demo.agent.wait_for("all GPUs", |page| up(page) == 8);
     bus(&demo, &page, "gpu=\"3\"", Some("vfio-pci"));
     demo.state(r#"{"gpus": {"3": {"state": "guest"}}}"#);
     demo.agent.wait_for("a guest's GPU", absent("guest"));
-    // Whoever comes anew does not count it; the agent looks at the bus, and knows.
+    // A new session does not count it; the agent finds it on the PCI bus.
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(12) {
         demo.agent.wait_for("the others", |page| up(page) == 7 && absent("guest")(page));

@@ -38,7 +38,7 @@ fn line<'a>(lines: &'a [Value], tenant: &str, gpu: u64, gpu_instance: Option<u64
 }
 
 #[test]
-fn an_instance_is_held_and_used_from_the_driver_to_its_line_of_the_bill_and_a_reshape_ends_it() {
+fn a_mig_instance_is_billed_and_a_new_layout_ends_it() {
     let directory = tempfile::tempdir().unwrap();
     let [scenario, config] = ["scenario.json", "config.yaml"].map(|name| directory.path().join(name));
     std::fs::write(&scenario, SCENARIO).unwrap();
@@ -64,7 +64,7 @@ fn an_instance_is_held_and_used_from_the_driver_to_its_line_of_the_bill_and_a_re
     );
     let free = time(line(&lines, "__unallocated__", 0, None).unwrap(), "held_ns");
     assert!(free.abs_diff(3 * time(small, "held_ns")) <= 3 * 1_000_000_000, "three eighths are free: {free}");
-    // Before Hopper no activity of an instance can be read.
+    // Before Hopper an instance's activity cannot be read.
     let blind = line(&lines, "infer.service", 1, Some(1)).unwrap();
     assert_eq!(time(blind, "unmeasured_ns"), time(blind, "held_ns"));
     assert!(page.has("gpu_unsupported", &["gpu=\"1\"", "family=\"gpu_mig_gr_engine_active_ratio\""]));

@@ -1,4 +1,4 @@
-//! More of everything than anybody wants to see.
+//! More processes, descriptors and XIDs than the limits.
 
 use std::fmt::Write as _;
 
@@ -21,7 +21,7 @@ fn crowd(processes: usize) -> String {
 }
 
 #[test]
-fn a_crowd_of_processes_is_cut_to_the_limit_and_what_is_left_off_is_counted() {
+fn processes_beyond_the_series_limit_are_counted_as_dropped() {
     let directory = tempfile::tempdir().unwrap();
     let [scenario, config] = ["crowd.json", "c.yaml"].map(|name| directory.path().join(name));
     std::fs::write(&scenario, crowd(800)).unwrap();
@@ -37,7 +37,7 @@ fn a_crowd_of_processes_is_cut_to_the_limit_and_what_is_left_off_is_counted() {
     for family in ["gpu_info", "gpu_power_watts", "gpu_energy_joules_total", "gpu_present"] {
         assert_eq!(page.of(family, &[]).count(), 8, "{family}");
     }
-    // The largest processes stand by name, and the rest in one row, so that sums are whole.
+    // The largest processes have series of their own and the rest share one, so that sums are complete.
     let sum = page.nano_sum("gpu_process_memory_bytes", &["gpu=\"0\""]) / 1_000_000_000;
     let whole: i128 = (0..800).step_by(8).map(|index| 1_048_576 * (1 + index)).sum();
     assert_eq!(sum, whole);
@@ -58,7 +58,7 @@ fn most_files(pid: u32) -> [String; 2] {
 }
 
 #[test]
-fn more_processes_are_held_than_the_soft_limit_has_descriptors_and_children_keep_that_limit() {
+fn the_agent_holds_more_processes_than_its_soft_descriptor_limit() {
     let directory = tempfile::tempdir().unwrap();
     let scenario = directory.path().join("local.json");
     let mut list = String::new();
@@ -82,7 +82,7 @@ fn more_processes_are_held_than_the_soft_limit_has_descriptors_and_children_keep
     let agent = Agent::start(limited);
     let [soft, hard] = most_files(agent.id());
     assert_eq!(soft, hard);
-    // A descriptor of each process, above those that `select` takes.
+    // One descriptor per process, above those that `select` supports.
     let held = || {
         let numbers = std::fs::read_dir(format!("/proc/{}/fd", agent.id())).unwrap();
         let numbers = numbers.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse::<u32>().ok());
@@ -99,7 +99,7 @@ fn more_processes_are_held_than_the_soft_limit_has_descriptors_and_children_keep
 }
 
 #[test]
-fn a_gpu_that_tells_an_xid_in_every_second_is_not_asked_for_everything_as_often() {
+fn an_xid_storm_does_not_read_every_tier_every_second() {
     const COMPUTE: &str = "nvmlDeviceGetComputeRunningProcesses_v3";
     let list: Vec<String> =
         (0..60).map(|second| format!(r#"{{"at": {second}, "gpu": 0, "xid": 74}}"#)).collect();
@@ -108,7 +108,7 @@ fn a_gpu_that_tells_an_xid_in_every_second_is_not_asked_for_everything_as_often(
     let xids = list.join(", ");
     let node = format!(r#"{{"cycle_seconds": 60, "gpus": [{{"profile": "h100"}}], "xids": [{xids}]}}"#);
     std::fs::write(&scenario, node).unwrap();
-    // Presence would have lists of its own.
+    // Presence would read lists of its own.
     std::fs::write(&config, "sampling: {level: full}\n").unwrap();
     let files = ["--scenario", scenario.to_str().unwrap(), "--config", config.to_str().unwrap()];
     let demo = Demo::start(&files);

@@ -1,4 +1,4 @@
-//! Who describes the pods of a node: the kubelet's Pods API, `nodes/pods`, the API server; and each of them failing.
+//! The sources that describe a node's pods: the kubelet's Pods API, `nodes/pods`, the API server; and their faults.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -14,14 +14,14 @@ use crate::kubernetes_api::{Answers, Fault, Server, account, described};
 const UID: &str = "3cae2e45-052c-4b11-80d3-4d7b2d2d3464";
 const OTHER_UID: &str = "22222222-052c-4b11-80d3-4d7b2d2d3464";
 
-/// A node with all three sources, each of which describes a pod that is called after it.
+/// A node with all three sources, each of which describes a pod named after it.
 struct Node {
     directory: TempDir,
     pods_api: Kubelet,
     kubelet: Server,
     api_server: Server,
     sources: PodSources,
-    /// Later than any pause of the round before.
+    /// Nanoseconds; more than any pause after a failed round.
     now: Duration,
 }
 
@@ -45,7 +45,7 @@ impl Node {
         Self { directory, pods_api, kubelet, api_server, sources: sources.unwrap(), now: Duration::ZERO }
     }
 
-    /// The names of the pods as of a round a minute later.
+    /// The names of the pods in a round a minute later.
     fn round(&mut self) -> Option<Vec<String>> {
         self.now += Duration::from_secs(60);
         let pods = self.sources.refresh(self.now)?;
@@ -75,7 +75,7 @@ fn only(name: &str) -> Option<Vec<String>> {
 }
 
 #[test]
-fn the_first_source_that_answers_describes_the_pods_and_no_other_is_asked() {
+fn the_first_answering_source_describes_the_pods() {
     let mut node = Node::start();
     assert_eq!(node.round(), only("pods-api"));
     assert_eq!(node.kubelet.asked(), Vec::<String>::new());
@@ -95,11 +95,11 @@ fn the_first_source_that_answers_describes_the_pods_and_no_other_is_asked() {
     assert_eq!(asked[0], "/api/v1/pods?fieldSelector=spec.nodeName%3Dnode%201");
     assert!(asked.iter().all(|path| !path.contains("proxy")), "{asked:?}");
     node.pods_api.answer(|answers| answers.described = Some(Vec::new()));
-    assert_eq!(node.round(), Some(Vec::new()), "the first one is asked again");
+    assert_eq!(node.round(), Some(Vec::new()), "the first source is used again");
 }
 
 #[test]
-fn a_source_that_fails_is_not_asked_in_every_round() {
+fn a_failing_source_is_retried_less_often() {
     let mut node = Node::without_pods_api();
     for fault in [Fault::Status(403), Fault::Status(500)] {
         node.kubelet.answer(|answers| answers.fault = Some(fault));
@@ -115,7 +115,7 @@ fn a_source_that_fails_is_not_asked_in_every_round() {
 }
 
 #[test]
-fn every_fault_of_a_source_has_its_reason_and_the_next_one_is_asked() {
+fn every_source_fault_has_its_reason_and_the_next_source_is_used() {
     let mut node = Node::without_pods_api();
     for (fault, reason) in [
         (Fault::Status(500), "500"),
@@ -142,7 +142,7 @@ fn every_fault_of_a_source_has_its_reason_and_the_next_one_is_asked() {
 }
 
 #[test]
-fn the_token_goes_to_nobody_who_is_not_trusted_and_nobody_is_asked_without_one() {
+fn the_token_is_sent_only_to_trusted_servers_and_never_missing() {
     let mut node = Node::without_pods_api();
     account(&node.directory.path().join("account"), "other-ca");
     assert_eq!(node.round(), None);
@@ -164,7 +164,7 @@ fn the_token_goes_to_nobody_who_is_not_trusted_and_nobody_is_asked_without_one()
 }
 
 #[test]
-fn a_watch_follows_the_pods_of_the_node_and_begins_anew_where_it_was_too_late() {
+fn a_watch_follows_the_nodes_pods_and_restarts_when_it_is_too_old() {
     let mut node = Node::without_kubelet();
     let event = |kind: &str, pod| json!({ "type": kind, "object": pod });
     let mut bookmark = described("", "", "");
@@ -182,7 +182,7 @@ fn a_watch_follows_the_pods_of_the_node_and_begins_anew_where_it_was_too_late() 
         let asked = node.api_server.asked();
         asked.into_iter().filter(|path| path.contains("watch=true")).collect::<Vec<_>>()
     };
-    // The list is there at once, what changed since may take another round.
+    // The list is complete at once; later changes may take another round.
     let deadline = Instant::now() + Duration::from_secs(10);
     while node.round() != only("renamed") {
         assert!(Instant::now() < deadline);
@@ -205,11 +205,11 @@ fn a_watch_follows_the_pods_of_the_node_and_begins_anew_where_it_was_too_late() 
     }
     assert!(node.problem(PodSource::ApiServer).contains("410"));
     node.api_server.answer(|answers| answers.events.clear());
-    assert_eq!(node.round(), only("api-server"), "a list is made anew");
+    assert_eq!(node.round(), only("api-server"), "the list is requested again");
 }
 
 #[test]
-fn whoever_is_not_there_is_no_source() {
+fn absent_servers_are_not_sources() {
     let mut sources = PodSources::new(&SourceSettings {
         account: Path::new("/nonexistent").into(),
         ..SourceSettings::default()

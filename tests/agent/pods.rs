@@ -34,7 +34,7 @@ fn the_client_reads_what_a_kubelet_serves() {
 }
 
 #[test]
-fn every_fault_of_a_kubelet_has_its_reason_and_a_restart_is_survived() {
+fn every_kubelet_fault_has_its_reason_and_a_restart_recovers() {
     let (_directory, socket) = socket();
     let client = KubeletSocket::new(&socket).unwrap();
     assert!(matches!(client.list(), Err(Error::Missing { .. })));
@@ -75,7 +75,7 @@ impl Node {
         Self::start_after(|_| ()).0
     }
 
-    /// The same, with a Pods API that is there before the kubelet and describes no pod yet.
+    /// The same, with a Pods API that exists before the kubelet and describes no pod yet.
     fn start_described() -> (Self, Kubelet) {
         Self::start_after(|demo| {
             let socket = Self::root(demo).join("var/lib/kubelet/pods-api/pods-api.sock");
@@ -152,7 +152,7 @@ fn a_pod_on_a_gpu_has_its_bill_line_under_its_namespace() {
     let [line] = &of_pods[..] else { panic!("one line of ml in {of_pods:?}") };
     assert_eq!(line["uuid"], gpu);
     assert!(line["used_ns"].as_u64() > Some(0) && line["waste_ns"].as_u64() > Some(0), "{line}");
-    // Deleted: its holding ends, and what it still uses is outside of any.
+    // The pod is deleted: its holding ends, and later use is outside of any holding.
     node.kubelet.answer(|answers| answers.pods.clear());
     node.wait_for("the end of the holding", |page| !page.has("gpu_holding_ratio", &[&workload]));
 }
@@ -180,7 +180,7 @@ fn mig_node() -> (Demo, Kubelet, tempfile::TempDir) {
 }
 
 #[test]
-fn a_mig_instance_is_held_by_its_number_or_as_a_claim_by_its_place() {
+fn a_mig_instance_is_held_by_uuid_or_by_claim_and_placement() {
     let (demo, kubelet, _scenario) = mig_node();
     let claim = DynamicResource {
         claim_name: "claim".into(),
@@ -210,14 +210,14 @@ fn a_mig_instance_is_held_by_its_number_or_as_a_claim_by_its_place() {
     });
 }
 
-/// Lets no more time pass.
+/// Stops the simulated time.
 fn hold_still(clock: &ClockPage) {
     let elapsed = clock.state().elapsed_at(system_now().boottime);
     clock.set(PageState { held: true, elapsed, ..clock.state() }).unwrap();
 }
 
 #[test]
-fn a_holding_began_with_its_container_though_the_kubelet_is_asked_later() {
+fn a_holding_begins_with_its_container_even_if_listed_later() {
     let (node, pods_api) = Node::start_described();
     let clock = ClockPage::open(&node.demo.driver("clock")).unwrap();
     node.wait_for("half a minute", |page| {
@@ -228,7 +228,7 @@ fn a_holding_began_with_its_container_though_the_kubelet_is_asked_later() {
     let slow = clock.now().boottime;
     wait_until("six seconds", || clock.now().boottime >= slow + Nanoseconds::from_seconds(6));
     hold_still(&clock);
-    // The window of that time stays open for 6 s more, which pass at the speed of real time.
+    // The window of that time stays open for 6 s more, at the speed of real time.
     let started = clock.now().utc.0 / 1_000_000_000 - 4;
     let mut described = described("ml", "train-0", UID);
     let start = jiff::Timestamp::from_second(started.try_into().unwrap()).unwrap();
@@ -256,7 +256,7 @@ fn a_holding_began_with_its_container_though_the_kubelet_is_asked_later() {
 }
 
 #[test]
-fn labels_and_owner_are_known_of_a_pod_and_its_end_is_that_of_its_holding() {
+fn a_pod_has_labels_and_owner_and_its_end_ends_the_holding() {
     let (node, pods_api) = Node::start_described();
     let described = |phase: &str| {
         let mut pod = described("ml", "train-0", UID);
@@ -277,7 +277,7 @@ fn labels_and_owner_are_known_of_a_pod_and_its_end_is_that_of_its_holding() {
     let page = node.wait_for("the pod's labels", |page| page.has("gpu_workload_info", &labels));
     let info = page.of("gpu_workload_info", &[&workload]).next().unwrap().0.to_owned();
     assert!(!info.contains("pod_template_hash"), "a label that is not allowed: {info}");
-    // No logs are there: the container's id is known from its status.
+    // There are no logs: the container's id comes from its status.
     node.wait_for("its use", |page| seconds(page, "gpu_tenant_used_seconds_total", "ml") >= 30);
     assert!(node.demo.agent.wait_for_log("labels and owners of pods are known").contains("Pods API"));
     pods_api.answer(|answers| answers.described = described("Succeeded"));
@@ -285,11 +285,11 @@ fn labels_and_owner_are_known_of_a_pod_and_its_end_is_that_of_its_holding() {
     pods_api.answer(|answers| answers.fault = Some(Fault::Error(Code::Unavailable)));
     node.demo.agent.wait_for_log("no source has labels and owners of pods");
     let page = node.wait_for("another round", |page| page.has("gpu_workload_info", &labels));
-    assert!(!page.has("gpu_holding_ratio", &[&workload]), "an end is not forgotten");
+    assert!(!page.has("gpu_holding_ratio", &[&workload]), "the end of the holding stays");
 }
 
 #[test]
-fn a_kubelet_that_fails_leaves_every_holding_as_it_was() {
+fn a_failing_kubelet_changes_no_holding() {
     let mut node = Node::start();
     node.log("main", ID);
     let gpu = node.gpus[0].clone();
@@ -308,7 +308,7 @@ fn a_kubelet_that_fails_leaves_every_holding_as_it_was() {
     let answers = Answers { pods: vec![pod("ml", "train-0", "main", &[&gpu])], ..Answers::default() };
     let lists = node.kubelet.lists();
     let socket = Node::socket(&node.demo);
-    // The old one takes its socket away before the new one binds it.
+    // The old kubelet removes its socket before the new one binds it.
     let other = Kubelet::start(&socket.with_extension("other"), Answers::default());
     drop(std::mem::replace(&mut node.kubelet, other));
     assert!(lists > 0);
@@ -319,7 +319,7 @@ fn a_kubelet_that_fails_leaves_every_holding_as_it_was() {
 }
 
 #[test]
-fn replicas_hold_their_share_and_an_unknown_device_holds_nothing_and_is_told() {
+fn replicas_hold_their_share_and_unknown_devices_are_reported() {
     let node = Node::start();
     let replicas: Vec<String> = (0..4).map(|at| format!("{}::{at}", node.gpus[1])).collect();
     let replicas: Vec<&str> = replicas.iter().map(String::as_str).collect();

@@ -57,13 +57,13 @@ fn success(page: &Scrape) -> Option<&str> {
     page.value("gpumeter_config_reload_success", &[])
 }
 
-/// The counter of a GPU whose lane brings frames.
+/// The collector label of a GPU whose sampler delivers frames.
 fn busy(page: &Scrape) -> i128 {
     page.nano_sum("gpu_busy_seconds_total", &["gpu=\"0\""])
 }
 
 #[test]
-fn a_changed_file_is_in_force_within_seconds_and_a_bad_one_changes_nothing() {
+fn a_changed_file_takes_effect_within_seconds_and_an_invalid_one_does_not() {
     let demo = Configured::start("sampling: {interval: 1s, level: full}", &[]);
     let up = |page: &Scrape| page.of("gpu_up", &[]).filter(|(_, up)| *up == "1").count() == 8;
     let page =
@@ -71,7 +71,7 @@ fn a_changed_file_is_in_force_within_seconds_and_a_bad_one_changes_nothing() {
     assert_eq!((interval(&page), success(&page)), (Some("1"), Some("1")));
     demo.write("sampling: {interval: 500ms, level: lean}");
     let page = demo.agent.wait_for("the new interval", |page| interval(page) == Some("0.5"));
-    assert!(!page.has("gpu_process_memory_bytes", &[]), "the level is another one, too");
+    assert!(!page.has("gpu_process_memory_bytes", &[]), "the level has changed too");
     let log = demo.agent.wait_for_log("configuration reloaded");
     assert!(log.contains("configuration key changed: sampling.interval: 1s -> 500ms\n"), "{log}");
     assert!(log.contains("configuration key changed: sampling.level: full -> lean\n"), "{log}");
@@ -89,7 +89,7 @@ fn a_changed_file_is_in_force_within_seconds_and_a_bad_one_changes_nothing() {
 }
 
 #[test]
-fn a_file_that_is_a_link_to_another_one_is_followed_and_its_loss_is_told() {
+fn a_symlinked_file_is_followed_and_its_loss_is_reported() {
     let demo = Configured::start("sampling: {interval: 1s}", &[]);
     demo.agent.wait_for("a first page", |page| interval(page) == Some("1"));
     let [one, two] = ["..one", "..two"].map(|name| demo.directory.path().join(name));
@@ -105,7 +105,7 @@ fn a_file_that_is_a_link_to_another_one_is_followed_and_its_loss_is_told() {
 }
 
 #[test]
-fn what_needs_a_restart_is_named_and_stays_and_the_rest_is_taken() {
+fn keys_that_need_a_restart_are_named_and_the_others_take_effect() {
     let demo = Configured::start("sampling: {interval: 1s}", &[]);
     demo.agent.wait_for("a first page", |page| interval(page) == Some("1"));
     demo.write("node: {name: other}\nledger: {enabled: false}\nsampling: {interval: 500ms}\n");
@@ -114,13 +114,13 @@ fn what_needs_a_restart_is_named_and_stays_and_the_rest_is_taken() {
     assert!(log.contains("a restart is needed for node.name, ledger.enabled"), "{log}");
     let page = demo.agent.wait_for("the rest", |page| interval(page) == Some("0.5"));
     assert_eq!(success(&page), Some("1"));
-    assert_eq!(demo.agent.get("/api/v1/bill").0, 200, "the ledger is still kept");
+    assert_eq!(demo.agent.get("/api/v1/bill").0, 200, "the ledger is still written");
 }
 
 #[test]
-fn without_a_file_a_hangup_ends_nobody() {
+fn without_a_file_sighup_does_not_end_the_agent() {
     let demo = Demo::start(&[]);
-    // Signals are heard before the first page is served.
+    // Signals are handled before the first page is served.
     demo.agent.wait_for("a first page", |_| true);
     demo.agent.signal(Signal::HUP);
     demo.agent.wait_for_log("there is no configuration file to reload");
@@ -137,7 +137,7 @@ fn priced(rate: u32) -> String {
 }
 
 #[test]
-fn a_new_price_counts_from_the_next_minute_on_and_never_before() {
+fn a_new_price_applies_from_the_next_minute_on() {
     let demo = Configured::start(&priced(1), &["--speed", "30"]);
     let page = demo.agent.wait_for("account at the first price", |page| settled(page) >= 150);
     assert!(page.value("gpu_cost_per_hour", &["currency=\"CHF\""]).is_some(), "the demo has a price");
@@ -229,7 +229,7 @@ fn a_group_holds_for_its_members_and_a_team_for_those_in_its_list() {
 }
 
 #[test]
-fn configured_prices_that_are_not_in_force_yet_are_told_by_the_page_until_one_is() {
+fn the_page_reports_that_configured_prices_are_not_in_force_yet() {
     let missing = |page: &Scrape| page.value("gpumeter_price_missing", &[]).map(str::to_owned);
     let later = "prices: {currency: CHF, rates: [{gpu_hour: 1, from: \"2200-01-01T00:00:00Z\"}]}";
     let demo = Configured::start(later, &["--speed", "30"]);
@@ -242,7 +242,7 @@ fn configured_prices_that_are_not_in_force_yet_are_told_by_the_page_until_one_is
 }
 
 #[test]
-fn a_grant_that_matches_no_gpu_is_told_by_the_log_and_counted_until_it_is_corrected() {
+fn a_grant_that_matches_no_gpu_is_logged_and_counted_until_corrected() {
     let grant =
         |gpu: u32| format!("attribution: {{standing: [{{id: lab, gpu: {gpu}, user: alice, fraction: 1}}]}}");
     let unmatched = |page: &Scrape| page.value("gpumeter_standing_unmatched", &[]).map(str::to_owned);
@@ -260,7 +260,7 @@ fn a_grant_that_matches_no_gpu_is_told_by_the_log_and_counted_until_it_is_correc
 }
 
 #[test]
-fn what_the_log_says_of_a_grant_is_not_mixed_up_with_another_grant_that_has_its_id() {
+fn the_log_does_not_confuse_two_grants_with_one_id() {
     let unmatched = |page: &Scrape| page.value("gpumeter_standing_unmatched", &[]).map(str::to_owned);
     let demo = Configured::start(
         "attribution: {standing: [{gpu: 8, user: alice}, {gpu: [7, 9], user: bob}, {id: 2, gpu: 10, user: carol}]}",
@@ -275,7 +275,7 @@ fn what_the_log_says_of_a_grant_is_not_mixed_up_with_another_grant_that_has_its_
 }
 
 #[test]
-fn the_log_says_at_the_start_what_runs_by_which_file_and_where_the_account_stands() {
+fn the_start_log_has_version_configuration_and_ledger() {
     let text = "sampling: {level: lean}\nattribution: {standing: [{gpu: 0, user: alice, fraction: 1}]}\n\
                 prices: {currency: CHF, rates: [{gpu_hour: 2}]}\n";
     let mut demo = Configured::start(text, &[]);

@@ -1,4 +1,4 @@
-//! A recording shows what the driver showed, on a machine that has none.
+//! A replay shows what the recorded driver showed, on a machine without that driver.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -9,14 +9,14 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::running::{Agent, Demo, output, program};
 use crate::scrape::Scrape;
 
-/// GPUs that stand still but for an XID in every cycle, so that one falls into any recording of a cycle.
+/// GPUs at rest except for one XID per cycle, so that one falls into any recording of a cycle.
 const STILL: &str = r#"{"cycle_seconds": 8,
     "gpus": [{"profile": "h100", "mig": [{"profile": "3g.40gb", "start": 4}, {"profile": "2g.20gb", "start": 0}]},
              {"profile": "l4"}],
     "processes": [{"pid": 77, "gpu": 1, "phases": [{"from": 0, "to": 8, "memory_bytes": 1073741824}]}],
     "xids": [{"at": 4, "gpu": 1, "xid": 31}]}"#;
 
-/// What stands still while the GPUs do.
+/// Families that do not change while the GPUs are at rest.
 const STEADY: [&str; 8] = [
     "gpu_info",
     "gpu_mig_info",
@@ -49,7 +49,7 @@ fn replay(recording: &Path, directory: &Path) -> Agent {
 }
 
 #[test]
-fn a_recording_that_is_interrupted_says_how_much_was_recorded_and_where() {
+fn an_interrupted_recording_reports_its_size_and_path() {
     let demo = Demo::start(&[]);
     demo.agent.wait_for("its first ticks", |page| page.has("gpu_up", &[]));
     let recording = demo.directory.path().join("node.jsonl");
@@ -58,7 +58,7 @@ fn a_recording_that_is_interrupted_says_how_much_was_recorded_and_where() {
     command.arg(demo.driver("libnvidia-ml.so.1")).arg(&recording);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let begun = Instant::now();
-    // The head is there at once, and an answer when the file is longer than what is written at a time.
+    // The first line is written at once, and answers once the file exceeds the write buffer.
     while std::fs::metadata(&recording).map_or(0, |file| file.len()) < 10_000 {
         assert!(begun.elapsed() < Duration::from_secs(60), "nothing is recorded");
         std::thread::sleep(Duration::from_millis(5));
@@ -113,11 +113,15 @@ fn a_replay_shows_what_the_driver_showed() {
     let page = agent
         .wait_for("the recorded XID", |page| page.has("gpu_xid_errors_total", &["gpu=\"1\"", "xid=\"31\""]));
     assert_eq!(steady(&page), original);
-    assert_eq!(page.value("gpumeter_simulated", &[]), Some("1"), "numbers of another day are no measurement");
+    assert_eq!(
+        page.value("gpumeter_simulated", &[]),
+        Some("1"),
+        "recorded figures are not the agent's own measurements"
+    );
 }
 
 #[test]
-fn what_is_no_recording_is_not_played() {
+fn a_file_that_is_not_a_recording_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("notes.txt");
     std::fs::write(&file, "GPUs: 8\n").unwrap();
@@ -127,7 +131,7 @@ fn what_is_no_recording_is_not_played() {
     let told = String::from_utf8_lossy(&answer.stderr);
     assert_eq!(answer.status.code(), Some(2), "{told}");
     assert!(told.contains(&format!("{path}:1: ")), "{told}");
-    assert!(!state.exists(), "nothing is made for what cannot be played");
+    assert!(!state.exists(), "no state is created for an invalid recording");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A running agent, the directory it lives in, and what a test may do to both.
+//! A running agent, its directory, and what a test can do to both.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -13,19 +13,19 @@ use tempfile::TempDir;
 
 use crate::scrape::{Scrape, nano};
 
-/// How long anything may take before a test gives up; generous, since nothing is measured here.
+/// The longest time that anything may take before a test fails; generous, since nothing is measured here.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn program() -> Command {
     Command::new(env!("CARGO_BIN_EXE_gpumeter"))
 }
 
-/// Runs a command to its end; one that hangs is killed and fails the test with what it has said.
+/// Runs a command to its end; one that hangs is killed and fails the test with its output.
 pub(crate) fn output(arguments: &[&str]) -> Output {
     let mut command = program();
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    // Read while it runs, or a full pipe would stop it.
+    // Its output is read while it runs, or a full pipe would block it.
     let [stdout, stderr] = [drain(child.stdout.take().unwrap()), drain(child.stderr.take().unwrap())];
     let status = wait(&mut child, Instant::now());
     if status.is_none() {
@@ -46,7 +46,7 @@ fn drain(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
     })
 }
 
-/// How a child ended; nothing if it did not within the patience.
+/// The exit status of a child; `None` if it did not exit in time.
 fn wait(child: &mut Child, begun: Instant) -> Option<ExitStatus> {
     while begun.elapsed() < PATIENCE {
         if let Some(status) = child.try_wait().unwrap() {
@@ -83,7 +83,7 @@ impl Demo {
         Agent::start(Self::command(directory, arguments))
     }
 
-    /// What starts a demo in that directory.
+    /// The command that starts a demo in that directory.
     pub(crate) fn command(directory: &Path, arguments: &[&str]) -> Command {
         let mut command = program();
         command.args(["demo", "--listen", "127.0.0.1:0", "--state-dir"]).arg(directory).args(arguments);
@@ -103,14 +103,14 @@ impl Demo {
         self.directory.path().join("driver").join(name)
     }
 
-    /// Replaces what has become of the hardware and its driver; the library reads it again by itself.
+    /// Replaces the state file of the hardware; the library reads it again by itself.
     pub(crate) fn state(&self, state: &str) {
         let new = self.driver("state.new");
         std::fs::write(&new, state).unwrap();
         std::fs::rename(new, self.driver("state")).unwrap();
     }
 
-    /// Replaces the script of faults; the library reads it again by itself.
+    /// Replaces the faults file; the library reads it again by itself.
     pub(crate) fn faults(&self, script: &str) {
         let new = self.driver("faults.new");
         std::fs::write(&new, script).unwrap();
@@ -139,7 +139,7 @@ impl Agent {
         Self { child, address, log, first_lines: seen.join("\n") }
     }
 
-    /// An agent whose log nobody reads: the other end of its standard error is closed.
+    /// An agent whose log is not read: the other end of its standard error is closed.
     pub(crate) fn start_unheard(mut command: Command, address: String) -> Self {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
@@ -147,7 +147,7 @@ impl Agent {
         Self::start_aside(command, address)
     }
 
-    /// An agent whose log goes where the command says.
+    /// An agent whose log goes where the command directs it.
     pub(crate) fn start_aside(mut command: Command, address: String) -> Self {
         let child = command.stdout(Stdio::null()).spawn().unwrap();
         Self { child, address, log: channel().1, first_lines: String::new() }
@@ -157,7 +157,7 @@ impl Agent {
         self.child.id()
     }
 
-    /// Status and body of a request; an agent that does not answer is status 0.
+    /// Status and body of a request; status 0 if the agent does not answer.
     pub(crate) fn get(&self, path: &str) -> (u16, String) {
         self.get_as(path, "text/plain")
     }
@@ -166,12 +166,12 @@ impl Agent {
         self.get_with(path, &format!("Accept: {accept}\r\n"))
     }
 
-    /// The same with these lines of the request's head.
+    /// The same with additional header lines.
     pub(crate) fn get_with(&self, path: &str, headers: &str) -> (u16, String) {
         Self::ask(&self.address, path, headers)
     }
 
-    /// The same of another address.
+    /// The same at another address.
     pub(crate) fn get_at(&self, address: &str, path: &str) -> (u16, String) {
         Self::ask(address, path, "")
     }
@@ -189,7 +189,7 @@ impl Agent {
         (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
     }
 
-    /// Scrapes until the page is as wanted.
+    /// Scrapes until the page is as expected.
     pub(crate) fn wait_for(&self, what: &str, wanted: impl Fn(&Scrape) -> bool) -> Scrape {
         let begun = Instant::now();
         loop {
@@ -215,19 +215,19 @@ impl Agent {
         kill_process(pid, signal).unwrap();
     }
 
-    /// Asks the agent to end, and how long it took.
+    /// Stops the agent with SIGTERM; returns how long that took.
     pub(crate) fn terminate(&mut self) -> (ExitStatus, Duration) {
         let begun = Instant::now();
         self.signal(Signal::TERM);
         (self.wait_for_end(), begun.elapsed())
     }
 
-    /// Waits until the agent ends by itself.
+    /// Waits until the agent exits by itself.
     pub(crate) fn wait_for_end(&mut self) -> ExitStatus {
         wait(&mut self.child, Instant::now()).expect("the agent does not end")
     }
 
-    /// Waits until the log says so; all that it has said since the last look.
+    /// Waits for a log line; returns all that was logged since the last call.
     pub(crate) fn wait_for_log(&self, words: &str) -> String {
         let mut said = String::new();
         while !said.contains(words) {
@@ -238,7 +238,7 @@ impl Agent {
         said
     }
 
-    /// What it has logged since the last look.
+    /// What was logged since the last call.
     pub(crate) fn log(&self) -> String {
         self.log.try_iter().collect::<Vec<_>>().join("\n")
     }
@@ -246,13 +246,13 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        // It may have ended; then there is nothing to kill.
+        // It may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Waits for something that is not on the page.
+/// Waits for a condition that is not on the page.
 pub(crate) fn wait_until(what: &str, holds: impl Fn() -> bool) {
     let begun = Instant::now();
     while !holds() {
@@ -278,7 +278,7 @@ pub(crate) fn bill_lines(agent: &Agent) -> Vec<serde_json::Value> {
     bill["lines"].as_array().unwrap().clone()
 }
 
-/// Whole seconds that a tenant has in a family.
+/// Whole seconds of a tenant in a family.
 pub(crate) fn seconds(page: &Scrape, family: &str, tenant: &str) -> i128 {
     let label = format!("tenant=\"{tenant}\"");
     page.of(family, &[&label]).map(|(_, value)| nano(value)).sum::<i128>() / 1_000_000_000

@@ -1,4 +1,4 @@
-//! A page of metrics, read strictly: what does not parse fails the test.
+//! A strict parser of a metrics page: a syntax error fails the test.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +41,7 @@ impl Scrape {
         self.of(family, labels).next().map(|(_, value)| value)
     }
 
-    /// A sum as an exact integer of billionths.
+    /// A sum as an exact integer of nano-units.
     pub(crate) fn nano_sum(&self, family: &str, labels: &[&str]) -> i128 {
         self.of(family, labels).map(|(_, value)| nano(value)).sum()
     }

@@ -1,4 +1,4 @@
-//! `packaging/slurm/healthcheck.sh` between a made-up `gpumeter health` and a made-up `scontrol` that keeps a node's state.
+//! `packaging/slurm/healthcheck.sh` with a fake `gpumeter health` and a fake `scontrol` that stores a node's state.
 
 use std::fs;
 use std::io::Write;
@@ -33,8 +33,8 @@ impl Cluster {
     }
 
     fn program(&self, name: &str, text: &str) {
-        // Written by a process of its own: a child of another test would inherit a descriptor that this process has open
-        // for writing, and until it is closed the program cannot be run.
+        // Written by a process of its own: a child of another test could inherit this process's descriptor for
+        // writing, and until it is closed the program cannot be run.
         let mut writer = Command::new("sh")
             .args(["-c", "cat >\"$0\" && chmod +x \"$0\""])
             .arg(self.directory.path().join(name))
@@ -50,7 +50,7 @@ impl Cluster {
         fs::write(self.directory.path().join("reason"), reason).unwrap();
     }
 
-    /// Runs the check while `gpumeter health` prints this and ends so; the state and the reason afterwards.
+    /// Runs the check while `gpumeter health` prints this and exits so; returns state and reason afterwards.
     fn check(&self, report: &str, status: i32) -> (String, String) {
         self.program("gpumeter", &format!("#!/bin/sh\ncat <<'END'\n{report}END\nexit {status}\n"));
         self.run(&[("SLURMD_NODENAME", "n7")]);
@@ -59,9 +59,9 @@ impl Cluster {
         (read("state"), read("reason"))
     }
 
-    /// Runs the check with these variables; what it logs.
+    /// Runs the check with these variables; returns its log.
     fn run(&self, variables: &[(&str, &str)]) -> String {
-        // The system's log is left alone.
+        // The system's log is not written.
         self.program("logger", "#!/bin/sh\nexit 1\n");
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/slurm/healthcheck.sh");
         let path = format!("{}:/usr/bin:/bin", self.directory.path().display());
@@ -96,14 +96,14 @@ fn a_failed_gpu_drains_the_node_once_and_its_recovery_resumes_it() {
     assert_eq!(cluster.check(FAILED, 1), drained);
     assert_eq!(cluster.check(FAILED, 1), drained);
     assert_eq!(cluster.calls(), 1, "a node that is drained is not drained again");
-    assert_eq!(cluster.check("", 2), drained, "an agent that does not answer says nothing of the GPU");
+    assert_eq!(cluster.check("", 2), drained, "without an answer the GPU's health is unknown");
     assert_eq!(cluster.check(OK, 0), ("IDLE".to_owned(), String::new()));
     assert_eq!(cluster.check(OK, 0).0, "IDLE");
     assert_eq!(cluster.calls(), 2);
 }
 
 #[test]
-fn a_node_that_somebody_else_drained_stays_as_it_is() {
+fn a_node_drained_by_somebody_else_is_not_changed() {
     let cluster = Cluster::new();
     cluster.set("MIXED+DRAIN", "new cables");
     for (report, status) in [(FAILED, 1), (OK, 0)] {
@@ -113,7 +113,7 @@ fn a_node_that_somebody_else_drained_stays_as_it_is() {
 }
 
 #[test]
-fn a_node_of_unknown_health_stays_as_it_is() {
+fn a_node_of_unknown_health_is_not_changed() {
     let cluster = Cluster::new();
     assert_eq!(cluster.check("", 2).0, "IDLE");
     cluster.set("DOWN", "gpumeter: not a drained node");
@@ -122,7 +122,7 @@ fn a_node_of_unknown_health_stays_as_it_is() {
 }
 
 #[test]
-fn a_check_that_cannot_ask_the_agent_says_why() {
+fn a_check_that_cannot_reach_the_agent_prints_the_reason() {
     let cluster = Cluster::new();
     cluster.program("gpumeter", "#!/bin/sh\necho '401 Unauthorized: give --user' >&2\nexit 2\n");
     let log = cluster.run(&[("SLURMD_NODENAME", "n7")]);

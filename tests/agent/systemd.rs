@@ -1,4 +1,4 @@
-//! What a service manager is told, heard on a socket of the test's own.
+//! The notifications that a service manager gets, received on a socket of the test.
 
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -8,7 +8,7 @@ use rustix::process::Signal;
 
 use crate::running::{Agent, Demo};
 
-/// A service manager that only listens.
+/// A service manager that only receives.
 struct Manager {
     socket: UnixDatagram,
 }
@@ -23,18 +23,18 @@ impl Manager {
     fn start(directory: &Path, arguments: &[&str]) -> Agent {
         let mut command = Demo::command(&directory.join("state"), arguments);
         command.env("NOTIFY_SOCKET", directory.join("notify"));
-        // The agent is told half a second, so it speaks four times a second.
+        // The agent is given half a second, so it notifies four times a second.
         command.env("WATCHDOG_USEC", "500000").env_remove("WATCHDOG_PID");
         Agent::start(command)
     }
 
     fn hear(&self) -> String {
         let mut buffer = [0; 4096];
-        let count = self.socket.recv(&mut buffer).expect("the agent says nothing");
+        let count = self.socket.recv(&mut buffer).expect("no notification arrived");
         String::from_utf8(buffer[..count].to_vec()).unwrap()
     }
 
-    /// The next that is no sign of life.
+    /// The next notification that is not a watchdog one.
     fn hear_news(&self) -> String {
         loop {
             let said = self.hear();
@@ -51,7 +51,7 @@ fn monotonic_microseconds() -> i128 {
 }
 
 #[test]
-fn the_manager_hears_of_readiness_reloads_and_the_end() {
+fn systemd_is_notified_of_readiness_reloads_and_stop() {
     let directory = tempfile::tempdir().unwrap();
     let manager = Manager::listen(directory.path());
     let config = directory.path().join("c.yaml");
@@ -64,7 +64,7 @@ fn the_manager_hears_of_readiness_reloads_and_the_end() {
     let (word, since) = reloading.trim().split_once('\n').unwrap();
     let since: i128 = since.strip_prefix("MONOTONIC_USEC=").unwrap().parse().unwrap();
     assert_eq!(word, "RELOADING=1");
-    // systemd takes only a time that is not before its signal.
+    // systemd accepts only a time that is not before its signal.
     assert!((begun..=monotonic_microseconds()).contains(&since), "{since} after {begun}");
     let ready = manager.hear_news();
     assert!(ready.starts_with("READY=1\nSTATUS=configuration reloaded"), "{ready}");
@@ -78,7 +78,7 @@ fn the_manager_hears_of_readiness_reloads_and_the_end() {
 }
 
 #[test]
-fn the_watchdog_is_fed_for_as_long_as_the_pulse_beats() {
+fn the_watchdog_is_notified_while_the_tick_loop_runs() {
     let directory = tempfile::tempdir().unwrap();
     let manager = Manager::listen(directory.path());
     let agent = Manager::start(directory.path(), &[]);
@@ -96,12 +96,12 @@ fn the_watchdog_is_fed_for_as_long_as_the_pulse_beats() {
         begun.elapsed()
     );
     assert!(longest < Duration::from_secs(30), "{longest:?}");
-    // Stopped as a whole, it is silent, and on it goes; that the pulse alone counts is told in the room itself.
+    // Stopped with SIGSTOP it sends nothing, and with SIGCONT it goes on.
     agent.signal(Signal::STOP);
     manager.socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
     let mut buffer = [0; 4096];
     let silent = (0..10).any(|_| manager.socket.recv(&mut buffer).is_err());
-    assert!(silent, "a stopped agent speaks");
+    assert!(silent, "a stopped agent sent a notification");
     agent.signal(Signal::CONT);
     manager.socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     while manager.hear().trim() != "WATCHDOG=1" {}
@@ -119,7 +119,7 @@ fn value(key: &str) -> Option<&'static str> {
 }
 
 #[test]
-fn the_unit_hides_no_gpu_and_no_process_and_can_read_whether_the_clock_is_synchronised() {
+fn the_unit_can_see_gpus_processes_and_clock_synchronisation() {
     for key in
         ["ProtectClock", "PrivateDevices", "PrivateUsers", "ProtectProc", "ProcSubset", "PrivateNetwork"]
     {
@@ -136,7 +136,7 @@ fn the_unit_hides_no_gpu_and_no_process_and_can_read_whether_the_clock_is_synchr
 }
 
 #[test]
-fn the_unit_has_no_right_but_those_of_its_user_and_starts_again_with_status_75() {
+fn the_unit_has_no_extra_privileges_and_restarts_after_status_75() {
     assert_eq!((value("User"), value("CapabilityBoundingSet")), (Some("gpumeter"), Some("")));
     assert_eq!((value("NoNewPrivileges"), value("UMask")), (Some("yes"), Some("0077")));
     assert_eq!(value("AmbientCapabilities"), None);

@@ -1,4 +1,4 @@
-//! Those who are told and do not listen: a log that nobody reads, a service manager that takes nothing.
+//! Readers that do not read: of the log, and of the notify socket.
 
 use std::io::{ErrorKind, PipeReader, Read, Write};
 use std::net::TcpListener;
@@ -11,7 +11,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use crate::running::{Agent, Demo};
 use crate::scrape::Scrape;
 
-/// A demo and its address; the port is free a moment before, since nobody hears which one it chose.
+/// A demo and its address. The port was free a moment before, since the log with the chosen port cannot be read.
 fn command(directory: &Path) -> (Command, String) {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let mut command = Demo::command(&directory.join("state"), &[]);
@@ -19,7 +19,7 @@ fn command(directory: &Path) -> (Command, String) {
     (command, address)
 }
 
-/// An agent whose standard error is a pipe without room, and the end at which it could be read.
+/// An agent whose standard error is a full pipe, and the pipe's other end.
 fn start_unread(mut command: Command, address: String) -> (Agent, PipeReader) {
     let (reader, mut writer) = std::io::pipe().unwrap();
     let flags = fcntl_getfl(&writer).unwrap();
@@ -46,7 +46,7 @@ fn goes_on(agent: &Agent) {
 }
 
 #[test]
-fn a_log_that_nobody_reads_stops_no_thread_and_not_the_end() {
+fn a_full_log_pipe_blocks_no_thread_and_no_shutdown() {
     let directory = tempfile::tempdir().unwrap();
     let (command, address) = command(directory.path());
     let (mut agent, reader) = start_unread(command, address);
@@ -57,7 +57,7 @@ fn a_log_that_nobody_reads_stops_no_thread_and_not_the_end() {
 }
 
 #[test]
-fn what_waits_for_a_slow_reader_of_the_log_comes_in_order() {
+fn queued_log_lines_arrive_in_order() {
     let directory = tempfile::tempdir().unwrap();
     let (command, address) = command(directory.path());
     let (mut agent, mut reader) = start_unread(command, address);
@@ -74,12 +74,12 @@ fn what_waits_for_a_slow_reader_of_the_log_comes_in_order() {
 }
 
 #[test]
-fn a_service_manager_that_takes_nothing_stops_nothing() {
+fn a_blocked_notify_socket_blocks_no_thread() {
     let directory = tempfile::tempdir().unwrap();
     let _deaf = UnixDatagram::bind(directory.path().join("notify")).unwrap();
     let mut command = Demo::command(&directory.path().join("state"), &[]);
     command.env("NOTIFY_SOCKET", directory.path().join("notify"));
-    // Fed at every look of the pulse, its queue is full within seconds, however long the system lets it be.
+    // The watchdog is notified at every tick, so its queue is full within seconds.
     command.env("WATCHDOG_USEC", "2").env_remove("WATCHDOG_PID");
     let mut agent = Agent::start(command);
     goes_on(&agent);

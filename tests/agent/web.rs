@@ -1,4 +1,4 @@
-//! TLS, users and sockets of the real binary, and what each user sees.
+//! TLS, users and sockets of the real binary, and each user's view.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
@@ -46,7 +46,7 @@ fn get(
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }
 
-/// Asks until the status is that, and returns the body.
+/// Requests until the status is as expected, and returns the body.
 fn wait_for(
     certificates: &Certificates,
     agent: &Agent,
@@ -65,7 +65,7 @@ fn wait_for(
 }
 
 #[test]
-fn a_password_is_asked_for_over_tls_and_a_broken_reload_changes_nothing() {
+fn tls_with_passwords_survives_an_invalid_reload() {
     let certificates = Certificates::new();
     with_alice(&certificates, "first");
     let agent = start(&certificates, &[]);
@@ -74,9 +74,9 @@ fn a_password_is_asked_for_over_tls_and_a_broken_reload_changes_nothing() {
     assert_eq!(get(&certificates, &agent, (None, "/metrics")).0, 401);
     assert_eq!(get(&certificates, &agent, (Some(("alice", "guess")), "/metrics")).0, 401);
     assert_eq!(get(&certificates, &agent, (alice, "/metrics")).0, 200);
-    assert_eq!(agent.get("/metrics").0, 0, "nothing is said in the clear");
+    assert_eq!(agent.get("/metrics").0, 0, "nothing is sent without TLS");
 
-    // A file that is broken: the last good one serves on, and log and page say so.
+    // An invalid file: the last valid one stays in use, and log and page report it.
     std::fs::write(certificates.path().join("web.yml"), "tls_server_config: {cert_file: gone.crt}\n")
         .unwrap();
     let log = agent.wait_for_log("configuration not reloaded");
@@ -85,7 +85,7 @@ fn a_password_is_asked_for_over_tls_and_a_broken_reload_changes_nothing() {
     let page = wait_until_reload(&certificates, &agent, alice, "0");
     assert!(page.has("gpu_up", &[]));
 
-    // Another password and another certificate: both are taken, and the old password is no more.
+    // A new password and certificate: both are used, and the old password is refused.
     let old = certificate(&certificates, &agent);
     certificates.sign("server", &["localhost"]);
     with_alice(&certificates, "second");
@@ -96,7 +96,7 @@ fn a_password_is_asked_for_over_tls_and_a_broken_reload_changes_nothing() {
     assert_eq!(get(&certificates, &agent, (alice, "/metrics")).0, 401);
     assert_ne!(certificate(&certificates, &agent), old);
 
-    // A certificate alone that is renewed is seen, too.
+    // A certificate that is renewed alone is detected too.
     let old = certificate(&certificates, &agent);
     agent.log();
     certificates.sign("server", &["localhost"]);
@@ -110,7 +110,7 @@ fn certificate(certificates: &Certificates, agent: &Agent) -> Vec<u8> {
 }
 
 #[test]
-fn a_renewed_certificate_is_taken_while_the_configuration_is_broken_elsewhere() {
+fn a_renewed_certificate_is_used_even_if_the_configuration_is_invalid() {
     let certificates = Certificates::new();
     let path = |name: &str| certificates.path().join(name).to_str().unwrap().to_owned();
     let text =
@@ -128,7 +128,7 @@ fn a_renewed_certificate_is_taken_while_the_configuration_is_broken_elsewhere() 
     wait_until_reload(&certificates, &agent, None, "0");
 }
 
-/// Waits for the page that tells how the last reload went.
+/// Waits for the page that reports the result of the last reload.
 fn wait_until_reload(
     certificates: &Certificates,
     agent: &Agent,
@@ -172,7 +172,7 @@ fn ask(agent: &Agent, user: &str, path: &str) -> (u16, String) {
 }
 
 #[test]
-fn a_user_sees_the_lines_of_its_tenants_and_no_sum_of_others() {
+fn a_user_sees_only_the_lines_of_its_tenants() {
     let directory = tempfile::tempdir().unwrap();
     let agent = with_users(directory.path(), "{root: \"*\", alice: alice}");
     let begun = std::time::Instant::now();
@@ -209,7 +209,7 @@ fn a_user_sees_the_lines_of_its_tenants_and_no_sum_of_others() {
     }
     let (_, snapshot) = ask(&agent, "root", "/api/v1/snapshot");
     assert!(snapshot.contains("carol") && !snapshot.contains("\"partial\""), "{snapshot}");
-    // Whoever is not named sees nobody's lines.
+    // A user without tenants sees no lines.
     let bob: Value = serde_json::from_str(&ask(&agent, "bob", "/api/v1/bill").1).unwrap();
     assert_eq!((lines(&bob), &bob["reconciliation"]["slot_ns"]), (0, &Value::from(0)));
     assert_eq!(["root", "alice", "bob"].map(|user| ask(&agent, user, "/metrics").0), [200, 403, 403]);
@@ -218,7 +218,7 @@ fn a_user_sees_the_lines_of_its_tenants_and_no_sum_of_others() {
 }
 
 #[test]
-fn probes_need_no_password_where_a_key_says_so_and_never_over_the_local_socket() {
+fn probes_need_no_password_with_open_probes_or_over_the_local_socket() {
     let directory = tempfile::tempdir().unwrap();
     let mut agent = with_users(directory.path(), "{root: \"*\"}");
     let socket = directory.path().join("state/control.sock");
@@ -241,7 +241,7 @@ fn probes_need_no_password_where_a_key_says_so_and_never_over_the_local_socket()
 }
 
 #[test]
-fn commands_ask_over_tls_as_a_user() {
+fn commands_work_over_tls_with_a_user() {
     let certificates = Certificates::new();
     with_alice(&certificates, "secret");
     let password = certificates.path().join("password");
@@ -265,7 +265,7 @@ fn commands_ask_over_tls_as_a_user() {
 }
 
 #[test]
-fn protection_is_configured_in_one_place_and_mistakes_are_told_at_the_start() {
+fn conflicting_web_protection_is_refused_at_start() {
     let certificates = Certificates::new();
     with_alice(&certificates, "secret");
     let path = |name: &str| certificates.path().join(name).to_str().unwrap().to_owned();
@@ -313,7 +313,7 @@ fn a_socket_that_systemd_opened_is_served() {
     let directory = tempfile::tempdir().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    // A shell, since the number of the process must be known to its environment.
+    // A shell, since the environment must contain the pid of the process.
     let mut command = Command::new("/bin/sh");
     command.args(["-c", "LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" \"$@\" 3<&0 0</dev/null"]);
     command.arg(program().get_program()).args([

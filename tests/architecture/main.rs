@@ -1,4 +1,4 @@
-//! Compares the code with the architecture, which is stated as data: who may import whom, and what must not occur.
+//! Compares the code with the architecture, which is a table of imports and a list of what must not occur.
 //!
 //! ARCHITECTURE.md prints the same table; a difference fails here.
 
@@ -31,7 +31,7 @@ fn every_module_is_in_the_table_and_every_row_is_a_module() {
 }
 
 #[test]
-fn no_import_runs_against_the_table() {
+fn no_import_violates_the_table() {
     none(&offences(|source| {
         let Some(module) = source.module() else { return Vec::new() };
         source
@@ -98,7 +98,7 @@ fn only_app_and_the_modules_with_threads_of_their_own_start_named_threads() {
 
 #[test]
 fn nothing_that_runs_in_an_agent_starts_a_process() {
-    // The agent raises its limit on open files, which a child would inherit. The demo's children come before.
+    // The agent raises its limit on open files, which a child would inherit. The demo starts its children before that.
     none(&offences(|source| {
         if source.path == "src/demo/local.rs" || source.is_in("cli") {
             Vec::new()
@@ -111,7 +111,7 @@ fn nothing_that_runs_in_an_agent_starts_a_process() {
 #[test]
 fn only_the_driver_module_is_unsafe() {
     none(&offences(|source| {
-        // adjtimex(2) has no safe crate.
+        // adjtimex(2) is in no safe crate.
         if source.is_in("nvml") || source.path.ends_with("host/clock_sync.rs") {
             Vec::new()
         } else {
@@ -145,7 +145,7 @@ fn driver_functions_are_called_through_the_table_and_never_as_methods() {
 }
 
 #[test]
-fn money_and_settlement_know_no_floating_point() {
+fn ledger_and_attribution_use_no_floating_point() {
     none(&offences(|source| {
         if source.is_in("attribution") || source.is_in("ledger") {
             source.mentions(&["f64", "f32"])
@@ -156,7 +156,7 @@ fn money_and_settlement_know_no_floating_point() {
 }
 
 #[test]
-fn no_module_bears_a_name_that_says_nothing() {
+fn no_module_has_an_empty_name() {
     const EMPTY: &[&str] = &["utils", "util", "common", "helpers", "helper", "types", "manager", "misc"];
     none(&offences(|source| {
         let stem = source.path.rsplit('/').next().unwrap().trim_end_matches(".rs");
@@ -165,14 +165,14 @@ fn no_module_bears_a_name_that_says_nothing() {
 }
 
 #[test]
-fn every_module_says_what_it_is_for() {
+fn every_module_has_a_doc_comment() {
     none(&offences(|source| {
         if source.has_module_docs { Vec::new() } else { vec![format!("{}: opens without //!", source.path)] }
     }));
 }
 
 #[test]
-fn functions_stay_readable() {
+fn functions_have_at_most_60_lines_and_6_parameters() {
     none(&offences(|source| {
         source
             .functions

@@ -1,4 +1,4 @@
-//! The modules under `src/`, from the bottom to the top: what each is for and what it may import.
+//! The modules under `src/` from the bottom up: the purpose of each, and what it may import.
 
 pub(crate) struct Module {
     pub(crate) name: &'static str,

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::source::SOURCES;
 
-/// A few names are the usual ones in two modules that never meet.
+/// Type names that may be defined twice, since they are usual in two modules that are never used together.
 const MOST_REPEATED_TYPE_NAMES: usize = 12;
 
 /// Type names that are defined more than once under `src/`, with their files; `Error` and `Config` are free.

@@ -27,7 +27,7 @@ fn examples() -> Vec<(String, GpuSegment, Value)> {
 }
 
 #[test]
-fn the_worked_segments_come_out_to_the_nanosecond() {
+fn the_worked_segments_are_settled_to_the_nanosecond() {
     let mut settled = 0;
     for (note, segment, result) in examples() {
         if segment.mig {
@@ -54,7 +54,7 @@ fn the_settle_example_prints_the_results_of_all_worked_segments() {
     }
 }
 
-/// A segment of a whole GPU with that slot, and with what else is given.
+/// A segment of a whole GPU with that slot and further keys.
 fn segment(slot: &Value, more: &Value) -> Value {
     let mut segment = json!({
         "t0": 0, "t1": 15, "layout": {"total": 1, "slots": {"gpu": 1}}, "slots": {"gpu": slot},
@@ -131,7 +131,7 @@ fn a_bad_segment_is_refused_with_its_place() {
 }
 
 #[test]
-fn slots_that_are_not_those_of_the_layout_are_refused() {
+fn slots_that_differ_from_the_layout_are_refused() {
     let refused = |more: Value| {
         let slot = json!({"state": "measured", "holdings": [], "ticks": []});
         let segment = read::segments(&segment(&slot, &more).to_string()).unwrap().remove(0);
@@ -145,7 +145,7 @@ fn slots_that_are_not_those_of_the_layout_are_refused() {
 }
 
 #[test]
-fn ticks_may_have_lengths_and_the_slot_may_say_who_is_there() {
+fn ticks_may_have_lengths_and_presence_may_be_given_for_the_slot() {
     let slot = json!({
         "state": "measured", "holdings": [], "present": ["a", "b"], "memory": {"a": 3, "b": 1},
         "ticks": [{"length": 3, "busy": 0}, {"length": 12, "busy": 8}],
@@ -174,7 +174,7 @@ fn between_two_epochs_all_time_is_unavailable() {
 }
 
 #[test]
-fn claims_without_rank_that_do_not_fit_share_equally_and_none_above_its_claim() {
+fn claims_of_equal_rank_that_do_not_fit_share_equally() {
     let claim = |holder: &str, fraction: &str| json!({"holder": holder, "fraction": fraction});
     let slot = json!({
         "state": "measured", "ticks": [],
@@ -186,7 +186,7 @@ fn claims_without_rank_that_do_not_fit_share_equally_and_none_above_its_claim() 
     assert_eq!(result["flags"], json!(["gpu: conflict a", "gpu: conflict b", "gpu: conflict c"]));
 }
 
-/// What of a whole GPU of 15 ns each holds by itself, where the inner ones lie in that of `outer`.
+/// What each holding gets of a whole GPU of 15 ns, with the inner ones inside `outer`.
 fn nested(outer: &str, inner: &[(&str, &str)]) -> (Vec<(String, u64)>, Value) {
     let mut holdings = vec![json!({"holder": outer, "fraction": "4/5"})];
     holdings.extend(inner.iter().map(|(holder, fraction)| json!({"holder": holder, "fraction": fraction})));
@@ -199,14 +199,14 @@ fn nested(outer: &str, inner: &[(&str, &str)]) -> (Vec<(String, u64)>, Value) {
 }
 
 #[test]
-fn nested_holdings_are_granted_out_of_their_outer_one() {
+fn nested_holdings_are_granted_from_their_outer_holding() {
     let expected = |parts: &[(&str, u64)]| -> Vec<(String, u64)> {
         parts.iter().map(|(holder, time)| ((*holder).to_owned(), *time)).collect()
     };
     assert_eq!(nested("job", &[("pod", "1/5")]), (expected(&[("job", 9), ("pod", 3)]), json!([])));
-    // One alone is cut to the outer holding.
+    // A single one is capped to the outer holding.
     assert_eq!(nested("job", &[("pod", "1/1")]), (expected(&[("job", 0), ("pod", 12)]), json!([])));
-    // Several that exceed it are a conflict inside it, but for steps of the job.
+    // Several that exceed it conflict inside it, except for steps of the job.
     let parts = expected(&[("a", 6), ("b", 6), ("job", 0)]);
     assert_eq!(
         nested("job", &[("a", "3/5"), ("b", "3/5")]),

@@ -1,5 +1,5 @@
-//! Single cases of the settlement that the worked segments leave out: the fallback order, covered users, the
-//! energy of segments nobody used, carries that are kept or dropped, and input that is refused.
+//! Cases of the settlement that the worked segments leave out: the fallback order, covered users, the energy of
+//! unused segments, carries that are kept or dropped, and invalid input.
 
 use std::collections::BTreeMap;
 
@@ -63,7 +63,7 @@ fn used(settlement: &Settlement, name: &str) -> (u64, Grade) {
 }
 
 #[test]
-fn missing_weights_are_those_of_the_window_before_for_holders_still_present() {
+fn missing_weights_come_from_the_window_before() {
     let spans = [span(0, &[], &[("a", None, Some(9)), ("b", None, Some(1)), ("c", None, None)])];
     let settlement = settled(&spans, &Carry::new(), &[("a", 1), ("b", 3), ("gone", 96)]);
     assert_eq!(used(&settlement, "a"), (SECOND / 4, Grade::SplitByActivity));
@@ -72,7 +72,7 @@ fn missing_weights_are_those_of_the_window_before_for_holders_still_present() {
 }
 
 #[test]
-fn the_windows_own_ticks_come_before_the_window_before() {
+fn the_windows_own_weights_come_before_those_of_the_window_before() {
     let spans = [
         span(0, &[], &[("a", Some(3), None), ("b", Some(1), None)]),
         span(1, &[], &[("a", None, None), ("b", None, None)]),
@@ -164,7 +164,7 @@ fn the_energy_of_unknown_activity_follows_what_is_held() {
 }
 
 #[test]
-fn the_energy_of_an_idle_empty_gpu_goes_as_the_floor_went() {
+fn the_energy_of_an_empty_gpu_is_idle_energy() {
     let mut idle = span(0, &[("a", 2)], &[]);
     (idle.busy, idle.energy, idle.idle_energy) = (0, Some(Microjoules(500)), Microjoules(400));
     let settlement = settled(&[idle], &Carry::new(), &[]);
@@ -185,7 +185,7 @@ fn memory_is_integrated_and_rounded_once_per_row() {
 }
 
 #[test]
-fn a_debt_outlives_unmeasured_time_and_goes_with_its_holder() {
+fn a_carry_survives_unmeasured_time_and_ends_with_its_holder() {
     let owed = BTreeMap::from([(id("a"), 7), (id("b"), 9)]);
     let carry = Carry::from([("gpu/used".into(), owed.clone()), ("gi1/used".into(), owed.clone())]);
     let mut hung = span(0, &[("a", 1)], &[]);
@@ -197,7 +197,7 @@ fn a_debt_outlives_unmeasured_time_and_goes_with_its_holder() {
 }
 
 #[test]
-fn activity_of_a_lost_gpu_is_a_flag_and_no_use() {
+fn activity_of_a_lost_gpu_sets_a_flag_and_counts_as_no_use() {
     let mut lost = span(0, &[("a", 2)], &[("a", Some(1), None)]);
     lost.state = SlotState::Unavailable;
     let settlement = settled(&[lost], &Carry::new(), &[]);
@@ -207,7 +207,7 @@ fn activity_of_a_lost_gpu_is_a_flag_and_no_use() {
 }
 
 #[test]
-fn time_that_nobody_looked_at_is_unmeasured_and_unobserved() {
+fn time_without_samples_is_unmeasured_and_unobserved() {
     let mut gap = span(0, &[], &[]);
     (gap.state, gap.busy) = (SlotState::Unobserved, 0);
     let settlement = settled(&[gap], &Carry::new(), &[]);
@@ -223,7 +223,7 @@ fn a_row_names_its_coarsest_meter() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_by_name() {
+fn inconsistent_segments_are_refused_by_name() {
     let refused = |from: u64, to: u64, spans: &[Span]| {
         settle(Utc(from * SECOND), Utc(to * SECOND), spans, &Carry::new(), &BTreeMap::new()).unwrap_err()
     };

@@ -1,4 +1,4 @@
-//! The configuration as an operator meets it: what is accepted, and what each mistake is told.
+//! The configuration: what is accepted, and the error of each mistake.
 
 use std::fmt::Write as _;
 
@@ -10,13 +10,13 @@ use gpumeter::config::{
 use gpumeter::model::{Fraction, Money, Nanoseconds, Utc};
 use proptest::prelude::*;
 
-/// Everything that is wrong with a text, as it is printed.
+/// All errors of a text, as they are printed.
 fn problems(text: &str) -> String {
     Config::parse(text, "c.yaml").err().map(|problems| problems.to_string()).unwrap_or_default()
 }
 
 #[test]
-fn a_standing_user_in_digits_is_a_uid() {
+fn a_standing_grant_to_digits_is_to_a_uid() {
     let read = |user: &str| {
         let text = format!("attribution: {{standing: [{{gpu: all, user: {user}}}]}}");
         Config::parse(&text, "test").map(|config| config.attribution.standing[0].holder.clone())
@@ -52,7 +52,7 @@ fn the_example_of_the_document_on_grants_is_accepted() {
 }
 
 #[test]
-fn the_printed_defaults_are_what_runs_without_a_file() {
+fn the_printed_defaults_are_those_without_a_file() {
     assert_eq!(Config::parse(&default_yaml(), "c.yaml"), Ok(Config::default()));
     assert_eq!(Config::parse("", "c.yaml"), Ok(Config::default()));
     let config = Config::default();
@@ -69,8 +69,8 @@ fn the_printed_defaults_are_what_runs_without_a_file() {
     assert_eq!(config.prices, None);
 }
 
-/// Every example of the printed file, with its comment sign removed, is one file without mistakes, apart from
-/// what cannot stand together.
+/// Uncomments every example of the printed file: together they must be a valid file, except for examples that
+/// exclude each other.
 #[test]
 fn every_example_of_the_printed_defaults_is_accepted() {
     let mut text = String::new();
@@ -91,7 +91,7 @@ fn every_example_of_the_printed_defaults_is_accepted() {
 }
 
 #[test]
-fn every_key_has_a_sentence_that_fits_on_a_line() {
+fn every_key_has_a_help_sentence_of_one_line() {
     for row in key_descriptions() {
         assert!(row.help.ends_with('.') && row.help.len() <= 90, "{}", row.path);
         assert!(row.is_list == row.example.is_empty(), "{} has no example", row.path);
@@ -99,7 +99,7 @@ fn every_key_has_a_sentence_that_fits_on_a_line() {
 }
 
 #[test]
-fn a_whole_file_arrives_as_written() -> Result<(), Problems> {
+fn every_key_of_a_full_file_is_read() -> Result<(), Problems> {
     let text = r#"
 node: {name: gpu-7, cluster: zurich}
 sampling: {interval: 250ms, medium: 2s, slow: 1h, level: full}
@@ -165,9 +165,9 @@ web: {listen: [127.0.0.1:9855, "[::1]:9855"], created: true}
     Ok(())
 }
 
-/// Every problem at once, in the order of the file.
+/// All errors in the order of the file.
 #[test]
-fn every_problem_is_told_at_once() {
+fn all_errors_are_reported_at_once() {
     let text = "\
 web: {listen: nowhere, craeted: yes}
 sampling:
@@ -199,7 +199,7 @@ c.yaml:11:9: ledger: is not a mapping; give keys with values: enabled, path"#;
 }
 
 #[test]
-fn a_file_that_cannot_be_read_says_so() -> Result<(), Box<dyn std::error::Error>> {
+fn an_unreadable_file_is_an_error() -> Result<(), Box<dyn std::error::Error>> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("c.yaml");
     let told = || Config::read(&file).err().map(|problems| problems.to_string()).unwrap_or_default();
@@ -219,7 +219,7 @@ fn a_file_that_cannot_be_read_says_so() -> Result<(), Box<dyn std::error::Error>
     Ok(())
 }
 
-/// Words that make a random file reach deep.
+/// Words with which a random file gets past the first checks.
 fn fragment() -> impl Strategy<Value = String> {
     let names: Vec<String> = key_descriptions()
         .iter()
@@ -239,17 +239,17 @@ fn fragment() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn no_text_makes_it_panic(text in any::<String>()) {
+    fn no_text_makes_the_parser_panic(text in any::<String>()) {
         let _ = Config::parse(&text, "c.yaml");
     }
 
     #[test]
-    fn no_file_of_known_words_makes_it_panic(words in prop::collection::vec(fragment(), 0..60)) {
+    fn no_file_of_known_words_makes_the_parser_panic(words in prop::collection::vec(fragment(), 0..60)) {
         let _ = Config::parse(&words.concat(), "c.yaml");
     }
 
     #[test]
-    fn no_value_of_any_key_makes_it_panic(index in any::<prop::sample::Index>(), value in any::<String>()) {
+    fn no_value_of_any_key_makes_the_parser_panic(index in any::<prop::sample::Index>(), value in any::<String>()) {
         let rows = key_descriptions();
         let path = &rows[index.index(rows.len())].path;
         let quoted = serde_json::to_string(&value).unwrap_or_default();
@@ -263,7 +263,7 @@ proptest! {
     }
 
     #[test]
-    fn a_price_is_what_was_written(whole in 0_u32..999_999_999, nano in 0_u32..1_000_000_000) {
+    fn prices_are_read_exactly(whole in 0_u32..999_999_999, nano in 0_u32..1_000_000_000) {
         let text = format!("prices: {{currency: USD, rates: [{{gpu_hour: {whole}.{nano:09}}}]}}");
         let prices = Config::parse(&text, "c.yaml").map(|config| config.prices);
         let gpu_hour = Money(i128::from(whole) * 1_000_000_000 + i128::from(nano));

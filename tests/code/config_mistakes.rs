@@ -1,14 +1,14 @@
-//! What an operator is told about each kind of mistake, word for word.
+//! The error of each kind of configuration mistake, word for word.
 
 use gpumeter::config::Config;
 
-/// Everything that is wrong with a text, as it is printed.
+/// All errors of a text, as they are printed.
 fn problems(text: &str) -> String {
     Config::parse(text, "c.yaml").err().map(|problems| problems.to_string()).unwrap_or_default()
 }
 
 #[test]
-fn each_mistake_is_told_what_to_do() {
+fn each_mistake_has_an_error_that_says_what_to_do() {
     for (text, expected) in MISTAKES {
         let expected: Vec<String> = expected.lines().map(|line| format!("c.yaml:{line}")).collect();
         assert_eq!(problems(text), expected.join("\n"), "\n--- of this file:\n{text}");

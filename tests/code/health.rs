@@ -1,4 +1,4 @@
-//! Every rule of the table: what raises it, what it makes of a GPU, and what ends it.
+//! Every health rule: the condition that raises it, its verdict, and what clears it.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// A judge, its clock, and what it is shown.
+/// A judge, its clock, and its inputs.
 struct Court {
     judge: Judge,
     now: Stamp,
@@ -20,7 +20,7 @@ struct Court {
 }
 
 impl Court {
-    /// A GPU of which everything is known and nothing is wrong.
+    /// A healthy GPU of which everything is known.
     fn new() -> Self {
         let mut signs = HealthInputs::new(Reachability::Reachable, 0);
         for place in gpumeter::health::INPUT_SOURCES {
@@ -40,7 +40,7 @@ impl Court {
         self.judge.judge(self.now, &self.signs, heard)
     }
 
-    /// A look every second.
+    /// Judges once per second.
     fn pass(&mut self, seconds: u64) -> Arc<Verdict> {
         for _ in 0..seconds {
             self.now.boottime.0 += SECOND;
@@ -60,7 +60,7 @@ impl Court {
         self.hear(&heard)
     }
 
-    /// Makes the rule's condition true, as little as it takes.
+    /// Makes the rule's condition just true.
     fn raise(&mut self, rule: &Rule) -> Arc<Verdict> {
         match rule.when {
             HealthCondition::Is(presence) => self.signs.presence = presence,
@@ -102,7 +102,7 @@ fn has(verdict: &Verdict, rule: &Rule) -> bool {
 }
 
 #[test]
-fn every_rule_is_raised_by_what_it_says_and_no_sooner() {
+fn every_rule_is_raised_by_its_condition_and_no_sooner() {
     for rule in RULES {
         let mut court = Court::new();
         let mut verdict = court.raise(rule);
@@ -122,7 +122,7 @@ fn every_rule_is_raised_by_what_it_says_and_no_sooner() {
 }
 
 #[test]
-fn every_rule_ends_by_what_it_says_and_no_sooner() {
+fn every_rule_is_cleared_by_its_condition_and_no_sooner() {
     for rule in RULES {
         let mut court = Court::new();
         court.raise(rule);
@@ -145,7 +145,7 @@ fn every_rule_ends_by_what_it_says_and_no_sooner() {
 }
 
 #[test]
-fn a_condition_that_outlives_the_reset_is_told_again() {
+fn a_condition_that_remains_after_a_reset_is_raised_again() {
     let mut court = Court::new();
     court.xid(48);
     court.set(HealthInput::RowRemapPending, 1);
@@ -156,7 +156,7 @@ fn a_condition_that_outlives_the_reset_is_told_again() {
 }
 
 #[test]
-fn what_cannot_be_read_neither_raises_nor_ends_a_verdict() {
+fn absent_readings_neither_raise_nor_clear_a_verdict() {
     let mut court = Court::new();
     court.set(HealthInput::RowRemapFailed, 1);
     court.look();
@@ -169,7 +169,7 @@ fn what_cannot_be_read_neither_raises_nor_ends_a_verdict() {
 }
 
 #[test]
-fn the_driver_requests_nothing_only_where_it_says_so() {
+fn a_recovery_action_clears_only_when_the_driver_reports_none() {
     let mut signs = HealthInputs::new(Reachability::Reachable, 0);
     assert_eq!(signs.driver_requests_nothing(), None);
     for sign in [HealthInput::RecoveryReset, HealthInput::RecoveryReboot, HealthInput::RecoveryDrain] {
@@ -183,7 +183,7 @@ fn the_driver_requests_nothing_only_where_it_says_so() {
 }
 
 #[test]
-fn a_silent_gpu_is_unknown_unless_it_is_known_to_have_failed() {
+fn a_gpu_without_readings_is_unknown_unless_it_has_failed() {
     let mut court = Court::new();
     court.signs.presence = Reachability::Unresponsive;
     assert_eq!(court.look().state, HealthState::Unknown);
@@ -191,13 +191,13 @@ fn a_silent_gpu_is_unknown_unless_it_is_known_to_have_failed() {
 }
 
 #[test]
-fn a_counter_that_went_back_is_no_growth() {
+fn a_counter_that_decreased_is_not_growth() {
     let mut court = Court::new();
     court.set(HealthInput::PcieReplays, 10);
     court.look();
     court.set(HealthInput::PcieReplays, 0);
     court.look();
-    // Fifteen in a quarter of an hour is growth, fourteen is none.
+    // Fifteen in a quarter of an hour count as growth, fourteen do not.
     court.set(HealthInput::PcieReplays, 14);
     assert_eq!(court.look().state, HealthState::Ok);
     court.set(HealthInput::PcieReplays, 15);
@@ -205,7 +205,7 @@ fn a_counter_that_went_back_is_no_growth() {
 }
 
 #[test]
-fn a_slow_trickle_of_replays_is_no_growth() {
+fn slow_growth_of_replays_raises_no_verdict() {
     let mut court = Court::new();
     for count in 1..100 {
         court.set(HealthInput::PcieReplays, count);
@@ -214,7 +214,7 @@ fn a_slow_trickle_of_replays_is_no_growth() {
 }
 
 #[test]
-fn a_flicker_of_a_throttle_is_no_verdict_and_does_not_end_one() {
+fn a_short_throttle_change_neither_raises_nor_clears_a_verdict() {
     let mut court = Court::new();
     for _ in 0..20 {
         court.set(HealthInput::HwThermal, 1);
@@ -249,8 +249,8 @@ fn the_evidence_counts_codes_and_names_the_instance() {
 }
 
 #[test]
-fn every_fault_that_is_no_information_has_exactly_one_rule() {
-    // 174 and on are newer than the table.
+fn every_xid_that_is_not_informational_has_exactly_one_rule() {
+    // XIDs from 174 on are newer than the table.
     for code in 1..=200 {
         let class = xid::find(code).class;
         let silent = class == Class::Information;
@@ -262,21 +262,21 @@ fn every_fault_that_is_no_information_has_exactly_one_rule() {
 }
 
 #[test]
-fn an_xid_that_is_not_known_is_told_and_is_no_verdict() {
+fn an_unknown_xid_is_reported_without_a_verdict() {
     let verdict = Court::new().xid(1_234);
     assert_eq!((verdict.state, verdict.remedy), (HealthState::Ok, Remedy::ContactSupport));
     assert_eq!(&*verdict.reasons.first().unwrap().evidence, "XID 1234 (newer than this table) once");
 }
 
 #[test]
-fn what_the_catalogue_calls_unused_is_told_and_is_no_verdict() {
+fn an_unused_xid_is_reported_without_a_verdict() {
     let disused: Vec<u32> = (1..=173).filter(|code| xid::find(*code).disused).collect();
     assert!(disused.contains(&47) && disused.contains(&123));
     for code in disused {
         let verdict = Court::new().xid(code);
         assert_eq!((verdict.state, verdict.reasons.len()), (HealthState::Ok, 1), "XID {code}: {verdict:?}");
     }
-    // An encoder's exception is its application's, as a decoder's is.
+    // An encoder's exception is caused by its application, as a decoder's is.
     for code in [47, 142, 68] {
         assert_eq!(Court::new().xid(code).state, HealthState::Ok, "XID {code}");
     }
@@ -306,7 +306,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_the_signs_say_the_verdict_is_that_of_its_worst_reason(
+    fn the_verdict_is_that_of_the_worst_reason(
         looks in prop::collection::vec((0..gpumeter::health::INPUT_SOURCES.len(), prop::option::of(any::<i64>()), 0..180_u32, any::<u64>(), 0..2_u64), 1..60),
     ) {
         let (mut judge, mut signs, mut now) = (Judge::default(), HealthInputs::new(Reachability::Reachable, 0), Stamp::default());

@@ -1,4 +1,4 @@
-//! Who is behind each pid of the fixture trees, and how the directory follows processes that come and go.
+//! The holder of each pid of the fixture trees, and how the directory follows processes that start and end.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -27,7 +27,7 @@ fn assert_holders(name: &str, expected: &[(u32, &str)]) {
 }
 
 #[test]
-fn units_sessions_and_the_gpu_system_are_told_apart() {
+fn units_sessions_and_gpu_services_are_distinguished() {
     assert_holders(
         "v2",
         &[
@@ -45,12 +45,12 @@ fn units_sessions_and_the_gpu_system_are_told_apart() {
 }
 
 #[test]
-fn a_user_cannot_make_his_process_part_of_the_system() {
+fn a_user_cannot_pass_a_process_off_as_a_system_service() {
     assert_holders("v2", &[(2101, "user:alice"), (2102, "user:alice")]);
 }
 
 #[test]
-fn inside_a_unit_a_process_name_does_not_make_it_part_of_the_system() {
+fn a_process_name_inside_a_unit_does_not_make_it_a_system_service() {
     let mut node = Node::new(None);
     for (pid, name, unit) in [
         (7, "Xorg", "trainer.service"),
@@ -65,13 +65,13 @@ fn inside_a_unit_a_process_name_does_not_make_it_part_of_the_system() {
 }
 
 #[test]
-fn a_display_managers_x_server_and_compositor_are_part_of_the_system() {
+fn a_display_managers_x_server_and_compositor_are_system_services() {
     let mut node = Node::new(None);
     for (pid, unit) in (7..).zip(["lightdm", "gdm", "gdm3", "sddm", "xdm"]) {
         let cgroup = format!("/system.slice/{unit}.service");
         node.start_named(pid, "Xorg", (100, 0), &cgroup);
         node.start_named(pid + 100, "gnome-shell", (100, 120), &cgroup);
-        // Where logind is missing a user's processes stay in the display manager's unit.
+        // Without logind a user's processes stay in the display manager's unit.
         node.start_named(pid + 200, "Xorg", (100, 1000), &cgroup);
         let identities = node.refresh(&[pid, pid + 100, pid + 200], 1);
         assert_eq!(whose(&identities, pid), Some("__system__"), "{unit}");
@@ -81,7 +81,7 @@ fn a_display_managers_x_server_and_compositor_are_part_of_the_system() {
 }
 
 #[test]
-fn the_units_of_the_gpu_system_are_part_of_it_whatever_their_processes_are_called() {
+fn gpu_service_units_are_system_services_whatever_their_processes_are_called() {
     let mut node = Node::new(None);
     for (pid, unit) in (7..).zip(["nvidia-imex", "nvidia-powerd", "nvidia-dcgm", "nvidia-fabricmanager"]) {
         node.start(pid, 100, 0, &format!("/system.slice/{unit}.service"));
@@ -90,7 +90,7 @@ fn the_units_of_the_gpu_system_are_part_of_it_whatever_their_processes_are_calle
 }
 
 #[test]
-fn of_a_hybrid_system_any_hierarchy_may_tell() {
+fn any_cgroup_hierarchy_of_a_hybrid_system_can_name_the_holder() {
     assert_holders(
         "hybrid",
         &[(300, "unit:trainer.service"), (301, "unit:trainer.service"), (302, "user:bob")],
@@ -121,14 +121,14 @@ fn containers_and_machines_are_named_by_their_paths_and_pods_and_jobs_are_never_
 }
 
 #[test]
-fn a_cgroup_that_a_user_names_himself_makes_his_process_no_container() {
+fn a_cgroup_created_by_a_user_does_not_make_a_container() {
     let mut node = Node::new(None);
     let own = "/user.slice/user-1000.slice/user@1000.service";
     for (pid, uid, name) in [
         (7, 1000, "docker-0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef.scope"),
         (8, 1000, "kubepods.slice/x"),
         (9, 1000, "slurmstepd.scope/job_1/step_0"),
-        // The number of another user, as it may stand in an image's passwd.
+        // The uid of another user, as an image's passwd may have it.
         (10, 1001, "libpod-0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef.scope"),
     ] {
         node.start(pid, 100, uid, &format!("{own}/{name}"));
@@ -142,14 +142,14 @@ fn a_rootless_containers_subordinate_uid_is_its_owner() {
 }
 
 #[test]
-fn all_users_within_a_rootless_namespace_are_its_owner_and_two_owners_are_told_apart() {
+fn users_in_a_rootless_namespace_are_its_owner() {
     const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
     let mut node = Node::new(None);
     let container = |owner: u32| {
         format!("/user.slice/user-{owner}.slice/user@{owner}.service/user.slice/libpod-{ID}.scope/container")
     };
     let session = |owner: u32| format!("/user.slice/user-{owner}.slice/session-3.scope");
-    // In the namespace: root, two users with subordinate uids, one whose number is another user's of the host.
+    // In the namespace: root, two users with subordinate uids, one whose uid belongs to another user of the host.
     let alice = [(7, 1000), (8, 100_000), (9, 100_032), (10, 1001)];
     for (pid, uid) in alice {
         node.start(pid, 100, uid, &container(1000));
@@ -157,10 +157,10 @@ fn all_users_within_a_rootless_namespace_are_its_owner_and_two_owners_are_told_a
     for (pid, uid) in [(11, 1001), (12, 165_536)] {
         node.start(pid, 100, uid, &container(1001));
     }
-    // Without a cgroup of its own a container is in its user's session.
+    // A container without a cgroup of its own is in its user's session.
     node.start(13, 100, 100_032, &session(1000));
     node.start(14, 100, 165_536, &session(1001));
-    // Without a session either, a subordinate uid is a number that no user has.
+    // Without a session either, a subordinate uid is a number without a user.
     node.start(15, 100, 100_032, "/");
     let identities = node.refresh(&(7..=15).collect::<Vec<_>>(), 1);
     let expected =
@@ -187,7 +187,7 @@ fn a_unit_knows_the_user_it_runs_as() {
 }
 
 #[test]
-fn hostile_processes_are_somebodys_all_the_same() {
+fn hostile_processes_are_attributed_too() {
     assert_holders(
         "hostile",
         &[
@@ -202,7 +202,7 @@ fn hostile_processes_are_somebodys_all_the_same() {
 }
 
 #[test]
-fn nobody_takes_the_name_of_a_remainder() {
+fn no_holder_can_take_the_name_of_a_remainder() {
     let host = tree("hostile");
     for (pid, id, payer) in
         [(507, "unit:_system__.service", "_system__.service"), (508, "user:__system__", "user:__system__")]
@@ -215,7 +215,7 @@ fn nobody_takes_the_name_of_a_remainder() {
     }
 }
 
-/// A tree in which processes come and go, and the directory that follows them.
+/// A tree in which processes start and end, and the directory that follows them.
 struct Node {
     root: tempfile::TempDir,
     directory: ProcessDirectory,
@@ -230,7 +230,7 @@ impl Node {
         Self { root, directory }
     }
 
-    /// One whose `/proc` passes for the real one, so that the kernel is asked for the end of its processes.
+    /// A directory that asks the kernel for the end of processes, as over the real `/proc`.
     fn with_held(descriptors: usize) -> Self {
         let mut node = Self::new(None);
         let infos = node.root.path().join("proc/self/fdinfo");
@@ -272,13 +272,13 @@ impl Node {
     }
 }
 
-/// What a round found out, and when.
+/// The result of a round, and its time.
 struct Round {
     identities: Arc<Identities>,
     at: Nanoseconds,
 }
 
-/// Whose a pid is that is read at the time of the round.
+/// The holder of a pid that is read at the time of the round.
 fn whose(round: &Round, pid: u32) -> Option<&str> {
     read(round, pid, round.at)
 }
@@ -301,7 +301,7 @@ fn a_name_serves_what_is_read_between_start_and_end_and_nothing_that_nobody_has_
         [9, 10, 20].map(|second| whose_at(&first, 7, second)),
         [None, Some("user:alice"), Some("user:alice")]
     );
-    // The pid is used again while nobody looks: what is read of it is nobody's yet.
+    // The pid is reused between two rounds: what is read of it is unattributed.
     node.start(7, 3_000, 1001, "/");
     assert_eq!([25, 35].map(|second| whose_at(&first, 7, second)), [None, None]);
     let second = node.refresh(&[7], 40);
@@ -356,7 +356,7 @@ fn a_process_that_is_held_is_not_read_again_and_its_pid_is_another_ones_once_it_
     let (child, pid) = Child::start();
     node.start(pid, 100, 1000, "/");
     assert_eq!(whose(&node.refresh(&[pid], 1), pid), Some("user:alice"));
-    // The kernel gives the pid to nobody else while it is held; only a tree can say so.
+    // The kernel does not reuse a held pid; only a fixture tree can simulate it.
     node.start(pid, 200, 1001, "/");
     assert_eq!(whose(&node.refresh(&[pid], 2), pid), Some("user:alice"));
     drop(child);
@@ -364,10 +364,10 @@ fn a_process_that_is_held_is_not_read_again_and_its_pid_is_another_ones_once_it_
 }
 
 #[test]
-fn who_could_not_be_read_when_it_was_held_is_not_taken_for_who_it_was() {
+fn a_process_that_was_unreadable_when_held_is_not_identified_later() {
     let mut node = Node::with_held(1);
     let (child, first) = Child::start();
-    // Any process that runs stands for the one that took the pid.
+    // Any running process can stand for the one that took the pid.
     let own = std::process::id();
     for pid in [first, own] {
         node.start(pid, 100, 1000, "/");
@@ -382,7 +382,7 @@ fn who_could_not_be_read_when_it_was_held_is_not_taken_for_who_it_was() {
 }
 
 #[test]
-fn processes_above_the_number_of_descriptors_are_read_in_every_round() {
+fn processes_beyond_the_descriptor_limit_are_read_in_every_round() {
     let mut node = Node::with_held(1);
     let (_one, first) = Child::start();
     let (_other, second) = Child::start();
@@ -432,7 +432,7 @@ fn a_pid_that_was_never_there_is_nobody_until_it_is() {
 }
 
 #[test]
-fn a_user_name_that_is_not_known_yet_keeps_its_pid_unnamed_and_no_other() {
+fn an_unknown_user_name_leaves_only_its_own_pid_unnamed() {
     let mut node = Node::new(None);
     let host = Host::with_users(node.root.path(), UserDatabase::of_service());
     let users = Arc::clone(host.users());
@@ -448,7 +448,7 @@ fn a_user_name_that_is_not_known_yet_keeps_its_pid_unnamed_and_no_other() {
     assert!(matches!(node.directory.unidentified()[&7], ProcessError::Unnamed { pid: 7, .. }));
     let asked: BTreeSet<u32> = std::iter::from_fn(|| users.service().unwrap().next(Duration::ZERO)).collect();
     assert_eq!(asked, BTreeSet::from([1000, 2000]), "each is looked up once");
-    // The lookup of the first one hangs.
+    // The name lookup of the first one hangs.
     users.service().unwrap().store(2000, Some(None));
     let identities = node.refresh(&[7, 8], 2);
     assert_eq!([7, 8].map(|pid| whose(&identities, pid)), [None, Some("user:2000")]);
@@ -457,7 +457,7 @@ fn a_user_name_that_is_not_known_yet_keeps_its_pid_unnamed_and_no_other() {
 }
 
 #[test]
-fn where_the_name_service_fails_the_ledgers_name_serves_and_never_a_number() {
+fn when_the_name_service_fails_the_ledgers_name_is_used_and_never_a_number() {
     let mut node = Node::new(None);
     let host = Host::with_users(node.root.path(), UserDatabase::of_service());
     let users = Arc::clone(host.users());
@@ -478,7 +478,7 @@ fn where_the_name_service_fails_the_ledgers_name_serves_and_never_a_number() {
 }
 
 #[test]
-fn the_processes_stay_the_same_while_none_comes_or_goes() {
+fn the_process_list_is_shared_while_it_does_not_change() {
     let mut node = Node::new(None);
     node.start(7, 100, 1000, "/");
     let first = node.refresh(&[7], 1);
@@ -491,7 +491,7 @@ fn the_processes_stay_the_same_while_none_comes_or_goes() {
 }
 
 #[test]
-fn who_it_was_at_first_sight_it_stays() {
+fn a_process_keeps_its_first_identity() {
     let mut node = Node::new(None);
     node.start(7, 100, 1000, "/system.slice/a.service");
     node.refresh(&[7], 1);
@@ -500,7 +500,7 @@ fn who_it_was_at_first_sight_it_stays() {
 }
 
 #[test]
-fn the_oldest_process_of_a_unit_speaks_for_it() {
+fn the_oldest_process_of_a_unit_names_its_user() {
     let mut node = Node::new(None);
     node.start(7, 200, 1001, "/system.slice/a.service");
     node.start(8, 100, 1000, "/system.slice/a.service");
@@ -511,7 +511,7 @@ fn the_oldest_process_of_a_unit_speaks_for_it() {
 }
 
 #[test]
-fn the_agent_itself_is_part_of_the_system() {
+fn the_agent_itself_is_a_system_service() {
     let mut node = Node::new(Some(7));
     node.start(7, 100, 1000, "/system.slice/a.service");
     assert_eq!(whose(&node.refresh(&[7], 1), 7), Some("__system__"));
@@ -529,13 +529,13 @@ fn a_process_whose_workload_a_resolver_may_still_name_stays_unnamed_for_a_while(
     assert_eq!((whose(&round, 7), whose(&round, 8)), (None, Some("__unattributed__/job")));
     assert_eq!(whose(&node.refresh_with(&pods, &[7], 18), 7), None);
     assert_eq!(whose(&node.refresh_with(&pods, &[7], 19), 7), Some("__unattributed__/pod"));
-    // The resolver was switched off: nobody is waited for.
+    // The resolver was disabled, so it is not waited for.
     node.start(9, 100, 1000, "/kubepods.slice");
     assert_eq!(whose(&node.refresh_with(&pods, &[9], 31), 9), None);
     assert_eq!(whose(&node.refresh_with(&awaits(vec![]), &[9], 32), 9), Some("__unattributed__/pod"));
 }
 
-/// The record that the prolog of Slurm writes of job 211 with these variables.
+/// The record that the Slurm prolog writes of job 211 with these variables.
 fn recorded(directory: &Path, variables: &[(&str, &str)]) -> Result<JobRecord, String> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/slurm/prolog.sh");
     let mut command = Command::new("sh");
@@ -550,7 +550,7 @@ fn recorded(directory: &Path, variables: &[(&str, &str)]) -> Result<JobRecord, S
 }
 
 #[test]
-fn the_prolog_of_slurm_writes_a_record_that_is_read_whatever_users_call_themselves() {
+fn the_slurm_prologs_record_is_read_for_any_user_name() {
     let place = tempfile::tempdir().unwrap();
     let directory = place.path().join("gpumeter");
     let hostile = "$(touch pwned) `id`; \"a\" 'b' = * \u{e9}";
@@ -573,7 +573,7 @@ fn the_prolog_of_slurm_writes_a_record_that_is_read_whatever_users_call_themselv
 }
 
 #[test]
-fn the_prolog_of_slurm_maps_gpus_by_the_map_of_the_agent() {
+fn the_slurm_prolog_maps_gpus_by_the_agents_map() {
     let place = tempfile::tempdir().unwrap();
     let directory = place.path().join("gpumeter");
     fs::create_dir(&directory).unwrap();
@@ -589,7 +589,7 @@ fn the_prolog_of_slurm_maps_gpus_by_the_map_of_the_agent() {
     assert_eq!(gpus("0,1"), Ok(vec![mapped.clone(), RecordedGpu::Minor(1)]));
     assert_eq!(gpus(""), Ok(vec![]));
     assert!(gpus("*").unwrap_err().contains("not a minor number"));
-    // Whatever else the agent's user puts there is left out.
+    // Other files that the agent's user puts there are ignored.
     let unmapped = Ok(vec![RecordedGpu::Minor(0)]);
     for hostile in ["0 GPU-$(id)", "0 GPU-a,GPU-b", "0 GPU-a b", " 0 GPU-a", "0 ../x", "0", "* GPU-a", "\0"] {
         fs::write(&map, format!("{hostile}\n")).unwrap();
@@ -604,7 +604,7 @@ fn the_prolog_of_slurm_maps_gpus_by_the_map_of_the_agent() {
 }
 
 #[test]
-fn the_prolog_of_slurm_records_nothing_where_others_may_write() {
+fn the_slurm_prolog_records_nothing_where_others_may_write() {
     let place = tempfile::tempdir().unwrap();
     let records = place.path().join("gpumeter-slurm");
     let run = || {
@@ -625,12 +625,12 @@ fn the_prolog_of_slurm_records_nothing_where_others_may_write() {
     fs::rename(&records, &elsewhere).unwrap();
     symlink(&elsewhere, &records).unwrap();
     run();
-    assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0, "a link is no directory of root");
+    assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0, "a symbolic link is not a directory of root");
     fs::remove_file(&records).unwrap();
     fs::rename(&elsewhere, &records).unwrap();
     run();
     assert!(records.join("211").exists());
-    // Only root can give a directory away.
+    // Only root can change a directory's owner.
     if chown(&records, Some(65532), None).is_ok() {
         fs::remove_file(records.join("211")).unwrap();
         run();
@@ -639,7 +639,7 @@ fn the_prolog_of_slurm_records_nothing_where_others_may_write() {
 }
 
 #[test]
-fn the_hooks_of_slurm_exit_with_0_where_they_can_do_nothing() {
+fn the_slurm_hooks_exit_with_0_on_errors() {
     let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/slurm");
     let place = tempfile::tempdir().unwrap();
     fs::write(place.path().join("gpumeter-slurm"), "").unwrap();

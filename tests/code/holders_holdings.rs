@@ -1,4 +1,4 @@
-//! Who holds what: standing holdings, presence, and whom a holding covers.
+//! Who holds what: standing holdings, presence, and which holders a holding covers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -59,7 +59,7 @@ fn standing_holdings_are_ranked_by_their_order_and_sorted_by_holder() {
 }
 
 #[test]
-fn a_grant_to_a_template_covers_its_instances_and_one_to_an_instance_that_alone() {
+fn a_grant_to_a_template_unit_covers_its_instances() {
     let of = |name: &str| Holder::unit(name, None, None);
     let present =
         [of("worker@7.service"), of("worker@8.service"), of("worker.service"), of("other@7.service")];
@@ -106,7 +106,7 @@ fn a_users_holding_covers_his_units_unless_they_hold_something_themselves() {
 fn a_grant_to_a_uid_covers_its_user_and_his_units_under_whatever_name() {
     for (name, covered) in [
         ("alice", vec![("unit:train.service", "user:alice")]),
-        // As long as the name is not known the number holds.
+        // While the name is unknown the number holds.
         ("1000", vec![("unit:train.service", "user:1000"), ("user:alice", "user:1000")]),
     ] {
         let granted = [standing(GpuSelector::All, QUARTER, Selector::Uid { uid: 1000, name: name.into() })];
@@ -162,7 +162,7 @@ fn the_holding_of_a_group_or_team_covers_its_members_and_their_units_after_their
 }
 
 #[test]
-fn one_who_is_covered_twice_is_covered_by_the_latest() {
+fn a_holder_that_is_covered_twice_is_covered_by_the_latest_holding() {
     let train = Holder::unit("train.service", Some("alice"), None);
     let odd = Holder { id: HolderId::new("user:x"), ..train };
     let one = standing(GpuSelector::All, QUARTER, user("alice"));
@@ -174,7 +174,7 @@ fn one_who_is_covered_twice_is_covered_by_the_latest() {
 }
 
 #[test]
-fn presence_holds_equal_shares_where_it_was_chosen() {
+fn with_presence_enabled_holders_get_equal_shares() {
     let present = [
         Holder::user("bob", None),
         Holder::unit("a.service", None, None),
@@ -229,7 +229,7 @@ fn any_standing() -> impl Strategy<Value = StandingGrant> {
 
 proptest! {
     #[test]
-    fn the_order_of_holders_never_changes_anything(
+    fn the_order_of_holders_does_not_matter(
         granted in prop::collection::vec(any_standing(), 0..5),
         presence: bool,
         (present, shuffled) in prop::collection::vec(any_holder(), 0..8)
@@ -247,7 +247,7 @@ proptest! {
 }
 
 #[test]
-fn what_schedulers_allocate_comes_before_standing_holdings_and_covers_what_is_within_it() {
+fn allocations_of_schedulers_come_before_standing_holdings() {
     let allocation = |device: &str, user: &str, fraction| Allocation {
         holder: Holder::user(user, None),
         device: device.into(),
@@ -296,7 +296,7 @@ fn a_grant_on_several_gpus_is_a_share_of_each_and_counts_once_on_one_that_it_nam
     let other = SessionGpu { index: Some(2), uuid: "GPU-2e2d".into() };
     assert!(holdings(&other, granting(&granted, false), []).0.is_empty());
     let missing = granted[0].unmatched([&gpu(), &other].into_iter());
-    assert_eq!(missing, [GpuSelector::Index(1)], "the other two are there");
+    assert_eq!(missing, [GpuSelector::Index(1)], "the other two are granted");
 }
 
 /// An allocation of a whole GPU to a holder of that id.
@@ -308,7 +308,7 @@ fn whole(id: &str, facts: &[(Fact, &str)]) -> Allocation {
 }
 
 #[test]
-fn what_is_allocated_within_what_is_allocated_is_nested_in_the_innermost() {
+fn nested_allocations_are_nested_in_the_innermost() {
     let allocations = [
         whole("slurm:alpha/7", &[]),
         whole("slurm:alpha/7.0", &[]),
@@ -329,7 +329,7 @@ fn what_is_allocated_within_what_is_allocated_is_nested_in_the_innermost() {
 }
 
 #[test]
-fn a_job_of_a_user_whom_a_standing_holding_covers_is_nested_in_that() {
+fn a_job_of_a_user_with_a_standing_holding_is_nested_in_it() {
     let standing = [standing(GpuSelector::All, Fraction::WHOLE, user("ada"))];
     let allocations = [
         whole("slurm:alpha/7", &[(Fact::SlurmUser, "ada")]),

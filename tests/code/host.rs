@@ -1,4 +1,4 @@
-//! What the host says of processes: fixture trees of each cgroup layout, hostile ones, and the real `/proc`.
+//! Processes as read from /proc: fixture trees of each cgroup layout, hostile ones, and the real `/proc`.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ fn tree(name: &str) -> Host {
 }
 
 #[test]
-fn a_process_is_told_by_one_root() {
+fn a_process_is_read_below_one_root() {
     let expected = ProcessInfo {
         pid: 2002,
         start_time: 50_002,
@@ -24,14 +24,14 @@ fn a_process_is_told_by_one_root() {
 }
 
 #[test]
-fn every_hierarchy_of_a_hybrid_system_is_told() {
+fn every_cgroup_hierarchy_of_a_hybrid_system_is_read() {
     let paths = tree("hybrid").process(301).unwrap().cgroups;
     let unit = "/system.slice/trainer.service";
     assert_eq!(paths, [unit, unit, "/", "/", "/", "/"]);
 }
 
 #[test]
-fn a_set_uid_program_runs_for_who_started_it() {
+fn a_setuid_program_belongs_to_the_user_who_started_it() {
     assert_eq!(tree("v2").process(2103).unwrap().uid, 1000);
 }
 
@@ -45,7 +45,7 @@ fn a_pid_without_a_process_has_ended() {
 }
 
 #[test]
-fn a_hostile_name_is_only_a_name() {
+fn a_hostile_process_name_is_read_as_a_name() {
     let host = tree("hostile");
     let process = host.process(500).unwrap();
     assert_eq!((process.name.as_str(), process.start_time), ("x) R 1 (y", 7000));
@@ -55,7 +55,7 @@ fn a_hostile_name_is_only_a_name() {
 }
 
 #[test]
-fn a_file_that_is_cut_is_an_error_that_names_it() {
+fn a_truncated_file_is_an_error_that_names_it() {
     for (pid, file) in [(503, "stat"), (504, "status"), (509, "stat"), (510, "stat")] {
         let gone = tree("hostile").process(pid).unwrap_err();
         assert!(matches!(gone, ProcessError::Malformed { .. }), "{gone:?}");
@@ -64,7 +64,7 @@ fn a_file_that_is_cut_is_an_error_that_names_it() {
 }
 
 #[test]
-fn a_directory_without_its_files_is_of_no_process() {
+fn a_proc_directory_without_files_is_not_a_process() {
     let root = tempfile::tempdir().unwrap();
     fs::create_dir_all(root.path().join("proc/7")).unwrap();
     assert!(matches!(Host::at(root.path()).process(7), Err(ProcessError::Ended { pid: 7 })));
@@ -76,7 +76,7 @@ fn a_directory_without_its_files_is_of_no_process() {
 }
 
 #[test]
-fn users_have_the_first_name_of_their_number() {
+fn a_uid_has_its_first_name_in_the_user_file() {
     let host = tree("hostile");
     assert_eq!(host.users().name(1000).unwrap().as_deref(), Some("alice"));
     assert_eq!(host.users().name(5).unwrap().as_deref(), Some("\u{fffd}\u{fffd}"));
@@ -90,7 +90,7 @@ fn users_have_the_first_name_of_their_number() {
 }
 
 #[test]
-fn a_new_user_is_known_once_the_file_has_changed() {
+fn a_new_user_is_known_after_the_user_file_changed() {
     let root = tempfile::tempdir().unwrap();
     let passwd = root.path().join("etc/passwd");
     fs::create_dir(root.path().join("etc")).unwrap();
@@ -105,7 +105,7 @@ fn a_new_user_is_known_once_the_file_has_changed() {
 }
 
 #[test]
-fn the_host_says_which_boot_and_which_host_it_is() {
+fn boot_id_and_host_name_are_read() {
     let host = tree("v2");
     assert_eq!(host.boot_id().as_deref(), Some("0f4b8a52-6c1d-4a53-9a51-1be0a7f4c2aa"));
     assert_eq!(host.host_name().as_deref(), Some("node7"));
@@ -137,7 +137,7 @@ fn on_the_real_system_a_child_that_ended_is_gone() {
 }
 
 #[test]
-fn the_agent_knows_what_it_costs() {
+fn the_agent_measures_its_own_cost() {
     let usage = agent_usage::AgentUsageReader::open().unwrap();
     let before = usage.read().unwrap();
     assert!(before.resident.0 > 100_000 && before.open_files >= 3, "{before:?}");
@@ -166,7 +166,7 @@ fn a_static_pod_has_the_hash_of_its_manifest_for_its_uid() {
     let pod = format!("var/log/pods/kube-system_trainer-node1_{hash}");
     std::fs::create_dir_all(root.path().join(pod).join("main")).unwrap();
     let pods = Host::at(root.path()).pod_logs().pods.unwrap();
-    // As the cgroup of such a pod has it, where the API server tells another UID.
+    // The cgroup of such a pod has this UID, while the API server reports another one.
     let pod = &pods.first().unwrap().pod;
     assert_eq!((&*pod.namespace, &*pod.name, &*pod.uid), ("kube-system", "trainer-node1", hash));
 }

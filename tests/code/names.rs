@@ -1,6 +1,6 @@
 //! Every metric that an alert, a panel or a document names is a family of the catalogue; alerts need no more than
-//! level lean, panels no more than standard unless they say so; and names obey `docs/names.md`, each exception
-//! being named there.
+//! level lean, panels no more than standard unless they say so; and names follow `docs/names.md`, where each
+//! exception is listed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +12,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
 }
 
-/// The words of a text that look like metrics of ours.
+/// The words of a text that look like our metrics.
 fn names(text: &str) -> BTreeSet<String> {
     text.split(|letter: char| !(letter.is_ascii_alphanumeric() || letter == '_' || letter == ':'))
         .filter(|word| ["gpu_", "gpumeter_", "process_"].iter().any(|prefix| word.starts_with(prefix)))
@@ -34,7 +34,7 @@ fn known(name: &str) -> &'static Family {
 }
 
 #[test]
-fn alerts_name_what_exists_at_level_lean() {
+fn alerts_use_metrics_of_level_lean() {
     let rules: Vec<String> =
         rules().lines().filter(|line| !line.trim_start().starts_with('#')).map(Into::into).collect();
     let names = names(&rules.join("\n"));
@@ -45,7 +45,7 @@ fn alerts_name_what_exists_at_level_lean() {
 }
 
 #[test]
-fn panels_name_what_exists_and_say_what_they_need() {
+fn panels_use_existing_metrics_and_state_their_level() {
     let dashboard: serde_json::Value = serde_json::from_str(&read("dashboards/node.json")).unwrap();
     let mut panels = 0;
     for panel in dashboard["panels"].as_array().unwrap() {
@@ -85,7 +85,7 @@ fn every_alert_has_a_runbook_and_a_test_and_every_runbook_an_alert() {
     assert_eq!(runbooks.collect::<BTreeSet<_>>(), alerts);
 }
 
-/// Metric, label and value of every `metric{label="value"}` of an expression; matchers by regular expression
+/// Metric, label and value of every `metric{label="value"}` of an expression; other kinds of matchers have no value.
 /// or of another kind have no value.
 fn matchers(expression: &str) -> Vec<(String, String, Option<String>)> {
     let mut found = Vec::new();
@@ -106,7 +106,7 @@ fn matchers(expression: &str) -> Vec<(String, String, Option<String>)> {
 const OF_THE_TARGET: [&str; 3] = ["cluster", "job", "instance"];
 
 #[test]
-fn expressions_choose_by_labels_and_values_that_exist() {
+fn expressions_use_existing_labels_and_values() {
     let dashboard: serde_json::Value = serde_json::from_str(&read("dashboards/node.json")).unwrap();
     let panels = dashboard["panels"].as_array().unwrap();
     let mut expressions: Vec<String> = panels
@@ -114,7 +114,7 @@ fn expressions_choose_by_labels_and_values_that_exist() {
         .flat_map(|panel| panel["targets"].as_array().into_iter().flatten())
         .map(|target| target["expr"].as_str().unwrap().to_owned())
         .collect();
-    // Annotations hold braces of another language.
+    // Annotations have braces of the template language.
     let rules = rules();
     expressions.extend(rules.lines().filter(|line| !line.contains("{{")).map(ToOwned::to_owned));
     let mut checked = 0;
@@ -135,7 +135,7 @@ fn expressions_choose_by_labels_and_values_that_exist() {
 }
 
 #[test]
-fn documents_name_metrics_and_alerts_that_exist() {
+fn documents_name_existing_metrics_and_alerts() {
     let mut documents = vec!["README.md".to_owned(), "docs/monitoring.md".to_owned()];
     for runbook in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/runbooks")).unwrap() {
         documents.push(format!("docs/runbooks/{}", runbook.unwrap().file_name().to_str().unwrap()));
@@ -153,7 +153,7 @@ fn documents_name_metrics_and_alerts_that_exist() {
     }
 }
 
-/// The names of families, histograms with all their series.
+/// The names of all families; histograms with all their series.
 fn series() -> BTreeSet<String> {
     families()
         .flat_map(|family| {
@@ -189,7 +189,7 @@ fn no_family_writes_a_series_of_another() {
 }
 
 #[test]
-fn a_name_is_lower_case_and_says_no_word_twice() {
+fn a_metric_name_is_lower_case_without_repeated_words() {
     for family in families() {
         let words: Vec<&str> = family.name.split('_').collect();
         let distinct: BTreeSet<&str> = words.iter().copied().collect();
@@ -208,7 +208,7 @@ fn a_name_is_lower_case_and_says_no_word_twice() {
 }
 
 #[test]
-fn what_is_always_1_is_an_info_or_a_state_and_infos_are_always_1() {
+fn info_and_state_metrics_are_always_1_and_no_others() {
     for family in families() {
         let help = family.help.starts_with("Always 1; ");
         let named = family.name.ends_with("_info");
@@ -218,7 +218,7 @@ fn what_is_always_1_is_an_info_or_a_state_and_infos_are_always_1() {
     }
 }
 
-/// Words of a name that are also labels of the family, where the label tells one of what the word names.
+/// Words of a name that are also labels of the family, where the label selects one of what the word names.
 const SUBJECTS: &[(&str, &str)] = &[
     ("gpu_engine_utilization_ratio", "engine"),
     ("gpu_engine_busy_seconds_total", "engine"),
@@ -253,7 +253,7 @@ const SUBJECTS: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn a_name_has_no_label_in_it_but_those_that_are_its_subject() {
+fn a_metric_name_contains_no_label_except_its_subject() {
     let later = |family: &Family| matches!(family.rows, Rows::Account(_) | Rows::Process(_));
     let text = read("docs/names.md");
     let found: BTreeSet<(&str, &str)> = families()
@@ -265,6 +265,6 @@ fn a_name_has_no_label_in_it_but_those_that_are_its_subject() {
         .collect();
     assert_eq!(found, SUBJECTS.iter().copied().collect());
     for (_, label) in SUBJECTS {
-        assert!(text.contains(&format!("`{label}`")), "docs/names.md says nothing of {label}");
+        assert!(text.contains(&format!("`{label}`")), "docs/names.md does not mention {label}");
     }
 }

@@ -1,4 +1,4 @@
-//! The OTLP sender against destinations that accept, waver, refuse, lie and vanish.
+//! The OTLP sender against destinations that accept, are busy, refuse, send garbage and disappear.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -12,7 +12,7 @@ use gpumeter::push::{
 };
 use tokio::sync::watch;
 
-/// A destination that gives these answers, byte for byte, each on a connection of its own.
+/// A destination that sends these responses byte for byte, each on a connection of its own.
 struct Receiver {
     address: SocketAddr,
     thread: JoinHandle<Vec<String>>,
@@ -26,7 +26,7 @@ impl Receiver {
             let answer_one = |answer: Vec<u8>| {
                 let (mut stream, _) = listener.accept().unwrap();
                 let request = read_request(&mut stream);
-                // The sender may give up on a reply that is too long.
+                // The sender may give up on a response that is too long.
                 let _ = stream.write_all(&answer);
                 request
             };
@@ -39,7 +39,7 @@ impl Receiver {
         destination(self.address)
     }
 
-    /// What was posted, once all answers are given.
+    /// The posted requests, once all responses are sent.
     fn requests(self) -> Vec<String> {
         self.thread.join().unwrap()
     }
@@ -57,7 +57,7 @@ fn read_request(stream: &mut impl Read) -> String {
     let mut buffer = [0; 1024];
     while !request.ends_with(b"\r\n\r\npoints") {
         let count = stream.read(&mut buffer).unwrap();
-        assert_ne!(count, 0, "the request broke off: {:?}", String::from_utf8_lossy(&request));
+        assert_ne!(count, 0, "the request ended early: {:?}", String::from_utf8_lossy(&request));
         request.extend_from_slice(&buffer[..count]);
     }
     String::from_utf8(request).unwrap()
@@ -83,7 +83,7 @@ fn push(destination: &Destination) -> Result<Accepted, PushFailure> {
     block_on(send(destination, Bytes::from_static(b"points")))
 }
 
-/// Runs the sender until all of these points have found their end.
+/// Runs the sender until all of these points are sent or dropped.
 fn run_with(destination: Destination, batches: &[u64]) -> Arc<Tally> {
     let tally = Arc::clone(destination.tally());
     let queue = Arc::new(PushQueue::new(4, Arc::clone(&tally)));
@@ -108,7 +108,7 @@ fn counts(tally: &Tally) -> [u64; 3] {
 }
 
 #[test]
-fn a_batch_is_posted_as_otlp_has_it() {
+fn a_batch_is_posted_as_otlp_specifies() {
     let receiver = Receiver::answering([success()]);
     assert_eq!(push(&receiver.destination()), Ok(Accepted::default()));
     let address = receiver.address;
@@ -119,20 +119,20 @@ fn a_batch_is_posted_as_otlp_has_it() {
 }
 
 #[test]
-fn a_destination_that_is_busy_for_a_moment_is_asked_again() {
+fn a_busy_destination_is_retried() {
     let receiver = Receiver::answering([answer("503 Busy", "retry-after: 0\r\n", b""), success()]);
     assert_eq!(push(&receiver.destination()), Ok(Accepted::default()));
     assert_eq!(receiver.requests().len(), 2);
 }
 
 #[test]
-fn a_connection_that_breaks_is_made_again() {
+fn a_broken_connection_is_reopened() {
     let receiver = Receiver::answering([Vec::new(), success()]);
     assert_eq!(push(&receiver.destination()), Ok(Accepted::default()));
 }
 
 #[test]
-fn a_destination_that_stays_busy_is_left_after_the_last_try() {
+fn a_destination_that_stays_busy_is_given_up_after_the_last_retry() {
     let busy = || answer("429 Too Many Requests", "", b"\x12\x04slow");
     let receiver = Receiver::answering([busy(), busy(), busy()]);
     let failure = push(&receiver.destination()).unwrap_err();
@@ -151,7 +151,7 @@ fn a_destination_may_ask_for_a_longer_pause() {
 }
 
 #[test]
-fn rejected_points_are_counted_apart_from_those_that_were_sent() {
+fn rejected_points_are_counted_separately_from_sent_ones() {
     let receiver = Receiver::answering([answer("200 OK", "", PARTIAL), answer("200 OK", "", PARTIAL)]);
     let rejected = Accepted { rejected: 3, message: "old".to_owned() };
     assert_eq!(push(&receiver.destination()), Ok(rejected));
@@ -160,7 +160,7 @@ fn rejected_points_are_counted_apart_from_those_that_were_sent() {
 }
 
 #[test]
-fn more_rejected_points_than_were_sent_are_not_believed() {
+fn a_count_of_rejected_points_above_those_sent_is_ignored() {
     let receiver = Receiver::answering([answer("200 OK", "", PARTIAL)]);
     assert_eq!(counts(&run_with(receiver.destination(), &[2])), [0, 2, 0]);
 }
@@ -174,7 +174,7 @@ fn a_batch_that_is_refused_is_not_sent_again() {
 }
 
 #[test]
-fn a_refusal_says_what_to_do() {
+fn an_error_of_the_destination_says_what_to_do() {
     let failure = |status: u16| PushFailure::Refused { status, message: "no".to_owned() }.to_string();
     assert!(failure(404).contains("(404 no); nothing accepts OTLP at this path"), "{}", failure(404));
     assert!(failure(401).contains("credentials"), "{}", failure(401));
@@ -192,7 +192,7 @@ fn without_a_destination_points_are_dropped_and_counted() {
 }
 
 #[test]
-fn garbage_is_no_reply() {
+fn garbage_is_not_a_valid_response() {
     let endless = [b"HTTP/1.1 200 OK\r\n\r\n".to_vec(), vec![b'x'; 3 << 20]].concat();
     let receiver = Receiver::answering([
         b"220 mail.example ESMTP\r\n".to_vec(),

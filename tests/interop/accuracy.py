@@ -35,7 +35,7 @@ INSTANCES = (("3g.40gb", 4, 4), ("2g.20gb", 0, 2), ("1g.10gb", 2, 1))  # profile
 
 
 class Tenant:
-    """A unit (a user on bare metal) with processes on one GPU, and what it was granted of it."""
+    """A unit (a user on bare metal) with processes on one GPU, and its grant."""
 
     def __init__(self, gpu, letter, share):
         self.gpu, self.share = gpu, share
@@ -170,7 +170,7 @@ def processes(sample):
 
 
 def bill(demo, span):
-    """Used time and grade by tenant, over the span."""
+    """Used time and grade by tenant over the span."""
     stamps = [datetime.fromtimestamp(at / SECOND).astimezone().isoformat() for at in span]
     wait_for("the bill of the last minute", 60, lambda: closed(demo) >= span[1], demo.program)
     lines = {}

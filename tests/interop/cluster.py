@@ -94,7 +94,7 @@ def whole(suite, node):
 
 
 def attributed(suite, node, agent):
-    """A pod that the scheduler placed holds its GPU, and what its process uses is its namespace's."""
+    """A pod that the scheduler placed holds its GPU, and its process's use counts for its namespace."""
     node.apply("train", "ml", {"main": {WHOLE: 1}})
     main = node.container("train", "main")
     node.run({main.scripted("ml"): main})
@@ -113,7 +113,7 @@ def attributed(suite, node, agent):
 
 
 def on_the_host(suite, agent):
-    """The lock is the host's, and one that the agent trusts; the ledger and the local socket lie on the host, too."""
+    """The lock is on the host and trusted by the agent; ledger and local socket are on the host too."""
     for what in ("node lock", "ledger"):
         suite.expect(agent.doctor(what).startswith("ok "), f"doctor: {agent.doctor(what)}")
     for path in ("/run/gpumeter.lock", "/run/gpumeter/control.sock", "/var/lib/gpumeter/ledger.db"):
@@ -121,7 +121,7 @@ def on_the_host(suite, agent):
 
 
 def kubelet_restart(suite, node, agent):
-    """While the kubelet is away the agent goes on, and so does what pods hold."""
+    """While the kubelet is down the agent continues, and holdings of pods stay."""
     holder, pod = node.holder("train", "main"), agent.pod()
     node.kubelet.stop()
     agent.until("the failure of the resolver", lambda page: page.one("gpumeter_resolver_success", resolver="pods") == 0)
@@ -134,7 +134,7 @@ def kubelet_restart(suite, node, agent):
 
 
 def variants(suite, node, agent):
-    """Each variant has the rights that it names, and the doctor names the variant that has what it lacks."""
+    """Each variant has the documented rights, and the doctor names the variant that has what it lacks."""
     cases = {
         "devices": ("rights of variant devices; the holders of GPUs are not visible: use variant allocation or usage", 0),
         "allocation": ("rights of variant allocation; the users of GPUs are not visible: use variant usage", 0),
@@ -159,7 +159,7 @@ def variants(suite, node, agent):
 
 
 def labels(suite, node, agent):
-    """Without the kubelet's Pods API labels come by the service account's rights, and not without these."""
+    """Without the kubelet's Pods API labels need the service account's rights."""
     node.kubelet.stop()
     node.start_kubelet(pods_api=False)
     agent.upgrade({"labels": True})
@@ -174,7 +174,7 @@ def labels(suite, node, agent):
 
 
 def upgrade_and_rollback(suite, node, agent):
-    """The ledger goes on under another image and back."""
+    """The ledger continues under another image and back."""
     agent.ready()
     before, start = agent.held(), agent.ledger_file()
     agent.upgrade({"image": {"repository": "localhost/gpumeter", "tag": NEXT}})
@@ -189,7 +189,7 @@ def upgrade_and_rollback(suite, node, agent):
 
 
 def drain(suite, node, agent):
-    """A drained node has the agent still, and the pods that went hold nothing."""
+    """A drained node keeps the agent, and evicted pods hold nothing."""
     holder, pod = node.holder("train", "main"), agent.pod()["metadata"]["uid"]
     used = agent.page().seconds("used", "ml")
     node.run({1: None, 2: None})
@@ -201,7 +201,7 @@ def drain(suite, node, agent):
 
 
 def gpu_operator(suite, node, agent):
-    """With the operator's label the agent runs, and without it, as while the driver is upgraded, it lets go of the driver."""
+    """With the operator's label the agent runs; without it, as during a driver upgrade, it closes the driver."""
     node.create({"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia"}, "handler": "runc"})
     label = "nvidia.com/gpu.deploy.dcgm-exporter"
     node.kubectl("label", "node", NODE, f"{label}=true")
@@ -216,7 +216,7 @@ def gpu_operator(suite, node, agent):
 
 
 def base_after_chart(suite, node, agent):
-    """The ledger outlives the chart, and the kustomize base goes on with it."""
+    """The ledger survives the chart, and the kustomize base continues it."""
     held = agent.held()
     agent.helm("uninstall", "gpumeter", "--wait", "--timeout", "60s")
     wait_for("the end of the agent", 60, lambda: not agent.pods(), node.kubelet)
@@ -239,14 +239,14 @@ class Agent:
         }
 
     def install(self):
-        """The chart, in a namespace that was made for it, as docs/kubernetes.md says."""
+        """Installs the chart in a new namespace, as docs/kubernetes.md describes."""
         self.node.kubectl("create", "namespace", "gpumeter")
         self.node.kubectl("label", "namespace", "gpumeter", "pod-security.kubernetes.io/enforce=privileged")
         self.helm("install", "gpumeter", CHART, "--values", self.file(self.values), "--wait", "--timeout", "120s")
         self.offer()
 
     def apply_base(self):
-        """The base under an overlay that adds the driver, as a user's own would add what is special there."""
+        """Installs the base under an overlay that adds the driver, as a user would add local settings."""
         folder = self.suite.folder / "overlay"
         folder.mkdir()
         patch = {
@@ -266,7 +266,7 @@ class Agent:
         self.offer()
 
     def offer(self):
-        """Has the device plugin offer the GPUs that the agent sees, once."""
+        """Has the device plugin offer the GPUs that the agent reports, once."""
         if Node.gpus:
             return
         up = sorted(self.page().of("gpu_up"), key=lambda one: one.labels["gpu"])
@@ -285,7 +285,7 @@ class Agent:
         self.ready()
 
     def ready(self):
-        """Waits until the one pod is that of the newest revision, and ready."""
+        """Waits until the only pod is of the newest revision and ready."""
         self.node.kubectl("--namespace", "gpumeter", "rollout", "status", "daemonset/gpumeter", "--timeout=120s")
         wait_for("one agent", 60, lambda: len(self.pods()) == 1, self.node.kubelet)
         wait_for("the agent's page", 60, lambda: "gpu_up{" in self.text(), self.node.kubelet)
@@ -325,7 +325,7 @@ class Agent:
         return ran.stdout
 
     def bill(self, tenant):
-        """The bill as it is printed, once it has that tenant: a window settles within a quarter of a minute."""
+        """The printed bill, once it has that tenant: a window settles within 15 s."""
         bill = self.exec("bill")
         return bill if re.search(rf"(?m)^{tenant}\b", bill) else None
 
@@ -335,14 +335,14 @@ class Agent:
         return next((line for line in lines if re.match(rf"\w+ +{what}:", line)), "")
 
     def capabilities(self):
-        """The effective capabilities of the agent's process, as the kernel tells them."""
+        """The effective capabilities of the agent's process in /proc."""
         id = self.pod()["status"]["containerStatuses"][0]["containerID"].removeprefix("containerd://")
         tasks = dict(line.split()[:2] for line in self.node.ctr("tasks", "list").splitlines()[1:])
         status = Path(f"/proc/{tasks[id]}/status").read_text()
         return int(re.search(r"(?m)^CapEff:\s*(\w+)", status)[1], 16)
 
     def is_scraped(self):
-        """A real Prometheus finds the pod as the PodMonitor would have it, and calls it by its node."""
+        """A real Prometheus finds the pod as the PodMonitor configures it, and names the target after its node."""
         monitor = ROOT / "packaging/kubernetes/components/monitoring/podmonitor.yaml"
         [endpoint] = yaml.safe_load(monitor.read_text())["spec"]["podMetricsEndpoints"]
         relabel = [{{"sourceLabels": "source_labels", "targetLabel": "target_label"}.get(key, key): value for key, value in one.items()}
@@ -514,7 +514,7 @@ class ClusterNode(Node):
         return pods[-1] if pods else None
 
     def end(self):
-        """Ends every pod, so that nothing of them stays on the machine, then the programs."""
+        """Stops every pod, so that none stays on the machine, then the programs."""
         self.manifests = self.folder / "none"
         if self.kubelet.alive():
             self.try_kubectl("delete", "namespaces", "gpumeter", "ml", "batch", "web", "--timeout=50s")

@@ -24,7 +24,7 @@ def panels(dashboard):
 
 
 def variables(dashboard):
-    """(name, metric selector, label) of each variable that asks Prometheus."""
+    """(name, metric selector, label) of each variable that queries Prometheus."""
     for variable in dashboard["templating"]["list"]:
         if variable["type"] == "query":
             selector, label = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"]["query"]).groups()
@@ -32,7 +32,7 @@ def variables(dashboard):
 
 
 def substitute(text, **values):
-    """Fills in variables as Grafana does: $name, and what is built in."""
+    """Replaces variables as Grafana does: $name, and built-in ones."""
     for name, value in values.items():
         text = re.sub(rf"\${name}\b", value, text)
     return text

@@ -30,7 +30,7 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 
 class Failed(Exception):
-    """What makes the rest of a suite pointless."""
+    """An error after which the rest of a suite is pointless."""
 
 
 def run(suite, name=None):
@@ -58,7 +58,7 @@ def run(suite, name=None):
 
 
 class Suite:
-    """A folder, the programs started in it, and what was found."""
+    """A folder, the programs started in it, and the findings."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -67,7 +67,7 @@ class Suite:
         self._programs = []
 
     def expect(self, holds, finding):
-        """Notes a finding and goes on."""
+        """Records a finding and continues."""
         self.checks += 1
         if not holds:
             self.findings.append(finding)
@@ -80,11 +80,11 @@ class Suite:
         return program
 
     def end_first(self, action):
-        """Has something done at the end, before the programs that were started until now are ended."""
+        """Registers something to do at the end, before the programs started so far are stopped."""
         self._programs.append(Ending(action))
 
     def end(self):
-        """Ends every program, last first, and notes one that would not go."""
+        """Stops every program, last first, and records one that does not stop."""
         while self._programs:
             self._programs.pop().stop()
 
@@ -132,7 +132,7 @@ class Program:
 
 
 def wait_for(what, seconds, probe, program=None, every=0.1):
-    """What `probe` returns as soon as that is true; connection errors count as not yet."""
+    """Returns the result of `probe` as soon as it is true; connection errors count as not yet."""
     deadline = time.monotonic() + seconds
     last = None
     while True:
@@ -219,7 +219,7 @@ class Demo:
         self._replace("faults", faults)
 
     def condition(self, state):
-        """Sets what became of hardware and driver, for instance {"gpus": {"3": {"state": "lost"}}}."""
+        """Sets the state of hardware and driver, for instance {"gpus": {"3": {"state": "lost"}}}."""
         self._replace("state", state)
 
     def _replace(self, name, content):

@@ -71,13 +71,13 @@ class HostNode:
         return get_json(f"{self.url}/api/v1/bill")
 
     def command(self, *arguments):
-        """What a command of gpumeter prints."""
+        """The output of a gpumeter command."""
         done = subprocess.run([GPUMETER, *arguments], capture_output=True, text=True, timeout=60)
         return done.stdout + done.stderr
 
 
 def free_pids(count):
-    """Pids that nobody has. The kernel gives those below 300 only once after a boot, so nobody else comes by one."""
+    """Unused pids. The kernel assigns those below 300 only once after a boot, so no other process gets one."""
     free = [pid for pid in range(10, 300) if not Path(f"/proc/{pid}").exists()]
     if len(free) < count:
         raise Failed(f"of the pids below 300 only {len(free)} are free")

@@ -65,7 +65,7 @@ def software(suite, archive):
 
 
 def refusals(suite):
-    """What the builder says of a binary that is none, and of packages that are not the pinned ones."""
+    """The builder's errors for a file that is not a binary, and for packages other than the pinned ones."""
     wrong = suite.folder / "script"
     wrong.write_text("#!/bin/sh\n")
     ran = subprocess.run([BUILD, "--binary", wrong, "--output", suite.folder / "no.tar"], capture_output=True, text=True, timeout=60)
@@ -87,7 +87,7 @@ def refusals(suite):
 
 
 def doctor(suite, bundle):
-    """On a simulated driver that lies on the host: everything that a pod of variant devices has."""
+    """On a simulated driver on the host: everything that a pod of the device-plugin variants has."""
     driver = Demo(suite)
     bundle.mounts = [mount(driver.driver, "/driver")]
     ran = bundle.run("doctor", "--nvml-library", "/driver/libnvidia-ml.so.1")
@@ -99,7 +99,7 @@ def doctor(suite, bundle):
 
 
 def another_user(suite, bundle):
-    """Without root there is a ledger only in a directory that was prepared."""
+    """Without root the ledger needs a prepared directory."""
     for owner, told in ((0, "missing ledger"), (65532, "ok      ledger")):
         os.chown(suite.folder / "ledger", owner, owner)
         ran = bundle.run("doctor", user=65532)
@@ -108,7 +108,7 @@ def another_user(suite, bundle):
 
 
 def recipe_for_arm64(suite):
-    """What can be shown without such a machine: the right packages under the right names. The program is no real one."""
+    """What can be tested without such a machine: the right packages under the right names. The program is a placeholder."""
     program = suite.folder / "arm64"
     program.write_bytes(b"\x7fELF" + bytes(14) + (183).to_bytes(2, "little"))
     layout = Layout(suite, build(suite, "third", program, "arm64"), "arm64-layout")

@@ -52,13 +52,13 @@ def ledger(suite):
 
 
 class Births:
-    """When each account series was first seen."""
+    """The time at which each account series first appeared."""
 
     def __init__(self):
         self.seen = {}
 
     def see(self, demo):
-        """The account on the page, noted."""
+        """Records the account on the page."""
         page = account(demo)
         for key in page:
             self.seen.setdefault(key, demo.clock.boot())
@@ -70,7 +70,7 @@ class Births:
 
 
 def watch(suite, demo, births, seconds):
-    """Law L1 for some time."""
+    """Checks law L1 for some time."""
     deadline = time.time() + seconds
     while time.time() < deadline:
         bill_adds_up(suite, demo.api("bill"))
@@ -79,7 +79,7 @@ def watch(suite, demo, births, seconds):
 
 
 def bill_adds_up(suite, bill):
-    """L1: the parts of every slot's time are its time, and what tenants and remainders held is too."""
+    """L1: the parts of every slot's time sum to its time, and so does the time of tenants and remainders."""
     held = {gpu["uuid"]: 0 for gpu in bill["gpus"]}
     for line in bill["lines"]:
         held[line["uuid"]] += line["held_ns"]
@@ -101,7 +101,7 @@ def bill_adds_up(suite, bill):
 
 
 def page_adds_up(suite, demo, births):
-    """L1 on the page, for each GPU whose series are all old enough; how many those are."""
+    """Checks L1 on the page for each GPU whose series are all old enough; returns how many those are."""
     page, now = births.see(demo), demo.clock.boot()
     proved = 0
     for (name, labels), slot in page.items():
@@ -116,7 +116,7 @@ def page_adds_up(suite, demo, births):
 
 
 def kill_again_and_again(suite, demo, births):
-    """At any moment of a window; the pauses are the same in every run."""
+    """Pauses at random times of a window; they are the same in every run."""
     pauses = random.Random(SEED)
     for number in range(KILLS):
         watch(suite, demo, births, pauses.uniform(2, WINDOW))
@@ -178,7 +178,7 @@ class Reading:
                 self.bill[labels, figure] = self.bill.get((labels, figure), 0) + line[figure]
 
     def adds_up(self, suite):
-        """The bill adds up, and the page says what the bill says."""
+        """The bill adds up, and the page agrees with it."""
         bill_adds_up(suite, self.raw)
         shown = [key for key in self.old if key[0] in COUNTERS]
         suite.expect(len({dict(labels)["gpu"] for name, labels in shown if name == HELD}) >= 7, "few GPUs have an account that is old enough")

@@ -67,7 +67,7 @@ def manifests(suite):
 
 
 def without_priority(suite):
-    """Without a priority class there is none that a quota could speak of."""
+    """Without a priority class no quota can refer to one."""
     text = template(suite, {"gkeCos": True, "priorityClassName": ""})
     valid(suite, "gke-cos without a priority class", text)
     kinds = {kind for kind, _ in objects(text)}
@@ -75,7 +75,7 @@ def without_priority(suite):
 
 
 def overlay(suite, components):
-    """A folder that applies these components to the base, as a user's own would."""
+    """A folder that applies these components to the base, as a user's would."""
     folder = suite.folder / ("-".join(components) or "base")
     folder.mkdir(exist_ok=True)
     (folder / "kustomization.yaml").write_text(json.dumps({
@@ -100,7 +100,7 @@ def run(*command):
 
 
 def objects(text):
-    """The objects by kind and name, without an order where Kubernetes has none."""
+    """The objects by kind and name, with lists sorted where Kubernetes has no order."""
     found = {}
     for document in yaml.safe_load_all(text):
         if document is None:
@@ -138,7 +138,7 @@ def valid(suite, name, text):
 
 
 def rights(suite, name, found):
-    """What holds in every variant, whatever else it takes."""
+    """What holds in every variant."""
     [daemonset] = [one for (kind, _), one in found.items() if kind == "DaemonSet"]
     pod = daemonset["spec"]["template"]["spec"]
     [container] = pod["containers"]
@@ -163,7 +163,7 @@ def lint(suite):
 
 
 def secured(suite):
-    """Pages with a certificate and users: the scrape says so, and stays valid."""
+    """Metrics with a certificate and users: the scrape configuration has both and stays valid."""
     values = {"monitoring": {"enabled": True, "endpoint": {
         "scheme": "https", "tlsConfig": {"serverName": "gpumeter", "ca": {"secret": {"name": "gpumeter-tls", "key": "ca.crt"}}},
         "basicAuth": {"username": {"name": "gpumeter-users", "key": "name"}, "password": {"name": "gpumeter-users", "key": "password"}}}}}

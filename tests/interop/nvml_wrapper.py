@@ -54,7 +54,7 @@ def main():
 
 
 def read_list():
-    """Of each listed test its reason, and of each other board the tests that pass there."""
+    """The reason of each listed test, and for each other board the tests that pass there."""
     explained, elsewhere = {}, {}
     for number, line in enumerate(LIST.read_text().splitlines(), 1):
         if not line or line.startswith("#"):
@@ -85,7 +85,7 @@ def copy_crate(target):
 
 
 def node(folder, name):
-    """A folder with the library under both names that are looked for, and a scenario."""
+    """A folder with the library under both names that are searched for, and a scenario."""
     place = folder / name
     place.mkdir()
     shutil.copy(os.environ["SIMULATOR"], place / "libnvidia-ml.so.1")
@@ -95,7 +95,7 @@ def node(folder, name):
 
 
 def tests(crate, driver, names=()):
-    """The tests that pass and those that fail over a driver; all of them without names."""
+    """The tests that pass and those that fail over a driver; all of them if no names are given."""
     paths = [str(driver), os.environ.get("LD_LIBRARY_PATH", "")]
     environment = {**os.environ, "LD_LIBRARY_PATH": ":".join(filter(None, paths)),
                    "CARGO_TARGET_DIR": str(CACHE / "nvml-wrapper-target"), "RUST_BACKTRACE": "0"}

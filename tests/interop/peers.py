@@ -92,7 +92,7 @@ def peers(suite):
 
 
 def exporters(suite, demo, scenario):
-    """nvitop-exporter and all-smi, at the moment at which the clock is held."""
+    """nvitop-exporter and all-smi, at the time at which the clock is held."""
     driver = json.loads(peer(demo, __file__, "nvml"))
     suite.expect(any(gpu["utilization_percent"] for gpu in driver), "no GPU is busy at this moment, so little is compared")
     pages = {
@@ -166,7 +166,7 @@ def families(page):
 
 
 def one_moment(demo):
-    """What nvidia-ml-py, nvitop and the agent say of one moment at which the clock is held."""
+    """The values of nvidia-ml-py, nvitop and the agent at one time of a held clock."""
     demo.clock.hold_between_ticks()
     demo.clock.advance(-demo.clock.boot() % 10**9)
     # The samplers look at a held clock now and then only.
@@ -180,12 +180,12 @@ def one_moment(demo):
 
 
 def sizes(size):
-    """Ways in which nvitop writes it."""
+    """The spellings that nvitop uses."""
     return f"{size / 2**20:.0f}MiB", f"{size / 2**20:.1f}MiB", f"{size / 2**30:.2f}GiB", f"{size / 2**30:.1f}GiB"
 
 
 def peer(demo, *arguments):
-    """What a Python program prints that finds the demo's driver where a real one would be."""
+    """The output of a Python program that finds the demo's driver in the place of a real one."""
     environment = {**os.environ, "LD_LIBRARY_PATH": str(demo.driver), "TERM": "dumb", "COLUMNS": "200", "LINES": "200"}
     answer = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=60)
     if answer.returncode:
@@ -216,7 +216,7 @@ def processes_of_snapshot(ours):
 
 
 def nvml():
-    """The other program: what nvidia-ml-py is told, in our units."""
+    """The other program: the values of nvidia-ml-py in our units."""
     import pynvml
 
     pynvml.nvmlInit()

@@ -163,7 +163,7 @@ def documented(suite, targets):
 
 
 def scenario(suite):
-    """The demo's own scenario, read from a first short run, with incidents at times we know."""
+    """The demo's own scenario from a short first run, with incidents at known times."""
     first = Demo(suite, state=suite.folder / "first")
     text = first.scenario()
     first.program.stop()
@@ -173,7 +173,7 @@ def scenario(suite):
 
 
 def shortened(folder):
-    """Cuts times in the installed rules as `SHORTER` says."""
+    """Shortens times in the installed rules as `SHORTER` says."""
     changed = set()
     for path in folder.glob("*.yaml"):
         rules = yaml.safe_load(path.read_text())
@@ -204,7 +204,7 @@ def instances(server, alert):
 
 
 def queries(suite, server, path, moments):
-    """Every query of a dashboard answers well at the first of the moments at which it answers at all."""
+    """Every query of a dashboard has a valid result at the first time at which it has one at all."""
     dashboard = dashboards.load(path)
     for name, selector, label in dashboards.variables(dashboard):
         found = server.label_values(label, dashboards.substitute(selector, **VALUES))

@@ -13,7 +13,7 @@ def of_openmetrics(page):
 
 
 def of_prometheus(result, *without):
-    """Of an instant query's result, less the labels that the target owns."""
+    """The samples of an instant query's result, without the target's labels."""
     found = {}
     for series in result:
         labels = {key: value for key, value in series["metric"].items() if key != "__name__" and key not in without}
@@ -48,7 +48,7 @@ def same(left, right):
 
 
 def differences(left, right, limit=10):
-    """Lines that say where two sets of samples differ, at most `limit`, then a count."""
+    """Lines that describe where two sets of samples differ, at most `limit`, then a count."""
     lines = [f"{show(key)} stands only on the first" for key in left.keys() - right.keys()]
     lines += [f"{show(key)} stands only on the second" for key in right.keys() - left.keys()]
     lines += [f"{show(key)}: {left[key]!r} and {right[key]!r}"

@@ -109,7 +109,7 @@ def whole(suite, node, cluster, two_gpus):
 
 
 def parts_of_a_gpu(suite, node, cluster):
-    """Jobs of one and of two shards of four; Slurm tells the number to their processes alone."""
+    """Jobs of one and of two shards of four; only their processes' environment has the number."""
     jobs = [cluster.sleep("games", "physics", "--gres=shard:1"), cluster.sleep("news", "chemistry", "--gres=shard:2")]
     for job, expected in zip(jobs, (1 / SHARDS, 2 / SHARDS)):
         ratio = lambda: node.sample("gpu_holding_ratio", workload=holder_of(job))
@@ -138,7 +138,7 @@ def heterogeneous_job(suite, node, cluster):
 
 
 def preemption(suite, node, cluster):
-    """A job of a partition that goes before takes all GPUs: the job that had them is put back and holds nothing until then."""
+    """A job of a preempting partition takes all GPUs: the former job is requeued and holds nothing until then."""
     preempted = cluster.sleep("games", "physics", f"--gres=gpu:{GPUS}", "--requeue")
     all_of = lambda job: len(holdings(node).get(holder_of(job), [])) == GPUS
     wait_for("all GPUs of the job that is to be preempted", 30, lambda: all_of(preempted), node.program)
@@ -172,7 +172,7 @@ def several_slurmd(suite, node, cluster):
 
 
 def doctor(suite, node):
-    """It reads the slurm.conf that the records name."""
+    """The prolog reads the slurm.conf that the records name."""
     finding = lambda text: next((line for line in text.splitlines() if line[8:].startswith("jobs:")), text)
     command = ["doctor", "--config", node.config, "--nvml-library", node.library]
     told = finding(node.command(*command))

@@ -1,8 +1,8 @@
-//! Accounting: what the driver remembers of processes, also of those that have ended.
+//! Accounting: the driver's records of running and ended processes.
 //!
-//! One record for each pid: of the stay that lasts, or of the latest that has ended. The records go with the
-//! driver, stay readable after accounting was turned off, and are not kept in MIG mode. Where accounting was never on
-//! there are none, and asking is no mistake, whatever the header says: nvml-wrapper's tests expect it of real boards.
+//! One record for each pid: of the current stay, or of the latest that has ended. A driver reload clears the records,
+//! they stay readable after accounting was turned off, and MIG mode has none. Where accounting was never on the list
+//! is empty and not an error, unlike the header says: nvml-wrapper's tests expect that of real boards.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_uint, c_ulonglong};
@@ -14,9 +14,9 @@ use super::buffers::{Out, fill};
 use super::{Device, gpu_calls};
 use crate::schedule::{Stay, hash};
 
-/// How many records the driver keeps.
+/// The most records that the driver keeps.
 const BUFFER: c_uint = 4000;
-/// Ada boards forget the memory of who has ended (L40S at 595); Hopper keeps it.
+/// Ada boards drop the memory of ended processes (L40S at 595); Hopper keeps it.
 const ADA: u32 = 8;
 
 /// `nvmlAccountingStats_v2_t`, which is newer than the bindings: the sums of the samples beside their means,
@@ -36,11 +36,11 @@ pub(super) struct SummedStats {
     start: c_ulonglong,
 }
 
-/// The driver takes a sample of every process in every sixth of a second.
+/// Nanoseconds between two samples of a process.
 const SAMPLE: u64 = 166_666_667;
 
-/// A worker's place among all, and its stay.
-type Record = (usize, Stay);
+/// A worker's index, and its stay.
+type AccountingRecord = (usize, Stay);
 
 gpu_calls! {
     fn nvmlDeviceGetAccountingMode(at, mode: Out<nvmlEnableState_t>) {
@@ -48,11 +48,10 @@ gpu_calls! {
     }
 
     fn nvmlDeviceGetAccountingBufferSize(at, size: Out<c_uint>) {
-        let _ = at;
         size.put(BUFFER)
     }
 
-    // In an order that is neither of pids nor of times.
+    // The order is arbitrary, as the real one.
     fn nvmlDeviceGetAccountingPids(at, count: Out<c_uint>, pids: Out<c_uint>) {
         let mut known: Vec<c_uint> = records(at)?.into_keys().collect();
         known.sort_by_key(|pid| hash(u64::from(*pid)));
@@ -74,7 +73,7 @@ gpu_calls! {
     }
 }
 
-fn summed(at: &Device<'_>, pid: c_uint, record: &Record) -> Option<SummedStats> {
+fn summed(at: &Device<'_>, pid: c_uint, record: &AccountingRecord) -> Option<SummedStats> {
     let one = stats_of(at, record)?;
     let (_, stay) = record;
     let lived = stay.ended.unwrap_or(records_until(at)?).saturating_sub(stay.began);
@@ -97,12 +96,12 @@ fn records_until(at: &Device<'_>) -> Option<u64> {
     at.gpu.condition.accounted_until(at.now.elapsed)
 }
 
-/// The record of every pid; none where accounting has never been on.
-fn records(at: &Device<'_>) -> Result<BTreeMap<c_uint, Record>, Refused> {
+/// The record of every pid; empty where accounting was never on.
+fn records(at: &Device<'_>) -> Result<BTreeMap<c_uint, AccountingRecord>, Refused> {
     at.undivided()?;
     let Some(until) = records_until(at) else { return Ok(BTreeMap::new()) };
     let (loaded, _) = at.since_load();
-    let mut records: BTreeMap<c_uint, Record> = BTreeMap::new();
+    let mut records: BTreeMap<c_uint, AccountingRecord> = BTreeMap::new();
     for (place, worker) in at.gpu.timeline.workers().iter().enumerate() {
         let Some(stay) = at.gpu.timeline.stay(worker, until) else { continue };
         if stay.ended.is_some_and(|ended| ended <= loaded) {
@@ -117,7 +116,7 @@ fn records(at: &Device<'_>) -> Result<BTreeMap<c_uint, Record>, Refused> {
     Ok(records)
 }
 
-fn stats_of(at: &Device<'_>, (place, stay): &Record) -> Option<nvmlAccountingStats_t> {
+fn stats_of(at: &Device<'_>, (place, stay): &AccountingRecord) -> Option<nvmlAccountingStats_t> {
     let timeline = &at.gpu.timeline;
     let until = stay.ended.unwrap_or(records_until(at)?);
     let worker = timeline.workers().get(*place)?;

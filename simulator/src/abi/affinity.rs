@@ -1,4 +1,4 @@
-//! Which processors and which other GPUs are near.
+//! Affinity to processors, and topology between GPUs.
 //!
 //! The simulated host has two processors of 56 threads, each with the GPUs of half a baseboard; a rack's
 //! tray has one processor for two GPUs.
@@ -41,7 +41,7 @@ gpu_calls! {
         bits(words, set, socket..socket + 1)
     }
 
-    // Only where a GPU's memory is a node of its own.
+    // Only where the GPU's memory is a NUMA node of its own.
     fn nvmlDeviceGetNumaNodeId(at, node: Out<c_uint>) {
         if !at.gpu.board.rack {
             return Err(NOT_SUPPORTED);
@@ -95,7 +95,7 @@ fn threads(gpu: &Gpu, words: c_uint, set: Out<c_ulong>) -> Answer {
     bits(words, set, first..first + THREADS)
 }
 
-/// A set of bits in as many words as the caller has; what does not fit is not told.
+/// Writes a bit set into the caller's words; bits beyond them are dropped.
 fn bits(words: c_uint, set: Out<c_ulong>, on: std::ops::Range<u32>) -> Answer {
     if words == 0 {
         return Err(INVALID_ARGUMENT);
@@ -115,7 +115,7 @@ fn ancestor(one: &Gpu, other: &Gpu) -> nvmlGpuTopologyLevel_t {
     }
 }
 
-/// OK 0, GPU not supported 2, not supported 5: boards without NVLink pass by PCIe, consumer boards not at all.
+/// 0 OK, 2 GPU not supported, 5 not supported. Boards without NVLink use PCIe; consumer boards have no P2P.
 fn peer(
     at: &Device<'_>,
     other: &Gpu,
@@ -125,7 +125,7 @@ fn peer(
         return Err(INVALID_ARGUMENT);
     }
     let consumer = at.gpu.board.part.is_none() || other.board.part.is_none();
-    // MIG: no profile of any board has it.
+    // No MIG profile supports it.
     let whole = !at.gpu.divided && !other.divided;
     let linked = at.gpu.board.nvlinks > 0 && other.board.nvlinks > 0 && whole;
     match which {

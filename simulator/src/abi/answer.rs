@@ -1,23 +1,21 @@
-//! The codes of NVML that the simulated driver gives.
-//!
-//! It knows codes and their texts, nothing of who gives them.
+//! The return codes of NVML and their texts.
 
 use std::ffi::CStr;
 
 use nvml_wrapper_sys::bindings::nvmlReturn_t;
 
-/// A call's refusal: any code but success.
+/// Any return code but success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refused(nvmlReturn_t);
 
 impl Refused {
-    /// A code from outside; success is no refusal.
+    /// Turns a numeric code into an answer.
     pub(crate) fn with(code: nvmlReturn_t) -> Answer {
         if code == 0 { Ok(()) } else { Err(Self(code)) }
     }
 }
 
-/// What a call comes to.
+/// The outcome of a call.
 pub(crate) type Answer = Result<(), Refused>;
 
 pub(crate) const UNINITIALIZED: Refused = Refused(1);
@@ -36,7 +34,7 @@ pub(crate) const VERSION_MISMATCH: Refused = Refused(25);
 pub(crate) const DEPRECATED: Refused = Refused(26);
 pub(crate) const UNKNOWN: Refused = Refused(999);
 
-/// The number that the C caller sees.
+/// The numeric code for the C caller.
 pub(crate) fn code(answer: Answer) -> nvmlReturn_t {
     match answer {
         Ok(()) => 0,
@@ -44,7 +42,7 @@ pub(crate) fn code(answer: Answer) -> nvmlReturn_t {
     }
 }
 
-/// What `nvmlErrorString` says of a code.
+/// The text of `nvmlErrorString`.
 pub(crate) fn text(code: nvmlReturn_t) -> &'static CStr {
     match code {
         0 => c"Success",

@@ -1,14 +1,14 @@
-//! What a C caller hands in to be filled or read: the only place where its pointers are followed.
+//! The caller's pointers: nearly all reads and writes through them are here.
 //!
-//! The types are transparent wrappers of pointers, made by C callers alone, whose contract is NVML's: null,
-//! or valid for what the function's header says. Null is always refused, never followed.
+//! The types are transparent wrappers of pointers that C callers pass. By NVML's contract these are null or
+//! valid for what the function's header says. Null is always refused.
 
 use std::ffi::{CStr, c_char, c_uint};
 
 use super::answer::{Answer, INSUFFICIENT_SIZE, INVALID_ARGUMENT, Refused, VERSION_MISMATCH};
 use super::spoil;
 
-/// A pointer to one or more values of the caller's.
+/// A pointer to one or more values that the caller owns.
 #[repr(transparent)]
 pub(crate) struct Out<T>(*mut T);
 
@@ -41,8 +41,7 @@ impl<T: 'static> Out<T> {
 }
 
 impl<T> Out<T> {
-    /// The word with which a versioned structure begins. The rest is not looked at: the caller may have another
-    /// structure, which is shorter.
+    /// The first word of a versioned structure. Only that is read, since the caller's structure may be shorter.
     pub(crate) fn version(self) -> Result<u32, Refused> {
         // SAFETY: not null, so by NVML's contract a structure of the caller's, whose first word it has set.
         Ok(unsafe { self.pointer()?.cast::<u32>().read() })
@@ -56,13 +55,13 @@ impl<T: Copy + 'static> Out<T> {
         Ok(unsafe { pointer.read() })
     }
 
-    /// Writes the value at a place in the caller's array, whose length the caller of this has checked.
+    /// Writes the value at an index of the caller's array; the index must be within it.
     pub(crate) fn put_at(self, index: usize, value: T) -> Answer {
         Self(self.pointer()?.wrapping_add(index)).put(value)
     }
 }
 
-/// Fills an array by NVML's custom: `count` says how many fit and is told how many there are.
+/// Fills an array as NVML does: `count` holds how many fit, and gets how many there are.
 pub(crate) fn fill<T: Copy + 'static>(count: Out<c_uint>, items: Out<T>, values: &[T]) -> Answer {
     let room = count.get()? as usize;
     count.put(c_uint::try_from(values.len()).unwrap_or(c_uint::MAX))?;
@@ -75,7 +74,7 @@ pub(crate) fn fill<T: Copy + 'static>(count: Out<c_uint>, items: Out<T>, values:
     values.iter().enumerate().try_for_each(|(index, value)| items.put_at(index, *value))
 }
 
-/// As `fill`, for the lists in which asking with a count of 0 for the number is no error.
+/// As `fill`, for lists where a count of 0 asks for the number without an error.
 pub(crate) fn listed<T: Copy + 'static>(count: Out<c_uint>, items: Out<T>, values: &[T]) -> Answer {
     if count.get()? == 0 {
         return count.put(c_uint::try_from(values.len()).unwrap_or(c_uint::MAX));
@@ -83,8 +82,8 @@ pub(crate) fn listed<T: Copy + 'static>(count: Out<c_uint>, items: Out<T>, value
     fill(count, items, values)
 }
 
-/// The entries of a driver whose structure has eight bytes more. A real one writes past the end of a caller
-/// that has the shorter structure; here the list is cut there.
+/// Fills the array as a driver whose structure has eight bytes more. A real one writes past the end of the
+/// array of a caller with the shorter structure; this one stops there.
 fn fill_wide<T: Copy + 'static>(items: Out<T>, values: &[T], room: usize) -> Answer {
     let first = items.pointer()?.cast::<u8>();
     let wide = size_of::<T>() + size_of::<u64>();
@@ -97,7 +96,7 @@ fn fill_wide<T: Copy + 'static>(items: Out<T>, values: &[T], room: usize) -> Ans
     Ok(())
 }
 
-/// Checks the version word with which a caller says which structure it means.
+/// Checks the version word that names the caller's structure.
 pub(crate) fn expect_version<T>(given: u32, version: u32) -> Answer {
     let expected = u32::try_from(size_of::<T>()).unwrap_or(0) | version << 24;
     if given == expected { Ok(()) } else { Err(VERSION_MISMATCH) }
@@ -115,7 +114,7 @@ pub(crate) fn text(buffer: Out<c_char>, length: c_uint, value: &str) -> Answer {
     Ok(())
 }
 
-/// A text in an array of fixed size, cut if need be.
+/// A text in an array of fixed size, truncated if it is longer.
 pub(crate) fn array<const N: usize>(value: &str) -> [c_char; N] {
     let mut array = [0; N];
     let room = N.saturating_sub(1);
@@ -125,7 +124,7 @@ pub(crate) fn array<const N: usize>(value: &str) -> [c_char; N] {
     array
 }
 
-/// A NUL-terminated text of the caller's.
+/// A NUL-terminated text that the caller owns.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub(crate) struct Text(*const c_char);
@@ -149,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_array_too_small_is_told_how_many_there_are() {
+    fn an_array_that_is_too_small_still_gets_the_count() {
         let (mut count, mut items) = (1, [0; 3]);
         assert_eq!(fill(Out(&raw mut count), Out(items.as_mut_ptr()), &[7, 8]), Err(INSUFFICIENT_SIZE));
         assert_eq!(count, 2);
@@ -163,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_needs_room_for_its_end() {
+    fn a_text_needs_room_for_its_nul() {
         let mut buffer = [1; 4];
         assert_eq!(text(Out(buffer.as_mut_ptr()), 3, "abc"), Err(INSUFFICIENT_SIZE));
         assert_eq!(text(Out(buffer.as_mut_ptr()), 4, "abc"), Ok(()));

@@ -114,14 +114,12 @@ gpu_calls! {
     }
 
     fn nvmlDeviceGetClkMonStatus(at, status: Out<nvmlClkMonStatus_t>) {
-        let _ = at;
         let none = nvmlClkMonFaultInfo_t { clkApiDomain: 0, clkDomainFaultMask: 0 };
         status.put(nvmlClkMonStatus_t { bGlobalStatus: 0, clkMonListSize: 0, clkMonList: [none; 32] })
     }
 
     // Everyone may set application clocks; automatic boost is not there to be restricted since Pascal.
     fn nvmlDeviceGetAPIRestriction(at, kind: nvmlRestrictedAPI_t, restricted: Out<nvmlEnableState_t>) {
-        let _ = at;
         match kind {
             0 => restricted.put(0),
             1 => Err(NOT_SUPPORTED),
@@ -138,12 +136,10 @@ gpu_calls! {
     }
 
     fn nvmlDeviceGetSupportedClocksEventReasons(at, reasons: Out<c_ulonglong>) {
-        let _ = at;
         reasons.put(SUPPORTED)
     }
 
     fn nvmlDeviceGetSupportedClocksThrottleReasons(at, reasons: Out<c_ulonglong>) {
-        let _ = at;
         reasons.put(SUPPORTED)
     }
 }

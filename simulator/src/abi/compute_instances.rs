@@ -1,4 +1,4 @@
-//! Compute instances: the profiles of a GPU instance, what fits, what there is.
+//! Compute instances: a GPU instance's profiles, free placements, existing instances.
 
 use std::ffi::c_uint;
 
@@ -15,7 +15,7 @@ use super::{Device, handle, on_device};
 use crate::board::family;
 use crate::node::Instance;
 
-/// What turns the handle of a MIG device into that of its compute instance, and back.
+/// XOR with it turns a MIG device handle into that of its compute instance, and back.
 const MARK: usize = 1 << 61;
 /// NVML_COMPUTE_INSTANCE_PROFILE_COUNT.
 const PROFILES: c_uint = 8;
@@ -39,7 +39,6 @@ gpu_instance_calls! {
         engines: c_uint,
         info: Out<nvmlComputeInstanceProfileInfo_t>
     ) {
-        let _ = at;
         let slices = slices_of(instance, profile, engines)?;
         info.put(nvmlComputeInstanceProfileInfo_t {
             id: instance.profile.compute_profile(slices),
@@ -77,7 +76,6 @@ gpu_instance_calls! {
         placements: Out<nvmlComputeInstancePlacement_t>,
         count: Out<c_uint>
     ) {
-        let _ = at;
         let slices = slices_of_id(instance, id)?;
         let number = instance.profile.slices / slices;
         if placements.pointer().is_err() {

@@ -45,12 +45,10 @@ gpu_calls! {
     }
 
     fn nvmlDeviceGetFBCStats(at, stats: Out<nvmlFBCStats_t>) {
-        let _ = at;
         stats.put(nvmlFBCStats_t { sessionsCount: 0, averageFPS: 0, averageLatency: 0 })
     }
 
     fn nvmlDeviceGetFBCSessions(at, count: Out<c_uint>, infos: Out<nvmlFBCSessionInfo_t>) {
-        let _ = at;
         listed(count, infos, &[])
     }
 }

@@ -1,73 +1,34 @@
-//! Event sets: XIDs and MIG changes, when their time has come.
+//! Event sets: XIDs and MIG changes, delivered at their time.
 //!
-//! A set remembers what it has delivered, of the script, of each storm and of what became of GPUs; it begins
-//! at its creation. Nothing is queued, so a storm takes no memory; but a set that is 65 536 events of one
+//! A set begins at its creation and remembers what it has delivered of the script, of each storm and of the
+//! state file's changes. Nothing is queued, so a storm takes no memory; but a set that is 65 536 events of one
 //! storm behind loses the oldest, and the loss is counted. Waiting is in real time, everything else in
 //! simulated time.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_uint, c_ulonglong};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use nvml_wrapper_sys::bindings::{nvmlEventData_t, nvmlEventSet_t};
 
-use super::answer::{Answer, INVALID_ARGUMENT, NOT_SUPPORTED, Refused, TIMEOUT, UNINITIALIZED};
+use super::answer::{Answer, NOT_SUPPORTED, TIMEOUT, UNINITIALIZED};
 use super::buffers::Out;
 use super::{gpu_calls, handle, node_calls};
-use crate::channel::settled::{Running, What};
-use crate::clock;
+use crate::channel::settled::{RunningStorm, What};
+use crate::handles::{ClientEventSet, Cursor};
 use crate::node::Node;
-use crate::state::{self, lock};
+use crate::{clock, state};
 
 const XID: c_ulonglong = 0x8;
 const MIG_CHANGE: c_ulonglong = 0x100;
 /// Single- and double-bit ECC errors, XIDs, MIG changes.
 const SUPPORTED: c_ulonglong = 0x10B;
 const STEP: u64 = 10_000_000;
-/// How far a set may be behind a storm.
+/// The most events of a storm that a set may be behind.
 const QUEUE: u64 = 65_536;
-/// Event sets are numbers, not addresses.
-const SET_MARK: usize = 0x6576_0000_0000;
-
-/// Sets given in this process: a number never comes again, so that one of a former init is unknown.
-static GIVEN: AtomicUsize = AtomicUsize::new(0);
-
-/// The event sets of all clients.
-#[derive(Default)]
-pub(crate) struct EventSets(Mutex<BTreeMap<usize, Set>>);
-
-struct Set {
-    /// Event types by the scenario's number of the GPU.
-    wanted: BTreeMap<u32, c_ulonglong>,
-    created: u64,
-    /// Of the script.
-    delivered: Cursor,
-    /// Of storms, by number: how many.
-    storms: BTreeMap<u64, u64>,
-    /// Moments and storms from this number on came after the set.
-    known: u64,
-    moments: u64,
-}
-
-/// A place in the endless script: the time, and how many mishaps of that time are behind.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Cursor {
-    at: u64,
-    place: usize,
-}
-
-impl EventSets {
-    fn with<T>(&self, set: nvmlEventSet_t, change: impl FnOnce(&mut Set) -> T) -> Result<T, Refused> {
-        lock(&self.0).get_mut(&set.addr()).map(change).ok_or(INVALID_ARGUMENT)
-    }
-}
-
 gpu_calls! {
     fn nvmlDeviceGetSupportedEventTypes(at, types: Out<c_ulonglong>) {
-        let _ = at;
         types.put(SUPPORTED)
     }
 
@@ -75,29 +36,27 @@ gpu_calls! {
         if types & !SUPPORTED != 0 {
             return Err(NOT_SUPPORTED);
         }
-        at.node.event_sets.with(set, |set| *set.wanted.entry(at.gpu.slot).or_insert(0) |= types)
+        at.node.event_sets.with(set.addr(), |set| *set.wanted.entry(at.gpu.slot).or_insert(0) |= types)
     }
 }
 
 node_calls! {
     fn nvmlEventSetCreate(node, now, set: Out<nvmlEventSet_t>) {
         set.pointer()?;
-        let number = SET_MARK | (GIVEN.fetch_add(1, Ordering::Relaxed) + 1);
         let known = node.settled.next;
-        let new = Set {
+        let handle = node.event_sets.insert(ClientEventSet {
             wanted: BTreeMap::new(),
             created: now.elapsed,
             delivered: Cursor { at: now.elapsed, place: usize::MAX },
             storms: BTreeMap::new(),
             known,
             moments: known,
-        };
-        lock(&node.event_sets.0).insert(number, new);
-        set.put(std::ptr::without_provenance_mut(number))
+        });
+        set.put(std::ptr::without_provenance_mut(handle))
     }
 
     fn nvmlEventSetFree(node, _, set: nvmlEventSet_t) {
-        lock(&node.event_sets.0).remove(&set.addr()).map(|_| ()).ok_or(INVALID_ARGUMENT)
+        node.event_sets.remove(set.addr())
     }
 
     fn nvmlEventSetWait_v2(node, _, set: nvmlEventSet_t, data: Out<nvmlEventData_t>, milliseconds: c_uint) {
@@ -114,14 +73,14 @@ fn wait(node: &Node, set: nvmlEventSet_t, data: Out<nvmlEventData_t>, millisecon
     let deadline = clock::host_boottime().saturating_add(u64::from(milliseconds) * 1_000_000);
     let sets = &node.event_sets;
     loop {
-        // The state may be another now; another thread may have shut the library down, and the driver gone.
+        // Meanwhile the state may have changed, or another thread may have shut the library down.
         let node = state::node()?;
         if !std::ptr::eq(sets, &raw const node.event_sets) {
             return Err(UNINITIALIZED);
         }
         let clock = node.clock.now();
         node.report(clock);
-        if let Some(event) = sets.with(set, |set| next(&node, set, clock.elapsed))? {
+        if let Some(event) = sets.with(set.addr(), |set| next(&node, set, clock.elapsed))? {
             return data.put(event);
         }
         let now = clock::host_boottime();
@@ -132,39 +91,39 @@ fn wait(node: &Node, set: nvmlEventSet_t, data: Out<nvmlEventData_t>, millisecon
     }
 }
 
-/// An event that may be the next of a set.
+/// An event that may be the next one of a set.
 struct Candidate {
     at: u64,
     gpu: u32,
     kind: c_ulonglong,
     data: u64,
-    source: Source,
+    source: EventSource,
 }
 
-enum Source {
+enum EventSource {
     Script(Cursor),
     Storm { number: u64, delivered: u64 },
     Moment(u64),
 }
 
-/// The next event up to a time that a set wants; what it does not want is passed over.
-fn next(node: &Node, set: &mut Set, elapsed: u64) -> Option<nvmlEventData_t> {
+/// The next event up to a time that a set wants; others are skipped.
+fn next(node: &Node, set: &mut ClientEventSet, elapsed: u64) -> Option<nvmlEventData_t> {
     loop {
         let script = following(node, set.delivered).map(|(cursor, mishap)| Candidate {
             at: cursor.at,
             gpu: mishap.gpu,
             kind: XID,
             data: mishap.xid,
-            source: Source::Script(cursor),
+            source: EventSource::Script(cursor),
         });
         let storms = node.settled.storms.iter().filter_map(|running| of_storm(node, set, running, elapsed));
         let storms: Vec<Candidate> = storms.collect();
         let all = script.into_iter().chain(storms).chain(of_moment(node, set));
         let first = all.min_by_key(|candidate| candidate.at).filter(|first| first.at <= elapsed)?;
         match first.source {
-            Source::Script(cursor) => set.delivered = cursor,
-            Source::Storm { number, delivered } => drop(set.storms.insert(number, delivered)),
-            Source::Moment(number) => set.moments = number + 1,
+            EventSource::Script(cursor) => set.delivered = cursor,
+            EventSource::Storm { number, delivered } => drop(set.storms.insert(number, delivered)),
+            EventSource::Moment(number) => set.moments = number + 1,
         }
         let wanted = set.wanted.get(&first.gpu).is_some_and(|types| types & first.kind != 0);
         if let Some(gpu) = node.in_slot(first.gpu).filter(|_| wanted) {
@@ -179,8 +138,13 @@ fn next(node: &Node, set: &mut Set, elapsed: u64) -> Option<nvmlEventData_t> {
     }
 }
 
-/// The next of a storm; what nobody wants, and what is too far behind, is passed over at once.
-fn of_storm(node: &Node, set: &mut Set, running: &Running, elapsed: u64) -> Option<Candidate> {
+/// The next event of a storm. Unwanted events, and those too far behind, are skipped at once.
+fn of_storm(
+    node: &Node,
+    set: &mut ClientEventSet,
+    running: &RunningStorm,
+    elapsed: u64,
+) -> Option<Candidate> {
     let seen = if running.number < set.known { running.fired(set.created) } else { 0 };
     let mut delivered = set.storms.get(&running.number).copied().unwrap_or(seen);
     let fired = running.fired(elapsed);
@@ -195,21 +159,21 @@ fn of_storm(node: &Node, set: &mut Set, running: &Running, elapsed: u64) -> Opti
         delivered += lost;
         set.storms.insert(running.number, delivered);
     }
-    let source = Source::Storm { number: running.number, delivered: delivered + 1 };
+    let source = EventSource::Storm { number: running.number, delivered: delivered + 1 };
     let one = || Candidate { at: running.at(delivered), gpu, kind: XID, data: running.storm.xid, source };
     (delivered < fired).then(one)
 }
 
-fn of_moment(node: &Node, set: &Set) -> Option<Candidate> {
+fn of_moment(node: &Node, set: &ClientEventSet) -> Option<Candidate> {
     let moment = node.settled.moments.iter().find(|moment| moment.number >= set.moments)?;
     let (kind, data) = match moment.what {
         What::Xid(xid) => (XID, xid),
         What::MigChange => (MIG_CHANGE, 0),
     };
-    Some(Candidate { at: moment.at, gpu: moment.gpu, kind, data, source: Source::Moment(moment.number) })
+    Some(Candidate { at: moment.at, gpu: moment.gpu, kind, data, source: EventSource::Moment(moment.number) })
 }
 
-/// The mishap after a place in the script, in this cycle or the next.
+/// The next XID of the script after a place, in this cycle or the next.
 fn following(node: &Node, after: Cursor) -> Option<(Cursor, &crate::node::Mishap)> {
     let cycle = after.at / node.cycle;
     (cycle..cycle + 2).find_map(|cycle| {

@@ -1,101 +1,37 @@
 //! GPM: metrics between two samples.
 //!
-//! A sample is no more than a time and a part of a GPU; what happened between two of them follows from the truth
-//! exactly. What the numbers mean is in `metrics`.
+//! A sample is a time and a part of a GPU; what happened between two samples follows exactly from the truth.
+//! `metrics` has the meaning of the numbers.
 
 mod counters;
 mod metrics;
 
-use std::collections::BTreeMap;
 use std::ffi::c_uint;
-use std::sync::Mutex;
 
 use nvml_wrapper_sys::bindings::{nvmlGpmMetric_t, nvmlGpmMetricsGet_t, nvmlGpmSample_t, nvmlGpmSupport_t};
 
 use super::answer::{Answer, INVALID_ARGUMENT, NOT_SUPPORTED, Refused, VERSION_MISMATCH};
 use super::buffers::Out;
 use super::{Device, device_calls, gpu_calls, node_calls};
-use crate::node::Gpu;
-use crate::state::lock;
+use crate::handles::{GpmSample, Part, Subject};
+use crate::node::{Gpu, Node};
 use metrics::Between;
-
-/// What the opaque buffers of the clients stand for; absent until the first sample is taken.
-#[derive(Default)]
-pub(crate) struct Samples(Mutex<Shelf>);
-
-#[derive(Default)]
-struct Shelf {
-    given: usize,
-    samples: BTreeMap<usize, Option<Sample>>,
-}
-
-/// A GPU, or a part of it, at a time.
-#[derive(Clone, Copy)]
-struct Sample {
-    subject: Subject,
-    elapsed: u64,
-}
-
-/// What a sample is of: another board or another MIG layout in the same place is something else.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Subject {
-    slot: u32,
-    life: u32,
-    cut: u32,
-    part: Part,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Part {
-    Whole,
-    /// A GPU instance, by its id.
-    Instance(u32),
-    /// A compute instance, by its engine.
-    Compute(usize),
-}
 
 /// More metrics than any header's request has room for.
 const TOO_MANY: c_uint = 1_024;
 
-/// Sample handles are numbers, not addresses.
-const SAMPLE_MARK: usize = 0x6770_0000_0000;
-
-impl Samples {
-    fn allocate(&self) -> nvmlGpmSample_t {
-        let mut shelf = lock(&self.0);
-        shelf.given += 1;
-        let number = SAMPLE_MARK | shelf.given;
-        shelf.samples.insert(number, None);
-        std::ptr::without_provenance_mut(number)
-    }
-
-    fn free(&self, sample: nvmlGpmSample_t) -> Answer {
-        lock(&self.0).samples.remove(&sample.addr()).map(|_| ()).ok_or(INVALID_ARGUMENT)
-    }
-
-    fn set(&self, sample: nvmlGpmSample_t, value: Sample) -> Answer {
-        let mut shelf = lock(&self.0);
-        *shelf.samples.get_mut(&sample.addr()).ok_or(INVALID_ARGUMENT)? = Some(value);
-        Ok(())
-    }
-
-    fn get(&self, sample: nvmlGpmSample_t) -> Result<Sample, Refused> {
-        lock(&self.0).samples.get(&sample.addr()).copied().flatten().ok_or(INVALID_ARGUMENT)
-    }
-}
-
 node_calls! {
     fn nvmlGpmSampleAlloc(node, _, sample: Out<nvmlGpmSample_t>) {
         sample.pointer()?;
-        sample.put(node.samples.allocate())
+        sample.put(std::ptr::without_provenance_mut(node.samples.insert(None)))
     }
 
     fn nvmlGpmSampleFree(node, _, sample: nvmlGpmSample_t) {
-        node.samples.free(sample)
+        node.samples.remove(sample.addr())
     }
 
     fn nvmlGpmMetricsGet(node, _, request: Out<nvmlGpmMetricsGet_t>) {
-        // Newer headers have a longer array, callers a shorter one: only entries asked for are touched.
+        // The array's length differs between headers: only the requested entries are touched.
         let request = request.pointer()?;
         // SAFETY: not null, so by NVML's contract the caller's request; its head is set.
         let (version, count, first, second, metrics) = unsafe {
@@ -108,7 +44,7 @@ node_calls! {
         if count > TOO_MANY {
             return Err(INVALID_ARGUMENT);
         }
-        let span = Between::new(node, node.samples.get(first)?, node.samples.get(second)?)?;
+        let span = Between::new(node, taken(node, first)?, taken(node, second)?)?;
         for index in 0..count as usize {
             let place = Out::at(metrics.cast::<nvmlGpmMetric_t>().wrapping_add(index));
             place.put(span.answer(place.get()?.metricId))?;
@@ -151,7 +87,11 @@ fn take(at: &Device<'_>, part: Part, sample: nvmlGpmSample_t) -> Answer {
         return Err(NOT_SUPPORTED);
     }
     let Gpu { slot, life, cut, .. } = *at.gpu;
-    at.node
-        .samples
-        .set(sample, Sample { subject: Subject { slot, life, cut, part }, elapsed: at.now.elapsed })
+    let taken = GpmSample { subject: Subject { slot, life, cut, part }, elapsed: at.now.elapsed };
+    at.node.samples.with(sample.addr(), |held| *held = Some(taken))
+}
+
+/// The sample of a handle; refused before it was taken.
+fn taken(node: &Node, sample: nvmlGpmSample_t) -> Result<GpmSample, Refused> {
+    node.samples.with(sample.addr(), |held| *held)?.ok_or(INVALID_ARGUMENT)
 }

@@ -1,7 +1,7 @@
-//! GPU instances: the profiles of a board, what fits, what there is.
+//! GPU instances: a board's profiles, free placements, existing instances.
 //!
-//! A GPU instance's handle is that of its first MIG device with a mark, so that a wrong one is recognised as
-//! any other wrong handle is.
+//! A GPU instance's handle is that of its first MIG device with a mark, so that a wrong one is refused like any
+//! other wrong handle.
 
 use std::ffi::c_uint;
 
@@ -17,12 +17,12 @@ use crate::board::family;
 use crate::mig::MigProfile;
 use crate::node::Instance;
 
-/// What turns a device handle into that of its GPU instance, and back.
+/// XOR with it turns a device handle into that of its GPU instance, and back.
 const MARK: usize = 1 << 60;
 /// NVML_GPU_INSTANCE_PROFILE_COUNT.
 const PROFILES: c_uint = 17;
 
-/// Exports functions about a GPU instance; the body sees the device of its first compute instance.
+/// Exports functions about a GPU instance; the body gets the device of its first compute instance.
 macro_rules! gpu_instance_calls {
     ($(fn $name:ident($at:ident, $instance:ident $(, $argument:ident: $kind:ty)*) $body:block)*) => { $(
         #[unsafe(no_mangle)]
@@ -142,7 +142,7 @@ gpu_calls! {
         divided(at)?;
         let ids = instances(at).filter(|instance| instance.profile.id == profile.id);
         let handles: Vec<_> = ids.map(|instance| handle_of(at, instance.id)).collect::<Result<_, _>>()?;
-        // No room is asked for: the header says that the array holds as many as the profile can have.
+        // `count` is only an output: by the header the array holds as many as the profile allows.
         count.pointer()?;
         for (place, handle) in handles.iter().enumerate() {
             found.put_at(place, *handle)?;
@@ -206,7 +206,7 @@ fn put_profile(at: &Device<'_>, profile: &MigProfile, info: Out<nvmlGpuInstanceP
     })
 }
 
-/// Where instances could be on an empty GPU; no array asks for the number alone.
+/// Possible placements on an empty GPU; without an array only their number.
 fn put_placements(
     at: &Device<'_>,
     id: c_uint,

@@ -18,9 +18,9 @@ use crate::channel::incidents::ErrorKind::{
     SramThreshold, SramUncorrectedParity, SramUncorrectedSecded,
 };
 use crate::condition::HBM_BANKS;
-use crate::surprise::{Remapped, Surprise};
+use crate::surprise::{FormerRemaps, Surprise};
 
-/// `nvmlRemappedRowsInfo_v2_t`, which is newer than the bindings: of each cause active and inactive rows.
+/// `nvmlRemappedRowsInfo_v2_t`, which the bindings lack: active and inactive rows of each cause.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct RemappedRows {
@@ -30,19 +30,19 @@ pub(super) struct RemappedRows {
     failed: c_uint,
 }
 
-/// Memory locations of NVML that are told apart since Turing.
+/// The memory locations of NVML that are counted since Turing.
 const DRAM: nvmlMemoryLocation_t = 2;
 const SRAM: nvmlMemoryLocation_t = 7;
 
 const SRAM_UNCORRECTED: [ErrorKind; 2] = [SramUncorrectedParity, SramUncorrectedSecded];
 
 impl Device<'_> {
-    /// From the last load of the driver to now, in elapsed nanoseconds.
+    /// Elapsed nanoseconds of the last load of the driver, and of now.
     pub(super) fn since_load(&self) -> (u64, u64) {
         (self.gpu.timeline.loaded(self.now.elapsed), self.now.elapsed)
     }
 
-    /// Errors of some kinds: those since the driver was loaded (volatile), or of the board's life.
+    /// Errors of these kinds since the driver was loaded (volatile), or in the board's life.
     fn errors(&self, kinds: &[ErrorKind], volatile: bool) -> u64 {
         let span = if volatile { self.since_load() } else { (0, self.now.elapsed) };
         let scripted =
@@ -52,13 +52,13 @@ impl Device<'_> {
         scripted.saturating_add(before)
     }
 
-    /// What a misleading board has behind it.
-    fn remapped_before(&self) -> Remapped {
+    /// What a misleading board had before the script.
+    fn remapped_before(&self) -> FormerRemaps {
         self.gpu.surprise.map(Surprise::remapped).unwrap_or_default()
     }
 
-    /// Refuses where no errors are counted, and what an instance does not show: it has only the uncorrected
-    /// errors of its SRAM since the driver was loaded.
+    /// Fails without ECC, and for counters that a MIG instance lacks: it has only the uncorrected errors of its
+    /// SRAM since the driver was loaded.
     fn counts(&self, shown_by_instances: bool) -> Answer {
         let on = family::ecc(self.gpu.board) == Ecc::On;
         if on && (self.instance.is_none() || shown_by_instances) { Ok(()) } else { Err(NOT_SUPPORTED) }
@@ -86,7 +86,7 @@ pub(super) fn located(at: &Device<'_>, kind: c_uint, counter: c_uint, place: c_u
         return Err(INVALID_ARGUMENT);
     }
     at.counts(kind == 1 && counter == 0 && place == SRAM)?;
-    // Since Turing these are the two places; caches, registers and textures were told apart before.
+    // Since Turing there are these two places; before, caches, registers and textures were separate.
     let kinds: &[ErrorKind] = match (place, kind) {
         (DRAM, 0) => &[DramCorrected],
         (DRAM, _) => &[DramUncorrected],
@@ -97,7 +97,7 @@ pub(super) fn located(at: &Device<'_>, kind: c_uint, counter: c_uint, place: c_u
     Ok(at.errors(kinds, counter == 0))
 }
 
-/// Whether ECC is on; both now and after the next boot, since nothing changes it.
+/// Whether ECC is on, now and after the next boot.
 pub(super) fn mode(at: &Device<'_>) -> Result<c_uint, Refused> {
     match family::ecc(at.gpu.board) {
         Ecc::Absent => Err(NOT_SUPPORTED),
@@ -106,7 +106,7 @@ pub(super) fn mode(at: &Device<'_>) -> Result<c_uint, Refused> {
     }
 }
 
-/// Rows corrected, uncorrected, pending, failed; not answered in MIG mode, while the histogram is.
+/// FormerRemaps rows: correctable, uncorrectable, pending, failed. Not supported in MIG mode, unlike the histogram.
 pub(super) fn remapped(at: &Device<'_>) -> Result<[c_uint; 4], Refused> {
     at.undivided()?;
     if !family::remaps_rows(at.gpu.board) {
@@ -169,7 +169,7 @@ gpu_calls! {
         Ok(())
     }
 
-    // When a row is inactive was not seen: all are active.
+    // It is unknown when a row is inactive: all are active.
     fn nvmlDeviceGetRemappedRows_v2(at, info: Out<RemappedRows>) {
         info.pointer()?;
         let [correctable, uncorrectable, pending, failed] = remapped(at)?;
@@ -182,7 +182,7 @@ gpu_calls! {
             return Err(NOT_SUPPORTED);
         }
         let mut banks = at.gpu.condition.health.histogram(at.now.elapsed);
-        // Only HBM moves it; the bank of former rows is another than those of the script.
+        // Only HBM boards change it; the rows from before the script are in another bank.
         let moved = if at.gpu.board.remap_banks >= HBM_BANKS { at.remapped_before().rows } else { 0 };
         (banks.max, banks.high) = (banks.max.saturating_sub(moved), banks.high + moved);
         values.put(nvmlRowRemapperHistogramValues_t {
@@ -224,7 +224,7 @@ gpu_calls! {
         pending.put(retirement_pending(at, &[PageRetiredCorrected, PageRetiredUncorrected])?)
     }
 
-    // Parity and SEC-DED are not told apart before Ampere. Boards without ECC answer zeros all the same.
+    // Before Ampere parity and SEC-DED are not separate. Boards without ECC answer zeros.
     fn nvmlDeviceGetSramEccErrorStatus(at, status: Out<nvmlEccSramErrorStatus_v1_t>) {
         let version = status.version()?;
         expect_version::<nvmlEccSramErrorStatus_v1_t>(version, 1)?;
@@ -248,7 +248,7 @@ gpu_calls! {
         filled
     }
 
-    // Which places Ampere and later answer here was not seen: DRAM and, for all caches, the second level.
+    // Which places Ampere and later report is unknown: assumed are DRAM, and L2 for all caches.
     fn nvmlDeviceGetDetailedEccErrors(
         at,
         kind: nvmlMemoryErrorType_t,
@@ -294,7 +294,7 @@ fn sram_status(at: &Device<'_>, version: c_uint) -> nvmlEccSramErrorStatus_v1_t 
         volatileUncParity: at.errors(&[SramUncorrectedParity], true),
         volatileUncSecDed: at.errors(&[SramUncorrectedSecded], true),
         volatileCor: at.errors(&[SramCorrected], true),
-        // Parity guards the registers of the SMs, SEC-DED the second level.
+        // Parity protects the SMs' registers, SEC-DED the L2 cache.
         aggregateUncBucketL2: secded,
         aggregateUncBucketSm: parity,
         aggregateUncBucketPcie: 0,
@@ -304,7 +304,7 @@ fn sram_status(at: &Device<'_>, version: c_uint) -> nvmlEccSramErrorStatus_v1_t 
     }
 }
 
-/// One entry for each kind of uncorrected error that there was.
+/// One entry for each kind of uncorrected error that has occurred.
 fn unique(at: &Device<'_>) -> Vec<nvmlEccSramUniqueUncorrectedErrorEntry_v1_t> {
     let entry = |kind: ErrorKind, unit: c_uint| nvmlEccSramUniqueUncorrectedErrorEntry_v1_t {
         unit,

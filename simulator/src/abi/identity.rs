@@ -1,4 +1,4 @@
-//! What a GPU is: names, numbers, places, and the modes that do not change.
+//! Identity of a GPU: names, numbers, places, and modes that never change.
 
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulong, c_ulonglong};
 
@@ -43,7 +43,7 @@ device_calls! {
         match at.instance {
             None => text(name, length, board),
             Some(instance) => {
-                // The mark of simulation stays at the end, where clients look for it.
+                // The suffix stays at the end, where clients look for it.
                 let plain = board.trim_end_matches(" (simulated)");
                 text(name, length, &format!("{plain} MIG {} (simulated)", instance.name()))
             }
@@ -110,7 +110,6 @@ gpu_calls! {
     }
 
     fn nvmlDeviceGetMultiGpuBoard(at, several: Out<c_uint>) {
-        let _ = at;
         several.put(0)
     }
 
@@ -165,13 +164,12 @@ gpu_calls! {
         checksum.put(folded)
     }
 
-    // Answers nothing but that it is sound.
+    // Only success: the inforom is valid.
     fn nvmlDeviceValidateInforom(at) {
-        let _ = at;
         Ok(())
     }
 
-    // Written by these boards with HBM.
+    // Only these boards answer.
     fn nvmlDeviceGetLastBBXFlushTime(at, stamp: Out<c_ulonglong>, took: Out<c_ulong>) {
         if !matches!(at.gpu.board.profile, "a100" | "a100-40" | "h100" | "gb200") {
             return Err(NOT_SUPPORTED);
@@ -186,12 +184,10 @@ gpu_calls! {
     }
 
     fn nvmlDeviceGetBusType(at, kind: Out<nvmlBusType_t>) {
-        let _ = at;
         kind.put(2)
     }
 
     fn nvmlDeviceGetVirtualizationMode(at, mode: Out<nvmlGpuVirtualizationMode_t>) {
-        let _ = at;
         mode.put(0)
     }
 
@@ -205,19 +201,17 @@ gpu_calls! {
         mode.put((at.gpu.surprise != Some(Surprise::PersistenceOff)).into())
     }
 
-    // Default, or one process alone.
+    // Default, or exclusive process.
     fn nvmlDeviceGetComputeMode(at, mode: Out<nvmlComputeMode_t>) {
         mode.put(if at.gpu.condition.use_of.exclusive { 3 } else { 0 })
     }
 
     // Enabled on headless server boards too, while no display is active.
     fn nvmlDeviceGetDisplayMode(at, mode: Out<nvmlEnableState_t>) {
-        let _ = at;
         mode.put(1)
     }
 
     fn nvmlDeviceGetDisplayActive(at, active: Out<nvmlEnableState_t>) {
-        let _ = at;
         active.put(0)
     }
 
@@ -241,7 +235,7 @@ fn binary(uuid: &str) -> [c_uchar; 16] {
     bytes
 }
 
-/// The inforom's image, named after the board: `G520.0200.00.05`.
+/// The version of the inforom image, derived from the part number: `G520.0200.00.05`.
 fn image(at: &Device<'_>) -> String {
     let mut parts = at.gpu.board.part.unwrap_or("0-2G002-0000-000").split('-');
     let family = parts.nth(1).unwrap_or_default().trim_start_matches('2').trim_start_matches('5');

@@ -6,7 +6,7 @@ use nvml_wrapper_sys::bindings::nvmlReturn_t;
 
 use super::answer::{self, INVALID_ARGUMENT, NOT_FOUND, code};
 use super::buffers::{Out, text};
-use super::{node_calls, suffer};
+use super::{begin_call, node_calls};
 use crate::state;
 
 #[unsafe(no_mangle)]
@@ -19,18 +19,18 @@ extern "C" fn nvmlInit() -> nvmlReturn_t {
     initialise("nvmlInit")
 }
 
-/// The flags (no GPUs, no attach) change nothing: the simulated GPUs are always attached.
+/// The flags (no GPUs, no attach) are ignored: the simulated GPUs are always attached.
 #[unsafe(no_mangle)]
 extern "C" fn nvmlInitWithFlags(_flags: c_uint) -> nvmlReturn_t {
     initialise("nvmlInitWithFlags")
 }
 
-/// Faults come after the scenario is read: before, there is no directory to read them from.
+/// Faults are applied after the scenario is read.
 fn initialise(function: &'static str) -> nvmlReturn_t {
     code(state::initialise().and_then(|()| {
         let node = state::any_node()?;
-        // An init that fails has not happened.
-        suffer(&node, function, None, false).map(|_| ()).or_else(|refused| {
+        // A failed init is not counted as a user.
+        begin_call(&node, function, None, false).map(|_| ()).or_else(|refused| {
             state::shut_down()?;
             Err(refused)
         })
@@ -40,7 +40,7 @@ fn initialise(function: &'static str) -> nvmlReturn_t {
 #[unsafe(no_mangle)]
 extern "C" fn nvmlShutdown() -> nvmlReturn_t {
     code(state::any_node().and_then(|node| {
-        suffer(&node, "nvmlShutdown", None, false)?;
+        begin_call(&node, "nvmlShutdown", None, false)?;
         drop(node);
         state::shut_down()
     }))

@@ -1,13 +1,13 @@
-//! Fields of NVLink: traffic, speeds, states, and errors in the words of each generation.
+//! NVLink fields: traffic, speeds, states, and each generation's errors.
 //!
-//! In: a field id and a scope, which is a link or all. Out: what the driver answers for the board. Which fields
-//! a board has follows NVML's change log: 525 took those of single links from Hopper, 565 took the data link's
-//! errors from Blackwell, whose links count packets, recoveries and what error correction left instead.
+//! In: a field id and a scope, which is a link or all links. Out: the driver's answer for the board. Which fields a
+//! board has follows NVML's change log: 525 removed those of single links for Hopper, 565 removed the data link's
+//! errors for Blackwell, whose links count packets, recoveries and uncorrected errors instead.
 
 use std::ffi::c_uint;
 
 use super::answer::{INVALID_ARGUMENT, NOT_SUPPORTED, Refused};
-use super::fields::Value;
+use super::fields::FieldValue;
 use super::{Device, links};
 use crate::board::family;
 use crate::channel::incidents::LinkErrorKind::{
@@ -21,12 +21,12 @@ const ALL: c_uint = c_uint::MAX;
 const EFFECTIVE_ERRORS: c_uint = 219;
 /// Bytes of a packet: 120 to 215 in the counters of two GB200 (NVIDIA/DCGM#265).
 const PACKET: u64 = 200;
-/// A bit error rate of a link without errors: 15 times ten to the power of minus 255 (DCGM's health tests).
+/// The bit error rate of a link without errors: 15e-255 (DCGM's health tests).
 const NO_ERRORS: u64 = (15 << 8) | 255;
 
-/// A field of NVLink; not answered in MIG mode.
-pub(super) fn link(at: &Device<'_>, field: c_uint, scope: c_uint) -> Result<Value, Refused> {
-    // Older boards take this one for none at all (DataDog/datadog-agent, nvlink_fields.go).
+/// Reads an NVLink field; not supported in MIG mode.
+pub(super) fn link(at: &Device<'_>, field: c_uint, scope: c_uint) -> Result<FieldValue, Refused> {
+    // Older boards do not know this field (DataDog/datadog-agent, nvlink_fields.go).
     if field == EFFECTIVE_ERRORS && !family::is_blackwell(at.gpu.board) {
         return Err(INVALID_ARGUMENT);
     }
@@ -39,7 +39,7 @@ pub(super) fn link(at: &Device<'_>, field: c_uint, scope: c_uint) -> Result<Valu
         if which.is_some_and(|link| link >= links) {
             return Err(NOT_SUPPORTED);
         }
-        return Ok(Value::Long(if forgets_totals(at) { 0 } else { links::errors(at, kind, which) }));
+        return Ok(FieldValue::Long(if forgets_totals(at) { 0 } else { links::errors(at, kind, which) }));
     }
     let scoped = match scope {
         ALL if field < 200 => None,
@@ -49,32 +49,32 @@ pub(super) fn link(at: &Device<'_>, field: c_uint, scope: c_uint) -> Result<Valu
     };
     let speed = |link: Option<u32>| {
         let up = link.is_none_or(|link| links::up(at, link)) && (0..links).any(|link| links::up(at, link));
-        Value::Unsigned(if up { at.gpu.board.nvlink_speed } else { 0 })
+        FieldValue::Unsigned(if up { at.gpu.board.nvlink_speed } else { 0 })
     };
     match field {
         84..=89 => Ok(speed(Some(field - 84))),
         132..=137 => Ok(speed(Some(field - 132 + 6))),
         90 => Ok(speed(None)),
-        91 | 147 => Ok(Value::Unsigned(links)),
-        138..=141 => Ok(Value::Long(kibibytes(at, field, scoped))),
-        // The change log puts the last in the place of the flits' checksums.
+        91 | 147 => Ok(FieldValue::Unsigned(links)),
+        138..=141 => Ok(FieldValue::Long(kibibytes(at, field, scoped))),
+        // By the change log the last one is the flits' CRC errors.
         161..=163 => {
             let kinds = [Replay, Recovery, CrcFlit];
             let kind = kinds.get(field as usize - 161).ok_or(NOT_SUPPORTED)?;
-            Ok(Value::Long(links::errors(at, *kind, scoped)))
+            Ok(FieldValue::Long(links::errors(at, *kind, scoped)))
         }
         164 => Ok(speed(scoped)),
-        165 => Ok(Value::Unsigned(scoped.map_or(1, |link| links::up(at, link).into()))),
-        166 => Ok(Value::Unsigned(at.gpu.board.nvlink_version)),
+        165 => Ok(FieldValue::Unsigned(scoped.map_or(1, |link| links::up(at, link).into()))),
+        166 => Ok(FieldValue::Unsigned(at.gpu.board.nvlink_version)),
         201.. if family::counts_packets(at.gpu.board) => {
             by_packet(at, field, scoped.ok_or(INVALID_ARGUMENT)?)
         }
-        // The bandwidth counters before Ampere, and what Hopper does not say.
+        // The bandwidth counters before Ampere, and fields that Hopper lacks.
         _ => Err(NOT_SUPPORTED),
     }
 }
 
-/// Whether the driver has taken the field from boards of this generation.
+/// Whether the driver has removed the field for boards of this generation.
 fn is_withdrawn(at: &Device<'_>, field: c_uint) -> bool {
     let of_single_links = matches!(
         field,
@@ -84,13 +84,13 @@ fn is_withdrawn(at: &Device<'_>, field: c_uint) -> bool {
         || (matches!(field, 161..=163) && family::counts_packets(at.gpu.board))
 }
 
-/// Where links are scoped, what is left of the older error fields answers 0, whatever happens
-/// (DataDog/datadog-agent#55966).
+/// Where the scope selects the link, the remaining older error fields are always 0 (DataDog/datadog-agent#55966).
 fn forgets_totals(at: &Device<'_>) -> bool {
     family::scopes_links(at.gpu.board) && at.node.driver_major() >= 525
 }
 
-/// Which errors of which link a field counts; no link: the sum of all. The first twelve links have fields.
+/// The errors and the link that a field counts; without a link the sum of all. Only the first twelve links have
+/// fields.
 fn error_field(field: c_uint) -> Option<(LinkErrorKind, Option<u32>)> {
     let kinds = [CrcFlit, CrcData, Replay, Recovery];
     match field {
@@ -108,12 +108,12 @@ fn error_field(field: c_uint) -> Option<(LinkErrorKind, Option<u32>)> {
     }
 }
 
-/// What NVLink 5 counts of one link.
-fn by_packet(at: &Device<'_>, field: c_uint, link: u32) -> Result<Value, Refused> {
+/// Counters of one NVLink 5 link.
+fn by_packet(at: &Device<'_>, field: c_uint, link: u32) -> Result<FieldValue, Refused> {
     let carried = links::counted(at).get(link as usize).copied().unwrap_or_default();
     let errors =
         |kinds: &[LinkErrorKind]| kinds.iter().map(|kind| links::errors(at, *kind, Some(link))).sum::<u64>();
-    Ok(Value::Long(match field {
+    Ok(FieldValue::Long(match field {
         201 => carried.sent / PACKET,
         202 => carried.sent,
         203 => carried.received / PACKET,
@@ -138,7 +138,7 @@ fn by_packet(at: &Device<'_>, field: c_uint, link: u32) -> Result<Value, Refused
     }))
 }
 
-/// Errors per bit, as the header packs it: a mantissa above eight bits of the negated power of ten.
+/// Errors per bit as the header packs it: the mantissa above eight bits of the negative power of ten.
 fn error_rate(errors: u64, bytes: u64) -> u64 {
     if errors == 0 {
         return NO_ERRORS;
@@ -153,10 +153,10 @@ fn error_rate(errors: u64, bytes: u64) -> u64 {
     (u64::try_from((scaled / bits).min(15)).unwrap_or(15) << 8) | power
 }
 
-/// KiB of data (138, 139) or with protocol (140, 141), sent and received by turns.
+/// KiB of data (138, 139) or with protocol overhead (140, 141); sent and received alternate.
 fn kibibytes(at: &Device<'_>, field: c_uint, link: Option<u32>) -> u64 {
     let of = |bytes: u64| {
-        // The protocol is about a sixteenth more.
+        // Protocol overhead is about a sixteenth.
         let bytes = if field < 140 { bytes } else { bytes + bytes / 16 };
         bytes / 1_024
     };

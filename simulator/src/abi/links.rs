@@ -14,7 +14,7 @@ use crate::board::family;
 use crate::channel::incidents::LinkErrorKind;
 use crate::condition::Traffic;
 
-/// NVML_NVLINK_CAP_SLI_BRIDGE, the one that links of server boards lack.
+/// NVML_NVLINK_CAP_SLI_BRIDGE, which links of server boards lack.
 const SLI_BRIDGE: nvmlNvLinkCapability_t = 4;
 /// NVML_NVLINK_DEVICE_TYPE_SWITCH.
 const SWITCH: nvmlIntNvLinkDeviceType_t = 2;
@@ -59,7 +59,7 @@ gpu_calls! {
         value: Out<c_ulonglong>
     ) {
         linked(at, link)?;
-        // NVML's change log of driver 565 takes it from Blackwell.
+        // By NVML's change log driver 565 removed it for Blackwell.
         if family::counts_packets(at.gpu.board) {
             return Err(NOT_SUPPORTED);
         }
@@ -100,7 +100,7 @@ fn connected(at: &Device<'_>, link: c_uint) -> Answer {
     if up(at, link) { Ok(()) } else { Err(NOT_SUPPORTED) }
 }
 
-/// Refuses a link that is not there; in MIG mode there are none.
+/// Fails for a link that does not exist; MIG mode has none.
 fn linked(at: &Device<'_>, link: c_uint) -> Answer {
     at.undivided()?;
     match at.gpu.board.nvlinks {

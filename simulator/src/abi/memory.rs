@@ -18,7 +18,7 @@ struct Memory {
 impl Memory {
     fn of(at: &Device<'_>) -> Self {
         match at.instance {
-            // Instances show no reserve of their own.
+            // Instances report no reserved memory.
             Some(instance) => Self {
                 total: instance.profile.memory_mib * MIB,
                 reserved: 0,
@@ -44,7 +44,7 @@ impl Memory {
     }
 }
 
-/// What the GPU instance uses: its compute instances all show the same.
+/// Used bytes of the GPU instance; all its compute instances report the same.
 fn instance_used(at: &Device<'_>, instance: &Instance) -> u64 {
     let present = at.gpu.timeline.present(at.now.elapsed);
     let together =
@@ -55,7 +55,7 @@ fn instance_used(at: &Device<'_>, instance: &Instance) -> u64 {
 }
 
 device_calls! {
-    // The first version counts the reserve as used; before driver 510 there is none, and all is less.
+    // The first version counts reserved memory as used; before driver 510 it is left out of the total too.
     fn nvmlDeviceGetMemoryInfo(at, memory: Out<nvmlMemory_t>) {
         let all = Memory::of(at);
         if at.node.driver_major() < 510 {
@@ -83,7 +83,7 @@ device_calls! {
         let contexts = at.gpu.timeline.present(at.now.elapsed).count() as u64;
         let (total, used) = match at.instance {
             Some(instance) => (instance.profile.bar1_mib * MIB, 0),
-            // MIG maps all of the frame buffer; without it the driver keeps a few MiB.
+            // MIG maps the whole frame buffer; otherwise the driver uses a few MiB.
             None if !at.gpu.divided => (board.bar1_total, (1 + 2 * contexts) * MIB),
             None => (board.bar1_total, board.memory_total - board.memory_reserved),
         };

@@ -1,8 +1,8 @@
-//! The exported functions, by subject, and the one way into each.
+//! The exported functions, by subject.
 //!
-//! In: calls of the C interface. Out: its codes and buffers. Every call goes through `on_node` or
-//! `on_device`, which count it, let it suffer its faults and check the handle; what a function answers is
-//! taken from the node and its meters, and may be spoilt on its way out. Signatures and structures are those of nvml-wrapper-sys.
+//! In: calls of the C interface. Out: its codes and buffers. Every call goes through `on_node` or `on_device`,
+//! which count it, apply its faults and check the handle. The answer comes from the node and its meters, and a
+//! fault may corrupt it. Signatures and structures are those of nvml-wrapper-sys.
 
 #![allow(non_snake_case, reason = "the C names of NVML")]
 
@@ -40,7 +40,7 @@ mod violations;
 
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlReturn_t};
 
-use crate::channel::faults::{Call, Suffered};
+use crate::channel::faults::{Call, FaultEffect};
 use crate::clock::Now;
 use crate::meters::Meters;
 use crate::node::{Gpu, Instance, Node};
@@ -48,9 +48,9 @@ use crate::persona::Persona;
 use crate::replay::Arguments;
 use crate::state;
 use answer::{Answer, FUNCTION_NOT_FOUND, GPU_IS_LOST, INVALID_ARGUMENT, NOT_SUPPORTED, Refused, code};
-use spoil::Temper;
+use spoil::Distortion;
 
-/// A GPU or MIG instance that a call is about, and the one time at which it is answered.
+/// The GPU or MIG instance of a call, and the time at which the whole call is answered.
 pub(crate) struct Device<'a> {
     pub(crate) node: &'a Node,
     pub(crate) gpu: &'a Gpu,
@@ -65,14 +65,14 @@ impl Device<'_> {
         Meters { timeline, board, warmer: *warmer, surprise: *surprise, elapsed: self.now.elapsed }
     }
 
-    /// Refuses what a GPU does not answer while it is cut into MIG instances.
+    /// Refuses calls that a GPU does not support in MIG mode.
     pub(crate) fn undivided(&self) -> Answer {
         if self.gpu.divided { Err(NOT_SUPPORTED) } else { Ok(()) }
     }
 }
 
-/// Handles are numbers, not addresses: a wrong one is recognised instead of followed. From below: the part of
-/// the GPU, its place, the life of its board, the loading of the driver, the mark, the MIG layout.
+/// Handles are numbers, not addresses: a wrong one is refused instead of followed. From the low bits: MIG device,
+/// place, life of the board, load of the driver, this mark, MIG layout.
 const HANDLE_MARK: usize = 0x6E76;
 const PLACES: usize = 0x3FF;
 
@@ -81,7 +81,7 @@ pub(crate) fn handle(gpu: &Gpu, instance: Option<usize>) -> nvmlDevice_t {
     let part = instance.map_or(0, |position| position + 1) & 0x3F;
     let place = (gpu.slot as usize + 1) & PLACES;
     let (life, loads) = (gpu.life as usize & 0xFF, gpu.loads as usize & 0xFF);
-    // Handles of GPUs outlive their layout, those of instances do not.
+    // Handles of GPUs outlive a MIG layout, those of instances do not.
     let cut = if instance.is_some() { gpu.cut as usize & 0x3FF } else { 0 };
     let number = cut << 48 | HANDLE_MARK << 32 | loads << 24 | life << 16 | place << 6 | part;
     std::ptr::without_provenance_mut(number)
@@ -109,14 +109,14 @@ fn find(node: &Node, device: nvmlDevice_t) -> Result<(&Gpu, Option<&Instance>), 
     Ok((gpu, Some(instance)))
 }
 
-/// Counts a call and lets it suffer faults and delays; tells how what it writes is spoilt, and whether it
-/// has waited, so that the state may be another now.
-fn suffer(
+/// Counts a call and applies its faults and delays. Returns how its answer is corrupted, and whether it has
+/// waited: then the state may have changed.
+fn begin_call(
     node: &Node,
     function: &'static str,
     slot: Option<u32>,
     of_instance: bool,
-) -> Result<(Temper, bool), Refused> {
+) -> Result<(Distortion, bool), Refused> {
     let number = node.report.count(function);
     let persona = node.scenario.persona;
     if persona.lacks(function) {
@@ -125,40 +125,40 @@ fn suffer(
     if let Some(debt) = node.debt(slot) {
         node.report.owe(function, debt.call(function));
     }
-    let elapsed = || node.clock.now().elapsed;
-    let call = Call { function, gpu: slot, of_instance, seed: node.scenario.seed, number, elapsed: &elapsed };
-    let Suffered { garbage, waited } = node.faults.suffer(call)?;
+    let now = || node.clock.now();
+    let call = Call { function, gpu: slot, of_instance, seed: node.scenario.seed, number, now: &now };
+    let FaultEffect { garbage, waited } = node.faults.apply(call)?;
     if persona.refuses(function) {
         return Err(NOT_SUPPORTED);
     }
-    let temper = Temper {
+    let distortion = Distortion {
         garbage: garbage.then_some(node.scenario.seed ^ number),
         percent: function.contains("Utilization"),
         wide_processes: persona.widens(function),
         double_temperature: persona == Persona::R545DoubleTag,
     };
-    Ok((temper, waited || node.debt(slot).is_some()))
+    Ok((distortion, waited || node.debt(slot).is_some()))
 }
 
-/// The way into a function that concerns no GPU.
+/// Answers a function without a GPU.
 pub(crate) fn on_node(
     function: &'static str,
     arguments: Arguments<'_>,
     body: impl FnOnce(&Node, Now) -> Answer,
 ) -> nvmlReturn_t {
     code(state::node().and_then(|node| {
-        let (temper, waited) = suffer(&node, function, None, false)?;
+        let (distortion, waited) = begin_call(&node, function, None, false)?;
         let node = if waited { state::node()? } else { node };
         let now = node.clock.now();
         node.report(now);
-        spoil::with(temper, || match &node.replay {
+        spoil::with(distortion, || match &node.replay {
             Some(replay) => replay.answer(function, arguments, || node.clock.now().elapsed),
             None => body(&node, now),
         })
     }))
 }
 
-/// The way into a function about a GPU or a MIG device.
+/// Answers a function about a GPU or a MIG device.
 pub(crate) fn on_device(
     function: &'static str,
     device: nvmlDevice_t,
@@ -167,10 +167,12 @@ pub(crate) fn on_device(
 ) -> nvmlReturn_t {
     code(state::node().and_then(|node| {
         if let Some(replay) = &node.replay {
-            let (temper, _) = suffer(&node, function, replay.index(device), false)?;
-            return spoil::with(temper, || replay.answer(function, arguments, || node.clock.now().elapsed));
+            let (distortion, _) = begin_call(&node, function, replay.index(device), false)?;
+            return spoil::with(distortion, || {
+                replay.answer(function, arguments, || node.clock.now().elapsed)
+            });
         }
-        // Faults have the number of the scenario, which the handle has too, whatever became of the GPU.
+        // Faults name the scenario's number of the GPU, which the handle holds even if the GPU is lost.
         let found = find(&node, device);
         let of_instance = found.is_ok_and(|(_, instance)| instance.is_some());
         let slot = found.map(|(gpu, _)| gpu.slot);
@@ -178,7 +180,7 @@ pub(crate) fn on_device(
             node.report.count(function);
             return Err(INVALID_ARGUMENT);
         }
-        let (temper, waited) = suffer(&node, function, slot.ok(), of_instance)?;
+        let (distortion, waited) = begin_call(&node, function, slot.ok(), of_instance)?;
         let node = if waited { state::node()? } else { node };
         let (gpu, instance) = find(&node, device)?;
         let now = node.clock.now();
@@ -186,11 +188,11 @@ pub(crate) fn on_device(
         if let Some(refused) = gpu.fate {
             return Err(refused);
         }
-        spoil::with(temper, || body(&Device { node: &node, gpu, instance, now }))
+        spoil::with(distortion, || body(&Device { node: &node, gpu, instance, now }))
     }))
 }
 
-/// Exports functions that concern no GPU; the body sees the node and the time.
+/// Exports functions without a GPU; the body gets the node and the time.
 macro_rules! node_calls {
     ($(fn $name:ident($node:ident, $now:pat $(, $argument:ident: $kind:ty)*) $body:block)*) => { $(
         #[unsafe(no_mangle)]
@@ -215,7 +217,7 @@ macro_rules! device_calls {
     )* };
 }
 
-/// Exports functions about a whole GPU, which MIG devices do not answer.
+/// Exports functions about a whole GPU, which MIG devices do not support.
 macro_rules! gpu_calls {
     ($(fn $name:ident($at:ident $(, $argument:ident: $kind:ty)*) $body:block)*) => {
         $crate::abi::device_calls! { $(

@@ -1,4 +1,4 @@
-//! PCIe: generations, widths, traffic, packets sent again.
+//! PCIe: generations, widths, traffic, replays.
 
 use std::ffi::c_uint;
 
@@ -15,34 +15,34 @@ use crate::surprise::Surprise;
 
 /// NVML's number of the architecture.
 const HOPPER: u32 = 9;
-/// How long PCIe traffic is counted for a rate: 20 ms, says the header.
+/// The time over which PCIe traffic is counted for a rate: 20 ms by the header.
 const WINDOW: u64 = 20_000_000;
 /// KB/s at rest; boards show 300 to 900.
 const REST: u64 = 600;
-/// KB/s more for a tenth of a second in every ten: at rest too boards show 1.5 to 3.9 MB/s now and then.
+/// KB/s added for 0.1 s in every 10 s: idle boards show 1.5 to 3.9 MB/s now and then.
 const BURST_RATE: u64 = 2_400;
 const BURST: u64 = 100_000_000;
 const BURST_EVERY: u64 = 10_000_000_000;
 
-/// Bytes over PCIe since elapsed 0.
+/// Bytes over PCIe since elapsed 0, in both directions.
 pub(super) fn traffic(gpu: &Gpu, elapsed: u64) -> Traffic {
     with_rest(gpu, at_rest(elapsed), &gpu.timeline.lifetime(elapsed))
 }
 
-/// Bytes since the driver was loaded.
+/// Bytes over PCIe since the driver was last loaded.
 pub(super) fn counted(gpu: &Gpu, elapsed: u64) -> Traffic {
     let rest = at_rest(elapsed) - at_rest(gpu.timeline.loaded(elapsed));
     with_rest(gpu, rest, &gpu.timeline.counted(elapsed))
 }
 
-/// Bytes in each direction that a board without work has passed.
+/// Bytes in each direction that a board without work has transferred.
 fn at_rest(elapsed: u64) -> u64 {
     let bursts = elapsed / BURST_EVERY * BURST + (elapsed % BURST_EVERY).min(BURST);
     elapsed / 1_000 * REST / 1_000 + bursts / 1_000 * BURST_RATE / 1_000
 }
 
 fn with_rest(gpu: &Gpu, rest: u64, totals: &Totals) -> Traffic {
-    // On Grace what goes to the host takes C2C, and PCIe shows 0.
+    // Grace boards reach the host over C2C, and PCIe shows 0.
     if family::c2c_links(gpu.board) > 0 {
         return Traffic::default();
     }
@@ -50,7 +50,7 @@ fn with_rest(gpu: &Gpu, rest: u64, totals: &Totals) -> Traffic {
     Traffic { sent: rest + all.pcie_tx, received: rest + all.pcie_rx }
 }
 
-/// Packets sent again since the driver was loaded; healthy boards have some, until it is loaded anew.
+/// Replays since the driver was last loaded; healthy boards have some from before the script.
 pub(super) fn replays(at: &Device<'_>) -> u32 {
     let since = at.since_load();
     let scripted = u32::try_from(at.gpu.condition.replays(since)).unwrap_or(u32::MAX);
@@ -113,7 +113,7 @@ gpu_calls! {
     }
 }
 
-/// In what steps of KB/s older drivers tell traffic; Hopper's was fine from the first.
+/// The steps in KB/s in which older drivers report traffic; on Hopper all drivers report 1 KB/s.
 fn grain(at: &Device<'_>) -> u64 {
     match at.node.driver_major() {
         _ if at.gpu.board.architecture == HOPPER => 1,

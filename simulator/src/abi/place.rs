@@ -1,4 +1,4 @@
-//! Where a board is and what it is joined to: PCI, rack, NVLink fabric, the processor beside it.
+//! A board's place and connections: PCI, rack, NVLink fabric, C2C.
 
 use std::ffi::{c_uchar, c_uint};
 use std::mem::offset_of;
@@ -12,7 +12,7 @@ use nvml_wrapper_sys::bindings::{
 use super::answer::{Answer, INVALID_ARGUMENT, NOT_SUPPORTED, Refused, VERSION_MISMATCH};
 use super::buffers::{Out, array, expect_version};
 use super::{Device, gpu_calls, node_calls};
-use crate::board::{Fabric, Platform, family};
+use crate::board::{Fabric, RackPlace, family};
 use crate::node::Gpu;
 use crate::schedule::hash;
 use crate::surprise::Surprise;
@@ -22,8 +22,8 @@ const UNSUPPORTED: c_uchar = 0;
 const COMPLETED: c_uchar = 3;
 /// NVML_ERROR_INSUFFICIENT_RESOURCES.
 const TOO_FEW: nvmlReturn_t = 23;
-/// A board in no rack answers so.
-const NOWHERE: Platform = Platform { chassis: "", slot: 0, tray: 0, host: 1, switch: false };
+/// The answer of a board outside a rack.
+const NOWHERE: RackPlace = RackPlace { chassis: "", slot: 0, tray: 0, host: 1, switch: false };
 
 gpu_calls! {
     fn nvmlDeviceGetPciInfoExt(at, pci: Out<nvmlPciInfoExt_t>) {
@@ -44,7 +44,7 @@ gpu_calls! {
         })
     }
 
-    // The number burnt into the chip.
+    // The unique number of the chip.
     fn nvmlDeviceGetPdi(at, pdi: Out<nvmlPdi_t>) {
         let version = pdi.version()?;
         expect_version::<nvmlPdi_t>(version, 1)?;
@@ -58,9 +58,8 @@ gpu_calls! {
         mode.put(nvmlDeviceAddressingMode_t { version, value })
     }
 
-    // Extended memory is disabled on every board seen.
+    // Extended memory is disabled in all captures.
     fn nvmlDeviceGetCapabilities(at, capabilities: Out<nvmlDeviceCapabilities_t>) {
-        let _ = at;
         let version = capabilities.version()?;
         expect_version::<nvmlDeviceCapabilities_t>(version, 1)?;
         capabilities.put(nvmlDeviceCapabilities_t { version, capMask: 0 })
@@ -79,7 +78,7 @@ gpu_calls! {
     }
 
     fn nvmlDeviceGetGpuFabricInfoV(at, info: Out<nvmlGpuFabricInfo_v3_t>) {
-        // The shorter one begins alike; only its own length may be touched.
+        // Version 2 is a prefix of version 3; only its own length may be touched.
         let short = Out::at(info.pointer()?.cast::<nvmlGpuFabricInfo_v2_t>());
         let version = short.version()?;
         let Registered { clique, state, status, health } = registered(at)?;
@@ -102,14 +101,14 @@ gpu_calls! {
             cliqueId: clique,
             state,
             healthMask: health,
-            // Not told, or healthy.
+            // 0 not supported, 1 healthy.
             healthSummary: (health != 0).into(),
         })?;
         whole_word(info, offset_of!(nvmlGpuFabricInfo_v3_t, state), state)
     }
 
     fn nvmlDeviceGetPlatformInfo(at, info: Out<nvmlPlatformInfo_v2_t>) {
-        let Platform { chassis, slot, tray, host, switch } = at.gpu.board.platform.unwrap_or(NOWHERE);
+        let RackPlace { chassis, slot, tray, host, switch } = at.gpu.board.platform.unwrap_or(NOWHERE);
         let module = c_uchar::try_from(at.gpu.module).unwrap_or(0);
         let first = Out::at(info.pointer()?.cast::<nvmlPlatformInfo_v1_t>());
         let version = first.version()?;
@@ -142,7 +141,7 @@ gpu_calls! {
 }
 
 node_calls! {
-    // Nothing is being taken out of service; asked by place, since a drained GPU has no handle.
+    // No GPU is drained. The argument is a PCI place, since a drained GPU has no handle.
     fn nvmlDeviceQueryDrainState(node, _, pci: Out<nvmlPciInfo_t>, draining: Out<nvmlEnableState_t>) {
         let asked = pci.get()?;
         let known = |gpu: &&Gpu| gpu.domain == asked.domain && gpu.bus == asked.bus && asked.device == 0;
@@ -151,7 +150,7 @@ node_calls! {
     }
 }
 
-/// What a GPU says of its registration with the fabric.
+/// A GPU's registration with the fabric.
 struct Registered {
     clique: u32,
     state: c_uchar,
@@ -159,18 +158,21 @@ struct Registered {
     health: u32,
 }
 
-/// In MIG mode, and alone on its host, a GPU is registered too.
+/// The registration; MIG mode and single GPUs have one too.
 fn registered(at: &Device<'_>) -> Result<Registered, Refused> {
     let Fabric { clique, health, .. } = at.gpu.board.fabric.ok_or(NOT_SUPPORTED)?;
     Ok(match at.gpu.surprise {
-        Some(Surprise::NoFabric) => Registered { clique: 0, state: UNSUPPORTED, status: 0, health: 0 },
-        Some(Surprise::FabricTooFew) => Registered { clique, state: COMPLETED, status: TOO_FEW, health },
+        Some(Surprise::FabricNotSupported) => {
+            Registered { clique: 0, state: UNSUPPORTED, status: 0, health: 0 }
+        }
+        Some(Surprise::FabricInsufficient) => {
+            Registered { clique, state: COMPLETED, status: TOO_FEW, health }
+        }
         _ => Registered { clique, state: COMPLETED, status: 0, health },
     })
 }
 
-/// The state is a byte, but some clients (nvidia-ml-py) take the four at its place for it: none may be left as
-/// it was.
+/// Writes the four bytes at the state's place: it is one byte, but some clients (nvidia-ml-py) read four.
 fn whole_word<T>(info: Out<T>, offset: usize, state: c_uchar) -> Answer {
     let first = info.pointer()?.cast::<c_uchar>().wrapping_add(offset);
     Out::at(first.cast::<c_uint>()).put(state.into())

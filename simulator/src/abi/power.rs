@@ -20,7 +20,6 @@ gpu_calls! {
     }
 
     fn nvmlDeviceGetPowerManagementMode(at, mode: Out<nvmlEnableState_t>) {
-        let _ = at;
         mode.put(1)
     }
 
@@ -43,13 +42,12 @@ gpu_calls! {
     }
 
     fn nvmlDeviceGetPowerSource(at, source: Out<nvmlPowerSource_t>) {
-        let _ = at;
         source.put(0)
     }
 }
 
 /// Milliwatts of the GPU (scope 0), its module (1) or its memory (2): the mean of a second or the instant. Every
-/// board tells its GPU's instant; of the memory there is the mean alone.
+/// board reports its GPU's instant; the memory has only the mean.
 pub(super) fn scoped_power(at: &Device<'_>, average: bool, scope: c_uint) -> Result<u32, Refused> {
     let board = at.gpu.board;
     let of = |meters: &Meters<'_>| if average { meters.power_average() } else { meters.power_instant() };
@@ -58,7 +56,7 @@ pub(super) fn scoped_power(at: &Device<'_>, average: bool, scope: c_uint) -> Res
         0 => of(&at.meters()),
         1 => {
             let rest = u64::from(board.module_power.ok_or(NOT_SUPPORTED)?.rest) * 1_000;
-            // Each GPU of the module answers all of it: a sum over GPUs counts it twice.
+            // Each GPU reports the whole module: a sum over GPUs would count it twice.
             rest + neighbours(at).map(|gpu| of(&Device { gpu, instance: None, ..*at }.meters())).sum::<u64>()
         }
         2 if average => at.meters().memory_power(of(&at.meters())).ok_or(NOT_SUPPORTED)?,
@@ -74,7 +72,7 @@ pub(super) fn neighbours<'a>(at: &Device<'a>) -> impl Iterator<Item = &'a Gpu> {
     at.node.gpus.iter().filter(move |gpu| gpu.slot / 2 == module)
 }
 
-/// Watts of a scope: least, most, and set.
+/// Power limits of a scope in watts: minimum, maximum, current.
 pub(super) fn scoped_limits(at: &Device<'_>, scope: c_uint) -> Result<(u32, u32, u32), Refused> {
     let board = at.gpu.board;
     match (scope, board.module_power) {

@@ -1,4 +1,4 @@
-//! Who is on a GPU, and what share of it each had.
+//! Process lists and process utilization.
 
 use std::ffi::{c_uint, c_ulonglong};
 
@@ -10,12 +10,12 @@ use nvml_wrapper_sys::bindings::{
 use super::answer::{INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED, Refused};
 use super::buffers::{Out, expect_version, fill};
 use super::{Device, device_calls, gpu_calls};
-use crate::meters::ProcessSample;
-use crate::schedule::Kind;
+use crate::meters::ProcessWindowSample;
+use crate::schedule::ListedKind;
 
 /// NVML_VALUE_NOT_AVAILABLE.
 const NOT_AVAILABLE: c_ulonglong = c_ulonglong::MAX;
-/// The first architecture with a list in detail.
+/// The first architecture with the detailed list.
 const HOPPER: u32 = 9;
 /// GPU and compute instance of a process on a GPU without MIG.
 const NO_INSTANCE: c_uint = c_uint::MAX;
@@ -84,8 +84,7 @@ device_calls! {
 }
 
 gpu_calls! {
-    // Time stamps are UTC microseconds; samples that end after the last seen one are given, one for each
-    // process and window of a sixth of a second.
+    // Samples that end after `last_seen` (UTC microseconds), one for each process and window of 1/6 s.
     fn nvmlDeviceGetProcessUtilization(
         at,
         samples: Out<nvmlProcessUtilizationSample_t>,
@@ -124,7 +123,7 @@ gpu_calls! {
     }
 }
 
-/// Which of the driver's three lists.
+/// The driver's three process lists.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum List {
     Compute,
@@ -133,17 +132,17 @@ enum List {
 }
 
 impl List {
-    fn has(self, kind: Kind) -> bool {
+    fn has(self, kind: ListedKind) -> bool {
         match kind {
-            Kind::Compute => self == Self::Compute,
-            Kind::Graphics => self == Self::Graphics,
-            Kind::Both => self != Self::Mps,
-            Kind::Client => self == Self::Mps,
+            ListedKind::Compute => self == Self::Compute,
+            ListedKind::Graphics => self == Self::Graphics,
+            ListedKind::Both => self != Self::Mps,
+            ListedKind::Client => self == Self::Mps,
         }
     }
 }
 
-/// A process that has ended is still listed for a while, without memory.
+/// The processes on a list; ended ones can stay listed for a while, without memory.
 fn running(at: &Device<'_>, list: List) -> Vec<nvmlProcessInfo_v2_t> {
     let mut found = Vec::new();
     for (worker, span) in at.gpu.timeline.listed(at.now.elapsed) {
@@ -163,7 +162,7 @@ fn running(at: &Device<'_>, list: List) -> Vec<nvmlProcessInfo_v2_t> {
     found
 }
 
-/// The layout of the first version, without instances.
+/// Converts to the first version of the structure, without instances.
 fn short(running: &[nvmlProcessInfo_v2_t]) -> Vec<nvmlProcessInfo_v1_t> {
     let of = |process: &nvmlProcessInfo_v2_t| nvmlProcessInfo_v1_t {
         pid: process.pid,
@@ -172,9 +171,9 @@ fn short(running: &[nvmlProcessInfo_v2_t]) -> Vec<nvmlProcessInfo_v1_t> {
     running.iter().map(of).collect()
 }
 
-type Stamped = (c_uint, c_ulonglong, ProcessSample);
+type Stamped = (c_uint, c_ulonglong, ProcessWindowSample);
 
-/// Samples with pid and time stamp; none at all is NOT_FOUND, as on an idle GPU.
+/// Samples with pid and time stamp; without any it fails with NOT_FOUND, as on an idle GPU.
 fn samples_since(at: &Device<'_>, last_seen: c_ulonglong) -> Result<Vec<Stamped>, Refused> {
     at.undivided()?;
     let begun = at.now.utc.saturating_sub(at.now.elapsed);

@@ -1,10 +1,10 @@
-//! Every other function of the header: there, counted and faulted as all are, and refusing.
+//! Every other function of the header: exported, counted, subject to faults, and always failing.
 //!
-//! A reader without rights gets "insufficient permissions" from what would change something, and "not
-//! supported" from what no simulated board has. The functions take their first argument alone: what else a
-//! caller passes is its own to clean up, on every platform that NVML runs on. Who writes one of these for
-//! real takes its name out here: a symbol that is there twice does not link. Some are newer than the bindings:
-//! what the library of driver 610 exports, and what nvidia-ml-py 13.615 asks for.
+//! An unprivileged reader gets "insufficient permissions" from functions that change something, and "not
+//! supported" from those that no simulated board has. The functions take only their first argument: by the C
+//! calling conventions the caller cleans up the others. To implement one of them, remove its name here: a
+//! duplicate symbol does not link. Some are newer than the bindings: from the library of driver 610 and from
+//! nvidia-ml-py 13.615.
 
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlReturn_t};
 
@@ -22,7 +22,7 @@ macro_rules! devices_refuse {
     )* };
 }
 
-/// Functions about something else.
+/// Functions whose first argument is something else.
 macro_rules! all_refuse {
     ($refusal:ident: $($name:ident)*) => { $(
         #[unsafe(no_mangle)]
@@ -33,7 +33,7 @@ macro_rules! all_refuse {
 }
 
 gpu_calls! {
-    // On server boards since Blackwell, and not for everyone.
+    // On server boards since Blackwell, for privileged users.
     fn nvmlDevicePowerSmoothingActivatePresetProfile(at) {
         Err(power_smoothing(at.gpu.board))
     }
@@ -255,7 +255,7 @@ all_refuse! { NO_PERMISSION:
     nvmlSystemSetNvlinkBwMode
 }
 
-// Handles of units, of which there are none, and places in an empty list.
+// Their arguments are handles of units, which do not exist, or indices of an empty list.
 all_refuse! { INVALID_ARGUMENT:
     nvmlGetBlacklistDeviceInfoByIndex
     nvmlGetExcludedDeviceInfoByIndex

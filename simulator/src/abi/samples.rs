@@ -1,7 +1,7 @@
 //! The rings of samples that the driver keeps of a GPU.
 //!
-//! Asked with no buffer, it says how many a ring can hold. With one, it gives the oldest samples after the last
-//! seen time that fit; so a reader with a small buffer goes on from where it was.
+//! Without a buffer the call returns the ring's size. With one it returns the oldest samples after the last seen
+//! time that fit, so that a reader with a small buffer can continue.
 
 use std::ffi::{c_uint, c_ulonglong};
 
@@ -53,14 +53,14 @@ fn ring(at: &Device<'_>, kind: nvmlSamplingType_t) -> Result<Ring, Refused> {
         3 => Ring::Encoder,
         4 => Ring::Decoder,
         5 | 6 => Ring::Awake,
-        // Only modules of a GPU and a Grace have a power of their own.
+        // Only modules with a Grace processor have a module power.
         7 if at.gpu.board.module_power.is_some() => Ring::Power,
         7 => return Err(NOT_SUPPORTED),
         8 => Ring::Jpeg,
         9 => Ring::Ofa,
         _ => return Err(INVALID_ARGUMENT),
     };
-    // A GPU cut into instances has no utilization.
+    // A GPU in MIG mode has no utilization.
     if !matches!(ring, Ring::Power | Ring::Awake) {
         at.undivided()?;
     }
@@ -97,7 +97,7 @@ fn shown(at: &Device<'_>, kind: nvmlSamplingType_t, when: u64, value: u64) -> nv
     nvmlValue_t { ullVal: value }
 }
 
-/// Milliwatts of the module at a time: what its GPUs draw, and what is beside them.
+/// Milliwatts of the module at a time: of its GPUs and the rest.
 fn module_power(at: &Device<'_>, when: u64) -> u64 {
     let rest = at.gpu.board.module_power.map_or(0, |module| u64::from(module.rest) * 1_000);
     let gpus = neighbours(at).map(|gpu| Device { gpu, instance: None, ..*at });

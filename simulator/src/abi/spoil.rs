@@ -1,11 +1,11 @@
-//! What goes wrong with an answer on its way into the caller's buffers: garbage, and oddities of old drivers.
+//! Corrupts answers in the caller's buffers: garbage of a fault, and bugs of old drivers.
 //!
-//! In: the temper of the call, set for its duration, and every value that was written. Out: the value made
-//! worse in place. It works by type, so that every function, list and field is covered; a structure that it
-//! does not know loses the words that are neither 0 nor look like addresses. Pointers and handles are left:
-//! no client could survive those.
+//! In: the distortion of the call, set for its duration, and every value that was written. Out: the value changed
+//! in place. It works by type, so that every function, list and field is covered; of an unknown structure it
+//! overwrites the words that are neither 0 nor look like addresses. Pointers and handles are left alone, since
+//! every client would crash on those.
 //!
-//! The temper is a thread-local without a destructor, which does not pin the library.
+//! The distortion is a thread-local without a destructor, so it does not pin the library.
 
 use std::any::{TypeId, type_name};
 use std::cell::Cell;
@@ -26,47 +26,47 @@ const DOUBLE: u32 = 0;
 /// Microseconds since 1970, some thousands of years from now.
 const FAR_FUTURE: u64 = u64::MAX >> 4;
 
-/// How a call's answer is spoilt.
+/// How a call's answer is corrupted.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Temper {
-    /// What the garbage follows from; none: the truth.
+pub(super) struct Distortion {
+    /// The seed of the garbage; `None` without such a fault.
     pub(super) garbage: Option<u64>,
-    /// Whether single numbers are percent.
+    /// Whether single numbers of the answer are percent.
     pub(super) percent: bool,
-    /// Entries of process lists have a field more.
+    /// Entries of process lists have one field more.
     pub(super) wide_processes: bool,
     /// The memory temperature is marked as a double.
     pub(super) double_temperature: bool,
 }
 
 thread_local! {
-    static TEMPER: Cell<Temper> = const {
-        Cell::new(Temper { garbage: None, percent: false, wide_processes: false, double_temperature: false })
+    static DISTORTION: Cell<Distortion> = const {
+        Cell::new(Distortion { garbage: None, percent: false, wide_processes: false, double_temperature: false })
     };
 }
 
-/// Runs a call's body under its temper.
-pub(super) fn with<T>(temper: Temper, body: impl FnOnce() -> T) -> T {
-    TEMPER.set(temper);
+/// Runs a call's body with a distortion.
+pub(super) fn with<T>(distortion: Distortion, body: impl FnOnce() -> T) -> T {
+    DISTORTION.set(distortion);
     let answer = body();
-    TEMPER.set(Temper::default());
+    DISTORTION.set(Distortion::default());
     answer
 }
 
-/// Whether entries of this type have a field more in this call.
+/// Whether entries of this type have one field more in this call.
 pub(super) fn widened<T: 'static>() -> bool {
-    TEMPER.get().wide_processes && TypeId::of::<T>() == TypeId::of::<nvmlProcessInfo_v2_t>()
+    DISTORTION.get().wide_processes && TypeId::of::<T>() == TypeId::of::<nvmlProcessInfo_v2_t>()
 }
 
-/// The next number of the garbage; none where the truth is told.
+/// The next random number of the garbage; `None` without such a fault.
 fn next() -> Option<u64> {
-    let temper = TEMPER.get();
-    let seed = hash(temper.garbage?);
-    TEMPER.set(Temper { garbage: Some(seed), ..temper });
+    let distortion = DISTORTION.get();
+    let seed = hash(distortion.garbage?);
+    DISTORTION.set(Distortion { garbage: Some(seed), ..distortion });
     Some(seed)
 }
 
-/// Spoils a text in its whole buffer: without an end, or with bytes that are no UTF-8.
+/// Corrupts a text in its whole buffer: without a NUL, or with bytes that are not UTF-8.
 pub(super) fn text(buffer: *mut c_char, length: usize) {
     let Some(seed) = next() else { return };
     let endless = seed.is_multiple_of(2);
@@ -84,10 +84,10 @@ pub(super) fn text(buffer: *mut c_char, length: usize) {
     }
 }
 
-/// Spoils what has just been written.
+/// Corrupts a value that was just written.
 pub(super) fn written<T: 'static>(pointer: *mut T) {
-    let temper = TEMPER.get();
-    if temper.double_temperature {
+    let distortion = DISTORTION.get();
+    if distortion.double_temperature {
         on(pointer, |value: &mut nvmlFieldValue_t| {
             if value.fieldId == MEMORY_FIELD && value.nvmlReturn == 0 {
                 value.valueType = DOUBLE;
@@ -98,7 +98,7 @@ pub(super) fn written<T: 'static>(pointer: *mut T) {
         return;
     }
     let Some(seed) = next() else { return };
-    let known = scalar(pointer, seed, temper.percent)
+    let known = scalar(pointer, seed, distortion.percent)
         || memory(pointer)
         || process(pointer, seed)
         || reading(pointer, seed)
@@ -108,7 +108,7 @@ pub(super) fn written<T: 'static>(pointer: *mut T) {
     }
 }
 
-/// Changes the value if it is of this type.
+/// Changes the value if it has type `U`.
 fn on<T: 'static, U: 'static>(pointer: *mut T, change: impl FnOnce(&mut U)) -> bool {
     if TypeId::of::<T>() != TypeId::of::<U>() {
         return false;
@@ -181,7 +181,7 @@ fn reading<T: 'static>(pointer: *mut T, seed: u64) -> bool {
         })
 }
 
-/// A field that was refused succeeds too; some have a type that is none.
+/// Corrupts a field: a refused one succeeds too, and some get an invalid type.
 fn field(value: &mut nvmlFieldValue_t, seed: u64) {
     // SAFETY: all eight bytes are set, whatever the type.
     let all = unsafe { value.value.ullVal };
@@ -206,7 +206,7 @@ fn place<T: 'static>(pointer: *mut T) -> bool {
     })
 }
 
-/// All ones, word by word; but not 0, a version of this structure, or what looks like an address.
+/// Sets every word to all ones, except zeros, a version word, and what looks like an address.
 fn unknown<T>(pointer: *mut T) {
     if align_of::<T>() < 4 {
         return;
@@ -233,13 +233,13 @@ mod tests {
     use super::*;
 
     fn spoilt<T: Copy + 'static>(mut value: T) -> T {
-        let garbage = Temper { garbage: Some(7), ..Temper::default() };
+        let garbage = Distortion { garbage: Some(7), ..Distortion::default() };
         with(garbage, || written(&raw mut value));
         value
     }
 
     #[test]
-    fn numbers_become_what_none_can_be() {
+    fn numbers_become_impossible_ones() {
         assert_eq!(spoilt(5_u32), u32::MAX);
         assert_eq!(spoilt(5_i32), i32::MIN);
         let energy = spoilt(1_000_000_u64);
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_structure_unknown_loses_its_words_but_not_its_addresses() {
+    fn an_unknown_structure_loses_its_words_but_not_its_addresses() {
         #[repr(C)]
         #[derive(Clone, Copy)]
         struct Some {

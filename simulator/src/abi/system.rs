@@ -11,7 +11,7 @@ use super::answer::{INVALID_ARGUMENT, NOT_SUPPORTED};
 use super::buffers::{Out, array, expect_version, fill};
 use super::{gpu_calls, node_calls};
 
-/// Hopper's number: the first that can compute confidentially.
+/// The first architecture with confidential computing.
 const HOPPER: u32 = 9;
 
 node_calls! {
@@ -25,7 +25,7 @@ node_calls! {
         branch.put(nvmlSystemDriverBranchInfo_t { version, branch: array(&name) })
     }
 
-    // Host interface cards and S-class units are of another time.
+    // Host interface cards and S-class units are obsolete.
     fn nvmlSystemGetHicVersion(_node, _, count: Out<c_uint>, entries: Out<nvmlHwbcEntry_t>) {
         fill(count, entries, &[])
     }
@@ -84,7 +84,6 @@ gpu_calls! {
 
     // Every board answers, all zeros.
     fn nvmlDeviceGetConfComputeProtectedMemoryUsage(at, memory: Out<nvmlMemory_t>) {
-        let _ = at;
         memory.put(nvmlMemory_t { total: 0, free: 0, used: 0 })
     }
 }

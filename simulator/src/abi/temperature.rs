@@ -34,7 +34,7 @@ gpu_calls! {
         request.put(asked)
     }
 
-    // The absolute thresholds that follow from the margins; which of them a real H100 answers was not seen.
+    // Absolute thresholds that follow from the margins; which of them a real H100 reports is unknown.
     fn nvmlDeviceGetTemperatureThreshold(at, kind: nvmlTemperatureThresholds_t, temperature: Out<c_uint>) {
         if kind == TARGET {
             return temperature.put(family::target(at.gpu.board).ok_or(NOT_SUPPORTED)?);
@@ -59,7 +59,7 @@ gpu_calls! {
         request.put(asked)
     }
 
-    // The only sensor that is told: of the GPU itself. 15 asks for all.
+    // The only sensor is that of the GPU itself; index 15 asks for all.
     fn nvmlDeviceGetThermalSettings(at, index: c_uint, settings: Out<nvmlGpuThermalSettings_t>) {
         if index != 0 && index != 15 {
             return Err(INVALID_ARGUMENT);
@@ -114,7 +114,7 @@ gpu_calls! {
     }
 }
 
-/// The fan's percent: none at all, or one that turns as the board warms up.
+/// The fan's percent, which rises with the temperature.
 fn fan(at: &Device<'_>, index: c_uint) -> Result<c_uint, Refused> {
     let rest = at.gpu.board.fan.ok_or(NOT_SUPPORTED)?;
     if index > 0 {

@@ -1,4 +1,4 @@
-//! For how long something held the clocks down.
+//! Times in which a policy held the clocks down.
 
 use nvml_wrapper_sys::bindings::{nvmlPerfPolicyType_t, nvmlViolationTime_t};
 
@@ -36,7 +36,7 @@ pub(super) fn braked(at: &Device<'_>, reasons: u64) -> u64 {
     at.gpu.timeline.braked(reasons, at.now.elapsed)
 }
 
-/// The power-cap time of an idle board, nearly equal on its neighbours, until the driver is loaded anew.
+/// Nanoseconds of power cap that some idle boards report until the driver is reloaded.
 fn capped(at: &Device<'_>) -> u64 {
     if at.since_load().0 > 0 {
         return 0;

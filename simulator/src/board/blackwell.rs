@@ -1,7 +1,7 @@
 //! Blackwell: B200 on a baseboard, GB200 and GB300 in a rack, the PRO 6000 at a desk.
 
 use super::{
-    Board, Clocks, Fabric, IN_ORDER, Limits, MIB, MemoryPower, ModulePower, NVIDIA, Platform, Power, RTX,
+    Board, Clocks, Fabric, IN_ORDER, Limits, MIB, MemoryPower, ModulePower, NVIDIA, Power, RTX, RackPlace,
     Supported, Thermal,
 };
 use crate::mig;
@@ -64,7 +64,7 @@ const B200: Board = Board {
     minors: IN_ORDER,
     c2c: Some(false),
     fabric: Some(Fabric { clique: 0, cluster: false, health: HEALTHY }),
-    platform: Some(Platform { chassis: "", slot: 0, tray: 0, host: 1, switch: true }),
+    platform: Some(RackPlace { chassis: "", slot: 0, tray: 0, host: 1, switch: true }),
     rack: false,
     encoder: false,
     gsp: true,
@@ -102,7 +102,7 @@ const GB200: Board = Board {
     modules: [2, 1, 4, 3, 2, 1, 4, 3],
     c2c: Some(true),
     fabric: Some(Fabric { clique: 2, cluster: true, health: HEALTHY }),
-    platform: Some(Platform { chassis: "1820124000001", slot: 14, tray: 4, host: 1, switch: true }),
+    platform: Some(RackPlace { chassis: "1820124000001", slot: 14, tray: 4, host: 1, switch: true }),
     rack: true,
     ..B200
 };
@@ -141,7 +141,7 @@ pub(super) static ROWS: [Board; 4] = [
         // In the mode it can be; its listing was not seen.
         mig: &[],
         fabric: Some(Fabric { clique: 32_766, cluster: true, health: HEALTHY }),
-        platform: Some(Platform { chassis: "1820124000002", slot: 25, tray: 15, host: 1, switch: true }),
+        platform: Some(RackPlace { chassis: "1820124000002", slot: 25, tray: 15, host: 1, switch: true }),
         ..GB200
     },
     Board {

@@ -1,7 +1,5 @@
-//! What boards of a family do beyond the numbers of their row.
-//!
-//! In: a board. Out: what it has of ECC, retired pages, counters that are not 0, rates of its sensors. From
-//! captures; it knows no time and no load.
+//! Differences between board families beyond the numbers of their rows: ECC, retired pages, counters that are not
+//! 0, sensor rates. From captures.
 
 use super::Board;
 use crate::mig::MigProfile;
@@ -17,9 +15,9 @@ const NVLINK_5: u32 = 7;
 /// Whether memory has error correction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ecc {
-    /// GeForce, and what is older.
+    /// GeForce and older boards.
     Absent,
-    /// It could be enabled: workstation boards, and the largest GeForce.
+    /// Supported but disabled: workstation boards, and the largest GeForce.
     Off,
     On,
 }
@@ -42,12 +40,12 @@ pub(crate) fn remaps_rows(board: &Board) -> bool {
     board.architecture >= AMPERE && board.remap_banks > 0
 }
 
-/// Since Ampere parity and SEC-DED are told apart.
+/// Since Ampere parity and SEC-DED errors are counted separately.
 pub(crate) fn splits_sram(board: &Board) -> bool {
     board.architecture >= AMPERE
 }
 
-/// Seconds of power cap that an idle board shows (H100 7015, B200 645 to 965), as others that mislead do.
+/// Seconds of power cap that an idle board reports: H100 7015, B200 645 to 965, and misleading boards.
 pub(crate) fn power_capped(board: &Board, surprise: Option<Surprise>) -> u64 {
     match (board.profile, surprise) {
         ("h100", _) | (_, Some(Surprise::PowerCapAtRest)) => 7_015,
@@ -56,7 +54,7 @@ pub(crate) fn power_capped(board: &Board, surprise: Option<Surprise>) -> u64 {
     }
 }
 
-/// Nanoseconds between two samples of the power, within the 20 to 100 ms of real rings.
+/// Nanoseconds between two power samples; real rings have 20 to 100 ms.
 pub(crate) fn power_sample(board: &Board) -> u64 {
     match board.architecture {
         HOPPER.. => 100_000_000,
@@ -65,17 +63,17 @@ pub(crate) fn power_sample(board: &Board) -> u64 {
     }
 }
 
-/// Server boards since Blackwell smooth their power; who may read how is another matter.
+/// Server boards since Blackwell have power smoothing.
 pub(crate) fn smooths_power(board: &Board) -> bool {
     board.architecture > HOPPER && board.pstate_rest == 0
 }
 
-/// Since Hopper fields of NVLink have the link as their scope; those of single links are gone.
+/// Since Hopper NVLink fields take the link as their scope; those of single links are gone.
 pub(crate) fn scopes_links(board: &Board) -> bool {
     board.architecture >= HOPPER
 }
 
-/// NVLink 5 counts packets, recoveries and what error correction left, in place of the data link's errors.
+/// NVLink 5 counts packets, recoveries and uncorrected errors in place of the data link's errors.
 pub(crate) fn counts_packets(board: &Board) -> bool {
     board.nvlink_version >= NVLINK_5
 }
@@ -84,8 +82,7 @@ pub(crate) fn is_blackwell(board: &Board) -> bool {
     board.architecture >= BLACKWELL
 }
 
-/// How processes address the GPU's memory: with the translation of the processor beside it (2), by the kernel (1)
-/// where captures show it, or not at all (0).
+/// NVML's addressing mode: by the CPU's address translation (2), by the kernel (1) where captures show it, none (0).
 pub(crate) fn addressing(board: &Board) -> u32 {
     match board.profile {
         _ if board.rack => 2,
@@ -94,12 +91,12 @@ pub(crate) fn addressing(board: &Board) -> u32 {
     }
 }
 
-/// Whether the board says by how much its peaks of current may be above the limit.
+/// Whether the board reports its EDPp multiplier (how far current peaks may exceed the limit).
 pub(crate) fn multiplies_peaks(board: &Board) -> bool {
     matches!(board.profile, "h100" | "h200")
 }
 
-/// The PCIe generation at rest: boards for desks of which it was seen fall to the first.
+/// The PCIe generation at rest: some workstation and consumer boards fall to the first.
 pub(crate) fn pcie_at_rest(board: &Board) -> u32 {
     match board.profile {
         "rtx-2080-super" | "rtx-4080-super" | "rtx-pro-6000" => 1,
@@ -107,7 +104,7 @@ pub(crate) fn pcie_at_rest(board: &Board) -> u32 {
     }
 }
 
-/// The temperature that the fans of a board for desks aim at.
+/// The target temperature of the fans, on workstation and consumer boards.
 pub(crate) fn target(board: &Board) -> Option<u32> {
     match board.profile {
         "rtx-2080-super" | "rtx-4080-super" | "rtx-4090" => Some(84),
@@ -116,18 +113,18 @@ pub(crate) fn target(board: &Board) -> Option<u32> {
     }
 }
 
-/// JPEG engines of an instance: as many as decoders since Hopper; the A100 and the A30 have one, which goes with that
-/// for optical flow.
+/// JPEG engines of an instance: as many as decoders since Hopper; A100 and A30 have one, in the instance with the
+/// OFA.
 pub(crate) fn jpegs(board: &Board, profile: &MigProfile) -> u32 {
     if board.architecture == AMPERE { profile.ofa } else { profile.decoders }
 }
 
-/// Whether the clocks stay up in MIG mode without work, as on A100 and A30.
+/// Whether clocks stay high in MIG mode without work, as on A100 and A30.
 pub(crate) fn awake_when_cut(board: &Board) -> bool {
     board.architecture == AMPERE
 }
 
-/// Grace boards reach the host's memory by C2C.
+/// C2C links: Grace boards reach the host's memory over them.
 pub(crate) fn c2c_links(board: &Board) -> u32 {
     if board.profile.starts_with("gb") || board.profile.starts_with("gh") { 10 } else { 0 }
 }

@@ -1,22 +1,12 @@
-//! The file `error`: what is wrong with the other files, in a line for each.
+//! The file `error`: one line for each other file that is invalid.
 //!
-//! In: a file's path, and what is wrong with it or that nothing is any more. Out: `error` says so, or is gone. It
-//! does not know what the files mean. Best effort: no call fails because a complaint could not be written.
+//! Best effort: no call fails because `error` could not be written.
 
 use std::fs;
 use std::path::Path;
 
-/// Says what is wrong with a file, in place of what was said of it before.
-pub(crate) fn complain(file: &Path, reason: &str) {
-    put(file, Some(reason));
-}
-
-/// Takes back what was said of a file.
-pub(crate) fn withdraw(file: &Path) {
-    put(file, None);
-}
-
-fn put(file: &Path, reason: Option<&str>) {
+/// Replaces the line of a file; without a reason removes it.
+pub(crate) fn report_error(file: &Path, reason: Option<&str>) {
     let error = file.with_file_name("error");
     let before = fs::read_to_string(&error).unwrap_or_default();
     let mine = format!("{}: ", file.display());
@@ -36,19 +26,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_file_has_its_line_until_nothing_is_wrong_with_it() {
+    fn every_invalid_file_has_a_line_until_it_is_valid() {
         let directory = std::env::temp_dir().join(format!("gpumeter-complaints-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         let (state, faults, error) =
             (directory.join("state"), directory.join("faults"), directory.join("error"));
-        complain(&state, "one");
-        complain(&faults, "two\nlines");
-        complain(&state, "three");
+        report_error(&state, Some("one"));
+        report_error(&faults, Some("two\nlines"));
+        report_error(&state, Some("three"));
         let said = fs::read_to_string(&error).unwrap();
         assert_eq!(said, format!("{}: two lines\n{}: three\n", faults.display(), state.display()));
-        withdraw(&state);
-        withdraw(&faults);
-        withdraw(&faults);
+        report_error(&state, None);
+        report_error(&faults, None);
+        report_error(&faults, None);
         assert!(!error.exists());
         fs::remove_dir_all(&directory).unwrap();
     }

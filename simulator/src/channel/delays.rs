@@ -1,34 +1,34 @@
-//! How long real calls take, for a scenario that asks for it.
+//! Realistic call times, for scenarios with `delays: realistic`.
 //!
-//! In: a function's name. Out: a wait. Most calls take a few microseconds, which no sleep can give: they are
-//! added up for each GPU and slept when they come to a tenth of a millisecond, less what the kernel slept too
-//! long before. So single calls are quick and the sum is right. It knows no faults.
+//! Most calls take a few microseconds, and no sleep is that short. So their times are summed for each GPU and
+//! slept once they reach 0.1 ms, minus what earlier sleeps took too long: single calls return at once and the
+//! sum is right.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What is owed before it is slept, nanoseconds.
+/// Nanoseconds of debt at which a call sleeps.
 const ENOUGH: i64 = 100_000;
-/// A call that only asks the driver's memory.
+/// Nanoseconds of a call that only reads the driver's memory.
 const CHEAP: i64 = 2_500;
-/// A call to the GPU's own processor: 499 to 706 us in the history that the driver prints with an XID 119.
+/// Nanoseconds of a call to the GPU's own processor: 499 to 706 us in the history printed with an XID 119.
 const GSP: i64 = 500_000;
-/// What a batch of fields takes, and each field of it.
+/// Nanoseconds of a batch of fields, and of each field in it.
 const BATCH: i64 = 20_000;
 const FIELD: i64 = 2_000;
 
-/// What is owed for one GPU, or for the calls that concern none.
+/// Call time in nanoseconds that is not slept yet, of one GPU or of the calls without one.
 #[derive(Default)]
 pub(crate) struct Debt(AtomicI64);
 
 impl Debt {
-    /// Owes what a function takes, and pays if it is enough; how many nanoseconds that were.
+    /// Adds the time of a call and sleeps if enough is owed; returns the nanoseconds added.
     pub(crate) fn call(&self, function: &str) -> u64 {
         self.owe(cost(function))
     }
 
-    /// Owes what the fields of a batch take beyond the batch itself; how many nanoseconds that were.
+    /// Adds the time of a batch's fields; returns the nanoseconds added.
     pub(crate) fn fields(&self, count: usize) -> u64 {
         self.owe(FIELD.saturating_mul(i64::try_from(count.min(1_000)).unwrap_or(0)))
     }
@@ -42,7 +42,7 @@ impl Debt {
     }
 
     fn pay(&self, owed: i64) {
-        // Who takes the debt sleeps for it; another thread begins anew.
+        // This thread sleeps for the whole debt, so others start from 0.
         self.0.fetch_sub(owed, Ordering::Relaxed);
         let begun = Instant::now();
         thread::sleep(Duration::from_nanos(owed.unsigned_abs()));
@@ -51,8 +51,8 @@ impl Debt {
     }
 }
 
-/// Nanoseconds. Measured on real boards: utilization, memory, fan, the graphics list; PCIe traffic is what
-/// the header says; the rest is set between them.
+/// Nanoseconds of a call. Utilization, memory, fan and the graphics list were measured on real boards; PCIe
+/// traffic is from the header; the rest is estimated between them.
 fn cost(function: &str) -> i64 {
     match function {
         "nvmlDeviceGetUtilizationRates" => CHEAP,
@@ -68,7 +68,7 @@ fn cost(function: &str) -> i64 {
     }
 }
 
-/// Parts of the names of functions that ask the GPU's own processor.
+/// Parts of the names of functions that call the GPU's own processor.
 const GSP_CALLS: &[&str] = &[
     "PowerUsage",
     "Temperature",
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn short_calls_are_slept_in_sum() {
+    fn short_calls_are_slept_together() {
         let debt = Debt::default();
         let begun = Instant::now();
         for _ in 0..2_000 {
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_slept_too_long_is_paid_before() {
+    fn time_slept_too_long_is_subtracted() {
         let debt = Debt(AtomicI64::new(-1_000_000));
         for _ in 0..50 {
             debt.call("nvmlDeviceGetMemoryInfo");
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_take_what_real_ones_took() {
+    fn functions_take_the_measured_times() {
         assert_eq!(cost("nvmlDeviceGetUtilizationRates"), 2_500);
         assert_eq!(cost("nvmlDeviceGetGraphicsRunningProcesses_v3"), 4_491_000);
         assert_eq!(cost("nvmlDeviceGetComputeRunningProcesses_v3"), 300_000);

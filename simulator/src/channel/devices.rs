@@ -1,12 +1,10 @@
-//! Device files, held open from init to shutdown as a client of the real driver holds them.
-//!
-//! In: the directory and the minor numbers. Out: open `nvidiactl` and `nvidia<minor>`, created empty. A
-//! directory that cannot be written has none.
+//! Device files: `nvidiactl` and `nvidia<minor>` are held open from init to shutdown, as by a client of the real
+//! driver. They are created empty; a read-only directory has none.
 
 use std::fs::{File, OpenOptions};
 use std::path::Path;
 
-/// Open for as long as it lives.
+/// Device files that are open while this value lives.
 pub(crate) struct Devices(#[allow(dead_code, reason = "held, not read")] Vec<File>);
 
 impl Devices {

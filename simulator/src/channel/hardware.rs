@@ -1,7 +1,7 @@
-//! The state file: what happens to the hardware and its driver while clients look at it.
+//! The state file: changes of the hardware and its driver while clients run.
 //!
-//! In: JSON text. Out: `Hardware`. An absent file is the default: all is well and as the scenario has it.
-//! When something came into force is not here: `settled` remembers it, so that several readers agree.
+//! In: JSON text. Out: `Hardware`. An absent file is the default: healthy, and as in the scenario. `settled` records
+//! when a change came into force, so that several readers agree.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::layout::Layout;
 
-/// Everything the file can say.
+/// The contents of the state file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Hardware {
@@ -18,7 +18,7 @@ pub(crate) struct Hardware {
     pub(crate) gpus: BTreeMap<u32, Fate>,
     /// The MIG layout in place of the scenario's.
     pub(crate) mig: BTreeMap<u32, Layout>,
-    /// The pid that a process of the scenario has now, by the scenario's pid; none: it does not run.
+    /// The current pid of a process by its scenario pid; `None`: it does not run.
     pub(crate) pids: BTreeMap<u32, Option<u32>>,
     pub(crate) xids: Vec<Storm>,
 }
@@ -30,10 +30,10 @@ pub(crate) struct Driver {
     pub(crate) loaded: bool,
     /// In place of the scenario's.
     pub(crate) version: Option<String>,
-    /// Another number: the driver was unloaded and loaded again.
+    /// A new number means that the driver was unloaded and loaded again.
     pub(crate) epoch: u64,
-    /// `old`: the library file does not follow the driver, as in a container that was started before.
-    pub(crate) library: Option<Library>,
+    /// `old`: the library file is older than the driver, as in a container that was started before an update.
+    pub(crate) library: Option<LibraryAge>,
 }
 
 impl Default for Driver {
@@ -44,16 +44,16 @@ impl Default for Driver {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Library {
+pub(crate) enum LibraryAge {
     Old,
 }
 
-/// What became of a GPU.
+/// What happened to a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Fate {
     pub(crate) state: Standing,
-    /// Of a replaced board: what its names follow from.
+    /// The seed of the names of a replaced board.
     #[serde(default)]
     pub(crate) uuid_seed: u64,
     /// No XID is raised.
@@ -66,15 +66,15 @@ pub(crate) struct Fate {
 pub(crate) enum Standing {
     #[default]
     Well,
-    /// Fallen off the bus: still counted, answers nothing.
+    /// Fallen off the bus: still counted, but every call fails.
     Lost,
-    /// Not there: from the next init on it is not counted.
+    /// Removed: from the next init on it is not counted.
     Gone,
     /// Given to a virtual machine; for NVML the same as gone.
     Guest,
     /// Another board in the same place.
     Replaced,
-    /// Answers nothing but where it is until it is reset.
+    /// Until a reset every call fails except those about its place.
     ResetRequired,
 }
 
@@ -85,7 +85,7 @@ pub(crate) struct Storm {
     pub(crate) gpu: u32,
     pub(crate) xid: u64,
     pub(crate) per_second: f64,
-    /// Elapsed seconds; none: when the storm was first seen in the file.
+    /// Elapsed seconds of its beginning; `None`: when it was first read from the file.
     #[serde(default)]
     pub(crate) from: Option<f64>,
     pub(crate) count: u64,
@@ -105,7 +105,7 @@ impl Hardware {
         Ok(hardware)
     }
 
-    /// The pid of a process of the scenario; none where it does not run.
+    /// The current pid of a process of the scenario; `None` if it does not run.
     pub(crate) fn pid(&self, scripted: u32) -> Option<u32> {
         self.pids.get(&scripted).copied().unwrap_or(Some(scripted))
     }
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_said_is_well() {
+    fn missing_keys_mean_a_healthy_gpu() {
         assert_eq!(Hardware::parse("{}").unwrap(), Hardware::default());
         let some = Hardware::parse(r#"{"driver":{"epoch":2},"gpus":{"3":{"state":"lost"}}}"#).unwrap();
         assert!(some.driver.loaded && some.driver.epoch == 2);
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn impossible_states_are_refused() {
         assert!(Hardware::parse(r#"{"gpus":{"3":{"state":"sad"}}}"#).unwrap_err().contains("sad"));
         let storm =
             |rate: &str| format!(r#"{{"xids":[{{"gpu":0,"xid":13,"per_second":{rate},"count":1}}]}}"#);

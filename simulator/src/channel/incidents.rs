@@ -1,13 +1,12 @@
-//! The part of the scenario about what befalls GPUs: errors, links, loads of the driver.
+//! The scenario's errors, link failures, PCIe downgrades and driver reloads, checked against the cycle.
 //!
-//! In: keys of the scenario file, flattened into it. Out: the same, checked against the cycle. What
-//! becomes of them is in `condition`.
+//! `condition` computes their effects.
 
 use serde::Deserialize;
 
 use crate::board::{Board, family};
 
-/// What happens to GPUs; times are seconds within a cycle, once in every cycle, unless said otherwise.
+/// What happens to GPUs once in every cycle; times are seconds within a cycle unless said otherwise.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct Incidents {
     #[serde(default)]
@@ -24,12 +23,12 @@ pub(crate) struct Incidents {
     pub(crate) pcie: Vec<Downgrade>,
     #[serde(default)]
     pub(crate) replays: Vec<Replays>,
-    /// Elapsed seconds, not of a cycle, at which the driver was loaded anew.
+    /// Elapsed seconds, not of a cycle, at which the driver is reloaded.
     #[serde(default)]
     pub(crate) driver_loads: Vec<f64>,
 }
 
-/// So many errors of a kind at once.
+/// `count` memory errors of a kind at one time.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct MemoryErrors {
     pub(crate) at: f64,
@@ -42,7 +41,7 @@ pub(crate) struct MemoryErrors {
     pub(crate) count: u64,
 }
 
-/// What went wrong in memory.
+/// The kind of a memory error.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ErrorKind {
@@ -51,7 +50,7 @@ pub(crate) enum ErrorKind {
     SramCorrected,
     SramUncorrectedParity,
     SramUncorrectedSecded,
-    /// More uncorrected SRAM errors than the board may have; stays.
+    /// The flag for too many uncorrected SRAM errors, which stays set.
     SramThreshold,
     /// A page taken out of use, before Ampere.
     PageRetiredCorrected,
@@ -64,12 +63,12 @@ pub(crate) struct Remap {
     pub(crate) at: f64,
     pub(crate) gpu: u32,
     pub(crate) cause: RemapCause,
-    /// Whether it waits for the next load of the driver.
+    /// Whether it waits for the next reload of the driver.
     #[serde(default)]
     pub(crate) pending: bool,
     #[serde(default)]
     pub(crate) failure: bool,
-    /// Which bank; none: one that follows from the seed.
+    /// Which bank; `None`: one that follows from the seed.
     #[serde(default)]
     pub(crate) bank: Option<u32>,
 }
@@ -82,19 +81,19 @@ pub(crate) enum RemapCause {
     Uncorrectable,
 }
 
-/// What the driver asks for between two times.
+/// The recovery action that the driver reports between two times.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Recovery {
     pub(crate) from: f64,
     pub(crate) to: f64,
     pub(crate) gpu: u32,
-    pub(crate) action: Action,
+    pub(crate) action: RecoveryAction,
 }
 
 /// NVML's recovery actions, in its order.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Action {
+pub(crate) enum RecoveryAction {
     None,
     GpuReset,
     NodeReboot,
@@ -102,7 +101,7 @@ pub(crate) enum Action {
     DrainAndReset,
 }
 
-/// So many NVLink errors at once.
+/// `count` NVLink errors at one time.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct LinkErrors {
     pub(crate) at: f64,
@@ -113,8 +112,8 @@ pub(crate) struct LinkErrors {
     pub(crate) count: u64,
 }
 
-/// What NVLink counts: up to the fourth generation what its error counters know, in their order; from the fifth
-/// on recoveries and what follows them here.
+/// The kind of an NVLink error. Up to the fourth generation links count the first five; from the fifth on
+/// recoveries and the later ones.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum LinkErrorKind {
@@ -125,22 +124,22 @@ pub(crate) enum LinkErrorKind {
     EccData,
     /// The link went down for good.
     RecoveryFailed,
-    /// Packets that were received, by what was wrong with them; the first is anything else.
+    /// Received packets by what was wrong with them; the first is any other error.
     Receive,
     MalformedPacket,
     BufferOverrun,
     ReceiveRemote,
     ReceiveGeneral,
-    /// The link had more errors than it may have.
+    /// The link exceeded its error limit.
     LocalIntegrity,
     TransmitDiscard,
-    /// What error correction left, in packets and in symbols.
+    /// Errors left after error correction, in packets and in symbols.
     Effective,
     Symbol,
 }
 
 impl LinkErrorKind {
-    /// Whether links of that kind count it.
+    /// Whether links that count by packets (or not) count it.
     fn is_counted(self, by_packets: bool) -> bool {
         match self {
             Self::Recovery => true,
@@ -160,7 +159,7 @@ pub(crate) struct LinkDown {
     pub(crate) link: Option<u32>,
 }
 
-/// A PCIe link slower than it could be.
+/// A PCIe link below its maximum.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Downgrade {
     pub(crate) from: f64,
@@ -172,7 +171,7 @@ pub(crate) struct Downgrade {
     pub(crate) width: Option<u32>,
 }
 
-/// PCIe packets sent again.
+/// PCIe packets that are sent again.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Replays {
     pub(crate) at: f64,
@@ -186,7 +185,7 @@ fn one() -> u64 {
 }
 
 impl Incidents {
-    /// Every GPU that is named, with the key that names it.
+    /// The GPU of every entry, with the entry's key.
     pub(crate) fn gpus(&self) -> impl Iterator<Item = (&'static str, u32)> {
         let errors = self.memory_errors.iter().map(|entry| ("memory_errors", entry.gpu));
         let remaps = self.remaps.iter().map(|entry| ("remaps", entry.gpu));
@@ -198,7 +197,7 @@ impl Incidents {
         errors.chain(remaps).chain(recoveries).chain(links).chain(down).chain(pcie).chain(replays)
     }
 
-    /// Refuses what a GPU of that board, with so many instances, cannot suffer.
+    /// Refuses what cannot happen to a GPU of that board with `instances` MIG instances.
     pub(crate) fn fit(&self, gpu: u32, board: &Board, instances: usize) -> Result<(), String> {
         let (links, banks) = (board.nvlinks, board.remap_banks);
         let errors = self.link_errors.iter().map(|entry| ("link_errors", entry.gpu, Some(entry.link)));

@@ -1,8 +1,8 @@
-//! The kernel log: every XID as a record of /dev/kmsg, once, whoever reads the GPUs.
+//! The kernel log: every XID as a record of /dev/kmsg, written once however many processes use the library.
 //!
-//! In: the XIDs of a node between two times. Out: lines appended to `kmsg`, and the file `.kmsg`, which says
-//! up to which time that was done; a lock lets one process write at a time. It is bounded: the file is
-//! emptied when it has grown over a MiB, as a ring forgets, and storms are thinned out before they come here.
+//! In: the XIDs of a node between two times. Out: lines appended to `kmsg`, and in `.kmsg` the time up to which
+//! that was done; a lock lets one process write at a time. `kmsg` is emptied when it is over a MiB, and storms
+//! are thinned out before they come here.
 
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
@@ -12,13 +12,14 @@ use std::sync::Mutex;
 
 use serde::{Deserialize, Serialize};
 
-use super::settled::Alone;
+use super::settled::FileLock;
 use crate::clock::{self, Now};
+use crate::lock;
 use crate::node::xids::{self, Happened, Upto};
 use crate::node::{Gpu, Node};
-use crate::state::lock;
 
-const LOOK_AGAIN: u64 = 20_000_000;
+/// Nanoseconds of host time.
+const CHECK_INTERVAL: u64 = 20_000_000;
 const LARGEST: u64 = 1 << 20;
 
 /// Writes the log of one node.
@@ -32,7 +33,7 @@ pub(crate) struct Log {
 #[derive(Default)]
 struct Looked {
     host: u64,
-    /// What is logged, as far as this process knows.
+    /// Up to where the log is written, as far as this process knows.
     upto: Upto,
 }
 
@@ -41,7 +42,7 @@ struct Looked {
 struct Progress {
     upto: Upto,
     sequence: u64,
-    /// GPUs that have had their first XID, and so the line with their name.
+    /// GPUs whose line with the UUID is written, which comes before their first XID.
     named: Vec<u32>,
 }
 
@@ -50,9 +51,9 @@ impl Log {
         Self { directory: directory.to_path_buf(), boot, looked: Mutex::default() }
     }
 
-    /// The log begins at the first init of all; one that is further than the clock begins anew.
+    /// Begins the log at the first init of any process; a log that is ahead of the clock is begun again.
     pub(crate) fn begin(&self, node: &Node, elapsed: u64) {
-        let Some(_alone) = Alone::wait(&self.directory.join(".kmsg.lock")) else { return };
+        let Some(_alone) = FileLock::exclusive(&self.directory.join(".kmsg.lock")) else { return };
         let upto = Upto { elapsed, number: 0 };
         let mut progress = self.progress().unwrap_or(Progress { upto, ..Progress::default() });
         if progress.upto.elapsed > elapsed || progress.upto.number > node.settled.next {
@@ -62,12 +63,12 @@ impl Log {
         self.append(&mut progress, "");
     }
 
-    /// Logs what has happened, at most every 20 ms or when a held clock was moved.
+    /// Logs new XIDs, at most every 20 ms or when a held clock was moved.
     pub(crate) fn flush(&self, node: &Node, now: Now) {
         let host = clock::host_boottime();
         let mut looked = lock(&self.looked);
         let (moved, changed) = (now.elapsed > looked.upto.elapsed, node.settled.next > looked.upto.number);
-        if !(changed || (moved && (now.held || host.saturating_sub(looked.host) >= LOOK_AGAIN))) {
+        if !(changed || (moved && (now.held || host.saturating_sub(looked.host) >= CHECK_INTERVAL))) {
             return;
         }
         looked.host = host;
@@ -75,24 +76,24 @@ impl Log {
             looked.upto = Upto { elapsed: now.elapsed.max(looked.upto.elapsed), number: node.settled.next };
             return;
         }
-        // While another process writes, it is this one's turn later.
-        if let Some(alone) = Alone::at_once(&self.directory.join(".kmsg.lock")) {
+        // If another process is writing, this one tries again later.
+        if let Some(alone) = FileLock::try_exclusive(&self.directory.join(".kmsg.lock")) {
             looked.upto = self.write(node, now.elapsed);
             drop(alone);
         }
     }
 
-    /// Logs what has happened until now, at shutdown.
+    /// Logs new XIDs at once, at shutdown.
     pub(crate) fn flush_now(&self, node: &Node, now: Now) {
         let mut looked = lock(&self.looked);
         if !xids::logged(node, looked.upto, now.elapsed).is_empty() {
-            let alone = Alone::wait(&self.directory.join(".kmsg.lock"));
+            let alone = FileLock::exclusive(&self.directory.join(".kmsg.lock"));
             looked.upto = self.write(node, now.elapsed);
             drop(alone);
         }
     }
 
-    /// Writes what is not logged yet; returns how far it is.
+    /// Writes what is not logged yet; returns how far the log is then.
     fn write(&self, node: &Node, elapsed: u64) -> Upto {
         let mut progress = self.progress().unwrap_or_default();
         let upto = Upto { elapsed: elapsed.max(progress.upto.elapsed), number: node.settled.next };
@@ -123,7 +124,7 @@ impl Log {
         serde_json::from_str(&fs::read_to_string(self.directory.join(".kmsg")).ok()?).ok()
     }
 
-    /// Best effort, as everything that is written: no call fails for it.
+    /// Best effort: no call fails because the log could not be written.
     fn append(&self, progress: &mut Progress, lines: &str) {
         let path = self.directory.join("kmsg");
         let Ok(mut file) = OpenOptions::new().create(true).append(true).open(path) else { return };
@@ -157,12 +158,12 @@ fn message(node: &Node, gpu: &Gpu, happened: Happened) -> String {
     format!("NVRM: Xid (PCI:{}{part}): {}, {who}{}", place(gpu), happened.xid, text(happened.xid))
 }
 
-/// XIDs that a process causes, and not the board.
+/// Whether a process causes the XID, and not the board.
 fn of_a_process(xid: u64) -> bool {
     matches!(xid, 13 | 31 | 32 | 43 | 45 | 68 | 69 | 94 | 109)
 }
 
-/// The last part of a path, at most 15 bytes as the kernel keeps it, and as the log escapes it.
+/// The last part of a path, cut to 15 bytes and escaped as the kernel does.
 fn escaped(name: &str) -> String {
     let base = name.rsplit('/').next().unwrap_or_default();
     let mut escaped = String::new();
@@ -176,7 +177,7 @@ fn escaped(name: &str) -> String {
     escaped
 }
 
-/// What the driver says of a code; variable parts are of one case.
+/// The driver's text for an XID, with the variable parts of one real case.
 fn text(xid: u64) -> &'static str {
     match xid {
         13 => "Graphics SM Warp Exception on (GPC 0, TPC 0, SM 0): Illegal Instruction Parameter",

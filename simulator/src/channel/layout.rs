@@ -1,7 +1,7 @@
-//! How a GPU is cut into MIG instances, as scenario and state write it.
+//! The MIG layout of a GPU in the scenario and state files.
 //!
-//! In: a list of instances, of which none turns MIG off, or the mode beside the list: what a GPU is between the two
-//! steps of a reconfiguration, on and not yet cut, only the mode can say. Out: mode and list, or what is wrong.
+//! In: a list of instances, where an empty list turns MIG off; or mode and list, since only the mode can say that
+//! MIG is on without instances, as between the two steps of a reconfiguration.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 pub(crate) struct Placement {
     pub(crate) profile: String,
     pub(crate) start: u32,
-    /// Its compute instances, such as `1c.3g.40gb`; none is one that has all of it.
+    /// Its compute instances, such as `1c.3g.40gb`; empty: one that has the whole instance.
     #[serde(default)]
     pub(crate) compute: Vec<String>,
 }
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_says_the_mode_and_the_mode_may_be_said() {
+    fn a_layout_is_a_list_or_a_mode_and_a_list() {
         let one = r#"[{"profile": "1g.10gb", "start": 0}]"#;
         assert_eq!(read("[]").unwrap(), Layout::default());
         assert!(read(one).unwrap().is_on());
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_neither_is_named() {
+    fn errors_name_what_is_wrong_with_a_layout() {
         for (text, words) in [
             (r#""on""#, "a list of MIG instances, or"),
             (r#"{"mode": "maybe"}"#, "unknown variant `maybe`"),
@@ -115,8 +115,8 @@ mod tests {
                 "mode \"off\" with instances",
             ),
         ] {
-            let told = read(text).unwrap_err();
-            assert!(told.contains(words), "{text}: {told}");
+            let error = read(text).unwrap_err();
+            assert!(error.contains(words), "{text}: {error}");
         }
     }
 }

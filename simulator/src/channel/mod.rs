@@ -1,8 +1,8 @@
-//! The directory through which tests and the demo speak with the library.
+//! The files through which tests and the demo control the library.
 //!
 //! In: `scenario`, `faults`, `state` (and `clock`, see the module of that name). Out: `truth`, `calls`,
 //! `settled`, `kmsg`, device files, `error`.
-//! The directory is the one this library was loaded from, so that two copies are two nodes.
+//! They lie in the directory from which this library was loaded, so two copies are two nodes.
 
 pub(crate) mod complaints;
 pub(crate) mod delays;
@@ -19,10 +19,13 @@ pub(crate) mod settled;
 pub(crate) mod sharing;
 
 use std::ffi::{CStr, CString, OsStr};
+use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// Asked for its address. Private: an exported symbol could resolve to another copy of the library.
+use serde::Serialize;
+
+/// Its address finds this library's file. An exported symbol could resolve to another copy of the library.
 static ANCHOR: u8 = 1;
 
 /// The directory of this library's file.
@@ -30,7 +33,7 @@ pub(crate) fn directory() -> Option<PathBuf> {
     file()?.parent().map(Path::to_path_buf)
 }
 
-/// Whether this library exports a function of that name; what cannot be found out is taken for granted.
+/// Whether this library exports a function of that name; true if that cannot be found out.
 pub(crate) fn exports(function: &str) -> bool {
     let path = file().and_then(|file| CString::new(file.into_os_string().into_vec()).ok());
     let (Some(path), Ok(function)) = (path, CString::new(function)) else { return true };
@@ -41,9 +44,18 @@ pub(crate) fn exports(function: &str) -> bool {
     }
     // SAFETY: a handle of the loader's and a NUL-terminated name; the symbol is only looked up.
     let found = unsafe { !libc::dlsym(library, function.as_ptr()).is_null() };
-    // SAFETY: the handle of this function's own; whoever loaded the library has another.
+    // SAFETY: this function opened the handle; who loaded the library has another one.
     let _ = unsafe { libc::dlclose(library) };
     found
+}
+
+/// Replaces a file by rename, so that a reader never sees half of it. Best effort: errors are ignored.
+fn replace_file(directory: &Path, name: &str, contents: &impl Serialize) {
+    let Ok(text) = serde_json::to_string(contents) else { return };
+    let temporary = directory.join(format!(".{name}.{}", std::process::id()));
+    if fs::write(&temporary, text).is_ok() {
+        let _ = fs::rename(&temporary, directory.join(name));
+    }
 }
 
 fn file() -> Option<PathBuf> {

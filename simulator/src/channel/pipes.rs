@@ -1,11 +1,11 @@
 //! What a phase uses beside its plain shares: pipes, engines and links.
 //!
-//! In: keys of a phase. Out: the same, checked. What follows where a key is missing is in `schedule::span`.
+//! `schedule::span` derives the values of missing keys.
 
 use serde::Deserialize;
 
-/// Shares of the time in which a process has the engine (`jpeg` and `ofa`: of the phase), and bytes per second
-/// of it; what is missing follows from `sm` and `tensor`.
+/// Shares of the time with the engine (`jpeg` and `ofa`: of the phase), and bytes per second of that time.
+/// Missing values follow from `sm` and `tensor`.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 pub(crate) struct Pipes {
     #[serde(default)]
@@ -37,7 +37,7 @@ pub(crate) struct Pipes {
     pub(crate) nvlink_rx: Option<f64>,
 }
 
-/// Bytes per second that no link has.
+/// More bytes per second than any link has.
 const TOO_FAST: f64 = 1e13;
 
 impl Pipes {

@@ -1,19 +1,20 @@
-//! The files that the library writes: `truth` (what the GPUs really did) and `calls` (who was asked what).
+//! The files that the library writes: `truth` (what the GPUs really did) and `calls` (how often each function was
+//! called).
 //!
-//! In: cumulative truth, one count per call. Out: JSON files, replaced by rename at most once per simulated
-//! second, or whenever a held clock is set to another value. Writing never fails a call.
+//! JSON, replaced by rename at most once per simulated second, or whenever a held clock is set to another value.
+//! No call fails because a file could not be written.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use serde::Serialize;
 
+use super::replace_file;
 use super::settled::Fired;
 use crate::clock::Now;
+use crate::lock;
 use crate::schedule::Work;
-use crate::state::lock;
 
 const EVERY: u64 = 1_000_000_000;
 
@@ -23,7 +24,7 @@ pub(crate) struct Truth<'a> {
     pub(crate) elapsed_ns: u64,
     pub(crate) gpus: Vec<GpuTruth<'a>>,
     pub(crate) processes: Vec<ProcessTruth>,
-    /// By GPU and code.
+    /// In ascending GPU and code.
     pub(crate) xids: Vec<Fired>,
 }
 
@@ -57,7 +58,7 @@ pub(crate) struct Report {
     directory: PathBuf,
     written: Mutex<Option<Now>>,
     calls: Mutex<BTreeMap<&'static str, u64>>,
-    /// Nanoseconds by function, where calls take what real ones take.
+    /// Nanoseconds by function, in scenarios with realistic delays.
     owed: Mutex<BTreeMap<&'static str, u64>>,
 }
 
@@ -71,12 +72,12 @@ impl Report {
         }
     }
 
-    /// Adds what calls of a function take.
+    /// Adds the simulated time of calls of a function.
     pub(crate) fn owe(&self, function: &'static str, nanoseconds: u64) {
         *lock(&self.owed).entry(function).or_insert(0) += nanoseconds;
     }
 
-    /// Counts a call; tells how many there were with it.
+    /// Counts a call; returns the number of calls of the function including this one.
     pub(crate) fn count(&self, function: &'static str) -> u64 {
         let mut calls = lock(&self.calls);
         let count = calls.entry(function).or_insert(0);
@@ -84,12 +85,12 @@ impl Report {
         *count
     }
 
-    /// Counts events that a full queue has lost.
+    /// Counts events that an event set has lost.
     pub(crate) fn dropped(&self, events: u64) {
         *lock(&self.calls).entry("events_dropped").or_insert(0) += events;
     }
 
-    /// Whether it is time to write; the one who is told so writes.
+    /// Whether the files are due; the caller that gets true writes them.
     pub(crate) fn due(&self, now: Now) -> bool {
         let mut written = lock(&self.written);
         let due = written.is_none_or(|former| {
@@ -103,7 +104,7 @@ impl Report {
     }
 
     pub(crate) fn write(&self, truth: &Truth<'_>) {
-        self.replace("truth", serde_json::to_string(truth));
+        replace_file(&self.directory, "truth", truth);
         let calls = lock(&self.calls).clone();
         let mut counts = serde_json::Map::new();
         counts.insert("pid".to_owned(), std::process::id().into());
@@ -112,16 +113,7 @@ impl Report {
         if !owed.is_empty() {
             counts.insert("owed_ns".to_owned(), serde_json::json!(owed));
         }
-        self.replace("calls", serde_json::to_string(&counts));
-    }
-
-    /// By rename, so that a reader never sees half a file; a read-only directory is passed over in silence.
-    fn replace(&self, name: &str, text: serde_json::Result<String>) {
-        let Ok(text) = text else { return };
-        let temporary = self.directory.join(format!(".{name}.{}", std::process::id()));
-        if fs::write(&temporary, text).is_ok() {
-            let _ = fs::rename(&temporary, self.directory.join(name));
-        }
+        replace_file(&self.directory, "calls", &counts);
     }
 }
 

@@ -1,13 +1,14 @@
-//! The scenario file: which GPUs there are, who works on them when, what goes wrong.
+//! The scenario file: which GPUs there are, which processes run on them when, what goes wrong.
 //!
-//! In: JSON text. Out: a checked `Scenario`, or what is wrong and where. Unknown keys are ignored: the host
-//! side of the demo keeps its own in the same file.
+//! In: JSON text. Out: a checked `Scenario`, or what is wrong and where. Unknown keys are ignored: the demo
+//! keeps the keys of its host side in the same file.
 
 use serde::Deserialize;
 
 use crate::persona::Persona;
+use crate::surprise::Surprise;
 
-/// GPUs that handles can tell apart.
+/// The most GPUs that handles can tell apart.
 const MOST: u32 = 1_022;
 
 use super::incidents::Incidents;
@@ -15,7 +16,7 @@ use super::layout::Layout;
 use super::pipes::Pipes;
 use super::sharing::{Listing, UseOf};
 
-/// The script; times are seconds within a cycle, and the cycle repeats for ever.
+/// The whole file; times are seconds within a cycle, which repeats for ever.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Scenario {
     #[serde(default)]
@@ -29,17 +30,17 @@ pub(crate) struct Scenario {
     pub(crate) cuda_version: Option<i32>,
     #[serde(default)]
     pub(crate) persona: Persona,
-    /// How long calls take when no fault says so.
+    /// How long calls take that no fault slows down.
     #[serde(default)]
     pub(crate) delays: Delays,
     pub(crate) gpus: Vec<Gpus>,
     #[serde(default)]
     pub(crate) processes: Vec<Process>,
     #[serde(default)]
-    pub(crate) xids: Vec<Xid>,
+    pub(crate) xids: Vec<ScriptedXid>,
     #[serde(default)]
     pub(crate) throttles: Vec<Throttle>,
-    /// A file in the same directory to answer from, instead of all this.
+    /// A recording in the same directory that answers instead of this scenario.
     #[serde(default)]
     pub(crate) recording: Option<String>,
     #[serde(flatten)]
@@ -55,7 +56,7 @@ pub(crate) enum Delays {
     Realistic,
 }
 
-/// So many GPUs of a board, all with the same MIG layout.
+/// `count` GPUs of one board, all with the same MIG layout.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Gpus {
     pub(crate) profile: String,
@@ -65,13 +66,13 @@ pub(crate) struct Gpus {
     pub(crate) mig: Layout,
     #[serde(flatten)]
     pub(crate) use_of: UseOf,
-    /// The name of a way in which real boards mislead.
+    /// A misleading reading that these boards show.
     #[serde(default)]
-    pub(crate) surprise: Option<String>,
+    pub(crate) surprise: Option<Surprise>,
 }
 
 /// A process on one GPU; a process on several has several entries.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
     #[serde(default)]
@@ -89,11 +90,11 @@ pub(crate) struct Process {
 }
 
 /// What a process does between two times; outside of its phases it does not exist.
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
 pub(crate) struct Phase {
     pub(crate) from: f64,
     pub(crate) to: f64,
-    /// The share of time for which it wants the engine.
+    /// The share of slices in which it wants the engine.
     #[serde(default)]
     pub(crate) demand: f64,
     #[serde(default)]
@@ -105,7 +106,7 @@ pub(crate) struct Phase {
     pub(crate) tensor: f64,
     #[serde(default)]
     pub(crate) dram: f64,
-    /// Shares of the phase: these engines are their own.
+    /// Shares of the phase: these engines work beside the SMs.
     #[serde(default)]
     pub(crate) encoder: f64,
     #[serde(default)]
@@ -116,19 +117,32 @@ pub(crate) struct Phase {
 
 /// A critical error, once in every cycle.
 #[derive(Clone, Copy, Debug, Deserialize)]
-pub(crate) struct Xid {
+pub(crate) struct ScriptedXid {
     pub(crate) at: f64,
     pub(crate) gpu: u32,
     pub(crate) xid: u64,
 }
 
-/// A reason for lower clocks.
-#[derive(Clone, Debug, Deserialize)]
+/// A time in which something holds the clocks down.
+#[derive(Clone, Copy, Debug, Deserialize)]
 pub(crate) struct Throttle {
     pub(crate) from: f64,
     pub(crate) to: f64,
     pub(crate) gpu: u32,
-    pub(crate) reason: String,
+    pub(crate) reason: ThrottleReason,
+}
+
+/// NVML's bits of the reasons for lower clocks.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ThrottleReason {
+    ApplicationsClocks = 0x2,
+    SwPowerCap = 0x4,
+    HwSlowdown = 0x8,
+    SyncBoost = 0x10,
+    SwThermal = 0x20,
+    HwThermal = 0x40,
+    HwPowerBrake = 0x80,
 }
 
 fn ten_minutes() -> f64 {

@@ -1,8 +1,8 @@
-//! What the state file has come to: since when what is in force, and the sums until then.
+//! When each change of the state file came into force, and the sums until then.
 //!
-//! In and out: the file `settled`, replaced by rename under a lock. Whoever first sees another state writes
-//! it and all follow it, so that several processes, and those started later, agree on when it happened.
-//! It is bounded: sums, not a history. A directory that cannot be written has one reader's own memory.
+//! In and out: the file `settled`, replaced by rename under a lock. The process that first sees a change writes
+//! it and all others follow, so that several processes, and later ones, agree on when it happened. The file
+//! holds sums, not a history. Over a read-only directory each process keeps this in memory.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -11,50 +11,51 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
-use super::complaints;
+use super::complaints::report_error;
 use super::hardware::{Hardware, Storm};
 use super::layout::Layout;
+use super::replace_file;
 use crate::condition::Carried;
 use crate::schedule::Since;
 
 /// The state in force.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Settled {
-    /// Of the scenario's text: another scenario begins anew.
+    /// The hash of the scenario's text: with another scenario the state begins again.
     pub(crate) scenario: u64,
     /// Elapsed nanoseconds of the last change.
     pub(crate) at: u64,
     pub(crate) hardware: Hardware,
-    /// How often the driver was loaded anew.
+    /// How often the driver was reloaded.
     pub(crate) loads: u32,
     /// By the scenario's number of the GPU.
     pub(crate) slots: Vec<Slot>,
-    /// Given to moments and storms, upwards.
+    /// The number of the next moment or storm.
     pub(crate) next: u64,
     pub(crate) moments: Vec<Moment>,
-    pub(crate) storms: Vec<Running>,
-    /// Of storms and moments no longer kept.
+    pub(crate) storms: Vec<RunningStorm>,
+    /// Counts of storms and moments that are no longer kept.
     pub(crate) fired: Vec<Fired>,
 }
 
-/// A place on the bus, and what is in it.
+/// A place on the bus and the board in it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Slot {
-    /// 0: the scenario's own board; else what the names of another follow from.
+    /// 0: the scenario's own board; otherwise the seed of another board's names.
     pub(crate) identity: u64,
-    /// Grows when the board goes or another comes.
+    /// Incremented when the board is removed or another is put in.
     pub(crate) life: u32,
-    /// Grows with every new MIG layout.
+    /// Incremented with every new MIG layout.
     pub(crate) cut: u32,
     /// None: the scenario's layout.
     pub(crate) layout: Option<Layout>,
     pub(crate) since: Since,
-    /// Elapsed nanoseconds at which the board came; 0: it was there.
+    /// Elapsed nanoseconds at which the board was put in; 0: it was there from the beginning.
     #[serde(default)]
     pub(crate) came: u64,
     #[serde(default)]
     pub(crate) links: Carried,
-    /// Grows whenever its processes have other pids.
+    /// Incremented when its processes get new pids.
     #[serde(default)]
     pub(crate) renamed: u32,
 }
@@ -75,15 +76,15 @@ pub(crate) enum What {
     MigChange,
 }
 
-/// A storm with its beginning in elapsed nanoseconds.
+/// A storm that has begun, with its beginning in elapsed nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Running {
+pub(crate) struct RunningStorm {
     pub(crate) number: u64,
     pub(crate) from: u64,
     pub(crate) storm: Storm,
 }
 
-/// So many XIDs of one code on one GPU.
+/// The number of XIDs of one code on one GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Fired {
     pub(crate) gpu: u32,
@@ -92,23 +93,13 @@ pub(crate) struct Fired {
 }
 
 impl Settled {
-    /// The scenario as it stands.
+    /// The state at the beginning of the scenario.
     pub(crate) fn beginning(scenario: u64, slots: usize) -> Self {
-        Self {
-            scenario,
-            at: 0,
-            hardware: Hardware::default(),
-            loads: 0,
-            slots: vec![Slot::default(); slots],
-            next: 0,
-            moments: Vec::new(),
-            storms: Vec::new(),
-            fired: Vec::new(),
-        }
+        Self { scenario, slots: vec![Slot::default(); slots], ..Self::default() }
     }
 }
 
-/// A file's change mark: it differs when the file was written or replaced.
+/// A file's modification time, length and inode: they differ once the file was written or replaced.
 pub(crate) type Version = Option<(SystemTime, u64, u64)>;
 
 pub(crate) fn version(path: &Path) -> Version {
@@ -117,12 +108,12 @@ pub(crate) fn version(path: &Path) -> Version {
     Some((metadata.modified().ok()?, metadata.len(), metadata.ino()))
 }
 
-/// The two files.
-pub(crate) struct Record {
+/// The files `state` and `settled`.
+pub(crate) struct StateFiles {
     directory: PathBuf,
 }
 
-impl Record {
+impl StateFiles {
     pub(crate) fn new(directory: &Path) -> Self {
         Self { directory: directory.to_path_buf() }
     }
@@ -135,12 +126,12 @@ impl Record {
         self.directory.join("settled")
     }
 
-    /// What the state file says now; none when it is broken, with the reason in `error`.
+    /// The contents of the state file; `None` if it is invalid, with the reason in `error`.
     pub(crate) fn wanted(&self) -> Option<Hardware> {
         let text = match fs::read_to_string(self.state()) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                complaints::withdraw(&self.state());
+                report_error(&self.state(), None);
                 return Some(Hardware::default());
             }
             Err(error) => {
@@ -149,16 +140,16 @@ impl Record {
             }
         };
         let wanted = Hardware::parse(&text).map_err(|reason| self.complain(&reason)).ok()?;
-        complaints::withdraw(&self.state());
+        report_error(&self.state(), None);
         Some(wanted)
     }
 
-    /// No call fails for a state that cannot be.
+    /// Writes to `error` why the state file is invalid; no call fails for it.
     pub(crate) fn complain(&self, reason: &str) {
-        complaints::complain(&self.state(), reason);
+        report_error(&self.state(), Some(reason));
     }
 
-    /// What was settled for this scenario, if anything.
+    /// The settled state of this scenario, if there is one.
     pub(crate) fn read(&self, scenario: u64, slots: usize) -> Option<Settled> {
         let text = fs::read_to_string(self.settled()).ok()?;
         let settled: Settled = serde_json::from_str(&text).ok()?;
@@ -166,34 +157,31 @@ impl Record {
     }
 
     pub(crate) fn write(&self, settled: &Settled) {
-        let Ok(text) = serde_json::to_string(settled) else { return };
-        let temporary = self.directory.join(format!(".settled.{}", std::process::id()));
-        if fs::write(&temporary, text).is_ok() {
-            let _ = fs::rename(&temporary, self.settled());
-        }
+        replace_file(&self.directory, "settled", settled);
     }
 
-    /// Held while one settles; none where nothing can be written.
-    pub(crate) fn alone(&self) -> Option<Alone> {
-        Alone::wait(&self.directory.join(".settling"))
+    /// The lock for settling; `None` over a read-only directory.
+    pub(crate) fn lock(&self) -> Option<FileLock> {
+        FileLock::exclusive(&self.directory.join(".settling"))
     }
 }
 
-/// A lock between processes that ends with the value, or with the process.
-pub(crate) struct Alone(#[allow(dead_code, reason = "held, not read")] File);
+/// A file lock between processes; released when the value is dropped or the process ends.
+pub(crate) struct FileLock(#[allow(dead_code, reason = "held, not read")] File);
 
-impl Alone {
-    pub(crate) fn wait(path: &Path) -> Option<Self> {
+impl FileLock {
+    /// Waits for the exclusive lock.
+    pub(crate) fn exclusive(path: &Path) -> Option<Self> {
         Self::lock(path, libc::LOCK_EX)
     }
 
-    /// Beside others of the same, but not beside one who is alone.
-    pub(crate) fn beside(path: &Path) -> Option<Self> {
+    /// Waits for a shared lock.
+    pub(crate) fn shared(path: &Path) -> Option<Self> {
         Self::lock(path, libc::LOCK_SH)
     }
 
-    /// None when somebody has it.
-    pub(crate) fn at_once(path: &Path) -> Option<Self> {
+    /// Takes the exclusive lock if it is free.
+    pub(crate) fn try_exclusive(path: &Path) -> Option<Self> {
         Self::lock(path, libc::LOCK_EX | libc::LOCK_NB)
     }
 
@@ -216,15 +204,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_again_for_the_same_scenario_only() {
+    fn the_settled_state_is_read_for_the_same_scenario_only() {
         let directory = std::env::temp_dir().join(format!("gpumeter-settled-{}", std::process::id()));
         assert!(fs::create_dir_all(&directory).is_ok());
-        let record = Record::new(&directory);
+        let record = StateFiles::new(&directory);
         let settled = Settled::beginning(7, 2);
         record.write(&settled);
         assert_eq!(record.read(7, 2), Some(settled));
         assert_eq!((record.read(8, 2), record.read(7, 3)), (None, None));
-        assert!(record.alone().is_some());
+        assert!(record.lock().is_some());
         assert!(fs::remove_dir_all(&directory).is_ok());
     }
 }

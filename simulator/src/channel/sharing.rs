@@ -1,19 +1,16 @@
-//! How processes share a GPU and show: what the script says of it, what it may not say, and the MPS servers
-//! that it implies.
+//! How processes share a GPU, and how the driver lists them.
 //!
-//! In: keys of GPUs and processes; a parsed scenario. Out: the scenario with a server process for each GPU
-//! under MPS, or what is wrong.
+//! A scenario gets a server process for each GPU under MPS, and is refused if processes share an exclusive GPU.
 
 use serde::Deserialize;
 
-use super::pipes::Pipes;
 use super::scenario::{Phase, Process, Scenario};
 
 const SERVER: &str = "nvidia-cuda-mps-server";
-/// What tables of real nodes show for a server.
+/// The memory that real nodes show for a server.
 const SERVER_BYTES: u64 = 28 << 20;
 
-/// How the GPUs of an entry are used.
+/// How the GPUs of a scenario entry are used.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 pub(crate) struct UseOf {
     /// Clients of one MPS server run side by side.
@@ -22,7 +19,7 @@ pub(crate) struct UseOf {
     /// The server's pid; otherwise 9000 and the GPU's index.
     #[serde(default)]
     pub(crate) mps_server_pid: Option<u32>,
-    /// One process at a time; a script with two is refused.
+    /// One process at a time; a scenario with two is refused.
     #[serde(default)]
     pub(crate) exclusive: bool,
     #[serde(default)]
@@ -32,25 +29,25 @@ pub(crate) struct UseOf {
     pub(crate) accounting_until: Option<f64>,
 }
 
-/// What the driver says of a process.
+/// How the driver lists a process.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 pub(crate) struct Listing {
     #[serde(default, rename = "type")]
     pub(crate) kind: ProcessKind,
     #[serde(default)]
     pub(crate) memory_unknown: bool,
-    /// For how long it is still listed after its end.
+    /// Milliseconds for which it stays listed after its end.
     #[serde(default)]
     pub(crate) zombie_ms: u64,
-    /// What its utilization samples show for the SM instead of its share.
+    /// The SM percentage of its utilization samples, in place of the truth.
     #[serde(default)]
     pub(crate) garbage_sm: Option<u32>,
-    /// The MPS server, which no scenario names.
+    /// Whether it is the MPS server, which is added to the scenario.
     #[serde(skip)]
     pub(crate) server: bool,
 }
 
-/// As nvidia-smi names the types.
+/// The types as nvidia-smi names them.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 pub(crate) enum ProcessKind {
     #[default]
@@ -81,7 +78,7 @@ impl Scenario {
         Ok(())
     }
 
-    /// Refuses two processes on a GPU at one time.
+    /// Refuses two processes on a GPU at the same time.
     fn check_alone(&self, gpu: u32) -> Result<(), String> {
         let mut spans: Vec<(f64, f64, u32)> = Vec::new();
         for process in self.processes.iter().filter(|process| process.gpu == gpu) {
@@ -102,27 +99,14 @@ impl Scenario {
     }
 }
 
-/// A server is there for ever, holds a little memory and does nothing of its own.
+/// The MPS server of a GPU: always present, with a little memory, without work of its own.
 fn server(pid: u32, gpu: u32, cycle: f64) -> Process {
-    let phase = Phase {
-        from: 0.0,
-        to: cycle,
-        demand: 0.0,
-        memory_bytes: SERVER_BYTES,
-        sm: 0.0,
-        tensor: 0.0,
-        dram: 0.0,
-        encoder: 0.0,
-        decoder: 0.0,
-        pipes: Pipes::default(),
-    };
     Process {
         pid,
         name: SERVER.to_owned(),
         gpu,
-        instance: None,
-        compute: 0,
-        phases: vec![phase],
+        phases: vec![Phase { to: cycle, memory_bytes: SERVER_BYTES, ..Phase::default() }],
         listing: Listing { server: true, ..Listing::default() },
+        ..Process::default()
     }
 }

@@ -1,31 +1,36 @@
-//! Memory health by script: errors, rows replaced, pages retired, what the driver asks for.
+//! Memory health by script: errors, replaced rows, retired pages, recovery actions.
 //!
 //! In: the scenario's entries for one GPU. Out: counts between two elapsed times and states at one. Which
-//! board answers which of them is not known here.
+//! board reports which of them is not known here.
 
 use super::{Event, Lasting};
 use crate::channel::incidents::{ErrorKind, Incidents, RemapCause};
 use crate::schedule::hash;
 
-/// Boards with so many banks have HBM, and show in the histogram what was remapped; the others do not.
+/// Boards with at least this many banks have HBM. Only these show remapped rows in the histogram.
 pub(crate) const HBM_BANKS: u32 = 640;
-/// The driver keeps no more retired pages.
+/// The most retired pages that the driver keeps.
 const MOST_PAGES: usize = 64;
 
 /// One GPU's memory.
 pub(crate) struct Health {
     errors: Vec<Event<(ErrorKind, Option<usize>)>>,
-    remaps: Vec<Event<Remapped>>,
+    remaps: Vec<Event<RemappedRow>>,
     actions: Vec<Lasting<u32>>,
-    banks: u32,
-    seed: u64,
-    cycle: u64,
-    /// Elapsed nanoseconds at which the board came: what was before happened to another.
-    came: u64,
+    memory: BoardMemory,
+}
+
+/// What is known of a board's memory beside the script.
+pub(super) struct BoardMemory {
+    pub(super) banks: u32,
+    pub(super) seed: u64,
+    pub(super) cycle: u64,
+    /// Elapsed nanoseconds at which the board was put in: what happened before happened to another one.
+    pub(super) came: u64,
 }
 
 #[derive(Clone, Copy)]
-struct Remapped {
+struct RemappedRow {
     cause: RemapCause,
     pending: bool,
     failure: bool,
@@ -43,7 +48,7 @@ pub(crate) struct Remaps {
 
 /// Banks by how many spare rows they have left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Histogram {
+pub(crate) struct BankHistogram {
     pub(crate) max: u32,
     pub(crate) high: u32,
     pub(crate) partial: u32,
@@ -52,20 +57,15 @@ pub(crate) struct Histogram {
 }
 
 impl Health {
-    pub(super) fn new(
-        script: &Incidents,
-        (gpu, seed): (u32, u64),
-        banks: u32,
-        cycle: u64,
-        came: u64,
-    ) -> Self {
+    pub(super) fn new(script: &Incidents, gpu: u32, memory: BoardMemory) -> Self {
         let errors = script.memory_errors.iter().filter(|entry| entry.gpu == gpu);
         let actions = script.recoveries.iter().filter(|entry| entry.gpu == gpu);
         let mut remaps = Vec::new();
         for (number, entry) in (0_u64..).zip(script.remaps.iter().filter(|entry| entry.gpu == gpu)) {
-            let drawn = hash(seed ^ hash(number)) % u64::from(banks.max(1));
+            let drawn = hash(memory.seed ^ hash(number)) % u64::from(memory.banks.max(1));
             let bank = entry.bank.unwrap_or(u32::try_from(drawn).unwrap_or(0));
-            let what = Remapped { cause: entry.cause, pending: entry.pending, failure: entry.failure, bank };
+            let what =
+                RemappedRow { cause: entry.cause, pending: entry.pending, failure: entry.failure, bank };
             remaps.push(Event::new(entry.at, 1, what));
         }
         Self {
@@ -74,51 +74,48 @@ impl Health {
                 .collect(),
             remaps,
             actions: actions.map(|entry| Lasting::new(entry.from, entry.to, entry.action as u32)).collect(),
-            banks,
-            seed,
-            cycle,
-            came,
+            memory,
         }
     }
 
-    /// Errors of some kinds after a time (0: ever) and up to another; of one instance if it is named.
+    /// Errors of these kinds after one time (0: ever) and up to another; only those of `instance` if it is given.
     pub(crate) fn errors(
         &self,
         kinds: &[ErrorKind],
         instance: Option<usize>,
         (after, until): (u64, u64),
     ) -> u64 {
-        let span = (after.max(self.came), until);
+        let span = (after.max(self.memory.came), until);
         let mut sum = 0_u64;
         for event in &self.errors {
             let (kind, place) = event.what;
             if kinds.contains(&kind) && instance.is_none_or(|asked| place == Some(asked)) {
-                sum = sum.saturating_add(event.counted(span, self.cycle));
+                sum = sum.saturating_add(event.counted(span, self.memory.cycle));
             }
         }
         sum
     }
 
-    /// Rows replaced since ever; those after `loaded` may wait for the next load of the driver.
+    /// Rows replaced in the board's life; those after `loaded` may still wait for a reload of the driver.
     pub(crate) fn remaps(&self, loaded: u64, elapsed: u64) -> Remaps {
         let mut remaps = Remaps::default();
         for event in &self.remaps {
-            let times = event.counted((self.came, elapsed), self.cycle);
+            let times = event.counted((self.memory.came, elapsed), self.memory.cycle);
             let rows = u32::try_from(times).unwrap_or(u32::MAX);
             match event.what.cause {
                 RemapCause::Correctable => remaps.correctable = remaps.correctable.saturating_add(rows),
                 RemapCause::Uncorrectable => remaps.uncorrectable = remaps.uncorrectable.saturating_add(rows),
             }
-            remaps.pending |= event.what.pending && event.counted((loaded, elapsed), self.cycle) > 0;
+            remaps.pending |= event.what.pending && event.counted((loaded, elapsed), self.memory.cycle) > 0;
             remaps.failure |= event.what.failure && times > 0;
         }
         remaps
     }
 
-    /// Banks by what is left; on boards without HBM all of them at the most, whatever was remapped.
-    pub(crate) fn histogram(&self, elapsed: u64) -> Histogram {
-        let mut histogram = Histogram { max: self.banks, ..Histogram::default() };
-        if self.banks < HBM_BANKS {
+    /// Banks by the spare rows they have left; on boards without HBM all banks count as full.
+    pub(crate) fn histogram(&self, elapsed: u64) -> BankHistogram {
+        let mut histogram = BankHistogram { max: self.memory.banks, ..BankHistogram::default() };
+        if self.memory.banks < HBM_BANKS {
             return histogram;
         }
         let mut banks: Vec<u32> = self.remaps.iter().map(|event| event.what.bank).collect();
@@ -126,7 +123,8 @@ impl Health {
         banks.dedup();
         for bank in banks {
             let here = self.remaps.iter().filter(|event| event.what.bank == bank);
-            let rows: u64 = here.map(|event| event.counted((self.came, elapsed), self.cycle)).sum();
+            let rows: u64 =
+                here.map(|event| event.counted((self.memory.came, elapsed), self.memory.cycle)).sum();
             let place = match rows {
                 0 => continue,
                 1 => &mut histogram.high,
@@ -140,21 +138,22 @@ impl Health {
         histogram
     }
 
-    /// NVML's number of the recovery action asked for.
+    /// The recovery action that the driver reports, as NVML numbers it.
     pub(crate) fn action(&self, elapsed: u64) -> u32 {
-        let now = self.actions.iter().filter(|lasting| lasting.at(elapsed, self.cycle));
+        let now = self.actions.iter().filter(|lasting| lasting.at(elapsed, self.memory.cycle));
         now.map(|lasting| lasting.what).max().unwrap_or(0)
     }
 
-    /// Addresses of the pages retired for a cause, and the elapsed time of each.
+    /// Address and elapsed time of each page retired for a cause.
     pub(crate) fn pages(&self, cause: ErrorKind, elapsed: u64) -> Vec<(u64, u64)> {
+        let BoardMemory { seed, cycle, came, .. } = self.memory;
         let mut pages = Vec::new();
         for (number, event) in (0_u64..).zip(&self.errors).filter(|(_, event)| event.what.0 == cause) {
-            let before = if self.came == 0 { 0 } else { event.times(self.came, self.cycle) };
-            for time in (before..event.times(elapsed, self.cycle)).take(MOST_PAGES) {
+            let before = if came == 0 { 0 } else { event.times(came, cycle) };
+            for time in (before..event.times(elapsed, cycle)).take(MOST_PAGES) {
                 for page in (0..event.count).take(MOST_PAGES) {
-                    let address = hash(self.seed ^ hash(number << 40 | time << 20 | page)) % (1 << 22);
-                    pages.push((address << 12, time * self.cycle + event.at));
+                    let address = hash(seed ^ hash(number << 40 | time << 20 | page)) % (1 << 22);
+                    pages.push((address << 12, time * cycle + event.at));
                 }
             }
         }
@@ -170,16 +169,18 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    fn health(script: &str) -> Health {
-        Health::new(&serde_json::from_str(script).unwrap(), (0, 7), 640, 60 * SECOND, 0)
+    fn health(script: &str, came: u64) -> Health {
+        let memory = BoardMemory { banks: 640, seed: 7, cycle: 60 * SECOND, came };
+        Health::new(&serde_json::from_str(script).unwrap(), 0, memory)
     }
 
     #[test]
-    fn pages_have_an_address_and_the_time_of_their_end() {
+    fn retired_pages_have_an_address_and_a_time() {
         let health = health(
             r#"{"memory_errors":[{"at":5,"gpu":0,"kind":"page_retired_corrected","count":2},
                 {"at":9,"gpu":0,"kind":"page_retired_uncorrected"},
                 {"at":9,"gpu":1,"kind":"page_retired_uncorrected"}]}"#,
+            0,
         );
         let corrected = |elapsed| health.pages(ErrorKind::PageRetiredCorrected, elapsed * SECOND);
         assert!(corrected(4).is_empty());
@@ -191,24 +192,23 @@ mod tests {
         assert_eq!(addresses.len(), 4);
         assert_eq!(pages.iter().map(|(_, at)| at / SECOND).collect::<Vec<_>>(), [5, 5, 65, 65]);
         assert_eq!(health.pages(ErrorKind::PageRetiredUncorrected, 9 * SECOND).len(), 1);
-        // The driver keeps 64, however often the cycle turns.
+        // The driver keeps 64, however often the cycle repeats.
         assert_eq!(corrected(60 * 100).len(), 64);
     }
 
     #[test]
-    fn what_happens_at_the_beginning_has_happened_since() {
-        let health = health(r#"{"memory_errors":[{"at":0,"gpu":0,"kind":"dram_corrected","count":5}]}"#);
+    fn errors_at_elapsed_zero_are_counted() {
+        let health = health(r#"{"memory_errors":[{"at":0,"gpu":0,"kind":"dram_corrected","count":5}]}"#, 0);
         let errors = |span| health.errors(&[ErrorKind::DramCorrected], None, span);
         assert_eq!((errors((0, 0)), errors((0, 59 * SECOND)), errors((0, 60 * SECOND))), (5, 5, 10));
         assert_eq!(errors((60 * SECOND, 61 * SECOND)), 0);
     }
 
     #[test]
-    fn a_board_that_came_later_has_no_errors_of_the_one_before_it() {
+    fn a_replaced_board_has_no_errors_of_the_one_before_it() {
         let script = r#"{"memory_errors":[{"at":5,"gpu":0,"kind":"dram_corrected"},
             {"at":5,"gpu":0,"kind":"page_retired_corrected"}],"remaps":[{"at":5,"gpu":0,"cause":"correctable"}]}"#;
-        let script = serde_json::from_str(script).unwrap();
-        let health = Health::new(&script, (0, 7), 640, 60 * SECOND, 10 * SECOND);
+        let health = health(script, 10 * SECOND);
         let seen = |elapsed: u64| {
             let errors = health.errors(&[ErrorKind::DramCorrected], None, (0, elapsed * SECOND));
             let pages = health.pages(ErrorKind::PageRetiredCorrected, elapsed * SECOND).len();
@@ -223,9 +223,15 @@ mod tests {
     }
 
     #[test]
-    fn a_bank_follows_from_the_seed_and_stays() {
-        let health = health(r#"{"remaps":[{"at":1,"gpu":0,"cause":"correctable"}]}"#);
-        assert_eq!(health.histogram(2 * SECOND), Histogram { max: 639, high: 1, ..Histogram::default() });
-        assert_eq!(health.histogram(62 * SECOND), Histogram { max: 639, partial: 1, ..Histogram::default() });
+    fn the_bank_of_a_remapped_row_follows_from_the_seed_and_stays() {
+        let health = health(r#"{"remaps":[{"at":1,"gpu":0,"cause":"correctable"}]}"#, 0);
+        assert_eq!(
+            health.histogram(2 * SECOND),
+            BankHistogram { max: 639, high: 1, ..BankHistogram::default() }
+        );
+        assert_eq!(
+            health.histogram(62 * SECOND),
+            BankHistogram { max: 639, partial: 1, ..BankHistogram::default() }
+        );
     }
 }

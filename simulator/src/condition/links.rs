@@ -1,7 +1,7 @@
 //! NVLink by link: which are up, what passed over each, what went wrong.
 //!
-//! In: the scenario's entries for one GPU, and its timeline for the traffic. Out: bytes, errors and states of
-//! one link at an elapsed time. Links that are up share the traffic; one that is down carries none.
+//! In: the scenario's entries for one GPU, and its timeline for the traffic. Out: bytes, errors and state of
+//! each link at an elapsed time. Links that are up share the traffic; one that is down carries none.
 
 use serde::{Deserialize, Serialize};
 
@@ -37,7 +37,7 @@ impl Traffic {
     }
 }
 
-/// What the links had carried when the timeline began, and what of it the driver no longer counts.
+/// What the links had carried when the timeline began, and the part that the driver no longer counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Carried {
     pub(crate) done: Vec<Traffic>,
@@ -47,7 +47,7 @@ pub(crate) struct Carried {
 /// A part of the cycle in which the same links are up.
 struct Segment {
     from: u64,
-    /// What the GPU had sent and received when it began.
+    /// What the GPU had sent and received when the segment began.
     total: Traffic,
     /// What each link had carried by then, in this cycle.
     carried: Vec<Traffic>,
@@ -102,7 +102,7 @@ impl Links {
         !down.into_iter().any(|lasting| lasting.what.is_none_or(|which| which == link))
     }
 
-    /// Errors of a kind on a link, or on all, after a time and up to another.
+    /// Errors of a kind on a link, or on all links, after one time and up to another.
     pub(crate) fn errors(&self, kind: LinkErrorKind, link: Option<u32>, span: (u64, u64)) -> u64 {
         let ours = |event: &&Event<(LinkErrorKind, u32)>| {
             event.what.0 == kind && event.what.1 < self.count && link.is_none_or(|link| event.what.1 == link)
@@ -110,7 +110,7 @@ impl Links {
         self.errors.iter().filter(ours).map(|event| event.counted(span, self.cycle)).sum()
     }
 
-    /// What each link has carried since elapsed 0, over all layouts and loads of the driver.
+    /// What each link has carried since elapsed 0, across MIG layouts and driver reloads.
     pub(crate) fn lifetime(&self, timeline: &Timeline, elapsed: u64) -> Vec<Traffic> {
         let cycle = timeline.cycle();
         let mut carried = self.by_script(cycle, timeline.until(elapsed));
@@ -123,7 +123,7 @@ impl Links {
         carried
     }
 
-    /// What each link has carried since the driver was loaded.
+    /// What each link has carried since the driver was last loaded.
     pub(crate) fn counted(&self, timeline: &Timeline, elapsed: u64) -> Vec<Traffic> {
         let mut carried = self.lifetime(timeline, elapsed);
         let loaded = timeline.loaded(elapsed);
@@ -144,7 +144,7 @@ impl Links {
         carried.iter().zip(&self.whole).map(|(here, whole)| here.plus(*whole, cycles)).collect()
     }
 
-    /// What each link has carried in this cycle when the GPU's sum has grown to `total`.
+    /// What each link has carried in this cycle when the GPU's traffic has grown to `total`.
     fn carried(&self, segment: &Segment, total: Traffic) -> Vec<Traffic> {
         let up: Vec<bool> = (0..self.count).map(|link| self.up(link, segment.from)).collect();
         let links = up.iter().filter(|up| **up).count() as u64;
@@ -168,7 +168,7 @@ fn reduce(carried: &mut [Traffic], by: &[Traffic]) {
     }
 }
 
-/// What one of several carries of a sum; the parts add up.
+/// The share of a sum that one of several links carries; the shares add up.
 pub(crate) fn part(sum: u64, place: u64, among: u64) -> u64 {
     let among = among.max(1);
     sum / among + u64::from(place < sum % among)

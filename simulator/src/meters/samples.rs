@@ -1,18 +1,18 @@
-//! Rings of samples: what the driver keeps of the last seconds, of processes and of the GPU.
+//! Rings of samples that the driver keeps of processes and of the GPU.
 //!
-//! In: the timeline and the time up to which a client has seen. Out: the samples after it, oldest first. A
-//! ring holds only so many: the older ones are lost.
+//! In: the timeline and the last time that a client has read. Out: the samples after it, oldest first, as far
+//! as the ring still holds them.
 
 use super::{Meters, POWER_SEEN, percent};
 use crate::board::family;
-use crate::schedule::{Kind, Work};
+use crate::schedule::{ListedKind, Work};
 use crate::surprise::Surprise;
 
 /// Length of a window of process utilization: a sixth of a second.
 const PROCESS_WINDOW: u64 = 166_666_000;
-/// How many windows the driver keeps; samples of processes that have ended stay that long.
+/// How many windows the driver keeps, also of ended processes.
 const PROCESS_WINDOWS: u64 = 16;
-/// How many samples of processes the driver keeps at all: with many processes the ring holds fewer windows.
+/// How many process samples the driver keeps: with many processes the ring holds fewer windows.
 const PROCESS_RING: usize = 128;
 /// Samples of the GPU in one ring.
 pub(crate) const RING: u64 = 120;
@@ -21,7 +21,7 @@ const STEP: u64 = 166_666_000;
 
 /// One process in one window, in whole percent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ProcessSample {
+pub(crate) struct ProcessWindowSample {
     pub(crate) worker: usize,
     /// Elapsed nanoseconds at the end of the window.
     pub(crate) at: u64,
@@ -51,7 +51,7 @@ pub(crate) enum Ring {
 
 impl Meters<'_> {
     /// The samples of processes that ended after `since` (elapsed nanoseconds), oldest first.
-    pub(crate) fn process_samples(&self, since: Option<u64>) -> Vec<ProcessSample> {
+    pub(crate) fn process_samples(&self, since: Option<u64>) -> Vec<ProcessWindowSample> {
         let last = self.elapsed / PROCESS_WINDOW;
         let first = since.map_or(0, |since| since / PROCESS_WINDOW).max(last.saturating_sub(PROCESS_WINDOWS));
         let mut samples = Vec::new();
@@ -75,13 +75,13 @@ impl Meters<'_> {
         samples.split_off(lost)
     }
 
-    /// None for a process that did nothing: the driver has no sample of it.
-    fn sample(&self, worker: usize, at: u64, work: Work) -> Option<ProcessSample> {
+    /// `None` for a process that did nothing: the driver has no sample of it.
+    fn sample(&self, worker: usize, at: u64, work: Work) -> Option<ProcessWindowSample> {
         let of = |time| percent(time, PROCESS_WINDOW);
         let face = self.timeline.workers().get(worker)?.face;
-        // Clients of MPS run side by side: not turns are told apart but the SMs that each has.
-        let sm = of(if face.kind == Kind::Client { work.sm } else { work.busy });
-        let sample = ProcessSample {
+        // Clients of MPS run side by side: the driver reports the SMs of each instead of its turns.
+        let sm = of(if face.kind == ListedKind::Client { work.sm } else { work.busy });
+        let sample = ProcessWindowSample {
             worker,
             at,
             sm,
@@ -91,13 +91,13 @@ impl Meters<'_> {
             jpeg: of(work.jpeg),
             ofa: of(work.ofa),
         };
-        let ProcessSample { memory, encoder, decoder, jpeg, ofa, .. } = sample;
+        let ProcessWindowSample { memory, encoder, decoder, jpeg, ofa, .. } = sample;
         let did = sm + memory + encoder + decoder + jpeg + ofa > 0;
-        did.then_some(ProcessSample { sm: face.garbage.unwrap_or(sm), ..sample })
+        did.then_some(ProcessWindowSample { sm: face.garbage.unwrap_or(sm), ..sample })
     }
 
-    /// The samples of a ring that ended after `since` (elapsed nanoseconds) with the time of each, oldest first.
-    /// Nothing is recorded of utilization while no process is there.
+    /// Time and value of the samples that ended after `since` (elapsed nanoseconds), oldest first. Utilization
+    /// is not recorded while no process is present.
     pub(crate) fn ring(&self, ring: Ring, since: Option<u64>) -> Vec<(u64, u64)> {
         let step = if ring == Ring::Power { family::power_sample(self.board) } else { STEP };
         let last = self.elapsed / step;

@@ -4,28 +4,22 @@
 
 use super::*;
 use crate::board::board;
-use crate::channel::pipes::Pipes;
 use crate::channel::scenario::Phase;
-use crate::schedule::{Face, PowerModel, Script, Span, Worker};
+use crate::schedule::{Face, PowerModel, Script, WorkSpan, Worker};
 
 fn timeline(demand: f64) -> Timeline {
-    let phase = Phase {
-        from: 0.0,
-        to: 60.0,
-        demand,
-        memory_bytes: 0,
-        sm: 1.0,
-        tensor: 1.0,
-        dram: 0.5,
-        encoder: 0.25,
-        decoder: 0.0,
-        pipes: Pipes::default(),
-    };
+    let phase =
+        Phase { to: 60.0, demand, sm: 1.0, tensor: 1.0, dram: 0.5, encoder: 0.25, ..Phase::default() };
     Timeline::new(Script {
         seed: 3,
         cycle_seconds: 120.0,
         engines: vec![1_000_000],
-        workers: vec![Worker { pid: 1, engine: 0, spans: vec![Span::new(&phase)], face: Face::default() }],
+        workers: vec![Worker {
+            pid: 1,
+            engine: 0,
+            spans: vec![WorkSpan::new(&phase)],
+            face: Face::default(),
+        }],
         brakes: Vec::new(),
         power: PowerModel { idle: 70_000, dynamic: 630_000 },
         together: false,

@@ -1,6 +1,4 @@
-//! Names that follow from the seed: UUIDs, serials, bus numbers, the small differences between boards.
-//!
-//! In: board, seed and index. Out: text and numbers in the formats of real boards.
+//! UUIDs, serials, bus numbers and small differences between boards, all derived from the seed.
 
 use crate::board::Board;
 use crate::schedule::hash;
@@ -35,7 +33,7 @@ pub(crate) fn serial(board: &Board, seed: u64, index: u32) -> String {
     Marks::new(seed, if board.rack { index / 2 * 2 } else { index }).serial()
 }
 
-/// What tells one GPU of a node from another.
+/// The source of everything random about one GPU: a hash, and the number of its MIG layout.
 pub(crate) struct Marks(u64, u32);
 
 impl Marks {
@@ -43,17 +41,16 @@ impl Marks {
         Self(hash(hash(seed) ^ u64::from(index)), 0)
     }
 
-    /// Of the same board in another MIG layout; 0 is the first.
+    /// The same board under another MIG layout; 0 is the first.
     pub(crate) fn cut(self, cut: u32) -> Self {
         Self(self.0, cut)
     }
 
-    /// Of everything random about this GPU.
     pub(crate) fn seed(&self) -> u64 {
         self.0
     }
 
-    /// A number within bounds, both possible; `what` tells one number from another.
+    /// A number between two bounds, both included; `what` selects which random number.
     pub(crate) fn between(&self, what: u64, (least, most): (u32, u32)) -> u32 {
         let spread = u64::from(most.saturating_sub(least)) + 1;
         least + u32::try_from(hash(self.0 ^ (what << 32)) % spread).unwrap_or(0)
@@ -64,7 +61,7 @@ impl Marks {
         uuid(prefix, self.0)
     }
 
-    /// The version-5 UUID of a MIG device; it stays while the instance stays, its id comes again.
+    /// The version-5 UUID of a MIG device: another layout gives another UUID to the same id.
     pub(crate) fn instance_uuid(&self, id: u32, compute: u32) -> String {
         let layout = if self.1 == 0 { self.0 } else { hash(self.0 ^ hash(self.1.into())) };
         uuid("MIG", hash(layout ^ (u64::from(id) << 40) ^ (u64::from(compute) << 48)))

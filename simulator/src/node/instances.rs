@@ -1,7 +1,7 @@
 //! MIG instances of a GPU, from the scenario's layout.
 //!
-//! In: a board and placements with their compute instances. Out: MIG devices in the driver's order, each
-//! with the engine of the timeline that it is. It knows nothing of load.
+//! In: a board and placements with their compute instances. Out: MIG devices in the driver's order, each with
+//! its engine in the timeline.
 
 use super::identity::Marks;
 use crate::board::Board;
@@ -15,7 +15,7 @@ pub(crate) struct Instance {
     pub(crate) id: u32,
     /// Compute instance id within it.
     pub(crate) compute: u32,
-    /// Compute slices that it has, from which on.
+    /// Compute slices, and the first of them.
     pub(crate) compute_slices: u32,
     pub(crate) compute_start: u32,
     pub(crate) sms: u32,
@@ -25,12 +25,12 @@ pub(crate) struct Instance {
     pub(crate) uuid: String,
     /// Position of its GPU instance in the scenario.
     pub(crate) entry: usize,
-    /// Among the timeline's engines.
+    /// The position of its engine in the timeline.
     pub(crate) engine: usize,
 }
 
 impl Instance {
-    /// As in the device's name: the compute instance is named where it is not all of the GPU instance.
+    /// The profile as in the device's name, with the compute part where that is not the whole GPU instance.
     pub(crate) fn name(&self) -> String {
         if self.compute_slices == self.profile.slices {
             self.profile.name.to_owned()
@@ -40,7 +40,7 @@ impl Instance {
     }
 }
 
-/// MIG devices by GPU instance id, as the driver numbers them.
+/// The MIG devices of a layout in ascending GPU instance id, or what is wrong with the layout.
 pub(super) fn instances(
     board: &'static Board,
     layout: &Layout,
@@ -111,7 +111,7 @@ fn computes(profile: &MigProfile, entry: usize, placement: &Placement) -> Result
     Ok(found)
 }
 
-/// Each engine's millionths of the GPU, by engine.
+/// Each engine's share of the GPU in millionths, by engine.
 pub(super) fn shares(board: &Board, instances: &[Instance]) -> Vec<u64> {
     let whole = u64::from(board.mig_slices.max(1));
     let mut shares: Vec<(usize, u64)> = instances

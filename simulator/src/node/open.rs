@@ -9,24 +9,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::SystemTime;
 
-use super::{Gpu, Host, Mishap, Node, Session, Watch, gpus, settle};
+use super::{Gpu, Mishap, Node, Session, SimulatedHost, Watch, gpus, settle};
 use crate::abi::answer::{Answer, DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH, UNINITIALIZED, UNKNOWN};
-use crate::abi::events::EventSets;
-use crate::abi::gpm::Samples;
 use crate::channel::delays::Debt;
 use crate::channel::devices::Devices;
 use crate::channel::faults::Faults;
-use crate::channel::hardware::{Hardware, Library};
+use crate::channel::hardware::{Hardware, LibraryAge};
 use crate::channel::kmsg::Log;
 use crate::channel::report::Report;
 use crate::channel::scenario::{Delays, Scenario};
-use crate::channel::settled::{Record, Settled, version};
-use crate::clock::{self, Clock};
+use crate::channel::settled::{Settled, StateFiles, version};
+use crate::clock::{self, SimulatedClock};
+use crate::handles::Handles;
+use crate::lock;
 use crate::replay::Replay;
 use crate::schedule;
-use crate::state::lock;
 
-const LOOK_AGAIN: u64 = 20_000_000;
+/// Nanoseconds of host time.
+const CHECK_INTERVAL: u64 = 20_000_000;
 
 impl Node {
     /// Reads a directory's scenario, clock and state; the error says what is wrong and where.
@@ -35,20 +35,17 @@ impl Node {
         let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         let scenario = Scenario::parse(&text).map_err(|error| format!("{}: {error}", path.display()))?;
         let page = directory.join("clock");
-        let clock = Clock::open(&page).map_err(|error| format!("{}: {error}", page.display()))?;
+        let clock = SimulatedClock::open(&page).map_err(|error| format!("{}: {error}", page.display()))?;
         let replay = match &scenario.recording {
             Some(name) => Some(Replay::open(&directory.join(name))?),
             None => None,
         };
         let count: u32 = scenario.gpus.iter().map(|group| group.count).sum();
-        let record = Record::new(directory);
+        let record = StateFiles::new(directory);
         let fingerprint = text.bytes().fold(0, |sum, byte| schedule::hash(sum ^ u64::from(byte)));
         let now = clock.now();
-        // No file has this mark: the state is looked at in any case.
-        let never = Some((SystemTime::UNIX_EPOCH, 0, 0));
-        let watch = Watch { looked: None, state: never, settled: never };
         let beginning = Settled::beginning(fingerprint, count as usize);
-        // A record from the future is that of another clock.
+        // A record from the future was written under another clock.
         let kept = record.read(fingerprint, count as usize).filter(|kept| kept.at <= now.elapsed);
         let kept = kept.and_then(|kept| Some((gpus(&scenario, &kept, &[]).ok()?, kept)));
         let (slots, settled) = match kept {
@@ -58,30 +55,31 @@ impl Node {
                 (slots.map_err(|error| format!("{}: {error}", path.display()))?, beginning)
             }
         };
-        let host = Host::new(directory, (scenario, fingerprint, replay), clock, (record, watch));
+        let host = SimulatedHost::new(directory, scenario, fingerprint, replay, clock);
         let first = Self::new(Arc::new(host), settled, slots);
-        let next = first.followed().unwrap_or(first);
-        let node = next.begun(directory);
+        let next = first.next_if_changed().unwrap_or(first);
+        let node = next.begin_session(directory);
         node.log.begin(&node, now.elapsed);
         Ok(node)
     }
 
-    /// With the GPUs that are there now as those of the session.
-    fn begun(self, directory: &Path) -> Self {
+    /// Begins the session: clients count the GPUs that are there now.
+    fn begin_session(self, directory: &Path) -> Self {
         let Self { host, settled, slots, .. } = self;
-        let there = |gpu: &&Gpu| settle::counted(settled.hardware.fate(gpu.slot).state);
+        let there = |gpu: &&Gpu| settle::is_counted(settled.hardware.fate(gpu.slot).state);
         let members: Vec<(u32, u32)> = slots.iter().filter(there).map(|gpu| (gpu.slot, gpu.life)).collect();
         let devices = Devices::open(directory, members.iter().map(|(slot, _)| *slot));
-        // Set once: this is the only beginning that the host has.
         let _ = host.session.set(Session { members, loads: settled.loads, devices });
         Self::new(host, settled, slots)
     }
 
-    /// The node that follows this one, if the files say otherwise; looked at every 20 ms.
-    pub(crate) fn followed(&self) -> Option<Self> {
+    /// The node that replaces this one, if the state file changed; checked every 20 ms, or
+    /// at every call while the clock is held.
+    pub(crate) fn next_if_changed(&self) -> Option<Self> {
         let mut watch = lock(&self.watch);
         let now = clock::host_boottime();
-        if watch.looked.is_some_and(|looked| now.saturating_sub(looked) < LOOK_AGAIN) {
+        let is_due = watch.looked.is_none_or(|looked| now.saturating_sub(looked) >= CHECK_INTERVAL);
+        if !is_due && !self.clock.now().held {
             return None;
         }
         watch.looked = Some(now);
@@ -102,9 +100,9 @@ impl Node {
         }
     }
 
-    /// What is settled now, if it is not what this node has. One process at a time: the first writes it.
+    /// The settled state, if it differs from this node's. Under a lock: the first process writes it.
     fn settle(&self) -> Option<Settled> {
-        let alone = self.record.alone();
+        let lock = self.record.lock();
         let elapsed = self.clock.now().elapsed;
         let written = self.record.read(self.fingerprint, self.settled.slots.len());
         let written = written.filter(|written| written.at <= elapsed && *written != self.settled);
@@ -115,11 +113,11 @@ impl Node {
             _ => return written,
         };
         self.record.write(&next);
-        drop(alone);
+        drop(lock);
         Some(next)
     }
 
-    /// Settles wanted hardware on top of what others have settled meanwhile; none for one that cannot be.
+    /// Settles the wanted hardware on top of what other processes settled meanwhile; `None` for invalid hardware.
     fn next(&self, written: Option<Settled>, wanted: Hardware, elapsed: u64) -> Option<Settled> {
         let checked = settle::check(&wanted, &self.scenario, self.slots.len());
         checked.map_err(|reason| self.record.complain(&reason)).ok()?;
@@ -130,13 +128,13 @@ impl Node {
                 settle::settle(&Self::new(Arc::clone(&self.host), written, slots), wanted, elapsed)
             }
         };
-        // A layout that the board cannot have is never written.
+        // A layout that the board does not support is never written.
         gpus(&self.scenario, &next, &self.slots).map_err(|reason| self.record.complain(&reason)).ok()?;
         Some(next)
     }
 
-    /// Whether clients of this session are still served; the driver's going ends it for good.
-    pub(crate) fn serves(&self) -> Answer {
+    /// Fails once the driver was unloaded or reloaded, until the next shutdown and init.
+    pub(crate) fn check_driver(&self) -> Answer {
         if !self.settled.hardware.driver.loaded {
             self.dead.store(true, Ordering::Relaxed);
             return Err(UNKNOWN);
@@ -148,26 +146,26 @@ impl Node {
         Ok(())
     }
 
-    /// Whether an init of a library of that version would be served.
-    pub(crate) fn admits(&self, library: u64) -> Answer {
+    /// Fails if init cannot work: no driver, or a library of another version.
+    pub(crate) fn check_init(&self, library: u64) -> Answer {
         let driver = &self.settled.hardware.driver;
         if !driver.loaded {
             return Err(DRIVER_NOT_LOADED);
         }
         let mark = mark(driver.version.as_deref(), &self.scenario);
-        if driver.library == Some(Library::Old) || mark != library {
+        if driver.library == Some(LibraryAge::Old) || mark != library {
             return Err(LIB_RM_VERSION_MISMATCH);
         }
         Ok(())
     }
 
-    /// Of the driver's version.
+    /// The mark of the driver's current version.
     pub(crate) fn version_mark(&self) -> u64 {
         mark(self.settled.hardware.driver.version.as_deref(), &self.scenario)
     }
 }
 
-/// A number for a driver version that the state gives; the scenario's own is 1.
+/// A number for a driver version; the scenario's own is 1.
 fn mark(version: Option<&str>, scenario: &Scenario) -> u64 {
     let other = version.filter(|version| *version != scenario.driver_version());
     other.map_or(1, |version| {
@@ -175,7 +173,7 @@ fn mark(version: Option<&str>, scenario: &Scenario) -> u64 {
     })
 }
 
-/// The mark of the version in a directory now; none when its scenario cannot be read.
+/// The mark of the driver's version in a directory; `None` if its scenario cannot be read.
 pub(crate) fn mark_in(directory: &Path) -> Option<u64> {
     let text = fs::read_to_string(directory.join("scenario")).ok()?;
     let scenario = Scenario::parse(&text).ok()?;
@@ -184,14 +182,15 @@ pub(crate) fn mark_in(directory: &Path) -> Option<u64> {
     Some(mark(hardware.driver.version.as_deref(), &scenario))
 }
 
-impl Host {
+impl SimulatedHost {
     fn new(
         directory: &Path,
-        (scenario, fingerprint, replay): (Scenario, u64, Option<Replay>),
-        clock: Clock,
-        (record, watch): (Record, Watch),
+        scenario: Scenario,
+        fingerprint: u64,
+        replay: Option<Replay>,
+        clock: SimulatedClock,
     ) -> Self {
-        let mishap = |xid: &crate::channel::scenario::Xid| Mishap {
+        let mishap = |xid: &crate::channel::scenario::ScriptedXid| Mishap {
             at: schedule::slices(xid.at) * schedule::SLICE,
             gpu: xid.gpu,
             xid: xid.xid,
@@ -202,6 +201,8 @@ impl Host {
         let count: u32 = scenario.gpus.iter().map(|group| group.count).sum();
         let slow = scenario.delays == Delays::Realistic;
         let debts = if slow { count as usize + 1 } else { 0 };
+        // No file has this version, so that the state is read in any case.
+        let never = Some((SystemTime::UNIX_EPOCH, 0, 0));
         Self {
             fingerprint,
             cuda_version: scenario.cuda_version.unwrap_or_else(|| scenario.persona.cuda_version()),
@@ -212,12 +213,12 @@ impl Host {
             clock,
             faults: Faults::new(directory.join("faults")),
             report: Report::new(directory),
-            samples: Samples::default(),
-            event_sets: EventSets::default(),
+            samples: Handles::default(),
+            event_sets: Handles::default(),
             replay,
             debts: (0..debts).map(|_| Debt::default()).collect(),
-            record,
-            watch: Mutex::new(watch),
+            record: StateFiles::new(directory),
+            watch: Mutex::new(Watch { looked: None, state: never, settled: never }),
             session: OnceLock::new(),
             dead: AtomicBool::new(false),
             scenario,

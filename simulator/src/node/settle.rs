@@ -1,22 +1,22 @@
-//! From one state of the hardware to the next: what is new, since when, and the sums until then.
+//! From one state of the hardware to the next: what changes, when, and the sums until then.
 //!
-//! In: the node as it stands, the hardware that the state file wants, the time. Out: what is settled then.
-//! It is pure: files and clocks are others' business.
+//! In: the current node, the hardware that the state file wants, the time. Out: the settled state. It is pure:
+//! no files, no clocks.
 
 use super::{Gpu, Node};
 use crate::abi::answer::{GPU_IS_LOST, RESET_REQUIRED, Refused};
 use crate::channel::hardware::{Fate, Hardware, Standing};
 use crate::channel::layout::Layout;
 use crate::channel::scenario::Scenario;
-use crate::channel::settled::{Fired, Moment, Running, Settled, Slot, What};
+use crate::channel::settled::{Fired, Moment, RunningStorm, Settled, Slot, What};
 use crate::condition::Carried;
 use crate::schedule::{Since, Totals, hash};
 
-/// What is kept of the past: more is only counted.
+/// The most moments and storms that are kept; older ones are only counted.
 const MOMENTS: usize = 256;
 const STORMS: usize = 64;
 
-/// What every call about a GPU in this state answers.
+/// The error of every call about a GPU in this state.
 pub(super) fn refusal(health: Standing) -> Option<Refused> {
     match health {
         Standing::Well | Standing::Replaced => None,
@@ -25,12 +25,12 @@ pub(super) fn refusal(health: Standing) -> Option<Refused> {
     }
 }
 
-/// Whether clients count it at init.
-pub(super) fn counted(health: Standing) -> bool {
+/// Whether clients count the GPU at init.
+pub(super) fn is_counted(health: Standing) -> bool {
     !matches!(health, Standing::Gone | Standing::Guest)
 }
 
-/// Refuses hardware that speaks of GPUs or processes that are not in the scenario.
+/// Rejects hardware with GPUs or processes that the scenario lacks.
 pub(super) fn check(wanted: &Hardware, scenario: &Scenario, slots: usize) -> Result<(), String> {
     let scripted = |pid: &u32| scenario.processes.iter().any(|process| process.pid == *pid);
     if let Some(pid) = wanted.pids.keys().find(|pid| !scripted(pid)) {
@@ -51,7 +51,7 @@ pub(super) fn settle(node: &Node, wanted: Hardware, elapsed: u64) -> Settled {
     let mut next = former.clone();
     let (before, after) = (&former.hardware.driver, &wanted.driver);
     let loaded_again = after.loaded && !before.loaded;
-    // Another version cannot come without a reload.
+    // A driver of another version has been reloaded too.
     let reloaded = loaded_again || after.epoch != before.epoch || after.version != before.version;
     next.at = elapsed;
     next.loads += u32::from(reloaded);
@@ -68,14 +68,14 @@ pub(super) fn settle(node: &Node, wanted: Hardware, elapsed: u64) -> Settled {
     next
 }
 
-/// What the new state of the hardware means for one place.
+/// The change of one place.
 struct Change {
     gpu: u32,
     before: Fate,
     after: Fate,
-    /// The new layout, where it is another.
+    /// The new layout, if it differs.
     layout: Option<Layout>,
-    /// Whether its processes have other pids.
+    /// Whether its processes have new pids.
     renamed: bool,
     stopped: bool,
 }
@@ -102,7 +102,7 @@ impl Change {
     fn slot(&self, gpu: &Gpu, slot: &Slot, elapsed: u64, reloaded: bool) -> Slot {
         let identity = self.identity();
         let another = identity != slot.identity;
-        let left = counted(self.before.state) && !counted(self.after.state);
+        let left = is_counted(self.before.state) && !is_counted(self.after.state);
         if !(another || left || reloaded || self.layout.is_some() || self.stopped != slot.since.stopped) {
             return if self.renamed { renamed(gpu, slot, elapsed) } else { slot.clone() };
         }
@@ -113,11 +113,11 @@ impl Change {
         let loaded = gpu.timeline.loaded(elapsed);
         let mut forgotten = slot.since.forgotten.as_ref().map(laid_out);
         if loaded > slot.since.counting {
-            // The driver was loaded by script since the last entry.
+            // The scenario has reloaded the driver since the last change.
             forgotten = Some(laid_out(&gpu.timeline.lifetime(loaded)));
         }
         if another {
-            // A new board has done nothing; what processes did stays.
+            // A new board has done nothing; the work of processes stays.
             let workers = std::mem::take(&mut done.workers);
             done = laid_out(&Totals { workers, ..Totals::default() });
             forgotten = None;
@@ -145,7 +145,7 @@ impl Change {
         }
     }
 
-    /// The events and XIDs that come with a change.
+    /// Adds the events and XIDs that come with the change.
     fn raise(&self, next: &mut Settled, elapsed: u64) {
         let mut moment = |what| {
             next.moments.push(Moment { number: next.next, at: elapsed, gpu: self.gpu, what });
@@ -165,7 +165,7 @@ impl Change {
     }
 }
 
-/// The same place with other pids: whatever is counted goes on.
+/// The same place after its processes got new pids: all counters continue.
 fn renamed(gpu: &Gpu, slot: &Slot, elapsed: u64) -> Slot {
     let loaded = gpu.timeline.loaded(elapsed);
     let forgotten = if loaded > slot.since.counting {
@@ -182,7 +182,7 @@ fn renamed(gpu: &Gpu, slot: &Slot, elapsed: u64) -> Slot {
     }
 }
 
-/// What the links have carried until now, and what of it the driver no longer counts.
+/// What the links have carried until now, and the part that the driver no longer counts.
 fn carried(gpu: &Gpu, elapsed: u64, reloaded: bool) -> Carried {
     let links = &gpu.condition.links;
     let done = links.lifetime(&gpu.timeline, elapsed);
@@ -207,7 +207,7 @@ fn layout(scenario: &Scenario, gpu: u32) -> Option<&Layout> {
     None
 }
 
-/// Storms that have left the file end now; new ones begin when they say, or now.
+/// Ends storms that were removed from the file; begins new ones at their time, or now.
 fn settle_storms(next: &mut Settled, wanted: &Hardware, elapsed: u64) {
     let former = &next.hardware.xids;
     for running in &mut next.storms {
@@ -217,12 +217,12 @@ fn settle_storms(next: &mut Settled, wanted: &Hardware, elapsed: u64) {
     }
     for storm in wanted.xids.iter().filter(|storm| !former.contains(storm)) {
         let from = storm.from.map_or(elapsed, super::xids::nanoseconds);
-        next.storms.push(Running { number: next.next, from, storm: *storm });
+        next.storms.push(RunningStorm { number: next.next, from, storm: *storm });
         next.next += 1;
     }
 }
 
-/// Keeps what clients may still ask for; of the rest only how often it fired.
+/// Drops old moments and storms and keeps only their counts.
 fn forget_old(next: &mut Settled) {
     let moments = next.moments.len().saturating_sub(MOMENTS);
     for moment in next.moments.drain(..moments).collect::<Vec<_>>() {
@@ -231,12 +231,12 @@ fn forget_old(next: &mut Settled) {
         }
     }
     let storms = next.storms.len().saturating_sub(STORMS);
-    for Running { storm, .. } in next.storms.drain(..storms).collect::<Vec<_>>() {
+    for RunningStorm { storm, .. } in next.storms.drain(..storms).collect::<Vec<_>>() {
         count(&mut next.fired, Fired { gpu: storm.gpu, xid: storm.xid, fired: storm.count });
     }
 }
 
-/// Adds to the entry of the same GPU and code.
+/// Adds to the count of the same GPU and code.
 pub(super) fn count(all: &mut Vec<Fired>, more: Fired) {
     match all.iter_mut().find(|known| (known.gpu, known.xid) == (more.gpu, more.xid)) {
         Some(known) => known.fired += more.fired,

@@ -1,16 +1,16 @@
-//! XIDs in time: those of the script, of storms, and of what became of GPUs.
+//! XIDs over time: those of the scenario, of storms, and of GPUs that were lost or need a reset.
 //!
-//! In: a node and elapsed times. Out: which happened between two of them, and how often each in all. It is
-//! arithmetic over what is settled; nothing is queued.
+//! In: a node and elapsed times. Out: which XIDs happened between two times, and how often each happened in all.
+//! It is arithmetic over the settled state; nothing is queued.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Mishap, Node, settle};
-use crate::channel::settled::{Fired, Running, What};
+use crate::channel::settled::{Fired, RunningStorm, What};
 
-/// The most that the log takes from one source at once; what is older is lost, as from a ring.
+/// The most records that the log takes from one source at once; older ones are lost, as from a ring.
 const MOST: u64 = 4_096;
-/// Of a storm, XIDs that reach the log in each second.
+/// XIDs of one storm that reach the log per second.
 const LOGGED: u64 = 100;
 const SECOND: u64 = 1_000_000_000;
 
@@ -31,8 +31,8 @@ pub(super) fn nanoseconds(seconds: f64) -> u64 {
     (seconds.max(0.0) * 1e9).round() as u64
 }
 
-impl Running {
-    /// Thousandths of an XID in a second.
+impl RunningStorm {
+    /// XIDs per 1000 seconds.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the state's check bounds it")]
     fn rate(&self) -> u128 {
         ((self.storm.per_second * 1e3).round() as u128).max(1)
@@ -45,13 +45,13 @@ impl Running {
         u64::try_from(fired).unwrap_or(u64::MAX).min(self.storm.count)
     }
 
-    /// When one of them fires; the first is 0.
+    /// Elapsed nanoseconds at which an XID fires; the first is number 0.
     pub(crate) fn at(&self, number: u64) -> u64 {
         let after = u128::from(number) * 1_000_000_000_000 / self.rate();
         self.from.saturating_add(u64::try_from(after).unwrap_or(u64::MAX))
     }
 
-    /// Whether the log has one of them: it has the first of each second since the storm began.
+    /// Whether an XID reaches the log: those that are first in each second do.
     fn logged(&self, number: u64) -> bool {
         let second = (self.at(number) - self.from) / SECOND * SECOND;
         let before = if second == 0 { 0 } else { self.fired(self.from.saturating_add(second) - 1) };
@@ -65,8 +65,8 @@ impl Mishap {
     }
 }
 
-/// How far the log has come: a time, and the number of the first moment or storm that it has not seen. What
-/// is settled while a clock is held happens at a time that is behind already.
+/// How far the log has come: a time, and the number of the first moment or storm that is not logged yet. The
+/// number is needed because what is settled while a clock is held happens at a time already logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Upto {
     pub(crate) elapsed: u64,
@@ -94,7 +94,7 @@ pub(crate) fn fired(node: &Node, elapsed: u64) -> Vec<Fired> {
     all
 }
 
-/// What the kernel log has of what came after `from`, up to a time, oldest first.
+/// The XIDs that the kernel log gets after `from` and up to a time, oldest first.
 pub(crate) fn logged(node: &Node, from: Upto, to: u64) -> Vec<Happened> {
     let mut all = Vec::new();
     for mishap in &node.mishaps {
@@ -130,9 +130,9 @@ mod tests {
     use super::*;
     use crate::channel::hardware::Storm;
 
-    fn storm(per_second: f64, count: u64) -> Running {
+    fn storm(per_second: f64, count: u64) -> RunningStorm {
         let storm = Storm { gpu: 0, xid: 13, per_second, from: None, count };
-        Running { number: 0, from: 5 * SECOND, storm }
+        RunningStorm { number: 0, from: 5 * SECOND, storm }
     }
 
     #[test]
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_has_a_hundred_of_each_second() {
+    fn the_log_gets_a_hundred_xids_of_a_storm_per_second() {
         let storm = storm(1_000.0, 2_500);
         let logged: Vec<u64> = (0..2_500).filter(|number| storm.logged(*number)).collect();
         assert_eq!(logged.len(), 300);

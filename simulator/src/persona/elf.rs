@@ -1,17 +1,17 @@
-//! Taking symbols from a library file, so that `dlsym` does not find them.
+//! Removes symbols from a library file, so that `dlsym` does not find them.
 //!
-//! In: the bytes of a 64-bit little-endian ELF and names. Out: a copy in which the first byte of each name
-//! in the dynamic string table is another. It knows no driver.
+//! In: the bytes of a 64-bit little-endian ELF and names. Out: a copy in which the first byte of each name in the
+//! dynamic string table is changed.
 
-/// The first byte of a name that is gone.
+/// The first byte of a removed name.
 const GONE: u8 = b'#';
 const DYNAMIC_SYMBOLS: u32 = 11;
 
-/// A copy of a library without these symbols; names that it does not have are passed over.
+/// Copies a library without these symbols; names that it lacks are ignored.
 ///
 /// # Errors
 ///
-/// The bytes are no 64-bit little-endian ELF with section headers, or a table lies outside of them.
+/// The bytes are not a 64-bit little-endian ELF with section headers, or a table lies outside of them.
 pub fn without(library: &[u8], symbols: &[&str]) -> Result<Vec<u8>, String> {
     if !library.starts_with(b"\x7fELF\x02\x01") {
         return Err("not a 64-bit little-endian ELF file".to_owned());
@@ -55,7 +55,7 @@ fn sections(library: &[u8]) -> Option<Vec<Section>> {
     (0..count).map(one).collect()
 }
 
-/// A little-endian number of so many bytes.
+/// A little-endian number of `length` bytes.
 fn word(bytes: &[u8], at: usize, length: usize) -> Option<usize> {
     let part = bytes.get(at..at.checked_add(length)?)?;
     let number = part.iter().rev().fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_library_is_refused_and_never_read_beyond() {
+    fn files_that_are_not_libraries_and_truncated_ones_are_refused() {
         assert!(without(b"hello", &[]).is_err());
         let Ok(program) = std::env::current_exe().and_then(std::fs::read) else { unreachable!() };
         for length in [6, 64, 100, 1_000, program.len() / 2] {

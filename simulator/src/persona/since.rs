@@ -1,8 +1,8 @@
-//! Which functions came with which CUDA version, after 11.4 (driver 470), and how many fields there were.
+//! The functions that each CUDA version after 11.4 (driver 470) added, and its number of fields.
 //!
-//! From the header as it was published with each version. Names that the library does not export do no harm.
+//! From the header published with each version. Names that the library does not export are harmless.
 
-/// CUDA versions as in [`SINCE`], and the first field id that their header does not know.
+/// CUDA versions as in [`SINCE`], and the first field id that their header lacks.
 pub(super) const FIELDS: &[(i32, u32)] = &[
     (11_040, 161),
     (11_080, 167),
@@ -18,7 +18,7 @@ pub(super) const FIELDS: &[(i32, u32)] = &[
     (13_030, 303),
 ];
 
-/// CUDA version times 1000 plus ten times its minor, as the driver says it, and what it added.
+/// CUDA versions (1000 times the major plus ten times the minor), and the functions that each added.
 pub(super) const SINCE: &[(i32, &[&str])] = &[
     (11_050, &["nvmlDeviceGetBusType", "nvmlDeviceGetIrqNum", "nvmlVgpuInstanceGetLicenseInfo"]),
     (
@@ -249,7 +249,7 @@ pub(super) const SINCE: &[(i32, &[&str])] = &[
             "nvmlSystemGetCPER_v1",
         ],
     ),
-    // In nvidia-ml-py 13.615; a header that has them was not seen.
+    // From nvidia-ml-py 13.615; no header with them was found.
     (
         13_040,
         &[

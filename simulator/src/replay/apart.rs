@@ -1,6 +1,5 @@
-//! Calls that a recording takes apart, since every reader asks for other batches, samples and waits.
+//! Recorded calls that are answered part by part, since every reader asks for other batches, samples and waits.
 
-use std::collections::BTreeMap;
 use std::thread;
 use std::time::Duration;
 
@@ -10,60 +9,45 @@ use nvml_wrapper_sys::bindings::{
 
 use super::Arguments;
 use super::argument::{Argument, handle};
-use super::tape::{Asked, Replay, Told, Value};
-use crate::abi::answer::{
-    Answer, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED, Refused, TIMEOUT, VERSION_MISMATCH, code,
-};
+use super::tape::{AnswerLookup, Replay, TapeValue, TimedAnswer};
+use crate::abi::answer::{Answer, INVALID_ARGUMENT, NOT_SUPPORTED, Refused, TIMEOUT, VERSION_MISMATCH, code};
 use crate::clock::host_boottime;
-use crate::state::lock;
+use crate::handles::Handles;
 
-/// What clients hold of the library's own: GPM samples and event sets.
-#[derive(Default)]
-pub(super) struct Shelf {
-    given: usize,
-    samples: BTreeMap<usize, Option<Sample>>,
-    /// How many events each set has delivered or passed over.
-    sets: BTreeMap<usize, usize>,
-}
-
-/// Whose sample it is, and of when.
+/// A GPM sample of a recorded driver: of which GPU or instance, and when.
 #[derive(Clone)]
-struct Sample {
-    device: Value,
-    instance: Value,
+pub(super) struct RecordedSample {
+    device: TapeValue,
+    instance: TapeValue,
     elapsed: u64,
 }
 
-const MARK: usize = 0x7273_0000_0000;
-
-/// How long a waiting client sleeps between looks, in nanoseconds.
+/// Nanoseconds between two checks for an event while a client waits.
 const STEP: u64 = 10_000_000;
 
 impl Replay {
-    /// The answer of a call that is taken apart; none for others.
+    /// The answer of a call that is recorded in parts; `None` for other calls.
     pub(super) fn apart(&self, function: &str, arguments: Arguments<'_>, elapsed: u64) -> Option<Answer> {
         Some(match (function, arguments) {
             ("nvmlDeviceGetFieldValues", [device, count, values]) => {
                 self.fields(*device, *count, *values, elapsed)
             }
-            ("nvmlGpmSampleAlloc", [sample]) => self.give(*sample, |shelf, number| {
-                shelf.samples.insert(number, None);
-            }),
+            ("nvmlGpmSampleAlloc", [sample]) => put_handle(*sample, &self.samples, None),
             ("nvmlGpmSampleFree", [sample]) => {
-                self.take_back(*sample, |shelf, number| shelf.samples.remove(&number).is_some())
+                number_of(*sample).and_then(|sample| self.samples.remove(sample))
             }
-            ("nvmlGpmSampleGet", [device, sample]) => self.sample(*device, Ok(Value::None), *sample, elapsed),
+            ("nvmlGpmSampleGet", [device, sample]) => {
+                self.sample(*device, Ok(TapeValue::None), *sample, elapsed)
+            }
             ("nvmlGpmMigSampleGet", [device, instance, sample]) => {
                 self.sample(*device, instance.question(), *sample, elapsed)
             }
             ("nvmlGpmMetricsGet", [request]) => self.metrics(*request),
-            ("nvmlEventSetCreate", [set]) => self.give(*set, |shelf, number| {
+            ("nvmlEventSetCreate", [set]) => {
                 let behind = self.events.partition_point(|(at, ..)| *at <= elapsed);
-                shelf.sets.insert(number, behind);
-            }),
-            ("nvmlEventSetFree", [set]) => {
-                self.take_back(*set, |shelf, number| shelf.sets.remove(&number).is_some())
+                put_handle(*set, &self.sets, behind)
             }
+            ("nvmlEventSetFree", [set]) => number_of(*set).and_then(|set| self.sets.remove(set)),
             ("nvmlDeviceRegisterEvents", [device, _, _]) => device.question().map(|_| ()),
             _ => return None,
         })
@@ -83,54 +67,37 @@ impl Replay {
             let entry = unsafe { &mut *place.add(index) };
             let question = vec![
                 device.clone(),
-                Value::Number(entry.fieldId.into()),
-                Value::Number(entry.scopeId.into()),
+                TapeValue::Number(entry.fieldId.into()),
+                TapeValue::Number(entry.scopeId.into()),
             ];
             match self.at("nvmlFieldValue_t", question, elapsed) {
-                Asked::Answered(Told { code, out, .. }) => {
+                AnswerLookup::Answered(TimedAnswer { code, out, .. }) => {
                     let [kind, bits] = out.as_slice() else { return Err(INVALID_ARGUMENT) };
                     entry.nvmlReturn = code.unwrap_or(0);
                     entry.valueType = kind.number().and_then(|kind| u32::try_from(kind).ok()).unwrap_or(0);
                     entry.value = nvmlValue_t { ullVal: bits.bits() };
                 }
-                Asked::Otherwise | Asked::Never => entry.nvmlReturn = code(Err(NOT_SUPPORTED)),
+                AnswerLookup::OtherArguments | AnswerLookup::Never => {
+                    entry.nvmlReturn = code(Err(NOT_SUPPORTED))
+                }
             }
         }
         Ok(())
     }
 
-    fn give(&self, to: &dyn Argument, put: impl FnOnce(&mut Shelf, usize)) -> Answer {
-        let place = to.place().ok_or(INVALID_ARGUMENT)?.cast::<usize>();
-        let mut shelf = lock(&self.shelf);
-        shelf.given += 1;
-        let number = MARK | shelf.given;
-        put(&mut shelf, number);
-        // SAFETY: not null, so by NVML's contract the caller's handle to be written.
-        unsafe { place.write(number) };
-        Ok(())
-    }
-
-    fn take_back(&self, from: &dyn Argument, remove: impl FnOnce(&mut Shelf, usize) -> bool) -> Answer {
-        let number = from.number().ok_or(INVALID_ARGUMENT)?;
-        if remove(&mut lock(&self.shelf), number) { Ok(()) } else { Err(INVALID_ARGUMENT) }
-    }
-
     fn sample(
         &self,
         device: &dyn Argument,
-        instance: Result<Value, Refused>,
+        instance: Result<TapeValue, Refused>,
         sample: &dyn Argument,
         elapsed: u64,
     ) -> Answer {
         let (device, instance) = (device.question()?, instance?);
-        let number = sample.number().ok_or(INVALID_ARGUMENT)?;
-        let mut shelf = lock(&self.shelf);
-        let place = shelf.samples.get_mut(&number).ok_or(INVALID_ARGUMENT)?;
-        *place = Some(Sample { device, instance, elapsed });
-        Ok(())
+        let taken = RecordedSample { device, instance, elapsed };
+        self.samples.with(number_of(sample)?, |held| *held = Some(taken))
     }
 
-    /// What was computed between the recorded samples at the time of the newer one of these.
+    /// The metrics that were recorded at the time of the newer sample.
     fn metrics(&self, request: &dyn Argument) -> Answer {
         let request = request.place().ok_or(INVALID_ARGUMENT)?.cast::<nvmlGpmMetricsGet_t>();
         // SAFETY: not null, so by NVML's contract the caller's request; its head is set.
@@ -140,31 +107,31 @@ impl Replay {
         if version != 1 {
             return Err(VERSION_MISMATCH);
         }
-        let sample =
-            lock(&self.shelf).samples.get(&newer.addr()).cloned().flatten().ok_or(INVALID_ARGUMENT)?;
+        let sample = self.samples.with(newer.addr(), |held| held.clone())?.ok_or(INVALID_ARGUMENT)?;
         for index in 0..count as usize {
             // SAFETY: by NVML's contract that many entries are there, and their ids are set.
             let metric = unsafe { &mut *metrics.cast::<nvmlGpmMetric_t>().add(index) };
-            let id = Value::Number(metric.metricId.into());
+            let id = TapeValue::Number(metric.metricId.into());
             let question = vec![sample.device.clone(), sample.instance.clone(), id];
             match self.at("nvmlGpmMetric_t", question, sample.elapsed) {
-                Asked::Answered(Told { code, out, .. }) => {
+                AnswerLookup::Answered(TimedAnswer { code, out, .. }) => {
                     metric.nvmlReturn = code.unwrap_or(0);
                     metric.value = out.first().map_or(f64::NAN, |value| f64::from_bits(value.bits()));
                 }
-                Asked::Otherwise | Asked::Never => metric.nvmlReturn = code(Err(NOT_SUPPORTED)),
+                AnswerLookup::OtherArguments | AnswerLookup::Never => {
+                    metric.nvmlReturn = code(Err(NOT_SUPPORTED))
+                }
             }
         }
         Ok(())
     }
 
-    /// Waits for the next recorded event; `now` tells the time since the beginning while it waits.
+    /// Waits for the next recorded event; `now` returns nanoseconds since the beginning.
     pub(crate) fn wait(&self, arguments: Arguments<'_>, now: impl Fn() -> u64) -> Answer {
         let [set, data, milliseconds] = arguments else { return Err(INVALID_ARGUMENT) };
-        let (set, patience) =
-            (set.number().ok_or(INVALID_ARGUMENT)?, milliseconds.number().unwrap_or(0) as u64);
+        let (set, milliseconds) = (number_of(*set)?, milliseconds.number().unwrap_or(0) as u64);
         let place = data.place().ok_or(INVALID_ARGUMENT)?.cast::<nvmlEventData_t>();
-        let deadline = host_boottime().saturating_add(patience * 1_000_000);
+        let deadline = host_boottime().saturating_add(milliseconds * 1_000_000);
         loop {
             if let Some(event) = self.next(set, now())? {
                 // SAFETY: not null, so by NVML's contract the caller's event to be written.
@@ -179,15 +146,16 @@ impl Replay {
         }
     }
 
+    /// The next event of a set, which counts it as delivered.
     fn next(&self, set: usize, elapsed: u64) -> Result<Option<nvmlEventData_t>, Refused> {
-        let mut shelf = lock(&self.shelf);
-        let behind = shelf.sets.get_mut(&set).ok_or(NOT_FOUND)?;
-        let Some((_, device, out)) = self.events.get(*behind).filter(|(at, ..)| *at <= elapsed) else {
-            return Ok(None);
-        };
-        *behind += 1;
-        let Some(Value::Handle(device)) = device.first() else { return Ok(None) };
-        let number = |place: usize| out.get(place).map_or(0, Value::bits);
+        let next = self.sets.with(set, |delivered| {
+            let event = self.events.get(*delivered).filter(|(at, ..)| *at <= elapsed)?;
+            *delivered += 1;
+            Some(event)
+        })?;
+        let Some((_, device, out)) = next else { return Ok(None) };
+        let Some(TapeValue::Handle(device)) = device.first() else { return Ok(None) };
+        let number = |place: usize| out.get(place).map_or(0, TapeValue::bits);
         Ok(Some(nvmlEventData_t {
             device: std::ptr::without_provenance_mut(handle(*device)),
             eventType: number(0),
@@ -196,4 +164,16 @@ impl Replay {
             computeInstanceId: number(3) as u32,
         }))
     }
+}
+
+fn number_of(argument: &dyn Argument) -> Result<usize, Refused> {
+    argument.number().ok_or(INVALID_ARGUMENT)
+}
+
+/// Keeps an object and writes its handle to the caller.
+fn put_handle<T>(to: &dyn Argument, handles: &Handles<T>, object: T) -> Answer {
+    let place = to.place().ok_or(INVALID_ARGUMENT)?.cast::<usize>();
+    // SAFETY: not null, so by NVML's contract the caller's handle to be written.
+    unsafe { place.write(handles.insert(object)) };
+    Ok(())
 }

@@ -1,55 +1,55 @@
-//! The arguments of a call as a recording knows them: what goes in, and a place for what comes out.
+//! The arguments of a call as a recording has them: inputs, and places for outputs.
 
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong};
 
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlEventSet_t, nvmlGpmSample_t, nvmlGpuInstance_t};
 
-use super::tape::Value;
+use super::tape::TapeValue;
 use crate::abi::answer::{Answer, INSUFFICIENT_SIZE, INVALID_ARGUMENT, Refused};
 use crate::abi::buffers::{Out, Text};
 
-/// Handles are numbers, not addresses: a wrong one is recognised instead of followed.
+/// Handles are numbers, not addresses: a wrong one is refused instead of followed.
 const MARK: usize = 0x7270_0000_0000;
 
-/// The handle that stands for a recorded one.
+/// The handle for a recorded handle's number.
 pub(super) const fn handle(number: u32) -> usize {
     MARK | number as usize
 }
 
 /// One argument.
 pub(crate) trait Argument {
-    /// What goes in; nothing for what is filled.
-    fn question(&self) -> Result<Value, Refused> {
-        Ok(Value::None)
+    /// The input value; `TapeValue::None` for outputs.
+    fn question(&self) -> Result<TapeValue, Refused> {
+        Ok(TapeValue::None)
     }
 
-    /// Fills it with what was recorded; a text must fit into that many bytes.
-    fn fill(&self, _value: &Value, _room: usize) -> Answer {
+    /// Writes a recorded value; a text must fit into `room` bytes.
+    fn fill(&self, _value: &TapeValue, _room: usize) -> Answer {
         Ok(())
     }
 
-    /// The number, where it is one or leads to one.
+    /// The number, if it is one or points to one.
     fn number(&self) -> Option<usize> {
         None
     }
 
-    /// Where it leads, where it leads somewhere.
+    /// The address to which it points, if it is a pointer.
     fn place(&self) -> Option<*mut u8> {
         None
     }
 }
 
 impl<T> Argument for Out<T> {
-    fn fill(&self, value: &Value, room: usize) -> Answer {
+    fn fill(&self, value: &TapeValue, room: usize) -> Answer {
         let bytes = match value {
-            Value::None | Value::Number(_) => return Ok(()),
-            Value::Handle(number) if size_of::<T>() == size_of::<usize>() => {
+            TapeValue::None | TapeValue::Number(_) => return Ok(()),
+            TapeValue::Handle(number) if size_of::<T>() == size_of::<usize>() => {
                 handle(*number).to_ne_bytes().to_vec()
             }
-            Value::Handle(_) => return Err(INVALID_ARGUMENT),
-            Value::Text(text) if text.len() >= room => return Err(INSUFFICIENT_SIZE),
-            Value::Text(text) => text.bytes().chain([0]).collect(),
-            Value::Bytes(bytes) => bytes.0.clone(),
+            TapeValue::Handle(_) => return Err(INVALID_ARGUMENT),
+            TapeValue::Text(text) if text.len() >= room => return Err(INSUFFICIENT_SIZE),
+            TapeValue::Text(text) => text.bytes().chain([0]).collect(),
+            TapeValue::Bytes(bytes) => bytes.0.clone(),
         };
         if bytes.is_empty() {
             return Ok(());
@@ -76,13 +76,13 @@ impl<T> Argument for Out<T> {
 }
 
 impl Argument for Text {
-    fn question(&self) -> Result<Value, Refused> {
-        Ok(Value::Text(self.get()?.to_owned()))
+    fn question(&self) -> Result<TapeValue, Refused> {
+        Ok(TapeValue::Text(self.get()?.to_owned()))
     }
 }
 
 impl Argument for *const c_char {
-    fn question(&self) -> Result<Value, Refused> {
+    fn question(&self) -> Result<TapeValue, Refused> {
         Text::at(*self).question()
     }
 }
@@ -90,8 +90,8 @@ impl Argument for *const c_char {
 macro_rules! number {
     ($($kind:ty),*) => { $(
         impl Argument for $kind {
-            fn question(&self) -> Result<Value, Refused> {
-                Ok(Value::Number(*self as u64))
+            fn question(&self) -> Result<TapeValue, Refused> {
+                Ok(TapeValue::Number(*self as u64))
             }
 
             fn number(&self) -> Option<usize> {
@@ -106,9 +106,9 @@ number!(c_uint, c_int, c_ulonglong);
 macro_rules! handle {
     ($($kind:ty),*) => { $(
         impl Argument for $kind {
-            fn question(&self) -> Result<Value, Refused> {
+            fn question(&self) -> Result<TapeValue, Refused> {
                 match self.addr() ^ MARK {
-                    number if number <= u32::MAX as usize => Ok(Value::Handle(number as u32)),
+                    number if number <= u32::MAX as usize => Ok(TapeValue::Handle(number as u32)),
                     _ => Err(INVALID_ARGUMENT),
                 }
             }
@@ -120,7 +120,7 @@ handle!(nvmlDevice_t, nvmlGpuInstance_t);
 
 macro_rules! shelved {
     ($($kind:ty),*) => { $(
-        /// The library's own, not the recorded driver's: no part of a question.
+        /// Handles of this library, not of the recorded driver: they are not part of a question.
         impl Argument for $kind {
             fn number(&self) -> Option<usize> {
                 Some(self.addr())

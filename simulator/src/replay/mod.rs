@@ -1,11 +1,11 @@
-//! Answers from a recording of another driver, instead of from a scenario.
+//! Answers from a recording of another driver instead of a scenario.
 //!
-//! In: the file that the scenario names under `recording`, as `gpumeter record` writes it, and the arguments
-//! of a call. Out: what that driver had last answered to the same question at the same time since the
-//! beginning; before its first answer the first, after the end the last. What was never asked is not supported.
+//! In: the file that the scenario names under `recording`, as `gpumeter record` writes it, and the arguments of a
+//! call. Out: the last recorded answer to the same question at the same time since the beginning; before the
+//! first answer the first, after the end the last. A function that was never recorded is not supported.
 //!
-//! It knows bytes and names, and of the C interface only what a recording takes apart: batched fields, GPM
-//! samples and event sets (`apart`).
+//! Answers are bytes and names here; only batched fields, GPM samples and event sets are recorded in parts and
+//! put together again (`apart`).
 
 mod apart;
 mod argument;
@@ -13,7 +13,7 @@ mod tape;
 
 pub(crate) use argument::Argument;
 pub(crate) use tape::Replay;
-use tape::{Asked, Value};
+use tape::{AnswerLookup, TapeValue};
 
 use crate::abi::answer::{
     Answer, FUNCTION_NOT_FOUND, INSUFFICIENT_SIZE, INVALID_ARGUMENT, NOT_SUPPORTED, Refused, code,
@@ -23,7 +23,7 @@ use crate::abi::answer::{
 pub(crate) type Arguments<'a> = &'a [&'a dyn Argument];
 
 impl Replay {
-    /// Answers a call; the time is that since the beginning of the recording.
+    /// Answers a call; `now` returns nanoseconds since the beginning of the recording.
     pub(crate) fn answer(&self, function: &str, arguments: Arguments<'_>, now: impl Fn() -> u64) -> Answer {
         if function.starts_with("nvmlEventSetWait") {
             return self.wait(arguments, now);
@@ -33,22 +33,22 @@ impl Replay {
         apart.unwrap_or_else(|| self.plain(function, arguments, elapsed))
     }
 
-    /// A call whose arguments stand in the recording one by one.
+    /// Answers a call that is recorded argument by argument.
     fn plain(&self, function: &str, arguments: Arguments<'_>, elapsed: u64) -> Answer {
         let question = arguments.iter().enumerate().map(|(place, argument)| match argument.place() {
-            // The first word of such a structure says which version of it is wanted.
+            // The first word of such a structure names its version.
             Some(structure) if self.is_versioned(function, place) => {
                 // SAFETY: not null, so by NVML's contract the caller's structure, whose version is set.
-                Ok(Value::Number(unsafe { structure.cast::<u32>().read_unaligned() }.into()))
+                Ok(TapeValue::Number(unsafe { structure.cast::<u32>().read_unaligned() }.into()))
             }
             _ => argument.question(),
         });
         let question = question.collect::<Result<Vec<_>, _>>()?;
         let answer = match self.at(function, question, elapsed) {
-            Asked::Answered(answer) => answer,
-            // Asked about something else: an index above the count, say.
-            Asked::Otherwise => return Err(INVALID_ARGUMENT),
-            Asked::Never => return Err(NOT_SUPPORTED),
+            AnswerLookup::Answered(answer) => answer,
+            // Recorded only with other arguments; this may be an index above the count.
+            AnswerLookup::OtherArguments => return Err(INVALID_ARGUMENT),
+            AnswerLookup::Never => return Err(NOT_SUPPORTED),
         };
         Refused::with(answer.code.unwrap_or(code(Err(FUNCTION_NOT_FOUND))))?;
         if let Some((_, count)) = array(function) {
@@ -63,7 +63,7 @@ impl Replay {
     }
 }
 
-/// Which argument of a function is an array, and which says for how many items there is room.
+/// The positions of a function's array argument and of its count.
 fn array(function: &str) -> Option<(usize, usize)> {
     match function {
         "nvmlDeviceGetProcessUtilization" => Some((1, 2)),
@@ -75,8 +75,8 @@ fn array(function: &str) -> Option<(usize, usize)> {
     }
 }
 
-/// By NVML's custom: more items than the caller has room for are not told, only how many they are.
-fn fits(arguments: Arguments<'_>, out: &[Value], count: usize) -> Answer {
+/// Fails if the array is too small, and writes how many items there are, as NVML does.
+fn fits(arguments: Arguments<'_>, out: &[TapeValue], count: usize) -> Answer {
     let (Some(argument), Some(value)) = (arguments.get(count), out.get(count)) else {
         return Err(INVALID_ARGUMENT);
     };

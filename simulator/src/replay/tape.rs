@@ -1,18 +1,18 @@
-//! A recording in memory: what was asked, and what was answered when.
+//! A recording in memory: questions, and their answers over time.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::sync::Mutex;
 
 use nvml_wrapper_sys::bindings::nvmlDevice_t;
 use serde::{Deserialize, Deserializer};
 
-use super::apart::Shelf;
+use super::apart::RecordedSample;
 use super::argument::Argument;
+use crate::handles::Handles;
 
-/// The one format that is read.
+/// The only format that can be read.
 const FORMAT: u32 = 1;
 
 /// The first line.
@@ -27,17 +27,17 @@ struct Line {
     at: u64,
     call: String,
     #[serde(rename = "in", default)]
-    question: Vec<Value>,
+    question: Vec<TapeValue>,
     #[serde(default)]
     code: Option<u32>,
     #[serde(default)]
-    out: Vec<Value>,
+    out: Vec<TapeValue>,
 }
 
-/// An argument, on its way in or out.
+/// An argument, as input or output.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Value {
+pub(crate) enum TapeValue {
     None,
     Number(u64),
     Text(String),
@@ -45,7 +45,7 @@ pub(crate) enum Value {
     Bytes(Hex),
 }
 
-/// Bytes, from two digits each.
+/// Bytes, written as two hexadecimal digits each.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Hex(pub(super) Vec<u8>);
 
@@ -59,8 +59,8 @@ impl<'de> Deserialize<'de> for Hex {
     }
 }
 
-impl Value {
-    /// The number, where it is one or four bytes that may be one.
+impl TapeValue {
+    /// The number, if the value is one or consists of four bytes.
     pub(super) fn number(&self) -> Option<usize> {
         match self {
             Self::Number(number) => usize::try_from(*number).ok(),
@@ -70,55 +70,61 @@ impl Value {
             _ => None,
         }
     }
-}
 
-impl Value {
-    /// The 64 bits of a number; 0 for what is none.
+    /// The 64 bits of a number; 0 for other values.
     pub(super) fn bits(&self) -> u64 {
         if let Self::Number(number) = self { *number } else { 0 }
     }
 }
 
-/// An answer from its time on.
+/// An answer, valid from its time on.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct TimedAnswer {
     pub(super) at: u64,
     pub(super) code: Option<u32>,
-    pub(super) out: Vec<Value>,
+    pub(super) out: Vec<TapeValue>,
 }
 
-/// What came of looking for a question.
-pub(super) enum Asked<'a> {
-    Answered(&'a Told),
-    /// Only of other arguments.
-    Otherwise,
+/// The result of looking up a question.
+pub(super) enum AnswerLookup<'a> {
+    Answered(&'a TimedAnswer),
+    /// The function was recorded, but only with other arguments.
+    OtherArguments,
     Never,
 }
 
-/// Everything that is known of a function.
+/// The recorded answers of a function.
 #[derive(Default)]
-struct Known {
-    /// Arguments that are no part of a question, such as since when: none was taken down.
+struct RecordedFunction {
+    /// Arguments that were not recorded and are ignored, such as the last seen time.
     left_out: Vec<bool>,
-    answers: HashMap<Vec<Value>, Vec<Told>>,
+    answers: HashMap<Vec<TapeValue>, Vec<TimedAnswer>>,
 }
 
 /// A recording.
 pub(crate) struct Replay {
-    known: HashMap<String, Known>,
-    /// By time.
-    pub(super) events: Vec<(u64, Vec<Value>, Vec<Value>)>,
-    pub(super) shelf: Mutex<Shelf>,
+    known: HashMap<String, RecordedFunction>,
+    /// In ascending time.
+    pub(super) events: Vec<(u64, Vec<TapeValue>, Vec<TapeValue>)>,
+    /// GPM samples of clients, absent until they are taken.
+    pub(super) samples: Handles<Option<RecordedSample>>,
+    /// Event sets of clients: how many events each has delivered or skipped.
+    pub(super) sets: Handles<usize>,
 }
 
-/// Of an event's structure, each happened by itself.
+/// Lines of this call are events, which are kept apart from answers.
 const EVENT: &str = "nvmlEventData_t";
 
 impl Replay {
     /// Reads a recording; the error says what is wrong and where.
     pub(crate) fn open(path: &Path) -> Result<Self, String> {
         let file = File::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let mut replay = Self { known: HashMap::new(), events: Vec::new(), shelf: Mutex::default() };
+        let mut replay = Self {
+            known: HashMap::new(),
+            events: Vec::new(),
+            samples: Handles::default(),
+            sets: Handles::default(),
+        };
         for (index, line) in BufReader::new(file).lines().enumerate() {
             let told = |problem: String| format!("{}:{}: {problem}", path.display(), index + 1);
             let line = line.map_err(|error| told(error.to_string()))?;
@@ -131,7 +137,7 @@ impl Replay {
         Ok(replay)
     }
 
-    /// The index of a GPU by its handle; none for a MIG instance's or a foreign handle.
+    /// The index of a GPU by its handle; `None` for handles of MIG instances and unknown ones.
     pub(crate) fn index(&self, device: nvmlDevice_t) -> Option<u32> {
         let handle = device.question().ok()?;
         let known = self.known.get("nvmlDeviceGetHandleByIndex_v2")?;
@@ -147,33 +153,33 @@ impl Replay {
             return self.events.push((at, question, out));
         }
         let known = self.known.entry(call).or_default();
-        // A place that was none once and something another time, such as the instance of a GPM sample, is one.
-        let left_out = question.iter().map(|value| *value == Value::None);
+        // An argument that was recorded at least once, such as the instance of a GPM sample, is part of questions.
+        let left_out = question.iter().map(|value| *value == TapeValue::None);
         if known.answers.is_empty() {
             known.left_out = left_out.collect();
         } else {
             known.left_out.iter_mut().zip(left_out).for_each(|(known, now)| *known &= now);
         }
-        known.answers.entry(question).or_default().push(Told { at, code, out });
+        known.answers.entry(question).or_default().push(TimedAnswer { at, code, out });
     }
 
-    /// Whether a number was recorded at a place: where a structure goes in, that is its version.
+    /// Whether the argument is a versioned structure: then the recording has a number there.
     pub(super) fn is_versioned(&self, function: &str, place: usize) -> bool {
         let question = self.known.get(function).and_then(|known| known.answers.keys().next());
-        question.is_some_and(|question| matches!(question.get(place), Some(Value::Number(_))))
+        question.is_some_and(|question| matches!(question.get(place), Some(TapeValue::Number(_))))
     }
 
-    /// What was answered last at that time; before the first answer, the first.
-    pub(super) fn at(&self, function: &str, mut question: Vec<Value>, elapsed: u64) -> Asked<'_> {
-        let Some(known) = self.known.get(function) else { return Asked::Never };
+    /// The last answer at that time; before the first answer, the first.
+    pub(super) fn at(&self, function: &str, mut question: Vec<TapeValue>, elapsed: u64) -> AnswerLookup<'_> {
+        let Some(known) = self.known.get(function) else { return AnswerLookup::Never };
         for (value, left_out) in question.iter_mut().zip(&known.left_out) {
             if *left_out {
-                *value = Value::None;
+                *value = TapeValue::None;
             }
         }
-        let Some(answers) = known.answers.get(&question) else { return Asked::Otherwise };
+        let Some(answers) = known.answers.get(&question) else { return AnswerLookup::OtherArguments };
         let before = answers.partition_point(|told| told.at <= elapsed);
-        answers.get(before.saturating_sub(1)).map_or(Asked::Otherwise, Asked::Answered)
+        answers.get(before.saturating_sub(1)).map_or(AnswerLookup::OtherArguments, AnswerLookup::Answered)
     }
 }
 
@@ -182,6 +188,6 @@ fn first(line: &str) -> Result<(), String> {
     if head.gpumeter_recording == FORMAT {
         Ok(())
     } else {
-        Err(format!("is of format {}; {FORMAT} is read", head.gpumeter_recording))
+        Err(format!("has format {}; only format {FORMAT} can be read", head.gpumeter_recording))
     }
 }

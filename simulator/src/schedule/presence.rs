@@ -1,34 +1,34 @@
-//! When a process is there, and as what the driver lists it.
+//! When a process is present, and how the driver lists it.
 //!
-//! In: the workers' spans. Out: stays (spans without a gap between them, over the end of a cycle too) and
-//! the list of an elapsed time with those that have ended but are not yet gone from it.
+//! In: the workers' spans. Out: stays (spans without a gap between them, across the end of a cycle too), and
+//! the process list at an elapsed time, with ended processes that are still listed.
 
-use super::{Cycle, NOWHERE, SLICE, Span, Worker};
+use super::{Cycle, NOWHERE, SLICE, WorkSpan, Worker};
 
-/// As what a process is listed.
+/// The list on which a process is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ListedKind {
     #[default]
     Compute,
     Graphics,
     Both,
-    /// A client of MPS, whose work its server does.
+    /// A client of MPS.
     Client,
 }
 
-/// What the driver says of a process beside the truth.
+/// How the driver lists a process.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Face {
-    pub(crate) kind: Kind,
+    pub(crate) kind: ListedKind,
     /// Its memory is shown as not available.
     pub(crate) memory_unknown: bool,
-    /// Nanoseconds for which it is still listed after its end.
+    /// Nanoseconds for which it stays listed after its end.
     pub(crate) linger: u64,
-    /// What its utilization samples show instead of its share.
+    /// The SM percentage of its utilization samples, in place of the truth.
     pub(crate) garbage: Option<u32>,
 }
 
-/// A time without a gap for which a process was there, in elapsed nanoseconds.
+/// A time without a gap in which a process was present, in elapsed nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stay {
     pub(crate) began: u64,
@@ -37,7 +37,7 @@ pub(crate) struct Stay {
 }
 
 impl Worker {
-    /// Spans without a gap, in slices of the cycle, by time.
+    /// Merges spans without a gap; in slices of the cycle, ascending.
     fn runs(&self) -> Vec<(u64, u64)> {
         let mut spans: Vec<(u64, u64)> = self.spans.iter().map(|span| (span.from, span.to)).collect();
         spans.sort_unstable();
@@ -51,14 +51,14 @@ impl Worker {
         runs
     }
 
-    /// The most bytes that any phase holds.
+    /// The bytes held in the phase that holds most.
     pub(crate) fn most_memory(&self) -> u64 {
         self.spans.iter().map(|span| span.memory).max().unwrap_or(0)
     }
 }
 
 impl Cycle {
-    /// The stay of a worker that lasts at an elapsed time, or the last one before it.
+    /// The worker's stay at an elapsed time, or the last one before it.
     pub(crate) fn stay(&self, worker: &Worker, elapsed: u64) -> Option<Stay> {
         let runs = worker.runs();
         let now = elapsed / SLICE;
@@ -72,7 +72,7 @@ impl Cycle {
         Some(Stay { began: self.joined(&runs, base + from) * SLICE, ended: Some((base + to) * SLICE) })
     }
 
-    /// Where a stay begins whose last run begins at a slice: maybe at the end of the cycle before.
+    /// The slice at which a stay begins, which may be at the end of the cycle before.
     fn joined(&self, runs: &[(u64, u64)], began: u64) -> u64 {
         let Some((from, to)) = runs.last().copied().filter(|_| began.is_multiple_of(self.cycle)) else {
             return began;
@@ -80,12 +80,12 @@ impl Cycle {
         if to != self.cycle {
             return began;
         }
-        // Who is there for all of the cycle has been there for ever.
+        // A worker that is present in the whole cycle has been since elapsed 0.
         if from == 0 { 0 } else { began.checked_sub(self.cycle).map_or(0, |base| base + from) }
     }
 
-    /// The workers on the driver's list at an elapsed time; those without a span have ended.
-    pub(crate) fn listed(&self, elapsed: u64) -> impl Iterator<Item = (&Worker, Option<&Span>)> {
+    /// The workers that the driver lists at an elapsed time; those without a span have ended.
+    pub(crate) fn listed(&self, elapsed: u64) -> impl Iterator<Item = (&Worker, Option<&WorkSpan>)> {
         let (_, slice, _) = self.place(elapsed);
         let placed = self.script.workers.iter().filter(|worker| worker.engine != NOWHERE);
         placed.filter_map(move |worker| match worker.span(slice) {

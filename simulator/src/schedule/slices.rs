@@ -1,15 +1,14 @@
-//! What is done in slices: who has an engine in one, and the sums of one or of many.
+//! Which worker has which engine in a slice, and sums over slices.
 //!
-//! In: a cycle and slices of it. Out: sums that have grown by them. Between two changes slices differ only in
-//! who wants an engine, so that they are counted by that and each kind is added up once: a cycle of sixty
-//! thousand slices is summed in well under a millisecond.
+//! Between two changes slices differ only in which workers want an engine. They are counted by that, and each
+//! kind is summed once: a cycle of sixty thousand slices takes well under a millisecond.
 
 use std::ops::Range;
 
 use super::walk::Sums;
-use super::{Cycle, MILLION, NOWHERE, SLICE, Span, Worker, hash};
+use super::{Cycle, MILLION, NOWHERE, SLICE, WorkSpan, Worker, hash};
 
-/// Workers of one stretch whose wants are counted by kind; with more, kinds are nearly as many as slices.
+/// The most uncertain workers whose slices are counted by kind; with more there are as many kinds as slices.
 const DOUBTFUL: usize = 6;
 
 impl Cycle {
@@ -24,9 +23,9 @@ impl Cycle {
         }
     }
 
-    /// Adds slices between which nobody comes or goes.
+    /// Adds slices without a change between them.
     fn add_alike(&self, slices: Range<u64>, sum: &mut Sums) {
-        let mut doubtful: Vec<(&Worker, &Span, usize)> = Vec::new();
+        let mut doubtful: Vec<(&Worker, &WorkSpan, usize)> = Vec::new();
         for (worker, offset) in self.script.workers.iter().zip(&self.offsets) {
             match worker.span(slices.start) {
                 Some((number, span)) if worker.engine != NOWHERE && !span.certain() => {
@@ -52,7 +51,7 @@ impl Cycle {
             }
         }
         for (kind, times) in kinds.iter().enumerate().filter(|(_, times)| **times > 0) {
-            let wants = |_: &Worker, span: &Span, number: usize| {
+            let wants = |_: &Worker, span: &WorkSpan, number: usize| {
                 let bit = doubtful.iter().position(|(_, _, known)| *known == number);
                 bit.map_or(span.demand > 0, |bit| kind >> bit & 1 == 1)
             };
@@ -65,12 +64,12 @@ impl Cycle {
         self.add(slice, (part, 1), |worker, span, _| self.wants(worker, span, slice), sum);
     }
 
-    /// Adds a part of a slice so many times; `wants` says who wants its engine in it.
+    /// Adds `part` nanoseconds of a slice `times` times; `wants` returns whether a worker wants its engine.
     fn add(
         &self,
         slice: u64,
         (part, times): (u64, u64),
-        wants: impl Fn(&Worker, &Span, usize) -> bool,
+        wants: impl Fn(&Worker, &WorkSpan, usize) -> bool,
         sum: &mut Sums,
     ) {
         if part == 0 {
@@ -91,7 +90,7 @@ impl Cycle {
             }
             busy = true;
             if let Some(engine) = sum.engines.get_mut(worker.engine) {
-                // Whoever comes after the first on an engine takes its turn by a switch, or runs beside it.
+                // A second worker on an engine needs a context switch, except under MPS.
                 if last == Some(worker.engine) {
                     engine.switches += u64::from(!self.script.together && part == SLICE) * times;
                 } else {
@@ -106,26 +105,26 @@ impl Cycle {
         sum.energy += self.milliwatts(slice, dynamic) * part / MILLION * times;
     }
 
-    /// Milliwatts in a slice.
+    /// The GPU's milliwatts in a slice.
     pub(super) fn draw(&self, slice: u64) -> u64 {
         let mut dynamic = 0;
-        let wants = |worker: &Worker, span: &Span, _| self.wants(worker, span, slice);
+        let wants = |worker: &Worker, span: &WorkSpan, _| self.wants(worker, span, slice);
         self.share_out(slice, wants, |worker, span, _, held| dynamic += self.heat(worker.engine, span, held));
         self.milliwatts(slice, dynamic)
     }
 
     /// Whether a worker wants its engine in a slice.
-    fn wants(&self, worker: &Worker, span: &Span, slice: u64) -> bool {
+    fn wants(&self, worker: &Worker, span: &WorkSpan, slice: u64) -> bool {
         let place = (slice << 20) ^ (worker.engine as u64) << 60;
         hash(self.script.seed ^ hash(place ^ u64::from(worker.pid))) % MILLION < span.demand
     }
 
-    /// Calls `each` with every present worker, its span's number and the nanoseconds it has of a slice.
+    /// Calls `each` with every present worker, its span and the span's number, and its nanoseconds of the slice.
     fn share_out(
         &self,
         slice: u64,
-        wants: impl Fn(&Worker, &Span, usize) -> bool,
-        mut each: impl FnMut(&Worker, &Span, usize, u64),
+        wants: impl Fn(&Worker, &WorkSpan, usize) -> bool,
+        mut each: impl FnMut(&Worker, &WorkSpan, usize, u64),
     ) {
         for (engine, _) in self.script.engines.iter().enumerate() {
             let workers = self.script.workers.iter().zip(&self.offsets);
@@ -150,14 +149,14 @@ impl Cycle {
     }
 
     /// Milliwatts that a worker adds in a slice.
-    fn heat(&self, engine: usize, span: &Span, held: u64) -> u64 {
+    fn heat(&self, engine: usize, span: &WorkSpan, held: u64) -> u64 {
         let share = self.script.engines.get(engine).copied().unwrap_or(0);
         self.script.power.dynamic * (span.heat(held) / 100) / SLICE * share / MILLION
     }
 
     fn milliwatts(&self, slice: u64, dynamic: u64) -> u64 {
         let bounded = dynamic.min(self.script.power.dynamic);
-        // Any brake lowers the clocks, and so the power above rest.
+        // A brake lowers the clocks, and with them the power above rest.
         let braked = if self.braking(slice) == 0 { bounded } else { bounded * 4 / 5 };
         self.script.power.idle + braked
     }

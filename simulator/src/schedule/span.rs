@@ -1,6 +1,6 @@
-//! One phase of a process in slices, and what it does in the time it gets.
+//! One phase of a process, in slices, and the work it does in its time.
 //!
-//! In: a phase of the scenario. Out: rates by which time turns into work. It knows no other process.
+//! In: a phase of the scenario. Out: rates that turn time into work.
 
 use super::{MILLION, SLICE, Work, millionths, slices};
 use crate::channel::scenario::Phase;
@@ -13,26 +13,26 @@ const NVLINK: f64 = 80e9;
 
 /// A phase in slices and parts per million.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Span {
+pub(crate) struct WorkSpan {
     pub(super) from: u64,
     pub(super) to: u64,
     pub(super) demand: u64,
-    /// Bytes held while the phase lasts.
+    /// Bytes of GPU memory held during the phase.
     pub(crate) memory: u64,
-    /// Millionths of the time in which it has the engine; traffic in bytes per millisecond of it.
+    /// Millionths of the time with the engine; traffic in bytes per millisecond of that time.
     held: Work,
     /// Millionths of the phase itself.
     present: Work,
 }
 
-/// What a worker had of one span: nanoseconds with the engine, and nanoseconds at all.
+/// A worker's nanoseconds in one span: with the engine, and in all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Use {
+pub(super) struct SpanTime {
     pub(super) held: u64,
     pub(super) present: u64,
 }
 
-impl Span {
+impl WorkSpan {
     pub(crate) fn new(phase: &Phase) -> Self {
         let pipes = &phase.pipes;
         let share = |given: Option<f64>, otherwise: f64| millionths(given.unwrap_or(otherwise));
@@ -69,23 +69,23 @@ impl Span {
         Self { from, to, demand: millionths(phase.demand), memory: phase.memory_bytes, held, present }
     }
 
-    /// Millionths of the phase for which it encodes.
+    /// Millionths of the phase in which it encodes.
     pub(crate) fn encoder(&self) -> u64 {
         self.present.encoder
     }
 
-    /// Whether every slice of it is like the others: it always wants its engine, or never.
+    /// Whether it wants its engine in every slice or in none.
     pub(super) fn certain(&self) -> bool {
         self.demand == 0 || self.demand >= MILLION
     }
 
-    /// Whether it lasts in a slice.
+    /// Whether the phase includes a slice.
     pub(super) fn contains(&self, slice: u64) -> bool {
         (self.from..self.to).contains(&slice)
     }
 
-    /// What is done in so much time.
-    pub(super) fn work(&self, used: Use) -> Work {
+    /// The work done in the given time.
+    pub(super) fn work(&self, used: SpanTime) -> Work {
         // In two steps: years of nanoseconds times millionths do not fit in 64 bits.
         let of = |time: u64| {
             move |rate: u64| {
@@ -97,8 +97,8 @@ impl Span {
         work
     }
 
-    /// Hundredths of nanoseconds of full heat in a slice of which `held` nanoseconds are its own: most of it
-    /// comes from clocks and SMs, then tensor cores, then memory.
+    /// Hundredths of nanoseconds at full heat in a slice in which the worker has `held` nanoseconds. Clocks and
+    /// SMs give most of it, then tensor cores, then memory.
     pub(super) fn heat(&self, held: u64) -> u64 {
         let Work { sm, tensor, dram, .. } = self.held;
         let part = |share: u64| held * share / MILLION;

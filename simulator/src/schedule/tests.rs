@@ -1,7 +1,6 @@
 //! The sums against a walk over every slice, and the laws of sharing.
 
 use super::*;
-use crate::channel::pipes::Pipes;
 use crate::channel::scenario::Phase;
 
 fn phase(from: f64, to: f64, demand: f64) -> Phase {
@@ -14,13 +13,12 @@ fn phase(from: f64, to: f64, demand: f64) -> Phase {
         tensor: 0.25,
         dram: 0.125,
         encoder: 0.1,
-        decoder: 0.0,
-        pipes: Pipes::default(),
+        ..Phase::default()
     }
 }
 
 fn worker(pid: u32, engine: usize, phases: &[Phase]) -> Worker {
-    Worker { pid, engine, spans: phases.iter().map(Span::new).collect(), face: Face::default() }
+    Worker { pid, engine, spans: phases.iter().map(WorkSpan::new).collect(), face: Face::default() }
 }
 
 fn timeline() -> Cycle {

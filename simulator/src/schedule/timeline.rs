@@ -1,8 +1,8 @@
-//! A GPU's timeline: a cycle that began at some time, on top of what was done before.
+//! A GPU's timeline: a cycle that began at some time, and the sums from before.
 //!
-//! In: the cycle of the layout in force, when it came into force and what had been done until then. Out:
-//! sums and readings at any elapsed time. A GPU that is cut anew, lost or put under a new driver gets a new
-//! timeline; the sums go on from the old one. It knows nothing of why.
+//! In: the cycle of the current MIG layout, when it began and what had been done until then. Out: sums and
+//! readings at any elapsed time. A GPU with a new layout, a lost one or one under a reloaded driver gets a new
+//! timeline, whose sums go on from the old one.
 
 use std::sync::Arc;
 
@@ -10,20 +10,20 @@ use serde::{Deserialize, Serialize};
 
 #[cfg(test)]
 use super::Script;
-use super::{Cycle, Span, Stay, Totals, Walk, Worker};
+use super::{Cycle, Stay, Totals, Walk, WorkSpan, Worker};
 
-/// Where a timeline goes on from; all zero at the scenario's own beginning.
+/// The sums from which a timeline goes on; all zero at the beginning of the scenario.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Since {
-    /// Elapsed nanoseconds at which this layout came into force.
+    /// Elapsed nanoseconds at which the timeline began.
     pub(crate) at: u64,
-    /// Everything done until then; none at the very beginning.
+    /// Everything done until then; `None` at the beginning of the scenario.
     pub(crate) done: Option<Totals>,
-    /// The part of it that the driver no longer counts: it has been loaded anew.
+    /// The part of it that the driver no longer counts, since it was reloaded.
     pub(crate) forgotten: Option<Totals>,
-    /// Elapsed nanoseconds at which the driver began to count.
+    /// Elapsed nanoseconds at which the driver began to count from 0.
     pub(crate) counting: u64,
-    /// Nothing runs and nothing is counted: the GPU is away, or without a driver.
+    /// Nothing runs and nothing is counted: the GPU is absent or has no driver.
     pub(crate) stopped: bool,
 }
 
@@ -31,14 +31,14 @@ pub(crate) struct Since {
 pub(crate) struct Timeline {
     cycle: Arc<Cycle>,
     since: Since,
-    /// Elapsed nanoseconds at which the scenario has the driver loaded anew, rising.
+    /// Elapsed nanoseconds at which the scenario reloads the driver, ascending.
     loads: Vec<u64>,
-    /// The cycle's own sums at the beginning.
+    /// The cycle's sums at the time at which the timeline began.
     begun: Totals,
 }
 
 impl Timeline {
-    /// As the scenario has it, from elapsed 0.
+    /// The scenario's own timeline, from elapsed 0.
     #[cfg(test)]
     pub(crate) fn new(script: Script) -> Self {
         Self::going_on(Arc::new(Cycle::new(script)), Vec::new(), Since::default())
@@ -49,12 +49,12 @@ impl Timeline {
         Self { cycle, since, loads, begun }
     }
 
-    /// Elapsed nanoseconds at which it goes on from what was before.
+    /// Elapsed nanoseconds at which it began.
     pub(crate) fn began(&self) -> u64 {
         self.since.at
     }
 
-    /// The time up to which something has been done at an elapsed time.
+    /// The elapsed time up to which work was done.
     pub(crate) fn until(&self, elapsed: u64) -> u64 {
         if self.since.stopped { self.since.at } else { elapsed.max(self.since.at) }
     }
@@ -71,14 +71,14 @@ impl Timeline {
         self.cycle.share(engine)
     }
 
-    /// When the driver that answers at an elapsed time was loaded, by script or by the state; 0: before all.
+    /// Elapsed nanoseconds of the last load of the driver, by the scenario or the state file; 0: none yet.
     pub(crate) fn loaded(&self, elapsed: u64) -> u64 {
         let scripted = self.loads.iter().rev().find(|at| **at <= elapsed).copied();
         scripted.unwrap_or(0).max(self.since.counting)
     }
 
-    /// Everything that the driver of an elapsed time has counted up to it; for differences between two times
-    /// take `lifetime`, which no load of the driver interrupts.
+    /// What the driver has counted since its last load. Differences between two times need `lifetime`, which
+    /// no load interrupts.
     pub(crate) fn counted(&self, elapsed: u64) -> Totals {
         let all = self.lifetime(elapsed);
         let loaded = self.loaded(elapsed);
@@ -89,7 +89,7 @@ impl Timeline {
         }
     }
 
-    /// Everything done since elapsed 0, whoever counted it.
+    /// Everything done since elapsed 0, across driver loads.
     pub(crate) fn lifetime(&self, elapsed: u64) -> Totals {
         let at = self.until(elapsed);
         match &self.since.done {
@@ -99,31 +99,31 @@ impl Timeline {
         }
     }
 
-    /// The workers that exist at an elapsed time, with what they do.
-    pub(crate) fn present(&self, elapsed: u64) -> impl Iterator<Item = (usize, &Worker, &Span)> {
+    /// The workers present at an elapsed time, with their index and span.
+    pub(crate) fn present(&self, elapsed: u64) -> impl Iterator<Item = (usize, &Worker, &WorkSpan)> {
         let runs = !self.since.stopped;
         self.cycle.present(elapsed).filter(move |_| runs)
     }
 
-    /// A walk of the cycle itself that begins at an elapsed time, for differences between times near each other.
+    /// A walk of the cycle from an elapsed time on, for differences between times near each other.
     pub(crate) fn walk(&self, elapsed: u64) -> Walk<'_> {
         let mut walk = self.cycle.walk(if self.since.stopped { self.since.at } else { elapsed });
         walk.stopped = self.since.stopped;
         walk
     }
 
-    /// The workers on the driver's list at an elapsed time; those without a span have ended.
-    pub(crate) fn listed(&self, elapsed: u64) -> impl Iterator<Item = (&Worker, Option<&Span>)> {
+    /// The workers that the driver lists at an elapsed time; those without a span have ended.
+    pub(crate) fn listed(&self, elapsed: u64) -> impl Iterator<Item = (&Worker, Option<&WorkSpan>)> {
         let runs = !self.since.stopped;
         self.cycle.listed(elapsed).filter(move |_| runs)
     }
 
-    /// The stay of a worker that lasts at an elapsed time, or the last one before it.
+    /// The worker's stay at an elapsed time, or the last one before it.
     pub(crate) fn stay(&self, worker: &Worker, elapsed: u64) -> Option<Stay> {
         self.cycle.stay(worker, elapsed)
     }
 
-    /// Mean milliwatts between two elapsed times not far apart; what is before 0 counts as rest.
+    /// Mean milliwatts between two elapsed times; it takes time proportional to the slices between them.
     pub(crate) fn power(&self, from: u64, to: u64) -> u64 {
         self.cycle.power(from, to)
     }
@@ -133,7 +133,7 @@ impl Timeline {
         self.cycle.brakes(elapsed)
     }
 
-    /// Nanoseconds for which any of the reasons was in force since the driver was loaded.
+    /// Nanoseconds since the last load of the driver in which the reasons were in force.
     pub(crate) fn braked(&self, reasons: u64, elapsed: u64) -> u64 {
         let before = self.cycle.braked(reasons, self.loaded(elapsed));
         self.cycle.braked(reasons, elapsed).saturating_sub(before)
@@ -151,7 +151,7 @@ mod tests {
 
     fn cycle(engines: usize) -> Arc<Cycle> {
         let phase: Phase = serde_json::from_str(r#"{"from":0,"to":10,"demand":0.8,"tensor":0.5}"#).unwrap();
-        let spans = vec![Span::new(&phase)];
+        let spans = vec![WorkSpan::new(&phase)];
         let share = 1_000_000 / engines as u64;
         Arc::new(Cycle::new(Script {
             seed: 5,
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_go_on_over_a_new_layout_without_a_jump() {
+    fn sums_continue_across_a_new_mig_layout() {
         let first = Timeline::going_on(cycle(1), Vec::new(), Since::default());
         let at = 7 * SECOND + 123;
         let second = next(&first, 3, at, false);
@@ -185,21 +185,20 @@ mod tests {
         let whole = |timeline: &Timeline, at| timeline.counted(at).of_whole(|place| timeline.share(place));
         assert_eq!(whole(&second, at), whole(&first, at));
         assert!(whole(&second, at + SECOND).sm >= whole(&first, at).sm);
-        assert_eq!(second.counted(at).of_engine(0), Work::default(), "what is cut anew has done nothing");
+        assert_eq!(second.counted(at).of_engine(0), Work::default(), "a new layout has done nothing");
         let third = next(&second, 1, at + SECOND, false);
         assert_eq!(whole(&third, at + SECOND), whole(&second, at + SECOND));
         assert!(second.counted(at + SECOND).energy > first.counted(at).energy + 70 * 1_000_000 - 1_000);
-        // Before its time it stands at its beginning.
+        // Before its beginning a timeline has the sums of its beginning.
         assert_eq!(second.counted(0), second.counted(at));
     }
 
     #[test]
-    fn a_driver_loaded_anew_counts_from_nothing_and_the_truth_goes_on() {
+    fn a_reloaded_driver_counts_from_zero_and_the_truth_continues() {
         let first = Timeline::going_on(cycle(1), Vec::new(), Since::default());
         let at = 30 * SECOND;
         let second = next(&first, 1, at, true);
         assert_eq!((second.counted(at).energy, second.counted(at).busy), (0, 0));
-        // Whatever layout it is told to be of.
         let truth = |timeline: &Timeline, at| Totals {
             carried: Work::default(),
             former: Work::default(),
@@ -211,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_loaded_by_script_counts_from_nothing_over_a_new_layout_too() {
+    fn a_driver_reloaded_by_the_scenario_counts_from_zero_under_a_new_layout_too() {
         let load = 4 * SECOND;
         let first = Timeline::going_on(cycle(1), vec![load], Since::default());
         assert_eq!((first.loaded(load - 1), first.loaded(load)), (0, load));
@@ -219,7 +218,7 @@ mod tests {
         let at = 7 * SECOND;
         let counted = first.counted(at);
         assert_eq!(counted.energy, first.lifetime(at).energy - first.lifetime(load).energy);
-        // As the state's next entry has it: the sums until then, and what of them is forgotten.
+        // What the next change of the state file settles: the sums until then, and the part that is forgotten.
         let since = Since {
             at,
             done: Some(first.lifetime(at)),

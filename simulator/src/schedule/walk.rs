@@ -1,20 +1,18 @@
-//! The sums on the way through the slices: few numbers, from which the totals are made when asked for.
-//!
-//! In: slices done. Out: `Totals`. It knows how to go on from one time to a later one, and no meter.
+//! RunningStorm sums over slices, from one time to a later one; totals are computed from them on demand.
 
-use super::span::Use;
+use super::span::SpanTime;
 use super::{Cycle, SLICE, Totals, Work};
 
-/// What is counted slice by slice: for every span of every worker no more than two times.
+/// What is counted slice by slice: for each span of each worker only two durations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sums {
     pub(super) busy: u64,
     pub(super) energy: u64,
     pub(super) engines: Vec<Turns>,
-    pub(super) spans: Vec<Use>,
+    pub(super) spans: Vec<SpanTime>,
 }
 
-/// One engine: nanoseconds in which anybody had it, and how often another took over within a slice.
+/// One engine's busy nanoseconds and context switches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Turns {
     pub(super) busy: u64,
@@ -27,7 +25,7 @@ impl Sums {
             busy: 0,
             energy: 0,
             engines: vec![Turns::default(); engines],
-            spans: vec![Use::default(); spans],
+            spans: vec![SpanTime::default(); spans],
         }
     }
 
@@ -45,19 +43,19 @@ impl Sums {
     }
 }
 
-/// A place in the endless script with everything done up to it; it only goes forward.
+/// A time of the repeating script and the sums up to it; it only goes forward.
 pub(crate) struct Walk<'a> {
     pub(super) cycle: &'a Cycle,
     /// Slices done, and nanoseconds into the next.
     pub(super) slices: u64,
     pub(super) part: u64,
     pub(super) sums: Sums,
-    /// Nothing goes on.
+    /// Nothing runs: `advance` does nothing.
     pub(super) stopped: bool,
 }
 
 impl Walk<'_> {
-    /// Goes on to an elapsed time; an earlier one changes nothing.
+    /// Goes on to an elapsed time; an earlier time changes nothing.
     pub(crate) fn advance(&mut self, elapsed: u64) {
         if self.stopped {
             return;

@@ -1,15 +1,13 @@
-//! Sums of work: what was in use for how long, for workers, engines and a whole GPU.
-//!
-//! They add and subtract; who worked when, and why, they do not know.
+//! Sums of work: for how long each unit was in use, of workers, engines and a whole GPU.
 
 use std::ops::{AddAssign, Sub};
 
 use serde::{Deserialize, Serialize};
 
-/// Declares `Work` and everything that is done with each of its parts alike.
+/// Declares `Work` and the operations that treat all its parts alike.
 macro_rules! work {
     ($($(#[$note:meta])* $part:ident),* $(,)?) => {
-        /// Nanoseconds for which something was in use, and bytes that passed.
+        /// Nanoseconds in which each unit was in use, and bytes transferred.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
         pub(crate) struct Work { $($(#[$note])* pub(crate) $part: u64),* }
 
@@ -37,7 +35,7 @@ macro_rules! work {
 
 work! {
     busy, sm,
-    /// Of the resident warps that an SM can hold.
+    /// The share of the warps that an SM can hold.
     occupancy,
     /// Any kind of tensor instruction; `dfma` and `imma` are parts of it, the rest is half precision.
     tensor, dfma, imma,
@@ -48,14 +46,14 @@ work! {
 }
 
 impl Work {
-    /// A share of the work, for an engine that is a part of the GPU.
+    /// A share of the work: an engine's part of the whole GPU.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "shares are between 0 and 1")]
     pub(crate) fn scaled(self, share: f64) -> Self {
         self.map(|time| (time as f64 * share) as u64)
     }
 
-    /// The same with no unit in use for longer than the engine: shares of processes that run side by side
-    /// add up, but an SM is not more than active. Traffic is not bounded.
+    /// The work with no unit in use for longer than its engine: shares of processes that run side by side
+    /// can add up to more. Traffic and media engines are not bounded.
     pub(super) fn within(self, busy: u64) -> Self {
         let Self { pcie_tx, pcie_rx, nvlink_tx, nvlink_rx, encoder, decoder, jpeg, ofa, .. } = self;
         let bounded = self.map(|time| time.min(busy));
@@ -70,22 +68,22 @@ pub(crate) struct Totals {
     pub(crate) busy: u64,
     /// Microjoules.
     pub(crate) energy: u64,
-    /// By engine, in the order given.
+    /// By engine, in the script's order.
     pub(crate) engines: Vec<Work>,
-    /// Of that what was done under former layouts, which the first engine bears.
+    /// The part of it done under former MIG layouts, which is counted on the first engine.
     #[serde(default)]
     pub(crate) carried: Work,
-    /// The same of the whole GPU, each former engine by the share that it was.
+    /// The same for the whole GPU, with each former engine weighted by its share.
     #[serde(default)]
     pub(crate) former: Work,
-    /// Context switches by engine: slices shared by turns.
+    /// Context switches by engine.
     pub(crate) switches: Vec<u64>,
-    /// By worker, in the order given.
+    /// By worker, in the script's order.
     pub(crate) workers: Vec<Work>,
 }
 
 impl Totals {
-    /// Of all engines together.
+    /// The sum over all engines.
     pub(crate) fn all(&self) -> Work {
         let mut all = Work::default();
         for engine in &self.engines {
@@ -94,7 +92,7 @@ impl Totals {
         all
     }
 
-    /// What was done between two sums of one layout, put on top of what was done before.
+    /// Adds what was done between two sums of one MIG layout.
     pub(super) fn grown(&self, from: &Self, to: &Self) -> Self {
         let mut sum = self.clone();
         sum.busy += to.busy.saturating_sub(from.busy);
@@ -106,7 +104,7 @@ impl Totals {
         sum
     }
 
-    /// Without what is no longer counted.
+    /// Subtracts what is no longer counted.
     pub(super) fn without(&self, forgotten: &Self) -> Self {
         Self {
             busy: self.busy.saturating_sub(forgotten.busy),
@@ -119,13 +117,13 @@ impl Totals {
         }
     }
 
-    /// What an engine has done under this layout.
+    /// What an engine has done under the current MIG layout.
     pub(crate) fn of_engine(&self, place: usize) -> Work {
         let done = self.engines.get(place).copied().unwrap_or_default();
         if place == 0 { done - self.carried } else { done }
     }
 
-    /// What the whole GPU has done over all layouts, each engine by its share.
+    /// What the whole GPU has done under all MIG layouts, each engine weighted by its share.
     pub(crate) fn of_whole(&self, share: impl Fn(usize) -> f64) -> Work {
         let mut whole = self.former;
         for place in 0..self.engines.len() {
@@ -136,8 +134,8 @@ impl Totals {
         whole
     }
 
-    /// The same work seen by another number of engines: the sum stays, on the first of them. `share` is that of
-    /// the engines until now.
+    /// The same work under a layout of `engines` engines: the first one carries the sum. `share` is that of the
+    /// former engines.
     pub(crate) fn laid_out(&self, engines: usize, share: impl Fn(usize) -> f64) -> Self {
         let all = self.all();
         let mut laid = vec![Work::default(); engines];
@@ -149,7 +147,7 @@ impl Totals {
     }
 }
 
-/// Place by place; what the second does not have stays as it is.
+/// Subtracts element by element; a missing element of `what` counts as 0.
 fn less(from: &[Work], what: &[Work]) -> Vec<Work> {
     let rest = what.iter().copied().chain(std::iter::repeat(Work::default()));
     from.iter().zip(rest).map(|(mine, theirs)| *mine - theirs).collect()

@@ -1,4 +1,4 @@
-//! What the driver remembers of processes.
+//! The driver's accounting records of processes.
 
 use crate::raw::{INSUFFICIENT_SIZE, NOT_FOUND, NOT_SUPPORTED, call, gpu};
 use crate::support::{BEGUN, Node, SECOND};
@@ -36,7 +36,7 @@ fn stats(nvml: &Nvml, gpu: sys::nvmlDevice_t, pid: u32) -> Result<sys::nvmlAccou
 }
 
 #[test]
-fn who_has_ended_has_a_time_and_who_runs_has_none() {
+fn ended_processes_have_an_accounting_time_and_running_ones_have_none() {
     let node = Node::new(SCRIPT);
     let nvml = node.nvml();
     let board = gpu(&nvml, 0);
@@ -48,7 +48,7 @@ fn who_has_ended_has_a_time_and_who_runs_has_none() {
     node.hold(50 * SECOND);
     let ended = stats(&nvml, board, 4).unwrap();
     assert_eq!((ended.isRunning, ended.time, ended.startTime), (0, 30_000, (BEGUN + 10 * SECOND) / 1_000));
-    // Half of the time, less what it shared with who wanted a fifth.
+    // Half of the time, minus what it shared with the process that wanted a fifth.
     assert!((43..48).contains(&ended.gpuUtilization), "{}", ended.gpuUtilization);
     assert!((7..10).contains(&ended.memoryUtilization), "{}", ended.memoryUtilization);
     assert_eq!(ended.maxMemoryUsage, 3000);
@@ -61,7 +61,7 @@ fn who_has_ended_has_a_time_and_who_runs_has_none() {
 }
 
 #[test]
-fn of_one_pid_only_the_latest_is_kept() {
+fn only_the_latest_stay_of_a_pid_has_a_record() {
     let node = Node::new(SCRIPT);
     let nvml = node.nvml();
     let board = gpu(&nvml, 0);
@@ -77,7 +77,7 @@ fn of_one_pid_only_the_latest_is_kept() {
         }),
         Ok(vec![4, 5, 6])
     );
-    // In the next cycle it runs again, and the record of the last is gone.
+    // In the next cycle it runs again, and the former record is replaced.
     node.hold(162 * SECOND);
     let again = stats(&nvml, board, 6).unwrap();
     assert_eq!((again.isRunning, again.startTime), (1, (BEGUN + 160 * SECOND) / 1_000));
@@ -86,7 +86,7 @@ fn of_one_pid_only_the_latest_is_kept() {
 }
 
 #[test]
-fn ada_forgets_the_memory_of_who_has_ended() {
+fn ada_drops_the_memory_of_ended_processes() {
     let node = Node::new(SCRIPT);
     let nvml = node.nvml();
     let board = gpu(&nvml, 1);
@@ -98,7 +98,7 @@ fn ada_forgets_the_memory_of_who_has_ended() {
 }
 
 #[test]
-fn there_are_no_records_without_accounting_or_with_mig() {
+fn there_are_no_accounting_records_without_accounting_or_with_mig() {
     let node = Node::new(SCRIPT);
     let nvml = node.nvml();
     node.hold(50 * SECOND);
@@ -111,19 +111,19 @@ fn there_are_no_records_without_accounting_or_with_mig() {
 }
 
 #[test]
-fn records_outlive_accounting_but_not_the_driver() {
+fn accounting_records_survive_accounting_but_not_a_driver_reload() {
     let node = Node::new(SCRIPT);
     let nvml = node.nvml();
     let (board, kept) = (gpu(&nvml, 4), gpu(&nvml, 0));
     node.hold(90 * SECOND);
     let mut mode = 9;
     assert_eq!(call!(nvml, nvmlDeviceGetAccountingMode, board, &raw mut mode), 0);
-    // Turned off at 50 s: what came after is not recorded.
+    // Accounting is turned off at 50 s: later processes are not recorded.
     assert_eq!((mode, pids(&nvml, board)), (0, Ok(vec![9])));
     assert_eq!(stats(&nvml, board, 9).unwrap().time, 20_000);
     node.hold(349 * SECOND);
     assert_eq!(pids(&nvml, kept).unwrap().len(), 3);
-    // The driver is loaded anew at 350 s; only who runs is known.
+    // The driver is reloaded at 350 s; only running processes are recorded.
     node.hold(351 * SECOND);
     assert_eq!((pids(&nvml, kept), pids(&nvml, board)), (Ok(vec![5]), Ok(vec![])));
 }

@@ -1,4 +1,4 @@
-//! What the C interface does with buffers, versions, scopes and types, asked through the raw table.
+//! Buffers, versions, scopes and types of the C interface, through the raw function table.
 
 use std::ptr;
 
@@ -11,7 +11,7 @@ const INSUFFICIENT_SIZE: u32 = 7;
 const VERSION_MISMATCH: u32 = 25;
 
 #[test]
-fn a_list_too_small_is_refused_with_the_number_needed() {
+fn an_array_that_is_too_small_is_refused_with_the_needed_count() {
     let node = Node::new(EIGHT);
     let nvml = node.nvml();
     node.hold(20 * SECOND);
@@ -30,7 +30,7 @@ fn a_list_too_small_is_refused_with_the_number_needed() {
     assert_eq!((count, infos.map(|info| info.pid)), (2, [4211, 4212, 0]));
     assert_eq!(infos.map(|info| info.gpuInstanceId), [u32::MAX, u32::MAX, 0]);
     assert_eq!(unsafe { list(device, ptr::null_mut(), infos.as_mut_ptr()) }, INVALID_ARGUMENT);
-    // Nobody is on GPU 1: no room is room enough.
+    // GPU 1 has no process, so that an array of length 0 is large enough.
     let idle = unsafe { nvml.device_by_index(1).unwrap().handle() };
     count = 0;
     assert_eq!(unsafe { list(idle, &raw mut count, ptr::null_mut()) }, 0);
@@ -38,7 +38,7 @@ fn a_list_too_small_is_refused_with_the_number_needed() {
 }
 
 #[test]
-fn a_text_too_long_for_its_buffer_is_refused() {
+fn a_text_that_is_too_long_for_its_buffer_is_refused() {
     let node = Node::new(EIGHT);
     let nvml = node.nvml();
     let uuid = nvml.lib().nvmlDeviceGetUUID.as_ref().unwrap();
@@ -64,7 +64,7 @@ fn memory_of_another_version_is_refused() {
 }
 
 #[test]
-fn fields_have_scopes_types_and_codes_of_their_own() {
+fn each_field_has_its_own_scope_type_and_code() {
     let node = Node::new(EIGHT);
     let nvml = node.nvml();
     node.hold(30 * SECOND);
@@ -85,12 +85,12 @@ fn fields_have_scopes_types_and_codes_of_their_own() {
     assert_eq!(limits, [(5, -8), (5, -2), (5, 0), (5, 0)]);
     assert_eq!(ask(186, 1).0, NOT_SUPPORTED);
     assert_eq!(ask(83, 0).2, nvml.device_by_index(0).unwrap().total_energy_consumption().unwrap());
-    // Ten seconds of a software power cap, beside the large time that an idle H100 shows.
+    // Ten seconds of a software power cap, added to the large time of an idle H100.
     let capped = ask(74, 0).2;
     node.hold(0);
     assert_eq!((capped - ask(74, 0).2, ask(76, 0).2), (10 * SECOND, 0));
     node.hold(30 * SECOND);
-    // Ids of driver 580.82 and later.
+    // Field ids of driver 580.82 and later.
     assert_eq!((ask(251, 0).0, ask(269, 0).0), (NOT_SUPPORTED, 0));
     assert_eq!(ask(9_999, 0).0, INVALID_ARGUMENT);
     assert_eq!(unsafe { read(device, 1, ptr::null_mut()) }, INVALID_ARGUMENT);

@@ -14,7 +14,7 @@ use libloading::Library;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
-/// Everything that moves with time, as text.
+/// All readings that change with time, as text.
 fn portrait(nvml: &Nvml) -> String {
     let mut text = String::new();
     for index in 0..nvml.device_count().unwrap() {
@@ -34,20 +34,21 @@ fn portrait(nvml: &Nvml) -> String {
 }
 
 #[test]
-fn a_held_clock_gives_the_same_answers_and_a_moved_one_others() {
+fn a_held_clock_gives_the_same_answers_until_it_is_moved() {
     let node = Node::new(EIGHT);
     let nvml = node.nvml();
     node.hold(12_345_678_901);
-    let first = portrait(&nvml);
-    thread::sleep(Duration::from_millis(20));
-    assert_eq!(first, portrait(&nvml));
+    let (first, begun) = (portrait(&nvml), Instant::now());
+    while begun.elapsed() < Duration::from_millis(20) {
+        assert_eq!(first, portrait(&nvml));
+    }
     node.hold(13 * SECOND);
     assert_ne!(first, portrait(&nvml));
     node.hold(12_345_678_901);
     assert_eq!(first, portrait(&nvml));
 }
 
-/// This test runs itself in a second process, which prints what it sees.
+/// This test runs itself in a second process, which prints its readings.
 #[test]
 fn two_processes_agree_at_the_same_held_clock() {
     const OTHER: &str = "GPUMETER_SIMULATOR_OTHER_READER";
@@ -84,7 +85,7 @@ fn two_copies_in_one_process_are_two_nodes() {
 }
 
 #[test]
-fn a_hang_lasts_until_it_leaves_the_file_and_stops_its_gpu_alone() {
+fn a_hang_blocks_only_its_gpu_until_the_fault_is_removed() {
     let node = Node::new(EIGHT);
     let nvml = node.nvml();
     node.faults(r#"[{"function":"nvmlDeviceGetPowerUsage","gpu":3,"hang":true}]"#);
@@ -106,7 +107,7 @@ fn a_hang_lasts_until_it_leaves_the_file_and_stops_its_gpu_alone() {
 }
 
 #[test]
-fn a_delay_holds_a_call_up() {
+fn a_fault_with_a_delay_slows_a_call() {
     let node = Node::new(EIGHT);
     let nvml = node.nvml();
     node.faults(r#"[{"function":"*","gpu":1,"delay_ms":80}]"#);
@@ -117,7 +118,7 @@ fn a_delay_holds_a_call_up() {
 }
 
 #[test]
-fn a_code_stands_in_for_the_answer() {
+fn a_fault_with_a_code_replaces_the_answer() {
     let node = Node::new(EIGHT);
     let nvml = node.nvml();
     let (lost, well) = (nvml.device_by_index(5).unwrap(), nvml.device_by_index(6).unwrap());
@@ -151,7 +152,7 @@ fn truth_and_calls_follow_the_held_clock() {
 }
 
 #[test]
-fn a_broken_scenario_fails_init_and_says_where() {
+fn an_invalid_scenario_fails_init_with_the_place_of_the_error() {
     let node = Node::new(r#"{"gpus":[{"profile":"h101"}]}"#);
     assert!(Nvml::builder().lib_path(node.library().as_os_str()).init().is_err());
     let error = node.read("error");
@@ -164,9 +165,9 @@ fn a_broken_scenario_fails_init_and_says_where() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_written_fails_no_call() {
+fn a_read_only_directory_fails_no_call() {
     let node = Node::new(EIGHT);
-    // Not by permission: root may write everywhere.
+    // Not by permission bits, which root ignores.
     fs::create_dir_all(node.path("truth/in the way")).unwrap();
     fs::create_dir_all(node.path("calls/in the way")).unwrap();
     assert_eq!(node.nvml().device_count().unwrap(), 8);
@@ -199,7 +200,7 @@ fn call(library: &Library, name: &str, first: *mut c_void, second: *mut c_void) 
 
 /// Whether the first argument is a device.
 fn takes_device(name: &str) -> bool {
-    // Draining is asked by place: a drained GPU has no handle.
+    // The drain state takes a PCI place: a drained GPU has no handle.
     let finds = ["nvmlDeviceGetHandleBy", "nvmlDeviceGetCount", "nvmlDeviceQueryDrain"]
         .iter()
         .any(|start| name.starts_with(start));
@@ -218,19 +219,19 @@ fn nothing_is_left_after_every_function_was_called_and_the_library_closed() {
     let (called, closing) = mpsc::channel();
     let (close, closed) = mpsc::channel::<()>();
     thread::scope(|scope| {
-        // Dropped with a failing assertion, so that the lane does not wait for ever.
+        // Dropped by a failing assertion too, so that the thread does not wait for ever.
         let close = close;
         let (library_there, names) = (&*library, &names);
         let lane = scope.spawn(move || {
             call_all(library_there, names);
             called.send(()).unwrap();
-            // Ends only after the library is gone: a destructor of a thread-local would crash here.
+            // The thread ends only after the library is closed: a destructor of a thread-local would crash here.
             let _ = closed.recv();
         });
         closing.recv_timeout(Duration::from_secs(60)).unwrap();
-        // The library outlives its borrow by the lane, which uses it no more.
+        // The thread no longer uses the library.
         let handle = unsafe { std::ptr::read(&raw const *library) };
-        assert!(mapped(&node), "the check itself does not work");
+        assert!(mapped(&node), "the check itself is broken");
         handle.close().unwrap();
         assert!(!mapped(&node), "pinned by a thread that called it");
         close.send(()).unwrap();
@@ -239,7 +240,7 @@ fn nothing_is_left_after_every_function_was_called_and_the_library_closed() {
     assert!(!mapped(&node));
 }
 
-/// Whether the library (or its clock page) is in this process.
+/// Whether the library or its clock page is mapped into this process.
 fn mapped(node: &Node) -> bool {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     maps.contains(node.directory.path().to_str().unwrap())

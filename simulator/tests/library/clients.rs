@@ -1,4 +1,4 @@
-//! Clients in C: the example that the README shows, and one that is hard on the library.
+//! Clients in C: the README's example, and a stress test of loading, threads and forks.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -11,7 +11,7 @@ fn compiled(node: &Node, source: &str, arguments: &[&str]) -> PathBuf {
     let mut compiler = Command::new("cc");
     compiler.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program);
     compiler.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(source)).args(arguments);
-    // Where there is no cc, cargo could not have linked this test.
+    // Cargo needs cc too, to link this test.
     let done = compiler.current_dir(node.directory.path()).output().unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     program
@@ -35,7 +35,7 @@ fn the_example_in_c_reads_every_gpu() {
     assert!(answer.status.success(), "{said}{}", String::from_utf8_lossy(&answer.stderr));
     let lines: Vec<&str> = said.lines().collect();
     assert_eq!(lines.first(), Some(&"driver 580.105.08, 2 GPUs"));
-    // 1 GiB, and the reserve, which the first version of the structure counts as used.
+    // 1 GiB, and reserved memory, which the first version of the structure counts as used.
     assert!(
         lines.get(1).unwrap().starts_with("0 NVIDIA H100 80GB HBM3 (simulated): 1502 MiB used, "),
         "{said}"
@@ -49,7 +49,7 @@ fn the_example_in_c_reads_every_gpu() {
 }
 
 #[test]
-fn loading_unloading_threads_and_forks_leave_the_library_whole() {
+fn the_library_survives_loading_unloading_threads_and_forks() {
     let node = Node::new(r#"{"gpus":[{"profile":"h100","count":2}]}"#);
     let program = compiled(&node, "tests/library/hard.c", &["-ldl", "-lpthread"]);
     let answer = run(&node, &program, &[&node.library()]);

@@ -22,7 +22,7 @@ fn pages_retire_before_ampere_and_wait_for_the_driver() {
     assert_eq!(fields([29, 30, 31, 92, 93]), [0; 5]);
     node.hold(20 * SECOND);
     assert_eq!(fields([29, 30, 31, 92, 93]), [2, 1, 1, 1, 1]);
-    // What fields tell is of the device memory; the SRAM's errors have a place of their own, and no caches.
+    // The fields count errors of device memory; those of the SRAM have a location of their own, and caches have none.
     assert_eq!([11, 22, 3, 10].map(value), [Ok(1), Ok(1), Ok(1), Err(NOT_SUPPORTED)]);
     let mut errors = 0;
     let mut located =
@@ -42,7 +42,7 @@ fn pages_retire_before_ampere_and_wait_for_the_driver() {
     assert_eq!(pending, 1);
     node.hold(41 * SECOND);
     assert_eq!(fields([29, 30, 31, 92, 93]), [2, 1, 0, 0, 0]);
-    // No rows, no split of the SRAM's errors.
+    // Remapped rows and the SRAM status are not supported.
     assert_eq!([142, 143, 144, 145].map(|id| field(&nvml, board, id, 0)), [Err(NOT_SUPPORTED); 4]);
     let mut status: sys::nvmlEccSramErrorStatus_v1_t = unsafe { std::mem::zeroed() };
     status.version = version::<sys::nvmlEccSramErrorStatus_v1_t>(1);
@@ -50,7 +50,7 @@ fn pages_retire_before_ampere_and_wait_for_the_driver() {
 }
 
 #[test]
-fn a_board_with_ecc_off_counts_nothing() {
+fn a_board_with_ecc_off_counts_no_errors() {
     let node = Node::new(r#"{"gpus":[{"profile":"rtx-4090"}]}"#);
     let nvml = node.nvml();
     let board = gpu(&nvml, 0);
@@ -61,7 +61,7 @@ fn a_board_with_ecc_off_counts_nothing() {
 }
 
 #[test]
-fn grace_reaches_its_host_by_c2c() {
+fn grace_uses_c2c_instead_of_pcie() {
     let node = Node::new(
         r#"{"cycle_seconds":60,"gpus":[{"profile":"gb200"}],"processes":[{"pid":7,"gpu":0,"phases":[
             {"from":0,"to":60,"demand":1.0,"pcie_tx":1048576000,"pcie_rx":2097152000}]}]}"#,
@@ -76,7 +76,7 @@ fn grace_reaches_its_host_by_c2c() {
     assert_eq!(seen, [0.0, 0.0, 1_000.0, 2_000.0, 940.0, 100.0, 200.0, 75.0, 25.0]);
     assert_eq!(between(&nvml, first, second, &[144]), [Err(NOT_SUPPORTED)]);
     assert_eq!((field(&nvml, board, 197, 0), field(&nvml, board, 198, 0)), (Ok(0), Ok(0)));
-    // The ring of the module's power ends with what the field shows.
+    // The ring of the module's power ends with the field's value.
     let mut samples: [sys::nvmlSample_t; 120] = unsafe { std::mem::zeroed() };
     let (mut kind, mut count) = (9, 120);
     let (kind_at, count_at, samples_at) = (&raw mut kind, &raw mut count, samples.as_mut_ptr());
@@ -86,7 +86,7 @@ fn grace_reaches_its_host_by_c2c() {
 }
 
 #[test]
-fn a_driver_loaded_anew_counts_errors_and_traffic_from_nothing() {
+fn a_reloaded_driver_counts_errors_and_traffic_from_zero() {
     let node = Node::new(
         r#"{"cycle_seconds":600,"gpus":[{"profile":"h100","accounting":true}],
             "processes":[{"pid":7,"gpu":0,"phases":[{"from":0,"to":20,"demand":1.0,"nvlink_tx":18e9}]},
@@ -113,7 +113,7 @@ fn a_driver_loaded_anew_counts_errors_and_traffic_from_nothing() {
     let after = field(&nvml, gpu(&nvml, 0), 138, u32::MAX).unwrap();
     assert!(after > 0 && after < traffic / 10, "{after} after {traffic}");
     assert!(field(&nvml, gpu(&nvml, 0), 197, 0).unwrap() < 2_000_000_000);
-    // Who had ended is forgotten.
+    // The record of the ended process is gone.
     let (mut count, mut pids) = (4, [0; 4]);
     assert_eq!(call!(nvml, nvmlDeviceGetAccountingPids, gpu(&nvml, 0), &raw mut count, pids.as_mut_ptr()), 0);
     assert_eq!((count, pids[0]), (1, 8));

@@ -1,4 +1,4 @@
-//! Faults on a script: a held driver, garbage, times, chances, and calls that take what real ones take.
+//! Faults: a held driver, garbage, times, chances, and realistic call times.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper_sys::bindings as sys;
 
 #[test]
-fn a_call_that_holds_the_driver_stops_every_gpu_until_it_is_over() {
+fn a_call_that_holds_the_driver_blocks_every_gpu_until_it_returns() {
     let node = Node::new(EIGHT);
     let nvml = node.nvml();
     node.faults(r#"[{"function":"nvmlDeviceGetPowerUsage","gpu":3,"hang":true,"lock":true}]"#);
@@ -26,7 +26,7 @@ fn a_call_that_holds_the_driver_stops_every_gpu_until_it_is_over() {
         });
         let begun = Instant::now();
         while !held(&node) {
-            assert!(begun.elapsed() < Duration::from_secs(20), "nobody holds the driver");
+            assert!(begun.elapsed() < Duration::from_secs(20), "no call holds the driver");
             thread::sleep(Duration::from_millis(5));
         }
         scope.spawn(move || {
@@ -43,7 +43,7 @@ fn a_call_that_holds_the_driver_stops_every_gpu_until_it_is_over() {
     });
 }
 
-/// Lifts the faults when it goes, with a failing assertion too: the hanging call would never return.
+/// Removes the faults on drop, by a failing assertion too: the hung call would never return.
 struct Lift(PathBuf);
 
 impl Drop for Lift {
@@ -58,7 +58,7 @@ fn held(node: &Node) -> bool {
 }
 
 #[test]
-fn a_fault_comes_and_goes_in_simulated_time() {
+fn a_fault_is_in_force_between_its_simulated_times() {
     let node = Node::new(EIGHT);
     let nvml = node.nvml();
     let gpu = nvml.device_by_index(1).unwrap();
@@ -70,7 +70,7 @@ fn a_fault_comes_and_goes_in_simulated_time() {
 }
 
 #[test]
-fn a_fault_by_chance_hits_its_share() {
+fn a_fault_by_chance_hits_its_share_of_calls() {
     let node = Node::new(EIGHT);
     let nvml = node.nvml();
     let gpu = nvml.device_by_index(1).unwrap();
@@ -80,7 +80,7 @@ fn a_fault_by_chance_hits_its_share() {
 }
 
 #[test]
-fn garbage_is_what_no_gpu_can_have() {
+fn garbage_values_are_impossible() {
     let node = Node::new(EIGHT);
     let nvml = node.nvml();
     node.hold(20 * SECOND);
@@ -157,16 +157,16 @@ fn garbage_reaches_texts_fields_samples_and_metrics() {
     let [sample, ..] = samples;
     assert_eq!((sample.pid, sample.smUtil), (0, 250));
     assert!(sample.timeStamp > crate::support::BEGUN / 1_000 * 100);
-    // The same calls of another process are spoilt alike, and what is lifted is well again.
+    // The same calls of another process are corrupted alike, and without the fault the answers are right again.
     node.faults("[]");
     assert_eq!(gpu.name().unwrap(), "NVIDIA H100 80GB HBM3 (simulated)");
 }
 
 #[test]
-fn realistic_calls_take_the_time_of_real_ones() {
+fn calls_with_realistic_delays_take_the_time_of_real_ones() {
     let node = Node::new(&EIGHT.replacen('{', r#"{"delays":"realistic","#, 1));
     let nvml = node.nvml();
-    // From before the first call: one that overslept shortens the next ones, so only the sum is certain.
+    // Measured from before the first call: one that overslept shortens the next ones, so only the sum is certain.
     let begun = Instant::now();
     let gpu = nvml.device_by_index(0).unwrap();
     gpu.pcie_throughput(nvml_wrapper::enum_wrappers::device::PcieUtilCounter::Send).unwrap();

@@ -29,7 +29,7 @@ fn near(seen: &[Result<f64, u32>], expected: &[f64]) {
 }
 
 #[test]
-fn every_pipe_and_engine_is_told_apart() {
+fn every_pipe_and_engine_has_its_own_metric() {
     let node = whole("580.105.08");
     let nvml = node.nvml();
     let board = gpu(&nvml, 0);
@@ -46,7 +46,7 @@ fn every_pipe_and_engine_is_told_apart() {
     near(&get(&[20, 21]), &[1_000.0 + rest, 2_000.0 + rest]);
     near(&get(&[30, 36, 40, 46, 50, 166]), &[20.0, 20.0, 15.0, 15.0, 12.0, 7.0]);
     near(&get(&[60, 61, 62, 63, 96, 97]), &[36_000.0, 18_000.0, 2_000.0, 1_000.0, 2_000.0, 1_000.0]);
-    // One process alone switches no context; cycles at 1980 MHz.
+    // A single process causes no context switches; cycles at 1980 MHz.
     near(&get(&[170, 171, 172, 173, 174]), &[9.9e9, 0.0, 0.0, 0.0, 0.0]);
     let refused = [8, 14, 37, 47, 51, 100, 160, 175];
     assert_eq!(get(&refused), [Err(NOT_SUPPORTED); 8]);
@@ -54,7 +54,7 @@ fn every_pipe_and_engine_is_told_apart() {
 }
 
 #[test]
-fn all_metrics_are_numbers_or_refused_and_shares_are_shares() {
+fn every_gpm_metric_is_a_number_or_refused_and_shares_are_percent() {
     let node = whole("590.48.01");
     let nvml = node.nvml();
     let board = gpu(&nvml, 0);
@@ -73,7 +73,7 @@ fn all_metrics_are_numbers_or_refused_and_shares_are_shares() {
 }
 
 #[test]
-fn the_counters_of_newer_drivers_are_sums_and_absent_before() {
+fn gpm_counters_are_sums_and_absent_before_driver_590() {
     let node = whole("590.48.01");
     let nvml = node.nvml();
     let board = gpu(&nvml, 0);
@@ -105,7 +105,7 @@ fn the_counters_of_newer_drivers_are_sums_and_absent_before() {
     let links = between(&nvml, first, second, &[261, 262, 297, 212]);
     let gib = 2_000.0 * MIB * 10.0;
     assert_eq!(links, [Ok(gib), Ok(gib / 2.0), Err(NOT_SUPPORTED), Err(NOT_SUPPORTED)]);
-    // The same twice is no difference of zero: sums stay.
+    // Between equal samples the sums are not 0.
     assert_eq!(between(&nvml, second, second, &[248]), [Ok(19.8e9)]);
     let older = whole("580.105.08");
     let nvml = older.nvml();
@@ -115,7 +115,7 @@ fn the_counters_of_newer_drivers_are_sums_and_absent_before() {
 }
 
 #[test]
-fn samples_too_near_are_answered_with_the_last_whole_look() {
+fn gpm_samples_closer_than_100_ms_get_the_last_whole_interval() {
     let node = Node::new(
         r#"{"cycle_seconds":60,"gpus":[{"profile":"h100"}],"processes":[
             {"pid":7,"gpu":0,"phases":[{"from":1,"to":1.5,"demand":1.0}]}]}"#,
@@ -128,7 +128,7 @@ fn samples_too_near_are_answered_with_the_last_whole_look() {
     };
     let busy = |first, second| between(&nvml, first, second, &[1]).remove(0).unwrap();
     let (first, near, far) = (at(1_510_000_000), at(1_590_000_000), at(1_610_000_001));
-    // The looks are at 1.4 and 1.5 s: all of it busy, though nothing happened between the samples.
+    // The driver has read its counters at 1.4 and 1.5 s: busy throughout, though idle between the samples.
     assert_eq!(busy(first, near), 100.0);
     assert_eq!(busy(first, far), 0.0);
     assert!(busy(near, near).is_nan());
@@ -165,7 +165,7 @@ fn an_instance_has_its_own_pipes_and_no_links() {
 }
 
 #[test]
-fn processes_that_share_an_engine_switch_it() {
+fn processes_that_share_an_engine_cause_context_switches() {
     let node = Node::new(
         r#"{"cycle_seconds":60,"gpus":[{"profile":"h100"}],"processes":[
             {"pid":7,"gpu":0,"phases":[{"from":0,"to":60,"demand":1.0}]},
@@ -176,12 +176,12 @@ fn processes_that_share_an_engine_switch_it() {
     let first = sample(&nvml, board);
     node.hold(SECOND);
     let second = sample(&nvml, board);
-    // A hundred slices, each taken over once for 20 microseconds.
+    // A hundred slices with one context switch of 20 microseconds each.
     near(&between(&nvml, first, second, &[172, 173, 174, 1]), &[100.0, 39_600.0, 0.2, 100.0]);
 }
 
 #[test]
-fn a_gpu_instance_is_all_of_its_compute_instances() {
+fn gpm_of_a_gpu_instance_is_the_sum_of_its_compute_instances() {
     let node = Node::new(
         r#"{"cycle_seconds":60,"gpus":[{"profile":"h100","mig":[
             {"profile":"3g.40gb","start":4,"compute":["1c.3g.40gb","2c.3g.40gb"]}]}],"processes":[
@@ -201,7 +201,7 @@ fn a_gpu_instance_is_all_of_its_compute_instances() {
     let seconds =
         [of_instance(), sample(&nvml, instance(&nvml, board, 0)), sample(&nvml, instance(&nvml, board, 1))];
     let seen = [0, 1, 2].map(|part: usize| between(&nvml, firsts[part], seconds[part], &[2])[0]);
-    // A third of 90 % and two thirds of 30 %; each alone as its process has it.
+    // A third of 90 % and two thirds of 30 %; each compute instance alone as its process.
     near(&seen, &[50.0, 90.0, 30.0]);
     // Two graphics engines, and no third.
     let engines = between(&nvml, firsts[0], seconds[0], &[170, 175, 180]);
@@ -210,7 +210,7 @@ fn a_gpu_instance_is_all_of_its_compute_instances() {
 }
 
 #[test]
-fn samples_over_a_new_layout_have_nothing_between_them() {
+fn gpm_samples_of_two_layouts_are_refused() {
     let node = Node::new(r#"{"cycle_seconds":60,"gpus":[{"profile":"h100"}]}"#);
     let nvml = node.nvml();
     let board = gpu(&nvml, 0);
@@ -233,7 +233,7 @@ fn samples_over_a_new_layout_have_nothing_between_them() {
 }
 
 #[test]
-fn the_counters_of_the_gpu_go_on_over_a_new_layout_and_those_of_a_new_instance_begin() {
+fn gpm_counters_of_the_gpu_continue_across_layouts_and_new_instances_start_at_zero() {
     let script = script("590.48.01", r#"{"profile":"h100"}"#).replace("INSTANCE", "null");
     let node = Node::new(&script);
     let nvml = node.nvml();

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// What an argument is to its callee.
+/// The kind of an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Argument {
     Device,
@@ -14,7 +14,7 @@ pub(crate) enum Argument {
 }
 
 fn source() -> String {
-    // Of this target alone: the packages of others need not be there.
+    // Only for this target: the packages of other targets may be missing.
     let asked = ["metadata", "--format-version", "1", "--offline", "--filter-platform", env!("TARGET")];
     let cargo = Command::new(env!("CARGO")).args(asked).output();
     let metadata: serde_json::Value = serde_json::from_slice(&cargo.unwrap().stdout).unwrap();

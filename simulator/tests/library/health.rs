@@ -1,4 +1,4 @@
-//! Memory health by script: errors, rows, what the driver asks for.
+//! Memory health by script: errors, rows, recovery actions.
 
 use crate::raw::{NOT_SUPPORTED, VERSION_MISMATCH, call, field, gpu, instance, version};
 use crate::support::{Node, SECOND};
@@ -20,7 +20,7 @@ const SCRIPT: &str = r#"{"cycle_seconds":60,"driver_loads":[40],"gpus":[{"profil
         {"from":30,"to":35,"gpu":0,"action":"drain_p2p"}]}"#;
 
 #[test]
-fn errors_are_counted_by_place_and_the_volatile_ones_go_with_the_driver() {
+fn errors_are_counted_by_place_and_a_reload_clears_the_volatile_ones() {
     let node = Node::new(SCRIPT);
     let nvml = node.nvml();
     let board = gpu(&nvml, 0);
@@ -44,7 +44,7 @@ fn errors_are_counted_by_place_and_the_volatile_ones_go_with_the_driver() {
     let fields = |ids: [u32; 4]| ids.map(|id| field(&nvml, board, id, 0).unwrap());
     assert_eq!(fields([3, 4, 5, 6]), [357, 3, 357, 3]);
     assert_eq!(field(&nvml, board, 11, 0), Err(NOT_SUPPORTED));
-    // The driver is loaded anew at 40 s.
+    // The driver is reloaded at 40 s.
     node.hold(45 * SECOND);
     assert_eq!(fields([3, 4, 5, 6]), [0, 0, 357, 3]);
     node.hold(70 * SECOND);
@@ -52,7 +52,7 @@ fn errors_are_counted_by_place_and_the_volatile_ones_go_with_the_driver() {
 }
 
 #[test]
-fn the_sram_status_tells_parity_from_secded() {
+fn the_sram_status_counts_parity_and_secded_separately() {
     let node = Node::new(SCRIPT);
     let nvml = node.nvml();
     node.hold(54 * SECOND);
@@ -97,7 +97,7 @@ fn rows_remapped_leave_the_histogram_of_hbm_and_wait_for_the_driver() {
     assert_eq!((rows(hbm), histogram(hbm)), (vec![0; 4], [640, 0, 0, 0, 0]));
     node.hold(20 * SECOND);
     assert_eq!((rows(hbm), histogram(hbm)), (vec![1, 0, 1, 0], [639, 1, 0, 0, 0]));
-    // Boards with GDDR keep their histogram, whatever was remapped.
+    // The histogram of boards with GDDR never changes.
     assert_eq!((rows(gddr), histogram(gddr)), (vec![0, 1, 1, 0], [192, 0, 0, 0, 0]));
     node.hold(39 * SECOND);
     assert_eq!((rows(hbm), histogram(hbm)), (vec![1, 1, 1, 1], [639, 0, 1, 0, 0]));
@@ -114,7 +114,7 @@ fn rows_remapped_leave_the_histogram_of_hbm_and_wait_for_the_driver() {
         &raw mut failed
     );
     assert_eq!((code, corrected, uncorrected, pending, failed), (0, 1, 1, 0, 1));
-    // Eight times in one bank: nothing is left of it.
+    // Eight rows in one bank use up its spare rows.
     node.hold(4 * 60 * SECOND - 1);
     assert_eq!(histogram(hbm), [639, 0, 0, 0, 1]);
 }
@@ -134,7 +134,7 @@ fn pages_are_not_retired_since_ampere() {
 }
 
 #[test]
-fn the_recovery_action_follows_its_script() {
+fn the_recovery_action_follows_the_scenario() {
     let node = Node::new(SCRIPT);
     let nvml = node.nvml();
     let board = gpu(&nvml, 0);
@@ -173,7 +173,7 @@ fn an_instance_shows_only_the_uncorrected_errors_of_its_own_sram() {
     assert_eq!(counter(parent, 0, 0, 2), Ok(7));
     let mut count = 0;
     assert_eq!(call!(nvml, nvmlDeviceGetTotalEccErrors, with, 0, 0, &raw mut count), NOT_SUPPORTED);
-    // Remapped rows are not answered with MIG, while the histogram is.
+    // In MIG mode remapped rows are not supported, but the histogram is.
     assert_eq!(field(&nvml, parent, 142, 0), Err(NOT_SUPPORTED));
     let mut values: sys::nvmlRowRemapperHistogramValues_t = unsafe { std::mem::zeroed() };
     assert_eq!(call!(nvml, nvmlDeviceGetRowRemapperHistogram, parent, &raw mut values), 0);
@@ -181,7 +181,7 @@ fn an_instance_shows_only_the_uncorrected_errors_of_its_own_sram() {
 }
 
 #[test]
-fn a_condition_out_of_the_cycle_or_of_no_gpu_is_refused_with_its_key() {
+fn conditions_outside_the_cycle_or_on_unknown_gpus_are_refused() {
     for (text, said) in [
         (r#""remaps":[{"at":601,"gpu":0,"cause":"correctable"}]"#, "remaps: at 601 is not within"),
         (r#""links_down":[{"from":5,"to":4,"gpu":0}]"#, "links_down: from 5 to 4 is not a span"),

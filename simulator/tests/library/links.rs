@@ -1,4 +1,4 @@
-//! NVLink and PCIe by script, and what held the clocks down.
+//! NVLink and PCIe by script, and throttle times.
 
 use crate::raw::{INVALID_ARGUMENT, NOT_SUPPORTED, call, field, gpu};
 use crate::support::{Node, SECOND};
@@ -15,7 +15,7 @@ const SCRIPT: &str = r#"{"cycle_seconds":60,"gpus":[{"profile":"h100","count":2}
     "throttles":[{"from":30,"to":33,"gpu":1,"reason":"hw_power_brake"}]}"#;
 
 #[test]
-fn links_carry_the_scripted_bytes_and_one_that_is_down_none() {
+fn links_carry_the_scripted_bytes_and_a_down_link_carries_none() {
     let node = Node::new(SCRIPT);
     let nvml = node.nvml();
     let board = gpu(&nvml, 0);
@@ -77,7 +77,7 @@ fn link_errors_are_counted_by_link_and_in_sum() {
 }
 
 #[test]
-fn hopper_has_links_as_scopes_alone_and_answers_0_for_the_older_sums() {
+fn hopper_takes_links_as_scopes_and_reports_0_for_the_older_sums() {
     let node = Node::new(ERRORS);
     let nvml = node.nvml();
     let board = gpu(&nvml, 1);
@@ -91,7 +91,7 @@ fn hopper_has_links_as_scopes_alone_and_answers_0_for_the_older_sums() {
         assert_eq!(of(id, 0), Ok(0), "{id}");
     }
     assert_eq!((counter(&nvml, board, 3, 3), counter(&nvml, board, 7, 0)), ((0, 1), (0, 2)));
-    // What is NVLink 5's; the second is taken for no field at all.
+    // Fields of NVLink 5; the second is an unknown field here.
     assert_eq!((of(208, 0), of(219, 0)), (Err(NOT_SUPPORTED), Err(INVALID_ARGUMENT)));
     let old = Node::new(&ERRORS.replacen('{', r#"{"persona":"r470","#, 1));
     let nvml = old.nvml();
@@ -119,14 +119,14 @@ fn nvlink_5_counts_packets_and_recoveries_by_link_and_no_replays() {
     assert_eq!([213, 214, 215].map(|id| of(id, 14)), [505, 1, 506].map(Ok));
     assert_eq!([206, 207, 208, 219, 213].map(|id| of(id, 2)), [3, 0, 7, 16, 0].map(Ok));
     assert_eq!((field(&nvml, other, 221, 17), field(&nvml, other, 221, 16)), (Ok(9), Ok(0)));
-    // 1 and 2 GB/s for 8 s, and what is left of 1.28e11 bits is 16 errors: 1e-10.
+    // 1 and 2 GB/s for 8 s, and 16 errors in 1.28e11 bits: 1e-10.
     assert_eq!([201, 202, 203, 204].map(|id| of(id, 2)), [40, 8_000, 80, 16_000].map(|v| Ok(v * 1_000_000)));
     assert_eq!([220, 222].map(|id| of(id, 2)), [Ok((1 << 8) | 10), Ok(4095)]);
     for (id, scope) in [(161, 0), (162, 14), (163, 2), (84, 0), (35, 0), (216, 0), (235, 0)] {
         assert_eq!(of(id, scope), Err(NOT_SUPPORTED), "{id}");
     }
     assert_eq!(([38, 52].map(|id| of(id, 0)), counter(&nvml, board, 0, 0).0), ([Ok(0); 2], NOT_SUPPORTED));
-    // There is no sum over links, no nineteenth of them, and none on a board without.
+    // There is no sum over links, no nineteenth link, and no link on a board without NVLink.
     assert_eq!([ALL, 18].map(|scope| of(213, scope)), [Err(INVALID_ARGUMENT); 2]);
     assert_eq!([208, 219].map(|id| field(&nvml, gpu(&nvml, 2), id, 0)), [Err(NOT_SUPPORTED); 2]);
 }
@@ -145,7 +145,7 @@ fn errors_that_a_generation_does_not_count_cannot_be_scripted() {
 }
 
 #[test]
-fn a_dead_bridge_leaves_all_links_inactive_and_l40s_has_none() {
+fn links_down_without_a_link_disables_all_and_an_l40s_has_none() {
     let node = Node::new(SCRIPT);
     let nvml = node.nvml();
     node.hold(30 * SECOND);
@@ -163,7 +163,7 @@ fn a_dead_bridge_leaves_all_links_inactive_and_l40s_has_none() {
 }
 
 #[test]
-fn pcie_counts_bytes_and_replays_and_can_be_slower_than_it_could() {
+fn pcie_counts_bytes_and_replays_and_can_be_downgraded() {
     let node = Node::new(SCRIPT);
     let nvml = node.nvml();
     let board = gpu(&nvml, 0);
@@ -189,7 +189,7 @@ fn pcie_counts_bytes_and_replays_and_can_be_slower_than_it_could() {
 }
 
 #[test]
-fn brakes_are_counted_beside_the_power_cap_of_an_idle_board() {
+fn throttle_times_are_added_to_the_power_cap_time_of_an_idle_board() {
     let node = Node::new(SCRIPT);
     let nvml = node.nvml();
     let (board, other) = (gpu(&nvml, 1), gpu(&nvml, 0));

@@ -1,5 +1,5 @@
-//! The simulated driver library, asked through NVML's C interface. Every test has a copy of the library of its own, with
-//! its own state.
+//! The simulated driver library, called through NVML's C interface. Every test has its own copy of the library, with its
+//! own state.
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test that cannot go on fails")]
 

@@ -1,4 +1,4 @@
-//! MIG: listings of boards, instances by handle, several compute instances in one.
+//! MIG: profiles of boards, instances by handle, several compute instances in one GPU instance.
 
 use std::mem;
 use std::ptr;
@@ -102,7 +102,7 @@ fn instances_are_found_by_handle_and_know_their_places() {
     );
     let left = ask!(parent, nvmlGpuInstanceGetComputeInstanceRemainingCapacity(instance, 0, &raw mut count));
     assert_eq!((left, count), (0, 0));
-    // A GPU's own handle is none of a GPU instance.
+    // A GPU's handle is not a GPU instance's.
     assert_eq!(ask!(parent, nvmlGpuInstanceGetInfo(raw(&parent).cast(), &raw mut info)), 2);
 }
 
@@ -198,7 +198,7 @@ fn boards_list_their_own_profiles() {
 }
 
 #[test]
-fn four_slices_of_an_a30_have_its_own_ids() {
+fn an_a30_has_its_own_instance_ids() {
     let node = Node::new(
         r#"{"gpus":[{"profile":"a30","mig":[{"profile":"2g.12gb","start":0},{"profile":"1g.6gb","start":2},{"profile":"1g.6gb","start":3}]}]}"#,
     );
@@ -227,7 +227,7 @@ fn four_slices_of_an_a30_have_its_own_ids() {
 }
 
 #[test]
-fn a_grid_of_twelve_slots_takes_four_instances() {
+fn an_rtx_pro_6000_has_four_instances() {
     let mig = [0, 3, 6, 9].map(|start| format!(r#"{{"profile":"1g.24gb","start":{start}}}"#)).join(",");
     let node = Node::new(&format!(r#"{{"gpus":[{{"profile":"rtx-pro-6000","mig":[{mig}]}}]}}"#));
     let nvml = node.nvml();
@@ -247,7 +247,7 @@ fn a_grid_of_twelve_slots_takes_four_instances() {
 }
 
 #[test]
-fn mig_mode_without_an_instance_is_a_state_of_its_own() {
+fn mig_mode_can_be_on_without_instances() {
     let node = Node::new(r#"{"gpus":[{"profile":"h100","mig":{"mode":"on"}},{"profile":"h100"}]}"#);
     let nvml = node.nvml();
     let [bare, other] = [0, 1].map(|index| nvml.device_by_index(index).unwrap());
@@ -272,7 +272,7 @@ fn mig_mode_without_an_instance_is_a_state_of_its_own() {
 }
 
 #[test]
-fn a_layout_that_does_not_fit_is_named() {
+fn an_impossible_mig_layout_is_refused_with_its_place() {
     let error = |mig: &str| {
         let node = Node::new(&format!(r#"{{"gpus":[{{"profile":"h200","mig":[{mig}]}}]}}"#));
         assert!(nvml_wrapper::Nvml::builder().lib_path(node.library().as_os_str()).init().is_err());

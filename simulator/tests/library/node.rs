@@ -1,4 +1,4 @@
-//! What a client sees of the simulated GPUs, asked through nvml-wrapper.
+//! Readings of the simulated GPUs through nvml-wrapper.
 
 use crate::support::{BEGUN, EIGHT, Node, SECOND};
 use nvml_wrapper::Device;
@@ -15,7 +15,7 @@ const MIG: &str = r#"{"seed":2,"cycle_seconds":60,"gpus":[{"profile":"h100","mig
         {"pid":8,"gpu":0,"instance":1,"phases":[{"from":0,"to":60,"demand":0.5,"memory_bytes":2097152}]}]}"#;
 
 #[test]
-fn eight_gpus_have_names_of_their_own() {
+fn eight_gpus_have_different_identities() {
     let node = Node::new(EIGHT);
     let nvml = node.nvml();
     assert_eq!(nvml.device_count().unwrap(), 8);
@@ -66,7 +66,7 @@ fn a_busy_gpu_shows_its_load_on_every_meter() {
 }
 
 #[test]
-fn energy_grows_by_what_the_truth_says() {
+fn energy_grows_as_in_the_truth() {
     let node = Node::new(EIGHT);
     let nvml = node.nvml();
     let gpu = nvml.device_by_index(0).unwrap();
@@ -145,7 +145,7 @@ fn gpm_is_exact_between_two_samples() {
 }
 
 #[test]
-fn scripted_errors_arrive_in_their_time_and_once_a_cycle() {
+fn scripted_errors_occur_at_their_time_once_a_cycle() {
     let node = Node::new(EIGHT);
     let nvml = node.nvml();
     let events = nvml.create_event_set().unwrap();
@@ -167,7 +167,7 @@ fn scripted_errors_arrive_in_their_time_and_once_a_cycle() {
 }
 
 #[test]
-fn a_mig_gpu_answers_by_instance() {
+fn a_gpu_in_mig_mode_reports_by_instance() {
     let node = Node::new(MIG);
     let nvml = node.nvml();
     node.hold(30 * SECOND);
@@ -204,7 +204,7 @@ fn a_mig_gpu_answers_by_instance() {
 }
 
 #[test]
-fn boards_of_other_models_refuse_what_these_refuse() {
+fn boards_refuse_unsupported_link_calls() {
     let profiles = ["h100", "h200", "a100", "l40s", "l4"];
     let gpus: Vec<String> = profiles.iter().map(|profile| format!(r#"{{"profile":"{profile}"}}"#)).collect();
     let node = Node::new(&format!(r#"{{"gpus":[{}]}}"#, gpus.join(",")));

@@ -1,4 +1,4 @@
-//! Drivers of other years: symbols that are not there, structures that were longer, tags that lie.
+//! Driver variants: missing symbols, longer structures, wrong types.
 
 use std::fs;
 
@@ -29,7 +29,7 @@ fn has(library: &Library, symbol: &str) -> bool {
 }
 
 #[test]
-fn what_an_old_driver_lacks_cannot_be_found_in_its_library() {
+fn functions_that_an_older_driver_lacks_are_not_in_its_library() {
     let node = directory("r470");
     let library = unsafe { Library::new(node.library()) }.unwrap();
     for gone in [
@@ -51,7 +51,7 @@ fn what_an_old_driver_lacks_cannot_be_found_in_its_library() {
 }
 
 #[test]
-fn every_persona_makes_a_library_that_works() {
+fn every_driver_variant_makes_a_working_library() {
     for name in Persona::names() {
         let node = directory(name);
         let nvml = node.nvml();
@@ -65,7 +65,7 @@ fn every_persona_makes_a_library_that_works() {
 }
 
 #[test]
-fn a_symbol_that_is_still_there_answers_that_it_is_not() {
+fn a_missing_function_that_is_still_exported_returns_function_not_found() {
     let node = with_persona("r535_98");
     let nvml = node.nvml();
     let gpu = nvml.device_by_index(0).unwrap();
@@ -77,7 +77,7 @@ fn a_symbol_that_is_still_there_answers_that_it_is_not() {
 }
 
 #[test]
-fn early_535_shuffles_who_reads_the_shorter_structure() {
+fn early_535_misaligns_clients_with_the_shorter_structure() {
     let node = with_persona("early_535");
     let nvml = node.nvml();
     node.hold(20 * SECOND);
@@ -87,13 +87,13 @@ fn early_535_shuffles_who_reads_the_shorter_structure() {
     let list = nvml.lib().nvmlDeviceGetComputeRunningProcesses_v3.as_ref().unwrap();
     assert_eq!(unsafe { list(device, &raw mut count, room.as_mut_ptr().cast()) }, 0);
     assert_eq!(count, 2);
-    // 32 bytes each: pid, memory, instances, and eight bytes that the short structure does not have.
+    // 32 bytes each: pid, memory, instances, and eight bytes that the short structure lacks.
     assert_eq!((room[0] as u32, room[1], room[3]), (4211, 21_474_836_480, 0));
     assert_eq!((room[4] as u32, room[5], room[7]), (4212, 1_073_741_824, 0));
     let short: sys::nvmlProcessInfo_t =
         unsafe { room.as_ptr().add(3).cast::<sys::nvmlProcessInfo_t>().read() };
     assert_ne!(short.pid, 4212);
-    // No room for both at their full length: nothing is written past the caller's end.
+    // The array is too short for both entries: nothing is written past its end.
     room = [0; 16];
     count = 2;
     assert_eq!(unsafe { list(device, &raw mut count, room.as_mut_ptr().cast()) }, 0);
@@ -119,7 +119,7 @@ fn r545_marks_an_integer_as_a_double() {
 }
 
 #[test]
-fn gb10_has_no_memory_of_its_own() {
+fn gb10_reports_no_memory() {
     let node = with_persona("gb10");
     let nvml = node.nvml();
     let gpu = nvml.device_by_index(0).unwrap();
@@ -128,7 +128,7 @@ fn gb10_has_no_memory_of_its_own() {
 }
 
 #[test]
-fn before_580_82_fields_had_other_numbers() {
+fn drivers_before_580_82_have_other_field_ids() {
     let node = with_persona("r580_ids");
     let nvml = node.nvml();
     let device = unsafe { nvml.device_by_index(0).unwrap().handle() };

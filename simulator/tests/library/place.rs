@@ -1,4 +1,4 @@
-//! Rack, fabric, ways to name a GPU, and who encodes: structures in the versions that callers send.
+//! Rack, fabric, handles by UUID, and encoder sessions: structures in the versions that callers pass.
 
 use std::mem;
 use std::ptr;
@@ -29,7 +29,7 @@ fn fabric(gpu: &Device<'_>) -> (u32, u32, u8, u32, u8) {
 }
 
 #[test]
-fn a_fabric_is_told_in_the_version_asked_for_and_only_to_its_length() {
+fn fabric_info_is_written_in_the_requested_version_and_no_further() {
     let node = Node::new(r#"{"gpus":[{"profile":"h100"},{"profile":"gb200"},{"profile":"l4"}]}"#);
     let nvml = node.nvml();
     let gpu = |index| nvml.device_by_index(index).unwrap();
@@ -54,7 +54,7 @@ fn a_fabric_is_told_in_the_version_asked_for_and_only_to_its_length() {
 }
 
 #[test]
-fn a_fabric_is_what_is_seen_of_it_and_its_state_fills_a_whole_word() {
+fn misleading_fabric_states_are_reported_and_fill_four_bytes() {
     let alone = Node::new(r#"{"gpus":[{"profile":"h100"}]}"#);
     let nvml = alone.nvml();
     assert_eq!(fabric(&nvml.device_by_index(0).unwrap()), (0, 0, 3, 0, 0));
@@ -64,7 +64,7 @@ fn a_fabric_is_what_is_seen_of_it_and_its_state_fills_a_whole_word() {
     let nvml = odd.nvml();
     let gpu = |index| nvml.device_by_index(index).unwrap();
     assert_eq!(fabric(&gpu(0)), (0, 0, 0, 0, 0));
-    // Clients that take the state for four bytes see the same number as those that take it for one.
+    // Clients that read four bytes of the state get the same number as those that read one.
     let ask = nvml.lib().nvmlDeviceGetGpuFabricInfoV.as_ref().unwrap();
     let mut words = [u32::MAX; 16];
     words[0] = version::<sys::nvmlGpuFabricInfo_v3_t>(3);
@@ -74,7 +74,7 @@ fn a_fabric_is_what_is_seen_of_it_and_its_state_fills_a_whole_word() {
 }
 
 #[test]
-fn a_rack_tells_slot_and_tray_and_other_boards_zeros() {
+fn rack_boards_report_slot_and_tray_and_others_report_zeros() {
     let node = Node::new(r#"{"gpus":[{"profile":"h100"},{"profile":"gb200"}]}"#);
     let nvml = node.nvml();
     let place = |index| {
@@ -114,7 +114,7 @@ fn a_gpu_is_found_by_the_bytes_of_its_uuid() {
 }
 
 #[test]
-fn who_encodes_has_a_session_while_it_does() {
+fn an_encoding_process_has_an_encoder_session() {
     let node = Node::new(
         r#"{"cycle_seconds":60,"gpus":[{"profile":"l40s"}],"processes":[
             {"pid":5,"gpu":0,"phases":[{"from":0,"to":30,"encoder":0.5,"demand":0.1}]},
@@ -135,7 +135,7 @@ fn who_encodes_has_a_session_while_it_does() {
 }
 
 #[test]
-fn of_several_processes_one_has_samples_where_the_board_is_odd() {
+fn the_one_sample_board_has_samples_of_one_process_only() {
     let process =
         |pid: u32| format!(r#"{{"pid":{pid},"gpu":0,"phases":[{{"from":0,"to":60,"demand":0.9}}]}}"#);
     let node = Node::new(&format!(
@@ -152,7 +152,6 @@ fn of_several_processes_one_has_samples_where_the_board_is_odd() {
     let unknown = Node::new(r#"{"gpus":[{"profile":"h100","surprise":"none"}]}"#);
     let init = nvml_wrapper::Nvml::builder().lib_path(unknown.library().as_os_str()).init();
     assert!(matches!(init, Err(NvmlError::Unknown)));
-    assert!(
-        unknown.read("error").contains("gpus[0]: unknown surprise \"none\"; there are after_load_window")
-    );
+    let error = unknown.read("error");
+    assert!(error.contains("unknown variant `none`, expected one of `after_load_window`"), "{error}");
 }

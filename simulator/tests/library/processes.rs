@@ -1,4 +1,4 @@
-//! The lists of processes, their samples, and how they share a GPU.
+//! Process lists, process samples, and sharing of a GPU.
 
 use crate::raw::{
     INSUFFICIENT_SIZE, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED, VERSION_MISMATCH, call, gpu, version,
@@ -34,7 +34,7 @@ fn pids(nvml: &Nvml, gpu: sys::nvmlDevice_t) -> [Vec<(u32, u64)>; 3] {
 }
 
 #[test]
-fn a_process_is_on_the_list_of_its_type_and_its_memory_may_be_unknown() {
+fn processes_are_listed_by_type_and_memory_can_be_unknown() {
     let node = Node::new(LISTS);
     let nvml = node.nvml();
     let [compute, graphics, mps] = pids(&nvml, gpu(&nvml, 0));
@@ -44,7 +44,7 @@ fn a_process_is_on_the_list_of_its_type_and_its_memory_may_be_unknown() {
 }
 
 #[test]
-fn a_zombie_is_listed_without_memory_for_as_long_as_scripted() {
+fn an_ended_process_stays_listed_without_memory_as_scripted() {
     let node = Node::new(LISTS);
     let nvml = node.nvml();
     let compute = || pids(&nvml, gpu(&nvml, 0)).into_iter().next().unwrap();
@@ -55,7 +55,7 @@ fn a_zombie_is_listed_without_memory_for_as_long_as_scripted() {
 }
 
 #[test]
-fn clients_of_mps_have_a_list_of_their_own_and_the_server_is_a_compute_process() {
+fn mps_clients_are_on_the_mps_list_and_the_server_is_a_compute_process() {
     let node = Node::new(LISTS);
     let nvml = node.nvml();
     node.hold(6 * SECOND);
@@ -64,7 +64,7 @@ fn clients_of_mps_have_a_list_of_their_own_and_the_server_is_a_compute_process()
     assert_eq!((compute, graphics), (vec![(9_001, 28 << 20)], vec![]));
     assert_eq!(mps, [(11, 1 << 20), (12, 1 << 20)]);
     assert_eq!(nvml.sys_process_name(9_001, 64).unwrap(), "nvidia-cuda-mps-server");
-    // Side by side: both all of the time, the GPU no more than that.
+    // Both run all of the time side by side, and the GPU is not busier than that.
     assert_eq!(nvml.device_by_index(1).unwrap().utilization_rates().unwrap().gpu, 100);
     let samples = nvml.device_by_index(1).unwrap().process_utilization_stats(None).unwrap();
     let shares: Vec<_> = samples.iter().rev().take(2).map(|sample| (sample.pid, sample.sm_util)).collect();
@@ -81,7 +81,7 @@ fn clients_of_mps_have_a_list_of_their_own_and_the_server_is_a_compute_process()
 }
 
 #[test]
-fn an_exclusive_gpu_takes_one_process_at_a_time() {
+fn an_exclusive_gpu_refuses_two_processes_at_a_time() {
     let script = |to: u32| {
         format!(
             r#"{{"gpus":[{{"profile":"h100","exclusive":true}}],"processes":[
@@ -163,7 +163,7 @@ fn the_ring_of_process_samples_overflows_with_many_processes_and_shows_garbage()
     let garbage: Vec<_> =
         crowded.iter().filter(|sample| sample.sm_util > 100).map(|sample| sample.pid).collect();
     assert!(garbage.len() >= 6 && garbage.iter().all(|pid| *pid == 107), "{garbage:?}");
-    // Of processes that have ended there are samples for a while, and then none.
+    // Ended processes have samples for a while, and then none.
     node.hold(31 * SECOND);
     assert!(!nvml.device_by_index(1).unwrap().process_utilization_stats(None).unwrap().is_empty());
     node.hold(34 * SECOND);
@@ -171,7 +171,7 @@ fn the_ring_of_process_samples_overflows_with_many_processes_and_shows_garbage()
 }
 
 #[test]
-fn the_newer_samples_know_jpeg_and_optical_flow() {
+fn the_newer_process_samples_have_jpeg_and_ofa() {
     let node = Node::new(&crowd());
     let nvml = node.nvml();
     node.hold(20 * SECOND);
@@ -194,7 +194,7 @@ fn the_newer_samples_know_jpeg_and_optical_flow() {
 }
 
 #[test]
-fn a_process_through_the_turn_of_the_cycle_never_leaves_the_list() {
+fn a_process_stays_listed_across_the_end_of_the_cycle() {
     let node = Node::new(
         r#"{"cycle_seconds":10,"gpus":[{"profile":"h100"}],"processes":[
             {"pid":5,"gpu":0,"phases":[{"from":0,"to":2},{"from":8,"to":10}]}]}"#,

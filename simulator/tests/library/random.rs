@@ -1,5 +1,5 @@
-//! Every function of the header with arguments drawn by lot, on boards, layouts, times and states drawn by lot:
-//! none panics (a panic behind the C interface ends the process), and each answers with one of NVML's codes.
+//! Every function of the header with random arguments, boards, layouts, times and states: none panics (a panic in a C
+//! function ends the process), and each returns one of NVML's codes.
 
 use std::time::{Duration, Instant};
 
@@ -33,13 +33,13 @@ const STATES: [&str; 7] = [
     r#"{"xids":[{"gpu":0,"xid":31,"per_second":20000,"count":50000}]}"#,
 ];
 
-/// The beginning, the parts of a cycle, its turn, months, decades.
+/// The beginning, parts of a cycle, its end, months, decades.
 const TIMES: [u64; 8] =
     [0, 1, SECOND / 3, 59 * SECOND, 60 * SECOND, 3_601 * SECOND, 10_000_001 * SECOND, 1_000_000_007 * SECOND];
 
 const NUMBERS: [usize; 12] = [0, 1, 2, 3, 4, 5, 7, 8, 19, 82, 185, 255];
 
-/// Room for each pointer: more than any count among the numbers asks for.
+/// The size of each buffer: more than any count among the numbers.
 const ROOM: usize = 4_096;
 
 struct Lot(u64);
@@ -75,7 +75,7 @@ fn scenario(lot: &mut Lot) -> String {
     )
 }
 
-/// A caller: the library, its buffers, and the handles that it was given.
+/// A caller: the library, its buffers, and the handles it has received.
 struct Caller<'a> {
     library: &'a Library,
     buffers: Vec<Vec<u64>>,
@@ -92,7 +92,7 @@ impl Caller<'_> {
         unsafe { function(a, b, c, d, e, f, g, h) }
     }
 
-    /// A buffer in which words that may be counts are small and words that may be addresses are none or another's.
+    /// A buffer whose words are small as counts, and null or another buffer as addresses.
     fn buffer(&mut self, place: usize, lot: &mut Lot) -> usize {
         let inner = if lot.below(2) == 0 { 0 } else { self.buffers.last().unwrap().as_ptr().addr() as u64 };
         let head = lot.below(4) as u64 | (lot.below(9) as u64) << 32;
@@ -116,7 +116,7 @@ impl Caller<'_> {
         words
     }
 
-    /// Asks for every handle that there is now.
+    /// Fetches every current handle.
     fn collect(&mut self) {
         let mut found = 0_usize;
         let out = (&raw mut found).addr();
@@ -150,10 +150,10 @@ impl Caller<'_> {
 }
 
 #[test]
-fn no_arguments_on_no_board_in_no_state_make_a_call_panic() {
+fn no_arguments_make_a_call_panic_on_any_board_or_state() {
     let mut functions = crate::header::functions();
     functions.retain(|(name, arguments)| {
-        // These would end the session, and a wait waits.
+        // These would end the session, or wait.
         let kept = !name.contains("Init") && !name.contains("Shutdown") && !name.contains("ErrorString");
         kept && !name.contains("SetWait") && arguments.len() <= 8
     });
@@ -161,7 +161,7 @@ fn no_arguments_on_no_board_in_no_state_make_a_call_panic() {
     let mut lot = Lot(11);
     let begun = Instant::now();
     let (mut rounds, mut answered) = (0, 0_u64);
-    // Rounds enough to have met most boards and states; more while there is time.
+    // Enough rounds for most boards and states; more while there is time.
     while rounds < 16 || begun.elapsed() < Duration::from_secs(3) {
         let node = Node::new(&scenario(&mut lot));
         // SAFETY: the library runs no code of its own while it is loaded.
@@ -172,13 +172,13 @@ fn no_arguments_on_no_board_in_no_state_make_a_call_panic() {
         for pass in 0..6 {
             caller.collect();
             for (place, (name, arguments)) in functions.iter().enumerate() {
-                // Every other time has the truth written: not at each call.
+                // The truth is written at every other new time.
                 if place % 16 == 0 {
                     node.hold(lot.of(&TIMES) + lot.below(1_000_000) as u64);
                 }
                 let words = caller.words(arguments, &mut lot);
                 let mut code = caller.call(name, words);
-                // Which structure the function means is found out by asking for all sizes.
+                // The version word is tried for all sizes, since the function's structure is unknown.
                 let versions =
                     (1..=3).flat_map(|version| (8..1_600).step_by(4).map(move |size| size | version << 24));
                 for version in versions.filter(|_| code == 25 && rounds % 8 == 0 && pass == 0) {

@@ -1,4 +1,4 @@
-//! Calls through the raw table, for what nvml-wrapper does not wrap.
+//! Calls through the raw function table, for functions that nvml-wrapper does not wrap.
 
 use nvml_wrapper::Nvml;
 use nvml_wrapper_sys::bindings as sys;
@@ -21,14 +21,14 @@ pub(crate) fn gpu(nvml: &Nvml, index: u32) -> sys::nvmlDevice_t {
     unsafe { nvml.device_by_index(index).unwrap().handle() }
 }
 
-/// The MIG device at a place.
+/// The MIG device at an index.
 pub(crate) fn instance(nvml: &Nvml, gpu: sys::nvmlDevice_t, index: u32) -> sys::nvmlDevice_t {
     let mut handle = std::ptr::null_mut();
     assert_eq!(call!(nvml, nvmlDeviceGetMigDeviceHandleByIndex, gpu, index, &raw mut handle), 0);
     handle
 }
 
-/// A field's value, or the code in place of it.
+/// A field's value or return code.
 pub(crate) fn field(nvml: &Nvml, gpu: sys::nvmlDevice_t, field: u32, scope: u32) -> Result<u64, u32> {
     let mut value: sys::nvmlFieldValue_t = unsafe { std::mem::zeroed() };
     (value.fieldId, value.scopeId) = (field, scope);
@@ -36,7 +36,7 @@ pub(crate) fn field(nvml: &Nvml, gpu: sys::nvmlDevice_t, field: u32, scope: u32)
     if value.nvmlReturn == 0 { Ok(unsafe { value.value.ullVal }) } else { Err(value.nvmlReturn) }
 }
 
-/// What `size_of` and a version give as a version word.
+/// The version word of a structure.
 pub(crate) fn version<T>(number: u32) -> u32 {
     u32::try_from(size_of::<T>()).unwrap() | number << 24
 }
@@ -49,7 +49,7 @@ pub(crate) fn sample(nvml: &Nvml, device: sys::nvmlDevice_t) -> sys::nvmlGpmSamp
     sample
 }
 
-/// GPM metrics between two samples: values, or the codes in place of them.
+/// GPM metrics between two samples: values or return codes.
 pub(crate) fn between(
     nvml: &Nvml,
     first: sys::nvmlGpmSample_t,

@@ -10,7 +10,7 @@ const SCRIPT: &str = r#"{"cycle_seconds":600,"gpus":[{"profile":"h100"},
     "processes":[{"pid":7,"gpu":0,"phases":[{"from":0,"to":100,"demand":1.0,"dram":0.5,"encoder":0.25,
         "decoder":0.2,"jpeg":0.1,"ofa":0.05}]}]}"#;
 
-/// Time stamps and values after the last seen one, or the code.
+/// Time stamps and values after the last seen one, or the return code.
 fn ring(
     nvml: &Nvml,
     gpu: sys::nvmlDevice_t,
@@ -32,7 +32,7 @@ fn ring(
 }
 
 #[test]
-fn a_ring_holds_the_newest_and_a_reader_goes_on_from_where_it_was() {
+fn a_ring_keeps_the_newest_samples_and_a_reader_can_continue() {
     let node = Node::new(SCRIPT);
     let nvml = node.nvml();
     let board = gpu(&nvml, 0);
@@ -72,7 +72,7 @@ fn every_ring_shows_its_meter() {
     assert_eq!(power.last().unwrap().0 - power.first().unwrap().0, 119 * 100_000);
     let other = ring(&nvml, gpu(&nvml, 2), 0, 0, 120).unwrap();
     assert_eq!(other.last().unwrap().0 - other.first().unwrap().0, 119 * 50_000);
-    // No module of its own.
+    // The board has no module power.
     assert_eq!(ring(&nvml, board, 7, 0, 120), Err(NOT_SUPPORTED));
 }
 
@@ -82,7 +82,7 @@ fn rings_of_utilization_are_empty_at_idle_and_refused_with_mig() {
     let nvml = node.nvml();
     let (board, parent, idle) = (gpu(&nvml, 0), gpu(&nvml, 1), gpu(&nvml, 2));
     node.hold(110 * SECOND);
-    // The process has ended ten seconds ago: half of the ring is left.
+    // The process ended ten seconds ago: half of the ring still has its samples.
     assert!((58..62).contains(&ring(&nvml, board, 1, 0, 120).unwrap().len()));
     assert_eq!(ring(&nvml, idle, 1, 0, 120), Err(NOT_FOUND));
     assert_eq!(ring(&nvml, idle, 5, 0, 120).unwrap().last().unwrap().1, 210);

@@ -1,4 +1,4 @@
-//! What happens to hardware and driver while clients look: the state file.
+//! The state file: changes of hardware and driver while clients run.
 
 use std::ffi::{c_char, c_void};
 use std::fs;
@@ -16,7 +16,7 @@ const MIG: &str = r#"{"seed":2,"cycle_seconds":60,"gpus":[{"profile":"h100"},{"p
         {"pid":7,"gpu":1,"instance":0,"phases":[{"from":0,"to":60,"demand":1.0,"memory_bytes":1048576}]},
         {"pid":8,"gpu":1,"instance":1,"phases":[{"from":0,"to":60,"demand":0.5,"memory_bytes":2097152}]}]}"#;
 
-/// The same file, kept loaded over shutdowns.
+/// The library, kept loaded across shutdowns.
 struct Kept(Library);
 
 impl Kept {
@@ -75,7 +75,7 @@ fn init(node: &Node) -> Result<Nvml, NvmlError> {
 }
 
 #[test]
-fn an_unloaded_driver_ends_every_session_and_a_loaded_one_counts_from_nothing() {
+fn unloading_the_driver_ends_every_session_and_a_new_load_counts_from_zero() {
     let node = Node::new(EIGHT);
     let kept = Kept::new(&node);
     assert_eq!(kept.call("nvmlInit_v2"), 0);
@@ -88,7 +88,7 @@ fn an_unloaded_driver_ends_every_session_and_a_loaded_one_counts_from_nothing() 
     assert_eq!(kept.call("nvmlInit_v2"), 9);
     node.hold(40 * SECOND);
     node.state(r#"{"driver":{"epoch":2}}"#);
-    // Loaded again, but not for who was there before.
+    // Loaded again, but former sessions stay invalid.
     assert_eq!((kept.energy(device), kept.count()), (Err(1), Err(1)));
     assert_eq!(kept.call("nvmlShutdown"), 0);
     assert_eq!(kept.call("nvmlInit_v2"), 0);
@@ -99,7 +99,7 @@ fn an_unloaded_driver_ends_every_session_and_a_loaded_one_counts_from_nothing() 
     let after = kept.energy(device).unwrap();
     assert!(after > 50_000 && after < before, "{after}");
     assert_eq!(kept.call("nvmlShutdown"), 0);
-    // The truth does not forget; without a driver nothing was done.
+    // The truth keeps its sums; without a driver no work was done.
     let truth = node.read("truth");
     let energy = truth.split("\"energy_uj\":").nth(1).unwrap().split('}').next().unwrap();
     let energy = energy.parse::<u64>().unwrap() / 1_000;
@@ -107,7 +107,7 @@ fn an_unloaded_driver_ends_every_session_and_a_loaded_one_counts_from_nothing() 
 }
 
 #[test]
-fn a_change_of_epoch_alone_is_a_reload() {
+fn a_new_epoch_is_a_driver_reload() {
     let node = Node::new(EIGHT);
     let nvml = node.nvml();
     let gpu = nvml.device_by_index(0).unwrap();
@@ -125,7 +125,7 @@ fn a_change_of_epoch_alone_is_a_reload() {
 }
 
 #[test]
-fn another_driver_version_wants_the_library_loaded_anew() {
+fn a_driver_of_another_version_needs_the_library_reloaded() {
     let node = Node::new(EIGHT);
     let kept = Kept::new(&node);
     assert_eq!(kept.call("nvmlInit_v2"), 0);
@@ -152,7 +152,7 @@ fn a_library_loaded_before_its_driver_changed_is_refused_at_its_first_init() {
 }
 
 #[test]
-fn a_lost_gpu_answers_nothing_is_counted_and_may_come_back() {
+fn a_lost_gpu_fails_every_call_is_counted_and_can_return() {
     let node = Node::new(EIGHT);
     let nvml = node.nvml();
     let (lost, well) = (nvml.device_by_index(3).unwrap(), nvml.device_by_index(4).unwrap());
@@ -166,14 +166,13 @@ fn a_lost_gpu_answers_nothing_is_counted_and_may_come_back() {
     assert_eq!(init(&node).unwrap().device_count().unwrap(), 8);
     node.hold(20 * SECOND);
     fs::remove_file(node.path("state")).unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(30));
     assert_eq!(lost.total_energy_consumption().unwrap(), before);
     node.hold(21 * SECOND);
     assert!(lost.total_energy_consumption().unwrap() > before);
 }
 
 #[test]
-fn a_gpu_that_is_gone_leaves_the_count_at_the_next_init() {
+fn a_removed_gpu_is_not_counted_after_the_next_init() {
     for state in ["gone", "guest"] {
         let node = Node::new(EIGHT);
         let kept = Kept::new(&node);
@@ -185,9 +184,9 @@ fn a_gpu_that_is_gone_leaves_the_count_at_the_next_init() {
         assert_eq!(kept.call("nvmlShutdown"), 0);
         assert_eq!(kept.call("nvmlInit_v2"), 0);
         assert_eq!((kept.energy(gone), kept.count()), (Err(15), Ok(7)));
-        assert_eq!(kept.uuid(kept.handle(3).unwrap()), Ok(uuid), "the next has its index");
+        assert_eq!(kept.uuid(kept.handle(3).unwrap()), Ok(uuid), "the next GPU has its index");
         assert_eq!(kept.handle(7), Err(2));
-        // It is back, for who comes anew.
+        // A new session counts it again.
         node.state("{}");
         assert_eq!((kept.energy(gone), kept.count()), (Err(15), Ok(7)));
         assert_eq!(kept.call("nvmlShutdown"), 0);
@@ -198,7 +197,7 @@ fn a_gpu_that_is_gone_leaves_the_count_at_the_next_init() {
 }
 
 #[test]
-fn another_board_in_the_same_place_has_another_name() {
+fn a_replaced_board_has_another_uuid() {
     let node = Node::new(EIGHT);
     let kept = Kept::new(&node);
     assert_eq!(kept.call("nvmlInit_v2"), 0);
@@ -221,7 +220,7 @@ fn another_board_in_the_same_place_has_another_name() {
 }
 
 #[test]
-fn a_gpu_that_wants_a_reset_says_so() {
+fn a_gpu_that_needs_a_reset_fails_calls_with_that_code() {
     let node = Node::new(EIGHT);
     let kept = Kept::new(&node);
     assert_eq!(kept.call("nvmlInit_v2"), 0);
@@ -231,7 +230,7 @@ fn a_gpu_that_wants_a_reset_says_so() {
 }
 
 #[test]
-fn a_process_goes_on_under_another_pid_and_one_without_a_pid_does_not_run() {
+fn a_process_continues_under_a_new_pid_and_stops_without_one() {
     let node = Node::new(
         r#"{"cycle_seconds":60,"gpus":[{"profile":"h100"}],"processes":[
             {"pid":7,"name":"one","gpu":0,"phases":[{"from":0,"to":60,"demand":0.5,"memory_bytes":1048576}]},
@@ -256,7 +255,7 @@ fn a_process_goes_on_under_another_pid_and_one_without_a_pid_does_not_run() {
     drop(nvml);
     let truth: serde_json::Value = serde_json::from_str(&node.read("truth")).unwrap();
     let busy = |at: usize| truth["processes"][at]["busy_ns"].as_u64().unwrap() / SECOND;
-    // 10 s of both, then 10 s of the first alone.
+    // 10 s of both, then 10 s of the first only.
     assert!((9..=11).contains(&busy(0)) && (1..=3).contains(&busy(1)), "{truth}");
     let node = Node::new(MIG);
     let nvml = node.nvml();
@@ -266,7 +265,7 @@ fn a_process_goes_on_under_another_pid_and_one_without_a_pid_does_not_run() {
 }
 
 #[test]
-fn a_gpu_is_cut_anew_while_it_runs() {
+fn a_mig_layout_can_change_while_the_gpu_runs() {
     let node = Node::new(MIG);
     let nvml = node.nvml();
     node.hold(30 * SECOND);
@@ -276,7 +275,7 @@ fn a_gpu_is_cut_anew_while_it_runs() {
     let old = parent.mig_device_by_index(0).unwrap();
     let (uuid, energy) = (old.uuid().unwrap(), parent.total_energy_consumption().unwrap());
     node.state(r#"{"mig":{"1":[{"profile":"3g.40gb","start":4}]}}"#);
-    // One instance is gone and the other made anew under the same id.
+    // One instance is removed and the other created again under the same id.
     assert!(matches!(old.uuid(), Err(NvmlError::InvalidArg)));
     let new = parent.mig_device_by_index(0).unwrap();
     assert_ne!(new.uuid().unwrap(), uuid);
@@ -291,7 +290,7 @@ fn a_gpu_is_cut_anew_while_it_runs() {
     let event = events.wait(0).unwrap();
     assert_eq!(event.device.index().unwrap(), 1);
     assert!(matches!(events.wait(0), Err(NvmlError::Timeout)));
-    // Off, and for another reader the same.
+    // MIG is off, also for another process.
     node.state(r#"{"mig":{"1":[]}}"#);
     assert_eq!(parent.mig_mode().unwrap().current, 0);
     assert!(parent.utilization_rates().is_ok() && parent.running_compute_processes().unwrap().is_empty());
@@ -302,7 +301,7 @@ fn a_gpu_is_cut_anew_while_it_runs() {
 }
 
 #[test]
-fn who_comes_later_knows_when_it_happened() {
+fn a_later_process_knows_when_a_change_happened() {
     let node = Node::new(MIG);
     {
         let nvml = node.nvml();
@@ -323,7 +322,7 @@ fn who_comes_later_knows_when_it_happened() {
 }
 
 #[test]
-fn two_readers_see_the_same_layouts_and_sums_whoever_looked_first() {
+fn two_processes_agree_on_layouts_and_sums() {
     let node = Node::new(MIG);
     fs::copy(node.library(), node.path("second.so")).unwrap();
     let first = node.nvml();
@@ -340,7 +339,6 @@ fn two_readers_see_the_same_layouts_and_sums_whoever_looked_first() {
         let (one, other) = if step % 3 == 0 { (&first, &second) } else { (&second, &first) };
         let there = seen(one);
         node.hold(step * 5 * SECOND + SECOND);
-        std::thread::sleep(std::time::Duration::from_millis(30));
         let later = seen(other);
         assert!(later.0 > there.0 && later.1 == there.1, "{there:?} {later:?}");
         assert_eq!(seen(one), later);
@@ -348,7 +346,7 @@ fn two_readers_see_the_same_layouts_and_sums_whoever_looked_first() {
 }
 
 #[test]
-fn many_layouts_later_the_books_still_balance_and_the_record_is_small() {
+fn after_many_layouts_the_sums_agree_and_the_settled_file_is_small() {
     let node = Node::new(MIG);
     let nvml = node.nvml();
     let gpu = nvml.device_by_index(1).unwrap();
@@ -371,7 +369,7 @@ fn many_layouts_later_the_books_still_balance_and_the_record_is_small() {
 }
 
 #[test]
-fn a_state_that_cannot_be_leaves_the_former_in_force() {
+fn an_invalid_state_file_keeps_the_former_state() {
     let node = Node::new(MIG);
     let nvml = node.nvml();
     let gpu = nvml.device_by_index(0).unwrap();
@@ -410,7 +408,7 @@ fn device_files_are_open_from_init_to_shutdown() {
     assert!(open().is_empty());
 }
 
-/// The sent kibibytes of all links, as field 138 tells them.
+/// The sent kibibytes of all links, by field 138.
 fn sent_by_links(nvml: &Nvml, index: u32) -> u64 {
     let device = nvml.device_by_index(index).unwrap();
     let mut value: sys::nvmlFieldValue_t = unsafe { std::mem::zeroed() };
@@ -422,7 +420,7 @@ fn sent_by_links(nvml: &Nvml, index: u32) -> u64 {
 }
 
 #[test]
-fn links_count_on_over_layouts_and_from_nothing_under_another_driver() {
+fn link_counters_continue_across_layouts_and_restart_with_the_driver() {
     let script = r#"{"seed":2,"cycle_seconds":60,"driver_loads":[90],"gpus":[{"profile":"h100"}],"processes":[
         {"pid":7,"gpu":0,"phases":[{"from":0,"to":60,"demand":1.0,"nvlink_tx":1024000000}]}]}"#;
     let node = Node::new(script);
@@ -434,12 +432,12 @@ fn links_count_on_over_layouts_and_from_nothing_under_another_driver() {
     nvml.device_count().unwrap();
     node.hold(55 * SECOND);
     node.state(r#"{"mig":{}}"#);
-    // Nothing passed while the process had no place.
+    // No traffic while the process had no instance.
     assert_eq!(sent_by_links(&nvml, 0), before);
     node.hold(65 * SECOND);
     let after = sent_by_links(&nvml, 0);
     assert!(after.abs_diff(60_000_000) < 100, "{after}");
-    // The driver is loaded at 90, and what was before is not counted after another cut either.
+    // The driver is reloaded at 90 s, and earlier traffic is not counted after another layout change either.
     node.hold(95 * SECOND);
     assert!(sent_by_links(&nvml, 0).abs_diff(5_000_000) < 100);
     let energy = || nvml.device_by_index(0).unwrap().total_energy_consumption().unwrap();
@@ -452,7 +450,7 @@ fn links_count_on_over_layouts_and_from_nothing_under_another_driver() {
 }
 
 #[test]
-fn a_module_is_where_it_was_when_its_neighbour_has_gone() {
+fn gpus_keep_their_module_when_a_neighbour_is_removed() {
     let node = Node::new(r#"{"gpus":[{"profile":"gb200","count":4}]}"#);
     let module = |nvml: &Nvml, index: u32| {
         let device = nvml.device_by_index(index).unwrap();
@@ -468,7 +466,7 @@ fn a_module_is_where_it_was_when_its_neighbour_has_gone() {
     node.state(r#"{"gpus":{"0":{"state":"gone"}}}"#);
     let nvml = node.nvml();
     assert_eq!(nvml.device_count().unwrap(), 3);
-    // GPU 1 is alone on its module, GPUs 2 and 3 still share theirs.
+    // GPU 1 is alone on its module; GPUs 2 and 3 still share one.
     let alone = module(&nvml, 0);
     assert!(alone.1 == first.1 && alone.0 + 100_000 < first.0, "{alone:?} {first:?}");
     assert_eq!(module(&nvml, 2), last);

@@ -3,7 +3,6 @@
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use nvml_wrapper::Nvml;
 use tempfile::TempDir;
@@ -26,7 +25,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// With the clock held at 0.
+    /// A host whose clock is held at 0.
     pub(crate) fn new(scenario: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         fs::copy(built(), directory.path().join("libnvidia-ml.so.1")).unwrap();
@@ -51,26 +50,29 @@ impl Node {
         Nvml::builder().lib_path(self.library().as_os_str()).init().unwrap()
     }
 
-    /// Holds the clock at so many nanoseconds.
+    /// Holds the clock at an elapsed time in nanoseconds.
     pub(crate) fn hold(&self, elapsed: u64) {
         self.clock.write_all_at(&elapsed.to_le_bytes(), 32).unwrap();
     }
 
-    /// Sets the faults and waits until they are seen.
+    /// Sets the faults; the library reads them at the next call, since the clock is held.
     pub(crate) fn faults(&self, text: &str) {
-        fs::write(self.path("faults"), text).unwrap();
-        std::thread::sleep(Duration::from_millis(30));
+        self.replace("faults", text);
     }
 
-    /// Sets the state and waits until it is looked at again.
+    /// Sets the state; the library reads it at the next call, since the clock is held.
     pub(crate) fn state(&self, text: &str) {
-        // By rename: a reader never sees half a file.
-        fs::write(self.path("state.new"), text).unwrap();
-        fs::rename(self.path("state.new"), self.path("state")).unwrap();
-        std::thread::sleep(Duration::from_millis(30));
+        self.replace("state", text);
     }
 
-    /// How often an XID has fired, as the truth says.
+    /// Writes a file by rename, so that a reader never sees half of it.
+    fn replace(&self, name: &str, text: &str) {
+        let new = self.path("new");
+        fs::write(&new, text).unwrap();
+        fs::rename(new, self.path(name)).unwrap();
+    }
+
+    /// How often an XID has fired according to the truth.
     pub(crate) fn fired(&self, gpu: u32, xid: u64) -> u64 {
         let truth = self.read("truth");
         let place = format!("{{\"gpu\":{gpu},\"xid\":{xid},\"fired\":");

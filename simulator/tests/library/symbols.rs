@@ -1,4 +1,4 @@
-//! The library has every function of the header, and a reader gets an answer or a refusal from each.
+//! The library exports every function of the header, and each returns an answer or an error.
 
 use std::ffi::c_void;
 
@@ -6,7 +6,7 @@ use crate::header::Argument;
 use crate::support::{Node, SECOND};
 use libloading::Library;
 
-/// What the library of driver 610 exports and the bindings do not have.
+/// Functions of the library of driver 610 that the bindings lack.
 const OF_610: [&str; 21] = [
     "nvmlDeviceGetAccountingStats_v2",
     "nvmlDeviceGetBBXTimeData_v1",
@@ -31,7 +31,7 @@ const OF_610: [&str; 21] = [
     "nvmlSystemGetCPER_v1",
 ];
 
-/// What nvidia-ml-py 13.615 asks for beyond both.
+/// Further functions that nvidia-ml-py 13.615 uses.
 const OF_PYTHON: [&str; 15] = [
     "nvmlDeviceGetAdaptiveTgpModeInfo_v1",
     "nvmlDeviceGetBankRemapperStatus_v1",
@@ -122,7 +122,7 @@ fn every_function_refuses_a_null_device_and_is_counted() {
 }
 
 #[test]
-fn whatever_is_answered_is_refused_without_a_place_to_write_it() {
+fn every_output_pointer_may_be_null() {
     let node = Node::new(
         r#"{"gpus":[{"profile":"h100"},{"profile":"rtx-6000-ada"},{"profile":"t4"},{"profile":"h100","mig":[{"profile":"3g.40gb","start":4}]}]}"#,
     );
@@ -175,7 +175,7 @@ fn whatever_is_answered_is_refused_without_a_place_to_write_it() {
 }
 
 #[test]
-fn what_would_change_something_is_forbidden_to_readers() {
+fn functions_that_change_something_need_permission() {
     use nvml_wrapper::error::NvmlError;
     let node = Node::new(r#"{"gpus":[{"profile":"h100"}]}"#);
     let nvml = node.nvml();
@@ -185,7 +185,7 @@ fn what_would_change_something_is_forbidden_to_readers() {
     assert!(matches!(gpu.reset_gpu_locked_clocks(), Err(NvmlError::NoPermission)));
     assert!(matches!(gpu.active_vgpus(), Err(NvmlError::NotSupported)));
     assert_eq!(nvml.unit_count().unwrap(), 0);
-    // What refuses is slow, hangs or fails like all others.
+    // Faults apply to functions that always fail too.
     node.faults(r#"[{"function":"nvmlDeviceGetActiveVgpus","gpu":0,"code":15}]"#);
     assert!(matches!(gpu.active_vgpus(), Err(NvmlError::GpuLost)));
 }

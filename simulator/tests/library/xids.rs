@@ -1,4 +1,4 @@
-//! XIDs: storms counted exactly, and a kernel log that has each once, whoever reads.
+//! XIDs: storms are counted exactly, and the kernel log has each XID once.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ fn registered<'nvml>(nvml: &'nvml Nvml, gpus: &[u32]) -> EventSet<'nvml> {
     events
 }
 
-/// How often each XID came, by GPU.
+/// The number of events of each XID, by GPU.
 fn drained(events: &EventSet<'_>) -> BTreeMap<(u32, u64), u64> {
     let mut seen = BTreeMap::new();
     while let Ok(EventData { device, event_data, .. }) = events.wait(0) {
@@ -52,12 +52,12 @@ fn every_xid_of_a_storm_is_delivered_and_counted_in_the_truth() {
         assert_eq!(all, node.fired(3, 31), "after {tenth} tenths");
     }
     assert_eq!((all, node.fired(5, 31)), (25_000, 25_000));
-    // What has left the file is neither fired again nor forgotten.
+    // A storm that was removed from the file fires no more and stays counted.
     node.state("{}");
     node.hold(8 * SECOND);
     assert!(drained(&events).is_empty());
     assert_eq!(node.fired(3, 31), 25_000);
-    // A hundred lines of each second reach the log.
+    // A hundred lines per second reach the log.
     drop(events);
     drop(nvml);
     let lines = log_lines(&node);
@@ -66,7 +66,7 @@ fn every_xid_of_a_storm_is_delivered_and_counted_in_the_truth() {
 }
 
 #[test]
-fn a_set_that_is_far_behind_loses_the_oldest_and_says_how_many() {
+fn an_event_set_far_behind_drops_the_oldest_events_and_counts_them() {
     let node = Node::new(EIGHT);
     let nvml = node.nvml();
     let events = registered(&nvml, &[0]);
@@ -100,9 +100,9 @@ fn a_lost_gpu_raises_its_xid_once() {
 }
 
 #[test]
-fn the_log_has_every_xid_once_whoever_reads() {
+fn the_kernel_log_has_every_xid_once_with_two_processes() {
     let node = Node::new(EIGHT);
-    // Two copies over one directory are two libraries with their own memory, as two processes are.
+    // Two copies in one directory are two libraries with their own memory, as in two processes.
     std::fs::copy(node.library(), node.path("second.so")).unwrap();
     let first = node.nvml();
     let second = Nvml::builder().lib_path(node.path("second.so").as_os_str()).init().unwrap();
@@ -127,7 +127,7 @@ fn the_log_has_every_xid_once_whoever_reads() {
 }
 
 #[test]
-fn the_log_names_the_process_and_stays_small() {
+fn the_kernel_log_names_the_process_and_stays_small() {
     let text = r#"{"cycle_seconds":10,"gpus":[{"profile":"h100"}],"xids":[{"at":5,"gpu":0,"xid":31}],
         "processes":[{"pid":4211,"name":"/usr/bin/python3","gpu":0,"phases":[{"from":0,"to":10,"demand":1}]}]}"#;
     let node = Node::new(text);
@@ -137,7 +137,7 @@ fn the_log_names_the_process_and_stays_small() {
     assert!(
         node.read("kmsg").contains(": 31, pid=4211, name=python3, Ch 00000008, intr 00000000. MMU Fault")
     );
-    // Ten thousand minutes at once, and then some.
+    // Ten thousand minutes at once, and then a few more.
     for step in 1..=8 {
         node.hold(step * 600_000 * SECOND);
         nvml.device_count().unwrap();

@@ -1,4 +1,4 @@
-//! A node in held time: the test moves the clock tick by tick, so that every value is the same every time.
+//! A node under a held clock: the test sets the time tick by tick, so that every value is the same in every run.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -12,7 +12,7 @@ use gpumeter::model::{Nanoseconds, Utc};
 
 use crate::running::Agent;
 
-/// A node to be shown.
+/// The node to run.
 pub(crate) struct Node<'a> {
     pub(crate) scenario: &'a Path,
     pub(crate) level: Level,

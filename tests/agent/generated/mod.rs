@@ -1,4 +1,4 @@
-//! Files that are generated from what the agent shows.
+//! Files that are generated from the agent's output.
 
 mod held;
 mod nodes;

@@ -1,4 +1,4 @@
-//! Golden nodes: what the real binary shows of a whole node, series by series, against committed pages.
+//! Golden nodes: the pages of the real binary over a whole node, compared with committed pages.
 //!
 //! Each node of `tests/golden/nodes` is a scenario, some with a script of driver faults; beside it lies its page at level full
 //! after half a minute of held time, so that every value is the same on every machine. Lean and standard are not
@@ -60,7 +60,7 @@ fn lean_and_standard_are_the_full_page_without_the_families_above_them() {
     }
 }
 
-/// The names of the series, with labels. What a family that is not shown would say of itself goes with it.
+/// The names of the series with labels, without absence reasons of families above the level.
 fn series(page: &str) -> BTreeSet<String> {
     page.lines()
         .filter(|line| !line.starts_with('#'))
@@ -69,7 +69,7 @@ fn series(page: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// The level of a series: that of its family, or of the family it speaks of.
+/// The level of a series: that of its family, or of the family in its `metric` label.
 fn level_of(series: &str) -> Option<Level> {
     let of = |name: &str| catalogue::family(name).map(|family| family.level);
     let (name, labels) = series.split_once('{').unwrap_or((series, ""));
@@ -84,7 +84,7 @@ fn level_of(series: &str) -> Option<Level> {
     of(name).max(spoken).max(metered)
 }
 
-/// Families whose values belong to the machine, the moment or the build.
+/// Families whose values depend on the machine, the time or the build.
 const MASKED: [&str; 8] = [
     "gpu_xid_last_timestamp_seconds",
     "process_",
@@ -108,7 +108,7 @@ fn masked(page: &str) -> String {
         .collect()
 }
 
-/// The lines that differ, a few of them.
+/// The first few lines that differ.
 fn difference(path: &Path, committed: &str, page: &str) -> Option<String> {
     const MOST: usize = 20;
     if committed == page {

@@ -1,4 +1,4 @@
-//! Certificates of a test, in a directory of its own, and clients that speak TLS.
+//! Certificates in a directory of the test, and clients that use TLS.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -69,7 +69,7 @@ impl Certificates {
         std::fs::read_to_string(self.path().join(name)).unwrap()
     }
 
-    /// What a web configuration file in the directory says.
+    /// A web configuration file for the directory.
     pub(crate) fn load(&self, text: &str) -> Result<Security, String> {
         let file = self.path().join("web.yml");
         std::fs::write(&file, text).unwrap();
@@ -81,9 +81,9 @@ impl Certificates {
 /// A client that trusts the CA.
 #[derive(Clone, Default)]
 pub(crate) struct Client {
-    /// The name of its certificate, if it has one.
+    /// The name of the client certificate, if it has one.
     pub(crate) certificate: Option<&'static str>,
-    /// Whether it has no TLS 1.3.
+    /// Whether it supports only TLS 1.2.
     pub(crate) is_old: bool,
     /// Cipher suites and curves that it offers, by their names in rustls.
     pub(crate) algorithms: Option<fn(&mut CryptoProvider)>,
@@ -91,7 +91,7 @@ pub(crate) struct Client {
     pub(crate) protocols: &'static [&'static str],
 }
 
-/// What came of a request.
+/// The result of a request.
 pub(crate) struct Exchange {
     pub(crate) answer: String,
     pub(crate) cipher: String,
@@ -139,7 +139,7 @@ impl Client {
         Ok(StreamOwned::new(connection, stream))
     }
 
-    /// Asks for a page and reads the answer to its end.
+    /// Requests a page and reads the answer to its end.
     pub(crate) fn get(
         &self,
         certificates: &Certificates,

@@ -1,4 +1,4 @@
-//! The HTTP server over real sockets on loopback: what it answers, and how it treats peers that misbehave.
+//! The HTTP server over real sockets on loopback: its answers, and its treatment of misbehaving clients.
 
 pub(crate) mod certificates;
 mod tls;
@@ -24,7 +24,7 @@ use tokio::sync::{mpsc, watch};
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// A server on its own thread, and the ends that the rest of the agent would hold.
+/// A server on its own thread, and the channels that the rest of the agent would hold.
 struct Agent {
     address: SocketAddr,
     latest: Arc<LatestSnapshot>,
@@ -40,7 +40,7 @@ impl Agent {
         Self::with_page(limits, 10)
     }
 
-    /// With a page of at least that many bytes.
+    /// A server with a page of at least that many bytes.
     fn with_page(limits: ServerLimits, bytes: usize) -> Self {
         let agent = Self::without_page(limits, Security::default());
         agent.publish(bytes);
@@ -150,7 +150,7 @@ impl Drop for Agent {
     }
 }
 
-/// Passwords that are verified as the agent does it.
+/// Passwords, verified as in the agent.
 fn passwords() -> Passwords {
     let (sender, mut questions) = mpsc::channel::<gpumeter::serve::VerifyRequest>(16);
     std::thread::spawn(move || {
@@ -162,7 +162,7 @@ fn passwords() -> Passwords {
     Passwords::new(sender)
 }
 
-/// A moment at which reading the clock panics.
+/// A timestamp whose clock panics when it is read.
 const PANIC_AT: u64 = u64::MAX;
 
 fn clock_at(moment: u64) -> Nanoseconds {
@@ -170,7 +170,7 @@ fn clock_at(moment: u64) -> Nanoseconds {
     Nanoseconds(moment)
 }
 
-/// What a peer sends until it closes; a reset ends it too.
+/// Everything that a peer sends until it closes or resets the connection.
 fn rest(stream: &mut TcpStream) -> String {
     let mut bytes = Vec::new();
     let _ = stream.read_to_end(&mut bytes);
@@ -178,7 +178,7 @@ fn rest(stream: &mut TcpStream) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// One answer with a short body, on a connection that stays.
+/// One answer with a short body on a connection that stays open.
 fn one(stream: &mut TcpStream) -> String {
     let mut buffer = [0; 4096];
     let count = stream.read(&mut buffer).unwrap();
@@ -193,11 +193,11 @@ fn body(answer: &str) -> &str {
     answer.split_once("\r\n\r\n").unwrap().1
 }
 
-/// Waits for what another thread is about to do.
+/// Waits until another thread has made it true.
 fn eventually(what: impl Fn() -> bool) {
     let begun = Instant::now();
     while !what() {
-        assert!(begun.elapsed() < Duration::from_secs(10), "it did not happen");
+        assert!(begun.elapsed() < Duration::from_secs(10), "the condition did not become true in 10 s");
         sleep(Duration::from_millis(2));
     }
 }
@@ -217,7 +217,7 @@ fn a_scraper_gets_the_format_that_it_prefers() {
 }
 
 #[test]
-fn names_that_are_not_served_are_refused_and_other_parameters_are_left_alone() {
+fn unknown_metric_names_are_refused_and_other_parameters_are_ignored() {
     let agent = Agent::start(ServerLimits::default());
     for query in ["", "?", "?profile=native", "?name[]=gpu_up", "?collect[]=gpu&x"] {
         assert_eq!(status(&agent.get(&format!("/metrics{query}"))), 200, "{query}");
@@ -228,7 +228,7 @@ fn names_that_are_not_served_are_refused_and_other_parameters_are_left_alone() {
 }
 
 #[test]
-fn gzip_is_sent_to_those_who_take_it() {
+fn gzip_is_sent_to_clients_that_accept_it() {
     let agent = Agent::start(ServerLimits::default());
     let ask = |codings: &str| {
         agent.send(&format!(
@@ -252,7 +252,7 @@ fn a_head_request_gets_the_length_but_no_body() {
 }
 
 #[test]
-fn what_is_not_here_or_cannot_be_done_says_so() {
+fn unknown_paths_and_methods_get_an_explanation() {
     let agent = Agent::start(ServerLimits::default());
     let missing = agent.get("/metric");
     assert_eq!((status(&missing), body(&missing).ends_with('\n')), (404, true));
@@ -270,7 +270,7 @@ fn what_is_not_here_or_cannot_be_done_says_so() {
 }
 
 #[test]
-fn only_this_host_by_its_own_name_reads_more_than_metrics() {
+fn only_local_requests_with_a_local_host_name_read_more_than_metrics() {
     let agent = Agent::start(ServerLimits::default());
     for path in ["/", "/api/v1/snapshot", "/api/v1/health", "/api/v1/bill"] {
         for host in ["node7:9855", "rebind.evil.example"] {
@@ -285,7 +285,7 @@ fn only_this_host_by_its_own_name_reads_more_than_metrics() {
 }
 
 #[test]
-fn the_links_of_the_page_lie_below_the_url_under_which_users_reach_the_agent() {
+fn links_of_the_landing_page_start_with_the_external_url() {
     let page = |url: Option<&str>| String::from_utf8(render_index_page(url).to_vec()).unwrap();
     assert!(page(None).contains("<a href=\"/api/v1/health\">/api/v1/health</a>"));
     let proxied = page(Some("https://node7.example/gpus&more"));
@@ -313,7 +313,7 @@ fn before_the_first_snapshot_the_agent_is_healthy_but_not_ready() {
 }
 
 #[test]
-fn a_bill_is_asked_of_the_ledger_and_its_refusal_is_passed_on() {
+fn a_bill_comes_from_the_ledger_with_its_errors() {
     let mut agent = Agent::start(ServerLimits::default());
     let mut stream = agent.connect();
     let mut ask = |query: &str, reply: Result<String, BillProblem>| {
@@ -337,7 +337,7 @@ fn a_bill_is_asked_of_the_ledger_and_its_refusal_is_passed_on() {
 }
 
 #[test]
-fn a_bill_that_does_not_come_is_given_up_and_a_full_queue_is_told() {
+fn a_bill_times_out_and_a_full_queue_is_refused() {
     let agent = Agent::start(ServerLimits { bill: Duration::from_millis(50), ..ServerLimits::default() });
     // Nobody reads the queue, which holds one.
     assert_eq!(status(&agent.get("/api/v1/bill")), 504);
@@ -346,7 +346,7 @@ fn a_bill_that_does_not_come_is_given_up_and_a_full_queue_is_told() {
 }
 
 #[test]
-fn a_bill_is_given_up_when_its_client_has_gone() {
+fn a_bill_is_cancelled_when_its_client_disconnects() {
     let mut agent = Agent::start(ServerLimits { bill: Duration::from_secs(60), ..ServerLimits::default() });
     let mut client = agent.connect();
     client.write_all(b"GET /api/v1/bill HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
@@ -357,7 +357,7 @@ fn a_bill_is_given_up_when_its_client_has_gone() {
 }
 
 #[test]
-fn a_head_that_drips_in_is_cut_off_while_an_idle_connection_stays() {
+fn a_slow_request_head_is_cut_off_while_an_idle_connection_stays() {
     let agent = Agent::start(ServerLimits { head: Duration::from_millis(300), ..ServerLimits::default() });
     let mut idle = agent.connect();
     idle.write_all(b"GET /-/ready HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
@@ -370,7 +370,7 @@ fn a_head_that_drips_in_is_cut_off_while_an_idle_connection_stays() {
     }
     assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
     assert_eq!(rest(&mut slow), "");
-    assert_eq!(rest(&mut agent.connect()), "", "nor may a peer say nothing at all");
+    assert_eq!(rest(&mut agent.connect()), "", "a silent peer is cut off too");
     idle.write_all(b"GET /-/ready HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     assert_eq!(body(&one(&mut idle)), "ready\n");
     idle.write_all(b"GET /-/re").unwrap();
@@ -387,16 +387,18 @@ fn a_connection_without_requests_is_closed_after_the_longest_idle_time() {
 }
 
 #[test]
-fn whoever_waits_for_an_answer_is_not_idle() {
+fn a_connection_that_waits_for_an_answer_is_not_idle() {
     let idle = Duration::from_millis(100);
     let mut agent = Agent::start(ServerLimits { idle, ..ServerLimits::default() });
     let mut patient = agent.connect();
     patient.write_all(b"GET /api/v1/bill HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     let request = agent.bills.blocking_recv().unwrap();
-    sleep(idle * 3);
+    patient.set_read_timeout(Some(idle * 3)).unwrap();
+    assert!(patient.read(&mut [0]).is_err(), "the connection is neither closed nor answered yet");
+    patient.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     request.reply.send(Ok("[]".to_owned())).unwrap();
     assert_eq!(body(&one(&mut patient)), "[]");
-    assert_eq!(rest(&mut patient), "", "afterwards it is");
+    assert_eq!(rest(&mut patient), "", "after the answer it is idle");
 }
 
 /// More than the kernel keeps of a response.
@@ -407,10 +409,12 @@ fn a_peer_that_does_not_read_its_page_is_cut_off() {
     let limits = ServerLimits { stall: Duration::from_millis(100), ..ServerLimits::default() };
     let mut agent = Agent::with_page(limits, LARGE);
     let mut stalled = agent.connect();
+    let page = Arc::downgrade(&agent.page());
     stalled.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
-    sleep(Duration::from_millis(400));
-    let begun = rest(&mut stalled).len();
-    assert!(begun < LARGE, "the rest never comes");
+    stalled.read_exact(&mut [0]).unwrap();
+    agent.publish(10);
+    eventually(|| page.strong_count() == 0);
+    assert!(rest(&mut stalled).len() < LARGE, "the agent has dropped the rest");
     assert!(agent.stop() < Duration::from_millis(400));
 }
 
@@ -426,7 +430,7 @@ fn a_peer_that_reads_its_page_too_slowly_is_cut_off() {
         read += count;
         sleep(Duration::from_millis(5));
     }
-    assert!(read < LARGE, "it had seconds for the whole page");
+    assert!(read < LARGE, "the response deadline has passed");
 }
 
 #[test]
@@ -445,7 +449,7 @@ fn a_scraper_replaces_a_peer_that_does_not_read_its_page() {
 }
 
 #[test]
-fn of_pages_that_are_read_slowly_few_are_kept_in_memory() {
+fn only_a_few_slowly_read_pages_stay_in_memory() {
     let limits = ServerLimits { connections: 32, stall: Duration::from_secs(60), ..ServerLimits::default() };
     let agent = Agent::with_page(limits, 10);
     let (mut slow, mut pages) = (Vec::new(), Vec::new());
@@ -467,13 +471,12 @@ fn a_scraper_replaces_a_peer_that_never_finishes_its_head() {
     let agent = Agent::start(ServerLimits { connections: 2, ..ServerLimits::default() });
     let mut slow = [agent.connect(), agent.connect()];
     slow[0].write_all(b"GET /metr").unwrap();
-    sleep(Duration::from_millis(100));
     assert_eq!(status(&agent.get("/metrics")), 200);
-    assert_eq!(rest(&mut slow[0]), "", "the first to come has given way");
+    assert_eq!(rest(&mut slow[0]), "", "the oldest connection is closed");
 }
 
 #[test]
-fn a_rush_of_scrapers_beyond_the_connection_limit_is_answered_to_the_last() {
+fn scrapers_beyond_the_connection_limit_are_all_answered() {
     let agent = Agent::start(ServerLimits {
         connections: 4,
         queue: Duration::from_secs(5),
@@ -488,13 +491,13 @@ fn a_rush_of_scrapers_beyond_the_connection_limit_is_answered_to_the_last() {
 }
 
 #[test]
-fn where_descriptors_are_few_so_are_connections() {
+fn the_connection_limit_follows_the_descriptor_limit() {
     let connections = |files| ServerLimits::within(files).connections;
     assert_eq!([0, 64, 1_024, u64::MAX].map(connections), [4, 16, 256, 256]);
 }
 
 #[test]
-fn when_all_connections_are_being_answered_a_new_one_is_refused() {
+fn a_new_connection_is_refused_while_all_are_being_answered() {
     let mut agent = Agent::start(ServerLimits { connections: 1, ..ServerLimits::default() });
     let mut waiting = agent.connect();
     waiting.write_all(b"GET /api/v1/bill HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
@@ -505,7 +508,7 @@ fn when_all_connections_are_being_answered_a_new_one_is_refused() {
     request.reply.send(Ok("{}".to_owned())).unwrap();
     let answer = rest(&mut waiting);
     assert_eq!(body(&answer), "{}");
-    assert!(answer.contains("connection: close"), "while connections are scarce none stays open: {answer}");
+    assert!(answer.contains("connection: close"), "near the limit no connection stays open: {answer}");
     assert_eq!(status(&agent.get("/metrics")), 200);
     assert_eq!(agent.count(503), 1);
 }
@@ -530,14 +533,15 @@ fn the_agent_stops_within_a_second_whoever_is_connected() {
     let mut waiting = agent.connect();
     waiting.write_all(b"GET /api/v1/bill HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     let request = agent.bills.blocking_recv().unwrap();
+    let address = agent.address;
     let answerer = std::thread::spawn(move || {
-        sleep(Duration::from_millis(50));
+        eventually(|| TcpStream::connect(address).is_err());
         request.reply.send(Ok("{}".to_owned())).unwrap();
     });
     let took = agent.stop();
     assert!(took < Duration::from_secs(1), "{took:?}");
     answerer.join().unwrap();
-    assert_eq!(body(&rest(&mut waiting)), "{}", "an answer under way is finished");
+    assert_eq!(body(&rest(&mut waiting)), "{}", "an answer in progress is finished");
     assert_eq!(rest(&mut idle), "");
     assert!(TcpStream::connect(agent.address).is_err());
 }

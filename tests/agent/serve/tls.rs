@@ -1,4 +1,4 @@
-//! TLS over real sockets: who is let in, how long a handshake may take, and what a reload changes.
+//! TLS over real sockets: client certificates, handshake timeouts, and what a reload changes.
 
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use super::{Agent, body, rest, status};
 
 const SERVER: &str = "tls_server_config: {cert_file: server.crt, key_file: server.key";
 
-/// Of the password "secret".
+/// The hash of the password "secret".
 const HASH: &str = "$2y$04$WvSm6pXVbbH21f0PsZDZsO0VSZCvQeBCLDRlCWSdlTKPYxR3xbD2G";
 
 fn start(certificates: &Certificates, text: &str, limits: ServerLimits) -> Agent {
@@ -19,7 +19,7 @@ fn start(certificates: &Certificates, text: &str, limits: ServerLimits) -> Agent
 }
 
 #[test]
-fn pages_are_served_over_tls_and_not_in_the_clear() {
+fn pages_are_served_over_tls_only() {
     let certificates = Certificates::new();
     let agent = start(&certificates, &format!("{SERVER}}}\n"), ServerLimits::default());
     let exchange = Client::default().get(&certificates, (agent.address, "/metrics")).unwrap();
@@ -64,14 +64,14 @@ fn an_allowed_name_may_be_a_uri() {
 }
 
 #[test]
-fn a_handshake_that_does_not_end_is_ended_however_its_bytes_drip() {
+fn an_endless_tls_handshake_is_cut_off() {
     let certificates = Certificates::new();
     let limits = ServerLimits { head: Duration::from_millis(500), ..ServerLimits::default() };
     let agent = start(&certificates, &format!("{SERVER}}}\n"), limits);
     let begun = Instant::now();
     let mut silent = agent.connect();
     let mut dripping = agent.connect();
-    // A handshake record of 16 KiB that is never whole.
+    // A handshake record of 16 KiB that is never completed.
     let writer = dripping.try_clone().unwrap();
     let drip = std::thread::spawn(move || {
         let mut writer = writer;
@@ -87,7 +87,7 @@ fn a_handshake_that_does_not_end_is_ended_however_its_bytes_drip() {
 }
 
 #[test]
-fn a_connection_over_tls_that_asks_for_nothing_is_ended() {
+fn an_idle_tls_connection_is_closed() {
     let certificates = Certificates::new();
     let limits = ServerLimits { head: Duration::from_millis(500), ..ServerLimits::default() };
     let agent = start(&certificates, &format!("{SERVER}}}\n"), limits);
@@ -99,7 +99,7 @@ fn a_connection_over_tls_that_asks_for_nothing_is_ended() {
 }
 
 #[test]
-fn headers_are_those_that_are_configured() {
+fn configured_headers_are_sent() {
     let certificates = Certificates::new();
     let text = "http_server_config:\n  headers:\n    X-Frame-Options: sameorigin\n    X-XSS-Protection: 1\n";
     let agent = start(&certificates, text, ServerLimits::default());
@@ -113,7 +113,7 @@ fn headers_are_those_that_are_configured() {
     }
 }
 
-/// A connection over HTTP/2 that takes so many bytes of each answer, and sends a PING ten times a second.
+/// An HTTP/2 connection that reads this many bytes of each answer and sends a PING ten times a second.
 async fn speak_http2(
     certificates: &Certificates,
     agent: &Agent,
@@ -145,7 +145,7 @@ fn ask_over_http2(path: &str) -> hyper::Request<http_body_util::Empty<bytes::Byt
 }
 
 #[tokio::test]
-async fn http2_is_spoken_where_the_client_has_it_and_the_configuration_allows_it() {
+async fn http2_is_used_if_client_and_configuration_allow_it() {
     use http_body_util::BodyExt;
     let certificates = Certificates::new();
     let agent = start(&certificates, &format!("{SERVER}}}\n"), ServerLimits::default());
@@ -165,7 +165,7 @@ async fn http2_is_spoken_where_the_client_has_it_and_the_configuration_allows_it
 }
 
 #[tokio::test]
-async fn a_client_of_http2_that_takes_nothing_of_its_answer_is_left() {
+async fn an_http2_client_that_does_not_read_is_cut_off() {
     use http_body_util::BodyExt;
     let certificates = Certificates::new();
     let limits = ServerLimits { response: Duration::from_secs(1), ..ServerLimits::default() };
@@ -174,7 +174,7 @@ async fn a_client_of_http2_that_takes_nothing_of_its_answer_is_left() {
     agent.publish(100_000);
     let mut sender = speak_http2(&certificates, &agent, 10).await;
     let answer = sender.send_request(ask_over_http2("/metrics")).await.unwrap();
-    // Its window stays closed: nothing of the body is read until the connection has ended.
+    // Its window stays closed: the body is not read until the connection has ended.
     await_end(&sender).await;
     assert!(answer.into_body().collect().await.is_err());
 }
@@ -188,7 +188,7 @@ async fn await_end(sender: &hyper::client::conn::http2::SendRequest<http_body_ut
 }
 
 #[tokio::test]
-async fn a_connection_over_http2_is_idle_from_its_last_answer_on_whatever_pings_it_sends() {
+async fn http2_pings_do_not_keep_an_idle_connection_open() {
     let certificates = Certificates::new();
     let limits = ServerLimits { idle: Duration::from_secs(1), ..ServerLimits::default() };
     let agent = start(&certificates, &format!("{SERVER}}}\nbasic_auth_users: {{a: {HASH}}}\n"), limits);
@@ -200,7 +200,7 @@ async fn a_connection_over_http2_is_idle_from_its_last_answer_on_whatever_pings_
 }
 
 #[tokio::test]
-async fn a_connection_over_http2_ends_after_its_answer_while_connections_are_scarce() {
+async fn an_http2_connection_closes_after_its_answer_while_connections_are_scarce() {
     use http_body_util::BodyExt;
     let certificates = Certificates::new();
     let limits = ServerLimits { connections: 2, ..ServerLimits::default() };

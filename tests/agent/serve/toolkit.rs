@@ -1,7 +1,7 @@
 //! The verdicts of exporter-toolkit on its published test configurations, case by case.
 //!
-//! The cases are those of its `web/tls_config_test.go`, written anew, with certificates made here. Where our verdict is
-//! another one, the case says so, and docs/web.md has it in its table of differences.
+//! The cases are those of its `web/tls_config_test.go`, with certificates made here. Where our verdict differs, the
+//! case says so, and docs/web.md has it in its table of differences.
 
 use gpumeter::serve::ServerLimits;
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
@@ -11,7 +11,7 @@ use super::{Agent, status};
 
 const PAIR: &str = "cert_file: server.crt, key_file: server.key";
 
-/// A configuration, and words of the reason for which it is refused.
+/// A configuration, and words of the error with which it is refused.
 const REFUSED: &[(&str, &str)] = &[
     ("hWkNKCp3fvIx3jKnsaBI\nTuEjdwNS8A2vYdFbiKqr\n", "not a mapping"),
     ("tls_server_config: {cert_filse: server.crt}", "unknown key; did you mean `cert_file`?"),
@@ -54,7 +54,7 @@ const REFUSED: &[(&str, &str)] = &[
         "is not a value of this header; give deny or sameorigin",
     ),
     ("http_server_config: {headers: {Content-Type: foo}}", "is not a header that can be set"),
-    // Accepted there: rustls has neither CBC suites nor, with ring, P-521.
+    // Accepted by the toolkit, but rustls has no CBC suites and with ring no P-521.
     (
         "tls_server_config: {PAIR, cipher_suites: [TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA]}",
         "give some of TLS_ECDHE_ECDSA",
@@ -66,7 +66,7 @@ const REFUSED: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn a_configuration_is_refused_for_the_reasons_of_exporter_toolkit() {
+fn web_configurations_are_refused_as_by_exporter_toolkit() {
     let certificates = Certificates::new();
     for (text, reason) in REFUSED {
         let text = text.replace("PAIR", PAIR);
@@ -94,7 +94,7 @@ fn start(certificates: &Certificates, text: &str) -> Agent {
     Agent::protected(ServerLimits::default(), security)
 }
 
-/// What a client gets: a status, or none where the handshake fails.
+/// The result of a request: a status, or `None` if the handshake fails.
 fn ask(certificates: &Certificates, agent: &Agent, client: &Client) -> (Option<u16>, String) {
     match client.get(certificates, (agent.address, "/metrics")) {
         Ok(exchange) => (Some(status(&exchange.answer)), exchange.cipher),
@@ -103,7 +103,7 @@ fn ask(certificates: &Certificates, agent: &Agent, client: &Client) -> (Option<u
 }
 
 #[test]
-fn what_is_accepted_there_is_served_here() {
+fn web_configurations_that_exporter_toolkit_accepts_are_served() {
     let certificates = Certificates::new();
     let inline = |name: &str| certificates.text(name).replace('\n', "\n    ");
     let inline = format!(
@@ -120,7 +120,7 @@ fn what_is_accepted_there_is_served_here() {
              http_server_config: {http2: false}",
             Some(200),
         ),
-        // Nobody has a certificate of no CA.
+        // Without a CA no client certificate is valid.
         ("tls_server_config: {PAIR, client_auth_type: RequireAndVerifyClientCert}", None),
     ];
     for (text, expected) in cases {
@@ -142,7 +142,7 @@ fn only(provider: &mut CryptoProvider, names: &[&str]) {
 }
 
 #[test]
-fn cipher_suites_and_curves_are_those_that_both_sides_have_in_the_server_s_order() {
+fn common_cipher_suites_and_curves_are_used_in_the_servers_order() {
     const SMALL: &str = "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256";
     const LARGE: &str = "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384";
     let certificates = Certificates::new();
@@ -171,7 +171,7 @@ fn cipher_suites_and_curves_are_those_that_both_sides_have_in_the_server_s_order
         ..both.clone()
     };
     assert_eq!(ask(&certificates, &server(SMALL, LARGE, true), &none_in_common).0, None);
-    // Names of TLS 1.3 alone leave nothing of 1.2, as there.
+    // With names of TLS 1.3 only, nothing of 1.2 remains, as in the toolkit.
     let text = "tls_server_config: {PAIR, cipher_suites: [TLS_AES_128_GCM_SHA256]}\nhttp_server_config: {http2: false}";
     let newest = start(&certificates, text);
     assert_eq!(ask(&certificates, &newest, &both).0, None);
@@ -189,7 +189,7 @@ fn cipher_suites_and_curves_are_those_that_both_sides_have_in_the_server_s_order
 }
 
 #[test]
-fn clients_need_the_certificate_that_the_policy_asks_for() {
+fn clients_need_the_certificate_that_the_policy_requires() {
     let certificates = Certificates::new();
     certificates.sign_by_itself("first", &["test3"]);
     certificates.sign_by_itself("second", &["test4"]);
@@ -212,7 +212,7 @@ fn clients_need_the_certificate_that_the_policy_asks_for() {
     };
     assert_eq!(names("one, test3, two"), [no, yes, no]);
     assert_eq!(names("bad"), [no, no, no]);
-    // The toolkit takes these, and compares names that anybody can write into a certificate of his own.
+    // The toolkit accepts these, and compares names that anybody can write into a self-signed certificate.
     for policy in ["RequestClientCert", "RequireAnyClientCert", "RequireClientCert"] {
         let text =
             format!("tls_server_config: {{PAIR, client_auth_type: {policy}, client_allowed_sans: [test3]}}");
@@ -222,7 +222,7 @@ fn clients_need_the_certificate_that_the_policy_asks_for() {
 }
 
 #[test]
-fn users_are_let_in_with_the_right_password_alone() {
+fn users_need_the_right_password() {
     // A low cost, so that the test is quick.
     let hash = |password: &str| {
         bcrypt::hash_with_salt(password, 4, [7; 16]).unwrap().format_for_version(bcrypt::Version::TwoY)
@@ -247,5 +247,9 @@ fn users_are_let_in_with_the_right_password_alone() {
     let answer = plain.get("/metrics");
     assert_eq!(status(&answer), 401);
     assert!(answer.contains("www-authenticate: Basic"), "{answer}");
-    assert_eq!(status(&plain.get("/nothing-here")), 401, "nobody is told what there is");
+    assert_eq!(
+        status(&plain.get("/nothing-here")),
+        401,
+        "unauthenticated requests get the same status everywhere"
+    );
 }

@@ -1,4 +1,4 @@
-//! How often the encoders allocate: a count, the same on every machine, and so a gate.
+//! How often the encoders allocate: a count that is the same on every machine, so the test can require it.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -48,8 +48,8 @@ fn a_warm_page_of_eight_gpus_and_two_hundred_processes_allocates_nothing() {
         PublishedSnapshot::new(Arc::new(fixture::values(Arc::clone(&roster), scale)), Arc::clone(&cache))
     };
     for format in PageFormat::ALL {
-        // The last snapshot is still being read while the next is rendered, as it may be in the agent: so the
-        // first two pages need buffers, and every later one finds the one before the last free.
+        // The last snapshot is still being read while the next is rendered, as in the agent: the first two pages
+        // allocate buffers, and every later one reuses the one before the last.
         let mut last = tick(1);
         last.page(format);
         for scale in 2..8 {

@@ -1,4 +1,4 @@
-//! Hand-made snapshots: a small one with everything that is awkward, and one of any size for counts.
+//! Hand-made snapshots: a small one with all awkward cases, and one of any size for counts.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use gpumeter::model::frame::Tier;
 use gpumeter::model::snapshot::*;
 use gpumeter::model::*;
 
-/// Quotes, newlines, backslashes and more than ASCII, as a process may name itself.
+/// Quotes, newlines, backslashes and non-ASCII letters, as in the name of a process.
 pub const HOSTILE: &str = "a\"b\\c\nd} 1\ngpu_up{gpu=\"0\"} 0 µ✓\u{1F980}";
 
 pub const AT: Utc = Utc(1_790_000_000_250_000_000);
@@ -145,7 +145,7 @@ pub fn histogram(scale: u64) -> Histogram {
     }
 }
 
-/// A value for everything on the roster, each different, `scale` times as large.
+/// A value for every series, each different, multiplied by `scale`.
 pub fn values(roster: Arc<Roster>, scale: i64) -> Snapshot {
     let account = |number: usize| AccountState {
         values: std::array::from_fn(|value| {
@@ -199,11 +199,11 @@ fn state(gpu: &GpuEntry, scale: i64) -> GpuState {
     let base = scale * (1 + i64::from(gpu.id.index));
     let mut readings: Vec<Reading> =
         (0..device_points().count() as i64).map(|point| Ok(base * (1_234_567 + point))).collect();
-    // Below zero, not there, and zero: three different things.
+    // Below zero, absent, and zero are three different things.
     readings[first_point("gpu_temperature_margin_celsius")] = Ok(-2_500);
     readings[first_point("gpu_power_instant_watts")] = Err(Absence::NotSupported);
     readings[first_point("gpu_pcie_replays_total")] = Ok(0);
-    // The second action holds.
+    // The second action is the current one.
     for (place, value) in (first_point("gpu_recovery_action")..).zip([0, 1, 0, 0, 0]) {
         readings[place] = Ok(value);
     }

@@ -1,4 +1,4 @@
-//! How many series a GPU has at each level, on the board that answers most.
+//! How many series a GPU has at each level, on the board that supports most.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use gpumeter::model::snapshot::{AgentEntry, Snapshot};
 use super::fixture;
 use super::record::{Visit, visits};
 
-/// What a GB200 with all its NVLinks has not: it knows distances to its limits, has no fan, and remaps rows.
+/// What a GB200 with all its NVLinks lacks: limit temperatures, a fan, retired pages.
 const GB200: &[&str] = &[
     "gpu_temperature_limit_celsius",
     "gpu_fan_speed_ratio",
@@ -17,7 +17,7 @@ const GB200: &[&str] = &[
     "gpu_retired_pages_pending",
 ];
 
-/// What NVLinks up to the fourth generation count, and those from the fifth on.
+/// Link errors of NVLink up to the fourth generation, and from the fifth on.
 const OF_NVLINK_4: &[&str] = &["crc_flit", "crc_data", "replay"];
 const OF_NVLINK_5: &[&str] = &[
     "malformed_packet",
@@ -29,7 +29,7 @@ const OF_NVLINK_5: &[&str] = &[
     "symbol",
 ];
 
-/// What an H100 has not: it has no Grace CPU beside it, either.
+/// What an H100 lacks beside that: the families of Grace.
 const H100: &[&str] = &[
     "gpu_temperature_limit_celsius",
     "gpu_fan_speed_ratio",
@@ -43,7 +43,7 @@ const H100: &[&str] = &[
     "gpu_c2c_payload_bytes_total",
 ];
 
-/// What an A100 has not: it has no GPM, and knows the temperatures of its limits.
+/// What an A100 lacks: GPM and distances to its limits.
 const A100: &[&str] = &[
     "gpu_gr_engine_active_ratio",
     "gpu_sm_active_ratio",
@@ -69,7 +69,7 @@ const A100: &[&str] = &[
     "gpu_fabric_state",
 ];
 
-/// What an A100 under MIG has not beside that: nothing tells the activity of the whole, nor the links.
+/// What an A100 in MIG mode lacks beside that: activity of the whole GPU, and links.
 const UNDER_MIG: &[&str] = &[
     "gpu_utilization_ratio",
     "gpu_memory_activity_ratio",
@@ -88,7 +88,7 @@ fn uncounted(lacked: &[&'static str]) -> &'static [&'static str] {
     if lacked == GB200 { OF_NVLINK_4 } else { OF_NVLINK_5 }
 }
 
-/// A board without these, whose call is late, in a rack, with all else that can be known of it.
+/// A board without these families, in a rack, with all other readings known.
 fn board(lacked: &[&'static str], level: Level) -> Snapshot {
     let mut snapshot = fixture::node(1, 0);
     let frame = Arc::get_mut(snapshot.gpus[0].frame.as_mut().unwrap()).unwrap();
@@ -125,7 +125,7 @@ fn board(lacked: &[&'static str], level: Level) -> Snapshot {
     }
     let roster = Arc::get_mut(&mut snapshot.roster).unwrap();
     let gpu = &mut roster.gpus[0];
-    // Of instances there are as many as somebody cuts.
+    // The number of instances depends on the layout.
     gpu.instances.clear();
     gpu.identity = identity;
     gpu.unsupported = unsupported;
@@ -139,7 +139,7 @@ fn board(lacked: &[&'static str], level: Level) -> Snapshot {
     let gpm = |metric| own("gpumeter_source_info", &[("metric", metric), ("source", "gpm_counter")]);
     let counted =
         ["gpu_sm_active_seconds_total", "gpu_tensor_active_seconds_total", "gpu_pipe_active_seconds_total"];
-    // Of these it is said where everything is shown.
+    // Their absence is reported at level full.
     let counted = counted.into_iter().filter(|_| level == Level::Full);
     let mut agent = vec![
         own("gpumeter_last_sample_timestamp_seconds", &[]),
@@ -152,12 +152,12 @@ fn board(lacked: &[&'static str], level: Level) -> Snapshot {
         agent.extend(counted.map(gpm));
     }
     roster.agent = agent.into();
-    assert!(snapshot.agent.len() >= roster.agent.len(), "each has a number");
+    assert!(snapshot.agent.len() >= roster.agent.len(), "each family has a count");
     snapshot.agent.truncate(roster.agent.len());
     snapshot
 }
 
-/// Series of the GPU beside those whose number follows from what happens: tenants, holdings, XIDs seen.
+/// Series of the GPU without those whose number depends on tenants, holdings and XIDs.
 fn series(snapshot: &Snapshot, level: Level) -> Vec<Visit> {
     let mut visits = visits(snapshot, level);
     visits.retain(|visit| {
@@ -173,20 +173,20 @@ fn names(visits: &[Visit]) -> String {
 }
 
 #[test]
-fn lean_is_at_most_40_series_of_a_gpu_and_standard_100() {
+fn lean_has_at_most_40_series_per_gpu_and_standard_100() {
     for lacked in [GB200, H100, A100, &[A100, UNDER_MIG].concat()] {
         for (level, most) in [(Level::Lean, 40), (Level::Standard, 100)] {
             let series = series(&board(lacked, level), level);
             assert!(series.len() <= most, "{}: {} series\n{}", level.name(), series.len(), names(&series));
         }
-        // What is counted above is a board that answers.
+        // The counts above are those of a board without absent readings.
         let full = series(&board(lacked, Level::Full), Level::Full).len();
         assert!(full > 200, "{full}");
     }
 }
 
 #[test]
-fn each_level_holds_the_ones_before() {
+fn each_level_includes_the_ones_below() {
     let snapshot = board(H100, Level::Full);
     let all: Vec<String> = Level::ALL.map(|level| names(&series(&snapshot, level))).into();
     for pair in all.windows(2) {

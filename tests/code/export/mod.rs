@@ -1,4 +1,4 @@
-//! The encoders, each against what it must print.
+//! The encoders and their expected output.
 
 mod allocations;
 pub(crate) mod fixture;

@@ -15,7 +15,7 @@ use prost::Message;
 use super::fixture;
 use super::record::{Shown, Visit, visits};
 
-/// A data point in words of the test.
+/// A data point in the test's own form.
 #[derive(Clone, Debug, PartialEq)]
 struct Point {
     name: String,
@@ -137,7 +137,7 @@ fn expected(snapshot: &Snapshot, visit: &Visit) -> Point {
     }
 }
 
-/// Encodes, checks the values against the walk, and hands back the points without a value.
+/// Encodes, checks the values against the walk, and returns the points without a value.
 fn check(otlp: &mut OtlpEncoder, snapshot: &Snapshot, level: Level) -> Vec<Point> {
     let mut body = Vec::new();
     let count = otlp.encode(snapshot, &mut body);
@@ -203,7 +203,7 @@ fn each_metric_has_its_kind_help_and_unit() {
 }
 
 #[test]
-fn a_series_that_leaves_the_roster_is_ended_once() {
+fn a_removed_series_is_ended_once() {
     let mut otlp = OtlpEncoder::new(Level::Full, "node-1", "");
     check(&mut otlp, &fixture::node(2, 3), Level::Full);
     let ended = check(&mut otlp, &fixture::node(2, 2), Level::Full);
@@ -215,7 +215,7 @@ fn a_series_that_leaves_the_roster_is_ended_once() {
         assert!(point.labels.contains(&("pid".into(), "4002".into())), "{point:?}");
     }
     assert!(check(&mut otlp, &fixture::node(2, 2), Level::Full).is_empty());
-    // It may come back, and end again.
+    // It may return, and end again.
     assert!(check(&mut otlp, &fixture::node(2, 3), Level::Full).is_empty());
     assert_eq!(check(&mut otlp, &fixture::node(2, 2), Level::Full).len(), 5);
 }

@@ -12,7 +12,7 @@ use super::fixture;
 use super::parse::{self, Line};
 use super::record::{Shown, Visit, visits};
 
-/// A roster of any size whose texts are anything.
+/// Labels of any size with any text.
 fn rosters() -> impl Strategy<Value = Arc<Roster>> {
     let texts = prop::collection::vec(any::<String>(), 4);
     (0_usize..4, 0_usize..5, any::<bool>(), texts).prop_map(|(gpus, processes, priced, texts)| {
@@ -31,7 +31,7 @@ fn rosters() -> impl Strategy<Value = Arc<Roster>> {
     })
 }
 
-/// Values of that roster, some of them absent: bit n of `absent` for the nth kind of absence.
+/// Values for those labels, some of them absent: bit n of `absent` for the nth kind of absence.
 fn snapshot(roster: &Arc<Roster>, scale: i64, absent: u8) -> Snapshot {
     let mut snapshot = fixture::values(Arc::clone(roster), scale);
     let has = |bit: u8| absent & (1 << bit) != 0;
@@ -59,7 +59,7 @@ fn snapshot(roster: &Arc<Roster>, scale: i64, absent: u8) -> Snapshot {
     snapshot
 }
 
-/// The obvious decimal text.
+/// The expected decimal text.
 fn plain(number: i128, decimals: u8) -> String {
     if decimals == 0 {
         return number.to_string();
@@ -71,7 +71,7 @@ fn plain(number: i128, decimals: u8) -> String {
     format!("{sign}{whole}.{fraction}").trim_end_matches('0').trim_end_matches('.').to_string()
 }
 
-/// The sample lines that a visit is to become, start times left out.
+/// The sample lines of a visit, without start times.
 fn expected(visit: &Visit, format: PageFormat) -> Vec<Line> {
     let line = |suffix: &str, labels: &[(String, String)], value: String| Line {
         name: format!("{}{suffix}", visit.family.name),
@@ -84,7 +84,7 @@ fn expected(visit: &Visit, format: PageFormat) -> Vec<Line> {
         }
         Shown::Histogram(histogram) => {
             let mut lines = Vec::new();
-            // The fixture's bounds, as both formats spell them.
+            // The bounds of the fixture as both formats write them.
             let whole = if format == PageFormat::Text { ["1", "10"] } else { ["1.0", "10.0"] };
             let bounds = ["1e-05", "0.001", "0.0025", whole[0], whole[1], "+Inf"];
             let counts = histogram.cumulative.iter().chain([&histogram.count]);
@@ -117,7 +117,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn the_page_says_exactly_what_the_walk_visits(
+    fn the_page_has_exactly_the_visited_series(
         roster in rosters(), absent in any::<u8>(), scale in -3_i64..1_000_000, level in levels(), format in variants(),
     ) {
         let snapshot = snapshot(&roster, scale, absent);
@@ -126,7 +126,7 @@ proptest! {
             visits(&snapshot, level).iter().flat_map(|visit| expected(visit, format)).collect();
         let mut lines = parse::lines(&page);
         for line in lines.iter_mut().filter(|line| line.name.ends_with("duration_seconds_sum")) {
-            // A double, and so spelled in one of several ways.
+            // A double has several valid spellings.
             line.value = line.value.parse::<f64>().unwrap().to_string();
         }
         prop_assert_eq!(lines, wanted);
@@ -156,12 +156,12 @@ proptest! {
     }
 
     #[test]
-    fn json_says_exactly_what_the_walk_visits(roster in rosters(), absent in any::<u8>(), level in levels()) {
+    fn json_has_exactly_the_visited_series(roster in rosters(), absent in any::<u8>(), level in levels()) {
         let snapshot = snapshot(&roster, 3, absent);
         let mut body = Vec::new();
         json(&snapshot, level, &mut body);
         let text = String::from_utf8(body).unwrap();
-        // Inside of a string the quotes would be escaped.
+        // Inside a string the quotes would be escaped.
         let mut values = text.split("},\"value\":").skip(1);
         let body: serde_json::Value = serde_json::from_str(&text).unwrap();
         let mut series = body["families"].as_array().unwrap().iter().flat_map(|family| {
@@ -190,7 +190,7 @@ proptest! {
 }
 
 #[test]
-fn which_series_are_visited_depends_on_the_roster_alone() {
+fn the_visited_series_depend_only_on_the_labels() {
     use gpumeter::export::{Sample, Sink, walk};
     struct Names(Vec<String>);
     impl Sink for Names {

@@ -1,4 +1,4 @@
-//! The walk as a list: what every encoder is compared with.
+//! The visits of the walk as a list, with which every encoder is compared.
 
 use gpumeter::catalogue::{Family, Level};
 use gpumeter::export::{Sample, Sink, Value, walk};

@@ -1,15 +1,15 @@
-//! Compares a generated file with what its generator says now, or writes it.
+//! Compares a generated file with its generator's output, or writes it.
 //!
-//! In: a path below the repository and the contents it should have. Out: the first line that differs and how
-//! to write the file anew. With `UPDATE` set in the environment it writes and passes.
+//! In: a path below the repository and the expected contents. Out: the first line that differs and how to write the
+//! file. With `UPDATE` set in the environment it writes the file and passes.
 
 use std::path::Path;
 use std::{env, fs};
 
-/// What a test of a generated file returns.
+/// The result of a test of a generated file.
 pub(crate) type Outcome = Result<(), Box<dyn std::error::Error>>;
 
-/// The file at that path below the repository has these contents.
+/// Checks that the file at that path below the repository has these contents.
 pub(crate) fn check(path: &str, contents: &str) -> Outcome {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     let written = fs::read_to_string(&file).unwrap_or_default();

@@ -29,16 +29,16 @@ fn compare(name: &str, text: &str) {
 }
 
 #[test]
-fn the_text_page_is_as_reviewed() {
+fn the_text_page_is_the_committed_one() {
     compare("page.prom", &page(false, PageFormat::Text));
 }
 
 #[test]
-fn the_text_page_with_start_times_is_as_reviewed() {
+fn the_text_page_with_start_times_is_the_committed_one() {
     compare("page-created.prom", &page(true, PageFormat::Text));
 }
 
 #[test]
-fn the_openmetrics_page_is_as_reviewed() {
+fn the_openmetrics_page_is_the_committed_one() {
     compare("page.om", &page(true, PageFormat::OpenMetrics));
 }

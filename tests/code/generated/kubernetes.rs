@@ -1,6 +1,6 @@
-//! What the Helm chart and the kustomize components carry of the alerts, the dashboards and the version.
+//! The copies of alerts, dashboards and version in the Helm chart and the kustomize components.
 //!
-//! Neither may read files outside of its own directory, so both have copies.
+//! Neither can read files outside of its own directory.
 
 use std::path::Path;
 use std::{env, fs, io};

@@ -47,7 +47,7 @@ fn a_settled_name_stays_with_type_unit_and_labels() -> Outcome {
 }
 
 #[test]
-fn a_family_that_is_renamed_or_loses_a_label_is_seen() {
+fn renamed_families_and_lost_labels_are_detected() {
     let now = ["gpu_up gauge 1 gpu,uuid".to_owned(), "gpu_new gauge 1".to_owned()];
     assert!(broken("gpu_up gauge 1 gpu,uuid\n", &now).is_empty());
     for settled in ["gpu_up gauge 1 gpu\n", "gpu_up counter 1 gpu,uuid\n", "gpu_down gauge 1 gpu,uuid\n"] {

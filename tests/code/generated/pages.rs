@@ -13,10 +13,10 @@ use super::check::{Outcome, check};
 
 const VERSION: &str = concat!("gpumeter ", env!("CARGO_PKG_VERSION"));
 
-/// The commands that people use, each with the name of its page.
+/// The documented commands, each with the name of its page.
 fn commands() -> Vec<(String, clap::Command)> {
     let mut all = gpumeter::cli::description().disable_help_subcommand(true);
-    // Gives each command its whole name and the options that all have.
+    // Sets each command's full name and its inherited options.
     all.build();
     let mut pages = vec![("gpumeter".to_owned(), all.clone())];
     add_subcommands(&all, "gpumeter", &mut pages);
@@ -85,7 +85,7 @@ fn add_key(page: &mut Roff, row: &KeyDescription) {
     page.text([roman(format!("{}{unit}{otherwise}{restart}", row.help))]);
 }
 
-/// No file lies in the folder but these: a command that is renamed leaves no page behind.
+/// The folder has no other files, so that a renamed command leaves no old page.
 fn check_folder(folder: &str, names: &[String]) -> Outcome {
     for entry in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(folder))? {
         let name = entry?.file_name().to_string_lossy().into_owned();
@@ -115,7 +115,7 @@ fn the_configuration_page_has_every_key() {
     }
 }
 
-/// The command line without the commands that are not for people.
+/// The command line without hidden commands.
 fn shown_command_line() -> clap::Command {
     let all = gpumeter::cli::description();
     let shown = clap::Command::new("gpumeter").args(all.get_arguments().cloned());

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use super::worlds::{Era, Tick, era, run};
 use super::{cases, held, id};
 
-/// How a GPU is divided, and for each era what its instances did.
+/// The MIG layout of a GPU, and for each era the activity of its instances.
 #[derive(Clone, Debug)]
 struct Division {
     sizes: Vec<u64>,
@@ -53,7 +53,7 @@ impl Division {
     }
 }
 
-/// The ticks of the first slot, with what each slot did in them.
+/// The ticks of the first slot, with the activity of each slot.
 fn spans(slots: &[Era], layout: &Arc<MigLayout>, from: u64) -> Vec<Span> {
     let lengths: Vec<u64> = slots[0].ticks.iter().map(|tick| tick.length).collect();
     let of_slots: Vec<Vec<Span>> = slots
@@ -94,7 +94,7 @@ fn slot_time(settlement: &Settlement, slot: Option<u32>) -> u64 {
     of_slot(settlement, slot).map(|row| row.amounts.parts.held()).sum()
 }
 
-/// Whether an integer is the floor or the ceiling of `total x part / whole`, and so within a unit of it with a carry.
+/// Whether an integer is the floor or the ceiling of `total x part / whole`.
 fn is_share(found: u64, [total, part, whole]: [u64; 3]) -> bool {
     let exact = u128::from(total) * u128::from(part);
     let whole = u128::from(whole);
@@ -105,12 +105,12 @@ proptest! {
     #![proptest_config(cases(150))]
 
     #[test]
-    fn l4_the_slots_of_a_gpu_and_what_is_none_are_its_time_by_their_placements(division in division()) {
+    fn l4_slots_unallocated_and_stranded_time_sum_to_the_gpus_time(division in division()) {
         let layout = division.layout();
         for settlement in run(&division.windows()) {
             let time = settlement.to.since(settlement.from).0;
             prop_assert_eq!(held(&settlement), time);
-            // A window has as many segments as ticks at most, and a unit may be dealt out in each.
+            // A window has at most as many segments as ticks, and each may add a unit.
             let segments = 4;
             for (slot, size) in (0_u32..).zip(&division.sizes) {
                 let exact = u128::from(time) * u128::from(*size) / u128::from(layout.total);
@@ -142,7 +142,7 @@ proptest! {
                 let mine = slot.to_string();
                 let busy: u64 = spans.iter().map(|span| span.instances.as_ref().unwrap().slots[&*mine].busy).sum();
                 let exact = u128::from(busy) * u128::from(parts.held()) / u128::from(time);
-                // Segments are scaled one by one, each to a whole number.
+                // Segments are scaled one by one, each to an integer.
                 prop_assert!(u128::from(used).abs_diff(exact) <= 8 + exact / 1_000 + u128::from(time) / 20,
                     "{used} of {exact}");
             }
@@ -182,7 +182,7 @@ proptest! {
         let eras = division.eras.iter().map(|era| era.iter().cycle().take(3).cloned().collect::<Vec<_>>());
         let eras: Vec<Vec<Era>> = eras.collect();
         division.eras = std::iter::repeat_n(eras, repeats).flatten().collect();
-        // While nobody looks nothing is known to have gone, and debts stay; so they do here.
+        // Carries stay while nothing is observed, since no holder is known to have left; so they do here.
         let mut sums = [0_u64; 3];
         for settlement in run(&division.windows()) {
             for (slot, sum) in (0_u32..).zip(&mut sums) {
@@ -193,7 +193,7 @@ proptest! {
     }
 
     #[test]
-    fn between_two_epochs_all_time_is_unavailable_and_debts_on_instances_end(
+    fn between_two_epochs_all_time_is_unavailable_and_carries_of_instances_end(
         division in division(), length in 1..1_000_u64,
     ) {
         let mut windows = division.windows();

@@ -1,5 +1,5 @@
-//! The laws of the account, exact on integers, in random worlds: holders come and go, claims conflict,
-//! weights are missing, the slot is lost or nobody looks.
+//! The laws of the account, exact on integers, in random worlds: holders start and end, claims conflict, weights are
+//! missing, the GPU is lost or unobserved.
 
 mod instances;
 mod regressions;
@@ -36,7 +36,7 @@ fn is_remainder_of_held(holder: &HolderId) -> bool {
     [HolderId::UNALLOCATED, HolderId::UNAVAILABLE, HolderId::UNOBSERVED].contains(&holder.as_str())
 }
 
-/// What one holder's row says, over all settlements.
+/// One holder's row, summed over all settlements.
 fn of(totals: &BTreeMap<HolderId, (Parts, Use)>, name: &str) -> (u64, u64) {
     totals.get(&id(name)).map_or((0, 0), |(parts, used)| (parts.held(), used.total()))
 }
@@ -45,7 +45,7 @@ proptest! {
     #![proptest_config(cases(200))]
 
     #[test]
-    fn l1_held_and_the_remainder_are_the_time_and_so_are_use_waste_and_the_unknown(
+    fn l1_held_and_remainder_sum_to_the_time(
         world in world(), eras in 1..4_usize,
     ) {
         for (spans, settlement) in windows(&world, eras).iter().zip(run(&windows(&world, eras))) {
@@ -61,7 +61,7 @@ proptest! {
 
     #[test]
     fn l2_the_parts_sum_to_the_granted_fraction_of_the_segment_to_a_unit(mut era in era()) {
-        // Claims that fit, so that what is held is what was claimed.
+        // Claims that fit, so that each holder gets what it claims.
         era.claims.iter_mut().flatten().for_each(|claim| (claim.0, claim.1) = (1, claim.1 + 4));
         let spans = era.spans(0);
         let settlement = settle_one(&spans, &Carry::new(), &BTreeMap::new());
@@ -75,7 +75,7 @@ proptest! {
     }
 
     #[test]
-    fn l3_what_is_used_above_the_holdings_is_drawn_or_lent_and_within_meets_within(world in world()) {
+    fn l3_use_above_the_holdings_is_drawn_or_lent(world in world()) {
         for settlement in run(&windows(&world, 1)) {
             let rows = &settlement.rows;
             let sum = |part: fn(&Parts) -> u64| rows.iter().map(|row| part(&row.amounts.parts)).sum::<u64>();
@@ -84,7 +84,7 @@ proptest! {
             prop_assert_eq!(above, sum(|parts| parts.lent));
             let within: u64 = rows.iter().map(|row| row.amounts.used.within).sum();
             prop_assert_eq!(within, sum(|parts| parts.within));
-            // Lent only once nothing unallocated is left.
+            // Use is lent only when nothing unallocated is left.
             let rest = settlement.rows.iter().find(|row| row.holder.as_str() == HolderId::UNALLOCATED);
             let rest = rest.map(|row| row.amounts.parts).unwrap_or_default();
             prop_assert!(rest.waste == 0 || sum(|parts| parts.lent) == rest.lent);
@@ -92,7 +92,7 @@ proptest! {
     }
 
     #[test]
-    fn l5_energy_is_the_difference_of_the_counter(world in world(), eras in 1..4_usize) {
+    fn l5_energy_sums_to_the_difference_of_the_counter(world in world(), eras in 1..4_usize) {
         for (spans, settlement) in windows(&world, eras).iter().zip(run(&windows(&world, eras))) {
             let drawn: u64 = spans.iter().filter_map(|span| span.energy).map(|energy| energy.0).sum();
             let rows = settlement.rows.iter();
@@ -102,7 +102,7 @@ proptest! {
     }
 
     #[test]
-    fn l7_the_order_of_holdings_changes_no_byte(
+    fn l7_the_order_of_holdings_changes_nothing(
         world in world(), turns in prop::collection::vec(0..5_usize, 24),
     ) {
         let windows = windows(&world, 2);
@@ -174,11 +174,11 @@ proptest! {
     }
 
     #[test]
-    fn l16_a_neighbour_that_fits_moves_what_one_holds_by_one_unit_at_most(
+    fn l16_a_neighbour_that_fits_changes_a_holding_by_one_unit_at_most(
         world in world(), neighbours in prop::collection::vec(prop::option::of(1..5_u32), 8),
     ) {
         let fit = |era: &mut Era, fifth: Option<u32>| {
-            // Four claims of a sixth or less, and one that may come beside them.
+            // Four claims of at most a sixth, and a fifth that may be added.
             era.claims.iter_mut().flatten().for_each(|claim| (claim.0, claim.1) = (1, claim.1 + 6));
             era.claims[4] = fifth.map(|part| (part, 15, 0));
         };
@@ -195,7 +195,7 @@ proptest! {
     }
 
     #[test]
-    fn l18_time_that_was_not_measured_is_in_no_idle_and_no_use(mut era in era()) {
+    fn l18_unmeasured_time_is_neither_idle_nor_used(mut era in era()) {
         era.state = if era.covers { SlotState::Unmeasured } else { SlotState::Unavailable };
         for settlement in run(&[era.spans(0)]) {
             for row in settlement.rows.iter().filter(|row| !is_remainder_of_held(&row.holder)) {
@@ -214,7 +214,7 @@ proptest! {
     }
 
     #[test]
-    fn a_cut_span_sums_to_the_span(tick in tick(), at in 0..40_u64) {
+    fn a_split_span_sums_to_the_span(tick in tick(), at in 0..40_u64) {
         let era = Era { state: SlotState::Measured, claims: vec![], covers: false, ticks: vec![tick] };
         let span = era.spans(7).remove(0);
         let (first, second) = split(&span, Utc(at));
@@ -253,7 +253,7 @@ proptest! {
     }
 }
 
-/// Equals `a` and `b`: the same claims, weights and memory, in every era of a world whose others change.
+/// Equal holders `a` and `b`: the same claims, weights and memory in every era of a world whose others change.
 fn equals() -> impl Strategy<Value = Vec<Era>> {
     let same = (1..12_u32, prop::collection::vec(sight(), 3));
     prop::collection::vec((era(), same, claim()), 1..30).prop_map(|worlds| {
@@ -264,10 +264,10 @@ fn equals() -> impl Strategy<Value = Vec<Era>> {
                     era.claims[0] = Some((1, part + 1, 0));
                     era.claims[1] = era.claims[0];
                 }
-                // Whom a's holding covers would share it; b has none such.
+                // A user covered by `a` would share it, and `b` covers none.
                 era.covers = false;
                 for (tick, sight) in era.ticks.iter_mut().zip(sights) {
-                    // They stay throughout: one who goes takes his debt with him.
+                    // They stay throughout: the carry of a holder that leaves ends.
                     let sight: Sight = Some(sight.unwrap_or_default());
                     tick.sights[0] = sight;
                     tick.sights[1] = sight;
@@ -282,7 +282,7 @@ proptest! {
     #![proptest_config(cases(150))]
 
     #[test]
-    fn l11_equals_differ_by_one_unit_at_most_over_any_number_of_segments(
+    fn l11_equal_holders_differ_by_one_unit_at_most_over_any_number_of_segments(
         world in equals(), eras in 1..4_usize,
     ) {
         let mut sums = [(0, 0); 2];
@@ -298,7 +298,7 @@ proptest! {
     }
 
     #[test]
-    fn l6_an_extra_cut_changes_held_and_used_by_two_units_at_most(
+    fn l6_an_extra_boundary_changes_held_and_used_by_two_units_at_most(
         world in prop::collection::vec(era(), 1..12), at in any::<u64>(), eras in 1..4_usize,
     ) {
         let whole = windows(&world, eras);
@@ -315,7 +315,7 @@ proptest! {
     fn l6_windows_add_up_whatever_their_length(
         world in prop::collection::vec(era(), 1..12), eras in 2..6_usize,
     ) {
-        // Rungs that look at the window apart: without them only the carries pass from one to the next.
+        // Without the fallbacks that look at the whole window only carries pass from one window to the next.
         let mut world = world;
         for tick in world.iter_mut().flat_map(|era| &mut era.ticks) {
             tick.blind = false;
@@ -332,8 +332,8 @@ proptest! {
     }
 }
 
-/// The windows with one more cut, at a recorded event that changes nothing else: from there on a holding that
-/// is not covers somebody who is not there.
+/// The windows with one more boundary, at a recorded event that changes nothing else: from there on a holding that
+/// does not exist covers a user who is not present.
 fn with_cut(windows: &[Vec<Span>], at: u64) -> Vec<Vec<Span>> {
     let end = windows.last().and_then(|window| window.last()).map_or(0, |span| span.to.0);
     let at = Utc(at % end);
@@ -351,7 +351,7 @@ fn with_cut(windows: &[Vec<Span>], at: u64) -> Vec<Vec<Span>> {
 }
 
 #[test]
-fn a_method_is_bridged_if_any_of_it_was() {
+fn a_row_is_bridged_if_any_part_was() {
     let sights = vec![Some((Some(1), None)); USERS.len()];
     let tick = Tick { length: 10, busy: 1 << 15, sights, blind: false, energy: None, idle: 0 };
     let era = Era {

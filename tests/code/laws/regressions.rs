@@ -1,4 +1,4 @@
-//! What went wrong once in this or another account, and nested holdings.
+//! Former errors of this and other accounts, and nested holdings.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use super::{cases, held, id, used};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// A claim: who, numerator and denominator, rank.
+/// A claim: holder, numerator and denominator, rank.
 type Claim<'a> = (&'a str, u32, u32, u32);
 
 fn holding((holder, numerator, denominator, rank): &Claim<'_>) -> Holding {
@@ -114,7 +114,7 @@ fn three_equal_holders_differ_by_one_unit_at_most_in_every_window_of_a_month() {
 }
 
 #[test]
-fn a_stale_overlapping_holding_of_a_later_rank_holds_nothing_and_is_flagged() {
+fn a_stale_overlapping_holding_of_lower_rank_holds_nothing_and_is_flagged() {
     let claims = [("slurm:c/8", 1, 1, 0), ("slurm:c/7", 1, 1, 1)];
     let settlement = settled(&[span(0..15, 15 * SECOND, &claims, &[("slurm:c/8", 1)])], &Carry::new());
     assert_eq!(row(&settlement, "slurm:c/8").amounts.parts.within, 15 * SECOND);
@@ -174,7 +174,7 @@ fn in_a_half_blind_segment_seen_ticks_go_by_weights_and_unseen_ones_along_what_i
 }
 
 #[test]
-fn a_holder_that_leaves_takes_its_carry_along() {
+fn the_carry_of_a_holder_ends_with_it() {
     let three = span(0..10, 0, &[("a", 1, 3, 0), ("b", 1, 3, 0), ("c", 1, 3, 0)], &[]);
     let first = settled(&[three], &Carry::new());
     assert!(first.carry["gpu/held"].contains_key(&id("b")));
@@ -183,7 +183,7 @@ fn a_holder_that_leaves_takes_its_carry_along() {
     assert_eq!(held(&second), 10 * SECOND);
 }
 
-/// Holders in holders: `b` in `a`, `c` in `b`, and users in each.
+/// Nested holdings: `b` in `a`, `c` in `b`, and users in each.
 const NESTED: [(&str, &str); 5] = [("b", "a"), ("c", "b"), ("f", "c"), ("g", "a"), ("e", "d")];
 
 proptest! {
@@ -212,7 +212,7 @@ proptest! {
     fn an_inner_holding_never_changes_what_is_held_outside_its_outer_one(
         world in prop::collection::vec(era(), 1..6),
     ) {
-        // `d` is in nobody's holding; whether `c` holds a part of `a` is none of its business.
+        // `d` is in no holding; whether `c` holds a part of `a` must not matter to it.
         let with = |nested: bool| {
             let mut windows = windows(&world, 1);
             for span in windows.iter_mut().flatten() {

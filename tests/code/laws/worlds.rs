@@ -1,4 +1,4 @@
-//! Random worlds for the laws: eras in which holdings, state and meter are constant, each of some ticks.
+//! Random worlds for the laws: eras of some ticks in which holdings, state and meter are constant.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,14 @@ use gpumeter::model::{
 };
 use proptest::prelude::*;
 
-/// Those who may hold, then those who only use.
+/// Users who may hold, then users who only use.
 pub(crate) const HOLDERS: [&str; 5] = ["a", "b", "c", "d", "e"];
 pub(crate) const USERS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", HolderId::SYSTEM];
 
-/// A claim: fraction and rank, or none.
+/// A claim as fraction and rank, or none.
 pub(crate) type Claim = Option<(u32, u32, u32)>;
 
-/// What a user shows in a tick: weight and memory, or not there.
+/// A user's weight and memory in a tick, or absence.
 pub(crate) type Sight = Option<(Option<u64>, Option<u64>)>;
 
 #[derive(Clone, Debug)]
@@ -54,7 +54,7 @@ pub(crate) fn tick() -> impl Strategy<Value = Tick> {
     (
         prop_oneof![3 => 1..40_u64, 1 => 1..15_000_000_000_u64],
         prop_oneof![1 => Just(0), 2 => Just(1 << 16), 5 => 0..=1_u64 << 16],
-        // One tick in four brings no weights at all.
+        // One tick in four has no weights.
         (prop::collection::vec(sight(), USERS.len()), prop::bool::weighted(0.25)),
         prop::bool::weighted(0.1),
         (prop::option::weighted(0.8, 0..10_000_u64), 0..5_000_u64),
@@ -67,7 +67,7 @@ pub(crate) fn tick() -> impl Strategy<Value = Tick> {
         })
 }
 
-/// A claim that may meet others it does not fit beside.
+/// A claim that may not fit beside others.
 pub(crate) fn claim() -> impl Strategy<Value = Claim> {
     let fraction = (1..12_u32).prop_flat_map(|whole| (0..=whole, Just(whole), 0..3_u32));
     prop::option::weighted(0.5, fraction)
@@ -83,7 +83,7 @@ pub(crate) fn era() -> impl Strategy<Value = Era> {
     let claims = prop::collection::vec(claim(), HOLDERS.len());
     (state, claims, any::<bool>(), prop::collection::vec(tick(), 1..4)).prop_map(
         |(state, claims, covers, ticks)| {
-            // Nobody looked: nothing is known to be held.
+            // The GPU is unobserved: no holdings are known.
             let claims = if state == SlotState::Unobserved { vec![None; HOLDERS.len()] } else { claims };
             Era { state, claims, covers, ticks }
         },

@@ -39,7 +39,7 @@ fn a_bill_sums_holders_and_remainders_to_the_gpu() {
     assert_eq!((proof.imbalance, proof.imbalance_money), (0, Money(0)));
     assert_eq!(proof.slot, Nanoseconds::from_seconds(3600));
     assert_eq!(proof.unpriced, Nanoseconds(0));
-    // The counters hold the same money, and what was used cost half.
+    // The counters have the same cost, and half of it was used.
     let recovered = {
         drop(ledger);
         world.open(3700, Some(book(&[(0, 3 * EURO)]))).1
@@ -56,7 +56,7 @@ fn unavailable_time_is_shown_to_its_holder_and_charged_to_nobody() {
     let (mut ledger, _) = world.open(0, Some(book(&[(0, 3600 * EURO)])));
     introduced(&mut ledger, 1);
     let second = SECOND;
-    // A minute at work, a minute dead.
+    // One minute busy, one minute failed.
     for from in (0..120).step_by(15) {
         let parts = if from < 60 {
             Parts { waste: 15 * second, ..Parts::default() }
@@ -102,15 +102,15 @@ fn a_changed_price_begins_at_the_next_minute_and_restates_nothing() {
     let bill = reader.bill(None, None).unwrap();
     let money: Vec<_> = bill.gpus[0].intervals.iter().map(|interval| interval.money).collect();
     assert_eq!(money, [Some(Money(120 * EURO)), Some(Money(120 * EURO))]);
-    // GPU time counts anew under each price.
+    // GPU time is counted separately under each price.
     assert_eq!(world.sql::<i64>("SELECT price_time_ns FROM gpu"), 60 * SECOND as i64);
     let first = reader.bill(None, Some(after(60))).unwrap();
     assert_eq!(first.lines[0].money, Some(Money(60 * EURO)));
-    // The same book again is no change.
+    // The same price book again changes nothing.
     drop(ledger);
     let (mut ledger, _) = world.open(200, Some(book(&[(0, 7200 * EURO)])));
     assert_eq!(world.sql::<i64>("SELECT count(*) FROM price"), 2);
-    // No book any more: no money from the next minute on, and what was billed stays.
+    // Without a price book there is no cost from the next minute on, and what was billed stays.
     ledger.reprice(None, boottime(200)).unwrap();
     settle(&mut ledger, 0, 180..300, "user:a");
     let bill = reader.bill(None, None).unwrap();
@@ -133,7 +133,7 @@ fn an_announced_price_comes_into_force_by_itself_and_may_be_withdrawn_before() {
 }
 
 #[test]
-fn a_price_that_was_decided_on_before_what_is_settled_holds_from_the_end_of_that() {
+fn a_price_for_settled_time_applies_from_the_end_of_that_time() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, Some(book(&[(0, 3600 * EURO), (120, 5400 * EURO)])));
     introduced(&mut ledger, 1);
@@ -220,13 +220,13 @@ fn time_before_the_first_price_is_shown_as_unpriced_and_not_as_charged() {
     let price = &statement.prices[0];
     assert_eq!((statement.prices.len(), price.slot_ns), (1, 60 * SECOND));
     assert_eq!((&*price.gpu_hour, &*price.money), ("3600.000000000", "60.000000000"));
-    // Before it is in force there is no money, and yet the price that is to come makes that worth a line.
+    // Before it is in force there is no cost, but the coming price is reported on a line.
     let before = reader.statement(None, Some(after(120))).unwrap();
     assert_eq!((before.currency, before.unpriced_ns, before.prices), (None, Some(120 * SECOND), Vec::new()));
 }
 
 #[test]
-fn a_ledger_without_any_price_tells_of_no_unpriced_time() {
+fn a_ledger_without_prices_reports_no_unpriced_time() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
     introduced(&mut ledger, 1);
@@ -322,7 +322,7 @@ fn a_minute_that_is_not_closed_is_left_for_the_next_bill() {
 #[test]
 fn a_bill_without_a_beginning_is_of_the_month_of_its_last_minute() {
     let world = World::new();
-    // A minute before December.
+    // One minute before December.
     let last = (DECEMBER.0 - START.0) / SECOND - 60;
     let (mut ledger, _) = world.open(last, None);
     introduced(&mut ledger, 1);
@@ -341,7 +341,7 @@ fn a_bill_without_a_beginning_is_of_the_month_of_its_last_minute() {
 }
 
 #[test]
-fn a_bill_is_interrupted_when_it_is_not_wanted_any_more() {
+fn a_cancelled_bill_is_interrupted() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
     introduced(&mut ledger, 1);
@@ -354,7 +354,7 @@ fn a_bill_is_interrupted_when_it_is_not_wanted_any_more() {
 }
 
 #[test]
-fn a_gpu_that_was_taken_out_does_not_hold_up_bills() {
+fn a_removed_gpu_does_not_delay_bills() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
     introduced(&mut ledger, 2);

@@ -1,4 +1,4 @@
-//! Commits, refusals of what does not continue the account, and what a kill leaves.
+//! Commits, refused windows that do not continue the account, and what a kill leaves.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn reopening_continues_counters_raw_spans_carry_and_holdings() {
     settle(&mut ledger, 0, 0..30, "user:a");
     let spans = vec![span(30, 31), span(31, 32)];
     let open = vec![open(0, spans.clone())];
-    // Its facts are learned after its first row.
+    // Its facts are known only after its first row.
     let holders = vec![gpumeter::model::Holder::user("a", Some(1000))];
     ledger.commit(&LedgerBatch { now: after(32), open, holders, ..LedgerBatch::default() }).unwrap();
     drop(ledger);
@@ -78,7 +78,7 @@ fn a_window_that_overlaps_the_account_is_refused_whole() {
         assert!(matches!(error.cause, Cause::Window { settled_until, .. } if settled_until == after(15)));
         assert!(!error.may_pass());
     }
-    // The other GPU's window was not stored either, in the file and in memory.
+    // The other GPU's window was not stored either, in the file or in memory.
     assert_eq!(world.sql::<i64>("SELECT count(*) FROM account"), 1);
     assert_eq!(world.sql::<i64>("SELECT count(*) FROM holder WHERE name = 'user:b'"), 0);
     let closed = vec![whole(1, first, "user:b", 1)];
@@ -123,7 +123,7 @@ fn a_hole_before_a_window_becomes_unobserved_by_name_and_is_counted() {
     assert_eq!(world.sql::<i64>("SELECT count(*) FROM raw"), 0);
     assert_eq!(world.sql::<i64>("SELECT slot_ns FROM minute ORDER BY minute_ns LIMIT 1"), 60 * SECOND as i64);
     assert!(world.sql::<String>("SELECT text FROM remark").contains("75000000000 ns"));
-    // The next one continues, and the bill knows both.
+    // The next one continues, and the bill has both.
     settle(&mut ledger, 0, 120..180, "user:a");
     let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
     assert_eq!((bill.to, bill.reconciliation.imbalance), (after(180), 0));
@@ -133,13 +133,13 @@ fn a_hole_before_a_window_becomes_unobserved_by_name_and_is_counted() {
 }
 
 #[test]
-fn one_gpus_refusal_costs_the_others_nothing() {
+fn a_refused_gpu_does_not_affect_the_others() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
     introduced(&mut ledger, 2);
     settle(&mut ledger, 0, 0..20, "user:a");
     let window = |gpu, from, to| whole(gpu, (after(from), after(to)), "user:b", 1);
-    // GPU 0 has an account up to 30; its first window straddles that, the second goes on.
+    // GPU 0 has an account up to 30; its first window overlaps that, the second continues it.
     let batch = LedgerBatch {
         now: after(60),
         registrations: vec![sight(2, 0)],
@@ -165,7 +165,7 @@ fn one_gpus_refusal_costs_the_others_nothing() {
 }
 
 #[test]
-fn a_sight_survives_the_refusal_of_what_came_with_it() {
+fn a_sighting_is_stored_even_if_its_window_is_refused() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
     let mut backwards = whole(0, (after(0), after(15)), "user:a", 0);
@@ -173,14 +173,14 @@ fn a_sight_survives_the_refusal_of_what_came_with_it() {
     let batch =
         LedgerBatch { registrations: vec![sight(0, 0)], closed: vec![backwards], ..LedgerBatch::default() };
     assert_eq!(ledger.commit_by_gpu(batch).dropped.len(), 1);
-    // Without it every later window would be refused for ever.
+    // Without it every later window would be refused.
     let closed = vec![whole(0, (after(15), after(30)), "user:a", 0)];
     let told = ledger.commit(&LedgerBatch { now: after(31), closed, ..LedgerBatch::default() }).unwrap();
     assert_eq!(told.unobserved, Nanoseconds::from_seconds(15));
 }
 
 #[test]
-fn what_a_lock_prevents_is_handed_back_whole() {
+fn a_locked_ledger_returns_the_whole_batch() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
     introduced(&mut ledger, 2);
@@ -200,7 +200,7 @@ fn what_a_lock_prevents_is_handed_back_whole() {
 }
 
 #[test]
-fn a_straddling_span_is_stored_again_by_its_remainder() {
+fn only_the_rest_of_a_span_across_a_boundary_is_stored_again() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
     introduced(&mut ledger, 1);
@@ -208,7 +208,7 @@ fn a_straddling_span_is_stored_again_by_its_remainder() {
     ledger.commit(&LedgerBatch { now: after(20), open: spans, ..LedgerBatch::default() }).unwrap();
     let closed = vec![whole(0, (after(0), after(15)), "user:a", 5)];
     let mut batch = LedgerBatch { now: after(21), closed, ..LedgerBatch::default() };
-    // Without the remainder seconds 15 to 20 are in no span; a restart would find them unobserved.
+    // Without the rest seconds 15 to 20 would be in no span, and a restart would find them unobserved.
     batch.open = vec![open(0, vec![span(20, 21)])];
     ledger.commit(&batch).unwrap();
     let (_, recovered) = world.killed().open(22, None);
@@ -244,7 +244,7 @@ fn a_ledger_that_keeps_its_raw_spans_by_key_goes_on() {
     let (mut ledger, _) = world.open(0, None);
     introduced(&mut ledger, 1);
     drop(ledger);
-    // As ledgers were made before their raw spans were appended.
+    // The table as it was before raw spans were appended.
     rusqlite::Connection::open(world.path())
         .unwrap()
         .execute_batch(
@@ -306,7 +306,7 @@ fn a_gap_settled_at_once_is_spread_over_its_minutes() {
 }
 
 #[test]
-fn an_absurd_reading_of_memory_or_energy_is_cut_to_what_a_row_can_hold() {
+fn absurd_memory_and_energy_are_capped_to_the_columns_range() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
     introduced(&mut ledger, 1);
@@ -350,7 +350,7 @@ fn the_counter_and_the_holdings_survive_a_window_that_leaves_no_open_span() {
 }
 
 #[test]
-fn an_older_span_that_comes_again_does_not_tell_who_holds_now() {
+fn a_repeated_older_span_does_not_change_the_current_holders() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
     introduced(&mut ledger, 1);
@@ -367,7 +367,7 @@ fn an_older_span_that_comes_again_does_not_tell_who_holds_now() {
 }
 
 #[test]
-fn a_model_that_is_learned_later_is_stored_and_never_forgotten() {
+fn a_gpu_model_that_is_known_later_is_stored() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
     for (model, stored) in [("", ""), ("NVIDIA H100", "NVIDIA H100"), ("", "NVIDIA H100")] {
@@ -381,7 +381,7 @@ fn a_model_that_is_learned_later_is_stored_and_never_forgotten() {
 }
 
 #[test]
-fn the_time_in_which_an_account_rested_is_in_no_row() {
+fn time_while_an_account_was_paused_is_in_no_row() {
     let window = |from: u64| whole(0, (after(from), after(from + 15)), "user:a", 5);
     let resumed = |at| vec![Resumed { gpu: uuid(0), at: after(at) }];
     let rested = LedgerBatch {
@@ -407,7 +407,7 @@ fn the_time_in_which_an_account_rested_is_in_no_row() {
         }
         queue.offer(goes_on.clone());
         let told = ledger.commit(&queue.wait_for_batch(Duration::ZERO).unwrap()).unwrap();
-        // Of what follows a rest, only a hole is unobserved.
+        // After a pause only the hole is unobserved.
         assert_eq!(told.unobserved, Nanoseconds::from_seconds(15));
         assert_eq!(told.slots[&uuid(0)].slot, Nanoseconds::from_seconds(15 + 15 + 15 + 15));
         assert_eq!(told.imbalance, 0);
@@ -429,7 +429,7 @@ fn counters_leave_memory_and_come_back_and_their_tenants_sum_never_falls() {
     let tenant = counter_key(0, "unit:first").with_tenant(&"team.service".into());
     let (mut live, mut unloaded_sums) = (recovered.counters, recovered.unloaded_sums);
     let mut sum = 0;
-    // The first one for a minute, the second one for 20, the first one again.
+    // The first tenant for a minute, the second for 20 s, then the first again.
     for from in (0..1500).step_by(15) {
         let name = if (60..1260).contains(&from) { "unit:second" } else { "unit:first" };
         let closed = vec![whole(0, (after(from), after(from + 15)), name, 5 * SECOND)];
@@ -452,7 +452,7 @@ fn counters_leave_memory_and_come_back_and_their_tenants_sum_never_falls() {
         }
     }
     assert_eq!(live[&counter_key(0, "unit:first")].amounts.parts.held(), 300 * SECOND);
-    // A restart loads what changed lately and sums the rest.
+    // A restart loads recent counters and sums the rest.
     drop(ledger);
     let (_, recovered) = world.open(3_000, None);
     let held = |counters: &BTreeMap<_, gpumeter::ledger::HolderCounter>| -> u64 {
@@ -473,8 +473,8 @@ fn a_holder_whose_tenant_changes_counts_under_one_tenant_whatever_is_in_memory()
         Holder::new(HolderKind::Slurm, Facts::new(known.into_iter().chain(account.iter().copied())))
     };
     let physics = [(Fact::SlurmAccount, "physics")];
-    // A job of its own tenant gets an account when its counter is in memory, and when it has left memory; another job of
-    // that account works before that, or after it.
+    // A job gets its own tenant while its counter is in memory, and after it has left memory; another job of that
+    // account runs before or after it.
     for (gone, others_first) in [(false, false), (false, true), (true, false), (true, true)] {
         let world = World::new();
         let (mut ledger, recovered) = world.open(0, None);

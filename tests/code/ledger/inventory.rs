@@ -1,4 +1,4 @@
-//! Where GPUs are that the ledger ever saw, over restarts, and by an operator's word without an agent.
+//! The attachment of every GPU in the ledger, across restarts and changed by an operator without an agent.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ fn listed(path: &Path) -> Vec<(u32, Attachment, u64)> {
     Reader::open(path).unwrap().inventory().unwrap().iter().map(row).collect()
 }
 
-/// A ledger of two GPUs, of which the second is lent to a guest.
+/// A ledger of two GPUs, of which the second is passed through to a guest.
 fn ledger(path: &Path) -> Ledger {
     let (mut ledger, _) = Ledger::open(path, &opening()).unwrap();
     let lent = Expected {
@@ -44,7 +44,7 @@ fn ledger(path: &Path) -> Ledger {
 }
 
 #[test]
-fn where_a_gpu_is_outlives_the_agent() {
+fn the_attachment_of_a_gpu_survives_the_agent() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger.db");
     let owner = ledger(&path);
@@ -57,7 +57,7 @@ fn where_a_gpu_is_outlives_the_agent() {
 }
 
 #[test]
-fn a_ledger_that_was_made_without_an_inventory_gets_one() {
+fn an_older_ledger_gets_the_inventory_table() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger.db");
     drop(ledger(&path));
@@ -71,7 +71,7 @@ fn a_ledger_that_was_made_without_an_inventory_gets_one() {
 }
 
 #[test]
-fn a_gpu_is_forgotten_only_where_nobody_owns_the_ledger() {
+fn a_gpu_is_forgotten_only_in_a_ledger_without_a_running_agent() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger.db");
     forget(&path, "GPU-1", "boot", Nanoseconds(50)).unwrap_err();
@@ -80,7 +80,7 @@ fn a_gpu_is_forgotten_only_where_nobody_owns_the_ledger() {
     assert!(forget(&path, "GPU-1", "boot", Nanoseconds(50)).unwrap_err().to_string().contains("writes it"));
     drop(owner);
     assert!(forget(&path, "GPU-1", "boot", Nanoseconds(50)).unwrap());
-    assert!(!forget(&path, "GPU-9", "boot", Nanoseconds(50)).unwrap(), "it was never here");
+    assert!(!forget(&path, "GPU-9", "boot", Nanoseconds(50)).unwrap(), "the GPU was never on this node");
     assert_eq!(listed(&path)[1].1, Attachment::Forgotten);
 }
 
@@ -97,7 +97,7 @@ fn a_gpu_is_forgotten_in_account_time_whatever_the_wall_clock_shows() {
         ledger.commit(&LedgerBatch { now: last, registrations: sights, ..LedgerBatch::default() }).unwrap();
         drop(ledger);
         assert!(forget(&path, "GPU-0", boot, Nanoseconds(1_000 + hour.0)).unwrap());
-        // Of another boot nothing is known: the account still stands at its last commit.
+        // Nothing is known of another boot: the account still ends at its last commit.
         let since = if boot == "boot" { begun.plus(hour) } else { last };
         assert_eq!(listed(&path), [(0, Attachment::Forgotten, since.0)], "{boot}");
     }

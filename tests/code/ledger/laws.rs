@@ -8,7 +8,7 @@ use super::world::*;
 
 const HOLDERS: [&str; 4] = [HolderId::UNALLOCATED, "unit:train.service", "user:a", "user:b"];
 
-/// Weights of the five parts of each holder, and of what each used.
+/// Weights of the five parts of each holder, and of its use.
 type Weights = Vec<([u8; 5], [u8; 2])>;
 
 fn weights() -> impl Strategy<Value = Weights> {
@@ -141,7 +141,7 @@ proptest! {
     }
 
     #[test]
-    fn the_counters_money_is_the_gpus_money_and_survives_a_restart((windows, rates) in worlds()) {
+    fn the_cost_counters_sum_to_the_gpus_cost_and_survive_a_restart((windows, rates) in worlds()) {
         let (world, told) = settled(&windows, &rates);
         let mut reader = Reader::open(&world.path()).unwrap();
         let bill = reader.bill(None, None).unwrap();

@@ -1,4 +1,4 @@
-//! What may be opened, and what is refused without a scratch.
+//! Which files can be opened as a ledger, and which are refused without a change.
 
 use gpumeter::ledger::{AccountTimeline, Cause, Ledger, LedgerBatch, Opening, Reader, check_unowned};
 use gpumeter::model::{Holder, Nanoseconds, Stamp, Utc};
@@ -70,7 +70,7 @@ fn a_file_that_is_no_database_is_refused_and_left_as_it_was() {
 }
 
 #[test]
-fn a_damaged_head_that_only_looks_like_a_database_is_refused() {
+fn a_damaged_database_header_is_refused() {
     let world = World::new();
     let mut damaged = b"SQLite format 3\0".to_vec();
     damaged.resize(8192, 0xA5);
@@ -103,10 +103,10 @@ fn a_newer_schema_is_refused_and_left_as_it_was() {
 }
 
 #[test]
-fn a_place_that_cannot_be_written_is_named() {
+fn the_error_names_a_read_only_ledger_directory() {
     let world = World::new();
     std::fs::write(world.path(), "x").unwrap();
-    // Tests may run as root, whom permission bits do not stop; these stop everybody.
+    // Tests may run as root, which ignores permission bits; these paths fail for every user.
     for path in [world.path().join("below-a-file.db"), "/proc/self/ledger.db".into()] {
         let error = refusal(&path);
         assert!(matches!(error.cause, Cause::Unwritable(_)), "{error}");
@@ -115,7 +115,7 @@ fn a_place_that_cannot_be_written_is_named() {
     assert!(matches!(refusal(world.directory.path()).cause, Cause::Unwritable(_)));
 }
 
-/// Permission bits of the ledger's files; all of them exist while it is open.
+/// Permission bits of the ledger's files, all of which exist while it is open.
 fn modes(world: &World) -> [u32; 4] {
     ["ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.db.lock"].map(|name| {
         use std::os::unix::fs::PermissionsExt;
@@ -129,7 +129,7 @@ fn no_other_user_can_read_the_ledger_or_open_its_lock() {
     let world = World::new();
     let (ledger, _) = world.open(0, None);
     assert!(modes(&world).iter().all(|mode| mode & 0o007 == 0));
-    // As an agent that was killed, and that knew nothing of this, has left them.
+    // As left by a killed agent of a version before this rule.
     let killed = world.killed();
     drop(ledger);
     for name in ["ledger.db", "ledger.db-wal", "ledger.db.lock"] {
@@ -142,7 +142,7 @@ fn no_other_user_can_read_the_ledger_or_open_its_lock() {
 }
 
 #[test]
-fn a_lock_of_another_user_is_refused() {
+fn a_lock_file_of_another_user_is_refused() {
     // Only root can give a file away.
     if !rustix::process::geteuid().is_root() {
         return;
@@ -202,7 +202,7 @@ fn a_new_boot_takes_the_wall_clock_but_never_falls_before_what_is_stored() {
     assert_ne!(recovered.timeline, AccountTimeline::default());
 }
 
-/// A moment at which the wall clock is `lead` milliseconds ahead of the account.
+/// A time at which the wall clock is `lead` milliseconds ahead of the account.
 fn ahead(seconds: u64, lead: i64) -> Stamp {
     let mut now = opening(seconds, None).now;
     now.utc.0 = now.utc.0.saturating_add_signed(lead * 1_000_000);
@@ -221,14 +221,14 @@ fn a_step_of_the_clock_is_recorded_once_and_a_slewed_clock_is_not() {
     assert_eq!(look(4, 1_900), None);
     assert_eq!(look(5, -3_000), Some(-3_000_000_000));
     drop(ledger);
-    // Another agent in the same boot knows what was recorded, and finds what was not.
+    // Another agent in the same boot knows the recorded steps, and finds new ones.
     let mut opening = opening(0, None);
     opening.now = ahead(6, -3_000);
     let (mut ledger, _) = Ledger::open(&world.path(), &opening).unwrap();
     assert_eq!(ledger.watch_clock(ahead(7, -3_000)).unwrap(), None);
     assert_eq!(ledger.watch_clock(ahead(8, 5)).unwrap(), Some(5_000_000));
     assert_eq!(world.sql::<i64>("SELECT count(*) FROM clock_step"), 3);
-    // A new boot takes the wall clock as it is.
+    // A new boot accepts the wall clock as it is.
     drop(ledger);
     opening.boot_id = "second".into();
     opening.now = ahead(20, 7_000);
@@ -261,7 +261,7 @@ fn without_a_boot_id_every_start_is_a_new_boot() {
     let mut opening = opening(0, None);
     opening.boot_id.clear();
     drop(Ledger::open(&world.path(), &opening).unwrap());
-    // The kernel started anew: its time since boot begins at zero, the wall clock goes on.
+    // After a reboot the time since boot begins at 0, and the wall clock continues.
     opening.now = Stamp { boottime: Nanoseconds::from_seconds(5), utc: after(500) };
     let (_, recovered) = Ledger::open(&world.path(), &opening).unwrap();
     assert_eq!(recovered.timeline.at(opening.now.boottime), after(500));

@@ -1,4 +1,4 @@
-//! What is latched on a GPU, over restarts and reboots, and in a ledger that knew nothing of it.
+//! Sticky faults of a GPU, across restarts and reboots, and in a ledger without their table.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,7 +29,7 @@ fn commit(ledger: &mut Ledger, latched: Vec<StickyFaults>) {
     ledger.commit(&LedgerBatch { sticky_faults: latched, ..LedgerBatch::default() }).unwrap();
 }
 
-/// A ledger of two GPUs, on the first of which something is latched.
+/// A ledger of two GPUs, of which the first has a sticky fault.
 fn world() -> World {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
@@ -44,7 +44,7 @@ fn reopened(world: &World, boot_id: &str) -> Vec<StickyFaults> {
 }
 
 #[test]
-fn what_is_latched_outlives_the_agent_and_not_the_boot() {
+fn sticky_faults_survive_the_agent_and_not_the_boot() {
     let world = world();
     assert_eq!(reopened(&world, "first"), [latched(0, 1)], "a GPU that was never seen has nothing");
     assert_eq!(reopened(&world, "second"), []);
@@ -63,7 +63,7 @@ fn without_a_boot_id_each_start_is_a_boot() {
 }
 
 #[test]
-fn what_is_told_takes_the_place_of_what_was_and_nothing_ends_it() {
+fn a_new_sticky_fault_replaces_the_former_and_none_ends_it() {
     let world = world();
     let (mut ledger, _) = world.open(60, None);
     commit(&mut ledger, vec![latched(0, 2), latched(1, 3)]);
@@ -76,7 +76,7 @@ fn what_is_told_takes_the_place_of_what_was_and_nothing_ends_it() {
 }
 
 #[test]
-fn a_ledger_that_was_made_without_latches_gets_them() {
+fn an_older_ledger_gets_the_table_of_sticky_faults() {
     let world = world();
     rusqlite::Connection::open(world.path())
         .unwrap()
@@ -90,7 +90,7 @@ fn a_ledger_that_was_made_without_latches_gets_them() {
 }
 
 #[test]
-fn the_queue_keeps_the_last_word_on_each_gpu_and_a_refused_batch_does_not_lose_it() {
+fn the_queue_keeps_each_gpus_last_sticky_fault_across_a_refused_batch() {
     let queue = LedgerQueue::default();
     let offer = |latched| queue.offer(LedgerBatch { sticky_faults: latched, ..LedgerBatch::default() });
     offer(vec![latched(0, 1), latched(1, 1)]);
@@ -109,7 +109,7 @@ fn the_queue_keeps_the_last_word_on_each_gpu_and_a_refused_batch_does_not_lose_i
 }
 
 #[test]
-fn a_verdict_whose_words_cannot_be_read_stands_without_them() {
+fn an_unreadable_verdict_text_keeps_the_verdict() {
     let spoilt = ["'{\"79\": 1'", "CAST(x'ff' AS TEXT)", "'{\"79\": [-1, null]}'"];
     for xids in spoilt {
         let world = world();
@@ -124,7 +124,7 @@ fn a_verdict_whose_words_cannot_be_read_stands_without_them() {
 }
 
 #[test]
-fn a_latch_whose_name_cannot_be_read_does_not_keep_the_ledger_from_opening() {
+fn an_unreadable_sticky_fault_does_not_keep_the_ledger_from_opening() {
     let world = world();
     let connection = rusqlite::Connection::open(world.path()).unwrap();
     let spoil = "UPDATE latch SET rule = CAST(x'ff' AS TEXT) WHERE rule = 'unavailable'";

@@ -1,4 +1,4 @@
-//! Ledgers of earlier releases: upgraded after they were saved, read without being upgraded, and put back.
+//! Ledgers of earlier releases: upgraded after a backup, read without an upgrade, and restored.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,13 +8,13 @@ use gpumeter::model::{Nanoseconds, Stamp, Utc};
 
 use super::world::*;
 
-/// A demo of the last release without migrations, which was killed: with every table that it added on opening.
+/// The ledger of a killed demo of the last release without migrations, with every table that it added on opening.
 const VERSION_1: &str = include_str!("../../fixtures/ledger/version-1.sql");
 const COMMITTED: Utc = Utc(1_795_400_030_023_371_747);
 const BOOT: &str = "demo-18ea8a0fc69a865b";
 const OFFSET: u64 = 1_795_398_201_821_722_203;
 
-/// What an earlier agent may not have added yet.
+/// Tables that an earlier agent may not have added yet.
 const ADDITIONS: [&str; 6] = [
     "DROP TABLE expected",
     "DROP TABLE latch",
@@ -71,7 +71,7 @@ fn upgraded(world: &World) {
 }
 
 #[test]
-fn a_ledger_of_version_1_goes_on_whatever_its_agent_had_added_and_is_saved_first() {
+fn a_version_1_ledger_is_upgraded_after_a_backup() {
     for subset in 0..1 << ADDITIONS.len() {
         let missing = ADDITIONS.into_iter().enumerate().filter(|(index, _)| subset >> index & 1 == 1);
         let world = version_1(missing.map(|(_, statement)| statement));
@@ -79,7 +79,7 @@ fn a_ledger_of_version_1_goes_on_whatever_its_agent_had_added_and_is_saved_first
         let copy = copy_of(&world, 1);
         assert_eq!(number(&copy, "PRAGMA user_version"), 1);
         assert_eq!(number(&copy, "SELECT count(*) FROM raw"), 160);
-        // Once upgraded it is not saved again.
+        // An upgraded ledger is not backed up again.
         std::fs::remove_file(&copy).unwrap();
         upgraded(&world);
         assert!(!copy.exists());
@@ -87,7 +87,7 @@ fn a_ledger_of_version_1_goes_on_whatever_its_agent_had_added_and_is_saved_first
 }
 
 #[test]
-fn a_copy_has_what_was_only_in_the_write_ahead_log_and_no_other_user_can_read_it() {
+fn a_backup_includes_the_write_ahead_log_and_is_private() {
     use std::os::unix::fs::PermissionsExt;
     let world = complete();
     let connection = rusqlite::Connection::open(world.path()).unwrap();
@@ -101,7 +101,7 @@ fn a_copy_has_what_was_only_in_the_write_ahead_log_and_no_other_user_can_read_it
     assert_eq!(number(&copy, "SELECT count(*) FROM clock_step"), 1);
     assert_eq!(copy.metadata().unwrap().permissions().mode() & 0o007, 0);
     assert!(!killed.directory.path().join("ledger.db.part").exists());
-    // A copy is one file, also while and after it is read.
+    // A backup is one file, also while and after it is read.
     Reader::open(&copy).unwrap().statement(None, None).unwrap();
     for suffix in ["-wal", "-shm"] {
         assert!(!killed.directory.path().join(format!("ledger.db.v1{suffix}")).exists(), "{suffix}");
@@ -109,9 +109,9 @@ fn a_copy_has_what_was_only_in_the_write_ahead_log_and_no_other_user_can_read_it
 }
 
 #[test]
-fn a_ledger_that_cannot_be_saved_is_not_upgraded() {
+fn a_ledger_that_cannot_be_backed_up_is_not_upgraded() {
     let world = complete();
-    // Stands in the way of the copy, for root too.
+    // A directory in the place of the backup, which stops root too.
     std::fs::create_dir(world.directory.path().join("ledger.db.part")).unwrap();
     let error = Ledger::open(&world.path(), &later()).map(|_| ()).unwrap_err();
     assert!(matches!(error.cause, Cause::Upgrade { from: 1, to: 3, .. }), "{error}");
@@ -124,7 +124,7 @@ fn a_ledger_that_cannot_be_saved_is_not_upgraded() {
 }
 
 #[test]
-fn an_older_ledger_is_read_and_stays_as_it_was() {
+fn an_older_ledger_can_be_read_without_a_change() {
     let world = version_1(ADDITIONS.into_iter());
     let before = bytes(&world.path());
     let mut reader = Reader::open(&world.path()).unwrap();
@@ -137,7 +137,7 @@ fn an_older_ledger_is_read_and_stays_as_it_was() {
 }
 
 #[test]
-fn a_restored_ledger_is_that_of_before_the_upgrade_and_what_it_replaced_can_be_put_back() {
+fn a_restore_can_be_undone() {
     let world = complete();
     let (mut ledger, recovered) = Ledger::open(&world.path(), &later()).unwrap();
     let now = recovered.timeline.at(later().now.boottime);
@@ -178,7 +178,7 @@ fn a_ledger_of_a_newer_release_can_be_restored_too_and_its_refusal_says_so() {
 }
 
 #[test]
-fn what_is_no_ledger_is_not_restored_and_gets_no_lock() {
+fn a_file_that_is_not_a_ledger_is_not_restored() {
     let world = World::new();
     assert!(matches!(restore(&world.path(), None).unwrap_err().cause, Cause::Missing));
     std::fs::write(world.path(), "prices: 12\n").unwrap();
@@ -188,7 +188,7 @@ fn what_is_no_ledger_is_not_restored_and_gets_no_lock() {
 }
 
 #[test]
-fn the_command_says_what_is_lost() {
+fn the_restore_command_prints_what_is_lost() {
     let world = complete();
     let run = || {
         let mut command = Command::new(env!("CARGO_BIN_EXE_gpumeter"));

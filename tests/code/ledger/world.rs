@@ -51,7 +51,7 @@ impl World {
         Ledger::open(&self.path(), &opening(seconds, book)).unwrap()
     }
 
-    /// What a kill at this moment would leave behind.
+    /// A copy of the files, as a kill at this time would leave them.
     pub(crate) fn killed(&self) -> Self {
         let copy = Self::new();
         for name in ["ledger.db", "ledger.db-wal"] {
@@ -114,7 +114,7 @@ pub(crate) fn row(name: &str, parts: Parts, used: Use) -> Row {
     }
 }
 
-/// A window in which `name` holds all and uses `used` of it, in nanoseconds.
+/// A window in which `name` holds the whole GPU and uses `used` nanoseconds of it.
 pub(crate) fn whole(gpu: u32, (from, to): (Utc, Utc), name: &str, used: u64) -> ClosedWindow {
     let parts = Parts { within: used, waste: to.since(from).0 - used, ..Parts::default() };
     let rows = vec![row(name, parts, Use { within: used, ..Use::default() })];
@@ -156,13 +156,13 @@ pub(crate) fn open(gpu: u32, spans: Vec<Span>) -> OpenSpans {
     OpenSpans { gpu: uuid(gpu), spans, energy_counter: Some(Microjoules(42)) }
 }
 
-/// Introduces GPU 0 at the start.
+/// Registers GPU 0 at the start.
 pub(crate) fn introduced(ledger: &mut Ledger, gpus: u32) {
     let sights = (0..gpus).map(|gpu| sight(gpu, 0)).collect();
     ledger.commit(&LedgerBatch { now: START, registrations: sights, ..LedgerBatch::default() }).unwrap();
 }
 
-/// Settles whole windows of 15 s by one holder, half used.
+/// Settles whole windows of 15 s with one holder, half used.
 pub(crate) fn settle(ledger: &mut Ledger, gpu: u32, seconds: std::ops::Range<u64>, name: &str) {
     for from in seconds.step_by(15) {
         let window = (after(from), after(from + 15));

@@ -1,4 +1,4 @@
-//! The sums of XIDs, over restarts and reboots, in a ledger that was made without them, and of a forgotten GPU.
+//! The sums of XIDs across restarts and reboots, in a ledger without the table, and of a forgotten GPU.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ fn reopened(world: &World, boot_id: &str) -> Vec<XidSums> {
 }
 
 #[test]
-fn sums_outlive_the_agent_and_the_boot_but_a_source_goes_on_only_in_its_boot() {
+fn xid_sums_survive_reboots_and_source_positions_do_not() {
     let world = world();
     assert_eq!(reopened(&world, "first"), [sums(0, 3)]);
     let mut rebooted = sums(0, 3);
@@ -47,7 +47,7 @@ fn sums_outlive_the_agent_and_the_boot_but_a_source_goes_on_only_in_its_boot() {
 }
 
 #[test]
-fn a_ledger_that_was_made_without_the_table_gets_it() {
+fn an_older_ledger_gets_the_xid_table() {
     let world = world();
     rusqlite::Connection::open(world.path())
         .unwrap()
@@ -61,7 +61,7 @@ fn a_ledger_that_was_made_without_the_table_gets_it() {
 }
 
 #[test]
-fn sums_that_cannot_be_read_do_not_keep_the_account_from_opening() {
+fn unreadable_xid_sums_do_not_keep_the_ledger_from_opening() {
     let world = world();
     let connection = rusqlite::Connection::open(world.path()).unwrap();
     connection.execute("UPDATE xid_sum SET codes = '{\"79\": -1}', actions = 'x'", []).unwrap();
@@ -70,7 +70,7 @@ fn sums_that_cannot_be_read_do_not_keep_the_account_from_opening() {
 }
 
 #[test]
-fn the_queue_keeps_the_last_sums_of_each_gpu_and_a_refused_batch_does_not_lose_them() {
+fn the_queue_keeps_each_gpus_last_xid_sums_across_a_refused_batch() {
     let queue = LedgerQueue::default();
     let offer = |xids| queue.offer(LedgerBatch { xids, ..LedgerBatch::default() });
     offer(vec![sums(0, 1), sums(1, 1)]);

@@ -1,4 +1,4 @@
-//! What schedulers allocated: from when on it counts.
+//! Allocations of schedulers, and the time from which they count.
 
 use gpumeter::model::{Fraction, Holder, HolderId};
 
@@ -9,14 +9,14 @@ const MAIN: &str = "k8s:11/main";
 const OTHER: &str = "k8s:12/main";
 const HALF: Fraction = Fraction { numerator: 1, denominator: 2 };
 
-/// A world of a GPU that nobody holds, on which a container computes.
+/// A world of a GPU without holders, on which a container is busy.
 fn world() -> World {
     let mut world = World::new(&[]);
     world.know_holders(&[(7, Holder::from_id(HolderId::new(MAIN)))]);
     world
 }
 
-/// Seconds that somebody has held by now, of what is settled.
+/// Seconds that a holder has held of the settled time.
 fn held(world: &World, name: &str) -> u64 {
     world.settled().get(&holder(name)).map_or(0, |row| seconds(row)[0])
 }

@@ -1,4 +1,4 @@
-//! The account's time over a boot: what is booked of the time off, and by which clock.
+//! The account's time across a boot: what is booked for the time off, and by which clock.
 
 use gpumeter::model::HolderId;
 
@@ -7,7 +7,7 @@ use super::world::World;
 
 const DAY: u64 = 86_400;
 
-/// What was held of each holder, in seconds.
+/// Seconds held by each holder.
 fn held(world: &World, holder: &str) -> u64 {
     world.settled().get(&HolderId::new(holder)).map_or(0, |row| row.parts.held() / 1_000_000_000)
 }
@@ -32,7 +32,7 @@ fn a_node_that_was_off_for_days_is_unavailable_and_its_standing_holder_is_not_bi
 }
 
 #[test]
-fn a_wrong_clock_at_the_boot_books_no_time_that_did_not_pass() {
+fn a_wrong_clock_at_boot_books_only_time_that_passed() {
     for wrong in [7_200, -7_200, 365 * 86_400] {
         let mut world = World::new(&["alice"]);
         world.run(60, idle);
@@ -40,9 +40,9 @@ fn a_wrong_clock_at_the_boot_books_no_time_that_did_not_pass() {
         world.reboot(600, wrong);
         world.run(30, idle);
         assert!(!world.is_anchored());
-        assert_eq!(world.clock_lead(), None, "a provisional time has no lead");
+        assert_eq!(world.clock_lead(), None, "a provisional time has no offset");
         let settled = world.settled_seconds();
-        // Whoever is killed now goes on where it was.
+        // A kill now changes nothing.
         world.restart(1);
         world.run(5, idle);
         assert_eq!(world.settled_seconds(), settled, "no window closes on a provisional time");
@@ -78,7 +78,7 @@ fn the_time_between_two_agents_of_one_boot_is_bridged_though_its_clock_was_wrong
 }
 
 #[test]
-fn a_clock_that_nothing_synchronises_is_taken_two_minutes_after_the_boot() {
+fn an_unsynchronised_clock_is_accepted_two_minutes_after_boot() {
     let mut world = World::new(&["alice"]);
     world.run(60, idle);
     world.reboot(600, 0);
@@ -92,7 +92,7 @@ fn a_clock_that_nothing_synchronises_is_taken_two_minutes_after_the_boot() {
 }
 
 #[test]
-fn a_clock_that_nothing_synchronises_moves_the_account_by_a_day_at_most_and_the_rest_is_shown() {
+fn an_unsynchronised_clock_moves_the_account_by_a_day_at_most() {
     let mut world = World::new(&["alice"]);
     world.run(60, idle);
     world.reboot(600, 365 * 86_400);
@@ -103,7 +103,7 @@ fn a_clock_that_nothing_synchronises_moves_the_account_by_a_day_at_most_and_the_
 }
 
 #[test]
-fn a_clock_behind_the_last_commit_is_held_there_and_the_difference_is_shown() {
+fn a_clock_behind_the_last_commit_is_held_there_and_the_offset_is_reported() {
     let mut world = World::new(&["alice"]);
     world.run(60, idle);
     world.reboot(600, -86_400);
@@ -114,7 +114,7 @@ fn a_clock_behind_the_last_commit_is_held_there_and_the_difference_is_shown() {
 }
 
 #[test]
-fn a_new_ledger_takes_no_date_before_2025_from_a_clock_that_nothing_synchronises() {
+fn an_unsynchronised_clock_before_2025_begins_no_ledger() {
     const TO_2000: i64 = -800_000_000;
     let mut world = World::new(&["alice"]);
     world.run(10, idle);

@@ -1,4 +1,4 @@
-//! What the agent counts itself of a GPU: integrals with labels, flows, MIG instances; and what it names as sources.
+//! What the agent counts itself of a GPU: integrals, flows, MIG instances; and the sources it names.
 
 use std::sync::Arc;
 
@@ -20,9 +20,9 @@ struct Device {
     now: Stamp,
     generation: u32,
     via: Via,
-    /// Of its instances.
+    /// The readings of its instances.
     profile: &'static str,
-    /// What GPM's counters have reached, of the GPU and of its instance.
+    /// The values of GPM's counters of the GPU and of its instance.
     counters: [[Reading; Counter::ALL.len()]; 2],
 }
 
@@ -55,7 +55,7 @@ impl Device {
         self.meter.tick(self.now, Inputs { news, ..Inputs::default() }).snapshot
     }
 
-    /// A frame after some seconds, in which these points and this instance were read.
+    /// A frame after some seconds with these points and this instance.
     fn frame(
         &mut self,
         seconds: u64,
@@ -110,7 +110,7 @@ fn compute_instances(
     [0, 1].map(|compute_instance| {
         let mut readings = [Err(Absence::NotYet); InstanceValue::ALL.len()];
         readings[InstanceValue::SmActive as usize] = ratio;
-        // Half of the time in which a multiprocessor is active; of the pipes that come before it none is told.
+        // Half of the time of an active multiprocessor; the pipes before it are absent.
         readings[InstanceValue::Integer as usize..InstanceValue::Fp64 as usize]
             .fill(Err(Absence::NotSupported));
         readings[InstanceValue::Fp64 as usize] = ratio.map(|ratio| ratio / 2);
@@ -130,12 +130,12 @@ fn compute_instances(
 }
 
 #[test]
-fn a_rate_is_counted_over_its_time() {
+fn a_rate_is_integrated_over_its_interval() {
     let mut device = Device::new(Via::Gpm);
     assert_eq!(device.sent(1, Err(Absence::NotYet)), Err(Absence::NotYet), "no pair yet");
     assert_eq!(device.sent(2, Ok(500)), Ok(1_000));
     assert_eq!(device.sent(3, Ok(0)), Ok(1_000));
-    assert_eq!(device.sent(1, Err(Absence::Failed)), Ok(1_000), "what is not known adds nothing");
+    assert_eq!(device.sent(1, Err(Absence::Failed)), Ok(1_000), "unknown time adds nothing");
     assert_eq!(device.sent(1, Ok(7)), Ok(1_007));
 }
 
@@ -150,7 +150,7 @@ fn memory_activity_is_integrated_over_a_medium_interval_at_most() {
 }
 
 #[test]
-fn a_count_that_wraps_or_begins_anew_never_takes_the_counter_back() {
+fn a_source_counter_that_wraps_or_restarts_never_decreases_the_counter() {
     let mut device = Device::new(Via::Field);
     assert_eq!(device.sent(1, Ok(4_000_000_000)), Ok(0), "since the agent's start");
     assert_eq!(device.sent(1, Ok(4_000_000_100)), Ok(100));
@@ -201,7 +201,7 @@ fn an_instance_counts_once_however_many_compute_instances_it_has_and_goes_on_whe
         snapshot.gpus[0].instances[&3].values[InstanceValue::MemoryUsed as usize].is_err(),
         "memory is no time"
     );
-    // Cut otherwise, and back.
+    // Another layout, and the first one again.
     device.generation += 1;
     device.frame(1, &[], Some((5, Ok(1_000_000_000))));
     device.generation += 1;
@@ -238,7 +238,7 @@ fn metrics_whose_exactness_depends_on_it_name_their_source() {
 }
 
 #[test]
-fn what_was_counted_while_a_count_could_not_be_read_is_added_when_it_can() {
+fn counts_missed_while_a_counter_was_unreadable_are_added_later() {
     let mut device = Device::new(Via::Field);
     assert_eq!(device.sent(1, Ok(1_000)), Ok(0));
     assert_eq!(device.sent(1, Err(Absence::Failed)), Ok(0));
@@ -249,7 +249,7 @@ fn what_was_counted_while_a_count_could_not_be_read_is_added_when_it_can() {
     assert_eq!(device.sent(1, Ok(9_000)), Ok(500), "but not over a new plan");
 }
 
-/// What `gpumeter_source_info` says: metric and source.
+/// The labels of `gpumeter_source_info`: metric and source.
 fn sources(snapshot: &Snapshot) -> Vec<Vec<&str>> {
     let own = snapshot.roster.agent.iter().filter(|entry| entry.family == "gpumeter_source_info");
     own.map(|entry| entry.labels[2..].iter().map(|(_, value)| &**value).collect()).collect()
@@ -261,13 +261,13 @@ const CYCLES: i64 = 2_000_000_000;
 const ELAPSED: usize = Counter::Elapsed as usize;
 const ACTIVE: usize = Counter::SmActive as usize;
 
-/// A GPU, or an instance of it, of whose multiprocessors a counter and a rate speak.
+/// A GPU or an instance whose multiprocessors have a counter and a rate.
 struct Multiprocessors {
     device: Device,
     elapsed: i64,
     active: i64,
     of_instance: bool,
-    /// Why nothing is told where it is not.
+    /// The reason of an absent reading.
     absence: Absence,
 }
 
@@ -282,7 +282,7 @@ impl Multiprocessors {
         }
     }
 
-    /// So many seconds in which so many percent were active, and then a frame that tells it, or nothing.
+    /// This many seconds with that activity in percent, then a frame with or without the sample.
     fn frame(&mut self, seconds: u64, percent: i64, told: bool) -> Arc<Snapshot> {
         self.elapsed += i64::try_from(seconds).unwrap() * CYCLES;
         self.active += i64::try_from(seconds).unwrap() * CYCLES / 100 * percent;
@@ -314,12 +314,12 @@ impl Multiprocessors {
 }
 
 #[test]
-fn a_missed_sample_loses_nothing_where_gpm_counts() {
+fn a_missed_sample_loses_nothing_with_gpm_counters() {
     for of_instance in [false, true] {
         let mut gpu = Multiprocessors::new(of_instance);
         assert_eq!(gpu.seconds(1, 30, true), 0, "since the agent's start");
         assert_eq!(gpu.seconds(1, 30, true), 30);
-        // The next sample fails, and the one after it has no other to make a pair with.
+        // The next sample fails, and the one after it has no former one for a pair.
         assert_eq!(gpu.seconds(1, 90, false), 30);
         assert_eq!(gpu.seconds(1, 80, false), 30);
         assert_eq!(gpu.seconds(1, 10, true), 210);
@@ -331,7 +331,7 @@ fn a_missed_sample_loses_nothing_where_gpm_counts() {
 }
 
 #[test]
-fn a_pipe_of_an_instance_goes_by_its_own_counter_and_one_without_by_its_rate() {
+fn a_pipe_of_an_instance_uses_its_counter_or_else_its_rate() {
     for counts in [true, false] {
         let mut gpu = Multiprocessors::new(true);
         let mut pipe = |percent: i64| {
@@ -340,7 +340,7 @@ fn a_pipe_of_an_instance_goes_by_its_own_counter_and_one_without_by_its_rate() {
                 if counts { Ok(active / 2) } else { Err(Absence::NotSupported) };
             let snapshot = gpu.frame(1, percent, true);
             let kept = &snapshot.gpus[0].instances[&3];
-            assert!(kept.values[InstanceValue::Fp32 as usize].is_err(), "nobody told of it");
+            assert!(kept.values[InstanceValue::Fp32 as usize].is_err(), "it was never read");
             let source = if counts { "gpm_counter" } else { "gpm" };
             let told = sources(&snapshot);
             assert!(told.contains(&vec!["gpu_mig_pipe_active_seconds_total", source]), "{told:?}");
@@ -353,7 +353,7 @@ fn a_pipe_of_an_instance_goes_by_its_own_counter_and_one_without_by_its_rate() {
 }
 
 #[test]
-fn what_a_level_did_not_show_is_not_added_when_another_shows_it() {
+fn counts_from_before_a_level_shows_a_metric_are_not_added() {
     for of_instance in [false, true] {
         let mut gpu = Multiprocessors::new(of_instance);
         gpu.seconds(1, 50, true);
@@ -364,7 +364,7 @@ fn what_a_level_did_not_show_is_not_added_when_another_shows_it() {
         }
         assert_eq!(gpu.seconds(1, 50, true), 100, "a tick's, by the rate");
         assert_eq!(gpu.seconds(1, 50, true), 150);
-        // What it had proven still holds.
+        // What it has shown before still holds.
         gpu.absence = Absence::Failed;
         assert_eq!(gpu.seconds(1, 90, false), 150);
         assert_eq!(gpu.seconds(1, 10, true), 250);
@@ -372,11 +372,11 @@ fn what_a_level_did_not_show_is_not_added_when_another_shows_it() {
 }
 
 #[test]
-fn a_frame_that_never_came_loses_nothing_either() {
+fn a_missed_frame_loses_no_counts() {
     let mut gpu = Multiprocessors::new(false);
     gpu.seconds(1, 50, true);
     gpu.seconds(1, 50, true);
-    // Ten seconds later, of which the last rate tells only its own.
+    // Ten seconds later; the last rate covers only its own interval.
     gpu.elapsed += 9 * CYCLES;
     gpu.active += 9 * CYCLES;
     gpu.device.now.boottime.0 += 9 * SECOND;
@@ -389,17 +389,17 @@ fn a_new_plan_of_the_gpu_loses_nothing_and_a_reset_or_a_new_layout_is_not_subtra
     gpu.seconds(1, 50, true);
     gpu.seconds(1, 50, true);
     gpu.device.generation += 1;
-    assert_eq!(gpu.seconds(4, 100, true), 450, "the plan is another one, the GPU is not");
+    assert_eq!(gpu.seconds(4, 100, true), 450, "the plan changed, not the GPU");
     gpu.device.pulse(vec![
         SamplerNews::Opened { anew: true, module: None },
         SamplerNews::Found { gpu: Device::id(), bus: "".into() },
     ]);
-    assert_eq!(gpu.seconds(4, 100, true), 450, "the driver may count from nothing");
+    assert_eq!(gpu.seconds(4, 100, true), 450, "the driver may count from 0");
     assert_eq!(gpu.seconds(1, 100, true), 550);
     gpu.device.pulse(vec![SamplerNews::Lost(Device::id())]);
     gpu.device.generation += 1;
     // Reset a while ago, it has since worked for longer than before.
-    assert_eq!(gpu.seconds(40, 100, true), 550, "a GPU that was lost may count from nothing");
+    assert_eq!(gpu.seconds(40, 100, true), 550, "a lost GPU may count from 0");
     assert_eq!(gpu.seconds(1, 100, true), 650);
     let mut gpu = Multiprocessors::new(true);
     gpu.seconds(1, 50, true);
@@ -409,7 +409,7 @@ fn a_new_plan_of_the_gpu_loses_nothing_and_a_reset_or_a_new_layout_is_not_subtra
 }
 
 #[test]
-fn a_counter_that_cannot_be_true_is_counted_and_the_rate_stands_in() {
+fn an_implausible_counter_is_counted_and_the_rate_is_used() {
     let mut gpu = Multiprocessors::new(false);
     gpu.seconds(1, 50, true);
     gpu.seconds(1, 50, true);

@@ -1,4 +1,4 @@
-//! Times in which somebody did not look, did not answer, or answered nonsense.
+//! Times without samples, without answers, or with garbage.
 
 use std::cell::Cell;
 
@@ -8,13 +8,13 @@ use super::making::Making;
 use super::world::World;
 use super::{SECOND, holder, seconds};
 
-/// Joules of a holder, dynamic alone, in whole joules.
+/// Dynamic energy of a holder in whole joules.
 fn dynamic(world: &World, name: &str) -> u64 {
     world.settled().get(&HolderId::new(name)).map_or(0, |row| row.dynamic / 1_000_000)
 }
 
 #[test]
-fn one_reading_of_zero_does_not_book_the_counters_whole_life() {
+fn one_energy_reading_of_zero_does_not_book_the_whole_counter() {
     let mut world = World::new(&["alice"]);
     world.run(20, |frame| frame.process(7, 100).busy(100).counter(5_000_000_000));
     world.run(1, |frame| frame.process(7, 100).busy(100).counter(0));
@@ -30,13 +30,13 @@ fn energy_of_a_gap_goes_to_those_who_held_through_it() {
     world.restart(36_000);
     world.run(60, |frame| frame.process(8, 100).busy(1));
     let (alice, bob) = (dynamic(&world, "user:alice"), dynamic(&world, "user:bob"));
-    // 100 W for ten hours, by halves.
+    // 100 W for ten hours, half of it each.
     assert!((1_795_000..=1_806_000).contains(&alice), "{alice}");
     assert!((1_795_000..=1_810_000).contains(&bob), "{bob}");
 }
 
 #[test]
-fn idle_power_is_not_learned_from_a_time_that_nobody_watched() {
+fn idle_power_is_not_learned_from_unobserved_time() {
     let mut world = World::new(&["alice"]);
     world.run(20, |frame| frame.process(7, 100).busy(100));
     world.forget_everybody();
@@ -45,11 +45,11 @@ fn idle_power_is_not_learned_from_a_time_that_nobody_watched() {
     world.know(7, "alice");
     let before = dynamic(&world, "user:alice");
     world.run(100, |frame| frame.process(7, 100).busy(100));
-    assert!(dynamic(&world, "user:alice") > before + 5_000, "use is not floor");
+    assert!(dynamic(&world, "user:alice") > before + 5_000, "use is not idle energy");
 }
 
-/// What idle power has become in the end, in watts: after 40 s at 60 W without a process, something else, and a
-/// process at 120 W.
+/// The learned idle power in watts after 40 s at 60 W without a process, something else, and a process at
+/// 120 W.
 fn idle_power(between: impl Fn(&mut World, &dyn Fn(Making, i64) -> Making)) -> u64 {
     let joules = Cell::new(100_000);
     let draw = |frame: Making, watts: i64| {
@@ -73,9 +73,9 @@ fn idle_power(between: impl Fn(&mut World, &dyn Fn(Making, i64) -> Making)) -> u
 }
 
 #[test]
-fn idle_power_is_not_learned_while_somebody_may_have_come() {
+fn idle_power_is_not_learned_while_a_process_may_have_started() {
     assert_eq!(idle_power(|_, _| {}), 60);
-    // The list says nobody still, while a context keeps the clocks up.
+    // The list is still empty while a context keeps the clocks high.
     let watts = idle_power(|world, draw| world.run(7, |frame| draw(frame.old_list(), 120)));
     assert_eq!(watts, 60);
 }
@@ -90,7 +90,7 @@ fn idle_power_is_not_learned_from_a_time_that_was_slept_through() {
 }
 
 #[test]
-fn presence_is_bridged_when_the_driver_answers_after_the_first_pulse() {
+fn presence_is_bridged_when_the_driver_answers_after_the_first_tick() {
     let mut world = World::of_presence("alice");
     world.run(45, |frame| frame.process(7, 100).busy(100));
     world.restart_silent(120);
@@ -104,7 +104,7 @@ fn presence_is_bridged_when_the_driver_answers_after_the_first_pulse() {
 }
 
 #[test]
-fn a_silence_is_not_given_to_who_comes_after_it() {
+fn a_gap_is_not_billed_to_a_process_that_starts_after_it() {
     let mut world = World::of_presence("alice");
     world.run(45, |frame| frame.process(7, 100).busy(100));
     world.know(8, "bob");
@@ -128,7 +128,7 @@ fn a_process_list_that_fails_is_not_an_empty_one() {
 }
 
 #[test]
-fn who_worked_once_while_the_list_failed_is_billed_no_later_use() {
+fn a_process_sampled_while_the_list_failed_is_not_billed_for_later_use() {
     let mut world = World::new(&["alice", "bob"]);
     world.know(8, "bob");
     world.run(20, |frame| frame.process(7, 100).busy(100));
@@ -181,7 +181,7 @@ fn a_short_sample_says_nothing_of_ticks_that_were_missed() {
 }
 
 #[test]
-fn a_ring_of_samples_speaks_of_ticks_that_were_missed_as_far_as_it_reaches() {
+fn a_ring_of_samples_covers_missed_ticks_as_far_as_it_reaches() {
     for (reach, expected) in [(10, 0), (1, 9)] {
         let mut world = World::new(&["alice"]);
         world.run(16, |frame| frame.process(7, 100).utilization(0).ring(50, 1));
@@ -195,7 +195,7 @@ fn a_ring_of_samples_speaks_of_ticks_that_were_missed_as_far_as_it_reaches() {
 }
 
 #[test]
-fn who_left_the_gpu_and_is_still_on_the_list_is_billed_no_use_of_others() {
+fn an_ended_process_that_is_still_listed_is_not_billed_for_others() {
     let mut world = World::new(&["alice", "bob"]);
     world.know(8, "bob");
     world.run(20, |frame| frame.process(7, 50).process(8, 50).busy(100));
@@ -219,7 +219,7 @@ fn a_gpu_that_the_driver_no_longer_counts_is_unavailable_from_then_on() {
 }
 
 #[test]
-fn a_grant_that_ends_by_a_reload_ends_on_a_gpu_that_does_not_answer_too() {
+fn a_grant_removed_by_a_reload_ends_on_a_hung_gpu_too() {
     for lost in [false, true] {
         let mut world = World::new(&["alice"]);
         world.run(45, |frame| frame.process(7, 100).busy(100));
@@ -231,7 +231,7 @@ fn a_grant_that_ends_by_a_reload_ends_on_a_gpu_that_does_not_answer_too() {
         world.silence(600);
         let held = |name: &str| world.settled()[&holder(name)].parts.held() / SECOND;
         let (alice, bob) = (held("user:alice"), held("user:bob"));
-        // A window that is open at the reload is held as of its end.
+        // A window that is open at the reload counts with the grants at its end.
         assert!((75..=105).contains(&alice), "{alice}");
         assert!(bob >= 570, "{bob}");
         world.balanced();
@@ -243,7 +243,7 @@ fn the_time_busy_on_the_page_is_the_time_used_in_the_account() {
     let mut world = World::new(&["alice"]);
     let begun = world.busy();
     world.run(20, |frame| frame.process(7, 100).utilization(70));
-    // Ticks were missed, of which a short sample says nothing, and one came late into a closed window.
+    // Ticks were missed that a short sample does not cover, and one came late into a closed window.
     world.starve(9);
     world.run(20, |frame| frame.process(7, 100).utilization(100));
     world.silence(27);

@@ -1,4 +1,4 @@
-//! A ledger that can only be opened after the agent has started: what was seen meanwhile, laid over what it knows.
+//! A ledger that is opened only after the agent has started: how the time until then is combined with it.
 
 use gpumeter::model::{HealthState, HolderId, Remedy};
 
@@ -12,7 +12,7 @@ fn work(frame: Making) -> Making {
     frame.process(7, 100).busy(100)
 }
 
-/// Whole seconds that were held of a holder.
+/// Whole seconds held by a holder.
 fn held(world: &World, name: &str) -> u64 {
     world.settled().get(&holder(name)).map_or(0, |row| row.parts.held() / SECOND)
 }
@@ -22,7 +22,7 @@ fn unavailable(world: &World) -> u64 {
     world.settled().values().map(|row| row.parts.unavailable).sum::<u64>() / SECOND
 }
 
-/// An account of 60 s, an agent that ran for 50 s without it, and a ledger that can be opened again.
+/// An account of 60 s, an agent that ran 50 s without it, and a ledger that can be opened again.
 fn opened_late() -> World {
     let mut world = World::new(&["alice"]);
     world.run(60, work);
@@ -34,11 +34,11 @@ fn opened_late() -> World {
 }
 
 #[test]
-fn the_time_before_a_late_opening_is_unobserved_and_bridged_to_nobody() {
+fn time_before_a_late_opening_is_unobserved_and_not_bridged() {
     let mut world = opened_late();
     world.run(100, work);
     world.balanced();
-    // The pulse that takes the ledger comes a second after the opening.
+    // The first tick with the ledger is one second after the opening.
     assert_eq!(held(&world, HolderId::UNOBSERVED), 51);
     let alice = &world.settled()[&holder("user:alice")];
     assert_eq!(alice.parts.unmeasured, 0);
@@ -46,7 +46,7 @@ fn the_time_before_a_late_opening_is_unobserved_and_bridged_to_nobody() {
 }
 
 #[test]
-fn holders_that_were_known_before_a_late_opening_are_told_to_the_ledger_with_their_facts() {
+fn holders_known_before_a_late_opening_are_stored_with_their_facts() {
     let mut world = World::new(&["alice"]);
     world.restart_without_ledger(10);
     world.first_frame();
@@ -71,7 +71,7 @@ fn a_gpu_that_the_ledger_does_not_know_has_an_account_from_a_late_opening_on() {
     let opened = world.wall_seconds();
     world.run(100, work);
     world.balanced();
-    // The pulse that begins the account comes a second after the opening.
+    // The tick that begins the account is one second after the opening.
     assert_eq!(world.account_span().0, opened + 1);
     let model: String = world.stored("SELECT model FROM gpu");
     assert_eq!(model, "test");
@@ -87,7 +87,7 @@ fn the_time_in_which_another_gpu_had_the_place_is_not_counted_at_a_late_opening(
     assert_eq!(world.presence(), Some((false, Some("replaced"))));
     world.silence(60);
     assert_eq!(world.settled_seconds(), 40);
-    // The agent is started without its ledger, and the GPU is back in its place.
+    // The agent starts without its ledger, and the GPU is back in its place.
     world.restart_without_ledger(10);
     world.first_frame();
     world.run(40, work);
@@ -149,7 +149,7 @@ fn hardware_that_failed_before_a_late_opening_is_unavailable_from_it_on() {
 }
 
 #[test]
-fn joules_and_verdict_of_another_loading_of_the_driver_are_forgotten_at_a_late_opening() {
+fn a_late_opening_drops_energy_and_verdict_of_a_former_driver_load() {
     let run = |module| {
         let mut world = World::new(&["alice"]);
         world.module = Some(7);
@@ -167,8 +167,8 @@ fn joules_and_verdict_of_another_loading_of_the_driver_are_forgotten_at_a_late_o
         let joules: u64 = world.settled().values().map(|row| row.energy).sum();
         (joules / 1_000_000, world.verdict().0)
     };
-    assert_eq!(run(Some(7)), (4_000, HealthState::Failed), "the same loading counts on");
-    assert_eq!(run(Some(8)), (0, HealthState::Ok), "what another one counted before is not known");
+    assert_eq!(run(Some(7)), (4_000, HealthState::Failed), "the same driver load continues its counters");
+    assert_eq!(run(Some(8)), (0, HealthState::Ok), "the counts of another driver load are unknown");
 }
 
 /// An agent without its ledger in a boot whose clock is two hours ahead of the ledger's time of that boot.

@@ -15,7 +15,7 @@ const UTILIZATION: PointId = first_point("gpu_utilization_ratio");
 const PENDING: PointId = first_point("gpu_row_remap_pending");
 const ENERGY: PointId = first_point("gpu_energy_joules_total");
 
-/// A frame in the making.
+/// A frame under construction.
 pub(crate) struct Making {
     readings: Vec<Result<i64, Absence>>,
     processes: Vec<GpuProcess>,
@@ -23,7 +23,7 @@ pub(crate) struct Making {
     sampled: Option<Sampled>,
     stretch: Stretch,
     instances: Vec<InstanceFrame>,
-    /// Memory slices of the whole GPU, free and stranded ones, on a MIG GPU.
+    /// Free and stranded memory slices of a GPU in MIG mode.
     slices: Option<MigSlices>,
     mig: bool,
     list_fails: bool,
@@ -31,7 +31,7 @@ pub(crate) struct Making {
 }
 
 impl Default for Making {
-    /// A GPU that does nothing, on which nobody is.
+    /// An idle GPU without processes.
     fn default() -> Self {
         let mut readings: Vec<_> = device_points().map(|_| Err(Absence::NotSupported)).collect();
         readings[GR_ENGINE] = Ok(0);
@@ -51,13 +51,13 @@ impl Default for Making {
 }
 
 impl Making {
-    /// The driver cannot list processes this time.
+    /// The driver's process list fails.
     pub(crate) fn without_list(mut self) -> Self {
         self.list_fails = true;
         self
     }
 
-    /// The list is of a former tick, and somebody may have come since.
+    /// The list is from a former tick, and processes may have started since.
     pub(crate) fn old_list(mut self) -> Self {
         self.old_list = true;
         self
@@ -70,20 +70,20 @@ impl Making {
         self
     }
 
-    /// Beside utilization, the driver's ring tells of so many seconds.
+    /// The driver's ring of utilization samples covers this many seconds.
     pub(crate) fn ring(mut self, percent: u64, seconds: u64) -> Self {
         self.sampled =
             Some(Sampled { ratio: percent * 10_000_000, covered: Nanoseconds::from_seconds(seconds) });
         self
     }
 
-    /// The medium tier is read so many times less often.
+    /// The medium tier is read this many times less often.
     pub(crate) fn stretched(mut self, medium: u32) -> Self {
         self.stretch.medium = medium;
         self
     }
 
-    /// A process that is on the list and gave no sample.
+    /// A process on the list without a sample.
     pub(crate) fn silent(mut self, pid: u32) -> Self {
         self.processes.push(GpuProcess { pid, gpu_instance: None, memory: Some(Bytes(1 << 30)) });
         self
@@ -95,12 +95,12 @@ impl Making {
         self
     }
 
-    /// A process with a sample that is on the list.
+    /// A process on the list with a sample.
     pub(crate) fn process(self, pid: u32, sm: u32) -> Self {
         self.silent(pid).ended(pid, sm)
     }
 
-    /// A process that only a sample names: it is on no list any more.
+    /// A process that only a sample names: it is no longer listed.
     pub(crate) fn ended(mut self, pid: u32, sm: u32) -> Self {
         self.samples.push(ProcessSample {
             pid,
@@ -124,20 +124,20 @@ impl Making {
         self
     }
 
-    /// MIG mode is on, and of so many memory slices these are free or stranded.
+    /// MIG mode with this many memory slices, of which these are free or stranded.
     pub(crate) fn mig(mut self, total: u32, free: u32, stranded: u32) -> Self {
         self.mig = true;
         self.slices = Some(MigSlices { total, free, stranded });
         self
     }
 
-    /// The driver tells no placements.
+    /// The driver reports no placements.
     pub(crate) fn without_placements(mut self) -> Self {
         self.slices = None;
         self
     }
 
-    /// A MIG instance of so many memory slices, busy for so many percent where that is known.
+    /// A MIG instance of this many memory slices, with its activity in percent if known.
     pub(crate) fn instance(mut self, id: u32, slices: u32, busy: Option<i64>) -> Self {
         let mut readings = [Err(Absence::NotSupported); InstanceValue::ALL.len()];
         readings[InstanceValue::GrEngineActive as usize] =
@@ -156,14 +156,14 @@ impl Making {
         self
     }
 
-    /// A process on a MIG instance, with so much memory.
+    /// A process on a MIG instance with that much memory.
     pub(crate) fn process_on(mut self, instance: u32, pid: u32, gibibytes: u64) -> Self {
         let memory = Some(Bytes(gibibytes << 30));
         self.processes.push(GpuProcess { pid, gpu_instance: Some(instance), memory });
         self
     }
 
-    /// The frame of that moment, under that plan.
+    /// The frame of that time and plan.
     pub(crate) fn frame(self, now: Stamp, generation: u32) -> Frame {
         let identity = GpuIdentity {
             model: "test".into(),

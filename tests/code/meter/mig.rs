@@ -1,4 +1,4 @@
-//! The account of a MIG GPU: each instance is a slot, and what no instance has is a remainder's.
+//! The account of a GPU in MIG mode: each instance is a slot, and the rest is a remainder.
 
 use gpumeter::model::Holder;
 
@@ -11,7 +11,7 @@ fn two(frame: Making, large: Option<i64>, small: Option<i64>) -> Making {
     frame.mig(8, 2, 1).instance(1, 4, large).instance(9, 1, small)
 }
 
-/// A world whose GPU is divided like that from its beginning on, in windows that are whole.
+/// A world whose GPU has that layout from its beginning, in whole windows.
 fn divided(users: &[&str]) -> World {
     let mut world = World::new(users);
     world.run(14, |frame| frame);
@@ -41,7 +41,7 @@ fn an_instance_is_held_and_used_by_its_placements_and_the_rest_is_free_or_strand
     assert_eq!(world.settled_seconds(), 75);
     let whole = [("user:alice", [14_000, 0])];
     let [held, used] = since(&world, &whole, "user:alice");
-    assert_eq!(held, 37_500, "five eighths, whoever works there");
+    assert_eq!(held, 37_500, "five eighths, whoever uses it");
     assert_eq!(used, 15_000, "half of four eighths");
     assert_eq!(since(&world, &[], "user:bob"), [0, 7_500], "all of one eighth, outside any holding");
     assert_eq!(since(&world, &[], "__unallocated__")[0], 15_000);
@@ -65,7 +65,7 @@ fn without_activity_of_its_own_an_instance_is_held_unmeasured() {
     let mut world = divided(&["alice"]);
     world.run(75, |frame| two(frame, None, None).process_on(1, 7, 1));
     let [held, used, idle, unmeasured, _] = seconds(&world.settled()[&holder("user:alice")]);
-    // The first second of the epoch was told to be idle; before it a whole GPU was idle for 14 s.
+    // The first second of the epoch was reported as idle; before it the whole GPU was idle for 14 s.
     assert_eq!((held, used, idle, unmeasured), (51, 0, 14, 37));
     assert!(!world.settled().contains_key(&holder("__unobserved__")));
     world.balanced();
@@ -166,7 +166,7 @@ fn bill_lines_and_the_page_tell_instances_apart() {
         let own = bill.iter().find(|line| line.holder == holder(name) && line.gpu_instance == gpu_instance);
         own.map(|line| line.amounts.parts.held() / (SECOND / 1_000))
     };
-    // The minute from the 15th second on would be whole; the bill has the one from the beginning on.
+    // The minute from second 15 on would be complete; the bill has the one from the beginning.
     assert_eq!(held("user:alice", Some(1)), Some(22_500), "a half of 45 s");
     assert_eq!(held("user:alice", Some(9)), Some(5_625), "an eighth");
     assert_eq!(held("user:alice", None), Some(14_000), "while the GPU was whole");

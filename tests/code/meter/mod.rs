@@ -1,5 +1,5 @@
-//! The pulse over hand-made frames and a real ledger, in virtual time: what becomes of every GPU-second when
-//! frames come late, not at all, or from another life of the agent.
+//! The tick over hand-made frames and a real ledger, in virtual time: the account of every GPU-second when frames are
+//! late, missing, or from before a restart of the agent.
 
 mod allocations;
 mod boots;
@@ -24,7 +24,7 @@ fn holder(name: &str) -> HolderId {
     HolderId::new(name)
 }
 
-/// What the ledger says of one holder, in whole seconds rounded down: held, used, idle, unmeasured, unavailable.
+/// One holder's whole seconds in the ledger, rounded down: held, used, idle, unmeasured, unavailable.
 fn seconds(row: &Row) -> [u64; 5] {
     let parts = row.parts;
     [parts.held(), row.used.total(), parts.idle(), parts.unmeasured, parts.unavailable]
@@ -52,12 +52,12 @@ fn a_gpu_that_does_not_answer_is_unmeasured_and_then_measured_again() {
     let [held, used, idle, unmeasured, _] = seconds(row);
     assert_eq!(held, used + idle + unmeasured);
     assert!((29..=31).contains(&unmeasured), "{unmeasured}");
-    assert_eq!(idle, 0, "what was not seen is not idle");
+    assert_eq!(idle, 0, "unobserved time is not idle");
     world.balanced();
 }
 
 #[test]
-fn a_gpu_that_does_not_answer_shows_nothing_that_was_read_of_it_slowly() {
+fn a_hung_gpu_shows_no_slow_tier_readings() {
     let mut world = World::new(&["alice"]);
     world.run(30, |frame| frame.process(7, 100).busy(100));
     assert_eq!(world.shown(), [true; 3]);
@@ -70,7 +70,7 @@ fn a_gpu_that_does_not_answer_shows_nothing_that_was_read_of_it_slowly() {
 }
 
 #[test]
-fn energy_of_a_silence_is_not_lost() {
+fn energy_of_a_gap_is_not_lost() {
     let mut world = World::new(&["alice"]);
     world.run(30, |frame| frame.process(7, 100).busy(100));
     world.silence(30);
@@ -96,7 +96,7 @@ fn a_lost_gpu_keeps_its_bill_and_its_time_is_unavailable() {
 }
 
 #[test]
-fn a_process_named_late_is_named_while_its_window_is_open() {
+fn a_process_identified_late_is_named_while_its_window_is_open() {
     let mut world = World::new(&[]);
     world.forget_everybody();
     world.run(8, |frame| frame.process(7, 100).busy(100));
@@ -108,7 +108,7 @@ fn a_process_named_late_is_named_while_its_window_is_open() {
 }
 
 #[test]
-fn what_is_read_of_a_pid_after_its_last_confirmation_is_nobodys_until_that_is_made() {
+fn use_after_a_pids_last_confirmation_is_unattributed_until_confirmed() {
     let mut world = World::new(&[]);
     world.know(7, "carol");
     world.known_until_now();
@@ -118,7 +118,7 @@ fn what_is_read_of_a_pid_after_its_last_confirmation_is_nobodys_until_that_is_ma
     world.known_until_now();
     world.run(40, |frame| frame.process(7, 100).busy(100));
     let rows = world.settled();
-    // The windows that were open when the round came.
+    // The windows that were open at that round.
     let carol = rows[&holder("user:carol")].used.total();
     assert!((5 * SECOND..=30 * SECOND).contains(&carol), "{rows:?}");
     world.balanced();
@@ -146,7 +146,7 @@ fn time_of_processes_without_an_owner_is_published_by_reason_and_sums_to_the_ten
         assert_eq!(i128::from(by_reason.values().sum::<u64>()), used);
         by_reason.into_iter().collect()
     };
-    // As in a ledger from before there were reasons.
+    // A ledger from before there were reasons.
     world.forget_everybody();
     world.run(60, |frame| frame.process(7, 100).busy(50));
     world.know_holders(&[(7, container), (8, pod)]);
@@ -218,14 +218,14 @@ fn published_counters_wait_for_the_birth_delay_and_never_go_back() {
 }
 
 #[test]
-fn a_tenant_that_is_gone_is_shown_for_ten_minutes_and_goes_on_where_it_was() {
+fn a_gone_tenant_is_shown_for_ten_minutes_and_continues_its_counters() {
     let mut world = World::of_presence("alice");
     world.run(200, |frame| frame.process(7, 100).busy(100));
     world.run(120, |frame| frame);
     let last = world.published("alice").unwrap();
     assert!(last > 0);
     world.run(500, |frame| frame);
-    assert_eq!(world.published("alice"), Some(last), "nothing of it is forgotten while it is shown");
+    assert_eq!(world.published("alice"), Some(last), "it stays while it is shown");
     world.run(90, |frame| frame);
     assert_eq!(world.published("alice"), None);
     let others = world.published("__unallocated__").unwrap();
@@ -249,7 +249,7 @@ fn readings_are_withheld_after_two_ticks_and_the_account_goes_on() {
 }
 
 #[test]
-fn what_the_hardware_failed_at_is_unavailable_until_a_reset_and_what_an_application_did_is_charged() {
+fn hardware_faults_make_time_unavailable_and_application_faults_do_not() {
     for (xid, charged) in [(48, false), (13, true), (119, true)] {
         let mut world = World::new(&["alice"]);
         world.run(30, |frame| frame.process(7, 100).busy(100));
@@ -264,7 +264,7 @@ fn what_the_hardware_failed_at_is_unavailable_until_a_reset_and_what_an_applicat
         }
         world.balanced();
         let before = world.settled()[&holder("user:alice")].parts.unavailable / SECOND;
-        // The driver's counter begins anew: the GPU was reset.
+        // The driver's counter starts from 0: the GPU was reset.
         world.run(1, |frame| frame.process(7, 100).busy(100).counter(1));
         world.run(60, |frame| frame.process(7, 100).busy(100).counter(2));
         let after = world.settled()[&holder("user:alice")].parts.unavailable / SECOND;
@@ -297,15 +297,19 @@ fn a_row_that_waits_for_a_reset_degrades_and_a_silent_gpu_is_unknown() {
     world.silence(3);
     assert_eq!(world.verdict().0, HealthState::Unknown);
     world.run(1, |frame| frame);
-    assert_eq!(world.verdict(), (HealthState::Degraded, Remedy::ResetGpu), "nobody has said that it is over");
+    assert_eq!(
+        world.verdict(),
+        (HealthState::Degraded, Remedy::ResetGpu),
+        "the recovery is not reported yet"
+    );
 }
 
 #[test]
-fn an_xid_that_the_kernel_logs_before_the_gpu_has_said_where_it_sits_is_counted_when_it_does() {
+fn a_kernel_log_xid_from_before_the_gpus_pci_address_is_known_is_counted_later() {
     let mut world = World::new(&["alice"]);
     world.logged_xid(62);
     assert_eq!(world.verdict().0, HealthState::Failed);
-    // The agent's last life did not know it, either.
+    // It was not known before the restart either.
     assert_eq!(world.tamper("UPDATE expected SET pci_bus_id = ''"), 1);
     world.restart_silent(5);
     world.logged_xid(62);
@@ -317,7 +321,7 @@ fn an_xid_that_the_kernel_logs_before_the_gpu_has_said_where_it_sits_is_counted_
 }
 
 #[test]
-fn an_xid_of_a_gpu_that_hangs_while_the_agent_starts_takes_it_from_its_holder() {
+fn an_xid_of_a_gpu_that_hangs_at_start_makes_its_time_unavailable() {
     let mut world = World::new(&["alice"]);
     world.run(45, |frame| frame.process(7, 100).busy(100));
     world.restart_silent(5);
@@ -332,18 +336,18 @@ fn an_xid_of_a_gpu_that_hangs_while_the_agent_starts_takes_it_from_its_holder() 
 }
 
 #[test]
-fn an_xid_of_a_gpu_that_nobody_knows_is_given_up_after_a_while_and_counted() {
+fn an_xid_of_an_unknown_gpu_is_dropped_after_a_while_and_counted() {
     let mut world = World::new(&["alice"]);
     world.logged_xid_of("00000000:99:00.0", 95);
     world.silence(590);
-    assert_eq!(world.given_up("kernel_log"), None, "it may be found yet");
+    assert_eq!(world.given_up("kernel_log"), None, "it may still be found");
     world.silence(20);
     assert_eq!(world.given_up("kernel_log"), Some(1));
-    assert_eq!(world.verdict().0, HealthState::Unknown, "ours did not fail, it was silent");
+    assert_eq!(world.verdict().0, HealthState::Unknown, "our GPU did not fail, it only sent no frames");
 }
 
 #[test]
-fn the_interval_that_is_published_is_the_one_in_force() {
+fn the_published_interval_is_the_current_one() {
     let mut world = World::new(&["alice"]);
     world.run(2, |frame| frame);
     let configured = world.interval("medium").unwrap();
@@ -356,7 +360,7 @@ fn the_interval_that_is_published_is_the_one_in_force() {
 }
 
 #[test]
-fn what_the_hardware_failed_at_stays_unavailable_over_a_restart_of_the_agent() {
+fn time_of_a_hardware_fault_stays_unavailable_across_an_agent_restart() {
     let mut world = World::new(&["alice"]);
     world.run(60, |frame| frame.process(7, 100).busy(100));
     world.xid(48);
@@ -374,14 +378,14 @@ fn what_the_hardware_failed_at_stays_unavailable_over_a_restart_of_the_agent() {
 }
 
 #[test]
-fn a_driver_that_was_loaded_anew_has_reset_what_failed() {
+fn a_driver_reload_clears_hardware_faults() {
     for anew in [false, true] {
         let mut world = World::new(&["alice"]);
         world.run(30, |frame| frame.process(7, 100).busy(100));
         world.xid(48);
         world.run(30, |frame| frame.process(7, 100).busy(100));
         let before = world.settled()[&holder("user:alice")].used.total() / SECOND;
-        // The new driver's counter may be above the old one's when it is first read.
+        // The new driver's counter may be above the old one's at its first reading.
         world.reopen(anew, &[world::UUID]);
         world.replan();
         world.run(90, |frame| frame.process(7, 100).busy(100));
@@ -392,7 +396,7 @@ fn a_driver_that_was_loaded_anew_has_reset_what_failed() {
 }
 
 #[test]
-fn what_tenants_without_series_grow_by_is_published_as_other_and_jumps_neither_way() {
+fn tenants_without_series_are_published_as_other_without_jumps() {
     const TENANTS: [&str; 6] = ["alice", "bob", "carol", "dave", "erin", "__other__"];
     let mut world = World::new(&[]);
     let users = (7..).zip(TENANTS[..5].iter().map(|user| Holder::user(user, None)));
@@ -405,7 +409,7 @@ fn what_tenants_without_series_grow_by_is_published_as_other_and_jumps_neither_w
     busy(&mut world);
     let all = used(&world);
     assert!(all[..5].iter().all(Option::is_some) && all[5].is_none(), "{all:?}");
-    // As few as leave out somebody, but not everybody.
+    // The lowest limit that drops some series, but not all.
     let limit = (0..5_000).step_by(10).find(|limit| {
         world.limit(*limit);
         busy(&mut world);
@@ -422,7 +426,7 @@ fn what_tenants_without_series_grow_by_is_published_as_other_and_jumps_neither_w
     world.limit(20_000);
     busy(&mut world);
     let again = used(&world);
-    assert_eq!(again[5], after[5], "all have series again, so it stands");
+    assert_eq!(again[5], after[5], "all have series again, so the sum stays");
     assert!(again[..5].iter().all(Option::is_some));
     world.balanced();
 }

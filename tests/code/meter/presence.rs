@@ -1,4 +1,4 @@
-//! GPUs that are lost, gone, lent, replaced, forgotten or back, and drivers that are opened another time.
+//! GPUs that are lost, removed, passed through, replaced, forgotten or back, and drivers that are reopened.
 
 use super::world::{UUID, World};
 use super::{holder, seconds};
@@ -10,12 +10,12 @@ fn busy(world: &mut World, seconds: u64) {
 }
 
 #[test]
-fn lost_lent_and_gone_are_told_apart_by_the_bus() {
+fn lost_passed_through_and_removed_gpus_are_distinguished_by_the_pci_bus() {
     let mut world = World::new(&["alice"]);
     busy(&mut world, 3);
     assert_eq!(world.presence(), Some((true, None)));
     world.lose();
-    assert_eq!(world.presence(), Some((false, Some("lost"))), "the bus cannot be seen");
+    assert_eq!(world.presence(), Some((false, Some("lost"))), "the PCI bus is unknown");
     for (ours, reason) in [
         (Some(Some("nvidia")), "lost"),
         (Some(None), "lost"),
@@ -31,7 +31,7 @@ fn lost_lent_and_gone_are_told_apart_by_the_bus() {
 }
 
 #[test]
-fn a_gpu_that_the_driver_does_not_count_and_nobody_else_knows_of_is_gone() {
+fn a_gpu_that_neither_driver_nor_bus_has_is_gone() {
     let mut world = World::new(&["alice"]);
     busy(&mut world, 3);
     world.reopen(false, &[]);
@@ -48,7 +48,7 @@ fn a_gpu_is_there_while_the_driver_is_opened_another_time() {
     let mut world = World::new(&["alice"]);
     busy(&mut world, 3);
     world.silence(60);
-    assert_eq!(world.presence(), Some((true, None)), "nobody says that it is lost");
+    assert_eq!(world.presence(), Some((true, None)), "no source reports it as lost");
     world.reopen(false, &[UUID]);
     assert_eq!(world.presence(), Some((true, None)));
 }
@@ -62,12 +62,12 @@ fn a_replaced_gpu_is_absent_for_good_and_the_time_of_its_place_is_the_new_ones()
     // The label is the driver's index in the current session, so the new board has the index of the old one.
     assert_eq!((world.index(UUID), world.index(OTHER)), (Some(0), Some(0)));
     world.silence(60);
-    assert_eq!(world.settled_seconds(), 40, "to the moment, though that is within a window");
+    assert_eq!(world.settled_seconds(), 40, "exactly, although that is within a window");
     world.silence(600);
     assert_eq!(world.settled_seconds(), 40);
     world.restart_silent(10);
     world.silence(60);
-    assert_eq!(world.presence(), Some((false, Some("replaced"))), "another life of the agent knows it");
+    assert_eq!(world.presence(), Some((false, Some("replaced"))), "it is known after an agent restart");
     assert_eq!(world.settled_seconds(), 40);
     world.balanced();
 }
@@ -116,7 +116,7 @@ fn a_gpu_that_answers_after_it_was_forgotten_is_expected_again() {
     world.forget();
     world.silence(300);
     assert_eq!((world.presence(), world.settled_seconds()), (None, 40));
-    // Its lane never ended, so nobody finds it.
+    // Its sampler never ended, so it is not found again.
     world.replan();
     busy(&mut world, 100);
     assert_eq!(world.presence(), Some((true, None)));
@@ -130,7 +130,7 @@ fn a_forgotten_gpu_has_no_series_and_keeps_its_account() {
     let mut world = World::new(&["alice"]);
     busy(&mut world, 40);
     world.forget();
-    assert_eq!(world.presence(), Some((true, None)), "one that is there is expected");
+    assert_eq!(world.presence(), Some((true, None)), "a present GPU is expected");
     world.lose();
     world.forget();
     assert_eq!(world.presence(), None);
@@ -139,7 +139,7 @@ fn a_forgotten_gpu_has_no_series_and_keeps_its_account() {
     assert!((40..=60).contains(&rests), "{rests}");
     world.restart_silent(10);
     world.silence(5);
-    assert_eq!(world.presence(), None, "another life of the agent knows it");
+    assert_eq!(world.presence(), None, "it is known after an agent restart");
     world.reopen(false, &[UUID]);
     busy(&mut world, 60);
     assert_eq!(world.presence(), Some((true, None)));
@@ -152,7 +152,7 @@ fn the_first_frame_of_another_opening_measures_nothing_of_the_time_before_it() {
     let mut world = World::new(&["alice"]);
     busy(&mut world, 30);
     world.silence(9);
-    // Its lane counts its plans from the same number on.
+    // Its sampler counts its plans from the same number on.
     world.reopen(false, &[UUID]);
     busy(&mut world, 60);
     let [_, _, idle, unmeasured, _] = seconds(&world.settled()[&holder("user:alice")]);
@@ -162,23 +162,23 @@ fn the_first_frame_of_another_opening_measures_nothing_of_the_time_before_it() {
 }
 
 #[test]
-fn a_driver_that_was_loaded_anew_counts_its_joules_from_nothing() {
+fn a_reloaded_driver_counts_energy_from_zero() {
     let energy = |anew| {
         let mut world = World::new(&["alice"]);
         world.run(30, |frame| frame.process(7, 100).busy(100).counter(1_000));
         world.silence(5);
         world.reopen(anew, &[UUID]);
-        // The new counter is above the old one, so it cannot be seen to have gone back.
+        // The new counter is above the old one, so that its reset cannot be detected.
         world.run(60, |frame| frame.process(7, 100).busy(100).counter(2_000));
         world.balanced();
         world.settled().values().map(|row| row.energy).sum::<u64>() / 1_000_000
     };
-    assert_eq!(energy(false), 1_000, "the same driver's counter tells of the gap");
+    assert_eq!(energy(false), 1_000, "the same driver's counter covers the gap");
     assert_eq!(energy(true), 0);
 }
 
 #[test]
-fn nothing_is_left_off_of_a_gpu_that_nobody_expects() {
+fn no_series_are_dropped_for_a_gpu_that_is_not_expected() {
     const HELD: &str = "gpu_tenant_held_seconds_total";
     for forgotten in [false, true] {
         let mut world = World::new(&["alice"]);
@@ -195,9 +195,9 @@ fn nothing_is_left_off_of_a_gpu_that_nobody_expects() {
 }
 
 #[test]
-fn a_gpu_that_has_said_nothing_yet_has_its_share_of_the_series() {
+fn a_gpu_without_readings_yet_has_its_share_of_the_series() {
     const HELD: &str = "gpu_tenant_held_seconds_total";
-    // The agent's own series and alice's fit beside each other, but not beside what a GPU may say.
+    // The agent's own series and alice's fit together, but not with those of a GPU.
     for (limit, dropped) in [(150, true), (5_000, false)] {
         let mut world = World::new(&["alice"]);
         busy(&mut world, 40);
@@ -233,12 +233,12 @@ fn grants_by_index_follow_the_driver_when_it_counts_in_another_order() {
     assert_eq!((world.holders_of(UUID), world.holders_of(OTHER)), (vec!["alice"], vec!["bob"]));
     world.reopen_with(&[(1, UUID), (0, OTHER)]);
     assert_eq!((world.index(UUID), world.index(OTHER)), (Some(1), Some(0)));
-    assert!(world.holders_of(UUID).is_empty(), "until its first frame nobody is known to hold on both sides");
+    assert!(world.holders_of(UUID).is_empty(), "until its first frame no holder is known on both sides");
     world.run_gpus(&[(1, UUID), (0, OTHER)], 60);
     assert_eq!((world.holders_of(UUID), world.holders_of(OTHER)), (vec!["bob"], vec!["alice"]));
     assert_eq!(world.collectors(), ["gpu0", "gpu1"]);
     world.silence(60);
-    // From its first frame under the grants on, to the last under that index.
+    // From its first frame under the grants to the last under that index.
     assert_eq!(world.held_by("alice", UUID), 59);
     world.balanced();
 }
@@ -258,7 +258,7 @@ fn a_gpu_that_is_gone_keeps_its_label_and_neither_its_collector_nor_a_grant_by_i
     world.silence(60);
     assert!(world.holders_of(UUID).is_empty(), "though its windows were settled since");
     assert_eq!(world.held_by("alice", UUID), 39, "from its first frame under the grants on");
-    // Another life of the agent knows it, and the driver has not answered yet.
+    // The restarted agent knows it, and the driver has not answered yet.
     world.restart_silent(10);
     world.silence(60);
     assert!(world.holders_of(UUID).is_empty());
@@ -280,12 +280,12 @@ fn a_process_that_is_named_late_is_covered_by_the_grants_to_the_index_of_its_tim
 }
 
 #[test]
-fn grants_that_match_no_gpu_are_counted_once_the_driver_has_told_of_all() {
+fn grants_that_match_no_gpu_are_counted_once_all_gpus_are_known() {
     let mut world = World::new(&["alice"]);
     assert_eq!(world.unmatched_grants(), Some(0));
     world.restart_silent(5);
     world.silence(1);
-    assert_eq!(world.unmatched_grants(), None, "the driver has not told which GPUs there are");
+    assert_eq!(world.unmatched_grants(), None, "the driver has not counted its GPUs yet");
     world.restart(5);
     world.grant_by_index(&[(0, "alice"), (8, "bob"), (9, "carol")]);
     world.silence(1);

@@ -1,4 +1,4 @@
-//! What only a reset of the GPU ends, over a restart of the agent: the verdict, and the time that is unavailable.
+//! Faults that only a reset of the GPU clears, across restarts of the agent: the verdict and the unavailable time.
 
 use gpumeter::catalogue::AccountValue;
 use gpumeter::model::{HealthState, Remedy};
@@ -14,7 +14,7 @@ fn work(frame: Making) -> Making {
     frame.process(7, 100).busy(100)
 }
 
-/// A GPU whose hardware has failed, and whose agent was then started anew.
+/// A GPU with failed hardware, after a restart of the agent.
 fn failed() -> World {
     let mut world = World::new(&["alice"]);
     world.run(60, work);
@@ -30,32 +30,32 @@ fn used(world: &World) -> u64 {
 }
 
 #[test]
-fn a_verdict_and_the_unavailable_time_outlive_the_agent_however_often_it_is_started() {
+fn verdict_and_unavailable_time_survive_several_agent_restarts() {
     let mut world = failed();
     let told = world.reasons();
     assert_eq!(told.len(), 1);
     for _ in 0..3 {
         world.restart(5);
-        // Killed at once again: nothing is settled in between.
+        // Killed again at once: nothing is settled in between.
         world.restart(1);
         let before = used(&world);
         world.run(60, work);
         assert_eq!(world.verdict(), FAILED);
-        assert_eq!(world.reasons(), told, "rule, words and since when");
+        assert_eq!(world.reasons(), told, "rule, text and time");
         let after = used(&world);
         assert!(after <= before + 1, "from {before} to {after}");
     }
-    // Another one is counted on.
+    // A second one continues the count.
     world.xid(48);
     assert!(world.reasons()[0].1.ends_with("2 times"), "{:?}", world.reasons());
     world.balanced();
 }
 
 #[test]
-fn a_reset_while_no_agent_looked_is_seen_and_garbage_is_not_taken_for_one() {
+fn a_reset_while_the_agent_was_down_is_detected_and_garbage_is_not_a_reset() {
     let mut world = failed();
     world.restart_silent(5);
-    // The counter's first answer of a new process may be anything.
+    // The counter's first answer to a new process may be anything.
     world.run(1, |frame| work(frame).counter(0));
     world.run(60, work);
     assert_eq!(world.verdict(), FAILED);
@@ -67,7 +67,7 @@ fn a_reset_while_no_agent_looked_is_seen_and_garbage_is_not_taken_for_one() {
         assert_eq!(world.verdict(), if cleared { WELL } else { FAILED }, "{joules}");
     }
     assert!(used(&world) >= before + 50, "from {before} to {}", used(&world));
-    // Nor does it come back.
+    // It does not return either.
     world.restart_silent(5);
     world.run(3, |frame| work(frame).counter(500));
     assert_eq!(world.verdict(), WELL);
@@ -75,7 +75,7 @@ fn a_reset_while_no_agent_looked_is_seen_and_garbage_is_not_taken_for_one() {
 }
 
 #[test]
-fn a_driver_that_was_loaded_anew_while_no_agent_looked_has_reset_what_failed() {
+fn a_driver_reload_while_the_agent_was_down_clears_hardware_faults() {
     for (module, wanted) in [(Some(7), FAILED), (None, FAILED), (Some(8), WELL)] {
         let mut world = World::new(&["alice"]);
         world.module = Some(7);
@@ -98,13 +98,13 @@ fn a_lost_gpu_that_answers_the_next_agent_was_reset() {
     world.silence(3);
     world.restart_silent(5);
     world.silence(2);
-    assert_eq!(world.verdict().0, HealthState::Failed, "nobody has seen it yet");
+    assert_eq!(world.verdict().0, HealthState::Failed, "it has not been read yet");
     world.run(3, work);
     assert_eq!(world.verdict(), WELL);
 }
 
 #[test]
-fn a_gpu_that_a_guest_has_had_was_reset_by_him() {
+fn a_gpu_returned_by_a_guest_was_reset() {
     let mut world = World::new(&["alice"]);
     world.without_energy();
     world.run(3, work);
@@ -112,7 +112,7 @@ fn a_gpu_that_a_guest_has_had_was_reset_by_him() {
     world.bus(Some(Some("vfio-pci")));
     world.reopen(false, &[]);
     world.silence(3);
-    assert_eq!(world.verdict().0, HealthState::Failed, "nobody has seen it yet");
+    assert_eq!(world.verdict().0, HealthState::Failed, "it has not been read yet");
     world.bus(Some(Some("nvidia")));
     world.reopen(false, &[UUID]);
     world.run(3, work);
@@ -122,7 +122,7 @@ fn a_gpu_that_a_guest_has_had_was_reset_by_him() {
 #[test]
 fn a_reset_ends_unavailable_time_that_no_verdict_stands_for_in_the_ledger_too() {
     let mut world = failed();
-    // As where the rule behind it is not known any more.
+    // As if the rule behind it no longer existed.
     assert_eq!(world.tamper("DELETE FROM latch WHERE rule <> '__unavailable__'"), 1);
     world.restart_silent(5);
     world.run(3, work);
@@ -133,7 +133,7 @@ fn a_reset_ends_unavailable_time_that_no_verdict_stands_for_in_the_ledger_too() 
 }
 
 #[test]
-fn energy_that_no_driver_counts_is_absent_and_not_zero() {
+fn energy_without_a_counter_is_absent_and_not_zero() {
     let energies = [AccountValue::EnergyStatic, AccountValue::EnergyDynamic];
     let mut world = World::new(&["alice"]);
     world.without_energy();
@@ -143,7 +143,7 @@ fn energy_that_no_driver_counts_is_absent_and_not_zero() {
     let lines = world.bill();
     assert!(lines.iter().all(|line| !line.has_energy), "{lines:?}");
     assert!(!lines.is_empty());
-    // A GPU that has been measured since has energy, and who used none of it has 0.
+    // A measured GPU has energy; a holder that used none of it has 0.
     let mut world = World::new(&["alice", "bob"]);
     world.run(120, work);
     let values = ["alice", "bob"].map(|user| world.value(user, AccountValue::EnergyDynamic));

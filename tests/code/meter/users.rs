@@ -1,4 +1,4 @@
-//! Processes that live shortly, hold memory alone, or are on several GPUs at once.
+//! Processes that live shortly, only hold memory, or are on several GPUs.
 
 use gpumeter::model::Holder;
 
@@ -13,10 +13,10 @@ fn user(name: &str, uid: u32) -> Holder {
 }
 
 #[test]
-fn what_a_process_used_that_only_its_sample_names_is_its_holders_or_nobodys() {
+fn use_of_a_process_known_only_from_a_sample_is_its_holders_or_unattributed() {
     let mut world = World::new(&["alice"]);
     world.know_holders(&[(7, user("alice", 1)), (8, user("bob", 2))]);
-    // Pid 8 began and ended between two lists, and so did pid 9, which nobody could identify.
+    // Pids 8 and 9 began and ended between two lists; pid 9 could not be identified.
     world.run(60, |frame| frame.process(7, 60).ended(8, 30).ended(9, 10).busy(100));
     let (rows, seconds) = (world.settled(), world.settled_seconds());
     let used = |name: &str| rows[&holder(name)].used;
@@ -39,7 +39,7 @@ fn a_process_that_holds_memory_and_does_nothing_has_idle_time_and_no_use() {
     let bob = &rows[&holder("user:bob")];
     assert_eq!(bob.used.total(), 0);
     assert_eq!((bob.parts.held(), bob.parts.idle()), (seconds * SECOND / 2, seconds * SECOND / 2));
-    // What alice used beyond her half.
+    // Alice's use beyond her half.
     assert_eq!(
         (bob.parts.lent, rows[&holder("user:alice")].used.beyond),
         (seconds * SECOND * 3 / 10, seconds * SECOND * 3 / 10)
@@ -61,7 +61,7 @@ fn a_process_on_two_gpus_uses_each_of_them_and_is_divided_over_none() {
         ));
         let seconds = i64::try_from(world.seconds_of(uuid)).unwrap();
         assert!(seconds >= 45, "{uuid}: {seconds} s");
-        // The first tick after the GPU was found covers nothing.
+        // The first tick after the GPU was found covers no time.
         assert!(
             (seconds - 2..=seconds).contains(&(used / 1_000_000_000)),
             "{uuid}: {used} ns of {seconds} s"
@@ -70,7 +70,7 @@ fn a_process_on_two_gpus_uses_each_of_them_and_is_divided_over_none() {
 }
 
 #[test]
-fn the_joules_of_a_restart_are_booked_once_and_all_of_them() {
+fn energy_of_a_restart_is_booked_once_and_completely() {
     let mut world = World::new(&["alice"]);
     world.run(60, |frame| frame.process(7, 100).busy(50));
     world.restart(31);

@@ -1,4 +1,4 @@
-//! One GPU, one agent, one ledger, and a clock that only the test moves.
+//! One GPU, one agent, one ledger, and a clock that only the test sets.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const SECOND: u64 = 1_000_000_000;
 pub(crate) const BUS: &str = "00000000:0F:00.0";
 pub(crate) const UUID: &str = "GPU-00000000-0000-0000-0000-000000000001";
 
-/// What the ledger says of one holder.
+/// One holder's sums in the ledger.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Row {
     pub(crate) parts: Parts,
@@ -40,7 +40,7 @@ pub(crate) struct World {
     generation: u32,
     meter: Meter,
     ledger: Option<Ledger>,
-    /// Where the account stands, of a ledger that was just opened late.
+    /// The account's end in a ledger that was opened late.
     opened_late: Option<Box<Recovered>>,
     queue: LedgerQueue,
     acknowledged: Vec<gpumeter::ledger::Acknowledged>,
@@ -52,12 +52,12 @@ pub(crate) struct World {
     slots: BTreeMap<Arc<str>, u64>,
     imbalance: i128,
     pci: Option<Arc<Pci>>,
-    /// Which loading of the driver's module it is.
+    /// The number of the driver's load.
     pub(crate) module: Option<u64>,
     metered: bool,
-    /// How many times the node has booted.
+    /// The number of the node's boots.
     boots: u32,
-    /// Whether the kernel says that the wall clock is synchronised.
+    /// Whether the kernel reports the wall clock as synchronised.
     pub(crate) synchronised: bool,
 }
 
@@ -67,7 +67,7 @@ impl World {
         Self::with(users, false)
     }
 
-    /// A world in which whoever is there holds, and pid 7 is this user.
+    /// A world with presence holdings, in which pid 7 is this user.
     pub(crate) fn of_presence(user: &str) -> Self {
         let mut world = Self::with(&[], true);
         world.know(7, user);
@@ -77,7 +77,7 @@ impl World {
     fn with(users: &[&str], presence: bool) -> Self {
         let standing = equal_shares(users);
         let directory = tempfile::tempdir().unwrap();
-        // On the grid of windows, so that expectations are whole.
+        // On the grid of windows, so that expected values are whole.
         let now = Stamp { boottime: Nanoseconds(1_000 * SECOND), utc: Utc(1_800_000_000 * SECOND) };
         let clock = (now, true);
         let (ledger, meter) = open(&directory, policy(&standing, presence), 0, clock);
@@ -112,18 +112,22 @@ impl World {
         world
     }
 
-    /// From the next pulse on these users hold equal shares.
+    /// From the next tick on these users hold equal shares.
     pub(crate) fn reload(&mut self, users: &[&str]) {
-        self.standing = equal_shares(users);
+        self.grant(equal_shares(users));
+    }
+
+    fn grant(&mut self, standing: Vec<StandingGrant>) {
+        self.standing = standing;
         self.meter.apply_policy(Arc::new(policy(&self.standing, self.presence)));
     }
 
-    /// From the next pulse on schedulers allocate nothing but what is allocated anew.
+    /// From the next tick on schedulers have no allocations.
     pub(crate) fn release(&mut self) {
         self.allocations.clear();
     }
 
-    /// From the next pulse on a scheduler has allocated that share of a device, since so many seconds ago.
+    /// From the next tick on a scheduler has allocated that share of a device, since this many seconds ago.
     pub(crate) fn allocate(&mut self, holder: &str, device: &str, fraction: Fraction, age: u64) {
         self.allocations.push(Allocation {
             holder: Holder::from_id(HolderId::new(holder)),
@@ -134,14 +138,14 @@ impl World {
         });
     }
 
-    /// From the next pulse on a snapshot has at most so many series.
+    /// From the next tick on a snapshot has at most this many series.
     pub(crate) fn limit(&mut self, series: usize) {
         self.meter.apply_policy(Arc::new(Policy { series, ..policy(&self.standing, self.presence) }));
     }
 
-    /// Whether series of a family were left off.
+    /// Whether series of a family were dropped.
     pub(crate) fn has_dropped(&self, family: &str) -> bool {
-        self.snapshot.as_ref().unwrap().roster.agent.iter().any(|entry| {
+        self.page().roster.agent.iter().any(|entry| {
             entry.family == "gpumeter_series_dropped_total"
                 && entry.labels.iter().any(|(_, of)| **of == *family)
         })
@@ -151,7 +155,7 @@ impl World {
         self.know_holders(&[(pid, Holder::user(user, Some(1)))]);
     }
 
-    /// From now on these processes are theirs, and all others are not identified.
+    /// Sets the users of these processes; all other processes are not identified.
     pub(crate) fn know_holders(&mut self, holders: &[(u32, Holder)]) {
         let identified = |holder: &Holder| IdentifiedProcess {
             holder: Arc::new(holder.clone()),
@@ -161,14 +165,14 @@ impl World {
         self.identities = Arc::new(holders.iter().map(|(pid, holder)| (*pid, identified(holder))).collect());
     }
 
-    /// What the page shows as used by processes without an owner, by reason, in nanoseconds.
+    /// Use by processes without an owner on the page, by reason, in nanoseconds.
     pub(crate) fn unattributed(&self) -> BTreeMap<&'static str, u64> {
-        let values = self.snapshot.as_ref().unwrap().unattributed[0];
+        let values = self.page().unattributed[0];
         let named = UnattributedReason::ALL.map(UnattributedReason::name).into_iter().zip(values);
         named.filter_map(|(reason, value)| Some((reason, value?))).collect()
     }
 
-    /// That far nobody else is known to have had the pids that are known.
+    /// Sets the time up to which the known pids are confirmed.
     pub(crate) fn known_until_now(&mut self) {
         self.identities = Arc::new(self.identities.until(vec![self.now.boottime; 1]));
     }
@@ -177,100 +181,105 @@ impl World {
         self.identities = Arc::default();
     }
 
-    /// The GPU is found and its plan brings a frame, which covers nothing yet.
+    /// Delivers the first frame of the GPU, which covers no time yet.
     pub(crate) fn first_frame(&mut self) {
         let frame = self.frame(|frame| frame.process(7, 0));
-        self.pulse(vec![
+        self.tick(vec![
             SamplerNews::Found { gpu: id(), bus: BUS.into() },
             SamplerNews::Counted,
             SamplerNews::Frame(Box::new(frame)),
         ]);
     }
 
-    /// The GPU is divided otherwise from now on: its plan is another one.
+    /// Changes the GPU's layout: the next frames have another plan.
     pub(crate) fn divide(&mut self, make: impl Fn(Making) -> Making) {
         self.replan();
         self.run(1, make);
     }
 
-    /// Seconds with a frame each.
+    /// Runs this many seconds with a frame each.
     pub(crate) fn run(&mut self, seconds: u64, make: impl Fn(Making) -> Making) {
         for _ in 0..seconds {
             self.advance(SECOND);
             let frame = self.frame(&make);
-            self.pulse(vec![SamplerNews::Frame(Box::new(frame))]);
+            self.tick(vec![SamplerNews::Frame(Box::new(frame))]);
         }
     }
 
-    /// Seconds in which the lane brings nothing.
+    /// Runs this many seconds without frames.
     pub(crate) fn silence(&mut self, seconds: u64) {
         for _ in 0..seconds {
             self.advance(SECOND);
-            self.pulse(Vec::new());
+            self.tick(Vec::new());
         }
     }
 
-    /// The driver tells of an XID.
+    /// The driver reports an XID.
     pub(crate) fn xid(&mut self, xid: u32) {
-        self.tell(xid, GpuName::Uuid(UUID.into()), XidSource::Events);
+        self.report_xid(xid, GpuName::Uuid(UUID.into()), XidSource::Events);
     }
 
-    /// The kernel's log tells of an XID.
+    /// The kernel log has an XID.
     pub(crate) fn logged_xid(&mut self, xid: u32) {
-        self.tell(xid, GpuName::Pci(PciAddress::parse(BUS).unwrap()), XidSource::KernelLog);
+        self.report_xid(xid, GpuName::Pci(PciAddress::parse(BUS).unwrap()), XidSource::KernelLog);
     }
 
-    /// The kernel's log tells of an XID of another GPU.
+    /// The kernel log has an XID of another GPU.
     pub(crate) fn logged_xid_of(&mut self, bus: &str, xid: u32) {
-        self.tell(xid, GpuName::Pci(PciAddress::parse(bus).unwrap()), XidSource::KernelLog);
+        self.report_xid(xid, GpuName::Pci(PciAddress::parse(bus).unwrap()), XidSource::KernelLog);
     }
 
-    fn tell(&mut self, xid: u32, gpu: GpuName, source: XidSource) {
+    fn report_xid(&mut self, xid: u32, gpu: GpuName, source: XidSource) {
         let (gpu_instance, compute_instance) = (None, None);
         let (last, received_at) = (self.now, self.now.boottime);
-        let told = XidCount { gpu, xid, source, gpu_instance, compute_instance, count: 1, last, received_at };
-        self.pulse_with(Vec::new(), vec![told]);
+        let counted =
+            XidCount { gpu, xid, source, gpu_instance, compute_instance, count: 1, last, received_at };
+        self.tick_with(Vec::new(), vec![counted]);
+    }
+
+    fn page(&self) -> &Snapshot {
+        self.snapshot.as_ref().unwrap()
     }
 
     /// The counts of XIDs on the page, by code.
     pub(crate) fn xids(&self) -> Vec<(u32, u64)> {
-        let snapshot = self.snapshot.as_ref().unwrap();
+        let snapshot = self.page();
         let codes = snapshot.roster.gpus[0].xids.iter().map(|(code, _)| *code);
         codes.zip(snapshot.gpus[0].xids.iter().map(|(count, _)| *count)).collect()
     }
 
-    /// When the page says that the last XID was.
+    /// The time of the last XID on the page.
     pub(crate) fn last_xid(&self) -> Option<Utc> {
-        self.snapshot.as_ref().unwrap().gpus[0].xids.iter().map(|(_, last)| *last).max()
+        self.page().gpus[0].xids.iter().map(|(_, last)| *last).max()
     }
 
     /// The counts of XIDs on the page, summed over actions.
     pub(crate) fn xid_actions(&self) -> u64 {
-        self.snapshot.as_ref().unwrap().gpus[0].xid_actions.iter().sum()
+        self.page().gpus[0].xid_actions.iter().sum()
     }
 
-    /// When counting began again.
+    /// The start time of the XID counts.
     pub(crate) fn xids_since(&self) -> Option<Utc> {
-        self.snapshot.as_ref().unwrap().gpus[0].xids_since
+        self.page().gpus[0].xids_since
     }
 
     pub(crate) fn verdict(&self) -> (HealthState, Remedy) {
-        let health = &self.snapshot.as_ref().unwrap().gpus[0].health;
+        let health = &self.page().gpus[0].health;
         (health.state, health.remedy)
     }
 
-    /// The rules that speak, what each has seen, and since when.
+    /// The active rules, what each has counted, and since when.
     pub(crate) fn reasons(&self) -> Vec<(&'static str, String, Utc)> {
-        let reasons = &self.snapshot.as_ref().unwrap().gpus[0].health.reasons;
+        let reasons = &self.page().gpus[0].health.reasons;
         reasons.iter().map(|reason| (reason.rule, reason.evidence.to_string(), reason.since)).collect()
     }
 
-    /// From now on the board counts no energy.
+    /// From now on the board has no energy counter.
     pub(crate) fn without_energy(&mut self) {
         self.metered = false;
     }
 
-    /// What the page shows of a tenant.
+    /// The page's values of a tenant.
     pub(crate) fn value(&self, tenant: &str, value: AccountValue) -> Option<i128> {
         let snapshot = self.snapshot.as_ref()?;
         let place = snapshot.roster.accounts.iter().position(|account| &*account.tenant == tenant)?;
@@ -282,21 +291,24 @@ impl World {
         Reader::open(&self.directory.path().join("ledger.db")).unwrap().bill(None, None).unwrap().lines
     }
 
-    /// Does something to the ledger behind the agent's back; how many rows it was done to.
+    /// Executes SQL on the ledger's file; returns the number of changed rows.
     pub(crate) fn tamper(&self, statement: &str) -> usize {
-        let connection = rusqlite::Connection::open(self.directory.path().join("ledger.db")).unwrap();
-        connection.execute(statement, []).unwrap()
+        self.connection().execute(statement, []).unwrap()
+    }
+
+    fn connection(&self) -> rusqlite::Connection {
+        rusqlite::Connection::open(self.directory.path().join("ledger.db")).unwrap()
     }
 
     pub(crate) fn lose(&mut self) {
-        self.pulse(vec![SamplerNews::Lost(id())]);
+        self.tick(vec![SamplerNews::Lost(id())]);
     }
 
     pub(crate) fn counted_without_it(&mut self) {
-        self.pulse(vec![SamplerNews::Counted]);
+        self.tick(vec![SamplerNews::Counted]);
     }
 
-    /// From the next pulse on these users hold the whole of the GPU with that index.
+    /// From the next tick on these users hold the whole GPU with that index.
     pub(crate) fn grant_by_index(&mut self, grants: &[(u32, &str)]) {
         let grant = |(index, user): &(u32, &str)| StandingGrant {
             id: format!("grant-{user}"),
@@ -304,33 +316,27 @@ impl World {
             fraction: Fraction { numerator: 1, denominator: 1 },
             selector: Selector::User((*user).into()),
         };
-        self.standing = grants.iter().map(grant).collect();
-        self.meter.apply_policy(Arc::new(policy(&self.standing, self.presence)));
+        self.grant(grants.iter().map(grant).collect());
     }
 
-    /// From the next pulse on the members of a group hold every GPU whole, as far as they are known.
+    /// From the next tick on the known members of a group hold every GPU whole.
     pub(crate) fn grant_to_group(&mut self, group: &str, members: &[u32]) {
         let members = Arc::new(members.iter().copied().collect());
-        self.standing = vec![StandingGrant {
+        self.grant(vec![StandingGrant {
             id: "grant".into(),
             gpus: vec![GpuSelector::All],
             fraction: Fraction { numerator: 1, denominator: 1 },
             selector: Selector::Group { name: group.into(), members },
-        }];
-        self.meter.apply_policy(Arc::new(policy(&self.standing, self.presence)));
+        }]);
     }
 
-    /// The driver's library is opened another time, and counts these GPUs, each at a place of its own.
+    /// Reopens the driver, which then counts these GPUs, each at its own PCI address.
     pub(crate) fn reopen_with(&mut self, gpus: &[(u32, &str)]) {
-        let found = gpus.iter().map(|(index, uuid)| SamplerNews::Found {
-            gpu: GpuId { index: *index, uuid: (*uuid).into() },
-            bus: if *uuid == UUID { BUS.into() } else { "00000000:10:00.0".into() },
-        });
-        let opened = SamplerNews::Opened { anew: false, module: self.module };
-        self.pulse([opened].into_iter().chain(found).chain([SamplerNews::Counted]).collect());
+        let bus = |uuid: &str| if uuid == UUID { BUS } else { "00000000:10:00.0" };
+        self.open_driver(false, gpus.iter().map(|(index, uuid)| (*index, *uuid, bus(uuid))));
     }
 
-    /// Seconds in which each of these GPUs brings a frame.
+    /// Runs this many seconds in which each of these GPUs delivers a frame.
     pub(crate) fn run_gpus(&mut self, gpus: &[(u32, &str)], seconds: u64) {
         for _ in 0..seconds {
             self.advance(SECOND);
@@ -342,32 +348,32 @@ impl World {
                 }))
             };
             let frames = gpus.iter().map(frame).collect();
-            self.pulse(frames);
+            self.tick(frames);
         }
     }
 
-    /// Who holds a GPU at the moment.
+    /// The current holders of a GPU.
     pub(crate) fn holders_of(&self, uuid: &str) -> Vec<&str> {
-        let roster = &self.snapshot.as_ref().unwrap().roster;
+        let roster = &self.page().roster;
         let its = roster.holdings.iter().filter(|entry| *roster.gpus[entry.gpu].id.uuid == *uuid);
         its.map(|entry| &*entry.tenant).collect()
     }
 
-    /// The lanes of which it is told whether they bring frames.
+    /// The samplers for which the page reports whether they deliver frames.
     pub(crate) fn collectors(&self) -> Vec<&str> {
-        let agent = &self.snapshot.as_ref().unwrap().roster.agent;
+        let agent = &self.page().roster.agent;
         let told = agent.iter().filter(|entry| entry.family == "gpumeter_collector_success");
         told.map(|entry| &*entry.labels[0].1).collect()
     }
 
-    /// How many grants match no GPU, where that is shown.
+    /// The number of grants that match no GPU, if it is published.
     pub(crate) fn unmatched_grants(&self) -> Option<i64> {
         self.own("gpumeter_standing_unmatched", &[])
     }
 
-    /// Whole seconds that a user has held a GPU, by the file.
+    /// Whole seconds that a user has held a GPU, in the ledger.
     pub(crate) fn held_by(&self, user: &str, uuid: &str) -> i64 {
-        let connection = rusqlite::Connection::open(self.directory.path().join("ledger.db")).unwrap();
+        let connection = self.connection();
         let sql =
             "SELECT total(within_ns + lent_ns + waste_ns + unmeasured_ns + unavailable_ns) / 1e9 FROM counter
                    JOIN gpu ON gpu.id = gpu JOIN holder ON holder.id = holder WHERE uuid = ?1 AND name = ?2";
@@ -376,41 +382,42 @@ impl World {
         seconds as i64
     }
 
-    /// The driver's library is opened another time, and counts these GPUs, all of them where ours sits.
+    /// Reopens the driver, which then counts these GPUs, all at our PCI address.
     pub(crate) fn reopen(&mut self, anew: bool, uuids: &[&str]) {
-        let found = uuids.iter().map(|uuid| SamplerNews::Found {
-            gpu: GpuId { index: 0, uuid: (*uuid).into() },
-            bus: BUS.into(),
-        });
-        self.pulse(
-            [SamplerNews::Opened { anew, module: self.module }]
-                .into_iter()
-                .chain(found)
-                .chain([SamplerNews::Counted])
-                .collect(),
-        );
+        self.open_driver(anew, uuids.iter().map(|uuid| (0, *uuid, BUS)));
     }
 
-    /// The PCI bus, with our GPU bound to a driver, without one, or not there.
+    /// Opens the driver, which then counts these GPUs: index, UUID and PCI address.
+    fn open_driver<'a>(&mut self, anew: bool, gpus: impl Iterator<Item = (u32, &'a str, &'a str)>) {
+        let mut news = vec![SamplerNews::Opened { anew, module: self.module }];
+        news.extend(gpus.map(|(index, uuid, bus)| SamplerNews::Found {
+            gpu: GpuId { index, uuid: uuid.into() },
+            bus: bus.into(),
+        }));
+        news.push(SamplerNews::Counted);
+        self.tick(news);
+    }
+
+    /// The PCI bus, with our GPU bound to a driver, without one, or absent.
     pub(crate) fn bus(&mut self, ours: Option<Option<&str>>) {
         let ours = ours.map(|driver| ("0000:0f:00.0".into(), driver.map(Into::into)));
         self.pci = Some(Arc::new(Pci::of(ours)));
     }
 
     pub(crate) fn forget(&mut self) {
-        self.pulse(vec![SamplerNews::Forget(UUID.into())]);
+        self.tick(vec![SamplerNews::Forget(UUID.into())]);
     }
 
-    /// Whether our GPU has series, whether it is present, and why not.
+    /// Whether our GPU has series, whether it is present, and the reason if not.
     pub(crate) fn presence(&self) -> Option<(bool, Option<&'static str>)> {
-        let snapshot = self.snapshot.as_ref().unwrap();
+        let snapshot = self.page();
         let place = snapshot.roster.gpus.iter().position(|gpu| &*gpu.id.uuid == UUID)?;
         Some((snapshot.gpus[place].present, snapshot.roster.gpus[place].absence))
     }
 
     /// The index of a GPU.
     pub(crate) fn index(&self, uuid: &str) -> Option<u32> {
-        let gpus = &self.snapshot.as_ref().unwrap().roster.gpus;
+        let gpus = &self.page().roster.gpus;
         Some(gpus.iter().find(|gpu| &*gpu.id.uuid == uuid)?.id.index)
     }
 
@@ -418,13 +425,13 @@ impl World {
         self.generation += 1;
     }
 
-    /// The agent dies without a word and comes back later.
+    /// Kills the agent and starts it again later.
     pub(crate) fn restart(&mut self, seconds: u64) {
         self.restart_silent(seconds);
         self.first_frame();
     }
 
-    /// The same, but the driver has not answered yet.
+    /// The same, before the driver has answered.
     pub(crate) fn restart_silent(&mut self, seconds: u64) {
         self.advance(seconds * SECOND);
         self.ledger = None;
@@ -438,28 +445,27 @@ impl World {
         self.meter = meter;
     }
 
-    /// The agent dies and comes back later, and cannot open its ledger.
+    /// Kills the agent and starts it again later without its ledger.
     pub(crate) fn restart_without_ledger(&mut self, seconds: u64) {
         self.restart_silent(seconds);
         self.ledger = None;
         self.meter = Meter::new(Arc::new(policy(&self.standing, self.presence)), self.now, None);
     }
 
-    /// The ledger can be opened now, and the next pulse goes on from it.
+    /// Opens the ledger, which the next tick continues.
     pub(crate) fn open_ledger(&mut self) {
         let (ledger, recovered) = open_ledger(&self.directory, self.boots, (self.now, self.synchronised));
         self.ledger = Some(ledger);
         self.opened_late = Some(Box::new(recovered));
     }
 
-    /// Something that the ledger's file says.
+    /// A value of the ledger's file.
     pub(crate) fn stored<T: rusqlite::types::FromSql>(&self, sql: &str) -> T {
-        let connection = rusqlite::Connection::open(self.directory.path().join("ledger.db")).unwrap();
-        connection.query_row(sql, [], |row| row.get(0)).unwrap()
+        self.connection().query_row(sql, [], |row| row.get(0)).unwrap()
     }
 
-    /// The node is off for so many seconds, boots, and the agent starts 20 s later by a wall clock that is wrong by so
-    /// many seconds and that nothing has synchronised.
+    /// The node is off for this many seconds and boots; the agent starts 20 s later with a wall clock that is wrong by
+    /// this many seconds and not synchronised.
     pub(crate) fn reboot(&mut self, off: u64, wrong: i64) {
         self.advance(off * SECOND);
         self.boots += 1;
@@ -469,12 +475,12 @@ impl World {
         self.restart(20);
     }
 
-    /// The wall clock is set.
+    /// Sets the wall clock.
     pub(crate) fn step(&mut self, seconds: i64) {
         self.now.utc.0 = self.now.utc.0.saturating_add_signed(seconds * 1_000_000_000);
     }
 
-    /// Deletes the ledger: the next start makes a new one.
+    /// Deletes the ledger: the next start creates a new one.
     pub(crate) fn without_ledger(&mut self) {
         self.ledger = None;
         self.directory = tempfile::tempdir().unwrap();
@@ -482,7 +488,7 @@ impl World {
         self.slots.clear();
     }
 
-    /// How far the wall clock is ahead of the account, in seconds, where that is shown.
+    /// Seconds by which the wall clock is ahead of the account, if published.
     pub(crate) fn clock_lead(&self) -> Option<i64> {
         Some(self.own("gpumeter_clock_step_seconds", &[])? / 1_000_000_000)
     }
@@ -492,21 +498,21 @@ impl World {
         self.own("gpumeter_clock_anchored", &[]) == Some(1)
     }
 
-    /// From when to when the account of our GPU runs, by the file, in seconds since 1970.
+    /// Begin and end of our GPU's account in the ledger, in seconds since 1970.
     pub(crate) fn account_span(&self) -> (u64, u64) {
-        let connection = rusqlite::Connection::open(self.directory.path().join("ledger.db")).unwrap();
+        let connection = self.connection();
         let sql = "SELECT first_seen_ns / 1000000000, settled_until_ns / 1000000000 FROM gpu";
         let row = |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?));
         let (first, end) = connection.query_row(sql, [], row).unwrap();
         (first.unsigned_abs(), end.unsigned_abs())
     }
 
-    /// This moment by the wall clock, in seconds since 1970.
+    /// The current time by the wall clock, in seconds since 1970.
     pub(crate) fn wall_seconds(&self) -> u64 {
         self.now.utc.0 / SECOND
     }
 
-    /// Time goes by without a pulse.
+    /// Advances time without a tick.
     pub(crate) fn starve(&mut self, seconds: u64) {
         self.advance(seconds * SECOND);
     }
@@ -523,11 +529,11 @@ impl World {
         make(if self.metered { made.counter(joules) } else { made }).frame(self.now, self.generation)
     }
 
-    fn pulse(&mut self, news: Vec<SamplerNews>) {
-        self.pulse_with(news, Vec::new());
+    fn tick(&mut self, news: Vec<SamplerNews>) {
+        self.tick_with(news, Vec::new());
     }
 
-    fn pulse_with(&mut self, news: Vec<SamplerNews>, xids: Vec<XidCount>) {
+    fn tick_with(&mut self, news: Vec<SamplerNews>, xids: Vec<XidCount>) {
         let inputs = Inputs {
             news,
             xids,
@@ -539,10 +545,10 @@ impl World {
             opened_late: self.opened_late.take(),
             ..Inputs::default()
         };
-        let pulse = self.meter.tick(self.now, inputs);
-        self.snapshot = Some(pulse.snapshot);
+        let ticked = self.meter.tick(self.now, inputs);
+        self.snapshot = Some(ticked.snapshot);
         let Some(ledger) = &mut self.ledger else { return };
-        self.queue.offer(pulse.batch);
+        self.queue.offer(ticked.batch);
         let batch = self.queue.wait_for_batch(std::time::Duration::ZERO).unwrap();
         let acknowledged = ledger.commit(&batch).unwrap();
         let own = acknowledged.counters.iter().filter(|(key, _)| *key.gpu == *UUID);
@@ -570,41 +576,39 @@ impl World {
         self.seconds_of(UUID)
     }
 
-    /// GPU time that was settled of a GPU.
+    /// Settled time of a GPU.
     pub(crate) fn seconds_of(&self, uuid: &str) -> u64 {
         self.slots.get(uuid).map_or(0, |slot| slot / SECOND)
     }
 
-    /// L1 over all that was settled.
+    /// Asserts L1 over all settled time.
     pub(crate) fn balanced(&self) {
         let held: u64 = self.counters.values().map(|row| row.parts.held()).sum();
         assert_eq!(Some(&held), self.slots.get(UUID));
         assert_eq!(self.imbalance, 0);
     }
 
-    /// What the page would show of a tenant, in nanoseconds held.
+    /// The held nanoseconds of a tenant on the page.
     pub(crate) fn published(&self, tenant: &str) -> Option<i128> {
-        let snapshot = self.snapshot.as_ref()?;
-        let place = snapshot.roster.accounts.iter().position(|account| &*account.tenant == tenant)?;
-        snapshot.accounts[place].values[0]
+        self.value(tenant, AccountValue::ALL[0])
     }
 
-    /// How often the page says that the GPU was found divided otherwise.
+    /// How often the page reports a new layout of the GPU.
     pub(crate) fn layout_changes(&self) -> Option<i64> {
         self.own("gpumeter_mig_layout_changes_total", &["0", UUID])
     }
 
-    /// What the page shows of slot time, in seconds: of each GPU instance, and of what is no instance's.
+    /// Slot seconds on the page, of each GPU instance and outside of instances.
     pub(crate) fn slot_seconds(&self) -> (BTreeMap<String, u64>, u64) {
-        let state = &self.snapshot.as_ref().unwrap().gpus[0];
+        let state = &self.page().gpus[0];
         let seconds = |time: i64| time.unsigned_abs() / SECOND;
         let instances = state.instance_slots.iter().map(|(id, time)| (id.to_string(), seconds(*time)));
         (instances.collect(), seconds(state.slot.unwrap()))
     }
 
-    /// GPU instances of the tenant's accounts on the page; "" is that of no instance.
+    /// GPU instances of the tenant's accounts on the page; "" is outside of instances.
     pub(crate) fn instances_of(&self, tenant: &str) -> Vec<String> {
-        let accounts = self.snapshot.as_ref().unwrap().roster.accounts.iter();
+        let accounts = self.page().roster.accounts.iter();
         let own = accounts.filter(|account| &*account.tenant == tenant);
         own.map(|account| account.gpu_instance.to_string()).collect()
     }
@@ -614,12 +618,12 @@ impl World {
         self.own("gpumeter_sampling_interval_seconds", &[tier])
     }
 
-    /// How many XIDs of that source were given up.
+    /// How many XIDs of that source were dropped.
     pub(crate) fn given_up(&self, source: &str) -> Option<i64> {
         self.own("gpumeter_collector_errors_total", &[source, "unknown_gpu"])
     }
 
-    /// One of the agent's own numbers, by family and values of labels.
+    /// One of the agent's own metrics, by family and label values.
     fn own(&self, family: &str, labels: &[&str]) -> Option<i64> {
         let snapshot = self.snapshot.as_ref()?;
         let mut series = snapshot.roster.agent.iter().zip(&snapshot.agent);
@@ -633,18 +637,18 @@ impl World {
         })
     }
 
-    /// What the page shows as time busy, in nanoseconds.
+    /// Busy nanoseconds on the page.
     pub(crate) fn busy(&self) -> u64 {
-        u64::try_from(self.snapshot.as_ref().unwrap().gpus[0].busy.unwrap()).unwrap()
+        u64::try_from(self.page().gpus[0].busy.unwrap()).unwrap()
     }
 
     /// Whether the readings of each tier are shown.
     pub(crate) fn shown(&self) -> [bool; 3] {
-        self.snapshot.as_ref().unwrap().gpus[0].fresh
+        self.page().gpus[0].fresh
     }
 
     pub(crate) fn is_up(&self) -> bool {
-        self.snapshot.as_ref().unwrap().gpus[0].is_up()
+        self.page().gpus[0].is_up()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Counts of XIDs over restarts of the agent: nothing is counted twice, nothing goes back.
+//! XID counts across restarts of the agent: nothing is counted twice, nothing decreases.
 
 use super::world::{UUID, World};
 
@@ -23,7 +23,7 @@ fn counts_and_last_times_outlive_the_agent_and_go_on() {
 }
 
 #[test]
-fn an_xid_whose_line_the_kernel_log_shows_after_the_restart_is_counted_once() {
+fn an_xid_that_the_kernel_log_shows_again_after_a_restart_is_counted_once() {
     let mut world = World::new(&["alice"]);
     world.run(3, |frame| frame);
     world.xid(79);
@@ -31,7 +31,7 @@ fn an_xid_whose_line_the_kernel_log_shows_after_the_restart_is_counted_once() {
     world.logged_xid(79);
     world.silence(1);
     assert_eq!(world.xids(), [(79, 1)]);
-    // In another boot it is another one.
+    // In another boot it is a new XID.
     world.reboot(60, 0);
     world.logged_xid(79);
     world.silence(1);
@@ -39,7 +39,7 @@ fn an_xid_whose_line_the_kernel_log_shows_after_the_restart_is_counted_once() {
 }
 
 #[test]
-fn a_count_is_shown_once_the_ledger_has_it_so_that_a_kill_takes_nothing_back() {
+fn an_xid_count_is_published_only_after_it_is_committed() {
     let mut world = World::new(&["alice"]);
     world.run(3, |frame| frame);
     world.xid(48);
@@ -49,7 +49,7 @@ fn a_count_is_shown_once_the_ledger_has_it_so_that_a_kill_takes_nothing_back() {
 }
 
 #[test]
-fn a_gpu_that_was_forgotten_has_lost_its_xids_and_counts_from_a_later_start() {
+fn a_forgotten_gpu_counts_xids_from_a_later_start() {
     let mut world = World::new(&["alice"]);
     world.run(3, |frame| frame);
     world.xid(79);
@@ -62,7 +62,7 @@ fn a_gpu_that_was_forgotten_has_lost_its_xids_and_counts_from_a_later_start() {
     world.reopen(false, &[UUID]);
     world.run(2, |frame| frame);
     assert_eq!((world.xids(), world.xid_actions()), (vec![], 0));
-    assert!(world.xids_since().is_some(), "it is no reset under the ledger's start time");
+    assert!(world.xids_since().is_some(), "under the ledger's start time it is not a counter reset");
     world.xid(13);
     world.silence(1);
     assert_eq!(world.xids(), [(13, 1)]);

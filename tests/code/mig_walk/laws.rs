@@ -1,4 +1,4 @@
-//! What must hold at every tick of the walk, however the GPU was cut.
+//! What must hold at every tick of the walk, for any layout.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,25 +17,25 @@ const UTILIZATION: PointId = first_point("gpu_utilization_ratio");
 const ENERGY: PointId = first_point("gpu_energy_joules_total");
 const SECOND: u64 = 1_000_000_000;
 
-/// What was seen so far.
+/// The history that the checks need.
 #[derive(Default)]
 pub(crate) struct Laws {
-    /// UUIDs of instances that are gone, and of those that are there.
+    /// UUIDs of former and of current instances.
     former: BTreeSet<Arc<str>>,
     current: BTreeSet<Arc<str>>,
     layout: Option<Layout>,
-    /// Of each GPU: where its account stands, and how much of it is settled.
+    /// By GPU: the end of its account, and its settled time.
     settled: BTreeMap<Arc<str>, (Utc, Nanoseconds)>,
     /// Held, used and energy of each holder of each GPU.
     accounts: BTreeMap<CounterKey, [u64; 3]>,
-    /// The energy counter of each GPU when it was first read, and at every whole second since.
+    /// The energy counter of each GPU at its first reading, and at every whole second since.
     energy: BTreeMap<Arc<str>, BTreeMap<u64, i64>>,
-    /// Time busy that the agent has counted, by GPU, and by GPU instance.
+    /// The agent's busy time by GPU and by GPU instance.
     busy: BTreeMap<(usize, Option<u32>, Option<Utc>), i64>,
 }
 
 impl Laws {
-    /// Fails, naming the place, where one does not hold.
+    /// Fails with the place if a check does not hold.
     pub(crate) fn hold(&mut self, place: &str, placed: &Layout, seen: &Seen) {
         self.layout_is_the_new_one(place, placed, &seen.frames[CUT]);
         what_is_bare_does_nothing(place, placed, &seen.frames[CUT]);
@@ -45,7 +45,7 @@ impl Laws {
         self.account_is_whole(place, seen);
     }
 
-    /// GPU time that was settled, of all GPUs.
+    /// Settled time of all GPUs.
     pub(crate) fn settled_seconds(&self) -> u64 {
         self.settled.values().map(|(_, slot)| slot.0 / SECOND).sum()
     }
@@ -76,7 +76,7 @@ impl Laws {
             let own = state.busy.ok().map(|busy| (None, None, busy));
             let engine = InstanceValue::GrEngineActive as usize;
             let instances = state.instances.iter().filter_map(|(id, counters)| {
-                // Another instance that gets an id begins anew.
+                // Another instance with the same id starts from 0.
                 Some((Some(*id), counters.since, counters.values[engine].ok()?))
             });
             for (id, since, busy) in own.into_iter().chain(instances) {
@@ -118,7 +118,7 @@ impl Laws {
         }
     }
 
-    /// What all holders of a GPU have is what was settled of it, in time and in energy.
+    /// The holders' time and energy of a GPU sum to what was settled.
     fn parts_are_the_whole(&self, place: &str, gpu: &Arc<str>) {
         let (until, slot) = self.settled[gpu];
         let own = self.accounts.iter().filter(|(of, _)| of.gpu == *gpu);
@@ -138,7 +138,7 @@ impl Laws {
     }
 }
 
-/// In MIG mode without instances nobody works, nobody can, and the driver tells no utilization.
+/// In MIG mode without instances no process can run, and the driver reports no utilization.
 fn what_is_bare_does_nothing(place: &str, placed: &Layout, frame: &Frame) {
     if placed.as_ref().is_some_and(Vec::is_empty) {
         assert!(frame.processes.as_ref().unwrap().is_empty(), "{place}: {:?}", frame.processes);
@@ -160,7 +160,7 @@ fn nothing_is_counted_twice(place: &str, frame: &Frame) {
         let whole = whole.unwrap();
         assert!(parts <= whole, "{place}: {what} of all instances is {parts}, of the GPU {whole}");
     }
-    // A process is in one instance, and the instance is there.
+    // A process is in one instance, and that instance exists.
     let ids: BTreeSet<u32> = frame.instances.iter().map(|one| one.identity.id.gpu_instance).collect();
     let mut pids = BTreeSet::new();
     for process in frame.processes.as_ref().unwrap().iter() {
@@ -170,7 +170,7 @@ fn nothing_is_counted_twice(place: &str, frame: &Frame) {
     }
 }
 
-/// Of a GPU that is cut instances are held, of another one the whole, and of each no more than all.
+/// On a GPU in MIG mode instances are held, on another one the whole GPU, and never more than all of it.
 fn holdings_fit(place: &str, snapshot: &Snapshot) {
     let mut held: BTreeMap<(usize, &str), f64> = BTreeMap::new();
     for (entry, state) in snapshot.roster.holdings.iter().zip(&snapshot.holdings) {

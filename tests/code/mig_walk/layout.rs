@@ -1,6 +1,6 @@
-//! Layouts that an H100 can have, at random.
+//! Random MIG layouts of an H100.
 
-/// A profile's name, its compute slices, its memory slots, and where it may begin.
+/// A profile's name, its compute slices, its memory slots, and its possible starts.
 type Profile = (&'static str, u64, usize, &'static [usize]);
 
 const PROFILES: [Profile; 5] = [
@@ -19,10 +19,10 @@ pub(crate) fn slices(profile: &str) -> u64 {
     PROFILES.iter().find(|(name, ..)| *name == profile).map_or(u64::MAX, |(_, slices, ..)| *slices)
 }
 
-/// The instances of a GPU in MIG mode; none where the mode is off.
+/// The instances of a GPU in MIG mode; `None` if the mode is off.
 pub(crate) type Layout = Option<Vec<Placement>>;
 
-/// A layout; sometimes MIG is off, sometimes on without any instance.
+/// A random layout; sometimes MIG is off, sometimes on without instances.
 pub(crate) fn layout(dice: &mut Dice) -> Layout {
     let mut free = [true; 8];
     let mut placed = Vec::new();
@@ -43,7 +43,7 @@ pub(crate) fn layout(dice: &mut Dice) -> Layout {
     (!off).then_some(placed)
 }
 
-/// Numbers that a seed decides (splitmix64).
+/// Random numbers of a seed (splitmix64).
 pub(crate) struct Dice(u64);
 
 impl Dice {
@@ -51,7 +51,7 @@ impl Dice {
         Self(seed)
     }
 
-    /// From 0 to below `end`.
+    /// A number from 0 to below `end`.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;

@@ -1,11 +1,11 @@
-//! A GPU that is cut anew again and again, at random: real lanes, meter and ledger over the simulated driver, in time
-//! that only the test moves.
+//! A GPU whose MIG layout changes at random: real samplers, meter and ledger over the simulated driver, in time that
+//! the test sets.
 //!
 //! After every step: the next tick shows the new layout and none of the old one, no memory and no slice is counted
 //! twice between a GPU and its instances, no UUID is given again, no counter goes back, and every settled nanosecond
 //! and microjoule is in exactly one account.
 //!
-//! `GPUMETER_WALK_STEPS` makes it longer (`.ci/faults` takes 10,000), `GPUMETER_WALK_SEED` another one.
+//! `GPUMETER_WALK_STEPS` sets the number of steps (`.ci/faults` takes 10,000), `GPUMETER_WALK_SEED` the seed.
 
 mod laws;
 mod layout;
@@ -17,7 +17,7 @@ use laws::Laws;
 use layout::{Dice, layout};
 use world::World;
 
-/// Each walks for itself: most of a walk is waiting for the driver to look at its files.
+/// Walks that run in parallel.
 const WALKERS: u64 = 4;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -37,7 +37,7 @@ fn random_mig_layouts_are_shown_at_once_and_count_nothing_twice() {
         .collect();
     let mut all = Walked::default();
     for walker in walkers {
-        let walked = walker.join().expect("a walk breaks no law");
+        let walked = walker.join().expect("a walk violated a law");
         all.steps += walked.steps;
         all.ticks += walked.ticks;
         all.instances += walked.instances;
@@ -45,7 +45,7 @@ fn random_mig_layouts_are_shown_at_once_and_count_nothing_twice() {
     }
     let Walked { steps, ticks, instances, seconds } = all;
     println!("walked: steps={steps} ticks={ticks} instances={instances} settled_seconds={seconds}");
-    assert!(seconds > 0, "nothing was settled, so the account was not seen");
+    assert!(seconds > 0, "nothing was settled, so the account was not checked");
 }
 
 fn number(name: &str) -> Option<u64> {

@@ -1,9 +1,8 @@
-//! Two GPUs of a simulated driver, of which the second is cut; their lanes, a meter and a ledger.
+//! Two simulated GPUs, of which the second changes its MIG layout; their samplers, a meter and a ledger.
 
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use gpumeter::catalogue::Level;
@@ -25,8 +24,6 @@ pub(crate) const CUT: usize = 1;
 const GPUS: u32 = 2;
 /// Processes of the cut GPU, by position of their instance: more than most layouts have.
 const JOBS: u32 = 7;
-/// The driver looks at its files every 20 ms of real time.
-const LOOK: Duration = Duration::from_millis(21);
 const UTC: Utc = Utc(1_767_225_600_000_000_000);
 const BOOTTIME: Nanoseconds = Nanoseconds::from_seconds(1_000);
 const HALF_A_PERCENT: u32 = 5_000;
@@ -100,7 +97,6 @@ impl World {
         let state = serde_json::json!({ "mig": { CUT.to_string(): layout } });
         fs::write(self.path("state.new"), state.to_string()).unwrap();
         fs::rename(self.path("state.new"), self.path("state")).unwrap();
-        thread::sleep(LOOK);
     }
 
     fn path(&self, name: &str) -> PathBuf {

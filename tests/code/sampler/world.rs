@@ -102,8 +102,6 @@ impl World {
         let new = self.path("faults.new");
         fs::write(&new, script).unwrap();
         fs::rename(new, self.path("faults")).unwrap();
-        // The library looks at the file every 20 ms.
-        std::thread::sleep(std::time::Duration::from_millis(30));
     }
 
     /// Cuts the first GPU anew: instances as the library's state file names them.
@@ -111,8 +109,6 @@ impl World {
         let new = self.path("state.new");
         fs::write(&new, format!(r#"{{"mig": {{"0": {layout}}}}}"#)).unwrap();
         fs::rename(new, self.path("state")).unwrap();
-        // The library looks at the file every 20 ms.
-        std::thread::sleep(std::time::Duration::from_millis(30));
     }
 
     /// Lets the sampler spend another share of wall time inside the driver.

@@ -67,7 +67,7 @@ def bad_configurations(suite, table):
 
 
 def damaged(suite, table, count=60 if SMOKE else 600):
-    """The default configuration with random damage: taken, or refused with the line of every problem."""
+    """The default configuration with random damage: accepted, or refused with the line of every error."""
     default = subprocess.run([GPUMETER, "run", "--print-default-config"], capture_output=True, timeout=20).stdout
     dice, odd, refused = random.Random(9855), [], 0
     path = suite.folder / "F15-damaged.yaml"
@@ -83,7 +83,7 @@ def damaged(suite, table, count=60 if SMOKE else 600):
 
 
 def damage(dice, text):
-    """Some lines are left out, doubled, indented or uncommented, some bytes are others."""
+    """Drops, doubles, indents or uncomments some lines and changes some bytes."""
     lines = text.splitlines(keepends=True)
     for _ in range(dice.randrange(1, 4)):
         at = dice.randrange(len(lines))

@@ -130,7 +130,7 @@ def thousand_scrapers(suite, table, count=1_000):
 
 
 def all_at_once(port, count):
-    """What so many scrapers are answered, of which each asks as soon as it is connected and nobody waits for another."""
+    """The answers to this many scrapers, each of which requests as soon as it is connected."""
     poll, peers, answers = select.poll(), {}, {}
     for _ in range(count):
         peer = socket.create_connection(("127.0.0.1", port), 10)

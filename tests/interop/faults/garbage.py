@@ -45,7 +45,7 @@ def garbage(suite, table):
 
 
 def ranges():
-    """The least and the most of every gauge that is read from a GPU."""
+    """Minimum and maximum of every gauge that is read from a GPU."""
     catalogue = json.loads(subprocess.check_output([GPUMETER, "metrics", "--format", "json"]))
     return {family["name"]: family["range"] for family in catalogue if family["range"]}
 
@@ -60,7 +60,7 @@ SAID = {"gpu_info", "gpu_platform_info", "gpu_fabric_info"}
 
 
 class Liar:
-    """An agent whose driver tells nonsense of one seed, and what was odd on its pages."""
+    """An agent whose driver returns garbage of one seed, and what was wrong on its pages."""
 
     def __init__(self, suite, seed, chance=1):
         fault = {"function": "*", "garbage": True, "chance": chance}

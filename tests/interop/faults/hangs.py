@@ -16,7 +16,7 @@ AT_ONCE = 3 if SMOKE else 8
 
 
 class Hung:
-    """An agent of 8 GPUs of which one hangs in a call, and what was seen of it meanwhile."""
+    """An agent of 8 GPUs of which one hangs in a call, and the observations meanwhile."""
 
     def __init__(self, node):
         self.node, self.threads = node, len(node.all_threads())
@@ -29,7 +29,7 @@ class Hung:
         self.last = last_sample(self.node.metrics(), "3")
 
     def look(self):
-        """One scrape, and how long it took."""
+        """One scrape and its duration."""
         # Before it is asked, so that a client that is kept from the processor afterwards makes nothing look older.
         asked = self.node.clock.utc() / SECOND
         status, body, seconds = self.node.scrape()
@@ -48,7 +48,7 @@ class Hung:
         return seconds
 
     def end(self):
-        """What is left of it after the time, and then again without the fault."""
+        """Whether the agent is complete after the time, and again without the fault."""
         self.stuck = max(self.stuck, len(self.node.all_threads()) - self.threads, len(self.node.threads("sampler")) - 8)
         if self.gone:
             self.hit.append(self.call)

@@ -86,7 +86,7 @@ def frozen_mount(node, table, byte):
 
 
 def open_file(link):
-    """What a descriptor is open on; it may be closed meanwhile."""
+    """The target of a descriptor, which may be closed meanwhile."""
     try:
         return os.readlink(link)
     except FileNotFoundError:

@@ -65,7 +65,7 @@ print(0 if status else own() - before)
 
 
 def driver_alone(suite, scenario):
-    """MiB that the simulated driver needs for a scenario in a process that is no agent."""
+    """MiB that the simulated driver needs for a scenario in a process that is not an agent."""
     donor = Node(suite, "F19-donor")
     donor.end()
     folder = suite.folder / "F19-driver"

@@ -1,4 +1,4 @@
-"""Reads what agents say: pages, counters over time, the account at the end."""
+"""Reads the output of agents: pages, counters over time, the account at the end."""
 
 import re
 import socket
@@ -39,13 +39,13 @@ class Counters:
 
 
 def of_the_driver():
-    """The counters that the reference says begin anew with the driver: it may set them back."""
+    """The counters that the reference says start again with the driver, which may decrease."""
     reference = (ROOT / "docs/metrics.md").read_text()
     return set(re.findall(r"^\| `(\w+)` \|.*\| driver load \|", reference, re.M))
 
 
 def balanced(table, node, what="the account afterwards"):
-    """What the page says of the account, and, once the agent has ended, whether its ledger has every nanosecond."""
+    """The account on the page, and, once the agent has ended, whether its ledger has every nanosecond."""
     found = node.metrics()
     said = {name: sum(value for _, value in of(found, name)) for name in
             ("gpumeter_ledger_imbalance_seconds", "gpumeter_account_unsettled_windows_total",
@@ -63,7 +63,7 @@ def balanced(table, node, what="the account afterwards"):
 
 
 def settled(node):
-    """Waits until the account has come to now; a window is long, so time runs faster meanwhile."""
+    """Waits until the account has reached the current time; a window is long, so time runs faster meanwhile."""
     now = node.clock.utc()
     node.clock.run(4)
     wait_for("the account", 60, lambda: node.account("SELECT min(settled_until_ns) FROM gpu")[0] > now, node.program)
@@ -71,7 +71,7 @@ def settled(node):
 
 
 def within(seconds, probe, program):
-    """Whether it came true in time."""
+    """Whether the condition became true in time."""
     try:
         return bool(wait_for("it", seconds, probe, program))
     except Failed:
@@ -79,7 +79,7 @@ def within(seconds, probe, program):
 
 
 def driver_problem(url):
-    """What a page says of the driver: success, and the reasons of failures."""
+    """The driver's state on a page: success, and the reasons of failures."""
     found = metrics(get(f"{url}/metrics")[0])
     success = [value for _, value in of(found, "gpumeter_collector_success", collector="driver")]
     return success, [labels["reason"] for labels, _ in of(found, "gpumeter_collector_errors_total", collector="driver")]
@@ -129,7 +129,7 @@ def scrape(port, gzip=False, timeout=10):
 
 
 def converse(port, request):
-    """All that is answered until the peer closes or falls silent."""
+    """Everything that the peer sends until it closes or sends nothing more."""
     answer = b""
     with socket.create_connection(("127.0.0.1", port), 5) as stream:
         stream.settimeout(0.5)

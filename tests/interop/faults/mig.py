@@ -86,7 +86,7 @@ def mig_walk(suite, table):
 
 
 def cut_by_default(suite, table, scenario, steps=4 if SMOKE else 20):
-    """The event alone tells it: by default a layout is looked at every 5 s only."""
+    """Only the event reports it: by default a layout is read every 5 s."""
     node = Node(suite, "F6-default", scenario=scenario)
     node.wait_up(2)
     shown = lambda found: sorted(labels["profile"] for labels, _ in of(found, "gpu_mig_info", gpu="1"))

@@ -1,4 +1,4 @@
-"""The agent that suffers: a demo of its own, what its process holds, and the channel to its driver."""
+"""The agent under test: a demo of its own, its process's resources, and the files that control its driver."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from .measure import of
 
 
 class Node(Demo):
-    """A demo in a folder of its own, whose command may stand behind another."""
+    """A demo in a folder of its own; another command may run it."""
 
     def __init__(self, suite, name, *arguments, wrap=(), **options):
         self.wrap = list(wrap)
@@ -68,7 +68,7 @@ class Node(Demo):
         self.program.stop()
 
     def condition(self, state):
-        """What happens to hardware and driver: the simulated driver's file `state`."""
+        """Sets hardware and driver: the simulated driver's file `state`."""
         aside = self.driver / "state.new"
         aside.write_text(json.dumps(state))
         aside.rename(self.driver / "state")
@@ -77,7 +77,7 @@ class Node(Demo):
         return json.loads((self.driver / "truth").read_text())[name]
 
     def calls(self):
-        """The functions that were called so far; written at the simulated second."""
+        """The functions that were called so far; written once per simulated second."""
         told = json.loads((self.driver / "calls").read_text())
         return sorted(name for name in told if name.startswith("nvml"))
 
@@ -100,7 +100,7 @@ class Node(Demo):
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
     def tell(self, *command):
-        """A command to the agent over its local socket."""
+        """Sends a command to the agent over its local socket."""
         name, *rest = command
         done = subprocess.run([GPUMETER, name, "--socket", self.state / "control.sock", *rest],
                               capture_output=True, text=True, timeout=60)
@@ -114,7 +114,7 @@ class Node(Demo):
 
 
 def alone(folder, script, *arguments):
-    """The words that a Python script says of the simulated driver in that folder, which it is given first."""
+    """The output words of a Python script that gets the folder of the simulated driver as its first argument."""
     done = subprocess.run([sys.executable, "-c", script, folder / "libnvidia-ml.so.1", *arguments], capture_output=True,
                           text=True, timeout=60)
     if done.returncode:

@@ -75,7 +75,7 @@ KNOWN = {0, 200, 400, 403, 404, 405, 408, 413, 414, 431, 501, 503, 505}
 
 
 def damaged(node, count=100 if SMOKE else 2_000):
-    """Requests with random damage: what is answered that should not be."""
+    """Requests with random damage: the answers that should not occur."""
     dice, odd = random.Random(9855), []
     whole = [request for _, request, _ in REQUESTS] + [request for _, request in SMUGGLED]
     for number in range(count):
@@ -92,7 +92,7 @@ def damaged(node, count=100 if SMOKE else 2_000):
 
 
 def head_of_answer(port, request):
-    """The first bytes of an answer; none where the peer has to say more first, or is left without a word."""
+    """The first bytes of an answer; None if there is none."""
     with socket.create_connection(("127.0.0.1", port), 5) as stream:
         try:
             stream.sendall(request)

@@ -137,7 +137,7 @@ def told_or_read(url):
 
 
 def late_library(suite, table, simulated):
-    """A library that comes while the agent looks for it."""
+    """A library that appears while the agent looks for it."""
     folder = suite.folder / "F2-late"
     folder.mkdir()
     config = written(suite, "F2-late.yaml", f"ledger: {{path: {folder}/ledger.db}}\n")

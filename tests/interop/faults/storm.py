@@ -75,7 +75,7 @@ print(status, events, took - (time.process_time() - began))
 
 
 def driver_in_storm(suite, node, seconds=3):
-    """The share of a processor that the simulated driver needs for such a storm in a process that is no agent."""
+    """The share of a processor that the simulated driver needs for such a storm in a process that is not an agent."""
     folder = suite.folder / "F5-driver"
     node.lend(folder, "clock")
     storm = {"xid": 13, "per_second": 5_000, "count": 5_000_000}

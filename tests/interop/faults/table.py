@@ -77,14 +77,14 @@ A row that misses its target fails the command. Times of a period are of one of 
 
 
 def head():
-    """How the page begins; it names the machine, which is that of all its parts."""
+    """The beginning of the page; it names the machine, which is the same for all parts."""
     model = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.M)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return PAGE.format(cores=os.cpu_count(), model=model[1] if model else "of unknown make", memory=memory).rstrip("\n")
 
 
 def page(table, former=""):
-    """The page with the parts that were played now, the others as they stood on the former one."""
+    """The page with the parts that ran now, and the others from the former page."""
     stood = {part.split(":", 1)[0]: "## " + part for part in former.split("\n## ")[1:]}
     parts = [head()]
     parts += [written(scenario, table) if scenario.id in table.loads else stood.get(scenario.id, "") for scenario in SCENARIOS]

@@ -1,6 +1,5 @@
-//! The counters of driver 590 and later: what happened since the driver was loaded, up to the second sample.
-//!
-//! Cycles of the SM clock, bytes. They are sums, not differences: the first sample changes nothing.
+//! The counters of driver 590 and later: sums from the driver's load to the second sample, in cycles of the SM
+//! clock and bytes. The first sample does not matter.
 
 use std::ffi::c_uint;
 
@@ -10,7 +9,7 @@ use super::metrics::{Between, half_precision, weighed};
 use crate::condition::Traffic;
 use crate::schedule::Work;
 
-/// The first of the bytes by link: received and sent by turns.
+/// The first metric of bytes by link; received and sent alternate.
 const LINKS: c_uint = 261;
 
 pub(super) fn value(between: &Between<'_>, metric: c_uint) -> Result<f64, Refused> {

@@ -1,8 +1,7 @@
-//! What happened between two samples, as GPM's metrics.
+//! GPM's metrics between two samples.
 //!
-//! Percent from 0 to 100, traffic in MiB/s. Two samples of one time give NaN, as DCGM has seen. The driver
-//! looks at its counters every 100 ms: samples nearer than that are answered with the last whole look, however
-//! old, since nothing newer is known.
+//! Percent from 0 to 100, traffic in MiB/s. Two samples of one time give NaN, as DCGM has found. The driver reads
+//! its counters every 100 ms: for samples closer than that it answers with its last interval, however old.
 
 use std::cell::OnceCell;
 use std::ffi::c_uint;
@@ -11,30 +10,31 @@ use nvml_wrapper_sys::bindings::{nvmlGpmMetric_t, nvmlGpmMetric_t__bindgen_ty_1}
 
 use super::super::answer::{INVALID_ARGUMENT, NOT_SUPPORTED, Refused, code};
 use super::super::pcie;
-use super::{Part, Sample, counters};
+use super::counters;
 use crate::board::family;
 use crate::condition::{Traffic, part};
+use crate::handles::{GpmSample, Part};
 use crate::node::{Gpu, Instance, Node};
 use crate::schedule::{Totals, Work};
 
-/// Nanoseconds between two looks of the driver at its counters.
+/// Nanoseconds between two reads of the counters by the driver.
 const LOOK: u64 = 100_000_000;
-/// NVDEC, and as many JPEG engines, of a whole Hopper or Blackwell.
+/// NVDEC engines of a whole Hopper or Blackwell, and as many JPEG engines.
 const DECODERS: u32 = 7;
 /// Nanoseconds that a context switch takes.
 const SWITCH: u64 = 20_000;
-/// Share of C2C traffic that is data, and of host and peer accesses that their cache answers, in hundredths.
+/// Percent of C2C traffic that is data, and of accesses to host and peer memory that hit a cache.
 const C2C_DATA: u64 = 94;
 const CACHE_HITS: u64 = 75;
 
 /// What happened between two samples.
 pub(super) struct Between<'a> {
     pub(super) gpu: &'a Gpu,
-    /// The instances that are asked about; none: the whole GPU.
+    /// The instances that are asked about; empty: the whole GPU.
     pub(super) instances: Vec<&'a Instance>,
     /// Elapsed nanoseconds of the second sample.
     pub(super) elapsed: u64,
-    /// Elapsed nanoseconds of what is known of both.
+    /// Elapsed nanoseconds between which the driver has read its counters.
     first: u64,
     second: u64,
     before: Totals,
@@ -42,28 +42,27 @@ pub(super) struct Between<'a> {
     work: Work,
     /// Nanoseconds at which the work would be 100 percent.
     whole: f64,
-    /// What each link carried between them; found when first asked for.
+    /// What each link carried between them; computed on first use.
     links: OnceCell<Vec<Traffic>>,
-    /// Whether the driver has what came with 590.
+    /// Whether the driver is 590 or later and has the counters.
     pub(super) counters: bool,
 }
 
 impl<'a> Between<'a> {
-    pub(super) fn new(node: &'a Node, first: Sample, second: Sample) -> Result<Self, Refused> {
+    pub(super) fn new(node: &'a Node, first: GpmSample, second: GpmSample) -> Result<Self, Refused> {
         if first.subject != second.subject || second.elapsed < first.elapsed {
             return Err(INVALID_ARGUMENT);
         }
         let subject = first.subject;
         let gpu = node.in_slot(subject.slot).ok_or(INVALID_ARGUMENT)?;
-        // What a board or a layout that is gone has done is not known any more.
+        // The work of a former board or layout is no longer known.
         if (gpu.life, gpu.cut) != (subject.life, subject.cut) {
             return Err(INVALID_ARGUMENT);
         }
         let instances = instances(gpu, subject.part);
-        let (begin, end) = looked(first.elapsed, second.elapsed);
+        let (begin, end) = counter_reads(first.elapsed, second.elapsed);
         let (before, after) = (gpu.timeline.lifetime(begin), gpu.timeline.lifetime(end));
         let work = weighed(gpu, &instances, &after) - weighed(gpu, &instances, &before);
-        let major = node.driver_version.split('.').next().and_then(|major| major.parse::<u32>().ok());
         Ok(Self {
             gpu,
             instances,
@@ -75,7 +74,7 @@ impl<'a> Between<'a> {
             work,
             whole: (end - begin) as f64,
             links: OnceCell::new(),
-            counters: major.is_some_and(|major| major >= 590),
+            counters: node.driver_major() >= 590,
         })
     }
 
@@ -110,7 +109,7 @@ impl<'a> Between<'a> {
         }
     }
 
-    /// Whether a part of the GPU is asked about.
+    /// Whether only a part of the GPU is asked about.
     pub(super) fn divided(&self) -> bool {
         !self.instances.is_empty()
     }
@@ -125,7 +124,7 @@ impl<'a> Between<'a> {
             5 => work.tensor,
             6 => work.dfma,
             7 => half_precision(work),
-            // Came with the counters.
+            // New with the counters.
             8 if self.counters => work.dfma,
             9 => work.imma,
             10 => work.dram,
@@ -160,7 +159,7 @@ impl<'a> Between<'a> {
         bytes as f64 / 1_048_576.0 * 1e9 / self.whole
     }
 
-    /// PCIe is not told apart by instance.
+    /// PCIe traffic in one direction; not reported by instance.
     fn pcie(&self, direction: impl Fn(Traffic) -> u64) -> Result<f64, Refused> {
         if self.divided() {
             return Err(NOT_SUPPORTED);
@@ -169,7 +168,7 @@ impl<'a> Between<'a> {
         Ok(self.rate(direction(after.since(before))))
     }
 
-    /// Received and sent by turns, link by link.
+    /// Traffic of one link; received and sent alternate.
     fn numbered_link(&self, place: c_uint) -> Result<f64, Refused> {
         let sent = !place.is_multiple_of(2);
         self.link(Some(place / 2), |bytes| if sent { bytes.sent } else { bytes.received })
@@ -198,7 +197,7 @@ impl<'a> Between<'a> {
         })
     }
 
-    /// Grace alone: all and data, sent and received; first of all links, then link by link.
+    /// C2C traffic of Grace: all and data, sent and received; first of all links, then link by link.
     fn c2c(&self, place: c_uint) -> Result<f64, Refused> {
         let links = family::c2c_links(self.gpu.board);
         let (link, what) = ((place / 4).checked_sub(1), place % 4);
@@ -212,7 +211,7 @@ impl<'a> Between<'a> {
         Ok(self.rate(if what < 2 { bytes } else { bytes / 100 * C2C_DATA }))
     }
 
-    /// Hits and misses by turns: of the host's memory, of peers' and of DRAM, while there is any access.
+    /// Percent of cache hits and misses alternately: of the host's memory, of peers' and of DRAM; 0 without accesses.
     fn cache(&self, place: c_uint) -> Result<f64, Refused> {
         if family::c2c_links(self.gpu.board) == 0 || self.divided() {
             return Err(NOT_SUPPORTED);
@@ -227,7 +226,7 @@ impl<'a> Between<'a> {
         Ok(if accesses == 0 { 0.0 } else { share as f64 })
     }
 
-    /// Context switches of one graphics engine: cycles passed, cycles of switching, switches, cycles of each,
+    /// Context switches of one graphics engine: elapsed cycles, cycles spent switching, switches, cycles of each,
     /// percent of the time. Every compute instance has one engine.
     fn switches(&self, engine: c_uint, what: c_uint) -> Result<f64, Refused> {
         let engine = if self.divided() {
@@ -254,8 +253,8 @@ impl<'a> Between<'a> {
     }
 }
 
-/// The times between which the driver knows what happened: the samples' own, or those of its last two looks.
-fn looked(first: u64, second: u64) -> (u64, u64) {
+/// The times for which the driver has counters: those of the samples, or of its last two reads.
+fn counter_reads(first: u64, second: u64) -> (u64, u64) {
     if second == first || second - first > LOOK {
         return (first, second);
     }
@@ -263,7 +262,7 @@ fn looked(first: u64, second: u64) -> (u64, u64) {
     (end.saturating_sub(LOOK), end)
 }
 
-/// The compute instances of a part; none for the whole GPU.
+/// The compute instances of a part; empty for the whole GPU.
 fn instances(gpu: &Gpu, part: Part) -> Vec<&Instance> {
     let asked = |instance: &&Instance| match part {
         Part::Whole => false,
@@ -273,7 +272,7 @@ fn instances(gpu: &Gpu, part: Part) -> Vec<&Instance> {
     gpu.instances.iter().filter(asked).collect()
 }
 
-/// The work of instances, each by its share of what is asked about; none: of the whole GPU.
+/// The work of instances, each weighted by its share of its GPU instance; without instances that of the whole GPU.
 pub(super) fn weighed(gpu: &Gpu, instances: &[&Instance], totals: &Totals) -> Work {
     let one = match instances {
         [] => return totals.of_whole(|place| gpu.timeline.share(place)),
@@ -289,7 +288,7 @@ pub(super) fn weighed(gpu: &Gpu, instances: &[&Instance], totals: &Totals) -> Wo
     work
 }
 
-/// What tensor cores do that is neither double precision nor integer.
+/// Tensor work that is neither double precision nor integer.
 pub(super) fn half_precision(work: &Work) -> u64 {
     work.tensor.saturating_sub(work.dfma + work.imma)
 }

@@ -1,4 +1,4 @@
-//! What misleads a reader is shown, and the truth stays.
+//! Misleading readings of real boards; the truth stays.
 
 use nvml_wrapper::Device;
 use nvml_wrapper::enum_wrappers::device::Clock;
@@ -10,7 +10,7 @@ use super::ask::{ask, field_value, margin, remap_banks};
 use crate::support::{Node, SECOND};
 
 #[test]
-fn a_board_that_misleads_shows_it_and_the_truth_stays() {
+fn misleading_boards_change_readings_and_not_the_truth() {
     let surprises = [
         "after_load_window",
         "persistence_off",
@@ -74,7 +74,7 @@ fn a_board_that_misleads_shows_it_and_the_truth_stays() {
 }
 
 #[test]
-fn rows_were_remapped_before_anybody_looked() {
+fn rows_can_be_remapped_from_before_the_script() {
     let node = Node::new(
         r#"{"gpus":[{"profile":"a100","surprise":"remap_pending"},{"profile":"a100","surprise":"remap_without_error"},
             {"profile":"a10","surprise":"remap_pending"}],"driver_loads":[60]}"#,
@@ -88,14 +88,14 @@ fn rows_were_remapped_before_anybody_looked() {
     };
     assert_eq!(seen(0), ([1, 0, 1, 0], 353, 353, 639));
     assert_eq!(seen(1), ([1, 0, 0, 0], 0, 0, 639));
-    // The histogram of a board without HBM stays.
+    // The histogram of a board without HBM does not change.
     assert_eq!(seen(2), ([1, 0, 1, 0], 353, 353, 192));
     node.hold(61 * SECOND);
     assert_eq!(seen(0), ([1, 0, 0, 0], 0, 353, 639));
 }
 
 #[test]
-fn reading_wakes_a_board_and_another_counts_no_errors() {
+fn reading_raises_the_clocks_of_one_board_and_another_counts_no_errors() {
     let node = Node::new(
         r#"{"gpus":[{"profile":"rtx-2080-super","surprise":"woken_by_reading"},{"profile":"rtx-4080-super"}]}"#,
     );
@@ -108,7 +108,7 @@ fn reading_wakes_a_board_and_another_counts_no_errors() {
         (765, 4)
     );
     assert_eq!(woken.utilization_rates().unwrap().gpu, 0);
-    // Neither ECC nor a margin; the status of the SRAM's errors is answered all the same.
+    // Neither ECC nor a margin, but the SRAM status is supported.
     let without = gpu(1);
     assert_eq!((field_value(&without, 1, 0), margin(&without)), (Err(3), Err(3)));
     let mut status: sys::nvmlEccSramErrorStatus_v1_t = unsafe { std::mem::zeroed() };

@@ -1,4 +1,4 @@
-//! What older and odd drivers must be read like, written by hand.
+//! How older and odd drivers must be read, written by hand.
 
 use gpumeter::catalogue::{PointId, first_point, point};
 use gpumeter::model::{Absence, Bytes, Frame, Reading};
@@ -41,7 +41,7 @@ const FREE: PointId = first_point("gpu_memory_free_bytes");
 const RESERVED: PointId = first_point("gpu_memory_reserved_bytes");
 
 #[test]
-fn early_535_lists_processes_with_the_pids_and_memory_that_they_have() {
+fn early_535_lists_processes_with_their_pids_and_memory() {
     for gpu in [A100, H100] {
         let frame = frame("early_535", gpu);
         assert_eq!(listed(&frame), THEIRS);
@@ -61,12 +61,12 @@ fn every_driver_lists_the_same_processes() {
 }
 
 #[test]
-fn r470_tells_memory_without_a_reserve() {
+fn r470_reports_memory_without_a_reserve() {
     let (old, new) = (frame("r470", A100), newest(A100));
     assert_eq!(read(&old, RESERVED), Err(Absence::NoSymbol));
     let reserve = read(&new, RESERVED).unwrap();
     assert!(reserve > 0);
-    // That driver leaves the reserve out of the total: an A30 has 24258 MiB there, and 24576 since.
+    // That driver leaves reserved memory out of the total: an A30 has 24258 MiB there, and 24576 since.
     assert_eq!(read(&old, USED), read(&new, USED));
     assert_eq!(read(&old, FREE), read(&new, FREE));
     assert_eq!(read(&old, TOTAL).unwrap() + reserve, read(&new, TOTAL).unwrap());
@@ -74,7 +74,7 @@ fn r470_tells_memory_without_a_reserve() {
 }
 
 #[test]
-fn r545_tells_a_memory_temperature_that_a_memory_can_have() {
+fn r545_reports_a_plausible_memory_temperature() {
     const MEMORY: PointId = point("gpu_temperature_celsius", "memory");
     for gpu in [A100, H100] {
         let told = read(&frame("r545_double_tag", gpu), MEMORY);
@@ -84,7 +84,7 @@ fn r545_tells_a_memory_temperature_that_a_memory_can_have() {
 }
 
 #[test]
-fn gb10_has_no_memory_of_its_own_and_processes_that_hold_some() {
+fn gb10_reports_process_memory_and_no_memory_of_its_own() {
     let frame = frame("gb10", H100);
     for point in [TOTAL, USED, FREE, RESERVED] {
         assert_eq!(read(&frame, point), Err(Absence::NotSupported));
@@ -93,7 +93,7 @@ fn gb10_has_no_memory_of_its_own_and_processes_that_hold_some() {
 }
 
 #[test]
-fn r580_counts_throttled_time_under_the_old_numbers_as_under_the_new() {
+fn r580_counts_throttled_time_under_old_and_new_field_ids() {
     const SECOND: i64 = 1_000_000_000;
     let (old, new) = (frame("r580_ids", SLOWED), newest(SLOWED));
     for (reason, seconds) in [
@@ -107,14 +107,14 @@ fn r580_counts_throttled_time_under_the_old_numbers_as_under_the_new() {
 }
 
 #[test]
-fn r590_tells_remapped_rows_by_the_first_version() {
+fn r590_reports_remapped_rows_by_the_first_version() {
     const CORRECTABLE: PointId = point("gpu_remapped_rows", "correctable");
     let frame = frame("r590", H100);
     assert_eq!(read(&frame, CORRECTABLE), Ok(0));
 }
 
 #[test]
-fn r470_counts_the_links_that_are_up_one_by_one() {
+fn r470_counts_active_links_one_by_one() {
     const UP: PointId = first_point("gpu_nvlink_links_up");
     let (old, new) = (frame("r470", A100), newest(A100));
     assert_eq!(read(&old, UP), read(&new, UP));
@@ -125,13 +125,13 @@ fn r470_counts_the_links_that_are_up_one_by_one() {
 }
 
 #[test]
-fn limits_are_temperatures_where_the_driver_knows_no_distances_to_them() {
+fn limits_are_temperatures_where_the_driver_reports_no_distances() {
     const LIMIT: PointId = point("gpu_temperature_limit_celsius", "slowdown");
     const MARGIN: PointId = point("gpu_temperature_margin_celsius", "slowdown");
-    // This one has no fields of distances.
+    // This driver has no distance fields.
     let oldest = frame("r470", H100);
     assert!((80_000..100_000).contains(&read(&oldest, LIMIT).unwrap()));
-    // This one has them, and cannot tell how far it is: nothing that it answers is right.
+    // This driver has them, but does not support any of them here.
     let old = frame("early_535", H100);
     assert!(read(&old, LIMIT).is_err() && read(&old, MARGIN).is_err());
     assert!(read(&newest(H100), MARGIN).is_ok());

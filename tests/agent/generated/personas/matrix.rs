@@ -1,4 +1,4 @@
-//! `docs/personas.md`: families by drivers and boards, from what the doctor says. Compared, or written with `UPDATE`.
+//! `docs/personas.md`: families by driver and board, from the output of `doctor`; compared, or written with `UPDATE`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -17,7 +17,7 @@ const BOARDS: [(&str, &str); 12] = [
     ("a30", r#"{"profile":"a30"}"#),
     ("l40s", r#"{"profile":"l40s"}"#),
     ("rtx-4090", r#"{"profile":"rtx-4090"}"#),
-    // Alone it would be in no fabric.
+    // A single GB200 would be in no fabric.
     ("h100", r#"{"profile":"h100","count":2}"#),
     ("h100 MIG", r#"{"profile":"h100","mig":[{"profile":"3g.40gb","start":4}]}"#),
     ("h200", r#"{"profile":"h200","count":2}"#),
@@ -26,7 +26,7 @@ const BOARDS: [(&str, &str); 12] = [
     ("rtx-pro-6000", r#"{"profile":"rtx-pro-6000"}"#),
 ];
 
-/// Which boards a driver is shown on: those that it knows.
+/// The boards that a driver supports.
 const COLUMNS: [(Option<&str>, &[&str]); 8] = [
     (Some("r470"), &["t4", "a100"]),
     (Some("early_535"), &["t4", "a100", "h100"]),
@@ -41,7 +41,7 @@ const COLUMNS: [(Option<&str>, &[&str]); 8] = [
     (Some("gb10"), &["rtx-pro-6000"]),
 ];
 
-/// The doctor's reasons by the mark in a cell; where a sentence varies, what does not.
+/// The marks of a cell and the doctor's reasons; of variable sentences the constant part.
 const MARKS: [(char, &str, &str); 6] = [
     ('-', "not_supported", "this board does not report it, as said below"),
     ('c', "not_supported", "this board does not report it, or not while MIG mode is on"),
@@ -58,15 +58,15 @@ struct Column {
     driver: &'static str,
     board: &'static str,
     cells: BTreeMap<String, char>,
-    /// The doctor's sentences for [`MARKS`]' first.
+    /// The sentences of `doctor` for the first of [`MARKS`].
     told: BTreeMap<String, String>,
 }
 
-/// How a sentence ends where MIG mode may be the reason as well.
+/// The end of a sentence when MIG mode may be the reason too.
 const MIG: &str = "; or not while MIG mode is on";
 
 #[test]
-fn the_matrix_of_drivers_and_boards_is_the_committed_one() {
+fn the_matrix_of_drivers_and_boards_is_up_to_date() {
     let mut order = Vec::new();
     let mut columns = Vec::new();
     for (persona, boards) in COLUMNS {
@@ -94,7 +94,7 @@ fn the_matrix_of_drivers_and_boards_is_the_committed_one() {
 }
 
 #[test]
-fn every_persona_has_a_column() {
+fn every_driver_variant_has_a_column() {
     for name in Persona::names() {
         assert!(COLUMNS.iter().any(|(persona, _)| *persona == Some(name)), "{name}");
     }

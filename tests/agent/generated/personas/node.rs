@@ -1,4 +1,4 @@
-//! A node of one GPU under a persona: what the doctor says of it, and what a lane reads there in held time.
+//! A node of one GPU under a driver variant: the output of `doctor`, and a frame read under a held clock.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,12 +14,12 @@ use tempfile::TempDir;
 
 static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libnvidia-ml.so.1"));
 
-/// A directory with the persona's library and a scenario.
+/// A directory with the driver variant's library and a scenario.
 pub(crate) struct Node {
     directory: TempDir,
 }
 
-/// How a family stands on the node's GPU, in the doctor's words.
+/// The state of a family on the node's GPU, as `doctor` prints it.
 #[derive(Clone, Debug)]
 pub(crate) struct Told {
     pub(crate) family: String,
@@ -29,7 +29,7 @@ pub(crate) struct Told {
 }
 
 impl Node {
-    /// `persona` by its name, none is the newest driver; `gpu` is the scenario's entry, `processes` its list.
+    /// `persona` is the variant's name, `None` the newest driver; `gpu` is the scenario's entry, `processes` its list.
     pub(crate) fn new(persona: Option<&str>, gpu: &str, processes: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let missing = persona.map_or(Vec::new(), |name| Persona::named(name).unwrap().missing());
@@ -45,7 +45,7 @@ impl Node {
         self.directory.path().join("libnvidia-ml.so.1")
     }
 
-    /// The model, and every family as `gpumeter doctor` tells of it when nothing is configured away.
+    /// The model, and every family as `gpumeter doctor` prints it at level full.
     pub(crate) fn doctor(&self) -> (String, Vec<Told>) {
         let config = self.directory.path().join("config.yaml");
         let ledger = self.directory.path().join("ledger.db");
@@ -71,7 +71,7 @@ impl Node {
         (word(&gpu["model"]), families.collect())
     }
 
-    /// The frame of a lane at level full after a few seconds of held time.
+    /// The frame of a sampler at level full after a few seconds under a held clock.
     pub(crate) fn frame(&self) -> Frame {
         let page = Arc::new(ClockPage::create(&self.directory.path().join("clock"), held(FIRST)).unwrap());
         let clock = Clock::Page(Arc::clone(&page));
