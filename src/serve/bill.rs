@@ -130,7 +130,7 @@ pub enum BillProblem {
         text: String,
     },
     /// A bill that ends before it begins.
-    #[error("from: {from:?} lies after to: {to:?}; exchange them")]
+    #[error("from: {from:?} is after to: {to:?}; swap them")]
     Backwards {
         /// The requested start.
         from: String,
@@ -293,7 +293,7 @@ mod tests {
         }
         let path = Path::new("/nonexistent");
         let backwards = statement(path, Some("2026-11-15"), Some("2026-11-01"), || false).unwrap_err();
-        assert_eq!(backwards.to_string(), r#"from: "2026-11-15" lies after to: "2026-11-01"; exchange them"#);
+        assert_eq!(backwards.to_string(), r#"from: "2026-11-15" is after to: "2026-11-01"; swap them"#);
     }
 
     fn eventually(what: impl Fn() -> bool) {

@@ -322,7 +322,7 @@ fn a_bill_with_an_invalid_time_is_refused_with_that_time() {
     for (query, words) in [
         ("from=yesterday", "yesterday"),
         ("to=2026-11-01T08:00:30Z", "2026-11-01T08:00:30Z\\\" is not on a whole minute"),
-        ("from=2026-11-15&to=2026-11-01", "exchange them"),
+        ("from=2026-11-15&to=2026-11-01", "swap them"),
     ] {
         let (status, body) = demo.agent.get(&format!("/api/v1/bill?{query}"));
         assert_eq!(status, 400, "{body}");

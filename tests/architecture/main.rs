@@ -8,6 +8,7 @@ mod edge_cases;
 mod modules;
 mod size;
 mod source;
+mod walks;
 
 use std::collections::{BTreeMap, BTreeSet};
 
