@@ -297,7 +297,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_record_of_the_kernel_stops_its_reader(record in any::<String>(), tail in any::<String>()) {
+    fn no_kernel_log_record_makes_the_parser_panic(record in any::<String>(), tail in any::<String>()) {
         kernel_line::parse(&record);
         kernel_line::parse(&format!("NVRM: Xid ({record}"));
         kernel_line::parse(&format!("NVRM: Xid (PCI:0000:0f:00 {record}): {tail}"));

@@ -178,7 +178,7 @@ fn a_unit_seen_from_another_cgroup_namespace_is_still_that_unit() {
 }
 
 #[test]
-fn a_unit_knows_the_user_it_runs_as() {
+fn a_unit_has_the_user_it_runs_as() {
     let host = tree("v2");
     let facts =
         identify(&host, &host.process(2001).unwrap(), &ResolvedWorkloads::default()).unwrap().holder.facts;
@@ -292,7 +292,7 @@ fn read(round: &Round, pid: u32, at: Nanoseconds) -> Option<&str> {
 }
 
 #[test]
-fn a_name_serves_what_is_read_between_start_and_end_and_nothing_that_nobody_has_confirmed() {
+fn a_holder_applies_to_readings_from_the_start_of_its_process_to_the_last_confirmation() {
     let mut node = Node::new(None);
     // Ten ticks are a tenth of a second.
     node.start(7, 1_000, 1000, "/");
@@ -323,7 +323,7 @@ fn a_reused_pid_is_another_process() {
 }
 
 #[test]
-fn a_reused_pid_that_cannot_be_read_is_nobodys() {
+fn a_reused_pid_that_cannot_be_read_has_no_holder() {
     let mut node = Node::new(None);
     node.start(7, 100, 1000, "/");
     node.refresh(&[7], 1);
@@ -351,7 +351,7 @@ impl Drop for Child {
 }
 
 #[test]
-fn a_process_that_is_held_is_not_read_again_and_its_pid_is_another_ones_once_it_ended() {
+fn a_process_with_an_open_pidfd_is_not_read_again_until_it_ends() {
     let mut node = Node::with_held(8);
     let (child, pid) = Child::start();
     node.start(pid, 100, 1000, "/");
@@ -364,7 +364,7 @@ fn a_process_that_is_held_is_not_read_again_and_its_pid_is_another_ones_once_it_
 }
 
 #[test]
-fn a_process_that_was_unreadable_when_held_is_not_identified_later() {
+fn a_process_that_was_unreadable_when_its_pidfd_was_opened_is_not_identified_later() {
     let mut node = Node::with_held(1);
     let (child, first) = Child::start();
     // Any running process can stand for the one that took the pid.
@@ -422,7 +422,7 @@ fn a_process_that_ended_is_found_for_as_long_as_the_driver_lists_it() {
 }
 
 #[test]
-fn a_pid_that_was_never_there_is_nobody_until_it_is() {
+fn a_pid_without_a_process_has_no_holder_until_one_starts() {
     let mut node = Node::new(None);
     assert_eq!(whose(&node.refresh(&[7], 1), 7), None);
     assert_eq!(node.directory.unidentified().keys().collect::<Vec<_>>(), [&7]);

@@ -163,7 +163,7 @@ fn a_guest_job_nested_in_a_standing_grant_pays_its_part_and_the_owner_keeps_the_
 }
 
 #[test]
-fn in_a_half_blind_segment_seen_ticks_go_by_weights_and_unseen_ones_along_what_is_held() {
+fn ticks_with_weights_are_split_by_weights_and_blind_ticks_by_holdings() {
     let claims = [("a", 1, 2, 0), ("b", 1, 2, 0)];
     let seen = span(0..8, 8 * SECOND, &claims, &[("a", 3), ("b", 1)]);
     let blind = Span { blind: true, ..span(8..16, 8 * SECOND, &claims, &[]) };

@@ -236,7 +236,7 @@ fn a_ledger_without_prices_reports_no_unpriced_time() {
 }
 
 #[test]
-fn a_bill_names_its_node_and_begins_with_the_month_of_the_reader_s_zone() {
+fn a_bill_names_its_node_and_begins_with_the_month_in_the_readers_time_zone() {
     let world = World::new();
     let node = NodeIdentity { name: "n1".into(), cluster: Some("c1".into()), simulated: false };
     // The last minute is at 23:59 of November 30 in UTC, and in December an hour further east.

@@ -105,7 +105,7 @@ fn a_window_that_is_settled_already_is_skipped_and_never_doubled() {
 }
 
 #[test]
-fn a_hole_before_a_window_becomes_unobserved_by_name_and_is_counted() {
+fn a_gap_before_a_window_is_booked_as_unobserved_and_counted() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, Some(book(&[(0, 3_600_000_000_000)])));
     introduced(&mut ledger, 1);
@@ -239,7 +239,7 @@ fn spans_that_are_settled_already_are_ignored_and_overlaps_are_refused() {
 }
 
 #[test]
-fn a_ledger_that_keeps_its_raw_spans_by_key_goes_on() {
+fn a_ledger_with_raw_spans_stored_by_key_continues() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
     introduced(&mut ledger, 1);
@@ -275,7 +275,7 @@ fn a_gpu_without_account_is_refused() {
 }
 
 #[test]
-fn a_close_and_every_tenth_second_survive_a_power_loss() {
+fn a_commit_is_synced_every_ten_seconds_and_when_a_window_closes() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
     introduced(&mut ledger, 1);

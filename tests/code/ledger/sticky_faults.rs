@@ -124,7 +124,7 @@ fn an_unreadable_verdict_text_keeps_the_verdict() {
 }
 
 #[test]
-fn an_unreadable_sticky_fault_does_not_keep_the_ledger_from_opening() {
+fn an_unreadable_sticky_fault_does_not_prevent_opening_the_ledger() {
     let world = world();
     let connection = rusqlite::Connection::open(world.path()).unwrap();
     let spoil = "UPDATE latch SET rule = CAST(x'ff' AS TEXT) WHERE rule = 'unavailable'";

@@ -159,7 +159,7 @@ fn a_restore_can_be_undone() {
 }
 
 #[test]
-fn a_ledger_whose_directory_is_missing_has_nothing_to_put_back() {
+fn a_ledger_whose_directory_is_missing_has_nothing_to_restore() {
     let place = tempfile::tempdir().unwrap();
     let error = restore(&place.path().join("missing/ledger.db"), None).unwrap_err();
     assert!(matches!(error.cause, Cause::Missing), "{error}");

@@ -61,7 +61,7 @@ fn an_older_ledger_gets_the_xid_table() {
 }
 
 #[test]
-fn unreadable_xid_sums_do_not_keep_the_ledger_from_opening() {
+fn unreadable_xid_sums_do_not_prevent_opening_the_ledger() {
     let world = world();
     let connection = rusqlite::Connection::open(world.path()).unwrap();
     connection.execute("UPDATE xid_sum SET codes = '{\"79\": -1}', actions = 'x'", []).unwrap();

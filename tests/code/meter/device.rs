@@ -434,7 +434,7 @@ fn without_a_counter_the_rate_is_integrated_and_named() {
 }
 
 #[test]
-fn bytes_over_pcie_are_those_of_the_counter_where_there_is_one() {
+fn pcie_bytes_come_from_the_counter_if_there_is_one() {
     let mut device = Device::new(Via::Gpm);
     let mut sent = |seconds, counted, rate| {
         device.counters[0][Counter::PcieTransmit as usize] = counted;

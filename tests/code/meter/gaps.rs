@@ -81,7 +81,7 @@ fn idle_power_is_not_learned_while_a_process_may_have_started() {
 }
 
 #[test]
-fn idle_power_is_not_learned_from_a_time_that_was_slept_through() {
+fn idle_power_is_not_learned_while_the_node_is_suspended() {
     let watts = idle_power(|world, draw| {
         world.starve(8 * 3_600);
         world.run(20, |frame| draw(frame, 60));
@@ -170,7 +170,7 @@ fn a_process_that_is_named_late_is_inside_the_holding_of_a_group_in_which_its_us
 }
 
 #[test]
-fn a_short_sample_says_nothing_of_ticks_that_were_missed() {
+fn a_short_sample_does_not_cover_missed_ticks() {
     let mut world = World::new(&["alice"]);
     world.run(16, |frame| frame.process(7, 100).utilization(0));
     world.starve(9);

@@ -80,7 +80,7 @@ fn a_gpu_that_the_ledger_does_not_know_has_an_account_from_a_late_opening_on() {
 }
 
 #[test]
-fn the_time_in_which_another_gpu_had_the_place_is_not_counted_at_a_late_opening() {
+fn the_time_in_which_another_gpu_had_the_pci_address_is_not_counted_at_a_late_opening() {
     let mut world = World::new(&["alice"]);
     world.run(40, work);
     world.reopen(false, &[OTHER]);

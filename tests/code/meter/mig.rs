@@ -117,7 +117,7 @@ fn the_time_between_two_epochs_is_unavailable_and_the_next_one_has_its_own_slots
 }
 
 #[test]
-fn what_is_held_of_an_instance_is_bridged_over_a_restart_that_finds_the_same_layout() {
+fn the_holding_of_an_instance_is_bridged_over_a_restart_with_the_same_layout() {
     let mut world = divided(&["alice"]);
     world.run(40, |frame| two(frame, Some(0), Some(0)));
     world.restart_silent(60);
@@ -131,7 +131,7 @@ fn what_is_held_of_an_instance_is_bridged_over_a_restart_that_finds_the_same_lay
 }
 
 #[test]
-fn a_restart_that_finds_another_layout_bridges_nothing() {
+fn a_restart_with_another_layout_bridges_nothing() {
     let mut world = divided(&["alice"]);
     world.run(40, |frame| two(frame, Some(0), Some(0)));
     world.restart_silent(60);
@@ -157,7 +157,7 @@ fn without_placements_instances_count_by_memory_and_what_is_left_is_unallocated(
 }
 
 #[test]
-fn bill_lines_and_the_page_tell_instances_apart() {
+fn bill_lines_and_the_page_distinguish_instances() {
     let mut world = divided(&["alice"]);
     know_both(&mut world);
     world.run(75, |frame| two(frame, Some(50), Some(100)).process_on(1, 7, 1).process_on(9, 11, 1));

@@ -125,7 +125,7 @@ fn use_after_a_pids_last_confirmation_is_unattributed_until_confirmed() {
 }
 
 #[test]
-fn a_process_that_nobody_knows_is_unattributed() {
+fn a_process_without_a_known_holder_is_unattributed() {
     let mut world = World::new(&["alice"]);
     world.forget_everybody();
     world.run(60, |frame| frame.process(7, 100).busy(50));
@@ -274,7 +274,7 @@ fn hardware_faults_make_time_unavailable_and_application_faults_do_not() {
 }
 
 #[test]
-fn a_verdict_of_the_hardware_lasts_until_the_gpu_comes_back_from_a_reset() {
+fn a_hardware_verdict_lasts_until_the_gpu_was_reset() {
     let mut world = World::new(&["alice"]);
     world.run(3, |frame| frame.process(7, 100).busy(100));
     assert_eq!(world.verdict(), (HealthState::Ok, Remedy::None));
@@ -290,7 +290,7 @@ fn a_verdict_of_the_hardware_lasts_until_the_gpu_comes_back_from_a_reset() {
 }
 
 #[test]
-fn a_row_that_waits_for_a_reset_degrades_and_a_silent_gpu_is_unknown() {
+fn a_pending_row_remap_degrades_a_gpu_and_one_without_answers_is_unknown() {
     let mut world = World::new(&["alice"]);
     world.run(3, |frame| frame.pending_row());
     assert_eq!(world.verdict(), (HealthState::Degraded, Remedy::ResetGpu));

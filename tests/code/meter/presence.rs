@@ -44,7 +44,7 @@ fn a_gpu_that_neither_driver_nor_bus_has_is_gone() {
 }
 
 #[test]
-fn a_gpu_is_there_while_the_driver_is_opened_another_time() {
+fn a_gpu_stays_present_while_the_driver_is_reopened() {
     let mut world = World::new(&["alice"]);
     busy(&mut world, 3);
     world.silence(60);
@@ -54,7 +54,7 @@ fn a_gpu_is_there_while_the_driver_is_opened_another_time() {
 }
 
 #[test]
-fn a_replaced_gpu_is_absent_for_good_and_the_time_of_its_place_is_the_new_ones() {
+fn a_replaced_gpu_is_absent_for_good_and_later_time_is_that_of_the_new_gpu() {
     let mut world = World::new(&["alice"]);
     busy(&mut world, 40);
     world.reopen(false, &[OTHER]);
@@ -73,7 +73,7 @@ fn a_replaced_gpu_is_absent_for_good_and_the_time_of_its_place_is_the_new_ones()
 }
 
 #[test]
-fn the_time_of_one_place_is_counted_once_whichever_gpu_sits_there() {
+fn the_time_of_a_pci_address_is_counted_once_whichever_gpu_has_it() {
     let mut world = World::new(&["alice"]);
     busy(&mut world, 40);
     world.reopen(false, &[OTHER]);
@@ -148,7 +148,7 @@ fn a_forgotten_gpu_has_no_series_and_keeps_its_account() {
 }
 
 #[test]
-fn the_first_frame_of_another_opening_measures_nothing_of_the_time_before_it() {
+fn the_first_frame_after_the_driver_is_reopened_measures_no_earlier_time() {
     let mut world = World::new(&["alice"]);
     busy(&mut world, 30);
     world.silence(9);

@@ -120,7 +120,7 @@ fn a_gpu_returned_by_a_guest_was_reset() {
 }
 
 #[test]
-fn a_reset_ends_unavailable_time_that_no_verdict_stands_for_in_the_ledger_too() {
+fn a_reset_ends_unavailable_time_without_a_verdict_in_the_ledger_too() {
     let mut world = failed();
     // As if the rule behind it no longer existed.
     assert_eq!(world.tamper("DELETE FROM latch WHERE rule <> '__unavailable__'"), 1);

@@ -3,7 +3,7 @@
 use super::world::{UUID, World};
 
 #[test]
-fn counts_and_last_times_outlive_the_agent_and_go_on() {
+fn xid_counts_and_last_times_survive_agent_restarts_and_grow() {
     let mut world = World::new(&["alice"]);
     world.run(3, |frame| frame);
     world.xid(48);

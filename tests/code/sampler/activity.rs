@@ -17,7 +17,7 @@ fn activity(frames: &[Frame]) -> (u64, bool) {
 }
 
 #[test]
-fn a_board_without_gpm_tells_its_activity_over_minutes() {
+fn a_board_without_gpm_shows_its_mean_activity_over_minutes() {
     let mut world = World::new(
         r#"{"cycle_seconds": 1000, "gpus": [{"profile": "l4"}], "processes": [
             {"pid": 11, "gpu": 0, "phases": [{"from": 0, "to": 1000, "demand": 0.4}]}]}"#,
@@ -32,7 +32,7 @@ fn a_board_without_gpm_tells_its_activity_over_minutes() {
 }
 
 #[test]
-fn an_idle_board_without_gpm_is_idle_by_the_same_meter() {
+fn an_idle_board_without_gpm_shows_no_activity() {
     let mut world = World::new(r#"{"gpus": [{"profile": "l4"}]}"#, false);
     world.tick();
     let (mean, _) = activity(&world.run(30));
@@ -40,7 +40,7 @@ fn an_idle_board_without_gpm_is_idle_by_the_same_meter() {
 }
 
 #[test]
-fn work_after_a_rest_is_told_whole_on_a_board_whose_ring_was_empty_meanwhile() {
+fn work_after_a_pause_is_complete_on_a_board_whose_ring_was_empty() {
     let mut world = World::new(
         r#"{"cycle_seconds": 1000, "gpus": [{"profile": "l4"}], "processes": [
             {"pid": 11, "gpu": 0, "phases": [{"from": 0, "to": 12, "demand": 1.0},
@@ -60,7 +60,7 @@ fn work_after_a_rest_is_told_whole_on_a_board_whose_ring_was_empty_meanwhile() {
 }
 
 #[test]
-fn work_that_ends_within_a_tick_is_told_up_to_its_end_on_a_board_whose_ring_ends_with_it() {
+fn work_that_ends_within_a_tick_is_complete_on_a_board_whose_ring_ends_with_it() {
     let mut world = World::new(
         r#"{"cycle_seconds": 1000, "gpus": [{"profile": "l4"}], "processes": [
             {"pid": 11, "gpu": 0, "phases": [{"from": 0, "to": 12, "demand": 1.0},
@@ -77,7 +77,7 @@ fn work_that_ends_within_a_tick_is_told_up_to_its_end_on_a_board_whose_ring_ends
 }
 
 #[test]
-fn the_ring_replaces_the_plain_call() {
+fn the_sample_ring_replaces_the_utilization_call() {
     let mut world = World::new(
         r#"{"cycle_seconds": 1000, "gpus": [{"profile": "l4"}], "processes": [
             {"pid": 11, "gpu": 0, "phases": [{"from": 0, "to": 1000, "demand": 0.4}]}]}"#,
@@ -93,7 +93,7 @@ fn the_ring_replaces_the_plain_call() {
 }
 
 #[test]
-fn traffic_that_falls_is_a_lower_rate_and_no_counter_that_goes_back() {
+fn a_falling_traffic_rate_is_not_rejected_as_a_decreasing_counter() {
     let mut world = World::new(
         r#"{"cycle_seconds": 20, "gpus": [{"profile": "h100"}], "processes": [
             {"pid": 11, "gpu": 0, "phases": [{"from": 0, "to": 13, "demand": 1.0, "pcie_tx": 2000000000},

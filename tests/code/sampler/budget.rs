@@ -73,7 +73,7 @@ fn a_mig_instance_adds_three_calls_at_most() {
 }
 
 #[test]
-fn resting_video_engines_are_asked_every_fifth_tick_and_working_ones_in_each() {
+fn idle_video_engines_are_read_every_fifth_tick_and_busy_ones_in_every_tick() {
     let resting = calls(&minute(H100, ""));
     let working = calls(&minute(H100, DECODER));
     assert_eq!(resting["nvmlDeviceGetDecoderUtilization"], 12, "{resting:?}");
@@ -82,7 +82,7 @@ fn resting_video_engines_are_asked_every_fifth_tick_and_working_ones_in_each() {
 }
 
 #[test]
-fn where_gpm_tells_activity_the_plain_call_has_its_turn_with_the_medium_tier() {
+fn with_gpm_the_utilization_call_is_made_with_the_medium_tier() {
     let calls = calls(&minute(H100, ""));
     assert_eq!(calls["nvmlDeviceGetUtilizationRates"], 12, "{calls:?}");
     assert_eq!(calls["nvmlGpmSampleGet"], 60, "{calls:?}");

@@ -44,7 +44,7 @@ fn a_healthy_board_shows_every_counter_in_its_first_frame() {
 }
 
 #[test]
-fn the_first_answer_of_a_counter_that_the_probe_did_not_hear_is_not_yet_one_and_no_lie() {
+fn the_first_value_of_a_counter_that_the_probe_could_not_read_is_absent_and_not_rejected() {
     let mut world = World::new(WORK, false);
     world.faults(
         r#"[{"function": "nvmlDeviceGetTotalEnergyConsumption", "code": 999},
@@ -60,7 +60,7 @@ fn the_first_answer_of_a_counter_that_the_probe_did_not_hear_is_not_yet_one_and_
 }
 
 #[test]
-fn lasting_garbage_sets_no_counter_back_and_the_truth_goes_on_at_once() {
+fn lasting_garbage_decreases_no_counter_and_correct_values_are_accepted_at_once() {
     let mut world = World::new(WORK, false);
     let mut frames = world.run(20);
     world.faults(GARBAGE);
@@ -77,7 +77,7 @@ fn lasting_garbage_sets_no_counter_back_and_the_truth_goes_on_at_once() {
 }
 
 #[test]
-fn a_plan_that_is_made_among_lies_goes_on_from_what_the_last_one_believed() {
+fn a_plan_made_from_garbage_continues_the_counters_of_the_last_plan() {
     let mut world = World::new(WORK, false);
     let mut frames = world.run(60);
     world.faults(GARBAGE);

@@ -15,7 +15,7 @@ const SLOW: &str = r#"[{"function": "nvmlDeviceGetMemoryInfo_v2", "delay_ms": 15
     {"function": "nvmlDeviceGetClockInfo", "delay_ms": 15}]"#;
 
 #[test]
-fn a_slow_medium_tier_is_read_less_often_and_the_fast_tier_as_ever() {
+fn a_slow_medium_tier_is_read_less_often_and_the_fast_tier_in_every_tick() {
     let mut world = World::new(WORK, false);
     world.faults(SLOW);
     world.run(90);
@@ -31,7 +31,7 @@ fn a_slow_medium_tier_is_read_less_often_and_the_fast_tier_as_ever() {
 }
 
 #[test]
-fn a_driver_that_is_quick_again_is_read_as_configured() {
+fn a_driver_that_is_fast_again_is_read_at_the_configured_intervals() {
     let mut world = World::new(WORK, false);
     world.faults(SLOW);
     let slow = world.run(90);
@@ -51,7 +51,7 @@ const REALISTIC: &str = r#"[{"function": "nvmlDeviceGetFieldValues", "delay_ms":
     {"function": "nvmlDeviceGetGraphicsRunningProcesses_v3", "delay_ms": 4}]"#;
 
 #[test]
-fn with_delays_of_a_real_driver_the_dear_calls_are_few() {
+fn process_lists_are_rarely_read_with_the_delays_of_a_real_driver() {
     let mut world = World::new(WORK, false);
     world.tick();
     world.faults(REALISTIC);
@@ -90,7 +90,7 @@ fn churn() -> String {
 }
 
 #[test]
-fn lists_stay_stretched_under_a_new_plan_and_come_every_minute_all_the_same() {
+fn lists_stay_stretched_under_a_new_plan_but_are_read_every_minute() {
     let mut world = World::new(&churn(), false);
     world.faults(HOPELESS);
     world.run(75);
@@ -104,7 +104,7 @@ fn lists_stay_stretched_under_a_new_plan_and_come_every_minute_all_the_same() {
 }
 
 #[test]
-fn lists_come_back_with_a_larger_share() {
+fn lists_are_read_more_often_with_a_larger_driver_share() {
     let mut world = World::new(&churn(), false);
     world.faults(HOPELESS);
     world.run(75);
@@ -116,7 +116,7 @@ fn lists_come_back_with_a_larger_share() {
 }
 
 #[test]
-fn what_happened_is_looked_at_in_every_tier_past_the_stretch_and_the_turns_stay_as_they_were() {
+fn an_event_reads_all_tiers_despite_the_stretch_and_shifts_no_later_read() {
     let mut world = World::new(WORK, false);
     world.faults(HOPELESS);
     world.run(75);
@@ -154,7 +154,7 @@ fn instances() -> String {
 }
 
 #[test]
-fn tenants_of_instances_that_allocate_in_every_second_cost_the_lists_that_the_stretch_allows() {
+fn processes_that_allocate_every_second_cause_no_more_lists_than_the_stretch_allows() {
     let mut world = World::new(&instances(), false);
     assert!(calls(&world.run(20))[COMPUTE] >= 20, "unstretched, each move is followed");
     world.faults(HOPELESS);
@@ -166,7 +166,7 @@ fn tenants_of_instances_that_allocate_in_every_second_cost_the_lists_that_the_st
 }
 
 #[test]
-fn utilization_is_read_every_five_seconds_however_far_the_medium_tier_is_stretched() {
+fn utilization_is_read_every_five_seconds_even_if_the_medium_tier_is_stretched() {
     const UTILIZATION: usize = first_point("gpu_utilization_ratio");
     const MEMORY: usize = first_point("gpu_memory_activity_ratio");
     let mut world = World::new(

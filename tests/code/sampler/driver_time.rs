@@ -60,7 +60,7 @@ fn an_idle_node_of_eight_gpus_stays_within_half_a_percent_in_sum() {
 }
 
 #[test]
-fn a_node_with_one_process_at_work_on_each_gpu_stays_within_half_a_percent_in_sum() {
+fn a_node_with_one_busy_process_on_each_gpu_stays_within_half_a_percent_in_sum() {
     let (sum, table) = share_of(1, 0.9, 1);
     println!("one at work on each: {sum}\n{table}");
     assert!(sum <= DRIVER_SHARE.into(), "{sum}");
@@ -69,7 +69,7 @@ fn a_node_with_one_process_at_work_on_each_gpu_stays_within_half_a_percent_in_su
 /// Two calls a second and GPU alone, a GPM sample and the processes' own samples, take 0.8 %: use cannot be split
 /// between several without them. That is the floor, above which little may stand; a longer tick lowers it.
 #[test]
-fn a_node_whose_gpus_are_shared_stays_near_its_floor_and_at_ticks_of_two_seconds_within_half_a_percent() {
+fn shared_gpus_stay_near_their_floor_and_at_ticks_of_two_seconds_within_half_a_percent() {
     let floor = 2 * 500 * 8;
     let (sum, table) = share_of(25, 0.05, 1);
     println!("shared: {sum}\n{table}");

@@ -74,7 +74,7 @@ fn texts(identity: &GpuIdentity) -> [&str; 9] {
 }
 
 #[test]
-fn of_a_driver_that_answers_garbage_alone_no_gauge_is_believed() {
+fn no_gauge_of_a_driver_that_returns_only_garbage_is_accepted() {
     for (seed, board) in (0..).zip(BOARDS.iter().cycle()).take(12) {
         let mut world = world(seed, board);
         world.run(5);
@@ -105,7 +105,7 @@ fn reading(frame: &Frame, family: &str) -> Result<i64, Absence> {
 }
 
 #[test]
-fn a_power_field_that_answers_garbage_from_the_start_is_left_for_the_call() {
+fn a_power_field_that_returns_garbage_from_the_start_is_replaced_by_the_call() {
     let mut world = world(1, r#"{"profile": "h100", "surprise": "power_field_garbage"}"#);
     for frame in world.run(130) {
         let power = reading(&frame, "gpu_power_watts");
@@ -116,7 +116,7 @@ fn a_power_field_that_answers_garbage_from_the_start_is_left_for_the_call() {
 }
 
 #[test]
-fn fields_that_begin_to_answer_garbage_are_left_for_calls_that_answer_well() {
+fn fields_that_begin_to_return_garbage_are_replaced_by_calls() {
     let mut world = world(2, BOARDS[0]);
     world.run(5);
     world.faults(r#"[{"function": "nvmlDeviceGetFieldValues", "garbage": true}]"#);
@@ -134,7 +134,7 @@ fn fields_that_begin_to_answer_garbage_are_left_for_calls_that_answer_well() {
 }
 
 #[test]
-fn a_plan_that_is_made_among_lies_says_nothing_impossible_and_is_mended_afterwards() {
+fn a_plan_made_from_garbage_shows_nothing_impossible_and_is_corrected_afterwards() {
     for (seed, board) in (0..).zip(BOARDS) {
         let mut world = world(seed, board);
         let healthy = world.run(65).pop().unwrap();

@@ -27,7 +27,7 @@ fn active(from: &[Reading], to: &[Reading], counter: Counter) -> i64 {
 }
 
 #[test]
-fn a_driver_that_counts_tells_it_in_the_calls_that_are_made_anyhow() {
+fn gpm_counters_need_no_further_calls() {
     let mut older = World::new(&scenario("580.105.08", H100, ""), false);
     let mut newer = World::new(&scenario("590.48.01", H100, ""), false);
     let (before, now) = (older.run(61), newer.run(61));
@@ -43,7 +43,7 @@ fn a_driver_that_counts_tells_it_in_the_calls_that_are_made_anyhow() {
 }
 
 #[test]
-fn an_instance_is_counted_by_itself() {
+fn an_instance_has_counters_of_its_own() {
     let mut world = World::new(&scenario("590.48.01", CUT, r#""instance": 0, "#), false);
     let frames = world.run(20);
     let counters = |frame: usize| &*frames[frame].instances[0].counters;
@@ -64,7 +64,7 @@ const PIPES: [(&str, InstanceValue, Counter, i64); 8] = [
 ];
 
 #[test]
-fn an_instance_tells_each_of_its_pipes_and_the_gpu_no_more_than_its_instances() {
+fn an_instance_shows_each_of_its_pipes_and_the_gpu_no_more_than_its_instances() {
     let cut = r#"{"profile": "h100", "mig": [{"profile": "3g.40gb", "start": 4}, {"profile": "1g.10gb", "start": 0}]}"#;
     let work = r#""processes": [{"pid": 11, "gpu": 0, "instance": 0, "phases": [{"from": 0, "to": 1000,
         "demand": 1.0, "sm": 0.8, "tensor": 0.4, "dfma": 0.05, "imma": 0.08, "integer": 0.1, "fp16": 0.15,
@@ -89,7 +89,7 @@ fn an_instance_tells_each_of_its_pipes_and_the_gpu_no_more_than_its_instances() 
 }
 
 #[test]
-fn what_an_older_driver_does_not_count_of_an_instance_it_still_tells() {
+fn an_older_driver_without_counters_still_reports_rates_of_an_instance() {
     let frames = World::new(&scenario("580.105.08", CUT, r#""instance": 0, "#), false).run(5);
     let instance = &frames[4].instances[0];
     assert!(instance.counters.iter().all(|reading| *reading == Err(Absence::NotSupported)));
@@ -99,7 +99,7 @@ fn what_an_older_driver_does_not_count_of_an_instance_it_still_tells() {
 }
 
 #[test]
-fn a_sample_that_fails_breaks_the_rate_and_not_the_count() {
+fn a_failed_sample_interrupts_the_rate_and_not_the_counter() {
     let mut world = World::new(&scenario("590.48.01", H100, ""), false);
     let before = world.run(5).remove(4);
     world.faults(r#"[{"function": "nvmlGpmSampleGet", "code": 999}]"#);
@@ -114,7 +114,7 @@ fn a_sample_that_fails_breaks_the_rate_and_not_the_count() {
 }
 
 #[test]
-fn counters_that_answer_nonsense_are_dropped_and_counted() {
+fn implausible_counters_are_dropped_and_counted() {
     let mut world = World::new(&scenario("590.48.01", H100, ""), false);
     let before = world.run(5).remove(4);
     world.faults(r#"[{"function": "nvmlGpmMetricsGet", "garbage": true}]"#);
@@ -139,7 +139,7 @@ fn counters_that_answer_nonsense_are_dropped_and_counted() {
 }
 
 #[test]
-fn a_grace_board_tells_its_module_its_memory_and_what_passes_between_the_chips() {
+fn a_grace_board_shows_power_of_module_and_memory_and_traffic_between_its_chips() {
     const OUT: usize = point("gpu_c2c_bytes_total", "transmit");
     const PAYLOAD: usize = point("gpu_c2c_payload_bytes_total", "transmit");
     let grace =
@@ -165,7 +165,7 @@ fn a_grace_board_tells_its_module_its_memory_and_what_passes_between_the_chips()
 }
 
 #[test]
-fn a_driver_that_refuses_all_for_metrics_that_it_does_not_know_is_asked_for_the_others() {
+fn known_metrics_are_read_alone_if_the_driver_refuses_a_request_with_unknown_ones() {
     const ENGINE: usize = first_point("gpu_gr_engine_active_ratio");
     let mut world = World::new(&scenario("590.48.01", H100, ""), false);
     world.run(3);

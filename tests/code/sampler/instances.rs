@@ -18,7 +18,7 @@ fn placements(frame: &Frame) -> Vec<(String, String)> {
 }
 
 #[test]
-fn an_instance_says_where_it_lies_by_two_calls_of_the_plan() {
+fn the_placement_of_an_instance_takes_two_calls_once_per_plan() {
     let mut world = World::new(CUT, false);
     let first = world.tick();
     let wanted = [("3g.40gb", "4:4"), ("1c.2g.20gb", "0:2"), ("1c.2g.20gb", "0:2"), ("1g.10gb", "2:1")];
@@ -29,7 +29,7 @@ fn an_instance_says_where_it_lies_by_two_calls_of_the_plan() {
 }
 
 #[test]
-fn a_driver_that_tells_only_root_leaves_the_placement_empty_and_the_plan_in_force() {
+fn a_placement_that_only_root_may_read_stays_empty_and_causes_no_new_plan() {
     let mut world = World::new(CUT, false);
     world.faults(r#"[{"function": "nvmlDeviceGetGpuInstanceById", "code": 4}]"#);
     let frames = world.run(61);
@@ -42,7 +42,7 @@ fn a_driver_that_tells_only_root_leaves_the_placement_empty_and_the_plan_in_forc
 }
 
 #[test]
-fn a_placement_that_cannot_be_is_asked_for_again() {
+fn an_impossible_placement_is_read_again() {
     let mut world = World::new(CUT, false);
     world.faults(r#"[{"function": "nvmlGpuInstanceGetInfo", "garbage": true}]"#);
     assert!(placements(&world.tick()).iter().all(|(_, placement)| placement.is_empty()));
@@ -73,7 +73,7 @@ fn settled(world: &mut World) -> Frame {
 }
 
 #[test]
-fn a_gpu_that_was_cut_anew_is_shown_in_the_tick_after_its_event() {
+fn a_new_mig_layout_is_shown_in_the_tick_after_its_event() {
     let mut world = World::new(CUT, false);
     let before = settled(&mut world);
     world.cut(ANEW);
@@ -86,7 +86,7 @@ fn a_gpu_that_was_cut_anew_is_shown_in_the_tick_after_its_event() {
 }
 
 #[test]
-fn without_an_event_an_id_that_is_given_again_never_reads_for_the_former_instance() {
+fn without_an_event_a_former_instance_never_shows_readings_of_the_one_that_reuses_its_id() {
     for layout in [ANEW, "[]", r#"[{"profile": "7g.80gb", "start": 0}]"#] {
         for presence in [false, true] {
             let mut world = World::new(CUT, presence);
@@ -108,7 +108,7 @@ fn without_an_event_an_id_that_is_given_again_never_reads_for_the_former_instanc
 }
 
 #[test]
-fn an_instance_that_never_answered_makes_no_plan_after_plan() {
+fn an_instance_that_never_answered_causes_no_new_plan() {
     let mut world = World::new(CUT, false);
     world.faults(
         r#"[{"function": "nvmlGpmMigSampleGet", "code": 2}, {"function": "nvmlDeviceGetMemoryErrorCounter", "code": 2}]"#,
@@ -120,7 +120,7 @@ fn an_instance_that_never_answered_makes_no_plan_after_plan() {
 }
 
 #[test]
-fn a_gpu_in_mig_mode_without_instances_tells_what_the_driver_does_and_no_utilization() {
+fn a_gpu_in_mig_mode_without_instances_shows_its_readings_except_utilization() {
     let bare = r#"{"gpus": [{"profile": "h100", "mig": {"mode": "on", "instances": []}}]}"#;
     let mut world = World::new(bare, true);
     for frame in world.run(70) {
@@ -144,7 +144,7 @@ fn processes(frame: &Frame) -> Result<Vec<(u32, Option<u32>)>, Absence> {
 }
 
 #[test]
-fn where_the_list_of_a_mig_gpu_is_refused_those_of_its_instances_are_asked_for() {
+fn processes_are_listed_by_instance_if_the_list_of_a_mig_gpu_is_refused() {
     let scenario = r#"{"cycle_seconds": 1000, "gpus": [{"profile": "h100", "mig": [
         {"profile": "3g.40gb", "start": 4}, {"profile": "1g.10gb", "start": 2}]}],
         "processes": [{"pid": 501, "gpu": 0, "instance": 0, "phases": [{"from": 0, "to": 1000, "demand": 0.5}]},

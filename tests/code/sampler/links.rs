@@ -44,7 +44,7 @@ fn sign(frame: &Frame) -> i64 {
 }
 
 #[test]
-fn nvlink_5_tells_packets_and_recoveries_in_place_of_checksums() {
+fn nvlink_5_reports_packet_errors_and_recoveries_instead_of_checksums() {
     let errors = [
         ("receive", 5),
         ("recovery", 3),
@@ -69,7 +69,7 @@ fn nvlink_5_tells_packets_and_recoveries_in_place_of_checksums() {
 }
 
 #[test]
-fn hopper_tells_checksums_replays_and_recoveries_link_by_link_and_no_sums_that_stay_0() {
+fn hopper_reports_checksums_replays_and_recoveries_by_link_and_no_sums_that_stay_0() {
     let frames = world("h100", &[("crc_flit", 4), ("replay", 9), ("recovery", 2), ("crc_data", 8)]).run(70);
     let (first, last) = (&frames[0], &frames[69]);
     let kinds = ["crc_flit", "replay", "recovery"];
@@ -83,7 +83,7 @@ fn hopper_tells_checksums_replays_and_recoveries_link_by_link_and_no_sums_that_s
 }
 
 #[test]
-fn ampere_tells_checksums_of_data_in_the_sums_that_its_driver_keeps() {
+fn ampere_reports_data_checksums_in_sums_of_the_driver() {
     let frames = world("a100", &[("crc_flit", 4), ("replay", 9), ("recovery", 2), ("crc_data", 8)]).run(70);
     let kinds = ["crc_flit", "crc_data", "replay", "recovery"];
     assert_eq!(kinds.map(|kind| all(&frames[69], kind)), [4, 8, 9, 2].map(Ok));

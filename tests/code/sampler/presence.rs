@@ -37,7 +37,7 @@ fn seen(world: &mut World) -> (Vec<u64>, usize) {
 }
 
 #[test]
-fn who_works_is_listed_from_the_first_tick_to_the_last_for_few_lists() {
+fn a_busy_process_is_listed_from_its_first_to_its_last_tick_with_few_lists() {
     let (seconds, lists) = seen(&mut World::new(&scenario(0.5), false));
     // A tick late, at most: samples are those of the sixth of a second before it.
     assert!((33..=34).contains(seconds.first().unwrap()), "{seconds:?}");
@@ -46,7 +46,7 @@ fn who_works_is_listed_from_the_first_tick_to_the_last_for_few_lists() {
 }
 
 #[test]
-fn who_idles_is_listed_with_the_medium_tier() {
+fn an_idle_process_is_listed_with_the_medium_tier() {
     let (seconds, lists) = seen(&mut World::new(&scenario(0.0), false));
     assert!((33..=38).contains(seconds.first().unwrap()), "{seconds:?}");
     assert!((46..=52).contains(seconds.last().unwrap()), "{seconds:?}");
@@ -54,14 +54,14 @@ fn who_idles_is_listed_with_the_medium_tier() {
 }
 
 #[test]
-fn where_presence_holds_every_tick_knows() {
+fn with_presence_holdings_every_tick_lists_exactly_the_present_processes() {
     let (seconds, lists) = seen(&mut World::new(&scenario(0.0), true));
     assert_eq!((seconds.first(), seconds.last()), (Some(&33), Some(&46)));
     assert!(lists <= 16, "{lists} lists in a minute");
 }
 
 #[test]
-fn presence_knows_at_once_where_a_tick_has_no_room_for_memory_and_a_list() {
+fn with_presence_holdings_processes_are_listed_at_once_on_a_board_with_many_fast_calls() {
     let scenario = r#"{"cycle_seconds": 1000, "gpus": [{"profile": "t4"}], "processes": [
         {"pid": 11, "gpu": 0, "phases": [{"from": 0, "to": 1000, "demand": 0.1, "memory_bytes": 536870912, "encoder": 0.6, "decoder": 0.3}]},
         {"pid": 12, "gpu": 0, "phases": [{"from": 33, "to": 47, "memory_bytes": 805306368}]}]}"#;
@@ -70,14 +70,14 @@ fn presence_knows_at_once_where_a_tick_has_no_room_for_memory_and_a_list() {
 }
 
 #[test]
-fn who_comes_to_an_empty_gpu_and_goes_is_seen_in_the_same_tick_for_few_lists() {
+fn start_and_end_of_a_process_on_an_empty_gpu_are_detected_in_the_same_tick_with_few_lists() {
     let (seconds, lists) = seen(&mut World::new(GUEST, false));
     assert_eq!((seconds.first(), seconds.last()), (Some(&33), Some(&46)));
     assert!(lists <= 5, "{lists} lists in a minute");
 }
 
 #[test]
-fn who_is_replaced_by_an_idle_one_with_the_same_memory_is_found_out_with_the_slow_tier() {
+fn an_idle_process_that_replaces_another_of_equal_memory_is_detected_with_the_slow_tier() {
     let (seconds, _) = seen(&mut World::new(CHANGELINGS, false));
     assert_eq!(seconds.first(), Some(&60));
     let (seconds, _) = seen(&mut World::new(CHANGELINGS, true));
@@ -85,7 +85,7 @@ fn who_is_replaced_by_an_idle_one_with_the_same_memory_is_found_out_with_the_slo
 }
 
 #[test]
-fn a_driver_that_tells_no_memory_is_asked_for_lists_as_long_as_nobody_is_there() {
+fn an_empty_gpu_without_memory_readings_is_listed_in_every_tick() {
     let mut world = World::new(GUEST, false);
     world.faults(
         r#"[{"function": "nvmlDeviceGetMemoryInfo_v2", "code": 3}, {"function": "nvmlDeviceGetMemoryInfo", "code": 3}]"#,
@@ -101,7 +101,7 @@ fn a_driver_that_tells_no_memory_is_asked_for_lists_as_long_as_nobody_is_there()
 }
 
 #[test]
-fn who_comes_to_an_instance_and_goes_is_seen_by_its_memory() {
+fn start_and_end_of_a_process_on_an_instance_are_detected_by_its_memory() {
     let mut world = World::new(
         r#"{"cycle_seconds": 1000, "gpus": [{"profile": "h100", "mig": [{"profile": "3g.40gb", "start": 4},
             {"profile": "2g.20gb", "start": 0}]}], "processes": [
@@ -115,7 +115,7 @@ fn who_comes_to_an_instance_and_goes_is_seen_by_its_memory() {
 }
 
 #[test]
-fn the_samples_of_one_who_is_alone_rest_and_those_of_a_second_weigh_from_his_first_tick_on() {
+fn process_samples_are_read_rarely_for_one_process_and_from_the_first_tick_of_a_second() {
     let mut world = World::node(&scenario(0.5), 1);
     world.tick();
     let before = world.run(20);
@@ -137,7 +137,7 @@ fn the_samples_of_one_who_is_alone_rest_and_those_of_a_second_weigh_from_his_fir
 }
 
 #[test]
-fn the_graphics_list_is_asked_for_once_a_minute_at_most() {
+fn the_graphics_list_is_read_once_a_minute_at_most() {
     let mut world = World::new(&scenario(0.5), false);
     world.tick();
     let calls = calls(&world.run(330));
@@ -146,7 +146,7 @@ fn the_graphics_list_is_asked_for_once_a_minute_at_most() {
 }
 
 #[test]
-fn a_list_that_fails_is_asked_for_again_in_the_next_tick() {
+fn a_failed_list_is_read_again_in_the_next_tick() {
     let mut world = World::new(&scenario(0.5), false);
     world.run(22);
     world.faults(&format!(r#"[{{"function": "{COMPUTE}", "code": 999}}]"#));
@@ -157,7 +157,7 @@ fn a_list_that_fails_is_asked_for_again_in_the_next_tick() {
 }
 
 #[test]
-fn clients_of_mps_that_could_not_be_listed_are_asked_for_in_the_next_tick() {
+fn a_failed_list_of_mps_clients_is_read_again_in_the_next_tick() {
     let mut world = World::new(&scenario(0.5), false);
     world.faults(r#"[{"function": "nvmlDeviceGetMPSComputeRunningProcesses_v3", "code": 999}]"#);
     assert!(world.tick().processes.is_err(), "no list is better than a part of one");
@@ -166,7 +166,7 @@ fn clients_of_mps_that_could_not_be_listed_are_asked_for_in_the_next_tick() {
 }
 
 #[test]
-fn a_frame_says_when_its_list_was_taken() {
+fn a_frame_has_the_time_of_its_process_list() {
     let mut world = World::new(&scenario(0.5), false);
     let frames = world.run(20);
     assert!(frames.iter().all(|frame| frame.listed.is_some_and(|at| at <= frame.begun)));
@@ -175,7 +175,7 @@ fn a_frame_says_when_its_list_was_taken() {
 }
 
 #[test]
-fn a_frame_says_that_nobody_is_there_only_of_a_tick_of_which_that_is_known() {
+fn a_frame_is_known_empty_only_if_its_own_tick_shows_it() {
     let mut world = World::new(GUEST, false);
     let frames = world.run(60);
     let empty: Vec<u64> =

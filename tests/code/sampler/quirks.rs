@@ -22,13 +22,13 @@ fn is_listed(world: &mut World) -> bool {
 }
 
 #[test]
-fn processes_are_listed_in_whatever_form_the_library_has() {
+fn processes_are_listed_by_an_older_function_if_the_library_lacks_the_newer_one() {
     assert!(is_listed(&mut World::without(&THIRD, WORK)));
     assert!(is_listed(&mut World::without(&[THIRD, SECOND].concat(), WORK)));
 }
 
 #[test]
-fn early_535_is_asked_for_the_second_form() {
+fn early_535_lists_processes_by_the_second_version() {
     let scenario = WORK.replacen('{', r#"{"driver_version": "535.54.03", "#, 1);
     let mut world = World::new(&scenario, false);
     let calls = calls(&world.run(10));
@@ -36,7 +36,7 @@ fn early_535_is_asked_for_the_second_form() {
 }
 
 #[test]
-fn a_call_that_is_refused_for_good_is_not_made_again() {
+fn a_call_that_is_not_supported_is_not_repeated() {
     let mut world =
         World::new(r#"{"gpus": [{"profile": "h100", "mig": [{"profile": "3g.40gb", "start": 4}]}]}"#, false);
     world.tick();
@@ -46,7 +46,7 @@ fn a_call_that_is_refused_for_good_is_not_made_again() {
 }
 
 #[test]
-fn a_failing_gpm_is_replaced_by_the_plain_call_in_the_same_tick() {
+fn a_failed_gpm_sample_is_replaced_by_the_utilization_call_in_the_same_tick() {
     let mut world = World::new(&WORK.replace("l4", "h100"), false);
     world.run(3);
     world.faults(r#"[{"function": "nvmlGpmSampleGet", "code": 999}]"#);
@@ -57,7 +57,7 @@ fn a_failing_gpm_is_replaced_by_the_plain_call_in_the_same_tick() {
 }
 
 #[test]
-fn an_instance_that_does_not_say_what_it_is_takes_no_new_plan_at_every_look() {
+fn an_instance_without_attributes_does_not_cause_a_new_plan_at_every_check() {
     let mut world =
         World::new(r#"{"gpus": [{"profile": "h100", "mig": [{"profile": "3g.40gb", "start": 4}]}]}"#, false);
     world.faults(r#"[{"function": "nvmlDeviceGetAttributes_v2", "code": 999}]"#);
@@ -70,7 +70,7 @@ fn an_instance_that_does_not_say_what_it_is_takes_no_new_plan_at_every_look() {
 }
 
 #[test]
-fn a_driver_that_always_wants_more_room_is_asked_a_few_times() {
+fn a_call_that_always_needs_a_larger_buffer_is_repeated_only_a_few_times() {
     let mut world = World::new(WORK, false);
     world.run(3);
     world.faults(r#"[{"function": "nvmlDeviceGetProcessUtilization", "code": 7}]"#);
@@ -81,7 +81,7 @@ fn a_driver_that_always_wants_more_room_is_asked_a_few_times() {
 }
 
 #[test]
-fn a_slowdown_by_the_hardware_is_shown_under_one_reason() {
+fn a_hardware_slowdown_is_shown_under_one_reason() {
     let shown = |scenario: &str| {
         let frame = World::new(scenario, false).tick();
         let names = ["hw_other_slowdown", "hw_thermal_slowdown", "hw_power_brake"];
@@ -104,7 +104,7 @@ fn a_slowdown_by_the_hardware_is_shown_under_one_reason() {
 }
 
 #[test]
-fn what_an_instance_says_and_nobody_believes_is_counted() {
+fn rejected_readings_of_an_instance_are_counted() {
     let mut world =
         World::new(r#"{"gpus": [{"profile": "h100", "mig": [{"profile": "3g.40gb", "start": 4}]}]}"#, false);
     world.run(2);
@@ -120,7 +120,7 @@ fn what_an_instance_says_and_nobody_believes_is_counted() {
 }
 
 #[test]
-fn a_library_is_not_initialised_before_the_one_who_opens_it_allows_that() {
+fn a_library_is_not_initialised_before_its_caller_allows_it() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("libnvidia-ml.so.1");
     std::fs::write(&path, LIBRARY).unwrap();

@@ -85,7 +85,7 @@ fn a_replay_shows_the_instances_of_a_board() {
 }
 
 #[test]
-fn how_much_room_the_recorder_had_is_no_part_of_a_recording() {
+fn a_recording_does_not_depend_on_the_buffer_size_of_the_recorder() {
     let processes: Vec<String> = (1..=40)
         .map(|pid| {
             format!(r#"{{"pid": {pid}, "gpu": 0, "phases": [{{"from": 0, "to": 60, "demand": 0.01}}]}}"#)
@@ -101,7 +101,7 @@ fn how_much_room_the_recorder_had_is_no_part_of_a_recording() {
 }
 
 #[test]
-fn a_gpm_metric_that_is_refused_alone_is_read_by_its_next_source() {
+fn a_single_refused_gpm_metric_is_read_from_its_next_source() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let (mut world, recorder) = World::recorded(r#"{"gpus": [{"profile": "h100"}]}"#, file.path());
     world.run(10);
