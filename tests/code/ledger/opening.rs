@@ -130,7 +130,7 @@ fn no_other_user_can_read_the_ledger_or_open_its_lock() {
     let (ledger, _) = world.open(0, None);
     assert!(modes(&world).iter().all(|mode| mode & 0o007 == 0));
     // As left by a killed agent of a version before this rule.
-    let killed = world.killed();
+    let killed = world.copy_as_killed();
     drop(ledger);
     for name in ["ledger.db", "ledger.db-wal", "ledger.db.lock"] {
         let file = killed.directory.path().join(name);
@@ -185,7 +185,7 @@ fn a_stepped_clock_moves_no_account_time_within_a_boot() {
 fn a_new_boot_uses_the_wall_clock_but_never_a_time_before_the_last_commit() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
-    introduced(&mut ledger, 1);
+    register_gpus(&mut ledger, 1);
     settle(&mut ledger, 0, 0..60, "user:a");
     drop(ledger);
     let mut opening = opening(0, None);
@@ -243,7 +243,7 @@ fn the_drivers_energy_counter_does_not_survive_a_reboot() {
         let mut opening = opening(0, None);
         opening.boot_id = before.into();
         let (mut ledger, _) = Ledger::open(&world.path(), &opening).unwrap();
-        introduced(&mut ledger, 1);
+        register_gpus(&mut ledger, 1);
         let open = vec![open(0, vec![span(0, 1)])];
         ledger.commit(&LedgerBatch { now: after(1), open, ..LedgerBatch::default() }).unwrap();
         drop(ledger);

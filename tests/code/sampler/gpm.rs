@@ -1,4 +1,4 @@
-//! GPM counters over the simulated driver: which drivers are read, and the values.
+//! GPM rates and counters over the simulated driver: which drivers report them, and their values.
 
 use gpumeter::catalogue::{Counter, InstanceValue, first_point, point};
 use gpumeter::model::{Absence, Frame, InstanceFrame, Reading, Rejection};
@@ -14,16 +14,16 @@ fn scenario(driver: &str, gpu: &str, instance: &str) -> String {
 }
 
 const H100: &str = r#"{"profile": "h100"}"#;
-const CUT: &str = r#"{"profile": "h100", "mig": [{"profile": "3g.40gb", "start": 4}]}"#;
+const H100_MIG: &str = r#"{"profile": "h100", "mig": [{"profile": "3g.40gb", "start": 4}]}"#;
 
 fn count(counters: &[Reading], counter: Counter) -> i64 {
     counters[counter as usize].unwrap()
 }
 
-/// Percent of the cycles that passed between two frames.
+/// The counter's growth between two frames in percent of the elapsed cycles.
 fn active(from: &[Reading], to: &[Reading], counter: Counter) -> i64 {
-    let grown = |counter| count(to, counter) - count(from, counter);
-    (grown(counter) * 100 + grown(Counter::Elapsed) / 2) / grown(Counter::Elapsed)
+    let growth = |counter| count(to, counter) - count(from, counter);
+    (growth(counter) * 100 + growth(Counter::Elapsed) / 2) / growth(Counter::Elapsed)
 }
 
 #[test]
@@ -44,14 +44,14 @@ fn gpm_counters_need_no_further_calls() {
 
 #[test]
 fn an_instance_has_counters_of_its_own() {
-    let mut world = World::new(&scenario("590.48.01", CUT, r#""instance": 0, "#), false);
+    let mut world = World::new(&scenario("590.48.01", H100_MIG, r#""instance": 0, "#), false);
     let frames = world.run(20);
     let counters = |frame: usize| &*frames[frame].instances[0].counters;
     assert_eq!(active(counters(2), counters(19), Counter::SmActive), 80);
-    assert_eq!(counters(19)[Counter::PcieTransmit as usize], Err(Absence::NotSupported), "of no family");
+    assert_eq!(counters(19)[Counter::PcieTransmit as usize], Err(Absence::NotSupported), "no family has it");
 }
 
-/// Pipe by pipe: in the family of GPUs, of an instance, its counter, percent of the time.
+/// Each pipe: its name, the value of an instance, its counter, and the scripted percent of time.
 const PIPES: [(&str, InstanceValue, Counter, i64); 8] = [
     ("integer", InstanceValue::Integer, Counter::Integer, 10),
     ("fp16", InstanceValue::Fp16, Counter::Fp16, 15),
@@ -90,11 +90,11 @@ fn an_instance_shows_each_of_its_pipes_and_the_gpu_no_more_than_its_instances() 
 
 #[test]
 fn an_older_driver_without_counters_still_reports_rates_of_an_instance() {
-    let frames = World::new(&scenario("580.105.08", CUT, r#""instance": 0, "#), false).run(5);
+    let frames = World::new(&scenario("580.105.08", H100_MIG, r#""instance": 0, "#), false).run(5);
     let instance = &frames[4].instances[0];
     assert!(instance.counters.iter().all(|reading| *reading == Err(Absence::NotSupported)));
     assert!(instance.readings[InstanceValue::TensorHmma as usize].is_ok_and(|ratio| ratio > 0));
-    // Came with the counters.
+    // This metric is as new as the counters.
     assert_eq!(instance.readings[InstanceValue::TensorDmma as usize], Err(Absence::NotSupported));
 }
 
@@ -102,10 +102,10 @@ fn an_older_driver_without_counters_still_reports_rates_of_an_instance() {
 fn a_failed_sample_interrupts_the_rate_and_not_the_counter() {
     let mut world = World::new(&scenario("590.48.01", H100, ""), false);
     let before = world.run(5).remove(4);
-    world.faults(r#"[{"function": "nvmlGpmSampleGet", "code": 999}]"#);
+    world.set_faults(r#"[{"function": "nvmlGpmSampleGet", "code": 999}]"#);
     let failed = world.tick();
     assert!(failed.counters.iter().all(|reading| *reading == Err(Absence::Failed)));
-    world.faults("[]");
+    world.set_faults("[]");
     let single = world.tick();
     assert_eq!(single.readings[first_point("gpu_sm_active_ratio")], Err(Absence::NotYet));
     let again = world.tick();
@@ -117,17 +117,17 @@ fn a_failed_sample_interrupts_the_rate_and_not_the_counter() {
 fn implausible_counters_are_dropped_and_counted() {
     let mut world = World::new(&scenario("590.48.01", H100, ""), false);
     let before = world.run(5).remove(4);
-    world.faults(r#"[{"function": "nvmlGpmMetricsGet", "garbage": true}]"#);
+    world.set_faults(r#"[{"function": "nvmlGpmMetricsGet", "garbage": true}]"#);
     let frames = world.run(8);
-    let kept = |frame: &Frame| {
-        let told = frame
+    let decreased = |frame: &Frame| {
+        let pairs = frame
             .counters
             .iter()
             .zip(&before.counters)
             .filter_map(|(now, then)| Some((now.ok()?, then.ok()?)));
-        told.filter(|(now, then)| now < then).count()
+        pairs.filter(|(now, then)| now < then).count()
     };
-    assert_eq!(kept(&frames[0]), 0, "{:?}", frames[0].counters);
+    assert_eq!(decreased(&frames[0]), 0, "{:?}", frames[0].counters);
     let rejected: u64 = frames.iter().flat_map(|frame| &frame.rejected).map(|(_, count)| count).sum();
     assert!(rejected > 0);
     assert!(
@@ -157,7 +157,7 @@ fn a_grace_board_shows_power_of_module_and_memory_and_traffic_between_its_chips(
     for absent in [OUT, PAYLOAD, MODULE, first_point("gpu_cache_hit_ratio")] {
         assert_eq!(alone.readings[absent], Err(Absence::NotSupported));
     }
-    // Of eight decoders that the header knows the board has seven.
+    // The header has eight decoders, and this board seven.
     let decoders = first_point("gpu_video_engine_active_ratio") + 4;
     let fifth = |reading: &Reading| reading.is_ok_and(|ratio| (199_000_000..=201_000_000).contains(&ratio));
     assert!(alone.readings[decoders..decoders + 7].iter().all(fifth));
@@ -169,15 +169,15 @@ fn known_metrics_are_read_alone_if_the_driver_refuses_a_request_with_unknown_one
     const ENGINE: usize = first_point("gpu_gr_engine_active_ratio");
     let mut world = World::new(&scenario("590.48.01", H100, ""), false);
     world.run(3);
-    world.faults(r#"[{"function": "nvmlGpmMetricsGet", "code": 2}]"#);
+    world.set_faults(r#"[{"function": "nvmlGpmMetricsGet", "code": 2}]"#);
     assert_eq!(world.tick().readings[ENGINE], Err(Absence::Failed));
-    world.faults("[]");
-    assert!(world.tick().counters[0].is_ok(), "what refuses the others, too, refused for another reason");
-    // It refuses once, and answers when it is asked for less.
-    world.faults(r#"[{"function": "nvmlGpmMetricsGet", "code": 2, "chance": 0.5}]"#);
-    let is_told =
+    world.set_faults("[]");
+    assert!(world.tick().counters[0].is_ok(), "a driver that refuses the shorter request too has another reason, so nothing is left out");
+    // It refuses the whole request once, and then returns the shorter one.
+    world.set_faults(r#"[{"function": "nvmlGpmMetricsGet", "code": 2, "chance": 0.5}]"#);
+    let is_short_request =
         |frame: &Frame| frame.readings[ENGINE].is_ok() && frame.counters[0] == Err(Absence::NotSupported);
-    assert!((0..40).any(|_| is_told(&world.tick())));
-    world.faults("[]");
-    assert!(world.run(5).iter().all(is_told));
+    assert!((0..40).any(|_| is_short_request(&world.tick())));
+    world.set_faults("[]");
+    assert!(world.run(5).iter().all(is_short_request));
 }
