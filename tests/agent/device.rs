@@ -53,7 +53,7 @@ fn an_h100_reports_memory_links_limits_and_repair() {
     // Of the five states only the current one has a series.
     assert_eq!(page.of("gpu_recovery_action", &[]).count(), 1);
     assert!(page.has("gpu_recovery_action", &["action=\"none\""]));
-    // Distances, and no temperatures of limits: the call answers such, as what a board has whose limits are these.
+    // A board that reports distances to its limits does not show their temperatures too.
     assert!(page.has("gpu_temperature_margin_celsius", &["limit=\"slowdown\""]));
     assert!(!page.has("gpu_temperature_limit_celsius", &[]));
     let platform = page.of("gpu_platform_info", &[]).next().unwrap().0;
@@ -158,15 +158,15 @@ fn instances_have_memory_and_activity_for_at_most_three_calls_each_at_a_tick() {
         .take(600)
         .find(|calls| count(calls, "nvmlGpmMigSampleGet") >= 7.0 * 15.0)
         .expect("fifteen ticks");
-    // The parent's own calls of these functions are not an instance's.
-    let own = |name: &str, parents: &str| count(&calls, name) - count(&calls, parents);
-    let all = own("nvmlGpmMetricsGet", "nvmlGpmSampleGet")
-        + own("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetBAR1MemoryInfo")
+    // Both functions are called for the parent too, once with each of the calls that are subtracted.
+    let of_instances = |name: &str, parents: &str| count(&calls, name) - count(&calls, parents);
+    let all = of_instances("nvmlGpmMetricsGet", "nvmlGpmSampleGet")
+        + of_instances("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetBAR1MemoryInfo")
         + count(&calls, "nvmlGpmMigSampleGet");
     let each = all / count(&calls, "nvmlGpmMigSampleGet");
     assert!(each <= 3.0, "{each} calls: {calls:?}");
-    // The slow tier adds calls, at most twice in fifteen ticks: error counters, and once more those that were never
-    // read, of each instance and of the parent's four.
+    // In fifteen ticks the slow tier reads the error counters of each instance, and four of the parent, at most three
+    // times: twice when due, and once more those that were never read.
     let errors = count(&calls, "nvmlDeviceGetMemoryErrorCounter");
     assert!((14.0..=(7.0 + 4.0) * 3.0).contains(&errors), "{errors} calls for errors: {calls:?}");
 }

@@ -85,7 +85,7 @@ fn a_hang_of_every_call_leaves_the_agent_answering() {
 }
 
 /// Kills the agent and starts it again over a driver that is faulty from the start.
-fn restart_sick(faults: &str) -> Demo {
+fn restart_with_faults(faults: &str) -> Demo {
     let mut demo = Demo::start(&[]);
     demo.agent.wait_for("all GPUs", |page| up(page) == 8);
     demo.faults(faults);
@@ -99,7 +99,7 @@ fn up(page: &Scrape) -> usize {
 
 #[test]
 fn a_gpu_that_hangs_at_start_delays_no_other_and_is_logged() {
-    let demo = restart_sick(r#"[{"function": "nvmlDeviceGetUUID", "gpu": 3, "hang": true}]"#);
+    let demo = restart_with_faults(r#"[{"function": "nvmlDeviceGetUUID", "gpu": 3, "hang": true}]"#);
     let page = demo.agent.wait_for("the other GPUs", |page| up(page) == 7);
     assert_eq!(page.value("gpu_up", &["gpu=\"3\""]), Some("0"));
     let log = RefCell::new(String::new());
@@ -131,7 +131,7 @@ fn a_hung_call_and_its_late_return_are_logged() {
 
 #[test]
 fn a_gpu_that_fails_at_start_is_retried() {
-    let demo = restart_sick(r#"[{"function": "nvmlDeviceGetUUID", "gpu": 3, "code": 999}]"#);
+    let demo = restart_with_faults(r#"[{"function": "nvmlDeviceGetUUID", "gpu": 3, "code": 999}]"#);
     demo.agent.wait_for("the other GPUs", |page| {
         up(page) == 7
             && page.has("gpumeter_collector_errors_total", &["collector=\"gpu3\"", "reason=\"failed\""])
@@ -142,7 +142,7 @@ fn a_gpu_that_fails_at_start_is_retried() {
 
 #[test]
 fn a_driver_that_fails_to_count_gpus_is_logged_and_opened_again() {
-    let demo = restart_sick(r#"[{"function": "nvmlDeviceGetCount_v2", "code": 999}]"#);
+    let demo = restart_with_faults(r#"[{"function": "nvmlDeviceGetCount_v2", "code": 999}]"#);
     let page = demo.agent.wait_for("the fault", |page| {
         page.has("gpumeter_collector_errors_total", &["collector=\"driver\"", "reason=\"failed\""])
     });
@@ -154,15 +154,16 @@ fn a_driver_that_fails_to_count_gpus_is_logged_and_opened_again() {
 
 #[test]
 fn a_gpu_that_takes_three_seconds_to_identify_itself_is_read() {
-    let demo = restart_sick(r#"[{"function": "nvmlDeviceGetSerial", "gpu": 2, "delay_ms": 3000}]"#);
+    let demo = restart_with_faults(r#"[{"function": "nvmlDeviceGetSerial", "gpu": 2, "delay_ms": 3000}]"#);
     let page = demo.agent.wait_for("all GPUs", |page| up(page) == 8);
     assert!(!page.has("gpumeter_collector_errors_total", &["collector=\"gpu2\""]));
 }
 
 #[test]
 fn a_gpu_with_a_slow_tier_of_three_seconds_stays_up() {
-    let demo =
-        restart_sick(r#"[{"function": "nvmlDeviceGetRowRemapperHistogram", "gpu": 2, "delay_ms": 3000}]"#);
+    let demo = restart_with_faults(
+        r#"[{"function": "nvmlDeviceGetRowRemapperHistogram", "gpu": 2, "delay_ms": 3000}]"#,
+    );
     demo.agent.wait_for("all GPUs", |page| up(page) == 8);
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(5) {
@@ -176,7 +177,7 @@ fn a_gpu_with_a_slow_tier_of_three_seconds_stays_up() {
 
 #[test]
 fn a_gpu_of_unknown_mig_mode_is_not_treated_as_a_whole_one() {
-    let demo = restart_sick(r#"[{"function": "nvmlDeviceGetMigMode", "gpu": 3, "code": 999}]"#);
+    let demo = restart_with_faults(r#"[{"function": "nvmlDeviceGetMigMode", "gpu": 3, "code": 999}]"#);
     let page = demo.agent.wait_for("the other GPUs", |page| up(page) == 7);
     assert_eq!(page.value("gpu_up", &["gpu=\"3\""]), Some("0"));
     demo.faults("[]");
@@ -185,7 +186,7 @@ fn a_gpu_of_unknown_mig_mode_is_not_treated_as_a_whole_one() {
 
 #[test]
 fn identity_calls_that_failed_at_first_are_retried() {
-    let demo = restart_sick(
+    let demo = restart_with_faults(
         r#"[{"function": "nvmlDeviceGetSerial", "gpu": 3, "code": 999},
             {"function": "nvmlDeviceGetTotalEnergyConsumption", "gpu": 3, "code": 999},
             {"function": "nvmlGpmSampleAlloc", "code": 999}]"#,
@@ -216,15 +217,15 @@ fn the_last_xid_of_a_lost_gpu_is_counted() {
         r#"{"cycle_seconds": 20, "gpus": [{"profile": "h100", "count": 2}],
             "xids": [{"at": 5, "gpu": 1, "xid": 13}, {"at": 15, "gpu": 1, "xid": 79}]}"#,
     );
-    let heard =
+    let has_xid =
         |xid: &'static str| move |page: &Scrape| page.has("gpu_xid_errors_total", &["gpu=\"1\"", xid]);
     // The first XID shows that the GPU's events are registered.
-    demo.agent.wait_for("an XID", heard("xid=\"13\""));
+    demo.agent.wait_for("an XID", has_xid("xid=\"13\""));
     demo.faults(
         r#"[{"function": "nvmlDeviceGetUUID", "gpu": 1, "code": 15},
             {"function": "nvmlDeviceGetFieldValues", "gpu": 1, "code": 15}]"#,
     );
-    demo.agent.wait_for("the last XID", heard("xid=\"79\""));
+    demo.agent.wait_for("the last XID", has_xid("xid=\"79\""));
 }
 
 /// A demo over a scenario of the test's own.

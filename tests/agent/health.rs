@@ -48,9 +48,9 @@ fn a_failed_gpu_is_reported_everywhere_with_the_action() {
     assert_eq!(status, 200);
     let body: serde_json::Value = serde_json::from_str(&body).unwrap();
     assert_eq!((&body["state"], &body["simulated"]), (&"failed".into(), &true.into()));
-    let sick = &body["gpus"][1];
-    assert_eq!((&sick["state"], &sick["action"]), (&"failed".into(), &"reboot_node".into()));
-    let reason = &sick["reasons"][0];
+    let failed_gpu = &body["gpus"][1];
+    assert_eq!((&failed_gpu["state"], &failed_gpu["action"]), (&"failed".into(), &"reboot_node".into()));
+    let reason = &failed_gpu["reasons"][0];
     assert_eq!(reason["rule"], "xid_reboot");
     assert!(
         reason["evidence"].as_str().unwrap().starts_with("XID 79 (GPU has fallen off the bus) once"),
@@ -159,12 +159,12 @@ fn failed() -> (Demo, tempfile::NamedTempFile) {
     let demo = Demo::start(&["--scenario", scenario.path().to_str().unwrap()]);
     let page = demo.agent.wait_for("the fault", is("gpu=\"1\"", "state=\"failed\""));
     assert!(!page.has("gpu_recovery_action", &[]), "otherwise there is no sticky fault");
-    demo.agent.wait_for("the commit of what is to be remembered", |_| latched(&demo) == 2);
+    demo.agent.wait_for("the commit of the sticky faults", |_| sticky_faults(&demo) == 2);
     (demo, scenario)
 }
 
 /// What the ledger has stored of the second GPU: its verdict, and that its time is unavailable.
-fn latched(demo: &Demo) -> i64 {
+fn sticky_faults(demo: &Demo) -> i64 {
     let ledger = rusqlite::Connection::open(demo.directory.path().join("ledger.db")).unwrap();
     let rows = "SELECT count(*) FROM latch JOIN gpu ON gpu.id = latch.gpu WHERE gpu_index = 1";
     ledger.query_row(rows, [], |row| row.get(0)).unwrap()
@@ -190,14 +190,14 @@ fn account(demo: &Demo) -> [i64; 3] {
 #[test]
 fn a_hardware_fault_survives_an_agent_restart() {
     let (mut demo, scenario) = failed();
-    let told = verdict(&demo);
+    let before = verdict(&demo);
     demo.kill_and_restart(&["--scenario", scenario.path().to_str().unwrap()]);
     let page = demo.agent.wait_for("the fault, remembered", |page| {
         page.of("gpu_up", &[]).filter(|(_, up)| *up == "1").count() == 2
             && is("gpu=\"1\"", "state=\"failed\"")(page)
     });
     assert!(is("gpu=\"0\"", "state=\"ok\"")(&page));
-    assert_eq!(verdict(&demo), told, "with its text and time");
+    assert_eq!(verdict(&demo), before, "with its text and time");
     let (status, text, _) = health(&demo, &[]);
     assert_eq!(status, Some(1), "{text}");
     assert!(text.contains("XID 48"), "{text}");

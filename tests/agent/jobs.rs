@@ -285,6 +285,6 @@ fn the_use_of_a_job_without_a_record_is_unattributed() {
     let nobody = |page: &Scrape| {
         page.of("gpu_unattributed_seconds_total", &["reason=\"job\""]).any(|(_, value)| nano(value) > 0)
     };
-    let page = node.wait_for("use by nobody", nobody);
+    let page = node.wait_for("unattributed use", nobody);
     assert!(!page.has("gpu_workload_info", &["kind=\"slurm\""]));
 }

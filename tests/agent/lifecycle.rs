@@ -25,7 +25,7 @@ fn started() -> Demo {
 }
 
 /// A command for the agent of a demo.
-fn tell(demo: &Demo, arguments: &[&str]) -> Output {
+fn run_command(demo: &Demo, arguments: &[&str]) -> Output {
     let socket = demo.directory.path().join("control.sock");
     let mut all = vec![arguments[0], "--socket", socket.to_str().unwrap()];
     all.extend(&arguments[1..]);
@@ -76,8 +76,8 @@ fn time_is_complete(demo: &Demo) {
 fn quiesce_closes_every_driver_file_and_resume_restores_all_gpus() {
     let mut demo = started();
     assert!(!driver_files(&demo).is_empty());
-    let told = succeeded(&tell(&demo, &["quiesce"]));
-    assert!(told.contains("released"), "{told}");
+    let reply = succeeded(&run_command(&demo, &["quiesce"]));
+    assert!(reply.contains("released"), "{reply}");
     assert_eq!(driver_files(&demo), BTreeSet::new());
     let page = demo.agent.wait_for("the quiesced agent", |page| {
         page.value("gpumeter_quiesced", &[]) == Some("1") && up(page) == 0
@@ -94,17 +94,17 @@ fn quiesce_closes_every_driver_file_and_resume_restores_all_gpus() {
     assert!(health.contains("(gpumeter_quiesced is 1)") && !health.contains("name the call"), "{health}");
     let before = page.nano_sum("gpu_slot_seconds_total", &[]);
     // The account continues meanwhile.
-    demo.agent.wait_for("windows that close", |page| page.nano_sum("gpu_slot_seconds_total", &[]) > before);
-    assert_eq!(succeeded(&tell(&demo, &["resume"])), "the agent uses the driver again\n");
+    demo.agent.wait_for("closed windows", |page| page.nano_sum("gpu_slot_seconds_total", &[]) > before);
+    assert_eq!(succeeded(&run_command(&demo, &["resume"])), "the agent uses the driver again\n");
     let page = demo.agent.wait_for("all GPUs", |page| up(page) == 8);
     assert_eq!(page.value("gpumeter_quiesced", &[]), Some("0"));
-    let told = succeeded(&tell(&demo, &["resume"]));
-    assert!(told.contains("the driver was not released"), "{told}");
+    let reply = succeeded(&run_command(&demo, &["resume"]));
+    assert!(reply.contains("the driver was not released"), "{reply}");
     assert!(!driver_files(&demo).is_empty());
     let after = page.nano_sum("gpu_slot_seconds_total", &[]);
     let page = demo
         .agent
-        .wait_for("windows that close after it", |page| page.nano_sum("gpu_slot_seconds_total", &[]) > after);
+        .wait_for("windows closed after it", |page| page.nano_sum("gpu_slot_seconds_total", &[]) > after);
     ledger_balances(&page);
     demo.agent.terminate();
     time_is_complete(&demo);
@@ -137,11 +137,11 @@ fn quiesce_runs_a_command_and_exits_with_its_status() {
     let process = demo.agent.id().to_string();
     // The shell checks this itself: the library must not be mapped while it runs.
     let look = format!("if grep -q libnvidia-ml /proc/{process}/maps; then exit 7; else exit 3; fi");
-    let told = tell(&demo, &["quiesce", "--for", "1h", "--", "sh", "-c", &look]);
-    assert_eq!(told.status.code(), Some(3), "{}", String::from_utf8_lossy(&told.stderr));
+    let reply = run_command(&demo, &["quiesce", "--for", "1h", "--", "sh", "-c", &look]);
+    assert_eq!(reply.status.code(), Some(3), "{}", String::from_utf8_lossy(&reply.stderr));
     demo.agent
         .wait_for("all GPUs", |page| up(page) == 8 && page.value("gpumeter_quiesced", &[]) == Some("0"));
-    let none = tell(&demo, &["quiesce", "--", "/nowhere/at/all"]);
+    let none = run_command(&demo, &["quiesce", "--", "/nowhere/at/all"]);
     assert_eq!(none.status.code(), Some(2));
     demo.agent.wait_for("all GPUs", |page| up(page) == 8);
 }
@@ -171,18 +171,17 @@ fn an_interrupted_quiesce_command_ends_and_the_driver_is_reopened() {
 #[test]
 fn a_mistyped_command_leaves_a_running_quiesce_alone() {
     let demo = started();
-    succeeded(&tell(&demo, &["quiesce"]));
+    succeeded(&run_command(&demo, &["quiesce"]));
     for command in ["no-such-command", "./no-such-command", "/etc/passwd"] {
-        let told = tell(&demo, &["quiesce", "--", command]);
-        assert_eq!(told.status.code(), Some(2), "{command}");
-        let problem = String::from_utf8_lossy(&told.stderr).into_owned();
+        let reply = run_command(&demo, &["quiesce", "--", command]);
+        assert_eq!(reply.status.code(), Some(2), "{command}");
+        let problem = String::from_utf8_lossy(&reply.stderr).into_owned();
         assert!(problem.contains(command) && problem.contains("no such command"), "{problem}");
     }
     let page = demo.agent.wait_for("a page", |_| true);
     let before = page.nano_sum("gpu_slot_seconds_total", &[]);
-    let page = demo
-        .agent
-        .wait_for("windows that close", |page| page.nano_sum("gpu_slot_seconds_total", &[]) > before);
+    let page =
+        demo.agent.wait_for("closed windows", |page| page.nano_sum("gpu_slot_seconds_total", &[]) > before);
     assert_eq!(page.value("gpumeter_quiesced", &[]), Some("1"));
     assert_eq!(driver_files(&demo), BTreeSet::new());
 }
@@ -190,7 +189,7 @@ fn a_mistyped_command_leaves_a_running_quiesce_alone() {
 #[test]
 fn quiesce_ends_after_its_time() {
     let demo = started();
-    succeeded(&tell(&demo, &["quiesce", "--for", "4s"]));
+    succeeded(&run_command(&demo, &["quiesce", "--for", "4s"]));
     assert_eq!(driver_files(&demo), BTreeSet::new());
     demo.agent.wait_for("the quiesced agent", |page| page.value("gpumeter_quiesced", &[]) == Some("1"));
     demo.agent.wait_for("all GPUs", |page| up(page) == 8);
@@ -201,9 +200,9 @@ fn quiesce_names_a_stuck_gpu_and_the_others_are_read_again() {
     let demo = started();
     demo.faults(r#"[{"function": "nvmlDeviceGetUtilizationRates", "gpu": 3, "hang": true}]"#);
     demo.agent.wait_for("the fault", |page| page.value("gpu_up", &["gpu=\"3\""]) == Some("0"));
-    let told = tell(&demo, &["quiesce"]);
-    assert_eq!(told.status.code(), Some(1));
-    let problem = String::from_utf8_lossy(&told.stderr).into_owned();
+    let reply = run_command(&demo, &["quiesce"]);
+    assert_eq!(reply.status.code(), Some(1));
+    let problem = String::from_utf8_lossy(&reply.stderr).into_owned();
     assert!(problem.contains("GPU 3 in nvmlDeviceGetUtilizationRates"), "{problem}");
     let page = demo.agent.wait_for("the other GPUs", |page| {
         up(page) == 7 && page.value("gpumeter_quiesced", &[]) == Some("0")
@@ -212,7 +211,7 @@ fn quiesce_names_a_stuck_gpu_and_the_others_are_read_again() {
     assert!(!page.has("gpu_absence_info", &[]));
     demo.faults("[]");
     demo.agent.wait_for("recovery", |page| up(page) == 8);
-    succeeded(&tell(&demo, &["quiesce"]));
+    succeeded(&run_command(&demo, &["quiesce"]));
     assert_eq!(driver_files(&demo), BTreeSet::new());
 }
 
@@ -243,7 +242,7 @@ fn an_unloaded_driver_is_reopened_within_seconds_of_its_return() {
 #[test]
 fn a_hung_driver_init_is_named_and_used_once_it_returns() {
     let demo = started();
-    succeeded(&tell(&demo, &["quiesce"]));
+    succeeded(&run_command(&demo, &["quiesce"]));
     demo.faults(
         r#"[{"function": "nvmlInit_v2", "hang": true}, {"function": "nvmlInitWithFlags", "hang": true}]"#,
     );
@@ -326,7 +325,7 @@ fn lost_passed_through_and_removed_gpus_are_distinguished_and_a_returned_one_con
     demo.agent.wait_for("a guest's GPU", absent("guest"));
     bus(&demo, &page, "gpu=\"3\"", None);
     demo.agent.wait_for("a GPU that is gone", absent("gone"));
-    let listed = succeeded(&tell(&demo, &["inventory"]));
+    let listed = succeeded(&run_command(&demo, &["inventory"]));
     let gone: Vec<&str> = listed.lines().filter(|line| line.contains(" gone ")).collect();
     assert_eq!(gone.len(), 1, "{listed}");
     assert_eq!(listed.lines().filter(|line| line.contains(" present ")).count(), 7, "{listed}");
@@ -344,19 +343,20 @@ fn a_forgotten_gpu_has_no_series_and_its_account_survives_a_restart() {
     let settled = page.nano_sum("gpu_slot_seconds_total", &["gpu=\"3\""]);
     let (name, _) = page.of("gpu_present", &["gpu=\"3\""]).next().unwrap();
     let uuid = name.split("uuid=\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
-    let refused = tell(&demo, &["inventory", "forget", &uuid]);
+    let refused = run_command(&demo, &["inventory", "forget", &uuid]);
     assert_eq!(refused.status.code(), Some(1), "a GPU that is present");
     lost(&demo);
     demo.agent.wait_for("a lost GPU", absent("lost"));
-    let unknown = tell(&demo, &["inventory", "forget", "GPU-of-somebody-else"]);
+    let unknown = run_command(&demo, &["inventory", "forget", "GPU-of-somebody-else"]);
     assert_eq!(unknown.status.code(), Some(1));
-    demo.agent
-        .wait_for("the ledger to know", |_| tell(&demo, &["inventory", "forget", &uuid]).status.success());
+    demo.agent.wait_for("the account in the ledger", |_| {
+        run_command(&demo, &["inventory", "forget", &uuid]).status.success()
+    });
     demo.agent.wait_for("its end", |page| !page.has("gpu_present", &["gpu=\"3\""]));
     demo.kill_and_restart(&[]);
     let page = demo.agent.wait_for("the other GPUs", |page| up(page) == 7);
     assert!(!page.series.keys().any(|name| name.contains(&uuid)), "it has series");
-    let listed = succeeded(&tell(&demo, &["inventory", "--json"]));
+    let listed = succeeded(&run_command(&demo, &["inventory", "--json"]));
     assert!(listed.contains("forgotten"), "{listed}");
     // Once it is back it is expected again, and its account continues.
     demo.faults("[]");
@@ -394,7 +394,7 @@ fn sigterm_ends_a_quiesced_agent_and_one_without_a_driver_in_time() {
                 page.value("gpumeter_collector_success", &["collector=\"driver\""]) == Some("0")
             });
         } else {
-            succeeded(&tell(&demo, &["quiesce"]));
+            succeeded(&run_command(&demo, &["quiesce"]));
         }
         let (status, took) = demo.agent.terminate();
         assert!(status.success(), "{status}: {}", demo.agent.log());
@@ -412,7 +412,7 @@ fn sigterm_during_a_wait_for_a_stuck_gpu_ends_the_agent_in_time() {
     let socket = demo.directory.path().join("control.sock");
     let mut asker = program().arg("quiesce").arg("--socket").arg(&socket).spawn().unwrap();
     // The other samplers end at once; only the stuck one is waited for.
-    demo.agent.wait_for("the other lanes' end", |page| up(page) == 0);
+    demo.agent.wait_for("the end of the other samplers", |page| up(page) == 0);
     let (status, took) = demo.agent.terminate();
     assert!(status.success(), "{status}: {}", demo.agent.log());
     assert!(took < Duration::from_secs(2), "{took:?}");
@@ -435,7 +435,7 @@ fn invalid_requests_on_the_local_socket_get_an_error_and_change_nothing() {
         let _ = stream.read_to_string(&mut answer);
         assert!(!answer.contains("\"error\":null"), "{answer}");
     }
-    succeeded(&tell(&demo, &["inventory"]));
+    succeeded(&run_command(&demo, &["inventory"]));
     let nobody = program().args(["resume", "--socket", "/nowhere/control.sock"]).output().unwrap();
     assert_eq!(nobody.status.code(), Some(2));
 }
@@ -479,7 +479,7 @@ fn a_driver_can_be_upgraded_during_quiesce() {
         r#"echo '{{"driver": {{"epoch": 2, "version": "590.48.01"}}}}' > {0}.new && mv {0}.new {0}"#,
         state.to_str().unwrap()
     );
-    succeeded(&tell(&demo, &["quiesce", "--", "sh", "-c", &upgrade]));
+    succeeded(&run_command(&demo, &["quiesce", "--", "sh", "-c", &upgrade]));
     demo.agent.wait_for("the new driver", |page| {
         up(page) == 8 && page.of("gpu_info", &["driver_version=\"590.48.01\""]).count() == 8
     });
@@ -512,7 +512,7 @@ fn a_replacement_board_is_another_gpu() {
     assert_eq!(page.value("gpumeter_collector_success", &["collector=\"gpu3\""]), Some("1"));
     assert_eq!(page.value("gpumeter_standing_unmatched", &[]), Some("0"));
     assert_eq!(page.of("gpu_absence_info", &[]).count(), 1);
-    let listed = succeeded(&tell(&demo, &["inventory"]));
+    let listed = succeeded(&run_command(&demo, &["inventory"]));
     assert_eq!(listed.lines().filter(|line| line.contains(" replaced ")).count(), 1, "{listed}");
 }
 

@@ -49,7 +49,7 @@ fn every_kubelet_fault_has_its_reason_and_a_restart_recovers() {
     drop(kubelet);
     assert!(matches!(client.list(), Err(Error::Missing { .. })));
     drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
-    assert!(matches!(client.list(), Err(Error::Unreachable { .. })), "nobody listens");
+    assert!(matches!(client.list(), Err(Error::Unreachable { .. })), "there is no server");
     std::fs::remove_file(&socket).unwrap();
     let kubelet = Kubelet::start(&socket, Answers::default());
     assert!(client.list().is_ok());
@@ -211,7 +211,7 @@ fn a_mig_instance_is_held_by_uuid_or_by_claim_and_placement() {
 }
 
 /// Stops the simulated time.
-fn hold_still(clock: &ClockPage) {
+fn hold_clock(clock: &ClockPage) {
     let elapsed = clock.state().elapsed_at(system_now().boottime);
     clock.set(PageState { held: true, elapsed, ..clock.state() }).unwrap();
 }
@@ -227,7 +227,7 @@ fn a_holding_begins_with_its_container_even_if_listed_later() {
     clock.run(2 * REAL_TIME).unwrap();
     let slow = clock.now().boottime;
     wait_until("six seconds", || clock.now().boottime >= slow + Nanoseconds::from_seconds(6));
-    hold_still(&clock);
+    hold_clock(&clock);
     // The window of that time stays open for 6 s more, at the speed of real time.
     let started = clock.now().utc.0 / 1_000_000_000 - 4;
     let mut described = described("ml", "train-0", UID);
@@ -242,7 +242,7 @@ fn a_holding_begins_with_its_container_even_if_listed_later() {
     clock.run(REAL_TIME).unwrap();
     let holder = format!("k8s:{UID}/main");
     node.wait_for("the holding", |page| page.has("gpu_holding_ratio", &[&format!("workload=\"{holder}\"")]));
-    hold_still(&clock);
+    hold_clock(&clock);
     let ledger = node.demo.directory.path().join("ledger.db");
     let ledger = rusqlite::Connection::open(ledger).unwrap();
     let first = |with: &str| -> Option<i64> {

@@ -251,17 +251,17 @@ fn commands_work_over_tls_with_a_user() {
     let url = format!("https://localhost:{}", agent.address.rsplit_once(':').unwrap().1);
     let authority = certificates.path().join("ca.crt");
     let [authority, password] = [&authority, &password].map(|path| path.to_str().unwrap());
-    let told = |more: &[&str]| {
+    let text = |more: &[&str]| {
         let mut arguments = vec!["health", "--json", "--url", &url];
         arguments.extend(more);
         let output = output(&arguments);
         String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
     };
-    let whole = told(&["--web.ca-file", authority, "--user", "alice", "--password-file", password]);
+    let whole = text(&["--web.ca-file", authority, "--user", "alice", "--password-file", password]);
     assert!(whole.contains("\"remembered\":true"), "{whole}");
-    let refused = told(&["--web.ca-file", authority]);
+    let refused = text(&["--web.ca-file", authority]);
     assert!(refused.contains("give a user and the right password: --user and --password-file"), "{refused}");
-    assert!(told(&[]).contains("--web.ca-file"));
+    assert!(text(&[]).contains("--web.ca-file"));
 }
 
 #[test]
@@ -275,18 +275,18 @@ fn conflicting_web_protection_is_refused_at_start() {
         let output = output(&["demo", "--state-dir", &state, "--config", &config, "--web.config.file", &web]);
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
-    let (status, told) = refused("web: {http2: false}", "web.yml");
+    let (status, text) = refused("web: {http2: false}", "web.yml");
     assert!(
-        status == Some(2) && told.contains("the configuration has web.http2; keep one of the two"),
-        "{told}"
+        status == Some(2) && text.contains("the configuration has web.http2; keep one of the two"),
+        "{text}"
     );
-    let (status, told) = refused("", "none.yml");
-    assert!(status == Some(2) && told.contains("none.yml: cannot be read: No such file"), "{told}");
+    let (status, text) = refused("", "none.yml");
+    assert!(status == Some(2) && text.contains("none.yml: cannot be read: No such file"), "{text}");
     std::fs::write(path("web.yml"), "tls_server_config: {cert_file: server.crt, key_file: ca.crt}").unwrap();
-    let (status, told) = refused("", "web.yml");
-    assert!(status == Some(2) && told.contains("ca.crt: has no private key"), "{told}");
-    let (status, told) = refused("web: {tenants: {dave: x}}", "web.yml");
-    assert!(status == Some(2) && told.contains("names user dave, who has no password"), "{told}");
+    let (status, text) = refused("", "web.yml");
+    assert!(status == Some(2) && text.contains("ca.crt: has no private key"), "{text}");
+    let (status, text) = refused("web: {tenants: {dave: x}}", "web.yml");
+    assert!(status == Some(2) && text.contains("names user dave, who has no password"), "{text}");
 }
 
 #[test]

@@ -116,7 +116,12 @@ fn every_rule_is_raised_by_its_condition_and_no_sooner() {
         assert_eq!((verdict.state, verdict.remedy), (rule.state, rule.remedy), "{}", rule.name);
         let reason = verdict.reasons.iter().find(|reason| reason.rule == rule.name).unwrap();
         let begun = gpu.now.utc.0 - rule.after.0;
-        assert_eq!(reason.since, Utc(begun), "{}: since its condition is true, not since it was reported", rule.name);
+        assert_eq!(
+            reason.since,
+            Utc(begun),
+            "{}: since its condition is true, not since it was reported",
+            rule.name
+        );
         assert!(!rule.what.is_empty(), "{}", rule.name);
     }
 }

@@ -42,9 +42,9 @@ const NUMBERS: [usize; 12] = [0, 1, 2, 3, 4, 5, 7, 8, 19, 82, 185, 255];
 /// The size of each buffer: more than any count among the numbers.
 const ROOM: usize = 4_096;
 
-struct Lot(u64);
+struct RandomNumbers(u64);
 
-impl Lot {
+impl RandomNumbers {
     fn below(&mut self, most: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         usize::try_from(self.0 >> 33).unwrap() % most
@@ -55,7 +55,7 @@ impl Lot {
     }
 }
 
-fn scenario(lot: &mut Lot) -> String {
+fn scenario(lot: &mut RandomNumbers) -> String {
     let board = lot.of(&BOARDS);
     let instance = if board.contains("mig") { "0" } else { "null" };
     // Turing remaps no rows.
@@ -93,7 +93,7 @@ impl Caller<'_> {
     }
 
     /// A buffer whose words are small as counts, and null or another buffer as addresses.
-    fn buffer(&mut self, place: usize, lot: &mut Lot) -> usize {
+    fn buffer(&mut self, place: usize, lot: &mut RandomNumbers) -> usize {
         let inner = if lot.below(2) == 0 { 0 } else { self.buffers.last().unwrap().as_ptr().addr() as u64 };
         let head = lot.below(4) as u64 | (lot.below(9) as u64) << 32;
         let buffer = &mut self.buffers[place];
@@ -102,7 +102,7 @@ impl Caller<'_> {
         buffer.as_ptr().addr()
     }
 
-    fn words(&mut self, arguments: &[Argument], lot: &mut Lot) -> [usize; 8] {
+    fn words(&mut self, arguments: &[Argument], lot: &mut RandomNumbers) -> [usize; 8] {
         let mut words = [0; 8];
         for (place, argument) in arguments.iter().enumerate() {
             words[place] = match argument {
@@ -154,11 +154,11 @@ fn no_arguments_make_a_call_panic_on_any_board_or_state() {
     let mut functions = crate::header::functions();
     functions.retain(|(name, arguments)| {
         // These would end the session, or wait.
-        let kept = !name.contains("Init") && !name.contains("Shutdown") && !name.contains("ErrorString");
-        kept && !name.contains("SetWait") && arguments.len() <= 8
+        let is_safe = !name.contains("Init") && !name.contains("Shutdown") && !name.contains("ErrorString");
+        is_safe && !name.contains("SetWait") && arguments.len() <= 8
     });
     assert!(functions.len() > 380, "{}", functions.len());
-    let mut lot = Lot(11);
+    let mut lot = RandomNumbers(11);
     let begun = Instant::now();
     let (mut rounds, mut answered) = (0, 0_u64);
     // Enough rounds for most boards and states; more while there is time.

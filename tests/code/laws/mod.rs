@@ -13,7 +13,7 @@ use gpumeter::model::{
 };
 use proptest::prelude::*;
 use worlds::{
-    Era, HOLDERS, Sight, Tick, USERS, claim, era, id, run, settle_one, sight, tick, totals, windows,
+    Era, HOLDERS, Tick, USERS, UserTick, claim, era, id, run, settle_one, tick, totals, user_tick, windows,
 };
 
 fn cases(cases: u32) -> ProptestConfig {
@@ -255,22 +255,22 @@ proptest! {
 
 /// Equal holders `a` and `b`: the same claims, weights and memory in every era of a world whose others change.
 fn equals() -> impl Strategy<Value = Vec<Era>> {
-    let same = (1..12_u32, prop::collection::vec(sight(), 3));
+    let same = (1..12_u32, prop::collection::vec(user_tick(), 3));
     prop::collection::vec((era(), same, claim()), 1..30).prop_map(|worlds| {
         worlds
             .into_iter()
-            .map(|(mut era, (part, sights), _)| {
+            .map(|(mut era, (part, users), _)| {
                 if era.state != SlotState::Unobserved {
                     era.claims[0] = Some((1, part + 1, 0));
                     era.claims[1] = era.claims[0];
                 }
                 // A user covered by `a` would share it, and `b` covers none.
                 era.covers = false;
-                for (tick, sight) in era.ticks.iter_mut().zip(sights) {
+                for (tick, user_tick) in era.ticks.iter_mut().zip(users) {
                     // They stay throughout: the carry of a holder that leaves ends.
-                    let sight: Sight = Some(sight.unwrap_or_default());
-                    tick.sights[0] = sight;
-                    tick.sights[1] = sight;
+                    let user_tick: UserTick = Some(user_tick.unwrap_or_default());
+                    tick.users[0] = user_tick;
+                    tick.users[1] = user_tick;
                 }
                 era
             })
@@ -319,7 +319,7 @@ proptest! {
         let mut world = world;
         for tick in world.iter_mut().flat_map(|era| &mut era.ticks) {
             tick.blind = false;
-            for (weight, _) in tick.sights.iter_mut().flatten() {
+            for (weight, _) in tick.users.iter_mut().flatten() {
                 *weight = Some(weight.unwrap_or(0) + 1);
             }
         }
@@ -352,8 +352,8 @@ fn with_cut(windows: &[Vec<Span>], at: u64) -> Vec<Vec<Span>> {
 
 #[test]
 fn a_row_is_bridged_if_any_part_was() {
-    let sights = vec![Some((Some(1), None)); USERS.len()];
-    let tick = Tick { length: 10, busy: 1 << 15, sights, blind: false, energy: None, idle: 0 };
+    let users = vec![Some((Some(1), None)); USERS.len()];
+    let tick = Tick { length: 10, busy: 1 << 15, users, blind: false, energy: None, idle: 0 };
     let era = Era {
         state: SlotState::Measured,
         claims: vec![Some((1, 2, 0))],

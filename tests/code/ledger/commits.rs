@@ -36,7 +36,8 @@ fn reopening_continues_counters_raw_spans_carry_and_holdings() {
     assert_eq!(recovered.counters[&key].born, after(16));
 
     let closed = vec![whole(0, (after(30), after(45)), "user:a", 5)];
-    let acknowledged = ledger.commit(&LedgerBatch { now: after(46), closed, ..LedgerBatch::default() }).unwrap();
+    let acknowledged =
+        ledger.commit(&LedgerBatch { now: after(46), closed, ..LedgerBatch::default() }).unwrap();
     assert_eq!(acknowledged.counters[&key].amounts.parts.held(), 45 * SECOND);
     assert_eq!(acknowledged.counters[&key].born, after(16));
     assert_eq!(acknowledged.slots[&uuid(0)].slot, Nanoseconds::from_seconds(45));
@@ -82,7 +83,8 @@ fn a_window_that_overlaps_the_account_is_refused_whole() {
     assert_eq!(world.sql::<i64>("SELECT count(*) FROM account"), 1);
     assert_eq!(world.sql::<i64>("SELECT count(*) FROM holder WHERE name = 'user:b'"), 0);
     let closed = vec![whole(1, first, "user:b", 1)];
-    let acknowledged = ledger.commit(&LedgerBatch { now: after(31), closed, ..LedgerBatch::default() }).unwrap();
+    let acknowledged =
+        ledger.commit(&LedgerBatch { now: after(31), closed, ..LedgerBatch::default() }).unwrap();
     assert_eq!(acknowledged.counters[&counter_key(1, "user:b")].amounts.parts.held(), 15 * SECOND);
 }
 
@@ -94,11 +96,13 @@ fn a_window_that_is_settled_already_is_skipped_and_never_doubled() {
     settle(&mut ledger, 0, 0..30, "user:a");
     let again = |from: u64| whole(0, (after(from), after(from + 15)), "user:b", 1);
     let closed = vec![again(0), again(15)];
-    let acknowledged = ledger.commit(&LedgerBatch { now: after(31), closed, ..LedgerBatch::default() }).unwrap();
+    let acknowledged =
+        ledger.commit(&LedgerBatch { now: after(31), closed, ..LedgerBatch::default() }).unwrap();
     assert_eq!(acknowledged.slots[&uuid(0)].settled_until, after(30));
     assert!(acknowledged.counters.is_empty());
     let closed = vec![again(15), again(30)];
-    let acknowledged = ledger.commit(&LedgerBatch { now: after(46), closed, ..LedgerBatch::default() }).unwrap();
+    let acknowledged =
+        ledger.commit(&LedgerBatch { now: after(46), closed, ..LedgerBatch::default() }).unwrap();
     assert_eq!(acknowledged.slots[&uuid(0)].slot, Nanoseconds::from_seconds(45));
     assert_eq!(acknowledged.counters[&counter_key(0, "user:b")].amounts.parts.held(), 15 * SECOND);
     assert_eq!((acknowledged.imbalance, acknowledged.unobserved), (0, Nanoseconds(0)));
@@ -113,7 +117,8 @@ fn a_gap_before_a_window_is_booked_as_unobserved_and_counted() {
     let spans = vec![open(0, vec![span(15, 16), span(80, 100)])];
     ledger.commit(&LedgerBatch { now: after(100), open: spans, ..LedgerBatch::default() }).unwrap();
     let closed = vec![whole(0, (after(90), after(120)), "user:a", 5)];
-    let acknowledged = ledger.commit(&LedgerBatch { now: after(121), closed, ..LedgerBatch::default() }).unwrap();
+    let acknowledged =
+        ledger.commit(&LedgerBatch { now: after(121), closed, ..LedgerBatch::default() }).unwrap();
     assert_eq!(acknowledged.unobserved, Nanoseconds::from_seconds(75));
     assert_eq!(acknowledged.imbalance, 0);
     assert_eq!(acknowledged.slots[&uuid(0)].slot, Nanoseconds::from_seconds(120));
@@ -154,7 +159,8 @@ fn a_refused_gpu_does_not_affect_the_others() {
     assert!(salvage.unfinished.is_empty() && salvage.prevented.is_none());
     let last = salvage.acknowledged.last().unwrap();
     assert_eq!(last.imbalance, 0);
-    let unobserved: Nanoseconds = salvage.acknowledged.iter().map(|acknowledged| acknowledged.unobserved).sum();
+    let unobserved: Nanoseconds =
+        salvage.acknowledged.iter().map(|acknowledged| acknowledged.unobserved).sum();
     assert_eq!(unobserved, Nanoseconds::from_seconds(15), "between 30 and 45");
     drop(ledger);
     let (_, recovered) = world.open(61, None);
@@ -170,12 +176,16 @@ fn a_sighting_is_stored_even_if_its_window_is_refused() {
     let (mut ledger, _) = world.open(0, None);
     let mut backwards = whole(0, (after(0), after(15)), "user:a", 0);
     backwards.settlement.to = after(0);
-    let batch =
-        LedgerBatch { registrations: vec![registration(0, 0)], closed: vec![backwards], ..LedgerBatch::default() };
+    let batch = LedgerBatch {
+        registrations: vec![registration(0, 0)],
+        closed: vec![backwards],
+        ..LedgerBatch::default()
+    };
     assert_eq!(ledger.commit_by_gpu(batch).dropped.len(), 1);
     // Without it every later window would be refused.
     let closed = vec![whole(0, (after(15), after(30)), "user:a", 0)];
-    let acknowledged = ledger.commit(&LedgerBatch { now: after(31), closed, ..LedgerBatch::default() }).unwrap();
+    let acknowledged =
+        ledger.commit(&LedgerBatch { now: after(31), closed, ..LedgerBatch::default() }).unwrap();
     assert_eq!(acknowledged.unobserved, Nanoseconds::from_seconds(15));
 }
 

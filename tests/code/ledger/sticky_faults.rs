@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use gpumeter::ledger::{Ledger, LedgerBatch, LedgerQueue, Opening, StickyFaults};
 use gpumeter::model::{Microjoules, StickyFault, Utc};
 
-use super::world::{World, register_gpus, opening, uuid};
+use super::world::{World, opening, register_gpus, uuid};
 
 fn sticky_faults(gpu: u32, count: u64) -> StickyFaults {
     let xids = StickyFault {
@@ -46,7 +46,11 @@ fn faults_after_reopening(world: &World, boot_id: &str) -> Vec<StickyFaults> {
 #[test]
 fn sticky_faults_survive_the_agent_and_not_the_boot() {
     let world = world();
-    assert_eq!(faults_after_reopening(&world, "first"), [sticky_faults(0, 1)], "a GPU that was never seen has nothing");
+    assert_eq!(
+        faults_after_reopening(&world, "first"),
+        [sticky_faults(0, 1)],
+        "a GPU that was never seen has nothing"
+    );
     assert_eq!(faults_after_reopening(&world, "second"), []);
     assert_eq!(faults_after_reopening(&world, "first"), [], "the reboot has reset it");
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use gpumeter::ledger::{Ledger, LedgerBatch, LedgerQueue, Opening, XidSum, XidSums, forget};
 use gpumeter::model::{Nanoseconds, Utc};
 
-use super::world::{World, register_gpus, opening, uuid};
+use super::world::{World, opening, register_gpus, uuid};
 
 fn sums(gpu: u32, count: u64) -> XidSums {
     let (last, last_reported) = (Utc(1_800_000_000_000_000_001), Nanoseconds(70));

@@ -122,7 +122,7 @@ fn an_unsynchronised_clock_before_2025_begins_no_ledger() {
     world.reboot(600, TO_2000);
     let begun = world.wall_seconds().saturating_add_signed(-TO_2000);
     world.run(200, idle);
-    assert_eq!(world.settled_seconds(), 0, "the date waits");
+    assert_eq!(world.settled_seconds(), 0, "the account waits for a clock after 2025");
     world.step_clock(-TO_2000);
     world.run(100, idle);
     world.assert_balanced();

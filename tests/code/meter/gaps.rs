@@ -48,8 +48,7 @@ fn idle_power_is_not_learned_from_unobserved_time() {
     assert!(dynamic(&world, "user:alice") > before + 5_000, "use is not idle energy");
 }
 
-/// The learned idle power in watts after 40 s at 60 W without a process, something else, and a process at
-/// 120 W.
+/// The learned idle power in watts: first 40 s at 60 W without a process, then `between`, then a process at 120 W.
 fn idle_power(between: impl Fn(&mut World, &dyn Fn(FrameBuilder, i64) -> FrameBuilder)) -> u64 {
     let joules = Cell::new(100_000);
     let draw = |frame: FrameBuilder, watts: i64| {
@@ -117,7 +116,7 @@ fn a_gap_is_not_billed_to_a_process_that_starts_after_it() {
 }
 
 #[test]
-fn a_process_list_that_fails_is_not_an_empty_one() {
+fn a_failed_process_list_is_not_an_empty_one() {
     let mut world = World::of_presence("alice");
     world.run(20, |frame| frame.process(7, 100).busy(100));
     world.run(10, |frame| frame.busy(100).without_list());
@@ -139,7 +138,7 @@ fn a_process_sampled_while_the_list_failed_is_not_billed_for_later_use() {
 }
 
 #[test]
-fn a_process_that_is_named_late_is_named_under_the_grants_of_its_time() {
+fn a_process_identified_late_is_covered_by_the_grants_of_its_time() {
     let mut world = World::new(&["alice"]);
     world.forget_identities();
     world.run(3, |frame| frame.process(7, 100).busy(100));
@@ -154,7 +153,7 @@ fn a_process_that_is_named_late_is_named_under_the_grants_of_its_time() {
 }
 
 #[test]
-fn a_process_that_is_named_late_is_inside_the_holding_of_a_group_in_which_its_user_was_found_since() {
+fn a_process_identified_late_is_covered_by_a_group_if_its_user_was_found_to_be_a_member_since() {
     let mut world = World::new(&[]);
     world.grant_to_group("lab", &[]);
     world.run(3, |frame| frame.process(7, 100).busy(100));
@@ -239,7 +238,7 @@ fn a_grant_removed_by_a_reload_ends_on_a_hung_gpu_too() {
 }
 
 #[test]
-fn the_time_busy_on_the_page_is_the_time_used_in_the_account() {
+fn busy_time_on_the_page_equals_used_time_in_the_account() {
     let mut world = World::new(&["alice"]);
     let begun = world.busy();
     world.run(20, |frame| frame.process(7, 100).utilization(70));

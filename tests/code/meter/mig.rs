@@ -19,7 +19,7 @@ fn divided(users: &[&str]) -> World {
     world
 }
 
-fn know_both(world: &mut World) {
+fn identify_both(world: &mut World) {
     world.identify_holders(&[(7, Holder::user("alice", None)), (11, Holder::user("bob", None))]);
 }
 
@@ -35,7 +35,7 @@ fn since(world: &World, before: &[(&str, [u64; 2])], name: &str) -> [u64; 2] {
 #[test]
 fn an_instance_is_held_and_used_by_its_placements_and_the_rest_is_free_or_stranded() {
     let mut world = divided(&["alice"]);
-    know_both(&mut world);
+    identify_both(&mut world);
     world.run(75, |frame| two(frame, Some(50), Some(100)).process_on(1, 7, 1).process_on(9, 11, 1));
     // One minute of eight slices; the first 15 s were those of a whole GPU, of which one is between the epochs.
     assert_eq!(world.settled_seconds(), 75);
@@ -53,7 +53,7 @@ fn an_instance_is_held_and_used_by_its_placements_and_the_rest_is_free_or_strand
 #[test]
 fn dynamic_energy_of_a_mig_gpu_follows_its_instances_activity_and_not_memory() {
     let mut world = divided(&[]);
-    know_both(&mut world);
+    identify_both(&mut world);
     world.run(60, |frame| two(frame, Some(25), Some(100)).process_on(1, 7, 1).process_on(9, 11, 70));
     let [alice, bob] = ["user:alice", "user:bob"].map(|name| world.settled()[&holder(name)].dynamic);
     assert!(bob > 0 && alice.abs_diff(bob) <= bob / 20, "each kept an eighth busy: {alice}, {bob}");
@@ -74,22 +74,22 @@ fn without_activity_of_its_own_an_instance_is_held_unmeasured() {
 #[test]
 fn several_users_of_an_instance_share_its_busy_time_by_what_they_hold_else_by_memory() {
     let mut world = World::of_presence("alice");
-    know_both(&mut world);
+    identify_both(&mut world);
     world.change_layout(|frame| two(frame, Some(0), Some(0)));
     world.run(80, |frame| two(frame, Some(100), Some(0)).process_on(1, 7, 3).process_on(1, 11, 1));
     let used = |name: &str| world.settled()[&holder(name)].used.total();
     assert_eq!(used("user:alice"), used("user:bob"), "presence gives each a half of the instance");
     let mut world = World::new(&[]);
-    know_both(&mut world);
+    identify_both(&mut world);
     world.change_layout(|frame| two(frame, Some(0), Some(0)));
     world.run(80, |frame| two(frame, Some(100), Some(0)).process_on(1, 7, 3).process_on(1, 11, 1));
     let used = |name: &str| world.settled()[&holder(name)].used.total();
-    assert!(used("user:alice").abs_diff(3 * used("user:bob")) < SECOND / 1_000, "by memory");
+    assert!(used("user:alice").abs_diff(3 * used("user:bob")) < SECOND / 1_000, "split by memory");
     world.assert_balanced();
 }
 
 #[test]
-fn a_process_of_an_instance_that_is_named_late_is_named_while_its_window_is_open() {
+fn a_process_of_an_instance_identified_late_is_named_while_its_window_is_open() {
     let mut world = World::new(&[]);
     world.run(14, |frame| frame);
     world.change_layout(|frame| two(frame, Some(0), Some(0)));
@@ -159,14 +159,14 @@ fn without_placements_instances_count_by_memory_and_what_is_left_is_unallocated(
 #[test]
 fn bill_lines_and_the_page_distinguish_instances() {
     let mut world = divided(&["alice"]);
-    know_both(&mut world);
+    identify_both(&mut world);
     world.run(75, |frame| two(frame, Some(50), Some(100)).process_on(1, 7, 1).process_on(9, 11, 1));
     let bill = world.bill();
     let held = |name: &str, gpu_instance| -> Option<u64> {
         let own = bill.iter().find(|line| line.holder == holder(name) && line.gpu_instance == gpu_instance);
         own.map(|line| line.amounts.parts.held() / (SECOND / 1_000))
     };
-    // The minute from second 15 on would be complete; the bill has the one from the beginning.
+    // The bill has the whole minute from the beginning, of which the GPU was divided for 45 s.
     assert_eq!(held("user:alice", Some(1)), Some(22_500), "a half of 45 s");
     assert_eq!(held("user:alice", Some(9)), Some(5_625), "an eighth");
     assert_eq!(held("user:alice", None), Some(14_000), "while the GPU was whole");

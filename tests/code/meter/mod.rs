@@ -4,9 +4,9 @@
 mod allocations;
 mod boots;
 mod device;
+mod frame_builder;
 mod gaps;
 mod late_opening;
-mod frame_builder;
 mod mig;
 mod presence;
 mod sticky_faults;
@@ -207,7 +207,7 @@ fn published_counters_wait_for_the_birth_delay_and_never_go_back() {
         let held = world.published("alice").unwrap_or(0);
         assert!(held >= last, "from {last} to {held}");
         if world.settled_seconds() < 60 {
-            assert_eq!(held, 0, "born at 0");
+            assert_eq!(held, 0, "a new counter starts at 0");
         }
         last = held;
     }
@@ -313,10 +313,10 @@ fn a_kernel_log_xid_from_before_the_gpus_pci_address_is_known_is_counted_later()
     assert_eq!(world.execute_sql("UPDATE expected SET pci_bus_id = ''"), 1);
     world.restart_without_frame(5);
     world.logged_xid(62);
-    let heard = |world: &World| world.reasons()[0].1.clone();
-    assert!(heard(&world).ends_with(" once"), "remembered: {}", heard(&world));
+    let evidence = |world: &World| world.reasons()[0].1.clone();
+    assert!(evidence(&world).ends_with(" once"), "remembered: {}", evidence(&world));
     world.first_frame();
-    assert!(heard(&world).ends_with(" 2 times"), "{}", heard(&world));
+    assert!(evidence(&world).ends_with(" 2 times"), "{}", evidence(&world));
     assert_eq!(world.verdict(), (HealthState::Failed, Remedy::ResetGpu));
 }
 
@@ -340,7 +340,7 @@ fn an_xid_of_an_unknown_gpu_is_dropped_after_a_while_and_counted() {
     let mut world = World::new(&["alice"]);
     world.logged_xid_of("00000000:99:00.0", 95);
     world.run_without_frames(590);
-    assert_eq!(world.dropped_xids("kernel_log"), None, "it may still be found");
+    assert_eq!(world.dropped_xids("kernel_log"), None, "the GPU may still be found");
     world.run_without_frames(20);
     assert_eq!(world.dropped_xids("kernel_log"), Some(1));
     assert_eq!(world.verdict().0, HealthState::Unknown, "our GPU did not fail, it only sent no frames");

@@ -267,7 +267,7 @@ fn a_gpu_that_is_gone_keeps_its_label_and_neither_its_collector_nor_a_grant_by_i
 }
 
 #[test]
-fn a_process_that_is_named_late_is_covered_by_the_grants_to_the_index_of_its_time() {
+fn a_process_identified_late_is_covered_by_the_grants_to_the_index_of_its_time() {
     let mut world = World::new(&[]);
     world.grant_by_index(&[(0, "alice"), (1, "bob")]);
     world.run_gpus(&[(0, UUID)], 20);

@@ -32,8 +32,8 @@ fn used(world: &World) -> u64 {
 #[test]
 fn verdict_and_unavailable_time_survive_several_agent_restarts() {
     let mut world = failed();
-    let told = world.reasons();
-    assert_eq!(told.len(), 1);
+    let reasons = world.reasons();
+    assert_eq!(reasons.len(), 1);
     for _ in 0..3 {
         world.restart(5);
         // Killed again at once: nothing is settled in between.
@@ -41,7 +41,7 @@ fn verdict_and_unavailable_time_survive_several_agent_restarts() {
         let before = used(&world);
         world.run(60, work);
         assert_eq!(world.verdict(), FAILED);
-        assert_eq!(world.reasons(), told, "rule, text and time");
+        assert_eq!(world.reasons(), reasons, "rule, text and time");
         let after = used(&world);
         assert!(after <= before + 1, "from {before} to {after}");
     }

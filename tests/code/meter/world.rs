@@ -47,7 +47,7 @@ pub(crate) struct World {
     snapshot: Option<Arc<Snapshot>>,
     /// What the ledger has committed, by slot and holder.
     of_slots: BTreeMap<CounterKey, Amounts>,
-    /// The same by holder.
+    /// What the ledger has committed, by holder.
     counters: BTreeMap<HolderId, Row>,
     slots: BTreeMap<Arc<str>, u64>,
     imbalance: i128,
@@ -362,8 +362,8 @@ impl World {
     /// The samplers for which the page reports whether they deliver frames.
     pub(crate) fn collectors(&self) -> Vec<&str> {
         let agent = &self.page().roster.agent;
-        let told = agent.iter().filter(|entry| entry.family == "gpumeter_collector_success");
-        told.map(|entry| &*entry.labels[0].1).collect()
+        let entries = agent.iter().filter(|entry| entry.family == "gpumeter_collector_success");
+        entries.map(|entry| &*entry.labels[0].1).collect()
     }
 
     /// The number of grants that match no GPU, if it is published.

@@ -1,4 +1,4 @@
-//! What must check at every tick of the walk, for any layout.
+//! What must hold at every tick of the walk, for any layout.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -112,7 +112,11 @@ impl Laws {
             let before = self.settled.insert(Arc::clone(gpu), (total.settled_until, total.slot));
             if let Some((until, slot)) = before {
                 let passed = total.settled_until.since(until).0;
-                assert_eq!(total.slot.0 - slot.0, passed, "{place}: settled GPU time and elapsed time differ");
+                assert_eq!(
+                    total.slot.0 - slot.0,
+                    passed,
+                    "{place}: settled GPU time and elapsed time differ"
+                );
             }
             self.holders_sum_to_the_settled_time(place, gpu);
         }
@@ -151,8 +155,8 @@ fn nothing_is_counted_twice(place: &str, frame: &Frame) {
     let sum = |value: InstanceValue| -> i64 {
         frame.instances.iter().filter_map(|instance| instance.readings[value as usize].ok()).sum()
     };
-    let shown: u64 = frame.instances.iter().map(|instance| slices(&instance.identity.profile)).sum();
-    assert!(shown <= 7, "{place}: {shown} slices of seven");
+    let used_slices: u64 = frame.instances.iter().map(|instance| slices(&instance.identity.profile)).sum();
+    assert!(used_slices <= 7, "{place}: {used_slices} slices of seven");
     for (what, whole, parts) in [
         ("memory", frame.readings[TOTAL], sum(InstanceValue::MemoryTotal)),
         ("used memory", frame.readings[USED], sum(InstanceValue::MemoryUsed)),

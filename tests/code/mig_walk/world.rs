@@ -107,7 +107,8 @@ impl World {
     pub(crate) fn tick(&mut self) -> TickResult {
         self.second += 1;
         self.page.set(held(self.second)).unwrap();
-        let frames: Vec<Frame> = self.samplers.iter_mut().map(|sampler| sampler.tick([true; 3]).unwrap()).collect();
+        let frames: Vec<Frame> =
+            self.samplers.iter_mut().map(|sampler| sampler.tick([true; 3]).unwrap()).collect();
         let mut news = std::mem::take(&mut self.found);
         news.extend(frames.iter().map(|frame| SamplerNews::Frame(Box::new(frame.clone()))));
         let inputs = Inputs {

@@ -172,7 +172,10 @@ fn known_metrics_are_read_alone_if_the_driver_refuses_a_request_with_unknown_one
     world.set_faults(r#"[{"function": "nvmlGpmMetricsGet", "code": 2}]"#);
     assert_eq!(world.tick().readings[ENGINE], Err(Absence::Failed));
     world.set_faults("[]");
-    assert!(world.tick().counters[0].is_ok(), "a driver that refuses the shorter request too has another reason, so nothing is left out");
+    assert!(
+        world.tick().counters[0].is_ok(),
+        "a driver that refuses the shorter request too has another reason, so nothing is left out"
+    );
     // It refuses the whole request once, and then returns the shorter one.
     world.set_faults(r#"[{"function": "nvmlGpmMetricsGet", "code": 2, "chance": 0.5}]"#);
     let is_short_request =

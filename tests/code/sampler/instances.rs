@@ -135,7 +135,11 @@ fn a_gpu_in_mig_mode_without_instances_shows_its_readings_except_utilization() {
     assert_eq!(world.tick().readings[first_point("gpu_gr_engine_active_ratio")], Ok(0));
     world.set_layout(NEW_LAYOUT);
     let next = world.run(6).remove(5);
-    assert_eq!((next.instances.len(), next.generation), (2, 2), "detected with the medium tier at the latest");
+    assert_eq!(
+        (next.instances.len(), next.generation),
+        (2, 2),
+        "detected with the medium tier at the latest"
+    );
 }
 
 /// The pids on the list with their GPU instance.

@@ -57,7 +57,11 @@ fn nvlink_5_reports_packet_errors_and_recoveries_instead_of_checksums() {
         let frames = world(profile, &errors).run(70);
         let (first, last) = (&frames[0], &frames[69]);
         for (kind, count) in errors {
-            assert_eq!((all_links(first, kind), all_links(last, kind)), (Ok(0), Ok(count.into())), "{profile} {kind}");
+            assert_eq!(
+                (all_links(first, kind), all_links(last, kind)),
+                (Ok(0), Ok(count.into())),
+                "{profile} {kind}"
+            );
             assert_eq!(one_link(last, "2", kind), Ok(count.into()), "{profile} {kind}");
             assert_eq!(one_link(last, "17", kind), Ok(0), "{profile} {kind}");
         }

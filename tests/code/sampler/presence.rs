@@ -127,7 +127,10 @@ fn process_samples_are_read_rarely_for_one_process_and_from_the_first_tick_of_a_
         all.filter_map(of).sum()
     };
     let with_samples = before.iter().filter(|frame| weight(frame, 11) > 0);
-    assert!(with_samples.skip(1).all(|frame| weight(frame, 11) > 100_000_000), "they cover the whole time since the last read");
+    assert!(
+        with_samples.skip(1).all(|frame| weight(frame, 11) > 100_000_000),
+        "they cover the whole time since the last read"
+    );
     let frames = world.run(6);
     let first = frames.iter().find(|frame| weight(frame, 12) > 0).unwrap();
     assert!(first.begun.since(before[19].begun).0 <= 4_000_000_000);
