@@ -202,7 +202,9 @@ fn identity_calls_that_failed_at_first_are_retried() {
 #[test]
 fn mig_instances_are_followed_when_the_layout_changes() {
     let cut = r#"[{"profile": "3g.40gb", "start": 4}, {"profile": "2g.20gb", "start": 0}]"#;
-    let demo = over(&format!(r#"{{"cycle_seconds": 600, "gpus": [{{"profile": "h100", "mig": {cut}}}]}}"#));
+    let demo = start_scenario(&format!(
+        r#"{{"cycle_seconds": 600, "gpus": [{{"profile": "h100", "mig": {cut}}}]}}"#
+    ));
     let page = demo.agent.wait_for("instances", |page| page.has("gpu_mig_info", &[]));
     let before = page.of("gpu_mig_info", &[]).count();
     demo.faults(r#"[{"function": "nvmlDeviceGetMigDeviceHandleByIndex", "code": 6}]"#);
@@ -213,7 +215,7 @@ fn mig_instances_are_followed_when_the_layout_changes() {
 
 #[test]
 fn the_last_xid_of_a_lost_gpu_is_counted() {
-    let demo = over(
+    let demo = start_scenario(
         r#"{"cycle_seconds": 20, "gpus": [{"profile": "h100", "count": 2}],
             "xids": [{"at": 5, "gpu": 1, "xid": 13}, {"at": 15, "gpu": 1, "xid": 79}]}"#,
     );
@@ -229,7 +231,7 @@ fn the_last_xid_of_a_lost_gpu_is_counted() {
 }
 
 /// A demo over a scenario of the test's own.
-pub(crate) fn over(scenario: &str) -> Demo {
+pub(crate) fn start_scenario(scenario: &str) -> Demo {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), scenario).unwrap();
     Demo::start(&["--scenario", file.path().to_str().unwrap()])

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::Output;
 
-use crate::faults::over;
+use crate::faults::start_scenario;
 use crate::running::{Demo, program};
 use crate::scrape::Scrape;
 
@@ -24,7 +24,7 @@ fn is(gpu: &'static str, state: &'static str) -> impl Fn(&Scrape) -> bool {
 
 /// Two GPUs, and these XIDs in a cycle that is longer than any test.
 fn node(xids: &str) -> Demo {
-    over(&format!(
+    start_scenario(&format!(
         r#"{{"cycle_seconds": 3600, "gpus": [{{"profile": "h100", "count": 2}}], "xids": [{xids}]}}"#
     ))
 }
