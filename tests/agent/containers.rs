@@ -69,7 +69,7 @@ fn node(configuration: &str) -> (Demo, PathBuf, tempfile::TempDir) {
 
 fn workload(page: &Scrape) -> Option<String> {
     let of_container = format!("workload=\"container:docker/{ID}\"");
-    page.of("gpu_workload_info", &[&of_container]).next().map(|(name, _)| name.to_owned())
+    page.series_of("gpu_workload_info", &[&of_container]).next().map(|(name, _)| name.to_owned())
 }
 
 #[test]

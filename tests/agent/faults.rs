@@ -13,7 +13,8 @@ const HANG: &str = r#"[{"function": "nvmlDeviceGetUtilizationRates", "gpu": 3, "
 #[test]
 fn a_hung_gpu_is_named_and_the_others_stay_fresh() {
     let demo = Demo::start(&[]);
-    demo.agent.wait_for("all GPUs", |page| page.of("gpu_up", &[]).filter(|(_, up)| *up == "1").count() == 8);
+    demo.agent
+        .wait_for("all GPUs", |page| page.series_of("gpu_up", &[]).filter(|(_, up)| *up == "1").count() == 8);
     demo.faults(HANG);
     let page = demo.agent.wait_for("the fault", |page| {
         page.value("gpu_up", &["gpu=\"3\""]) == Some("0")
@@ -61,7 +62,8 @@ fn a_call_that_returns_late_counts_as_driver_time() {
 #[test]
 fn sigterm_during_a_hung_call_closes_listener_and_ledger_in_two_seconds() {
     let mut demo = Demo::start(&[]);
-    demo.agent.wait_for("all GPUs", |page| page.of("gpu_up", &[]).filter(|(_, up)| *up == "1").count() == 8);
+    demo.agent
+        .wait_for("all GPUs", |page| page.series_of("gpu_up", &[]).filter(|(_, up)| *up == "1").count() == 8);
     demo.faults(HANG);
     demo.agent.wait_for("the fault", |page| page.value("gpu_up", &["gpu=\"3\""]) == Some("0"));
     let (status, took) = demo.agent.terminate();
@@ -76,9 +78,11 @@ fn sigterm_during_a_hung_call_closes_listener_and_ledger_in_two_seconds() {
 #[test]
 fn a_hang_of_every_call_leaves_the_agent_answering() {
     let demo = Demo::start(&[]);
-    demo.agent.wait_for("all GPUs", |page| page.of("gpu_up", &[]).filter(|(_, up)| *up == "1").count() == 8);
+    demo.agent
+        .wait_for("all GPUs", |page| page.series_of("gpu_up", &[]).filter(|(_, up)| *up == "1").count() == 8);
     demo.faults(r#"[{"function": "*", "gpu": null, "hang": true}]"#);
-    let page = demo.agent.wait_for("the fault", |page| page.of("gpu_up", &[]).all(|(_, up)| up == "0"));
+    let page =
+        demo.agent.wait_for("the fault", |page| page.series_of("gpu_up", &[]).all(|(_, up)| up == "0"));
     assert!(!page.has("gpu_power_watts", &[]));
     assert_eq!(demo.agent.get("/-/healthy").0, 200);
     demo.faults("[]");
@@ -94,7 +98,7 @@ fn restart_with_faults(faults: &str) -> Demo {
 }
 
 fn up(page: &Scrape) -> usize {
-    page.of("gpu_up", &[]).filter(|(_, up)| *up == "1").count()
+    page.series_of("gpu_up", &[]).filter(|(_, up)| *up == "1").count()
 }
 
 #[test]
@@ -206,11 +210,11 @@ fn mig_instances_are_followed_when_the_layout_changes() {
         r#"{{"cycle_seconds": 600, "gpus": [{{"profile": "h100", "mig": {cut}}}]}}"#
     ));
     let page = demo.agent.wait_for("instances", |page| page.has("gpu_mig_info", &[]));
-    let before = page.of("gpu_mig_info", &[]).count();
+    let before = page.series_of("gpu_mig_info", &[]).count();
     demo.faults(r#"[{"function": "nvmlDeviceGetMigDeviceHandleByIndex", "code": 6}]"#);
     demo.agent.wait_for("their end", |page| !page.has("gpu_mig_info", &[]));
     demo.faults("[]");
-    demo.agent.wait_for("their return", |page| page.of("gpu_mig_info", &[]).count() == before);
+    demo.agent.wait_for("their return", |page| page.series_of("gpu_mig_info", &[]).count() == before);
 }
 
 #[test]

@@ -17,7 +17,7 @@ fn health(demo: &Demo, arguments: &[&str]) -> (Option<i32>, String, String) {
 
 fn is(gpu: &'static str, state: &'static str) -> impl Fn(&Scrape) -> bool {
     move |page| {
-        let states = page.of("gpu_health", &[gpu]).count();
+        let states = page.series_of("gpu_health", &[gpu]).count();
         page.value("gpu_health", &[gpu, state]) == Some("1") && states == 1
     }
 }
@@ -72,7 +72,7 @@ fn a_failed_gpu_is_reported_everywhere_with_the_action() {
 #[test]
 fn a_hung_gpu_and_a_missing_agent_have_unknown_health() {
     let mut demo = node("");
-    demo.agent.wait_for("verdicts", |page| page.of("gpu_health", &["state=\"ok\""]).count() == 2);
+    demo.agent.wait_for("verdicts", |page| page.series_of("gpu_health", &["state=\"ok\""]).count() == 2);
     assert_eq!(health(&demo, &[]).0, Some(0));
     demo.faults(r#"[{"function": "nvmlDeviceGetUtilizationRates", "gpu": 1, "hang": true}]"#);
     demo.agent.wait_for("the fault", is("gpu=\"1\"", "state=\"unknown\""));
@@ -80,7 +80,7 @@ fn a_hung_gpu_and_a_missing_agent_have_unknown_health() {
     assert_eq!(status, Some(2), "{page}");
     assert!(message.contains("health of 1 GPU is unknown"), "{message}");
     demo.faults("[]");
-    demo.agent.wait_for("recovery", |page| page.of("gpu_health", &["state=\"ok\""]).count() == 2);
+    demo.agent.wait_for("recovery", |page| page.series_of("gpu_health", &["state=\"ok\""]).count() == 2);
     demo.agent.kill();
     let (status, _, message) = health(&demo, &[]);
     assert_eq!(status, Some(2));
@@ -91,7 +91,7 @@ fn a_hung_gpu_and_a_missing_agent_have_unknown_health() {
 /// A GPU's PCI address as the kernel prints it: a short domain, lower case, no function.
 fn place(page: &Scrape, gpu: &str) -> String {
     let labels = [gpu];
-    let (info, _) = page.of("gpu_info", &labels).next().unwrap();
+    let (info, _) = page.series_of("gpu_info", &labels).next().unwrap();
     let place = info.split_once("pci_bus_id=\"").and_then(|(_, rest)| rest.split('.').next()).unwrap();
     place[4..].to_lowercase()
 }
@@ -117,7 +117,10 @@ fn an_xid_from_the_kernel_log_is_counted_once_even_if_the_driver_reports_it_too(
         is("gpu=\"1\"", "state=\"failed\"")(page) && page.has("gpu_xid_errors_total", &["xid=\"62\""])
     });
     // The event's line came before the kernel's.
-    assert_eq!(page.of("gpu_xid_errors_total", &[]).map(|(_, count)| count).collect::<Vec<_>>(), ["1", "1"]);
+    assert_eq!(
+        page.series_of("gpu_xid_errors_total", &[]).map(|(_, count)| count).collect::<Vec<_>>(),
+        ["1", "1"]
+    );
     assert_eq!(page.value("gpu_xid_errors_total", &["gpu=\"1\"", "xid=\"62\""]), Some("1"));
     assert_eq!(page.value("gpumeter_collector_success", &readable), Some("1"));
 }
@@ -193,7 +196,7 @@ fn a_hardware_fault_survives_an_agent_restart() {
     let before = verdict(&demo);
     demo.kill_and_restart(&["--scenario", scenario.path().to_str().unwrap()]);
     let page = demo.agent.wait_for("the fault, remembered", |page| {
-        page.of("gpu_up", &[]).filter(|(_, up)| *up == "1").count() == 2
+        page.series_of("gpu_up", &[]).filter(|(_, up)| *up == "1").count() == 2
             && is("gpu=\"1\"", "state=\"failed\"")(page)
     });
     assert!(is("gpu=\"0\"", "state=\"ok\"")(&page));
@@ -225,7 +228,7 @@ fn a_reset_or_reboot_while_the_agent_is_down_clears_a_hardware_fault() {
             demo.state(r#"{"driver": {"epoch": 2}}"#);
         }
         demo.kill_and_restart(&["--scenario", scenario.path().to_str().unwrap()]);
-        demo.agent.wait_for("its end", |page| page.of("gpu_health", &["state=\"ok\""]).count() == 2);
+        demo.agent.wait_for("its end", |page| page.series_of("gpu_health", &["state=\"ok\""]).count() == 2);
     }
 }
 
@@ -235,7 +238,7 @@ fn an_agent_without_a_ledger_reports_that_faults_do_not_survive_it() {
     let config = directory.path().join("c.yaml");
     std::fs::write(&config, "ledger: {enabled: false}\n").unwrap();
     let demo = Demo::start(&["--config", config.to_str().unwrap()]);
-    demo.agent.wait_for("verdicts", |page| page.of("gpu_health", &["state=\"ok\""]).count() == 8);
+    demo.agent.wait_for("verdicts", |page| page.series_of("gpu_health", &["state=\"ok\""]).count() == 8);
     let (status, text, _) = health(&demo, &[]);
     assert_eq!(status, Some(0), "{text}");
     assert!(text.contains("the agent keeps no ledger"), "{text}");

@@ -15,7 +15,7 @@ use crate::scrape::{Scrape, nano};
 const UNLOADED: &str = r#"[{"function": "nvmlInit_v2", "code": 9}, {"function": "*", "code": 1}]"#;
 
 fn up(page: &Scrape) -> usize {
-    page.of("gpu_up", &[]).filter(|(_, up)| *up == "1").count()
+    page.series_of("gpu_up", &[]).filter(|(_, up)| *up == "1").count()
 }
 
 fn start_demo() -> Demo {
@@ -83,7 +83,7 @@ fn quiesce_closes_every_driver_file_and_resume_restores_all_gpus() {
         page.value("gpumeter_quiesced", &[]) == Some("1") && up(page) == 0
     });
     // Nothing is lost: the GPUs exist, and no alert may fire.
-    assert!(page.of("gpu_present", &[]).all(|(_, present)| present == "1"));
+    assert!(page.series_of("gpu_present", &[]).all(|(_, present)| present == "1"));
     assert!(!page.has("gpu_absence_info", &[]));
     assert!(!page.has("gpu_power_watts", &[]));
     // Nothing hangs, so no call may be reported as hung.
@@ -222,7 +222,10 @@ fn an_unloaded_driver_is_reopened_within_seconds_of_its_return() {
     let page = demo.agent.wait_for("the fault", |page| {
         up(page) == 0 && page.value("gpumeter_collector_success", &["collector=\"driver\""]) == Some("0")
     });
-    assert!(page.of("gpu_present", &[]).all(|(_, present)| present == "1"), "no GPU is reported as lost");
+    assert!(
+        page.series_of("gpu_present", &[]).all(|(_, present)| present == "1"),
+        "no GPU is reported as lost"
+    );
     let joules = page.nano_sum("gpu_tenant_energy_joules_total", &[]);
     let begun = Instant::now();
     demo.faults("[]");
@@ -290,7 +293,7 @@ fn on_a_host_the_agent_waits_for_a_matching_library() {
 fn write_pci_bus(demo: &Demo, page: &Scrape, odd: &str, driver: Option<&str>) {
     let devices = demo.directory.path().join("host/sys/bus/pci/devices");
     let _ = std::fs::remove_dir_all(&devices);
-    for (name, _) in page.of("gpu_info", &[]) {
+    for (name, _) in page.series_of("gpu_info", &[]) {
         let address = name.split("pci_bus_id=\"").nth(1).unwrap().split('"').next().unwrap();
         let address = address.to_lowercase()[4..].to_owned();
         let own = if name.contains(odd) { driver } else { Some("nvidia") };
@@ -338,10 +341,10 @@ fn lost_passed_through_and_removed_gpus_are_distinguished_and_a_returned_one_con
 fn a_forgotten_gpu_has_no_series_and_its_account_survives_a_restart() {
     let mut demo = start_demo();
     let page = demo.agent.wait_for("an account", |page| {
-        page.of("gpu_slot_seconds_total", &["gpu=\"3\""]).any(|(_, value)| nano(value) > 0)
+        page.series_of("gpu_slot_seconds_total", &["gpu=\"3\""]).any(|(_, value)| nano(value) > 0)
     });
     let settled = page.nano_sum("gpu_slot_seconds_total", &["gpu=\"3\""]);
-    let (name, _) = page.of("gpu_present", &["gpu=\"3\""]).next().unwrap();
+    let (name, _) = page.series_of("gpu_present", &["gpu=\"3\""]).next().unwrap();
     let uuid = name.split("uuid=\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
     let refused = run_command(&demo, &["inventory", "forget", &uuid]);
     assert_eq!(refused.status.code(), Some(1), "a GPU that is present");
@@ -370,7 +373,7 @@ fn a_forgotten_gpu_has_no_series_and_its_account_survives_a_restart() {
 fn an_inventory_is_read_and_changed_without_an_agent() {
     let mut demo = start_demo();
     let page = demo.agent.wait_for("all GPUs", |page| up(page) == 8);
-    let (name, _) = page.of("gpu_present", &["gpu=\"5\""]).next().unwrap();
+    let (name, _) = page.series_of("gpu_present", &["gpu=\"5\""]).next().unwrap();
     let uuid = name.split("uuid=\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
     let ledger = demo.directory.path().join("ledger.db").to_str().unwrap().to_owned();
     assert_eq!(output(&["inventory", "--ledger", &ledger]).status.code(), Some(2), "an agent owns it");
@@ -453,7 +456,7 @@ fn a_driver_that_is_unloaded_and_loaded_again_is_a_new_epoch_of_the_same_account
     demo.state(r#"{"driver": {"epoch": 2, "version": "590.48.01"}}"#);
     let page = demo.agent.wait_for("recovery", |page| up(page) == 8);
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
-    assert_eq!(page.of("gpu_info", &["driver_version=\"590.48.01\""]).count(), 8);
+    assert_eq!(page.series_of("gpu_info", &["driver_version=\"590.48.01\""]).count(), 8);
     let slot = page.nano_sum("gpu_slot_seconds_total", &[]);
     let page =
         demo.agent.wait_for("windows after it", |page| page.nano_sum("gpu_slot_seconds_total", &[]) > slot);
@@ -467,7 +470,7 @@ fn a_driver_reloaded_under_its_clients_is_reopened_at_once() {
     let demo = start_demo();
     demo.state(r#"{"driver": {"epoch": 2, "version": "590.48.01"}}"#);
     demo.agent.wait_for("the new driver", |page| {
-        up(page) == 8 && page.of("gpu_info", &["driver_version=\"590.48.01\""]).count() == 8
+        up(page) == 8 && page.series_of("gpu_info", &["driver_version=\"590.48.01\""]).count() == 8
     });
 }
 
@@ -481,7 +484,7 @@ fn a_driver_can_be_upgraded_during_quiesce() {
     );
     succeeded(&run_command(&demo, &["quiesce", "--", "sh", "-c", &upgrade]));
     demo.agent.wait_for("the new driver", |page| {
-        up(page) == 8 && page.of("gpu_info", &["driver_version=\"590.48.01\""]).count() == 8
+        up(page) == 8 && page.series_of("gpu_info", &["driver_version=\"590.48.01\""]).count() == 8
     });
 }
 
@@ -506,12 +509,12 @@ fn a_replacement_board_is_another_gpu() {
     demo.state(r#"{"gpus": {"3": {"state": "replaced", "uuid_seed": 7}}}"#);
     write_pci_bus(&demo, &page, "gpu=\"3\"", Some("nvidia"));
     let page = demo.agent.wait_for("the new board", |page| is_absent("replaced")(page) && up(page) == 8);
-    assert_eq!(page.of("gpu_present", &[]).count(), 9);
+    assert_eq!(page.series_of("gpu_present", &[]).count(), 9);
     // The label is the driver's index: the new board has that of the old one.
-    assert_eq!(page.of("gpu_present", &["gpu=\"3\""]).count(), 2);
+    assert_eq!(page.series_of("gpu_present", &["gpu=\"3\""]).count(), 2);
     assert_eq!(page.value("gpumeter_collector_success", &["collector=\"gpu3\""]), Some("1"));
     assert_eq!(page.value("gpumeter_standing_unmatched", &[]), Some("0"));
-    assert_eq!(page.of("gpu_absence_info", &[]).count(), 1);
+    assert_eq!(page.series_of("gpu_absence_info", &[]).count(), 1);
     let listed = succeeded(&run_command(&demo, &["inventory"]));
     assert_eq!(listed.lines().filter(|line| line.contains(" replaced ")).count(), 1, "{listed}");
 }
@@ -531,5 +534,5 @@ fn a_gpu_returned_by_a_guest_is_found() {
     demo.state("{}");
     write_pci_bus(&demo, &page, "gpu=\"3\"", Some("nvidia"));
     let page = demo.agent.wait_for("its return", |page| up(page) == 8 && !page.has("gpu_absence_info", &[]));
-    assert_eq!(page.of("gpu_present", &[]).count(), 8);
+    assert_eq!(page.series_of("gpu_present", &[]).count(), 8);
 }

@@ -29,13 +29,13 @@ fn processes_beyond_the_series_limit_are_counted_as_dropped() {
     std::fs::write(&config, text).unwrap();
     let arguments = ["--scenario", scenario.to_str().unwrap(), "--config", config.to_str().unwrap()];
     let agent = Agent::start(Demo::command(&directory.path().join("state"), &arguments));
-    let up = |page: &Scrape| page.of("gpu_up", &[]).filter(|(_, up)| *up == "1").count();
+    let up = |page: &Scrape| page.series_of("gpu_up", &[]).filter(|(_, up)| *up == "1").count();
     let page = agent.wait_for("the guard", |page| {
         up(page) == 8 && page.has("gpumeter_series_dropped_total", &["family=\"gpu_process_memory_bytes\""])
     });
     assert!(page.series.len() <= 3_500, "{} series", page.series.len());
     for family in ["gpu_info", "gpu_power_watts", "gpu_energy_joules_total", "gpu_present"] {
-        assert_eq!(page.of(family, &[]).count(), 8, "{family}");
+        assert_eq!(page.series_of(family, &[]).count(), 8, "{family}");
     }
     // The largest processes have series of their own and the rest share one, so that sums are complete.
     let sum = page.nano_sum("gpu_process_memory_bytes", &["gpu=\"0\""]) / 1_000_000_000;
@@ -44,8 +44,8 @@ fn processes_beyond_the_series_limit_are_counted_as_dropped() {
     assert!(page.has("gpu_process_memory_bytes", &["pid=\"10799\""]));
     assert!(page.has("gpu_process_memory_bytes", &["gpu=\"0\"", "pid=\"other\""]));
     std::fs::write(&config, text.replace("3500", "20000")).unwrap();
-    let page =
-        agent.wait_for("the higher limit", |page| page.of("gpu_process_memory_bytes", &[]).count() == 800);
+    let page = agent
+        .wait_for("the higher limit", |page| page.series_of("gpu_process_memory_bytes", &[]).count() == 800);
     assert!(!page.has("gpu_process_memory_bytes", &["pid=\"other\""]));
 }
 

@@ -65,7 +65,7 @@ fn busy(page: &Scrape) -> i128 {
 #[test]
 fn a_changed_file_takes_effect_within_seconds_and_an_invalid_one_does_not() {
     let demo = Configured::start("sampling: {interval: 1s, level: full}", &[]);
-    let up = |page: &Scrape| page.of("gpu_up", &[]).filter(|(_, up)| *up == "1").count() == 8;
+    let up = |page: &Scrape| page.series_of("gpu_up", &[]).filter(|(_, up)| *up == "1").count() == 8;
     let page =
         demo.agent.wait_for("a first page", |page| up(page) && page.has("gpu_process_memory_bytes", &[]));
     assert_eq!((interval(&page), success(&page)), (Some("1"), Some("1")));
@@ -128,7 +128,10 @@ fn without_a_file_sighup_does_not_end_the_agent() {
 }
 
 fn settled(page: &Scrape) -> i128 {
-    page.of("gpu_slot_seconds_total", &[]).map(|(_, value)| crate::scrape::nano(value)).min().unwrap_or(0)
+    page.series_of("gpu_slot_seconds_total", &[])
+        .map(|(_, value)| crate::scrape::nano(value))
+        .min()
+        .unwrap_or(0)
         / 1_000_000_000
 }
 

@@ -32,9 +32,11 @@ fn steady(page: &Scrape) -> Vec<(String, String)> {
     STEADY
         .iter()
         .flat_map(|family| {
-            let before = page.of(family, &[]).count();
+            let before = page.series_of(family, &[]).count();
             assert!(before > 0, "{family} is not on the page");
-            page.of(family, &[]).map(|(name, value)| (name.to_owned(), value.to_owned())).collect::<Vec<_>>()
+            page.series_of(family, &[])
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .collect::<Vec<_>>()
         })
         .collect()
 }

@@ -281,5 +281,5 @@ pub(crate) fn bill_lines(agent: &Agent) -> Vec<serde_json::Value> {
 /// Whole seconds of a tenant in a family.
 pub(crate) fn seconds(page: &Scrape, family: &str, tenant: &str) -> i128 {
     let label = format!("tenant=\"{tenant}\"");
-    page.of(family, &[&label]).map(|(_, value)| nano(value)).sum::<i128>() / 1_000_000_000
+    page.series_of(family, &[&label]).map(|(_, value)| nano(value)).sum::<i128>() / 1_000_000_000
 }

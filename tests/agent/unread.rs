@@ -36,7 +36,7 @@ fn start_unread(mut command: Command, address: String) -> (Agent, PipeReader) {
 }
 
 fn up(page: &Scrape) -> usize {
-    page.of("gpu_up", &[]).filter(|(_, up)| *up == "1").count()
+    page.series_of("gpu_up", &[]).filter(|(_, up)| *up == "1").count()
 }
 
 fn assert_account_grows(agent: &Agent) {

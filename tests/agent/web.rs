@@ -165,7 +165,7 @@ fn with_users(directory: &Path, tenants: &str) -> Agent {
 }
 
 /// Status and body for a user whose password is the name.
-fn ask(agent: &Agent, user: &str, path: &str) -> (u16, String) {
+fn request(agent: &Agent, user: &str, path: &str) -> (u16, String) {
     use base64::Engine;
     let encoded = base64::engine::general_purpose::STANDARD.encode(format!("{user}:{user}"));
     agent.get_with(path, &format!("Authorization: Basic {encoded}\r\n"))
@@ -178,8 +178,9 @@ fn a_user_sees_only_the_lines_of_its_tenants() {
     let begun = std::time::Instant::now();
     let lines = |bill: &Value| bill["lines"].as_array().map_or(0, Vec::len);
     let (whole, own) = loop {
-        let read =
-            |user| serde_json::from_str::<Value>(&ask(&agent, user, "/api/v1/bill").1).unwrap_or_default();
+        let read = |user| {
+            serde_json::from_str::<Value>(&request(&agent, user, "/api/v1/bill").1).unwrap_or_default()
+        };
         let (whole, own) = (read("root"), read("alice"));
         if lines(&own) > 0 && lines(&whole) > lines(&own) {
             break (whole, own);
@@ -195,7 +196,7 @@ fn a_user_sees_only_the_lines_of_its_tenants() {
     assert_eq!(own["gpus"], Value::Array(Vec::new()));
     assert!(own["prices"].as_array().unwrap().iter().all(|price| price["slot_ns"] == 0));
 
-    let (status, snapshot) = ask(&agent, "alice", "/api/v1/snapshot");
+    let (status, snapshot) = request(&agent, "alice", "/api/v1/snapshot");
     let parsed: Value = serde_json::from_str(&snapshot).unwrap();
     assert_eq!((status, &parsed["partial"]), (200, &Value::Bool(true)));
     assert!(snapshot.contains("\"tenant\":\"alice\"") && !snapshot.contains("carol"), "{snapshot}");
@@ -207,13 +208,13 @@ fn a_user_sees_only_the_lines_of_its_tenants() {
         };
         assert!(series.iter().all(is_own), "{family}");
     }
-    let (_, snapshot) = ask(&agent, "root", "/api/v1/snapshot");
+    let (_, snapshot) = request(&agent, "root", "/api/v1/snapshot");
     assert!(snapshot.contains("carol") && !snapshot.contains("\"partial\""), "{snapshot}");
     // A user without tenants sees no lines.
-    let bob: Value = serde_json::from_str(&ask(&agent, "bob", "/api/v1/bill").1).unwrap();
+    let bob: Value = serde_json::from_str(&request(&agent, "bob", "/api/v1/bill").1).unwrap();
     assert_eq!((lines(&bob), &bob["reconciliation"]["slot_ns"]), (0, &Value::from(0)));
-    assert_eq!(["root", "alice", "bob"].map(|user| ask(&agent, user, "/metrics").0), [200, 403, 403]);
-    let page = ask(&agent, "root", "/metrics").1;
+    assert_eq!(["root", "alice", "bob"].map(|user| request(&agent, user, "/metrics").0), [200, 403, 403]);
+    let page = request(&agent, "root", "/metrics").1;
     assert!(page.contains("gpumeter_http_requests_total{code=\"403\"}"), "{page}");
 }
 

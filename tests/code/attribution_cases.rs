@@ -63,7 +63,7 @@ fn used(settlement: &Settlement, name: &str) -> (u64, Grade) {
 }
 
 #[test]
-fn missing_weights_come_from_the_window_before() {
+fn missing_weights_come_from_the_previous_window() {
     let spans = [span(0, &[], &[("a", None, Some(9)), ("b", None, Some(1)), ("c", None, None)])];
     let settlement = settled(&spans, &Carry::new(), &[("a", 1), ("b", 3), ("gone", 96)]);
     assert_eq!(used(&settlement, "a"), (SECOND / 4, Grade::SplitByActivity));
@@ -72,7 +72,7 @@ fn missing_weights_come_from_the_window_before() {
 }
 
 #[test]
-fn the_windows_own_weights_come_before_those_of_the_window_before() {
+fn weights_of_the_window_take_precedence_over_those_of_the_previous_window() {
     let spans = [
         span(0, &[], &[("a", Some(3), None), ("b", Some(1), None)]),
         span(1, &[], &[("a", None, None), ("b", None, None)]),

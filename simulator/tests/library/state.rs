@@ -301,7 +301,7 @@ fn a_mig_layout_can_change_while_the_gpu_runs() {
 }
 
 #[test]
-fn a_later_process_knows_when_a_change_happened() {
+fn a_later_process_sees_the_time_of_a_change() {
     let node = Node::new(MIG);
     {
         let nvml = node.nvml();

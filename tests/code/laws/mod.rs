@@ -37,7 +37,7 @@ fn is_remainder_of_held(holder: &HolderId) -> bool {
 }
 
 /// One holder's row, summed over all settlements.
-fn of(totals: &BTreeMap<HolderId, (Parts, Use)>, name: &str) -> (u64, u64) {
+fn held_and_used(totals: &BTreeMap<HolderId, (Parts, Use)>, name: &str) -> (u64, u64) {
     totals.get(&id(name)).map_or((0, 0), |(parts, used)| (parts.held(), used.total()))
 }
 
@@ -189,7 +189,7 @@ proptest! {
             let (alone, beside) = (run(&[alone.spans(0)]), run(&[beside.spans(0)]));
             let (alone, beside) = (totals(&alone), totals(&beside));
             for name in &HOLDERS[..4] {
-                prop_assert!(of(&alone, name).0.abs_diff(of(&beside, name).0) <= 1);
+                prop_assert!(held_and_used(&alone, name).0.abs_diff(held_and_used(&beside, name).0) <= 1);
             }
         }
     }
@@ -289,7 +289,7 @@ proptest! {
         for settlement in run(&windows(&world, eras)) {
             let totals = totals(&[settlement]);
             for (sum, name) in sums.iter_mut().zip(["a", "b"]) {
-                let (held, used) = of(&totals, name);
+                let (held, used) = held_and_used(&totals, name);
                 *sum = (sum.0 + held, sum.1 + used);
             }
             prop_assert!(sums[0].0.abs_diff(sums[1].0) <= 1, "held {:?}", sums);
@@ -305,7 +305,7 @@ proptest! {
         let cut = with_cut(&whole, at);
         let (whole, cut) = (totals(&run(&whole)), totals(&run(&cut)));
         for name in whole.keys().chain(cut.keys()) {
-            let (one, other) = (of(&whole, name.as_str()), of(&cut, name.as_str()));
+            let (one, other) = (held_and_used(&whole, name.as_str()), held_and_used(&cut, name.as_str()));
             prop_assert!(one.0.abs_diff(other.0) <= 2, "held {name}: {one:?} {other:?}");
             prop_assert!(one.1.abs_diff(other.1) <= 2, "used {name}: {one:?} {other:?}");
         }
@@ -325,7 +325,7 @@ proptest! {
         }
         let (short, long) = (totals(&run(&windows(&world, 1))), totals(&run(&windows(&world, eras))));
         for name in short.keys().chain(long.keys()) {
-            let (one, other) = (of(&short, name.as_str()), of(&long, name.as_str()));
+            let (one, other) = (held_and_used(&short, name.as_str()), held_and_used(&long, name.as_str()));
             let (held, used) = (one.0.abs_diff(other.0), one.1.abs_diff(other.1));
             prop_assert!(held <= 2 && used <= 2, "{name}: {one:?} {other:?}");
         }

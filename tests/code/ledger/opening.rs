@@ -272,7 +272,7 @@ const FIRST_SCHEMA: &str = include_str!("../../fixtures/ledger/first-schema.sql"
 const FIRST_SCHEMA_COMMITTED: Utc = Utc(1_795_387_193_189_799_585);
 
 #[test]
-fn a_ledger_of_the_first_schema_goes_on_with_its_open_spans_and_its_bill() {
+fn a_ledger_of_the_first_schema_continues_with_its_open_spans_and_its_bill() {
     let world = World::new();
     let connection = rusqlite::Connection::open(world.path()).unwrap();
     connection.execute_batch(FIRST_SCHEMA).unwrap();

@@ -130,7 +130,7 @@ fn an_unsynchronised_clock_before_2025_begins_no_ledger() {
 }
 
 #[test]
-fn a_new_ledger_begins_at_the_real_time_though_the_clock_was_wrong_when_it_was_made() {
+fn a_new_ledger_begins_at_the_real_time_even_if_the_clock_was_wrong_at_its_creation() {
     for wrong in [7_200, -7_200] {
         let mut world = World::new(&["alice"]);
         world.run(10, idle);

@@ -190,7 +190,7 @@ fn each_engine_has_an_integral_of_its_own() {
 }
 
 #[test]
-fn an_instance_counts_once_however_many_compute_instances_it_has_and_goes_on_when_its_id_returns() {
+fn an_instance_counts_once_for_all_its_compute_instances_and_continues_when_its_id_returns() {
     let mut device = Device::new(Via::Gpm);
     let busy =
         |snapshot: &Snapshot, id| snapshot.gpus[0].instances[&id].values[InstanceValue::SmActive as usize];
@@ -212,7 +212,7 @@ fn an_instance_counts_once_however_many_compute_instances_it_has_and_goes_on_whe
 }
 
 #[test]
-fn an_instance_that_gets_the_id_of_another_begins_its_counters_anew_under_a_new_start_time() {
+fn an_instance_with_a_reused_id_has_new_counters_with_a_new_start_time() {
     let mut device = Device::new(Via::Gpm);
     device.frame(1, &[], Some((3, Ok(500_000_000))));
     let snapshot = device.frame(4, &[], Some((3, Ok(500_000_000))));

@@ -102,7 +102,7 @@ fn the_time_in_which_another_gpu_had_the_pci_address_is_not_counted_at_a_late_op
 }
 
 #[test]
-fn a_gpu_that_only_the_ledger_knows_is_gone_at_a_late_opening() {
+fn a_gpu_known_only_to_the_ledger_is_gone_at_a_late_opening() {
     let mut world = World::new(&["alice"]);
     world.run(60, work);
     world.restart_without_ledger(10);
@@ -183,7 +183,7 @@ fn on_another_time() -> World {
 }
 
 #[test]
-fn the_account_goes_on_in_the_ledgers_time_from_a_late_opening_on() {
+fn the_account_continues_in_the_ledgers_time_after_a_late_opening() {
     let mut world = on_another_time();
     world.open_ledger();
     world.run(100, work);

@@ -182,7 +182,7 @@ fn bill_lines_and_the_page_distinguish_instances() {
 }
 
 #[test]
-fn the_counters_of_instances_go_on_after_a_restart() {
+fn the_counters_of_instances_continue_after_a_restart() {
     let mut world = divided(&["alice"]);
     world.run(60, |frame| two(frame, Some(0), Some(0)));
     let before = world.slot_seconds().0["1"];

@@ -237,7 +237,7 @@ fn a_gone_tenant_is_shown_for_ten_minutes_and_continues_its_counters() {
 }
 
 #[test]
-fn readings_are_withheld_after_two_ticks_and_the_account_goes_on() {
+fn readings_are_withheld_after_two_ticks_and_the_account_continues() {
     let mut world = World::new(&["alice"]);
     world.run(3, |frame| frame.process(7, 100).busy(100));
     assert!(world.is_up());

@@ -21,7 +21,7 @@ fn world(profile: &str, errors: &[(&str, u32)]) -> World {
     World::new(&script, false)
 }
 
-fn of(family: &str, labels: &[(&str, &str)]) -> PointId {
+fn point_id(family: &str, labels: &[(&str, &str)]) -> PointId {
     let is = |(here, point): &(&Family, &Point)| {
         here.name == family && labels.iter().all(|label| point.labels.contains(label))
     };
@@ -29,11 +29,11 @@ fn of(family: &str, labels: &[(&str, &str)]) -> PointId {
 }
 
 fn all_links(frame: &Frame, kind: &str) -> Reading {
-    frame.readings[of(ALL, &[("kind", kind)])]
+    frame.readings[point_id(ALL, &[("kind", kind)])]
 }
 
 fn one_link(frame: &Frame, link: &str, kind: &str) -> Reading {
-    frame.readings[of(LINK, &[("link", link), ("kind", kind)])]
+    frame.readings[point_id(LINK, &[("link", link), ("kind", kind)])]
 }
 
 /// The value of the health input: the sum over its points.
