@@ -106,15 +106,13 @@ fn ledger() -> (tempfile::TempDir, Ledger, LedgerBatch) {
     let directory = tempfile::tempdir().expect("a directory");
     let opening = Opening { boot_id: "bench".into(), now: stamp(0), ..Opening::default() };
     let (mut ledger, _) = Ledger::open(&directory.path().join("ledger.db"), &opening).expect("a ledger");
-    let sights =
+    let registrations =
         (0..GPUS).map(|index| GpuRegistration { gpu: id(index), model: "bench".into(), at: EPOCH }).collect();
-    ledger
-        .commit(&LedgerBatch { now: EPOCH, registrations: sights, ..LedgerBatch::default() })
-        .expect("a commit");
+    ledger.commit(&LedgerBatch { now: EPOCH, registrations, ..LedgerBatch::default() }).expect("a commit");
     (directory, ledger, batch(0, "job"))
 }
 
-/// The same with an account of other holders before that window.
+/// As `ledger`, with an account of other holders before that window.
 fn ledger_with_account() -> (tempfile::TempDir, Ledger, LedgerBatch) {
     let (directory, mut ledger, first) = ledger();
     ledger.commit(&first).expect("a commit");

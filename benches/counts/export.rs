@@ -27,7 +27,7 @@ fn page(format: PageFormat) -> (PageCache, Snapshot) {
     (cache, next)
 }
 
-/// The same with one process more.
+/// As `page`, but the next snapshot has one process more, so that labels change.
 fn changed() -> (PageCache, Snapshot) {
     let (cache, _) = page(PageFormat::Text);
     let next = fixture::node(8, 201);

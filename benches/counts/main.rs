@@ -1,4 +1,4 @@
-//! Instruction and allocation counts, held against `benches/budgets.toml`.
+//! Instruction and allocation counts, compared with `benches/budgets.toml`.
 //!
 //! `cargo bench --bench counts` fails when a budget is exceeded. It needs valgrind and gungraun-runner of the
 //! same version as the crate (`GUNGRAUN_RUNNER` names it if it is not on the path). To add a benchmark: a

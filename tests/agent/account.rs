@@ -40,7 +40,10 @@ fn check(bill: &Value) {
 }
 
 fn settled_seconds(page: &crate::scrape::Scrape) -> i128 {
-    page.of("gpu_slot_seconds_total", &[]).map(|(_, value)| crate::scrape::nano(value)).min().unwrap_or(0)
+    page.series_of("gpu_slot_seconds_total", &[])
+        .map(|(_, value)| crate::scrape::nano(value))
+        .min()
+        .unwrap_or(0)
         / 1_000_000_000
 }
 
@@ -171,7 +174,7 @@ fn a_kill_loses_no_committed_second_and_doubles_none() {
     for _ in 0..5 {
         let seconds = last.values().copied().min().unwrap_or(0) + 30;
         let page = demo.agent.wait_for("more account", |page| settled_seconds(page) >= seconds);
-        for (name, value) in page.of("gpu_tenant_held_seconds_total", &[]) {
+        for (name, value) in page.series_of("gpu_tenant_held_seconds_total", &[]) {
             let value = crate::scrape::nano(value) / 1_000_000_000;
             let before = last.insert(name.to_owned(), value).unwrap_or(0);
             assert!(value >= before, "{name} went from {before} to {value}");

@@ -30,9 +30,9 @@ fn all_configuration_errors_are_reported_at_once_with_their_lines() {
         &["config.yaml:1", "did you mean", "sampling", "config.yaml:4", "config.yaml:6"],
     );
     refused(&["check-config", &file], &["config.yaml:1", "config.yaml:4"]);
-    let told = String::from_utf8(output(&["check-config", &file]).stderr).unwrap();
-    assert!(told.starts_with(&format!("gpumeter: {file}: 3 problems\n")), "{told}");
-    assert!(told.lines().skip(1).all(|line| line.starts_with(&format!("{file}:"))), "{told}");
+    let output_text = String::from_utf8(output(&["check-config", &file]).stderr).unwrap();
+    assert!(output_text.starts_with(&format!("gpumeter: {file}: 3 problems\n")), "{output_text}");
+    assert!(output_text.lines().skip(1).all(|line| line.starts_with(&format!("{file}:"))), "{output_text}");
 }
 
 #[test]
@@ -42,10 +42,13 @@ fn a_first_price_in_the_future_is_a_warning_and_not_an_error() {
     let prices = "prices: {currency: EUR, rates: [{gpu_hour: 1.1, from: \"2200-01-01T00:00:00Z\"}]}\n";
     fs::write(&file, prices).unwrap();
     let checked = output(&["check-config", &file]);
-    let told = String::from_utf8(checked.stdout).unwrap();
-    assert!(checked.status.success(), "{told}");
+    let output_text = String::from_utf8(checked.stdout).unwrap();
+    assert!(checked.status.success(), "{output_text}");
     let warning = "warning: prices.rates: no price is in force before 2200-01-01T00:00:00Z";
-    assert!(told.starts_with(&format!("{file}: {warning}")) && told.ends_with("config.yaml: ok\n"), "{told}");
+    assert!(
+        output_text.starts_with(&format!("{file}: {warning}")) && output_text.ends_with("config.yaml: ok\n"),
+        "{output_text}"
+    );
     let doctor = String::from_utf8(output(&["doctor", "--config", &file]).stdout).unwrap();
     assert!(doctor.contains("missing prices: prices.rates: no price is in force before 2200-"), "{doctor}");
 }
@@ -100,7 +103,7 @@ fn a_second_agent_on_one_ledger_is_refused_with_the_owners_pid() {
         &["run", "--config", &config, "--listen", "127.0.0.1:0", "--nvml-library", library],
         &["ledger.db", &owner],
     );
-    demo.agent.wait_for("the first goes on", |page| page.has("gpu_up", &[]));
+    demo.agent.wait_for("more ticks of the first agent", |page| page.has("gpu_up", &[]));
 }
 
 #[test]
@@ -121,7 +124,8 @@ fn a_second_demo_in_one_directory_is_refused_and_changes_nothing() {
         refused(&arguments, &[state, &owner, "--state-dir"]);
     }
     assert_eq!((files(), places()), before);
-    demo.agent.wait_for("the first goes on", |page| page.value("gpu_up", &["gpu=\"0\""]) == Some("1"));
+    demo.agent
+        .wait_for("more ticks of the first agent", |page| page.value("gpu_up", &["gpu=\"0\""]) == Some("1"));
 }
 
 #[test]
@@ -263,7 +267,7 @@ fn a_library_that_is_not_nvml_is_reported_and_the_agent_serves_its_own_health() 
     let mut command = crate::running::program();
     command.args(["run", "--config", &config, "--listen", "127.0.0.1:0", "--nvml-library", "libc.so.6"]);
     let agent = crate::running::Agent::start(command);
-    let page = agent.wait_for("its own health", |page| page.has("gpumeter_build_info", &[]));
+    let page = agent.wait_for("the agent's own metrics", |page| page.has("gpumeter_build_info", &[]));
     assert!(!page.has("gpu_up", &[]));
     assert_eq!(page.value("gpumeter_simulated", &[]), Some("0"));
     assert!(agent.log().contains("not an NVML library"));
@@ -278,8 +282,8 @@ fn a_closed_log_pipe_does_not_end_the_agent() {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let mut command = program();
     command.args(["run", "--config", &config, "--listen", &address, "--nvml-library", "libc.so.6"]);
-    let agent = Agent::start_unheard(command, address);
-    agent.wait_for("its own health", |page| page.has("gpumeter_build_info", &[]));
+    let agent = Agent::start_without_log(command, address);
+    agent.wait_for("the agent's own metrics", |page| page.has("gpumeter_build_info", &[]));
 }
 
 #[test]

@@ -41,7 +41,7 @@ fn every_runtime_fault_has_its_reason_and_a_restart_recovers() {
     assert_eq!(docker.requests(), ["GET /containers/json HTTP/1.1"], "the agent only reads");
     drop(docker);
     drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
-    assert!(matches!(client.containers(), Err(Error::Unreachable { .. })), "nobody listens");
+    assert!(matches!(client.containers(), Err(Error::Unreachable { .. })), "there is no server");
     std::fs::remove_file(&socket).unwrap();
     let _docker = Docker::start(&socket, Response::Containers(Vec::new()));
     assert!(client.containers().unwrap().is_empty());
@@ -69,7 +69,7 @@ fn node(configuration: &str) -> (Demo, PathBuf, tempfile::TempDir) {
 
 fn workload(page: &Scrape) -> Option<String> {
     let of_container = format!("workload=\"container:docker/{ID}\"");
-    page.of("gpu_workload_info", &[&of_container]).next().map(|(name, _)| name.to_owned())
+    page.series_of("gpu_workload_info", &[&of_container]).next().map(|(name, _)| name.to_owned())
 }
 
 #[test]

@@ -26,9 +26,10 @@ fn demo(driver: &str, gpus: &str) -> (Demo, tempfile::TempDir) {
 }
 
 fn page(demo: &Demo) -> Scrape {
-    let ready = |page: &Scrape| page.has("gpu_up", &[]) && page.of("gpu_up", &[]).all(|(_, up)| up == "1");
+    let ready =
+        |page: &Scrape| page.has("gpu_up", &[]) && page.series_of("gpu_up", &[]).all(|(_, up)| up == "1");
     demo.agent.wait_for("all GPUs", |page| {
-        let busy = page.of("gpu_busy_seconds_total", &["gpu=\"0\""]).any(|(_, value)| value != "0");
+        let busy = page.series_of("gpu_busy_seconds_total", &["gpu=\"0\""]).any(|(_, value)| value != "0");
         ready(page) && (busy || page.has("gpu_mig_gr_engine_active_ratio", &[]))
     })
 }
@@ -46,17 +47,17 @@ fn an_h100_reports_memory_links_limits_and_repair() {
     assert_eq!(memory.iter().sum::<f64>(), value("gpu_memory_total_bytes"));
     assert_eq!(value("gpu_nvlink_links_up"), 18.0);
     assert_eq!(value("gpu_nvlink_links_expected"), 18.0);
-    assert_eq!(page.of("gpu_nvlink_link_up", &[]).count(), 18, "only links that the board has");
+    assert_eq!(page.series_of("gpu_nvlink_link_up", &[]).count(), 18, "only links that the board has");
     assert_eq!(number(&page, "gpu_power_limit_watts", &["limit=\"max\""]), 700.0);
     assert_eq!(number(&page, "gpu_clock_hertz", &["clock=\"memory\""]), 2_619e6);
     assert_eq!(number(&page, "gpu_row_remap_banks", &["availability=\"max\""]), 2_560.0);
     // Of the five states only the current one has a series.
-    assert_eq!(page.of("gpu_recovery_action", &[]).count(), 1);
+    assert_eq!(page.series_of("gpu_recovery_action", &[]).count(), 1);
     assert!(page.has("gpu_recovery_action", &["action=\"none\""]));
-    // Distances, and no temperatures of limits: the call answers such, as what a board has whose limits are these.
+    // A board that reports distances to its limits does not show their temperatures too.
     assert!(page.has("gpu_temperature_margin_celsius", &["limit=\"slowdown\""]));
     assert!(!page.has("gpu_temperature_limit_celsius", &[]));
-    let platform = page.of("gpu_platform_info", &[]).next().unwrap().0;
+    let platform = page.series_of("gpu_platform_info", &[]).next().unwrap().0;
     assert!(platform.contains("chassis_serial=\"\"") && platform.contains("module_id=\"2\""), "{platform}");
     for reason in ["sw_power_cap", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake"] {
         assert!(page.has("gpu_throttle_seconds_total", &[&format!("reason=\"{reason}\"")]), "{reason}");
@@ -89,7 +90,7 @@ fn boards_without_nvlink_report_no_links_and_no_module() {
         assert!(!page.has(family, &[]), "{family}");
     }
     assert!(!page.has("gpu_temperature_celsius", &["sensor=\"memory\""]));
-    assert_eq!(page.of("gpu_temperature_celsius", &["sensor=\"gpu\""]).count(), 2);
+    assert_eq!(page.series_of("gpu_temperature_celsius", &["sensor=\"gpu\""]).count(), 2);
 }
 
 /// Series of a GPU at a level, without those whose number depends on tenants, processes and XIDs.
@@ -136,7 +137,7 @@ fn instances_have_memory_and_activity_for_at_most_three_calls_each_at_a_tick() {
         demo("590.48.01", &format!(r#"[{{"profile": "h100", "mig": [{}]}}]"#, seven.join(",")));
     page(&demo);
     let page = demo.agent.wait_for("a working instance", |page| {
-        page.of("gpu_mig_sm_active_seconds_total", &[]).any(|(_, value)| value != "0")
+        page.series_of("gpu_mig_sm_active_seconds_total", &[]).any(|(_, value)| value != "0")
     });
     for family in [
         "gpu_mig_memory_used_bytes",
@@ -145,7 +146,7 @@ fn instances_have_memory_and_activity_for_at_most_three_calls_each_at_a_tick() {
         "gpu_mig_dram_active_seconds_total",
         "gpu_mig_ecc_errors_total",
     ] {
-        assert_eq!(page.of(family, &[]).count(), 7, "{family}");
+        assert_eq!(page.series_of(family, &[]).count(), 7, "{family}");
     }
     assert!(!page.has("gpu_utilization_ratio", &[]), "the parent has no utilization");
     let calls = || -> BTreeMap<String, f64> {
@@ -158,15 +159,15 @@ fn instances_have_memory_and_activity_for_at_most_three_calls_each_at_a_tick() {
         .take(600)
         .find(|calls| count(calls, "nvmlGpmMigSampleGet") >= 7.0 * 15.0)
         .expect("fifteen ticks");
-    // The parent's own calls of these functions are not an instance's.
-    let own = |name: &str, parents: &str| count(&calls, name) - count(&calls, parents);
-    let all = own("nvmlGpmMetricsGet", "nvmlGpmSampleGet")
-        + own("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetBAR1MemoryInfo")
+    // Both functions are called for the parent too, once with each of the calls that are subtracted.
+    let of_instances = |name: &str, parents: &str| count(&calls, name) - count(&calls, parents);
+    let all = of_instances("nvmlGpmMetricsGet", "nvmlGpmSampleGet")
+        + of_instances("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetBAR1MemoryInfo")
         + count(&calls, "nvmlGpmMigSampleGet");
     let each = all / count(&calls, "nvmlGpmMigSampleGet");
     assert!(each <= 3.0, "{each} calls: {calls:?}");
-    // The slow tier adds calls, at most twice in fifteen ticks: error counters, and once more those that were never
-    // read, of each instance and of the parent's four.
+    // In fifteen ticks the slow tier reads the error counters of each instance, and four of the parent, at most three
+    // times: twice when due, and once more those that were never read.
     let errors = count(&calls, "nvmlDeviceGetMemoryErrorCounter");
     assert!((14.0..=(7.0 + 4.0) * 3.0).contains(&errors), "{errors} calls for errors: {calls:?}");
 }

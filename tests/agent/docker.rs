@@ -39,16 +39,16 @@ impl Docker {
         let listener = UnixListener::bind(socket).unwrap();
         let (response, requests) = (Arc::new(Mutex::new(response)), Arc::default());
         let stopped = Arc::new(Mutex::new(false));
-        let (theirs, told, ended) = (Arc::clone(&response), Arc::clone(&requests), Arc::clone(&stopped));
+        let (current, received, ended) = (Arc::clone(&response), Arc::clone(&requests), Arc::clone(&stopped));
         let thread = std::thread::spawn(move || {
             // Connections that are not answered stay open.
-            let mut kept = Vec::new();
+            let mut open = Vec::new();
             for stream in listener.incoming() {
                 if *ended.lock().unwrap() {
                     return;
                 }
-                let response = theirs.lock().unwrap().clone();
-                kept.extend(respond(stream.unwrap(), &response, &told));
+                let response = current.lock().unwrap().clone();
+                open.extend(respond(stream.unwrap(), &response, &received));
             }
         });
         Self { response, requests, thread: Some(thread), socket: socket.to_owned(), stopped }

@@ -112,10 +112,10 @@ fn the_doctor_lists_what_each_grant_matches_and_check_config_warns_where_it_runs
         String::from_utf8(output.stdout).unwrap()
     };
     assert!(!check(&[]).contains("warning"), "without the flag no driver is called");
-    let told = check(&["--node"]);
+    let text = check(&["--node"]);
     assert!(
-        told.contains("warning: attribution.standing: no GPU that the driver lists matches lab (GPU 99);"),
-        "{told}"
+        text.contains("warning: attribution.standing: no GPU that the driver lists matches lab (GPU 99);"),
+        "{text}"
     );
 }
 
@@ -177,9 +177,9 @@ fn the_json_output_has_every_family_of_every_gpu() {
     demo.agent.wait_for("its first ticks", |page| page.has("gpu_up", &[]));
     let library = demo.driver("libnvidia-ml.so.1");
     let output = program().args(["doctor", "--json", "--nvml-library"]).arg(library).output().unwrap();
-    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert!(told["variant"].is_string() && told["findings"].as_array().unwrap().len() >= 6, "{told}");
-    let gpus = told["gpus"].as_array().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["variant"].is_string() && report["findings"].as_array().unwrap().len() >= 6, "{report}");
+    let gpus = report["gpus"].as_array().unwrap();
     assert_eq!(gpus.len(), 8);
     for gpu in gpus {
         let families = gpu["families"].as_array().unwrap();
@@ -293,9 +293,9 @@ fn doctor_reports_the_kubelets_answer_or_its_failure() {
     let gpu = "GPU-3cae2e45-052c-4b11-80d3-4d7b2d2d3464";
     let pods = vec![pod("ml", "a", "main", &[gpu]), pod("ml", "b", "main", &["MIG-1"])];
     let kubelet = Kubelet::start(&socket, Answers { pods, ..Answers::default() });
-    let told = finding();
-    assert!(told.contains("the kubelet assigned GPUs: 1;") && told.contains("MIG-1"), "{told}");
+    let text = finding();
+    assert!(text.contains("the kubelet assigned GPUs: 1;") && text.contains("MIG-1"), "{text}");
     kubelet.answer(|answers| answers.fault = Some(Fault::Error(tonic::Code::Unavailable)));
-    let told = finding();
-    assert!(told.starts_with("missing pods: pods hold nothing") && told.contains("List failed"), "{told}");
+    let text = finding();
+    assert!(text.starts_with("missing pods: pods hold nothing") && text.contains("List failed"), "{text}");
 }

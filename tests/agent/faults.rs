@@ -13,7 +13,8 @@ const HANG: &str = r#"[{"function": "nvmlDeviceGetUtilizationRates", "gpu": 3, "
 #[test]
 fn a_hung_gpu_is_named_and_the_others_stay_fresh() {
     let demo = Demo::start(&[]);
-    demo.agent.wait_for("all GPUs", |page| page.of("gpu_up", &[]).filter(|(_, up)| *up == "1").count() == 8);
+    demo.agent
+        .wait_for("all GPUs", |page| page.series_of("gpu_up", &[]).filter(|(_, up)| *up == "1").count() == 8);
     demo.faults(HANG);
     let page = demo.agent.wait_for("the fault", |page| {
         page.value("gpu_up", &["gpu=\"3\""]) == Some("0")
@@ -61,7 +62,8 @@ fn a_call_that_returns_late_counts_as_driver_time() {
 #[test]
 fn sigterm_during_a_hung_call_closes_listener_and_ledger_in_two_seconds() {
     let mut demo = Demo::start(&[]);
-    demo.agent.wait_for("all GPUs", |page| page.of("gpu_up", &[]).filter(|(_, up)| *up == "1").count() == 8);
+    demo.agent
+        .wait_for("all GPUs", |page| page.series_of("gpu_up", &[]).filter(|(_, up)| *up == "1").count() == 8);
     demo.faults(HANG);
     demo.agent.wait_for("the fault", |page| page.value("gpu_up", &["gpu=\"3\""]) == Some("0"));
     let (status, took) = demo.agent.terminate();
@@ -76,16 +78,18 @@ fn sigterm_during_a_hung_call_closes_listener_and_ledger_in_two_seconds() {
 #[test]
 fn a_hang_of_every_call_leaves_the_agent_answering() {
     let demo = Demo::start(&[]);
-    demo.agent.wait_for("all GPUs", |page| page.of("gpu_up", &[]).filter(|(_, up)| *up == "1").count() == 8);
+    demo.agent
+        .wait_for("all GPUs", |page| page.series_of("gpu_up", &[]).filter(|(_, up)| *up == "1").count() == 8);
     demo.faults(r#"[{"function": "*", "gpu": null, "hang": true}]"#);
-    let page = demo.agent.wait_for("the fault", |page| page.of("gpu_up", &[]).all(|(_, up)| up == "0"));
+    let page =
+        demo.agent.wait_for("the fault", |page| page.series_of("gpu_up", &[]).all(|(_, up)| up == "0"));
     assert!(!page.has("gpu_power_watts", &[]));
     assert_eq!(demo.agent.get("/-/healthy").0, 200);
     demo.faults("[]");
 }
 
 /// Kills the agent and starts it again over a driver that is faulty from the start.
-fn restart_sick(faults: &str) -> Demo {
+fn restart_with_faults(faults: &str) -> Demo {
     let mut demo = Demo::start(&[]);
     demo.agent.wait_for("all GPUs", |page| up(page) == 8);
     demo.faults(faults);
@@ -94,12 +98,12 @@ fn restart_sick(faults: &str) -> Demo {
 }
 
 fn up(page: &Scrape) -> usize {
-    page.of("gpu_up", &[]).filter(|(_, up)| *up == "1").count()
+    page.series_of("gpu_up", &[]).filter(|(_, up)| *up == "1").count()
 }
 
 #[test]
 fn a_gpu_that_hangs_at_start_delays_no_other_and_is_logged() {
-    let demo = restart_sick(r#"[{"function": "nvmlDeviceGetUUID", "gpu": 3, "hang": true}]"#);
+    let demo = restart_with_faults(r#"[{"function": "nvmlDeviceGetUUID", "gpu": 3, "hang": true}]"#);
     let page = demo.agent.wait_for("the other GPUs", |page| up(page) == 7);
     assert_eq!(page.value("gpu_up", &["gpu=\"3\""]), Some("0"));
     let log = RefCell::new(String::new());
@@ -131,7 +135,7 @@ fn a_hung_call_and_its_late_return_are_logged() {
 
 #[test]
 fn a_gpu_that_fails_at_start_is_retried() {
-    let demo = restart_sick(r#"[{"function": "nvmlDeviceGetUUID", "gpu": 3, "code": 999}]"#);
+    let demo = restart_with_faults(r#"[{"function": "nvmlDeviceGetUUID", "gpu": 3, "code": 999}]"#);
     demo.agent.wait_for("the other GPUs", |page| {
         up(page) == 7
             && page.has("gpumeter_collector_errors_total", &["collector=\"gpu3\"", "reason=\"failed\""])
@@ -142,7 +146,7 @@ fn a_gpu_that_fails_at_start_is_retried() {
 
 #[test]
 fn a_driver_that_fails_to_count_gpus_is_logged_and_opened_again() {
-    let demo = restart_sick(r#"[{"function": "nvmlDeviceGetCount_v2", "code": 999}]"#);
+    let demo = restart_with_faults(r#"[{"function": "nvmlDeviceGetCount_v2", "code": 999}]"#);
     let page = demo.agent.wait_for("the fault", |page| {
         page.has("gpumeter_collector_errors_total", &["collector=\"driver\"", "reason=\"failed\""])
     });
@@ -154,15 +158,16 @@ fn a_driver_that_fails_to_count_gpus_is_logged_and_opened_again() {
 
 #[test]
 fn a_gpu_that_takes_three_seconds_to_identify_itself_is_read() {
-    let demo = restart_sick(r#"[{"function": "nvmlDeviceGetSerial", "gpu": 2, "delay_ms": 3000}]"#);
+    let demo = restart_with_faults(r#"[{"function": "nvmlDeviceGetSerial", "gpu": 2, "delay_ms": 3000}]"#);
     let page = demo.agent.wait_for("all GPUs", |page| up(page) == 8);
     assert!(!page.has("gpumeter_collector_errors_total", &["collector=\"gpu2\""]));
 }
 
 #[test]
 fn a_gpu_with_a_slow_tier_of_three_seconds_stays_up() {
-    let demo =
-        restart_sick(r#"[{"function": "nvmlDeviceGetRowRemapperHistogram", "gpu": 2, "delay_ms": 3000}]"#);
+    let demo = restart_with_faults(
+        r#"[{"function": "nvmlDeviceGetRowRemapperHistogram", "gpu": 2, "delay_ms": 3000}]"#,
+    );
     demo.agent.wait_for("all GPUs", |page| up(page) == 8);
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(5) {
@@ -176,7 +181,7 @@ fn a_gpu_with_a_slow_tier_of_three_seconds_stays_up() {
 
 #[test]
 fn a_gpu_of_unknown_mig_mode_is_not_treated_as_a_whole_one() {
-    let demo = restart_sick(r#"[{"function": "nvmlDeviceGetMigMode", "gpu": 3, "code": 999}]"#);
+    let demo = restart_with_faults(r#"[{"function": "nvmlDeviceGetMigMode", "gpu": 3, "code": 999}]"#);
     let page = demo.agent.wait_for("the other GPUs", |page| up(page) == 7);
     assert_eq!(page.value("gpu_up", &["gpu=\"3\""]), Some("0"));
     demo.faults("[]");
@@ -185,7 +190,7 @@ fn a_gpu_of_unknown_mig_mode_is_not_treated_as_a_whole_one() {
 
 #[test]
 fn identity_calls_that_failed_at_first_are_retried() {
-    let demo = restart_sick(
+    let demo = restart_with_faults(
         r#"[{"function": "nvmlDeviceGetSerial", "gpu": 3, "code": 999},
             {"function": "nvmlDeviceGetTotalEnergyConsumption", "gpu": 3, "code": 999},
             {"function": "nvmlGpmSampleAlloc", "code": 999}]"#,
@@ -201,34 +206,36 @@ fn identity_calls_that_failed_at_first_are_retried() {
 #[test]
 fn mig_instances_are_followed_when_the_layout_changes() {
     let cut = r#"[{"profile": "3g.40gb", "start": 4}, {"profile": "2g.20gb", "start": 0}]"#;
-    let demo = over(&format!(r#"{{"cycle_seconds": 600, "gpus": [{{"profile": "h100", "mig": {cut}}}]}}"#));
+    let demo = start_scenario(&format!(
+        r#"{{"cycle_seconds": 600, "gpus": [{{"profile": "h100", "mig": {cut}}}]}}"#
+    ));
     let page = demo.agent.wait_for("instances", |page| page.has("gpu_mig_info", &[]));
-    let before = page.of("gpu_mig_info", &[]).count();
+    let before = page.series_of("gpu_mig_info", &[]).count();
     demo.faults(r#"[{"function": "nvmlDeviceGetMigDeviceHandleByIndex", "code": 6}]"#);
     demo.agent.wait_for("their end", |page| !page.has("gpu_mig_info", &[]));
     demo.faults("[]");
-    demo.agent.wait_for("their return", |page| page.of("gpu_mig_info", &[]).count() == before);
+    demo.agent.wait_for("their return", |page| page.series_of("gpu_mig_info", &[]).count() == before);
 }
 
 #[test]
 fn the_last_xid_of_a_lost_gpu_is_counted() {
-    let demo = over(
+    let demo = start_scenario(
         r#"{"cycle_seconds": 20, "gpus": [{"profile": "h100", "count": 2}],
             "xids": [{"at": 5, "gpu": 1, "xid": 13}, {"at": 15, "gpu": 1, "xid": 79}]}"#,
     );
-    let heard =
+    let has_xid =
         |xid: &'static str| move |page: &Scrape| page.has("gpu_xid_errors_total", &["gpu=\"1\"", xid]);
     // The first XID shows that the GPU's events are registered.
-    demo.agent.wait_for("an XID", heard("xid=\"13\""));
+    demo.agent.wait_for("an XID", has_xid("xid=\"13\""));
     demo.faults(
         r#"[{"function": "nvmlDeviceGetUUID", "gpu": 1, "code": 15},
             {"function": "nvmlDeviceGetFieldValues", "gpu": 1, "code": 15}]"#,
     );
-    demo.agent.wait_for("the last XID", heard("xid=\"79\""));
+    demo.agent.wait_for("the last XID", has_xid("xid=\"79\""));
 }
 
 /// A demo over a scenario of the test's own.
-pub(crate) fn over(scenario: &str) -> Demo {
+pub(crate) fn start_scenario(scenario: &str) -> Demo {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), scenario).unwrap();
     Demo::start(&["--scenario", file.path().to_str().unwrap()])

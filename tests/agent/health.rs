@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::Output;
 
-use crate::faults::over;
+use crate::faults::start_scenario;
 use crate::running::{Demo, program};
 use crate::scrape::Scrape;
 
@@ -17,14 +17,14 @@ fn health(demo: &Demo, arguments: &[&str]) -> (Option<i32>, String, String) {
 
 fn is(gpu: &'static str, state: &'static str) -> impl Fn(&Scrape) -> bool {
     move |page| {
-        let states = page.of("gpu_health", &[gpu]).count();
+        let states = page.series_of("gpu_health", &[gpu]).count();
         page.value("gpu_health", &[gpu, state]) == Some("1") && states == 1
     }
 }
 
 /// Two GPUs, and these XIDs in a cycle that is longer than any test.
 fn node(xids: &str) -> Demo {
-    over(&format!(
+    start_scenario(&format!(
         r#"{{"cycle_seconds": 3600, "gpus": [{{"profile": "h100", "count": 2}}], "xids": [{xids}]}}"#
     ))
 }
@@ -48,9 +48,9 @@ fn a_failed_gpu_is_reported_everywhere_with_the_action() {
     assert_eq!(status, 200);
     let body: serde_json::Value = serde_json::from_str(&body).unwrap();
     assert_eq!((&body["state"], &body["simulated"]), (&"failed".into(), &true.into()));
-    let sick = &body["gpus"][1];
-    assert_eq!((&sick["state"], &sick["action"]), (&"failed".into(), &"reboot_node".into()));
-    let reason = &sick["reasons"][0];
+    let failed_gpu = &body["gpus"][1];
+    assert_eq!((&failed_gpu["state"], &failed_gpu["action"]), (&"failed".into(), &"reboot_node".into()));
+    let reason = &failed_gpu["reasons"][0];
     assert_eq!(reason["rule"], "xid_reboot");
     assert!(
         reason["evidence"].as_str().unwrap().starts_with("XID 79 (GPU has fallen off the bus) once"),
@@ -72,7 +72,7 @@ fn a_failed_gpu_is_reported_everywhere_with_the_action() {
 #[test]
 fn a_hung_gpu_and_a_missing_agent_have_unknown_health() {
     let mut demo = node("");
-    demo.agent.wait_for("verdicts", |page| page.of("gpu_health", &["state=\"ok\""]).count() == 2);
+    demo.agent.wait_for("verdicts", |page| page.series_of("gpu_health", &["state=\"ok\""]).count() == 2);
     assert_eq!(health(&demo, &[]).0, Some(0));
     demo.faults(r#"[{"function": "nvmlDeviceGetUtilizationRates", "gpu": 1, "hang": true}]"#);
     demo.agent.wait_for("the fault", is("gpu=\"1\"", "state=\"unknown\""));
@@ -80,7 +80,7 @@ fn a_hung_gpu_and_a_missing_agent_have_unknown_health() {
     assert_eq!(status, Some(2), "{page}");
     assert!(message.contains("health of 1 GPU is unknown"), "{message}");
     demo.faults("[]");
-    demo.agent.wait_for("recovery", |page| page.of("gpu_health", &["state=\"ok\""]).count() == 2);
+    demo.agent.wait_for("recovery", |page| page.series_of("gpu_health", &["state=\"ok\""]).count() == 2);
     demo.agent.kill();
     let (status, _, message) = health(&demo, &[]);
     assert_eq!(status, Some(2));
@@ -91,7 +91,7 @@ fn a_hung_gpu_and_a_missing_agent_have_unknown_health() {
 /// A GPU's PCI address as the kernel prints it: a short domain, lower case, no function.
 fn place(page: &Scrape, gpu: &str) -> String {
     let labels = [gpu];
-    let (info, _) = page.of("gpu_info", &labels).next().unwrap();
+    let (info, _) = page.series_of("gpu_info", &labels).next().unwrap();
     let place = info.split_once("pci_bus_id=\"").and_then(|(_, rest)| rest.split('.').next()).unwrap();
     place[4..].to_lowercase()
 }
@@ -117,7 +117,10 @@ fn an_xid_from_the_kernel_log_is_counted_once_even_if_the_driver_reports_it_too(
         is("gpu=\"1\"", "state=\"failed\"")(page) && page.has("gpu_xid_errors_total", &["xid=\"62\""])
     });
     // The event's line came before the kernel's.
-    assert_eq!(page.of("gpu_xid_errors_total", &[]).map(|(_, count)| count).collect::<Vec<_>>(), ["1", "1"]);
+    assert_eq!(
+        page.series_of("gpu_xid_errors_total", &[]).map(|(_, count)| count).collect::<Vec<_>>(),
+        ["1", "1"]
+    );
     assert_eq!(page.value("gpu_xid_errors_total", &["gpu=\"1\"", "xid=\"62\""]), Some("1"));
     assert_eq!(page.value("gpumeter_collector_success", &readable), Some("1"));
 }
@@ -159,12 +162,12 @@ fn failed() -> (Demo, tempfile::NamedTempFile) {
     let demo = Demo::start(&["--scenario", scenario.path().to_str().unwrap()]);
     let page = demo.agent.wait_for("the fault", is("gpu=\"1\"", "state=\"failed\""));
     assert!(!page.has("gpu_recovery_action", &[]), "otherwise there is no sticky fault");
-    demo.agent.wait_for("the commit of what is to be remembered", |_| latched(&demo) == 2);
+    demo.agent.wait_for("the commit of the sticky faults", |_| sticky_faults(&demo) == 2);
     (demo, scenario)
 }
 
 /// What the ledger has stored of the second GPU: its verdict, and that its time is unavailable.
-fn latched(demo: &Demo) -> i64 {
+fn sticky_faults(demo: &Demo) -> i64 {
     let ledger = rusqlite::Connection::open(demo.directory.path().join("ledger.db")).unwrap();
     let rows = "SELECT count(*) FROM latch JOIN gpu ON gpu.id = latch.gpu WHERE gpu_index = 1";
     ledger.query_row(rows, [], |row| row.get(0)).unwrap()
@@ -190,14 +193,14 @@ fn account(demo: &Demo) -> [i64; 3] {
 #[test]
 fn a_hardware_fault_survives_an_agent_restart() {
     let (mut demo, scenario) = failed();
-    let told = verdict(&demo);
+    let before = verdict(&demo);
     demo.kill_and_restart(&["--scenario", scenario.path().to_str().unwrap()]);
     let page = demo.agent.wait_for("the fault, remembered", |page| {
-        page.of("gpu_up", &[]).filter(|(_, up)| *up == "1").count() == 2
+        page.series_of("gpu_up", &[]).filter(|(_, up)| *up == "1").count() == 2
             && is("gpu=\"1\"", "state=\"failed\"")(page)
     });
     assert!(is("gpu=\"0\"", "state=\"ok\"")(&page));
-    assert_eq!(verdict(&demo), told, "with its text and time");
+    assert_eq!(verdict(&demo), before, "with its text and time");
     let (status, text, _) = health(&demo, &[]);
     assert_eq!(status, Some(1), "{text}");
     assert!(text.contains("XID 48"), "{text}");
@@ -225,7 +228,7 @@ fn a_reset_or_reboot_while_the_agent_is_down_clears_a_hardware_fault() {
             demo.state(r#"{"driver": {"epoch": 2}}"#);
         }
         demo.kill_and_restart(&["--scenario", scenario.path().to_str().unwrap()]);
-        demo.agent.wait_for("its end", |page| page.of("gpu_health", &["state=\"ok\""]).count() == 2);
+        demo.agent.wait_for("its end", |page| page.series_of("gpu_health", &["state=\"ok\""]).count() == 2);
     }
 }
 
@@ -235,7 +238,7 @@ fn an_agent_without_a_ledger_reports_that_faults_do_not_survive_it() {
     let config = directory.path().join("c.yaml");
     std::fs::write(&config, "ledger: {enabled: false}\n").unwrap();
     let demo = Demo::start(&["--config", config.to_str().unwrap()]);
-    demo.agent.wait_for("verdicts", |page| page.of("gpu_health", &["state=\"ok\""]).count() == 8);
+    demo.agent.wait_for("verdicts", |page| page.series_of("gpu_health", &["state=\"ok\""]).count() == 8);
     let (status, text, _) = health(&demo, &[]);
     assert_eq!(status, Some(0), "{text}");
     assert!(text.contains("the agent keeps no ledger"), "{text}");

@@ -38,9 +38,9 @@ impl Node {
         let file = scenario.path().join("scenario.json");
         fs::write(&file, text.to_string()).unwrap();
         let demo = Demo::start(&["--speed", "30", "--scenario", file.to_str().unwrap()]);
-        let page = demo.agent.wait_for("both GPUs", |page| page.of("gpu_up", &[]).count() == 2);
+        let page = demo.agent.wait_for("both GPUs", |page| page.series_of("gpu_up", &[]).count() == 2);
         let label = |name: &str| name.split("uuid=\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
-        let gpus = page.of("gpu_up", &[]).map(|(name, _)| label(name)).collect();
+        let gpus = page.series_of("gpu_up", &[]).map(|(name, _)| label(name)).collect();
         fs::create_dir_all(demo.directory.path().join("host/run/gpumeter")).unwrap();
         Self { demo, gpus, _scenario: scenario }
     }
@@ -138,7 +138,8 @@ fn a_job_on_a_gpu_has_its_bill_line_under_its_account() {
             && seconds(page, "gpu_tenant_used_seconds_total", "physics") >= 60
     });
     assert_eq!(page.value("gpu_holding_ratio", &[HOLDING, "source=\"slurm\""]), Some("1"));
-    let step = page.of("gpu_workload_info", &["workload=\"slurm:alpha/211.0\""]).next().unwrap().0.to_owned();
+    let step =
+        page.series_of("gpu_workload_info", &["workload=\"slurm:alpha/211.0\""]).next().unwrap().0.to_owned();
     for label in [
         "kind=\"slurm\"",
         "tenant=\"physics\"",
@@ -283,8 +284,9 @@ fn the_use_of_a_job_without_a_record_is_unattributed() {
     let node = Node::start();
     node.minor();
     let nobody = |page: &Scrape| {
-        page.of("gpu_unattributed_seconds_total", &["reason=\"job\""]).any(|(_, value)| nano(value) > 0)
+        page.series_of("gpu_unattributed_seconds_total", &["reason=\"job\""])
+            .any(|(_, value)| nano(value) > 0)
     };
-    let page = node.wait_for("use by nobody", nobody);
+    let page = node.wait_for("unattributed use", nobody);
     assert!(!page.has("gpu_workload_info", &["kind=\"slurm\""]));
 }

@@ -82,7 +82,7 @@ impl Server {
     }
 
     /// The paths that were requested so far.
-    pub(crate) fn asked(&self) -> Vec<String> {
+    pub(crate) fn requested_paths(&self) -> Vec<String> {
         self.answers.lock().unwrap().asked.clone()
     }
 }

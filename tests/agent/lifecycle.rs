@@ -15,17 +15,17 @@ use crate::scrape::{Scrape, nano};
 const UNLOADED: &str = r#"[{"function": "nvmlInit_v2", "code": 9}, {"function": "*", "code": 1}]"#;
 
 fn up(page: &Scrape) -> usize {
-    page.of("gpu_up", &[]).filter(|(_, up)| *up == "1").count()
+    page.series_of("gpu_up", &[]).filter(|(_, up)| *up == "1").count()
 }
 
-fn started() -> Demo {
+fn start_demo() -> Demo {
     let demo = Demo::start(&[]);
     demo.agent.wait_for("all GPUs", |page| up(page) == 8);
     demo
 }
 
-/// A command for the agent of a demo.
-fn tell(demo: &Demo, arguments: &[&str]) -> Output {
+/// Runs a command over the local socket of a demo's agent.
+fn run_command(demo: &Demo, arguments: &[&str]) -> Output {
     let socket = demo.directory.path().join("control.sock");
     let mut all = vec![arguments[0], "--socket", socket.to_str().unwrap()];
     all.extend(&arguments[1..]);
@@ -52,14 +52,14 @@ fn driver_files(demo: &Demo) -> BTreeSet<String> {
     open.chain(mapped).filter(is_driver).collect()
 }
 
-fn ledger_balances(page: &Scrape) {
+fn assert_ledger_balances(page: &Scrape) {
     assert_eq!(page.value("gpumeter_ledger_imbalance_seconds", &[]), Some("0"));
     assert_eq!(page.value("gpumeter_account_unsettled_windows_total", &[]), Some("0"));
     assert_eq!(page.value("gpumeter_ledger_unobserved_seconds_total", &[]), Some("0"));
 }
 
 /// Asserts that every GPU-second since the GPU was first seen is in the ledger exactly once.
-fn time_is_complete(demo: &Demo) {
+fn assert_time_is_complete(demo: &Demo) {
     let ledger = rusqlite::Connection::open(demo.directory.path().join("ledger.db")).unwrap();
     let gap = "SELECT uuid, settled_until_ns - first_seen_ns - slot_ns FROM gpu";
     let mut statement = ledger.prepare(gap).unwrap();
@@ -74,16 +74,16 @@ fn time_is_complete(demo: &Demo) {
 
 #[test]
 fn quiesce_closes_every_driver_file_and_resume_restores_all_gpus() {
-    let mut demo = started();
+    let mut demo = start_demo();
     assert!(!driver_files(&demo).is_empty());
-    let told = succeeded(&tell(&demo, &["quiesce"]));
-    assert!(told.contains("released"), "{told}");
+    let reply = succeeded(&run_command(&demo, &["quiesce"]));
+    assert!(reply.contains("released"), "{reply}");
     assert_eq!(driver_files(&demo), BTreeSet::new());
     let page = demo.agent.wait_for("the quiesced agent", |page| {
         page.value("gpumeter_quiesced", &[]) == Some("1") && up(page) == 0
     });
     // Nothing is lost: the GPUs exist, and no alert may fire.
-    assert!(page.of("gpu_present", &[]).all(|(_, present)| present == "1"));
+    assert!(page.series_of("gpu_present", &[]).all(|(_, present)| present == "1"));
     assert!(!page.has("gpu_absence_info", &[]));
     assert!(!page.has("gpu_power_watts", &[]));
     // Nothing hangs, so no call may be reported as hung.
@@ -94,25 +94,25 @@ fn quiesce_closes_every_driver_file_and_resume_restores_all_gpus() {
     assert!(health.contains("(gpumeter_quiesced is 1)") && !health.contains("name the call"), "{health}");
     let before = page.nano_sum("gpu_slot_seconds_total", &[]);
     // The account continues meanwhile.
-    demo.agent.wait_for("windows that close", |page| page.nano_sum("gpu_slot_seconds_total", &[]) > before);
-    assert_eq!(succeeded(&tell(&demo, &["resume"])), "the agent uses the driver again\n");
+    demo.agent.wait_for("closed windows", |page| page.nano_sum("gpu_slot_seconds_total", &[]) > before);
+    assert_eq!(succeeded(&run_command(&demo, &["resume"])), "the agent uses the driver again\n");
     let page = demo.agent.wait_for("all GPUs", |page| up(page) == 8);
     assert_eq!(page.value("gpumeter_quiesced", &[]), Some("0"));
-    let told = succeeded(&tell(&demo, &["resume"]));
-    assert!(told.contains("the driver was not released"), "{told}");
+    let reply = succeeded(&run_command(&demo, &["resume"]));
+    assert!(reply.contains("the driver was not released"), "{reply}");
     assert!(!driver_files(&demo).is_empty());
     let after = page.nano_sum("gpu_slot_seconds_total", &[]);
     let page = demo
         .agent
-        .wait_for("windows that close after it", |page| page.nano_sum("gpu_slot_seconds_total", &[]) > after);
-    ledger_balances(&page);
+        .wait_for("windows closed after it", |page| page.nano_sum("gpu_slot_seconds_total", &[]) > after);
+    assert_ledger_balances(&page);
     demo.agent.terminate();
-    time_is_complete(&demo);
+    assert_time_is_complete(&demo);
 }
 
 #[test]
 fn after_a_kill_the_log_has_the_length_of_the_gap_and_its_booking() {
-    let mut demo = started();
+    let mut demo = start_demo();
     let commit = |page: &Scrape| page.nano_sum("gpumeter_ledger_last_commit_timestamp_seconds", &[]);
     let page = demo.agent.wait_for("holders", |page| page.has("gpu_holding_ratio", &[]) && commit(page) > 0);
     demo.agent.wait_for("their commit", |later| commit(later) > commit(&page) + 2_000_000_000);
@@ -133,22 +133,22 @@ fn after_a_kill_the_log_has_the_length_of_the_gap_and_its_booking() {
 
 #[test]
 fn quiesce_runs_a_command_and_exits_with_its_status() {
-    let demo = started();
+    let demo = start_demo();
     let process = demo.agent.id().to_string();
     // The shell checks this itself: the library must not be mapped while it runs.
-    let look = format!("if grep -q libnvidia-ml /proc/{process}/maps; then exit 7; else exit 3; fi");
-    let told = tell(&demo, &["quiesce", "--for", "1h", "--", "sh", "-c", &look]);
-    assert_eq!(told.status.code(), Some(3), "{}", String::from_utf8_lossy(&told.stderr));
+    let script = format!("if grep -q libnvidia-ml /proc/{process}/maps; then exit 7; else exit 3; fi");
+    let reply = run_command(&demo, &["quiesce", "--for", "1h", "--", "sh", "-c", &script]);
+    assert_eq!(reply.status.code(), Some(3), "{}", String::from_utf8_lossy(&reply.stderr));
     demo.agent
         .wait_for("all GPUs", |page| up(page) == 8 && page.value("gpumeter_quiesced", &[]) == Some("0"));
-    let none = tell(&demo, &["quiesce", "--", "/nowhere/at/all"]);
+    let none = run_command(&demo, &["quiesce", "--", "/nowhere/at/all"]);
     assert_eq!(none.status.code(), Some(2));
     demo.agent.wait_for("all GPUs", |page| up(page) == 8);
 }
 
 #[test]
 fn an_interrupted_quiesce_command_ends_and_the_driver_is_reopened() {
-    let demo = started();
+    let demo = start_demo();
     let socket = demo.directory.path().join("control.sock");
     for (signal, status) in [(Signal::INT, 130), (Signal::TERM, 143)] {
         let sign = demo.directory.path().join(format!("running-{status}"));
@@ -170,27 +170,26 @@ fn an_interrupted_quiesce_command_ends_and_the_driver_is_reopened() {
 
 #[test]
 fn a_mistyped_command_leaves_a_running_quiesce_alone() {
-    let demo = started();
-    succeeded(&tell(&demo, &["quiesce"]));
+    let demo = start_demo();
+    succeeded(&run_command(&demo, &["quiesce"]));
     for command in ["no-such-command", "./no-such-command", "/etc/passwd"] {
-        let told = tell(&demo, &["quiesce", "--", command]);
-        assert_eq!(told.status.code(), Some(2), "{command}");
-        let problem = String::from_utf8_lossy(&told.stderr).into_owned();
+        let reply = run_command(&demo, &["quiesce", "--", command]);
+        assert_eq!(reply.status.code(), Some(2), "{command}");
+        let problem = String::from_utf8_lossy(&reply.stderr).into_owned();
         assert!(problem.contains(command) && problem.contains("no such command"), "{problem}");
     }
     let page = demo.agent.wait_for("a page", |_| true);
     let before = page.nano_sum("gpu_slot_seconds_total", &[]);
-    let page = demo
-        .agent
-        .wait_for("windows that close", |page| page.nano_sum("gpu_slot_seconds_total", &[]) > before);
+    let page =
+        demo.agent.wait_for("closed windows", |page| page.nano_sum("gpu_slot_seconds_total", &[]) > before);
     assert_eq!(page.value("gpumeter_quiesced", &[]), Some("1"));
     assert_eq!(driver_files(&demo), BTreeSet::new());
 }
 
 #[test]
 fn quiesce_ends_after_its_time() {
-    let demo = started();
-    succeeded(&tell(&demo, &["quiesce", "--for", "4s"]));
+    let demo = start_demo();
+    succeeded(&run_command(&demo, &["quiesce", "--for", "4s"]));
     assert_eq!(driver_files(&demo), BTreeSet::new());
     demo.agent.wait_for("the quiesced agent", |page| page.value("gpumeter_quiesced", &[]) == Some("1"));
     demo.agent.wait_for("all GPUs", |page| up(page) == 8);
@@ -198,12 +197,12 @@ fn quiesce_ends_after_its_time() {
 
 #[test]
 fn quiesce_names_a_stuck_gpu_and_the_others_are_read_again() {
-    let demo = started();
+    let demo = start_demo();
     demo.faults(r#"[{"function": "nvmlDeviceGetUtilizationRates", "gpu": 3, "hang": true}]"#);
     demo.agent.wait_for("the fault", |page| page.value("gpu_up", &["gpu=\"3\""]) == Some("0"));
-    let told = tell(&demo, &["quiesce"]);
-    assert_eq!(told.status.code(), Some(1));
-    let problem = String::from_utf8_lossy(&told.stderr).into_owned();
+    let reply = run_command(&demo, &["quiesce"]);
+    assert_eq!(reply.status.code(), Some(1));
+    let problem = String::from_utf8_lossy(&reply.stderr).into_owned();
     assert!(problem.contains("GPU 3 in nvmlDeviceGetUtilizationRates"), "{problem}");
     let page = demo.agent.wait_for("the other GPUs", |page| {
         up(page) == 7 && page.value("gpumeter_quiesced", &[]) == Some("0")
@@ -212,18 +211,21 @@ fn quiesce_names_a_stuck_gpu_and_the_others_are_read_again() {
     assert!(!page.has("gpu_absence_info", &[]));
     demo.faults("[]");
     demo.agent.wait_for("recovery", |page| up(page) == 8);
-    succeeded(&tell(&demo, &["quiesce"]));
+    succeeded(&run_command(&demo, &["quiesce"]));
     assert_eq!(driver_files(&demo), BTreeSet::new());
 }
 
 #[test]
 fn an_unloaded_driver_is_reopened_within_seconds_of_its_return() {
-    let mut demo = started();
+    let mut demo = start_demo();
     demo.faults(UNLOADED);
     let page = demo.agent.wait_for("the fault", |page| {
         up(page) == 0 && page.value("gpumeter_collector_success", &["collector=\"driver\""]) == Some("0")
     });
-    assert!(page.of("gpu_present", &[]).all(|(_, present)| present == "1"), "no GPU is reported as lost");
+    assert!(
+        page.series_of("gpu_present", &[]).all(|(_, present)| present == "1"),
+        "no GPU is reported as lost"
+    );
     let joules = page.nano_sum("gpu_tenant_energy_joules_total", &[]);
     let begun = Instant::now();
     demo.faults("[]");
@@ -235,15 +237,15 @@ fn an_unloaded_driver_is_reopened_within_seconds_of_its_return() {
     let page =
         demo.agent.wait_for("windows after it", |page| page.nano_sum("gpu_slot_seconds_total", &[]) > slot);
     assert!(page.nano_sum("gpu_tenant_energy_joules_total", &[]) >= joules);
-    ledger_balances(&page);
+    assert_ledger_balances(&page);
     demo.agent.terminate();
-    time_is_complete(&demo);
+    assert_time_is_complete(&demo);
 }
 
 #[test]
 fn a_hung_driver_init_is_named_and_used_once_it_returns() {
-    let demo = started();
-    succeeded(&tell(&demo, &["quiesce"]));
+    let demo = start_demo();
+    succeeded(&run_command(&demo, &["quiesce"]));
     demo.faults(
         r#"[{"function": "nvmlInit_v2", "hang": true}, {"function": "nvmlInitWithFlags", "hang": true}]"#,
     );
@@ -263,7 +265,7 @@ fn a_hung_driver_init_is_named_and_used_once_it_returns() {
 
 #[test]
 fn a_container_whose_library_was_replaced_closes_its_ledger_and_asks_to_be_restarted() {
-    let mut demo = started();
+    let mut demo = start_demo();
     let marks = demo.directory.path().join("host/run");
     std::fs::create_dir_all(&marks).unwrap();
     std::fs::write(marks.join(".containerenv"), "").unwrap();
@@ -278,7 +280,7 @@ fn a_container_whose_library_was_replaced_closes_its_ledger_and_asks_to_be_resta
 
 #[test]
 fn on_a_host_the_agent_waits_for_a_matching_library() {
-    let demo = started();
+    let demo = start_demo();
     demo.faults(r#"[{"function": "nvmlInit_v2", "code": 18}, {"function": "*", "code": 18}]"#);
     demo.agent.wait_for("the fault", |page| {
         page.has("gpumeter_collector_errors_total", &["reason=\"version_mismatch\""])
@@ -288,10 +290,10 @@ fn on_a_host_the_agent_waits_for_a_matching_library() {
 }
 
 /// The simulated node's PCI bus with eight GPUs, all bound to the driver except one.
-fn bus(demo: &Demo, page: &Scrape, odd: &str, driver: Option<&str>) {
+fn write_pci_bus(demo: &Demo, page: &Scrape, odd: &str, driver: Option<&str>) {
     let devices = demo.directory.path().join("host/sys/bus/pci/devices");
     let _ = std::fs::remove_dir_all(&devices);
-    for (name, _) in page.of("gpu_info", &[]) {
+    for (name, _) in page.series_of("gpu_info", &[]) {
         let address = name.split("pci_bus_id=\"").nth(1).unwrap().split('"').next().unwrap();
         let address = address.to_lowercase()[4..].to_owned();
         let own = if name.contains(odd) { driver } else { Some("nvidia") };
@@ -304,11 +306,11 @@ fn bus(demo: &Demo, page: &Scrape, odd: &str, driver: Option<&str>) {
     }
 }
 
-fn lost(demo: &Demo) {
+fn lose_gpu(demo: &Demo) {
     demo.faults(r#"[{"function": "*", "gpu": 3, "code": 15}]"#);
 }
 
-fn absent(reason: &str) -> impl Fn(&Scrape) -> bool {
+fn is_absent(reason: &str) -> impl Fn(&Scrape) -> bool {
     let label = format!("reason=\"{reason}\"");
     move |page: &Scrape| {
         page.has("gpu_absence_info", &["gpu=\"3\"", &label])
@@ -318,15 +320,15 @@ fn absent(reason: &str) -> impl Fn(&Scrape) -> bool {
 
 #[test]
 fn lost_passed_through_and_removed_gpus_are_distinguished_and_a_returned_one_continues() {
-    let demo = started();
+    let demo = start_demo();
     let page = demo.agent.wait_for("all GPUs", |page| up(page) == 8);
-    lost(&demo);
-    demo.agent.wait_for("a lost GPU", absent("lost"));
-    bus(&demo, &page, "gpu=\"3\"", Some("vfio-pci"));
-    demo.agent.wait_for("a guest's GPU", absent("guest"));
-    bus(&demo, &page, "gpu=\"3\"", None);
-    demo.agent.wait_for("a GPU that is gone", absent("gone"));
-    let listed = succeeded(&tell(&demo, &["inventory"]));
+    lose_gpu(&demo);
+    demo.agent.wait_for("a lost GPU", is_absent("lost"));
+    write_pci_bus(&demo, &page, "gpu=\"3\"", Some("vfio-pci"));
+    demo.agent.wait_for("a guest's GPU", is_absent("guest"));
+    write_pci_bus(&demo, &page, "gpu=\"3\"", None);
+    demo.agent.wait_for("a GPU that is gone", is_absent("gone"));
+    let listed = succeeded(&run_command(&demo, &["inventory"]));
     let gone: Vec<&str> = listed.lines().filter(|line| line.contains(" gone ")).collect();
     assert_eq!(gone.len(), 1, "{listed}");
     assert_eq!(listed.lines().filter(|line| line.contains(" present ")).count(), 7, "{listed}");
@@ -337,40 +339,41 @@ fn lost_passed_through_and_removed_gpus_are_distinguished_and_a_returned_one_con
 
 #[test]
 fn a_forgotten_gpu_has_no_series_and_its_account_survives_a_restart() {
-    let mut demo = started();
+    let mut demo = start_demo();
     let page = demo.agent.wait_for("an account", |page| {
-        page.of("gpu_slot_seconds_total", &["gpu=\"3\""]).any(|(_, value)| nano(value) > 0)
+        page.series_of("gpu_slot_seconds_total", &["gpu=\"3\""]).any(|(_, value)| nano(value) > 0)
     });
     let settled = page.nano_sum("gpu_slot_seconds_total", &["gpu=\"3\""]);
-    let (name, _) = page.of("gpu_present", &["gpu=\"3\""]).next().unwrap();
+    let (name, _) = page.series_of("gpu_present", &["gpu=\"3\""]).next().unwrap();
     let uuid = name.split("uuid=\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
-    let refused = tell(&demo, &["inventory", "forget", &uuid]);
+    let refused = run_command(&demo, &["inventory", "forget", &uuid]);
     assert_eq!(refused.status.code(), Some(1), "a GPU that is present");
-    lost(&demo);
-    demo.agent.wait_for("a lost GPU", absent("lost"));
-    let unknown = tell(&demo, &["inventory", "forget", "GPU-of-somebody-else"]);
+    lose_gpu(&demo);
+    demo.agent.wait_for("a lost GPU", is_absent("lost"));
+    let unknown = run_command(&demo, &["inventory", "forget", "GPU-of-somebody-else"]);
     assert_eq!(unknown.status.code(), Some(1));
-    demo.agent
-        .wait_for("the ledger to know", |_| tell(&demo, &["inventory", "forget", &uuid]).status.success());
+    demo.agent.wait_for("the account in the ledger", |_| {
+        run_command(&demo, &["inventory", "forget", &uuid]).status.success()
+    });
     demo.agent.wait_for("its end", |page| !page.has("gpu_present", &["gpu=\"3\""]));
     demo.kill_and_restart(&[]);
     let page = demo.agent.wait_for("the other GPUs", |page| up(page) == 7);
     assert!(!page.series.keys().any(|name| name.contains(&uuid)), "it has series");
-    let listed = succeeded(&tell(&demo, &["inventory", "--json"]));
+    let listed = succeeded(&run_command(&demo, &["inventory", "--json"]));
     assert!(listed.contains("forgotten"), "{listed}");
     // Once it is back it is expected again, and its account continues.
     demo.faults("[]");
     let page =
         demo.agent.wait_for("its return", |page| page.value("gpu_present", &["gpu=\"3\""]) == Some("1"));
     assert!(page.nano_sum("gpu_slot_seconds_total", &[&uuid]) >= settled);
-    ledger_balances(&page);
+    assert_ledger_balances(&page);
 }
 
 #[test]
 fn an_inventory_is_read_and_changed_without_an_agent() {
-    let mut demo = started();
+    let mut demo = start_demo();
     let page = demo.agent.wait_for("all GPUs", |page| up(page) == 8);
-    let (name, _) = page.of("gpu_present", &["gpu=\"5\""]).next().unwrap();
+    let (name, _) = page.series_of("gpu_present", &["gpu=\"5\""]).next().unwrap();
     let uuid = name.split("uuid=\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
     let ledger = demo.directory.path().join("ledger.db").to_str().unwrap().to_owned();
     assert_eq!(output(&["inventory", "--ledger", &ledger]).status.code(), Some(2), "an agent owns it");
@@ -387,14 +390,14 @@ fn an_inventory_is_read_and_changed_without_an_agent() {
 #[test]
 fn sigterm_ends_a_quiesced_agent_and_one_without_a_driver_in_time() {
     for unloaded in [false, true] {
-        let mut demo = started();
+        let mut demo = start_demo();
         if unloaded {
             demo.faults(UNLOADED);
             demo.agent.wait_for("the fault", |page| {
                 page.value("gpumeter_collector_success", &["collector=\"driver\""]) == Some("0")
             });
         } else {
-            succeeded(&tell(&demo, &["quiesce"]));
+            succeeded(&run_command(&demo, &["quiesce"]));
         }
         let (status, took) = demo.agent.terminate();
         assert!(status.success(), "{status}: {}", demo.agent.log());
@@ -406,13 +409,13 @@ fn sigterm_ends_a_quiesced_agent_and_one_without_a_driver_in_time() {
 
 #[test]
 fn sigterm_during_a_wait_for_a_stuck_gpu_ends_the_agent_in_time() {
-    let mut demo = started();
+    let mut demo = start_demo();
     demo.faults(r#"[{"function": "nvmlDeviceGetUtilizationRates", "gpu": 3, "hang": true}]"#);
     demo.agent.wait_for("the fault", |page| page.value("gpu_up", &["gpu=\"3\""]) == Some("0"));
     let socket = demo.directory.path().join("control.sock");
     let mut asker = program().arg("quiesce").arg("--socket").arg(&socket).spawn().unwrap();
     // The other samplers end at once; only the stuck one is waited for.
-    demo.agent.wait_for("the other lanes' end", |page| up(page) == 0);
+    demo.agent.wait_for("the end of the other samplers", |page| up(page) == 0);
     let (status, took) = demo.agent.terminate();
     assert!(status.success(), "{status}: {}", demo.agent.log());
     assert!(took < Duration::from_secs(2), "{took:?}");
@@ -424,7 +427,7 @@ fn sigterm_during_a_wait_for_a_stuck_gpu_ends_the_agent_in_time() {
 #[test]
 fn invalid_requests_on_the_local_socket_get_an_error_and_change_nothing() {
     use std::io::{Read, Write};
-    let demo = started();
+    let demo = start_demo();
     let socket = demo.directory.path().join("control.sock");
     for nonsense in [&b"\n"[..], b"{}\n", b"{\"do\":\"reboot\"}\n", &[0xFF; 10_000], b""] {
         let mut stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
@@ -435,14 +438,14 @@ fn invalid_requests_on_the_local_socket_get_an_error_and_change_nothing() {
         let _ = stream.read_to_string(&mut answer);
         assert!(!answer.contains("\"error\":null"), "{answer}");
     }
-    succeeded(&tell(&demo, &["inventory"]));
+    succeeded(&run_command(&demo, &["inventory"]));
     let nobody = program().args(["resume", "--socket", "/nowhere/control.sock"]).output().unwrap();
     assert_eq!(nobody.status.code(), Some(2));
 }
 
 #[test]
 fn a_driver_that_is_unloaded_and_loaded_again_is_a_new_epoch_of_the_same_account() {
-    let mut demo = started();
+    let mut demo = start_demo();
     demo.agent.wait_for("joules", |page| page.nano_sum("gpu_energy_joules_total", &[]) > 0);
     demo.state(r#"{"driver": {"loaded": false}}"#);
     demo.agent.wait_for("its end", |page| {
@@ -453,41 +456,41 @@ fn a_driver_that_is_unloaded_and_loaded_again_is_a_new_epoch_of_the_same_account
     demo.state(r#"{"driver": {"epoch": 2, "version": "590.48.01"}}"#);
     let page = demo.agent.wait_for("recovery", |page| up(page) == 8);
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
-    assert_eq!(page.of("gpu_info", &["driver_version=\"590.48.01\""]).count(), 8);
+    assert_eq!(page.series_of("gpu_info", &["driver_version=\"590.48.01\""]).count(), 8);
     let slot = page.nano_sum("gpu_slot_seconds_total", &[]);
     let page =
         demo.agent.wait_for("windows after it", |page| page.nano_sum("gpu_slot_seconds_total", &[]) > slot);
-    ledger_balances(&page);
+    assert_ledger_balances(&page);
     demo.agent.terminate();
-    time_is_complete(&demo);
+    assert_time_is_complete(&demo);
 }
 
 #[test]
 fn a_driver_reloaded_under_its_clients_is_reopened_at_once() {
-    let demo = started();
+    let demo = start_demo();
     demo.state(r#"{"driver": {"epoch": 2, "version": "590.48.01"}}"#);
     demo.agent.wait_for("the new driver", |page| {
-        up(page) == 8 && page.of("gpu_info", &["driver_version=\"590.48.01\""]).count() == 8
+        up(page) == 8 && page.series_of("gpu_info", &["driver_version=\"590.48.01\""]).count() == 8
     });
 }
 
 #[test]
 fn a_driver_can_be_upgraded_during_quiesce() {
-    let demo = started();
+    let demo = start_demo();
     let state = demo.driver("state");
     let upgrade = format!(
         r#"echo '{{"driver": {{"epoch": 2, "version": "590.48.01"}}}}' > {0}.new && mv {0}.new {0}"#,
         state.to_str().unwrap()
     );
-    succeeded(&tell(&demo, &["quiesce", "--", "sh", "-c", &upgrade]));
+    succeeded(&run_command(&demo, &["quiesce", "--", "sh", "-c", &upgrade]));
     demo.agent.wait_for("the new driver", |page| {
-        up(page) == 8 && page.of("gpu_info", &["driver_version=\"590.48.01\""]).count() == 8
+        up(page) == 8 && page.series_of("gpu_info", &["driver_version=\"590.48.01\""]).count() == 8
     });
 }
 
 #[test]
 fn a_container_that_still_has_the_old_library_asks_to_be_restarted() {
-    let mut demo = started();
+    let mut demo = start_demo();
     let marks = demo.directory.path().join("host/run");
     std::fs::create_dir_all(&marks).unwrap();
     std::fs::write(marks.join(".containerenv"), "").unwrap();
@@ -497,39 +500,39 @@ fn a_container_that_still_has_the_old_library_asks_to_be_restarted() {
 
 #[test]
 fn a_replacement_board_is_another_gpu() {
-    let demo = started();
+    let demo = start_demo();
     let page = demo.agent.wait_for("all GPUs", |page| up(page) == 8);
     // One board is removed and another is put in its place.
     demo.state(r#"{"gpus": {"3": {"state": "gone"}}}"#);
-    bus(&demo, &page, "gpu=\"3\"", None);
-    demo.agent.wait_for("a GPU that is gone", absent("gone"));
+    write_pci_bus(&demo, &page, "gpu=\"3\"", None);
+    demo.agent.wait_for("a GPU that is gone", is_absent("gone"));
     demo.state(r#"{"gpus": {"3": {"state": "replaced", "uuid_seed": 7}}}"#);
-    bus(&demo, &page, "gpu=\"3\"", Some("nvidia"));
-    let page = demo.agent.wait_for("the new board", |page| absent("replaced")(page) && up(page) == 8);
-    assert_eq!(page.of("gpu_present", &[]).count(), 9);
+    write_pci_bus(&demo, &page, "gpu=\"3\"", Some("nvidia"));
+    let page = demo.agent.wait_for("the new board", |page| is_absent("replaced")(page) && up(page) == 8);
+    assert_eq!(page.series_of("gpu_present", &[]).count(), 9);
     // The label is the driver's index: the new board has that of the old one.
-    assert_eq!(page.of("gpu_present", &["gpu=\"3\""]).count(), 2);
+    assert_eq!(page.series_of("gpu_present", &["gpu=\"3\""]).count(), 2);
     assert_eq!(page.value("gpumeter_collector_success", &["collector=\"gpu3\""]), Some("1"));
     assert_eq!(page.value("gpumeter_standing_unmatched", &[]), Some("0"));
-    assert_eq!(page.of("gpu_absence_info", &[]).count(), 1);
-    let listed = succeeded(&tell(&demo, &["inventory"]));
+    assert_eq!(page.series_of("gpu_absence_info", &[]).count(), 1);
+    let listed = succeeded(&run_command(&demo, &["inventory"]));
     assert_eq!(listed.lines().filter(|line| line.contains(" replaced ")).count(), 1, "{listed}");
 }
 
 #[test]
 fn a_gpu_returned_by_a_guest_is_found() {
-    let demo = started();
+    let demo = start_demo();
     let page = demo.agent.wait_for("all GPUs", |page| up(page) == 8);
-    bus(&demo, &page, "gpu=\"3\"", Some("vfio-pci"));
+    write_pci_bus(&demo, &page, "gpu=\"3\"", Some("vfio-pci"));
     demo.state(r#"{"gpus": {"3": {"state": "guest"}}}"#);
-    demo.agent.wait_for("a guest's GPU", absent("guest"));
+    demo.agent.wait_for("a guest's GPU", is_absent("guest"));
     // A new session does not count it; the agent finds it on the PCI bus.
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(12) {
-        demo.agent.wait_for("the others", |page| up(page) == 7 && absent("guest")(page));
+        demo.agent.wait_for("the others", |page| up(page) == 7 && is_absent("guest")(page));
     }
     demo.state("{}");
-    bus(&demo, &page, "gpu=\"3\"", Some("nvidia"));
+    write_pci_bus(&demo, &page, "gpu=\"3\"", Some("nvidia"));
     let page = demo.agent.wait_for("its return", |page| up(page) == 8 && !page.has("gpu_absence_info", &[]));
-    assert_eq!(page.of("gpu_present", &[]).count(), 8);
+    assert_eq!(page.series_of("gpu_present", &[]).count(), 8);
 }

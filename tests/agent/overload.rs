@@ -6,7 +6,7 @@ use crate::running::{Agent, Demo};
 use crate::scrape::Scrape;
 
 /// A node of eight GPUs with that many processes.
-fn crowd(processes: usize) -> String {
+fn node_with(processes: usize) -> String {
     let mut list = String::new();
     for index in 0..processes {
         let (comma, pid, gpu) = (if index > 0 { "," } else { "" }, 10_000 + index, index % 8);
@@ -24,18 +24,18 @@ fn crowd(processes: usize) -> String {
 fn processes_beyond_the_series_limit_are_counted_as_dropped() {
     let directory = tempfile::tempdir().unwrap();
     let [scenario, config] = ["crowd.json", "c.yaml"].map(|name| directory.path().join(name));
-    std::fs::write(&scenario, crowd(800)).unwrap();
+    std::fs::write(&scenario, node_with(800)).unwrap();
     let text = "sampling: {level: full}\nattribution: {presence: true}\nlimits: {series: 3500}\n";
     std::fs::write(&config, text).unwrap();
     let arguments = ["--scenario", scenario.to_str().unwrap(), "--config", config.to_str().unwrap()];
     let agent = Agent::start(Demo::command(&directory.path().join("state"), &arguments));
-    let up = |page: &Scrape| page.of("gpu_up", &[]).filter(|(_, up)| *up == "1").count();
+    let up = |page: &Scrape| page.series_of("gpu_up", &[]).filter(|(_, up)| *up == "1").count();
     let page = agent.wait_for("the guard", |page| {
         up(page) == 8 && page.has("gpumeter_series_dropped_total", &["family=\"gpu_process_memory_bytes\""])
     });
     assert!(page.series.len() <= 3_500, "{} series", page.series.len());
     for family in ["gpu_info", "gpu_power_watts", "gpu_energy_joules_total", "gpu_present"] {
-        assert_eq!(page.of(family, &[]).count(), 8, "{family}");
+        assert_eq!(page.series_of(family, &[]).count(), 8, "{family}");
     }
     // The largest processes have series of their own and the rest share one, so that sums are complete.
     let sum = page.nano_sum("gpu_process_memory_bytes", &["gpu=\"0\""]) / 1_000_000_000;
@@ -44,8 +44,8 @@ fn processes_beyond_the_series_limit_are_counted_as_dropped() {
     assert!(page.has("gpu_process_memory_bytes", &["pid=\"10799\""]));
     assert!(page.has("gpu_process_memory_bytes", &["gpu=\"0\"", "pid=\"other\""]));
     std::fs::write(&config, text.replace("3500", "20000")).unwrap();
-    let page =
-        agent.wait_for("the higher limit", |page| page.of("gpu_process_memory_bytes", &[]).count() == 800);
+    let page = agent
+        .wait_for("the higher limit", |page| page.series_of("gpu_process_memory_bytes", &[]).count() == 800);
     assert!(!page.has("gpu_process_memory_bytes", &["pid=\"other\""]));
 }
 
@@ -105,14 +105,14 @@ fn an_xid_storm_does_not_read_every_tier_every_second() {
         (0..60).map(|second| format!(r#"{{"at": {second}, "gpu": 0, "xid": 74}}"#)).collect();
     let directory = tempfile::tempdir().unwrap();
     let [scenario, config] = ["xids.json", "c.yaml"].map(|name| directory.path().join(name));
-    let xids = list.join(", ");
-    let node = format!(r#"{{"cycle_seconds": 60, "gpus": [{{"profile": "h100"}}], "xids": [{xids}]}}"#);
+    let events = list.join(", ");
+    let node = format!(r#"{{"cycle_seconds": 60, "gpus": [{{"profile": "h100"}}], "xids": [{events}]}}"#);
     std::fs::write(&scenario, node).unwrap();
     // Presence would read lists of its own.
     std::fs::write(&config, "sampling: {level: full}\n").unwrap();
     let files = ["--scenario", scenario.to_str().unwrap(), "--config", config.to_str().unwrap()];
     let demo = Demo::start(&files);
-    let heard = |page: &Scrape| {
+    let xids = |page: &Scrape| {
         let count = page.value("gpu_xid_errors_total", &["xid=\"74\""]);
         count.map_or(0, |count| count.parse::<u64>().unwrap())
     };
@@ -120,9 +120,9 @@ fn an_xid_storm_does_not_read_every_tier_every_second() {
         let calls = std::fs::read_to_string(demo.driver("calls")).unwrap();
         serde_json::from_str::<serde_json::Value>(&calls).unwrap()[COMPUTE].as_u64().unwrap()
     };
-    let first = heard(&demo.agent.wait_for("XIDs", |page| heard(page) >= 3));
+    let first = xids(&demo.agent.wait_for("XIDs", |page| xids(page) >= 3));
     let before = lists();
-    let last = heard(&demo.agent.wait_for("more XIDs", |page| heard(page) >= first + 16));
-    let (told, listed) = (last - first, lists() - before);
-    assert!((1..=told / 5 + 1).contains(&listed), "{listed} lists in {told} s");
+    let last = xids(&demo.agent.wait_for("more XIDs", |page| xids(page) >= first + 16));
+    let (seconds, listed) = (last - first, lists() - before);
+    assert!((1..=seconds / 5 + 1).contains(&listed), "{listed} lists in {seconds} s");
 }

@@ -78,11 +78,11 @@ fn only(name: &str) -> Option<Vec<String>> {
 fn the_first_answering_source_describes_the_pods() {
     let mut node = Node::start();
     assert_eq!(node.round(), only("pods-api"));
-    assert_eq!(node.kubelet.asked(), Vec::<String>::new());
+    assert_eq!(node.kubelet.requested_paths(), Vec::<String>::new());
     node.pods_api.answer(|answers| answers.described = None);
     assert_eq!(node.round(), only("kubelet"));
     assert!(node.problem(PodSource::PodsApi).contains("it needs Kubernetes 1.37 or newer"));
-    assert_eq!(node.api_server.asked(), Vec::<String>::new());
+    assert_eq!(node.api_server.requested_paths(), Vec::<String>::new());
     node.kubelet.answer(|answers| answers.fault = Some(Fault::Status(403)));
     assert_eq!(node.round(), only("api-server"));
     assert_eq!(node.sources.current(), Some(PodSource::ApiServer));
@@ -90,8 +90,8 @@ fn the_first_answering_source_describes_the_pods() {
     assert!(problem.contains("403") && problem.contains("grant the agent's service account"), "{problem}");
     node.api_server.answer(|answers| answers.fault = Some(Fault::Status(403)));
     node.api_server.answer(|answers| answers.watch_ends = true);
-    assert_eq!(node.kubelet.asked(), ["/pods"; 2]);
-    let asked = node.api_server.asked();
+    assert_eq!(node.kubelet.requested_paths(), ["/pods"; 2]);
+    let asked = node.api_server.requested_paths();
     assert_eq!(asked[0], "/api/v1/pods?fieldSelector=spec.nodeName%3Dnode%201");
     assert!(asked.iter().all(|path| !path.contains("proxy")), "{asked:?}");
     node.pods_api.answer(|answers| answers.described = Some(Vec::new()));
@@ -103,11 +103,11 @@ fn a_failing_source_is_retried_less_often() {
     let mut node = Node::without_pods_api();
     for fault in [Fault::Status(403), Fault::Status(500)] {
         node.kubelet.answer(|answers| answers.fault = Some(fault));
-        let before = node.kubelet.asked().len();
+        let before = node.kubelet.requested_paths().len();
         for second in 0..20 {
             node.sources.refresh(node.now + Duration::from_secs(60 + second));
         }
-        let asked = node.kubelet.asked().len() - before;
+        let asked = node.kubelet.requested_paths().len() - before;
         let most = if fault == Fault::Status(403) { 1 } else { 6 };
         assert!((1..=most).contains(&asked), "{fault:?}: {asked} times in 20 s");
         node.now += Duration::from_secs(600);
@@ -147,7 +147,7 @@ fn the_token_is_sent_only_to_trusted_servers_and_never_missing() {
     account(&node.directory.path().join("account"), "other-ca");
     assert_eq!(node.round(), None);
     assert!(node.problem(PodSource::Kubelet).contains("certificate"), "{}", node.problem(PodSource::Kubelet));
-    assert_eq!((node.kubelet.asked(), node.api_server.asked()), (Vec::new(), Vec::new()));
+    assert_eq!((node.kubelet.requested_paths(), node.api_server.requested_paths()), (Vec::new(), Vec::new()));
     std::fs::write(node.directory.path().join("account/ca.crt"), "nonsense").unwrap();
     assert_eq!(node.round(), None);
     assert!(node.problem(PodSource::Kubelet).contains("ca.crt"), "{}", node.problem(PodSource::Kubelet));
@@ -156,9 +156,9 @@ fn the_token_is_sent_only_to_trusted_servers_and_never_missing() {
     assert_eq!(node.round(), None);
     assert!(node.problem(PodSource::Kubelet).contains("401"));
     std::fs::remove_file(node.directory.path().join("account/token")).unwrap();
-    let asked = node.kubelet.asked().len();
+    let asked = node.kubelet.requested_paths().len();
     assert_eq!(node.round(), None);
-    assert_eq!(node.kubelet.asked().len(), asked);
+    assert_eq!(node.kubelet.requested_paths().len(), asked);
     account(&node.directory.path().join("account"), "ca");
     assert_eq!(node.round(), only("kubelet"));
 }
@@ -179,7 +179,7 @@ fn a_watch_follows_the_nodes_pods_and_restarts_when_it_is_too_old() {
         answers.watch_ends = true;
     });
     let watched = |node: &Node| {
-        let asked = node.api_server.asked();
+        let asked = node.api_server.requested_paths();
         asked.into_iter().filter(|path| path.contains("watch=true")).collect::<Vec<_>>()
     };
     // The list is complete at once; later changes may take another round.
@@ -192,7 +192,7 @@ fn a_watch_follows_the_nodes_pods_and_restarts_when_it_is_too_old() {
     node.round();
     let last = watched(&node).pop().unwrap();
     assert!(last.ends_with("&resourceVersion=25"), "{last}");
-    let lists = || node.api_server.asked().iter().filter(|path| !path.contains("watch")).count();
+    let lists = || node.api_server.requested_paths().iter().filter(|path| !path.contains("watch")).count();
     assert_eq!(lists(), 1, "one list is enough");
     node.api_server.answer(|answers| {
         answers.events = vec![event("ERROR", json!({ "kind": "Status", "code": 410, "status": "Failure" }))];

@@ -49,7 +49,7 @@ fn every_kubelet_fault_has_its_reason_and_a_restart_recovers() {
     drop(kubelet);
     assert!(matches!(client.list(), Err(Error::Missing { .. })));
     drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
-    assert!(matches!(client.list(), Err(Error::Unreachable { .. })), "nobody listens");
+    assert!(matches!(client.list(), Err(Error::Unreachable { .. })), "there is no server");
     std::fs::remove_file(&socket).unwrap();
     let kubelet = Kubelet::start(&socket, Answers::default());
     assert!(client.list().is_ok());
@@ -99,9 +99,9 @@ impl Node {
         let file = scenario.path().join("scenario.json");
         std::fs::write(&file, text.to_string()).unwrap();
         let demo = Demo::start(&["--speed", "30", "--scenario", file.to_str().unwrap()]);
-        let page = demo.agent.wait_for("both GPUs", |page| page.of("gpu_up", &[]).count() == 2);
+        let page = demo.agent.wait_for("both GPUs", |page| page.series_of("gpu_up", &[]).count() == 2);
         let label = |name: &str| name.split("uuid=\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
-        let gpus = page.of("gpu_up", &[]).map(|(name, _)| label(name)).collect();
+        let gpus = page.series_of("gpu_up", &[]).map(|(name, _)| label(name)).collect();
         let first = first(&demo);
         let kubelet = Kubelet::start(&Self::socket(&demo), Answers::default());
         (Self { demo, kubelet, gpus, _scenario: scenario }, first)
@@ -136,7 +136,7 @@ fn a_pod_on_a_gpu_has_its_bill_line_under_its_namespace() {
     });
     let workload = format!("workload=\"k8s:{UID}/main\"");
     assert_eq!(page.value("gpu_holding_ratio", &[&workload, "source=\"kubernetes\""]), Some("1"));
-    let info = page.of("gpu_workload_info", &[&workload]).next().unwrap().0.to_owned();
+    let info = page.series_of("gpu_workload_info", &[&workload]).next().unwrap().0.to_owned();
     for label in [
         "kind=\"k8s\"",
         "tenant=\"ml\"",
@@ -170,7 +170,7 @@ fn mig_node() -> (Demo, Kubelet, tempfile::TempDir) {
     std::fs::write(&file, text.to_string()).unwrap();
     let demo = Demo::start(&["--speed", "30", "--scenario", file.to_str().unwrap()]);
     let page = demo.agent.wait_for("the GPU", |page| page.has("gpu_mig_info", &["profile=\"3g.40gb\""]));
-    let name = page.of("gpu_up", &[]).next().unwrap().0.to_owned();
+    let name = page.series_of("gpu_up", &[]).next().unwrap().0.to_owned();
     let uuid = name.split("uuid=\"").nth(1).unwrap().split('"').next().unwrap();
     let gpu = Node::root(&demo).join("proc/driver/nvidia/gpus/0000:0f:00.0");
     std::fs::create_dir_all(&gpu).unwrap();
@@ -211,7 +211,7 @@ fn a_mig_instance_is_held_by_uuid_or_by_claim_and_placement() {
 }
 
 /// Stops the simulated time.
-fn hold_still(clock: &ClockPage) {
+fn hold_clock(clock: &ClockPage) {
     let elapsed = clock.state().elapsed_at(system_now().boottime);
     clock.set(PageState { held: true, elapsed, ..clock.state() }).unwrap();
 }
@@ -227,7 +227,7 @@ fn a_holding_begins_with_its_container_even_if_listed_later() {
     clock.run(2 * REAL_TIME).unwrap();
     let slow = clock.now().boottime;
     wait_until("six seconds", || clock.now().boottime >= slow + Nanoseconds::from_seconds(6));
-    hold_still(&clock);
+    hold_clock(&clock);
     // The window of that time stays open for 6 s more, at the speed of real time.
     let started = clock.now().utc.0 / 1_000_000_000 - 4;
     let mut described = described("ml", "train-0", UID);
@@ -242,7 +242,7 @@ fn a_holding_begins_with_its_container_even_if_listed_later() {
     clock.run(REAL_TIME).unwrap();
     let holder = format!("k8s:{UID}/main");
     node.wait_for("the holding", |page| page.has("gpu_holding_ratio", &[&format!("workload=\"{holder}\"")]));
-    hold_still(&clock);
+    hold_clock(&clock);
     let ledger = node.demo.directory.path().join("ledger.db");
     let ledger = rusqlite::Connection::open(ledger).unwrap();
     let first = |with: &str| -> Option<i64> {
@@ -275,7 +275,7 @@ fn a_pod_has_labels_and_owner_and_its_end_ends_the_holding() {
         "k8s_pod_label_kueue_x_k8s_io_queue_name=\"research\"",
     ];
     let page = node.wait_for("the pod's labels", |page| page.has("gpu_workload_info", &labels));
-    let info = page.of("gpu_workload_info", &[&workload]).next().unwrap().0.to_owned();
+    let info = page.series_of("gpu_workload_info", &[&workload]).next().unwrap().0.to_owned();
     assert!(!info.contains("pod_template_hash"), "a label that is not allowed: {info}");
     // There are no logs: the container's id comes from its status.
     node.wait_for("its use", |page| seconds(page, "gpu_tenant_used_seconds_total", "ml") >= 30);

@@ -65,7 +65,7 @@ fn busy(page: &Scrape) -> i128 {
 #[test]
 fn a_changed_file_takes_effect_within_seconds_and_an_invalid_one_does_not() {
     let demo = Configured::start("sampling: {interval: 1s, level: full}", &[]);
-    let up = |page: &Scrape| page.of("gpu_up", &[]).filter(|(_, up)| *up == "1").count() == 8;
+    let up = |page: &Scrape| page.series_of("gpu_up", &[]).filter(|(_, up)| *up == "1").count() == 8;
     let page =
         demo.agent.wait_for("a first page", |page| up(page) && page.has("gpu_process_memory_bytes", &[]));
     assert_eq!((interval(&page), success(&page)), (Some("1"), Some("1")));
@@ -77,7 +77,7 @@ fn a_changed_file_takes_effect_within_seconds_and_an_invalid_one_does_not() {
     assert!(log.contains("configuration key changed: sampling.level: full -> lean\n"), "{log}");
     demo.agent.wait_for("frames of the new plan", |later| up(later) && busy(later) > busy(&page));
     demo.write("sampling:\n  interval: soon\n  levle: lean\n");
-    let page = demo.agent.wait_for("the refusal", |page| success(page) == Some("0"));
+    let page = demo.agent.wait_for("the refused file", |page| success(page) == Some("0"));
     assert_eq!(interval(&page), Some("0.5"));
     let log = demo.agent.wait_for_log("not reloaded");
     assert!(log.contains("c.yaml:2:13: sampling.interval: \"soon\" is not a duration"), "{log}");
@@ -85,7 +85,7 @@ fn a_changed_file_takes_effect_within_seconds_and_an_invalid_one_does_not() {
     assert!(log.contains("2 problems; the former one stays in force"), "{log}");
     demo.write("sampling: {interval: 2s}");
     demo.agent
-        .wait_for("the next good one", |page| success(page) == Some("1") && interval(page) == Some("2"));
+        .wait_for("the next valid file", |page| success(page) == Some("1") && interval(page) == Some("2"));
 }
 
 #[test]
@@ -128,7 +128,10 @@ fn without_a_file_sighup_does_not_end_the_agent() {
 }
 
 fn settled(page: &Scrape) -> i128 {
-    page.of("gpu_slot_seconds_total", &[]).map(|(_, value)| crate::scrape::nano(value)).min().unwrap_or(0)
+    page.series_of("gpu_slot_seconds_total", &[])
+        .map(|(_, value)| crate::scrape::nano(value))
+        .min()
+        .unwrap_or(0)
         / 1_000_000_000
 }
 
@@ -186,9 +189,9 @@ fn a_demo_uses_web_listen_and_web_control_of_its_file_and_refuses_another_ledger
     };
     std::fs::write(&file, format!("ledger: {{path: {}}}\n", ledger.display())).unwrap();
     let refused = demo().output().unwrap();
-    let told = String::from_utf8_lossy(&refused.stderr);
-    assert_eq!(refused.status.code(), Some(2), "{told}");
-    assert!(told.contains("ledger.path") && told.contains("--state-dir"), "{told}");
+    let output = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{output}");
+    assert!(output.contains("ledger.path") && output.contains("--state-dir"), "{output}");
     assert!(!ledger.exists() && !state.exists(), "nothing was written");
     let listen = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let web = format!("web: {{listen: \"{listen}\", control: {}}}\n", socket.display());
@@ -249,9 +252,9 @@ fn a_grant_that_matches_no_gpu_is_logged_and_counted_until_corrected() {
     let demo = Configured::start(&grant(8), &[]);
     demo.agent.wait_for("a grant that matches nothing", |page| unmatched(page).as_deref() == Some("1"));
     let log = demo.agent.wait_for_log("a standing grant names GPUs that the driver does not list");
-    let told =
+    let lines =
         log.lines().filter(|line| line.contains("a standing grant names GPUs that the driver does not list"));
-    assert!(told.clone().count() == 1 && told.clone().all(|line| line.contains("lab")), "{log}");
+    assert!(lines.clone().count() == 1 && lines.clone().all(|line| line.contains("lab")), "{log}");
     demo.write(&grant(7));
     demo.agent.wait_for("its correction", |page| {
         unmatched(page).as_deref() == Some("0")

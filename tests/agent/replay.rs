@@ -32,9 +32,11 @@ fn steady(page: &Scrape) -> Vec<(String, String)> {
     STEADY
         .iter()
         .flat_map(|family| {
-            let before = page.of(family, &[]).count();
+            let before = page.series_of(family, &[]).count();
             assert!(before > 0, "{family} is not on the page");
-            page.of(family, &[]).map(|(name, value)| (name.to_owned(), value.to_owned())).collect::<Vec<_>>()
+            page.series_of(family, &[])
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .collect::<Vec<_>>()
         })
         .collect()
 }
@@ -65,14 +67,17 @@ fn an_interrupted_recording_reports_its_size_and_path() {
     }
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     let output = child.wait_with_output().unwrap();
-    let [said, told] =
+    let [printed, errors] =
         [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
-    assert_eq!(output.status.code(), Some(1), "{said}{told}");
-    assert!(told.contains("interrupted before 3600 s were over") && told.contains("node.jsonl"), "{told}");
+    assert_eq!(output.status.code(), Some(1), "{printed}{errors}");
+    assert!(
+        errors.contains("interrupted before 3600 s were over") && errors.contains("node.jsonl"),
+        "{errors}"
+    );
     let answers = std::fs::read_to_string(&recording).unwrap().lines().count() - 1;
     assert!(
-        said.contains("GPUs 8, readings of each ") && said.contains(&format!(", answers {answers};")),
-        "{said}"
+        printed.contains("GPUs 8, readings of each ") && printed.contains(&format!(", answers {answers};")),
+        "{printed}"
     );
     drop(demo);
 }
@@ -103,9 +108,9 @@ fn a_replay_shows_what_the_driver_showed() {
     std::fs::write(&notes, "mine").unwrap();
     let [state, path] = [foreign.path(), &recording].map(|path| path.to_str().unwrap());
     let answer = output(&["replay", "--listen", "127.0.0.1:0", "--state-dir", state, path]);
-    let told = String::from_utf8_lossy(&answer.stderr);
-    assert_eq!(answer.status.code(), Some(2), "{told}");
-    assert!(told.contains("not empty"), "{told}");
+    let errors = String::from_utf8_lossy(&answer.stderr);
+    assert_eq!(answer.status.code(), Some(2), "{errors}");
+    assert!(errors.contains("not empty"), "{errors}");
     assert_eq!(std::fs::read_to_string(notes).unwrap(), "mine");
 
     let directory = tempfile::tempdir().unwrap();
@@ -128,9 +133,9 @@ fn a_file_that_is_not_a_recording_is_refused() {
     let path = file.to_str().unwrap();
     let state = directory.path().join("state");
     let answer = output(&["replay", "--state-dir", state.to_str().unwrap(), path]);
-    let told = String::from_utf8_lossy(&answer.stderr);
-    assert_eq!(answer.status.code(), Some(2), "{told}");
-    assert!(told.contains(&format!("{path}:1: ")), "{told}");
+    let errors = String::from_utf8_lossy(&answer.stderr);
+    assert_eq!(answer.status.code(), Some(2), "{errors}");
+    assert!(errors.contains(&format!("{path}:1: ")), "{errors}");
     assert!(!state.exists(), "no state is created for an invalid recording");
 }
 

@@ -140,15 +140,15 @@ impl Agent {
     }
 
     /// An agent whose log is not read: the other end of its standard error is closed.
-    pub(crate) fn start_unheard(mut command: Command, address: String) -> Self {
+    pub(crate) fn start_without_log(mut command: Command, address: String) -> Self {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         command.stderr(writer);
-        Self::start_aside(command, address)
+        Self::start_with_own_log(command, address)
     }
 
-    /// An agent whose log goes where the command directs it.
-    pub(crate) fn start_aside(mut command: Command, address: String) -> Self {
+    /// An agent whose log goes where the command sends it, so that the test cannot wait for lines of it.
+    pub(crate) fn start_with_own_log(mut command: Command, address: String) -> Self {
         let child = command.stdout(Stdio::null()).spawn().unwrap();
         Self { child, address, log: channel().1, first_lines: String::new() }
     }
@@ -281,5 +281,5 @@ pub(crate) fn bill_lines(agent: &Agent) -> Vec<serde_json::Value> {
 /// Whole seconds of a tenant in a family.
 pub(crate) fn seconds(page: &Scrape, family: &str, tenant: &str) -> i128 {
     let label = format!("tenant=\"{tenant}\"");
-    page.of(family, &[&label]).map(|(_, value)| nano(value)).sum::<i128>() / 1_000_000_000
+    page.series_of(family, &[&label]).map(|(_, value)| nano(value)).sum::<i128>() / 1_000_000_000
 }

@@ -19,7 +19,7 @@ impl Scrape {
     }
 
     /// The series of a family that carry all of these labels, written `name="value"`.
-    pub(crate) fn of<'a>(
+    pub(crate) fn series_of<'a>(
         &'a self,
         family: &'a str,
         labels: &'a [&'a str],
@@ -34,16 +34,16 @@ impl Scrape {
     }
 
     pub(crate) fn has(&self, family: &str, labels: &[&str]) -> bool {
-        self.of(family, labels).next().is_some()
+        self.series_of(family, labels).next().is_some()
     }
 
     pub(crate) fn value<'a>(&'a self, family: &'a str, labels: &'a [&'a str]) -> Option<&'a str> {
-        self.of(family, labels).next().map(|(_, value)| value)
+        self.series_of(family, labels).next().map(|(_, value)| value)
     }
 
     /// A sum as an exact integer of nano-units.
     pub(crate) fn nano_sum(&self, family: &str, labels: &[&str]) -> i128 {
-        self.of(family, labels).map(|(_, value)| nano(value)).sum()
+        self.series_of(family, labels).map(|(_, value)| nano(value)).sum()
     }
 }
 

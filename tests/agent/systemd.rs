@@ -28,18 +28,18 @@ impl Manager {
         Agent::start(command)
     }
 
-    fn hear(&self) -> String {
+    fn receive(&self) -> String {
         let mut buffer = [0; 4096];
         let count = self.socket.recv(&mut buffer).expect("no notification arrived");
         String::from_utf8(buffer[..count].to_vec()).unwrap()
     }
 
-    /// The next notification that is not a watchdog one.
-    fn hear_news(&self) -> String {
+    /// The next notification that is not of the watchdog.
+    fn receive_other(&self) -> String {
         loop {
-            let said = self.hear();
-            if said.trim() != "WATCHDOG=1" {
-                return said;
+            let message = self.receive();
+            if message.trim() != "WATCHDOG=1" {
+                return message;
             }
         }
     }
@@ -57,24 +57,24 @@ fn systemd_is_notified_of_readiness_reloads_and_stop() {
     let config = directory.path().join("c.yaml");
     std::fs::write(&config, "sampling: {interval: 1s}").unwrap();
     let mut agent = Manager::start(directory.path(), &["--config", config.to_str().unwrap()]);
-    assert!(manager.hear_news().starts_with("READY=1\nSTATUS="));
+    assert!(manager.receive_other().starts_with("READY=1\nSTATUS="));
     let begun = monotonic_microseconds();
     agent.signal(Signal::HUP);
-    let reloading = manager.hear_news();
+    let reloading = manager.receive_other();
     let (word, since) = reloading.trim().split_once('\n').unwrap();
     let since: i128 = since.strip_prefix("MONOTONIC_USEC=").unwrap().parse().unwrap();
     assert_eq!(word, "RELOADING=1");
     // systemd accepts only a time that is not before its signal.
     assert!((begun..=monotonic_microseconds()).contains(&since), "{since} after {begun}");
-    let ready = manager.hear_news();
+    let ready = manager.receive_other();
     assert!(ready.starts_with("READY=1\nSTATUS=configuration reloaded"), "{ready}");
     std::fs::write(&config, "sampling: {interval: soon}").unwrap();
     agent.signal(Signal::HUP);
-    assert!(manager.hear_news().starts_with("RELOADING=1"));
-    let ready = manager.hear_news();
+    assert!(manager.receive_other().starts_with("RELOADING=1"));
+    let ready = manager.receive_other();
     assert!(ready.contains("READY=1") && ready.contains("not reloaded"), "{ready}");
     assert!(agent.terminate().0.success());
-    assert_eq!(manager.hear_news().trim(), "STOPPING=1");
+    assert_eq!(manager.receive_other().trim(), "STOPPING=1");
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn the_watchdog_is_notified_while_the_tick_loop_runs() {
     let mut longest = Duration::ZERO;
     let mut last = begun;
     for _ in 0..12 {
-        while manager.hear().trim() != "WATCHDOG=1" {}
+        while manager.receive().trim() != "WATCHDOG=1" {}
         longest = longest.max(last.elapsed());
         last = Instant::now();
     }
@@ -104,7 +104,7 @@ fn the_watchdog_is_notified_while_the_tick_loop_runs() {
     assert!(silent, "a stopped agent sent a notification");
     agent.signal(Signal::CONT);
     manager.socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    while manager.hear().trim() != "WATCHDOG=1" {}
+    while manager.receive().trim() != "WATCHDOG=1" {}
 }
 
 /// The settings of the packaged unit, without its comments.

@@ -1,4 +1,4 @@
-//! Readers that do not read: of the log, and of the notify socket.
+//! The agent while nobody reads its log or its notify socket.
 
 use std::io::{ErrorKind, PipeReader, Read, Write};
 use std::net::TcpListener;
@@ -11,7 +11,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use crate::running::{Agent, Demo};
 use crate::scrape::Scrape;
 
-/// A demo and its address. The port was free a moment before, since the log with the chosen port cannot be read.
+/// The command of a demo, and its address. The test chooses a free port, since it cannot read a port from the log.
 fn command(directory: &Path) -> (Command, String) {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let mut command = Demo::command(&directory.join("state"), &[]);
@@ -32,17 +32,17 @@ fn start_unread(mut command: Command, address: String) -> (Agent, PipeReader) {
     assert_eq!(full.kind(), ErrorKind::WouldBlock);
     fcntl_setfl(&writer, flags).unwrap();
     command.stderr(writer);
-    (Agent::start_aside(command, address), reader)
+    (Agent::start_with_own_log(command, address), reader)
 }
 
 fn up(page: &Scrape) -> usize {
-    page.of("gpu_up", &[]).filter(|(_, up)| *up == "1").count()
+    page.series_of("gpu_up", &[]).filter(|(_, up)| *up == "1").count()
 }
 
-fn goes_on(agent: &Agent) {
+fn assert_account_grows(agent: &Agent) {
     let slot = |page: &Scrape| page.nano_sum("gpu_slot_seconds_total", &[]);
     let before = slot(&agent.wait_for("all GPUs", |page| up(page) == 8));
-    agent.wait_for("windows that close", |page| up(page) == 8 && slot(page) > before);
+    agent.wait_for("closed windows", |page| up(page) == 8 && slot(page) > before);
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn a_full_log_pipe_blocks_no_thread_and_no_shutdown() {
     let directory = tempfile::tempdir().unwrap();
     let (command, address) = command(directory.path());
     let (mut agent, reader) = start_unread(command, address);
-    goes_on(&agent);
+    assert_account_grows(&agent);
     let (status, _) = agent.terminate();
     assert!(status.success(), "{status}");
     drop(reader);
@@ -82,7 +82,7 @@ fn a_blocked_notify_socket_blocks_no_thread() {
     // The watchdog is notified at every tick, so its queue is full within seconds.
     command.env("WATCHDOG_USEC", "2").env_remove("WATCHDOG_PID");
     let mut agent = Agent::start(command);
-    goes_on(&agent);
+    assert_account_grows(&agent);
     let (status, _) = agent.terminate();
     assert!(status.success(), "{status}");
 }

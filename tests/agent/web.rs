@@ -165,7 +165,7 @@ fn with_users(directory: &Path, tenants: &str) -> Agent {
 }
 
 /// Status and body for a user whose password is the name.
-fn ask(agent: &Agent, user: &str, path: &str) -> (u16, String) {
+fn request(agent: &Agent, user: &str, path: &str) -> (u16, String) {
     use base64::Engine;
     let encoded = base64::engine::general_purpose::STANDARD.encode(format!("{user}:{user}"));
     agent.get_with(path, &format!("Authorization: Basic {encoded}\r\n"))
@@ -178,8 +178,9 @@ fn a_user_sees_only_the_lines_of_its_tenants() {
     let begun = std::time::Instant::now();
     let lines = |bill: &Value| bill["lines"].as_array().map_or(0, Vec::len);
     let (whole, own) = loop {
-        let read =
-            |user| serde_json::from_str::<Value>(&ask(&agent, user, "/api/v1/bill").1).unwrap_or_default();
+        let read = |user| {
+            serde_json::from_str::<Value>(&request(&agent, user, "/api/v1/bill").1).unwrap_or_default()
+        };
         let (whole, own) = (read("root"), read("alice"));
         if lines(&own) > 0 && lines(&whole) > lines(&own) {
             break (whole, own);
@@ -195,7 +196,7 @@ fn a_user_sees_only_the_lines_of_its_tenants() {
     assert_eq!(own["gpus"], Value::Array(Vec::new()));
     assert!(own["prices"].as_array().unwrap().iter().all(|price| price["slot_ns"] == 0));
 
-    let (status, snapshot) = ask(&agent, "alice", "/api/v1/snapshot");
+    let (status, snapshot) = request(&agent, "alice", "/api/v1/snapshot");
     let parsed: Value = serde_json::from_str(&snapshot).unwrap();
     assert_eq!((status, &parsed["partial"]), (200, &Value::Bool(true)));
     assert!(snapshot.contains("\"tenant\":\"alice\"") && !snapshot.contains("carol"), "{snapshot}");
@@ -207,13 +208,13 @@ fn a_user_sees_only_the_lines_of_its_tenants() {
         };
         assert!(series.iter().all(is_own), "{family}");
     }
-    let (_, snapshot) = ask(&agent, "root", "/api/v1/snapshot");
+    let (_, snapshot) = request(&agent, "root", "/api/v1/snapshot");
     assert!(snapshot.contains("carol") && !snapshot.contains("\"partial\""), "{snapshot}");
     // A user without tenants sees no lines.
-    let bob: Value = serde_json::from_str(&ask(&agent, "bob", "/api/v1/bill").1).unwrap();
+    let bob: Value = serde_json::from_str(&request(&agent, "bob", "/api/v1/bill").1).unwrap();
     assert_eq!((lines(&bob), &bob["reconciliation"]["slot_ns"]), (0, &Value::from(0)));
-    assert_eq!(["root", "alice", "bob"].map(|user| ask(&agent, user, "/metrics").0), [200, 403, 403]);
-    let page = ask(&agent, "root", "/metrics").1;
+    assert_eq!(["root", "alice", "bob"].map(|user| request(&agent, user, "/metrics").0), [200, 403, 403]);
+    let page = request(&agent, "root", "/metrics").1;
     assert!(page.contains("gpumeter_http_requests_total{code=\"403\"}"), "{page}");
 }
 
@@ -251,17 +252,17 @@ fn commands_work_over_tls_with_a_user() {
     let url = format!("https://localhost:{}", agent.address.rsplit_once(':').unwrap().1);
     let authority = certificates.path().join("ca.crt");
     let [authority, password] = [&authority, &password].map(|path| path.to_str().unwrap());
-    let told = |more: &[&str]| {
+    let text = |more: &[&str]| {
         let mut arguments = vec!["health", "--json", "--url", &url];
         arguments.extend(more);
         let output = output(&arguments);
         String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
     };
-    let whole = told(&["--web.ca-file", authority, "--user", "alice", "--password-file", password]);
+    let whole = text(&["--web.ca-file", authority, "--user", "alice", "--password-file", password]);
     assert!(whole.contains("\"remembered\":true"), "{whole}");
-    let refused = told(&["--web.ca-file", authority]);
+    let refused = text(&["--web.ca-file", authority]);
     assert!(refused.contains("give a user and the right password: --user and --password-file"), "{refused}");
-    assert!(told(&[]).contains("--web.ca-file"));
+    assert!(text(&[]).contains("--web.ca-file"));
 }
 
 #[test]
@@ -275,18 +276,18 @@ fn conflicting_web_protection_is_refused_at_start() {
         let output = output(&["demo", "--state-dir", &state, "--config", &config, "--web.config.file", &web]);
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
-    let (status, told) = refused("web: {http2: false}", "web.yml");
+    let (status, text) = refused("web: {http2: false}", "web.yml");
     assert!(
-        status == Some(2) && told.contains("the configuration has web.http2; keep one of the two"),
-        "{told}"
+        status == Some(2) && text.contains("the configuration has web.http2; keep one of the two"),
+        "{text}"
     );
-    let (status, told) = refused("", "none.yml");
-    assert!(status == Some(2) && told.contains("none.yml: cannot be read: No such file"), "{told}");
+    let (status, text) = refused("", "none.yml");
+    assert!(status == Some(2) && text.contains("none.yml: cannot be read: No such file"), "{text}");
     std::fs::write(path("web.yml"), "tls_server_config: {cert_file: server.crt, key_file: ca.crt}").unwrap();
-    let (status, told) = refused("", "web.yml");
-    assert!(status == Some(2) && told.contains("ca.crt: has no private key"), "{told}");
-    let (status, told) = refused("web: {tenants: {dave: x}}", "web.yml");
-    assert!(status == Some(2) && told.contains("names user dave, who has no password"), "{told}");
+    let (status, text) = refused("", "web.yml");
+    assert!(status == Some(2) && text.contains("ca.crt: has no private key"), "{text}");
+    let (status, text) = refused("web: {tenants: {dave: x}}", "web.yml");
+    assert!(status == Some(2) && text.contains("names user dave, who has no password"), "{text}");
 }
 
 #[test]

@@ -63,7 +63,7 @@ fn used(settlement: &Settlement, name: &str) -> (u64, Grade) {
 }
 
 #[test]
-fn missing_weights_come_from_the_window_before() {
+fn missing_weights_come_from_the_previous_window() {
     let spans = [span(0, &[], &[("a", None, Some(9)), ("b", None, Some(1)), ("c", None, None)])];
     let settlement = settled(&spans, &Carry::new(), &[("a", 1), ("b", 3), ("gone", 96)]);
     assert_eq!(used(&settlement, "a"), (SECOND / 4, Grade::SplitByActivity));
@@ -72,7 +72,7 @@ fn missing_weights_come_from_the_window_before() {
 }
 
 #[test]
-fn the_windows_own_weights_come_before_those_of_the_window_before() {
+fn weights_of_the_window_take_precedence_over_those_of_the_previous_window() {
     let spans = [
         span(0, &[], &[("a", Some(3), None), ("b", Some(1), None)]),
         span(1, &[], &[("a", None, None), ("b", None, None)]),
@@ -90,7 +90,7 @@ fn without_weights_and_memory_all_share_equally() {
 }
 
 #[test]
-fn the_only_user_takes_all_but_a_remainder_is_no_user() {
+fn all_use_is_measured_for_an_only_user_and_not_for_an_only_remainder() {
     let settlement = settled(&[span(0, &[], &[("a", None, Some(5))])], &Carry::new(), &[]);
     assert_eq!(used(&settlement, "a"), (SECOND, Grade::Measured));
     let settlement = settled(&[span(0, &[], &[(HolderId::SYSTEM, None, Some(5))])], &Carry::new(), &[]);
@@ -98,7 +98,7 @@ fn the_only_user_takes_all_but_a_remainder_is_no_user() {
 }
 
 #[test]
-fn a_blind_slot_with_one_holder_is_simply_his() {
+fn a_blind_slot_with_one_holder_is_used_by_that_holder() {
     let mut blind = span(0, &[("a", 2)], &[]);
     blind.blind = true;
     let settlement = settled(&[blind], &Carry::new(), &[]);
@@ -107,7 +107,7 @@ fn a_blind_slot_with_one_holder_is_simply_his() {
 }
 
 #[test]
-fn a_blind_slot_whose_other_claim_lost_a_conflict_belongs_to_the_one_holder_that_is_left() {
+fn a_blind_slot_is_used_by_the_only_holder_that_is_left_after_a_conflict() {
     let mut blind = span(0, &[("winner", 1), ("loser", 2)], &[]);
     blind.blind = true;
     let ranked = |(rank, holding): (u32, &Holding)| Holding { rank: Some(rank), ..holding.clone() };

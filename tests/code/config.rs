@@ -202,8 +202,8 @@ c.yaml:11:9: ledger: is not a mapping; give keys with values: enabled, path"#;
 fn an_unreadable_file_is_an_error() -> Result<(), Box<dyn std::error::Error>> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("c.yaml");
-    let told = || Config::read(&file).err().map(|problems| problems.to_string()).unwrap_or_default();
-    let absent = told();
+    let errors = || Config::read(&file).err().map(|problems| problems.to_string()).unwrap_or_default();
+    let absent = errors();
     assert!(
         absent.ends_with(
             "c.yaml: cannot be read: No such file or directory (os error 2); name a file that can be read"
@@ -211,9 +211,9 @@ fn an_unreadable_file_is_an_error() -> Result<(), Box<dyn std::error::Error>> {
         "{absent}"
     );
     std::fs::write(&file, b"web: {created: true}\nnode: {name: \xff}")?;
-    assert!(told().ends_with("c.yaml:2:14: is not UTF-8 text; save the file as UTF-8"), "{}", told());
+    assert!(errors().ends_with("c.yaml:2:14: is not UTF-8 text; save the file as UTF-8"), "{}", errors());
     std::fs::write(&file, "#".repeat(2_000_000))?;
-    assert!(told().ends_with("c.yaml: is longer than 1 MiB; name a configuration file"));
+    assert!(errors().ends_with("c.yaml: is longer than 1 MiB; name a configuration file"));
     std::fs::write(&file, "node: {name: seven}")?;
     assert_eq!(Config::read(&file)?.node.name.as_deref(), Some("seven"));
     Ok(())

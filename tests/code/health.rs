@@ -12,82 +12,82 @@ use proptest::prelude::*;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// A judge, its clock, and its inputs.
-struct Court {
+/// A GPU under a health judge: the judge, its time, and its inputs.
+struct JudgedGpu {
     judge: Judge,
     now: Stamp,
-    signs: HealthInputs,
+    inputs: HealthInputs,
 }
 
-impl Court {
+impl JudgedGpu {
     /// A healthy GPU of which everything is known.
     fn new() -> Self {
-        let mut signs = HealthInputs::new(Reachability::Reachable, 0);
-        for place in gpumeter::health::INPUT_SOURCES {
-            signs.set(place.input, Some(0));
+        let mut inputs = HealthInputs::new(Reachability::Reachable, 0);
+        for source in gpumeter::health::INPUT_SOURCES {
+            inputs.set(source.input, Some(0));
         }
         let now = Stamp { boottime: Nanoseconds(SECOND), utc: Utc(1_800_000_000 * SECOND) };
-        let mut court = Self { judge: Judge::default(), now, signs };
-        assert_eq!(court.look().state, HealthState::Ok);
-        court
+        let mut gpu = Self { judge: Judge::default(), now, inputs };
+        assert_eq!(gpu.judge().state, HealthState::Ok);
+        gpu
     }
 
-    fn look(&mut self) -> Arc<Verdict> {
-        self.hear(&ReceivedEvents::default())
+    fn judge(&mut self) -> Arc<Verdict> {
+        self.judge_with(&ReceivedEvents::default())
     }
 
-    fn hear(&mut self, heard: &ReceivedEvents) -> Arc<Verdict> {
-        self.judge.judge(self.now, &self.signs, heard)
+    fn judge_with(&mut self, received: &ReceivedEvents) -> Arc<Verdict> {
+        self.judge.judge(self.now, &self.inputs, received)
     }
 
-    /// Judges once per second.
-    fn pass(&mut self, seconds: u64) -> Arc<Verdict> {
+    /// Judges once per second for this many seconds.
+    fn run(&mut self, seconds: u64) -> Arc<Verdict> {
         for _ in 0..seconds {
             self.now.boottime.0 += SECOND;
             self.now.utc.0 += SECOND;
-            self.look();
+            self.judge();
         }
-        self.look()
+        self.judge()
     }
 
-    fn set(&mut self, sign: HealthInput, value: i64) {
-        self.signs.set(sign, Some(value));
+    fn set(&mut self, input: HealthInput, value: i64) {
+        self.inputs.set(input, Some(value));
     }
 
     fn xid(&mut self, code: u32) -> Arc<Verdict> {
-        let mut heard = ReceivedEvents::default();
-        heard.xids.insert(code, (1, None));
-        self.hear(&heard)
+        let mut received = ReceivedEvents::default();
+        received.xids.insert(code, (1, None));
+        self.judge_with(&received)
     }
 
-    /// Makes the rule's condition just true.
+    /// Makes the condition of the rule true, at its limit.
     fn raise(&mut self, rule: &Rule) -> Arc<Verdict> {
         match rule.when {
-            HealthCondition::Is(presence) => self.signs.presence = presence,
-            HealthCondition::Positive(sign) => self.set(sign, 1),
+            HealthCondition::Is(presence) => self.inputs.presence = presence,
+            HealthCondition::Positive(input) => self.set(input, 1),
             HealthCondition::Below(less, more) => {
                 self.set(less, 17);
                 self.set(more, 18);
             }
-            HealthCondition::Grows(sign, by, _) => self.set(sign, by),
+            HealthCondition::Grows(input, by, _) => self.set(input, by),
             HealthCondition::Xid(which) => {
                 let code = (1..=174).find(|code| which(&xid::find(*code)));
                 return self.xid(code.unwrap());
             }
             HealthCondition::Noticed(notice) => {
-                let mut heard = ReceivedEvents::default();
-                heard.notices.insert(notice, 1);
-                return self.hear(&heard);
+                let mut received = ReceivedEvents::default();
+                received.notices.insert(notice, 1);
+                return self.judge_with(&received);
             }
         }
-        self.look()
+        self.judge()
     }
 
-    /// Makes it false again.
-    fn ease(&mut self, rule: &Rule) {
+    /// Makes the condition of the rule false again.
+    fn clear(&mut self, rule: &Rule) {
         match rule.when {
-            HealthCondition::Is(_) => self.signs.presence = Reachability::Reachable,
-            HealthCondition::Positive(sign) => self.set(sign, 0),
+            HealthCondition::Is(_) => self.inputs.presence = Reachability::Reachable,
+            HealthCondition::Positive(input) => self.set(input, 0),
             HealthCondition::Below(less, more) => {
                 self.set(less, 18);
                 self.set(more, 18);
@@ -104,19 +104,24 @@ fn has(verdict: &Verdict, rule: &Rule) -> bool {
 #[test]
 fn every_rule_is_raised_by_its_condition_and_no_sooner() {
     for rule in RULES {
-        let mut court = Court::new();
-        let mut verdict = court.raise(rule);
+        let mut gpu = JudgedGpu::new();
+        let mut verdict = gpu.raise(rule);
         if rule.after.0 > 0 {
             assert!(!has(&verdict, rule), "{}: too early", rule.name);
-            verdict = court.pass(rule.after.0 / SECOND - 1);
+            verdict = gpu.run(rule.after.0 / SECOND - 1);
             assert!(!has(&verdict, rule), "{}: too early", rule.name);
-            verdict = court.pass(1);
+            verdict = gpu.run(1);
         }
         assert!(has(&verdict, rule), "{}: {verdict:?}", rule.name);
         assert_eq!((verdict.state, verdict.remedy), (rule.state, rule.remedy), "{}", rule.name);
         let reason = verdict.reasons.iter().find(|reason| reason.rule == rule.name).unwrap();
-        let begun = court.now.utc.0 - rule.after.0;
-        assert_eq!(reason.since, Utc(begun), "{}: since it began, not since it was told", rule.name);
+        let begun = gpu.now.utc.0 - rule.after.0;
+        assert_eq!(
+            reason.since,
+            Utc(begun),
+            "{}: since its condition is true, not since it was reported",
+            rule.name
+        );
         assert!(!rule.what.is_empty(), "{}", rule.name);
     }
 }
@@ -124,123 +129,123 @@ fn every_rule_is_raised_by_its_condition_and_no_sooner() {
 #[test]
 fn every_rule_is_cleared_by_its_condition_and_no_sooner() {
     for rule in RULES {
-        let mut court = Court::new();
-        court.raise(rule);
-        court.pass(rule.after.0 / SECOND);
-        court.ease(rule);
+        let mut gpu = JudgedGpu::new();
+        gpu.raise(rule);
+        gpu.run(rule.after.0 / SECOND);
+        gpu.clear(rule);
         match rule.clears {
-            ClearedBy::AtOnce => assert!(!has(&court.look(), rule), "{}", rule.name),
+            ClearedBy::AtOnce => assert!(!has(&gpu.judge(), rule), "{}", rule.name),
             ClearedBy::Quiet(long) => {
-                assert!(has(&court.pass(long.0 / SECOND - 2), rule), "{}: too early", rule.name);
-                assert!(!has(&court.pass(3), rule), "{}: too late", rule.name);
+                assert!(has(&gpu.run(long.0 / SECOND - 2), rule), "{}: too early", rule.name);
+                assert!(!has(&gpu.run(3), rule), "{}: too late", rule.name);
             }
             ClearedBy::Reset => {
-                assert!(has(&court.pass(100_000), rule), "{}: it latches", rule.name);
-                court.signs.reset_count += 1;
-                assert!(!has(&court.look(), rule), "{}: a reset clears it", rule.name);
+                assert!(has(&gpu.run(100_000), rule), "{}: it lasts", rule.name);
+                gpu.inputs.reset_count += 1;
+                assert!(!has(&gpu.judge(), rule), "{}: a reset clears it", rule.name);
             }
         }
-        assert_eq!(court.look().state, HealthState::Ok, "{}", rule.name);
+        assert_eq!(gpu.judge().state, HealthState::Ok, "{}", rule.name);
     }
 }
 
 #[test]
 fn a_condition_that_remains_after_a_reset_is_raised_again() {
-    let mut court = Court::new();
-    court.xid(48);
-    court.set(HealthInput::RowRemapPending, 1);
-    assert_eq!(court.look().state, HealthState::Failed);
-    court.signs.reset_count += 1;
-    let verdict = court.look();
+    let mut gpu = JudgedGpu::new();
+    gpu.xid(48);
+    gpu.set(HealthInput::RowRemapPending, 1);
+    assert_eq!(gpu.judge().state, HealthState::Failed);
+    gpu.inputs.reset_count += 1;
+    let verdict = gpu.judge();
     assert_eq!(verdict.reasons.iter().map(|reason| reason.rule).collect::<Vec<_>>(), ["row_remap_pending"]);
 }
 
 #[test]
 fn absent_readings_neither_raise_nor_clear_a_verdict() {
-    let mut court = Court::new();
-    court.set(HealthInput::RowRemapFailed, 1);
-    court.look();
-    court.signs = HealthInputs::new(Reachability::Reachable, 0);
-    assert_eq!(court.pass(1_000).remedy, Remedy::Replace);
+    let mut gpu = JudgedGpu::new();
+    gpu.set(HealthInput::RowRemapFailed, 1);
+    gpu.judge();
+    gpu.inputs = HealthInputs::new(Reachability::Reachable, 0);
+    assert_eq!(gpu.run(1_000).remedy, Remedy::Replace);
     let mut blind = Judge::default();
     let verdict =
-        blind.judge(court.now, &HealthInputs::new(Reachability::Reachable, 0), &ReceivedEvents::default());
+        blind.judge(gpu.now, &HealthInputs::new(Reachability::Reachable, 0), &ReceivedEvents::default());
     assert_eq!(verdict.state, HealthState::Ok);
 }
 
 #[test]
 fn a_recovery_action_clears_only_when_the_driver_reports_none() {
-    let mut signs = HealthInputs::new(Reachability::Reachable, 0);
-    assert_eq!(signs.driver_requests_nothing(), None);
-    for sign in [HealthInput::RecoveryReset, HealthInput::RecoveryReboot, HealthInput::RecoveryDrain] {
-        signs.set(sign, Some(0));
+    let mut inputs = HealthInputs::new(Reachability::Reachable, 0);
+    assert_eq!(inputs.driver_requests_nothing(), None);
+    for input in [HealthInput::RecoveryReset, HealthInput::RecoveryReboot, HealthInput::RecoveryDrain] {
+        inputs.set(input, Some(0));
     }
-    assert_eq!(signs.driver_requests_nothing(), None);
-    signs.set(HealthInput::RecoveryDrainAndReset, Some(0));
-    assert_eq!(signs.driver_requests_nothing(), Some(true));
-    signs.set(HealthInput::RecoveryReset, Some(1));
-    assert_eq!(signs.driver_requests_nothing(), Some(false));
+    assert_eq!(inputs.driver_requests_nothing(), None);
+    inputs.set(HealthInput::RecoveryDrainAndReset, Some(0));
+    assert_eq!(inputs.driver_requests_nothing(), Some(true));
+    inputs.set(HealthInput::RecoveryReset, Some(1));
+    assert_eq!(inputs.driver_requests_nothing(), Some(false));
 }
 
 #[test]
 fn a_gpu_without_readings_is_unknown_unless_it_has_failed() {
-    let mut court = Court::new();
-    court.signs.presence = Reachability::Unresponsive;
-    assert_eq!(court.look().state, HealthState::Unknown);
-    assert_eq!(court.xid(119).state, HealthState::Failed);
+    let mut gpu = JudgedGpu::new();
+    gpu.inputs.presence = Reachability::Unresponsive;
+    assert_eq!(gpu.judge().state, HealthState::Unknown);
+    assert_eq!(gpu.xid(119).state, HealthState::Failed);
 }
 
 #[test]
 fn a_counter_that_decreased_is_not_growth() {
-    let mut court = Court::new();
-    court.set(HealthInput::PcieReplays, 10);
-    court.look();
-    court.set(HealthInput::PcieReplays, 0);
-    court.look();
+    let mut gpu = JudgedGpu::new();
+    gpu.set(HealthInput::PcieReplays, 10);
+    gpu.judge();
+    gpu.set(HealthInput::PcieReplays, 0);
+    gpu.judge();
     // Fifteen in a quarter of an hour count as growth, fourteen do not.
-    court.set(HealthInput::PcieReplays, 14);
-    assert_eq!(court.look().state, HealthState::Ok);
-    court.set(HealthInput::PcieReplays, 15);
-    assert_eq!(court.look().state, HealthState::Degraded);
+    gpu.set(HealthInput::PcieReplays, 14);
+    assert_eq!(gpu.judge().state, HealthState::Ok);
+    gpu.set(HealthInput::PcieReplays, 15);
+    assert_eq!(gpu.judge().state, HealthState::Degraded);
 }
 
 #[test]
 fn slow_growth_of_replays_raises_no_verdict() {
-    let mut court = Court::new();
+    let mut gpu = JudgedGpu::new();
     for count in 1..100 {
-        court.set(HealthInput::PcieReplays, count);
-        assert_eq!(court.pass(120).state, HealthState::Ok, "{count}");
+        gpu.set(HealthInput::PcieReplays, count);
+        assert_eq!(gpu.run(120).state, HealthState::Ok, "{count}");
     }
 }
 
 #[test]
 fn a_short_throttle_change_neither_raises_nor_clears_a_verdict() {
-    let mut court = Court::new();
+    let mut gpu = JudgedGpu::new();
     for _ in 0..20 {
-        court.set(HealthInput::HwThermal, 1);
-        assert_eq!(court.pass(30).state, HealthState::Ok);
-        court.set(HealthInput::HwThermal, 0);
-        court.pass(30);
+        gpu.set(HealthInput::HwThermal, 1);
+        assert_eq!(gpu.run(30).state, HealthState::Ok);
+        gpu.set(HealthInput::HwThermal, 0);
+        gpu.run(30);
     }
-    court.set(HealthInput::HwThermal, 1);
-    court.look();
-    assert_eq!(court.pass(60).state, HealthState::Degraded);
+    gpu.set(HealthInput::HwThermal, 1);
+    gpu.judge();
+    assert_eq!(gpu.run(60).state, HealthState::Degraded);
     for _ in 0..20 {
-        court.set(HealthInput::HwThermal, 0);
-        court.pass(100);
-        court.set(HealthInput::HwThermal, 1);
-        assert_eq!(court.pass(10).state, HealthState::Degraded);
+        gpu.set(HealthInput::HwThermal, 0);
+        gpu.run(100);
+        gpu.set(HealthInput::HwThermal, 1);
+        assert_eq!(gpu.run(10).state, HealthState::Degraded);
     }
 }
 
 #[test]
 fn the_evidence_counts_codes_and_names_the_instance() {
-    let mut court = Court::new();
-    court.xid(48);
-    let mut heard = ReceivedEvents::default();
-    heard.xids.insert(48, (2, Some(3)));
-    heard.xids.insert(95, (1, None));
-    let verdict = court.hear(&heard);
+    let mut gpu = JudgedGpu::new();
+    gpu.xid(48);
+    let mut received = ReceivedEvents::default();
+    received.xids.insert(48, (2, Some(3)));
+    received.xids.insert(95, (1, None));
+    let verdict = gpu.judge_with(&received);
     assert_eq!(
         &*verdict.reasons.first().unwrap().evidence,
         "XID 48 (uncorrectable double-bit memory error) 3 times, last on GPU instance 3; \
@@ -263,7 +268,7 @@ fn every_xid_that_is_not_informational_has_exactly_one_rule() {
 
 #[test]
 fn an_unknown_xid_is_reported_without_a_verdict() {
-    let verdict = Court::new().xid(1_234);
+    let verdict = JudgedGpu::new().xid(1_234);
     assert_eq!((verdict.state, verdict.remedy), (HealthState::Ok, Remedy::ContactSupport));
     assert_eq!(&*verdict.reasons.first().unwrap().evidence, "XID 1234 (newer than this table) once");
 }
@@ -273,12 +278,12 @@ fn an_unused_xid_is_reported_without_a_verdict() {
     let disused: Vec<u32> = (1..=173).filter(|code| xid::find(*code).disused).collect();
     assert!(disused.contains(&47) && disused.contains(&123));
     for code in disused {
-        let verdict = Court::new().xid(code);
+        let verdict = JudgedGpu::new().xid(code);
         assert_eq!((verdict.state, verdict.reasons.len()), (HealthState::Ok, 1), "XID {code}: {verdict:?}");
     }
     // An encoder's exception is caused by its application, as a decoder's is.
     for code in [47, 142, 68] {
-        assert_eq!(Court::new().xid(code).state, HealthState::Ok, "XID {code}");
+        assert_eq!(JudgedGpu::new().xid(code).state, HealthState::Ok, "XID {code}");
     }
 }
 
@@ -289,7 +294,7 @@ fn the_verdict_on_an_xid_asks_for_the_action_that_the_metrics_name() {
             xid::Action::Ignore => Remedy::None.name(),
             action => action.name(),
         };
-        assert_eq!(Court::new().xid(code).remedy.name(), action, "XID {code}");
+        assert_eq!(JudgedGpu::new().xid(code).remedy.name(), action, "XID {code}");
     }
 }
 
@@ -297,7 +302,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_record_of_the_kernel_stops_its_reader(record in any::<String>(), tail in any::<String>()) {
+    fn no_kernel_log_record_makes_the_parser_panic(record in any::<String>(), tail in any::<String>()) {
         kernel_line::parse(&record);
         kernel_line::parse(&format!("NVRM: Xid ({record}"));
         kernel_line::parse(&format!("NVRM: Xid (PCI:0000:0f:00 {record}): {tail}"));
@@ -307,16 +312,16 @@ proptest! {
 
     #[test]
     fn the_verdict_is_that_of_the_worst_reason(
-        looks in prop::collection::vec((0..gpumeter::health::INPUT_SOURCES.len(), prop::option::of(any::<i64>()), 0..180_u32, any::<u64>(), 0..2_u64), 1..60),
+        steps in prop::collection::vec((0..gpumeter::health::INPUT_SOURCES.len(), prop::option::of(any::<i64>()), 0..180_u32, any::<u64>(), 0..2_u64), 1..60),
     ) {
-        let (mut judge, mut signs, mut now) = (Judge::default(), HealthInputs::new(Reachability::Reachable, 0), Stamp::default());
-        for (sign, value, xid, count, life) in looks {
-            signs.set(gpumeter::health::INPUT_SOURCES[sign].input, value);
-            signs.reset_count = signs.reset_count.wrapping_add(life);
+        let (mut judge, mut inputs, mut now) = (Judge::default(), HealthInputs::new(Reachability::Reachable, 0), Stamp::default());
+        for (input, value, xid, count, resets) in steps {
+            inputs.set(gpumeter::health::INPUT_SOURCES[input].input, value);
+            inputs.reset_count = inputs.reset_count.wrapping_add(resets);
             now.boottime.0 += 7 * SECOND;
-            let mut heard = ReceivedEvents::default();
-            heard.xids.insert(xid, (count, None));
-            let verdict = judge.judge(now, &signs, &heard);
+            let mut received = ReceivedEvents::default();
+            received.xids.insert(xid, (count, None));
+            let verdict = judge.judge(now, &inputs, &received);
             let worst = verdict.reasons.iter().map(|reason| (reason.state, reason.remedy)).max();
             prop_assert_eq!(worst.unwrap_or((HealthState::Ok, Remedy::None)), (verdict.state, verdict.remedy));
         }

@@ -60,7 +60,7 @@ fn a_process_name_inside_a_unit_does_not_make_it_a_system_service() {
     ] {
         node.start_named(pid, name, (100, 0), &format!("/system.slice/{unit}"));
         let identities = node.refresh(&[pid], 1);
-        assert_eq!(whose(&identities, pid), Some(&*format!("unit:{unit}")), "{name}");
+        assert_eq!(holder_of(&identities, pid), Some(&*format!("unit:{unit}")), "{name}");
     }
 }
 
@@ -74,9 +74,9 @@ fn a_display_managers_x_server_and_compositor_are_system_services() {
         // Without logind a user's processes stay in the display manager's unit.
         node.start_named(pid + 200, "Xorg", (100, 1000), &cgroup);
         let identities = node.refresh(&[pid, pid + 100, pid + 200], 1);
-        assert_eq!(whose(&identities, pid), Some("__system__"), "{unit}");
-        assert_eq!(whose(&identities, pid + 100), Some("__system__"), "{unit}");
-        assert_eq!(whose(&identities, pid + 200), Some(&*format!("unit:{unit}.service")));
+        assert_eq!(holder_of(&identities, pid), Some("__system__"), "{unit}");
+        assert_eq!(holder_of(&identities, pid + 100), Some("__system__"), "{unit}");
+        assert_eq!(holder_of(&identities, pid + 200), Some(&*format!("unit:{unit}.service")));
     }
 }
 
@@ -85,7 +85,7 @@ fn gpu_service_units_are_system_services_whatever_their_processes_are_called() {
     let mut node = Node::new(None);
     for (pid, unit) in (7..).zip(["nvidia-imex", "nvidia-powerd", "nvidia-dcgm", "nvidia-fabricmanager"]) {
         node.start(pid, 100, 0, &format!("/system.slice/{unit}.service"));
-        assert_eq!(whose(&node.refresh(&[pid], 1), pid), Some("__system__"), "{unit}");
+        assert_eq!(holder_of(&node.refresh(&[pid], 1), pid), Some("__system__"), "{unit}");
     }
 }
 
@@ -132,7 +132,7 @@ fn a_cgroup_created_by_a_user_does_not_make_a_container() {
         (10, 1001, "libpod-0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef.scope"),
     ] {
         node.start(pid, 100, uid, &format!("{own}/{name}"));
-        assert_eq!(whose(&node.refresh(&[pid], 1), pid), Some("user:alice"), "{name}");
+        assert_eq!(holder_of(&node.refresh(&[pid], 1), pid), Some("user:alice"), "{name}");
     }
 }
 
@@ -149,7 +149,7 @@ fn users_in_a_rootless_namespace_are_its_owner() {
         format!("/user.slice/user-{owner}.slice/user@{owner}.service/user.slice/libpod-{ID}.scope/container")
     };
     let session = |owner: u32| format!("/user.slice/user-{owner}.slice/session-3.scope");
-    // In the namespace: root, two users with subordinate uids, one whose uid belongs to another user of the host.
+    // In the namespace: root, two users with subordinate uids, one with a uid that belongs to another user of the host.
     let alice = [(7, 1000), (8, 100_000), (9, 100_032), (10, 1001)];
     for (pid, uid) in alice {
         node.start(pid, 100, uid, &container(1000));
@@ -167,7 +167,7 @@ fn users_in_a_rootless_namespace_are_its_owner() {
         [("user:alice", vec![7, 8, 9, 10, 13]), ("user:bob", vec![11, 12, 14]), ("user:100032", vec![15])];
     for (holder, pids) in expected {
         for pid in pids {
-            assert_eq!(whose(&identities, pid), Some(holder), "{pid}");
+            assert_eq!(holder_of(&identities, pid), Some(holder), "{pid}");
         }
     }
 }
@@ -178,7 +178,7 @@ fn a_unit_seen_from_another_cgroup_namespace_is_still_that_unit() {
 }
 
 #[test]
-fn a_unit_knows_the_user_it_runs_as() {
+fn a_unit_has_the_user_it_runs_as() {
     let host = tree("v2");
     let facts =
         identify(&host, &host.process(2001).unwrap(), &ResolvedWorkloads::default()).unwrap().holder.facts;
@@ -215,7 +215,7 @@ fn no_holder_can_take_the_name_of_a_remainder() {
     }
 }
 
-/// A tree in which processes start and end, and the directory that follows them.
+/// A fixture tree in which processes start and end, and the process directory over it.
 struct Node {
     root: tempfile::TempDir,
     directory: ProcessDirectory,
@@ -230,8 +230,8 @@ impl Node {
         Self { root, directory }
     }
 
-    /// A directory that asks the kernel for the end of processes, as over the real `/proc`.
-    fn with_held(descriptors: usize) -> Self {
+    /// A node that opens at most this many pidfds, as over the real `/proc`.
+    fn with_pidfds(descriptors: usize) -> Self {
         let mut node = Self::new(None);
         let infos = node.root.path().join("proc/self/fdinfo");
         fs::create_dir_all(&infos).unwrap();
@@ -260,76 +260,77 @@ impl Node {
         fs::remove_dir_all(self.root.path().join(format!("proc/{pid}"))).unwrap();
     }
 
-    fn refresh(&mut self, seen: &[u32], second: u64) -> Round {
+    fn refresh(&mut self, seen: &[u32], second: u64) -> Refreshed {
         self.refresh_with(&ResolvedWorkloads::default(), seen, second)
     }
 
-    fn refresh_with(&mut self, workloads: &ResolvedWorkloads, seen: &[u32], second: u64) -> Round {
+    fn refresh_with(&mut self, workloads: &ResolvedWorkloads, seen: &[u32], second: u64) -> Refreshed {
         let pids: BTreeSet<u32> = seen.iter().copied().collect();
         let at = Nanoseconds::from_seconds(second);
         let identities = self.directory.refresh(&pids, workloads, Stamp { boottime: at, utc: Utc(0) });
-        Round { identities, at }
+        Refreshed { identities, at }
     }
 }
 
-/// The result of a round, and its time.
-struct Round {
+/// The identified processes after a refresh, and the time of the refresh.
+struct Refreshed {
     identities: Arc<Identities>,
     at: Nanoseconds,
 }
 
-/// The holder of a pid that is read at the time of the round.
-fn whose(round: &Round, pid: u32) -> Option<&str> {
-    read(round, pid, round.at)
+/// The holder of a pid at the time of the refresh.
+fn holder_of(refreshed: &Refreshed, pid: u32) -> Option<&str> {
+    read(refreshed, pid, refreshed.at)
 }
 
-fn whose_at(round: &Round, pid: u32, second: u64) -> Option<&str> {
-    read(round, pid, Nanoseconds::from_seconds(second))
+/// The holder of a pid in a reading of that second.
+fn holder_at(refreshed: &Refreshed, pid: u32, second: u64) -> Option<&str> {
+    read(refreshed, pid, Nanoseconds::from_seconds(second))
 }
 
-fn read(round: &Round, pid: u32, at: Nanoseconds) -> Option<&str> {
-    round.identities.get(pid, at).map(|identified| identified.holder.id.as_str())
+fn read(refreshed: &Refreshed, pid: u32, at: Nanoseconds) -> Option<&str> {
+    refreshed.identities.get(pid, at).map(|identified| identified.holder.id.as_str())
 }
 
 #[test]
-fn a_name_serves_what_is_read_between_start_and_end_and_nothing_that_nobody_has_confirmed() {
+fn a_holder_applies_to_readings_from_the_start_of_its_process_to_the_last_confirmation() {
     let mut node = Node::new(None);
     // Ten ticks are a tenth of a second.
     node.start(7, 1_000, 1000, "/");
     let first = node.refresh(&[7], 20);
     assert_eq!(
-        [9, 10, 20].map(|second| whose_at(&first, 7, second)),
+        [9, 10, 20].map(|second| holder_at(&first, 7, second)),
         [None, Some("user:alice"), Some("user:alice")]
     );
-    // The pid is reused between two rounds: what is read of it is unattributed.
+    // The pid is reused between two refreshes: readings of that time have no holder.
     node.start(7, 3_000, 1001, "/");
-    assert_eq!([25, 35].map(|second| whose_at(&first, 7, second)), [None, None]);
+    assert_eq!([25, 35].map(|second| holder_at(&first, 7, second)), [None, None]);
     let second = node.refresh(&[7], 40);
-    assert_eq!([20, 29].map(|second_| whose_at(&second, 7, second_)), [Some("user:alice"); 2], "read late");
-    assert_eq!([30, 40].map(|second_| whose_at(&second, 7, second_)), [Some("user:bob"); 2]);
-    assert_eq!(whose_at(&second, 7, 41), None);
+    assert_eq!([20, 29].map(|time| holder_at(&second, 7, time)), [Some("user:alice"); 2], "read late");
+    assert_eq!([30, 40].map(|time| holder_at(&second, 7, time)), [Some("user:bob"); 2]);
+    assert_eq!(holder_at(&second, 7, 41), None);
 }
 
 #[test]
 fn a_reused_pid_is_another_process() {
     let mut node = Node::new(None);
     node.start(7, 100, 1000, "/");
-    assert_eq!(whose(&node.refresh(&[7], 1), 7), Some("user:alice"));
+    assert_eq!(holder_of(&node.refresh(&[7], 1), 7), Some("user:alice"));
     node.end(7);
     node.start(7, 200, 1001, "/");
     let identities = node.refresh(&[7], 2);
-    assert_eq!(whose(&identities, 7), Some("user:bob"));
+    assert_eq!(holder_of(&identities, 7), Some("user:bob"));
     assert_eq!(identities.identities.get(7, identities.at).unwrap().start_time, 200);
 }
 
 #[test]
-fn a_reused_pid_that_cannot_be_read_is_nobodys() {
+fn a_reused_pid_that_cannot_be_read_has_no_holder() {
     let mut node = Node::new(None);
     node.start(7, 100, 1000, "/");
     node.refresh(&[7], 1);
     node.start(7, 200, 1001, "/");
     fs::write(node.root.path().join("proc/7/status"), "").unwrap();
-    assert_eq!(whose(&node.refresh(&[7], 2), 7), None);
+    assert_eq!(holder_of(&node.refresh(&[7], 2), 7), None);
 }
 
 /// A process that ends when it is dropped.
@@ -351,21 +352,21 @@ impl Drop for Child {
 }
 
 #[test]
-fn a_process_that_is_held_is_not_read_again_and_its_pid_is_another_ones_once_it_ended() {
-    let mut node = Node::with_held(8);
+fn a_process_with_an_open_pidfd_is_not_read_again_until_it_ends() {
+    let mut node = Node::with_pidfds(8);
     let (child, pid) = Child::start();
     node.start(pid, 100, 1000, "/");
-    assert_eq!(whose(&node.refresh(&[pid], 1), pid), Some("user:alice"));
-    // The kernel does not reuse a held pid; only a fixture tree can simulate it.
+    assert_eq!(holder_of(&node.refresh(&[pid], 1), pid), Some("user:alice"));
+    // The kernel never reuses the pid of a running process; only the fixture tree can.
     node.start(pid, 200, 1001, "/");
-    assert_eq!(whose(&node.refresh(&[pid], 2), pid), Some("user:alice"));
+    assert_eq!(holder_of(&node.refresh(&[pid], 2), pid), Some("user:alice"));
     drop(child);
-    assert_eq!(whose(&node.refresh(&[pid], 3), pid), Some("user:bob"));
+    assert_eq!(holder_of(&node.refresh(&[pid], 3), pid), Some("user:bob"));
 }
 
 #[test]
-fn a_process_that_was_unreadable_when_held_is_not_identified_later() {
-    let mut node = Node::with_held(1);
+fn a_process_that_was_unreadable_when_its_pidfd_was_opened_is_not_identified_later() {
+    let mut node = Node::with_pidfds(1);
     let (child, first) = Child::start();
     // Any running process can stand for the one that took the pid.
     let own = std::process::id();
@@ -376,14 +377,14 @@ fn a_process_that_was_unreadable_when_held_is_not_identified_later() {
     node.refresh(&[first, own], 2);
     drop(child);
     node.end(own);
-    assert_eq!(whose(&node.refresh(&[own], 3), own), Some("user:alice"), "unreadable for a moment");
+    assert_eq!(holder_of(&node.refresh(&[own], 3), own), Some("user:alice"), "unreadable for a moment");
     node.start(own, 200, 1001, "/");
-    assert_eq!(whose(&node.refresh(&[own], 4), own), Some("user:bob"));
+    assert_eq!(holder_of(&node.refresh(&[own], 4), own), Some("user:bob"));
 }
 
 #[test]
 fn processes_beyond_the_descriptor_limit_are_read_in_every_round() {
-    let mut node = Node::with_held(1);
+    let mut node = Node::with_pidfds(1);
     let (_one, first) = Child::start();
     let (_other, second) = Child::start();
     for pid in [first, second] {
@@ -395,7 +396,10 @@ fn processes_beyond_the_descriptor_limit_are_read_in_every_round() {
         node.start(pid, 200, 1001, "/");
     }
     let identities = node.refresh(&[first, second], 3);
-    assert_eq!([first, second].map(|pid| whose(&identities, pid)), [Some("user:alice"), Some("user:bob")]);
+    assert_eq!(
+        [first, second].map(|pid| holder_of(&identities, pid)),
+        [Some("user:alice"), Some("user:bob")]
+    );
 }
 
 #[test]
@@ -404,8 +408,8 @@ fn a_process_that_ended_is_found_for_a_minute() {
     node.start(7, 100, 1000, "/");
     node.refresh(&[7], 10);
     node.end(7);
-    assert_eq!(whose_at(&node.refresh(&[], 70), 7, 10), Some("user:alice"));
-    assert_eq!(whose_at(&node.refresh(&[], 71), 7, 10), None);
+    assert_eq!(holder_at(&node.refresh(&[], 70), 7, 10), Some("user:alice"));
+    assert_eq!(holder_at(&node.refresh(&[], 71), 7, 10), None);
 }
 
 #[test]
@@ -415,19 +419,19 @@ fn a_process_that_ended_is_found_for_as_long_as_the_driver_lists_it() {
     node.refresh(&[7], 1);
     node.end(7);
     for second in (30..=600).step_by(30) {
-        assert_eq!(whose(&node.refresh(&[7], second), 7), Some("user:alice"), "{second}");
+        assert_eq!(holder_of(&node.refresh(&[7], second), 7), Some("user:alice"), "{second}");
     }
-    assert_eq!(whose_at(&node.refresh(&[], 660), 7, 600), Some("user:alice"));
-    assert_eq!(whose_at(&node.refresh(&[], 661), 7, 600), None);
+    assert_eq!(holder_at(&node.refresh(&[], 660), 7, 600), Some("user:alice"));
+    assert_eq!(holder_at(&node.refresh(&[], 661), 7, 600), None);
 }
 
 #[test]
-fn a_pid_that_was_never_there_is_nobody_until_it_is() {
+fn a_pid_without_a_process_has_no_holder_until_one_starts() {
     let mut node = Node::new(None);
-    assert_eq!(whose(&node.refresh(&[7], 1), 7), None);
+    assert_eq!(holder_of(&node.refresh(&[7], 1), 7), None);
     assert_eq!(node.directory.unidentified().keys().collect::<Vec<_>>(), [&7]);
     node.start(7, 100, 1000, "/");
-    assert_eq!(whose(&node.refresh(&[7], 2), 7), Some("user:alice"));
+    assert_eq!(holder_of(&node.refresh(&[7], 2), 7), Some("user:alice"));
     assert!(node.directory.unidentified().is_empty());
 }
 
@@ -442,7 +446,7 @@ fn an_unknown_user_name_leaves_only_its_own_pid_unnamed() {
     node.start(9, 100, 3000, "/system.slice/docker.service/x");
     let identities = node.refresh(&[7, 8, 9], 1);
     assert_eq!(
-        [7, 8, 9].map(|pid| whose(&identities, pid)),
+        [7, 8, 9].map(|pid| holder_of(&identities, pid)),
         [None, None, Some("__unattributed__/container")]
     );
     assert!(matches!(node.directory.unidentified()[&7], ProcessError::Unnamed { pid: 7, .. }));
@@ -451,9 +455,9 @@ fn an_unknown_user_name_leaves_only_its_own_pid_unnamed() {
     // The name lookup of the first one hangs.
     users.service().unwrap().store(2000, Some(None));
     let identities = node.refresh(&[7, 8], 2);
-    assert_eq!([7, 8].map(|pid| whose(&identities, pid)), [None, Some("user:2000")]);
+    assert_eq!([7, 8].map(|pid| holder_of(&identities, pid)), [None, Some("user:2000")]);
     users.service().unwrap().store(1000, Some(Some("ldap-alice".into())));
-    assert_eq!(whose(&node.refresh(&[7, 8], 3), 7), Some("user:ldap-alice"));
+    assert_eq!(holder_of(&node.refresh(&[7, 8], 3), 7), Some("user:ldap-alice"));
 }
 
 #[test]
@@ -472,7 +476,7 @@ fn when_the_name_service_fails_the_ledgers_name_is_used_and_never_a_number() {
     }
     let identities = node.refresh(&[7, 8, 9], 2);
     assert_eq!(
-        [7, 8, 9].map(|pid| whose(&identities, pid)),
+        [7, 8, 9].map(|pid| holder_of(&identities, pid)),
         [Some("user:alice"), None, Some("unit:a.service")]
     );
 }
@@ -482,12 +486,12 @@ fn the_process_list_is_shared_while_it_does_not_change() {
     let mut node = Node::new(None);
     node.start(7, 100, 1000, "/");
     let first = node.refresh(&[7], 1);
-    let same = |later: Round| later.identities.has_same_processes(&first.identities);
+    let same = |later: Refreshed| later.identities.has_same_processes(&first.identities);
     assert!(same(node.refresh(&[7], 2)));
     assert!(same(node.refresh(&[7, 8], 3)));
     node.start(8, 100, 1000, "/");
     assert!(!same(node.refresh(&[7, 8], 4)));
-    assert_eq!(whose(&first, 8), None, "what was published stays as it was");
+    assert_eq!(holder_of(&first, 8), None, "what was published stays as it was");
 }
 
 #[test]
@@ -496,7 +500,7 @@ fn a_process_keeps_its_first_identity() {
     node.start(7, 100, 1000, "/system.slice/a.service");
     node.refresh(&[7], 1);
     node.start(7, 100, 1000, "/system.slice/b.service");
-    assert_eq!(whose(&node.refresh(&[7], 2), 7), Some("unit:a.service"));
+    assert_eq!(holder_of(&node.refresh(&[7], 2), 7), Some("unit:a.service"));
 }
 
 #[test]
@@ -514,7 +518,7 @@ fn the_oldest_process_of_a_unit_names_its_user() {
 fn the_agent_itself_is_a_system_service() {
     let mut node = Node::new(Some(7));
     node.start(7, 100, 1000, "/system.slice/a.service");
-    assert_eq!(whose(&node.refresh(&[7], 1), 7), Some("__system__"));
+    assert_eq!(holder_of(&node.refresh(&[7], 1), 7), Some("__system__"));
 }
 
 #[test]
@@ -526,13 +530,13 @@ fn a_process_whose_workload_a_resolver_may_still_name_stays_unnamed_for_a_while(
         |awaited: Vec<UnattributedReason>| ResolvedWorkloads { awaited, ..ResolvedWorkloads::default() };
     let pods = awaits(vec![UnattributedReason::Pod]);
     let round = node.refresh_with(&pods, &[7, 8], 10);
-    assert_eq!((whose(&round, 7), whose(&round, 8)), (None, Some("__unattributed__/job")));
-    assert_eq!(whose(&node.refresh_with(&pods, &[7], 18), 7), None);
-    assert_eq!(whose(&node.refresh_with(&pods, &[7], 19), 7), Some("__unattributed__/pod"));
+    assert_eq!((holder_of(&round, 7), holder_of(&round, 8)), (None, Some("__unattributed__/job")));
+    assert_eq!(holder_of(&node.refresh_with(&pods, &[7], 18), 7), None);
+    assert_eq!(holder_of(&node.refresh_with(&pods, &[7], 19), 7), Some("__unattributed__/pod"));
     // The resolver was disabled, so it is not waited for.
     node.start(9, 100, 1000, "/kubepods.slice");
-    assert_eq!(whose(&node.refresh_with(&pods, &[9], 31), 9), None);
-    assert_eq!(whose(&node.refresh_with(&awaits(vec![]), &[9], 32), 9), Some("__unattributed__/pod"));
+    assert_eq!(holder_of(&node.refresh_with(&pods, &[9], 31), 9), None);
+    assert_eq!(holder_of(&node.refresh_with(&awaits(vec![]), &[9], 32), 9), Some("__unattributed__/pod"));
 }
 
 /// The record that the Slurm prolog writes of job 211 with these variables.

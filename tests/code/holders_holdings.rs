@@ -354,7 +354,7 @@ fn a_mig_instance_is_held_by_its_own_allocations_and_by_shares_of_its_gpu() {
     let expected = [("k8s:uid/one", "1/3", 0), ("slurm:alpha/7", "1/1", 0), ("user:alice", "1/4", 1)];
     assert_eq!(shares(&held), expected.map(|(holder, share, rank)| (holder, share.to_owned(), rank)));
     let (held, _) = holdings(&gpu(), granting, []);
-    assert_eq!(held.len(), 2, "on the whole GPU an instance is nothing");
+    assert_eq!(held.len(), 2, "an allocation of an instance holds nothing on a whole GPU");
 }
 
 #[test]
@@ -375,6 +375,9 @@ fn a_mig_instance_is_held_by_its_id_or_its_place_on_its_gpu() {
         let granting = Granting { allocations: &allocations, standing: &[], presence: false };
         let (held, _) = holdings(GrantedSlot::Instance { gpu: &gpu, id: "2", slot: &slot }, granting, []);
         assert_eq!(held.len(), usize::from(is_held), "{parent} {place:?}");
-        assert!(holdings(&gpu, granting, []).0.is_empty(), "on the whole GPU an instance is nothing");
+        assert!(
+            holdings(&gpu, granting, []).0.is_empty(),
+            "an allocation of an instance holds nothing on a whole GPU"
+        );
     }
 }

@@ -85,7 +85,7 @@ fn a_uid_has_its_first_name_in_the_user_file() {
     assert_eq!(
         tree("none").users().name(0),
         Err(UserNameError::Failed { uid: 0 }),
-        "nobody says that there is none"
+        "without a user file it is unknown whether a uid has a name"
     );
 }
 

@@ -85,8 +85,8 @@ fn every_alert_has_a_runbook_and_a_test_and_every_runbook_an_alert() {
     assert_eq!(runbooks.collect::<BTreeSet<_>>(), alerts);
 }
 
-/// Metric, label and value of every `metric{label="value"}` of an expression; other kinds of matchers have no value.
-/// or of another kind have no value.
+/// Metric, label and value of every `metric{label="value"}` of an expression; matchers of other kinds and with a
+/// template as value have no value.
 fn matchers(expression: &str) -> Vec<(String, String, Option<String>)> {
     let mut found = Vec::new();
     for (at, _) in expression.match_indices('{') {

@@ -1,11 +1,11 @@
-"""How far the used time of each tenant is from what its processes really did, for gpumeter and for the rules of peers.
+"""The error of the used time of each tenant against what its processes really did, for gpumeter and for the rules of peers.
 
     gpumeter-python tests/interop/accuracy.py        after .ci/tools; python3 does as well
 
 One simulated node has a GPU for each sharing mode and load. The simulated driver writes what every process really did to
-its file `truth`; gpumeter knows only what the driver's interface tells. Both are compared over ten whole minutes. The
-peers' rules get the true busy time of each device, second by second, and who holds it and who has a process on it, so
-what they miss is the rule's own error: `copy` books the device's busy time to every holder (dcgm-exporter joined to
+its file `truth`; gpumeter knows only what the driver reports. Both are compared over ten whole minutes. The
+peers' rules get the true busy time of each device, second by second, its holders and its processes, so
+their difference is the error of the rule itself: `copy` books the device's busy time to every holder (dcgm-exporter joined to
 pods), `equal` divides it equally among those with a process, `request` books the requested share of the time (OpenCost).
 
 Under MPS processes run at the same time; there true use is the busy time of each second, divided by SM time.
@@ -81,7 +81,7 @@ class Cell:
                 }
 
     def grants(self):
-        # An instance cannot be granted by hand; on bare metal nobody is granted anything.
+        # An instance cannot be granted in the configuration, and the bare-metal case has no grants.
         if self.mode not in ("MIG", "bare metal"):
             for tenant in self.tenants:
                 if tenant.share:
@@ -210,7 +210,7 @@ def on_device(cell, tenants, truth):
         total += length
         busy = sum(part[0] for part in parts)
         if cell.mode == "MPS":
-            # Side by side: as if each had the device whole, so the device is busy for less than the sum.
+            # Processes that run side by side each count as if alone, so the device is busy for less than the sum.
             busy = side_by_side([part[0] / length for part in parts]) * length
         sm = sum(part[1] for part in parts)
         active = [present(cell, tenant, when) for tenant in tenants]

@@ -131,7 +131,7 @@ def by_price(suite, text, total, currency):
 
 
 def words(suite, text, names):
-    """Whose bill it is, when, that it is made up, and what everything means."""
+    """The bill has its node and time, is marked as simulated, and explains its columns."""
     suite.expect(text.startswith("Bill of demo-node\n"), "the bill does not begin with its node")
     suite.expect(re.search(r"^\d{4}-\d\d-\d\d 00:00 \S+ to .+, time zone \S+$", text, re.M), "the bill does not say its period in a time zone")
     suite.expect(re.search("^SIMULATED: ", text, re.M), "the bill does not say that it is simulated")
@@ -173,7 +173,7 @@ def exact_adds_up(suite, exact):
 
 
 def rounded(suite, exact, lines, total, currency):
-    """What is printed is what is exact, rounded: totals to the nearest, a line to less than two digits."""
+    """Printed figures are the exact ones rounded: totals to the nearest, a line by less than two digits."""
     def energy(line):
         return (line["energy_static_uj"] or 0) + (line["energy_dynamic_uj"] or 0)
 

@@ -189,7 +189,7 @@ def upgrade_and_rollback(suite, node, agent):
 
 
 def drain(suite, node, agent):
-    """A drained node keeps the agent, and evicted pods hold nothing."""
+    """The agent stays on a drained node, and evicted pods hold nothing."""
     holder, pod = node.holder("train", "main"), agent.pod()["metadata"]["uid"]
     used = agent.page().seconds("used", "ml")
     node.run({1: None, 2: None})

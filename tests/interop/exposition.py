@@ -1,4 +1,4 @@
-"""The page, read by those who will read it: promtool's linter and prometheus_client's OpenMetrics parser."""
+"""The page, checked by promtool's linter and by prometheus_client's OpenMetrics parser."""
 
 import re
 import subprocess
@@ -12,7 +12,7 @@ from harness import OPENMETRICS, TEXT, Demo, Failed, get
 
 def exposition(suite):
     demo = Demo(suite)
-    # Account series are born a minute late; a page without them would prove little.
+    # Account series appear after a minute; a page without them would prove little.
     harness.wait_for("account series", 180, lambda: "gpu_tenant_held_seconds_total{" in demo.page(), demo.program, 1)
     text, metrics = both_pages(demo)
 

@@ -1,12 +1,12 @@
 """What gpumeter costs, beside nvitop-exporter and all-smi: the same node, the same driver, the same minute.
 
-A node of eight H100 with 200 real processes. Processor time is the kernel's, by thread. The simulated driver works
-inside whoever asks it, so where the agent's own time counts, what its samplers say they spent in driver calls is taken off,
-and two threads that are the driver's: the one that waits for events, which a real driver lets sleep, and the demo's
-clock. What the others spend in the driver is not known, and stays in.
+A node of eight H100 with 200 real processes. Processor time is measured by the kernel, per thread. The simulated driver
+runs inside its caller, so for the agent's own time the driver calls that its samplers report are subtracted, and two
+threads that belong to the driver: the one that waits for events, which sleeps with a real driver, and the demo's clock.
+The driver time of the other exporters is not known and is included.
 
-`.ci/figures [--write FILE]`; GPUMETER_FIGURES=smoke looks for seconds where a real run looks for minutes, and tells
-what it finds without judging it.
+`.ci/figures [--write FILE]`; GPUMETER_FIGURES=smoke measures for seconds instead of minutes, and prints the results
+without checking them.
 """
 
 import argparse
@@ -142,7 +142,7 @@ def peers(suite, demo):
 
 
 def at_rest(demo, ours, others, told):
-    """P1: a sample a second, and nobody asks for the page."""
+    """P1: a sample per second without scrapes."""
     driver = of_driver(demo, ours)
     before = [one.processor() for one in (ours, *others)]
     began = time.monotonic()
@@ -153,7 +153,7 @@ def at_rest(demo, ours, others, told):
     mine, nvitop, all_smi = spent
     told("P1", f"a full sample of {GPUS} GPUs and {PROCESSES} processes, less the driver's {driver:.2f} ms", "<= 1.0 ms",
          f"{mine - driver:.2f} ms", mine - driver <= 1.0)
-    # The aims are without the driver's part, which of the others nobody knows.
+    # The targets exclude time in the driver, which is not known for the other exporters.
     told("P1", f"the same with the driver, to that of all-smi ({all_smi:.0f} ms)", "<= 1/20 without it", ratio(mine, all_smi), None)
     told("P1", f"to that of nvitop-exporter ({nvitop:.0f} ms)", "<= 1/50 without it", ratio(mine, nvitop), None)
 
@@ -168,7 +168,7 @@ def of_driver(demo, ours):
 
 
 def drivers_part(before, after):
-    """The seconds between two looks that were the driver's; on a busy machine calls wait for a processor, too."""
+    """The seconds between two reads that were spent in the driver; calls on a busy machine wait for a processor too."""
     calls, samplers, threads = (now - then for then, now in zip(before, after))
     return min(calls, samplers) + threads
 
@@ -180,9 +180,9 @@ def in_driver(demo):
 
 
 def scrapes(demo, ours, others, told):
-    """P2, P3: what an answer costs the thread that gives it; of the others, the process less what it does anyhow."""
+    """P2, P3: the cost of an answer on our serving thread; for the others of the process, less its cost at rest."""
     series = ours.series()
-    # One for each snapshot, so that none finds its page written; nor does it find the processor's caches warm.
+    # One scrape per snapshot, so that no page is reused and the caches of the processor are cold.
     plain = cost(ours, WATCHED // 3, "", "io", pause=1.001)
     none = cost(ours, WATCHED // 3, "", "io", pause=1.001, path="/-/ready")
     demo.clock.hold_between_ticks()
@@ -194,7 +194,7 @@ def scrapes(demo, ours, others, told):
     told("P2", "an answer without a page, at the same pace", "", f"{none * 1e3:.3f} ms", None)
     told("P3", "an answer that was compressed for another one", "<= 0.15 ms", f"{packed * 1e3:.3f} ms", packed <= 0.15e-3)
     for other, most in zip(others, (100, 35)):
-        # Ten a second, so that they stand out of what it does anyhow; that the caches are warm then is in its favour.
+        # Ten scrapes a second, so that their cost exceeds the noise; warm caches favour the other exporter.
         count, asked, rest = other.series(), WATCHED * 3, at_ease(other)
         began = time.monotonic()
         spent = cost(other, asked, "", pause=0.1)
@@ -205,7 +205,7 @@ def scrapes(demo, ours, others, told):
 
 
 def at_ease(one):
-    """Processor seconds of a second in which nobody asks."""
+    """Processor seconds per second without scrapes."""
     before, began = one.processor(), time.monotonic()
     time.sleep(WATCHED / 9)
     return (one.processor() - before) / (time.monotonic() - began)
@@ -221,7 +221,7 @@ def cost(one, count, extra, *threads, pause=0.005, path="/metrics"):
 
 
 def latency(everyone, told):
-    """P4: how long scrapers wait while a sample is taken each second; of each without the others in its way."""
+    """P4: how long scrapers wait while a sample is taken each second; each exporter is measured alone."""
     p99 = {one.name: alone(one, everyone) for one in everyone}
     mine = p99["gpumeter"]
     told("P4", "99 % of scrapes are answered within", "<= 2 ms", f"{mine * 1e3:.2f} ms", mine <= 2e-3)
@@ -230,7 +230,7 @@ def latency(everyone, told):
 
 
 def alone(one, everyone):
-    """Seconds in which 99 % of its scrapes are answered while the others are stopped; ours goes on, it has the clock."""
+    """Seconds in which 99 % of its scrapes are answered while the others are stopped; ours runs, as it drives the clock."""
     others = [other.pid for other in everyone[1:] if other is not one]
     for other in others:
         os.kill(other, signal.SIGSTOP)
@@ -265,7 +265,7 @@ def as_by_default(suite, told):
 
 
 def idle(suite, told):
-    """P10: processes that are known and do nothing, in the default configuration; nobody asks for the page."""
+    """P10: idle processes in the default configuration, without scrapes."""
     few, many = (at_rest_with(suite, count) for count in (GPUS, IDLE))
     each = (many - few) / (IDLE - GPUS)
     told("P10", f"of a processor, {IDLE} processes that do nothing, less the driver's part", "<= 0.6 %", f"{many:.3%}",
@@ -280,7 +280,7 @@ def at_rest_with(suite, count):
     demo = Demo(suite, scenario=scenario(suite, processes=jobs), config="node: {name: figures}\n",
                 state=suite.folder / f"idle-{count}")
     ours = Watched("gpumeter", demo.port, demo.program.process.pid)
-    # Each has a pipe of the demo's and a descriptor by which the agent holds it.
+    # Each process needs a pipe of the demo and a pidfd of the agent.
     opened = lambda: sum(value for _, value in families(demo.page()).get("process_open_fds", ()))
     wait_for("all processes", 120, lambda: opened() >= 2 * count, demo.program)
     time.sleep(2 if SMOKE else 20)
@@ -307,7 +307,7 @@ def calls(suite, told):
         time.sleep(max(0, began + tick + 1 - time.monotonic()))
         counts.append(asked())
     share = (in_driver(demo) - driver) / (time.monotonic() - began)
-    # Most ticks bring the fast tier alone.
+    # Most ticks read the fast tier only.
     each = statistics.median(after - before for before, after in zip(counts, counts[1:])) / GPUS
     told("P9", "calls of a fast tick, for each GPU", "<= 8", f"{each:.1f}", each <= 8)
     told("P9", f"of the time inside a driver with the delays of real ones, {GPUS} GPUs with a process each", "<= 0.5 %",

@@ -33,8 +33,8 @@ class HostNode:
         self.driver.mkdir()
         (self.folder / "ledger").mkdir()
         lend_library(suite, self.driver)
-        # The driver lists a pid whether or not there is such a process. As one that begins moves the memory in use, so
-        # does this one all the time: the agent takes a new list at each move.
+        # The simulated driver lists a pid even without such a process. This process changes its memory all the time, as one that
+        # starts would, since the agent reads a new list at each change.
         moves = [{"from": at, "to": at + 1, "memory_bytes": (1 << 33) + (at << 21)} for at in range(CYCLE)]
         processes = [
             {"pid": pid, "name": "work", "gpu": gpu, "phases": [move | {"demand": demand} for move in moves]}

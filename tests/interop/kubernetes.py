@@ -171,7 +171,7 @@ def kubelet_restart(suite, node, agent):
 
 
 def another_pod_of_the_same_name(suite, node, agent):
-    """A pod that is made anew under the same name is another holder, and the first one's holding ends."""
+    """A pod that is created again under the same name is another holder, and the first one's holding ends."""
     before = node.holder("train", "main")
     node.run({1: None, 2: None})
     node.apply("train", "ml", {"main": {WHOLE: 1}}, annotations={"made": "anew"})
@@ -185,7 +185,7 @@ def another_pod_of_the_same_name(suite, node, agent):
 
 
 def deletion(suite, node, agent):
-    """A deleted pod holds nothing, and its GPU is nobody's."""
+    """A deleted pod holds nothing, and its GPU has no holder."""
     holder, gpu = node.holder("train", "main"), node.container("train", "main").gpu
     node.run(dict.fromkeys(PROCESSES))
     agent.idle_since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 1))

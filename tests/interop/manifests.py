@@ -51,7 +51,7 @@ def manifests(suite):
         suite.expect(built == run("kubectl", "kustomize", overlay(suite, components)), f"{name}: kubectl builds it otherwise")
         charted = template(suite, values)
         ours, theirs = objects(built), objects(charted)
-        # Helm keeps its release in the namespace, so that must be there before the chart.
+        # Helm stores its release in the namespace, which must therefore exist before the chart is installed.
         namespace = ours.pop(("Namespace", "gpumeter"))
         level = namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
         suite.expect(level == "privileged", f"{name}: the namespace allows {level}")

@@ -1,4 +1,4 @@
-"""Both roads lead to the same numbers: demo -> OTLP -> Collector -> Prometheus, against the page, scraped.
+"""OTLP and scrapes give the same values: demo -> OTLP -> Collector -> Prometheus, compared with the scraped page.
 
 One Prometheus has both. Every tick is pushed, and then the scenario's clock is held: no tick follows, so the last
 push and the page are of one snapshot, the agent's own numbers included. Every sample of the page must stand in

@@ -401,7 +401,7 @@ def upgrade(suite, machine):
     inode, text, before = ledger.stat().st_ino, config.read_text(), machine.pid()
     user = int(machine.check("id", "-u", "gpumeter"))
     suite.expect(ledger.stat().st_uid == 0, "the ledger is not root's before the upgrade")
-    # Both the package and the administrator changed the configuration; dpkg asks, and would keep his.
+    # Package and administrator both changed the configuration; dpkg asks, and its default is the administrator's file.
     machine.check("dpkg", "--force-confdef", "--force-confold", "-i", f"/packages/newer/{newer.name}")
     version = machine.check("dpkg-query", "-W", "-f", "${Version}", "gpumeter")
     suite.expect(version.endswith("+newer"), f"version {version} is installed")

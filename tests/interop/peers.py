@@ -17,9 +17,9 @@ import time
 import harness
 from harness import Demo, Failed
 
-# Every tier at every tick: then all that the snapshot says is of one moment.
+# Every tier is read at every tick, so that all readings of a snapshot are of one time.
 CONFIG = "node: { name: local }\nsampling: { level: full, interval: 1s, medium: 1s, slow: 1s }\nattribution: { presence: true }\n"
-# What nvidia-ml-py is asked below, and the series that says the same of each GPU.
+# The values that are read by nvidia-ml-py below, and the series with the same value of each GPU.
 SAME = {
     "memory_used_bytes": ("gpu_memory_used_bytes", {}),
     "memory_total_bytes": ("gpu_memory_total_bytes", {}),
@@ -30,8 +30,8 @@ SAME = {
     "sm_clock_hertz": ("gpu_clock_hertz", {"clock": "sm"}),
 }
 MIB = 2**20
-# Of each exporter: family, our unit's size in its own, and how far off it may be in ours. nvitop-exporter tells
-# a tenth of a MiB.
+# For each exporter: family, size of its unit in ours, and the allowed difference in our unit. nvitop-exporter rounds to a
+# tenth of a MiB.
 NVITOP = {
     "utilization_percent": ("gpu_utilization_Percentage", 1, 0),
     "memory_used_bytes": ("gpu_memory_used_MiB", MIB, MIB),
@@ -110,7 +110,7 @@ def exporters(suite, demo, scenario):
               for labels, value in pages["nvitop-exporter"].get("process_gpu_memory_MiB", ())}
     suite.expect(listed.keys() == wanted.keys() and all(abs(listed[key] - wanted[key]) <= MIB for key in listed),
                  f"nvitop-exporter has (gpu, pid) and memory {listed}, the scenario {wanted}")
-    # It lists every process of the host; those off the GPUs hold nothing.
+    # It lists every process of the host; those that use no GPU have no memory there.
     listed = {(int(labels["gpu_index"]), int(labels["pid"])): value
               for labels, value in pages["all-smi"].get("all_smi_process_memory_used_bytes", ()) if value}
     suite.expect(listed == wanted, f"all-smi has (gpu, pid) and memory {listed}, the scenario {wanted}")
@@ -157,7 +157,7 @@ def settled(url, processes, power, gpus, program):
 
 
 def families(page):
-    """Of each family, the labels and values of its series; written by hand, so that no parser's taste matters."""
+    """The labels and values of the series of each family; parsed by hand, so that no parser changes them."""
     found = {}
     for name, labels, value in re.findall(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)$", page, re.M):
         pairs = dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', labels))
@@ -169,11 +169,11 @@ def one_moment(demo):
     """The values of nvidia-ml-py, nvitop and the agent at one time of a held clock."""
     demo.clock.hold_between_ticks()
     demo.clock.advance(-demo.clock.boot() % 10**9)
-    # The samplers look at a held clock now and then only.
+    # The samplers poll a held clock at intervals.
     time.sleep(2)
     driver = json.loads(peer(demo, __file__, "nvml"))
     table = peer(demo, "-m", "nvitop", "--once", "--ascii")
-    # The samplers have read long since; the tick loop comes a fifth of a tick later.
+    # The samplers have read by now; the tick loop runs a fifth of an interval later.
     demo.clock.advance(2 * 10**8)
     time.sleep(2)
     return driver, table, series(demo)
@@ -216,7 +216,7 @@ def processes_of_snapshot(ours):
 
 
 def nvml():
-    """The other program: the values of nvidia-ml-py in our units."""
+    """The program that runs with nvidia-ml-py and prints its values in our units."""
     import pynvml
 
     pynvml.nvmlInit()

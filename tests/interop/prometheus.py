@@ -38,7 +38,7 @@ ALERTS = {
 # What the dashboard's variables are set to; no target has the label cluster.
 VALUES = {"cluster": ".*", "job": JOB, "instance": NODE, "gpu": ".+", "__rate_interval": "1m", "__range": "5m"}
 
-# Times in the rules, and what takes their place here: a rule's key, or a part of its expression.
+# Times in the rules and their shorter replacements here: a key of a rule, or a part of its expression.
 SHORTER = {
     "GpuNotAnswering": {"for": "1s"},
     "GpuXidError": {"[15m]": "[15s]", "keep_firing_for": "5s"},
@@ -52,7 +52,7 @@ SHORTER = {
     "GpumeterOtlpPointsLost": {"for": "5s"},
 }
 
-# What happens on the node, in seconds from the demo's start.
+# Incidents on the node, in seconds from the demo's start.
 INCIDENTS = {
     "xids": [{"at": XID_AT, "gpu": XID_GPU, "xid": XID}],
     "recoveries": [{"from": XID_AT, "to": 600, "gpu": XID_GPU, "action": "gpu_reset"}],

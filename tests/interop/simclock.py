@@ -1,4 +1,4 @@
-"""The demo's clock page: read it, hold it, move it, let it go.
+"""The demo's clock page: reads, holds, moves and releases the clock.
 
 The page is 64 bytes, eight little-endian words under a sequence lock (odd while a writer is at work):
 [0] "GPUMCLK1"  [1] sequence  [2] held  [3] origin, host CLOCK_BOOTTIME ns  [4] elapsed ns at the origin

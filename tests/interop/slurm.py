@@ -20,12 +20,12 @@ from host_node import HostNode
 GPUS, SHARDS = 8, 4
 DEMAND = 0.5
 SMOKE = os.environ.get("GPUMETER_SLURM") == "smoke"
-# Holdings begin and end with a look of the agent, once per second, and Slurm tells times in whole seconds.
+# Holdings begin and end when the agent reads them, once per second, and Slurm reports times in whole seconds.
 TOLERANCE = 3
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "salloc", "srun", "scontrol", "squeue", "scancel", "sinfo")
 
-# What Slurm runs around jobs: the project's scripts, told where the agent of the suite keeps its files.
+# The scripts of the project that Slurm runs around jobs, with the directories of the suite's agent.
 HOOK = """#!/bin/sh
 [ -e {folder}/lose-{name}-of-$SLURM_JOB_ID ] && exit 0
 began=$(date +%s%N)
@@ -194,7 +194,7 @@ def requeue(suite, node, cluster, job):
 
 
 def suspend(suite, node, cluster, job):
-    """A suspended job keeps its GPU, and its holding."""
+    """A suspended job still has its GPU and its holding."""
     cluster.run("scontrol", "suspend", str(job))
     wait_for("the suspension", 10, lambda: cluster.job(job)["JobState"] == "SUSPENDED")
     time.sleep(4)  # several looks of the agent
@@ -203,7 +203,7 @@ def suspend(suite, node, cluster, job):
 
 
 def array_job(suite, node, cluster, job):
-    """Each task of an array is a job of its own; Slurm tells its array to its processes, not to the prolog."""
+    """Each task of an array is a job of its own; Slurm passes the array to its processes, not to the prolog."""
     for number, task in cluster.tasks(job):
         labels = {"workload": f"{holder_of(number)}", "slurm_array_job_id": job, "slurm_array_task_id": task,
                   "slurm_account": "chemistry", "slurm_user": "news"}
@@ -299,7 +299,7 @@ def steps_are_billed(suite, node, cluster, job):
     lines = lines_of(node, cluster, job)
     held_as_slurm_says(suite, lines, cluster, job, 2)
     for step in ("batch", "0"):
-        # The driver of the suite goes on listing a process that has ended: what is used after the job is unheld.
+        # The simulated driver still lists a process that has ended, so its use after the job is outside any holding.
         used = total(lines, "used_ns", f"{holder}.{step}") - total(lines, "unheld_ns", f"{holder}.{step}")
         suite.expect(abs(used - DEMAND * 30) <= TOLERANCE, f"step {step} used {used} s, not {DEMAND * 30}: {lines}")
     within = total(lines, "within_ns")
@@ -479,7 +479,7 @@ NodeName=node2 Name=gpu File={folder}/dev/nvidia{GPUS}
         return next(job for job in jobs if job["JobId"] == str(number))
 
     def times(self, number):
-        """When it began and ended."""
+        """Start and end of the job."""
         job = self.job(number)
         return stamp(job["StartTime"]), stamp(job["EndTime"])
 

@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes over TLS with a client certificate and a password, and whoever lacks one of them is refused.
+"""A real Prometheus scrapes over TLS with a client certificate and a password, and a client that lacks one of them is refused.
 
 Web configuration files get the verdict that exporter-toolkit gives them (`promtool check web-config`), but for the
 differences that docs/web.md names.

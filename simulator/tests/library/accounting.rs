@@ -114,7 +114,7 @@ fn there_are_no_accounting_records_without_accounting_or_with_mig() {
 fn accounting_records_survive_accounting_but_not_a_driver_reload() {
     let node = Node::new(SCRIPT);
     let nvml = node.nvml();
-    let (board, kept) = (gpu(&nvml, 4), gpu(&nvml, 0));
+    let (board, other) = (gpu(&nvml, 4), gpu(&nvml, 0));
     node.hold(90 * SECOND);
     let mut mode = 9;
     assert_eq!(call!(nvml, nvmlDeviceGetAccountingMode, board, &raw mut mode), 0);
@@ -122,8 +122,8 @@ fn accounting_records_survive_accounting_but_not_a_driver_reload() {
     assert_eq!((mode, pids(&nvml, board)), (0, Ok(vec![9])));
     assert_eq!(stats(&nvml, board, 9).unwrap().time, 20_000);
     node.hold(349 * SECOND);
-    assert_eq!(pids(&nvml, kept).unwrap().len(), 3);
+    assert_eq!(pids(&nvml, other).unwrap().len(), 3);
     // The driver is reloaded at 350 s; only running processes are recorded.
     node.hold(351 * SECOND);
-    assert_eq!((pids(&nvml, kept), pids(&nvml, board)), (Ok(vec![5]), Ok(vec![])));
+    assert_eq!((pids(&nvml, other), pids(&nvml, board)), (Ok(vec![5]), Ok(vec![])));
 }

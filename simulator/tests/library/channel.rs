@@ -222,7 +222,7 @@ fn nothing_is_left_after_every_function_was_called_and_the_library_closed() {
         // Dropped by a failing assertion too, so that the thread does not wait for ever.
         let close = close;
         let (library_there, names) = (&*library, &names);
-        let lane = scope.spawn(move || {
+        let caller = scope.spawn(move || {
             call_all(library_there, names);
             called.send(()).unwrap();
             // The thread ends only after the library is closed: a destructor of a thread-local would crash here.
@@ -235,7 +235,7 @@ fn nothing_is_left_after_every_function_was_called_and_the_library_closed() {
         handle.close().unwrap();
         assert!(!mapped(&node), "pinned by a thread that called it");
         close.send(()).unwrap();
-        lane.join().unwrap();
+        caller.join().unwrap();
     });
     assert!(!mapped(&node));
 }

@@ -19,10 +19,10 @@ fn a_call_that_holds_the_driver_blocks_every_gpu_until_it_returns() {
         let lift = Lift(node.path("faults"));
         let (done, came) = mpsc::channel();
         let gpus = &nvml;
-        let sick = done.clone();
+        let faulty = done.clone();
         scope.spawn(move || {
             gpus.device_by_index(3).unwrap().power_usage().unwrap();
-            sick.send("sick").unwrap();
+            faulty.send("faulty").unwrap();
         });
         let begun = Instant::now();
         while !held(&node) {
@@ -32,14 +32,14 @@ fn a_call_that_holds_the_driver_blocks_every_gpu_until_it_returns() {
         scope.spawn(move || {
             // Another GPU, and a call without a fault.
             gpus.device_by_index(2).unwrap().uuid().unwrap();
-            done.send("well").unwrap();
+            done.send("healthy").unwrap();
         });
         assert!(came.recv_timeout(Duration::from_millis(300)).is_err());
         drop(lift);
         let wait = Duration::from_secs(20);
         let mut over = [came.recv_timeout(wait).unwrap(), came.recv_timeout(wait).unwrap()];
         over.sort_unstable();
-        assert_eq!(over, ["sick", "well"]);
+        assert_eq!(over, ["faulty", "healthy"]);
     });
 }
 
@@ -63,9 +63,9 @@ fn a_fault_is_in_force_between_its_simulated_times() {
     let nvml = node.nvml();
     let gpu = nvml.device_by_index(1).unwrap();
     node.faults(r#"[{"function":"nvmlDeviceGetPowerUsage","gpu":1,"code":999,"from":10,"to":20}]"#);
-    for (second, sick) in [(9, false), (10, true), (19, true), (20, false)] {
+    for (second, faulty) in [(9, false), (10, true), (19, true), (20, false)] {
         node.hold(second * SECOND);
-        assert_eq!(gpu.power_usage().is_err(), sick, "at {second}");
+        assert_eq!(gpu.power_usage().is_err(), faulty, "at {second}");
     }
 }
 

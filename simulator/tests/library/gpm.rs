@@ -239,12 +239,12 @@ fn gpm_counters_of_the_gpu_continue_across_layouts_and_new_instances_start_at_ze
     let nvml = node.nvml();
     let board = gpu(&nvml, 0);
     let ids = [248, 249, 250, 257, 258, 259, 260];
-    let told = || {
+    let read_cycles = || {
         let alone = sample(&nvml, board);
         between(&nvml, alone, alone, &ids).into_iter().map(Result::unwrap).collect::<Vec<f64>>()
     };
     node.hold(50 * SECOND);
-    let mut last = told();
+    let mut last = read_cycles();
     assert!(last.iter().all(|cycles| *cycles > 0.0), "{last:?}");
     let layouts = [
         r#"[{"profile":"3g.40gb","start":4},{"profile":"1g.10gb","start":0}]"#,
@@ -253,7 +253,7 @@ fn gpm_counters_of_the_gpu_continue_across_layouts_and_new_instances_start_at_ze
     ];
     for layout in layouts {
         node.state(&format!(r#"{{"mig":{{"0":{layout}}}}}"#));
-        let now = told();
+        let now = read_cycles();
         assert_eq!(now, last, "{layout}");
         if layout != "[]" {
             let first = instance(&nvml, board, 0);

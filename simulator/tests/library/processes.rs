@@ -134,7 +134,7 @@ fn every_version_of_a_list_has_its_own_layout() {
 }
 
 /// Twenty processes, one of which shows garbage.
-fn crowd() -> String {
+fn twenty_processes() -> String {
     let mut processes: Vec<String> = (100..120)
         .map(|pid| {
             let garbage = if pid == 107 { r#","garbage_sm":4294967295"# } else { "" };
@@ -153,7 +153,7 @@ fn crowd() -> String {
 
 #[test]
 fn the_ring_of_process_samples_overflows_with_many_processes_and_shows_garbage() {
-    let node = Node::new(&crowd());
+    let node = Node::new(&twenty_processes());
     let nvml = node.nvml();
     node.hold(20 * SECOND);
     let crowded = nvml.device_by_index(0).unwrap().process_utilization_stats(None).unwrap();
@@ -172,7 +172,7 @@ fn the_ring_of_process_samples_overflows_with_many_processes_and_shows_garbage()
 
 #[test]
 fn the_newer_process_samples_have_jpeg_and_ofa() {
-    let node = Node::new(&crowd());
+    let node = Node::new(&twenty_processes());
     let nvml = node.nvml();
     node.hold(20 * SECOND);
     let board = gpu(&nvml, 0);

@@ -42,24 +42,24 @@ const NUMBERS: [usize; 12] = [0, 1, 2, 3, 4, 5, 7, 8, 19, 82, 185, 255];
 /// The size of each buffer: more than any count among the numbers.
 const ROOM: usize = 4_096;
 
-struct Lot(u64);
+struct RandomNumbers(u64);
 
-impl Lot {
+impl RandomNumbers {
     fn below(&mut self, most: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         usize::try_from(self.0 >> 33).unwrap() % most
     }
 
-    fn of<T: Copy>(&mut self, all: &[T]) -> T {
+    fn choose<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.below(all.len())]
     }
 }
 
-fn scenario(lot: &mut Lot) -> String {
-    let board = lot.of(&BOARDS);
+fn scenario(random: &mut RandomNumbers) -> String {
+    let board = random.choose(&BOARDS);
     let instance = if board.contains("mig") { "0" } else { "null" };
     // Turing remaps no rows.
-    let bank = if board.contains("t4") { "null".to_owned() } else { lot.below(9).to_string() };
+    let bank = if board.contains("t4") { "null".to_owned() } else { random.below(9).to_string() };
     format!(
         r#"{{"seed":{},"cycle_seconds":60,"driver_version":"{}","driver_loads":[61],"gpus":[{board},{{"profile":"h100"}}],
         "processes":[{{"pid":7,"gpu":0,"instance":{instance},"zombie_ms":500,"phases":[
@@ -70,8 +70,8 @@ fn scenario(lot: &mut Lot) -> String {
         "links_down":[{{"from":10,"to":20,"gpu":0}}],"replays":[{{"at":2,"gpu":0,"count":4294967295}}],
         "xids":[{{"at":3,"gpu":0,"xid":79}}],
         "throttles":[{{"from":5,"to":20,"gpu":0,"reason":"hw_slowdown"}}]}}"#,
-        lot.below(100),
-        lot.of(&["580.105.08", "580.65.06", "590.48.01"]),
+        random.below(100),
+        random.choose(&["580.105.08", "580.65.06", "590.48.01"]),
     )
 }
 
@@ -93,24 +93,25 @@ impl Caller<'_> {
     }
 
     /// A buffer whose words are small as counts, and null or another buffer as addresses.
-    fn buffer(&mut self, place: usize, lot: &mut Lot) -> usize {
-        let inner = if lot.below(2) == 0 { 0 } else { self.buffers.last().unwrap().as_ptr().addr() as u64 };
-        let head = lot.below(4) as u64 | (lot.below(9) as u64) << 32;
+    fn buffer(&mut self, place: usize, random: &mut RandomNumbers) -> usize {
+        let inner =
+            if random.below(2) == 0 { 0 } else { self.buffers.last().unwrap().as_ptr().addr() as u64 };
+        let head = random.below(4) as u64 | (random.below(9) as u64) << 32;
         let buffer = &mut self.buffers[place];
         buffer.fill(inner);
         buffer[0] = head;
         buffer.as_ptr().addr()
     }
 
-    fn words(&mut self, arguments: &[Argument], lot: &mut Lot) -> [usize; 8] {
+    fn words(&mut self, arguments: &[Argument], random: &mut RandomNumbers) -> [usize; 8] {
         let mut words = [0; 8];
         for (place, argument) in arguments.iter().enumerate() {
             words[place] = match argument {
-                _ if lot.below(8) == 0 => 0,
-                Argument::Device if lot.below(8) > 0 => lot.of(&self.devices),
-                Argument::Device | Argument::Handle => lot.of(&self.handles),
-                Argument::Pointer => self.buffer(place, lot),
-                Argument::Number => lot.of(&NUMBERS),
+                _ if random.below(8) == 0 => 0,
+                Argument::Device if random.below(8) > 0 => random.choose(&self.devices),
+                Argument::Device | Argument::Handle => random.choose(&self.handles),
+                Argument::Pointer => self.buffer(place, random),
+                Argument::Number => random.choose(&NUMBERS),
             };
         }
         words
@@ -154,16 +155,16 @@ fn no_arguments_make_a_call_panic_on_any_board_or_state() {
     let mut functions = crate::header::functions();
     functions.retain(|(name, arguments)| {
         // These would end the session, or wait.
-        let kept = !name.contains("Init") && !name.contains("Shutdown") && !name.contains("ErrorString");
-        kept && !name.contains("SetWait") && arguments.len() <= 8
+        let is_safe = !name.contains("Init") && !name.contains("Shutdown") && !name.contains("ErrorString");
+        is_safe && !name.contains("SetWait") && arguments.len() <= 8
     });
     assert!(functions.len() > 380, "{}", functions.len());
-    let mut lot = Lot(11);
+    let mut random = RandomNumbers(11);
     let begun = Instant::now();
     let (mut rounds, mut answered) = (0, 0_u64);
     // Enough rounds for most boards and states; more while there is time.
     while rounds < 16 || begun.elapsed() < Duration::from_secs(3) {
-        let node = Node::new(&scenario(&mut lot));
+        let node = Node::new(&scenario(&mut random));
         // SAFETY: the library runs no code of its own while it is loaded.
         let library = unsafe { Library::new(node.library()) }.unwrap();
         let buffers = vec![vec![0; ROOM]; 9];
@@ -174,9 +175,9 @@ fn no_arguments_make_a_call_panic_on_any_board_or_state() {
             for (place, (name, arguments)) in functions.iter().enumerate() {
                 // The truth is written at every other new time.
                 if place % 16 == 0 {
-                    node.hold(lot.of(&TIMES) + lot.below(1_000_000) as u64);
+                    node.hold(random.choose(&TIMES) + random.below(1_000_000) as u64);
                 }
-                let words = caller.words(arguments, &mut lot);
+                let words = caller.words(arguments, &mut random);
                 let mut code = caller.call(name, words);
                 // The version word is tried for all sizes, since the function's structure is unknown.
                 let versions =
@@ -184,7 +185,7 @@ fn no_arguments_make_a_call_panic_on_any_board_or_state() {
                 for version in versions.filter(|_| code == 25 && rounds % 8 == 0 && pass == 0) {
                     let pointer =
                         arguments.iter().position(|argument| *argument == Argument::Pointer).unwrap();
-                    caller.buffer(pointer, &mut lot);
+                    caller.buffer(pointer, &mut random);
                     caller.buffers[pointer][0] = version;
                     if caller.call(name, words) != 25 {
                         code = 0;
@@ -195,7 +196,7 @@ fn no_arguments_make_a_call_panic_on_any_board_or_state() {
                 answered += u64::from(code == 0);
             }
             if pass == 3 {
-                node.state(lot.of(&STATES));
+                node.state(random.choose(&STATES));
             }
         }
         rounds += 1;

@@ -16,10 +16,10 @@ const MIG: &str = r#"{"seed":2,"cycle_seconds":60,"gpus":[{"profile":"h100"},{"p
         {"pid":7,"gpu":1,"instance":0,"phases":[{"from":0,"to":60,"demand":1.0,"memory_bytes":1048576}]},
         {"pid":8,"gpu":1,"instance":1,"phases":[{"from":0,"to":60,"demand":0.5,"memory_bytes":2097152}]}]}"#;
 
-/// The library, kept loaded across shutdowns.
-struct Kept(Library);
+/// The library, which stays loaded across shutdowns.
+struct RawLibrary(Library);
 
-impl Kept {
+impl RawLibrary {
     fn new(node: &Node) -> Self {
         Self(unsafe { Library::new(node.library()) }.unwrap())
     }
@@ -77,29 +77,29 @@ fn init(node: &Node) -> Result<Nvml, NvmlError> {
 #[test]
 fn unloading_the_driver_ends_every_session_and_a_new_load_counts_from_zero() {
     let node = Node::new(EIGHT);
-    let kept = Kept::new(&node);
-    assert_eq!(kept.call("nvmlInit_v2"), 0);
+    let library = RawLibrary::new(&node);
+    assert_eq!(library.call("nvmlInit_v2"), 0);
     node.hold(30 * SECOND);
-    let device = kept.handle(0).unwrap();
-    let before = kept.energy(device).unwrap();
+    let device = library.handle(0).unwrap();
+    let before = library.energy(device).unwrap();
     assert!(before > 1_000_000);
     node.state(r#"{"driver":{"loaded":false}}"#);
-    assert_eq!((kept.energy(device), kept.count()), (Err(999), Err(999)));
-    assert_eq!(kept.call("nvmlInit_v2"), 9);
+    assert_eq!((library.energy(device), library.count()), (Err(999), Err(999)));
+    assert_eq!(library.call("nvmlInit_v2"), 9);
     node.hold(40 * SECOND);
     node.state(r#"{"driver":{"epoch":2}}"#);
     // Loaded again, but former sessions stay invalid.
-    assert_eq!((kept.energy(device), kept.count()), (Err(1), Err(1)));
-    assert_eq!(kept.call("nvmlShutdown"), 0);
-    assert_eq!(kept.call("nvmlInit_v2"), 0);
-    assert_eq!(kept.energy(device), Err(2), "a handle of the former driver");
-    let device = kept.handle(0).unwrap();
-    assert_eq!(kept.energy(device), Ok(0));
+    assert_eq!((library.energy(device), library.count()), (Err(1), Err(1)));
+    assert_eq!(library.call("nvmlShutdown"), 0);
+    assert_eq!(library.call("nvmlInit_v2"), 0);
+    assert_eq!(library.energy(device), Err(2), "a handle of the former driver");
+    let device = library.handle(0).unwrap();
+    assert_eq!(library.energy(device), Ok(0));
     node.hold(41 * SECOND);
-    let after = kept.energy(device).unwrap();
+    let after = library.energy(device).unwrap();
     assert!(after > 50_000 && after < before, "{after}");
-    assert_eq!(kept.call("nvmlShutdown"), 0);
-    // The truth keeps its sums; without a driver no work was done.
+    assert_eq!(library.call("nvmlShutdown"), 0);
+    // The sums of the truth continue; without a driver no work was done.
     let truth = node.read("truth");
     let energy = truth.split("\"energy_uj\":").nth(1).unwrap().split('}').next().unwrap();
     let energy = energy.parse::<u64>().unwrap() / 1_000;
@@ -127,13 +127,13 @@ fn a_new_epoch_is_a_driver_reload() {
 #[test]
 fn a_driver_of_another_version_needs_the_library_reloaded() {
     let node = Node::new(EIGHT);
-    let kept = Kept::new(&node);
-    assert_eq!(kept.call("nvmlInit_v2"), 0);
-    assert_eq!(kept.call("nvmlShutdown"), 0);
+    let library = RawLibrary::new(&node);
+    assert_eq!(library.call("nvmlInit_v2"), 0);
+    assert_eq!(library.call("nvmlShutdown"), 0);
     node.state(r#"{"driver":{"version":"590.48.01","epoch":2}}"#);
-    assert_eq!(kept.call("nvmlInit_v2"), 18);
-    assert_eq!(kept.count(), Err(1));
-    drop(kept);
+    assert_eq!(library.call("nvmlInit_v2"), 18);
+    assert_eq!(library.count(), Err(1));
+    drop(library);
     assert_eq!(node.nvml().sys_driver_version().unwrap(), "590.48.01");
     node.state(r#"{"driver":{"version":"590.48.01","epoch":2,"library":"old"}}"#);
     assert!(matches!(init(&node), Err(NvmlError::LibRmVersionMismatch)));
@@ -144,11 +144,11 @@ fn a_driver_of_another_version_needs_the_library_reloaded() {
 #[test]
 fn a_library_loaded_before_its_driver_changed_is_refused_at_its_first_init() {
     let node = Node::new(EIGHT);
-    let kept = Kept::new(&node);
+    let library = RawLibrary::new(&node);
     node.state(r#"{"driver":{"version":"590.48.01"}}"#);
-    assert_eq!(kept.call("nvmlInit_v2"), 18);
-    drop(kept);
-    assert_eq!(Kept::new(&node).call("nvmlInit_v2"), 0);
+    assert_eq!(library.call("nvmlInit_v2"), 18);
+    drop(library);
+    assert_eq!(RawLibrary::new(&node).call("nvmlInit_v2"), 0);
 }
 
 #[test]
@@ -175,45 +175,45 @@ fn a_lost_gpu_fails_every_call_is_counted_and_can_return() {
 fn a_removed_gpu_is_not_counted_after_the_next_init() {
     for state in ["gone", "guest"] {
         let node = Node::new(EIGHT);
-        let kept = Kept::new(&node);
-        assert_eq!(kept.call("nvmlInit_v2"), 0);
-        let (gone, next) = (kept.handle(3).unwrap(), kept.handle(4).unwrap());
-        let uuid = kept.uuid(next).unwrap();
+        let library = RawLibrary::new(&node);
+        assert_eq!(library.call("nvmlInit_v2"), 0);
+        let (gone, next) = (library.handle(3).unwrap(), library.handle(4).unwrap());
+        let uuid = library.uuid(next).unwrap();
         node.state(&format!(r#"{{"gpus":{{"3":{{"state":"{state}"}}}}}}"#));
-        assert_eq!((kept.energy(gone), kept.count()), (Err(15), Ok(8)));
-        assert_eq!(kept.call("nvmlShutdown"), 0);
-        assert_eq!(kept.call("nvmlInit_v2"), 0);
-        assert_eq!((kept.energy(gone), kept.count()), (Err(15), Ok(7)));
-        assert_eq!(kept.uuid(kept.handle(3).unwrap()), Ok(uuid), "the next GPU has its index");
-        assert_eq!(kept.handle(7), Err(2));
+        assert_eq!((library.energy(gone), library.count()), (Err(15), Ok(8)));
+        assert_eq!(library.call("nvmlShutdown"), 0);
+        assert_eq!(library.call("nvmlInit_v2"), 0);
+        assert_eq!((library.energy(gone), library.count()), (Err(15), Ok(7)));
+        assert_eq!(library.uuid(library.handle(3).unwrap()), Ok(uuid), "the next GPU has its index");
+        assert_eq!(library.handle(7), Err(2));
         // A new session counts it again.
         node.state("{}");
-        assert_eq!((kept.energy(gone), kept.count()), (Err(15), Ok(7)));
-        assert_eq!(kept.call("nvmlShutdown"), 0);
-        assert_eq!(kept.call("nvmlInit_v2"), 0);
-        assert_eq!(kept.count(), Ok(8));
-        assert_eq!(kept.call("nvmlShutdown"), 0);
+        assert_eq!((library.energy(gone), library.count()), (Err(15), Ok(7)));
+        assert_eq!(library.call("nvmlShutdown"), 0);
+        assert_eq!(library.call("nvmlInit_v2"), 0);
+        assert_eq!(library.count(), Ok(8));
+        assert_eq!(library.call("nvmlShutdown"), 0);
     }
 }
 
 #[test]
 fn a_replaced_board_has_another_uuid() {
     let node = Node::new(EIGHT);
-    let kept = Kept::new(&node);
-    assert_eq!(kept.call("nvmlInit_v2"), 0);
+    let library = RawLibrary::new(&node);
+    assert_eq!(library.call("nvmlInit_v2"), 0);
     node.hold(10 * SECOND);
-    let old = kept.handle(3).unwrap();
-    let uuid = kept.uuid(old).unwrap();
+    let old = library.handle(3).unwrap();
+    let uuid = library.uuid(old).unwrap();
     node.state(r#"{"gpus":{"3":{"state":"replaced","uuid_seed":5}}}"#);
-    assert_eq!(kept.energy(old), Err(15));
-    assert_eq!(kept.call("nvmlShutdown"), 0);
+    assert_eq!(library.energy(old), Err(15));
+    assert_eq!(library.call("nvmlShutdown"), 0);
     let nvml = node.nvml();
     let gpu = nvml.device_by_index(3).unwrap();
     let (bus, other) = (gpu.pci_info().unwrap().bus_id, gpu.uuid().unwrap());
     assert_ne!(other, uuid);
     assert_eq!(bus, "00000000:5B:00.0");
     assert_eq!(gpu.total_energy_consumption().unwrap(), 0);
-    assert_eq!(kept.energy(old), Err(15));
+    assert_eq!(library.energy(old), Err(15));
     drop(nvml);
     node.state(r#"{"gpus":{"3":{"state":"replaced","uuid_seed":6}}}"#);
     assert_ne!(node.nvml().device_by_index(3).unwrap().uuid().unwrap(), other);
@@ -222,11 +222,11 @@ fn a_replaced_board_has_another_uuid() {
 #[test]
 fn a_gpu_that_needs_a_reset_fails_calls_with_that_code() {
     let node = Node::new(EIGHT);
-    let kept = Kept::new(&node);
-    assert_eq!(kept.call("nvmlInit_v2"), 0);
+    let library = RawLibrary::new(&node);
+    assert_eq!(library.call("nvmlInit_v2"), 0);
     node.state(r#"{"gpus":{"2":{"state":"reset_required"}}}"#);
-    assert_eq!(kept.energy(kept.handle(2).unwrap()), Err(16));
-    assert_eq!(kept.call("nvmlShutdown"), 0);
+    assert_eq!(library.energy(library.handle(2).unwrap()), Err(16));
+    assert_eq!(library.call("nvmlShutdown"), 0);
 }
 
 #[test]
@@ -301,7 +301,7 @@ fn a_mig_layout_can_change_while_the_gpu_runs() {
 }
 
 #[test]
-fn a_later_process_knows_when_a_change_happened() {
+fn a_later_process_sees_the_time_of_a_change() {
     let node = Node::new(MIG);
     {
         let nvml = node.nvml();

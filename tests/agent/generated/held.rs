@@ -20,16 +20,16 @@ pub(crate) struct Node<'a> {
 }
 
 const SECOND: u64 = 1_000_000_000;
-/// The pulse comes a fifth of a tick after the lanes.
-const PULSE: u64 = SECOND / 5;
+/// The tick loop runs a fifth of an interval after the samplers.
+const TICK_DELAY: u64 = SECOND / 5;
 /// 2026-03-01T00:00:00Z, on the grid of the account's windows.
 const BEGIN: Utc = Utc(1_772_323_200 * SECOND);
 const BOOT: u64 = 1_000 * SECOND;
 /// The name of the threads that read a GPU each.
 const SAMPLER: &str = "sampler";
 
-/// The page after so many ticks. A lane that was late for a tick read at another time: then all is done
-/// again, more slowly.
+/// The page after the node's ticks. If a sampler was late for a tick and read at another time, everything is repeated
+/// more slowly.
 pub(crate) fn page(node: &Node<'_>) -> String {
     const TRIES: u32 = 12;
     let mut problems = Vec::new();
@@ -42,7 +42,7 @@ pub(crate) fn page(node: &Node<'_>) -> String {
     panic!("{}: {TRIES} tries:\n{}", node.scenario.display(), problems.join("\n"))
 }
 
-fn try_page(node: &Node<'_>, patience: Duration) -> Result<String, String> {
+fn try_page(node: &Node<'_>, minimum: Duration) -> Result<String, String> {
     let directory = tempfile::tempdir().unwrap();
     let demo = directory.path().join("demo");
     std::fs::create_dir_all(demo.join("driver")).unwrap();
@@ -56,12 +56,12 @@ fn try_page(node: &Node<'_>, patience: Duration) -> Result<String, String> {
     let clock = ClockPage::create(&demo.join("driver/clock"), state).unwrap();
     let set = |elapsed: u64| clock.set(PageState { elapsed: Nanoseconds(elapsed), ..state }).unwrap();
     let agent = start(node, directory.path());
-    let mut page = settled(&agent, 0)?;
+    let mut page = page_of_tick(&agent, 0)?;
     for tick in 1..=node.ticks {
         set(tick * SECOND);
-        rested(&agent, patience);
-        set(tick * SECOND + PULSE);
-        page = settled(&agent, tick)?;
+        wait_for_samplers(&agent, minimum);
+        set(tick * SECOND + TICK_DELAY);
+        page = page_of_tick(&agent, tick)?;
     }
     Ok(page)
 }
@@ -79,43 +79,43 @@ fn start(node: &Node<'_>, directory: &Path) -> Agent {
     Agent::start(command)
 }
 
-/// Waits until every lane has had time for its tick, however busy the machine is: each has gone to sleep a few
-/// times, as it does between two looks at the clock. A lane that waits for a lock looks alike, so `patience` is
-/// waited for in any case, and a lane that was late all the same is found by what it says.
-fn rested(agent: &Agent, patience: Duration) {
-    const LOOKS: usize = 1_000;
-    const NAPS: u64 = 4;
-    let before = naps(agent);
-    std::thread::sleep(patience);
-    for _ in 0..LOOKS {
-        let now = naps(agent);
-        if before.iter().all(|(lane, slept)| now.get(lane).is_none_or(|now| *now >= slept + NAPS)) {
+/// Waits until every sampler has had time for its tick on a busy machine: a sampler sleeps between two reads of the
+/// clock, so each has gone to sleep a few times. A sampler that waits for a lock sleeps too, so this waits for at least
+/// `minimum`; a sampler that is late nevertheless is found by the time stamps on the page.
+fn wait_for_samplers(agent: &Agent, minimum: Duration) {
+    const CHECKS: usize = 1_000;
+    const SLEEPS: u64 = 4;
+    let before = sleeps(agent);
+    std::thread::sleep(minimum);
+    for _ in 0..CHECKS {
+        let now = sleeps(agent);
+        if before.iter().all(|(sampler, slept)| now.get(sampler).is_none_or(|now| *now >= slept + SLEEPS)) {
             return;
         }
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// How often each lane has gone to sleep, by thread.
-fn naps(agent: &Agent) -> BTreeMap<OsString, u64> {
+/// How often each sampler has gone to sleep, by thread.
+fn sleeps(agent: &Agent) -> BTreeMap<OsString, u64> {
     let threads = std::fs::read_dir(format!("/proc/{}/task", agent.id())).unwrap();
     let slept = |thread: &DirEntry| {
         let status = std::fs::read_to_string(thread.path().join("status")).ok()?;
         let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-        let lane = field("Name:").is_some_and(|name| name.starts_with(SAMPLER));
-        field("voluntary_ctxt_switches:").filter(|_| lane)?.parse().ok()
+        let is_sampler = field("Name:").is_some_and(|name| name.starts_with(SAMPLER));
+        field("voluntary_ctxt_switches:").filter(|_| is_sampler)?.parse().ok()
     };
     threads.filter_map(|thread| thread.ok().and_then(|one| Some((one.file_name(), slept(&one)?)))).collect()
 }
 
-/// The page of that tick; an error if a GPU was not read in time for it, or not at that tick.
-fn settled(agent: &Agent, tick: u64) -> Result<String, String> {
-    /// Far more than a snapshot takes on a machine that does something else.
+/// The page of that tick; an error if a GPU was not read at that tick.
+fn page_of_tick(agent: &Agent, tick: u64) -> Result<String, String> {
+    /// Far more than a snapshot takes on a busy machine.
     const LONGEST: Duration = Duration::from_secs(20);
     let read = (BEGIN.0 / SECOND + tick).to_string();
     let started = Instant::now();
     while started.elapsed() < LONGEST {
-        // Taken before the page, which is of that snapshot or of a later one.
+        // Requested before the page, which is therefore of that snapshot or of a later one.
         let published = tick > 0 && agent.get("/api/v1/health").1.starts_with(&published_at(tick));
         let (status, page) = agent.get("/metrics");
         let stamps = values(&page, "gpumeter_last_sample_timestamp_seconds");
@@ -124,15 +124,15 @@ fn settled(agent: &Agent, tick: u64) -> Result<String, String> {
             return Ok(page);
         }
         if published {
-            // Time stands still, so no other snapshot of this tick comes.
-            return Err(format!("a lane was late for tick {tick}"));
+            // The clock is held, so there will be no other snapshot of this tick.
+            return Err(format!("a sampler was late for tick {tick}"));
         }
         std::thread::sleep(Duration::from_millis(5));
     }
     Err(format!("there was no page of tick {tick}"))
 }
 
-/// How the JSON of a snapshot of that tick begins.
+/// The beginning of the JSON of a snapshot of that tick.
 fn published_at(tick: u64) -> String {
     let second = i64::try_from(BEGIN.0 / SECOND + tick).unwrap();
     let at = jiff::Timestamp::from_second(second).unwrap().to_string();

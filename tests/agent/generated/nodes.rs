@@ -1,6 +1,6 @@
 //! Golden nodes: the pages of the real binary over a whole node, compared with committed pages.
 //!
-//! Each node of `tests/golden/nodes` is a scenario, some with a script of driver faults; beside it lies its page at level full
+//! Each node of `tests/golden/nodes` is a scenario, some with a script of driver faults; beside it is its page at level full
 //! after half a minute of held time, so that every value is the same on every machine. Lean and standard are not
 //! committed: they must be that page's families of their level, no more and no less.
 //! `UPDATE=1 cargo test generated` writes the pages.
@@ -116,12 +116,12 @@ fn difference(path: &Path, committed: &str, page: &str) -> Option<String> {
     }
     let lines = |text: &str| text.lines().map(str::to_owned).collect::<BTreeSet<_>>();
     let (old, new) = (lines(committed), lines(page));
-    let gone = old.difference(&new).take(MOST).map(|line| format!("- {line}"));
-    let come = new.difference(&old).take(MOST).map(|line| format!("+ {line}"));
-    let told: Vec<_> = gone.chain(come).collect();
+    let removed = old.difference(&new).take(MOST).map(|line| format!("- {line}"));
+    let added = new.difference(&old).take(MOST).map(|line| format!("+ {line}"));
+    let lines: Vec<_> = removed.chain(added).collect();
     Some(format!(
         "{}: run `UPDATE=1 cargo test generated` if this is right:\n{}",
         path.display(),
-        told.join("\n")
+        lines.join("\n")
     ))
 }

@@ -95,7 +95,7 @@ fn start(certificates: &Certificates, text: &str) -> Agent {
 }
 
 /// The result of a request: a status, or `None` if the handshake fails.
-fn ask(certificates: &Certificates, agent: &Agent, client: &Client) -> (Option<u16>, String) {
+fn request(certificates: &Certificates, agent: &Agent, client: &Client) -> (Option<u16>, String) {
     match client.get(certificates, (agent.address, "/metrics")) {
         Ok(exchange) => (Some(status(&exchange.answer)), exchange.cipher),
         Err(_) => (None, String::new()),
@@ -125,7 +125,7 @@ fn web_configurations_that_exporter_toolkit_accepts_are_served() {
     ];
     for (text, expected) in cases {
         let agent = start(&certificates, text);
-        assert_eq!(ask(&certificates, &agent, &Client::default()).0, *expected, "{text}");
+        assert_eq!(request(&certificates, &agent, &Client::default()).0, *expected, "{text}");
     }
     for text in
         ["", "rate_limit: {interval: 0, burst: 0}", "basic_auth_users:\nhttp_server_config: {headers: {}}"]
@@ -162,7 +162,7 @@ fn common_cipher_suites_and_curves_are_used_in_the_servers_order() {
         is_old: true,
         ..Client::default()
     };
-    let chosen = |agent: &Agent| ask(&certificates, agent, &both);
+    let chosen = |agent: &Agent| request(&certificates, agent, &both);
     assert_eq!(chosen(&server(SMALL, LARGE, true)), (Some(200), SMALL.to_owned()));
     assert_eq!(chosen(&server(LARGE, SMALL, true)), (Some(200), LARGE.to_owned()));
     assert_eq!(chosen(&server(LARGE, SMALL, false)), (Some(200), SMALL.to_owned()));
@@ -170,22 +170,22 @@ fn common_cipher_suites_and_curves_are_used_in_the_servers_order() {
         algorithms: Some(|provider| only(provider, &["TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256"])),
         ..both.clone()
     };
-    assert_eq!(ask(&certificates, &server(SMALL, LARGE, true), &none_in_common).0, None);
+    assert_eq!(request(&certificates, &server(SMALL, LARGE, true), &none_in_common).0, None);
     // With names of TLS 1.3 only, nothing of 1.2 remains, as in the toolkit.
     let text = "tls_server_config: {PAIR, cipher_suites: [TLS_AES_128_GCM_SHA256]}\nhttp_server_config: {http2: false}";
     let newest = start(&certificates, text);
-    assert_eq!(ask(&certificates, &newest, &both).0, None);
-    assert_eq!(ask(&certificates, &newest, &Client::default()).0, Some(200));
+    assert_eq!(request(&certificates, &newest, &both).0, None);
+    assert_eq!(request(&certificates, &newest, &Client::default()).0, Some(200));
     let agent =
         start(&certificates, "tls_server_config: {PAIR, min_version: TLS13, curve_preferences: [CurveP384]}");
     let with_curve = |algorithms| {
         let client = Client { algorithms: Some(algorithms), ..Client::default() };
-        ask(&certificates, &agent, &client).0
+        request(&certificates, &agent, &client).0
     };
     assert_eq!(with_curve(|provider| provider.kx_groups = vec![ring::kx_group::SECP384R1]), Some(200));
     assert_eq!(with_curve(|provider| provider.kx_groups = vec![ring::kx_group::X25519]), None);
     let old = Client { is_old: true, ..Client::default() };
-    assert_eq!(ask(&certificates, &agent, &old).0, None, "TLS 1.2 is older than min_version");
+    assert_eq!(request(&certificates, &agent, &old).0, None, "TLS 1.2 is older than min_version");
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn clients_need_the_certificate_that_the_policy_requires() {
     let verdicts = |policy: &str| {
         let agent = start(&certificates, &format!("tls_server_config: {{PAIR, client_auth_type: {policy}}}"));
         [None, Some("first"), Some("second")]
-            .map(|certificate| ask(&certificates, &agent, &Client { certificate, ..Client::default() }).0)
+            .map(|certificate| request(&certificates, &agent, &Client { certificate, ..Client::default() }).0)
     };
     let (yes, no) = (Some(200), None);
     assert_eq!(verdicts("NoClientCert"), [yes, yes, yes]);
@@ -230,7 +230,7 @@ fn users_need_the_right_password() {
     let users = format!("basic_auth_users: {{dave: {}, carol: {}}}\n", hash("dave123"), hash("carol123"));
     let certificates = Certificates::new();
     let agent = start(&certificates, &format!("tls_server_config: {{PAIR}}\n{users}"));
-    let verdict = |user| ask(&certificates, &agent, &Client { user, ..Client::default() }).0;
+    let verdict = |user| request(&certificates, &agent, &Client { user, ..Client::default() }).0;
     for (user, expected) in [
         (None, 401),
         (Some(("dave", "dave123")), 200),

@@ -214,9 +214,9 @@ proptest! {
 #[test]
 fn seven_instances_at_ninety_percent_use_seven_eighths_of_ninety_percent() {
     let holder = |slot: u32| format!("user:{slot}");
-    let sights = vec![None; super::USERS.len()];
+    let users = vec![None; super::USERS.len()];
     let tick =
-        Tick { length: 1_000_000_000, busy: 0, sights, blind: false, energy: Some(700_000_000), idle: 0 };
+        Tick { length: 1_000_000_000, busy: 0, users, blind: false, energy: Some(700_000_000), idle: 0 };
     let era = Era { state: SlotState::Measured, claims: vec![], covers: false, ticks: vec![tick; 15] };
     let layout = Division { sizes: vec![1; 7], free: 0, stranded: Some(1), eras: Vec::new() }.layout();
     let mut spans = spans(&vec![era; 7], &Arc::new(layout), 0);

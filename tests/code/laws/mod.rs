@@ -13,7 +13,7 @@ use gpumeter::model::{
 };
 use proptest::prelude::*;
 use worlds::{
-    Era, HOLDERS, Sight, Tick, USERS, claim, era, id, run, settle_one, sight, tick, totals, windows,
+    Era, HOLDERS, Tick, USERS, UserTick, claim, era, id, run, settle_one, tick, totals, user_tick, windows,
 };
 
 fn cases(cases: u32) -> ProptestConfig {
@@ -37,7 +37,7 @@ fn is_remainder_of_held(holder: &HolderId) -> bool {
 }
 
 /// One holder's row, summed over all settlements.
-fn of(totals: &BTreeMap<HolderId, (Parts, Use)>, name: &str) -> (u64, u64) {
+fn held_and_used(totals: &BTreeMap<HolderId, (Parts, Use)>, name: &str) -> (u64, u64) {
     totals.get(&id(name)).map_or((0, 0), |(parts, used)| (parts.held(), used.total()))
 }
 
@@ -189,7 +189,7 @@ proptest! {
             let (alone, beside) = (run(&[alone.spans(0)]), run(&[beside.spans(0)]));
             let (alone, beside) = (totals(&alone), totals(&beside));
             for name in &HOLDERS[..4] {
-                prop_assert!(of(&alone, name).0.abs_diff(of(&beside, name).0) <= 1);
+                prop_assert!(held_and_used(&alone, name).0.abs_diff(held_and_used(&beside, name).0) <= 1);
             }
         }
     }
@@ -255,22 +255,22 @@ proptest! {
 
 /// Equal holders `a` and `b`: the same claims, weights and memory in every era of a world whose others change.
 fn equals() -> impl Strategy<Value = Vec<Era>> {
-    let same = (1..12_u32, prop::collection::vec(sight(), 3));
+    let same = (1..12_u32, prop::collection::vec(user_tick(), 3));
     prop::collection::vec((era(), same, claim()), 1..30).prop_map(|worlds| {
         worlds
             .into_iter()
-            .map(|(mut era, (part, sights), _)| {
+            .map(|(mut era, (part, users), _)| {
                 if era.state != SlotState::Unobserved {
                     era.claims[0] = Some((1, part + 1, 0));
                     era.claims[1] = era.claims[0];
                 }
                 // A user covered by `a` would share it, and `b` covers none.
                 era.covers = false;
-                for (tick, sight) in era.ticks.iter_mut().zip(sights) {
+                for (tick, user_tick) in era.ticks.iter_mut().zip(users) {
                     // They stay throughout: the carry of a holder that leaves ends.
-                    let sight: Sight = Some(sight.unwrap_or_default());
-                    tick.sights[0] = sight;
-                    tick.sights[1] = sight;
+                    let user_tick: UserTick = Some(user_tick.unwrap_or_default());
+                    tick.users[0] = user_tick;
+                    tick.users[1] = user_tick;
                 }
                 era
             })
@@ -289,7 +289,7 @@ proptest! {
         for settlement in run(&windows(&world, eras)) {
             let totals = totals(&[settlement]);
             for (sum, name) in sums.iter_mut().zip(["a", "b"]) {
-                let (held, used) = of(&totals, name);
+                let (held, used) = held_and_used(&totals, name);
                 *sum = (sum.0 + held, sum.1 + used);
             }
             prop_assert!(sums[0].0.abs_diff(sums[1].0) <= 1, "held {:?}", sums);
@@ -305,7 +305,7 @@ proptest! {
         let cut = with_cut(&whole, at);
         let (whole, cut) = (totals(&run(&whole)), totals(&run(&cut)));
         for name in whole.keys().chain(cut.keys()) {
-            let (one, other) = (of(&whole, name.as_str()), of(&cut, name.as_str()));
+            let (one, other) = (held_and_used(&whole, name.as_str()), held_and_used(&cut, name.as_str()));
             prop_assert!(one.0.abs_diff(other.0) <= 2, "held {name}: {one:?} {other:?}");
             prop_assert!(one.1.abs_diff(other.1) <= 2, "used {name}: {one:?} {other:?}");
         }
@@ -319,13 +319,13 @@ proptest! {
         let mut world = world;
         for tick in world.iter_mut().flat_map(|era| &mut era.ticks) {
             tick.blind = false;
-            for (weight, _) in tick.sights.iter_mut().flatten() {
+            for (weight, _) in tick.users.iter_mut().flatten() {
                 *weight = Some(weight.unwrap_or(0) + 1);
             }
         }
         let (short, long) = (totals(&run(&windows(&world, 1))), totals(&run(&windows(&world, eras))));
         for name in short.keys().chain(long.keys()) {
-            let (one, other) = (of(&short, name.as_str()), of(&long, name.as_str()));
+            let (one, other) = (held_and_used(&short, name.as_str()), held_and_used(&long, name.as_str()));
             let (held, used) = (one.0.abs_diff(other.0), one.1.abs_diff(other.1));
             prop_assert!(held <= 2 && used <= 2, "{name}: {one:?} {other:?}");
         }
@@ -352,8 +352,8 @@ fn with_cut(windows: &[Vec<Span>], at: u64) -> Vec<Vec<Span>> {
 
 #[test]
 fn a_row_is_bridged_if_any_part_was() {
-    let sights = vec![Some((Some(1), None)); USERS.len()];
-    let tick = Tick { length: 10, busy: 1 << 15, sights, blind: false, energy: None, idle: 0 };
+    let users = vec![Some((Some(1), None)); USERS.len()];
+    let tick = Tick { length: 10, busy: 1 << 15, users, blind: false, energy: None, idle: 0 };
     let era = Era {
         state: SlotState::Measured,
         claims: vec![Some((1, 2, 0))],

@@ -152,7 +152,7 @@ fn a_step_that_works_inside_its_jobs_holding_is_within_both_and_never_beyond() {
 }
 
 #[test]
-fn a_guest_job_nested_in_a_standing_grant_pays_its_part_and_the_owner_keeps_the_rest() {
+fn a_job_nested_in_a_standing_grant_holds_its_part_and_the_owner_holds_the_rest() {
     let claims = [("group:physics", 1, 1, 1), ("slurm:c/9", 1, 2, 0)];
     let guest = span(0..16, 16 * SECOND, &claims, &[("slurm:c/9", 1)]);
     let settlement = settled(&[covered(guest, &[("slurm:c/9", "group:physics")])], &Carry::new());
@@ -163,7 +163,7 @@ fn a_guest_job_nested_in_a_standing_grant_pays_its_part_and_the_owner_keeps_the_
 }
 
 #[test]
-fn in_a_half_blind_segment_seen_ticks_go_by_weights_and_unseen_ones_along_what_is_held() {
+fn ticks_with_weights_are_split_by_weights_and_blind_ticks_by_holdings() {
     let claims = [("a", 1, 2, 0), ("b", 1, 2, 0)];
     let seen = span(0..8, 8 * SECOND, &claims, &[("a", 3), ("b", 1)]);
     let blind = Span { blind: true, ..span(8..16, 8 * SECOND, &claims, &[]) };

@@ -17,14 +17,14 @@ pub(crate) const USERS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", HolderId
 pub(crate) type Claim = Option<(u32, u32, u32)>;
 
 /// A user's weight and memory in a tick, or absence.
-pub(crate) type Sight = Option<(Option<u64>, Option<u64>)>;
+pub(crate) type UserTick = Option<(Option<u64>, Option<u64>)>;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Tick {
     pub(crate) length: u64,
     /// Busy share of the length, in 2^-16.
     pub(crate) busy: u64,
-    pub(crate) sights: Vec<Sight>,
+    pub(crate) users: Vec<UserTick>,
     pub(crate) blind: bool,
     pub(crate) energy: Option<u64>,
     pub(crate) idle: u64,
@@ -43,7 +43,7 @@ pub(crate) fn id(name: &str) -> HolderId {
     HolderId::new(name)
 }
 
-pub(crate) fn sight() -> impl Strategy<Value = Sight> {
+pub(crate) fn user_tick() -> impl Strategy<Value = UserTick> {
     let weight = prop_oneof![2 => Just(None), 1 => Just(Some(0)), 4 => (1..9_u64).prop_map(Some),
         2 => (1..2_000_000_000_u64).prop_map(Some)];
     let memory = prop::option::of(prop_oneof![0..4_u64, 0..100_000_000_000_u64]);
@@ -55,15 +55,15 @@ pub(crate) fn tick() -> impl Strategy<Value = Tick> {
         prop_oneof![3 => 1..40_u64, 1 => 1..15_000_000_000_u64],
         prop_oneof![1 => Just(0), 2 => Just(1 << 16), 5 => 0..=1_u64 << 16],
         // One tick in four has no weights.
-        (prop::collection::vec(sight(), USERS.len()), prop::bool::weighted(0.25)),
+        (prop::collection::vec(user_tick(), USERS.len()), prop::bool::weighted(0.25)),
         prop::bool::weighted(0.1),
         (prop::option::weighted(0.8, 0..10_000_u64), 0..5_000_u64),
     )
-        .prop_map(|(length, busy, (mut sights, lost), blind, (energy, idle))| {
+        .prop_map(|(length, busy, (mut users, lost), blind, (energy, idle))| {
             if lost {
-                sights.iter_mut().flatten().for_each(|sight| sight.0 = None);
+                users.iter_mut().flatten().for_each(|user_tick| user_tick.0 = None);
             }
-            Tick { length, busy, sights, blind, energy, idle }
+            Tick { length, busy, users, blind, energy, idle }
         })
 }
 
@@ -140,8 +140,10 @@ impl Tick {
     fn present(&self) -> BTreeMap<HolderId, Presence> {
         USERS
             .iter()
-            .zip(&self.sights)
-            .filter_map(|(name, sight)| sight.map(|(weight, memory)| (id(name), Presence { weight, memory })))
+            .zip(&self.users)
+            .filter_map(|(name, user_tick)| {
+                user_tick.map(|(weight, memory)| (id(name), Presence { weight, memory }))
+            })
             .collect()
     }
 }

@@ -17,7 +17,7 @@ const DECEMBER: Utc = Utc(1_764_547_200_000_000_000);
 fn a_bill_sums_holders_and_remainders_to_the_gpu() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, Some(book(&[(0, 3 * EURO)])));
-    introduced(&mut ledger, 1);
+    register_gpus(&mut ledger, 1);
     let half = 7_500_000_000;
     for from in (0..3600).step_by(15) {
         let rows = vec![
@@ -54,7 +54,7 @@ fn a_bill_sums_holders_and_remainders_to_the_gpu() {
 fn unavailable_time_is_shown_to_its_holder_and_charged_to_nobody() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, Some(book(&[(0, 3600 * EURO)])));
-    introduced(&mut ledger, 1);
+    register_gpus(&mut ledger, 1);
     let second = SECOND;
     // One minute busy, one minute failed.
     for from in (0..120).step_by(15) {
@@ -92,7 +92,7 @@ fn unavailable_time_is_shown_to_its_holder_and_charged_to_nobody() {
 fn a_changed_price_begins_at_the_next_minute_and_restates_nothing() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, Some(book(&[(0, 3600 * EURO)])));
-    introduced(&mut ledger, 1);
+    register_gpus(&mut ledger, 1);
     settle(&mut ledger, 0, 0..75, "user:a");
     drop(ledger);
     // At second 80 the price doubles: 0..120 at the old price, then the new one.
@@ -123,7 +123,7 @@ fn a_changed_price_begins_at_the_next_minute_and_restates_nothing() {
 fn an_announced_price_comes_into_force_by_itself_and_may_be_withdrawn_before() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, Some(book(&[(0, 3600 * EURO), (60, 7200 * EURO)])));
-    introduced(&mut ledger, 1);
+    register_gpus(&mut ledger, 1);
     settle(&mut ledger, 0, 0..120, "user:a");
     ledger.reprice(Some(&book(&[(0, 7200 * EURO), (600, EURO)])), boottime(125)).unwrap();
     ledger.reprice(Some(&book(&[(0, 7200 * EURO)])), boottime(130)).unwrap();
@@ -136,7 +136,7 @@ fn an_announced_price_comes_into_force_by_itself_and_may_be_withdrawn_before() {
 fn a_price_for_settled_time_applies_from_the_end_of_that_time() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, Some(book(&[(0, 3600 * EURO), (120, 5400 * EURO)])));
-    introduced(&mut ledger, 1);
+    register_gpus(&mut ledger, 1);
     settle(&mut ledger, 0, 0..195, "user:a");
     ledger.reprice(Some(&book(&[(0, 7200 * EURO)])), boottime(10)).unwrap();
     settle(&mut ledger, 0, 195..300, "user:a");
@@ -148,7 +148,7 @@ fn a_price_for_settled_time_applies_from_the_end_of_that_time() {
 fn a_first_book_does_not_price_what_was_settled_without_one() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
-    introduced(&mut ledger, 1);
+    register_gpus(&mut ledger, 1);
     settle(&mut ledger, 0, 0..60, "user:a");
     let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
     assert_eq!((bill.currency, bill.lines[0].money, bill.gpus[0].money), (None, None, None));
@@ -165,7 +165,7 @@ fn a_price_that_is_changed_while_the_time_of_the_boot_is_provisional_begins_at_t
     for changed_by_reload in [false, true] {
         let world = World::new();
         let (mut ledger, _) = world.open(0, Some(book(&[(0, 3600 * EURO)])));
-        introduced(&mut ledger, 1);
+        register_gpus(&mut ledger, 1);
         settle(&mut ledger, 0, 0..60, "user:a");
         drop(ledger);
         // The next boot is a day later; the agent starts with it, and its clock is not synchronised at first.
@@ -195,7 +195,7 @@ fn a_price_that_is_changed_while_the_time_of_the_boot_is_provisional_begins_at_t
 fn time_before_the_first_price_is_shown_as_unpriced_and_not_as_charged() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, Some(book(&[(120, 3600 * EURO)])));
-    introduced(&mut ledger, 1);
+    register_gpus(&mut ledger, 1);
     let half = 7_500_000_000;
     for from in (0..180).step_by(15) {
         let rows = vec![
@@ -229,21 +229,21 @@ fn time_before_the_first_price_is_shown_as_unpriced_and_not_as_charged() {
 fn a_ledger_without_prices_reports_no_unpriced_time() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
-    introduced(&mut ledger, 1);
+    register_gpus(&mut ledger, 1);
     settle(&mut ledger, 0, 0..60, "user:a");
     let statement = Reader::open(&world.path()).unwrap().statement(None, None).unwrap();
     assert_eq!((statement.unpriced_ns, statement.currency), (None, None));
 }
 
 #[test]
-fn a_bill_names_its_node_and_begins_with_the_month_of_the_reader_s_zone() {
+fn a_bill_names_its_node_and_begins_with_the_month_in_the_readers_time_zone() {
     let world = World::new();
     let node = NodeIdentity { name: "n1".into(), cluster: Some("c1".into()), simulated: false };
     // The last minute is at 23:59 of November 30 in UTC, and in December an hour further east.
     let last = (DECEMBER.0 - START.0) / SECOND - 60;
     let opening = Opening { node: node.clone(), ..opening(last, None) };
     let (mut ledger, _) = Ledger::open(&world.path(), &opening).unwrap();
-    introduced(&mut ledger, 1);
+    register_gpus(&mut ledger, 1);
     settle(&mut ledger, 0, last..last + 60, "user:a");
     let utc = Reader::open(&world.path()).unwrap().statement(None, None).unwrap();
     assert_eq!((&*utc.from, &*utc.from_local), ("2025-11-01T00:00:00Z", "2025-11-01T00:00:00+00:00"));
@@ -288,7 +288,7 @@ fn bad_prices_are_refused() {
 fn a_bill_over_two_currencies_is_refused() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, Some(book(&[(0, EURO)])));
-    introduced(&mut ledger, 1);
+    register_gpus(&mut ledger, 1);
     settle(&mut ledger, 0, 0..60, "user:a");
     let mut dollars = book(&[(0, EURO)]);
     dollars.currency = "USD".into();
@@ -303,7 +303,7 @@ fn a_bill_over_two_currencies_is_refused() {
 fn a_minute_that_is_not_closed_is_left_for_the_next_bill() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
-    introduced(&mut ledger, 2);
+    register_gpus(&mut ledger, 2);
     settle(&mut ledger, 0, 0..180, "user:a");
     settle(&mut ledger, 1, 0..105, "user:a");
     let mut reader = Reader::open(&world.path()).unwrap();
@@ -325,7 +325,7 @@ fn a_bill_without_a_beginning_is_of_the_month_of_its_last_minute() {
     // One minute before December.
     let last = (DECEMBER.0 - START.0) / SECOND - 60;
     let (mut ledger, _) = world.open(last, None);
-    introduced(&mut ledger, 1);
+    register_gpus(&mut ledger, 1);
     settle(&mut ledger, 0, last..last + 60, "user:a");
     let mut reader = Reader::open(&world.path()).unwrap();
     let bill = reader.bill(None, None).unwrap();
@@ -344,7 +344,7 @@ fn a_bill_without_a_beginning_is_of_the_month_of_its_last_minute() {
 fn a_cancelled_bill_is_interrupted() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
-    introduced(&mut ledger, 1);
+    register_gpus(&mut ledger, 1);
     let closed = vec![whole(0, (after(0), after(60_000)), "user:a", 0)];
     ledger.commit(&LedgerBatch { now: after(60_000), closed, ..LedgerBatch::default() }).unwrap();
     let mut reader = Reader::open(&world.path()).unwrap();
@@ -357,7 +357,7 @@ fn a_cancelled_bill_is_interrupted() {
 fn a_removed_gpu_does_not_delay_bills() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
-    introduced(&mut ledger, 2);
+    register_gpus(&mut ledger, 2);
     settle(&mut ledger, 1, 0..75, "user:a");
     let closed = vec![whole(0, (after(0), after(7200)), "user:a", 0)];
     ledger.commit(&LedgerBatch { now: after(7200), closed, ..LedgerBatch::default() }).unwrap();

@@ -11,7 +11,7 @@ use super::world::*;
 fn reopening_continues_counters_raw_spans_carry_and_holdings() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
-    introduced(&mut ledger, 1);
+    register_gpus(&mut ledger, 1);
     settle(&mut ledger, 0, 0..30, "user:a");
     let spans = vec![span(30, 31), span(31, 32)];
     let open = vec![open(0, spans.clone())];
@@ -36,25 +36,26 @@ fn reopening_continues_counters_raw_spans_carry_and_holdings() {
     assert_eq!(recovered.counters[&key].born, after(16));
 
     let closed = vec![whole(0, (after(30), after(45)), "user:a", 5)];
-    let told = ledger.commit(&LedgerBatch { now: after(46), closed, ..LedgerBatch::default() }).unwrap();
-    assert_eq!(told.counters[&key].amounts.parts.held(), 45 * SECOND);
-    assert_eq!(told.counters[&key].born, after(16));
-    assert_eq!(told.slots[&uuid(0)].slot, Nanoseconds::from_seconds(45));
-    assert_eq!(told.slots[&uuid(0)].settled_until, after(45));
-    assert_eq!(told.imbalance, 0);
-    assert!(told.bytes > 0);
+    let acknowledged =
+        ledger.commit(&LedgerBatch { now: after(46), closed, ..LedgerBatch::default() }).unwrap();
+    assert_eq!(acknowledged.counters[&key].amounts.parts.held(), 45 * SECOND);
+    assert_eq!(acknowledged.counters[&key].born, after(16));
+    assert_eq!(acknowledged.slots[&uuid(0)].slot, Nanoseconds::from_seconds(45));
+    assert_eq!(acknowledged.slots[&uuid(0)].settled_until, after(45));
+    assert_eq!(acknowledged.imbalance, 0);
+    assert!(acknowledged.bytes > 0);
 }
 
 #[test]
 fn a_kill_loses_at_most_what_was_not_committed() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
-    introduced(&mut ledger, 1);
+    register_gpus(&mut ledger, 1);
     settle(&mut ledger, 0, 0..15, "user:a");
     for second in 15..20 {
         let open = vec![open(0, vec![span(second, second + 1)])];
         ledger.commit(&LedgerBatch { now: after(second + 1), open, ..LedgerBatch::default() }).unwrap();
-        let (_copy, recovered) = world.killed().open(second + 1, None);
+        let (_copy, recovered) = world.copy_as_killed().open(second + 1, None);
         let gpu = &recovered.gpus[&uuid(0)];
         assert_eq!(gpu.settled_until, after(15));
         assert_eq!(gpu.spans.last().unwrap().to, after(second + 1));
@@ -66,7 +67,7 @@ fn a_kill_loses_at_most_what_was_not_committed() {
 fn a_window_that_overlaps_the_account_is_refused_whole() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
-    introduced(&mut ledger, 2);
+    register_gpus(&mut ledger, 2);
     settle(&mut ledger, 0, 0..15, "user:a");
     let first = (after(0), after(15));
     for (from, to) in [(14, 30), (15, 15), (30, 16)] {
@@ -82,44 +83,48 @@ fn a_window_that_overlaps_the_account_is_refused_whole() {
     assert_eq!(world.sql::<i64>("SELECT count(*) FROM account"), 1);
     assert_eq!(world.sql::<i64>("SELECT count(*) FROM holder WHERE name = 'user:b'"), 0);
     let closed = vec![whole(1, first, "user:b", 1)];
-    let told = ledger.commit(&LedgerBatch { now: after(31), closed, ..LedgerBatch::default() }).unwrap();
-    assert_eq!(told.counters[&counter_key(1, "user:b")].amounts.parts.held(), 15 * SECOND);
+    let acknowledged =
+        ledger.commit(&LedgerBatch { now: after(31), closed, ..LedgerBatch::default() }).unwrap();
+    assert_eq!(acknowledged.counters[&counter_key(1, "user:b")].amounts.parts.held(), 15 * SECOND);
 }
 
 #[test]
 fn a_window_that_is_settled_already_is_skipped_and_never_doubled() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
-    introduced(&mut ledger, 1);
+    register_gpus(&mut ledger, 1);
     settle(&mut ledger, 0, 0..30, "user:a");
     let again = |from: u64| whole(0, (after(from), after(from + 15)), "user:b", 1);
     let closed = vec![again(0), again(15)];
-    let told = ledger.commit(&LedgerBatch { now: after(31), closed, ..LedgerBatch::default() }).unwrap();
-    assert_eq!(told.slots[&uuid(0)].settled_until, after(30));
-    assert!(told.counters.is_empty());
+    let acknowledged =
+        ledger.commit(&LedgerBatch { now: after(31), closed, ..LedgerBatch::default() }).unwrap();
+    assert_eq!(acknowledged.slots[&uuid(0)].settled_until, after(30));
+    assert!(acknowledged.counters.is_empty());
     let closed = vec![again(15), again(30)];
-    let told = ledger.commit(&LedgerBatch { now: after(46), closed, ..LedgerBatch::default() }).unwrap();
-    assert_eq!(told.slots[&uuid(0)].slot, Nanoseconds::from_seconds(45));
-    assert_eq!(told.counters[&counter_key(0, "user:b")].amounts.parts.held(), 15 * SECOND);
-    assert_eq!((told.imbalance, told.unobserved), (0, Nanoseconds(0)));
+    let acknowledged =
+        ledger.commit(&LedgerBatch { now: after(46), closed, ..LedgerBatch::default() }).unwrap();
+    assert_eq!(acknowledged.slots[&uuid(0)].slot, Nanoseconds::from_seconds(45));
+    assert_eq!(acknowledged.counters[&counter_key(0, "user:b")].amounts.parts.held(), 15 * SECOND);
+    assert_eq!((acknowledged.imbalance, acknowledged.unobserved), (0, Nanoseconds(0)));
 }
 
 #[test]
-fn a_hole_before_a_window_becomes_unobserved_by_name_and_is_counted() {
+fn a_gap_before_a_window_is_booked_as_unobserved_and_counted() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, Some(book(&[(0, 3_600_000_000_000)])));
-    introduced(&mut ledger, 1);
+    register_gpus(&mut ledger, 1);
     settle(&mut ledger, 0, 0..15, "user:a");
     let spans = vec![open(0, vec![span(15, 16), span(80, 100)])];
     ledger.commit(&LedgerBatch { now: after(100), open: spans, ..LedgerBatch::default() }).unwrap();
     let closed = vec![whole(0, (after(90), after(120)), "user:a", 5)];
-    let told = ledger.commit(&LedgerBatch { now: after(121), closed, ..LedgerBatch::default() }).unwrap();
-    assert_eq!(told.unobserved, Nanoseconds::from_seconds(75));
-    assert_eq!(told.imbalance, 0);
-    assert_eq!(told.slots[&uuid(0)].slot, Nanoseconds::from_seconds(120));
-    let nobody = &told.counters[&counter_key(0, HolderId::UNOBSERVED)];
+    let acknowledged =
+        ledger.commit(&LedgerBatch { now: after(121), closed, ..LedgerBatch::default() }).unwrap();
+    assert_eq!(acknowledged.unobserved, Nanoseconds::from_seconds(75));
+    assert_eq!(acknowledged.imbalance, 0);
+    assert_eq!(acknowledged.slots[&uuid(0)].slot, Nanoseconds::from_seconds(120));
+    let nobody = &acknowledged.counters[&counter_key(0, HolderId::UNOBSERVED)];
     assert_eq!((nobody.amounts.parts.unmeasured, nobody.amounts.parts.held()), (75 * SECOND, 75 * SECOND));
-    assert_eq!(told.counters[&counter_key(0, "user:a")].amounts.parts.held(), 45 * SECOND);
+    assert_eq!(acknowledged.counters[&counter_key(0, "user:a")].amounts.parts.held(), 45 * SECOND);
     assert_eq!(world.sql::<i64>("SELECT count(*) FROM raw"), 0);
     assert_eq!(world.sql::<i64>("SELECT slot_ns FROM minute ORDER BY minute_ns LIMIT 1"), 60 * SECOND as i64);
     assert!(world.sql::<String>("SELECT text FROM remark").contains("75000000000 ns"));
@@ -136,13 +141,13 @@ fn a_hole_before_a_window_becomes_unobserved_by_name_and_is_counted() {
 fn a_refused_gpu_does_not_affect_the_others() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
-    introduced(&mut ledger, 2);
+    register_gpus(&mut ledger, 2);
     settle(&mut ledger, 0, 0..20, "user:a");
     let window = |gpu, from, to| whole(gpu, (after(from), after(to)), "user:b", 1);
     // GPU 0 has an account up to 30; its first window overlaps that, the second continues it.
     let batch = LedgerBatch {
         now: after(60),
-        registrations: vec![sight(2, 0)],
+        registrations: vec![registration(2, 0)],
         closed: vec![window(0, 15, 45), window(0, 45, 60), window(1, 0, 15), window(2, 0, 15)],
         open: vec![open(0, vec![span(60, 62), span(61, 63)]), open(1, vec![span(15, 16)])],
         ..LedgerBatch::default()
@@ -154,7 +159,8 @@ fn a_refused_gpu_does_not_affect_the_others() {
     assert!(salvage.unfinished.is_empty() && salvage.prevented.is_none());
     let last = salvage.acknowledged.last().unwrap();
     assert_eq!(last.imbalance, 0);
-    let unobserved: Nanoseconds = salvage.acknowledged.iter().map(|told| told.unobserved).sum();
+    let unobserved: Nanoseconds =
+        salvage.acknowledged.iter().map(|acknowledged| acknowledged.unobserved).sum();
     assert_eq!(unobserved, Nanoseconds::from_seconds(15), "between 30 and 45");
     drop(ledger);
     let (_, recovered) = world.open(61, None);
@@ -170,20 +176,24 @@ fn a_sighting_is_stored_even_if_its_window_is_refused() {
     let (mut ledger, _) = world.open(0, None);
     let mut backwards = whole(0, (after(0), after(15)), "user:a", 0);
     backwards.settlement.to = after(0);
-    let batch =
-        LedgerBatch { registrations: vec![sight(0, 0)], closed: vec![backwards], ..LedgerBatch::default() };
+    let batch = LedgerBatch {
+        registrations: vec![registration(0, 0)],
+        closed: vec![backwards],
+        ..LedgerBatch::default()
+    };
     assert_eq!(ledger.commit_by_gpu(batch).dropped.len(), 1);
     // Without it every later window would be refused.
     let closed = vec![whole(0, (after(15), after(30)), "user:a", 0)];
-    let told = ledger.commit(&LedgerBatch { now: after(31), closed, ..LedgerBatch::default() }).unwrap();
-    assert_eq!(told.unobserved, Nanoseconds::from_seconds(15));
+    let acknowledged =
+        ledger.commit(&LedgerBatch { now: after(31), closed, ..LedgerBatch::default() }).unwrap();
+    assert_eq!(acknowledged.unobserved, Nanoseconds::from_seconds(15));
 }
 
 #[test]
 fn a_locked_ledger_returns_the_whole_batch() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
-    introduced(&mut ledger, 2);
+    register_gpus(&mut ledger, 2);
     let other = rusqlite::Connection::open(world.path()).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     let closed = (0..2).map(|gpu| whole(gpu, (after(0), after(15)), "user:a", 0)).collect();
@@ -195,15 +205,15 @@ fn a_locked_ledger_returns_the_whole_batch() {
     for batch in salvage.unfinished {
         queue.put_back(batch);
     }
-    let told = ledger.commit(&queue.wait_for_batch(std::time::Duration::ZERO).unwrap()).unwrap();
-    assert_eq!(told.slots.len(), 2);
+    let acknowledged = ledger.commit(&queue.wait_for_batch(std::time::Duration::ZERO).unwrap()).unwrap();
+    assert_eq!(acknowledged.slots.len(), 2);
 }
 
 #[test]
 fn only_the_rest_of_a_span_across_a_boundary_is_stored_again() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
-    introduced(&mut ledger, 1);
+    register_gpus(&mut ledger, 1);
     let spans = vec![open(0, vec![span(0, 10), span(10, 20)])];
     ledger.commit(&LedgerBatch { now: after(20), open: spans, ..LedgerBatch::default() }).unwrap();
     let closed = vec![whole(0, (after(0), after(15)), "user:a", 5)];
@@ -211,7 +221,7 @@ fn only_the_rest_of_a_span_across_a_boundary_is_stored_again() {
     // Without the rest seconds 15 to 20 would be in no span, and a restart would find them unobserved.
     batch.open = vec![open(0, vec![span(20, 21)])];
     ledger.commit(&batch).unwrap();
-    let (_, recovered) = world.killed().open(22, None);
+    let (_, recovered) = world.copy_as_killed().open(22, None);
     let spans = &recovered.gpus[&uuid(0)].spans;
     assert_eq!((spans[0].from, spans[0].to, spans[0].state), (after(15), after(20), SlotState::Unobserved));
     assert_eq!(spans[1..], [span(20, 21)]);
@@ -228,7 +238,7 @@ fn only_the_rest_of_a_span_across_a_boundary_is_stored_again() {
 fn spans_that_are_settled_already_are_ignored_and_overlaps_are_refused() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
-    introduced(&mut ledger, 1);
+    register_gpus(&mut ledger, 1);
     settle(&mut ledger, 0, 0..15, "user:a");
     let spans = |spans| LedgerBatch { now: after(17), open: vec![open(0, spans)], ..LedgerBatch::default() };
     ledger.commit(&spans(vec![span(13, 15), span(15, 16)])).unwrap();
@@ -239,10 +249,10 @@ fn spans_that_are_settled_already_are_ignored_and_overlaps_are_refused() {
 }
 
 #[test]
-fn a_ledger_that_keeps_its_raw_spans_by_key_goes_on() {
+fn a_ledger_with_raw_spans_stored_by_key_continues() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
-    introduced(&mut ledger, 1);
+    register_gpus(&mut ledger, 1);
     drop(ledger);
     // The table as it was before raw spans were appended.
     rusqlite::Connection::open(world.path())
@@ -275,16 +285,16 @@ fn a_gpu_without_account_is_refused() {
 }
 
 #[test]
-fn a_close_and_every_tenth_second_survive_a_power_loss() {
+fn a_commit_is_synced_every_ten_seconds_and_when_a_window_closes() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
-    introduced(&mut ledger, 1);
+    register_gpus(&mut ledger, 1);
     let mut synced = Vec::new();
     for second in 0..25 {
         let open = vec![open(0, vec![span(second, second + 1)])];
-        let told =
+        let acknowledged =
             ledger.commit(&LedgerBatch { now: after(second + 1), open, ..LedgerBatch::default() }).unwrap();
-        if told.synced {
+        if acknowledged.synced {
             synced.push(second + 1);
         }
     }
@@ -297,7 +307,7 @@ fn a_close_and_every_tenth_second_survive_a_power_loss() {
 fn a_gap_settled_at_once_is_spread_over_its_minutes() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
-    introduced(&mut ledger, 1);
+    register_gpus(&mut ledger, 1);
     let closed = vec![whole(0, (after(0), after(150)), "user:a", 75 * SECOND)];
     ledger.commit(&LedgerBatch { now: after(151), closed, ..LedgerBatch::default() }).unwrap();
     assert_eq!(world.sql::<i64>("SELECT count(*) FROM account"), 3);
@@ -309,7 +319,7 @@ fn a_gap_settled_at_once_is_spread_over_its_minutes() {
 fn absurd_memory_and_energy_are_capped_to_the_columns_range() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
-    introduced(&mut ledger, 1);
+    register_gpus(&mut ledger, 1);
     for from in [0, 15] {
         let mut absurd = whole(0, (after(from), after(from + 15)), "user:a", 5);
         absurd.settlement.rows[0].amounts.memory_byte_seconds = u64::MAX;
@@ -331,7 +341,7 @@ fn absurd_memory_and_energy_are_capped_to_the_columns_range() {
 fn the_counter_and_the_holdings_survive_a_window_that_leaves_no_open_span() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
-    introduced(&mut ledger, 1);
+    register_gpus(&mut ledger, 1);
     let queue = LedgerQueue::default();
     queue.offer(LedgerBatch {
         now: after(15),
@@ -353,7 +363,7 @@ fn the_counter_and_the_holdings_survive_a_window_that_leaves_no_open_span() {
 fn a_repeated_older_span_does_not_change_the_current_holders() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
-    introduced(&mut ledger, 1);
+    register_gpus(&mut ledger, 1);
     let mut first = span(0, 1);
     first.holdings = [].into();
     for spans in [vec![first.clone(), span(1, 2)], vec![first]] {
@@ -371,10 +381,10 @@ fn a_gpu_model_that_is_known_later_is_stored() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
     for (model, stored) in [("", ""), ("NVIDIA H100", "NVIDIA H100"), ("", "NVIDIA H100")] {
-        let mut sight = sight(0, 0);
-        sight.model = model.into();
+        let mut registration = registration(0, 0);
+        registration.model = model.into();
         ledger
-            .commit(&LedgerBatch { now: START, registrations: vec![sight], ..LedgerBatch::default() })
+            .commit(&LedgerBatch { now: START, registrations: vec![registration], ..LedgerBatch::default() })
             .unwrap();
         assert_eq!(world.sql::<String>("SELECT model FROM gpu"), stored);
     }
@@ -394,23 +404,23 @@ fn time_while_an_account_was_paused_is_in_no_row() {
     for joined in [false, true] {
         let world = World::new();
         let (mut ledger, _) = world.open(0, None);
-        introduced(&mut ledger, 1);
+        register_gpus(&mut ledger, 1);
         settle(&mut ledger, 0, 0..15, "user:a");
         let queue = LedgerQueue::default();
         queue.offer(rested.clone());
         if !joined {
             ledger.commit(&queue.wait_for_batch(Duration::ZERO).unwrap()).unwrap();
-            let (_copy, recovered) = world.killed().open(101, None);
+            let (_copy, recovered) = world.copy_as_killed().open(101, None);
             let gpu = &recovered.gpus[&uuid(0)];
             assert_eq!((gpu.settled_until, gpu.carry.len(), gpu.energy_counter), (after(100), 0, None));
             assert!(gpu.holdings.is_empty() && gpu.spans.is_empty());
         }
         queue.offer(goes_on.clone());
-        let told = ledger.commit(&queue.wait_for_batch(Duration::ZERO).unwrap()).unwrap();
+        let acknowledged = ledger.commit(&queue.wait_for_batch(Duration::ZERO).unwrap()).unwrap();
         // After a pause only the hole is unobserved.
-        assert_eq!(told.unobserved, Nanoseconds::from_seconds(15));
-        assert_eq!(told.slots[&uuid(0)].slot, Nanoseconds::from_seconds(15 + 15 + 15 + 15));
-        assert_eq!(told.imbalance, 0);
+        assert_eq!(acknowledged.unobserved, Nanoseconds::from_seconds(15));
+        assert_eq!(acknowledged.slots[&uuid(0)].slot, Nanoseconds::from_seconds(15 + 15 + 15 + 15));
+        assert_eq!(acknowledged.imbalance, 0);
     }
 }
 
@@ -422,7 +432,7 @@ fn counters_leave_memory_and_come_back_and_their_tenants_sum_never_falls() {
 
     let world = World::new();
     let (mut ledger, recovered) = world.open(0, None);
-    introduced(&mut ledger, 1);
+    register_gpus(&mut ledger, 1);
     let job = |name: &str| Holder { id: holder(name), facts: Facts::new([(Fact::Unit, "team.service")]) };
     let holders = vec![job("unit:first"), job("unit:second")];
     ledger.commit(&LedgerBatch { now: after(0), holders, ..LedgerBatch::default() }).unwrap();
@@ -433,11 +443,11 @@ fn counters_leave_memory_and_come_back_and_their_tenants_sum_never_falls() {
     for from in (0..1500).step_by(15) {
         let name = if (60..1260).contains(&from) { "unit:second" } else { "unit:first" };
         let closed = vec![whole(0, (after(from), after(from + 15)), name, 5 * SECOND)];
-        let told =
+        let acknowledged =
             ledger.commit(&LedgerBatch { now: after(from + 16), closed, ..LedgerBatch::default() }).unwrap();
-        live.extend(told.counters);
-        unloaded_sums.extend(told.unloaded_sums);
-        for key in told.unloaded {
+        live.extend(acknowledged.counters);
+        unloaded_sums.extend(acknowledged.unloaded_sums);
+        for key in acknowledged.unloaded {
             live.remove(&key);
         }
         let of_tenant = live.values().chain(unloaded_sums.get(&tenant));
@@ -478,16 +488,16 @@ fn a_holder_whose_tenant_changes_counts_under_one_tenant_whatever_is_in_memory()
     for (gone, others_first) in [(false, false), (false, true), (true, false), (true, true)] {
         let world = World::new();
         let (mut ledger, recovered) = world.open(0, None);
-        introduced(&mut ledger, 1);
+        register_gpus(&mut ledger, 1);
         let (mut live, mut sums) = (recovered.counters, recovered.unloaded_sums);
         let mut from = 0;
         let mut work = |name: &str, holders: Vec<Holder>| {
             let closed = vec![whole(0, (after(from), after(from + 15)), name, 5 * SECOND)];
             let batch = LedgerBatch { now: after(from + 16), holders, closed, ..LedgerBatch::default() };
-            let told = ledger.commit(&batch).unwrap();
-            live.extend(told.counters);
-            sums.extend(told.unloaded_sums);
-            told.unloaded.iter().for_each(|key| drop(live.remove(key)));
+            let acknowledged = ledger.commit(&batch).unwrap();
+            live.extend(acknowledged.counters);
+            sums.extend(acknowledged.unloaded_sums);
+            acknowledged.unloaded.iter().for_each(|key| drop(live.remove(key)));
             from += 15;
             let tenants: std::collections::BTreeSet<_> =
                 live.iter().map(|(key, counter)| key.with_tenant(&counter.tenant)).collect();
@@ -523,7 +533,7 @@ fn a_holder_whose_tenant_changes_counts_under_one_tenant_whatever_is_in_memory()
 fn a_ledger_without_tenants_gets_them_when_it_is_opened() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
-    introduced(&mut ledger, 1);
+    register_gpus(&mut ledger, 1);
     let holders = vec![gpumeter::model::Holder::user("a", Some(1000))];
     ledger.commit(&LedgerBatch { now: after(1), holders, ..LedgerBatch::default() }).unwrap();
     settle(&mut ledger, 0, 0..30, "user:a");

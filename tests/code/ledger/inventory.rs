@@ -12,7 +12,7 @@ fn opening() -> Opening {
     Opening { boot_id: "boot".into(), now, ..Opening::default() }
 }
 
-fn sight(index: u32, uuid: &str) -> GpuRegistration {
+fn registration(index: u32, uuid: &str) -> GpuRegistration {
     GpuRegistration { gpu: GpuId { index, uuid: uuid.into() }, model: "test".into(), at: Utc(10) }
 }
 
@@ -31,11 +31,11 @@ fn ledger(path: &Path) -> Ledger {
         since: Utc(30),
     };
     let stranger = Expected { gpu: "GPU-9".into(), ..lent.clone() };
-    let sights = vec![sight(1, "GPU-1"), sight(0, "GPU-0")];
+    let registrations = vec![registration(1, "GPU-1"), registration(0, "GPU-0")];
     ledger
         .commit(&LedgerBatch {
             now: Utc(40),
-            registrations: sights,
+            registrations,
             expected: vec![lent, stranger],
             ..LedgerBatch::default()
         })
@@ -93,8 +93,8 @@ fn a_gpu_is_forgotten_in_account_time_whatever_the_wall_clock_shows() {
         let (mut ledger, recovered) = Ledger::open(&path, &opening()).unwrap();
         let begun = recovered.timeline.at(Nanoseconds(1_000));
         let last = Utc(begun.0 + 40);
-        let sights = vec![GpuRegistration { at: begun, ..sight(0, "GPU-0") }];
-        ledger.commit(&LedgerBatch { now: last, registrations: sights, ..LedgerBatch::default() }).unwrap();
+        let registrations = vec![GpuRegistration { at: begun, ..registration(0, "GPU-0") }];
+        ledger.commit(&LedgerBatch { now: last, registrations, ..LedgerBatch::default() }).unwrap();
         drop(ledger);
         assert!(forget(&path, "GPU-0", boot, Nanoseconds(1_000 + hour.0)).unwrap());
         // Nothing is known of another boot: the account still ends at its last commit.

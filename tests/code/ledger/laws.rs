@@ -54,7 +54,7 @@ fn settled(lengths: &[(u64, Weights)], rates: &[u64]) -> (World, Acknowledged) {
     let prices: Vec<(u64, i128)> =
         rates.iter().enumerate().map(|(i, rate)| (i as u64 * 120, i128::from(*rate))).collect();
     let (mut ledger, _) = world.open(0, Some(book(&prices)));
-    introduced(&mut ledger, 2);
+    register_gpus(&mut ledger, 2);
     let mut last = Acknowledged::default();
     let mut from = 0;
     // The last window ends with its minute, so that bills reach the end.
@@ -81,7 +81,7 @@ proptest! {
 
     #[test]
     fn counters_are_the_sum_of_rows((windows, rates) in worlds()) {
-        let (world, told) = settled(&windows, &rates);
+        let (world, acknowledged) = settled(&windows, &rates);
         let connection = rusqlite::Connection::open(world.path()).unwrap();
         let differences: i64 = connection.query_row(
             "WITH sums AS (SELECT gpu, holder, gpu_instance, sum(within_ns) a, sum(lent_ns) b, sum(waste_ns) c,
@@ -102,8 +102,8 @@ proptest! {
              FROM account a JOIN minute m USING (minute_ns, gpu) GROUP BY minute_ns, gpu)
              WHERE slot <> held OR parts <> used OR excess > 0", [], |row| row.get(0)).unwrap();
         prop_assert_eq!(unbalanced, 0);
-        for (uuid, slot) in &told.slots {
-            let held: u64 = told.counters.iter().filter(|(key, _)| key.gpu == *uuid)
+        for (uuid, slot) in &acknowledged.slots {
+            let held: u64 = acknowledged.counters.iter().filter(|(key, _)| key.gpu == *uuid)
                 .map(|(_, counter)| counter.amounts.parts.held()).sum();
             prop_assert_eq!(slot.slot.0, held);
         }
@@ -142,16 +142,16 @@ proptest! {
 
     #[test]
     fn the_cost_counters_sum_to_the_gpus_cost_and_survive_a_restart((windows, rates) in worlds()) {
-        let (world, told) = settled(&windows, &rates);
+        let (world, acknowledged) = settled(&windows, &rates);
         let mut reader = Reader::open(&world.path()).unwrap();
         let bill = reader.bill(None, None).unwrap();
-        let until = told.slots[&uuid(0)].settled_until;
+        let until = acknowledged.slots[&uuid(0)].settled_until;
         prop_assert_eq!(bill.to, until);
-        let counted: Money = told.counters.iter().filter(|(key, _)| key.gpu == uuid(0))
+        let counted: Money = acknowledged.counters.iter().filter(|(key, _)| key.gpu == uuid(0))
             .flat_map(|(_, counter)| counter.costs.values()).map(|cost| cost.held).sum();
         prop_assert_eq!(bill.gpus[0].money, Some(counted));
         let (_, recovered) = world.open(20_000, None);
-        prop_assert_eq!(recovered.counters, told.counters);
+        prop_assert_eq!(recovered.counters, acknowledged.counters);
         prop_assert_eq!(recovered.imbalance, 0);
     }
 }

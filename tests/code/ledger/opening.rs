@@ -41,7 +41,7 @@ fn the_last_name_of_each_uid_is_recovered_and_a_number_is_no_name() {
 }
 
 #[test]
-fn a_second_owner_is_refused_and_told_the_pid_of_the_first() {
+fn a_second_owner_is_refused_with_the_pid_of_the_first() {
     let world = World::new();
     let (ledger, _) = world.open(0, None);
     let link = world.directory.path().join("other-name.db");
@@ -59,7 +59,7 @@ fn a_second_owner_is_refused_and_told_the_pid_of_the_first() {
 }
 
 #[test]
-fn a_file_that_is_no_database_is_refused_and_left_as_it_was() {
+fn a_file_that_is_not_a_database_is_refused_and_unchanged() {
     let world = World::new();
     std::fs::write(world.path(), "prices: 12\n").unwrap();
     let error = refusal(&world.path());
@@ -81,7 +81,7 @@ fn a_damaged_database_header_is_refused() {
 }
 
 #[test]
-fn a_database_of_another_program_is_refused_and_left_as_it_was() {
+fn a_database_of_another_program_is_refused_and_unchanged() {
     let world = World::new();
     rusqlite::Connection::open(world.path()).unwrap().execute_batch("CREATE TABLE t (x)").unwrap();
     let before = bytes(&world.path());
@@ -90,7 +90,7 @@ fn a_database_of_another_program_is_refused_and_left_as_it_was() {
 }
 
 #[test]
-fn a_newer_schema_is_refused_and_left_as_it_was() {
+fn a_newer_schema_is_refused_and_unchanged() {
     let world = World::new();
     drop(world.open(0, None));
     let connection = rusqlite::Connection::open(world.path()).unwrap();
@@ -130,7 +130,7 @@ fn no_other_user_can_read_the_ledger_or_open_its_lock() {
     let (ledger, _) = world.open(0, None);
     assert!(modes(&world).iter().all(|mode| mode & 0o007 == 0));
     // As left by a killed agent of a version before this rule.
-    let killed = world.killed();
+    let killed = world.copy_as_killed();
     drop(ledger);
     for name in ["ledger.db", "ledger.db-wal", "ledger.db.lock"] {
         let file = killed.directory.path().join(name);
@@ -182,10 +182,10 @@ fn a_stepped_clock_moves_no_account_time_within_a_boot() {
 }
 
 #[test]
-fn a_new_boot_takes_the_wall_clock_but_never_falls_before_what_is_stored() {
+fn a_new_boot_uses_the_wall_clock_but_never_a_time_before_the_last_commit() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
-    introduced(&mut ledger, 1);
+    register_gpus(&mut ledger, 1);
     settle(&mut ledger, 0, 0..60, "user:a");
     drop(ledger);
     let mut opening = opening(0, None);
@@ -243,7 +243,7 @@ fn the_drivers_energy_counter_does_not_survive_a_reboot() {
         let mut opening = opening(0, None);
         opening.boot_id = before.into();
         let (mut ledger, _) = Ledger::open(&world.path(), &opening).unwrap();
-        introduced(&mut ledger, 1);
+        register_gpus(&mut ledger, 1);
         let open = vec![open(0, vec![span(0, 1)])];
         ledger.commit(&LedgerBatch { now: after(1), open, ..LedgerBatch::default() }).unwrap();
         drop(ledger);
@@ -272,7 +272,7 @@ const FIRST_SCHEMA: &str = include_str!("../../fixtures/ledger/first-schema.sql"
 const FIRST_SCHEMA_COMMITTED: Utc = Utc(1_795_387_193_189_799_585);
 
 #[test]
-fn a_ledger_of_the_first_schema_goes_on_with_its_open_spans_and_its_bill() {
+fn a_ledger_of_the_first_schema_continues_with_its_open_spans_and_its_bill() {
     let world = World::new();
     let connection = rusqlite::Connection::open(world.path()).unwrap();
     connection.execute_batch(FIRST_SCHEMA).unwrap();

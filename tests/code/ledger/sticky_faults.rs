@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use gpumeter::ledger::{Ledger, LedgerBatch, LedgerQueue, Opening, StickyFaults};
 use gpumeter::model::{Microjoules, StickyFault, Utc};
 
-use super::world::{World, introduced, opening, uuid};
+use super::world::{World, opening, register_gpus, uuid};
 
-fn latched(gpu: u32, count: u64) -> StickyFaults {
+fn sticky_faults(gpu: u32, count: u64) -> StickyFaults {
     let xids = StickyFault {
         rule: "xid_reboot".into(),
         since: Utc(1_800_000_000_000_000_001),
@@ -25,20 +25,20 @@ fn latched(gpu: u32, count: u64) -> StickyFaults {
     }
 }
 
-fn commit(ledger: &mut Ledger, latched: Vec<StickyFaults>) {
-    ledger.commit(&LedgerBatch { sticky_faults: latched, ..LedgerBatch::default() }).unwrap();
+fn commit(ledger: &mut Ledger, faults: Vec<StickyFaults>) {
+    ledger.commit(&LedgerBatch { sticky_faults: faults, ..LedgerBatch::default() }).unwrap();
 }
 
 /// A ledger of two GPUs, of which the first has a sticky fault.
 fn world() -> World {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
-    introduced(&mut ledger, 2);
-    commit(&mut ledger, vec![latched(0, 1), latched(9, 1)]);
+    register_gpus(&mut ledger, 2);
+    commit(&mut ledger, vec![sticky_faults(0, 1), sticky_faults(9, 1)]);
     world
 }
 
-fn reopened(world: &World, boot_id: &str) -> Vec<StickyFaults> {
+fn faults_after_reopening(world: &World, boot_id: &str) -> Vec<StickyFaults> {
     let opening = Opening { boot_id: boot_id.into(), ..opening(60, None) };
     Ledger::open(&world.path(), &opening).unwrap().1.sticky_faults
 }
@@ -46,9 +46,13 @@ fn reopened(world: &World, boot_id: &str) -> Vec<StickyFaults> {
 #[test]
 fn sticky_faults_survive_the_agent_and_not_the_boot() {
     let world = world();
-    assert_eq!(reopened(&world, "first"), [latched(0, 1)], "a GPU that was never seen has nothing");
-    assert_eq!(reopened(&world, "second"), []);
-    assert_eq!(reopened(&world, "first"), [], "the reboot has reset it");
+    assert_eq!(
+        faults_after_reopening(&world, "first"),
+        [sticky_faults(0, 1)],
+        "a GPU that was never seen has nothing"
+    );
+    assert_eq!(faults_after_reopening(&world, "second"), []);
+    assert_eq!(faults_after_reopening(&world, "first"), [], "the reboot has reset it");
 }
 
 #[test]
@@ -56,23 +60,23 @@ fn without_a_boot_id_each_start_is_a_boot() {
     let world = World::new();
     let opening = Opening { boot_id: String::new(), ..opening(0, None) };
     let (mut ledger, _) = Ledger::open(&world.path(), &opening).unwrap();
-    introduced(&mut ledger, 1);
-    commit(&mut ledger, vec![latched(0, 1)]);
+    register_gpus(&mut ledger, 1);
+    commit(&mut ledger, vec![sticky_faults(0, 1)]);
     drop(ledger);
-    assert_eq!(reopened(&world, ""), []);
+    assert_eq!(faults_after_reopening(&world, ""), []);
 }
 
 #[test]
 fn a_new_sticky_fault_replaces_the_former_and_none_ends_it() {
     let world = world();
     let (mut ledger, _) = world.open(60, None);
-    commit(&mut ledger, vec![latched(0, 2), latched(1, 3)]);
+    commit(&mut ledger, vec![sticky_faults(0, 2), sticky_faults(1, 3)]);
     drop(ledger);
-    assert_eq!(reopened(&world, "first"), [latched(0, 2), latched(1, 3)]);
+    assert_eq!(faults_after_reopening(&world, "first"), [sticky_faults(0, 2), sticky_faults(1, 3)]);
     let (mut ledger, _) = world.open(90, None);
     commit(&mut ledger, vec![StickyFaults { gpu: uuid(0), ..StickyFaults::default() }]);
     drop(ledger);
-    assert_eq!(reopened(&world, "first"), [latched(1, 3)]);
+    assert_eq!(faults_after_reopening(&world, "first"), [sticky_faults(1, 3)]);
 }
 
 #[test]
@@ -82,30 +86,30 @@ fn an_older_ledger_gets_the_table_of_sticky_faults() {
         .unwrap()
         .execute_batch("DROP TABLE latch; PRAGMA user_version = 1")
         .unwrap();
-    assert_eq!(reopened(&world, "first"), []);
+    assert_eq!(faults_after_reopening(&world, "first"), []);
     let (mut ledger, _) = world.open(90, None);
-    commit(&mut ledger, vec![latched(0, 1)]);
+    commit(&mut ledger, vec![sticky_faults(0, 1)]);
     drop(ledger);
-    assert_eq!(reopened(&world, "first"), [latched(0, 1)]);
+    assert_eq!(faults_after_reopening(&world, "first"), [sticky_faults(0, 1)]);
 }
 
 #[test]
 fn the_queue_keeps_each_gpus_last_sticky_fault_across_a_refused_batch() {
     let queue = LedgerQueue::default();
-    let offer = |latched| queue.offer(LedgerBatch { sticky_faults: latched, ..LedgerBatch::default() });
-    offer(vec![latched(0, 1), latched(1, 1)]);
+    let offer = |faults| queue.offer(LedgerBatch { sticky_faults: faults, ..LedgerBatch::default() });
+    offer(vec![sticky_faults(0, 1), sticky_faults(1, 1)]);
     let failed = queue.wait_for_batch(std::time::Duration::ZERO).unwrap();
-    offer(vec![latched(0, 2)]);
+    offer(vec![sticky_faults(0, 2)]);
     queue.put_back(failed);
     let batch = queue.wait_for_batch(std::time::Duration::ZERO).unwrap();
-    assert_eq!(batch.sticky_faults, [latched(0, 2), latched(1, 1)]);
+    assert_eq!(batch.sticky_faults, [sticky_faults(0, 2), sticky_faults(1, 1)]);
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
-    introduced(&mut ledger, 2);
+    register_gpus(&mut ledger, 2);
     let salvage = ledger.commit_by_gpu(batch);
     assert_eq!((salvage.acknowledged.len(), salvage.dropped.len()), (2, 0));
     drop(ledger);
-    assert_eq!(reopened(&world, "first").len(), 2);
+    assert_eq!(faults_after_reopening(&world, "first").len(), 2);
 }
 
 #[test]
@@ -116,21 +120,21 @@ fn an_unreadable_verdict_text_keeps_the_verdict() {
         let connection = rusqlite::Connection::open(world.path()).unwrap();
         connection.execute(&format!("UPDATE latch SET xids = {xids}, since_ns = -1"), []).unwrap();
         drop(connection);
-        let read = reopened(&world, "first");
-        let names: Vec<&str> = read[0].faults.iter().map(|latch| &*latch.rule).collect();
+        let read = faults_after_reopening(&world, "first");
+        let names: Vec<&str> = read[0].faults.iter().map(|fault| &*fault.rule).collect();
         assert_eq!((names, read[0].failed), (vec!["unavailable", "xid_reboot"], Some(Utc(1))), "{xids}");
-        assert!(read[0].faults.iter().all(|latch| latch.xids.is_empty()), "{xids}");
+        assert!(read[0].faults.iter().all(|fault| fault.xids.is_empty()), "{xids}");
     }
 }
 
 #[test]
-fn an_unreadable_sticky_fault_does_not_keep_the_ledger_from_opening() {
+fn an_unreadable_sticky_fault_does_not_prevent_opening_the_ledger() {
     let world = world();
     let connection = rusqlite::Connection::open(world.path()).unwrap();
     let spoil = "UPDATE latch SET rule = CAST(x'ff' AS TEXT) WHERE rule = 'unavailable'";
     connection.execute(spoil, []).unwrap();
     drop(connection);
-    let read = reopened(&world, "first");
-    let names: BTreeSet<&str> = read[0].faults.iter().map(|latch| &*latch.rule).collect();
+    let read = faults_after_reopening(&world, "first");
+    let names: BTreeSet<&str> = read[0].faults.iter().map(|fault| &*fault.rule).collect();
     assert_eq!((names, read[0].failed), (BTreeSet::from(["", "xid_reboot"]), Some(Utc(5))));
 }

@@ -93,7 +93,7 @@ fn a_backup_includes_the_write_ahead_log_and_is_private() {
     let connection = rusqlite::Connection::open(world.path()).unwrap();
     connection.execute_batch("PRAGMA journal_mode = WAL; PRAGMA wal_autocheckpoint = 0;").unwrap();
     connection.execute("INSERT INTO clock_step VALUES (1, 2)", []).unwrap();
-    let killed = world.killed();
+    let killed = world.copy_as_killed();
     drop(connection);
     assert!(killed.directory.path().join("ledger.db-wal").metadata().unwrap().len() > 0);
     drop(Ledger::open(&killed.path(), &later()).unwrap());
@@ -159,7 +159,7 @@ fn a_restore_can_be_undone() {
 }
 
 #[test]
-fn a_ledger_whose_directory_is_missing_has_nothing_to_put_back() {
+fn a_ledger_whose_directory_is_missing_has_nothing_to_restore() {
     let place = tempfile::tempdir().unwrap();
     let error = restore(&place.path().join("missing/ledger.db"), None).unwrap_err();
     assert!(matches!(error.cause, Cause::Missing), "{error}");
@@ -196,15 +196,15 @@ fn the_restore_command_prints_what_is_lost() {
     };
     let refused = run();
     assert_eq!(refused.status.code(), Some(2));
-    let told = String::from_utf8(refused.stderr).unwrap();
-    assert!(told.contains("no copy from an upgrade to put back: it is schema version 1"), "{told}");
+    let output = String::from_utf8(refused.stderr).unwrap();
+    assert!(output.contains("no copy from an upgrade to put back: it is schema version 1"), "{output}");
     upgraded(&world);
     let done = run();
     assert!(done.status.success(), "{done:?}");
-    let told = String::from_utf8(done.stdout).unwrap();
+    let output = String::from_utf8(done.stdout).unwrap();
     for part in
         ["ledger.db: restored as it was at 2026-", "schema version 1", "lost to the account", "ledger.db.v3"]
     {
-        assert!(told.contains(part), "{part}: {told}");
+        assert!(output.contains(part), "{part}: {output}");
     }
 }

@@ -52,7 +52,7 @@ impl World {
     }
 
     /// A copy of the files, as a kill at this time would leave them.
-    pub(crate) fn killed(&self) -> Self {
+    pub(crate) fn copy_as_killed(&self) -> Self {
         let copy = Self::new();
         for name in ["ledger.db", "ledger.db-wal"] {
             let _ = std::fs::copy(self.directory.path().join(name), copy.directory.path().join(name));
@@ -86,7 +86,7 @@ pub(crate) fn book(prices: &[(u64, i128)]) -> PriceBook {
     PriceBook { currency: "EUR".into(), prices }
 }
 
-pub(crate) fn sight(gpu: u32, seconds: u64) -> GpuRegistration {
+pub(crate) fn registration(gpu: u32, seconds: u64) -> GpuRegistration {
     let gpu = GpuId { index: gpu, uuid: uuid(gpu) };
     GpuRegistration { gpu, model: "NVIDIA H100".into(), at: after(seconds) }
 }
@@ -157,9 +157,9 @@ pub(crate) fn open(gpu: u32, spans: Vec<Span>) -> OpenSpans {
 }
 
 /// Registers GPU 0 at the start.
-pub(crate) fn introduced(ledger: &mut Ledger, gpus: u32) {
-    let sights = (0..gpus).map(|gpu| sight(gpu, 0)).collect();
-    ledger.commit(&LedgerBatch { now: START, registrations: sights, ..LedgerBatch::default() }).unwrap();
+pub(crate) fn register_gpus(ledger: &mut Ledger, gpus: u32) {
+    let registrations = (0..gpus).map(|gpu| registration(gpu, 0)).collect();
+    ledger.commit(&LedgerBatch { now: START, registrations, ..LedgerBatch::default() }).unwrap();
 }
 
 /// Settles whole windows of 15 s with one holder, half used.

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use gpumeter::ledger::{Ledger, LedgerBatch, LedgerQueue, Opening, XidSum, XidSums, forget};
 use gpumeter::model::{Nanoseconds, Utc};
 
-use super::world::{World, introduced, opening, uuid};
+use super::world::{World, opening, register_gpus, uuid};
 
 fn sums(gpu: u32, count: u64) -> XidSums {
-    let (last, heard) = (Utc(1_800_000_000_000_000_001), Nanoseconds(70));
-    let sum = XidSum { count, last, events: count, lines: 1, last_reported: heard };
+    let (last, last_reported) = (Utc(1_800_000_000_000_000_001), Nanoseconds(70));
+    let sum = XidSum { count, last, events: count, lines: 1, last_reported };
     XidSums {
         gpu: uuid(gpu),
         since: None,
@@ -22,7 +22,7 @@ fn sums(gpu: u32, count: u64) -> XidSums {
 fn world() -> World {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
-    introduced(&mut ledger, 2);
+    register_gpus(&mut ledger, 2);
     let xids = vec![sums(0, 3), sums(9, 1)];
     let acknowledged = ledger.commit(&LedgerBatch { xids, ..LedgerBatch::default() }).unwrap();
     assert_eq!(acknowledged.xids, [sums(0, 3)], "a GPU that was never seen has none");
@@ -61,7 +61,7 @@ fn an_older_ledger_gets_the_xid_table() {
 }
 
 #[test]
-fn unreadable_xid_sums_do_not_keep_the_ledger_from_opening() {
+fn unreadable_xid_sums_do_not_prevent_opening_the_ledger() {
     let world = world();
     let connection = rusqlite::Connection::open(world.path()).unwrap();
     connection.execute("UPDATE xid_sum SET codes = '{\"79\": -1}', actions = 'x'", []).unwrap();
@@ -81,7 +81,7 @@ fn the_queue_keeps_each_gpus_last_xid_sums_across_a_refused_batch() {
     assert_eq!(batch.xids, [sums(0, 2), sums(1, 1)]);
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
-    introduced(&mut ledger, 2);
+    register_gpus(&mut ledger, 2);
     assert_eq!(ledger.commit_by_gpu(batch).dropped.len(), 0);
     drop(ledger);
     assert_eq!(reopened(&world, "first").len(), 2);

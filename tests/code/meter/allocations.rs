@@ -12,7 +12,7 @@ const HALF: Fraction = Fraction { numerator: 1, denominator: 2 };
 /// A world of a GPU without holders, on which a container is busy.
 fn world() -> World {
     let mut world = World::new(&[]);
-    world.know_holders(&[(7, Holder::from_id(HolderId::new(MAIN)))]);
+    world.identify_holders(&[(7, Holder::from_id(HolderId::new(MAIN)))]);
     world
 }
 
@@ -31,7 +31,7 @@ fn a_holding_that_becomes_known_late_began_when_it_was_granted() {
     assert_eq!(held(&world, "__unallocated__"), 12);
     let used = world.settled()[&holder(MAIN)].used;
     assert_eq!((used.unheld, used.beyond), (12 * SECOND * 6 / 10, 0), "what it used before it held");
-    world.balanced();
+    world.assert_balanced();
 }
 
 #[test]
@@ -40,11 +40,11 @@ fn a_holding_whose_beginning_becomes_known_late_is_dated_back_once() {
     world.run(20, |frame| frame.process(7, 100).busy(60));
     world.allocate(MAIN, UUID, HALF, 0);
     world.run(2, |frame| frame.process(7, 100).busy(60));
-    world.release();
+    world.clear_allocations();
     world.allocate(MAIN, UUID, HALF, 10);
     world.run(60, |frame| frame.process(7, 100).busy(60));
     assert_eq!(held(&world, MAIN), (world.settled_seconds() - 12) / 2);
-    world.balanced();
+    world.assert_balanced();
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn a_late_holding_changes_no_closed_window() {
     world.allocate(MAIN, UUID, Fraction::WHOLE, 35);
     world.run(60, |frame| frame.process(7, 100).busy(60));
     assert_eq!(held(&world, MAIN), world.settled_seconds() - 30);
-    world.balanced();
+    world.assert_balanced();
 }
 
 #[test]
@@ -64,24 +64,24 @@ fn a_late_holding_takes_nothing_from_those_who_held() {
         let mut world = world();
         world.allocate(OTHER, UUID, fraction, 0);
         world.run(20, |frame| frame.process(7, 100).busy(60));
-        world.release();
+        world.clear_allocations();
         world.allocate(MAIN, UUID, fraction, 5);
         world.run(60, |frame| frame.process(7, 100).busy(60));
         let share = |time| time * u64::from(fraction.numerator) / u64::from(fraction.denominator);
         assert_eq!(held(&world, OTHER), share(20), "{fraction:?}");
         let expected = share(world.settled_seconds() - 20 + free);
         assert_eq!(held(&world, MAIN), expected, "{fraction:?}");
-        world.balanced();
+        world.assert_balanced();
     }
 }
 
 #[test]
 fn a_late_holding_of_a_mig_instance_began_when_it_was_granted() {
     let mut world = world();
-    world.divide(|frame| frame.mig(8, 3, 1).instance(1, 4, Some(0)));
+    world.change_layout(|frame| frame.mig(8, 3, 1).instance(1, 4, Some(0)));
     world.run(19, |frame| frame.mig(8, 3, 1).instance(1, 4, Some(50)).process_on(1, 7, 1));
     world.allocate(MAIN, "MIG-1-4", Fraction::WHOLE, 8);
     world.run(60, |frame| frame.mig(8, 3, 1).instance(1, 4, Some(50)).process_on(1, 7, 1));
     assert_eq!(held(&world, MAIN), (world.settled_seconds() - 12) / 2);
-    world.balanced();
+    world.assert_balanced();
 }

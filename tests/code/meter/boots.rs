@@ -2,7 +2,7 @@
 
 use gpumeter::model::HolderId;
 
-use super::making::Making;
+use super::frame_builder::FrameBuilder;
 use super::world::World;
 
 const DAY: u64 = 86_400;
@@ -12,7 +12,7 @@ fn held(world: &World, holder: &str) -> u64 {
     world.settled().get(&HolderId::new(holder)).map_or(0, |row| row.parts.held() / 1_000_000_000)
 }
 
-fn idle(frame: Making) -> Making {
+fn idle(frame: FrameBuilder) -> FrameBuilder {
     frame.process(7, 0)
 }
 
@@ -24,7 +24,7 @@ fn a_node_that_was_off_for_days_is_unavailable_and_its_standing_holder_is_not_bi
     world.reboot(3 * DAY, 0);
     world.synchronised = true;
     world.run(100, idle);
-    world.balanced();
+    world.assert_balanced();
     assert_eq!(held(&world, HolderId::UNAVAILABLE), 3 * DAY);
     assert_eq!(held(&world, HolderId::UNOBSERVED), 20);
     let (_, end) = world.account_span();
@@ -46,10 +46,10 @@ fn a_wrong_clock_at_boot_books_only_time_that_passed() {
         world.restart(1);
         world.run(5, idle);
         assert_eq!(world.settled_seconds(), settled, "no window closes on a provisional time");
-        world.step(-wrong);
+        world.step_clock(-wrong);
         world.synchronised = true;
         world.run(100, idle);
-        world.balanced();
+        world.assert_balanced();
         assert!(world.is_anchored());
         assert_eq!(world.clock_lead(), Some(0));
         let (first, end) = world.account_span();
@@ -68,10 +68,10 @@ fn the_time_between_two_agents_of_one_boot_is_bridged_though_its_clock_was_wrong
     world.reboot(600, 7_200);
     world.run(30, idle);
     world.restart(40);
-    world.step(-7_200);
+    world.step_clock(-7_200);
     world.synchronised = true;
     world.run(100, idle);
-    world.balanced();
+    world.assert_balanced();
     let alice = &world.settled()[&HolderId::new("user:alice")];
     assert_eq!(alice.parts.unmeasured / 1_000_000_000, 40);
     assert_eq!(held(&world, HolderId::UNOBSERVED), 20);
@@ -87,7 +87,7 @@ fn an_unsynchronised_clock_is_accepted_two_minutes_after_boot() {
     world.run(1, idle);
     assert!(world.is_anchored());
     world.run(60, idle);
-    world.balanced();
+    world.assert_balanced();
     assert_eq!(held(&world, HolderId::UNAVAILABLE), 600);
 }
 
@@ -97,7 +97,7 @@ fn an_unsynchronised_clock_moves_the_account_by_a_day_at_most() {
     world.run(60, idle);
     world.reboot(600, 365 * 86_400);
     world.run(400, idle);
-    world.balanced();
+    world.assert_balanced();
     assert_eq!(held(&world, HolderId::UNAVAILABLE) + held(&world, HolderId::UNOBSERVED), DAY);
     assert_eq!(world.clock_lead(), Some(365 * 86_400 + 620 - 86_400));
 }
@@ -108,7 +108,7 @@ fn a_clock_behind_the_last_commit_is_held_there_and_the_offset_is_reported() {
     world.run(60, idle);
     world.reboot(600, -86_400);
     world.run(200, idle);
-    world.balanced();
+    world.assert_balanced();
     assert_eq!(held(&world, HolderId::UNAVAILABLE), 0);
     assert_eq!(world.clock_lead(), Some(-86_400 + 620));
 }
@@ -118,30 +118,30 @@ fn an_unsynchronised_clock_before_2025_begins_no_ledger() {
     const TO_2000: i64 = -800_000_000;
     let mut world = World::new(&["alice"]);
     world.run(10, idle);
-    world.without_ledger();
+    world.delete_ledger();
     world.reboot(600, TO_2000);
     let begun = world.wall_seconds().saturating_add_signed(-TO_2000);
     world.run(200, idle);
-    assert_eq!(world.settled_seconds(), 0, "the date waits");
-    world.step(-TO_2000);
+    assert_eq!(world.settled_seconds(), 0, "the account waits for a clock after 2025");
+    world.step_clock(-TO_2000);
     world.run(100, idle);
-    world.balanced();
+    world.assert_balanced();
     assert_eq!(world.account_span().0, begun);
 }
 
 #[test]
-fn a_new_ledger_begins_at_the_real_time_though_the_clock_was_wrong_when_it_was_made() {
+fn a_new_ledger_begins_at_the_real_time_even_if_the_clock_was_wrong_at_its_creation() {
     for wrong in [7_200, -7_200] {
         let mut world = World::new(&["alice"]);
         world.run(10, idle);
-        world.without_ledger();
+        world.delete_ledger();
         world.reboot(600, wrong);
         let begun = world.wall_seconds().saturating_add_signed(-wrong);
         world.run(30, idle);
-        world.step(-wrong);
+        world.step_clock(-wrong);
         world.synchronised = true;
         world.run(100, idle);
-        world.balanced();
+        world.assert_balanced();
         let (first, end) = world.account_span();
         assert_eq!(first, begun);
         assert_eq!(world.settled_seconds(), end - first);

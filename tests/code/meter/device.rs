@@ -43,7 +43,7 @@ impl Device {
         let meter = Meter::new(Arc::new(policy), now, None);
         let counters = [[Err(Absence::NotSupported); Counter::ALL.len()]; 2];
         let mut device = Self { meter, now, generation: 1, via, profile: "1g.10gb", counters };
-        device.pulse(vec![SamplerNews::Found { gpu: Self::id(), bus: "".into() }]);
+        device.tick(vec![SamplerNews::Found { gpu: Self::id(), bus: "".into() }]);
         device
     }
 
@@ -51,7 +51,7 @@ impl Device {
         GpuId { index: 0, uuid: "GPU-test".into() }
     }
 
-    fn pulse(&mut self, news: Vec<SamplerNews>) -> Arc<Snapshot> {
+    fn tick(&mut self, news: Vec<SamplerNews>) -> Arc<Snapshot> {
         self.meter.tick(self.now, Inputs { news, ..Inputs::default() }).snapshot
     }
 
@@ -92,7 +92,7 @@ impl Device {
             rejected: Vec::new(),
             calls: Vec::new(),
         };
-        self.pulse(vec![SamplerNews::Frame(Box::new(frame))])
+        self.tick(vec![SamplerNews::Frame(Box::new(frame))])
     }
 
     fn sent(&mut self, seconds: u64, reading: Reading) -> Reading {
@@ -132,7 +132,7 @@ fn compute_instances(
 #[test]
 fn a_rate_is_integrated_over_its_interval() {
     let mut device = Device::new(Via::Gpm);
-    assert_eq!(device.sent(1, Err(Absence::NotYet)), Err(Absence::NotYet), "no pair yet");
+    assert_eq!(device.sent(1, Err(Absence::NotYet)), Err(Absence::NotYet), "one sample is not a pair");
     assert_eq!(device.sent(2, Ok(500)), Ok(1_000));
     assert_eq!(device.sent(3, Ok(0)), Ok(1_000));
     assert_eq!(device.sent(1, Err(Absence::Failed)), Ok(1_000), "unknown time adds nothing");
@@ -190,7 +190,7 @@ fn each_engine_has_an_integral_of_its_own() {
 }
 
 #[test]
-fn an_instance_counts_once_however_many_compute_instances_it_has_and_goes_on_when_its_id_returns() {
+fn an_instance_counts_once_for_all_its_compute_instances_and_continues_when_its_id_returns() {
     let mut device = Device::new(Via::Gpm);
     let busy =
         |snapshot: &Snapshot, id| snapshot.gpus[0].instances[&id].values[InstanceValue::SmActive as usize];
@@ -199,7 +199,7 @@ fn an_instance_counts_once_however_many_compute_instances_it_has_and_goes_on_whe
     assert_eq!(busy(&snapshot, 3), Ok(2_000_000_000));
     assert!(
         snapshot.gpus[0].instances[&3].values[InstanceValue::MemoryUsed as usize].is_err(),
-        "memory is no time"
+        "memory activity is not a time"
     );
     // Another layout, and the first one again.
     device.generation += 1;
@@ -212,7 +212,7 @@ fn an_instance_counts_once_however_many_compute_instances_it_has_and_goes_on_whe
 }
 
 #[test]
-fn an_instance_that_gets_the_id_of_another_begins_its_counters_anew_under_a_new_start_time() {
+fn an_instance_with_a_reused_id_has_new_counters_with_a_new_start_time() {
     let mut device = Device::new(Via::Gpm);
     device.frame(1, &[], Some((3, Ok(500_000_000))));
     let snapshot = device.frame(4, &[], Some((3, Ok(500_000_000))));
@@ -283,14 +283,14 @@ impl Multiprocessors {
     }
 
     /// This many seconds with that activity in percent, then a frame with or without the sample.
-    fn frame(&mut self, seconds: u64, percent: i64, told: bool) -> Arc<Snapshot> {
+    fn frame(&mut self, seconds: u64, percent: i64, is_read: bool) -> Arc<Snapshot> {
         self.elapsed += i64::try_from(seconds).unwrap() * CYCLES;
         self.active += i64::try_from(seconds).unwrap() * CYCLES / 100 * percent;
         let counters = &mut self.device.counters[usize::from(self.of_instance)];
         let absence = self.absence;
-        let tell = |value| if told { Ok(value) } else { Err(absence) };
-        (counters[ELAPSED], counters[ACTIVE]) = (tell(self.elapsed), tell(self.active));
-        let ratio = tell(percent * 10_000_000);
+        let reading = |value| if is_read { Ok(value) } else { Err(absence) };
+        (counters[ELAPSED], counters[ACTIVE]) = (reading(self.elapsed), reading(self.active));
+        let ratio = reading(percent * 10_000_000);
         if self.of_instance {
             self.device.frame(seconds, &[], Some((3, ratio)))
         } else {
@@ -307,8 +307,8 @@ impl Multiprocessors {
         }
     }
 
-    fn seconds(&mut self, seconds: u64, percent: i64, told: bool) -> i64 {
-        let snapshot = self.frame(seconds, percent, told);
+    fn seconds(&mut self, seconds: u64, percent: i64, is_read: bool) -> i64 {
+        let snapshot = self.frame(seconds, percent, is_read);
         self.total(&snapshot).unwrap() / 10_000_000
     }
 }
@@ -339,12 +339,12 @@ fn a_pipe_of_an_instance_uses_its_counter_or_else_its_rate() {
             gpu.device.counters[1][Counter::Fp64 as usize] =
                 if counts { Ok(active / 2) } else { Err(Absence::NotSupported) };
             let snapshot = gpu.frame(1, percent, true);
-            let kept = &snapshot.gpus[0].instances[&3];
-            assert!(kept.values[InstanceValue::Fp32 as usize].is_err(), "it was never read");
+            let instance = &snapshot.gpus[0].instances[&3];
+            assert!(instance.values[InstanceValue::Fp32 as usize].is_err(), "it was never read");
             let source = if counts { "gpm_counter" } else { "gpm" };
-            let told = sources(&snapshot);
-            assert!(told.contains(&vec!["gpu_mig_pipe_active_seconds_total", source]), "{told:?}");
-            kept.values[InstanceValue::Fp64 as usize].unwrap() / 10_000_000
+            let names = sources(&snapshot);
+            assert!(names.contains(&vec!["gpu_mig_pipe_active_seconds_total", source]), "{names:?}");
+            instance.values[InstanceValue::Fp64 as usize].unwrap() / 10_000_000
         };
         assert_eq!(pipe(40), 0, "since the agent's start");
         assert_eq!(pipe(40), 20);
@@ -362,7 +362,7 @@ fn counts_from_before_a_level_shows_a_metric_are_not_added() {
         for _ in 0..60 {
             assert_eq!(gpu.seconds(1, 100, false), 50);
         }
-        assert_eq!(gpu.seconds(1, 50, true), 100, "a tick's, by the rate");
+        assert_eq!(gpu.seconds(1, 50, true), 100, "only of one tick, by the rate");
         assert_eq!(gpu.seconds(1, 50, true), 150);
         // What it has shown before still holds.
         gpu.absence = Absence::Failed;
@@ -390,13 +390,13 @@ fn a_new_plan_of_the_gpu_loses_nothing_and_a_reset_or_a_new_layout_is_not_subtra
     gpu.seconds(1, 50, true);
     gpu.device.generation += 1;
     assert_eq!(gpu.seconds(4, 100, true), 450, "the plan changed, not the GPU");
-    gpu.device.pulse(vec![
+    gpu.device.tick(vec![
         SamplerNews::Opened { anew: true, module: None },
         SamplerNews::Found { gpu: Device::id(), bus: "".into() },
     ]);
     assert_eq!(gpu.seconds(4, 100, true), 450, "the driver may count from 0");
     assert_eq!(gpu.seconds(1, 100, true), 550);
-    gpu.device.pulse(vec![SamplerNews::Lost(Device::id())]);
+    gpu.device.tick(vec![SamplerNews::Lost(Device::id())]);
     gpu.device.generation += 1;
     // Reset a while ago, it has since worked for longer than before.
     assert_eq!(gpu.seconds(40, 100, true), 550, "a lost GPU may count from 0");
@@ -434,7 +434,7 @@ fn without_a_counter_the_rate_is_integrated_and_named() {
 }
 
 #[test]
-fn bytes_over_pcie_are_those_of_the_counter_where_there_is_one() {
+fn pcie_bytes_come_from_the_counter_if_there_is_one() {
     let mut device = Device::new(Via::Gpm);
     let mut sent = |seconds, counted, rate| {
         device.counters[0][Counter::PcieTransmit as usize] = counted;

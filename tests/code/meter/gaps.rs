@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use gpumeter::model::HolderId;
 
-use super::making::Making;
+use super::frame_builder::FrameBuilder;
 use super::world::World;
 use super::{SECOND, holder, seconds};
 
@@ -16,9 +16,9 @@ fn dynamic(world: &World, name: &str) -> u64 {
 #[test]
 fn one_energy_reading_of_zero_does_not_book_the_whole_counter() {
     let mut world = World::new(&["alice"]);
-    world.run(20, |frame| frame.process(7, 100).busy(100).counter(5_000_000_000));
-    world.run(1, |frame| frame.process(7, 100).busy(100).counter(0));
-    world.run(40, |frame| frame.process(7, 100).busy(100).counter(5_000_000_000));
+    world.run(20, |frame| frame.process(7, 100).busy(100).energy_counter(5_000_000_000));
+    world.run(1, |frame| frame.process(7, 100).busy(100).energy_counter(0));
+    world.run(40, |frame| frame.process(7, 100).busy(100).energy_counter(5_000_000_000));
     assert_eq!(dynamic(&world, "user:alice"), 0);
 }
 
@@ -26,7 +26,7 @@ fn one_energy_reading_of_zero_does_not_book_the_whole_counter() {
 fn energy_of_a_gap_goes_to_those_who_held_through_it() {
     let mut world = World::new(&["alice", "bob"]);
     world.run(47, |frame| frame.process(7, 100).busy(100));
-    world.know(8, "bob");
+    world.identify(8, "bob");
     world.restart(36_000);
     world.run(60, |frame| frame.process(8, 100).busy(1));
     let (alice, bob) = (dynamic(&world, "user:alice"), dynamic(&world, "user:bob"));
@@ -39,22 +39,21 @@ fn energy_of_a_gap_goes_to_those_who_held_through_it() {
 fn idle_power_is_not_learned_from_unobserved_time() {
     let mut world = World::new(&["alice"]);
     world.run(20, |frame| frame.process(7, 100).busy(100));
-    world.forget_everybody();
+    world.forget_identities();
     world.restart(3_600);
     world.run(1, |frame| frame);
-    world.know(7, "alice");
+    world.identify(7, "alice");
     let before = dynamic(&world, "user:alice");
     world.run(100, |frame| frame.process(7, 100).busy(100));
     assert!(dynamic(&world, "user:alice") > before + 5_000, "use is not idle energy");
 }
 
-/// The learned idle power in watts after 40 s at 60 W without a process, something else, and a process at
-/// 120 W.
-fn idle_power(between: impl Fn(&mut World, &dyn Fn(Making, i64) -> Making)) -> u64 {
+/// The learned idle power in watts: first 40 s at 60 W without a process, then `between`, then a process at 120 W.
+fn idle_power(between: impl Fn(&mut World, &dyn Fn(FrameBuilder, i64) -> FrameBuilder)) -> u64 {
     let joules = Cell::new(100_000);
-    let draw = |frame: Making, watts: i64| {
+    let draw = |frame: FrameBuilder, watts: i64| {
         joules.set(joules.get() + watts);
-        frame.counter(joules.get())
+        frame.energy_counter(joules.get())
     };
     let mut world = World::new(&["alice"]);
     world.run(1, |frame| draw(frame.process(7, 100), 60));
@@ -68,7 +67,7 @@ fn idle_power(between: impl Fn(&mut World, &dyn Fn(Making, i64) -> Making)) -> u
     let (energy, time) = floor(&world);
     world.run(60, |frame| draw(frame.process(7, 100).busy(100), 120));
     let (later, end) = floor(&world);
-    world.balanced();
+    world.assert_balanced();
     (later - energy) / (end - time)
 }
 
@@ -81,9 +80,9 @@ fn idle_power_is_not_learned_while_a_process_may_have_started() {
 }
 
 #[test]
-fn idle_power_is_not_learned_from_a_time_that_was_slept_through() {
+fn idle_power_is_not_learned_while_the_node_is_suspended() {
     let watts = idle_power(|world, draw| {
-        world.starve(8 * 3_600);
+        world.skip_ticks(8 * 3_600);
         world.run(20, |frame| draw(frame, 60));
     });
     assert_eq!(watts, 60);
@@ -93,31 +92,31 @@ fn idle_power_is_not_learned_from_a_time_that_was_slept_through() {
 fn presence_is_bridged_when_the_driver_answers_after_the_first_tick() {
     let mut world = World::of_presence("alice");
     world.run(45, |frame| frame.process(7, 100).busy(100));
-    world.restart_silent(120);
-    world.silence(3);
+    world.restart_without_frame(120);
+    world.run_without_frames(3);
     world.first_frame();
     world.run(60, |frame| frame.process(7, 100).busy(100));
     let [_, _, idle, unmeasured, _] = seconds(&world.settled()[&holder("user:alice")]);
     assert!((119..=125).contains(&unmeasured), "{unmeasured}");
     assert_eq!(idle, 0);
-    world.balanced();
+    world.assert_balanced();
 }
 
 #[test]
 fn a_gap_is_not_billed_to_a_process_that_starts_after_it() {
     let mut world = World::of_presence("alice");
     world.run(45, |frame| frame.process(7, 100).busy(100));
-    world.know(8, "bob");
-    world.silence(9);
-    world.replan();
+    world.identify(8, "bob");
+    world.run_without_frames(9);
+    world.change_plan();
     world.run(60, |frame| frame.process(8, 100).busy(100));
     let [_, _, _, unmeasured, _] = seconds(&world.settled()[&holder("user:bob")]);
     assert_eq!(unmeasured, 0);
-    world.balanced();
+    world.assert_balanced();
 }
 
 #[test]
-fn a_process_list_that_fails_is_not_an_empty_one() {
+fn a_failed_process_list_is_not_an_empty_one() {
     let mut world = World::of_presence("alice");
     world.run(20, |frame| frame.process(7, 100).busy(100));
     world.run(10, |frame| frame.busy(100).without_list());
@@ -130,50 +129,50 @@ fn a_process_list_that_fails_is_not_an_empty_one() {
 #[test]
 fn a_process_sampled_while_the_list_failed_is_not_billed_for_later_use() {
     let mut world = World::new(&["alice", "bob"]);
-    world.know(8, "bob");
+    world.identify(8, "bob");
     world.run(20, |frame| frame.process(7, 100).busy(100));
     world.run(1, |frame| frame.process(8, 100).busy(100).without_list());
     world.run(60, |frame| frame.busy(100).without_list());
     assert_eq!(world.settled()[&holder("user:bob")].used.total(), SECOND);
-    world.balanced();
+    world.assert_balanced();
 }
 
 #[test]
-fn a_process_that_is_named_late_is_named_under_the_grants_of_its_time() {
+fn a_process_identified_late_is_covered_by_the_grants_of_its_time() {
     let mut world = World::new(&["alice"]);
-    world.forget_everybody();
+    world.forget_identities();
     world.run(3, |frame| frame.process(7, 100).busy(100));
     world.reload(&["bob"]);
-    world.know(7, "alice");
+    world.identify(7, "alice");
     world.run(60, |frame| frame.process(7, 100).busy(100));
     let alice = world.settled()[&holder("user:alice")].clone();
     assert_eq!((alice.parts.held(), alice.parts.within), (3 * SECOND, 3 * SECOND));
     let bob = world.settled()[&holder("user:bob")].parts.held();
     assert_eq!(bob, (world.settled_seconds() - 3) * SECOND);
-    world.balanced();
+    world.assert_balanced();
 }
 
 #[test]
-fn a_process_that_is_named_late_is_inside_the_holding_of_a_group_in_which_its_user_was_found_since() {
+fn a_process_identified_late_is_covered_by_a_group_if_its_user_was_found_to_be_a_member_since() {
     let mut world = World::new(&[]);
     world.grant_to_group("lab", &[]);
     world.run(3, |frame| frame.process(7, 100).busy(100));
     world.grant_to_group("lab", &[1]);
-    world.know(7, "alice");
+    world.identify(7, "alice");
     world.run(60, |frame| frame.process(7, 100).busy(100));
     let rows = world.settled();
     let lab = rows[&holder("group:lab")].parts;
     assert_eq!((lab.held(), lab.within), (world.settled_seconds() * SECOND, lab.held()));
     let alice = &rows[&holder("user:alice")];
     assert_eq!((alice.parts.held(), alice.used.within), (0, lab.within), "she uses and the group holds");
-    world.balanced();
+    world.assert_balanced();
 }
 
 #[test]
-fn a_short_sample_says_nothing_of_ticks_that_were_missed() {
+fn a_short_sample_does_not_cover_missed_ticks() {
     let mut world = World::new(&["alice"]);
     world.run(16, |frame| frame.process(7, 100).utilization(0));
-    world.starve(9);
+    world.skip_ticks(9);
     world.run(40, |frame| frame.process(7, 100).utilization(100));
     let [held, used, idle, unmeasured, _] = seconds(&world.settled()[&holder("user:alice")]);
     assert!((9..=11).contains(&unmeasured), "{unmeasured}");
@@ -184,38 +183,38 @@ fn a_short_sample_says_nothing_of_ticks_that_were_missed() {
 fn a_ring_of_samples_covers_missed_ticks_as_far_as_it_reaches() {
     for (reach, expected) in [(10, 0), (1, 9)] {
         let mut world = World::new(&["alice"]);
-        world.run(16, |frame| frame.process(7, 100).utilization(0).ring(50, 1));
-        world.starve(9);
-        world.run(40, |frame| frame.process(7, 100).utilization(0).ring(50, reach));
+        world.run(16, |frame| frame.process(7, 100).utilization(0).sample_ring(50, 1));
+        world.skip_ticks(9);
+        world.run(40, |frame| frame.process(7, 100).utilization(0).sample_ring(50, reach));
         let [held, used, idle, unmeasured, _] = seconds(&world.settled()[&holder("user:alice")]);
         assert!((expected..=expected + 2).contains(&unmeasured), "{unmeasured}");
         assert!(used.abs_diff(idle) <= 1, "half of what was measured: {used} of {held}");
-        world.balanced();
+        world.assert_balanced();
     }
 }
 
 #[test]
 fn an_ended_process_that_is_still_listed_is_not_billed_for_others() {
     let mut world = World::new(&["alice", "bob"]);
-    world.know(8, "bob");
+    world.identify(8, "bob");
     world.run(20, |frame| frame.process(7, 50).process(8, 50).busy(100));
-    world.run(60, |frame| frame.process(7, 100).silent(8).busy(100));
+    world.run(60, |frame| frame.process(7, 100).process_without_sample(8).busy(100));
     assert_eq!(world.settled()[&holder("user:bob")].used.total(), 10 * SECOND);
-    world.balanced();
+    world.assert_balanced();
 }
 
 #[test]
 fn a_gpu_that_the_driver_no_longer_counts_is_unavailable_from_then_on() {
     let mut world = World::new(&["alice"]);
     world.run(45, |frame| frame.process(7, 100).busy(100));
-    world.restart_silent(30);
-    world.counted_without_it();
-    world.silence(60);
+    world.restart_without_frame(30);
+    world.finish_counting_gpus();
+    world.run_without_frames(60);
     let [held, used, _, unmeasured, unavailable] = seconds(&world.settled()[&holder("user:alice")]);
     assert!(held.abs_diff(used + unmeasured + unavailable) <= 2);
     assert!((29..=31).contains(&unmeasured), "the agent's gap: {unmeasured}");
     assert!(unavailable >= 30, "{unavailable}");
-    world.balanced();
+    world.assert_balanced();
 }
 
 #[test]
@@ -224,34 +223,34 @@ fn a_grant_removed_by_a_reload_ends_on_a_hung_gpu_too() {
         let mut world = World::new(&["alice"]);
         world.run(45, |frame| frame.process(7, 100).busy(100));
         if lost {
-            world.lose();
+            world.lose_gpu();
         }
-        world.silence(60);
+        world.run_without_frames(60);
         world.reload(&["bob"]);
-        world.silence(600);
+        world.run_without_frames(600);
         let held = |name: &str| world.settled()[&holder(name)].parts.held() / SECOND;
         let (alice, bob) = (held("user:alice"), held("user:bob"));
         // A window that is open at the reload counts with the grants at its end.
         assert!((75..=105).contains(&alice), "{alice}");
         assert!(bob >= 570, "{bob}");
-        world.balanced();
+        world.assert_balanced();
     }
 }
 
 #[test]
-fn the_time_busy_on_the_page_is_the_time_used_in_the_account() {
+fn busy_time_on_the_page_equals_used_time_in_the_account() {
     let mut world = World::new(&["alice"]);
     let begun = world.busy();
     world.run(20, |frame| frame.process(7, 100).utilization(70));
     // Ticks were missed that a short sample does not cover, and one came late into a closed window.
-    world.starve(9);
+    world.skip_ticks(9);
     world.run(20, |frame| frame.process(7, 100).utilization(100));
-    world.silence(27);
+    world.run_without_frames(27);
     world.run(20, |frame| frame.process(7, 100).busy(30));
     world.xid(48);
     world.run(20, |frame| frame.process(7, 100).busy(100));
     let busy = world.busy() - begun;
-    world.silence(30);
+    world.run_without_frames(30);
     let used: u64 = world.settled().values().map(|row| row.used.total()).sum();
     assert_eq!(busy, used);
 }

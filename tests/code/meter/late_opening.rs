@@ -2,13 +2,13 @@
 
 use gpumeter::model::{HealthState, HolderId, Remedy};
 
-use super::making::Making;
+use super::frame_builder::FrameBuilder;
 use super::world::{UUID, World};
 use super::{SECOND, holder};
 
 const OTHER: &str = "GPU-00000000-0000-0000-0000-000000000002";
 
-fn work(frame: Making) -> Making {
+fn work(frame: FrameBuilder) -> FrameBuilder {
     frame.process(7, 100).busy(100)
 }
 
@@ -37,7 +37,7 @@ fn opened_late() -> World {
 fn time_before_a_late_opening_is_unobserved_and_not_bridged() {
     let mut world = opened_late();
     world.run(100, work);
-    world.balanced();
+    world.assert_balanced();
     // The first tick with the ledger is one second after the opening.
     assert_eq!(held(&world, HolderId::UNOBSERVED), 51);
     let alice = &world.settled()[&holder("user:alice")];
@@ -50,7 +50,7 @@ fn holders_known_before_a_late_opening_are_stored_with_their_facts() {
     let mut world = World::new(&["alice"]);
     world.restart_without_ledger(10);
     world.first_frame();
-    world.know(7, "bob");
+    world.identify(7, "bob");
     world.run(40, work);
     world.open_ledger();
     world.run(60, work);
@@ -63,14 +63,14 @@ fn holders_known_before_a_late_opening_are_stored_with_their_facts() {
 fn a_gpu_that_the_ledger_does_not_know_has_an_account_from_a_late_opening_on() {
     let mut world = World::new(&["alice"]);
     world.run(20, work);
-    world.without_ledger();
+    world.delete_ledger();
     world.restart_without_ledger(10);
     world.first_frame();
     world.run(40, work);
     world.open_ledger();
     let opened = world.wall_seconds();
     world.run(100, work);
-    world.balanced();
+    world.assert_balanced();
     // The tick that begins the account is one second after the opening.
     assert_eq!(world.account_span().0, opened + 1);
     let model: String = world.stored("SELECT model FROM gpu");
@@ -80,12 +80,12 @@ fn a_gpu_that_the_ledger_does_not_know_has_an_account_from_a_late_opening_on() {
 }
 
 #[test]
-fn the_time_in_which_another_gpu_had_the_place_is_not_counted_at_a_late_opening() {
+fn the_time_in_which_another_gpu_had_the_pci_address_is_not_counted_at_a_late_opening() {
     let mut world = World::new(&["alice"]);
     world.run(40, work);
     world.reopen(false, &[OTHER]);
     assert_eq!(world.presence(), Some((false, Some("replaced"))));
-    world.silence(60);
+    world.run_without_frames(60);
     assert_eq!(world.settled_seconds(), 40);
     // The agent starts without its ledger, and the GPU is back in its place.
     world.restart_without_ledger(10);
@@ -94,7 +94,7 @@ fn the_time_in_which_another_gpu_had_the_place_is_not_counted_at_a_late_opening(
     world.open_ledger();
     let opened = world.wall_seconds() + 1;
     world.run(100, work);
-    world.balanced();
+    world.assert_balanced();
     assert_eq!(world.presence(), Some((true, None)));
     let (_, end) = world.account_span();
     assert_eq!(world.settled_seconds(), 40 + end - opened);
@@ -102,15 +102,15 @@ fn the_time_in_which_another_gpu_had_the_place_is_not_counted_at_a_late_opening(
 }
 
 #[test]
-fn a_gpu_that_only_the_ledger_knows_is_gone_at_a_late_opening() {
+fn a_gpu_known_only_to_the_ledger_is_gone_at_a_late_opening() {
     let mut world = World::new(&["alice"]);
     world.run(60, work);
     world.restart_without_ledger(10);
-    world.counted_without_it();
-    world.silence(20);
+    world.finish_counting_gpus();
+    world.run_without_frames(20);
     world.open_ledger();
-    world.silence(100);
-    world.balanced();
+    world.run_without_frames(100);
+    world.assert_balanced();
     assert_eq!(world.presence(), Some((false, Some("gone"))));
     assert!(unavailable(&world) >= 80, "{:?}", world.settled());
 }
@@ -121,11 +121,11 @@ fn a_gpu_that_was_lost_before_a_late_opening_is_unavailable_from_it_on() {
     world.run(60, work);
     world.restart_without_ledger(10);
     world.first_frame();
-    world.lose();
-    world.silence(20);
+    world.lose_gpu();
+    world.run_without_frames(20);
     world.open_ledger();
-    world.silence(100);
-    world.balanced();
+    world.run_without_frames(100);
+    world.assert_balanced();
     assert!(unavailable(&world) >= 80, "{:?}", world.settled());
 }
 
@@ -142,7 +142,7 @@ fn hardware_that_failed_before_a_late_opening_is_unavailable_from_it_on() {
     assert_eq!(world.verdict(), (HealthState::Failed, Remedy::ResetGpu));
     world.open_ledger();
     world.run(100, work);
-    world.balanced();
+    world.assert_balanced();
     let used = world.settled()[&holder("user:alice")].used.total();
     assert!(used <= before + 15 * SECOND, "from {before} to {used}");
     assert!(unavailable(&world) >= 80, "{:?}", world.settled());
@@ -154,16 +154,16 @@ fn a_late_opening_drops_energy_and_verdict_of_a_former_driver_load() {
         let mut world = World::new(&["alice"]);
         world.module = Some(7);
         world.reopen(false, &[UUID]);
-        world.run(60, |frame| work(frame).counter(1_000));
+        world.run(60, |frame| work(frame).energy_counter(1_000));
         world.xid(48);
-        world.run(3, |frame| work(frame).counter(1_000));
+        world.run(3, |frame| work(frame).energy_counter(1_000));
         world.restart_without_ledger(10);
         world.module = module;
         world.reopen(false, &[UUID]);
-        world.run(40, |frame| work(frame).counter(5_000));
+        world.run(40, |frame| work(frame).energy_counter(5_000));
         world.open_ledger();
-        world.run(100, |frame| work(frame).counter(5_000));
-        world.balanced();
+        world.run(100, |frame| work(frame).energy_counter(5_000));
+        world.assert_balanced();
         let joules: u64 = world.settled().values().map(|row| row.energy).sum();
         (joules / 1_000_000, world.verdict().0)
     };
@@ -175,7 +175,7 @@ fn a_late_opening_drops_energy_and_verdict_of_a_former_driver_load() {
 fn on_another_time() -> World {
     let mut world = World::new(&["alice"]);
     world.run(60, work);
-    world.step(7_200);
+    world.step_clock(7_200);
     world.restart_without_ledger(10);
     world.first_frame();
     world.run(40, work);
@@ -183,11 +183,11 @@ fn on_another_time() -> World {
 }
 
 #[test]
-fn the_account_goes_on_in_the_ledgers_time_from_a_late_opening_on() {
+fn the_account_continues_in_the_ledgers_time_after_a_late_opening() {
     let mut world = on_another_time();
     world.open_ledger();
     world.run(100, work);
-    world.balanced();
+    world.assert_balanced();
     assert!((180..=210).contains(&world.settled_seconds()), "{}", world.settled_seconds());
     let used = world.settled()[&holder("user:alice")].used.total() / SECOND;
     assert!(used >= 60 + 80, "what is read after the opening is measured: {used}");
@@ -198,9 +198,9 @@ fn the_account_of_a_gpu_that_was_replaced_before_a_late_opening_ends_with_it() {
     let mut world = on_another_time();
     world.reopen(false, &[OTHER]);
     world.open_ledger();
-    world.silence(1);
+    world.run_without_frames(1);
     assert_eq!(world.presence(), Some((false, Some("replaced"))));
-    world.silence(100);
-    world.balanced();
+    world.run_without_frames(100);
+    world.assert_balanced();
     assert_eq!(world.settled_seconds(), 60 + 10 + 40 + 1);
 }

@@ -4,9 +4,9 @@
 mod allocations;
 mod boots;
 mod device;
+mod frame_builder;
 mod gaps;
 mod late_opening;
-mod making;
 mod mig;
 mod presence;
 mod sticky_faults;
@@ -38,22 +38,22 @@ fn a_busy_holder_is_within_what_it_holds() {
     let rows = world.settled();
     let [held, used, idle, unmeasured, _] = seconds(&rows[&holder("user:alice")]);
     assert_eq!((held, used, idle, unmeasured), (45, 27, 18, 0));
-    world.balanced();
+    world.assert_balanced();
 }
 
 #[test]
 fn a_gpu_that_does_not_answer_is_unmeasured_and_then_measured_again() {
     let mut world = World::new(&["alice"]);
     world.run(30, |frame| frame.process(7, 100).busy(100));
-    world.silence(30);
-    world.replan();
+    world.run_without_frames(30);
+    world.change_plan();
     world.run(60, |frame| frame.process(7, 100).busy(100));
     let row = &world.settled()[&holder("user:alice")];
     let [held, used, idle, unmeasured, _] = seconds(row);
     assert_eq!(held, used + idle + unmeasured);
     assert!((29..=31).contains(&unmeasured), "{unmeasured}");
     assert_eq!(idle, 0, "unobserved time is not idle");
-    world.balanced();
+    world.assert_balanced();
 }
 
 #[test]
@@ -61,9 +61,9 @@ fn a_hung_gpu_shows_no_slow_tier_readings() {
     let mut world = World::new(&["alice"]);
     world.run(30, |frame| frame.process(7, 100).busy(100));
     assert_eq!(world.shown(), [true; 3]);
-    world.silence(2);
+    world.run_without_frames(2);
     assert!(world.is_up(), "two ticks may be missing");
-    world.silence(1);
+    world.run_without_frames(1);
     assert_eq!(world.shown(), [false; 3], "the medium tier is read every 5 s, the slow one every minute");
     world.run(1, |frame| frame.process(7, 100).busy(100));
     assert_eq!(world.shown(), [true; 3]);
@@ -73,8 +73,8 @@ fn a_hung_gpu_shows_no_slow_tier_readings() {
 fn energy_of_a_gap_is_not_lost() {
     let mut world = World::new(&["alice"]);
     world.run(30, |frame| frame.process(7, 100).busy(100));
-    world.silence(30);
-    world.replan();
+    world.run_without_frames(30);
+    world.change_plan();
     world.run(60, |frame| frame.process(7, 100).busy(100));
     world.run(30, |frame| frame.process(7, 100).busy(100));
     let energy: u64 = world.settled().values().map(|row| row.energy).sum();
@@ -86,21 +86,21 @@ fn energy_of_a_gap_is_not_lost() {
 fn a_lost_gpu_keeps_its_bill_and_its_time_is_unavailable() {
     let mut world = World::new(&["alice"]);
     world.run(30, |frame| frame.process(7, 100).busy(100));
-    world.lose();
-    world.silence(60);
+    world.lose_gpu();
+    world.run_without_frames(60);
     let row = &world.settled()[&holder("user:alice")];
     let [held, used, _, _, unavailable] = seconds(row);
     assert_eq!(held, used + unavailable);
     assert!(unavailable >= 29, "{unavailable}");
-    world.balanced();
+    world.assert_balanced();
 }
 
 #[test]
 fn a_process_identified_late_is_named_while_its_window_is_open() {
     let mut world = World::new(&[]);
-    world.forget_everybody();
+    world.forget_identities();
     world.run(8, |frame| frame.process(7, 100).busy(100));
-    world.know(7, "carol");
+    world.identify(7, "carol");
     world.run(40, |frame| frame.process(7, 100).busy(100));
     let rows = world.settled();
     assert!(!rows.contains_key(&holder("__unattributed__")), "{rows:?}");
@@ -110,29 +110,29 @@ fn a_process_identified_late_is_named_while_its_window_is_open() {
 #[test]
 fn use_after_a_pids_last_confirmation_is_unattributed_until_confirmed() {
     let mut world = World::new(&[]);
-    world.know(7, "carol");
-    world.known_until_now();
+    world.identify(7, "carol");
+    world.confirm_identities();
     world.run(60, |frame| frame.process(7, 100).busy(100));
     let rows = world.settled();
     assert!(!rows.contains_key(&holder("user:carol")), "{rows:?}");
-    world.known_until_now();
+    world.confirm_identities();
     world.run(40, |frame| frame.process(7, 100).busy(100));
     let rows = world.settled();
     // The windows that were open at that round.
     let carol = rows[&holder("user:carol")].used.total();
     assert!((5 * SECOND..=30 * SECOND).contains(&carol), "{rows:?}");
-    world.balanced();
+    world.assert_balanced();
 }
 
 #[test]
-fn a_process_that_nobody_knows_is_unattributed() {
+fn a_process_without_a_known_holder_is_unattributed() {
     let mut world = World::new(&["alice"]);
-    world.forget_everybody();
+    world.forget_identities();
     world.run(60, |frame| frame.process(7, 100).busy(50));
     let rows = world.settled();
     assert_eq!(rows[&holder("__unattributed__")].used.total(), world.settled_seconds() * SECOND / 2);
     assert_eq!(rows[&holder("user:alice")].parts.within, 0);
-    world.balanced();
+    world.assert_balanced();
 }
 
 #[test]
@@ -147,9 +147,9 @@ fn time_of_processes_without_an_owner_is_published_by_reason_and_sums_to_the_ten
         by_reason.into_iter().collect()
     };
     // A ledger from before there were reasons.
-    world.forget_everybody();
+    world.forget_identities();
     world.run(60, |frame| frame.process(7, 100).busy(50));
-    world.know_holders(&[(7, container), (8, pod)]);
+    world.identify_holders(&[(7, container), (8, pod)]);
     let mut last = check(&world);
     for second in 0..400 {
         if second == 200 {
@@ -167,7 +167,7 @@ fn time_of_processes_without_an_owner_is_published_by_reason_and_sums_to_the_ten
         !world.settled().keys().any(|holder| world.settled()[holder].parts.held() > 0
             && holder.as_str().starts_with("__unattributed__"))
     );
-    world.balanced();
+    world.assert_balanced();
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn a_restart_bridges_what_was_held_on_both_sides_and_the_rest_is_unobserved() {
     assert!((39..=42).contains(&unmeasured), "{unmeasured}");
     assert!(held.abs_diff(used + unmeasured) <= 1);
     assert!(!rows.contains_key(&holder("__unobserved__")), "alice held it all: {rows:?}");
-    world.balanced();
+    world.assert_balanced();
 }
 
 #[test]
@@ -191,11 +191,11 @@ fn a_restart_of_an_unheld_gpu_is_unobserved() {
     let mut world = World::new(&[]);
     world.run(47, |frame| frame);
     world.restart(40);
-    world.forget_everybody();
+    world.forget_identities();
     world.run(60, |frame| frame);
     let unobserved = world.settled()[&holder("__unobserved__")].parts.held() / SECOND;
     assert!((39..=42).contains(&unobserved), "{unobserved}");
-    world.balanced();
+    world.assert_balanced();
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn published_counters_wait_for_the_birth_delay_and_never_go_back() {
         let held = world.published("alice").unwrap_or(0);
         assert!(held >= last, "from {last} to {held}");
         if world.settled_seconds() < 60 {
-            assert_eq!(held, 0, "born at 0");
+            assert_eq!(held, 0, "a new counter starts at 0");
         }
         last = held;
     }
@@ -233,17 +233,17 @@ fn a_gone_tenant_is_shown_for_ten_minutes_and_continues_its_counters() {
     let now = world.published("alice").unwrap();
     assert!(now >= last, "from {last} to {now}");
     assert!(world.published("__unallocated__").unwrap() >= others);
-    world.balanced();
+    world.assert_balanced();
 }
 
 #[test]
-fn readings_are_withheld_after_two_ticks_and_the_account_goes_on() {
+fn readings_are_withheld_after_two_ticks_and_the_account_continues() {
     let mut world = World::new(&["alice"]);
     world.run(3, |frame| frame.process(7, 100).busy(100));
     assert!(world.is_up());
-    world.silence(1);
+    world.run_without_frames(1);
     assert!(world.is_up(), "one tick late is shown under its own stamp");
-    world.silence(2);
+    world.run_without_frames(2);
     assert!(!world.is_up());
     assert_eq!(Nanoseconds::SECOND.0, SECOND);
 }
@@ -262,19 +262,19 @@ fn hardware_faults_make_time_unavailable_and_application_faults_do_not() {
             assert_eq!(held, used + unavailable, "XID {xid}");
             assert!((40..=60).contains(&unavailable), "XID {xid}: {unavailable}");
         }
-        world.balanced();
+        world.assert_balanced();
         let before = world.settled()[&holder("user:alice")].parts.unavailable / SECOND;
         // The driver's counter starts from 0: the GPU was reset.
-        world.run(1, |frame| frame.process(7, 100).busy(100).counter(1));
-        world.run(60, |frame| frame.process(7, 100).busy(100).counter(2));
+        world.run(1, |frame| frame.process(7, 100).busy(100).energy_counter(1));
+        world.run(60, |frame| frame.process(7, 100).busy(100).energy_counter(2));
         let after = world.settled()[&holder("user:alice")].parts.unavailable / SECOND;
         assert!(after <= before + 26, "XID {xid}: from {before} to {after}");
-        world.balanced();
+        world.assert_balanced();
     }
 }
 
 #[test]
-fn a_verdict_of_the_hardware_lasts_until_the_gpu_comes_back_from_a_reset() {
+fn a_hardware_verdict_lasts_until_the_gpu_was_reset() {
     let mut world = World::new(&["alice"]);
     world.run(3, |frame| frame.process(7, 100).busy(100));
     assert_eq!(world.verdict(), (HealthState::Ok, Remedy::None));
@@ -282,19 +282,19 @@ fn a_verdict_of_the_hardware_lasts_until_the_gpu_comes_back_from_a_reset() {
     assert_eq!(world.verdict(), (HealthState::Failed, Remedy::RebootNode));
     world.run(300, |frame| frame.process(7, 100).busy(100));
     assert_eq!(world.verdict(), (HealthState::Failed, Remedy::RebootNode));
-    world.lose();
-    world.silence(3);
+    world.lose_gpu();
+    world.run_without_frames(3);
     assert_eq!(world.verdict(), (HealthState::Failed, Remedy::RebootNode));
     world.run(3, |frame| frame.process(7, 100).busy(100));
     assert_eq!(world.verdict(), (HealthState::Ok, Remedy::None));
 }
 
 #[test]
-fn a_row_that_waits_for_a_reset_degrades_and_a_silent_gpu_is_unknown() {
+fn a_pending_row_remap_degrades_a_gpu_and_one_without_answers_is_unknown() {
     let mut world = World::new(&["alice"]);
     world.run(3, |frame| frame.pending_row());
     assert_eq!(world.verdict(), (HealthState::Degraded, Remedy::ResetGpu));
-    world.silence(3);
+    world.run_without_frames(3);
     assert_eq!(world.verdict().0, HealthState::Unknown);
     world.run(1, |frame| frame);
     assert_eq!(
@@ -310,13 +310,13 @@ fn a_kernel_log_xid_from_before_the_gpus_pci_address_is_known_is_counted_later()
     world.logged_xid(62);
     assert_eq!(world.verdict().0, HealthState::Failed);
     // It was not known before the restart either.
-    assert_eq!(world.tamper("UPDATE expected SET pci_bus_id = ''"), 1);
-    world.restart_silent(5);
+    assert_eq!(world.execute_sql("UPDATE expected SET pci_bus_id = ''"), 1);
+    world.restart_without_frame(5);
     world.logged_xid(62);
-    let heard = |world: &World| world.reasons()[0].1.clone();
-    assert!(heard(&world).ends_with(" once"), "remembered: {}", heard(&world));
+    let evidence = |world: &World| world.reasons()[0].1.clone();
+    assert!(evidence(&world).ends_with(" once"), "remembered: {}", evidence(&world));
     world.first_frame();
-    assert!(heard(&world).ends_with(" 2 times"), "{}", heard(&world));
+    assert!(evidence(&world).ends_with(" 2 times"), "{}", evidence(&world));
     assert_eq!(world.verdict(), (HealthState::Failed, Remedy::ResetGpu));
 }
 
@@ -324,25 +324,25 @@ fn a_kernel_log_xid_from_before_the_gpus_pci_address_is_known_is_counted_later()
 fn an_xid_of_a_gpu_that_hangs_at_start_makes_its_time_unavailable() {
     let mut world = World::new(&["alice"]);
     world.run(45, |frame| frame.process(7, 100).busy(100));
-    world.restart_silent(5);
+    world.restart_without_frame(5);
     world.logged_xid(95);
     assert_eq!(world.verdict().0, HealthState::Failed);
-    world.silence(60);
+    world.run_without_frames(60);
     assert_eq!(world.verdict().0, HealthState::Failed);
     let [held, used, _, unmeasured, unavailable] = seconds(&world.settled()[&holder("user:alice")]);
     assert!(held.abs_diff(used + unmeasured + unavailable) <= 2);
     assert!((30..=60).contains(&unavailable), "{unavailable}");
-    world.balanced();
+    world.assert_balanced();
 }
 
 #[test]
 fn an_xid_of_an_unknown_gpu_is_dropped_after_a_while_and_counted() {
     let mut world = World::new(&["alice"]);
     world.logged_xid_of("00000000:99:00.0", 95);
-    world.silence(590);
-    assert_eq!(world.given_up("kernel_log"), None, "it may still be found");
-    world.silence(20);
-    assert_eq!(world.given_up("kernel_log"), Some(1));
+    world.run_without_frames(590);
+    assert_eq!(world.dropped_xids("kernel_log"), None, "the GPU may still be found");
+    world.run_without_frames(20);
+    assert_eq!(world.dropped_xids("kernel_log"), Some(1));
     assert_eq!(world.verdict().0, HealthState::Unknown, "our GPU did not fail, it only sent no frames");
 }
 
@@ -370,11 +370,11 @@ fn time_of_a_hardware_fault_stays_unavailable_across_an_agent_restart() {
     world.run(60, |frame| frame.process(7, 100).busy(100));
     let after = world.settled()[&holder("user:alice")].used.total() / SECOND;
     assert!(after <= before + 1, "from {before} to {after}");
-    world.run(1, |frame| frame.process(7, 100).busy(100).counter(1));
-    world.run(60, |frame| frame.process(7, 100).busy(100).counter(2));
+    world.run(1, |frame| frame.process(7, 100).busy(100).energy_counter(1));
+    world.run(60, |frame| frame.process(7, 100).busy(100).energy_counter(2));
     let reset = world.settled()[&holder("user:alice")].used.total() / SECOND;
     assert!(reset >= after + 35, "from {after} to {reset}");
-    world.balanced();
+    world.assert_balanced();
 }
 
 #[test]
@@ -387,11 +387,11 @@ fn a_driver_reload_clears_hardware_faults() {
         let before = world.settled()[&holder("user:alice")].used.total() / SECOND;
         // The new driver's counter may be above the old one's at its first reading.
         world.reopen(anew, &[world::UUID]);
-        world.replan();
+        world.change_plan();
         world.run(90, |frame| frame.process(7, 100).busy(100));
         let after = world.settled()[&holder("user:alice")].used.total() / SECOND;
         assert_eq!(after >= before + 60, anew, "from {before} to {after}");
-        world.balanced();
+        world.assert_balanced();
     }
 }
 
@@ -400,7 +400,7 @@ fn tenants_without_series_are_published_as_other_without_jumps() {
     const TENANTS: [&str; 6] = ["alice", "bob", "carol", "dave", "erin", "__other__"];
     let mut world = World::new(&[]);
     let users = (7..).zip(TENANTS[..5].iter().map(|user| Holder::user(user, None)));
-    world.know_holders(&users.collect::<Vec<_>>());
+    world.identify_holders(&users.collect::<Vec<_>>());
     let busy = |world: &mut World| {
         world.run(60, |frame| (7..12).fold(frame, |frame, pid| frame.process(pid, 20)).busy(100));
     };
@@ -411,7 +411,7 @@ fn tenants_without_series_are_published_as_other_without_jumps() {
     assert!(all[..5].iter().all(Option::is_some) && all[5].is_none(), "{all:?}");
     // The lowest limit that drops some series, but not all.
     let limit = (0..5_000).step_by(10).find(|limit| {
-        world.limit(*limit);
+        world.limit_series(*limit);
         busy(&mut world);
         used(&world)[..5].iter().flatten().count() == 2
     });
@@ -423,10 +423,10 @@ fn tenants_without_series_are_published_as_other_without_jumps() {
         before.iter().zip(&after).map(|(before, after)| after.unwrap_or(0) - before.unwrap_or(0)).sum();
     assert_eq!(growth, i128::from(60 * SECOND), "{before:?} {after:?}");
     assert!(after[5] > Some(0));
-    world.limit(20_000);
+    world.limit_series(20_000);
     busy(&mut world);
     let again = used(&world);
     assert_eq!(again[5], after[5], "all have series again, so the sum stays");
     assert!(again[..5].iter().all(Option::is_some));
-    world.balanced();
+    world.assert_balanced();
 }

@@ -3,14 +3,14 @@
 use gpumeter::catalogue::AccountValue;
 use gpumeter::model::{HealthState, Remedy};
 
-use super::making::Making;
+use super::frame_builder::FrameBuilder;
 use super::world::{UUID, World};
 use super::{SECOND, holder};
 
 const FAILED: (HealthState, Remedy) = (HealthState::Failed, Remedy::ResetGpu);
 const WELL: (HealthState, Remedy) = (HealthState::Ok, Remedy::None);
 
-fn work(frame: Making) -> Making {
+fn work(frame: FrameBuilder) -> FrameBuilder {
     frame.process(7, 100).busy(100)
 }
 
@@ -32,8 +32,8 @@ fn used(world: &World) -> u64 {
 #[test]
 fn verdict_and_unavailable_time_survive_several_agent_restarts() {
     let mut world = failed();
-    let told = world.reasons();
-    assert_eq!(told.len(), 1);
+    let reasons = world.reasons();
+    assert_eq!(reasons.len(), 1);
     for _ in 0..3 {
         world.restart(5);
         // Killed again at once: nothing is settled in between.
@@ -41,37 +41,37 @@ fn verdict_and_unavailable_time_survive_several_agent_restarts() {
         let before = used(&world);
         world.run(60, work);
         assert_eq!(world.verdict(), FAILED);
-        assert_eq!(world.reasons(), told, "rule, text and time");
+        assert_eq!(world.reasons(), reasons, "rule, text and time");
         let after = used(&world);
         assert!(after <= before + 1, "from {before} to {after}");
     }
     // A second one continues the count.
     world.xid(48);
     assert!(world.reasons()[0].1.ends_with("2 times"), "{:?}", world.reasons());
-    world.balanced();
+    world.assert_balanced();
 }
 
 #[test]
 fn a_reset_while_the_agent_was_down_is_detected_and_garbage_is_not_a_reset() {
     let mut world = failed();
-    world.restart_silent(5);
+    world.restart_without_frame(5);
     // The counter's first answer to a new process may be anything.
-    world.run(1, |frame| work(frame).counter(0));
+    world.run(1, |frame| work(frame).energy_counter(0));
     world.run(60, work);
     assert_eq!(world.verdict(), FAILED);
-    world.restart_silent(5);
+    world.restart_without_frame(5);
     let before = used(&world);
     for joules in 100..190 {
-        world.run(1, |frame| work(frame).counter(joules));
+        world.run(1, |frame| work(frame).energy_counter(joules));
         let cleared = joules >= 102;
         assert_eq!(world.verdict(), if cleared { WELL } else { FAILED }, "{joules}");
     }
     assert!(used(&world) >= before + 50, "from {before} to {}", used(&world));
     // It does not return either.
-    world.restart_silent(5);
-    world.run(3, |frame| work(frame).counter(500));
+    world.restart_without_frame(5);
+    world.run(3, |frame| work(frame).energy_counter(500));
     assert_eq!(world.verdict(), WELL);
-    world.balanced();
+    world.assert_balanced();
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn a_driver_reload_while_the_agent_was_down_clears_hardware_faults() {
         world.run(3, work);
         world.xid(48);
         world.run(3, work);
-        world.restart_silent(5);
+        world.restart_without_frame(5);
         world.module = module;
         world.reopen(false, &[UUID]);
         world.run(10, work);
@@ -94,10 +94,10 @@ fn a_driver_reload_while_the_agent_was_down_clears_hardware_faults() {
 #[test]
 fn a_lost_gpu_that_answers_the_next_agent_was_reset() {
     let mut world = failed();
-    world.lose();
-    world.silence(3);
-    world.restart_silent(5);
-    world.silence(2);
+    world.lose_gpu();
+    world.run_without_frames(3);
+    world.restart_without_frame(5);
+    world.run_without_frames(2);
     assert_eq!(world.verdict().0, HealthState::Failed, "it has not been read yet");
     world.run(3, work);
     assert_eq!(world.verdict(), WELL);
@@ -109,27 +109,27 @@ fn a_gpu_returned_by_a_guest_was_reset() {
     world.without_energy();
     world.run(3, work);
     world.xid(48);
-    world.bus(Some(Some("vfio-pci")));
+    world.set_pci_bus(Some(Some("vfio-pci")));
     world.reopen(false, &[]);
-    world.silence(3);
+    world.run_without_frames(3);
     assert_eq!(world.verdict().0, HealthState::Failed, "it has not been read yet");
-    world.bus(Some(Some("nvidia")));
+    world.set_pci_bus(Some(Some("nvidia")));
     world.reopen(false, &[UUID]);
     world.run(3, work);
     assert_eq!(world.verdict(), WELL);
 }
 
 #[test]
-fn a_reset_ends_unavailable_time_that_no_verdict_stands_for_in_the_ledger_too() {
+fn a_reset_ends_unavailable_time_without_a_verdict_in_the_ledger_too() {
     let mut world = failed();
     // As if the rule behind it no longer existed.
-    assert_eq!(world.tamper("DELETE FROM latch WHERE rule <> '__unavailable__'"), 1);
-    world.restart_silent(5);
+    assert_eq!(world.execute_sql("DELETE FROM latch WHERE rule <> '__unavailable__'"), 1);
+    world.restart_without_frame(5);
     world.run(3, work);
     assert_eq!(world.verdict(), WELL);
     world.reopen(true, &[UUID]);
     world.run(3, work);
-    assert_eq!(world.tamper("DELETE FROM latch"), 0);
+    assert_eq!(world.execute_sql("DELETE FROM latch"), 0);
 }
 
 #[test]

@@ -15,9 +15,9 @@ fn user(name: &str, uid: u32) -> Holder {
 #[test]
 fn use_of_a_process_known_only_from_a_sample_is_its_holders_or_unattributed() {
     let mut world = World::new(&["alice"]);
-    world.know_holders(&[(7, user("alice", 1)), (8, user("bob", 2))]);
+    world.identify_holders(&[(7, user("alice", 1)), (8, user("bob", 2))]);
     // Pids 8 and 9 began and ended between two lists; pid 9 could not be identified.
-    world.run(60, |frame| frame.process(7, 60).ended(8, 30).ended(9, 10).busy(100));
+    world.run(60, |frame| frame.process(7, 60).unlisted_process(8, 30).unlisted_process(9, 10).busy(100));
     let (rows, seconds) = (world.settled(), world.settled_seconds());
     let used = |name: &str| rows[&holder(name)].used;
     assert_eq!(used("user:alice").total(), seconds * SECOND * 6 / 10);
@@ -27,14 +27,14 @@ fn use_of_a_process_known_only_from_a_sample_is_its_holders_or_unattributed() {
         "he holds nothing on a GPU that alice holds"
     );
     assert_eq!(used("__unattributed__").total(), seconds * SECOND / 10);
-    world.balanced();
+    world.assert_balanced();
 }
 
 #[test]
 fn a_process_that_holds_memory_and_does_nothing_has_idle_time_and_no_use() {
     let mut world = World::new(&["alice", "bob"]);
-    world.know_holders(&[(7, user("alice", 1)), (8, user("bob", 2))]);
-    world.run(60, |frame| frame.process(7, 100).silent(8).busy(80));
+    world.identify_holders(&[(7, user("alice", 1)), (8, user("bob", 2))]);
+    world.run(60, |frame| frame.process(7, 100).process_without_sample(8).busy(80));
     let (rows, seconds) = (world.settled(), world.settled_seconds());
     let bob = &rows[&holder("user:bob")];
     assert_eq!(bob.used.total(), 0);
@@ -44,7 +44,7 @@ fn a_process_that_holds_memory_and_does_nothing_has_idle_time_and_no_use() {
         (bob.parts.lent, rows[&holder("user:alice")].used.beyond),
         (seconds * SECOND * 3 / 10, seconds * SECOND * 3 / 10)
     );
-    world.balanced();
+    world.assert_balanced();
 }
 
 #[test]
@@ -78,18 +78,18 @@ fn energy_of_a_restart_is_booked_once_and_completely() {
     let energy: u64 = world.settled().values().map(|row| row.energy).sum();
     let watts = 100;
     assert_eq!(energy / 1_000_000, world.settled_seconds() * watts);
-    world.balanced();
+    world.assert_balanced();
 }
 
 #[test]
 fn the_processes_of_one_holder_count_as_one() {
     let mut world = World::new(&["alice", "bob"]);
     let alice = [7, 9, 10].map(|pid| (pid, user("alice", 1)));
-    world.know_holders(&[&alice[..], &[(8, user("bob", 2))]].concat());
+    world.identify_holders(&[&alice[..], &[(8, user("bob", 2))]].concat());
     world.run(60, |frame| frame.process(7, 10).process(9, 20).process(10, 10).process(8, 40).busy(80));
     let (rows, seconds) = (world.settled(), world.settled_seconds());
     for name in ["user:alice", "user:bob"] {
         assert_eq!(rows[&holder(name)].used.total(), seconds * SECOND * 4 / 10, "{name}");
     }
-    world.balanced();
+    world.assert_balanced();
 }

@@ -15,7 +15,7 @@ use gpumeter::model::{
 };
 use tempfile::TempDir;
 
-use super::making::Making;
+use super::frame_builder::FrameBuilder;
 
 const SECOND: u64 = 1_000_000_000;
 pub(crate) const BUS: &str = "00000000:0F:00.0";
@@ -47,7 +47,7 @@ pub(crate) struct World {
     snapshot: Option<Arc<Snapshot>>,
     /// What the ledger has committed, by slot and holder.
     of_slots: BTreeMap<CounterKey, Amounts>,
-    /// The same by holder.
+    /// What the ledger has committed, by holder.
     counters: BTreeMap<HolderId, Row>,
     slots: BTreeMap<Arc<str>, u64>,
     imbalance: i128,
@@ -70,7 +70,7 @@ impl World {
     /// A world with presence holdings, in which pid 7 is this user.
     pub(crate) fn of_presence(user: &str) -> Self {
         let mut world = Self::with(&[], true);
-        world.know(7, user);
+        world.identify(7, user);
         world
     }
 
@@ -106,7 +106,7 @@ impl World {
             synchronised: true,
         };
         if let Some(user) = users.first() {
-            world.know(7, user);
+            world.identify(7, user);
         }
         world.first_frame();
         world
@@ -123,7 +123,7 @@ impl World {
     }
 
     /// From the next tick on schedulers have no allocations.
-    pub(crate) fn release(&mut self) {
+    pub(crate) fn clear_allocations(&mut self) {
         self.allocations.clear();
     }
 
@@ -139,7 +139,7 @@ impl World {
     }
 
     /// From the next tick on a snapshot has at most this many series.
-    pub(crate) fn limit(&mut self, series: usize) {
+    pub(crate) fn limit_series(&mut self, series: usize) {
         self.meter.apply_policy(Arc::new(Policy { series, ..policy(&self.standing, self.presence) }));
     }
 
@@ -151,12 +151,12 @@ impl World {
         })
     }
 
-    pub(crate) fn know(&mut self, pid: u32, user: &str) {
-        self.know_holders(&[(pid, Holder::user(user, Some(1)))]);
+    pub(crate) fn identify(&mut self, pid: u32, user: &str) {
+        self.identify_holders(&[(pid, Holder::user(user, Some(1)))]);
     }
 
     /// Sets the users of these processes; all other processes are not identified.
-    pub(crate) fn know_holders(&mut self, holders: &[(u32, Holder)]) {
+    pub(crate) fn identify_holders(&mut self, holders: &[(u32, Holder)]) {
         let identified = |holder: &Holder| IdentifiedProcess {
             holder: Arc::new(holder.clone()),
             name: "python3".into(),
@@ -173,11 +173,11 @@ impl World {
     }
 
     /// Sets the time up to which the known pids are confirmed.
-    pub(crate) fn known_until_now(&mut self) {
+    pub(crate) fn confirm_identities(&mut self) {
         self.identities = Arc::new(self.identities.until(vec![self.now.boottime; 1]));
     }
 
-    pub(crate) fn forget_everybody(&mut self) {
+    pub(crate) fn forget_identities(&mut self) {
         self.identities = Arc::default();
     }
 
@@ -192,13 +192,13 @@ impl World {
     }
 
     /// Changes the GPU's layout: the next frames have another plan.
-    pub(crate) fn divide(&mut self, make: impl Fn(Making) -> Making) {
-        self.replan();
+    pub(crate) fn change_layout(&mut self, make: impl Fn(FrameBuilder) -> FrameBuilder) {
+        self.change_plan();
         self.run(1, make);
     }
 
     /// Runs this many seconds with a frame each.
-    pub(crate) fn run(&mut self, seconds: u64, make: impl Fn(Making) -> Making) {
+    pub(crate) fn run(&mut self, seconds: u64, make: impl Fn(FrameBuilder) -> FrameBuilder) {
         for _ in 0..seconds {
             self.advance(SECOND);
             let frame = self.frame(&make);
@@ -207,7 +207,7 @@ impl World {
     }
 
     /// Runs this many seconds without frames.
-    pub(crate) fn silence(&mut self, seconds: u64) {
+    pub(crate) fn run_without_frames(&mut self, seconds: u64) {
         for _ in 0..seconds {
             self.advance(SECOND);
             self.tick(Vec::new());
@@ -292,7 +292,7 @@ impl World {
     }
 
     /// Executes SQL on the ledger's file; returns the number of changed rows.
-    pub(crate) fn tamper(&self, statement: &str) -> usize {
+    pub(crate) fn execute_sql(&self, statement: &str) -> usize {
         self.connection().execute(statement, []).unwrap()
     }
 
@@ -300,11 +300,11 @@ impl World {
         rusqlite::Connection::open(self.directory.path().join("ledger.db")).unwrap()
     }
 
-    pub(crate) fn lose(&mut self) {
+    pub(crate) fn lose_gpu(&mut self) {
         self.tick(vec![SamplerNews::Lost(id())]);
     }
 
-    pub(crate) fn counted_without_it(&mut self) {
+    pub(crate) fn finish_counting_gpus(&mut self) {
         self.tick(vec![SamplerNews::Counted]);
     }
 
@@ -362,13 +362,13 @@ impl World {
     /// The samplers for which the page reports whether they deliver frames.
     pub(crate) fn collectors(&self) -> Vec<&str> {
         let agent = &self.page().roster.agent;
-        let told = agent.iter().filter(|entry| entry.family == "gpumeter_collector_success");
-        told.map(|entry| &*entry.labels[0].1).collect()
+        let entries = agent.iter().filter(|entry| entry.family == "gpumeter_collector_success");
+        entries.map(|entry| &*entry.labels[0].1).collect()
     }
 
     /// The number of grants that match no GPU, if it is published.
     pub(crate) fn unmatched_grants(&self) -> Option<i64> {
-        self.own("gpumeter_standing_unmatched", &[])
+        self.agent_value("gpumeter_standing_unmatched", &[])
     }
 
     /// Whole seconds that a user has held a GPU, in the ledger.
@@ -399,12 +399,12 @@ impl World {
     }
 
     /// The PCI bus, with our GPU bound to a driver, without one, or absent.
-    pub(crate) fn bus(&mut self, ours: Option<Option<&str>>) {
+    pub(crate) fn set_pci_bus(&mut self, ours: Option<Option<&str>>) {
         let ours = ours.map(|driver| ("0000:0f:00.0".into(), driver.map(Into::into)));
         self.pci = Some(Arc::new(Pci::of(ours)));
     }
 
-    pub(crate) fn forget(&mut self) {
+    pub(crate) fn forget_gpu(&mut self) {
         self.tick(vec![SamplerNews::Forget(UUID.into())]);
     }
 
@@ -421,18 +421,18 @@ impl World {
         Some(gpus.iter().find(|gpu| &*gpu.id.uuid == uuid)?.id.index)
     }
 
-    pub(crate) fn replan(&mut self) {
+    pub(crate) fn change_plan(&mut self) {
         self.generation += 1;
     }
 
     /// Kills the agent and starts it again later.
     pub(crate) fn restart(&mut self, seconds: u64) {
-        self.restart_silent(seconds);
+        self.restart_without_frame(seconds);
         self.first_frame();
     }
 
     /// The same, before the driver has answered.
-    pub(crate) fn restart_silent(&mut self, seconds: u64) {
+    pub(crate) fn restart_without_frame(&mut self, seconds: u64) {
         self.advance(seconds * SECOND);
         self.ledger = None;
         self.queue = LedgerQueue::default();
@@ -447,7 +447,7 @@ impl World {
 
     /// Kills the agent and starts it again later without its ledger.
     pub(crate) fn restart_without_ledger(&mut self, seconds: u64) {
-        self.restart_silent(seconds);
+        self.restart_without_frame(seconds);
         self.ledger = None;
         self.meter = Meter::new(Arc::new(policy(&self.standing, self.presence)), self.now, None);
     }
@@ -471,17 +471,17 @@ impl World {
         self.boots += 1;
         self.now.boottime = Nanoseconds(0);
         self.synchronised = false;
-        self.step(wrong);
+        self.step_clock(wrong);
         self.restart(20);
     }
 
     /// Sets the wall clock.
-    pub(crate) fn step(&mut self, seconds: i64) {
+    pub(crate) fn step_clock(&mut self, seconds: i64) {
         self.now.utc.0 = self.now.utc.0.saturating_add_signed(seconds * 1_000_000_000);
     }
 
     /// Deletes the ledger: the next start creates a new one.
-    pub(crate) fn without_ledger(&mut self) {
+    pub(crate) fn delete_ledger(&mut self) {
         self.ledger = None;
         self.directory = tempfile::tempdir().unwrap();
         self.of_slots.clear();
@@ -490,12 +490,12 @@ impl World {
 
     /// Seconds by which the wall clock is ahead of the account, if published.
     pub(crate) fn clock_lead(&self) -> Option<i64> {
-        Some(self.own("gpumeter_clock_step_seconds", &[])? / 1_000_000_000)
+        Some(self.agent_value("gpumeter_clock_step_seconds", &[])? / 1_000_000_000)
     }
 
     /// Whether the account's time in this boot is fixed.
     pub(crate) fn is_anchored(&self) -> bool {
-        self.own("gpumeter_clock_anchored", &[]) == Some(1)
+        self.agent_value("gpumeter_clock_anchored", &[]) == Some(1)
     }
 
     /// Begin and end of our GPU's account in the ledger, in seconds since 1970.
@@ -513,7 +513,7 @@ impl World {
     }
 
     /// Advances time without a tick.
-    pub(crate) fn starve(&mut self, seconds: u64) {
+    pub(crate) fn skip_ticks(&mut self, seconds: u64) {
         self.advance(seconds * SECOND);
     }
 
@@ -522,11 +522,11 @@ impl World {
         self.now.utc.0 += nanoseconds;
     }
 
-    fn frame(&self, make: impl Fn(Making) -> Making) -> Frame {
+    fn frame(&self, make: impl Fn(FrameBuilder) -> FrameBuilder) -> Frame {
         // 100 W since boot.
         let joules = i64::try_from(self.now.boottime.0 / SECOND * 100).unwrap();
-        let made = Making::default();
-        make(if self.metered { made.counter(joules) } else { made }).frame(self.now, self.generation)
+        let made = FrameBuilder::default();
+        make(if self.metered { made.energy_counter(joules) } else { made }).frame(self.now, self.generation)
     }
 
     fn tick(&mut self, news: Vec<SamplerNews>) {
@@ -582,7 +582,7 @@ impl World {
     }
 
     /// Asserts L1 over all settled time.
-    pub(crate) fn balanced(&self) {
+    pub(crate) fn assert_balanced(&self) {
         let held: u64 = self.counters.values().map(|row| row.parts.held()).sum();
         assert_eq!(Some(&held), self.slots.get(UUID));
         assert_eq!(self.imbalance, 0);
@@ -595,7 +595,7 @@ impl World {
 
     /// How often the page reports a new layout of the GPU.
     pub(crate) fn layout_changes(&self) -> Option<i64> {
-        self.own("gpumeter_mig_layout_changes_total", &["0", UUID])
+        self.agent_value("gpumeter_mig_layout_changes_total", &["0", UUID])
     }
 
     /// Slot seconds on the page, of each GPU instance and outside of instances.
@@ -615,16 +615,16 @@ impl World {
 
     /// The published interval of a tier, in nanoseconds.
     pub(crate) fn interval(&self, tier: &str) -> Option<i64> {
-        self.own("gpumeter_sampling_interval_seconds", &[tier])
+        self.agent_value("gpumeter_sampling_interval_seconds", &[tier])
     }
 
     /// How many XIDs of that source were dropped.
-    pub(crate) fn given_up(&self, source: &str) -> Option<i64> {
-        self.own("gpumeter_collector_errors_total", &[source, "unknown_gpu"])
+    pub(crate) fn dropped_xids(&self, source: &str) -> Option<i64> {
+        self.agent_value("gpumeter_collector_errors_total", &[source, "unknown_gpu"])
     }
 
     /// One of the agent's own metrics, by family and label values.
-    fn own(&self, family: &str, labels: &[&str]) -> Option<i64> {
+    fn agent_value(&self, family: &str, labels: &[&str]) -> Option<i64> {
         let snapshot = self.snapshot.as_ref()?;
         let mut series = snapshot.roster.agent.iter().zip(&snapshot.agent);
         series.find_map(|(entry, number)| {

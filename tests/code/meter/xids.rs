@@ -3,11 +3,11 @@
 use super::world::{UUID, World};
 
 #[test]
-fn counts_and_last_times_outlive_the_agent_and_go_on() {
+fn xid_counts_and_last_times_survive_agent_restarts_and_grow() {
     let mut world = World::new(&["alice"]);
     world.run(3, |frame| frame);
     world.xid(48);
-    world.silence(1);
+    world.run_without_frames(1);
     let before = world.xids();
     assert_eq!(before, [(48, 1)]);
     let last = world.last_xid();
@@ -18,7 +18,7 @@ fn counts_and_last_times_outlive_the_agent_and_go_on() {
     }
     world.xid(48);
     world.xid(31);
-    world.silence(1);
+    world.run_without_frames(1);
     assert_eq!((world.xids(), world.xid_actions()), (vec![(31, 1), (48, 2)], 3));
 }
 
@@ -29,12 +29,12 @@ fn an_xid_that_the_kernel_log_shows_again_after_a_restart_is_counted_once() {
     world.xid(79);
     world.restart(2);
     world.logged_xid(79);
-    world.silence(1);
+    world.run_without_frames(1);
     assert_eq!(world.xids(), [(79, 1)]);
     // In another boot it is a new XID.
     world.reboot(60, 0);
     world.logged_xid(79);
-    world.silence(1);
+    world.run_without_frames(1);
     assert_eq!(world.xids(), [(79, 2)]);
 }
 
@@ -44,7 +44,7 @@ fn an_xid_count_is_published_only_after_it_is_committed() {
     world.run(3, |frame| frame);
     world.xid(48);
     assert_eq!(world.xids(), [], "the ledger has not acknowledged it yet");
-    world.silence(1);
+    world.run_without_frames(1);
     assert_eq!(world.xids(), [(48, 1)]);
 }
 
@@ -53,17 +53,17 @@ fn a_forgotten_gpu_counts_xids_from_a_later_start() {
     let mut world = World::new(&["alice"]);
     world.run(3, |frame| frame);
     world.xid(79);
-    world.bus(None);
+    world.set_pci_bus(None);
     world.reopen(false, &[]);
-    world.silence(2);
-    world.forget();
-    world.silence(2);
-    world.restart_silent(5);
+    world.run_without_frames(2);
+    world.forget_gpu();
+    world.run_without_frames(2);
+    world.restart_without_frame(5);
     world.reopen(false, &[UUID]);
     world.run(2, |frame| frame);
     assert_eq!((world.xids(), world.xid_actions()), (vec![], 0));
     assert!(world.xids_since().is_some(), "under the ledger's start time it is not a counter reset");
     world.xid(13);
-    world.silence(1);
+    world.run_without_frames(1);
     assert_eq!(world.xids(), [(13, 1)]);
 }

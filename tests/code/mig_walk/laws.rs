@@ -9,7 +9,7 @@ use gpumeter::model::snapshot::Snapshot;
 use gpumeter::model::{Absence, Frame, Nanoseconds, Utc};
 
 use super::layout::{Layout, slices};
-use super::world::{CUT, Seen};
+use super::world::{MIG_GPU, TickResult};
 
 const TOTAL: PointId = first_point("gpu_memory_total_bytes");
 const USED: PointId = first_point("gpu_memory_used_bytes");
@@ -17,7 +17,7 @@ const UTILIZATION: PointId = first_point("gpu_utilization_ratio");
 const ENERGY: PointId = first_point("gpu_energy_joules_total");
 const SECOND: u64 = 1_000_000_000;
 
-/// The history that the checks need.
+/// Values of former ticks that the checks need.
 #[derive(Default)]
 pub(crate) struct Laws {
     /// UUIDs of former and of current instances.
@@ -35,14 +35,14 @@ pub(crate) struct Laws {
 }
 
 impl Laws {
-    /// Fails with the place if a check does not hold.
-    pub(crate) fn hold(&mut self, place: &str, placed: &Layout, seen: &Seen) {
-        self.layout_is_the_new_one(place, placed, &seen.frames[CUT]);
-        what_is_bare_does_nothing(place, placed, &seen.frames[CUT]);
-        nothing_is_counted_twice(place, &seen.frames[CUT]);
-        holdings_fit(place, &seen.snapshot);
-        self.time_busy_grows_by_no_more_than_time(place, &seen.snapshot);
-        self.account_is_whole(place, seen);
+    /// Checks everything after a tick; a failure names `place`.
+    pub(crate) fn check(&mut self, place: &str, placed: &Layout, result: &TickResult) {
+        self.layout_is_the_new_one(place, placed, &result.frames[MIG_GPU]);
+        gpu_without_instances_is_unused(place, placed, &result.frames[MIG_GPU]);
+        nothing_is_counted_twice(place, &result.frames[MIG_GPU]);
+        holdings_fit(place, &result.snapshot);
+        self.busy_time_grows_by_no_more_than_time(place, &result.snapshot);
+        self.account_sums_to_the_settled_time(place, result);
     }
 
     /// Settled time of all GPUs.
@@ -56,11 +56,11 @@ impl Laws {
             frame.instances.iter().map(|instance| &*instance.identity.profile).collect();
         wanted.sort_unstable();
         shown.sort_unstable();
-        assert_eq!(shown, wanted, "{place}: instances of the tick after the change");
-        assert_eq!(frame.identity.mig, placed.is_some(), "{place}: whether MIG is on");
+        assert_eq!(shown, wanted, "{place}: instances in the tick after the change");
+        assert_eq!(frame.identity.mig, placed.is_some(), "{place}: MIG mode");
         let uuids: BTreeSet<Arc<str>> =
             frame.instances.iter().map(|instance| Arc::clone(&instance.identity.uuid)).collect();
-        assert_eq!(uuids.len(), frame.instances.len(), "{place}: one UUID twice");
+        assert_eq!(uuids.len(), frame.instances.len(), "{place}: two instances with one UUID");
         if self.layout.as_ref() == Some(placed) {
             assert_eq!(uuids, self.current, "{place}: other instances in the same layout");
         } else {
@@ -71,7 +71,7 @@ impl Laws {
         }
     }
 
-    fn time_busy_grows_by_no_more_than_time(&mut self, place: &str, snapshot: &Snapshot) {
+    fn busy_time_grows_by_no_more_than_time(&mut self, place: &str, snapshot: &Snapshot) {
         for (gpu, state) in snapshot.gpus.iter().enumerate() {
             let own = state.busy.ok().map(|busy| (None, None, busy));
             let engine = InstanceValue::GrEngineActive as usize;
@@ -90,15 +90,15 @@ impl Laws {
         }
     }
 
-    fn account_is_whole(&mut self, place: &str, seen: &Seen) {
-        for frame in &seen.frames {
+    fn account_sums_to_the_settled_time(&mut self, place: &str, result: &TickResult) {
+        for frame in &result.frames {
             let second = frame.begun.utc.0 / SECOND;
             let energy = frame.readings[ENERGY].unwrap();
             self.energy.entry(Arc::clone(&frame.gpu.uuid)).or_default().insert(second, energy);
         }
-        let committed = &seen.committed;
-        assert_eq!(committed.imbalance, 0, "{place}: settled less held");
-        assert_eq!(committed.unobserved, Nanoseconds(0), "{place}: a window never came");
+        let committed = &result.committed;
+        assert_eq!(committed.imbalance, 0, "{place}: the ledger does not balance");
+        assert_eq!(committed.unobserved, Nanoseconds(0), "{place}: a window is missing");
         for (key, counter) in &committed.counters {
             let energy = counter.amounts.energy_static.0 + counter.amounts.energy_dynamic.0;
             let now = [counter.amounts.parts.held(), counter.amounts.used.total(), energy];
@@ -112,38 +112,42 @@ impl Laws {
             let before = self.settled.insert(Arc::clone(gpu), (total.settled_until, total.slot));
             if let Some((until, slot)) = before {
                 let passed = total.settled_until.since(until).0;
-                assert_eq!(total.slot.0 - slot.0, passed, "{place}: GPU time settled, and time");
+                assert_eq!(
+                    total.slot.0 - slot.0,
+                    passed,
+                    "{place}: settled GPU time and elapsed time differ"
+                );
             }
-            self.parts_are_the_whole(place, gpu);
+            self.holders_sum_to_the_settled_time(place, gpu);
         }
     }
 
     /// The holders' time and energy of a GPU sum to what was settled.
-    fn parts_are_the_whole(&self, place: &str, gpu: &Arc<str>) {
+    fn holders_sum_to_the_settled_time(&self, place: &str, gpu: &Arc<str>) {
         let (until, slot) = self.settled[gpu];
         let own = self.accounts.iter().filter(|(of, _)| of.gpu == *gpu);
         let [held, used, energy] = own.fold([0; 3], |mut sum, (_, account)| {
             sum.iter_mut().zip(account).for_each(|(sum, part)| *sum += part);
             sum
         });
-        assert_eq!(held, slot.0, "{place}: held by all, and settled");
+        assert_eq!(held, slot.0, "{place}: held time and settled time differ");
         assert!(used <= slot.0, "{place}: {used} ns used of {} ns", slot.0);
         let read = &self.energy[gpu];
         let (first, last) = (read.values().next().unwrap(), read[&(until.0 / SECOND)]);
         assert_eq!(
             i64::try_from(energy).unwrap(),
             last - first,
-            "{place}: energy of all, and of the counter"
+            "{place}: energy of all holders and of the counter differ"
         );
     }
 }
 
 /// In MIG mode without instances no process can run, and the driver reports no utilization.
-fn what_is_bare_does_nothing(place: &str, placed: &Layout, frame: &Frame) {
+fn gpu_without_instances_is_unused(place: &str, placed: &Layout, frame: &Frame) {
     if placed.as_ref().is_some_and(Vec::is_empty) {
         assert!(frame.processes.as_ref().unwrap().is_empty(), "{place}: {:?}", frame.processes);
         assert_eq!(frame.readings[UTILIZATION], Err(Absence::NotSupported), "{place}");
-        assert_eq!(frame.readings[USED], Ok(0), "{place}: memory of nobody");
+        assert_eq!(frame.readings[USED], Ok(0), "{place}: used memory");
     }
 }
 
@@ -151,8 +155,8 @@ fn nothing_is_counted_twice(place: &str, frame: &Frame) {
     let sum = |value: InstanceValue| -> i64 {
         frame.instances.iter().filter_map(|instance| instance.readings[value as usize].ok()).sum()
     };
-    let cut: u64 = frame.instances.iter().map(|instance| slices(&instance.identity.profile)).sum();
-    assert!(cut <= 7, "{place}: {cut} slices of seven");
+    let used_slices: u64 = frame.instances.iter().map(|instance| slices(&instance.identity.profile)).sum();
+    assert!(used_slices <= 7, "{place}: {used_slices} slices of seven");
     for (what, whole, parts) in [
         ("memory", frame.readings[TOTAL], sum(InstanceValue::MemoryTotal)),
         ("used memory", frame.readings[USED], sum(InstanceValue::MemoryUsed)),
@@ -165,12 +169,12 @@ fn nothing_is_counted_twice(place: &str, frame: &Frame) {
     let mut pids = BTreeSet::new();
     for process in frame.processes.as_ref().unwrap().iter() {
         assert!(pids.insert(process.pid), "{place}: process {} is listed twice", process.pid);
-        let there = process.gpu_instance.is_none_or(|id| ids.contains(&id));
-        assert!(there, "{place}: process {} is in instance {:?}", process.pid, process.gpu_instance);
+        let exists = process.gpu_instance.is_none_or(|id| ids.contains(&id));
+        assert!(exists, "{place}: process {} is in instance {:?}", process.pid, process.gpu_instance);
     }
 }
 
-/// On a GPU in MIG mode instances are held, on another one the whole GPU, and never more than all of it.
+/// In MIG mode only instances are held, otherwise only the whole GPU, and never more than all of it.
 fn holdings_fit(place: &str, snapshot: &Snapshot) {
     let mut held: BTreeMap<(usize, &str), f64> = BTreeMap::new();
     for (entry, state) in snapshot.roster.holdings.iter().zip(&snapshot.holdings) {

@@ -23,30 +23,30 @@ pub(crate) fn slices(profile: &str) -> u64 {
 pub(crate) type Layout = Option<Vec<Placement>>;
 
 /// A random layout; sometimes MIG is off, sometimes on without instances.
-pub(crate) fn layout(dice: &mut Dice) -> Layout {
+pub(crate) fn layout(random: &mut RandomNumbers) -> Layout {
     let mut free = [true; 8];
     let mut placed = Vec::new();
-    for _ in 0..dice.below(8) {
-        let (name, _, size, starts) = PROFILES[dice.below(PROFILES.len() as u64) as usize];
+    for _ in 0..random.below(8) {
+        let (name, _, size, starts) = PROFILES[random.below(PROFILES.len() as u64) as usize];
         let fits: Vec<usize> = starts
             .iter()
             .copied()
             .filter(|start| free[*start..start + size].iter().all(|free| *free))
             .collect();
         if !fits.is_empty() {
-            let start = fits[dice.below(fits.len() as u64) as usize];
+            let start = fits[random.below(fits.len() as u64) as usize];
             free[start..start + size].fill(false);
             placed.push((name, start));
         }
     }
-    let off = placed.is_empty() && dice.below(2) == 0;
+    let off = placed.is_empty() && random.below(2) == 0;
     (!off).then_some(placed)
 }
 
 /// Random numbers of a seed (splitmix64).
-pub(crate) struct Dice(u64);
+pub(crate) struct RandomNumbers(u64);
 
-impl Dice {
+impl RandomNumbers {
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }

@@ -1,5 +1,4 @@
-//! A GPU whose MIG layout changes at random: real samplers, meter and ledger over the simulated driver, in time that
-//! the test sets.
+//! A GPU whose MIG layout changes at random: samplers, meter and ledger over the simulated driver, in simulated time.
 //!
 //! After every step: the next tick shows the new layout and none of the old one, no memory and no slice is counted
 //! twice between a GPU and its instances, no UUID is given again, no counter goes back, and every settled nanosecond
@@ -14,7 +13,7 @@ mod world;
 use std::thread;
 
 use laws::Laws;
-use layout::{Dice, layout};
+use layout::{RandomNumbers, layout};
 use world::World;
 
 /// Walks that run in parallel.
@@ -53,21 +52,21 @@ fn number(name: &str) -> Option<u64> {
 }
 
 fn walk(seed: u64, steps: u64) -> Walked {
-    let mut dice = Dice::new(seed);
+    let mut random = RandomNumbers::new(seed);
     let mut world = World::new();
     let mut laws = Laws::default();
     let mut walked = Walked::default();
     let mut last = None;
     while walked.steps < steps {
-        let placed = layout(&mut dice);
+        let placed = layout(&mut random);
         if last.as_ref() == Some(&placed) {
             continue;
         }
-        world.cut(&placed);
-        for tick in 0..1 + dice.below(3) {
-            let seen = world.tick();
+        world.set_layout(&placed);
+        for tick in 0..1 + random.below(3) {
+            let result = world.tick();
             let place = format!("seed {seed}, step {}, tick {tick}, layout {placed:?}", walked.steps);
-            laws.hold(&place, &placed, &seen);
+            laws.check(&place, &placed, &result);
             walked.ticks += 1;
         }
         walked.steps += 1;

@@ -19,17 +19,17 @@ use super::layout::Layout;
 
 static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libnvidia-ml.so.1"));
 
-/// The index of the GPU that is cut.
-pub(crate) const CUT: usize = 1;
+/// The index of the GPU whose layout changes.
+pub(crate) const MIG_GPU: usize = 1;
 const GPUS: u32 = 2;
-/// Processes of the cut GPU, by position of their instance: more than most layouts have.
+/// The number of processes on that GPU, one per instance; most layouts have fewer instances.
 const JOBS: u32 = 7;
 const UTC: Utc = Utc(1_767_225_600_000_000_000);
 const BOOTTIME: Nanoseconds = Nanoseconds::from_seconds(1_000);
 const HALF_A_PERCENT: u32 = 5_000;
 
-/// What a tick brought: the frames by GPU, the snapshot, and what the ledger committed.
-pub(crate) struct Seen {
+/// The result of a tick: the frames by GPU, the snapshot, and what the ledger committed.
+pub(crate) struct TickResult {
     pub(crate) frames: Vec<Frame>,
     pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) committed: Acknowledged,
@@ -37,7 +37,7 @@ pub(crate) struct Seen {
 
 pub(crate) struct World {
     page: Arc<ClockPage>,
-    lanes: Vec<Sampler>,
+    samplers: Vec<Sampler>,
     meter: Meter,
     ledger: Ledger,
     queue: LedgerQueue,
@@ -45,7 +45,7 @@ pub(crate) struct World {
     acknowledged: Vec<Acknowledged>,
     found: Vec<SamplerNews>,
     second: u64,
-    /// Last: library and ledger lie in it.
+    /// The last field, so that it is removed after library and ledger, which are in it, are closed.
     directory: TempDir,
 }
 
@@ -58,14 +58,14 @@ impl World {
         let page = Arc::new(ClockPage::create(&directory.path().join("clock"), held(10)).unwrap());
         let clock = Clock::Page(Arc::clone(&page));
         let library = Library::open(Some(&path)).unwrap();
-        let (mut lanes, mut found) = (Vec::new(), Vec::new());
+        let (mut samplers, mut found) = (Vec::new(), Vec::new());
         for index in 0..GPUS {
             let slot = CallSlot::default();
             let gpu = find(&library, index, &slot, &clock).unwrap();
             found.push(SamplerNews::Found { gpu: gpu.id.clone(), bus: Arc::clone(&gpu.bus) });
-            let mut lane = Sampler::new(Arc::clone(&library), &gpu, slot, clock.clone(), Level::Full);
-            lane.configure(Level::Full, true, HALF_A_PERCENT);
-            lanes.push(lane);
+            let mut sampler = Sampler::new(Arc::clone(&library), &gpu, slot, clock.clone(), Level::Full);
+            sampler.configure(Level::Full, true, HALF_A_PERCENT);
+            samplers.push(sampler);
         }
         found.push(SamplerNews::Counted);
         let opening = Opening { boot_id: "boot".into(), now: clock.now(), ..Opening::default() };
@@ -73,7 +73,7 @@ impl World {
         let meter = Meter::new(Arc::new(policy()), clock.now(), Some(recovered));
         Self {
             page,
-            lanes,
+            samplers,
             meter,
             ledger,
             queue: LedgerQueue::default(),
@@ -85,8 +85,8 @@ impl World {
         }
     }
 
-    /// Cuts the GPU anew.
-    pub(crate) fn cut(&self, placed: &Layout) {
+    /// Changes the layout of the GPU.
+    pub(crate) fn set_layout(&self, placed: &Layout) {
         let instances: Vec<_> = placed
             .iter()
             .flatten()
@@ -94,7 +94,7 @@ impl World {
             .collect();
         let mode = if placed.is_some() { "on" } else { "off" };
         let layout = serde_json::json!({ "mode": mode, "instances": instances });
-        let state = serde_json::json!({ "mig": { CUT.to_string(): layout } });
+        let state = serde_json::json!({ "mig": { MIG_GPU.to_string(): layout } });
         fs::write(self.path("state.new"), state.to_string()).unwrap();
         fs::rename(self.path("state.new"), self.path("state")).unwrap();
     }
@@ -103,11 +103,12 @@ impl World {
         self.directory.path().join(name)
     }
 
-    /// The next second, from the lanes to the ledger.
-    pub(crate) fn tick(&mut self) -> Seen {
+    /// Runs the next second from the samplers to the ledger.
+    pub(crate) fn tick(&mut self) -> TickResult {
         self.second += 1;
         self.page.set(held(self.second)).unwrap();
-        let frames: Vec<Frame> = self.lanes.iter_mut().map(|lane| lane.tick([true; 3]).unwrap()).collect();
+        let frames: Vec<Frame> =
+            self.samplers.iter_mut().map(|sampler| sampler.tick([true; 3]).unwrap()).collect();
         let mut news = std::mem::take(&mut self.found);
         news.extend(frames.iter().map(|frame| SamplerNews::Frame(Box::new(frame.clone()))));
         let inputs = Inputs {
@@ -116,12 +117,12 @@ impl World {
             acknowledged: std::mem::take(&mut self.acknowledged),
             ..Inputs::default()
         };
-        let pulse = self.meter.tick(self.page.now(), inputs);
-        self.queue.offer(pulse.batch);
+        let tick = self.meter.tick(self.page.now(), inputs);
+        self.queue.offer(tick.batch);
         let batch = self.queue.wait_for_batch(Duration::ZERO).unwrap();
         let committed = self.ledger.commit(&batch).unwrap();
         self.acknowledged.push(committed.clone());
-        Seen { frames, snapshot: pulse.snapshot, committed }
+        TickResult { frames, snapshot: tick.snapshot, committed }
     }
 }
 
@@ -136,8 +137,8 @@ fn scenario() -> serde_json::Value {
             "phases": [{ "from": 0, "to": 600, "demand": 0.7, "memory_bytes": 1 << 30 }]
         })
     };
-    let jobs = (0..JOBS).map(|number| job(CUT, 10_000 + number, Some(number)));
-    // The scenario's own layout has a place for each of them.
+    let jobs = (0..JOBS).map(|number| job(MIG_GPU, 10_000 + number, Some(number)));
+    // The first layout has an instance for each of them.
     let begin: Vec<_> =
         (0..JOBS).map(|start| serde_json::json!({ "profile": "1g.10gb", "start": start })).collect();
     serde_json::json!({

@@ -1,11 +1,11 @@
-//! How exactly the frames of a tick show what the GPU did.
+//! How exactly the frames show the activity of the GPU.
 
 use gpumeter::catalogue::first_point;
 use gpumeter::model::Frame;
 
 use super::world::World;
 
-/// Mean activity over the frames as the account takes it, in thousandths, and whether the sample ring told it.
+/// The mean activity over the frames as the account uses it, in thousandths, and whether it is from the sample ring.
 fn activity(frames: &[Frame]) -> (u64, bool) {
     let plain = first_point("gpu_utilization_ratio");
     let of = |frame: &Frame| match frame.sampled {
@@ -17,7 +17,7 @@ fn activity(frames: &[Frame]) -> (u64, bool) {
 }
 
 #[test]
-fn a_board_without_gpm_tells_its_activity_over_minutes() {
+fn a_board_without_gpm_shows_its_mean_activity_over_minutes() {
     let mut world = World::new(
         r#"{"cycle_seconds": 1000, "gpus": [{"profile": "l4"}], "processes": [
             {"pid": 11, "gpu": 0, "phases": [{"from": 0, "to": 1000, "demand": 0.4}]}]}"#,
@@ -25,14 +25,14 @@ fn a_board_without_gpm_tells_its_activity_over_minutes() {
     );
     world.tick();
     let (mean, rings) = activity(&world.run(300));
-    // The ring covers all time and rounds to whole percents; a single window covers a part of it.
+    // The ring covers all time and rounds to whole percents; the utilization call covers a part of the time.
     let error = if rings { 10 } else { 40 };
     println!("activity {mean} of 400 thousandths, by the ring: {rings}");
     assert!(mean.abs_diff(400) <= error, "{mean}");
 }
 
 #[test]
-fn an_idle_board_without_gpm_is_idle_by_the_same_meter() {
+fn an_idle_board_without_gpm_shows_no_activity() {
     let mut world = World::new(r#"{"gpus": [{"profile": "l4"}]}"#, false);
     world.tick();
     let (mean, _) = activity(&world.run(30));
@@ -40,7 +40,7 @@ fn an_idle_board_without_gpm_is_idle_by_the_same_meter() {
 }
 
 #[test]
-fn work_after_a_rest_is_told_whole_on_a_board_whose_ring_was_empty_meanwhile() {
+fn work_after_a_pause_is_complete_on_a_board_whose_ring_was_empty() {
     let mut world = World::new(
         r#"{"cycle_seconds": 1000, "gpus": [{"profile": "l4"}], "processes": [
             {"pid": 11, "gpu": 0, "phases": [{"from": 0, "to": 12, "demand": 1.0},
@@ -49,18 +49,18 @@ fn work_after_a_rest_is_told_whole_on_a_board_whose_ring_was_empty_meanwhile() {
     );
     world.tick();
     let frames = world.run(39);
-    // Every frame is a second's: what the account books is the sum of these ratios.
-    let told = |frames: &[Frame]| -> u64 {
+    // Every frame stands for a second, so the account books the sum of these ratios.
+    let milliseconds = |frames: &[Frame]| -> u64 {
         frames.iter().map(|frame| frame.sampled.unwrap().ratio / 1_000_000).sum()
     };
     let (first, second) = frames.split_at(14);
-    println!("{} and {} of 1000 and 2000 ms", told(first), told(second));
-    assert!((900..=1_100).contains(&told(first)), "{}", told(first));
-    assert!((1_800..=2_100).contains(&told(second)), "{}", told(second));
+    println!("{} and {} of 1000 and 2000 ms", milliseconds(first), milliseconds(second));
+    assert!((900..=1_100).contains(&milliseconds(first)), "{}", milliseconds(first));
+    assert!((1_800..=2_100).contains(&milliseconds(second)), "{}", milliseconds(second));
 }
 
 #[test]
-fn work_that_ends_within_a_tick_is_told_up_to_its_end_on_a_board_whose_ring_ends_with_it() {
+fn work_that_ends_within_a_tick_is_complete_on_a_board_whose_ring_ends_with_it() {
     let mut world = World::new(
         r#"{"cycle_seconds": 1000, "gpus": [{"profile": "l4"}], "processes": [
             {"pid": 11, "gpu": 0, "phases": [{"from": 0, "to": 12, "demand": 1.0},
@@ -71,13 +71,13 @@ fn work_that_ends_within_a_tick_is_told_up_to_its_end_on_a_board_whose_ring_ends
     world.tick();
     world.tick();
     let frames = world.run(40);
-    let told: u64 = frames.iter().map(|frame| frame.sampled.unwrap().ratio / 1_000_000).sum();
-    println!("{told} of 3750 ms");
-    assert!((3_500..=4_000).contains(&told), "{told}");
+    let milliseconds: u64 = frames.iter().map(|frame| frame.sampled.unwrap().ratio / 1_000_000).sum();
+    println!("{milliseconds} of 3750 ms");
+    assert!((3_500..=4_000).contains(&milliseconds), "{milliseconds}");
 }
 
 #[test]
-fn the_ring_replaces_the_plain_call() {
+fn the_sample_ring_replaces_the_utilization_call() {
     let mut world = World::new(
         r#"{"cycle_seconds": 1000, "gpus": [{"profile": "l4"}], "processes": [
             {"pid": 11, "gpu": 0, "phases": [{"from": 0, "to": 1000, "demand": 0.4}]}]}"#,
@@ -93,7 +93,7 @@ fn the_ring_replaces_the_plain_call() {
 }
 
 #[test]
-fn traffic_that_falls_is_a_lower_rate_and_no_counter_that_goes_back() {
+fn a_falling_traffic_rate_is_not_rejected_as_a_decreasing_counter() {
     let mut world = World::new(
         r#"{"cycle_seconds": 20, "gpus": [{"profile": "h100"}], "processes": [
             {"pid": 11, "gpu": 0, "phases": [{"from": 0, "to": 13, "demand": 1.0, "pcie_tx": 2000000000},

@@ -8,8 +8,8 @@ use super::world::{World, calls, is_due};
 const MOST_PER_FAST_TICK: usize = 8;
 const MOST_PER_INSTANCE: usize = 3;
 
-/// A minute of a GPU on which three processes work; one of them comes and goes every twenty seconds, in ticks of
-/// the fast tier.
+/// The frames of a minute with three busy processes; one of them starts and ends every twenty seconds, in ticks that
+/// read the fast tier only.
 fn minute(gpu: &str, video: &str) -> Vec<Frame> {
     let scenario = format!(
         r#"{{"cycle_seconds": 20, "gpus": [{{{gpu}}}], "processes": [
@@ -73,16 +73,16 @@ fn a_mig_instance_adds_three_calls_at_most() {
 }
 
 #[test]
-fn resting_video_engines_are_asked_every_fifth_tick_and_working_ones_in_each() {
-    let resting = calls(&minute(H100, ""));
-    let working = calls(&minute(H100, DECODER));
-    assert_eq!(resting["nvmlDeviceGetDecoderUtilization"], 12, "{resting:?}");
-    assert_eq!(resting["nvmlDeviceGetEncoderUtilization"], 12, "{resting:?}");
-    assert!(working["nvmlDeviceGetDecoderUtilization"] >= 59, "{working:?}");
+fn idle_video_engines_are_read_every_fifth_tick_and_busy_ones_in_every_tick() {
+    let idle = calls(&minute(H100, ""));
+    let busy = calls(&minute(H100, DECODER));
+    assert_eq!(idle["nvmlDeviceGetDecoderUtilization"], 12, "{idle:?}");
+    assert_eq!(idle["nvmlDeviceGetEncoderUtilization"], 12, "{idle:?}");
+    assert!(busy["nvmlDeviceGetDecoderUtilization"] >= 59, "{busy:?}");
 }
 
 #[test]
-fn where_gpm_tells_activity_the_plain_call_has_its_turn_with_the_medium_tier() {
+fn with_gpm_the_utilization_call_is_made_with_the_medium_tier() {
     let calls = calls(&minute(H100, ""));
     assert_eq!(calls["nvmlDeviceGetUtilizationRates"], 12, "{calls:?}");
     assert_eq!(calls["nvmlGpmSampleGet"], 60, "{calls:?}");

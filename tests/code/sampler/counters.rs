@@ -18,20 +18,20 @@ fn counters() -> impl Iterator<Item = PointId> {
     device_points().enumerate().filter(|(_, (family, _))| family.is_driver_counter()).map(|(point, _)| point)
 }
 
-/// The families whose counters went back from one frame that had them to the next.
-fn back<'a>(frames: impl IntoIterator<Item = &'a Frame>) -> BTreeSet<&'static str> {
+/// The families with a counter that decreased from one frame that has it to the next.
+fn decreased<'a>(frames: impl IntoIterator<Item = &'a Frame>) -> BTreeSet<&'static str> {
     let mut last = vec![0; device_points().count()];
-    let mut back = BTreeSet::new();
+    let mut decreased = BTreeSet::new();
     for frame in frames {
         for point in counters() {
             let Ok(value) = frame.readings[point] else { continue };
             if value < last[point] {
-                back.insert(device_points().nth(point).unwrap().0.name);
+                decreased.insert(device_points().nth(point).unwrap().0.name);
             }
             last[point] = value;
         }
     }
-    back
+    decreased
 }
 
 #[test]
@@ -44,15 +44,15 @@ fn a_healthy_board_shows_every_counter_in_its_first_frame() {
 }
 
 #[test]
-fn the_first_answer_of_a_counter_that_the_probe_did_not_hear_is_not_yet_one_and_no_lie() {
+fn the_first_value_of_a_counter_that_the_probe_could_not_read_is_absent_and_not_rejected() {
     let mut world = World::new(WORK, false);
-    world.faults(
+    world.set_faults(
         r#"[{"function": "nvmlDeviceGetTotalEnergyConsumption", "code": 999},
             {"function": "nvmlDeviceGetFieldValues", "code": 999}]"#,
     );
     let energy = first_point("gpu_energy_joules_total");
     assert_eq!(world.tick().readings[energy], Err(Absence::Failed));
-    world.faults("[]");
+    world.set_faults("[]");
     let (first, second) = (world.tick(), world.tick());
     assert_eq!(first.readings[energy], Err(Absence::NotYet));
     assert!(second.readings[energy].is_ok());
@@ -60,34 +60,34 @@ fn the_first_answer_of_a_counter_that_the_probe_did_not_hear_is_not_yet_one_and_
 }
 
 #[test]
-fn lasting_garbage_sets_no_counter_back_and_the_truth_goes_on_at_once() {
+fn lasting_garbage_decreases_no_counter_and_correct_values_are_accepted_at_once() {
     let mut world = World::new(WORK, false);
     let mut frames = world.run(20);
-    world.faults(GARBAGE);
+    world.set_faults(GARBAGE);
     frames.extend(world.run(120));
     let rejected = frames.iter().flat_map(|frame| &frame.rejected).map(|(reason, _)| *reason);
     assert!(rejected.collect::<Vec<_>>().contains(&Rejection::CounterBack));
-    world.faults("[]");
+    world.set_faults("[]");
     frames.push(world.tick());
     let energy = first_point("gpu_energy_joules_total");
     assert!(frames.last().unwrap().readings[energy] > frames[0].readings[energy]);
     assert!(frames.last().unwrap().readings[energy].is_ok());
     frames.extend(world.run(60));
-    assert_eq!(back(&frames), BTreeSet::new());
+    assert_eq!(decreased(&frames), BTreeSet::new());
 }
 
 #[test]
-fn a_plan_that_is_made_among_lies_goes_on_from_what_the_last_one_believed() {
+fn a_plan_made_from_garbage_continues_the_counters_of_the_last_plan() {
     let mut world = World::new(WORK, false);
     let mut frames = world.run(60);
-    world.faults(GARBAGE);
+    world.set_faults(GARBAGE);
     for _ in 0..10 {
-        world.plan_anew();
+        world.drop_plan();
         frames.extend(world.run(6));
     }
-    world.faults("[]");
+    world.set_faults("[]");
     frames.extend(world.run(70));
-    assert_eq!(back(&frames), BTreeSet::new());
+    assert_eq!(decreased(&frames), BTreeSet::new());
     let energy = first_point("gpu_energy_joules_total");
     assert!(frames.last().unwrap().readings[energy].is_ok());
 }

@@ -1,4 +1,4 @@
-//! With a slow driver the sampler stretches intervals where nothing is lost, and relaxes them again.
+//! With a slow driver the sampler stretches the intervals of slower tiers and lists, and shortens them again.
 
 use gpumeter::catalogue::first_point;
 use gpumeter::model::Stretch;
@@ -9,15 +9,15 @@ use super::world::{World, calls, is_due};
 const WORK: &str = r#"{"cycle_seconds": 1000, "gpus": [{"profile": "h100"}], "processes": [
     {"pid": 11, "gpu": 0, "phases": [{"from": 0, "to": 1000, "demand": 0.5}]}]}"#;
 
-/// Each of them takes 15 ms: 3 per mille of wall time every 5 s.
+/// Each of these calls takes 15 ms, which is 0.3 % of wall time at one call every 5 s.
 const SLOW: &str = r#"[{"function": "nvmlDeviceGetMemoryInfo_v2", "delay_ms": 15},
     {"function": "nvmlDeviceGetTemperature", "delay_ms": 15},
     {"function": "nvmlDeviceGetClockInfo", "delay_ms": 15}]"#;
 
 #[test]
-fn a_slow_medium_tier_is_read_less_often_and_the_fast_tier_as_ever() {
+fn a_slow_medium_tier_is_read_less_often_and_the_fast_tier_in_every_tick() {
     let mut world = World::new(WORK, false);
-    world.faults(SLOW);
+    world.set_faults(SLOW);
     world.run(90);
     let frames = world.run(60);
     let stretch = frames[0].stretch;
@@ -31,19 +31,19 @@ fn a_slow_medium_tier_is_read_less_often_and_the_fast_tier_as_ever() {
 }
 
 #[test]
-fn a_driver_that_is_quick_again_is_read_as_configured() {
+fn a_driver_that_is_fast_again_is_read_at_the_configured_intervals() {
     let mut world = World::new(WORK, false);
-    world.faults(SLOW);
+    world.set_faults(SLOW);
     let slow = world.run(90);
     assert!(slow[89].stretch.medium > 1);
-    world.faults("[]");
-    // A tick takes a second of the node's time and a blink of the machine's; a busy machine may stretch blinks.
+    world.set_faults("[]");
+    // A tick is a second of simulated time but takes little real time, which is what a busy machine lengthens.
     let back = (0..20_000).find(|_| world.tick().stretch == Stretch::default());
     assert!(back.is_some_and(|ticks| ticks >= 60), "{back:?}");
 }
 
-/// What calls of a loaded driver were seen to take: a field batch and a sample ask its firmware, lists walk its
-/// clients under the lock.
+/// Durations measured on a loaded driver: a field batch and a sample ask the firmware, and a list visits all
+/// clients under the driver's lock.
 const REALISTIC: &str = r#"[{"function": "nvmlDeviceGetFieldValues", "delay_ms": 1},
     {"function": "nvmlGpmSampleGet", "delay_ms": 1},
     {"function": "nvmlDeviceGetProcessUtilization", "delay_ms": 1},
@@ -51,33 +51,33 @@ const REALISTIC: &str = r#"[{"function": "nvmlDeviceGetFieldValues", "delay_ms":
     {"function": "nvmlDeviceGetGraphicsRunningProcesses_v3", "delay_ms": 4}]"#;
 
 #[test]
-fn with_delays_of_a_real_driver_the_dear_calls_are_few() {
+fn process_lists_are_rarely_read_with_the_delays_of_a_real_driver() {
     let mut world = World::new(WORK, false);
     world.tick();
-    world.faults(REALISTIC);
+    world.set_faults(REALISTIC);
     let frames = world.run(60);
     let calls = calls(&frames);
     let count = |function| calls.get(function).copied().unwrap_or(0);
     assert!(count(COMPUTE) <= 1, "{calls:?}");
     assert!(count("nvmlDeviceGetGraphicsRunningProcesses_v3") <= 1, "{calls:?}");
-    // A busy machine sleeps longer than it is told to: the share is told, not judged.
+    // A busy machine sleeps longer than requested, so the share is printed and not checked.
     let inside: u64 = frames.iter().flat_map(|frame| &frame.calls).map(|call| call.took.0).sum();
     println!("inside the driver: {:.3} % of wall time", inside as f64 / 60e9 * 100.0);
 }
 
-/// Nothing fits into half a percent: whatever can be stretched is.
-const HOPELESS: &str = r#"[{"function": "nvmlDeviceGetFieldValues", "delay_ms": 12}]"#;
+/// Fast calls alone exceed half a percent, so everything that can be stretched is stretched.
+const OVER_BUDGET: &str = r#"[{"function": "nvmlDeviceGetFieldValues", "delay_ms": 12}]"#;
 
 const COMPUTE: &str = "nvmlDeviceGetComputeRunningProcesses_v3";
 
-/// Two processes, of which one allocates or frees every 5 s.
-fn churn() -> String {
-    let phase = |turn: u32| {
-        let memory = (1 + turn % 2) << 30;
+/// A scenario of two processes, of which one allocates or frees memory every 5 s.
+fn allocating_process() -> String {
+    let phase = |period: u32| {
+        let memory = (1 + period % 2) << 30;
         format!(
             r#"{{"from": {}, "to": {}, "demand": 0.5, "memory_bytes": {memory}}}"#,
-            turn * 5,
-            (turn + 1) * 5
+            period * 5,
+            (period + 1) * 5
         )
     };
     let phases: Vec<String> = (0..200).map(phase).collect();
@@ -90,11 +90,11 @@ fn churn() -> String {
 }
 
 #[test]
-fn lists_stay_stretched_under_a_new_plan_and_come_every_minute_all_the_same() {
-    let mut world = World::new(&churn(), false);
-    world.faults(HOPELESS);
+fn lists_stay_stretched_under_a_new_plan_but_are_read_every_minute() {
+    let mut world = World::new(&allocating_process(), false);
+    world.set_faults(OVER_BUDGET);
     world.run(75);
-    world.plan_anew();
+    world.drop_plan();
     let frames = world.run(240);
     assert!(frames.iter().all(|frame| frame.stretch.lists == 8), "{:?}", frames[0].stretch);
     let lists = calls(&frames)[COMPUTE];
@@ -104,21 +104,21 @@ fn lists_stay_stretched_under_a_new_plan_and_come_every_minute_all_the_same() {
 }
 
 #[test]
-fn lists_come_back_with_a_larger_share() {
-    let mut world = World::new(&churn(), false);
-    world.faults(HOPELESS);
+fn lists_are_read_more_often_with_a_larger_driver_share() {
+    let mut world = World::new(&allocating_process(), false);
+    world.set_faults(OVER_BUDGET);
     world.run(75);
-    world.faults("[]");
-    world.share(1_000_000);
+    world.set_faults("[]");
+    world.set_driver_share(1_000_000);
     world.run(11);
     let lists = calls(&world.run(60))[COMPUTE];
     assert!(lists >= 11, "{lists} lists in a minute");
 }
 
 #[test]
-fn what_happened_is_looked_at_in_every_tier_past_the_stretch_and_the_turns_stay_as_they_were() {
+fn an_event_reads_all_tiers_despite_the_stretch_and_shifts_no_later_read() {
     let mut world = World::new(WORK, false);
-    world.faults(HOPELESS);
+    world.set_faults(OVER_BUDGET);
     world.run(75);
     assert!(world.tick().stretch == Stretch { medium: 16, slow: 8, lists: 8 });
     world.read_all();
@@ -131,11 +131,11 @@ fn what_happened_is_looked_at_in_every_tier_past_the_stretch_and_the_turns_stay_
     assert!(read(Tier::Slow) <= 1, "every 480 s");
 }
 
-/// Seven instances, on each a tenant that allocates or frees in every second.
-fn instances() -> String {
-    let cut: Vec<String> =
+/// A scenario of seven instances, each with a process that allocates or frees memory every second.
+fn allocating_instances() -> String {
+    let layout: Vec<String> =
         (0..7).map(|start| format!(r#"{{"profile": "1g.10gb", "start": {start}}}"#)).collect();
-    let tenant = |instance: u32| {
+    let process = |instance: u32| {
         let phase = |second: u32| {
             let memory = (1 + (second + instance) % 2) << 30;
             let to = second + 1;
@@ -145,19 +145,19 @@ fn instances() -> String {
         let phases = phases.join(", ");
         format!(r#"{{"pid": {}, "gpu": 0, "instance": {instance}, "phases": [{phases}]}}"#, 11 + instance)
     };
-    let tenants: Vec<String> = (0..7).map(tenant).collect();
+    let processes: Vec<String> = (0..7).map(process).collect();
     format!(
         r#"{{"cycle_seconds": 200, "gpus": [{{"profile": "h100", "mig": [{}]}}], "processes": [{}]}}"#,
-        cut.join(", "),
-        tenants.join(", ")
+        layout.join(", "),
+        processes.join(", ")
     )
 }
 
 #[test]
-fn tenants_of_instances_that_allocate_in_every_second_cost_the_lists_that_the_stretch_allows() {
-    let mut world = World::new(&instances(), false);
-    assert!(calls(&world.run(20))[COMPUTE] >= 20, "unstretched, each move is followed");
-    world.faults(HOPELESS);
+fn processes_that_allocate_every_second_cause_no_more_lists_than_the_stretch_allows() {
+    let mut world = World::new(&allocating_instances(), false);
+    assert!(calls(&world.run(20))[COMPUTE] >= 20, "unstretched, each allocation is followed by a list");
+    world.set_faults(OVER_BUDGET);
     world.run(75);
     let frames = world.run(60);
     assert!(frames.iter().all(|frame| frame.stretch.lists == 8), "{:?}", frames[0].stretch);
@@ -166,7 +166,7 @@ fn tenants_of_instances_that_allocate_in_every_second_cost_the_lists_that_the_st
 }
 
 #[test]
-fn utilization_is_read_every_five_seconds_however_far_the_medium_tier_is_stretched() {
+fn utilization_is_read_every_five_seconds_even_if_the_medium_tier_is_stretched() {
     const UTILIZATION: usize = first_point("gpu_utilization_ratio");
     const MEMORY: usize = first_point("gpu_memory_activity_ratio");
     let mut world = World::new(
@@ -174,13 +174,13 @@ fn utilization_is_read_every_five_seconds_however_far_the_medium_tier_is_stretch
             {"pid": 11, "gpu": 0, "phases": [{"from": 0, "to": 151, "demand": 1.0, "dram": 0.8}]}]}"#,
         false,
     );
-    world.faults(HOPELESS);
+    world.set_faults(OVER_BUDGET);
     let frames = world.run(140);
     let working = frames.last().unwrap();
     assert_eq!(working.stretch.medium, 16);
     assert!([UTILIZATION, MEMORY].iter().all(|point| working.readings[*point].unwrap() > 500_000_000));
     let idle = world.run(6).pop().unwrap();
     assert_eq!([UTILIZATION, MEMORY].map(|point| idle.readings[point]), [Ok(0), Ok(0)]);
-    let asked = calls(&world.run(60))["nvmlDeviceGetUtilizationRates"];
-    assert_eq!(asked, 12);
+    let count = calls(&world.run(60))["nvmlDeviceGetUtilizationRates"];
+    assert_eq!(count, 12);
 }

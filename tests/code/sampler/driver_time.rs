@@ -1,4 +1,4 @@
-//! Time inside the driver, summed over the node: calls of all GPUs wait for one lock of the driver's.
+//! Time inside the driver, summed over the node, since calls of all GPUs wait for one lock of the driver.
 //!
 //! The simulated library adds up the duration of each call, so the sums do not depend on the machine.
 //! Budgets use wall time, so a busy machine can only make them stretch further.
@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use super::world::{DRIVER_SHARE, World};
 
-/// A node of eight H100 in which calls take what real ones took, with so many processes on each GPU; every
-/// second one of them works.
+/// A node of eight H100 with measured call durations and this many processes on each GPU, of which every second one
+/// is busy.
 fn scenario(processes: u32, demand: f64) -> String {
     let process = |gpu: u32, number: u32| {
         let demand = if number.is_multiple_of(2) { demand } else { 0.0 };
@@ -25,14 +25,14 @@ fn scenario(processes: u32, demand: f64) -> String {
     )
 }
 
-/// Millionths of wall time inside the driver, by function, in eight minutes: one slow tier at full stretch.
+/// Millionths of wall time inside the driver, by function, over eight minutes: one slow tier at full stretch.
 fn shares(world: &mut World, seconds_per_tick: u64) -> BTreeMap<String, u64> {
     const SECONDS: u64 = 480;
-    let before = world.owed(seconds_per_tick);
+    let before = world.time_in_driver(seconds_per_tick);
     for _ in 1..SECONDS / seconds_per_tick {
         world.tick_every(seconds_per_tick);
     }
-    let after = world.owed(seconds_per_tick);
+    let after = world.time_in_driver(seconds_per_tick);
     let share = |(function, owed): (&String, &u64)| {
         (function.clone(), (owed - before.get(function).unwrap_or(&0)) / (SECONDS * 1_000))
     };
@@ -60,16 +60,16 @@ fn an_idle_node_of_eight_gpus_stays_within_half_a_percent_in_sum() {
 }
 
 #[test]
-fn a_node_with_one_process_at_work_on_each_gpu_stays_within_half_a_percent_in_sum() {
+fn a_node_with_one_busy_process_on_each_gpu_stays_within_half_a_percent_in_sum() {
     let (sum, table) = share_of(1, 0.9, 1);
     println!("one at work on each: {sum}\n{table}");
     assert!(sum <= DRIVER_SHARE.into(), "{sum}");
 }
 
-/// Two calls a second and GPU alone, a GPM sample and the processes' own samples, take 0.8 %: use cannot be split
-/// between several without them. That is the floor, above which little may stand; a longer tick lowers it.
+/// A GPM sample and the process samples of each GPU take 0.8 % of wall time at one tick per second. Use cannot be split
+/// between processes without them, so that is the floor; only a longer tick lowers it.
 #[test]
-fn a_node_whose_gpus_are_shared_stays_near_its_floor_and_at_ticks_of_two_seconds_within_half_a_percent() {
+fn shared_gpus_stay_near_their_floor_and_at_ticks_of_two_seconds_within_half_a_percent() {
     let floor = 2 * 500 * 8;
     let (sum, table) = share_of(25, 0.05, 1);
     println!("shared: {sum}\n{table}");

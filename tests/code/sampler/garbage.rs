@@ -1,4 +1,4 @@
-//! A driver that returns garbage: none of it becomes a reading, whenever it starts.
+//! A driver that returns garbage, from the start or later: none of it becomes a reading.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ fn world(seed: u64, board: &str) -> World {
     World::new(&format!(r#"{{"seed": {seed}, "gpus": [{board}]}}"#), false)
 }
 
-/// What a reading of a point can be, as it is read there.
+/// The bound of a point's readings, which depends on how the point is read.
 fn bound(frame: &Frame, point: usize) -> Bound {
     let (family, _) = device_points().nth(point).unwrap();
     let is_rate =
@@ -28,7 +28,7 @@ fn bound(frame: &Frame, point: usize) -> Bound {
     if is_rate { Bound::RATE } else { family.bound().unwrap() }
 }
 
-/// Readings that cannot be.
+/// The readings that are outside their bounds.
 fn impossible(frame: &Frame) -> Vec<String> {
     let of_gpu =
         device_points().enumerate().zip(&frame.readings).filter_map(|((point, (family, _)), reading)| {
@@ -37,16 +37,16 @@ fn impossible(frame: &Frame) -> Vec<String> {
         });
     let of_instance = |instance: &InstanceFrame| {
         let readings = InstanceValue::ALL.into_iter().zip(instance.readings.to_vec());
-        let beyond = readings.filter(|(value, reading)| {
+        let out_of_bounds = readings.filter(|(value, reading)| {
             reading.is_ok_and(|reading| value.bound().accept(reading) != Some(reading))
         });
-        beyond.map(|(value, reading)| format!("{value:?} {reading:?}")).collect::<Vec<_>>()
+        out_of_bounds.map(|(value, reading)| format!("{value:?} {reading:?}")).collect::<Vec<_>>()
     };
     of_gpu.chain(frame.instances.iter().flat_map(of_instance)).collect()
 }
 
-/// What is told at all: points, and values of instances.
-fn told(frame: &Frame) -> BTreeSet<(usize, usize)> {
+/// The points and instance values that have a reading.
+fn present(frame: &Frame) -> BTreeSet<(usize, usize)> {
     let of = |place: usize, readings: &[Result<i64, Absence>]| -> Vec<_> {
         readings
             .iter()
@@ -74,11 +74,11 @@ fn texts(identity: &GpuIdentity) -> [&str; 9] {
 }
 
 #[test]
-fn of_a_driver_that_answers_garbage_alone_no_gauge_is_believed() {
+fn no_gauge_of_a_driver_that_returns_only_garbage_is_accepted() {
     for (seed, board) in (0..).zip(BOARDS.iter().cycle()).take(12) {
         let mut world = world(seed, board);
         world.run(5);
-        world.faults(ALL);
+        world.set_faults(ALL);
         let frames = world.run(56);
         assert!(
             frames.iter().all(|frame| impossible(frame).is_empty()),
@@ -88,15 +88,15 @@ fn of_a_driver_that_answers_garbage_alone_no_gauge_is_believed() {
         let rejected =
             |frame: &Frame| frame.rejected.iter().any(|(reason, _)| *reason == Rejection::OutOfRange);
         assert!(frames.iter().all(rejected), "{board}");
-        // All have had their turn by now. A bit of the driver's, or a limit that a garbled one is equal to, may be.
+        // Every tier was read by now. A single bit of garbage can be a valid throttle reason.
         let last = frames.last().unwrap();
         let gauges = device_points().zip(&last.readings).filter(|((family, _), reading)| {
             family.kind == Kind::Gauge
                 && matches!(family.rows, Rows::Gpu(GpuRows::Read(_)))
                 && reading.is_ok_and(|value| value != 0)
         });
-        let believed: BTreeSet<_> = gauges.map(|((family, _), _)| family.name).collect();
-        assert!(believed.is_subset(&BTreeSet::from(["gpu_throttle_active"])), "{board}: {believed:?}");
+        let accepted: BTreeSet<_> = gauges.map(|((family, _), _)| family.name).collect();
+        assert!(accepted.is_subset(&BTreeSet::from(["gpu_throttle_active"])), "{board}: {accepted:?}");
     }
 }
 
@@ -105,23 +105,23 @@ fn reading(frame: &Frame, family: &str) -> Result<i64, Absence> {
 }
 
 #[test]
-fn a_power_field_that_answers_garbage_from_the_start_is_left_for_the_call() {
+fn a_power_field_that_returns_garbage_from_the_start_is_replaced_by_the_call() {
     let mut world = world(1, r#"{"profile": "h100", "surprise": "power_field_garbage"}"#);
     for frame in world.run(130) {
         let power = reading(&frame, "gpu_power_watts");
         assert!(power.is_ok_and(|power| power < 800_000), "{power:?}");
     }
-    // No call answers it.
+    // No call reports the instant power.
     assert!(reading(&world.tick(), "gpu_power_instant_watts").is_err());
 }
 
 #[test]
-fn fields_that_begin_to_answer_garbage_are_left_for_calls_that_answer_well() {
+fn fields_that_begin_to_return_garbage_are_replaced_by_calls() {
     let mut world = world(2, BOARDS[0]);
     world.run(5);
-    world.faults(r#"[{"function": "nvmlDeviceGetFieldValues", "garbage": true}]"#);
+    world.set_faults(r#"[{"function": "nvmlDeviceGetFieldValues", "garbage": true}]"#);
     let frames = world.run(200);
-    // Power in every tick, its limits every fifth. A counter's garbage may look plausible to a new plan once more.
+    // Power is read in every tick, its limits in every fifth. A new plan may accept a counter's garbage once more.
     for (family, most) in
         [("gpu_power_watts", 13), ("gpu_energy_joules_total", 30), ("gpu_power_limit_watts", 75)]
     {
@@ -134,30 +134,30 @@ fn fields_that_begin_to_answer_garbage_are_left_for_calls_that_answer_well() {
 }
 
 #[test]
-fn a_plan_that_is_made_among_lies_says_nothing_impossible_and_is_mended_afterwards() {
+fn a_plan_made_from_garbage_shows_nothing_impossible_and_is_corrected_afterwards() {
     for (seed, board) in (0..).zip(BOARDS) {
         let mut world = world(seed, board);
         let healthy = world.run(65).pop().unwrap();
         for chance in ["0.2", "0.5", "0.8"] {
-            world.faults(&ALL.replace("true", &format!(r#"true, "chance": {chance}"#)));
+            world.set_faults(&ALL.replace("true", &format!(r#"true, "chance": {chance}"#)));
             for _ in 0..6 {
-                world.plan_anew();
+                world.drop_plan();
                 for frame in (0..6).filter_map(|_| world.try_tick().ok()) {
                     assert_eq!(impossible(&frame), Vec::<String>::new(), "{board}");
                     let own = texts(&healthy.identity);
-                    let said = texts(&frame.identity)
+                    let wrong = texts(&frame.identity)
                         .into_iter()
                         .zip(own)
                         .find(|(now, own)| !now.is_empty() && now != own);
-                    assert_eq!(said, None, "{board}");
+                    assert_eq!(wrong, None, "{board}");
                 }
             }
         }
-        world.faults("[]");
-        // The second look at a plan is 30 s after it was made, and the slowest tier has its turn once a minute.
+        world.set_faults("[]");
+        // A plan is checked again 30 s after it was made, and the slowest tier is read once a minute.
         let after = (0..150).filter_map(|_| world.try_tick().ok()).last().unwrap();
         assert_eq!(texts(&after.identity), texts(&healthy.identity));
-        let lost: Vec<_> = told(&healthy).difference(&told(&after)).copied().collect();
+        let lost: Vec<_> = present(&healthy).difference(&present(&after)).copied().collect();
         let name = |(place, point): &(usize, usize)| match place {
             0 => device_points().nth(*point).unwrap().0.name,
             _ => "of an instance",

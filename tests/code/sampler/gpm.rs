@@ -1,4 +1,4 @@
-//! GPM counters over the simulated driver: which drivers are read, and the values.
+//! GPM rates and counters over the simulated driver: which drivers report them, and their values.
 
 use gpumeter::catalogue::{Counter, InstanceValue, first_point, point};
 use gpumeter::model::{Absence, Frame, InstanceFrame, Reading, Rejection};
@@ -14,20 +14,20 @@ fn scenario(driver: &str, gpu: &str, instance: &str) -> String {
 }
 
 const H100: &str = r#"{"profile": "h100"}"#;
-const CUT: &str = r#"{"profile": "h100", "mig": [{"profile": "3g.40gb", "start": 4}]}"#;
+const H100_MIG: &str = r#"{"profile": "h100", "mig": [{"profile": "3g.40gb", "start": 4}]}"#;
 
 fn count(counters: &[Reading], counter: Counter) -> i64 {
     counters[counter as usize].unwrap()
 }
 
-/// Percent of the cycles that passed between two frames.
+/// The counter's growth between two frames in percent of the elapsed cycles.
 fn active(from: &[Reading], to: &[Reading], counter: Counter) -> i64 {
-    let grown = |counter| count(to, counter) - count(from, counter);
-    (grown(counter) * 100 + grown(Counter::Elapsed) / 2) / grown(Counter::Elapsed)
+    let growth = |counter| count(to, counter) - count(from, counter);
+    (growth(counter) * 100 + growth(Counter::Elapsed) / 2) / growth(Counter::Elapsed)
 }
 
 #[test]
-fn a_driver_that_counts_tells_it_in_the_calls_that_are_made_anyhow() {
+fn gpm_counters_need_no_further_calls() {
     let mut older = World::new(&scenario("580.105.08", H100, ""), false);
     let mut newer = World::new(&scenario("590.48.01", H100, ""), false);
     let (before, now) = (older.run(61), newer.run(61));
@@ -43,15 +43,15 @@ fn a_driver_that_counts_tells_it_in_the_calls_that_are_made_anyhow() {
 }
 
 #[test]
-fn an_instance_is_counted_by_itself() {
-    let mut world = World::new(&scenario("590.48.01", CUT, r#""instance": 0, "#), false);
+fn an_instance_has_counters_of_its_own() {
+    let mut world = World::new(&scenario("590.48.01", H100_MIG, r#""instance": 0, "#), false);
     let frames = world.run(20);
     let counters = |frame: usize| &*frames[frame].instances[0].counters;
     assert_eq!(active(counters(2), counters(19), Counter::SmActive), 80);
-    assert_eq!(counters(19)[Counter::PcieTransmit as usize], Err(Absence::NotSupported), "of no family");
+    assert_eq!(counters(19)[Counter::PcieTransmit as usize], Err(Absence::NotSupported), "no family has it");
 }
 
-/// Pipe by pipe: in the family of GPUs, of an instance, its counter, percent of the time.
+/// Each pipe: its name, the value of an instance, its counter, and the scripted percent of time.
 const PIPES: [(&str, InstanceValue, Counter, i64); 8] = [
     ("integer", InstanceValue::Integer, Counter::Integer, 10),
     ("fp16", InstanceValue::Fp16, Counter::Fp16, 15),
@@ -64,7 +64,7 @@ const PIPES: [(&str, InstanceValue, Counter, i64); 8] = [
 ];
 
 #[test]
-fn an_instance_tells_each_of_its_pipes_and_the_gpu_no_more_than_its_instances() {
+fn an_instance_shows_each_of_its_pipes_and_the_gpu_no_more_than_its_instances() {
     let cut = r#"{"profile": "h100", "mig": [{"profile": "3g.40gb", "start": 4}, {"profile": "1g.10gb", "start": 0}]}"#;
     let work = r#""processes": [{"pid": 11, "gpu": 0, "instance": 0, "phases": [{"from": 0, "to": 1000,
         "demand": 1.0, "sm": 0.8, "tensor": 0.4, "dfma": 0.05, "imma": 0.08, "integer": 0.1, "fp16": 0.15,
@@ -89,23 +89,23 @@ fn an_instance_tells_each_of_its_pipes_and_the_gpu_no_more_than_its_instances() 
 }
 
 #[test]
-fn what_an_older_driver_does_not_count_of_an_instance_it_still_tells() {
-    let frames = World::new(&scenario("580.105.08", CUT, r#""instance": 0, "#), false).run(5);
+fn an_older_driver_without_counters_still_reports_rates_of_an_instance() {
+    let frames = World::new(&scenario("580.105.08", H100_MIG, r#""instance": 0, "#), false).run(5);
     let instance = &frames[4].instances[0];
     assert!(instance.counters.iter().all(|reading| *reading == Err(Absence::NotSupported)));
     assert!(instance.readings[InstanceValue::TensorHmma as usize].is_ok_and(|ratio| ratio > 0));
-    // Came with the counters.
+    // This metric is as new as the counters.
     assert_eq!(instance.readings[InstanceValue::TensorDmma as usize], Err(Absence::NotSupported));
 }
 
 #[test]
-fn a_sample_that_fails_breaks_the_rate_and_not_the_count() {
+fn a_failed_sample_interrupts_the_rate_and_not_the_counter() {
     let mut world = World::new(&scenario("590.48.01", H100, ""), false);
     let before = world.run(5).remove(4);
-    world.faults(r#"[{"function": "nvmlGpmSampleGet", "code": 999}]"#);
+    world.set_faults(r#"[{"function": "nvmlGpmSampleGet", "code": 999}]"#);
     let failed = world.tick();
     assert!(failed.counters.iter().all(|reading| *reading == Err(Absence::Failed)));
-    world.faults("[]");
+    world.set_faults("[]");
     let single = world.tick();
     assert_eq!(single.readings[first_point("gpu_sm_active_ratio")], Err(Absence::NotYet));
     let again = world.tick();
@@ -114,20 +114,20 @@ fn a_sample_that_fails_breaks_the_rate_and_not_the_count() {
 }
 
 #[test]
-fn counters_that_answer_nonsense_are_dropped_and_counted() {
+fn implausible_counters_are_dropped_and_counted() {
     let mut world = World::new(&scenario("590.48.01", H100, ""), false);
     let before = world.run(5).remove(4);
-    world.faults(r#"[{"function": "nvmlGpmMetricsGet", "garbage": true}]"#);
+    world.set_faults(r#"[{"function": "nvmlGpmMetricsGet", "garbage": true}]"#);
     let frames = world.run(8);
-    let kept = |frame: &Frame| {
-        let told = frame
+    let decreased = |frame: &Frame| {
+        let pairs = frame
             .counters
             .iter()
             .zip(&before.counters)
             .filter_map(|(now, then)| Some((now.ok()?, then.ok()?)));
-        told.filter(|(now, then)| now < then).count()
+        pairs.filter(|(now, then)| now < then).count()
     };
-    assert_eq!(kept(&frames[0]), 0, "{:?}", frames[0].counters);
+    assert_eq!(decreased(&frames[0]), 0, "{:?}", frames[0].counters);
     let rejected: u64 = frames.iter().flat_map(|frame| &frame.rejected).map(|(_, count)| count).sum();
     assert!(rejected > 0);
     assert!(
@@ -139,7 +139,7 @@ fn counters_that_answer_nonsense_are_dropped_and_counted() {
 }
 
 #[test]
-fn a_grace_board_tells_its_module_its_memory_and_what_passes_between_the_chips() {
+fn a_grace_board_shows_power_of_module_and_memory_and_traffic_between_its_chips() {
     const OUT: usize = point("gpu_c2c_bytes_total", "transmit");
     const PAYLOAD: usize = point("gpu_c2c_payload_bytes_total", "transmit");
     let grace =
@@ -157,7 +157,7 @@ fn a_grace_board_tells_its_module_its_memory_and_what_passes_between_the_chips()
     for absent in [OUT, PAYLOAD, MODULE, first_point("gpu_cache_hit_ratio")] {
         assert_eq!(alone.readings[absent], Err(Absence::NotSupported));
     }
-    // Of eight decoders that the header knows the board has seven.
+    // The header has eight decoders, and this board seven.
     let decoders = first_point("gpu_video_engine_active_ratio") + 4;
     let fifth = |reading: &Reading| reading.is_ok_and(|ratio| (199_000_000..=201_000_000).contains(&ratio));
     assert!(alone.readings[decoders..decoders + 7].iter().all(fifth));
@@ -165,19 +165,22 @@ fn a_grace_board_tells_its_module_its_memory_and_what_passes_between_the_chips()
 }
 
 #[test]
-fn a_driver_that_refuses_all_for_metrics_that_it_does_not_know_is_asked_for_the_others() {
+fn known_metrics_are_read_alone_if_the_driver_refuses_a_request_with_unknown_ones() {
     const ENGINE: usize = first_point("gpu_gr_engine_active_ratio");
     let mut world = World::new(&scenario("590.48.01", H100, ""), false);
     world.run(3);
-    world.faults(r#"[{"function": "nvmlGpmMetricsGet", "code": 2}]"#);
+    world.set_faults(r#"[{"function": "nvmlGpmMetricsGet", "code": 2}]"#);
     assert_eq!(world.tick().readings[ENGINE], Err(Absence::Failed));
-    world.faults("[]");
-    assert!(world.tick().counters[0].is_ok(), "what refuses the others, too, refused for another reason");
-    // It refuses once, and answers when it is asked for less.
-    world.faults(r#"[{"function": "nvmlGpmMetricsGet", "code": 2, "chance": 0.5}]"#);
-    let is_told =
+    world.set_faults("[]");
+    assert!(
+        world.tick().counters[0].is_ok(),
+        "a driver that refuses the shorter request too has another reason, so nothing is left out"
+    );
+    // It refuses the whole request once, and then returns the shorter one.
+    world.set_faults(r#"[{"function": "nvmlGpmMetricsGet", "code": 2, "chance": 0.5}]"#);
+    let is_short_request =
         |frame: &Frame| frame.readings[ENGINE].is_ok() && frame.counters[0] == Err(Absence::NotSupported);
-    assert!((0..40).any(|_| is_told(&world.tick())));
-    world.faults("[]");
-    assert!(world.run(5).iter().all(is_told));
+    assert!((0..40).any(|_| is_short_request(&world.tick())));
+    world.set_faults("[]");
+    assert!(world.run(5).iter().all(is_short_request));
 }

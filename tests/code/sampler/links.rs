@@ -1,4 +1,4 @@
-//! NVLink errors over the simulated driver: the fields of each generation, and that they grow with incidents.
+//! NVLink errors over the simulated driver: the fields of each generation, and their growth with scripted errors.
 
 use gpumeter::catalogue::{Family, Point, PointId, device_points};
 use gpumeter::health::{HealthInput, INPUT_SOURCES};
@@ -9,7 +9,7 @@ use super::world::World;
 const ALL: &str = "gpu_nvlink_errors_total";
 const LINK: &str = "gpu_nvlink_link_errors_total";
 
-/// A board whose third link suffers these at 30 s, each so many.
+/// A board whose third link has this many errors of each kind at 30 s.
 fn world(profile: &str, errors: &[(&str, u32)]) -> World {
     let errors = errors.iter().map(|(kind, count)| {
         format!(r#"{{"at": 30, "gpu": 0, "link": 2, "kind": "{kind}", "count": {count}}}"#)
@@ -21,30 +21,30 @@ fn world(profile: &str, errors: &[(&str, u32)]) -> World {
     World::new(&script, false)
 }
 
-fn of(family: &str, labels: &[(&str, &str)]) -> PointId {
+fn point_id(family: &str, labels: &[(&str, &str)]) -> PointId {
     let is = |(here, point): &(&Family, &Point)| {
         here.name == family && labels.iter().all(|label| point.labels.contains(label))
     };
     device_points().position(|at| is(&at)).unwrap()
 }
 
-fn all(frame: &Frame, kind: &str) -> Reading {
-    frame.readings[of(ALL, &[("kind", kind)])]
+fn all_links(frame: &Frame, kind: &str) -> Reading {
+    frame.readings[point_id(ALL, &[("kind", kind)])]
 }
 
-fn single(frame: &Frame, link: &str, kind: &str) -> Reading {
-    frame.readings[of(LINK, &[("link", link), ("kind", kind)])]
+fn one_link(frame: &Frame, link: &str, kind: &str) -> Reading {
+    frame.readings[point_id(LINK, &[("link", link), ("kind", kind)])]
 }
 
-/// What the health sign adds up.
-fn sign(frame: &Frame) -> i64 {
+/// The value of the health input: the sum over its points.
+fn health_input(frame: &Frame) -> i64 {
     let place = INPUT_SOURCES.iter().find(|place| place.input == HealthInput::LinkErrors).unwrap();
     let points = device_points().enumerate().filter(|(_, (family, _))| family.name == place.family);
     points.filter_map(|(point, _)| frame.readings[point].ok()).sum()
 }
 
 #[test]
-fn nvlink_5_tells_packets_and_recoveries_in_place_of_checksums() {
+fn nvlink_5_reports_packet_errors_and_recoveries_instead_of_checksums() {
     let errors = [
         ("receive", 5),
         ("recovery", 3),
@@ -57,34 +57,38 @@ fn nvlink_5_tells_packets_and_recoveries_in_place_of_checksums() {
         let frames = world(profile, &errors).run(70);
         let (first, last) = (&frames[0], &frames[69]);
         for (kind, count) in errors {
-            assert_eq!((all(first, kind), all(last, kind)), (Ok(0), Ok(count.into())), "{profile} {kind}");
-            assert_eq!(single(last, "2", kind), Ok(count.into()), "{profile} {kind}");
-            assert_eq!(single(last, "17", kind), Ok(0), "{profile} {kind}");
+            assert_eq!(
+                (all_links(first, kind), all_links(last, kind)),
+                (Ok(0), Ok(count.into())),
+                "{profile} {kind}"
+            );
+            assert_eq!(one_link(last, "2", kind), Ok(count.into()), "{profile} {kind}");
+            assert_eq!(one_link(last, "17", kind), Ok(0), "{profile} {kind}");
         }
         for kind in ["crc_flit", "crc_data", "replay"] {
-            assert_eq!(all(last, kind), Err(Absence::NotSupported), "{profile} {kind}");
+            assert_eq!(all_links(last, kind), Err(Absence::NotSupported), "{profile} {kind}");
         }
-        assert_eq!((sign(first), sign(last)), (0, 58), "{profile}");
+        assert_eq!((health_input(first), health_input(last)), (0, 58), "{profile}");
     }
 }
 
 #[test]
-fn hopper_tells_checksums_replays_and_recoveries_link_by_link_and_no_sums_that_stay_0() {
+fn hopper_reports_checksums_replays_and_recoveries_by_link_and_no_sums_that_stay_0() {
     let frames = world("h100", &[("crc_flit", 4), ("replay", 9), ("recovery", 2), ("crc_data", 8)]).run(70);
     let (first, last) = (&frames[0], &frames[69]);
     let kinds = ["crc_flit", "replay", "recovery"];
-    assert_eq!(kinds.map(|kind| all(first, kind)), [Ok(0); 3]);
-    assert_eq!(kinds.map(|kind| all(last, kind)), [4, 9, 2].map(Ok));
-    assert_eq!(kinds.map(|kind| single(last, "2", kind)), [4, 9, 2].map(Ok));
+    assert_eq!(kinds.map(|kind| all_links(first, kind)), [Ok(0); 3]);
+    assert_eq!(kinds.map(|kind| all_links(last, kind)), [4, 9, 2].map(Ok));
+    assert_eq!(kinds.map(|kind| one_link(last, "2", kind)), [4, 9, 2].map(Ok));
     for kind in ["crc_data", "receive", "recovery_failed", "local_integrity", "effective", "symbol"] {
-        assert_eq!(all(last, kind), Err(Absence::NotSupported), "{kind}");
+        assert_eq!(all_links(last, kind), Err(Absence::NotSupported), "{kind}");
     }
-    assert_eq!((sign(first), sign(last)), (0, 15));
+    assert_eq!((health_input(first), health_input(last)), (0, 15));
 }
 
 #[test]
-fn ampere_tells_checksums_of_data_in_the_sums_that_its_driver_keeps() {
+fn ampere_reports_data_checksums_in_sums_of_the_driver() {
     let frames = world("a100", &[("crc_flit", 4), ("replay", 9), ("recovery", 2), ("crc_data", 8)]).run(70);
     let kinds = ["crc_flit", "crc_data", "replay", "recovery"];
-    assert_eq!(kinds.map(|kind| all(&frames[69], kind)), [4, 8, 9, 2].map(Ok));
+    assert_eq!(kinds.map(|kind| all_links(&frames[69], kind)), [4, 8, 9, 2].map(Ok));
 }

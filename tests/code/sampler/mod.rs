@@ -1,4 +1,4 @@
-//! A sampler over the simulated driver: how few calls it makes, what it still sees, and how it stretches.
+//! A sampler over the simulated driver: its readings, its number of calls, and how it stretches intervals.
 
 mod activity;
 mod budget;

@@ -1,4 +1,4 @@
-//! Old drivers and faulty ones.
+//! Drivers that are old or faulty.
 
 use gpumeter::catalogue::{device_points, first_point};
 use gpumeter::clock::Clock;
@@ -10,9 +10,9 @@ use super::world::{LIBRARY, World, calls};
 const WORK: &str = r#"{"cycle_seconds": 1000, "gpus": [{"profile": "l4"}], "processes": [
     {"pid": 11, "gpu": 0, "phases": [{"from": 0, "to": 1000, "demand": 0.5, "memory_bytes": 1073741824}]}]}"#;
 
-const THIRD: [&str; 2] =
+const VERSION_3: [&str; 2] =
     ["nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3"];
-const SECOND: [&str; 2] =
+const VERSION_2: [&str; 2] =
     ["nvmlDeviceGetComputeRunningProcesses_v2", "nvmlDeviceGetGraphicsRunningProcesses_v2"];
 
 fn is_listed(world: &mut World) -> bool {
@@ -22,21 +22,21 @@ fn is_listed(world: &mut World) -> bool {
 }
 
 #[test]
-fn processes_are_listed_in_whatever_form_the_library_has() {
-    assert!(is_listed(&mut World::without(&THIRD, WORK)));
-    assert!(is_listed(&mut World::without(&[THIRD, SECOND].concat(), WORK)));
+fn processes_are_listed_by_an_older_function_if_the_library_lacks_the_newer_one() {
+    assert!(is_listed(&mut World::without(&VERSION_3, WORK)));
+    assert!(is_listed(&mut World::without(&[VERSION_3, VERSION_2].concat(), WORK)));
 }
 
 #[test]
-fn early_535_is_asked_for_the_second_form() {
+fn early_535_lists_processes_by_the_second_version() {
     let scenario = WORK.replacen('{', r#"{"driver_version": "535.54.03", "#, 1);
     let mut world = World::new(&scenario, false);
     let calls = calls(&world.run(10));
-    assert!(calls.contains_key(SECOND[0]) && !calls.contains_key(THIRD[0]), "{calls:?}");
+    assert!(calls.contains_key(VERSION_2[0]) && !calls.contains_key(VERSION_3[0]), "{calls:?}");
 }
 
 #[test]
-fn a_call_that_is_refused_for_good_is_not_made_again() {
+fn a_call_that_is_not_supported_is_not_repeated() {
     let mut world =
         World::new(r#"{"gpus": [{"profile": "h100", "mig": [{"profile": "3g.40gb", "start": 4}]}]}"#, false);
     world.tick();
@@ -46,10 +46,10 @@ fn a_call_that_is_refused_for_good_is_not_made_again() {
 }
 
 #[test]
-fn a_failing_gpm_is_replaced_by_the_plain_call_in_the_same_tick() {
+fn a_failed_gpm_sample_is_replaced_by_the_utilization_call_in_the_same_tick() {
     let mut world = World::new(&WORK.replace("l4", "h100"), false);
     world.run(3);
-    world.faults(r#"[{"function": "nvmlGpmSampleGet", "code": 999}]"#);
+    world.set_faults(r#"[{"function": "nvmlGpmSampleGet", "code": 999}]"#);
     let frame = world.tick();
     assert_eq!(frame.readings[first_point("gpu_gr_engine_active_ratio")], Err(Absence::Failed));
     assert!(frame.readings[first_point("gpu_utilization_ratio")].is_ok());
@@ -57,23 +57,23 @@ fn a_failing_gpm_is_replaced_by_the_plain_call_in_the_same_tick() {
 }
 
 #[test]
-fn an_instance_that_does_not_say_what_it_is_takes_no_new_plan_at_every_look() {
+fn an_instance_without_attributes_does_not_cause_a_new_plan_at_every_check() {
     let mut world =
         World::new(r#"{"gpus": [{"profile": "h100", "mig": [{"profile": "3g.40gb", "start": 4}]}]}"#, false);
-    world.faults(r#"[{"function": "nvmlDeviceGetAttributes_v2", "code": 999}]"#);
+    world.set_faults(r#"[{"function": "nvmlDeviceGetAttributes_v2", "code": 999}]"#);
     let frames = world.run(60);
     assert_eq!(frames[59].generation, frames[0].generation);
-    // It is looked for again all the same, less and less often.
-    world.faults("[]");
+    // The sampler still looks for it, less and less often.
+    world.set_faults("[]");
     let found = (0..200).find(|_| !world.tick().instances.is_empty());
     assert!(found.is_some());
 }
 
 #[test]
-fn a_driver_that_always_wants_more_room_is_asked_a_few_times() {
+fn a_call_that_always_needs_a_larger_buffer_is_repeated_only_a_few_times() {
     let mut world = World::new(WORK, false);
     world.run(3);
-    world.faults(r#"[{"function": "nvmlDeviceGetProcessUtilization", "code": 7}]"#);
+    world.set_faults(r#"[{"function": "nvmlDeviceGetProcessUtilization", "code": 7}]"#);
     let frame = world.tick();
     assert!(frame.samples.is_err());
     let calls = calls([&frame]);
@@ -81,7 +81,7 @@ fn a_driver_that_always_wants_more_room_is_asked_a_few_times() {
 }
 
 #[test]
-fn a_slowdown_by_the_hardware_is_shown_under_one_reason() {
+fn a_hardware_slowdown_is_shown_under_one_reason() {
     let shown = |scenario: &str| {
         let frame = World::new(scenario, false).tick();
         let names = ["hw_other_slowdown", "hw_thermal_slowdown", "hw_power_brake"];
@@ -95,7 +95,7 @@ fn a_slowdown_by_the_hardware_is_shown_under_one_reason() {
             frame.readings[point].unwrap()
         })
     };
-    // This board sets the bit of any slowdown beside that of the power brake, as real ones do.
+    // This board sets the bit of any hardware slowdown together with that of the power brake, as real ones do.
     let braked = shown(r#"{"gpus": [{"profile": "h100", "surprise": "clocked_down"}]}"#);
     assert_eq!(braked, [0, 0, 1]);
     let alone = r#"{"gpus": [{"profile": "h100"}],
@@ -104,11 +104,11 @@ fn a_slowdown_by_the_hardware_is_shown_under_one_reason() {
 }
 
 #[test]
-fn what_an_instance_says_and_nobody_believes_is_counted() {
+fn rejected_readings_of_an_instance_are_counted() {
     let mut world =
         World::new(r#"{"gpus": [{"profile": "h100", "mig": [{"profile": "3g.40gb", "start": 4}]}]}"#, false);
     world.run(2);
-    world.faults(r#"[{"function": "nvmlGpmMetricsGet", "garbage": true}]"#);
+    world.set_faults(r#"[{"function": "nvmlGpmMetricsGet", "garbage": true}]"#);
     let frame = world.tick();
     let rejected = |readings: &[Reading]| {
         readings.iter().filter(|reading| **reading == Err(Absence::Rejected)).count() as u64
@@ -120,7 +120,7 @@ fn what_an_instance_says_and_nobody_believes_is_counted() {
 }
 
 #[test]
-fn a_library_is_not_initialised_before_the_one_who_opens_it_allows_that() {
+fn a_library_is_not_initialised_before_its_caller_allows_it() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("libnvidia-ml.so.1");
     std::fs::write(&path, LIBRARY).unwrap();
@@ -128,13 +128,13 @@ fn a_library_is_not_initialised_before_the_one_who_opens_it_allows_that() {
     std::fs::write(directory.path().join("scenario"), "no scenario").unwrap();
     let (slot, clock) = (CallSlot::default(), Clock::System);
     let open = |allows: bool| {
-        let mut told = None;
+        let mut reported = None;
         let mut may_init = |simulated| {
-            told = Some(simulated);
+            reported = Some(simulated);
             allows
         };
         let error = Library::open_seen(Some(&path), (&slot, &clock), &mut may_init).unwrap_err();
-        (error, told)
+        (error, reported)
     };
     assert!(matches!(open(true), (OpenError::Refused { .. }, Some(true))));
     assert!(matches!(open(false), (OpenError::NotAllowed { .. }, Some(true))));

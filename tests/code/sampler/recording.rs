@@ -9,7 +9,7 @@ use super::world::World;
 
 const SECONDS: u64 = 70;
 
-/// What is not alike in two frames of one second.
+/// The readings and lists that differ in two frames of one second.
 fn differences(shown: &Frame, replayed: &Frame) -> Vec<String> {
     let readings = device_points().zip(shown.readings.iter().zip(&replayed.readings));
     let mut differ: Vec<String> = readings
@@ -31,16 +31,16 @@ fn differences(shown: &Frame, replayed: &Frame) -> Vec<String> {
     differ
 }
 
-/// Records the first GPU of a scenario and plays it; the recording.
-fn play(scenario: &str) -> String {
+/// Records the first GPU of a scenario, compares a replay with it, and returns the recording.
+fn record_and_replay(scenario: &str) -> String {
     let file = tempfile::NamedTempFile::new().unwrap();
     let (mut world, recorder) = World::recorded(scenario, file.path());
-    // A busy machine stretches neither of the two.
-    world.share(1_000_000);
+    // With the whole wall time as budget a busy machine stretches no interval of either.
+    world.set_driver_share(1_000_000);
     let shown = world.run(SECONDS);
     recorder.end().unwrap();
     let mut replay = World::new(&format!(r#"{{"gpus": [], "recording": {:?}}}"#, file.path()), false);
-    replay.share(1_000_000);
+    replay.set_driver_share(1_000_000);
     for (second, frame) in shown.iter().enumerate() {
         let differ = differences(frame, &replay.tick());
         assert!(
@@ -55,7 +55,7 @@ fn play(scenario: &str) -> String {
 
 #[test]
 fn a_replay_shows_every_reading_of_a_board_with_nvlinks() {
-    play(
+    record_and_replay(
         r#"{"cycle_seconds": 40, "gpus": [{"profile": "h100"}], "processes": [
             {"pid": 11, "gpu": 0, "phases": [{"from": 0, "to": 40, "demand": 0.5, "memory_bytes": 1073741824}]},
             {"pid": 12, "gpu": 0, "phases": [{"from": 20, "to": 30, "demand": 0.3, "decoder": 0.5}]}]}"#,
@@ -64,12 +64,12 @@ fn a_replay_shows_every_reading_of_a_board_with_nvlinks() {
 
 #[test]
 fn a_replay_shows_a_board_with_a_ring_of_samples() {
-    play(
+    record_and_replay(
         r#"{"cycle_seconds": 1000, "gpus": [{"profile": "a100"}], "processes": [
             {"pid": 11, "gpu": 0, "phases": [{"from": 0, "to": 1000, "demand": 0.4}]},
             {"pid": 12, "gpu": 0, "phases": [{"from": 31.2, "to": 32.7, "demand": 0.4, "memory_bytes": 1073741824}]}]}"#,
     );
-    play(
+    record_and_replay(
         r#"{"cycle_seconds": 1000, "gpus": [{"profile": "l4"}], "processes": [
             {"pid": 11, "gpu": 0, "phases": [{"from": 0, "to": 1000, "demand": 0.4}]}]}"#,
     );
@@ -77,7 +77,7 @@ fn a_replay_shows_a_board_with_a_ring_of_samples() {
 
 #[test]
 fn a_replay_shows_the_instances_of_a_board() {
-    play(
+    record_and_replay(
         r#"{"gpus": [{"profile": "h100", "mig": [{"profile": "3g.40gb", "start": 4},
             {"profile": "2g.20gb", "start": 0}]}], "processes": [
             {"pid": 11, "gpu": 0, "instance": 0, "phases": [{"from": 0, "to": 60, "demand": 0.5}]}]}"#,
@@ -85,7 +85,7 @@ fn a_replay_shows_the_instances_of_a_board() {
 }
 
 #[test]
-fn how_much_room_the_recorder_had_is_no_part_of_a_recording() {
+fn a_recording_does_not_depend_on_the_buffer_size_of_the_recorder() {
     let processes: Vec<String> = (1..=40)
         .map(|pid| {
             format!(r#"{{"pid": {pid}, "gpu": 0, "phases": [{{"from": 0, "to": 60, "demand": 0.01}}]}}"#)
@@ -95,19 +95,19 @@ fn how_much_room_the_recorder_had_is_no_part_of_a_recording() {
         r#"{{"cycle_seconds": 60, "gpus": [{{"profile": "h100"}}], "processes": [{}]}}"#,
         processes.join(", ")
     );
-    let recording = play(&scenario);
+    let recording = record_and_replay(&scenario);
     let refused = recording.lines().find(|line| line.contains(r#""code":7"#));
     assert_eq!(refused, None);
 }
 
 #[test]
-fn a_gpm_metric_that_is_refused_alone_is_read_by_its_next_source() {
+fn a_single_refused_gpm_metric_is_read_from_its_next_source() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let (mut world, recorder) = World::recorded(r#"{"gpus": [{"profile": "h100"}]}"#, file.path());
     world.run(10);
     recorder.end().unwrap();
     let recording = fs::read_to_string(file.path()).unwrap();
-    // What GPM tells of bytes sent over PCIe.
+    // GPM's rate of bytes sent over PCIe.
     let is_sent = |line: &str| line.contains("nvmlGpmMetric_t") && line.contains(r#"{"number":20}],"code""#);
     let lines = recording.lines().map(|line| match is_sent(line) {
         true => line.replace(r#""code":0"#, r#""code":3"#) + "\n",

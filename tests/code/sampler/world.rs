@@ -15,19 +15,19 @@ use tempfile::TempDir;
 
 pub(crate) static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libnvidia-ml.so.1"));
 
-/// GPUs of one node, read every second; medium every 5 s, slow every minute.
+/// GPUs of one node: the fast tier is due every second, medium every 5 s, slow every minute.
 pub(crate) struct World {
     page: Arc<ClockPage>,
     samplers: Vec<Sampler>,
     second: u64,
-    /// Last: the library lies in it.
+    /// The last field, so that it is removed after the samplers have closed the library in it.
     directory: TempDir,
 }
 
-/// Half a percent, as by default.
+/// Half a percent of wall time in millionths, the default.
 pub(crate) const DRIVER_SHARE: u32 = 5_000;
 
-/// How a sampler reads.
+/// The configuration of the samplers.
 struct Setting {
     level: Level,
     presence: bool,
@@ -42,12 +42,12 @@ impl World {
         Self::over(LIBRARY, scenario, &Setting { presence, ..ALONE }, None)
     }
 
-    /// A node of the scenario, with so many samplers, as by default: each has its part of the driver's share.
+    /// A node of the scenario at level standard with this many samplers, which divide the driver's share.
     pub(crate) fn node(scenario: &str, samplers: u32) -> Self {
         Self::over(LIBRARY, scenario, &Setting { level: Level::Standard, samplers, ..ALONE }, None)
     }
 
-    /// The same, taken down into a file from the scenario's beginning on.
+    /// As `new`, with all answers of the driver recorded in a file.
     pub(crate) fn recorded(scenario: &str, file: &Path) -> (Self, Arc<Recorder>) {
         let head = RecordingHead {
             gpumeter_recording: FORMAT,
@@ -61,7 +61,7 @@ impl World {
         (Self::over(LIBRARY, scenario, &ALONE, Some(Arc::clone(&recorder))), recorder)
     }
 
-    /// The same over a library that lacks functions: their names are blanked in it.
+    /// As `new`, over a library without these functions: their names are changed in it.
     pub(crate) fn without(functions: &[&str], scenario: &str) -> Self {
         let mut library = LIBRARY.to_vec();
         for function in functions {
@@ -97,32 +97,32 @@ impl World {
         Self { page, samplers, second: 10, directory }
     }
 
-    /// Scripts the driver's faults.
-    pub(crate) fn faults(&self, script: &str) {
+    /// Sets the driver's faults.
+    pub(crate) fn set_faults(&self, script: &str) {
         let new = self.path("faults.new");
         fs::write(&new, script).unwrap();
         fs::rename(new, self.path("faults")).unwrap();
     }
 
-    /// Cuts the first GPU anew: instances as the library's state file names them.
-    pub(crate) fn cut(&self, layout: &str) {
+    /// Changes the MIG layout of the first GPU, given as in the state file of the library.
+    pub(crate) fn set_layout(&self, layout: &str) {
         let new = self.path("state.new");
         fs::write(&new, format!(r#"{{"mig": {{"0": {layout}}}}}"#)).unwrap();
         fs::rename(new, self.path("state")).unwrap();
     }
 
-    /// Lets the sampler spend another share of wall time inside the driver.
-    pub(crate) fn share(&mut self, millionths: u32) {
+    /// Changes the share of wall time that the sampler may spend inside the driver.
+    pub(crate) fn set_driver_share(&mut self, millionths: u32) {
         self.samplers[0].configure(Level::Full, false, millionths);
     }
 
-    /// Has the next tick read all tiers, as after an XID.
+    /// Makes the next tick read all tiers, as after an XID.
     pub(crate) fn read_all(&mut self) {
         self.samplers[0].read_all_tiers_next();
     }
 
-    /// Lets the sampler plan anew.
-    pub(crate) fn plan_anew(&mut self) {
+    /// Makes the sampler compile a new plan at the next tick.
+    pub(crate) fn drop_plan(&mut self) {
         self.samplers[0].drop_plan();
     }
 
@@ -135,36 +135,36 @@ impl World {
         self.tick_every(1).swap_remove(0)
     }
 
-    /// The next second's frame of the first GPU, if it answers by then.
+    /// As `tick`, but returns an absence if the GPU does not answer.
     pub(crate) fn try_tick(&mut self) -> Result<Frame, Absence> {
-        let due = self.pass(1);
+        let due = self.advance(1);
         self.samplers[0].tick(due)
     }
 
-    /// The frames of the next tick, so many seconds after the last.
+    /// The frames of all GPUs at a tick this many seconds after the last one.
     pub(crate) fn tick_every(&mut self, seconds: u64) -> Vec<Frame> {
-        let due = self.pass(seconds);
+        let due = self.advance(seconds);
         self.samplers.iter_mut().map(|sampler| sampler.tick(due).unwrap()).collect()
     }
 
-    /// Lets so many seconds pass, and which tiers are due then.
-    fn pass(&mut self, seconds: u64) -> [bool; 3] {
+    /// Advances time; returns which tiers are due.
+    fn advance(&mut self, seconds: u64) -> [bool; 3] {
         let before = self.second;
         self.second += seconds;
         self.page.set(held(self.second)).unwrap();
         [1, 5, 60].map(|every| before / every != self.second / every)
     }
 
-    /// The nanoseconds that all calls have taken by now, by function, where the scenario has realistic delays;
-    /// takes a tick, since what one took is written when the next one has begun.
-    pub(crate) fn owed(&mut self, seconds: u64) -> BTreeMap<String, u64> {
+    /// The nanoseconds that all calls have taken so far, by function, in a scenario with realistic delays.
+    /// Makes a tick first, since the library writes the duration of a call when the next one begins.
+    pub(crate) fn time_in_driver(&mut self, seconds: u64) -> BTreeMap<String, u64> {
         self.tick_every(seconds);
         let calls: serde_json::Value =
             serde_json::from_str(&fs::read_to_string(self.path("calls")).unwrap()).unwrap();
         serde_json::from_value(calls["owed_ns"].clone()).unwrap()
     }
 
-    /// The frames of so many seconds.
+    /// The frames of this many seconds.
     pub(crate) fn run(&mut self, seconds: u64) -> Vec<Frame> {
         (0..seconds).map(|_| self.tick()).collect()
     }
@@ -177,12 +177,12 @@ fn held(second: u64) -> PageState {
     PageState::held_at(Nanoseconds::from_seconds(second), UTC, BOOTTIME)
 }
 
-/// Whether the frame read that tier anew.
+/// Whether the frame has read that tier.
 pub(crate) fn is_due(frame: &Frame, tier: Tier) -> bool {
     frame.tiers[tier as usize] == Some(frame.begun)
 }
 
-/// How often each function was called in these frames.
+/// The number of calls of each function in these frames.
 pub(crate) fn calls<'a>(frames: impl IntoIterator<Item = &'a Frame>) -> BTreeMap<&'static str, usize> {
     let mut calls = BTreeMap::new();
     for call in frames.into_iter().flat_map(|frame| &frame.calls) {

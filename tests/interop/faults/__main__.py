@@ -47,7 +47,7 @@ def faults(suite):
         except Failed as failed:
             found.row(scenario.play.__name__.replace("_", " "), "comes to its end", str(failed).splitlines()[0], False)
         except Exception as error:
-            # The others are worth their time.
+            # One failed scenario must not lose the results of the others.
             traceback.print_exc()
             found.row(scenario.play.__name__.replace("_", " "), "comes to its end", repr(error), False)
         finally:

@@ -23,7 +23,7 @@ def slow_loris(suite, table, count=1_000):
         one.wait_up()
         one.scrape()
     before = node.fds()
-    # One crowd gives too few scrapes for their 99 % to tell much.
+    # One crowd gives too few scrapes for a meaningful 99th percentile.
     sieges = [besieged(node, twin, count) for _ in range(1 if SMOKE else 3)]
     late = max(siege.lasted - siege.opened for siege in sieges)
     left = sum(siege.left for siege in sieges)
@@ -113,7 +113,7 @@ def thousand_scrapers(suite, table, count=1_000):
     node.forget_peak()
     before = node.memory("VmRSS")
 
-    # Other work on the machine may keep the client from the processor: the best of three is the agent's own.
+    # Other work on the machine may delay the client, so the best of three is counted.
     seconds, kinds = float("inf"), Counter()
     for _ in range(3):
         began = time.monotonic()

@@ -1,4 +1,4 @@
-"""F20: a driver that lies."""
+"""F20: a driver that returns garbage."""
 
 import json
 import re

@@ -30,7 +30,7 @@ class Hung:
 
     def look(self):
         """One scrape and its duration."""
-        # Before it is asked, so that a client that is kept from the processor afterwards makes nothing look older.
+        # The time before the request, so that a delayed client does not make readings look older.
         asked = self.node.clock.utc() / SECOND
         status, body, seconds = self.node.scrape()
         found = metrics(body.decode())

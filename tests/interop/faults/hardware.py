@@ -1,4 +1,4 @@
-"""F3, F4: hardware that goes and comes, and the driver under the agent."""
+"""F3, F4: hardware that is removed and returns, and a driver that is reloaded under the agent."""
 
 import time
 

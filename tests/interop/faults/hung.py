@@ -1,4 +1,4 @@
-"""F1c: a call that no signal ends, as of a driver that waits for hardware."""
+"""F1c: a call that no signal can end, as in a driver that waits for hardware."""
 
 import os
 import socket

@@ -84,9 +84,9 @@ def driver_alone(suite, scenario):
     "alone. A memory cgroup would not tell: the simulated `/proc` lies on a disk, and its cached files would be charged")
 def little_memory(suite, table):
     scenario = written(suite, "F19.json", crowd(5_000))
-    # A real driver keeps its processes in the kernel; the simulated one lives inside the agent.
+    # A real driver stores its processes in the kernel, the simulated one in the memory of the agent.
     driver = driver_alone(suite, scenario)
-    # As packaging/systemd/gpumeter.service runs it.
+    # The settings of packaging/systemd/gpumeter.service.
     node = Node(suite, "F19", scenario=scenario, wrap=["env", "MALLOC_ARENA_MAX=1"],
                 config="sampling: {level: full}\nattribution: {presence: true}\n")
     node.wait_up()
@@ -94,7 +94,7 @@ def little_memory(suite, table):
     body, own = b"", 0.0
     while time.monotonic() < until and node.program.alive():
         _, body, _ = node.scrape()
-        # Of its files the kernel takes pages back as it likes.
+        # The kernel may reclaim pages of mapped files at any time.
         own = max(own, node.memory("RssAnon") - driver)
         time.sleep(0.2)
     alive = node.program.alive()

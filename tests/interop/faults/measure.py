@@ -8,7 +8,7 @@ from harness import ROOT, Failed, get, wait_for
 
 
 class Counters:
-    """Every counter of the pages that it was shown, and those that went back. Those of a GPU instance begin anew when another
+    """Every counter of the pages that were added, and those that decreased. Those of a GPU instance begin anew when another
     instance is given its id."""
 
     def __init__(self, without=()):

@@ -1,4 +1,4 @@
-"""F6: a GPU that is cut anew while it is read."""
+"""F6: a GPU whose MIG layout changes while it is read."""
 
 import os
 import random

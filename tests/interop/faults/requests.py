@@ -1,4 +1,4 @@
-"""F17: requests that mean harm."""
+"""F17: malicious requests."""
 
 import random
 import socket
@@ -25,7 +25,7 @@ REQUESTS = [
     ("a blank before the colon", b"GET /metrics HTTP/1.1\r\nHost : a\r\n\r\n", {400}),
     ("a zero byte", b"GET /met\x00rics HTTP/1.1\r\nHost: a\r\n\r\n", {400}),
 ]
-# A second request hidden in the body of the first: whoever stands before the agent sees one.
+# A second request hidden in the body of the first (request smuggling): a proxy sees only one.
 SMUGGLED = [
     ("length and chunks", b"POST /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n"
      b"0\r\n\r\nGET /-/ready HTTP/1.1\r\nHost: a\r\n\r\n"),

@@ -1,4 +1,4 @@
-"""F2: no driver, half a driver, one that does not return."""
+"""F2: no driver, an incomplete driver, and one that does not return."""
 
 import json
 import random
@@ -39,7 +39,7 @@ def bad_starts(suite, table):
     for number, (what, path, faults, reason) in enumerate(cases):
         (simulated / "faults").write_text(json.dumps(faults))
         config = written(suite, f"F2-{number}.yaml", f"ledger: {{path: {suite.folder}/F2-{number}/ledger.db}}\n")
-        # The machine may be busy with something else: the best of three is the agent's own.
+        # Other work on the machine may delay the agent, so the best of three is counted.
         starts = []
         for attempt in range(3):
             port = free_port()
@@ -76,7 +76,7 @@ def bad_starts(suite, table):
     late_library(suite, table, simulated)
 
 
-# Agents at a time.
+# The number of agents that run at the same time.
 AT_ONCE = 6
 
 

@@ -46,7 +46,7 @@ def scenario(id, fault, target, how):
 
 
 class Table:
-    """The rows as they come; `fault` is the scenario that is being played."""
+    """The rows in the order in which they were measured; `fault` is the current scenario."""
 
     def __init__(self):
         self.rows = []
@@ -58,7 +58,7 @@ class Table:
         self.loads[fault] = os.getloadavg()[0]
 
     def row(self, what, target, measured, ok, speed=False):
-        """A finding. One of speed by the wall clock is only told in the smoke run, whose machine may be busy."""
+        """Adds a finding. In a smoke run a missed target of speed is only printed, since the machine may be busy."""
         row = Row(self.fault, what, target, measured, bool(ok), speed)
         self.rows.append(row)
         print(" | ".join((row.fault, what, target, measured, row.verdict)), flush=True)

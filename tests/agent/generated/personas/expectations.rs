@@ -77,9 +77,9 @@ fn r470_reports_memory_without_a_reserve() {
 fn r545_reports_a_plausible_memory_temperature() {
     const MEMORY: PointId = point("gpu_temperature_celsius", "memory");
     for gpu in [A100, H100] {
-        let told = read(&frame("r545_double_tag", gpu), MEMORY);
-        assert_eq!(told, read(&newest(gpu), MEMORY));
-        assert!((30_000..90_000).contains(&told.unwrap()), "{told:?}");
+        let temperature = read(&frame("r545_double_tag", gpu), MEMORY);
+        assert_eq!(temperature, read(&newest(gpu), MEMORY));
+        assert!((30_000..90_000).contains(&temperature.unwrap()), "{temperature:?}");
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use gpumeter::doctor::board_sentences;
 use nvidia_ml::persona::Persona;
 
-use super::node::{Node, Told};
+use super::node::{FamilyState, Node};
 
 /// Boards by the name of their column: the scenario's entry, and where its process runs.
 const BOARDS: [(&str, &str); 12] = [
@@ -59,7 +59,7 @@ struct Column {
     board: &'static str,
     cells: BTreeMap<String, char>,
     /// The sentences of `doctor` for the first of [`MARKS`].
-    told: BTreeMap<String, String>,
+    absent: BTreeMap<String, String>,
 }
 
 /// The end of a sentence when MIG mode may be the reason too.
@@ -71,14 +71,16 @@ fn the_matrix_of_drivers_and_boards_is_up_to_date() {
     let mut columns = Vec::new();
     for (persona, boards) in COLUMNS {
         for board in boards {
-            let told = doctor(persona, board);
-            order = told.iter().map(|told| told.family.clone()).collect();
+            let states = doctor(persona, board);
+            order = states.iter().map(|state| state.family.clone()).collect();
             let version = persona.map_or(Persona::Plain, |name| Persona::named(name).unwrap());
-            let cells = told.iter().map(|told| (told.family.clone(), mark(told, persona, board))).collect();
-            let absent =
-                told.iter().filter(|told| told.standing != "answered" && mark(told, persona, board) == '-');
-            let told = absent.map(|told| (told.family.clone(), told.why.clone())).collect();
-            columns.push(Column { driver: version.driver_version(), board, cells, told });
+            let cells =
+                states.iter().map(|state| (state.family.clone(), mark(state, persona, board))).collect();
+            let absent = states
+                .iter()
+                .filter(|state| state.standing != "answered" && mark(state, persona, board) == '-');
+            let absent = absent.map(|state| (state.family.clone(), state.why.clone())).collect();
+            columns.push(Column { driver: version.driver_version(), board, cells, absent });
         }
     }
     let text = document(&order, &columns);
@@ -100,7 +102,7 @@ fn every_driver_variant_has_a_column() {
     }
 }
 
-fn doctor(persona: Option<&str>, board: &str) -> Vec<Told> {
+fn doctor(persona: Option<&str>, board: &str) -> Vec<FamilyState> {
     let (_, gpu) = BOARDS.iter().find(|(name, _)| *name == board).unwrap();
     let process = match board.ends_with("MIG") {
         true => PROCESS.replacen(r#""gpu":0"#, r#""gpu":0,"instance":0"#, 1).replacen(
@@ -113,21 +115,21 @@ fn doctor(persona: Option<&str>, board: &str) -> Vec<Told> {
     Node::new(persona, gpu, &process).doctor().1
 }
 
-fn mark(told: &Told, persona: Option<&str>, board: &str) -> char {
-    if told.standing == "answered" {
+fn mark(state: &FamilyState, persona: Option<&str>, board: &str) -> char {
+    if state.standing == "answered" {
         return '+';
     }
     let is_of_board = |why: &str| board_sentences().any(|sentence| sentence == why);
-    let why = match told.reason.as_str() {
+    let why = match state.reason.as_str() {
         "no_symbol" => "the driver has no function for it; a newer one may",
         "no_permission" => "the driver refuses this user",
-        "not_supported" if told.why == MARKS[2].2 => MARKS[2].2,
-        "not_supported" if told.why.strip_suffix(MIG).is_some_and(is_of_board) => MARKS[1].2,
-        "not_supported" if is_of_board(&told.why) => MARKS[0].2,
-        _ => &told.why,
+        "not_supported" if state.why == MARKS[2].2 => MARKS[2].2,
+        "not_supported" if state.why.strip_suffix(MIG).is_some_and(is_of_board) => MARKS[1].2,
+        "not_supported" if is_of_board(&state.why) => MARKS[0].2,
+        _ => &state.why,
     };
-    let known = MARKS.iter().find(|(_, reason, known)| *reason == told.reason && *known == why);
-    known.map_or_else(|| panic!("{persona:?} on {board}: {told:?}"), |(mark, _, _)| *mark)
+    let known = MARKS.iter().find(|(_, reason, known)| *reason == state.reason && *known == why);
+    known.map_or_else(|| panic!("{persona:?} on {board}: {state:?}"), |(mark, _, _)| *mark)
 }
 
 const HEAD: &str = "\
@@ -162,7 +164,7 @@ fn document(order: &[String], columns: &[Column]) -> String {
     }
     text += "\n\nWhat the doctor says where a board does not report it:\n\n";
     for family in &order.iter().filter(|family| varies(family)).collect::<Vec<_>>() {
-        if let Some(why) = columns.iter().find_map(|column| column.told.get(*family)) {
+        if let Some(why) = columns.iter().find_map(|column| column.absent.get(*family)) {
             writeln!(text, "- `{family}`: {why}").unwrap();
         }
     }

@@ -21,7 +21,7 @@ pub(crate) struct Node {
 
 /// The state of a family on the node's GPU, as `doctor` prints it.
 #[derive(Clone, Debug)]
-pub(crate) struct Told {
+pub(crate) struct FamilyState {
     pub(crate) family: String,
     pub(crate) standing: String,
     pub(crate) reason: String,
@@ -46,7 +46,7 @@ impl Node {
     }
 
     /// The model, and every family as `gpumeter doctor` prints it at level full.
-    pub(crate) fn doctor(&self) -> (String, Vec<Told>) {
+    pub(crate) fn doctor(&self) -> (String, Vec<FamilyState>) {
         let config = self.directory.path().join("config.yaml");
         let ledger = self.directory.path().join("ledger.db");
         let text = format!(
@@ -57,12 +57,12 @@ impl Node {
         let mut command = Command::new(env!("CARGO_BIN_EXE_gpumeter"));
         command.args(["doctor", "--json", "--config"]).arg(config).arg("--nvml-library").arg(self.library());
         let output = command.output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        let told: serde_json::Value = serde_json::from_slice(&output.stdout).expect(&said);
-        let gpu = &told["gpus"][0];
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect(&errors);
+        let gpu = &report["gpus"][0];
         let word = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
-        let families = gpu["families"].as_array().unwrap_or_else(|| panic!("no GPU: {told:#}"));
-        let families = families.iter().map(|family| Told {
+        let families = gpu["families"].as_array().unwrap_or_else(|| panic!("no GPU: {report:#}"));
+        let families = families.iter().map(|family| FamilyState {
             family: word(&family["family"]),
             standing: word(&family["standing"]),
             reason: word(&family["reason"]),
@@ -78,10 +78,10 @@ impl Node {
         let library = Library::open(Some(&self.library())).unwrap();
         let slot = CallSlot::default();
         let found = find(&library, 0, &slot, &clock).unwrap();
-        let mut lane = Sampler::new(library, &found, slot, clock, Level::Full);
-        lane.tick([true; 3]).unwrap();
+        let mut sampler = Sampler::new(library, &found, slot, clock, Level::Full);
+        sampler.tick([true; 3]).unwrap();
         page.set(held(FIRST + 5)).unwrap();
-        lane.tick([true; 3]).unwrap()
+        sampler.tick([true; 3]).unwrap()
     }
 }
 

@@ -16,7 +16,7 @@ const PENDING: PointId = first_point("gpu_row_remap_pending");
 const ENERGY: PointId = first_point("gpu_energy_joules_total");
 
 /// A frame under construction.
-pub(crate) struct Making {
+pub(crate) struct FrameBuilder {
     readings: Vec<Result<i64, Absence>>,
     processes: Vec<GpuProcess>,
     samples: Vec<ProcessSample>,
@@ -30,7 +30,7 @@ pub(crate) struct Making {
     old_list: bool,
 }
 
-impl Default for Making {
+impl Default for FrameBuilder {
     /// An idle GPU without processes.
     fn default() -> Self {
         let mut readings: Vec<_> = device_points().map(|_| Err(Absence::NotSupported)).collect();
@@ -50,7 +50,7 @@ impl Default for Making {
     }
 }
 
-impl Making {
+impl FrameBuilder {
     /// The driver's process list fails.
     pub(crate) fn without_list(mut self) -> Self {
         self.list_fails = true;
@@ -71,7 +71,7 @@ impl Making {
     }
 
     /// The driver's ring of utilization samples covers this many seconds.
-    pub(crate) fn ring(mut self, percent: u64, seconds: u64) -> Self {
+    pub(crate) fn sample_ring(mut self, percent: u64, seconds: u64) -> Self {
         self.sampled =
             Some(Sampled { ratio: percent * 10_000_000, covered: Nanoseconds::from_seconds(seconds) });
         self
@@ -84,24 +84,24 @@ impl Making {
     }
 
     /// A process on the list without a sample.
-    pub(crate) fn silent(mut self, pid: u32) -> Self {
+    pub(crate) fn process_without_sample(mut self, pid: u32) -> Self {
         self.processes.push(GpuProcess { pid, gpu_instance: None, memory: Some(Bytes(1 << 30)) });
         self
     }
 
     /// The driver's energy counter, in joules.
-    pub(crate) fn counter(mut self, joules: i64) -> Self {
+    pub(crate) fn energy_counter(mut self, joules: i64) -> Self {
         self.readings[ENERGY] = Ok(joules * 1_000_000);
         self
     }
 
     /// A process on the list with a sample.
     pub(crate) fn process(self, pid: u32, sm: u32) -> Self {
-        self.silent(pid).ended(pid, sm)
+        self.process_without_sample(pid).unlisted_process(pid, sm)
     }
 
     /// A process that only a sample names: it is no longer listed.
-    pub(crate) fn ended(mut self, pid: u32, sm: u32) -> Self {
+    pub(crate) fn unlisted_process(mut self, pid: u32, sm: u32) -> Self {
         self.samples.push(ProcessSample {
             pid,
             window: 1_000_000,
