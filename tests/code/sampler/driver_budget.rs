@@ -109,7 +109,7 @@ fn lists_are_read_more_often_with_a_larger_driver_share() {
     world.set_faults(OVER_BUDGET);
     world.run(75);
     world.set_faults("[]");
-    world.set_driver_share(1_000_000);
+    world.set_driver_share(1_000_000, false);
     world.run(11);
     let lists = calls(&world.run(60))[COMPUTE];
     assert!(lists >= 11, "{lists} lists in a minute");

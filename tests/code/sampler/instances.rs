@@ -123,6 +123,8 @@ fn an_instance_that_never_answered_causes_no_new_plan() {
 fn a_gpu_in_mig_mode_without_instances_shows_its_readings_except_utilization() {
     let without_instances = r#"{"gpus": [{"profile": "h100", "mig": {"mode": "on", "instances": []}}]}"#;
     let mut world = World::new(without_instances, true);
+    // On a busy machine the usual share would stretch the medium tier.
+    world.set_driver_share(1_000_000, true);
     for frame in world.run(70) {
         assert!(frame.identity.mig && frame.instances.is_empty() && frame.generation == 1);
         assert_eq!(frame.readings[first_point("gpu_utilization_ratio")], Err(Absence::NotSupported));

@@ -36,11 +36,11 @@ fn record_and_replay(scenario: &str) -> String {
     let file = tempfile::NamedTempFile::new().unwrap();
     let (mut world, recorder) = World::recorded(scenario, file.path());
     // With the whole wall time as budget a busy machine stretches no interval of either.
-    world.set_driver_share(1_000_000);
+    world.set_driver_share(1_000_000, false);
     let shown = world.run(SECONDS);
     recorder.end().unwrap();
     let mut replay = World::new(&format!(r#"{{"gpus": [], "recording": {:?}}}"#, file.path()), false);
-    replay.set_driver_share(1_000_000);
+    replay.set_driver_share(1_000_000, false);
     for (second, frame) in shown.iter().enumerate() {
         let differ = differences(frame, &replay.tick());
         assert!(

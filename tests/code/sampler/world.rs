@@ -111,9 +111,9 @@ impl World {
         fs::rename(new, self.path("state")).unwrap();
     }
 
-    /// Changes the share of wall time that the sampler may spend inside the driver.
-    pub(crate) fn set_driver_share(&mut self, millionths: u32) {
-        self.samplers[0].configure(Level::Full, false, millionths);
+    /// Changes the share of wall time that the first sampler, of level full, may spend inside the driver.
+    pub(crate) fn set_driver_share(&mut self, millionths: u32, presence: bool) {
+        self.samplers[0].configure(Level::Full, presence, millionths);
     }
 
     /// Makes the next tick read all tiers, as after an XID.
