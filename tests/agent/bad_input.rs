@@ -47,7 +47,7 @@ fn a_first_price_in_the_future_is_a_warning_and_not_an_error() {
     let warning = "warning: prices.rates: no price is in force before 2200-01-01T00:00:00Z";
     assert!(told.starts_with(&format!("{file}: {warning}")) && told.ends_with("config.yaml: ok\n"), "{told}");
     let doctor = String::from_utf8(output(&["doctor", "--config", &file]).stdout).unwrap();
-    assert!(doctor.contains("missing prices: prices.rates: no price is in force before 2200-"), "{doctor}");
+    assert!(doctor.contains("FAILED  prices: prices.rates: no price is in force before 2200-"), "{doctor}");
 }
 
 #[test]
