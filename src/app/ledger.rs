@@ -75,7 +75,7 @@ impl LedgerChannel {
         self.count_error();
         let reason = Some(error.to_string());
         if shared.no_account.reason() != reason {
-            tracing::error!(%error, "no account is kept until the ledger can be opened; trying again every 5 s");
+            tracing::error!(%error, "the ledger cannot be opened: usage is not billed until it can; retrying every 5 s");
             shared.no_account.set(reason);
         }
     }
@@ -201,7 +201,7 @@ fn open_later(channel: &LedgerChannel, shared: &Shared) -> Option<(Ledger, usize
         let active = shared.config.active();
         match open(&active, shared) {
             Ok((ledger, recovered)) => {
-                tracing::info!("the ledger is open now; the account begins");
+                tracing::info!("the ledger is open now; usage is billed from here on");
                 channel.set_durable(recovered.durable);
                 *channel.opened_late.lock().unwrap_or_else(PoisonError::into_inner) =
                     Some(Box::new(recovered));
@@ -265,10 +265,11 @@ impl LedgerWriter<'_> {
                 Ok(()) => tracing::info!("the new prices apply from the next minute on"),
                 Err(error) => {
                     self.channel.count_error();
-                    tracing::error!(%error, "the new prices were not stored");
                     if error.may_pass() {
+                        tracing::error!(%error, "the new prices could not be stored yet; retrying");
                         return false;
                     }
+                    tracing::error!(%error, "the new prices were rejected by the ledger; bills keep the old ones");
                 }
             }
             self.priced += 1;
@@ -291,7 +292,7 @@ impl LedgerWriter<'_> {
             }
             Err(error) => {
                 // Trying the same batch again would not help; only the refused part is dropped.
-                tracing::warn!(%error, "the ledger refused a commit; it is tried GPU by GPU");
+                tracing::warn!(%error, "the ledger rejected a batch; writing it again one GPU at a time");
                 self.salvage(batch, now)
             }
         }
@@ -305,7 +306,7 @@ impl LedgerWriter<'_> {
         }
         for (gpu, error) in &salvage.dropped {
             self.channel.count_error();
-            tracing::error!(%gpu, %error, "a part of this GPU's account was refused and is dropped");
+            tracing::error!(%gpu, %error, "a part of this GPU's usage was rejected by the ledger and is lost");
         }
         for part in salvage.unfinished {
             self.channel.queue.put_back(part);
@@ -315,7 +316,7 @@ impl LedgerWriter<'_> {
 
     fn note_retry(&self, error: &Error) -> bool {
         self.channel.count_error();
-        tracing::error!(%error, "a commit failed; it is kept and tried again");
+        tracing::error!(%error, "writing to the ledger failed; the data is kept in memory and retried");
         false
     }
 
@@ -326,7 +327,8 @@ impl LedgerWriter<'_> {
             Ok(Some(lead)) => {
                 tracing::warn!(
                     seconds = lead / 1_000_000_000,
-                    "the wall clock stepped; account time did not, and is ahead of it by that many seconds"
+                    "the wall clock was changed; bills keep using the old time. `seconds` = wall clock minus bill time \
+                     (negative: the wall clock is behind)"
                 );
             }
             Err(error) => {

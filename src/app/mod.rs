@@ -73,20 +73,20 @@ pub enum StartError {
     Destination(#[from] crate::push::BadDestination),
     /// It had started, and the driver was replaced outside its container: only a new container has the new library.
     #[error(
-        "the driver was replaced under this container, which still has the old library; the ledger was closed in \
-         order, restart the container"
+        "the driver was replaced under this container, which still has the old library; the ledger was closed \
+         cleanly; restart the container"
     )]
     Replaced,
     /// It had started, and the driver was loaded afterwards: the DeviceAllow rules of its unit cover only devices that existed
     /// at its start.
     #[error(
         "/dev/nvidiactl is refused: the driver was loaded after the agent, and its unit (DeviceAllow) only allows devices \
-         that existed at its start; the ledger was closed in order, start the agent again"
+         that existed at its start; the ledger was closed cleanly; restart the agent"
     )]
     DriverLoadedLater,
     /// It had started, and a vital thread has failed.
     #[error(
-        "the {0} thread failed, so the agent ended in order and has to be restarted; please report the error in the log"
+        "the {0} thread failed, so the agent shut down cleanly; restart it, and please report the error in the log"
     )]
     ThreadFailed(&'static str),
     /// A thread could not be started.

@@ -38,7 +38,7 @@ pub(super) const ROWS: &[Family] = &[
         Level::Lean,
         "GPU time that the tenant held, in closed windows. Over any window of time the increases \
          of all tenants sum to that of slot seconds (the totals do so in the ledger and the API, \
-         since the series of tenants that are gone end); held = within + lent + waste + \
+         since the series of tenants that are gone end); held = used within the holding + idle + \
          unmeasured + unavailable.",
         &[labelled(&[], Held)],
     ),
@@ -52,9 +52,9 @@ pub(super) const ROWS: &[Family] = &[
     tenant_seconds(
         "gpu_tenant_idle_seconds_total",
         Level::Lean,
-        "GPU time held and not used by the holder (lent + waste), in closed windows. The sum of \
-         held over all tenants is slot seconds; held = within + lent + waste + unmeasured + \
-         unavailable.",
+        "GPU time held and not used by the holder (the columns lent and idle of gpumeter bill \
+         together), in closed windows. The sum of held over all tenants is slot seconds; held = \
+         used within the holding + idle + unmeasured + unavailable.",
         &[labelled(&[], Idle)],
     ),
     tenant_seconds(
@@ -133,8 +133,8 @@ pub(super) const ROWS: &[Family] = &[
     ),
     workload_seconds(
         "gpu_workload_idle_seconds_total",
-        "GPU time that the workload held and did not use (lent + waste), in closed windows; what \
-         unmeasured time would have been is not in it.",
+        "GPU time that the workload held and did not use (the columns lent and idle of gpumeter \
+         bill together), in closed windows; unmeasured time is not included.",
         &[labelled(&[], Idle)],
     ),
     Family::counter(
@@ -162,8 +162,9 @@ pub(super) const ROWS: &[Family] = &[
     Family::gauge(
         "gpu_holding_ratio",
         Unit::Ratio,
-        "Share of the GPU, or of the GPU instance, that the workload holds now, without what \
-         others hold within that; where claims exceed the GPU, what it was granted.",
+        "Share of the GPU, or of the GPU instance, that the workload holds now, minus shares that \
+         others hold inside it (a step inside its job); if the requested shares together exceed \
+         the GPU, the share that it was granted, 0 where none was left.",
         Account(AccountRows::Holding),
     )
     .labels(&["gpu", "uuid", "gpu_instance", "workload", "tenant", "source"])

@@ -15,8 +15,8 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_utilization_ratio",
         Unit::Ratio,
         "Share of the driver's last sample window (1/6 s to 1 s) in which a kernel ran; on \
-         boards with GPM, of the medium interval that last ended; the governor never makes that \
-         interval longer.",
+         boards with GPM, over the last sampling.medium interval; the limit \
+         sampling.driver_share never lengthens that interval.",
         Gpu(Read(&[point(&[], &[percent(CallValue::UtilizationGpu)])])),
     )
     .level(Level::Lean)
@@ -29,8 +29,8 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_memory_activity_ratio",
         Unit::Ratio,
         "Share of the driver's last sample window in which device memory was read or written; \
-         where GPM or the driver's ring of samples reports activity, of the medium interval that \
-         last ended; the governor never makes that interval longer.",
+         where GPM or the driver's ring of samples reports activity, over the last sampling.medium \
+         interval; the limit sampling.driver_share never lengthens that interval.",
         Gpu(Read(&[point(&[], &[percent(CallValue::UtilizationMemory)])])),
     )
     .level(Level::Standard)

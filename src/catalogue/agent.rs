@@ -78,10 +78,12 @@ agent_families! {
         "gpumeter_collector_errors_total",
         Unit::None,
         "Readings that the collector failed to deliver or lost, by reason: a GPU's reading in \
-         one tick (late: it came too late to be exported), kernel log records that were \
-         overwritten (overrun), kinds of events that the driver refused to register \
-         (too_many_kinds), XIDs from a PCI address at which no GPU was known for ten minutes \
-         (unknown_gpu).",
+         one tick (driver_gone: the driver was unloaded, or loaded again; rejected: the value was \
+         implausible; not_yet: nothing has been read yet; late: it came too late to be exported; \
+         panic: a defect of the agent; read_by_another_lane: another sampler thread already \
+         reads the GPU with this UUID), kernel log records that were overwritten (overrun), \
+         kinds of events that the driver refused to register (too_many_kinds), XIDs from a PCI \
+         address at which no GPU was known for ten minutes (unknown_gpu).",
     )
     .labels(&["collector", "reason"])
     .values(&[(
@@ -94,8 +96,9 @@ agent_families! {
     AccountUnsettledWindows = counter(
         "gpumeter_account_unsettled_windows_total",
         Unit::None,
-        "Windows booked as unmeasured because their spans did not fit together; anything but 0 \
-         is a defect of the agent.",
+        "Accounting windows of 15 s booked as unmeasured because what was recorded of them is \
+         inconsistent, as intervals that overlap or leave a gap; anything but 0 is a defect of \
+         the agent.",
     ),
     MigLayoutChanges = counter(
         "gpumeter_mig_layout_changes_total",
@@ -133,8 +136,10 @@ agent_families! {
     SamplesRejected = counter(
         "gpumeter_samples_rejected_total",
         Unit::None,
-        "Driver answers dropped as implausible: out of range, a counter that decreased or \
-         jumped, or a GPU that reports use while no process is on it.",
+        "Driver answers dropped as implausible, by reason: out_of_range (impossible value, or a \
+         counter that jumped), counter_back (a counter decreased), sample (a utilization sample \
+         above 100 % or dated in the future), count (more processes or samples than any GPU \
+         has), ghost_busy (activity on a GPU without processes).",
     )
     .labels(&["reason"])
     .values(&[("reason", &["out_of_range", "counter_back", "sample", "count", "ghost_busy"])]),
@@ -160,8 +165,8 @@ agent_families! {
     StandingUnmatched = gauge(
         "gpumeter_standing_unmatched",
         Unit::None,
-        "Standing holdings (attribution.standing) that name a GPU which the driver does not count: they hold nothing \
-         there. Absent without standing holdings, and until the driver has told of all its GPUs.",
+        "Number of grants in attribution.standing that name a GPU which the driver does not list; such a grant has no \
+         effect on that GPU. Absent without grants, and until all GPUs of the driver are known.",
     ),
     PriceMissing = gauge(
         "gpumeter_price_missing",
@@ -196,8 +201,9 @@ agent_families! {
     ClockAnchored = gauge(
         "gpumeter_clock_anchored",
         Unit::None,
-        "1 once the account's time in this boot is fixed by the wall clock, else 0; until then no window closes. It is \
-         fixed when the kernel says that the clock is synchronised, or two minutes after the boot.",
+        "1 once the time used for bills has been set from the wall clock after this boot, else 0; while 0, \
+         gpu_tenant_* counters do not advance. It is set when the kernel says that the clock is synchronised, or two \
+         minutes after the boot.",
     ),
     LedgerOpen = gauge(
         "gpumeter_ledger_open",

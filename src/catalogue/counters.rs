@@ -78,7 +78,9 @@ fn counters_of(family: &Family) -> Vec<Counter> {
         Rows::Gpu(GpuRows::Flow(points)) => {
             let sources = points.iter().flat_map(|point| point.sources);
             sources
-                .filter_map(|source| if let Source::Since(counter) = source { Some(*counter) } else { None })
+                .filter_map(
+                    |source| if let Source::GpmCounter(counter) = source { Some(*counter) } else { None },
+                )
                 .collect()
         }
         _ => Vec::new(),

@@ -172,7 +172,7 @@ impl Family {
 
     /// Whether only GPM can read it.
     pub fn needs_gpm(&self) -> bool {
-        let is_gpm = |source: &Source| matches!(source, Source::Gpm { .. } | Source::Since(_));
+        let is_gpm = |source: &Source| matches!(source, Source::Gpm { .. } | Source::GpmCounter(_));
         match &self.rows {
             Rows::Gpu(GpuRows::Integrals { of, .. }) => super::family(of).is_some_and(Self::needs_gpm),
             Rows::Instance(InstanceRows::Read(points) | InstanceRows::Integrals(points)) => {

@@ -59,11 +59,19 @@ pub(super) const ROWS: &[Family] = &[
         Gpu(Flow(&[
             point(
                 TRANSMIT,
-                &[Source::Since(Counter::PcieTransmit), mebibytes(20), Source::Count { id: 197, times: 1 }],
+                &[
+                    Source::GpmCounter(Counter::PcieTransmit),
+                    mebibytes(20),
+                    Source::Count { id: 197, times: 1 },
+                ],
             ),
             point(
                 RECEIVE,
-                &[Source::Since(Counter::PcieReceive), mebibytes(21), Source::Count { id: 198, times: 1 }],
+                &[
+                    Source::GpmCounter(Counter::PcieReceive),
+                    mebibytes(21),
+                    Source::Count { id: 198, times: 1 },
+                ],
             ),
         ])),
     )

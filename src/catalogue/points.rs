@@ -136,7 +136,7 @@ const fn integrated(family: &Family, index: usize) -> (IntegralOf, Option<Counte
         rows => {
             // A counter is the best source of a flow, and so its first.
             let counter = match rows.points()[index].sources[0] {
-                Source::Since(counter) => Some(counter),
+                Source::GpmCounter(counter) => Some(counter),
                 _ => None,
             };
             (IntegralOf::Flow(first_point(family.name) + index), counter)

@@ -57,13 +57,14 @@ pub enum Source {
     Link { id: u32, link: u32, times: i64 },
     /// A field of every NVLink that the GPU has, summed by the agent.
     Links { id: u32, times: i64 },
-    /// A sum over NVLinks that the driver keeps itself; from NVLink generation [`UNCOUNTED`] on it stays 0.
+    /// A sum over NVLinks that the driver keeps itself; from NVLink generation
+    /// [`FIRST_GENERATION_WITHOUT_LINKS_TOTAL`] on it stays 0.
     LinksTotal { id: u32, times: i64 },
     /// A value of a call of its own.
     Call { value: CallValue, times: i64 },
     /// The distance to a thermal limit in degrees: the answer of the margin call less this signed field.
     Margin { limit: u32 },
-    /// 1 when `bit` of the clock event reasons is set and no bit of `unless` is, which would explain it; else 0.
+    /// 1 when `bit` of the clock event reasons is set and none of the more specific bits in `unless` is; else 0.
     Reason { bit: u64, unless: u64 },
     /// A GPM metric between the last two samples.
     Gpm { id: u32, times: i64 },
@@ -71,7 +72,7 @@ pub enum Source {
     GpmLinks { first: u32, times: i64 },
     /// GPM's counter of what the next source reads as a rate; both are read, and the counter is preferred while it is
     /// plausible.
-    Since(Counter),
+    GpmCounter(Counter),
 }
 
 /// The scope that sums all NVLink links.
@@ -79,7 +80,7 @@ pub const ALL_LINKS: u32 = u32::MAX;
 
 /// NVML's number of the first NVLink generation, Hopper's, for which drivers answer 0 to [`Source::LinksTotal`]
 /// (DataDog/datadog-agent#55966).
-pub const UNCOUNTED: u32 = 6;
+pub const FIRST_GENERATION_WITHOUT_LINKS_TOTAL: u32 = 6;
 
 /// The most NVLinks that a GPU has (header of driver 590).
 pub const MOST_LINKS: u32 = 36;

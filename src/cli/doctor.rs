@@ -33,8 +33,8 @@ impl DoctorCommand {
         print(&if self.json { format!("{:#}\n", json!(diagnosis)) } else { page(&diagnosis) })?;
         match diagnosis.findings.iter().filter(|finding| !finding.works).count() {
             0 => Ok(()),
-            1 => Err(Failure::found("1 finding")),
-            missing => Err(Failure::found(format!("{missing} findings"))),
+            1 => Err(Failure::found("1 check failed")),
+            failed => Err(Failure::found(format!("{failed} checks failed"))),
         }
     }
 }
@@ -42,10 +42,10 @@ impl DoctorCommand {
 fn page(diagnosis: &Diagnosis) -> String {
     let mut page = String::new();
     for finding in &diagnosis.findings {
-        let mark = if finding.works { "ok     " } else { "missing" };
+        let mark = if finding.works { "ok     " } else { "FAILED " };
         page += &format!("{mark} {}: {}\n", finding.what, finding.why);
     }
-    page += &format!("\nThis amounts to {}.\n", diagnosis.variant);
+    page += &format!("\nOn this node the agent provides {}.\n", diagnosis.variant);
     if !diagnosis.grants.is_empty() {
         page += "\nGrants (attribution.standing):\n";
     }
@@ -66,18 +66,18 @@ fn page(diagnosis: &Diagnosis) -> String {
 
 /// The families of a GPU, grouped by state and reason.
 fn list_families(gpu: &GpuDiagnosis) -> String {
-    let answered = gpu.families.iter().filter(|family| family.standing == FamilyStatus::Answered).count();
-    let mut page = format!("  {answered} families answered\n");
-    for standing in [FamilyStatus::Failed, FamilyStatus::Absent, FamilyStatus::Off] {
+    let exported = gpu.families.iter().filter(|family| family.status == FamilyStatus::Exported).count();
+    let mut page = format!("  {exported} metric families exported\n");
+    for status in [FamilyStatus::Failed, FamilyStatus::Absent, FamilyStatus::Off] {
         let mut families: Vec<&FamilyDiagnosis> =
-            gpu.families.iter().filter(|family| family.standing == standing).collect();
+            gpu.families.iter().filter(|family| family.status == status).collect();
         families.sort_by_key(|family| (family.reason, &family.why));
         for group in families.chunk_by(|one, next| one.reason == next.reason && one.why == next.why) {
             let names: Vec<&str> = group.iter().map(|family| family.family).collect();
             let Some(first) = group.first() else { continue };
-            let is_redundant = ["", standing.name()].contains(&first.reason);
+            let is_redundant = ["", status.name()].contains(&first.reason);
             let reason = if is_redundant { String::new() } else { format!(" {}", first.reason) };
-            page += &format!("  {}{reason}, {}:\n{}", standing.name(), first.why, wrap(&names));
+            page += &format!("  {}{reason}, {}:\n{}", status.name(), first.why, wrap(&names));
         }
     }
     page

@@ -7,7 +7,7 @@ use super::key::KeyDescription;
 use super::settings::{key_descriptions, sections};
 
 const HEAD: &str = "\
-## gpumeter: every key, what it means, and what holds without it.
+## gpumeter: every key, its meaning and its default.
 ## Every key is optional, and so is the file. Check a file with `gpumeter check-config FILE`.
 ## A changed file is read again within seconds, or at once on SIGHUP. A file with a mistake changes nothing and
 ## the log says what is wrong; keys that need a restart keep their value until then.

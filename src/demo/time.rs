@@ -1,8 +1,9 @@
 //! The demo's time across its runs: it continues where it stopped, and while no demo runs it passes at real speed at most.
 //!
-//! A demo that ends slows its page down. One that is killed cannot, and its page runs on; so a thread writes ten times a
-//! second to a file a moment that the demo's time will not pass before the next write. The page itself is not used for
-//! that: a test may set it at any moment, and a writer killed half way would leave it torn.
+//! The clock page is the file that holds the demo's time. On a normal exit the demo sets it to real speed at most. A killed
+//! demo cannot, and its clock would run on too fast. So ten times a second a thread saves an upper bound of the demo's
+//! time, 0.5 s ahead, to the file `reached`; the next start continues from there. The clock page is not used for that: a
+//! test may set it at any moment, and a writer killed half way would leave it torn.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -39,7 +40,7 @@ pub fn parse_speed(text: &str) -> Result<u64, &'static str> {
 }
 
 impl DemoTime {
-    /// Lets the page in that directory run, unless it is held.
+    /// Starts the demo clock in that directory, unless it is paused.
     pub(super) fn start(driver: &Path, speed: u64) -> Result<Self, DemoError> {
         let page = open(&driver.join("clock"), &driver.join("reached"), speed)?;
         Self::run(driver, page, None)

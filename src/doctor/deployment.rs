@@ -64,23 +64,23 @@ fn describe_rights(rights: Rights) -> Finding {
     Finding::with_problems("deployment", format!("this pod has the rights of variant {variant}"), &lacks)
 }
 
-/// What the agent can do if this finding is missing; the finding that costs the most comes first.
+/// What the agent can do if this check has failed; the check that costs the most comes first.
 const VARIANTS: [(&str, &str); 11] = [
-    ("driver", "own health only: no driver, so no GPU is read"),
-    ("gpus", "own health only: the driver works, and no GPU is read"),
+    ("driver", "only its own /-/healthy and metrics about itself: no driver, so no GPU is read"),
+    ("gpus", "only its own /-/healthy and metrics about itself: the driver works, but no GPU can be read"),
     ("processes", "telemetry: GPUs are read, but who uses them stays unnamed"),
-    ("ledger", "attribution without a ledger: accounts end with the agent"),
+    ("ledger", "attribution without a ledger: all usage totals are lost when the agent stops"),
     (
         "pods",
-        "accounting without all of Kubernetes: some pods hold nothing, or their processes are billed to nobody",
+        "accounting without all of Kubernetes: some pods are billed for no GPU, or their processes are billed to nobody",
     ),
     (
         "deployment",
-        "less than all: the line deployment names the variant of the manifests that has the missing rights",
+        "not everything: this pod lacks rights; see the line `deployment` above for the manifest variant that has them",
     ),
     (
         "jobs",
-        "accounting without all of Slurm: some jobs hold nothing, or their processes are billed to nobody",
+        "accounting without all of Slurm: some jobs are billed for no GPU, or their processes are billed to nobody",
     ),
     ("containers", "accounting of containers by their ids: their runtime does not report names"),
     ("owners", "accounting of the owners that the agent can name: use by others is billed to nobody"),
@@ -90,9 +90,9 @@ const VARIANTS: [(&str, &str); 11] = [
 
 /// What the agent can do by these findings, in one sentence.
 pub(super) fn describe_variant(findings: &[Finding]) -> &'static str {
-    let is_missing = |what| findings.iter().any(|finding| finding.what == what && !finding.works);
-    let worst = VARIANTS.iter().find(|(what, _)| is_missing(*what));
-    worst.map_or("complete: telemetry, attribution, accounting and health", |(_, variant)| variant)
+    let has_failed = |what| findings.iter().any(|finding| finding.what == what && !finding.works);
+    let worst = VARIANTS.iter().find(|(what, _)| has_failed(*what));
+    worst.map_or("everything: telemetry, attribution, accounting and health", |(_, variant)| variant)
 }
 
 #[cfg(test)]
@@ -132,7 +132,7 @@ mod tests {
     fn the_gravest_thing_that_is_missing_decides() {
         let finding = |what, works| Finding::new(what, works, "");
         assert!(
-            describe_variant(&[finding("driver", true), finding("ledger", true)]).starts_with("complete")
+            describe_variant(&[finding("driver", true), finding("ledger", true)]).starts_with("everything")
         );
         assert!(
             describe_variant(&[finding("kernel log", false), finding("processes", false)])
@@ -140,7 +140,7 @@ mod tests {
         );
         assert!(
             describe_variant(&[finding("ledger", false), finding("driver", false)])
-                .starts_with("own health only")
+                .starts_with("only its own /-/healthy")
         );
         assert!(
             describe_variant(&[finding("kernel log", false)])

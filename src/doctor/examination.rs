@@ -139,11 +139,11 @@ impl OpenDriver<'_> {
             Ok(0) => return self.add_finding("gpus", false, "the driver lists none".into()),
             Ok(counted) => counted,
             Err(absence) => {
-                let why = format!("the driver does not count them: {}", absence.reason());
+                let why = format!("the number of GPUs cannot be read from the driver: {}", absence.reason());
                 return self.add_finding("gpus", false, why);
             }
         };
-        self.add_finding("gpus", true, format!("{counted} counted"));
+        self.add_finding("gpus", true, format!("the driver lists {counted}"));
         let mut found = Vec::new();
         for index in 0..counted {
             self.examination.set_step(Step::Calling { gpu: Some(index), call: None });
@@ -176,7 +176,7 @@ impl OpenDriver<'_> {
         let families = families::of(&frame, self.wanted);
         let failed: Vec<String> = families
             .iter()
-            .filter(|family| family.standing == FamilyStatus::Failed)
+            .filter(|family| family.status == FamilyStatus::Failed)
             .map(|family| format!("{} {}", family.family, family.reason))
             .collect();
         if !failed.is_empty() {

@@ -13,7 +13,8 @@ use crate::model::{Absence, Frame, Unit};
 #[serde(rename_all = "lowercase")]
 pub enum FamilyStatus {
     /// It is exported.
-    Answered,
+    #[serde(rename = "answered")]
+    Exported,
     /// It is left out by the configuration or by the GPU's mode.
     Off,
     /// The board or its driver does not have it, or a right is missing.
@@ -26,7 +27,7 @@ impl FamilyStatus {
     /// The word in JSON and on the page.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Answered => "answered",
+            Self::Exported => "answered",
             Self::Off => "off",
             Self::Absent => "absent",
             Self::Failed => "failed",
@@ -40,7 +41,8 @@ pub struct FamilyDiagnosis {
     /// Its full name.
     pub family: &'static str,
     /// Its state.
-    pub standing: FamilyStatus,
+    #[serde(rename = "standing")]
+    pub status: FamilyStatus,
     /// The reason for its absence as in `gpu_unsupported`; "" where it is exported.
     pub reason: &'static str,
     /// Why it is not exported, and what would change that; "" where it is.
@@ -73,13 +75,13 @@ fn diagnose(
     frame: &Frame,
     wanted: WantedFamilies,
 ) -> FamilyDiagnosis {
-    let (standing, why) = match (absence, off(family, frame, wanted)) {
+    let (status, why) = match (absence, off(family, frame, wanted)) {
         (Some(absence), _) if is_fault(absence) => (FamilyStatus::Failed, fault(absence).into()),
         (Some(absence), _) => (FamilyStatus::Absent, why(absence, family, frame)),
         (None, Some(off)) => (FamilyStatus::Off, off),
-        (None, None) => (FamilyStatus::Answered, String::new()),
+        (None, None) => (FamilyStatus::Exported, String::new()),
     };
-    FamilyDiagnosis { family: family.name, standing, reason: absence.map_or("", Absence::reason), why }
+    FamilyDiagnosis { family: family.name, status, reason: absence.map_or("", Absence::reason), why }
 }
 
 /// Whether something is wrong; all other absences are properties of the board.
@@ -103,7 +105,7 @@ fn off(family: &Family, frame: &Frame, wanted: WantedFamilies) -> Option<String>
     let is_of_instances = matches!(family.rows, Rows::Instance(_));
     if family.level > wanted.level {
         let (needs, is) = (family.level.name(), wanted.level.name());
-        return Some(format!("needs sampling.level: {needs}, which is {is}"));
+        return Some(format!("needs sampling.level: {needs}; now it is {is}"));
     }
     if is_of_instances && !frame.identity.mig {
         return Some("MIG mode is off".into());
@@ -130,7 +132,7 @@ fn why(absence: Absence, family: &Family, frame: &Frame) -> String {
     match absence {
         Absence::NotSupported => board::sentence(family, frame.identity.mig, has_gpm(frame)),
         Absence::NoSymbol if family.needs_gpm() => format!(
-            "driver {} has no GPU performance monitoring; newer ones have, on Hopper and later",
+            "driver {} has no GPU performance monitoring (GPM); update the driver (GPM works on Hopper and later boards)",
             frame.identity.driver_version
         ),
         Absence::NoSymbol => {
@@ -183,7 +185,7 @@ mod tests {
             "gpu_fabric_info" => one.why.starts_with("the GPU is not registered"),
             name => name.starts_with("gpu_mig_") && one.why == "MIG mode is off",
         };
-        let mut left = all.iter().filter(|one| one.standing != FamilyStatus::Answered);
+        let mut left = all.iter().filter(|one| one.status != FamilyStatus::Exported);
         assert_eq!(left.find(|one| !is_expected(one)), None);
         let expected = families().filter(|family| !matches!(family.rows, Rows::Agent)).count();
         assert_eq!(all.len(), expected);
@@ -194,7 +196,7 @@ mod tests {
         const FAMILY: &str = "gpu_row_remap_pending";
         const GPM: &str = "gpu_gr_engine_active_ratio";
         const ENGINE: &str = "gpu_video_engine_active_ratio";
-        for (family, mig, absence, standing, words) in [
+        for (family, mig, absence, status, words) in [
             (
                 FAMILY,
                 false,
@@ -230,7 +232,7 @@ mod tests {
             let all =
                 of(&frame(mig, |readings| readings[number..number + points].fill(Err(absence))), wanted());
             let one = find(&all, family);
-            assert_eq!((one.standing, one.reason), (standing, absence.reason()), "{one:?}");
+            assert_eq!((one.status, one.reason), (status, absence.reason()), "{one:?}");
             assert!(one.why.contains(words), "{one:?}");
         }
     }
@@ -246,18 +248,18 @@ mod tests {
             }),
             wanted(),
         );
-        assert_eq!(find(&all, "gpu_throttle_active").standing, FamilyStatus::Answered);
-        assert_eq!(find(&all, "gpu_sm_active_seconds_total").standing, FamilyStatus::Absent);
+        assert_eq!(find(&all, "gpu_throttle_active").status, FamilyStatus::Exported);
+        assert_eq!(find(&all, "gpu_sm_active_seconds_total").status, FamilyStatus::Absent);
     }
 
     #[test]
     fn what_the_configuration_leaves_out_is_off_and_says_by_what() {
         let lean = WantedFamilies { level: Level::Lean, ledger: false, prices: false };
         let all = of(&frame(false, |_| {}), lean);
-        let why = |family| (find(&all, family).standing, &*find(&all, family).why);
+        let why = |family| (find(&all, family).status, &*find(&all, family).why);
         assert_eq!(
             why("gpu_clock_hertz"),
-            (FamilyStatus::Off, "needs sampling.level: standard, which is lean")
+            (FamilyStatus::Off, "needs sampling.level: standard; now it is lean")
         );
         assert_eq!(why("gpu_tenant_held_seconds_total"), (FamilyStatus::Off, "needs ledger.enabled: true"));
         let full = of(&frame(false, |_| {}), WantedFamilies { prices: false, ..wanted() });

@@ -1,4 +1,4 @@
-//! What each standing grant (`attribution.standing`) matches on this node: which GPUs, and which users.
+//! What each grant in `attribution.standing` matches on this node: which GPUs, and which users.
 
 use serde::Serialize;
 
@@ -9,7 +9,7 @@ use crate::host::UserDatabase;
 use crate::policy;
 use crate::resolvers::unresolved_grants;
 
-/// A standing grant and what it matches.
+/// A grant in `attribution.standing` and what it matches.
 #[derive(Clone, Debug, Serialize)]
 pub struct GrantDiagnosis {
     /// Its id, or its number in the list.
@@ -22,18 +22,18 @@ pub struct GrantDiagnosis {
     pub holder: String,
 }
 
-/// Whether the users and groups of the standing grants exist; nothing if there are no grants.
+/// Whether the users and groups of the grants in `attribution.standing` exist; nothing if there are no grants.
 pub(super) fn check_users(config: &Config, users: &UserDatabase) -> Option<Finding> {
     let granted = config.attribution.standing.len();
     let problems = unresolved_grants(config, users);
     let why = match problems.is_empty() {
-        true => format!("the users and groups of all {granted} standing holdings resolve"),
+        true => format!("all users and groups named by the {granted} grants in attribution.standing exist"),
         false => problems.join("; "),
     };
     (granted > 0).then(|| Finding::new("standing", problems.is_empty(), why))
 }
 
-/// Whether each standing grant matches a GPU of the driver; nothing if there are no grants.
+/// Whether each grant in `attribution.standing` matches a GPU of the driver; nothing if there are no grants.
 pub(super) fn check_gpus(config: &Config, gpus: &[SessionGpu]) -> Option<Finding> {
     let granted = policy::grants(config);
     let unmatched: Vec<String> = granted
@@ -43,10 +43,10 @@ pub(super) fn check_gpus(config: &Config, gpus: &[SessionGpu]) -> Option<Finding
         .map(|(id, missing)| format!("{id} ({})", in_words(&missing)))
         .collect();
     let why = match unmatched.is_empty() {
-        true => format!("all {} standing holdings match their GPUs", granted.len()),
+        true => format!("all {} grants in attribution.standing match a GPU", granted.len()),
         false => format!(
-            "attribution.standing: no GPU that the driver lists matches {}; such a grant holds nothing there: correct its gpu, \
-             indices and UUIDs are those of nvidia-smi -L",
+            "attribution.standing: no GPU that the driver lists matches {}; such a grant has no effect there: correct its \
+             gpu, indices and UUIDs are those of nvidia-smi -L",
             unmatched.join(", ")
         ),
     };

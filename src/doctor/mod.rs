@@ -176,7 +176,9 @@ fn wait_for(thread: &Thread, examination: &Examination) {
     }
     let step = examination.step();
     if step != Step::Done {
-        let why = format!("gpumeter failed in {step}; please report the error message above");
+        let why = format!(
+            "gpumeter's own examination thread failed in {step}; please report the error that it printed to standard error"
+        );
         examination.add_finding("driver", false, why);
     }
 }

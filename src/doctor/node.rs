@@ -21,8 +21,9 @@ use crate::push::{Destination, send};
 use crate::session::{LockState, look_at_node_lock};
 
 /// How the agent sees the host's pids, and what is lost without them.
-const REMEDY: &str = "run in the host's pid namespace (--pid=host, or hostPID: true), or GPU processes stay unnamed: \
-                      holdings are accounted for, and use outside of them goes to __unattributed__";
+const REMEDY: &str = "run in the host's pid namespace (--pid=host, or hostPID: true); otherwise GPU processes cannot be named: \
+                      GPU time granted to pods, to jobs or by attribution.standing is still billed, all other use is \
+                      booked on __unattributed__";
 
 /// Whether `pids`, which the driver reports on GPUs now, are processes of this pid namespace.
 pub(super) fn check_processes(host: &Host, pids: &BTreeSet<u32>) -> Finding {
@@ -44,7 +45,7 @@ pub(super) fn check_processes(host: &Host, pids: &BTreeSet<u32>) -> Finding {
             finding(false, format!("only this container's processes are visible; {REMEDY}"))
         }
         // Inside a container /proc looks the same as outside.
-        (1, _) => finding(true, format!("/proc can be read; in a container {REMEDY}")),
+        (1, _) => finding(true, format!("/proc can be read. If this is a container, also {REMEDY}")),
         (0, _) => finding(true, "/proc can be read; the kernel reports no pid namespaces".into()),
         (_, _) => finding(false, format!("/proc is of another pid namespace; {REMEDY}")),
     }
@@ -211,7 +212,7 @@ mod tests {
         let host = Host::at(tree.join("nested"));
         let hidden = check_processes(&host, &BTreeSet::from([98, 99]));
         assert!(!hidden.works, "{}", hidden.why);
-        for words in ["/proc has none of the 2 processes", "hostPID: true", "holdings are accounted for"] {
+        for words in ["/proc has none of the 2 processes", "hostPID: true", "is still billed"] {
             assert!(hidden.why.contains(words), "{}", hidden.why);
         }
         // One of them is visible.

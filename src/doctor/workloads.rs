@@ -39,7 +39,8 @@ pub(super) fn check_pods(
     let finding = match &reply {
         Err(Error::Missing { .. }) if !has_pods => None,
         Err(error) => {
-            let why = format!("pods hold nothing, because the kubelet does not list their devices: {error}");
+            let why =
+                format!("no GPU is billed to pods, because the kubelet does not list their devices: {error}");
             Some(Finding::new("pods", false, why))
         }
         Ok(_) => Some(describe_pods(&known, &source)),
@@ -107,7 +108,7 @@ pub(super) fn check_jobs(
         Ok(known) => known,
         Err(error) => {
             let why = format!(
-                "jobs hold nothing, because their records in {} cannot be read: {error}; the prolog of Slurm \
+                "no GPU is billed to jobs, because their records in {} cannot be read: {error}; the prolog of Slurm \
                  (packaging/slurm/prolog.sh) makes the directory with the first job",
                 jobs.directories()
             );
@@ -117,8 +118,13 @@ pub(super) fn check_jobs(
     workloads.allocate(HoldingSource::Slurm, &known.allocations);
     let mut problems: Vec<String> = known.problems.iter().cloned().collect();
     problems.extend(slurm.as_deref().into_iter().flat_map(missing_flags));
-    if configured.records.as_ref().is_some_and(|records| !host.path(&map_beside(records)).exists()) {
-        problems.push("there is no map of GPUs for the prolog; a running agent writes it".to_owned());
+    let map = configured.records.as_deref().map(map_beside);
+    if let Some(map) = map.filter(|map| !host.path(map).exists()) {
+        problems.push(format!(
+            "the file that maps GPU minor numbers to UUIDs for the Slurm prolog ({}) does not exist; start the agent, which \
+             writes it",
+            map.display()
+        ));
     }
     if let Some(mapping) = configured.job_mapping_dir.as_ref().filter(|path| !host.path(path).exists()) {
         problems.push(format!(

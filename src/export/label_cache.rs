@@ -1,4 +1,4 @@
-//! What an encoder made of the heads of families and the labels of series, kept until the roster changes.
+//! Caches the encoded heads of families (HELP and TYPE lines) and label sets until the roster changes.
 
 use std::ops::Range;
 use std::sync::Arc;

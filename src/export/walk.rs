@@ -1,6 +1,8 @@
 //! The one walk over every series of a snapshot, in the catalogue's order.
 //!
-//! In: a snapshot and a level. Out: calls of a [`Sink`], family by family, series by series, in roster order.
+//! In: a snapshot and a level. Out: calls of a [`Sink`], family by family, series by series, in the order of the roster, which
+//! is the list of everything that has series in a snapshot ([`crate::model::snapshot::Roster`]). A visit is one call of the
+//! sink. The head of a family is its HELP and TYPE lines, or what stands for them in OTLP.
 //! Which series are visited, and in which order, depends on roster, catalogue and level alone: an absent value is visited
 //! as `None`. So a sink may number the visits, and keep what it made of the labels for as long as the roster is the same
 //! `Arc`. It does not know how anything is written.

@@ -14,12 +14,12 @@ use super::resolved_workloads::ResolvedWorkloads;
 use crate::host::{Host, PidfdSet, ProcessError, ProcessInfo, since_boot};
 use crate::model::{Holder, HolderId, Nanoseconds, Stamp, UnattributedReason};
 
-/// A process is tracked for so long after it was last on a GPU: its last samples come late, and its window closes later
-/// still.
+/// How long a process is tracked after it was last on a GPU; its last samples come late, and its window closes later still.
 const KEEP_TIME: Nanoseconds = Nanoseconds::from_seconds(60);
 
-/// A process in a workload that no resolver names is left out for so long, since its window may still close with the
-/// right holder. Afterwards it is unattributed until it is named. Windows wait 10 s for names, so this must be shorter.
+/// How long a process whose pod, job or container is still unknown is left out of the published identities. If a resolver
+/// names it within this time, its window is still billed to the right holder. Afterwards it is unattributed until it is
+/// named. Windows wait 10 s for names, so this must be shorter.
 const PENDING_TIME: Nanoseconds = Nanoseconds::from_seconds(9);
 
 /// A process by pid and start time in clock ticks.
@@ -62,7 +62,7 @@ struct Pending {
 }
 
 impl TrackedProcess {
-    /// Whether it is left out because a resolver may still name its workload.
+    /// Whether it is left out of the published identities, because a resolver may still name its workload.
     fn is_left_out(&self, now: Stamp) -> bool {
         self.pending.as_ref().is_some_and(|pending| now.boottime < pending.since + PENDING_TIME)
     }

@@ -99,8 +99,11 @@ fn read_entries(root: &Path, directory: &str) -> io::Result<impl Iterator<Item =
 fn explain_unread(pods: Option<&io::Error>, containers: Option<&io::Error>) -> Option<String> {
     let error = containers?;
     let (missing, directories) = match pods {
-        Some(_) => ("no process is joined to its pod", "/var/log/pods and /var/log/containers"),
-        None => ("only processes of pods with one container are joined to them", "/var/log/containers"),
+        Some(_) => ("no GPU process can be matched to its pod", "/var/log/pods and /var/log/containers"),
+        None => (
+            "only processes of pods with a single container can be matched to their pod",
+            "/var/log/containers",
+        ),
     };
     let reason = match error.kind() {
         ErrorKind::NotFound => {
@@ -109,7 +112,7 @@ fn explain_unread(pods: Option<&io::Error>, containers: Option<&io::Error>) -> O
         ErrorKind::PermissionDenied => "permission denied; run the agent as root".to_owned(),
         _ => error.to_string(),
     };
-    Some(format!("{missing}, since {directories} cannot be read: {reason}"))
+    Some(format!("{missing}, because {directories} cannot be read: {reason}"))
 }
 
 fn read_pod(entry: &DirEntry) -> Option<PodLog> {
@@ -204,13 +207,13 @@ mod tests {
         assert_eq!((read.pods, read.containers), (None, None));
         let unread = read.unread.unwrap();
         assert!(
-            unread.starts_with("no process is joined to its pod") && unread.contains("mount"),
+            unread.starts_with("no GPU process can be matched to its pod") && unread.contains("mount"),
             "{unread}"
         );
         fs::create_dir_all(root.path().join("var/log/pods")).unwrap();
         let read = Host::at(root.path()).pod_logs();
         assert_eq!(read.pods, Some(Vec::new()));
-        assert!(read.unread.unwrap().starts_with("only processes of pods with one container"));
+        assert!(read.unread.unwrap().starts_with("only processes of pods with a single container"));
         assert_eq!(Host::at(root.path()).pod_logs_modified()[1], None);
         fs::write(root.path().join("var/log/containers"), "").unwrap();
         let unread = Host::at(root.path()).pod_logs().unread.unwrap();

@@ -8,8 +8,8 @@ use super::driver_api::{DriverApi, Handle};
 use super::fields::{FieldBatch, FieldQuery};
 use super::gpm::GpmPair;
 use crate::catalogue::{
-    Bound, COUNTING, CallValue, Family, GpuRows, Level, MOST_LINKS, PointId, RENUMBERED, Rows, Source,
-    UNCOUNTED, device_points,
+    Bound, COUNTING, CallValue, FIRST_GENERATION_WITHOUT_LINKS_TOTAL, Family, GpuRows, Level, MOST_LINKS,
+    PointId, RENUMBERED, Rows, Source, device_points,
 };
 use crate::model::{Absence, Reading, Via};
 
@@ -152,7 +152,9 @@ impl BoardFacts {
             }
             Source::LinksTotal { id, times } => {
                 // Drivers that do not report the generation support no board whose links keep no sums.
-                let has_sums = self.generation.is_none_or(|generation| generation < UNCOUNTED.into());
+                let has_sums = self
+                    .generation
+                    .is_none_or(|generation| generation < FIRST_GENERATION_WITHOUT_LINKS_TOTAL.into());
                 field(id, 0, times).filter(|_| self.links > 0 && has_sums)
             }
             Source::Margin { limit } => Some(ReadMethod::Margin { limit: FieldQuery::one(limit, 0) }),
@@ -163,7 +165,7 @@ impl BoardFacts {
                 gpm(first, self.links, times).filter(|_| self.links > 0 && has_counters(self.driver))
             }
             // It is read in addition to the point's own source.
-            Source::Since(_) => None,
+            Source::GpmCounter(_) => None,
         }
     }
 }
@@ -279,7 +281,7 @@ impl<'a> BoardProbe<'a> {
         sources: &[Source],
     ) -> Result<ChosenMethod, Absence> {
         let (mut refused, mut failed, mut implausible) = (None, None, None);
-        for source in sources.iter().filter(|source| !matches!(source, Source::Since(_))) {
+        for source in sources.iter().filter(|source| !matches!(source, Source::GpmCounter(_))) {
             let Some(method) = self.facts.method(*source) else {
                 refused = refused.or(Some(Absence::NotSupported));
                 continue;

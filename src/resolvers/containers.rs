@@ -21,7 +21,9 @@ pub(super) fn start(shared: &Arc<Resolvers>) -> Result<(), thread::Error> {
     let shared = Arc::clone(shared);
     Thread::start("containers", move || match DockerClient::new(&shared.host.path(&socket)) {
         Ok(client) => run(&client, &shared),
-        Err(error) => tracing::error!(%error, "containers are not named"),
+        Err(error) => {
+            tracing::error!(%error, "the container runtime client cannot start: containers appear by id, without names, until the agent is restarted")
+        }
     })?;
     Ok(())
 }

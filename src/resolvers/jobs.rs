@@ -252,7 +252,7 @@ impl JobRounds {
             Err(error) if !self.has_map_failed => {
                 self.has_map_failed = true;
                 let path = map.display();
-                tracing::warn!(%path, %error, "the map of GPUs for the prolog of Slurm cannot be written; it is tried again");
+                tracing::warn!(%path, %error, "the file that maps GPU minor numbers to UUIDs for the Slurm prolog cannot be written; retrying every second");
             }
             Err(_) => {}
         }

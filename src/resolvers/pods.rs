@@ -53,7 +53,9 @@ pub(super) fn start(shared: &Arc<Resolvers>, recovered: Option<&Recovered>) -> R
         let sources = pod_sources(&kubernetes, &shared.host).map_err(Error::from);
         match client.and_then(|client| Ok(PodRounds::new(client, sources?, pods))) {
             Ok(rounds) => rounds.run(&shared, done),
-            Err(error) => tracing::error!(%error, "pods are not attributed"),
+            Err(error) => {
+                tracing::error!(%error, "the Kubernetes client cannot start: GPU use in pods is booked on __unattributed__ until the agent is restarted")
+            }
         }
     })?;
     let _ = first_round.recv_timeout(FIRST_ROUND_TIMEOUT);
@@ -172,7 +174,10 @@ impl PodDescriptions {
             None => {
                 let reasons = self.sources.problems().map(|(source, problem)| format!("{source}: {problem}"));
                 let reasons = reasons.collect::<Vec<_>>().join("; ");
-                tracing::info!(reasons, "no source has labels and owners of pods; those known stay");
+                tracing::info!(
+                    reasons,
+                    "labels and owners of pods cannot be read from any source; the last known ones are still used"
+                );
             }
         }
     }

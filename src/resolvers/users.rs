@@ -162,8 +162,8 @@ fn find_problem(kind: &str, name: &str, exists: io::Result<bool>) -> Option<Stri
     match exists {
         Ok(true) => None,
         Ok(false) => Some(format!(
-            "attribution.standing: {kind} {name}: there is no such {kind} on this machine; check the spelling, or nobody \
-             ever uses what is granted"
+            "attribution.standing: {kind} {name}: there is no such {kind} on this machine; check the spelling: its \
+             share of the GPU is held, and counts as idle while nobody uses it"
         )),
         Err(error) => Some(format!(
             "attribution.standing: {kind} {name}: cannot be looked up ({error}); check it with getent {database} {name}"

@@ -86,6 +86,7 @@ fn identify_gpu(
                 report_if_all_are_known(shared);
                 return Some(found);
             }
+            // "lane" in this label value means sampler thread.
             Ok(_) => "read_by_another_lane",
             Err(absence) => absence.reason(),
         };

@@ -50,7 +50,7 @@ fn a_first_price_in_the_future_is_a_warning_and_not_an_error() {
         "{output_text}"
     );
     let doctor = String::from_utf8(output(&["doctor", "--config", &file]).stdout).unwrap();
-    assert!(doctor.contains("missing prices: prices.rates: no price is in force before 2200-"), "{doctor}");
+    assert!(doctor.contains("FAILED  prices: prices.rates: no price is in force before 2200-"), "{doctor}");
 }
 
 #[test]

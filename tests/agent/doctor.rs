@@ -62,7 +62,7 @@ fn doctor_reports_every_family_and_the_running_agent_of_a_healthy_node() {
     let Diagnosis { page, .. } = doctor(&demo);
     assert!(page.contains("ok      driver: a simulated library"), "{page}");
     assert!(page.contains("driver/libnvidia-ml.so.1)"), "the library that was used: {page}");
-    assert!(page.contains("ok      gpus: 8 counted"), "{page}");
+    assert!(page.contains("ok      gpus: the driver lists 8"), "{page}");
     let owner = format!("ledger.db: a running agent writes it, process {}\n", demo.agent.id());
     assert!(page.lines().any(|line| line.starts_with("ok      ledger: ")), "{page}");
     assert!(page.contains(&owner), "{page}");
@@ -70,10 +70,10 @@ fn doctor_reports_every_family_and_the_running_agent_of_a_healthy_node() {
     assert!(page.contains(" node lock: /run/gpumeter.lock: "), "{page}");
     assert!(page.contains("ok      xids: the driver reports them as events"), "{page}");
     assert_eq!(page.lines().filter(|line| line.starts_with("GPU ")).count(), 8, "{page}");
-    assert_eq!(page.matches(" families answered").count(), 1, "they answer the same: {page}");
-    assert!(page.contains("\nThis amounts to "), "{page}");
+    assert_eq!(page.matches(" metric families exported").count(), 1, "they answer the same: {page}");
+    assert!(page.contains("\nOn this node the agent provides "), "{page}");
     assert!(
-        section(&page, "  off, needs sampling.level: full, which is standard:", "gpu_process_memory_bytes"),
+        section(&page, "  off, needs sampling.level: full; now it is standard:", "gpu_process_memory_bytes"),
         "{page}"
     );
     assert!(page.contains("  off, MIG mode is off:\n    gpu_mig_"), "{page}");
@@ -89,10 +89,10 @@ fn a_grant_on_an_unknown_gpu_index_is_a_finding() {
                   {id: new, gpu: 3, user: alice, fraction: 1}]}\n";
     let Diagnosis { status, page } = doctor_with(&demo, grants);
     assert_eq!(status, Some(1), "{page}");
-    let finding = page.lines().find(|line| line.starts_with("missing grants: ")).unwrap_or_default();
+    let finding = page.lines().find(|line| line.starts_with("FAILED  grants: ")).unwrap_or_default();
     assert!(finding.contains("old (GPU 8);") && !finding.contains("new"), "{page}");
     let Diagnosis { page, .. } = doctor_with(&demo, &grants.replace("gpu: 8", "gpu: 4"));
-    assert!(page.contains("ok      grants: all 2 standing holdings match their GPUs"), "{page}");
+    assert!(page.contains("ok      grants: all 2 grants in attribution.standing match a GPU"), "{page}");
 }
 
 #[test]
@@ -150,12 +150,16 @@ fn a_failing_family_is_a_finding_and_an_unsupported_one_is_not() {
     );
     let Diagnosis { status, page } = doctor(&demo);
     assert_eq!(status, Some(1), "{page}");
-    let finding = page.lines().find(|line| line.starts_with("missing gpu: 1 GPU-")).unwrap_or_default();
+    let finding = page.lines().find(|line| line.starts_with("FAILED  gpu: 1 GPU-")).unwrap_or_default();
     assert!(finding.contains("gpu_utilization_ratio failed"), "{page}");
     assert!(page.contains("  failed, the driver call failed; look for NVRM and Xid lines in the kernel log:\n    gpu_utilization_ratio "), "{page}");
     let absent = "  absent not_supported, this board does not report it:";
     assert!(section(&page, absent, "gpu_process_utilization_ratio"), "{page}");
-    assert_eq!(page.matches(" families answered").count(), 4, "GPU 1, GPU 2 and their neighbours: {page}");
+    assert_eq!(
+        page.matches(" metric families exported").count(),
+        4,
+        "GPU 1, GPU 2 and their neighbours: {page}"
+    );
 }
 
 #[test]
@@ -165,7 +169,7 @@ fn doctor_names_a_hung_call_and_prints_earlier_findings() {
     demo.faults(r#"[{"function": "nvmlDeviceGetUtilizationRates", "gpu": 3, "hang": true}]"#);
     let Diagnosis { status, page } = doctor(&demo);
     assert_eq!(status, Some(1), "{page}");
-    let call = "missing driver: the call nvmlDeviceGetUtilizationRates on GPU 3 has not returned for 10 s";
+    let call = "FAILED  driver: the call nvmlDeviceGetUtilizationRates on GPU 3 has not returned for 10 s";
     assert!(page.contains(call), "{page}");
     assert_eq!(page.lines().filter(|line| line.starts_with("GPU ")).count(), 3, "{page}");
     demo.faults("[]");
@@ -226,7 +230,7 @@ fn doctor_tests_the_otlp_destination_with_an_empty_request() {
     );
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let page = with(&closed).page;
-    assert!(page.contains("missing otlp: ") && page.contains("Connection refused"), "{page}");
+    assert!(page.contains("FAILED  otlp: ") && page.contains("Connection refused"), "{page}");
     let page = with("collector.invalid:4318").page;
     assert!(page.contains("its host name cannot be resolved"), "{page}");
     assert!(!doctor(&demo).page.contains(" otlp: "), "without a destination nothing is tested");
@@ -267,10 +271,10 @@ fn without_root_doctor_names_what_needs_root() {
     let output = command.output().unwrap();
     let page = String::from_utf8(output.stdout).unwrap();
     let finding = |what: &str| {
-        let line = page.lines().find(|line| line.starts_with(&format!("missing {what}: ")));
-        line.unwrap_or_else(|| panic!("no {what} is missing in\n{page}"))
+        let line = page.lines().find(|line| line.starts_with(&format!("FAILED  {what}: ")));
+        line.unwrap_or_else(|| panic!("no {what} has failed in\n{page}"))
     };
-    assert!(finding("pods").contains("pods hold nothing"), "{page}");
+    assert!(finding("pods").contains("no GPU is billed to pods"), "{page}");
     assert!(finding("pods").contains("permission denied; run the agent as root"), "{page}");
     assert!(
         finding("ledger").contains("cannot be written")
@@ -297,5 +301,8 @@ fn doctor_reports_the_kubelets_answer_or_its_failure() {
     assert!(text.contains("the kubelet assigned GPUs: 1;") && text.contains("MIG-1"), "{text}");
     kubelet.answer(|answers| answers.fault = Some(Fault::Error(tonic::Code::Unavailable)));
     let text = finding();
-    assert!(text.starts_with("missing pods: pods hold nothing") && text.contains("List failed"), "{text}");
+    assert!(
+        text.starts_with("FAILED  pods: no GPU is billed to pods") && text.contains("List failed"),
+        "{text}"
+    );
 }

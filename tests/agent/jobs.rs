@@ -217,7 +217,7 @@ fn a_job_known_only_from_another_exporters_files_holds_its_gpus() {
     node.wait_for("both holdings", |page| {
         page.has("gpu_holding_ratio", &[HOLDING]) && page.has("gpu_holding_ratio", &[other, "gpu=\"1\""])
     });
-    let log = node.demo.agent.wait_for_log("names nothing");
+    let log = node.demo.agent.wait_for_log("job mapping file");
     assert!(log.contains("\"9\""), "{log}");
     node.wait_for("use of the step", |page| {
         page.has("gpu_workload_info", &["workload=\"slurm:alpha/211.0\""])

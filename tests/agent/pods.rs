@@ -283,7 +283,7 @@ fn a_pod_has_labels_and_owner_and_its_end_ends_the_holding() {
     pods_api.answer(|answers| answers.described = described("Succeeded"));
     node.wait_for("the end of the holding", |page| !page.has("gpu_holding_ratio", &[&workload]));
     pods_api.answer(|answers| answers.fault = Some(Fault::Error(Code::Unavailable)));
-    node.demo.agent.wait_for_log("no source has labels and owners of pods");
+    node.demo.agent.wait_for_log("labels and owners of pods cannot be read from any source");
     let page = node.wait_for("another round", |page| page.has("gpu_workload_info", &labels));
     assert!(!page.has("gpu_holding_ratio", &[&workload]), "the end of the holding stays");
 }
@@ -340,7 +340,7 @@ fn replicas_hold_their_share_and_unknown_devices_are_reported() {
     assert_eq!(share(&page, "k8s:web/chat/main").as_deref(), Some("0.25"));
     assert_eq!(share(&page, "k8s:ml/notebook/main").as_deref(), Some("0.5"));
     assert_eq!(share(&page, "k8s:hami/shared/main"), None);
-    let log = node.demo.agent.wait_for_log("holds nothing");
+    let log = node.demo.agent.wait_for_log("is not billed to it");
     assert!(log.contains(&hami), "{log}");
 }
 

@@ -150,7 +150,7 @@ def variants(suite, node, agent):
         suite.expect(effective == capabilities, f"{variant}: the agent has the capabilities {effective:x}")
         if variant == "devices":
             suite.expect(agent.page().ratio(holder) is None, "the variant devices knows who holds a GPU")
-            suite.expect("missing processes" in agent.exec("doctor"), "the variant devices sees the host's processes")
+            suite.expect("FAILED  processes" in agent.exec("doctor"), "the variant devices sees the host's processes")
         else:
             agent.until(f"the holding in variant {variant}", lambda page: page.ratio(holder) == 1)
         used = agent.page().seconds("used", "ml")

@@ -92,7 +92,7 @@ def doctor(suite, bundle):
     bundle.mounts = [mount(driver.driver, "/driver")]
     ran = bundle.run("doctor", "--nvml-library", "/driver/libnvidia-ml.so.1")
     suite.expect(ran.returncode == 1 and "ok      driver" in ran.stdout, f"doctor: {ran.stdout}{ran.stderr}")
-    suite.expect("missing processes" in ran.stdout and "hostPID" in ran.stdout, f"doctor on the host's processes: {ran.stdout}")
+    suite.expect("FAILED  processes" in ran.stdout and "hostPID" in ran.stdout, f"doctor on the host's processes: {ran.stdout}")
     suite.expect("ok      ledger" in ran.stdout, f"doctor on the ledger: {ran.stdout}")
     bundle.mounts = []
     driver.program.stop()
@@ -100,7 +100,7 @@ def doctor(suite, bundle):
 
 def another_user(suite, bundle):
     """Without root the ledger needs a prepared directory."""
-    for owner, told in ((0, "missing ledger"), (65532, "ok      ledger")):
+    for owner, told in ((0, "FAILED  ledger"), (65532, "ok      ledger")):
         os.chown(suite.folder / "ledger", owner, owner)
         ran = bundle.run("doctor", user=65532)
         suite.expect(told in ran.stdout, f"as user 65532 in a directory of {owner}: {ran.stdout}{ran.stderr}")

@@ -40,7 +40,7 @@ pub(super) fn read_jobs(
         let (uuids, named) = match parsed {
             Ok(parsed) => parsed,
             Err(reason) => {
-                problems.insert(format!("the job mapping {:?} names nothing: {reason}", file.name));
+                problems.insert(format!("the job mapping file {:?} is ignored: {reason}", file.name));
                 continue;
             }
         };

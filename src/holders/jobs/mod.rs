@@ -107,7 +107,8 @@ impl JobHoldings {
                     Some(uuid) => uuid,
                     None => {
                         self.problems.insert(format!(
-                            "a GPU of {} holds nothing: no GPU of this node has minor number {minor}",
+                            "{} is not billed for one of its GPUs: no GPU of this node has minor number {minor} \
+                             (/dev/nvidia{minor})",
                             record.holder.id
                         ));
                         continue;
@@ -204,7 +205,8 @@ impl JobTracker {
             let record = match record {
                 Ok(record) => record,
                 Err(reason) => {
-                    problems.insert(format!("the record {:?} holds nothing: {reason}", file.name));
+                    problems
+                        .insert(format!("the Slurm job record file {:?} is ignored: {reason}", file.name));
                     continue;
                 }
             };
@@ -234,7 +236,7 @@ impl JobTracker {
         for (job, mapping) in mapped.iter().filter(|(job, _)| !self.recorded.contains(*job)) {
             let Some(mut record) = mapped_job(job, mapping, observation) else {
                 problems.insert(format!(
-                    "job {job} holds nothing: neither slurm.conf nor its environment names its cluster; mount slurm.conf"
+                    "job {job} is billed for no GPU: neither slurm.conf nor its environment names its cluster; mount slurm.conf"
                 ));
                 continue;
             };
@@ -249,7 +251,7 @@ impl JobTracker {
             for gpu in mapping.gpus.iter().filter(|gpu| recorded.contains(gpu.as_str())) {
                 let id = &record.holder.id;
                 problems.insert(format!(
-                    "{id} does not hold {gpu} of its job mapping: another job's record names it"
+                    "{id} is not billed for {gpu} of its job mapping: another job's record names it"
                 ));
                 record.gpus.retain(|recorded| *recorded != RecordedGpu::Uuid(gpu.clone()));
             }
@@ -259,12 +261,12 @@ impl JobTracker {
     }
 }
 
-/// Explains why a job whose record is still there holds nothing.
+/// Explains why a job whose record still exists is treated as ended.
 fn explain_missing_epilog(record: &JobRecord, source: &str) -> String {
     let id = &record.holder.id;
     format!(
-        "{id} holds nothing: it has no cgroup any more and {source} is still there; does the epilog run? Between its steps a \
-         job has a cgroup only with PrologFlags=Contain"
+        "{id} is treated as ended: its cgroup is gone, although {source} still exists; does the epilog run? Or the job is \
+         between steps and slurm.conf lacks PrologFlags=Contain"
     )
 }
 

@@ -91,12 +91,15 @@ pub(super) fn resolve_devices(
                 let id: String = id.chars().take(200).collect();
                 let resource: String = resource.chars().take(100).collect();
                 let resource = resource.escape_debug();
-                add_problem(problems, format!("{name}: {resource}{id:?} holds nothing: {reason}"));
+                add_problem(
+                    problems,
+                    format!("{name}: device {id:?}{resource} is not billed to it: {reason}"),
+                );
             }
         };
     for assigned in &container.devices {
         if observation.resources.includes(&assigned.resource_name) {
-            let resource = format!("{} ", assigned.resource_name);
+            let resource = format!(" of {}", assigned.resource_name);
             for id in &assigned.device_ids {
                 add(id.clone(), &resource, &|| resolve_assigned_device(id, context));
             }
