@@ -84,7 +84,7 @@ impl<'a> SlotGrants<'a> {
         self.share_equally(&smallest_first, rest);
     }
 
-    /// Gives each claim an equal share of `rest`, which they exceed together, and none more than it claims.
+    /// Shares `rest` equally among claims whose sum exceeds it; none gets more than it claims.
     fn share_equally(&mut self, smallest_first: &[&RankedClaim<'_>], mut rest: u64) {
         for (place, claim) in smallest_first.iter().enumerate() {
             let sharers = (smallest_first.len() - place) as u64;
@@ -116,7 +116,7 @@ impl<'a> SlotGrants<'a> {
         std::iter::successors(self.outer.get(holder), |outer| self.outer.get(outer)).count()
     }
 
-    /// Holders, with their parts, whose holdings lie directly in a pool.
+    /// The holdings directly inside a pool: holder and part.
     pub(super) fn inner(&self, pool: Option<&HolderId>) -> impl Iterator<Item = (&HolderId, u64)> {
         let lies_in = move |holder: &HolderId| self.outer.get(holder) == pool;
         self.parts.iter().filter(move |(holder, _)| lies_in(holder)).map(|(holder, part)| (holder, *part))
@@ -145,7 +145,7 @@ impl<'a> SlotGrants<'a> {
         self.parts.values().any(|part| *part > 0)
     }
 
-    /// The innermost holding, by its holder, that covers the user and has a part: the user's own or another's.
+    /// The holder of the innermost holding above zero that covers the user; this may be the user.
     pub(super) fn covering_holder<'u>(&'u self, user: &'u HolderId) -> Option<&'u HolderId> {
         std::iter::successors(Some(user), |at| self.covered_by.get(*at))
             .take(self.covered_by.len() + 1)

@@ -14,7 +14,7 @@ use super::apportion::{Quota, Shares};
 use super::claims::SlotGrants;
 use crate::model::{Grade, HolderId, Presence, SlotState, Span};
 
-/// What the other ticks and windows of a slot know about a tick without weights.
+/// How to split a tick without weights: by the other ticks of its window, then by the window before.
 #[derive(Debug)]
 pub(super) struct UseFallback<'a> {
     /// Nanoseconds used in this window's ticks with weights.
@@ -89,7 +89,8 @@ fn shares_of_present(span: &Span, weight: impl Fn(&Presence) -> Option<u64>) -> 
     )
 }
 
-/// The user of a tick with only one. A remainder does not count: it may have outlived the user.
+/// The user of a tick with only one. A remainder does not count: the real user may have ended before the
+/// process list was read.
 fn only_user(span: &Span) -> Option<&HolderId> {
     let mut present = span.present.keys();
     match (present.next(), present.next()) {
@@ -104,7 +105,8 @@ fn earlier_shares(weights: &BTreeMap<HolderId, u64>, span: &Span) -> Option<Shar
     Shares::from_weights(span.present.keys().filter_map(weight))
 }
 
-/// Shares by the granted fractions. By the integer times made of them, equals would drift apart (law L11).
+/// Shares by the granted fractions. The integer times are rounded; splitting by them would give equal holders different
+/// shares (law L11).
 fn shares_along_held(grants: &SlotGrants<'_>) -> Option<Shares<HolderId>> {
     let own_part = |holder: &HolderId| u128::from(grants.remaining_part(Some(holder)));
     Shares::from_weights(grants.parts.keys().map(|holder| (holder.clone(), own_part(holder))))

@@ -24,7 +24,7 @@ pub struct GpuSegment {
     pub to: Utc,
     /// Whether its slots are MIG instances.
     pub mig: bool,
-    /// None between two epochs: then there is no slot, and all time is unavailable.
+    /// None while the MIG layout changes: then there is no slot, and all time is unavailable.
     pub layout: Option<MigLayout>,
     /// The spans of each slot of the layout, in the GPU's time and without energy.
     pub slots: BTreeMap<Arc<str>, Vec<Span>>,
@@ -39,17 +39,17 @@ pub struct GpuSegment {
 /// The account of one slot; times are nanoseconds of slot time.
 #[derive(Clone, Debug)]
 pub struct SlotSettlement {
-    /// Slot time P.
+    /// Slot time.
     pub time: u64,
-    /// What could be known.
+    /// Whether holdings and activity were known.
     pub state: SlotState,
     /// Reserved tenant that receives unheld time.
     pub remainder: HolderId,
-    /// Time that nobody held: U.
+    /// Time that nobody held.
     pub unheld: u64,
     /// Unheld time that was used.
     pub drawn: u64,
-    /// Busy time A x P.
+    /// Busy time: activity x slot time.
     pub busy: u64,
     /// The worst grade of its use.
     pub grade: Grade,

@@ -22,7 +22,7 @@ pub(super) struct HeldTime {
     pub(super) gross: BTreeMap<HolderId, u64>,
     /// Reserved tenant that receives unheld time in this segment.
     pub(super) remainder: HolderId,
-    /// Time that nobody held: U.
+    /// Time that nobody held.
     pub(super) unheld: u64,
 }
 
@@ -157,7 +157,8 @@ impl SettledParts {
         let mut parts: BTreeMap<HolderId, Parts> =
             held.parts.iter().map(|(holder, time)| (holder.clone(), part(*time))).collect();
         let unheld = match state {
-            // Nobody loses unheld time, so it stays unallocated, which is waste.
+            // Unheld time is lost to no tenant, so it is booked as `waste` of `__unallocated__` even when activity is
+            // unknown.
             SlotState::Measured | SlotState::Unmeasured => Parts { waste: held.unheld, ..Parts::default() },
             SlotState::Unavailable | SlotState::Unobserved => part(held.unheld),
         };

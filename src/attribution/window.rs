@@ -69,12 +69,12 @@ impl<'a> WindowSegment<'a> {
         self.length() > 0 && self.constant.state != SlotState::Unobserved
     }
 
-    /// Slot time P, in nanoseconds.
+    /// Slot time, in nanoseconds.
     pub(super) fn length(&self) -> u64 {
         self.spans.iter().map(|span| span.length().0).sum()
     }
 
-    /// Busy time A x P, in nanoseconds.
+    /// Busy time, in nanoseconds: activity x slot time.
     pub(super) fn busy(&self) -> u64 {
         self.spans.iter().map(|span| span.busy).sum()
     }

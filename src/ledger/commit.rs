@@ -192,7 +192,8 @@ fn register_gpu(draft: &mut TransactionDraft<'_>, registration: &GpuRegistration
     Ok(())
 }
 
-/// Stores a window, and before it the gap that a lost one left. Returns false for a window that was stored before.
+/// Stores a window, and first, as unobserved, the time of a lost window before it. Returns false for a window that was
+/// stored before.
 fn close_window(
     draft: &mut TransactionDraft<'_>,
     closed: &ClosedWindow,
@@ -242,7 +243,10 @@ fn unobserved_window(from: Utc, to: Utc) -> Settlement {
         amounts: Amounts { parts: Parts { unmeasured: time.0, ..Parts::default() }, ..Amounts::default() },
         ..Row::empty(HolderId::new(HolderId::UNOBSERVED))
     };
-    let flags = vec![format!("{} ns from {} on: the settled window never came", time.0, from.0)];
+    let flags = vec![format!(
+        "{} ns from {} on: no settled window was received; booked as __unobserved__",
+        time.0, from.0
+    )];
     Settlement { from, to, rows: vec![row], carry: Carry::new(), weights: BTreeMap::new(), flags }
 }
 
@@ -277,7 +281,7 @@ fn store_spans(draft: &mut TransactionDraft<'_>, open: &OpenSpans) -> Result<(),
         let replaces = gpu.raw.insert(span.from, span.to).is_some();
         write::insert_span(connection, gpu.id, span, replaces)?;
     }
-    // A span that is stored again because a process in it was identified has no news of the current holdings.
+    // A span stored again after late identification is older than `seen`; it must not overwrite the current holdings.
     if let Some(last) = open.spans.last().filter(|last| last.to >= gpu.seen) {
         gpu.seen = last.to;
         if last.holdings != gpu.holdings {

@@ -48,7 +48,7 @@ pub enum Cause {
     )]
     Upgrade { copy: PathBuf, from: i64, to: i64, cause: Box<Cause> },
     #[error(
-        "no copy from an upgrade to put back: it is schema version {present}, and {}; name one of another version \
+        "there is no saved copy to restore: the ledger has schema version {present}; {}; name a copy of another version \
          with --to",
         listed_copies(path, copies)
     )]
@@ -76,8 +76,8 @@ pub enum Cause {
     )]
     Window { gpu: Arc<str>, from: Utc, to: Utc, settled_until: Utc },
     #[error(
-        "the raw spans of {gpu} overlap the account or each other at {}; pass a straddling span as its \
-         rest; nothing of the batch was stored", at.0
+        "the raw spans of {gpu} overlap the account or each other at {}; pass only the part of the span \
+         after the account's end; nothing of the batch was stored", at.0
     )]
     Spans {
         gpu: Arc<str>,
@@ -98,7 +98,9 @@ pub enum Cause {
     Grid { edge: &'static str, at: Utc },
     #[error("from: {} is after to: {}; swap them", time(*from), time(*to))]
     Backwards { from: Utc, to: Utc },
-    #[error("prices in {first} and in {second} were in force; ask for one bill on each side of the change")]
+    #[error(
+        "prices in {first} and in {second} were in force; request two bills, one before and one after the change of currency"
+    )]
     Currencies { first: String, second: String },
     #[error("{0}; nothing of it was stored")]
     Unsplit(#[from] crate::attribution::SettleError),
@@ -161,10 +163,10 @@ impl Cause {
 fn listed_copies(path: &Path, versions: &[i64]) -> String {
     let name = path.display();
     if versions.is_empty() {
-        return format!("there is no file {name}.v1, {name}.v2 ...");
+        return format!("no files {name}.v<version> exist");
     }
     let names: Vec<String> = versions.iter().map(|version| format!("{name}.v{version}")).collect();
-    format!("there is {}", names.join(", "))
+    format!("these copies exist: {}", names.join(", "))
 }
 
 /// Replaces the failure to read another user's file by an error that names both users.

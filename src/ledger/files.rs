@@ -141,7 +141,7 @@ pub fn check_unowned(ledger: &Path) -> Result<(), Error> {
     let Ok(mut file) = File::open(lock_path(ledger)) else { return Ok(()) };
     match file.try_lock_shared() {
         Err(TryLockError::WouldBlock) => {
-            Err(Cause::Owned { pid: read_pid(&mut file) }.at(ledger, "read it beside its owner"))
+            Err(Cause::Owned { pid: read_pid(&mut file) }.at(ledger, "read it while an agent uses it"))
         }
         _ => Ok(()),
     }

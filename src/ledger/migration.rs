@@ -166,7 +166,11 @@ impl fmt::Display for Restored {
         let Self { path, version, until, replaced, replaced_until } = self;
         writeln!(f, "{}: restored as it was at {}, schema version {version}", path.display(), time(*until))?;
         let (from, to) = (time(*until), time(*replaced_until));
-        writeln!(f, "lost to the account: {from} to {to}; the replaced ledger is {}", replaced.display())?;
+        writeln!(
+            f,
+            "not in the restored ledger: {from} to {to}; the replaced ledger is {}",
+            replaced.display()
+        )?;
         writeln!(f, "start the release that knows version {version}; a newer one upgrades the ledger again")
     }
 }

@@ -1,5 +1,6 @@
 //! Sticky faults: health reasons that only a reset of the GPU ends. They survive a restart of the agent in the same boot,
-//! with the values that show whether the GPU was reset meanwhile.
+//! with the values that show whether the GPU was reset meanwhile. The table `latch` (schema 2) holds them; the name is from
+//! an earlier version.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -34,14 +34,14 @@ pub struct XidSum {
     pub events: u64,
     /// Errors reported by the kernel log in the current burst.
     pub lines: u64,
-    /// Time since boot at which a source last reported the code.
+    /// Time since boot at which a source last reported the code; stored as `heard`, its former name.
     #[serde(rename = "heard")]
     pub last_reported: Nanoseconds,
 }
 
 impl XidSums {
-    /// Orders two states of one GPU's sums: they only grow until the GPU is forgotten.
-    pub fn age(&self) -> (Option<Utc>, u64) {
+    /// A key that grows with every counted error and when the GPU is forgotten, to find the newer of two states.
+    pub fn version(&self) -> (Option<Utc>, u64) {
         (self.since, self.actions.values().fold(0, |sum: u64, count| sum.saturating_add(*count)))
     }
 }

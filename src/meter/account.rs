@@ -35,9 +35,9 @@ pub(super) struct Account {
     carry: Carry,
     weights: BTreeMap<HolderId, u64>,
     energy: EnergyMeter,
-    /// The frame that the next one continues; none if the next one only begins.
+    /// The last frame; none if no activity or counter difference may be measured from it to the next frame.
     last: Option<LastFrame>,
-    /// The processes present in the last frame while `last` is none.
+    /// The processes of the forgotten last frame; used only while `last` is none.
     last_present: PresentBySlot,
     /// When this agent began to watch the GPU.
     watched: Utc,
@@ -158,15 +158,15 @@ impl Account {
         self.forget_last_frame();
     }
 
-    /// Makes the next frame only begin.
+    /// Forgets the last frame, so that nothing is measured up to the next one.
     fn forget_last_frame(&mut self) {
         if let Some(last) = self.last.take() {
             self.last_present = last.present;
         }
     }
 
-    /// The driver lists the GPU again, with another sampler, so its next frame only begins. If the GPU was lost, it was
-    /// unavailable until now.
+    /// The driver lists the GPU again, with another sampler, so nothing is measured up to its next frame. If the GPU was
+    /// lost, it was unavailable until now.
     pub(super) fn mark_found(&mut self, at: Utc) {
         self.forget_last_frame();
         if self.lost && self.cursor < at {
@@ -315,9 +315,9 @@ impl Account {
         }
     }
 
-    /// Adds spans up to `to`, a time without frames, for those who held `both` before and after it. Time before the agent
-    /// watched is unobserved, or unavailable if the node was off; later time is unmeasured, or unavailable if the GPU was
-    /// lost.
+    /// Adds spans up to `to`, for a time without frames; `both` are the holdings that existed before and after it. Time
+    /// before the agent watched is unobserved, or unavailable if the node was off; later time is unmeasured, or unavailable
+    /// if the GPU was lost.
     fn fill_gap(&mut self, to: Utc, both: &Claims, mut energy: Option<EnergyDelta>) {
         let whole = to.since(self.cursor);
         let end = to.min(self.watched);
@@ -350,8 +350,8 @@ impl Account {
         }
     }
 
-    /// Adds spans up to `to`, when the GPU is found divided otherwise. It had no slots meanwhile, so that time is
-    /// unavailable.
+    /// Adds spans up to `to`, when a frame shows another MIG mode or layout than before. Which slots existed meanwhile is
+    /// unknown, so that time is unavailable.
     fn fill_division_change(
         &mut self,
         gpu: &SessionGpu,
@@ -392,7 +392,7 @@ impl Account {
         std::mem::take(&mut self.gap)
     }
 
-    /// How often the GPU was found divided otherwise since the agent's start; none on a GPU that never was in MIG mode.
+    /// How often its MIG layout has changed since the agent's start; none on a GPU that never was in MIG mode.
     pub(super) fn layout_changes(&self) -> Option<u64> {
         let is_divided = self.slots.division.layout().is_some();
         (is_divided || self.layout_changes > 0).then_some(self.layout_changes)

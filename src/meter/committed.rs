@@ -14,10 +14,11 @@ use crate::model::{HolderId, Nanoseconds, UnattributedReason, Utc};
 #[derive(Debug, Default)]
 pub(super) struct CommittedAccounts {
     counters: BTreeMap<CounterKey, TrackedCounter>,
-    /// Per tenant that has counters here: the sum of its counters that only the ledger keeps.
+    /// For each tenant in `counters`: the sum of its counters that were unloaded from memory and are only in the ledger
+    /// file.
     unloaded_sums: BTreeMap<TenantKey, HolderCounter>,
     /// The GPUs with energy in any counter. The energy of the others is not measured, since every GPU draws power.
-    metered: BTreeSet<Arc<str>>,
+    with_energy: BTreeSet<Arc<str>>,
     pub(super) slots: BTreeMap<Arc<str>, SlotTotal>,
     pub(super) imbalance: i128,
     pub(super) bytes: Option<u64>,
@@ -26,7 +27,7 @@ pub(super) struct CommittedAccounts {
 #[derive(Debug)]
 struct TrackedCounter {
     counter: HolderCounter,
-    /// When it last changed; the agent's start for one that was recovered.
+    /// When it last changed; for a counter loaded at the start, the agent's start.
     changed: Utc,
 }
 
@@ -38,7 +39,7 @@ const LINGER: Nanoseconds = Nanoseconds::from_seconds(600);
 pub(super) struct AccountKey {
     /// Tenant or workload id.
     pub(super) owner: Arc<str>,
-    /// Of the GPU.
+    /// UUID of the GPU.
     pub(super) uuid: Arc<str>,
     /// GPU instance id; none for a whole GPU.
     pub(super) gpu_instance: Option<u32>,
@@ -97,9 +98,9 @@ impl CommittedAccounts {
     fn update_counters(&mut self, counters: &BTreeMap<CounterKey, HolderCounter>, changed: Utc) {
         for (CounterKey { gpu: uuid, .. }, counter) in counters {
             if counter.amounts.energy_static.max(counter.amounts.energy_dynamic).0 > 0
-                && !self.metered.contains(uuid)
+                && !self.with_energy.contains(uuid)
             {
-                self.metered.insert(Arc::clone(uuid));
+                self.with_energy.insert(Arc::clone(uuid));
             }
         }
         let known = |counter: &HolderCounter| TrackedCounter { counter: counter.clone(), changed };
@@ -120,13 +121,13 @@ impl CommittedAccounts {
             let cost = tariff.and_then(|tariff| counter.costs.get(tariff));
             let is_cost_old = cost.is_some_and(|cost| is_old(cost.born));
             let is_counter_old = is_old(counter.born);
-            let metered = self.metered.contains(&key.gpu);
-            let values = values(key.holder.is_remainder(), counter, tariff, metered);
+            let with_energy = self.with_energy.contains(&key.gpu);
+            let values = values(key.holder.is_remainder(), counter, tariff, with_energy);
             let account = AccountKey::new(Arc::clone(&counter.tenant), key);
             let (sum, latest) = sums.entry(account).or_insert_with(|| {
                 // The sum includes unloaded counters, or it would go back when the ledger unloads one.
                 let unloaded = self.unloaded_sums.get(&key.with_tenant(&counter.tenant));
-                let values = unloaded.map(|unloaded| self::values(false, unloaded, tariff, metered));
+                let values = unloaded.map(|unloaded| self::values(false, unloaded, tariff, with_energy));
                 (AccountState { values: values.unwrap_or_default() }, *changed)
             });
             *latest = (*latest).max(*changed);
@@ -149,7 +150,7 @@ impl CommittedAccounts {
             .iter()
             .filter(|(key, known)| !key.holder.is_remainder() && now < known.changed.plus(LINGER));
         live.map(|(key, TrackedCounter { counter, .. })| {
-            let mut values = values(false, counter, None, self.metered.contains(&key.gpu));
+            let mut values = values(false, counter, None, self.with_energy.contains(&key.gpu));
             if now < counter.born.plus(birth_delay) {
                 values.iter_mut().flatten().for_each(|value| *value = 0);
             }
@@ -199,7 +200,7 @@ fn values(
     is_remainder: bool,
     counter: &HolderCounter,
     tariff: Option<&Tariff>,
-    metered: bool,
+    with_energy: bool,
 ) -> [Option<i128>; 12] {
     let cost = tariff.and_then(|tariff| counter.costs.get(tariff));
     AccountValue::ALL.map(|value| {
@@ -212,7 +213,7 @@ fn values(
             AccountValue::OutsideHolding => counter.amounts.used.outside.into(),
             AccountValue::Unmeasured => counter.amounts.parts.unmeasured.into(),
             AccountValue::Unavailable => counter.amounts.parts.unavailable.into(),
-            AccountValue::EnergyStatic | AccountValue::EnergyDynamic if !metered => return None,
+            AccountValue::EnergyStatic | AccountValue::EnergyDynamic if !with_energy => return None,
             AccountValue::EnergyStatic => counter.amounts.energy_static.0.into(),
             AccountValue::EnergyDynamic => counter.amounts.energy_dynamic.0.into(),
             AccountValue::HeldCost => cost?.held.0,

@@ -56,7 +56,7 @@ impl CounterTotal {
     }
 
     /// The growth over a tick that began at `before`, from the counter at its end and the amount by the rate. A counter
-    /// that is permanently absent begins anew when it is read again.
+    /// that is permanently absent starts from its next reading.
     pub(super) fn grow(
         &mut self,
         now: Result<GpmReading, Absence>,
@@ -85,7 +85,7 @@ impl CounterTotal {
                     }
                     self.proven = is_proof(rated_growth, span, now);
                 }
-                // Without any rate to compare with, the counter is all there is.
+                // There is no rate to compare with, so the counter is trusted.
                 Err(absence) if absence.is_permanent() => {}
                 // Growth over a gap cannot be compared with the rate of a tick.
                 _ => return self.begin(now, rated),

@@ -1,4 +1,5 @@
-//! Step 2 of a tick: adds a frame to the agent's own totals, over the time since the frame before it.
+//! Second half of step 2 of a tick: adds a frame to the agent's own totals, over the time since the frame before it.
+//! `Account::add_frame` has added the span.
 
 use std::sync::LazyLock;
 
@@ -71,11 +72,11 @@ impl TrackedGpu {
         let before = before.filter(|before| !begins && before.generation == frame.generation);
         let tick = Tick::new(before, frame);
         if before.is_none() {
-            self.flows.fill(None);
+            self.last_counts.fill(None);
         }
         let mut rejected = Vec::new();
-        let kept = self.integrals.iter_mut().zip(&mut self.flows).zip(&mut self.totals);
-        for (number, ((integral, flow), total)) in kept.enumerate() {
+        let kept = self.integrals.iter_mut().zip(&mut self.last_counts).zip(&mut self.totals);
+        for (number, ((integral, last_count), total)) in kept.enumerate() {
             let rated = match integral_of(number) {
                 IntegralOf::Ratio(MEMORY_ACTIVITY) => {
                     tick.at_most(medium).integrate_ratio(reading(frame, MEMORY_ACTIVITY))
@@ -83,7 +84,7 @@ impl TrackedGpu {
                 IntegralOf::Ratio(point) => tick.integrate_ratio(reading(frame, point)),
                 IntegralOf::Flow(point) => {
                     let is_rate = frame.identity.via.get(point).copied().flatten() == Some(Via::Gpm);
-                    tick.integrate_flow(flow, reading(frame, point), is_rate)
+                    tick.integrate_flow(last_count, reading(frame, point), is_rate)
                 }
             };
             let growth = total.grow(tick.counter(&frame.counters, counter_of(number)), tick.before, rated);
@@ -136,7 +137,7 @@ fn is_another(before: &InstanceIdentity, now: &InstanceIdentity) -> bool {
 
 /// The time between two frames of one plan.
 struct Tick {
-    /// Boot time of the frame before; none if this frame only begins.
+    /// Boot time of the frame before; none if nothing may be measured up to this frame.
     before: Option<Nanoseconds>,
     at: Nanoseconds,
     span: Nanoseconds,

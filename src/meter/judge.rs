@@ -57,7 +57,7 @@ struct LastRun {
     module: Option<u64>,
     /// The energy counter, until a reading is at or above it.
     energy: Option<i64>,
-    /// Readings in a row that were below, each another one.
+    /// How many successive, differing readings were below it.
     below: u32,
 }
 
@@ -227,7 +227,7 @@ impl TrackedGpu {
     fn health_inputs(&mut self, now: Stamp, policy: &Policy) -> HealthInputs {
         let fresh = self.fresh(now, policy);
         let presence = match &self.frame {
-            // Another host, guest or owner looks after it.
+            // A guest uses it, or it was replaced or forgotten, so its health is not judged here.
             _ if self.location.is_elsewhere() => Reachability::Unread,
             _ if self.location.is_missing() => Reachability::Lost,
             None => Reachability::Unread,
@@ -235,7 +235,7 @@ impl TrackedGpu {
             Some(_) => Reachability::Unresponsive,
         };
         if self.location.is_elsewhere() {
-            // It is reset there, or loses power.
+            // A GPU that was used elsewhere counts as reset when it returns.
             self.health.mark_gone();
         }
         let energy = self.frame.as_ref().and_then(|frame| frame.readings.get(ENERGY).copied()?.ok());
@@ -252,8 +252,8 @@ impl TrackedGpu {
         inputs
     }
 
-    /// Whether each tier of the last frame is young enough to be published. No tier is if the fast one is not: the values
-    /// of slower tiers would look alive beside `gpu_up` 0.
+    /// Whether each tier of the last frame is young enough to be published. If the fast tier is too old, no tier
+    /// is published; otherwise slower values would appear beside `gpu_up` 0.
     pub(super) fn fresh(&self, now: Stamp, policy: &Policy) -> [bool; 3] {
         let young = Tier::ALL.map(|tier| {
             let Some(frame) = self.frame.as_ref().filter(|_| !self.location.is_missing()) else {
@@ -298,7 +298,7 @@ impl GpuHealthTracker {
         self.last_run.module.zip(module).is_some_and(|(before, now)| before != now)
     }
 
-    /// Updates what the ledger has; whether it was something else.
+    /// Updates the faults to be stored; returns whether they changed.
     fn update_stored(&mut self) -> bool {
         let failed = self.failed.map(|failed| failed.utc);
         let now = StoredFaults { faults: self.judge.sticky_faults(), failed };

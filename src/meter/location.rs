@@ -55,7 +55,7 @@ impl GpuLocation {
         self.forgotten = known.attachment == Attachment::Forgotten;
     }
 
-    /// Whether it may have its index in the current driver session: the driver lists it, or has not listed all yet.
+    /// Whether its index may still be used in the current driver session: the driver lists it, or has not listed all yet.
     const fn may_have_index(&self) -> bool {
         let expected = matches!(self.attachment, Attachment::Present) && !self.forgotten;
         self.listed || (expected && !self.unlisted && !self.replaced)
@@ -81,7 +81,7 @@ impl GpuLocation {
         self.attachment.is_account_paused().then_some(self.since)
     }
 
-    /// Why an expected GPU is not there.
+    /// Why an expected GPU is absent.
     pub(super) const fn absence(&self) -> Option<&'static str> {
         match self.attachment {
             Attachment::Present | Attachment::Forgotten => None,
@@ -231,9 +231,9 @@ impl Meter {
                 continue;
             }
             if attachment == Attachment::Present {
-                tracing::info!(%uuid, was = location.attachment.name(), "a GPU is back");
+                tracing::info!(%uuid, was = location.attachment.name(), "an absent GPU is present again");
             } else {
-                tracing::warn!(%uuid, bus = %location.bus, attachment = attachment.name(), "a GPU is not there");
+                tracing::warn!(%uuid, bus = %location.bus, attachment = attachment.name(), "an expected GPU is absent");
             }
             if !(location.attachment.is_account_paused() && attachment.is_account_paused()) {
                 location.since = batch.now;

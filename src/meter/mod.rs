@@ -1,10 +1,13 @@
 //! The tick, in five steps:
 //!
 //! 1. identify (`identify.rs`): the processes of each frame become [`identify::PresentBySlot`], holders by slot;
-//! 2. integrate (`integrate.rs`): each frame adds a span to its GPU's [`account::Account`], and to the agent's totals;
+//! 2. integrate: each frame adds a span to its GPU's [`account::Account`] and to the agent's totals (`integrate.rs`);
 //! 3. settle (`settle.rs`): windows that are over become rows for the ledger, in [`account::ClosedWindows`];
 //! 4. judge (`judge.rs`): XIDs, notices and readings become a verdict, by [`judge::GpuHealthTracker`];
 //! 5. publish (`publish.rs`): [`publish::Publisher`] builds the snapshot.
+//!
+//! `Meter::add_frame` takes the first two steps for each frame: `Account::add_frame` identifies the processes and adds
+//! the span; `TrackedGpu::integrate` then adds the frame to the totals.
 //!
 //! In: the frames that have arrived, published identities, acknowledgements of the ledger. Out: a snapshot, and a batch for
 //! the ledger. It waits for nothing.
@@ -165,7 +168,7 @@ pub struct TickOutput {
 /// A GPU and everything that is kept of it between ticks.
 struct TrackedGpu {
     id: GpuId,
-    /// The GPU as grants select it; its index is none unless it has it in the current driver session.
+    /// The GPU as grants select it; its index is none if the current driver session does not list it at that index.
     in_session: SessionGpu,
     labels: GpuLabels,
     account: Account,
@@ -174,9 +177,9 @@ struct TrackedGpu {
     frame: Option<Arc<Frame>>,
     /// The agent's own totals, by the catalogue's integral number, each in its family's unit.
     integrals: Vec<Reading>,
-    /// Parallel to the integrals: the driver's counts that some grow by, as last read under this plan.
-    flows: Vec<Option<u64>>,
-    /// Parallel to the integrals: GPM's counters that some grow by.
+    /// For each integral: the last value of the driver counter by which it grows under this plan, if it has one.
+    last_counts: Vec<Option<u64>>,
+    /// For each integral: the state of its GPM counter, if it has one.
     totals: Vec<CounterTotal>,
     /// The agent's totals of every GPU instance that was ever seen, by its id.
     instances: BTreeMap<u32, InstanceCounters>,
@@ -188,7 +191,7 @@ struct TrackedGpu {
     unsupported: Vec<(&'static str, Absence)>,
     series: OwnSeries,
     location: GpuLocation,
-    /// Whether its next frame only begins: it has another sampler, or was lost.
+    /// Whether totals must not grow at its next frame, since it has another sampler or was lost.
     starts_anew: bool,
 }
 
@@ -211,7 +214,7 @@ pub struct Meter {
     /// The same with allocations.
     policy: Arc<Policy>,
     timeline: AccountTimeline,
-    /// Account time at which this process began to watch; an earlier frame counts from then on.
+    /// Account time at which this process began to watch; the time of an earlier frame is moved to this.
     begun: Utc,
     started: Stamp,
     /// When the ledger was created; none without a ledger.
@@ -395,7 +398,7 @@ impl TrackedGpu {
             health: GpuHealthTracker::default(),
             frame: None,
             integrals: vec![Err(Absence::NotYet); INTEGRALS],
-            flows: vec![None; INTEGRALS],
+            last_counts: vec![None; INTEGRALS],
             totals: vec![CounterTotal::default(); INTEGRALS],
             instances: BTreeMap::new(),
             instance_totals: BTreeMap::new(),

@@ -18,7 +18,7 @@ use crate::model::snapshot::{AgentNumber, GpuEntry, GpuState, InstanceEntry, Ros
 use crate::model::{Absence, Attachment, GpuIdentity, Nanoseconds, Stamp};
 use crate::nvml::InFlight;
 
-/// What the last snapshot leaves for the next one.
+/// State kept between snapshots.
 #[derive(Default)]
 pub(super) struct Publisher {
     sequence: u64,
@@ -256,7 +256,7 @@ impl TrackedGpu {
     }
 }
 
-/// How many series a number has.
+/// How many series this value of an agent metric has.
 fn series(number: &AgentNumber) -> usize {
     match number {
         AgentNumber::Integer(_) => 1,

@@ -92,7 +92,7 @@ impl Meter {
                 gpu.restart();
             }
             if gpu.location.seen && paused.contains(uuid) {
-                // Its time since the pause is another GPU's, or nobody's.
+                // Time since its account was paused is not billed to this GPU.
                 gpu.account = Account::begin(batch.now);
                 batch.resumed.push(Resumed { gpu: Arc::clone(uuid), at: batch.now });
             }

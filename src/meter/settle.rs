@@ -47,7 +47,7 @@ impl Meter {
                 bridged_gpu_seconds = %in_seconds(sum.bridged),
                 unobserved_gpu_seconds = %in_seconds(sum.unobserved),
                 unavailable_gpu_seconds = %in_seconds(sum.unavailable),
-                "the time without an agent is booked"
+                "GPU time in which no agent ran was added to the account"
             );
         }
     }

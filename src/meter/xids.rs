@@ -91,7 +91,7 @@ impl Xids {
 
     /// The ledger has committed these counts.
     pub(super) fn acknowledge(&mut self, stored: &XidSums) {
-        if stored.age() >= self.published.age() {
+        if stored.version() >= self.published.version() {
             self.published = stored.clone();
         }
         if self.published == self.counted {

@@ -11,7 +11,7 @@ pub struct Parts {
     pub within: u64,
     /// Idle, and used by others.
     pub lent: u64,
-    /// Idle, and used by nobody.
+    /// Idle, and used by nobody: the column `idle` of `gpumeter bill`; `idle` in JSON and metrics also includes `lent`.
     pub waste: u64,
     /// Held while activity was unknown.
     pub unmeasured: u64,

@@ -115,7 +115,8 @@ pub struct MigSpan {
     pub slots: BTreeMap<Arc<str>, InstanceSpan>,
 }
 
-/// How a MIG GPU is divided among its instances; constant within an epoch.
+/// How a MIG GPU is divided among its instances; constant between two changes of
+/// the MIG layout.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigLayout {
     /// Memory slices of the whole GPU.

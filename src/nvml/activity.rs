@@ -30,15 +30,21 @@ pub(super) struct Activity {
     ring: UtilizationRing,
     tick: usize,
     sampled: Option<Sampled>,
-    /// Whether the utilization call was made in this tick.
-    plain: bool,
+    /// Whether [`GPU_UTILIZATION`] was read in this tick, from the utilization call or the ring.
+    has_utilization: bool,
     /// Stale flags of GPM and of the utilization call.
     stale: (StaleFlag, StaleFlag),
 }
 
 impl Activity {
     pub(super) fn new() -> Self {
-        Self { ring: UtilizationRing::new(), tick: 0, sampled: None, plain: false, stale: Default::default() }
+        Self {
+            ring: UtilizationRing::new(),
+            tick: 0,
+            sampled: None,
+            has_utilization: false,
+            stale: Default::default(),
+        }
     }
 
     /// Mean activity of this tick by the ring.
@@ -48,11 +54,11 @@ impl Activity {
 
     /// Reads activity; GPM was read before.
     pub(super) fn read(&mut self, api: &mut DriverApi, plan: &Plan, readings: &mut Readings, medium: bool) {
-        (self.sampled, self.plain) = (None, false);
+        (self.sampled, self.has_utilization) = (None, false);
         if plan.utilization.is_empty() || (readings.get(GR_ENGINE).is_ok() && !medium) {
             // The call is refused for good, or GPM has the value.
         } else if plan.gpm.is_some() || plan.identity.mig {
-            self.read_plain(api, plan, readings);
+            self.read_utilization_call(api, plan, readings);
         } else {
             self.read_ring(api, plan, readings, medium);
         }
@@ -64,16 +70,16 @@ impl Activity {
         let drained = self.ring.read_new(api, plan.device);
         // Only the utilization call returns memory activity.
         if medium || !matches!(drained, Ok(RingRead::Samples { rest: Nanoseconds(0), .. })) {
-            self.read_plain(api, plan, readings);
+            self.read_utilization_call(api, plan, readings);
         }
-        let plain = readings.get(GPU_UTILIZATION).ok().and_then(|ratio| u64::try_from(ratio).ok());
+        let utilization = readings.get(GPU_UTILIZATION).ok().and_then(|ratio| u64::try_from(ratio).ok());
         match drained {
-            Ok(RingRead::Samples { mean, rest, .. }) if rest.0 > 0 && plain == Some(0) => {
+            Ok(RingRead::Samples { mean, rest, .. }) if rest.0 > 0 && utilization == Some(0) => {
                 self.sampled = Some(self.ring.add_idle_rest(mean, rest));
             }
             Ok(RingRead::Samples { last, mean, .. }) => {
                 self.sampled = Some(mean);
-                self.plain = true;
+                self.has_utilization = true;
                 for target in
                     plan.utilization.iter().filter(|target| target.from == CallValue::UtilizationGpu)
                 {
@@ -82,16 +88,16 @@ impl Activity {
             }
             Ok(RingRead::Nothing) => {
                 let now = api.clock().now().boottime;
-                self.sampled = plain.and_then(|ratio| self.ring.interpret_empty(ratio, now));
+                self.sampled = utilization.and_then(|ratio| self.ring.interpret_empty(ratio, now));
             }
             Err(_) => {}
         }
     }
 
-    fn read_plain(&mut self, api: &mut DriverApi, plan: &Plan, readings: &mut Readings) {
+    fn read_utilization_call(&mut self, api: &mut DriverApi, plan: &Plan, readings: &mut Readings) {
         let answer = calls::call(api, plan.device, UTILIZATION);
         store_all(api, readings, &plan.utilization, answer);
-        self.plain = true;
+        self.has_utilization = true;
     }
 
     fn read_video(&self, api: &mut DriverApi, plan: &Plan, readings: &mut Readings) {
@@ -113,7 +119,7 @@ impl Activity {
     pub(super) fn is_busy(&self, plan: &Plan, readings: &Readings) -> Option<bool> {
         let worked = |point| readings.get(point).is_ok_and(|ratio| ratio > 0);
         let engines = readings.get(GR_ENGINE).is_ok() || self.sampled.is_some();
-        let busy = (self.plain && worked(GPU_UTILIZATION))
+        let busy = (self.has_utilization && worked(GPU_UTILIZATION))
             || worked(GR_ENGINE)
             || self.sampled.is_some_and(|sampled| sampled.ratio > 0)
             || plan.video.iter().flat_map(|(_, targets)| targets).any(|target| worked(target.point));
@@ -126,29 +132,29 @@ impl Activity {
         &mut self,
         api: &mut DriverApi,
         readings: &mut Readings,
-        deserted: bool,
+        known_empty: bool,
     ) {
         let is_stale_utilization = |activity: Reading| {
             is_stale_utilization(&UtilizationContext {
                 activity,
-                deserted,
+                known_empty,
                 memory: readings.get(MEMORY_USED),
                 power: readings.get(POWER),
                 limit: readings.get(POWER_LIMIT),
             })
         };
         let engine = readings.get(GR_ENGINE).is_ok().then(|| is_stale_utilization(readings.get(GR_ENGINE)));
-        let plain = self.plain.then(|| is_stale_utilization(readings.get(GPU_UTILIZATION)));
-        let (engine, plain) = (self.stale.0.read(engine), self.stale.1.read(plain));
+        let utilization = self.has_utilization.then(|| is_stale_utilization(readings.get(GPU_UTILIZATION)));
+        let (engine, utilization) = (self.stale.0.read(engine), self.stale.1.read(utilization));
         if engine {
             api.reject(Rejection::GhostBusy, 1);
             readings.set(GR_ENGINE, Err(Absence::Rejected));
         }
-        if plain {
+        if utilization {
             api.reject(Rejection::GhostBusy, 1);
             self.sampled = None;
         }
-        if engine || plain {
+        if engine || utilization {
             // Without the engine value the account would fall back to the utilization call, which is just as
             // wrong.
             readings.set(GPU_UTILIZATION, Err(Absence::Rejected));

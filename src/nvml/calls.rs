@@ -188,8 +188,8 @@ fn read_u32(
 /// A driver function and how it is called.
 type NamedFunction = (&'static str, fn(&mut DriverApi, Handle) -> CallResult);
 
-/// A function that brings words, each in an argument of its own.
-macro_rules! words {
+/// A function that returns 32-bit numbers, each through a pointer argument of its own.
+macro_rules! u32_outputs {
     ($function:ident, $($value:ident),+) => {
         (stringify!($function), |api, Handle(device)| {
             $(let mut $value: c_uint = 0;)+
@@ -202,16 +202,16 @@ macro_rules! words {
 /// The functions that the catalogue names ([`CallValue::Named`]).
 const NAMED: &[NamedFunction] = &[
     ("nvmlDeviceGetPerformanceState", performance_state),
-    words!(nvmlDeviceGetCurrPcieLinkGeneration, generation),
-    words!(nvmlDeviceGetMaxPcieLinkGeneration, generation),
-    words!(nvmlDeviceGetCurrPcieLinkWidth, lanes),
-    words!(nvmlDeviceGetMaxPcieLinkWidth, lanes),
-    words!(nvmlDeviceGetRetiredPagesPendingStatus, pending),
-    words!(nvmlDeviceGetPcieReplayCounter, replays),
-    words!(nvmlDeviceGetPowerUsage, milliwatts),
-    words!(nvmlDeviceGetEnforcedPowerLimit, milliwatts),
-    words!(nvmlDeviceGetPowerManagementLimit, milliwatts),
-    words!(nvmlDeviceGetPowerManagementDefaultLimit, milliwatts),
+    u32_outputs!(nvmlDeviceGetCurrPcieLinkGeneration, generation),
+    u32_outputs!(nvmlDeviceGetMaxPcieLinkGeneration, generation),
+    u32_outputs!(nvmlDeviceGetCurrPcieLinkWidth, lanes),
+    u32_outputs!(nvmlDeviceGetMaxPcieLinkWidth, lanes),
+    u32_outputs!(nvmlDeviceGetRetiredPagesPendingStatus, pending),
+    u32_outputs!(nvmlDeviceGetPcieReplayCounter, replays),
+    u32_outputs!(nvmlDeviceGetPowerUsage, milliwatts),
+    u32_outputs!(nvmlDeviceGetEnforcedPowerLimit, milliwatts),
+    u32_outputs!(nvmlDeviceGetPowerManagementLimit, milliwatts),
+    u32_outputs!(nvmlDeviceGetPowerManagementDefaultLimit, milliwatts),
     ("nvmlDeviceGetPowerManagementLimitConstraints", structures::power_limits),
     ("nvmlDeviceGetTotalEnergyConsumption", energy),
     ("nvmlDeviceGetTemperatureV", structures::temperature),
@@ -220,10 +220,10 @@ const NAMED: &[NamedFunction] = &[
     ("nvmlDeviceGetRemappedRows", structures::remap),
     ("nvmlDeviceGetRowRemapperHistogram", structures::banks),
     ("nvmlDeviceGetGpuFabricInfo", fabric_states),
-    words!(nvmlDeviceGetPersistenceMode, mode),
-    words!(nvmlDeviceGetEccMode, current, pending),
-    words!(nvmlDeviceGetMigMode, current, pending),
-    words!(nvmlDeviceGetAccountingMode, mode),
+    u32_outputs!(nvmlDeviceGetPersistenceMode, mode),
+    u32_outputs!(nvmlDeviceGetEccMode, current, pending),
+    u32_outputs!(nvmlDeviceGetMigMode, current, pending),
+    u32_outputs!(nvmlDeviceGetAccountingMode, mode),
     ("nvmlDeviceGetComputeMode", compute_mode),
 ];
 
@@ -236,7 +236,7 @@ fn named(api: &mut DriverApi, device: Handle, name: &str) -> CallResult {
 fn performance_state(api: &mut DriverApi, Handle(device): Handle) -> CallResult {
     let mut state: c_uint = 0;
     call!(api, nvmlDeviceGetPerformanceState(device, &raw mut state))?;
-    // 32 is NVML's word for not knowing.
+    // 32 means that the performance state is unknown.
     if state == sys::nvmlPStates_enum_NVML_PSTATE_UNKNOWN {
         Err(Absence::NotSupported)
     } else {
@@ -273,7 +273,8 @@ fn compute_mode(api: &mut DriverApi, Handle(device): Handle) -> CallResult {
     }
 }
 
-/// The uncorrected SRAM errors of a MIG instance since the driver was loaded, the only errors reported for one.
+/// The uncorrected SRAM errors of a MIG instance since the driver was loaded; NVML reports no other errors of an
+/// instance.
 pub(super) fn instance_errors(api: &mut DriverApi, device: Handle) -> Result<u64, Absence> {
     Ok(ecc_counter(api, device, (1, 0, 7))?)
 }
@@ -289,7 +290,7 @@ pub(super) fn ecc(api: &mut DriverApi, Handle(device): Handle) -> Result<(), Abs
     }
 }
 
-/// How many fans the board has; without the function, any number may answer.
+/// How many fans the board has; without the function, `u32::MAX`, so that every fan number is tried.
 pub(super) fn fans(api: &mut DriverApi, Handle(device): Handle) -> Result<u32, Absence> {
     let mut count: c_uint = 0;
     match call!(api, nvmlDeviceGetNumFans(device, &raw mut count)) {

@@ -66,7 +66,7 @@ pub(super) struct DriverApi {
     calls: Vec<CallTime>,
     /// Set when a call reported that the GPU is lost or the driver is gone.
     fatal: Option<Absence>,
-    /// Whether a call returned anything but an unknown error.
+    /// Whether any call returned something other than NVML_ERROR_UNKNOWN; if none did, the driver is taken as failed.
     responded: bool,
     /// Whether a call reported that its handle or id does not exist.
     not_found: bool,
@@ -97,7 +97,7 @@ pub(super) enum CallError {
     NoSymbol,
     /// The driver's return code.
     Code(nvmlReturn_t),
-    /// It wanted room for more items than there can be.
+    /// The driver asked for a larger buffer than the limit of this call.
     TooMany,
 }
 
@@ -172,7 +172,8 @@ impl DriverApi {
         self.fatal.take()
     }
 
-    /// Returns and clears whether a call returned anything but an unknown error.
+    /// Returns and clears whether any call returned something other than NVML_ERROR_UNKNOWN; if none did, the driver is
+    /// taken as failed.
     pub(super) fn take_responded(&mut self) -> bool {
         std::mem::take(&mut self.responded)
     }

@@ -19,8 +19,8 @@ const MINUTE: Nanoseconds = Nanoseconds::from_seconds(60);
 /// How often the stretch is reconsidered.
 const CHECK_INTERVAL: Nanoseconds = Nanoseconds::from_seconds(10);
 
-/// The stretch is relaxed only if less than this percentage of the share would be needed, and a minute after the
-/// last change; otherwise a cost near the limit would change the intervals on every check.
+/// The stretch is lowered only if the lower step needs less than this percentage of the share, and not within a
+/// minute of the last change; otherwise a cost near the limit would change the intervals on every check.
 const RELAXED: u64 = 70;
 
 /// Steps of a factor of 2: three for the slow tier, then four for the medium tier, then three for the lists.
@@ -32,13 +32,13 @@ const LAST_STEP: u32 = SLOW_STEPS + MEDIUM_STEPS + LIST_STEPS;
 /// What a driver call counts as in the budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CostClass {
-    /// Calls that are never stretched, and tiers that an event had read outside their schedule.
+    /// Calls that are never stretched, and tiers read outside their schedule because of an event.
     Fast,
     Medium,
     Slow,
     /// Process lists.
     Lists,
-    /// Calls that compile a plan; they are rare and in no tick's costs.
+    /// Calls that compile a plan; they are rare and not counted in the cost of a tick.
     Plan,
 }
 
@@ -338,7 +338,11 @@ mod tests {
         };
         let mut budget = DriverBudget::new(SHARE.into());
         run(&mut budget, 0, 300, &Load(500, 500, 5_000, 5_000));
-        assert_ne!(hang(&mut budget, 310), Stretch::default(), "or there is nothing to forgive");
+        assert_ne!(
+            hang(&mut budget, 310),
+            Stretch::default(),
+            "the hang must have raised the stretch, or the test proves nothing"
+        );
         assert_eq!(budget.stretch(), Stretch::default());
         assert_eq!(run(&mut budget, 370, 300, &Load(500, 500, 5_000, 5_000)), []);
         hang(&mut budget, 680);

@@ -60,7 +60,7 @@ pub(super) struct MigInstances {
     pub(super) layout: InstanceLayout,
     /// How the GPU's memory slices are used, if the driver reports it.
     pub(super) slices: Option<MigSlices>,
-    /// Whether nothing failed that may work later.
+    /// True unless a call failed that may work later.
     pub(super) is_final: bool,
 }
 

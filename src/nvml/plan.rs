@@ -37,7 +37,7 @@ pub(super) struct Plan {
     pub(super) initial: Box<[Reading]>,
     /// The driver's counters as the probe read them.
     pub(super) probed: Box<[Option<i64>]>,
-    /// Whether something failed that may work later.
+    /// Whether a call failed that may work later, so that the plan is compared with a new one from time to time.
     pub(super) provisional: bool,
     /// Whether the GPU supports MIG.
     supports_mig: bool,

@@ -75,7 +75,7 @@ pub(super) struct ProbeResult {
     /// Whether GPM works on the device, and whether the driver has GPM's counters too.
     pub(super) has_gpm: bool,
     pub(super) has_gpm_counters: bool,
-    /// Whether no choice depends on a failure that may pass.
+    /// True unless a choice was made because of a temporary failure.
     pub(super) is_final: bool,
 }
 
@@ -236,7 +236,7 @@ struct BoardProbe<'a> {
     gpm: Result<(), Absence>,
     ecc: Result<(), Absence>,
     fans: Result<u32, Absence>,
-    /// Whether no choice depends on a failure that may pass.
+    /// True unless a choice was made because of a temporary failure.
     is_final: bool,
 }
 

@@ -51,7 +51,7 @@ pub(super) struct ListedPids {
     pub(super) is_compute_refused: bool,
 }
 
-/// Calls of which the stretch lets one in so many be made.
+/// Calls that are rationed: with a stretch of n, every nth due call is made.
 #[derive(Clone, Copy)]
 enum Ration {
     /// The compute list, with the medium tier.
@@ -76,7 +76,7 @@ pub(super) struct ProcessSchedule {
     pub(super) presence: bool,
     pub(super) listed: ListedPids,
     pub(super) memory: MemoryWatch,
-    /// One in so many rationed calls is made.
+    /// Every `stretch`-th due rationed call is made.
     stretch: u32,
     due_counts: [u64; Ration::Graphics as usize + 1],
     /// Slow ticks since the graphics list was last read.
@@ -188,8 +188,8 @@ impl ProcessSchedule {
         (unexplained && self.listed.count() == Some(0)) || self.has_unknown_pid(state)
     }
 
-    /// Records a tick: the lists that were read are known under this tick's memory, those that were due and not
-    /// read are due again.
+    /// Records a tick: for each list that was read, remembers the memory in use; lists that were due but not read stay
+    /// due.
     pub(super) fn note_tick(&mut self, state: &TickState<'_>, due: ListsDue, read: ListsDue) {
         if read.compute {
             self.memory.compute.clone_from(&self.memory.now);
@@ -200,7 +200,7 @@ impl ProcessSchedule {
         }
         self.postponed =
             ListsDue { compute: due.compute && !read.compute, graphics: due.graphics && !read.graphics };
-        // Work late in a tick has its sample in the next one.
+        // The driver reports the sample of work late in a tick only in the next tick.
         let names_nobody = state.samples.map_or(self.was_idle, <[_]>::is_empty);
         self.was_idle = names_nobody && state.busy == Some(false);
         for pid in state.samples.unwrap_or_default().iter().map(|sample| sample.pid) {

@@ -64,7 +64,7 @@ pub(super) struct UtilizationContext {
     /// Activity in billionths.
     pub(super) activity: Reading,
     /// Whether the process lists are known to be empty now.
-    pub(super) deserted: bool,
+    pub(super) known_empty: bool,
     /// Memory that clients allocated, in bytes.
     pub(super) memory: Reading,
     /// Power and its enforced limit, in milliwatts.
@@ -85,7 +85,7 @@ const WHOLE: i64 = 990_000_000;
 pub(super) fn is_stale_utilization(context: &UtilizationContext) -> bool {
     let known = || -> Result<bool, Absence> {
         Ok(context.activity? >= WHOLE
-            && context.deserted
+            && context.known_empty
             && context.memory? < NO_CONTEXT
             && context.power?.saturating_mul(3) < context.limit?)
     };
@@ -134,7 +134,7 @@ mod tests {
     fn utilization_is_stale_only_if_memory_power_and_lists_all_show_an_idle_gpu() {
         let stale = UtilizationContext {
             activity: Ok(1_000_000_000),
-            deserted: true,
+            known_empty: true,
             memory: Ok(0),
             power: Ok(194_000_000),
             limit: Ok(1_000_000_000),
@@ -142,7 +142,7 @@ mod tests {
         assert!(is_stale_utilization(&stale));
         for real in [
             UtilizationContext { activity: Ok(900_000_000), ..stale },
-            UtilizationContext { deserted: false, ..stale },
+            UtilizationContext { known_empty: false, ..stale },
             UtilizationContext { memory: Ok(400 << 20), ..stale },
             UtilizationContext { power: Ok(600_000_000), ..stale },
             UtilizationContext { memory: Err(Absence::NotSupported), ..stale },

@@ -104,7 +104,7 @@ impl Recorder {
                 Some(0) => arguments.outputs(array, room, &mut recording.handles),
                 _ => Vec::new(),
             };
-            // A buffer that is too small is no property of the board.
+            // Do not record a failure caused only by our buffer being too small.
             let lacks_room = array.is_some() && code == Some(INSUFFICIENT_SIZE);
             if !is_housekeeping(function) && !lacks_room {
                 let (at, call) = (self.since_begin(at), function.into());
@@ -113,8 +113,8 @@ impl Recorder {
         });
     }
 
-    /// Records one value of a batched call by itself, since a replay may be read in other batches. Its time is a
-    /// boot time, and the device comes before its arguments.
+    /// Records one value of a batched call by itself, since the agent in a replay may put fields into other batches. Its
+    /// time is a boot time, and the device comes before its arguments.
     pub(super) fn value(&self, Handle(device): Handle, mut value: RecordedAnswer) {
         self.with(|recording| {
             value.at = self.since_begin(Nanoseconds(value.at));
@@ -306,7 +306,7 @@ impl<T: Plain> CallArgument for *mut T {
     }
 
     unsafe fn length(self) -> usize {
-        // SAFETY: the contract of this function is that one's.
+        // SAFETY: the caller guarantees what `T::length` requires.
         unsafe { T::length(self) }
     }
 }
@@ -324,7 +324,7 @@ unsafe fn bytes<T: Plain>(pointer: *mut T, items: usize) -> RecordedValue {
     for item in 0..items {
         for place in 0..size_of::<T>() {
             let is_set = T::GAPS.iter().all(|gap| !gap.contains(&place));
-            // SAFETY: the caller's promise is this function's; the byte is one of a field.
+            // SAFETY: the caller guarantees that the items exist; this byte belongs to a field and not to padding.
             all.push(if is_set { unsafe { pointer.add(item).cast::<u8>().add(place).read() } } else { 0 });
         }
     }

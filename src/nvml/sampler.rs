@@ -120,7 +120,7 @@ impl Sampler {
         answer
     }
 
-    /// Returns once what the last tick cost, if it produced no frame.
+    /// Takes the calls and rejected values of the last tick if it produced no frame.
     pub fn take_unframed(&mut self) -> Unframed {
         std::mem::take(&mut self.unframed)
     }
@@ -233,8 +233,8 @@ impl Sampler {
         self.review = plan.provisional.then(|| self.api.clock().now().boottime + self.review_interval);
     }
 
-    /// Compares a provisional plan with a new one. Equal plans keep the old one, since a new generation leaves a
-    /// tick unmeasured; then the wait doubles, since some boards fail at the same call for ever.
+    /// Compares a provisional plan with a new one. Equal plans keep the old one, since replacing the plan leaves
+    /// one tick unmeasured. The wait doubles after each comparison, since some boards fail at the same call for ever.
     fn review(&mut self) {
         if self.review.is_none_or(|at| self.api.clock().now().boottime < at) {
             return;
@@ -377,7 +377,7 @@ impl Sampler {
             processes: self.lists.processes.clone(),
             listed: self.lists.listed,
             list_read: self.lists.read,
-            known_empty: reads.deserted,
+            known_empty: reads.known_empty,
             samples: reads.samples,
             stretch,
             rejected: self.api.take_rejected(),

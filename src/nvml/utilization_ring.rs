@@ -24,7 +24,7 @@ const SHORTEST_WINDOW: u64 = 10_000;
 const EMPTY_READS_BEFORE_RESTART: u32 = 3;
 
 /// How long the last sample is repeated while none is new.
-const STANDS: Nanoseconds = Nanoseconds::from_seconds(2);
+const REPEAT_LAST_SAMPLE: Nanoseconds = Nanoseconds::from_seconds(2);
 
 /// Percent to billionths.
 const PERCENT: u64 = 10_000_000;
@@ -152,7 +152,7 @@ impl UtilizationRing {
             return Some(Sampled { ratio: 0, covered: Nanoseconds(now.0.saturating_sub(since.0)) });
         }
         let (newest, at) = self.newest?;
-        if now.0.saturating_sub(at.0) <= STANDS.0 {
+        if now.0.saturating_sub(at.0) <= REPEAT_LAST_SAMPLE.0 {
             return Some(repeat_sample(newest));
         }
         self.empty += 1;
@@ -292,7 +292,7 @@ mod tests {
     fn an_empty_ring_is_idle_only_if_utilization_says_so() {
         let second = Nanoseconds::from_seconds;
         let mut ring = UtilizationRing::new();
-        assert_eq!(ring.interpret_empty(500_000_000, second(1)), None, "it has never said anything");
+        assert_eq!(ring.interpret_empty(500_000_000, second(1)), None, "it has never had a sample");
         ring.add_samples(windows(&[(1_000_000, 80)], 0), second(2));
         assert_eq!(
             ring.interpret_empty(500_000_000, second(3)),

@@ -39,14 +39,14 @@ pub(crate) struct DriverState {
     /// A library that could not be closed, with the samplers that are stuck in it.
     pub(crate) kept: Option<Opened>,
     stuck: Vec<SamplerThread>,
-    /// Which loading of the kernel's module the last session saw.
-    epoch: Option<u64>,
+    /// Identifies the loading of the driver's module that the last session used.
+    module: Option<u64>,
     /// Whether there was a session.
     pub(crate) was_open: bool,
     /// Whether the last session ended because the driver returned nothing but errors.
-    is_dead: bool,
-    /// Whether the driver was unloaded since; then its counters begin again.
-    pub(crate) away: bool,
+    has_failed: bool,
+    /// Whether the driver was or may have been unloaded since the last session; its counters then restart at 0.
+    pub(crate) unloaded: bool,
     /// When the last session began, by the system's boot clock.
     begun: Nanoseconds,
     /// How many sessions in a row have failed early.
@@ -64,7 +64,7 @@ pub(crate) struct OpenSession<'a> {
     /// When to count the GPUs again, by the system's boot clock.
     recount: Nanoseconds,
     /// Since when every call of every sampler has failed.
-    silent: Option<Nanoseconds>,
+    failing_since: Option<Nanoseconds>,
     /// The PCI bus at the last check.
     bus: Option<Arc<Pci>>,
 }
@@ -77,17 +77,17 @@ impl DriverState {
         }
     }
 
-    /// Notes that the session ends because the driver returned nothing but errors.
-    fn note_dead(&mut self) {
-        self.is_dead = true;
+    /// Records that the session ends because the driver returned nothing but errors.
+    fn note_failed(&mut self) {
+        self.has_failed = true;
         let lived = system_now().boottime.0.saturating_sub(self.begun.0);
         self.early_failures = if lived < MIN_LIFETIME.0 { self.early_failures + 1 } else { 0 };
     }
 
     /// Closes a library that returned nothing but errors, once the samplers that are stuck in it have returned;
     /// false when `end` was called before. Any other library that could not be closed is used again.
-    pub(crate) fn close_dead_library(&mut self, end: &Stop) -> bool {
-        if !self.is_dead {
+    pub(crate) fn close_failed_library(&mut self, end: &Stop) -> bool {
+        if !self.has_failed {
             return true;
         }
         while !self.stuck.iter().all(|sampler| sampler.thread.wait(Duration::ZERO)) {
@@ -119,21 +119,21 @@ impl DriverState {
         slot: &'a CallSlot,
         shared: &'a Arc<DriverSessions>,
     ) -> OpenSession<'a> {
-        let Opened { library, gpus: counted, was_away } = opened;
-        self.away |= was_away;
+        let Opened { library, gpus: counted, was_unloaded } = opened;
+        self.unloaded |= was_unloaded;
         // A library that was kept has counted all its GPUs, also those whose samplers are stuck.
         if self.stuck.is_empty() {
-            let epoch = shared.host.module_epoch();
-            let anew = self.was_open && (self.away || epoch != self.epoch);
-            (self.epoch, self.is_dead, self.away, self.was_open) = (epoch, false, false, true);
+            let module = shared.host.module_epoch();
+            let anew = self.was_open && (self.unloaded || module != self.module);
+            (self.module, self.has_failed, self.unloaded, self.was_open) = (module, false, false, true);
             self.begun = system_now().boottime;
-            shared.send(SamplerNews::Opened { anew, module: epoch });
+            shared.send(SamplerNews::Opened { anew, module });
         }
         let mut samplers = lock(shared);
         samplers.search = Search::Found(counted as usize);
         samplers.unidentified_gpus = 0;
         samplers.gone.clear();
-        samplers.silent.clear();
+        samplers.failed.clear();
         samplers.lost.clear();
         samplers.unregistered.clear();
         drop(samplers);
@@ -146,7 +146,7 @@ impl DriverState {
             slot,
             shared,
             recount,
-            silent: None,
+            failing_since: None,
             bus: None,
         };
         let stuck: BTreeSet<u32> = self.stuck.iter().map(|sampler| sampler.index).collect();
@@ -179,12 +179,15 @@ impl DriverState {
             return self.report_closed(shared);
         }
         let calls: Vec<String> = self.stuck.iter().map(SamplerThread::call).collect();
-        tracing::warn!(stuck = calls.join(", "), "driver calls have not returned; the library is not closed");
+        tracing::warn!(
+            stuck = calls.join(", "),
+            "driver calls have not returned; the driver library stays open"
+        );
         if shared.stop.is_called() {
             // A shutdown would wait for the stuck call.
             std::mem::forget(library);
         } else {
-            self.kept = Some(Opened { library, gpus: counted, was_away: false });
+            self.kept = Some(Opened { library, gpus: counted, was_unloaded: false });
         }
         self.report_closed(shared);
     }
@@ -194,7 +197,9 @@ impl OpenSession<'_> {
     fn start(&mut self, index: u32) {
         match SamplerThread::start(&self.library, index, self.end, self.shared) {
             Ok(sampler) => self.samplers.push(sampler),
-            Err(error) => tracing::error!(%error, index, "a GPU is not read"),
+            Err(error) => {
+                tracing::error!(%error, index, "the sampler thread of a GPU could not be started; the GPU is not read")
+            }
         }
     }
 
@@ -203,31 +208,33 @@ impl OpenSession<'_> {
         if self.end.is_called() {
             return false;
         }
-        if self.is_dead(driver) {
+        if self.has_driver_failed(driver) {
             tracing::warn!(
                 "every driver call fails on every GPU; the driver is closed, and opened again when it works"
             );
-            driver.note_dead();
+            driver.note_failed();
             return false;
         }
         self.replace_returned(driver);
         if self.has_other_gpus() {
-            tracing::info!("there are other GPUs than before; the driver is opened again");
+            tracing::info!(
+                "the set of GPUs on this node has changed; the driver library is closed and opened again"
+            );
             return false;
         }
         true
     }
 
     /// Whether every sampler reports that the driver is gone, or all calls have failed for a while.
-    fn is_dead(&mut self, driver: &mut DriverState) -> bool {
+    fn has_driver_failed(&mut self, driver: &mut DriverState) -> bool {
         let now = system_now().boottime;
         let samplers = lock(self.shared);
         let (all, gone) = (self.samplers.len(), samplers.gone.len());
-        let silent = gone + samplers.silent.len();
+        let failed = gone + samplers.failed.len();
         drop(samplers);
-        driver.away |= gone > 0 && gone >= all;
-        self.silent = self.silent.or(Some(now)).filter(|_| silent > 0 && silent >= all);
-        driver.away || self.silent.is_some_and(|since| now.0 - since.0 >= SILENCE.0)
+        driver.unloaded |= gone > 0 && gone >= all;
+        self.failing_since = self.failing_since.or(Some(now)).filter(|_| failed > 0 && failed >= all);
+        driver.unloaded || self.failing_since.is_some_and(|since| now.0 - since.0 >= SILENCE.0)
     }
 
     /// Replaces samplers that were stuck at the end of the last session and have returned.

@@ -89,13 +89,15 @@ pub(crate) struct Samplers {
     slots: BTreeMap<Arc<str>, WatchedCalls>,
     /// Calls that belong to no identified GPU.
     unidentified: Vec<WatchedCalls>,
-    /// How many GPUs have not returned their identity and were logged for it.
+    /// How many GPUs have no identity yet and were reported in the log.
     unidentified_gpus: usize,
     /// GPUs that the event set does not hold yet.
     unregistered: Vec<FoundGpu>,
-    /// Indices of GPUs whose last answer was that the driver is gone, that the call failed, that the GPU is lost.
+    /// Indices of GPUs whose last answer was that the driver is gone.
     gone: BTreeSet<u32>,
-    silent: BTreeSet<u32>,
+    /// Indices of GPUs whose last answer was that every call failed.
+    failed: BTreeSet<u32>,
+    /// Indices of GPUs whose last answer was that the GPU is lost.
     lost: BTreeSet<u32>,
     /// The thread that opens the driver.
     thread: Option<Thread>,
@@ -193,7 +195,8 @@ impl WatchedCalls {
         let seen = self.seen.get_or_insert(SeenCall { call, first: now, is_logged: false });
         let is_newly_long = !seen.is_logged && now.since(seen.first) > LONG_CALL;
         if is_newly_long {
-            tracing::warn!(%who, call = call.function, "a driver call does not return");
+            const SECONDS: u64 = LONG_CALL.0 / Nanoseconds::SECOND.0;
+            tracing::warn!(%who, call = call.function, "a driver call has not returned for more than {SECONDS} s");
             seen.is_logged = true;
         }
         is_newly_long
@@ -246,7 +249,7 @@ fn enumerate(path: Option<PathBuf>, shared: &Arc<DriverSessions>) {
     let mut driver = DriverState::default();
     while let Some(end) = shared.orders.may_open(&shared.stop) {
         driver.wait_after_failure(&end);
-        let opened = if driver.close_dead_library(&end) {
+        let opened = if driver.close_failed_library(&end) {
             let open = || search::open(path.as_deref(), driver.was_open, &end, &slot, shared);
             driver.kept.take().or_else(open)
         } else {

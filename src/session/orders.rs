@@ -1,7 +1,8 @@
-//! Whether the driver may be open: the operator's orders, and the phase of the thread that opens and closes it.
+//! Whether the driver may be open: orders of `gpumeter quiesce` (here: release) and `gpumeter resume`, and the phase of the
+//! thread that opens and closes the driver.
 //!
-//! An order waits for that thread, with a limit; the thread waits for no order. A release ends after a limited time, so
-//! that a forgotten agent uses the driver again by itself.
+//! A release waits up to `RELEASE_TIMEOUT` for that thread to close the driver; the thread never waits for a caller. A
+//! release ends after a limited time, so that a forgotten agent uses the driver again by itself.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -79,12 +80,14 @@ impl Orders {
             }
             DriverPhase::Stuck(calls) => format!("has not returned from {}", calls.join(", ")),
             DriverPhase::Opening => "is being opened, and its initialisation has not returned".to_owned(),
-            DriverPhase::Open | DriverPhase::Closing => "is not closed in time".to_owned(),
+            DriverPhase::Open | DriverPhase::Closing => {
+                format!("library was not closed within {} s", RELEASE_TIMEOUT.as_secs())
+            }
         };
         state.until = None;
         state.end.call();
         Err(format!(
-            "the driver {problem}, so it was not released: look for NVRM and Xid lines in the kernel log"
+            "the driver {problem}, so the driver was not released: look for NVRM and Xid lines in the kernel log"
         ))
     }
 

@@ -118,11 +118,11 @@ fn register(found: &FoundGpu, slot: &CallSlot, shared: &DriverSessions) -> bool 
     true
 }
 
-/// Stores whether the last answer was that the driver is gone, failed, or that the GPU is lost.
+/// Stores whether the last answer was that the driver is gone, that every call failed, or that the GPU is lost.
 fn note_absence(shared: &DriverSessions, index: u32, absence: Option<&Absence>) {
     let mut samplers = lock(shared);
-    let Samplers { gone, silent, lost, .. } = &mut *samplers;
-    for (set, means) in [(gone, Absence::DriverGone), (silent, Absence::Failed), (lost, Absence::Lost)] {
+    let Samplers { gone, failed, lost, .. } = &mut *samplers;
+    for (set, means) in [(gone, Absence::DriverGone), (failed, Absence::Failed), (lost, Absence::Lost)] {
         if absence == Some(&means) {
             set.insert(index);
         } else {

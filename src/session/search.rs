@@ -19,7 +19,7 @@ const RETRY_FIRST: Duration = Duration::from_secs(10);
 /// The library and the kernel's module are of different versions.
 const MISMATCH: &str = "version_mismatch";
 
-/// An upgrade may replace the module before the library; after this many mismatches in a row it is not that.
+/// An upgrade may replace the module before the library; this many mismatches in a row are not an upgrade in progress.
 const MAX_MISMATCHES: u32 = 3;
 
 /// The driver cannot be used.
@@ -32,8 +32,8 @@ struct OpenProblem {
 pub(crate) struct Opened {
     pub(crate) library: Arc<Library>,
     pub(crate) gpus: u32,
-    /// Whether it could not be opened at first, so that it may be another one.
-    pub(crate) was_away: bool,
+    /// Whether an earlier try failed, so that the driver may have been unloaded or replaced meanwhile.
+    pub(crate) was_unloaded: bool,
 }
 
 /// Opens the driver, and tries again until it counts a GPU; none when the session is to end. A driver that
@@ -48,7 +48,7 @@ pub(crate) fn open(
     let longest = if was_open { RETRY_AFTER_LOSS } else { RETRY_FIRST };
     let mut logged = String::new();
     let mut mismatches = 0;
-    let mut was_away = false;
+    let mut was_unloaded = false;
     for wait in [1, 2, 4, 8].map(Duration::from_secs).into_iter().chain(std::iter::repeat(RETRY_FIRST)) {
         if end.is_called() {
             return None;
@@ -59,17 +59,17 @@ pub(crate) fn open(
                 drop(library);
                 lock(shared).search = Search::Found(0);
                 report_if_all_are_known(shared);
-                const NONE: &str = "the driver counts no GPU; it is opened again from time to time";
+                const NONE: &str = "the driver reports 0 GPUs; it is opened again every few seconds";
                 if logged != NONE {
                     tracing::warn!(NONE);
                     NONE.clone_into(&mut logged);
                 }
             }
-            Ok((library, gpus)) => return Some(Opened { library, gpus, was_away }),
+            Ok((library, gpus)) => return Some(Opened { library, gpus, was_unloaded }),
             Err(OpenProblem { reason, text }) => {
                 count_error(shared, "driver".into(), reason);
                 lock(shared).search = Search::Failed;
-                was_away = true;
+                was_unloaded = true;
                 mismatches = if reason == MISMATCH { mismatches + 1 } else { 0 };
                 if let Some(restart) = restart_reason(was_open && mismatches >= MAX_MISMATCHES, shared) {
                     tracing::error!(reason = text, ?restart, "the agent stops, to be started again");
@@ -92,8 +92,8 @@ pub(crate) fn open(
     None
 }
 
-/// Why a new start would open a driver that this agent cannot. A device file that existed at the start and is refused would
-/// be refused again.
+/// Why restarting the agent would help; none if it would not. It does not help against a device file that is refused and
+/// existed at the start.
 fn restart_reason(library_is_older: bool, shared: &DriverSessions) -> Option<RestartReason> {
     if library_is_older && shared.host.is_container() {
         return Some(RestartReason::LibraryReplaced);

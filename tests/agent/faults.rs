@@ -110,7 +110,7 @@ fn a_gpu_that_hangs_at_start_delays_no_other_and_is_logged() {
     demo.agent.wait_for("the log", |_| {
         let mut log = log.borrow_mut();
         log.push_str(&demo.agent.log());
-        log.contains("does not return") && log.contains("nvmlDeviceGetUUID")
+        log.contains("has not returned for") && log.contains("nvmlDeviceGetUUID")
     });
     demo.faults("[]");
     let log = demo.agent.wait_for_log("a driver call returned");
@@ -123,7 +123,7 @@ fn a_hung_call_and_its_late_return_are_logged() {
     let demo = Demo::start(&[]);
     demo.agent.wait_for("all GPUs", |page| up(page) == 8);
     demo.faults(HANG);
-    let log = demo.agent.wait_for_log("a driver call does not return");
+    let log = demo.agent.wait_for_log("a driver call has not returned for more than 2 s");
     let call = "who=gpu3 call=\"nvmlDeviceGetUtilizationRates\"";
     assert!(log.lines().last().unwrap().contains(call), "{log}");
     demo.faults("[]");

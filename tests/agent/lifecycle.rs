@@ -117,7 +117,7 @@ fn after_a_kill_the_log_has_the_length_of_the_gap_and_its_booking() {
     let page = demo.agent.wait_for("holders", |page| page.has("gpu_holding_ratio", &[]) && commit(page) > 0);
     demo.agent.wait_for("their commit", |later| commit(later) > commit(&page) + 2_000_000_000);
     demo.kill_and_restart(&[]);
-    let log = demo.agent.wait_for_log("the time without an agent is booked");
+    let log = demo.agent.wait_for_log("GPU time in which no agent ran was added to the account");
     let line = log.lines().last().unwrap();
     let seconds = |name: &str| -> f64 {
         let (_, rest) = line.split_once(&format!(" {name}=")).unwrap_or_else(|| panic!("{name}: {line}"));

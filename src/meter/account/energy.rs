@@ -80,7 +80,7 @@ impl EnergyMeter {
         let counter = frame.readings.get(ENERGY).copied().and_then(Result::ok)?;
         let counter = Microjoules(u64::try_from(counter).unwrap_or(0));
         if self.last.is_some_and(|last| at <= cursor || at <= last.at) {
-            // No open span can have this energy; the difference at the next frame includes it.
+            // No new span ends at this frame, so the energy is left for the next one.
             return None;
         }
         let before = self.last.replace(EnergyReading { counter, at })?;

@@ -21,7 +21,7 @@ const MOST_CALLS_OF_INSTANCE: usize = 3;
 pub(super) struct ProcessReads {
     pub(super) samples: Result<Vec<ProcessSample>, Absence>,
     /// Whether it is known that no process was there in this tick.
-    pub(super) deserted: bool,
+    pub(super) known_empty: bool,
     /// Whether the driver reported that an instance no longer exists.
     pub(super) instance_missing: bool,
 }
@@ -61,9 +61,9 @@ impl Sampler {
         self.api.charge(if self.presence { CostClass::Fast } else { CostClass::Lists });
         let room = if state.read || state.slow { usize::MAX } else { self.room(plan) };
         self.lists.read_due(&mut self.api, plan, &state, room);
-        let deserted = self.lists.is_known_empty(begun);
-        self.activity.clear_stale_utilization(&mut self.api, &mut self.readings, deserted);
-        ProcessReads { samples, deserted, instance_missing }
+        let known_empty = self.lists.is_known_empty(begun);
+        self.activity.clear_stale_utilization(&mut self.api, &mut self.readings, known_empty);
+        ProcessReads { samples, known_empty, instance_missing }
     }
 
     /// Sets memory in use for the schedule: from the medium tier if it was read, else from calls if the schedule

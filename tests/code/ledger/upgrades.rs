@@ -197,14 +197,20 @@ fn the_restore_command_prints_what_is_lost() {
     let refused = run();
     assert_eq!(refused.status.code(), Some(2));
     let output = String::from_utf8(refused.stderr).unwrap();
-    assert!(output.contains("no copy from an upgrade to put back: it is schema version 1"), "{output}");
+    assert!(
+        output.contains("there is no saved copy to restore: the ledger has schema version 1"),
+        "{output}"
+    );
     upgraded(&world);
     let done = run();
     assert!(done.status.success(), "{done:?}");
     let output = String::from_utf8(done.stdout).unwrap();
-    for part in
-        ["ledger.db: restored as it was at 2026-", "schema version 1", "lost to the account", "ledger.db.v3"]
-    {
+    for part in [
+        "ledger.db: restored as it was at 2026-",
+        "schema version 1",
+        "not in the restored ledger",
+        "ledger.db.v3",
+    ] {
         assert!(output.contains(part), "{part}: {output}");
     }
 }

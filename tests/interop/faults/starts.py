@@ -60,7 +60,7 @@ def bad_starts(suite, table):
         if reason is None:
             ok = success in ([], [0.0]) and up == 0 and program.alive()
             table.row(f"{what}: no GPU is up, the agent is", "both", f"{up:.0f} up, success {success}", ok)
-            told = lambda: re.search("does not return.*nvmlInit_v2", program.tail(50))
+            told = lambda: re.search("has not returned for.*nvmlInit_v2", program.tail(50))
             said = within(10, lambda: told() and driver_problem(url) == ([0.0], ["no_answer"]), program)
             table.row(f"{what}: the log names the call, the page says so", "nvmlInit_v2, success 0, no_answer",
                       f"{'nvmlInit_v2' if told() else 'no call'}, {driver_problem(url)}", said)
