@@ -326,7 +326,7 @@ impl<S: Sink> FamilyWalk<'_, S> {
                     let state = self.snapshot.accounts.get(position);
                     // The tenant that stands for all without series begins with the agent.
                     let start = (&*entry.tenant == HolderId::OTHER).then_some(self.snapshot.started);
-                    let account = AccountSeries {
+                    let account = AccountLabels {
                         owner: &entry.tenant,
                         gpu: entry.gpu,
                         gpu_instance: &entry.gpu_instance,
@@ -337,7 +337,7 @@ impl<S: Sink> FamilyWalk<'_, S> {
             AccountRows::Workload(points) => {
                 for (position, entry) in roster.workload_accounts.iter().enumerate() {
                     let state = self.snapshot.workload_accounts.get(position);
-                    let account = AccountSeries {
+                    let account = AccountLabels {
                         owner: &entry.workload,
                         gpu: entry.gpu,
                         gpu_instance: &entry.gpu_instance,
@@ -362,7 +362,7 @@ impl<S: Sink> FamilyWalk<'_, S> {
     /// Visits the totals of one account; those in money only where there is a price.
     fn totals(
         &mut self,
-        account: AccountSeries<'_>,
+        account: AccountLabels<'_>,
         points: &[Labelled<AccountValue>],
         state: Option<&AccountState>,
         start: Option<Utc>,
@@ -473,7 +473,7 @@ impl<S: Sink> FamilyWalk<'_, S> {
 }
 
 /// The labels of an account, with the position of its GPU on the roster.
-struct AccountSeries<'a> {
+struct AccountLabels<'a> {
     /// Tenant or workload.
     owner: &'a str,
     gpu: usize,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::budget::{DroppedSeries, SeriesBudget, SeriesPerEntry};
 use super::numbers::{SeriesOrder, whole};
-use super::published_accounts::{AccountSeries, AccountSources, instance_label};
+use super::published_accounts::{AccountPublisher, AccountSources, instance_label};
 use super::roster::RosterEntries;
 use super::support::sources;
 use super::{Inputs, Meter, Policy, Services, TrackedGpu};
@@ -24,7 +24,7 @@ pub(super) struct Publisher {
     sequence: u64,
     roster: Arc<Roster>,
     entries: RosterEntries,
-    pub(super) accounts: AccountSeries,
+    pub(super) accounts: AccountPublisher,
     agent: SeriesOrder,
     costs: SeriesPerEntry,
     dropped: DroppedSeries,

@@ -18,7 +18,7 @@ use crate::model::{HolderId, UnattributedReason, Utc};
 
 /// Which accounts have series, and what was last published of them.
 #[derive(Default)]
-pub(super) struct AccountSeries {
+pub(super) struct AccountPublisher {
     /// The tenants' accounts with series.
     tenants: BTreeSet<AccountKey>,
     /// The workloads' accounts with series.
@@ -48,28 +48,28 @@ pub(super) struct PublishedAccounts {
     tariff: Option<Tariff>,
     /// How many tenants' accounts the budget had room for.
     room: usize,
-    pub(super) tenants: AccountRows<AccountEntry>,
-    pub(super) workloads: AccountRows<WorkloadAccountEntry>,
+    pub(super) tenants: PublishedRows<AccountEntry>,
+    pub(super) workloads: PublishedRows<WorkloadAccountEntry>,
     /// By GPU and reason.
     pub(super) unattributed: Arc<[[Option<u64>; UnattributedReason::ALL.len()]]>,
 }
 
 /// Entries with their values.
-pub(super) struct AccountRows<E> {
+pub(super) struct PublishedRows<E> {
     pub(super) entries: Arc<[E]>,
     pub(super) states: Arc<[AccountState]>,
     /// How many accounts have no series.
     left_off: usize,
 }
 
-impl<E> AccountRows<E> {
+impl<E> PublishedRows<E> {
     fn new(rows: impl Iterator<Item = (E, AccountState)>, left_off: usize) -> Self {
         let (entries, states): (Vec<_>, Vec<_>) = rows.unzip();
         Self { entries: entries.into(), states: states.into(), left_off }
     }
 }
 
-impl AccountSeries {
+impl AccountPublisher {
     /// Makes the next update build all entries again.
     pub(super) fn invalidate(&mut self) {
         self.published = None;
@@ -141,7 +141,7 @@ impl AccountSeries {
         positions: &BTreeMap<&str, usize>,
         tariff: Option<&Tariff>,
         budget: &mut SeriesBudget<'_>,
-    ) -> AccountRows<AccountEntry> {
+    ) -> PublishedRows<AccountEntry> {
         let (all, room) = (accounts.len(), budget.entries_left(&budget.costs.account));
         // Where not all fit, `__other__` may have a series on each GPU, but at most as many as tenants have.
         let reserved = if all > room { positions.len().min(room / 2) } else { 0 };
@@ -156,7 +156,7 @@ impl AccountSeries {
             let (gpu, gpu_instance) = (*positions.get(&*key.uuid)?, instance_label(key.gpu_instance));
             Some((AccountEntry { tenant: key.owner, gpu, gpu_instance }, state))
         });
-        let rows = AccountRows::new(entries, left_off);
+        let rows = PublishedRows::new(entries, left_off);
         budget.charge(&budget.costs.account, rows.entries.len(), left_off);
         rows
     }
@@ -166,7 +166,7 @@ impl AccountSeries {
         accounts: Vec<SlotAccount>,
         positions: &BTreeMap<&str, usize>,
         budget: &mut SeriesBudget<'_>,
-    ) -> AccountRows<WorkloadAccountEntry> {
+    ) -> PublishedRows<WorkloadAccountEntry> {
         let room = budget.admit(&budget.costs.workload_account, accounts.len());
         let keys = accounts.iter().map(|account| account.key.clone()).collect();
         self.workloads = select_accounts(&self.workloads, keys, room);
@@ -176,7 +176,7 @@ impl AccountSeries {
             let (gpu, gpu_instance) = (*positions.get(&*key.uuid)?, instance_label(key.gpu_instance));
             Some((WorkloadAccountEntry { workload: key.owner, gpu, gpu_instance }, state))
         });
-        AccountRows::new(entries, left_off)
+        PublishedRows::new(entries, left_off)
     }
 }
 
@@ -309,7 +309,7 @@ mod tests {
 
     /// Updates the series of the meter's accounts.
     fn update<'a>(
-        series: &'a mut AccountSeries,
+        series: &'a mut AccountPublisher,
         meter: &Meter,
         second: u64,
         gpus: &[&TrackedGpu],
@@ -350,7 +350,7 @@ mod tests {
             (901, &turned[..1], WIDE, &[(0, 5)], "one GPU is forgotten"),
             (1_500, &both, WIDE, &[], "alice left ten minutes ago"),
         ] {
-            let mut series = AccountSeries::default();
+            let mut series = AccountPublisher::default();
             let (first, rows) = update(&mut series, &meter, 900, &both, WIDE);
             assert_eq!(rows, [("alice", 0, Some(5)), ("alice", 1, Some(5))]);
             let first = Arc::clone(&first.tenants.entries);
@@ -369,7 +369,7 @@ mod tests {
             ["bob", "carol"].iter().for_each(|tenant| hold(&mut meter, tenant, uuid));
         }
         let gpus: Vec<&TrackedGpu> = meter.gpus.values().collect();
-        let mut series = AccountSeries::default();
+        let mut series = AccountPublisher::default();
         let (published, rows) = update(&mut series, &meter, 900, &gpus, limit_for(4));
         let tenants: Vec<&str> = rows.iter().map(|(tenant, ..)| *tenant).collect();
         assert_eq!(tenants, ["alice", "alice", HolderId::OTHER, HolderId::OTHER]);

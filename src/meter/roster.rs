@@ -20,7 +20,7 @@ use crate::tenants::tenant;
 #[derive(Default)]
 pub(super) struct RosterEntries {
     known: KnownHolders,
-    processes: RosterSection<Vec<ProcessKey>, ProcessEntry>,
+    processes: RosterSection<Vec<RosterProcess>, ProcessEntry>,
     holdings: RosterSection<Vec<HoldingKey>, HoldingEntry>,
     /// By the holders of the identities that have a process on a GPU, and the holdings.
     workloads: RosterSection<(Vec<bool>, Arc<[HoldingEntry]>), WorkloadEntry>,
@@ -38,7 +38,7 @@ struct HoldingKey {
 
 /// What distinguishes rows of processes.
 #[derive(PartialEq)]
-struct ProcessKey {
+struct RosterProcess {
     /// Position of the GPU.
     gpu: usize,
     /// None for the row of all processes without rows of their own.
@@ -141,11 +141,11 @@ impl RosterEntries {
             let activity = ProcessActivity::new(frame.samples.iter().flatten());
             for ListedProcess { process: GpuProcess { pid, gpu_instance, .. }, number } in &*processes {
                 let id = ProcessId { pid: *pid, gpu_instance: *gpu_instance, number: *number };
-                keys.push(ProcessKey { gpu, process: Some(id) });
+                keys.push(RosterProcess { gpu, process: Some(id) });
             }
             values.extend(processes.iter().map(|listed| activity.of_process(listed.process)));
             if !others.is_empty() {
-                keys.push(ProcessKey { gpu, process: None });
+                keys.push(RosterProcess { gpu, process: None });
                 values.push(activity.sum(&others));
             }
         }
@@ -235,7 +235,7 @@ fn split_largest<'a>(processes: &mut Vec<ListedProcess<'a>>, most: usize) -> Vec
     others.into_iter().map(|listed| listed.process).collect()
 }
 
-fn process_entry(key: &ProcessKey, identities: &Identities) -> ProcessEntry {
+fn process_entry(key: &RosterProcess, identities: &Identities) -> ProcessEntry {
     let id = key.process.as_ref();
     let identified = id.and_then(|id| identities.process(id.number?));
     let gpu_instance = id.and_then(|id| id.gpu_instance);

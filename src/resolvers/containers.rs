@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::{POLL_INTERVAL, REFRESH_INTERVAL, Resolvers, Schedule, replace};
+use super::{POLL_INTERVAL, REFRESH_INTERVAL, Resolvers, RetrySchedule, replace};
 use crate::clock::system_now;
 use crate::docker::DockerClient;
 use crate::model::UnattributedReason;
@@ -30,7 +30,7 @@ pub(super) fn start(shared: &Arc<Resolvers>) -> Result<(), thread::Error> {
 
 fn run(client: &DockerClient, shared: &Resolvers) {
     let status = &shared.statuses.containers;
-    let mut schedule = Schedule::default();
+    let mut schedule = RetrySchedule::default();
     loop {
         let now = system_now().boottime;
         if schedule.is_due(now, status.take_request()) {

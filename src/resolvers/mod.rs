@@ -188,13 +188,13 @@ impl ResolverStatus {
 
 /// When a thread asks its source again.
 #[derive(Default)]
-struct Schedule {
+struct RetrySchedule {
     next: Nanoseconds,
     /// How long it waits since the last failure; zero while the source responds.
     pause: Nanoseconds,
 }
 
-impl Schedule {
+impl RetrySchedule {
     /// The longest pause, for a source that has failed several times.
     const MAX_PAUSE: Nanoseconds = Nanoseconds::from_seconds(60);
 

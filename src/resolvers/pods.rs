@@ -11,7 +11,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, SystemTime};
 
 use super::{
-    FIRST_ROUND_TIMEOUT, POLL_INTERVAL, REFRESH_INTERVAL, Resolvers, Schedule, log_new_problems, replace,
+    FIRST_ROUND_TIMEOUT, POLL_INTERVAL, REFRESH_INTERVAL, Resolvers, RetrySchedule, log_new_problems, replace,
 };
 use crate::clock::system_now;
 use crate::config::KubernetesConfig;
@@ -135,7 +135,7 @@ pub(crate) fn pod_sources(kubernetes: &KubernetesConfig, host: &Host) -> std::io
 struct PodRounds {
     client: KubeletSocket,
     pods: HostPods,
-    schedule: Schedule,
+    schedule: RetrySchedule,
     /// Modification times of the log directories at the last round.
     logs_modified: [Option<SystemTime>; 2],
     /// Problems of the last round, which were logged.
@@ -189,7 +189,7 @@ impl PodRounds {
         Self {
             client,
             pods,
-            schedule: Schedule::default(),
+            schedule: RetrySchedule::default(),
             logs_modified: [None; 2],
             problems: BTreeSet::new(),
             descriptions: PodDescriptions { sources, metadata, logged: None, next: Nanoseconds(0) },
