@@ -131,7 +131,7 @@ pub struct SlurmConfig (config attribution.slurm) {
 "Containers of Docker or Podman."
 pub struct ContainersConfig (config attribution.containers) {
     socket: Option<PathBuf>, text("an absolute path", path), Optional("/run/docker.sock"), Restart,
-        "Docker or Podman socket, used to look up container names; access to it is equivalent to root.";
+        "Docker or Podman socket for container names; access to it is equivalent to root.";
 }
 
 "What a GPU-hour costs; without prices there are hours and joules, and no money anywhere."
