@@ -2,7 +2,7 @@
 and the kustomize base are applied. The DaemonSet runs our own image over the simulated driver; pods get GPUs from a device
 plugin. It has to roll out, be scraped, name the pods that hold and use GPUs, and keep its ledger whatever happens to it.
 
-Runs as root in mount and network namespaces of its own. `--smoke` installs the base, looks at one pod, and ends.
+Runs as root in mount and network namespaces of its own. GPUMETER_SMOKE=1 installs the base, looks at one pod, and ends.
 """
 
 import json
@@ -61,7 +61,7 @@ def image():
 def cluster(suite):
     node = ClusterNode(suite)
     try:
-        if "--smoke" in sys.argv:
+        if harness.SMOKE:
             smoke(suite, node)
         else:
             whole(suite, node)

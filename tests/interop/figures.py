@@ -5,7 +5,7 @@ runs inside its caller, so for the agent's own time the driver calls that its sa
 threads that belong to the driver: the one that waits for events, which sleeps with a real driver, and the demo's clock.
 The driver time of the other exporters is not known and is included.
 
-`.ci/figures [--write FILE]`; GPUMETER_FIGURES=smoke measures for seconds instead of minutes, and prints the results
+`.ci/figures [--write FILE]`; GPUMETER_SMOKE=1 measures for seconds instead of minutes, and prints the results
 without checking them.
 """
 
@@ -22,10 +22,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import harness
-from harness import Demo, Failed, get, wait_for
+from harness import SMOKE, Demo, Failed, get, wait_for
 from peers import families, start_all_smi, start_nvitop_exporter
 
-SMOKE = os.environ.get("GPUMETER_FIGURES") == "smoke"
 # Seconds for which each is watched at rest, and scrapes of each kind.
 WATCHED, SCRAPES = (6, 60) if SMOKE else (90, 1_000)
 GPUS, PROCESSES = 8, 200

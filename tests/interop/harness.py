@@ -24,6 +24,8 @@ from pathlib import Path
 from simclock import SimClock
 
 ROOT = Path(__file__).resolve().parents[2]
+# Fewer kills, jobs, calls and shorter waits, and figures that are only printed.
+SMOKE = os.environ.get("GPUMETER_SMOKE") == "1"
 GPUMETER = Path(os.environ.get("GPUMETER", ROOT / "target/release/gpumeter"))
 TEXT = "text/plain;version=0.0.4"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"

@@ -3,7 +3,7 @@ those GPUs. Which device a container was given is read from its environment, and
 what the agent says is compared with what it never reads.
 
 Runs as root in a mount namespace of its own: the kubelet's and the logs' directories are the suite's folder there.
-`--smoke` leaves out what takes long: the end of the kubelet, and a pod that is made anew.
+GPUMETER_SMOKE=1 leaves out what takes long: the end of the kubelet, and a pod that is made anew.
 """
 
 import json
@@ -58,7 +58,7 @@ def kubernetes(suite):
         init_container(suite, node, agent)
         two_containers(suite, node, agent)
         container_restart(suite, node, agent)
-        if "--smoke" not in sys.argv:
+        if not harness.SMOKE:
             mig_instance(suite, node, agent)
             nodes_pods(suite, node, agent)
             kubelet_restart(suite, node, agent)

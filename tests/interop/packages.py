@@ -1,6 +1,6 @@
 """The packages: checked by lintian and rpmlint, and the Debian one installed beside systemd as process 1 in a container.
 
-    gpumeter-python packages.py [--smoke]      --smoke: without what takes long
+    gpumeter-python packages.py      GPUMETER_SMOKE=1: without what takes long
 
 The driver in the container is the simulated one without the symbol by which it says so, so that the agent takes it for real
 and needs the node's lock. A container has no rules on devices of its own. /dev/kmsg, which the kernel refuses with EPERM,
@@ -16,11 +16,10 @@ import sys
 import time
 from pathlib import Path
 
-from harness import GPUMETER, ROOT, Failed, run, wait_for
+from harness import GPUMETER, ROOT, SMOKE, Failed, run, wait_for
 from host_node import lend_library
 
 TREE = Path(os.environ.get("GPUMETER_MACHINE", "/nonexistent"))
-SMOKE = "--smoke" in sys.argv[1:]
 DRIVER = "/var/lib/gpumeter/driver"
 CONFIG = "/etc/gpumeter/config.yaml"
 # Short, so that a suite can wait for it; the packaged one is longer.

@@ -1,7 +1,7 @@
 """A real Slurm on this machine: slurmctld, slurmd and munged of the distribution, the project's prolog and epilog.
 
 Jobs' processes are those that the simulated driver lists. What the agent bills is held against what Slurm itself says of
-each job: when it began and ended, on which GPUs, of which account and user. GPUMETER_SLURM=smoke: one job.
+each job: when it began and ended, on which GPUs, of which account and user. GPUMETER_SMOKE=1: one job.
 """
 
 import os
@@ -13,13 +13,12 @@ import time
 from datetime import datetime, timezone
 
 import harness
-from harness import ROOT, Failed, free_port, wait_for
+from harness import ROOT, SMOKE, Failed, free_port, wait_for
 from host_node import HostNode
 
 # GPUs of the first node, each whole or in so many shards; the second node has one more.
 GPUS, SHARDS = 8, 4
 DEMAND = 0.5
-SMOKE = os.environ.get("GPUMETER_SLURM") == "smoke"
 # Holdings begin and end when the agent reads them, once per second, and Slurm reports times in whole seconds.
 TOLERANCE = 3
 

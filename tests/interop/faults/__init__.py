@@ -6,10 +6,8 @@ speed fails only a full run, since the machine of a smoke run may be busy.
 `node` is the agent under test, `measure` reads pages and accounts, the other modules are the scenarios by kind.
 """
 
-import os
+from harness import SMOKE  # noqa: F401 (used by the scenarios)
 
-# A smoke run takes a few minutes: fewer calls, shorter storms, one seed instead of eight.
-SMOKE = os.environ.get("GPUMETER_FAULTS") == "smoke"
 SECOND = 10**9
 # Every tier is read within a second, so that a fault soon affects every call. The driver share is the whole wall time,
 # since on a busy machine calls seem slower and the sampler would stretch the slower tiers.
