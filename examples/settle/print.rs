@@ -49,7 +49,8 @@ fn held(gross: Option<u64>, parts: &Parts) -> Value {
         "held": parts.held(),
         "within": parts.within,
         "lent": parts.lent,
-        "waste": parts.waste,
+        // As in tests/fixtures/account-examples.json.
+        "waste": parts.idle,
         "unmeasured": parts.unmeasured,
         "unavailable": parts.unavailable,
     })

@@ -383,7 +383,7 @@ mod tests {
         let gpu = GpuId { index: 0, uuid: "GPU-0".into() };
         let sights = vec![GpuRegistration { gpu, model: "".into(), at: Utc(MINUTE) }];
         let mut whole = window("GPU-0", MINUTE, 9 * MINUTE);
-        let parts = Parts { waste: 8 * MINUTE, ..Parts::default() };
+        let parts = Parts { idle: 8 * MINUTE, ..Parts::default() };
         let amounts = Amounts { parts, ..Amounts::default() };
         whole.settlement.rows = vec![Row { amounts, ..Row::empty(HolderId::new(HolderId::UNALLOCATED)) }];
         let closed = vec![whole];

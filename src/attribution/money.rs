@@ -153,8 +153,8 @@ mod tests {
         let charged = |held: &[(&str, u64, u64)]| {
             let held: Vec<_> = held
                 .iter()
-                .map(|&(id, waste, unavailable)| {
-                    (HolderId::new(id), Parts { waste, unavailable, ..Parts::default() })
+                .map(|&(id, idle, unavailable)| {
+                    (HolderId::new(id), Parts { idle, unavailable, ..Parts::default() })
                 })
                 .collect();
             let held = held.iter().map(|(holder, parts)| HeldParts { gpu_instance: None, holder, parts });

@@ -157,9 +157,8 @@ impl SettledParts {
         let mut parts: BTreeMap<HolderId, Parts> =
             held.parts.iter().map(|(holder, time)| (holder.clone(), part(*time))).collect();
         let unheld = match state {
-            // Unheld time is lost to no tenant, so it is booked as `waste` of `__unallocated__` even when activity is
-            // unknown.
-            SlotState::Measured | SlotState::Unmeasured => Parts { waste: held.unheld, ..Parts::default() },
+            // Unheld time is lost to no tenant, so it is idle time of `__unallocated__` even when activity is unknown.
+            SlotState::Measured | SlotState::Unmeasured => Parts { idle: held.unheld, ..Parts::default() },
             SlotState::Unavailable | SlotState::Unobserved => part(held.unheld),
         };
         parts.insert(held.remainder.clone(), unheld);
@@ -187,12 +186,12 @@ impl SettledParts {
         }
         let drawn = above.min(held.unheld);
         settled.lend(above - drawn, &mut carries.lent);
-        let unheld = Parts { lent: drawn, waste: held.unheld - drawn, ..Parts::default() };
+        let unheld = Parts { lent: drawn, idle: held.unheld - drawn, ..Parts::default() };
         settled.parts.insert(held.remainder.clone(), unheld);
         settled
     }
 
-    /// Counts use within the holdings that cover the users, the innermost first; the rest of each holding is waste.
+    /// Counts use within the holdings that cover the users, the innermost first; the rest of each holding is idle.
     fn split_within(
         held: &HeldTime,
         used: &BTreeMap<HolderId, UsedTime>,
@@ -215,7 +214,7 @@ impl SettledParts {
             let quotas =
                 users.iter().map(|(user, used)| (user.clone(), Quota::new(total, *used, sum))).collect();
             let within = apportion(total, &quotas, carries.entry(holder.clone()).or_default());
-            let parts = Parts { within: total, waste: time - total, ..Parts::default() };
+            let parts = Parts { within: total, idle: time - total, ..Parts::default() };
             settled.parts.insert(holder.clone(), parts);
             let outer = grants.outer_holder(holder);
             for (user, used) in users {
@@ -234,18 +233,18 @@ impl SettledParts {
         settled
     }
 
-    /// Moves `total` from waste to lent, in proportion to the waste.
+    /// Moves `total` from idle to lent time, in proportion to idle time.
     fn lend(&mut self, total: u64, owed: &mut Owed) {
-        let waste = self.parts.values().map(|parts| parts.waste).sum();
+        let idle = self.parts.values().map(|parts| parts.idle).sum();
         let quotas = self
             .parts
             .iter()
-            .map(|(holder, parts)| (holder.clone(), Quota::new(total, parts.waste, waste)))
+            .map(|(holder, parts)| (holder.clone(), Quota::new(total, parts.idle, idle)))
             .collect();
         for (holder, lent) in apportion(total, &quotas, owed) {
             if let Some(parts) = self.parts.get_mut(&holder) {
                 parts.lent = lent;
-                parts.waste = parts.waste.saturating_sub(lent);
+                parts.idle = parts.idle.saturating_sub(lent);
             }
         }
     }

@@ -227,7 +227,7 @@ impl WindowRows {
             let parts = match remainder.as_str() {
                 HolderId::UNAVAILABLE => Parts { unavailable: *time, ..Parts::default() },
                 HolderId::UNOBSERVED => Parts { unmeasured: *time, ..Parts::default() },
-                _ => Parts { waste: *time, ..Parts::default() },
+                _ => Parts { idle: *time, ..Parts::default() },
             };
             let row = &mut self.entry(None, remainder, None).row;
             row.method = row.method.max(segment.constant.method);

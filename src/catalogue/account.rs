@@ -38,8 +38,8 @@ pub(super) const ROWS: &[Family] = &[
         Level::Lean,
         "GPU time that the tenant held, in closed windows. Over any window of time the increases \
          of all tenants sum to that of slot seconds (the totals do so in the ledger and the API, \
-         since the series of tenants that are gone end); held = used within the holding + idle + \
-         unmeasured + unavailable.",
+         since the series of tenants that are gone end); held = within (used by those whom the \
+         holding covers) + lent + idle + unmeasured + unavailable.",
         &[labelled(&[], Held)],
     ),
     tenant_seconds(
@@ -52,15 +52,15 @@ pub(super) const ROWS: &[Family] = &[
     tenant_seconds(
         "gpu_tenant_idle_seconds_total",
         Level::Lean,
-        "GPU time held and not used by the holder (the columns lent and idle of gpumeter bill \
-         together), in closed windows. The sum of held over all tenants is slot seconds; held = \
-         used within the holding + idle + unmeasured + unavailable.",
+        "GPU time held and used by nobody, in closed windows. Unused is lent and idle together; \
+         held = within + lent + idle + unmeasured + unavailable.",
         &[labelled(&[], Idle)],
     ),
     tenant_seconds(
         "gpu_tenant_lent_seconds_total",
         Level::Standard,
-        "GPU time held, idle, and used by others, in closed windows; part of idle.",
+        "GPU time held and used by others, in closed windows; not part of idle. held = within + \
+         lent + idle + unmeasured + unavailable.",
         &[labelled(&[], Lent)],
     ),
     tenant_seconds(
@@ -80,13 +80,14 @@ pub(super) const ROWS: &[Family] = &[
         "gpu_tenant_unmeasured_seconds_total",
         Level::Standard,
         "GPU time held while activity could not be measured, in closed windows; never counted as \
-         idle.",
+         idle. held = within + lent + idle + unmeasured + unavailable.",
         &[labelled(&[], Unmeasured)],
     ),
     tenant_seconds(
         "gpu_tenant_unavailable_seconds_total",
         Level::Standard,
-        "GPU time held while the GPU was lost or failed, in closed windows.",
+        "GPU time held while the GPU was lost or failed, in closed windows. held = within + lent + \
+         idle + unmeasured + unavailable.",
         &[labelled(&[], Unavailable)],
     ),
     Family::counter(
@@ -133,8 +134,8 @@ pub(super) const ROWS: &[Family] = &[
     ),
     workload_seconds(
         "gpu_workload_idle_seconds_total",
-        "GPU time that the workload held and did not use (the columns lent and idle of gpumeter \
-         bill together), in closed windows; unmeasured time is not included.",
+        "GPU time that the workload held and nobody used, in closed windows; time lent to others \
+         and unmeasured time are not included.",
         &[labelled(&[], Idle)],
     ),
     Family::counter(

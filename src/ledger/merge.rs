@@ -112,10 +112,10 @@ mod tests {
 
     #[test]
     fn neighbours_are_equal_by_holder_share_and_state_but_not_by_use() {
-        let idle = Parts { waste: 15_000_000_000, ..Parts::default() };
-        let rounded = Parts { within: 9_000_000_001, waste: 6_000_000_000, ..Parts::default() };
+        let idle = Parts { idle: 15_000_000_000, ..Parts::default() };
+        let rounded = Parts { within: 9_000_000_001, idle: 6_000_000_000, ..Parts::default() };
         let dark = Parts { unmeasured: 15_000_000_000, ..Parts::default() };
-        let half = Parts { waste: 7_500_000_000, ..Parts::default() };
+        let half = Parts { idle: 7_500_000_000, ..Parts::default() };
         let first = window(0, "user:a", idle);
         assert_eq!(merge_quality(&first, &window(1, "user:a", rounded)), MergeQuality::Equal);
         for (holder, parts) in [("user:b", idle), ("user:a", dark), ("user:a", half)] {

@@ -117,11 +117,11 @@ fn share(value: u64, part: u64, whole: u64) -> u64 {
 }
 
 const fn of_parts(parts: &Parts) -> [u64; 5] {
-    [parts.within, parts.lent, parts.waste, parts.unmeasured, parts.unavailable]
+    [parts.within, parts.lent, parts.idle, parts.unmeasured, parts.unavailable]
 }
 
 fn to_parts(cells: &[u64]) -> Parts {
-    Parts { within: cells[0], lent: cells[1], waste: cells[2], unmeasured: cells[3], unavailable: cells[4] }
+    Parts { within: cells[0], lent: cells[1], idle: cells[2], unmeasured: cells[3], unavailable: cells[4] }
 }
 
 fn to_use(within: u64, above: &[u64]) -> Use {
@@ -240,15 +240,15 @@ mod tests {
             .iter()
             .enumerate()
             .map(|(index, cells)| {
-                let [within, lent, waste, unmeasured, unavailable] = cells.map(u64::from);
+                let [within, lent, idle, unmeasured, unavailable] = cells.map(u64::from);
                 Row {
                     gpu_instance: None,
                     holder: HolderId::new(format!("user:{index}")),
                     amounts: Amounts {
-                        parts: Parts { within, lent, waste, unmeasured, unavailable },
+                        parts: Parts { within, lent, idle, unmeasured, unavailable },
                         used: Use { within, beyond: lent, ..Use::default() },
                         energy_static: Microjoules(within),
-                        energy_dynamic: Microjoules(waste),
+                        energy_dynamic: Microjoules(idle),
                         memory_byte_seconds: lent,
                         measured: within,
                     },
@@ -280,7 +280,7 @@ mod tests {
     #[test]
     fn a_window_that_ends_with_its_minute_leaves_no_empty_part() {
         let mut window = window(0, &[[0, 0, 1, 0, 0]]);
-        window.rows[0].amounts.parts.waste = 2 * MINUTE.0;
+        window.rows[0].amounts.parts.idle = 2 * MINUTE.0;
         window.to = Utc(2 * MINUTE.0);
         assert_eq!(
             split_at_minutes(&window).iter().map(|part| part.to.0).collect::<Vec<_>>(),

@@ -246,7 +246,7 @@ mod tests {
             gpu_instance: None,
             holder: HolderId::new(holder),
             amounts: Amounts {
-                parts: Parts { within, waste: length - within, ..Parts::default() },
+                parts: Parts { within, idle: length - within, ..Parts::default() },
                 used: Use { within, ..Use::default() },
                 energy_static: Microjoules(1),
                 energy_dynamic: Microjoules(2),

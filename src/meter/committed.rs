@@ -207,7 +207,7 @@ fn values(
         let amount = match value {
             AccountValue::Held => counter.amounts.parts.held().into(),
             AccountValue::Used => counter.amounts.used.total().into(),
-            AccountValue::Idle => counter.amounts.parts.idle().into(),
+            AccountValue::Idle => counter.amounts.parts.idle.into(),
             AccountValue::Lent => counter.amounts.parts.lent.into(),
             AccountValue::BeyondShare => counter.amounts.used.beyond.into(),
             AccountValue::OutsideHolding => counter.amounts.used.outside.into(),
@@ -240,12 +240,23 @@ mod tests {
     use crate::model::{Amounts, Parts};
 
     #[test]
+    fn idle_time_is_what_nobody_used_and_lent_time_is_not_in_it() {
+        let parts = Parts { within: 1, lent: 2, idle: 4, unmeasured: 8, unavailable: 16 };
+        let counter =
+            HolderCounter { amounts: Amounts { parts, ..Amounts::default() }, ..HolderCounter::default() };
+        let values = values(false, &counter, None, false);
+        use AccountValue::{Held, Idle, Lent, Unavailable, Unmeasured};
+        let found = [Held, Lent, Idle, Unmeasured, Unavailable].map(|value| values[value as usize]);
+        assert_eq!(found, [31, 2, 4, 8, 16].map(Some));
+    }
+
+    #[test]
     fn between_two_changes_the_sums_stay_the_same() {
         const DELAY: Nanoseconds = Nanoseconds::from_seconds(60);
         let at = |second| Utc(0).plus(Nanoseconds::from_seconds(second));
         let mut accounts = CommittedAccounts::default();
         for (user, born) in [("user:alice", 100), ("user:bob", 130)] {
-            let parts = Parts { waste: born, ..Parts::default() };
+            let parts = Parts { idle: born, ..Parts::default() };
             let amounts = Amounts { parts, ..Amounts::default() };
             let counter =
                 HolderCounter { tenant: user.into(), born: at(born), amounts, ..HolderCounter::default() };

@@ -294,7 +294,7 @@ mod tests {
         let costs = [("EUR", 5), ("USD", 7)].map(|(currency, held)| {
             (tariff(currency), AccruedCost { held: Money(held), ..AccruedCost::default() })
         });
-        let parts = Parts { waste: 1, ..Parts::default() };
+        let parts = Parts { idle: 1, ..Parts::default() };
         let tenant: Arc<str> = tenant.into();
         let holder = Holder::user(&tenant, None).id;
         let amounts = Amounts { parts, ..Amounts::default() };

@@ -9,10 +9,10 @@ use super::Microjoules;
 pub struct Parts {
     /// Used by those whom the holding covers.
     pub within: u64,
-    /// Idle, and used by others.
+    /// Used by others than those whom the holding covers.
     pub lent: u64,
-    /// Idle, and used by nobody: the column `idle` of `gpumeter bill`; `idle` in JSON and metrics also includes `lent`.
-    pub waste: u64,
+    /// Used by nobody; stored as `waste_ns` in the ledger. Unused time is `lent` and `idle` together.
+    pub idle: u64,
     /// Held while activity was unknown.
     pub unmeasured: u64,
     /// Held while the slot was lost or broken.
@@ -22,19 +22,14 @@ pub struct Parts {
 impl Parts {
     /// What was held.
     pub const fn held(&self) -> u64 {
-        self.within + self.lent + self.waste + self.unmeasured + self.unavailable
-    }
-
-    /// Held, and not used by those whom the holding covers.
-    pub const fn idle(&self) -> u64 {
-        self.lent + self.waste
+        self.within + self.lent + self.idle + self.unmeasured + self.unavailable
     }
 
     /// Subtracts parts that are contained in these.
     pub const fn remove(&mut self, part: &Self) {
         self.within -= part.within;
         self.lent -= part.lent;
-        self.waste -= part.waste;
+        self.idle -= part.idle;
         self.unmeasured -= part.unmeasured;
         self.unavailable -= part.unavailable;
     }
@@ -43,7 +38,7 @@ impl Parts {
     pub const fn add(&mut self, other: &Self) {
         self.within += other.within;
         self.lent += other.lent;
-        self.waste += other.waste;
+        self.idle += other.idle;
         self.unmeasured += other.unmeasured;
         self.unavailable += other.unavailable;
     }

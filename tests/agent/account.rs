@@ -25,7 +25,7 @@ fn check(bill: &Value) {
     let mut used: BTreeMap<&str, u64> = BTreeMap::new();
     for line in bill["lines"].as_array().unwrap() {
         let uuid = line["uuid"].as_str().unwrap();
-        let parts = ["within_ns", "lent_ns", "waste_ns", "unmeasured_ns", "unavailable_ns"];
+        let parts = ["within_ns", "lent_ns", "idle_ns", "unmeasured_ns", "unavailable_ns"];
         assert_eq!(number(line, "held_ns"), parts.iter().map(|part| number(line, part)).sum::<u64>());
         *held.entry(uuid).or_default() += number(line, "held_ns");
         *used.entry(uuid).or_default() += number(line, "used_ns");

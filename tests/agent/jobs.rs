@@ -163,9 +163,9 @@ fn a_job_on_a_gpu_has_its_bill_line_under_its_account() {
         assert_eq!(amount(line, "outside_holding_ns"), 0, "a step is within its job: {line}");
     }
     // A slow machine may miss a tick, whose time is unmeasured.
-    let parts = ["within_ns", "lent_ns", "waste_ns", "unmeasured_ns", "unavailable_ns"];
+    let parts = ["within_ns", "lent_ns", "idle_ns", "unmeasured_ns", "unavailable_ns"];
     assert_eq!(amount(job, "held_ns"), parts.iter().map(|part| amount(job, part)).sum::<u64>(), "{job}");
-    assert!(amount(job, "within_ns") > 0 && amount(job, "waste_ns") > 0, "{job}");
+    assert!(amount(job, "within_ns") > 0 && amount(job, "idle_ns") > 0, "{job}");
     assert!(amount(step, "used_ns") > 0 && amount(step, "held_ns") == 0, "{step}");
     node.assert_summary(&lines);
     node.hook("epilog.sh", &minor);
@@ -198,7 +198,7 @@ fn a_step_holds_its_gpu_within_its_job_and_gpu_time_is_billed_once() {
     let [step] = of_step[..] else { panic!("one line of the step in {lines:?}") };
     assert_eq!((&step["tenant"], &step["uuid"]), (&"physics".into(), &node.gpus[0].as_str().into()));
     let amount = |key: &str| step[key].as_u64().unwrap();
-    assert!(amount("held_ns") > 0 && amount("within_ns") > 0 && amount("waste_ns") > 0, "{step}");
+    assert!(amount("held_ns") > 0 && amount("within_ns") > 0 && amount("idle_ns") > 0, "{step}");
     assert_eq!(amount("outside_holding_ns"), 0, "{step}");
 }
 

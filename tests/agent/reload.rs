@@ -215,7 +215,9 @@ fn a_group_holds_for_its_members_and_a_team_for_those_in_its_list() {
     let inside = |page: &Scrape, tenant: &str, gpu: &str| {
         let (tenant, gpu) = (format!("tenant=\"{tenant}\""), format!("gpu=\"{gpu}\""));
         let of = |family: &str| page.nano_sum(family, &[&tenant, &gpu]);
-        of("gpu_tenant_held_seconds_total") - of("gpu_tenant_idle_seconds_total")
+        of("gpu_tenant_held_seconds_total")
+            - of("gpu_tenant_lent_seconds_total")
+            - of("gpu_tenant_idle_seconds_total")
     };
     demo.agent.wait_for("use inside both holdings", |page| {
         page.has("gpu_workload_info", &["kind=\"group\"", "workload=\"group:lab\""])

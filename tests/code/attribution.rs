@@ -237,7 +237,8 @@ fn compare(settlement: &Settlement, result: &Value, note: &str) {
         settlement.rows.iter().map(|row| (row.holder.clone(), row)).collect();
     for (holder, expected) in entries(&slot["held"]) {
         let parts = rows.get(&holder).map(|row| row.amounts.parts).unwrap_or_default();
-        let found = [parts.within, parts.lent, parts.waste, parts.unmeasured, parts.unavailable];
+        let found = [parts.within, parts.lent, parts.idle, parts.unmeasured, parts.unavailable];
+        // The file calls idle time `waste`.
         let names = ["within", "lent", "waste", "unmeasured", "unavailable"];
         assert_eq!(found, names.map(|name| int(&expected[name])), "{note}: held by {holder}");
         assert_eq!(parts.held(), int(&expected["held"]), "{note}: held by {holder}");

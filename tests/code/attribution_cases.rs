@@ -128,8 +128,8 @@ fn covered_users_share_the_holding_by_what_they_used() {
     assert_eq!([y.within, y.beyond, y.outside], [SECOND / 8, SECOND / 8, 0]);
     let pool = row(&settlement, "pool");
     assert_eq!(
-        (pool.amounts.parts.within, pool.amounts.parts.idle(), pool.amounts.used.total()),
-        (SECOND / 2, 0, 0)
+        (pool.amounts.parts.within, pool.amounts.parts.held(), pool.amounts.used.total()),
+        (SECOND / 2, SECOND / 2, 0)
     );
 }
 

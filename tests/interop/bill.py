@@ -157,7 +157,7 @@ def exact_adds_up(suite, exact):
     sums = dict.fromkeys(("held", "charged", "unpriced", "unavailable", "money"), 0)
     for line in exact["lines"]:
         place = f"JSON line {line['tenant']} on GPU {line['gpu']}"
-        whole = sum(line[f"{part}_ns"] for part in ("within", "lent", "waste", "unmeasured", "unavailable"))
+        whole = sum(line[f"{part}_ns"] for part in ("within", "lent", "idle", "unmeasured", "unavailable"))
         suite.expect(whole == line["held_ns"], f"{place}: the parts make {whole} ns, held are {line['held_ns']} ns")
         for name in ("held", "charged", "unpriced", "unavailable"):
             sums[name] += line.get(f"{name}_ns", 0)

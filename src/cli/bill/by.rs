@@ -109,8 +109,7 @@ mod tests {
     use super::*;
 
     fn line(gpu: u32) -> StatementLine {
-        let zero =
-            ["held", "within", "lent", "waste", "unmeasured", "unavailable", "idle", "used", "beyond_share"];
+        let zero = ["held", "within", "lent", "idle", "unmeasured", "unavailable", "used", "beyond_share"];
         let zero = zero.into_iter().chain(["outside_holding", "unheld", "measured"]);
         let mut line: serde_json::Map<_, _> = zero.map(|name| (format!("{name}_ns"), 0.into())).collect();
         for name in ["tenant", "holder", "uuid", "grade", "method"] {

@@ -41,7 +41,9 @@ pub(in crate::cli) struct JobCommand {
 struct JobAmounts {
     held_ns: u128,
     used_ns: u128,
-    /// Held, and used neither by the holders nor by the job's other steps.
+    /// Held, and used by others than the job.
+    lent_ns: u128,
+    /// Held, and used by nobody.
     idle_ns: u128,
     unmeasured_ns: u128,
     unavailable_ns: u128,
@@ -192,15 +194,16 @@ impl JobUsage {
 
     fn amounts(&self) -> JobAmounts {
         let Self { exact, shared } = self;
-        let [within, lent, waste, unmeasured, unavailable] = exact.parts;
-        let (used, idle) = (within + shared, lent + waste - shared);
+        let [within, lent, idle, unmeasured, unavailable] = exact.parts;
+        let (used, lent) = (within + shared, lent - shared);
         JobAmounts {
             held_ns: exact.held(),
             used_ns: within + exact.beside.iter().sum::<u128>(),
+            lent_ns: lent,
             idle_ns: idle,
             unmeasured_ns: unmeasured,
             unavailable_ns: unavailable,
-            efficiency: ratio(used, used + idle),
+            efficiency: ratio(used, used + lent + idle),
             energy_uj: exact.energy,
         }
     }
@@ -258,29 +261,26 @@ fn table(statement: &Statement) -> String {
     let used = in_hour_units(&amounts.iter().map(|one| one.used_ns).collect::<Vec<_>>());
     let shared = in_hour_units(&by_gpu.iter().map(|usage| usage.shared).collect::<Vec<_>>());
     // Derived from the rounded rows of the bill, so that the columns add up.
-    let idle: Vec<u128> = sheet
-        .rows
-        .iter()
-        .zip(shared)
-        .map(|(row, shared)| (row.parts[1] + row.parts[2]).saturating_sub(shared))
-        .collect();
+    let lent: Vec<u128> =
+        sheet.rows.iter().zip(shared).map(|(row, shared)| row.parts[1].saturating_sub(shared)).collect();
     let currency = statement.currency.as_deref();
-    let mut head = ["gpu", "held h", "used h", "idle h", "efficiency", "kWh"].map(str::to_owned).to_vec();
+    let mut head =
+        ["gpu", "held h", "used h", "lent h", "idle h", "efficiency", "kWh"].map(str::to_owned).to_vec();
     head.extend(currency.map(str::to_owned));
-    let cells = |row: &BillRow, used: u128, idle: u128, efficiency: Option<f64>| {
+    let cells = |row: &BillRow, used: u128, lent: u128, efficiency: Option<f64>| {
         let efficiency = efficiency.map_or_else(|| "-".to_owned(), |share| format!("{:.1} %", share * 100.0));
         let energy = row.energy.map_or_else(|| "-".to_owned(), decimal);
-        let mut cells =
-            vec![row.name.clone(), decimal(row.held()), decimal(used), decimal(idle), efficiency, energy];
+        let hours = [row.held(), used, lent, row.parts[2]].map(decimal);
+        let mut cells = [vec![row.name.clone()], hours.to_vec(), vec![efficiency, energy]].concat();
         cells.extend(currency.map(|_| decimal(row.money)));
         cells
     };
     let mut rows = vec![head];
     for (place, (row, amounts)) in sheet.rows.iter().zip(&amounts).enumerate() {
-        rows.push(cells(row, used[place], idle[place], amounts.efficiency));
+        rows.push(cells(row, used[place], lent[place], amounts.efficiency));
     }
     let total = JobUsage::total(&by_gpu).amounts();
-    rows.push(cells(&sheet.total, used.iter().sum(), idle.iter().sum(), total.efficiency));
+    rows.push(cells(&sheet.total, used.iter().sum(), lent.iter().sum(), total.efficiency));
     "\n".to_owned() + &align_columns(&rows)
 }
 
@@ -291,8 +291,7 @@ mod tests {
 
     /// A line of a board with these amounts and labels.
     fn line(uuid: &str, amounts: &[(&str, u64)], labels: &[(&str, &str)]) -> StatementLine {
-        let zero =
-            ["held", "within", "lent", "waste", "unmeasured", "unavailable", "idle", "used", "beyond_share"];
+        let zero = ["held", "within", "lent", "idle", "unmeasured", "unavailable", "used", "beyond_share"];
         let zero = zero.into_iter().chain(["outside_holding", "unheld", "measured"]);
         let mut line: serde_json::Map<_, _> = zero.map(|name| (format!("{name}_ns"), 0.into())).collect();
         for name in ["tenant", "holder", "grade", "method"] {
@@ -312,23 +311,24 @@ mod tests {
     fn two_boards_with_the_same_index_are_two_rows() {
         let lines = [
             line("b", &[("held", 4), ("used", 4), ("within", 4)], &[]),
-            line("a", &[("held", 7), ("used", 1), ("within", 1), ("waste", 6)], &[]),
+            line("a", &[("held", 7), ("used", 1), ("within", 1), ("idle", 6)], &[]),
         ];
         let held: Vec<u128> = usage_by_gpu(&lines).iter().map(|usage| usage.exact.held()).collect();
         assert_eq!(held, [7, 4], "in the order of the bill's rows");
     }
 
     #[test]
-    fn time_that_a_step_lends_and_the_batch_step_uses_is_not_idle() {
-        let step = line("a", &[("held", 10), ("within", 2), ("lent", 6), ("waste", 2), ("used", 2)], &[]);
+    fn time_that_a_step_lends_and_the_batch_step_uses_is_used_by_the_job() {
+        let step = line("a", &[("held", 10), ("within", 2), ("lent", 6), ("idle", 2), ("used", 2)], &[]);
         let batch = line("a", &[("outside_holding", 5), ("used", 5)], &[]);
         let amounts = |lines: &[StatementLine]| JobUsage::total(&usage_by_gpu(lines)).amounts();
         let gpu = amounts(&[step.clone(), batch]);
-        assert_eq!((gpu.held_ns, gpu.used_ns, gpu.idle_ns), (10, 7, 3));
+        assert_eq!((gpu.held_ns, gpu.used_ns, gpu.lent_ns, gpu.idle_ns), (10, 7, 1, 2));
         assert_eq!(gpu.efficiency, Some(0.7));
         let own = StatementLine { beyond_share_ns: 5, ..step };
         let gpu = amounts(&[own]);
-        assert_eq!((gpu.idle_ns, gpu.efficiency), (8, Some(0.2)), "its own use was at other times");
+        let found = (gpu.lent_ns, gpu.idle_ns, gpu.efficiency);
+        assert_eq!(found, (6, 2, Some(0.2)), "its own use was at other times");
     }
 
     #[test]

@@ -44,7 +44,7 @@ impl BillRow {
     }
 
     pub(super) fn add_line(&mut self, line: &StatementLine) {
-        let parts = [line.within_ns, line.lent_ns, line.waste_ns, line.unmeasured_ns, line.unavailable_ns];
+        let parts = [line.within_ns, line.lent_ns, line.idle_ns, line.unmeasured_ns, line.unavailable_ns];
         let energy = line.energy_static_uj.zip(line.energy_dynamic_uj);
         self.add(&Self {
             name: String::new(),
@@ -124,11 +124,7 @@ pub(super) const HOURS: [BillColumn; 11] = [
     ),
     column("within", |row| row.parts[0], "held, and used by WHOSE"),
     column("lent", |row| row.parts[1], "held, not used by WHOSE, and used by others"),
-    column(
-        "idle",
-        |row| row.parts[2],
-        "held, and used by nobody; in JSON and metrics idle is this and lent together",
-    ),
+    column("idle", |row| row.parts[2], "held, and used by nobody"),
     column("unmeasured", |row| row.parts[3], "held while it could not be measured whether the GPU was used"),
     column(
         "unavailable",

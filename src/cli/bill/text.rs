@@ -209,7 +209,7 @@ mod tests {
 
     fn line(tenant: &str, gpu: u32, energy: Option<u64>) -> Value {
         json!({"tenant": tenant, "holder": tenant, "gpu": gpu, "uuid": format!("GPU-{gpu}"), "held_ns": HOUR,
-            "within_ns": 0, "lent_ns": 0, "waste_ns": HOUR, "unmeasured_ns": 0, "unavailable_ns": 0, "idle_ns": HOUR,
+            "within_ns": 0, "lent_ns": 0, "idle_ns": HOUR, "unmeasured_ns": 0, "unavailable_ns": 0,
             "used_ns": 0, "beyond_share_ns": 0, "outside_holding_ns": 0, "unheld_ns": 0, "energy_static_uj": energy,
             "energy_dynamic_uj": energy, "grade": "measured", "measured_ns": 0, "method": "observed",
             "sources": [], "charged_ns": HOUR, "unpriced_ns": 0, "money": null})

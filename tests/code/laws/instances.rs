@@ -235,5 +235,5 @@ fn seven_instances_at_ninety_percent_use_seven_eighths_of_ninety_percent() {
         assert!(is_share(slot_time(&settlement, Some(slot)), [15_000_000_000, 1, 8]));
     }
     let stranded = of_slot(&settlement, None).next().unwrap();
-    assert_eq!((stranded.holder.as_str(), stranded.amounts.parts.waste), ("__stranded__", 1_875_000_000));
+    assert_eq!((stranded.holder.as_str(), stranded.amounts.parts.idle), ("__stranded__", 1_875_000_000));
 }

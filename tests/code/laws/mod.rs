@@ -52,7 +52,7 @@ proptest! {
             let time = settlement.to.since(settlement.from).0;
             prop_assert_eq!(held(&settlement), time);
             prop_assert_eq!(used(&settlement), spans.iter().map(|span| span.busy).sum::<u64>());
-            let idle: u64 = settlement.rows.iter().map(|row| row.amounts.parts.waste).sum();
+            let idle: u64 = settlement.rows.iter().map(|row| row.amounts.parts.idle).sum();
             let unknown: u64 =
                 settlement.rows.iter().map(|row| row.amounts.parts.unmeasured + row.amounts.parts.unavailable).sum();
             prop_assert_eq!(used(&settlement) + idle + unknown, time);
@@ -87,7 +87,7 @@ proptest! {
             // Use is lent only when nothing unallocated is left.
             let rest = settlement.rows.iter().find(|row| row.holder.as_str() == HolderId::UNALLOCATED);
             let rest = rest.map(|row| row.amounts.parts).unwrap_or_default();
-            prop_assert!(rest.waste == 0 || sum(|parts| parts.lent) == rest.lent);
+            prop_assert!(rest.idle == 0 || sum(|parts| parts.lent) == rest.lent);
         }
     }
 
@@ -199,7 +199,7 @@ proptest! {
         era.state = if era.covers { SlotState::Unmeasured } else { SlotState::Unavailable };
         for settlement in run(&[era.spans(0)]) {
             for row in settlement.rows.iter().filter(|row| !is_remainder_of_held(&row.holder)) {
-                prop_assert_eq!((row.amounts.parts.idle(), row.amounts.parts.within, row.amounts.used.total()), (0, 0, 0));
+                prop_assert_eq!((row.amounts.parts.lent, row.amounts.parts.idle, row.amounts.parts.within, row.amounts.used.total()), (0, 0, 0, 0));
             }
             prop_assert_eq!(settlement.weights, BTreeMap::new());
         }

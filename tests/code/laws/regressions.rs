@@ -67,7 +67,7 @@ fn unattributed_use_beside_a_full_holding_is_lent_and_the_held_time_still_sums()
     let settlement = settled(&[span(0..15, 12 * SECOND, &[("alice", 1, 1, 0)], &[])], &Carry::new());
     let (alice, nobody) = (row(&settlement, "alice"), row(&settlement, HolderId::UNATTRIBUTED));
     let parts = alice.amounts.parts;
-    assert_eq!((parts.within, parts.lent, parts.waste), (0, 12 * SECOND, 3 * SECOND));
+    assert_eq!((parts.within, parts.lent, parts.idle), (0, 12 * SECOND, 3 * SECOND));
     assert_eq!((nobody.amounts.used.outside, nobody.grade), (12 * SECOND, Grade::Unknown));
 }
 
@@ -89,7 +89,7 @@ fn an_idle_and_a_busy_replica_are_the_same_at_ticks_of_one_and_of_four_seconds()
         });
     }
     let (idle, busy) = (row(&one, "pod-a").amounts, row(&one, "pod-b").amounts);
-    assert_eq!((idle.used.total(), idle.parts.lent, idle.parts.waste), (0, 4 * SECOND, 4 * SECOND));
+    assert_eq!((idle.used.total(), idle.parts.lent, idle.parts.idle), (0, 4 * SECOND, 4 * SECOND));
     assert_eq!((busy.used.within, busy.used.beyond), (8 * SECOND, 4 * SECOND));
 }
 
@@ -146,7 +146,7 @@ fn a_step_that_works_inside_its_jobs_holding_is_within_both_and_never_beyond() {
     let step = span(0..15, 12 * SECOND, &claims, &[("slurm:c/7.0", 1)]);
     let settlement = settled(&[covered(step, &[("slurm:c/7.0", "slurm:c/7")])], &Carry::new());
     let (job, step) = (row(&settlement, "slurm:c/7").amounts, row(&settlement, "slurm:c/7.0").amounts);
-    assert_eq!((job.parts.within, job.parts.waste), (7 * SECOND, 3 * SECOND));
+    assert_eq!((job.parts.within, job.parts.idle), (7 * SECOND, 3 * SECOND));
     assert_eq!((step.parts.within, step.used.within, step.used.beyond), (5 * SECOND, 12 * SECOND, 0));
     assert!(settlement.flags.is_empty());
 }

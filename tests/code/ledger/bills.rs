@@ -21,7 +21,7 @@ fn a_bill_sums_holders_and_remainders_to_the_gpu() {
     let half = 7_500_000_000;
     for from in (0..3600).step_by(15) {
         let rows = vec![
-            row(HolderId::UNALLOCATED, Parts { waste: half, ..Parts::default() }, Use::default()),
+            row(HolderId::UNALLOCATED, Parts { idle: half, ..Parts::default() }, Use::default()),
             row("user:a", Parts { within: half, ..Parts::default() }, Use { within: half, ..Use::default() }),
         ];
         let closed = vec![closed(0, (after(from), after(from + 15)), rows)];
@@ -59,7 +59,7 @@ fn unavailable_time_is_shown_to_its_holder_and_charged_to_nobody() {
     // One minute busy, one minute failed.
     for from in (0..120).step_by(15) {
         let parts = if from < 60 {
-            Parts { waste: 15 * second, ..Parts::default() }
+            Parts { idle: 15 * second, ..Parts::default() }
         } else {
             Parts { unavailable: 15 * second, ..Parts::default() }
         };
@@ -199,7 +199,7 @@ fn time_before_the_first_price_is_shown_as_unpriced_and_not_as_charged() {
     let half = 7_500_000_000;
     for from in (0..180).step_by(15) {
         let rows = vec![
-            row(HolderId::UNALLOCATED, Parts { waste: half, ..Parts::default() }, Use::default()),
+            row(HolderId::UNALLOCATED, Parts { idle: half, ..Parts::default() }, Use::default()),
             row("user:a", Parts { within: half, ..Parts::default() }, Use { within: half, ..Use::default() }),
         ];
         let closed = vec![closed(0, (after(from), after(from + 15)), rows)];

@@ -38,7 +38,7 @@ fn window(gpu: u32, (from, to): (u64, u64), weights: &Weights) -> ClosedWindow {
             let parts = Parts {
                 within: cell[0],
                 lent: cell[1],
-                waste: cell[2],
+                idle: cell[2],
                 unmeasured: cell[3],
                 unavailable: cell[4],
             };

@@ -116,7 +116,7 @@ pub(crate) fn row(name: &str, parts: Parts, used: Use) -> Row {
 
 /// A window in which `name` holds the whole GPU and uses `used` nanoseconds of it.
 pub(crate) fn whole(gpu: u32, (from, to): (Utc, Utc), name: &str, used: u64) -> ClosedWindow {
-    let parts = Parts { within: used, waste: to.since(from).0 - used, ..Parts::default() };
+    let parts = Parts { within: used, idle: to.since(from).0 - used, ..Parts::default() };
     let rows = vec![row(name, parts, Use { within: used, ..Use::default() })];
     closed(gpu, (from, to), rows)
 }

@@ -27,7 +27,7 @@ fn holder(name: &str) -> HolderId {
 /// One holder's whole seconds in the ledger, rounded down: held, used, idle, unmeasured, unavailable.
 fn seconds(row: &Row) -> [u64; 5] {
     let parts = row.parts;
-    [parts.held(), row.used.total(), parts.idle(), parts.unmeasured, parts.unavailable]
+    [parts.held(), row.used.total(), parts.idle, parts.unmeasured, parts.unavailable]
         .map(|time| time / SECOND)
 }
 

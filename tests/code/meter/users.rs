@@ -38,7 +38,10 @@ fn a_process_that_holds_memory_and_does_nothing_has_idle_time_and_no_use() {
     let (rows, seconds) = (world.settled(), world.settled_seconds());
     let bob = &rows[&holder("user:bob")];
     assert_eq!(bob.used.total(), 0);
-    assert_eq!((bob.parts.held(), bob.parts.idle()), (seconds * SECOND / 2, seconds * SECOND / 2));
+    assert_eq!(
+        (bob.parts.held(), bob.parts.lent + bob.parts.idle),
+        (seconds * SECOND / 2, seconds * SECOND / 2)
+    );
     // Alice's use beyond her half.
     assert_eq!(
         (bob.parts.lent, rows[&holder("user:alice")].used.beyond),
