@@ -26,7 +26,9 @@ const GPUS: u32 = 2;
 const JOBS: u32 = 7;
 const UTC: Utc = Utc(1_767_225_600_000_000_000);
 const BOOTTIME: Nanoseconds = Nanoseconds::from_seconds(1_000);
-const HALF_A_PERCENT: u32 = 5_000;
+/// The share of wall time that the driver may take, in millionths: all of it, or calls that a busy machine slows down would
+/// stretch the tiers, and a new layout would be seen later than in the next tick.
+const WHOLE_SHARE: u32 = 1_000_000;
 
 /// The result of a tick: the frames by GPU, the snapshot, and what the ledger committed.
 pub(crate) struct TickResult {
@@ -64,7 +66,7 @@ impl World {
             let gpu = find(&library, index, &slot, &clock).unwrap();
             found.push(SamplerNews::Found { gpu: gpu.id.clone(), bus: Arc::clone(&gpu.bus) });
             let mut sampler = Sampler::new(Arc::clone(&library), &gpu, slot, clock.clone(), Level::Full);
-            sampler.configure(Level::Full, true, HALF_A_PERCENT);
+            sampler.configure(Level::Full, true, WHOLE_SHARE);
             samplers.push(sampler);
         }
         found.push(SamplerNews::Counted);
