@@ -100,7 +100,7 @@ pub(super) struct ReplayCommand {
     /// it is emptied first.
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
-    /// Configuration file, as for gpumeter demo.
+    /// Configuration file with grants and prices, which a recording does not have; otherwise as for gpumeter demo.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }

@@ -54,7 +54,7 @@ pub struct Options {
     pub fresh: bool,
     /// The directory; if absent, one in the user's state directory.
     pub directory: Option<PathBuf>,
-    /// A configuration file, instead of the demo's own.
+    /// A configuration file, instead of the demo's own; a replay has the default configuration without one.
     pub config: Option<PathBuf>,
     /// How pages are served.
     pub web: WebOptions,
@@ -302,10 +302,14 @@ fn configure(
     directory: &Path,
     scenario: &DemoScenario,
 ) -> Result<(Option<config::ConfigFile>, Config), DemoError> {
-    let (source, mut config) = match &options.config {
-        Some(path) => config::ConfigFile::open(path).map(|(source, config)| (Some(source), config)),
-        None => Config::parse(scenario.config.as_deref().unwrap_or(CONFIG), "the demo's configuration")
-            .map(|config| (None, config)),
+    let (source, mut config) = match (&options.config, &options.source) {
+        (Some(path), _) => config::ConfigFile::open(path).map(|(source, config)| (Some(source), config)),
+        // The demo's grants and prices are not those of the recorded node.
+        (None, DemoSource::Recording(_)) => Ok((None, Config::default())),
+        (None, DemoSource::Scenario(_)) => {
+            Config::parse(scenario.config.as_deref().unwrap_or(CONFIG), "the demo's configuration")
+                .map(|config| (None, config))
+        }
     }
     .map_err(|problems| DemoError::Other(problems.to_string()))?;
     // A file with the printed defaults has paths and addresses that are meant for a node; the demo replaces them.

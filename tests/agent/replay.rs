@@ -126,6 +126,29 @@ fn a_replay_shows_what_the_driver_showed() {
 }
 
 #[test]
+fn a_replay_without_a_configuration_grants_nothing_and_prices_nothing() {
+    let demo = Demo::start(&[]);
+    demo.agent.wait_for("its first ticks", |page| page.has("gpu_up", &[]));
+    let [recording, library] = [demo.directory.path().join("node.jsonl"), demo.driver("libnvidia-ml.so.1")]
+        .map(|path| path.to_str().unwrap().to_owned());
+    let recorded =
+        output(&["record", "--nvml-library", &library, "--for", "2s", "--interval", "500ms", &recording]);
+    assert!(recorded.status.success(), "{}", String::from_utf8_lossy(&recorded.stderr));
+    drop(demo.agent);
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = program();
+    command.args(["replay", "--listen", "127.0.0.1:0", "--state-dir"]).arg(directory.path());
+    command.arg(&recording);
+    let agent = Agent::start(command);
+    let page = agent.wait_for("the recorded GPUs", |page| page.series_of("gpu_up", &[]).count() == 8);
+    let grants = agent.first_lines.lines().find(|line| line.contains("grants and prices")).unwrap();
+    for none in ["standing=0", "presence=false", "rates=0"] {
+        assert!(grants.contains(none), "{grants}");
+    }
+    assert!(!page.has("gpu_holding_ratio", &[]) && !page.has("gpumeter_price_missing", &[]));
+}
+
+#[test]
 fn a_file_that_is_not_a_recording_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("notes.txt");
