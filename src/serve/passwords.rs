@@ -1,8 +1,8 @@
 //! Verifies passwords of users on a thread of their own, and caches the results.
 //!
 //! bcrypt takes 0.1 s of CPU time or more by design, so it never runs on the I/O thread. Requests go through a bounded
-//! queue in which one peer address has a few places; if there is no place, or no result in time, the HTTP request is
-//! refused with Retry-After. The cache holds digests keyed with a secret of this process: the right password of each user,
+//! queue in which one peer address has a few places, and all of loopback half of them; if there is no place, or no result in
+//! time, the HTTP request is refused with Retry-After. The cache holds digests keyed with a secret of this process: the right password of each user,
 //! across reloads, and the last wrong ones, so that a scraper with an outdated password costs little.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -35,40 +35,41 @@ pub struct VerifyRequest {
 /// A place in the queue, counted for its peer until it is dropped.
 #[derive(Debug)]
 pub(super) struct QueuePlace {
-    /// Absent if the address does not identify a peer.
-    peer: Option<IpAddr>,
+    peer: PasswordPeer,
     waiting: WaitingByPeer,
 }
 
+/// The address of a peer; absent for all processes of this host, which are one peer.
+type PasswordPeer = Option<IpAddr>;
+
 /// How many passwords of each peer are in the queue or being verified.
-type WaitingByPeer = Arc<Mutex<BTreeMap<IpAddr, usize>>>;
+type WaitingByPeer = Arc<Mutex<BTreeMap<PasswordPeer, usize>>>;
 
 impl QueuePlace {
-    fn reserve(peer: Option<IpAddr>, waiting: &WaitingByPeer) -> Result<Self, LoginRefusal> {
-        if let Some(peer) = peer {
-            let mut counts = waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            let count = counts.entry(peer).or_default();
-            if *count >= MOST_OF_PEER {
-                return Err(LoginRefusal::Busy);
-            }
-            *count += 1;
+    /// Fails if the peer has `most` places already.
+    fn reserve(peer: PasswordPeer, most: usize, waiting: &WaitingByPeer) -> Result<Self, LoginRefusal> {
+        let mut counts = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(peer).or_default();
+        if *count >= most {
+            return Err(LoginRefusal::Busy);
         }
+        *count += 1;
         Ok(Self { peer, waiting: Arc::clone(waiting) })
     }
 }
 
 impl Drop for QueuePlace {
     fn drop(&mut self) {
-        let Some(peer) = self.peer else { return };
         let mut counts = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let left = counts.remove(&peer).unwrap_or_default().saturating_sub(1);
+        let left = counts.remove(&self.peer).unwrap_or_default().saturating_sub(1);
         if left > 0 {
-            counts.insert(peer, left);
+            counts.insert(self.peer, left);
         }
     }
 }
 
-/// Places in the queue that one peer may have.
+/// Places in the queue that a peer of another host may have. All processes of this host together have half of the places:
+/// a loopback address does not tell them apart, and several of them may be scrapers.
 const MOST_OF_PEER: usize = 2;
 
 /// Wrong passwords in the cache.
@@ -123,11 +124,11 @@ impl Passwords {
         };
     }
 
-    /// The user of a request; `peer` is absent if its address does not identify a peer.
+    /// The user of a request.
     pub(super) async fn user(
         &self,
         headers: &HeaderMap,
-        peer: Option<IpAddr>,
+        peer: PasswordPeer,
         security: &Security,
     ) -> Result<String, LoginRefusal> {
         let (user, password) = credentials(headers).ok_or(LoginRefusal::Unauthorized)?;
@@ -148,7 +149,8 @@ impl Passwords {
                 return Err(LoginRefusal::Unauthorized);
             }
         }
-        let place = QueuePlace::reserve(peer, &self.waiting)?;
+        let most = peer.map_or((self.requests.max_capacity() / 2).max(1), |_| MOST_OF_PEER);
+        let place = QueuePlace::reserve(peer, most, &self.waiting)?;
         let is_right = self.verify(compared.clone(), password, place).await? && hash.is_some();
         let mut known = self.known();
         if is_right {
@@ -284,6 +286,24 @@ mod tests {
         assert!(ask("alice:4", other).await.is_err(), "it waits");
         drop(questions.recv().await.unwrap());
         assert!(ask("alice:5", one).await.is_err(), "it waits");
+    }
+
+    #[tokio::test]
+    async fn wrong_passwords_from_loopback_leave_half_of_the_queue_to_others() {
+        let (sender, _questions) = mpsc::channel(16);
+        let passwords = Passwords::new(sender);
+        let security = security();
+        let ask = async |number: usize, peer| {
+            let headers = headers(&format!("alice:{number}"));
+            timeout(Duration::ZERO, passwords.user(&headers, peer, &security)).await
+        };
+        for number in 0..8 {
+            assert!(ask(number, None).await.is_err(), "it waits");
+        }
+        for number in 8..20 {
+            assert_eq!(ask(number, None).await.unwrap().unwrap_err(), LoginRefusal::Busy);
+        }
+        assert!(ask(20, "192.0.2.1".parse().ok()).await.is_err(), "it waits, and is not refused");
     }
 
     #[tokio::test]
