@@ -3,6 +3,7 @@
 mod by;
 mod csv;
 pub(super) mod job;
+mod job_id;
 mod sheet;
 mod text;
 

@@ -8,6 +8,7 @@ use jiff::{Timestamp, ToSpan};
 use serde::Serialize;
 
 use super::by::BillGrouping;
+use super::job_id::JobId;
 use super::sheet::{BillRow, Sheet, decimal, in_hour_units, nano};
 use super::text::{align_columns, readable};
 use super::{BillSource, Failure, print};
@@ -20,9 +21,10 @@ const DAYS: i64 = 30;
 /// Options of the command.
 #[derive(Args, Debug)]
 pub(in crate::cli) struct JobCommand {
-    /// Job id, or ARRAY_TASK of a job array, such as 4711_3.
-    #[arg(value_name = "ID")]
-    id: String,
+    /// Job id such as 4711, with 4711_3 for a task of a job array, 4711+1 for a component of a heterogeneous job, and .0 or
+    /// .batch after it for one step.
+    #[arg(value_name = "ID", value_parser = JobId::parse)]
+    id: JobId,
     #[command(flatten)]
     source: BillSource,
     /// Cluster of the job, if several clusters had a job with this id.
@@ -120,7 +122,7 @@ impl JobCommand {
             .as_ref()
             .map(|_| format!("{}.{:09}", exact / 1_000_000_000, exact % 1_000_000_000));
         let summary = JobSummary {
-            job: &self.id,
+            job: self.id.as_str(),
             labels: labels(statement),
             node: &statement.node,
             simulated: statement.simulated,
@@ -218,24 +220,17 @@ fn used_by_others(lent_used: &[[u128; 2]]) -> u128 {
     without_own.min().unwrap_or(0).min(lent).min(used)
 }
 
-/// Keeps the lines of one job. The task of an array is also found by its job id, because lines stored before the ids of the
-/// array were known have that label only.
-fn retain_job(lines: &mut Vec<StatementLine>, id: &str, cluster: Option<&str>) {
+/// Keeps the lines of one job, or of one of its steps. Lines of a task of an array that were stored before the ids of the array
+/// were known have only its job id, so they are found by that of the others.
+fn retain_job(lines: &mut Vec<StatementLine>, id: &JobId, cluster: Option<&str>) {
     let label = |line: &StatementLine, name: &str| line.labels.get(name).cloned();
     let key = |line: &StatementLine| (label(line, "slurm_cluster"), label(line, "slurm_job_id"));
-    let is_named = |line: &StatementLine| {
-        label(line, "slurm_job_id").as_deref() == Some(id)
-            || id.split_once('_').is_some_and(|(array, task)| {
-                label(line, "slurm_array_job_id").as_deref() == Some(array)
-                    && label(line, "slurm_array_task_id").as_deref() == Some(task)
-            })
-    };
     let is_of_cluster = |line: &StatementLine| {
         cluster.is_none_or(|cluster| label(line, "slurm_cluster").as_deref() == Some(cluster))
     };
     let jobs: BTreeSet<_> =
-        lines.iter().filter(|line| is_named(line) && is_of_cluster(line)).map(key).collect();
-    lines.retain(|line| jobs.contains(&key(line)));
+        lines.iter().filter(|line| id.names(line) && is_of_cluster(line)).map(key).collect();
+    lines.retain(|line| jobs.contains(&key(line)) && id.names_step(line));
 }
 
 /// The usage of each GPU, in the order of the rows of a bill by GPU.
@@ -339,10 +334,26 @@ mod tests {
         let lines: Vec<StatementLine> = labels.iter().map(|labels| line("a", &[], labels)).collect();
         let count = |id: &str, cluster| {
             let mut lines = lines.clone();
-            retain_job(&mut lines, id, cluster);
+            retain_job(&mut lines, &JobId::parse(id).unwrap(), cluster);
             lines.len()
         };
         assert_eq!((count("210_3", None), count("210_3", Some("beta")), count("210_4", None)), (2, 0, 0));
         assert_eq!((count("213", None), count("213", Some("alpha"))), (3, 2));
+    }
+
+    #[test]
+    fn a_step_and_a_component_of_a_heterogeneous_job_are_found_by_their_ids() {
+        let job = [("slurm_cluster", "alpha"), ("slurm_job_id", "301"), ("slurm_het_job_id", "300")];
+        let step = [&job[..], &[("slurm_step_id", "0")]].concat();
+        let first = vec![("slurm_cluster", "alpha"), ("slurm_job_id", "300"), ("slurm_het_job_id", "300")];
+        let lines: Vec<StatementLine> =
+            [job.to_vec(), step, first].iter().map(|labels| line("a", &[], labels)).collect();
+        let count = |id: &str| {
+            let mut lines = lines.clone();
+            retain_job(&mut lines, &JobId::parse(id).unwrap(), None);
+            lines.len()
+        };
+        let ids = ["300", "301", "301.0", "300+0", "300+1", "300+1.0", "300+2", "301.batch"];
+        assert_eq!(ids.map(count), [1, 2, 1, 1, 2, 1, 0, 0]);
     }
 }
