@@ -323,7 +323,7 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__health)
-            opts="-h --url --web.ca-file --web.cert-file --user --password-file --json --fail-on --log-format --help"
+            opts="-h --url --web.ca-file --web.cert-file --user --password-file --socket --simulated --json --fail-on --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -346,6 +346,10 @@ _gpumeter() {
                     return 0
                     ;;
                 --password-file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

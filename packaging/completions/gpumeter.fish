@@ -111,7 +111,7 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand record" -s h -l help -
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand replay" -l listen -l web.listen-address -d 'Address to serve on, instead of web.listen or 127.0.0.1:9855; may be repeated' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand replay" -l speed -d 'How many times faster than it was recorded' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand replay" -l state-dir -d 'Directory of the replay, instead of $XDG_STATE_HOME/gpumeter/replay: new, empty, or of an earlier demo or replay; it is emptied first' -r -F
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand replay" -l config -d 'Configuration file, as for gpumeter demo' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand replay" -l config -d 'Configuration file with grants and prices, which a recording does not have; otherwise as for gpumeter demo' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand replay" -l log-format -d 'Format of the log' -r -f -a "text\t''
 json\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand replay" -s h -l help -d 'Print help'
@@ -126,10 +126,12 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l web.ca-file
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l web.cert-file -d 'Client certificate with its private key in one PEM file' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l user -d 'User name, if the agent has web.users' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l password-file -d 'File with the password of that user' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l socket -d 'Ask over the agent\'s local socket (for root and the agent\'s user), where no other program can answer, instead of --url; without PATH over the default one' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l fail-on -d 'Least severe state for which the exit status is 1' -r -f -a "degraded\t''
 failed\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l log-format -d 'Format of the log' -r -f -a "text\t''
 json\t''"
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l simulated -d 'Accept the made-up verdicts of a demo or replay; without this they are status 2'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l json -d 'Print the agent\'s JSON: every reason with its evidence'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -s h -l help -d 'Print help'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand quiesce" -l config -d 'Configuration file of the running agent' -r -F

@@ -8,18 +8,20 @@
 #   HealthCheckInterval=60
 #   HealthCheckNodeState=ANY
 #
-# GPUMETER_URL names the agent, and GPUMETER_HEALTH_OPTIONS has further options of `gpumeter health`, split at blanks, such as
-# "--web.ca-file /etc/gpumeter/ca.crt --user slurm --password-file /etc/gpumeter/slurm.password".
+# The agent is asked over its local socket, which only root and the agent's user can open: any user of the node could listen
+# on its port while it is down. GPUMETER_SOCKET names another socket. Where the agent is in a container whose socket is not
+# seen here, GPUMETER_URL=https://HOST:PORT asks over TLS, and GPUMETER_HEALTH_OPTIONS has further options of `gpumeter
+# health`, split at blanks, such as "--web.ca-file /etc/gpumeter/ca.crt --user slurm --password-file
+# /etc/gpumeter/slurm.password". Without TLS nobody knows who answers, so an http:// URL is refused.
 PATH=${GPUMETER_HEALTHCHECK_PATH:-/usr/sbin:/usr/bin:/sbin:/bin:/opt/slurm/bin:/usr/local/bin}
 LC_ALL=C
 export PATH LC_ALL
 
-url=${GPUMETER_URL:-http://127.0.0.1:9855}
 # Slurm ends a program that takes longer than 60 seconds, with all that it started.
 limit=15
 
 log() {
-    logger -t gpumeter-healthcheck -- "$1" 2>/dev/null || printf '%s\n' "$1" >&2
+    logger -t gpumeter-healthcheck -- "$*" 2>/dev/null || printf '%s\n' "$*" >&2
 }
 
 # The failed GPUs with what to do, such as "GPU 3 reset_gpu, GPU 5 replace", on one line and short enough for a reason.
@@ -72,9 +74,18 @@ if [ -z "$node" ]; then
     node=$(uname -n)
     node=${node%%.*}
 fi
+case ${GPUMETER_URL-} in
+    '') set -- --socket ${GPUMETER_SOCKET:+"$GPUMETER_SOCKET"} ;;
+    https://*) set -- --url "$GPUMETER_URL" ;;
+    *)
+        log "the health of $node is not asked for, and nothing is changed: GPUMETER_URL=$GPUMETER_URL is without TLS, so" \
+            "anybody may answer there; unset it, or use https://"
+        exit 0
+        ;;
+esac
 problem=$(mktemp) || problem=/dev/null
 set -f
-report=$(timeout $limit gpumeter health --fail-on failed --url "$url" ${GPUMETER_HEALTH_OPTIONS-} 2>"$problem")
+report=$(timeout $limit gpumeter health --fail-on failed "$@" ${GPUMETER_HEALTH_OPTIONS-} 2>"$problem")
 status=$?
 set +f
 said=$(tail -n 3 "$problem" | tr '\n' ' ')

@@ -1,18 +1,31 @@
-//! `gpumeter health`: prints the verdicts of the running agent.
+//! `gpumeter health`: prints the verdicts of the running agent, which it asks over HTTP or over the local socket.
 //!
-//! Exit status: 0 ok, 1 a GPU has the state `--fail-on` or worse, 2 wrong use, no agent, or a GPU of unknown health.
+//! Exit status: 0 ok, 1 a GPU has the state `--fail-on` or worse, 2 wrong use, no agent, a GPU of unknown health, or a
+//! simulated node.
+
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
 
 use super::agent::RunningAgent;
-use super::{Failure, print};
+use super::socket::send_request;
+use super::{Failure, print, read_config};
+use crate::control::ControlRequest;
 
 /// Options of the command.
 #[derive(Args, Debug)]
 pub(super) struct HealthCommand {
     #[command(flatten)]
     agent: RunningAgent,
+    /// Ask over the agent's local socket (for root and the agent's user), where no other program can answer, instead of
+    /// --url; without PATH over the default one.
+    #[arg(long, value_name = "PATH", num_args = 0..=1, conflicts_with = "url")]
+    #[allow(clippy::option_option, reason = "an option whose value may be left out")]
+    socket: Option<Option<PathBuf>>,
+    /// Accept the made-up verdicts of a demo or replay; without this they are status 2.
+    #[arg(long)]
+    simulated: bool,
     /// Print the agent's JSON: every reason with its evidence.
     #[arg(long)]
     json: bool,
@@ -20,6 +33,8 @@ pub(super) struct HealthCommand {
     #[arg(long, value_enum, default_value_t = FailOn::Degraded, value_name = "STATE")]
     fail_on: FailOn,
 }
+
+const PATH: &str = "/api/v1/health";
 
 /// Printed if the agent keeps no ledger.
 const WITHOUT_LEDGER: &str =
@@ -63,13 +78,35 @@ struct ReportedReason {
 
 impl HealthCommand {
     pub(super) fn run(&self) -> Result<(), Failure> {
-        const PATH: &str = "/api/v1/health";
-        let body = self.agent.get(PATH)?;
+        let (from, body) = match &self.socket {
+            Some(path) => self.ask_socket(path.as_deref())?,
+            None => (self.agent.url.clone() + PATH, self.agent.get(PATH)?),
+        };
         let report: HealthReport = serde_json::from_str(&body).map_err(|error| {
-            Failure::wrong(format!("{}{PATH}: the response is not a health report: {error}", self.agent.url))
+            Failure::wrong(format!("{from}: the response is not a health report: {error}"))
         })?;
         print(&if self.json { body } else { page(&report) })?;
+        if report.simulated && !self.simulated {
+            return Err(Failure::wrong(
+                "the node is simulated, so its health is unknown; --simulated accepts the verdicts of a demo or replay",
+            ));
+        }
         judge(&report, self.fail_on)
+    }
+
+    /// The path of the socket, and the report.
+    fn ask_socket(&self, path: Option<&Path>) -> Result<(String, String), Failure> {
+        let path = match path {
+            Some(path) => path.to_owned(),
+            None => read_config(None)?.web.control.unwrap_or_default(),
+        };
+        let name = path.display().to_string();
+        let reply = send_request(&path, &ControlRequest::Health)
+            .map_err(|failure| Failure::wrong(failure.message))?;
+        let report = reply
+            .health
+            .ok_or_else(|| Failure::wrong(format!("{name}: the agent there is an earlier version")))?;
+        Ok((name, report))
     }
 }
 

@@ -68,7 +68,7 @@ impl AgentSocket {
     }
 }
 
-fn send_request(socket: &Path, request: &ControlRequest) -> Result<ControlReply, Failure> {
+pub(super) fn send_request(socket: &Path, request: &ControlRequest) -> Result<ControlReply, Failure> {
     let reply = control::send_request(socket, request).map_err(|error| {
         let remedy = match error.kind() {
             ErrorKind::PermissionDenied => {

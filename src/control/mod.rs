@@ -1,7 +1,7 @@
-//! The local control socket: release of the driver (quiesce), probes, and the inventory of expected GPUs.
+//! The local control socket: release of the driver (quiesce), probes, health, and the inventory of expected GPUs.
 //!
 //! A request is one line of JSON, and so is the reply; then the connection is closed. Requests are handled one after the
-//! other, except that a probe waits for none of them. Only root and the agent's own user may send requests: the mode of
+//! other, except that probes and health wait for none of them. Only root and the agent's own user may send requests: the mode of
 //! the socket and the credentials of the peer are both checked. A request calls no driver: the thread that owns the driver
 //! is told to release it, and waited for with a limit.
 
@@ -17,7 +17,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use serde::{Deserialize, Serialize};
 
 use crate::clock::{Stop, system_now};
-use crate::export::LatestSnapshot;
+use crate::export::{self, LatestSnapshot};
 use crate::host::agent_usage;
 use crate::ledger::{InventoryRow, Reader};
 use crate::meter::SamplerNews;
@@ -42,6 +42,8 @@ pub enum ControlRequest {
         /// Whether it must also be ready.
         ready: bool,
     },
+    /// Report the health of each GPU.
+    Health,
     /// List the GPUs that this node ever had.
     Inventory,
     /// Stop expecting the GPU with that UUID.
@@ -60,6 +62,9 @@ pub struct ControlReply {
     pub inventory: Option<Vec<InventoryLine>>,
     /// Of `resume`: whether the driver was released.
     pub was_released: Option<bool>,
+    /// The body of `/api/v1/health`, if that was requested.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health: Option<String>,
 }
 
 /// A GPU of the inventory.
@@ -137,6 +142,9 @@ impl Drop for Control {
     }
 }
 
+/// The error before the first snapshot.
+const NO_SNAPSHOT: &str = "there is no snapshot yet; try again in a second";
+
 /// What the socket's threads read and change.
 pub(crate) struct ControlServer {
     pub(crate) stop: Stop,
@@ -156,7 +164,7 @@ pub(crate) fn start(path: Option<&Path>, server: ControlServer) -> Result<Option
         Ok(listener) => listener,
         Err(error) => {
             let path = path.display();
-            tracing::warn!(%path, %error, "the local socket (web.control) cannot be opened; quiesce, inventory and probe do not work");
+            tracing::warn!(%path, %error, "the local socket (web.control) cannot be opened; quiesce, inventory, probe and health --socket do not work");
             return Ok(None);
         }
     };
@@ -228,11 +236,12 @@ fn read_line(mut stream: &UnixStream, timeout: Duration) -> std::io::Result<Vec<
 }
 
 impl ControlServer {
-    /// Replies to a probe at once and queues any other request, so that a slow request fails no probe.
+    /// Replies to a probe or a request for health at once and queues any other, so that a slow request delays neither.
     fn handle(&self, stream: UnixStream, orders: &mpsc::SyncSender<PendingRequest>) {
         match receive_request(&stream) {
             Err(problem) => reply(&stream, Err(problem)),
             Ok((ControlRequest::Probe { ready }, _)) => reply(&stream, self.probe(ready)),
+            Ok((ControlRequest::Health, _)) => reply(&stream, self.health()),
             Ok((request, user)) => {
                 let sent = orders.try_send(PendingRequest { stream, request, user });
                 if let Err(TrySendError::Full(refused) | TrySendError::Disconnected(refused)) = sent {
@@ -249,9 +258,16 @@ impl ControlServer {
             return Err(format!("the last tick was {seconds} s ago; restart the agent"));
         }
         if ready && self.pages.get().is_none() {
-            return Err("there is no snapshot yet; try again in a second".to_owned());
+            return Err(NO_SNAPSHOT.to_owned());
         }
         Ok(ControlReply::default())
+    }
+
+    /// The same as `/api/v1/health`.
+    fn health(&self) -> Result<ControlReply, String> {
+        let published = self.pages.get().ok_or(NO_SNAPSHOT)?;
+        let health = export::health(&published.snapshot, self.sessions.orders.release());
+        Ok(ControlReply { health: Some(health), ..ControlReply::default() })
     }
 
     fn execute(&self, request: ControlRequest, user: u32) -> Result<ControlReply, String> {
@@ -264,6 +280,7 @@ impl ControlServer {
                 Ok(ControlReply { was_released: Some(was_released), ..ControlReply::default() })
             }
             ControlRequest::Probe { ready } => self.probe(ready),
+            ControlRequest::Health => self.health(),
             ControlRequest::Inventory => {
                 let lines = inventory(self.ledger()?).map_err(|error| error.to_string())?;
                 Ok(ControlReply { inventory: Some(lines), ..ControlReply::default() })

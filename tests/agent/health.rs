@@ -10,7 +10,9 @@ use crate::scrape::Scrape;
 /// The command's answer about a demo's agent.
 fn health(demo: &Demo, arguments: &[&str]) -> (Option<i32>, String, String) {
     let mut command = program();
-    command.args(["health", "--url", &format!("http://{}", demo.agent.address)]).args(arguments);
+    command
+        .args(["health", "--simulated", "--url", &format!("http://{}", demo.agent.address)])
+        .args(arguments);
     let Output { status, stdout, stderr } = command.output().unwrap();
     (status.code(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
 }

@@ -1,9 +1,12 @@
 //! `packaging/slurm/healthcheck.sh` with a fake `gpumeter health` and a fake `scontrol` that stores a node's state.
 
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
+
+use crate::running::Demo;
 
 /// A node of Slurm in a directory.
 struct Cluster {
@@ -150,4 +153,68 @@ fn the_check_passes_options_and_the_whole_name_of_the_node() {
     let asked = "health --fail-on failed --url https://n7:9855 --web.ca-file /etc/ca.crt --user *\n";
     assert_eq!(read("asked"), asked);
     assert!(read("calls").contains("NodeName=n7.example.com State=DRAIN"), "{}", read("calls"));
+}
+
+#[test]
+fn the_check_asks_the_local_socket_and_never_a_port_without_tls() {
+    let cluster = Cluster::new();
+    let asked = cluster.directory.path().join("asked");
+    let asks = |variables: &[(&str, &str)]| {
+        let _ = fs::remove_file(&asked);
+        let log = cluster.run(&[&[("SLURMD_NODENAME", "n7")], variables].concat());
+        (fs::read_to_string(&asked).unwrap_or_default(), log)
+    };
+    cluster.program("gpumeter", "#!/bin/sh\necho \"$*\" >\"$(dirname \"$0\")/asked\"\nexit 0\n");
+    assert_eq!(asks(&[]).0, "health --fail-on failed --socket\n");
+    let other = asks(&[("GPUMETER_SOCKET", "/run/my agent.sock")]).0;
+    assert_eq!(other, "health --fail-on failed --socket /run/my agent.sock\n");
+    let (asked, log) = asks(&[("GPUMETER_URL", "http://127.0.0.1:9855")]);
+    assert!(asked.is_empty() && log.contains("is without TLS"), "{asked}{log}");
+}
+
+#[test]
+fn a_fake_answer_on_the_port_and_a_demo_change_no_node() {
+    let cluster = Cluster::new();
+    cluster.set("IDLE+DRAIN", "gpumeter: GPU 3 reset_gpu");
+    let before =
+        || ["state", "reason"].map(|name| fs::read_to_string(cluster.directory.path().join(name)).unwrap());
+    let drained = before();
+    let real = env!("CARGO_BIN_EXE_gpumeter");
+    // The default port and socket of the real program are not there in this test, so it is given those of the test.
+    let liar = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", liar.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in liar.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 1024]);
+            let body = r#"{"simulated": false, "remembered": true, "gpus": [{"gpu": 0, "uuid": "GPU-x", "model": "H100",
+                "state": "ok", "action": "none", "reasons": []}]}"#;
+            let head =
+                format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+            let _ = stream.write_all((head + body).as_bytes());
+        }
+    });
+    let believed = Command::new(real).args(["health", "--url", &url]).output().unwrap();
+    assert!(believed.status.success(), "the answer would be believed: {believed:?}");
+    cluster.program("gpumeter", &format!("#!/bin/sh\nexec {real} \"$@\"\n"));
+    let nobody = cluster.directory.path().join("control.sock");
+    let node = ("SLURMD_NODENAME", "n7");
+    for source in [("GPUMETER_URL", &*url), ("GPUMETER_SOCKET", nobody.to_str().unwrap())] {
+        let log = cluster.run(&[node, source]);
+        assert!(log.contains("nothing is changed"), "{log}");
+        assert_eq!(before(), drained);
+    }
+    let demo = Demo::start(&[]);
+    demo.agent.wait_for("verdicts", |page| page.series_of("gpu_health", &["state=\"ok\""]).count() == 8);
+    let socket = demo.directory.path().join("control.sock");
+    let log = cluster.run(&[node, ("GPUMETER_SOCKET", socket.to_str().unwrap())]);
+    assert!(log.contains("ended with 2") && log.contains("simulated"), "{log}");
+    assert_eq!(before(), drained);
+    // Where the made-up verdicts are accepted, the same answer resumes the node.
+    cluster.run(&[
+        node,
+        ("GPUMETER_SOCKET", socket.to_str().unwrap()),
+        ("GPUMETER_HEALTH_OPTIONS", "--simulated"),
+    ]);
+    assert_eq!(before()[0].trim(), "IDLE");
 }
