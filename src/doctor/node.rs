@@ -175,6 +175,9 @@ pub(super) fn check_ledger(config: &Config) -> Finding {
 /// Whether the OTLP destination accepts a request without points; nothing if no push is configured.
 pub(super) fn check_otlp(config: &Config) -> Option<Finding> {
     let endpoint = config.otlp.endpoint.as_ref()?;
+    if let Err(emptied) = crate::ledger::check_not_emptied(path) {
+        return finding(false, format!("{name}: {}", emptied.cause));
+    }
     let outcome = Destination::parse(&endpoint.to_string()).map_err(|error| error.to_string()).and_then(
         |mut destination| {
             destination.limits.tries = 1;

@@ -37,6 +37,11 @@ pub enum Cause {
     #[error("it is not a gpumeter ledger; name another path or move the file away (it was not touched)")]
     Foreign,
     #[error(
+        "it is empty, and a ledger was there, so its account is lost; put a copy of it back, or remove the empty file to begin \
+         a new account (it was not touched)"
+    )]
+    Emptied,
+    #[error(
         "its schema is version {found}, this agent knows {known}; run the newer agent, or let its \
          `gpumeter ledger restore` put back the copy from before the upgrade (the file was not touched)"
     )]

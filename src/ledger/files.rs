@@ -4,7 +4,7 @@
 //! the lock file can hold the lock and keep the agent out.
 
 use std::fs::{File, OpenOptions, Permissions, TryLockError};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -92,13 +92,24 @@ pub(super) fn check_durable(directory: &Path) -> Result<bool, Cause> {
     }
 }
 
-/// Advisory lock on `<ledger>.lock`, which contains the owner's pid; held as long as this value lives.
+/// Advisory lock on `<ledger>.lock`, which contains the owner's pid, and [`MADE`] once the ledger was made; held as long as
+/// this value lives.
 ///
 /// It is a file of its own, because SQLite drops its locks on a file when anything in the process closes that file. It is
 /// never removed: then two owners could lock two files of one name.
 #[derive(Debug)]
 pub(super) struct LedgerLock {
-    _file: File,
+    file: File,
+}
+
+/// A line of the lock file. Without it an empty ledger is one that was never made, as after a kill during the first start.
+const MADE: &str = "ledger made";
+
+/// Refuses an empty file where a ledger was: its account is lost, and must not begin anew without a word.
+pub fn check_not_emptied(ledger: &Path) -> Result<(), Error> {
+    let is_empty = std::fs::metadata(ledger).is_ok_and(|metadata| metadata.len() == 0);
+    let was_made = || File::open(lock_path(ledger)).is_ok_and(|mut lock| read_lock(&mut lock).contains(MADE));
+    if is_empty && was_made() { Err(Cause::Emptied.at(ledger, "open the ledger")) } else { Ok(()) }
 }
 
 impl LedgerLock {
@@ -123,16 +134,35 @@ impl LedgerLock {
         for _ in 0..5 {
             match file.try_lock() {
                 Ok(()) => {
-                    file.set_len(0)
+                    let was_made = read_lock(&mut file).contains(MADE);
+                    file.rewind()
+                        .and_then(|()| file.set_len(0))
                         .and_then(|()| writeln!(file, "{}", std::process::id()))
                         .map_err(Cause::Unwritable)?;
-                    return Ok(Self { _file: file });
+                    let mut lock = Self { file };
+                    if was_made {
+                        lock.note_made()?;
+                    }
+                    return Ok(lock);
                 }
                 Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(10)),
                 Err(TryLockError::Error(error)) => return Err(Cause::Unwritable(error)),
             }
         }
         Err(Cause::Owned { pid: read_pid(&mut file) })
+    }
+
+    /// Notes that the ledger was made, unless that is noted.
+    pub(super) fn note_made(&mut self) -> Result<(), Cause> {
+        let note = |file: &mut File| {
+            file.rewind()?;
+            if !read_lock(file).contains(MADE) {
+                writeln!(file, "{MADE}")?;
+                file.sync_all()?;
+            }
+            Ok(())
+        };
+        note(&mut self.file).map_err(Cause::Unwritable)
     }
 }
 
@@ -151,10 +181,16 @@ fn lock_path(ledger: &Path) -> PathBuf {
     with_suffix(ledger, ".lock")
 }
 
-fn read_pid(file: &mut File) -> Option<u32> {
+/// The text of a lock file from here on; the longest that an agent writes is far shorter than the limit.
+fn read_lock(file: &mut File) -> String {
     let mut text = String::new();
-    file.read_to_string(&mut text).ok()?;
-    text.trim().parse().ok()
+    // A file of another kind has neither a pid nor the note.
+    let _ = file.take(256).read_to_string(&mut text);
+    text
+}
+
+fn read_pid(file: &mut File) -> Option<u32> {
+    read_lock(file).lines().next()?.trim().parse().ok()
 }
 
 #[cfg(test)]

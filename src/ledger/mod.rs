@@ -36,7 +36,7 @@ pub use billing::{BillLine, GpuTotal, Interval, LedgerBill, Reconciliation};
 pub use book::{Price, PriceBook, Tariff};
 pub use error::{Cause, Error};
 pub use expected::{Expected, InventoryRow, forget};
-pub use files::check_unowned;
+pub use files::{check_not_emptied, check_unowned};
 pub use migration::{Restored, restore};
 pub use node::NodeIdentity;
 pub use owner::{Ledger, Opening};

@@ -66,8 +66,10 @@ impl Ledger {
         let path = resolve_path(path)?;
         let durable = files::check_durable(path.parent().unwrap_or(Path::new("/")))?;
         schema::check_header(&path)?;
-        let lock = LedgerLock::acquire(&path)?;
+        files::check_not_emptied(&path).map_err(|error| error.cause)?;
+        let mut lock = LedgerLock::acquire(&path)?;
         let (mut connection, upgraded_from) = schema::open_writer(&path, opening.now.utc)?;
+        lock.note_made()?;
         node::store(&connection, &opening.node)?;
         let (timeline, boot) = timeline::resume_timeline(
             &mut connection,

@@ -71,6 +71,27 @@ fn the_error_names_a_port_in_use() {
 }
 
 #[test]
+fn an_empty_file_where_a_ledger_was_is_named_and_not_taken_for_a_new_one() {
+    let mut demo = Demo::start(&[]);
+    demo.agent.wait_for("an open ledger", |page| page.value("gpumeter_ledger_open", &[]) == Some("1"));
+    demo.agent.kill();
+    let ledger = demo.directory.path().join("ledger.db");
+    for suffix in ["-wal", "-shm"] {
+        let _ = fs::remove_file(demo.directory.path().join(format!("ledger.db{suffix}")));
+    }
+    fs::write(&ledger, "").unwrap();
+    demo.kill_and_restart(&[]);
+    demo.agent.wait_for("no account", |page| page.value("gpumeter_ledger_open", &[]) == Some("0"));
+    let (_, why) = demo.agent.get("/-/ready");
+    for words in ["ledger.db", "it is empty, and a ledger was there", "remove the empty file"] {
+        assert!(why.contains(words), "{why}");
+    }
+    assert_eq!(fs::metadata(&ledger).unwrap().len(), 0);
+    fs::remove_file(&ledger).unwrap();
+    demo.agent.wait_for("a new account", |page| page.value("gpumeter_ledger_open", &[]) == Some("1"));
+}
+
+#[test]
 fn commands_without_an_agent_name_the_address_to_use() {
     let demo = Demo::start(&[]);
     demo.agent.wait_for("the first page", |page| page.has("gpu_up", &[]));

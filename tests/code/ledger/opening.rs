@@ -41,6 +41,27 @@ fn the_last_name_of_each_uid_is_recovered_and_a_number_is_no_name() {
 }
 
 #[test]
+fn an_empty_file_is_a_new_ledger_only_where_none_was_made() {
+    let world = World::new();
+    let lock = world.directory.path().join(format!("{}.lock", world.path().file_name().unwrap().display()));
+    // Killed between the creation of the file and the first commit.
+    std::fs::write(&lock, "4711\n").unwrap();
+    std::fs::write(world.path(), "").unwrap();
+    world.open(0, None);
+    // A restart keeps the note, and so does a refused start.
+    world.open(1, None);
+    std::fs::write(world.path(), "").unwrap();
+    for _ in 0..2 {
+        let error = refusal(&world.path());
+        assert!(matches!(error.cause, Cause::Emptied) && !error.is_wrong_ledger(), "{error}");
+        assert!(error.to_string().contains("remove the empty file"), "{error}");
+    }
+    assert_eq!(std::fs::metadata(world.path()).unwrap().len(), 0);
+    std::fs::remove_file(world.path()).unwrap();
+    world.open(2, None);
+}
+
+#[test]
 fn a_second_owner_is_refused_with_the_pid_of_the_first() {
     let world = World::new();
     let (ledger, _) = world.open(0, None);
