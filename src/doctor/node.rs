@@ -19,6 +19,7 @@ use crate::model::{UnattributedReason, Utc};
 use crate::policy::{price_in_words, price_warning};
 use crate::push::{Destination, send};
 use crate::session::{LockState, look_at_node_lock};
+use crate::tenants::TenantNames;
 
 /// How the agent sees the host's pids, and what is lost without them.
 const REMEDY: &str = "run in the host's pid namespace (--pid=host, or hostPID: true); otherwise GPU processes cannot be named: \
@@ -90,6 +91,21 @@ pub(super) fn check_owners(host: &Host, pids: &BTreeSet<u32>, workloads: &Resolv
     Finding::new("owners", false, why)
 }
 
+/// The tenants whose name comes from two kinds of holders, of those who are on GPUs or were granted some; nothing without
+/// such tenants.
+pub(super) fn check_tenants(
+    host: &Host,
+    pids: &BTreeSet<u32>,
+    workloads: &ResolvedWorkloads,
+) -> Option<Finding> {
+    let processes = pids.iter().filter_map(|pid| host.process(*pid).ok());
+    let users = processes.filter_map(|process| Some(identify(host, &process, workloads).ok()?.holder));
+    let granted = workloads.allocations.iter().map(|allocation| allocation.holder.clone());
+    let mut names = TenantNames::default();
+    let problems: Vec<String> = users.chain(granted).filter_map(|holder| names.add(&holder)).collect();
+    (!problems.is_empty()).then(|| Finding::new("tenants", false, problems.join("; ")))
+}
+
 /// Whether a price is in force, if prices are configured.
 pub(super) fn check_prices(config: &Config, now: Utc) -> Finding {
     match price_warning(config, now) {
@@ -159,6 +175,9 @@ pub(super) fn check_ledger(config: &Config) -> Finding {
             format!("{name}: cannot be written in {parent}: {error}; {root}set ledger.path"),
         );
     }
+    if let Err(emptied) = crate::ledger::check_not_emptied(path) {
+        return finding(false, format!("{name}: {}", emptied.cause));
+    }
     let state = match crate::ledger::check_unowned(path).map_err(|owned| owned.cause) {
         Ok(()) if path.parent().is_some_and(|directory| !directory.exists()) => {
             ": its directory does not exist; the agent makes it when it starts".to_owned()
@@ -175,9 +194,6 @@ pub(super) fn check_ledger(config: &Config) -> Finding {
 /// Whether the OTLP destination accepts a request without points; nothing if no push is configured.
 pub(super) fn check_otlp(config: &Config) -> Option<Finding> {
     let endpoint = config.otlp.endpoint.as_ref()?;
-    if let Err(emptied) = crate::ledger::check_not_emptied(path) {
-        return finding(false, format!("{name}: {}", emptied.cause));
-    }
     let outcome = Destination::parse(&endpoint.to_string()).map_err(|error| error.to_string()).and_then(
         |mut destination| {
             destination.limits.tries = 1;
@@ -203,10 +219,13 @@ fn send_empty_request(destination: &Destination) -> Result<String, String> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
     use std::path::PathBuf;
 
     use super::*;
+    use crate::holders::Allocation;
+    use crate::model::{Fact, Facts, Fraction, Holder, HolderKind, HoldingSource};
     use crate::session::take_node_lock;
 
     #[test]
@@ -239,6 +258,33 @@ mod tests {
             &ResolvedWorkloads::default(),
         );
         assert!(named.works, "{}", named.why);
+    }
+
+    #[test]
+    fn a_namespace_and_a_user_of_one_name_are_a_finding() {
+        let host = Host::at("/nonexistent");
+        let pod = [(Fact::PodUid, "1"), (Fact::PodContainer, "c"), (Fact::Namespace, "alice")];
+        let pod = Holder::new(HolderKind::Pod, Facts::new(pod));
+        let check = |holders: &[Holder]| {
+            let (device, fraction, source) = ("GPU-0", Fraction::WHOLE, HoldingSource::Kubernetes);
+            let allocations = holders.iter().cloned().map(|holder| Allocation {
+                holder,
+                device: device.into(),
+                fraction,
+                source,
+                since: None,
+            });
+            let workloads =
+                ResolvedWorkloads { allocations: allocations.collect(), ..ResolvedWorkloads::default() };
+            check_tenants(&host, &BTreeSet::new(), &workloads)
+        };
+        assert!(check(std::slice::from_ref(&pod)).is_none());
+        let finding = check(&[pod, Holder::user("alice", None)]).unwrap();
+        assert!(
+            !finding.works && finding.why.contains("k8s:1/c") && finding.why.contains("user:alice"),
+            "{}",
+            finding.why
+        );
     }
 
     #[test]

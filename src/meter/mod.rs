@@ -45,6 +45,7 @@ use crate::model::frame::Tier;
 use crate::model::snapshot::{InstanceCounters, PriceEntry, Snapshot};
 use crate::model::{Absence, Frame, GpuId, Nanoseconds, Reading, Stamp, Unframed, Utc, XidCount};
 use crate::nvml::InFlight;
+use crate::tenants::TenantNames;
 
 use account::{Account, EarlierGrant, TimedFrame};
 use budget::OwnSeries;
@@ -224,6 +225,7 @@ pub struct Meter {
     /// Identifies the loading of the driver's module that is open.
     module: Option<u64>,
     registered: RegisteredHolders,
+    tenant_names: TenantNames,
     unplaced: UnplacedXids,
     grants: GrantMatches,
     counters: MeterCounters,
@@ -246,6 +248,7 @@ impl Meter {
             accounts: CommittedAccounts::default(),
             module: None,
             registered: RegisteredHolders::default(),
+            tenant_names: TenantNames::default(),
             unplaced: UnplacedXids::default(),
             grants: GrantMatches::default(),
             counters: MeterCounters::default(),

@@ -22,6 +22,11 @@ impl Meter {
             batch.open.extend(gpu.account.take_unsent(uuid));
         }
         self.registered.register_holders(identities, self.policy.granting(), batch);
+        for holder in batch.holders.iter().chain(&batch.grantees) {
+            if let Some(sentence) = self.tenant_names.add(holder) {
+                tracing::warn!("{sentence}");
+            }
+        }
         self.log_gap();
     }
 

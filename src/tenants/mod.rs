@@ -2,7 +2,11 @@
 //!
 //! The row of the holder's kind names the fact that is the tenant; a remainder is the reserved tenant of its name.
 
+mod names;
+
 use std::sync::Arc;
+
+pub use names::TenantNames;
 
 use crate::model::{Holder, HolderId};
 

@@ -121,6 +121,7 @@ pub(crate) const MODULES: &[Module] = &[
             "kubelet",
             "docker",
             "holders",
+            "tenants",
             "ledger",
             "meter",
             "push",
