@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use sd_notify::NotifyState;
 use tokio::sync::{mpsc, watch};
 
 use super::StartError;
@@ -10,6 +11,7 @@ use crate::clock::system_now;
 use crate::config::Config;
 use crate::host::agent_usage;
 use crate::model::Utc;
+use crate::systemd::notify;
 use crate::thread::Thread;
 use crate::{push, serve};
 
@@ -51,7 +53,7 @@ impl RunningIo {
 
 /// Starts the thread.
 pub(super) fn start(
-    listeners: Vec<serve::Listener>,
+    bound: serve::Bound,
     config: &Config,
     bills: mpsc::Sender<serve::BillRequest>,
     shared: &Arc<super::Shared>,
@@ -72,10 +74,15 @@ pub(super) fn start(
         liveness: Arc::clone(&io.liveness),
         requests: Arc::clone(&io.requests),
         no_account: Arc::clone(&shared.no_account),
+        missing: Arc::clone(&shared.missing),
         bills,
         access: Arc::clone(&shared.access),
         limits: serve::ServerLimits::within(agent_usage::open_files_limit().unwrap_or(u64::MAX)),
     };
+    let serve::Bound { listeners, unbound } = bound;
+    // Before systemd and the first reader of `/-/ready` are told.
+    unbound.iter().for_each(|address| shared.missing.insert(&address.error));
+    let missing = Arc::clone(&shared.missing);
     let (stop, stopped) = watch::channel(false);
     let target = push.clone();
     let (agent_stop, reloads) = (shared.stop.clone(), shared.reloads.requests.clone());
@@ -88,6 +95,7 @@ pub(super) fn start(
         };
         runtime.block_on(async move {
             handle_signals(agent_stop, reloads);
+            let later = listen_later(unbound, &missing);
             // Fails if the start has timed out.
             let _ = armed.send(());
             let push = async {
@@ -96,7 +104,7 @@ pub(super) fn start(
                 }
             };
             // Both end at the stop: the server finishes responses, the push delivers what it can.
-            let (served, ()) = tokio::join!(serve::run(listeners, site, stopped.clone()), push);
+            let (served, ()) = tokio::join!(serve::run(listeners, later, site, stopped.clone()), push);
             if let Err(error) = served {
                 tracing::error!(%error, "the HTTP server ended");
             }
@@ -106,6 +114,26 @@ pub(super) fn start(
     // systemd may send SIGHUP as soon as the agent is ready; without a handler that would end the agent.
     let _ = is_armed.recv_timeout(Duration::from_secs(1));
     Ok(RunningIo { status: io, push, stop, thread })
+}
+
+/// Waits for the addresses that are taken; returns the receiver of their sockets.
+fn listen_later(
+    unbound: Vec<serve::UnboundAddress>,
+    missing: &Arc<serve::MissingListeners>,
+) -> mpsc::Receiver<serve::Listener> {
+    let (sender, later) = mpsc::channel(1);
+    for address in unbound {
+        let (sender, missing) = (sender.clone(), Arc::clone(missing));
+        tokio::spawn(async move {
+            let listener = address.listen(&missing).await;
+            // Fails if the server has ended.
+            if sender.send(listener).await.is_ok() {
+                let status = missing.reason();
+                notify(&[NotifyState::Status(status.as_deref().unwrap_or(super::RUNNING))]);
+            }
+        });
+    }
+    later
 }
 
 /// The most messages that may wait for a slow collector; then the oldest is dropped.

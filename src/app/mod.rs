@@ -56,7 +56,7 @@ pub struct WebOptions {
 /// The agent cannot start.
 #[derive(Debug, Error)]
 pub enum StartError {
-    /// An address is taken or cannot be bound.
+    /// An address is not this host's, or is taken and the agent is a demo.
     #[error(transparent)]
     Listen(#[from] serve::Error),
     /// The sockets of systemd cannot be used.
@@ -101,6 +101,9 @@ impl StartError {
     }
 }
 
+/// What systemd shows of an agent that is ready.
+const RUNNING: &str = "running";
+
 /// How long the agent waits at most for its parts to end, one after the other: with systemd and the log less than two
 /// seconds, whatever driver, disk and network do.
 const IO_TIMEOUT: Duration = Duration::from_millis(700);
@@ -143,6 +146,8 @@ struct Shared {
     access: Arc<serve::Access>,
     /// Why no account is kept, if none is.
     no_account: Arc<serve::NoAccount>,
+    /// The addresses on which the pages are not served yet.
+    missing: Arc<serve::MissingListeners>,
     vital: VitalThreads,
     reloads: Reloads,
 }
@@ -197,6 +202,7 @@ impl Shared {
             liveness: Arc::new(serve::Liveness::new(|| system_now().boottime)),
             access,
             no_account: Arc::default(),
+            missing: Arc::default(),
             vital: VitalThreads::new(stop),
             reloads,
         }
@@ -228,18 +234,20 @@ pub fn run(launch: Launch) -> Result<(), StartError> {
     }
     log_start(&launch);
     let (web, access, passwords) = web::WebSource::open(&launch.config, launch.web.file.clone())?;
-    let listeners = listen(&launch, &access.current())?;
+    let bound = listen(&launch, &access.current())?;
     let (news, inbox) = mpsc::channel();
     let (reloads, reload_requests) = mpsc::channel();
     let shared = Arc::new(Shared::new(&launch, access, Reloads::new(reloads), news));
     // First, because opening the driver takes time in which the ledger is opened.
     session::start(&launch.config, &shared.sessions)?;
-    let receivers = Receivers { listeners, inbox, reload_requests, web, passwords };
+    let receivers = Receivers { bound, inbox, reload_requests, web, passwords };
     let threads = start(launch, receivers, &shared).inspect_err(|_| {
         shared.stop.call();
         session::close(&shared.sessions, IO_TIMEOUT);
     })?;
-    systemd::notify(&[NotifyState::Ready, NotifyState::Status("running")]);
+    // Also while an address is taken: systemd would end an agent that does not become ready, and the account with it.
+    let status = shared.missing.reason();
+    systemd::notify(&[NotifyState::Ready, NotifyState::Status(status.as_deref().unwrap_or(RUNNING))]);
     shared.stop.wait_for_call();
     systemd::notify(&[NotifyState::Stopping]);
     tracing::info!("stopping");
@@ -284,21 +292,33 @@ fn log_start(launch: &Launch) {
 }
 
 /// Opens the sockets on which pages are served.
-fn listen(launch: &Launch, security: &serve::Security) -> Result<Vec<serve::Listener>, StartError> {
-    let listeners = match launch.web.systemd_socket {
-        true => serve::inherit()?,
-        false => serve::bind(&launch.config.web.listen)?,
+fn listen(launch: &Launch, security: &serve::Security) -> Result<serve::Bound, StartError> {
+    let addresses = &launch.config.web.listen;
+    let mut bound = match launch.web.systemd_socket {
+        true => serve::Bound { listeners: serve::inherit()?, unbound: Vec::new() },
+        false => serve::bind(addresses)?,
     };
-    for listener in &listeners {
-        let address = listener.address();
-        tracing::info!(%address, tls = security.has_tls(), users = security.user_count(), "listening");
+    if launch.web.systemd_socket && *addresses != Config::default().web.listen {
+        let given: Vec<String> = bound.listeners.iter().map(serve::Listener::address).collect();
+        for address in addresses.iter().map(ToString::to_string).filter(|address| !given.contains(address)) {
+            tracing::warn!(
+                "web.listen {address} is not served: with --web.systemd-socket the agent serves on the sockets of its socket \
+                 unit alone ({}); give the address there with ListenStream=, or remove it from web.listen",
+                given.join(" and ")
+            );
+        }
     }
-    Ok(listeners)
+    bound.listeners.iter().for_each(|listener| listener.log(security));
+    // A demo has no account to keep, and one that nobody can look at is of no use.
+    if launch.simulated && !bound.unbound.is_empty() {
+        return Err(bound.unbound.remove(0).error.into());
+    }
+    Ok(bound)
 }
 
 /// What the threads receive from.
 struct Receivers {
-    listeners: Vec<serve::Listener>,
+    bound: serve::Bound,
     inbox: mpsc::Receiver<SamplerNews>,
     reload_requests: mpsc::Receiver<()>,
     web: web::WebSource,
@@ -307,7 +327,7 @@ struct Receivers {
 
 fn start(launch: Launch, receivers: Receivers, shared: &Arc<Shared>) -> Result<Threads, StartError> {
     let Launch { config, source, clock, root, .. } = launch;
-    let Receivers { listeners, inbox, reload_requests, web, passwords } = receivers;
+    let Receivers { bound, inbox, reload_requests, web, passwords } = receivers;
     let resolvers = &shared.resolvers;
     let (ledger, recovered) = ledger::start(shared)?;
     users::start(resolvers)?;
@@ -326,13 +346,14 @@ fn start(launch: Launch, receivers: Receivers, shared: &Arc<Shared>) -> Result<T
         sessions: Arc::clone(&shared.sessions),
         liveness: Arc::clone(&shared.liveness),
         pages: Arc::clone(&shared.pages),
+        missing: Arc::clone(&shared.missing),
         ledger: path.clone(),
         library: config.nvml.library.clone(),
     };
     let control = control::start(config.web.control.as_deref(), control)?;
     let bills = start_bill_reader(path, shared)?;
     web::start(passwords, shared)?;
-    let io = io::start(listeners, &config, bills, shared)?;
+    let io = io::start(bound, &config, bills, shared)?;
     let agent = (root == Path::new("/")).then(std::process::id);
     resolvers::start(resolvers, recovered.as_ref(), agent)?;
     session::start_kernel_log(&shared.sessions)?;

@@ -223,6 +223,7 @@ fn services(outputs: &Outputs, shared: &Shared) -> Services {
     services.add(AgentFamily::Simulated, Vec::new(), shared.simulated.load(Ordering::Relaxed).into());
     services.add(AgentFamily::Quiesced, Vec::new(), shared.sessions.orders.release().is_some().into());
     services.add(AgentFamily::ConfigReloadSuccess, Vec::new(), shared.reloads.succeeded().into());
+    services.add(AgentFamily::ListenMissing, Vec::new(), whole(shared.missing.count() as u64));
     if let Some(ok) = session::driver_ok(&shared.sessions) {
         services.add(AgentFamily::CollectorSuccess, vec![("collector", "driver".into())], ok.into());
     }

@@ -174,6 +174,12 @@ agent_families! {
         "1 while prices are configured and none is in force, so that GPU time is accounted for without money (unpriced in \
          gpumeter bill); 0 while one is in force. Absent without prices.",
     ),
+    ListenMissing = gauge(
+        "gpumeter_listen_missing",
+        Unit::None,
+        "Number of addresses of web.listen on which the agent cannot serve, most likely because another process listens \
+         there; it tries again until it can, and is not ready meanwhile.",
+    ),
     OtlpPointsSent = counter(
         "gpumeter_otlp_points_sent_total",
         Unit::None,

@@ -22,7 +22,7 @@ use crate::host::agent_usage;
 use crate::ledger::{InventoryRow, Reader};
 use crate::meter::SamplerNews;
 use crate::model::{Attachment, Nanoseconds};
-use crate::serve::Liveness;
+use crate::serve::{Liveness, MissingListeners};
 use crate::session::DriverSessions;
 use crate::thread::{self, Thread};
 
@@ -151,6 +151,8 @@ pub(crate) struct ControlServer {
     pub(crate) sessions: Arc<DriverSessions>,
     pub(crate) liveness: Arc<Liveness>,
     pub(crate) pages: Arc<LatestSnapshot>,
+    /// The addresses on which the server does not listen yet.
+    pub(crate) missing: Arc<MissingListeners>,
     /// The ledger file, if one is kept.
     pub(crate) ledger: Option<PathBuf>,
     /// The configured driver library.
@@ -259,6 +261,9 @@ impl ControlServer {
         }
         if ready && self.pages.get().is_none() {
             return Err(NO_SNAPSHOT.to_owned());
+        }
+        if let Some(reason) = self.missing.reason().filter(|_| ready) {
+            return Err(reason);
         }
         Ok(ControlReply::default())
     }

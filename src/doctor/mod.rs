@@ -9,6 +9,7 @@ mod examination;
 mod families;
 mod grants;
 mod node;
+mod socket_unit;
 mod workloads;
 
 use std::path::Path;
@@ -103,12 +104,13 @@ pub fn diagnose(config: &Config) -> Diagnosis {
     findings.extend(workloads::check_jobs(config, &host, listed, &mut workloads));
     findings.extend(workloads::check_containers(config, &host, &mut workloads));
     findings.push(node::check_owners(&host, &pids, &workloads));
-    findings.extend(grants::check_users(config, &users));
     findings.extend(node::check_tenants(&host, &pids, &workloads));
+    findings.extend(grants::check_users(config, &users));
     findings.push(node::check_prices(config, system_now().utc));
     findings.push(node::check_kernel_log(&host));
     findings.push(node::check_node_lock(Path::new(NODE_LOCK)));
     findings.push(node::check_ledger(config));
+    findings.extend(socket_unit::check_socket_unit(config, &host));
     findings.extend(node::check_otlp(config));
     let grants = grants::match_grants(config, listed, &users);
     let mut diagnosis = Diagnosis { findings, gpus, grants, variant: "" };

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 use rustix::io::Errno;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
 
@@ -22,16 +22,31 @@ use super::overload::OverloadResponse;
 /// Wait after a failed accept: file descriptors become free only when connections end.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves on these sockets until `shutdown` says true or its sender is gone.
+/// Serves on these sockets, and on those that come later, until `shutdown` says true or its sender is gone.
 ///
-/// Runs on a current-thread runtime with I/O and time. Fails only at start, if a socket cannot be registered.
-pub async fn run(listeners: Vec<Listener>, site: Site, shutdown: watch::Receiver<bool>) -> io::Result<()> {
+/// Runs on a current-thread runtime with I/O and time. Fails only if a socket cannot be registered.
+pub async fn run(
+    listeners: Vec<Listener>,
+    mut later: mpsc::Receiver<Listener>,
+    site: Site,
+    shutdown: watch::Receiver<bool>,
+) -> io::Result<()> {
     let limit = ConnectionLimit::new(site.limits.connections);
     let overload = OverloadResponse::new(site.limits.connections / 4);
     let server = Server { site: Arc::new(site), limit, overload };
     let mut loops = JoinSet::new();
     for listener in listeners {
         loops.spawn(server.clone().accept_all(listener.into_async()?, shutdown.clone()));
+    }
+    let mut stop = shutdown.clone();
+    loop {
+        tokio::select! {
+            Some(listener) = later.recv() => {
+                listener.log(&server.site.access.current());
+                loops.spawn(server.clone().accept_all(listener.into_async()?, shutdown.clone()));
+            }
+            () = stopped(&mut stop) => break,
+        }
     }
     while loops.join_next().await.is_some() {}
     Ok(())

@@ -1,21 +1,28 @@
 //! Opens the TCP and Unix sockets on which the server listens, and accepts on them.
 //!
 //! `[::]` also accepts IPv4, whatever the host's default, unless an IPv4 address with the same port is configured too; on a
-//! host without IPv6 it means `0.0.0.0`. An address that cannot be bound ends the start: an agent that cannot be scraped
-//! must not seem to run.
+//! host without IPv6 it means `0.0.0.0`.
+//!
+//! An address that this host does not have ends the start, since that is a mistake. One that cannot be bound for another
+//! reason is tried again for ever: any user of the node may take a free port, as during an upgrade, and the account must go
+//! on. Until then the agent is not ready.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use listenfd::ListenFd;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::local::Ends;
+use super::security::Security;
 use crate::config::ListenAddress;
 
 /// Connections that may wait to be accepted, unless the kernel's own limit is lower.
@@ -26,15 +33,31 @@ const SEND_BUFFER: usize = 128 * 1024;
 
 /// An address on which the server cannot listen.
 #[derive(Debug, thiserror::Error)]
-#[error("listen {address}: {}", advice(.reason))]
+#[error("listen {address}: {}", advice(.reason, .activated))]
 pub struct Error {
     address: ListenAddress,
     #[source]
     reason: io::Error,
+    /// The addresses on which systemd listens for this service.
+    activated: Arc<[String]>,
 }
 
-fn advice(reason: &io::Error) -> String {
+impl Error {
+    /// Whether the address can never be bound on this host as it is.
+    fn is_mistake(&self) -> bool {
+        let without_family = rustix::io::Errno::AFNOSUPPORT.raw_os_error();
+        self.reason.kind() == io::ErrorKind::AddrNotAvailable
+            || self.reason.raw_os_error() == Some(without_family)
+    }
+}
+
+fn advice(reason: &io::Error, activated: &[String]) -> String {
     match reason.kind() {
+        io::ErrorKind::AddrInUse if !activated.is_empty() => format!(
+            "address already in use; systemd listens on {} for this service by its socket unit (gpumeter.socket): add \
+             --web.systemd-socket (drop-in socket.conf), or disable that unit",
+            activated.join(" and ")
+        ),
         io::ErrorKind::AddrInUse => {
             "address already in use, perhaps by another agent; choose another address with --listen"
                 .to_owned()
@@ -49,9 +72,112 @@ fn advice(reason: &io::Error) -> String {
     }
 }
 
-/// Listens on all addresses; fails if one of them cannot be used.
-pub fn bind(addresses: &[ListenAddress]) -> Result<Vec<Listener>, Error> {
-    addresses.iter().map(|address| listen(address, addresses)).collect()
+/// The sockets of the configured addresses.
+#[derive(Debug, Default)]
+pub struct Bound {
+    /// Those that are open.
+    pub listeners: Vec<Listener>,
+    /// Those that cannot be opened now.
+    pub unbound: Vec<UnboundAddress>,
+}
+
+/// Listens on all addresses that can be bound now.
+///
+/// # Errors
+/// An address is not one of this host.
+pub fn bind(addresses: &[ListenAddress]) -> Result<Bound, Error> {
+    let mut bound = Bound::default();
+    // The agent's own descriptors of these sockets are closed again; systemd goes on listening.
+    let activated: Arc<[String]> = inherit().unwrap_or_default().iter().map(Listener::address).collect();
+    for address in addresses {
+        match listen(address, addresses) {
+            Ok(listener) => bound.listeners.push(listener),
+            Err(reason) => {
+                let error = Error { address: address.clone(), reason, activated: Arc::clone(&activated) };
+                if error.is_mistake() {
+                    return Err(error);
+                }
+                bound.unbound.push(UnboundAddress { error, all: addresses.into() });
+            }
+        }
+    }
+    Ok(bound)
+}
+
+/// An address that could not be bound.
+#[derive(Debug)]
+pub struct UnboundAddress {
+    /// Why not.
+    pub error: Error,
+    /// All configured addresses.
+    all: Arc<[ListenAddress]>,
+}
+
+/// The wait after the first failure; it doubles with each further one.
+const FIRST_RETRY: Duration = Duration::from_millis(500);
+
+/// The longest wait before the next try.
+const LONGEST_RETRY: Duration = Duration::from_secs(15);
+
+/// How many failures there are between two log lines: ten minutes at the longest wait.
+const LOG_EVERY: u32 = 40;
+
+impl UnboundAddress {
+    /// Tries until it listens; meanwhile the address is among the missing ones.
+    pub async fn listen(self, missing: &MissingListeners) -> Listener {
+        let Self { mut error, all } = self;
+        let mut wait = FIRST_RETRY;
+        let mut failures = 0_u32;
+        loop {
+            if failures.is_multiple_of(LOG_EVERY) {
+                tracing::error!(
+                    "{error}. Nobody can scrape the agent there, and it is not ready; the account goes on, and it tries again \
+                     until it listens"
+                );
+            }
+            failures = failures.wrapping_add(1);
+            missing.insert(&error);
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(LONGEST_RETRY);
+            match listen(&error.address, &all) {
+                Ok(listener) => {
+                    missing.remove(&error.address);
+                    return listener;
+                }
+                Err(reason) => error.reason = reason,
+            }
+        }
+    }
+}
+
+/// The addresses on which the server does not listen yet, with the reasons.
+#[derive(Debug, Default)]
+pub struct MissingListeners(Mutex<BTreeMap<String, String>>);
+
+impl MissingListeners {
+    /// Adds an address that could not be bound.
+    pub fn insert(&self, error: &Error) {
+        self.reasons().insert(error.address.to_string(), error.to_string());
+    }
+
+    fn remove(&self, address: &ListenAddress) {
+        self.reasons().remove(&address.to_string());
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.reasons().len()
+    }
+
+    /// All reasons in one line, if there is any.
+    pub fn reason(&self) -> Option<String> {
+        let reasons: Vec<String> = self.reasons().values().cloned().collect();
+        (!reasons.is_empty()).then(|| format!("not ready: {}", reasons.join("; ")))
+    }
+
+    fn reasons(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The sockets on which systemd listens for this service.
@@ -94,11 +220,10 @@ pub enum InheritError {
     Unusable(usize),
 }
 
-fn listen(address: &ListenAddress, all: &[ListenAddress]) -> Result<Listener, Error> {
-    let failed = |reason: io::Error| Error { address: address.clone(), reason };
+fn listen(address: &ListenAddress, all: &[ListenAddress]) -> io::Result<Listener> {
     match address {
-        ListenAddress::Tcp(tcp) => listen_tcp(*tcp, all).map(Listener::Tcp).map_err(failed),
-        ListenAddress::Unix(path) => listen_unix(path).map(Listener::Unix).map_err(failed),
+        ListenAddress::Tcp(tcp) => listen_tcp(*tcp, all).map(Listener::Tcp),
+        ListenAddress::Unix(path) => listen_unix(path).map(Listener::Unix),
     }
 }
 
@@ -108,13 +233,23 @@ fn listen_unix(path: &Path) -> io::Result<UnixListener> {
         Ok(there) if !there.file_type().is_socket() => {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "a file that is not a socket is there"));
         }
-        Ok(_) if UnixStream::connect(path).is_ok() => return Err(io::ErrorKind::AddrInUse.into()),
+        Ok(_) if is_listening(path) => return Err(io::ErrorKind::AddrInUse.into()),
         Ok(_) => std::fs::remove_file(path)?,
         Err(_) => {}
     }
     let listener = UnixListener::bind(path)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
     Ok(listener)
+}
+
+/// Whether a process listens on a Unix socket; one that accepts nothing does not block the caller.
+fn is_listening(path: &Path) -> bool {
+    let connect = || {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)
+    };
+    matches!(connect(), Ok(()) | Err(rustix::io::Errno::AGAIN))
 }
 
 fn listen_tcp(address: SocketAddr, all: &[ListenAddress]) -> io::Result<TcpListener> {
@@ -171,6 +306,12 @@ impl Listener {
                 path.map_or_else(|| "unix socket".to_owned(), |path| format!("unix:{}", path.display()))
             }
         }
+    }
+
+    /// Logs that the server listens here.
+    pub fn log(&self, security: &Security) {
+        let address = self.address();
+        tracing::info!(%address, tls = security.has_tls(), users = security.user_count(), "listening");
     }
 
     /// Its address and port, if it has them.
@@ -245,7 +386,7 @@ mod tests {
     }
 
     fn listener(address: &str) -> TcpListener {
-        match bind(&[tcp(address)]).unwrap().remove(0) {
+        match bind(&[tcp(address)]).unwrap().listeners.remove(0) {
             Listener::Tcp(listener) => listener,
             Listener::Unix(_) => unreachable!("an address with a port"),
         }
@@ -255,13 +396,30 @@ mod tests {
     fn an_address_in_use_is_named_with_what_to_do() {
         let first = listener("127.0.0.1:0");
         let address = first.local_addr().unwrap();
-        let error = bind(&[ListenAddress::Tcp(address)]).unwrap_err();
+        let bound = bind(&[ListenAddress::Tcp(address), tcp("127.0.0.1:0")]).unwrap();
+        assert_eq!(bound.listeners.len(), 1, "the other address is not affected");
         assert_eq!(
-            error.to_string(),
+            bound.unbound[0].error.to_string(),
             format!(
                 "listen {address}: address already in use, perhaps by another agent; choose another address with --listen"
             )
         );
+    }
+
+    #[tokio::test]
+    async fn an_address_in_use_is_tried_again_until_it_is_free() {
+        let first = listener("127.0.0.1:0");
+        let address = ListenAddress::Tcp(first.local_addr().unwrap());
+        let unbound = bind(std::slice::from_ref(&address)).unwrap().unbound.remove(0);
+        let missing = MissingListeners::default();
+        let mut listening = std::pin::pin!(unbound.listen(&missing));
+        assert!(tokio::time::timeout(FIRST_RETRY * 2, listening.as_mut()).await.is_err());
+        let reason = missing.reason().unwrap();
+        assert!(reason.starts_with("not ready: listen 127.0.0.1:") && reason.contains("in use"), "{reason}");
+        drop(first);
+        let listening = tokio::time::timeout(Duration::from_secs(60), listening).await.unwrap();
+        assert_eq!(listening.socket_address().map(ListenAddress::Tcp), Some(address));
+        assert_eq!((missing.count(), missing.reason()), (0, None));
     }
 
     #[test]
@@ -303,7 +461,7 @@ mod tests {
         let both = [tcp(&format!("0.0.0.0:{port}")), tcp(&format!("[::]:{port}"))];
         // A host without IPv6 has but one unspecified address.
         if TcpListener::bind("[::1]:0").is_ok() {
-            assert_eq!(bind(&both).unwrap().len(), 2);
+            assert_eq!(bind(&both).unwrap().listeners.len(), 2);
         }
     }
 
@@ -312,13 +470,13 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let address = ListenAddress::Unix(directory.path().join("web.sock"));
         let first = bind(std::slice::from_ref(&address)).unwrap();
-        let error = bind(std::slice::from_ref(&address)).unwrap_err();
+        let error = &bind(std::slice::from_ref(&address)).unwrap().unbound[0].error;
         assert!(error.to_string().contains("address already in use"), "{error}");
         drop(first);
-        bind(&[address]).unwrap();
+        assert_eq!(bind(&[address]).unwrap().listeners.len(), 1);
         let file = directory.path().join("file");
         std::fs::write(&file, "precious").unwrap();
-        let error = bind(&[ListenAddress::Unix(file.clone())]).unwrap_err();
+        let error = &bind(&[ListenAddress::Unix(file.clone())]).unwrap().unbound[0].error;
         assert!(error.to_string().contains("a file that is not a socket is there"), "{error}");
         assert_eq!(std::fs::read_to_string(file).unwrap(), "precious");
     }

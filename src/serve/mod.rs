@@ -31,7 +31,7 @@ pub use accept::run;
 pub(crate) use bill::answer_bills;
 pub use bill::{BillProblem, BillRequest, statement};
 
-pub use listen::{Error, InheritError, Listener, bind, inherit};
+pub use listen::{Bound, Error, InheritError, Listener, MissingListeners, UnboundAddress, bind, inherit};
 pub use liveness::Liveness;
 pub use passwords::{Passwords, VerifyRequest};
 pub use response::{Requests, render_index_page};
@@ -67,6 +67,8 @@ pub struct Site {
     pub liveness: Arc<Liveness>,
     /// Why no account is kept, if none is.
     pub no_account: Arc<NoAccount>,
+    /// The addresses on which the server does not listen yet.
+    pub missing: Arc<MissingListeners>,
     /// The queue of the thread that reads the ledger.
     pub bills: mpsc::Sender<BillRequest>,
     /// TLS, users and headers.

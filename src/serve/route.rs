@@ -223,10 +223,14 @@ fn healthy(liveness: &Liveness) -> PageResponse {
     text(StatusCode::SERVICE_UNAVAILABLE, &line)
 }
 
-/// The agent is ready without an account: a full disk must not restart it.
+/// The agent is ready without an account: a full disk must not restart it. It is not ready while it cannot be scraped at one
+/// of its addresses.
 fn ready(site: &Site) -> PageResponse {
     if site.pages.get().is_none() {
         return no_snapshot("/-/ready");
+    }
+    if let Some(reason) = site.missing.reason() {
+        return text(StatusCode::SERVICE_UNAVAILABLE, &reason);
     }
     match site.no_account.reason() {
         None => text(StatusCode::OK, "ready"),

@@ -62,12 +62,68 @@ fn an_invalid_file_is_reported_with_its_line() {
 }
 
 #[test]
-fn the_error_names_a_port_in_use() {
+fn a_demo_whose_port_is_taken_ends_and_names_it() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let directory = tempfile::tempdir().unwrap();
     let state = directory.path().to_str().unwrap();
     refused(&["demo", "--state-dir", state, "--listen", &address], &[&address, "in use"]);
+}
+
+#[test]
+fn an_address_that_is_not_this_host_s_ends_the_start() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = path(&directory, "config.yaml");
+    fs::write(&file, format!("ledger: {{path: {}}}\n", path(&directory, "ledger.db"))).unwrap();
+    let words = ["192.0.2.1:9855", "no interface of this host has this address"];
+    refused(&["run", "--config", &file, "--listen", "192.0.2.1:9855"], &words);
+}
+
+#[test]
+fn an_agent_whose_port_is_taken_keeps_the_account_and_listens_once_it_is_free() {
+    let demo = Demo::start(&["--speed", "30"]);
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let directory = tempfile::tempdir().unwrap();
+    let socket = path(&directory, "control.sock");
+    let config = path(&directory, "config.yaml");
+    let text = format!("ledger: {{path: {}}}\nweb: {{control: {socket}}}\n", path(&directory, "ledger.db"));
+    fs::write(&config, text).unwrap();
+    let mut command = program();
+    command.args([
+        "run",
+        "--config",
+        &config,
+        "--listen",
+        &address,
+        "--listen",
+        "127.0.0.1:0",
+        "--nvml-library",
+    ]);
+    let agent = Agent::start({
+        command.arg(demo.driver("libnvidia-ml.so.1"));
+        command
+    });
+    let page = agent.wait_for("an account", |page| page.has("gpu_slot_seconds_total", &["gpu=\"7\""]));
+    assert_eq!(page.value("gpumeter_listen_missing", &[]), Some("1"));
+    assert_eq!(page.value("gpumeter_ledger_open", &[]), Some("1"));
+    let (status, why) = agent.get("/-/ready");
+    assert_eq!(status, 503);
+    assert!(why.starts_with(&format!("not ready: listen {address}: address already in use")), "{why}");
+    assert_eq!(agent.get("/-/healthy").0, 200);
+    let probe = |more: &[&str]| output(&[&["probe", "--socket", &socket], more].concat());
+    assert!(probe(&[]).status.success());
+    let refused = probe(&["--ready"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8(refused.stderr).unwrap().contains("already in use"));
+    drop(taken);
+    agent.wait_for("the free address", |page| page.value("gpumeter_listen_missing", &[]) == Some("0"));
+    let log = agent.wait_for_log(&format!("listening address={address}"));
+    // Agent::start took the lines until the other address.
+    let said = agent.first_lines.clone() + &log;
+    assert_eq!(said.matches("Nobody can scrape the agent there").count(), 1, "{said}");
+    assert_eq!(agent.get_at(&address, "/-/ready"), (200, "ready\n".to_owned()));
+    assert!(probe(&["--ready"]).status.success());
 }
 
 #[test]

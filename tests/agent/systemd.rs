@@ -1,12 +1,13 @@
 //! The notifications that a service manager gets, received on a socket of the test.
 
+use std::net::TcpListener;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::running::{Agent, Demo};
+use crate::running::{Agent, Demo, program};
 
 /// A service manager that only receives.
 struct Manager {
@@ -75,6 +76,28 @@ fn systemd_is_notified_of_readiness_reloads_and_stop() {
     assert!(ready.contains("READY=1") && ready.contains("not reloaded"), "{ready}");
     assert!(agent.terminate().0.success());
     assert_eq!(manager.receive_other().trim(), "STOPPING=1");
+}
+
+#[test]
+fn systemd_is_told_of_readiness_while_the_port_is_taken() {
+    let directory = tempfile::tempdir().unwrap();
+    let manager = Manager::listen(directory.path());
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let config = directory.path().join("c.yaml");
+    let ledger = directory.path().join("ledger.db");
+    std::fs::write(&config, format!("ledger: {{path: {}}}\nweb: {{control: off}}\n", ledger.display()))
+        .unwrap();
+    let mut command = program();
+    command.args(["run", "--nvml-library", "libc.so.6", "--listen", &address, "--config"]).arg(config);
+    command.env("NOTIFY_SOCKET", directory.path().join("notify"));
+    let mut agent = Agent::start_with_own_log(command, address.clone());
+    let ready = manager.receive_other();
+    assert!(ready.starts_with("READY=1\nSTATUS=not ready: ") && ready.contains("already in use"), "{ready}");
+    drop(taken);
+    assert_eq!(manager.receive_other(), "STATUS=running\n");
+    agent.wait_for("a page", |page| page.has("gpumeter_build_info", &[]));
+    assert!(agent.terminate().0.success());
 }
 
 #[test]

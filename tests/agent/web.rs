@@ -309,22 +309,55 @@ fn several_addresses_and_a_socket_in_the_file_system_are_served() {
     }
 }
 
+/// A command that inherits this socket as from systemd; a shell, since the environment must contain the pid of the process.
+fn activated(listener: TcpListener) -> Command {
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", "LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" \"$@\" 3<&0 0</dev/null"]);
+    command.arg(program().get_program()).stdin(Stdio::from(OwnedFd::from(listener)));
+    command
+}
+
+#[test]
+fn a_socket_of_systemd_that_conflicts_with_the_configured_addresses_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let listen = || TcpListener::bind("127.0.0.1:0").unwrap();
+    // The agent is not told to use the socket.
+    let listener = listen();
+    let address = listener.local_addr().unwrap().to_string();
+    // systemd keeps a descriptor of its own.
+    let _systemd = listener.try_clone().unwrap();
+    std::fs::write(path("c.yaml"), format!("ledger: {{path: {}}}\nweb: {{control: off}}\n", path("l.db")))
+        .unwrap();
+    let mut command = activated(listener);
+    command.args(["run", "--config", &path("c.yaml"), "--listen", &address, "--listen", "127.0.0.1:0"]);
+    command.args(["--nvml-library", "libc.so.6"]);
+    let agent = Agent::start(command);
+    agent.wait_for("a first page", |page| page.has("gpumeter_build_info", &[]));
+    let (status, why) = agent.get("/-/ready");
+    assert_eq!(status, 503);
+    for words in [&*format!("systemd listens on {address} for this service"), "--web.systemd-socket"] {
+        assert!(why.contains(words), "{why}");
+    }
+    drop(agent);
+    // It uses the socket, and so no configured address.
+    std::fs::write(path("d.yaml"), "web: {listen: \"127.0.0.1:9\"}\n").unwrap();
+    let mut command = activated(listen());
+    command.args(["demo", "--scenario", "node", "--web.systemd-socket", "--config", &path("d.yaml")]);
+    command.args(["--state-dir", &path("state")]);
+    let agent = Agent::start(command);
+    let log = &agent.first_lines;
+    assert!(log.contains("web.listen 127.0.0.1:9 is not served: with --web.systemd-socket"), "{log}");
+}
+
 #[test]
 fn a_socket_that_systemd_opened_is_served() {
     let directory = tempfile::tempdir().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    // A shell, since the environment must contain the pid of the process.
-    let mut command = Command::new("/bin/sh");
-    command.args(["-c", "LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" \"$@\" 3<&0 0</dev/null"]);
-    command.arg(program().get_program()).args([
-        "demo",
-        "--scenario",
-        "node",
-        "--web.systemd-socket",
-        "--state-dir",
-    ]);
-    command.arg(directory.path()).stdin(Stdio::from(OwnedFd::from(listener)));
+    let mut command = activated(listener);
+    command.args(["demo", "--scenario", "node", "--web.systemd-socket", "--state-dir"]);
+    command.arg(directory.path());
     let agent = Agent::start(command);
     assert_eq!(agent.address, address.to_string());
     agent.wait_for("a first page", |page| page.has("gpu_up", &[]));

@@ -54,7 +54,7 @@ impl Agent {
     }
 
     fn without_page(limits: ServerLimits, security: Security) -> Self {
-        let listeners = bind(&["127.0.0.1:0".parse().unwrap()]).unwrap();
+        let listeners = bind(&["127.0.0.1:0".parse().unwrap()]).unwrap().listeners;
         let address = listeners[0].socket_address().unwrap();
         let latest = Arc::<LatestSnapshot>::default();
         let clock = Arc::new(AtomicU64::new(0));
@@ -64,6 +64,7 @@ impl Agent {
         let now = Arc::clone(&clock);
         let site = Site {
             no_account: Arc::default(),
+            missing: Arc::default(),
             pages: Arc::clone(&latest),
             release: Box::new(|| None),
             index: render_index_page(None),
@@ -75,7 +76,7 @@ impl Agent {
         };
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(run(listeners, site, stop)).unwrap();
+            runtime.block_on(run(listeners, mpsc::channel(1).1, site, stop)).unwrap();
         });
         Self { address, latest, clock, requests, bills, shutdown, thread: Some(thread) }
     }
