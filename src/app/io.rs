@@ -7,6 +7,7 @@ use sd_notify::NotifyState;
 use tokio::sync::{mpsc, watch};
 
 use super::StartError;
+use super::local_reader::local_reader;
 use crate::clock::system_now;
 use crate::config::Config;
 use crate::host::agent_usage;
@@ -75,6 +76,7 @@ pub(super) fn start(
         requests: Arc::clone(&io.requests),
         no_account: Arc::clone(&shared.no_account),
         missing: Arc::clone(&shared.missing),
+        local_reader: local_reader(shared),
         bills,
         access: Arc::clone(&shared.access),
         limits: serve::ServerLimits::within(agent_usage::open_files_limit().unwrap_or(u64::MAX)),

@@ -2,6 +2,7 @@
 
 mod io;
 mod ledger;
+mod local_reader;
 mod reload;
 mod tick_loop;
 mod web;

@@ -186,6 +186,8 @@ pub struct WebConfig (config web) {
         "Users, each with the file that holds the bcrypt hash of the password.";
     tenants: BTreeMap<String, Vec<String>>, pairs("users with tenants", add_tenant), Optional("{alice: team-a}"), Reload,
         "Tenants that each user sees, or \"*\" for all; without this key all users see all tenants.";
+    local_readers: Vec<String>, texts("a user, group:NAME or \"*\"", name), Optional("group:gpu-admins"), Reload,
+        "Users of this host who see every line without a password; the others see what they run.";
     open_probes: bool, flag(), Default("false"), Reload,
         "Whether /-/healthy and /-/ready are answered without a password.";
     headers: Vec<(String, String)>, pairs("headers with values", add_header), Optional("{X-Frame-Options: deny}"), Reload,

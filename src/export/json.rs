@@ -13,36 +13,44 @@ use serde::Serialize;
 use super::decimal;
 use super::walk::{Labels, Sample, Sink, Value, walk};
 use crate::catalogue::{AgentFamily, Family, GpuRows, InstanceRows, Level, Rows};
-use crate::model::Utc;
-use crate::model::snapshot::{AgentNumber, Histogram, Snapshot};
+use crate::model::snapshot::{AgentNumber, Histogram, Snapshot, WorkloadEntry};
+use crate::model::{Utc, VisibleAccount};
 
 /// Appends the snapshot's series up to `level`.
 pub fn json(snapshot: &Snapshot, level: Level, out: &mut Vec<u8>) {
     write(snapshot, level, None, out);
 }
 
-/// Appends the series of these tenants and the identity of the GPUs, marked as partial. A GPU's measurements are left
-/// out, since they are sums over all its tenants.
-pub fn json_of(snapshot: &Snapshot, level: Level, tenants: &[String], out: &mut Vec<u8>) {
-    let roster = &snapshot.roster;
-    let is_shown = |tenant: &str| tenants.iter().any(|shown| shown == tenant);
-    let workloads = roster.workloads.iter().filter(|entry| is_shown(&entry.tenant));
+/// Appends what a reader may see. Where that is not everything, it is the series of tenants and workloads and the identity of
+/// the GPUs, marked as partial: a GPU's measurements are sums over all its tenants.
+pub fn json_of(snapshot: &Snapshot, level: Level, visible: &VisibleAccount, out: &mut Vec<u8>) {
+    if *visible == VisibleAccount::Everything {
+        return json(snapshot, level, out);
+    }
+    let is_shown = |entry: &&WorkloadEntry| {
+        visible.shows(&entry.tenant, |fact| entry.facts.get(fact).map(|text| &**text))
+    };
+    let workloads = snapshot.roster.workloads.iter().filter(is_shown);
     let workloads = workloads.map(|entry| &*entry.workload).collect();
-    write(snapshot, level, Some(TenantFilter { tenants, workloads }), out);
+    write(snapshot, level, Some(SeriesFilter { visible, workloads }), out);
 }
 
-/// The tenants whose series are shown.
-struct TenantFilter<'a> {
-    tenants: &'a [String],
-    /// The workloads that they run now.
+/// The series that are shown.
+struct SeriesFilter<'a> {
+    visible: &'a VisibleAccount,
+    /// The workloads of now that are shown.
     workloads: BTreeSet<&'a str>,
 }
 
-impl TenantFilter<'_> {
+impl SeriesFilter<'_> {
     fn shows(&self, family: &Family, labels: Labels<'_>) -> bool {
         let value = |name: &str| labels.pairs().find(|(label, _)| *label == name).map(|(_, value)| value);
         match (value("tenant"), value("workload")) {
-            (Some(tenant), _) => self.tenants.iter().any(|shown| shown == tenant),
+            (Some(_), Some(workload)) if matches!(self.visible, VisibleAccount::OfUser(_)) => {
+                self.workloads.contains(workload)
+            }
+            // What a tenant has in all is a sum over its users.
+            (Some(tenant), _) => self.visible.shows(tenant, |_| None),
             (None, Some(workload)) => self.workloads.contains(workload),
             (None, None) => {
                 matches!(family.rows, Rows::Gpu(GpuRows::Info) | Rows::Instance(InstanceRows::Info))
@@ -51,7 +59,7 @@ impl TenantFilter<'_> {
     }
 }
 
-fn write<'a>(snapshot: &'a Snapshot, level: Level, filter: Option<TenantFilter<'a>>, out: &'a mut Vec<u8>) {
+fn write<'a>(snapshot: &'a Snapshot, level: Level, filter: Option<SeriesFilter<'a>>, out: &'a mut Vec<u8>) {
     let is_partial = filter.is_some();
     let mut sink = JsonWriter { out, filter, family: None, families: 0, series: 0 };
     sink.raw("{\"at\":");
@@ -96,7 +104,7 @@ pub(super) fn node(snapshot: &Snapshot) -> BTreeMap<&'static str, &str> {
 struct JsonWriter<'a> {
     out: &'a mut Vec<u8>,
     /// Absent where everything is shown.
-    filter: Option<TenantFilter<'a>>,
+    filter: Option<SeriesFilter<'a>>,
     family: Option<&'static Family>,
     families: usize,
     /// How many series of the family have been written.

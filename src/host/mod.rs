@@ -15,6 +15,7 @@ mod pidfd_set;
 pub mod pod_logs;
 mod process;
 pub mod slurm;
+mod socket_owner;
 mod untrusted;
 mod users;
 
@@ -28,6 +29,7 @@ pub use pci::Pci;
 pub use pidfd_set::PidfdSet;
 pub use pod_logs::PodLogs;
 pub use process::{ProcessError, ProcessInfo};
+pub use socket_owner::socket_owner;
 pub use users::{Group, NameService, UserDatabase, UserNameError};
 
 use crate::model::Nanoseconds;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::billing::{BillLine, Interval, LedgerBill};
 use super::node::NodeIdentity;
-use crate::model::{Amounts, Holder, HolderId, Money, Utc};
+use crate::model::{Amounts, Holder, HolderId, Money, Utc, VisibleAccount};
 use crate::tenants::tenant;
 
 /// The account of a span of time, by tenant, holder and GPU. Names end in their units; money is a decimal number of
@@ -199,9 +199,14 @@ impl Statement {
         }
     }
 
-    /// The statement with the lines of these tenants only, and sums of these lines.
-    pub fn of_tenants(mut self, tenants: &[String]) -> Self {
-        self.lines.retain(|line| tenants.contains(&line.tenant));
+    /// The statement as a reader may see it: with these lines only, and sums of these lines.
+    pub fn visible_to(mut self, visible: &VisibleAccount) -> Self {
+        if *visible == VisibleAccount::Everything {
+            return self;
+        }
+        self.lines.retain(|line| {
+            visible.shows(&line.tenant, |fact| line.labels.get(fact.label()).map(String::as_str))
+        });
         let sum = |of: fn(&StatementLine) -> u64| self.lines.iter().map(of).sum::<u64>();
         let held_ns = sum(|line| line.held_ns);
         let money = self.lines.iter().filter_map(|line| line.money.as_deref()).map(nano).sum::<i128>();

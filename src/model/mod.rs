@@ -16,6 +16,7 @@ pub mod reading;
 pub mod snapshot;
 pub mod span;
 pub mod stamp;
+mod visible_account;
 
 pub use account::{Amounts, Grade, Method, Parts, Use};
 pub use frame::{
@@ -37,3 +38,4 @@ pub use span::{
     Span,
 };
 pub use stamp::{Stamp, Utc};
+pub use visible_account::VisibleAccount;

@@ -90,7 +90,7 @@ pub(crate) fn resolve_grants(
     const STEPS: u32 = 60;
     const STEP: Duration = Duration::from_millis(50);
     if let Some(service) = users.service() {
-        service.set_groups(granted_groups(config));
+        service.set_groups(watched_groups(config));
     }
     for _ in 0..STEPS {
         let is_pending = |uid: &u32| matches!(users.name(*uid), Err(UserNameError::Pending { .. }));
@@ -107,6 +107,17 @@ pub(crate) fn resolve_grants(
 pub(crate) fn users_on_gpus(shared: &Resolvers) -> BTreeSet<u32> {
     let (identities, _) = shared.processes.get();
     identities.holders().filter_map(|holder| holder.facts.uid).collect()
+}
+
+/// Prefix of a group in `web.local_readers`.
+pub(crate) const GROUP_PREFIX: &str = "group:";
+
+/// The groups of which it is looked up who belongs to them.
+fn watched_groups(config: &Config) -> Vec<Arc<str>> {
+    let readers = config.web.local_readers.iter().filter_map(|reader| reader.strip_prefix(GROUP_PREFIX));
+    let groups: BTreeSet<Arc<str>> =
+        granted_groups(config).into_iter().chain(readers.map(Into::into)).collect();
+    groups.into_iter().collect()
 }
 
 fn granted_groups(config: &Config) -> Vec<Arc<str>> {

@@ -17,10 +17,9 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use super::security::VisibleTenants;
 use crate::clock::Stop;
 use crate::ledger::{Cause, MINUTE, Reader, Statement};
-use crate::model::Utc;
+use crate::model::{Utc, VisibleAccount};
 
 /// A request to the reader thread.
 #[derive(Debug)]
@@ -29,8 +28,8 @@ pub struct BillRequest {
     pub from: Option<String>,
     /// End of the bill, as the client wrote it.
     pub to: Option<String>,
-    /// The tenants whose lines the client may read.
-    pub visible: VisibleTenants,
+    /// What the client may read.
+    pub visible: VisibleAccount,
     /// Receives the bill as JSON; closed when nothing waits for it any more.
     pub reply: oneshot::Sender<Result<String, BillProblem>>,
 }
@@ -39,7 +38,7 @@ pub struct BillRequest {
 pub(super) async fn request_bill(
     bills: &mpsc::Sender<BillRequest>,
     query: BillQuery,
-    visible: VisibleTenants,
+    visible: VisibleAccount,
     limit: Duration,
 ) -> Result<String, (StatusCode, String)> {
     let unavailable = |line: &str| (StatusCode::SERVICE_UNAVAILABLE, line.to_owned());
@@ -218,13 +217,8 @@ pub(crate) fn answer_bills(path: &Path, mut requests: mpsc::Receiver<BillRequest
         let (receiver, stop) = (Arc::clone(&reply), stop.clone());
         let is_cancelled = move || receiver.is_closed() || stop.is_called();
         let statement = statement(path, from.as_deref(), to.as_deref(), is_cancelled);
-        let bill = statement.and_then(|statement| {
-            let shown = match visible {
-                None => statement,
-                Some(tenants) => statement.of_tenants(&tenants),
-            };
-            Ok(serde_json::to_string(&shown)?)
-        });
+        let bill =
+            statement.and_then(|statement| Ok(serde_json::to_string(&statement.visible_to(&visible))?));
         // The statement has dropped its reference, so this is the last one.
         if let Some(reply) = Arc::into_inner(reply) {
             let _ = reply.send(bill);
@@ -314,7 +308,14 @@ mod tests {
         let reader = thread::spawn(move || answer_bills(&path, requests, &Stop::default()));
         let ask = || {
             let (reply, answer) = oneshot::channel();
-            sender.blocking_send(BillRequest { from: None, to: None, visible: None, reply }).unwrap();
+            sender
+                .blocking_send(BillRequest {
+                    from: None,
+                    to: None,
+                    visible: VisibleAccount::Everything,
+                    reply,
+                })
+                .unwrap();
             answer
         };
         let awaited = ask();
@@ -338,7 +339,9 @@ mod tests {
         let theirs = stop.clone();
         let reader = thread::spawn(move || answer_bills(&path, requests, &theirs));
         let (reply, _answer) = oneshot::channel();
-        sender.blocking_send(BillRequest { from: None, to: None, visible: None, reply }).unwrap();
+        sender
+            .blocking_send(BillRequest { from: None, to: None, visible: VisibleAccount::Everything, reply })
+            .unwrap();
         eventually(|| sender.capacity() == 1);
         stop.call();
         drop(sender);

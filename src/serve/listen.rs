@@ -359,7 +359,11 @@ impl AsyncListener {
                 let ends = Ends::Tcp { peer, local: stream.local_addr()? };
                 Ok((Box::new(stream), ends))
             }
-            Self::Unix(listener) => Ok((Box::new(listener.accept().await?.0), Ends::Unix)),
+            Self::Unix(listener) => {
+                let stream = listener.accept().await?.0;
+                let uid = stream.peer_cred().ok().map(|peer| peer.uid());
+                Ok((Box::new(stream), Ends::Unix { uid }))
+            }
         }
     }
 }
@@ -369,7 +373,7 @@ impl Ends {
     pub(super) const fn peer(self) -> IpAddr {
         match self {
             Self::Tcp { peer, .. } => peer.ip(),
-            Self::Unix => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            Self::Unix { .. } => IpAddr::V4(Ipv4Addr::LOCALHOST),
         }
     }
 }

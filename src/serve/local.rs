@@ -11,7 +11,8 @@ use hyper::header::HOST;
 
 /// The two ends of a connection.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Ends {
+pub enum Ends {
+    /// Of TCP.
     Tcp {
         /// The client.
         peer: SocketAddr,
@@ -19,7 +20,19 @@ pub(super) enum Ends {
         local: SocketAddr,
     },
     /// A Unix socket, which only processes of this host can open, and browsers cannot.
-    Unix,
+    Unix {
+        /// The client's user id, if the kernel tells it.
+        uid: Option<u32>,
+    },
+}
+
+/// Why it is not known what a client on this host may see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReaderUnknown {
+    /// The name of its user is being looked up.
+    Yet,
+    /// Its user cannot be found, or the lookup of the name failed.
+    Never,
 }
 
 /// Headers that a proxy adds.
@@ -125,7 +138,7 @@ mod tests {
         for header in ["Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP"] {
             let request = Request::builder().uri("/").header(HOST, "localhost").header(header, "").body(());
             let local = "127.0.0.1:5".parse().unwrap();
-            for ends in [Ends::Tcp { peer: local, local }, Ends::Unix] {
+            for ends in [Ends::Tcp { peer: local, local }, Ends::Unix { uid: None }] {
                 let refused = admit(request.as_ref().unwrap(), ends).unwrap_err();
                 assert!(refused.contains("web.users"), "{header}: {refused}");
             }

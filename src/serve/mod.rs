@@ -33,11 +33,13 @@ pub use bill::{BillProblem, BillRequest, statement};
 
 pub use listen::{Bound, Error, InheritError, Listener, MissingListeners, UnboundAddress, bind, inherit};
 pub use liveness::Liveness;
+pub use local::{Ends, ReaderUnknown};
 pub use passwords::{Passwords, VerifyRequest};
 pub use response::{Requests, render_index_page};
-pub use security::{Access, Security, VisibleTenants};
+pub use security::{Access, Security};
 
 use crate::export::{LatestSnapshot, Release};
+use crate::model::VisibleAccount;
 
 /// Why the agent keeps no account; none while it does.
 #[derive(Debug, Default)]
@@ -55,6 +57,9 @@ impl NoAccount {
     }
 }
 
+/// What a client on this host may see while no users are configured.
+pub type LocalReader = Box<dyn Fn(Ends) -> Result<VisibleAccount, ReaderUnknown> + Send + Sync>;
+
 /// What the server serves, and its limits.
 pub struct Site {
     /// The latest snapshot with its pages.
@@ -69,6 +74,8 @@ pub struct Site {
     pub no_account: Arc<NoAccount>,
     /// The addresses on which the server does not listen yet.
     pub missing: Arc<MissingListeners>,
+    /// Tells what a client on this host may see; it never waits.
+    pub local_reader: LocalReader,
     /// The queue of the thread that reads the ledger.
     pub bills: mpsc::Sender<BillRequest>,
     /// TLS, users and headers.

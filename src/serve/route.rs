@@ -1,6 +1,7 @@
 //! Routes a request: checks rate limit, user and path, and builds the response.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use hyper::body::{Body, Bytes};
 use hyper::header::{
@@ -8,15 +9,17 @@ use hyper::header::{
     WWW_AUTHENTICATE,
 };
 use hyper::{Method, Request, StatusCode};
+use tokio::time::sleep;
 
 use super::bill::{parse_query, request_bill};
 use super::connection_limit::network;
 use super::local::{Ends, admit};
 use super::passwords::LoginRefusal;
 use super::response::{JSON, PageResponse, error, index_response, respond_with, text, with};
-use super::security::{Security, VisibleTenants};
-use super::{Liveness, Site};
+use super::security::Security;
+use super::{Liveness, ReaderUnknown, Site};
 use crate::export::{self, PageFormat, PublishedSnapshot, RenderedPage};
+use crate::model::VisibleAccount;
 
 /// No path reads the body of a request; a longer one closes the connection.
 const LONGEST_BODY: u64 = 16 * 1024;
@@ -94,26 +97,53 @@ async fn authorize<B: Body>(
 enum Caller {
     /// No authentication is configured.
     Anonymous(Ends),
-    /// A user who may read the lines of these tenants.
-    User(VisibleTenants),
+    /// A configured user who may read this.
+    User(VisibleAccount),
 }
 
+/// How often the name of a client's user is asked for while it is being looked up, and how long it is waited in between.
+const NAME_TRIES: u32 = 40;
+const NAME_WAIT: Duration = Duration::from_millis(100);
+
 impl Caller {
-    /// The tenants whose lines are sent, or why the request is refused.
-    fn check_access<B>(
+    /// What is sent, or why the request is refused.
+    async fn check_access<B>(
         self,
         served: ServedPath,
         request: &Request<B>,
-    ) -> Result<VisibleTenants, &'static str> {
+        site: &Site,
+    ) -> Result<VisibleAccount, &'static str> {
         match self {
-            Self::Anonymous(ends) if served.is_local() => admit(request, ends).map(|()| None),
-            Self::Anonymous(_) => Ok(None),
-            Self::User(Some(_)) if served == ServedPath::Metrics => Err(
-                "/metrics shows every tenant, and this user may read only some; give the user \"*\" in web.tenants",
-            ),
+            Self::Anonymous(ends) if served.is_local() => {
+                admit(request, ends)?;
+                match served {
+                    ServedPath::Bill | ServedPath::Snapshot => local_reader(ends, site).await,
+                    _ => Ok(VisibleAccount::Everything),
+                }
+            }
+            Self::Anonymous(_) => Ok(VisibleAccount::Everything),
+            Self::User(visible) if served == ServedPath::Metrics && visible != VisibleAccount::Everything => {
+                Err(
+                    "/metrics shows every tenant, and this user may read only some; give the user \"*\" in web.tenants",
+                )
+            }
             Self::User(visible) => Ok(visible),
         }
     }
+}
+
+/// What a client on this host may see.
+async fn local_reader(ends: Ends, site: &Site) -> Result<VisibleAccount, &'static str> {
+    for _ in 0..NAME_TRIES {
+        match (site.local_reader)(ends) {
+            Err(ReaderUnknown::Yet) => sleep(NAME_WAIT).await,
+            Err(ReaderUnknown::Never) => break,
+            Ok(visible) => return Ok(visible),
+        }
+    }
+    Err(
+        "the user of this connection is not known, so nothing can be shown; ask as root, or configure web.users",
+    )
 }
 
 async fn route<B: Body>(request: &Request<B>, caller: Caller, site: &Site) -> PageResponse {
@@ -131,7 +161,7 @@ async fn route<B: Body>(request: &Request<B>, caller: Caller, site: &Site) -> Pa
             error(StatusCode::PAYLOAD_TOO_LARGE, path, "request bodies are not accepted; send none");
         return with(refused, CONNECTION, "close");
     }
-    let visible = match caller.check_access(served, request) {
+    let visible = match caller.check_access(served, request, site).await {
         Ok(visible) => visible,
         Err(line) => return error(StatusCode::FORBIDDEN, path, line),
     };
@@ -143,7 +173,7 @@ async fn route<B: Body>(request: &Request<B>, caller: Caller, site: &Site) -> Pa
         ServedPath::Healthy => healthy(&site.liveness),
         ServedPath::Ready => ready(site),
         ServedPath::Index => index_response(&site.index),
-        ServedPath::Snapshot => json(path, site, |published| snapshot_json(published, visible)),
+        ServedPath::Snapshot => json(path, site, |published| snapshot_json(published, &visible)),
         ServedPath::Health => {
             json(path, site, |published| export::health(&published.snapshot, (site.release)()).into_bytes())
         }
@@ -200,12 +230,9 @@ fn json(path: &str, site: &Site, encode: impl FnOnce(&PublishedSnapshot) -> Vec<
     }
 }
 
-fn snapshot_json(published: &PublishedSnapshot, visible: VisibleTenants) -> Vec<u8> {
+fn snapshot_json(published: &PublishedSnapshot, visible: &VisibleAccount) -> Vec<u8> {
     let mut json = Vec::new();
-    match visible {
-        None => export::json(&published.snapshot, published.level(), &mut json),
-        Some(tenants) => export::json_of(&published.snapshot, published.level(), &tenants, &mut json),
-    }
+    export::json_of(&published.snapshot, published.level(), visible, &mut json);
     json
 }
 
@@ -238,7 +265,7 @@ fn ready(site: &Site) -> PageResponse {
     }
 }
 
-async fn bill<B>(request: &Request<B>, visible: VisibleTenants, site: &Site) -> PageResponse {
+async fn bill<B>(request: &Request<B>, visible: VisibleAccount, site: &Site) -> PageResponse {
     let path = request.uri().path();
     let query = match parse_query(request.uri().query()) {
         Ok(query) => query,

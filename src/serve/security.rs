@@ -12,7 +12,7 @@ use super::passwords::Passwords;
 use super::tls;
 use crate::clock::system_now;
 use crate::config::{Credential, RateLimit, WebAccess};
-use crate::model::Nanoseconds;
+use crate::model::{Nanoseconds, VisibleAccount};
 
 /// TLS, users, headers and a rate limit.
 #[derive(Default)]
@@ -25,9 +25,6 @@ pub struct Security {
     pub(super) open_probes: bool,
     bucket: Option<Bucket>,
 }
-
-/// The tenants whose lines a user may read; all if absent.
-pub type VisibleTenants = Option<Vec<String>>;
 
 impl Security {
     /// Reads certificates, keys and hashes.
@@ -72,13 +69,13 @@ impl Security {
         }
     }
 
-    /// The tenants whose lines this user may read.
-    pub(super) fn visible_to(&self, user: &str) -> VisibleTenants {
-        if self.tenants.is_empty() {
-            return None;
-        }
+    /// What this configured user may read.
+    pub(super) fn visible_to(&self, user: &str) -> VisibleAccount {
         let tenants = self.tenants.get(user).cloned().unwrap_or_default();
-        (!tenants.iter().any(|tenant| tenant == "*")).then_some(tenants)
+        if self.tenants.is_empty() || tenants.iter().any(|tenant| tenant == "*") {
+            return VisibleAccount::Everything;
+        }
+        VisibleAccount::Tenants(tenants)
     }
 }
 

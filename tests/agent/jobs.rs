@@ -1,12 +1,13 @@
 //! Slurm jobs on GPUs: the whole agent beside the records that the prolog writes.
 
 use std::fs;
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
 
-use crate::running::{Demo, bill_lines, output, seconds};
+use crate::running::{Demo, bill_lines, exchange, output, seconds};
 use crate::scrape::{Scrape, nano};
 
 /// A node of two GPUs with a busy process in step 0 of job 211.
@@ -289,4 +290,63 @@ fn the_use_of_a_job_without_a_record_is_unattributed() {
     };
     let page = node.wait_for("unattributed use", nobody);
     assert!(!page.has("gpu_workload_info", &["kind=\"slurm\""]));
+}
+
+#[test]
+fn a_user_of_the_node_sees_his_own_bill_and_nobody_else_s() {
+    let node = Node::start_with("web: {local_readers: [ops, \"group:admins\"]}");
+    let minor = node.minor();
+    node.hook("prolog.sh", &minor);
+    node.wait_for("the job's account", |page| {
+        seconds(page, "gpu_tenant_held_seconds_total", "physics") > 120
+    });
+    let users = [("ada", 4711), ("eve", 4712), ("ops", 4713), ("root-like", 4714)];
+    let lines = users.map(|(name, uid)| format!("{name}:x:{uid}:{uid}::/:/bin/sh\n")).concat();
+    for (file, more) in [("etc/passwd", &*lines), ("etc/group", "admins:x:99:root-like\n")] {
+        let text = fs::read_to_string(node.path(file)).unwrap_or_default();
+        fs::write(node.path(file), text + more).unwrap();
+    }
+    let ask = |uid: Option<u32>, path: &str| {
+        let stream = TcpStream::connect(&node.demo.agent.address).unwrap();
+        if let Some(uid) = uid {
+            let uid = rustix::fs::Uid::from_raw(uid);
+            // The kernel takes the owner of the socket's file for the socket's user.
+            rustix::fs::fchown(&stream, Some(uid), None).ok()?;
+        }
+        let answer = exchange(stream, path);
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 200"), "{answer}");
+        Some(serde_json::from_str::<Value>(body).unwrap())
+    };
+    let holders = |uid: Option<u32>| {
+        let bill = ask(uid, "/api/v1/bill")?;
+        let lines = bill["lines"].as_array().unwrap();
+        let mut holders: Vec<String> =
+            lines.iter().map(|line| line["holder"].as_str().unwrap().to_owned()).collect();
+        holders.sort();
+        holders.dedup();
+        Some((bill["partial"] == true, holders))
+    };
+    let (partial, all) = holders(None).unwrap();
+    assert!(!partial && all.iter().any(|holder| holder == "__unallocated__"), "{all:?}");
+    // Only root may give a socket to another user.
+    let Some((partial, own)) = holders(Some(4711)) else { return };
+    assert!(
+        partial && !own.is_empty() && own.iter().all(|holder| holder.starts_with("slurm:alpha/211")),
+        "{own:?}"
+    );
+    assert_eq!(holders(Some(4712)), Some((true, Vec::new())), "another user");
+    assert_eq!(holders(Some(4799)), Some((true, Vec::new())), "a user without a name");
+    for reader in [0, 4713, 4714] {
+        assert_eq!(holders(Some(reader)).map(|(partial, _)| partial), Some(false), "{reader}");
+    }
+    let series = |uid| ask(Some(uid), "/api/v1/snapshot").unwrap().to_string();
+    let (own, other) = (series(4711), series(4712));
+    assert!(own.contains("slurm:alpha/211") && !other.contains("slurm:alpha/211"), "{own}");
+    for page in [&own, &other] {
+        assert!(
+            !page.contains("gpu_tenant_held_seconds_total") && !page.contains("gpu_power_watts"),
+            "{page}"
+        );
+    }
 }

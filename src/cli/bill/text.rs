@@ -32,7 +32,7 @@ fn heading(statement: &Statement) -> String {
         statement.time_zone
     );
     if statement.partial {
-        page += "PARTIAL: only the lines of tenants that you may see; sums are of these lines\n";
+        page += "PARTIAL: only the lines that you may see; sums are of these lines\n";
     }
     if statement.simulated {
         page += "SIMULATED: the GPUs are simulated, every number is made up\n";

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use gpumeter::catalogue::Level;
 use gpumeter::export::{LatestSnapshot, PageCache, PageFormat, PublishedSnapshot, RenderedPage};
 use gpumeter::model::snapshot::{AgentEntry, AgentNumber, Roster, Snapshot};
-use gpumeter::model::{Nanoseconds, Stamp, Utc};
+use gpumeter::model::{Nanoseconds, Stamp, Utc, VisibleAccount};
 use gpumeter::serve::{
     Access, BillProblem, BillRequest, Liveness, Passwords, Requests, Security, ServerLimits, Site, bind,
     render_index_page, run,
@@ -69,6 +69,7 @@ impl Agent {
             release: Box::new(|| None),
             index: render_index_page(None),
             liveness: Arc::new(Liveness::new(move || clock_at(now.load(Ordering::Relaxed)))),
+            local_reader: Box::new(|_| Ok(VisibleAccount::Everything)),
             bills: questions,
             access: Arc::new(Access::new(security, passwords())),
             requests: Arc::clone(&requests),

@@ -1,0 +1,47 @@
+//! Whose part of the account a reader may see; bills and snapshots are filtered by it before they are printed.
+
+use std::sync::Arc;
+
+use super::Fact;
+
+/// The part of the account that a reader may see.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VisibleAccount {
+    /// All of it.
+    Everything,
+    /// The lines of these tenants.
+    Tenants(Vec<String>),
+    /// The lines of holders that this Unix user runs.
+    OfUser(Arc<str>),
+}
+
+impl VisibleAccount {
+    /// Whether the lines of a holder are shown, by its tenant and its facts.
+    pub fn shows<'a>(&self, tenant: &str, fact: impl Fn(Fact) -> Option<&'a str>) -> bool {
+        match self {
+            Self::Everything => true,
+            Self::Tenants(tenants) => tenants.iter().any(|shown| shown == tenant),
+            Self::OfUser(user) => [Fact::User, Fact::SlurmUser].iter().any(|of| fact(*of) == Some(user)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_sees_what_he_runs_whoever_pays_for_it() {
+        let facts = [(Fact::SlurmUser, "ada"), (Fact::SlurmAccount, "physics")];
+        let get = |fact| facts.iter().find(|(known, _)| *known == fact).map(|(_, text)| *text);
+        let shows = |visible: VisibleAccount| visible.shows("physics", get);
+        assert!(shows(VisibleAccount::Everything) && shows(VisibleAccount::OfUser("ada".into())));
+        assert!(shows(VisibleAccount::Tenants(vec!["physics".to_owned()])));
+        assert!(
+            !shows(VisibleAccount::OfUser("physics".into())),
+            "the name of an account is not that of a user"
+        );
+        assert!(!shows(VisibleAccount::Tenants(vec!["ada".to_owned()])));
+        assert!(!VisibleAccount::OfUser("ada".into()).shows("ada", |_| None));
+    }
+}
