@@ -1,8 +1,10 @@
-//! `packaging/slurm/healthcheck.sh` with a fake `gpumeter health` and a fake `scontrol` that stores a node's state.
+//! `packaging/slurm/healthcheck.sh` with a fake `gpumeter health` and a fake `scontrol` that stores a node's state; and the
+//! epilog of `docs/slurm.md` with a fake `systemd-run`.
 
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -217,4 +219,37 @@ fn a_fake_answer_on_the_port_and_a_demo_change_no_node() {
         ("GPUMETER_HEALTH_OPTIONS", "--simulated"),
     ]);
     assert_eq!(before()[0].trim(), "IDLE");
+}
+
+#[test]
+fn the_example_of_an_epilog_leaves_the_wait_to_systemd() {
+    let cluster = Cluster::new();
+    let folder = cluster.directory.path();
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/slurm.md");
+    let docs = fs::read_to_string(docs).unwrap();
+    let example = docs.split("```sh\n").skip(1).find(|block| block.contains("systemd-run")).unwrap();
+    let example = example.split("```").next().unwrap();
+    let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+    let jobs = path("jobs");
+    let text =
+        example.replace("/var/spool/gpumeter-jobs", &jobs).replace("/usr/bin/gpumeter", &path("gpumeter"));
+    cluster.program("epilog", &text);
+    cluster.program("gpumeter", "#!/bin/sh\necho \"$*\"\n");
+    // Notes its options, and runs the command at once.
+    cluster.program(
+        "systemd-run",
+        "#!/bin/sh\nwhile :; do case $1 in --*) echo \"$1\" ;; *) break ;; esac; shift; done >\"$(dirname \"$0\")/options\"\nexec \"$@\"\n",
+    );
+    let uid = rustix::process::geteuid().as_raw();
+    let ended = Command::new(path("epilog"))
+        .env("PATH", format!("{}:/usr/bin:/bin", folder.display()))
+        .envs([("SLURM_JOB_ID", "211".to_owned()), ("SLURM_JOB_UID", uid.to_string())])
+        .output()
+        .unwrap();
+    assert!(ended.status.success(), "{ended:?}");
+    let options = fs::read_to_string(path("options")).unwrap();
+    assert!(options.contains("--no-block") && options.contains("--on-active=180"), "{options}");
+    let summary = Path::new(&jobs).join("211");
+    assert_eq!(fs::read_to_string(&summary).unwrap(), "job 211\n");
+    assert_eq!(fs::metadata(summary).unwrap().permissions().mode() & 0o777, 0o600);
 }
