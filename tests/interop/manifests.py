@@ -4,6 +4,7 @@ for the newest minors of Kubernetes and for prometheus-operator. What the schema
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -29,6 +30,7 @@ SAME = {
     ("openshift",): {"openshift": True},
     ("labels",): {"labels": True},
     ("monitoring",): {"monitoring": {"enabled": True}},
+    ("annotations",): {"monitoring": {"annotations": True}},
     ("dashboards",): {"dashboards": {"enabled": True}},
     ("allocation", "gpu-operator", "openshift", "labels", "monitoring", "dashboards"): {
         "variant": "allocation", "gpuOperator": True, "openshift": True, "labels": True,
@@ -63,6 +65,8 @@ def manifests(suite):
     lint(suite)
     without_priority(suite)
     secured(suite)
+    restarts(suite)
+    notes(suite)
     mistakes(suite)
 
 
@@ -160,6 +164,10 @@ def lint(suite):
     rule = objects(template(suite, {"monitoring": {"enabled": True, "runbooks": f"{runbook}/"}}))["PrometheusRule", "gpumeter"]
     urls = {one["annotations"]["runbook_url"] for group in rule["spec"]["groups"] for one in group["rules"]}
     suite.expect(len(urls) > 10 and all(url.startswith(f"{runbook}/Gp") for url in urls), f"runbooks: {urls}")
+    # What docs/kubernetes.md says for kustomize.
+    built = run("kustomize", "build", overlay(suite, ("monitoring",)))
+    replaced = built.replace("file:///usr/share/doc/gpumeter/runbooks", runbook)
+    suite.expect(set(re.findall("runbook_url: (.*)", replaced)) == urls, "kustomize has other links to runbooks")
 
 
 def secured(suite):
@@ -171,6 +179,33 @@ def secured(suite):
     [endpoint] = objects(text)["PodMonitor", "gpumeter"]["spec"]["podMetricsEndpoints"]
     suite.expect(endpoint["scheme"] == "https" and endpoint["honorLabels"] is False, f"the endpoint is {endpoint}")
     valid(suite, "a secured page", text)
+
+
+def restarts(suite):
+    """A changed key that a running agent does not take makes new pods, and any other key does not."""
+    def annotations(config):
+        [daemonset] = [one for (kind, _), one in objects(template(suite, {"config": config})).items() if kind == "DaemonSet"]
+        return daemonset["spec"]["template"]["metadata"]["annotations"]
+
+    for key in (CHART / "files/restart-keys.txt").read_text().split():
+        seen = {annotations(nested(key, value)).get("checksum/restart") for value in ("a", "b", False)}
+        suite.expect(len(seen) == 3 and None not in seen, f"{key}: three values have the checksums {seen}")
+    for key in ("sampling.interval", "attribution.kubernetes.labels", "web.users", "prices.currency"):
+        suite.expect("checksum/restart" not in annotations(nested(key, "a")), f"{key} makes new pods")
+
+
+def nested(key, value):
+    for name in reversed(key.split(".")):
+        value = {name: value}
+    return value
+
+
+def notes(suite):
+    """What Helm says after the installation: how to ask the agent of one node, since every node has its own bill."""
+    said = run("helm", "install", "gpumeter", CHART, "--namespace", "gpumeter", "--dry-run=client")
+    said = said.partition("NOTES:")[2]
+    suite.expect("spec.nodeName=$node" in said and "gpumeter bill" in said, f"the notes are: {said}")
+    suite.expect("daemonset/gpumeter -- gpumeter bill" not in said, f"the notes ask any node for its bill: {said}")
 
 
 def mistakes(suite):

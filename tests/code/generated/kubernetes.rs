@@ -45,6 +45,13 @@ fn the_chart_has_the_alerts_and_the_dashboards() -> Outcome {
 }
 
 #[test]
+fn the_chart_has_the_keys_that_need_a_restart() -> Outcome {
+    let rows = gpumeter::config::key_descriptions();
+    let paths: Vec<&str> = rows.iter().filter(|row| row.needs_restart).map(|row| &*row.path).collect();
+    check(&format!("{CHART}/files/restart-keys.txt"), &(paths.join("\n") + "\n"))
+}
+
+#[test]
 fn every_dashboard_has_a_config_map() -> Outcome {
     let component = read(&format!("{COMPONENTS}/dashboards/kustomization.yaml"))?;
     for name in names("dashboards")? {
