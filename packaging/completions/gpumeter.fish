@@ -49,7 +49,7 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand run" -l web.config.fil
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand run" -l nvml-library -d 'Path of the driver library (libnvidia-ml.so.1), instead of the one that the loader finds' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand run" -l log-format -d 'Format of the log' -r -f -a "text\t''
 json\t''"
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand run" -l web.systemd-socket -d 'Serve on the sockets of the service\'s systemd socket unit, instead of the configured addresses'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand run" -l web.systemd-socket -d 'Serve on the sockets of the service\'s systemd socket unit; without one, on the configured addresses'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand run" -l print-default-config -d 'Print the default configuration with every key explained, and exit'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand run" -s h -l help -d 'Print help'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l scenario -d 'Built-in scenario (cluster; node, without schedulers; local, with real processes), or the path of a file' -r
@@ -62,7 +62,7 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l web.config.fi
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l log-format -d 'Format of the log' -r -f -a "text\t''
 json\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l fresh -d 'Start from scratch: empty the demo\'s directory first'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l web.systemd-socket -d 'Serve on the sockets of the service\'s systemd socket unit, instead of the configured addresses'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l web.systemd-socket -d 'Serve on the sockets of the service\'s systemd socket unit; without one, on the configured addresses'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -s h -l help -d 'Print help'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l url -d 'URL of the running agent' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l web.ca-file -d 'CA certificate, as PEM, that verifies the agent\'s certificate; required for https' -r -F

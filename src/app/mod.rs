@@ -295,11 +295,13 @@ fn log_start(launch: &Launch) {
 /// Opens the sockets on which pages are served.
 fn listen(launch: &Launch, security: &serve::Security) -> Result<serve::Bound, StartError> {
     let addresses = &launch.config.web.listen;
-    let mut bound = match launch.web.systemd_socket {
-        true => serve::Bound { listeners: serve::inherit()?, unbound: Vec::new() },
+    let inherited = if launch.web.systemd_socket { serve::inherit()? } else { Vec::new() };
+    let is_activated = !inherited.is_empty();
+    let mut bound = match is_activated {
+        true => serve::Bound { listeners: inherited, unbound: Vec::new() },
         false => serve::bind(addresses)?,
     };
-    if launch.web.systemd_socket && *addresses != Config::default().web.listen {
+    if is_activated && *addresses != Config::default().web.listen {
         let given: Vec<String> = bound.listeners.iter().map(serve::Listener::address).collect();
         for address in addresses.iter().map(ToString::to_string).filter(|address| !given.contains(address)) {
             tracing::warn!(

@@ -138,7 +138,7 @@ struct WebFlags {
     /// Web configuration file: TLS, users, headers and rate limit in the form of Prometheus' exporters.
     #[arg(long = "web.config.file", value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Serve on the sockets of the service's systemd socket unit, instead of the configured addresses.
+    /// Serve on the sockets of the service's systemd socket unit; without one, on the configured addresses.
     #[arg(long = "web.systemd-socket", conflicts_with = "listen")]
     systemd_socket: bool,
 }

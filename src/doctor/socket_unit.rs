@@ -23,7 +23,7 @@ pub(super) fn check_socket_unit(config: &Config, host: &Host) -> Option<Finding>
             false,
             format!(
                 "gpumeter.socket is enabled, so systemd listens on {listed}, and gpumeter.service is started without \
-                 --web.systemd-socket, so it cannot listen there and nobody answers: add the drop-in socket.conf, or \
+                 --web.systemd-socket, so it cannot listen there and nobody answers: add that to its ExecStart=, or \
                  disable gpumeter.socket"
             ),
         );
@@ -46,7 +46,7 @@ pub(super) fn check_socket_unit(config: &Config, host: &Host) -> Option<Finding>
         false,
         format!(
             "web.listen {} is not served: gpumeter.socket is enabled, and the agent serves on its sockets alone ({listed}); \
-             give the address there with ListenStream=, or disable gpumeter.socket and remove the drop-in socket.conf",
+             give the address there with ListenStream=, or disable gpumeter.socket",
             unserved.join(" and ")
         ),
     )
@@ -117,17 +117,15 @@ mod tests {
                 .unwrap()
         };
         write("usr/lib/systemd/system/gpumeter.socket", &packaged("gpumeter.socket"));
-        write(
-            "usr/lib/systemd/system/gpumeter.service",
-            "[Service]\nExecStart=/usr/bin/gpumeter run --config /etc/gpumeter/config.yaml\n",
-        );
+        write("usr/lib/systemd/system/gpumeter.service", &packaged("gpumeter.service"));
         assert_eq!(check("\":9855\""), None, "it is not enabled");
         write("etc/systemd/system/sockets.target.wants/gpumeter.socket", "");
-        let (works, why) = check("\":9855\"").unwrap();
-        assert!(!works && why.contains("listens on 9855") && why.contains("socket.conf"), "{why}");
-        let drop_in = packaged("gpumeter.service.d/socket.conf");
-        write("etc/systemd/system/gpumeter.service.d/socket.conf", &drop_in);
         assert!(check("\":9855\"").unwrap().0);
+        let own = "etc/systemd/system/gpumeter.service.d/own.conf";
+        write(own, "[Service]\nExecStart=\nExecStart=/usr/bin/gpumeter run --listen 127.0.0.1:9855\n");
+        let (works, why) = check("\":9855\"").unwrap();
+        assert!(!works && why.contains("listens on 9855") && why.contains("ExecStart="), "{why}");
+        write(own, "");
         let (works, why) = check("\"127.0.0.1:9999\"").unwrap();
         assert!(!works && why.starts_with("web.listen 127.0.0.1:9999 is not served"), "{why}");
         write(

@@ -55,7 +55,7 @@ fn advice(reason: &io::Error, activated: &[String]) -> String {
     match reason.kind() {
         io::ErrorKind::AddrInUse if !activated.is_empty() => format!(
             "address already in use; systemd listens on {} for this service by its socket unit (gpumeter.socket): add \
-             --web.systemd-socket (drop-in socket.conf), or disable that unit",
+             --web.systemd-socket to ExecStart=, or disable that unit",
             activated.join(" and ")
         ),
         io::ErrorKind::AddrInUse => {
@@ -180,10 +180,10 @@ impl MissingListeners {
     }
 }
 
-/// The sockets on which systemd listens for this service.
+/// The sockets on which systemd listens for this service; none where its socket unit is not active.
 ///
 /// # Errors
-/// There are none, or one cannot accept connections.
+/// One cannot accept connections.
 pub fn inherit() -> Result<Vec<Listener>, InheritError> {
     let mut given = ListenFd::from_env();
     let mut listeners = Vec::new();
@@ -202,17 +202,12 @@ pub fn inherit() -> Result<Vec<Listener>, InheritError> {
             },
         });
     }
-    if listeners.is_empty() { Err(InheritError::Missing) } else { Ok(listeners) }
+    Ok(listeners)
 }
 
 /// The sockets of systemd cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum InheritError {
-    /// There is no socket.
-    #[error(
-        "--web.systemd-socket: systemd gave no socket; start the service by its socket unit, or remove the option"
-    )]
-    Missing,
     /// A socket of another kind.
     #[error(
         "--web.systemd-socket: socket {0} is not a listening stream; give ListenStream= in the socket unit"

@@ -361,9 +361,17 @@ fn a_socket_that_systemd_opened_is_served() {
     let agent = Agent::start(command);
     assert_eq!(agent.address, address.to_string());
     agent.wait_for("a first page", |page| page.has("gpu_up", &[]));
-    drop(agent);
-    let state = directory.path().to_str().unwrap();
-    let refused = output(&["demo", "--web.systemd-socket", "--state-dir", state]);
-    assert_eq!(refused.status.code(), Some(2));
-    assert!(String::from_utf8(refused.stderr).unwrap().contains("systemd gave no socket"));
+}
+
+#[test]
+fn without_a_socket_of_systemd_the_configured_addresses_are_served() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("config.yaml");
+    std::fs::write(&config, "web: {listen: '127.0.0.1:0'}\n").unwrap();
+    let mut command = program();
+    command.args(["demo", "--scenario", "node", "--web.systemd-socket", "--state-dir"]);
+    command.arg(directory.path().join("demo")).arg("--config").arg(config);
+    let agent = Agent::start(command);
+    assert!(agent.address.starts_with("127.0.0.1:"), "{}", agent.address);
+    agent.wait_for("a first page", |page| page.has("gpu_up", &[]));
 }

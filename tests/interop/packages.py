@@ -10,6 +10,8 @@ therefore stands in for a device file that they close.
 import ctypes
 import json
 import os
+import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -19,9 +21,12 @@ from pathlib import Path
 from harness import GPUMETER, ROOT, SMOKE, Failed, run, wait_for
 from host_node import lend_library
 
+# The scripts and units of the package before gpumeter.socket was enabled.
+PREVIOUS = Path(__file__).with_name("previous_package")
 TREE = Path(os.environ.get("GPUMETER_MACHINE", "/nonexistent"))
 DRIVER = "/var/lib/gpumeter/driver"
 CONFIG = "/etc/gpumeter/config.yaml"
+OWN_COMMAND = "/etc/systemd/system/gpumeter.service.d/own-command.conf"
 # Short, so that a suite can wait for it; the packaged one is longer.
 WATCHDOG = 4
 
@@ -69,11 +74,22 @@ class Machine:
     def log(self, unit="gpumeter.service"):
         return self.run("journalctl", "-o", "cat", "--no-pager", "-u", unit).stdout
 
-    def page(self, path="/metrics", port=9855):
+    def page(self, path="/metrics", port=9855, scheme="http"):
         """A page of the agent, asked for inside; empty where nobody answers."""
-        script = f"import urllib.request as r; print(r.urlopen('http://127.0.0.1:{port}{path}', timeout=5).read().decode())"
-        done = subprocess.run(["nsenter", "-t", self.leader, "-n", sys.executable, "-c", script], capture_output=True, text=True)
-        return done.stdout
+        script = ("import ssl, urllib.request as r; "
+                  f"print(r.urlopen('{scheme}://127.0.0.1:{port}{path}', timeout=5, context=ssl._create_unverified_context()).read().decode())")
+        return self.python(script).stdout
+
+    def python(self, script):
+        """Runs a script in the container's network."""
+        return subprocess.run(["nsenter", "-t", self.leader, "-n", sys.executable, "-c", script], capture_output=True, text=True)
+
+    def addresses(self, port=9855):
+        """The addresses on which somebody listens on a port."""
+        script = f"import json; print(json.dumps([hex for kind in ('tcp', 'tcp6') for _, hex, _, state, *_ in map(str.split, open('/proc/net/' + kind)) " \
+                 f"if state == '0A' and hex.endswith(':%04X' % {port})]))"
+        names = {"00000000": "0.0.0.0", "0100007F": "127.0.0.1", "0" * 32: "[::]"}
+        return sorted(names.get(found.split(":")[0], found) for found in json.loads(self.python(script).stdout))
 
     def wait_for(self, what, seconds, probe):
         try:
@@ -106,6 +122,7 @@ def packages(suite):
     driver.mkdir()
     lend_library(suite, driver)
     machine = Machine(suite)
+    upgrade_from_previous(suite, machine)
     install(suite, machine)
     add_driver(suite, machine, driver)
     reload(suite, machine)
@@ -149,7 +166,8 @@ def install(suite, machine):
     machine.wait_for("READY", 30, lambda: machine.show("ActiveState") == "active")
     suite.expect(machine.show("StatusText") == "running", f"status: {machine.show('StatusText')}")
     suite.expect("enabled" in machine.run("systemctl", "is-enabled", "gpumeter").stdout, "the unit is not enabled")
-    suite.expect("disabled" in machine.run("systemctl", "is-enabled", "gpumeter.socket").stdout, "the socket is enabled")
+    suite.expect(socket_is_enabled(machine), "the socket is not enabled")
+    suite.expect(machine.show("ActiveState", "gpumeter.socket") == "active", "systemd does not hold the port")
     status = machine.path(f"/proc/{machine.pid()}/status").read_text()
     fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
     user = machine.check("id", "-u", "gpumeter").strip()
@@ -339,26 +357,60 @@ def drop_ins(suite, machine):
     machine.wait_for_gpus()
 
 
+def socket_is_enabled(machine):
+    return machine.run("systemctl", "is-enabled", "gpumeter.socket").stdout.strip() == "enabled"
+
+
 def socket_activation(suite, machine):
-    """Served on the socket that systemd opened, where this build has the flag."""
-    if "--web.systemd-socket" not in machine.run("gpumeter", "run", "--help").stdout:
-        print("packages: this build has no --web.systemd-socket, so the socket unit was not tried")
-        return
-    machine.check("ln", "-s", "/usr/share/gpumeter/gpumeter.service.d/socket.conf", "/etc/systemd/system/gpumeter.service.d/")
-    machine.check("systemctl", "daemon-reload")
+    """systemd keeps the port, whatever the agent does; without its socket unit the agent serves on web.listen."""
     machine.check("systemctl", "stop", "gpumeter")
-    machine.check("systemctl", "start", "gpumeter.socket")
     suite.expect(machine.show("ActiveState") == "inactive", "the agent runs although nobody asked for a page")
+    taken = "import socket; socket.create_server(('0.0.0.0', 9855))"
+    suite.expect("Address already in use" in machine.python(taken).stderr, "another process takes the port of an agent that is stopped")
     machine.page()
     machine.wait_for_gpus()
     # The port stays open while the agent starts anew.
     machine.check("systemctl", "restart", "gpumeter")
     suite.expect("gpumeter_build_info" in machine.page(), "the port was closed over a restart")
     machine.wait_for_gpus()
-    machine.check("rm", "/etc/systemd/system/gpumeter.service.d/socket.conf")
-    machine.check("systemctl", "stop", "gpumeter.socket", "gpumeter.service")
+    with_tls(suite, machine)
+    machine.check("systemctl", "disable", "--now", "gpumeter.socket", "gpumeter.service")
+    machine.path(CONFIG).write_text(machine.path(CONFIG).read_text() + "web: {listen: '127.0.0.1:9855'}\n")
+    machine.check("systemctl", "enable", "--now", "gpumeter.service")
+    machine.wait_for_gpus()
+    suite.expect(machine.addresses() == ["127.0.0.1"], f"without its socket unit it listens on {machine.addresses()}")
+    own_command(machine, "--listen 127.0.0.1:9857")
+    machine.check("systemctl", "restart", "gpumeter")
+    machine.wait_for("a page on the address of --listen", 60, lambda: "\ngpu_up{" in machine.page(port=9857))
+    machine.path(OWN_COMMAND).unlink()
+    write_config(machine, "full")
     machine.check("systemctl", "daemon-reload")
-    machine.check("systemctl", "start", "gpumeter")
+    machine.check("systemctl", "stop", "gpumeter")
+    machine.check("systemctl", "enable", "--now", "gpumeter.socket", "gpumeter.service")
+    machine.wait_for_gpus()
+    suite.expect(machine.addresses() == ["[::]"], f"with its socket unit it listens on {machine.addresses()}")
+
+
+def own_command(machine, options):
+    drop_in(machine, Path(OWN_COMMAND).name, f"[Service]\nExecStart=\nExecStart=/usr/bin/gpumeter run --config {CONFIG} {options}\n")
+
+
+def with_tls(suite, machine):
+    """The drop-in that docs/web.md has, on the port that systemd holds."""
+    etc = machine.path("/etc/gpumeter")
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+                    "-subj", "/CN=node", "-keyout", etc / "server.key", "-out", etc / "server.crt"], check=True, capture_output=True)
+    (etc / "web.yml").write_text("tls_server_config: {cert_file: server.crt, key_file: server.key}\n")
+    machine.check("sh", "-c", "chown root:gpumeter /etc/gpumeter/server.* && chmod 0640 /etc/gpumeter/server.*")
+    document = (ROOT / "docs/web.md").read_text()
+    [text] = [block for block in re.findall(r"^```ini\n(.*?)^```", document, re.M | re.S) if "--web.config.file" in block]
+    drop_in(machine, Path(OWN_COMMAND).name, text)
+    machine.check("systemctl", "restart", "gpumeter")
+    machine.wait_for("a page by https", 60, lambda: "\ngpu_up{" in machine.page(scheme="https"))
+    suite.expect("gpu_up{" not in machine.page(), "the page is served without TLS too")
+    machine.path(OWN_COMMAND).unlink()
+    machine.check("systemctl", "daemon-reload")
+    machine.check("systemctl", "restart", "gpumeter")
     machine.wait_for_gpus()
 
 
@@ -401,7 +453,9 @@ def upgrade(suite, machine):
     user = int(machine.check("id", "-u", "gpumeter"))
     suite.expect(ledger.stat().st_uid == 0, "the ledger is not root's before the upgrade")
     # Package and administrator both changed the configuration; dpkg asks, and its default is the administrator's file.
-    machine.check("dpkg", "--force-confdef", "--force-confold", "-i", f"/packages/newer/{newer.name}")
+    with Thief(machine) as thief:
+        machine.check("dpkg", "--force-confdef", "--force-confold", "-i", f"/packages/newer/{newer.name}")
+    suite.expect(thief.got == "", f"during the upgrade another process could listen on the port: {thief.got}")
     version = machine.check("dpkg-query", "-W", "-f", "${Version}", "gpumeter")
     suite.expect(version.endswith("+newer"), f"version {version} is installed")
     machine.wait_for("READY", 30, lambda: machine.show("ActiveState") == "active" and machine.pid() not in (0, before))
@@ -413,20 +467,93 @@ def upgrade(suite, machine):
     suite.expect("gpus=2" in opened, f"the ledger does not go on: {opened}")
 
 
+class Thief:
+    """Another process of the node, which tries all the time to listen on the agent's port."""
+
+    SCRIPT = """
+import socket, time
+print("begun", flush=True)
+while True:
+    time.sleep(0.002)
+    try:
+        socket.create_server(("0.0.0.0", 9855)).close()
+        print("taken", flush=True)
+    except OSError:
+        pass
+"""
+
+    def __init__(self, machine):
+        command = ["nsenter", "-t", machine.leader, "-n", "nice", sys.executable, "-c", self.SCRIPT]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.got = None
+
+    def __enter__(self):
+        self.process.stdout.readline()
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.got = self.process.stdout.read()
+        self.process.wait()
+
+
+def upgrade_from_previous(suite, machine):
+    """From the release before systemd held the port: it passes to systemd, unless the administrator named another address."""
+    previous = repack(suite, "previous", "~previous", with_previous_files)
+    loopback, command = "web: {listen: '127.0.0.1:9855'}\n", f"/usr/bin/gpumeter run --config {CONFIG} --listen 127.0.0.1:9855"
+    for name, config, drop, held in (("as installed", None, None, True), ("an address of its own", loopback, None, False),
+                                     ("a command of its own", None, f"[Service]\nExecStart=\nExecStart={command}\n", False)):
+        machine.check("dpkg", "-i", f"/packages/previous/{previous.name}")
+        if config:
+            machine.path(CONFIG).write_text(config)
+        if drop:
+            drop_in(machine, "command.conf", drop)
+        machine.check("systemctl", "restart", "gpumeter")
+        machine.wait_for("a page of the previous release", 60, machine.page)
+        addresses, before = machine.addresses(), machine.pid()
+        said = machine.check("sh", "-c", "dpkg --force-confold -i /packages/*.deb")
+        machine.wait_for("the new release", 60, lambda: machine.show("ActiveState") == "active" and machine.pid() not in (0, before))
+        machine.wait_for("its page", 60, machine.page)
+        suite.expect(socket_is_enabled(machine) == held, f"{name}: the socket is{' not' if held else ''} enabled; dpkg said {said}")
+        state = machine.show("ActiveState", "gpumeter.socket")
+        suite.expect((state == "active") == held, f"{name}: the socket is {state}")
+        suite.expect(("gpumeter.socket is not enabled" in said) != held, f"{name}: dpkg said {said}")
+        suite.expect(machine.addresses() == addresses, f"{name}: it listened on {addresses}, now on {machine.addresses()}")
+        machine.check("dpkg", "--purge", "gpumeter")
+        machine.check("sh", "-c", "rm -rf /etc/systemd/system/gpumeter.service.d && systemctl daemon-reload")
+
+
+def with_previous_files(root):
+    for name in ("postinst", "postrm", "prerm"):
+        # Not their modes: git keeps none, and dpkg-deb wants scripts that can be run.
+        shutil.copyfile(PREVIOUS / name, root / "DEBIAN" / name)
+    for name in ("gpumeter.service", "gpumeter.socket"):
+        shutil.copy(PREVIOUS / name, root / "lib/systemd/system")
+    shutil.copy(PREVIOUS / "socket.conf", root / "usr/share/gpumeter/gpumeter.service.d")
+
+
 def newer_package(suite):
     """The Debian package with a higher version and another default configuration."""
+    def change(root):
+        with (root / CONFIG.lstrip("/")).open("a") as config:
+            config.write("# A later release has one more line.\n")
+
+    return repack(suite, "newer", "+newer", change)
+
+
+def repack(suite, name, version, change):
+    """The Debian package with something added to its version and its files changed."""
     [package] = (suite.folder / "packages").glob("*.deb")
-    root, folder = suite.folder / "newer", suite.folder / "packages/newer"
+    root, folder = suite.folder / name, suite.folder / "packages" / name
     folder.mkdir()
     subprocess.run(["dpkg-deb", "--raw-extract", package, root], check=True)
     control = root / "DEBIAN/control"
-    control.write_text("".join(line.rstrip() + "+newer\n" if line.startswith("Version:") else line
+    control.write_text("".join(line.rstrip() + version + "\n" if line.startswith("Version:") else line
                                for line in control.read_text().splitlines(keepends=True)))
-    with (root / CONFIG.lstrip("/")).open("a") as config:
-        config.write("# A later release has one more line.\n")
-    newer = folder / "gpumeter_newer.deb"
-    subprocess.run(["dpkg-deb", "--root-owner-group", "-Zgzip", "-z1", "--build", root, newer], check=True, stdout=subprocess.DEVNULL)
-    return newer
+    change(root)
+    packed = folder / f"gpumeter_{name}.deb"
+    subprocess.run(["dpkg-deb", "--root-owner-group", "-Zgzip", "-z1", "--build", root, packed], check=True, stdout=subprocess.DEVNULL)
+    return packed
 
 
 def purge(suite, machine):
@@ -436,7 +563,8 @@ def purge(suite, machine):
     said = machine.check("dpkg", "--purge", "gpumeter")
     suite.expect("the ledger stays in /var/lib/gpumeter" in said, f"purge says nothing of the ledger: {said}")
     suite.expect(ledger.exists() and ledger.stat().st_ino == inode, "purge took the ledger away")
-    for path in ("/usr/bin/gpumeter", CONFIG, "/usr/share/gpumeter", "/etc/systemd/system/multi-user.target.wants/gpumeter.service"):
+    for path in ("/usr/bin/gpumeter", CONFIG, "/usr/share/gpumeter", "/etc/systemd/system/multi-user.target.wants/gpumeter.service",
+                 "/etc/systemd/system/sockets.target.wants/gpumeter.socket"):
         suite.expect(not machine.path(path).exists(), f"{path} is still there")
     machine.check("sh", "-c", "dpkg -i /packages/*.deb")
     write_config(machine, "standard")
