@@ -8,7 +8,14 @@ use std::process::Command;
 use std::{env, fs};
 
 fn main() {
-    for path in ["build.rs", "simulator/Cargo.toml", "simulator/build.rs", "simulator/src", "Cargo.toml", "Cargo.lock"] {
+    for path in [
+        "build.rs",
+        "simulator/Cargo.toml",
+        "simulator/build.rs",
+        "simulator/src",
+        "Cargo.toml",
+        "Cargo.lock",
+    ] {
         println!("cargo::rerun-if-changed={path}");
     }
     let out = PathBuf::from(variable("OUT_DIR"));
