@@ -52,6 +52,16 @@ fn the_chart_has_the_keys_that_need_a_restart() -> Outcome {
 }
 
 #[test]
+fn the_prices_that_the_values_show_are_a_configuration() -> Outcome {
+    let values = read(&format!("{CHART}/values.yaml"))?;
+    let shown = values.lines().skip_while(|line| *line != "#   config:").skip(1);
+    let example: Vec<&str> = shown.map_while(|line| line.strip_prefix("#     ")).collect();
+    let config = gpumeter::config::Config::parse(&example.join("\n"), "values.yaml")?;
+    assert!(config.prices.is_some(), "{example:?}");
+    Ok(())
+}
+
+#[test]
 fn every_dashboard_has_a_config_map() -> Outcome {
     let component = read(&format!("{COMPONENTS}/dashboards/kustomization.yaml"))?;
     for name in names("dashboards")? {
