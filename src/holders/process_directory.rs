@@ -22,6 +22,10 @@ const KEEP_TIME: Nanoseconds = Nanoseconds::from_seconds(60);
 /// named. Windows wait 10 s for names, so this must be shorter.
 const PENDING_TIME: Nanoseconds = Nanoseconds::from_seconds(9);
 
+/// The longest time after which a pid that `/proc` does not have is asked for again while the driver's list stays the
+/// same. The process may be of another pid namespace, or have ended while the driver still lists it.
+const MAX_PAUSE: Nanoseconds = Nanoseconds::from_seconds(60);
+
 /// A process by pid and start time in clock ticks.
 type ProcessKey = (u32, u64);
 
@@ -38,7 +42,28 @@ pub struct ProcessDirectory {
     pidfds: PidfdSet,
     processes: BTreeMap<ProcessKey, TrackedProcess>,
     unidentified: BTreeMap<u32, ProcessError>,
+    /// The pids of the last round.
+    listed: BTreeSet<u32>,
+    /// When the pids that `/proc` does not have are asked for again.
+    absent: BTreeMap<u32, NextRead>,
+    /// How often a process was looked for in `/proc`.
+    reads: u64,
     published: Identities,
+}
+
+/// When a pid is asked for again, and how long it waits since it was last asked for.
+#[derive(Debug)]
+struct NextRead {
+    at: Nanoseconds,
+    pause: Nanoseconds,
+}
+
+impl NextRead {
+    /// The next time after one at which the pid was not there.
+    fn after(last: Option<Self>, now: Nanoseconds) -> Self {
+        let pause = last.map_or(0, |last| last.pause.0 * 2).clamp(Nanoseconds::SECOND.0, MAX_PAUSE.0);
+        Self { at: now + Nanoseconds(pause), pause: Nanoseconds(pause) }
+    }
 }
 
 #[derive(Debug)]
@@ -74,7 +99,22 @@ impl ProcessDirectory {
     pub fn new(host: Host, agent: Option<u32>, most_watched: usize) -> Self {
         let pidfds = PidfdSet::new(&host, most_watched);
         let published = Identities::default();
-        Self { host, agent, pidfds, processes: BTreeMap::new(), unidentified: BTreeMap::new(), published }
+        Self {
+            host,
+            agent,
+            pidfds,
+            processes: BTreeMap::new(),
+            unidentified: BTreeMap::new(),
+            listed: BTreeSet::new(),
+            absent: BTreeMap::new(),
+            reads: 0,
+            published,
+        }
+    }
+
+    /// How often a process was looked for in `/proc`.
+    pub const fn reads(&self) -> u64 {
+        self.reads
     }
 
     /// The host that is read.
@@ -103,6 +143,10 @@ impl ProcessDirectory {
     ) -> Arc<Identities> {
         // Ended processes leave the set first, so that their pids are read again below.
         self.pidfds.remove_ended();
+        if self.listed != *pids {
+            self.listed.clone_from(pids);
+            self.absent.clear();
+        }
         let new: Vec<u32> = pids.iter().copied().filter(|pid| !self.confirm(*pid, now)).collect();
         let changed = self.identify_new(&new, workloads, now) | self.resolve_pending(workloads, now);
         let before = self.processes.len();
@@ -126,6 +170,7 @@ impl ProcessDirectory {
         let due: Vec<ProcessKey> = due.map(|(key, _)| *key).collect();
         let mut changed = false;
         for key in due {
+            self.reads += 1;
             let Ok(info) = self.host.process(key.0) else { continue };
             if info.start_time != key.1 {
                 continue;
@@ -150,8 +195,13 @@ impl ProcessDirectory {
             (process.seen, process.until) = (now, now.boottime);
             return true;
         }
-        self.pidfds.watch(pid);
-        match self.host.start_time(pid) {
+        let start_time = if self.pidfds.watch(pid) {
+            Err(ProcessError::Ended { pid })
+        } else {
+            self.reads += 1;
+            self.host.start_time(pid)
+        };
+        match start_time {
             Ok(start_time) if start_time == process.identified.start_time => {
                 (process.seen, process.until) = (now, now.boottime);
                 return true;
@@ -176,14 +226,32 @@ impl ProcessDirectory {
     /// Identifies new processes; returns whether any was identified. A process that has taken over a pid and cannot be
     /// read is left without a holder, rather than under the previous process's.
     fn identify_new(&mut self, pids: &[u32], workloads: &ResolvedWorkloads, now: Stamp) -> bool {
-        self.unidentified.clear();
+        let mut unidentified = std::mem::take(&mut self.unidentified);
         let mut new = Vec::new();
         for pid in pids {
+            if self.absent.get(pid).is_some_and(|next| now.boottime < next.at) {
+                self.unidentified.extend(unidentified.remove_entry(pid));
+                continue;
+            }
             // Watched before it is read, so that a process that takes the pid in between is found in the next round.
-            self.pidfds.watch(*pid);
-            match self.host.process(*pid) {
-                Ok(info) => new.push(info),
-                Err(error) => self.reject(*pid, error),
+            let process = if self.pidfds.watch(*pid) {
+                Err(ProcessError::Ended { pid: *pid })
+            } else {
+                self.reads += 1;
+                self.host.process(*pid)
+            };
+            match process {
+                Ok(info) => {
+                    self.absent.remove(pid);
+                    new.push(info);
+                }
+                Err(error) => {
+                    let last = self.absent.remove(pid);
+                    if matches!(error, ProcessError::Ended { .. }) {
+                        self.absent.insert(*pid, NextRead::after(last, now.boottime));
+                    }
+                    self.reject(*pid, error);
+                }
             }
         }
         // The oldest first, since the first process determines the facts of its holder.
@@ -210,7 +278,7 @@ impl ProcessDirectory {
         changed
     }
 
-    /// Notes a pid that cannot be identified in this round; the next round reads it again.
+    /// Notes a pid that cannot be identified in this round; it is read again in the next round, or when it is due.
     fn reject(&mut self, pid: u32, error: ProcessError) {
         self.pidfds.remove(pid);
         self.unidentified.insert(pid, error);

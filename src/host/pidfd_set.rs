@@ -39,21 +39,24 @@ impl PidfdSet {
 
     /// Adds the process that has the pid now, if a pidfd can be opened. The caller must identify the process
     /// afterwards: if [`PidfdSet::remove_ended`] then leaves it in the set, it was this process that was identified.
-    pub fn watch(&mut self, pid: u32) {
+    /// Returns whether the kernel has no process with that pid, so that `/proc` need not be asked.
+    pub fn watch(&mut self, pid: u32) -> bool {
         if self.contains(pid) || self.processes.len() >= self.most {
-            return;
+            return false;
         }
-        let Some(ends) = &self.ends else { return };
-        let Some(process) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return };
+        let Some(ends) = &self.ends else { return false };
+        let Some(process) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return false };
         match open_pidfd(ends, process) {
             Ok(process) => {
                 self.processes.insert(pid, process);
             }
+            Err(Errno::SRCH) => return true,
             // The kernel lacks the call or forbids it to this process, so every later call would fail too.
             Err(Errno::NOSYS | Errno::PERM | Errno::ACCESS) => self.most = 0,
-            // The pid is unused or a thread's, or too many files are open; other pids may succeed.
+            // The pid is a thread's, or too many files are open; other pids may succeed.
             Err(_) => {}
         }
+        false
     }
 
     /// Whether the process is in the set.
@@ -193,6 +196,7 @@ mod tests {
         gone.kill().unwrap();
         gone.wait().unwrap();
         assert!(![0, gone.id(), u32::MAX].into_iter().any(|pid| hold(&mut held, pid)));
+        assert!(held.watch(gone.id()) && !held.watch(std::process::id()), "the kernel says that it is gone");
         assert!(hold(&mut held, std::process::id()), "that one is not there says nothing of another");
     }
 

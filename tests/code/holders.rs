@@ -450,6 +450,34 @@ fn an_unknown_user_name_leaves_only_its_own_pid_unnamed() {
         [None, None, Some("__unattributed__/container")]
     );
     assert!(matches!(node.directory.unidentified()[&7], ProcessError::Unnamed { pid: 7, .. }));
+#[test]
+fn pids_that_proc_does_not_have_are_asked_for_less_and_less_often_and_at_once_when_the_list_changes() {
+    let mut node = Node::new(None);
+    let hidden: Vec<u32> = (1_000..1_320).collect();
+    let mut seconds = 1..;
+    let mut reads_in = |node: &mut Node, rounds: usize, listed: &[u32]| {
+        let before = node.directory.reads();
+        for second in seconds.by_ref().take(rounds) {
+            node.refresh(listed, second);
+            assert_eq!(
+                node.directory.unidentified().len(),
+                listed.len(),
+                "each is still known to be missing"
+            );
+        }
+        node.directory.reads() - before
+    };
+    assert_eq!(reads_in(&mut node, 1, &hidden), 320);
+    // After 1, 2, 4, 8, 16 and 32 s, then every 60 s.
+    assert_eq!(reads_in(&mut node, 63, &hidden), 320 * 6);
+    assert_eq!(reads_in(&mut node, 600, &hidden), 320 * 10);
+    assert_eq!(reads_in(&mut node, 1, &hidden[1..]), 319, "the list has changed");
+    assert_eq!(reads_in(&mut node, 1, &hidden), 320);
+    node.start(1_000, 100, 1000, "/");
+    let second = seconds.next().unwrap();
+    assert_eq!(holder_of(&node.refresh(&hidden, second), 1_000), Some("user:alice"));
+}
+
     let asked: BTreeSet<u32> = std::iter::from_fn(|| users.service().unwrap().next(Duration::ZERO)).collect();
     assert_eq!(asked, BTreeSet::from([1000, 2000]), "each is looked up once");
     // The name lookup of the first one hangs.
