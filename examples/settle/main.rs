@@ -2,7 +2,8 @@
 //!
 //! `cargo run --example settle -- FILE...` reads segments as JSON, in the format of
 //! `tests/fixtures/account-examples.json`: a list of them, or one; each by itself, or as `segment` beside a `note` and a
-//! `result`, which are not read. It prints the result of each on a line of its own, in the form of `result` there.
+//! `result`, which are not read. It prints the result of each on a line of its own, in the form of `result` there, as far
+//! as rows of the account have it: held time without what is nested in it, use within holdings as one number.
 //! Times are integers in nanoseconds, energies in microjoules, fractions and carries "n/d". A segment has:
 //!
 //! - `t0`, `t1`; `mig`: whether the slots are MIG instances, which have no weights;
@@ -13,7 +14,8 @@
 //!   equal rank, or without any, that do not fit together share equally, none above its claim) and `ticks`. A tick has
 //!   `busy`, `weights`, `memory` and `present`, `blind` where processes cannot be seen, `previous` (the weights of the
 //!   window before) and `length`; without a length ticks are equal parts of the segment. `memory`, `present` and
-//!   `previous` may be given for the whole slot; `u_kind` `__unobserved__` marks unobserved time;
+//!   `previous` may be given for the whole slot; a tick with `present` has nobody else. Instances are named `gi1`, a
+//!   whole GPU `gpu`; `u_kind` `__unobserved__` marks unobserved time;
 //! - `energy`: `delta` of the driver's counter and `floor`, the most that can be idle energy;
 //! - `carry`: what the segment before printed.
 //!
@@ -26,7 +28,7 @@ mod read;
 use std::io::Write;
 use std::process::ExitCode;
 
-use gpumeter::attribution::settle_gpu;
+use gpumeter::attribution::settle;
 
 fn main() -> ExitCode {
     let files: Vec<String> = std::env::args().skip(1).collect();
@@ -46,7 +48,10 @@ fn main() -> ExitCode {
 fn settle_file(file: &str) -> Result<(), read::Problem> {
     let text = std::fs::read_to_string(file).map_err(|error| format!("cannot be read: {error}"))?;
     for (place, segment) in read::segments(&text)?.iter().enumerate() {
-        let settled = settle_gpu(segment).map_err(|error| format!("segment {place}: {error}"))?;
+        let read::Segment { spans, carry, previous, .. } = segment;
+        let (from, to) = (spans[0].from, spans[spans.len() - 1].to);
+        let settled =
+            settle(from, to, spans, carry, previous).map_err(|error| format!("segment {place}: {error}"))?;
         writeln!(std::io::stdout(), "{}", print::result(segment, &settled))
             .map_err(|error| format!("segment {place}: cannot be printed: {error}"))?;
     }

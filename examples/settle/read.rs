@@ -5,21 +5,56 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use gpumeter::attribution::{GpuEnergy, GpuSegment};
 use gpumeter::model::{
-    ActivitySource, Carry, Fraction, HolderId, Holding, HoldingSource, Method, Microjoules, MigLayout,
-    MigSlot, Presence, SlotState, Span, Utc,
+    ActivitySource, Carry, Fraction, HolderId, Holding, HoldingSource, InstanceSpan, Method, Microjoules,
+    MigLayout, MigSlot, MigSpan, Presence, SlotState, Span, Utc,
 };
 use serde_json::{Map, Value};
 
 /// An error with its place.
 pub type Problem = String;
 
+/// A segment as the agent's account has it.
+#[derive(Clone, Debug)]
+pub struct Segment {
+    /// Whether the GPU is divided into instances, or is between two epochs.
+    pub is_divided: bool,
+    /// Its slots.
+    pub slots: Vec<SegmentSlot>,
+    /// The spans of the GPU.
+    pub spans: Vec<Span>,
+    /// The weights of the window before; MIG instances have none.
+    pub previous: Previous,
+    /// The carries after the segment before.
+    pub carry: Carry,
+}
+
+/// A slot of a segment.
+#[derive(Clone, Debug)]
+pub struct SegmentSlot {
+    /// Its name in the file: `gpu`, or `gi` and the id of a GPU instance.
+    pub name: String,
+    /// The GPU instance; none for a whole GPU.
+    pub gpu_instance: Option<u32>,
+    /// Whether holdings and activity were known.
+    pub state: SlotState,
+    /// Who claims a part of it.
+    pub holders: Vec<HolderId>,
+}
+
+impl Segment {
+    /// The name in the file of a slot, of a tree node of its carry, or in a remark: `7/held` is `gi7/held`.
+    pub fn outer_name(&self, name: &str) -> String {
+        let is_instance = self.is_divided && name.starts_with(|first: char| first.is_ascii_digit());
+        if is_instance { format!("gi{name}") } else { name.to_owned() }
+    }
+}
+
 /// Weights of the window before, by holder.
 type Previous = BTreeMap<HolderId, u64>;
 
 /// The segments of a file: one, or a list; each by itself, or as `segment` beside a note and a result.
-pub fn segments(text: &str) -> Result<Vec<GpuSegment>, Problem> {
+pub fn segments(text: &str) -> Result<Vec<Segment>, Problem> {
     let file: Value = serde_json::from_str(text).map_err(|error| format!("not JSON: {error}"))?;
     let root = Place { value: &file, path: String::new() };
     match &file {
@@ -28,7 +63,7 @@ pub fn segments(text: &str) -> Result<Vec<GpuSegment>, Problem> {
     }
 }
 
-fn one(place: &Place<'_>) -> Result<GpuSegment, Problem> {
+fn one(place: &Place<'_>) -> Result<Segment, Problem> {
     match place.optional("segment")? {
         Some(inner) => {
             place.only(&["note", "segment", "result"])?;
@@ -38,32 +73,106 @@ fn one(place: &Place<'_>) -> Result<GpuSegment, Problem> {
     }
 }
 
-fn segment(place: &Place<'_>) -> Result<GpuSegment, Problem> {
+fn segment(place: &Place<'_>) -> Result<Segment, Problem> {
     place.only(&["t0", "t1", "mig", "layout", "covered_by", "slots", "energy", "carry"])?;
     let (from, to) = (place.key("t0")?.integer()?, place.key("t1")?.integer()?);
     if to <= from {
         return Err(place.key("t1")?.wrong("is not after t0"));
     }
     let covered_by = covers(place)?;
+    let mig = place.optional("mig")?.map(|mig| mig.flag()).transpose()?.unwrap_or(false);
     let layout = place.optional("layout")?.map(|layout| self::layout(&layout)).transpose()?;
-    let mut slots = BTreeMap::new();
-    let mut previous = BTreeMap::new();
+    let is_divided = mig || layout.is_none();
+    let (mut slots, mut of_slots, mut previous) = (Vec::new(), Vec::new(), Previous::new());
     for (name, slot) in place.key("slots")?.entries()? {
-        let name: Arc<str> = name.into();
+        let gpu_instance = name.strip_prefix("gi").and_then(|id| id.parse().ok());
+        if gpu_instance.is_some() != mig || (!mig && name != "gpu") {
+            return Err(slot.wrong("is the slot of a whole GPU, gpu, or with mig an instance such as gi1"));
+        }
         let (spans, weights) = self::slot(&slot, (from, to), &covered_by)?;
-        slots.insert(Arc::clone(&name), spans);
-        previous.insert(name, weights);
+        previous = weights;
+        let holders = spans[0].holdings.iter().map(|holding| holding.holder.clone()).collect();
+        slots.push(SegmentSlot { name, gpu_instance, state: spans[0].state, holders });
+        of_slots.push(spans);
     }
-    Ok(GpuSegment {
+    let mut spans = match layout {
+        Some(layout) if mig => divided(unmeasured(from, to), layout, &slots, &of_slots)
+            .map_err(|problem| place.wrong(&problem))?,
+        Some(layout)
+            if layout.slots.len() != 1 || layout.slots.values().any(|slot| slot.size != layout.total) =>
+        {
+            return Err(place.key("layout")?.wrong("divides the GPU; without mig it is one slot, gpu"));
+        }
+        Some(_) => of_slots.pop().ok_or_else(|| place.wrong("lacks the slot gpu"))?,
+        None if of_slots.is_empty() => {
+            vec![Span { state: SlotState::Unavailable, ..unmeasured(from, to) }]
+        }
+        None => return Err(place.key("slots")?.wrong("are given without a layout")),
+    };
+    if let Some(energy) = place.optional("energy")? {
+        energy.only(&["delta", "floor"])?;
+        spans[0].energy = Some(Microjoules(energy.key("delta")?.integer()?));
+        spans[0].idle_energy = Microjoules(energy.key("floor")?.integer()?);
+    }
+    let carry =
+        place.optional("carry")?.map(|carry| self::carry(&carry, mig)).transpose()?.unwrap_or_default();
+    Ok(Segment { is_divided, slots, spans, previous, carry })
+}
+
+/// The spans of a GPU that is divided, from those of its slots. A slot without ticks is the same in every tick.
+fn divided(
+    whole: Span,
+    layout: MigLayout,
+    slots: &[SegmentSlot],
+    of_slots: &[Vec<Span>],
+) -> Result<Vec<Span>, Problem> {
+    let longest = of_slots.iter().max_by_key(|spans| spans.len()).cloned().unwrap_or(vec![whole]);
+    let layout = Arc::new(layout);
+    let state = match slots.first().map(|slot| slot.state) {
+        Some(lost @ (SlotState::Unavailable | SlotState::Unobserved))
+            if slots.iter().all(|slot| slot.state == lost) =>
+        {
+            lost
+        }
+        _ => SlotState::Measured,
+    };
+    let mut spans = Vec::new();
+    for (place, tick) in longest.iter().enumerate() {
+        let mut instances = BTreeMap::new();
+        for (slot, own) in slots.iter().zip(of_slots) {
+            let span = match own.get(place) {
+                Some(span) if (span.from, span.to) == (tick.from, tick.to) => span,
+                _ if own.len() == 1 && own[0].busy == 0 => &own[0],
+                _ => return Err(format!("has other ticks in {} than in another slot", slot.name)),
+            };
+            let Span { state, source, holdings, covered_by, busy, present, blind, .. } = span.clone();
+            let instance = InstanceSpan { state, source, holdings, covered_by, busy, present, blind };
+            let id = slot.gpu_instance.unwrap_or_default().to_string();
+            instances.insert(id.into(), instance);
+        }
+        let instances = Some(Box::new(MigSpan { layout: Arc::clone(&layout), slots: instances }));
+        spans.push(Span { state, instances, ..unmeasured(tick.from.0, tick.to.0) });
+    }
+    Ok(spans)
+}
+
+/// A span of which nothing is known.
+fn unmeasured(from: u64, to: u64) -> Span {
+    Span {
         from: Utc(from),
         to: Utc(to),
-        mig: place.optional("mig")?.map(|mig| mig.flag()).transpose()?.unwrap_or(false),
-        layout,
-        slots,
-        previous,
-        energy: place.optional("energy")?.map(|energy| self::energy(&energy)).transpose()?,
-        carry: place.optional("carry")?.map(|carry| self::carry(&carry)).transpose()?.unwrap_or_default(),
-    })
+        state: SlotState::Unmeasured,
+        source: ActivitySource::None,
+        method: Method::Observed,
+        holdings: Arc::default(),
+        covered_by: BTreeMap::new(),
+        busy: 0,
+        present: BTreeMap::new(),
+        blind: false,
+        energy: None,
+        idle_energy: Microjoules(0),
+        instances: None,
+    }
 }
 
 /// Which holder's holding covers each user; cycles are refused.
@@ -90,6 +199,7 @@ fn layout(place: &Place<'_>) -> Result<MigLayout, Problem> {
         if name.starts_with("__") || name == "root" {
             return Err(size.wrong("is a reserved name; name the slot otherwise"));
         }
+        let name = name.strip_prefix("gi").unwrap_or(&name);
         slots.insert(name.into(), MigSlot { size: size.integer()?, ..MigSlot::default() });
     }
     let size = |key| place.optional(key)?.map_or(Ok(0), |size| size.integer());
@@ -109,19 +219,11 @@ fn slot(
     place.only(&["state", "u_kind", "holdings", "ticks", "memory", "present", "previous"])?;
     let state = state(place)?;
     let whole = Span {
-        from: Utc(from),
-        to: Utc(to),
         state,
         source: ActivitySource::Gpm,
-        method: Method::Observed,
         holdings: holdings(place)?,
         covered_by: covered_by.clone(),
-        busy: 0,
-        present: BTreeMap::new(),
-        blind: false,
-        energy: None,
-        idle_energy: Microjoules(0),
-        instances: None,
+        ..unmeasured(from, to)
     };
     let mut previous = weights(place, "previous")?;
     let ticks = place.optional("ticks")?.map_or(Ok(Vec::new()), |ticks| ticks.items())?;
@@ -224,12 +326,21 @@ fn holdings(slot: &Place<'_>) -> Result<Arc<[Holding]>, Problem> {
     Ok(holdings.into())
 }
 
-/// The users present according to the slot and the tick, with memory and weight.
+/// The users present according to the slot and the tick, with memory and weight. A tick that lists who is present has
+/// nobody else: who came later has used nothing of it, although the slot gives the memory of all.
 fn present(places: &[&Place<'_>]) -> Result<BTreeMap<HolderId, Presence>, Problem> {
     let mut present: BTreeMap<HolderId, Presence> = BTreeMap::new();
-    for place in places {
-        for user in place.optional("present")?.map_or(Ok(Vec::new()), |users| users.items())? {
-            present.entry(HolderId::new(user.text()?)).or_default();
+    for (depth, place) in places.iter().enumerate() {
+        let listed = place.optional("present")?.map(|users| users.items()).transpose()?;
+        if let Some(users) = &listed {
+            let users = users.iter().map(|user| user.text().map(HolderId::new));
+            let users: BTreeSet<HolderId> = users.collect::<Result<_, _>>()?;
+            if depth > 0 {
+                present.retain(|user, _| users.contains(user));
+            }
+            for user in users {
+                present.entry(user).or_default();
+            }
         }
         for (user, memory) in weights(place, "memory")? {
             present.entry(user).or_default().memory = Some(memory);
@@ -247,15 +358,10 @@ fn weights(place: &Place<'_>, key: &str) -> Result<BTreeMap<HolderId, u64>, Prob
     entries.into_iter().map(|(user, weight)| Ok((HolderId::new(user), weight.integer()?))).collect()
 }
 
-fn energy(place: &Place<'_>) -> Result<GpuEnergy, Problem> {
-    place.only(&["delta", "floor"])?;
-    let part = |key| Ok::<_, Problem>(Microjoules(place.key(key)?.integer()?));
-    Ok(GpuEnergy { delta: part("delta")?, floor: part("floor")? })
-}
-
 /// The carry by tree node and holder: fractions of a nanosecond, in units of 2^-32.
-fn carry(place: &Place<'_>) -> Result<Carry, Problem> {
+fn carry(place: &Place<'_>, mig: bool) -> Result<Carry, Problem> {
     let node = |(node, owed): (String, Place<'_>)| {
+        let node = node.strip_prefix("gi").filter(|_| mig).unwrap_or(&node).to_owned();
         let owed = owed.entries()?.into_iter();
         let owed = owed.map(|(holder, part)| Ok((HolderId::new(holder), part.carried()?)));
         Ok((node, owed.collect::<Result<_, Problem>>()?))

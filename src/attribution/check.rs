@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::SettleError;
-use crate::model::{Holding, Microjoules, MigLayout, MigSpan, Span, Utc};
+use crate::model::{Holding, InstanceSpan, Microjoules, MigLayout, MigSpan, Span, Utc};
 
 /// Checks that spans follow one another, cover the window from `from` to `to` exactly, and are valid.
 pub(super) fn check_window(from: Utc, to: Utc, spans: &[Span]) -> Result<(), SettleError> {
@@ -31,7 +31,7 @@ pub(super) fn check_window(from: Utc, to: Utc, spans: &[Span]) -> Result<(), Set
 }
 
 fn check_instances(span: &Span, MigSpan { layout, slots }: &MigSpan) -> Result<(), SettleError> {
-    check_layout(Some(layout), slots)?;
+    check_layout(layout, slots)?;
     for slot in slots.values() {
         if slot.busy > span.length().0 {
             return Err(SettleError::Busy { from: span.from, busy: slot.busy, length: span.length() });
@@ -42,15 +42,10 @@ fn check_instances(span: &Span, MigSpan { layout, slots }: &MigSpan) -> Result<(
 }
 
 /// Checks that the parts of a layout sum to the GPU, and that the slots are those of the layout.
-pub(super) fn check_layout<T>(
-    layout: Option<&MigLayout>,
-    slots: &BTreeMap<Arc<str>, T>,
-) -> Result<(), SettleError> {
-    let is_of_layout = |name: &&Arc<str>| layout.is_some_and(|layout| layout.slots.contains_key(*name));
-    if let Some(slot) = slots.keys().find(|name| !is_of_layout(name)) {
+fn check_layout(layout: &MigLayout, slots: &BTreeMap<Arc<str>, InstanceSpan>) -> Result<(), SettleError> {
+    if let Some(slot) = slots.keys().find(|name| !layout.slots.contains_key(*name)) {
         return Err(SettleError::UnknownSlot { slot: Arc::clone(slot) });
     }
-    let Some(layout) = layout else { return Ok(()) };
     if let Some(slot) = layout.slots.keys().find(|name| !slots.contains_key(*name)) {
         return Err(SettleError::MissingSlot { slot: Arc::clone(slot) });
     }

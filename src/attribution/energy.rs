@@ -13,29 +13,29 @@ use crate::model::{HolderId, Microjoules, SlotState, Span};
 
 /// Energy that a GPU drew in a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GpuEnergy {
+pub(super) struct GpuEnergy {
     /// Difference of the driver's counter.
-    pub delta: Microjoules,
+    pub(super) delta: Microjoules,
     /// Idle power x time: the most of it that can be floor.
-    pub floor: Microjoules,
+    pub(super) floor: Microjoules,
 }
 
 /// A holder on a slot; time that belongs to no slot is on the slot `root`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SlotHolder {
+pub(super) struct SlotHolder {
     /// Name of the slot.
-    pub slot: Arc<str>,
+    pub(super) slot: Arc<str>,
     /// Holder, user or remainder.
-    pub holder: HolderId,
+    pub(super) holder: HolderId,
 }
 
 /// The energy of a segment by slot and holder, in microjoules.
 #[derive(Clone, Debug)]
-pub struct EnergySplit {
+pub(super) struct EnergySplit {
     /// What an idle GPU would have drawn.
-    pub floor: BTreeMap<SlotHolder, u64>,
+    pub(super) floor: BTreeMap<SlotHolder, u64>,
     /// What was drawn above that.
-    pub dynamic: BTreeMap<SlotHolder, u64>,
+    pub(super) dynamic: BTreeMap<SlotHolder, u64>,
 }
 
 impl GpuEnergy {

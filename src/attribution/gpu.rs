@@ -1,116 +1,17 @@
 //! Settles the slots of a GPU together: the split of its time among MIG instances, each slot, and one energy pool.
 //!
 //! Slot time is the slot's weight x the GPU's time; spans of an instance are scaled to it, and then settled like those of a
-//! whole GPU. `settle_gpu` settles a single segment and returns each slot's account in full.
+//! whole GPU.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::apportion::{Quota, apportion};
-use super::check::{check_layout, check_window};
 use super::fallback::UseFallback;
-use super::settle::{OpenSlot, OpenWindow, SettledSegment, SettledSlot, add_flag};
+use super::settle::{OpenSlot, OpenWindow, SettledSegment, add_flag};
 use super::window::WindowSegment;
-use super::{EnergySplit, GpuEnergy, SettleError, UserShare};
-use crate::model::{Carry, Grade, HolderId, MigLayout, Parts, Settlement, SlotState, Span, Utc};
-
-/// A segment of one GPU, in which layout, holdings and states are constant.
-#[derive(Clone, Debug)]
-pub struct GpuSegment {
-    /// Begin of the segment.
-    pub from: Utc,
-    /// End of the segment.
-    pub to: Utc,
-    /// Whether its slots are MIG instances.
-    pub mig: bool,
-    /// None while the MIG layout changes: then there is no slot, and all time is unavailable.
-    pub layout: Option<MigLayout>,
-    /// The spans of each slot of the layout, in the GPU's time and without energy.
-    pub slots: BTreeMap<Arc<str>, Vec<Span>>,
-    /// The weights of each slot's window before; MIG instances have none.
-    pub previous: BTreeMap<Arc<str>, BTreeMap<HolderId, u64>>,
-    /// Energy of the whole GPU; none where the counter's difference is unknown.
-    pub energy: Option<GpuEnergy>,
-    /// The carries after the segment before.
-    pub carry: Carry,
-}
-
-/// The account of one slot; times are nanoseconds of slot time.
-#[derive(Clone, Debug)]
-pub struct SlotSettlement {
-    /// Slot time.
-    pub time: u64,
-    /// Whether holdings and activity were known.
-    pub state: SlotState,
-    /// Reserved tenant that receives unheld time.
-    pub remainder: HolderId,
-    /// Time that nobody held.
-    pub unheld: u64,
-    /// Unheld time that was used.
-    pub drawn: u64,
-    /// Busy time: activity x slot time.
-    pub busy: u64,
-    /// The worst grade of its use.
-    pub grade: Grade,
-    /// Held time by holder, with the time of nested holdings.
-    pub gross: BTreeMap<HolderId, u64>,
-    /// The parts of held time by holder, without the time of nested holdings.
-    pub parts: BTreeMap<HolderId, Parts>,
-    /// Used time by user.
-    pub used: BTreeMap<HolderId, UserShare>,
-}
-
-/// The account of a segment.
-#[derive(Clone, Debug)]
-pub struct GpuSettlement {
-    /// The GPU's time in nanoseconds, by slot and remainder.
-    pub root: BTreeMap<Arc<str>, u64>,
-    /// The slots, by name.
-    pub slots: BTreeMap<Arc<str>, SlotSettlement>,
-    /// Energy, where the counter's difference is known.
-    pub energy: Option<EnergySplit>,
-    /// Conflicts and other remarks.
-    pub flags: Vec<String>,
-    /// The carries for the next segment.
-    pub carry: Carry,
-}
-
-/// Settles a segment of a GPU.
-///
-/// # Errors
-/// A layout that does not sum to the GPU, slots that are not those of the layout, spans that do not cover the segment or
-/// that no account can hold.
-pub fn settle_gpu(segment: &GpuSegment) -> Result<GpuSettlement, SettleError> {
-    let GpuSegment { from, to, mig, layout, slots, previous, energy, carry } = segment;
-    check_layout(layout.as_ref(), slots)?;
-    for spans in slots.values() {
-        check_window(*from, *to, spans)?;
-    }
-    let none = BTreeMap::new();
-    let previous = |name: &Arc<str>| previous.get(name).unwrap_or(&none);
-    let mut window = OpenWindow::new(carry);
-    let time = to.since(*from).0;
-    let settled = match layout {
-        None => {
-            SettledSegment { slots: Vec::new(), free: vec![(HolderId::new(HolderId::UNAVAILABLE), time)] }
-        }
-        Some(layout) => window.settle_slots(time, layout, SlotState::Measured, |name| {
-            let spans: &[Span] = slots.get(name).map_or(&[], Vec::as_slice);
-            let fallback =
-                if *mig { UseFallback::of_instance() } else { UseFallback::of_gpu(spans, previous(name)) };
-            (Cow::Borrowed(spans), fallback)
-        }),
-    };
-    window.drop_other_slots(&settled);
-    let energy = energy.map(|energy| settled.split_energy(energy));
-    let Settlement { carry, flags, .. } = window.close(*from, *to, Vec::new());
-    let of_slots = settled.slots.iter().map(|slot| (Arc::clone(&slot.name), slot.time));
-    let free = settled.free.iter().map(|(remainder, time)| (Arc::clone(&remainder.0), *time));
-    let root = of_slots.chain(free).collect();
-    let slots = settled.slots.into_iter().map(|slot| (Arc::clone(&slot.name), slot.into())).collect();
-    Ok(GpuSettlement { root, slots, energy, flags, carry })
-}
+use crate::model::{HolderId, MigLayout, SlotState, Span, Utc};
 
 impl<'a> OpenWindow<'a> {
     /// Settles a segment of a MIG GPU.
@@ -202,25 +103,5 @@ impl OpenSlot<'_> {
             Span { from, to, busy, ..span.clone() }
         };
         spans.iter().map(&mut scale_span).collect()
-    }
-}
-
-impl From<SettledSlot<'_>> for SlotSettlement {
-    fn from(SettledSlot { state, time, busy, held, used, settled, .. }: SettledSlot<'_>) -> Self {
-        let (mut parts, mut users) = (settled.parts, settled.users);
-        let drawn = parts.remove(&held.remainder).map_or(0, |unheld| unheld.lent);
-        users.retain(|_, share| share.used.total() > 0);
-        Self {
-            time,
-            state,
-            remainder: held.remainder,
-            unheld: held.unheld,
-            drawn,
-            busy,
-            grade: used.values().map(|used| used.grade).max().unwrap_or_default(),
-            gross: held.gross,
-            parts,
-            used: users,
-        }
     }
 }

@@ -21,11 +21,8 @@ mod settle;
 mod window;
 
 pub use claims::granted_shares;
-pub use energy::{EnergySplit, GpuEnergy, SlotHolder};
 pub use error::SettleError;
-pub use gpu::{GpuSegment, GpuSettlement, SlotSettlement, settle_gpu};
 pub use money::{HeldParts, HolderTime, charged_times, money, split_money};
-pub use parts::UserShare;
 pub use settle::settle;
 pub use window::{WINDOW, split, window_end};
 

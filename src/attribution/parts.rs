@@ -18,8 +18,6 @@ use crate::model::{Grade, HolderId, Parts, SlotState, Use};
 pub(super) struct HeldTime {
     /// By holder, without the time of nested holdings; the loser of a conflict is there with 0.
     pub(super) parts: BTreeMap<HolderId, u64>,
-    /// By holder, with the time of nested holdings.
-    pub(super) gross: BTreeMap<HolderId, u64>,
     /// Reserved tenant that receives unheld time in this segment.
     pub(super) remainder: HolderId,
     /// Time that nobody held.
@@ -58,7 +56,7 @@ impl HeldTime {
                 parts.insert(holder, part);
             }
         }
-        Self { parts, gross, remainder, unheld }
+        Self { parts, remainder, unheld }
     }
 
     /// Held time by holder, and unheld time under its remainder.
@@ -129,22 +127,13 @@ pub(super) fn split_busy_time(
     users.into_iter().map(used_time).collect()
 }
 
-/// Where the use of one user of a slot lies, in nanoseconds.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct UserShare {
-    /// Within holdings, beyond share, outside of holdings, and on a slot that nobody holds.
-    pub used: Use,
-    /// The use within holdings, by holder of the holding.
-    pub within: BTreeMap<HolderId, u64>,
-}
-
 /// The parts of each holding and of the remainder, and where each user's use lies.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SettledParts {
     /// By holder, the remainder included.
     pub(super) parts: BTreeMap<HolderId, Parts>,
-    /// By user.
-    pub(super) users: BTreeMap<HolderId, UserShare>,
+    /// By user: within holdings, beyond share, outside of holdings, and on a slot that nobody holds.
+    pub(super) users: BTreeMap<HolderId, Use>,
 }
 
 impl SettledParts {
@@ -175,7 +164,7 @@ impl SettledParts {
         let mut settled = Self::split_within(held, used, grants, &mut carries.within);
         let mut above = 0;
         for (user, used) in used {
-            let share = &mut settled.users.entry(user.clone()).or_default().used;
+            let share = settled.users.entry(user.clone()).or_default();
             let rest = used.time - share.within;
             above += rest;
             match grants.covering_holder(user) {
@@ -223,11 +212,7 @@ impl SettledParts {
                 if let Some(outer) = outer {
                     *uncounted.entry(outer).or_default().entry(user.clone()).or_default() += used - within;
                 }
-                let share = settled.users.entry(user).or_default();
-                share.used.within += within;
-                if within > 0 {
-                    share.within.insert(holder.clone(), within);
-                }
+                settled.users.entry(user).or_default().within += within;
             }
         }
         settled

@@ -70,10 +70,6 @@ pub(super) struct SettledSlot<'a> {
     /// Its spans, in the GPU's time.
     pub(super) spans: Cow<'a, [Span]>,
     pub(super) state: SlotState,
-    /// Slot time in nanoseconds.
-    pub(super) time: u64,
-    /// Busy slot time; 0 unless measured.
-    pub(super) busy: u64,
     pub(super) held: HeldTime,
     pub(super) used: BTreeMap<HolderId, UsedTime>,
     pub(super) settled: SettledParts,
@@ -186,16 +182,7 @@ impl OpenSlot<'_> {
             self.carries
                 .drop_users(|user| grants.has_claim(user) || used.contains_key(user) || is_present(user));
         }
-        SettledSlot {
-            name: Arc::clone(name),
-            spans,
-            state,
-            time: segment.length(),
-            busy: if is_measured { segment.busy() } else { 0 },
-            held,
-            used,
-            settled,
-        }
+        SettledSlot { name: Arc::clone(name), spans, state, held, used, settled }
     }
 }
 
@@ -241,8 +228,8 @@ impl WindowRows {
         for (holder, parts) in &slot.settled.parts {
             self.entry(gpu_instance, holder, Some(constant)).row.amounts.parts.add(parts);
         }
-        for (user, share) in &slot.settled.users {
-            self.entry(gpu_instance, user, Some(constant)).row.amounts.used.add(&share.used);
+        for (user, used) in &slot.settled.users {
+            self.entry(gpu_instance, user, Some(constant)).row.amounts.used.add(used);
         }
         for (user, used) in &slot.used {
             let row = &mut self.entry(gpu_instance, user, Some(constant)).row;

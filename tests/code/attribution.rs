@@ -1,9 +1,9 @@
 //! The worked segments of the account's model (tests/fixtures/account-examples.json), reproduced to the
-//! nanosecond: by the agent's settlement of a window, and by `examples/settle` with all slots of a GPU.
+//! nanosecond by the agent's settlement of a window, and printed by `examples/settle`.
 
 use std::collections::BTreeMap;
 
-use gpumeter::attribution::{GpuSegment, SettleError, settle, settle_gpu};
+use gpumeter::attribution::{SettleError, settle};
 use gpumeter::model::{Carry, Grade, HolderId, Row, Settlement};
 use serde_json::{Value, json};
 
@@ -12,10 +12,12 @@ mod print;
 #[path = "../../examples/settle/read.rs"]
 mod read;
 
+use read::Segment;
+
 const EXAMPLES: &str = include_str!("../fixtures/account-examples.json");
 
 /// Notes, segments and results.
-fn examples() -> Vec<(String, GpuSegment, Value)> {
+fn examples() -> Vec<(String, Segment, Value)> {
     let examples: Vec<Value> = serde_json::from_str(EXAMPLES).unwrap();
     let segments = read::segments(EXAMPLES).unwrap();
     let whole = examples.into_iter().zip(segments);
@@ -26,19 +28,19 @@ fn examples() -> Vec<(String, GpuSegment, Value)> {
         .collect()
 }
 
+fn settle_segment(segment: &Segment) -> Result<Settlement, SettleError> {
+    let Segment { spans, carry, previous, .. } = segment;
+    settle(spans[0].from, spans[spans.len() - 1].to, spans, carry, previous)
+}
+
 #[test]
 fn the_worked_segments_are_settled_to_the_nanosecond() {
     let mut settled = 0;
     for (note, segment, result) in examples() {
-        if segment.mig {
+        if segment.is_divided {
             continue;
         }
-        let mut spans = segment.slots["gpu"].clone();
-        spans[0].energy = segment.energy.map(|energy| energy.delta);
-        spans[0].idle_energy = segment.energy.map(|energy| energy.floor).unwrap_or_default();
-        let previous = &segment.previous["gpu"];
-        let settlement = settle(segment.from, segment.to, &spans, &segment.carry, previous).expect(&note);
-        compare(&settlement, &result, &note);
+        compare(&settle_segment(&segment).expect(&note), &result, &note);
         settled += 1;
     }
     assert_eq!(settled, 16);
@@ -49,9 +51,22 @@ fn the_settle_example_prints_the_results_of_all_worked_segments() {
     let examples = examples();
     assert_eq!(examples.len(), 18);
     for (note, segment, result) in examples {
-        let settled = settle_gpu(&segment).expect(&note);
-        assert_eq!(print::result(&segment, &settled), result, "{note}");
+        let settled = settle_segment(&segment).expect(&note);
+        assert_eq!(print::result(&segment, &settled), as_rows_have_it(result), "{note}");
     }
+}
+
+/// A result with held time without what is nested in it, and use within holdings as one number.
+fn as_rows_have_it(mut result: Value) -> Value {
+    for slot in result["slots"].as_object_mut().unwrap().values_mut() {
+        for held in slot["held"].as_object_mut().unwrap().values_mut() {
+            held.as_object_mut().unwrap().remove("gross");
+        }
+        for used in slot["used"].as_object_mut().unwrap().values_mut() {
+            used["within"] = json!(entries(&used["within"]).iter().map(|(_, time)| int(time)).sum::<u64>());
+        }
+    }
+    result
 }
 
 /// A segment of a whole GPU with that slot and further keys.
@@ -65,7 +80,7 @@ fn segment(slot: &Value, more: &Value) -> Value {
 
 fn printed(segment: &Value) -> Value {
     let segment = read::segments(&segment.to_string()).unwrap().remove(0);
-    print::result(&segment, &settle_gpu(&segment).unwrap())
+    print::result(&segment, &settle_segment(&segment).unwrap())
 }
 
 #[test]
@@ -132,16 +147,53 @@ fn a_bad_segment_is_refused_with_its_place() {
 
 #[test]
 fn slots_that_differ_from_the_layout_are_refused() {
-    let refused = |more: Value| {
-        let slot = json!({"state": "measured", "holdings": [], "ticks": []});
-        let segment = read::segments(&segment(&slot, &more).to_string()).unwrap().remove(0);
-        settle_gpu(&segment).unwrap_err()
+    let slot = json!({"state": "measured", "holdings": [], "ticks": []});
+    let read = |more: Value| read::segments(&segment(&slot, &more).to_string());
+    for (more, expected) in [
+        (json!({"slots": {}}), "lacks the slot gpu"),
+        (json!({"layout": null}), "are given without a layout"),
+        (json!({"layout": {"total": 2, "slots": {"gpu": 1}}}), "divides the GPU"),
+        (json!({"mig": true}), "is the slot of a whole GPU, gpu, or with mig an instance such as gi1"),
+    ] {
+        let problem = read(more).unwrap_err();
+        assert!(problem.contains(expected), "{expected:?} in {problem:?}");
+    }
+    let refused = |layout: Value| {
+        let segment = read(json!({"mig": true, "layout": layout, "slots": {"gi1": slot}})).unwrap().remove(0);
+        settle_segment(&segment).unwrap_err()
     };
-    let gpu = || "gpu".into();
-    assert_eq!(refused(json!({"slots": {}})), SettleError::MissingSlot { slot: gpu() });
-    assert_eq!(refused(json!({"layout": null})), SettleError::UnknownSlot { slot: gpu() });
-    let layout = json!({"total": 2, "slots": {"gpu": 1}});
-    assert_eq!(refused(json!({"layout": layout})), SettleError::Layout { total: 2, sum: 1 });
+    let missing = refused(json!({"total": 2, "slots": {"gi1": 1, "gi2": 1}}));
+    assert_eq!(missing, SettleError::MissingSlot { slot: "2".into() });
+    let unknown = refused(json!({"total": 2, "slots": {}, "unallocated": 2}));
+    assert_eq!(unknown, SettleError::UnknownSlot { slot: "1".into() });
+    let uneven = refused(json!({"total": 2, "slots": {"gi1": 1}}));
+    assert_eq!(uneven, SettleError::Layout { total: 2, sum: 1 });
+}
+
+#[test]
+fn who_comes_to_an_instance_after_the_work_uses_nothing_of_it() {
+    let slot = |ticks: Value| {
+        json!({
+            "state": "measured", "holdings": [], "memory": {"a": 3, "b": 1}, "present": ["a", "b"],
+            "ticks": ticks,
+        })
+    };
+    let used = |slot: Value| {
+        let segment = json!({
+            "t0": 0, "t1": 16, "mig": true, "layout": {"total": 1, "slots": {"gi1": 1}}, "slots": {"gi1": slot},
+        });
+        let result = printed(&segment);
+        ["a", "b"].map(|user| result["slots"]["gi1"]["used"][user]["used"].as_u64().unwrap_or(0))
+    };
+    let (before, after) = (json!({"busy": 8, "present": ["a"]}), json!({"busy": 0, "present": ["a", "b"]}));
+    assert_eq!(used(slot(json!([before, after]))), [8, 0]);
+    let together = json!({"busy": 8, "present": ["a", "b"]});
+    assert_eq!(used(slot(json!([before, together]))), [8 + 6, 2]);
+    assert_eq!(
+        used(slot(json!([{"busy": 8}, {"busy": 0}]))),
+        [6, 2],
+        "the slot's list counts where a tick has none"
+    );
 }
 
 #[test]

@@ -237,3 +237,75 @@ fn seven_instances_at_ninety_percent_use_seven_eighths_of_ninety_percent() {
     let stranded = of_slot(&settlement, None).next().unwrap();
     assert_eq!((stranded.holder.as_str(), stranded.amounts.parts.idle), ("__stranded__", 1_875_000_000));
 }
+
+/// What each user of a slot used, computed tick by tick without the agent's code, as fractions of 2^-64 nanoseconds.
+fn used_tick_by_tick(spans: &[Span], slot: &str) -> BTreeMap<HolderId, u128> {
+    let mut used: BTreeMap<HolderId, u128> = BTreeMap::new();
+    for span in spans {
+        let MigSpan { layout, slots } = &**span.instances.as_ref().unwrap();
+        let (instance, size) = (&slots[slot], layout.slots[slot].size);
+        if instance.state != SlotState::Measured || instance.busy == 0 {
+            continue;
+        }
+        let busy = u128::from(instance.busy) * u128::from(size) * (1 << 64) / u128::from(layout.total);
+        let weights = tick_weights(instance);
+        let sum: u128 = weights.values().sum();
+        for (user, weight) in weights {
+            *used.entry(user).or_default() += busy / sum.max(1) * weight;
+        }
+    }
+    used
+}
+
+/// The weights of those present in a tick: by held, else by memory, else equal; the fractions have denominator 12.
+fn tick_weights(instance: &InstanceSpan) -> BTreeMap<HolderId, u128> {
+    let held = |user: &HolderId| {
+        let holding = instance.holdings.iter().find(|holding| holding.holder == *user);
+        holding
+            .map_or(0, |holding| u128::from(holding.fraction.numerator * 12 / holding.fraction.denominator))
+    };
+    let memory = |user: &HolderId| instance.present[user].memory.map_or(0, u128::from);
+    let users = || instance.present.keys();
+    let weighted = |weight: &dyn Fn(&HolderId) -> u128| {
+        let weights: BTreeMap<HolderId, u128> =
+            users().map(|user| (user.clone(), weight(user))).filter(|(_, weight)| *weight > 0).collect();
+        (!weights.is_empty()).then_some(weights)
+    };
+    weighted(&held)
+        .or_else(|| weighted(&memory))
+        .or_else(|| weighted(&|_| 1))
+        .unwrap_or_else(|| BTreeMap::from([(id(HolderId::UNATTRIBUTED), 1)]))
+}
+
+proptest! {
+    #![proptest_config(cases(600))]
+
+    #[test]
+    fn busy_time_of_an_instance_is_split_tick_by_tick_among_those_present_in_the_tick(division in division()) {
+        let mut division = division;
+        for era in division.eras.iter_mut().flatten() {
+            era.covers = false;
+            // Claims that fit together, in twelfths.
+            era.claims.iter_mut().flatten().for_each(|claim| *claim = (claim.0.clamp(1, 2), 12, 0));
+            for tick in &mut era.ticks {
+                tick.blind = false;
+                tick.length += 1_000_000;
+                tick.users.iter_mut().flatten().for_each(|user| user.1 = user.1.map(|memory| memory % 10_000));
+            }
+        }
+        for (spans, settlement) in division.windows().iter().zip(run(&division.windows())) {
+            for slot in 0..u32::try_from(division.sizes.len()).unwrap() {
+                let exact = used_tick_by_tick(spans, &slot.to_string());
+                let mut found: BTreeMap<HolderId, u64> = BTreeMap::new();
+                for row in of_slot(&settlement, Some(slot)) {
+                    *found.entry(row.holder.clone()).or_default() += row.amounts.used.total();
+                }
+                for user in exact.keys().chain(found.keys()) {
+                    let exact = exact.get(user).map_or(0, |used| used >> 64);
+                    let found = u128::from(found.get(user).copied().unwrap_or(0));
+                    prop_assert!(found.abs_diff(exact) <= 16, "{user} in slot {slot}: {found} of {exact}");
+                }
+            }
+        }
+    }
+}

@@ -89,6 +89,19 @@ fn several_users_of_an_instance_share_its_busy_time_by_what_they_hold_else_by_me
 }
 
 #[test]
+fn a_process_that_comes_to_an_instance_after_the_work_uses_nothing_of_it() {
+    let mut world = World::new(&[]);
+    identify_both(&mut world);
+    world.change_layout(|frame| two(frame, Some(0), Some(0)));
+    world.run(65, |frame| two(frame, Some(100), Some(0)).process_on(1, 7, 3));
+    world.run(20, |frame| two(frame, Some(0), Some(0)).process_on(1, 7, 3).process_on(1, 11, 1));
+    let used = |name: &str| world.settled().get(&holder(name)).map_or(0, |row| row.used.total());
+    assert!(used("user:alice") > 30 * SECOND);
+    assert_eq!(used("user:bob"), 0);
+    world.assert_balanced();
+}
+
+#[test]
 fn a_process_of_an_instance_identified_late_is_named_while_its_window_is_open() {
     let mut world = World::new(&[]);
     world.run(14, |frame| frame);
