@@ -10,7 +10,7 @@ mod web;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use sd_notify::NotifyState;
@@ -19,6 +19,7 @@ use thiserror::Error;
 use crate::clock::{Clock, Stop, system_now};
 use crate::config::{Config, ConfigFile, PriceBookConfig};
 use crate::control::{self, ControlServer};
+use crate::holders::{BelievedCgroups, ResolvedWorkloads};
 use crate::host::{Host, UserDatabase, agent_usage, clock_is_synchronised as host_clock_is_synchronised};
 use crate::meter::{Meter, SamplerNews};
 use crate::policy::{ActiveConfig, CurrentConfig};
@@ -179,6 +180,9 @@ impl Shared {
             driver_devices: host.driver_devices(),
             restart: OnceLock::new(),
         };
+        let attribution = &launch.config.attribution;
+        let cgroups = BelievedCgroups::new(&attribution.runtimes, &attribution.container_nodes, &host);
+        let workloads = ResolvedWorkloads { cgroups: cgroups.into(), ..ResolvedWorkloads::default() };
         let resolvers = Resolvers {
             clock: clock.clone(),
             stop: stop.clone(),
@@ -187,7 +191,7 @@ impl Shared {
             pages: Arc::clone(&pages),
             simulated: Arc::clone(&simulated),
             processes,
-            workloads: Default::default(),
+            workloads: Mutex::new(Arc::new(workloads)),
             statuses: Default::default(),
         };
         Self {

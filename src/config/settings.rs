@@ -8,7 +8,7 @@ use super::address::{Endpoint, ListenAddress, external_url};
 use super::key::{Absent, ChangeEffect, Key, KeyDescription, KeyType, Table};
 use super::prices::{self, PriceBookConfig, RateConfig};
 use super::standing::{self, GrantConfig};
-use super::values::{add, add_label, name, path, path_or_off, put, resource};
+use super::values::{add, add_label, cgroup_path, name, path, path_or_off, put, resource, service};
 use super::web::{
     ClientAuth, TlsVersion, add_cipher, add_curve, add_header, add_tenant, client_auth, tls_version, user,
 };
@@ -100,6 +100,11 @@ pub struct AttributionConfig (config attribution) {
         "Whether a tenant with a process on a GPU holds it; for nodes without a scheduler.";
     standing: Vec<GrantConfig>, entries(standing::read, standing::TABLE), Optional(""), Reload,
         "Grants written by hand: each gives a tenant a share of some GPUs.";
+    runtimes: Vec<String>, texts("the name of a service", service), Optional("my-runtime.service"), Restart,
+        "Services that run containers, beside the known ones; a * at the end stands for any ending.";
+    container_nodes: Vec<String>, texts("the cgroup path of a container", cgroup_path),
+        Optional("/lxc.payload.slurm"), Restart,
+        "Containers that are nodes: pods, jobs and containers in them are believed, as of slurmd or kind.";
 } + { kubernetes: KubernetesConfig, slurm: SlurmConfig, containers: ContainersConfig }
 
 "Pods of Kubernetes."

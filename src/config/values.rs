@@ -159,6 +159,29 @@ pub(crate) fn path(text: &str) -> Result<PathBuf, Complaint> {
     Ok(path)
 }
 
+/// The name of a service; a `*` at its end stands for any ending.
+pub(crate) fn service(text: &str) -> Result<String, Complaint> {
+    let plain = text.strip_suffix('*').unwrap_or(text);
+    if plain.is_empty() || plain.contains(['/', '*']) || (plain == text && !text.ends_with(".service")) {
+        let remedy = "give a name such as my-runtime.service or my-runtime*";
+        return Err(Complaint::about(text, "is not the name of a service", remedy));
+    }
+    name(text)
+}
+
+/// The cgroup path of a container; a `*` at the end of a part stands for any ending.
+pub(crate) fn cgroup_path(text: &str) -> Result<String, Complaint> {
+    let is_plain = |part: &str| {
+        let plain = part.strip_suffix('*').unwrap_or(part);
+        !plain.is_empty() && plain != ".." && !plain.contains('*')
+    };
+    if !text.strip_prefix('/').is_some_and(|rest| rest.split('/').all(is_plain)) {
+        let remedy = "give a path as in /proc/PID/cgroup, such as /lxc.payload.slurm";
+        return Err(Complaint::about(text, "is not the cgroup path of a container", remedy));
+    }
+    name(text)
+}
+
 /// Adds a label of pods.
 pub(super) fn add_label(labels: &mut Vec<String>, text: &str) -> Result<(), Complaint> {
     let label = label(text)?;

@@ -105,6 +105,7 @@ pub fn diagnose(config: &Config) -> Diagnosis {
     findings.extend(workloads::check_containers(config, &host, &mut workloads));
     findings.push(node::check_owners(&host, &pids, &workloads));
     findings.extend(node::check_tenants(&host, &pids, &workloads));
+    findings.extend(node::check_cgroups(&host, &pids, &workloads));
     findings.extend(grants::check_users(config, &users));
     findings.push(node::check_prices(config, system_now().utc));
     findings.push(node::check_kernel_log(&host));

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::Finding;
 use crate::config::Config;
-use crate::holders::{ResolvedWorkloads, identify};
+use crate::holders::{ResolvedWorkloads, identify, refused_cgroup};
 use crate::host::{FIRST_PID_NAMESPACE, Host, ProcessError};
 use crate::ledger::Cause;
 use crate::model::{UnattributedReason, Utc};
@@ -104,6 +104,32 @@ pub(super) fn check_tenants(
     let mut names = TenantNames::default();
     let problems: Vec<String> = users.chain(granted).filter_map(|holder| names.add(&holder)).collect();
     (!problems.is_empty()).then(|| Finding::new("tenants", false, problems.join("; ")))
+}
+
+/// Names a process on a GPU whose cgroup reads like that of a pod, job or container, but lies below a container or a
+/// service whose processes may have chosen its name; no finding where there is none.
+pub(super) fn check_cgroups(
+    host: &Host,
+    pids: &BTreeSet<u32>,
+    workloads: &ResolvedWorkloads,
+) -> Option<Finding> {
+    let processes: Vec<_> = pids.iter().filter_map(|pid| host.process(*pid).ok()).collect();
+    let refused = processes
+        .iter()
+        .filter_map(|process| Some((process, refused_cgroup(&process.cgroups, &workloads.cgroups)?)));
+    let refused: Vec<_> = refused.collect();
+    let (process, path) = refused.first()?;
+    let holder = identify(host, process, workloads).map(|identity| identity.holder.id.to_string());
+    let why = format!(
+        "{} processes on GPUs are in cgroups whose names are not believed, since what runs in the container or service \
+         above may have chosen them: pid {} in {} counts as {}; if that container is a node, name its path in \
+         attribution.container_nodes, if that service runs containers, in attribution.runtimes",
+        refused.len(),
+        process.pid,
+        path.replace(char::is_control, "?"),
+        holder.unwrap_or_else(|_| "a user without a name".to_owned()),
+    );
+    Some(Finding::new("cgroups", false, why))
 }
 
 /// Whether a price is in force, if prices are configured.
@@ -242,6 +268,18 @@ mod tests {
     }
 
     #[test]
+    fn a_cgroup_that_is_not_believed_is_named_with_whom_its_process_counts_as() {
+        let host = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/host/nested");
+        let (host, workloads) = (Host::at(host), ResolvedWorkloads::default());
+        let finding = check_cgroups(&host, &(400..=405).collect(), &workloads).unwrap();
+        assert!(!finding.works);
+        for words in ["1 processes", "pid 400 in /system.slice/docker-", "counts as container:docker/2b18"] {
+            assert!(finding.why.contains(words), "{}", finding.why);
+        }
+        assert!(check_cgroups(&host, &(401..=405).collect(), &workloads).is_none());
+    }
+
+    #[test]
     fn processes_without_an_owner_are_counted_by_reason() {
         let tree = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/host");
         let nested = check_owners(
@@ -250,7 +288,7 @@ mod tests {
             &ResolvedWorkloads::default(),
         );
         assert!(!nested.works);
-        let counts = "2 of 6 processes on GPUs are __unattributed__, by reason: job 1, pod 1;";
+        let counts = "1 of 6 processes on GPUs are __unattributed__, by reason: job 1;";
         assert!(nested.why.starts_with(counts), "{}", nested.why);
         let named = check_owners(
             &Host::at(tree.join("v2")),

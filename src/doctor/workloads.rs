@@ -9,7 +9,8 @@ use crate::clock::system_now;
 use crate::config::{Config, KubernetesConfig};
 use crate::docker::DockerClient;
 use crate::holders::{
-    Allocation, NodeGpus, PodHoldings, PodMetadata, PodTracker, ResolvedWorkloads, SessionGpu, identify,
+    Allocation, BelievedCgroups, NodeGpus, PodHoldings, PodMetadata, PodTracker, ResolvedWorkloads,
+    SessionGpu, identify,
 };
 use crate::host::{Host, slurm};
 use crate::kubelet::{Error, KubeletSocket};
@@ -24,8 +25,10 @@ pub(super) fn check_pods(
     host: &Host,
     pids: &BTreeSet<u32>,
 ) -> (Option<Finding>, ResolvedWorkloads) {
-    let mut workloads = ResolvedWorkloads::default();
-    let kubernetes = &config.attribution.kubernetes;
+    let attribution = &config.attribution;
+    let cgroups = BelievedCgroups::new(&attribution.runtimes, &attribution.container_nodes, host);
+    let mut workloads = ResolvedWorkloads { cgroups: cgroups.into(), ..ResolvedWorkloads::default() };
+    let kubernetes = &attribution.kubernetes;
     let Some(socket) = &kubernetes.socket else { return (None, workloads) };
     let (tracker, resources) = (PodTracker::default(), resources(kubernetes));
     let mut pods = HostPods { host: host.clone(), tracker, resources };
@@ -35,7 +38,7 @@ pub(super) fn check_pods(
     let known = pods.observe(reply.as_ref().ok(), &metadata, now);
     workloads.allocate(HoldingSource::Kubernetes, &known.allocations);
     let logs = host.pod_logs();
-    let has_pods = logs.pods.is_some() || logs.containers.is_some() || run_in_pods(host, pids);
+    let has_pods = logs.pods.is_some() || logs.containers.is_some() || run_in_pods(host, pids, &workloads);
     let finding = match &reply {
         Err(Error::Missing { .. }) if !has_pods => None,
         Err(error) => {
@@ -67,11 +70,10 @@ fn read_pod_metadata(kubernetes: &KubernetesConfig, host: &Host) -> (PodMetadata
 }
 
 /// Whether one of these processes runs in a pod.
-fn run_in_pods(host: &Host, pids: &BTreeSet<u32>) -> bool {
+fn run_in_pods(host: &Host, pids: &BTreeSet<u32>, workloads: &ResolvedWorkloads) -> bool {
     let processes = pids.iter().filter_map(|pid| host.process(*pid).ok());
-    let mut reasons = processes.filter_map(|process| {
-        identify(host, &process, &ResolvedWorkloads::default()).ok()?.holder.id.unattributed_reason()
-    });
+    let mut reasons = processes
+        .filter_map(|process| identify(host, &process, workloads).ok()?.holder.id.unattributed_reason());
     reasons.any(|reason| reason == UnattributedReason::Pod)
 }
 
@@ -212,7 +214,9 @@ mod tests {
     #[test]
     fn a_node_whose_gpus_have_processes_in_pods_has_a_finding_without_any_mount() {
         let tree = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/host/nested");
-        let finding = |pids| check_pods(&Config::default(), &Host::at(&tree), &pids).0;
+        let node = "attribution: {container_nodes: ['/system.slice/docker-2b18f1c4*']}";
+        let config = Config::parse(node, "test").unwrap();
+        let finding = |pids| check_pods(&config, &Host::at(&tree), &pids).0;
         let unmounted = finding((400..=405).collect()).unwrap();
         assert!(
             !unmounted.works && unmounted.why.ends_with("/var/lib/kubelet/pod-resources of the host there"),

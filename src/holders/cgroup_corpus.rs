@@ -7,6 +7,7 @@
 
 use std::path::Path;
 
+use super::believed_cgroups::BelievedCgroups;
 use super::process_location::{LocationKind, ProcessLocation};
 use super::workload_path::WorkloadPath;
 
@@ -34,14 +35,18 @@ fn described(line: &str) -> String {
         return line.to_owned();
     }
     let paths = line.split(ARROW).next().unwrap_or_default();
+    let list: Vec<_> = paths.split(" | ").map(str::to_owned).collect();
     let ProcessLocation { kind, session_owner } =
-        ProcessLocation::from_cgroups(&paths.split(" | ").map(str::to_owned).collect::<Vec<_>>());
+        ProcessLocation::from_cgroups(&list, &BelievedCgroups::default());
     let owner = session_owner.map_or_else(|| "the process's user".to_owned(), |uid| format!("user {uid}"));
     let said = match kind {
         LocationKind::Unspecified => "the process's user".to_owned(),
         LocationKind::Unit { name, .. } => format!("unit {name}"),
         LocationKind::UserSession => owner,
-        LocationKind::RootlessContainer => format!("{owner}, in a container of his own"),
+        LocationKind::RootlessContainer { runtime, id } => {
+            let container = WorkloadPath::Container { runtime, id };
+            format!("{owner}, in a {} of his own", said_of(&container))
+        }
         LocationKind::Workload(workload) => said_of(&workload),
     };
     format!("{paths}{ARROW}{said}")

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::process_location::{LocationKind, ProcessLocation};
 use super::resolved_workloads::ResolvedWorkloads;
 use crate::host::{Host, ProcessInfo, UserNameError};
-use crate::model::{Holder, HolderId, UnattributedReason};
+use crate::model::{Fact, Facts, Holder, HolderId, HolderKind, UnattributedReason};
 
 /// Units of the GPU system: persistence daemon, fabric manager, IMEX, power daemon, DCGM, and MPS control with the
 /// servers that it starts below itself.
@@ -65,7 +65,7 @@ pub fn identify(
     process: &ProcessInfo,
     workloads: &ResolvedWorkloads,
 ) -> Result<Identity, UserNameError> {
-    let location = ProcessLocation::from_cgroups(&process.cgroups);
+    let location = ProcessLocation::from_cgroups(&process.cgroups, &workloads.cgroups);
     if is_system(process, &location) {
         return Ok(Holder::remainder(HolderId::new(HolderId::SYSTEM)).into());
     }
@@ -74,7 +74,7 @@ pub fn identify(
     }
     let uid = match (&location.kind, location.session_owner) {
         // The uid of a process in a rootless container is a subordinate uid, not that of its user.
-        (LocationKind::RootlessContainer, Some(owner)) => owner,
+        (LocationKind::RootlessContainer { .. }, Some(owner)) => owner,
         _ => process.uid,
     };
     let user = find_user(host, uid, location.session_owner);
@@ -83,9 +83,21 @@ pub fn identify(
         (LocationKind::Unit { name, .. }, Err(UserNameError::Failed { .. })) => {
             Holder::unit(name, None, Some(uid))
         }
+        (LocationKind::RootlessContainer { runtime, id }, user) if !id.is_empty() => {
+            rootless_container(runtime, id, &user?)
+        }
         (_, user) => user.map(|user| Holder::user(&user.name, Some(user.uid)))?,
     };
     Ok(holder.into())
+}
+
+/// A container that a user runs. Its id begins with the uid, since users name their own cgroups: one of another user's
+/// container, or of a container of root, would else be billed there.
+fn rootless_container(runtime: &str, id: &str, user: &ProcessUser) -> Holder {
+    let texts = [(Fact::ContainerRuntime, runtime), (Fact::Container, id), (Fact::User, &*user.name)];
+    let facts = Facts::new(texts).with_uid(Some(user.uid));
+    let id = HolderId::new(format!("{}:{runtime}/{}/{id}", HolderKind::Container.name(), user.uid));
+    Holder { id, facts }
 }
 
 /// Whether the process belongs to the GPU system, for which no tenant pays. A process chooses its own name, so names
@@ -93,7 +105,7 @@ pub fn identify(
 /// manager. They never count inside a workload, where any user may be root.
 fn is_system(process: &ProcessInfo, location: &ProcessLocation) -> bool {
     let names: &[&[&str]] = match &location.kind {
-        LocationKind::RootlessContainer | LocationKind::Workload(_) => return false,
+        LocationKind::RootlessContainer { .. } | LocationKind::Workload(_) => return false,
         LocationKind::Unit { name, .. } if SYSTEM_UNITS.contains(&name.as_str()) => return true,
         LocationKind::Unit { name, .. } if DISPLAY_MANAGERS.contains(&name.as_str()) => &[DISPLAY_SERVERS],
         LocationKind::Unit { .. } => return false,

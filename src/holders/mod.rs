@@ -4,6 +4,7 @@
 //! each covers, from allocations of schedulers and configured grants. Nothing here knows a tenant, a price or a clock, or
 //! starts a thread.
 
+mod believed_cgroups;
 #[cfg(test)]
 mod cgroup_corpus;
 mod holdings;
@@ -17,12 +18,14 @@ mod resolved_workloads;
 mod standing;
 mod workload_path;
 
+pub use believed_cgroups::BelievedCgroups;
 pub use holdings::{Granting, holdings};
 pub use identify::{Identity, identify};
 pub use identities::{IdentifiedProcess, Identities};
 pub use jobs::{JobHoldings, JobMap, JobObservation, JobRecord, JobTracker, NodeGpus, RecordedGpu};
 pub use pods::{PodHoldings, PodMap, PodMetadata, PodObservation, PodTracker, PreviousShare, Resources};
 pub use process_directory::ProcessDirectory;
+pub use process_location::refused_cgroup;
 pub use resolved_workloads::{AllocatedDevice, Allocation, InstancePlace, ResolvedWorkloads};
 pub use standing::{
     GpuSelector, GrantedSlot, Selector, SessionGpu, StandingGrant, are_configured_alike, in_words,

@@ -4,7 +4,12 @@
 
 use std::borrow::Cow;
 
-use super::workload_path::{WorkloadPath, parse_workload_path};
+use crate::model::UnattributedReason;
+
+use super::believed_cgroups::BelievedCgroups;
+use super::workload_path::{
+    OuterWorkload, WorkloadPath, parse_container_below, parse_workload_path, reads_like_more_than,
+};
 
 /// Where a process runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,16 +29,16 @@ pub(super) enum LocationKind {
     /// A login session or the user's own service manager, whose unit names the user chooses.
     UserSession,
     /// A rootless container below the user's own service manager. The user names the cgroups there, so they prove only
-    /// that the process belongs to that user.
-    RootlessContainer,
+    /// that the process belongs to that user; the id may be empty.
+    RootlessContainer { runtime: &'static str, id: String },
     /// A container, pod, job or virtual machine, or a path of an unknown form.
     Workload(WorkloadPath),
 }
 
 impl ProcessLocation {
     /// Combines the cgroup paths of one process.
-    pub(super) fn from_cgroups(paths: &[String]) -> Self {
-        let locations: Vec<Self> = paths.iter().map(|path| locate(path)).collect();
+    pub(super) fn from_cgroups(paths: &[String], cgroups: &BelievedCgroups) -> Self {
+        let locations: Vec<Self> = paths.iter().map(|path| locate(path, cgroups).location).collect();
         let session_owner = locations.iter().filter_map(|location| location.session_owner).max();
         let kind =
             locations.into_iter().map(|location| location.kind).max().unwrap_or(LocationKind::Unspecified);
@@ -41,38 +46,83 @@ impl ProcessLocation {
     }
 }
 
-fn locate(path: &str) -> ProcessLocation {
-    // In a cgroup namespace of its own, a reader sees cgroups outside of it below `..`.
-    let parts: Vec<_> = path
-        .split('/')
-        .filter(|part| !part.is_empty())
-        .skip_while(|part| *part == "..")
-        .map(decode)
-        .collect();
-    let parts: Vec<&str> = parts.iter().map(AsRef::as_ref).collect();
-    // Parts below the first unit are ignored because whoever runs in the unit may name them.
-    let upper = parts.iter().position(|part| !is_slice(part)).map_or(parts.len(), |first| first + 1);
-    let upper = &parts[..upper];
-    ProcessLocation {
-        kind: find_kind(&parts, upper),
-        session_owner: upper.iter().find_map(|part| session_owner(part)),
-    }
+/// A path and what is believed of it.
+struct LocatedPath {
+    location: ProcessLocation,
+    /// The parts that are not believed, since what runs in the believed ones may have named them.
+    rest: Vec<String>,
 }
 
-fn find_kind(parts: &[&str], upper: &[&str]) -> LocationKind {
-    if let Some(path) = parse_workload_path(parts) {
-        let has_owner = upper.iter().any(|part| session_owner(part).is_some());
-        if has_owner { LocationKind::RootlessContainer } else { LocationKind::Workload(path) }
-    } else if upper.iter().any(|part| is_user_session(part)) {
-        LocationKind::UserSession
-    } else if let Some(name) = find_unit(upper) {
-        LocationKind::Unit { depth: parts.len(), name: name.to_owned() }
-    } else if is_without_systemd(parts)
-        || upper.last().is_none_or(|last| is_slice(last) || has_unit_suffix(last))
-    {
-        LocationKind::Unspecified
-    } else {
-        LocationKind::Workload(WorkloadPath::Unknown)
+/// The first of these paths in which a part that is not believed reads like a pod, job or container that would have
+/// counted.
+pub fn refused_cgroup<'a>(paths: &'a [String], cgroups: &BelievedCgroups) -> Option<&'a str> {
+    paths.iter().map(String::as_str).find(|path| {
+        let LocatedPath { location, rest } = locate(path, cgroups);
+        let kind = match &location.kind {
+            LocationKind::Workload(workload) => Some(workload.reason()),
+            LocationKind::RootlessContainer { .. } => Some(UnattributedReason::Container),
+            _ => None,
+        };
+        rest.iter().any(|part| reads_like_more_than(part, kind))
+    })
+}
+
+/// The parts of the path that name a container in which another container of that path runs.
+pub(super) fn enclosing_container(path: &str) -> Option<Vec<String>> {
+    let LocatedPath { location, rest } = locate(path, &BelievedCgroups::default());
+    let is_container = matches!(location.kind, LocationKind::Workload(WorkloadPath::Container { .. }));
+    let parts = split(path);
+    let is_outer = rest.iter().any(|part| reads_like_more_than(part, None));
+    (is_container && is_outer).then(|| parts[..parts.len() - rest.len()].to_vec())
+}
+
+/// The decoded parts of a path. In a cgroup namespace of its own, a reader sees cgroups outside of it below `..`.
+pub(super) fn split(path: &str) -> Vec<String> {
+    let parts = path.split('/').filter(|part| !part.is_empty()).skip_while(|part| *part == "..");
+    parts.map(|part| decode(part).into_owned()).collect()
+}
+
+fn locate(path: &str, cgroups: &BelievedCgroups) -> LocatedPath {
+    let all = split(path);
+    let parts: Vec<&str> = all.iter().map(String::as_str).collect();
+    // Parts below the first unit are ignored because whoever runs in the unit may name them.
+    let upper = parts.iter().position(|part| !is_slice(part)).map_or(parts.len(), |first| first + 1);
+    let (kind, depth) = find_kind(&parts, &parts[..upper], cgroups);
+    let session_owner = parts[..upper].iter().find_map(|part| session_owner(part));
+    let rest = all.get(depth..).unwrap_or_default().to_vec();
+    LocatedPath { location: ProcessLocation { kind, session_owner }, rest }
+}
+
+/// The kind of a location, and how many parts of the path are believed.
+fn find_kind(parts: &[&str], upper: &[&str], cgroups: &BelievedCgroups) -> (LocationKind, usize) {
+    if upper.iter().any(|part| is_user_session(part)) {
+        return find_in_session(parts, upper);
+    }
+    if is_without_systemd(parts) {
+        return (LocationKind::Unspecified, parts.len());
+    }
+    if let Some(OuterWorkload { workload, depth }) = parse_workload_path(parts, cgroups) {
+        return (LocationKind::Workload(workload), depth);
+    }
+    if let Some(name) = find_unit(upper) {
+        return (LocationKind::Unit { depth: parts.len(), name: name.to_owned() }, upper.len());
+    }
+    let kind = match upper.last() {
+        Some(last) if !is_slice(last) && !has_unit_suffix(last) => {
+            LocationKind::Workload(WorkloadPath::Unknown)
+        }
+        _ => LocationKind::Unspecified,
+    };
+    (kind, upper.len())
+}
+
+/// The user's session, or the outermost container in it, whatever services it is below.
+fn find_in_session(parts: &[&str], upper: &[&str]) -> (LocationKind, usize) {
+    match parse_container_below(parts, upper.len()) {
+        Some(OuterWorkload { workload: WorkloadPath::Container { runtime, id }, depth }) => {
+            (LocationKind::RootlessContainer { runtime, id }, depth)
+        }
+        _ => (LocationKind::UserSession, upper.len()),
     }
 }
 
@@ -177,6 +227,7 @@ fn parse_escape(bytes: &[u8]) -> Option<u8> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
     use proptest::prelude::*;
 
@@ -184,8 +235,12 @@ mod tests {
 
     const ID: &str = "2b18000000000000000000000000000000000000000000000000000000000abc";
 
+    fn from_cgroups(paths: &[String]) -> ProcessLocation {
+        ProcessLocation::from_cgroups(paths, &BelievedCgroups::default())
+    }
+
     fn at(path: &str) -> ProcessLocation {
-        ProcessLocation::from_cgroups(&[path.replace("CID", ID)])
+        from_cgroups(&[path.replace("CID", ID)])
     }
 
     fn unit_at(path: &str) -> Option<String> {
@@ -279,8 +334,91 @@ mod tests {
         let path = "/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-CID.scope/container";
         assert_eq!(
             at(path),
-            ProcessLocation { kind: LocationKind::RootlessContainer, session_owner: Some(1000) }
+            ProcessLocation {
+                kind: LocationKind::RootlessContainer { runtime: "podman", id: ID.into() },
+                session_owner: Some(1000)
+            }
         );
+    }
+
+    fn said(path: &str, cgroups: &BelievedCgroups) -> String {
+        let paths = [path.replace("CID", ID)];
+        let refused = refused_cgroup(&paths, cgroups).map_or("", |_| ", refused");
+        match ProcessLocation::from_cgroups(&paths, cgroups).kind {
+            LocationKind::Workload(WorkloadPath::Container { runtime, .. }) => format!("{runtime}{refused}"),
+            LocationKind::Workload(WorkloadPath::Job { job, .. }) => format!("job {job}{refused}"),
+            LocationKind::Workload(WorkloadPath::Pod { uid, .. }) => format!("pod {uid}{refused}"),
+            LocationKind::RootlessContainer { .. } => format!("rootless{refused}"),
+            LocationKind::Unit { name, .. } => format!("{name}{refused}"),
+            LocationKind::UserSession => format!("session{refused}"),
+            other => format!("{other:?}{refused}"),
+        }
+    }
+
+    #[test]
+    fn below_a_container_or_a_service_that_is_no_runtime_nothing_is_believed_and_it_is_named() {
+        let pod = "kubepods.slice/kubepods-pod3cae2e45_052c_4b11_80d3_4d7b2d2d3464.slice/crio-CID.scope";
+        let user = "/user.slice/user-1000.slice/user@1000.service";
+        for (path, expected) in [
+            ("/lxc.payload.x/slurmstepd.scope/job_211/step_7", "lxc, refused"),
+            ("/lxc.payload.x/kubepods", "lxc, refused"),
+            ("/lxc.payload.x/system.slice/trainer.service", "lxc"),
+            ("/docker/CID/docker/CID", "docker"),
+            (&format!("/docker/CID/{pod}"), "docker, refused"),
+            (
+                &format!("/{pod}/slurmstepd.scope/job_211/step_7"),
+                "pod 3cae2e45-052c-4b11-80d3-4d7b2d2d3464, refused",
+            ),
+            ("/system.slice/web.service/slurmstepd.scope/job_211/step_7", "web.service, refused"),
+            (&format!("/system.slice/web.service/{pod}"), "web.service, refused"),
+            ("/system.slice/web.service/docker-CID.scope", "web.service, refused"),
+            ("/system.slice/session.scope/slurm/uid_1/job_7/step_0", "session.scope"),
+            ("/system.slice/slurmstepd.scope/job_7/step_0/user/task_0/job_211", "job 7"),
+            ("/system.slice/slurmstepd.scope/job_7/step_0/user/task_0/docker-CID.scope", "job 7"),
+            (&format!("{user}/app.slice/docker.service/docker-CID.scope"), "rootless"),
+            (&format!("{user}/user.slice/libpod-CID.scope/slurmstepd.scope/job_211"), "rootless, refused"),
+            (&format!("{user}/slurmstepd.scope/job_211/step_0"), "session, refused"),
+            (&format!("{user}/kubepods"), "session, refused"),
+        ] {
+            assert_eq!(said(path, &BelievedCgroups::default()), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn the_configuration_names_further_runtimes_and_containers_that_are_nodes() {
+        let root = tempfile::tempdir().unwrap();
+        let host = crate::host::Host::at(root.path());
+        let list = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let nodes = ["/lxc.payload.slurm", "/system.slice/docker-2b*", "/system.slice"];
+        let cgroups = BelievedCgroups::new(&list(&["web.service", "my-*"]), &list(&nodes), &host);
+        let pod = "kubelet/kubepods/pod3cae2e45-052c-4b11-80d3-4d7b2d2d3464/CID";
+        for (path, expected) in [
+            ("/system.slice/web.service/libpod-payload-CID", "podman"),
+            ("/system.slice/my-runtime.service/CID", "unknown"),
+            ("/lxc.payload.slurm/slurmstepd.scope/job_211/step_7", "job 211"),
+            ("/lxc.payload.slurm/system.slice/nvidia-persistenced.service", "lxc"),
+            ("/lxc.payload.slurm2/slurmstepd.scope/job_211/step_7", "lxc, refused"),
+            (&format!("/system.slice/docker-CID.scope/{pod}"), "pod 3cae2e45-052c-4b11-80d3-4d7b2d2d3464"),
+            (&format!("/docker/CID/{pod}"), "docker, refused"),
+        ] {
+            assert_eq!(said(path, &cgroups), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn an_agent_in_a_node_that_is_a_container_believes_the_cgroups_of_that_node() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(root.path().join("proc/self")).unwrap();
+        let pod = format!("kubelet/kubepods/pod3cae2e45-052c-4b11-80d3-4d7b2d2d3464/{ID}");
+        let believed = |own: &str| {
+            std::fs::write(root.path().join("proc/self/cgroup"), format!("0::{}\n", own.replace("CID", ID)))
+                .unwrap();
+            let cgroups = BelievedCgroups::new(&[], &[], &crate::host::Host::at(root.path()));
+            said(&format!("/docker/CID/{pod}"), &cgroups)
+        };
+        assert_eq!(believed(&format!("/docker/CID/{pod}")), "pod 3cae2e45-052c-4b11-80d3-4d7b2d2d3464");
+        assert_eq!(believed("/docker/CID"), "docker, refused", "the agent's own container is no node");
+        assert_eq!(believed("/system.slice/gpumeter.service"), "docker, refused");
     }
 
     #[test]
@@ -293,7 +431,7 @@ mod tests {
             );
         }
         assert_eq!(
-            ProcessLocation::from_cgroups(&[]),
+            from_cgroups(&[]),
             ProcessLocation { kind: LocationKind::Unspecified, session_owner: None }
         );
     }
@@ -301,12 +439,10 @@ mod tests {
     #[test]
     fn of_many_hierarchies_the_one_that_tells_something_counts() {
         let paths = ["/", "/system.slice", "/system.slice/trainer.service", "/"].map(String::from);
-        let LocationKind::Unit { name, .. } = ProcessLocation::from_cgroups(&paths).kind else {
-            unreachable!()
-        };
+        let LocationKind::Unit { name, .. } = from_cgroups(&paths).kind else { unreachable!() };
         assert_eq!(name, "trainer.service");
         let container = ["/system.slice/docker.service".to_owned(), format!("/docker/{ID}")];
-        let kind = ProcessLocation::from_cgroups(&container).kind;
+        let kind = from_cgroups(&container).kind;
         assert!(matches!(kind, LocationKind::Workload(WorkloadPath::Container { .. })), "{kind:?}");
     }
 
@@ -349,7 +485,7 @@ mod tests {
             ).prop_flat_map(|paths| (Just(paths.clone()), Just(paths).prop_shuffle()))
         ) {
             let strings = |paths: Vec<&str>| paths.into_iter().map(String::from).collect::<Vec<_>>();
-            prop_assert_eq!(ProcessLocation::from_cgroups(&strings(paths)), ProcessLocation::from_cgroups(&strings(shuffled)));
+            prop_assert_eq!(from_cgroups(&strings(paths)), from_cgroups(&strings(shuffled)));
         }
     }
 }

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use super::believed_cgroups::BelievedCgroups;
 use super::identify::Identity;
 use super::standing::{GrantedSlot, product, sum};
 use super::workload_path::WorkloadPath;
@@ -138,6 +139,8 @@ pub struct ResolvedWorkloads {
     pub jobs: Arc<JobMap>,
     /// Names and images of a runtime's containers.
     pub containers: Arc<ContainerDescriptions>,
+    /// Which cgroups may hold those of workloads.
+    pub cgroups: Arc<BelievedCgroups>,
 }
 
 impl ResolvedWorkloads {

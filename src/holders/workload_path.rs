@@ -1,30 +1,12 @@
 //! The container, pod, batch job or virtual machine that a cgroup path belongs to.
 //!
 //! The naming rules are those in the sources of runtimes and schedulers. Resolvers find the holder by the ids in the
-//! path. Such a path is never a unit's, although a container may be below `docker.service`. The test of all forms is
-//! `cgroup_corpus`.
+//! path. The outermost workload counts, since whoever is root in it names the cgroups below. Such a path is never a
+//! unit's, although a container may be below `docker.service`. The test of all forms is `cgroup_corpus`.
 
+use super::believed_cgroups::BelievedCgroups;
 use crate::host::pod_logs::is_uid;
 use crate::model::UnattributedReason as Reason;
-
-/// Services with cgroups of workloads below their own, and the kind of those workloads.
-const RUNTIME_SERVICES: &[(&str, Reason)] = &[
-    ("containerd.service", Reason::Container),
-    ("cri-o.service", Reason::Container),
-    ("crio.service", Reason::Container),
-    ("docker.service", Reason::Container),
-    ("incus.service", Reason::Container),
-    ("k3s-agent.service", Reason::Pod),
-    ("k3s.service", Reason::Pod),
-    ("kubelet.service", Reason::Pod),
-    ("libvirtd.service", Reason::Vm),
-    ("lxd.service", Reason::Container),
-    ("podman.service", Reason::Container),
-    ("rke2-agent.service", Reason::Pod),
-    ("rke2-server.service", Reason::Pod),
-    ("slurmd.service", Reason::Job),
-    ("snap.docker.dockerd.service", Reason::Container),
-];
 
 /// Prefixes of runtimes' cgroup names. They do not apply to services such as `docker-registry.service`.
 const RUNTIME_PREFIXES: &[(&str, Reason)] = &[
@@ -48,6 +30,7 @@ const RUNTIME_NAMES: &[(&str, &str)] = &[
     ("crio-", "crio"),
     ("docker", "docker"),
     ("snap.docker", "docker"),
+    ("snap.microk8s", "containerd"),
     ("libpod-", "podman"),
     ("podman", "podman"),
     ("lxc", "lxc"),
@@ -90,6 +73,17 @@ pub(super) enum WorkloadPath {
 }
 
 impl WorkloadPath {
+    /// A workload of that kind whose ids are not known.
+    pub(super) const fn without_ids(kind: Reason) -> Self {
+        match kind {
+            Reason::Unknown => Self::Unknown,
+            Reason::Vm => Self::Vm { name: String::new() },
+            Reason::Container => Self::Container { runtime: "unknown", id: String::new() },
+            Reason::Pod => Self::Pod { uid: String::new(), container: String::new() },
+            Reason::Job => Self::Job { node: String::new(), job: String::new(), step: String::new() },
+        }
+    }
+
     /// Why a process is unattributed while no resolver names its workload.
     pub(super) const fn reason(&self) -> Reason {
         match self {
@@ -102,16 +96,63 @@ impl WorkloadPath {
     }
 }
 
-/// Finds the workload of a path. Of several the one with the highest precedence counts: a pod on a node that is itself
-/// a container is a pod.
-pub(super) fn parse_workload_path(parts: &[&str]) -> Option<WorkloadPath> {
-    Some(match find_kind(parts)? {
-        Reason::Unknown => WorkloadPath::Unknown,
-        Reason::Vm => WorkloadPath::Vm { name: find_last(parts, vm_name).unwrap_or_default().to_owned() },
-        Reason::Container => parse_container(parts),
-        Reason::Pod => parse_pod(parts),
-        Reason::Job => parse_job(parts),
-    })
+/// A workload, and how many parts of the path name it; what stands below is named by the workload itself.
+pub(super) struct OuterWorkload {
+    pub(super) workload: WorkloadPath,
+    pub(super) depth: usize,
+}
+
+/// Finds the outermost workload of a path. Below a service that is no known runtime there is none. A container that the
+/// configuration names as a node is not believed itself, but what runs in it.
+pub(super) fn parse_workload_path(parts: &[&str], cgroups: &BelievedCgroups) -> Option<OuterWorkload> {
+    let outer = find_outermost(parts, cgroups)?;
+    let of_node = || {
+        let depth = cgroups.node_depth(parts, outer.depth)?;
+        let inner = find_outermost(&parts[depth..], cgroups)?;
+        Some(OuterWorkload { depth: depth + inner.depth, ..inner })
+    };
+    Some(of_node().unwrap_or(outer))
+}
+
+fn find_outermost(parts: &[&str], cgroups: &BelievedCgroups) -> Option<OuterWorkload> {
+    // The kind of the workloads below a slice or service.
+    let mut below = None;
+    for (at, part) in parts.iter().enumerate() {
+        match kind_of_part(at, part) {
+            Some(Reason::Vm) => match vm_name(part) {
+                Some(name) => {
+                    return Some(OuterWorkload::new(WorkloadPath::Vm { name: name.to_owned() }, at + 1));
+                }
+                None => below = below.max(Some(Reason::Vm)),
+            },
+            // Below a kubelet a container is a pod's, of which the path does not tell which.
+            Some(Reason::Container) if below == Some(Reason::Pod) => {
+                return Some(OuterWorkload::new(WorkloadPath::without_ids(Reason::Pod), at + 1));
+            }
+            Some(Reason::Container) => return Some(parse_container(parts, at)),
+            Some(Reason::Pod) => return Some(parse_pod(parts, at)),
+            Some(Reason::Job) => return Some(parse_job(parts, at)),
+            Some(Reason::Unknown) | None => {
+                if below == Some(Reason::Vm)
+                    && let Some(name) = vm_name(part)
+                {
+                    return Some(OuterWorkload::new(WorkloadPath::Vm { name: name.to_owned() }, at + 1));
+                }
+                let service = cgroups.workloads_below(part).filter(|_| at + 1 < parts.len());
+                if service.is_none() && (part.ends_with(".service") || part.ends_with(".scope")) {
+                    break;
+                }
+                below = below.max(service);
+            }
+        }
+    }
+    below.map(|kind| OuterWorkload::new(WorkloadPath::without_ids(kind), parts.len()))
+}
+
+impl OuterWorkload {
+    const fn new(workload: WorkloadPath, depth: usize) -> Self {
+        Self { workload, depth }
+    }
 }
 
 /// The result of the deepest part that has one.
@@ -129,20 +170,27 @@ fn vm_name(part: &str) -> Option<&str> {
     part.strip_suffix(".libvirt-qemu").or(number).filter(|name| !name.is_empty())
 }
 
-/// The outermost container, since its processes choose the names below it.
-fn parse_container(parts: &[&str]) -> WorkloadPath {
+/// The container at that part, or directly below it: `/docker/ID`, `/lxc/NAME`.
+fn parse_container(parts: &[&str], at: usize) -> OuterWorkload {
+    let below_lxc = |at: usize| (at == 1 && parts[0] == "lxc").then(|| parts[at]);
     let name = |at: usize| {
-        let part = parts[at];
-        let below_lxc = at == 1 && parts[0] == "lxc";
-        container_id(part).or_else(|| container_name(part)).or_else(|| below_lxc.then_some(part))
+        let part = parts.get(at)?;
+        container_id(part).or_else(|| container_name(part)).or_else(|| below_lxc(at))
     };
-    let at = (0..parts.len()).find(|at| name(*at).is_some());
-    let outer = &parts[..at.map_or(parts.len(), |at| at + 1)];
-    let runtime = find_last(outer, |part| {
+    let is_parent = at == 0 && matches!(parts[0], "docker" | "lxc");
+    let at = if is_parent && name(at).is_none() { at + 1 } else { at };
+    let depth = parts.len().min(at + 1);
+    let runtime = find_last(&parts[..depth], |part| {
         RUNTIME_NAMES.iter().find(|(prefix, _)| part.starts_with(prefix)).map(|(_, runtime)| *runtime)
     });
-    let id = at.and_then(name).unwrap_or_default();
-    WorkloadPath::Container { runtime: runtime.unwrap_or("unknown"), id: id.to_owned() }
+    let id = name(at).unwrap_or_default().to_owned();
+    OuterWorkload::new(WorkloadPath::Container { runtime: runtime.unwrap_or("unknown"), id }, depth)
+}
+
+/// The first container from that part on.
+pub(super) fn parse_container_below(parts: &[&str], from: usize) -> Option<OuterWorkload> {
+    let is_container = |at: &usize| kind_of_part(*at, parts[*at]) == Some(Reason::Container);
+    (from..parts.len()).find(is_container).map(|at| parse_container(parts, at))
 }
 
 /// `lxc.payload.NAME`, `machine-NAME.scope`, and `/lxc/NAME`, which is how Proxmox numbers them.
@@ -153,16 +201,18 @@ fn container_name(part: &str) -> Option<&str> {
     name.filter(|name| !name.is_empty())
 }
 
-/// The UID after the first `pod`, and the container id after that; both may be in one part. Ids of a pod inside a
-/// container are left out, since the container's processes may have invented them.
-fn parse_pod(parts: &[&str]) -> WorkloadPath {
-    let pods = parts.iter().position(|part| pod_uid(part).is_some());
-    let at = pods.filter(|at| {
-        parts[..*at].iter().all(|part| container_id(part).or_else(|| container_name(part)).is_none())
-    });
-    let uid = at.and_then(|at| pod_uid(parts[at])).unwrap_or_default();
-    let container = at.and_then(|at| parts[at..].iter().find_map(|part| container_id(part)));
-    WorkloadPath::Pod { uid, container: container.unwrap_or_default().to_owned() }
+/// The UID after the first `pod`, and the container id after that; both may be in one part. Below a container its
+/// processes may have invented both.
+fn parse_pod(parts: &[&str], at: usize) -> OuterWorkload {
+    let is_container = |part: &&&str| container_id(part).or_else(|| container_name(part)).is_some();
+    let outer = parts[at..].iter().take_while(|part| pod_uid(part).is_none() && !is_container(part)).count();
+    let pod = at + outer;
+    let Some(uid) = parts.get(pod).and_then(|part| pod_uid(part)) else {
+        return OuterWorkload::new(WorkloadPath::without_ids(Reason::Pod), parts.len().min(pod + 1));
+    };
+    let container = parts[pod..].iter().enumerate().find_map(|(at, part)| Some((at, container_id(part)?)));
+    let (at, container) = container.unwrap_or_default();
+    OuterWorkload::new(WorkloadPath::Pod { uid, container: container.to_owned() }, pod + at + 1)
 }
 
 /// With dashes; the systemd driver writes underscores, and static pods have 32 digits without either.
@@ -173,25 +223,26 @@ fn pod_uid(part: &str) -> Option<String> {
         .find(|uid| is_uid(uid))
 }
 
-fn parse_job(parts: &[&str]) -> WorkloadPath {
-    let scope =
-        |part: &str| part.strip_suffix("slurmstepd.scope").map(|node| node.trim_end_matches('_').to_owned());
-    let v1 = |part: &str| {
-        part.strip_prefix("slurm")
-            .filter(|_| part == parts[0])
-            .map(|node| node[node.len().min(1)..].to_owned())
+/// The job in the next two parts, `/job_7` or `/uid_1000/job_7`, and the step below it.
+fn parse_job(parts: &[&str], at: usize) -> OuterWorkload {
+    let node = match parts[at].strip_suffix("slurmstepd.scope") {
+        Some(node) => node.trim_end_matches('_'),
+        None => parts[at].strip_prefix("slurm_").unwrap_or_default(),
     };
-    let at = parts.iter().position(|part| scope(part).is_some()).unwrap_or(0);
-    let node = parts.get(at).and_then(|part| scope(part).or_else(|| v1(part))).unwrap_or_default();
-    let below = parts.get(at + 1..).unwrap_or_default();
-    let job =
-        below.iter().find_map(|part| part.strip_prefix("job_").or_else(|| is_sluid(part).then_some(*part)));
-    let step = below.iter().find_map(|part| part.strip_prefix("step_"));
-    WorkloadPath::Job {
-        node,
+    let below = &parts[at + 1..];
+    let job = below
+        .iter()
+        .take(2)
+        .find_map(|part| part.strip_prefix("job_").or_else(|| is_sluid(part).then_some(*part)));
+    let steps = below.iter().take(3).enumerate();
+    let step = steps.filter_map(|(at, part)| Some((at + 1, part.strip_prefix("step_")?))).next();
+    let (depth, step) = step.unwrap_or_default();
+    let workload = WorkloadPath::Job {
+        node: node.to_owned(),
         job: job.unwrap_or_default().to_owned(),
-        step: step.unwrap_or_default().to_owned(),
-    }
+        step: step.to_owned(),
+    };
+    OuterWorkload::new(workload, at + 1 + depth)
 }
 
 /// Whether a part is a SLUID, the job id of Slurm 26.05: `s` and 13 digits of Crockford's base 32.
@@ -200,12 +251,9 @@ fn is_sluid(part: &str) -> bool {
     part.len() == 14 && part.starts_with('s') && part.as_bytes()[1..].iter().all(digit)
 }
 
-fn find_kind(parts: &[&str]) -> Option<Reason> {
-    let below = |at: usize| at + 1 < parts.len();
-    let runtime = |at: usize, part: &str| {
-        RUNTIME_SERVICES.iter().find(|(name, _)| below(at) && *name == part).map(|(_, reason)| *reason)
-    };
-    parts.iter().enumerate().filter_map(|(at, part)| kind_of_part(at, part).max(runtime(at, part))).max()
+/// Whether a part reads like a workload that would count before one of that kind.
+pub(super) fn reads_like_more_than(part: &str, kind: Option<Reason>) -> bool {
+    kind_of_part(1, part) > kind
 }
 
 /// The kind of workload whose cgroups have such a name, at that depth.

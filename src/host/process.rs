@@ -73,6 +73,12 @@ impl Host {
         Ok(ProcessInfo { pid, start_time: stat.start_time, name: stat.name, uid, cgroups })
     }
 
+    /// The cgroup paths of this process as the host sees them; none where they cannot be read.
+    pub fn own_cgroups(&self) -> Vec<String> {
+        let bytes = untrusted::read(&self.root.join("proc/self/cgroup"), PROC);
+        bytes.map(|bytes| parse_cgroups(&bytes)).unwrap_or_default()
+    }
+
     /// Reads when a process started, in clock ticks since boot, to see whether its pid now belongs to another process.
     /// It is called for every process every second, so it reads one file only.
     pub fn start_time(&self, pid: u32) -> Result<u64, ProcessError> {

@@ -130,8 +130,8 @@ holder_kinds! {
     Slurm "slurm" { id: ["" SlurmCluster, "/" SlurmJob, "." SlurmStep], tenant: [SlurmAccount] },
     /// A container of a Kubernetes pod.
     Pod "k8s" { id: ["" PodUid, "/" PodContainer], tenant: [Namespace] },
-    /// A container that belongs to no pod and no job.
-    Container "container" { id: ["" ContainerRuntime, "/" Container], tenant: [ContainerRuntime] },
+    /// A container that belongs to no pod and no job. A user's own is on the user's bill.
+    Container "container" { id: ["" ContainerRuntime, "/" Container], tenant: [User ContainerRuntime] },
     /// A virtual machine.
     Vm "vm" { id: ["" Vm], tenant: [Vm] },
     /// A systemd unit of the system manager, or a slice of it. An instance of a template is on the template's bill.

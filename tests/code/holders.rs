@@ -109,36 +109,44 @@ fn containers_and_machines_are_named_by_their_paths_and_pods_and_jobs_are_never_
     assert_holders(
         "nested",
         &[
-            (400, "__unattributed__/pod"),
+            // A pod's path below a container of this node.
+            (400, "container:docker/2b18f1c46a7d4ac9e2f87f0d6a21b3c4d5e6f708192a3b4c5d6e7f8091a2b3c4"),
             (401, "container:docker/2b18f1c46a7d4ac9e2f87f0d6a21b3c4d5e6f708192a3b4c5d6e7f8091a2b3c4"),
             (403, "__unattributed__/job"),
             (405, "vm:instance-00000001"),
         ],
     );
     let host = tree("nested");
-    let holder = identify(&host, &host.process(400).unwrap(), &ResolvedWorkloads::default()).unwrap().holder;
+    let holder = identify(&host, &host.process(403).unwrap(), &ResolvedWorkloads::default()).unwrap().holder;
     assert_eq!((holder.id.kind(), &*tenant(&holder)), (HolderKind::Remainder, "__unattributed__"));
 }
 
 #[test]
-fn a_cgroup_created_by_a_user_does_not_make_a_container() {
+fn a_cgroup_created_by_a_user_makes_no_more_than_a_container_of_that_user() {
+    const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
     let mut node = Node::new(None);
+    node.start(6, 100, 0, &format!("/machine.slice/libpod-{ID}.scope"));
+    assert_eq!(holder_of(&node.refresh(&[6], 1), 6), Some(&*format!("container:podman/{ID}")));
     let own = "/user.slice/user-1000.slice/user@1000.service";
-    for (pid, uid, name) in [
-        (7, 1000, "docker-0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef.scope"),
-        (8, 1000, "kubepods.slice/x"),
-        (9, 1000, "slurmstepd.scope/job_1/step_0"),
-        // The uid of another user, as an image's passwd may have it.
-        (10, 1001, "libpod-0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef.scope"),
+    for (pid, uid, name, expected) in [
+        (7, 1000, format!("docker-{ID}.scope"), format!("container:docker/1000/{ID}")),
+        (8, 1000, "kubepods.slice/x".to_owned(), "user:alice".to_owned()),
+        (9, 1000, "slurmstepd.scope/job_1/step_0".to_owned(), "user:alice".to_owned()),
+        // The uid of another user, as an image's passwd may have it, and the id of a container of root.
+        (10, 1001, format!("libpod-{ID}.scope"), format!("container:podman/1000/{ID}")),
     ] {
         node.start(pid, 100, uid, &format!("{own}/{name}"));
-        assert_eq!(holder_of(&node.refresh(&[pid], 1), pid), Some("user:alice"), "{name}");
+        let identities = node.refresh(&[6, pid], 1);
+        assert_eq!(holder_of(&identities, pid), Some(&*expected), "{name}");
+        let holder = identities.identities.get(pid, identities.at).unwrap().holder.clone();
+        assert_eq!((&*tenant(&holder), holder.facts.get(Fact::User).map(|user| &**user)), ("alice", Some("alice")));
     }
 }
 
 #[test]
 fn a_rootless_containers_subordinate_uid_is_its_owner() {
-    assert_holders("nested", &[(402, "user:alice")]);
+    let container = "container:podman/1000/2b18f1c46a7d4ac9e2f87f0d6a21b3c4d5e6f708192a3b4c5d6e7f8091a2b3c4";
+    assert_holders("nested", &[(402, container)]);
 }
 
 #[test]
@@ -163,11 +171,18 @@ fn users_in_a_rootless_namespace_are_its_owner() {
     // Without a session either, a subordinate uid is a number without a user.
     node.start(15, 100, 100_032, "/");
     let identities = node.refresh(&(7..=15).collect::<Vec<_>>(), 1);
-    let expected =
-        [("user:alice", vec![7, 8, 9, 10, 13]), ("user:bob", vec![11, 12, 14]), ("user:100032", vec![15])];
-    for (holder, pids) in expected {
+    let container = |owner: u32| format!("container:podman/{owner}/{ID}");
+    for (holder, user, pids) in [
+        (container(1000), "alice", vec![7, 8, 9, 10]),
+        (container(1001), "bob", vec![11, 12]),
+        ("user:alice".to_owned(), "alice", vec![13]),
+        ("user:bob".to_owned(), "bob", vec![14]),
+        ("user:100032".to_owned(), "100032", vec![15]),
+    ] {
         for pid in pids {
-            assert_eq!(holder_of(&identities, pid), Some(holder), "{pid}");
+            assert_eq!(holder_of(&identities, pid), Some(&*holder), "{pid}");
+            let holder = &identities.identities.get(pid, identities.at).unwrap().holder;
+            assert_eq!(&*tenant(holder), user, "{pid}");
         }
     }
 }
@@ -436,21 +451,6 @@ fn a_pid_without_a_process_has_no_holder_until_one_starts() {
 }
 
 #[test]
-fn an_unknown_user_name_leaves_only_its_own_pid_unnamed() {
-    let mut node = Node::new(None);
-    let host = Host::with_users(node.root.path(), UserDatabase::of_service());
-    let users = Arc::clone(host.users());
-    node.directory = ProcessDirectory::new(host, None, 0);
-    node.start(7, 100, 1000, "/");
-    node.start(8, 100, 2000, "/");
-    node.start(9, 100, 3000, "/system.slice/docker.service/x");
-    let identities = node.refresh(&[7, 8, 9], 1);
-    assert_eq!(
-        [7, 8, 9].map(|pid| holder_of(&identities, pid)),
-        [None, None, Some("__unattributed__/container")]
-    );
-    assert!(matches!(node.directory.unidentified()[&7], ProcessError::Unnamed { pid: 7, .. }));
-#[test]
 fn pids_that_proc_does_not_have_are_asked_for_less_and_less_often_and_at_once_when_the_list_changes() {
     let mut node = Node::new(None);
     let hidden: Vec<u32> = (1_000..1_320).collect();
@@ -478,6 +478,21 @@ fn pids_that_proc_does_not_have_are_asked_for_less_and_less_often_and_at_once_wh
     assert_eq!(holder_of(&node.refresh(&hidden, second), 1_000), Some("user:alice"));
 }
 
+#[test]
+fn an_unknown_user_name_leaves_only_its_own_pid_unnamed() {
+    let mut node = Node::new(None);
+    let host = Host::with_users(node.root.path(), UserDatabase::of_service());
+    let users = Arc::clone(host.users());
+    node.directory = ProcessDirectory::new(host, None, 0);
+    node.start(7, 100, 1000, "/");
+    node.start(8, 100, 2000, "/");
+    node.start(9, 100, 3000, "/system.slice/docker.service/x");
+    let identities = node.refresh(&[7, 8, 9], 1);
+    assert_eq!(
+        [7, 8, 9].map(|pid| holder_of(&identities, pid)),
+        [None, None, Some("__unattributed__/container")]
+    );
+    assert!(matches!(node.directory.unidentified()[&7], ProcessError::Unnamed { pid: 7, .. }));
     let asked: BTreeSet<u32> = std::iter::from_fn(|| users.service().unwrap().next(Duration::ZERO)).collect();
     assert_eq!(asked, BTreeSet::from([1000, 2000]), "each is looked up once");
     // The name lookup of the first one hangs.
