@@ -139,7 +139,10 @@ fn a_cgroup_created_by_a_user_makes_no_more_than_a_container_of_that_user() {
         let identities = node.refresh(&[6, pid], 1);
         assert_eq!(holder_of(&identities, pid), Some(&*expected), "{name}");
         let holder = identities.identities.get(pid, identities.at).unwrap().holder.clone();
-        assert_eq!((&*tenant(&holder), holder.facts.get(Fact::User).map(|user| &**user)), ("alice", Some("alice")));
+        assert_eq!(
+            (&*tenant(&holder), holder.facts.get(Fact::User).map(|user| &**user)),
+            ("alice", Some("alice"))
+        );
     }
 }
 
