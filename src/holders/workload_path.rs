@@ -259,15 +259,17 @@ pub(super) fn reads_like_more_than(part: &str, kind: Option<Reason>) -> bool {
 /// The kind of workload whose cgroups have such a name, at that depth.
 fn kind_of_part(at: usize, part: &str) -> Option<Reason> {
     let unit = part.ends_with(".service");
+    // A slice with an id is of a pod of Podman, whose containers lie below.
+    let is_slice = part.ends_with(".slice");
     if is_of_slurm(at, part) {
         Some(Reason::Job)
     } else if !unit && part.split(['.', '-', ':']).any(|word| word == "kubepods") {
         Some(Reason::Pod)
     } else if let Some((_, reason)) =
-        RUNTIME_PREFIXES.iter().find(|(prefix, _)| !unit && part.starts_with(prefix))
+        RUNTIME_PREFIXES.iter().find(|(prefix, _)| !unit && !is_slice && part.starts_with(prefix))
     {
         Some(*reason)
-    } else if container_id(part).is_some() || (at == 0 && matches!(part, "docker" | "lxc")) {
+    } else if (!is_slice && container_id(part).is_some()) || (at == 0 && matches!(part, "docker" | "lxc")) {
         Some(Reason::Container)
     } else if matches!(part, "machine.slice" | "qemu.slice") || part.ends_with(".libvirt-qemu") {
         Some(Reason::Vm)
