@@ -149,9 +149,13 @@ impl Pod {
 }
 
 impl ObjectMeta {
-    /// The UID under which the kubelet runs the pod, as in cgroups and log directories.
-    pub fn local_uid(&self) -> &str {
-        self.annotations.get(MIRROR).unwrap_or(&self.uid)
+    /// For the object of a static pod at the API server: the UID under which the kubelet runs that pod, as in cgroups and
+    /// log directories. It is the hash of a manifest; anybody who may make pods can write another value into the
+    /// annotation, which is ignored.
+    pub fn mirrored_uid(&self) -> Option<&str> {
+        let is_hash =
+            |uid: &&String| uid.len() == 32 && uid.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        self.annotations.get(MIRROR).filter(is_hash).map(String::as_str)
     }
 
     /// Kind and name of the pod's controller. A ReplicaSet that is named after a Deployment and the hash of its template is
@@ -229,10 +233,18 @@ mod tests {
 
     #[test]
     fn a_static_pods_object_at_the_api_server_has_the_uid_under_which_it_runs() {
-        let mut meta = ObjectMeta { uid: "api".into(), ..ObjectMeta::default() };
-        assert_eq!(meta.local_uid(), "api");
-        meta.annotations.insert(MIRROR.into(), "hash".into());
-        assert_eq!(meta.local_uid(), "hash");
+        let mirrored = |annotation: &str| {
+            let annotations = [(MIRROR.to_owned(), annotation.to_owned())].into();
+            let meta = ObjectMeta { uid: "api".into(), annotations, ..ObjectMeta::default() };
+            meta.mirrored_uid().map(str::to_owned)
+        };
+        let hash = "3cae2e45052c4b1180d34d7b2d2d3464";
+        assert_eq!(mirrored(hash).as_deref(), Some(hash));
+        let with_dashes = "3cae2e45-052c-4b11-80d3-4d7b2d2d3464";
+        for forged in [with_dashes, &hash.to_uppercase(), &hash[1..], &format!("{hash}0"), "hash", ""] {
+            assert_eq!(mirrored(forged), None, "{forged:?}");
+        }
+        assert_eq!(ObjectMeta::default().mirrored_uid(), None);
     }
 
     #[test]

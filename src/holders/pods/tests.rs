@@ -279,6 +279,40 @@ fn a_holding_began_with_the_first_list_or_with_its_container_where_that_was_earl
 }
 
 #[test]
+fn an_annotation_that_poses_as_another_pod_changes_nothing_of_that_pod() {
+    const HASH: &str = "3cae2e45052c4b1180d34d7b2d2d3464";
+    let forged = |of: &str, name: &str, created: i64| {
+        let mut pod = described("33333333-052c-4b11-80d3-4d7b2d2d3464", "Succeeded");
+        let meta = pod.metadata.as_mut().unwrap();
+        meta.name = name.into();
+        meta.creation_timestamp = Some(Time { seconds: created, nanos: 0 });
+        meta.annotations.insert("kubernetes.io/config.mirror".into(), of.into());
+        pod
+    };
+    let list = listed(vec![container("main", &[GPU])]);
+    let held_beside = |uid: &str, pods: &[Pod]| {
+        let mut node = TestNode::new(None);
+        node.metadata = metadata(pods);
+        let known = node.round(Some(&list), None, &logs(&[uid]));
+        let held = known.allocations.iter().map(|one| one.holder.id.to_string()).collect::<Vec<_>>();
+        (held, known.map.holder(uid, ID).map(|holder| holder.facts.get(Fact::Pod).unwrap().to_string()))
+    };
+    let own = |uid: &str| (vec![format!("k8s:{uid}/main")], Some("train-0".to_owned()));
+    for uid in [UID, HASH] {
+        for pods in [
+            [described(uid, "Running"), forged(uid, "thief", 0)],
+            [forged(uid, "thief", 0), described(uid, "Running")],
+        ] {
+            assert_eq!(held_beside(uid, &pods), own(uid));
+        }
+    }
+    let mut mirror = forged(HASH, "train-0", 5);
+    mirror.status.as_mut().unwrap().phase = "Running".into();
+    assert_eq!(held_beside(HASH, &[forged(HASH, "thief", 7), mirror.clone()]), own(HASH), "of two the first");
+    assert_eq!(held_beside(HASH, &[mirror]), own(HASH));
+}
+
+#[test]
 fn a_pod_that_has_ended_holds_nothing_however_long_it_is_listed() {
     let mut node = TestNode::new(None);
     let list = listed(vec![container("main", &[GPU])]);
