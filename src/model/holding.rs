@@ -17,6 +17,13 @@ impl Fraction {
     /// The whole slot.
     pub const WHOLE: Self = Self { numerator: 1, denominator: 1 };
 
+    /// The smaller one of two; this one where they are equal.
+    pub fn smaller(self, other: Self) -> Self {
+        let [own, others] = [(self, other), (other, self)]
+            .map(|(of, by)| u64::from(of.numerator) * u64::from(by.denominator));
+        if others < own { other } else { self }
+    }
+
     /// In lowest terms, at most the whole; rounded down where 32 bits are too few. The denominator must be below 2^96.
     pub fn reduced(numerator: u128, denominator: u128) -> Self {
         if numerator >= denominator {

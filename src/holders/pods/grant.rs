@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::device_id::{DeviceId, ReplicaCounts, resolve_claimed_device};
 use super::{ContainerName, PodObservation, add_problem};
 use crate::holders::resolved_workloads::AllocatedDevice;
-use crate::kubelet::messages::{ClaimResource, ContainerResources, DynamicResource};
+use crate::kubelet::messages::{ClaimResource, ContainerResources};
 use crate::model::{Fraction, Utc};
 
 /// The name of NVIDIA's driver for resource claims.
@@ -27,7 +27,7 @@ pub(super) struct Grant {
 pub(super) struct GrantedDevice {
     /// Its GPU or MIG instance.
     pub(super) device: AllocatedDevice,
-    /// The share, as it was when granted.
+    /// The share, as it was when granted; that of a claimed device follows the containers that share the claim.
     pub(super) fraction: Fraction,
     /// Time of the first list that had it, or the earlier start of its container.
     pub(super) began: Utc,
@@ -111,7 +111,7 @@ pub(super) fn resolve_devices(
                 "{}/{} of claim {}/{}",
                 device.pool_name, device.device_name, claim.claim_namespace, claim.claim_name
             );
-            add(id, "", &|| resolve_claim(claim, device, observation));
+            add(id, "", &|| resolve_claim(device, observation));
         }
     }
     devices
@@ -127,18 +127,9 @@ fn resolve_assigned_device(id: &str, context: &GrantContext<'_>) -> Result<Grant
     Ok(GrantedDevice::new(device, fraction, observation.now))
 }
 
-/// The device that a resource claim (DRA) was granted; all listed containers with the claim share it equally.
-fn resolve_claim(
-    claim: &DynamicResource,
-    device: &ClaimResource,
-    observation: &PodObservation<'_>,
-) -> Result<GrantedDevice, String> {
+/// The device that a resource claim (DRA) was granted.
+fn resolve_claim(device: &ClaimResource, observation: &PodObservation<'_>) -> Result<GrantedDevice, String> {
     let device = resolve_claimed_device(device, observation.minors)?;
-    let pods = observation.listed.iter().flat_map(|listed| &listed.pod_resources);
-    let claims = pods.flat_map(|pod| &pod.containers).flat_map(|container| &container.dynamic_resources);
-    let name = |claim: &DynamicResource| (claim.claim_namespace.clone(), claim.claim_name.clone());
-    let sharing = claims.filter(|other| name(other) == name(claim)).count();
-    let denominator = u32::try_from(sharing.max(1)).unwrap_or(u32::MAX);
-    let fraction = Fraction { numerator: 1, denominator };
-    Ok(GrantedDevice { is_claimed: true, ..GrantedDevice::new(device, fraction, observation.now) })
+    let granted = GrantedDevice::new(device, Fraction::WHOLE, observation.now);
+    Ok(GrantedDevice { is_claimed: true, ..granted })
 }

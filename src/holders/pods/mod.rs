@@ -158,7 +158,7 @@ impl PodTracker {
 
     /// Updates the holdings from one round. A holding begins with the first list that has it, or with the earlier start
     /// of its container. It ends when its pod has ended, or with the second list that lacks it. A replica keeps the
-    /// share that it had when it was granted.
+    /// share that it had when it was granted; the share of a claimed device follows each list.
     pub fn observe(&mut self, observation: PodObservation<'_>) -> PodHoldings {
         let mut holdings = PodHoldings::default();
         if let Some(list) = observation.listed {
@@ -329,18 +329,25 @@ impl PodTracker {
 
     /// The holdings of containers, by device and holder.
     fn allocations(&self, metadata: &PodMetadata) -> Vec<Allocation> {
+        let has_ended =
+            |name: &ContainerName| self.uids.get(&name.pod).is_some_and(|uid| metadata.has_ended(uid));
+        let holding: Vec<_> = self.grants.iter().filter(|(name, _)| !has_ended(name)).collect();
+        let mut sharing: BTreeMap<&String, u32> = BTreeMap::new();
+        for id in holding.iter().flat_map(|(_, grant)| grant.devices.keys()) {
+            *sharing.entry(id).or_default() += 1;
+        }
         let mut allocations = Vec::new();
-        for (name, grant) in &self.grants {
-            let uid = self.uids.get(&name.pod);
-            if uid.is_some_and(|uid| metadata.has_ended(uid)) {
-                continue;
-            }
-            let holder = name.holder(uid, metadata);
-            let devices = grant.devices.values().filter(|device| !device.superseded);
-            allocations.extend(devices.map(|device| Allocation {
+        for (name, grant) in holding {
+            let holder = name.holder(self.uids.get(&name.pod), metadata);
+            let devices = grant.devices.iter().filter(|(_, device)| !device.superseded);
+            allocations.extend(devices.map(|(id, device)| Allocation {
                 holder: holder.clone(),
                 device: device.device.clone(),
-                fraction: device.fraction,
+                fraction: match sharing.get(id) {
+                    // All containers that hold a claim share its device equally.
+                    Some(&denominator) if device.is_claimed => Fraction { numerator: 1, denominator },
+                    _ => device.fraction,
+                },
                 source: HoldingSource::Kubernetes,
                 since: Some(device.began),
             }));

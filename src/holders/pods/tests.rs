@@ -396,6 +396,42 @@ fn a_claimed_gpu_is_held_and_containers_that_share_the_claim_share_it_equally() 
 }
 
 #[test]
+fn the_share_of_a_claim_follows_the_containers_that_hold_it() {
+    let names: Vec<String> = (0..10).map(|at| format!("c{at}")).collect();
+    let list = |count: usize| listed(names[..count].iter().map(|name| claiming(name, "gpu-0")).collect());
+    let mut node = TestNode::new(None);
+    let mut shares = |count: usize| {
+        let known = node.round(Some(&list(count)), None, &logs(&[UID]));
+        known.allocations.iter().map(|one| one.fraction).collect::<Vec<_>>()
+    };
+    assert_eq!(shares(10), [one_of(10); 10]);
+    assert_eq!(shares(1), [one_of(10); 10], "the next list decides whether the others have ended");
+    assert_eq!(shares(1), [Fraction::WHOLE], "alone on the GPU");
+    assert_eq!(shares(2), [one_of(2); 2]);
+}
+
+#[test]
+fn a_pod_that_has_ended_and_is_still_listed_has_no_share_of_its_claim() {
+    let pod = |name: &str| PodResources {
+        name: name.into(),
+        namespace: "ml".into(),
+        containers: vec![claiming("main", "gpu-0")],
+    };
+    let list = ListPodResourcesResponse { pod_resources: vec![pod("train-0"), pod("train-1")] };
+    let mut other = described(OTHER_UID, "Running");
+    other.metadata.as_mut().unwrap().name = "train-1".into();
+    let mut node = TestNode::new(None);
+    let mut shares = |phase: &str| {
+        node.metadata = metadata(&[described(UID, phase), other.clone()]);
+        let known = node.round(Some(&list), None, &PodLogs::default());
+        known.allocations.iter().map(|one| (one.holder.id.to_string(), one.fraction)).collect::<Vec<_>>()
+    };
+    let [first, second] = [UID, OTHER_UID].map(|uid| format!("k8s:{uid}/main"));
+    assert_eq!(shares("Running"), [(first, one_of(2)), (second.clone(), one_of(2))]);
+    assert_eq!(shares("Succeeded"), [(second, Fraction::WHOLE)]);
+}
+
+#[test]
 fn a_mig_instance_is_held_by_its_uuid() {
     let mut node = TestNode::new(None);
     let mig = GPU.replace("GPU-", "MIG-");

@@ -253,11 +253,16 @@ impl SlotHoldings {
 }
 
 impl Claims {
-    /// The holdings that are in both.
+    /// The holdings that are in both; of two shares of one holder the smaller one.
     pub(super) fn intersect(&self, before: &Self) -> Self {
         let both = |now: &Arc<[Holding]>, before: Option<&Arc<[Holding]>>| {
-            let was_held = |holding: &&Holding| before.is_some_and(|before| before.contains(holding));
-            now.iter().filter(was_held).cloned().collect()
+            let held = now.iter().filter_map(|now| {
+                let is_same =
+                    |before: &&Holding| (&before.holder, before.source) == (&now.holder, now.source);
+                let before = before?.iter().find(is_same)?;
+                Some(Holding { fraction: now.fraction.smaller(before.fraction), ..now.clone() })
+            });
+            held.collect()
         };
         let instances = self
             .instances

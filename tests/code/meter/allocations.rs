@@ -85,3 +85,22 @@ fn a_late_holding_of_a_mig_instance_began_when_it_was_granted() {
     assert_eq!(held(&world, MAIN), (world.settled_seconds() - 12) / 2);
     world.assert_balanced();
 }
+
+#[test]
+fn a_share_that_changes_begins_with_the_change_and_the_smaller_one_is_bridged() {
+    let mut world = world();
+    let change = |world: &mut World, fraction: Fraction| {
+        world.clear_allocations();
+        world.allocate(MAIN, UUID, fraction, 0);
+    };
+    change(&mut world, HALF);
+    world.run(60, |frame| frame.process(7, 100).busy(60));
+    change(&mut world, Fraction::WHOLE);
+    world.run(60, |frame| frame.process(7, 100).busy(60));
+    assert_eq!(held(&world, MAIN), 30 + world.settled_seconds() - 60);
+    change(&mut world, HALF);
+    world.restart(30);
+    world.run(60, |frame| frame.process(7, 100).busy(60));
+    assert_eq!(held(&world, MAIN), 30 + 60 + (world.settled_seconds() - 120) / 2);
+    world.assert_balanced();
+}
