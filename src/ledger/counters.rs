@@ -7,9 +7,9 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::amounts::{self, COUNTER, PARTS, join_expressions, names};
 use super::book::Tariff;
-use super::column::{loaded, loaded_instance, loaded_money, stored, stored_instance};
+use super::column::{loaded, loaded_instance, loaded_json, loaded_money, stored, stored_instance};
 use super::state::{AccruedCost, CounterKey, HolderCounter, StoredHolder, TenantKey};
-use crate::model::{HolderId, Nanoseconds, Utc};
+use crate::model::{Facts, HolderId, Nanoseconds, Utc};
 
 /// Counters that changed within this time before the last settled minute are loaded at the start.
 const RECENT: Nanoseconds = Nanoseconds::from_seconds(600);
@@ -39,6 +39,14 @@ pub(super) fn holder(connection: &Connection, id: &HolderId) -> rusqlite::Result
         .query_row([id.as_str()], |row| {
             Ok(StoredHolder { id: row.get(0)?, tenant: row.get::<_, String>(1)?.into() })
         })
+        .optional()
+}
+
+/// The newest facts of the holder of that id; none where the file has no such holder.
+pub(super) fn facts(connection: &Connection, id: &HolderId) -> rusqlite::Result<Option<Facts>> {
+    connection
+        .prepare_cached("SELECT facts FROM holder WHERE name = ?1 ORDER BY id DESC LIMIT 1")?
+        .query_row([id.as_str()], |row| loaded_json(row, 0))
         .optional()
 }
 

@@ -43,7 +43,7 @@ pub use owner::{Ledger, Opening};
 pub use partial_commit::PartialCommit;
 pub use queue::{LedgerQueue, Pressure};
 pub use reader::Reader;
-pub use recover::{Recovered, RecoveredGpu};
+pub use recover::{Recovered, RecoveredGpu, RecoveredShare};
 pub use state::{AccruedCost, CounterKey, HolderCounter, TenantKey};
 pub use statement::{Statement, StatementGpu, StatementLine, StatementPrice, StatementProof};
 pub use sticky_faults::StickyFaults;

@@ -97,6 +97,7 @@ impl Ledger {
             timeline,
             boot,
             durable,
+            shares: recover::load_shares(&connection, &gpus, boot)?,
             gpus,
             inventory,
             sticky_faults: sticky_faults::load(&connection, &opening.boot_id)?,

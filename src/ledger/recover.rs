@@ -14,7 +14,10 @@ use super::sticky_faults::StickyFaults;
 use super::timeline::{AccountTimeline, Boot, unknown_span};
 use super::xids::XidSums;
 use super::{book, counters};
-use crate::model::{Carry, GpuId, HolderId, Holding, Microjoules, Nanoseconds, SlotState, Span, Utc};
+use crate::model::{
+    Carry, Fraction, GpuId, Holder, HolderId, Holding, HoldingSource, Microjoules, Nanoseconds, SlotState,
+    Span, Utc,
+};
 
 /// State of the account when the ledger was opened.
 #[derive(Clone, Debug)]
@@ -35,6 +38,8 @@ pub struct Recovered {
     pub gpus: BTreeMap<Arc<str>, RecoveredGpu>,
     /// The last attachment of each GPU.
     pub inventory: Vec<Expected>,
+    /// What schedulers had granted at the end of the last stored spans, where these are of this boot.
+    pub shares: Vec<RecoveredShare>,
     /// Sticky faults stored in this boot, by GPU.
     pub sticky_faults: Vec<StickyFaults>,
     /// XID errors, by GPU that has had any.
@@ -47,6 +52,21 @@ pub struct Recovered {
     pub unloaded_sums: BTreeMap<TenantKey, HolderCounter>,
     /// GPU time settled - the sum of all held counters, in nanoseconds; must be 0.
     pub imbalance: i128,
+}
+
+/// A share of a slot that a scheduler had granted when the account was last written.
+#[derive(Clone, Debug)]
+pub struct RecoveredShare {
+    /// UUID of the GPU.
+    pub gpu: Arc<str>,
+    /// Id of the GPU instance; none for a whole GPU.
+    pub gpu_instance: Option<u32>,
+    /// To whom it was granted.
+    pub holder: Holder,
+    /// The share of the slot.
+    pub fraction: Fraction,
+    /// The scheduler.
+    pub source: HoldingSource,
 }
 
 /// State of the account of one GPU.
@@ -118,6 +138,39 @@ pub(super) fn load(
     let slots: i128 = state.gpus.values().map(|gpu| i128::from(gpu.slot)).sum();
     state.imbalance = slots - counters::held(connection)?;
     Ok((state, recovered))
+}
+
+/// What schedulers had granted at the end of the last spans that are of this boot.
+pub(super) fn load_shares(
+    connection: &Connection,
+    gpus: &BTreeMap<Arc<str>, RecoveredGpu>,
+    boot: Boot,
+) -> rusqlite::Result<Vec<RecoveredShare>> {
+    let mut shares = Vec::new();
+    for (uuid, gpu) in gpus {
+        let last = gpu.spans.last();
+        if last.map_or(gpu.settled_until, |span| span.to) <= boot.first_seen {
+            continue;
+        }
+        let slots = last.and_then(|span| span.instances.as_ref()).into_iter().flat_map(|mig| &mig.slots);
+        let slots = slots.map(|(id, slot)| (id.parse().ok(), &slot.holdings));
+        for (gpu_instance, holdings) in std::iter::once((None, &gpu.holdings)).chain(slots) {
+            for Holding { holder, fraction, source, .. } in holdings.iter() {
+                if !matches!(source, HoldingSource::Kubernetes | HoldingSource::Slurm) {
+                    continue;
+                }
+                let Some(facts) = counters::facts(connection, holder)? else { continue };
+                shares.push(RecoveredShare {
+                    gpu: Arc::clone(uuid),
+                    gpu_instance,
+                    holder: Holder { id: holder.clone(), facts },
+                    fraction: *fraction,
+                    source: *source,
+                });
+            }
+        }
+    }
+    Ok(shares)
 }
 
 fn load_gpus(connection: &Connection) -> rusqlite::Result<Vec<(LedgerGpu, RecoveredGpu)>> {

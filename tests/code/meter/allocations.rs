@@ -104,3 +104,18 @@ fn a_share_that_changes_begins_with_the_change_and_the_smaller_one_is_bridged() 
     assert_eq!(held(&world, MAIN), 30 + 60 + (world.settled_seconds() - 120) / 2);
     world.assert_balanced();
 }
+
+#[test]
+fn what_a_scheduler_had_granted_is_known_after_a_restart() {
+    let mut world = world();
+    world.allocate(MAIN, UUID, HALF, 0);
+    world.run(20, |frame| frame.process(7, 100).busy(60));
+    world.restart_without_ledger(5);
+    world.open_ledger();
+    assert_eq!(world.recovered_shares(), [(MAIN, HALF)]);
+    world.clear_allocations();
+    world.run(20, |frame| frame.process(7, 100).busy(60));
+    world.restart_without_ledger(5);
+    world.open_ledger();
+    assert_eq!(world.recovered_shares(), []);
+}

@@ -464,6 +464,12 @@ impl World {
         self.connection().query_row(sql, [], |row| row.get(0)).unwrap()
     }
 
+    /// What schedulers had granted, as the ledger that was opened late has it.
+    pub(crate) fn recovered_shares(&self) -> Vec<(&str, Fraction)> {
+        let recovered = self.opened_late.iter().flat_map(|recovered| &recovered.shares);
+        recovered.map(|share| (share.holder.id.as_str(), share.fraction)).collect()
+    }
+
     /// The node is off for this many seconds and boots; the agent starts 20 s later with a wall clock that is wrong by
     /// this many seconds and not synchronised.
     pub(crate) fn reboot(&mut self, off: u64, wrong: i64) {
