@@ -153,7 +153,7 @@ agent_families! {
     ResolverSuccess = gauge(
         "gpumeter_resolver_success",
         Unit::None,
-        "1 when the resolver's last run succeeded, else 0.",
+        "1 when the resolver's last run succeeded; 0 when it failed, and while no run has ended for 30 s.",
     )
     .labels(&["resolver"]),
     ResolverAge = gauge(

@@ -12,6 +12,7 @@ mod kernel_log;
 mod passwd;
 pub mod pci;
 mod pidfd_set;
+mod pod_cgroups;
 pub mod pod_logs;
 mod process;
 pub mod slurm;

@@ -21,6 +21,25 @@ const MOST_BYTES: u64 = 16 * 1024;
 /// The most processes of a step whose environment is read.
 const MOST_PIDS: usize = 64;
 
+/// The variables that are used. No other is kept, since a user may set as many as he likes.
+const VARIABLES: [&str; 9] = [
+    "SLURMD_NODENAME",
+    "SLURM_ARRAY_JOB_ID",
+    "SLURM_ARRAY_TASK_ID",
+    "SLURM_CLUSTER_NAME",
+    "SLURM_HET_JOB_ID",
+    "SLURM_JOB_GPUS",
+    "SLURM_SHARDS_ON_NODE",
+    "SLURM_STEP_GPUS",
+    "SLURM_STEP_ID",
+];
+
+/// Number of the job; of the components of a heterogeneous job, with the component's number behind it.
+const JOB_VARIABLES: [&str; 2] = ["SLURM_JOB_ID", "SLURM_JOB_ID_HET_GROUP_"];
+
+/// Number of a heterogeneous job, which is that of its first component.
+const FIRST_COMPONENT: &str = "SLURM_JOB_ID_HET_GROUP_0";
+
 /// The most cgroups of a directory that are read.
 const MOST_CGROUPS: usize = 8_192;
 
@@ -52,7 +71,7 @@ pub struct RecordFile {
 pub struct JobCgroup {
     /// Number of the job, or its SLUID.
     pub name: String,
-    /// Number of the job where the name is a SLUID and a step of it runs.
+    /// Number of the job where the name is a SLUID and its slurmstepd has been asked.
     pub job: Option<String>,
     /// Directories of the cgroups of its steps, in all hierarchies.
     pub steps: Vec<PathBuf>,
@@ -61,11 +80,25 @@ pub struct JobCgroup {
 impl JobCgroup {
     /// Number of the job, where it is known.
     pub fn number(&self) -> Option<&str> {
-        self.job.as_deref().or_else(|| (!self.name.starts_with('s')).then_some(&*self.name))
+        self.job.as_deref().or_else(|| (!self.is_named_by_sluid()).then_some(&*self.name))
+    }
+
+    /// Whether its name is a SLUID.
+    pub fn is_named_by_sluid(&self) -> bool {
+        self.name.starts_with('s')
+    }
+
+    /// A slurmstepd of each step.
+    pub fn slurmstepds(&self) -> Vec<u32> {
+        let first = |step: &PathBuf| {
+            let pids = untrusted::read_text(&step.join("slurm/cgroup.procs"));
+            pids.lines().next()?.parse::<u32>().ok()
+        };
+        self.steps.iter().filter_map(first).take(MOST_PIDS).collect()
     }
 }
 
-/// The `SLURM_` variables of a process of a step. Slurm sets them; the user may have changed them since.
+/// The variables of Slurm in a process of a step. Slurm sets them; the user may have changed them since.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepEnvironment {
     /// The step, as its cgroup names it: a number, `batch`, `extern` or `interactive`.
@@ -115,6 +148,14 @@ fn read_record(entry: &DirEntry) -> Option<RecordFile> {
     Some(RecordFile { name, version: (about.mtime(), about.mtime_nsec(), about.ino()), bytes })
 }
 
+/// The processes in the cgroup of a step, except slurmstepd's own; so many as are read.
+pub fn step_pids(step: &Path) -> Vec<u32> {
+    let mut pids = Vec::new();
+    collect_pids(step, 3, &mut pids);
+    pids.truncate(MOST_PIDS);
+    pids
+}
+
 impl Host {
     /// The jobs of Slurm that have cgroups: below `slurmstepd.scope` on v2, below `slurm` of any controller on v1; none
     /// where there is no Slurm.
@@ -148,39 +189,30 @@ impl Host {
             if let Some(number) = name.strip_prefix("job_") {
                 jobs.push(JobCgroup { name: number.to_owned(), job: None, steps: step_cgroups(&path)? });
             } else if name.len() == 14 && name.starts_with('s') {
-                let job = self.sluid_job(&path)?;
-                jobs.push(JobCgroup { job, name, steps: step_cgroups(&path)? });
+                jobs.push(JobCgroup { job: None, name, steps: step_cgroups(&path)? });
             }
         }
         Ok(jobs)
     }
 
-    /// The job number of a cgroup with a SLUID: its slurmstepd call themselves `slurmstepd: [3385.0]`.
-    fn sluid_job(&self, cgroup: &Path) -> io::Result<Option<String>> {
-        Ok(directories(cgroup)?.iter().find_map(|step| {
-            let pids = untrusted::read_text(&step.path().join("slurm/cgroup.procs"));
-            let pid = pids.lines().next()?.parse::<u32>().ok()?;
-            let command = untrusted::read_text(&self.root.join(format!("proc/{pid}/cmdline")));
-            let (job, _) = command.strip_prefix("slurmstepd: [")?.split_once(['.', ']'])?;
-            (!job.is_empty() && job.bytes().all(|byte| byte.is_ascii_digit())).then(|| job.to_owned())
-        }))
+    /// The number of the job that a slurmstepd runs, which calls itself `slurmstepd: [3385.0]`. It may wait for ever.
+    pub fn slurmstepd_job(&self, pid: u32) -> Option<String> {
+        let command = untrusted::read_waiting(&self.root.join(format!("proc/{pid}/cmdline"))).ok()?;
+        let (job, _) =
+            std::str::from_utf8(&command).ok()?.strip_prefix("slurmstepd: [")?.split_once(['.', ']'])?;
+        (!job.is_empty() && job.bytes().all(|byte| byte.is_ascii_digit())).then(|| job.to_owned())
     }
 
-    /// The environment of a step's first process that has the variables of that job, by the directory of the step's
-    /// cgroup; none while there is no such process.
-    pub fn slurm_environment(&self, step: &Path, job: &str) -> Option<StepEnvironment> {
+    /// What the environment of a process in that step's cgroup says of the step; none where it is not of that job. It
+    /// may wait for ever.
+    pub fn slurm_environment(&self, step: &Path, job: &str, pid: u32) -> Option<StepEnvironment> {
         let name = step.file_name()?.to_str()?.strip_prefix("step_")?;
-        let mut pids = Vec::new();
-        collect_pids(step, 3, &mut pids);
-        pids.into_iter().take(MOST_PIDS).find_map(|pid| {
-            let process = self.root.join(format!("proc/{pid}"));
-            let uid = fs::metadata(&process).ok()?.uid();
-            let bytes = untrusted::read(&process.join("environ"), untrusted::PROC).ok()?;
-            let variables: BTreeMap<String, String> =
-                bytes.split(|byte| *byte == 0).filter_map(parse_variable).collect();
-            let variables = select_variables(variables, job)?;
-            Some(StepEnvironment { step: name.to_owned(), uid, variables })
-        })
+        let process = self.root.join(format!("proc/{pid}"));
+        let uid = fs::metadata(&process).ok()?.uid();
+        let bytes = untrusted::read_waiting(&process.join("environ")).ok()?;
+        let variables = bytes.split(|byte| *byte == 0).filter_map(parse_variable).collect();
+        let variables = select_variables(variables, job)?;
+        Some(StepEnvironment { step: name.to_owned(), uid, variables })
     }
 
     /// The text of `slurm.conf` of this node; `reported` is the path that slurmd passed to the prolog.
@@ -205,28 +237,28 @@ fn merge_hierarchies(mut jobs: Vec<JobCgroup>) -> Vec<JobCgroup> {
     jobs
 }
 
-/// The variables that apply to that job; none where they belong to another job. A component of a heterogeneous job has
+/// The variables that apply to that job and are used; none where they belong to another job. A component of a heterogeneous job has
 /// its number in a variable of its own, beside number, GPUs and shards of the first component.
 fn select_variables(mut variables: BTreeMap<String, String>, job: &str) -> Option<BTreeMap<String, String>> {
-    if variables.get("SLURM_JOB_ID").is_some_and(|number| number == job) {
-        return Some(variables);
-    }
-    let is_component =
-        |(name, number): (&String, &String)| name.starts_with("SLURM_JOB_ID_HET_GROUP_") && number == job;
-    if !variables.iter().any(is_component) {
+    let [of_job, of_component] = JOB_VARIABLES;
+    let is_first = variables.get(of_job).is_some_and(|number| number == job);
+    let is_component = |(name, number): (&String, &String)| name.starts_with(of_component) && number == job;
+    if !is_first && !variables.iter().any(is_component) {
         return None;
     }
-    for name in ["SLURM_JOB_GPUS", "SLURM_SHARDS_ON_NODE"] {
-        variables.remove(name);
-    }
+    let is_of_first = |name: &str| matches!(name, "SLURM_JOB_GPUS" | "SLURM_SHARDS_ON_NODE");
+    let is_used = |name: &str| VARIABLES.contains(&name) || name == FIRST_COMPONENT;
+    variables.retain(|name, _| is_used(name) && (is_first || !is_of_first(name)));
     Some(variables)
 }
 
-/// Name and value of a variable of Slurm.
+/// Name and value of a variable that is used.
 fn parse_variable(line: &[u8]) -> Option<(String, String)> {
     let (name, value) = std::str::from_utf8(line).ok()?.split_once('=')?;
-    let is_plain = name.starts_with("SLURM_") && value.len() <= 1024 && !value.contains(char::is_control);
-    is_plain.then(|| (name.to_owned(), value.to_owned()))
+    let [of_job, of_component] = JOB_VARIABLES;
+    let is_known = VARIABLES.contains(&name) || name == of_job || name.starts_with(of_component);
+    let is_plain = name.len() <= 64 && value.len() <= 1024 && !value.contains(char::is_control);
+    (is_known && is_plain).then(|| (name.to_owned(), value.to_owned()))
 }
 
 /// Adds the processes in a cgroup and so many levels below it, except slurmstepd's own.
@@ -244,7 +276,7 @@ fn collect_pids(cgroup: &Path, levels: u8, pids: &mut Vec<u32>) {
 
 /// The directories in a directory; none where it is gone. Other errors are returned, since a job without a visible
 /// cgroup would count as ended.
-fn directories(path: &Path) -> io::Result<Vec<DirEntry>> {
+pub(super) fn directories(path: &Path) -> io::Result<Vec<DirEntry>> {
     let mut directories = Vec::new();
     let entries = match fs::read_dir(path) {
         Err(error) if is_gone(&error) => return Ok(directories),
@@ -345,7 +377,12 @@ mod tests {
             fs::create_dir_all(root.path().join(format!("proc/{pid}"))).unwrap();
             fs::write(root.path().join(format!("proc/{pid}/environ")), environment).unwrap();
         };
-        let read = || Host::at(root.path()).slurm_environment(&step, "211").map(|found| found.variables);
+        let host = Host::at(root.path());
+        let read = || {
+            let found =
+                step_pids(&step).into_iter().find_map(|pid| host.slurm_environment(&step, "211", pid));
+            found.map(|found| found.variables)
+        };
         assert_eq!(read(), None);
         process(70, b"SLURM_JOB_ID=211\0SLURM_JOB_GPUS=7\0");
         process(71, b"PATH=/bin\0SLURM_JOB_ID=1\0SLURM_JOB_GPUS=0\0");
@@ -355,10 +392,25 @@ mod tests {
             None,
             "slurmstepd is no process of the job, and another number is not the cgroup's"
         );
-        process(73, b"HOME=/\0SLURM_JOB_ID=211\0SLURM_JOB_GPUS=3\0SLURM_X=a\nb\0");
-        let expected = [("SLURM_JOB_GPUS", "3"), ("SLURM_JOB_ID", "211")];
-        let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        assert_eq!(read(), Some(expected.into()));
+        process(73, b"HOME=/\0SLURM_JOB_ID=211\0SLURM_JOB_GPUS=3\0SLURM_STEP_ID=a\nb\0");
+        assert_eq!(read(), Some([("SLURM_JOB_GPUS".to_owned(), "3".to_owned())].into()));
+    }
+
+    #[test]
+    fn of_a_large_environment_only_what_is_used_is_kept() {
+        let root = tempfile::tempdir().unwrap();
+        let mut environment = b"SLURM_JOB_ID=211\0SLURMD_NODENAME=node1\0SLURM_STEP_GPUS=0\0".to_vec();
+        for number in 0..1_000 {
+            environment
+                .extend(format!("SLURM_JOB_ID_HET_GROUP_{number}=9\0SLURM_OTHER_{number}=x\0").bytes());
+        }
+        environment.resize(1 << 20, b'x');
+        fs::create_dir_all(root.path().join("proc/7")).unwrap();
+        fs::write(root.path().join("proc/7/environ"), environment).unwrap();
+        let found = Host::at(root.path()).slurm_environment(Path::new("step_0"), "211", 7).unwrap();
+        let names: Vec<&str> = found.variables.keys().map(String::as_str).collect();
+        assert_eq!(names, ["SLURMD_NODENAME", FIRST_COMPONENT, "SLURM_STEP_GPUS"]);
+        assert_eq!(found.node(), Some("node1"));
     }
 
     #[test]
@@ -382,17 +434,15 @@ mod tests {
     #[test]
     fn a_sluid_is_resolved_by_the_name_of_its_slurmstepd() {
         let root = tempfile::tempdir().unwrap();
+        let host = Host::at(root.path());
         let scope = root.path().join("sys/fs/cgroup/system.slice/slurmstepd.scope");
         fs::create_dir_all(scope.join("s5K1KKYAYG5D00/step_0/slurm")).unwrap();
-        assert_eq!(Host::at(root.path()).slurm_cgroups().unwrap().unwrap()[0].number(), None);
+        let cgroup = || host.slurm_cgroups().unwrap().unwrap().remove(0);
+        assert_eq!((cgroup().number(), cgroup().slurmstepds()), (None, vec![]));
         fs::write(scope.join("s5K1KKYAYG5D00/step_0/slurm/cgroup.procs"), "77\n").unwrap();
         fs::create_dir_all(root.path().join("proc/77")).unwrap();
-        let sluid = || {
-            Host::at(root.path())
-                .slurm_cgroups()
-                .unwrap()
-                .map(|jobs| (jobs[0].name.clone(), jobs[0].job.clone()))
-        };
+        assert!(cgroup().is_named_by_sluid());
+        assert_eq!(cgroup().slurmstepds(), [77]);
         for (command, job) in [
             ("slurmstepd: [3385.0]\0\0", Some("3385")),
             ("slurmstepd: [3385.extern]", Some("3385")),
@@ -401,7 +451,7 @@ mod tests {
             ("python3\0slurmstepd: [1.0]", None),
         ] {
             fs::write(root.path().join("proc/77/cmdline"), command).unwrap();
-            assert_eq!(sluid(), Some(("s5K1KKYAYG5D00".into(), job.map(str::to_owned))), "{command:?}");
+            assert_eq!(host.slurmstepd_job(77).as_deref(), job, "{command:?}");
         }
     }
 

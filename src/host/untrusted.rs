@@ -21,6 +21,13 @@ pub(super) fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     read_open(openat(CWD, path, FLAGS, Mode::empty())?, limit)
 }
 
+/// Reads a file in `/proc` that needs the lock of its process's memory, which a stuck process never gives: on a thread
+/// that may wait for ever.
+pub(super) fn read_waiting(path: &Path) -> io::Result<Vec<u8>> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    read_open(openat(CWD, path, flags, Mode::empty())?, PROC)
+}
+
 /// Reads a file in `/proc`, with bytes that are not UTF-8 replaced; empty where it cannot be read.
 pub(super) fn read_text(path: &Path) -> String {
     String::from_utf8_lossy(&read(path, PROC).unwrap_or_default()).into_owned()

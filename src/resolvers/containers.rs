@@ -10,7 +10,7 @@ use super::{POLL_INTERVAL, REFRESH_INTERVAL, Resolvers, RetrySchedule, replace};
 use crate::clock::system_now;
 use crate::docker::DockerClient;
 use crate::model::UnattributedReason;
-use crate::thread::{self, Thread};
+use crate::thread;
 
 /// Starts the thread where the configuration names a socket.
 pub(super) fn start(shared: &Arc<Resolvers>) -> Result<(), thread::Error> {
@@ -18,14 +18,14 @@ pub(super) fn start(shared: &Arc<Resolvers>) -> Result<(), thread::Error> {
         return Ok(());
     };
     shared.update_workloads(|workloads| workloads.awaited.push(UnattributedReason::Container));
-    let shared = Arc::clone(shared);
-    Thread::start("containers", move || match DockerClient::new(&shared.host.path(&socket)) {
-        Ok(client) => run(&client, &shared),
-        Err(error) => {
-            tracing::error!(%error, "the container runtime client cannot start: containers appear by id, without names, until the agent is restarted")
+    shared.start(|statuses| &statuses.containers, move |shared| {
+        match DockerClient::new(&shared.host.path(&socket)) {
+            Ok(client) => run(&client, shared),
+            Err(error) => {
+                tracing::error!(%error, "the container runtime client cannot start: containers appear by id, without names, until the agent is restarted")
+            }
         }
-    })?;
-    Ok(())
+    })
 }
 
 fn run(client: &DockerClient, shared: &Resolvers) {
@@ -53,6 +53,7 @@ fn run(client: &DockerClient, shared: &Resolvers) {
                 }
             }
         }
+        status.finish_round();
         if shared.stop.wait(POLL_INTERVAL) {
             return;
         }

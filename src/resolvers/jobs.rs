@@ -14,33 +14,45 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use std::{fs, io};
 
+use super::aside::{AsideReader, WantedProcess};
 use super::{FIRST_ROUND_TIMEOUT, POLL_INTERVAL, Resolvers, log_new_problems, replace};
 use crate::clock::system_now;
 use crate::config::SlurmConfig;
-use crate::holders::{JobHoldings, JobObservation, JobRecord, JobTracker, NodeGpus};
+use crate::holders::{Allocation, JobHoldings, JobObservation, JobRecord, JobTracker, NodeGpus};
 use crate::host::Host;
 use crate::host::slurm::{self, JobCgroup, MOST_RECORDS, RecordFile, StepEnvironment};
-use crate::model::{HoldingSource, UnattributedReason};
-use crate::thread::{self, Thread};
+use crate::ledger::Recovered;
+use crate::model::{Fact, HoldingSource, UnattributedReason};
+use crate::thread;
 
 /// The map that the prolog of the host's Slurm reads.
 const MAP_OF_HOST: &str = "/run/gpumeter/gpus";
 
 /// Starts the thread where the configuration names a directory.
-pub(super) fn start(shared: &Arc<Resolvers>) -> Result<(), thread::Error> {
+pub(super) fn start(shared: &Arc<Resolvers>, recovered: Option<&Recovered>) -> Result<(), thread::Error> {
     let configured = shared.config.active().config.attribution.slurm.clone();
-    let Some(jobs) = HostJobs::new(shared.host.clone(), &configured) else { return Ok(()) };
-    let rounds = JobRounds {
-        map: configured.records.map(|records| shared.host.path(&map_beside(&records))),
-        jobs,
-        written: None,
-        has_map_failed: false,
-        problems: BTreeSet::new(),
-    };
+    if HostJobs::new(shared.host.clone(), &configured).is_none() {
+        return Ok(());
+    }
     shared.update_workloads(|workloads| workloads.awaited.push(UnattributedReason::Job));
-    let shared = Arc::clone(shared);
+    shared.allocate_recovered(recovered, HoldingSource::Slurm);
     let (done, first_round) = mpsc::channel();
-    Thread::start("jobs", move || rounds.run(&shared, done))?;
+    let mut done = Some(done);
+    shared.start(
+        |statuses| &statuses.jobs,
+        move |shared| {
+            let Some(jobs) = HostJobs::new(shared.host.clone(), &configured) else { return };
+            let rounds = JobRounds {
+                map: configured.records.as_deref().map(|records| shared.host.path(&map_beside(records))),
+                jobs,
+                recovered: shared.allocated(HoldingSource::Slurm),
+                written: None,
+                has_map_failed: false,
+                problems: BTreeSet::new(),
+            };
+            rounds.run(shared, done.take());
+        },
+    )?;
     let _ = first_round.recv_timeout(FIRST_ROUND_TIMEOUT);
     Ok(())
 }
@@ -67,12 +79,25 @@ pub(crate) struct HostJobs {
     cluster: Option<String>,
     /// By directory of the step's cgroup.
     environments: BTreeMap<PathBuf, JobStep>,
+    /// Numbers of jobs by SLUID.
+    numbers: BTreeMap<String, String>,
+    /// Numbers of jobs of which a step has not told its environment; none for a SLUID whose number is not known.
+    unread: BTreeSet<Option<String>>,
+    processes: AsideReader<JobProcess>,
 }
 
 /// The environment of a step, with the number of its job.
 struct JobStep {
     job: String,
     environment: StepEnvironment,
+}
+
+/// What a process of a job says.
+enum JobProcess {
+    /// The SLUID of the job, and its number.
+    Number(String, String),
+    /// The directory of the step's cgroup, and its environment.
+    Environment(PathBuf, JobStep),
 }
 
 impl HostJobs {
@@ -88,6 +113,9 @@ impl HostJobs {
             configuration: None,
             cluster: None,
             environments: BTreeMap::new(),
+            numbers: BTreeMap::new(),
+            unread: BTreeSet::new(),
+            processes: AsideReader::new(),
             host,
         })
     }
@@ -114,7 +142,7 @@ impl HostJobs {
             return Err(error);
         }
         // Read before the records, since the prolog writes a record before its job has a cgroup.
-        let cgroups = self.host.slurm_cgroups()?;
+        let mut cgroups = self.host.slurm_cgroups()?;
         let mut problems = BTreeSet::new();
         let records = read_files(self.records.as_deref(), &mut problems)?;
         match read_files(self.mappings.as_deref(), &mut problems) {
@@ -126,7 +154,7 @@ impl HostJobs {
                 ));
             }
         }
-        self.read_environments(cgroups.as_deref().unwrap_or_default());
+        self.read_processes(cgroups.as_deref_mut().unwrap_or_default());
         self.configuration = records.iter().find_map(|file| {
             file.bytes.as_ref().ok().and_then(|bytes| JobRecord::parse(bytes).ok()?.configuration)
         });
@@ -157,14 +185,62 @@ impl HostJobs {
         Ok(known)
     }
 
-    /// Reads the environment of each step once, as soon as it has a process.
+    /// Whether nothing is known yet of the job that held this before: it has a cgroup, and a process in it has not told
+    /// its environment.
+    fn is_still_unknown(&self, allocation: &Allocation, known: &JobHoldings) -> bool {
+        let job = job_number(allocation);
+        let is_unread = self.unread.contains(&None) || self.unread.contains(&Some(job.to_owned()));
+        is_unread && !known.allocations.iter().any(|one| job_number(one) == job)
+    }
+
+    /// Adds what processes say of jobs and steps, each of which is read once.
+    fn read_processes(&mut self, cgroups: &mut [JobCgroup]) {
+        self.numbers.retain(|sluid, _| cgroups.iter().any(|job| job.name == *sluid));
+        self.read_numbers(cgroups);
+        for job in &mut *cgroups {
+            job.job = self.numbers.get(&job.name).cloned();
+        }
+        self.read_environments(cgroups);
+        // A process that answers late may be of a job that has ended.
+        self.environments.retain(|known, _| cgroups.iter().any(|job| job.steps.contains(known)));
+        let is_unread = |job: &&JobCgroup| job.steps.iter().any(|step| !self.environments.contains_key(step));
+        let unread = cgroups.iter().filter(is_unread).map(JobCgroup::number);
+        self.unread = unread.map(|job| job.map(str::to_owned)).collect();
+    }
+
+    /// Reads the numbers of jobs whose cgroups are named by SLUIDs.
+    fn read_numbers(&mut self, cgroups: &[JobCgroup]) {
+        let unknown =
+            cgroups.iter().filter(|job| job.is_named_by_sluid() && !self.numbers.contains_key(&job.name));
+        let wanted = unknown.map(|job| {
+            let (host, sluid) = (self.host.clone(), job.name.clone());
+            let read = move |pid| Some(JobProcess::Number(sluid.clone(), host.slurmstepd_job(pid)?));
+            WantedProcess { pids: job.slurmstepds(), read: Box::new(read) }
+        });
+        self.read_aside(wanted.collect());
+    }
+
+    /// Reads the environment of each step as soon as it has a process.
     fn read_environments(&mut self, cgroups: &[JobCgroup]) {
-        let steps = || cgroups.iter().flat_map(|job| job.steps.iter().map(move |step| (step, job.number())));
-        self.environments.retain(|known, _| steps().any(|(step, _)| step == known));
-        for (step, job) in steps() {
-            let Some(job) = job.filter(|_| !self.environments.contains_key(step)) else { continue };
-            if let Some(environment) = self.host.slurm_environment(step, job) {
-                self.environments.insert(step.clone(), JobStep { job: job.to_owned(), environment });
+        let jobs = cgroups.iter().filter_map(|job| Some((&job.steps, job.number()?)));
+        let steps = jobs.flat_map(|(steps, job)| steps.iter().map(move |step| (step, job)));
+        let wanted = steps.filter(|(step, _)| !self.environments.contains_key(*step)).map(|(step, job)| {
+            let (host, step, job) = (self.host.clone(), step.clone(), job.to_owned());
+            let pids = slurm::step_pids(&step);
+            let read = move |pid| {
+                let environment = host.slurm_environment(&step, &job, pid)?;
+                Some(JobProcess::Environment(step.clone(), JobStep { job: job.clone(), environment }))
+            };
+            WantedProcess { pids, read: Box::new(read) }
+        });
+        self.read_aside(wanted.collect());
+    }
+
+    fn read_aside(&mut self, wanted: Vec<WantedProcess<JobProcess>>) {
+        for found in self.processes.read(wanted) {
+            match found {
+                JobProcess::Number(sluid, job) => drop(self.numbers.insert(sluid, job)),
+                JobProcess::Environment(step, of_job) => drop(self.environments.insert(step, of_job)),
             }
         }
     }
@@ -192,6 +268,8 @@ struct JobRounds {
     /// The path of the map, where a directory of records is configured.
     map: Option<PathBuf>,
     jobs: HostJobs,
+    /// What was held before the first round, until one knows better.
+    recovered: Vec<Allocation>,
     /// The content of the map as last written.
     written: Option<BTreeMap<u32, String>>,
     /// Whether the last write of the map failed.
@@ -201,13 +279,13 @@ struct JobRounds {
 }
 
 impl JobRounds {
-    fn run(mut self, shared: &Resolvers, done: mpsc::Sender<()>) {
-        let mut done = Some(done);
+    fn run(mut self, shared: &Resolvers, mut done: Option<mpsc::Sender<()>>) {
         loop {
             let gpus = node_gpus(shared);
             self.write_map(shared, &gpus.minors);
             self.run_round(shared, &gpus);
             drop(done.take());
+            shared.statuses.jobs.finish_round();
             if shared.stop.wait(POLL_INTERVAL) {
                 return;
             }
@@ -218,7 +296,9 @@ impl JobRounds {
         let status = &shared.statuses.jobs;
         let directory = self.jobs.directories();
         match self.jobs.observe(gpus) {
-            Ok(known) => {
+            Ok(mut known) => {
+                self.recovered.retain(|one| self.jobs.is_still_unknown(one, &known));
+                known.allocations.extend(self.recovered.iter().cloned());
                 if status.record_success(system_now().boottime) {
                     tracing::info!(directory, "the prolog of Slurm records jobs");
                 }
@@ -230,11 +310,25 @@ impl JobRounds {
             }
             // The directory is missing where there is no Slurm, or before the first job since the boot.
             Err(error) => {
-                if status.record_failure(error.kind() == ErrorKind::NotFound) {
+                let is_missing = error.kind() == ErrorKind::NotFound && self.recovered.is_empty();
+                if status.record_failure(is_missing) {
                     tracing::warn!(directory, %error, "records of jobs cannot be read; holdings of jobs stay as they were");
                 }
+                self.end_recovered(shared);
             }
         }
+    }
+
+    /// While no round has succeeded, ends the holdings of jobs whose cgroup is gone.
+    fn end_recovered(&mut self, shared: &Resolvers) {
+        if self.recovered.is_empty()
+            || shared.statuses.jobs.last().is_some_and(|last| last.succeeded_at.is_some())
+        {
+            return;
+        }
+        let Ok(cgroups) = self.jobs.host.slurm_cgroups() else { return };
+        self.recovered.retain(|one| may_run(job_number(one), cgroups.as_deref()));
+        shared.update_workloads(|workloads| workloads.allocate(HoldingSource::Slurm, &self.recovered));
     }
 
     /// Writes the map where it has changed. GPUs of a simulated driver are not the host's, so they are never written to
@@ -257,6 +351,16 @@ impl JobRounds {
             Err(_) => {}
         }
     }
+}
+
+/// Number of the job that holds it.
+fn job_number(allocation: &Allocation) -> &str {
+    allocation.holder.facts.get(Fact::SlurmJob).map_or("", |job| &**job)
+}
+
+/// Whether the job may have a cgroup: one that a SLUID names may be its own until its number is known.
+fn may_run(job: &str, cgroups: Option<&[JobCgroup]>) -> bool {
+    cgroups.is_none_or(|cgroups| cgroups.iter().any(|one| one.number().is_none_or(|number| number == job)))
 }
 
 /// The GPUs as the driver lists them; before that, their minor numbers from the kernel.
@@ -336,6 +440,74 @@ mod tests {
         assert_eq!(holders(&known), both);
         let problem = known.problems.first().unwrap();
         assert!(problem.contains("run/gpustat: others than root"), "{problem}");
+    }
+
+    #[test]
+    fn processes_that_never_tell_their_environment_neither_hold_nor_stop_anything() {
+        let (root, mut jobs) = host_with_a_record();
+        let scope = root.path().join("sys/fs/cgroup/system.slice/slurmstepd.scope");
+        let proc = |pid: u32| root.path().join(format!("proc/{pid}"));
+        let step = |job: u32, step: u32, pids: &[u32]| {
+            let task = scope.join(format!("job_{job}/step_{step}/user/task_0"));
+            fs::create_dir_all(&task).unwrap();
+            let lines = pids.iter().map(|pid| format!("{pid}\n")).collect::<String>();
+            fs::write(task.join("cgroup.procs"), lines).unwrap();
+            pids.iter().for_each(|pid| fs::create_dir_all(proc(*pid)).unwrap());
+        };
+        let record = |job: u32| root.path().join(format!("run/gpumeter-slurm/{job}"));
+        step(211, 0, &[71]);
+        step(211, 1, &[72, 73]);
+        for pid in [71, 72] {
+            // Nobody writes into it, so opening it waits for ever.
+            assert!(
+                std::process::Command::new("mkfifo")
+                    .arg(proc(pid).join("environ"))
+                    .status()
+                    .unwrap()
+                    .success()
+            );
+        }
+        fs::write(proc(73).join("environ"), "SLURM_JOB_ID=211\0SLURM_ARRAY_JOB_ID=210\0").unwrap();
+        let array =
+            |known: &JobHoldings| known.allocations.first()?.holder.facts.get(Fact::SlurmArrayJob).cloned();
+        let mut known = jobs.observe(&NodeGpus::default()).unwrap();
+        assert_eq!(holders(&known), ["slurm:alpha/211"]);
+        while array(&known).as_deref() != Some("210") {
+            known = jobs.observe(&NodeGpus::default()).unwrap();
+        }
+        let other = fs::read_to_string(record(211)).unwrap().replace("211", "212");
+        fs::write(record(212), other).unwrap();
+        step(212, 0, &[]);
+        fs::remove_file(record(211)).unwrap();
+        fs::remove_dir_all(scope.join("job_211")).unwrap();
+        assert_eq!(holders(&jobs.observe(&NodeGpus::default()).unwrap()), ["slurm:alpha/212"]);
+    }
+
+    #[test]
+    fn what_a_job_held_stays_until_its_processes_are_read_or_its_cgroup_is_gone() {
+        let (root, mut jobs) = host_with_a_record();
+        let held = |job: &str| {
+            let facts = crate::model::Facts::new([(Fact::SlurmCluster, "alpha"), (Fact::SlurmJob, job)]);
+            let holder = crate::model::Holder::new(crate::model::HolderKind::Slurm, facts);
+            let (fraction, source) = (crate::model::Fraction::WHOLE, HoldingSource::Slurm);
+            Allocation { holder, device: GPU.into(), fraction, source, since: None }
+        };
+        let step = root.path().join("sys/fs/cgroup/system.slice/slurmstepd.scope/job_212/step_0");
+        fs::create_dir_all(&step).unwrap();
+        let known = jobs.observe(&NodeGpus::default()).unwrap();
+        let stays = |jobs: &HostJobs, job| jobs.is_still_unknown(&held(job), &known);
+        assert!(stays(&jobs, "212"), "its process has not been read");
+        assert!(!stays(&jobs, "213"), "it has no cgroup");
+        assert!(!stays(&jobs, "211"), "its record decides");
+        fs::write(step.join("cgroup.procs"), "71\n").unwrap();
+        fs::create_dir_all(root.path().join("proc/71")).unwrap();
+        fs::write(root.path().join("proc/71/environ"), "SLURM_JOB_ID=212\0").unwrap();
+        while stays(&jobs, "212") {
+            jobs.observe(&NodeGpus::default()).unwrap();
+        }
+        let cgroups = jobs.host.slurm_cgroups().unwrap();
+        let may_run = ["212", "213"].map(|job| may_run(job, cgroups.as_deref()));
+        assert_eq!(may_run, [true, false]);
     }
 
     #[test]

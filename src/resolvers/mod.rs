@@ -3,6 +3,7 @@
 //! The sources are `/proc`, the kubelet, Slurm's records, a container runtime and the name service. A source that does
 //! not respond delays its own thread only, and its last result stays in force.
 
+mod aside;
 pub(crate) mod containers;
 pub(crate) mod jobs;
 pub(crate) mod pods;
@@ -10,18 +11,18 @@ pub(crate) mod processes;
 pub(crate) mod users;
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::clock::{Clock, Stop, system_now};
 use crate::export::LatestSnapshot;
-use crate::holders::ResolvedWorkloads;
+use crate::holders::{AllocatedDevice, Allocation, InstancePlace, ResolvedWorkloads};
 use crate::host::{Host, NameService};
-use crate::ledger::Recovered;
-use crate::model::{Nanoseconds, UnattributedReason};
+use crate::ledger::{Recovered, RecoveredShare};
+use crate::model::{HoldingSource, Nanoseconds, UnattributedReason};
 use crate::policy::CurrentConfig;
-use crate::thread;
+use crate::thread::{self, Thread};
 
 pub(crate) use processes::SeenProcesses;
 pub use users::unresolved_grants;
@@ -35,6 +36,9 @@ const REFRESH_INTERVAL: Nanoseconds = Nanoseconds::from_seconds(10);
 /// How long the start of the agent waits for the first round of a scheduler's resolver: holdings go on across a restart
 /// of the agent only if its first tick knows them.
 const FIRST_ROUND_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A thread that has finished no round for this long does not answer any more. It is three times the longest interval.
+const SILENT_AFTER: Nanoseconds = Nanoseconds(3 * REFRESH_INTERVAL.0);
 
 /// What the resolver threads share with each other and with the tick loop.
 pub(crate) struct Resolvers {
@@ -71,26 +75,74 @@ impl Resolvers {
         change(Arc::make_mut(&mut workloads));
     }
 
-    /// The last round of each resolver that has had one.
+    /// Allocates what that scheduler had granted when the agent last stopped in this boot, until its resolver knows better.
+    fn allocate_recovered(&self, recovered: Option<&Recovered>, source: HoldingSource) {
+        let shares = recovered.into_iter().flat_map(|recovered| &recovered.shares);
+        let shares = shares.filter(|share| share.source == source).map(|share| {
+            let RecoveredShare { gpu, gpu_instance, holder, fraction, .. } = share.clone();
+            let device = match gpu_instance {
+                Some(id) => AllocatedDevice::Instance { gpu, place: InstancePlace::Id(id) },
+                None => AllocatedDevice::Uuid(gpu),
+            };
+            Allocation { holder, device, fraction, source, since: None }
+        });
+        let shares: Vec<Allocation> = shares.collect();
+        self.update_workloads(|workloads| workloads.allocate(source, &shares));
+    }
+
+    /// What is allocated by that scheduler, as last published.
+    fn allocated(&self, source: HoldingSource) -> Vec<Allocation> {
+        self.workloads().allocations.iter().filter(|one| one.source == source).cloned().collect()
+    }
+
+    /// The last round of each resolver that has had one, or has not finished one for long.
     pub(crate) fn last_rounds(&self) -> Vec<ResolverRound> {
         let (clock, now) = (self.clock.now().boottime, system_now().boottime);
+        let statuses = &self.statuses;
         let mut rounds = Vec::new();
-        let mut add = |resolver, succeeded, age: Option<u64>| {
-            rounds.push(ResolverRound { resolver, succeeded, age: age.map(Nanoseconds) });
-        };
-        if let Some(at) = self.processes.get().1 {
-            add("host", true, Some(clock.0.saturating_sub(at.0)));
-        }
-        if let Some(last) = self.host.users().service().and_then(NameService::last_lookup) {
-            add("users", last.succeeded, Some(now.0.saturating_sub(last.ended.0)));
-        }
-        for status in self.statuses.all() {
-            if let Some(last) = status.last() {
-                let age = last.succeeded_at.map(|at| now.0.saturating_sub(at.0));
-                add(status.name, last.succeeded, age);
+        let mut add = |status: &ResolverStatus, last: Option<LastRound>, at: Nanoseconds| {
+            let is_silent = status.check_silence(now);
+            if last.is_none() && !is_silent {
+                return;
             }
+            let succeeded_at = last.and_then(|last| last.succeeded_at);
+            let age = succeeded_at.map(|succeeded| Nanoseconds(at.0.saturating_sub(succeeded.0)));
+            let succeeded = !is_silent && last.is_some_and(|last| last.succeeded);
+            rounds.push(ResolverRound { resolver: status.name, succeeded, age });
+        };
+        let success = |at| LastRound { succeeded: true, succeeded_at: Some(at) };
+        add(&statuses.host, self.processes.get().1.map(success), clock);
+        let lookup = self.host.users().service().and_then(NameService::last_lookup);
+        let lookup = lookup.map(|last| LastRound { succeeded: last.succeeded, ..success(last.ended) });
+        add(&statuses.users, lookup, now);
+        for status in statuses.of_workloads() {
+            add(status, status.last(), now);
         }
         rounds
+    }
+
+    /// Starts the thread of a resolver. A panic, which is logged, ends one run of it; the next begins anew, so that one
+    /// answer that it cannot cope with does not stop the account.
+    fn start(
+        self: &Arc<Self>,
+        status: fn(&ResolverStatuses) -> &ResolverStatus,
+        mut run: impl FnMut(&Arc<Self>) + Send + 'static,
+    ) -> Result<(), thread::Error> {
+        let (shared, mut has_failed) = (Arc::clone(self), false);
+        let own = status(&self.statuses);
+        own.finish_round();
+        Thread::start_again(own.name, &self.stop, move || {
+            if std::mem::replace(&mut has_failed, true) {
+                let own = status(&shared.statuses);
+                own.record_failure(false);
+                tracing::error!(
+                    resolver = own.name,
+                    "a resolver has failed, which is a defect of the agent; it begins anew, and what it told last stays in force"
+                );
+            }
+            run(&shared);
+        })?;
+        Ok(())
     }
 }
 
@@ -101,13 +153,15 @@ pub(crate) fn start(
     agent: Option<u32>,
 ) -> Result<(), thread::Error> {
     pods::start(shared, recovered)?;
-    jobs::start(shared)?;
+    jobs::start(shared, recovered)?;
     containers::start(shared)?;
     processes::start(agent, shared)
 }
 
-/// The status of each resolver of workloads.
+/// The status of each resolver.
 pub(crate) struct ResolverStatuses {
+    host: ResolverStatus,
+    users: ResolverStatus,
     pods: ResolverStatus,
     jobs: ResolverStatus,
     containers: ResolverStatus,
@@ -116,21 +170,25 @@ pub(crate) struct ResolverStatuses {
 impl Default for ResolverStatuses {
     fn default() -> Self {
         Self {
-            pods: ResolverStatus::new("pods", UnattributedReason::Pod),
-            jobs: ResolverStatus::new("jobs", UnattributedReason::Job),
-            containers: ResolverStatus::new("containers", UnattributedReason::Container),
+            host: ResolverStatus::new("host", None),
+            users: ResolverStatus::new("users", None),
+            pods: ResolverStatus::new("pods", Some(UnattributedReason::Pod)),
+            jobs: ResolverStatus::new("jobs", Some(UnattributedReason::Job)),
+            containers: ResolverStatus::new("containers", Some(UnattributedReason::Container)),
         }
     }
 }
 
 impl ResolverStatuses {
-    const fn all(&self) -> [&ResolverStatus; 3] {
+    const fn of_workloads(&self) -> [&ResolverStatus; 3] {
         [&self.pods, &self.jobs, &self.containers]
     }
 
     /// Requests a round of the resolvers that may name processes which are unattributed for these reasons.
     fn request_rounds(&self, pending: &BTreeSet<UnattributedReason>) {
-        for status in self.all().into_iter().filter(|status| pending.contains(&status.reason)) {
+        let may_name =
+            |status: &&ResolverStatus| status.reason.is_some_and(|reason| pending.contains(&reason));
+        for status in self.of_workloads().into_iter().filter(may_name) {
             status.is_requested.store(true, Ordering::Relaxed);
         }
     }
@@ -140,9 +198,13 @@ impl ResolverStatuses {
 struct ResolverStatus {
     name: &'static str,
     /// Why processes are unattributed until it names them.
-    reason: UnattributedReason,
+    reason: Option<UnattributedReason>,
     is_requested: AtomicBool,
     last: Mutex<Option<LastRound>>,
+    /// Time since boot at which its thread finished a round, also one without a question; 0 where it has no thread.
+    finished: AtomicU64,
+    /// Whether the log says that it does not answer.
+    is_silent: AtomicBool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,8 +215,37 @@ struct LastRound {
 }
 
 impl ResolverStatus {
-    const fn new(name: &'static str, reason: UnattributedReason) -> Self {
-        Self { name, reason, is_requested: AtomicBool::new(false), last: Mutex::new(None) }
+    const fn new(name: &'static str, reason: Option<UnattributedReason>) -> Self {
+        Self {
+            name,
+            reason,
+            is_requested: AtomicBool::new(false),
+            last: Mutex::new(None),
+            finished: AtomicU64::new(0),
+            is_silent: AtomicBool::new(false),
+        }
+    }
+
+    /// Records that the thread has finished a round.
+    fn finish_round(&self) {
+        self.finished.store(system_now().boottime.0, Ordering::Relaxed);
+    }
+
+    /// Whether its thread has finished no round for long; a change is logged.
+    fn check_silence(&self, now: Nanoseconds) -> bool {
+        let finished = self.finished.load(Ordering::Relaxed);
+        let is_silent = finished > 0 && now.0.saturating_sub(finished) > SILENT_AFTER.0;
+        if self.is_silent.swap(is_silent, Ordering::Relaxed) != is_silent {
+            if is_silent {
+                tracing::warn!(
+                    resolver = self.name,
+                    "a resolver has not answered for half a minute; what it told last stays in force (docs/troubleshooting.md)"
+                );
+            } else {
+                tracing::info!(resolver = self.name, "the resolver answers again");
+            }
+        }
+        is_silent
     }
 
     fn take_request(&self) -> bool {
@@ -234,7 +325,7 @@ mod tests {
 
     #[test]
     fn a_failure_keeps_the_time_of_the_last_success_and_only_a_change_is_reported() {
-        let status = ResolverStatus::new("pods", UnattributedReason::Pod);
+        let status = ResolverStatus::new("pods", None);
         assert!(!status.record_failure(true));
         assert_eq!(status.last(), None, "there was never a source");
         assert!(status.record_failure(false) && !status.record_failure(true));
@@ -243,5 +334,17 @@ mod tests {
         assert!(status.record_failure(true) && !status.record_failure(false));
         let last = LastRound { succeeded: false, succeeded_at: Some(Nanoseconds(8)) };
         assert_eq!(status.last(), Some(last));
+    }
+
+    #[test]
+    fn a_thread_that_finishes_no_round_for_half_a_minute_does_not_answer_until_it_does() {
+        let second = Nanoseconds::from_seconds;
+        let status = ResolverStatus::new("pods", None);
+        assert!(!status.check_silence(second(1_000)), "it has no thread");
+        status.finished.store(second(100).0, Ordering::Relaxed);
+        let silent = [100, 130, 131, 200].map(|now| status.check_silence(second(now)));
+        assert_eq!(silent, [false, false, true, true]);
+        status.finished.store(second(200).0, Ordering::Relaxed);
+        assert!(!status.check_silence(second(201)));
     }
 }

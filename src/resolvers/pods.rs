@@ -3,7 +3,8 @@
 //! Labels and owners of pods come from one of [`PodSources`]; without any a container is known by its names. The thread
 //! asks when a pod or container is added to or removed from the log directories, when a process runs in an unknown pod,
 //! and every ten seconds; at most once per second, and less often while the kubelet does not respond. The last result
-//! stays in force. On a node without a kubelet it only looks whether there is one.
+//! stays in force; what the ledger says was held when the agent last stopped stays until the first list. On a node without
+//! a kubelet it only looks whether there is one.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,13 +16,13 @@ use super::{
 };
 use crate::clock::system_now;
 use crate::config::KubernetesConfig;
-use crate::holders::{PodHoldings, PodMetadata, PodObservation, PodTracker, PreviousShare, Resources};
+use crate::holders::{PodHoldings, PodMetadata, PodObservation, PodTracker, Resources};
 use crate::host::Host;
 use crate::kubelet::messages::{AllocatableResourcesResponse, ListPodResourcesResponse};
 use crate::kubelet::{Address, Error, KubeletSocket, PodSource, PodSources, SourceSettings};
 use crate::ledger::Recovered;
 use crate::model::{HoldingSource, Nanoseconds, UnattributedReason, Utc};
-use crate::thread::{self, Thread};
+use crate::thread;
 
 /// How often the kubelet's `/pods` is read without a request: it returns every field of every pod as JSON.
 const KUBELET_PERIOD: Nanoseconds = Nanoseconds::from_seconds(30);
@@ -35,24 +36,17 @@ pub(super) fn start(shared: &Arc<Resolvers>, recovered: Option<&Recovered>) -> R
         return Ok(());
     };
     shared.update_workloads(|workloads| workloads.awaited.push(UnattributedReason::Pod));
-    let shared = Arc::clone(shared);
+    shared.allocate_recovered(recovered, HoldingSource::Kubernetes);
     let (done, first_round) = mpsc::channel();
+    let mut done = Some(done);
     let kubernetes = shared.config.active().config.attribution.kubernetes.clone();
-    let gpus = recovered.into_iter().flat_map(|recovered| &recovered.gpus);
-    let held = gpus.flat_map(|(gpu, known)| known.holdings.iter().map(move |held| (gpu, held)));
-    let held = held.filter(|(_, held)| held.source == HoldingSource::Kubernetes);
-    let previous = held.map(|(gpu, held)| PreviousShare {
-        holder: held.holder.clone(),
-        gpu: Arc::clone(gpu),
-        fraction: held.fraction,
-    });
-    let tracker = PodTracker::with_previous_shares(previous);
-    Thread::start("pods", move || {
+    shared.start(|statuses| &statuses.pods, move |shared| {
+        let tracker = PodTracker::continuing(shared.allocated(HoldingSource::Kubernetes));
         let pods = HostPods { host: shared.host.clone(), tracker, resources: resources(&kubernetes) };
         let client = KubeletSocket::new(&shared.host.path(&socket));
         let sources = pod_sources(&kubernetes, &shared.host).map_err(Error::from);
         match client.and_then(|client| Ok(PodRounds::new(client, sources?, pods))) {
-            Ok(rounds) => rounds.run(&shared, done),
+            Ok(rounds) => rounds.run(shared, done.take()),
             Err(error) => {
                 tracing::error!(%error, "the Kubernetes client cannot start: GPU use in pods is booked on __unattributed__ until the agent is restarted")
             }
@@ -103,11 +97,13 @@ impl HostPods {
         metadata: &PodMetadata,
         now: Utc,
     ) -> PodHoldings {
+        let running = self.tracker.awaits_first_list().then(|| self.host.pods_with_cgroups()).flatten();
         self.tracker.observe(PodObservation {
             listed: answer.map(|answer| &answer.listed),
             allocatable: answer.and_then(|answer| answer.allocatable.as_ref()),
             logs: &self.host.pod_logs(),
             metadata,
+            running: running.as_ref(),
             minors: &self.host.gpu_minors(),
             now,
             resources: &self.resources,
@@ -196,8 +192,11 @@ impl PodRounds {
         }
     }
 
-    fn run(mut self, shared: &Resolvers, done: mpsc::Sender<()>) {
-        let mut done = Some(done);
+    fn run(mut self, shared: &Resolvers, mut done: Option<mpsc::Sender<()>>) {
+        if self.pods.tracker.awaits_first_list() {
+            // The kubelet may be slow.
+            self.observe(shared, None);
+        }
         loop {
             let now = system_now().boottime;
             let logs_modified = shared.host.pod_logs_modified();
@@ -205,8 +204,11 @@ impl PodRounds {
             if self.schedule.is_due(now, is_requested) {
                 self.logs_modified = logs_modified;
                 self.run_round(shared, now, is_requested);
+            } else if self.pods.tracker.awaits_first_list() {
+                self.observe(shared, None);
             }
             drop(done.take());
+            shared.statuses.pods.finish_round();
             if shared.stop.wait(POLL_INTERVAL) {
                 return;
             }
@@ -225,24 +227,32 @@ impl PodRounds {
                 self.descriptions.refresh(&kubernetes.labels, now, is_requested);
             }
             Err(error) => {
-                if shared.statuses.pods.record_failure(matches!(error, Error::Missing { .. })) {
+                let was_there = self.pods.tracker.awaits_first_list();
+                let is_missing = matches!(error, Error::Missing { .. }) && !was_there;
+                if shared.statuses.pods.record_failure(is_missing) {
                     tracing::warn!(%error, "the kubelet does not answer; holdings of pods stay as they were");
                 }
             }
         }
-        // The time of the agent, which in a demo is not the system's, dates holdings and GPUs.
-        let listed_at = shared.clock.now().utc;
-        let known = self.pods.observe(answer.as_ref().ok(), &self.descriptions.metadata, listed_at);
+        let is_ending = self.observe(shared, answer.as_ref().ok());
         match answer {
             Err(_) => self.schedule.plan_retry(now),
             // The next list decides whether a container that is missing has ended.
-            Ok(_) if known.is_ending => self.schedule.plan_refresh(now, Nanoseconds::SECOND),
+            Ok(_) if is_ending => self.schedule.plan_refresh(now, Nanoseconds::SECOND),
             Ok(_) => self.schedule.plan_refresh(now, REFRESH_INTERVAL),
         }
+    }
+
+    /// Publishes the holdings; returns whether the next list decides about the end of some.
+    fn observe(&mut self, shared: &Resolvers, answer: Option<&KubeletAnswer>) -> bool {
+        // The time of the agent, which in a demo is not the system's, dates holdings and GPUs.
+        let listed_at = shared.clock.now().utc;
+        let known = self.pods.observe(answer, &self.descriptions.metadata, listed_at);
         log_new_problems(&mut self.problems, known.problems);
         shared.update_workloads(|workloads| {
             workloads.allocate(HoldingSource::Kubernetes, &known.allocations);
             replace(&mut workloads.pods, known.map);
         });
+        known.is_ending
     }
 }

@@ -9,7 +9,7 @@ use crate::clock::system_now;
 use crate::holders::{Identities, ProcessDirectory};
 use crate::host::{Host, Pci, agent_usage};
 use crate::model::Nanoseconds;
-use crate::thread::{self, Thread};
+use crate::thread;
 
 /// How often the PCI bus is read.
 const BUS_INTERVAL: Nanoseconds = Nanoseconds::from_seconds(5);
@@ -101,28 +101,30 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Starts the thread. `agent` is the agent's pid where it runs on that host.
 pub(super) fn start(agent: Option<u32>, shared: &Arc<Resolvers>) -> Result<(), thread::Error> {
-    let shared = Arc::clone(shared);
-    Thread::start("host", move || {
-        let most_watched = watched_within(agent_usage::open_files_limit().unwrap_or(u64::MAX));
-        let mut directory = ProcessDirectory::new(shared.host.clone(), agent, most_watched);
-        let mut read_bus_at = Nanoseconds(0);
-        while !shared.stop.is_called() {
-            let now = system_now().boottime;
-            if now >= read_bus_at {
-                read_bus_at = now + BUS_INTERVAL;
-                let pci = shared.host.pci().map(Arc::new);
-                *lock(&shared.processes.pci) = pci;
+    shared.start(
+        |statuses| &statuses.host,
+        move |shared| {
+            let most_watched = watched_within(agent_usage::open_files_limit().unwrap_or(u64::MAX));
+            let mut directory = ProcessDirectory::new(shared.host.clone(), agent, most_watched);
+            let mut read_bus_at = Nanoseconds(0);
+            while !shared.stop.is_called() {
+                let now = system_now().boottime;
+                if now >= read_bus_at {
+                    read_bus_at = now + BUS_INTERVAL;
+                    let pci = shared.host.pci().map(Arc::new);
+                    *lock(&shared.processes.pci) = pci;
+                }
+                if shared.processes.wait() && !shared.stop.wait(GATHER_TIME) {
+                    let now = shared.clock.now();
+                    let pids = shared.processes.take_pids();
+                    let identities = directory.refresh(&pids, &shared.workloads(), now);
+                    *lock(&shared.processes.identities) = (identities, Some(now.boottime));
+                    shared.statuses.request_rounds(&directory.pending_reasons(now));
+                }
+                shared.statuses.host.finish_round();
             }
-            if shared.processes.wait() && !shared.stop.wait(GATHER_TIME) {
-                let now = shared.clock.now();
-                let pids = shared.processes.take_pids();
-                let identities = directory.refresh(&pids, &shared.workloads(), now);
-                *lock(&shared.processes.identities) = (identities, Some(now.boottime));
-                shared.statuses.request_rounds(&directory.pending_reasons(now));
-            }
-        }
-    })?;
-    Ok(())
+        },
+    )
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::clock::Stop;
 use crate::config::{Config, Grantee, UserChoice};
 use crate::host::{NameService, UserDatabase, UserNameError};
 use crate::policy::ResolvedGrantees;
-use crate::thread::{self, Thread};
+use crate::thread;
 
 /// Starts the thread.
 pub(crate) fn start(shared: &Arc<Resolvers>) -> Result<(), thread::Error> {
@@ -23,27 +23,29 @@ pub(crate) fn start(shared: &Arc<Resolvers>) -> Result<(), thread::Error> {
              mount the host's /etc/passwd at /host/etc/passwd"
         );
     }
-    let shared = Arc::clone(shared);
-    Thread::start("users", move || {
-        let users = shared.host.users();
-        let mut checked = Vec::new();
-        let mut groups_failed = false;
-        while !shared.stop.is_called() {
-            match users.service() {
-                Some(service) => look_up_next(&shared, service, &mut groups_failed),
-                None => drop(shared.stop.wait(POLL_INTERVAL)),
-            }
-            let active = shared.config.active();
-            if checked != active.config.attribution.standing {
-                checked.clone_from(&active.config.attribution.standing);
-                for problem in unresolved_grants(&active.config, users) {
-                    tracing::warn!("{problem}");
+    shared.start(
+        |statuses| &statuses.users,
+        |shared| {
+            let users = shared.host.users();
+            let mut checked = Vec::new();
+            let mut groups_failed = false;
+            while !shared.stop.is_called() {
+                match users.service() {
+                    Some(service) => look_up_next(shared, service, &mut groups_failed),
+                    None => drop(shared.stop.wait(POLL_INTERVAL)),
                 }
+                let active = shared.config.active();
+                if checked != active.config.attribution.standing {
+                    checked.clone_from(&active.config.attribution.standing);
+                    for problem in unresolved_grants(&active.config, users) {
+                        tracing::warn!("{problem}");
+                    }
+                }
+                update_grants(shared);
+                shared.statuses.users.finish_round();
             }
-            update_grants(&shared);
-        }
-    })?;
-    Ok(())
+        },
+    )
 }
 
 /// Looks up the next user that is requested, if one comes soon.

@@ -1,6 +1,6 @@
 //! Named threads whose end can be waited for with a timeout, since a stuck thread must not block the others.
 //!
-//! A panic ends only its thread; the panic hook logs it. When a vital thread fails, the agent stops in order and a service
+//! A panic, which the panic hook logs, ends only its thread, and those of resolvers begin anew. When a vital thread fails, the agent stops in order and a service
 //! manager restarts it, because without that thread it would handle no signals or bill nothing.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -75,6 +75,20 @@ impl Thread {
         })
     }
 
+    /// Starts a thread whose body begins anew a second after each panic, until the agent stops.
+    pub(crate) fn start_again(
+        name: &'static str,
+        stop: &Stop,
+        mut body: impl FnMut() + Send + 'static,
+    ) -> Result<Self, Error> {
+        const PAUSE: Duration = Duration::from_secs(1);
+        let stop = stop.clone();
+        Self::start(
+            name,
+            move || while catch_unwind(AssertUnwindSafe(&mut body)).is_err() && !stop.wait(PAUSE) {},
+        )
+    }
+
     /// Waits until the thread itself has ended, so that the library which it called may be unmapped.
     pub(crate) fn join(self) {
         // The panic hook has logged a panic.
@@ -104,6 +118,19 @@ mod tests {
             assert!(stop.wait(TIMEOUT) && thread.wait(TIMEOUT));
             assert_eq!(vital.first_failure(), Some("io"));
         }
+    }
+
+    #[test]
+    fn a_thread_that_begins_anew_does_so_after_a_panic_and_ends_with_its_body() {
+        let (begun, runs) = mpsc::channel();
+        let mut count = 0;
+        let thread = Thread::start_again("pods", &Stop::default(), move || {
+            count += 1;
+            begun.send(count).unwrap();
+            assert!(count == 3, "a fault of its own");
+        });
+        assert!(thread.unwrap().wait(TIMEOUT));
+        assert_eq!(runs.iter().collect::<Vec<_>>(), [1, 2, 3]);
     }
 
     #[test]

@@ -319,6 +319,33 @@ fn a_failing_kubelet_changes_no_holding() {
 }
 
 #[test]
+fn a_restart_while_the_kubelet_is_silent_keeps_what_pods_hold() {
+    let mut node = Node::start();
+    node.log("main", ID);
+    let gpu = node.gpus[0].clone();
+    node.kubelet.answer(|answers| answers.pods = vec![pod("ml", "train-0", "main", &[&gpu])]);
+    let on_gpu = |page: &Scrape, tenant: &str| {
+        let tenant = format!("tenant=\"{tenant}\"");
+        page.nano_sum("gpu_tenant_held_seconds_total", &[&tenant, "gpu=\"0\""])
+    };
+    let before = node.wait_for("a minute of the holding", |page| on_gpu(page, "ml") >= 60 * SECOND);
+    node.kubelet.answer(|answers| answers.fault = Some(Fault::BlackHole));
+    let scenario = node._scenario.path().join("scenario.json");
+    node.demo.kill_and_restart(&["--speed", "30", "--scenario", scenario.to_str().unwrap()]);
+    let log = node.demo.agent.wait_for_log("the kubelet does not answer; holdings of pods stay as they were");
+    assert!(log.contains("no response within"), "{log}");
+    let slot = |page: &Scrape| page.nano_sum("gpu_slot_seconds_total", &["gpu=\"0\""]);
+    let after = node.wait_for("ten minutes", |page| slot(page) >= slot(&before) + 600 * SECOND);
+    assert!(after.has("gpu_holding_ratio", &["tenant=\"ml\"", "source=\"kubernetes\""]));
+    let others = ["__unallocated__", "__unobserved__"];
+    let [unheld_before, unheld] =
+        [&before, &after].map(|page| others.iter().map(|tenant| on_gpu(page, tenant)).sum::<i128>());
+    assert_eq!(unheld, unheld_before, "the pod holds on through the restart");
+    node.kubelet.answer(|answers| (answers.fault, answers.pods) = (None, Vec::new()));
+    node.wait_for("the end of the holding", |page| !page.has("gpu_holding_ratio", &["tenant=\"ml\""]));
+}
+
+#[test]
 fn replicas_hold_their_share_and_unknown_devices_are_reported() {
     let node = Node::start();
     let replicas: Vec<String> = (0..4).map(|at| format!("{}::{at}", node.gpus[1])).collect();

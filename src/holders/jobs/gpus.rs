@@ -118,7 +118,9 @@ fn minor_of(uuid: &str, node: &NodeGpus) -> Option<u32> {
     node.minors.iter().find(|(_, known)| *known == uuid).map(|(minor, _)| *minor)
 }
 
-/// Whether a step runs on the node of the record: each of several slurmd on one machine numbers GPUs for itself.
+/// Whether a step runs on the node of the record, as far as both name one: each of several slurmd on one machine numbers
+/// GPUs for itself.
 pub(super) fn is_on_node(record: &JobRecord, step: &StepEnvironment) -> bool {
-    step.node().is_none_or(|node| record.node.as_deref() == Some(node))
+    let nodes = step.node().zip(record.node.as_deref());
+    nodes.is_none_or(|(of_step, of_record)| of_step == of_record)
 }

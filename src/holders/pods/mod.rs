@@ -10,9 +10,9 @@ mod metadata;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use super::resolved_workloads::{AllocatedDevice, Allocation};
+use super::standing::sum;
 use crate::host::PodLogs;
 use crate::host::pod_logs::{LoggedPod, PodLog, is_label, is_subdomain};
 use crate::kubelet::messages::{AllocatableResourcesResponse, ContainerResources, ListPodResourcesResponse};
@@ -36,6 +36,8 @@ pub struct PodObservation<'a> {
     pub logs: &'a PodLogs,
     /// The metadata of pods; empty where there is no source of it.
     pub metadata: &'a PodMetadata,
+    /// The UIDs of the pods that have a cgroup; none where that is not known.
+    pub running: Option<&'a BTreeSet<String>>,
     /// UUIDs of GPUs by minor number.
     pub minors: &'a BTreeMap<u32, String>,
     /// Wall-clock time of the list.
@@ -121,17 +123,6 @@ impl std::fmt::Display for ContainerName {
     }
 }
 
-/// A share of a GPU that a container held when the agent last stopped.
-#[derive(Clone, Debug)]
-pub struct PreviousShare {
-    /// The container.
-    pub holder: HolderId,
-    /// UUID of the GPU.
-    pub gpu: Arc<str>,
-    /// How much of it.
-    pub fraction: Fraction,
-}
-
 /// Tracks the containers of a node from list to list.
 #[derive(Debug, Default)]
 pub struct PodTracker {
@@ -140,20 +131,22 @@ pub struct PodTracker {
     uids: BTreeMap<PodName, String>,
     /// Number of lists so far.
     lists: u64,
-    /// Shares held when the agent last stopped, until the first list.
-    previous_shares: BTreeMap<(HolderId, AllocatedDevice), Fraction>,
+    /// What was held before this tracker began, until the first list.
+    recovered: Vec<Allocation>,
     /// The logs of the last round.
     logs: PodLogs,
 }
 
 impl PodTracker {
-    /// Tracks a node on which these shares of GPUs were held when the agent last stopped. A holder that still holds a
-    /// GPU keeps the share that it was granted then.
-    pub fn with_previous_shares(shares: impl IntoIterator<Item = PreviousShare>) -> Self {
-        let shares = shares.into_iter();
-        let previous_shares =
-            shares.map(|share| ((share.holder, AllocatedDevice::Uuid(share.gpu)), share.fraction)).collect();
-        Self { previous_shares, ..Self::default() }
+    /// Tracks a node on which this was held until now. It stays until the first list, or until its pod has no cgroup any
+    /// more. A holder that the list has too keeps its share.
+    pub fn continuing(recovered: Vec<Allocation>) -> Self {
+        Self { recovered, ..Self::default() }
+    }
+
+    /// Whether something is held that no list has confirmed yet.
+    pub const fn awaits_first_list(&self) -> bool {
+        !self.recovered.is_empty()
     }
 
     /// Updates the holdings from one round. A holding begins with the first list that has it, or with the earlier start
@@ -175,9 +168,13 @@ impl PodTracker {
         self.backdate_to_container_starts(observation.metadata);
         self.end_devices_of_older_pods(&logs);
         if observation.listed.is_some() {
-            self.restore_previous_shares();
+            self.restore_shares();
+        } else if let Some(running) = observation.running {
+            self.recovered
+                .retain(|one| one.holder.facts.get(Fact::PodUid).is_none_or(|uid| running.contains(&**uid)));
         }
         holdings.allocations = self.allocations(observation.metadata);
+        holdings.allocations.extend(self.recovered.iter().cloned());
         holdings.map = self.map(&logs, observation.metadata);
         self.logs = logs;
         holdings
@@ -230,10 +227,15 @@ impl PodTracker {
         self.end_reassigned_devices();
     }
 
-    /// Restores the shares that holders had before the agent stopped; several devices of one GPU divide its share
+    /// Restores the shares that holders had before this tracker began; several devices of one GPU divide its share
     /// equally.
-    fn restore_previous_shares(&mut self) {
-        let previous = std::mem::take(&mut self.previous_shares);
+    fn restore_shares(&mut self) {
+        let mut previous: BTreeMap<(HolderId, AllocatedDevice), Fraction> = BTreeMap::new();
+        for Allocation { holder, device, fraction, .. } in std::mem::take(&mut self.recovered) {
+            let share =
+                previous.entry((holder.id, device)).or_insert(Fraction { numerator: 0, denominator: 1 });
+            *share = sum(*share, fraction);
+        }
         for (name, grant) in self.grants.iter_mut().filter(|_| !previous.is_empty()) {
             let holder = name.holder(self.uids.get(&name.pod), &PodMetadata::default()).id;
             let mut counts: BTreeMap<AllocatedDevice, u32> = BTreeMap::new();

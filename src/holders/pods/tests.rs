@@ -50,13 +50,15 @@ struct TestNode {
     pods: PodTracker,
     resources: Resources,
     metadata: PodMetadata,
+    running: Option<BTreeSet<String>>,
     now: Utc,
 }
 
 impl TestNode {
     fn new(replicas: Option<u32>) -> Self {
         let resources = Resources { names: vec!["nvidia.com/*".into()], replicas };
-        Self { pods: PodTracker::default(), resources, metadata: PodMetadata::default(), now: Utc(10) }
+        let (pods, metadata) = (PodTracker::default(), PodMetadata::default());
+        Self { pods, resources, metadata, running: None, now: Utc(10) }
     }
 
     fn round(
@@ -71,6 +73,7 @@ impl TestNode {
             allocatable: allocatable.as_ref(),
             logs,
             metadata: &self.metadata,
+            running: self.running.as_ref(),
             minors: &BTreeMap::from([(0, GPU.to_owned())]),
             now: self.now,
             resources: &self.resources,
@@ -145,19 +148,49 @@ fn a_replica_keeps_the_share_that_it_was_granted() {
     assert!(problem.contains("attribution.kubernetes.replicas"), "{problem}");
 }
 
+/// What a container held before the tracker began.
+fn held_before(uid: &str, container: &str, fraction: Fraction) -> Allocation {
+    let facts = Facts::new([
+        (Fact::Namespace, "ml"),
+        (Fact::Pod, "train-0"),
+        (Fact::PodContainer, container),
+        (Fact::PodUid, uid),
+    ]);
+    let holder = Holder::new(HolderKind::Pod, facts);
+    Allocation { holder, device: GPU.into(), fraction, source: HoldingSource::Kubernetes, since: None }
+}
+
+#[test]
+fn what_was_held_stays_until_the_first_list_or_until_its_pod_has_no_cgroup() {
+    let mut node = TestNode::new(None);
+    let before = vec![held_before(UID, "main", one_of(2)), held_before(OTHER_UID, "main", one_of(4))];
+    node.pods = PodTracker::continuing(before.clone());
+    assert_eq!(node.round(None, None, &logs(&[UID])).allocations, before, "nobody knows which pods run");
+    node.running = Some([UID.to_owned(), OTHER_UID.to_owned()].into());
+    assert_eq!(node.round(None, None, &logs(&[UID])).allocations, before);
+    node.running = Some([OTHER_UID.to_owned()].into());
+    assert_eq!(node.round(None, None, &logs(&[UID])).allocations, before[1..]);
+    assert!(node.pods.awaits_first_list());
+    let list = listed(vec![container("main", &[GPU])]);
+    let known = node.round(Some(&list), None, &logs(&[UID]));
+    assert_eq!(
+        held(&known),
+        [(&*format!("k8s:{UID}/main"), Fraction::WHOLE)],
+        "the list decides, and it began anew"
+    );
+    assert!(!node.pods.awaits_first_list());
+}
+
 #[test]
 fn a_replica_keeps_its_share_over_a_restart_of_the_agent() {
     let replicas: Vec<String> = (0..10).map(|at| format!("{GPU}::{at}")).collect();
     let replicas: Vec<&str> = replicas.iter().map(String::as_str).collect();
     let list = listed(vec![container("main", &replicas[..2]), container("other", &replicas[3..4])]);
-    let held_before = |of: &str, numerator, denominator| {
-        let holder = HolderId::new(format!("k8s:{UID}/{of}"));
-        PreviousShare { holder, gpu: GPU.into(), fraction: Fraction { numerator, denominator } }
-    };
+    let held_before =
+        |of: &str, numerator, denominator| held_before(UID, of, Fraction { numerator, denominator });
     // It was granted when the GPU had four replicas; it has ten now.
     let mut node = TestNode::new(None);
-    node.pods = PodTracker::with_previous_shares([held_before("main", 1, 2), held_before("gone", 1, 4)]);
-    assert_eq!(held(&node.round(None, None, &logs(&[UID]))), [], "the kubelet does not answer yet");
+    node.pods = PodTracker::continuing(vec![held_before("main", 1, 2), held_before("gone", 1, 4)]);
     for _ in 0..2 {
         let known = node.round(Some(&list), Some(&replicas), &logs(&[UID]));
         let shares: Vec<Fraction> = known.allocations.iter().map(|one| one.fraction).collect();
