@@ -21,7 +21,7 @@ from harness import Demo, Failed, wait_for
 
 SECOND = 10**9
 MINUTES = 10
-SPEED = 5
+SPEEDS = (5, 2, 1)
 MODES = ("exclusive", "time-slice", "MPS", "MIG", "mixed", "short-lived", "bare metal")
 RULES = ("gpumeter", "copy", "equal", "request")
 # Demand of each tenant by time: (from, to, share of the time for which it wants the device).
@@ -100,22 +100,33 @@ def short(phases):
 
 
 def accuracy(suite):
+    # On a busy machine a tick may be missed, and a burst with it; then everything is repeated more slowly.
+    for speed in SPEEDS:
+        table, wrong = measured(suite, speed)
+        print_table(table, speed)
+        if not wrong:
+            break
+    suite.expect(not wrong, "; ".join(wrong))
+
+
+def measured(suite, speed):
+    """Errors and grades by load and mode, and what is wrong with them."""
     cells = [Cell(gpu, load, mode) for gpu, (load, mode) in
              enumerate((load, mode) for load in LOADS for mode in MODES)]
-    demo = start(suite, cells)
-    truth, span = observe(demo)
+    demo = start(suite, cells, speed)
+    truth, span = observe(demo, speed)
     lines = bill(demo, span)
-    table = {}
+    demo.program.stop()
+    table, wrong = {}, []
     for cell in cells:
         errors, grades = compare(suite, cell, truth, lines, span)
         table[cell.load, cell.mode] = errors, grades
-        if grades <= {"measured", "split_by_activity"}:
-            suite.expect(errors["gpumeter"] <= 0.01,
-                         f"{cell.load}, {cell.mode}: {errors['gpumeter']:.2%} of the device's time, graded {grades}")
-    print_table(table)
+        if grades <= {"measured", "split_by_activity"} and errors["gpumeter"] > 0.01:
+            wrong.append(f"{cell.load}, {cell.mode}: {errors['gpumeter']:.2%} of the device's time, graded {grades}")
+    return table, wrong
 
 
-def start(suite, cells):
+def start(suite, cells, speed):
     pid = iter(range(20_000, 60_000))
     scenario = {
         "seed": 11, "cycle_seconds": 600, "gpus": [cell.board() for cell in cells],
@@ -127,22 +138,23 @@ def start(suite, cells):
     config = {"node": {"name": "accuracy"}, "sampling": {"level": "standard"}, "attribution": {"standing": grants}}
     path = suite.folder / "scenario.json"
     path.write_text(json.dumps(scenario))
-    return Demo(suite, "--speed", str(SPEED), scenario=path, config=json.dumps(config))
+    state = suite.folder / f"speed-{speed}"
+    return Demo(suite, "--speed", str(speed), scenario=path, state=state, config=json.dumps(config))
 
 
-def observe(demo):
+def observe(demo, speed):
     """Reads the truth at least once in each simulated second, until ten whole minutes are closed; the span in UTC."""
     zero = demo.clock.utc() - demo.clock.elapsed()
     begin = (demo.clock.utc() // (60 * SECOND) + 1) * 60 * SECOND
     span = begin, begin + MINUTES * 60 * SECOND
-    samples, deadline = [], time.monotonic() + 60 + 120 * MINUTES / SPEED
+    samples, deadline = [], time.monotonic() + harness.PATIENCE + 120 * MINUTES / speed
     while not samples or samples[-1]["elapsed_ns"] + zero < span[1] + 2 * SECOND:
         sample = json.loads((demo.driver / "truth").read_text())
         if not samples or sample["elapsed_ns"] > samples[-1]["elapsed_ns"]:
             samples.append(sample)
         if time.monotonic() > deadline:
             raise Failed("the simulated driver does not write what is true any more")
-        time.sleep(0.2 / SPEED)
+        time.sleep(0.2 / speed)
     return Truth(samples, zero, span), span
 
 
@@ -172,7 +184,7 @@ def processes(sample):
 def bill(demo, span):
     """Used time and grade by tenant over the span."""
     stamps = [datetime.fromtimestamp(at / SECOND).astimezone().isoformat() for at in span]
-    wait_for("the bill of the last minute", 60, lambda: closed(demo) >= span[1], demo.program)
+    wait_for("the bill of the last minute", 240, lambda: closed(demo) >= span[1], demo.program)
     lines = {}
     for line in demo.api("bill", **{"from": stamps[0], "to": stamps[1]})["lines"]:
         used, grades = lines.get(line["tenant"], (0, set()))
@@ -234,8 +246,8 @@ def present(cell, tenant, when):
     return any(begin <= when < end for begin, end, _ in LOADS[cell.load][cell.tenants.index(tenant)])
 
 
-def print_table(table):
-    print(f"largest error of a tenant's used time, % of the device's time, over {MINUTES} minutes")
+def print_table(table, speed):
+    print(f"largest error of a tenant's used time, % of the device's time, over {MINUTES} minutes at speed {speed}")
     print(f"{'load':15}{'rule':10}" + "".join(f"{mode:>13}" for mode in MODES))
     for load in LOADS:
         for rule in RULES:

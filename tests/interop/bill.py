@@ -12,7 +12,7 @@ from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 
 import harness
-from harness import Demo, wait_for
+from harness import PATIENCE, Demo, wait_for
 
 PARTS = ("within", "lent", "idle", "unmeasured", "unavailable")
 BESIDE = ("beyond", "outside", "unheld")
@@ -71,7 +71,7 @@ def printed_adds_up(suite, demo, currency):
 
 def command(suite, demo, until, *form):
     ran = subprocess.run([harness.GPUMETER, "bill", "--url", demo.url, "--to", until, *form],
-                         capture_output=True, text=True, timeout=60)
+                         capture_output=True, text=True, timeout=PATIENCE)
     suite.expect(ran.returncode == 0, f"gpumeter bill {' '.join(form)} ends with {ran.returncode}: {ran.stderr}")
     return ran.stdout
 

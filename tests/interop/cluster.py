@@ -17,7 +17,7 @@ from pathlib import Path
 import yaml
 
 import harness
-from harness import GPUMETER, ROOT, Failed, Prometheus, get, wait_for
+from harness import GPUMETER, PATIENCE, ROOT, Failed, Prometheus, get, wait_for
 from image import BUILD, PACKAGES
 from kubernetes import PROCESSES, WHOLE, Node, Page, command
 
@@ -59,6 +59,8 @@ def image():
 
 
 def cluster(suite):
+    # All kubelets of a machine have the same cgroups.
+    harness.alone_with("kubelet")
     node = ClusterNode(suite)
     try:
         if harness.SMOKE:
@@ -307,7 +309,7 @@ class Agent:
     def page(self):
         return Page(self.text())
 
-    def until(self, what, holds, seconds=90):
+    def until(self, what, holds, seconds=PATIENCE):
         wait_for(what, seconds, lambda: holds(self.page()), self.node.containerd, 0.5)
 
     def held(self):
@@ -319,7 +321,7 @@ class Agent:
     def exec(self, *arguments):
         """A command in the agent's container; a status of 1 is a finding and no failure."""
         ran = subprocess.run(["kubectl", "--namespace", "gpumeter", "exec", "daemonset/gpumeter", "--", "gpumeter", *arguments],
-                             capture_output=True, text=True, timeout=60)
+                             capture_output=True, text=True, timeout=PATIENCE)
         if not ran.stdout:
             raise Failed(f"gpumeter {' '.join(arguments)} in the pod: {ran.stderr}")
         return ran.stdout
@@ -406,7 +408,7 @@ class ClusterNode(Node):
         self.of_node = self.kubeconfig("node")
 
     def openssl(self, *arguments):
-        ran = subprocess.run(["openssl", *arguments], cwd=self.certificates, capture_output=True, text=True, timeout=60)
+        ran = subprocess.run(["openssl", *arguments], cwd=self.certificates, capture_output=True, text=True, timeout=PATIENCE)
         if ran.returncode:
             raise Failed(f"openssl {' '.join(arguments)}: {ran.stderr}")
 
@@ -488,7 +490,7 @@ class ClusterNode(Node):
         return self.tool("kubectl", *arguments)
 
     def try_kubectl(self, *arguments):
-        ran = subprocess.run(["kubectl", *map(str, arguments)], capture_output=True, text=True, timeout=60)
+        ran = subprocess.run(["kubectl", *map(str, arguments)], capture_output=True, text=True, timeout=PATIENCE)
         return ran.stdout if ran.returncode == 0 else None
 
     def create(self, item):

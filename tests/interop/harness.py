@@ -4,10 +4,12 @@ A suite is a function that takes a `Suite`; `run` gives it a folder, ends what i
 found, and exits 1 when that is anything. Nothing is skipped: a program that is missing is a failure.
 """
 
+import fcntl
 import gzip
 import http.client
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -29,6 +31,12 @@ SMOKE = os.environ.get("GPUMETER_SMOKE") == "1"
 GPUMETER = Path(os.environ.get("GPUMETER", ROOT / "target/release/gpumeter"))
 TEXT = "text/plain;version=0.0.4"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+# The least time in seconds that anything may take before a suite fails: on a busy machine all of it is slow.
+PATIENCE = 120
+# Suites on one machine agree there who uses what.
+RESERVED = Path(tempfile.gettempdir()) / f"gpumeter-reserved-{os.getuid()}"
+# Below the ports that the kernel gives to connections.
+PORTS = range(20_000, 30_000)
 
 
 class Failed(Exception):
@@ -125,7 +133,7 @@ class Program:
         if self.alive():
             self.process.terminate()
             try:
-                self.process.wait(10)
+                self.process.wait(30)
             except subprocess.TimeoutExpired:
                 self.kill()
 
@@ -134,7 +142,11 @@ class Program:
 
 
 def wait_for(what, seconds, probe, program=None, every=0.1):
-    """Returns the result of `probe` as soon as it is true; connection errors count as not yet."""
+    """Returns the result of `probe` as soon as it is true; connection errors count as not yet.
+
+    Gives up after so many seconds, but not before `PATIENCE`: only what takes longer on an idle machine asks for more.
+    """
+    seconds = max(seconds, PATIENCE)
     deadline = time.monotonic() + seconds
     last = None
     while True:
@@ -151,16 +163,46 @@ def wait_for(what, seconds, probe, program=None, every=0.1):
         time.sleep(every)
 
 
+def reserve(kind, candidates, is_free=lambda candidate: True):
+    """The first free candidate that no other suite on this machine has reserved; this process keeps it to its end."""
+    RESERVED.mkdir(exist_ok=True)
+    for candidate in candidates:
+        lock = os.open(RESERVED / f"{kind}-{candidate}", os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            continue
+        if is_free(candidate):
+            return candidate
+        os.close(lock)
+    raise Failed(f"there is no free {kind}")
+
+
+def alone_with(what):
+    """Waits until no other suite on this machine uses what there is only once, and keeps it to the end of this process."""
+    RESERVED.mkdir(exist_ok=True)
+    fcntl.flock(os.open(RESERVED / what, os.O_CREAT | os.O_RDWR, 0o600), fcntl.LOCK_EX)
+
+
 def free_port():
+    """A port of loopback that no other suite and no connection is given."""
+    return reserve("port", random.sample(PORTS, len(PORTS)), is_free_port)
+
+
+def is_free_port(port):
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def get(url, accept=None, encoding=None):
     """A page's body and its headers."""
     headers = {key: value for key, value in (("Accept", accept), ("Accept-Encoding", encoding)) if value}
-    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=10) as answer:
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=PATIENCE) as answer:
         body = answer.read()
         if answer.headers.get("Content-Encoding") == "gzip":
             body = gzip.decompress(body)

@@ -12,7 +12,7 @@ import struct
 import subprocess
 from pathlib import Path
 
-from harness import GPUMETER, Demo, Failed, free_port, get, get_json, wait_for
+from harness import GPUMETER, PATIENCE, Demo, Failed, free_port, get, get_json, reserve, wait_for
 
 CAP_CHECKPOINT_RESTORE = 40
 CYCLE = 4  # seconds of the scenario, which repeats
@@ -59,29 +59,30 @@ class HostNode:
     def page(self):
         return get(f"{self.url}/metrics")[0]
 
-    def sample(self, family, **labels):
-        """The first sample of a family with these labels: its labels as text, and its value; or nothing."""
+    def samples(self, family, **labels):
+        """The samples of a family with these labels: the labels of each as text, and its value."""
         for line in self.page().splitlines():
             if line.startswith(family + "{") and all(f'{key}="{value}"' in line for key, value in labels.items()):
                 name, value = line.rsplit(" ", 1)
-                return name, float(value)
-        return None
+                yield name, float(value)
+
+    def sample(self, family, **labels):
+        """The first sample of a family with these labels, or nothing."""
+        return next(self.samples(family, **labels), None)
 
     def bill(self):
         return get_json(f"{self.url}/api/v1/bill")
 
     def command(self, *arguments):
         """The output of a gpumeter command."""
-        done = subprocess.run([GPUMETER, *arguments], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([GPUMETER, *arguments], capture_output=True, text=True, timeout=PATIENCE)
         return done.stdout + done.stderr
 
 
 def free_pids(count):
     """Unused pids. The kernel assigns those below 300 only once after a boot, so no other process gets one."""
-    free = [pid for pid in range(10, 300) if not Path(f"/proc/{pid}").exists()]
-    if len(free) < count:
-        raise Failed(f"of the pids below 300 only {len(free)} are free")
-    return sorted(random.sample(free, count))
+    candidates = random.sample(range(10, 300), 290)
+    return sorted(reserve("pid", candidates, lambda pid: not Path(f"/proc/{pid}").exists()) for _ in range(count))
 
 
 def build_worker(folder):

@@ -11,7 +11,7 @@ import tarfile
 from pathlib import Path
 
 import harness
-from harness import GPUMETER, ROOT, Demo, Failed, free_port, get, wait_for
+from harness import GPUMETER, PATIENCE, ROOT, Demo, Failed, free_port, get, wait_for
 
 BUILD = ROOT / "packaging/image/build"
 PACKAGES = Path(os.environ.get("GPUMETER_TOOLS", Path.home() / ".cache/gpumeter-tools")) / "debian-packages"
@@ -68,12 +68,12 @@ def refusals(suite):
     """The builder's errors for a file that is not a binary, and for packages other than the pinned ones."""
     wrong = suite.folder / "script"
     wrong.write_text("#!/bin/sh\n")
-    ran = subprocess.run([BUILD, "--binary", wrong, "--output", suite.folder / "no.tar"], capture_output=True, text=True, timeout=60)
+    ran = subprocess.run([BUILD, "--binary", wrong, "--output", suite.folder / "no.tar"], capture_output=True, text=True, timeout=PATIENCE)
     suite.expect(ran.returncode == 1 and "is not a program for amd64" in ran.stderr, f"a script as binary: {ran}")
     newer = suite.folder / "newer"
     # The name of the interface in the program is followed by one that is newer than any glibc's.
     newer.write_bytes(GPUMETER.read_bytes() + b"\0GLIBC_2.99\0")
-    ran = subprocess.run([BUILD, "--binary", newer, "--output", suite.folder / "no.tar"], capture_output=True, text=True, timeout=60)
+    ran = subprocess.run([BUILD, "--binary", newer, "--output", suite.folder / "no.tar"], capture_output=True, text=True, timeout=PATIENCE)
     suite.expect(ran.returncode == 1 and "needs glibc 2.99" in ran.stderr and "packaging/release" in ran.stderr, f"a newer glibc: {ran}")
     folder = suite.folder / "packages"
     folder.mkdir()
@@ -82,7 +82,7 @@ def refusals(suite):
             _, name, version, _ = line.split()
             (folder / f"{name}_{version}_amd64.deb").write_text("something else")
     ran = subprocess.run([BUILD, "--binary", GPUMETER, "--packages", folder, "--output", suite.folder / "no.tar"], capture_output=True,
-                         text=True, timeout=60)
+                         text=True, timeout=PATIENCE)
     suite.expect(ran.returncode == 1 and "checksum" in ran.stderr, f"other packages: {ran}")
 
 
@@ -189,7 +189,7 @@ class Bundle:
         return ["runc", "run", "--bundle", self.folder, self.name]
 
     def run(self, *arguments, user=0):
-        return subprocess.run(self.specify(*arguments, user=user), capture_output=True, text=True, timeout=60)
+        return subprocess.run(self.specify(*arguments, user=user), capture_output=True, text=True, timeout=PATIENCE)
 
     def start(self, *arguments):
         return self.suite.start("runc", *self.specify(*arguments))

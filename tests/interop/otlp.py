@@ -34,7 +34,8 @@ def otlp(suite):
         wait_for("the last push", 30, lambda: not samples.differences(page, pushed(server, demo)), collector.program, 0.5)
     except harness.Failed:
         suite.expect(False, "the page (first) and OTLP (second):\n" + "\n".join(samples.differences(page, pushed(server, demo), 30)))
-    time.sleep(max(0, held + 5 - time.time()))  # scrapes of the page that stands still
+    scraped_at = lambda: float(server.query("max(timestamp(up))")[0]["value"][1])
+    wait_for("scrapes of the page that stands still", 30, lambda: scraped_at() > held + 3, server.program)
     came, scraped = pushed(server, demo), by_scrape(server, demo)
     for line in samples.differences(scraped, came):
         suite.expect(False, f"scraped (first) and pushed (second): {line}")

@@ -2,7 +2,7 @@
 
 A scenario (`table.scenario`) breaks one thing around an agent of its own over the simulated driver, and adds rows to
 the table: what was checked, its target, what was measured. A row that misses its target fails the run; a row about
-speed fails only a full run, since the machine of a smoke run may be busy.
+speed fails only a full run, since the machine of a smoke run may be busy: there it fails only if nothing came at all.
 `node` is the agent under test, `measure` reads pages and accounts, the other modules are the scenarios by kind.
 """
 

@@ -5,7 +5,7 @@ import random
 import re
 import subprocess
 
-from harness import GPUMETER, Failed, wait_for
+from harness import GPUMETER, PATIENCE, Failed, wait_for
 
 from . import SMOKE
 from .measure import of
@@ -38,7 +38,7 @@ def bad_configurations(suite, table):
     for number, (what, text, expected) in enumerate(HOSTILE):
         path = written(suite, f"F15-{number}.yaml", text)
         for command in (["check-config", path], ["run", "--config", path, "--listen", "127.0.0.1:0"]):
-            done = subprocess.run([GPUMETER, *command], capture_output=True, text=True, timeout=20)
+            done = subprocess.run([GPUMETER, *command], capture_output=True, text=True, timeout=PATIENCE)
             if done.returncode != 2 or not re.search(expected, done.stderr):
                 missed.append(f"{what} ({command[0]}): {done.returncode} {done.stderr.strip()[:200]}")
     table.row(f"{len(HOSTILE)} hostile files: status 2, and file:line:column, key and fix", "each",
@@ -68,12 +68,12 @@ def bad_configurations(suite, table):
 
 def damaged(suite, table, count=60 if SMOKE else 600):
     """The default configuration with random damage: accepted, or refused with the line of every error."""
-    default = subprocess.run([GPUMETER, "run", "--print-default-config"], capture_output=True, timeout=20).stdout
+    default = subprocess.run([GPUMETER, "run", "--print-default-config"], capture_output=True, timeout=PATIENCE).stdout
     dice, odd, refused = random.Random(9855), [], 0
     path = suite.folder / "F15-damaged.yaml"
     for number in range(count):
         path.write_bytes(damage(dice, default))
-        done = subprocess.run([GPUMETER, "check-config", path], capture_output=True, timeout=20)
+        done = subprocess.run([GPUMETER, "check-config", path], capture_output=True, timeout=PATIENCE)
         said = done.stderr.decode(errors="replace")
         refused += done.returncode == 2
         if done.returncode not in (0, 2) or done.returncode == 2 and not re.search(rf"{re.escape(str(path))}(:\d+){{1,2}}: ", said):

@@ -3,10 +3,10 @@
 import re
 import time
 
-from harness import get, wait_for
+from harness import PATIENCE, get, wait_for
 
 from . import FAST, PERIOD, SECOND, SMOKE
-from .measure import ages_of_others, last_sample, metrics, milliseconds, of, percentile
+from .measure import ages_of_others, last_sample, metrics, milliseconds, of, percentile, within
 from .node import Node
 from .table import scenario
 
@@ -24,7 +24,7 @@ class Hung:
         self.blind, self.hit, self.up = [], [], []
 
     def hang(self, call):
-        self.call, self.gone = call, False
+        self.call, self.gone, self.named = call, False, False
         self.node.faults({"function": call, "gpu": 3, "hang": True})
         self.last = last_sample(self.node.metrics(), "3")
 
@@ -40,10 +40,9 @@ class Hung:
         shown = any(of(found, "gpu_power_watts", gpu="3")) or any(of(found, "gpu_temperature_celsius", gpu="3"))
         if shown:
             self.withdrawn = max(self.withdrawn, asked - self.last)
-        elif not self.gone:
+        else:
             self.gone = True
-            if not any(of(found, "gpumeter_driver_call_in_flight_seconds", gpu="3", call=self.call)):
-                self.blind.append(self.call)
+            self.named |= any(of(found, "gpumeter_driver_call_in_flight_seconds", gpu="3", call=self.call))
         self.found = found
         return seconds
 
@@ -52,6 +51,7 @@ class Hung:
         self.stuck = max(self.stuck, len(self.node.all_threads()) - self.threads, len(self.node.threads("sampler")) - 8)
         if self.gone:
             self.hit.append(self.call)
+            self.blind += [] if self.named else [self.call]
             self.up += [value for _, value in of(self.found, "gpu_up", gpu="3")]
         self.node.faults()
 
@@ -80,7 +80,9 @@ def hang_each_call(suite, table):
         for one, call in batch:
             one.hang(call)
         began = time.monotonic()
-        while time.monotonic() - began < LASTS:
+        # On a busy machine a hang may show late; then it lasts longer.
+        shows = lambda: not SMOKE or any(one.gone and one.named for one, _ in batch)
+        while (passed := time.monotonic() - began) < LASTS or (not shows() and passed < PATIENCE):
             for one, _ in batch:
                 slow.append(one.look())
             asked = twin.clock.utc() / SECOND
@@ -96,7 +98,7 @@ def hang_each_call(suite, table):
     what = f"each of {len(shown)} calls hangs for {LASTS} s on one of 8 GPUs; {sum(len(one.hit) for one in hung)} are made"
     age = percentile(ages, 0.999)
     table.row(f"{what} while it runs: age of the other seven, at 99.9 % of {len(ages)} looks", f"<= {2 * PERIOD} s",
-              f"{age:.2f} s", age <= 2 * PERIOD)
+              f"{age:.2f} s", age <= 2 * PERIOD, speed=True, holds=age < float("inf"))
     table.row("the same at the worst look; that of the twin", f"<= {2 * PERIOD} s", f"{max(ages):.2f} s; {max(usual):.2f} s",
               max(ages) <= 2 * PERIOD, speed=True)
     told(table, hung, (quiet, slow))
@@ -107,11 +109,11 @@ def hang_each_call(suite, table):
 def told(table, hung, times):
     hit, withdrawn = sum(len(one.hit) for one in hung), max(one.withdrawn for one in hung)
     table.row("the oldest readings of the hung GPU that are shown", f"<= {3 * PERIOD} s", f"{withdrawn:.2f} s",
-              hit and withdrawn <= 3 * PERIOD)
+              withdrawn <= 3 * PERIOD, speed=True, holds=hit)
     up = [value for one in hung for value in one.up]
     table.row("its gpu_up", "0", ", ".join(sorted({f"{value:.0f}" for value in up})) or "none", len(up) == hit and not any(up))
     blind = [call for one in hung for call in one.blind]
-    table.row("the call is named when they are", "each", f"not {blind}" if blind else "each", not blind)
+    table.row("the call is named meanwhile", "each", f"not {blind}" if blind else "each", not blind)
     stuck = max(one.stuck for one in hung)
     table.row("threads more than before, however many calls have hung", "0", str(stuck), stuck <= 0)
     quiet, slow = (percentile(seconds, 0.99) for seconds in times)
@@ -130,7 +132,7 @@ def hang_at_start(hung, table, calls):
             node.start()
         began = time.monotonic()
         # The hung one never comes; without it there is nothing to wait for but the others.
-        while min(sum(node.up().values()) for node, _ in batch) < 7 and time.monotonic() - began < 10:
+        while min(sum(node.up().values()) for node, _ in batch) < 7 and time.monotonic() - began < PATIENCE:
             time.sleep(0.1)
         time.sleep(1)
         for node, call in batch:
@@ -154,8 +156,10 @@ def hang_every_call(suite, table):
     wait_for("a holding", 20, lambda: any(of(node.metrics(), "gpu_holding_ratio")), node.program)
     node.faults({"function": "nvmlDeviceGetFieldValues", "gpu": 3, "hang": True, "lock": True})
     wait_for("all GPUs stale", 20, lambda: not any(node.up().values()), node.program)
+    calls = lambda found: {labels["gpu"]: labels["call"] for labels, _ in of(found, "gpumeter_driver_call_in_flight_seconds")}
+    within(20, lambda: len(calls(node.metrics())) == 8, node.program)
     found = node.metrics()
-    named = {labels["gpu"]: labels["call"] for labels, _ in of(found, "gpumeter_driver_call_in_flight_seconds")}
+    named = calls(found)
     table.row("a call of one GPU hangs and holds the driver's lock: GPUs whose call is named", "8", str(len(named)),
               len(named) == 8)
     frozen = [name for name in ("gpu_power_watts", "gpu_utilization_ratio") if any(of(found, name))]
@@ -168,5 +172,5 @@ def hang_every_call(suite, table):
     node.faults()
     node.wait_up()
     seconds = time.monotonic() - began
-    table.row("all GPUs answer again", "<= 5 s", f"{seconds:.1f} s", seconds <= 5)
+    table.row("all GPUs answer again", "<= 5 s", f"{seconds:.1f} s", seconds <= 5, speed=True)
     node.end()

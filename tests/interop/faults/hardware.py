@@ -2,6 +2,8 @@
 
 import time
 
+from harness import PATIENCE
+
 from . import FAST, PERIOD, SECOND, SMOKE
 from .measure import Counters, balanced, driver_problem, of, of_the_driver, within
 from .node import Node
@@ -21,16 +23,19 @@ def lost_gpu(suite, table):
     xids = lambda found: sum(value for _, value in of(found, "gpu_xid_errors_total", gpu="3", xid="79"))
     node.condition({"gpus": {"3": {"state": "lost"}}})
     began, shown = time.monotonic(), None
-    while time.monotonic() - began < (3 if SMOKE else 6):
+    while (passed := time.monotonic() - began) < (3 if SMOKE else 6) or (shown is None and passed < PATIENCE):
         found = node.metrics()
         counters.see(found)
         if shown is None and not any(of(found, "gpu_power_watts", gpu="3")):
             shown = time.monotonic() - began
         time.sleep(0.05)
+    within(10, lambda: sum(node.up().values()) == 7, node.program)
+    found = node.metrics()
     why = [labels["reason"] for labels, _ in of(found, "gpu_absence_info", gpu="3")]
     up = {labels["gpu"]: value for labels, value in of(found, "gpu_up")}
     table.row("a GPU is lost (XID 79): its readings are withdrawn", f"<= {3 * PERIOD} s",
-              f"{shown:.2f} s" if shown else "never", shown is not None and shown <= 3 * PERIOD)
+              f"{shown:.2f} s" if shown else "never", shown is not None and shown <= 3 * PERIOD,
+              speed=True, holds=shown is not None)
     table.row("the page says why; the other seven are up", "lost, 7", f"{', '.join(why)}, {sum(up.values()):.0f}",
               why == ["lost"] and sum(up.values()) == 7)
     lost = time.monotonic() - began
@@ -38,9 +43,9 @@ def lost_gpu(suite, table):
     began = time.monotonic()
     node.wait_up()
     back = time.monotonic() - began
-    table.row("it is back: up again", "<= 5 s", f"{back:.1f} s", back <= 5)
+    table.row("it is back: up again", "<= 5 s", f"{back:.1f} s", back <= 5, speed=True)
     until = time.monotonic() + 3
-    while time.monotonic() < until:
+    while time.monotonic() < until or (not xids(found) and time.monotonic() < until + PATIENCE):
         counters.see(found := node.metrics())
         time.sleep(0.1)
     table.row("XID 79 in the end", "1", f"{xids(found):.0f}", xids(found) == 1)
@@ -51,7 +56,8 @@ def lost_gpu(suite, table):
     seconds, most = unavailable / SECOND, lost + back + 2 * PERIOD
     table.row(f"on the account it was unavailable, of {lost:.1f} s and {back:.1f} s until it was back; the others",
               f"{lost - 2 * PERIOD:.1f} to {most:.1f} s, 0", f"{seconds:.1f} s, {others / SECOND:.1f} s",
-              lost - 2 * PERIOD <= seconds <= most and others == 0)
+              lost - 2 * PERIOD <= seconds <= most, speed=True,
+              holds=seconds > 0 and others == 0)
 
 
 @scenario(
@@ -91,4 +97,4 @@ def recovers(node, table, epoch, what, then=lambda: None):
     named = lambda: sum(1 for _ in of(node.metrics(), "gpu_info", driver_version=version))
     back = within(30, lambda: sum(node.up().values()) == 8 and named() == 8, node.program)
     seconds = time.monotonic() - began
-    table.row(what, "<= 5 s", f"{seconds:.1f} s", back and seconds <= 5)
+    table.row(what, "<= 5 s", f"{seconds:.1f} s", seconds <= 5, speed=True, holds=back)

@@ -35,6 +35,7 @@ def few_descriptors(suite, table):
     good = answers.count(200)
     table.row("64 descriptors, 1,000 processes, 200 silent peers: scrapes answered 200", "50 of 50",
               f"{good} of 50, at rest {before} open", good == 50)
+    within(10, lambda: sum(node.up().values()) == 8, node.program)
     found = node.metrics()
     errors = sum(value for _, value in of(found, "gpumeter_ledger_errors_total"))
     up = sum(value for _, value in of(found, "gpu_up"))
@@ -112,9 +113,10 @@ def short_of_series(suite, table, scenario, most=4_000):
     config = f"sampling: {{level: full}}\nlimits: {{processes: 5000, series: {most}}}\n"
     node = Node(suite, "F19-series", scenario=scenario, config=config)
     node.wait_up()
-    time.sleep(2)
+    dropped = lambda found: sum(value for _, value in of(found, "gpumeter_series_dropped_total"))
+    within(10, lambda: dropped(node.metrics()) > 0, node.program)
     found = node.metrics()
-    left = sum(value for _, value in of(found, "gpumeter_series_dropped_total"))
+    left = dropped(found)
     table.row(f"all of them want series, of which there may be {most}: series, and those left off are counted",
               f"<= {most}, > 0", f"{len(found)}, {left:.0f}", len(found) <= most and left > 0)
     node.end()

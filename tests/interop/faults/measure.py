@@ -4,7 +4,7 @@ import re
 import socket
 import time
 
-from harness import ROOT, Failed, get, wait_for
+from harness import PATIENCE, ROOT, Failed, get, wait_for
 
 
 class Counters:
@@ -71,7 +71,7 @@ def settled(node):
 
 
 def within(seconds, probe, program):
-    """Whether the condition became true in time."""
+    """Whether the condition became true at all; a suite's patience is longer than most targets."""
     try:
         return bool(wait_for("it", seconds, probe, program))
     except Failed:
@@ -110,7 +110,7 @@ def of(found, family, **wanted):
                 yield labels, value
 
 
-def scrape(port, gzip=False, timeout=10):
+def scrape(port, gzip=False, timeout=PATIENCE):
     began = time.monotonic()
     answer = b""
     with socket.create_connection(("127.0.0.1", port), timeout) as stream:
@@ -131,12 +131,12 @@ def scrape(port, gzip=False, timeout=10):
 def converse(port, request):
     """Everything that the peer sends until it closes or sends nothing more."""
     answer = b""
-    with socket.create_connection(("127.0.0.1", port), 5) as stream:
-        stream.settimeout(0.5)
+    with socket.create_connection(("127.0.0.1", port), PATIENCE) as stream:
         try:
             stream.sendall(request)
             while piece := stream.recv(65536):
                 answer += piece
+                stream.settimeout(0.5)
         except OSError:
             pass
     return answer

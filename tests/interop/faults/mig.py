@@ -7,7 +7,7 @@ import subprocess
 import time
 from collections import Counter
 
-from harness import ROOT, Failed
+from harness import PATIENCE, ROOT, Failed
 
 from . import FAST, PERIOD, SMOKE
 from .measure import Counters, balanced, of
@@ -61,7 +61,7 @@ def mig_walk(suite, table):
             continue
         node.condition({"mig": {"1": placed}})
         began, took = time.monotonic(), None
-        while (passed := time.monotonic() - began) < (20 if took is None else took + PERIOD):
+        while (passed := time.monotonic() - began) < (PATIENCE if took is None else took + PERIOD):
             found = node.metrics()
             counters.see(found)
             wrong.update(doubled(found))
@@ -76,7 +76,8 @@ def mig_walk(suite, table):
     wrong += Counter()
     # A change just after a tick is read a period later, and the tick loop comes a fifth of a period after that.
     table.row(f"{steps} random layouts in real time: the new one is on the page, tick loop and page included",
-              f"<= {1.5 * PERIOD} s", f"{slowest:.2f} s", slowest <= 1.5 * PERIOD, speed=True)
+              f"<= {1.5 * PERIOD} s", f"{slowest:.2f} s", slowest <= 1.5 * PERIOD, speed=True,
+              holds=slowest < float("inf"))
     table.row("instances that add up to more than their GPU, or are two layouts at once", "never",
               ", ".join(f"{what}: {number}" for what, number in wrong.items()) or "never", not wrong)
     counters.row(table)
@@ -101,7 +102,7 @@ def cut_by_default(suite, table, scenario, steps=4 if SMOKE else 20):
         time.sleep(0.3 + 0.37 * (step % 7))
         node.condition({"mig": {"1": placed}})
         began, took = time.monotonic(), float("inf")
-        while (passed := time.monotonic() - began) < 10:
+        while (passed := time.monotonic() - began) < PATIENCE:
             found = node.metrics()
             wrong.update(doubled(found))
             uuids = {labels["mig_uuid"] for labels, _ in of(found, "gpu_mig_info", gpu="1")}
@@ -113,7 +114,7 @@ def cut_by_default(suite, table, scenario, steps=4 if SMOKE else 20):
     wrong += Counter()
     # A tick of one second, and the tick loop a fifth of it later.
     table.row(f"{steps} layouts with the default configuration: the new one is on the page, tick loop and page included",
-              "<= 1.5 s", f"{slowest:.2f} s", slowest <= 1.5, speed=True)
+              "<= 1.5 s", f"{slowest:.2f} s", slowest <= 1.5, speed=True, holds=slowest < float("inf"))
     table.row("the same: instances that add up to more than their GPU, or are two layouts at once", "never",
               ", ".join(f"{what}: {number}" for what, number in wrong.items()) or "never", not wrong)
     node.end()

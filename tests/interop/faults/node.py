@@ -10,7 +10,7 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-from harness import GPUMETER, Demo, Failed, wait_for
+from harness import GPUMETER, PATIENCE, Demo, Failed, wait_for
 
 from . import measure
 from .measure import of
@@ -32,7 +32,7 @@ class Node(Demo):
     def pid(self):
         return self.program.process.pid
 
-    def scrape(self, gzip=False, timeout=10):
+    def scrape(self, gzip=False, timeout=PATIENCE):
         """Status, body and seconds of one scrape, connection included."""
         return measure.scrape(self.port, gzip, timeout)
 
@@ -103,7 +103,7 @@ class Node(Demo):
         """Sends a command to the agent over its local socket."""
         name, *rest = command
         done = subprocess.run([GPUMETER, name, "--socket", self.state / "control.sock", *rest],
-                              capture_output=True, text=True, timeout=60)
+                              capture_output=True, text=True, timeout=PATIENCE)
         if done.returncode:
             raise Failed(f"gpumeter {name}: {done.stderr.strip()}")
 
@@ -116,7 +116,7 @@ class Node(Demo):
 def alone(folder, script, *arguments):
     """The output words of a Python script that gets the folder of the simulated driver as its first argument."""
     done = subprocess.run([sys.executable, "-c", script, folder / "libnvidia-ml.so.1", *arguments], capture_output=True,
-                          text=True, timeout=60)
+                          text=True, timeout=PATIENCE)
     if done.returncode:
         raise Failed(f"the simulated driver alone: {done.stderr.strip()}")
     return done.stdout.split()

@@ -3,6 +3,8 @@
 import random
 import socket
 
+from harness import PATIENCE
+
 from . import SMOKE
 from .measure import converse
 from .node import Node
@@ -56,7 +58,7 @@ def bad_requests(suite, table):
     node.forget_peak()
     before = node.memory("VmRSS")
     for _ in range(100 if SMOKE else 1_000):
-        with socket.create_connection(("127.0.0.1", node.port), 5) as stream:
+        with socket.create_connection(("127.0.0.1", node.port), PATIENCE) as stream:
             try:
                 stream.sendall(REQUESTS[0][1])
                 stream.recv(100)
@@ -93,7 +95,7 @@ def damaged(node, count=100 if SMOKE else 2_000):
 
 def head_of_answer(port, request):
     """The first bytes of an answer; None if there is none."""
-    with socket.create_connection(("127.0.0.1", port), 5) as stream:
+    with socket.create_connection(("127.0.0.1", port), PATIENCE) as stream:
         try:
             stream.sendall(request)
             stream.shutdown(socket.SHUT_WR)

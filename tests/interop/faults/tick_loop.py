@@ -7,7 +7,7 @@ import time
 
 from harness import Failed, wait_for
 
-from .measure import converse, scrape
+from .measure import converse, scrape, within
 from .node import Node
 from .table import scenario
 
@@ -30,7 +30,7 @@ def stalled_tick_loop(suite, table):
     times = drain(manager, 3)
     gaps = [later - earlier for earlier, later in zip(times, times[1:])]
     table.row("systemd's watchdog of 1 s is fed: longest silence", "<= 1 s", f"{max(gaps, default=9):.2f} s",
-              max(gaps, default=9) <= 1)
+              max(gaps, default=9) <= 1, speed=True, holds=times)
     libc = ctypes.CDLL(None, use_errno=True)
     [tick_loop] = node.threads("tick_loop")
     if libc.ptrace(PTRACE_SEIZE, tick_loop, None, None) or libc.ptrace(PTRACE_INTERRUPT, tick_loop, None, None):
@@ -43,9 +43,9 @@ def stalled_tick_loop(suite, table):
     table.row("pages are still served", "200", str(status), status == 200)
     wait_for("an unhealthy agent", 15, lambda: unhealthy(node), node.program, 0.5)
     libc.ptrace(17, tick_loop, None, None)  # PTRACE_DETACH: it goes on
-    times = drain(manager, 2)
-    table.row("it goes on: signs of life in 2 s, and health", "> 0, healthy", str(len(times)),
-              bool(times) and not unhealthy(node))
+    times = []
+    lives = within(10, lambda: times.extend(drain(manager, 1)) or times and not unhealthy(node), node.program)
+    table.row("it goes on: signs of life, and health", "> 0, healthy", str(len(times)), lives)
     node.end()
     manager.close()
 
