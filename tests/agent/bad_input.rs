@@ -219,7 +219,7 @@ fn a_fresh_demo_removes_old_state_and_keeps_the_lock_files() {
 fn a_demo_does_not_empty_a_ledger_that_another_agent_writes() {
     let mut demo = Demo::start(&[]);
     demo.agent.wait_for("its first ticks", |page| page.has("gpu_up", &[]));
-    let (status, _) = demo.agent.terminate();
+    let status = demo.agent.terminate();
     assert!(status.success());
     let ledger = demo.directory.path().join("ledger.db");
     let elsewhere = tempfile::tempdir().unwrap();
@@ -347,7 +347,7 @@ fn a_library_that_is_not_nvml_is_reported_and_the_agent_serves_its_own_health() 
     let page = agent.wait_for("the agent's own metrics", |page| page.has("gpumeter_build_info", &[]));
     assert!(!page.has("gpu_up", &[]));
     assert_eq!(page.value("gpumeter_simulated", &[]), Some("0"));
-    assert!(agent.log().contains("not an NVML library"));
+    agent.wait_for_log("not an NVML library");
 }
 
 #[test]
@@ -355,8 +355,8 @@ fn a_closed_log_pipe_does_not_end_the_agent() {
     let directory = tempfile::tempdir().unwrap();
     let config = path(&directory, "config.yaml");
     fs::write(&config, format!("ledger:\n  path: {}\n", path(&directory, "ledger.db"))).unwrap();
-    // The port was free a moment before; the agent cannot report one that it chose itself.
-    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    // The agent cannot report an address that it chose itself.
+    let address = crate::running::free_address().to_string();
     let mut command = program();
     command.args(["run", "--config", &config, "--listen", &address, "--nvml-library", "libc.so.6"]);
     let agent = Agent::start_without_log(command, address);

@@ -5,7 +5,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+
+use crate::running::PATIENCE;
 
 /// How the runtime answers a request.
 #[derive(Clone, Debug)]
@@ -82,7 +83,7 @@ impl Drop for Docker {
 
 /// Answers one request; returns the connection if it is to stay open.
 fn respond(stream: UnixStream, response: &Response, requests: &Mutex<Vec<String>>) -> Option<UnixStream> {
-    stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut lines = BufReader::new(&stream).lines().map_while(Result::ok);
     let first = lines.next()?;
     requests.lock().unwrap().push(first);

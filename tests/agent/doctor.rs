@@ -228,7 +228,7 @@ fn doctor_tests_the_otlp_destination_with_an_empty_request() {
         ),
         "{page}"
     );
-    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let closed = crate::running::free_address().to_string();
     let page = with(&closed).page;
     assert!(page.contains("FAILED  otlp: ") && page.contains("Connection refused"), "{page}");
     let page = with("collector.invalid:4318").page;

@@ -136,7 +136,7 @@ fn a_storm_of_xids_is_counted_exactly_and_logged_in_few_lines() {
             format!(r#"{{"at": {at}, "gpu": {}, "xid": {xid}}}"#, number % 2)
         })
         .collect();
-    let demo = node(&storm.join(","));
+    let mut demo = node(&storm.join(","));
     let counted = |page: &Scrape, gpu, xid| -> usize {
         page.value("gpu_xid_errors_total", &[gpu, xid]).and_then(|count| count.parse().ok()).unwrap_or(0)
     };
@@ -149,7 +149,8 @@ fn a_storm_of_xids_is_counted_exactly_and_logged_in_few_lines() {
         let action = ["action=\"restart_app\"", gpu];
         assert_eq!(page.value("gpu_xid_action_errors_total", &action), Some("10000"));
     }
-    let log = demo.agent.log();
+    demo.agent.terminate();
+    let log = demo.agent.log_to_end();
     let lines = log.lines().filter(|line| line.contains("XID ")).count();
     assert!((1..100).contains(&lines), "{lines} lines for {} XIDs", 2 * EACH);
 }

@@ -193,7 +193,7 @@ fn a_demo_uses_web_listen_and_web_control_of_its_file_and_refuses_another_ledger
     assert_eq!(refused.status.code(), Some(2), "{output}");
     assert!(output.contains("ledger.path") && output.contains("--state-dir"), "{output}");
     assert!(!ledger.exists() && !state.exists(), "nothing was written");
-    let listen = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let listen = crate::running::free_address();
     let web = format!("web: {{listen: \"{listen}\", control: {}}}\n", socket.display());
     std::fs::write(&file, web).unwrap();
     let agent = Agent::start(demo());
@@ -267,14 +267,15 @@ fn a_grant_that_matches_no_gpu_is_logged_and_counted_until_corrected() {
 #[test]
 fn the_log_does_not_confuse_two_grants_with_one_id() {
     let unmatched = |page: &Scrape| page.value("gpumeter_standing_unmatched", &[]).map(str::to_owned);
-    let demo = Configured::start(
+    let mut demo = Configured::start(
         "attribution: {standing: [{gpu: 8, user: alice}, {gpu: [7, 9], user: bob}, {id: 2, gpu: 10, user: carol}]}",
         &[],
     );
     demo.agent.wait_for("three such grants", |page| unmatched(page).as_deref() == Some("3"));
     demo.write("attribution: {standing: [{gpu: 7, user: bob}]}");
     demo.agent.wait_for("no such grant", |page| unmatched(page).as_deref() == Some("0"));
-    let log = demo.agent.log();
+    demo.agent.terminate();
+    let log = demo.agent.log_to_end();
     assert_eq!(log.matches("names GPUs that the driver does not list").count(), 3, "{log}");
     assert!(!log.contains("all GPUs of a standing grant are present now"), "{log}");
 }

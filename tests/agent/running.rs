@@ -1,10 +1,11 @@
 //! A running agent, its directory, and what a test can do to both.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use tempfile::TempDir;
 use crate::scrape::{Scrape, nano};
 
 /// The longest time that anything may take before a test fails; generous, since nothing is measured here.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) fn program() -> Command {
     Command::new(env!("CARGO_BIN_EXE_gpumeter"))
@@ -215,11 +216,10 @@ impl Agent {
         kill_process(pid, signal).unwrap();
     }
 
-    /// Stops the agent with SIGTERM; returns how long that took.
-    pub(crate) fn terminate(&mut self) -> (ExitStatus, Duration) {
-        let begun = Instant::now();
+    /// Stops the agent with SIGTERM.
+    pub(crate) fn terminate(&mut self) -> ExitStatus {
         self.signal(Signal::TERM);
-        (self.wait_for_end(), begun.elapsed())
+        self.wait_for_end()
     }
 
     /// Waits until the agent exits by itself.
@@ -238,9 +238,21 @@ impl Agent {
         said
     }
 
-    /// What was logged since the last call.
-    pub(crate) fn log(&self) -> String {
+    /// What has been logged since the last call; the agent may still write lines about what a page already shows.
+    pub(crate) fn log_so_far(&self) -> String {
         self.log.try_iter().collect::<Vec<_>>().join("\n")
+    }
+
+    /// What an agent that has ended logged since the last call, to its last line.
+    pub(crate) fn log_to_end(&self) -> String {
+        let mut said = Vec::new();
+        loop {
+            match self.log.recv_timeout(PATIENCE) {
+                Ok(line) => said.push(line),
+                Err(RecvTimeoutError::Disconnected) => return said.join("\n"),
+                Err(RecvTimeoutError::Timeout) => panic!("the log does not end:\n{}", said.join("\n")),
+            }
+        }
     }
 }
 
@@ -252,8 +264,16 @@ impl Drop for Agent {
     }
 }
 
+/// A loopback address on which nobody listens, and which no other test uses meanwhile: its host is of this test alone.
+pub(crate) fn free_address() -> SocketAddr {
+    static COUNT: AtomicU8 = AtomicU8::new(1);
+    let [.., high, low] = std::process::id().to_be_bytes();
+    let host = Ipv4Addr::new(127, COUNT.fetch_add(1, Ordering::Relaxed), high, low);
+    TcpListener::bind((host, 0)).unwrap().local_addr().unwrap()
+}
+
 /// Waits for a condition that is not on the page.
-pub(crate) fn wait_until(what: &str, holds: impl Fn() -> bool) {
+pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !holds() {
         assert!(begun.elapsed() < PATIENCE, "{what} did not come");

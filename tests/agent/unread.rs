@@ -1,19 +1,18 @@
 //! The agent while nobody reads its log or its notify socket.
 
 use std::io::{ErrorKind, PipeReader, Read, Write};
-use std::net::TcpListener;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::Command;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-use crate::running::{Agent, Demo};
+use crate::running::{Agent, Demo, free_address};
 use crate::scrape::Scrape;
 
 /// The command of a demo, and its address. The test chooses a free port, since it cannot read a port from the log.
 fn command(directory: &Path) -> (Command, String) {
-    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let address = free_address().to_string();
     let mut command = Demo::command(&directory.join("state"), &[]);
     command.args(["--listen", &address]);
     (command, address)
@@ -51,7 +50,7 @@ fn a_full_log_pipe_blocks_no_thread_and_no_shutdown() {
     let (command, address) = command(directory.path());
     let (mut agent, reader) = start_unread(command, address);
     assert_account_grows(&agent);
-    let (status, _) = agent.terminate();
+    let status = agent.terminate();
     assert!(status.success(), "{status}");
     drop(reader);
 }
@@ -67,7 +66,7 @@ fn queued_log_lines_arrive_in_order() {
         reader.read_to_end(&mut said).unwrap();
         String::from_utf8(said).unwrap()
     });
-    assert!(agent.terminate().0.success());
+    assert!(agent.terminate().success());
     let said = said.join().unwrap();
     let places = ["listening", "first snapshot", "stopping"].map(|words| said.find(words));
     assert!(places[0].is_some() && places.is_sorted(), "{places:?} in\n{}", said.trim_start());
@@ -83,6 +82,6 @@ fn a_blocked_notify_socket_blocks_no_thread() {
     command.env("WATCHDOG_USEC", "2").env_remove("WATCHDOG_PID");
     let mut agent = Agent::start(command);
     assert_account_grows(&agent);
-    let (status, _) = agent.terminate();
+    let status = agent.terminate();
     assert!(status.success(), "{status}");
 }

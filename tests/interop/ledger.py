@@ -6,7 +6,6 @@ killed again and again; what Prometheus has of each account counter is held agai
 extrapolates counters that step every 15 s, so it is held to 2 % only; raw samples are exact.
 """
 
-import os
 import random
 import time
 

@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::support::{EIGHT, Node, SECOND};
+use crate::support::{EIGHT, Node, PATIENCE, SECOND, wait_until};
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper_sys::bindings as sys;
 
@@ -24,11 +24,7 @@ fn a_call_that_holds_the_driver_blocks_every_gpu_until_it_returns() {
             gpus.device_by_index(3).unwrap().power_usage().unwrap();
             faulty.send("faulty").unwrap();
         });
-        let begun = Instant::now();
-        while !held(&node) {
-            assert!(begun.elapsed() < Duration::from_secs(20), "no call holds the driver");
-            thread::sleep(Duration::from_millis(5));
-        }
+        wait_until("a call that holds the driver", || held(&node));
         scope.spawn(move || {
             // Another GPU, and a call without a fault.
             gpus.device_by_index(2).unwrap().uuid().unwrap();
@@ -36,8 +32,7 @@ fn a_call_that_holds_the_driver_blocks_every_gpu_until_it_returns() {
         });
         assert!(came.recv_timeout(Duration::from_millis(300)).is_err());
         drop(lift);
-        let wait = Duration::from_secs(20);
-        let mut over = [came.recv_timeout(wait).unwrap(), came.recv_timeout(wait).unwrap()];
+        let mut over = [(); 2].map(|()| came.recv_timeout(PATIENCE).unwrap());
         over.sort_unstable();
         assert_eq!(over, ["faulty", "healthy"]);
     });

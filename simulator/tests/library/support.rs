@@ -3,6 +3,8 @@
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nvml_wrapper::Nvml;
 use tempfile::TempDir;
@@ -17,6 +19,18 @@ pub(crate) const EIGHT: &str = r#"{"seed":1,"cycle_seconds":60,"gpus":[{"profile
         {"pid":4212,"name":"/usr/bin/blender","gpu":0,"phases":[{"from":10,"to":40,"demand":0.5,"memory_bytes":1073741824}]}],
     "xids":[{"at":20,"gpu":3,"xid":13},{"at":20,"gpu":4,"xid":79}],
     "throttles":[{"from":20,"to":30,"gpu":0,"reason":"sw_power_cap"}]}"#;
+
+/// The longest time that anything may take before a test fails; generous, since nothing is measured here.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Waits until another thread has made it true.
+pub(crate) fn wait_until(what: &str, holds: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < PATIENCE, "{what} did not come");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
 
 /// A simulated host.
 pub(crate) struct Node {

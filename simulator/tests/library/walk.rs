@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::support::{Node, SECOND};
+use crate::support::{Node, PATIENCE, SECOND};
 use libloading::Library;
 use nvml_wrapper_sys::bindings as sys;
 
@@ -125,7 +125,7 @@ fn clients_survive_random_states_and_faults() {
         }
         fs::write(node.path("faults"), "[]").unwrap();
         node.state("{}");
-        let has_sessions = wait_for_sessions(&sessions, 10, Duration::from_secs(60));
+        let has_sessions = wait_for_sessions(&sessions, 10, PATIENCE);
         over.store(true, Ordering::Relaxed);
         assert!(has_sessions, "clients begin no sessions without faults");
     });

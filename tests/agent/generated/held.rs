@@ -10,7 +10,7 @@ use gpumeter::catalogue::Level;
 use gpumeter::clock::{ClockPage, PageState};
 use gpumeter::model::{Nanoseconds, Utc};
 
-use crate::running::Agent;
+use crate::running::{Agent, PATIENCE, wait_until};
 
 /// The node to run.
 pub(crate) struct Node<'a> {
@@ -34,7 +34,7 @@ pub(crate) fn page(node: &Node<'_>) -> String {
     const TRIES: u32 = 12;
     let mut problems = Vec::new();
     for attempt in 0..TRIES {
-        match try_page(node, Duration::from_millis(20 << (attempt / 2))) {
+        match try_page(node, attempt / 2) {
             Ok(page) => return page,
             Err(problem) => problems.push(problem),
         }
@@ -42,7 +42,8 @@ pub(crate) fn page(node: &Node<'_>) -> String {
     panic!("{}: {TRIES} tries:\n{}", node.scenario.display(), problems.join("\n"))
 }
 
-fn try_page(node: &Node<'_>, minimum: Duration) -> Result<String, String> {
+/// Waits at every tick twice as long for each step of `patience`.
+fn try_page(node: &Node<'_>, patience: u32) -> Result<String, String> {
     let directory = tempfile::tempdir().unwrap();
     let demo = directory.path().join("demo");
     std::fs::create_dir_all(demo.join("driver")).unwrap();
@@ -59,7 +60,7 @@ fn try_page(node: &Node<'_>, minimum: Duration) -> Result<String, String> {
     let mut page = page_of_tick(&agent, 0)?;
     for tick in 1..=node.ticks {
         set(tick * SECOND);
-        wait_for_samplers(&agent, minimum);
+        wait_for_samplers(&agent, patience);
         set(tick * SECOND + TICK_DELAY);
         page = page_of_tick(&agent, tick)?;
     }
@@ -80,20 +81,16 @@ fn start(node: &Node<'_>, directory: &Path) -> Agent {
 }
 
 /// Waits until every sampler has had time for its tick on a busy machine: a sampler sleeps between two reads of the
-/// clock, so each has gone to sleep a few times. A sampler that waits for a lock sleeps too, so this waits for at least
-/// `minimum`; a sampler that is late nevertheless is found by the time stamps on the page.
-fn wait_for_samplers(agent: &Agent, minimum: Duration) {
-    const CHECKS: usize = 1_000;
-    const SLEEPS: u64 = 4;
+/// clock, so each has gone to sleep a few times. A sampler that waits for a lock sleeps too, so this waits for a minimum of
+/// time as well; a sampler that is late nevertheless is found by the time stamps on the page.
+fn wait_for_samplers(agent: &Agent, patience: u32) {
+    let (minimum, more) = (Duration::from_millis(20 << patience), 4 << patience);
     let before = sleeps(agent);
     std::thread::sleep(minimum);
-    for _ in 0..CHECKS {
+    wait_until("a read of every sampler", || {
         let now = sleeps(agent);
-        if before.iter().all(|(sampler, slept)| now.get(sampler).is_none_or(|now| *now >= slept + SLEEPS)) {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
+        before.iter().all(|(sampler, slept)| now.get(sampler).is_none_or(|now| *now >= slept + more))
+    });
 }
 
 /// How often each sampler has gone to sleep, by thread.
@@ -110,11 +107,9 @@ fn sleeps(agent: &Agent) -> BTreeMap<OsString, u64> {
 
 /// The page of that tick; an error if a GPU was not read at that tick.
 fn page_of_tick(agent: &Agent, tick: u64) -> Result<String, String> {
-    /// Far more than a snapshot takes on a busy machine.
-    const LONGEST: Duration = Duration::from_secs(20);
     let read = (BEGIN.0 / SECOND + tick).to_string();
     let started = Instant::now();
-    while started.elapsed() < LONGEST {
+    while started.elapsed() < PATIENCE {
         // Requested before the page, which is therefore of that snapshot or of a later one.
         let published = tick > 0 && agent.get("/api/v1/health").1.starts_with(&published_at(tick));
         let (status, page) = agent.get("/metrics");

@@ -4,7 +4,6 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use gpumeter::config::Config;
 use gpumeter::serve::Security;
@@ -135,7 +134,7 @@ impl Client {
         let name = ServerName::try_from("localhost").unwrap();
         let connection = ClientConnection::new(config, name).map_err(io::Error::other)?;
         let stream = TcpStream::connect(address)?;
-        stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+        stream.set_read_timeout(Some(crate::running::PATIENCE))?;
         Ok(StreamOwned::new(connection, stream))
     }
 

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use gpumeter::serve::ServerLimits;
 
 use super::certificates::{Certificates, Client};
-use super::{Agent, body, rest, status};
+use super::{Agent, body, patient, rest, status};
+use crate::running::PATIENCE;
 
 const SERVER: &str = "tls_server_config: {cert_file: server.crt, key_file: server.key";
 
@@ -21,7 +22,7 @@ fn start(certificates: &Certificates, text: &str, limits: ServerLimits) -> Agent
 #[test]
 fn pages_are_served_over_tls_only() {
     let certificates = Certificates::new();
-    let agent = start(&certificates, &format!("{SERVER}}}\n"), ServerLimits::default());
+    let agent = start(&certificates, &format!("{SERVER}}}\n"), patient());
     let exchange = Client::default().get(&certificates, (agent.address, "/metrics")).unwrap();
     assert_eq!((status(&exchange.answer), body(&exchange.answer)), (200, &*agent.page_text()));
     assert!(!exchange.certificate.is_empty());
@@ -39,7 +40,7 @@ fn a_client_needs_a_certificate_of_the_ca_with_an_allowed_name() {
         "{SERVER}, client_auth_type: RequireAndVerifyClientCert, client_ca_file: ca.crt, \
          client_allowed_sans: [zero.example, two.example]}}\n"
     );
-    let agent = start(&certificates, &text, ServerLimits::default());
+    let agent = start(&certificates, &text, patient());
     let ask = |certificate| {
         Client { certificate, ..Client::default() }.get(&certificates, (agent.address, "/metrics"))
     };
@@ -58,7 +59,7 @@ fn an_allowed_name_may_be_a_uri() {
         "{SERVER}, client_auth_type: RequireAndVerifyClientCert, client_ca_file: ca.crt, \
          client_allowed_sans: [\"spiffe://cluster/prometheus\"]}}\n"
     );
-    let agent = start(&certificates, &text, ServerLimits::default());
+    let agent = start(&certificates, &text, patient());
     let client = Client { certificate: Some("good"), ..Client::default() };
     assert_eq!(status(&client.get(&certificates, (agent.address, "/metrics")).unwrap().answer), 200);
 }
@@ -66,9 +67,8 @@ fn an_allowed_name_may_be_a_uri() {
 #[test]
 fn an_endless_tls_handshake_is_cut_off() {
     let certificates = Certificates::new();
-    let limits = ServerLimits { head: Duration::from_millis(500), ..ServerLimits::default() };
+    let limits = ServerLimits { head: Duration::from_millis(500), ..patient() };
     let agent = start(&certificates, &format!("{SERVER}}}\n"), limits);
-    let begun = Instant::now();
     let mut silent = agent.connect();
     let mut dripping = agent.connect();
     // A handshake record of 16 KiB that is never completed.
@@ -81,7 +81,6 @@ fn an_endless_tls_handshake_is_cut_off() {
         }
     });
     assert_eq!((rest(&mut silent), rest(&mut dripping)), (String::new(), String::new()));
-    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
     drip.join().unwrap();
     assert_eq!(agent.count(200), 0);
 }
@@ -89,20 +88,24 @@ fn an_endless_tls_handshake_is_cut_off() {
 #[test]
 fn an_idle_tls_connection_is_closed() {
     let certificates = Certificates::new();
-    let limits = ServerLimits { head: Duration::from_millis(500), ..ServerLimits::default() };
+    let limits = ServerLimits { head: Duration::from_millis(500), ..patient() };
     let agent = start(&certificates, &format!("{SERVER}}}\n"), limits);
-    let mut stream = Client::default().connect(&certificates, agent.address).unwrap();
-    write!(stream, "GET /metrics HTTP/1.1\r\n").unwrap();
-    let begun = Instant::now();
-    assert_eq!(stream.read(&mut [0; 16]).unwrap_or(0), 0);
-    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+    // On a busy machine the limit may pass during the handshake; then there is another connection.
+    let connect = || {
+        let mut stream = Client::default().connect(&certificates, agent.address).unwrap();
+        write!(stream, "GET /metrics HTTP/1.1\r\n").ok().map(|()| stream)
+    };
+    let mut stream = (0..100).find_map(|_| connect()).expect("a handshake within its limit");
+    let end = stream.read(&mut [0; 16]);
+    let is_timeout = |error: &std::io::Error| error.kind() == std::io::ErrorKind::WouldBlock;
+    assert!(matches!(&end, Ok(0)) || end.as_ref().is_err_and(|error| !is_timeout(error)), "{end:?}");
 }
 
 #[test]
 fn configured_headers_are_sent() {
     let certificates = Certificates::new();
     let text = "http_server_config:\n  headers:\n    X-Frame-Options: sameorigin\n    X-XSS-Protection: 1\n";
-    let agent = start(&certificates, text, ServerLimits::default());
+    let agent = start(&certificates, text, patient());
     for path in ["/", "/metrics", "/nothing"] {
         let answer = agent.get(path);
         assert_eq!(answer.matches("x-frame-options: sameorigin\r\n").count(), 1, "{answer}");
@@ -129,7 +132,7 @@ async fn speak_http2(
         .initial_stream_window_size(window)
         .timer(hyper_util::rt::TokioTimer::new())
         .keep_alive_interval(Duration::from_millis(100))
-        .keep_alive_timeout(Duration::from_secs(60))
+        .keep_alive_timeout(PATIENCE)
         .keep_alive_while_idle(true)
         .handshake(TokioIo::new(stream))
         .await
@@ -148,7 +151,7 @@ fn ask_over_http2(path: &str) -> hyper::Request<http_body_util::Empty<bytes::Byt
 async fn http2_is_used_if_client_and_configuration_allow_it() {
     use http_body_util::BodyExt;
     let certificates = Certificates::new();
-    let agent = start(&certificates, &format!("{SERVER}}}\n"), ServerLimits::default());
+    let agent = start(&certificates, &format!("{SERVER}}}\n"), patient());
     let mut sender = speak_http2(&certificates, &agent, 65_535).await;
     for path in ["/metrics", "/metrics", "/api/v1/snapshot"] {
         let answer = sender.send_request(ask_over_http2(path)).await.unwrap();
@@ -157,7 +160,7 @@ async fn http2_is_used_if_client_and_configuration_allow_it() {
         assert!(body == agent.page_text() || body.starts_with(b"{"));
     }
     let without = format!("{SERVER}}}\nhttp_server_config: {{http2: false}}\n");
-    let agent = start(&certificates, &without, ServerLimits::default());
+    let agent = start(&certificates, &without, patient());
     let client = Client { protocols: &["h2", "http/1.1"], ..Client::default() };
     let mut stream = client.connect(&certificates, agent.address).unwrap();
     write!(stream, "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
@@ -168,7 +171,7 @@ async fn http2_is_used_if_client_and_configuration_allow_it() {
 async fn an_http2_client_that_does_not_read_is_cut_off() {
     use http_body_util::BodyExt;
     let certificates = Certificates::new();
-    let limits = ServerLimits { response: Duration::from_secs(1), ..ServerLimits::default() };
+    let limits = ServerLimits { response: Duration::from_secs(1), ..patient() };
     let security = certificates.load(&format!("{SERVER}}}\n")).unwrap();
     let agent = Agent::protected(limits, security);
     agent.publish(100_000);
@@ -182,7 +185,7 @@ async fn an_http2_client_that_does_not_read_is_cut_off() {
 async fn await_end(sender: &hyper::client::conn::http2::SendRequest<http_body_util::Empty<bytes::Bytes>>) {
     let begun = Instant::now();
     while !sender.is_closed() {
-        assert!(begun.elapsed() < Duration::from_secs(20), "the connection stays");
+        assert!(begun.elapsed() < PATIENCE, "the connection stays");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -190,7 +193,7 @@ async fn await_end(sender: &hyper::client::conn::http2::SendRequest<http_body_ut
 #[tokio::test]
 async fn http2_pings_do_not_keep_an_idle_connection_open() {
     let certificates = Certificates::new();
-    let limits = ServerLimits { idle: Duration::from_secs(1), ..ServerLimits::default() };
+    let limits = ServerLimits { idle: Duration::from_secs(3), ..patient() };
     let agent = start(&certificates, &format!("{SERVER}}}\nbasic_auth_users: {{a: {HASH}}}\n"), limits);
     let mut sender = speak_http2(&certificates, &agent, 65_535).await;
     let answer = sender.send_request(ask_over_http2("/metrics")).await.unwrap();
@@ -203,7 +206,7 @@ async fn http2_pings_do_not_keep_an_idle_connection_open() {
 async fn an_http2_connection_closes_after_its_answer_while_connections_are_scarce() {
     use http_body_util::BodyExt;
     let certificates = Certificates::new();
-    let limits = ServerLimits { connections: 2, ..ServerLimits::default() };
+    let limits = ServerLimits { connections: 2, ..patient() };
     let agent = start(&certificates, &format!("{SERVER}}}\n"), limits);
     let _other = agent.connect();
     let mut sender = speak_http2(&certificates, &agent, 65_535).await;

@@ -3,11 +3,10 @@
 //! The cases are those of its `web/tls_config_test.go`, with certificates made here. Where our verdict differs, the
 //! case says so, and docs/web.md has it in its table of differences.
 
-use gpumeter::serve::ServerLimits;
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 
 use super::certificates::{Certificates, Client};
-use super::{Agent, status};
+use super::{Agent, patient, status};
 
 const PAIR: &str = "cert_file: server.crt, key_file: server.key";
 
@@ -91,7 +90,7 @@ fn a_problem_names_its_line() {
 fn start(certificates: &Certificates, text: &str) -> Agent {
     let text = text.replace("PAIR", PAIR);
     let security = certificates.load(&text).unwrap_or_else(|error| panic!("{text}:\n{error}"));
-    Agent::protected(ServerLimits::default(), security)
+    Agent::protected(patient(), security)
 }
 
 /// The result of a request: a status, or `None` if the handshake fails.

@@ -1,6 +1,5 @@
 """F18, F19: too few descriptors, too little memory."""
 
-import re
 import shutil
 import socket
 import time
