@@ -32,7 +32,8 @@ ALERTS = {
     "GpuThrottledByHeat", "GpuHeldIdle",
     "GpumeterDown", "GpumeterNoDriver", "GpumeterLedgerFailing", "GpumeterLedgerNotDurable", "GpumeterAccountWrong",
     "GpumeterConfigReloadFailed", "GpumeterClockStepped",
-    "GpumeterNoAccount", "GpumeterAbsent", "GpumeterOtlpPointsLost",
+    "GpumeterNoAccount", "GpumeterAbsent", "GpumeterOtlpPointsLost", "GpumeterResolverFailing", "GpumeterPriceMissing",
+    "GpumeterGrantUnmatched", "GpumeterClockNotAnchored", "GpumeterUnattributedUse", "GpumeterSeriesDropped",
 }
 
 # What the dashboard's variables are set to; no target has the label cluster.
