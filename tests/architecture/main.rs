@@ -190,7 +190,7 @@ fn functions_have_at_most_60_lines_and_6_parameters() {
 }
 
 #[test]
-fn a_metric_name_is_written_once() {
+fn the_catalogue_declares_each_metric_once() {
     let mut places: BTreeMap<String, Vec<&str>> =
         families().map(|family| (format!("{:?}", family.name), Vec::new())).collect();
     assert!(places.len() >= 155, "{} families", places.len());
