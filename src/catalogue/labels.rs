@@ -33,7 +33,10 @@ pub const LABELS: &[Label] = &{
 
 /// The labels other than facts of a holder.
 const OWN: &[Label] = &[
-    open("gpu", "index of the physical GPU: the driver's index when its UUID was first seen since boot"),
+    open(
+        "gpu",
+        "index of the physical GPU in the current driver session; a GPU that is gone keeps its last one",
+    ),
     open("uuid", "UUID of the physical GPU, the key of all joins"),
     open(
         "gpu_instance",

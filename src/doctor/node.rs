@@ -78,7 +78,11 @@ pub(super) fn check_owners(host: &Host, pids: &BTreeSet<u32>, workloads: &Resolv
     }
     let unattributed: usize = reasons.values().sum();
     if unattributed == 0 {
-        let why = format!("none of {} processes on GPUs is __unattributed__", pids.len());
+        let why = match pids.len() {
+            0 => "no process uses a GPU now".to_owned(),
+            1 => "the one process on a GPU has an owner".to_owned(),
+            count => format!("all {count} processes on GPUs have an owner"),
+        };
         return Finding::new("owners", true, why);
     }
     let reasons: Vec<String> = reasons.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
@@ -296,6 +300,9 @@ mod tests {
             &ResolvedWorkloads::default(),
         );
         assert!(named.works, "{}", named.why);
+        let nobody =
+            check_owners(&Host::at(tree.join("v2")), &BTreeSet::new(), &ResolvedWorkloads::default());
+        assert_eq!((nobody.works, &*nobody.why), (true, "no process uses a GPU now"));
     }
 
     #[test]

@@ -344,14 +344,20 @@ impl Sampler {
     }
 
     fn log_stretch(&self, stretch: Option<Stretch>) {
-        if let Some(stretch) = stretch {
-            tracing::info!(
-                gpu = self.found.id.index,
-                medium = stretch.medium,
-                slow = stretch.slow,
-                lists = stretch.lists,
-                "tiers are read at this multiple of their intervals, to keep within sampling.driver_share"
-            );
+        let gpu = self.found.id.index;
+        match stretch {
+            None => {}
+            Some(Stretch { medium: 1, slow: 1, lists: 1 }) => {
+                tracing::info!(gpu, "every tier is read at its configured interval");
+            }
+            Some(Stretch { medium, slow, lists }) => tracing::info!(
+                gpu,
+                medium,
+                slow,
+                lists,
+                "the driver answers slowly, so to keep within sampling.driver_share the intervals of the medium tier, the \
+                 slow tier and the process lists are multiplied by these numbers"
+            ),
         }
     }
 

@@ -162,18 +162,20 @@ impl PodDescriptions {
             self.next = now + if is_costly { KUBELET_PERIOD } else { Nanoseconds(0) };
         }
         let source = self.sources.current();
-        if self.logged.replace(source) == Some(source) {
+        let before = self.logged.replace(source);
+        if before == Some(source) {
             return;
         }
+        let was_known = before.is_some();
         match source {
             Some(source) => tracing::info!(%source, "labels and owners of pods are known"),
             None => {
                 let reasons = self.sources.problems().map(|(source, problem)| format!("{source}: {problem}"));
                 let reasons = reasons.collect::<Vec<_>>().join("; ");
-                tracing::info!(
-                    reasons,
-                    "labels and owners of pods cannot be read from any source; the last known ones are still used"
-                );
+                let reasons = if reasons.is_empty() { "no source is configured" } else { &reasons };
+                let known =
+                    if was_known { "the last known ones are still used" } else { "none are known yet" };
+                tracing::info!("labels and owners of pods cannot be read ({reasons}); {known}");
             }
         }
     }
