@@ -13,7 +13,6 @@ use crate::model::{Absence, Frame, Unit};
 #[serde(rename_all = "lowercase")]
 pub enum FamilyStatus {
     /// It is exported.
-    #[serde(rename = "answered")]
     Exported,
     /// It is left out by the configuration or by the GPU's mode.
     Off,
@@ -27,7 +26,7 @@ impl FamilyStatus {
     /// The word in JSON and on the page.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Exported => "answered",
+            Self::Exported => "exported",
             Self::Off => "off",
             Self::Absent => "absent",
             Self::Failed => "failed",
@@ -41,7 +40,6 @@ pub struct FamilyDiagnosis {
     /// Its full name.
     pub family: &'static str,
     /// Its state.
-    #[serde(rename = "standing")]
     pub status: FamilyStatus,
     /// The reason for its absence as in `gpu_unsupported`; "" where it is exported.
     pub reason: &'static str,

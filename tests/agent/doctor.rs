@@ -187,10 +187,10 @@ fn the_json_output_has_every_family_of_every_gpu() {
     assert_eq!(gpus.len(), 8);
     for gpu in gpus {
         let families = gpu["families"].as_array().unwrap();
-        let standing =
-            |name: &str| families.iter().find(|family| family["family"] == name).unwrap()["standing"].clone();
-        assert_eq!(standing("gpu_power_watts"), "answered");
-        assert_eq!(standing("gpu_process_memory_bytes"), "off");
+        let status =
+            |name: &str| families.iter().find(|family| family["family"] == name).unwrap()["status"].clone();
+        assert_eq!(status("gpu_power_watts"), "exported");
+        assert_eq!(status("gpu_process_memory_bytes"), "off");
     }
 }
 

@@ -78,7 +78,7 @@ fn the_matrix_of_drivers_and_boards_is_up_to_date() {
                 states.iter().map(|state| (state.family.clone(), mark(state, persona, board))).collect();
             let absent = states
                 .iter()
-                .filter(|state| state.standing != "answered" && mark(state, persona, board) == '-');
+                .filter(|state| state.status != "exported" && mark(state, persona, board) == '-');
             let absent = absent.map(|state| (state.family.clone(), state.why.clone())).collect();
             columns.push(Column { driver: version.driver_version(), board, cells, absent });
         }
@@ -116,7 +116,7 @@ fn doctor(persona: Option<&str>, board: &str) -> Vec<FamilyState> {
 }
 
 fn mark(state: &FamilyState, persona: Option<&str>, board: &str) -> char {
-    if state.standing == "answered" {
+    if state.status == "exported" {
         return '+';
     }
     let is_of_board = |why: &str| board_sentences().any(|sentence| sentence == why);

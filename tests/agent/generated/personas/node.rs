@@ -23,7 +23,7 @@ pub(crate) struct Node {
 #[derive(Clone, Debug)]
 pub(crate) struct FamilyState {
     pub(crate) family: String,
-    pub(crate) standing: String,
+    pub(crate) status: String,
     pub(crate) reason: String,
     pub(crate) why: String,
 }
@@ -64,7 +64,7 @@ impl Node {
         let families = gpu["families"].as_array().unwrap_or_else(|| panic!("no GPU: {report:#}"));
         let families = families.iter().map(|family| FamilyState {
             family: word(&family["family"]),
-            standing: word(&family["standing"]),
+            status: word(&family["status"]),
             reason: word(&family["reason"]),
             why: word(&family["why"]),
         });
