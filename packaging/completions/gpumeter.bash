@@ -22,6 +22,9 @@ _gpumeter() {
             gpumeter,check-config)
                 cmd="gpumeter__subcmd__check__subcmd__config"
                 ;;
+            gpumeter,completion)
+                cmd="gpumeter__subcmd__completion"
+                ;;
             gpumeter,demo)
                 cmd="gpumeter__subcmd__demo"
                 ;;
@@ -69,6 +72,9 @@ _gpumeter() {
                 ;;
             gpumeter__subcmd__help,check-config)
                 cmd="gpumeter__subcmd__help__subcmd__check__subcmd__config"
+                ;;
+            gpumeter__subcmd__help,completion)
+                cmd="gpumeter__subcmd__help__subcmd__completion"
                 ;;
             gpumeter__subcmd__help,demo)
                 cmd="gpumeter__subcmd__help__subcmd__demo"
@@ -149,7 +155,7 @@ _gpumeter() {
 
     case "${cmd}" in
         gpumeter)
-            opts="-h --log-format --help run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger help"
+            opts="-h --log-format --help run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger completion help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -235,6 +241,24 @@ _gpumeter() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gpumeter__subcmd__completion)
+            opts="-h --log-format --help bash elvish fish powershell zsh"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
                 --log-format)
                     COMPREPLY=($(compgen -W "text json" -- "${cur}"))
                     return 0
@@ -369,7 +393,7 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__help)
-            opts="run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger help"
+            opts="run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger completion help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -397,6 +421,20 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__help__subcmd__check__subcmd__config)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gpumeter__subcmd__help__subcmd__completion)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )

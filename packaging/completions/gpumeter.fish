@@ -42,6 +42,7 @@ complete -c gpumeter -n "__fish_gpumeter_needs_command" -f -a "resume" -d 'Use t
 complete -c gpumeter -n "__fish_gpumeter_needs_command" -f -a "inventory" -d 'List the GPUs that this node is expected to have, with state and since when'
 complete -c gpumeter -n "__fish_gpumeter_needs_command" -f -a "probe" -d 'Ask the agent of this node whether it is healthy, for the exec probe of a container'
 complete -c gpumeter -n "__fish_gpumeter_needs_command" -f -a "ledger" -d 'Restore the ledger that an upgrade saved'
+complete -c gpumeter -n "__fish_gpumeter_needs_command" -f -a "completion" -d 'Print the completions of a shell, to be loaded by it'
 complete -c gpumeter -n "__fish_gpumeter_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand run" -l config -d 'Configuration file; without one the defaults apply' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand run" -l listen -l web.listen-address -d 'Address to serve on, instead of the configured ones; may be repeated' -r
@@ -64,8 +65,8 @@ json\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l fresh -d 'Start from scratch: empty the demo\'s directory first'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l web.systemd-socket -d 'Serve on the sockets of the service\'s systemd socket unit; without one, on the configured addresses'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -s h -l help -d 'Print help'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l url -d 'URL of the running agent' -r
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l web.ca-file -d 'CA certificate, as PEM, that verifies the agent\'s certificate; required for https' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l url -d 'URL of the running agent, with the path where a proxy has one for it' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l web.ca-file -d 'CA certificate, as PEM, that verifies the agent\'s certificate, instead of the CAs that this machine trusts' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l web.cert-file -d 'Client certificate with its private key in one PEM file' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l user -d 'User name, if the agent has web.users' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l password-file -d 'File with the password of that user' -r -F
@@ -79,8 +80,8 @@ json\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l csv -d 'Print CSV: one line per group of --by'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l json -d 'Print JSON: one line per tenant, holder and GPU, exact, in nanoseconds'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -s h -l help -d 'Print help'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l url -d 'URL of the running agent' -r
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l web.ca-file -d 'CA certificate, as PEM, that verifies the agent\'s certificate; required for https' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l url -d 'URL of the running agent, with the path where a proxy has one for it' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l web.ca-file -d 'CA certificate, as PEM, that verifies the agent\'s certificate, instead of the CAs that this machine trusts' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l web.cert-file -d 'Client certificate with its private key in one PEM file' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l user -d 'User name, if the agent has web.users' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l password-file -d 'File with the password of that user' -r -F
@@ -121,8 +122,8 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand doctor" -l log-format 
 json\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand doctor" -l json -d 'Print JSON: every metric family of every GPU, with the reason where it is missing'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand doctor" -s h -l help -d 'Print help'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l url -d 'URL of the running agent' -r
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l web.ca-file -d 'CA certificate, as PEM, that verifies the agent\'s certificate; required for https' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l url -d 'URL of the running agent, with the path where a proxy has one for it' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l web.ca-file -d 'CA certificate, as PEM, that verifies the agent\'s certificate, instead of the CAs that this machine trusts' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l web.cert-file -d 'Client certificate with its private key in one PEM file' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l user -d 'User name, if the agent has web.users' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand health" -l password-file -d 'File with the password of that user' -r -F
@@ -183,21 +184,25 @@ json\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and __fish_seen_subcommand_from restore" -s h -l help -d 'Print help'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and __fish_seen_subcommand_from help" -f -a "restore" -d 'Restore the copy that an upgrade saved as LEDGER.v1, LEDGER.v2 ..., so that an earlier release can use it'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger help" -f -a "run" -d 'Run the agent: sample, attribute, keep the ledger, serve and push'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger help" -f -a "demo" -d 'Run the agent on a simulated node; needs no GPU'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger help" -f -a "bill" -d 'Print the bill of a running agent, or of a ledger file that no agent is using'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger help" -f -a "job" -d 'Print what a Slurm job held, used and cost on this node'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger help" -f -a "metrics" -d 'Print every metric with its meaning'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger help" -f -a "check-config" -d 'Check a configuration file and report every problem'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger help" -f -a "record" -d 'Record the answers of this node\'s driver to a file that gpumeter replay can play anywhere'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger help" -f -a "replay" -d 'Run the agent on a recording instead of a driver'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger help" -f -a "doctor" -d 'Report what works on this node, what does not, and why'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger help" -f -a "health" -d 'Report the health of each GPU and what to do about it'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger help" -f -a "quiesce" -d 'Release the driver, so that GPUs can be reset or repartitioned (MIG) or the driver upgraded'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger help" -f -a "resume" -d 'Use the driver again after gpumeter quiesce'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger help" -f -a "inventory" -d 'List the GPUs that this node is expected to have, with state and since when'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger help" -f -a "probe" -d 'Ask the agent of this node whether it is healthy, for the exec probe of a container'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger help" -f -a "ledger" -d 'Restore the ledger that an upgrade saved'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand completion" -l log-format -d 'Format of the log' -r -f -a "text\t''
+json\t''"
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand completion" -s h -l help -d 'Print help'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger completion help" -f -a "run" -d 'Run the agent: sample, attribute, keep the ledger, serve and push'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger completion help" -f -a "demo" -d 'Run the agent on a simulated node; needs no GPU'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger completion help" -f -a "bill" -d 'Print the bill of a running agent, or of a ledger file that no agent is using'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger completion help" -f -a "job" -d 'Print what a Slurm job held, used and cost on this node'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger completion help" -f -a "metrics" -d 'Print every metric with its meaning'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger completion help" -f -a "check-config" -d 'Check a configuration file and report every problem'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger completion help" -f -a "record" -d 'Record the answers of this node\'s driver to a file that gpumeter replay can play anywhere'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger completion help" -f -a "replay" -d 'Run the agent on a recording instead of a driver'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger completion help" -f -a "doctor" -d 'Report what works on this node, what does not, and why'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger completion help" -f -a "health" -d 'Report the health of each GPU and what to do about it'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger completion help" -f -a "quiesce" -d 'Release the driver, so that GPUs can be reset or repartitioned (MIG) or the driver upgraded'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger completion help" -f -a "resume" -d 'Use the driver again after gpumeter quiesce'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger completion help" -f -a "inventory" -d 'List the GPUs that this node is expected to have, with state and since when'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger completion help" -f -a "probe" -d 'Ask the agent of this node whether it is healthy, for the exec probe of a container'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger completion help" -f -a "ledger" -d 'Restore the ledger that an upgrade saved'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger completion help" -f -a "completion" -d 'Print the completions of a shell, to be loaded by it'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger completion help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and __fish_seen_subcommand_from inventory" -f -a "forget" -d 'Stop expecting an absent GPU: its series end, its account stays in the ledger'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and __fish_seen_subcommand_from ledger" -f -a "restore" -d 'Restore the copy that an upgrade saved as LEDGER.v1, LEDGER.v2 ..., so that an earlier release can use it'

@@ -18,6 +18,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::{self, CertificateError};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use super::Failure;
@@ -32,10 +33,10 @@ const MOST_BYTES: usize = 1 << 30;
 /// The running agent, and the credentials for it.
 #[derive(Args, Debug)]
 pub(super) struct RunningAgent {
-    /// URL of the running agent.
+    /// URL of the running agent, with the path where a proxy has one for it.
     #[arg(long, default_value = "http://127.0.0.1:9855", value_name = "URL")]
     pub(super) url: String,
-    /// CA certificate, as PEM, that verifies the agent's certificate; required for https.
+    /// CA certificate, as PEM, that verifies the agent's certificate, instead of the CAs that this machine trusts.
     #[arg(long = "web.ca-file", value_name = "FILE")]
     ca_file: Option<PathBuf>,
     /// Client certificate with its private key in one PEM file.
@@ -53,18 +54,18 @@ impl RunningAgent {
     /// The body of the agent's response to one GET.
     pub(super) fn get(&self, path: &str) -> Result<String, Failure> {
         let url = &self.url;
-        let wrong =
-            |problem: &dyn Display| Failure::wrong(format!("{url}: {problem}; is the agent running?"));
-        let (is_tls, host) = parse_url(url).map_err(|problem| {
-            Failure::wrong(format!("{url}: {problem}; write it like http://127.0.0.1:9855"))
-        })?;
+        let wrong = |problem: &dyn Display| Failure::wrong(format!("{url}: {problem}"));
+        let AgentUrl { is_tls, host, prefix } = parse_url(url)
+            .map_err(|problem| wrong(&format!("{problem}; write it like http://127.0.0.1:9855")))?;
         let config = is_tls.then(|| self.tls()).transpose()?;
-        let request = self.request(&host, path)?;
+        let request = self.request(&host, &format!("{prefix}{path}"))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let exchange = async { timeout(TIMEOUT, exchange(&host, config, request)).await };
         let answered = runtime.map_err(|error| wrong(&error))?.block_on(exchange);
         let (status, body) = answered
-            .unwrap_or_else(|_| Err(format!("no response within {} s", TIMEOUT.as_secs())))
+            .unwrap_or_else(|_| {
+                Err(format!("no response within {} s; is the agent running?", TIMEOUT.as_secs()))
+            })
             .map_err(|problem| wrong(&problem))?;
         match error_of(&body) {
             _ if status == StatusCode::OK => Ok(body),
@@ -95,14 +96,17 @@ impl RunningAgent {
     }
 
     fn tls(&self) -> Result<ClientConfig, Failure> {
-        let Some(ca) = &self.ca_file else {
-            return Err(Failure::wrong(
-                "https needs the CA of the agent's certificate; give it with --web.ca-file",
-            ));
-        };
         let mut roots = RootCertStore::empty();
-        for certificate in certificates("--web.ca-file", ca)? {
-            roots.add(certificate).map_err(|error| unusable("--web.ca-file", ca, &error))?;
+        match &self.ca_file {
+            Some(ca) => {
+                for certificate in certificates("--web.ca-file", ca)? {
+                    roots.add(certificate).map_err(|error| unusable("--web.ca-file", ca, &error))?;
+                }
+            }
+            // What cannot be read trusts nobody; the agent's certificate is then refused with the remedy.
+            None => {
+                roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            }
         }
         let builder = ClientConfig::builder().with_root_certificates(roots);
         let Some(path) = &self.cert_file else { return Ok(builder.with_no_client_auth()) };
@@ -130,14 +134,15 @@ async fn exchange(
     config: Option<ClientConfig>,
     request: Request<Empty<Bytes>>,
 ) -> Result<(StatusCode, String), String> {
-    let stream = TcpStream::connect(host.as_str()).await.map_err(|error| error.to_string())?;
+    let stream =
+        TcpStream::connect(host.as_str()).await.map_err(|error| format!("{error}; is the agent running?"))?;
     let response = match config {
         None => http::send(stream, request).await,
         Some(config) => {
             let name = host.host().trim_matches(['[', ']']);
             let name = ServerName::try_from(name.to_owned()).map_err(|error| error.to_string())?;
             let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await;
-            http::send(stream.map_err(|error| error.to_string())?, request).await
+            http::send(stream.map_err(|error| tls_problem(&error, host.host()))?, request).await
         }
     };
     let response: HttpResponse = response.map_err(|error| match error.is_parse() {
@@ -149,8 +154,45 @@ async fn exchange(
     Ok((status, String::from_utf8_lossy(&body).into_owned()))
 }
 
-/// Whether the URL asks for TLS, and its host and port; `http://` may be left out.
-fn parse_url(url: &str) -> Result<(bool, Authority), &'static str> {
+/// Why there is no TLS connection, with what to do about it.
+fn tls_problem(error: &std::io::Error, host: &str) -> String {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    let Some(rustls::Error::InvalidCertificate(problem)) = inner else {
+        return match inner {
+            Some(rustls::Error::InvalidMessage(_)) => {
+                format!("{error}: the response is not TLS; write http:// if the agent serves no TLS")
+            }
+            _ => error.to_string(),
+        };
+    };
+    match problem {
+        CertificateError::UnknownIssuer => "the certificate is signed by no CA that is trusted here; give that CA with \
+             --web.ca-file FILE, or the certificate itself if it is self-signed"
+            .to_owned(),
+        CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
+            "the certificate is that of a CA (a self-signed one by openssl is, if not told otherwise), which no server may \
+             present; make one with `openssl req -x509 -addext basicConstraints=critical,CA:FALSE` and give it with \
+             --web.ca-file FILE"
+                .to_owned()
+        }
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            format!("the certificate is not valid for {host}; write --url with a name that is in it")
+        }
+        other => format!("the certificate is refused: {other}"),
+    }
+}
+
+/// Where an agent answers.
+#[derive(Debug, PartialEq, Eq)]
+struct AgentUrl {
+    is_tls: bool,
+    host: Authority,
+    /// The path below which a proxy has the agent, without a slash at its end.
+    prefix: String,
+}
+
+/// The parts of a URL; `http://` may be left out, and so may the port of https behind a proxy.
+fn parse_url(url: &str) -> Result<AgentUrl, &'static str> {
     let full = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
     let uri: Uri = full.parse().map_err(|_| "not a URL")?;
     let is_tls = match uri.scheme_str() {
@@ -158,13 +200,15 @@ fn parse_url(url: &str) -> Result<(bool, Authority), &'static str> {
         Some("https") => true,
         _ => return Err("the scheme is neither http nor https"),
     };
-    match uri.authority() {
-        _ if !matches!(uri.path(), "" | "/") || uri.query().is_some() => {
-            Err("there is something after the port")
-        }
-        Some(authority) if authority.port_u16().is_some() => Ok((is_tls, authority.clone())),
-        _ => Err("the port is missing, or is not a number from 1 to 65535"),
-    }
+    let authority = uri.authority().ok_or("the host is missing")?;
+    let has_port = !authority.as_str().ends_with(authority.host());
+    let host = match authority.port_u16() {
+        _ if uri.query().is_some() => return Err("there is a ? after the path"),
+        Some(_) => authority.clone(),
+        None if is_tls && !has_port => format!("{authority}:443").parse().map_err(|_| "not a URL")?,
+        None => return Err("the port is missing, or is not a number from 1 to 65535"),
+    };
+    Ok(AgentUrl { is_tls, host, prefix: uri.path().trim_end_matches('/').to_owned() })
 }
 
 /// The error message in a response of the agent; absent if the body is not its JSON.
@@ -186,19 +230,27 @@ mod tests {
     }
 
     #[test]
-    fn an_agents_address_needs_a_port_and_no_scheme() {
-        for url in ["http://localhost:9855", "localhost:9855", "http://localhost:9855/"] {
-            assert_eq!(parse_url(url), Ok((false, Authority::from_static("localhost:9855"))), "{url}");
+    fn an_agents_address_may_lack_the_scheme_and_have_a_path() {
+        for (url, is_tls, host, prefix) in [
+            ("http://localhost:9855", false, "localhost:9855", ""),
+            ("localhost:9855", false, "localhost:9855", ""),
+            ("http://localhost:9855/", false, "localhost:9855", ""),
+            ("[::1]:9855", false, "[::1]:9855", ""),
+            ("https://node:9855", true, "node:9855", ""),
+            ("localhost:80/nodes/7/", false, "localhost:80", "/nodes/7"),
+            ("https://gpus.example.com/nodes/7", true, "gpus.example.com:443", "/nodes/7"),
+        ] {
+            let host = Authority::from_static(host);
+            assert_eq!(parse_url(url), Ok(AgentUrl { is_tls, host, prefix: prefix.into() }), "{url}");
         }
-        assert_eq!(parse_url("[::1]:9855"), Ok((false, Authority::from_static("[::1]:9855"))));
-        assert_eq!(parse_url("https://node:9855"), Ok((true, Authority::from_static("node:9855"))));
         for (url, problem) in [
             ("localhost", "port is missing"),
             ("http://localhost", "port is missing"),
             ("http://[::1]", "port is missing"),
             ("http://localhost:99999", "not a number from 1"),
             ("ftp://localhost:9855", "neither http nor https"),
-            ("localhost:9855/metrics", "after the port"),
+            ("localhost:9855/metrics?x=1", "? after the path"),
+            ("https://localhost:99999", "not a number from 1"),
         ] {
             assert!(parse_url(url).is_err_and(|message| message.contains(problem)), "{url}");
         }

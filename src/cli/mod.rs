@@ -20,6 +20,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 
 use crate::app::{self, Launch};
 use crate::catalogue::reference;
@@ -30,9 +31,12 @@ use crate::log::{Lines, LogWriter};
 use crate::serve::Security;
 use crate::{demo, doctor as node_doctor, policy, resolvers};
 
+/// Columns that a help text has at most.
+const HELP_WIDTH: usize = 100;
+
 /// Accounts for every GPU-second, joule and cent of this node's GPUs, exactly once.
 #[derive(Parser, Debug)]
-#[command(name = "gpumeter", version, propagate_version = true)]
+#[command(name = "gpumeter", version, propagate_version = true, max_term_width = HELP_WIDTH)]
 struct Cli {
     /// Format of the log.
     #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text)]
@@ -99,6 +103,11 @@ enum Command {
     Probe(socket::ProbeCommand),
     /// Restore the ledger that an upgrade saved.
     Ledger(ledger::LedgerCommand),
+    /// Print the completions of a shell, to be loaded by it.
+    Completion {
+        /// Shell that they are for.
+        shell: Shell,
+    },
     /// Process of the demo's local scenario.
     #[command(name = demo::CHILD_COMMAND, hide = true)]
     Child,
@@ -227,6 +236,17 @@ pub fn description() -> clap::Command {
     Cli::command()
 }
 
+/// The completions of a shell, without hidden commands.
+pub fn completions(shell: Shell) -> String {
+    let all = description();
+    let shown = clap::Command::new("gpumeter").args(all.get_arguments().cloned());
+    let mut shown =
+        shown.subcommands(all.get_subcommands().filter(|command| !command.is_hide_set()).cloned());
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut shown, "gpumeter", &mut text);
+    String::from_utf8_lossy(&text).into_owned()
+}
+
 fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Run(run) => run_agent(run),
@@ -248,6 +268,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Inventory(inventory) => inventory.run(),
         Command::Probe(probe) => probe.run(),
         Command::Ledger(ledger) => ledger.run(),
+        Command::Completion { shell } => print(&completions(shell)),
         Command::Child => {
             demo::idle_child();
             Ok(())

@@ -262,7 +262,22 @@ fn commands_work_over_tls_with_a_user() {
     assert!(whole.contains("\"remembered\":true"), "{whole}");
     let refused = text(&["--web.ca-file", authority]);
     assert!(refused.contains("give a user and the right password: --user and --password-file"), "{refused}");
-    assert!(text(&[]).contains("--web.ca-file"));
+    // Without the option, the machine's CAs are trusted; SSL_CERT_FILE names a file of them.
+    let trusting = |roots: &str| {
+        let health = ["health", "--url", &url, "--user", "alice", "--password-file", password];
+        let output = program().args(health).env("SSL_CERT_FILE", roots).output().unwrap();
+        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+    };
+    let trusted = trusting(authority);
+    assert!(!trusted.contains("certificate"), "{trusted}");
+    let nobody = trusting("/dev/null");
+    assert!(
+        nobody.contains("signed by no CA that is trusted here; give that CA with --web.ca-file"),
+        "{nobody}"
+    );
+    let prefixed = output(&["health", "--url", &format!("{url}/nodes/7"), "--web.ca-file", authority]);
+    let prefixed = String::from_utf8(prefixed.stderr).unwrap();
+    assert!(prefixed.contains("/nodes/7"), "{prefixed}");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::{env, fs};
 use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, italic, roman};
+use gpumeter::cli;
 use gpumeter::config::{self, KeyDescription};
 
 use super::check::{Outcome, check};
@@ -15,7 +16,7 @@ const VERSION: &str = concat!("gpumeter ", env!("CARGO_PKG_VERSION"));
 
 /// The documented commands, each with the name of its page.
 fn commands() -> Vec<(String, clap::Command)> {
-    let mut all = gpumeter::cli::description().disable_help_subcommand(true);
+    let mut all = cli::description().disable_help_subcommand(true);
     // Sets each command's full name and its inherited options.
     all.build();
     let mut pages = vec![("gpumeter".to_owned(), all.clone())];
@@ -32,16 +33,124 @@ fn add_subcommands(command: &clap::Command, name: &str, pages: &mut Vec<(String,
     }
 }
 
+/// Examples of a command, by the name of its page: the command line and what it is for.
+const EXAMPLES: &[(&str, &str, &str)] = &[
+    ("gpumeter", "gpumeter demo", "Shows the agent on a simulated node, at http://127.0.0.1:9855."),
+    ("gpumeter", "gpumeter doctor", "Says what works on this node, what does not, and why."),
+    ("gpumeter-run", "gpumeter run", "Runs with the defaults, without a configuration file."),
+    (
+        "gpumeter-run",
+        "gpumeter run --config /etc/gpumeter/config.yaml --listen 0.0.0.0:9855",
+        "Runs by a file, and serves on all interfaces.",
+    ),
+    ("gpumeter-run", "gpumeter run --print-default-config", "Prints every key with its default."),
+    (
+        "gpumeter-demo",
+        "gpumeter demo --speed 60 --fresh",
+        "Starts anew; an hour of the account passes in a minute.",
+    ),
+    ("gpumeter-bill", "gpumeter bill --month 2026-11", "The bill of a month by tenant."),
+    ("gpumeter-bill", "gpumeter bill --by slurm_user --csv", "One line for each Slurm user, as CSV."),
+    (
+        "gpumeter-bill",
+        "gpumeter bill --url https://gpus.example.com/node7 --user alice --password-file secret",
+        "From an agent with TLS behind a proxy.",
+    ),
+    (
+        "gpumeter-bill",
+        "gpumeter bill --ledger ledger.db --json",
+        "From a ledger file that no agent is using, exact.",
+    ),
+    ("gpumeter-job", "gpumeter job 4711", "What a Slurm job held, used and cost on this node."),
+    ("gpumeter-job", "gpumeter job 4711_3 --json", "A task of a job array, exact."),
+    ("gpumeter-metrics", "gpumeter metrics --format markdown", "The catalogue as a table."),
+    (
+        "gpumeter-check-config",
+        "gpumeter check-config /etc/gpumeter/config.yaml --node",
+        "Checks a file for this node.",
+    ),
+    ("gpumeter-record", "gpumeter record node7.rec", "Records the driver of this node."),
+    ("gpumeter-replay", "gpumeter replay node7.rec", "Runs the agent on the recording."),
+    ("gpumeter-doctor", "gpumeter doctor --json", "The findings for a program."),
+    (
+        "gpumeter-health",
+        "gpumeter health --fail-on failed",
+        "Status 1 if a GPU has failed, for the health check of a scheduler.",
+    ),
+    (
+        "gpumeter-quiesce",
+        "gpumeter quiesce -- nvidia-smi --gpu-reset -i 3",
+        "Resets a GPU while the agent lets go of it.",
+    ),
+    ("gpumeter-quiesce", "gpumeter quiesce --for 10m", "Lets go of the driver for ten minutes."),
+    ("gpumeter-resume", "gpumeter resume", "Uses the driver again at once."),
+    ("gpumeter-inventory", "gpumeter inventory", "The GPUs that this node should have."),
+    (
+        "gpumeter-inventory-forget",
+        "gpumeter inventory forget GPU-255e81d8-42b3-916c-9252-615ea3abceeb",
+        "A board was taken out for good.",
+    ),
+    ("gpumeter-probe", "gpumeter probe --ready", "Whether the agent is ready, for a readiness probe."),
+    ("gpumeter-ledger", "gpumeter ledger restore", "Puts back the ledger as it was before an upgrade."),
+    (
+        "gpumeter-ledger-restore",
+        "gpumeter ledger restore",
+        "Puts back the ledger as it was before an upgrade.",
+    ),
+    (
+        "gpumeter-completion",
+        "gpumeter completion bash >~/.local/share/bash-completion/completions/gpumeter",
+        "Completes the command line in bash, for one user.",
+    ),
+];
+
+/// The exit statuses of a command, by the name of its page.
+fn exit_statuses(name: &str) -> &'static [(&'static str, &'static str)] {
+    const WRONG: (&str, &str) = ("2", "Wrong use or a bad configuration.");
+    const AGENT: &[(&str, &str)] = &[
+        ("0", "The agent was told to stop."),
+        ("2", "Wrong use or a bad configuration, or the agent could not start."),
+        ("75", "The agent is to be started again, because the driver library under it was replaced."),
+    ];
+    match name {
+        "gpumeter-run" | "gpumeter-demo" | "gpumeter-replay" => AGENT,
+        "gpumeter-health" => &[
+            ("0", "No GPU is in the state of --fail-on or worse."),
+            ("1", "At least one GPU is."),
+            ("2", "Wrong use, or the verdict is unknown."),
+        ],
+        _ => &[("0", "Success."), ("1", "The command found or met a problem."), WRONG],
+    }
+}
+
 /// The page of one command.
 fn command_page(name: &str, command: clap::Command) -> Result<String, Box<dyn std::error::Error>> {
+    let has_subcommands = command.has_subcommands();
+    let man = Man::new(command).title(name).section("1").manual("gpumeter").source(VERSION).date("");
     let mut page = Vec::new();
-    Man::new(command)
-        .title(name)
-        .section("1")
-        .manual("gpumeter")
-        .source(VERSION)
-        .date("")
-        .render(&mut page)?;
+    man.render_title(&mut page)?;
+    man.render_name_section(&mut page)?;
+    man.render_synopsis_section(&mut page)?;
+    man.render_description_section(&mut page)?;
+    man.render_options_section(&mut page)?;
+    if has_subcommands {
+        man.render_subcommands_section(&mut page)?;
+    }
+    let mut end = Roff::new();
+    end.control("SH", ["EXIT STATUS"]);
+    for (status, meaning) in exit_statuses(name) {
+        end.control("TP", []);
+        end.text([bold(*status)]);
+        end.text([roman(*meaning)]);
+    }
+    end.control("SH", ["EXAMPLES"]);
+    for (_, line, purpose) in EXAMPLES.iter().filter(|(page, ..)| *page == name) {
+        end.control("TP", []);
+        end.text([bold(*line)]);
+        end.text([roman(*purpose)]);
+    }
+    end.to_writer(&mut page)?;
+    man.render_version_section(&mut page)?;
     Ok(String::from_utf8(page)?)
 }
 
@@ -108,6 +217,32 @@ fn each_command_and_the_configuration_file_have_a_manual_page() -> Outcome {
 }
 
 #[test]
+fn every_manual_page_has_examples_that_the_command_line_takes() {
+    for (name, _) in commands() {
+        assert!(EXAMPLES.iter().any(|(page, ..)| *page == name), "{name}");
+    }
+    for (name, line, _) in EXAMPLES {
+        assert!(line.replace(' ', "-").starts_with(name), "{name}: {line}");
+        // Up to what is the shell's.
+        let words = line.split(" >").next().unwrap().split(' ');
+        let matches = cli::description().try_get_matches_from(words);
+        assert!(matches.is_ok(), "{line}: {}", matches.unwrap_err());
+    }
+}
+
+#[test]
+fn every_help_text_fits_100_columns() {
+    for (name, command) in commands() {
+        let mut command = command.term_width(100);
+        for help in [command.render_help(), command.render_long_help()] {
+            for line in help.to_string().lines() {
+                assert!(line.chars().count() <= 100, "{name}: {line}");
+            }
+        }
+    }
+}
+
+#[test]
 fn the_configuration_page_has_every_key() {
     let page = config_page().replace("\\-", "-");
     for row in config::key_descriptions() {
@@ -115,20 +250,11 @@ fn the_configuration_page_has_every_key() {
     }
 }
 
-/// The command line without hidden commands.
-fn shown_command_line() -> clap::Command {
-    let all = gpumeter::cli::description();
-    let shown = clap::Command::new("gpumeter").args(all.get_arguments().cloned());
-    shown.subcommands(all.get_subcommands().filter(|command| !command.is_hide_set()).cloned())
-}
-
 #[test]
 fn bash_zsh_and_fish_complete_the_command_line() -> Outcome {
     let files = [(Shell::Bash, "gpumeter.bash"), (Shell::Zsh, "_gpumeter"), (Shell::Fish, "gpumeter.fish")];
     for (shell, name) in files {
-        let mut text = Vec::new();
-        clap_complete::generate(shell, &mut shown_command_line(), "gpumeter", &mut text);
-        check(&format!("packaging/completions/{name}"), &String::from_utf8(text)?)?;
+        check(&format!("packaging/completions/{name}"), &cli::completions(shell))?;
     }
     check_folder("packaging/completions", &files.map(|(_, name)| name.to_owned()))
 }
