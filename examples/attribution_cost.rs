@@ -248,6 +248,7 @@ impl Node {
             allocatable: allocatable.as_ref(),
             logs: &self.host.pod_logs(),
             metadata: &PodMetadata::default(),
+            running: None,
             now: gpumeter::clock::system_now().utc,
             minors: &self.host.gpu_minors(),
             resources: &self.resources,

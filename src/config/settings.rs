@@ -104,7 +104,7 @@ pub struct AttributionConfig (config attribution) {
         "Services that run containers, beside the known ones; a * at the end stands for any ending.";
     container_nodes: Vec<String>, texts("the cgroup path of a container", cgroup_path),
         Optional("/lxc.payload.slurm"), Restart,
-        "Containers that are nodes: pods, jobs and containers in them are believed, as of slurmd or kind.";
+        "Containers that are nodes: the pods and jobs in them are believed, as of kind or slurmd.";
 } + { kubernetes: KubernetesConfig, slurm: SlurmConfig, containers: ContainersConfig }
 
 "Pods of Kubernetes."

@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn the_first_process_that_has_what_is_wanted_is_enough() {
         let reader = AsideReader::new();
-        let even = |pid: u32| (pid % 2 == 0).then_some(pid);
+        let even = |pid: u32| pid.is_multiple_of(2).then_some(pid);
         assert_eq!(read_until(&reader, &[2, 6], &[vec![1, 2, 4], vec![3], vec![6]], even), [2, 6].into());
     }
 }

@@ -104,7 +104,7 @@ fn systemd_is_told_of_readiness_while_the_port_is_taken() {
     drop(taken);
     assert_eq!(manager.receive_other(), "STATUS=running\n");
     agent.wait_for("a page", |page| page.has("gpumeter_build_info", &[]));
-    assert!(agent.terminate().0.success());
+    assert!(agent.terminate().success());
 }
 
 #[test]

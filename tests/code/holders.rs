@@ -370,7 +370,7 @@ impl Drop for Child {
 }
 
 #[test]
-fn a_process_with_an_open_pidfd_is_not_read_again_until_it_ends() {
+fn neither_a_process_with_an_open_pidfd_nor_one_that_has_ended_is_read_again() {
     let mut node = Node::with_pidfds(8);
     let (child, pid) = Child::start();
     node.start(pid, 100, 1000, "/");
@@ -379,7 +379,9 @@ fn a_process_with_an_open_pidfd_is_not_read_again_until_it_ends() {
     node.start(pid, 200, 1001, "/");
     assert_eq!(holder_of(&node.refresh(&[pid], 2), pid), Some("user:alice"));
     drop(child);
-    assert_eq!(holder_of(&node.refresh(&[pid], 3), pid), Some("user:bob"));
+    let reads = node.directory.reads();
+    assert_eq!(holder_of(&node.refresh(&[pid], 3), pid), Some("user:alice"), "nobody has the pid");
+    assert_eq!(node.directory.reads(), reads, "the kernel says so, and /proc is not asked");
 }
 
 #[test]

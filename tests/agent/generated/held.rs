@@ -10,7 +10,7 @@ use gpumeter::catalogue::Level;
 use gpumeter::clock::{ClockPage, PageState};
 use gpumeter::model::{Nanoseconds, Utc};
 
-use crate::running::{Agent, PATIENCE, wait_until};
+use crate::running::{Agent, PATIENCE};
 
 /// The node to run.
 pub(crate) struct Node<'a> {
@@ -82,15 +82,20 @@ fn start(node: &Node<'_>, directory: &Path) -> Agent {
 
 /// Waits until every sampler has had time for its tick on a busy machine: a sampler sleeps between two reads of the
 /// clock, so each has gone to sleep a few times. A sampler that waits for a lock sleeps too, so this waits for a minimum of
-/// time as well; a sampler that is late nevertheless is found by the time stamps on the page.
+/// time as well, and one that waits to try again sleeps long, so this ends after some seconds. A sampler that is late
+/// nevertheless is found by the time stamps on the page.
 fn wait_for_samplers(agent: &Agent, patience: u32) {
+    const CHECKS: usize = 1_000;
     let (minimum, more) = (Duration::from_millis(20 << patience), 4 << patience);
     let before = sleeps(agent);
     std::thread::sleep(minimum);
-    wait_until("a read of every sampler", || {
+    for _ in 0..CHECKS {
         let now = sleeps(agent);
-        before.iter().all(|(sampler, slept)| now.get(sampler).is_none_or(|now| *now >= slept + more))
-    });
+        if before.iter().all(|(sampler, slept)| now.get(sampler).is_none_or(|now| *now >= slept + more)) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// How often each sampler has gone to sleep, by thread.
