@@ -35,11 +35,13 @@ pub fn holdings<'a, 's>(
     }
     let mut covered_by: BTreeMap<HolderId, HolderId> = BTreeMap::new();
     let mut cover = |holder: &Holder| {
-        let outer = allocated.keys().filter(|outer| holder.id.is_within(outer));
-        let innermost = outer.max_by_key(|outer| outer.as_str().len());
+        let is_allocated = allocated.contains_key(&holder.id);
+        // A process may have another version of its holder for a moment.
+        let is_version = |outer: &HolderId| !is_allocated && outer.name() == holder.id.name();
+        let outer = allocated.keys().filter(|outer| holder.id.is_within(outer) || is_version(outer));
+        let innermost = outer.max_by_key(|outer| outer.name().len());
         // An init container or sidecar uses the devices of its pod.
         let in_pod = || allocated.keys().find(|other| holder.id.is_in_pod_of(other));
-        let is_allocated = allocated.contains_key(&holder.id);
         let inside = innermost.or_else(|| if is_allocated { None } else { in_pod() }).cloned();
         let Some(cover) = inside.or_else(|| grants.cover(holder)) else { return };
         covered_by

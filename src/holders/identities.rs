@@ -2,7 +2,7 @@
 //!
 //! Since pids are reused, a pid is looked up with the time since boot at which it was read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use crate::model::{Holder, HolderId, Nanoseconds};
@@ -36,7 +36,7 @@ struct ProcessTable {
     /// Indices of their holders.
     holder_indices: Vec<usize>,
     identified: Vec<IdentifiedProcess>,
-    /// The holders, by id; where facts differ, those of the lowest pid.
+    /// The holders, by id; where facts of one id differ, those of the lowest pid.
     holders: Vec<Arc<Holder>>,
 }
 
@@ -65,6 +65,30 @@ impl Identities {
     /// The same processes, confirmed until other times.
     pub fn until(&self, until: Vec<Nanoseconds>) -> Self {
         Self { table: Arc::clone(&self.table), until }
+    }
+
+    /// The same processes with other holders; itself where these are the same.
+    #[must_use]
+    pub fn with_holders(&self, mut holder: impl FnMut(&Arc<Holder>) -> Arc<Holder>) -> Self {
+        let mut holders: HashMap<*const Holder, Arc<Holder>> = HashMap::new();
+        let mut other = |identified: &IdentifiedProcess| {
+            let known = &identified.holder;
+            let other = holders.entry(Arc::as_ptr(known)).or_insert_with(|| holder(known));
+            IdentifiedProcess { holder: Arc::clone(other), ..identified.clone() }
+        };
+        let ProcessTable { pids, from, identified, .. } = &*self.table;
+        let others: Vec<IdentifiedProcess> = identified.iter().map(&mut other).collect();
+        if others.iter().zip(identified).all(|(one, other)| Arc::ptr_eq(&one.holder, &other.holder)) {
+            return self.clone();
+        }
+        let keys = pids.iter().copied().zip(from.iter().copied());
+        Self::new(keys.zip(others).map(|((pid, from), other)| (pid, from, other))).confirmed_as(self)
+    }
+
+    /// The same processes, confirmed until the same times as others.
+    #[must_use]
+    pub fn confirmed_as(&self, others: &Self) -> Self {
+        self.until(others.until.clone())
     }
 
     /// Whether both have the same processes, whatever the times until which they are confirmed.

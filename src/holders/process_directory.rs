@@ -1,10 +1,11 @@
 //! Identifies the processes on GPUs, round by round.
 //!
 //! A process is identified once, when it is first seen: a later change of name or cgroup does not change whose time it
-//! was. Since pids are reused, each process is watched by pidfd, or its start time is read in every round. Readings
+//! was. The facts of its workload are those of now, such as labels of a pod; but those of another run of a job are only those
+//! of processes that began in it. Since pids are reused, each process is watched by pidfd, or its start time is read in every round. Readings
 //! taken after the last round in which a process was confirmed are attributed only once the next round has confirmed it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use super::identify::{Identity, identify};
 use super::identities::{IdentifiedProcess, Identities};
 use super::resolved_workloads::ResolvedWorkloads;
 use crate::host::{Host, PidfdSet, ProcessError, ProcessInfo, since_boot};
-use crate::model::{Holder, HolderId, Nanoseconds, Stamp, UnattributedReason};
+use crate::model::{Holder, HolderId, HolderKind, Nanoseconds, Stamp, UnattributedReason};
 
 /// How long a process is tracked after it was last on a GPU; its last samples come late, and its window closes later still.
 const KEEP_TIME: Nanoseconds = Nanoseconds::from_seconds(60);
@@ -28,6 +29,9 @@ const MAX_PAUSE: Nanoseconds = Nanoseconds::from_seconds(60);
 
 /// A process by pid and start time in clock ticks.
 type ProcessKey = (u32, u64);
+
+/// How much earlier than its job a process may seem to begin, by clocks of two machines.
+const CLOCK_TOLERANCE: u64 = 5;
 
 /// The keys of all processes that had that pid.
 fn keys_of(pid: u32) -> RangeInclusive<ProcessKey> {
@@ -49,6 +53,10 @@ pub struct ProcessDirectory {
     /// How often a process was looked for in `/proc`.
     reads: u64,
     published: Identities,
+    /// The workloads of the last round.
+    workloads: ResolvedWorkloads,
+    /// Grows with each change of the workloads.
+    generation: u64,
 }
 
 /// When a pid is asked for again, and how long it waits since it was last asked for.
@@ -69,6 +77,8 @@ impl NextRead {
 #[derive(Debug)]
 struct TrackedProcess {
     identified: IdentifiedProcess,
+    /// The generation of the workloads of which it has the facts.
+    generation: u64,
     /// When it was last on a GPU.
     seen: Stamp,
     /// Time since boot at which it was last confirmed to have its pid.
@@ -98,7 +108,6 @@ impl ProcessDirectory {
     /// to watch by pidfd.
     pub fn new(host: Host, agent: Option<u32>, most_watched: usize) -> Self {
         let pidfds = PidfdSet::new(&host, most_watched);
-        let published = Identities::default();
         Self {
             host,
             agent,
@@ -108,7 +117,9 @@ impl ProcessDirectory {
             listed: BTreeSet::new(),
             absent: BTreeMap::new(),
             reads: 0,
-            published,
+            published: Identities::default(),
+            workloads: ResolvedWorkloads::default(),
+            generation: 0,
         }
     }
 
@@ -148,7 +159,13 @@ impl ProcessDirectory {
             self.absent.clear();
         }
         let new: Vec<u32> = pids.iter().copied().filter(|pid| !self.confirm(*pid, now)).collect();
-        let changed = self.identify_new(&new, workloads, now) | self.resolve_pending(workloads, now);
+        if !self.workloads.has_same_facts(workloads) {
+            self.workloads = workloads.clone();
+            self.generation += 1;
+        }
+        let changed = self.identify_new(&new, workloads, now)
+            | self.resolve_pending(workloads, now)
+            | self.update_facts(workloads, now);
         let before = self.processes.len();
         self.processes.retain(|_, process| now.since(process.seen) <= KEEP_TIME);
         if self.processes.len() < before {
@@ -179,11 +196,36 @@ impl ProcessDirectory {
             let (holder, name) = (self.share_holder(holder), info.name.as_str().into());
             if let Some(process) = self.processes.get_mut(&key) {
                 process.identified = IdentifiedProcess { holder, name, start_time: info.start_time };
-                process.pending = None;
+                (process.pending, process.generation) = (None, self.generation);
                 changed = true;
             }
         }
         changed
+    }
+
+    /// Gives the processes on GPUs the facts that their workloads have now; returns whether any are others.
+    fn update_facts(&mut self, workloads: &ResolvedWorkloads, now: Stamp) -> bool {
+        let generation = self.generation;
+        let is_due = |process: &&mut TrackedProcess| {
+            process.pending.is_none() && process.seen == now && process.generation != generation
+        };
+        let mut changed: HashMap<Holder, Arc<Holder>> = HashMap::new();
+        for process in self.processes.values_mut().filter(is_due) {
+            process.generation = generation;
+            let known = &process.identified.holder;
+            let Some(holder) = workloads.current(known).filter(|holder| *holder != **known) else { continue };
+            let age = now.boottime.0.saturating_sub(since_boot(process.identified.start_time).0);
+            let began = now.utc.0.saturating_sub(age) / 1_000_000_000;
+            let is_of_run = match (known.facts.started, holder.facts.started) {
+                (Some(known), Some(now)) => known == now || began + CLOCK_TOLERANCE >= now,
+                _ => true,
+            };
+            if is_of_run {
+                let shared = changed.entry(holder).or_insert_with_key(|holder| Arc::new(holder.clone()));
+                process.identified.holder = Arc::clone(shared);
+            }
+        }
+        !changed.is_empty()
     }
 
     /// Whether the pid belongs to a known process and to no other. A process that has ended while the driver still
@@ -264,6 +306,7 @@ impl ProcessDirectory {
                     let (holder, name) = (self.share_holder(holder), info.name.as_str().into());
                     let process = TrackedProcess {
                         identified: IdentifiedProcess { holder, name, start_time },
+                        generation: self.generation,
                         seen: now,
                         until: now.boottime,
                         replaced: false,
@@ -291,11 +334,15 @@ impl ProcessDirectory {
         identify(&self.host, info, workloads).map_err(|cause| ProcessError::Unnamed { pid: info.pid, cause })
     }
 
-    /// Reuses the holder with that id and its facts. Otherwise a unit whose processes run under several users would
-    /// change its user from round to round. Pending processes do not count, since their facts may be incomplete.
+    /// Reuses the holder with that id and its facts; a unit also where its facts are others, or one whose processes run
+    /// under several users would change its user from round to round. Pending processes do not count, since their facts
+    /// may be incomplete.
     fn share_holder(&self, holder: Holder) -> Arc<Holder> {
         let named = self.processes.values().filter(|process| process.pending.is_none());
-        let same = named.map(|process| &process.identified.holder).find(|known| known.id == holder.id);
+        let is_unit = holder.id.kind() == HolderKind::Unit;
+        let is_same =
+            |known: &&Arc<Holder>| known.id == holder.id && (is_unit || known.facts == holder.facts);
+        let same = named.map(|process| &process.identified.holder).find(is_same);
         same.map_or_else(|| Arc::new(holder), Arc::clone)
     }
 }

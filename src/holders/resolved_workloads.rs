@@ -103,9 +103,10 @@ pub struct Allocation {
 }
 
 impl Allocation {
-    /// Whether both grant the same device to the same holder.
+    /// Whether both grant the same device to the same holder, whatever its version.
     pub fn is_same_grant(&self, other: &Self) -> bool {
-        (&self.holder.id, &self.device, self.source) == (&other.holder.id, &other.device, other.source)
+        (self.holder.id.name(), &self.device, self.source)
+            == (other.holder.id.name(), &other.device, other.source)
     }
 
     /// Whether its device has room for it beside these allocations.
@@ -151,6 +152,29 @@ impl ResolvedWorkloads {
         if *self.allocations != *all {
             self.allocations = all.into();
         }
+    }
+
+    /// Whether both know the same of workloads.
+    pub(super) fn has_same_facts(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.pods, &other.pods)
+            && Arc::ptr_eq(&self.jobs, &other.jobs)
+            && Arc::ptr_eq(&self.containers, &other.containers)
+    }
+
+    /// The same holder with the facts that are known now; none where a resolver does not know it, or never did.
+    pub(super) fn current(&self, holder: &Holder) -> Option<Holder> {
+        let fact = |fact| holder.facts.get(fact).map_or("", |text| &**text);
+        let current = match holder.id.kind() {
+            HolderKind::Slurm => self.jobs.holder(fact(Fact::SlurmJob), fact(Fact::SlurmStep)),
+            HolderKind::Pod => self.pods.with_id(&holder.id).cloned(),
+            HolderKind::Container => {
+                let id = fact(Fact::Container);
+                let description = self.containers.get(id)?;
+                container_holder(fact(Fact::ContainerRuntime), id, Some(description))
+            }
+            _ => None,
+        };
+        current.filter(|current| current.id == holder.id)
     }
 
     /// Identifies the holder of processes at that path.

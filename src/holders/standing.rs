@@ -20,6 +20,8 @@ pub struct StandingGrant {
     pub fraction: Fraction,
     /// Who holds it, and whom it covers.
     pub selector: Selector,
+    /// The version of its holder.
+    pub version: u64,
 }
 
 /// A GPU as grants select it.
@@ -201,6 +203,11 @@ pub fn are_configured_alike(one: &[StandingGrant], other: &[StandingGrant]) -> b
 }
 
 impl StandingGrant {
+    /// The id of its holder.
+    pub fn holder_id(&self) -> HolderId {
+        self.selector.holder().id.with_version(self.version)
+    }
+
     /// Whether it is on that GPU.
     pub fn selects(&self, gpu: &SessionGpu) -> bool {
         self.gpus.iter().any(|selector| selector.selects(gpu))
@@ -243,7 +250,7 @@ impl<'a> GpuGrants<'a> {
     pub(super) fn holdings(&self) -> Vec<Holding> {
         let mut holdings: BTreeMap<HolderId, Holding> = BTreeMap::new();
         for (rank, grant) in &self.0 {
-            let holder = grant.selector.holder().id;
+            let holder = grant.holder_id();
             let source = HoldingSource::Standing;
             let fraction = grant.fraction;
             holdings
@@ -256,17 +263,19 @@ impl<'a> GpuGrants<'a> {
 
     /// The holder whose holding covers another holder. A grant to a user or unit precedes one to a group or team; then
     /// the last grant counts, then the larger id. Holders with a grant of their own here, and remainders, are not
-    /// covered.
+    /// covered; an older version of such a holder is covered by that grant.
     pub(super) fn cover(&self, holder: &Holder) -> Option<HolderId> {
-        if holder.id.is_remainder() || self.0.iter().any(|(_, grant)| grant.selector.holder().id == holder.id)
-        {
+        if holder.id.is_remainder() {
             return None;
         }
+        let own = self.0.iter().map(|(_, grant)| grant.holder_id()).find(|id| id.name() == holder.id.name());
+        if own.is_some() {
+            return own.filter(|own| *own != holder.id);
+        }
         let covering = self.0.iter().filter(|(_, grant)| grant.selector.covers(holder));
-        let latest = covering.max_by_key(|(rank, grant)| {
-            (!grant.selector.is_for_several(), *rank, grant.selector.holder().id)
-        })?;
-        Some(latest.1.selector.holder().id)
+        let latest = covering
+            .max_by_key(|(rank, grant)| (!grant.selector.is_for_several(), *rank, grant.holder_id()))?;
+        Some(latest.1.holder_id())
     }
 }
 

@@ -25,10 +25,9 @@ pub struct LedgerBatch {
     pub sticky_faults: Vec<StickyFaults>,
     /// All XID sums of the GPUs that reported XID errors.
     pub xids: Vec<XidSums>,
-    /// Holders that are new or whose facts changed. A holder that occurs only in a row is stored without facts.
+    /// Versions of holders that are new, or of which more is known. A holder that occurs only in a row has the facts in its
+    /// id.
     pub holders: Vec<Holder>,
-    /// Holders of standing grants and allocations; a holder that the ledger knows keeps its stored facts.
-    pub grantees: Vec<Holder>,
     /// Raw spans that are not stored yet.
     pub open: Vec<OpenSpans>,
     /// Settled windows, in order of time for each GPU.

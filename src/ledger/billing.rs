@@ -46,14 +46,14 @@ pub struct LedgerBill {
     pub reconciliation: Reconciliation,
 }
 
-/// What one holder held and used on one slot.
+/// What one version of a holder held and used on one slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BillLine {
     /// The GPU.
     pub gpu: GpuId,
     /// Id of the GPU instance; none for a whole GPU, and for time of a MIG GPU that is no instance's.
     pub gpu_instance: Option<u32>,
-    /// The holder.
+    /// The version of the holder.
     pub holder: HolderId,
     /// What the holder held, used and drew.
     pub amounts: Amounts,
@@ -375,7 +375,7 @@ fn merge_line(line: &mut BillLine, other: &BillLine) {
 fn load_lines(connection: &Connection, from: Utc, to: Utc) -> rusqlite::Result<PricedLines> {
     let sums = join_expressions(ACCOUNT, ",", AmountColumn::sum);
     let mut statement = connection.prepare(&format!(
-        "SELECT a.gpu, m.price, g.gpu_index, g.uuid, h.name, max(grade), max(method), max(coarse),
+        "SELECT a.gpu, m.price, g.gpu_index, g.uuid, h.name, h.version, max(grade), max(method), max(coarse),
                 max(source = 0), max(source = 1), max(source = 2), max(source = 3),
                 a.gpu_instance, {sums}
          FROM account a
@@ -384,7 +384,7 @@ fn load_lines(connection: &Connection, from: Utc, to: Utc) -> rusqlite::Result<P
          JOIN holder h ON h.id = a.holder
          WHERE a.minute_ns >= ?1 AND a.minute_ns < ?2
          GROUP BY a.gpu, m.price, a.holder, a.gpu_instance
-         ORDER BY g.gpu_index, g.uuid, h.name, a.gpu_instance"
+         ORDER BY g.gpu_index, g.uuid, h.name, h.id, a.gpu_instance"
     ))?;
     let mut rows = statement.query(params![stored(from.0)?, stored(to.0)?])?;
     let mut lines = PricedLines::new();
@@ -397,19 +397,19 @@ fn load_lines(connection: &Connection, from: Utc, to: Utc) -> rusqlite::Result<P
 fn read_line(row: &rusqlite::Row<'_>) -> rusqlite::Result<BillLine> {
     let mut sources = Vec::new();
     for (index, source) in column::SOURCES.into_iter().enumerate() {
-        if row.get(8 + index)? {
+        if row.get(9 + index)? {
             sources.push(source);
         }
     }
     let gpu = GpuId { index: row.get(2)?, uuid: row.get::<_, String>(3)?.into() };
     Ok(BillLine {
-        gpu_instance: column::loaded_instance(row, 12)?,
-        amounts: amounts::load_sums(ACCOUNT, row, 13)?,
-        grade: loaded_grade(row, 5)?,
-        method: loaded_method(row, 6)?,
-        coarse: row.get(7)?,
+        gpu_instance: column::loaded_instance(row, 13)?,
+        amounts: amounts::load_sums(ACCOUNT, row, 14)?,
+        grade: loaded_grade(row, 6)?,
+        method: loaded_method(row, 7)?,
+        coarse: row.get(8)?,
         sources,
-        ..BillLine::empty(gpu, HolderId::new(row.get::<_, String>(4)?))
+        ..BillLine::empty(gpu, column::loaded_id(row, 4)?)
     })
 }
 

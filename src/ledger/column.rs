@@ -3,7 +3,7 @@
 
 use rusqlite::types::Type;
 
-use crate::model::{ActivitySource, Grade, Method, Money};
+use crate::model::{ActivitySource, Grade, HolderId, Method, Money};
 
 /// A value for a column; fails above 2^63 - 1 (292 years in nanoseconds).
 pub(super) fn stored(value: u64) -> rusqlite::Result<i64> {
@@ -20,6 +20,11 @@ pub(super) fn clamped(value: u64) -> i64 {
 pub(super) fn loaded(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<u64> {
     let value: i64 = row.get(index)?;
     u64::try_from(value).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(index, value))
+}
+
+/// The id of a version of a holder from columns `index` (name) and `index + 1` (version).
+pub(super) fn loaded_id(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<HolderId> {
+    Ok(HolderId::new(row.get::<_, String>(index)?).with_version(loaded(row, index + 1)?))
 }
 
 /// A GPU instance id for a column.

@@ -18,7 +18,6 @@ use super::owner::Ledger;
 use super::state::{LedgerGpu, TransactionDraft};
 use super::{column, expected, files, sticky_faults, write, xids};
 use crate::model::{Amounts, Carry, Holder, HolderId, Nanoseconds, Parts, Row, Settlement, Utc};
-use crate::tenants::tenant;
 
 /// The most of the account that a power loss can take.
 const SYNC_EVERY: Nanoseconds = Nanoseconds::from_seconds(10);
@@ -119,12 +118,7 @@ fn store_batch(draft: &mut TransactionDraft<'_>, batch: &LedgerBatch) -> Result<
         }
     }
     for holder in &batch.holders {
-        store_holder(draft, holder, batch.now)?;
-    }
-    for holder in &batch.grantees {
-        if draft.holder(&holder.id)?.is_none() {
-            draft.store_holder(holder, batch.now)?;
-        }
+        draft.store_holder(holder, batch.now)?;
     }
     let mut last: BTreeMap<&Arc<str>, &ClosedWindow> = BTreeMap::new();
     for closed in &batch.closed {
@@ -158,18 +152,6 @@ fn store_batch(draft: &mut TransactionDraft<'_>, batch: &LedgerBatch) -> Result<
         .prepare_cached("UPDATE ledger SET last_commit_ns = max(last_commit_ns, ?1)")?
         .execute([column::stored(batch.now.0)?])?;
     Ok(())
-}
-
-/// Stores a holder with its newest facts. If these change its tenant, all its counters move to the new tenant, in memory
-/// as in the file.
-fn store_holder(draft: &mut TransactionDraft<'_>, holder: &Holder, now: Utc) -> Result<(), Cause> {
-    let known = draft.holder(&holder.id)?;
-    let changed = known.filter(|known| *known.tenant != *tenant(holder));
-    if let Some(known) = &changed {
-        draft.load_counters(&holder.id, known, now)?;
-    }
-    let stored = draft.store_holder(holder, now)?;
-    if changed.is_some() { draft.move_counters(&holder.id, &stored) } else { Ok(()) }
 }
 
 /// Opens a GPU's account; of a GPU that has one, updates index and product name.

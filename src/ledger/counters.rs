@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::amounts::{self, COUNTER, PARTS, join_expressions, names};
 use super::book::Tariff;
-use super::column::{loaded, loaded_instance, loaded_json, loaded_money, stored, stored_instance};
+use super::column::{loaded, loaded_id, loaded_instance, loaded_json, loaded_money, stored, stored_instance};
 use super::state::{AccruedCost, CounterKey, HolderCounter, StoredHolder, TenantKey};
 use crate::model::{Facts, HolderId, Nanoseconds, Utc};
 
@@ -35,30 +35,37 @@ static OF_TENANT: LazyLock<String> = LazyLock::new(|| {
 /// The holder of that id, where the file has one.
 pub(super) fn holder(connection: &Connection, id: &HolderId) -> rusqlite::Result<Option<StoredHolder>> {
     connection
-        .prepare_cached("SELECT id, coalesce(tenant, name) FROM holder WHERE name = ?1")?
-        .query_row([id.as_str()], |row| {
+        .prepare_cached("SELECT id, tenant FROM holder WHERE name = ?1 AND version = ?2")?
+        .query_row(params![id.name(), stored(id.version())?], |row| {
             Ok(StoredHolder { id: row.get(0)?, tenant: row.get::<_, String>(1)?.into() })
         })
         .optional()
 }
 
-/// The newest facts of the holder of that id; none where the file has no such holder.
-pub(super) fn facts(connection: &Connection, id: &HolderId) -> rusqlite::Result<Option<Facts>> {
+/// The stored facts of a holder.
+pub(super) fn facts(connection: &Connection, holder: &StoredHolder) -> rusqlite::Result<Facts> {
     connection
-        .prepare_cached("SELECT facts FROM holder WHERE name = ?1 ORDER BY id DESC LIMIT 1")?
-        .query_row([id.as_str()], |row| loaded_json(row, 0))
-        .optional()
+        .prepare_cached("SELECT facts FROM holder WHERE id = ?1")?
+        .query_row([holder.id], |row| loaded_json(row, 0))
 }
 
-/// The slots (GPU, GPU instance) on which a holder has a counter.
-pub(super) fn slots_of(
+/// The versions of a holder that have a counter on a slot; `gpu` is the GPU's key in the file.
+pub(super) fn versions(
     connection: &Connection,
-    holder: &StoredHolder,
-) -> rusqlite::Result<Vec<(i64, Option<u32>)>> {
-    let mut statement =
-        connection.prepare_cached("SELECT gpu, gpu_instance FROM counter WHERE holder = ?1")?;
-    let slots = statement.query_map([holder.id], |row| Ok((row.get(0)?, loaded_instance(row, 1)?)))?;
-    slots.collect()
+    gpu: i64,
+    CounterKey { gpu_instance, holder, .. }: &CounterKey,
+) -> rusqlite::Result<Vec<(HolderId, StoredHolder)>> {
+    let mut statement = connection.prepare_cached(
+        "SELECT h.name, h.version, h.id, h.tenant
+         FROM holder h CROSS JOIN counter c ON c.gpu = ?2 AND c.holder = h.id AND c.gpu_instance = ?3
+         WHERE h.name = ?1",
+    )?;
+    let key = params![holder.name(), gpu, stored_instance(*gpu_instance)];
+    let versions = statement.query_map(key, |row| {
+        let stored = StoredHolder { id: row.get(2)?, tenant: row.get::<_, String>(3)?.into() };
+        Ok((loaded_id(row, 0)?, stored))
+    })?;
+    versions.collect()
 }
 
 /// The counter of a holder on a slot (GPU, GPU instance), where the file has one.
@@ -116,7 +123,8 @@ pub(super) fn tenant_sum(
     Ok(Some(sum))
 }
 
-/// The keys of counters that changed lately and of those of remainders, with the GPU's key and the holder.
+/// The keys of counters that changed lately, of those of the other versions of their holders, and of those of remainders,
+/// with the GPU's key and the holder.
 pub(super) fn recent(
     connection: &Connection,
     uuids: &BTreeMap<i64, Arc<str>>,
@@ -125,11 +133,13 @@ pub(super) fn recent(
         connection.query_row("SELECT coalesce(max(minute_ns), 0) FROM minute", [], |row| row.get(0))?;
     let since = stored(Utc(since.unsigned_abs()).0.saturating_sub(RECENT.0))?;
     let mut statement = connection.prepare(
-        "SELECT c.gpu, h.name, h.id, coalesce(h.tenant, h.name), c.gpu_instance
+        "SELECT DISTINCT c.gpu, h.name, h.version, h.id, h.tenant, c.gpu_instance
          FROM (SELECT DISTINCT gpu, holder, gpu_instance FROM account WHERE minute_ns >= ?1
                UNION
-               SELECT gpu, holder, gpu_instance FROM counter JOIN holder ON id = holder WHERE kind = 'remainder') c
-         JOIN holder h ON h.id = c.holder",
+               SELECT gpu, holder, gpu_instance FROM counter JOIN holder ON id = holder WHERE kind = 'remainder') r
+         JOIN holder n ON n.id = r.holder
+         JOIN holder h ON h.name = n.name
+         JOIN counter c ON c.gpu = r.gpu AND c.holder = h.id AND c.gpu_instance = r.gpu_instance",
     )?;
     let mut rows = statement.query([since])?;
     let mut recent = Vec::new();
@@ -137,11 +147,11 @@ pub(super) fn recent(
         let gpu: i64 = row.get(0)?;
         // Foreign keys guarantee the GPU; a row that lost it shows as an imbalance instead of a panic.
         let Some(uuid) = uuids.get(&gpu) else { continue };
-        let holder = StoredHolder { id: row.get(2)?, tenant: row.get::<_, String>(3)?.into() };
+        let holder = StoredHolder { id: row.get(3)?, tenant: row.get::<_, String>(4)?.into() };
         let key = CounterKey {
             gpu: Arc::clone(uuid),
-            gpu_instance: loaded_instance(row, 4)?,
-            holder: HolderId::new(row.get::<_, String>(1)?),
+            gpu_instance: loaded_instance(row, 5)?,
+            holder: loaded_id(row, 1)?,
         };
         recent.push((key, gpu, holder));
     }

@@ -34,6 +34,7 @@ const MIGRATIONS: &[Migration] = &[
     Migration { sql: include_str!("schema/1.sql"), then: |_| Ok(()) },
     Migration { sql: include_str!("schema/2.sql"), then: add_tenants },
     Migration { sql: include_str!("schema/3.sql"), then: |_| Ok(()) },
+    Migration { sql: include_str!("schema/4.sql"), then: |_| Ok(()) },
 ];
 
 /// The newest version.
@@ -97,7 +98,8 @@ fn add_tenants(transaction: &Transaction<'_>) -> Result<(), Cause> {
         transaction.execute_batch("ALTER TABLE holder ADD COLUMN tenant TEXT")?;
     }
     transaction.execute_batch("CREATE INDEX IF NOT EXISTS holder_tenant ON holder (tenant)")?;
-    for holder in reader::holders(transaction, "tenant IS NULL")? {
+    for holder in reader::holders(transaction, "SELECT name, 0, facts FROM holder WHERE tenant IS NULL", [])?
+    {
         transaction
             .prepare_cached("UPDATE holder SET tenant = ?2 WHERE name = ?1")?
             .execute(params![holder.id.as_str(), tenant(&holder)])?;

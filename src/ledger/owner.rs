@@ -98,6 +98,7 @@ impl Ledger {
             boot,
             durable,
             shares: recover::load_shares(&connection, &gpus, boot)?,
+            holders: recover::load_holders(&connection, &state, &gpus)?,
             gpus,
             inventory,
             sticky_faults: sticky_faults::load(&connection, &opening.boot_id)?,

@@ -51,7 +51,6 @@ struct QueuedWork {
     sticky_faults: BTreeMap<Arc<str>, StickyFaults>,
     xids: BTreeMap<Arc<str>, XidSums>,
     holders: BTreeMap<HolderId, Holder>,
-    grantees: BTreeMap<HolderId, Holder>,
     gpus: BTreeMap<Arc<str>, GpuQueue>,
     resumed: Vec<Resumed>,
     pressure: Pressure,
@@ -139,7 +138,6 @@ impl QueuedWork {
             .extend(batch.sticky_faults.into_iter().map(|known| (Arc::clone(&known.gpu), known)));
         self.xids.extend(batch.xids.into_iter().map(|sums| (Arc::clone(&sums.gpu), sums)));
         self.holders.extend(batch.holders.into_iter().map(|holder| (holder.id.clone(), holder)));
-        self.grantees.extend(batch.grantees.into_iter().map(|holder| (holder.id.clone(), holder)));
         for closed in batch.closed {
             let queue = self.gpus.entry(Arc::clone(&closed.gpu)).or_default();
             queue.drop_settled_spans(closed.settlement.to);
@@ -198,7 +196,6 @@ impl QueuedWork {
             sticky_faults: take(&mut self.sticky_faults).into_values().collect(),
             xids: take(&mut self.xids).into_values().collect(),
             holders: take(&mut self.holders).into_values().collect(),
-            grantees: take(&mut self.grantees).into_values().collect(),
             resumed: take(&mut self.resumed),
             sync: take(&mut self.sync),
             ..LedgerBatch::default()

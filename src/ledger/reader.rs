@@ -4,16 +4,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use jiff::tz::TimeZone;
-use rusqlite::Connection;
+use rusqlite::{Connection, Params};
 
 use super::billing::{LedgerBill, make_bill};
-use super::column::loaded_json;
+use super::column::{loaded_id, loaded_json};
 use super::error::{Cause, Error};
 use super::expected::{self, InventoryRow};
 use super::node::{self, NodeIdentity};
 use super::schema;
 use super::statement::Statement;
-use crate::model::{Holder, HolderId, Utc};
+use crate::model::{Holder, Utc};
 
 /// A read-only connection. Its calls may block on the disk.
 #[derive(Debug)]
@@ -84,12 +84,14 @@ impl Reader {
         expected::list(&self.connection).map_err(|cause| cause.at(&self.path, "list its GPUs"))
     }
 
-    /// All holders with their facts, by id.
+    /// All versions of holders with their facts, by name and in the order in which they began.
     ///
     /// # Errors
     /// The disk; facts that this agent cannot read.
     pub fn holders(&self) -> Result<Vec<Holder>, Error> {
-        holders(&self.connection, "true").map_err(|cause| cause.at(&self.path, "list its holders"))
+        let sql = "SELECT name, version, facts FROM holder ORDER BY name, id";
+        holders(&self.connection, sql, [])
+            .map_err(|error| Cause::from(error).at(&self.path, "list its holders"))
     }
 }
 
@@ -106,15 +108,14 @@ pub(super) fn user_names(connection: &Connection) -> rusqlite::Result<Vec<(u32, 
         .collect()
 }
 
-/// The holders for which that SQL condition is true, by id.
-pub(super) fn holders(connection: &Connection, condition: &'static str) -> Result<Vec<Holder>, Cause> {
-    let sql = format!("SELECT name, facts FROM holder WHERE {condition} ORDER BY name");
-    let mut statement = connection.prepare(&sql)?;
-    let mut rows = statement.query([])?;
-    let mut holders = Vec::new();
-    while let Some(row) = rows.next()? {
-        let id = HolderId::new(row.get::<_, String>(0)?);
-        holders.push(Holder { id, facts: loaded_json(row, 1)? });
-    }
-    Ok(holders)
+/// The holders of a query for their names, versions and facts.
+pub(super) fn holders(
+    connection: &Connection,
+    sql: &'static str,
+    parameters: impl Params,
+) -> rusqlite::Result<Vec<Holder>> {
+    let mut statement = connection.prepare_cached(sql)?;
+    let rows = statement
+        .query_map(parameters, |row| Ok(Holder { id: loaded_id(row, 0)?, facts: loaded_json(row, 2)? }))?;
+    rows.collect()
 }

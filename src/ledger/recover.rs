@@ -1,7 +1,7 @@
 //! Loads the state of the account when a ledger is opened.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use super::state::{CounterKey, HolderCounter, LedgerGpu, LedgerState, LiveCounte
 use super::sticky_faults::StickyFaults;
 use super::timeline::{AccountTimeline, Boot, unknown_span};
 use super::xids::XidSums;
-use super::{book, counters};
+use super::{book, counters, reader};
 use crate::model::{
-    Carry, Fraction, GpuId, Holder, HolderId, Holding, HoldingSource, Microjoules, Nanoseconds, SlotState,
-    Span, Utc,
+    Carry, Fraction, GpuId, Holder, HolderId, Holding, HoldingSource, Microjoules, Nanoseconds, Presence,
+    SlotState, Span, Utc,
 };
 
 /// State of the account when the ledger was opened.
@@ -46,6 +46,8 @@ pub struct Recovered {
     pub xids: Vec<XidSums>,
     /// The last known user name of each uid, limited to the latest ones.
     pub users: Vec<(u32, Arc<str>)>,
+    /// The versions of the holders that are in `gpus` or changed lately, each workload's in the order in which they began.
+    pub holders: Vec<Holder>,
     /// Counters that changed lately.
     pub counters: BTreeMap<CounterKey, HolderCounter>,
     /// For each tenant with one of these, the sum of its other counters.
@@ -159,11 +161,12 @@ pub(super) fn load_shares(
                 if !matches!(source, HoldingSource::Kubernetes | HoldingSource::Slurm) {
                     continue;
                 }
-                let Some(facts) = counters::facts(connection, holder)? else { continue };
+                let Some(stored) = counters::holder(connection, holder)? else { continue };
+                let facts = counters::facts(connection, &stored)?;
                 shares.push(RecoveredShare {
                     gpu: Arc::clone(uuid),
                     gpu_instance,
-                    holder: Holder { id: holder.clone(), facts },
+                    holder: Holder { id: holder.with_version(0), facts },
                     fraction: *fraction,
                     source: *source,
                 });
@@ -171,6 +174,33 @@ pub(super) fn load_shares(
         }
     }
     Ok(shares)
+}
+
+/// All versions of the workloads that occur in spans and holdings, or have a counter in memory.
+pub(super) fn load_holders(
+    connection: &Connection,
+    state: &LedgerState,
+    gpus: &BTreeMap<Arc<str>, RecoveredGpu>,
+) -> rusqlite::Result<Vec<Holder>> {
+    let mut names: BTreeSet<Arc<str>> = state.counters.keys().map(|key| key.holder.workload()).collect();
+    let mut add = |holdings: &[Holding], present: &BTreeMap<HolderId, Presence>| {
+        let holders = holdings.iter().map(|holding| &holding.holder).chain(present.keys());
+        names.extend(holders.map(HolderId::workload));
+    };
+    for gpu in gpus.values() {
+        add(&gpu.holdings, &BTreeMap::new());
+        for span in &gpu.spans {
+            add(&span.holdings, &span.present);
+            let slots = span.instances.iter().flat_map(|mig| mig.slots.values());
+            slots.for_each(|slot| add(&slot.holdings, &slot.present));
+        }
+    }
+    let mut holders = Vec::new();
+    for name in names {
+        let sql = "SELECT name, version, facts FROM holder WHERE name = ?1 ORDER BY id";
+        holders.extend(reader::holders(connection, sql, [name])?);
+    }
+    Ok(holders)
 }
 
 fn load_gpus(connection: &Connection) -> rusqlite::Result<Vec<(LedgerGpu, RecoveredGpu)>> {

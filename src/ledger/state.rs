@@ -14,6 +14,7 @@ use super::error::Cause;
 use super::xids::XidSums;
 use super::{counters, write};
 use crate::model::{Amounts, Holder, HolderId, Holding, Money, Nanoseconds, Row, Utc};
+use crate::tenants::tenant;
 
 /// Key of a counter: a holder on a slot.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -22,7 +23,7 @@ pub struct CounterKey {
     pub gpu: Arc<str>,
     /// Id of the GPU instance; none for a whole GPU, and for time of a MIG GPU that is no instance's.
     pub gpu_instance: Option<u32>,
-    /// The holder.
+    /// The version of the holder.
     pub holder: HolderId,
 }
 
@@ -215,11 +216,43 @@ impl<'a> TransactionDraft<'a> {
         Ok(stored)
     }
 
-    /// Stores a holder with its newest facts.
-    pub(super) fn store_holder(&mut self, holder: &Holder, now: Utc) -> Result<StoredHolder, Cause> {
-        let stored = write::upsert_holder(self.connection, holder, now)?;
-        self.changes.holders.insert(holder.id.clone(), stored.clone());
-        Ok(stored)
+    /// Stores a holder. What was not known of it yet is added to its facts. Where others differ, or its tenant would change,
+    /// its id names a new version from now on, and the one before keeps under another id what was booked to it.
+    pub(super) fn store_holder(&mut self, holder: &Holder, now: Utc) -> Result<(), Cause> {
+        let mut counted = BTreeSet::new();
+        if let Some(known) = self.holder(&holder.id)? {
+            let facts = counters::facts(self.connection, &known)?;
+            let complete = facts.completed_by(&holder.facts);
+            let complete = complete.map(|facts| Holder { id: holder.id.clone(), facts });
+            match complete.filter(|complete| tenant(complete) == known.tenant) {
+                Some(complete) if complete.facts == facts => return Ok(()),
+                Some(complete) => return write::update_facts(self.connection, &known, &complete.facts),
+                None => counted = self.retire_version(&holder.id, known)?,
+            }
+        }
+        let stored = write::insert_holder(self.connection, holder, now)?;
+        self.changes.holders.insert(holder.id.clone(), stored);
+        for key in counted {
+            let counter = self.load(&key, now)?;
+            self.changes.counters.insert(key, counter);
+        }
+        Ok(())
+    }
+
+    /// Gives a version and its counters in memory another id. Returns the keys that the counters had.
+    fn retire_version(&mut self, id: &HolderId, known: StoredHolder) -> Result<BTreeSet<CounterKey>, Cause> {
+        write::retire_version(self.connection, &known)?;
+        let holder = id.with_version(known.id.unsigned_abs());
+        let keys = self.base.counters.keys().chain(self.changes.counters.keys());
+        let keys: BTreeSet<CounterKey> = keys.filter(|key| key.holder == *id).cloned().collect();
+        for key in &keys {
+            let changed = self.changes.counters.remove(key);
+            let unchanged = || self.base.counters.get(key).map(|live| live.counter.clone());
+            let counter = changed.or_else(unchanged).unwrap_or_default();
+            self.changes.counters.insert(CounterKey { holder: holder.clone(), ..key.clone() }, counter);
+        }
+        self.changes.holders.insert(holder, known);
+        Ok(keys)
     }
 
     /// A holder that the file must have.
@@ -234,47 +267,28 @@ impl<'a> TransactionDraft<'a> {
         }
         let counter = match self.base.counters.get(&key) {
             Some(live) => live.counter.clone(),
-            None => self.load(&key, now)?,
+            None => {
+                self.load_versions(&key, now)?;
+                self.load(&key, now)?
+            }
         };
         Ok(self.changes.counters.entry(key).or_insert(counter))
     }
 
-    /// Loads all counters of a holder into the draft.
-    pub(super) fn load_counters(
-        &mut self,
-        id: &HolderId,
-        holder: &StoredHolder,
-        now: Utc,
-    ) -> Result<(), Cause> {
-        for (gpu, gpu_instance) in counters::slots_of(self.connection, holder)? {
-            let Some(uuid) = self.base.gpus.iter().find(|(_, known)| known.id == gpu).map(|(uuid, _)| uuid)
-            else {
-                continue;
-            };
-            let (gpu, holder) = (Arc::clone(uuid), id.clone());
-            self.gpu(&gpu)?;
-            self.counter(CounterKey { gpu, gpu_instance, holder }, now)?;
+    /// Loads the counters of the other versions of a holder, so that their sum in memory is that of the workload.
+    fn load_versions(&mut self, key: &CounterKey, now: Utc) -> Result<(), Cause> {
+        let gpu = self.gpu(&key.gpu)?.id;
+        if key.holder.is_remainder() || self.base.gpus.get(&key.gpu).is_none_or(|gpu| gpu.slot == 0) {
+            return Ok(());
         }
-        Ok(())
-    }
-
-    /// Moves the holder's counters in the draft to its new tenant, which the file has already.
-    pub(super) fn move_counters(&mut self, id: &HolderId, holder: &StoredHolder) -> Result<(), Cause> {
-        let keys: Vec<CounterKey> =
-            self.changes.counters.keys().filter(|key| key.holder == *id).cloned().collect();
-        for key in keys {
-            let tenant = key.with_tenant(&holder.tenant);
-            let sums = [&self.changes.unloaded_sums, &self.base.unloaded_sums];
-            if !sums.iter().any(|sums| sums.contains_key(&tenant)) {
-                let gpu = self.gpu(&key.gpu)?.id;
-                let mut sum = counters::tenant_sum(self.connection, gpu, &tenant)?.unwrap_or_default();
-                if let Some(own) = counters::counter(self.connection, gpu, key.gpu_instance, holder)? {
-                    sum.remove(&own);
-                }
-                self.changes.unloaded_sums.insert(tenant, sum);
-            }
-            if let Some(counter) = self.changes.counters.get_mut(&key) {
-                counter.tenant = Arc::clone(&holder.tenant);
+        for (holder, stored) in counters::versions(self.connection, gpu, key)? {
+            let other = CounterKey { holder, ..key.clone() };
+            let is_loaded =
+                self.base.counters.contains_key(&other) || self.changes.counters.contains_key(&other);
+            if other != *key && !is_loaded {
+                self.changes.holders.insert(other.holder.clone(), stored);
+                let counter = self.load(&other, now)?;
+                self.changes.counters.insert(other, counter);
             }
         }
         Ok(())
@@ -332,11 +346,14 @@ impl LedgerState {
             return Default::default();
         }
         self.unloaded_at = now;
-        let is_over = |(key, live): &(&CounterKey, &LiveCounter)| {
-            !key.holder.is_remainder() && now >= live.changed.plus(UNLOAD_AFTER)
+        let workload = |key: &CounterKey| (Arc::clone(&key.gpu), key.gpu_instance, key.holder.workload());
+        let is_live = |(key, live): &(&CounterKey, &LiveCounter)| {
+            key.holder.is_remainder() || now < live.changed.plus(UNLOAD_AFTER)
         };
+        // All versions of a workload leave together, so that its sum in memory never falls.
+        let live: HashSet<_> = self.counters.iter().filter(is_live).map(|(key, _)| workload(key)).collect();
         let unloaded: Vec<CounterKey> =
-            self.counters.iter().filter(is_over).map(|(key, _)| key.clone()).collect();
+            self.counters.keys().filter(|key| !live.contains(&workload(key))).cloned().collect();
         let mut grown = BTreeSet::new();
         for key in &unloaded {
             if let Some(LiveCounter { counter, .. }) = self.counters.remove(key) {

@@ -11,7 +11,7 @@ use super::column::{clamped, source_rank, stored, stored_instance, stored_money}
 use super::error::Cause;
 use super::minutes::MinutePart;
 use super::state::{HolderCounter, LedgerGpu, StoredHolder};
-use crate::model::{Holder, Holding, Microjoules, Row, Settlement, Span, Utc};
+use crate::model::{Facts, Holder, Holding, Microjoules, Row, Settlement, Span, Utc};
 use crate::tenants::tenant;
 
 /// Stores a registered GPU, and returns its key in the file.
@@ -35,24 +35,38 @@ pub(super) fn upsert_gpu(connection: &Connection, registration: &GpuRegistration
         )
 }
 
-/// Stores a holder with its newest facts.
-pub(super) fn upsert_holder(
+/// Stores a version of a holder that the file does not have.
+pub(super) fn insert_holder(
     connection: &Connection,
     holder: &Holder,
     now: Utc,
 ) -> Result<StoredHolder, Cause> {
-    let tenant = tenant(holder);
+    let (id, tenant) = (&holder.id, tenant(holder));
     let facts = serde_json::to_string(&holder.facts)?;
-    let id = connection
+    connection
         .prepare_cached(
-            "INSERT INTO holder (name, kind, facts, first_seen_ns, tenant) VALUES (?1, ?2, ?3, ?4, ?5)
-             ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, facts = excluded.facts, tenant = excluded.tenant
-             RETURNING id",
+            "INSERT INTO holder (name, version, kind, facts, first_seen_ns, tenant) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
         )?
-        .query_row(params![holder.id.as_str(), holder.id.kind().name(), facts, stored(now.0)?, tenant], |row| {
-            row.get(0)
-        })?;
-    Ok(StoredHolder { id, tenant })
+        .execute(params![id.name(), stored(id.version())?, id.kind().name(), facts, stored(now.0)?, tenant])?;
+    Ok(StoredHolder { id: connection.last_insert_rowid(), tenant })
+}
+
+/// Replaces the facts of a version by more facts.
+pub(super) fn update_facts(
+    connection: &Connection,
+    holder: &StoredHolder,
+    facts: &Facts,
+) -> Result<(), Cause> {
+    connection
+        .prepare_cached("UPDATE holder SET facts = ?2 WHERE id = ?1")?
+        .execute(params![holder.id, serde_json::to_string(facts)?])?;
+    Ok(())
+}
+
+/// Makes room for a new version under the id of this one, whose version is its key from now on.
+pub(super) fn retire_version(connection: &Connection, holder: &StoredHolder) -> rusqlite::Result<()> {
+    connection.prepare_cached("UPDATE holder SET version = id WHERE id = ?1")?.execute([holder.id])?;
+    Ok(())
 }
 
 /// Stores a raw span; `replaces` is true where one with the same begin is stored.

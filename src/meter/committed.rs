@@ -142,24 +142,25 @@ impl CommittedAccounts {
         live.map(|(key, (state, _))| SlotAccount { key, state }).collect()
     }
 
-    /// The accounts by workload of those that changed within [`LINGER`], without costs. An account younger than
-    /// `birth_delay` is 0.
+    /// The accounts by workload of those that changed within [`LINGER`], without costs: the sum of all versions of a
+    /// workload. That of a version younger than `birth_delay` is 0.
     pub(super) fn by_workload(&self, now: Utc, birth_delay: Nanoseconds) -> Vec<SlotAccount> {
-        let live = self
-            .counters
-            .iter()
-            .filter(|(key, known)| !key.holder.is_remainder() && now < known.changed.plus(LINGER));
-        live.map(|(key, TrackedCounter { counter, .. })| {
+        let mut sums: BTreeMap<AccountKey, (AccountState, Utc)> = BTreeMap::new();
+        let holders = self.counters.iter().filter(|(key, _)| !key.holder.is_remainder());
+        for (key, TrackedCounter { counter, changed }) in holders {
             let mut values = values(false, counter, None, self.with_energy.contains(&key.gpu));
             if now < counter.born.plus(birth_delay) {
                 values.iter_mut().flatten().for_each(|value| *value = 0);
             }
-            SlotAccount {
-                key: AccountKey::new(Arc::clone(&key.holder.0), key),
-                state: AccountState { values },
+            // The ledger keeps the counters of all versions of a workload in memory as long as that of one.
+            let (sum, latest) = sums.entry(AccountKey::new(key.holder.workload(), key)).or_default();
+            *latest = (*latest).max(*changed);
+            for (sum, value) in sum.values.iter_mut().zip(values) {
+                *sum = value.map(|value| sum.unwrap_or(0) + value).or(*sum);
             }
-        })
-        .collect()
+        }
+        let live = sums.into_iter().filter(|(_, (_, latest))| now < latest.plus(LINGER));
+        live.map(|(key, (state, _))| SlotAccount { key, state }).collect()
     }
 
     /// What [`HolderId::UNATTRIBUTED`] used on a GPU, by reason. It does not end after [`LINGER`], so the reasons sum

@@ -1,12 +1,9 @@
 //! Step 1 of a tick: who is on a GPU, from its pids and the identities of processes.
-//!
-//! New holders are registered in the ledger with their facts.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::holders::{Granting, Identities};
-use crate::ledger::LedgerBatch;
+use crate::holders::Identities;
 use crate::model::{Frame, GpuProcess, Holder, HolderId, MigLayout, Nanoseconds, Presence};
 
 /// Holders with their facts, by id.
@@ -153,85 +150,4 @@ pub(super) fn add_presence(to: &mut Presence, process: &Presence) {
     };
     to.weight = sum(to.weight, process.weight);
     to.memory = sum(to.memory, process.memory);
-}
-
-/// Holders that are registered in the ledger.
-#[derive(Default)]
-pub(super) struct RegisteredHolders {
-    /// The holders that have a process now.
-    present: BTreeSet<HolderId>,
-    /// The holders that have an allocation now.
-    allocated: BTreeMap<HolderId, Holder>,
-    /// The identities of the last call. None after the grants or the ledger changed.
-    identities: Option<Arc<Identities>>,
-}
-
-impl RegisteredHolders {
-    /// Makes the next call register the holders of grants again.
-    pub(super) fn grants_changed(&mut self) {
-        self.identities = None;
-    }
-
-    /// Registers the holders that are new or have changed.
-    pub(super) fn register_holders(
-        &mut self,
-        identities: &Arc<Identities>,
-        granting: Granting<'_>,
-        batch: &mut LedgerBatch,
-    ) {
-        if self.identities.as_ref().is_some_and(|known| known.has_same_processes(identities)) {
-            return;
-        }
-        let mut here = BTreeSet::new();
-        for holder in identities.holders() {
-            if here.insert(holder.id.clone()) && !self.present.contains(&holder.id) {
-                batch.holders.push((**holder).clone());
-            }
-        }
-        // A grant has fewer facts than a process of its holder: the ledger ignores them if it knows the holder.
-        batch.grantees.extend(granting.standing.iter().map(|grant| grant.selector.holder()));
-        let allocated: BTreeMap<HolderId, Holder> =
-            granting.allocations.iter().map(|one| (one.holder.id.clone(), one.holder.clone())).collect();
-        for holder in allocated.values() {
-            match self.allocated.get(&holder.id) {
-                None => batch.grantees.push(holder.clone()),
-                Some(registered) if registered == holder => {}
-                // The ids of a job array are known from processes, after the allocation.
-                Some(_) => batch.holders.push(holder.clone()),
-            }
-        }
-        self.allocated = allocated;
-        (self.present, self.identities) = (here, Some(Arc::clone(identities)));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::holders::Allocation;
-    use crate::model::{Fact, Facts, Fraction, HolderKind, HoldingSource};
-
-    #[test]
-    fn facts_found_after_an_allocation_replace_those_of_the_allocation() {
-        let job = |facts: &[(Fact, &str)]| {
-            let known = [(Fact::SlurmCluster, "alpha"), (Fact::SlurmJob, "211")];
-            Holder::new(HolderKind::Slurm, Facts::new(known.into_iter().chain(facts.iter().copied())))
-        };
-        let identities = Arc::new(Identities::default());
-        let mut registered = RegisteredHolders::default();
-        let mut register = |holder: &Holder| {
-            let (holder, device, fraction) = (holder.clone(), "GPU-0".into(), Fraction::WHOLE);
-            let source = HoldingSource::Slurm;
-            let allocations = [Allocation { holder, device, fraction, source, since: None }];
-            let granting = Granting { allocations: &allocations, standing: &[], presence: false };
-            let mut batch = LedgerBatch::default();
-            registered.grants_changed();
-            registered.register_holders(&identities, granting, &mut batch);
-            (batch.grantees, batch.holders)
-        };
-        let (recorded, named) = (job(&[]), job(&[(Fact::SlurmArrayJob, "210")]));
-        assert_eq!(register(&recorded), (vec![recorded.clone()], vec![]));
-        assert_eq!(register(&named), (vec![], vec![named.clone()]));
-        assert_eq!(register(&named), (vec![], vec![]));
-    }
 }

@@ -28,6 +28,7 @@ mod recovery;
 mod roster;
 mod settle;
 mod support;
+mod versions;
 mod xids;
 
 pub use judge::NoticeCount;
@@ -52,12 +53,12 @@ use budget::OwnSeries;
 use committed::CommittedAccounts;
 use counter_total::CounterTotal;
 use grants::GrantMatches;
-use identify::RegisteredHolders;
 use integrate::GR_ENGINE;
 use judge::{GpuHealthTracker, UnplacedXids};
 use location::GpuLocation;
 use numbers::MeterCounters;
 use publish::Publisher;
+use versions::HolderVersions;
 use xids::Xids;
 
 /// The operator's decisions that a tick needs; read once per tick.
@@ -224,7 +225,11 @@ pub struct Meter {
     accounts: CommittedAccounts,
     /// Identifies the loading of the driver's module that is open.
     module: Option<u64>,
-    registered: RegisteredHolders,
+    versions: HolderVersions,
+    /// The allocations as last received; none where they have to be applied again.
+    received: Option<Arc<[Allocation]>>,
+    /// Whether the holders of standing grants may have no version yet.
+    has_new_grants: bool,
     tenant_names: TenantNames,
     unplaced: UnplacedXids,
     grants: GrantMatches,
@@ -247,7 +252,9 @@ impl Meter {
             gpus: BTreeMap::new(),
             accounts: CommittedAccounts::default(),
             module: None,
-            registered: RegisteredHolders::default(),
+            versions: HolderVersions::default(),
+            received: None,
+            has_new_grants: true,
             tenant_names: TenantNames::default(),
             unplaced: UnplacedXids::default(),
             grants: GrantMatches::default(),
@@ -286,7 +293,7 @@ impl Meter {
                 gpu.series = OwnSeries::of(readings, policy.level);
             }
         }
-        self.registered.grants_changed();
+        self.has_new_grants = true;
         self.publisher.apply_policy(&policy);
         self.policy = policy;
     }
@@ -301,7 +308,7 @@ impl Meter {
         for acknowledged in &inputs.acknowledged {
             self.acknowledge(acknowledged, batch.now);
         }
-        self.apply_allocations(&inputs.allocations, now);
+        self.identify_holders(&mut inputs, now, &mut batch);
         for news in std::mem::take(&mut inputs.news) {
             self.apply_news(news, &inputs.identities, &mut batch);
         }
@@ -329,13 +336,35 @@ impl Meter {
         }
     }
 
+    /// Gives the holders of processes and grants their versions, and registers these in the ledger.
+    fn identify_holders(&mut self, inputs: &mut Inputs, now: Stamp, batch: &mut LedgerBatch) {
+        let (identities, are_new) = self.versions.identify(&inputs.identities, batch.now);
+        inputs.identities = identities;
+        self.apply_allocations(&inputs.allocations, now);
+        if std::mem::take(&mut self.has_new_grants) || are_new || self.versions.has_unsent() {
+            let mut standing = self.policy.standing.clone();
+            if self.versions.set_grantees(&mut standing, batch.now) {
+                self.policy = Arc::new(Policy { standing, ..(*self.policy).clone() });
+            }
+        }
+        if are_new {
+            self.versions.allocations(&self.policy.allocations, batch.now);
+            self.versions.forget_old(batch.now);
+        }
+        batch.holders = self.versions.take_unsent();
+        for sentence in batch.holders.iter().filter_map(|holder| self.tenant_names.add(holder)) {
+            tracing::warn!("{sentence}");
+        }
+    }
+
     /// Applies the current allocations; open spans get the new ones that began before them.
-    fn apply_allocations(&mut self, allocations: &Arc<[Allocation]>, now: Stamp) {
-        let current = &self.policy.allocations;
-        if Arc::ptr_eq(allocations, current) || **allocations == **current {
+    fn apply_allocations(&mut self, received: &Arc<[Allocation]>, now: Stamp) {
+        if self.received.as_ref().is_some_and(|known| Arc::ptr_eq(known, received) || known == received) {
             return;
         }
+        self.received = Some(Arc::clone(received));
         let at = self.timeline.at(now.boottime);
+        let (allocations, current) = (self.versions.allocations(received, at), &self.policy.allocations);
         let earlier = allocations.iter().filter_map(|allocation| {
             let age = now.utc.0.checked_sub(allocation.since?.0)?;
             let is_known =
@@ -348,9 +377,8 @@ impl Meter {
         if !earlier.is_empty() {
             self.gpus.values_mut().for_each(|gpu| gpu.account.add_grants(&earlier));
         }
-        self.policy = Arc::new(Policy { allocations: Arc::clone(allocations), ..(*self.policy).clone() });
+        self.policy = Arc::new(Policy { allocations, ..(*self.policy).clone() });
         self.publisher.accounts.invalidate();
-        self.registered.grants_changed();
     }
 
     fn apply_news(&mut self, news: SamplerNews, identities: &Identities, batch: &mut LedgerBatch) {

@@ -5,7 +5,7 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use super::account::Account;
-use super::identify::RegisteredHolders;
+use super::versions::HolderVersions;
 use super::{Meter, TrackedGpu};
 use crate::ledger::{AccountTimeline, Anchor, Expected, GpuRegistration, LedgerBatch, Recovered, Resumed};
 use crate::model::{Attachment, Stamp, Utc};
@@ -35,6 +35,8 @@ impl Meter {
     /// Continues the account of the ledger.
     pub(super) fn recover(&mut self, recovered: Recovered, begun: Utc) {
         self.accounts.recover(&recovered, begun);
+        self.versions = HolderVersions::recover(&recovered.holders, begun);
+        (self.received, self.has_new_grants) = (None, true);
         for gpu in self.gpus.values_mut() {
             gpu.account = Account::begin(begun);
         }
@@ -79,7 +81,6 @@ impl Meter {
         self.ledger = Some(recovered.created);
         batch.now = self.timeline.at(now.boottime);
         self.begun = batch.now;
-        self.registered = RegisteredHolders::default();
         let paused: BTreeSet<Arc<str>> = recovered
             .inventory
             .iter()

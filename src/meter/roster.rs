@@ -66,6 +66,16 @@ impl KnownHolders {
         let known = self.identities.holder(id).map(|holder| &**holder).or_else(allocated);
         known.map_or_else(|| Holder::from_id(id.clone()), Clone::clone)
     }
+
+    /// The newest version of a workload with its facts, from the same sources.
+    fn workload(&self, name: &str) -> Holder {
+        let is_of_name = |holder: &&Holder| holder.id.name() == name;
+        let newest = |one: &&Holder, other: &&Holder| one.id.version().cmp(&other.id.version());
+        let users = self.identities.holders().map(|holder| &**holder).filter(is_of_name);
+        let allocated = || self.allocations.iter().map(|one| &one.holder).filter(is_of_name).max_by(newest);
+        let known = users.max_by(newest).or_else(allocated);
+        known.map_or_else(|| Holder::from_id(HolderId::new(name)), Clone::clone)
+    }
 }
 
 /// Entries, and the key that they were made from.
@@ -178,7 +188,7 @@ impl RosterEntries {
             let entry = |key: &HoldingKey| HoldingEntry {
                 gpu: key.gpu,
                 gpu_instance: Arc::clone(&key.gpu_instance),
-                workload: Arc::clone(&key.holder.0),
+                workload: key.holder.workload(),
                 tenant: tenant(&known.holder(&key.holder)),
                 source: key.source,
             };
@@ -207,11 +217,15 @@ impl RosterEntries {
         let all = self.workloads.update(key, |(is_present, holdings)| {
             let users = identities.holders().zip(is_present).filter(|(_, is_present)| **is_present);
             let users = users.map(|(user, _)| (**user).clone());
-            let holders = holdings.iter().map(|entry| known.holder(&HolderId(Arc::clone(&entry.workload))));
-            let mut all: Vec<Holder> = users.chain(holders).collect();
-            all.sort_by(|one, other| one.id.cmp(&other.id));
-            all.dedup_by(|one, other| one.id == other.id);
-            all.into_iter().map(workload_entry).collect()
+            let holders = holdings.iter().map(|entry| known.workload(&entry.workload));
+            // A workload has the facts of its newest version.
+            let all: BTreeMap<(Arc<str>, u64), Holder> = users
+                .chain(holders)
+                .map(|holder| ((holder.id.workload(), holder.id.version()), holder))
+                .collect();
+            let newest: BTreeMap<Arc<str>, Holder> =
+                all.into_iter().map(|((workload, _), holder)| (workload, holder)).collect();
+            newest.into_values().map(workload_entry).collect()
         });
         let fit = budget.admit(&budget.costs.workload, all.len());
         if fit < all.len() { all[..fit].into() } else { all }
@@ -244,7 +258,7 @@ fn process_entry(key: &RosterProcess, identities: &Identities) -> ProcessEntry {
         gpu_instance: gpu_instance.map(|id| id.to_string()).unwrap_or_default().into(),
         pid: id.map_or_else(|| "other".into(), |id| id.pid.to_string().into()),
         process: identified.map(|known| Arc::clone(&known.name)).unwrap_or_default(),
-        workload: identified.map(|known| Arc::clone(&known.holder.id.0)).unwrap_or_default(),
+        workload: identified.map(|known| known.holder.id.workload()).unwrap_or_default(),
         tenant: identified.map(|known| tenant(&known.holder)).unwrap_or_default(),
     }
 }
@@ -253,8 +267,8 @@ fn workload_entry(holder: Holder) -> WorkloadEntry {
     WorkloadEntry {
         tenant: tenant(&holder),
         kind: holder.id.kind().name(),
+        workload: holder.id.workload(),
         facts: holder.facts,
-        workload: holder.id.0,
     }
 }
 

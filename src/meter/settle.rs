@@ -10,7 +10,7 @@ use crate::ledger::{ClosedWindow, LedgerBatch};
 use crate::model::{Nanoseconds, Utc};
 
 impl Meter {
-    pub(super) fn settle(&mut self, identities: &Arc<Identities>, batch: &mut LedgerBatch) {
+    pub(super) fn settle(&mut self, identities: &Identities, batch: &mut LedgerBatch) {
         for (uuid, gpu) in &mut self.gpus {
             if gpu.location.paused_since().is_some_and(|since| gpu.account.settled >= since) {
                 continue;
@@ -20,12 +20,6 @@ impl Meter {
                 gpu.settle_windows(batch.now, &self.policy, &mut self.counters, batch);
             }
             batch.open.extend(gpu.account.take_unsent(uuid));
-        }
-        self.registered.register_holders(identities, self.policy.granting(), batch);
-        for holder in batch.holders.iter().chain(&batch.grantees) {
-            if let Some(sentence) = self.tenant_names.add(holder) {
-                tracing::warn!("{sentence}");
-            }
         }
         self.log_gap();
     }

@@ -6,12 +6,16 @@ use serde::{Deserialize, Serialize};
 
 use super::{Fact, Facts, HolderKind};
 
-/// A workload id such as `unit:trainer.service`, `user:alice`, or a reserved remainder such as `__system__`.
+/// A version of a holder: a workload id such as `unit:trainer.service`, `user:alice`, or a reserved remainder such as
+/// `__system__`, followed by [`VERSION`] and a number where facts of that workload have changed.
 ///
-/// Ordered by its text; the account breaks all ties by that order.
+/// Ordered by its text; the account breaks all ties by that order. It is shown without its version.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct HolderId(pub Arc<str>);
+
+/// Begins the number of a version. No cgroup, user or record has it in a name.
+const VERSION: char = '\n';
 
 impl HolderId {
     /// Time that nobody held.
@@ -34,9 +38,33 @@ impl HolderId {
         Self(text.into())
     }
 
-    /// Its text.
+    /// Its text, with the version.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// The workload id, which all versions of a holder share.
+    pub fn name(&self) -> &str {
+        self.0.split_once(VERSION).map_or(&self.0, |(name, _)| name)
+    }
+
+    /// The same as a shared text.
+    pub fn workload(&self) -> Arc<str> {
+        if self.name().len() == self.0.len() { Arc::clone(&self.0) } else { self.name().into() }
+    }
+
+    /// The number of the version; 0 for an id without one.
+    pub fn version(&self) -> u64 {
+        self.0.split_once(VERSION).and_then(|(_, version)| version.parse().ok()).unwrap_or(0)
+    }
+
+    /// That version of the same workload.
+    #[must_use]
+    pub fn with_version(&self, version: u64) -> Self {
+        match version {
+            0 => Self(self.workload()),
+            _ => Self::new(format!("{}{VERSION}{version}", self.name())),
+        }
     }
 
     /// The remainder that takes the use of processes whose owner is not known for that reason; its tenant is always
@@ -58,7 +86,7 @@ impl HolderId {
 
 impl std::fmt::Display for HolderId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(self.name())
     }
 }
 

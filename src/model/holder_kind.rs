@@ -16,6 +16,9 @@ use super::{HolderId, PodLabel};
 /// The key of pods' labels in the ledger's JSON.
 const POD_LABELS: &str = "k8s_pod_labels";
 
+/// The key of the begin of a run in the ledger's JSON.
+const STARTED: &str = "started";
+
 /// Declares [`Fact`]: variant, name in the ledger's JSON, label of `gpu_workload_info`, meaning of that label.
 macro_rules! facts {
     ($($fact:ident $name:literal $label:literal $meaning:literal,)*) => {
@@ -149,10 +152,12 @@ holder_kinds! {
 pub struct Facts {
     /// Unix user id.
     pub uid: Option<u32>,
+    /// When this run of the workload began, in seconds of the wall clock: it tells a requeued job from the run before.
+    pub started: Option<u64>,
     /// By fact, each once.
     texts: Vec<(Fact, Arc<str>)>,
-    /// Promoted labels of its pod, by key, each once.
-    pod_labels: Vec<PodLabel>,
+    /// Promoted labels of its pod, by key, each once; none where they are not known.
+    pod_labels: Option<Vec<PodLabel>>,
 }
 
 impl Facts {
@@ -182,14 +187,29 @@ impl Facts {
 
     /// Replaces the promoted labels of its pod; those with an empty value are left out.
     pub fn set_pod_labels(&mut self, labels: impl IntoIterator<Item = PodLabel>) {
-        self.pod_labels = labels.into_iter().filter(|label| !label.value.is_empty()).collect();
-        self.pod_labels.sort();
-        self.pod_labels.dedup_by(|one, other| one.key == other.key);
+        let mut labels: Vec<PodLabel> = labels.into_iter().filter(|label| !label.value.is_empty()).collect();
+        labels.sort();
+        labels.dedup_by(|one, other| one.key == other.key);
+        self.pod_labels = Some(labels);
     }
 
     /// The promoted labels of its pod, by key.
     pub fn pod_labels(&self) -> &[PodLabel] {
-        &self.pod_labels
+        self.pod_labels.as_deref().unwrap_or_default()
+    }
+
+    /// These facts with those of `others` that were not known; none where both know one and differ.
+    pub fn completed_by(&self, others: &Self) -> Option<Self> {
+        let mut facts = self.clone();
+        complete(&mut facts.uid, others.uid.as_ref())?;
+        complete(&mut facts.started, others.started.as_ref())?;
+        complete(&mut facts.pod_labels, others.pod_labels.as_ref())?;
+        for (fact, text) in &others.texts {
+            let mut known = facts.get(*fact).cloned();
+            complete(&mut known, Some(text))?;
+            facts.set(*fact, known?);
+        }
+        Some(facts)
     }
 
     /// The text of a fact, if it is known.
@@ -203,18 +223,29 @@ impl Facts {
     }
 }
 
+/// Sets what is not known yet; none where it is known to be something else.
+fn complete<T: Clone + PartialEq>(known: &mut Option<T>, other: Option<&T>) -> Option<()> {
+    if known.is_none() {
+        *known = other.cloned();
+    }
+    other.is_none_or(|other| known.as_ref() == Some(other)).then_some(())
+}
+
 impl Serialize for Facts {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         for (fact, text) in self.iter() {
             map.serialize_entry(fact.name(), text)?;
         }
-        if !self.pod_labels.is_empty() {
-            let labels = self.pod_labels.iter().map(|label| (&*label.key, &*label.value));
+        if let Some(labels) = &self.pod_labels {
+            let labels = labels.iter().map(|label| (&*label.key, &*label.value));
             map.serialize_entry(POD_LABELS, &labels.collect::<BTreeMap<_, _>>())?;
         }
         if let Some(uid) = self.uid {
             map.serialize_entry("uid", &uid)?;
+        }
+        if let Some(started) = self.started {
+            map.serialize_entry(STARTED, &started)?;
         }
         map.end()
     }
@@ -241,6 +272,8 @@ impl<'de> Visitor<'de> for FactsVisitor {
         while let Some(name) = map.next_key::<String>()? {
             if name == "uid" {
                 facts.uid = map.next_value()?;
+            } else if name == STARTED {
+                facts.started = map.next_value()?;
             } else if name == POD_LABELS {
                 let labels = map.next_value::<BTreeMap<String, String>>()?;
                 facts.set_pod_labels(labels.iter().map(|(key, value)| PodLabel::new(key, value)));
@@ -289,7 +322,7 @@ impl HolderId {
 
     /// Whether it names a part of the other workload, as a step is a part of its job.
     pub fn is_within(&self, outer: &Self) -> bool {
-        let Some(rest) = self.as_str().strip_prefix(outer.as_str()) else { return false };
+        let Some(rest) = self.name().strip_prefix(outer.name()) else { return false };
         self.kind().id_facts().iter().any(|(before, _)| !before.is_empty() && rest.starts_with(before))
     }
 
@@ -304,7 +337,7 @@ impl HolderId {
         if self.is_remainder() {
             return (HolderKind::Remainder, "");
         }
-        self.as_str()
+        self.name()
             .split_once(':')
             .and_then(|(name, rest)| {
                 let kind = HolderKind::WITH_IDS.iter().find(|kind| kind.name() == name)?;

@@ -196,6 +196,7 @@ fn standing_grant(position: usize, grant: &GrantConfig) -> StandingGrant {
         gpus: grant.gpus.iter().map(gpu_selector).collect(),
         fraction: grant.fraction,
         selector: selector(&grant.holder, &id),
+        version: 0,
         id,
     }
 }

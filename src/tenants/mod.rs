@@ -21,7 +21,7 @@ pub fn tenant(holder: &Holder) -> Arc<str> {
     let name = holder.id.kind().tenant_facts().iter().find_map(|fact| holder.facts.get(*fact));
     match name {
         Some(name) if !name.starts_with("__") => Arc::clone(name),
-        _ => Arc::clone(&holder.id.0),
+        _ => holder.id.workload(),
     }
 }
 

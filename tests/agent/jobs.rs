@@ -52,6 +52,11 @@ impl Node {
 
     /// Runs a Slurm hook as slurmd would for job 211 on these GPUs.
     fn hook(&self, script: &str, gpus: &str) {
+        self.hook_for(script, gpus, "physics");
+    }
+
+    /// The same for a job of that account.
+    fn hook_for(&self, script: &str, gpus: &str, account: &str) {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/slurm").join(script);
         let status = Command::new("sh")
             .arg(script)
@@ -60,7 +65,8 @@ impl Node {
             .env("SLURM_JOB_ID", "211")
             .env("SLURMD_NODENAME", "node1")
             .env("SLURM_CLUSTER_NAME", "alpha")
-            .env("SLURM_JOB_ACCOUNT", "physics")
+            .env("SLURM_JOB_ACCOUNT", account)
+            .env("SLURM_JOB_START_TIME", "1700000000")
             .env("SLURM_JOB_USER", "ada")
             .env("SLURM_JOB_UID", "1000")
             .env("SLURM_JOB_PARTITION", "gpu")
@@ -172,6 +178,48 @@ fn a_job_on_a_gpu_has_its_bill_line_under_its_account() {
     node.hook("epilog.sh", &minor);
     assert!(!node.path("run/gpumeter-slurm/211.node1").exists());
     node.wait_for("the end of the holding", |page| !page.has("gpu_holding_ratio", &[HOLDING]));
+}
+
+#[test]
+fn a_job_whose_record_names_another_account_is_on_its_bill_from_then_on() {
+    const HELD: &str = "gpu_tenant_held_seconds_total";
+    let node = Node::start_with("sampling: {level: full}\n");
+    let minor = node.minor();
+    node.hook("prolog.sh", &minor);
+    let before = node.wait_for("a minute of the first account", |page| {
+        seconds(page, HELD, "physics") >= 60 && seconds(page, "gpu_tenant_used_seconds_total", "physics") > 0
+    });
+    node.hook_for("prolog.sh", &minor, "bio");
+    let after = node.wait_for("a minute of the second account", |page| {
+        seconds(page, HELD, "bio") >= 60 && seconds(page, "gpu_tenant_used_seconds_total", "bio") > 0
+    });
+    assert!(seconds(&after, HELD, "physics") >= seconds(&before, HELD, "physics"));
+    let held = |page: &Scrape| page.value("gpu_workload_held_seconds_total", &[HOLDING]).map(nano);
+    assert!(held(&after) >= held(&before), "{:?} then {:?}", held(&before), held(&after));
+    let info = |page: &Scrape, id: &str| -> Vec<String> {
+        let workload = format!("workload=\"{id}\"");
+        page.series_of("gpu_workload_info", &[&workload]).map(|(name, _)| name.to_owned()).collect()
+    };
+    for id in ["slurm:alpha/211", "slurm:alpha/211.0"] {
+        let info = info(&after, id);
+        assert_eq!(info.len(), 1, "{info:?}");
+        assert!(info[0].contains("slurm_account=\"bio\""), "{info:?}");
+    }
+    let lines = node.lines();
+    let tenants: Vec<&Value> =
+        lines.iter().filter(|line| line["holder"] == "slurm:alpha/211").map(|line| &line["tenant"]).collect();
+    assert_eq!(tenants, ["bio", "physics"]);
+    let url = format!("http://{}", node.demo.agent.address);
+    let summary = output(&["job", "211", "--url", &url]).stdout;
+    let summary = String::from_utf8(summary).unwrap();
+    for words in ["account       bio\n", "account       physics\n"] {
+        assert!(summary.contains(words), "{words:?} in {summary}");
+    }
+    let bill = output(&["bill", "--by", "workload", "--url", &url]).stdout;
+    let bill = String::from_utf8(bill).unwrap();
+    for words in ["slurm:alpha/211 (bio)", "slurm:alpha/211 (physics)"] {
+        assert!(bill.contains(words), "{words:?} in {bill}");
+    }
 }
 
 #[test]

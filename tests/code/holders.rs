@@ -1,6 +1,6 @@
 //! The holder of each pid of the fixture trees, and how the directory follows processes that start and end.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::Path;
@@ -8,7 +8,11 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpumeter::holders::{Identities, JobRecord, ProcessDirectory, RecordedGpu, ResolvedWorkloads, identify};
+use gpumeter::holders::{
+    Identities, JobObservation, JobRecord, JobTracker, NodeGpus, ProcessDirectory, RecordedGpu,
+    ResolvedWorkloads, identify,
+};
+use gpumeter::host::slurm::RecordFile;
 use gpumeter::host::{Host, ProcessError, UserDatabase};
 use gpumeter::model::{Fact, HolderKind, Nanoseconds, Stamp, UnattributedReason, Utc};
 use gpumeter::tenants::tenant;
@@ -282,10 +286,11 @@ impl Node {
         self.refresh_with(&ResolvedWorkloads::default(), seen, second)
     }
 
+    /// A round so many seconds after the boot, which was at the beginning of the wall clock.
     fn refresh_with(&mut self, workloads: &ResolvedWorkloads, seen: &[u32], second: u64) -> Refreshed {
         let pids: BTreeSet<u32> = seen.iter().copied().collect();
         let at = Nanoseconds::from_seconds(second);
-        let identities = self.directory.refresh(&pids, workloads, Stamp { boottime: at, utc: Utc(0) });
+        let identities = self.directory.refresh(&pids, workloads, Stamp { boottime: at, utc: Utc(at.0) });
         Refreshed { identities, at }
     }
 }
@@ -585,6 +590,50 @@ fn a_process_whose_workload_a_resolver_may_still_name_stays_unnamed_for_a_while(
     node.start(9, 100, 1000, "/kubepods.slice");
     assert_eq!(holder_of(&node.refresh_with(&pods, &[9], 31), 9), None);
     assert_eq!(holder_of(&node.refresh_with(&awaits(vec![]), &[9], 32), 9), Some("__unattributed__/pod"));
+}
+
+/// What is known of jobs while job 211 has this record.
+fn jobs_of(account: &str, start: u64) -> ResolvedWorkloads {
+    let record = format!("job_id=211\ncluster=alpha\naccount={account}\nstart={start}\n");
+    let records = [RecordFile { name: "211".into(), version: (1, 0, 0), bytes: Ok(record.into_bytes()) }];
+    let known = JobTracker::default().observe(JobObservation {
+        records: &records,
+        mappings: &[],
+        cluster: None,
+        cgroups: None,
+        environments: &BTreeMap::new(),
+        gres: None,
+        gpus: &NodeGpus::default(),
+        now: Nanoseconds(0),
+        utc: Utc(0),
+    });
+    ResolvedWorkloads { jobs: Arc::new(known.map), ..ResolvedWorkloads::default() }
+}
+
+#[test]
+fn a_process_has_the_account_of_its_run_of_a_job() {
+    let mut node = Node::new(None);
+    let step = "/system.slice/slurmstepd.scope/job_211/step_0/user/task_0";
+    let payers = |round: &Refreshed, pids: &[u32]| -> Vec<String> {
+        let payer = |pid: &u32| tenant(&round.identities.get(*pid, round.at).unwrap().holder).to_string();
+        pids.iter().map(payer).collect()
+    };
+    // Ticks of a hundredth of a second.
+    node.start(7, 11_000, 1000, step);
+    let first = jobs_of("physics", 100);
+    assert_eq!(payers(&node.refresh_with(&first, &[7], 120), &[7]), ["physics"]);
+    let moved = jobs_of("chem", 100);
+    assert_eq!(payers(&node.refresh_with(&moved, &[7], 130), &[7]), ["chem"], "the same run");
+    // The job is requeued; a process of its first run is stuck, and one of the next is seen before the record is.
+    node.start(8, 20_500, 1000, step);
+    assert_eq!(payers(&node.refresh_with(&moved, &[7, 8], 206), &[7, 8]), ["chem", "chem"]);
+    let second = jobs_of("bio", 200);
+    assert_eq!(payers(&node.refresh_with(&second, &[7, 8], 207), &[7, 8]), ["chem", "bio"]);
+    node.start(9, 21_000, 1000, step);
+    let round = node.refresh_with(&second, &[7, 8, 9], 211);
+    assert_eq!(payers(&round, &[7, 8, 9]), ["chem", "bio", "bio"]);
+    let [one, other] = [8, 9].map(|pid| round.identities.get(pid, round.at).unwrap());
+    assert_eq!(one.holder, other.holder);
 }
 
 /// The record that the Slurm prolog writes of job 211 with these variables.

@@ -23,7 +23,7 @@ fn gpu() -> SessionGpu {
 }
 
 fn standing(gpu: GpuSelector, fraction: Fraction, selector: Selector) -> StandingGrant {
-    StandingGrant { id: "grant".into(), gpus: vec![gpu], fraction, selector }
+    StandingGrant { id: "grant".into(), gpus: vec![gpu], fraction, selector, version: 0 }
 }
 
 fn user(name: &str) -> Selector {

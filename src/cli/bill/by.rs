@@ -75,8 +75,10 @@ impl BillGrouping {
     /// The group of each line: its sort key and its name; groups with the same key are sorted by name.
     pub(super) fn groups(&self, lines: &[StatementLine]) -> Vec<(u32, String)> {
         let mut boards: BTreeMap<u32, BTreeSet<&str>> = BTreeMap::new();
+        let mut payers: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for line in lines {
             boards.entry(line.gpu).or_default().insert(&line.uuid);
+            payers.entry(&line.holder).or_default().insert(&line.tenant);
         }
         let group = |line: &StatementLine| match self {
             // A replaced GPU had the same index.
@@ -84,6 +86,10 @@ impl BillGrouping {
                 (line.gpu, format!("{} ({})", line.gpu, line.uuid))
             }
             Self::Gpu => (line.gpu, line.gpu.to_string()),
+            // A workload whose account or namespace has changed has several tenants.
+            Self::Workload if payers.get(&*line.holder).is_some_and(|tenants| tenants.len() > 1) => {
+                (0, format!("{} ({})", line.holder, line.tenant))
+            }
             _ => (0, self.name_of(line)),
         };
         lines.iter().map(group).collect()
@@ -134,6 +140,16 @@ mod tests {
         };
         assert_eq!(names(&[line(2), line(2), line(3)]), ["2", "2", "3"]);
         assert_eq!(names(&[line(2), replaced, line(3)]), ["2 (x)", "2 (y)", "3"]);
+    }
+
+    #[test]
+    fn a_workload_with_two_tenants_is_two_lines_that_name_them() {
+        let of = |tenant: &str| StatementLine { tenant: tenant.into(), ..line(0) };
+        let names = |lines: &[StatementLine]| -> Vec<String> {
+            BillGrouping::Workload.groups(lines).into_iter().map(|(_, name)| name).collect()
+        };
+        assert_eq!(names(&[of("physics"), of("physics")]), ["x", "x"]);
+        assert_eq!(names(&[of("physics"), of("bio")]), ["x (physics)", "x (bio)"]);
     }
 
     #[test]

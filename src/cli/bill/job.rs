@@ -166,11 +166,15 @@ fn node(statement: &Statement) -> &str {
     if statement.node.is_empty() { "unknown node" } else { &statement.node }
 }
 
-/// The labels of the job, from any of its lines; labels of a single step are left out.
+/// The labels of the job, each value of any of its lines once; labels of a single step are left out.
 fn labels(statement: &Statement) -> Vec<(&str, &str)> {
     let shown = ["slurm_cluster", "slurm_account", "slurm_user", "slurm_partition", "slurm_qos"];
-    let find = |name: &str| statement.lines.iter().find_map(|line| line.labels.get(name));
-    shown.into_iter().filter_map(|name| Some((name, find(name)?.as_str()))).collect()
+    let values = |name: &'static str| {
+        let values: BTreeSet<&str> =
+            statement.lines.iter().filter_map(|line| Some(line.labels.get(name)?.as_str())).collect();
+        values.into_iter().map(move |value| (name, value))
+    };
+    shown.into_iter().flat_map(values).collect()
 }
 
 impl JobUsage {

@@ -202,7 +202,7 @@ impl JobTracker {
         let mut records = Vec::new();
         for file in observation.records {
             let record = file.bytes.as_deref().map_err(String::clone).and_then(JobRecord::parse);
-            let record = match record {
+            let mut record = match record {
                 Ok(record) => record,
                 Err(reason) => {
                     problems
@@ -216,6 +216,9 @@ impl JobTracker {
                 problems.insert(explain_missing_epilog(&record, &format!("its record {:?}", file.name)));
                 continue;
             }
+            // A record of a Slurm that does not pass the job's start to its prolog.
+            let written = || u64::try_from(file.version.0).ok();
+            record.holder.facts.started = record.holder.facts.started.or_else(written);
             records.push(with_device_files(record, observation));
         }
         records

@@ -116,6 +116,7 @@ impl JobRecord {
         ] {
             facts.set(fact, values.get(key).copied().unwrap_or_default().into());
         }
+        facts.started = values.get("start").and_then(|start| start.parse().ok());
         Ok(Self {
             holder: Holder::new(HolderKind::Slurm, facts),
             job: job.to_owned(),

@@ -61,6 +61,12 @@ impl PodMap {
         let known = self.containers.get(container).filter(|(pod, _)| pod == uid);
         known.map(|(_, holder)| holder).or_else(|| self.sole.get(uid))
     }
+
+    /// The holder with that id.
+    pub(super) fn with_id(&self, id: &HolderId) -> Option<&Holder> {
+        let holders = self.containers.values().map(|(_, holder)| holder).chain(self.sole.values());
+        holders.into_iter().find(|holder| holder.id == *id)
+    }
 }
 
 /// What is known after a round.

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::grant::NVIDIA_DRIVER;
 use super::*;
+use crate::holders::ResolvedWorkloads;
 use crate::host::pod_logs::ContainerLog;
 use crate::kubelet::messages::{ClaimResource, ContainerDevices, DynamicResource, PodResources};
 use crate::kubelet::pod::{
@@ -287,6 +288,28 @@ fn what_kubernetes_says_of_a_pod_joins_its_processes_and_is_known_of_its_contain
     assert_eq!(holder.facts.get(Fact::OwnerName).map(|text| &**text), Some("train"));
     let labels: Vec<_> = holder.facts.pod_labels().iter().map(PodLabel::name_and_value).collect();
     assert_eq!(labels, [("k8s_pod_label_team", "vision")], "a value that is none is left out");
+}
+
+#[test]
+fn a_changed_label_of_a_pod_reaches_its_running_processes() {
+    let mut node = TestNode::new(None);
+    let list = listed(vec![container("main", &[GPU])]);
+    let mut workloads = |team: Option<&str>| {
+        let mut pod = described(UID, "Running");
+        let labels = team.map(|team| ("team".to_owned(), team.to_owned()));
+        pod.metadata.as_mut().unwrap().labels = labels.into_iter().collect();
+        node.metadata = metadata(&[pod]);
+        let known = node.round(Some(&list), None, &logs(&[UID]));
+        let holder = known.map.holder(UID, ID).unwrap().clone();
+        assert_eq!(holder, known.allocations[0].holder);
+        (ResolvedWorkloads { pods: Arc::new(known.map), ..ResolvedWorkloads::default() }, holder)
+    };
+    let (_, first) = workloads(Some("vision"));
+    for team in [Some("speech"), None] {
+        let (workloads, now) = workloads(team);
+        assert_eq!(workloads.current(&first).as_ref(), Some(&now));
+        assert_eq!(first.facts.completed_by(&now.facts), None, "another version");
+    }
 }
 
 #[test]

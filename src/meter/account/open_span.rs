@@ -95,9 +95,12 @@ impl OpenSpan {
             return;
         }
         let policy = Arc::clone(policy);
-        let same = are_configured_alike(&policy.standing, &current.standing);
-        let standing = if same { &current.standing } else { &policy.standing };
-        let granting = Granting { standing, ..policy.granting() };
+        let mut standing = policy.standing.clone();
+        if are_configured_alike(&standing, &current.standing) {
+            let grants = standing.iter_mut().zip(&current.standing);
+            grants.for_each(|(grant, current)| grant.selector = current.selector.clone());
+        }
+        let granting = Granting { standing: &standing, ..policy.granting() };
         self.update_slots(|slot| {
             let any = slot.users.identify(slot.present, identities);
             if any {

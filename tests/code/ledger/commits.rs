@@ -473,63 +473,6 @@ fn counters_leave_memory_and_come_back_and_their_tenants_sum_never_falls() {
 }
 
 #[test]
-fn a_holder_whose_tenant_changes_counts_under_one_tenant_whatever_is_in_memory() {
-    use std::collections::BTreeMap;
-
-    use gpumeter::model::{Fact, Facts, Holder, HolderKind};
-
-    let job = |number: &str, account: &[(Fact, &str)]| {
-        let known = [(Fact::SlurmCluster, "alpha"), (Fact::SlurmJob, number)];
-        Holder::new(HolderKind::Slurm, Facts::new(known.into_iter().chain(account.iter().copied())))
-    };
-    let physics = [(Fact::SlurmAccount, "physics")];
-    // A job gets its own tenant while its counter is in memory, and after it has left memory; another job of that
-    // account runs before or after it.
-    for (gone, others_first) in [(false, false), (false, true), (true, false), (true, true)] {
-        let world = World::new();
-        let (mut ledger, recovered) = world.open(0, None);
-        register_gpus(&mut ledger, 1);
-        let (mut live, mut sums) = (recovered.counters, recovered.unloaded_sums);
-        let mut from = 0;
-        let mut work = |name: &str, holders: Vec<Holder>| {
-            let closed = vec![whole(0, (after(from), after(from + 15)), name, 5 * SECOND)];
-            let batch = LedgerBatch { now: after(from + 16), holders, closed, ..LedgerBatch::default() };
-            let acknowledged = ledger.commit(&batch).unwrap();
-            live.extend(acknowledged.counters);
-            sums.extend(acknowledged.unloaded_sums);
-            acknowledged.unloaded.iter().for_each(|key| drop(live.remove(key)));
-            from += 15;
-            let tenants: std::collections::BTreeSet<_> =
-                live.iter().map(|(key, counter)| key.with_tenant(&counter.tenant)).collect();
-            let mut held: BTreeMap<String, u64> = BTreeMap::new();
-            let of_sums = sums.iter().filter(|(tenant, _)| tenants.contains(tenant));
-            let of_live = live.values().map(|counter| (&counter.tenant, counter));
-            for (tenant, counter) in of_sums.map(|(key, sum)| (&key.tenant, sum)).chain(of_live) {
-                *held.entry(tenant.to_string()).or_default() += counter.amounts.parts.held() / SECOND;
-            }
-            held
-        };
-        work("slurm:alpha/1", vec![job("1", &[]), job("2", &physics), job("3", &[])]);
-        if others_first {
-            work("slurm:alpha/2", vec![]);
-        }
-        for _ in 0..if gone { 60 } else { 1 } {
-            work("slurm:alpha/3", vec![]);
-        }
-        let held = work("slurm:alpha/2", vec![job("1", &physics)]);
-        let all: u64 = if others_first { 45 } else { 30 };
-        assert_eq!(held.get("physics"), Some(&all), "{gone} {others_first}: {held:?}");
-        assert_eq!(held.get("slurm:alpha/1").copied().unwrap_or(0), 0, "{gone} {others_first}: {held:?}");
-        let held = work("slurm:alpha/1", vec![]);
-        assert_eq!(held.get("physics"), Some(&(all + 15)), "{gone} {others_first}: {held:?}");
-        assert_eq!(
-            world.sql::<i64>("SELECT count(DISTINCT tenant) FROM holder WHERE name = 'slurm:alpha/1'"),
-            1
-        );
-    }
-}
-
-#[test]
 fn a_ledger_without_tenants_gets_them_when_it_is_opened() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);

@@ -7,5 +7,6 @@ mod laws;
 mod opening;
 mod sticky_faults;
 mod upgrades;
+mod versions;
 mod world;
 mod xids;

@@ -1,5 +1,7 @@
 //! Which files can be opened as a ledger, and which are refused without a change.
 
+use std::collections::BTreeMap;
+
 use gpumeter::ledger::{AccountTimeline, Cause, Ledger, LedgerBatch, Opening, Reader, check_unowned};
 use gpumeter::model::{Holder, Nanoseconds, Stamp, Utc};
 
@@ -17,7 +19,7 @@ fn a_new_ledger_begins_now_and_is_known_by_its_application_id() {
     assert!(recovered.gpus.is_empty() && recovered.counters.is_empty());
     drop(ledger);
     assert_eq!(&world.sql::<i64>("PRAGMA application_id").to_be_bytes()[4..], b"GPMT");
-    assert_eq!(world.sql::<i64>("PRAGMA user_version"), 3);
+    assert_eq!(world.sql::<i64>("PRAGMA user_version"), 4);
     let (_, again) = world.open(60, None);
     assert_eq!(again.created, START);
 }
@@ -118,7 +120,7 @@ fn a_newer_schema_is_refused_and_unchanged() {
     connection.execute_batch("PRAGMA user_version = 99").unwrap();
     drop(connection);
     let before = bytes(&world.path());
-    assert!(matches!(refusal(&world.path()).cause, Cause::Newer { found: 99, known: 3 }));
+    assert!(matches!(refusal(&world.path()).cause, Cause::Newer { found: 99, known: 4 }));
     assert!(matches!(Reader::open(&world.path()).unwrap_err().cause, Cause::Newer { .. }));
     assert_eq!(bytes(&world.path()), before);
 }
@@ -346,7 +348,8 @@ fn version_3() -> (World, Opening) {
 fn stored_spans_carries_and_weights_are_read_back_as_they_were_written() {
     let (world, opening) = version_3();
     let (ledger, recovered) = Ledger::open(&world.path(), &opening).unwrap();
-    assert_eq!((recovered.upgraded_from, recovered.imbalance, recovered.gpus.len()), (None, 0, 12));
+    let copy = world.directory.path().join("ledger.db.v3");
+    assert_eq!((recovered.upgraded_from, recovered.imbalance, recovered.gpus.len()), (Some(copy), 0, 12));
     drop(ledger);
     let connection = rusqlite::Connection::open(world.path()).unwrap();
     for (uuid, gpu) in &recovered.gpus {
@@ -372,9 +375,29 @@ fn stored_spans_carries_and_weights_are_read_back_as_they_were_written() {
     assert_eq!(mig.slots["2"].holdings[0].holder.as_str(), "user:carol");
 }
 
+/// What each holder held and used in closed minutes, as a file of that version has it.
+fn held_and_used(world: &World) -> BTreeMap<String, (u64, u64)> {
+    let connection = rusqlite::Connection::open(world.path()).unwrap();
+    let mut statement = connection
+        .prepare(
+            "SELECT name, sum(within_ns + lent_ns + waste_ns + unmeasured_ns + unavailable_ns),
+                    sum(used_within_ns + used_beyond_ns + used_outside_ns + used_unheld_ns)
+             FROM account JOIN holder ON holder.id = holder
+             WHERE minute_ns + 60000000000 <= (SELECT min(settled_until_ns) FROM gpu)
+             GROUP BY name",
+        )
+        .unwrap();
+    let rows = statement.query_map([], |row| {
+        let [held, used] = [1, 2].map(|column| row.get::<_, i64>(column).unwrap().unsigned_abs());
+        Ok((row.get(0)?, (held, used)))
+    });
+    rows.unwrap().map(Result::unwrap).collect()
+}
+
 #[test]
 fn counters_facts_xid_sums_and_the_bill_are_read_back_as_they_were_written() {
     let (world, opening) = version_3();
+    let before = held_and_used(&world);
     let (ledger, recovered) = Ledger::open(&world.path(), &opening).unwrap();
     drop(ledger);
     assert_eq!(recovered.counters.len(), 23);
@@ -394,6 +417,12 @@ fn counters_facts_xid_sums_and_the_bill_are_read_back_as_they_were_written() {
     assert_eq!(reader.inventory().unwrap().len(), 12);
     let statement = reader.statement(None, None).unwrap();
     assert!(statement.is_balanced());
+    let mut billed = BTreeMap::<String, (u64, u64)>::new();
+    for line in &statement.lines {
+        let sum = billed.entry(line.holder.clone()).or_default();
+        *sum = (sum.0 + line.held_ns, sum.1 + line.used_ns);
+    }
+    assert_eq!(billed, before);
     let line = statement.lines.iter().find(|line| line.holder == "slurm:alpha/211").unwrap();
     assert_eq!(line.tenant, "physics");
     assert_eq!(line.labels["slurm_job_id"], "211");

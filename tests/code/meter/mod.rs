@@ -11,6 +11,7 @@ mod mig;
 mod presence;
 mod sticky_faults;
 mod users;
+mod versions;
 mod world;
 mod xids;
 

@@ -138,6 +138,27 @@ impl World {
         });
     }
 
+    /// From the next tick on this job alone is allocated, the whole GPU, and pid 7 is its process.
+    pub(crate) fn run_job(&mut self, job: &Holder) {
+        self.identify_holders(&[(7, job.clone())]);
+        self.allocations = vec![Allocation {
+            holder: job.clone(),
+            device: UUID.into(),
+            fraction: Fraction::WHOLE,
+            source: HoldingSource::Slurm,
+            since: None,
+        }];
+    }
+
+    /// The page's values of a workload.
+    pub(crate) fn workload_value(&self, workload: &str, value: AccountValue) -> Option<i128> {
+        let snapshot = self.snapshot.as_ref()?;
+        let accounts = &snapshot.roster.workload_accounts;
+        let place = accounts.iter().position(|account| &*account.workload == workload)?;
+        snapshot.workload_accounts[place].values
+            [AccountValue::ALL.iter().position(|other| *other == value)?]
+    }
+
     /// From the next tick on a snapshot has at most this many series.
     pub(crate) fn limit_series(&mut self, series: usize) {
         self.meter.apply_policy(Arc::new(Policy { series, ..policy(&self.standing, self.presence) }));
@@ -315,6 +336,7 @@ impl World {
             gpus: vec![GpuSelector::Index(*index)],
             fraction: Fraction { numerator: 1, denominator: 1 },
             selector: Selector::User((*user).into()),
+            version: 0,
         };
         self.grant(grants.iter().map(grant).collect());
     }
@@ -327,6 +349,7 @@ impl World {
             gpus: vec![GpuSelector::All],
             fraction: Fraction { numerator: 1, denominator: 1 },
             selector: Selector::Group { name: group.into(), members },
+            version: 0,
         }]);
     }
 
@@ -694,6 +717,7 @@ fn equal_shares(users: &[&str]) -> Vec<StandingGrant> {
         gpus: vec![GpuSelector::All],
         fraction,
         selector: Selector::User((*user).into()),
+        version: 0,
     };
     users.iter().map(share).collect()
 }

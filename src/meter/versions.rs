@@ -1,0 +1,130 @@
+//! Versions of holders: what tenant rules can read of a holder never changes in place.
+//!
+//! What was not known yet is added to a version. Facts that differ, as those of another run of a job, of another account or
+//! of a changed label, and a fact that would change the tenant, begin another version. Each version has an id of its own,
+//! which holdings, spans, rows and counters have: so a change is a cut, and settles nothing anew.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::holders::{Allocation, Identities, StandingGrant};
+use crate::model::{Holder, Nanoseconds, Utc};
+use crate::tenants::tenant;
+
+/// How long a workload is remembered that has no process and no grant. The account's windows are closed long before.
+const KEEP_TIME: Nanoseconds = Nanoseconds::from_seconds(1_800);
+
+/// The most versions of a workload that are remembered.
+const MOST_VERSIONS: usize = 64;
+
+/// The versions of the holders of this node.
+#[derive(Default)]
+pub(super) struct HolderVersions {
+    /// By workload id.
+    workloads: HashMap<Arc<str>, TrackedWorkload>,
+    /// Versions that the ledger has not been told of.
+    unsent: Vec<Arc<Holder>>,
+    /// The last identities, and the same with versions.
+    identities: Option<[Arc<Identities>; 2]>,
+}
+
+#[derive(Default)]
+struct TrackedWorkload {
+    /// In the order in which they began.
+    versions: Vec<Arc<Holder>>,
+    /// When it last had a process or a grant.
+    seen: Utc,
+}
+
+impl HolderVersions {
+    /// The versions of holders of the ledger.
+    pub(super) fn recover(holders: &[Holder], at: Utc) -> Self {
+        let mut recovered = Self::default();
+        for holder in holders {
+            let tracked = recovered.workloads.entry(holder.id.workload()).or_default();
+            tracked.versions.push(Arc::new(holder.clone()));
+            tracked.seen = at;
+        }
+        recovered
+    }
+
+    /// The version of a holder that has these facts: the newest that they do not contradict, or one that begins now.
+    pub(super) fn version(&mut self, holder: &Arc<Holder>, at: Utc) -> Arc<Holder> {
+        let tracked = self.workloads.entry(holder.id.workload()).or_default();
+        tracked.seen = at;
+        for version in tracked.versions.iter_mut().rev() {
+            let Some(facts) = version.facts.completed_by(&holder.facts) else { continue };
+            if facts == version.facts {
+                return Arc::clone(version);
+            }
+            let complete = Holder { id: version.id.clone(), facts };
+            if tenant(&complete) == tenant(version) {
+                *version = Arc::new(complete);
+                self.unsent.push(Arc::clone(version));
+                return Arc::clone(version);
+            }
+        }
+        let latest = tracked.versions.iter().map(|version| version.id.version()).max();
+        let version = match latest {
+            None => Arc::clone(holder),
+            Some(latest) => {
+                let id = holder.id.with_version(at.0.max(latest + 1));
+                Arc::new(Holder { id, facts: holder.facts.clone() })
+            }
+        };
+        tracked.versions.push(Arc::clone(&version));
+        if tracked.versions.len() > MOST_VERSIONS {
+            tracked.versions.remove(0);
+        }
+        self.unsent.push(Arc::clone(&version));
+        version
+    }
+
+    /// The identities with the versions of their holders, and whether these are other processes than in the last call.
+    pub(super) fn identify(&mut self, identities: &Arc<Identities>, at: Utc) -> (Arc<Identities>, bool) {
+        let last = self.identities.take();
+        let same = last.filter(|[known, _]| known.has_same_processes(identities));
+        let (versions, is_new) = match same {
+            Some([known, versions]) if Arc::ptr_eq(&known, identities) => (versions, false),
+            Some([_, versions]) => (Arc::new(versions.confirmed_as(identities)), false),
+            None => (Arc::new(identities.with_holders(|holder| self.version(holder, at))), true),
+        };
+        self.identities = Some([Arc::clone(identities), Arc::clone(&versions)]);
+        (versions, is_new)
+    }
+
+    /// The allocations with the versions of their holders.
+    pub(super) fn allocations(&mut self, allocations: &[Allocation], at: Utc) -> Arc<[Allocation]> {
+        let mut version = |one: &Allocation| {
+            let holder = self.version(&Arc::new(one.holder.clone()), at);
+            Allocation { holder: (*holder).clone(), ..one.clone() }
+        };
+        allocations.iter().map(&mut version).collect()
+    }
+
+    /// Sets the versions of the holders of standing grants; whether any has changed.
+    pub(super) fn set_grantees(&mut self, standing: &mut [StandingGrant], at: Utc) -> bool {
+        let mut any = false;
+        for grant in standing {
+            let version = self.version(&Arc::new(grant.selector.holder()), at).id.version();
+            any |= version != grant.version;
+            grant.version = version;
+        }
+        any
+    }
+
+    /// Forgets workloads that have had neither a process nor a grant for long.
+    pub(super) fn forget_old(&mut self, at: Utc) {
+        self.workloads.retain(|_, tracked| at < tracked.seen.plus(KEEP_TIME));
+    }
+
+    /// Whether the ledger has not been told of a version.
+    pub(super) const fn has_unsent(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
+    /// The versions that are new, or of which more is known.
+    pub(super) fn take_unsent(&mut self) -> Vec<Holder> {
+        std::mem::take(&mut self.unsent).iter().map(|version| (**version).clone()).collect()
+    }
+}
