@@ -178,7 +178,7 @@ pub struct LimitsConfig (config limits) {
 "The HTTP server: /metrics, health, API and web pages."
 pub struct WebConfig (config web) {
     listen: Vec<ListenAddress>, texts("IP:port or unix:/path", str::parse), Default("[::]:9855"), Restart,
-        "Addresses to serve on, unless gpumeter.socket names them; a port alone, such as :9855, means all interfaces.";
+        "Addresses to serve on; :9855 is all interfaces. With gpumeter.socket, its own count.";
     control: Option<PathBuf>, text("an absolute path, or off", path_or_off),
         Default("/run/gpumeter/control.sock"), Restart,
         "Local socket for quiesce, resume and inventory (root and the agent's user), or off.";

@@ -229,9 +229,10 @@ impl Agent {
 
     /// Waits for a log line; returns all that was logged since the last call.
     pub(crate) fn wait_for_log(&self, words: &str) -> String {
-        let mut said = String::new();
+        let (mut said, deadline) = (String::new(), Instant::now() + PATIENCE);
         while !said.contains(words) {
-            let Ok(line) = self.log.recv_timeout(PATIENCE) else { panic!("no {words:?} in\n{said}") };
+            let left = deadline.saturating_duration_since(Instant::now());
+            let Ok(line) = self.log.recv_timeout(left) else { panic!("no {words:?} in\n{said}") };
             said += &line;
             said.push('\n');
         }

@@ -68,7 +68,8 @@ INCIDENTS = {
 # The alerts that fire in the course of it; the others are left to the rule tests.
 EXPECTED = ALERTS - {
     "GpuFabricFailed", "GpumeterNoDriver", "GpumeterLedgerFailing", "GpumeterLedgerNotDurable", "GpumeterAccountWrong",
-    "GpumeterConfigReloadFailed", "GpumeterClockStepped", "GpumeterNoAccount",
+    "GpumeterConfigReloadFailed", "GpumeterClockStepped", "GpumeterNoAccount", "GpumeterResolverFailing", "GpumeterPriceMissing",
+    "GpumeterGrantUnmatched", "GpumeterClockNotAnchored", "GpumeterUnattributedUse", "GpumeterSeriesDropped",
 }
 
 # Queries that may be empty although all this happens: older boards have these families, and an error that does not

@@ -4,6 +4,8 @@
 
 use proptest::prelude::*;
 
+use std::sync::Arc;
+
 use super::grant::NVIDIA_DRIVER;
 use super::*;
 use crate::holders::ResolvedWorkloads;
