@@ -4,9 +4,15 @@ TIMEFORMAT='%R %U %S'
 measured=$(mktemp -d)
 names=()
 
+# The file of a step's times, whose name may have a slash.
+times_of() {
+  printf '%s' "$measured/${1//\//_}"
+}
+
 # Runs a command and keeps its times.
 measure() {
-  local file=$measured/$1
+  local file
+  file=$(times_of "$1")
   shift
   { time "$@" 2>&3; } 3>&2 2>"$file"
 }
@@ -14,7 +20,7 @@ measure() {
 # Prints what a step took, and keeps its name for the table.
 report_times() {
   names+=("$1")
-  LC_ALL=C awk -v name="$1" '{ printf "-- %s: %.0f s, %.0f s of processor time\n", name, $1, $2 + $3 }' "$measured/$1"
+  LC_ALL=C awk -v name="$1" '{ printf "-- %s: %.0f s, %.0f s of processor time\n", name, $1, $2 + $3 }' "$(times_of "$1")"
 }
 
 # step NAME COMMAND...: runs a command alone.
@@ -30,7 +36,7 @@ step() {
 declare -A running=()
 beside() {
   set -m # a process group of its own, by which all of it can be ended
-  measure "$@" >"$measured/$1.log" 2>&1 &
+  measure "$@" >"$(times_of "$1").log" 2>&1 &
   set +m
   running[$1]=$!
 }
@@ -42,7 +48,7 @@ join() {
     wait "${running[$name]}" || failed+=("$name")
     unset "running[$name]"
     printf '\n== %s\n' "$name"
-    cat "$measured/$name.log"
+    cat "$(times_of "$name").log"
     report_times "$name"
   done
   if [ ${#failed[@]} -gt 0 ]; then
@@ -59,7 +65,7 @@ finish() {
   done
   printf '\n%-46s %8s %14s\n' step 'wall s' 'processor s'
   for name in "${names[@]}"; do
-    LC_ALL=C awk -v name="$name" '{ printf "%-46s %8.0f %14.0f\n", name, $1, $2 + $3 }' "$measured/$name"
+    LC_ALL=C awk -v name="$name" '{ printf "%-46s %8.0f %14.0f\n", name, $1, $2 + $3 }' "$(times_of "$name")"
   done
   printf '%-46s %8d\n' total "$SECONDS"
   rm -rf "$measured"
