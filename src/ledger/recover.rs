@@ -155,7 +155,7 @@ pub(super) fn load_shares(
             continue;
         }
         let slots = last.and_then(|span| span.instances.as_ref()).into_iter().flat_map(|mig| &mig.slots);
-        let slots = slots.map(|(id, slot)| (id.parse().ok(), &slot.holdings));
+        let slots = slots.filter_map(|(id, slot)| Some((Some(id.parse().ok()?), &slot.holdings)));
         for (gpu_instance, holdings) in std::iter::once((None, &gpu.holdings)).chain(slots) {
             for Holding { holder, fraction, source, .. } in holdings.iter() {
                 if !matches!(source, HoldingSource::Kubernetes | HoldingSource::Slurm) {

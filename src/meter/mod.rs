@@ -340,15 +340,17 @@ impl Meter {
     fn identify_holders(&mut self, inputs: &mut Inputs, now: Stamp, batch: &mut LedgerBatch) {
         let (identities, are_new) = self.versions.identify(&inputs.identities, batch.now);
         inputs.identities = identities;
-        self.apply_allocations(&inputs.allocations, now);
-        if std::mem::take(&mut self.has_new_grants) || are_new || self.versions.has_unsent() {
+        let have_changed = self.apply_allocations(&inputs.allocations, now) || are_new;
+        if std::mem::take(&mut self.has_new_grants) || have_changed || self.versions.has_unsent() {
             let mut standing = self.policy.standing.clone();
             if self.versions.set_grantees(&mut standing, batch.now) {
                 self.policy = Arc::new(Policy { standing, ..(*self.policy).clone() });
             }
         }
-        if are_new {
-            self.versions.allocations(&self.policy.allocations, batch.now);
+        if have_changed {
+            let present = inputs.identities.holders().map(|holder| &holder.id);
+            let allocated = self.policy.allocations.iter().map(|one| &one.holder.id);
+            self.versions.note_seen(present.chain(allocated), batch.now);
             self.versions.forget_old(batch.now);
         }
         batch.holders = self.versions.take_unsent();
@@ -357,13 +359,14 @@ impl Meter {
         }
     }
 
-    /// Applies the current allocations; open spans get the new ones that began before them.
-    fn apply_allocations(&mut self, received: &Arc<[Allocation]>, now: Stamp) {
+    /// Applies the current allocations; open spans get the new ones that began before them. Whether they have changed.
+    fn apply_allocations(&mut self, received: &Arc<[Allocation]>, now: Stamp) -> bool {
         if self.received.as_ref().is_some_and(|known| Arc::ptr_eq(known, received) || known == received) {
-            return;
+            return false;
         }
         self.received = Some(Arc::clone(received));
         let at = self.timeline.at(now.boottime);
+        self.versions.note_seen(self.policy.allocations.iter().map(|one| &one.holder.id), at);
         let (allocations, current) = (self.versions.allocations(received, at), &self.policy.allocations);
         let earlier = allocations.iter().filter_map(|allocation| {
             let age = now.utc.0.checked_sub(allocation.since?.0)?;
@@ -379,6 +382,7 @@ impl Meter {
         }
         self.policy = Arc::new(Policy { allocations, ..(*self.policy).clone() });
         self.publisher.accounts.invalidate();
+        true
     }
 
     fn apply_news(&mut self, news: SamplerNews, identities: &Identities, batch: &mut LedgerBatch) {

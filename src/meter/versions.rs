@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::holders::{Allocation, Identities, StandingGrant};
-use crate::model::{Holder, Nanoseconds, Utc};
+use crate::model::{Holder, HolderId, Nanoseconds, Utc};
 use crate::tenants::tenant;
 
 /// How long a workload is remembered that has no process and no grant. The account's windows are closed long before.
@@ -83,11 +83,17 @@ impl HolderVersions {
     /// The identities with the versions of their holders, and whether these are other processes than in the last call.
     pub(super) fn identify(&mut self, identities: &Arc<Identities>, at: Utc) -> (Arc<Identities>, bool) {
         let last = self.identities.take();
-        let same = last.filter(|[known, _]| known.has_same_processes(identities));
-        let (versions, is_new) = match same {
-            Some([known, versions]) if Arc::ptr_eq(&known, identities) => (versions, false),
-            Some([_, versions]) => (Arc::new(versions.confirmed_as(identities)), false),
-            None => (Arc::new(identities.with_holders(|holder| self.version(holder, at))), true),
+        let (versions, is_new) = match &last {
+            Some([known, versions]) if Arc::ptr_eq(known, identities) => (Arc::clone(versions), false),
+            Some([known, versions]) if known.has_same_processes(identities) => {
+                (Arc::new(versions.confirmed_as(identities)), false)
+            }
+            _ => {
+                if let Some([_, before]) = &last {
+                    self.note_seen(before.holders().map(|holder| &holder.id), at);
+                }
+                (Arc::new(identities.with_holders(|holder| self.version(holder, at))), true)
+            }
         };
         self.identities = Some([Arc::clone(identities), Arc::clone(&versions)]);
         (versions, is_new)
@@ -111,6 +117,15 @@ impl HolderVersions {
             grant.version = version;
         }
         any
+    }
+
+    /// Notes that these have a process or a grant.
+    pub(super) fn note_seen<'a>(&mut self, holders: impl Iterator<Item = &'a HolderId>, at: Utc) {
+        for holder in holders {
+            if let Some(tracked) = self.workloads.get_mut(&holder.workload()) {
+                tracked.seen = at;
+            }
+        }
     }
 
     /// Forgets workloads that have had neither a process nor a grant for long.

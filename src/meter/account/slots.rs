@@ -253,14 +253,15 @@ impl SlotHoldings {
 }
 
 impl Claims {
-    /// The holdings that are in both; of two shares of one holder the smaller one.
+    /// The holdings that are in both, of the version of the holder that was known before; of two shares the smaller one.
     pub(super) fn intersect(&self, before: &Self) -> Self {
         let both = |now: &Arc<[Holding]>, before: Option<&Arc<[Holding]>>| {
             let held = now.iter().filter_map(|now| {
-                let is_same =
-                    |before: &&Holding| (&before.holder, before.source) == (&now.holder, now.source);
+                let is_same = |before: &&Holding| {
+                    (before.holder.name(), before.source) == (now.holder.name(), now.source)
+                };
                 let before = before?.iter().find(is_same)?;
-                Some(Holding { fraction: now.fraction.smaller(before.fraction), ..now.clone() })
+                Some(Holding { fraction: now.fraction.smaller(before.fraction), ..before.clone() })
             });
             held.collect()
         };
