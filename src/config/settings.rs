@@ -104,7 +104,7 @@ pub struct AttributionConfig (config attribution) {
         "Services that run containers, beside the known ones; a * at the end stands for any ending.";
     container_nodes: Vec<String>, texts("the cgroup path of a container", cgroup_path),
         Optional("/lxc.payload.slurm"), Restart,
-        "Containers that are nodes: the pods and jobs in them are believed, as of kind or slurmd.";
+        "Containers that run a kubelet or slurmd; pods and jobs below them are attributed.";
 } + { kubernetes: KubernetesConfig, slurm: SlurmConfig, containers: ContainersConfig }
 
 "Pods of Kubernetes."
@@ -178,7 +178,7 @@ pub struct LimitsConfig (config limits) {
 "The HTTP server: /metrics, health, API and web pages."
 pub struct WebConfig (config web) {
     listen: Vec<ListenAddress>, texts("IP:port or unix:/path", str::parse), Default("[::]:9855"), Restart,
-        "Addresses to serve on; :9855 is all interfaces. With gpumeter.socket, its own count.";
+        "Addresses to serve on; :9855 is all interfaces. Not used while gpumeter.socket is enabled.";
     control: Option<PathBuf>, text("an absolute path, or off", path_or_off),
         Default("/run/gpumeter/control.sock"), Restart,
         "Local socket for quiesce, resume and inventory (root and the agent's user), or off.";

@@ -54,7 +54,7 @@ impl<T: Send + 'static> AsideReader<T> {
         while state.threads < MOST_THREADS.min(stuck.len() + state.waiting.len()) {
             let shared = Arc::clone(&self.0);
             if let Err(error) = Thread::start("environ", move || shared.work()) {
-                tracing::warn!(%error, "processes of jobs cannot be read: what only their environments say of jobs is missing");
+                tracing::warn!(%error, "no thread to read /proc/PID/environ could be started; GPUs of jobs that are known only from it are not billed to them; trying again in a second");
                 break;
             }
             state.threads += 1;

@@ -137,7 +137,7 @@ impl Resolvers {
                 own.record_failure(false);
                 tracing::error!(
                     resolver = own.name,
-                    "a resolver has failed, which is a defect of the agent; it begins anew, and what it told last stays in force"
+                    "a resolver has failed, which is a defect of the agent; it is started again, and its last result stays in use"
                 );
             }
             run(&shared);

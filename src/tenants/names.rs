@@ -31,7 +31,7 @@ impl TenantNames {
             Some((known, _)) if *known == kind => None,
             Some((_, first)) => {
                 let sentence = format!(
-                    "the tenant {name:?} is two: {first} and {}; what both hold and use is on one bill; rename one of them if \
+                    "the tenant name {name:?} comes from two sources: {first} and {}; what both hold and use is on one bill; rename one of them if \
                      they are not the same",
                     source()
                 );
