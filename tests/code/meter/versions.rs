@@ -132,3 +132,17 @@ fn a_process_with_the_facts_from_before_a_change_is_covered_by_the_holding() {
     assert_eq!(used, world.settled_seconds(), "within the holding");
     assert_eq!(versions(&world)[0], [15, world.settled_seconds()], "by the version that the process has");
 }
+
+#[test]
+fn a_job_whose_account_changed_while_the_agent_was_away_has_held_the_gpu_meanwhile() {
+    let mut world = World::new(&[]);
+    world.run_job(&job("physics", 1));
+    world.run(47, |frame| frame.process(7, 100).busy(100));
+    world.run_job(&job("bio", 1));
+    world.restart(40);
+    world.run(60, |frame| frame.process(7, 100).busy(100));
+    let held: Vec<u64> = versions(&world).iter().map(|[held, _]| *held).collect();
+    assert!(held.len() == 2 && (86..=89).contains(&held[0]), "the gap is the first version's: {held:?}");
+    assert_eq!(held.iter().sum::<u64>(), world.settled_seconds());
+    world.assert_balanced();
+}
