@@ -54,7 +54,7 @@ impl RunningIo {
 
 /// Starts the thread.
 pub(super) fn start(
-    bound: serve::Bound,
+    bound: serve::BoundListeners,
     config: &Config,
     bills: mpsc::Sender<serve::BillRequest>,
     shared: &Arc<super::Shared>,
@@ -81,7 +81,7 @@ pub(super) fn start(
         access: Arc::clone(&shared.access),
         limits: serve::ServerLimits::within(agent_usage::open_files_limit().unwrap_or(u64::MAX)),
     };
-    let serve::Bound { listeners, unbound } = bound;
+    let serve::BoundListeners { listeners, unbound } = bound;
     // Before systemd and the first reader of `/-/ready` are told.
     unbound.iter().for_each(|address| shared.missing.insert(&address.error));
     let missing = Arc::clone(&shared.missing);

@@ -297,12 +297,12 @@ fn log_start(launch: &Launch) {
 }
 
 /// Opens the sockets on which pages are served.
-fn listen(launch: &Launch, security: &serve::Security) -> Result<serve::Bound, StartError> {
+fn listen(launch: &Launch, security: &serve::Security) -> Result<serve::BoundListeners, StartError> {
     let addresses = &launch.config.web.listen;
     let inherited = if launch.web.systemd_socket { serve::inherit()? } else { Vec::new() };
     let is_activated = !inherited.is_empty();
     let mut bound = match is_activated {
-        true => serve::Bound { listeners: inherited, unbound: Vec::new() },
+        true => serve::BoundListeners { listeners: inherited, unbound: Vec::new() },
         false => serve::bind(addresses)?,
     };
     if is_activated && *addresses != Config::default().web.listen {
@@ -325,7 +325,7 @@ fn listen(launch: &Launch, security: &serve::Security) -> Result<serve::Bound, S
 
 /// What the threads receive from.
 struct Receivers {
-    bound: serve::Bound,
+    bound: serve::BoundListeners,
     inbox: mpsc::Receiver<SamplerNews>,
     reload_requests: mpsc::Receiver<()>,
     web: web::WebSource,

@@ -22,7 +22,7 @@ const MOST_VERSIONS: usize = 64;
 pub(super) struct HolderVersions {
     /// By workload id.
     workloads: HashMap<Arc<str>, TrackedWorkload>,
-    /// Versions that the ledger has not been told of.
+    /// Versions that are not yet in a batch for the ledger.
     unsent: Vec<Arc<Holder>>,
     /// The last identities, and the same with versions.
     identities: Option<[Arc<Identities>; 2]>,
@@ -133,7 +133,7 @@ impl HolderVersions {
         self.workloads.retain(|_, tracked| at < tracked.seen.plus(KEEP_TIME));
     }
 
-    /// Whether the ledger has not been told of a version.
+    /// Whether a version is not yet in a batch for the ledger.
     pub(super) const fn has_unsent(&self) -> bool {
         !self.unsent.is_empty()
     }

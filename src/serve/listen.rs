@@ -74,7 +74,7 @@ fn advice(reason: &io::Error, activated: &[String]) -> String {
 
 /// The sockets of the configured addresses.
 #[derive(Debug, Default)]
-pub struct Bound {
+pub struct BoundListeners {
     /// Those that are open.
     pub listeners: Vec<Listener>,
     /// Those that cannot be opened now.
@@ -85,8 +85,8 @@ pub struct Bound {
 ///
 /// # Errors
 /// An address is not one of this host.
-pub fn bind(addresses: &[ListenAddress]) -> Result<Bound, Error> {
-    let mut bound = Bound::default();
+pub fn bind(addresses: &[ListenAddress]) -> Result<BoundListeners, Error> {
+    let mut bound = BoundListeners::default();
     // The agent's own descriptors of these sockets are closed again; systemd goes on listening.
     let activated: Arc<[String]> = inherit().unwrap_or_default().iter().map(Listener::address).collect();
     for address in addresses {

@@ -31,7 +31,9 @@ pub use accept::run;
 pub(crate) use bill::answer_bills;
 pub use bill::{BillProblem, BillRequest, statement};
 
-pub use listen::{Bound, Error, InheritError, Listener, MissingListeners, UnboundAddress, bind, inherit};
+pub use listen::{
+    BoundListeners, Error, InheritError, Listener, MissingListeners, UnboundAddress, bind, inherit,
+};
 pub use liveness::Liveness;
 pub use local::{Ends, ReaderUnknown};
 pub use passwords::{Passwords, VerifyRequest};
