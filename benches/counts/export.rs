@@ -4,8 +4,10 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use gpumeter::catalogue::Level;
+use gpumeter::config::Config;
 use gpumeter::export::{OtlpEncoder, PageCache, PageFormat, Sample, Sink, walk};
 use gpumeter::model::snapshot::Snapshot;
+use gpumeter::policy::dcgm_options;
 use gungraun::prelude::*;
 
 use crate::budget::budget;
@@ -13,12 +15,12 @@ use crate::fixture;
 
 library_benchmark_group!(
     name = encoders,
-    benchmarks = [text_warm, openmetrics_warm, text_cold, otlp_warm, otlp_cold]
+    benchmarks = [text_warm, openmetrics_warm, text_cold, dcgm_warm, otlp_warm, otlp_cold]
 );
 
 /// A cache that has rendered before, and the snapshot that comes next.
 fn page(format: PageFormat) -> (PageCache, Snapshot) {
-    let cache = PageCache::new(Level::Full, false);
+    let cache = PageCache::new(Level::Full, false, dcgm_options(&Config::default()));
     let roster = Arc::new(fixture::roster(8, 200));
     let warm: Vec<_> =
         (1..3).map(|scale| cache.render(&fixture::values(Arc::clone(&roster), scale), format)).collect();
@@ -68,6 +70,24 @@ fn text_warm((cache, next): (PageCache, Snapshot)) -> (PageCache, Snapshot) {
 #[bench::full(page(PageFormat::OpenMetrics))]
 fn openmetrics_warm((cache, next): (PageCache, Snapshot)) -> (PageCache, Snapshot) {
     black_box(cache.render(black_box(&next), PageFormat::OpenMetrics));
+    (cache, next)
+}
+
+/// How many series the page with dcgm-exporter's names has.
+fn dcgm_series() -> u64 {
+    let (cache, next) = page(PageFormat::Dcgm);
+    let page = cache.render(&next, PageFormat::Dcgm);
+    (*page)
+        .as_ref()
+        .split(|byte| *byte == b'\n')
+        .filter(|line| line.first().is_some_and(|first| *first != b'#'))
+        .count() as u64
+}
+
+#[library_benchmark(config = budget("dcgm_warm", dcgm_series()))]
+#[bench::full(page(PageFormat::Dcgm))]
+fn dcgm_warm((cache, next): (PageCache, Snapshot)) -> (PageCache, Snapshot) {
+    black_box(cache.render(black_box(&next), PageFormat::Dcgm));
     (cache, next)
 }
 

@@ -24,6 +24,7 @@ pub fn stamp(seconds: u64) -> Stamp {
 pub fn policy(intervals: [u64; 3]) -> Policy {
     Policy {
         level: Level::Full,
+        dcgm: false,
         intervals: intervals.map(Nanoseconds::from_seconds),
         standing: Vec::new(),
         allocations: std::sync::Arc::default(),

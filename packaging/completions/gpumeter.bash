@@ -271,7 +271,7 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__demo)
-            opts="-h --scenario --web.listen-address --listen --speed --fresh --state-dir --config --otlp-endpoint --web.config.file --web.systemd-socket --log-format --help"
+            opts="-h --scenario --web.listen-address --listen --speed --fresh --state-dir --config --otlp-endpoint --web.config.file --web.systemd-socket --dcgm-listen --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -306,6 +306,10 @@ _gpumeter() {
                     return 0
                     ;;
                 --web.config.file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --dcgm-listen)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1095,7 +1099,7 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__run)
-            opts="-h --config --web.listen-address --listen --web.config.file --web.systemd-socket --nvml-library --print-default-config --log-format --help"
+            opts="-h --config --web.listen-address --listen --web.config.file --web.systemd-socket --dcgm-listen --nvml-library --print-default-config --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1114,6 +1118,10 @@ _gpumeter() {
                     return 0
                     ;;
                 --web.config.file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --dcgm-listen)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

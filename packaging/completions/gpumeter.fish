@@ -47,6 +47,7 @@ complete -c gpumeter -n "__fish_gpumeter_needs_command" -f -a "help" -d 'Print t
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand run" -l config -d 'Configuration file; without one the defaults apply' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand run" -l listen -l web.listen-address -d 'Address to serve on, instead of the configured ones; may be repeated' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand run" -l web.config.file -d 'Web configuration file: TLS, users, headers and rate limit in the form of Prometheus\' exporters' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand run" -l dcgm-listen -d 'Address where /metrics has dcgm-exporter\'s names, instead of web.dcgm_listen; may be repeated' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand run" -l nvml-library -d 'Path of the driver library (libnvidia-ml.so.1), instead of the one that the loader finds' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand run" -l log-format -d 'Format of the log' -r -f -a "text\t''
 json\t''"
@@ -60,6 +61,7 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l state-dir -d 
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l config -d 'Configuration file, instead of the scenario\'s. For the default web.listen the demo uses 127.0.0.1:9855, for the default web.control control.sock in its directory; a ledger.path outside its directory is refused' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l otlp-endpoint -d 'Push over OTLP/HTTP to this address, e.g. http://localhost:4318; by default nothing is pushed' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l web.config.file -d 'Web configuration file: TLS, users, headers and rate limit in the form of Prometheus\' exporters' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l dcgm-listen -d 'Address where /metrics has dcgm-exporter\'s names, instead of web.dcgm_listen; may be repeated' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l log-format -d 'Format of the log' -r -f -a "text\t''
 json\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand demo" -l fresh -d 'Start from scratch: empty the demo\'s directory first'

@@ -17,12 +17,12 @@ use sd_notify::NotifyState;
 use thiserror::Error;
 
 use crate::clock::{Clock, Stop, system_now};
-use crate::config::{Config, ConfigFile, PriceBookConfig};
+use crate::config::{Config, ConfigFile, ListenAddress, PriceBookConfig};
 use crate::control::{self, ControlServer};
 use crate::holders::{BelievedCgroups, ResolvedWorkloads};
 use crate::host::{Host, UserDatabase, agent_usage, clock_is_synchronised as host_clock_is_synchronised};
 use crate::meter::{Meter, SamplerNews};
-use crate::policy::{ActiveConfig, CurrentConfig};
+use crate::policy::{self, ActiveConfig, CurrentConfig};
 use crate::resolvers::{self, Resolvers, SeenProcesses, users};
 use crate::session::{self, DriverSessions, Orders, Received, RestartReason};
 use crate::thread::{self, Thread, VitalThreads};
@@ -53,6 +53,17 @@ pub struct WebOptions {
     pub file: Option<PathBuf>,
     /// Whether to serve on the sockets that systemd listens on, instead of the configured addresses.
     pub systemd_socket: bool,
+    /// Addresses of the page with dcgm-exporter's names; if empty, the configured ones.
+    pub dcgm_listen: Vec<ListenAddress>,
+}
+
+impl WebOptions {
+    /// Sets what takes precedence over the configuration.
+    pub fn apply(&self, config: &mut Config) {
+        if !self.dcgm_listen.is_empty() {
+            config.web.dcgm_listen.clone_from(&self.dcgm_listen);
+        }
+    }
 }
 
 /// The agent cannot start.
@@ -282,6 +293,7 @@ fn log_start(launch: &Launch) {
         interval_ms = config.sampling.interval.0 / 1_000_000,
         "gpumeter starts"
     );
+    policy::refused_counters(config).iter().for_each(|line| tracing::warn!("{line}"));
     let (rates, currency) = match &config.prices {
         Some(PriceBookConfig::Own { currency, rates }) => (rates.len(), &**currency),
         Some(PriceBookConfig::Example) => (1, "example prices"),
@@ -303,8 +315,12 @@ fn listen(launch: &Launch, security: &serve::Security) -> Result<serve::BoundLis
     let is_activated = !inherited.is_empty();
     let mut bound = match is_activated {
         true => serve::BoundListeners { listeners: inherited, unbound: Vec::new() },
-        false => serve::bind(addresses)?,
+        false => serve::bind(addresses, serve::MetricNames::Native)?,
     };
+    // A socket unit has no addresses of this kind.
+    let dcgm = serve::bind(&launch.config.web.dcgm_listen, serve::MetricNames::Dcgm)?;
+    bound.listeners.extend(dcgm.listeners);
+    bound.unbound.extend(dcgm.unbound);
     if is_activated && *addresses != Config::default().web.listen {
         let given: Vec<String> = bound.listeners.iter().map(serve::Listener::address).collect();
         for address in addresses.iter().map(ToString::to_string).filter(|address| !given.contains(address)) {

@@ -13,6 +13,7 @@ use sd_notify::NotifyState;
 use super::Shared;
 use super::web::WebSource;
 use crate::config::{ConfigFile, KeyChange, ReloadedConfig};
+use crate::policy;
 use crate::resolvers::users;
 use crate::systemd::{notify, notify_reload};
 use crate::thread::{self, Thread};
@@ -116,6 +117,7 @@ fn reload_config(source: &mut ConfigFile, web: &mut WebSource, shared: &Shared) 
     match outcome {
         Ok((ReloadedConfig { config, changes, waiting }, security)) => {
             log_changes(&changes);
+            policy::refused_counters(&config).iter().for_each(|line| tracing::warn!("{line}"));
             shared.access.replace(security);
             let now = shared.clock.now().boottime;
             let present = users::users_on_gpus(&shared.resolvers);

@@ -1,7 +1,6 @@
 //! The names of the same quantities in dcgm-exporter and in OpenTelemetry's hardware conventions.
 //!
-//! A metric that is no linear function of one of our families has no alias: the last XID's code as a value
-//! (DCGM_FI_DEV_XID_ERRORS; here the code is a label), used memory as a share, states as numbers.
+//! A metric that is no linear function of one of our families has no alias; those of dcgm-exporter are in `dcgm.rs`.
 
 use super::LabelPair;
 
@@ -83,7 +82,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::catalogue::{Kind, families, values_of};
+    use crate::catalogue::{Kind, Rows, families, values_of};
 
     #[test]
     fn an_alias_selects_by_labels_of_its_family_and_only_a_counter_has_a_rate() {
@@ -109,9 +108,14 @@ mod tests {
     #[test]
     fn a_series_has_one_name_in_a_profile() {
         let mut seen = BTreeSet::new();
-        for alias in families().flat_map(|family| family.aliases) {
-            let values: Vec<_> = alias.labels.iter().map(|(_, value)| value).collect();
-            assert!(seen.insert((alias.profile.name(), alias.name, values)), "{}", alias.name);
+        for family in families() {
+            // A GPU and its instances have the same names in dcgm-exporter.
+            let is_of_instance = matches!(family.rows, Rows::Instance(_));
+            for alias in family.aliases {
+                let values: Vec<_> = alias.labels.iter().map(|(_, value)| value).collect();
+                let name = (alias.profile.name(), alias.name, values, is_of_instance);
+                assert!(seen.insert(name), "{}", alias.name);
+            }
         }
     }
 }

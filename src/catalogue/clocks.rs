@@ -32,6 +32,7 @@ pub(super) const ROWS: &[Family] = &[
     .aliases(&[
         dcgm("DCGM_FI_DEV_SM_CLOCK").when(&[("clock", "sm")]).over(1_000_000),
         dcgm("DCGM_FI_DEV_MEM_CLOCK").when(&[("clock", "memory")]).over(1_000_000),
+        dcgm("DCGM_FI_DEV_VIDEO_CLOCK").when(&[("clock", "video")]).over(1_000_000),
     ]),
     clocks(
         "gpu_clock_max_hertz",
@@ -44,7 +45,12 @@ pub(super) const ROWS: &[Family] = &[
             point(&[("clock", "graphics")], &[most(GRAPHICS)]),
             point(&[("clock", "video")], &[most(VIDEO)]),
         ],
-    ),
+    )
+    .aliases(&[
+        dcgm("DCGM_FI_DEV_MAX_SM_CLOCK").when(&[("clock", "sm")]).over(1_000_000),
+        dcgm("DCGM_FI_DEV_MAX_MEM_CLOCK").when(&[("clock", "memory")]).over(1_000_000),
+        dcgm("DCGM_FI_DEV_MAX_VIDEO_CLOCK").when(&[("clock", "video")]).over(1_000_000),
+    ]),
     Family::gauge(
         "gpu_performance_state",
         Unit::None,
@@ -77,6 +83,21 @@ pub(super) const ROWS: &[Family] = &[
     .level(Level::Lean)
     .tier(Tier::Medium)
     .most(1),
+    Family::gauge(
+        "gpu_clock_event_reasons",
+        Unit::None,
+        "Reasons for the current clocks as NVML's bit mask, an idle GPU and clock settings among \
+         them; gpu_throttle_active has those that hold the clocks down, one by one.",
+        Gpu(Read(&[point(&[], &[reason(u64::MAX)])])),
+    )
+    .tier(Tier::Medium)
+    // NVML has 9 reasons.
+    .most(0x1ff)
+    .aliases(&[
+        dcgm("DCGM_FI_DEV_CLOCKS_EVENT_REASONS"),
+        // Its name before DCGM 4.
+        dcgm("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"),
+    ]),
     Family::counter(
         "gpu_throttle_seconds_total",
         Unit::Seconds,
@@ -114,6 +135,7 @@ pub(super) const ROWS: &[Family] = &[
     ]),
 ];
 
+/// A bit of the mask, or all of it.
 const fn reason(bit: u64) -> Source {
     Source::Reason { bit, unless: 0 }
 }

@@ -2,7 +2,7 @@
 
 use super::GpuRows::{self, Read, State};
 use super::Rows::Gpu;
-use super::aliases::{HW_GPU, otel};
+use super::aliases::{HW_GPU, dcgm, otel};
 use super::source::{named, point};
 use super::{Family, Level};
 use crate::model::Unit;
@@ -36,7 +36,13 @@ pub(super) const ROWS: &[Family] = &[
     )
     .labels(&["gpu", "uuid", "feature"])
     .tier(Tier::Slow)
-    .most(1),
+    .most(1)
+    .aliases(&[
+        dcgm("DCGM_FI_DEV_PERSISTENCE_MODE").when(&[("feature", "persistence")]),
+        dcgm("DCGM_FI_DEV_MIG_MODE").when(&[("feature", "mig")]),
+        dcgm("DCGM_FI_DEV_ECC_CURRENT").when(&[("feature", "ecc")]),
+        dcgm("DCGM_FI_DEV_ECC_PENDING").when(&[("feature", "ecc_pending")]),
+    ]),
     Family::gauge(
         "gpu_compute_mode",
         Unit::None,

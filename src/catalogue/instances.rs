@@ -7,6 +7,7 @@ use super::InstanceValue::{
     DramActive, Fp16, Fp32, Fp64, GrEngineActive, Integer, MemoryFree, MemoryTotal, MemoryUsed, SmActive,
     SmOccupancy, SramUncorrected, TensorActive, TensorDfma, TensorDmma, TensorHmma, TensorImma,
 };
+use super::aliases::dcgm;
 use super::ecc::NO_ECC;
 use super::{Family, InstanceRows, InstanceValue, Labelled, Level, Rows, labelled};
 use crate::model::Unit;
@@ -21,25 +22,29 @@ pub(super) const ROWS: &[Family] = &[
         Level::Lean,
         "Memory of the GPU instance, which its compute instances share.",
         &[of(MemoryTotal)],
-    ),
+    )
+    .aliases(&[dcgm("DCGM_FI_DEV_FB_TOTAL").over(1 << 20)]),
     bytes(
         "gpu_mig_memory_used_bytes",
         Level::Lean,
         "Memory used in the GPU instance by all its compute instances.",
         &[of(MemoryUsed)],
-    ),
+    )
+    .aliases(&[dcgm("DCGM_FI_DEV_FB_USED").over(1 << 20)]),
     bytes(
         "gpu_mig_memory_free_bytes",
         Level::Standard,
         "Memory of the GPU instance that can still be allocated.",
         &[of(MemoryFree)],
-    ),
+    )
+    .aliases(&[dcgm("DCGM_FI_DEV_FB_FREE").over(1 << 20)]),
     ratio(
         "gpu_mig_gr_engine_active_ratio",
         Level::Lean,
         "Share of time in which the GPU instance's graphics or compute engine was active (GPM).",
         &[of(GrEngineActive)],
-    ),
+    )
+    .aliases(&[dcgm("DCGM_FI_PROF_GR_ENGINE_ACTIVE")]),
     seconds(
         "gpu_mig_gr_engine_active_seconds_total",
         Level::Standard,
@@ -53,7 +58,8 @@ pub(super) const ROWS: &[Family] = &[
         "Share of time and of the GPU instance's multiprocessors in which at least one warp was \
          assigned (GPM).",
         &[of(SmActive)],
-    ),
+    )
+    .aliases(&[dcgm("DCGM_FI_PROF_SM_ACTIVE")]),
     seconds(
         "gpu_mig_sm_active_seconds_total",
         Level::Standard,
@@ -68,7 +74,8 @@ pub(super) const ROWS: &[Family] = &[
         "Warps resident on the GPU instance's multiprocessors, averaged over time, as a share of \
          the most that fit (GPM).",
         &[of(SmOccupancy)],
-    ),
+    )
+    .aliases(&[dcgm("DCGM_FI_PROF_SM_OCCUPANCY")]),
     seconds(
         "gpu_mig_sm_occupancy_seconds_total",
         Level::Full,
@@ -82,7 +89,8 @@ pub(super) const ROWS: &[Family] = &[
         Level::Standard,
         "Share of time in which any tensor pipe of the GPU instance was active (GPM).",
         &[of(TensorActive)],
-    ),
+    )
+    .aliases(&[dcgm("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE")]),
     seconds(
         "gpu_mig_tensor_active_seconds_total",
         Level::Standard,
@@ -96,7 +104,8 @@ pub(super) const ROWS: &[Family] = &[
         Level::Standard,
         "Share of the GPU instance's memory bandwidth that was used (GPM).",
         &[of(DramActive)],
-    ),
+    )
+    .aliases(&[dcgm("DCGM_FI_PROF_DRAM_ACTIVE")]),
     seconds(
         "gpu_mig_dram_active_seconds_total",
         Level::Standard,
@@ -111,7 +120,16 @@ pub(super) const ROWS: &[Family] = &[
          instruction: dfma and dmma double precision, hmma half, imma integer.",
         PIPES,
     )
-    .labels(PIPE),
+    .labels(PIPE)
+    .aliases(&[
+        dcgm("DCGM_FI_PROF_PIPE_INT_ACTIVE").when(&[("pipe", "integer")]),
+        dcgm("DCGM_FI_PROF_PIPE_FP16_ACTIVE").when(&[("pipe", "fp16")]),
+        dcgm("DCGM_FI_PROF_PIPE_FP32_ACTIVE").when(&[("pipe", "fp32")]),
+        dcgm("DCGM_FI_PROF_PIPE_FP64_ACTIVE").when(&[("pipe", "fp64")]),
+        dcgm("DCGM_FI_PROF_PIPE_TENSOR_DFMA_ACTIVE").when(&[("pipe", "tensor_dfma")]),
+        dcgm("DCGM_FI_PROF_PIPE_TENSOR_HMMA_ACTIVE").when(&[("pipe", "tensor_hmma")]),
+        dcgm("DCGM_FI_PROF_PIPE_TENSOR_IMMA_ACTIVE").when(&[("pipe", "tensor_imma")]),
+    ]),
     seconds(
         "gpu_mig_pipe_active_seconds_total",
         Level::Full,

@@ -33,7 +33,8 @@ pub(super) const ROWS: &[Family] = &[
         "Highest PCIe generation that GPU and system reach together.",
         &[point(&[], &[named("nvmlDeviceGetMaxPcieLinkGeneration", 0)])],
     )
-    .most(10),
+    .most(10)
+    .aliases(&[dcgm("DCGM_FI_DEV_PCIE_MAX_LINK_GEN")]),
     pcie(
         "gpu_pcie_link_width",
         Level::Standard,
@@ -49,7 +50,8 @@ pub(super) const ROWS: &[Family] = &[
         "Most PCIe lanes that GPU and system reach together.",
         &[point(&[], &[named("nvmlDeviceGetMaxPcieLinkWidth", 0)])],
     )
-    .most(32),
+    .most(32)
+    .aliases(&[dcgm("DCGM_FI_DEV_PCIE_MAX_LINK_WIDTH")]),
     Family::counter(
         "gpu_pcie_bytes_total",
         Unit::Bytes,
@@ -82,6 +84,9 @@ pub(super) const ROWS: &[Family] = &[
     .aliases(&[
         dcgm("DCGM_FI_PROF_PCIE_TX_BYTES").when(&[("direction", "transmit")]).per_second(),
         dcgm("DCGM_FI_PROF_PCIE_RX_BYTES").when(&[("direction", "receive")]).per_second(),
+        // In KB per second; deprecated since DCGM 3.
+        dcgm("DCGM_FI_DEV_PCIE_TX_THROUGHPUT").when(&[("direction", "transmit")]).per_second().over(1_000),
+        dcgm("DCGM_FI_DEV_PCIE_RX_THROUGHPUT").when(&[("direction", "receive")]).per_second().over(1_000),
         dcgm("DCGM_FI_PROF_PCIE_TX_BYTES_TOTAL").when(&[("direction", "transmit")]),
         dcgm("DCGM_FI_PROF_PCIE_RX_BYTES_TOTAL").when(&[("direction", "receive")]),
         otel("hw.gpu.io", &[("network.io.direction", "=direction")]),
@@ -376,7 +381,27 @@ pub(super) const PER_LINK: &[Family] = &[
     )
     .labels(&["gpu", "uuid", "link", "direction"])
     .tier(Tier::Medium)
-    .unsupported(NO_NVLINK),
+    .unsupported(NO_NVLINK)
+    .aliases(&[
+        dcgm("DCGM_FI_DEV_NVLINK_BANDWIDTH_L0").when(&[("link", "0")]).over(1_024),
+        dcgm("DCGM_FI_DEV_NVLINK_BANDWIDTH_L1").when(&[("link", "1")]).over(1_024),
+        dcgm("DCGM_FI_DEV_NVLINK_BANDWIDTH_L2").when(&[("link", "2")]).over(1_024),
+        dcgm("DCGM_FI_DEV_NVLINK_BANDWIDTH_L3").when(&[("link", "3")]).over(1_024),
+        dcgm("DCGM_FI_DEV_NVLINK_BANDWIDTH_L4").when(&[("link", "4")]).over(1_024),
+        dcgm("DCGM_FI_DEV_NVLINK_BANDWIDTH_L5").when(&[("link", "5")]).over(1_024),
+        dcgm("DCGM_FI_DEV_NVLINK_BANDWIDTH_L6").when(&[("link", "6")]).over(1_024),
+        dcgm("DCGM_FI_DEV_NVLINK_BANDWIDTH_L7").when(&[("link", "7")]).over(1_024),
+        dcgm("DCGM_FI_DEV_NVLINK_BANDWIDTH_L8").when(&[("link", "8")]).over(1_024),
+        dcgm("DCGM_FI_DEV_NVLINK_BANDWIDTH_L9").when(&[("link", "9")]).over(1_024),
+        dcgm("DCGM_FI_DEV_NVLINK_BANDWIDTH_L10").when(&[("link", "10")]).over(1_024),
+        dcgm("DCGM_FI_DEV_NVLINK_BANDWIDTH_L11").when(&[("link", "11")]).over(1_024),
+        dcgm("DCGM_FI_DEV_NVLINK_BANDWIDTH_L12").when(&[("link", "12")]).over(1_024),
+        dcgm("DCGM_FI_DEV_NVLINK_BANDWIDTH_L13").when(&[("link", "13")]).over(1_024),
+        dcgm("DCGM_FI_DEV_NVLINK_BANDWIDTH_L14").when(&[("link", "14")]).over(1_024),
+        dcgm("DCGM_FI_DEV_NVLINK_BANDWIDTH_L15").when(&[("link", "15")]).over(1_024),
+        dcgm("DCGM_FI_DEV_NVLINK_BANDWIDTH_L16").when(&[("link", "16")]).over(1_024),
+        dcgm("DCGM_FI_DEV_NVLINK_BANDWIDTH_L17").when(&[("link", "17")]).over(1_024),
+    ]),
     Family::counter(
         "gpu_nvlink_link_errors_total",
         Unit::None,

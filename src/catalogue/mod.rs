@@ -10,6 +10,7 @@ mod aliases;
 mod bounds;
 mod clocks;
 mod counters;
+mod dcgm;
 mod ecc;
 mod engines;
 mod family;
@@ -34,6 +35,7 @@ pub use agent::AgentFamily;
 pub use aliases::{Alias, Profile};
 pub use bounds::Bound;
 pub use counters::{COUNTING, Counter, counters};
+pub use dcgm::*;
 pub use family::*;
 pub use labels::{LABELS, Label, values_of};
 pub use points::{

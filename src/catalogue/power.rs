@@ -31,7 +31,8 @@ pub(super) const ROWS: &[Family] = &[
         Gpu(Read(&[point(&[], &[field(186)])])),
     )
     .level(Level::Standard)
-    .unsupported("this board tells one power only: gpu_power_watts"),
+    .unsupported("this board tells one power only: gpu_power_watts")
+    .aliases(&[dcgm("DCGM_FI_DEV_POWER_USAGE_INSTANT")]),
     scoped(
         "gpu_memory_power_watts",
         (Level::Full, Tier::Medium),
@@ -105,6 +106,9 @@ pub(super) const ROWS: &[Family] = &[
     .aliases(&[
         dcgm("DCGM_FI_DEV_ENFORCED_POWER_LIMIT").when(&[("limit", "enforced")]),
         dcgm("DCGM_FI_DEV_POWER_MGMT_LIMIT").when(&[("limit", "requested")]),
+        dcgm("DCGM_FI_DEV_POWER_MGMT_LIMIT_DEF").when(&[("limit", "default")]),
+        dcgm("DCGM_FI_DEV_POWER_MGMT_LIMIT_MIN").when(&[("limit", "min")]),
+        dcgm("DCGM_FI_DEV_POWER_MGMT_LIMIT_MAX").when(&[("limit", "max")]),
     ]),
     Family::counter(
         "gpu_energy_joules_total",

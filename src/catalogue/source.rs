@@ -64,7 +64,8 @@ pub enum Source {
     Call { value: CallValue, times: i64 },
     /// The distance to a thermal limit in degrees: the answer of the margin call less this signed field.
     Margin { limit: u32 },
-    /// 1 when `bit` of the clock event reasons is set and none of the more specific bits in `unless` is; else 0.
+    /// 1 when `bit` of the clock event reasons is set and none of the more specific bits in `unless` is; else 0. All bits
+    /// as `bit` are the mask itself.
     Reason { bit: u64, unless: u64 },
     /// A GPM metric between the last two samples.
     Gpm { id: u32, times: i64 },

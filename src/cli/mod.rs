@@ -150,11 +150,15 @@ struct WebFlags {
     /// Serve on the sockets of the service's systemd socket unit; without one, on the configured addresses.
     #[arg(long = "web.systemd-socket", conflicts_with = "listen")]
     systemd_socket: bool,
+    /// Address where /metrics has dcgm-exporter's names, instead of web.dcgm_listen; may be repeated.
+    #[arg(long, value_name = "ADDR", value_parser = listen_address)]
+    dcgm_listen: Vec<ListenAddress>,
 }
 
 impl WebFlags {
     fn options(self) -> app::WebOptions {
-        app::WebOptions { file: self.file, systemd_socket: self.systemd_socket }
+        let Self { file, systemd_socket, dcgm_listen } = self;
+        app::WebOptions { file, systemd_socket, dcgm_listen }
     }
 }
 
@@ -289,11 +293,13 @@ fn run_agent(run: RunCommand) -> Result<(), Failure> {
     if !run.listen.is_empty() {
         config.web.listen = run.listen;
     }
+    let web = run.web.options();
+    web.apply(&mut config);
     if run.nvml_library.is_some() {
         config.nvml.library = run.nvml_library;
     }
     let clock = Clock::of_library(config.nvml.library.as_deref());
-    app::run(Launch { config, source, clock, root: "/".into(), simulated: false, web: run.web.options() })
+    app::run(Launch { config, source, clock, root: "/".into(), simulated: false, web })
         .map_err(|error| Failure::of_agent(&error, error.wants_restart()))
 }
 
@@ -328,7 +334,11 @@ fn misconfigured(problems: Problems) -> Failure {
 }
 
 fn check_config(file: &Path, node: bool, web_file: Option<&Path>) -> Result<(), Failure> {
-    let config = Config::read(file).map_err(misconfigured)?;
+    let mut config = Config::read(file).map_err(misconfigured)?;
+    // It may exist on the node only, as certificates may.
+    if node || config.web.dcgm_counters.as_ref().is_some_and(|path| path.exists()) {
+        config.read_dcgm_counters().map_err(misconfigured)?;
+    }
     let access = config.web_access(web_file).map_err(Failure::wrong)?;
     let users = UserDatabase::of_host(Path::new("/"));
     let mut warnings = resolvers::unresolved_grants(&config, &users);
@@ -338,6 +348,7 @@ fn check_config(file: &Path, node: bool, web_file: Option<&Path>) -> Result<(), 
         warnings.extend(node_doctor::unmatched_grants(&config));
     }
     warnings.extend(policy::price_warning(&config, system_now().utc));
+    warnings.extend(policy::refused_counters(&config));
     let hints = config.hints().into_iter().chain(access.hints());
     let warnings = warnings.into_iter().map(|text| ("warning", text));
     let file = file.display();

@@ -107,7 +107,9 @@ impl ConfigFile {
         let mut files = FileSet::default();
         files.add([path.to_owned()]);
         let text = super::read_text(path)?;
-        let config = Config::parse(&text, &path.display().to_string())?;
+        let mut config = Config::parse(&text, &path.display().to_string())?;
+        files.add(config.web.dcgm_counters.clone());
+        config.read_dcgm_counters()?;
         let texts = KeyTexts::of(&text);
         Ok((Self { path: path.into(), files, first: config.clone(), texts }, config))
     }
@@ -131,6 +133,10 @@ impl ConfigFile {
         self.files.mark_read();
         let text = super::read_text(&self.path)?;
         let mut config = Config::parse(&text, &self.path.display().to_string())?;
+        let mut files = FileSet::default();
+        files.add([self.path.clone()].into_iter().chain(config.web.dcgm_counters.clone()));
+        config.read_dcgm_counters()?;
+        self.files = files;
         let texts = KeyTexts::of(&text);
         let changes = self.texts.changes(&texts);
         self.texts = texts;

@@ -10,6 +10,7 @@ mod address;
 mod changes;
 mod check;
 mod config_file;
+mod dcgm_counters;
 mod fraction;
 mod key;
 mod prices;
@@ -31,6 +32,7 @@ use std::path::Path;
 pub use address::{Endpoint, ListenAddress};
 pub use changes::KeyChange;
 pub use config_file::{ConfigFile, FileSet, ReloadedConfig};
+pub use dcgm_counters::CounterLine;
 pub use key::KeyDescription;
 pub use prices::{PriceBookConfig, PriceClass, RateConfig};
 pub use print::default_yaml;
@@ -42,7 +44,7 @@ pub use settings::{
 };
 pub use standing::{GpuChoice, GrantConfig, Grantee, UserChoice};
 pub use time::duration;
-pub use web::{ClientAuth, Credential, RateLimit, TlsSettings, TlsVersion, WebAccess};
+pub use web::{ClientAuth, Credential, DcgmLabels, RateLimit, TlsSettings, TlsVersion, WebAccess};
 
 use problem::ProblemCollector;
 use settings::ConfigDraft;
@@ -55,6 +57,17 @@ impl Config {
     /// Reads and checks a file.
     pub fn read(path: &Path) -> Result<Self, Problems> {
         Self::parse(&read_text(path)?, &path.display().to_string())
+    }
+
+    /// Reads the file that `web.dcgm_counters` names.
+    ///
+    /// # Errors
+    /// All problems of that file.
+    pub fn read_dcgm_counters(&mut self) -> Result<(), Problems> {
+        if let Some(path) = &self.web.dcgm_counters {
+            self.dcgm_counters = dcgm_counters::read(path)?;
+        }
+        Ok(())
     }
 
     /// Checks a text; problems name it `file`.

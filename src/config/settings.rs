@@ -5,12 +5,14 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::address::{Endpoint, ListenAddress, external_url};
+use super::dcgm_counters::{self, CounterLine};
 use super::key::{Absent, ChangeEffect, Key, KeyDescription, KeyType, Table};
 use super::prices::{self, PriceBookConfig, RateConfig};
 use super::standing::{self, GrantConfig};
 use super::values::{add, add_label, cgroup_path, name, path, path_or_off, put, resource, service};
 use super::web::{
-    ClientAuth, TlsVersion, add_cipher, add_curve, add_header, add_tenant, client_auth, tls_version, user,
+    ClientAuth, DcgmLabels, TlsVersion, add_cipher, add_curve, add_header, add_tenant, client_auth,
+    tls_version, user,
 };
 use crate::catalogue::Level;
 use crate::model::Nanoseconds;
@@ -29,6 +31,8 @@ pub struct Config {
     pub otlp: OtlpConfig,
     pub limits: LimitsConfig,
     pub web: WebConfig,
+    /// The lines of the file that `web.dcgm_counters` names, else the built-in ones.
+    pub dcgm_counters: Vec<CounterLine>,
 }
 
 /// A configuration while it is read.
@@ -52,6 +56,7 @@ impl ConfigDraft {
             otlp: OtlpConfig::default(),
             limits: LimitsConfig::default(),
             web: WebConfig::default(),
+            dcgm_counters: dcgm_counters::built_in(),
         };
         Self { config, prices: PricesConfig::default() }
     }
@@ -199,6 +204,15 @@ pub struct WebConfig (config web) {
         "Headers added to every response; those that exporter-toolkit allows.";
     http2: bool, flag(), Default("true"), Reload,
         "Whether HTTP/2 is offered over TLS.";
+    dcgm_listen: Vec<ListenAddress>, texts("IP:port or unix:/path", str::parse), Optional(":9400"), Restart,
+        "Addresses on which /metrics has dcgm-exporter's names, as /metrics?profile=dcgm has.";
+    dcgm_counters: Option<PathBuf>, text("an absolute path", path),
+        Optional("/etc/dcgm-exporter/default-counters.csv"), Reload,
+        "File of dcgm-exporter with the counters of that page; by default its own defaults.";
+    dcgm_labels: DcgmLabels, word(DcgmLabels::NAMES, DcgmLabels::ALL), Default("v3"), Reload,
+        "Labels of that page: v3 (Hostname, up to dcgm-exporter 4.8.2) or v4 (hostname).";
+    dcgm_corrected: bool, flag(), Default("false"), Reload,
+        "Whether that page has a MIG GPU's own values once, instead of with each instance.";
 } + { tls: WebTlsConfig, rate_limit: WebRateLimitConfig }
 
 "TLS of the pages; --web.config.file says the same in the form of Prometheus' exporters."

@@ -14,6 +14,31 @@ use super::values::one_of;
 use super::web_file;
 use crate::model::Nanoseconds;
 
+/// The labels of the page with dcgm-exporter's names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DcgmLabels {
+    /// Those of dcgm-exporter 3 and of 4 up to 4.8.2.
+    #[default]
+    V3,
+    /// Those of later ones.
+    V4,
+}
+
+impl DcgmLabels {
+    /// Both.
+    pub(super) const ALL: [Self; 2] = [Self::V3, Self::V4];
+    /// Their words in the configuration.
+    pub(super) const NAMES: [&str; 2] = ["v3", "v4"];
+
+    /// The label with the name of the node.
+    pub const fn host_label(self) -> &'static str {
+        match self {
+            Self::V3 => "Hostname",
+            Self::V4 => "hostname",
+        }
+    }
+}
+
 /// A certificate, key or password hash in a file of its own, or in the configuration.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Credential {

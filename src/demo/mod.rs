@@ -336,6 +336,7 @@ fn configure(
     } else if config.web.listen == defaults.web.listen {
         config.web.listen = vec![ListenAddress::Tcp(SocketAddr::from(([127, 0, 0, 1], 9855)))];
     }
+    options.web.apply(&mut config);
     if options.otlp_endpoint.is_some() {
         config.otlp.endpoint.clone_from(&options.otlp_endpoint);
     }

@@ -108,6 +108,7 @@ pub fn diagnose(config: &Config) -> Diagnosis {
     findings.extend(node::check_cgroups(&host, &pids, &workloads));
     findings.extend(grants::check_users(config, &users));
     findings.push(node::check_prices(config, system_now().utc));
+    findings.extend(node::check_dcgm_counters(config));
     findings.push(node::check_kernel_log(&host));
     findings.push(node::check_node_lock(Path::new(NODE_LOCK)));
     findings.push(node::check_ledger(config));

@@ -16,7 +16,7 @@ use crate::holders::{ResolvedWorkloads, identify, refused_cgroup};
 use crate::host::{FIRST_PID_NAMESPACE, Host, ProcessError};
 use crate::ledger::Cause;
 use crate::model::{UnattributedReason, Utc};
-use crate::policy::{price_in_words, price_warning};
+use crate::policy::{price_in_words, price_warning, refused_counters};
 use crate::push::{Destination, send};
 use crate::session::{LockState, look_at_node_lock};
 use crate::tenants::TenantNames;
@@ -134,6 +134,22 @@ pub(super) fn check_cgroups(
         holder.unwrap_or_else(|_| "a user without a name".to_owned()),
     );
     Some(Finding::new("cgroups", false, why))
+}
+
+/// The counters of the page with dcgm-exporter's names, where a file of them is configured.
+pub(super) fn check_dcgm_counters(config: &Config) -> Option<Finding> {
+    config.web.dcgm_counters.as_ref()?;
+    let mut config = config.clone();
+    let (works, why) = match config.read_dcgm_counters() {
+        Err(problems) => (false, problems.to_string()),
+        Ok(()) => match refused_counters(&config) {
+            refused if refused.is_empty() => {
+                (true, "every counter of web.dcgm_counters is on the page".into())
+            }
+            refused => (false, refused.join("; ")),
+        },
+    };
+    Some(Finding::new("dcgm counters", works, why))
 }
 
 /// Whether a price is in force, if prices are configured.

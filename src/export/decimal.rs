@@ -12,6 +12,21 @@ pub(super) fn write(out: &mut Vec<u8>, number: i128, decimals: u8) {
     }
 }
 
+/// Appends the number with all its decimals.
+pub(super) fn write_fixed(out: &mut Vec<u8>, number: i128, decimals: u8) {
+    if number < 0 {
+        out.push(b'-');
+    }
+    let (size, one) = (number.unsigned_abs(), 10_u128.pow(decimals.into()));
+    let fraction = size % one;
+    out.extend_from_slice(itoa::Buffer::new().format(size / one).as_bytes());
+    let mut buffer = itoa::Buffer::new();
+    let digits = buffer.format(fraction).as_bytes();
+    out.push(b'.');
+    out.extend_from_slice(&[b'0'; 18][..usize::from(decimals).saturating_sub(digits.len())]);
+    out.extend_from_slice(digits);
+}
+
 fn write_small(out: &mut Vec<u8>, number: i64, decimals: u8) {
     if number < 0 {
         out.push(b'-');

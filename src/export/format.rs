@@ -8,21 +8,23 @@ pub enum PageFormat {
     Text,
     /// OpenMetrics 1.0.
     OpenMetrics,
+    /// The page with dcgm-exporter's names, in text 0.0.4 whatever a client accepts.
+    Dcgm,
 }
 
 impl PageFormat {
     /// All formats.
-    pub const ALL: [Self; 2] = [Self::Text, Self::OpenMetrics];
+    pub const ALL: [Self; 3] = [Self::Text, Self::OpenMetrics, Self::Dcgm];
 
     /// The value of the `Content-Type` header.
     pub const fn content_type(self) -> &'static str {
         match self {
-            Self::Text => "text/plain; version=0.0.4; charset=utf-8",
+            Self::Text | Self::Dcgm => "text/plain; version=0.0.4; charset=utf-8",
             Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
         }
     }
 
-    /// The format that an `Accept` header prefers; of equals, the first.
+    /// The format of the page with our names that an `Accept` header prefers; of equals, the first.
     pub fn negotiate(accept: Option<&str>) -> Self {
         let mut best = (0, Self::Text);
         for range in accept.unwrap_or_default().split(',') {

@@ -1,8 +1,10 @@
 //! Encoders: a published snapshot to Prometheus text 0.0.4, OpenMetrics 1.0, OTLP protobuf and JSON.
 //!
 //! Pure: no sockets, clocks or drivers. All formats are sinks of one [`walk`], so they agree on which series there are,
-//! in which order and with which labels. Rendered labels are kept until the roster changes.
+//! in which order and with which labels; only the page with dcgm-exporter's names has its own. Rendered labels are kept
+//! until the roster changes.
 
+mod dcgm;
 mod decimal;
 mod float;
 mod format;
@@ -14,6 +16,7 @@ mod page;
 mod text;
 mod walk;
 
+pub use dcgm::{DcgmCounter, DcgmOptions};
 pub use format::PageFormat;
 pub use health::{Release, health};
 pub use json::{json, json_of};

@@ -8,6 +8,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use super::PageFormat;
+use super::dcgm::{DcgmOptions, DcgmRenderer};
 use super::text::TextRenderer;
 use crate::catalogue::Level;
 use crate::model::snapshot::Snapshot;
@@ -32,8 +33,14 @@ pub struct PageCache {
 /// What is kept for one format.
 #[derive(Debug)]
 struct FormatCache {
-    renderer: TextRenderer,
+    renderer: Renderer,
     buffers: BufferPool,
+}
+
+#[derive(Debug)]
+enum Renderer {
+    Native(TextRenderer),
+    Dcgm(DcgmRenderer),
 }
 
 /// The last two pages, the older one first. A page's buffer is reused once nothing else holds the page; there are two
@@ -59,9 +66,12 @@ impl BufferPool {
 
 impl PageCache {
     /// Creates a cache for the families up to `level`; with `has_created`, pages say when counters began.
-    pub fn new(level: Level, has_created: bool) -> Self {
+    pub fn new(level: Level, has_created: bool, dcgm: Arc<DcgmOptions>) -> Self {
         let cache = |format| {
-            let renderer = TextRenderer::new(format, level, has_created);
+            let renderer = match format {
+                PageFormat::Dcgm => Renderer::Dcgm(DcgmRenderer::new(Arc::clone(&dcgm))),
+                format => Renderer::Native(TextRenderer::new(format, level, has_created)),
+            };
             Mutex::new(FormatCache { renderer, buffers: BufferPool::default() })
         };
         Self { level, formats: PageFormat::ALL.map(cache) }
@@ -71,7 +81,10 @@ impl PageCache {
     pub fn render(&self, snapshot: &Snapshot, format: PageFormat) -> Arc<RenderedPage> {
         let mut cache = self.formats[format as usize].lock().unwrap_or_else(PoisonError::into_inner);
         let FormatCache { renderer, buffers } = &mut *cache;
-        buffers.write_page(|page| renderer.render(snapshot, page))
+        buffers.write_page(|page| match renderer {
+            Renderer::Native(renderer) => renderer.render(snapshot, page),
+            Renderer::Dcgm(renderer) => renderer.render(snapshot, page),
+        })
     }
 }
 

@@ -118,7 +118,7 @@ fn stem(family: &Family) -> &'static str {
     family.name.strip_suffix("_total").unwrap_or(family.name)
 }
 
-fn append<const N: usize>(out: &mut Vec<u8>, texts: [&str; N]) {
+pub(super) fn append<const N: usize>(out: &mut Vec<u8>, texts: [&str; N]) {
     texts.into_iter().for_each(|text| out.extend_from_slice(text.as_bytes()));
 }
 
@@ -158,7 +158,7 @@ fn write_labels(out: &mut Vec<u8>, family: &Family, labels: Labels<'_>) {
 
 /// Escapes backslashes and newlines, and quotes where `escapes_quotes`. Label values come from processes, units and
 /// users, none of whom may write a line of the page.
-fn escape(out: &mut Vec<u8>, text: &str, escapes_quotes: bool) {
+pub(super) fn escape(out: &mut Vec<u8>, text: &str, escapes_quotes: bool) {
     for byte in text.bytes() {
         match byte {
             b'\\' => out.extend_from_slice(b"\\\\"),

@@ -16,6 +16,7 @@ mod account;
 mod budget;
 mod committed;
 mod counter_total;
+mod dcgm;
 mod grants;
 mod identify;
 mod integrate;
@@ -52,6 +53,7 @@ use account::{Account, EarlierGrant, TimedFrame};
 use budget::OwnSeries;
 use committed::CommittedAccounts;
 use counter_total::CounterTotal;
+use dcgm::DcgmHistory;
 use grants::GrantMatches;
 use integrate::GR_ENGINE;
 use judge::{GpuHealthTracker, UnplacedXids};
@@ -66,6 +68,8 @@ use xids::Xids;
 pub struct Policy {
     /// How much is exported.
     pub level: Level,
+    /// Whether the page with dcgm-exporter's names is configured.
+    pub dcgm: bool,
     /// The interval of each tier, by [`Tier`] order.
     pub intervals: [Nanoseconds; 3],
     /// Standing grants.
@@ -195,6 +199,8 @@ struct TrackedGpu {
     location: GpuLocation,
     /// Whether totals must not grow at its next frame, since it has another sampler or was lost.
     starts_anew: bool,
+    /// Kept while the page with dcgm-exporter's names is configured.
+    dcgm: DcgmHistory,
 }
 
 /// Label values of a GPU.
@@ -442,6 +448,7 @@ impl TrackedGpu {
             series: OwnSeries::of(&[], level),
             location: GpuLocation::new(at),
             starts_anew: false,
+            dcgm: DcgmHistory::default(),
         }
     }
 

@@ -47,7 +47,8 @@ impl Publisher {
         let gpus = meter.published_gpus();
         let state = |gpu: &&TrackedGpu| {
             let uuid = &gpu.id.uuid;
-            gpu.state(now, policy, meter.accounts.slots.get(uuid), inputs.in_flight.get(uuid))
+            let state = gpu.state(now, policy, meter.accounts.slots.get(uuid), inputs.in_flight.get(uuid));
+            GpuState { dcgm: policy.dcgm.then(|| gpu.dcgm_state(meter.started.utc)), ..state }
         };
         let states: Vec<GpuState> = gpus.iter().map(state).collect();
         let numbers = self.agent_numbers(meter, now, &inputs.services, &gpus, &states);
@@ -64,7 +65,7 @@ impl Publisher {
         for (list, _) in lists.iter_mut().zip(&states).filter(|(_, state)| !state.is_up()) {
             list.clear();
         }
-        let (process_entries, processes) = if policy.level < Level::Full {
+        let (process_entries, processes) = if policy.level < Level::Full && !policy.dcgm {
             Default::default()
         } else {
             self.entries.processes(&gpus, lists, policy.processes, &mut budget)
@@ -150,6 +151,9 @@ impl Publisher {
 impl Meter {
     /// Step 5: the snapshot of the tick.
     pub(super) fn publish(&mut self, now: Stamp, inputs: &Inputs) -> Arc<Snapshot> {
+        if self.policy.dcgm {
+            self.gpus.values_mut().for_each(|gpu| gpu.update_dcgm(now.boottime));
+        }
         // The publisher is taken out, since it borrows the rest of the meter.
         let mut publisher = std::mem::take(&mut self.publisher);
         let snapshot = publisher.build_snapshot(self, now, inputs);
@@ -200,6 +204,7 @@ impl TrackedGpu {
             xid_actions: self.xids.actions(),
             xids_since: xids.since,
             health: Arc::clone(&self.health.verdict),
+            dcgm: None,
         }
     }
 

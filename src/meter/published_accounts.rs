@@ -266,6 +266,7 @@ mod tests {
         };
         let policy = Policy {
             level: Level::Full,
+            dcgm: false,
             intervals: [Nanoseconds::SECOND; 3],
             allocations: Arc::default(),
             standing: Vec::new(),

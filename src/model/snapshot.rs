@@ -222,6 +222,26 @@ pub struct GpuState {
     pub xids_since: Option<Utc>,
     /// Its health verdict.
     pub health: Arc<Verdict>,
+    /// What only the page with dcgm-exporter's names shows; absent where that page is not configured.
+    pub dcgm: Option<DcgmState>,
+}
+
+/// How many reasons for the current clocks NVML has.
+pub const CLOCK_EVENT_COUNT: usize = 9;
+
+/// What the page with dcgm-exporter's names shows of a GPU beside the catalogue's values.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DcgmState {
+    /// Rates per second of the catalogue's rated values, each in its family's unit.
+    pub rates: Vec<Reading>,
+    /// The XID that was seen last since the agent's start.
+    pub last_xid: Option<u32>,
+    /// Parallel to [`GpuEntry::xids`]: how often in the window.
+    pub recent_xids: Vec<u64>,
+    /// How often the clocks were read with each event reason in the window.
+    pub recent_clock_events: [u64; CLOCK_EVENT_COUNT],
+    /// The same since the agent's start.
+    pub clock_events: [u64; CLOCK_EVENT_COUNT],
 }
 
 impl GpuState {

@@ -22,7 +22,7 @@ pub(super) enum ReadMethod {
     Margin { limit: FieldQuery },
     /// A value of a call of its own.
     Call { value: CallValue, times: i64 },
-    /// A bit of the clock event reasons, unless a bit of `unless` is set.
+    /// A bit of the clock event reasons, or all of them, unless a bit of `unless` is set.
     Reason { bit: u64, unless: u64 },
     /// The sum of metrics of the GPM pair.
     Gpm(GpmMetrics),

@@ -337,8 +337,11 @@ impl Sampler {
             let bits = calls::reasons(api, device);
             for target in reasons.iter() {
                 let (bit, unless) = target.from;
-                let is_set = bits.map(|bits| bits & bit != 0 && bits & unless == 0);
-                readings.store(api, target, is_set.map(i64::from));
+                let value = bits
+                    .map(|bits| if bits & unless == 0 { (bits & bit) >> bit.trailing_zeros() } else { 0 });
+                // NVML's mask has 32 bits.
+                let value = value.and_then(|value| i64::try_from(value).map_err(|_| Absence::Rejected));
+                readings.store(api, target, value);
             }
         }
     }

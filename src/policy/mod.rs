@@ -4,6 +4,7 @@
 //! as a whole.
 
 mod current;
+mod dcgm;
 mod prices;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,6 +20,7 @@ use crate::model::snapshot::PriceEntry;
 use crate::model::{Nanoseconds, Utc};
 
 pub(crate) use current::{CurrentConfig, Wait};
+pub use dcgm::{dcgm_options, refused_counters};
 pub(crate) use prices::price_in_words;
 pub use prices::price_warning;
 
@@ -31,6 +33,7 @@ const EXAMPLE: i128 = 2_500_000_000;
 /// How often and how much samplers read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cadence {
+    /// What is read; more than what is exported where the page with dcgm-exporter's names needs it.
     pub(crate) level: Level,
     pub(crate) interval: Nanoseconds,
     /// Ticks per tier.
@@ -46,7 +49,7 @@ impl Cadence {
         let sampling = &config.sampling;
         let ticks = |span: Nanoseconds| (span.0 / sampling.interval.0).max(1);
         Self {
-            level: sampling.level,
+            level: dcgm::read_level(config),
             interval: sampling.interval,
             every: [1, ticks(sampling.medium), ticks(sampling.slow)],
             presence: config.attribution.presence,
@@ -97,7 +100,7 @@ impl ActiveConfig {
             cadence: Cadence::new(&config),
             policy: Arc::new(policy(&config)),
             charges: vec![Charge { book: price_book(&config), decided: Nanoseconds(0) }],
-            page_cache: Arc::new(PageCache::new(sampling.level, config.web.created)),
+            page_cache: Arc::new(PageCache::new(sampling.level, config.web.created, dcgm_options(&config))),
             push_every: (config.otlp.interval.0 / sampling.interval.0).max(1),
             config,
         }
@@ -171,6 +174,7 @@ fn change_prices(old: &PriceSchedule, new: &PriceSchedule, start: Utc) -> PriceS
 fn policy(config: &Config) -> Policy {
     Policy {
         level: config.sampling.level,
+        dcgm: dcgm::is_configured(config),
         // A tier cannot be faster than the tick.
         intervals: [config.sampling.interval, config.sampling.medium, config.sampling.slow]
             .map(|interval| interval.max(config.sampling.interval)),

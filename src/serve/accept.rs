@@ -13,10 +13,9 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
 
 use super::Site;
-use super::connection::serve_connection;
+use super::connection::{Arrival, serve_connection};
 use super::connection_limit::ConnectionLimit;
-use super::listen::{AsyncListener, BoxedStream, Listener};
-use super::local::Ends;
+use super::listen::{AsyncListener, BoxedStream, Listener, MetricNames};
 use super::overload::OverloadResponse;
 
 /// Wait after a failed accept: file descriptors become free only when connections end.
@@ -36,14 +35,14 @@ pub async fn run(
     let server = Server { site: Arc::new(site), limit, overload };
     let mut loops = JoinSet::new();
     for listener in listeners {
-        loops.spawn(server.clone().accept_all(listener.into_async()?, shutdown.clone()));
+        loops.spawn(server.clone().accept_all(listener.names, listener.into_async()?, shutdown.clone()));
     }
     let mut stop = shutdown.clone();
     loop {
         tokio::select! {
             Some(listener) = later.recv() => {
                 listener.log(&server.site.access.current());
-                loops.spawn(server.clone().accept_all(listener.into_async()?, shutdown.clone()));
+                loops.spawn(server.clone().accept_all(listener.names, listener.into_async()?, shutdown.clone()));
             }
             () = stopped(&mut stop) => break,
         }
@@ -68,13 +67,15 @@ struct Server {
 
 impl Server {
     /// Accepts on one socket until the agent stops.
-    async fn accept_all(self, listener: AsyncListener, shutdown: watch::Receiver<bool>) {
+    async fn accept_all(self, names: MetricNames, listener: AsyncListener, shutdown: watch::Receiver<bool>) {
         let mut tasks = JoinSet::new();
         let mut stop = shutdown.clone();
         loop {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
-                    Ok((stream, ends)) => self.admit(stream, ends, &mut tasks, &shutdown).await,
+                    Ok((stream, ends)) => {
+                        self.admit(stream, Arrival { ends, names }, &mut tasks, &shutdown).await;
+                    }
                     Err(error) => self.handle_accept_error(&error, &listener).await,
                 },
                 Some(end) = tasks.join_next() => self.note_panic(end),
@@ -91,13 +92,13 @@ impl Server {
     async fn admit(
         &self,
         stream: BoxedStream,
-        ends: Ends,
+        arrival: Arrival,
         tasks: &mut JoinSet<()>,
         shutdown: &watch::Receiver<bool>,
     ) {
-        if let Some(connection) = self.limit.open(ends.peer(), self.site.limits.queue).await {
+        if let Some(connection) = self.limit.open(arrival.ends.peer(), self.site.limits.queue).await {
             let site = Arc::clone(&self.site);
-            tasks.spawn(serve_connection(stream, ends, connection, site, shutdown.clone()));
+            tasks.spawn(serve_connection(stream, arrival, connection, site, shutdown.clone()));
             return;
         }
         self.site.requests.count(StatusCode::SERVICE_UNAVAILABLE.as_u16());

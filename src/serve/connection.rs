@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use super::Site;
 use super::accept::stopped;
 use super::connection_limit::{ConnectionLimit, OpenConnection};
-use super::listen::BoxedStream;
+use super::listen::{BoxedStream, MetricNames};
 use super::local::Ends;
 use super::response::with;
 use super::route::reply_to;
@@ -34,9 +34,17 @@ const LONGEST_HEADER_LIST: u32 = 16 * 1024;
 /// Simultaneous requests of an HTTP/2 client; a scraper sends one.
 const MOST_STREAMS: u32 = 4;
 
+/// Where a connection comes from, and by which listener.
+#[derive(Clone, Copy)]
+pub(super) struct Arrival {
+    pub(super) ends: Ends,
+    /// The names of the metrics at `/metrics` of that listener.
+    pub(super) names: MetricNames,
+}
+
 /// State that the requests of a connection share; HTTP/2 requests may outlive it.
 struct RequestContext {
-    ends: Ends,
+    arrival: Arrival,
     activity: Arc<ConnectionActivity>,
     limit: Arc<ConnectionLimit>,
     site: Arc<Site>,
@@ -46,13 +54,13 @@ struct RequestContext {
 /// Serves one connection until it ends.
 pub(super) async fn serve_connection(
     stream: BoxedStream,
-    ends: Ends,
+    arrival: Arrival,
     connection: OpenConnection,
     site: Arc<Site>,
     shutdown: watch::Receiver<bool>,
 ) {
     let context = RequestContext {
-        ends,
+        arrival,
         activity: Arc::clone(&connection.activity),
         limit: Arc::clone(&connection.limit),
         site: Arc::clone(&site),
@@ -82,7 +90,7 @@ async fn serve_stream(
             context.is_http2 = stream.get_ref().1.alpn_protocol() == Some(HTTP2);
             serve_http(stream, context, shutdown).await;
         }
-        Err(error) => context.site.access.note_failed_handshake(context.ends, &error),
+        Err(error) => context.site.access.note_failed_handshake(context.arrival.ends, &error),
     }
 }
 
@@ -124,7 +132,7 @@ async fn respond(
     context: Arc<RequestContext>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let in_progress = context.activity.begin_request();
-    let mut response = reply_to(&request, context.ends, &context.site).await;
+    let mut response = reply_to(&request, context.arrival, &context.site).await;
     context.site.requests.count(response.status().as_u16());
     if context.limit.is_scarce() {
         if context.is_http2 {

@@ -81,23 +81,23 @@ pub struct BoundListeners {
     pub unbound: Vec<UnboundAddress>,
 }
 
-/// Listens on all addresses that can be bound now.
+/// Listens on all addresses that can be bound now; `/metrics` has those names there.
 ///
 /// # Errors
 /// An address is not one of this host.
-pub fn bind(addresses: &[ListenAddress]) -> Result<BoundListeners, Error> {
+pub fn bind(addresses: &[ListenAddress], names: MetricNames) -> Result<BoundListeners, Error> {
     let mut bound = BoundListeners::default();
     // The agent's own descriptors of these sockets are closed again; systemd goes on listening.
     let activated: Arc<[String]> = inherit().unwrap_or_default().iter().map(Listener::address).collect();
     for address in addresses {
         match listen(address, addresses) {
-            Ok(listener) => bound.listeners.push(listener),
+            Ok(socket) => bound.listeners.push(Listener { socket, names }),
             Err(reason) => {
                 let error = Error { address: address.clone(), reason, activated: Arc::clone(&activated) };
                 if error.is_mistake() {
                     return Err(error);
                 }
-                bound.unbound.push(UnboundAddress { error, all: addresses.into() });
+                bound.unbound.push(UnboundAddress { error, all: addresses.into(), names });
             }
         }
     }
@@ -111,6 +111,7 @@ pub struct UnboundAddress {
     pub error: Error,
     /// All configured addresses.
     all: Arc<[ListenAddress]>,
+    names: MetricNames,
 }
 
 /// The wait after the first failure; it doubles with each further one.
@@ -125,7 +126,7 @@ const LOG_EVERY: u32 = 40;
 impl UnboundAddress {
     /// Tries until it listens; meanwhile the address is among the missing ones.
     pub async fn listen(self, missing: &MissingListeners) -> Listener {
-        let Self { mut error, all } = self;
+        let Self { mut error, all, names } = self;
         let mut wait = FIRST_RETRY;
         let mut failures = 0_u32;
         loop {
@@ -140,9 +141,9 @@ impl UnboundAddress {
             tokio::time::sleep(wait).await;
             wait = (wait * 2).min(LONGEST_RETRY);
             match listen(&error.address, &all) {
-                Ok(listener) => {
+                Ok(socket) => {
                     missing.remove(&error.address);
-                    return listener;
+                    return Listener { socket, names };
                 }
                 Err(reason) => error.reason = reason,
             }
@@ -189,18 +190,19 @@ pub fn inherit() -> Result<Vec<Listener>, InheritError> {
     let mut listeners = Vec::new();
     for index in 0..given.len() {
         let tcp = given.take_tcp_listener(index);
-        listeners.push(match tcp {
+        let socket = match tcp {
             Ok(Some(listener)) => {
                 // The same options as for our own sockets; the server also works without them.
                 let _ = sockopt::set_tcp_nodelay(&listener, true);
                 let _ = sockopt::set_socket_send_buffer_size(&listener, SEND_BUFFER);
-                Listener::Tcp(listener)
+                ListeningSocket::Tcp(listener)
             }
             _ => match given.take_unix_listener(index) {
-                Ok(Some(listener)) => Listener::Unix(listener),
+                Ok(Some(listener)) => ListeningSocket::Unix(listener),
                 _ => return Err(InheritError::Unusable(index)),
             },
-        });
+        };
+        listeners.push(Listener { socket, names: MetricNames::Native });
     }
     Ok(listeners)
 }
@@ -215,10 +217,10 @@ pub enum InheritError {
     Unusable(usize),
 }
 
-fn listen(address: &ListenAddress, all: &[ListenAddress]) -> io::Result<Listener> {
+fn listen(address: &ListenAddress, all: &[ListenAddress]) -> io::Result<ListeningSocket> {
     match address {
-        ListenAddress::Tcp(tcp) => listen_tcp(*tcp, all).map(Listener::Tcp),
-        ListenAddress::Unix(path) => listen_unix(path).map(Listener::Unix),
+        ListenAddress::Tcp(tcp) => listen_tcp(*tcp, all).map(ListeningSocket::Tcp),
+        ListenAddress::Unix(path) => listen_unix(path).map(ListeningSocket::Unix),
     }
 }
 
@@ -279,9 +281,24 @@ fn open(address: SocketAddr, dual: bool) -> rustix::io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// A listening socket.
+/// The names of the metrics at `/metrics`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricNames {
+    /// Our own.
+    Native,
+    /// dcgm-exporter's.
+    Dcgm,
+}
+
+/// A listening socket, and the names of the metrics there.
 #[derive(Debug)]
-pub enum Listener {
+pub struct Listener {
+    socket: ListeningSocket,
+    pub(super) names: MetricNames,
+}
+
+#[derive(Debug)]
+enum ListeningSocket {
     /// On an IP address.
     Tcp(TcpListener),
     /// In the file system.
@@ -291,11 +308,11 @@ pub enum Listener {
 impl Listener {
     /// Its address as in the configuration.
     pub fn address(&self) -> String {
-        match self {
-            Self::Tcp(listener) => {
+        match &self.socket {
+            ListeningSocket::Tcp(listener) => {
                 listener.local_addr().map(|address| address.to_string()).unwrap_or_default()
             }
-            Self::Unix(listener) => {
+            ListeningSocket::Unix(listener) => {
                 let address = listener.local_addr().ok();
                 let path = address.as_ref().and_then(|address| address.as_pathname());
                 path.map_or_else(|| "unix socket".to_owned(), |path| format!("unix:{}", path.display()))
@@ -311,20 +328,20 @@ impl Listener {
 
     /// Its address and port, if it has them.
     pub fn socket_address(&self) -> Option<SocketAddr> {
-        match self {
-            Self::Tcp(listener) => listener.local_addr().ok(),
-            Self::Unix(_) => None,
+        match &self.socket {
+            ListeningSocket::Tcp(listener) => listener.local_addr().ok(),
+            ListeningSocket::Unix(_) => None,
         }
     }
 
     /// The same socket for the I/O thread.
     pub(super) fn into_async(self) -> io::Result<AsyncListener> {
-        Ok(match self {
-            Self::Tcp(listener) => {
+        Ok(match self.socket {
+            ListeningSocket::Tcp(listener) => {
                 listener.set_nonblocking(true)?;
                 AsyncListener::Tcp(tokio::net::TcpListener::from_std(listener)?)
             }
-            Self::Unix(listener) => {
+            ListeningSocket::Unix(listener) => {
                 listener.set_nonblocking(true)?;
                 AsyncListener::Unix(tokio::net::UnixListener::from_std(listener)?)
             }
@@ -380,14 +397,18 @@ mod tests {
 
     use super::*;
 
+    fn bind(addresses: &[ListenAddress]) -> Result<BoundListeners, Error> {
+        super::bind(addresses, MetricNames::Native)
+    }
+
     fn tcp(text: &str) -> ListenAddress {
         ListenAddress::Tcp(text.parse().unwrap())
     }
 
     fn listener(address: &str) -> TcpListener {
-        match bind(&[tcp(address)]).unwrap().listeners.remove(0) {
-            Listener::Tcp(listener) => listener,
-            Listener::Unix(_) => unreachable!("an address with a port"),
+        match bind(&[tcp(address)]).unwrap().listeners.remove(0).socket {
+            ListeningSocket::Tcp(listener) => listener,
+            ListeningSocket::Unix(_) => unreachable!("an address with a port"),
         }
     }
 

@@ -32,7 +32,8 @@ pub(crate) use bill::answer_bills;
 pub use bill::{BillProblem, BillRequest, statement};
 
 pub use listen::{
-    BoundListeners, Error, InheritError, Listener, MissingListeners, UnboundAddress, bind, inherit,
+    BoundListeners, Error, InheritError, Listener, MetricNames, MissingListeners, UnboundAddress, bind,
+    inherit,
 };
 pub use liveness::Liveness;
 pub use local::{Ends, ReaderUnknown};

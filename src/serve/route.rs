@@ -12,7 +12,9 @@ use hyper::{Method, Request, StatusCode};
 use tokio::time::sleep;
 
 use super::bill::{parse_query, request_bill};
+use super::connection::Arrival;
 use super::connection_limit::network;
+use super::listen::MetricNames;
 use super::local::{Ends, admit};
 use super::passwords::LoginRefusal;
 use super::response::{JSON, PageResponse, error, index_response, respond_with, text, with};
@@ -37,9 +39,11 @@ enum ServedPath {
 }
 
 impl ServedPath {
-    fn at(path: &str) -> Option<Self> {
+    fn at(path: &str, names: MetricNames) -> Option<Self> {
         match path {
             "/metrics" => Some(Self::Metrics),
+            // The path that probes of dcgm-exporter ask.
+            "/health" if names == MetricNames::Dcgm => Some(Self::Healthy),
             "/-/healthy" => Some(Self::Healthy),
             "/-/ready" => Some(Self::Ready),
             "/" => Some(Self::Index),
@@ -57,31 +61,32 @@ impl ServedPath {
 }
 
 /// The response to a request, with the configured headers.
-pub(super) async fn reply_to<B: Body>(request: &Request<B>, ends: Ends, site: &Site) -> PageResponse {
+pub(super) async fn reply_to<B: Body>(request: &Request<B>, arrival: Arrival, site: &Site) -> PageResponse {
     let security = site.access.current();
-    let mut response = authorize(request, ends, site, &security).await;
+    let mut response = authorize(request, arrival, site, &security).await;
     security.add_headers(response.headers_mut());
     response
 }
 
 async fn authorize<B: Body>(
     request: &Request<B>,
-    ends: Ends,
+    arrival: Arrival,
     site: &Site,
     security: &Security,
 ) -> PageResponse {
     let path = request.uri().path();
+    let Arrival { ends, names } = arrival;
     if !security.allows_request() {
         let line = "more requests than web.rate_limit allows; send fewer";
         return with(error(StatusCode::TOO_MANY_REQUESTS, path, line), RETRY_AFTER, "1");
     }
-    let is_probe = matches!(ServedPath::at(path), Some(ServedPath::Healthy | ServedPath::Ready));
+    let is_probe = matches!(ServedPath::at(path, names), Some(ServedPath::Healthy | ServedPath::Ready));
     if security.users.is_empty() || (is_probe && security.open_probes) {
-        return route(request, Caller::Anonymous(ends), site).await;
+        return route(request, Caller::Anonymous(ends), names, site).await;
     }
     let peer = network(ends.peer());
     match site.access.passwords.user(request.headers(), peer, security).await {
-        Ok(user) => route(request, Caller::User(security.visible_to(&user)), site).await,
+        Ok(user) => route(request, Caller::User(security.visible_to(&user)), names, site).await,
         Err(LoginRefusal::Unauthorized) => {
             let refused = error(StatusCode::UNAUTHORIZED, path, "give a user and the right password");
             with(refused, WWW_AUTHENTICATE, "Basic realm=\"gpumeter\"")
@@ -146,9 +151,14 @@ async fn local_reader(ends: Ends, site: &Site) -> Result<VisibleAccount, &'stati
     )
 }
 
-async fn route<B: Body>(request: &Request<B>, caller: Caller, site: &Site) -> PageResponse {
+async fn route<B: Body>(
+    request: &Request<B>,
+    caller: Caller,
+    names: MetricNames,
+    site: &Site,
+) -> PageResponse {
     let path = request.uri().path();
-    let Some(served) = ServedPath::at(path) else {
+    let Some(served) = ServedPath::at(path, names) else {
         return error(StatusCode::NOT_FOUND, path, "no such page; try /metrics, /-/healthy or /-/ready");
     };
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
@@ -166,9 +176,9 @@ async fn route<B: Body>(request: &Request<B>, caller: Caller, site: &Site) -> Pa
         Err(line) => return error(StatusCode::FORBIDDEN, path, line),
     };
     match served {
-        ServedPath::Metrics => match reject_profile(request.uri().query()) {
-            Some(line) => error(StatusCode::BAD_REQUEST, path, &line),
-            None => metrics(request.headers(), site),
+        ServedPath::Metrics => match requested_names(request.uri().query(), names) {
+            Err(line) => error(StatusCode::BAD_REQUEST, path, &line),
+            Ok(names) => metrics(request.headers(), names, site),
         },
         ServedPath::Healthy => healthy(&site.liveness),
         ServedPath::Ready => ready(site),
@@ -181,17 +191,28 @@ async fn route<B: Body>(request: &Request<B>, caller: Caller, site: &Site) -> Pa
     }
 }
 
-/// The error for a profile of metric names that is not served: our own names in its place would mislead. Other
-/// parameters, which scrapers send to exporters with filters, are ignored.
-fn reject_profile(query: Option<&str>) -> Option<String> {
+/// The names of the metrics that `profile` asks for; without it those of the listener. Another profile is an error, since
+/// other names in its place would mislead. Other parameters, which scrapers send to exporters with filters, are ignored.
+fn requested_names(query: Option<&str>, names: MetricNames) -> Result<MetricNames, String> {
     let mut pairs = query.unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
-    let (_, profile) = pairs.find(|(name, profile)| *name == "profile" && *profile != "native")?;
-    Some(format!("profile={profile} is not served; leave it out, or ask for profile=native"))
+    match pairs.find(|(name, _)| *name == "profile") {
+        None => Ok(names),
+        Some((_, "native")) => Ok(MetricNames::Native),
+        Some((_, "dcgm")) => Ok(MetricNames::Dcgm),
+        Some((_, other)) => {
+            Err(format!("profile={other} is not served; ask for profile=native or profile=dcgm"))
+        }
+    }
 }
 
-fn metrics(headers: &HeaderMap, site: &Site) -> PageResponse {
+fn metrics(headers: &HeaderMap, names: MetricNames, site: &Site) -> PageResponse {
     let Some(published) = site.pages.get() else { return no_snapshot("/metrics") };
-    let format = PageFormat::negotiate(headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()));
+    let format = match names {
+        MetricNames::Native => {
+            PageFormat::negotiate(headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()))
+        }
+        MetricNames::Dcgm => PageFormat::Dcgm,
+    };
     let is_compressed = accepts_gzip(headers);
     let page = match is_compressed {
         true => published.compressed_page(format),

@@ -32,6 +32,7 @@ SAME = {
     ("monitoring",): {"monitoring": {"enabled": True}},
     ("annotations",): {"monitoring": {"annotations": True}},
     ("dashboards",): {"dashboards": {"enabled": True}},
+    ("dcgm",): {"dcgm": {"enabled": True}},
     ("allocation", "gpu-operator", "openshift", "labels", "monitoring", "dashboards"): {
         "variant": "allocation", "gpuOperator": True, "openshift": True, "labels": True,
         "monitoring": {"enabled": True}, "dashboards": {"enabled": True}},
@@ -40,6 +41,7 @@ SAME = {
 WRONG = (
     {"varaint": "usage"}, {"variant": "full"}, {"image": {"repo": "x"}}, {"ledger": "var/lib/gpumeter"}, {"labels": "yes"},
     {"monitoring": {"enable": True}}, {"monitoring": {"runbooks": "docs/runbooks"}}, {"tolerations": {"operator": "Exists"}},
+    {"dcgm": {"portName": "GPU metrics"}},
 )
 
 

@@ -17,6 +17,14 @@ pub(crate) struct Node<'a> {
     pub(crate) scenario: &'a Path,
     pub(crate) level: Level,
     pub(crate) ticks: u64,
+    /// The file of counters of the page with dcgm-exporter's names, if not the default.
+    pub(crate) dcgm_counters: Option<&'a Path>,
+}
+
+impl<'a> Node<'a> {
+    pub(crate) fn new(scenario: &'a Path, level: Level, ticks: u64) -> Self {
+        Self { scenario, level, ticks, dcgm_counters: None }
+    }
 }
 
 const SECOND: u64 = 1_000_000_000;
@@ -28,14 +36,21 @@ const BOOT: u64 = 1_000 * SECOND;
 /// The name of the threads that read a GPU each.
 const SAMPLER: &str = "sampler";
 
-/// The page after the node's ticks. If a sampler was late for a tick and read at another time, everything is repeated
+/// What the agent serves after the node's ticks.
+pub(crate) struct Pages {
+    pub(crate) native: String,
+    /// With dcgm-exporter's names.
+    pub(crate) dcgm: String,
+}
+
+/// The pages after the node's ticks. If a sampler was late for a tick and read at another time, everything is repeated
 /// more slowly.
-pub(crate) fn page(node: &Node<'_>) -> String {
+pub(crate) fn pages(node: &Node<'_>) -> Pages {
     const TRIES: u32 = 12;
     let mut problems = Vec::new();
     for attempt in 0..TRIES {
-        match try_page(node, attempt / 2) {
-            Ok(page) => return page,
+        match try_pages(node, attempt / 2) {
+            Ok(pages) => return pages,
             Err(problem) => problems.push(problem),
         }
     }
@@ -43,7 +58,7 @@ pub(crate) fn page(node: &Node<'_>) -> String {
 }
 
 /// Waits at every tick twice as long for each step of `patience`.
-fn try_page(node: &Node<'_>, patience: u32) -> Result<String, String> {
+fn try_pages(node: &Node<'_>, patience: u32) -> Result<Pages, String> {
     let directory = tempfile::tempdir().unwrap();
     let demo = directory.path().join("demo");
     std::fs::create_dir_all(demo.join("driver")).unwrap();
@@ -57,21 +72,24 @@ fn try_page(node: &Node<'_>, patience: u32) -> Result<String, String> {
     let clock = ClockPage::create(&demo.join("driver/clock"), state).unwrap();
     let set = |elapsed: u64| clock.set(PageState { elapsed: Nanoseconds(elapsed), ..state }).unwrap();
     let agent = start(node, directory.path());
-    let mut page = page_of_tick(&agent, 0)?;
+    let mut native = page_of_tick(&agent, 0)?;
     for tick in 1..=node.ticks {
         set(tick * SECOND);
         wait_for_samplers(&agent, patience);
         set(tick * SECOND + TICK_DELAY);
-        page = page_of_tick(&agent, tick)?;
+        native = page_of_tick(&agent, tick)?;
     }
-    Ok(page)
+    let (_, dcgm) = agent.get("/metrics?profile=dcgm");
+    Ok(Pages { native, dcgm })
 }
 
 fn start(node: &Node<'_>, directory: &Path) -> Agent {
     let config = directory.join("config.yaml");
     let level = node.level.name();
+    let counters =
+        node.dcgm_counters.map_or(String::new(), |path| format!("  dcgm_counters: {}\n", path.display()));
     let text = format!(
-        "sampling:\n  level: {level}\nattribution:\n  presence: true\nprices:\n  currency: EUR\n  rates:\n    - gpu_hour: 2.4\nlimits:\n  birth_delay: 0s\n"
+        "web:\n  dcgm_listen: 127.0.0.1:0\n{counters}sampling:\n  level: {level}\nattribution:\n  presence: true\nprices:\n  currency: EUR\n  rates:\n    - gpu_hour: 2.4\nlimits:\n  birth_delay: 0s\n"
     );
     std::fs::write(&config, text).unwrap();
     let mut command = crate::running::program();

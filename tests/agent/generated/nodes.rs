@@ -1,7 +1,7 @@
 //! Golden nodes: the pages of the real binary over a whole node, compared with committed pages.
 //!
-//! Each node of `tests/golden/nodes` is a scenario, some with a script of driver faults; beside it is its page at level full
-//! after half a minute of held time, so that every value is the same on every machine. Lean and standard are not
+//! Each node of `tests/golden/nodes` is a scenario, some with a script of driver faults; beside it are its page at level full
+//! and its page with dcgm-exporter's names after half a minute of held time, so that every value is the same on every machine. Lean and standard are not
 //! committed: they must be that page's families of their level, no more and no less.
 //! `UPDATE=1 cargo test generated` writes the pages.
 
@@ -32,13 +32,15 @@ fn nodes() -> Vec<PathBuf> {
 fn every_node_shows_its_committed_page() {
     let mut differences = Vec::new();
     for scenario in nodes() {
-        let page = masked(&held::page(&Node { scenario: &scenario, level: Level::Full, ticks: TICKS }));
-        let golden = scenario.with_extension("prom");
-        if std::env::var_os("UPDATE").is_some() {
-            std::fs::write(&golden, &page).unwrap();
+        let pages = held::pages(&Node::new(&scenario, Level::Full, TICKS));
+        for (page, extension) in [(masked(&pages.native), "prom"), (pages.dcgm, "dcgm.prom")] {
+            let golden = scenario.with_extension(extension);
+            if std::env::var_os("UPDATE").is_some() {
+                std::fs::write(&golden, &page).unwrap();
+            }
+            let committed = std::fs::read_to_string(&golden).unwrap_or_default();
+            differences.extend(difference(&golden, &committed, &page));
         }
-        let committed = std::fs::read_to_string(&golden).unwrap_or_default();
-        differences.extend(difference(&golden, &committed, &page));
     }
     assert!(differences.is_empty(), "{}", differences.join("\n"));
 }
@@ -48,7 +50,7 @@ fn lean_and_standard_are_the_full_page_without_the_families_above_them() {
     for scenario in nodes() {
         let full = series(&std::fs::read_to_string(scenario.with_extension("prom")).unwrap());
         for level in [Level::Lean, Level::Standard] {
-            let shown = series(&masked(&held::page(&Node { scenario: &scenario, level, ticks: TICKS })));
+            let shown = series(&masked(&held::pages(&Node::new(&scenario, level, TICKS)).native));
             let expected: BTreeSet<String> =
                 full.iter().filter(|name| level_of(name).is_none_or(|of| of <= level)).cloned().collect();
             let name = scenario.display();

@@ -16,8 +16,8 @@ use gpumeter::export::{LatestSnapshot, PageCache, PageFormat, PublishedSnapshot,
 use gpumeter::model::snapshot::{AgentEntry, AgentNumber, Roster, Snapshot};
 use gpumeter::model::{Nanoseconds, Stamp, Utc, VisibleAccount};
 use gpumeter::serve::{
-    Access, BillProblem, BillRequest, Liveness, Passwords, Requests, Security, ServerLimits, Site, bind,
-    render_index_page, run,
+    Access, BillProblem, BillRequest, Liveness, MetricNames, Passwords, Requests, Security, ServerLimits,
+    Site, bind, render_index_page, run,
 };
 use tokio::sync::{mpsc, watch};
 
@@ -56,7 +56,7 @@ impl Agent {
     }
 
     fn without_page(limits: ServerLimits, security: Security) -> Self {
-        let listeners = bind(&["127.0.0.1:0".parse().unwrap()]).unwrap().listeners;
+        let listeners = bind(&["127.0.0.1:0".parse().unwrap()], MetricNames::Native).unwrap().listeners;
         let address = listeners[0].socket_address().unwrap();
         let latest = Arc::<LatestSnapshot>::default();
         let clock = Arc::new(AtomicU64::new(0));
@@ -102,7 +102,7 @@ impl Agent {
             holdings: Vec::new(),
             agent: vec![AgentNumber::Integer(1)],
         };
-        let press = Arc::new(PageCache::new(Level::Lean, false));
+        let press = Arc::new(PageCache::new(Level::Lean, false, Arc::default()));
         self.latest.publish(Arc::new(PublishedSnapshot::new(Arc::new(snapshot), press)));
         // Rendering a large page takes a while.
         self.page();
@@ -246,12 +246,12 @@ fn a_scraper_gets_the_format_that_it_prefers() {
 #[test]
 fn unknown_metric_names_are_refused_and_other_parameters_are_ignored() {
     let agent = Agent::start(patient());
-    for query in ["", "?", "?profile=native", "?name[]=gpu_up", "?collect[]=gpu&x"] {
+    for query in ["", "?", "?profile=native", "?profile=dcgm", "?name[]=gpu_up", "?collect[]=gpu&x"] {
         assert_eq!(status(&agent.get(&format!("/metrics{query}"))), 200, "{query}");
     }
-    let refused = agent.get("/metrics?profile=dcgm");
+    let refused = agent.get("/metrics?profile=nvidia_smi");
     assert_eq!(status(&refused), 400);
-    assert_eq!(body(&refused), "profile=dcgm is not served; leave it out, or ask for profile=native\n");
+    assert_eq!(body(&refused), "profile=nvidia_smi is not served; ask for profile=native or profile=dcgm\n");
 }
 
 #[test]

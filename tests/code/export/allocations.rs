@@ -5,7 +5,9 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use gpumeter::catalogue::Level;
+use gpumeter::config::Config;
 use gpumeter::export::{OtlpEncoder, PageCache, PageFormat, PublishedSnapshot};
+use gpumeter::policy::dcgm_options;
 
 use super::fixture;
 
@@ -43,7 +45,7 @@ fn allocations(work: impl FnOnce()) -> usize {
 #[test]
 fn a_warm_page_of_eight_gpus_and_two_hundred_processes_allocates_nothing() {
     let roster = Arc::new(fixture::roster(8, 200));
-    let cache = Arc::new(PageCache::new(Level::Full, true));
+    let cache = Arc::new(PageCache::new(Level::Full, true, dcgm_options(&Config::default())));
     let tick = |scale| {
         PublishedSnapshot::new(Arc::new(fixture::values(Arc::clone(&roster), scale)), Arc::clone(&cache))
     };

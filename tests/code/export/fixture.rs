@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gpumeter::catalogue::{self, Family, INTEGRALS, InstanceValue, Rows, device_points, first_point};
+use gpumeter::catalogue::{self, Family, INTEGRALS, InstanceValue, RATED, Rows, device_points, first_point};
 use gpumeter::model::frame::Tier;
 use gpumeter::model::snapshot::*;
 use gpumeter::model::*;
@@ -265,5 +265,12 @@ fn state(gpu: &GpuEntry, scale: i64) -> GpuState {
         health: Arc::new(Verdict { state: HealthState::Degraded, ..Verdict::default() }),
         xid_actions: (0..catalogue::xid::Action::ALL.len() as u64).collect(),
         xids_since: None,
+        dcgm: Some(DcgmState {
+            rates: (0..RATED.len() as i64).map(|number| Ok(base * (7_000_000 + number))).collect(),
+            last_xid: gpu.xids.first().map(|(code, _)| *code),
+            recent_xids: gpu.xids.iter().map(|(code, _)| u64::from(*code) % 2).collect(),
+            recent_clock_events: std::array::from_fn(|bit| bit as u64),
+            clock_events: std::array::from_fn(|bit| bit as u64 * 100),
+        }),
     }
 }

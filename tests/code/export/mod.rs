@@ -1,6 +1,7 @@
 //! The encoders and their expected output.
 
 mod allocations;
+mod dcgm;
 pub(crate) mod fixture;
 mod levels;
 mod otlp;

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use gpumeter::catalogue::Level;
+use gpumeter::config::Config;
 use gpumeter::export::{PageCache, PageFormat, json};
 use gpumeter::model::snapshot::{Roster, Snapshot};
 use gpumeter::model::{Absence, Fact, Facts};
+use gpumeter::policy::dcgm_options;
 use proptest::prelude::*;
 
 use super::fixture;
@@ -105,7 +107,12 @@ fn text(cache: &PageCache, snapshot: &Snapshot, format: PageFormat) -> String {
     String::from_utf8((*cache.render(snapshot, format)).as_ref().to_vec()).unwrap()
 }
 
+/// The formats of the page with our names.
 fn variants() -> impl Strategy<Value = PageFormat> {
+    prop::sample::select(vec![PageFormat::Text, PageFormat::OpenMetrics])
+}
+
+fn every_format() -> impl Strategy<Value = PageFormat> {
     prop::sample::select(PageFormat::ALL.to_vec())
 }
 
@@ -121,7 +128,7 @@ proptest! {
         roster in rosters(), absent in any::<u8>(), scale in -3_i64..1_000_000, level in levels(), format in variants(),
     ) {
         let snapshot = snapshot(&roster, scale, absent);
-        let page = text(&PageCache::new(level, false), &snapshot, format);
+        let page = text(&PageCache::new(level, false, Arc::default()), &snapshot, format);
         let wanted: Vec<Line> =
             visits(&snapshot, level).iter().flat_map(|visit| expected(visit, format)).collect();
         let mut lines = parse::lines(&page);
@@ -137,12 +144,13 @@ proptest! {
     fn a_warm_page_is_a_cold_page_byte_for_byte_whatever_came_before(
         rosters in prop::collection::vec(rosters(), 1..3),
         ticks in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 1_i64..1_000_000), 1..8),
-        created in any::<bool>(), level in levels(), format in variants(),
+        created in any::<bool>(), level in levels(), format in every_format(),
     ) {
-        let cache = PageCache::new(level, created);
+        let dcgm = dcgm_options(&Config::default());
+        let cache = PageCache::new(level, created, Arc::clone(&dcgm));
         for (roster, absent, scale) in ticks {
             let snapshot = snapshot(roster.get(&rosters), scale, absent);
-            let cold = text(&PageCache::new(level, created), &snapshot, format);
+            let cold = text(&PageCache::new(level, created, Arc::clone(&dcgm)), &snapshot, format);
             prop_assert_eq!(text(&cache, &snapshot, format), cold);
         }
     }
@@ -150,9 +158,9 @@ proptest! {
     #[test]
     fn start_times_add_lines_and_change_none(roster in rosters(), absent in any::<u8>(), format in variants()) {
         let snapshot = snapshot(&roster, 1, absent);
-        let mut lines = parse::lines(&text(&PageCache::new(Level::Full, true), &snapshot, format));
+        let mut lines = parse::lines(&text(&PageCache::new(Level::Full, true, Arc::default()), &snapshot, format));
         lines.retain(|line| !line.name.ends_with("_created"));
-        prop_assert_eq!(lines, parse::lines(&text(&PageCache::new(Level::Full, false), &snapshot, format)));
+        prop_assert_eq!(lines, parse::lines(&text(&PageCache::new(Level::Full, false, Arc::default()), &snapshot, format)));
     }
 
     #[test]

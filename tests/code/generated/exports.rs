@@ -10,7 +10,9 @@ use crate::export::fixture;
 
 fn page(created: bool, format: PageFormat) -> String {
     let snapshot = Arc::new(fixture::node(2, 2));
-    let page = PublishedSnapshot::new(snapshot, Arc::new(PageCache::new(Level::Full, created))).page(format);
+    let page =
+        PublishedSnapshot::new(snapshot, Arc::new(PageCache::new(Level::Full, created, Arc::default())))
+            .page(format);
     String::from_utf8((*page).as_ref().to_vec()).unwrap()
 }
 

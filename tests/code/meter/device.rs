@@ -31,6 +31,7 @@ impl Device {
         let now = Stamp { boottime: Nanoseconds(1_000 * SECOND), utc: Utc(START) };
         let policy = Policy {
             level: Level::Full,
+            dcgm: false,
             intervals: [Nanoseconds::SECOND, Nanoseconds::from_seconds(5), Nanoseconds::from_seconds(60)],
             standing: Vec::new(),
             allocations: std::sync::Arc::default(),

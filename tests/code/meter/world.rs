@@ -699,6 +699,7 @@ fn open_ledger(directory: &TempDir, boots: u32, (now, synchronised): (Stamp, boo
 fn policy(standing: &[StandingGrant], presence: bool) -> Policy {
     Policy {
         level: Level::Full,
+        dcgm: false,
         intervals: [Nanoseconds::SECOND, Nanoseconds::from_seconds(5), Nanoseconds::from_seconds(60)],
         standing: standing.to_vec(),
         allocations: Arc::default(),

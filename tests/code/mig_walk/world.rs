@@ -161,6 +161,7 @@ fn identities() -> Identities {
 fn policy() -> Policy {
     Policy {
         level: Level::Full,
+        dcgm: false,
         intervals: [Nanoseconds::SECOND; 3],
         standing: Vec::new(),
         allocations: std::sync::Arc::default(),

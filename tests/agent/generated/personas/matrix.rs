@@ -45,7 +45,11 @@ const COLUMNS: [(Option<&str>, &[&str]); 8] = [
 const MARKS: [(char, &str, &str); 6] = [
     ('-', "not_supported", "this board does not report it, as said below"),
     ('c', "not_supported", "this board does not report it, or not while MIG mode is on"),
-    ('g', "not_supported", "this board has no GPU performance monitoring (GPM); Hopper and later boards do"),
+    (
+        'g',
+        "not_supported",
+        "this board has no GPU performance monitoring (GPM); Hopper and later boards do, so only DCGM has DCGM_FI_PROF_* here",
+    ),
     ('s', "no_symbol", "the driver has no function for it; a newer one may"),
     ('p', "no_permission", "the driver refuses this user"),
     ('m', "", "MIG mode is off"),
