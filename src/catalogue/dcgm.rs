@@ -23,9 +23,9 @@ pub enum DcgmMetric {
     /// The XID that was seen last since the agent's start, 0 before the first one.
     LastXid,
     /// XIDs by code, in the last [`WINDOW_MS`] or since counting began.
-    Xids(Span),
+    Xids(EventPeriod),
     /// Readings of the clocks with each event reason, in the last [`WINDOW_MS`] or since the agent's start.
-    ClockEvents(Span),
+    ClockEvents(EventPeriod),
     /// Used memory as a share of the memory that is not reserved.
     UsedMemoryRatio,
     /// The number of GPUs.
@@ -34,7 +34,7 @@ pub enum DcgmMetric {
 
 /// The time over which events are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Span {
+pub enum EventPeriod {
     /// The last [`WINDOW_MS`].
     Window,
     /// All time.
@@ -134,10 +134,10 @@ pub fn dcgm_metric(name: &str) -> Option<DcgmMetric> {
     let name = modern(name);
     Some(match name {
         "DCGM_FI_DEV_XID_ERRORS" => DcgmMetric::LastXid,
-        "DCGM_EXP_XID_ERRORS_COUNT" => DcgmMetric::Xids(Span::Window),
-        "DCGM_EXP_XID_ERRORS_TOTAL" => DcgmMetric::Xids(Span::Total),
-        "DCGM_EXP_CLOCK_EVENTS_COUNT" => DcgmMetric::ClockEvents(Span::Window),
-        "DCGM_EXP_CLOCK_EVENTS_TOTAL" => DcgmMetric::ClockEvents(Span::Total),
+        "DCGM_EXP_XID_ERRORS_COUNT" => DcgmMetric::Xids(EventPeriod::Window),
+        "DCGM_EXP_XID_ERRORS_TOTAL" => DcgmMetric::Xids(EventPeriod::Total),
+        "DCGM_EXP_CLOCK_EVENTS_COUNT" => DcgmMetric::ClockEvents(EventPeriod::Window),
+        "DCGM_EXP_CLOCK_EVENTS_TOTAL" => DcgmMetric::ClockEvents(EventPeriod::Total),
         // The second is its name since DCGM 4.5.
         "DCGM_FI_DEV_FB_USED_PERCENT" | "DCGM_FI_DEV_FB_USED_RATIO" => DcgmMetric::UsedMemoryRatio,
         "DCGM_FI_DEV_COUNT" => DcgmMetric::GpuCount,

@@ -11,7 +11,7 @@ use super::json::node;
 use super::label_cache::LabelCache;
 use super::text::{append, escape};
 use crate::catalogue::{
-    CLOCK_EVENTS, DcgmLabel, DcgmMetric, DcgmValues, InstanceValue, ScaledValues, Span, ValuePlace,
+    CLOCK_EVENTS, DcgmLabel, DcgmMetric, DcgmValues, EventPeriod, InstanceValue, ScaledValues, ValuePlace,
     WINDOW_MS, first_point, xid,
 };
 use crate::model::frame::InstanceFrame;
@@ -284,19 +284,19 @@ impl CounterWriter<'_> {
         }
     }
 
-    fn xids(&mut self, entity: &Entity, gpu: &GpuEntry, span: Span, state: &GpuState) {
+    fn xids(&mut self, entity: &Entity, gpu: &GpuEntry, span: EventPeriod, state: &GpuState) {
         let count = |place: usize| match span {
-            Span::Window => state.dcgm.as_ref()?.recent_xids.get(place).copied(),
-            Span::Total => state.xids.get(place).map(|(count, _)| *count),
+            EventPeriod::Window => state.dcgm.as_ref()?.recent_xids.get(place).copied(),
+            EventPeriod::Total => state.xids.get(place).map(|(count, _)| *count),
         };
         let counts = gpu.xids.iter().enumerate().map(|(place, (_, text))| (&**text, count(place)));
         self.events(entity, span, "xid", counts);
     }
 
-    fn clock_events(&mut self, entity: &Entity, span: Span, dcgm: Option<&DcgmState>) {
+    fn clock_events(&mut self, entity: &Entity, span: EventPeriod, dcgm: Option<&DcgmState>) {
         let counts = dcgm.map(|dcgm| match span {
-            Span::Window => dcgm.recent_clock_events,
-            Span::Total => dcgm.clock_events,
+            EventPeriod::Window => dcgm.recent_clock_events,
+            EventPeriod::Total => dcgm.clock_events,
         });
         let count = |place: usize| counts.map(|counts| counts[place]);
         let events = CLOCK_EVENTS.into_iter().enumerate().map(|(place, event)| (event, count(place)));
@@ -307,11 +307,11 @@ impl CounterWriter<'_> {
     fn events<'a>(
         &mut self,
         entity: &Entity,
-        span: Span,
+        span: EventPeriod,
         label: &'static str,
         counts: impl Iterator<Item = (&'a str, Option<u64>)> + Clone,
     ) {
-        let begin = if span == Span::Window { 0 } else { 1 };
+        let begin = if span == EventPeriod::Window { 0 } else { 1 };
         let is_none = counts.clone().all(|(_, count)| count.unwrap_or(0) == 0);
         self.series(entity, &[WINDOW][begin..], is_none.then_some(Printed::Integer(0)));
         for (event, count) in counts {
