@@ -58,20 +58,19 @@ struct Job {
 }
 
 impl ScenarioWorkloads {
-    /// Writes their files, and starts the kubelet if there are pods.
+    /// Writes their files and the directory of the kubelet, and starts it if there are pods.
     pub(super) fn start(&self, root: &Path, uuids: &[String]) -> Result<(), DemoError> {
         for job in &self.jobs {
             job.write(root, uuids)?;
         }
+        make(&root.join("var/lib/kubelet/pod-resources"))?;
         if self.pods.is_empty() {
             return Ok(());
         }
         for pod in &self.pods {
             pod.write_logs(root)?;
         }
-        let socket = root.join(SOCKET);
-        make(&root.join("var/lib/kubelet/pod-resources"))?;
-        kubelet::start(&socket, self.responses(uuids)?)
+        kubelet::start(&root.join(SOCKET), self.responses(uuids)?)
     }
 
     fn responses(&self, uuids: &[String]) -> Result<Responses, DemoError> {

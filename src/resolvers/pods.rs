@@ -36,7 +36,9 @@ pub(super) fn start(shared: &Arc<Resolvers>, recovered: Option<&Recovered>) -> R
         return Ok(());
     };
     shared.update_workloads(|workloads| workloads.awaited.push(UnattributedReason::Pod));
-    shared.allocate_recovered(recovered, HoldingSource::Kubernetes);
+    // A container without the volume of the kubelet's directory waits for a list that never comes.
+    let can_be_listed = shared.host.path(&socket).parent().is_some_and(Path::is_dir);
+    shared.allocate_recovered(recovered.filter(|_| can_be_listed), HoldingSource::Kubernetes);
     let (done, first_round) = mpsc::channel();
     let mut done = Some(done);
     let kubernetes = shared.config.active().config.attribution.kubernetes.clone();

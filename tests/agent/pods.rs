@@ -87,7 +87,7 @@ impl Node {
         let scenario = tempfile::tempdir().unwrap();
         let cgroup = format!("/kubepods/burstable/pod{UID}/{ID}");
         let text = serde_json::json!({
-            "driver_version": "590.48.01", "cycle_seconds": 600,
+            "driver_version": "590.48.01", "cycle_seconds": 600, "pods": [],
             "gpus": [{"profile": "h100", "count": 2}],
             "processes": [{
                 "pid": 4001, "name": "python3", "gpu": 0,
@@ -347,6 +347,26 @@ fn a_restart_while_the_kubelet_is_down_keeps_what_pods_hold() {
     ));
     node.kubelet = Kubelet::start(&socket, Answers::default());
     node.wait_for("the end of the holding", |page| !page.has("gpu_holding_ratio", &["tenant=\"ml\""]));
+}
+
+#[test]
+fn an_agent_that_is_no_longer_shown_the_kubelets_directory_does_not_know_who_holds() {
+    let mut node = Node::start();
+    node.log("main", ID);
+    let gpu = node.gpus[0].clone();
+    node.kubelet.answer(|answers| answers.pods = vec![pod("ml", "train-0", "main", &[&gpu])]);
+    let is_held = |page: &Scrape| page.has("gpu_holding_ratio", &["tenant=\"ml\"", "source=\"kubernetes\""]);
+    let tenant = |page: &Scrape| page.nano_sum("gpu_tenant_held_seconds_total", &["tenant=\"ml\""]);
+    node.wait_for("a minute of the holding", |page| is_held(page) && tenant(page) >= 60 * SECOND);
+    // As the variant devices of the chart: the volume is not mounted.
+    let scenario = node._scenario.path().join("scenario.json");
+    let text = std::fs::read_to_string(&scenario).unwrap().replace("\"pods\":[]", "\"name\":\"devices\"");
+    std::fs::write(&scenario, text).unwrap();
+    node.demo.kill_and_restart(&["--speed", "30", "--scenario", scenario.to_str().unwrap()]);
+    let slot = |page: &Scrape| page.nano_sum("gpu_slot_seconds_total", &["gpu=\"0\""]);
+    let first = node.wait_for("both GPUs", |page| page.series_of("gpu_up", &[]).count() == 2);
+    let page = node.wait_for("a minute", |page| slot(page) >= slot(&first) + 60 * SECOND);
+    assert!(!is_held(&page));
 }
 
 #[test]
