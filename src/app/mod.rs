@@ -317,10 +317,6 @@ fn listen(launch: &Launch, security: &serve::Security) -> Result<serve::BoundLis
         true => serve::BoundListeners { listeners: inherited, unbound: Vec::new() },
         false => serve::bind(addresses, serve::MetricNames::Native)?,
     };
-    // A socket unit has no addresses of this kind.
-    let dcgm = serve::bind(&launch.config.web.dcgm_listen, serve::MetricNames::Dcgm)?;
-    bound.listeners.extend(dcgm.listeners);
-    bound.unbound.extend(dcgm.unbound);
     if is_activated && *addresses != Config::default().web.listen {
         let given: Vec<String> = bound.listeners.iter().map(serve::Listener::address).collect();
         for address in addresses.iter().map(ToString::to_string).filter(|address| !given.contains(address)) {
@@ -331,6 +327,10 @@ fn listen(launch: &Launch, security: &serve::Security) -> Result<serve::BoundLis
             );
         }
     }
+    // A socket unit has no addresses of this kind.
+    let dcgm = serve::bind(&launch.config.web.dcgm_listen, serve::MetricNames::Dcgm)?;
+    bound.listeners.extend(dcgm.listeners);
+    bound.unbound.extend(dcgm.unbound);
     bound.listeners.iter().for_each(|listener| listener.log(security));
     // A demo has no account to keep, and one that nobody can look at is of no use.
     if launch.simulated && !bound.unbound.is_empty() {

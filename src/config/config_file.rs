@@ -103,14 +103,8 @@ impl ConfigFile {
     /// # Errors
     /// All problems of the file.
     pub fn open(path: &Path) -> Result<(Self, Config), Problems> {
-        // Before reading, so that a change in between is found at the next check.
         let mut files = FileSet::default();
-        files.add([path.to_owned()]);
-        let text = super::read_text(path)?;
-        let mut config = Config::parse(&text, &path.display().to_string())?;
-        files.add(config.web.dcgm_counters.clone());
-        config.read_dcgm_counters()?;
-        let texts = KeyTexts::of(&text);
+        let (config, texts) = read(path, &mut files)?;
         Ok((Self { path: path.into(), files, first: config.clone(), texts }, config))
     }
 
@@ -130,14 +124,8 @@ impl ConfigFile {
     /// # Errors
     /// All problems of the file.
     pub fn read_again(&mut self, running: &Config) -> Result<ReloadedConfig, Problems> {
-        self.files.mark_read();
-        let text = super::read_text(&self.path)?;
-        let mut config = Config::parse(&text, &self.path.display().to_string())?;
-        let mut files = FileSet::default();
-        files.add([self.path.clone()].into_iter().chain(config.web.dcgm_counters.clone()));
-        config.read_dcgm_counters()?;
-        self.files = files;
-        let texts = KeyTexts::of(&text);
+        self.files = FileSet::default();
+        let (mut config, texts) = read(&self.path, &mut self.files)?;
         let changes = self.texts.changes(&texts);
         self.texts = texts;
         let mut waiting = Vec::new();
@@ -151,6 +139,17 @@ impl ConfigFile {
         }
         Ok(ReloadedConfig { config, changes, waiting })
     }
+}
+
+/// Reads the file and the one that it names; each is added to `files` before it is read, so that a change in between is
+/// found at the next check.
+fn read(path: &Path, files: &mut FileSet) -> Result<(Config, KeyTexts), Problems> {
+    files.add([path.to_owned()]);
+    let text = super::read_text(path)?;
+    let mut config = Config::parse(&text, &path.display().to_string())?;
+    files.add(config.web.dcgm_counters.clone());
+    config.read_dcgm_counters()?;
+    Ok((config, KeyTexts::of(&text)))
 }
 
 #[cfg(test)]
@@ -178,6 +177,23 @@ mod tests {
         assert!(!source.has_changed() && source.has_changed());
         assert!(source.read_again(&changed).is_err());
         assert!(!source.has_changed(), "a missing file is reported once");
+    }
+
+    #[test]
+    fn a_file_of_counters_is_watched_from_when_it_is_named_even_if_it_is_broken() {
+        let directory = tempfile::tempdir().unwrap();
+        let [path, counters] = ["config.yaml", "counters.csv"].map(|name| directory.path().join(name));
+        std::fs::write(&path, "limits: {processes: 1}").unwrap();
+        let (mut source, config) = ConfigFile::open(&path).unwrap();
+        std::fs::write(&counters, "DCGM_FI_DEV_GPU_UTIL, gauge\n").unwrap();
+        std::fs::write(&path, format!("web: {{dcgm_counters: {}}}", counters.display())).unwrap();
+        assert!(!source.has_changed() && source.has_changed());
+        assert!(source.read_again(&config).is_err());
+        assert!(!source.has_changed());
+        std::fs::write(&counters, "DCGM_FI_DEV_GPU_UTIL, gauge, GPU utilization (in %).\n").unwrap();
+        assert!(!source.has_changed() && source.has_changed());
+        let read = source.read_again(&config).unwrap();
+        assert_eq!(read.config.dcgm_counters.len(), 1);
     }
 
     #[test]

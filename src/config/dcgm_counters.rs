@@ -41,7 +41,11 @@ fn parse(text: &str, file: &str) -> Result<Vec<CounterLine>, Problems> {
         // A reader of its own for each line, so that a quote without an end spoils no other.
         let mut reader = csv::ReaderBuilder::new();
         reader.has_headers(false).flexible(true).trim(csv::Trim::All);
-        let Some(Ok(record)) = reader.from_reader(text.as_bytes()).records().next() else { continue };
+        let record = match reader.from_reader(text.as_bytes()).records().next() {
+            Some(Ok(record)) => record,
+            // Of text that is UTF-8 every line is a record; one without any has no parts.
+            Some(Err(_)) | None => csv::StringRecord::new(),
+        };
         let complaint = match record.iter().collect::<Vec<_>>()[..] {
             [name, kind, help] if KINDS.contains(&kind) && is_name(name) => {
                 // As in dcgm-exporter, the first of several lines counts.

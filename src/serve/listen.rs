@@ -33,9 +33,10 @@ const SEND_BUFFER: usize = 128 * 1024;
 
 /// An address on which the server cannot listen.
 #[derive(Debug, thiserror::Error)]
-#[error("listen {address}: {}", advice(.reason, .activated))]
+#[error("listen {address}: {}", advice(.reason, .names.option(), .activated))]
 pub struct Error {
     address: ListenAddress,
+    names: MetricNames,
     #[source]
     reason: io::Error,
     /// The addresses on which systemd listens for this service.
@@ -51,7 +52,8 @@ impl Error {
     }
 }
 
-fn advice(reason: &io::Error, activated: &[String]) -> String {
+/// What is wrong, and what to do; `option` is that of the command line which gives the address.
+fn advice(reason: &io::Error, option: &str, activated: &[String]) -> String {
     match reason.kind() {
         io::ErrorKind::AddrInUse if !activated.is_empty() => format!(
             "address already in use; systemd listens on {} for this service by its socket unit (gpumeter.socket): add \
@@ -59,16 +61,15 @@ fn advice(reason: &io::Error, activated: &[String]) -> String {
             activated.join(" and ")
         ),
         io::ErrorKind::AddrInUse => {
-            "address already in use, perhaps by another agent; choose another address with --listen"
-                .to_owned()
+            format!("address already in use, perhaps by another agent; choose another address with {option}")
         }
         io::ErrorKind::PermissionDenied => {
-            "permission denied; choose a port above 1023 with --listen".to_owned()
+            format!("permission denied; choose a port above 1023 with {option}")
         }
         io::ErrorKind::AddrNotAvailable => {
-            "no interface of this host has this address; choose another with --listen".to_owned()
+            format!("no interface of this host has this address; choose another with {option}")
         }
-        _ => format!("{reason}; choose another address with --listen"),
+        _ => format!("{reason}; choose another address with {option}"),
     }
 }
 
@@ -93,11 +94,12 @@ pub fn bind(addresses: &[ListenAddress], names: MetricNames) -> Result<BoundList
         match listen(address, addresses) {
             Ok(socket) => bound.listeners.push(Listener { socket, names }),
             Err(reason) => {
-                let error = Error { address: address.clone(), reason, activated: Arc::clone(&activated) };
+                let activated = Arc::clone(&activated);
+                let error = Error { address: address.clone(), names, reason, activated };
                 if error.is_mistake() {
                     return Err(error);
                 }
-                bound.unbound.push(UnboundAddress { error, all: addresses.into(), names });
+                bound.unbound.push(UnboundAddress { error, all: addresses.into() });
             }
         }
     }
@@ -111,7 +113,6 @@ pub struct UnboundAddress {
     pub error: Error,
     /// All configured addresses.
     all: Arc<[ListenAddress]>,
-    names: MetricNames,
 }
 
 /// The wait after the first failure; it doubles with each further one.
@@ -126,7 +127,7 @@ const LOG_EVERY: u32 = 40;
 impl UnboundAddress {
     /// Tries until it listens; meanwhile the address is among the missing ones.
     pub async fn listen(self, missing: &MissingListeners) -> Listener {
-        let Self { mut error, all, names } = self;
+        let Self { mut error, all } = self;
         let mut wait = FIRST_RETRY;
         let mut failures = 0_u32;
         loop {
@@ -143,7 +144,7 @@ impl UnboundAddress {
             match listen(&error.address, &all) {
                 Ok(socket) => {
                     missing.remove(&error.address);
-                    return Listener { socket, names };
+                    return Listener { socket, names: error.names };
                 }
                 Err(reason) => error.reason = reason,
             }
@@ -288,6 +289,16 @@ pub enum MetricNames {
     Native,
     /// dcgm-exporter's.
     Dcgm,
+}
+
+impl MetricNames {
+    /// The option of the command line for addresses with these names.
+    const fn option(self) -> &'static str {
+        match self {
+            Self::Native => "--listen",
+            Self::Dcgm => "--dcgm-listen",
+        }
+    }
 }
 
 /// A listening socket, and the names of the metrics there.
