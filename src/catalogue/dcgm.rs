@@ -50,6 +50,19 @@ pub struct DcgmValues {
     pub instance: Option<ScaledValues>,
     /// Whether it is printed as a double, which dcgm-exporter does with six decimals; else as an integer.
     pub is_double: bool,
+    /// Whether it is one of DCGM's profiling metrics, which it measures by MIG instance.
+    pub is_profiling: bool,
+    /// What of a process it is, where dcgm-exporter tells it apart by the pods that share a GPU.
+    pub of_process: Option<ProcessUse>,
+}
+
+/// What a process uses of a GPU, as dcgm-exporter tells it apart by pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProcessUse {
+    /// Memory, in MiB.
+    Memory,
+    /// Share of time in which its kernels ran, in percent.
+    Multiprocessors,
 }
 
 /// Values that are summed and scaled.
@@ -145,8 +158,21 @@ pub fn dcgm_metric(name: &str) -> Option<DcgmMetric> {
     })
 }
 
+/// The beginning of the names of DCGM's profiling metrics.
+const PROFILING: &str = "DCGM_FI_PROF_";
+
 fn values(name: &str) -> Option<DcgmValues> {
-    let mut found = DcgmValues { gpu: None, instance: None, is_double: false };
+    let mut found = DcgmValues {
+        gpu: None,
+        instance: None,
+        is_double: false,
+        is_profiling: name.starts_with(PROFILING),
+        of_process: match name {
+            "DCGM_FI_DEV_FB_USED" => Some(ProcessUse::Memory),
+            "DCGM_FI_DEV_GPU_UTIL" => Some(ProcessUse::Multiprocessors),
+            _ => None,
+        },
+    };
     for (family, first, alias) in dcgm_aliases().filter(|(_, _, alias)| alias.name == name) {
         let mut places = places(family, first, alias);
         if alias.rate {
@@ -159,7 +185,7 @@ fn values(name: &str) -> Option<DcgmValues> {
         found.is_double |= is_double(family, alias);
         let side =
             if matches!(family.rows, Rows::Instance(_)) { &mut found.instance } else { &mut found.gpu };
-        // Names of two families would need a rule which of them counts.
+        // Names of two families would need a rule which of them counts; the tests call this for every name.
         debug_assert!(side.is_none(), "{name}");
         *side = Some(ScaledValues { family, places, scale });
     }
@@ -168,7 +194,7 @@ fn values(name: &str) -> Option<DcgmValues> {
 
 /// DCGM's doubles: watts, and the shares of time of its profiling; its other fields are integers (dcgm_fields.cpp).
 fn is_double(family: &Family, alias: &Alias) -> bool {
-    family.unit == Unit::Watts || (family.unit == Unit::Ratio && alias.name.starts_with("DCGM_FI_PROF_"))
+    family.unit == Unit::Watts || (family.unit == Unit::Ratio && alias.name.starts_with(PROFILING))
 }
 
 /// Static properties of a GPU that a row of type `label` adds to every series.
@@ -275,6 +301,11 @@ fn modern(name: &str) -> &str {
 }
 
 impl DcgmMetric {
+    /// Whether only GPM can read it, on a GPU.
+    pub fn needs_gpm(&self) -> bool {
+        matches!(self, Self::Values(DcgmValues { gpu: Some(scaled), .. }) if scaled.family.needs_gpm())
+    }
+
     /// The families that it needs read, beside those that are read anyway.
     pub fn families(&self) -> impl Iterator<Item = &'static Family> {
         let values = match self {

@@ -2,7 +2,7 @@
 //!
 //! Which series there are, and in which order, depends on the roster and the options alone, as in [`super::walk`], so heads
 //! and labels are kept rendered in the same way. As in dcgm-exporter, a GPU with MIG instances has series of its instances
-//! only, with the GPU's value repeated where an instance has none of its own; `corrected` gives each its own.
+//! only, with the GPU's value repeated where an instance has none of its own; `corrected` prints each value once.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use super::json::node;
 use super::label_cache::LabelCache;
 use super::text::{append, escape};
 use crate::catalogue::{
-    CLOCK_EVENTS, DcgmLabel, DcgmMetric, DcgmValues, EventPeriod, InstanceValue, ScaledValues, ValuePlace,
-    WINDOW_MS, first_point, xid,
+    CLOCK_EVENT_REASONS, CLOCK_EVENTS, DcgmLabel, DcgmMetric, DcgmValues, EventPeriod, InstanceValue,
+    ProcessUse, ScaledValues, ValuePlace, WINDOW_MS, first_point, xid,
 };
 use crate::model::frame::InstanceFrame;
 use crate::model::frame::Tier;
-use crate::model::snapshot::{DcgmState, GpuEntry, GpuState, ProcessEntry, ProcessState, Roster, Snapshot};
-use crate::model::{Fact, GpuIdentity};
+use crate::model::snapshot::{GpuEntry, GpuState, ProcessEntry, Roster, Snapshot};
+use crate::model::{Absence, Fact, GpuIdentity, Reading};
 
 /// What is on the page.
 #[derive(Clone, Debug, Default)]
@@ -28,10 +28,8 @@ pub struct DcgmOptions {
     pub labels: Vec<(String, DcgmLabel)>,
     /// The name of the label with the node's name.
     pub host_label: &'static str,
-    /// Whether a MIG GPU and its instances have each their own values.
+    /// Whether each value of a MIG GPU stands once: with its instances where they report it, else with the GPU.
     pub corrected: bool,
-    /// Whether snapshots list processes, by which shares of pods are told apart.
-    pub has_processes: bool,
 }
 
 /// A metric of the page.
@@ -67,6 +65,8 @@ struct Entity {
     instance: Option<usize>,
     /// Whether it is a GPU whose instances have series of their own.
     is_parent: bool,
+    /// How many processes of the GPU the roster lists; none if it lists several as one.
+    processes: Option<usize>,
     pods: Vec<PodContainer>,
 }
 
@@ -77,6 +77,14 @@ struct PodContainer {
     labels: [Arc<str>; 3],
     uid: Arc<str>,
     processes: Vec<usize>,
+}
+
+/// Which events are counted over what time.
+#[derive(Clone, Copy)]
+struct EventLabels {
+    period: EventPeriod,
+    /// The label that tells them apart.
+    name: &'static str,
 }
 
 /// A value as it is printed.
@@ -91,6 +99,7 @@ enum Printed {
 const WINDOW: (&str, &str) = ("window_size_in_ms", "300000");
 const _: () = assert!(WINDOW_MS == 300_000);
 
+const CLOCKS: usize = first_point(CLOCK_EVENT_REASONS);
 const MEMORY_TOTAL: usize = first_point("gpu_memory_total_bytes");
 const MEMORY_USED: usize = first_point("gpu_memory_used_bytes");
 const MEMORY_RESERVED: usize = first_point("gpu_memory_reserved_bytes");
@@ -129,12 +138,15 @@ fn entities(roster: &Roster, corrected: bool) -> Vec<Entity> {
         };
         let instances: Vec<usize> = (0..entry.instances.len()).filter(|place| is_first(*place)).collect();
         let is_parent = !instances.is_empty();
+        let mut own = roster.processes.iter().filter(|process| process.gpu == gpu);
+        let processes =
+            own.try_fold(0, |count, process| (*process.pid != *ProcessEntry::OTHERS).then_some(count + 1));
         if !is_parent || corrected {
-            entities.push(Entity { gpu, instance: None, is_parent, pods: pods(roster, gpu, "") });
+            entities.push(Entity { gpu, instance: None, is_parent, processes, pods: pods(roster, gpu, "") });
         }
         entities.extend(instances.into_iter().map(|instance| {
             let pods = pods(roster, gpu, &entry.instances[instance].gpu_instance);
-            Entity { gpu, instance: Some(instance), is_parent: false, pods }
+            Entity { gpu, instance: Some(instance), is_parent: false, processes, pods }
         }));
     }
     entities
@@ -162,8 +174,7 @@ fn pods(roster: &Roster, gpu: usize, gpu_instance: &str) -> Vec<PodContainer> {
 
 /// Says what cannot be on the page on this node.
 fn write_notes(out: &mut Vec<u8>, options: &DcgmOptions, roster: &Roster) {
-    let is_profiled = |counter: &&DcgmCounter| counter.name.starts_with("DCGM_FI_PROF_");
-    if options.counters.iter().find(is_profiled).is_none() {
+    if !options.counters.iter().any(|counter| counter.metric.needs_gpm()) {
         return;
     }
     for gpu in roster.gpus.iter().filter(|gpu| !has_gpm(&gpu.identity)) {
@@ -172,7 +183,8 @@ fn write_notes(out: &mut Vec<u8>, options: &DcgmOptions, roster: &Roster) {
         append(
             out,
             [
-                ") has no DCGM_FI_PROF_* without DCGM: NVML reports these values from Hopper on. DCGM_FI_DEV_GPU_UTIL is there.\n",
+                ") has no DCGM_FI_PROF_* of its engines, pipes and memory without DCGM: NVML reports them from Hopper on. \
+                 DCGM_FI_DEV_GPU_UTIL is there.\n",
             ],
         );
     }
@@ -207,14 +219,13 @@ impl CounterWriter<'_> {
         let snapshot = self.snapshot;
         let gpu = snapshot.roster.gpus.get(entity.gpu);
         let (Some(gpu), Some(state)) = (gpu, snapshot.gpus.get(entity.gpu)) else { return };
-        let dcgm = state.dcgm.as_ref();
         // Events are of the whole GPU.
         let is_whole = entity.instance.is_none() || !self.options.corrected;
         match &self.counter.metric {
             DcgmMetric::Values(values) => {
                 let value = self.value(entity, values, gpu, state);
-                match process_value(&self.counter.name) {
-                    Some(place) if entity.pods.len() > 1 => self.shares(entity, place, value),
+                match values.of_process {
+                    Some(share) if entity.pods.len() > 1 => self.shares(entity, share, value),
                     _ => self.series(entity, &[], value),
                 }
             }
@@ -224,12 +235,12 @@ impl CounterWriter<'_> {
             }
             DcgmMetric::GpuCount => {
                 let count = self.snapshot.gpus.iter().filter(|state| state.present).count();
-                let count = i128::try_from(count).ok().filter(|_| is_whole);
+                let count = i128::try_from(count).ok().filter(|_| is_whole && state.present);
                 self.series(entity, &[], count.map(Printed::Integer));
             }
-            DcgmMetric::LastXid if is_whole => self.last_xid(entity, gpu, dcgm),
-            DcgmMetric::Xids(span) if is_whole => self.xids(entity, gpu, *span, state),
-            DcgmMetric::ClockEvents(span) if is_whole => self.clock_events(entity, *span, dcgm),
+            DcgmMetric::LastXid if is_whole => self.last_xid(entity, gpu, state),
+            DcgmMetric::Xids(period) if is_whole => self.xids(entity, gpu, *period, state),
+            DcgmMetric::ClockEvents(period) if is_whole => self.clock_events(entity, *period, state),
             _ => {}
         }
     }
@@ -242,14 +253,14 @@ impl CounterWriter<'_> {
         gpu: &GpuEntry,
         state: &GpuState,
     ) -> Option<Printed> {
-        let DcgmValues { gpu: of_gpu, instance: of_instance, is_double } = values;
+        let DcgmValues { gpu: of_gpu, instance: of_instance, is_double, is_profiling, .. } = values;
         let (value, scaled) = match (entity.instance, of_instance) {
             (Some(place), Some(own)) => {
                 let frame = instance_frame(gpu, place, state, own.family.tier)?;
                 (sum_of_instance(own, frame), own)
             }
             // DCGM measures activity by instance; everything else that an instance has none of is the GPU's.
-            (Some(_), None) if self.options.corrected || self.counter.name.contains("_PROF_") => return None,
+            (Some(_), None) if self.options.corrected || *is_profiling => return None,
             (None, Some(_)) if entity.is_parent => return None,
             _ => {
                 let own = of_gpu.as_ref()?;
@@ -260,63 +271,83 @@ impl CounterWriter<'_> {
     }
 
     /// Writes the value of a GPU that several containers share, and what each of them has of it.
-    fn shares(&mut self, entity: &Entity, place: usize, whole: Option<Printed>) {
+    fn shares(&mut self, entity: &Entity, share: ProcessUse, whole: Option<Printed>) {
         self.write(entity, None, &[], whole);
         for pod in &entity.pods {
-            let own = pod.processes.iter().filter_map(|process| self.snapshot.processes.get(*process));
-            let value = |process: &ProcessState| process.values.get(place).copied()?.ok().map(i128::from);
-            let sum: i128 = own.filter_map(value).sum();
-            let divisor = if place == 0 { 1 << 20 } else { 10_000_000 };
-            let is_known = self.options.has_processes && whole.is_some();
-            let value = is_known.then_some(Printed::Integer(sum / divisor));
+            let value = whole.and_then(|_| self.share(entity, pod, share));
             self.write(entity, Some(pod), &[("pod_uid", &pod.uid)], value);
         }
     }
 
-    fn last_xid(&mut self, entity: &Entity, gpu: &GpuEntry, dcgm: Option<&DcgmState>) {
-        let last = dcgm.map(|dcgm| dcgm.last_xid.unwrap_or(0));
-        let none = (0, "0");
+    /// What the processes of a container use together; absent unless it is known of each of them.
+    fn share(&self, entity: &Entity, pod: &PodContainer, share: ProcessUse) -> Option<Printed> {
+        let frame = self.snapshot.gpus.get(entity.gpu)?.frame.as_deref()?;
+        if frame.processes.as_ref().ok()?.len() != entity.processes? {
+            return None;
+        }
+        let own = pod.processes.iter().map(|process| self.snapshot.processes.get(*process));
+        let sum: Option<i128> = match share {
+            ProcessUse::Memory => own.map(|process| process?.values[0].ok().map(i128::from)).sum(),
+            ProcessUse::Multiprocessors => {
+                // A process without a sample ran nothing.
+                frame.samples.as_ref().ok()?;
+                own.map(|process| Some(process?.values[1].map_or(0, i128::from))).sum()
+            }
+        };
+        let unit = match share {
+            ProcessUse::Memory => 1 << 20,
+            ProcessUse::Multiprocessors => 10_000_000,
+        };
+        Some(Printed::Integer(sum? / unit))
+    }
+
+    /// Writes the last XID, also of a GPU that is gone; of one that is there, 0 before the first.
+    fn last_xid(&mut self, entity: &Entity, gpu: &GpuEntry, state: &GpuState) {
+        let last = state.dcgm.as_ref().and_then(|dcgm| dcgm.last_xid.or(state.present.then_some(0)));
         let codes = gpu.xids.iter().map(|(code, text)| (*code, &**text));
-        for (code, text) in std::iter::once(none).chain(codes) {
+        for (code, text) in std::iter::once((0, "0")).chain(codes) {
             let message = if code == 0 { "No Error" } else { xid::find(code).text };
             let value = (last == Some(code)).then_some(Printed::Integer(code.into()));
             self.series(entity, &[("err_code", text), ("err_msg", message)], value);
         }
     }
 
-    fn xids(&mut self, entity: &Entity, gpu: &GpuEntry, span: EventPeriod, state: &GpuState) {
-        let count = |place: usize| match span {
+    fn xids(&mut self, entity: &Entity, gpu: &GpuEntry, period: EventPeriod, state: &GpuState) {
+        let count = |place: usize| match period {
             EventPeriod::Window => state.dcgm.as_ref()?.recent_xids.get(place).copied(),
             EventPeriod::Total => state.xids.get(place).map(|(count, _)| *count),
         };
         let counts = gpu.xids.iter().enumerate().map(|(place, (_, text))| (&**text, count(place)));
-        self.events(entity, span, "xid", counts);
+        let is_counted = state.present && state.dcgm.is_some();
+        self.events(entity, EventLabels { period, name: "xid" }, is_counted, counts);
     }
 
-    fn clock_events(&mut self, entity: &Entity, span: EventPeriod, dcgm: Option<&DcgmState>) {
-        let counts = dcgm.map(|dcgm| match span {
+    /// Writes in how many readings the clocks had each reason; nothing where the reasons cannot be read now.
+    fn clock_events(&mut self, entity: &Entity, period: EventPeriod, state: &GpuState) {
+        let is_read = state.reading(CLOCKS, Tier::Medium).is_ok();
+        let counts = state.dcgm.as_ref().filter(|_| is_read).map(|dcgm| match period {
             EventPeriod::Window => dcgm.recent_clock_events,
             EventPeriod::Total => dcgm.clock_events,
         });
         let count = |place: usize| counts.map(|counts| counts[place]);
         let events = CLOCK_EVENTS.into_iter().enumerate().map(|(place, event)| (event, count(place)));
-        self.events(entity, span, "clock_event", events);
+        self.events(entity, EventLabels { period, name: "clock_event" }, counts.is_some(), events);
     }
 
-    /// Writes how often each event was there; where none was, one series without the label is 0.
+    /// Writes how often each event was there; where none was and they are counted, one series without the label is 0.
     fn events<'a>(
         &mut self,
         entity: &Entity,
-        span: EventPeriod,
-        label: &'static str,
+        EventLabels { period, name }: EventLabels,
+        is_counted: bool,
         counts: impl Iterator<Item = (&'a str, Option<u64>)> + Clone,
     ) {
-        let begin = if span == EventPeriod::Window { 0 } else { 1 };
-        let is_none = counts.clone().all(|(_, count)| count.unwrap_or(0) == 0);
+        let begin = if period == EventPeriod::Window { 0 } else { 1 };
+        let is_none = is_counted && counts.clone().all(|(_, count)| count.unwrap_or(0) == 0);
         self.series(entity, &[WINDOW][begin..], is_none.then_some(Printed::Integer(0)));
         for (event, count) in counts {
             let value = count.filter(|count| *count > 0).map(|count| Printed::Integer(count.into()));
-            self.series(entity, &[WINDOW, (label, event)][begin..], value);
+            self.series(entity, &[WINDOW, (name, event)][begin..], value);
         }
     }
 
@@ -420,31 +451,42 @@ fn cuda_number(version: &str) -> Option<Arc<str>> {
     Some((major.checked_mul(1_000)?.checked_add(minor.checked_mul(10)?)?).to_string().into())
 }
 
-/// The sum of the values that are there; none if none is.
+/// The sum of the values that the board has; none if it has none, or one cannot be read now.
 fn sum_of_gpu(scaled: &ScaledValues, state: &GpuState) -> Option<i128> {
     let tier = scaled.family.tier;
     let is_fresh = state.fresh[tier as usize];
-    let value = |place: &ValuePlace| match place {
-        ValuePlace::Reading(point) => state.reading(*point, tier).ok(),
-        ValuePlace::Total(number) => state.integrals.get(*number)?.as_ref().ok().copied(),
-        ValuePlace::Rate(number) => {
-            state.dcgm.as_ref()?.rates.get(*number)?.as_ref().ok().copied().filter(|_| is_fresh)
+    sum(scaled.places.iter().map(|place| match place {
+        ValuePlace::Reading(point) => state.reading(*point, tier),
+        ValuePlace::Total(number) => reading(&state.integrals, *number),
+        ValuePlace::Rate(number) if is_fresh => {
+            state.dcgm.as_ref().map_or(Err(Absence::NotYet), |dcgm| reading(&dcgm.rates, *number))
         }
-        ValuePlace::Instance(_) => None,
-    };
-    sum(scaled.places.iter().filter_map(value))
+        ValuePlace::Rate(_) => Err(Absence::Stale),
+        ValuePlace::Instance(_) => Err(Absence::NotSupported),
+    }))
 }
 
 fn sum_of_instance(scaled: &ScaledValues, instance: &InstanceFrame) -> Option<i128> {
-    let value = |place: &ValuePlace| match place {
-        ValuePlace::Instance(value) => instance.readings.get(*value)?.ok(),
-        _ => None,
-    };
-    sum(scaled.places.iter().filter_map(value))
+    sum(scaled.places.iter().map(|place| match place {
+        ValuePlace::Instance(value) => reading(&instance.readings, *value),
+        _ => Err(Absence::NotSupported),
+    }))
 }
 
-fn sum(values: impl Iterator<Item = i64>) -> Option<i128> {
-    values.map(i128::from).reduce(|sum, value| sum + value)
+fn reading(readings: &[Reading], place: usize) -> Reading {
+    readings.get(place).copied().unwrap_or(Err(Absence::NotYet))
+}
+
+fn sum(values: impl Iterator<Item = Reading>) -> Option<i128> {
+    let mut sum = None;
+    for value in values {
+        match value {
+            Ok(value) => sum = Some(sum.unwrap_or(0) + i128::from(value)),
+            Err(absence) if absence.is_permanent() => {}
+            Err(_) => return None,
+        }
+    }
+    sum
 }
 
 /// What was read of the instance at that place of the GPU's list, unless it is too old. The frame may have other
@@ -475,16 +517,6 @@ fn used_memory_ratio(gpu: &GpuEntry, instance: Option<usize>, state: &GpuState) 
         }
     };
     (usable > 0).then(|| i128::from(used) * 1_000_000 / i128::from(usable))
-}
-
-/// The position among a process' values of what dcgm-exporter tells apart by pod: its memory, and its use of the
-/// multiprocessors.
-fn process_value(name: &str) -> Option<usize> {
-    match name {
-        "DCGM_FI_DEV_FB_USED" => Some(0),
-        "DCGM_FI_DEV_GPU_UTIL" => Some(1),
-        _ => None,
-    }
 }
 
 /// A value in the unit of its name: integers are cut off as in DCGM, doubles rounded.

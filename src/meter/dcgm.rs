@@ -21,7 +21,7 @@ pub(super) struct DcgmHistory {
     rated: Vec<Rated>,
     /// New XIDs: when, code, how many.
     xids: VecDeque<(Nanoseconds, u32, u64)>,
-    /// How many of each code were counted so far; none before the first tick.
+    /// How many of each code were counted at the last tick; none before the first one.
     counted: Option<BTreeMap<u32, u64>>,
     /// Readings of the clocks: when, and the mask.
     clocks: VecDeque<(Nanoseconds, i64)>,
@@ -93,18 +93,17 @@ impl DcgmHistory {
     }
 
     fn count_xids(&mut self, now: Nanoseconds, published: &XidSums) {
-        let counts = published.codes.iter().map(|(code, sum)| (*code, sum.count));
-        let Some(counted) = &mut self.counted else {
-            // Those of an earlier agent.
-            self.counted = Some(counts.collect());
-            return;
-        };
-        for (code, count) in counts {
-            let before = counted.insert(code, count).unwrap_or(0);
-            if count > before {
-                self.xids.push_back((now, code, count - before));
+        let counts: BTreeMap<u32, u64> =
+            published.codes.iter().map(|(code, sum)| (*code, sum.count)).collect();
+        // Those of the first tick may be of an earlier agent.
+        let before = self.counted.as_ref().unwrap_or(&counts);
+        for (code, count) in &counts {
+            let new = count.saturating_sub(before.get(code).copied().unwrap_or(0));
+            if new > 0 {
+                self.xids.push_back((now, *code, new));
             }
         }
+        self.counted = Some(counts);
         while self.xids.front().is_some_and(|(at, ..)| is_over(*at, now)) {
             self.xids.pop_front();
         }
@@ -198,6 +197,10 @@ mod tests {
         history.count_xids(seconds(400), &now);
         let state = history.state(&now, Utc(100));
         assert_eq!((state.last_xid, &state.recent_xids[..]), (Some(31), &[0, 0][..]), "the window is over");
+        history.count_xids(seconds(401), &sums(&[]));
+        let anew = sums(&[(31, 1, 401)]);
+        history.count_xids(seconds(402), &anew);
+        assert_eq!(history.state(&anew, Utc(100)).recent_xids, [1], "the GPU was forgotten in between");
     }
 
     #[test]

@@ -299,6 +299,9 @@ impl Meter {
                 gpu.series = OwnSeries::of(readings, policy.level);
             }
         }
+        if !policy.dcgm {
+            self.gpus.values_mut().for_each(|gpu| gpu.dcgm = DcgmHistory::default());
+        }
         self.has_new_grants = true;
         self.publisher.apply_policy(&policy);
         self.policy = policy;

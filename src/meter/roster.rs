@@ -256,7 +256,7 @@ fn process_entry(key: &RosterProcess, identities: &Identities) -> ProcessEntry {
     ProcessEntry {
         gpu: key.gpu,
         gpu_instance: gpu_instance.map(|id| id.to_string()).unwrap_or_default().into(),
-        pid: id.map_or_else(|| "other".into(), |id| id.pid.to_string().into()),
+        pid: id.map_or_else(|| ProcessEntry::OTHERS.into(), |id| id.pid.to_string().into()),
         process: identified.map(|known| Arc::clone(&known.name)).unwrap_or_default(),
         workload: identified.map(|known| known.holder.id.workload()).unwrap_or_default(),
         tenant: identified.map(|known| tenant(&known.holder)).unwrap_or_default(),

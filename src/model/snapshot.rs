@@ -112,6 +112,11 @@ pub struct ProcessEntry {
     pub tenant: Arc<str>,
 }
 
+impl ProcessEntry {
+    /// The `pid` of the row that stands for all processes of a GPU without rows of their own.
+    pub const OTHERS: &str = "other";
+}
+
 /// A tenant's account on one GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccountEntry {

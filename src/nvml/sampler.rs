@@ -45,6 +45,8 @@ pub struct Sampler {
     review_interval: Nanoseconds,
     /// Whether the presence of a process decides who holds the GPU.
     presence: bool,
+    /// Whether the use of each process is published below level full too.
+    shows_processes: bool,
     budget: DriverBudget,
     /// GPM metrics that the board refused one by one, and whether the plan must be compiled again.
     refused: BTreeSet<u32>,
@@ -78,6 +80,7 @@ impl Sampler {
             review: None,
             review_interval: FIRST_REVIEW,
             presence: false,
+            shows_processes: false,
             budget: DriverBudget::new(SHARE.into()),
             refused: BTreeSet::new(),
             outdated: false,
@@ -178,6 +181,11 @@ impl Sampler {
             self.plan = Some(plan);
         }
         Ok(frame)
+    }
+
+    /// Sets whether the use of each process is published below level full too.
+    pub const fn show_processes(&mut self, shown: bool) {
+        self.shows_processes = shown;
     }
 
     /// Applies settings from the next tick on; a new level or presence setting compiles a new plan.

@@ -29,13 +29,7 @@ pub fn dcgm_options(config: &Config) -> Arc<DcgmOptions> {
         labels,
         host_label: config.web.dcgm_labels.host_label(),
         corrected: config.web.dcgm_corrected,
-        has_processes: has_processes(config),
     })
-}
-
-/// Whether snapshots list processes.
-fn has_processes(config: &Config) -> bool {
-    config.sampling.level == Level::Full || is_configured(config)
 }
 
 /// The level that must be read: what the configured page needs, if that is more than what is exported.

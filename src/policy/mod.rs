@@ -40,6 +40,8 @@ pub(crate) struct Cadence {
     pub(crate) every: [u64; 3],
     /// Whether presence decides who holds.
     pub(crate) presence: bool,
+    /// Whether the use of each process is published at every level.
+    pub(crate) shows_processes: bool,
     /// The share of wall time that all samplers may spend inside the driver, in millionths.
     pub(crate) driver_share: u32,
 }
@@ -53,6 +55,7 @@ impl Cadence {
             interval: sampling.interval,
             every: [1, ticks(sampling.medium), ticks(sampling.slow)],
             presence: config.attribution.presence,
+            shows_processes: dcgm::is_configured(config),
             driver_share: sampling.driver_share,
         }
     }

@@ -179,6 +179,7 @@ impl SamplingLoop<'_> {
         let share = self.driver_share(cadence.driver_share);
         let run_tick = || {
             self.sampler.configure(cadence.level, cadence.presence, share);
+            self.sampler.show_processes(cadence.shows_processes);
             self.sampler.tick(cadence.every.map(|every| tick.is_multiple_of(every)))
         };
         match catch_unwind(AssertUnwindSafe(run_tick)) {

@@ -36,7 +36,7 @@ impl Sampler {
             read: tiers.all || tiers.selected[Tier::Medium as usize],
             all: tiers.all,
             may_have_samples: self.process_samples.are_available(),
-            shown: self.level == Level::Full,
+            shown: self.level == Level::Full || self.shows_processes,
             busy: self.activity.is_busy(plan, &self.readings),
             samples: None,
         };

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use gpumeter::catalogue::first_point;
 use gpumeter::config::Config;
 use gpumeter::export::{PageCache, PageFormat};
 use gpumeter::model::snapshot::{HoldingEntry, ProcessEntry, Roster, Snapshot, WorkloadEntry};
-use gpumeter::model::{Fact, Facts, HoldingSource};
+use gpumeter::model::{Absence, Fact, Facts, Frame, GpuProcess, HoldingSource, Reading};
 use gpumeter::policy::dcgm_options;
 
 use super::fixture;
@@ -66,7 +67,17 @@ fn snapshot(names: &[&str]) -> Snapshot {
         processes: [process("a", "1"), process("a", "2")].into(),
         ..fixture::roster(3, 0)
     };
-    fixture::values(Arc::new(roster), 1)
+    let mut snapshot = fixture::values(Arc::new(roster), 1);
+    let listed = |pid| GpuProcess { pid, gpu_instance: None, memory: None };
+    change_frame(&mut snapshot, |frame| frame.processes = Ok([1, 2].map(listed).into()));
+    snapshot
+}
+
+/// Changes what was read of the first GPU.
+fn change_frame(snapshot: &mut Snapshot, change: impl FnOnce(&mut Frame)) {
+    let mut frame = (**snapshot.gpus[0].frame.as_ref().unwrap()).clone();
+    change(&mut frame);
+    snapshot.gpus[0].frame = Some(Arc::new(frame));
 }
 
 const CONFIGURED: &str = "web: {dcgm_listen: \":9400\"}";
@@ -95,8 +106,38 @@ fn pods_that_share_a_gpu_have_what_each_uses_beside_the_whole_and_copies_of_the_
     assert_eq!(clock.len(), 4, "{clock:#?}");
     assert!(clock[0].contains("pod=\"a\"") && clock[1].contains("pod=\"b\""), "{clock:#?}");
     assert_eq!(clock[0].rsplit(' ').next(), clock[1].rsplit(' ').next());
-    let unlisted = lines("{}", &shared, "DCGM_FI_DEV_FB_USED");
-    assert_eq!(unlisted.len(), 3, "without a list of processes the shares are not known: {unlisted:#?}");
+}
+
+#[test]
+fn a_pods_part_is_absent_unless_it_is_known_of_each_of_its_processes() {
+    let of = |snapshot: &Snapshot, name: &str| {
+        let lines = lines(CONFIGURED, snapshot, name).into_iter();
+        lines
+            .filter(|line| line.contains("pod="))
+            .map(|line| line.rsplit(' ').next().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let [memory, busy] = ["DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_GPU_UTIL"];
+    let known = snapshot(&["a", "b"]);
+    assert_eq!(
+        (of(&known, memory), of(&known, busy)),
+        (vec!["1907".into(), "0".into()], vec!["1".into(), "0".into()])
+    );
+    let mut unreported = snapshot(&["a", "b"]);
+    unreported.processes[1].values[0] = Err(Absence::NotSupported);
+    assert_eq!(of(&unreported, memory), ["0"], "memory of one process is not reported");
+    let mut unlisted = snapshot(&["a", "b"]);
+    change_frame(&mut unlisted, |frame| frame.processes = Err(Absence::Failed));
+    assert!(of(&unlisted, memory).is_empty(), "the list could not be read");
+    let mut more = snapshot(&["a", "b"]);
+    let listed = |pid| GpuProcess { pid, gpu_instance: None, memory: None };
+    change_frame(&mut more, |frame| frame.processes = Ok([1, 2, 3].map(listed).into()));
+    assert!(of(&more, memory).is_empty(), "not every process has a row");
+    let mut idle = snapshot(&["a", "b"]);
+    idle.processes.iter_mut().for_each(|process| process.values[1] = Err(Absence::NotYet));
+    assert_eq!(of(&idle, busy), ["0", "0"], "nothing ran");
+    change_frame(&mut idle, |frame| frame.samples = Err(Absence::NotSupported));
+    assert!(of(&idle, busy).is_empty(), "the driver has no samples");
 }
 
 #[test]
@@ -147,6 +188,7 @@ fn the_last_xid_is_a_value_and_a_label_and_counts_are_by_code() {
     let clocks = of_gpu_1(&snapshot, "DCGM_EXP_CLOCK_EVENTS_COUNT");
     assert_eq!(clocks[0], format!("gpu=\"1\",{window},clock_event=\"clocks_setting\" 1"));
     assert_eq!(clocks.len(), 8, "the first event was not there: {clocks:#?}");
+    snapshot.gpus[1].present = true;
     let dcgm = snapshot.gpus[1].dcgm.as_mut().unwrap();
     (dcgm.last_xid, dcgm.recent_xids) = (None, vec![0, 0]);
     assert_eq!(
@@ -159,13 +201,48 @@ fn the_last_xid_is_a_value_and_a_label_and_counts_are_by_code() {
 
 #[test]
 fn what_is_absent_has_no_series_and_a_metric_without_series_no_head() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("counters.csv");
+    let counters = "DCGM_FI_DEV_SM_CLOCK, gauge, clock\nDCGM_FI_DEV_XID_ERRORS, gauge, last\n\
+                    DCGM_EXP_XID_ERRORS_COUNT, gauge, recent\nDCGM_EXP_CLOCK_EVENTS_COUNT, gauge, recent\n\
+                    DCGM_FI_DEV_COUNT, gauge, GPUs\n";
+    std::fs::write(&file, counters).unwrap();
+    let config = format!("web: {{dcgm_counters: {}}}", file.display());
     let mut snapshot = snapshot(&[]);
+    let heads = |snapshot: &Snapshot| {
+        let page = page(&config, snapshot);
+        page.lines()
+            .filter_map(|line| Some(line.strip_prefix("# TYPE ")?.split(' ').next()?.to_owned()))
+            .collect::<Vec<_>>()
+    };
     for state in &mut snapshot.gpus {
         state.fresh = [false; 3];
     }
-    let page = page(CONFIGURED, &snapshot);
-    assert!(!page.contains("DCGM_FI_DEV_SM_CLOCK"), "{page}");
-    assert!(page.contains("# TYPE DCGM_FI_DEV_XID_ERRORS gauge"), "{page}");
+    let events = ["DCGM_FI_DEV_XID_ERRORS", "DCGM_EXP_XID_ERRORS_COUNT"];
+    assert_eq!(heads(&snapshot), [events[0], events[1], "DCGM_FI_DEV_COUNT"], "GPUs that do not answer");
+    for state in &mut snapshot.gpus {
+        (state.present, state.dcgm.as_mut().unwrap().last_xid) = (false, None);
+        state.dcgm.as_mut().unwrap().recent_xids.fill(0);
+    }
+    assert!(heads(&snapshot).is_empty(), "GPUs that are gone");
+    snapshot.gpus[0].dcgm.as_mut().unwrap().last_xid = Some(79);
+    assert_eq!(heads(&snapshot), [events[0]], "one that is gone after an XID");
+    for state in &mut snapshot.gpus {
+        (state.dcgm, state.present, state.fresh) = (None, true, [true; 3]);
+    }
+    assert_eq!(heads(&snapshot), ["DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_COUNT"], "the page is not configured");
+}
+
+#[test]
+fn a_sum_lacks_what_the_board_does_not_have_and_is_absent_while_a_part_cannot_be_read() {
+    let bandwidth = |second: Reading| {
+        let mut snapshot = snapshot(&[]);
+        let point = first_point("gpu_nvlink_bytes_total") + 1;
+        change_frame(&mut snapshot, |frame| frame.readings[point] = second);
+        let lines = lines(CONFIGURED, &snapshot, "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL");
+        lines.into_iter().filter(|line| line.starts_with("gpu=\"0\"")).count()
+    };
+    assert_eq!([Ok(5), Err(Absence::NotSupported), Err(Absence::Failed)].map(bandwidth), [1, 1, 0]);
 }
 
 #[test]
@@ -176,6 +253,9 @@ fn a_board_before_hopper_is_named_as_one_without_profiling() {
     roster.gpus[1].identity = Arc::new(identity);
     let page = page(CONFIGURED, &fixture::values(Arc::new(roster), 1));
     let note = page.lines().next().unwrap();
-    assert!(note.starts_with("# GPU 1 (NVIDIA A100\\n# TYPE) has no DCGM_FI_PROF_* without DCGM"), "{note}");
+    assert!(
+        note.starts_with("# GPU 1 (NVIDIA A100\\n# TYPE) has no DCGM_FI_PROF_* of its engines"),
+        "{note}"
+    );
     assert!(page.lines().nth(1).unwrap().starts_with("# HELP"), "{page}");
 }

@@ -88,7 +88,7 @@ fn no_gauge_of_a_driver_that_returns_only_garbage_is_accepted() {
         let rejected =
             |frame: &Frame| frame.rejected.iter().any(|(reason, _)| *reason == Rejection::OutOfRange);
         assert!(frames.iter().all(rejected), "{board}");
-        // Every tier was read by now. Few bits of garbage can be valid reasons for the clocks.
+        // Every tier was read by now. A single bit of garbage can be a valid throttle reason, alone and in the mask.
         let last = frames.last().unwrap();
         let gauges = device_points().zip(&last.readings).filter(|((family, _), reading)| {
             family.kind == Kind::Gauge
