@@ -152,7 +152,7 @@ fn entities(roster: &Roster, corrected: bool) -> Vec<Entity> {
     entities
 }
 
-/// The containers that hold a GPU or an instance, whether the kubelet responds now or not.
+/// The containers that hold a GPU or an instance, whether the kubelet responds now or not; each once, however often it holds.
 fn pods(roster: &Roster, gpu: usize, gpu_instance: &str) -> Vec<PodContainer> {
     let held = roster.holdings.iter().filter(|held| held.gpu == gpu && *held.gpu_instance == *gpu_instance);
     let pods = held.filter_map(|held| {
@@ -169,7 +169,11 @@ fn pods(roster: &Roster, gpu: usize, gpu_instance: &str) -> Vec<PodContainer> {
             processes: places.map(|(place, _)| place).collect(),
         })
     });
-    pods.collect()
+    let mut pods: Vec<PodContainer> = pods.collect();
+    pods.sort_by(|left, right| left.labels.cmp(&right.labels));
+    // Prometheus refuses a page on which a series stands twice.
+    pods.dedup_by(|next, pod| next.labels == pod.labels);
+    pods
 }
 
 /// Says what cannot be on the page on this node.

@@ -90,6 +90,12 @@ fn the_pod_that_holds_a_gpu_alone_is_on_each_of_its_series() {
 }
 
 #[test]
+fn a_pod_that_holds_a_gpu_twice_is_one_pod() {
+    let twice = lines(CONFIGURED, &snapshot(&["a", "a"]), "DCGM_FI_DEV_SM_CLOCK");
+    assert_eq!(twice, lines(CONFIGURED, &snapshot(&["a"]), "DCGM_FI_DEV_SM_CLOCK"));
+}
+
+#[test]
 fn pods_that_share_a_gpu_have_what_each_uses_beside_the_whole_and_copies_of_the_rest() {
     let shared = snapshot(&["a", "b"]);
     let used = lines(CONFIGURED, &shared, "DCGM_FI_DEV_FB_USED");
