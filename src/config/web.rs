@@ -273,10 +273,12 @@ impl TlsSettings {
         prefix: &str,
         report: &mut ProblemCollector,
     ) {
+        let path_of = |key: &str| if prefix.is_empty() { key.to_owned() } else { format!("{prefix}.{key}") };
         let mut complain = |key: &str, text: &str| {
-            let path = if prefix.is_empty() { key.to_owned() } else { format!("{prefix}.{key}") };
-            let place = place(&path).or_else(|| place(&format!("{prefix}.cert_file")));
-            report.add(place, path, Complaint(text.to_owned()));
+            // A key that is missing is reported at one that requires it.
+            let others = ["cert_file", "key_file", "client_ca_file", "client_auth_type"];
+            let found = [key].into_iter().chain(others).find_map(|key| place(&path_of(key)));
+            report.add(found, path_of(key), Complaint(text.to_owned()));
         };
         if !self.client_allowed_sans.is_empty() && self.client_auth == ClientAuth::None {
             complain(

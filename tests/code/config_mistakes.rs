@@ -541,6 +541,11 @@ otlp: {endpoint: "http://c:4318"}"#,
 1:48: web.headers.Server: "Server" is not a header that can be set; give some of Strict-Transport-Security, X-Content-Type-Options, X-Frame-Options, X-XSS-Protection, Content-Security-Policy"#,
     ),
     (
+        "web: {tls: {client_auth_type: RequireAndVerifyClientCert}}",
+        "1:13: web.tls.cert_file: is missing; give the server's certificate, or remove the other keys\n\
+         1:13: web.tls.key_file: is missing; give the private key of the server's certificate",
+    ),
+    (
         "web: {tls: {cert_file: /x, min_version: TLS13, max_version: TLS12}}",
         "1:13: web.tls.key_file: is missing; give the private key of the server's certificate\n\
          1:28: web.tls.min_version: is newer than max_version; give an older version",
