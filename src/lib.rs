@@ -2,6 +2,7 @@
 
 pub mod app;
 pub mod attribution;
+pub mod billing;
 pub mod catalogue;
 pub mod cli;
 pub mod clock;

@@ -32,7 +32,7 @@ pub fn policy(intervals: [u64; 3]) -> Policy {
         birth_delay: Nanoseconds::from_seconds(60),
         processes: 200,
         series: 20_000,
-        prices: Vec::new(),
+        rates: Default::default(),
     }
 }
 

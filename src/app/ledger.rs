@@ -14,7 +14,7 @@ use crate::ledger::{
     Acknowledged, Error, Ledger, LedgerBatch, LedgerQueue, NodeIdentity, Opening, Recovered,
 };
 use crate::model::{Stamp, Utc};
-use crate::policy::{ActiveConfig, Charge};
+use crate::policy::{ActiveConfig, DecidedBook};
 use crate::thread::Thread;
 
 /// The queue from the tick loop to the ledger thread, and the state that the tick loop publishes.
@@ -182,7 +182,7 @@ pub(super) fn start(shared: &Arc<Shared>) -> Result<(Option<RunningLedger>, Opti
     let run = {
         let (channel, shared) = (Arc::clone(&channel), Arc::clone(shared));
         // The ledger was opened with these prices; reloads come later.
-        let priced = active.charges.len();
+        let priced = active.books.len();
         move || {
             let opened = ledger.map(|ledger| (ledger, priced));
             if let Some((ledger, priced)) = opened.or_else(|| open_later(&channel, &shared)) {
@@ -206,7 +206,7 @@ fn open_later(channel: &LedgerChannel, shared: &Shared) -> Option<(Ledger, usize
                 *channel.opened_late.lock().unwrap_or_else(PoisonError::into_inner) =
                     Some(Box::new(recovered));
                 shared.no_account.set(None);
-                return Some((ledger, active.charges.len()));
+                return Some((ledger, active.books.len()));
             }
             Err(error) => channel.note_open_error(&error, shared),
         }
@@ -236,7 +236,7 @@ impl LedgerWriter<'_> {
         loop {
             // Read before the batch is taken, so that everything queued before the stop is written.
             let is_stopping = shared.stop.is_called();
-            if !self.store_prices(&shared.config.active().charges) {
+            if !self.store_prices(&shared.config.active().books) {
                 wait_for_retry(&shared.stop);
                 if !is_stopping {
                     // No minute is settled before its price is stored.
@@ -256,13 +256,15 @@ impl LedgerWriter<'_> {
     }
 
     /// Stores the prices of reloads, each in force from the time of its reload; false if the disk prevents it.
-    fn store_prices(&mut self, charges: &[Charge]) -> bool {
-        for Charge { book, decided } in charges.iter().skip(self.priced) {
+    fn store_prices(&mut self, books: &[DecidedBook]) -> bool {
+        for DecidedBook { book, decided } in books.iter().skip(self.priced) {
             match self.ledger.reprice(book.as_ref(), *decided) {
-                Ok(()) if self.ledger.has_waiting_prices() => tracing::info!(
-                    "the new prices apply from the next minute on; they are stored once the clock is synchronised"
+                Ok(()) if self.ledger.has_waiting_prices() => {
+                    tracing::info!("the new prices are recorded once the clock is synchronised")
+                }
+                Ok(()) => tracing::info!(
+                    "the new prices are recorded: from the next quarter hour on, or from their `from`"
                 ),
-                Ok(()) => tracing::info!("the new prices apply from the next minute on"),
                 Err(error) => {
                     self.channel.count_error();
                     if error.may_pass() {
@@ -343,78 +345,13 @@ impl LedgerWriter<'_> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::ledger::{AccountTimeline, ClosedWindow, GpuRegistration};
-    use crate::model::{Amounts, GpuId, HolderId, Nanoseconds, Parts, Row, Settlement};
+    use crate::ledger::{ClosedWindow, GpuRegistration};
+    use crate::model::{GpuId, Nanoseconds, Settlement};
 
     fn window(gpu: &str, from: u64, to: u64) -> ClosedWindow {
         let (rows, carry, weights, flags) = Default::default();
         let settlement = Settlement { from: Utc(from), to: Utc(to), rows, carry, weights, flags };
         ClosedWindow { gpu: gpu.into(), settlement, coarse: false }
-    }
-
-    const MINUTE: u64 = 60_000_000_000;
-
-    /// Account time is a minute ahead of time since boot.
-    const STARTED: Stamp = Stamp { boottime: Nanoseconds(0), utc: Utc(MINUTE) };
-
-    /// The configuration after reloads with these prices at these times since boot, in nanoseconds.
-    fn reloaded(changes: &[(u64, &str)]) -> ActiveConfig {
-        let config = |price: &str| {
-            let text = format!("prices: {{currency: USD, rates: [{{gpu_hour: {price}}}]}}");
-            crate::config::Config::parse(&text, "test").unwrap()
-        };
-        let first = ActiveConfig::new(config("1"));
-        let timeline = AccountTimeline::starting(STARTED);
-        let succeed = |before: ActiveConfig, (decided, price): &(u64, &str)| {
-            before.replaced_by(config(price), Nanoseconds(*decided)).dated_by(timeline)
-        };
-        changes.iter().fold(first, succeed)
-    }
-
-    #[test]
-    fn page_and_ledger_charge_a_new_price_from_the_same_minute_on_however_late_the_ledger_is() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("ledger.db");
-        // The second and the third come before the ledger stores the second.
-        let reloads = [(9 * MINUTE - 1, "2"), (9 * MINUTE + 1, "3"), (10 * MINUTE - 1, "4")];
-        let book = reloaded(&[]).book().cloned();
-        let opened = Opening { boot_id: "boot".into(), now: STARTED, book, ..Opening::default() };
-        let (mut ledger, _) = Ledger::open(&path, &opened).unwrap();
-        let gpu = GpuId { index: 0, uuid: "GPU-0".into() };
-        let sights = vec![GpuRegistration { gpu, model: "".into(), at: Utc(MINUTE) }];
-        let mut whole = window("GPU-0", MINUTE, 9 * MINUTE);
-        let parts = Parts { idle: 8 * MINUTE, ..Parts::default() };
-        let amounts = Amounts { parts, ..Amounts::default() };
-        whole.settlement.rows = vec![Row { amounts, ..Row::empty(HolderId::new(HolderId::UNALLOCATED)) }];
-        let closed = vec![whole];
-        ledger
-            .commit(&LedgerBatch {
-                now: Utc(9 * MINUTE),
-                registrations: sights,
-                closed,
-                ..LedgerBatch::default()
-            })
-            .unwrap();
-        let active = reloaded(&reloads);
-        let mut writer = LedgerWriter { ledger, priced: 1, channel: &LedgerChannel::default() };
-        assert!(writer.store_prices(&active.charges[..2]));
-        assert!(writer.store_prices(&active.charges));
-        let stored = rusqlite::Connection::open(&path).unwrap();
-        let mut statement =
-            stored.prepare("SELECT from_ns, nano_per_gpu_hour FROM price ORDER BY from_ns").unwrap();
-        let rows = statement.query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?))).unwrap();
-        let charged: Vec<(u64, i128)> =
-            rows.map(Result::unwrap).map(|(from, price)| (from.unsigned_abs(), price.into())).collect();
-        let shown = |minute: u64| active.policy.prices.iter().rfind(|(from, _)| from.0 <= minute * MINUTE);
-        let shown: Vec<(u64, i128)> = [0, 10, 11]
-            .map(|minute| {
-                shown(minute).map(|(from, price)| (from.0, price.clone().unwrap().nano_per_gpu_hour))
-            })
-            .into_iter()
-            .flatten()
-            .collect();
-        assert_eq!(charged, shown);
-        assert_eq!(charged.last(), Some(&(11 * MINUTE, 4_000_000_000)));
     }
 
     #[test]

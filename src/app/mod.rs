@@ -17,7 +17,7 @@ use sd_notify::NotifyState;
 use thiserror::Error;
 
 use crate::clock::{Clock, Stop, system_now};
-use crate::config::{Config, ConfigFile, ListenAddress, PriceBookConfig};
+use crate::config::{Config, ConfigFile, ListenAddress};
 use crate::control::{self, ControlServer};
 use crate::holders::{BelievedCgroups, ResolvedWorkloads};
 use crate::host::{Host, UserDatabase, agent_usage, clock_is_synchronised as host_clock_is_synchronised};
@@ -295,8 +295,8 @@ fn log_start(launch: &Launch) {
     );
     policy::refused_counters(config).iter().for_each(|line| tracing::warn!("{line}"));
     let (rates, currency) = match &config.prices {
-        Some(PriceBookConfig::Own { currency, rates }) => (rates.len(), &**currency),
-        Some(PriceBookConfig::Example) => (1, "example prices"),
+        Some(book) if book.is_example() => (book.rates.len(), "example prices"),
+        Some(book) => (book.rates.len(), &*book.currency),
         None => (0, "none: hours and joules, no money"),
     };
     tracing::info!(
@@ -381,7 +381,6 @@ fn start(launch: Launch, receivers: Receivers, shared: &Arc<Shared>) -> Result<T
     resolvers::start(resolvers, recovered.as_ref(), agent)?;
     session::start_kernel_log(&shared.sessions)?;
     let meter = Meter::new(Arc::clone(&active.policy), started, recovered);
-    shared.config.set_timeline(meter.timeline());
     let outputs = tick_loop::Outputs::new(&active, ledger.as_ref(), &io, &shared.node);
     let tick_loop = tick_loop::start(meter, inbox, outputs, shared)?;
     reload::start(reload::ReloadSources { config: source, web }, reload_requests, shared)?;

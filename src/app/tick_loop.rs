@@ -105,7 +105,6 @@ fn run(mut meter: Meter, inbox: &Receiver<SamplerNews>, mut outputs: Outputs, sh
             outputs.push_snapshot(&tick.snapshot, &active, &shared.node);
         }
         shared.pages.publish(Arc::new(PublishedSnapshot::new(tick.snapshot, Arc::clone(&active.page_cache))));
-        shared.config.set_timeline(meter.timeline());
         if let Some(ledger) = outputs.ledger.as_ref().filter(|_| meter.has_ledger()) {
             ledger.queue.offer(tick.batch);
         }

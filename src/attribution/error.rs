@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::model::{Fraction, HolderId, Microjoules, Money, Nanoseconds, Utc};
+use crate::model::{Fraction, HolderId, Microjoules, Nanoseconds, Utc};
 
 /// Input that no account can hold; nothing was settled. Times in the messages are nanoseconds since 1970.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -32,8 +32,4 @@ pub enum SettleError {
     Reserved { holder: HolderId },
     #[error("with {} uJ the span from {} makes the window exceed 64 bits of energy; drop its energy", energy.0, from.0)]
     Energy { from: Utc, energy: Microjoules },
-    #[error("a negative amount ({} nano-units) cannot be split; book a credit", total.0)]
-    NegativeMoney { total: Money },
-    #[error("{} nano-units cannot be split along {time} ns; give the holders' times", total.0)]
-    MoneyWithoutTime { total: Money, time: u128 },
 }

@@ -15,14 +15,12 @@ mod energy;
 mod error;
 mod fallback;
 mod gpu;
-mod money;
 mod parts;
 mod settle;
 mod window;
 
 pub use claims::granted_shares;
 pub use error::SettleError;
-pub use money::{HeldParts, HolderTime, charged_times, money, split_money};
 pub use settle::settle;
 pub use window::{WINDOW, split, window_end};
 

@@ -171,8 +171,8 @@ agent_families! {
     PriceMissing = gauge(
         "gpumeter_price_missing",
         Unit::None,
-        "1 while prices are configured and none is in force, so that GPU time is accounted for without money (unpriced in \
-         gpumeter bill); 0 while one is in force. Absent without prices.",
+        "1 while prices are configured and none is in force for a GPU, so that its time is accounted for without money \
+         (unpriced in gpumeter bill); 0 while each GPU has one. Absent without prices.",
     ),
     ListenMissing = gauge(
         "gpumeter_listen_missing",

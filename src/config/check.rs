@@ -1,10 +1,10 @@
 //! Rules between keys, checked when all values are read.
 
-use super::prices::PriceBookConfig;
 use super::problem::{Complaint, ProblemCollector};
 use super::read_mapping::KeyPositions;
 use super::settings::{Config, ConfigDraft, PricesConfig};
 use super::time::in_words;
+use crate::billing::PriceBook;
 
 impl ConfigDraft {
     /// Checks the rules between keys, and sets what follows from several of them.
@@ -13,8 +13,8 @@ impl ConfigDraft {
         check_price_source(places, report);
         check_web_tls(&self.config, places, report);
         let PricesConfig { book: example, currency, rates } = std::mem::take(&mut self.prices);
-        let own = currency.map(|currency| PriceBookConfig::Own { currency, rates });
-        self.config.prices = if example { Some(PriceBookConfig::Example) } else { own };
+        let own = currency.map(|currency| PriceBook { currency: currency.into(), rates });
+        self.config.prices = if example { Some(PriceBook::example()) } else { own };
     }
 }
 

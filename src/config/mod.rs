@@ -34,7 +34,6 @@ pub use changes::KeyChange;
 pub use config_file::{ConfigFile, FileSet, ReloadedConfig};
 pub use dcgm_counters::CounterLine;
 pub use key::KeyDescription;
-pub use prices::{PriceBookConfig, PriceClass, RateConfig};
 pub use print::default_yaml;
 pub use problem::{Complaint, ConfigProblem, FilePosition, Problems};
 pub use settings::{

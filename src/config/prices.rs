@@ -6,99 +6,72 @@ use super::read_mapping;
 use super::time::moment;
 use super::tree::YamlNode;
 use super::values::put;
-use crate::model::{Money, Utc};
+use crate::billing::{Rate, RateSelector};
+use crate::model::Utc;
 
-/// Where prices come from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PriceBookConfig {
-    /// The built-in example prices, for demonstrations.
-    Example,
-    /// The operator's own prices.
-    Own {
-        /// ISO 4217 code, or the operator's name for the unit.
-        currency: String,
-        /// At least one, ordered by time; at most one, the first, has no beginning.
-        rates: Vec<RateConfig>,
-    },
-}
-
-/// A price, in force until the start of the next one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RateConfig {
-    /// Its start, on the 15-minute grid; without it, it is the first.
-    pub from: Option<Utc>,
-    /// Per GPU-hour, never negative.
-    pub gpu_hour: Money,
-    /// What kind of price it is.
-    pub class: PriceClass,
-}
-
-/// What kind of price it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PriceClass {
-    /// List price, no commitment.
-    OnDemand,
-    /// May be interrupted.
-    Spot,
-    /// Reserved or owned.
-    Committed,
-}
-
-impl PriceClass {
-    /// In the order of [`Self::NAMES`].
-    const ALL: [Self; 3] = [Self::OnDemand, Self::Spot, Self::Committed];
-    const NAMES: [&'static str; 3] = [Self::OnDemand.name(), Self::Spot.name(), Self::Committed.name()];
-
-    /// The word in configuration and in the label `price_class`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::OnDemand => "on_demand",
-            Self::Spot => "spot",
-            Self::Committed => "committed",
-        }
-    }
-}
+/// The price classes, as in the label `price_class`.
+const CLASSES: [&str; 3] = ["on_demand", "spot", "committed"];
 
 keys! { RateDraft;
 "A rate while it is read."
 pub(crate) struct RateDraft () {
-    gpu_hour: Option<Money>, text("a decimal number", price), Required("2.49"), Reload, in "currency per GPU-hour",
+    gpu_hour: Option<i64>, text("a decimal number", price), Required("2.49"), Reload, in "currency per GPU-hour",
         "Price of one GPU for one hour, exact to nine decimals.";
     from: Option<Utc>, text("a time in UTC on the 15-minute grid", moment), Optional("2026-01-01T00:00:00Z"), Reload,
-        "When it begins; it lasts until the next one does. Time before the first has no price.";
-    class: Option<PriceClass>, word(PriceClass::NAMES, PriceClass::ALL), Default(PriceClass::OnDemand.name()), Reload,
+        "When it begins, also in the past; without it, at the next quarter hour.";
+    class: Option<&'static str>, word(CLASSES, CLASSES), Default(CLASSES[0]), Reload,
         "What kind of price it is.";
+    model: Option<String>, text("a pattern", pattern), Optional("*H100*"), Reload,
+        "Only GPUs of these models.";
+    node: Option<String>, text("a pattern", pattern), Optional("gpu-a-*"), Reload,
+        "Only GPUs of these nodes, so that all nodes can have the same file.";
+    uuid: Option<String>, text("a pattern", pattern), Optional("GPU-5f1e*"), Reload,
+        "Only GPUs with these UUIDs.";
 }
 }
 
-/// Reads the list and returns the valid rates, by time.
-pub(crate) fn read(items: &[YamlNode], base: &str, report: &mut ProblemCollector) -> Vec<RateConfig> {
-    let mut rates: Vec<(RateConfig, Option<FilePosition>)> = Vec::new();
+/// Reads the list and returns the valid rates.
+pub(crate) fn read(items: &[YamlNode], base: &str, report: &mut ProblemCollector) -> Vec<Rate> {
+    let mut rates: Vec<(Rate, Option<FilePosition>)> = Vec::new();
     for (index, item) in items.iter().enumerate() {
         let path = format!("{base}[{index}]");
         let mut draft = RateDraft::default();
         let Some(places) = read_mapping::read_mapping(item, &path, TABLE.keys, &mut draft, report) else {
             continue;
         };
-        let (Some(gpu_hour), Some(class)) = (draft.gpu_hour, draft.class) else { continue };
+        let RateDraft { gpu_hour: Some(nano_per_gpu_hour), class: Some(class), from, model, node, uuid } =
+            draft
+        else {
+            continue;
+        };
+        let selector = RateSelector { uuid, node, model };
         let place = places.get("from").or(item.place);
         // A rate with a malformed start does not count as one without a start.
-        let is_known = draft.from.is_some() || places.get("from").is_none();
-        let same_start = rates.iter().find(|(rate, _)| is_known && rate.from == draft.from);
-        if let Some((_, other)) = same_start {
-            let other = other.map_or(0, |other| other.line);
-            let text = match draft.from {
-                Some(_) => format!("begins with the rate on line {other}; give one of them another time"),
-                None => {
-                    format!("has no beginning, nor has the rate on line {other}; give one of them a time")
-                }
+        let is_known = from.is_some() || places.get("from").is_none();
+        let is_same = |rate: &Rate| is_known && (&rate.selector, rate.from) == (&selector, from);
+        if let Some((_, other)) = rates.iter().find(|(rate, _)| is_same(rate)) {
+            let line = other.map_or(0, |other| other.line);
+            let text = match from {
+                Some(_) => format!(
+                    "begins with the rate on line {line}, for the same GPUs; give one of them another time"
+                ),
+                None => format!(
+                    "has no beginning, nor has the rate on line {line}, for the same GPUs; give one of them a time"
+                ),
             };
             report.add(place, format!("{path}.from"), Complaint(text));
         }
-        rates.push((RateConfig { from: draft.from, gpu_hour, class }, place));
+        rates.push((Rate { selector, from, nano_per_gpu_hour, class: class.into() }, place));
     }
-    rates.sort_by_key(|(rate, _)| rate.from);
     rates.into_iter().map(|(rate, _)| rate).collect()
+}
+
+/// A pattern of a selector.
+fn pattern(text: &str) -> Result<String, Complaint> {
+    if text.is_empty() {
+        return Err(Complaint::about(text, "is empty", "give a text in which * stands for anything"));
+    }
+    Ok(text.to_owned())
 }
 
 /// A currency's code or name.
@@ -111,7 +84,7 @@ pub(crate) fn currency(text: &str) -> Result<String, Complaint> {
 }
 
 /// A decimal price in nano-units, without floating point.
-fn price(text: &str) -> Result<Money, Complaint> {
+fn price(text: &str) -> Result<i64, Complaint> {
     let remedy = "give a price per GPU-hour >= 0";
     if let Some(rest) = text.strip_prefix('-')
         && rest.starts_with(|first: char| first.is_ascii_digit())
@@ -127,13 +100,12 @@ fn price(text: &str) -> Result<Money, Complaint> {
     if decimals.len() > 9 {
         return Err(Complaint::about(text, "has more than nine decimals", "round it to nine"));
     }
-    // With at most nine digits before the point, price times time fits into i128 for any time.
     let whole = whole.trim_start_matches('0');
     if whole.len() > 9 {
         return Err(Complaint::about(text, "is a billion or more per GPU-hour", "give a lower price"));
     }
-    let nano = format!("0{whole}{decimals:0<9}").parse::<i128>();
-    nano.map(Money).map_err(|_| Complaint::about(text, "is not a decimal number", remedy))
+    let nano = format!("0{whole}{decimals:0<9}").parse();
+    nano.map_err(|_| Complaint::about(text, "is not a decimal number", remedy))
 }
 
 #[cfg(test)]
@@ -151,7 +123,7 @@ mod tests {
             ("007", 7_000_000_000),
         ];
         for (text, nano) in cases {
-            assert_eq!(price(text), Ok(Money(nano)), "{text}");
+            assert_eq!(price(text), Ok(nano), "{text}");
         }
         for text in ["", ".", "1.", ".5", "1e3", "+1", "1_000", "٣", "nan", "1.2.3", " 1", "0x10"] {
             assert!(price(text).is_err(), "{text}");

@@ -7,13 +7,14 @@ use std::path::PathBuf;
 use super::address::{Endpoint, ListenAddress, external_url};
 use super::dcgm_counters::{self, CounterLine};
 use super::key::{Absent, ChangeEffect, Key, KeyDescription, KeyType, Table};
-use super::prices::{self, PriceBookConfig, RateConfig};
+use super::prices;
 use super::standing::{self, GrantConfig};
 use super::values::{add, add_label, cgroup_path, name, path, path_or_off, put, resource, service};
 use super::web::{
     ClientAuth, DcgmLabels, TlsVersion, add_cipher, add_curve, add_header, add_tenant, client_auth,
     tls_version, user,
 };
+use crate::billing::{PriceBook, Rate};
 use crate::catalogue::Level;
 use crate::model::Nanoseconds;
 
@@ -26,7 +27,7 @@ pub struct Config {
     pub nvml: NvmlConfig,
     pub attribution: AttributionConfig,
     /// What a GPU-hour costs; without it there is no money anywhere.
-    pub prices: Option<PriceBookConfig>,
+    pub prices: Option<PriceBook>,
     pub ledger: LedgerConfig,
     pub otlp: OtlpConfig,
     pub limits: LimitsConfig,
@@ -150,8 +151,8 @@ pub(crate) struct PricesConfig (draft prices) {
         "Use the built-in example prices, for demonstrations only, instead of your own.";
     currency: Option<String>, text("a currency code", prices::currency), Optional("USD"), Reload,
         "Currency of your rates.";
-    rates: Vec<RateConfig>, entries(prices::read, prices::TABLE), Optional(""), Reload,
-        "Your rates; each is in force until the next one begins.";
+    rates: Vec<Rate>, entries(prices::read, prices::TABLE), Optional(""), Reload,
+        "Your rates; the most specific one holds, then the latest.";
 }
 
 "Where accounts are kept, so that a restart loses nothing."

@@ -17,7 +17,9 @@ use crate::catalogue::{
 use crate::model::snapshot::{
     AccountState, AgentNumber, GpuEntry, GpuState, Histogram, InstanceEntry, Snapshot,
 };
-use crate::model::{Fraction, HealthState, HolderId, PodLabel, Reading, UnattributedReason, Unit, Utc};
+use crate::model::{
+    Fraction, HealthState, HolderId, PodLabel, Price, Reading, UnattributedReason, Unit, Utc,
+};
 
 /// What receives the visits of a walk.
 pub trait Sink {
@@ -350,10 +352,10 @@ impl<S: Sink> FamilyWalk<'_, S> {
             AccountRows::Holding => self.holdings(),
             AccountRows::WorkloadInfo => self.workload_info(),
             AccountRows::CostPerHour => {
-                let Some(price) = &roster.price else { return };
-                for gpu in &roster.gpus {
-                    let labels: [&str; 4] = [&gpu.index, &gpu.id.uuid, &price.currency, &price.class];
-                    self.visit(&labels, Some(price.nano_per_gpu_hour));
+                for (gpu, price) in roster.gpus.iter().zip(&*roster.prices) {
+                    let Some(Price { tariff, nano_per_gpu_hour }) = price else { continue };
+                    let labels: [&str; 4] = [&gpu.index, &gpu.id.uuid, &tariff.currency, &tariff.class];
+                    self.visit(&labels, Some((*nano_per_gpu_hour).into()));
                 }
             }
         }
@@ -372,8 +374,10 @@ impl<S: Sink> FamilyWalk<'_, S> {
         let mut labels = [account.owner, &gpu.index, &gpu.id.uuid, account.gpu_instance, "", ""];
         let mut count = 4;
         if self.family.unit == Unit::Money {
-            let Some(price) = &roster.price else { return };
-            (labels[4], labels[5], count) = (&price.currency, &price.class, 6);
+            let Some(Price { tariff, .. }) = roster.prices.get(account.gpu).and_then(Option::as_ref) else {
+                return;
+            };
+            (labels[4], labels[5], count) = (&tariff.currency, &tariff.class, 6);
         }
         for point in points {
             let value = state.and_then(|state| state.values[point.value as usize]);

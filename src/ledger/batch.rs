@@ -8,6 +8,7 @@ use super::state::{CounterKey, HolderCounter, TenantKey};
 use super::sticky_faults::StickyFaults;
 use super::timeline::Anchor;
 use super::xids::XidSums;
+use crate::billing::RateSchedule;
 use crate::model::{GpuId, Holder, Microjoules, Nanoseconds, Settlement, Span, Utc};
 
 /// The contents of one transaction. Times are account time ([`super::AccountTimeline::at`]).
@@ -109,6 +110,8 @@ pub struct Acknowledged {
     pub unloaded_sums: BTreeMap<TenantKey, HolderCounter>,
     /// Counters that were unloaded; they are in `unloaded_sums` if their tenant has others in memory.
     pub unloaded: Vec<CounterKey>,
+    /// The recorded rates.
+    pub rates: Arc<RateSchedule>,
     /// The sums of XID errors that the batch stored.
     pub xids: Vec<XidSums>,
     /// Whether the commit survives a power loss.

@@ -1,8 +1,7 @@
 //! Makes a bill: the account of a span of whole minutes, and the proof that its sums agree.
 //!
-//! The money of a GPU under one price is the difference of its money at both ends, each since that price began, so two
-//! adjacent bills add up to one exactly. It is split along what was held in the bill; therefore a holder's lines of two
-//! adjacent bills may differ from the joint line by a nano-unit. Minutes that are not closed are left for the next bill.
+//! Money is time x rate, exact, and rounded by whoever shows it. So the lines of two adjacent bills add up to those of one.
+//! Minutes that are not closed are left for the next bill.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,12 +12,11 @@ use rusqlite::{Connection, params};
 
 use super::MINUTE;
 use super::amounts::{self, ACCOUNT, AmountColumn, join_expressions};
-use super::book::{self, PriceVersion};
 use super::column::{self, loaded, loaded_grade, loaded_method, stored};
 use super::error::Cause;
-use super::minutes::money_between;
-use crate::attribution::{HeldParts, HolderTime, charged_times, split_money};
-use crate::model::{ActivitySource, Amounts, GpuId, Grade, HolderId, Method, Money, Nanoseconds, Utc};
+use super::rates;
+use crate::billing::{Charge, ChargedSlot, ExactMoney, MoneyOverflow, RateSchedule, RecordedRate, charges};
+use crate::model::{ActivitySource, Amounts, GpuId, Grade, HolderId, Method, Nanoseconds, Utc};
 
 /// A GPU whose account ends this long before that of another is gone, and does not delay bills.
 const GONE_AFTER: Nanoseconds = Nanoseconds::from_seconds(3600);
@@ -73,7 +71,7 @@ pub struct BillLine {
     /// The same time while no price was in force.
     pub unpriced: Nanoseconds,
     /// Money of the charged time; none where no price was in force in the whole bill.
-    pub money: Option<Money>,
+    pub money: Option<ExactMoney>,
 }
 
 impl BillLine {
@@ -110,22 +108,18 @@ pub struct GpuTotal {
     /// Its time by price.
     pub intervals: Vec<Interval>,
     /// Sum of the intervals; none where no price was in force.
-    pub money: Option<Money>,
+    pub money: Option<ExactMoney>,
 }
 
 /// GPU time under one price.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interval {
-    /// When the price began, possibly before the bill; none before the first price.
-    pub since: Option<Utc>,
-    /// Billionths of the currency per GPU-hour; none where there was no price.
-    pub nano_per_gpu_hour: Option<i64>,
-    /// The price class.
-    pub class: Option<String>,
+    /// The rate; none where no rate was in force.
+    pub rate: Option<RecordedRate>,
     /// GPU time.
     pub slot: Nanoseconds,
     /// Money of that time.
-    pub money: Option<Money>,
+    pub money: Option<ExactMoney>,
 }
 
 /// Sums that were computed separately and must agree.
@@ -138,13 +132,13 @@ pub struct Reconciliation {
     /// Held time of all lines.
     pub held: Nanoseconds,
     /// Money of all GPUs.
-    pub gpu_money: Money,
+    pub gpu_money: ExactMoney,
     /// Money of all lines.
-    pub line_money: Money,
+    pub line_money: ExactMoney,
     /// GPU time - held time, in nanoseconds; must be 0.
     pub imbalance: i128,
     /// Money of GPUs - money of lines; must be 0.
-    pub imbalance_money: Money,
+    pub imbalance_money: ExactMoney,
 }
 
 /// Makes the bill from the first minute `from` (none: the begin of the month of the last minute, in `zone`) to the end of
@@ -164,24 +158,28 @@ pub(super) fn make_bill(
         return Err(Cause::Backwards { from, to });
     }
     let end = end.max(from);
-    let versions = book::versions(connection)?;
-    let times = load_priced_times(connection, from, end, &versions)?;
-    let currency = find_currency(&times)?;
+    let schedule = rates::load(connection)?;
+    let mut draft = BillDraft { gpus, lines: BTreeMap::new() };
+    let mut at = from;
+    for until in schedule.changes_between(from, end).into_iter().chain([end]) {
+        draft.add(connection, &schedule, at, until)?;
+        at = until;
+    }
+    let (gpus, lines) = draft.finish();
+    let currency = find_currency(&gpus)?;
     let is_priced = currency.is_some();
-    let gpus = gpus
-        .into_iter()
-        .map(|(key, total)| add_intervals(total, times.get(&key).map_or(&[], Vec::as_slice), is_priced));
-    let gpus: Vec<GpuTotal> = gpus.filter(|total| total.slot.0 > 0).collect();
-    let lines = load_lines(connection, from, end)?;
-    let lines = add_money(lines, &times, is_priced)?;
+    let gpus: Vec<GpuTotal> =
+        gpus.into_iter().map(|gpu| GpuTotal { money: gpu.money.filter(|_| is_priced), ..gpu }).collect();
+    let lines: Vec<BillLine> =
+        lines.into_iter().map(|line| BillLine { money: line.money.filter(|_| is_priced), ..line }).collect();
     Ok(LedgerBill {
         from,
         to: end,
         asked_to: to.filter(|to| *to > end),
         closed_until,
         currency,
-        has_prices: versions.iter().any(|version| version.rate.is_some()),
-        reconciliation: reconcile(&gpus, &lines),
+        has_prices: !schedule.rates().is_empty(),
+        reconciliation: reconcile(&gpus, &lines)?,
         lines,
         gpus,
     })
@@ -228,124 +226,104 @@ fn closed_until(gpus: &[(i64, GpuTotal)]) -> Utc {
     ends().filter(|end| newest.since(*end) <= GONE_AFTER).min().unwrap_or_default().floor(MINUTE)
 }
 
-/// Time of one GPU under one price.
-struct PricedTime<'v> {
-    price: Option<i64>,
-    version: Option<&'v PriceVersion>,
-    /// GPU time in nanoseconds.
-    slot: u64,
-    /// Begin and end in GPU time since that price began.
-    begin: u64,
-    end: u64,
+/// A bill while it is made, rate by rate. All money in it is present, be it 0.
+struct BillDraft {
+    /// By key in the file.
+    gpus: Vec<(i64, GpuTotal)>,
+    lines: BTreeMap<(GpuId, HolderId, Option<u32>), BillLine>,
 }
 
-impl PricedTime<'_> {
-    fn money(&self) -> Option<Money> {
-        let rate = self.version?.rate.as_ref()?;
-        Some(money_between(rate, self.begin, self.end))
+impl BillDraft {
+    /// Adds a span in which no rate begins or ends.
+    fn add(
+        &mut self,
+        connection: &Connection,
+        schedule: &RateSchedule,
+        from: Utc,
+        to: Utc,
+    ) -> Result<(), Cause> {
+        let times = load_times(connection, from, to)?;
+        let mut lines = load_lines(connection, from, to)?;
+        for (key, total) in &mut self.gpus {
+            let Some(slot) = times.get(key).copied() else { continue };
+            let rate = schedule.in_force(&total.gpu.uuid, &total.model, from);
+            total.add(slot, rate)?;
+            for line in charged_lines(&total.gpu, lines.remove(key).unwrap_or_default(), rate) {
+                match self.lines.entry((line.gpu.clone(), line.holder.clone(), line.gpu_instance)) {
+                    Entry::Occupied(mut sum) => merge_line(sum.get_mut(), &line)?,
+                    Entry::Vacant(vacant) => drop(vacant.insert(line)),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> (Vec<GpuTotal>, Vec<BillLine>) {
+        let gpus = self.gpus.into_iter().map(|(_, total)| total).filter(|total| total.slot.0 > 0);
+        let mut lines: Vec<BillLine> = self.lines.into_values().collect();
+        mark_energy(&mut lines);
+        (gpus.collect(), lines)
     }
 }
 
-/// The priced times of each GPU, by its key in the file.
-fn load_priced_times<'v>(
-    connection: &Connection,
-    from: Utc,
-    to: Utc,
-    versions: &'v [PriceVersion],
-) -> rusqlite::Result<BTreeMap<i64, Vec<PricedTime<'v>>>> {
-    let mut statement = connection.prepare(
-        "SELECT gpu, price, sum(slot_ns), min(price_time_ns - slot_ns), max(price_time_ns)
-         FROM minute WHERE minute_ns >= ?1 AND minute_ns < ?2
-         GROUP BY gpu, price ORDER BY gpu, min(minute_ns)",
-    )?;
-    let mut rows = statement.query(params![stored(from.0)?, stored(to.0)?])?;
-    let mut times = BTreeMap::<i64, Vec<PricedTime<'v>>>::new();
-    while let Some(row) = rows.next()? {
-        let price: Option<i64> = row.get(1)?;
-        times.entry(row.get(0)?).or_default().push(PricedTime {
-            price,
-            version: versions.iter().find(|version| Some(version.id) == price),
-            slot: loaded(row, 2)?,
-            begin: loaded(row, 3)?,
-            end: loaded(row, 4)?,
-        });
+impl GpuTotal {
+    /// Adds GPU time under a rate.
+    fn add(&mut self, slot: Nanoseconds, rate: Option<&RecordedRate>) -> Result<(), MoneyOverflow> {
+        let money = rate.map(|rate| ExactMoney::of_time(rate.price.nano_per_gpu_hour, slot.0));
+        self.slot += slot;
+        self.money = Some(self.money.unwrap_or_default().plus(money.unwrap_or_default())?);
+        match self.intervals.iter_mut().find(|interval| interval.rate.as_ref() == rate) {
+            Some(known) => {
+                known.slot += slot;
+                known.money = known.money.zip(money).map(|(known, more)| known.plus(more)).transpose()?;
+            }
+            None => self.intervals.push(Interval { rate: rate.cloned(), slot, money }),
+        }
+        Ok(())
     }
-    Ok(times)
+}
+
+/// GPU time of each GPU in nanoseconds, by its key in the file.
+fn load_times(connection: &Connection, from: Utc, to: Utc) -> rusqlite::Result<BTreeMap<i64, Nanoseconds>> {
+    connection
+        .prepare_cached(
+            "SELECT gpu, sum(slot_ns) FROM minute WHERE minute_ns >= ?1 AND minute_ns < ?2 GROUP BY gpu",
+        )?
+        .query_map(params![stored(from.0)?, stored(to.0)?], |row| {
+            Ok((row.get(0)?, Nanoseconds(loaded(row, 1)?)))
+        })?
+        .collect()
 }
 
 /// The currency of the prices in force; an error where there are several.
-fn find_currency(times: &BTreeMap<i64, Vec<PricedTime<'_>>>) -> Result<Option<String>, Cause> {
-    let mut found: Option<&str> = None;
-    let rates = times.values().flatten().filter_map(|time| time.version?.rate.as_ref());
-    for currency in rates.map(|rate| &*rate.tariff.currency) {
-        match found {
-            Some(first) if first != currency => {
-                return Err(Cause::Currencies { first: first.to_owned(), second: currency.to_owned() });
-            }
-            _ => found = Some(currency),
-        }
-    }
-    Ok(found.map(str::to_owned))
-}
-
-fn add_intervals(total: GpuTotal, times: &[PricedTime<'_>], is_priced: bool) -> GpuTotal {
-    let interval = |time: &PricedTime<'_>| {
-        let rate = time.version.and_then(|version| version.rate.as_ref());
-        Interval {
-            since: time.version.map(|version| version.from),
-            nano_per_gpu_hour: rate.map(|rate| rate.nano_per_gpu_hour),
-            class: rate.map(|rate| rate.tariff.class.to_string()),
-            slot: Nanoseconds(time.slot),
-            money: time.money(),
-        }
-    };
-    let intervals: Vec<Interval> = times.iter().map(interval).collect();
-    GpuTotal {
-        slot: intervals.iter().map(|interval| interval.slot).sum(),
-        money: is_priced.then(|| intervals.iter().filter_map(|interval| interval.money).sum()),
-        intervals,
-        ..total
+fn find_currency(gpus: &[GpuTotal]) -> Result<Option<String>, Cause> {
+    let rates = gpus.iter().flat_map(|gpu| &gpu.intervals).filter_map(|interval| interval.rate.as_ref());
+    let mut currencies = rates.map(|rate| &*rate.price.tariff.currency);
+    let Some(first) = currencies.next() else { return Ok(None) };
+    match currencies.find(|currency| *currency != first) {
+        Some(second) => Err(Cause::Currencies { first: first.to_owned(), second: second.to_owned() }),
+        None => Ok(Some(first.to_owned())),
     }
 }
 
-/// Lines of one GPU under one price, by the GPU's key and the price's.
-type PricedLines = BTreeMap<(i64, Option<i64>), Vec<BillLine>>;
-
-/// Splits the money of each GPU and price along what was held, and joins the lines of each holder.
-fn add_money(
-    lines: PricedLines,
-    times: &BTreeMap<i64, Vec<PricedTime<'_>>>,
-    is_priced: bool,
-) -> Result<Vec<BillLine>, Cause> {
-    let mut joined = BTreeMap::<(GpuId, HolderId, Option<u32>), BillLine>::new();
-    for ((gpu, price), mut group) in lines {
-        let time = times.get(&gpu).and_then(|times| times.iter().find(|time| time.price == price));
-        let charged = charged_times(group.iter().map(|line| HeldParts {
-            gpu_instance: line.gpu_instance,
-            holder: &line.holder,
-            parts: &line.amounts.parts,
-        }));
-        let money = time.and_then(PricedTime::money);
-        let shares = split_money(money.unwrap_or_default(), &charged)?;
-        let gpu = group.first().map(|line| line.gpu.clone());
-        for (gpu, HolderTime { gpu_instance, holder, .. }) in gpu.iter().cycle().zip(&charged[group.len()..])
-        {
-            // `__unavailable__` is charged for holders' unavailable time without time of its own.
-            let gpu_instance = *gpu_instance;
-            group.push(BillLine { gpu_instance, ..BillLine::empty(gpu.clone(), holder.clone()) });
-        }
-        for ((mut line, HolderTime { time, .. }), share) in group.into_iter().zip(charged).zip(shares) {
-            *if money.is_some() { &mut line.charged } else { &mut line.unpriced } = Nanoseconds(time);
-            line.money = is_priced.then_some(share);
-            match joined.entry((line.gpu.clone(), line.holder.clone(), line.gpu_instance)) {
-                Entry::Occupied(mut sum) => merge_line(sum.get_mut(), &line),
-                Entry::Vacant(vacant) => drop(vacant.insert(line)),
-            }
-        }
+/// The lines of one GPU with what each is charged under a rate.
+fn charged_lines(gpu: &GpuId, mut lines: Vec<BillLine>, rate: Option<&RecordedRate>) -> Vec<BillLine> {
+    let charged = charges(lines.iter().map(|line| ChargedSlot {
+        gpu_instance: line.gpu_instance,
+        holder: &line.holder,
+        parts: &line.amounts.parts,
+    }));
+    for Charge { gpu_instance, holder, .. } in &charged[lines.len()..] {
+        // `__unavailable__` is charged for holders' unavailable time without time of its own.
+        let empty = BillLine::empty(gpu.clone(), holder.clone());
+        lines.push(BillLine { gpu_instance: *gpu_instance, ..empty });
     }
-    let mut lines: Vec<BillLine> = joined.into_values().collect();
-    mark_energy(&mut lines);
-    Ok(lines)
+    for (line, Charge { time, .. }) in lines.iter_mut().zip(charged) {
+        *if rate.is_some() { &mut line.charged } else { &mut line.unpriced } = Nanoseconds(time);
+        let nano_per_gpu_hour = rate.map_or(0, |rate| rate.price.nano_per_gpu_hour);
+        line.money = Some(ExactMoney::of_time(nano_per_gpu_hour, time));
+    }
+    lines
 }
 
 /// Marks the lines of GPUs with any energy. Every GPU draws power, so one without energy was not measured.
@@ -358,7 +336,7 @@ fn mark_energy(lines: &mut [BillLine]) {
     }
 }
 
-fn merge_line(line: &mut BillLine, other: &BillLine) {
+fn merge_line(line: &mut BillLine, other: &BillLine) -> Result<(), MoneyOverflow> {
     line.amounts.add(&other.amounts);
     line.grade = line.grade.max(other.grade);
     line.charged += other.charged;
@@ -368,14 +346,15 @@ fn merge_line(line: &mut BillLine, other: &BillLine) {
     line.sources.extend(&other.sources);
     line.sources.sort();
     line.sources.dedup();
-    line.money = line.money.zip(other.money).map(|(one, other)| one + other);
+    line.money = line.money.zip(other.money).map(|(one, other)| one.plus(other)).transpose()?;
+    Ok(())
 }
 
-/// The lines under each price, without money.
-fn load_lines(connection: &Connection, from: Utc, to: Utc) -> rusqlite::Result<PricedLines> {
+/// The lines of each GPU, by its key in the file, without money.
+fn load_lines(connection: &Connection, from: Utc, to: Utc) -> rusqlite::Result<BTreeMap<i64, Vec<BillLine>>> {
     let sums = join_expressions(ACCOUNT, ",", AmountColumn::sum);
-    let mut statement = connection.prepare(&format!(
-        "SELECT a.gpu, m.price, g.gpu_index, g.uuid, h.name, h.version, max(grade), max(method), max(coarse),
+    let mut statement = connection.prepare_cached(&format!(
+        "SELECT a.gpu, g.gpu_index, g.uuid, h.name, h.version, max(grade), max(method), max(coarse),
                 max(source = 0), max(source = 1), max(source = 2), max(source = 3),
                 a.gpu_instance, {sums}
          FROM account a
@@ -383,13 +362,13 @@ fn load_lines(connection: &Connection, from: Utc, to: Utc) -> rusqlite::Result<P
          JOIN gpu g ON g.id = a.gpu
          JOIN holder h ON h.id = a.holder
          WHERE a.minute_ns >= ?1 AND a.minute_ns < ?2
-         GROUP BY a.gpu, m.price, a.holder, a.gpu_instance
+         GROUP BY a.gpu, a.holder, a.gpu_instance
          ORDER BY g.gpu_index, g.uuid, h.name, h.id, a.gpu_instance"
     ))?;
     let mut rows = statement.query(params![stored(from.0)?, stored(to.0)?])?;
-    let mut lines = PricedLines::new();
+    let mut lines = BTreeMap::<i64, Vec<BillLine>>::new();
     while let Some(row) = rows.next()? {
-        lines.entry((row.get(0)?, row.get(1)?)).or_default().push(read_line(row)?);
+        lines.entry(row.get(0)?).or_default().push(read_line(row)?);
     }
     Ok(lines)
 }
@@ -397,33 +376,35 @@ fn load_lines(connection: &Connection, from: Utc, to: Utc) -> rusqlite::Result<P
 fn read_line(row: &rusqlite::Row<'_>) -> rusqlite::Result<BillLine> {
     let mut sources = Vec::new();
     for (index, source) in column::SOURCES.into_iter().enumerate() {
-        if row.get(9 + index)? {
+        if row.get(8 + index)? {
             sources.push(source);
         }
     }
-    let gpu = GpuId { index: row.get(2)?, uuid: row.get::<_, String>(3)?.into() };
+    let gpu = GpuId { index: row.get(1)?, uuid: row.get::<_, String>(2)?.into() };
     Ok(BillLine {
-        gpu_instance: column::loaded_instance(row, 13)?,
-        amounts: amounts::load_sums(ACCOUNT, row, 14)?,
-        grade: loaded_grade(row, 6)?,
-        method: loaded_method(row, 7)?,
-        coarse: row.get(8)?,
+        gpu_instance: column::loaded_instance(row, 12)?,
+        amounts: amounts::load_sums(ACCOUNT, row, 13)?,
+        grade: loaded_grade(row, 5)?,
+        method: loaded_method(row, 6)?,
+        coarse: row.get(7)?,
         sources,
-        ..BillLine::empty(gpu, column::loaded_id(row, 4)?)
+        ..BillLine::empty(gpu, column::loaded_id(row, 3)?)
     })
 }
 
-fn reconcile(gpus: &[GpuTotal], lines: &[BillLine]) -> Reconciliation {
+fn reconcile(gpus: &[GpuTotal], lines: &[BillLine]) -> Result<Reconciliation, MoneyOverflow> {
     let intervals = || gpus.iter().flat_map(|gpu| &gpu.intervals);
-    let mut proof = Reconciliation {
-        slot: intervals().map(|interval| interval.slot).sum(),
+    let slot: Nanoseconds = intervals().map(|interval| interval.slot).sum();
+    let held: Nanoseconds = lines.iter().map(|line| Nanoseconds(line.amounts.parts.held())).sum();
+    let gpu_money = ExactMoney::sum(intervals().filter_map(|interval| interval.money))?;
+    let line_money = ExactMoney::sum(lines.iter().filter_map(|line| line.money))?;
+    Ok(Reconciliation {
+        slot,
         unpriced: intervals().filter(|interval| interval.money.is_none()).map(|interval| interval.slot).sum(),
-        held: lines.iter().map(|line| Nanoseconds(line.amounts.parts.held())).sum(),
-        gpu_money: intervals().filter_map(|interval| interval.money).sum(),
-        line_money: lines.iter().filter_map(|line| line.money).sum(),
-        ..Reconciliation::default()
-    };
-    proof.imbalance = i128::from(proof.slot.0) - i128::from(proof.held.0);
-    proof.imbalance_money = proof.gpu_money - proof.line_money;
-    proof
+        held,
+        gpu_money,
+        line_money,
+        imbalance: i128::from(slot.0) - i128::from(held.0),
+        imbalance_money: gpu_money.minus(line_money)?,
+    })
 }

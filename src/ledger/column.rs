@@ -3,6 +3,7 @@
 
 use rusqlite::types::Type;
 
+use crate::billing::ExactMoney;
 use crate::model::{ActivitySource, Grade, HolderId, Method, Money};
 
 /// A value for a column; fails above 2^63 - 1 (292 years in nanoseconds).
@@ -22,6 +23,12 @@ pub(super) fn loaded(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<
     u64::try_from(value).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(index, value))
 }
 
+/// The value of column `index` of a row; none where it is NULL.
+pub(super) fn loaded_optional(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<Option<u64>> {
+    let value: Option<i64> = row.get(index)?;
+    value.map(|_| loaded(row, index)).transpose()
+}
+
 /// The id of a version of a holder from columns `index` (name) and `index + 1` (version).
 pub(super) fn loaded_id(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<HolderId> {
     Ok(HolderId::new(row.get::<_, String>(index)?).with_version(loaded(row, index + 1)?))
@@ -39,18 +46,20 @@ pub(super) fn loaded_instance(row: &rusqlite::Row<'_>, index: usize) -> rusqlite
 
 const NANOS: i128 = 1_000_000_000;
 
-/// Money for two columns: whole units and billionths.
-pub(super) fn stored_money(money: Money) -> rusqlite::Result<(i64, i64)> {
+/// Money for three columns: whole units, billionths, and the rest.
+pub(super) fn stored_money(money: ExactMoney) -> rusqlite::Result<[i64; 3]> {
+    let (nano, rest) = money.into_parts();
     let number = |value: i128| {
         i64::try_from(value).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))
     };
-    Ok((number(money.0.div_euclid(NANOS))?, number(money.0.rem_euclid(NANOS))?))
+    Ok([number(nano.0.div_euclid(NANOS))?, number(nano.0.rem_euclid(NANOS))?, rest])
 }
 
-/// Money from columns `index` (units) and `index + 1` (billionths).
-pub(super) fn loaded_money(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<Money> {
+/// Money from the columns that begin at `index`: units, billionths and the rest.
+pub(super) fn loaded_money(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<ExactMoney> {
     let (units, nanos): (i64, i64) = (row.get(index)?, row.get(index + 1)?);
-    Ok(Money(i128::from(units) * NANOS + i128::from(nanos)))
+    ExactMoney::from_parts(Money(i128::from(units) * NANOS + i128::from(nanos)), row.get(index + 2)?)
+        .map_err(|error| rusqlite::Error::FromSqlConversionFailure(index, Type::Integer, error.into()))
 }
 
 /// The value in a JSON column.
@@ -126,8 +135,10 @@ mod tests {
 
     #[test]
     fn money_beyond_64_bits_of_nano_units_is_kept() {
-        assert_eq!(stored_money(Money(12 * NANOS + 5)).unwrap(), (12, 5));
-        assert_eq!(stored_money(Money(-1)).unwrap(), (-1, 999_999_999));
-        assert_eq!(stored_money(Money(NANOS * i128::from(i64::MAX))).unwrap(), (i64::MAX, 0));
+        let stored = |nano, rest| stored_money(ExactMoney::from_parts(Money(nano), rest).unwrap()).unwrap();
+        assert_eq!(stored(12 * NANOS + 5, 7), [12, 5, 7]);
+        assert_eq!(stored(-1, 0), [-1, 999_999_999, 0]);
+        let many = 40_000_000_000_000_000;
+        assert_eq!(stored(NANOS * i128::from(many), 0), [many, 0, 0]);
     }
 }

@@ -58,6 +58,7 @@ impl Ledger {
             counters: changes.counters.clone(),
             unloaded_sums: changes.unloaded_sums.clone(),
             unloaded: Vec::new(),
+            rates: Arc::clone(&self.state.rates),
             xids: changes.xids.clone(),
             synced,
             unobserved: changes.unobserved,
@@ -157,14 +158,17 @@ fn store_batch(draft: &mut TransactionDraft<'_>, batch: &LedgerBatch) -> Result<
 /// Opens a GPU's account; of a GPU that has one, updates index and product name.
 fn register_gpu(draft: &mut TransactionDraft<'_>, registration: &GpuRegistration) -> Result<(), Cause> {
     let id = write::upsert_gpu(draft.connection, registration)?;
-    if draft.gpu(&registration.gpu.uuid).is_err() {
+    if let Ok(gpu) = draft.gpu(&registration.gpu.uuid) {
+        if !registration.model.is_empty() {
+            gpu.model = Arc::clone(&registration.model);
+        }
+    } else {
         let gpu = LedgerGpu {
             id,
             settled_until: registration.at,
             slot: 0,
             instances: BTreeMap::new(),
-            price: None,
-            price_time: 0,
+            model: Arc::clone(&registration.model),
             raw: BTreeMap::new(),
             holdings: Arc::new([]),
             seen: registration.at,

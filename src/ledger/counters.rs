@@ -6,10 +6,9 @@ use std::sync::{Arc, LazyLock};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::amounts::{self, COUNTER, PARTS, join_expressions, names};
-use super::book::Tariff;
 use super::column::{loaded, loaded_id, loaded_instance, loaded_json, loaded_money, stored, stored_instance};
 use super::state::{AccruedCost, CounterKey, HolderCounter, StoredHolder, TenantKey};
-use crate::model::{Facts, HolderId, Nanoseconds, Utc};
+use crate::model::{Facts, HolderId, Nanoseconds, Tariff, Utc};
 
 /// Counters that changed within this time before the last settled minute are loaded at the start.
 const RECENT: Nanoseconds = Nanoseconds::from_seconds(600);
@@ -80,13 +79,13 @@ pub(super) fn counter(
     let Some(mut counter) = counter else { return Ok(None) };
     counter.tenant = Arc::clone(&holder.tenant);
     let mut statement = connection.prepare_cached(
-        "SELECT currency, class, held_units, held_nanos, used_units, used_nanos, born_ns
+        "SELECT currency, class, held_units, held_nanos, held_rest, used_units, used_nanos, used_rest, born_ns
          FROM cost WHERE gpu = ?1 AND holder = ?2 AND gpu_instance = ?3",
     )?;
     let mut rows = statement.query(key)?;
     while let Some(row) = rows.next()? {
         let (tariff, mut cost) = cost(row)?;
-        cost.born = Utc(loaded(row, 6)?);
+        cost.born = Utc(loaded(row, 8)?);
         counter.costs.insert(tariff, cost);
     }
     Ok(Some(counter))
@@ -111,7 +110,7 @@ pub(super) fn tenant_sum(
         return Ok(None);
     }
     let mut statement = connection.prepare_cached(
-        "SELECT currency, class, held_units, held_nanos, used_units, used_nanos
+        "SELECT currency, class, held_units, held_nanos, held_rest, used_units, used_nanos, used_rest
          FROM holder h CROSS JOIN cost c ON c.gpu = ?1 AND c.holder = h.id AND c.gpu_instance = ?3
          WHERE h.tenant = ?2",
     )?;
@@ -191,5 +190,5 @@ fn loaded_counter(row: &Row<'_>) -> rusqlite::Result<HolderCounter> {
 /// Currency, class, held and used money.
 fn cost(row: &Row<'_>) -> rusqlite::Result<(Tariff, AccruedCost)> {
     let tariff = Tariff { currency: row.get::<_, String>(0)?.into(), class: row.get::<_, String>(1)?.into() };
-    Ok((tariff, AccruedCost { born: Utc(0), held: loaded_money(row, 2)?, used: loaded_money(row, 4)? }))
+    Ok((tariff, AccruedCost { born: Utc(0), held: loaded_money(row, 2)?, used: loaded_money(row, 5)? }))
 }

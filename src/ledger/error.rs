@@ -93,12 +93,6 @@ pub enum Cause {
     UnknownGpu { gpu: Arc<str> },
     #[error("{holder} is not stored; it must be in this batch or an earlier one")]
     UnknownHolder { holder: HolderId },
-    #[error("the price in force from {} {problem}", time(*at))]
-    Price {
-        at: Utc,
-        /// What is wrong, and what to give instead.
-        problem: &'static str,
-    },
     #[error("{edge}: {} is not on a whole minute; bills cover whole minutes, leave out the seconds", time(*at))]
     Grid { edge: &'static str, at: Utc },
     #[error("from: {} is after to: {}; swap them", time(*from), time(*to))]
@@ -107,8 +101,8 @@ pub enum Cause {
         "prices in {first} and in {second} were in force; request two bills, one before and one after the change of currency"
     )]
     Currencies { first: String, second: String },
-    #[error("{0}; nothing of it was stored")]
-    Unsplit(#[from] crate::attribution::SettleError),
+    #[error("{0}")]
+    Money(#[from] crate::billing::MoneyOverflow),
     #[error("{source}{}", remedy(source))]
     Sqlite {
         #[from]
@@ -142,11 +136,7 @@ impl Error {
     pub const fn is_wrong_ledger(&self) -> bool {
         matches!(
             self.cause,
-            Cause::Foreign
-                | Cause::Newer { .. }
-                | Cause::Owned { .. }
-                | Cause::NetworkFilesystem { .. }
-                | Cause::Price { .. }
+            Cause::Foreign | Cause::Newer { .. } | Cause::Owned { .. } | Cause::NetworkFilesystem { .. }
         )
     }
 }

@@ -35,6 +35,7 @@ const MIGRATIONS: &[Migration] = &[
     Migration { sql: include_str!("schema/2.sql"), then: add_tenants },
     Migration { sql: include_str!("schema/3.sql"), then: |_| Ok(()) },
     Migration { sql: include_str!("schema/4.sql"), then: |_| Ok(()) },
+    Migration { sql: include_str!("schema/5.sql"), then: |_| Ok(()) },
 ];
 
 /// The newest version.

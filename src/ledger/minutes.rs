@@ -4,18 +4,16 @@
 //! while the disk was stuck) is divided by time, in integers: each minute's parts sum to its time, its use equals the parts
 //! that were used, and the minutes sum to the window.
 //!
-//! The money of a part is a difference of the money since the price interval began, so it never drifts from rate x time.
-//! The money of the time is split along what the holders held, and the money of the used time among users.
+//! Costs are the rate in force x the time for which holders are charged, and x the time that users used.
 
 use std::sync::Arc;
 
 use super::batch::ClosedWindow;
-use super::book::{PriceRate, in_force};
 use super::error::Cause;
 use super::state::{AccruedCost, CounterKey, TransactionDraft};
 use super::{MINUTE, write};
-use crate::attribution::{HeldParts, HolderTime, charged_times, money, split_money};
-use crate::model::{Amounts, Microjoules, Money, Nanoseconds, Parts, Row, Settlement, Use, Utc};
+use crate::billing::{Charge, ChargedSlot, ExactMoney, charges};
+use crate::model::{Amounts, Microjoules, Parts, Price, Row, Settlement, Use, Utc};
 
 /// The part of a window that lies in one minute.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,17 +136,12 @@ pub(super) fn add_minute_part(
     let connection = draft.connection;
     let minute = part.from.floor(MINUTE);
     let time = part.to.since(part.from).0;
-    let version = in_force(&draft.base.prices, minute);
+    let rates = Arc::clone(&draft.base.rates);
     let gpu = draft.gpu(&closed.gpu)?;
-    if gpu.price != version.map(|version| version.id) {
-        gpu.price = version.map(|version| version.id);
-        gpu.price_time = 0;
-    }
-    let begin = gpu.price_time;
-    gpu.price_time += time;
     gpu.slot += time;
-    let (gpu_key, end) = (gpu.id, gpu.price_time);
-    write::add_to_minute(connection, gpu, part, closed.coarse)?;
+    let gpu_key = gpu.id;
+    let rate = rates.in_force(&closed.gpu, &gpu.model, minute);
+    write::add_to_minute(connection, gpu_key, part, closed.coarse)?;
     for row in &part.rows {
         if let Some(id) = row.gpu_instance {
             *draft.gpu(&closed.gpu)?.instances.entry(id).or_default() += row.amounts.parts.held();
@@ -162,62 +155,35 @@ pub(super) fn add_minute_part(
     }
     let held: i128 = part.rows.iter().map(|row| i128::from(row.amounts.parts.held())).sum();
     draft.changes.imbalance += i128::from(time) - held;
-    if let Some(rate) = version.and_then(|version| version.rate.as_ref()) {
-        let total = money_between(rate, begin, end);
-        add_costs(draft, PartMoney { uuid: &closed.gpu, part, rate, total }, now)?;
-    }
-    Ok(())
-}
-
-/// The money of GPU time from `begin` to `end`, in nanoseconds since the price interval began.
-pub(super) fn money_between(rate: &PriceRate, begin: u64, end: u64) -> Money {
-    let until = |time: u64| money(rate.nano_per_gpu_hour.into(), Nanoseconds(time));
-    until(end) - until(begin)
-}
-
-/// The money of a part under the price in force.
-#[derive(Clone, Copy)]
-struct PartMoney<'a> {
-    uuid: &'a Arc<str>,
-    part: &'a MinutePart,
-    rate: &'a PriceRate,
-    total: Money,
+    rate.map_or(Ok(()), |rate| add_costs(draft, &closed.gpu, part, &rate.price, now))
 }
 
 /// Adds the money of a part to the costs of its holders and users.
 fn add_costs(
     draft: &mut TransactionDraft<'_>,
-    PartMoney { uuid, part, rate, total }: PartMoney<'_>,
+    uuid: &Arc<str>,
+    part: &MinutePart,
+    price: &Price,
     now: Utc,
 ) -> Result<(), Cause> {
-    let held = charged_times(part.rows.iter().map(|row| HeldParts {
+    let held = charges(part.rows.iter().map(|row| ChargedSlot {
         gpu_instance: row.gpu_instance,
         holder: &row.holder,
         parts: &row.amounts.parts,
     }));
-    let user_time = |row: &Row| HolderTime {
-        gpu_instance: row.gpu_instance,
-        holder: row.holder.clone(),
-        time: row.amounts.used.total(),
-    };
-    let used: Vec<HolderTime> = part.rows.iter().map(user_time).collect();
-    let held_shares = split_money(total, &held)?;
-    let used_time: i128 = used.iter().map(|user| i128::from(user.time)).sum();
-    let time = i128::from(part.to.since(part.from).0.max(1));
-    let used_shares = split_money(Money(total.0 * used_time.min(time) / time), &used)?;
-    let mut add_cost = |of: HolderTime, add: &dyn Fn(&mut AccruedCost)| -> Result<(), Cause> {
-        if of.time > 0 {
-            let key = CounterKey { gpu: Arc::clone(uuid), gpu_instance: of.gpu_instance, holder: of.holder };
-            let cost = draft.counter(key, now)?.costs.entry(rate.tariff.clone());
-            add(cost.or_insert_with(|| AccruedCost { born: now, ..AccruedCost::default() }));
+    let mut add = |key: CounterKey, time: u64, sum: fn(&mut AccruedCost) -> &mut ExactMoney| {
+        if time > 0 {
+            let cost = draft.counter(key, now)?.costs.entry(price.tariff.clone());
+            let sum = sum(cost.or_insert_with(|| AccruedCost { born: now, ..AccruedCost::default() }));
+            *sum = sum.plus(ExactMoney::of_time(price.nano_per_gpu_hour, time))?;
         }
-        Ok(())
+        Ok::<(), Cause>(())
     };
-    for (holder, share) in held.into_iter().zip(held_shares) {
-        add_cost(holder, &|cost| cost.held += share)?;
+    for Charge { gpu_instance, holder, time } in held {
+        add(CounterKey { gpu: Arc::clone(uuid), gpu_instance, holder }, time, |cost| &mut cost.held)?;
     }
-    for (user, share) in used.into_iter().zip(used_shares) {
-        add_cost(user, &|cost| cost.used += share)?;
+    for row in &part.rows {
+        add(CounterKey::of_row(uuid, row), row.amounts.used.total(), |cost| &mut cost.used)?;
     }
     Ok(())
 }

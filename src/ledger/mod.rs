@@ -7,7 +7,6 @@
 mod amounts;
 mod batch;
 mod billing;
-mod book;
 mod column;
 mod commit;
 mod counters;
@@ -21,6 +20,7 @@ mod node;
 mod owner;
 mod partial_commit;
 mod queue;
+mod rates;
 mod reader;
 mod recover;
 mod schema;
@@ -33,7 +33,6 @@ mod xids;
 
 pub use batch::{Acknowledged, ClosedWindow, GpuRegistration, LedgerBatch, OpenSpans, Resumed, SlotTotal};
 pub use billing::{BillLine, GpuTotal, Interval, LedgerBill, Reconciliation};
-pub use book::{Price, PriceBook, Tariff};
 pub use error::{Cause, Error};
 pub use expected::{Expected, InventoryRow, forget};
 pub use files::{check_not_emptied, check_unowned};
@@ -52,5 +51,5 @@ pub use xids::{XidSum, XidSums};
 
 use crate::model::Nanoseconds;
 
-/// Grid of rows, price changes and the ends of bills, in account time.
+/// Grid of rows and of the ends of bills, in account time.
 pub const MINUTE: Nanoseconds = Nanoseconds::from_seconds(60);

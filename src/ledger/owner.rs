@@ -1,17 +1,19 @@
 //! The owner of a ledger: the only process that writes it.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rusqlite::{Connection, params};
 
-use super::book::{self, PriceBook, PriceChange};
 use super::error::{Cause, Error};
 use super::files::LedgerLock;
 use super::node::{self, NodeIdentity};
+use super::rates::{self, BookChange};
 use super::recover::{self, Recovered};
 use super::state::LedgerState;
 use super::timeline::{self, AccountTimeline, Anchor};
 use super::{column, expected, files, reader, schema, sticky_faults, xids};
+use crate::billing::PriceBook;
 use crate::model::{Nanoseconds, Stamp, Utc};
 
 /// The most by which slewing or a leap second moves the wall clock; more is a step.
@@ -45,8 +47,8 @@ pub struct Ledger {
     /// Whether the connection is set so that commits survive a power loss; none while it is unknown.
     pub(super) syncs: Option<bool>,
     timeline: AccountTimeline,
-    /// Prices to store once the account's time in this boot is fixed; earlier they would begin at a wrong time.
-    waiting_prices: Vec<PriceChange>,
+    /// Books to record once the account's time in this boot is fixed; earlier they would begin at a wrong time.
+    waiting: Vec<BookChange>,
     /// Wall clock - account time at the last recorded step, in nanoseconds.
     lead: i64,
     _lock: LedgerLock,
@@ -57,7 +59,7 @@ impl Ledger {
     ///
     /// # Errors
     /// Another process owns it; the file is no ledger; a newer schema; an older one that cannot be copied; a network
-    /// filesystem; no permission to write; a price book that cannot be stored. A refused file is not changed.
+    /// filesystem; no permission to write. A refused file is not changed.
     pub fn open(path: &Path, opening: &Opening) -> Result<(Self, Recovered), Error> {
         Self::open_and_recover(path, opening).map_err(|cause| cause.at(path, "open the ledger"))
     }
@@ -77,14 +79,12 @@ impl Ledger {
             opening.now,
             !opening.unsynchronised,
         )?;
-        let prices = PriceChange::checked(opening.book.as_ref(), opening.now.boottime)?;
-        let mut waiting_prices = Vec::new();
-        if timeline.is_provisional() {
-            waiting_prices.push(prices);
-        } else {
+        let mut waiting = vec![BookChange { book: opening.book.clone(), decided: opening.now.boottime }];
+        if !timeline.is_provisional() {
             let transaction = connection.transaction()?;
-            prices.store(&transaction, timeline)?;
+            rates::record(&transaction, &waiting, timeline)?;
             transaction.commit()?;
+            waiting.clear();
         }
         let lead = timeline::recorded_lead(&connection, &opening.boot_id)?;
         let (mut state, gpus) = recover::load(&connection)?;
@@ -106,6 +106,7 @@ impl Ledger {
             users: reader::user_names(&connection)?,
             counters: state.counters.iter().map(|(key, live)| (key.clone(), live.counter.clone())).collect(),
             unloaded_sums: state.unloaded_sums.clone(),
+            rates: Arc::clone(&state.rates),
             imbalance: state.imbalance,
         };
         let ledger = Self {
@@ -116,38 +117,36 @@ impl Ledger {
             bytes: 0,
             syncs: None,
             timeline,
-            waiting_prices,
+            waiting,
             lead,
             _lock: lock,
         };
         Ok((ledger, recovered))
     }
 
-    /// Charges by `book` from the first whole minute after `decided`, a time since boot; none ends all charges. While the
-    /// account's time is provisional the prices wait for the real time.
+    /// Records `book` in place of the last one, as decided at that time since boot; none ends all rates. While the account's
+    /// time is provisional the book waits for the real time.
     ///
     /// # Errors
-    /// A price that cannot be stored; the disk.
+    /// The disk.
     pub fn reprice(&mut self, book: Option<&PriceBook>, decided: Nanoseconds) -> Result<(), Error> {
-        PriceChange::checked(book, decided)
-            .and_then(|prices| self.store_prices(prices))
-            .map_err(|cause| cause.at(&self.path, "store the prices"))
+        self.waiting.push(BookChange { book: book.cloned(), decided });
+        self.record_waiting().map_err(|cause| cause.at(&self.path, "store the prices"))
     }
 
     /// Whether prices wait for the real time before they are stored.
     pub const fn has_waiting_prices(&self) -> bool {
-        !self.waiting_prices.is_empty()
+        !self.waiting.is_empty()
     }
 
-    fn store_prices(&mut self, prices: PriceChange) -> Result<(), Cause> {
-        if self.timeline.is_provisional() {
-            self.waiting_prices.push(prices);
-            return Ok(());
+    fn record_waiting(&mut self) -> Result<(), Cause> {
+        if !self.timeline.is_provisional() {
+            let transaction = self.connection.transaction()?;
+            rates::record(&transaction, &self.waiting, self.timeline)?;
+            transaction.commit()?;
+            self.waiting.clear();
+            self.state.rates = Arc::new(rates::load(&self.connection)?);
         }
-        let transaction = self.connection.transaction()?;
-        prices.store(&transaction, self.timeline)?;
-        transaction.commit()?;
-        self.state.prices = book::versions(&self.connection)?;
         Ok(())
     }
 
@@ -186,11 +185,9 @@ impl Ledger {
         let transaction = self.connection.transaction()?;
         timeline::fix_offset(&transaction, &self.state.boot_id, anchor)?;
         let timeline = AccountTimeline::fixed_by(anchor);
-        for prices in &self.waiting_prices {
-            prices.store(&transaction, timeline)?;
-        }
+        rates::record(&transaction, &self.waiting, timeline)?;
         transaction.commit()?;
-        self.waiting_prices.clear();
+        self.waiting.clear();
         let (mut state, _) = recover::load(&self.connection)?;
         state.boot_id = std::mem::take(&mut self.state.boot_id);
         (self.state, self.timeline, self.synced_at) = (state, timeline, None);

@@ -71,7 +71,8 @@ impl Reader {
     /// Those of [`Reader::bill`], and holders' facts that this agent cannot read.
     pub fn statement(&mut self, from: Option<Utc>, to: Option<Utc>) -> Result<Statement, Error> {
         let bill = self.bill(from, to)?;
-        Ok(Statement::new(&bill, &self.holders()?, &self.node()?, &self.zone))
+        Statement::new(&bill, &self.holders()?, &self.node()?, &self.zone)
+            .map_err(|error| Cause::from(error).at(&self.path, "add up a bill"))
     }
 
     /// The node whose account it is.

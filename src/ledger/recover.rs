@@ -7,13 +7,14 @@ use std::sync::Arc;
 
 use rusqlite::Connection;
 
-use super::column::{loaded, loaded_json};
+use super::column::{loaded, loaded_json, loaded_optional};
 use super::expected::Expected;
 use super::state::{CounterKey, HolderCounter, LedgerGpu, LedgerState, LiveCounter, TenantKey};
 use super::sticky_faults::StickyFaults;
 use super::timeline::{AccountTimeline, Boot, unknown_span};
 use super::xids::XidSums;
-use super::{book, counters, reader};
+use super::{counters, rates, reader};
+use crate::billing::RateSchedule;
 use crate::model::{
     Carry, Fraction, GpuId, Holder, HolderId, Holding, HoldingSource, Microjoules, Nanoseconds, Presence,
     SlotState, Span, Utc,
@@ -52,6 +53,8 @@ pub struct Recovered {
     pub counters: BTreeMap<CounterKey, HolderCounter>,
     /// For each tenant with one of these, the sum of its other counters.
     pub unloaded_sums: BTreeMap<TenantKey, HolderCounter>,
+    /// The recorded rates.
+    pub rates: Arc<RateSchedule>,
     /// GPU time settled - the sum of all held counters, in nanoseconds; must be 0.
     pub imbalance: i128,
 }
@@ -103,8 +106,8 @@ pub(super) fn load(
     let sql = "SELECT created_ns, last_commit_ns FROM ledger";
     let (created, last_commit) =
         connection.query_row(sql, [], |row| Ok((Utc(loaded(row, 0)?), Utc(loaded(row, 1)?))))?;
-    let prices = book::versions(connection)?;
-    let mut state = LedgerState { created, last_commit, prices, ..LedgerState::default() };
+    let rates = Arc::new(rates::load(connection)?);
+    let mut state = LedgerState { created, last_commit, rates, ..LedgerState::default() };
     let mut recovered = BTreeMap::new();
     let instances = counters::instances(connection)?;
     for (mut gpu, mut recovered_gpu) in load_gpus(connection)? {
@@ -206,8 +209,8 @@ pub(super) fn load_holders(
 fn load_gpus(connection: &Connection) -> rusqlite::Result<Vec<(LedgerGpu, RecoveredGpu)>> {
     connection
         .prepare(
-            "SELECT id, uuid, gpu_index, model, settled_until_ns, slot_ns, price, price_time_ns, carry,
-                    weights, holdings, energy_counter_uj
+            "SELECT id, uuid, gpu_index, model, settled_until_ns, slot_ns, carry, weights, holdings,
+                    energy_counter_uj
              FROM gpu",
         )?
         .query_map([], |row| {
@@ -218,22 +221,18 @@ fn load_gpus(connection: &Connection) -> rusqlite::Result<Vec<(LedgerGpu, Recove
                 settled_until: Utc(loaded(row, 4)?),
                 slot: Nanoseconds(loaded(row, 5)?),
                 instances: BTreeMap::new(),
-                carry: loaded_json(row, 8)?,
-                weights: loaded_json(row, 9)?,
+                carry: loaded_json(row, 6)?,
+                weights: loaded_json(row, 7)?,
                 spans: Vec::new(),
-                holdings: loaded_json::<Vec<Holding>>(row, 10)?.into(),
-                energy_counter: match row.get::<_, Option<i64>>(11)? {
-                    Some(_) => Some(Microjoules(loaded(row, 11)?)),
-                    None => None,
-                },
+                holdings: loaded_json::<Vec<Holding>>(row, 8)?.into(),
+                energy_counter: loaded_optional(row, 9)?.map(Microjoules),
             };
             let gpu = LedgerGpu {
                 id: row.get(0)?,
                 settled_until: recovered_gpu.settled_until,
                 slot: recovered_gpu.slot.0,
                 instances: BTreeMap::new(),
-                price: row.get(6)?,
-                price_time: loaded(row, 7)?,
+                model: Arc::clone(&recovered_gpu.model),
                 raw: BTreeMap::new(),
                 holdings: Arc::clone(&recovered_gpu.holdings),
                 seen: recovered_gpu.settled_until,

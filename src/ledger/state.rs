@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use rusqlite::Connection;
 
-use super::book::{PriceVersion, Tariff};
 use super::error::Cause;
 use super::xids::XidSums;
 use super::{counters, write};
-use crate::model::{Amounts, Holder, HolderId, Holding, Money, Nanoseconds, Row, Utc};
+use crate::billing::{ExactMoney, RateSchedule};
+use crate::model::{Amounts, Holder, HolderId, Holding, Nanoseconds, Row, Tariff, Utc};
 use crate::tenants::tenant;
 
 /// Key of a counter: a holder on a slot.
@@ -74,15 +74,15 @@ pub struct HolderCounter {
     pub costs: BTreeMap<Tariff, AccruedCost>,
 }
 
-/// Money at the prices then in force: an estimate within a nano-unit per window; only a bill is exact.
+/// Money at the prices then in force. A rate that is recorded later changes bills, and never this.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AccruedCost {
     /// Time of the batch that added the first money.
     pub born: Utc,
     /// Money of held time.
-    pub held: Money,
+    pub held: ExactMoney,
     /// Money of used time.
-    pub used: Money,
+    pub used: ExactMoney,
 }
 
 /// State of one GPU's account.
@@ -96,10 +96,8 @@ pub(super) struct LedgerGpu {
     pub(super) slot: u64,
     /// Slot time settled of each GPU instance, in nanoseconds.
     pub(super) instances: BTreeMap<u32, u64>,
-    /// The price version of the last settled minute.
-    pub(super) price: Option<i64>,
-    /// GPU time settled under that version, in nanoseconds.
-    pub(super) price_time: u64,
+    /// Product name.
+    pub(super) model: Arc<str>,
     /// The stored raw spans: begin to end.
     pub(super) raw: BTreeMap<Utc, Utc>,
     /// Holdings at the end of the last of them.
@@ -114,8 +112,8 @@ impl HolderCounter {
         self.amounts.add(&other.amounts);
         for (tariff, cost) in &other.costs {
             let sum = self.costs.entry(tariff.clone()).or_default();
-            sum.held += cost.held;
-            sum.used += cost.used;
+            sum.held = sum.held.saturating_plus(cost.held);
+            sum.used = sum.used.saturating_plus(cost.used);
         }
     }
 
@@ -124,8 +122,8 @@ impl HolderCounter {
         self.amounts.remove(&part.amounts);
         for (tariff, cost) in &part.costs {
             if let Some(sum) = self.costs.get_mut(tariff) {
-                sum.held = sum.held - cost.held;
-                sum.used = sum.used - cost.used;
+                sum.held = sum.held.saturating_minus(cost.held);
+                sum.used = sum.used.saturating_minus(cost.used);
             }
         }
     }
@@ -161,8 +159,7 @@ pub(super) struct LedgerState {
     pub(super) unloaded_sums: BTreeMap<TenantKey, HolderCounter>,
     /// When counters were last checked for unloading.
     pub(super) unloaded_at: Utc,
-    /// In order of time.
-    pub(super) prices: Vec<PriceVersion>,
+    pub(super) rates: Arc<RateSchedule>,
     pub(super) imbalance: i128,
 }
 

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 
-use super::billing::{BillLine, Interval, LedgerBill};
+use super::billing::{BillLine, LedgerBill};
 use super::node::NodeIdentity;
+use crate::billing::{EXAMPLE, ExactMoney, MoneyOverflow, round_together};
 use crate::model::{Amounts, Holder, HolderId, Money, Utc, VisibleAccount};
 use crate::tenants::tenant;
 
@@ -144,22 +145,30 @@ pub struct StatementProof {
 }
 
 impl Statement {
-    /// Makes the statement of a bill, with the facts of its holders.
-    pub(super) fn new(bill: &LedgerBill, holders: &[Holder], node: &NodeIdentity, zone: &TimeZone) -> Self {
+    /// Makes the statement of a bill, with the facts of its holders. Money is rounded down to nano-units; lines, GPUs and
+    /// prices each sum to the rounded total.
+    pub(super) fn new(
+        bill: &LedgerBill,
+        holders: &[Holder],
+        node: &NodeIdentity,
+        zone: &TimeZone,
+    ) -> Result<Self, MoneyOverflow> {
         let holders: BTreeMap<&HolderId, &Holder> =
             holders.iter().map(|holder| (&holder.id, holder)).collect();
-        let line = |line: &BillLine| match holders.get(&line.holder) {
-            Some(holder) => statement_line(line, holder),
-            None => statement_line(line, &Holder::from_id(line.holder.clone())),
+        let line = |(line, money): (&BillLine, Option<String>)| match holders.get(&line.holder) {
+            Some(holder) => statement_line(line, holder, money),
+            None => statement_line(line, &Holder::from_id(line.holder.clone()), money),
         };
-        let mut lines: Vec<StatementLine> = bill.lines.iter().map(line).collect();
+        let money = decimals(bill.lines.iter().map(|line| line.money))?;
+        let mut lines: Vec<StatementLine> = bill.lines.iter().zip(money).map(line).collect();
         lines.sort_by(|left, right| {
             let key = |line: &StatementLine| (line.gpu, line.gpu_instance);
             (&left.tenant, key(left), &left.holder).cmp(&(&right.tenant, key(right), &right.holder))
         });
         let proof = &bill.reconciliation;
-        let prices = prices(bill);
-        Self {
+        let prices = prices(bill)?;
+        let gpu_money = decimals(bill.gpus.iter().map(|gpu| gpu.money))?;
+        Ok(Self {
             node: node.name.clone(),
             cluster: node.cluster.clone(),
             simulated: node.simulated || bill.gpus.iter().any(|gpu| gpu.model.ends_with(SIMULATED)),
@@ -179,24 +188,25 @@ impl Statement {
             gpus: bill
                 .gpus
                 .iter()
-                .map(|total| StatementGpu {
+                .zip(gpu_money)
+                .map(|(total, money)| StatementGpu {
                     gpu: total.gpu.index,
                     uuid: total.gpu.uuid.to_string(),
                     model: total.model.clone(),
                     slot_ns: total.slot.0,
                     settled_until: time(total.settled_until),
-                    money: total.money.map(decimal),
+                    money,
                 })
                 .collect(),
             reconciliation: StatementProof {
                 slot_ns: proof.slot.0,
                 held_ns: proof.held.0,
                 imbalance_ns: proof.imbalance.to_string(),
-                gpu_money: decimal(proof.gpu_money),
-                line_money: decimal(proof.line_money),
-                imbalance_money: decimal(proof.imbalance_money),
+                gpu_money: decimal(proof.gpu_money.floor()),
+                line_money: decimal(proof.line_money.floor()),
+                imbalance_money: decimal(proof.imbalance_money.floor()),
             },
-        }
+        })
     }
 
     /// The statement as a reader may see it: with these lines only, and sums of these lines.
@@ -237,33 +247,40 @@ impl Statement {
 
 /// End of the product names of simulated GPUs.
 const SIMULATED: &str = "(simulated)";
-/// Price class of the example prices.
-const EXAMPLE: &str = "example";
 
 /// The prices of all GPUs, each once, with the time and money of all GPUs under it.
-fn prices(bill: &LedgerBill) -> Vec<StatementPrice> {
-    let mut sums: BTreeMap<(Utc, i64, &str), (u64, Money)> = BTreeMap::new();
+fn prices(bill: &LedgerBill) -> Result<Vec<StatementPrice>, MoneyOverflow> {
+    let mut sums: BTreeMap<(Utc, i64, &str), (u64, ExactMoney)> = BTreeMap::new();
     for interval in bill.gpus.iter().flat_map(|gpu| &gpu.intervals) {
-        let Interval { since: Some(since), nano_per_gpu_hour: Some(rate), class: Some(class), .. } = interval
-        else {
-            continue;
-        };
-        let sum = sums.entry((*since, *rate, class)).or_default();
+        let Some(rate) = &interval.rate else { continue };
+        let key = (rate.begin, rate.price.nano_per_gpu_hour, &*rate.price.tariff.class);
+        let sum = sums.entry(key).or_default();
         sum.0 += interval.slot.0;
-        sum.1 += interval.money.unwrap_or_default();
+        sum.1 = sum.1.plus(interval.money.unwrap_or_default())?;
     }
-    sums.into_iter()
-        .map(|((since, rate, class), (slot_ns, money))| StatementPrice {
+    let money = round_together(&sums.values().map(|sum| sum.1).collect::<Vec<_>>(), 1)?;
+    let price = |(((since, rate, class), (slot_ns, _)), money): ((_, (u64, _)), _)| {
+        let (since, rate, class): (Utc, i64, &str) = (since, rate, class);
+        StatementPrice {
             since: (since.0 > 0).then(|| time(since)),
             gpu_hour: decimal(Money(rate.into())),
             class: class.to_owned(),
             slot_ns,
             money: decimal(money),
-        })
-        .collect()
+        }
+    };
+    Ok(sums.into_iter().zip(money).map(price).collect())
 }
 
-fn statement_line(line: &BillLine, holder: &Holder) -> StatementLine {
+/// Amounts as decimals that sum to their exact sum rounded down.
+fn decimals(amounts: impl Iterator<Item = Option<ExactMoney>>) -> Result<Vec<Option<String>>, MoneyOverflow> {
+    let amounts: Vec<Option<ExactMoney>> = amounts.collect();
+    let rounded =
+        round_together(&amounts.iter().map(|amount| amount.unwrap_or_default()).collect::<Vec<_>>(), 1)?;
+    Ok(amounts.iter().zip(rounded).map(|(amount, rounded)| amount.map(|_| decimal(rounded))).collect())
+}
+
+fn statement_line(line: &BillLine, holder: &Holder, money: Option<String>) -> StatementLine {
     let Amounts { parts, used, energy_static, energy_dynamic, measured, .. } = line.amounts;
     StatementLine {
         tenant: tenant(holder).to_string(),
@@ -290,7 +307,7 @@ fn statement_line(line: &BillLine, holder: &Holder) -> StatementLine {
         sources: line.sources.iter().map(|source| source.name().into()).collect(),
         charged_ns: line.charged.0,
         unpriced_ns: line.unpriced.0,
-        money: line.money.map(decimal),
+        money,
     }
 }
 

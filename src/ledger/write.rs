@@ -140,16 +140,12 @@ pub(super) fn update_settled_gpu(
 ) -> Result<(), Cause> {
     connection
         .prepare_cached(
-            "UPDATE gpu SET settled_until_ns = ?2, slot_ns = ?3, price = ?4, price_time_ns = ?5,
-                            carry = ?6, weights = ?7
-             WHERE id = ?1",
+            "UPDATE gpu SET settled_until_ns = ?2, slot_ns = ?3, carry = ?4, weights = ?5 WHERE id = ?1",
         )?
         .execute(params![
             gpu.id,
             stored(gpu.settled_until.0)?,
             stored(gpu.slot)?,
-            gpu.price,
-            stored(gpu.price_time)?,
             serde_json::to_string(&last.carry)?,
             serde_json::to_string(&last.weights)?,
         ])?;
@@ -159,23 +155,19 @@ pub(super) fn update_settled_gpu(
 /// Adds the GPU time of a part to its minute.
 pub(super) fn add_to_minute(
     connection: &Connection,
-    gpu: &LedgerGpu,
+    gpu: i64,
     part: &MinutePart,
     coarse: bool,
 ) -> rusqlite::Result<()> {
     connection
         .prepare_cached(
-            "INSERT INTO minute (minute_ns, gpu, slot_ns, price, price_time_ns, coarse)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6)
-             ON CONFLICT DO UPDATE SET slot_ns = slot_ns + excluded.slot_ns,
-                price_time_ns = excluded.price_time_ns, coarse = max(coarse, excluded.coarse)",
+            "INSERT INTO minute (minute_ns, gpu, slot_ns, coarse) VALUES (?1, ?2, ?3, ?4)
+             ON CONFLICT DO UPDATE SET slot_ns = slot_ns + excluded.slot_ns, coarse = max(coarse, excluded.coarse)",
         )?
         .execute(params![
             stored(part.from.floor(MINUTE).0)?,
-            gpu.id,
+            gpu,
             stored(part.to.since(part.from).0)?,
-            gpu.price,
-            stored(gpu.price_time)?,
             coarse,
         ])?;
     Ok(())
@@ -247,9 +239,12 @@ pub(super) fn replace_counter(
     amounts::store(COUNTER, &counter.amounts, &mut values[4..])?;
     connection.prepare_cached(&REPLACE_COUNTER)?.execute(values)?;
     for (tariff, cost) in &counter.costs {
-        let (held, used) = (stored_money(cost.held)?, stored_money(cost.used)?);
+        let [held_units, held_nanos, held_rest] = stored_money(cost.held)?;
+        let [used_units, used_nanos, used_rest] = stored_money(cost.used)?;
         connection
-            .prepare_cached("INSERT OR REPLACE INTO cost VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)")?
+            .prepare_cached(
+                "INSERT OR REPLACE INTO cost VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+            )?
             .execute(params![
                 gpu,
                 holder,
@@ -257,10 +252,12 @@ pub(super) fn replace_counter(
                 tariff.currency,
                 tariff.class,
                 stored(cost.born.0)?,
-                held.0,
-                held.1,
-                used.0,
-                used.1,
+                held_units,
+                held_nanos,
+                used_units,
+                used_nanos,
+                held_rest,
+                used_rest,
             ])?;
     }
     Ok(())

@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::billing::RateSchedule;
 use crate::catalogue::AccountValue;
-use crate::ledger::{
-    Acknowledged, Anchor, CounterKey, HolderCounter, Recovered, SlotTotal, Tariff, TenantKey,
-};
+use crate::ledger::{Acknowledged, Anchor, CounterKey, HolderCounter, Recovered, SlotTotal, TenantKey};
 use crate::model::snapshot::AccountState;
-use crate::model::{HolderId, Nanoseconds, UnattributedReason, Utc};
+use crate::model::{HolderId, Nanoseconds, Tariff, UnattributedReason, Utc};
 
 /// Counters by GPU and holder as last committed.
 #[derive(Debug, Default)]
@@ -20,6 +19,8 @@ pub(super) struct CommittedAccounts {
     /// The GPUs with energy in any counter. The energy of the others is not measured, since every GPU draws power.
     with_energy: BTreeSet<Arc<str>>,
     pub(super) slots: BTreeMap<Arc<str>, SlotTotal>,
+    /// The rates that the ledger has recorded; none without a ledger.
+    pub(super) rates: Option<Arc<RateSchedule>>,
     pub(super) imbalance: i128,
     pub(super) bytes: Option<u64>,
 }
@@ -63,6 +64,7 @@ impl CommittedAccounts {
         self.update_counters(&recovered.counters, now);
         self.unloaded_sums.clone_from(&recovered.unloaded_sums);
         self.imbalance = recovered.imbalance;
+        self.rates = Some(Arc::clone(&recovered.rates));
         for (uuid, gpu) in &recovered.gpus {
             let instances = gpu.instances.clone();
             let total = SlotTotal { settled_until: gpu.settled_until, slot: gpu.slot, instances };
@@ -92,6 +94,7 @@ impl CommittedAccounts {
         }
         self.slots.extend(acknowledged.slots.iter().map(|(uuid, total)| (Arc::clone(uuid), total.clone())));
         self.imbalance = acknowledged.imbalance;
+        self.rates = Some(Arc::clone(&acknowledged.rates));
         self.bytes = Some(acknowledged.bytes);
     }
 
@@ -108,16 +111,18 @@ impl CommittedAccounts {
     }
 
     /// The accounts by tenant of all tenants that changed within [`LINGER`]; a tenant that returns continues its old
-    /// sums. A value younger than `birth_delay` is 0, so that scrapers see the series begin at 0.
+    /// sums. A value younger than `birth_delay` is 0, so that scrapers see the series begin at 0. Costs are those under the
+    /// tariff of each GPU, by UUID.
     pub(super) fn by_tenant(
         &self,
         now: Utc,
         birth_delay: Nanoseconds,
-        tariff: Option<&Tariff>,
+        tariffs: &BTreeMap<Arc<str>, Tariff>,
     ) -> Vec<SlotAccount> {
         let mut sums: BTreeMap<AccountKey, (AccountState, Utc)> = BTreeMap::new();
         for (key, TrackedCounter { counter, changed }) in &self.counters {
             let is_old = |born: Utc| now >= born.plus(birth_delay);
+            let tariff = tariffs.get(&key.gpu);
             let cost = tariff.and_then(|tariff| counter.costs.get(tariff));
             let is_cost_old = cost.is_some_and(|cost| is_old(cost.born));
             let is_counter_old = is_old(counter.born);
@@ -217,8 +222,8 @@ fn values(
             AccountValue::EnergyStatic | AccountValue::EnergyDynamic if !with_energy => return None,
             AccountValue::EnergyStatic => counter.amounts.energy_static.0.into(),
             AccountValue::EnergyDynamic => counter.amounts.energy_dynamic.0.into(),
-            AccountValue::HeldCost => cost?.held.0,
-            AccountValue::UsedCost => cost?.used.0,
+            AccountValue::HeldCost => cost?.held.floor().0,
+            AccountValue::UsedCost => cost?.used.floor().0,
         };
         (!is_remainder || (has_meaning(value) && amount != 0)).then_some(amount)
     })
@@ -266,7 +271,7 @@ mod tests {
             accounts.acknowledge(&Acknowledged { counters, ..Acknowledged::default() }, at(born));
         }
         let added_up = |now: Utc| -> Vec<_> {
-            let accounts = accounts.by_tenant(now, DELAY, None);
+            let accounts = accounts.by_tenant(now, DELAY, &BTreeMap::new());
             accounts.into_iter().map(|account| (account.key.owner, account.state.values)).collect()
         };
         let (mut until, mut cached, mut changes) = (at(0), Vec::new(), Vec::new());

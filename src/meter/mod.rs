@@ -23,6 +23,7 @@ mod integrate;
 mod judge;
 mod location;
 mod numbers;
+mod prices;
 mod publish;
 mod published_accounts;
 mod recovery;
@@ -39,12 +40,13 @@ pub use support::{family_support, source_level, unsupported};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::billing::RateSchedule;
 use crate::catalogue::{INTEGRALS, InstanceValue, Level};
 use crate::holders::{Allocation, Granting, Identities, SessionGpu, StandingGrant};
 use crate::host::Pci;
 use crate::ledger::{AccountTimeline, Acknowledged, GpuRegistration, LedgerBatch, Recovered};
 use crate::model::frame::Tier;
-use crate::model::snapshot::{InstanceCounters, PriceEntry, Snapshot};
+use crate::model::snapshot::{InstanceCounters, Snapshot};
 use crate::model::{Absence, Frame, GpuId, Nanoseconds, Reading, Stamp, Unframed, Utc, XidCount};
 use crate::nvml::InFlight;
 use crate::tenants::TenantNames;
@@ -84,25 +86,14 @@ pub struct Policy {
     pub processes: usize,
     /// The most series of a snapshot.
     pub series: usize,
-    /// The prices in order of time, each from a time on; from an entry without a price on there are no costs.
-    pub prices: Vec<(Utc, Option<PriceEntry>)>,
+    /// The configured rates as a new ledger would record them; those that the ledger has recorded replace them.
+    pub rates: Arc<RateSchedule>,
 }
 
 impl Policy {
     fn granting(&self) -> Granting<'_> {
         let Self { allocations, standing, presence, .. } = self;
         Granting { allocations, standing, presence: *presence }
-    }
-
-    /// The price in force at that time.
-    fn price(&self, at: Utc) -> Option<&PriceEntry> {
-        self.prices.iter().rev().find(|(from, _)| *from <= at).and_then(|(_, price)| price.as_ref())
-    }
-
-    /// Whether prices are configured and none is in force at that time; none if no prices are configured.
-    fn price_missing(&self, at: Utc) -> Option<bool> {
-        self.prices.last()?.1.as_ref()?;
-        Some(self.price(at).is_none())
     }
 }
 
@@ -278,6 +269,11 @@ impl Meter {
     /// Whether the account is written to a ledger.
     pub const fn has_ledger(&self) -> bool {
         self.ledger.is_some()
+    }
+
+    /// The recorded rates; without a ledger, those of the configuration.
+    fn rates(&self) -> &Arc<RateSchedule> {
+        self.accounts.rates.as_ref().unwrap_or(&self.policy.rates)
     }
 
     /// The account's time axis.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::budget::{DroppedSeries, SeriesBudget, SeriesPerEntry};
 use super::numbers::{SeriesOrder, whole};
+use super::prices::PublishedPrices;
 use super::published_accounts::{AccountPublisher, AccountSources, instance_label};
 use super::roster::RosterEntries;
 use super::support::sources;
@@ -25,6 +26,7 @@ pub(super) struct Publisher {
     roster: Arc<Roster>,
     entries: RosterEntries,
     pub(super) accounts: AccountPublisher,
+    prices: PublishedPrices,
     agent: SeriesOrder,
     costs: SeriesPerEntry,
     dropped: DroppedSeries,
@@ -51,12 +53,13 @@ impl Publisher {
             GpuState { dcgm: policy.dcgm.then(|| gpu.dcgm_state(meter.started.utc)), ..state }
         };
         let states: Vec<GpuState> = gpus.iter().map(state).collect();
+        let prices = self.prices.update(meter.rates(), &gpus, at);
         let numbers = self.agent_numbers(meter, now, &inputs.services, &gpus, &states);
         let (agent_entries, agent) = self.agent.sort(numbers);
         let of_gpus: usize = gpus.iter().zip(&states).map(|(gpu, state)| gpu.series.count(gpu, state)).sum();
         let left = policy.series.saturating_sub(of_gpus + agent.iter().map(series).sum::<usize>());
         let mut budget = SeriesBudget { costs: &self.costs, dropped: &mut self.dropped, left };
-        let sources = AccountSources { committed: &meter.accounts, policy, at, gpus: &gpus };
+        let sources = AccountSources { committed: &meter.accounts, policy, at, gpus: &gpus, prices: &prices };
         let accounts = self.accounts.update(sources, &mut budget);
         self.entries.set_holders(&inputs.identities, &policy.allocations);
         let (holding_entries, holdings) = self.entries.holdings(&gpus, &mut budget);
@@ -70,19 +73,19 @@ impl Publisher {
         } else {
             self.entries.processes(&gpus, lists, policy.processes, &mut budget)
         };
-        let roster = Roster {
-            gpus: gpus.iter().map(|gpu| gpu.entry()).collect(),
-            processes: process_entries,
-            accounts: Arc::clone(&accounts.tenants.entries),
-            workload_accounts: Arc::clone(&accounts.workloads.entries),
-            holdings: holding_entries,
-            workloads,
-            price: policy.price(at).cloned(),
-            agent: agent_entries,
-        };
-        if *self.roster != roster {
-            self.roster = Arc::new(roster);
-        }
+        replace_roster(
+            &mut self.roster,
+            Roster {
+                gpus: gpus.iter().map(|gpu| gpu.entry()).collect(),
+                processes: process_entries,
+                accounts: Arc::clone(&accounts.tenants.entries),
+                workload_accounts: Arc::clone(&accounts.workloads.entries),
+                holdings: holding_entries,
+                workloads,
+                prices,
+                agent: agent_entries,
+            },
+        );
         self.sequence += 1;
         Snapshot {
             sequence: self.sequence,
@@ -131,8 +134,8 @@ impl Publisher {
         if let Some(count) = meter.unmatched_grants() {
             numbers.add(AgentFamily::StandingUnmatched, Vec::new(), i64::try_from(count).unwrap_or(i64::MAX));
         }
-        if let Some(missing) = meter.policy.price_missing(meter.timeline.at(now.boottime)) {
-            numbers.add(AgentFamily::PriceMissing, Vec::new(), missing.into());
+        if meter.policy.rates.is_configured() {
+            numbers.add(AgentFamily::PriceMissing, Vec::new(), self.prices.is_any_missing().into());
         }
         for (family, count) in &self.dropped {
             numbers.add(AgentFamily::SeriesDropped, vec![("family", (*family).into())], whole(*count));
@@ -145,6 +148,13 @@ impl Publisher {
             gpu.add_numbers(state, meter.policy.level, &mut numbers);
         }
         numbers
+    }
+}
+
+/// Replaces the roster by another one; an equal one stays the same `Arc`.
+fn replace_roster(roster: &mut Arc<Roster>, next: Roster) {
+    if **roster != next {
+        *roster = Arc::new(next);
     }
 }
 
@@ -171,6 +181,11 @@ impl Meter {
 }
 
 impl TrackedGpu {
+    /// Product name, where it is known.
+    pub(super) fn model(&self) -> Option<&Arc<str>> {
+        self.frame.as_ref().map(|frame| &frame.identity.model)
+    }
+
     fn state(
         &self,
         now: Stamp,

@@ -12,9 +12,8 @@ use super::budget::{SeriesBudget, select_accounts};
 use super::committed::{AccountKey, CommittedAccounts, SlotAccount, is_cost};
 use super::{Policy, TrackedGpu};
 use crate::catalogue::{AccountValue, Level};
-use crate::ledger::Tariff;
 use crate::model::snapshot::{AccountEntry, AccountState, WorkloadAccountEntry};
-use crate::model::{HolderId, UnattributedReason, Utc};
+use crate::model::{HolderId, Price, Tariff, UnattributedReason, Utc};
 
 /// Which accounts have series, and what was last published of them.
 #[derive(Default)]
@@ -37,6 +36,8 @@ pub(super) struct AccountSources<'a> {
     pub(super) at: Utc,
     /// In the order of the roster.
     pub(super) gpus: &'a [&'a TrackedGpu],
+    /// The price of each of these.
+    pub(super) prices: &'a Arc<[Option<Price>]>,
 }
 
 /// The accounts of a snapshot.
@@ -45,7 +46,7 @@ pub(super) struct PublishedAccounts {
     until: Utc,
     /// The UUIDs of the GPUs.
     gpus: Vec<Arc<str>>,
-    tariff: Option<Tariff>,
+    prices: Arc<[Option<Price>]>,
     /// How many tenants' accounts the budget had room for.
     room: usize,
     pub(super) tenants: PublishedRows<AccountEntry>,
@@ -81,14 +82,11 @@ impl AccountPublisher {
         sources: AccountSources<'_>,
         budget: &mut SeriesBudget<'_>,
     ) -> &PublishedAccounts {
-        let price = sources.policy.price(sources.at);
-        let tariff = price
-            .map(|price| Tariff { currency: Arc::clone(&price.currency), class: Arc::clone(&price.class) });
         let (costs, room) = (budget.costs, budget.entries_left(&budget.costs.account));
         let is_current = |published: &PublishedAccounts| {
             sources.at < published.until
                 && published.room == room
-                && published.tariff == tariff
+                && Arc::ptr_eq(&published.prices, sources.prices)
                 && published.gpus.iter().eq(sources.gpus.iter().map(|gpu| &gpu.id.uuid))
         };
         let published = match self.published.take().filter(is_current) {
@@ -98,26 +96,26 @@ impl AccountPublisher {
                 budget.charge(&costs.workload_account, workloads.entries.len(), workloads.left_off);
                 current
             }
-            None => self.build(sources, tariff, budget),
+            None => self.build(sources, budget),
         };
         self.published.insert(published)
     }
 
-    fn build(
-        &mut self,
-        sources: AccountSources<'_>,
-        tariff: Option<Tariff>,
-        budget: &mut SeriesBudget<'_>,
-    ) -> PublishedAccounts {
-        let AccountSources { committed, policy, at, gpus } = sources;
+    fn build(&mut self, sources: AccountSources<'_>, budget: &mut SeriesBudget<'_>) -> PublishedAccounts {
+        let AccountSources { committed, policy, at, gpus, prices } = sources;
+        let tariffs: BTreeMap<Arc<str>, Tariff> = gpus
+            .iter()
+            .zip(&**prices)
+            .filter_map(|(gpu, price)| Some((Arc::clone(&gpu.id.uuid), price.as_ref()?.tariff.clone())))
+            .collect();
         let positions: BTreeMap<&str, usize> =
             gpus.iter().enumerate().map(|(position, gpu)| (&*gpu.id.uuid, position)).collect();
         let delay = policy.birth_delay;
         let room = budget.entries_left(&budget.costs.account);
-        let mut accounts = committed.by_tenant(at, delay, tariff.as_ref());
+        let mut accounts = committed.by_tenant(at, delay, &tariffs);
         // A forgotten GPU has no series, and none are counted as left off.
         accounts.retain(|account| positions.contains_key(&*account.key.uuid));
-        let tenants = self.tenant_rows(accounts, &positions, tariff.as_ref(), budget);
+        let tenants = self.tenant_rows(accounts, &positions, tariffs, budget);
         let mut accounts =
             if policy.level < Level::Full { Vec::new() } else { committed.by_workload(at, delay) };
         accounts.retain(|account| positions.contains_key(&*account.key.uuid));
@@ -127,7 +125,7 @@ impl AccountPublisher {
             unattributed: unattributed.collect(),
             until: committed.change_after(at, delay),
             gpus: gpus.iter().map(|gpu| Arc::clone(&gpu.id.uuid)).collect(),
-            tariff,
+            prices: Arc::clone(prices),
             room,
             tenants,
             workloads,
@@ -139,7 +137,7 @@ impl AccountPublisher {
         &mut self,
         mut accounts: Vec<SlotAccount>,
         positions: &BTreeMap<&str, usize>,
-        tariff: Option<&Tariff>,
+        tariffs: BTreeMap<Arc<str>, Tariff>,
         budget: &mut SeriesBudget<'_>,
     ) -> PublishedRows<AccountEntry> {
         let (all, room) = (accounts.len(), budget.entries_left(&budget.costs.account));
@@ -147,7 +145,7 @@ impl AccountPublisher {
         let reserved = if all > room { positions.len().min(room / 2) } else { 0 };
         let keys = accounts.iter().map(|account| account.key.clone()).collect();
         self.tenants = select_accounts(&self.tenants, keys, room - reserved);
-        let mut others = self.others.add(&accounts, &self.tenants, tariff);
+        let mut others = self.others.add(&accounts, &self.tenants, tariffs);
         accounts.retain(|account| self.tenants.contains(&account.key));
         let left_off = all - accounts.len();
         others.truncate(room.saturating_sub(accounts.len()));
@@ -188,8 +186,8 @@ pub(super) fn instance_label(id: Option<u32>) -> Arc<str> {
 /// The growth of the accounts without series, by slot.
 #[derive(Debug, Default)]
 struct OtherTenants {
-    /// The tariff of the costs.
-    tariff: Option<Tariff>,
+    /// The tariff of the costs on each GPU.
+    tariffs: BTreeMap<Arc<str>, Tariff>,
     /// Every account at the last change.
     last: BTreeMap<AccountKey, AccountState>,
     /// The accounts of `__other__`.
@@ -202,12 +200,14 @@ impl OtherTenants {
         &mut self,
         accounts: &[SlotAccount],
         with_series: &BTreeSet<AccountKey>,
-        tariff: Option<&Tariff>,
+        tariffs: BTreeMap<Arc<str>, Tariff>,
     ) -> Vec<SlotAccount> {
-        if self.tariff.as_ref() != tariff {
+        if self.tariffs != tariffs {
             // Costs under another tariff are other series, which begin at 0.
-            self.tariff = tariff.cloned();
-            for state in self.last.values_mut().chain(self.sums.values_mut()) {
+            let last = std::mem::replace(&mut self.tariffs, tariffs);
+            let is_other = |key: &AccountKey| last.get(&key.uuid) != self.tariffs.get(&key.uuid);
+            let states = self.last.iter_mut().chain(&mut self.sums);
+            for (_, state) in states.filter(|(key, _)| is_other(key)) {
                 for (value, kind) in state.values.iter_mut().zip(AccountValue::ALL) {
                     *value = value.filter(|_| !is_cost(kind));
                 }
@@ -243,12 +243,12 @@ fn add_growth(sum: &mut AccountState, last: &AccountState, now: &AccountState) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::billing::ExactMoney;
     use crate::catalogue::{self, AccountRows, Rows};
     use crate::ledger::{AccruedCost, Acknowledged, CounterKey, HolderCounter};
     use crate::meter::Meter;
     use crate::meter::account::Account;
     use crate::meter::budget::{DroppedSeries, SeriesPerEntry};
-    use crate::model::snapshot::PriceEntry;
     use crate::model::{Amounts, GpuId, Holder, Money, Nanoseconds, Parts, Stamp};
 
     const WIDE: usize = 1_000;
@@ -259,11 +259,12 @@ mod tests {
         Stamp { boottime: time, utc: Utc(time.0) }
     }
 
-    /// A meter of two GPUs, on each of which alice held for 5 euros or 7 dollars; from 1000 s on the price is in dollars.
+    fn tariff(currency: &str) -> Tariff {
+        Tariff { currency: currency.into(), class: "spot".into() }
+    }
+
+    /// A meter of two GPUs, on each of which alice held for 5 euros or 7 dollars.
     fn meter() -> Meter {
-        let price = |currency: &str| {
-            Some(PriceEntry { currency: currency.into(), class: "spot".into(), nano_per_gpu_hour: 1 })
-        };
         let policy = Policy {
             level: Level::Full,
             dcgm: false,
@@ -274,7 +275,7 @@ mod tests {
             birth_delay: Nanoseconds(0),
             processes: 1,
             series: WIDE,
-            prices: vec![(Utc(0), price("EUR")), (at(1_000).utc, price("USD"))],
+            rates: Arc::default(),
         };
         let mut meter = Meter::new(Arc::new(policy), at(900), None);
         for (index, uuid) in (0..).zip(GPUS) {
@@ -291,9 +292,9 @@ mod tests {
     }
 
     fn hold(meter: &mut Meter, tenant: &str, uuid: &str) {
-        let tariff = |currency: &str| Tariff { currency: currency.into(), class: "spot".into() };
         let costs = [("EUR", 5), ("USD", 7)].map(|(currency, held)| {
-            (tariff(currency), AccruedCost { held: Money(held), ..AccruedCost::default() })
+            let held = ExactMoney::from_parts(Money(held), 0).unwrap();
+            (tariff(currency), AccruedCost { held, ..AccruedCost::default() })
         });
         let parts = Parts { idle: 1, ..Parts::default() };
         let tenant: Arc<str> = tenant.into();
@@ -308,16 +309,21 @@ mod tests {
     /// Tenant, position of the GPU, and held cost.
     type TenantRow<'a> = (&'a str, usize, Option<i128>);
 
+    /// Prices of two GPUs in a currency.
+    fn prices(currency: &str) -> Arc<[Option<Price>]> {
+        vec![Some(Price { tariff: tariff(currency), nano_per_gpu_hour: 1 }); 2].into()
+    }
+
     /// Updates the series of the meter's accounts.
     fn update<'a>(
         series: &'a mut AccountPublisher,
         meter: &Meter,
         second: u64,
-        gpus: &[&TrackedGpu],
+        (gpus, prices): (&[&TrackedGpu], &Arc<[Option<Price>]>),
         limit: usize,
     ) -> (&'a PublishedAccounts, Vec<TenantRow<'a>>) {
         let (policy, at) = (&*meter.policy, at(second).utc);
-        let sources = AccountSources { committed: &meter.accounts, policy, at, gpus };
+        let sources = AccountSources { committed: &meter.accounts, policy, at, gpus, prices };
         let (costs, mut dropped) = (SeriesPerEntry::at(Level::Full), DroppedSeries::new());
         let published =
             series.update(sources, &mut SeriesBudget { costs: &costs, dropped: &mut dropped, left: limit });
@@ -343,16 +349,19 @@ mod tests {
         let meter = meter();
         let both: Vec<&TrackedGpu> = meter.gpus.values().collect();
         let turned: Vec<&TrackedGpu> = both.iter().copied().rev().collect();
+        let (euros, dollars) = (prices("EUR"), prices("USD"));
+        let mixed: Arc<[Option<Price>]> = [euros[0].clone(), dollars[0].clone()].into();
         for (second, gpus, limit, expected, why) in [
-            (901, &both[..], WIDE, &[(0, 5), (1, 5)][..], "nothing has changed"),
-            (901, &both, limit_for(1), &[(0, 5)], "there is room for one"),
-            (1_000, &both, WIDE, &[(0, 7), (1, 7)], "the price is in dollars"),
-            (901, &turned, WIDE, &[(1, 5), (0, 5)], "the GPUs have other positions"),
-            (901, &turned[..1], WIDE, &[(0, 5)], "one GPU is forgotten"),
-            (1_500, &both, WIDE, &[], "alice left ten minutes ago"),
+            (901, (&both[..], &euros), WIDE, &[(0, 5), (1, 5)][..], "nothing has changed"),
+            (901, (&both, &euros), limit_for(1), &[(0, 5)], "there is room for one"),
+            (901, (&both, &dollars), WIDE, &[(0, 7), (1, 7)], "the prices are in dollars"),
+            (901, (&both, &mixed), WIDE, &[(0, 5), (1, 7)], "each GPU has its own tariff"),
+            (901, (&turned, &euros), WIDE, &[(1, 5), (0, 5)], "the GPUs have other positions"),
+            (901, (&turned[..1], &euros), WIDE, &[(0, 5)], "one GPU is forgotten"),
+            (1_500, (&both, &euros), WIDE, &[], "alice left ten minutes ago"),
         ] {
             let mut series = AccountPublisher::default();
-            let (first, rows) = update(&mut series, &meter, 900, &both, WIDE);
+            let (first, rows) = update(&mut series, &meter, 900, (&both, &euros), WIDE);
             assert_eq!(rows, [("alice", 0, Some(5)), ("alice", 1, Some(5))]);
             let first = Arc::clone(&first.tenants.entries);
             let (published, rows) = update(&mut series, &meter, second, gpus, limit);
@@ -371,7 +380,7 @@ mod tests {
         }
         let gpus: Vec<&TrackedGpu> = meter.gpus.values().collect();
         let mut series = AccountPublisher::default();
-        let (published, rows) = update(&mut series, &meter, 900, &gpus, limit_for(4));
+        let (published, rows) = update(&mut series, &meter, 900, (&gpus, &prices("EUR")), limit_for(4));
         let tenants: Vec<&str> = rows.iter().map(|(tenant, ..)| *tenant).collect();
         assert_eq!(tenants, ["alice", "alice", HolderId::OTHER, HolderId::OTHER]);
         assert_eq!(published.tenants.left_off, 4, "bob and carol, on two GPUs");
@@ -400,11 +409,11 @@ mod tests {
     #[test]
     fn other_tenants_grow_by_increments_while_a_tenant_has_no_series() {
         let mut others = OtherTenants::default();
-        let euros = Tariff { currency: "EUR".into(), class: "spot".into() };
+        let euros = BTreeMap::from([("GPU-0".into(), tariff("EUR"))]);
         let mut add = |held: [i128; 2], with: &[&str]| {
             let accounts = [account("alice", held[0], 7 * held[0]), account("bob", held[1], 0)];
             let with_series = with.iter().map(|tenant| key(tenant)).collect();
-            other(&others.add(&accounts, &with_series, Some(&euros)))
+            other(&others.add(&accounts, &with_series, euros.clone()))
         };
         assert_eq!(add([100, 200], &["alice", "bob"]), None);
         assert_eq!(add([110, 200], &["bob"]), Some([Some(10), Some(70)]), "not the total of 110");
@@ -417,8 +426,8 @@ mod tests {
     fn costs_of_other_tenants_under_another_tariff_begin_at_0() {
         let mut others = OtherTenants::default();
         let mut add = |held, cost, currency: &str| {
-            let tariff = Tariff { currency: currency.into(), class: "spot".into() };
-            other(&others.add(&[account("alice", held, cost)], &BTreeSet::new(), Some(&tariff)))
+            let tariffs = BTreeMap::from([("GPU-0".into(), tariff(currency))]);
+            other(&others.add(&[account("alice", held, cost)], &BTreeSet::new(), tariffs))
         };
         assert_eq!(add(10, 5, "EUR"), Some([Some(0), Some(0)]), "a series begins at 0");
         assert_eq!(add(20, 9, "EUR"), Some([Some(10), Some(4)]));

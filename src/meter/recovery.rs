@@ -104,8 +104,7 @@ impl Meter {
             if !gpu.location.seen {
                 continue;
             }
-            let model =
-                gpu.frame.as_ref().map_or_else(|| "".into(), |frame| Arc::clone(&frame.identity.model));
+            let model = gpu.model().map(Arc::clone).unwrap_or_default();
             batch.registrations.push(GpuRegistration { gpu: gpu.id.clone(), model, at: batch.now });
             gpu.location.since = batch.now;
             batch.expected.push(Expected {

@@ -11,7 +11,8 @@ pub mod holder;
 mod holder_kind;
 pub mod holding;
 mod pod_label;
-pub mod quantity;
+pub mod price;
+mod quantity;
 pub mod reading;
 pub mod snapshot;
 pub mod span;
@@ -31,6 +32,7 @@ pub use holder::{Holder, HolderId, UnattributedReason};
 pub use holder_kind::{Fact, Facts, HolderKind};
 pub use holding::{Fraction, Holding, HoldingSource};
 pub use pod_label::PodLabel;
+pub use price::{Price, Tariff};
 pub use quantity::{Bytes, Microjoules, Money, Nanoseconds, Unit};
 pub use reading::{Absence, Reading};
 pub use span::{

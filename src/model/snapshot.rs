@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::frame::Tier;
 use super::{
-    Absence, Facts, Fraction, Frame, GpuId, GpuIdentity, HoldingSource, InstanceIdentity, Nanoseconds,
+    Absence, Facts, Fraction, Frame, GpuId, GpuIdentity, HoldingSource, InstanceIdentity, Nanoseconds, Price,
     Reading, Stamp, UnattributedReason, Utc, Verdict,
 };
 
@@ -57,8 +57,8 @@ pub struct Roster {
     pub holdings: Arc<[HoldingEntry]>,
     /// Current workloads, by id.
     pub workloads: Arc<[WorkloadEntry]>,
-    /// The price in force; without one there is no money anywhere.
-    pub price: Option<PriceEntry>,
+    /// The price in force of each GPU, in the order of `gpus`; without one there is no money anywhere.
+    pub prices: Arc<[Option<Price>]>,
     /// The agent's own series, in the order of the catalogue's families.
     pub agent: Arc<[AgentEntry]>,
 }
@@ -176,17 +176,6 @@ pub struct WorkloadEntry {
     pub tenant: Arc<str>,
     /// Its facts.
     pub facts: Facts,
-}
-
-/// The price in force.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PriceEntry {
-    /// ISO 4217 code, or the operator's name for the unit.
-    pub currency: Arc<str>,
-    /// `on_demand`, `spot` or `committed`.
-    pub class: Arc<str>,
-    /// Nano-units of the currency per GPU-hour.
-    pub nano_per_gpu_hour: i128,
 }
 
 /// One of the agent's own series.

@@ -4,18 +4,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{ActiveConfig, ResolvedGrantees};
 use crate::clock::{Clock, Stop};
-use crate::ledger::AccountTimeline;
 use crate::model::Nanoseconds;
 
-/// The configuration in force and the account's time axis, by which its prices are dated.
+/// The configuration in force.
 pub(crate) struct CurrentConfig {
     active: Mutex<Arc<ActiveConfig>>,
-    timeline: Mutex<AccountTimeline>,
 }
 
 impl CurrentConfig {
     pub(crate) fn new(active: ActiveConfig) -> Self {
-        Self { active: Mutex::new(Arc::new(active)), timeline: Mutex::default() }
+        Self { active: Mutex::new(Arc::new(active)) }
     }
 
     /// The configuration in force.
@@ -25,18 +23,7 @@ impl CurrentConfig {
 
     /// Sets another configuration.
     pub(crate) fn replace(&self, next: ActiveConfig) {
-        let next = next.dated_by(self.timeline());
         *self.lock() = Arc::new(next);
-    }
-
-    /// Sets the account's time axis; prices that were dated by another one are dated again.
-    pub(crate) fn set_timeline(&self, timeline: AccountTimeline) {
-        let last =
-            std::mem::replace(&mut *self.timeline.lock().unwrap_or_else(PoisonError::into_inner), timeline);
-        if last != timeline {
-            let mut active = self.lock();
-            *active = Arc::new(ActiveConfig::clone(&active).dated_by(timeline));
-        }
     }
 
     /// Sets names of users and members of groups in the grants of the configuration.
@@ -65,10 +52,6 @@ impl CurrentConfig {
                 return true;
             }
         }
-    }
-
-    fn timeline(&self) -> AccountTimeline {
-        *self.timeline.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, Arc<ActiveConfig>> {

@@ -1,6 +1,6 @@
 //! What follows from the configuration: sampling schedule, policy, price book and standing holdings.
 //!
-//! In: a configuration, the users of the host and the account's time axis. Out: [`ActiveConfig`], which a reload replaces
+//! In: a configuration and the users of the host. Out: [`ActiveConfig`], which a reload replaces
 //! as a whole.
 
 mod current;
@@ -10,25 +10,18 @@ mod prices;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::billing::{PriceBook, RateSchedule, RecordedAt};
 use crate::catalogue::Level;
-use crate::config::{Config, GpuChoice, GrantConfig, Grantee, PriceBookConfig, UserChoice};
+use crate::config::{Config, GpuChoice, GrantConfig, Grantee, UserChoice};
 use crate::export::PageCache;
 use crate::holders::{GpuSelector, Selector, StandingGrant};
-use crate::ledger::{AccountTimeline, Price, PriceBook};
 use crate::meter::Policy;
-use crate::model::snapshot::PriceEntry;
 use crate::model::{Nanoseconds, Utc};
 
 pub(crate) use current::{CurrentConfig, Wait};
 pub use dcgm::{dcgm_options, refused_counters};
 pub(crate) use prices::price_in_words;
 pub use prices::price_warning;
-
-/// The ledger changes prices on this grid.
-const MINUTE: Nanoseconds = Nanoseconds::from_seconds(60);
-
-/// The example price, so that a demo shows money: nano-units per GPU-hour.
-const EXAMPLE: i128 = 2_500_000_000;
 
 /// How often and how much samplers read.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -76,16 +69,16 @@ pub(crate) struct ActiveConfig {
     pub(crate) config: Config,
     pub(crate) cadence: Cadence,
     pub(crate) policy: Arc<Policy>,
-    /// The prices that the ledger charges: those at the agent's start, and each change since, in order.
-    pub(crate) charges: Vec<Charge>,
+    /// The price books that the ledger records: that of the agent's start, and each one since, in order.
+    pub(crate) books: Vec<DecidedBook>,
     pub(crate) page_cache: Arc<PageCache>,
     /// Ticks between two pushes.
     pub(crate) push_every: u64,
 }
 
-/// Prices that were set at one moment; page and ledger apply them from the next whole minute on.
+/// A price book, and when it was put in force.
 #[derive(Clone)]
-pub(crate) struct Charge {
+pub(crate) struct DecidedBook {
     pub(crate) book: Option<PriceBook>,
     /// Boot time of the moment, since its account time may not be known yet.
     pub(crate) decided: Nanoseconds,
@@ -94,7 +87,7 @@ pub(crate) struct Charge {
 impl ActiveConfig {
     /// The prices in force.
     pub(crate) fn book(&self) -> Option<&PriceBook> {
-        self.charges.last().and_then(|charge| charge.book.as_ref())
+        self.books.last().and_then(|decided| decided.book.as_ref())
     }
 
     pub(crate) fn new(config: Config) -> Self {
@@ -102,7 +95,7 @@ impl ActiveConfig {
         Self {
             cadence: Cadence::new(&config),
             policy: Arc::new(policy(&config)),
-            charges: vec![Charge { book: price_book(&config), decided: Nanoseconds(0) }],
+            books: vec![DecidedBook { book: config.prices.clone(), decided: Nanoseconds(0) }],
             page_cache: Arc::new(PageCache::new(sampling.level, config.web.created, dcgm_options(&config))),
             push_every: (config.otlp.interval.0 / sampling.interval.0).max(1),
             config,
@@ -131,46 +124,16 @@ impl ActiveConfig {
         changed.then(|| Self { policy: Arc::new(policy), ..self.clone() })
     }
 
-    /// The state after a reload of the configuration at that boot time. Its policy has only the new prices, until
-    /// [`ActiveConfig::dated_by`] adds the earlier ones.
+    /// The state after a reload of the configuration at that boot time.
     pub(crate) fn replaced_by(&self, config: Config, now: Nanoseconds) -> Self {
         let mut next = Self::new(config);
-        let book = next.charges.pop().and_then(|charge| charge.book);
-        let changed = book.as_ref() != self.book();
-        next.charges.clone_from(&self.charges);
-        if changed {
-            next.charges.push(Charge { book, decided: now });
+        let mut books = self.books.clone();
+        if next.book() != self.book() {
+            books.push(DecidedBook { book: next.config.prices.clone(), decided: now });
         }
+        next.books = books;
         next
     }
-
-    /// The same with all prices by account time: as in the ledger, a changed price stays in force for its own time.
-    pub(crate) fn dated_by(mut self, timeline: AccountTimeline) -> Self {
-        let mut charges = self.charges.iter();
-        let first = charges.next().map(|charge| prices(charge.book.as_ref())).unwrap_or_default();
-        let prices = charges.fold(first, |before, Charge { book, decided }| {
-            let start = timeline.at(*decided).floor(MINUTE).plus(MINUTE);
-            change_prices(&before, &prices(book.as_ref()), start)
-        });
-        if prices != self.policy.prices {
-            self.policy = Arc::new(Policy { prices, ..(*self.policy).clone() });
-        }
-        self
-    }
-}
-
-/// Prices in order of time, each from a time on; none means no costs from then on.
-type PriceSchedule = Vec<(Utc, Option<PriceEntry>)>;
-
-/// The old prices before `start`, the new ones from then on.
-fn change_prices(old: &PriceSchedule, new: &PriceSchedule, start: Utc) -> PriceSchedule {
-    let at_start = new.iter().rev().find(|(from, _)| *from <= start).and_then(|(_, price)| price.clone());
-    let before = old.iter().filter(|(from, _)| *from < start).cloned();
-    let after = new.iter().filter(|(from, _)| *from > start).cloned();
-    let mut prices: PriceSchedule = before.chain([(start, at_start)]).chain(after).collect();
-    // A reload without a change of the price adds no entry.
-    prices.dedup_by(|next, known| next.1 == known.1);
-    prices
 }
 
 /// The part of the configuration that a tick needs.
@@ -187,7 +150,7 @@ fn policy(config: &Config) -> Policy {
         birth_delay: config.limits.birth_delay,
         processes: config.limits.processes as usize,
         series: config.limits.series as usize,
-        prices: prices(price_book(config).as_ref()),
+        rates: Arc::new(rates(config)),
     }
 }
 
@@ -236,45 +199,13 @@ fn gpu_selector(choice: &GpuChoice) -> GpuSelector {
     }
 }
 
-/// The configured prices for the ledger.
-fn price_book(config: &Config) -> Option<PriceBook> {
-    match config.prices.as_ref()? {
-        PriceBookConfig::Example => Some(PriceBook {
-            currency: "USD".into(),
-            prices: vec![Price { from: Utc(0), nano_per_gpu_hour: EXAMPLE, class: "example".into() }],
-        }),
-        PriceBookConfig::Own { currency, rates } => Some(PriceBook {
-            currency: currency.clone(),
-            prices: rates
-                .iter()
-                .map(|rate| Price {
-                    from: rate.from.unwrap_or_default(),
-                    nano_per_gpu_hour: rate.gpu_hour.0,
-                    class: rate.class.name().into(),
-                })
-                .collect(),
-        }),
-    }
-}
-
-/// The prices that label the costs on the page, in order of time.
-fn prices(book: Option<&PriceBook>) -> PriceSchedule {
-    let Some(book) = book else { return Vec::new() };
-    let currency: Arc<str> = book.currency.as_str().into();
-    let mut prices: Vec<_> = book
-        .prices
-        .iter()
-        .map(|price| {
-            let entry = PriceEntry {
-                currency: Arc::clone(&currency),
-                class: price.class.as_str().into(),
-                nano_per_gpu_hour: price.nano_per_gpu_hour,
-            };
-            (price.from, Some(entry))
-        })
-        .collect();
-    prices.sort_by_key(|(from, _)| *from);
-    prices
+/// The rates of the book as a new ledger would record them. They are shown until a ledger has recorded it.
+fn rates(config: &Config) -> RateSchedule {
+    let mut rates = RateSchedule::default();
+    let node = config.node.name.as_deref().unwrap_or_default();
+    let at = RecordedAt { now: Utc(0), node, is_new: true, covered_until: Utc(0) };
+    rates.record(config.prices.as_ref(), at);
+    rates
 }
 
 #[cfg(test)]
@@ -284,47 +215,17 @@ mod tests {
 
     use super::*;
     use crate::holders::{Granting, SessionGpu, holdings};
-    use crate::model::Stamp;
-
-    fn active(before: Option<&ActiveConfig>, text: &str, minute: u64) -> ActiveConfig {
-        let config = Config::parse(text, "test").unwrap();
-        let now = Nanoseconds(minute * MINUTE.0 + 1);
-        let next = before
-            .map_or_else(|| ActiveConfig::new(config.clone()), |it| it.replaced_by(config.clone(), now));
-        next.dated_by(AccountTimeline::default())
-    }
-
-    fn schedule(active: &ActiveConfig) -> Vec<(u64, Option<i128>)> {
-        let price = |price: &Option<PriceEntry>| price.as_ref().map(|price| price.nano_per_gpu_hour);
-        active.policy.prices.iter().map(|(from, entry)| (from.0 / MINUTE.0, price(entry))).collect()
-    }
 
     #[test]
-    fn a_changed_price_holds_from_the_next_minute_on_and_not_before() {
-        let one = active(None, "prices: {currency: USD, rates: [{gpu_hour: 1}]}", 0);
-        assert_eq!(schedule(&one), [(0, Some(1_000_000_000))]);
-        let two = active(Some(&one), "prices: {currency: USD, rates: [{gpu_hour: 2}]}", 10);
-        assert_eq!(schedule(&two), [(0, Some(1_000_000_000)), (11, Some(2_000_000_000))]);
-        let same =
-            active(Some(&two), "limits: {processes: 7}\nprices: {currency: USD, rates: [{gpu_hour: 2}]}", 15);
-        assert_eq!(schedule(&same), schedule(&two));
-        assert_eq!(same.policy.processes, 7);
-        let future =
-            "prices: {currency: USD, rates: [{gpu_hour: 2}, {gpu_hour: 9, from: 2030-01-01T00:00:00Z}]}";
-        let announced = active(Some(&same), future, 17);
-        assert_eq!(schedule(&announced)[..2], schedule(&two)[..]);
-        assert_eq!(schedule(&announced).len(), 3, "the price of today began once");
-        let none = active(Some(&same), "", 20);
-        assert_eq!(schedule(&none).last(), Some(&(21, None)));
-    }
-
-    #[test]
-    fn a_price_that_was_changed_on_a_provisional_time_holds_from_its_real_time_on() {
-        let one = active(None, "prices: {currency: USD, rates: [{gpu_hour: 1}]}", 0);
-        let two = active(Some(&one), "prices: {currency: USD, rates: [{gpu_hour: 2}]}", 10);
-        let an_hour_ahead = Stamp { boottime: Nanoseconds(0), utc: Utc(60 * MINUTE.0) };
-        let dated = two.dated_by(AccountTimeline::starting(an_hour_ahead));
-        assert_eq!(schedule(&dated), [(0, Some(1_000_000_000)), (71, Some(2_000_000_000))]);
+    fn a_reload_adds_a_price_book_only_where_it_changed() {
+        let config = |text: &str| Config::parse(text, "test").unwrap();
+        let active = ActiveConfig::new(config("prices: {currency: USD, rates: [{gpu_hour: 1}]}"));
+        let same = config("limits: {processes: 7}\nprices: {currency: USD, rates: [{gpu_hour: 1}]}");
+        let active = active.replaced_by(same, Nanoseconds(1));
+        assert_eq!((active.books.len(), active.policy.processes), (1, 7));
+        let active = active.replaced_by(config(""), Nanoseconds(2));
+        assert_eq!(active.books.iter().map(|book| book.decided.0).collect::<Vec<_>>(), [0, 2]);
+        assert!(active.book().is_none() && active.policy.rates.rates().is_empty());
     }
 
     /// GPUs of four as an operator writes them, and which they are.

@@ -1,34 +1,33 @@
 //! Sentences for the operator about the configured prices: which is in force, or when the first one begins.
-//!
-//! Each rate applies to every model until the next one, so only the time before the first rate has no price.
 
-use crate::config::{Config, PriceBookConfig};
+use crate::config::Config;
 use crate::model::Utc;
 
 /// A warning if prices are configured and none is in force yet.
 pub fn price_warning(config: &Config, now: Utc) -> Option<String> {
-    let Some(PriceBookConfig::Own { rates, .. }) = &config.prices else { return None };
-    let first = rates.first()?.from.filter(|from| *from > now)?;
-    Some(format!(
-        "prices.rates: no price is in force before {}, when the first rate begins; GPU time until then costs nothing \
-         and is `unpriced` in the bill: give that rate an earlier `from`, or none",
-        in_utc(first)
-    ))
+    let rates = &config.prices.as_ref()?.rates;
+    let first = rates.iter().map(|rate| rate.from).min()??;
+    (first > now).then(|| {
+        format!(
+            "prices.rates: no price is in force before {}, when the first rate begins; GPU time until then costs nothing \
+             and is `unpriced` in the bill: give that rate an earlier `from`, or none",
+            in_utc(first)
+        )
+    })
 }
 
-/// The price in force, or why there is none.
+/// The prices in force, or why there are none.
 pub(crate) fn price_in_words(config: &Config, now: Utc) -> String {
-    match &config.prices {
-        None => "none are configured: bills have hours and energy only".into(),
-        Some(PriceBookConfig::Example) => "the example price, not yours (prices.book: example)".into(),
-        Some(PriceBookConfig::Own { currency, rates }) => {
-            let active = rates.iter().rev().find(|rate| rate.from.is_none_or(|from| from <= now));
-            active.map_or_else(String::new, |rate| {
-                let since = rate.from.map(|from| format!(", since {}", in_utc(from))).unwrap_or_default();
-                format!("a rate in {currency} is in force, class {}{since}", rate.class.name())
-            })
-        }
+    let Some(book) = &config.prices else {
+        return "none are configured: bills have hours and energy only".into();
+    };
+    if book.is_example() {
+        return "the example price, not yours (prices.book: example)".into();
     }
+    let active = book.rates.iter().filter(|rate| rate.from.is_none_or(|from| from <= now));
+    let Some(latest) = active.max_by_key(|rate| rate.from) else { return String::new() };
+    let since = latest.from.map(|from| format!(", since {}", in_utc(from))).unwrap_or_default();
+    format!("a rate in {} is in force, class {}{since}", book.currency, latest.class)
 }
 
 fn in_utc(at: Utc) -> String {

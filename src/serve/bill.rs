@@ -243,7 +243,7 @@ mod tests {
         let schema = "ALTER TABLE minute RENAME TO rows_of_minutes;
             CREATE VIEW minute AS
             WITH RECURSIVE numbers(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM numbers)
-            SELECT n AS minute_ns, 0 AS gpu, NULL AS price, 0 AS slot_ns, 0 AS price_time_ns FROM numbers";
+            SELECT n AS minute_ns, 0 AS gpu, 0 AS slot_ns, 0 AS coarse FROM numbers";
         connection.execute_batch(schema).unwrap();
     }
 

@@ -140,14 +140,14 @@ fn priced(rate: u32) -> String {
 }
 
 #[test]
-fn a_new_price_applies_from_the_next_minute_on() {
-    let demo = Configured::start(&priced(1), &["--speed", "30"]);
+fn a_new_price_applies_from_the_next_quarter_hour_on() {
+    let demo = Configured::start(&priced(1), &["--speed", "60"]);
     let page = demo.agent.wait_for("account at the first price", |page| settled(page) >= 150);
     assert!(page.value("gpu_cost_per_hour", &["currency=\"CHF\""]).is_some(), "the demo has a price");
     let before = settled(&page);
     demo.write(&priced(3));
-    demo.agent.wait_for_log("the new prices apply from the next minute on");
-    demo.agent.wait_for("account at the second price", |page| settled(page) >= before + 300);
+    demo.agent.wait_for_log("the new prices are recorded");
+    demo.agent.wait_for("account at the second price", |page| settled(page) >= before + 1_200);
     let (status, body) = demo.agent.get("/api/v1/bill");
     assert_eq!(status, 200, "{body}");
     let bill: Value = serde_json::from_str(&body).unwrap();

@@ -2,12 +2,17 @@
 
 use std::fmt::Write as _;
 
+use gpumeter::billing::{PriceBook, Rate, RateSelector};
 use gpumeter::catalogue::Level;
 use gpumeter::config::{
-    Config, Endpoint, GpuChoice, GrantConfig, Grantee, PriceBookConfig, PriceClass, Problems, RateConfig,
-    UserChoice, default_yaml, key_descriptions,
+    Config, Endpoint, GpuChoice, GrantConfig, Grantee, Problems, UserChoice, default_yaml, key_descriptions,
 };
-use gpumeter::model::{Fraction, Money, Nanoseconds, Utc};
+use gpumeter::model::{Fraction, Nanoseconds, Utc};
+
+/// A rate of all GPUs without a begin.
+fn rate(nano_per_gpu_hour: i64) -> Rate {
+    Rate { selector: RateSelector::default(), from: None, nano_per_gpu_hour, class: "on_demand".into() }
+}
 use proptest::prelude::*;
 
 /// All errors of a text, as they are printed.
@@ -113,7 +118,7 @@ attribution:
 prices:
   currency: EUR
   rates:
-    - {from: 2026-01-01T00:15:00Z, gpu_hour: 1.10, class: spot}
+    - {from: 2026-01-01T00:15:00Z, gpu_hour: 1.10, class: spot, model: "*H100*"}
     - {gpu_hour: 2}
 otlp: {endpoint: "http://[::1]:4318/", interval: 1m30s}
 limits: {birth_delay: 0s, processes: 7}
@@ -142,18 +147,19 @@ web: {listen: [127.0.0.1:9855, "[::1]:9855"], created: true}
         ]
     );
     let rates = vec![
-        RateConfig { from: None, gpu_hour: Money(2_000_000_000), class: PriceClass::OnDemand },
-        RateConfig {
+        Rate {
+            selector: RateSelector { model: Some("*H100*".into()), ..RateSelector::default() },
             from: Some(Utc(1_767_226_500_000_000_000)),
-            gpu_hour: Money(1_100_000_000),
-            class: PriceClass::Spot,
+            nano_per_gpu_hour: 1_100_000_000,
+            class: "spot".into(),
         },
+        rate(2_000_000_000),
     ];
-    assert_eq!(config.prices, Some(PriceBookConfig::Own { currency: "EUR".into(), rates }));
+    assert_eq!(config.prices, Some(PriceBook { currency: "EUR".into(), rates }));
     assert_eq!(config.otlp.endpoint, Some(Endpoint { host: "[::1]".into(), port: 4318 }));
     assert_eq!(config.otlp.interval, Nanoseconds::from_seconds(90));
     assert_eq!((config.limits.processes, config.web.created, config.web.listen.len()), (7, true, 2));
-    assert_eq!(Config::parse("prices: {book: example}", "c.yaml")?.prices, Some(PriceBookConfig::Example));
+    assert_eq!(Config::parse("prices: {book: example}", "c.yaml")?.prices, Some(PriceBook::example()));
     assert_eq!(Config::parse("web: {listen: 127.0.0.1:1}", "c.yaml")?.web.listen.len(), 1);
     let web = Config::parse("web: {external_url: \"https://node7.example/gpus/\"}", "c.yaml")?.web;
     assert_eq!(web.external_url.as_deref(), Some("https://node7.example/gpus"));
@@ -266,8 +272,7 @@ proptest! {
     fn prices_are_read_exactly(whole in 0_u32..999_999_999, nano in 0_u32..1_000_000_000) {
         let text = format!("prices: {{currency: USD, rates: [{{gpu_hour: {whole}.{nano:09}}}]}}");
         let prices = Config::parse(&text, "c.yaml").map(|config| config.prices);
-        let gpu_hour = Money(i128::from(whole) * 1_000_000_000 + i128::from(nano));
-        let rates = vec![RateConfig { from: None, gpu_hour, class: PriceClass::OnDemand }];
-        prop_assert_eq!(prices, Ok(Some(PriceBookConfig::Own { currency: "USD".into(), rates })));
+        let rates = vec![rate(i64::from(whole) * 1_000_000_000 + i64::from(nano))];
+        prop_assert_eq!(prices, Ok(Some(PriceBook { currency: "USD".into(), rates })));
     }
 }

@@ -407,7 +407,7 @@ node: {cluster: b}"#,
   rates:
     - gpu_hour: 1
     - gpu_hour: 2"#,
-        "5:7: prices.rates[1].from: has no beginning, nor has the rate on line 4; give one of them a time",
+        "5:7: prices.rates[1].from: has no beginning, nor has the rate on line 4, for the same GPUs; give one of them a time",
     ),
     (
         r#"prices:
@@ -415,7 +415,7 @@ node: {cluster: b}"#,
   rates:
     - {gpu_hour: 1, from: 2026-01-01T00:00:00Z}
     - {gpu_hour: 2, from: 2026-01-01T00:00:00Z}"#,
-        "5:21: prices.rates[1].from: begins with the rate on line 4; give one of them another time",
+        "5:21: prices.rates[1].from: begins with the rate on line 4, for the same GPUs; give one of them another time",
     ),
     (
         "ledger: {path: ledger.db}",

@@ -55,11 +55,14 @@ pub fn roster(gpus: usize, processes: usize) -> Roster {
             tenant: "physics".into(),
             facts: Facts::new([(Fact::Unit, "trainer.service"), (Fact::User, HOSTILE)]),
         }]),
-        price: Some(PriceEntry {
-            currency: "EUR".into(),
-            class: "on_demand".into(),
-            nano_per_gpu_hour: 2_100_000_000,
-        }),
+        prices: vec![
+            Some(Price {
+                tariff: Tariff { currency: "EUR".into(), class: "on_demand".into() },
+                nano_per_gpu_hour: 2_100_000_000,
+            });
+            gpus
+        ]
+        .into(),
         agent: agent_entries(),
     }
 }

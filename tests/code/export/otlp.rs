@@ -224,7 +224,7 @@ fn a_removed_series_is_ended_once() {
 fn a_family_whose_last_series_leaves_still_ends_it() {
     let mut otlp = OtlpEncoder::new(Level::Full, "node-1", "");
     check(&mut otlp, &fixture::node(1, 1), Level::Full);
-    let bare = fixture::values(Arc::new(Roster { price: None, ..fixture::roster(1, 0) }), 1);
+    let bare = fixture::values(Arc::new(Roster { prices: Arc::default(), ..fixture::roster(1, 0) }), 1);
     let ended = check(&mut otlp, &bare, Level::Full);
     let names: BTreeSet<_> = ended.iter().map(|point| point.name.as_str()).collect();
     let wanted = [

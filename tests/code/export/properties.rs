@@ -27,7 +27,7 @@ fn rosters() -> impl Strategy<Value = Arc<Roster>> {
             account.tenant = texts[2].as_str().into();
         }
         if !priced {
-            roster.price = None;
+            roster.prices = Arc::default();
         }
         Arc::new(roster)
     })

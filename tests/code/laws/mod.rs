@@ -7,10 +7,9 @@ mod worlds;
 
 use std::collections::BTreeMap;
 
-use gpumeter::attribution::{HolderTime, money, settle, split, split_money, window_end};
-use gpumeter::model::{
-    Carry, Grade, HolderId, Method, Money, Nanoseconds, Parts, Settlement, SlotState, Span, Use, Utc,
-};
+use gpumeter::attribution::{settle, split, window_end};
+use gpumeter::billing::{ExactMoney, round_together};
+use gpumeter::model::{Carry, Grade, HolderId, Method, Money, Parts, Settlement, SlotState, Span, Use, Utc};
 use proptest::prelude::*;
 use worlds::{
     Era, HOLDERS, Tick, USERS, UserTick, claim, era, id, run, settle_one, tick, totals, user_tick, windows,
@@ -132,26 +131,22 @@ proptest! {
     }
 
     #[test]
-    fn l9_a_gpus_money_is_within_one_unit_of_rate_and_time_and_a_holders_within_two(
-        rate in prop_oneof![0..1_000_i128, 0..10_000_000_000_000_i128],
-        times in prop::collection::vec(0..20_000_000_000_u64, 1..6),
-        before in 0..5_000_000_000_000_000_u64,
+    fn l9_money_of_any_lines_is_rate_times_time_and_printed_lines_sum_to_the_printed_total(
+        lines in prop::collection::vec((0..10_000_000_000_000_i64, 0..5_000_000_000_000_000_u64), 1..12),
+        unit in prop_oneof![Just(1_u32), Just(100_000), Just(10_000_000)], cut in any::<prop::sample::Index>(),
     ) {
         let hour = 3_600_000_000_000_i128;
-        let time: u64 = times.iter().sum();
-        let total = money(rate, Nanoseconds(before + time)) - money(rate, Nanoseconds(before));
-        let off = |money: Money, time: u64| (money.0 * hour - rate * i128::from(time)).abs();
-        prop_assert!(off(total, time) < hour);
-        let time_of = |(name, time): (&&str, &u64)| HolderTime { gpu_instance: None, holder: id(name), time: *time };
-        let held: Vec<_> = USERS.iter().zip(&times).map(time_of).collect();
-        let Ok(parts) = split_money(total, &held) else {
-            prop_assert!(time == 0 && total.0 > 0);
-            return Ok(());
-        };
-        prop_assert_eq!(parts.iter().copied().sum::<Money>(), total);
-        for (part, HolderTime { time, .. }) in parts.iter().zip(&held) {
-            prop_assert!(off(*part, *time) < 2 * hour && part.0 >= 0);
-        }
+        let exact: Vec<ExactMoney> = lines.iter().map(|(rate, time)| ExactMoney::of_time(*rate, *time)).collect();
+        let product: i128 = lines.iter().map(|(rate, time)| i128::from(*rate) * i128::from(*time)).sum();
+        let total = ExactMoney::sum(exact.iter().copied()).unwrap();
+        let (nano, rest) = total.into_parts();
+        prop_assert_eq!(nano.0 * hour + i128::from(rest), product);
+        // Whichever lines are grouped, the exact total is the same.
+        let (left, right) = exact.split_at(cut.index(exact.len()));
+        let group = |lines: &[ExactMoney]| ExactMoney::sum(lines.iter().copied()).unwrap();
+        prop_assert_eq!(group(left).plus(group(right)).unwrap(), total);
+        let printed: Money = round_together(&exact, unit).unwrap().into_iter().sum();
+        prop_assert_eq!(vec![printed], round_together(&[total], unit).unwrap());
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Prices and bills.
 
+use gpumeter::billing::{ExactMoney, PriceBook, QUARTER_HOUR, Rate, RateSelector};
 use gpumeter::ledger::{Cause, Ledger, LedgerBatch, NodeIdentity, Opening, Reader};
 use gpumeter::model::{HolderId, Money, Nanoseconds, Parts, Stamp, Use, Utc};
 
@@ -8,10 +9,17 @@ use jiff::tz::TimeZone;
 use super::world::*;
 
 const EURO: i128 = 1_000_000_000;
+/// Seconds in a quarter hour.
+const QUARTER: u64 = QUARTER_HOUR.0 / SECOND;
 const HOUR: Nanoseconds = Nanoseconds::from_seconds(3600);
 /// 2025-11-01T00:00:00Z and 2025-12-01T00:00:00Z.
 const NOVEMBER: Utc = Utc(1_761_955_200_000_000_000);
 const DECEMBER: Utc = Utc(1_764_547_200_000_000_000);
+
+/// Whole nano-units.
+fn exact(nano: i128) -> ExactMoney {
+    ExactMoney::from_parts(Money(nano), 0).unwrap()
+}
 
 #[test]
 fn a_bill_sums_holders_and_remainders_to_the_gpu() {
@@ -30,13 +38,13 @@ fn a_bill_sums_holders_and_remainders_to_the_gpu() {
     let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
     assert_eq!((bill.from, bill.to), (NOVEMBER, after(3600)));
     assert_eq!(bill.currency.as_deref(), Some("EUR"));
-    assert_eq!(bill.gpus[0].money, Some(Money(3 * EURO)));
+    assert_eq!(bill.gpus[0].money, Some(exact(3 * EURO)));
     let lines: Vec<_> = bill.lines.iter().map(|line| (line.holder.as_str(), line.money)).collect();
-    let each = Some(Money(3 * EURO / 2));
+    let each = Some(exact(3 * EURO / 2));
     assert_eq!(lines, [(HolderId::UNALLOCATED, each), ("user:a", each)]);
     assert_eq!(bill.lines[1].amounts.memory_byte_seconds, 240 * (80 << 30));
     let proof = bill.reconciliation;
-    assert_eq!((proof.imbalance, proof.imbalance_money), (0, Money(0)));
+    assert_eq!((proof.imbalance, proof.imbalance_money), (0, ExactMoney::ZERO));
     assert_eq!(proof.slot, Nanoseconds::from_seconds(3600));
     assert_eq!(proof.unpriced, Nanoseconds(0));
     // The counters have the same cost, and half of it was used.
@@ -46,8 +54,7 @@ fn a_bill_sums_holders_and_remainders_to_the_gpu() {
     };
     let counter = &recovered.counters[&counter_key(0, "user:a")];
     let cost = counter.costs.values().next().unwrap();
-    assert!((cost.held.0 - 3 * EURO / 2).abs() <= 240);
-    assert!((cost.used.0 - 3 * EURO / 2).abs() <= 240);
+    assert_eq!([cost.held, cost.used], [exact(3 * EURO / 2); 2]);
 }
 
 #[test]
@@ -77,86 +84,113 @@ fn unavailable_time_is_shown_to_its_holder_and_charged_to_nobody() {
     assert_eq!(
         lines,
         [
-            (HolderId::UNAVAILABLE, 0, minute, Some(Money(60 * EURO))),
-            ("user:a", minute, minute, Some(Money(60 * EURO))),
+            (HolderId::UNAVAILABLE, 0, minute, Some(exact(60 * EURO))),
+            ("user:a", minute, minute, Some(exact(60 * EURO))),
         ]
     );
-    assert_eq!(bill.reconciliation.imbalance_money, Money(0));
+    assert_eq!(bill.reconciliation.imbalance_money, ExactMoney::ZERO);
     drop(ledger);
     let recovered = world.open(200, None).1;
     let held = |name| recovered.counters[&counter_key(0, name)].costs.values().next().unwrap().held;
-    assert_eq!([held("user:a"), held(HolderId::UNAVAILABLE)], [Money(60 * EURO); 2]);
+    assert_eq!([held("user:a"), held(HolderId::UNAVAILABLE)], [exact(60 * EURO); 2]);
 }
 
 #[test]
-fn a_changed_price_begins_at_the_next_minute_and_restates_nothing() {
+fn a_changed_rate_begins_at_the_next_quarter_hour_and_restates_nothing() {
     let world = World::new();
-    let (mut ledger, _) = world.open(0, Some(book(&[(0, 3600 * EURO)])));
+    let (mut ledger, _) = world.open(0, Some(book(&[(0, 4 * EURO)])));
     register_gpus(&mut ledger, 1);
     settle(&mut ledger, 0, 0..75, "user:a");
     drop(ledger);
-    // At second 80 the price doubles: 0..120 at the old price, then the new one.
-    let (mut ledger, _) = world.open(80, Some(book(&[(0, 7200 * EURO)])));
-    settle(&mut ledger, 0, 75..180, "user:a");
+    // In the first quarter hour the rate doubles.
+    let (mut ledger, _) = world.open(80, Some(book(&[(0, 8 * EURO)])));
+    settle(&mut ledger, 0, 75..2 * QUARTER, "user:a");
     let mut reader = Reader::open(&world.path()).unwrap();
     let bill = reader.bill(None, None).unwrap();
     let money: Vec<_> = bill.gpus[0].intervals.iter().map(|interval| interval.money).collect();
-    assert_eq!(money, [Some(Money(120 * EURO)), Some(Money(120 * EURO))]);
-    // GPU time is counted separately under each price.
-    assert_eq!(world.sql::<i64>("SELECT price_time_ns FROM gpu"), 60 * SECOND as i64);
+    assert_eq!(money, [Some(exact(EURO)), Some(exact(2 * EURO))]);
+    assert_eq!(bill.lines[0].money, Some(exact(3 * EURO)));
     let first = reader.bill(None, Some(after(60))).unwrap();
-    assert_eq!(first.lines[0].money, Some(Money(60 * EURO)));
+    assert_eq!(first.lines[0].money, Some(ExactMoney::of_time(4_000_000_000, 60 * SECOND)));
     // The same price book again changes nothing.
     drop(ledger);
-    let (mut ledger, _) = world.open(200, Some(book(&[(0, 7200 * EURO)])));
-    assert_eq!(world.sql::<i64>("SELECT count(*) FROM price"), 2);
-    // Without a price book there is no cost from the next minute on, and what was billed stays.
-    ledger.reprice(None, boottime(200)).unwrap();
-    settle(&mut ledger, 0, 180..300, "user:a");
+    let (mut ledger, _) = world.open(2 * QUARTER + 20, Some(book(&[(0, 8 * EURO)])));
+    assert_eq!(world.sql::<i64>("SELECT count(*) FROM rate"), 2);
+    // Without a price book there is no cost from the next quarter hour on, and what was billed stays.
+    ledger.reprice(None, boottime(2 * QUARTER + 20)).unwrap();
+    settle(&mut ledger, 0, 2 * QUARTER..4 * QUARTER, "user:a");
     let bill = reader.bill(None, None).unwrap();
-    assert_eq!(bill.gpus[0].money, Some(Money((120 + 120 + 120) * EURO)));
-    assert_eq!(bill.reconciliation.unpriced, Nanoseconds::from_seconds(60));
-    assert_eq!(bill.reconciliation.imbalance_money, Money(0));
+    assert_eq!(bill.gpus[0].money, Some(exact(5 * EURO)));
+    assert_eq!(bill.reconciliation.unpriced, QUARTER_HOUR);
+    assert_eq!(bill.reconciliation.imbalance_money, ExactMoney::ZERO);
 }
 
 #[test]
-fn an_announced_price_comes_into_force_by_itself_and_may_be_withdrawn_before() {
+fn an_announced_rate_comes_into_force_by_itself_and_may_be_withdrawn_before() {
     let world = World::new();
-    let (mut ledger, _) = world.open(0, Some(book(&[(0, 3600 * EURO), (60, 7200 * EURO)])));
+    let (mut ledger, _) = world.open(0, Some(book(&[(0, 4 * EURO), (QUARTER, 8 * EURO)])));
     register_gpus(&mut ledger, 1);
-    settle(&mut ledger, 0, 0..120, "user:a");
-    ledger.reprice(Some(&book(&[(0, 7200 * EURO), (600, EURO)])), boottime(125)).unwrap();
-    ledger.reprice(Some(&book(&[(0, 7200 * EURO)])), boottime(130)).unwrap();
-    assert_eq!(world.sql::<i64>("SELECT count(*) FROM price"), 2);
+    settle(&mut ledger, 0, 0..2 * QUARTER, "user:a");
+    ledger.reprice(Some(&book(&[(0, 4 * EURO), (9 * QUARTER, EURO)])), boottime(2 * QUARTER + 5)).unwrap();
+    ledger.reprice(Some(&book(&[(0, 4 * EURO)])), boottime(2 * QUARTER + 10)).unwrap();
+    settle(&mut ledger, 0, 2 * QUARTER..4 * QUARTER, "user:a");
     let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
-    assert_eq!(bill.gpus[0].money, Some(Money((60 + 120) * EURO)));
+    assert_eq!(bill.gpus[0].money, Some(exact((1 + 2 + 2 + 1) * EURO)));
 }
 
 #[test]
-fn a_price_for_settled_time_applies_from_the_end_of_that_time() {
-    let world = World::new();
-    let (mut ledger, _) = world.open(0, Some(book(&[(0, 3600 * EURO), (120, 5400 * EURO)])));
-    register_gpus(&mut ledger, 1);
-    settle(&mut ledger, 0, 0..195, "user:a");
-    ledger.reprice(Some(&book(&[(0, 7200 * EURO)])), boottime(10)).unwrap();
-    settle(&mut ledger, 0, 195..300, "user:a");
-    let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
-    assert_eq!(bill.gpus[0].money, Some(Money((120 + 120 * 3 / 2 + 60 * 2) * EURO)));
-}
-
-#[test]
-fn a_first_book_does_not_price_what_was_settled_without_one() {
+fn a_rate_that_is_given_late_prices_the_past_from_its_begin_on_and_no_counter() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, None);
     register_gpus(&mut ledger, 1);
-    settle(&mut ledger, 0, 0..60, "user:a");
-    let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
+    settle(&mut ledger, 0, 0..2 * QUARTER, "user:a");
+    let mut reader = Reader::open(&world.path()).unwrap();
+    let bill = reader.bill(None, None).unwrap();
     assert_eq!((bill.currency, bill.lines[0].money, bill.gpus[0].money), (None, None, None));
-    ledger.reprice(Some(&book(&[(0, 3600 * EURO)])), boottime(61)).unwrap();
-    settle(&mut ledger, 0, 60..180, "user:a");
+    // Without a begin it would price nothing of that.
+    ledger.reprice(Some(&book(&[(0, 9 * EURO), (QUARTER, 4 * EURO)])), boottime(2 * QUARTER + 1)).unwrap();
+    let bill = reader.bill(None, None).unwrap();
+    assert_eq!(bill.gpus[0].money, Some(exact(EURO)));
+    assert_eq!(bill.reconciliation.unpriced, QUARTER_HOUR);
+    drop(ledger);
+    let (_, recovered) = world.open(2 * QUARTER + 2, None);
+    assert!(recovered.counters[&counter_key(0, "user:a")].costs.is_empty());
+}
+
+#[test]
+fn time_that_is_covered_keeps_its_prices() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, Some(book(&[(0, 4 * EURO)])));
+    register_gpus(&mut ledger, 1);
+    settle(&mut ledger, 0, 0..3 * QUARTER, "user:a");
+    let sql = format!("UPDATE ledger SET covered_until_ns = {}", after(QUARTER + 60).0);
+    rusqlite::Connection::open(world.path()).unwrap().execute(&sql, []).unwrap();
+    ledger.reprice(Some(&book(&[(0, 4 * EURO), (60, 8 * EURO)])), boottime(3 * QUARTER + 1)).unwrap();
     let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
-    assert_eq!(bill.gpus[0].money, Some(Money(60 * EURO)));
-    assert_eq!(bill.reconciliation.unpriced, Nanoseconds::from_seconds(120));
+    assert_eq!(bill.gpus[0].money, Some(exact((1 + 1 + 2) * EURO)));
+}
+
+#[test]
+fn each_gpu_has_the_rate_of_its_model_and_node() {
+    let world = World::new();
+    let rate =
+        |selector: RateSelector, euros| Rate { selector, ..book(&[(0, euros * EURO)]).rates.remove(0) };
+    let pattern = |text: &str| Some(text.to_owned());
+    let rates = vec![
+        rate(RateSelector { model: pattern("*H100*"), ..RateSelector::default() }, 8),
+        rate(RateSelector { uuid: Some(uuid(1).to_string()), ..RateSelector::default() }, 2),
+        rate(RateSelector { node: pattern("other-*"), ..RateSelector::default() }, 9),
+        rate(RateSelector::default(), 1),
+    ];
+    let node = NodeIdentity { name: "gpu-7".into(), ..NodeIdentity::default() };
+    let opening = Opening { node, ..opening(0, Some(PriceBook { rates, ..book(&[]) })) };
+    let (mut ledger, _) = Ledger::open(&world.path(), &opening).unwrap();
+    register_gpus(&mut ledger, 2);
+    (0..2).for_each(|gpu| settle(&mut ledger, gpu, 0..QUARTER, "user:a"));
+    let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
+    let money: Vec<_> = bill.gpus.iter().map(|gpu| gpu.money).collect();
+    assert_eq!(money, [Some(exact(2 * EURO)), Some(exact(EURO / 2))]);
+    assert_eq!(bill.reconciliation.imbalance_money, ExactMoney::ZERO);
 }
 
 #[test]
@@ -183,11 +217,11 @@ fn a_price_that_is_changed_while_the_time_of_the_boot_is_provisional_begins_at_t
         if changed_by_reload {
             ledger.reprice(new.as_ref(), at(30).boottime).unwrap();
         }
-        assert_eq!(world.sql::<i64>("SELECT count(*) FROM price"), 1);
+        assert_eq!(world.sql::<i64>("SELECT count(*) FROM rate"), 1);
         let anchor = recovered.timeline.anchor(at(45), true);
         ledger.commit(&LedgerBatch { now: after(DAY + 45), anchor, ..LedgerBatch::default() }).unwrap();
-        let begins = world.sql::<i64>("SELECT max(from_ns) FROM price");
-        assert_eq!(Utc(begins.unsigned_abs()), after(DAY + 60), "by reload: {changed_by_reload}");
+        let begins = world.sql::<i64>("SELECT max(begin_ns) FROM rate");
+        assert_eq!(Utc(begins.unsigned_abs()), after(DAY + QUARTER), "by reload: {changed_by_reload}");
     }
 }
 
@@ -266,22 +300,8 @@ fn a_ledger_of_an_older_agent_has_a_bill_without_a_node_and_stays_marked_as_simu
     drop(Ledger::open(&world.path(), &Opening { node: real, ..opening(60, None) }).unwrap());
     let node = || Reader::open(&world.path()).unwrap().node().unwrap();
     assert_eq!(node(), NodeIdentity { name: "n2".into(), cluster: None, simulated: true });
-    rusqlite::Connection::open(world.path())
-        .unwrap()
-        .execute_batch("DROP TABLE node; PRAGMA user_version = 1")
-        .unwrap();
+    world.downgrade();
     assert_eq!(node(), NodeIdentity::default());
-}
-
-#[test]
-fn bad_prices_are_refused() {
-    let world = World::new();
-    let (mut ledger, _) = world.open(0, None);
-    for prices in [vec![(0, -1)], vec![(7, 1)], vec![(60, 1), (60, 2)], vec![(0, i128::MAX)]] {
-        let error = ledger.reprice(Some(&book(&prices)), boottime(1)).unwrap_err();
-        assert!(matches!(error.cause, Cause::Price { .. }), "{error}");
-    }
-    assert_eq!(world.sql::<i64>("SELECT count(*) FROM price"), 0);
 }
 
 #[test]
@@ -293,10 +313,10 @@ fn a_bill_over_two_currencies_is_refused() {
     let mut dollars = book(&[(0, EURO)]);
     dollars.currency = "USD".into();
     ledger.reprice(Some(&dollars), boottime(30)).unwrap();
-    settle(&mut ledger, 0, 60..120, "user:a");
+    settle(&mut ledger, 0, 60..2 * QUARTER, "user:a");
     let mut reader = Reader::open(&world.path()).unwrap();
     assert!(matches!(reader.bill(None, None).unwrap_err().cause, Cause::Currencies { .. }));
-    assert_eq!(reader.bill(Some(after(60)), None).unwrap().currency.as_deref(), Some("USD"));
+    assert_eq!(reader.bill(Some(after(QUARTER)), None).unwrap().currency.as_deref(), Some("USD"));
 }
 
 #[test]

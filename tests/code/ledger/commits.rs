@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use gpumeter::billing::ExactMoney;
 use gpumeter::ledger::{Cause, LedgerBatch, LedgerQueue, Reader, Resumed};
-use gpumeter::model::{HolderId, Method, Microjoules, Money, Nanoseconds, SlotState};
+use gpumeter::model::{HolderId, Method, Microjoules, Nanoseconds, SlotState};
 
 use super::world::*;
 
@@ -132,7 +133,7 @@ fn a_gap_before_a_window_is_booked_as_unobserved_and_counted() {
     settle(&mut ledger, 0, 120..180, "user:a");
     let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
     assert_eq!((bill.to, bill.reconciliation.imbalance), (after(180), 0));
-    assert_eq!(bill.reconciliation.imbalance_money, Money(0));
+    assert_eq!(bill.reconciliation.imbalance_money, ExactMoney::ZERO);
     let line = bill.lines.iter().find(|line| line.holder == holder(HolderId::UNOBSERVED)).unwrap();
     assert_eq!((line.method, line.amounts.parts.unmeasured), (Method::Observed, 75 * SECOND));
 }
@@ -481,12 +482,7 @@ fn a_ledger_without_tenants_gets_them_when_it_is_opened() {
     ledger.commit(&LedgerBatch { now: after(1), holders, ..LedgerBatch::default() }).unwrap();
     settle(&mut ledger, 0, 0..30, "user:a");
     drop(ledger);
-    let file = rusqlite::Connection::open(world.path()).unwrap();
-    file.execute_batch(
-        "DROP INDEX holder_tenant; ALTER TABLE holder DROP COLUMN tenant; PRAGMA user_version = 1",
-    )
-    .unwrap();
-    drop(file);
+    world.downgrade();
     let (_, recovered) = world.open(40, None);
     assert_eq!(&*recovered.counters[&counter_key(0, "user:a")].tenant, "a");
 }

@@ -61,10 +61,7 @@ fn an_older_ledger_gets_the_inventory_table() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger.db");
     drop(ledger(&path));
-    rusqlite::Connection::open(&path)
-        .unwrap()
-        .execute_batch("DROP TABLE expected; PRAGMA user_version = 1")
-        .unwrap();
+    super::world::downgrade(&path);
     assert_eq!(listed(&path), [(0, Attachment::Present, 10), (1, Attachment::Present, 10)]);
     drop(ledger(&path));
     assert_eq!(listed(&path)[1], (1, Attachment::Guest, 30));

@@ -82,10 +82,7 @@ fn a_new_sticky_fault_replaces_the_former_and_none_ends_it() {
 #[test]
 fn an_older_ledger_gets_the_table_of_sticky_faults() {
     let world = world();
-    rusqlite::Connection::open(world.path())
-        .unwrap()
-        .execute_batch("DROP TABLE latch; PRAGMA user_version = 1")
-        .unwrap();
+    world.downgrade();
     assert_eq!(faults_after_reopening(&world, "first"), []);
     let (mut ledger, _) = world.open(90, None);
     commit(&mut ledger, vec![sticky_faults(0, 1)]);

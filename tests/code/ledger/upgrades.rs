@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
+use gpumeter::billing::{PriceBook, Rate};
 use gpumeter::ledger::{Cause, Ledger, LedgerBatch, Opening, Reader, restore};
 use gpumeter::model::{Nanoseconds, Stamp, Utc};
 
@@ -66,7 +67,7 @@ fn upgraded(world: &World) {
         recovered.counters.values().map(|counter| &*counter.tenant).collect();
     assert!(tenants.contains("train-llm.service"), "{tenants:?}");
     drop(ledger);
-    assert_eq!(world.sql::<i64>("PRAGMA user_version"), 4);
+    assert_eq!(world.sql::<i64>("PRAGMA user_version"), 5);
     assert!(Reader::open(&world.path()).unwrap().statement(None, None).unwrap().is_balanced());
 }
 
@@ -114,7 +115,7 @@ fn a_ledger_that_cannot_be_backed_up_is_not_upgraded() {
     // A directory in the place of the backup, which stops root too.
     std::fs::create_dir(world.directory.path().join("ledger.db.part")).unwrap();
     let error = Ledger::open(&world.path(), &later()).map(|_| ()).unwrap_err();
-    assert!(matches!(error.cause, Cause::Upgrade { from: 1, to: 4, .. }), "{error}");
+    assert!(matches!(error.cause, Cause::Upgrade { from: 1, to: 5, .. }), "{error}");
     assert!(error.to_string().contains("ledger.db.v1"), "{error}");
     assert!(!error.is_wrong_ledger(), "the agent tries again");
     assert_eq!(world.sql::<i64>("PRAGMA user_version"), 1);
@@ -151,10 +152,10 @@ fn a_restore_can_be_undone() {
     assert_eq!(world.sql::<i64>("SELECT last_commit_ns FROM ledger") as u64, COMMITTED.0);
     assert_eq!(world.sql::<String>("PRAGMA integrity_check"), "ok");
     let none = restore(&world.path(), None).unwrap_err();
-    assert!(matches!(&none.cause, Cause::NoCopy { present: 1, copies, .. } if *copies == [1, 4]), "{none}");
-    let again = restore(&world.path(), Some(4)).unwrap();
-    assert_eq!((again.version, again.until), (4, now));
-    assert_eq!(world.sql::<i64>("PRAGMA user_version"), 4);
+    assert!(matches!(&none.cause, Cause::NoCopy { present: 1, copies, .. } if *copies == [1, 5]), "{none}");
+    let again = restore(&world.path(), Some(5)).unwrap();
+    assert_eq!((again.version, again.until), (5, now));
+    assert_eq!(world.sql::<i64>("PRAGMA user_version"), 5);
     upgraded(&world);
 }
 
@@ -169,11 +170,11 @@ fn a_ledger_whose_directory_is_missing_has_nothing_to_restore() {
 fn a_ledger_of_a_newer_release_can_be_restored_too_and_its_refusal_says_so() {
     let world = complete();
     upgraded(&world);
-    rusqlite::Connection::open(world.path()).unwrap().execute_batch("PRAGMA user_version = 5").unwrap();
+    rusqlite::Connection::open(world.path()).unwrap().execute_batch("PRAGMA user_version = 6").unwrap();
     let error = Ledger::open(&world.path(), &later()).map(|_| ()).unwrap_err();
     assert!(error.to_string().contains("gpumeter ledger restore"), "{error}");
     assert_eq!(restore(&world.path(), Some(1)).unwrap().version, 1);
-    assert_eq!(number(&copy_of(&world, 5), "PRAGMA user_version"), 5);
+    assert_eq!(number(&copy_of(&world, 6), "PRAGMA user_version"), 6);
     upgraded(&world);
 }
 
@@ -209,8 +210,68 @@ fn the_restore_command_prints_what_is_lost() {
         "ledger.db: restored as it was at 2026-",
         "schema version 1",
         "not in the restored ledger",
-        "ledger.db.v4",
+        "ledger.db.v5",
     ] {
         assert!(output.contains(part), "{part}: {output}");
     }
+}
+
+/// A ledger of an older version, and the bill by tenant and the CSV by GPU that an agent of that version made of it.
+struct Fixture {
+    sql: &'static str,
+    text: &'static str,
+    csv: &'static str,
+}
+
+const FIXTURES: [Fixture; 2] = [
+    Fixture {
+        sql: include_str!("../../fixtures/ledger/version-3.sql"),
+        text: include_str!("../../fixtures/ledger/version-3.txt"),
+        csv: include_str!("../../fixtures/ledger/version-3.csv"),
+    },
+    Fixture {
+        sql: include_str!("../../fixtures/ledger/version-4.sql"),
+        text: include_str!("../../fixtures/ledger/version-4.txt"),
+        csv: include_str!("../../fixtures/ledger/version-4.csv"),
+    },
+];
+
+#[test]
+fn the_bill_of_an_older_ledger_stays_the_same() {
+    for fixture in FIXTURES {
+        let world = World::new();
+        rusqlite::Connection::open(world.path()).unwrap().execute_batch(fixture.sql).unwrap();
+        let bill = |arguments: &[&str]| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_gpumeter"));
+            command.env("TZ", "UTC").args(["bill", "--ledger"]).arg(world.path()).args(arguments);
+            String::from_utf8(command.output().unwrap().stdout).unwrap()
+        };
+        assert_eq!(bill(&[]), fixture.text);
+        assert_eq!(bill(&["--by", "gpu", "--csv"]), fixture.csv);
+        // Upgraded in place, too.
+        let now = rusqlite::Connection::open(world.path()).unwrap();
+        let last =
+            now.query_row("SELECT last_commit_ns FROM ledger", [], |row| row.get::<_, i64>(0)).unwrap();
+        let now = Stamp { boottime: Nanoseconds(1), utc: Utc(last.unsigned_abs()) };
+        let node = Reader::open(&world.path()).unwrap().node().unwrap();
+        let opening = Opening { boot_id: "another".into(), now, node, ..Opening::default() };
+        let (ledger, recovered) = Ledger::open(&world.path(), &opening).unwrap();
+        assert_eq!(recovered.imbalance, 0);
+        drop(ledger);
+        assert_eq!(bill(&["--by", "gpu", "--csv"]), fixture.csv);
+    }
+}
+
+#[test]
+fn the_time_that_an_older_agent_settled_keeps_its_prices() {
+    let world = World::new();
+    rusqlite::Connection::open(world.path()).unwrap().execute_batch(FIXTURES[1].sql).unwrap();
+    let (mut ledger, recovered) = Ledger::open(&world.path(), &opening(0, None)).unwrap();
+    let bill = |world: &World| Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
+    let before = bill(&world).reconciliation;
+    let rate = Rate { from: Some(Utc(0)), ..book(&[(0, 9_000_000_000)]).rates.remove(0) };
+    let late = PriceBook { currency: "CHF".into(), rates: vec![rate] };
+    ledger.reprice(Some(&late), Nanoseconds(1)).unwrap();
+    assert_eq!(bill(&world).reconciliation, before);
+    assert!(recovered.rates.rates().iter().any(|rate| rate.given_from.is_some()));
 }

@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use gpumeter::billing::{PriceBook, Rate, RateSelector};
 use gpumeter::ledger::{
-    ClosedWindow, CounterKey, GpuRegistration, Ledger, LedgerBatch, OpenSpans, Opening, Price, PriceBook,
-    Recovered,
+    ClosedWindow, CounterKey, GpuRegistration, Ledger, LedgerBatch, OpenSpans, Opening, Recovered,
 };
 use gpumeter::model::{
     ActivitySource, Amounts, Fraction, GpuId, Grade, HolderId, Holding, HoldingSource, Method, Microjoules,
     Nanoseconds, Parts, Row, Settlement, SlotState, Span, Stamp, Use, Utc,
 };
 
-/// 2025-11-14T22:14:00Z, a whole minute.
-pub(crate) const START: Utc = Utc(1_763_158_440_000_000_000);
+/// 2025-11-14T22:15:00Z, a quarter hour.
+pub(crate) const START: Utc = Utc(1_763_158_500_000_000_000);
 pub(crate) const SECOND: u64 = 1_000_000_000;
 
 pub(crate) fn after(seconds: u64) -> Utc {
@@ -60,9 +60,30 @@ impl World {
         copy
     }
 
+    /// Makes the file one of schema version 1, with what that has of the account.
+    pub(crate) fn downgrade(&self) {
+        downgrade(&self.path());
+    }
+
     pub(crate) fn sql<T: rusqlite::types::FromSql>(&self, sql: &str) -> T {
         rusqlite::Connection::open(self.path()).unwrap().query_row(sql, [], |row| row.get(0)).unwrap()
     }
+}
+
+/// Makes a ledger one of schema version 1, as the first agents left it.
+pub(crate) fn downgrade(path: &Path) {
+    let sql = "
+        PRAGMA foreign_keys = OFF;
+        DROP TABLE expected; DROP TABLE latch; DROP TABLE node; DROP TABLE provisional_boot; DROP TABLE xid_sum;
+        DROP INDEX holder_tenant; ALTER TABLE holder DROP COLUMN tenant;
+        ALTER TABLE ledger DROP COLUMN covered_until_ns;
+        CREATE TABLE price (id INTEGER PRIMARY KEY, from_ns INTEGER, currency TEXT, class TEXT,
+                            nano_per_gpu_hour INTEGER, recorded_ns INTEGER);
+        INSERT INTO price SELECT id, begin_ns, currency, class, nano_per_gpu_hour, recorded_ns FROM rate;
+        DROP TABLE rate;
+        ALTER TABLE cost DROP COLUMN held_rest; ALTER TABLE cost DROP COLUMN used_rest;
+        PRAGMA user_version = 1";
+    rusqlite::Connection::open(path).unwrap().execute_batch(sql).unwrap();
 }
 
 pub(crate) fn opening(seconds: u64, book: Option<PriceBook>) -> Opening {
@@ -75,15 +96,16 @@ pub(crate) fn opening(seconds: u64, book: Option<PriceBook>) -> Opening {
 }
 
 pub(crate) fn book(prices: &[(u64, i128)]) -> PriceBook {
-    let prices = prices
+    let rates = prices
         .iter()
-        .map(|(from, nano_per_gpu_hour)| Price {
-            from: if *from == 0 { Utc(0) } else { after(*from) },
-            nano_per_gpu_hour: *nano_per_gpu_hour,
+        .map(|(from, nano_per_gpu_hour)| Rate {
+            selector: RateSelector::default(),
+            from: Some(after(*from)).filter(|_| *from > 0),
+            nano_per_gpu_hour: (*nano_per_gpu_hour).try_into().unwrap(),
             class: "on_demand".into(),
         })
         .collect();
-    PriceBook { currency: "EUR".into(), prices }
+    PriceBook { currency: "EUR".into(), rates }
 }
 
 pub(crate) fn registration(gpu: u32, seconds: u64) -> GpuRegistration {

@@ -49,10 +49,7 @@ fn xid_sums_survive_reboots_and_source_positions_do_not() {
 #[test]
 fn an_older_ledger_gets_the_xid_table() {
     let world = world();
-    rusqlite::Connection::open(world.path())
-        .unwrap()
-        .execute_batch("DROP TABLE xid_sum; PRAGMA user_version = 1")
-        .unwrap();
+    world.downgrade();
     assert_eq!(reopened(&world, "first"), []);
     let (mut ledger, _) = world.open(90, None);
     ledger.commit(&LedgerBatch { xids: vec![sums(1, 4)], ..LedgerBatch::default() }).unwrap();

@@ -39,7 +39,7 @@ impl Device {
             birth_delay: Nanoseconds::from_seconds(60),
             processes: 100,
             series: 20_000,
-            prices: Vec::new(),
+            rates: Default::default(),
         };
         let meter = Meter::new(Arc::new(policy), now, None);
         let counters = [[Err(Absence::NotSupported); Counter::ALL.len()]; 2];

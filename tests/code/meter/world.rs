@@ -707,7 +707,7 @@ fn policy(standing: &[StandingGrant], presence: bool) -> Policy {
         birth_delay: Nanoseconds::from_seconds(60),
         processes: 100,
         series: 20_000,
-        prices: Vec::new(),
+        rates: Default::default(),
     }
 }
 

@@ -169,6 +169,6 @@ fn policy() -> Policy {
         birth_delay: Nanoseconds(0),
         processes: 100,
         series: 20_000,
-        prices: Vec::new(),
+        rates: Default::default(),
     }
 }

@@ -1,0 +1,83 @@
+//! For which time each holder is charged.
+
+use std::collections::BTreeMap;
+
+use crate::model::{HolderId, Parts};
+
+/// What a holder held of a slot.
+#[derive(Clone, Copy, Debug)]
+pub struct ChargedSlot<'a> {
+    /// GPU instance id of the slot; none for a whole GPU.
+    pub gpu_instance: Option<u32>,
+    /// Holder.
+    pub holder: &'a HolderId,
+    /// The parts of what it held.
+    pub parts: &'a Parts,
+}
+
+/// Time for which a holder is charged on a slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Charge {
+    /// GPU instance id of the slot; none for a whole GPU.
+    pub gpu_instance: Option<u32>,
+    /// Holder.
+    pub holder: HolderId,
+    /// In nanoseconds.
+    pub time: u64,
+}
+
+/// The charge of each holder, in the order of `held`: held less unavailable time. `__unavailable__` is charged for the
+/// unavailable time, since a lost or broken GPU is shown to its holders but not charged; on slots where it held nothing it
+/// comes last.
+pub fn charges<'a>(held: impl IntoIterator<Item = ChargedSlot<'a>>) -> Vec<Charge> {
+    let mut unavailable: BTreeMap<Option<u32>, (u64, Option<usize>)> = BTreeMap::new();
+    let mut charges: Vec<Charge> = Vec::new();
+    for (place, ChargedSlot { gpu_instance, holder, parts }) in held.into_iter().enumerate() {
+        if parts.unavailable > 0 {
+            unavailable.entry(gpu_instance).or_default().0 += parts.unavailable;
+        }
+        if holder.as_str() == HolderId::UNAVAILABLE {
+            unavailable.entry(gpu_instance).or_default().1 = Some(place);
+        }
+        let time = parts.held() - parts.unavailable;
+        charges.push(Charge { gpu_instance, holder: holder.clone(), time });
+    }
+    for (gpu_instance, (time, place)) in unavailable {
+        match place.and_then(|place| charges.get_mut(place)) {
+            Some(charge) => charge.time += time,
+            None => {
+                charges.push(Charge { gpu_instance, holder: HolderId::new(HolderId::UNAVAILABLE), time });
+            }
+        }
+    }
+    charges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unavailable_time_is_charged_to_the_remainder_of_that_name() {
+        let charged = |held: &[(&str, u64, u64)]| {
+            let held: Vec<_> = held
+                .iter()
+                .map(|&(id, idle, unavailable)| {
+                    (HolderId::new(id), Parts { idle, unavailable, ..Parts::default() })
+                })
+                .collect();
+            let held = held.iter().map(|(holder, parts)| ChargedSlot { gpu_instance: None, holder, parts });
+            charges(held)
+                .into_iter()
+                .map(|charge| (charge.holder.to_string(), charge.time))
+                .collect::<Vec<_>>()
+        };
+        let times = |times: &[(&str, u64)]| {
+            times.iter().map(|(id, time)| ((*id).to_owned(), *time)).collect::<Vec<_>>()
+        };
+        assert_eq!(charged(&[("a", 3, 0)]), times(&[("a", 3)]));
+        assert_eq!(charged(&[("a", 3, 4)]), times(&[("a", 3), ("__unavailable__", 4)]));
+        let with_remainder = charged(&[("__unavailable__", 0, 2), ("a", 3, 4), ("b", 0, 5)]);
+        assert_eq!(with_remainder, times(&[("__unavailable__", 11), ("a", 3), ("b", 0)]));
+    }
+}

@@ -1,0 +1,14 @@
+//! What GPU time costs: rates, the time and the GPUs for which each is in force, and exact money.
+//!
+//! Nothing here reads a file, a clock or a configuration. The configuration makes a [`PriceBook`], the ledger records it in
+//! a [`RateSchedule`], and page and bills ask the schedule.
+
+mod charge;
+mod money;
+mod rate;
+mod schedule;
+
+pub use charge::{Charge, ChargedSlot, charges};
+pub use money::{ExactMoney, MoneyOverflow, round_together};
+pub use rate::{EXAMPLE, PriceBook, Rate, RateSelector};
+pub use schedule::{QUARTER_HOUR, RateSchedule, RecordedAt, RecordedRate};

@@ -1,0 +1,154 @@
+//! Exact money: linear in time, and rounded only where it is shown.
+
+use std::cmp::Reverse;
+
+use crate::model::{Money, Nanoseconds};
+
+/// An hour in nanoseconds: the parts of a nano-unit in [`ExactMoney`].
+const HOUR: i128 = 3_600 * Nanoseconds::SECOND.0 as i128;
+
+/// Money in parts of a nano-unit, of which 3.6e12 make one. So a rate in nano-units per hour times nanoseconds is exact.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ExactMoney(i128);
+
+/// A sum of money exceeds 128 bits, some 4e16 units of the currency.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a sum of money exceeds 4e16 units of the currency; give prices in a larger unit")]
+pub struct MoneyOverflow;
+
+impl ExactMoney {
+    /// No money.
+    pub const ZERO: Self = Self(0);
+
+    /// Money of a time in nanoseconds at a rate in nano-units per hour. 63 bits times 64 bits always fit.
+    pub const fn of_time(nano_per_hour: i64, time: u64) -> Self {
+        Self(nano_per_hour as i128 * time as i128)
+    }
+
+    /// The sum of two amounts.
+    ///
+    /// # Errors
+    /// It does not fit.
+    pub fn plus(self, other: Self) -> Result<Self, MoneyOverflow> {
+        self.0.checked_add(other.0).map(Self).ok_or(MoneyOverflow)
+    }
+
+    /// The difference of two amounts.
+    ///
+    /// # Errors
+    /// It does not fit.
+    pub fn minus(self, other: Self) -> Result<Self, MoneyOverflow> {
+        self.0.checked_sub(other.0).map(Self).ok_or(MoneyOverflow)
+    }
+
+    /// The sum, or the largest amount where that does not fit.
+    #[must_use]
+    pub const fn saturating_plus(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+
+    /// The difference, or the nearest amount where that does not fit.
+    #[must_use]
+    pub const fn saturating_minus(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+
+    /// The sum of many amounts.
+    ///
+    /// # Errors
+    /// It does not fit.
+    pub fn sum(amounts: impl IntoIterator<Item = Self>) -> Result<Self, MoneyOverflow> {
+        amounts.into_iter().try_fold(Self::ZERO, Self::plus)
+    }
+
+    /// Whole nano-units, rounded towards minus infinity.
+    pub const fn floor(self) -> Money {
+        Money(self.0.div_euclid(HOUR))
+    }
+
+    /// Whole nano-units, and the rest in 1/3.6e12 of one.
+    pub const fn into_parts(self) -> (Money, i64) {
+        (self.floor(), self.0.rem_euclid(HOUR) as i64)
+    }
+
+    /// The amount of [`ExactMoney::into_parts`].
+    ///
+    /// # Errors
+    /// It does not fit.
+    pub fn from_parts(nano: Money, rest: i64) -> Result<Self, MoneyOverflow> {
+        let whole = nano.0.checked_mul(HOUR).ok_or(MoneyOverflow)?;
+        Self(whole).plus(Self(rest.into()))
+    }
+}
+
+/// Rounds amounts to multiples of `unit` nano-units, so that they sum to their exact sum rounded down: each is rounded down,
+/// and the largest fractions are raised, ties in order.
+///
+/// # Errors
+/// The sum does not fit.
+pub fn round_together(amounts: &[ExactMoney], unit: u32) -> Result<Vec<Money>, MoneyOverflow> {
+    let (unit, part) = (i128::from(unit), i128::from(unit) * HOUR);
+    let total = ExactMoney::sum(amounts.iter().copied())?;
+    let mut rounded: Vec<i128> = amounts.iter().map(|amount| amount.0.div_euclid(part)).collect();
+    let missing = total.0.div_euclid(part) - rounded.iter().sum::<i128>();
+    let mut order: Vec<usize> = (0..amounts.len()).collect();
+    order.sort_by_key(|place| Reverse(amounts[*place].0.rem_euclid(part)));
+    for (_, place) in (0..missing).zip(order) {
+        rounded[place] += 1;
+    }
+    Ok(rounded.into_iter().map(|digits| Money(digits * unit)).collect())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn an_hour_costs_the_rate_and_a_nanosecond_its_exact_part() {
+        let hour = HOUR as u64;
+        assert_eq!(ExactMoney::of_time(2_100_000_000, hour).floor(), Money(2_100_000_000));
+        let nanosecond = ExactMoney::of_time(2_100_000_000, 1);
+        assert_eq!(nanosecond.into_parts(), (Money(0), 2_100_000_000));
+        let sum = ExactMoney::sum((0..3_600_000).map(|_| nanosecond)).unwrap();
+        assert_eq!(sum.into_parts(), (Money(2_100), 0));
+        let largest = ExactMoney::of_time(i64::MAX, u64::MAX);
+        assert_eq!(largest.plus(largest), Err(MoneyOverflow));
+        assert_eq!(ExactMoney::from_parts(Money(i128::MAX), 0), Err(MoneyOverflow));
+    }
+
+    #[test]
+    fn the_largest_fraction_is_raised_first_and_ties_go_in_order() {
+        let nano = |parts: &[i128]| parts.iter().map(|part| ExactMoney(part * HOUR / 10)).collect::<Vec<_>>();
+        let rounded = |parts: &[i128], unit| {
+            round_together(&nano(parts), unit).unwrap().iter().map(|money| money.0).collect::<Vec<_>>()
+        };
+        assert_eq!(rounded(&[14, 16, 10], 1), [1, 2, 1]);
+        assert_eq!(rounded(&[15, 15], 1), [2, 1]);
+        assert_eq!(rounded(&[-5, -5], 1), [0, -1]);
+        assert_eq!(rounded(&[14_000, 16_000], 1_000), [1_000, 2_000]);
+        assert_eq!(rounded(&[], 1), [0_i128; 0]);
+    }
+
+    proptest! {
+        #[test]
+        fn rounded_amounts_sum_to_the_rounded_sum_and_parts_are_whole(
+            amounts in prop::collection::vec(-(1_i128 << 100)..1_i128 << 100, 0..20),
+            unit in 1_u32..=1_000_000_000,
+        ) {
+            let exact: Vec<ExactMoney> = amounts.iter().map(|amount| ExactMoney(*amount)).collect();
+            let part = i128::from(unit) * HOUR;
+            let rounded = round_together(&exact, unit).unwrap();
+            let sum: Money = rounded.iter().copied().sum();
+            prop_assert_eq!(sum.0, amounts.iter().sum::<i128>().div_euclid(part) * i128::from(unit));
+            for (exact, rounded) in exact.iter().zip(rounded) {
+                let floor = exact.0.div_euclid(part) * i128::from(unit);
+                prop_assert!(rounded.0 == floor || rounded.0 == floor + i128::from(unit));
+                let (nano, rest) = exact.into_parts();
+                prop_assert_eq!(ExactMoney::from_parts(nano, rest), Ok(*exact));
+            }
+        }
+    }
+}
