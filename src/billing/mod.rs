@@ -1,14 +1,18 @@
-//! What GPU time costs: rates, the time and the GPUs for which each is in force, and exact money.
+//! What GPU time costs: rates, the time and the GPUs for which each is in force, exact money, and the bill.
 //!
 //! Nothing here reads a file, a clock or a configuration. The configuration makes a [`PriceBook`], the ledger records it in
 //! a [`RateSchedule`], and page and bills ask the schedule.
 
+mod bill;
 mod charge;
+mod json;
 mod money;
 mod rate;
 mod schedule;
 
+pub use bill::{Bill, BillGpu, BillLine, BillPrice, Interval, Reconciliation};
 pub use charge::{Charge, ChargedSlot, charges};
+pub use json::{print_money, print_time};
 pub use money::{ExactMoney, MoneyOverflow, round_together};
 pub use rate::{EXAMPLE, PriceBook, Rate, RateSelector};
 pub use schedule::{QUARTER_HOUR, RateSchedule, RecordedAt, RecordedRate};

@@ -15,7 +15,8 @@ use jiff::civil::Date;
 
 use super::agent::RunningAgent;
 use super::{Failure, print};
-use crate::ledger::{self, Cause, Statement};
+use crate::billing::Bill;
+use crate::ledger::{self, Cause};
 use crate::serve;
 
 /// Where the bill comes from.
@@ -82,10 +83,10 @@ impl BillCommand {
 
 impl BillSource {
     /// The bill of a period; `command` is named in errors.
-    fn statement(&self, command: &str, from: Option<&str>, to: Option<&str>) -> Result<Statement, Failure> {
+    fn statement(&self, command: &str, from: Option<&str>, to: Option<&str>) -> Result<Bill, Failure> {
         if let Some(path) = &self.ledger {
             check_unowned(path, command)?;
-            return serve::statement(path, from, to, || false).map_err(Failure::wrong);
+            return serve::read_bill(path, from, to, || false).map_err(Failure::wrong);
         }
         let times = [("from", from), ("to", to)];
         let mut path = "/api/v1/bill".to_owned();

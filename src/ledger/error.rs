@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::statement::time;
+use crate::billing::print_time as time;
 use crate::model::{HolderId, Utc};
 
 /// A failed operation on a ledger.

@@ -17,8 +17,8 @@ use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior, params};
 use super::column::{loaded, stored};
 use super::error::{Cause, Error};
 use super::files::{LedgerLock, with_suffix};
-use super::statement::time;
 use super::{files, owner, reader, schema};
+use crate::billing::print_time as time;
 use crate::model::Utc;
 use crate::tenants::tenant;
 

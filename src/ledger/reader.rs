@@ -6,13 +6,13 @@ use std::sync::Arc;
 use jiff::tz::TimeZone;
 use rusqlite::{Connection, Params};
 
-use super::billing::{LedgerBill, make_bill};
+use super::billing::{HOLDERS, make_bill};
 use super::column::{loaded_id, loaded_json};
 use super::error::{Cause, Error};
 use super::expected::{self, InventoryRow};
 use super::node::{self, NodeIdentity};
 use super::schema;
-use super::statement::Statement;
+use crate::billing::Bill;
 use crate::model::{Holder, Utc};
 
 /// A read-only connection. Its calls may block on the disk.
@@ -56,23 +56,14 @@ impl Reader {
     /// `to` (none: the end of the account).
     ///
     /// # Errors
-    /// Times that are not on whole minutes or in the wrong order, two currencies, the disk.
-    pub fn bill(&mut self, from: Option<Utc>, to: Option<Utc>) -> Result<LedgerBill, Error> {
+    /// Times that are not on whole minutes or in the wrong order, two currencies, the disk, and holders' facts that this
+    /// agent cannot read.
+    pub fn bill(&mut self, from: Option<Utc>, to: Option<Utc>) -> Result<Bill, Error> {
         self.connection
             .transaction()
             .map_err(Cause::from)
             .and_then(|transaction| make_bill(&transaction, from, to, &self.zone))
             .map_err(|cause| cause.at(&self.path, "make a bill"))
-    }
-
-    /// The bill of that period by tenant, as it is shown.
-    ///
-    /// # Errors
-    /// Those of [`Reader::bill`], and holders' facts that this agent cannot read.
-    pub fn statement(&mut self, from: Option<Utc>, to: Option<Utc>) -> Result<Statement, Error> {
-        let bill = self.bill(from, to)?;
-        Statement::new(&bill, &self.holders()?, &self.node()?, &self.zone)
-            .map_err(|error| Cause::from(error).at(&self.path, "add up a bill"))
     }
 
     /// The node whose account it is.
@@ -90,8 +81,7 @@ impl Reader {
     /// # Errors
     /// The disk; facts that this agent cannot read.
     pub fn holders(&self) -> Result<Vec<Holder>, Error> {
-        let sql = "SELECT name, version, facts FROM holder ORDER BY name, id";
-        holders(&self.connection, sql, [])
+        holders(&self.connection, HOLDERS, [])
             .map_err(|error| Cause::from(error).at(&self.path, "list its holders"))
     }
 }

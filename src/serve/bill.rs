@@ -17,8 +17,9 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
+use crate::billing::Bill;
 use crate::clock::Stop;
-use crate::ledger::{Cause, MINUTE, Reader, Statement};
+use crate::ledger::{Cause, MINUTE, Reader};
 use crate::model::{Utc, VisibleAccount};
 
 /// A request to the reader thread.
@@ -157,13 +158,13 @@ impl BillProblem {
     }
 }
 
-/// The statement of a ledger for a period, up to the last closed minute; cancelled once `is_cancelled` returns true.
-pub fn statement(
+/// The bill of a ledger for a period, up to the last closed minute; cancelled once `is_cancelled` returns true.
+pub fn read_bill(
     path: &Path,
     from: Option<&str>,
     to: Option<&str>,
     is_cancelled: impl FnMut() -> bool + Send + 'static,
-) -> Result<Statement, BillProblem> {
+) -> Result<Bill, BillProblem> {
     let zone = system_zone();
     let [begin, end] = [("from", from), ("to", to)]
         .map(|(name, text)| text.map(|text| parse_time(name, text, &zone)).transpose());
@@ -175,7 +176,7 @@ pub fn statement(
     }
     let mut reader = Reader::open(path)?.in_zone(zone);
     reader.interrupt_when(is_cancelled)?;
-    Ok(reader.statement(begin, end)?)
+    Ok(reader.bill(begin, end)?)
 }
 
 /// The time zone of this machine, from TZ or /etc/localtime; UTC where neither names one.
@@ -216,10 +217,9 @@ pub(crate) fn answer_bills(path: &Path, mut requests: mpsc::Receiver<BillRequest
         let reply = Arc::new(reply);
         let (receiver, stop) = (Arc::clone(&reply), stop.clone());
         let is_cancelled = move || receiver.is_closed() || stop.is_called();
-        let statement = statement(path, from.as_deref(), to.as_deref(), is_cancelled);
-        let bill =
-            statement.and_then(|statement| Ok(serde_json::to_string(&statement.visible_to(&visible))?));
-        // The statement has dropped its reference, so this is the last one.
+        let bill = read_bill(path, from.as_deref(), to.as_deref(), is_cancelled);
+        let bill = bill.and_then(|bill| Ok(serde_json::to_string(&bill.visible_to(&visible))?));
+        // The bill has dropped its reference, so this is the last one.
         if let Some(reply) = Arc::into_inner(reply) {
             let _ = reply.send(bill);
         }
@@ -286,7 +286,7 @@ mod tests {
             assert!(told(text).starts_with(&format!("to: {text:?} is not a valid time; ")), "{text}");
         }
         let path = Path::new("/nonexistent");
-        let backwards = statement(path, Some("2026-11-15"), Some("2026-11-01"), || false).unwrap_err();
+        let backwards = read_bill(path, Some("2026-11-15"), Some("2026-11-01"), || false).unwrap_err();
         assert_eq!(backwards.to_string(), r#"from: "2026-11-15" is after to: "2026-11-01"; swap them"#);
     }
 

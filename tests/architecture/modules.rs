@@ -44,7 +44,7 @@ pub(crate) const MODULES: &[Module] = &[
         "resolves a process to its holder; finds out who holds which GPU",
     ),
     module("tenants", &["model"], "maps a holder's facts to a tenant"),
-    module("billing", &["model"], "pure: rates in force, and exact money"),
+    module("billing", &["model"], "pure: rates, exact money, the bill"),
     module("attribution", &["model"], "pure: settles a window's integrals into account rows"),
     module(
         "ledger",
@@ -72,7 +72,7 @@ pub(crate) const MODULES: &[Module] = &[
     module("push", &["model", "clock", "http"], "sends OTLP over HTTP to a collector"),
     module(
         "serve",
-        &["model", "clock", "export", "ledger", "config"],
+        &["model", "clock", "billing", "export", "ledger", "config"],
         "the HTTP server: TLS, users, metrics, health, API",
     ),
     module(

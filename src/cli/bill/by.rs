@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
-use crate::ledger::StatementLine;
-use crate::model::{Fact, HolderId};
+use crate::billing::BillLine;
+use crate::model::Fact;
 
 /// A property of the lines of a bill.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,21 +73,21 @@ impl BillGrouping {
     }
 
     /// The group of each line: its sort key and its name; groups with the same key are sorted by name.
-    pub(super) fn groups(&self, lines: &[StatementLine]) -> Vec<(u32, String)> {
+    pub(super) fn groups(&self, lines: &[BillLine]) -> Vec<(u32, String)> {
         let mut boards: BTreeMap<u32, BTreeSet<&str>> = BTreeMap::new();
         let mut payers: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for line in lines {
-            boards.entry(line.gpu).or_default().insert(&line.uuid);
-            payers.entry(&line.holder).or_default().insert(&line.tenant);
+            boards.entry(line.gpu.index).or_default().insert(&line.gpu.uuid);
+            payers.entry(line.holder.name()).or_default().insert(&line.tenant);
         }
-        let group = |line: &StatementLine| match self {
+        let group = |line: &BillLine| match self {
             // A replaced GPU had the same index.
-            Self::Gpu if boards.get(&line.gpu).is_some_and(|uuids| uuids.len() > 1) => {
-                (line.gpu, format!("{} ({})", line.gpu, line.uuid))
+            Self::Gpu if boards.get(&line.gpu.index).is_some_and(|uuids| uuids.len() > 1) => {
+                (line.gpu.index, format!("{} ({})", line.gpu.index, line.gpu.uuid))
             }
-            Self::Gpu => (line.gpu, line.gpu.to_string()),
+            Self::Gpu => (line.gpu.index, line.gpu.index.to_string()),
             // A workload whose account or namespace has changed has several tenants.
-            Self::Workload if payers.get(&*line.holder).is_some_and(|tenants| tenants.len() > 1) => {
+            Self::Workload if payers.get(line.holder.name()).is_some_and(|tenants| tenants.len() > 1) => {
                 (0, format!("{} ({})", line.holder, line.tenant))
             }
             _ => (0, self.name_of(line)),
@@ -96,16 +96,16 @@ impl BillGrouping {
     }
 
     /// The name of the group that a line belongs to. Unheld time keeps the name of its reserved tenant.
-    fn name_of(&self, line: &StatementLine) -> String {
-        let label = |fact: &Fact| line.labels.get(fact.label());
+    fn name_of(&self, line: &BillLine) -> String {
+        let label = |fact: &Fact| line.labels.get(fact.label()).map(String::as_str);
         let name = match self {
-            Self::Tenant => Some(&line.tenant),
-            _ if HolderId::new(line.holder.as_str()).is_remainder() => Some(&line.tenant),
-            Self::Workload | Self::Gpu => Some(&line.holder),
+            Self::Tenant => Some(&*line.tenant),
+            _ if line.holder.is_remainder() => Some(&*line.tenant),
+            Self::Workload | Self::Gpu => Some(line.holder.name()),
             Self::User => USERS.iter().find_map(label),
             Self::Fact(fact) => label(fact),
         };
-        name.map_or(NONE, String::as_str).to_owned()
+        name.unwrap_or(NONE).to_owned()
     }
 }
 
@@ -113,16 +113,14 @@ impl BillGrouping {
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
     use super::*;
+    use crate::model::{GpuId, HolderId};
 
-    fn line(gpu: u32) -> StatementLine {
-        let zero = ["held", "within", "lent", "idle", "unmeasured", "unavailable", "used", "beyond_share"];
-        let zero = zero.into_iter().chain(["outside_holding", "unheld", "measured"]);
-        let mut line: serde_json::Map<_, _> = zero.map(|name| (format!("{name}_ns"), 0.into())).collect();
-        for name in ["tenant", "holder", "uuid", "grade", "method"] {
-            line.insert(name.into(), "x".into());
-        }
-        line.extend([("gpu".into(), gpu.into()), ("sources".into(), serde_json::json!([]))]);
-        serde_json::from_value(line.into()).unwrap()
+    fn board(index: u32, uuid: &str) -> GpuId {
+        GpuId { index, uuid: uuid.into() }
+    }
+
+    fn line(gpu: u32) -> BillLine {
+        BillLine::empty(board(gpu, "x"), HolderId::new("x"))
     }
 
     #[test]
@@ -134,8 +132,8 @@ mod tests {
 
     #[test]
     fn two_boards_with_the_same_index_are_two_lines() {
-        let replaced = StatementLine { uuid: "y".into(), ..line(2) };
-        let names = |lines: &[StatementLine]| -> Vec<String> {
+        let replaced = BillLine { gpu: board(2, "y"), ..line(2) };
+        let names = |lines: &[BillLine]| -> Vec<String> {
             BillGrouping::Gpu.groups(lines).into_iter().map(|(_, name)| name).collect()
         };
         assert_eq!(names(&[line(2), line(2), line(3)]), ["2", "2", "3"]);
@@ -144,8 +142,8 @@ mod tests {
 
     #[test]
     fn a_workload_with_two_tenants_is_two_lines_that_name_them() {
-        let of = |tenant: &str| StatementLine { tenant: tenant.into(), ..line(0) };
-        let names = |lines: &[StatementLine]| -> Vec<String> {
+        let of = |tenant: &str| BillLine { tenant: tenant.into(), ..line(0) };
+        let names = |lines: &[BillLine]| -> Vec<String> {
             BillGrouping::Workload.groups(lines).into_iter().map(|(_, name)| name).collect()
         };
         assert_eq!(names(&[of("physics"), of("physics")]), ["x", "x"]);

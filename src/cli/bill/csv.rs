@@ -2,10 +2,10 @@
 
 use super::by::BillGrouping;
 use super::sheet::{BillRow, HOURS, Sheet, decimal};
-use crate::ledger::Statement;
+use crate::billing::{Bill, BillPrice, print_money};
 
 /// The bill with its heading.
-pub(super) fn table(statement: &Statement, by: &BillGrouping) -> String {
+pub(super) fn table(statement: &Bill, by: &BillGrouping) -> String {
     let mut heads: Vec<String> =
         ["node", "cluster", "from", "to", "time_zone", by.name()].map(str::to_owned).into();
     heads.extend(HOURS.iter().map(|column| format!("{}_hours", column.name)));
@@ -17,7 +17,7 @@ pub(super) fn table(statement: &Statement, by: &BillGrouping) -> String {
     sheet.rows.iter().fold(record(&heads), |page, row| page + &record(&fields(statement, row)))
 }
 
-fn fields(statement: &Statement, row: &BillRow) -> Vec<String> {
+fn fields(statement: &Bill, row: &BillRow) -> Vec<String> {
     let mut fields = vec![
         statement.node.clone(),
         statement.cluster.clone().unwrap_or_default(),
@@ -32,10 +32,9 @@ fn fields(statement: &Statement, row: &BillRow) -> Vec<String> {
     fields.push(if has_money { decimal(row.money) } else { String::new() });
     fields.push(statement.currency.clone().unwrap_or_default());
     // Several prices are in order of time.
-    let prices = |text: fn(&crate::ledger::StatementPrice) -> &str| {
-        statement.prices.iter().map(text).collect::<Vec<_>>().join(";")
-    };
-    fields.extend([prices(|price| &price.gpu_hour), prices(|price| &price.class)]);
+    let prices =
+        |text: fn(&BillPrice) -> String| statement.prices.iter().map(text).collect::<Vec<_>>().join(";");
+    fields.extend([prices(|price| print_money(price.gpu_hour)), prices(|price| price.class.clone())]);
     fields.push(statement.simulated.to_string());
     fields
 }

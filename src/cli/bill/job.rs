@@ -9,11 +9,12 @@ use serde::Serialize;
 
 use super::by::BillGrouping;
 use super::job_id::JobId;
-use super::sheet::{BillRow, Sheet, decimal, in_hour_units, nano};
+use super::sheet::{BillRow, Sheet, decimal, in_hour_units};
 use super::text::{align_columns, readable};
 use super::{BillSource, Failure, print};
+use crate::billing::{Bill, BillLine, print_money, print_time};
 use crate::clock::system_now;
-use crate::ledger::{Statement, StatementLine};
+use crate::model::{Amounts, Money};
 
 /// How many days are searched by default.
 const DAYS: i64 = 30;
@@ -71,11 +72,11 @@ struct JobSummary<'a> {
     node: &'a str,
     simulated: bool,
     /// End of the accounted period; later usage is not in the sums.
-    accounted_until: &'a str,
+    accounted_until: String,
     total: JobAmounts,
     currency: Option<&'a str>,
     money: Option<String>,
-    lines: &'a [StatementLine],
+    lines: &'a [BillLine],
 }
 
 impl JobCommand {
@@ -98,7 +99,7 @@ impl JobCommand {
     }
 
     /// Two clusters may have given the same number to different jobs.
-    fn check_cluster(&self, statement: &Statement) -> Result<(), Failure> {
+    fn check_cluster(&self, statement: &Bill) -> Result<(), Failure> {
         let clusters: BTreeSet<&str> = statement
             .lines
             .iter()
@@ -115,18 +116,15 @@ impl JobCommand {
         Ok(())
     }
 
-    fn json(&self, statement: &Statement) -> Result<String, Failure> {
-        let exact: u128 = statement.lines.iter().filter_map(|line| line.money.as_deref()).map(nano).sum();
-        let money = statement
-            .currency
-            .as_ref()
-            .map(|_| format!("{}.{:09}", exact / 1_000_000_000, exact % 1_000_000_000));
+    fn json(&self, statement: &Bill) -> Result<String, Failure> {
+        let money: Money = statement.lines.iter().filter_map(|line| line.money).sum();
+        let money = statement.currency.as_ref().map(|_| print_money(money));
         let summary = JobSummary {
             job: self.id.as_str(),
             labels: labels(statement),
             node: &statement.node,
             simulated: statement.simulated,
-            accounted_until: &statement.to,
+            accounted_until: print_time(statement.to),
             total: JobUsage::total(&usage_by_gpu(&statement.lines)).amounts(),
             currency: statement.currency.as_deref(),
             money,
@@ -135,7 +133,7 @@ impl JobCommand {
         serde_json::to_string_pretty(&summary).map(|text| text + "\n").map_err(Failure::found)
     }
 
-    fn text(&self, statement: &Statement) -> String {
+    fn text(&self, statement: &Bill) -> String {
         let mut page = format!("Job {} on {}\n", self.id, node(statement));
         for (label, value) in labels(statement) {
             page += &format!("{:13} {value}\n", label.trim_start_matches("slurm_"));
@@ -162,12 +160,12 @@ fn days_ago(days: i64) -> Result<String, Failure> {
     minute.checked_sub((days * 24).hours()).map(|from| from.to_string()).map_err(Failure::found)
 }
 
-fn node(statement: &Statement) -> &str {
+fn node(statement: &Bill) -> &str {
     if statement.node.is_empty() { "unknown node" } else { &statement.node }
 }
 
 /// The labels of the job, each value of any of its lines once; labels of a single step are left out.
-fn labels(statement: &Statement) -> Vec<(&str, &str)> {
+fn labels(statement: &Bill) -> Vec<(&str, &str)> {
     let shown = ["slurm_cluster", "slurm_account", "slurm_user", "slurm_partition", "slurm_qos"];
     let values = |name: &'static str| {
         let values: BTreeSet<&str> =
@@ -179,12 +177,14 @@ fn labels(statement: &Statement) -> Vec<(&str, &str)> {
 
 impl JobUsage {
     /// The sums over the lines of one GPU.
-    fn of_gpu(lines: &[&StatementLine]) -> Self {
+    fn of_gpu(lines: &[&BillLine]) -> Self {
         let mut exact = BillRow::default();
         lines.iter().for_each(|line| exact.add_line(line));
         let lent_used: Vec<[u128; 2]> = lines
             .iter()
-            .map(|line| [line.lent_ns, line.beyond_share_ns + line.outside_holding_ns].map(u128::from))
+            .map(|BillLine { amounts: Amounts { parts, used, .. }, .. }| {
+                [parts.lent, used.beyond + used.outside].map(u128::from)
+            })
             .collect();
         Self { exact, shared: used_by_others(&lent_used) }
     }
@@ -226,10 +226,10 @@ fn used_by_others(lent_used: &[[u128; 2]]) -> u128 {
 
 /// Keeps the lines of one job, or of one of its steps. Lines of a task of an array that were stored before the ids of the array
 /// were known have only its job id, so they are found by that of the others.
-fn retain_job(lines: &mut Vec<StatementLine>, id: &JobId, cluster: Option<&str>) {
-    let label = |line: &StatementLine, name: &str| line.labels.get(name).cloned();
-    let key = |line: &StatementLine| (label(line, "slurm_cluster"), label(line, "slurm_job_id"));
-    let is_of_cluster = |line: &StatementLine| {
+fn retain_job(lines: &mut Vec<BillLine>, id: &JobId, cluster: Option<&str>) {
+    let label = |line: &BillLine, name: &str| line.labels.get(name).cloned();
+    let key = |line: &BillLine| (label(line, "slurm_cluster"), label(line, "slurm_job_id"));
+    let is_of_cluster = |line: &BillLine| {
         cluster.is_none_or(|cluster| label(line, "slurm_cluster").as_deref() == Some(cluster))
     };
     let jobs: BTreeSet<_> =
@@ -238,8 +238,8 @@ fn retain_job(lines: &mut Vec<StatementLine>, id: &JobId, cluster: Option<&str>)
 }
 
 /// The usage of each GPU, in the order of the rows of a bill by GPU.
-fn usage_by_gpu(lines: &[StatementLine]) -> Vec<JobUsage> {
-    let mut gpus: BTreeMap<(u32, String), Vec<&StatementLine>> = BTreeMap::new();
+fn usage_by_gpu(lines: &[BillLine]) -> Vec<JobUsage> {
+    let mut gpus: BTreeMap<(u32, String), Vec<&BillLine>> = BTreeMap::new();
     for (line, gpu) in lines.iter().zip(BillGrouping::Gpu.groups(lines)) {
         gpus.entry(gpu).or_default().push(line);
     }
@@ -253,7 +253,7 @@ fn ratio(part: u128, whole: u128) -> Option<f64> {
 }
 
 /// A row per GPU and their total, in the digits of the bill, so that they add up.
-fn table(statement: &Statement) -> String {
+fn table(statement: &Bill) -> String {
     let sheet = Sheet::new(statement, &BillGrouping::Gpu);
     let by_gpu = usage_by_gpu(&statement.lines);
     let amounts: Vec<JobAmounts> = by_gpu.iter().map(JobUsage::amounts).collect();
@@ -289,19 +289,18 @@ mod tests {
     use super::*;
 
     /// A line of a board with these amounts and labels.
-    fn line(uuid: &str, amounts: &[(&str, u64)], labels: &[(&str, &str)]) -> StatementLine {
+    fn line(uuid: &str, amounts: &[(&str, u64)], labels: &[(&str, &str)]) -> BillLine {
         let zero = ["held", "within", "lent", "idle", "unmeasured", "unavailable", "used", "beyond_share"];
         let zero = zero.into_iter().chain(["outside_holding", "unheld", "measured"]);
         let mut line: serde_json::Map<_, _> = zero.map(|name| (format!("{name}_ns"), 0.into())).collect();
-        for name in ["tenant", "holder", "grade", "method"] {
-            line.insert(name.into(), "x".into());
-        }
+        let texts = [("tenant", "x"), ("holder", "x"), ("grade", "measured"), ("method", "observed")];
+        line.extend(texts.map(|(name, text)| (name.into(), text.into())));
         line.extend([("gpu".into(), 0.into()), ("sources".into(), serde_json::json!([]))]);
         line.insert("uuid".into(), uuid.into());
         for (name, amount) in amounts {
             line.insert(format!("{name}_ns"), (*amount).into());
         }
-        let mut line: StatementLine = serde_json::from_value(line.into()).unwrap();
+        let mut line: BillLine = serde_json::from_value(line.into()).unwrap();
         line.labels.extend(labels.iter().map(|(name, value)| ((*name).into(), (*value).into())));
         line
     }
@@ -320,11 +319,12 @@ mod tests {
     fn time_that_a_step_lends_and_the_batch_step_uses_is_used_by_the_job() {
         let step = line("a", &[("held", 10), ("within", 2), ("lent", 6), ("idle", 2), ("used", 2)], &[]);
         let batch = line("a", &[("outside_holding", 5), ("used", 5)], &[]);
-        let amounts = |lines: &[StatementLine]| JobUsage::total(&usage_by_gpu(lines)).amounts();
+        let amounts = |lines: &[BillLine]| JobUsage::total(&usage_by_gpu(lines)).amounts();
         let gpu = amounts(&[step.clone(), batch]);
         assert_eq!((gpu.held_ns, gpu.used_ns, gpu.lent_ns, gpu.idle_ns), (10, 7, 1, 2));
         assert_eq!(gpu.efficiency, Some(0.7));
-        let own = StatementLine { beyond_share_ns: 5, ..step };
+        let mut own = step;
+        own.amounts.used.beyond = 5;
         let gpu = amounts(&[own]);
         let found = (gpu.lent_ns, gpu.idle_ns, gpu.efficiency);
         assert_eq!(found, (6, 2, Some(0.2)), "its own use was at other times");
@@ -335,7 +335,7 @@ mod tests {
         let job = |cluster, id| vec![("slurm_cluster", cluster), ("slurm_job_id", id)];
         let named = [job("alpha", "213"), vec![("slurm_array_job_id", "210"), ("slurm_array_task_id", "3")]];
         let labels = [job("alpha", "213"), named.concat(), job("beta", "213"), job("alpha", "214")];
-        let lines: Vec<StatementLine> = labels.iter().map(|labels| line("a", &[], labels)).collect();
+        let lines: Vec<BillLine> = labels.iter().map(|labels| line("a", &[], labels)).collect();
         let count = |id: &str, cluster| {
             let mut lines = lines.clone();
             retain_job(&mut lines, &JobId::parse(id).unwrap(), cluster);
@@ -350,7 +350,7 @@ mod tests {
         let job = [("slurm_cluster", "alpha"), ("slurm_job_id", "301"), ("slurm_het_job_id", "300")];
         let step = [&job[..], &[("slurm_step_id", "0")]].concat();
         let first = vec![("slurm_cluster", "alpha"), ("slurm_job_id", "300"), ("slurm_het_job_id", "300")];
-        let lines: Vec<StatementLine> =
+        let lines: Vec<BillLine> =
             [job.to_vec(), step, first].iter().map(|labels| line("a", &[], labels)).collect();
         let count = |id: &str| {
             let mut lines = lines.clone();

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::ledger::StatementLine;
+use crate::billing::BillLine;
 
 /// Which lines of a bill are asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ impl JobId {
 
     /// Whether the line is of that job, or of one of its steps. A line of an array's task that was stored before the ids of
     /// the array were known has only the number of the job.
-    pub(super) fn names(&self, line: &StatementLine) -> bool {
+    pub(super) fn names(&self, line: &BillLine) -> bool {
         let is =
             |label: &str, wanted: u32| line.labels.get(label).and_then(|value| number(value)) == Some(wanted);
         match self.job {
@@ -72,7 +72,7 @@ impl JobId {
     }
 
     /// Whether the line of that job is of the step that was asked for, or no step was.
-    pub(super) fn names_step(&self, line: &StatementLine) -> bool {
+    pub(super) fn names_step(&self, line: &BillLine) -> bool {
         self.step.is_none() || line.labels.get("slurm_step_id") == self.step.as_ref()
     }
 

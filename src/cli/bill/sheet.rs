@@ -8,8 +8,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::by::BillGrouping;
-use crate::ledger::{Statement, StatementLine};
-use crate::model::HolderId;
+use crate::billing::{Bill, BillLine};
+use crate::model::{Amounts, HolderId, Money};
 
 /// Decimals of hours, kWh and money.
 const PLACES: u32 = 4;
@@ -43,17 +43,18 @@ impl BillRow {
         self.parts.iter().sum()
     }
 
-    pub(super) fn add_line(&mut self, line: &StatementLine) {
-        let parts = [line.within_ns, line.lent_ns, line.idle_ns, line.unmeasured_ns, line.unavailable_ns];
-        let energy = line.energy_static_uj.zip(line.energy_dynamic_uj);
+    pub(super) fn add_line(&mut self, line: &BillLine) {
+        let Amounts { parts, used, energy_static, energy_dynamic, .. } = &line.amounts;
+        let parts = [parts.within, parts.lent, parts.idle, parts.unmeasured, parts.unavailable];
+        let energy = u128::from(energy_static.0) + u128::from(energy_dynamic.0);
         self.add(&Self {
             name: String::new(),
             parts: parts.map(u128::from),
-            beside: [line.beyond_share_ns, line.outside_holding_ns, line.unheld_ns].map(u128::from),
-            charged: line.charged_ns.into(),
-            unpriced: line.unpriced_ns.into(),
-            energy: energy.map(|(floor, rest)| u128::from(floor) + u128::from(rest)),
-            money: line.money.as_deref().map_or(0, nano),
+            beside: [used.beyond, used.outside, used.unheld].map(u128::from),
+            charged: line.charged.0.into(),
+            unpriced: line.unpriced.0.into(),
+            energy: line.has_energy.then_some(energy),
+            money: line.money.map_or(0, nano),
         });
     }
 
@@ -81,7 +82,7 @@ pub(super) struct Sheet {
 }
 
 impl Sheet {
-    pub(super) fn new(statement: &Statement, by: &BillGrouping) -> Self {
+    pub(super) fn new(statement: &Bill, by: &BillGrouping) -> Self {
         let mut rows: BTreeMap<(u32, String), BillRow> = BTreeMap::new();
         for (line, group) in statement.lines.iter().zip(by.groups(&statement.lines)) {
             let name = group.1.clone();
@@ -239,9 +240,9 @@ pub(super) fn decimal(units: u128) -> String {
     format!("{}.{:0places$}", units / one, units % one, places = PLACES as usize)
 }
 
-/// A decimal with nine places in nano-units.
-pub(super) fn nano(decimal: &str) -> u128 {
-    decimal.replace('.', "").parse().unwrap_or(0)
+/// Nano-units; no rate is negative.
+pub(super) fn nano(money: Money) -> u128 {
+    money.0.max(0).unsigned_abs()
 }
 
 #[cfg(test)]
@@ -312,6 +313,5 @@ mod tests {
     #[test]
     fn units_are_printed_with_every_place() {
         assert_eq!((decimal(0), decimal(12_345)), ("0.0000".to_owned(), "1.2345".to_owned()));
-        assert_eq!(nano("2.500000000"), 2_500_000_000);
     }
 }

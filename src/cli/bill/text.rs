@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 
 use super::by::BillGrouping;
 use super::sheet::{BillColumn, BillRow, ENERGY, HOURS, REMAINDERS, Sheet, WHOSE, apportion, decimal, nano};
-use crate::ledger::{Statement, StatementPrice};
+use crate::billing::{Bill, BillPrice, print_money, print_time};
+use crate::model::Money;
 
 /// The whole bill.
-pub(super) fn page(statement: &Statement, by: &BillGrouping) -> String {
+pub(super) fn page(statement: &Bill, by: &BillGrouping) -> String {
     let sheet = Sheet::new(statement, by);
     let mut page = heading(statement);
     if sheet.rows.is_empty() {
@@ -21,7 +22,7 @@ pub(super) fn page(statement: &Statement, by: &BillGrouping) -> String {
     page + &legend(statement, &sheet, by.whose())
 }
 
-fn heading(statement: &Statement) -> String {
+fn heading(statement: &Bill) -> String {
     let name = if statement.node.is_empty() { "unknown node" } else { &*statement.node };
     let cluster = statement.cluster.as_ref().map(|cluster| format!(", cluster {cluster}"));
     let mut page = format!(
@@ -52,12 +53,12 @@ pub(super) fn readable(time: &str) -> String {
 }
 
 /// The columns of hours; those about prices are left out if no prices are configured.
-fn columns(statement: &Statement) -> impl Iterator<Item = &'static BillColumn> {
-    let has_prices = statement.unpriced_ns.is_some();
+fn columns(statement: &Bill) -> impl Iterator<Item = &'static BillColumn> {
+    let has_prices = statement.unpriced.is_some();
     HOURS.iter().filter(move |column| column.always || has_prices)
 }
 
-fn table(statement: &Statement, sheet: &Sheet, by: &str) -> String {
+fn table(statement: &Bill, sheet: &Sheet, by: &str) -> String {
     let mut lines: Vec<Vec<String>> = vec![vec![by.into()]];
     lines[0].extend(columns(statement).map(|column| column.name.to_owned()));
     lines[0].push("kWh".into());
@@ -87,9 +88,9 @@ pub(super) fn align_columns(rows: &[Vec<String>]) -> String {
 }
 
 /// The GPUs whose energy was not measured.
-fn unmetered(statement: &Statement) -> String {
-    let lines = statement.lines.iter().filter(|line| line.energy_static_uj.is_none());
-    let gpus: BTreeSet<(u32, &str)> = lines.map(|line| (line.gpu, &*line.uuid)).collect();
+fn unmetered(statement: &Bill) -> String {
+    let lines = statement.lines.iter().filter(|line| !line.has_energy);
+    let gpus: BTreeSet<(u32, &str)> = lines.map(|line| (line.gpu.index, &*line.gpu.uuid)).collect();
     if gpus.is_empty() {
         return String::new();
     }
@@ -98,46 +99,48 @@ fn unmetered(statement: &Statement) -> String {
 }
 
 /// Each price with its time and money, and the time without a price; their sums are the totals of the table.
-fn prices(statement: &Statement, total: &BillRow) -> String {
-    let Some(unpriced) = statement.unpriced_ns else {
+fn prices(statement: &Bill, total: &BillRow) -> String {
+    let Some(unpriced) = statement.unpriced else {
         return "\nno prices are configured: hours and energy only\n".into();
     };
     let currency = statement.currency.as_deref().unwrap_or_default();
-    let times: Vec<u128> = statement.prices.iter().map(|price| price.slot_ns.into()).collect();
-    let amounts: Vec<u128> = statement.prices.iter().map(|price| nano(&price.money)).collect();
+    let times: Vec<u128> = statement.prices.iter().map(|price| price.slot.0.into()).collect();
+    let amounts: Vec<u128> = statement.prices.iter().map(|price| nano(price.money)).collect();
     let shares = apportion(total.charged, &times).into_iter().zip(apportion(total.money, &amounts));
     let mut page = "\n".to_owned();
     if statement.partial {
-        let price = |price: &StatementPrice| {
-            format!("price: {} {currency} per GPU-hour, class {}\n", trimmed(&price.gpu_hour), price.class)
+        let price = |price: &BillPrice| {
+            format!("price: {} {currency} per GPU-hour, class {}\n", trimmed(price.gpu_hour), price.class)
         };
         return page + &statement.prices.iter().map(price).collect::<String>();
     }
     for (price, (hours, money)) in statement.prices.iter().zip(shares) {
-        let since = price.since.as_ref().filter(|since| **since > statement.from);
+        let since = price.since.filter(|since| *since > statement.from);
         page += &format!(
             "price: {} {currency} per GPU-hour, class {}{}: {} h, {} {currency}\n",
-            trimmed(&price.gpu_hour),
+            trimmed(price.gpu_hour),
             price.class,
-            since.map(|since| format!(", since {since}")).unwrap_or_default(),
+            since.map(|since| format!(", since {}", print_time(since))).unwrap_or_default(),
             decimal(hours),
             decimal(money)
         );
     }
-    if unpriced > 0 {
+    if unpriced.0 > 0 {
         page += &format!("no price in force: {} h\n", decimal(total.unpriced));
     }
     page
 }
 
 /// A price without trailing zeros, but with its cents.
-fn trimmed(price: &str) -> &str {
+fn trimmed(price: Money) -> String {
+    let mut price = print_money(price);
     let kept = price.trim_end_matches('0').len();
     let cents = price.find('.').map_or(price.len(), |point| point + 3);
-    price.get(..kept.max(cents)).unwrap_or(price)
+    price.truncate(kept.max(cents));
+    price
 }
 
-fn reconciliation(statement: &Statement) -> String {
+fn reconciliation(statement: &Bill) -> String {
     if statement.partial {
         return String::new();
     }
@@ -146,13 +149,15 @@ fn reconciliation(statement: &Statement) -> String {
     let money = statement
         .currency
         .as_ref()
-        .map(|code| format!(", money {} of {} {code}", proof.line_money, proof.gpu_money))
+        .map(|code| {
+            format!(", money {} of {} {code}", print_money(proof.line_money), print_money(proof.gpu_money))
+        })
         .unwrap_or_default();
-    format!("{verdict}: held {} s of {} s GPU time{money}\n", seconds(proof.held_ns), seconds(proof.slot_ns))
+    format!("{verdict}: held {} s of {} s GPU time{money}\n", seconds(proof.held.0), seconds(proof.slot.0))
 }
 
 /// A note if the bill ends before the requested time.
-fn clipped(statement: &Statement) -> String {
+fn clipped(statement: &Bill) -> String {
     let Some(asked) = &statement.asked_to else { return String::new() };
     format!(
         "ends at {} instead of {}: later minutes are not complete yet; ask again then\n",
@@ -162,7 +167,7 @@ fn clipped(statement: &Statement) -> String {
 }
 
 /// Explains the columns.
-fn legend(statement: &Statement, sheet: &Sheet, whose: &str) -> String {
+fn legend(statement: &Bill, sheet: &Sheet, whose: &str) -> String {
     let mut entries: Vec<(&str, String)> =
         columns(statement).map(|column| (column.name, column.meaning.replace(WHOSE, whose))).collect();
     entries.push(("kWh", ENERGY.to_owned()));
@@ -189,20 +194,20 @@ mod tests {
 
     use super::*;
 
-    fn page(statement: &Statement) -> String {
+    fn page(statement: &Bill) -> String {
         super::page(statement, &BillGrouping::Tenant)
     }
 
     const HOUR: u64 = 3_600_000_000_000;
 
     /// A bill of one hour of one GPU in Berlin, held and idle, with these fields instead.
-    fn statement(other: Value) -> Statement {
+    fn statement(other: Value) -> Bill {
         let mut all = json!({"node": "n1", "cluster": null, "from": "2026-10-31T23:00:00Z", "to": "2026-11-01T00:00:00Z",
             "from_local": "2026-11-01T00:00:00+01:00", "to_local": "2026-11-01T01:00:00+01:00",
             "time_zone": "Europe/Berlin", "closed_until": "2026-11-01T00:00:00Z", "currency": null,
             "lines": [line("alice", 0, None)], "gpus": [],
-            "reconciliation": {"slot_ns": HOUR, "held_ns": HOUR, "imbalance_ns": "0", "gpu_money": "0",
-                "line_money": "0", "imbalance_money": "0"}});
+            "reconciliation": {"slot_ns": HOUR, "held_ns": HOUR, "imbalance_ns": "0", "gpu_money": "0.000000000",
+                "line_money": "0.000000000", "imbalance_money": "0.000000000"}});
         all.as_object_mut().unwrap().extend(other.as_object().unwrap().clone());
         serde_json::from_value(all).unwrap()
     }
@@ -286,7 +291,7 @@ mod tests {
 
     #[test]
     fn a_price_keeps_its_cents_and_every_significant_digit() {
-        let prices = ["2.000000000", "2.490000000", "0.000000001", "0.123400000"].map(trimmed);
+        let prices = [2_000_000_000, 2_490_000_000, 1, 123_400_000].map(|nano| trimmed(Money(nano)));
         assert_eq!(prices, ["2.00", "2.49", "0.000000001", "0.1234"]);
     }
 

@@ -357,7 +357,7 @@ fn a_bill_comes_from_the_ledger_with_its_errors() {
     assert_eq!(status(&answer), 400);
     assert!(body(&answer).starts_with(r#"{"error":"from: \"x\" is not a valid time; "#), "{answer}");
     let missing =
-        gpumeter::serve::statement(std::path::Path::new("/nowhere/ledger.db"), None, None, || false);
+        gpumeter::serve::read_bill(std::path::Path::new("/nowhere/ledger.db"), None, None, || false);
     let (_, answer) = ask("", missing.map(|_| String::new()));
     assert_eq!(status(&answer), 503);
     assert_eq!(status(&agent.get("/api/v1/bill?form=1")), 400);

@@ -38,15 +38,15 @@ fn a_bill_sums_holders_and_remainders_to_the_gpu() {
     let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
     assert_eq!((bill.from, bill.to), (NOVEMBER, after(3600)));
     assert_eq!(bill.currency.as_deref(), Some("EUR"));
-    assert_eq!(bill.gpus[0].money, Some(exact(3 * EURO)));
+    assert_eq!(bill.gpus[0].money, Some(Money(3 * EURO)));
     let lines: Vec<_> = bill.lines.iter().map(|line| (line.holder.as_str(), line.money)).collect();
-    let each = Some(exact(3 * EURO / 2));
+    let each = Some(Money(3 * EURO / 2));
     assert_eq!(lines, [(HolderId::UNALLOCATED, each), ("user:a", each)]);
     assert_eq!(bill.lines[1].amounts.memory_byte_seconds, 240 * (80 << 30));
     let proof = bill.reconciliation;
-    assert_eq!((proof.imbalance, proof.imbalance_money), (0, ExactMoney::ZERO));
+    assert_eq!((proof.imbalance, proof.imbalance_money), (0, Money(0)));
     assert_eq!(proof.slot, Nanoseconds::from_seconds(3600));
-    assert_eq!(proof.unpriced, Nanoseconds(0));
+    assert_eq!(bill.unpriced, Some(Nanoseconds(0)));
     // The counters have the same cost, and half of it was used.
     let recovered = {
         drop(ledger);
@@ -84,11 +84,11 @@ fn unavailable_time_is_shown_to_its_holder_and_charged_to_nobody() {
     assert_eq!(
         lines,
         [
-            (HolderId::UNAVAILABLE, 0, minute, Some(exact(60 * EURO))),
-            ("user:a", minute, minute, Some(exact(60 * EURO))),
+            (HolderId::UNAVAILABLE, 0, minute, Some(Money(60 * EURO))),
+            ("user:a", minute, minute, Some(Money(60 * EURO))),
         ]
     );
-    assert_eq!(bill.reconciliation.imbalance_money, ExactMoney::ZERO);
+    assert_eq!(bill.reconciliation.imbalance_money, Money(0));
     drop(ledger);
     let recovered = world.open(200, None).1;
     let held = |name| recovered.counters[&counter_key(0, name)].costs.values().next().unwrap().held;
@@ -108,10 +108,10 @@ fn a_changed_rate_begins_at_the_next_quarter_hour_and_restates_nothing() {
     let mut reader = Reader::open(&world.path()).unwrap();
     let bill = reader.bill(None, None).unwrap();
     let money: Vec<_> = bill.gpus[0].intervals.iter().map(|interval| interval.money).collect();
-    assert_eq!(money, [Some(exact(EURO)), Some(exact(2 * EURO))]);
-    assert_eq!(bill.lines[0].money, Some(exact(3 * EURO)));
+    assert_eq!(money, [exact(EURO), exact(2 * EURO)]);
+    assert_eq!(bill.lines[0].money, Some(Money(3 * EURO)));
     let first = reader.bill(None, Some(after(60))).unwrap();
-    assert_eq!(first.lines[0].money, Some(ExactMoney::of_time(4_000_000_000, 60 * SECOND)));
+    assert_eq!(first.lines[0].money, Some(Money(4 * EURO / 60)));
     // The same price book again changes nothing.
     drop(ledger);
     let (mut ledger, _) = world.open(2 * QUARTER + 20, Some(book(&[(0, 8 * EURO)])));
@@ -120,9 +120,9 @@ fn a_changed_rate_begins_at_the_next_quarter_hour_and_restates_nothing() {
     ledger.reprice(None, boottime(2 * QUARTER + 20)).unwrap();
     settle(&mut ledger, 0, 2 * QUARTER..4 * QUARTER, "user:a");
     let bill = reader.bill(None, None).unwrap();
-    assert_eq!(bill.gpus[0].money, Some(exact(5 * EURO)));
-    assert_eq!(bill.reconciliation.unpriced, QUARTER_HOUR);
-    assert_eq!(bill.reconciliation.imbalance_money, ExactMoney::ZERO);
+    assert_eq!(bill.gpus[0].money, Some(Money(5 * EURO)));
+    assert_eq!(bill.unpriced, Some(QUARTER_HOUR));
+    assert_eq!(bill.reconciliation.imbalance_money, Money(0));
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn an_announced_rate_comes_into_force_by_itself_and_may_be_withdrawn_before() {
     ledger.reprice(Some(&book(&[(0, 4 * EURO)])), boottime(2 * QUARTER + 10)).unwrap();
     settle(&mut ledger, 0, 2 * QUARTER..4 * QUARTER, "user:a");
     let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
-    assert_eq!(bill.gpus[0].money, Some(exact((1 + 2 + 2 + 1) * EURO)));
+    assert_eq!(bill.gpus[0].money, Some(Money((1 + 2 + 2 + 1) * EURO)));
 }
 
 #[test]
@@ -150,8 +150,8 @@ fn a_rate_that_is_given_late_prices_the_past_from_its_begin_on_and_no_counter() 
     // Without a begin it would price nothing of that.
     ledger.reprice(Some(&book(&[(0, 9 * EURO), (QUARTER, 4 * EURO)])), boottime(2 * QUARTER + 1)).unwrap();
     let bill = reader.bill(None, None).unwrap();
-    assert_eq!(bill.gpus[0].money, Some(exact(EURO)));
-    assert_eq!(bill.reconciliation.unpriced, QUARTER_HOUR);
+    assert_eq!(bill.gpus[0].money, Some(Money(EURO)));
+    assert_eq!(bill.unpriced, Some(QUARTER_HOUR));
     drop(ledger);
     let (_, recovered) = world.open(2 * QUARTER + 2, None);
     assert!(recovered.counters[&counter_key(0, "user:a")].costs.is_empty());
@@ -167,7 +167,7 @@ fn time_that_is_covered_keeps_its_prices() {
     rusqlite::Connection::open(world.path()).unwrap().execute(&sql, []).unwrap();
     ledger.reprice(Some(&book(&[(0, 4 * EURO), (60, 8 * EURO)])), boottime(3 * QUARTER + 1)).unwrap();
     let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
-    assert_eq!(bill.gpus[0].money, Some(exact((1 + 1 + 2) * EURO)));
+    assert_eq!(bill.gpus[0].money, Some(Money((1 + 1 + 2) * EURO)));
 }
 
 #[test]
@@ -189,8 +189,8 @@ fn each_gpu_has_the_rate_of_its_model_and_node() {
     (0..2).for_each(|gpu| settle(&mut ledger, gpu, 0..QUARTER, "user:a"));
     let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
     let money: Vec<_> = bill.gpus.iter().map(|gpu| gpu.money).collect();
-    assert_eq!(money, [Some(exact(2 * EURO)), Some(exact(EURO / 2))]);
-    assert_eq!(bill.reconciliation.imbalance_money, ExactMoney::ZERO);
+    assert_eq!(money, [Some(Money(2 * EURO)), Some(Money(EURO / 2))]);
+    assert_eq!(bill.reconciliation.imbalance_money, Money(0));
 }
 
 #[test]
@@ -240,23 +240,24 @@ fn time_before_the_first_price_is_shown_as_unpriced_and_not_as_charged() {
         ledger.commit(&LedgerBatch { now: after(from + 16), closed, ..LedgerBatch::default() }).unwrap();
     }
     let mut reader = Reader::open(&world.path()).unwrap();
-    let statement = reader.statement(None, None).unwrap();
+    let statement = reader.bill(None, None).unwrap();
     let lines: Vec<_> = statement
         .lines
         .iter()
-        .map(|line| {
-            (&*line.tenant, line.charged_ns / SECOND, line.unpriced_ns / SECOND, line.money.as_deref())
-        })
+        .map(|line| (&*line.tenant, line.charged.0 / SECOND, line.unpriced.0 / SECOND, line.money))
         .collect();
-    let money = Some("30.000000000");
+    let money = Some(Money(30 * EURO));
     assert_eq!(lines, [(HolderId::UNALLOCATED, 30, 60, money), ("a", 30, 60, money)]);
-    assert_eq!(statement.unpriced_ns, Some(120 * SECOND));
+    assert_eq!(statement.unpriced, Some(Nanoseconds(120 * SECOND)));
     let price = &statement.prices[0];
-    assert_eq!((statement.prices.len(), price.slot_ns), (1, 60 * SECOND));
-    assert_eq!((&*price.gpu_hour, &*price.money), ("3600.000000000", "60.000000000"));
+    assert_eq!((statement.prices.len(), price.slot), (1, Nanoseconds(60 * SECOND)));
+    assert_eq!((price.gpu_hour, price.money), (Money(3600 * EURO), Money(60 * EURO)));
     // Before it is in force there is no cost, but the coming price is reported on a line.
-    let before = reader.statement(None, Some(after(120))).unwrap();
-    assert_eq!((before.currency, before.unpriced_ns, before.prices), (None, Some(120 * SECOND), Vec::new()));
+    let before = reader.bill(None, Some(after(120))).unwrap();
+    assert_eq!(
+        (before.currency, before.unpriced, before.prices),
+        (None, Some(Nanoseconds(120 * SECOND)), Vec::new())
+    );
 }
 
 #[test]
@@ -265,8 +266,8 @@ fn a_ledger_without_prices_reports_no_unpriced_time() {
     let (mut ledger, _) = world.open(0, None);
     register_gpus(&mut ledger, 1);
     settle(&mut ledger, 0, 0..60, "user:a");
-    let statement = Reader::open(&world.path()).unwrap().statement(None, None).unwrap();
-    assert_eq!((statement.unpriced_ns, statement.currency), (None, None));
+    let statement = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
+    assert_eq!((statement.unpriced, statement.currency), (None, None));
 }
 
 #[test]
@@ -279,15 +280,15 @@ fn a_bill_names_its_node_and_begins_with_the_month_in_the_readers_time_zone() {
     let (mut ledger, _) = Ledger::open(&world.path(), &opening).unwrap();
     register_gpus(&mut ledger, 1);
     settle(&mut ledger, 0, last..last + 60, "user:a");
-    let utc = Reader::open(&world.path()).unwrap().statement(None, None).unwrap();
-    assert_eq!((&*utc.from, &*utc.from_local), ("2025-11-01T00:00:00Z", "2025-11-01T00:00:00+00:00"));
+    let utc = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
+    assert_eq!((utc.from, &*utc.from_local), (NOVEMBER, "2025-11-01T00:00:00+00:00"));
     assert_eq!(utc.time_zone, "UTC");
     assert_eq!((utc.node, utc.cluster, utc.simulated), (node.name, node.cluster, false));
     let east = TimeZone::fixed(jiff::tz::offset(1));
-    let east = Reader::open(&world.path()).unwrap().in_zone(east).statement(None, None).unwrap();
-    assert_eq!((&*east.from, &*east.from_local), ("2025-11-30T23:00:00Z", "2025-12-01T00:00:00+01:00"));
+    let east = Reader::open(&world.path()).unwrap().in_zone(east).bill(None, None).unwrap();
+    assert_eq!((east.from, &*east.from_local), (Utc(DECEMBER.0 - HOUR.0), "2025-12-01T00:00:00+01:00"));
     assert_eq!(east.to_local, "2025-12-01T01:00:00+01:00");
-    let later = Reader::open(&world.path()).unwrap().statement(None, Some(DECEMBER.plus(HOUR))).unwrap();
+    let later = Reader::open(&world.path()).unwrap().bill(None, Some(DECEMBER.plus(HOUR))).unwrap();
     assert_eq!(later.asked_to.as_deref(), Some("2025-12-01T01:00:00+00:00"));
 }
 

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use gpumeter::billing::ExactMoney;
 use gpumeter::ledger::{Cause, LedgerBatch, LedgerQueue, Reader, Resumed};
-use gpumeter::model::{HolderId, Method, Microjoules, Nanoseconds, SlotState};
+use gpumeter::model::{HolderId, Method, Microjoules, Money, Nanoseconds, SlotState};
 
 use super::world::*;
 
@@ -133,7 +132,7 @@ fn a_gap_before_a_window_is_booked_as_unobserved_and_counted() {
     settle(&mut ledger, 0, 120..180, "user:a");
     let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
     assert_eq!((bill.to, bill.reconciliation.imbalance), (after(180), 0));
-    assert_eq!(bill.reconciliation.imbalance_money, ExactMoney::ZERO);
+    assert_eq!(bill.reconciliation.imbalance_money, Money(0));
     let line = bill.lines.iter().find(|line| line.holder == holder(HolderId::UNOBSERVED)).unwrap();
     assert_eq!((line.method, line.amounts.parts.unmeasured), (Method::Observed, 75 * SECOND));
 }

@@ -2,7 +2,7 @@
 
 use gpumeter::billing::ExactMoney;
 use gpumeter::ledger::{Acknowledged, ClosedWindow, LedgerBatch, Reader};
-use gpumeter::model::{Amounts, HolderId, Parts, Row, Use};
+use gpumeter::model::{Amounts, HolderId, Money, Parts, Row, Use};
 use proptest::prelude::*;
 
 use super::world::*;
@@ -122,22 +122,22 @@ proptest! {
         ];
         for bill in bills.iter().chain([&whole]) {
             prop_assert_eq!(bill.reconciliation.imbalance, 0);
-            prop_assert_eq!(bill.reconciliation.imbalance_money, ExactMoney::ZERO);
+            prop_assert_eq!(bill.reconciliation.imbalance_money, Money(0));
         }
         for gpu in &whole.gpus {
             let parts = bills.iter().flat_map(|bill| &bill.gpus).filter(|part| part.gpu == gpu.gpu);
-            let sum = ExactMoney::sum(parts.filter_map(|part| part.money)).unwrap();
-            prop_assert_eq!(gpu.money.unwrap_or_default(), sum);
+            let sum = ExactMoney::sum(parts.map(|part| part.exact().unwrap())).unwrap();
+            prop_assert_eq!(gpu.exact().unwrap(), sum);
         }
         for line in &whole.lines {
             let mut sum = (Amounts::default(), ExactMoney::ZERO);
             for part in bills.iter().flat_map(|bill| &bill.lines)
                 .filter(|part| (&part.gpu, &part.holder) == (&line.gpu, &line.holder)) {
                 sum.0.add(&part.amounts);
-                sum.1 = sum.1.plus(part.money.unwrap_or_default()).unwrap();
+                sum.1 = sum.1.plus(part.exact).unwrap();
             }
             prop_assert_eq!(line.amounts, sum.0);
-            prop_assert_eq!(line.money.unwrap_or_default(), sum.1);
+            prop_assert_eq!(line.exact, sum.1);
         }
     }
 
@@ -150,7 +150,7 @@ proptest! {
         prop_assert_eq!(bill.to, until);
         let counted = acknowledged.counters.iter().filter(|(key, _)| key.gpu == uuid(0))
             .flat_map(|(_, counter)| counter.costs.values()).map(|cost| cost.held);
-        prop_assert_eq!(bill.gpus[0].money.unwrap_or_default(), ExactMoney::sum(counted).unwrap());
+        prop_assert_eq!(bill.gpus[0].exact().unwrap(), ExactMoney::sum(counted).unwrap());
         let (_, recovered) = world.open(20_000, None);
         prop_assert_eq!(recovered.counters, acknowledged.counters);
         prop_assert_eq!(recovered.imbalance, 0);

@@ -322,7 +322,7 @@ fn a_ledger_of_the_first_schema_continues_with_its_open_spans_and_its_bill() {
         holders.iter().find(|holder| holder.id.as_str() == "unit:train-llm.service"),
         Some(&Holder::unit("train-llm.service", Some("alice"), Some(1001)))
     );
-    let statement = reader.statement(None, None).unwrap();
+    let statement = reader.bill(None, None).unwrap();
     assert!(statement.is_balanced());
     let tenants: std::collections::BTreeSet<&str> =
         statement.lines.iter().map(|line| line.tenant.as_str()).collect();
@@ -415,15 +415,15 @@ fn counters_facts_xid_sums_and_the_bill_are_read_back_as_they_were_written() {
         assert_eq!(serde_json::to_string(&holder.facts).unwrap(), world.sql::<String>(&sql));
     }
     assert_eq!(reader.inventory().unwrap().len(), 12);
-    let statement = reader.statement(None, None).unwrap();
+    let statement = reader.bill(None, None).unwrap();
     assert!(statement.is_balanced());
     let mut billed = BTreeMap::<String, (u64, u64)>::new();
     for line in &statement.lines {
-        let sum = billed.entry(line.holder.clone()).or_default();
-        *sum = (sum.0 + line.held_ns, sum.1 + line.used_ns);
+        let sum = billed.entry(line.holder.to_string()).or_default();
+        *sum = (sum.0 + line.amounts.parts.held(), sum.1 + line.amounts.used.total());
     }
     assert_eq!(billed, before);
-    let line = statement.lines.iter().find(|line| line.holder == "slurm:alpha/211").unwrap();
+    let line = statement.lines.iter().find(|line| line.holder.name() == "slurm:alpha/211").unwrap();
     assert_eq!(line.tenant, "physics");
     assert_eq!(line.labels["slurm_job_id"], "211");
 }

@@ -68,7 +68,7 @@ fn upgraded(world: &World) {
     assert!(tenants.contains("train-llm.service"), "{tenants:?}");
     drop(ledger);
     assert_eq!(world.sql::<i64>("PRAGMA user_version"), 5);
-    assert!(Reader::open(&world.path()).unwrap().statement(None, None).unwrap().is_balanced());
+    assert!(Reader::open(&world.path()).unwrap().bill(None, None).unwrap().is_balanced());
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn a_backup_includes_the_write_ahead_log_and_is_private() {
     assert_eq!(copy.metadata().unwrap().permissions().mode() & 0o007, 0);
     assert!(!killed.directory.path().join("ledger.db.part").exists());
     // A backup is one file, also while and after it is read.
-    Reader::open(&copy).unwrap().statement(None, None).unwrap();
+    Reader::open(&copy).unwrap().bill(None, None).unwrap();
     for suffix in ["-wal", "-shm"] {
         assert!(!killed.directory.path().join(format!("ledger.db.v1{suffix}")).exists(), "{suffix}");
     }
@@ -129,7 +129,7 @@ fn an_older_ledger_can_be_read_without_a_change() {
     let world = version_1(ADDITIONS.into_iter());
     let before = bytes(&world.path());
     let mut reader = Reader::open(&world.path()).unwrap();
-    assert!(reader.statement(None, None).unwrap().is_balanced());
+    assert!(reader.bill(None, None).unwrap().is_balanced());
     assert_eq!(reader.inventory().unwrap().len(), 8);
     assert_eq!(reader.node().unwrap().name, "");
     drop(reader);

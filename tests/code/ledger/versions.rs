@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use gpumeter::ledger::{Acknowledged, CounterKey, HolderCounter, LedgerBatch, Recovered, TenantKey};
-use gpumeter::model::{Fact, Facts, Holder, HolderKind};
+use gpumeter::model::{Fact, Facts, Holder, HolderKind, Money};
 
 use super::world::*;
 
@@ -116,19 +116,17 @@ fn the_bill_has_a_line_for_each_account_of_a_job() {
     }
     drop(ledger);
     let mut reader = gpumeter::ledger::Reader::open(&world.path()).unwrap();
-    let statement = reader.statement(None, None).unwrap();
+    let statement = reader.bill(None, None).unwrap();
     assert!(statement.is_balanced());
     let lines = statement.lines.iter().map(|line| {
-        let money = line.money.as_deref().unwrap();
-        (&*line.tenant, &*line.holder, &*line.labels["slurm_account"], line.held_ns / SECOND, money)
+        let held = line.amounts.parts.held() / SECOND;
+        (&*line.tenant, line.holder.name(), &*line.labels["slurm_account"], held, line.money)
     });
     let lines: Vec<_> = lines.collect();
+    let money = Some(Money(30_000_000_000));
     assert_eq!(
         lines,
-        [
-            ("bio", "slurm:alpha/211", "bio", 30, "30.000000000"),
-            ("physics", "slurm:alpha/211", "physics", 30, "30.000000000"),
-        ]
+        [("bio", "slurm:alpha/211", "bio", 30, money), ("physics", "slurm:alpha/211", "physics", 30, money),]
     );
     assert_eq!(world.sql::<i64>("SELECT count(*) FROM holder WHERE name = 'slurm:alpha/211'"), 2);
 }

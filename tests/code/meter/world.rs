@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use gpumeter::billing::BillLine;
 use gpumeter::catalogue::{AccountValue, Level};
 use gpumeter::holders::{Allocation, GpuSelector, IdentifiedProcess, Identities, Selector, StandingGrant};
 use gpumeter::host::Pci;
-use gpumeter::ledger::{BillLine, CounterKey, Ledger, LedgerQueue, Opening, Reader, Recovered};
+use gpumeter::ledger::{CounterKey, Ledger, LedgerQueue, Opening, Reader, Recovered};
 use gpumeter::meter::{Inputs, Meter, Policy, SamplerNews};
 use gpumeter::model::snapshot::{AgentNumber, Snapshot};
 use gpumeter::model::{

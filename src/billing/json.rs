@@ -1,0 +1,237 @@
+//! The JSON form of a bill: times in RFC 3339, money as decimal text, times and energy in integers with their unit.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::bill::BillLine;
+use super::money::{ExactMoney, MoneyOverflow};
+use crate::model::{
+    ActivitySource, Amounts, GpuId, Grade, HolderId, Method, Microjoules, Money, Nanoseconds, Parts, Use, Utc,
+};
+
+/// The names of a GPU.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "GpuId")]
+pub(super) struct GpuIdJson {
+    #[serde(rename = "gpu")]
+    index: u32,
+    uuid: Arc<str>,
+}
+
+/// A line of a bill.
+#[derive(Serialize, Deserialize)]
+pub(super) struct LineJson {
+    tenant: String,
+    holder: String,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    labels: BTreeMap<String, String>,
+    gpu: u32,
+    uuid: Arc<str>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    gpu_instance: Option<u32>,
+    held_ns: u64,
+    within_ns: u64,
+    lent_ns: u64,
+    idle_ns: u64,
+    unmeasured_ns: u64,
+    unavailable_ns: u64,
+    used_ns: u64,
+    beyond_share_ns: u64,
+    outside_holding_ns: u64,
+    unheld_ns: u64,
+    /// None where the GPU's energy was not measured.
+    energy_static_uj: Option<u64>,
+    energy_dynamic_uj: Option<u64>,
+    grade: Grade,
+    measured_ns: u64,
+    method: Method,
+    sources: Vec<ActivitySource>,
+    #[serde(default)]
+    charged_ns: u64,
+    #[serde(default)]
+    unpriced_ns: u64,
+    #[serde(default, with = "optional_money")]
+    money: Option<Money>,
+}
+
+impl From<BillLine> for LineJson {
+    fn from(line: BillLine) -> Self {
+        let Amounts { parts, used, energy_static, energy_dynamic, measured, .. } = line.amounts;
+        Self {
+            tenant: line.tenant,
+            holder: line.holder.to_string(),
+            labels: line.labels,
+            gpu: line.gpu.index,
+            uuid: line.gpu.uuid,
+            gpu_instance: line.gpu_instance,
+            held_ns: parts.held(),
+            within_ns: parts.within,
+            lent_ns: parts.lent,
+            idle_ns: parts.idle,
+            unmeasured_ns: parts.unmeasured,
+            unavailable_ns: parts.unavailable,
+            used_ns: used.total(),
+            beyond_share_ns: used.beyond,
+            outside_holding_ns: used.outside,
+            unheld_ns: used.unheld,
+            energy_static_uj: line.has_energy.then_some(energy_static.0),
+            energy_dynamic_uj: line.has_energy.then_some(energy_dynamic.0),
+            grade: line.grade,
+            measured_ns: measured,
+            method: line.method,
+            sources: line.sources,
+            charged_ns: line.charged.0,
+            unpriced_ns: line.unpriced.0,
+            money: line.money,
+        }
+    }
+}
+
+impl TryFrom<LineJson> for BillLine {
+    type Error = MoneyOverflow;
+
+    fn try_from(line: LineJson) -> Result<Self, MoneyOverflow> {
+        let beside =
+            line.beyond_share_ns.saturating_add(line.outside_holding_ns).saturating_add(line.unheld_ns);
+        let amounts = Amounts {
+            parts: Parts {
+                within: line.within_ns,
+                lent: line.lent_ns,
+                idle: line.idle_ns,
+                unmeasured: line.unmeasured_ns,
+                unavailable: line.unavailable_ns,
+            },
+            used: Use {
+                within: line.used_ns.saturating_sub(beside),
+                beyond: line.beyond_share_ns,
+                outside: line.outside_holding_ns,
+                unheld: line.unheld_ns,
+            },
+            energy_static: Microjoules(line.energy_static_uj.unwrap_or(0)),
+            energy_dynamic: Microjoules(line.energy_dynamic_uj.unwrap_or(0)),
+            memory_byte_seconds: 0,
+            measured: line.measured_ns,
+        };
+        let gpu = GpuId { index: line.gpu, uuid: line.uuid };
+        Ok(Self {
+            tenant: line.tenant,
+            labels: line.labels,
+            gpu_instance: line.gpu_instance,
+            amounts,
+            has_energy: line.energy_static_uj.is_some() && line.energy_dynamic_uj.is_some(),
+            grade: line.grade,
+            method: line.method,
+            sources: line.sources,
+            charged: Nanoseconds(line.charged_ns),
+            unpriced: Nanoseconds(line.unpriced_ns),
+            money: line.money,
+            exact: ExactMoney::from_parts(line.money.unwrap_or_default(), 0)?,
+            ..Self::empty(gpu, HolderId::new(line.holder))
+        })
+    }
+}
+
+/// A module for `#[serde(with)]`: a value as the text that `print` makes of it and `parse` reads.
+macro_rules! as_text {
+    ($(#[$doc:meta])* $name:ident, $value:ty, $print:path, $parse:path) => {
+        $(#[$doc])*
+        pub(super) mod $name {
+            use serde::{Deserialize, Deserializer, Serializer};
+
+            pub(in crate::billing) fn serialize<S: Serializer>(value: &$value, to: S) -> Result<S::Ok, S::Error> {
+                to.serialize_some(&$print(*value))
+            }
+
+            pub(in crate::billing) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<$value, D::Error> {
+                $parse(Deserialize::deserialize(from)?).map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+
+as_text!(/// A time in RFC 3339.
+    time, crate::model::Utc, super::print_time, super::parse_time);
+as_text!(/// A time in RFC 3339, or null.
+    optional_time, Option<crate::model::Utc>, super::print_optional_time, super::parse_optional_time);
+as_text!(/// Money as a decimal with nine places.
+    money, crate::model::Money, super::print_money, super::parse_money);
+as_text!(/// Money as a decimal, or null.
+    optional_money, Option<crate::model::Money>, super::print_optional_money, super::parse_optional_money);
+as_text!(/// An integer that may exceed 64 bits.
+    integer, i128, super::print_integer, super::parse_integer);
+
+/// UTC in RFC 3339.
+pub fn print_time(at: Utc) -> String {
+    jiff::Timestamp::from_nanosecond(i128::from(at.0))
+        .map_or_else(|_| at.0.to_string(), |time| time.to_string())
+}
+
+fn parse_time(text: String) -> Result<Utc, String> {
+    let time = text.parse::<jiff::Timestamp>().ok();
+    let time = time.and_then(|time| u64::try_from(time.as_nanosecond()).ok());
+    time.map(Utc).ok_or_else(|| format!("{text:?} is not a time in RFC 3339"))
+}
+
+fn print_optional_time(at: Option<Utc>) -> Option<String> {
+    at.map(print_time)
+}
+
+fn parse_optional_time(text: Option<String>) -> Result<Option<Utc>, String> {
+    text.map(parse_time).transpose()
+}
+
+/// Money as a decimal with nine places.
+pub fn print_money(money: Money) -> String {
+    const UNIT: u128 = 1_000_000_000;
+    let sign = if money.0 < 0 { "-" } else { "" };
+    let amount = money.0.unsigned_abs();
+    format!("{sign}{}.{:09}", amount / UNIT, amount % UNIT)
+}
+
+fn parse_money(text: String) -> Result<Money, String> {
+    let (sign, amount) = text.strip_prefix('-').map_or((1, &*text), |amount| (-1, amount));
+    let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let nano = match amount.split_once('.') {
+        Some((whole, places)) if digits(whole) && digits(places) && places.len() == 9 => {
+            format!("{whole}{places}").parse::<i128>().ok()
+        }
+        _ => None,
+    };
+    nano.map(|nano| Money(sign * nano)).ok_or_else(|| {
+        format!("{text:?} is not an amount of money; amounts have nine decimals, as 1.500000000")
+    })
+}
+
+fn print_optional_money(money: Option<Money>) -> Option<String> {
+    money.map(print_money)
+}
+
+fn parse_optional_money(text: Option<String>) -> Result<Option<Money>, String> {
+    text.map(parse_money).transpose()
+}
+
+fn print_integer(value: i128) -> String {
+    value.to_string()
+}
+
+fn parse_integer(text: String) -> Result<i128, String> {
+    text.parse().map_err(|_| format!("{text:?} is not an integer"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn money_is_a_decimal_with_nine_places_and_anything_else_is_refused() {
+        for (nano, text) in [(2_500_000_000, "2.500000000"), (-1, "-0.000000001"), (0, "0.000000000")] {
+            assert_eq!(print_money(Money(nano)), text);
+            assert_eq!(parse_money(text.to_owned()), Ok(Money(nano)));
+        }
+        for text in ["", "2.5", "2", "2,500000000", "1.-00000000", "+1.000000000", "x.000000000"] {
+            assert!(parse_money(text.to_owned()).is_err(), "{text}");
+        }
+    }
+}
