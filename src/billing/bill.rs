@@ -10,7 +10,7 @@ use super::json::{self, GpuIdJson, LineJson};
 use super::money::{ExactMoney, MoneyOverflow, round_together};
 use super::schedule::RecordedRate;
 use crate::model::{
-    ActivitySource, Amounts, GpuId, Grade, HolderId, Method, Money, Nanoseconds, Utc, VisibleAccount,
+    ActivitySource, Amounts, GpuId, Grade, HolderId, Method, Money, Nanoseconds, Price, Utc, VisibleAccount,
 };
 
 /// The account of a span of whole minutes. Money is of [`Bill::currency`].
@@ -79,6 +79,9 @@ pub struct BillPrice {
     pub gpu_hour: Money,
     /// Price class.
     pub class: String,
+    /// How it follows from what the operator gave, as `32.77 per node-hour / 8 GPUs`; absent where it was given itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub derivation: Option<String>,
     /// GPU time under it.
     #[serde(rename = "slot_ns")]
     pub slot: Nanoseconds,
@@ -316,23 +319,31 @@ impl Bill {
     }
 }
 
+/// Begin, nano-units per GPU-hour, class and derivation.
+type PriceKey<'a> = (Utc, i64, &'a str, Option<&'a str>);
+
 /// The prices of all GPUs, each once, with the time and money of all GPUs under it.
 fn prices(gpus: &[BillGpu]) -> Result<Vec<BillPrice>, MoneyOverflow> {
-    let mut sums: BTreeMap<(Utc, i64, &str), (Nanoseconds, ExactMoney)> = BTreeMap::new();
+    let mut sums: BTreeMap<PriceKey<'_>, (Nanoseconds, ExactMoney)> = BTreeMap::new();
     for interval in gpus.iter().flat_map(|gpu| &gpu.intervals) {
         let Some(rate) = &interval.rate else { continue };
-        let key = (rate.begin, rate.price.nano_per_gpu_hour, &*rate.price.tariff.class);
+        let Price { tariff, nano_per_gpu_hour } = &rate.price;
+        let key = (rate.begin, *nano_per_gpu_hour, &*tariff.class, rate.derivation.as_deref());
         let (slot, money) = sums.entry(key).or_default();
         *slot += interval.slot;
         *money = money.plus(interval.money)?;
     }
     let rounded = round_together(&sums.values().map(|sum| sum.1).collect::<Vec<_>>(), 1)?;
-    let prices = sums.into_iter().zip(rounded).map(|(((begin, nano, class), (slot, _)), money)| BillPrice {
-        since: Some(begin).filter(|begin| begin.0 > 0),
-        gpu_hour: Money(nano.into()),
-        class: class.to_owned(),
-        slot,
-        money,
-    });
+    let prices =
+        sums.into_iter().zip(rounded).map(|(((begin, nano, class, derivation), (slot, _)), money)| {
+            BillPrice {
+                since: Some(begin).filter(|begin| begin.0 > 0),
+                gpu_hour: Money(nano.into()),
+                class: class.to_owned(),
+                derivation: derivation.map(str::to_owned),
+                slot,
+                money,
+            }
+        });
     Ok(prices.collect())
 }

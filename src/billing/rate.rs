@@ -23,6 +23,7 @@ impl PriceBook {
             from: None,
             nano_per_gpu_hour: 2_500_000_000,
             class: EXAMPLE.into(),
+            derivation: None,
         };
         Self { currency: "USD".into(), rates: vec![rate] }
     }
@@ -47,6 +48,8 @@ pub struct Rate {
     pub nano_per_gpu_hour: i64,
     /// The price class.
     pub class: Arc<str>,
+    /// How it follows from what the operator gave, as `32.77 per node-hour / 8 GPUs`; none where it was given itself.
+    pub derivation: Option<Arc<str>>,
 }
 
 /// Which GPUs a rate prices: those that match everything that is given. Each is a pattern with `*` and `?`.

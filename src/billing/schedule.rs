@@ -1,5 +1,7 @@
 //! The recorded rates of a node, and which of them is in force for a GPU at a time.
 
+use std::sync::Arc;
+
 use crate::model::{Nanoseconds, Price, Tariff, Utc};
 
 use super::rate::{PriceBook, Rate, RateSelector};
@@ -22,6 +24,8 @@ pub struct RecordedRate {
     pub end: Option<Utc>,
     /// The price.
     pub price: Price,
+    /// How it follows from what the operator gave; none where it was given itself.
+    pub derivation: Option<Arc<str>>,
     /// When it was recorded.
     pub recorded: Utc,
 }
@@ -138,6 +142,7 @@ impl RateSchedule {
                     tariff: Tariff { currency: currency.clone(), class: rate.class.clone() },
                     nano_per_gpu_hour: rate.nano_per_gpu_hour,
                 },
+                derivation: rate.derivation.clone(),
                 recorded: now,
             });
             is_changed = true;
@@ -167,6 +172,7 @@ mod tests {
             from: from.map(quarter),
             nano_per_gpu_hour,
             class: "on_demand".into(),
+            derivation: None,
         }
     }
 

@@ -1,5 +1,7 @@
 //! Reads the rates of a GPU-hour (`prices.rates`).
 
+use std::sync::Arc;
+
 use super::key::{Absent, ChangeEffect, Key, KeyType, Table};
 use super::problem::{Complaint, FilePosition, ProblemCollector};
 use super::read_mapping;
@@ -15,8 +17,14 @@ const CLASSES: [&str; 3] = ["on_demand", "spot", "committed"];
 keys! { RateDraft;
 "A rate while it is read."
 pub(crate) struct RateDraft () {
-    gpu_hour: Option<i64>, text("a decimal number", price), Required("2.49"), Reload, in "currency per GPU-hour",
+    gpu_hour: Option<i64>, text("a decimal number", price), Optional("2.49"), Reload, in "currency per GPU-hour",
         "Price of one GPU for one hour, exact to nine decimals.";
+    node_hour: Option<i64>, text("a decimal number", price), Optional("32.77"), Reload, in "currency per hour",
+        "Price of a whole node for one hour, instead of gpu_hour; needs gpus.";
+    gpus: Option<u32>, text("a number of GPUs", gpus), Optional("8"), Reload,
+        "How many GPUs share the price of the node.";
+    gpu_share: Option<i64>, text("a share of 1", share), Optional("0.9"), Reload,
+        "The part of the node's price that its GPUs bear; all of it by default.";
     from: Option<Utc>, text("a time in UTC on the 15-minute grid", moment), Optional("2026-01-01T00:00:00Z"), Reload,
         "When it begins, also in the past; without it, at the next quarter hour.";
     class: Option<&'static str>, word(CLASSES, CLASSES), Default(CLASSES[0]), Reload,
@@ -39,11 +47,17 @@ pub(crate) fn read(items: &[YamlNode], base: &str, report: &mut ProblemCollector
         let Some(places) = read_mapping::read_mapping(item, &path, TABLE.keys, &mut draft, report) else {
             continue;
         };
-        let RateDraft { gpu_hour: Some(nano_per_gpu_hour), class: Some(class), from, model, node, uuid } =
-            draft
-        else {
-            continue;
+        let price = match rate_price(&draft) {
+            Ok(price) => price,
+            // A value that is malformed was reported.
+            Err((key, _)) if places.get(key).is_some() && draft.is_absent(key) => continue,
+            Err((key, text)) => {
+                let place = places.get(key).or(item.place);
+                report.add(place, format!("{path}.{key}"), Complaint(text.to_owned()));
+                continue;
+            }
         };
+        let RateDraft { class: Some(class), from, model, node, uuid, .. } = draft else { continue };
         let selector = RateSelector { uuid, node, model };
         let place = places.get("from").or(item.place);
         // A rate with a malformed start does not count as one without a start.
@@ -61,9 +75,70 @@ pub(crate) fn read(items: &[YamlNode], base: &str, report: &mut ProblemCollector
             };
             report.add(place, format!("{path}.from"), Complaint(text));
         }
-        rates.push((Rate { selector, from, nano_per_gpu_hour, class: class.into() }, place));
+        let (nano_per_gpu_hour, derivation) = price;
+        rates.push((Rate { selector, from, nano_per_gpu_hour, class: class.into(), derivation }, place));
     }
     rates.into_iter().map(|(rate, _)| rate).collect()
+}
+
+impl RateDraft {
+    /// Whether a key of the price has no valid value.
+    fn is_absent(&self, key: &str) -> bool {
+        match key {
+            "gpu_hour" => self.gpu_hour.is_none(),
+            "node_hour" => self.node_hour.is_none(),
+            "gpu_share" => self.gpu_share.is_none(),
+            _ => self.gpus.is_none(),
+        }
+    }
+}
+
+/// Price of a GPU-hour in nano-units, and how it follows from that of a node.
+type RatePrice = (i64, Option<Arc<str>>);
+
+/// The price of a rate; or the key that is wrong, and why.
+fn rate_price(draft: &RateDraft) -> Result<RatePrice, (&'static str, &'static str)> {
+    match (draft.gpu_hour, draft.node_hour, draft.gpus) {
+        (Some(_), Some(_), _) => Err(("node_hour", "is given beside gpu_hour; keep one of the two")),
+        (Some(_), None, Some(_)) => Err(("gpus", "belongs to node_hour; remove it, or give node_hour")),
+        (Some(_), None, None) if draft.gpu_share.is_some() => {
+            Err(("gpu_share", "belongs to node_hour; remove it, or give node_hour"))
+        }
+        (Some(nano), None, None) => Ok((nano, None)),
+        (None, Some(_), None) => Err(("gpus", "is missing; give the number of GPUs of the node")),
+        (None, None, _) => Err(("gpu_hour", "is missing; give it, or node_hour with gpus")),
+        (None, Some(node_hour), Some(gpus)) => {
+            let share = draft.gpu_share.unwrap_or(ONE);
+            let (product, parts) =
+                (i128::from(node_hour) * i128::from(share), i128::from(ONE) * i128::from(gpus));
+            // Rounded once, here; it is at most the price of the node.
+            let nano = i64::try_from((product + parts / 2) / parts).unwrap_or(i64::MAX);
+            let of_share = if share == ONE { String::new() } else { format!(" x {}", shortened(share)) };
+            let derivation = format!("{} per node-hour{of_share} / {gpus} GPUs", shortened(node_hour));
+            Ok((nano, Some(derivation.into())))
+        }
+    }
+}
+
+/// One in nano-units.
+const ONE: i64 = 1_000_000_000;
+
+/// Nano-units as a decimal without trailing zeros.
+fn shortened(nano: i64) -> String {
+    let text = format!("{}.{:09}", nano / ONE, nano % ONE);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// A number of GPUs.
+fn gpus(text: &str) -> Result<u32, Complaint> {
+    let count = text.parse().ok().filter(|count| (1..=1_024).contains(count));
+    count.ok_or_else(|| Complaint::about(text, "is not a number of GPUs", "give a number from 1 to 1024"))
+}
+
+/// A share of 1 in billionths.
+fn share(text: &str) -> Result<i64, Complaint> {
+    let share = price(text).ok().filter(|share| (1..=ONE).contains(share));
+    share.ok_or_else(|| Complaint::about(text, "is not a share", "give a decimal above 0, and at most 1"))
 }
 
 /// A pattern of a selector.
@@ -125,6 +200,8 @@ mod tests {
         for (text, nano) in cases {
             assert_eq!(price(text), Ok(nano), "{text}");
         }
+        assert_eq!(["1", "0.9"].map(share), [Ok(ONE), Ok(900_000_000)]);
+        assert!(share("0").is_err() && share("1.1").is_err() && gpus("0").is_err() && gpus("x").is_err());
         for text in ["", ".", "1.", ".5", "1e3", "+1", "1_000", "٣", "nan", "1.2.3", " 1", "0x10"] {
             assert!(price(text).is_err(), "{text}");
         }

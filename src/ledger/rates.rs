@@ -49,8 +49,9 @@ pub(super) fn record(
 fn store(connection: &Connection, rate: &RecordedRate) -> Result<(), Cause> {
     let optional = |at: Option<Utc>| at.map(|at| stored(at.0)).transpose();
     connection.execute(
-        "INSERT INTO rate (id, selector, given_from_ns, begin_ns, end_ns, currency, class, nano_per_gpu_hour, recorded_ns)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+        "INSERT INTO rate (id, selector, given_from_ns, begin_ns, end_ns, currency, class, nano_per_gpu_hour,
+                           derivation, recorded_ns)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
          ON CONFLICT (id) DO UPDATE SET end_ns = excluded.end_ns",
         params![
             rate.id,
@@ -61,6 +62,7 @@ fn store(connection: &Connection, rate: &RecordedRate) -> Result<(), Cause> {
             rate.price.tariff.currency,
             rate.price.tariff.class,
             rate.price.nano_per_gpu_hour,
+            rate.derivation,
             stored(rate.recorded.0)?,
         ],
     )?;
@@ -71,7 +73,8 @@ fn store(connection: &Connection, rate: &RecordedRate) -> Result<(), Cause> {
 pub(super) fn load(connection: &Connection) -> rusqlite::Result<RateSchedule> {
     let rates = connection
         .prepare(
-            "SELECT id, selector, given_from_ns, begin_ns, end_ns, currency, class, nano_per_gpu_hour, recorded_ns
+            "SELECT id, selector, given_from_ns, begin_ns, end_ns, currency, class, nano_per_gpu_hour, derivation,
+                    recorded_ns
              FROM rate ORDER BY id",
         )?
         .query_map([], |row| {
@@ -84,7 +87,8 @@ pub(super) fn load(connection: &Connection) -> rusqlite::Result<RateSchedule> {
                 begin: Utc(loaded(row, 3)?),
                 end: loaded_optional(row, 4)?.map(Utc),
                 price: Price { tariff, nano_per_gpu_hour: row.get(7)? },
-                recorded: Utc(loaded(row, 8)?),
+                derivation: row.get::<_, Option<String>>(8)?.map(Into::into),
+                recorded: Utc(loaded(row, 9)?),
             })
         })?
         .collect::<Result<_, _>>()?;

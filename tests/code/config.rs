@@ -11,7 +11,13 @@ use gpumeter::model::{Fraction, Nanoseconds, Utc};
 
 /// A rate of all GPUs without a begin.
 fn rate(nano_per_gpu_hour: i64) -> Rate {
-    Rate { selector: RateSelector::default(), from: None, nano_per_gpu_hour, class: "on_demand".into() }
+    Rate {
+        selector: RateSelector::default(),
+        from: None,
+        nano_per_gpu_hour,
+        class: "on_demand".into(),
+        derivation: None,
+    }
 }
 use proptest::prelude::*;
 
@@ -82,7 +88,9 @@ fn every_example_of_the_printed_defaults_is_accepted() {
     for line in default_yaml().lines() {
         let code = line.replacen("# ", "", 1);
         let hidden = line.trim_start().starts_with("# ");
-        let rival = ["book:", "group:", "unit:"].iter().any(|key| code.trim_start().starts_with(key));
+        let rival = ["book:", "group:", "unit:", "node_hour:", "gpus:", "gpu_share:"]
+            .iter()
+            .any(|key| code.trim_start().starts_with(key));
         let line = if rival {
             ""
         } else if hidden {
@@ -152,6 +160,7 @@ web: {listen: [127.0.0.1:9855, "[::1]:9855"], created: true}
             from: Some(Utc(1_767_226_500_000_000_000)),
             nano_per_gpu_hour: 1_100_000_000,
             class: "spot".into(),
+            derivation: None,
         },
         rate(2_000_000_000),
     ];
@@ -159,6 +168,10 @@ web: {listen: [127.0.0.1:9855, "[::1]:9855"], created: true}
     assert_eq!(config.otlp.endpoint, Some(Endpoint { host: "[::1]".into(), port: 4318 }));
     assert_eq!(config.otlp.interval, Nanoseconds::from_seconds(90));
     assert_eq!((config.limits.processes, config.web.created, config.web.listen.len()), (7, true, 2));
+    let of_node = "prices: {currency: EUR, rates: [{node_hour: 9.80, gpus: 8, gpu_share: 0.9}]}";
+    let rates = Config::parse(of_node, "c.yaml")?.prices.map(|book| book.rates).unwrap_or_default();
+    let derivation = Some("9.8 per node-hour x 0.9 / 8 GPUs".into());
+    assert_eq!(rates, [Rate { derivation, ..rate(1_102_500_000) }]);
     assert_eq!(Config::parse("prices: {book: example}", "c.yaml")?.prices, Some(PriceBook::example()));
     assert_eq!(Config::parse("web: {listen: 127.0.0.1:1}", "c.yaml")?.web.listen.len(), 1);
     let web = Config::parse("web: {external_url: \"https://node7.example/gpus/\"}", "c.yaml")?.web;
@@ -195,7 +208,7 @@ c.yaml:4:3: sampling.levle: unknown key; did you mean `level`?
 c.yaml:5:3: sampling.interval: is given twice, first on line 3; keep one
 c.yaml:7:3: prices.rates: has no currency; give prices.currency, such as USD
 c.yaml:8:17: prices.rates[0].gpu_hour: "-2.1" is negative; give a price per GPU-hour >= 0
-c.yaml:9:7: prices.rates[1].gpu_hour: is missing; give a decimal number
+c.yaml:9:7: prices.rates[1].gpu_hour: is missing; give it, or node_hour with gpus
 c.yaml:9:14: prices.rates[1].class: "spott" is not known here; did you mean `spot`?
 c.yaml:10:26: attribution.standing[0].gpu: is missing; give all, an index, a range such as 4-7, or a UUID, or a list of them
 c.yaml:10:26: attribution.standing[0]: has no holder; give user: NAME, group: NAME or unit: NAME.service

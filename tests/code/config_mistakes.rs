@@ -379,7 +379,27 @@ node: {cluster: b}"#,
     ),
     (
         "prices: {currency: USD, rates: [{}]}",
-        "1:33: prices.rates[0].gpu_hour: is missing; give a decimal number",
+        "1:33: prices.rates[0].gpu_hour: is missing; give it, or node_hour with gpus",
+    ),
+    (
+        "prices: {currency: USD, rates: [{node_hour: 8}]}",
+        "1:33: prices.rates[0].gpus: is missing; give the number of GPUs of the node",
+    ),
+    (
+        "prices: {currency: USD, rates: [{node_hour: 8, gpus: 0}]}",
+        r#"1:54: prices.rates[0].gpus: "0" is not a number of GPUs; give a number from 1 to 1024"#,
+    ),
+    (
+        "prices: {currency: USD, rates: [{gpu_hour: 1, node_hour: 8, gpus: 8}]}",
+        "1:47: prices.rates[0].node_hour: is given beside gpu_hour; keep one of the two",
+    ),
+    (
+        "prices: {currency: USD, rates: [{gpu_hour: 1, gpu_share: 0.5}]}",
+        "1:47: prices.rates[0].gpu_share: belongs to node_hour; remove it, or give node_hour",
+    ),
+    (
+        "prices: {currency: USD, rates: [{node_hour: 8, gpus: 8, gpu_share: 1.5}]}",
+        r#"1:68: prices.rates[0].gpu_share: "1.5" is not a share; give a decimal above 0, and at most 1"#,
     ),
     (
         "prices: {currency: USD, rates: [{gpu_hour: 1, class: reserved}]}",

@@ -110,15 +110,21 @@ fn prices(statement: &Bill, total: &BillRow) -> String {
     let mut page = "\n".to_owned();
     if statement.partial {
         let price = |price: &BillPrice| {
-            format!("price: {} {currency} per GPU-hour, class {}\n", trimmed(price.gpu_hour), price.class)
+            format!(
+                "price: {} {currency} per GPU-hour{}, class {}\n",
+                trimmed(price.gpu_hour),
+                derivation(price),
+                price.class
+            )
         };
         return page + &statement.prices.iter().map(price).collect::<String>();
     }
     for (price, (hours, money)) in statement.prices.iter().zip(shares) {
         let since = price.since.filter(|since| *since > statement.from);
         page += &format!(
-            "price: {} {currency} per GPU-hour, class {}{}: {} h, {} {currency}\n",
+            "price: {} {currency} per GPU-hour{}, class {}{}: {} h, {} {currency}\n",
             trimmed(price.gpu_hour),
+            derivation(price),
             price.class,
             since.map(|since| format!(", since {}", print_time(since))).unwrap_or_default(),
             decimal(hours),
@@ -129,6 +135,11 @@ fn prices(statement: &Bill, total: &BillRow) -> String {
         page += &format!("no price in force: {} h\n", decimal(total.unpriced));
     }
     page
+}
+
+/// How a price follows from what the operator gave, in parentheses.
+fn derivation(price: &BillPrice) -> String {
+    price.derivation.as_ref().map(|derivation| format!(" ({derivation})")).unwrap_or_default()
 }
 
 /// A price without trailing zeros, but with its cents.

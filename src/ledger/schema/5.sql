@@ -10,6 +10,7 @@ CREATE TABLE rate (
     currency          TEXT NOT NULL,       -- ISO 4217 or the operator's word
     class             TEXT NOT NULL,       -- on_demand, spot, committed, ...
     nano_per_gpu_hour INTEGER NOT NULL,    -- billionths of the currency per GPU-hour
+    derivation        TEXT,                -- how it follows from what the operator gave; NULL: it was given itself
     recorded_ns       INTEGER NOT NULL     -- when it was recorded
 ) STRICT;
 
@@ -17,7 +18,7 @@ INSERT INTO rate
     SELECT id, '{}', nullif(from_ns, 0), from_ns,
            (SELECT min(later.from_ns) FROM price later
             WHERE later.from_ns > price.from_ns AND later.nano_per_gpu_hour IS NULL),
-           currency, class, nano_per_gpu_hour, recorded_ns
+           currency, class, nano_per_gpu_hour, NULL, recorded_ns
     FROM price WHERE nano_per_gpu_hour IS NOT NULL ORDER BY from_ns;
 
 -- Before this time prices are final: a rate that is recorded later does not begin earlier.

@@ -103,6 +103,7 @@ pub(crate) fn book(prices: &[(u64, i128)]) -> PriceBook {
             from: Some(after(*from)).filter(|_| *from > 0),
             nano_per_gpu_hour: (*nano_per_gpu_hour).try_into().unwrap(),
             class: "on_demand".into(),
+            derivation: None,
         })
         .collect();
     PriceBook { currency: "EUR".into(), rates }
