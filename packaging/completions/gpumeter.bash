@@ -173,7 +173,7 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__bill)
-            opts="-h --url --web.ca-file --web.cert-file --user --password-file --ledger --from --to --month --by --csv --json --log-format --help"
+            opts="-h --url --web.ca-file --web.cert-file --user --password-file --ledger --time-zone --from --to --month --by --csv --json --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -200,6 +200,10 @@ _gpumeter() {
                     return 0
                     ;;
                 --ledger)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --time-zone)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -779,7 +783,7 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__job)
-            opts="-h --url --web.ca-file --web.cert-file --user --password-file --ledger --cluster --from --json --log-format --help"
+            opts="-h --url --web.ca-file --web.cert-file --user --password-file --ledger --time-zone --cluster --from --json --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -806,6 +810,10 @@ _gpumeter() {
                     return 0
                     ;;
                 --ledger)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --time-zone)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -73,9 +73,10 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l web.cert-file
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l user -d 'User name, if the agent has web.users' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l password-file -d 'File with the password of that user' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l ledger -d 'A ledger file that no agent is using, instead of a running agent' -r -F
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l from -d 'Start of the period: a date, which means 00:00 in the time zone of the machine that makes the bill, or a time such as 2026-11-01T08:00:00Z; by default the start of the month in which the period ends' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l time-zone -d 'Time zone of dates and months, such as Europe/Zurich; by default billing.time_zone of the agent, else that of the machine that makes the bill' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l from -d 'Start of the period: a date, which means 00:00 in --time-zone, or a time such as 2026-11-01T08:00:00Z; by default the start of the month in which the period ends' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l to -d 'End of the period, not included: a date, which means 00:00, or a time; by default the end of the last complete minute' -r
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l month -d 'A whole month in the time zone of the machine that makes the bill, such as 2026-11, instead of --from and --to' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l month -d 'A whole month in --time-zone, such as 2026-11, instead of --from and --to' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l by -d 'What the lines of text and CSV are grouped by: tenant, workload, gpu, namespace, account, user, unit, or a label of gpu_workload_info such as k8s_pod_name. Usage without that label is in the line "-"' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l log-format -d 'Format of the log' -r -f -a "text\t''
 json\t''"
@@ -88,6 +89,7 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l web.cert-file 
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l user -d 'User name, if the agent has web.users' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l password-file -d 'File with the password of that user' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l ledger -d 'A ledger file that no agent is using, instead of a running agent' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l time-zone -d 'Time zone of dates and months, such as Europe/Zurich; by default billing.time_zone of the agent, else that of the machine that makes the bill' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l cluster -d 'Cluster of the job, if several clusters had a job with this id' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l from -d 'Start of the searched period, a date or a time as for gpumeter bill; by default 30 days ago' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l log-format -d 'Format of the log' -r -f -a "text\t''

@@ -397,7 +397,8 @@ fn start_bill_reader(
     let (sender, requests) = tokio::sync::mpsc::channel(QUEUE_LENGTH);
     let Some(path) = path else { return Ok(sender) };
     let stop = shared.stop.clone();
-    Thread::start("reader", move || serve::answer_bills(&path, requests, &stop))?;
+    let zone = shared.config.active().config.billing.time_zone.clone();
+    Thread::start("reader", move || serve::answer_bills(&path, zone.as_ref(), requests, &stop))?;
     Ok(sender)
 }
 

@@ -17,7 +17,7 @@ use super::agent::RunningAgent;
 use super::{Failure, print};
 use crate::billing::Bill;
 use crate::ledger::{self, Cause};
-use crate::serve;
+use crate::serve::{self, BillQuery};
 
 /// Where the bill comes from.
 #[derive(Args, Debug)]
@@ -27,6 +27,10 @@ struct BillSource {
     /// A ledger file that no agent is using, instead of a running agent.
     #[arg(long, value_name = "FILE", conflicts_with = "url")]
     ledger: Option<PathBuf>,
+    /// Time zone of dates and months, such as Europe/Zurich; by default billing.time_zone of the agent, else that of the
+    /// machine that makes the bill.
+    #[arg(long, value_name = "ZONE")]
+    time_zone: Option<String>,
 }
 
 /// Options of the command.
@@ -34,15 +38,14 @@ struct BillSource {
 pub(super) struct BillCommand {
     #[command(flatten)]
     source: BillSource,
-    /// Start of the period: a date, which means 00:00 in the time zone of the machine that makes the bill, or a time such
-    /// as 2026-11-01T08:00:00Z; by default the start of the month in which the period ends.
+    /// Start of the period: a date, which means 00:00 in --time-zone, or a time such as 2026-11-01T08:00:00Z; by default the start of the month in which the period ends.
     #[arg(long, value_name = "TIME")]
     from: Option<String>,
     /// End of the period, not included: a date, which means 00:00, or a time; by default the end of the last complete
     /// minute.
     #[arg(long, value_name = "TIME")]
     to: Option<String>,
-    /// A whole month in the time zone of the machine that makes the bill, such as 2026-11, instead of --from and --to.
+    /// A whole month in --time-zone, such as 2026-11, instead of --from and --to.
     #[arg(long, value_name = "MONTH", conflicts_with_all = ["from", "to"])]
     month: Option<String>,
     /// What the lines of text and CSV are grouped by: tenant, workload, gpu, namespace, account, user, unit, or a label of
@@ -84,13 +87,14 @@ impl BillCommand {
 impl BillSource {
     /// The bill of a period; `command` is named in errors.
     fn statement(&self, command: &str, from: Option<&str>, to: Option<&str>) -> Result<Bill, Failure> {
+        let [from, to] = [from, to].map(|time| time.map(str::to_owned));
+        let query = BillQuery { from, to, time_zone: self.time_zone.clone() };
         if let Some(path) = &self.ledger {
             check_unowned(path, command)?;
-            return serve::read_bill(path, from, to, || false).map_err(Failure::wrong);
+            return serve::read_bill(path, &query, None, || false).map_err(Failure::wrong);
         }
-        let times = [("from", from), ("to", to)];
         let mut path = "/api/v1/bill".to_owned();
-        for (name, value) in times.iter().filter_map(|(name, value)| Some((name, (*value)?))) {
+        for (name, value) in query.parameters() {
             path += if path.contains('?') { "&" } else { "?" };
             path += &format!("{name}={}", encode(value));
         }

@@ -37,9 +37,9 @@ pub use key::KeyDescription;
 pub use print::default_yaml;
 pub use problem::{Complaint, ConfigProblem, FilePosition, Problems};
 pub use settings::{
-    AttributionConfig, Config, ContainersConfig, KubernetesConfig, LedgerConfig, LimitsConfig, NodeConfig,
-    NvmlConfig, OtlpConfig, SamplingConfig, SlurmConfig, WebConfig, WebRateLimitConfig, WebTlsConfig,
-    key_descriptions, sections,
+    AttributionConfig, BillingConfig, Config, ContainersConfig, KubernetesConfig, LedgerConfig, LimitsConfig,
+    NodeConfig, NvmlConfig, OtlpConfig, SamplingConfig, SlurmConfig, WebConfig, WebRateLimitConfig,
+    WebTlsConfig, key_descriptions, sections,
 };
 pub use standing::{GpuChoice, GrantConfig, Grantee, UserChoice};
 pub use time::duration;

@@ -9,11 +9,15 @@ use super::dcgm_counters::{self, CounterLine};
 use super::key::{Absent, ChangeEffect, Key, KeyDescription, KeyType, Table};
 use super::prices;
 use super::standing::{self, GrantConfig};
-use super::values::{add, add_label, cgroup_path, name, path, path_or_off, put, resource, service};
+use super::values::{
+    add, add_label, cgroup_path, name, path, path_or_off, put, resource, service, time_zone,
+};
 use super::web::{
     ClientAuth, DcgmLabels, TlsVersion, add_cipher, add_curve, add_header, add_tenant, client_auth,
     tls_version, user,
 };
+use jiff::tz::TimeZone;
+
 use crate::billing::{PriceBook, Rate};
 use crate::catalogue::Level;
 use crate::model::Nanoseconds;
@@ -28,6 +32,7 @@ pub struct Config {
     pub attribution: AttributionConfig,
     /// What a GPU-hour costs; without it there is no money anywhere.
     pub prices: Option<PriceBook>,
+    pub billing: BillingConfig,
     pub ledger: LedgerConfig,
     pub otlp: OtlpConfig,
     pub limits: LimitsConfig,
@@ -53,6 +58,7 @@ impl ConfigDraft {
             nvml: NvmlConfig::default(),
             attribution: AttributionConfig::default(),
             prices: None,
+            billing: BillingConfig::default(),
             ledger: LedgerConfig::default(),
             otlp: OtlpConfig::default(),
             limits: LimitsConfig::default(),
@@ -153,6 +159,12 @@ pub(crate) struct PricesConfig (draft prices) {
         "Currency of your rates.";
     rates: Vec<Rate>, entries(prices::read, prices::TABLE), Optional(""), Reload,
         "Your rates; the most specific one holds, then the latest.";
+}
+
+"How bills are made."
+pub struct BillingConfig (config billing) {
+    time_zone: Option<TimeZone>, text("a time zone", time_zone), Optional("Europe/Zurich"), Restart,
+        "Time zone of dates and months in bills; by default that of the machine.";
 }
 
 "Where accounts are kept, so that a restart loses nothing."

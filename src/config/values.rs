@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use jiff::tz::TimeZone;
+
 use super::problem::Complaint;
 use crate::model::PodLabel;
 
@@ -86,6 +88,12 @@ pub(crate) fn name(text: &str) -> Result<String, Complaint> {
         _ if text.chars().count() > 200 => complain("is too long"),
         _ => Ok(text.to_owned()),
     }
+}
+
+/// The name of a time zone that this machine knows.
+pub(crate) fn time_zone(text: &str) -> Result<TimeZone, Complaint> {
+    let remedy = "give a name such as Europe/Zurich or UTC";
+    TimeZone::get(text).map_err(|_| Complaint::about(text, "is no time zone that this machine knows", remedy))
 }
 
 /// A name without blanks, such as that of a user.

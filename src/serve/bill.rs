@@ -1,8 +1,8 @@
 //! Bills: reads the request, and makes the bill on the reader thread.
 //!
 //! SQL blocks, so it never runs on the I/O thread: requests go through a bounded queue to the reader thread, and the bill
-//! comes back as JSON. A slow bill delays neither metrics nor ticks. The query has `from` and `to`, each at most once, and
-//! nothing else, so that a mistyped name is an error and not a bill of another period.
+//! comes back as JSON. A slow bill delays neither metrics nor ticks. The query has `from`, `to` and `time_zone`, each at most
+//! once, and nothing else, so that a mistyped name is an error and not a bill of another period.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,10 +25,8 @@ use crate::model::{Utc, VisibleAccount};
 /// A request to the reader thread.
 #[derive(Debug)]
 pub struct BillRequest {
-    /// Start of the bill, as the client wrote it.
-    pub from: Option<String>,
-    /// End of the bill, as the client wrote it.
-    pub to: Option<String>,
+    /// What the client asked for.
+    pub query: BillQuery,
     /// What the client may read.
     pub visible: VisibleAccount,
     /// Receives the bill as JSON; closed when nothing waits for it any more.
@@ -44,7 +42,7 @@ pub(super) async fn request_bill(
 ) -> Result<String, (StatusCode, String)> {
     let unavailable = |line: &str| (StatusCode::SERVICE_UNAVAILABLE, line.to_owned());
     let (reply, answer) = oneshot::channel();
-    let request = BillRequest { from: query.from, to: query.to, visible, reply };
+    let request = BillRequest { query, visible, reply };
     bills.try_send(request).map_err(|error| match error {
         TrySendError::Full(_) => unavailable("too many bills are requested at once; try again"),
         TrySendError::Closed(_) => unavailable("this agent has no ledger to read; its log says why"),
@@ -60,13 +58,23 @@ pub(super) async fn request_bill(
     }
 }
 
-/// The parameters of the query; the ledger parses the times.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct BillQuery {
+/// Which bill is asked for, in the words of the client.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BillQuery {
     /// Start of the bill.
-    pub(super) from: Option<String>,
+    pub from: Option<String>,
     /// End of the bill.
-    pub(super) to: Option<String>,
+    pub to: Option<String>,
+    /// Time zone of dates and months; the agent's where it is not given.
+    pub time_zone: Option<String>,
+}
+
+impl BillQuery {
+    /// The parameters that are given, by name.
+    pub fn parameters(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let all = [("from", &self.from), ("to", &self.to), ("time_zone", &self.time_zone)];
+        all.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?)))
+    }
 }
 
 /// Parses the query string.
@@ -77,7 +85,8 @@ pub(super) fn parse_query(text: Option<&str>) -> Result<BillQuery, String> {
         let slot = match name {
             "from" => &mut query.from,
             "to" => &mut query.to,
-            _ => return Err(format!("unknown parameter {name:?}; use from and to")),
+            "time_zone" => &mut query.time_zone,
+            _ => return Err(format!("unknown parameter {name:?}; use from, to and time_zone")),
         };
         let value = decode(value)
             .ok_or_else(|| format!("{name}={value} is not percent-encoded UTF-8; encode it again"))?;
@@ -88,6 +97,7 @@ pub(super) fn parse_query(text: Option<&str>) -> Result<BillQuery, String> {
     // Forms send empty fields for values that were not given.
     query.from = query.from.filter(|value| !value.is_empty());
     query.to = query.to.filter(|value| !value.is_empty());
+    query.time_zone = query.time_zone.filter(|value| !value.is_empty());
     Ok(query)
 }
 
@@ -121,6 +131,9 @@ pub enum BillProblem {
         /// The text.
         text: String,
     },
+    /// A text that is not the name of a time zone.
+    #[error("time_zone: {0:?} is no time zone that this machine knows; write it like Europe/Zurich or UTC")]
+    Zone(String),
     /// A time that is not on a whole minute.
     #[error("{name}: {text:?} is not on a whole minute; bills cover whole minutes, leave out the seconds")]
     NotWholeMinute {
@@ -158,14 +171,20 @@ impl BillProblem {
     }
 }
 
-/// The bill of a ledger for a period, up to the last closed minute; cancelled once `is_cancelled` returns true.
+/// The bill of a ledger for a period, up to the last closed minute; cancelled once `is_cancelled` returns true. Dates and
+/// months are those of the requested time zone, else of `zone`, else of this machine.
 pub fn read_bill(
     path: &Path,
-    from: Option<&str>,
-    to: Option<&str>,
+    query: &BillQuery,
+    zone: Option<&TimeZone>,
     is_cancelled: impl FnMut() -> bool + Send + 'static,
 ) -> Result<Bill, BillProblem> {
-    let zone = system_zone();
+    let zone = match (&query.time_zone, zone) {
+        (Some(name), _) => TimeZone::get(name).map_err(|_| BillProblem::Zone(name.clone()))?,
+        (None, Some(zone)) => zone.clone(),
+        (None, None) => system_zone(),
+    };
+    let (from, to) = (query.from.as_deref(), query.to.as_deref());
     let [begin, end] = [("from", from), ("to", to)]
         .map(|(name, text)| text.map(|text| parse_time(name, text, &zone)).transpose());
     let (begin, end) = (begin?, end?);
@@ -205,8 +224,13 @@ fn parse_time(name: &'static str, text: &str, zone: &TimeZone) -> Result<Utc, Bi
 }
 
 /// The reader thread: makes bills until the agent stops or the server has ended.
-pub(crate) fn answer_bills(path: &Path, mut requests: mpsc::Receiver<BillRequest>, stop: &Stop) {
-    while let Some(BillRequest { from, to, visible, reply }) = requests.blocking_recv() {
+pub(crate) fn answer_bills(
+    path: &Path,
+    zone: Option<&TimeZone>,
+    mut requests: mpsc::Receiver<BillRequest>,
+    stop: &Stop,
+) {
+    while let Some(BillRequest { query, visible, reply }) = requests.blocking_recv() {
         if stop.is_called() {
             return;
         }
@@ -217,7 +241,7 @@ pub(crate) fn answer_bills(path: &Path, mut requests: mpsc::Receiver<BillRequest
         let reply = Arc::new(reply);
         let (receiver, stop) = (Arc::clone(&reply), stop.clone());
         let is_cancelled = move || receiver.is_closed() || stop.is_called();
-        let bill = read_bill(path, from.as_deref(), to.as_deref(), is_cancelled);
+        let bill = read_bill(path, &query, zone, is_cancelled);
         let bill = bill.and_then(|bill| Ok(serde_json::to_string(&bill.visible_to(&visible))?));
         // The bill has dropped its reference, so this is the last one.
         if let Some(reply) = Arc::into_inner(reply) {
@@ -286,8 +310,37 @@ mod tests {
             assert!(told(text).starts_with(&format!("to: {text:?} is not a valid time; ")), "{text}");
         }
         let path = Path::new("/nonexistent");
-        let backwards = read_bill(path, Some("2026-11-15"), Some("2026-11-01"), || false).unwrap_err();
+        let query = |from: &str, to: &str, zone: Option<&str>| BillQuery {
+            from: Some(from.to_owned()),
+            to: Some(to.to_owned()),
+            time_zone: zone.map(str::to_owned),
+        };
+        let problem = |query| read_bill(path, &query, None, || false).unwrap_err();
+        let nowhere = problem(query("2026-11-01", "2026-11-15", Some("Europe/Nowhere")));
+        assert!(
+            nowhere.to_string().starts_with(r#"time_zone: "Europe/Nowhere" is no time zone"#),
+            "{nowhere}"
+        );
+        let backwards = problem(query("2026-11-15", "2026-11-01", None));
         assert_eq!(backwards.to_string(), r#"from: "2026-11-15" is after to: "2026-11-01"; swap them"#);
+    }
+
+    #[test]
+    fn the_requested_time_zone_holds_then_the_configured_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("ledger.db");
+        drop(Ledger::open(&path, &Opening::default()).unwrap());
+        let configured = TimeZone::get("Asia/Kolkata").unwrap();
+        let zone_of = |time_zone: Option<&str>| {
+            let (from, time_zone) = (Some("2026-11-01".to_owned()), time_zone.map(str::to_owned));
+            let query = BillQuery { from, time_zone, ..BillQuery::default() };
+            let bill = read_bill(&path, &query, Some(&configured), || false).unwrap();
+            (bill.from_local, bill.time_zone)
+        };
+        let kathmandu = ("2026-11-01T00:00:00+05:45".to_owned(), "Asia/Kathmandu".to_owned());
+        assert_eq!(zone_of(Some("Asia/Kathmandu")), kathmandu);
+        let kolkata = ("2026-11-01T00:00:00+05:30".to_owned(), "Asia/Kolkata".to_owned());
+        assert_eq!(zone_of(None), kolkata);
     }
 
     fn eventually(what: impl Fn() -> bool) {
@@ -305,13 +358,12 @@ mod tests {
         drop(Ledger::open(&path, &Opening::default()).unwrap());
         endless(&path);
         let (sender, requests) = mpsc::channel(2);
-        let reader = thread::spawn(move || answer_bills(&path, requests, &Stop::default()));
+        let reader = thread::spawn(move || answer_bills(&path, None, requests, &Stop::default()));
         let ask = || {
             let (reply, answer) = oneshot::channel();
             sender
                 .blocking_send(BillRequest {
-                    from: None,
-                    to: None,
+                    query: BillQuery::default(),
                     visible: VisibleAccount::Everything,
                     reply,
                 })
@@ -337,10 +389,14 @@ mod tests {
         let stop = Stop::default();
         let (sender, requests) = mpsc::channel(1);
         let theirs = stop.clone();
-        let reader = thread::spawn(move || answer_bills(&path, requests, &theirs));
+        let reader = thread::spawn(move || answer_bills(&path, None, requests, &theirs));
         let (reply, _answer) = oneshot::channel();
         sender
-            .blocking_send(BillRequest { from: None, to: None, visible: VisibleAccount::Everything, reply })
+            .blocking_send(BillRequest {
+                query: BillQuery::default(),
+                visible: VisibleAccount::Everything,
+                reply,
+            })
             .unwrap();
         eventually(|| sender.capacity() == 1);
         stop.call();
@@ -352,7 +408,10 @@ mod tests {
     #[test]
     fn a_query_is_read_with_its_encoding_undone() {
         let query = parse_query(Some("from=2026-10-01T00%3A00%3A00+02:00&to=")).unwrap();
-        assert_eq!(query, BillQuery { from: Some("2026-10-01T00:00:00+02:00".to_owned()), to: None });
+        assert_eq!(
+            query,
+            BillQuery { from: Some("2026-10-01T00:00:00+02:00".to_owned()), ..BillQuery::default() }
+        );
         assert_eq!(parse_query(None).unwrap(), BillQuery::default());
         assert_eq!(parse_query(Some("&&")).unwrap(), BillQuery::default());
     }
@@ -360,7 +419,7 @@ mod tests {
     #[test]
     fn a_broken_query_is_named() {
         let error = |text| parse_query(Some(text)).unwrap_err();
-        assert_eq!(error("form=1"), r#"unknown parameter "form"; use from and to"#);
+        assert_eq!(error("form=1"), r#"unknown parameter "form"; use from, to and time_zone"#);
         assert_eq!(error("from=1&from=2"), "from is given twice; give it once");
         for broken in ["from=%", "from=%4", "from=%zz", "from=%ff", "from=%+1"] {
             assert!(error(broken).contains("encode it again"), "{broken}");

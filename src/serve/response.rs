@@ -48,7 +48,7 @@ const PATHS: [(&str, &str); 6] = [
     ("/metrics", "Prometheus text or OpenMetrics"),
     ("/api/v1/snapshot", "the latest snapshot as JSON"),
     ("/api/v1/health", "state of each GPU, and what to do"),
-    ("/api/v1/bill", "the bill of a period, from= and to="),
+    ("/api/v1/bill", "the bill of a period, from=, to= and time_zone="),
     ("/-/healthy", "whether the agent is alive"),
     ("/-/ready", "whether there is a first snapshot"),
 ];

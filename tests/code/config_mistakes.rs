@@ -28,11 +28,11 @@ b: 2"#,
     ),
     (
         "- a",
-        "1:1: the file is not a mapping; give keys with values: node, sampling, nvml, attribution, prices, ledger, otlp, limits, web",
+        "1:1: the file is not a mapping; give keys with values: node, sampling, nvml, attribution, prices, billing, ledger, otlp, limits, web",
     ),
     (
         "text",
-        "1:1: the file is not a mapping; give keys with values: node, sampling, nvml, attribution, prices, ledger, otlp, limits, web",
+        "1:1: the file is not a mapping; give keys with values: node, sampling, nvml, attribution, prices, billing, ledger, otlp, limits, web",
     ),
     (
         r#"? [a]
@@ -41,7 +41,7 @@ b: 2"#,
     ),
     (
         "1: x",
-        "1:1: 1: unknown key; the keys here are node, sampling, nvml, attribution, prices, ledger, otlp, limits, web",
+        "1:1: 1: unknown key; the keys here are node, sampling, nvml, attribution, prices, billing, ledger, otlp, limits, web",
     ),
     ("sampling: {intervall: 1s}", "1:12: sampling.intervall: unknown key; did you mean `interval`?"),
     (
@@ -52,7 +52,7 @@ b: 2"#,
     ("interval: 1s", "1:1: interval: unknown key; did you mean `sampling.interval`?"),
     (
         "colour: red",
-        "1:1: colour: unknown key; the keys here are node, sampling, nvml, attribution, prices, ledger, otlp, limits, web",
+        "1:1: colour: unknown key; the keys here are node, sampling, nvml, attribution, prices, billing, ledger, otlp, limits, web",
     ),
     (
         r#"node:
@@ -380,6 +380,10 @@ node: {cluster: b}"#,
     (
         "prices: {currency: USD, rates: [{}]}",
         "1:33: prices.rates[0].gpu_hour: is missing; give it, or node_hour with gpus",
+    ),
+    (
+        "billing: {time_zone: Mars/Olympus}",
+        r#"1:22: billing.time_zone: "Mars/Olympus" is no time zone that this machine knows; give a name such as Europe/Zurich or UTC"#,
     ),
     (
         "prices: {currency: USD, rates: [{node_hour: 8}]}",

@@ -346,7 +346,7 @@ fn a_bill_comes_from_the_ledger_with_its_errors() {
     let mut ask = |query: &str, reply: Result<String, BillProblem>| {
         write!(stream, "GET /api/v1/bill{query} HTTP/1.1\r\nHost: 127.0.0.1:1\r\n\r\n").unwrap();
         let request = agent.bills.blocking_recv().unwrap();
-        let asked = (request.from.clone(), request.to.clone());
+        let asked = (request.query.from.clone(), request.query.to.clone());
         request.reply.send(reply).unwrap();
         (asked, one(&mut stream))
     };
@@ -356,8 +356,12 @@ fn a_bill_comes_from_the_ledger_with_its_errors() {
     let (_, answer) = ask("?from=x", Err(BillProblem::Time { name: "from", text: "x".to_owned() }));
     assert_eq!(status(&answer), 400);
     assert!(body(&answer).starts_with(r#"{"error":"from: \"x\" is not a valid time; "#), "{answer}");
-    let missing =
-        gpumeter::serve::read_bill(std::path::Path::new("/nowhere/ledger.db"), None, None, || false);
+    let missing = gpumeter::serve::read_bill(
+        std::path::Path::new("/nowhere/ledger.db"),
+        &Default::default(),
+        None,
+        || false,
+    );
     let (_, answer) = ask("", missing.map(|_| String::new()));
     assert_eq!(status(&answer), 503);
     assert_eq!(status(&agent.get("/api/v1/bill?form=1")), 400);
