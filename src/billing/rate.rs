@@ -68,6 +68,11 @@ pub struct RateSelector {
 }
 
 impl RateSelector {
+    /// Whether it selects every GPU.
+    pub fn is_for_all(&self) -> bool {
+        *self == Self::default()
+    }
+
     /// Whether it selects GPUs of that node.
     pub fn is_for_node(&self, node: &str) -> bool {
         self.node.as_ref().is_none_or(|pattern| matches(pattern, node))

@@ -134,7 +134,7 @@ impl Publisher {
         if let Some(count) = meter.unmatched_grants() {
             numbers.add(AgentFamily::StandingUnmatched, Vec::new(), i64::try_from(count).unwrap_or(i64::MAX));
         }
-        if meter.policy.rates.is_configured() {
+        if meter.rates().is_configured() {
             numbers.add(AgentFamily::PriceMissing, Vec::new(), self.prices.is_any_missing().into());
         }
         for (family, count) in &self.dropped {

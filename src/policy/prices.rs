@@ -3,11 +3,18 @@
 use crate::config::Config;
 use crate::model::Utc;
 
-/// A warning if prices are configured and none is in force yet.
+/// A warning if prices are configured and GPUs may have none now.
 pub fn price_warning(config: &Config, now: Utc) -> Option<String> {
     let rates = &config.prices.as_ref()?.rates;
-    let first = rates.iter().map(|rate| rate.from).min()??;
-    (first > now).then(|| {
+    let Some(first) = rates.iter().filter(|rate| rate.selector.is_for_all()).map(|rate| rate.from).min()
+    else {
+        return Some(
+            "prices.rates: each rate is for some GPUs (model, node or uuid); others cost nothing and are `unpriced` in the \
+             bill: add a rate without these keys"
+                .to_owned(),
+        );
+    };
+    first.filter(|first| *first > now).map(|first| {
         format!(
             "prices.rates: no price is in force before {}, when the first rate begins; GPU time until then costs nothing \
              and is `unpriced` in the bill: give that rate an earlier `from`, or none",
@@ -63,6 +70,9 @@ mod tests {
             price_in_words(&rates(&format!("{later}, {now}")), NOON),
             "a rate in EUR is in force, class spot, since 2026-11-22T17:30:00Z"
         );
+        let of_some = price_warning(&rates("{gpu_hour: 1, model: \"*H100*\"}"), NOON).unwrap();
+        assert!(of_some.starts_with("prices.rates: each rate is for some GPUs"), "{of_some}");
+        assert_eq!(price_warning(&rates("{gpu_hour: 1}, {gpu_hour: 2, node: gpu-7}"), NOON), None);
         for other in ["{book: example}", "{}"] {
             assert_eq!(price_warning(&config(other), NOON), None, "{other}");
         }
