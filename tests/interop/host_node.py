@@ -33,12 +33,9 @@ class HostNode:
         self.driver.mkdir()
         (self.folder / "ledger").mkdir()
         lend_library(suite, self.driver)
-        # The simulated driver lists a pid even without such a process. This process changes its memory all the time, as one that
-        # starts would, since the agent reads a new list at each change.
-        moves = [{"from": at, "to": at + 1, "memory_bytes": (1 << 33) + (at << 21)} for at in range(CYCLE)]
-        processes = [
-            {"pid": pid, "name": "work", "gpu": gpu, "phases": [move | {"demand": demand} for move in moves]}
-            for gpu, (pid, demand) in enumerate(zip(self.pids, demands))]
+        # The simulated driver lists a pid even without such a process.
+        processes = [{"pid": pid, "name": "work", "gpu": gpu, "phases": phases(demand)}
+                     for gpu, (pid, demand) in enumerate(zip(self.pids, demands))]
         scenario = {"driver_version": "590.48.01", "cycle_seconds": CYCLE,
                     "gpus": [{"profile": "h100", "count": len(demands)}], "processes": processes}
         (self.driver / "scenario").write_text(json.dumps(scenario))
@@ -77,6 +74,18 @@ class HostNode:
         """The output of a gpumeter command."""
         done = subprocess.run([GPUMETER, *arguments], capture_output=True, text=True, timeout=PATIENCE)
         return done.stdout + done.stderr
+
+
+def phases(demand):
+    """The phases of a process that works for that share of each second, then waits. A demand between 0 and 1 would be met by
+    chance in each slice of the short cycle, so that a process would want several hundredths more or less for ever. It changes
+    its memory all the time, as one that starts would, since the agent reads a new list at each change."""
+    moves = []
+    for at in range(CYCLE):
+        memory = {"memory_bytes": (1 << 33) + (at << 21)}
+        moves.append({"from": at, "to": at + demand, "demand": 1} | memory)
+        moves.append({"from": at + demand, "to": at + 1, "demand": 0} | memory)
+    return moves
 
 
 def free_pids(count):
