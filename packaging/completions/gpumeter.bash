@@ -783,12 +783,16 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__job)
-            opts="-h --url --web.ca-file --web.cert-file --user --password-file --ledger --time-zone --cluster --from --json --log-format --help"
+            opts="-h --sum --url --web.ca-file --web.cert-file --user --password-file --ledger --time-zone --cluster --from --json --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --sum)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --url)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0

@@ -83,6 +83,7 @@ json\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l csv -d 'Print CSV: one line per group of --by'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l json -d 'Print JSON: one line per tenant, holder and GPU, exact, in nanoseconds'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -s h -l help -d 'Print help'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l sum -d 'Add up what the nodes of one job printed with --json, each file from another node' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l url -d 'URL of the running agent, with the path where a proxy has one for it' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l web.ca-file -d 'CA certificate, as PEM, that verifies the agent\'s certificate, instead of the CAs that this machine trusts' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l web.cert-file -d 'Client certificate with its private key in one PEM file' -r -F

@@ -4,6 +4,7 @@ mod by;
 mod csv;
 pub(super) mod job;
 mod job_id;
+mod job_sum;
 mod sheet;
 mod text;
 

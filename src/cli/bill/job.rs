@@ -2,6 +2,7 @@
 //! steps.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
 use clap::Args;
 use jiff::{Timestamp, ToSpan};
@@ -9,6 +10,7 @@ use serde::Serialize;
 
 use super::by::BillGrouping;
 use super::job_id::JobId;
+use super::job_sum::{self, NodeSummary};
 use super::sheet::{BillRow, Sheet, decimal, in_hour_units};
 use super::text::{align_columns, readable};
 use super::{BillSource, Failure, print};
@@ -24,8 +26,11 @@ const DAYS: i64 = 30;
 pub(in crate::cli) struct JobCommand {
     /// Job id such as 4711, with 4711_3 for a task of a job array, 4711+1 for a component of a heterogeneous job, and .0 or
     /// .batch after it for one step.
-    #[arg(value_name = "ID", value_parser = JobId::parse)]
-    id: JobId,
+    #[arg(value_name = "ID", value_parser = JobId::parse, required_unless_present = "sum")]
+    id: Option<JobId>,
+    /// Add up what the nodes of one job printed with --json, each file from another node.
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["id", "url", "ledger", "cluster", "from"])]
+    sum: Vec<PathBuf>,
     #[command(flatten)]
     source: BillSource,
     /// Cluster of the job, if several clusters had a job with this id.
@@ -69,87 +74,201 @@ struct JobUsage {
 struct JobSummary<'a> {
     job: &'a str,
     labels: Vec<(&'a str, &'a str)>,
-    node: &'a str,
+    /// The node; absent in a sum.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node: Option<&'a str>,
+    /// The nodes of a sum.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    nodes: Vec<&'a str>,
     simulated: bool,
+    example_prices: bool,
     /// End of the accounted period; later usage is not in the sums.
-    accounted_until: String,
+    accounted_until: &'a str,
     total: JobAmounts,
     currency: Option<&'a str>,
     money: Option<String>,
     lines: &'a [BillLine],
 }
 
+/// What is known of a job on one node, or on several.
+struct JobReport {
+    job: String,
+    nodes: Vec<String>,
+    simulated: bool,
+    example_prices: bool,
+    /// In RFC 3339; of several nodes the earliest.
+    accounted_until: String,
+    /// The same as the text shows it.
+    shown_until: String,
+    currency: Option<String>,
+    lines: Vec<BillLine>,
+    /// Sort key and name of the row of each line.
+    rows: Vec<(u32, String)>,
+}
+
 impl JobCommand {
     pub(in crate::cli) fn run(&self) -> Result<(), Failure> {
+        let report = match &self.id {
+            Some(id) => JobReport::of_bill(id, self.statement(id)?),
+            None => JobReport::of_nodes(job_sum::read(&self.sum)?),
+        };
+        if self.json { print(&report.json(self.id.is_none())?) } else { print(&report.text()) }
+    }
+
+    /// The bill with the lines of the job only.
+    fn statement(&self, id: &JobId) -> Result<Bill, Failure> {
         let from = match &self.from {
             Some(from) => from.clone(),
             None => days_ago(DAYS)?,
         };
         let mut statement = self.source.statement("job", Some(&from), None)?;
-        retain_job(&mut statement.lines, &self.id, self.cluster.as_deref());
+        retain_job(&mut statement.lines, id, self.cluster.as_deref());
         if statement.lines.is_empty() {
             return Err(Failure::found(format!(
-                "no job {} in the account of this node from {from} to {}; the current minute is accounted for when it is over, and \
+                "no job {id} in the account of this node from {from} to {}; the current minute is accounted for when it is over, and \
                  a job without a record of the prolog holds nothing",
-                self.id, statement.to_local
+                statement.to_local
             )));
         }
-        self.check_cluster(&statement)?;
-        if self.json { print(&self.json(&statement)?) } else { print(&self.text(&statement)) }
+        check_cluster(id, &statement)?;
+        Ok(statement)
     }
+}
 
-    /// Two clusters may have given the same number to different jobs.
-    fn check_cluster(&self, statement: &Bill) -> Result<(), Failure> {
-        let clusters: BTreeSet<&str> = statement
-            .lines
-            .iter()
-            .filter_map(|line| Some(line.labels.get("slurm_cluster")?.as_str()))
-            .collect();
-        if clusters.len() > 1 {
-            let clusters: Vec<&str> = clusters.into_iter().collect();
-            return Err(Failure::wrong(format!(
-                "the clusters {1} each have a job {0}; choose one with --cluster",
-                self.id,
-                clusters.join(", ")
-            )));
+/// Two clusters may have given the same number to different jobs.
+fn check_cluster(id: &JobId, statement: &Bill) -> Result<(), Failure> {
+    let lines = statement.lines.iter();
+    let clusters: BTreeSet<&str> =
+        lines.filter_map(|line| Some(line.labels.get("slurm_cluster")?.as_str())).collect();
+    if clusters.len() > 1 {
+        let clusters: Vec<&str> = clusters.into_iter().collect();
+        return Err(Failure::wrong(format!(
+            "the clusters {} each have a job {id}; choose one with --cluster",
+            clusters.join(", ")
+        )));
+    }
+    Ok(())
+}
+
+impl JobReport {
+    fn of_bill(id: &JobId, bill: Bill) -> Self {
+        Self {
+            job: id.to_string(),
+            rows: BillGrouping::Gpu.groups(&bill.lines),
+            nodes: vec![bill.node],
+            simulated: bill.simulated,
+            example_prices: bill.example_prices,
+            accounted_until: print_time(bill.to),
+            shown_until: readable(&bill.to_local),
+            currency: bill.currency,
+            lines: bill.lines,
         }
-        Ok(())
     }
 
-    fn json(&self, statement: &Bill) -> Result<String, Failure> {
-        let money: Money = statement.lines.iter().filter_map(|line| line.money).sum();
-        let money = statement.currency.as_ref().map(|_| print_money(money));
+    /// The sum over nodes, whose GPUs are rows of their own.
+    fn of_nodes(summaries: Vec<NodeSummary>) -> Self {
+        let until = summaries.iter().map(|one| one.accounted_until.clone()).min().unwrap_or_default();
+        let mut sum = Self {
+            job: summaries.first().map(|first| first.job.clone()).unwrap_or_default(),
+            nodes: Vec::new(),
+            simulated: summaries.iter().any(|one| one.simulated),
+            example_prices: summaries.iter().any(|one| one.example_prices),
+            shown_until: readable(&until),
+            accounted_until: until,
+            currency: summaries.first().and_then(|first| first.currency.clone()),
+            lines: Vec::new(),
+            rows: Vec::new(),
+        };
+        // A key for each node keeps its GPUs together; of one node, they are in the order of their numbers.
+        let mut first = 0;
+        for summary in summaries {
+            let groups = BillGrouping::Gpu.groups(&summary.lines);
+            let last = groups.iter().map(|(gpu, _)| *gpu).max().unwrap_or(0);
+            let row = |(gpu, name): (u32, String)| {
+                (gpu.saturating_add(first), format!("{} gpu {name}", node_name(&summary.node)))
+            };
+            sum.rows.extend(groups.into_iter().map(row));
+            first = first.saturating_add(last).saturating_add(1);
+            sum.nodes.push(summary.node);
+            sum.lines.extend(summary.lines);
+        }
+        sum
+    }
+
+    fn json(&self, is_sum: bool) -> Result<String, Failure> {
+        let money: Money = self.lines.iter().filter_map(|line| line.money).sum();
+        let nodes = self.nodes.iter().map(String::as_str);
         let summary = JobSummary {
-            job: self.id.as_str(),
-            labels: labels(statement),
-            node: &statement.node,
-            simulated: statement.simulated,
-            accounted_until: print_time(statement.to),
-            total: JobUsage::total(&usage_by_gpu(&statement.lines)).amounts(),
-            currency: statement.currency.as_deref(),
-            money,
-            lines: &statement.lines,
+            job: &self.job,
+            labels: labels(&self.lines),
+            node: nodes.clone().next().filter(|_| !is_sum),
+            nodes: nodes.filter(|_| is_sum).collect(),
+            simulated: self.simulated,
+            example_prices: self.example_prices,
+            accounted_until: &self.accounted_until,
+            total: JobUsage::total(&self.usage()).amounts(),
+            currency: self.currency.as_deref(),
+            money: self.currency.as_ref().map(|_| print_money(money)),
+            lines: &self.lines,
         };
         serde_json::to_string_pretty(&summary).map(|text| text + "\n").map_err(Failure::found)
     }
 
-    fn text(&self, statement: &Bill) -> String {
-        let mut page = format!("Job {} on {}\n", self.id, node(statement));
-        for (label, value) in labels(statement) {
+    fn text(&self) -> String {
+        let nodes: Vec<&str> = self.nodes.iter().map(|node| node_name(node)).collect();
+        let mut page = format!("Job {} on {}\n", self.job, nodes.join(", "));
+        for (label, value) in labels(&self.lines) {
             page += &format!("{:13} {value}\n", label.trim_start_matches("slurm_"));
         }
-        if statement.simulated {
+        if self.simulated {
             page += "SIMULATED: the GPUs are simulated, every number is made up\n";
         }
-        if statement.example_prices {
+        if self.example_prices {
             page += "EXAMPLE PRICES: made up by gpumeter, not the operator's\n";
         }
-        page += &table(statement);
+        page += &self.table();
         page += &format!(
             "\naccounted until {}; used is all use; efficiency is the held and used time of all steps divided by the held and measured time\n",
-            readable(&statement.to_local)
+            self.shown_until
         );
         page
+    }
+
+    /// The usage of each GPU, in the order of the rows.
+    fn usage(&self) -> Vec<JobUsage> {
+        usage_by_row(&self.lines, &self.rows)
+    }
+
+    /// A row per GPU and their total, in the digits of the bill, so that they add up.
+    fn table(&self) -> String {
+        let sheet = Sheet::of_groups(&self.lines, self.rows.clone());
+        let by_gpu = self.usage();
+        let amounts: Vec<JobAmounts> = by_gpu.iter().map(JobUsage::amounts).collect();
+        let used = in_hour_units(&amounts.iter().map(|one| one.used_ns).collect::<Vec<_>>());
+        let shared = in_hour_units(&by_gpu.iter().map(|usage| usage.shared).collect::<Vec<_>>());
+        // Derived from the rounded rows of the bill, so that the columns add up.
+        let lent: Vec<u128> =
+            sheet.rows.iter().zip(shared).map(|(row, shared)| row.parts[1].saturating_sub(shared)).collect();
+        let currency = self.currency.as_deref();
+        let mut head =
+            ["gpu", "held h", "used h", "lent h", "idle h", "efficiency", "kWh"].map(str::to_owned).to_vec();
+        head.extend(currency.map(str::to_owned));
+        let cells = |row: &BillRow, used: u128, lent: u128, efficiency: Option<f64>| {
+            let efficiency =
+                efficiency.map_or_else(|| "-".to_owned(), |share| format!("{:.1} %", share * 100.0));
+            let energy = row.energy.map_or_else(|| "-".to_owned(), decimal);
+            let hours = [row.held(), used, lent, row.parts[2]].map(decimal);
+            let mut cells = [vec![row.name.clone()], hours.to_vec(), vec![efficiency, energy]].concat();
+            cells.extend(currency.map(|_| decimal(row.money)));
+            cells
+        };
+        let mut rows = vec![head];
+        for (place, (row, amounts)) in sheet.rows.iter().zip(&amounts).enumerate() {
+            rows.push(cells(row, used[place], lent[place], amounts.efficiency));
+        }
+        let total = JobUsage::total(&by_gpu).amounts();
+        rows.push(cells(&sheet.total, used.iter().sum(), lent.iter().sum(), total.efficiency));
+        "\n".to_owned() + &align_columns(&rows)
     }
 }
 
@@ -160,16 +279,16 @@ fn days_ago(days: i64) -> Result<String, Failure> {
     minute.checked_sub((days * 24).hours()).map(|from| from.to_string()).map_err(Failure::found)
 }
 
-fn node(statement: &Bill) -> &str {
-    if statement.node.is_empty() { "unknown node" } else { &statement.node }
+fn node_name(node: &str) -> &str {
+    if node.is_empty() { "unknown node" } else { node }
 }
 
 /// The labels of the job, each value of any of its lines once; labels of a single step are left out.
-fn labels(statement: &Bill) -> Vec<(&str, &str)> {
+fn labels(lines: &[BillLine]) -> Vec<(&str, &str)> {
     let shown = ["slurm_cluster", "slurm_account", "slurm_user", "slurm_partition", "slurm_qos"];
     let values = |name: &'static str| {
         let values: BTreeSet<&str> =
-            statement.lines.iter().filter_map(|line| Some(line.labels.get(name)?.as_str())).collect();
+            lines.iter().filter_map(|line| Some(line.labels.get(name)?.as_str())).collect();
         values.into_iter().map(move |value| (name, value))
     };
     shown.into_iter().flat_map(values).collect()
@@ -237,10 +356,10 @@ fn retain_job(lines: &mut Vec<BillLine>, id: &JobId, cluster: Option<&str>) {
     lines.retain(|line| jobs.contains(&key(line)) && id.names_step(line));
 }
 
-/// The usage of each GPU, in the order of the rows of a bill by GPU.
-fn usage_by_gpu(lines: &[BillLine]) -> Vec<JobUsage> {
-    let mut gpus: BTreeMap<(u32, String), Vec<&BillLine>> = BTreeMap::new();
-    for (line, gpu) in lines.iter().zip(BillGrouping::Gpu.groups(lines)) {
+/// The usage of each row, in their order.
+fn usage_by_row(lines: &[BillLine], rows: &[(u32, String)]) -> Vec<JobUsage> {
+    let mut gpus: BTreeMap<&(u32, String), Vec<&BillLine>> = BTreeMap::new();
+    for (line, gpu) in lines.iter().zip(rows) {
         gpus.entry(gpu).or_default().push(line);
     }
     gpus.values().map(|lines| JobUsage::of_gpu(lines)).collect()
@@ -250,37 +369,6 @@ fn usage_by_gpu(lines: &[BillLine]) -> Vec<JobUsage> {
 fn ratio(part: u128, whole: u128) -> Option<f64> {
     let ten_thousandths = (part * 10_000).checked_div(whole)?;
     u32::try_from(ten_thousandths).ok().map(|share| f64::from(share) / 10_000.0)
-}
-
-/// A row per GPU and their total, in the digits of the bill, so that they add up.
-fn table(statement: &Bill) -> String {
-    let sheet = Sheet::new(statement, &BillGrouping::Gpu);
-    let by_gpu = usage_by_gpu(&statement.lines);
-    let amounts: Vec<JobAmounts> = by_gpu.iter().map(JobUsage::amounts).collect();
-    let used = in_hour_units(&amounts.iter().map(|one| one.used_ns).collect::<Vec<_>>());
-    let shared = in_hour_units(&by_gpu.iter().map(|usage| usage.shared).collect::<Vec<_>>());
-    // Derived from the rounded rows of the bill, so that the columns add up.
-    let lent: Vec<u128> =
-        sheet.rows.iter().zip(shared).map(|(row, shared)| row.parts[1].saturating_sub(shared)).collect();
-    let currency = statement.currency.as_deref();
-    let mut head =
-        ["gpu", "held h", "used h", "lent h", "idle h", "efficiency", "kWh"].map(str::to_owned).to_vec();
-    head.extend(currency.map(str::to_owned));
-    let cells = |row: &BillRow, used: u128, lent: u128, efficiency: Option<f64>| {
-        let efficiency = efficiency.map_or_else(|| "-".to_owned(), |share| format!("{:.1} %", share * 100.0));
-        let energy = row.energy.map_or_else(|| "-".to_owned(), decimal);
-        let hours = [row.held(), used, lent, row.parts[2]].map(decimal);
-        let mut cells = [vec![row.name.clone()], hours.to_vec(), vec![efficiency, energy]].concat();
-        cells.extend(currency.map(|_| decimal(row.money)));
-        cells
-    };
-    let mut rows = vec![head];
-    for (place, (row, amounts)) in sheet.rows.iter().zip(&amounts).enumerate() {
-        rows.push(cells(row, used[place], lent[place], amounts.efficiency));
-    }
-    let total = JobUsage::total(&by_gpu).amounts();
-    rows.push(cells(&sheet.total, used.iter().sum(), lent.iter().sum(), total.efficiency));
-    "\n".to_owned() + &align_columns(&rows)
 }
 
 #[cfg(test)]
@@ -311,7 +399,10 @@ mod tests {
             line("b", &[("held", 4), ("used", 4), ("within", 4)], &[]),
             line("a", &[("held", 7), ("used", 1), ("within", 1), ("idle", 6)], &[]),
         ];
-        let held: Vec<u128> = usage_by_gpu(&lines).iter().map(|usage| usage.exact.held()).collect();
+        let held: Vec<u128> = usage_by_row(&lines, &BillGrouping::Gpu.groups(&lines))
+            .iter()
+            .map(|usage| usage.exact.held())
+            .collect();
         assert_eq!(held, [7, 4], "in the order of the bill's rows");
     }
 
@@ -319,7 +410,9 @@ mod tests {
     fn time_that_a_step_lends_and_the_batch_step_uses_is_used_by_the_job() {
         let step = line("a", &[("held", 10), ("within", 2), ("lent", 6), ("idle", 2), ("used", 2)], &[]);
         let batch = line("a", &[("outside_holding", 5), ("used", 5)], &[]);
-        let amounts = |lines: &[BillLine]| JobUsage::total(&usage_by_gpu(lines)).amounts();
+        let amounts = |lines: &[BillLine]| {
+            JobUsage::total(&usage_by_row(lines, &BillGrouping::Gpu.groups(lines))).amounts()
+        };
         let gpu = amounts(&[step.clone(), batch]);
         assert_eq!((gpu.held_ns, gpu.used_ns, gpu.lent_ns, gpu.idle_ns), (10, 7, 1, 2));
         assert_eq!(gpu.efficiency, Some(0.7));
@@ -359,5 +452,49 @@ mod tests {
         };
         let ids = ["300", "301", "301.0", "300+0", "300+1", "300+1.0", "300+2", "301.batch"];
         assert_eq!(ids.map(count), [1, 2, 1, 1, 2, 1, 0, 0]);
+    }
+
+    #[test]
+    fn a_sum_has_a_row_for_each_gpu_of_each_node_and_the_total_of_all() {
+        const HOUR: u64 = 3_600_000_000_000;
+        let node = |name: &str, uuids: &[&str], until: &str| NodeSummary {
+            job: "7".into(),
+            node: name.into(),
+            simulated: false,
+            example_prices: false,
+            accounted_until: until.into(),
+            currency: Some("EUR".into()),
+            lines: uuids
+                .iter()
+                .map(|uuid| BillLine {
+                    money: Some(Money(1_500_000_000)),
+                    ..line(
+                        uuid,
+                        &[("held", HOUR), ("used", HOUR), ("within", HOUR)],
+                        &[("slurm_account", "bio")],
+                    )
+                })
+                .collect(),
+        };
+        let sum = JobReport::of_nodes(vec![
+            node("n1", &["a"], "2026-11-01T02:00:00Z"),
+            node("n2", &["b", "c"], "2026-11-01T01:00:00Z"),
+        ]);
+        let text = sum.text();
+        assert!(text.starts_with("Job 7 on n1, n2\naccount       bio\n"), "{text}");
+        let cells = |row: &str| {
+            let line = text.lines().find(|line| line.starts_with(row)).unwrap();
+            line[row.len()..].split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(cells("n1 gpu 0"), ["1.0000", "1.0000", "0.0000", "0.0000", "100.0", "%", "-", "1.5000"]);
+        assert_eq!(cells("n2 gpu 0 (c)")[0], "1.0000");
+        assert_eq!(cells("total"), ["3.0000", "3.0000", "0.0000", "0.0000", "100.0", "%", "-", "4.5000"]);
+        assert!(text.contains("accounted until 2026-11-01 01:00 Z;"), "{text}");
+        let json: serde_json::Value = serde_json::from_str(&sum.json(true).unwrap()).unwrap();
+        assert_eq!(
+            (&json["nodes"], &json["money"]),
+            (&serde_json::json!(["n1", "n2"]), &"4.500000000".into())
+        );
+        assert!(json.get("node").is_none());
     }
 }

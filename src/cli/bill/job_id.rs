@@ -75,11 +75,6 @@ impl JobId {
     pub(super) fn names_step(&self, line: &BillLine) -> bool {
         self.step.is_none() || line.labels.get("slurm_step_id") == self.step.as_ref()
     }
-
-    /// As it was given.
-    pub(super) fn as_str(&self) -> &str {
-        &self.text
-    }
 }
 
 impl fmt::Display for JobId {

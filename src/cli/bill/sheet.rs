@@ -83,8 +83,13 @@ pub(super) struct Sheet {
 
 impl Sheet {
     pub(super) fn new(statement: &Bill, by: &BillGrouping) -> Self {
+        Self::of_groups(&statement.lines, by.groups(&statement.lines))
+    }
+
+    /// The rows of groups, given the sort key and name of the group of each line.
+    pub(super) fn of_groups(lines: &[BillLine], groups: Vec<(u32, String)>) -> Self {
         let mut rows: BTreeMap<(u32, String), BillRow> = BTreeMap::new();
-        for (line, group) in statement.lines.iter().zip(by.groups(&statement.lines)) {
+        for (line, group) in lines.iter().zip(groups) {
             let name = group.1.clone();
             rows.entry(group).or_insert_with(|| BillRow { name, ..BillRow::default() }).add_line(line);
         }

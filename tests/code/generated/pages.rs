@@ -63,6 +63,11 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
     ),
     ("gpumeter-job", "gpumeter job 4711", "What a Slurm job held, used and cost on this node."),
     ("gpumeter-job", "gpumeter job 4711_3 --json", "A task of a job array, exact."),
+    (
+        "gpumeter-job",
+        "gpumeter job --sum node1.json node2.json",
+        "A job on two nodes, from what each printed with --json.",
+    ),
     ("gpumeter-metrics", "gpumeter metrics --format markdown", "The catalogue as a table."),
     (
         "gpumeter-check-config",
