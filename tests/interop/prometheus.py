@@ -32,8 +32,9 @@ ALERTS = {
     "GpuThrottledByHeat", "GpuHeldIdle",
     "GpumeterDown", "GpumeterNoDriver", "GpumeterLedgerFailing", "GpumeterLedgerNotDurable", "GpumeterAccountWrong",
     "GpumeterConfigReloadFailed", "GpumeterClockStepped",
-    "GpumeterNoAccount", "GpumeterAbsent", "GpumeterOtlpPointsLost", "GpumeterResolverFailing", "GpumeterPriceMissing",
-    "GpumeterGrantUnmatched", "GpumeterClockNotAnchored", "GpumeterUnattributedUse", "GpumeterSeriesDropped",
+    "GpumeterNoAccount", "GpumeterAbsent", "GpumeterDuplicateAgents", "GpumeterOtlpPointsLost", "GpumeterResolverFailing",
+    "GpumeterPriceMissing", "GpumeterGrantUnmatched", "GpumeterClockNotAnchored", "GpumeterUnattributedUse",
+    "GpumeterSeriesDropped",
 }
 
 # What the dashboard's variables are set to; no target has the label cluster.
@@ -68,8 +69,9 @@ INCIDENTS = {
 # The alerts that fire in the course of it; the others are left to the rule tests.
 EXPECTED = ALERTS - {
     "GpuFabricFailed", "GpumeterNoDriver", "GpumeterLedgerFailing", "GpumeterLedgerNotDurable", "GpumeterAccountWrong",
-    "GpumeterConfigReloadFailed", "GpumeterClockStepped", "GpumeterNoAccount", "GpumeterResolverFailing", "GpumeterPriceMissing",
-    "GpumeterGrantUnmatched", "GpumeterClockNotAnchored", "GpumeterUnattributedUse", "GpumeterSeriesDropped",
+    "GpumeterConfigReloadFailed", "GpumeterClockStepped", "GpumeterNoAccount", "GpumeterDuplicateAgents", "GpumeterResolverFailing",
+    "GpumeterPriceMissing", "GpumeterGrantUnmatched", "GpumeterClockNotAnchored", "GpumeterUnattributedUse",
+    "GpumeterSeriesDropped",
 }
 
 # Queries that may be empty although all this happens: older boards have these families, and an error that does not
