@@ -16,7 +16,8 @@ from harness import PATIENCE, Demo, wait_for
 
 PARTS = ("within", "lent", "idle", "unmeasured", "unavailable")
 BESIDE = ("beyond", "outside", "unheld")
-HOURS = ("held", *PARTS, *BESIDE, "charged", "unpriced")
+HOURS = ("held", *PARTS, "used", *BESIDE, "charged", "unpriced")
+ALWAYS = ("held", "charged")
 DIGIT = Decimal("0.0001")
 HOUR, KWH = Decimal(3_600_000_000_000), Decimal(3_600_000_000_000)  # nanoseconds, microjoules
 QUARTER = 900
@@ -77,7 +78,8 @@ def command(suite, demo, until, *form):
 
 
 def text_table(suite, text):
-    """The lines of the table by tenant, and the line of totals, by head of column."""
+    """The lines of the table by tenant, and the line of totals, by head of column. A column that is zero in every line is
+    left out."""
     rows = iter(text.splitlines())
     heads = next((re.findall(r"\S+(?: h\b)?", row) for row in rows if row.startswith("tenant")), [])
     heads = [head.removesuffix(" h") for head in heads[1:]]
@@ -87,7 +89,12 @@ def text_table(suite, text):
             break
         tenant, *cells = row.split()
         if suite.expect(len(cells) == len(heads), f"{tenant} has {len(cells)} values under {len(heads)} heads"):
-            lines[tenant] = dict(zip(heads, cells))
+            lines[tenant] = dict.fromkeys(HOURS, "0.0000") | dict(zip(heads, cells))
+    for name in heads:
+        is_zero = all(number(line.get(name, "")) == 0 for line in lines.values())
+        suite.expect(not is_zero or name not in HOURS or name in ALWAYS, f"the column {name} is zero in every line")
+    for name in ALWAYS:
+        suite.expect(name in heads, f"the table has no column {name}")
     total = lines.pop("total", None)
     suite.expect(lines and total, f"the bill has no table with a total:\n{text}")
     return lines, total
@@ -98,14 +105,12 @@ def number(cell):
 
 
 def columns_add_up(suite, lines, total):
-    for name in HOURS:
-        suite.expect(name in total, f"the table has no column {name}")
-    if not all(name in total for name in HOURS):
-        return
     unavailable = number(total["unavailable"])
     for tenant, line in [*lines.items(), ("total", total)]:
         held, sum_of_parts = number(line["held"]), sum(number(line[part]) for part in PARTS)
         suite.expect(held == sum_of_parts, f"{tenant}: the parts make {sum_of_parts} h, held are {held} h")
+        used = sum(number(line[name]) for name in ("within", *BESIDE))
+        suite.expect(number(line["used"]) == used, f"{tenant}: used are {line['used']} h, within and beside make {used} h")
         # The price of unavailable time goes to the remainder of that name.
         due = held - number(line["unavailable"]) + (unavailable if tenant in ("__unavailable__", "total") else 0)
         paid = number(line["charged"]) + number(line["unpriced"])

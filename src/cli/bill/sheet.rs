@@ -26,6 +26,8 @@ pub(super) struct BillRow {
     pub(super) parts: [u128; 5],
     /// Used beyond the share, outside any holding, and while the GPU was unheld.
     pub(super) beside: [u128; 3],
+    /// All use. It is not within + beside where a nested holder used what another one holds.
+    pub(super) used: u128,
     /// Time that `money` is for.
     pub(super) charged: u128,
     /// The same while no price was in force.
@@ -35,12 +37,18 @@ pub(super) struct BillRow {
     pub(super) money: u128,
 }
 
+const WITHIN: usize = 0;
 const UNAVAILABLE: usize = 4;
 
 impl BillRow {
     /// Held time: the sum of its parts.
     pub(super) fn held(&self) -> u128 {
         self.parts.iter().sum()
+    }
+
+    /// Use that is within a holding, or beside what was held.
+    fn within_and_beside(&self) -> u128 {
+        self.parts[WITHIN] + self.beside.iter().sum::<u128>()
     }
 
     pub(super) fn add_line(&mut self, line: &BillLine) {
@@ -51,6 +59,7 @@ impl BillRow {
             name: String::new(),
             parts: parts.map(u128::from),
             beside: [used.beyond, used.outside, used.unheld].map(u128::from),
+            used: used.total().into(),
             charged: line.charged.0.into(),
             unpriced: line.unpriced.0.into(),
             energy: line.has_energy.then_some(energy),
@@ -65,6 +74,7 @@ impl BillRow {
         for (sum, one) in self.beside.iter_mut().zip(other.beside) {
             *sum += one;
         }
+        self.used += other.used;
         self.charged += other.charged;
         self.unpriced += other.unpriced;
         let both = self.energy.zip(other.energy).map(|(one, other)| one + other);
@@ -101,69 +111,124 @@ impl Sheet {
         }
         Self { rows, total }
     }
+
+    /// The columns of hours that are shown: those that are not zero in every row, and held and charged time.
+    pub(super) fn columns(&self, statement: &Bill) -> Vec<&'static BillColumn> {
+        let has_prices = statement.unpriced.is_some();
+        let is_shown = |column: &&BillColumn| {
+            (has_prices || !column.needs_prices)
+                && (column.shows_zeros || self.rows.iter().any(|row| (column.of)(row) > 0))
+        };
+        HOURS.iter().filter(is_shown).collect()
+    }
+
+    /// What the legend explains: each shown column, and each reserved tenant in the table.
+    pub(super) fn legend(&self, statement: &Bill, whose: &str) -> Vec<(String, String)> {
+        let columns = self.columns(statement);
+        let hours = columns.iter().map(|column| (column.name.to_owned(), column.explain(&columns, whose)));
+        let mut entries: Vec<(String, String)> = hours.collect();
+        entries.push(("kWh".into(), ENERGY.into()));
+        entries.extend(statement.currency.clone().map(|currency| (currency, "charged x price".into())));
+        let is_there = |tenant: &str| self.rows.iter().any(|row| row.name == tenant);
+        let remainders = REMAINDERS.iter().filter(|(tenant, _)| is_there(tenant));
+        entries.extend(remainders.map(|(tenant, meaning)| ((*tenant).to_owned(), (*meaning).to_owned())));
+        entries
+    }
 }
 
 /// Placeholder in a meaning for what a line is grouped by.
-pub(super) const WHOSE: &str = "WHOSE";
+const WHOSE: &str = "WHOSE";
+/// Placeholder in a meaning for the columns of the parts of held time.
+const PARTS: &str = "PARTS";
+/// What a meaning says of unavailable time.
+const LESS_UNAVAILABLE: &str = " less unavailable";
 
 /// A column of hours.
 pub(super) struct BillColumn {
     /// Its heading in the table; in CSV followed by `_hours`.
     pub(super) name: &'static str,
-    /// Its explanation in the legend, with [`WHOSE`].
-    pub(super) meaning: &'static str,
+    /// Its explanation in the legend, with placeholders.
+    meaning: &'static str,
     pub(super) of: fn(&BillRow) -> u128,
-    /// Whether a bill without prices has it too.
-    pub(super) always: bool,
+    /// Whether only bills with prices have it.
+    needs_prices: bool,
+    /// Whether it is shown where every row is zero.
+    shows_zeros: bool,
+    /// Whether it is a part of held time.
+    is_part: bool,
 }
 
-const fn column(name: &'static str, of: fn(&BillRow) -> u128, meaning: &'static str) -> BillColumn {
-    BillColumn { name, meaning, of, always: true }
+impl BillColumn {
+    const fn new(name: &'static str, of: fn(&BillRow) -> u128, meaning: &'static str) -> Self {
+        Self { name, meaning, of, needs_prices: false, shows_zeros: false, is_part: false }
+    }
+
+    const fn part(name: &'static str, of: fn(&BillRow) -> u128, meaning: &'static str) -> Self {
+        Self { is_part: true, ..Self::new(name, of, meaning) }
+    }
+
+    /// The explanation in a legend of these columns; `whose` is what the lines belong to.
+    pub(super) fn explain(&self, shown: &[&Self], whose: &str) -> String {
+        let parts: Vec<&str> =
+            shown.iter().filter(|column| column.is_part).map(|column| column.name).collect();
+        let parts = if parts.is_empty() { String::new() } else { format!(" = {}", parts.join(" + ")) };
+        let meaning = self.meaning.replace(WHOSE, whose).replace(PARTS, &parts);
+        let has_unavailable = shown.iter().any(|column| column.name == "unavailable");
+        if has_unavailable { meaning } else { meaning.replace(LESS_UNAVAILABLE, "") }
+    }
 }
 
 /// All columns of hours, in their order.
-pub(super) const HOURS: [BillColumn; 11] = [
-    column(
-        "held",
-        BillRow::held,
-        "GPU time granted to WHOSE = within + lent + idle + unmeasured + unavailable",
+pub(super) const HOURS: [BillColumn; 12] = [
+    BillColumn {
+        shows_zeros: true,
+        ..BillColumn::new("held", BillRow::held, "GPU time granted to WHOSEPARTS")
+    },
+    BillColumn::part("within", |row| row.parts[WITHIN], "held, and used by WHOSE"),
+    BillColumn::part("lent", |row| row.parts[1], "held, not used by WHOSE, and used by others"),
+    BillColumn::part("idle", |row| row.parts[2], "held, and used by nobody"),
+    BillColumn::part(
+        "unmeasured",
+        |row| row.parts[3],
+        "held while it could not be measured whether the GPU was used",
     ),
-    column("within", |row| row.parts[0], "held, and used by WHOSE"),
-    column("lent", |row| row.parts[1], "held, not used by WHOSE, and used by others"),
-    column("idle", |row| row.parts[2], "held, and used by nobody"),
-    column("unmeasured", |row| row.parts[3], "held while it could not be measured whether the GPU was used"),
-    column(
+    BillColumn::part(
         "unavailable",
-        |row| row.parts[4],
+        |row| row.parts[UNAVAILABLE],
         "held while the GPU was lost or failed; its price goes to __unavailable__",
     ),
-    column("beyond", |row| row.beside[0], "used above WHOSE's own share; not part of held"),
-    column(
+    BillColumn::new("used", |row| row.used, "GPU time that processes of WHOSE kept busy, held or not"),
+    BillColumn::new("beyond", |row| row.beside[0], "used above WHOSE's own share; not part of held"),
+    BillColumn::new(
         "outside",
         |row| row.beside[1],
         "used on a GPU that others held and WHOSE did not; not part of held",
     ),
-    column("unheld", |row| row.beside[2], "used while nobody held the GPU; not part of held"),
+    BillColumn::new("unheld", |row| row.beside[2], "used while nobody held the GPU; not part of held"),
     BillColumn {
-        always: false,
-        ..column(
+        needs_prices: true,
+        shows_zeros: true,
+        ..BillColumn::new(
             "charged",
             |row| row.charged,
             "time that the amount is for: held less unavailable, while a price was in force",
         )
     },
     BillColumn {
-        always: false,
-        ..column("unpriced", |row| row.unpriced, "the same while no price was in force; it costs nothing")
+        needs_prices: true,
+        ..BillColumn::new(
+            "unpriced",
+            |row| row.unpriced,
+            "the same while no price was in force; it costs nothing",
+        )
     },
 ];
 
 /// The explanation of energy in the legend.
-pub(super) const ENERGY: &str =
-    "energy: idle power shared by held time, the rest by use; - where it is not measured";
+const ENERGY: &str = "energy: idle power shared by held time, the rest by use; - where it is not measured";
 
 /// Reserved tenants that a bill may have, with what is booked on them.
-pub(super) const REMAINDERS: [(&str, &str); 6] = [
+const REMAINDERS: [(&str, &str); 6] = [
     ("__unallocated__", "time that nobody held"),
     ("__stranded__", "time of MIG placements that no profile can use"),
     (
@@ -177,6 +242,7 @@ pub(super) const REMAINDERS: [(&str, &str); 6] = [
 
 /// Exact sums to units of the last printed digit, in place.
 fn round(rows: &mut [BillRow]) {
+    let exact = rows.to_vec();
     // Grouped by GPU, the price of unavailable time is in the row of the time itself.
     let pays_all: Vec<bool> = rows
         .iter()
@@ -191,6 +257,7 @@ fn round(rows: &mut [BillRow]) {
         let total = nearest(rows.iter().map(|row| row.beside[place]).sum(), UNIT);
         divide(total, rows.iter_mut().map(|row| &mut row.beside[place]).collect());
     }
+    round_used(rows, &exact);
     for (row, pays_all) in rows.iter_mut().zip(pays_all) {
         // Otherwise the price of unavailable time is in the row __unavailable__.
         let others = if row.name == HolderId::UNAVAILABLE { unavailable } else { 0 };
@@ -201,6 +268,24 @@ fn round(rows: &mut [BillRow]) {
     divide(energy, rows.iter_mut().filter_map(|row| row.energy.as_mut()).collect());
     let money = nearest(rows.iter().map(|row| row.money).sum(), MONEY_UNIT);
     divide(money, rows.iter_mut().map(|row| &mut row.money).collect());
+}
+
+/// Rounds all use: to the printed within + beside where that is exact, else by largest remainder.
+fn round_used(rows: &mut [BillRow], exact: &[BillRow]) {
+    let (mut printed, mut within_and_beside, mut used) = (0, 0, 0);
+    let mut nested = Vec::new();
+    for (row, exact) in rows.iter_mut().zip(exact) {
+        if exact.used == exact.within_and_beside() {
+            row.used = row.within_and_beside();
+            continue;
+        }
+        printed += row.within_and_beside();
+        within_and_beside += exact.within_and_beside();
+        used += exact.used;
+        nested.push(&mut row.used);
+    }
+    // A bill of some tenants may have the one holder and not the other.
+    divide(if used == within_and_beside { printed } else { nearest(used, UNIT) }, nested);
 }
 
 /// Replaces each exact value by its share of `total`.
@@ -265,7 +350,17 @@ mod tests {
             let due = parts[..UNAVAILABLE].iter().sum::<u128>();
             let unpriced = due * quarter / 4;
             let beside = [beyond, outside, unheld];
-            BillRow { parts, beside, charged: due - unpriced, unpriced, energy, money, ..BillRow::default() }
+            let used = parts[WITHIN] + beyond + outside + unheld;
+            BillRow {
+                parts,
+                beside,
+                used,
+                charged: due - unpriced,
+                unpriced,
+                energy,
+                money,
+                ..BillRow::default()
+            }
         });
         proptest::collection::vec(row, 0..20).prop_map(|mut rows| {
             let unavailable = rows.iter().map(|row| row.parts[UNAVAILABLE]).sum();
@@ -296,6 +391,7 @@ mod tests {
             }
             let unavailable = printed.iter().map(|row| row.parts[UNAVAILABLE]).sum::<u128>();
             for (row, exact) in printed.iter().zip(&exact) {
+                prop_assert_eq!(row.used, row.within_and_beside());
                 prop_assert!((row.held() * UNIT).abs_diff(exact.held()) < 2 * UNIT);
                 let others = if row.name.is_empty() { 0 } else { unavailable };
                 let due = row.held() - row.parts[UNAVAILABLE] + others;

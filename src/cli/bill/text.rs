@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::by::BillGrouping;
-use super::sheet::{BillColumn, BillRow, ENERGY, HOURS, REMAINDERS, Sheet, WHOSE, apportion, decimal, nano};
+use super::sheet::{BillRow, Sheet, apportion, decimal, nano};
 use crate::billing::{Bill, BillPrice, print_money, print_time};
 use crate::model::Money;
 
@@ -52,20 +52,15 @@ pub(super) fn readable(time: &str) -> String {
     }
 }
 
-/// The columns of hours; those about prices are left out if no prices are configured.
-fn columns(statement: &Bill) -> impl Iterator<Item = &'static BillColumn> {
-    let has_prices = statement.unpriced.is_some();
-    HOURS.iter().filter(move |column| column.always || has_prices)
-}
-
 fn table(statement: &Bill, sheet: &Sheet, by: &str) -> String {
+    let columns = sheet.columns(statement);
     let mut lines: Vec<Vec<String>> = vec![vec![by.into()]];
-    lines[0].extend(columns(statement).map(|column| column.name.to_owned()));
+    lines[0].extend(columns.iter().map(|column| column.name.to_owned()));
     lines[0].push("kWh".into());
     lines[0].extend(statement.currency.clone());
     for row in sheet.rows.iter().chain([&sheet.total]) {
         let mut line = vec![row.name.clone()];
-        line.extend(columns(statement).map(|column| decimal((column.of)(row))));
+        line.extend(columns.iter().map(|column| decimal((column.of)(row))));
         line.push(row.energy.map_or_else(|| "-".to_owned(), decimal));
         line.extend(statement.currency.as_ref().map(|_| decimal(row.money)));
         lines.push(line);
@@ -73,15 +68,20 @@ fn table(statement: &Bill, sheet: &Sheet, by: &str) -> String {
     "\nGPU time in hours\n".to_owned() + &align_columns(&lines)
 }
 
+/// Columns that a table has at most, where one space between its columns makes it fit.
+const WIDTH: usize = 100;
+
 /// A table with the first column aligned to the left and all others to the right.
 pub(super) fn align_columns(rows: &[Vec<String>]) -> String {
     let width = |place: usize| rows.iter().map(|row| row[place].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
+    let is_wide = widths.iter().sum::<usize>() + 2 * (widths.len() - 1) > WIDTH;
+    let gap = if is_wide { " " } else { "  " };
     rows.iter().fold(String::new(), |page, row| {
         let cells = row.iter().zip(&widths).enumerate();
         let text = cells.map(|(place, (cell, width))| match place {
             0 => format!("{cell:width$}"),
-            _ => format!("  {cell:>width$}"),
+            _ => format!("{gap}{cell:>width$}"),
         });
         page + &text.collect::<String>() + "\n"
     })
@@ -179,15 +179,7 @@ fn clipped(statement: &Bill) -> String {
 
 /// Explains the columns.
 fn legend(statement: &Bill, sheet: &Sheet, whose: &str) -> String {
-    let mut entries: Vec<(&str, String)> =
-        columns(statement).map(|column| (column.name, column.meaning.replace(WHOSE, whose))).collect();
-    entries.push(("kWh", ENERGY.to_owned()));
-    if let Some(currency) = &statement.currency {
-        entries.push((currency, "charged x price".to_owned()));
-    }
-    let is_there = |tenant: &str| sheet.rows.iter().any(|row| row.name == tenant);
-    let remainders = REMAINDERS.iter().filter(|(tenant, _)| is_there(tenant));
-    entries.extend(remainders.map(|(tenant, meaning)| (*tenant, (*meaning).to_owned())));
+    let entries = sheet.legend(statement, whose);
     let width = entries.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     entries
         .iter()
@@ -203,6 +195,7 @@ fn seconds(nanoseconds: u64) -> String {
 mod tests {
     use serde_json::{Value, json};
 
+    use super::super::sheet::{BillColumn, HOURS};
     use super::*;
 
     fn page(statement: &Bill) -> String {
@@ -297,7 +290,7 @@ mod tests {
         }
         let total: Vec<&str> =
             told.lines().find(|line| line.starts_with("total")).unwrap().split_whitespace().collect();
-        assert_eq!(total[10..], ["0.7500", "0.2500", "-", "1.5000"], "{told}");
+        assert_eq!(total[1..], ["1.0000", "1.0000", "0.7500", "0.2500", "-", "1.5000"], "{told}");
     }
 
     #[test]
@@ -306,18 +299,67 @@ mod tests {
         assert_eq!(prices, ["2.00", "2.49", "0.000000001", "0.1234"]);
     }
 
+    /// A line with time in every column.
+    fn full_line() -> Value {
+        let mut line = line("a-tenant-of-17-ch", 0, Some(0));
+        let times = [
+            "within_ns",
+            "lent_ns",
+            "idle_ns",
+            "unmeasured_ns",
+            "unavailable_ns",
+            "beyond_share_ns",
+            "outside_holding_ns",
+            "unheld_ns",
+            "unpriced_ns",
+        ];
+        let line_of = line.as_object_mut().unwrap();
+        line_of.extend(times.map(|name| (name.to_owned(), HOUR.into())));
+        line_of.extend(
+            [("held_ns", 5), ("used_ns", 4), ("charged_ns", 3)]
+                .map(|(name, hours)| (name.to_owned(), (hours * HOUR).into())),
+        );
+        line
+    }
+
     #[test]
     fn every_column_is_explained() {
-        let told = page(&statement(json!({"unpriced_ns": 0})));
+        let bill = statement(json!({"unpriced_ns": 0, "lines": [full_line()]}));
+        let told = page(&bill);
+        let columns: Vec<&BillColumn> = HOURS.iter().collect();
         for column in &HOURS {
-            let meaning = column.meaning.replace(WHOSE, "the tenant");
+            let meaning = column.explain(&columns, "the tenant");
             let is_explained = |line: &str| line.starts_with(column.name) && line.ends_with(&meaning);
             assert!(told.lines().any(is_explained), "{}: {told}", column.name);
         }
-        let by_gpu = super::page(&statement(json!({})), &BillGrouping::Gpu);
+        assert!(told.contains("the tenant = within + lent + idle + unmeasured + unavailable\n"), "{told}");
+        assert!(told.contains("held less unavailable, while a price"), "{told}");
+        let by_gpu = super::page(&bill, &BillGrouping::Gpu);
         assert!(
             by_gpu.contains("held, and used by the workload\n") && !by_gpu.contains("tenant"),
             "{by_gpu}"
         );
+    }
+
+    #[test]
+    fn a_column_that_is_zero_in_every_row_is_left_out_and_not_explained() {
+        let told = page(&statement(json!({"unpriced_ns": 0, "currency": "EUR"})));
+        let heads = told.lines().find(|line| line.starts_with("tenant")).unwrap();
+        let heads: Vec<&str> = heads.split_whitespace().collect();
+        assert_eq!(heads, ["tenant", "held", "idle", "charged", "kWh", "EUR"], "{told}");
+        let legend = told.split("\n\n").last().unwrap();
+        let explained: Vec<&str> = legend.lines().map(|line| line.split(' ').next().unwrap()).collect();
+        assert_eq!(explained, ["held", "idle", "charged", "kWh", "EUR"], "{told}");
+        assert!(
+            told.contains("GPU time granted to the tenant = idle\n") && !told.contains("unavailable"),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn a_table_that_one_space_between_columns_makes_fit_has_one() {
+        let row = |cells: usize| [vec!["x".repeat(17)], vec!["0.0000".to_owned(); cells]].concat();
+        let width = |cells: usize| align_columns(&[row(cells)]).trim_end().chars().count();
+        assert_eq!((width(10), width(11)), (97, 94));
     }
 }
