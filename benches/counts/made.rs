@@ -33,6 +33,7 @@ pub fn policy(intervals: [u64; 3]) -> Policy {
         processes: 200,
         series: 20_000,
         rates: Default::default(),
+        tenant_rules: Default::default(),
     }
 }
 

@@ -14,7 +14,7 @@ use crate::ledger::{
     Acknowledged, Error, Ledger, LedgerBatch, LedgerQueue, NodeIdentity, Opening, Recovered,
 };
 use crate::model::{Stamp, Utc};
-use crate::policy::{ActiveConfig, DecidedBook};
+use crate::policy::{ActiveConfig, Decision};
 use crate::thread::Thread;
 
 /// The queue from the tick loop to the ledger thread, and the state that the tick loop publishes.
@@ -117,6 +117,7 @@ fn open(active: &ActiveConfig, shared: &Shared) -> Result<(Ledger, Recovered), E
         now: shared.clock.now(),
         unsynchronised: !shared.clock_is_synchronised(),
         book: active.book().cloned(),
+        tenant_rules: active.tenant_rules(),
         node: NodeIdentity {
             name: shared.node.name.to_string(),
             cluster: node.cluster.clone(),
@@ -181,12 +182,12 @@ pub(super) fn start(shared: &Arc<Shared>) -> Result<(Option<RunningLedger>, Opti
         ledger.as_ref().map_or_else(|| active.config.ledger.path.clone(), |it| it.path().to_path_buf());
     let run = {
         let (channel, shared) = (Arc::clone(&channel), Arc::clone(shared));
-        // The ledger was opened with these prices; reloads come later.
-        let priced = active.books.len();
+        // The ledger was opened with these prices and tenant rules; reloads come later.
+        let recorded = active.decisions.len();
         move || {
-            let opened = ledger.map(|ledger| (ledger, priced));
-            if let Some((ledger, priced)) = opened.or_else(|| open_later(&channel, &shared)) {
-                LedgerWriter { ledger, priced, channel: &channel }.run(&shared);
+            let opened = ledger.map(|ledger| (ledger, recorded));
+            if let Some((ledger, recorded)) = opened.or_else(|| open_later(&channel, &shared)) {
+                LedgerWriter { ledger, recorded, channel: &channel }.run(&shared);
             }
         }
     };
@@ -194,7 +195,7 @@ pub(super) fn start(shared: &Arc<Shared>) -> Result<(Option<RunningLedger>, Opti
     Ok((Some(RunningLedger { path, channel, thread }), recovered))
 }
 
-/// Tries to open the ledger until it succeeds or the agent stops; also returns how many price changes it was opened with.
+/// Tries to open the ledger until it succeeds or the agent stops; also returns how many decisions it was opened with.
 fn open_later(channel: &LedgerChannel, shared: &Shared) -> Option<(Ledger, usize)> {
     const RETRY_INTERVAL: Duration = Duration::from_secs(5);
     while !shared.stop.wait(RETRY_INTERVAL) {
@@ -206,7 +207,7 @@ fn open_later(channel: &LedgerChannel, shared: &Shared) -> Option<(Ledger, usize
                 *channel.opened_late.lock().unwrap_or_else(PoisonError::into_inner) =
                     Some(Box::new(recovered));
                 shared.no_account.set(None);
-                return Some((ledger, active.books.len()));
+                return Some((ledger, active.decisions.len()));
             }
             Err(error) => channel.note_open_error(&error, shared),
         }
@@ -224,8 +225,8 @@ fn wait_for_retry(stop: &Stop) {
 /// Writes to the ledger.
 struct LedgerWriter<'a> {
     ledger: Ledger,
-    /// How many price changes the ledger has stored.
-    priced: usize,
+    /// How many decisions the ledger has stored.
+    recorded: usize,
     channel: &'a LedgerChannel,
 }
 
@@ -236,10 +237,10 @@ impl LedgerWriter<'_> {
         loop {
             // Read before the batch is taken, so that everything queued before the stop is written.
             let is_stopping = shared.stop.is_called();
-            if !self.store_prices(&shared.config.active().books) {
+            if !self.store_decisions(&shared.config.active().decisions) {
                 wait_for_retry(&shared.stop);
                 if !is_stopping {
-                    // No minute is settled before its price is stored.
+                    // No minute is settled before its price and its tenant rules are stored.
                     continue;
                 }
             }
@@ -255,26 +256,31 @@ impl LedgerWriter<'_> {
         }
     }
 
-    /// Stores the prices of reloads, each in force from the time of its reload; false if the disk prevents it.
-    fn store_prices(&mut self, books: &[DecidedBook]) -> bool {
-        for DecidedBook { book, decided } in books.iter().skip(self.priced) {
-            match self.ledger.reprice(book.as_ref(), *decided) {
-                Ok(()) if self.ledger.has_waiting_prices() => {
-                    tracing::info!("the new prices are recorded once the clock is synchronised")
-                }
+    /// Stores the prices and tenant rules of reloads, each in force from the time of its reload; false if the disk prevents
+    /// it. What is already stored is not stored again.
+    fn store_decisions(&mut self, decisions: &[Decision]) -> bool {
+        for Decision { book, tenant_rules, decided } in decisions.iter().skip(self.recorded) {
+            let prices = self.ledger.reprice(book.as_ref(), *decided);
+            match prices.and_then(|()| self.ledger.replace_tenant_rules(tenant_rules, *decided)) {
+                Ok(()) if self.ledger.has_waiting_prices() => tracing::info!(
+                    "the new prices and tenant rules are recorded once the clock is synchronised"
+                ),
                 Ok(()) => tracing::info!(
-                    "the new prices are recorded: from the next quarter hour on, or from their `from`"
+                    "the new prices and tenant rules are recorded: from the next quarter hour on, or from their `from`"
                 ),
                 Err(error) => {
                     self.channel.count_error();
                     if error.may_pass() {
-                        tracing::error!(%error, "the new prices could not be stored yet; retrying");
+                        tracing::error!(%error, "the new prices and tenant rules could not be stored yet; retrying");
                         return false;
                     }
-                    tracing::error!(%error, "the new prices were rejected by the ledger; bills keep the old ones");
+                    tracing::error!(
+                        %error,
+                        "the new prices and tenant rules were rejected by the ledger; bills keep the old ones"
+                    );
                 }
             }
-            self.priced += 1;
+            self.recorded += 1;
         }
         true
     }
@@ -370,7 +376,7 @@ mod tests {
         let opening = Opening { boot_id: "boot".into(), now, ..Opening::default() };
         let (ledger, _) = Ledger::open(&directory.path().join("ledger.db"), &opening).unwrap();
         let channel = LedgerChannel::default();
-        let mut writer = LedgerWriter { ledger, priced: 0, channel: &channel };
+        let mut writer = LedgerWriter { ledger, recorded: 0, channel: &channel };
         let sights = ["GPU-0", "GPU-1"].map(|uuid| GpuRegistration {
             gpu: GpuId { index: 0, uuid: uuid.into() },
             model: "".into(),

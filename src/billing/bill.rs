@@ -62,6 +62,9 @@ pub struct Bill {
     pub unpriced: Option<Nanoseconds>,
     /// Lines by tenant, GPU and holder; remainders have lines too.
     pub lines: Vec<BillLine>,
+    /// Attributes of the tenants of the lines, such as a cost center, by tenant and name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tenant_attributes: BTreeMap<String, BTreeMap<String, String>>,
     /// Totals by GPU.
     pub gpus: Vec<BillGpu>,
     /// Sums that were computed separately and must agree.
@@ -293,6 +296,7 @@ impl Bill {
         self.lines.retain(|line| {
             visible.shows(&line.tenant, |fact| line.labels.get(fact.label()).map(String::as_str))
         });
+        self.tenant_attributes.retain(|tenant, _| self.lines.iter().any(|line| line.tenant == *tenant));
         let held: Nanoseconds = self.lines.iter().map(|line| Nanoseconds(line.amounts.parts.held())).sum();
         let money: Money = self.lines.iter().filter_map(|line| line.money).sum();
         self.unpriced = self.unpriced.map(|_| self.lines.iter().map(|line| line.unpriced).sum());

@@ -15,4 +15,4 @@ pub use charge::{Charge, ChargedSlot, charges};
 pub use json::{print_money, print_time};
 pub use money::{ExactMoney, MoneyOverflow, round_together};
 pub use rate::{EXAMPLE, PriceBook, Rate, RateSelector};
-pub use schedule::{QUARTER_HOUR, RateSchedule, RecordedAt, RecordedRate};
+pub use schedule::{RateSchedule, RecordedAt, RecordedRate};

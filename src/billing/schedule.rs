@@ -2,12 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::model::{Nanoseconds, Price, Tariff, Utc};
+use crate::model::{Price, QUARTER_HOUR, Tariff, Utc};
 
 use super::rate::{PriceBook, Rate, RateSelector};
-
-/// Rates begin and end on this grid.
-pub const QUARTER_HOUR: Nanoseconds = Nanoseconds::from_seconds(15 * 60);
 
 /// A rate as it was recorded. Only its end changes later.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -160,6 +157,7 @@ fn ceil(at: Utc) -> Utc {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Nanoseconds;
 
     /// A time in quarter hours.
     fn quarter(count: u64) -> Utc {

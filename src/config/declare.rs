@@ -46,6 +46,8 @@ macro_rules! path {
         concat!(stringify!($first), $(".", stringify!($then),)* $(".", stringify!($key))?)
     };
     ((draft $section:ident) $($key:ident)?) => { concat!(stringify!($section) $(, ".", stringify!($key))?) };
+    // A keyword of Rust.
+    (() r#match) => { "match" };
     (() $($key:ident)?) => { concat!($(stringify!($key))?) };
 }
 
@@ -93,6 +95,13 @@ macro_rules! field {
     // A mapping of names to scalars or lists of scalars, by what adds one.
     ($at:tt $key:ident pairs($accepts:expr, $add:expr)) => {
         KeyType::Pairs { accepts: $accepts, set: |target, name, text| $add(&mut place!(target $at $key), name, text) }
+    };
+    // A mapping of names to mappings of names to scalars, by what adds one.
+    ($at:tt $key:ident nested_pairs($accepts:expr, $add:expr)) => {
+        KeyType::NestedPairs {
+            accepts: $accepts,
+            set: |target, outer, name, text| $add(&mut place!(target $at $key), outer, name, text),
+        }
     };
     // A list of mappings with keys of their own, by their reader and their table.
     ($at:tt $key:ident entries($read:expr, $table:expr)) => {

@@ -70,6 +70,8 @@ pub(crate) enum KeyType<T> {
     Texts { accepts: &'static str, set: fn(&mut T, &str) -> Result<(), Complaint> },
     /// A mapping of names to scalars or lists of scalars, passed on one by one.
     Pairs { accepts: &'static str, set: fn(&mut T, &str, &str) -> Result<(), Complaint> },
+    /// A mapping of names to mappings of names to scalars, passed on one by one.
+    NestedPairs { accepts: &'static str, set: fn(&mut T, &str, &str, &str) -> Result<(), Complaint> },
     /// A list of mappings with keys of their own.
     Maps { set: fn(&mut T, &[YamlNode], &str, &mut ProblemCollector), rows: fn(&str) -> Vec<KeyDescription> },
 }
@@ -87,7 +89,7 @@ impl<T> KeyType<T> {
             }
             Self::Text { set, .. } | Self::Texts { set, .. } => set(target, text),
             // `read_mapping` has refused a scalar for these.
-            Self::Maps { .. } | Self::Pairs { .. } => Ok(()),
+            Self::Maps { .. } | Self::Pairs { .. } | Self::NestedPairs { .. } => Ok(()),
         }
     }
 
@@ -102,7 +104,9 @@ impl<T> KeyType<T> {
             Self::Word { words, .. } => one_of(words),
             Self::Text { accepts, .. } => (*accepts).to_owned(),
             Self::Texts { accepts, .. } => format!("{accepts}, or a list of them"),
-            Self::Pairs { accepts, .. } => format!("a mapping of {accepts}"),
+            Self::Pairs { accepts, .. } | Self::NestedPairs { accepts, .. } => {
+                format!("a mapping of {accepts}")
+            }
             Self::Maps { .. } => "a list".to_owned(),
         }
     }

@@ -19,6 +19,7 @@ mod problem;
 mod read_mapping;
 mod settings;
 mod standing;
+mod tenants;
 mod time;
 mod tree;
 mod values;
@@ -38,8 +39,8 @@ pub use print::default_yaml;
 pub use problem::{Complaint, ConfigProblem, FilePosition, Problems};
 pub use settings::{
     AttributionConfig, BillingConfig, Config, ContainersConfig, KubernetesConfig, LedgerConfig, LimitsConfig,
-    NodeConfig, NvmlConfig, OtlpConfig, SamplingConfig, SlurmConfig, WebConfig, WebRateLimitConfig,
-    WebTlsConfig, key_descriptions, sections,
+    NodeConfig, NvmlConfig, OtlpConfig, SamplingConfig, SlurmConfig, TenantsConfig, WebConfig,
+    WebRateLimitConfig, WebTlsConfig, key_descriptions, sections,
 };
 pub use standing::{GpuChoice, GrantConfig, Grantee, UserChoice};
 pub use time::duration;

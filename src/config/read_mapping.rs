@@ -91,7 +91,10 @@ impl<'tree, T> MappingReader<'tree, '_, T> {
         let below = |key: &Key<T>| key.path.strip_prefix(&path).is_some_and(|rest| rest.starts_with('.'));
         if let Some(known) = self.keys.iter().find(|key| key.path == path) {
             // An empty list or mapping means the same as no key.
-            let maps = matches!(known.field, KeyType::Maps { .. } | KeyType::Pairs { .. });
+            let maps = matches!(
+                known.field,
+                KeyType::Maps { .. } | KeyType::Pairs { .. } | KeyType::NestedPairs { .. }
+            );
             let nothing = value.shape == YamlValue::Empty
                 || matches!((&known.field, &value.shape), (KeyType::Maps { .. }, YamlValue::List(items)) if items.is_empty());
             if !(maps && nothing) {
@@ -155,7 +158,12 @@ fn store<T>(key: &Key<T>, shown: &str, value: &YamlNode, target: &mut T, report:
                 store_pair(*set, &MappingEntry { shown, name, value, entries }, target, report);
             }
         }
-        (KeyType::Pairs { .. }, _) => {
+        (KeyType::NestedPairs { set, .. }, YamlValue::Map(entries)) => {
+            for (name, value) in entries {
+                store_mapping(*set, &MappingEntry { shown, name, value, entries }, target, report);
+            }
+        }
+        (KeyType::Pairs { .. } | KeyType::NestedPairs { .. }, _) => {
             let text = format!("is not a mapping; give {}, or remove the key", key.field.accepts());
             report.add(value.place, shown, Complaint(text));
         }
@@ -176,24 +184,55 @@ struct MappingEntry<'a> {
     entries: &'a [(YamlNode, YamlNode)],
 }
 
-/// Stores a name with each of its values.
-fn store_pair<T>(
-    set: fn(&mut T, &str, &str) -> Result<(), Complaint>,
-    MappingEntry { shown, name, value, entries }: &MappingEntry<'_>,
+impl<'a> MappingEntry<'a> {
+    /// The name with its path; none, and a complaint, where it is no word or was given before.
+    fn name(&self, report: &mut ProblemCollector) -> Option<(&'a str, String)> {
+        let Self { shown, name, entries, .. } = self;
+        let YamlValue::Scalar(word) = &name.shape else {
+            let complaint = Complaint("has a key that is not a word; give names only".to_owned());
+            report.add(name.place, *shown, complaint);
+            return None;
+        };
+        let path = join(shown, &word.chars().take(60).collect::<String>().escape_debug().to_string());
+        let first = entries.iter().find(|(other, _)| other.shape == name.shape);
+        if first.is_some_and(|(other, _)| other != *name) {
+            report.add(name.place, path, Complaint("is given twice; keep one".to_owned()));
+            return None;
+        }
+        Some((word, path))
+    }
+}
+
+/// Stores the names and values of one entry of a mapping of mappings.
+fn store_mapping<T>(
+    set: fn(&mut T, &str, &str, &str) -> Result<(), Complaint>,
+    entry: &MappingEntry<'_>,
     target: &mut T,
     report: &mut ProblemCollector,
 ) {
-    let YamlValue::Scalar(word) = &name.shape else {
-        let complaint = Complaint("has a key that is not a word; give names only".to_owned());
-        return report.add(name.place, *shown, complaint);
+    let Some((outer, path)) = entry.name(report) else { return };
+    let YamlValue::Map(entries) = &entry.value.shape else {
+        let complaint = Complaint("is not a mapping; give names with values, or remove the entry".to_owned());
+        return report.add(entry.value.place, path, complaint);
     };
-    let path = join(shown, &word.chars().take(60).collect::<String>().escape_debug().to_string());
-    if entries.iter().find(|(other, _)| other.shape == name.shape).is_some_and(|(other, _)| other != *name) {
-        return report.add(name.place, path, Complaint("is given twice; keep one".to_owned()));
+    for (name, value) in entries {
+        let inner = MappingEntry { shown: &path, name, value, entries };
+        store_pair(|target, name, text| set(target, outer, name, text), &inner, target, report);
     }
+}
+
+/// Stores a name with each of its values.
+fn store_pair<T>(
+    set: impl Fn(&mut T, &str, &str) -> Result<(), Complaint>,
+    entry: &MappingEntry<'_>,
+    target: &mut T,
+    report: &mut ProblemCollector,
+) {
+    let Some((word, path)) = entry.name(report) else { return };
+    let value = entry.value;
     let values = match &value.shape {
         YamlValue::List(items) if !items.is_empty() => &**items,
-        _ => std::slice::from_ref(*value),
+        _ => std::slice::from_ref(value),
     };
     for value in values {
         let outcome = match &value.shape {

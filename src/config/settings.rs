@@ -9,6 +9,7 @@ use super::dcgm_counters::{self, CounterLine};
 use super::key::{Absent, ChangeEffect, Key, KeyDescription, KeyType, Table};
 use super::prices;
 use super::standing::{self, GrantConfig};
+use super::tenants::{self, TenantAttributes};
 use super::values::{
     add, add_label, cgroup_path, name, path, path_or_off, put, resource, service, time_zone,
 };
@@ -21,6 +22,7 @@ use jiff::tz::TimeZone;
 use crate::billing::{PriceBook, Rate};
 use crate::catalogue::Level;
 use crate::model::Nanoseconds;
+use crate::tenants::TenantRule;
 
 /// A validated configuration; [`Config::default`] applies without a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +34,7 @@ pub struct Config {
     pub attribution: AttributionConfig,
     /// What a GPU-hour costs; without it there is no money anywhere.
     pub prices: Option<PriceBook>,
+    pub tenants: TenantsConfig,
     pub billing: BillingConfig,
     pub ledger: LedgerConfig,
     pub otlp: OtlpConfig,
@@ -58,6 +61,7 @@ impl ConfigDraft {
             nvml: NvmlConfig::default(),
             attribution: AttributionConfig::default(),
             prices: None,
+            tenants: TenantsConfig::default(),
             billing: BillingConfig::default(),
             ledger: LedgerConfig::default(),
             otlp: OtlpConfig::default(),
@@ -159,6 +163,15 @@ pub(crate) struct PricesConfig (draft prices) {
         "Currency of your rates.";
     rates: Vec<Rate>, entries(prices::read, prices::TABLE), Optional(""), Reload,
         "Your rates; the most specific one holds, then the latest.";
+}
+
+"Who pays: by default a pod's namespace, a job's account, a unit or a user."
+pub struct TenantsConfig (config tenants) {
+    rules: Vec<TenantRule>, entries(tenants::read, tenants::TABLE), Optional(""), Reload,
+        "Rules in order; the first that matches a holder says which tenant pays.";
+    attributes: TenantAttributes, nested_pairs("tenants with attributes", tenants::add_attribute),
+        Optional("{ml: {cost_center: \"4711\", owner: ada}}"), Reload,
+        "What bills also say of a tenant, such as its cost center or owner.";
 }
 
 "How bills are made."

@@ -23,6 +23,7 @@ use crate::config::Config;
 use crate::demo;
 use crate::host::{Host, UserDatabase};
 use crate::model::Nanoseconds;
+use crate::policy;
 use crate::session::NODE_LOCK;
 use crate::thread::Thread;
 use examination::{DriverReport, Examination, Step};
@@ -104,7 +105,7 @@ pub fn diagnose(config: &Config) -> Diagnosis {
     findings.extend(workloads::check_jobs(config, &host, listed, &mut workloads));
     findings.extend(workloads::check_containers(config, &host, &mut workloads));
     findings.push(node::check_owners(&host, &pids, &workloads));
-    findings.extend(node::check_tenants(&host, &pids, &workloads));
+    findings.extend(node::check_tenants(&host, &pids, &workloads, &policy::tenant_rules(config)));
     findings.extend(node::check_cgroups(&host, &pids, &workloads));
     findings.extend(grants::check_users(config, &users));
     findings.push(node::check_prices(config, system_now().utc));

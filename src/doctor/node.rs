@@ -19,7 +19,7 @@ use crate::model::{UnattributedReason, Utc};
 use crate::policy::{price_in_words, price_warning, refused_counters};
 use crate::push::{Destination, send};
 use crate::session::{LockState, look_at_node_lock};
-use crate::tenants::TenantNames;
+use crate::tenants::{TenantNames, TenantRules};
 
 /// How the agent sees the host's pids, and what is lost without them.
 const REMEDY: &str = "run in the host's pid namespace (--pid=host, or hostPID: true); otherwise GPU processes cannot be named: \
@@ -101,12 +101,13 @@ pub(super) fn check_tenants(
     host: &Host,
     pids: &BTreeSet<u32>,
     workloads: &ResolvedWorkloads,
+    rules: &TenantRules,
 ) -> Option<Finding> {
     let processes = pids.iter().filter_map(|pid| host.process(*pid).ok());
     let users = processes.filter_map(|process| Some(identify(host, &process, workloads).ok()?.holder));
     let granted = workloads.allocations.iter().map(|allocation| allocation.holder.clone());
     let mut names = TenantNames::default();
-    let problems: Vec<String> = users.chain(granted).filter_map(|holder| names.add(&holder)).collect();
+    let problems: Vec<String> = users.chain(granted).filter_map(|holder| names.add(&holder, rules)).collect();
     (!problems.is_empty()).then(|| Finding::new("tenants", false, problems.join("; ")))
 }
 
@@ -337,7 +338,7 @@ mod tests {
             });
             let workloads =
                 ResolvedWorkloads { allocations: allocations.collect(), ..ResolvedWorkloads::default() };
-            check_tenants(&host, &BTreeSet::new(), &workloads)
+            check_tenants(&host, &BTreeSet::new(), &workloads, &TenantRules::default())
         };
         assert!(check(std::slice::from_ref(&pod)).is_none());
         let finding = check(&[pod, Holder::user("alice", None)]).unwrap();

@@ -10,6 +10,7 @@ use super::timeline::Anchor;
 use super::xids::XidSums;
 use crate::billing::RateSchedule;
 use crate::model::{GpuId, Holder, Microjoules, Nanoseconds, Settlement, Span, Utc};
+use crate::tenants::RuleSchedule;
 
 /// The contents of one transaction. Times are account time ([`super::AccountTimeline::at`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -112,6 +113,8 @@ pub struct Acknowledged {
     pub unloaded: Vec<CounterKey>,
     /// The recorded rates.
     pub rates: Arc<RateSchedule>,
+    /// The recorded versions of the tenant rules.
+    pub tenant_rules: Arc<RuleSchedule>,
     /// The sums of XID errors that the batch stored.
     pub xids: Vec<XidSums>,
     /// Whether the commit survives a power loss.

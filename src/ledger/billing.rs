@@ -11,13 +11,13 @@ use rusqlite::{Connection, params};
 use super::amounts::{self, ACCOUNT, AmountColumn, join_expressions};
 use super::column::{self, loaded, loaded_grade, loaded_method, stored};
 use super::error::Cause;
-use super::{MINUTE, node, rates, reader};
+use super::{MINUTE, node, rates, reader, tenant_rules};
 use crate::billing::{
     Bill, BillGpu, BillLine, Charge, ChargedSlot, EXAMPLE, ExactMoney, RateSchedule, Reconciliation,
     RecordedRate, charges,
 };
-use crate::model::{GpuId, Holder, HolderId, Nanoseconds, Utc};
-use crate::tenants::tenant;
+use crate::model::{Facts, GpuId, Holder, HolderId, Nanoseconds, Utc};
+use crate::tenants::{RecordedRules, TenantRules, tenant};
 
 /// A GPU whose account ends this long before that of another is gone, and does not delay bills.
 const GONE_AFTER: Nanoseconds = Nanoseconds::from_seconds(3600);
@@ -43,13 +43,15 @@ pub(super) fn make_bill(
     }
     let end = end.max(from);
     let schedule = rates::load(connection)?;
-    let mut draft = BillDraft { gpus, lines: BTreeMap::new() };
+    let rules = tenant_rules::load(connection)?;
+    let mut draft = BillDraft { gpus, lines: BTreeMap::new(), holders: load_holders(connection)? };
+    let changes = schedule.changes_between(from, end).into_iter().chain(rules.changes_between(from, end));
     let mut at = from;
-    for until in schedule.changes_between(from, end).into_iter().chain([end]) {
-        draft.add(connection, &schedule, at, until)?;
+    for until in changes.chain([end]).collect::<BTreeSet<Utc>>() {
+        draft.add(connection, SpanTerms { rates: &schedule, rules: rules.in_force(at) }, at, until)?;
         at = until;
     }
-    let (gpus, lines) = draft.finish(connection)?;
+    let (gpus, lines) = draft.finish();
     let node = node::load(connection)?;
     let currency = find_currency(&gpus)?;
     let example_prices = rates_of(&gpus).any(|rate| &*rate.price.tariff.class == EXAMPLE);
@@ -69,6 +71,7 @@ pub(super) fn make_bill(
         prices: Vec::new(),
         example_prices,
         unpriced: (!schedule.rates().is_empty()).then(|| unpriced(&gpus)),
+        tenant_attributes: attributes_of(&lines, rules.versions().last()),
         lines,
         gpus,
         reconciliation: Reconciliation::default(),
@@ -126,19 +129,28 @@ fn closed_until(gpus: &[(i64, BillGpu)]) -> Utc {
     ends().filter(|end| newest.since(*end) <= GONE_AFTER).min().unwrap_or_default().floor(MINUTE)
 }
 
-/// A bill while it is made, rate by rate.
+/// A bill while it is made, from one change of rates or tenant rules to the next.
 struct BillDraft {
     /// By key in the file.
     gpus: Vec<(i64, BillGpu)>,
-    lines: BTreeMap<(GpuId, HolderId, Option<u32>), BillLine>,
+    lines: BTreeMap<(GpuId, HolderId, Option<u32>, String), BillLine>,
+    /// All versions of holders.
+    holders: BTreeMap<HolderId, Holder>,
+}
+
+/// What a bill applies to a span.
+#[derive(Clone, Copy)]
+struct SpanTerms<'a> {
+    rates: &'a RateSchedule,
+    rules: &'a TenantRules,
 }
 
 impl BillDraft {
-    /// Adds a span in which no rate begins or ends.
+    /// Adds a span in which no rate and no tenant rule begins or ends.
     fn add(
         &mut self,
         connection: &Connection,
-        schedule: &RateSchedule,
+        terms: SpanTerms<'_>,
         from: Utc,
         to: Utc,
     ) -> Result<(), Cause> {
@@ -146,10 +158,14 @@ impl BillDraft {
         let mut lines = load_lines(connection, from, to)?;
         for (key, gpu) in &mut self.gpus {
             let Some(slot) = times.get(key).copied() else { continue };
-            let rate = schedule.in_force(&gpu.gpu.uuid, &gpu.model, from);
+            let rate = terms.rates.in_force(&gpu.gpu.uuid, &gpu.model, from);
             gpu.add(slot, rate)?;
-            for line in charged_lines(&gpu.gpu, lines.remove(key).unwrap_or_default(), rate) {
-                match self.lines.entry((line.gpu.clone(), line.holder.clone(), line.gpu_instance)) {
+            for mut line in charged_lines(&gpu.gpu, lines.remove(key).unwrap_or_default(), rate) {
+                let id = || line.holder.clone();
+                let holder = self.holders.entry(id()).or_insert_with(|| Holder::from_id(id()));
+                line.tenant = tenant(holder, terms.rules).to_string();
+                let key = (line.gpu.clone(), line.holder.clone(), line.gpu_instance, line.tenant.clone());
+                match self.lines.entry(key) {
                     Entry::Occupied(mut sum) => sum.get_mut().add(&line)?,
                     Entry::Vacant(vacant) => drop(vacant.insert(line)),
                 }
@@ -159,11 +175,15 @@ impl BillDraft {
     }
 
     /// The GPUs with time, and the lines by tenant, GPU and holder.
-    fn finish(self, connection: &Connection) -> rusqlite::Result<(Vec<BillGpu>, Vec<BillLine>)> {
+    fn finish(self) -> (Vec<BillGpu>, Vec<BillLine>) {
         let gpus = self.gpus.into_iter().map(|(_, gpu)| gpu).filter(|gpu| gpu.slot.0 > 0);
         let mut lines: Vec<BillLine> = self.lines.into_values().collect();
         mark_energy(&mut lines);
-        name_holders(&mut lines, &reader::holders(connection, HOLDERS, [])?);
+        for line in &mut lines {
+            let facts = self.holders.get(&line.holder).map(|holder| &holder.facts);
+            let labels = facts.into_iter().flat_map(Facts::iter);
+            line.labels = labels.map(|(fact, text)| (fact.label().to_owned(), text.to_owned())).collect();
+        }
         lines.sort_by(|left, right| {
             let key = |line: &BillLine| (line.gpu.index, line.gpu_instance);
             (&left.tenant, key(left), left.holder.name()).cmp(&(
@@ -172,23 +192,28 @@ impl BillDraft {
                 right.holder.name(),
             ))
         });
-        Ok((gpus.collect(), lines))
+        (gpus.collect(), lines)
     }
 }
 
 /// All versions of holders.
 pub(super) const HOLDERS: &str = "SELECT name, version, facts FROM holder ORDER BY name, id";
 
-/// Sets tenant and labels of each line.
-fn name_holders(lines: &mut [BillLine], holders: &[Holder]) {
-    let holders: BTreeMap<&HolderId, &Holder> = holders.iter().map(|holder| (&holder.id, holder)).collect();
-    for line in lines {
-        let unknown = Holder::from_id(line.holder.clone());
-        let holder = holders.get(&line.holder).copied().unwrap_or(&unknown);
-        line.tenant = tenant(holder).to_string();
-        line.labels =
-            holder.facts.iter().map(|(fact, text)| (fact.label().to_owned(), text.to_owned())).collect();
-    }
+/// The last recorded attributes of the tenants of these lines.
+fn attributes_of(
+    lines: &[BillLine],
+    last: Option<&RecordedRules>,
+) -> BTreeMap<String, BTreeMap<String, String>> {
+    let tenants: BTreeSet<&str> = lines.iter().map(|line| &*line.tenant).collect();
+    let all = last.into_iter().flat_map(|last| &last.rules.attributes);
+    let own = all.filter(|(tenant, _)| tenants.contains(&***tenant));
+    own.map(|(tenant, attributes)| (tenant.clone(), attributes.clone())).collect()
+}
+
+/// All versions of holders, by id.
+fn load_holders(connection: &Connection) -> rusqlite::Result<BTreeMap<HolderId, Holder>> {
+    let holders = reader::holders(connection, HOLDERS, [])?;
+    Ok(holders.into_iter().map(|holder| (holder.id.clone(), holder)).collect())
 }
 
 /// GPU time of each GPU, by its key in the file.

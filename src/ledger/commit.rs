@@ -59,6 +59,7 @@ impl Ledger {
             unloaded_sums: changes.unloaded_sums.clone(),
             unloaded: Vec::new(),
             rates: Arc::clone(&self.state.rates),
+            tenant_rules: Arc::clone(&self.state.tenant_rules),
             xids: changes.xids.clone(),
             synced,
             unobserved: changes.unobserved,
@@ -242,9 +243,11 @@ fn store_window(draft: &mut TransactionDraft<'_>, closed: &ClosedWindow, now: Ut
     // `__unavailable__` is charged for the unavailable time of holders, even where it has no row.
     let unavailable = window.rows.iter().any(|row| row.amounts.parts.unavailable > 0);
     let payer = unavailable.then(|| HolderId::new(HolderId::UNAVAILABLE));
+    draft.apply_tenant_rules(window.from);
     for holder in window.rows.iter().map(|row| &row.holder).chain(&payer) {
-        if draft.holder(holder)?.is_none() {
-            draft.store_holder(&Holder::from_id(holder.clone()), now)?;
+        match draft.holder(holder)? {
+            Some(known) => draft.update_tenant(holder, known, now)?,
+            None => draft.store_holder(&Holder::from_id(holder.clone()), now)?,
         }
     }
     for part in split_at_minutes(window) {

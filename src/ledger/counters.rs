@@ -36,7 +36,7 @@ pub(super) fn holder(connection: &Connection, id: &HolderId) -> rusqlite::Result
     connection
         .prepare_cached("SELECT id, tenant FROM holder WHERE name = ?1 AND version = ?2")?
         .query_row(params![id.name(), stored(id.version())?], |row| {
-            Ok(StoredHolder { id: row.get(0)?, tenant: row.get::<_, String>(1)?.into() })
+            Ok(StoredHolder { id: row.get(0)?, tenant: row.get::<_, String>(1)?.into(), rules: None })
         })
         .optional()
 }
@@ -61,7 +61,7 @@ pub(super) fn versions(
     )?;
     let key = params![holder.name(), gpu, stored_instance(*gpu_instance)];
     let versions = statement.query_map(key, |row| {
-        let stored = StoredHolder { id: row.get(2)?, tenant: row.get::<_, String>(3)?.into() };
+        let stored = StoredHolder { id: row.get(2)?, tenant: row.get::<_, String>(3)?.into(), rules: None };
         Ok((loaded_id(row, 0)?, stored))
     })?;
     versions.collect()
@@ -146,7 +146,7 @@ pub(super) fn recent(
         let gpu: i64 = row.get(0)?;
         // Foreign keys guarantee the GPU; a row that lost it shows as an imbalance instead of a panic.
         let Some(uuid) = uuids.get(&gpu) else { continue };
-        let holder = StoredHolder { id: row.get(3)?, tenant: row.get::<_, String>(4)?.into() };
+        let holder = StoredHolder { id: row.get(3)?, tenant: row.get::<_, String>(4)?.into(), rules: None };
         let key = CounterKey {
             gpu: Arc::clone(uuid),
             gpu_instance: loaded_instance(row, 5)?,

@@ -20,7 +20,7 @@ use super::files::{LedgerLock, with_suffix};
 use super::{files, owner, reader, schema};
 use crate::billing::print_time as time;
 use crate::model::Utc;
-use crate::tenants::tenant;
+use crate::tenants::{TenantRules, tenant};
 
 /// A step from one version to the next.
 struct Migration {
@@ -36,6 +36,7 @@ const MIGRATIONS: &[Migration] = &[
     Migration { sql: include_str!("schema/3.sql"), then: |_| Ok(()) },
     Migration { sql: include_str!("schema/4.sql"), then: |_| Ok(()) },
     Migration { sql: include_str!("schema/5.sql"), then: |_| Ok(()) },
+    Migration { sql: include_str!("schema/6.sql"), then: |_| Ok(()) },
 ];
 
 /// The newest version.
@@ -103,7 +104,7 @@ fn add_tenants(transaction: &Transaction<'_>) -> Result<(), Cause> {
     {
         transaction
             .prepare_cached("UPDATE holder SET tenant = ?2 WHERE name = ?1")?
-            .execute(params![holder.id.as_str(), tenant(&holder)])?;
+            .execute(params![holder.id.as_str(), tenant(&holder, &TenantRules::default())])?;
     }
     Ok(())
 }

@@ -26,6 +26,7 @@ mod recover;
 mod schema;
 mod state;
 mod sticky_faults;
+mod tenant_rules;
 mod timeline;
 mod write;
 mod xids;

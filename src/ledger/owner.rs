@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, Transaction, params};
 
 use super::error::{Cause, Error};
 use super::files::LedgerLock;
@@ -11,10 +11,12 @@ use super::node::{self, NodeIdentity};
 use super::rates::{self, BookChange};
 use super::recover::{self, Recovered};
 use super::state::LedgerState;
+use super::tenant_rules::{self, RulesChange};
 use super::timeline::{self, AccountTimeline, Anchor};
 use super::{column, expected, files, reader, schema, sticky_faults, xids};
 use crate::billing::PriceBook;
 use crate::model::{Nanoseconds, Stamp, Utc};
+use crate::tenants::TenantRules;
 
 /// The most by which slewing or a leap second moves the wall clock; more is a step.
 const STEP: Nanoseconds = Nanoseconds::SECOND;
@@ -30,6 +32,8 @@ pub struct Opening {
     pub unsynchronised: bool,
     /// The operator's prices; without them nothing is charged.
     pub book: Option<PriceBook>,
+    /// The operator's tenant rules.
+    pub tenant_rules: Arc<TenantRules>,
     /// The node's identity on bills.
     pub node: NodeIdentity,
 }
@@ -47,11 +51,38 @@ pub struct Ledger {
     /// Whether the connection is set so that commits survive a power loss; none while it is unknown.
     pub(super) syncs: Option<bool>,
     timeline: AccountTimeline,
-    /// Books to record once the account's time in this boot is fixed; earlier they would begin at a wrong time.
-    waiting: Vec<BookChange>,
+    waiting: WaitingDecisions,
     /// Wall clock - account time at the last recorded step, in nanoseconds.
     lead: i64,
     _lock: LedgerLock,
+}
+
+/// What the operator decided and is to be recorded once the account's time in this boot is fixed; earlier it would begin at
+/// a wrong time.
+#[derive(Debug, Default)]
+struct WaitingDecisions {
+    books: Vec<BookChange>,
+    rules: Vec<RulesChange>,
+}
+
+impl WaitingDecisions {
+    /// What is in force when a ledger is opened.
+    fn of(opening: &Opening) -> Self {
+        let decided = opening.now.boottime;
+        Self {
+            books: vec![BookChange { book: opening.book.clone(), decided }],
+            rules: vec![RulesChange { rules: Arc::clone(&opening.tenant_rules), decided }],
+        }
+    }
+
+    /// Records all of it and commits the transaction.
+    fn record(&mut self, transaction: Transaction<'_>, timeline: AccountTimeline) -> Result<(), Cause> {
+        rates::record(&transaction, &self.books, timeline)?;
+        tenant_rules::record(&transaction, &self.rules, timeline)?;
+        transaction.commit()?;
+        *self = Self::default();
+        Ok(())
+    }
 }
 
 impl Ledger {
@@ -79,12 +110,9 @@ impl Ledger {
             opening.now,
             !opening.unsynchronised,
         )?;
-        let mut waiting = vec![BookChange { book: opening.book.clone(), decided: opening.now.boottime }];
+        let mut waiting = WaitingDecisions::of(opening);
         if !timeline.is_provisional() {
-            let transaction = connection.transaction()?;
-            rates::record(&transaction, &waiting, timeline)?;
-            transaction.commit()?;
-            waiting.clear();
+            waiting.record(connection.transaction()?, timeline)?;
         }
         let lead = timeline::recorded_lead(&connection, &opening.boot_id)?;
         let (mut state, gpus) = recover::load(&connection)?;
@@ -107,6 +135,7 @@ impl Ledger {
             counters: state.counters.iter().map(|(key, live)| (key.clone(), live.counter.clone())).collect(),
             unloaded_sums: state.unloaded_sums.clone(),
             rates: Arc::clone(&state.rates),
+            tenant_rules: Arc::clone(&state.tenant_rules),
             imbalance: state.imbalance,
         };
         let ledger = Self {
@@ -130,22 +159,34 @@ impl Ledger {
     /// # Errors
     /// The disk.
     pub fn reprice(&mut self, book: Option<&PriceBook>, decided: Nanoseconds) -> Result<(), Error> {
-        self.waiting.push(BookChange { book: book.cloned(), decided });
+        self.waiting.books.push(BookChange { book: book.cloned(), decided });
         self.record_waiting().map_err(|cause| cause.at(&self.path, "store the prices"))
+    }
+
+    /// Records tenant rules in place of the last ones, as decided at that time since boot. While the account's time is
+    /// provisional they wait for the real time.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn replace_tenant_rules(
+        &mut self,
+        rules: &Arc<TenantRules>,
+        decided: Nanoseconds,
+    ) -> Result<(), Error> {
+        self.waiting.rules.push(RulesChange { rules: Arc::clone(rules), decided });
+        self.record_waiting().map_err(|cause| cause.at(&self.path, "store the tenant rules"))
     }
 
     /// Whether prices wait for the real time before they are stored.
     pub const fn has_waiting_prices(&self) -> bool {
-        !self.waiting.is_empty()
+        !self.waiting.books.is_empty()
     }
 
     fn record_waiting(&mut self) -> Result<(), Cause> {
         if !self.timeline.is_provisional() {
-            let transaction = self.connection.transaction()?;
-            rates::record(&transaction, &self.waiting, self.timeline)?;
-            transaction.commit()?;
-            self.waiting.clear();
+            self.waiting.record(self.connection.transaction()?, self.timeline)?;
             self.state.rates = Arc::new(rates::load(&self.connection)?);
+            self.state.tenant_rules = Arc::new(tenant_rules::load(&self.connection)?);
         }
         Ok(())
     }
@@ -185,9 +226,7 @@ impl Ledger {
         let transaction = self.connection.transaction()?;
         timeline::fix_offset(&transaction, &self.state.boot_id, anchor)?;
         let timeline = AccountTimeline::fixed_by(anchor);
-        rates::record(&transaction, &self.waiting, timeline)?;
-        transaction.commit()?;
-        self.waiting.clear();
+        self.waiting.record(transaction, timeline)?;
         let (mut state, _) = recover::load(&self.connection)?;
         state.boot_id = std::mem::take(&mut self.state.boot_id);
         (self.state, self.timeline, self.synced_at) = (state, timeline, None);

@@ -13,12 +13,13 @@ use super::state::{CounterKey, HolderCounter, LedgerGpu, LedgerState, LiveCounte
 use super::sticky_faults::StickyFaults;
 use super::timeline::{AccountTimeline, Boot, unknown_span};
 use super::xids::XidSums;
-use super::{counters, rates, reader};
+use super::{counters, rates, reader, tenant_rules};
 use crate::billing::RateSchedule;
 use crate::model::{
     Carry, Fraction, GpuId, Holder, HolderId, Holding, HoldingSource, Microjoules, Nanoseconds, Presence,
     SlotState, Span, Utc,
 };
+use crate::tenants::RuleSchedule;
 
 /// State of the account when the ledger was opened.
 #[derive(Clone, Debug)]
@@ -55,6 +56,8 @@ pub struct Recovered {
     pub unloaded_sums: BTreeMap<TenantKey, HolderCounter>,
     /// The recorded rates.
     pub rates: Arc<RateSchedule>,
+    /// The recorded versions of the tenant rules.
+    pub tenant_rules: Arc<RuleSchedule>,
     /// GPU time settled - the sum of all held counters, in nanoseconds; must be 0.
     pub imbalance: i128,
 }
@@ -107,7 +110,8 @@ pub(super) fn load(
     let (created, last_commit) =
         connection.query_row(sql, [], |row| Ok((Utc(loaded(row, 0)?), Utc(loaded(row, 1)?))))?;
     let rates = Arc::new(rates::load(connection)?);
-    let mut state = LedgerState { created, last_commit, rates, ..LedgerState::default() };
+    let tenant_rules = Arc::new(tenant_rules::load(connection)?);
+    let mut state = LedgerState { created, last_commit, rates, tenant_rules, ..LedgerState::default() };
     let mut recovered = BTreeMap::new();
     let instances = counters::instances(connection)?;
     for (mut gpu, mut recovered_gpu) in load_gpus(connection)? {

@@ -14,7 +14,7 @@ use super::xids::XidSums;
 use super::{counters, write};
 use crate::billing::{ExactMoney, RateSchedule};
 use crate::model::{Amounts, Holder, HolderId, Holding, Nanoseconds, Row, Tariff, Utc};
-use crate::tenants::tenant;
+use crate::tenants::{RuleSchedule, TenantRules, tenant};
 
 /// Key of a counter: a holder on a slot.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -134,7 +134,10 @@ impl HolderCounter {
 pub(super) struct StoredHolder {
     /// Key in the file.
     pub(super) id: i64,
+    /// The tenant whose counters it is added to.
     pub(super) tenant: Arc<str>,
+    /// The version of the tenant rules under which the tenant was last found; none where it was loaded from the file.
+    pub(super) rules: Option<i64>,
 }
 
 /// A counter in memory, and when it last changed.
@@ -160,6 +163,10 @@ pub(super) struct LedgerState {
     /// When counters were last checked for unloading.
     pub(super) unloaded_at: Utc,
     pub(super) rates: Arc<RateSchedule>,
+    pub(super) tenant_rules: Arc<RuleSchedule>,
+    /// The latest begin of a window, whose tenant rules apply to counters. It never goes back, so that no holder alternates
+    /// between two tenants where windows of several GPUs arrive late.
+    pub(super) rules_at: Utc,
     pub(super) imbalance: i128,
 }
 
@@ -179,6 +186,7 @@ pub(super) struct Changes {
     pub(super) counters: BTreeMap<CounterKey, HolderCounter>,
     pub(super) unloaded_sums: BTreeMap<TenantKey, HolderCounter>,
     pub(super) xids: Vec<XidSums>,
+    pub(super) rules_at: Utc,
     pub(super) imbalance: i128,
     /// GPU time settled as unobserved because its windows were missing.
     pub(super) unobserved: Nanoseconds,
@@ -186,7 +194,8 @@ pub(super) struct Changes {
 
 impl<'a> TransactionDraft<'a> {
     pub(super) fn new(base: &'a LedgerState, connection: &'a Connection) -> Self {
-        Self { base, connection, changes: Changes { imbalance: base.imbalance, ..Changes::default() } }
+        let (rules_at, imbalance) = (base.rules_at, base.imbalance);
+        Self { base, connection, changes: Changes { rules_at, imbalance, ..Changes::default() } }
     }
 
     /// A GPU to change; an error where it was never registered.
@@ -221,13 +230,22 @@ impl<'a> TransactionDraft<'a> {
             let facts = counters::facts(self.connection, &known)?;
             let complete = facts.completed_by(&holder.facts);
             let complete = complete.map(|facts| Holder { id: holder.id.clone(), facts });
-            match complete.filter(|complete| tenant(complete) == known.tenant) {
+            let stored = Holder { id: holder.id.clone(), facts: facts.clone() };
+            let keeps_tenant = |complete: &Holder| {
+                tenant(complete, self.rules()) == known.tenant
+                    && self.base.tenant_rules.keeps_tenant(&stored, complete)
+            };
+            match complete.filter(keeps_tenant) {
                 Some(complete) if complete.facts == facts => return Ok(()),
                 Some(complete) => return write::update_facts(self.connection, &known, &complete.facts),
                 None => counted = self.retire_version(&holder.id, known)?,
             }
         }
-        let stored = write::insert_holder(self.connection, holder, now)?;
+        let stored = StoredHolder {
+            id: write::insert_holder(self.connection, holder, &tenant(holder, self.rules()), now)?,
+            tenant: tenant(holder, self.rules()),
+            rules: Some(self.rules_version()),
+        };
         self.changes.holders.insert(holder.id.clone(), stored);
         for key in counted {
             let counter = self.load(&key, now)?;
@@ -236,10 +254,43 @@ impl<'a> TransactionDraft<'a> {
         Ok(())
     }
 
+    /// Applies the tenant rules of that time to holders, unless later ones were applied before.
+    pub(super) fn apply_tenant_rules(&mut self, at: Utc) {
+        self.changes.rules_at = self.changes.rules_at.max(at);
+    }
+
+    /// The tenant rules that are applied to holders.
+    fn rules(&self) -> &'a TenantRules {
+        self.base.tenant_rules.in_force(self.changes.rules_at)
+    }
+
+    /// The version of these rules; 0 where none were recorded.
+    fn rules_version(&self) -> i64 {
+        self.base.tenant_rules.version_at(self.changes.rules_at).map_or(0, |version| version.id)
+    }
+
+    /// Begins a new version of a holder whose tenant is another one under the rules that are applied now.
+    pub(super) fn update_tenant(
+        &mut self,
+        id: &HolderId,
+        known: StoredHolder,
+        now: Utc,
+    ) -> Result<(), Cause> {
+        let version = self.rules_version();
+        if known.rules == Some(version) {
+            return Ok(());
+        }
+        let holder = Holder { id: id.clone(), facts: counters::facts(self.connection, &known)? };
+        if tenant(&holder, self.rules()) != known.tenant {
+            return self.store_holder(&holder, now);
+        }
+        self.changes.holders.insert(id.clone(), StoredHolder { rules: Some(version), ..known });
+        Ok(())
+    }
+
     /// Gives a version and its counters in memory another id. Returns the keys that the counters had.
     fn retire_version(&mut self, id: &HolderId, known: StoredHolder) -> Result<BTreeSet<CounterKey>, Cause> {
-        write::retire_version(self.connection, &known)?;
-        let holder = id.with_version(known.id.unsigned_abs());
+        let holder = id.with_version(write::retire_version(self.connection, &known)?);
         let keys = self.base.counters.keys().chain(self.changes.counters.keys());
         let keys: BTreeSet<CounterKey> = keys.filter(|key| key.holder == *id).cloned().collect();
         for key in &keys {
@@ -333,6 +384,7 @@ impl LedgerState {
         let live = |counter| LiveCounter { counter, changed: now };
         self.counters.extend(changes.counters.into_iter().map(|(key, counter)| (key, live(counter))));
         self.unloaded_sums.extend(changes.unloaded_sums);
+        self.rules_at = changes.rules_at;
         self.imbalance = changes.imbalance;
     }
 

@@ -7,12 +7,11 @@ use rusqlite::{Connection, params};
 use super::MINUTE;
 use super::amounts::{self, ACCOUNT, AmountColumn, COUNTER, join_expressions, names};
 use super::batch::GpuRegistration;
-use super::column::{clamped, source_rank, stored, stored_instance, stored_money};
+use super::column::{clamped, loaded, source_rank, stored, stored_instance, stored_money};
 use super::error::Cause;
 use super::minutes::MinutePart;
 use super::state::{HolderCounter, LedgerGpu, StoredHolder};
 use crate::model::{Facts, Holder, Holding, Microjoules, Row, Settlement, Span, Utc};
-use crate::tenants::tenant;
 
 /// Stores a registered GPU, and returns its key in the file.
 pub(super) fn upsert_gpu(connection: &Connection, registration: &GpuRegistration) -> rusqlite::Result<i64> {
@@ -35,20 +34,21 @@ pub(super) fn upsert_gpu(connection: &Connection, registration: &GpuRegistration
         )
 }
 
-/// Stores a version of a holder that the file does not have.
+/// Stores a version of a holder that the file does not have, and returns its key in the file.
 pub(super) fn insert_holder(
     connection: &Connection,
     holder: &Holder,
+    tenant: &str,
     now: Utc,
-) -> Result<StoredHolder, Cause> {
-    let (id, tenant) = (&holder.id, tenant(holder));
+) -> Result<i64, Cause> {
+    let id = &holder.id;
     let facts = serde_json::to_string(&holder.facts)?;
     connection
         .prepare_cached(
             "INSERT INTO holder (name, version, kind, facts, first_seen_ns, tenant) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
         )?
         .execute(params![id.name(), stored(id.version())?, id.kind().name(), facts, stored(now.0)?, tenant])?;
-    Ok(StoredHolder { id: connection.last_insert_rowid(), tenant })
+    Ok(connection.last_insert_rowid())
 }
 
 /// Replaces the facts of a version by more facts.
@@ -63,10 +63,18 @@ pub(super) fn update_facts(
     Ok(())
 }
 
-/// Makes room for a new version under the id of this one, whose version is its key from now on.
-pub(super) fn retire_version(connection: &Connection, holder: &StoredHolder) -> rusqlite::Result<()> {
-    connection.prepare_cached("UPDATE holder SET version = id WHERE id = ?1")?.execute([holder.id])?;
-    Ok(())
+/// Makes room for a new version under the id of this one. Returns its own version from now on: its key, unless a version of
+/// the same name, such as itself, has that number.
+pub(super) fn retire_version(connection: &Connection, holder: &StoredHolder) -> rusqlite::Result<u64> {
+    connection
+        .prepare_cached(
+            "UPDATE holder SET version = iif(
+                 EXISTS (SELECT 1 FROM holder other WHERE other.name = holder.name AND other.version = holder.id),
+                 (SELECT max(other.version) + 1 FROM holder other WHERE other.name = holder.name),
+                 id)
+             WHERE id = ?1 RETURNING version",
+        )?
+        .query_row([holder.id], |row| loaded(row, 0))
 }
 
 /// Stores a raw span; `replaces` is true where one with the same begin is stored.

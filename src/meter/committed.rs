@@ -8,6 +8,7 @@ use crate::catalogue::AccountValue;
 use crate::ledger::{Acknowledged, Anchor, CounterKey, HolderCounter, Recovered, SlotTotal, TenantKey};
 use crate::model::snapshot::AccountState;
 use crate::model::{HolderId, Nanoseconds, Tariff, UnattributedReason, Utc};
+use crate::tenants::RuleSchedule;
 
 /// Counters by GPU and holder as last committed.
 #[derive(Debug, Default)]
@@ -21,6 +22,8 @@ pub(super) struct CommittedAccounts {
     pub(super) slots: BTreeMap<Arc<str>, SlotTotal>,
     /// The rates that the ledger has recorded; none without a ledger.
     pub(super) rates: Option<Arc<RateSchedule>>,
+    /// The tenant rules that the ledger has recorded; none without a ledger.
+    pub(super) tenant_rules: Option<Arc<RuleSchedule>>,
     pub(super) imbalance: i128,
     pub(super) bytes: Option<u64>,
 }
@@ -65,6 +68,7 @@ impl CommittedAccounts {
         self.unloaded_sums.clone_from(&recovered.unloaded_sums);
         self.imbalance = recovered.imbalance;
         self.rates = Some(Arc::clone(&recovered.rates));
+        self.tenant_rules = Some(Arc::clone(&recovered.tenant_rules));
         for (uuid, gpu) in &recovered.gpus {
             let instances = gpu.instances.clone();
             let total = SlotTotal { settled_until: gpu.settled_until, slot: gpu.slot, instances };
@@ -95,6 +99,7 @@ impl CommittedAccounts {
         self.slots.extend(acknowledged.slots.iter().map(|(uuid, total)| (Arc::clone(uuid), total.clone())));
         self.imbalance = acknowledged.imbalance;
         self.rates = Some(Arc::clone(&acknowledged.rates));
+        self.tenant_rules = Some(Arc::clone(&acknowledged.tenant_rules));
         self.bytes = Some(acknowledged.bytes);
     }
 

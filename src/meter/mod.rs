@@ -49,7 +49,7 @@ use crate::model::frame::Tier;
 use crate::model::snapshot::{InstanceCounters, Snapshot};
 use crate::model::{Absence, Frame, GpuId, Nanoseconds, Reading, Stamp, Unframed, Utc, XidCount};
 use crate::nvml::InFlight;
-use crate::tenants::TenantNames;
+use crate::tenants::{RuleSchedule, TenantNames, TenantRules};
 
 use account::{Account, EarlierGrant, TimedFrame};
 use budget::OwnSeries;
@@ -88,6 +88,8 @@ pub struct Policy {
     pub series: usize,
     /// The configured rates as a new ledger would record them; those that the ledger has recorded replace them.
     pub rates: Arc<RateSchedule>,
+    /// The configured tenant rules, in the same way.
+    pub tenant_rules: Arc<RuleSchedule>,
 }
 
 impl Policy {
@@ -276,6 +278,16 @@ impl Meter {
         self.accounts.rates.as_ref().unwrap_or(&self.policy.rates)
     }
 
+    /// The tenant rules at an account time.
+    fn tenant_rules(&self, at: Utc) -> &Arc<TenantRules> {
+        self.rule_schedule().in_force(at)
+    }
+
+    /// The recorded tenant rules; without a ledger, those of the configuration.
+    fn rule_schedule(&self) -> &Arc<RuleSchedule> {
+        self.accounts.tenant_rules.as_ref().unwrap_or(&self.policy.tenant_rules)
+    }
+
     /// The account's time axis.
     pub const fn timeline(&self) -> AccountTimeline {
         self.timeline
@@ -343,6 +355,9 @@ impl Meter {
 
     /// Gives the holders of processes and grants their versions, and registers these in the ledger.
     fn identify_holders(&mut self, inputs: &mut Inputs, now: Stamp, batch: &mut LedgerBatch) {
+        let rules = Arc::clone(self.tenant_rules(batch.now));
+        let schedule = Arc::clone(self.rule_schedule());
+        self.versions.set_tenant_rules(&schedule);
         let (identities, are_new) = self.versions.identify(&inputs.identities, batch.now);
         inputs.identities = identities;
         let have_changed = self.apply_allocations(&inputs.allocations, now) || are_new;
@@ -359,7 +374,7 @@ impl Meter {
             self.versions.forget_old(batch.now);
         }
         batch.holders = self.versions.take_unsent();
-        for sentence in batch.holders.iter().filter_map(|holder| self.tenant_names.add(holder)) {
+        for sentence in batch.holders.iter().filter_map(|holder| self.tenant_names.add(holder, &rules)) {
             tracing::warn!("{sentence}");
         }
     }

@@ -61,7 +61,7 @@ impl Publisher {
         let mut budget = SeriesBudget { costs: &self.costs, dropped: &mut self.dropped, left };
         let sources = AccountSources { committed: &meter.accounts, policy, at, gpus: &gpus, prices: &prices };
         let accounts = self.accounts.update(sources, &mut budget);
-        self.entries.set_holders(&inputs.identities, &policy.allocations);
+        self.entries.set_holders(&inputs.identities, &policy.allocations, meter.tenant_rules(at));
         let (holding_entries, holdings) = self.entries.holdings(&gpus, &mut budget);
         let mut lists = self.entries.list_processes(&gpus);
         let workloads = self.entries.workloads(&lists, &holding_entries, &mut budget);

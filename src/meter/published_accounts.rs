@@ -276,6 +276,7 @@ mod tests {
             processes: 1,
             series: WIDE,
             rates: Arc::default(),
+            tenant_rules: Arc::default(),
         };
         let mut meter = Meter::new(Arc::new(policy), at(900), None);
         for (index, uuid) in (0..).zip(GPUS) {

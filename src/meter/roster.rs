@@ -14,7 +14,7 @@ use super::numbers::whole;
 use crate::holders::{Allocation, Identities};
 use crate::model::snapshot::{HoldingEntry, HoldingState, ProcessEntry, ProcessState, WorkloadEntry};
 use crate::model::{Absence, Bytes, GpuProcess, Holder, HolderId, HoldingSource, ProcessSample, Reading};
-use crate::tenants::tenant;
+use crate::tenants::{TenantRules, tenant};
 
 /// The entries of the last tick.
 #[derive(Default)]
@@ -57,9 +57,14 @@ struct ProcessId {
 struct KnownHolders {
     identities: Arc<Identities>,
     allocations: Arc<[Allocation]>,
+    rules: Arc<TenantRules>,
 }
 
 impl KnownHolders {
+    fn tenant(&self, holder: &Holder) -> Arc<str> {
+        tenant(holder, &self.rules)
+    }
+
     /// A holder with its facts: those of its processes, else those of its allocation, else those in its id.
     fn holder(&self, id: &HolderId) -> Holder {
         let allocated = || self.allocations.iter().map(|one| &one.holder).find(|holder| holder.id == *id);
@@ -108,14 +113,26 @@ pub(super) struct ListedProcess<'a> {
 }
 
 impl RosterEntries {
-    /// Sets who holders and processes are; a change discards all entries.
-    pub(super) fn set_holders(&mut self, identities: &Arc<Identities>, allocations: &Arc<[Allocation]>) {
+    /// Sets who holders and processes are, and the tenant rules in force; a change discards all entries.
+    pub(super) fn set_holders(
+        &mut self,
+        identities: &Arc<Identities>,
+        allocations: &Arc<[Allocation]>,
+        rules: &Arc<TenantRules>,
+    ) {
         let known = &self.known;
-        if !known.identities.has_same_processes(identities) || !Arc::ptr_eq(&known.allocations, allocations) {
+        let has_same_rules = Arc::ptr_eq(&known.rules, rules) || known.rules == *rules;
+        if !has_same_rules
+            || !known.identities.has_same_processes(identities)
+            || !Arc::ptr_eq(&known.allocations, allocations)
+        {
             *self = Self::default();
         }
-        self.known =
-            KnownHolders { identities: Arc::clone(identities), allocations: Arc::clone(allocations) };
+        self.known = KnownHolders {
+            identities: Arc::clone(identities),
+            allocations: Arc::clone(allocations),
+            rules: Arc::clone(rules),
+        };
     }
 
     /// The processes on each GPU, each looked up once for its process row and its workload.
@@ -160,8 +177,8 @@ impl RosterEntries {
             }
         }
         budget.charge(cost, keys.len(), process_rows(&counts, limit).saturating_sub(keys.len()));
-        let identities = &self.known.identities;
-        let make = |keys: &Vec<_>| keys.iter().map(|key| process_entry(key, identities)).collect();
+        let known = &self.known;
+        let make = |keys: &Vec<_>| keys.iter().map(|key| process_entry(key, known)).collect();
         (self.processes.update(keys, make), values)
     }
 
@@ -189,7 +206,7 @@ impl RosterEntries {
                 gpu: key.gpu,
                 gpu_instance: Arc::clone(&key.gpu_instance),
                 workload: key.holder.workload(),
-                tenant: tenant(&known.holder(&key.holder)),
+                tenant: known.tenant(&known.holder(&key.holder)),
                 source: key.source,
             };
             keys.iter().map(entry).collect()
@@ -225,7 +242,7 @@ impl RosterEntries {
                 .collect();
             let newest: BTreeMap<Arc<str>, Holder> =
                 all.into_iter().map(|((workload, _), holder)| (workload, holder)).collect();
-            newest.into_values().map(workload_entry).collect()
+            newest.into_values().map(|holder| workload_entry(holder, known)).collect()
         });
         let fit = budget.admit(&budget.costs.workload, all.len());
         if fit < all.len() { all[..fit].into() } else { all }
@@ -249,9 +266,9 @@ fn split_largest<'a>(processes: &mut Vec<ListedProcess<'a>>, most: usize) -> Vec
     others.into_iter().map(|listed| listed.process).collect()
 }
 
-fn process_entry(key: &RosterProcess, identities: &Identities) -> ProcessEntry {
+fn process_entry(key: &RosterProcess, known: &KnownHolders) -> ProcessEntry {
     let id = key.process.as_ref();
-    let identified = id.and_then(|id| identities.process(id.number?));
+    let identified = id.and_then(|id| known.identities.process(id.number?));
     let gpu_instance = id.and_then(|id| id.gpu_instance);
     ProcessEntry {
         gpu: key.gpu,
@@ -259,13 +276,13 @@ fn process_entry(key: &RosterProcess, identities: &Identities) -> ProcessEntry {
         pid: id.map_or_else(|| ProcessEntry::OTHERS.into(), |id| id.pid.to_string().into()),
         process: identified.map(|known| Arc::clone(&known.name)).unwrap_or_default(),
         workload: identified.map(|known| known.holder.id.workload()).unwrap_or_default(),
-        tenant: identified.map(|known| tenant(&known.holder)).unwrap_or_default(),
+        tenant: identified.map(|identity| known.tenant(&identity.holder)).unwrap_or_default(),
     }
 }
 
-fn workload_entry(holder: Holder) -> WorkloadEntry {
+fn workload_entry(holder: Holder, known: &KnownHolders) -> WorkloadEntry {
     WorkloadEntry {
-        tenant: tenant(&holder),
+        tenant: known.tenant(&holder),
         kind: holder.id.kind().name(),
         workload: holder.id.workload(),
         facts: holder.facts,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::holders::{Allocation, Identities, StandingGrant};
 use crate::model::{Holder, HolderId, Nanoseconds, Utc};
-use crate::tenants::tenant;
+use crate::tenants::RuleSchedule;
 
 /// How long a workload is remembered that has no process and no grant. The account's windows are closed long before.
 const KEEP_TIME: Nanoseconds = Nanoseconds::from_seconds(1_800);
@@ -26,6 +26,8 @@ pub(super) struct HolderVersions {
     unsent: Vec<Arc<Holder>>,
     /// The last identities, and the same with versions.
     identities: Option<[Arc<Identities>; 2]>,
+    /// The tenant rules. A change of them begins a version in the ledger, which has the counters.
+    rules: Arc<RuleSchedule>,
 }
 
 #[derive(Default)]
@@ -48,6 +50,11 @@ impl HolderVersions {
         recovered
     }
 
+    /// Sets the tenant rules.
+    pub(super) fn set_tenant_rules(&mut self, rules: &Arc<RuleSchedule>) {
+        self.rules = Arc::clone(rules);
+    }
+
     /// The version of a holder that has these facts: the newest that they do not contradict, or one that begins now.
     pub(super) fn version(&mut self, holder: &Arc<Holder>, at: Utc) -> Arc<Holder> {
         let tracked = self.workloads.entry(holder.id.workload()).or_default();
@@ -58,7 +65,7 @@ impl HolderVersions {
                 return Arc::clone(version);
             }
             let complete = Holder { id: version.id.clone(), facts };
-            if tenant(&complete) == tenant(version) {
+            if self.rules.keeps_tenant(version, &complete) {
                 *version = Arc::new(complete);
                 self.unsent.push(Arc::clone(version));
                 return Arc::clone(version);

@@ -217,6 +217,12 @@ impl Facts {
         self.texts.iter().find(|(known, _)| *known == fact).map(|(_, text)| text)
     }
 
+    /// The value of a label of `gpu_workload_info`, if it is known.
+    pub fn labelled(&self, label: &str) -> Option<&str> {
+        let text = self.iter().find(|(fact, _)| fact.label() == label).map(|(_, text)| text);
+        text.or_else(|| self.pod_labels().iter().find(|one| &*one.name == label).map(|one| &*one.value))
+    }
+
     /// All facts that are texts, in the order of [`Fact::ALL`].
     pub fn iter(&self) -> impl Iterator<Item = (Fact, &str)> {
         self.texts.iter().map(|(fact, text)| (*fact, &**text))

@@ -10,6 +10,7 @@ pub mod health;
 pub mod holder;
 mod holder_kind;
 pub mod holding;
+mod pattern;
 mod pod_label;
 pub mod price;
 mod quantity;
@@ -31,6 +32,7 @@ pub use health::{HealthState, Reason, Remedy, StickyFault, Verdict};
 pub use holder::{Holder, HolderId, UnattributedReason};
 pub use holder_kind::{Fact, Facts, HolderKind};
 pub use holding::{Fraction, Holding, HoldingSource};
+pub use pattern::matches_pattern;
 pub use pod_label::PodLabel;
 pub use price::{Price, Tariff};
 pub use quantity::{Bytes, Microjoules, Money, Nanoseconds, Unit};
@@ -39,5 +41,5 @@ pub use span::{
     ActivitySource, Carry, InstanceSpan, MigLayout, MigSlot, MigSpan, Presence, Row, Settlement, SlotState,
     Span,
 };
-pub use stamp::{Stamp, Utc};
+pub use stamp::{QUARTER_HOUR, Stamp, Utc};
 pub use visible_account::VisibleAccount;

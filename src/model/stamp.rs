@@ -18,6 +18,9 @@ pub struct Stamp {
 #[serde(transparent)]
 pub struct Utc(pub u64);
 
+/// Rates and tenant rules begin and end on this grid.
+pub const QUARTER_HOUR: Nanoseconds = Nanoseconds::from_seconds(15 * 60);
+
 impl Utc {
     /// The span from `earlier` to this moment, 0 if `earlier` is later.
     pub const fn since(self, earlier: Self) -> Nanoseconds {

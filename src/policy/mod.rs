@@ -1,4 +1,4 @@
-//! What follows from the configuration: sampling schedule, policy, price book and standing holdings.
+//! What follows from the configuration: sampling schedule, policy, price book, tenant rules and standing holdings.
 //!
 //! In: a configuration and the users of the host. Out: [`ActiveConfig`], which a reload replaces
 //! as a whole.
@@ -12,11 +12,12 @@ use std::sync::Arc;
 
 use crate::billing::{PriceBook, RateSchedule, RecordedAt};
 use crate::catalogue::Level;
-use crate::config::{Config, GpuChoice, GrantConfig, Grantee, UserChoice};
+use crate::config::{Config, GpuChoice, GrantConfig, Grantee, TenantsConfig, UserChoice};
 use crate::export::PageCache;
 use crate::holders::{GpuSelector, Selector, StandingGrant};
 use crate::meter::Policy;
 use crate::model::{Nanoseconds, Utc};
+use crate::tenants::{RuleSchedule, TenantRules};
 
 pub(crate) use current::{CurrentConfig, Wait};
 pub use dcgm::{dcgm_options, refused_counters};
@@ -69,17 +70,18 @@ pub(crate) struct ActiveConfig {
     pub(crate) config: Config,
     pub(crate) cadence: Cadence,
     pub(crate) policy: Arc<Policy>,
-    /// The price books that the ledger records: that of the agent's start, and each one since, in order.
-    pub(crate) books: Vec<DecidedBook>,
+    /// The prices and tenant rules that the ledger records: those of the agent's start, and all since, in order.
+    pub(crate) decisions: Vec<Decision>,
     pub(crate) page_cache: Arc<PageCache>,
     /// Ticks between two pushes.
     pub(crate) push_every: u64,
 }
 
-/// A price book, and when it was put in force.
+/// Prices and tenant rules, and when they were put in force.
 #[derive(Clone)]
-pub(crate) struct DecidedBook {
+pub(crate) struct Decision {
     pub(crate) book: Option<PriceBook>,
+    pub(crate) tenant_rules: Arc<TenantRules>,
     /// Boot time of the moment, since its account time may not be known yet.
     pub(crate) decided: Nanoseconds,
 }
@@ -87,7 +89,12 @@ pub(crate) struct DecidedBook {
 impl ActiveConfig {
     /// The prices in force.
     pub(crate) fn book(&self) -> Option<&PriceBook> {
-        self.books.last().and_then(|decided| decided.book.as_ref())
+        self.decisions.last().and_then(|decision| decision.book.as_ref())
+    }
+
+    /// The tenant rules of the configuration.
+    pub(crate) fn tenant_rules(&self) -> Arc<TenantRules> {
+        self.decisions.last().map(|decision| Arc::clone(&decision.tenant_rules)).unwrap_or_default()
     }
 
     pub(crate) fn new(config: Config) -> Self {
@@ -95,7 +102,7 @@ impl ActiveConfig {
         Self {
             cadence: Cadence::new(&config),
             policy: Arc::new(policy(&config)),
-            books: vec![DecidedBook { book: config.prices.clone(), decided: Nanoseconds(0) }],
+            decisions: vec![decision(&config, Nanoseconds(0))],
             page_cache: Arc::new(PageCache::new(sampling.level, config.web.created, dcgm_options(&config))),
             push_every: (config.otlp.interval.0 / sampling.interval.0).max(1),
             config,
@@ -127,13 +134,24 @@ impl ActiveConfig {
     /// The state after a reload of the configuration at that boot time.
     pub(crate) fn replaced_by(&self, config: Config, now: Nanoseconds) -> Self {
         let mut next = Self::new(config);
-        let mut books = self.books.clone();
-        if next.book() != self.book() {
-            books.push(DecidedBook { book: next.config.prices.clone(), decided: now });
+        let mut decisions = self.decisions.clone();
+        if next.book() != self.book() || next.tenant_rules() != self.tenant_rules() {
+            decisions.push(decision(&next.config, now));
         }
-        next.books = books;
+        next.decisions = decisions;
         next
     }
+}
+
+/// The prices and tenant rules of a configuration that is put in force at that boot time.
+fn decision(config: &Config, decided: Nanoseconds) -> Decision {
+    Decision { book: config.prices.clone(), tenant_rules: Arc::new(tenant_rules(config)), decided }
+}
+
+/// The tenant rules with the attributes of tenants.
+pub(crate) fn tenant_rules(config: &Config) -> TenantRules {
+    let TenantsConfig { rules, attributes } = &config.tenants;
+    TenantRules { rules: rules.clone(), attributes: attributes.clone() }
 }
 
 /// The part of the configuration that a tick needs.
@@ -151,6 +169,7 @@ fn policy(config: &Config) -> Policy {
         processes: config.limits.processes as usize,
         series: config.limits.series as usize,
         rates: Arc::new(rates(config)),
+        tenant_rules: Arc::new(RuleSchedule::always(tenant_rules(config))),
     }
 }
 
@@ -222,9 +241,9 @@ mod tests {
         let active = ActiveConfig::new(config("prices: {currency: USD, rates: [{gpu_hour: 1}]}"));
         let same = config("limits: {processes: 7}\nprices: {currency: USD, rates: [{gpu_hour: 1}]}");
         let active = active.replaced_by(same, Nanoseconds(1));
-        assert_eq!((active.books.len(), active.policy.processes), (1, 7));
+        assert_eq!((active.decisions.len(), active.policy.processes), (1, 7));
         let active = active.replaced_by(config(""), Nanoseconds(2));
-        assert_eq!(active.books.iter().map(|book| book.decided.0).collect::<Vec<_>>(), [0, 2]);
+        assert_eq!(active.decisions.iter().map(|decision| decision.decided.0).collect::<Vec<_>>(), [0, 2]);
         assert!(active.book().is_none() && active.policy.rates.rates().is_empty());
     }
 

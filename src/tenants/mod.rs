@@ -1,26 +1,34 @@
 //! Maps a holder's facts to its tenant, who pays.
 //!
-//! The row of the holder's kind names the fact that is the tenant; a remainder is the reserved tenant of its name.
+//! The first matching rule of the operator yields it. Without one, the row of the holder's kind names the fact that is the
+//! tenant; a remainder is the reserved tenant of its name.
 
 mod names;
+mod rules;
+mod schedule;
 
 use std::sync::Arc;
 
 pub use names::TenantNames;
+pub use rules::{RESERVED, TenantRule, TenantRules, is_label};
+pub use schedule::{RecordedRules, RuleSchedule};
 
 use crate::model::{Holder, HolderId};
 
-/// The tenant of a holder.
+/// The tenant of a holder: that of the first rule that matches, else the default of its kind.
 ///
 /// Names that begin with two underscores are reserved for remainders. A unit or user with such a name has its workload id as
 /// its tenant (`user:__system__`), which begins with its kind and so is never reserved.
-pub fn tenant(holder: &Holder) -> Arc<str> {
+pub fn tenant(holder: &Holder, rules: &TenantRules) -> Arc<str> {
     if holder.id.unattributed_reason().is_some() {
         return HolderId::UNATTRIBUTED.into();
     }
+    if let Some(tenant) = rules.matched(holder) {
+        return tenant;
+    }
     let name = holder.id.kind().tenant_facts().iter().find_map(|fact| holder.facts.get(*fact));
     match name {
-        Some(name) if !name.starts_with("__") => Arc::clone(name),
+        Some(name) if !name.starts_with(RESERVED) => Arc::clone(name),
         _ => holder.id.workload(),
     }
 }
@@ -31,6 +39,10 @@ mod tests {
 
     use super::*;
     use crate::model::UnattributedReason;
+
+    fn tenant(holder: &Holder) -> Arc<str> {
+        super::tenant(holder, &TenantRules::default())
+    }
 
     #[test]
     fn without_rules_a_unit_and_a_user_are_their_own_tenants() {

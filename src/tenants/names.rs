@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::tenant;
+use super::{TenantRules, tenant};
 use crate::model::{Holder, HolderKind};
 
 /// The kind of holder from which each tenant has its name.
@@ -18,11 +18,14 @@ const MOST: usize = 10_000;
 
 impl TenantNames {
     /// Adds a holder. Returns a sentence, once per name, if holders of another kind have the same tenant. The id of a grant to
-    /// a team is a tenant that the operator named, so it is not compared.
-    pub fn add(&mut self, holder: &Holder) -> Option<String> {
+    /// a team and a tenant of a rule are names that the operator chose, so they are not compared.
+    pub fn add(&mut self, holder: &Holder, rules: &TenantRules) -> Option<String> {
+        if rules.matched(holder).is_some() {
+            return None;
+        }
         let kind = holder.id.kind();
         let fact = kind.tenant_facts().iter().find(|fact| holder.facts.get(**fact).is_some())?;
-        let name = tenant(holder);
+        let name = tenant(holder, rules);
         if kind == HolderKind::Team || self.reported.contains(&name) {
             return None;
         }
@@ -53,6 +56,10 @@ mod tests {
     use super::*;
     use crate::model::{Fact, Facts};
 
+    fn add(names: &mut TenantNames, holder: &Holder) -> Option<String> {
+        names.add(holder, &TenantRules::default())
+    }
+
     #[test]
     fn a_tenant_that_is_a_namespace_and_a_user_is_reported_once_with_both() {
         let mut names = TenantNames::default();
@@ -61,14 +68,14 @@ mod tests {
             Holder::new(HolderKind::Pod, Facts::new(facts))
         };
         assert_eq!(
-            [pod("1"), pod("2"), Holder::team("alice")].map(|holder| names.add(&holder)),
+            [pod("1"), pod("2"), Holder::team("alice")].map(|holder| add(&mut names, &holder)),
             [None, None, None]
         );
-        let sentence = names.add(&Holder::user("alice", Some(1000))).unwrap();
+        let sentence = add(&mut names, &Holder::user("alice", Some(1000))).unwrap();
         for words in ["\"alice\"", "Kubernetes namespace (k8s:1/c)", "Unix user (user:alice)"] {
             assert!(sentence.contains(words), "{sentence}");
         }
-        assert_eq!(names.add(&Holder::user("alice", Some(1000))), None);
-        assert_eq!(names.add(&Holder::user("bob", None)), None);
+        assert_eq!(add(&mut names, &Holder::user("alice", Some(1000))), None);
+        assert_eq!(add(&mut names, &Holder::user("bob", None)), None);
     }
 }

@@ -146,7 +146,7 @@ fn a_new_price_applies_from_the_next_quarter_hour_on() {
     assert!(page.value("gpu_cost_per_hour", &["currency=\"CHF\""]).is_some(), "the demo has a price");
     let before = settled(&page);
     demo.write(&priced(3));
-    demo.agent.wait_for_log("the new prices are recorded");
+    demo.agent.wait_for_log("the new prices and tenant rules are recorded");
     demo.agent.wait_for("account at the second price", |page| settled(page) >= before + 1_200);
     let (status, body) = demo.agent.get("/api/v1/bill");
     assert_eq!(status, 200, "{body}");

@@ -49,7 +49,7 @@ pub(crate) const MODULES: &[Module] = &[
     module(
         "ledger",
         &["model", "billing", "tenants"],
-        "the durable account in SQLite: prices, bills, migrations",
+        "durable account in SQLite: prices, bills, migrations",
     ),
     module("health", &["model", "catalogue"], "pure: readings and XIDs to a verdict, by a table of rules"),
     module(
@@ -77,7 +77,7 @@ pub(crate) const MODULES: &[Module] = &[
     ),
     module(
         "config",
-        &["model", "catalogue", "billing"],
+        &["model", "catalogue", "tenants", "billing"],
         "YAML to a validated configuration; each key is declared once",
     ),
     module("thread", &["clock"], "starts named threads, and ends the agent when a vital one fails"),
@@ -85,7 +85,7 @@ pub(crate) const MODULES: &[Module] = &[
     module("systemd", &["model"], "tells systemd of readiness, reloads and stop, and feeds its watchdog"),
     module(
         "policy",
-        &["model", "clock", "catalogue", "billing", "config", "holders", "meter", "export"],
+        &["model", "clock", "catalogue", "tenants", "billing", "config", "holders", "meter", "export"],
         "what follows from a configuration: sampling schedule, grants, prices",
     ),
     module(

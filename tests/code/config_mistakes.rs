@@ -28,11 +28,11 @@ b: 2"#,
     ),
     (
         "- a",
-        "1:1: the file is not a mapping; give keys with values: node, sampling, nvml, attribution, prices, billing, ledger, otlp, limits, web",
+        "1:1: the file is not a mapping; give keys with values: node, sampling, nvml, attribution, prices, tenants, billing, ledger, otlp, limits, web",
     ),
     (
         "text",
-        "1:1: the file is not a mapping; give keys with values: node, sampling, nvml, attribution, prices, billing, ledger, otlp, limits, web",
+        "1:1: the file is not a mapping; give keys with values: node, sampling, nvml, attribution, prices, tenants, billing, ledger, otlp, limits, web",
     ),
     (
         r#"? [a]
@@ -41,7 +41,47 @@ b: 2"#,
     ),
     (
         "1: x",
-        "1:1: 1: unknown key; the keys here are node, sampling, nvml, attribution, prices, billing, ledger, otlp, limits, web",
+        "1:1: 1: unknown key; the keys here are node, sampling, nvml, attribution, prices, tenants, billing, ledger, otlp, limits, web",
+    ),
+    (
+        r#"tenants: {rules: [{match: {slurm_acount: "phys*"}, tenant: physics}]}"#,
+        "1:42: tenants.rules[0].match.slurm_acount: \"slurm_acount\" is not a label of gpu_workload_info; did you mean slurm_account?",
+    ),
+    (
+        r#"tenants: {rules: [{match: {slurm_account: "phys*"}, tenant: __system__}]}"#,
+        "1:53: tenants.rules[0].tenant: \"__system__\" is a reserved name; give one that does not begin with __",
+    ),
+    (
+        r#"tenants: {rules: [{match: {slurm_account: "phys*"}, tenant: "a{"}]}"#,
+        "1:53: tenants.rules[0].tenant: \"a{\" has a brace without its pair; give placeholders such as {slurm_account}",
+    ),
+    (
+        r#"tenants: {rules: [{match: {slurm_account: "phys*"}, tenant: "{colour}"}]}"#,
+        "1:53: tenants.rules[0].tenant: \"colour\" is not a label of gpu_workload_info; give one such as k8s_namespace_name, slurm_account or k8s_pod_label_<name>",
+    ),
+    (
+        r#"tenants: {rules: [{match: {slurm_account: "phys*"}}]}"#,
+        "1:19: tenants.rules[0].tenant: is missing; give a name, with {label} for the value of a label",
+    ),
+    (
+        r#"tenants: {rules: [{match: {slurm_account: "phys*"}, tenant: a, tenants: [a]}]}"#,
+        "1:64: tenants.rules[0].tenants: belongs to a tenant with placeholders; remove it, or give tenant: \"{label}\"",
+    ),
+    (
+        r#"tenants: {rules: [{match: {container_image: "*"}, tenant: a}]}"#,
+        "1:20: tenants.rules[0].match: reads container_image, which users can forge; match also k8s_namespace_name or slurm_account by more than wildcards, or give trust_labels: true",
+    ),
+    (
+        r#"tenants: {rules: [{match: {k8s_namespace_name: "m*", k8s_pod_label_team: "*"}, tenant: "{k8s_pod_label_team}"}]}"#,
+        "1:80: tenants.rules[0].tenant: \"{k8s_pod_label_team}\" has a placeholder in a rule that reads k8s_pod_label_team, which users can forge; list the tenants that it may yield (tenants: [a, b]), or give trust_labels: true",
+    ),
+    (
+        r#"tenants: {attributes: {ml: {Cost: "4711"}}}"#,
+        "1:35: tenants.attributes.ml.Cost: \"Cost\" is not the name of an attribute; give at most 40 of a-z, 0-9 and _, such as cost_center",
+    ),
+    (
+        r#"tenants: {attributes: {ml: "4711"}}"#,
+        "1:28: tenants.attributes.ml: is not a mapping; give names with values, or remove the entry",
     ),
     ("sampling: {intervall: 1s}", "1:12: sampling.intervall: unknown key; did you mean `interval`?"),
     (
@@ -52,7 +92,7 @@ b: 2"#,
     ("interval: 1s", "1:1: interval: unknown key; did you mean `sampling.interval`?"),
     (
         "colour: red",
-        "1:1: colour: unknown key; the keys here are node, sampling, nvml, attribution, prices, billing, ledger, otlp, limits, web",
+        "1:1: colour: unknown key; the keys here are node, sampling, nvml, attribution, prices, tenants, billing, ledger, otlp, limits, web",
     ),
     (
         r#"node:

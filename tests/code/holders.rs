@@ -14,8 +14,13 @@ use gpumeter::holders::{
 };
 use gpumeter::host::slurm::RecordFile;
 use gpumeter::host::{Host, ProcessError, UserDatabase};
-use gpumeter::model::{Fact, HolderKind, Nanoseconds, Stamp, UnattributedReason, Utc};
-use gpumeter::tenants::tenant;
+use gpumeter::model::{Fact, Holder, HolderKind, Nanoseconds, Stamp, UnattributedReason, Utc};
+use gpumeter::tenants::TenantRules;
+
+/// The tenant of a holder without tenant rules.
+fn tenant(holder: &Holder) -> Arc<str> {
+    gpumeter::tenants::tenant(holder, &TenantRules::default())
+}
 
 fn tree(name: &str) -> Host {
     Host::at(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/host").join(name))

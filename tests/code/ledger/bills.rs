@@ -1,8 +1,8 @@
 //! Prices and bills.
 
-use gpumeter::billing::{ExactMoney, PriceBook, QUARTER_HOUR, Rate, RateSelector};
+use gpumeter::billing::{ExactMoney, PriceBook, Rate, RateSelector};
 use gpumeter::ledger::{Cause, Ledger, LedgerBatch, NodeIdentity, Opening, Reader};
-use gpumeter::model::{HolderId, Money, Nanoseconds, Parts, Stamp, Use, Utc};
+use gpumeter::model::{HolderId, Money, Nanoseconds, Parts, QUARTER_HOUR, Stamp, Use, Utc};
 
 use jiff::tz::TimeZone;
 

@@ -19,7 +19,7 @@ fn a_new_ledger_begins_now_and_is_known_by_its_application_id() {
     assert!(recovered.gpus.is_empty() && recovered.counters.is_empty());
     drop(ledger);
     assert_eq!(&world.sql::<i64>("PRAGMA application_id").to_be_bytes()[4..], b"GPMT");
-    assert_eq!(world.sql::<i64>("PRAGMA user_version"), 5);
+    assert_eq!(world.sql::<i64>("PRAGMA user_version"), 6);
     let (_, again) = world.open(60, None);
     assert_eq!(again.created, START);
 }
@@ -120,7 +120,7 @@ fn a_newer_schema_is_refused_and_unchanged() {
     connection.execute_batch("PRAGMA user_version = 99").unwrap();
     drop(connection);
     let before = bytes(&world.path());
-    assert!(matches!(refusal(&world.path()).cause, Cause::Newer { found: 99, known: 5 }));
+    assert!(matches!(refusal(&world.path()).cause, Cause::Newer { found: 99, known: 6 }));
     assert!(matches!(Reader::open(&world.path()).unwrap_err().cause, Cause::Newer { .. }));
     assert_eq!(bytes(&world.path()), before);
 }

@@ -2,8 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use gpumeter::ledger::{Acknowledged, CounterKey, HolderCounter, LedgerBatch, Recovered, TenantKey};
+use std::sync::Arc;
+
+use gpumeter::ledger::{
+    Acknowledged, CounterKey, HolderCounter, Ledger, LedgerBatch, Opening, Reader, Recovered, TenantKey,
+};
 use gpumeter::model::{Fact, Facts, Holder, HolderKind, Money};
+use gpumeter::tenants::{TenantRule, TenantRules};
 
 use super::world::*;
 
@@ -102,6 +107,72 @@ fn a_job_that_runs_again_for_another_account_leaves_its_past_to_the_first() {
         let held = published.apply(ledger.commit(&batch).unwrap());
         assert_eq!((held["physics"], held["bio"], held["slurm:alpha/211"]), (15, 30 + others, 45), "{case}");
     }
+}
+
+/// Rules by which jobs of the account `physics` belong to a tenant.
+fn physics_is(tenant: &str) -> Arc<TenantRules> {
+    let patterns = BTreeMap::from([("slurm_account".to_owned(), "phys*".to_owned())]);
+    let rule = TenantRule { patterns, tenant: tenant.to_owned(), tenants: Vec::new() };
+    let attributes = [("lab", "4711"), ("nobody", "1")].map(|(tenant, center)| {
+        (tenant.to_owned(), BTreeMap::from([("cost_center".to_owned(), center.to_owned())]))
+    });
+    Arc::new(TenantRules { rules: vec![rule], attributes: attributes.into() })
+}
+
+#[test]
+fn a_changed_rule_holds_from_the_next_quarter_hour_on_and_the_past_keeps_its_tenant() {
+    const CHANGE: u64 = 900;
+    let world = World::new();
+    let prices = book(&[(0, 3_600_000_000_000)]);
+    let first = Opening { tenant_rules: physics_is("team"), ..opening(0, Some(prices.clone())) };
+    let (mut ledger, recovered) = Ledger::open(&world.path(), &first).unwrap();
+    register_gpus(&mut ledger, 1);
+    let mut published = Published::of(recovered);
+    let window = |ledger: &mut Ledger, from: u64, name: &str| {
+        let closed = vec![whole(0, (after(from), after(from + 15)), name, 5 * SECOND)];
+        let holders = vec![of_account("211", "physics"), of_account("3", "chem")];
+        ledger
+            .commit(&LedgerBatch { now: after(from + 16), holders, closed, ..LedgerBatch::default() })
+            .unwrap()
+    };
+    let name = |from: u64| if from.is_multiple_of(30) { "slurm:alpha/211" } else { "slurm:alpha/3" };
+    for from in (0..CHANGE + 60).step_by(15) {
+        if from == 600 {
+            ledger.replace_tenant_rules(&physics_is("lab"), boottime(from)).unwrap();
+        }
+        let held = published.apply(window(&mut ledger, from, name(from)));
+        assert!(from >= CHANGE || !held.contains_key("lab"), "{from}: {held:?}");
+    }
+    let held =
+        |published: &Published| ["team", "lab", "chem", "slurm:alpha/211"].map(|name| published.last[name]);
+    assert_eq!(held(&published), [450, 30, 480, 480]);
+    // An agent that begins now goes on with the new tenant, and records nothing anew.
+    drop(ledger);
+    let again = Opening { tenant_rules: physics_is("lab"), ..opening(CHANGE + 62, Some(prices)) };
+    let (mut ledger, recovered) = Ledger::open(&world.path(), &again).unwrap();
+    let mut published = Published { last: published.last, ..Published::of(recovered) };
+    published.apply(window(&mut ledger, CHANGE + 60, name(0)));
+    assert_eq!(held(&published), [450, 45, 480, 495]);
+    // The minute is full, so it is on the bill.
+    for from in [CHANGE + 75, CHANGE + 90, CHANGE + 105] {
+        published.apply(window(&mut ledger, from, "slurm:alpha/3"));
+    }
+    drop(ledger);
+    assert_eq!(world.sql::<i64>("SELECT count(*) FROM tenant_rules"), 2);
+    let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
+    assert!(bill.is_balanced());
+    let lines = bill.lines.iter().map(|line| (&*line.tenant, line.amounts.parts.held() / SECOND));
+    let mut sums = BTreeMap::new();
+    lines.for_each(|(tenant, held)| *sums.entry(tenant).or_insert(0) += held);
+    assert_eq!(sums, BTreeMap::from([("chem", 525), ("lab", 45), ("team", 450)]));
+    assert_eq!(bill.tenant_attributes["lab"]["cost_center"], "4711");
+    assert!(!bill.tenant_attributes.contains_key("nobody"));
+    // L17: other rules change no total.
+    rusqlite::Connection::open(world.path()).unwrap().execute_batch("DELETE FROM tenant_rules").unwrap();
+    let without = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
+    assert_eq!(without.reconciliation, bill.reconciliation);
+    let tenants: Vec<&str> = without.lines.iter().map(|line| &*line.tenant).collect();
+    assert!(tenants.contains(&"physics") && !tenants.contains(&"lab"), "{tenants:?}");
 }
 
 #[test]

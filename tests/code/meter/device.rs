@@ -40,6 +40,7 @@ impl Device {
             processes: 100,
             series: 20_000,
             rates: Default::default(),
+            tenant_rules: Default::default(),
         };
         let meter = Meter::new(Arc::new(policy), now, None);
         let counters = [[Err(Absence::NotSupported); Counter::ALL.len()]; 2];

@@ -2,7 +2,7 @@
 
 use gpumeter::catalogue::AccountValue;
 use gpumeter::model::{Fact, Facts, Holder, HolderKind, PodLabel};
-use gpumeter::tenants::tenant;
+use gpumeter::tenants::{TenantRules, tenant};
 
 use super::seconds;
 use super::world::World;
@@ -111,7 +111,7 @@ fn an_account_that_becomes_known_later_pays_from_then_on() {
     let mut world = World::new(&[]);
     let mut unknown = job("", 1);
     unknown.facts.started = None;
-    assert_eq!(&*tenant(&unknown), JOB);
+    assert_eq!(&*tenant(&unknown, &TenantRules::default()), JOB);
     world.run_job(&unknown);
     world.run(20, |frame| frame.process(7, 100).busy(100));
     world.run_job(&job("physics", 1));

@@ -709,6 +709,7 @@ fn policy(standing: &[StandingGrant], presence: bool) -> Policy {
         processes: 100,
         series: 20_000,
         rates: Default::default(),
+        tenant_rules: Default::default(),
     }
 }
 

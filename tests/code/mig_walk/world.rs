@@ -170,5 +170,6 @@ fn policy() -> Policy {
         processes: 100,
         series: 20_000,
         rates: Default::default(),
+        tenant_rules: Default::default(),
     }
 }
