@@ -77,7 +77,7 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l time-zone -d 
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l from -d 'Start of the period: a date, which means 00:00 in --time-zone, or a time such as 2026-11-01T08:00:00Z; by default the start of the month in which the period ends' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l to -d 'End of the period, not included: a date, which means 00:00, or a time; by default the end of the last complete minute' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l month -d 'A whole month in --time-zone, such as 2026-11, instead of --from and --to' -r
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l by -d 'What the lines of text and CSV are grouped by: tenant, workload, gpu, namespace, account, user, unit, or a label of gpu_workload_info such as k8s_pod_name. Usage without that label is in the line "-"' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l by -d 'What the lines of text and CSV are grouped by: tenant, workload, gpu, model (product name), node, namespace, account, user, unit, a label of gpu_workload_info such as k8s_pod_name, or two of these such as tenant,gpu. Usage without that label is in the line "-"' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l log-format -d 'Format of the log' -r -f -a "text\t''
 json\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l csv -d 'Print CSV: one line per group of --by'

@@ -49,8 +49,9 @@ pub(super) struct BillCommand {
     /// A whole month in --time-zone, such as 2026-11, instead of --from and --to.
     #[arg(long, value_name = "MONTH", conflicts_with_all = ["from", "to"])]
     month: Option<String>,
-    /// What the lines of text and CSV are grouped by: tenant, workload, gpu, namespace, account, user, unit, or a label of
-    /// gpu_workload_info such as k8s_pod_name. Usage without that label is in the line "-".
+    /// What the lines of text and CSV are grouped by: tenant, workload, gpu, model (product name), node, namespace,
+    /// account, user, unit, a label of gpu_workload_info such as k8s_pod_name, or two of these such as tenant,gpu. Usage
+    /// without that label is in the line "-".
     #[arg(long, default_value = "tenant", value_name = "WHAT")]
     by: by::BillGrouping,
     /// Print CSV: one line per group of --by.

@@ -1,23 +1,36 @@
-//! The property by which the lines of a bill are grouped.
+//! The one or two properties by which the lines of a bill are grouped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
-use crate::billing::BillLine;
-use crate::model::Fact;
+use crate::billing::{Bill, BillLine};
+use crate::model::{Fact, GpuId};
+
+/// The properties by which lines are grouped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct BillGrouping(Vec<BillProperty>);
 
 /// A property of the lines of a bill.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum BillGrouping {
+pub(super) enum BillProperty {
     Tenant,
     /// The workload id.
     Workload,
     Gpu,
+    /// The product name of the GPU.
+    Model,
+    Node,
     /// The Unix user of a unit, a session or a Slurm job.
     User,
     /// A label of `gpu_workload_info`.
     Fact(Fact),
 }
+
+/// The group of a line: for each property a sort key and a name.
+pub(super) type GroupKey = Vec<(u32, String)>;
+
+/// How many properties a grouping has at most.
+const PROPERTIES: usize = 2;
 
 /// The labels that name a user; the first one that a line has is used.
 const USERS: [Fact; 2] = [Fact::User, Fact::SlurmUser];
@@ -29,63 +42,111 @@ const SHORT: [(&str, Fact); 3] =
 /// The name of the group of lines without the property.
 const NONE: &str = "-";
 
+/// Properties that are no labels.
+const WORDS: [(&str, BillProperty); 6] = [
+    ("tenant", BillProperty::Tenant),
+    ("workload", BillProperty::Workload),
+    ("gpu", BillProperty::Gpu),
+    ("model", BillProperty::Model),
+    ("node", BillProperty::Node),
+    ("user", BillProperty::User),
+];
+
 impl FromStr for BillGrouping {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "tenant" => return Ok(Self::Tenant),
-            "workload" => return Ok(Self::Workload),
-            "gpu" => return Ok(Self::Gpu),
-            "user" => return Ok(Self::User),
-            _ => {}
+        let properties = text.split(',').map(str::parse).collect::<Result<Vec<BillProperty>, _>>()?;
+        if properties.len() > PROPERTIES {
+            return Err("write one property, or two with a comma between them".into());
+        }
+        match properties.as_slice() {
+            [one, other] if one == other => Err(format!("{} is given twice; give it once", one.name())),
+            _ => Ok(Self(properties)),
+        }
+    }
+}
+
+impl FromStr for BillProperty {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some((_, property)) = WORDS.iter().find(|(word, _)| *word == text) {
+            return Ok(property.clone());
         }
         let short = SHORT.iter().find(|(name, _)| *name == text).map(|(_, fact)| *fact);
         let fact = short.or_else(|| Fact::ALL.iter().copied().find(|fact| fact.label() == text));
         fact.map(Self::Fact).ok_or_else(|| {
             let labels: Vec<&str> = Fact::ALL.iter().map(|fact| fact.label()).collect();
             format!(
-                "write tenant, workload, gpu, namespace, account, user, unit, or one of {}",
+                "write tenant, workload, gpu, model, node, namespace, account, user, unit, one of {}, or two of \
+                 these with a comma between them",
                 labels.join(", ")
             )
         })
     }
 }
 
+impl From<BillProperty> for BillGrouping {
+    fn from(property: BillProperty) -> Self {
+        Self(vec![property])
+    }
+}
+
 impl BillGrouping {
+    /// The headings of its columns.
+    pub(super) fn names(&self) -> Vec<&'static str> {
+        self.0.iter().map(BillProperty::name).collect()
+    }
+
+    /// What a line belongs to, in the words of the legend.
+    pub(super) fn whose(&self) -> &'static str {
+        if self.0.contains(&BillProperty::Tenant) { "the tenant" } else { "the workload" }
+    }
+
+    /// The group of each line.
+    pub(super) fn groups(&self, statement: &Bill) -> Vec<GroupKey> {
+        let mut groups = vec![GroupKey::new(); statement.lines.len()];
+        for property in &self.0 {
+            for (group, of_property) in groups.iter_mut().zip(property.groups(statement)) {
+                group.push(of_property);
+            }
+        }
+        groups
+    }
+}
+
+impl BillProperty {
     /// The heading of its column.
-    pub(super) const fn name(&self) -> &'static str {
+    const fn name(&self) -> &'static str {
         match self {
             Self::Tenant => "tenant",
             Self::Workload => "workload",
             Self::Gpu => "gpu",
+            Self::Model => "model",
+            Self::Node => "node",
             Self::User => "user",
             Self::Fact(fact) => fact.label(),
         }
     }
 
-    /// What a line belongs to, in the words of the legend.
-    pub(super) const fn whose(&self) -> &'static str {
-        match self {
-            Self::Tenant => "the tenant",
-            Self::Workload | Self::Gpu | Self::User | Self::Fact(_) => "the workload",
-        }
-    }
-
     /// The group of each line: its sort key and its name; groups with the same key are sorted by name.
-    pub(super) fn groups(&self, lines: &[BillLine]) -> Vec<(u32, String)> {
-        let mut boards: BTreeMap<u32, BTreeSet<&str>> = BTreeMap::new();
+    fn groups(&self, statement: &Bill) -> Vec<(u32, String)> {
+        let lines = &statement.lines;
+        let models: BTreeMap<&str, &str> =
+            statement.gpus.iter().map(|gpu| (&*gpu.gpu.uuid, &*gpu.model)).collect();
         let mut payers: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for line in lines {
-            boards.entry(line.gpu.index).or_default().insert(&line.gpu.uuid);
             payers.entry(line.holder.name()).or_default().insert(&line.tenant);
         }
+        if *self == Self::Gpu {
+            return gpu_groups(lines);
+        }
         let group = |line: &BillLine| match self {
-            // A replaced GPU had the same index.
-            Self::Gpu if boards.get(&line.gpu.index).is_some_and(|uuids| uuids.len() > 1) => {
-                (line.gpu.index, format!("{} ({})", line.gpu.index, line.gpu.uuid))
-            }
-            Self::Gpu => (line.gpu.index, line.gpu.index.to_string()),
+            // A bill of some tenants has no list of GPUs.
+            Self::Model => (0, (*models.get(&*line.gpu.uuid).unwrap_or(&NONE)).to_owned()),
+            Self::Node if statement.node.is_empty() => (0, NONE.to_owned()),
+            Self::Node => (0, statement.node.clone()),
             // A workload whose account or namespace has changed has several tenants.
             Self::Workload if payers.get(line.holder.name()).is_some_and(|tenants| tenants.len() > 1) => {
                 (0, format!("{} ({})", line.holder, line.tenant))
@@ -101,7 +162,7 @@ impl BillGrouping {
         let name = match self {
             Self::Tenant => Some(&*line.tenant),
             _ if line.holder.is_remainder() => Some(&*line.tenant),
-            Self::Workload | Self::Gpu => Some(line.holder.name()),
+            Self::Workload | Self::Gpu | Self::Model | Self::Node => Some(line.holder.name()),
             Self::User => USERS.iter().find_map(label),
             Self::Fact(fact) => label(fact),
         };
@@ -109,11 +170,28 @@ impl BillGrouping {
     }
 }
 
+/// The group of each line by GPU: its index and its name.
+pub(super) fn gpu_groups(lines: &[BillLine]) -> Vec<(u32, String)> {
+    let mut boards: BTreeMap<u32, BTreeSet<&str>> = BTreeMap::new();
+    for line in lines {
+        boards.entry(line.gpu.index).or_default().insert(&line.gpu.uuid);
+    }
+    let group = |line: &BillLine| {
+        let GpuId { index, uuid } = &line.gpu;
+        // A replaced GPU had the same index.
+        let is_replaced = boards.get(index).is_some_and(|uuids| uuids.len() > 1);
+        (*index, if is_replaced { format!("{index} ({uuid})") } else { index.to_string() })
+    };
+    lines.iter().map(group).collect()
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
+    use serde_json::json;
+
     use super::*;
-    use crate::model::{GpuId, HolderId};
+    use crate::model::HolderId;
 
     fn board(index: u32, uuid: &str) -> GpuId {
         GpuId { index, uuid: uuid.into() }
@@ -123,19 +201,34 @@ mod tests {
         BillLine::empty(board(gpu, "x"), HolderId::new("x"))
     }
 
+    /// A bill of the node n1 with these lines and one known GPU, x.
+    fn bill(lines: &[BillLine]) -> Bill {
+        let mut bill: Bill = serde_json::from_value(json!({"node": "n1", "from": "2026-11-01T00:00:00Z",
+            "to": "2026-11-01T01:00:00Z", "closed_until": "2026-11-01T01:00:00Z", "currency": null, "lines": [],
+            "gpus": [{"gpu": 0, "uuid": "x", "model": "H100", "slot_ns": 0, "settled_until": "2026-11-01T01:00:00Z"}],
+            "reconciliation": {"slot_ns": 0, "held_ns": 0, "imbalance_ns": "0", "gpu_money": "0.000000000",
+                "line_money": "0.000000000", "imbalance_money": "0.000000000"}}))
+        .unwrap();
+        bill.lines = lines.to_vec();
+        bill
+    }
+
+    fn names(by: &BillProperty, lines: &[BillLine]) -> Vec<String> {
+        by.groups(&bill(lines)).into_iter().map(|(_, name)| name).collect()
+    }
+
     #[test]
     fn gpus_are_sorted_by_index_and_all_other_groups_by_name() {
-        let places = |by: BillGrouping| by.groups(&[line(2), line(10)]).into_iter().map(|(place, _)| place);
-        assert!(places(BillGrouping::Gpu).eq([2, 10]));
-        assert!(places(BillGrouping::Tenant).eq([0, 0]));
+        let places =
+            |by: BillProperty| by.groups(&bill(&[line(2), line(10)])).into_iter().map(|(place, _)| place);
+        assert!(places(BillProperty::Gpu).eq([2, 10]));
+        assert!(places(BillProperty::Tenant).eq([0, 0]));
     }
 
     #[test]
     fn two_boards_with_the_same_index_are_two_lines() {
         let replaced = BillLine { gpu: board(2, "y"), ..line(2) };
-        let names = |lines: &[BillLine]| -> Vec<String> {
-            BillGrouping::Gpu.groups(lines).into_iter().map(|(_, name)| name).collect()
-        };
+        let names = |lines: &[BillLine]| names(&BillProperty::Gpu, lines);
         assert_eq!(names(&[line(2), line(2), line(3)]), ["2", "2", "3"]);
         assert_eq!(names(&[line(2), replaced, line(3)]), ["2 (x)", "2 (y)", "3"]);
     }
@@ -143,9 +236,7 @@ mod tests {
     #[test]
     fn a_workload_with_two_tenants_is_two_lines_that_name_them() {
         let of = |tenant: &str| BillLine { tenant: tenant.into(), ..line(0) };
-        let names = |lines: &[BillLine]| -> Vec<String> {
-            BillGrouping::Workload.groups(lines).into_iter().map(|(_, name)| name).collect()
-        };
+        let names = |lines: &[BillLine]| names(&BillProperty::Workload, lines);
         assert_eq!(names(&[of("physics"), of("physics")]), ["x", "x"]);
         assert_eq!(names(&[of("physics"), of("bio")]), ["x (physics)", "x (bio)"]);
     }
@@ -155,7 +246,7 @@ mod tests {
         let user = |label: Fact| {
             let mut line = line(0);
             line.labels.insert(label.label().into(), "ada".into());
-            BillGrouping::User.name_of(&line)
+            BillProperty::User.name_of(&line)
         };
         assert_eq!([Fact::User, Fact::SlurmUser, Fact::SlurmAccount].map(user), ["ada", "ada", NONE]);
     }
@@ -163,10 +254,26 @@ mod tests {
     #[test]
     fn a_grouping_is_a_word_or_a_label_and_the_error_for_an_unknown_one_lists_all() {
         let by = |text: &str| text.parse::<BillGrouping>();
-        assert_eq!(by("tenant"), Ok(BillGrouping::Tenant));
+        assert_eq!(by("tenant"), Ok(BillProperty::Tenant.into()));
         assert_eq!(by("namespace"), by("k8s_namespace_name"));
-        assert_eq!(by("account").unwrap().name(), "slurm_account");
+        assert_eq!(by("account").unwrap().names(), ["slurm_account"]);
+        assert_eq!(by("model,tenant").unwrap().names(), ["model", "tenant"]);
+        assert_eq!(by("gpu,gpu").unwrap_err(), "gpu is given twice; give it once");
+        for wrong in ["tenant,gpu,node", "tenant,", ",", ""] {
+            assert!(by(wrong).is_err(), "{wrong:?}");
+        }
         let error = by("team").unwrap_err();
         assert!(error.contains("workload") && error.contains("k8s_pod_name"), "{error}");
+    }
+
+    #[test]
+    fn a_model_is_found_by_uuid_and_two_properties_are_two_names() {
+        let unknown = BillLine { gpu: board(3, "y"), ..line(3) };
+        let lines = [line(0), unknown];
+        assert_eq!(names(&BillProperty::Model, &lines), ["H100", NONE]);
+        assert_eq!(names(&BillProperty::Node, &lines), ["n1", "n1"]);
+        let by: BillGrouping = "model,gpu".parse().unwrap();
+        let key = |index: u32, model: &str| vec![(0, model.to_owned()), (index, index.to_string())];
+        assert_eq!(by.groups(&bill(&lines)), [key(0, "H100"), key(3, NONE)]);
     }
 }

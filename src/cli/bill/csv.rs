@@ -6,8 +6,8 @@ use crate::billing::{Bill, BillPrice, print_money};
 
 /// The bill with its heading.
 pub(super) fn table(statement: &Bill, by: &BillGrouping) -> String {
-    let mut heads: Vec<String> =
-        ["node", "cluster", "from", "to", "time_zone", by.name()].map(str::to_owned).into();
+    let mut heads: Vec<String> = ["node", "cluster", "from", "to", "time_zone"].map(str::to_owned).into();
+    heads.extend(by.names().into_iter().map(str::to_owned));
     heads.extend(HOURS.iter().map(|column| format!("{}_hours", column.name)));
     heads.extend(
         ["energy_kwh", "amount", "currency", "price_per_gpu_hour", "price_class", "simulated"]
@@ -24,8 +24,8 @@ fn fields(statement: &Bill, row: &BillRow) -> Vec<String> {
         statement.from_local.clone(),
         statement.to_local.clone(),
         statement.time_zone.clone(),
-        row.name.clone(),
     ];
+    fields.extend(row.names.iter().cloned());
     fields.extend(HOURS.iter().map(|column| decimal((column.of)(row))));
     fields.push(row.energy.map(decimal).unwrap_or_default());
     let has_money = statement.currency.is_some();

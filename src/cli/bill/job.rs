@@ -8,7 +8,7 @@ use clap::Args;
 use jiff::{Timestamp, ToSpan};
 use serde::Serialize;
 
-use super::by::BillGrouping;
+use super::by::gpu_groups;
 use super::job_id::JobId;
 use super::job_sum::{self, NodeSummary};
 use super::sheet::{BillRow, Sheet, decimal, in_hour_units};
@@ -154,7 +154,7 @@ impl JobReport {
     fn of_bill(id: &JobId, bill: Bill) -> Self {
         Self {
             job: id.to_string(),
-            rows: BillGrouping::Gpu.groups(&bill.lines),
+            rows: gpu_groups(&bill.lines),
             nodes: vec![bill.node],
             simulated: bill.simulated,
             example_prices: bill.example_prices,
@@ -182,7 +182,7 @@ impl JobReport {
         // A key for each node keeps its GPUs together; of one node, they are in the order of their numbers.
         let mut first = 0;
         for summary in summaries {
-            let groups = BillGrouping::Gpu.groups(&summary.lines);
+            let groups = gpu_groups(&summary.lines);
             let last = groups.iter().map(|(gpu, _)| *gpu).max().unwrap_or(0);
             let row = |(gpu, name): (u32, String)| {
                 (gpu.saturating_add(first), format!("{} gpu {name}", node_name(&summary.node)))
@@ -258,7 +258,7 @@ impl JobReport {
                 efficiency.map_or_else(|| "-".to_owned(), |share| format!("{:.1} %", share * 100.0));
             let energy = row.energy.map_or_else(|| "-".to_owned(), decimal);
             let hours = [row.held(), used, lent, row.parts[2]].map(decimal);
-            let mut cells = [vec![row.name.clone()], hours.to_vec(), vec![efficiency, energy]].concat();
+            let mut cells = [row.names.clone(), hours.to_vec(), vec![efficiency, energy]].concat();
             cells.extend(currency.map(|_| decimal(row.money)));
             cells
         };
@@ -268,7 +268,7 @@ impl JobReport {
         }
         let total = JobUsage::total(&by_gpu).amounts();
         rows.push(cells(&sheet.total, used.iter().sum(), lent.iter().sum(), total.efficiency));
-        "\n".to_owned() + &align_columns(&rows)
+        "\n".to_owned() + &align_columns(&rows, 1)
     }
 }
 
@@ -399,10 +399,8 @@ mod tests {
             line("b", &[("held", 4), ("used", 4), ("within", 4)], &[]),
             line("a", &[("held", 7), ("used", 1), ("within", 1), ("idle", 6)], &[]),
         ];
-        let held: Vec<u128> = usage_by_row(&lines, &BillGrouping::Gpu.groups(&lines))
-            .iter()
-            .map(|usage| usage.exact.held())
-            .collect();
+        let held: Vec<u128> =
+            usage_by_row(&lines, &gpu_groups(&lines)).iter().map(|usage| usage.exact.held()).collect();
         assert_eq!(held, [7, 4], "in the order of the bill's rows");
     }
 
@@ -410,9 +408,8 @@ mod tests {
     fn time_that_a_step_lends_and_the_batch_step_uses_is_used_by_the_job() {
         let step = line("a", &[("held", 10), ("within", 2), ("lent", 6), ("idle", 2), ("used", 2)], &[]);
         let batch = line("a", &[("outside_holding", 5), ("used", 5)], &[]);
-        let amounts = |lines: &[BillLine]| {
-            JobUsage::total(&usage_by_row(lines, &BillGrouping::Gpu.groups(lines))).amounts()
-        };
+        let amounts =
+            |lines: &[BillLine]| JobUsage::total(&usage_by_row(lines, &gpu_groups(lines))).amounts();
         let gpu = amounts(&[step.clone(), batch]);
         assert_eq!((gpu.held_ns, gpu.used_ns, gpu.lent_ns, gpu.idle_ns), (10, 7, 1, 2));
         assert_eq!(gpu.efficiency, Some(0.7));

@@ -7,9 +7,9 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::by::BillGrouping;
+use super::by::{BillGrouping, BillProperty, GroupKey};
 use crate::billing::{Bill, BillLine};
-use crate::model::{Amounts, HolderId, Money};
+use crate::model::{Amounts, Money};
 
 /// Decimals of hours, kWh and money.
 const PLACES: u32 = 4;
@@ -21,7 +21,8 @@ const MONEY_UNIT: u128 = 100_000;
 /// The sums over the lines of a group: exact, or in units of the last printed digit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct BillRow {
-    pub(super) name: String,
+    /// The name of its group, by each property.
+    pub(super) names: Vec<String>,
     /// Used within, lent, idle, unmeasured, unavailable: together, what was held.
     pub(super) parts: [u128; 5],
     /// Used beyond the share, outside any holding, and while the GPU was unheld.
@@ -56,7 +57,7 @@ impl BillRow {
         let parts = [parts.within, parts.lent, parts.idle, parts.unmeasured, parts.unavailable];
         let energy = u128::from(energy_static.0) + u128::from(energy_dynamic.0);
         self.add(&Self {
-            name: String::new(),
+            names: Vec::new(),
             parts: parts.map(u128::from),
             beside: [used.beyond, used.outside, used.unheld].map(u128::from),
             used: used.total().into(),
@@ -93,22 +94,27 @@ pub(super) struct Sheet {
 
 impl Sheet {
     pub(super) fn new(statement: &Bill, by: &BillGrouping) -> Self {
-        Self::of_groups(&statement.lines, by.groups(&statement.lines))
+        let by_tenant = BillGrouping::from(BillProperty::Tenant);
+        let mut rows = exact_rows(&statement.lines, by.groups(statement));
+        let mut tenants = exact_rows(&statement.lines, by_tenant.groups(statement));
+        round(&mut tenants, None);
+        // Parts are rounded row by row, so those of another grouping are moved to the totals of this one.
+        round(&mut rows, Some(&sum(&tenants)).filter(|_| *by != by_tenant));
+        Self::with_total(rows, by.names().len())
     }
 
     /// The rows of groups, given the sort key and name of the group of each line.
     pub(super) fn of_groups(lines: &[BillLine], groups: Vec<(u32, String)>) -> Self {
-        let mut rows: BTreeMap<(u32, String), BillRow> = BTreeMap::new();
-        for (line, group) in lines.iter().zip(groups) {
-            let name = group.1.clone();
-            rows.entry(group).or_insert_with(|| BillRow { name, ..BillRow::default() }).add_line(line);
-        }
-        let mut rows: Vec<BillRow> = rows.into_values().collect();
-        round(&mut rows);
-        let mut total = BillRow { name: "total".into(), ..BillRow::default() };
-        for row in &rows {
-            total.add(row);
-        }
+        let mut rows = exact_rows(lines, groups.into_iter().map(|group| vec![group]).collect());
+        round(&mut rows, None);
+        Self::with_total(rows, 1)
+    }
+
+    /// Rows with so many columns of names, and their sum.
+    fn with_total(rows: Vec<BillRow>, names: usize) -> Self {
+        let mut total = sum(&rows);
+        total.names = vec![String::new(); names];
+        total.names[0] = "total".into();
         Self { rows, total }
     }
 
@@ -129,11 +135,32 @@ impl Sheet {
         let mut entries: Vec<(String, String)> = hours.collect();
         entries.push(("kWh".into(), ENERGY.into()));
         entries.extend(statement.currency.clone().map(|currency| (currency, "charged x price".into())));
-        let is_there = |tenant: &str| self.rows.iter().any(|row| row.name == tenant);
+        let is_there = |tenant: &str| self.rows.iter().any(|row| row.names.iter().any(|name| name == tenant));
         let remainders = REMAINDERS.iter().filter(|(tenant, _)| is_there(tenant));
         entries.extend(remainders.map(|(tenant, meaning)| ((*tenant).to_owned(), (*meaning).to_owned())));
         entries
     }
+}
+
+/// The exact sums of each group.
+fn exact_rows(lines: &[BillLine], groups: Vec<GroupKey>) -> Vec<BillRow> {
+    let mut rows: BTreeMap<GroupKey, BillRow> = BTreeMap::new();
+    for (line, group) in lines.iter().zip(groups) {
+        rows.entry(group).or_default().add_line(line);
+    }
+    let named = rows.into_iter().map(|(group, row)| {
+        let names = group.into_iter().map(|(_, name)| name).collect();
+        BillRow { names, ..row }
+    });
+    named.collect()
+}
+
+fn sum(rows: &[BillRow]) -> BillRow {
+    let mut total = BillRow::default();
+    for row in rows {
+        total.add(row);
+    }
+    total
 }
 
 /// Placeholder in a meaning for what a line is grouped by.
@@ -240,34 +267,84 @@ const REMAINDERS: [(&str, &str); 6] = [
     ("__unattributed__", "use by processes whose owner is not known"),
 ];
 
-/// Exact sums to units of the last printed digit, in place.
-fn round(rows: &mut [BillRow]) {
+/// Exact sums to units of the last printed digit, in place; with these totals of parts and of charged time.
+fn round(rows: &mut [BillRow], totals: Option<&BillRow>) {
     let exact = rows.to_vec();
-    // Grouped by GPU, the price of unavailable time is in the row of the time itself.
-    let pays_all: Vec<bool> = rows
-        .iter()
-        .map(|row| row.charged + row.unpriced == row.held() && row.name != HolderId::UNAVAILABLE)
-        .collect();
     let held: Vec<u128> = rows.iter().map(BillRow::held).collect();
     for (row, held) in rows.iter_mut().zip(in_hour_units(&held)) {
         divide(held, row.parts.iter_mut().collect());
     }
-    let unavailable = rows.iter().map(|row| row.parts[UNAVAILABLE]).sum();
+    if let Some(totals) = totals {
+        let exact: Vec<[u128; 5]> = exact.iter().map(|row| row.parts).collect();
+        fit_columns(rows.iter_mut().map(|row| &mut row.parts).collect(), &exact, &totals.parts);
+    }
     for place in 0..3 {
         let total = nearest(rows.iter().map(|row| row.beside[place]).sum(), UNIT);
         divide(total, rows.iter_mut().map(|row| &mut row.beside[place]).collect());
     }
     round_used(rows, &exact);
-    for (row, pays_all) in rows.iter_mut().zip(pays_all) {
-        // Otherwise the price of unavailable time is in the row __unavailable__.
-        let others = if row.name == HolderId::UNAVAILABLE { unavailable } else { 0 };
-        let due = if pays_all { row.held() } else { row.held() - row.parts[UNAVAILABLE] + others };
-        divide(due, vec![&mut row.charged, &mut row.unpriced]);
+    round_charged(rows, &exact);
+    if let Some(totals) = totals {
+        let prices = |row: &BillRow| [row.charged, row.unpriced];
+        let exact: Vec<[u128; 2]> = exact.iter().map(prices).collect();
+        let mut cells: Vec<[u128; 2]> = rows.iter().map(prices).collect();
+        fit_columns(cells.iter_mut().collect(), &exact, &prices(totals));
+        for (row, [charged, unpriced]) in rows.iter_mut().zip(cells) {
+            (row.charged, row.unpriced) = (charged, unpriced);
+        }
     }
     let energy = nearest(rows.iter().filter_map(|row| row.energy).sum(), UNIT);
     divide(energy, rows.iter_mut().filter_map(|row| row.energy.as_mut()).collect());
     let money = nearest(rows.iter().map(|row| row.money).sum(), MONEY_UNIT);
     divide(money, rows.iter_mut().map(|row| &mut row.money).collect());
+}
+
+/// Rounds charged and unpriced time, which are together held time less unavailable time, plus the unavailable time that the
+/// row pays for: its own where it is grouped with it, else that of others in rows of `__unavailable__`.
+fn round_charged(rows: &mut [BillRow], exact: &[BillRow]) {
+    let (mut printed, mut unavailable, mut paid_by_others) = (0, 0, Vec::new());
+    let mut paid: Vec<u128> = Vec::new();
+    for (row, exact) in rows.iter().zip(exact) {
+        let own = exact.parts[UNAVAILABLE];
+        let pays = (exact.charged + exact.unpriced).saturating_sub(exact.held() - own);
+        if pays == own {
+            paid.push(row.parts[UNAVAILABLE]);
+            paid_by_others.push(0);
+        } else {
+            printed += row.parts[UNAVAILABLE];
+            unavailable += own;
+            paid.push(0);
+            paid_by_others.push(pays);
+        }
+    }
+    // A bill of some tenants may have the one row and not the other.
+    let is_complete = unavailable == paid_by_others.iter().sum::<u128>();
+    let total = if is_complete { printed } else { nearest(paid_by_others.iter().sum(), UNIT) };
+    let shares = apportion(total, &paid_by_others);
+    for ((row, own), others) in rows.iter_mut().zip(paid).zip(shares) {
+        let due = row.held() - row.parts[UNAVAILABLE] + own + others;
+        divide(due, vec![&mut row.charged, &mut row.unpriced]);
+    }
+}
+
+/// Moves units within rows, where that adds least to the errors of rounding, until the columns have these totals.
+fn fit_columns<const N: usize>(mut cells: Vec<&mut [u128; N]>, exact: &[[u128; N]], totals: &[u128; N]) {
+    loop {
+        let sums: Vec<u128> = (0..N).map(|place| cells.iter().map(|row| row[place]).sum()).collect();
+        let above = (0..N).find(|place| sums[*place] > totals[*place]);
+        let below = (0..N).find(|place| sums[*place] < totals[*place]);
+        let (Some(above), Some(below)) = (above, below) else { return };
+        let error = |row: usize| {
+            let less = (cells[row][above] * UNIT).cast_signed() - exact[row][above].cast_signed();
+            let more = exact[row][below].cast_signed() - (cells[row][below] * UNIT).cast_signed();
+            // A part that is zero stays zero if there is another row.
+            (exact[row][below] == 0, -(less + more))
+        };
+        let rows = (0..cells.len()).filter(|row| cells[*row][above] > 0);
+        let Some(row) = rows.min_by_key(|row| error(*row)) else { return };
+        cells[row][above] -= 1;
+        cells[row][below] += 1;
+    }
 }
 
 /// Rounds all use: to the printed within + beside where that is exact, else by largest remainder.
@@ -336,10 +413,54 @@ pub(super) fn nano(money: Money) -> u128 {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
     use proptest::prelude::*;
+    use serde_json::{Value, json};
 
     use super::*;
+    use crate::model::HolderId;
+
+    /// A line with these parts, time beside what is held, and shares in quarters that are unpriced.
+    fn line((tenant, gpu): (usize, u32), parts: [u64; 5], beside: [u64; 3], quarters: u64) -> Value {
+        let [within_ns, lent_ns, idle_ns, unmeasured_ns, unavailable_ns] = parts;
+        let [beyond, outside, unheld] = beside;
+        let due = within_ns + lent_ns + idle_ns + unmeasured_ns;
+        let unpriced = due / 4 * quarters;
+        json!({"tenant": format!("tenant-{tenant}"), "holder": format!("unit:{tenant}"), "gpu": gpu,
+            "uuid": format!("GPU-{gpu}"), "held_ns": due + unavailable_ns, "within_ns": within_ns,
+            "lent_ns": lent_ns, "idle_ns": idle_ns, "unmeasured_ns": unmeasured_ns,
+            "unavailable_ns": unavailable_ns, "used_ns": within_ns + beyond + outside + unheld,
+            "beyond_share_ns": beyond, "outside_holding_ns": outside, "unheld_ns": unheld,
+            "energy_static_uj": lent_ns, "energy_dynamic_uj": within_ns, "grade": "measured", "measured_ns": 0,
+            "method": "observed", "sources": [], "charged_ns": due - unpriced, "unpriced_ns": unpriced,
+            "money": format!("{}.{:09}", due / 1_000_000_000_000, due % 1_000_000_000)})
+    }
+
+    /// A bill of random lines, with the price of unavailable time of each GPU on its reserved tenant.
+    fn bills() -> impl Strategy<Value = Bill> {
+        let time = || (0..=2_592_000_000_000_000_u64, 0..16_u32).prop_map(|(time, less)| time >> (3 * less));
+        let parts = [time(), time(), time(), time(), time()];
+        let one = ((0..6_usize, 0..4_u32), parts, [time(), time(), time()], 0..=4_u64);
+        proptest::collection::vec(one, 0..30).prop_map(|lines| {
+            let mut all: Vec<Value> = Vec::new();
+            for (key, parts, beside, quarters) in lines {
+                let mut of_others = line(key, [0; 5], [0; 3], 0);
+                of_others["tenant"] = HolderId::UNAVAILABLE.into();
+                of_others["holder"] = HolderId::UNAVAILABLE.into();
+                of_others["charged_ns"] = parts[UNAVAILABLE].into();
+                all.extend([line(key, parts, beside, quarters), of_others]);
+            }
+            serde_json::from_value(json!({"node": "n1", "from": "2026-11-01T00:00:00Z",
+                "to": "2026-11-01T01:00:00Z", "closed_until": "2026-11-01T01:00:00Z", "currency": "EUR",
+                "unpriced_ns": 0, "lines": all,
+                "gpus": (0..3).map(|gpu| json!({"gpu": gpu, "uuid": format!("GPU-{gpu}"), "model": format!("H{}", gpu / 2),
+                    "slot_ns": 0, "settled_until": "2026-11-01T01:00:00Z"})).collect::<Vec<_>>(),
+                "reconciliation": {"slot_ns": 0, "held_ns": 0, "imbalance_ns": "0", "gpu_money": "0.000000000",
+                    "line_money": "0.000000000", "imbalance_money": "0.000000000"}}))
+            .unwrap()
+        })
+    }
 
     fn rows() -> impl Strategy<Value = Vec<BillRow>> {
         // From nothing to a month, in nanoseconds, with many short times.
@@ -365,7 +486,7 @@ mod tests {
         proptest::collection::vec(row, 0..20).prop_map(|mut rows| {
             let unavailable = rows.iter().map(|row| row.parts[UNAVAILABLE]).sum();
             rows.push(BillRow {
-                name: HolderId::UNAVAILABLE.into(),
+                names: vec![HolderId::UNAVAILABLE.into()],
                 charged: unavailable,
                 ..BillRow::default()
             });
@@ -376,9 +497,24 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
         #[test]
+        fn every_grouping_has_the_same_totals_and_rows_that_add_up(bill in bills()) {
+            let total = |by: &str| {
+                let sheet = Sheet::new(&bill, &by.parse().unwrap());
+                for row in &sheet.rows {
+                    assert_eq!(row.used, row.within_and_beside(), "{by}: {row:?}");
+                }
+                BillRow { names: Vec::new(), ..sheet.total }
+            };
+            let expected = total("tenant");
+            for by in ["workload", "gpu", "model", "node", "user", "tenant,gpu", "model,tenant", "node,workload"] {
+                prop_assert_eq!(&total(by), &expected, "by {}", by);
+            }
+        }
+
+        #[test]
         fn every_row_and_every_column_adds_up_and_totals_are_rounded_to_the_nearest(exact in rows()) {
             let mut printed = exact.clone();
-            round(&mut printed);
+            round(&mut printed, None);
             let column = |rows: &[BillRow], cell: fn(&BillRow) -> u128| rows.iter().map(cell).sum::<u128>();
             for (cell, unit) in [
                 (BillRow::held as fn(&BillRow) -> u128, UNIT),
@@ -393,7 +529,7 @@ mod tests {
             for (row, exact) in printed.iter().zip(&exact) {
                 prop_assert_eq!(row.used, row.within_and_beside());
                 prop_assert!((row.held() * UNIT).abs_diff(exact.held()) < 2 * UNIT);
-                let others = if row.name.is_empty() { 0 } else { unavailable };
+                let others = if row.names.is_empty() { 0 } else { unavailable };
                 let due = row.held() - row.parts[UNAVAILABLE] + others;
                 prop_assert!(exact.charged + exact.unpriced == 0 || row.charged + row.unpriced == due);
                 for (part, exact) in row.parts.iter().zip(exact.parts) {

@@ -14,7 +14,7 @@ pub(super) fn page(statement: &Bill, by: &BillGrouping) -> String {
     if sheet.rows.is_empty() {
         return page + "\nno GPU time was accounted for in this period\n" + &clipped(statement);
     }
-    page += &table(statement, &sheet, by.name());
+    page += &table(statement, &sheet, &by.names());
     page += &unmetered(statement);
     page += &prices(statement, &sheet.total);
     page += &reconciliation(statement);
@@ -52,27 +52,27 @@ pub(super) fn readable(time: &str) -> String {
     }
 }
 
-fn table(statement: &Bill, sheet: &Sheet, by: &str) -> String {
+fn table(statement: &Bill, sheet: &Sheet, by: &[&str]) -> String {
     let columns = sheet.columns(statement);
-    let mut lines: Vec<Vec<String>> = vec![vec![by.into()]];
+    let mut lines: Vec<Vec<String>> = vec![by.iter().map(|name| (*name).to_owned()).collect()];
     lines[0].extend(columns.iter().map(|column| column.name.to_owned()));
     lines[0].push("kWh".into());
     lines[0].extend(statement.currency.clone());
     for row in sheet.rows.iter().chain([&sheet.total]) {
-        let mut line = vec![row.name.clone()];
+        let mut line = row.names.clone();
         line.extend(columns.iter().map(|column| decimal((column.of)(row))));
         line.push(row.energy.map_or_else(|| "-".to_owned(), decimal));
         line.extend(statement.currency.as_ref().map(|_| decimal(row.money)));
         lines.push(line);
     }
-    "\nGPU time in hours\n".to_owned() + &align_columns(&lines)
+    "\nGPU time in hours\n".to_owned() + &align_columns(&lines, by.len())
 }
 
 /// Columns that a table has at most, where one space between its columns makes it fit.
 const WIDTH: usize = 100;
 
-/// A table with the first column aligned to the left and all others to the right.
-pub(super) fn align_columns(rows: &[Vec<String>]) -> String {
+/// A table with the columns of names, which are the first, aligned to the left and all others to the right.
+pub(super) fn align_columns(rows: &[Vec<String>], names: usize) -> String {
     let width = |place: usize| rows.iter().map(|row| row[place].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
     let is_wide = widths.iter().sum::<usize>() + 2 * (widths.len() - 1) > WIDTH;
@@ -81,6 +81,7 @@ pub(super) fn align_columns(rows: &[Vec<String>]) -> String {
         let cells = row.iter().zip(&widths).enumerate();
         let text = cells.map(|(place, (cell, width))| match place {
             0 => format!("{cell:width$}"),
+            place if place < names => format!("{gap}{cell:width$}"),
             _ => format!("{gap}{cell:>width$}"),
         });
         page + &text.collect::<String>() + "\n"
@@ -195,11 +196,12 @@ fn seconds(nanoseconds: u64) -> String {
 mod tests {
     use serde_json::{Value, json};
 
+    use super::super::by::BillProperty;
     use super::super::sheet::{BillColumn, HOURS};
     use super::*;
 
     fn page(statement: &Bill) -> String {
-        super::page(statement, &BillGrouping::Tenant)
+        super::page(statement, &BillProperty::Tenant.into())
     }
 
     const HOUR: u64 = 3_600_000_000_000;
@@ -334,7 +336,7 @@ mod tests {
         }
         assert!(told.contains("the tenant = within + lent + idle + unmeasured + unavailable\n"), "{told}");
         assert!(told.contains("held less unavailable, while a price"), "{told}");
-        let by_gpu = super::page(&bill, &BillGrouping::Gpu);
+        let by_gpu = super::page(&bill, &BillProperty::Gpu.into());
         assert!(
             by_gpu.contains("held, and used by the workload\n") && !by_gpu.contains("tenant"),
             "{by_gpu}"
@@ -359,7 +361,7 @@ mod tests {
     #[test]
     fn a_table_that_one_space_between_columns_makes_fit_has_one() {
         let row = |cells: usize| [vec!["x".repeat(17)], vec!["0.0000".to_owned(); cells]].concat();
-        let width = |cells: usize| align_columns(&[row(cells)]).trim_end().chars().count();
+        let width = |cells: usize| align_columns(&[row(cells)], 1).trim_end().chars().count();
         assert_eq!((width(10), width(11)), (97, 94));
     }
 }
