@@ -40,7 +40,7 @@ const SHORT: [(&str, Fact); 3] =
     [("namespace", Fact::Namespace), ("account", Fact::SlurmAccount), ("unit", Fact::Unit)];
 
 /// The name of the group of lines without the property.
-const NONE: &str = "-";
+pub(super) const NONE: &str = "-";
 
 /// Properties that are no labels.
 const WORDS: [(&str, BillProperty); 6] = [

@@ -1,8 +1,12 @@
 //! The bill as CSV (RFC 4180): one line per group, each with node and period, and no line of totals.
+//!
+//! Spreadsheets read a text that begins like a formula as one, so such a text has an apostrophe before it.
 
-use super::by::BillGrouping;
+use ring::digest::{SHA256, digest};
+
+use super::by::{BillGrouping, NONE};
 use super::sheet::{BillRow, HOURS, Sheet, decimal};
-use crate::billing::{Bill, BillPrice, print_money};
+use crate::billing::{Bill, BillPrice, print_money, print_time};
 
 /// The bill with its heading.
 pub(super) fn table(statement: &Bill, by: &BillGrouping) -> String {
@@ -10,14 +14,14 @@ pub(super) fn table(statement: &Bill, by: &BillGrouping) -> String {
     heads.extend(by.names().into_iter().map(str::to_owned));
     heads.extend(HOURS.iter().map(|column| format!("{}_hours", column.name)));
     heads.extend(
-        ["energy_kwh", "amount", "currency", "price_per_gpu_hour", "price_class", "simulated"]
+        ["energy_kwh", "amount", "currency", "price_per_gpu_hour", "price_class", "simulated", "line"]
             .map(str::to_owned),
     );
     let sheet = Sheet::new(statement, by);
-    sheet.rows.iter().fold(record(&heads), |page, row| page + &record(&fields(statement, row)))
+    sheet.rows.iter().fold(record(&heads), |page, row| page + &record(&fields(statement, by, row)))
 }
 
-fn fields(statement: &Bill, row: &BillRow) -> Vec<String> {
+fn fields(statement: &Bill, by: &BillGrouping, row: &BillRow) -> Vec<String> {
     let mut fields = vec![
         statement.node.clone(),
         statement.cluster.clone().unwrap_or_default(),
@@ -26,17 +30,45 @@ fn fields(statement: &Bill, row: &BillRow) -> Vec<String> {
         statement.time_zone.clone(),
     ];
     fields.extend(row.names.iter().cloned());
+    fields.iter_mut().for_each(|field| *field = safe_text(field));
     fields.extend(HOURS.iter().map(|column| decimal((column.of)(row))));
     fields.push(row.energy.map(decimal).unwrap_or_default());
     let has_money = statement.currency.is_some();
     fields.push(if has_money { decimal(row.money) } else { String::new() });
-    fields.push(statement.currency.clone().unwrap_or_default());
+    fields.push(safe_text(statement.currency.as_deref().unwrap_or_default()));
     // Several prices are in order of time.
     let prices =
         |text: fn(&BillPrice) -> String| statement.prices.iter().map(text).collect::<Vec<_>>().join(";");
-    fields.extend([prices(|price| print_money(price.gpu_hour)), prices(|price| price.class.clone())]);
+    fields.extend([
+        prices(|price| print_money(price.gpu_hour)),
+        safe_text(&prices(|price| price.class.clone())),
+    ]);
     fields.push(statement.simulated.to_string());
+    fields.push(line_id(statement, by, row));
     fields
+}
+
+/// Bytes of the digest in the id of a line.
+const ID_BYTES: usize = 8;
+
+/// The id of a line: the same whenever the bill of this period is printed, in any time zone.
+fn line_id(statement: &Bill, by: &BillGrouping, row: &BillRow) -> String {
+    let (from, to) = (print_time(statement.from), print_time(statement.to));
+    let cluster = statement.cluster.as_deref().unwrap_or_default();
+    let period = [cluster, &*statement.node, &*from, &*to];
+    let names = row.names.iter().map(String::as_str);
+    // Each text ends with a byte that no UTF-8 text has, so no two keys have the same bytes.
+    let mut key = Vec::new();
+    for text in period.into_iter().chain(by.names()).chain(names) {
+        key.extend(text.bytes().chain([0xff]));
+    }
+    digest(&SHA256, &key).as_ref().iter().take(ID_BYTES).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A text that no spreadsheet takes for a formula. The lone dash of usage without a label is none.
+fn safe_text(text: &str) -> String {
+    let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']) && text != NONE;
+    if is_formula { format!("'{text}") } else { text.to_owned() }
 }
 
 fn record(fields: &[String]) -> String {
@@ -52,12 +84,61 @@ fn quoted(field: &str) -> String {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
     fn a_field_that_would_break_the_line_is_quoted() {
         assert_eq!(quoted("lab.service"), "lab.service");
         assert_eq!(quoted("a,\"b\""), "\"a,\"\"b\"\"\"");
+    }
+
+    #[test]
+    fn a_text_that_looks_like_a_formula_has_an_apostrophe() {
+        for text in ["=1+1", "+1", "-1", "@sum", "\t=1", "\r=1", "--"] {
+            assert_eq!(safe_text(text), format!("'{text}"));
+        }
+        for text in ["", "-", "a=1", "'=1", "lab-1", "__unallocated__"] {
+            assert_eq!(safe_text(text), text);
+        }
+    }
+
+    /// A bill of one line of this tenant and the day that begins so.
+    fn bill(tenant: &str, from: &str, time_zone: &str) -> Bill {
+        serde_json::from_value(json!({"node": "=n1", "from": from, "to": "2026-11-02T00:00:00Z", "time_zone": time_zone,
+            "closed_until": "2026-11-02T00:00:00Z", "currency": null, "gpus": [],
+            "lines": [{"tenant": tenant, "holder": "unit:x", "gpu": 0, "uuid": "GPU-0", "held_ns": 0,
+                "within_ns": 0, "lent_ns": 0, "idle_ns": 0, "unmeasured_ns": 0, "unavailable_ns": 0, "used_ns": 0,
+                "beyond_share_ns": 0, "outside_holding_ns": 0, "unheld_ns": 0, "energy_static_uj": null,
+                "energy_dynamic_uj": null, "grade": "measured", "measured_ns": 0, "method": "observed", "sources": [],
+                "charged_ns": 0, "unpriced_ns": 0, "money": null}],
+            "reconciliation": {"slot_ns": 0, "held_ns": 0, "imbalance_ns": "0", "gpu_money": "0.000000000",
+                "line_money": "0.000000000", "imbalance_money": "0.000000000"}}))
+        .unwrap()
+    }
+
+    #[test]
+    fn the_id_of_a_line_depends_on_period_and_names_only() {
+        let id = |tenant: &str, from: &str, zone: &str, by: &str| {
+            let page = table(&bill(tenant, from, zone), &by.parse().unwrap());
+            page.trim_end().rsplit(',').next().unwrap().to_owned()
+        };
+        let day = "2026-11-01T00:00:00Z";
+        let known = id("lab", day, "UTC", "tenant");
+        assert_eq!(known.len(), 16, "{known}");
+        assert_eq!(id("lab", day, "Europe/Zurich", "tenant"), known);
+        let others = [
+            id("bio", day, "UTC", "tenant"),
+            id("lab", "2026-11-01T01:00:00Z", "UTC", "tenant"),
+            id("lab", day, "UTC", "tenant,gpu"),
+            id("lab", day, "UTC", "gpu,tenant"),
+        ];
+        assert!(!others.contains(&known), "{others:?}");
+        let page = table(&bill("@x", day, "UTC"), &"tenant,gpu".parse().unwrap());
+        assert!(page.starts_with("node,cluster,from,to,time_zone,tenant,gpu,held_hours,"), "{page}");
+        assert!(page.contains("\r\n'=n1,,,,UTC,'@x,0,0.0000,"), "{page}");
     }
 }
