@@ -17,8 +17,8 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use crate::billing::Bill;
-use crate::clock::Stop;
+use crate::billing::{Bill, print_time};
+use crate::clock::{Stop, system_now};
 use crate::ledger::{Cause, MINUTE, Reader};
 use crate::model::{Utc, VisibleAccount};
 
@@ -150,6 +150,14 @@ pub enum BillProblem {
         /// The requested end.
         to: String,
     },
+    /// A bill that begins in the future.
+    #[error("from: {from:?} is in the future; the account is closed up to {closed_until}")]
+    Future {
+        /// The requested start.
+        from: String,
+        /// End of the last complete minute.
+        closed_until: String,
+    },
     /// The ledger cannot be read.
     #[error(transparent)]
     Ledger(#[from] crate::ledger::Error),
@@ -195,7 +203,14 @@ pub fn read_bill(
     }
     let mut reader = Reader::open(path)?.in_zone(zone);
     reader.interrupt_when(is_cancelled)?;
-    Ok(reader.bill(begin, end)?)
+    let bill = reader.bill(begin, end)?;
+    if let (Some(from), Some(begin)) = (from, begin)
+        && begin > bill.closed_until.max(system_now().utc)
+    {
+        let closed_until = print_time(bill.closed_until);
+        return Err(BillProblem::Future { from: from.into(), closed_until });
+    }
+    Ok(bill)
 }
 
 /// The time zone of this machine, from TZ or /etc/localtime; UTC where neither names one.
@@ -332,15 +347,30 @@ mod tests {
         drop(Ledger::open(&path, &Opening::default()).unwrap());
         let configured = TimeZone::get("Asia/Kolkata").unwrap();
         let zone_of = |time_zone: Option<&str>| {
-            let (from, time_zone) = (Some("2026-11-01".to_owned()), time_zone.map(str::to_owned));
+            let (from, time_zone) = (Some("2024-11-01".to_owned()), time_zone.map(str::to_owned));
             let query = BillQuery { from, time_zone, ..BillQuery::default() };
             let bill = read_bill(&path, &query, Some(&configured), || false).unwrap();
             (bill.from_local, bill.time_zone)
         };
-        let kathmandu = ("2026-11-01T00:00:00+05:45".to_owned(), "Asia/Kathmandu".to_owned());
+        let kathmandu = ("2024-11-01T00:00:00+05:45".to_owned(), "Asia/Kathmandu".to_owned());
         assert_eq!(zone_of(Some("Asia/Kathmandu")), kathmandu);
-        let kolkata = ("2026-11-01T00:00:00+05:30".to_owned(), "Asia/Kolkata".to_owned());
+        let kolkata = ("2024-11-01T00:00:00+05:30".to_owned(), "Asia/Kolkata".to_owned());
         assert_eq!(zone_of(None), kolkata);
+    }
+
+    #[test]
+    fn a_bill_that_begins_in_the_future_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("ledger.db");
+        drop(Ledger::open(&path, &Opening::default()).unwrap());
+        let query = BillQuery { from: Some("2199-01-01".to_owned()), ..BillQuery::default() };
+        let problem = read_bill(&path, &query, Some(&TimeZone::UTC), || false).unwrap_err();
+        assert_eq!(problem.status(), StatusCode::BAD_REQUEST);
+        let told = problem.to_string();
+        assert!(
+            told.starts_with(r#"from: "2199-01-01" is in the future; the account is closed up to "#),
+            "{told}"
+        );
     }
 
     fn eventually(what: impl Fn() -> bool) {
