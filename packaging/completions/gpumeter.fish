@@ -80,7 +80,8 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l month -d 'A w
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l by -d 'What the lines of text and CSV are grouped by: tenant, workload, gpu, model (product name), node, namespace, account, user, unit, a label of gpu_workload_info such as k8s_pod_name, or two of these such as tenant,gpu. Usage without that label is in the line "-"' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l log-format -d 'Format of the log' -r -f -a "text\t''
 json\t''"
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l csv -d 'Print CSV: one line per group of --by'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l csv -d 'Print CSV: one line per group of --by, with an id that stays the same for a period. A text that begins with =, +, -, @, a tab or a carriage return has an apostrophe before it, so that no spreadsheet reads it as a formula'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l html -d 'Print one HTML file to send on, with plots: it has no script and loads nothing'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l json -d 'Print JSON: one line per tenant, holder and GPU, exact, in nanoseconds'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -s h -l help -d 'Print help'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l sum -d 'Add up what the nodes of one job printed with --json, each file from another node' -r -F

@@ -1,7 +1,8 @@
-//! `gpumeter bill`: prints the bill of the running agent, or of a ledger file that no agent is using, as text, CSV or JSON.
+//! `gpumeter bill`: prints the bill of the running agent, or of a ledger file that no agent is using, as text, CSV, HTML or JSON.
 
 mod by;
 mod csv;
+mod html;
 pub(super) mod job;
 mod job_id;
 mod job_sum;
@@ -54,9 +55,13 @@ pub(super) struct BillCommand {
     /// without that label is in the line "-".
     #[arg(long, default_value = "tenant", value_name = "WHAT")]
     by: by::BillGrouping,
-    /// Print CSV: one line per group of --by.
-    #[arg(long, conflicts_with = "json")]
+    /// Print CSV: one line per group of --by, with an id that stays the same for a period. A text that begins with =, +,
+    /// -, @, a tab or a carriage return has an apostrophe before it, so that no spreadsheet reads it as a formula.
+    #[arg(long, conflicts_with_all = ["json", "html"])]
     csv: bool,
+    /// Print one HTML file to send on, with plots: it has no script and loads nothing.
+    #[arg(long, conflicts_with = "json")]
+    html: bool,
     /// Print JSON: one line per tenant, holder and GPU, exact, in nanoseconds.
     #[arg(long)]
     json: bool,
@@ -79,6 +84,8 @@ impl BillCommand {
                 );
             }
             print(&csv::table(&statement, &self.by))?;
+        } else if self.html {
+            print(&html::page(&statement, &self.by))?;
         } else {
             print(&text::page(&statement, &self.by))?;
         }

@@ -119,13 +119,31 @@ impl Sheet {
     }
 
     /// The columns of hours that are shown: those that are not zero in every row, and held and charged time.
-    pub(super) fn columns(&self, statement: &Bill) -> Vec<&'static BillColumn> {
+    fn columns(&self, statement: &Bill) -> Vec<&'static BillColumn> {
         let has_prices = statement.unpriced.is_some();
         let is_shown = |column: &&BillColumn| {
             (has_prices || !column.needs_prices)
                 && (column.shows_zeros || self.rows.iter().any(|row| (column.of)(row) > 0))
         };
         HOURS.iter().filter(is_shown).collect()
+    }
+
+    /// The headings of the table.
+    pub(super) fn heads(&self, statement: &Bill, by: &BillGrouping) -> Vec<String> {
+        let mut heads: Vec<String> = by.names().into_iter().map(str::to_owned).collect();
+        heads.extend(self.columns(statement).iter().map(|column| column.name.to_owned()));
+        heads.push("kWh".into());
+        heads.extend(statement.currency.clone());
+        heads
+    }
+
+    /// The numbers of a row, under the headings after its names.
+    pub(super) fn cells(&self, statement: &Bill, row: &BillRow) -> Vec<String> {
+        let columns = self.columns(statement);
+        let mut cells: Vec<String> = columns.iter().map(|column| decimal((column.of)(row))).collect();
+        cells.push(row.energy.map_or_else(|| "-".to_owned(), decimal));
+        cells.extend(statement.currency.as_ref().map(|_| decimal(row.money)));
+        cells
     }
 
     /// What the legend explains: each shown column, and each reserved tenant in the table.

@@ -7,41 +7,47 @@ use super::sheet::{BillRow, Sheet, apportion, decimal, nano};
 use crate::billing::{Bill, BillPrice, print_money, print_time};
 use crate::model::Money;
 
+/// What a bill without lines says.
+pub(super) const NO_TIME: &str = "no GPU time was accounted for in this period\n";
+
 /// The whole bill.
 pub(super) fn page(statement: &Bill, by: &BillGrouping) -> String {
     let sheet = Sheet::new(statement, by);
-    let mut page = heading(statement);
+    let mut page = format!("{}\n{}\n", title(statement), period(statement));
+    page += &marks(statement).iter().map(|mark| format!("{mark}\n")).collect::<String>();
     if sheet.rows.is_empty() {
-        return page + "\nno GPU time was accounted for in this period\n" + &clipped(statement);
+        return page + "\n" + NO_TIME + &pending(statement);
     }
-    page += &table(statement, &sheet, &by.names());
-    page += &unmetered(statement);
-    page += &prices(statement, &sheet.total);
-    page += &reconciliation(statement);
-    page += &clipped(statement);
+    page += &table(statement, &sheet, by);
+    page += &notes(statement, &sheet.total);
     page + &legend(statement, &sheet, by.whose())
 }
 
-fn heading(statement: &Bill) -> String {
+/// Whose bill it is.
+pub(super) fn title(statement: &Bill) -> String {
     let name = if statement.node.is_empty() { "unknown node" } else { &*statement.node };
     let cluster = statement.cluster.as_ref().map(|cluster| format!(", cluster {cluster}"));
-    let mut page = format!(
-        "Bill of {name}{}\n{} to {}, time zone {}\n",
-        cluster.unwrap_or_default(),
-        readable(&statement.from_local),
-        readable(&statement.to_local),
-        statement.time_zone
-    );
-    if statement.partial {
-        page += "PARTIAL: only the lines that you may see; sums are of these lines\n";
-    }
-    if statement.simulated {
-        page += "SIMULATED: the GPUs are simulated, every number is made up\n";
-    }
-    if statement.example_prices {
-        page += "EXAMPLE PRICES: made up by gpumeter, not the operator's\n";
-    }
-    page
+    format!("Bill of {name}{}", cluster.unwrap_or_default())
+}
+
+pub(super) fn period(statement: &Bill) -> String {
+    let [from, to] = [&statement.from_local, &statement.to_local].map(|time| readable(time));
+    format!("{from} to {to}, time zone {}", statement.time_zone)
+}
+
+/// What a reader must know before the numbers.
+pub(super) fn marks(statement: &Bill) -> Vec<&'static str> {
+    let marks = [
+        (statement.partial, "PARTIAL: only the lines that you may see; sums are of these lines"),
+        (statement.simulated, "SIMULATED: the GPUs are simulated, every number is made up"),
+        (statement.example_prices, "EXAMPLE PRICES: made up by gpumeter, not the operator's"),
+    ];
+    marks.into_iter().filter_map(|(is_so, mark)| is_so.then_some(mark)).collect()
+}
+
+/// What stands below the table: unmeasured energy, prices, reconciliation, and an end before the requested one.
+pub(super) fn notes(statement: &Bill, total: &BillRow) -> String {
+    unmetered(statement) + &prices(statement, total) + &reconciliation(statement) + &clipped(statement)
 }
 
 /// `2026-11-01 00:00 +01:00` of a time in RFC 3339; bills begin and end on whole minutes.
@@ -52,20 +58,12 @@ pub(super) fn readable(time: &str) -> String {
     }
 }
 
-fn table(statement: &Bill, sheet: &Sheet, by: &[&str]) -> String {
-    let columns = sheet.columns(statement);
-    let mut lines: Vec<Vec<String>> = vec![by.iter().map(|name| (*name).to_owned()).collect()];
-    lines[0].extend(columns.iter().map(|column| column.name.to_owned()));
-    lines[0].push("kWh".into());
-    lines[0].extend(statement.currency.clone());
+fn table(statement: &Bill, sheet: &Sheet, by: &BillGrouping) -> String {
+    let mut lines = vec![sheet.heads(statement, by)];
     for row in sheet.rows.iter().chain([&sheet.total]) {
-        let mut line = row.names.clone();
-        line.extend(columns.iter().map(|column| decimal((column.of)(row))));
-        line.push(row.energy.map_or_else(|| "-".to_owned(), decimal));
-        line.extend(statement.currency.as_ref().map(|_| decimal(row.money)));
-        lines.push(line);
+        lines.push([row.names.clone(), sheet.cells(statement, row)].concat());
     }
-    "\nGPU time in hours\n".to_owned() + &align_columns(&lines, by.len())
+    "\nGPU time in hours\n".to_owned() + &align_columns(&lines, by.names().len())
 }
 
 /// Columns that a table has at most, where one space between its columns makes it fit.
@@ -178,6 +176,16 @@ fn clipped(statement: &Bill) -> String {
     )
 }
 
+/// When a bill without lines will have some, or that it ends before the requested time.
+pub(super) fn pending(statement: &Bill) -> String {
+    if statement.to < statement.closed_until {
+        return String::new();
+    }
+    "no minute of it is complete yet: the first is billed about 90 seconds after the agent started; ask again then\n"
+        .to_owned()
+        + &clipped(statement)
+}
+
 /// Explains the columns.
 fn legend(statement: &Bill, sheet: &Sheet, whose: &str) -> String {
     let entries = sheet.legend(statement, whose);
@@ -238,6 +246,17 @@ mod tests {
         let energies = ["both", "dark", "idle", "total"].map(energy);
         assert_eq!(energies, [Some("1.0000"), Some("-"), Some("0.0000"), Some("1.0000")], "{page}");
         assert!(page.contains("energy not measured, and in no kWh above: GPU 1 (GPU-1)\n"), "{page}");
+    }
+
+    #[test]
+    fn a_bill_without_lines_says_when_there_will_be_some() {
+        let told = page(&statement(json!({"lines": []})));
+        assert!(
+            told.contains(NO_TIME) && told.contains("about 90 seconds after the agent started"),
+            "{told}"
+        );
+        let past = page(&statement(json!({"lines": [], "closed_until": "2026-11-01T01:00:00Z"})));
+        assert!(past.contains(NO_TIME) && !past.contains("ask again"), "{past}");
     }
 
     #[test]
