@@ -96,8 +96,20 @@ fn head_cell(is_name: bool, scope: &str, text: &str) -> String {
 /// One or two amounts of each group.
 struct Plot {
     title: String,
-    /// Name and value of each bar of a group.
-    bars: Vec<(&'static str, fn(&BillRow) -> u128)>,
+    /// What the bars of a group are.
+    bars: Vec<PlotBar>,
+}
+
+/// The meaning of a bar.
+struct PlotBar {
+    name: &'static str,
+    of: fn(&BillRow) -> u128,
+}
+
+/// A group in a plot, with the value of each of its bars.
+struct PlotGroup {
+    name: String,
+    values: Vec<u128>,
 }
 
 fn plots(statement: &Bill, rows: &[BillRow], by: &BillGrouping) -> String {
@@ -105,37 +117,43 @@ fn plots(statement: &Bill, rows: &[BillRow], by: &BillGrouping) -> String {
     let mut plots = vec![
         Plot {
             title: format!("GPU time held and used by {by}, in hours"),
-            bars: vec![("held", BillRow::held), ("used", |row| row.used)],
+            bars: vec![
+                PlotBar { name: "held", of: BillRow::held },
+                PlotBar { name: "used", of: |row| row.used },
+            ],
         },
         Plot {
             title: format!("GPU time held and used by nobody (idle) by {by}, in hours"),
-            bars: vec![("idle", |row| row.parts[2])],
+            bars: vec![PlotBar { name: "idle", of: |row| row.parts[2] }],
         },
         Plot {
             title: format!("Energy by {by}, in kWh"),
-            bars: vec![("energy", |row| row.energy.unwrap_or(0))],
+            bars: vec![PlotBar { name: "energy", of: |row| row.energy.unwrap_or(0) }],
         },
     ];
     if let Some(currency) = &statement.currency {
         plots.push(Plot {
             title: format!("Money by {by}, in {currency}"),
-            bars: vec![("money", |row| row.money)],
+            bars: vec![PlotBar { name: "money", of: |row| row.money }],
         });
     }
     plots.iter().enumerate().map(|(number, plot)| draw(plot, number, rows)).collect()
 }
 
-/// The values of the groups with the largest ones, and the sum of the others.
-fn largest(plot: &Plot, rows: &[BillRow]) -> Vec<(String, Vec<u128>)> {
-    let values = |row: &BillRow| plot.bars.iter().map(|(_, of)| of(row)).collect::<Vec<u128>>();
-    let mut groups: Vec<(String, Vec<u128>)> =
-        rows.iter().map(|row| (row.names.join(" / "), values(row))).collect();
-    groups.retain(|(_, values)| values.iter().any(|value| *value > 0));
-    groups.sort_by_key(|(_, values)| Reverse(values.iter().max().copied()));
+/// The groups with the largest values, and the sum of the others.
+fn largest(plot: &Plot, rows: &[BillRow]) -> Vec<PlotGroup> {
+    let group = |row: &BillRow| PlotGroup {
+        name: row.names.join(" / "),
+        values: plot.bars.iter().map(|bar| (bar.of)(row)).collect(),
+    };
+    let mut groups: Vec<PlotGroup> = rows.iter().map(group).collect();
+    groups.retain(|group| group.values.iter().any(|value| *value > 0));
+    groups.sort_by_key(|group| Reverse(group.values.iter().max().copied()));
     if groups.len() > MOST_BARS {
         let others = groups.split_off(MOST_BARS - 1);
-        let sum = |place: usize| others.iter().map(|(_, values)| values[place]).sum();
-        groups.push((format!("others ({})", others.len()), (0..plot.bars.len()).map(sum).collect()));
+        let sum = |place: usize| others.iter().map(|group| group.values[place]).sum();
+        let values = (0..plot.bars.len()).map(sum).collect();
+        groups.push(PlotGroup { name: format!("others ({})", others.len()), values });
     }
     groups
 }
@@ -143,12 +161,12 @@ fn largest(plot: &Plot, rows: &[BillRow]) -> Vec<(String, Vec<u128>)> {
 /// A plot as a section; nothing where every value is zero.
 fn draw(plot: &Plot, number: usize, rows: &[BillRow]) -> String {
     let groups = largest(plot, rows);
-    let Some(largest) = groups.iter().flat_map(|(_, values)| values).max() else { return String::new() };
+    let Some(largest) = groups.iter().flat_map(|group| &group.values).max() else { return String::new() };
     let height = plot.bars.len() * BAR_HEIGHT + GAP;
     let drawn =
-        groups.iter().enumerate().map(|(place, group)| draw_group(plot, group, (place * height, *largest)));
+        groups.iter().enumerate().map(|(place, group)| draw_group(plot, group, place * height, *largest));
     let key = if plot.bars.len() > 1 {
-        format!("<p>Upper bar: {}; lower bar: {}.</p>\n", plot.bars[0].0, plot.bars[1].0)
+        format!("<p>Upper bar: {}; lower bar: {}.</p>\n", plot.bars[0].name, plot.bars[1].name)
     } else {
         String::new()
     };
@@ -161,10 +179,10 @@ fn draw(plot: &Plot, number: usize, rows: &[BillRow]) -> String {
     )
 }
 
-/// The name and the bars of a group; `scale` is its upper edge and the largest value of the plot.
-fn draw_group(plot: &Plot, (name, values): &(String, Vec<u128>), scale: (usize, u128)) -> String {
-    let (top, largest) = scale;
-    let told = plot.bars.iter().zip(values).map(|((bar, _), value)| format!("{bar} {}", decimal(*value)));
+/// The name and the bars of a group; `top` is its upper edge, and `largest` the largest value of the plot.
+fn draw_group(plot: &Plot, group: &PlotGroup, top: usize, largest: u128) -> String {
+    let PlotGroup { name, values } = group;
+    let told = plot.bars.iter().zip(values).map(|(bar, value)| format!("{} {}", bar.name, decimal(*value)));
     let told = format!("{name}: {}", told.collect::<Vec<_>>().join(", "));
     let bars = values.iter().zip(["first", "second"]).enumerate().map(|(place, (value, class))| {
         let y = top + place * BAR_HEIGHT;
