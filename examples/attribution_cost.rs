@@ -31,6 +31,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use gpumeter::account::Acknowledged;
 use gpumeter::catalogue::Level;
 use gpumeter::clock::system_now;
 use gpumeter::holders::{
@@ -38,7 +39,7 @@ use gpumeter::holders::{
 };
 use gpumeter::host::{Host, agent_usage};
 use gpumeter::kubelet::KubeletSocket;
-use gpumeter::ledger::{Acknowledged, Ledger, LedgerQueue, Opening};
+use gpumeter::ledger::{Ledger, LedgerQueue, Opening};
 use gpumeter::meter::{Inputs, Meter, Policy, SamplerNews};
 use gpumeter::model::{Frame, HoldingSource, Nanoseconds, Stamp};
 use rustix::time::{ClockId, clock_gettime};

@@ -1,5 +1,6 @@
 //! gpumeter: every GPU-second, joule and cent of a node's GPUs, accounted for exactly once.
 
+pub mod account;
 pub mod app;
 pub mod attribution;
 pub mod billing;

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::sync::Arc;
 
+use gpumeter::account::{ClosedWindow, GpuRegistration, LedgerBatch, OpenSpans};
 use gpumeter::attribution::settle;
 use gpumeter::holders::{IdentifiedProcess, Identities};
-use gpumeter::ledger::{ClosedWindow, GpuRegistration, Ledger, LedgerBatch, OpenSpans, Opening};
+use gpumeter::ledger::{Ledger, Opening};
 use gpumeter::meter::{Inputs, Meter, SamplerNews};
 use gpumeter::model::{
     ActivitySource, Carry, Fraction, Holder, HolderId, Holding, HoldingSource, Method, Microjoules,

@@ -8,11 +8,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::{Shared, StartError};
+use crate::account::{Acknowledged, LedgerBatch, Recovered};
 use crate::clock::Stop;
 use crate::config::Config;
-use crate::ledger::{
-    Acknowledged, Error, Ledger, LedgerBatch, LedgerQueue, NodeIdentity, Opening, Recovered,
-};
+use crate::ledger::{Error, Ledger, LedgerQueue, NodeIdentity, Opening};
 use crate::model::{Stamp, Utc};
 use crate::policy::{ActiveConfig, Decision};
 use crate::thread::Thread;
@@ -351,7 +350,7 @@ impl LedgerWriter<'_> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::ledger::{ClosedWindow, GpuRegistration};
+    use crate::account::{ClosedWindow, GpuRegistration};
     use crate::model::{GpuId, Nanoseconds, Settlement};
 
     fn window(gpu: &str, from: u64, to: u64) -> ClosedWindow {

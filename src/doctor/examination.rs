@@ -11,8 +11,8 @@ use crate::catalogue::Level;
 use crate::clock::{Clock, Stop, system_now};
 use crate::holders::SessionGpu;
 use crate::host::agent_usage;
-use crate::model::{Absence, Frame, Nanoseconds};
-use crate::nvml::{CallSlot, EventSet, FoundGpu, InFlight, Library, Sampler, count, find};
+use crate::model::{Absence, CallInFlight, Frame, Nanoseconds};
+use crate::nvml::{CallSlot, EventSet, FoundGpu, Library, Sampler, count, find};
 
 /// What the examination of the driver has found.
 #[derive(Default)]
@@ -34,7 +34,7 @@ pub(super) enum Step {
     /// Making driver calls; `call` is the one in flight, if any.
     Calling {
         gpu: Option<u32>,
-        call: Option<InFlight>,
+        call: Option<CallInFlight>,
     },
     Closing,
     Done,

@@ -11,12 +11,14 @@ use std::sync::Arc;
 
 use rusqlite::TransactionBehavior;
 
-use super::batch::{Acknowledged, ClosedWindow, GpuRegistration, LedgerBatch, OpenSpans, Resumed, SlotTotal};
 use super::error::{Cause, Error};
 use super::minutes::{add_minute_part, split_at_minutes};
 use super::owner::Ledger;
 use super::state::{LedgerGpu, TransactionDraft};
 use super::{column, expected, files, sticky_faults, write, xids};
+use crate::account::{
+    Acknowledged, ClosedWindow, GpuRegistration, LedgerBatch, OpenSpans, Resumed, SlotTotal,
+};
 use crate::model::{Amounts, Carry, Holder, HolderId, Nanoseconds, Parts, Row, Settlement, Utc};
 
 /// The most of the account that a power loss can take.

@@ -7,7 +7,8 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::amounts::{self, COUNTER, PARTS, join_expressions, names};
 use super::column::{loaded, loaded_id, loaded_instance, loaded_json, loaded_money, stored, stored_instance};
-use super::state::{AccruedCost, CounterKey, HolderCounter, StoredHolder, TenantKey};
+use super::state::StoredHolder;
+use crate::account::{AccruedCost, CounterKey, HolderCounter, TenantKey};
 use crate::model::{Facts, HolderId, Nanoseconds, Tariff, Utc};
 
 /// Counters that changed within this time before the last settled minute are loaded at the start.

@@ -12,20 +12,8 @@ use super::column::{loaded, stored};
 use super::error::{Cause, Error};
 use super::files::LedgerLock;
 use super::{schema, xids};
+use crate::account::Expected;
 use crate::model::{Attachment, GpuId, Nanoseconds, Utc};
-
-/// Attachment of a GPU from some time on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Expected {
-    /// UUID of the GPU.
-    pub gpu: Arc<str>,
-    /// Its present or last PCI address; empty where it is unknown.
-    pub bus: Arc<str>,
-    /// Its attachment.
-    pub attachment: Attachment,
-    /// Begin of that attachment in account time; of a suspended account, the begin of the suspension.
-    pub since: Utc,
-}
 
 /// A row of the inventory.
 #[derive(Clone, Debug, PartialEq, Eq)]

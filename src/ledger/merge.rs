@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use super::MINUTE;
-use super::batch::ClosedWindow;
+use crate::account::ClosedWindow;
 use crate::model::{HolderId, Parts, Row, Settlement};
 
 /// What a merge of two windows loses.

@@ -8,10 +8,10 @@
 
 use std::sync::Arc;
 
-use super::batch::ClosedWindow;
 use super::error::Cause;
-use super::state::{AccruedCost, CounterKey, TransactionDraft};
+use super::state::TransactionDraft;
 use super::{MINUTE, write};
+use crate::account::{AccruedCost, ClosedWindow, CounterKey};
 use crate::billing::{Charge, ChargedSlot, ExactMoney, charges};
 use crate::model::{Amounts, Microjoules, Parts, Price, Row, Settlement, Use, Utc};
 

@@ -5,7 +5,6 @@
 //! The tables are documented in `schema/`. Times are passed in, and settling is the job of `attribution`.
 
 mod amounts;
-mod batch;
 mod billing;
 mod column;
 mod commit;
@@ -31,9 +30,8 @@ mod timeline;
 mod write;
 mod xids;
 
-pub use batch::{Acknowledged, ClosedWindow, GpuRegistration, LedgerBatch, OpenSpans, Resumed, SlotTotal};
 pub use error::{Cause, Error};
-pub use expected::{Expected, InventoryRow, forget};
+pub use expected::{InventoryRow, forget};
 pub use files::{check_not_emptied, check_unowned};
 pub use migration::{Restored, restore};
 pub use node::NodeIdentity;
@@ -41,11 +39,6 @@ pub use owner::{Ledger, Opening};
 pub use partial_commit::PartialCommit;
 pub use queue::{LedgerQueue, Pressure};
 pub use reader::Reader;
-pub use recover::{Recovered, RecoveredGpu, RecoveredShare};
-pub use state::{AccruedCost, CounterKey, HolderCounter, TenantKey};
-pub use sticky_faults::StickyFaults;
-pub use timeline::{AccountTimeline, Anchor, Basis, Boot};
-pub use xids::{XidSum, XidSums};
 
 use crate::model::Nanoseconds;
 

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::mem::take;
 use std::sync::Arc;
 
-use super::batch::{Acknowledged, LedgerBatch};
 use super::error::Error;
 use super::owner::Ledger;
+use crate::account::{Acknowledged, LedgerBatch};
 
 /// Result of [`Ledger::commit_by_gpu`].
 #[derive(Debug, Default)]

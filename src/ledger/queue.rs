@@ -10,12 +10,10 @@ use std::mem::take;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::batch::{ClosedWindow, GpuRegistration, LedgerBatch, OpenSpans, Resumed};
-use super::expected::Expected;
 use super::merge::{MergeQuality, merge_best_pair};
-use super::sticky_faults::StickyFaults;
-use super::timeline::Anchor;
-use super::xids::XidSums;
+use crate::account::{
+    Anchor, ClosedWindow, Expected, GpuRegistration, LedgerBatch, OpenSpans, Resumed, StickyFaults, XidSums,
+};
 use crate::model::{Holder, HolderId, Microjoules, Span, Utc};
 
 /// Batches that wait for the ledger thread.

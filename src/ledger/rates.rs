@@ -5,7 +5,7 @@ use rusqlite::{Connection, Transaction, params};
 use super::column::{loaded, loaded_json, loaded_optional, stored};
 use super::error::Cause;
 use super::node;
-use super::timeline::AccountTimeline;
+use crate::account::AccountTimeline;
 use crate::billing::{PriceBook, RateSchedule, RecordedAt, RecordedRate};
 use crate::model::{Nanoseconds, Price, Tariff, Utc};
 

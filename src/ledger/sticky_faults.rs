@@ -9,25 +9,11 @@ use rusqlite::{Connection, params};
 
 use super::column::clamped;
 use super::error::Cause;
+use crate::account::StickyFaults;
 use crate::model::{Microjoules, StickyFault, Utc};
 
 /// The rule name under which the hardware failure of the account is stored; no health rule has this name.
 const UNAVAILABLE: &str = "__unavailable__";
-
-/// The sticky faults of one GPU, and the values that show a reset.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct StickyFaults {
-    /// UUID of the GPU.
-    pub gpu: Arc<str>,
-    /// The sticky reasons of its verdict; empty when a reset has ended them.
-    pub faults: Vec<StickyFault>,
-    /// Wall clock since which its time is unavailable because its hardware failed.
-    pub failed: Option<Utc>,
-    /// Identifies one loading of the driver's kernel module; none where it is unknown.
-    pub module: Option<u64>,
-    /// The driver's energy counter, which a reset sets back; none where the board has none.
-    pub energy_counter: Option<Microjoules>,
-}
 
 /// Replaces the stored faults of a GPU; a GPU that was never registered gets none.
 pub(super) fn store(connection: &Connection, faults: &StickyFaults, boot_id: &str) -> Result<(), Cause> {

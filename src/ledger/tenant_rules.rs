@@ -6,7 +6,7 @@ use rusqlite::{Connection, Transaction, params};
 
 use super::column::{loaded, loaded_json, stored};
 use super::error::Cause;
-use super::timeline::AccountTimeline;
+use crate::account::AccountTimeline;
 use crate::model::{Nanoseconds, Utc};
 use crate::tenants::{RecordedRules, RuleSchedule, TenantRules};
 

@@ -6,11 +6,11 @@ use rusqlite::{Connection, params};
 
 use super::MINUTE;
 use super::amounts::{self, ACCOUNT, AmountColumn, COUNTER, join_expressions, names};
-use super::batch::GpuRegistration;
 use super::column::{clamped, loaded, source_rank, stored, stored_instance, stored_money};
 use super::error::Cause;
 use super::minutes::MinutePart;
-use super::state::{HolderCounter, LedgerGpu, StoredHolder};
+use super::state::{LedgerGpu, StoredHolder};
+use crate::account::{GpuRegistration, HolderCounter};
 use crate::model::{Facts, Holder, Holding, Microjoules, Row, Settlement, Span, Utc};
 
 /// Stores a registered GPU, and returns its key in the file.

@@ -1,50 +1,13 @@
 //! Stores the XID errors of each GPU, so that their counters survive a restart of the agent.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use rusqlite::{Connection, params};
-use serde::{Deserialize, Serialize};
 
 use super::column::{loaded, loaded_json, stored};
 use super::error::Cause;
+use crate::account::{XidSum, XidSums};
 use crate::model::{Nanoseconds, Utc};
-
-/// XID errors of one GPU since the ledger was created.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct XidSums {
-    /// UUID of the GPU.
-    pub gpu: Arc<str>,
-    /// When counting restarted because the GPU was forgotten; none if it never was.
-    pub since: Option<Utc>,
-    /// Counts by recommended action, of all errors even if there were too many codes to store.
-    pub actions: BTreeMap<Arc<str>, u64>,
-    /// Errors by code.
-    pub codes: BTreeMap<u32, XidSum>,
-}
-
-/// One XID code on one GPU.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct XidSum {
-    /// Number of errors.
-    pub count: u64,
-    /// Wall clock of the last error.
-    pub last: Utc,
-    /// Errors reported by the driver's events in the current burst.
-    pub events: u64,
-    /// Errors reported by the kernel log in the current burst.
-    pub lines: u64,
-    /// Time since boot at which a source last reported the code; stored as `heard`, its former name.
-    #[serde(rename = "heard")]
-    pub last_reported: Nanoseconds,
-}
-
-impl XidSums {
-    /// A key that grows with every counted error and when the GPU is forgotten, to find the newer of two states.
-    pub fn version(&self) -> (Option<Utc>, u64) {
-        (self.since, self.actions.values().fold(0, |sum: u64, count| sum.saturating_add(*count)))
-    }
-}
 
 /// Stores the sums of a GPU; returns false for a GPU that was never registered.
 pub(super) fn store(connection: &Connection, sums: &XidSums, boot_id: &str) -> Result<bool, Cause> {

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::account::{Acknowledged, Anchor, CounterKey, HolderCounter, Recovered, SlotTotal, TenantKey};
 use crate::billing::RateSchedule;
 use crate::catalogue::AccountValue;
-use crate::ledger::{Acknowledged, Anchor, CounterKey, HolderCounter, Recovered, SlotTotal, TenantKey};
 use crate::model::snapshot::AccountState;
 use crate::model::{HolderId, Nanoseconds, Tariff, UnattributedReason, Utc};
 use crate::tenants::RuleSchedule;

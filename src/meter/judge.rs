@@ -5,9 +5,9 @@ use std::sync::{Arc, LazyLock};
 
 use super::account::ENERGY;
 use super::{Meter, Policy, TrackedGpu};
+use crate::account::{LedgerBatch, StickyFaults, XidSums};
 use crate::catalogue::{PointId, device_points, xid};
 use crate::health::{HealthInput, HealthInputs, INPUT_SOURCES, Judge, Reachability, ReceivedEvents};
-use crate::ledger::{LedgerBatch, StickyFaults, XidSums};
 use crate::model::frame::Tier;
 use crate::model::{
     GpuName, Microjoules, Nanoseconds, Notice, PciAddress, Stamp, StickyFault, Utc, Verdict, XidCount,

@@ -40,15 +40,16 @@ pub use support::{family_support, source_level, unsupported};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::account::{AccountTimeline, Acknowledged, GpuRegistration, LedgerBatch, Recovered};
 use crate::billing::RateSchedule;
 use crate::catalogue::{INTEGRALS, InstanceValue, Level};
 use crate::holders::{Allocation, Granting, Identities, SessionGpu, StandingGrant};
 use crate::host::Pci;
-use crate::ledger::{AccountTimeline, Acknowledged, GpuRegistration, LedgerBatch, Recovered};
 use crate::model::frame::Tier;
 use crate::model::snapshot::{InstanceCounters, Snapshot};
-use crate::model::{Absence, Frame, GpuId, Nanoseconds, Reading, Stamp, Unframed, Utc, XidCount};
-use crate::nvml::InFlight;
+use crate::model::{
+    Absence, CallInFlight, Frame, GpuId, Nanoseconds, Reading, Stamp, Unframed, Utc, XidCount,
+};
 use crate::tenants::{RuleSchedule, TenantNames, TenantRules};
 
 use account::{Account, EarlierGrant, TimedFrame};
@@ -142,7 +143,7 @@ pub struct Inputs {
     /// Allocations of schedulers on this node.
     pub allocations: Arc<[Allocation]>,
     /// The driver calls that have not returned, by UUID.
-    pub in_flight: BTreeMap<Arc<str>, InFlight>,
+    pub in_flight: BTreeMap<Arc<str>, CallInFlight>,
     /// From the ledger thread.
     pub acknowledged: Vec<Acknowledged>,
     /// The ledger, if it was opened only after the agent had started.

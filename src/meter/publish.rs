@@ -12,12 +12,11 @@ use super::published_accounts::{AccountPublisher, AccountSources, instance_label
 use super::roster::RosterEntries;
 use super::support::sources;
 use super::{Inputs, Meter, Policy, Services, TrackedGpu};
+use crate::account::SlotTotal;
 use crate::catalogue::{AgentFamily, Level};
-use crate::ledger::SlotTotal;
 use crate::model::frame::Tier;
 use crate::model::snapshot::{AgentNumber, GpuEntry, GpuState, InstanceEntry, Roster, Snapshot};
-use crate::model::{Absence, Attachment, GpuIdentity, Nanoseconds, Stamp};
-use crate::nvml::InFlight;
+use crate::model::{Absence, Attachment, CallInFlight, GpuIdentity, Nanoseconds, Stamp};
 
 /// State kept between snapshots.
 #[derive(Default)]
@@ -191,7 +190,7 @@ impl TrackedGpu {
         now: Stamp,
         policy: &Policy,
         slots: Option<&SlotTotal>,
-        in_flight: Option<&InFlight>,
+        in_flight: Option<&CallInFlight>,
     ) -> GpuState {
         let late = in_flight.and_then(|call| {
             let lasting = now.boottime.0.saturating_sub(call.since.0);

@@ -243,9 +243,9 @@ fn add_growth(sum: &mut AccountState, last: &AccountState, now: &AccountState) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::account::{AccruedCost, Acknowledged, CounterKey, HolderCounter};
     use crate::billing::ExactMoney;
     use crate::catalogue::{self, AccountRows, Rows};
-    use crate::ledger::{AccruedCost, Acknowledged, CounterKey, HolderCounter};
     use crate::meter::Meter;
     use crate::meter::account::Account;
     use crate::meter::budget::{DroppedSeries, SeriesPerEntry};

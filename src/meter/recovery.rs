@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::account::Account;
 use super::versions::HolderVersions;
 use super::{Meter, TrackedGpu};
-use crate::ledger::{AccountTimeline, Anchor, Expected, GpuRegistration, LedgerBatch, Recovered, Resumed};
+use crate::account::{AccountTimeline, Anchor, Expected, GpuRegistration, LedgerBatch, Recovered, Resumed};
 use crate::model::{Attachment, Stamp, Utc};
 
 impl Meter {

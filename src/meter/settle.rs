@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::account::Gap;
 use super::numbers::MeterCounters;
 use super::{Meter, Policy, TrackedGpu};
+use crate::account::{ClosedWindow, LedgerBatch};
 use crate::holders::Identities;
-use crate::ledger::{ClosedWindow, LedgerBatch};
 use crate::model::{Nanoseconds, Utc};
 
 impl Meter {

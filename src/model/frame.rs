@@ -214,6 +214,15 @@ pub struct ProcessSample {
     pub decoder: u32,
 }
 
+/// The driver call that a sampler is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallInFlight {
+    /// The function.
+    pub function: &'static str,
+    /// The boot time at which it was called.
+    pub since: Nanoseconds,
+}
+
 /// How long one driver call took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallTime {

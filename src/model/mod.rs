@@ -22,7 +22,8 @@ mod visible_account;
 
 pub use account::{Amounts, Grade, Method, Parts, Use};
 pub use frame::{
-    CallTime, Frame, GpuProcess, InstanceFrame, ProcessSample, Rejection, Sampled, Stretch, Unframed,
+    CallInFlight, CallTime, Frame, GpuProcess, InstanceFrame, ProcessSample, Rejection, Sampled, Stretch,
+    Unframed,
 };
 pub use gpu::{
     Attachment, FabricPlace, GpuId, GpuIdentity, GpuName, InstanceId, InstanceIdentity, MigSlices, Notice,

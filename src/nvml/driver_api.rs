@@ -10,7 +10,7 @@ use super::driver_budget::{CostClass, TickCosts};
 use super::quirks::Quirks;
 use super::recording::{CallArguments, RawFunction, Recorder};
 use crate::clock::{Clock, system_now};
-use crate::model::{Absence, CallTime, Nanoseconds, Rejection};
+use crate::model::{Absence, CallInFlight, CallTime, Nanoseconds, Rejection};
 
 /// A device handle. It is valid on any thread for as long as the library stays initialised.
 #[derive(Clone, Copy)]
@@ -19,24 +19,15 @@ pub(super) struct Handle(pub(super) nvmlDevice_t);
 // SAFETY: the NVML header calls the library thread-safe, and a handle is an index into its own tables.
 unsafe impl Send for Handle {}
 
-/// The call that a sampler is in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InFlight {
-    /// The function.
-    pub function: &'static str,
-    /// The boot time at which it was called.
-    pub since: Nanoseconds,
-}
-
 /// Where a sampler publishes the call it is in, since a thread cannot time out its own call.
 ///
 /// The lock is held for one store or one load, never across a driver call.
 #[derive(Clone, Debug, Default)]
-pub struct CallSlot(Arc<Mutex<Option<InFlight>>>);
+pub struct CallSlot(Arc<Mutex<Option<CallInFlight>>>);
 
 impl CallSlot {
     /// The call that has not returned.
-    pub fn in_flight(&self) -> Option<InFlight> {
+    pub fn in_flight(&self) -> Option<CallInFlight> {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -46,14 +37,14 @@ impl CallSlot {
     }
 
     /// Publishes a call that is not made through `DriverApi`, for as long as it lasts.
-    pub(super) fn during<T>(&self, call: InFlight, make: impl FnOnce() -> T) -> T {
+    pub(super) fn during<T>(&self, call: CallInFlight, make: impl FnOnce() -> T) -> T {
         self.set(Some(call));
         let answer = make();
         self.set(None);
         answer
     }
 
-    fn set(&self, call: Option<InFlight>) {
+    fn set(&self, call: Option<CallInFlight>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = call;
     }
 }
@@ -267,7 +258,7 @@ impl DriverApi {
     ) -> Result<(), CallError> {
         let inputs = self.library.recorder().map(|recorder| recorder.inputs(function, &arguments));
         self.last_call_at = self.clock.now().boottime;
-        self.slot.set(Some(InFlight { function, since: self.last_call_at }));
+        self.slot.set(Some(CallInFlight { function, since: self.last_call_at }));
         // Latency is measured on the system's clock even if the node's clock is virtual.
         let begun = system_now();
         // SAFETY: `call!` is the only caller, and the author of each call promises that its arguments are valid.

@@ -10,10 +10,11 @@ use nvml_wrapper_sys::bindings::NvmlLib;
 use rustix::process::geteuid;
 use thiserror::Error;
 
-use super::driver_api::{CallSlot, InFlight};
+use super::driver_api::CallSlot;
 use super::file_ownership::{self, OwnershipError};
 use super::recording::Recorder;
 use crate::clock::Clock;
+use crate::model::CallInFlight;
 
 /// The loader is tried first, with `LD_LIBRARY_PATH` and its own cache.
 const SONAME: &str = "libnvidia-ml.so.1";
@@ -139,7 +140,7 @@ impl Library {
         (slot, clock): (&CallSlot, &Clock),
         may_init: &mut dyn FnMut(bool) -> bool,
     ) -> Result<Arc<Self>, OpenError> {
-        let init = InFlight { function: "nvmlInit_v2", since: clock.now().boottime };
+        let init = CallInFlight { function: "nvmlInit_v2", since: clock.now().boottime };
         slot.during(init, || Self::open_if(path, may_init))
     }
 

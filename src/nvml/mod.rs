@@ -34,7 +34,7 @@ mod recording;
 mod sampler;
 mod utilization_ring;
 
-pub use driver_api::{CallSlot, InFlight};
+pub use driver_api::CallSlot;
 pub use events::{DriverEvent, DriverEventKind, EventSet, EventWait};
 pub use inventory::{FoundGpu, count, driver_version, find};
 pub use library::{Library, OpenError};

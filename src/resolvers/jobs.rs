@@ -16,12 +16,12 @@ use std::{fs, io};
 
 use super::aside::{AsideReader, WantedProcess};
 use super::{FIRST_ROUND_TIMEOUT, POLL_INTERVAL, Resolvers, log_new_problems, replace};
+use crate::account::Recovered;
 use crate::clock::system_now;
 use crate::config::SlurmConfig;
 use crate::holders::{Allocation, JobHoldings, JobObservation, JobRecord, JobTracker, NodeGpus};
 use crate::host::Host;
 use crate::host::slurm::{self, JobCgroup, MOST_RECORDS, RecordFile, StepEnvironment};
-use crate::ledger::Recovered;
 use crate::model::{Fact, HoldingSource, UnattributedReason};
 use crate::thread;
 

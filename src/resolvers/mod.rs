@@ -15,11 +15,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::account::{Recovered, RecoveredShare};
 use crate::clock::{Clock, Stop, system_now};
 use crate::export::LatestSnapshot;
 use crate::holders::{AllocatedDevice, Allocation, InstancePlace, ResolvedWorkloads};
 use crate::host::{Host, NameService};
-use crate::ledger::{Recovered, RecoveredShare};
 use crate::model::{HoldingSource, Nanoseconds, UnattributedReason};
 use crate::policy::CurrentConfig;
 use crate::thread::{self, Thread};

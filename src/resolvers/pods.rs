@@ -14,13 +14,13 @@ use std::time::{Duration, SystemTime};
 use super::{
     FIRST_ROUND_TIMEOUT, POLL_INTERVAL, REFRESH_INTERVAL, Resolvers, RetrySchedule, log_new_problems, replace,
 };
+use crate::account::Recovered;
 use crate::clock::system_now;
 use crate::config::KubernetesConfig;
 use crate::holders::{PodHoldings, PodMetadata, PodObservation, PodTracker, Resources};
 use crate::host::Host;
 use crate::kubelet::messages::{AllocatableResourcesResponse, ListPodResourcesResponse};
 use crate::kubelet::{Address, Error, KubeletSocket, PodSource, PodSources, SourceSettings};
-use crate::ledger::Recovered;
 use crate::model::{HoldingSource, Nanoseconds, UnattributedReason, Utc};
 use crate::thread;
 

@@ -26,8 +26,8 @@ use crate::clock::{Clock, Stop, system_now};
 use crate::config::Config;
 use crate::host::Host;
 use crate::meter::SamplerNews;
-use crate::model::{Nanoseconds, Stamp};
-use crate::nvml::{CallSlot, FoundGpu, InFlight};
+use crate::model::{CallInFlight, Nanoseconds, Stamp};
+use crate::nvml::{CallSlot, FoundGpu};
 use crate::policy::CurrentConfig;
 use crate::resolvers::SeenProcesses;
 use crate::thread::{self, Thread};
@@ -127,7 +127,7 @@ struct WatchedCalls {
 
 /// The call that was in flight at the last check.
 struct SeenCall {
-    call: InFlight,
+    call: CallInFlight,
     /// When it was first seen, in the system's time.
     first: Stamp,
     /// Whether it was logged as long.
@@ -156,7 +156,7 @@ pub(crate) fn start(config: &Config, shared: &Arc<DriverSessions>) -> Result<(),
 }
 
 /// The driver calls that are being made, by UUID. Long ones are logged, and counted where no series can name them.
-pub(crate) fn in_flight(shared: &DriverSessions) -> BTreeMap<Arc<str>, InFlight> {
+pub(crate) fn in_flight(shared: &DriverSessions) -> BTreeMap<Arc<str>, CallInFlight> {
     let mut samplers = lock(shared);
     let Samplers { unidentified, errors, slots, .. } = &mut *samplers;
     for watched in slots.values_mut() {

@@ -22,11 +22,7 @@ pub(crate) const MODULES: &[Module] = &[
         &[],
         "readings, frames, holders, holdings, spans, rows, snapshots, and quantities as types",
     ),
-    module(
-        "clock",
-        &["model"],
-        "the one source of time; in demo and tests it reads a file that the test sets",
-    ),
+    module("clock", &["model"], "the one source of time; demo and tests set it by a file"),
     module("catalogue", &["model"], "every metric as a row of a table, and the XID table"),
     module("record", &[], "the file format of recorded driver answers"),
     module(
@@ -41,31 +37,25 @@ pub(crate) const MODULES: &[Module] = &[
     module(
         "holders",
         &["model", "host", "kubelet", "docker"],
-        "resolves a process to its holder; finds out who holds which GPU",
+        "resolves a process to its holder; finds who holds which GPU",
     ),
     module("tenants", &["model"], "maps a holder's facts to a tenant"),
     module("billing", &["model"], "pure: rates, exact money, the bill"),
     module("attribution", &["model"], "pure: settles a window's integrals into account rows"),
     module(
-        "ledger",
+        "account",
         &["model", "billing", "tenants"],
+        "what `meter` and `ledger` exchange: batches, counters, time axis",
+    ),
+    module(
+        "ledger",
+        &["model", "billing", "tenants", "account"],
         "durable account in SQLite: prices, bills, migrations",
     ),
     module("health", &["model", "catalogue"], "pure: readings and XIDs to a verdict, by a table of rules"),
     module(
         "meter",
-        &[
-            "model",
-            "catalogue",
-            "nvml",
-            "host",
-            "holders",
-            "tenants",
-            "billing",
-            "attribution",
-            "ledger",
-            "health",
-        ],
+        &["model", "catalogue", "host", "holders", "tenants", "billing", "attribution", "account", "health"],
         "one tick: identify, integrate, settle, judge, publish",
     ),
     module("export", &["model", "catalogue"], "pure: prints a snapshot as text, OpenMetrics, OTLP, JSON"),
@@ -91,8 +81,8 @@ pub(crate) const MODULES: &[Module] = &[
     module(
         "resolvers",
         &[
-            "model", "clock", "host", "kubelet", "docker", "holders", "ledger", "export", "config", "thread",
-            "policy",
+            "model", "clock", "host", "kubelet", "docker", "holders", "account", "export", "config",
+            "thread", "policy",
         ],
         "threads that ask /proc, kubelet, Slurm, runtimes and the name service",
     ),

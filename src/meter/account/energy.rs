@@ -1,7 +1,7 @@
 //! The energy of a GPU: differences of the driver's counter, and how much an idle GPU would have drawn.
 
+use crate::account::Anchor;
 use crate::catalogue::{PointId, first_point};
-use crate::ledger::Anchor;
 use crate::meter::account::TimedFrame;
 use crate::model::{Microjoules, Nanoseconds, Utc};
 

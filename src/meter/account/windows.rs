@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Account, EarlierGrant};
+use crate::account::OpenSpans;
 use crate::attribution::{settle, split, window_end};
 use crate::holders::{Identities, SessionGpu};
-use crate::ledger::OpenSpans;
 use crate::meter::Policy;
 use crate::meter::identify::PresentBySlot;
 use crate::model::{Microjoules, Nanoseconds, Settlement, SlotState, Span, Utc};

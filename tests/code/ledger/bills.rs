@@ -1,7 +1,8 @@
 //! Prices and bills.
 
+use gpumeter::account::LedgerBatch;
 use gpumeter::billing::{ExactMoney, PriceBook, Rate, RateSelector};
-use gpumeter::ledger::{Cause, Ledger, LedgerBatch, NodeIdentity, Opening, Reader};
+use gpumeter::ledger::{Cause, Ledger, NodeIdentity, Opening, Reader};
 use gpumeter::model::{HolderId, Money, Nanoseconds, Parts, QUARTER_HOUR, Stamp, Use, Utc};
 
 use jiff::tz::TimeZone;

@@ -2,9 +2,8 @@
 
 use std::path::Path;
 
-use gpumeter::ledger::{
-    Expected, GpuRegistration, InventoryRow, Ledger, LedgerBatch, Opening, Reader, forget,
-};
+use gpumeter::account::{Expected, GpuRegistration, LedgerBatch};
+use gpumeter::ledger::{InventoryRow, Ledger, Opening, Reader, forget};
 use gpumeter::model::{Attachment, GpuId, Nanoseconds, Stamp, Utc};
 
 fn opening() -> Opening {

@@ -1,7 +1,8 @@
 //! Laws over random settlements: nothing is lost between windows, counters, rows and bills.
 
+use gpumeter::account::{Acknowledged, ClosedWindow, LedgerBatch};
 use gpumeter::billing::ExactMoney;
-use gpumeter::ledger::{Acknowledged, ClosedWindow, LedgerBatch, Reader};
+use gpumeter::ledger::Reader;
 use gpumeter::model::{Amounts, HolderId, Money, Parts, Row, Use};
 use proptest::prelude::*;
 

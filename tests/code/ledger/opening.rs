@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use gpumeter::ledger::{AccountTimeline, Cause, Ledger, LedgerBatch, Opening, Reader, check_unowned};
+use gpumeter::account::{AccountTimeline, LedgerBatch};
+use gpumeter::ledger::{Cause, Ledger, Opening, Reader, check_unowned};
 use gpumeter::model::{Holder, Nanoseconds, Stamp, Utc};
 
 use super::world::*;

@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::process::Command;
 
+use gpumeter::account::LedgerBatch;
 use gpumeter::billing::{PriceBook, Rate};
-use gpumeter::ledger::{Cause, Ledger, LedgerBatch, Opening, Reader, restore};
+use gpumeter::ledger::{Cause, Ledger, Opening, Reader, restore};
 use gpumeter::model::{Nanoseconds, Stamp, Utc};
 
 use super::world::*;

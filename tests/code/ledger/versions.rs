@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 
 use std::sync::Arc;
 
-use gpumeter::ledger::{
-    Acknowledged, CounterKey, HolderCounter, Ledger, LedgerBatch, Opening, Reader, Recovered, TenantKey,
-};
+use gpumeter::account::{Acknowledged, CounterKey, HolderCounter, LedgerBatch, Recovered, TenantKey};
+use gpumeter::ledger::{Ledger, Opening, Reader};
 use gpumeter::model::{Fact, Facts, Holder, HolderKind, Money};
 use gpumeter::tenants::{TenantRule, TenantRules};
 

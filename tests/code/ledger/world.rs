@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use gpumeter::account::{ClosedWindow, CounterKey, GpuRegistration, LedgerBatch, OpenSpans, Recovered};
 use gpumeter::billing::{PriceBook, Rate, RateSelector};
-use gpumeter::ledger::{
-    ClosedWindow, CounterKey, GpuRegistration, Ledger, LedgerBatch, OpenSpans, Opening, Recovered,
-};
+use gpumeter::ledger::{Ledger, Opening};
 use gpumeter::model::{
     ActivitySource, Amounts, Fraction, GpuId, Grade, HolderId, Holding, HoldingSource, Method, Microjoules,
     Nanoseconds, Parts, Row, Settlement, SlotState, Span, Stamp, Use, Utc,

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use gpumeter::ledger::{Ledger, LedgerBatch, LedgerQueue, Opening, XidSum, XidSums, forget};
+use gpumeter::account::{LedgerBatch, XidSum, XidSums};
+use gpumeter::ledger::{Ledger, LedgerQueue, Opening, forget};
 use gpumeter::model::{Nanoseconds, Utc};
 
 use super::world::{World, opening, register_gpus, uuid};

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use gpumeter::account::{CounterKey, Recovered};
 use gpumeter::billing::BillLine;
 use gpumeter::catalogue::{AccountValue, Level};
 use gpumeter::holders::{Allocation, GpuSelector, IdentifiedProcess, Identities, Selector, StandingGrant};
 use gpumeter::host::Pci;
-use gpumeter::ledger::{CounterKey, Ledger, LedgerQueue, Opening, Reader, Recovered};
+use gpumeter::ledger::{Ledger, LedgerQueue, Opening, Reader};
 use gpumeter::meter::{Inputs, Meter, Policy, SamplerNews};
 use gpumeter::model::snapshot::{AgentNumber, Snapshot};
 use gpumeter::model::{
@@ -44,7 +45,7 @@ pub(crate) struct World {
     /// The account's end in a ledger that was opened late.
     opened_late: Option<Box<Recovered>>,
     queue: LedgerQueue,
-    acknowledged: Vec<gpumeter::ledger::Acknowledged>,
+    acknowledged: Vec<gpumeter::account::Acknowledged>,
     snapshot: Option<Arc<Snapshot>>,
     /// What the ledger has committed, by slot and holder.
     of_slots: BTreeMap<CounterKey, Amounts>,

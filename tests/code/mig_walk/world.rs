@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gpumeter::account::Acknowledged;
 use gpumeter::catalogue::Level;
 use gpumeter::clock::{Clock, ClockPage, PageState};
 use gpumeter::holders::{IdentifiedProcess, Identities};
-use gpumeter::ledger::{Acknowledged, Ledger, LedgerQueue, Opening};
+use gpumeter::ledger::{Ledger, LedgerQueue, Opening};
 use gpumeter::meter::{Inputs, Meter, Policy, SamplerNews};
 use gpumeter::model::snapshot::Snapshot;
 use gpumeter::model::{Frame, Holder, Nanoseconds, Utc};

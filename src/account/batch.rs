@@ -3,13 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::expected::Expected;
-use super::state::{CounterKey, HolderCounter, TenantKey};
-use super::sticky_faults::StickyFaults;
+use super::counters::{CounterKey, HolderCounter, TenantKey};
+use super::faults::{StickyFaults, XidSums};
 use super::timeline::Anchor;
-use super::xids::XidSums;
 use crate::billing::RateSchedule;
-use crate::model::{GpuId, Holder, Microjoules, Nanoseconds, Settlement, Span, Utc};
+use crate::model::{Attachment, GpuId, Holder, Microjoules, Nanoseconds, Settlement, Span, Utc};
 use crate::tenants::RuleSchedule;
 
 /// The contents of one transaction. Times are account time ([`super::AccountTimeline::at`]).
@@ -54,12 +52,25 @@ pub struct GpuRegistration {
 
 impl GpuRegistration {
     /// Updates index and product name from a later registration of the same GPU; the account begins at the first.
-    pub(super) fn update(&mut self, later: Self) {
+    pub fn update(&mut self, later: Self) {
         self.gpu = later.gpu;
         if !later.model.is_empty() {
             self.model = later.model;
         }
     }
+}
+
+/// Attachment of a GPU from some time on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expected {
+    /// UUID of the GPU.
+    pub gpu: Arc<str>,
+    /// Its present or last PCI address; empty where it is unknown.
+    pub bus: Arc<str>,
+    /// Its attachment.
+    pub attachment: Attachment,
+    /// Begin of that attachment in account time; of a suspended account, the begin of the suspension.
+    pub since: Utc,
 }
 
 /// The end of a suspension of a GPU's account, during which another GPU had its place or nobody expected it.

@@ -1,0 +1,59 @@
+//! The XID errors and the sticky faults of a GPU, which survive a restart of the agent.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::{Microjoules, Nanoseconds, StickyFault, Utc};
+
+/// The sticky faults of one GPU, and the values that show a reset.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StickyFaults {
+    /// UUID of the GPU.
+    pub gpu: Arc<str>,
+    /// The sticky reasons of its verdict; empty when a reset has ended them.
+    pub faults: Vec<StickyFault>,
+    /// Wall clock since which its time is unavailable because its hardware failed.
+    pub failed: Option<Utc>,
+    /// Identifies one loading of the driver's kernel module; none where it is unknown.
+    pub module: Option<u64>,
+    /// The driver's energy counter, which a reset sets back; none where the board has none.
+    pub energy_counter: Option<Microjoules>,
+}
+
+/// XID errors of one GPU since the ledger was created.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct XidSums {
+    /// UUID of the GPU.
+    pub gpu: Arc<str>,
+    /// When counting restarted because the GPU was forgotten; none if it never was.
+    pub since: Option<Utc>,
+    /// Counts by recommended action, of all errors even if there were too many codes to store.
+    pub actions: BTreeMap<Arc<str>, u64>,
+    /// Errors by code.
+    pub codes: BTreeMap<u32, XidSum>,
+}
+
+/// One XID code on one GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct XidSum {
+    /// Number of errors.
+    pub count: u64,
+    /// Wall clock of the last error.
+    pub last: Utc,
+    /// Errors reported by the driver's events in the current burst.
+    pub events: u64,
+    /// Errors reported by the kernel log in the current burst.
+    pub lines: u64,
+    /// Time since boot at which a source last reported the code; stored as `heard`, its former name.
+    #[serde(rename = "heard")]
+    pub last_reported: Nanoseconds,
+}
+
+impl XidSums {
+    /// A key that grows with every counted error and when the GPU is forgotten, to find the newer of two states.
+    pub fn version(&self) -> (Option<Utc>, u64) {
+        (self.since, self.actions.values().fold(0, |sum: u64, count| sum.saturating_add(*count)))
+    }
+}
