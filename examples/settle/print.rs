@@ -36,7 +36,7 @@ pub fn result(segment: &Segment, settled: &Settlement) -> Value {
 }
 
 fn rows_of(settled: &Settlement, gpu_instance: Option<u32>) -> Vec<&Row> {
-    settled.rows.iter().filter(|row| row.gpu_instance == gpu_instance).collect()
+    settled.rows.iter().filter(|row| row.slot.gpu_instance == gpu_instance).collect()
 }
 
 fn slot(slot: &SegmentSlot, time: u64, rows: &[&Row]) -> Value {
@@ -91,7 +91,7 @@ fn used(used: &Use) -> Value {
 fn by_slot(segment: &Segment, settled: &Settlement, energy: impl Fn(&Amounts) -> u64) -> Value {
     let mut slots = Map::new();
     for row in settled.rows.iter().filter(|row| energy(&row.amounts) > 0) {
-        let slot = segment.slots.iter().find(|slot| slot.gpu_instance == row.gpu_instance);
+        let slot = segment.slots.iter().find(|slot| slot.gpu_instance == row.slot.gpu_instance);
         let slot = slots.entry(slot.map_or("root", |slot| &slot.name)).or_insert_with(|| json!({}));
         slot[row.holder.as_str()] = json!(energy(&row.amounts));
     }

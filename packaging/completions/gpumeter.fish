@@ -77,10 +77,15 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l time-zone -d 
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l from -d 'Start of the period: a date, which means 00:00 in --time-zone, or a time such as 2026-11-01T08:00:00Z; by default the start of the month in which the period ends' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l to -d 'End of the period, not included: a date, which means 00:00, or a time; by default the end of the last complete minute' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l month -d 'A whole month in --time-zone, such as 2026-11, instead of --from and --to' -r
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l by -d 'What the lines of text and CSV are grouped by: tenant, workload, gpu, model (product name), node, namespace, account, user, unit, a label of gpu_workload_info such as k8s_pod_name, or two of these such as tenant,gpu. Usage without that label is in the line "-"' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l by -d 'What the lines of text and CSV are grouped by: tenant, workload, gpu, model (product name), node, namespace, account, user, unit, uuid, class (price class), day, attribute:NAME (of the tenant), a label of gpu_workload_info such as k8s_pod_name, or two of these such as tenant,gpu. Usage without that label is in the line "-"' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l tenant -d 'Only the lines of this tenant; may be given several times' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l spread -d 'Divide the money of unheld time among the tenants by charged time, in a column of its own; or that of these remainders, with commas between them' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l compare -d 'Compare with another period: a month such as 2026-10, or FROM..TO' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l split-by -d 'Write one HTML file for each tenant, or other group, into a directory' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l book -d 'Prices and terms of a configuration file in place of the recorded ones; needs --ledger' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l log-format -d 'Format of the log' -r -f -a "text\t''
 json\t''"
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l csv -d 'Print CSV: one line per group of --by, with an id that stays the same for a period. A text that begins with =, +, -, @, a tab or a carriage return has an apostrophe before it, so that no spreadsheet reads it as a formula'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l csv -d 'Print CSV: one line per group of --by and rate, with an id that stays the same for a period. A text that begins with =, +, -, @, a tab or a carriage return has an apostrophe before it, so that no spreadsheet reads it as a formula'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l html -d 'Print one HTML file to send on, with plots: it has no script and loads nothing'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l json -d 'Print JSON: one line per tenant, holder and GPU, exact, in nanoseconds'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -s h -l help -d 'Print help'

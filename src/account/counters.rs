@@ -36,7 +36,7 @@ impl CounterKey {
 
     /// The key of the counter to which an account row is added.
     pub fn of_row(gpu: &Arc<str>, row: &Row) -> Self {
-        Self { gpu: Arc::clone(gpu), gpu_instance: row.gpu_instance, holder: row.holder.clone() }
+        Self { gpu: Arc::clone(gpu), gpu_instance: row.slot.gpu_instance, holder: row.holder.clone() }
     }
 
     /// The key of a tenant on the same slot.

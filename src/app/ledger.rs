@@ -11,9 +11,9 @@ use super::{Shared, StartError};
 use crate::account::{Acknowledged, LedgerBatch, Recovered};
 use crate::clock::Stop;
 use crate::config::Config;
-use crate::ledger::{Error, Ledger, LedgerQueue, NodeIdentity, Opening};
-use crate::model::{Stamp, Utc};
-use crate::policy::{ActiveConfig, Decision};
+use crate::ledger::{Error, Ledger, LedgerQueue, Opening};
+use crate::model::{NodeIdentity, Stamp, Utc};
+use crate::policy::{ActiveConfig, Decision, node_identity};
 use crate::thread::Thread;
 
 /// The queue from the tick loop to the ledger thread, and the state that the tick loop publishes.
@@ -110,17 +110,15 @@ fn open(active: &ActiveConfig, shared: &Shared) -> Result<(Ledger, Recovered), E
     if let Some(directory) = path.parent().filter(|_| *path == Config::default().ledger.path) {
         create_directory(directory);
     }
-    let node = &active.config.node;
     let opening = Opening {
         boot_id: shared.host.boot_id().unwrap_or_default(),
         now: shared.clock.now(),
         unsynchronised: !shared.clock_is_synchronised(),
-        book: active.book().cloned(),
+        book: active.book().clone(),
         tenant_rules: active.tenant_rules(),
         node: NodeIdentity {
-            name: shared.node.name.to_string(),
-            cluster: node.cluster.clone(),
             simulated: shared.simulated.load(Ordering::Relaxed),
+            ..node_identity(&active.config, &shared.node.name)
         },
     };
     let (ledger, recovered) = Ledger::open(path, &opening)?;
@@ -259,7 +257,7 @@ impl LedgerWriter<'_> {
     /// it. What is already stored is not stored again.
     fn store_decisions(&mut self, decisions: &[Decision]) -> bool {
         for Decision { book, tenant_rules, decided } in decisions.iter().skip(self.recorded) {
-            let prices = self.ledger.reprice(book.as_ref(), *decided);
+            let prices = self.ledger.reprice(book, *decided);
             match prices.and_then(|()| self.ledger.replace_tenant_rules(tenant_rules, *decided)) {
                 Ok(()) if self.ledger.has_waiting_prices() => tracing::info!(
                     "the new prices and tenant rules are recorded once the clock is synchronised"

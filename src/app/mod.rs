@@ -294,15 +294,16 @@ fn log_start(launch: &Launch) {
         "gpumeter starts"
     );
     policy::refused_counters(config).iter().for_each(|line| tracing::warn!("{line}"));
-    let (rates, currency) = match &config.prices {
-        Some(book) if book.is_example() => (book.rates.len(), "example prices"),
-        Some(book) => (book.rates.len(), &*book.currency),
-        None => (0, "none: hours and joules, no money"),
+    let book = &config.prices;
+    let currency = match book.currency() {
+        Some(_) if book.is_example() => "example prices",
+        Some(currency) => &**currency,
+        None => "none: hours and joules, no money",
     };
     tracing::info!(
         standing = config.attribution.standing.len(),
         presence = config.attribution.presence,
-        rates,
+        rates = book.prices().count(),
         currency,
         "grants and prices"
     );

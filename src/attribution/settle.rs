@@ -13,8 +13,8 @@ use super::parts::{HeldTime, SettledParts, UsedTime, split_busy_time};
 use super::window::{WindowSegment, segments};
 use super::{ROOT, SLOT, SettleError};
 use crate::model::{
-    ActivitySource, Amounts, Carry, HolderId, Microjoules, Nanoseconds, Parts, Row, Settlement, SlotState,
-    Span, Utc,
+    ActivitySource, Amounts, Carry, HolderId, Microjoules, MigLayout, Nanoseconds, Parts, Row, Settlement,
+    SlotId, SlotState, Span, Utc,
 };
 
 /// Settles the window from `from` to `to`, which `spans` cover exactly and in order.
@@ -195,7 +195,7 @@ pub(super) fn add_flag(flags: &mut Vec<String>, flag: String) {
 
 /// The rows of a window while it is settled, by GPU instance and holder.
 #[derive(Debug, Default)]
-struct WindowRows(BTreeMap<(Option<u32>, HolderId), RowSum>);
+struct WindowRows(BTreeMap<(SlotId, HolderId), RowSum>);
 
 #[derive(Debug)]
 struct RowSum {
@@ -207,8 +207,9 @@ struct RowSum {
 impl WindowRows {
     /// Adds what a segment settled, without its energy.
     fn add(&mut self, segment: &WindowSegment<'_>, settled: &SettledSegment<'_>) {
+        let layout = segment.layout();
         for slot in &settled.slots {
-            self.add_slot(slot);
+            self.add_slot(slot, layout);
         }
         for (remainder, time) in &settled.free {
             let parts = match remainder.as_str() {
@@ -216,23 +217,23 @@ impl WindowRows {
                 HolderId::UNOBSERVED => Parts { unmeasured: *time, ..Parts::default() },
                 _ => Parts { idle: *time, ..Parts::default() },
             };
-            let row = &mut self.entry(None, remainder, None).row;
+            let row = &mut self.entry(&SlotId::default(), remainder, None).row;
             row.method = row.method.max(segment.constant.method);
             row.amounts.parts.add(&parts);
         }
     }
 
-    fn add_slot(&mut self, slot: &SettledSlot<'_>) {
+    fn add_slot(&mut self, slot: &SettledSlot<'_>, layout: Option<&MigLayout>) {
         let Some(constant) = slot.spans.first() else { return };
-        let gpu_instance = gpu_instance(&slot.name);
+        let id = slot_id(&slot.name, layout);
         for (holder, parts) in &slot.settled.parts {
-            self.entry(gpu_instance, holder, Some(constant)).row.amounts.parts.add(parts);
+            self.entry(&id, holder, Some(constant)).row.amounts.parts.add(parts);
         }
         for (user, used) in &slot.settled.users {
-            self.entry(gpu_instance, user, Some(constant)).row.amounts.used.add(used);
+            self.entry(&id, user, Some(constant)).row.amounts.used.add(used);
         }
         for (user, used) in &slot.used {
-            let row = &mut self.entry(gpu_instance, user, Some(constant)).row;
+            let row = &mut self.entry(&id, user, Some(constant)).row;
             row.amounts.measured += used.measured;
             row.grade = row.grade.max(used.grade);
         }
@@ -240,7 +241,7 @@ impl WindowRows {
             for (user, presence) in &span.present {
                 let Some(memory) = presence.memory else { continue };
                 let product = u128::from(memory).saturating_mul(span.length().0.into());
-                let entry = self.entry(gpu_instance, user, Some(constant));
+                let entry = self.entry(&id, user, Some(constant));
                 entry.memory = entry.memory.saturating_add(product);
             }
         }
@@ -250,17 +251,18 @@ impl WindowRows {
     fn add_energy(&mut self, segment: &WindowSegment<'_>, energy: &EnergySplit) {
         // Holders on a MIG instance already have a row with the instance's source.
         let constant = segment.constant.instances.is_none().then_some(segment.constant);
+        let layout = segment.layout();
         for (id, energy) in &energy.floor {
-            let row = &mut self.entry(gpu_instance(&id.slot), &id.holder, constant).row;
+            let row = &mut self.entry(&slot_id(&id.slot, layout), &id.holder, constant).row;
             row.amounts.energy_static += Microjoules(*energy);
         }
         for (id, energy) in &energy.dynamic {
-            let row = &mut self.entry(gpu_instance(&id.slot), &id.holder, constant).row;
+            let row = &mut self.entry(&slot_id(&id.slot, layout), &id.holder, constant).row;
             row.amounts.energy_dynamic += Microjoules(*energy);
         }
     }
 
-    /// The rows with any amount, ordered by GPU instance and holder.
+    /// The rows with any amount, ordered by slot and holder.
     fn into_rows(self) -> Vec<Row> {
         let rows = self.0.into_values().map(|RowSum { mut row, memory }| {
             let byte_seconds = memory / u128::from(Nanoseconds::SECOND.0);
@@ -271,16 +273,11 @@ impl WindowRows {
     }
 
     /// The holder's sum, to which a segment with these constants is added.
-    fn entry(
-        &mut self,
-        gpu_instance: Option<u32>,
-        holder: &HolderId,
-        constant: Option<&Span>,
-    ) -> &mut RowSum {
-        let entry = self
-            .0
-            .entry((gpu_instance, holder.clone()))
-            .or_insert_with(|| RowSum { row: Row { gpu_instance, ..Row::empty(holder.clone()) }, memory: 0 });
+    fn entry(&mut self, slot: &SlotId, holder: &HolderId, constant: Option<&Span>) -> &mut RowSum {
+        let entry = self.0.entry((slot.clone(), holder.clone())).or_insert_with(|| RowSum {
+            row: Row { slot: slot.clone(), ..Row::empty(holder.clone()) },
+            memory: 0,
+        });
         if let Some(constant) = constant {
             entry.row.method = entry.row.method.max(constant.method);
             if constant.state == SlotState::Measured {
@@ -291,9 +288,9 @@ impl WindowRows {
     }
 }
 
-/// The GPU instance id that is the slot's name; none for a whole GPU, and for time that belongs to no slot.
-fn gpu_instance(slot: &str) -> Option<u32> {
-    slot.parse().ok()
+/// The slot of that name.
+fn slot_id(name: &str, layout: Option<&MigLayout>) -> SlotId {
+    layout.map(|layout| layout.slot_id(name)).unwrap_or_default()
 }
 
 /// The coarser of two sources; none at all does not count beside one that measured.

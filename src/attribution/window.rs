@@ -5,7 +5,9 @@
 
 use std::sync::Arc;
 
-use crate::model::{Holding, InstanceSpan, Microjoules, MigSpan, Nanoseconds, SlotState, Span, Utc};
+use crate::model::{
+    Holding, InstanceSpan, Microjoules, MigLayout, MigSpan, Nanoseconds, SlotState, Span, Utc,
+};
 
 /// Length of a window. Windows lie on a UTC grid of this length.
 pub const WINDOW: Nanoseconds = Nanoseconds::from_seconds(15);
@@ -67,6 +69,11 @@ impl<'a> WindowSegment<'a> {
     /// Whether a holder that is missing here has gone. An empty segment and one without observation do not show that.
     pub(super) fn shows_departures(&self) -> bool {
         self.length() > 0 && self.constant.state != SlotState::Unobserved
+    }
+
+    /// How the GPU is divided; none while it is not.
+    pub(super) fn layout(&self) -> Option<&'a MigLayout> {
+        self.constant.instances.as_ref().map(|mig| &*mig.layout)
     }
 
     /// Slot time, in nanoseconds.

@@ -2,15 +2,17 @@
 //!
 //! There is one bill. It is JSON in the API, and text and CSV are views of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
 use super::json::{self, GpuIdJson, LineJson};
 use super::money::{ExactMoney, MoneyOverflow, round_together};
-use super::schedule::RecordedRate;
+use super::rate::{EXAMPLE, Rate, RateKind, RateSelector};
+use super::schedule::Recorded;
 use crate::model::{
-    ActivitySource, Amounts, GpuId, Grade, HolderId, Method, Money, Nanoseconds, Price, Utc, VisibleAccount,
+    ActivitySource, Amounts, GpuId, Grade, HolderId, Method, Microjoules, Money, Nanoseconds, RESERVED,
+    SlotId, Utc, VisibleAccount,
 };
 
 /// The account of a span of whole minutes. Money is of [`Bill::currency`].
@@ -51,16 +53,19 @@ pub struct Bill {
     pub partial: bool,
     /// Currency of all money here; absent where no price was in force.
     pub currency: Option<String>,
-    /// The prices that were in force, in order of time.
+    /// The rates that were in force, in order of their begin.
     #[serde(default)]
-    pub prices: Vec<BillPrice>,
+    pub rates: Vec<BillRate>,
+    /// The terms under which a tenant of a line is charged.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub terms: Vec<BillTerms>,
     /// Whether the prices are gpumeter's example prices instead of the operator's.
     #[serde(default)]
     pub example_prices: bool,
     /// GPU time without a price in force; absent where no prices were ever configured.
-    #[serde(default, rename = "unpriced_ns")]
+    #[serde(default, rename = "unpriced_ns", with = "json::optional_integer")]
     pub unpriced: Option<Nanoseconds>,
-    /// Lines by tenant, GPU and holder; remainders have lines too.
+    /// Lines by tenant, GPU, slot, holder, rates and, on request, day; remainders have lines too.
     pub lines: Vec<BillLine>,
     /// Attributes of the tenants of the lines, such as a cost center, by tenant and name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -71,26 +76,71 @@ pub struct Bill {
     pub reconciliation: Reconciliation,
 }
 
-/// A price, and the GPU time under it.
+/// A rate, and the time or energy under it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BillPrice {
-    /// Begin of the price, possibly before the bill; absent for one that was always in force.
-    #[serde(default, with = "json::optional_time")]
-    pub since: Option<Utc>,
-    /// Money per GPU-hour.
+pub struct BillRate {
+    /// Its number in the ledger, to which lines refer.
+    #[serde(with = "json::integer")]
+    pub id: i64,
+    /// What it is a rate of.
+    pub unit: RateKind,
+    /// Money, or grams of CO2e, per unit.
     #[serde(with = "json::money")]
-    pub gpu_hour: Money,
+    pub price: Money,
     /// Price class.
     pub class: String,
+    /// The GPUs or instances that it prices.
+    #[serde(default)]
+    pub selector: RateSelector,
+    /// Begin of the rate, possibly before the bill; absent for one that was always in force.
+    #[serde(default, with = "json::optional_time")]
+    pub since: Option<Utc>,
+    /// Its end; absent while the operator's book has it.
+    #[serde(default, with = "json::optional_time")]
+    pub until: Option<Utc>,
+    /// When it was recorded.
+    #[serde(default, with = "json::optional_time")]
+    pub recorded: Option<Utc>,
     /// How it follows from what the operator gave, as `32.77 per node-hour / 8 GPUs`; absent where it was given itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub derivation: Option<String>,
-    /// GPU time under it.
-    #[serde(rename = "slot_ns")]
+    /// GPU time under it: of a GPU's rate all of it, of one of instances the charged time of these.
+    #[serde(rename = "slot_ns", with = "json::integer")]
     pub slot: Nanoseconds,
-    /// Money of that time.
+    /// Energy under it.
+    #[serde(default, rename = "energy_uj", with = "json::integer")]
+    pub energy: Microjoules,
+    /// Money of that time or energy; for emissions, grams.
     #[serde(with = "json::money")]
     pub money: Money,
+}
+
+/// Terms that hold for a tenant of a line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BillTerms {
+    /// Their number in the ledger, to which lines refer.
+    #[serde(with = "json::integer")]
+    pub id: i64,
+    /// The tenant, or the pattern of tenants.
+    pub tenant: String,
+    /// What is charged, in words.
+    pub terms: String,
+    /// Begin of the terms; absent for terms that always held.
+    #[serde(default, with = "json::optional_time")]
+    pub since: Option<Utc>,
+}
+
+/// The numbers of what prices a line; none where there is no such rate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LineRates {
+    /// The rate of its time: that of its GPU, or of its MIG instance.
+    pub time: Option<i64>,
+    /// The rate of its energy.
+    pub energy: Option<i64>,
+    /// The rate of its emissions.
+    pub carbon: Option<i64>,
+    /// The terms of its tenant.
+    pub terms: Option<i64>,
 }
 
 /// What one version of a holder held and used on one slot.
@@ -105,8 +155,12 @@ pub struct BillLine {
     pub labels: BTreeMap<String, String>,
     /// The GPU.
     pub gpu: GpuId,
-    /// Id of the GPU instance; none for a whole GPU, and for time of a MIG GPU that is no instance's.
-    pub gpu_instance: Option<u32>,
+    /// The slot.
+    pub slot: SlotId,
+    /// The local date, in bills by day.
+    pub day: Option<String>,
+    /// What prices it.
+    pub rates: LineRates,
     /// What the holder held, used and drew.
     pub amounts: Amounts,
     /// Whether the GPU's energy was measured; if not, the energy in `amounts` is meaningless.
@@ -119,15 +173,23 @@ pub struct BillLine {
     pub coarse: bool,
     /// The coarsest activity source of each minute, each once.
     pub sources: Vec<ActivitySource>,
-    /// Time for which `money` is charged: held less unavailable, and for `__unavailable__` all unavailable time, while a
-    /// price was in force.
+    /// Time for which `money` is charged while a price was in force: without terms, held less unavailable, and for
+    /// `__unavailable__` all unavailable time.
     pub charged: Nanoseconds,
     /// The same time while no price was in force.
     pub unpriced: Nanoseconds,
-    /// Money of the charged time; none where no price was in force in the whole bill.
+    /// Money of the charged time and of the energy; none where no price was in force in the whole bill.
     pub money: Option<Money>,
     /// The same before it was rounded; of a bill that was read from JSON, the rounded one.
     pub exact: ExactMoney,
+    /// The part of `money` that is for energy; none where energy has no price of its own, or was not measured.
+    pub energy_money: Option<Money>,
+    /// The same before it was rounded.
+    pub exact_energy: ExactMoney,
+    /// Grams of CO2e of its energy; none where its energy was not measured, or the grams per kWh are not configured.
+    pub emissions: Option<Money>,
+    /// Its share of the remainders that are spread over the tenants, negative for these remainders; `money` is without it.
+    pub spread: Option<Money>,
 }
 
 /// One GPU's total, from the times recorded for the GPU itself.
@@ -139,8 +201,11 @@ pub struct BillGpu {
     /// Product name.
     pub model: String,
     /// GPU time.
-    #[serde(rename = "slot_ns")]
+    #[serde(rename = "slot_ns", with = "json::integer")]
     pub slot: Nanoseconds,
+    /// Begin of its account, possibly before the bill.
+    #[serde(default, with = "json::time")]
+    pub accounted_since: Utc,
     /// End of its account; before the end of the bill only where the GPU is gone.
     #[serde(with = "json::time")]
     pub settled_until: Utc,
@@ -150,13 +215,16 @@ pub struct BillGpu {
     /// Its time by rate; empty in a bill that was read from JSON.
     #[serde(skip)]
     pub intervals: Vec<Interval>,
+    /// Money of its energy; 0 in a bill that was read from JSON.
+    #[serde(skip)]
+    pub energy_money: ExactMoney,
 }
 
 /// GPU time under one rate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interval {
     /// The rate; none where no rate was in force.
-    pub rate: Option<RecordedRate>,
+    pub rate: Option<Recorded<Rate>>,
     /// GPU time.
     pub slot: Nanoseconds,
     /// Money of that time; 0 without a rate.
@@ -167,10 +235,10 @@ pub struct Interval {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reconciliation {
     /// GPU time of all GPUs.
-    #[serde(rename = "slot_ns")]
+    #[serde(rename = "slot_ns", with = "json::integer")]
     pub slot: Nanoseconds,
     /// Held time of all lines.
-    #[serde(rename = "held_ns")]
+    #[serde(rename = "held_ns", with = "json::integer")]
     pub held: Nanoseconds,
     /// GPU time - held time, in nanoseconds; must be 0.
     #[serde(rename = "imbalance_ns", with = "json::integer")]
@@ -194,7 +262,9 @@ impl BillLine {
             holder,
             labels: BTreeMap::new(),
             gpu,
-            gpu_instance: None,
+            slot: SlotId::default(),
+            day: None,
+            rates: LineRates::default(),
             amounts: Amounts::default(),
             has_energy: false,
             grade: Grade::Measured,
@@ -205,10 +275,14 @@ impl BillLine {
             unpriced: Nanoseconds(0),
             money: None,
             exact: ExactMoney::ZERO,
+            energy_money: None,
+            exact_energy: ExactMoney::ZERO,
+            emissions: None,
+            spread: None,
         }
     }
 
-    /// Adds a line of the same holder on the same slot.
+    /// Adds a line of the same holder on the same slot under the same rates.
     ///
     /// # Errors
     /// The money does not fit.
@@ -224,7 +298,13 @@ impl BillLine {
         self.charged += other.charged;
         self.unpriced += other.unpriced;
         self.exact = self.exact.plus(other.exact)?;
+        self.exact_energy = self.exact_energy.plus(other.exact_energy)?;
         Ok(())
+    }
+
+    /// All energy of it.
+    pub const fn energy(&self) -> u64 {
+        self.amounts.energy_static.0.saturating_add(self.amounts.energy_dynamic.0)
     }
 }
 
@@ -233,9 +313,8 @@ impl BillGpu {
     ///
     /// # Errors
     /// The money does not fit.
-    pub fn add(&mut self, slot: Nanoseconds, rate: Option<&RecordedRate>) -> Result<(), MoneyOverflow> {
-        let nano_per_gpu_hour = rate.map_or(0, |rate| rate.price.nano_per_gpu_hour);
-        let money = ExactMoney::of_time(nano_per_gpu_hour, slot.0);
+    pub fn add(&mut self, slot: Nanoseconds, rate: Option<&Recorded<Rate>>) -> Result<(), MoneyOverflow> {
+        let money = ExactMoney::of_time(rate.map_or(0, |rate| rate.entry.nano), slot.0);
         self.slot += slot;
         match self.intervals.iter_mut().find(|interval| interval.rate.as_ref() == rate) {
             Some(known) => (known.slot, known.money) = (known.slot + slot, known.money.plus(money)?),
@@ -243,21 +322,19 @@ impl BillGpu {
         }
         Ok(())
     }
-}
 
-impl BillGpu {
     /// Its money before it was rounded; 0 of a bill that was read from JSON.
     ///
     /// # Errors
     /// It does not fit.
     pub fn exact(&self) -> Result<ExactMoney, MoneyOverflow> {
-        ExactMoney::sum(self.intervals.iter().map(|interval| interval.money))
+        ExactMoney::sum(self.intervals.iter().map(|interval| interval.money).chain([self.energy_money]))
     }
 }
 
 impl Bill {
-    /// Sets everything that follows from exact lines and GPUs: prices, reconciliation, and the money that is shown, which is
-    /// rounded down to nano-units such that lines, GPUs and prices each sum to the same total.
+    /// Sets everything that follows from exact lines, GPUs and rates: times and money of rates, reconciliation, and the money
+    /// that is shown, which is rounded down to nano-units such that lines, GPUs and rates each sum to the same total.
     ///
     /// # Errors
     /// A sum of money does not fit.
@@ -268,11 +345,14 @@ impl Bill {
             for (gpu, money) in self.gpus.iter_mut().zip(round_together(&by_gpu, 1)?) {
                 gpu.money = Some(money);
             }
-            for (line, money) in self.lines.iter_mut().zip(round_together(&by_line, 1)?) {
+            let energy: Vec<ExactMoney> = self.lines.iter().map(|line| line.exact_energy).collect();
+            let rounded = round_together(&by_line, 1)?.into_iter().zip(round_together(&energy, 1)?);
+            for (line, (money, energy)) in self.lines.iter_mut().zip(rounded) {
                 line.money = Some(money);
+                line.energy_money = line.rates.energy.filter(|_| line.has_energy).map(|_| energy);
             }
         }
-        self.prices = prices(&self.gpus)?;
+        self.add_up_rates()?;
         let (gpu_money, line_money) = (ExactMoney::sum(by_gpu)?, ExactMoney::sum(by_line)?);
         let slot: Nanoseconds = self.gpus.iter().map(|gpu| gpu.slot).sum();
         let held: Nanoseconds = self.lines.iter().map(|line| Nanoseconds(line.amounts.parts.held())).sum();
@@ -293,18 +373,26 @@ impl Bill {
         if *visible == VisibleAccount::Everything {
             return self;
         }
-        self.lines.retain(|line| {
+        self.keep_lines(|line| {
             visible.shows(&line.tenant, |fact| line.labels.get(fact.label()).map(String::as_str))
         });
+        self
+    }
+
+    /// Removes lines, and makes all sums those of the lines that are left.
+    pub fn keep_lines(&mut self, is_kept: impl FnMut(&BillLine) -> bool) {
+        self.lines.retain(is_kept);
         self.tenant_attributes.retain(|tenant, _| self.lines.iter().any(|line| line.tenant == *tenant));
         let held: Nanoseconds = self.lines.iter().map(|line| Nanoseconds(line.amounts.parts.held())).sum();
         let money: Money = self.lines.iter().filter_map(|line| line.money).sum();
         self.unpriced = self.unpriced.map(|_| self.lines.iter().map(|line| line.unpriced).sum());
         self.gpus.clear();
-        // Prices are public; what was charged by them is a sum over all tenants.
-        for price in &mut self.prices {
-            (price.slot, price.money) = (Nanoseconds(0), Money(0));
+        // Rates are public; what was charged by them is a sum over all tenants.
+        for rate in &mut self.rates {
+            (rate.slot, rate.energy, rate.money) = (Nanoseconds(0), Microjoules(0), Money(0));
         }
+        let terms: BTreeSet<i64> = self.lines.iter().filter_map(|line| line.rates.terms).collect();
+        self.terms.retain(|one| terms.contains(&one.id));
         self.reconciliation = Reconciliation {
             slot: held,
             held,
@@ -312,7 +400,33 @@ impl Bill {
             line_money: money,
             ..Reconciliation::default()
         };
-        Self { partial: true, ..self }
+        self.partial = true;
+    }
+
+    /// Divides the money of remainders among the lines of tenants by charged time, in a column of its own.
+    ///
+    /// # Errors
+    /// A sum of money does not fit.
+    pub fn spread(&mut self, remainders: &[String]) -> Result<(), MoneyOverflow> {
+        let is_spread = |line: &BillLine| remainders.contains(&line.tenant);
+        let spread =
+            ExactMoney::sum(self.lines.iter().filter(|line| is_spread(line)).map(|line| line.exact))?;
+        let weight = |line: &BillLine| if line.tenant.starts_with(RESERVED) { 0 } else { line.charged.0 };
+        let weights: Vec<u64> = self.lines.iter().map(weight).collect();
+        let shares = round_together(&spread.divide(&weights)?, 1)?;
+        // Without a tenant that is charged there is nobody to pay.
+        if weights.iter().all(|weight| *weight == 0) {
+            return Ok(());
+        }
+        let own: Vec<ExactMoney> = self
+            .lines
+            .iter()
+            .map(|line| if is_spread(line) { line.exact } else { ExactMoney::ZERO })
+            .collect();
+        for ((line, share), own) in self.lines.iter_mut().zip(shares).zip(round_together(&own, 1)?) {
+            line.spread = Some(Money(share.0 - own.0));
+        }
+        Ok(())
     }
 
     /// Whether every sum agrees.
@@ -323,31 +437,86 @@ impl Bill {
     }
 }
 
-/// Begin, nano-units per GPU-hour, class and derivation.
-type PriceKey<'a> = (Utc, i64, &'a str, Option<&'a str>);
-
-/// The prices of all GPUs, each once, with the time and money of all GPUs under it.
-fn prices(gpus: &[BillGpu]) -> Result<Vec<BillPrice>, MoneyOverflow> {
-    let mut sums: BTreeMap<PriceKey<'_>, (Nanoseconds, ExactMoney)> = BTreeMap::new();
-    for interval in gpus.iter().flat_map(|gpu| &gpu.intervals) {
-        let Some(rate) = &interval.rate else { continue };
-        let Price { tariff, nano_per_gpu_hour } = &rate.price;
-        let key = (rate.begin, *nano_per_gpu_hour, &*tariff.class, rate.derivation.as_deref());
-        let (slot, money) = sums.entry(key).or_default();
-        *slot += interval.slot;
-        *money = money.plus(interval.money)?;
-    }
-    let rounded = round_together(&sums.values().map(|sum| sum.1).collect::<Vec<_>>(), 1)?;
-    let prices =
-        sums.into_iter().zip(rounded).map(|(((begin, nano, class, derivation), (slot, _)), money)| {
-            BillPrice {
-                since: Some(begin).filter(|begin| begin.0 > 0),
-                gpu_hour: Money(nano.into()),
-                class: class.to_owned(),
-                derivation: derivation.map(str::to_owned),
-                slot,
-                money,
+impl Bill {
+    /// Sets time, energy and money of each rate: of GPUs from their intervals, of all else from the lines.
+    fn add_up_rates(&mut self) -> Result<(), MoneyOverflow> {
+        let mut sums: BTreeMap<i64, (Nanoseconds, Microjoules, ExactMoney)> = BTreeMap::new();
+        for interval in self.gpus.iter().flat_map(|gpu| &gpu.intervals) {
+            let Some(rate) = &interval.rate else { continue };
+            let sum = sums.entry(rate.id).or_default();
+            (sum.0, sum.2) = (sum.0 + interval.slot, sum.2.plus(interval.money)?);
+        }
+        let units: BTreeMap<i64, (RateKind, Money)> =
+            self.rates.iter().map(|rate| (rate.id, (rate.unit, rate.price))).collect();
+        for line in &mut self.lines {
+            for id in [line.rates.time, line.rates.energy, line.rates.carbon].into_iter().flatten() {
+                let sum = sums.entry(id).or_default();
+                let Some((unit, price)) = units.get(&id) else { continue };
+                match unit {
+                    RateKind::GpuHour => {}
+                    RateKind::InstanceHour => {
+                        sum.0 += line.charged;
+                        sum.2 = sum.2.plus(line.exact.minus(line.exact_energy)?)?;
+                    }
+                    RateKind::Kwh | RateKind::CarbonKwh => {
+                        sum.1.0 = sum.1.0.saturating_add(line.energy());
+                        let nano = i64::try_from(price.0).map_err(|_| MoneyOverflow)?;
+                        let amount = ExactMoney::of_energy(nano, line.energy());
+                        sum.2 = sum.2.plus(amount)?;
+                        if *unit == RateKind::CarbonKwh && line.has_energy {
+                            line.emissions = Some(amount.floor());
+                        }
+                    }
+                }
             }
-        });
-    Ok(prices.collect())
+        }
+        let by_rate: Vec<ExactMoney> =
+            self.rates.iter().map(|rate| sums.get(&rate.id).map_or(ExactMoney::ZERO, |sum| sum.2)).collect();
+        let rounded = round_rates(&self.rates, &by_rate)?;
+        for (rate, money) in self.rates.iter_mut().zip(rounded) {
+            let (slot, energy, _) = sums.get(&rate.id).copied().unwrap_or_default();
+            (rate.slot, rate.energy, rate.money) = (slot, energy, money);
+        }
+        Ok(())
+    }
+}
+
+/// Rounds the money of rates, those of each unit together.
+fn round_rates(rates: &[BillRate], exact: &[ExactMoney]) -> Result<Vec<Money>, MoneyOverflow> {
+    let mut rounded = vec![Money(0); rates.len()];
+    let units: BTreeSet<RateKind> = rates.iter().map(|rate| rate.unit).collect();
+    for unit in units {
+        let places: Vec<usize> = (0..rates.len()).filter(|place| rates[*place].unit == unit).collect();
+        let of_unit: Vec<ExactMoney> = places.iter().map(|place| exact[*place]).collect();
+        for (place, money) in places.into_iter().zip(round_together(&of_unit, 1)?) {
+            rounded[place] = money;
+        }
+    }
+    Ok(rounded)
+}
+
+impl BillRate {
+    /// A recorded rate, without time or energy under it.
+    pub fn new(recorded: &Recorded<Rate>) -> Self {
+        let Rate { kind, selector, nano, tariff, derivation, .. } = &recorded.entry;
+        Self {
+            id: recorded.id,
+            unit: *kind,
+            price: Money((*nano).into()),
+            class: tariff.class.to_string(),
+            selector: selector.clone(),
+            since: Some(recorded.begin).filter(|begin| begin.0 > 0),
+            until: recorded.end,
+            recorded: Some(recorded.recorded),
+            derivation: derivation.as_ref().map(ToString::to_string),
+            slot: Nanoseconds(0),
+            energy: Microjoules(0),
+            money: Money(0),
+        }
+    }
+
+    /// Whether it is of the built-in book.
+    pub fn is_example(&self) -> bool {
+        self.class.starts_with(EXAMPLE)
+    }
 }

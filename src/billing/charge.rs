@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::{HolderId, Parts};
+use crate::model::{HolderId, Parts, SlotId};
 
 /// What a holder held of a slot.
 #[derive(Clone, Copy, Debug)]
 pub struct ChargedSlot<'a> {
-    /// GPU instance id of the slot; none for a whole GPU.
-    pub gpu_instance: Option<u32>,
+    /// The slot.
+    pub slot: &'a SlotId,
     /// Holder.
     pub holder: &'a HolderId,
     /// The parts of what it held.
@@ -18,8 +18,8 @@ pub struct ChargedSlot<'a> {
 /// Time for which a holder is charged on a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Charge {
-    /// GPU instance id of the slot; none for a whole GPU.
-    pub gpu_instance: Option<u32>,
+    /// The slot.
+    pub slot: SlotId,
     /// Holder.
     pub holder: HolderId,
     /// In nanoseconds.
@@ -30,23 +30,24 @@ pub struct Charge {
 /// unavailable time, since a lost or broken GPU is shown to its holders but not charged; on slots where it held nothing it
 /// comes last.
 pub fn charges<'a>(held: impl IntoIterator<Item = ChargedSlot<'a>>) -> Vec<Charge> {
-    let mut unavailable: BTreeMap<Option<u32>, (u64, Option<usize>)> = BTreeMap::new();
+    let mut unavailable: BTreeMap<&SlotId, (u64, Option<usize>)> = BTreeMap::new();
     let mut charges: Vec<Charge> = Vec::new();
-    for (place, ChargedSlot { gpu_instance, holder, parts }) in held.into_iter().enumerate() {
+    for (place, ChargedSlot { slot, holder, parts }) in held.into_iter().enumerate() {
         if parts.unavailable > 0 {
-            unavailable.entry(gpu_instance).or_default().0 += parts.unavailable;
+            unavailable.entry(slot).or_default().0 += parts.unavailable;
         }
         if holder.as_str() == HolderId::UNAVAILABLE {
-            unavailable.entry(gpu_instance).or_default().1 = Some(place);
+            unavailable.entry(slot).or_default().1 = Some(place);
         }
         let time = parts.held() - parts.unavailable;
-        charges.push(Charge { gpu_instance, holder: holder.clone(), time });
+        charges.push(Charge { slot: slot.clone(), holder: holder.clone(), time });
     }
-    for (gpu_instance, (time, place)) in unavailable {
+    for (slot, (time, place)) in unavailable {
         match place.and_then(|place| charges.get_mut(place)) {
             Some(charge) => charge.time += time,
             None => {
-                charges.push(Charge { gpu_instance, holder: HolderId::new(HolderId::UNAVAILABLE), time });
+                let holder = HolderId::new(HolderId::UNAVAILABLE);
+                charges.push(Charge { slot: slot.clone(), holder, time });
             }
         }
     }
@@ -66,7 +67,8 @@ mod tests {
                     (HolderId::new(id), Parts { idle, unavailable, ..Parts::default() })
                 })
                 .collect();
-            let held = held.iter().map(|(holder, parts)| ChargedSlot { gpu_instance: None, holder, parts });
+            let slot = SlotId::default();
+            let held = held.iter().map(|(holder, parts)| ChargedSlot { slot: &slot, holder, parts });
             charges(held)
                 .into_iter()
                 .map(|charge| (charge.holder.to_string(), charge.time))

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::bill::BillLine;
+use super::bill::{BillLine, LineRates};
 use super::money::{ExactMoney, MoneyOverflow};
 use crate::model::{
-    ActivitySource, Amounts, GpuId, Grade, HolderId, Method, Microjoules, Money, Nanoseconds, Parts, Use, Utc,
+    ActivitySource, Amounts, GpuId, Grade, HolderId, Method, Microjoules, MigProfile, Money, Nanoseconds,
+    Parts, SlotId, Use, Utc,
 };
 
 /// The names of a GPU.
@@ -31,29 +32,68 @@ pub(super) struct LineJson {
     uuid: Arc<str>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     gpu_instance: Option<u32>,
+    /// The profile of the instance, and its part of the GPU in memory slices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    mig_profile: Option<Arc<str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    mig_slices: Option<[u64; 2]>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    day: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_integer")]
+    rate: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_integer")]
+    energy_rate: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_integer")]
+    carbon_rate: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_integer")]
+    terms: Option<i64>,
+    #[serde(with = "integer")]
     held_ns: u64,
+    #[serde(with = "integer")]
     within_ns: u64,
+    #[serde(with = "integer")]
     lent_ns: u64,
+    #[serde(with = "integer")]
     idle_ns: u64,
+    #[serde(with = "integer")]
     unmeasured_ns: u64,
+    #[serde(with = "integer")]
     unavailable_ns: u64,
+    #[serde(with = "integer")]
     used_ns: u64,
+    #[serde(with = "integer")]
     beyond_share_ns: u64,
+    #[serde(with = "integer")]
     outside_holding_ns: u64,
+    #[serde(with = "integer")]
     unheld_ns: u64,
     /// None where the GPU's energy was not measured.
+    #[serde(default, with = "optional_integer")]
     energy_static_uj: Option<u64>,
+    #[serde(default, with = "optional_integer")]
     energy_dynamic_uj: Option<u64>,
     grade: Grade,
+    #[serde(with = "integer")]
     measured_ns: u64,
     method: Method,
     sources: Vec<ActivitySource>,
-    #[serde(default)]
+    #[serde(default, with = "integer")]
     charged_ns: u64,
-    #[serde(default)]
+    #[serde(default, with = "integer")]
     unpriced_ns: u64,
     #[serde(default, with = "optional_money")]
     money: Option<Money>,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_money")]
+    energy_money: Option<Money>,
+    #[serde(
+        default,
+        rename = "co2e_grams",
+        skip_serializing_if = "Option::is_none",
+        with = "optional_money"
+    )]
+    emissions: Option<Money>,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_money")]
+    spread: Option<Money>,
 }
 
 impl From<BillLine> for LineJson {
@@ -65,7 +105,14 @@ impl From<BillLine> for LineJson {
             labels: line.labels,
             gpu: line.gpu.index,
             uuid: line.gpu.uuid,
-            gpu_instance: line.gpu_instance,
+            gpu_instance: line.slot.gpu_instance,
+            mig_slices: line.slot.profile.as_ref().map(|profile| [profile.size, profile.total]),
+            mig_profile: line.slot.profile.map(|profile| profile.name),
+            day: line.day,
+            rate: line.rates.time,
+            energy_rate: line.rates.energy,
+            carbon_rate: line.rates.carbon,
+            terms: line.rates.terms,
             held_ns: parts.held(),
             within_ns: parts.within,
             lent_ns: parts.lent,
@@ -85,6 +132,9 @@ impl From<BillLine> for LineJson {
             charged_ns: line.charged.0,
             unpriced_ns: line.unpriced.0,
             money: line.money,
+            energy_money: line.energy_money,
+            emissions: line.emissions,
+            spread: line.spread,
         }
     }
 }
@@ -115,10 +165,22 @@ impl TryFrom<LineJson> for BillLine {
             measured: line.measured_ns,
         };
         let gpu = GpuId { index: line.gpu, uuid: line.uuid };
+        let profile = line.mig_profile.zip(line.mig_slices).map(|(name, [size, total])| MigProfile {
+            name,
+            size,
+            total,
+        });
         Ok(Self {
             tenant: line.tenant,
             labels: line.labels,
-            gpu_instance: line.gpu_instance,
+            slot: SlotId { gpu_instance: line.gpu_instance, profile },
+            day: line.day,
+            rates: LineRates {
+                time: line.rate,
+                energy: line.energy_rate,
+                carbon: line.carbon_rate,
+                terms: line.terms,
+            },
             amounts,
             has_energy: line.energy_static_uj.is_some() && line.energy_dynamic_uj.is_some(),
             grade: line.grade,
@@ -128,6 +190,10 @@ impl TryFrom<LineJson> for BillLine {
             unpriced: Nanoseconds(line.unpriced_ns),
             money: line.money,
             exact: ExactMoney::from_parts(line.money.unwrap_or_default(), 0)?,
+            energy_money: line.energy_money,
+            exact_energy: ExactMoney::from_parts(line.energy_money.unwrap_or_default(), 0)?,
+            emissions: line.emissions,
+            spread: line.spread,
             ..Self::empty(gpu, HolderId::new(line.holder))
         })
     }
@@ -159,8 +225,68 @@ as_text!(/// Money as a decimal with nine places.
     money, crate::model::Money, super::print_money, super::parse_money);
 as_text!(/// Money as a decimal, or null.
     optional_money, Option<crate::model::Money>, super::print_optional_money, super::parse_optional_money);
-as_text!(/// An integer that may exceed 64 bits.
-    integer, i128, super::print_integer, super::parse_integer);
+/// An integer, written as text, since other languages read only 53 bits of a number exactly. Both are read.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum IntegerJson {
+    Text(String),
+    Number(u64),
+}
+
+impl IntegerJson {
+    fn parse<T: std::str::FromStr>(self) -> Result<T, String> {
+        let text = match self {
+            Self::Text(text) => text,
+            Self::Number(number) => number.to_string(),
+        };
+        text.parse().map_err(|_| format!("{text:?} is not an integer in range"))
+    }
+}
+
+/// An integer.
+pub(super) mod integer {
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(in crate::billing) fn serialize<T: Display, S: Serializer>(
+        value: &T,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        to.collect_str(value)
+    }
+
+    pub(in crate::billing) fn deserialize<'de, T: FromStr, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<T, D::Error> {
+        super::IntegerJson::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
+}
+
+/// An integer, or null.
+pub(super) mod optional_integer {
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(in crate::billing) fn serialize<T: Display, S: Serializer>(
+        value: &Option<T>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        value.as_ref().map(ToString::to_string).serialize(to)
+    }
+
+    pub(in crate::billing) fn deserialize<'de, T: FromStr, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<T>, D::Error> {
+        let value = Option::<super::IntegerJson>::deserialize(from)?;
+        value.map(super::IntegerJson::parse).transpose().map_err(D::Error::custom)
+    }
+}
 
 /// UTC in RFC 3339.
 pub fn print_time(at: Utc) -> String {
@@ -210,14 +336,6 @@ fn print_optional_money(money: Option<Money>) -> Option<String> {
 
 fn parse_optional_money(text: Option<String>) -> Result<Option<Money>, String> {
     text.map(parse_money).transpose()
-}
-
-fn print_integer(value: i128) -> String {
-    value.to_string()
-}
-
-fn parse_integer(text: String) -> Result<i128, String> {
-    text.parse().map_err(|_| format!("{text:?} is not an integer"))
 }
 
 #[cfg(test)]

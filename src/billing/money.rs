@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use crate::model::{Money, Nanoseconds};
 
-/// An hour in nanoseconds: the parts of a nano-unit in [`ExactMoney`].
+/// An hour in nanoseconds, and a kilowatt-hour in microjoules: the parts of a nano-unit in [`ExactMoney`].
 const HOUR: i128 = 3_600 * Nanoseconds::SECOND.0 as i128;
 
 /// Money in parts of a nano-unit, of which 3.6e12 make one. So a rate in nano-units per hour times nanoseconds is exact.
@@ -23,6 +23,37 @@ impl ExactMoney {
     /// Money of a time in nanoseconds at a rate in nano-units per hour. 63 bits times 64 bits always fit.
     pub const fn of_time(nano_per_hour: i64, time: u64) -> Self {
         Self(nano_per_hour as i128 * time as i128)
+    }
+
+    /// Money of an energy in microjoules at a rate in nano-units per kilowatt-hour.
+    pub const fn of_energy(nano_per_kwh: i64, energy: u64) -> Self {
+        Self::of_time(nano_per_kwh, energy)
+    }
+
+    /// Divides an amount in proportion to weights, so that the shares sum to it: each is rounded down, and the first ones
+    /// are raised. All shares are 0 where all weights are.
+    ///
+    /// # Errors
+    /// A share does not fit.
+    pub fn divide(self, weights: &[u64]) -> Result<Vec<Self>, MoneyOverflow> {
+        let sum: i128 = weights.iter().map(|weight| i128::from(*weight)).sum();
+        if sum == 0 {
+            return Ok(vec![Self::ZERO; weights.len()]);
+        }
+        // The two products are smaller than that of the whole amount.
+        let (whole, rest) = (self.0.div_euclid(sum), self.0.rem_euclid(sum));
+        let share = |weight: &u64| {
+            let weight = i128::from(*weight);
+            let rest = rest.checked_mul(weight).ok_or(MoneyOverflow)?.div_euclid(sum);
+            whole.checked_mul(weight).and_then(|share| share.checked_add(rest)).ok_or(MoneyOverflow)
+        };
+        let mut shares = weights.iter().map(share).collect::<Result<Vec<i128>, _>>()?;
+        let missing = self.0 - shares.iter().sum::<i128>();
+        let weighted = shares.iter_mut().zip(weights).filter(|(_, weight)| **weight > 0);
+        for (_, (share, _)) in (0..missing).zip(weighted) {
+            *share += 1;
+        }
+        Ok(shares.into_iter().map(Self).collect())
     }
 
     /// The sum of two amounts.
@@ -130,6 +161,17 @@ mod tests {
         assert_eq!(rounded(&[-5, -5], 1), [0, -1]);
         assert_eq!(rounded(&[14_000, 16_000], 1_000), [1_000, 2_000]);
         assert_eq!(rounded(&[], 1), [0_i128; 0]);
+    }
+
+    #[test]
+    fn shares_sum_to_the_amount_and_a_weight_of_zero_gets_nothing() {
+        for amount in [10, 0, -10, i128::from(i64::MAX)] {
+            let shares = ExactMoney(amount).divide(&[1, 0, 2]).unwrap();
+            assert_eq!(ExactMoney::sum(shares.iter().copied()), Ok(ExactMoney(amount)), "{shares:?}");
+            assert_eq!(shares[1], ExactMoney::ZERO);
+        }
+        assert_eq!(ExactMoney(10).divide(&[1, 0, 2]).unwrap(), [4, 0, 6].map(ExactMoney));
+        assert_eq!(ExactMoney(10).divide(&[0]).unwrap(), [ExactMoney::ZERO]);
     }
 
     proptest! {

@@ -4,55 +4,95 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Utc, matches_pattern};
+use super::schedule::Dated;
+use super::terms::Terms;
+use crate::model::{MigProfile, NodeIdentity, Price, Tariff, Utc, matches_pattern};
 
-/// The operator's rates, in one currency.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What the operator decided about prices. An empty one means that there is no money anywhere.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PriceBook {
-    /// ISO 4217 code, or the operator's name for the unit.
-    pub currency: Arc<str>,
-    /// The rates; no two have the same selector and begin.
+    /// The rates, whose prices are in one currency; no two of a kind have the same selector and begin.
     pub rates: Vec<Rate>,
+    /// The terms of tenants.
+    pub terms: Vec<Terms>,
 }
 
 impl PriceBook {
-    /// The built-in book, for demonstrations.
-    pub fn example() -> Self {
-        let rate = Rate {
-            selector: RateSelector::default(),
-            from: None,
-            nano_per_gpu_hour: 2_500_000_000,
-            class: EXAMPLE.into(),
-            derivation: None,
-        };
-        Self { currency: "USD".into(), rates: vec![rate] }
-    }
-
     /// Whether it is the built-in book.
     pub fn is_example(&self) -> bool {
-        self.rates.iter().any(|rate| &*rate.class == EXAMPLE)
+        self.rates.iter().any(|rate| rate.tariff.class.starts_with(EXAMPLE))
+    }
+
+    /// The rates of GPU time.
+    pub fn prices(&self) -> impl Iterator<Item = &Rate> {
+        self.rates.iter().filter(|rate| rate.kind.is_time())
+    }
+
+    /// The currency of its prices; none where there are none.
+    pub fn currency(&self) -> Option<&Arc<str>> {
+        self.prices().next().map(|rate| &rate.tariff.currency)
     }
 }
 
-/// The price class of the built-in book, which no configuration can give.
+/// Begins the price classes of the built-in book, which no configuration can give.
 pub const EXAMPLE: &str = "example";
 
 /// A rate of the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// The GPUs that it prices.
+    /// What it is a rate of.
+    pub kind: RateKind,
+    /// The GPUs or instances that it prices.
     pub selector: RateSelector,
     /// Begin, on a quarter hour; without it, the rate begins at the quarter hour after it was first recorded.
     pub from: Option<Utc>,
-    /// Nano-units of the currency per GPU-hour, at least 0.
-    pub nano_per_gpu_hour: i64,
-    /// The price class.
-    pub class: Arc<str>,
+    /// Nano-units of the currency, or nanograms of CO2e, per unit of its kind; at least 0.
+    pub nano: i64,
+    /// Currency and price class.
+    pub tariff: Tariff,
     /// How it follows from what the operator gave, as `32.77 per node-hour / 8 GPUs`; none where it was given itself.
     pub derivation: Option<Arc<str>>,
 }
 
-/// Which GPUs a rate prices: those that match everything that is given. Each is a pattern with `*` and `?`.
+/// What a rate is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RateKind {
+    /// The price of a GPU for an hour.
+    GpuHour,
+    /// The price of a MIG instance of a profile for an hour.
+    InstanceHour,
+    /// The price of a kilowatt-hour that GPUs draw; without one, energy is included in the price of time.
+    Kwh,
+    /// The grams of CO2e that a kilowatt-hour emits.
+    CarbonKwh,
+}
+
+impl RateKind {
+    const ALL: [Self; 4] = [Self::GpuHour, Self::InstanceHour, Self::Kwh, Self::CarbonKwh];
+
+    /// The name in the ledger and in bills.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::GpuHour => "gpu_hour",
+            Self::InstanceHour => "instance_hour",
+            Self::Kwh => "kwh",
+            Self::CarbonKwh => "carbon_kwh",
+        }
+    }
+
+    /// The kind of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// Whether it is a price of GPU time.
+    pub const fn is_time(self) -> bool {
+        matches!(self, Self::GpuHour | Self::InstanceHour)
+    }
+}
+
+/// Which GPUs a rate prices: those that match everything that is given. Each text is a pattern with `*` and `?`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RateSelector {
@@ -65,6 +105,29 @@ pub struct RateSelector {
     /// Product name of the GPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
+    /// Instance type of the node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instance_type: Option<String>,
+    /// Node pool.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
+    /// Whether the node may be taken away at any time for a lower price.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spot: Option<bool>,
+    /// Profile of a MIG instance, for rates of instances.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mig_profile: Option<String>,
+}
+
+/// A slot that a rate may price.
+#[derive(Clone, Copy, Debug)]
+pub struct PricedSlot<'a> {
+    /// UUID of the GPU.
+    pub uuid: &'a str,
+    /// Product name of the GPU.
+    pub model: &'a str,
+    /// The profile of a MIG instance; none for a whole GPU.
+    pub profile: Option<&'a MigProfile>,
 }
 
 impl RateSelector {
@@ -73,21 +136,52 @@ impl RateSelector {
         *self == Self::default()
     }
 
-    /// Whether it selects GPUs of that node.
-    pub fn is_for_node(&self, node: &str) -> bool {
-        self.node.as_ref().is_none_or(|pattern| matches_pattern(pattern, node))
-    }
-
-    /// Whether it selects a GPU of its node.
-    pub(super) fn is_for_gpu(&self, uuid: &str, model: &str) -> bool {
-        let is_match =
-            |pattern: &Option<String>, text| pattern.as_ref().is_none_or(|it| matches_pattern(it, text));
-        is_match(&self.uuid, uuid) && is_match(&self.model, model)
-    }
-
     /// Orders selectors: the more specific one is greater.
-    pub(super) const fn specificity(&self) -> [bool; 3] {
-        [self.uuid.is_some(), self.node.is_some(), self.model.is_some()]
+    pub(super) const fn specificity(&self) -> [bool; 7] {
+        [
+            self.uuid.is_some(),
+            self.node.is_some(),
+            self.model.is_some(),
+            self.instance_type.is_some(),
+            self.pool.is_some(),
+            self.spot.is_some(),
+            self.mig_profile.is_some(),
+        ]
+    }
+}
+
+/// Whether a text matches a pattern, where one is given; an unknown text matches none.
+fn is_match(pattern: Option<&String>, text: Option<&str>) -> bool {
+    pattern.is_none_or(|pattern| text.is_some_and(|text| matches_pattern(pattern, text)))
+}
+
+impl Rate {
+    /// Whether it prices a slot of a node that it is for.
+    pub(super) fn is_for(&self, slot: PricedSlot<'_>) -> bool {
+        let RateSelector { uuid, model, mig_profile, .. } = &self.selector;
+        let profile = slot.profile.map(|profile| &*profile.name);
+        is_match(uuid.as_ref(), Some(slot.uuid))
+            && is_match(model.as_ref(), Some(slot.model))
+            && is_match(mig_profile.as_ref(), profile)
+    }
+
+    /// The price of a GPU-hour, for the labels of metrics.
+    pub fn price(&self) -> Price {
+        Price { tariff: self.tariff.clone(), nano_per_gpu_hour: self.nano }
+    }
+}
+
+impl Dated for Rate {
+    fn from(&self) -> Option<Utc> {
+        self.from
+    }
+
+    fn is_for_node(&self, node: &NodeIdentity) -> bool {
+        let RateSelector { node: name, instance_type, pool, spot, .. } = &self.selector;
+        is_match(name.as_ref(), Some(&node.name))
+            && is_match(instance_type.as_ref(), node.instance_type.as_deref())
+            && is_match(pool.as_ref(), node.pool.as_deref())
+            && spot.is_none_or(|spot| node.spot == Some(spot))
     }
 }
 
@@ -95,18 +189,48 @@ impl RateSelector {
 mod tests {
     use super::*;
 
+    fn rate(selector: RateSelector) -> Rate {
+        let tariff = Tariff { currency: "EUR".into(), class: "spot".into() };
+        Rate { kind: RateKind::GpuHour, selector, from: None, nano: 1, tariff, derivation: None }
+    }
+
     #[test]
-    fn a_uuid_is_more_specific_than_a_node_and_that_than_a_model() {
-        let selector = |uuid: &str, node: &str, model: &str| {
-            let given = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
-            RateSelector { uuid: given(uuid), node: given(node), model: given(model) }
-        };
-        let order =
-            [selector("", "", ""), selector("", "", "m"), selector("", "n", "m"), selector("u", "", "")];
+    fn selectors_are_ordered_by_uuid_node_model_instance_type_and_pool() {
+        let given = |text: &str| Some(text.to_owned());
+        let none = RateSelector::default;
+        let order = [
+            none(),
+            RateSelector { pool: given("p"), ..none() },
+            RateSelector { instance_type: given("t"), ..none() },
+            RateSelector { model: given("m"), ..none() },
+            RateSelector { node: given("n"), ..none() },
+            RateSelector { uuid: given("u"), ..none() },
+        ];
         assert!(order.windows(2).all(|pair| pair[0].specificity() < pair[1].specificity()));
-        assert!(
-            selector("", "gpu-*", "").is_for_node("gpu-7") && !selector("", "gpu-*", "").is_for_node("cpu-7")
-        );
-        assert!(selector("GPU-1*", "n", "").is_for_gpu("GPU-12", "any"));
+    }
+
+    #[test]
+    fn a_rate_is_for_nodes_that_match_everything_that_it_gives() {
+        let node = NodeIdentity {
+            name: "gpu-7".into(),
+            pool: Some("spot-a".into()),
+            spot: Some(true),
+            ..NodeIdentity::default()
+        };
+        let given = |text: &str| Some(text.to_owned());
+        let none = RateSelector::default;
+        for (selector, is_for) in [
+            (none(), true),
+            (RateSelector { node: given("gpu-*"), ..none() }, true),
+            (RateSelector { node: given("cpu-*"), ..none() }, false),
+            (RateSelector { pool: given("spot-*"), node: given("gpu-?"), ..none() }, true),
+            (RateSelector { instance_type: given("*"), ..none() }, false),
+            (RateSelector { spot: Some(true), ..none() }, true),
+            (RateSelector { spot: Some(false), ..none() }, false),
+        ] {
+            assert_eq!(rate(selector.clone()).is_for_node(&node), is_for, "{selector:?}");
+        }
+        let uuid = rate(RateSelector { uuid: given("GPU-1*"), ..none() });
+        assert!(uuid.is_for(PricedSlot { uuid: "GPU-12", model: "any", profile: None }));
     }
 }

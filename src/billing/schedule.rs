@@ -1,36 +1,47 @@
-//! The recorded rates of a node, and which of them is in force for a GPU at a time.
+//! What the operator decided about prices, as a node recorded it: each entry with the time in which it is in force.
 
-use std::sync::Arc;
+use crate::model::{NodeIdentity, QUARTER_HOUR, Utc};
 
-use crate::model::{Price, QUARTER_HOUR, Tariff, Utc};
+use super::rate::{PriceBook, PricedSlot, Rate, RateKind};
+use super::terms::Terms;
 
-use super::rate::{PriceBook, Rate, RateSelector};
+/// An entry of the operator's configuration that is in force from a time on.
+pub trait Dated: Clone + PartialEq {
+    /// The begin that the operator gave; without one it begins at the quarter hour after it was first recorded.
+    fn from(&self) -> Option<Utc>;
 
-/// A rate as it was recorded. Only its end changes later.
+    /// Whether it concerns that node. It is recorded by the nodes that it concerns.
+    fn is_for_node(&self, node: &NodeIdentity) -> bool;
+}
+
+/// An entry as it was recorded. Only its end changes later.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RecordedRate {
-    /// Its number; a rate that was recorded later has a greater one.
+pub struct Recorded<E> {
+    /// Its number; an entry that was recorded later has a greater one.
     pub id: i64,
-    /// The GPUs that it prices. It was recorded by a node that it selects.
-    pub selector: RateSelector,
-    /// The begin that the operator gave.
-    pub given_from: Option<Utc>,
+    /// The entry.
+    pub entry: E,
     /// When it is first in force.
     pub begin: Utc,
-    /// When it is no longer in force; none while the operator's book has it.
+    /// When it is no longer in force; none while the operator's configuration has it.
     pub end: Option<Utc>,
-    /// The price.
-    pub price: Price,
-    /// How it follows from what the operator gave; none where it was given itself.
-    pub derivation: Option<Arc<str>>,
     /// When it was recorded.
     pub recorded: Utc,
 }
 
-/// The rates that a node has recorded, in order of their ids.
+/// The entries that a node has recorded, in order of their ids.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Schedule<E> {
+    entries: Vec<Recorded<E>>,
+}
+
+/// The recorded rates and terms of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RateSchedule {
-    rates: Vec<RecordedRate>,
+    /// The rates.
+    pub rates: Schedule<Rate>,
+    /// The terms of tenants.
+    pub terms: Schedule<Terms>,
 }
 
 /// The circumstances in which a book is recorded.
@@ -38,50 +49,101 @@ pub struct RateSchedule {
 pub struct RecordedAt<'a> {
     /// Now, or the end of the last settled minute where that is later.
     pub now: Utc,
-    /// Name of the node.
-    pub node: &'a str,
-    /// Whether no time is settled yet. Then a rate without a begin is in force from the beginning.
+    /// The node.
+    pub node: &'a NodeIdentity,
+    /// Whether no time is settled yet. Then an entry without a begin is in force from the beginning.
     pub is_new: bool,
     /// The prices of time before this are final.
     pub covered_until: Utc,
 }
 
-impl RecordedRate {
-    /// Whether it is the record of an entry of a book that is still there.
-    fn is_of(&self, rate: &Rate, currency: &str) -> bool {
-        let Price { tariff: Tariff { currency: own, class }, nano_per_gpu_hour } = &self.price;
-        self.end.is_none()
-            && (&self.selector, self.given_from) == (&rate.selector, rate.from)
-            && (&**own, class, *nano_per_gpu_hour) == (currency, &rate.class, rate.nano_per_gpu_hour)
+impl<E> Recorded<E> {
+    const fn is_in_force(&self, at: Utc) -> bool {
+        self.begin.0 <= at.0
+            && match self.end {
+                Some(end) => at.0 < end.0,
+                None => true,
+            }
+    }
+}
+
+impl<E> Default for Schedule<E> {
+    fn default() -> Self {
+        Self { entries: Vec::new() }
+    }
+}
+
+impl<E: Dated> Schedule<E> {
+    /// A schedule of recorded entries, in order of their ids.
+    pub const fn new(entries: Vec<Recorded<E>>) -> Self {
+        Self { entries }
     }
 
-    fn is_in_force(&self, at: Utc) -> bool {
-        self.begin <= at && self.end.is_none_or(|end| at < end)
+    /// The recorded entries, in order of their ids.
+    pub fn entries(&self) -> &[Recorded<E>] {
+        &self.entries
+    }
+
+    /// The entries in force at a time.
+    pub(super) fn in_force(&self, at: Utc) -> impl Iterator<Item = &Recorded<E>> {
+        self.entries.iter().filter(move |entry| entry.is_in_force(at))
+    }
+
+    fn changes(&self) -> impl Iterator<Item = Utc> {
+        self.entries.iter().flat_map(|entry| [Some(entry.begin), entry.end]).flatten()
+    }
+
+    /// Records the operator's entries in place of the last ones. Returns whether that changed anything.
+    ///
+    /// An entry that is not recorded yet begins when its operator says, but not in time that is covered; without a begin, at
+    /// the next quarter hour. One that is gone ends at the next quarter hour.
+    fn record(&mut self, given: &[E], at: RecordedAt<'_>) -> bool {
+        let RecordedAt { now, node, is_new, covered_until } = at;
+        let next_quarter = now.floor(QUARTER_HOUR).plus(QUARTER_HOUR);
+        let given = || given.iter().filter(|entry| entry.is_for_node(node));
+        let mut is_changed = false;
+        for gone in self.entries.iter_mut().filter(|known| known.end.is_none()) {
+            if !given().any(|entry| gone.entry == *entry) {
+                gone.end = Some(next_quarter);
+                is_changed = true;
+            }
+        }
+        for entry in given() {
+            if self.entries.iter().any(|known| known.end.is_none() && known.entry == *entry) {
+                continue;
+            }
+            let begin = match entry.from() {
+                Some(from) if from < covered_until => ceil(covered_until),
+                Some(from) => from,
+                None if is_new => Utc(0),
+                None => next_quarter,
+            };
+            let id = self.entries.last().map_or(1, |last| last.id + 1);
+            self.entries.push(Recorded { id, entry: entry.clone(), begin, end: None, recorded: now });
+            is_changed = true;
+        }
+        is_changed
     }
 }
 
 impl RateSchedule {
-    /// A schedule of recorded rates, in order of their ids.
-    pub const fn new(rates: Vec<RecordedRate>) -> Self {
-        Self { rates }
+    /// The rate of that kind for a slot at a time: that with the most specific selector, then the latest given begin, then
+    /// the last recorded one.
+    pub fn rate(&self, kind: RateKind, slot: PricedSlot<'_>, at: Utc) -> Option<&Recorded<Rate>> {
+        let rates = self.rates.in_force(at).filter(|rate| rate.entry.kind == kind && rate.entry.is_for(slot));
+        rates.max_by_key(|rate| (rate.entry.selector.specificity(), rate.entry.from, rate.id))
     }
 
-    /// The recorded rates, in order of their ids.
-    pub fn rates(&self) -> &[RecordedRate] {
-        &self.rates
+    /// The terms of a tenant at a time: those with the tenant's own name before those with a pattern, then the latest given
+    /// begin, then the last recorded ones.
+    pub fn terms_of(&self, tenant: &str, at: Utc) -> Option<&Recorded<Terms>> {
+        let terms = self.terms.in_force(at).filter(|terms| terms.entry.is_for(tenant));
+        terms.max_by_key(|terms| (terms.entry.tenant == tenant, terms.entry.from, terms.id))
     }
 
-    /// The rate of a GPU at a time: that with the most specific selector, then the latest given begin, then the last
-    /// recorded one.
-    pub fn in_force(&self, uuid: &str, model: &str, at: Utc) -> Option<&RecordedRate> {
-        let rates = self.rates.iter().filter(|rate| rate.is_in_force(at));
-        let rates = rates.filter(|rate| rate.selector.is_for_gpu(uuid, model));
-        rates.max_by_key(|rate| (rate.selector.specificity(), rate.given_from, rate.id))
-    }
-
-    /// The times inside a span at which a rate begins or ends, in order.
+    /// The times inside a span at which an entry begins or ends, in order.
     pub fn changes_between(&self, from: Utc, to: Utc) -> Vec<Utc> {
-        let changes = self.rates.iter().flat_map(|rate| [Some(rate.begin), rate.end]).flatten();
+        let changes = self.rates.changes().chain(self.terms.changes());
         let mut changes: Vec<Utc> = changes.filter(|at| from < *at && *at < to).collect();
         changes.sort_unstable();
         changes.dedup();
@@ -90,61 +152,30 @@ impl RateSchedule {
 
     /// The time after `at` at which a rate next begins or ends.
     pub fn next_change(&self, at: Utc) -> Utc {
-        let changes = self.rates.iter().flat_map(|rate| [Some(rate.begin), rate.end]).flatten();
-        changes.filter(|change| *change > at).min().unwrap_or(Utc(u64::MAX))
+        self.rates.changes().filter(|change| *change > at).min().unwrap_or(Utc(u64::MAX))
     }
 
-    /// Whether the operator gives any rate for this node.
+    /// Whether the operator gives any price for this node.
     pub fn is_configured(&self) -> bool {
-        self.rates.iter().any(|rate| rate.end.is_none())
+        self.rates.entries.iter().any(|rate| rate.end.is_none() && rate.entry.kind.is_time())
     }
 
-    /// Records a book in place of the last one; none ends all rates. Returns whether that changed anything.
-    ///
-    /// An entry that is not recorded yet begins when its operator says, but not in time that is covered; without a begin, at
-    /// the next quarter hour. One that is gone ends at the next quarter hour.
-    pub fn record(&mut self, book: Option<&PriceBook>, at: RecordedAt<'_>) -> bool {
-        let RecordedAt { now, node, is_new, covered_until } = at;
-        let next_quarter = now.floor(QUARTER_HOUR).plus(QUARTER_HOUR);
-        let entries = || {
-            let entries =
-                book.into_iter().flat_map(|book| book.rates.iter().map(|rate| (rate, &book.currency)));
-            entries.filter(|(rate, _)| rate.selector.is_for_node(node))
-        };
-        let is_known = |known: &RecordedRate| entries().any(|(rate, currency)| known.is_of(rate, currency));
-        let mut is_changed = false;
-        for gone in self.rates.iter_mut().filter(|known| known.end.is_none()) {
-            if !is_known(gone) {
-                gone.end = Some(next_quarter);
-                is_changed = true;
-            }
-        }
-        for (rate, currency) in entries() {
-            if self.rates.iter().any(|known| known.is_of(rate, currency)) {
-                continue;
-            }
-            let begin = match rate.from {
-                Some(from) if from < covered_until => ceil(covered_until),
-                Some(from) => from,
-                None if is_new => Utc(0),
-                None => next_quarter,
-            };
-            self.rates.push(RecordedRate {
-                id: self.rates.last().map_or(1, |last| last.id + 1),
-                selector: rate.selector.clone(),
-                given_from: rate.from,
-                begin,
-                end: None,
-                price: Price {
-                    tariff: Tariff { currency: currency.clone(), class: rate.class.clone() },
-                    nano_per_gpu_hour: rate.nano_per_gpu_hour,
-                },
-                derivation: rate.derivation.clone(),
-                recorded: now,
-            });
-            is_changed = true;
-        }
-        is_changed
+    /// Whether the node ever had a price.
+    pub fn has_prices(&self) -> bool {
+        self.rates.entries.iter().any(|rate| rate.entry.kind.is_time())
+    }
+
+    /// Records a book in place of the last one. Returns whether that changed anything.
+    pub fn record(&mut self, book: &PriceBook, at: RecordedAt<'_>) -> bool {
+        // Both are recorded, whether or not the first has changed.
+        self.rates.record(&book.rates, at) | self.terms.record(&book.terms, at)
+    }
+
+    /// The schedule of a node that has always had that book: entries without a begin hold from the beginning.
+    pub fn always(book: &PriceBook, node: &NodeIdentity) -> Self {
+        let mut schedule = Self::default();
+        schedule.record(book, RecordedAt { now: Utc(0), node, is_new: true, covered_until: Utc(0) });
+        schedule
     }
 }
 
@@ -155,51 +186,61 @@ fn ceil(at: Utc) -> Utc {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
-    use crate::model::Nanoseconds;
+    use crate::billing::RateSelector;
+    use crate::model::{MigProfile, Nanoseconds, Tariff};
+
+    static NODE: LazyLock<NodeIdentity> =
+        LazyLock::new(|| NodeIdentity { name: "node-1".into(), ..NodeIdentity::default() });
 
     /// A time in quarter hours.
     fn quarter(count: u64) -> Utc {
         Utc(count * QUARTER_HOUR.0)
     }
 
-    fn rate(model: Option<&str>, from: Option<u64>, nano_per_gpu_hour: i64) -> Rate {
+    fn rate(model: Option<&str>, from: Option<u64>, nano: i64) -> Rate {
         Rate {
+            kind: RateKind::GpuHour,
             selector: RateSelector { model: model.map(str::to_owned), ..RateSelector::default() },
             from: from.map(quarter),
-            nano_per_gpu_hour,
-            class: "on_demand".into(),
+            nano,
+            tariff: Tariff { currency: "EUR".into(), class: "on_demand".into() },
             derivation: None,
         }
     }
 
     fn book(rates: Vec<Rate>) -> PriceBook {
-        PriceBook { currency: "EUR".into(), rates }
+        PriceBook { rates, ..PriceBook::default() }
     }
 
     /// Recorded in the middle of a quarter hour.
     fn during(count: u64) -> RecordedAt<'static> {
         let now = quarter(count).plus(Nanoseconds::SECOND);
-        RecordedAt { now, node: "node-1", is_new: false, covered_until: Utc(0) }
+        RecordedAt { now, node: &NODE, is_new: false, covered_until: Utc(0) }
+    }
+
+    fn slot(model: &str) -> PricedSlot<'_> {
+        PricedSlot { uuid: "GPU-0", model, profile: None }
     }
 
     fn prices(schedule: &RateSchedule, model: &str, quarters: std::ops::Range<u64>) -> Vec<Option<i64>> {
-        let price = |count| schedule.in_force("GPU-0", model, quarter(count));
-        quarters.map(|count| price(count).map(|rate| rate.price.nano_per_gpu_hour)).collect()
+        let price = |count| schedule.rate(RateKind::GpuHour, slot(model), quarter(count));
+        quarters.map(|count| price(count).map(|rate| rate.entry.nano)).collect()
     }
 
     #[test]
     fn a_rate_without_a_begin_holds_from_the_next_quarter_hour_on_and_ends_at_one() {
         let mut schedule = RateSchedule::default();
-        assert!(!schedule.record(None, during(0)) && !schedule.is_configured());
-        assert!(
-            schedule.record(Some(&book(vec![rate(None, None, 1)])), RecordedAt { is_new: true, ..during(3) })
-        );
+        assert!(!schedule.record(&PriceBook::default(), during(0)) && !schedule.is_configured());
+        assert!(schedule.record(&book(vec![rate(None, None, 1)]), RecordedAt { is_new: true, ..during(3) }));
         assert_eq!(prices(&schedule, "H100", 0..4), [Some(1); 4]);
-        assert!(!schedule.record(Some(&book(vec![rate(None, None, 1)])), during(4)));
-        assert!(schedule.record(Some(&book(vec![rate(None, None, 2)])), during(5)));
-        assert!(schedule.record(None, during(7)));
+        assert!(!schedule.record(&book(vec![rate(None, None, 1)]), during(4)));
+        assert!(schedule.record(&book(vec![rate(None, None, 2)]), during(5)));
+        assert!(schedule.record(&PriceBook::default(), during(7)));
         assert_eq!(prices(&schedule, "H100", 4..10), [Some(1), Some(1), Some(2), Some(2), None, None]);
         assert_eq!(schedule.changes_between(quarter(0), quarter(8)), [quarter(6)]);
         assert_eq!(
@@ -211,13 +252,13 @@ mod tests {
     #[test]
     fn a_rate_with_a_begin_holds_in_the_past_too_but_not_in_covered_time() {
         let mut schedule = RateSchedule::default();
-        schedule.record(Some(&book(vec![rate(None, None, 1)])), RecordedAt { is_new: true, ..during(0) });
+        schedule.record(&book(vec![rate(None, None, 1)]), RecordedAt { is_new: true, ..during(0) });
         let late = book(vec![rate(None, None, 1), rate(None, Some(2), 5)]);
-        schedule.record(Some(&late), during(9));
+        schedule.record(&late, during(9));
         assert_eq!(prices(&schedule, "H100", 1..4), [Some(1), Some(5), Some(5)]);
         // A correction has the same selector and begin.
         let corrected = book(vec![rate(None, None, 1), rate(None, Some(2), 6)]);
-        schedule.record(Some(&corrected), RecordedAt { covered_until: Utc(quarter(3).0 + 1), ..during(9) });
+        schedule.record(&corrected, RecordedAt { covered_until: Utc(quarter(3).0 + 1), ..during(9) });
         assert_eq!(prices(&schedule, "H100", 1..6), [Some(1), Some(5), Some(5), Some(6), Some(6)]);
     }
 
@@ -233,9 +274,37 @@ mod tests {
                 ..rate(None, None, 9)
             },
         ]);
-        schedule.record(Some(&given), RecordedAt { is_new: true, ..during(0) });
+        schedule.record(&given, RecordedAt { is_new: true, ..during(0) });
         assert_eq!(prices(&schedule, "NVIDIA H100", 1..4), [Some(3); 3]);
         assert_eq!(prices(&schedule, "NVIDIA A40", 1..4), [Some(1), Some(2), Some(2)]);
-        assert_eq!(schedule.rates().len(), 3, "rates of other nodes are not recorded");
+        assert_eq!(schedule.rates.entries().len(), 3, "rates of other nodes are not recorded");
+    }
+
+    #[test]
+    fn a_rate_of_instances_prices_instances_of_its_profile_only() {
+        let selector = RateSelector { mig_profile: Some("1g.*".into()), ..RateSelector::default() };
+        let of_instance = Rate { kind: RateKind::InstanceHour, selector, ..rate(None, None, 7) };
+        let schedule = RateSchedule::always(&book(vec![of_instance, rate(None, None, 1)]), &NODE);
+        let price = |profile: Option<&MigProfile>| {
+            let slot = PricedSlot { profile, ..slot("H100") };
+            schedule.rate(RateKind::InstanceHour, slot, quarter(1)).map(|rate| rate.entry.nano)
+        };
+        let profile = |name: &str| MigProfile { name: name.into(), size: 1, total: 8 };
+        let prices = [Some(&profile("1g.10gb")), Some(&profile("3g.40gb")), None].map(price);
+        assert_eq!(prices, [Some(7), None, None]);
+        assert_eq!(prices_of_gpu(&schedule), Some(1));
+    }
+
+    fn prices_of_gpu(schedule: &RateSchedule) -> Option<i64> {
+        schedule.rate(RateKind::GpuHour, slot("H100"), quarter(1)).map(|rate| rate.entry.nano)
+    }
+
+    #[test]
+    fn a_tenant_s_own_terms_come_before_those_of_a_pattern() {
+        let terms = |tenant: &str, discount| Terms { tenant: tenant.into(), discount, ..Terms::default() };
+        let terms = vec![terms("ml", 1), terms("*", 2), terms("m*", 3)];
+        let schedule = RateSchedule::always(&PriceBook { terms, ..PriceBook::default() }, &NODE);
+        let discount = |tenant| schedule.terms_of(tenant, quarter(1)).map(|terms| terms.entry.discount);
+        assert_eq!(["ml", "mx", "x", "__unallocated__"].map(discount), [Some(1), Some(3), Some(2), None]);
     }
 }

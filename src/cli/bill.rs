@@ -1,12 +1,15 @@
 //! `gpumeter bill`: prints the bill of the running agent, or of a ledger file that no agent is using, as text, CSV, HTML or JSON.
 
 mod by;
+mod compare;
 mod csv;
+mod days;
 mod html;
 pub(super) mod job;
 mod job_id;
 mod job_sum;
 mod sheet;
+mod split;
 mod text;
 
 use std::path::{Path, PathBuf};
@@ -17,8 +20,10 @@ use jiff::civil::Date;
 
 use super::agent::RunningAgent;
 use super::{Failure, print};
-use crate::billing::Bill;
+use crate::billing::{Bill, PriceBook};
+use crate::config::Config;
 use crate::ledger::{self, Cause};
+use crate::model::HolderId;
 use crate::serve::{self, BillQuery};
 
 /// Where the bill comes from.
@@ -51,11 +56,28 @@ pub(super) struct BillCommand {
     #[arg(long, value_name = "MONTH", conflicts_with_all = ["from", "to"])]
     month: Option<String>,
     /// What the lines of text and CSV are grouped by: tenant, workload, gpu, model (product name), node, namespace,
-    /// account, user, unit, a label of gpu_workload_info such as k8s_pod_name, or two of these such as tenant,gpu. Usage
-    /// without that label is in the line "-".
+    /// account, user, unit, uuid, class (price class), day, attribute:NAME (of the tenant), a label of gpu_workload_info
+    /// such as k8s_pod_name, or two of these such as tenant,gpu. Usage without that label is in the line "-".
     #[arg(long, default_value = "tenant", value_name = "WHAT")]
     by: by::BillGrouping,
-    /// Print CSV: one line per group of --by, with an id that stays the same for a period. A text that begins with =, +,
+    /// Only the lines of this tenant; may be given several times.
+    #[arg(long, value_name = "TENANT")]
+    tenant: Vec<String>,
+    /// Divide the money of unheld time among the tenants by charged time, in a column of its own; or that of these
+    /// remainders, with commas between them.
+    #[arg(long, value_name = "REMAINDERS", num_args = 0..=1, require_equals = true, value_delimiter = ',',
+          default_missing_value = HolderId::UNALLOCATED)]
+    spread: Vec<String>,
+    /// Compare with another period: a month such as 2026-10, or FROM..TO.
+    #[arg(long, value_name = "PERIOD", conflicts_with_all = ["csv", "html", "json", "split_by"])]
+    compare: Option<String>,
+    /// Write one HTML file for each tenant, or other group, into a directory.
+    #[arg(long, num_args = 2, value_names = ["WHAT", "DIRECTORY"], conflicts_with_all = ["csv", "html", "json"])]
+    split_by: Option<Vec<String>>,
+    /// Prices and terms of a configuration file in place of the recorded ones; needs --ledger.
+    #[arg(long, value_name = "FILE", requires = "ledger")]
+    book: Option<PathBuf>,
+    /// Print CSV: one line per group of --by and rate, with an id that stays the same for a period. A text that begins with =, +,
     /// -, @, a tab or a carriage return has an apostrophe before it, so that no spreadsheet reads it as a formula.
     #[arg(long, conflicts_with_all = ["json", "html"])]
     csv: bool,
@@ -73,34 +95,85 @@ impl BillCommand {
             Some(month) => days_of(month)?.map(Some),
             None => [self.from.clone(), self.to.clone()],
         };
-        let statement = self.source.statement("bill", from.as_deref(), to.as_deref())?;
-        if self.json {
-            let text = serde_json::to_string_pretty(&statement).map_err(Failure::found)?;
-            print(&(text + "\n"))?;
-        } else if self.csv {
-            if statement.partial {
-                tracing::warn!(
-                    "the bill is partial: it has only the lines of tenants that this user may see"
-                );
-            }
-            print(&csv::table(&statement, &self.by))?;
-        } else if self.html {
-            print(&html::page(&statement, &self.by))?;
-        } else {
-            print(&text::page(&statement, &self.by))?;
+        let bill = self.bill(from, to)?;
+        if bill.partial && self.tenant.is_empty() && self.csv {
+            tracing::warn!("the bill is partial: it has only the lines of tenants that this user may see");
         }
-        if statement.is_balanced() { Ok(()) } else { Err(Failure::found("the bill does not reconcile")) }
+        print(&self.printed(&bill)?)?;
+        if bill.is_balanced() { Ok(()) } else { Err(Failure::found("the bill does not reconcile")) }
+    }
+
+    /// The bill of a period, with what the options select and add.
+    fn bill(&self, from: Option<String>, to: Option<String>) -> Result<Bill, Failure> {
+        let needs_days = self.by.needs_days() || self.html || self.split_by.is_some();
+        let query = BillQuery {
+            from,
+            to,
+            time_zone: self.source.time_zone.clone(),
+            by: needs_days.then(|| serve::BY_DAY.to_owned()),
+        };
+        let book = self.book.as_deref().map(read_book).transpose()?;
+        let mut bill = self.source.bill("bill", &query, book.as_ref())?;
+        if !self.spread.is_empty() {
+            bill.spread(&self.spread).map_err(Failure::found)?;
+        }
+        if !self.tenant.is_empty() {
+            bill.keep_lines(|line| self.tenant.contains(&line.tenant));
+        }
+        Ok(bill)
+    }
+
+    fn printed(&self, bill: &Bill) -> Result<String, Failure> {
+        if self.json {
+            return Ok(serde_json::to_string_pretty(bill).map_err(Failure::found)? + "\n");
+        }
+        if let Some(period) = &self.compare {
+            let [from, to] = match period.split_once("..") {
+                Some((from, to)) => [from, to].map(str::to_owned),
+                None => days_of(period)?,
+            };
+            let other = self.bill(Some(from), Some(to))?;
+            return compare::page(bill, &other, &self.by).map_err(Failure::wrong);
+        }
+        if let Some([what, directory]) = self.split_by.as_deref() {
+            let what = what.parse().map_err(|error| Failure::wrong(format!("--split-by: {error}")))?;
+            let files = split::write(bill, &what, &self.by, Path::new(directory)).map_err(Failure::found)?;
+            let lines = files.iter().map(|(name, path)| format!("{}\t{name}\n", path.display()));
+            return Ok(lines.collect());
+        }
+        Ok(if self.csv {
+            csv::table(bill, &self.by)
+        } else if self.html {
+            html::page(bill, &self.by)
+        } else {
+            text::page(bill, &self.by)
+        })
     }
 }
 
+/// The prices and terms of a configuration file.
+fn read_book(path: &Path) -> Result<PriceBook, Failure> {
+    let book = Config::read(path).map_err(Failure::wrong)?.prices;
+    if book.currency().is_none() {
+        let text = format!("{}: has no prices; give prices.rates with a currency", path.display());
+        return Err(Failure::wrong(text));
+    }
+    Ok(book)
+}
+
 impl BillSource {
-    /// The bill of a period; `command` is named in errors.
+    /// The recorded bill of a period; `command` is named in errors.
     fn statement(&self, command: &str, from: Option<&str>, to: Option<&str>) -> Result<Bill, Failure> {
         let [from, to] = [from, to].map(|time| time.map(str::to_owned));
-        let query = BillQuery { from, to, time_zone: self.time_zone.clone() };
+        let query = BillQuery { from, to, time_zone: self.time_zone.clone(), by: None };
+        self.bill(command, &query, None)
+    }
+
+    /// A bill, with these prices in place of the recorded ones where there are some.
+    fn bill(&self, command: &str, query: &BillQuery, book: Option<&PriceBook>) -> Result<Bill, Failure> {
         if let Some(path) = &self.ledger {
             check_unowned(path, command)?;
-            return serve::read_bill(path, &query, None, || false).map_err(Failure::wrong);
+            return serve::read_bill(path, query, None, book, || false).map_err(Failure::wrong);
         }
         let mut path = "/api/v1/bill".to_owned();
         for (name, value) in query.parameters() {

@@ -1,20 +1,28 @@
 //! Rules between keys, checked when all values are read.
 
+use super::prices;
 use super::problem::{Complaint, ProblemCollector};
 use super::read_mapping::KeyPositions;
 use super::settings::{Config, ConfigDraft, PricesConfig};
 use super::time::in_words;
-use crate::billing::PriceBook;
 
 impl ConfigDraft {
     /// Checks the rules between keys, and sets what follows from several of them.
     pub(crate) fn finish(&mut self, places: &KeyPositions, report: &mut ProblemCollector) {
         check_push_interval(&self.config, places, report);
         check_price_source(places, report);
+        check_energy_and_terms(self, places, report);
         check_web_tls(&self.config, places, report);
-        let PricesConfig { book: example, currency, rates } = std::mem::take(&mut self.prices);
-        let own = currency.map(|currency| PriceBook { currency: currency.into(), rates });
-        self.config.prices = if example { Some(PriceBook::example()) } else { own };
+        let PricesConfig { book: is_example, currency, rates, energy } = std::mem::take(&mut self.prices);
+        let mut book = if is_example { prices::example_book() } else { Default::default() };
+        if let Some(currency) = currency {
+            book.rates = rates;
+            book.rates.extend(energy.rate());
+            book.rates.iter_mut().for_each(|rate| rate.tariff.currency = currency.as_str().into());
+        }
+        book.terms = std::mem::take(&mut self.terms.terms);
+        book.rates.extend(self.carbon.rate());
+        self.config.prices = book;
     }
 }
 
@@ -64,6 +72,25 @@ fn check_web_tls(config: &Config, places: &KeyPositions, report: &mut ProblemCol
     tls.check(|key| places.get(key), "web.tls", report);
     if let Err(complaint) = tls.check_http2(config.web.http2) {
         report.add(places.get("web.tls.cipher_suites"), "web.tls.cipher_suites", complaint);
+    }
+}
+
+/// Checks that what refines prices has some to refine.
+fn check_energy_and_terms(draft: &ConfigDraft, places: &KeyPositions, report: &mut ProblemCollector) {
+    let has_prices = ["prices.rates", "prices.book"].iter().any(|key| places.get(key).is_some());
+    let mut complain = |key: &str, text: &str| report.add(places.get(key), key, Complaint(text.to_owned()));
+    if places.get("prices.energy.kwh").is_some() && places.get("prices.rates").is_none() {
+        complain("prices.energy.kwh", "has no rates beside it; give prices.rates, or remove it");
+    }
+    for (section, required) in [("prices.energy", "kwh"), ("carbon", "grams_per_kwh")] {
+        let key = |name: &str| format!("{section}.{name}");
+        let beside = ["pue", "from", "source"].map(key).into_iter().find(|key| places.get(key).is_some());
+        if let Some(beside) = beside.filter(|_| places.get(&key(required)).is_none()) {
+            complain(&beside, &format!("belongs to {section}.{required}; give it, or remove this"));
+        }
+    }
+    if !has_prices && !draft.terms.terms.is_empty() {
+        complain("terms", "need prices; give prices.rates, or remove them");
     }
 }
 

@@ -149,6 +149,7 @@ fn read(path: &Path, files: &mut FileSet) -> Result<(Config, KeyTexts), Problems
     let mut config = Config::parse(&text, &path.display().to_string())?;
     files.add(config.web.dcgm_counters.clone());
     config.read_dcgm_counters()?;
+    config.read_node_labels()?;
     Ok((config, KeyTexts::of(&text)))
 }
 

@@ -5,7 +5,7 @@
 /// `"help" pub struct Name (place) { key: Type, kind(...), Absent("text"), ChangeEffect, in "unit", "help"; }`
 ///
 /// The place of a struct is `(config a.b)`, a part of [`Config`](super::Config) with that path in the file,
-/// `(draft a)`, which is checked further, or `()`, `T` itself. The kinds are the arms of `field!`; `Absent` and
+/// `(draft a.b)`, which is checked further, `(list a)`, whose only key is the section `a` itself, or `()`, `T` itself. The kinds are the arms of `field!`; `Absent` and
 /// `ChangeEffect` are those of the module `key`. Mappings within a mapping are structs of their own, named behind `+`.
 macro_rules! keys {
     ($T:ty; $(
@@ -45,7 +45,10 @@ macro_rules! path {
     ((config $first:ident $(. $then:ident)*) $($key:ident)?) => {
         concat!(stringify!($first), $(".", stringify!($then),)* $(".", stringify!($key))?)
     };
-    ((draft $section:ident) $($key:ident)?) => { concat!(stringify!($section) $(, ".", stringify!($key))?) };
+    ((draft $section:ident $(. $then:ident)*) $($key:ident)?) => {
+        concat!(stringify!($section), $(".", stringify!($then),)* $(".", stringify!($key))?)
+    };
+    ((list $list:ident) $($key:ident)?) => { stringify!($list) };
     // A keyword of Rust.
     (() r#match) => { "match" };
     (() $($key:ident)?) => { concat!($(stringify!($key))?) };
@@ -54,7 +57,8 @@ macro_rules! path {
 /// The field of a key in what is filled.
 macro_rules! place {
     ($target:ident (config $($at:ident).+) $key:ident) => { $target.config.$($at).+.$key };
-    ($target:ident (draft $section:ident) $key:ident) => { $target.$section.$key };
+    ($target:ident (draft $($at:ident).+) $key:ident) => { $target.$($at).+.$key };
+    ($target:ident (list $list:ident) $key:ident) => { $target.$list.$key };
     ($target:ident () $key:ident) => { $target.$key };
 }
 

@@ -13,6 +13,7 @@ mod config_file;
 mod dcgm_counters;
 mod fraction;
 mod key;
+mod node_labels;
 mod prices;
 mod print;
 mod problem;
@@ -20,6 +21,7 @@ mod read_mapping;
 mod settings;
 mod standing;
 mod tenants;
+mod terms;
 mod time;
 mod tree;
 mod values;
@@ -57,6 +59,14 @@ impl Config {
     /// Reads and checks a file.
     pub fn read(path: &Path) -> Result<Self, Problems> {
         Self::parse(&read_text(path)?, &path.display().to_string())
+    }
+
+    /// Reads the file that `node.labels_file` names.
+    ///
+    /// # Errors
+    /// All problems of that file.
+    pub fn read_node_labels(&mut self) -> Result<(), Problems> {
+        self.node.read_labels()
     }
 
     /// Reads the file that `web.dcgm_counters` names.

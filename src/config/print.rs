@@ -19,9 +19,11 @@ pub fn default_yaml() -> String {
     let mut page = HEAD.to_owned();
     for (section, help) in sections() {
         page.push_str(&format!("\n## {help}\n{section}:\n"));
-        let below = format!("{section}.");
+        let is_below = |row: &&KeyDescription| {
+            row.path.strip_prefix(section).is_some_and(|rest| rest.starts_with(['.', '[']))
+        };
         let mut subsection = "";
-        for row in rows.iter().filter(|row| row.path.starts_with(&below)) {
+        for row in rows.iter().filter(is_below) {
             let within = subsection_of(row);
             if within != subsection && !within.is_empty() {
                 page.push_str(&format!("  {within}:\n"));

@@ -10,8 +10,10 @@ use super::key::{Absent, ChangeEffect, Key, KeyDescription, KeyType, Table};
 use super::prices;
 use super::standing::{self, GrantConfig};
 use super::tenants::{self, TenantAttributes};
+use super::terms;
+use super::time::moment;
 use super::values::{
-    add, add_label, cgroup_path, name, path, path_or_off, put, resource, service, time_zone,
+    add, add_label, cgroup_path, flag, name, path, path_or_off, put, resource, service, time_zone,
 };
 use super::web::{
     ClientAuth, DcgmLabels, TlsVersion, add_cipher, add_curve, add_header, add_tenant, client_auth,
@@ -19,9 +21,9 @@ use super::web::{
 };
 use jiff::tz::TimeZone;
 
-use crate::billing::{PriceBook, Rate};
+use crate::billing::{PriceBook, Rate, Terms};
 use crate::catalogue::Level;
-use crate::model::Nanoseconds;
+use crate::model::{Nanoseconds, Utc};
 use crate::tenants::TenantRule;
 
 /// A validated configuration; [`Config::default`] applies without a file.
@@ -32,8 +34,8 @@ pub struct Config {
     pub sampling: SamplingConfig,
     pub nvml: NvmlConfig,
     pub attribution: AttributionConfig,
-    /// What a GPU-hour costs; without it there is no money anywhere.
-    pub prices: Option<PriceBook>,
+    /// What GPUs, their energy and emissions cost, and the terms of tenants.
+    pub prices: PriceBook,
     pub tenants: TenantsConfig,
     pub billing: BillingConfig,
     pub ledger: LedgerConfig,
@@ -48,8 +50,10 @@ pub struct Config {
 pub(crate) struct ConfigDraft {
     /// The sections that are complete.
     pub(crate) config: Config,
-    /// Becomes [`Config::prices`] once all its keys are read.
+    /// Becomes [`Config::prices`] once all its keys are read, with the next two.
     pub(crate) prices: PricesConfig,
+    pub(crate) carbon: CarbonConfig,
+    pub(crate) terms: TermsConfig,
 }
 
 impl ConfigDraft {
@@ -60,7 +64,7 @@ impl ConfigDraft {
             sampling: SamplingConfig::default(),
             nvml: NvmlConfig::default(),
             attribution: AttributionConfig::default(),
-            prices: None,
+            prices: PriceBook::default(),
             tenants: TenantsConfig::default(),
             billing: BillingConfig::default(),
             ledger: LedgerConfig::default(),
@@ -69,7 +73,8 @@ impl ConfigDraft {
             web: WebConfig::default(),
             dcgm_counters: dcgm_counters::built_in(),
         };
-        Self { config, prices: PricesConfig::default() }
+        let (prices, carbon, terms) = Default::default();
+        Self { config, prices, carbon, terms }
     }
 }
 
@@ -87,6 +92,14 @@ pub struct NodeConfig (config node) {
         "Name of the node on pages, bills and in OTLP; by default $NODE_NAME, else the host name.";
     cluster: Option<String>, text("a name", name), Optional("zurich-1"), Restart,
         "Name of its cluster in gpumeter_node_info, API, bills, OTLP (k8s.cluster.name).";
+    pool: Option<String>, text("a name", name), Optional("a100-spot"), Restart,
+        "Its node pool, for rates that name one; by default what labels_file says.";
+    instance_type: Option<String>, text("a name", name), Optional("p4d.24xlarge"), Restart,
+        "Its instance type, for rates that name one; by default what labels_file says.";
+    spot: Option<bool>, text("true or false", flag), Optional("true"), Restart,
+        "Whether it may be taken away any time, for rates that say so; see labels_file.";
+    labels_file: Option<PathBuf>, text("an absolute path", path), Optional("/etc/gpumeter/node-labels"), Restart,
+        "File with the labels of its Kubernetes node, one as key=value on each line.";
 }
 
 "How often readings are taken, and how many."
@@ -163,6 +176,28 @@ pub(crate) struct PricesConfig (draft prices) {
         "Currency of your rates.";
     rates: Vec<Rate>, entries(prices::read, prices::TABLE), Optional(""), Reload,
         "Your rates; the most specific one holds, then the latest.";
+} + { energy: EnergyConfig }
+
+"What the energy of GPUs costs, where it is not included in the rates."
+pub(crate) struct EnergyConfig (draft prices.energy) {
+    kwh: Option<i64>, text("a decimal number", prices::price), Optional("0.21"), Reload, in "currency per kWh",
+        "Price of a kilowatt-hour; by default energy is included in the rates.";
+    pue: Option<i64>, text("a number from 1 to 5", prices::pue), Optional("1.3"), Reload,
+        "Energy of the whole site per energy of its computers, by which kwh is multiplied.";
+    from: Option<Utc>, text("a time in UTC on the 15-minute grid", moment), Optional("2026-01-01T00:00:00Z"), Reload,
+        "When the price begins, also in the past; without it, at the next quarter hour.";
+}
+
+"What the energy of GPUs emits."
+pub(crate) struct CarbonConfig (draft carbon) {
+    grams_per_kwh: Option<i64>, text("a decimal number", prices::price), Optional("380"), Reload, in "g CO2e per kWh",
+        "Grams of CO2e that a kilowatt-hour emits; without it bills have no emissions.";
+    pue: Option<i64>, text("a number from 1 to 5", prices::pue), Optional("1.3"), Reload,
+        "Energy of the whole site per energy of its computers, by which it is multiplied.";
+    source: Option<String>, text("a text", name), Optional("ENTSO-E 2025, yearly mean"), Reload,
+        "Where the number comes from; bills say it.";
+    from: Option<Utc>, text("a time in UTC on the 15-minute grid", moment), Optional("2026-01-01T00:00:00Z"), Reload,
+        "When the number begins, also in the past; without it, at the next quarter hour.";
 }
 
 "Who pays: by default a pod's namespace, a job's account, a unit or a user."
@@ -172,6 +207,12 @@ pub struct TenantsConfig (config tenants) {
     attributes: TenantAttributes, nested_pairs("tenants with attributes", tenants::add_attribute),
         Optional("{ml: {cost_center: \"4711\", owner: ada}}"), Reload,
         "What bills also say of a tenant, such as its cost center or owner.";
+}
+
+"What tenants pay for, where that is not held time at the full rate."
+pub(crate) struct TermsConfig (list terms) {
+    terms: Vec<Terms>, entries(terms::read, terms::TABLE), Optional(""), Reload,
+        "Terms of tenants; those with a tenant's own name come before those with a pattern.";
 }
 
 "How bills are made."

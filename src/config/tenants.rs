@@ -7,8 +7,8 @@ use super::problem::{Complaint, ProblemCollector};
 use super::read_mapping::{self, KeyPositions};
 use super::tree::YamlNode;
 use super::values::{add, name, nearest, put};
-use crate::model::{Fact, PodLabel};
-use crate::tenants::{RESERVED, TenantRule, is_label};
+use crate::model::{Fact, PodLabel, RESERVED};
+use crate::tenants::{TenantRule, is_label};
 
 /// Attributes by name, of each tenant.
 pub(crate) type TenantAttributes = BTreeMap<String, BTreeMap<String, String>>;

@@ -57,7 +57,11 @@ pub(super) struct WantedFamilies {
 
 impl WantedFamilies {
     pub(super) fn by(config: &Config) -> Self {
-        Self { level: config.sampling.level, ledger: config.ledger.enabled, prices: config.prices.is_some() }
+        Self {
+            level: config.sampling.level,
+            ledger: config.ledger.enabled,
+            prices: config.prices.currency().is_some(),
+        }
     }
 }
 

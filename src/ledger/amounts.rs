@@ -123,18 +123,19 @@ pub(super) fn load_sums(columns: &[AmountColumn], row: &Row<'_>, first: usize) -
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::ledger::schema::open_writer;
+    use crate::model::Utc;
 
     #[test]
     fn the_tables_have_these_columns_between_their_keys_and_their_grades() {
-        let connection = rusqlite::Connection::open_in_memory().unwrap();
-        for sql in [include_str!("schema/1.sql"), include_str!("schema/3.sql")] {
-            connection.execute_batch(sql).unwrap();
-        }
+        let directory = tempfile::tempdir().unwrap();
+        let (connection, _) = open_writer(&directory.path().join("ledger.db"), Utc(0)).unwrap();
         let columns = |table: &str| -> Vec<String> {
             let mut statement = connection.prepare("SELECT name FROM pragma_table_info(?1)").unwrap();
             statement.query_map([table], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
         };
-        let account = format!("minute_ns,gpu,holder,gpu_instance,{},grade,method,source", names(ACCOUNT));
+        let account =
+            format!("minute_ns,gpu,holder,gpu_instance,profile,{},grade,method,source", names(ACCOUNT));
         assert_eq!(columns("account").join(","), account);
         assert_eq!(
             columns("counter").join(","),

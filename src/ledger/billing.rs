@@ -13,10 +13,10 @@ use super::column::{self, loaded, loaded_grade, loaded_method, stored};
 use super::error::Cause;
 use super::{MINUTE, node, rates, reader, tenant_rules};
 use crate::billing::{
-    Bill, BillGpu, BillLine, Charge, ChargedSlot, EXAMPLE, ExactMoney, RateSchedule, Reconciliation,
-    RecordedRate, charges,
+    Bill, BillGpu, BillLine, BillRate, BillTerms, ExactMoney, LineRates, PriceBook, PricedSlot, PricedSpan,
+    Rate, RateKind, RateSchedule, Reconciliation, Recorded,
 };
-use crate::model::{Facts, GpuId, Holder, HolderId, Nanoseconds, Utc};
+use crate::model::{GpuId, Holder, HolderId, MigProfile, Nanoseconds, SlotId, Utc};
 use crate::tenants::{RecordedRules, TenantRules, tenant};
 
 /// A GPU whose account ends this long before that of another is gone, and does not delay bills.
@@ -25,14 +25,32 @@ const GONE_AFTER: Nanoseconds = Nanoseconds::from_seconds(3600);
 /// End of the product names of simulated GPUs.
 const SIMULATED: &str = "(simulated)";
 
-/// Makes the bill from the first minute `from` (none: the begin of the month of the last minute, in `zone`) to the end of
+/// Which bill is made.
+#[derive(Clone, Debug)]
+pub(super) struct BillRequest {
+    /// The time zone of months and local times.
+    pub(super) zone: TimeZone,
+    /// Whether lines are told apart by local date.
+    pub(super) by_day: bool,
+    /// Prices and terms in place of the recorded ones.
+    pub(super) book: Option<PriceBook>,
+}
+
+impl Default for BillRequest {
+    fn default() -> Self {
+        Self { zone: TimeZone::UTC, by_day: false, book: None }
+    }
+}
+
+/// Makes the bill from the first minute `from` (none: the begin of the month of the last minute, in the zone) to the end of
 /// the last minute `to` (none: the end of what is closed).
 pub(super) fn make_bill(
     connection: &Connection,
     from: Option<Utc>,
     to: Option<Utc>,
-    zone: &TimeZone,
+    request: &BillRequest,
 ) -> Result<Bill, Cause> {
+    let zone = &request.zone;
     let gpus = load_gpus(connection)?;
     let closed_until = closed_until(&gpus);
     let to = to.map(|to| on_grid("to", to)).transpose()?;
@@ -42,19 +60,28 @@ pub(super) fn make_bill(
         return Err(Cause::Backwards { from, to });
     }
     let end = end.max(from);
-    let schedule = rates::load(connection)?;
-    let rules = tenant_rules::load(connection)?;
-    let mut draft = BillDraft { gpus, lines: BTreeMap::new(), holders: load_holders(connection)? };
-    let changes = schedule.changes_between(from, end).into_iter().chain(rules.changes_between(from, end));
-    let mut at = from;
-    for until in changes.chain([end]).collect::<BTreeSet<Utc>>() {
-        draft.add(connection, SpanTerms { rates: &schedule, rules: rules.in_force(at) }, at, until)?;
-        at = until;
-    }
-    let (gpus, lines) = draft.finish();
     let node = node::load(connection)?;
+    let schedule = match &request.book {
+        Some(book) => RateSchedule::always(book, &node),
+        None => rates::load(connection)?,
+    };
+    let rules = tenant_rules::load(connection)?;
+    let (gpus, lines) = {
+        let holders = load_holders(connection)?;
+        let mut draft = BillDraft { gpus, lines: BTreeMap::new(), holders, schedule: &schedule };
+        let changes = schedule.changes_between(from, end).into_iter().chain(rules.changes_between(from, end));
+        let days = if request.by_day { days_between(from, end, zone) } else { Vec::new() };
+        let mut span = BillSpan { from, to: end, rules: rules.in_force(from), day: None };
+        for until in changes.chain(days).chain([end]).collect::<BTreeSet<Utc>>() {
+            span = BillSpan { to: until, rules: rules.in_force(span.from), ..span };
+            span.day = request.by_day.then(|| local_time(span.from, zone).chars().take(10).collect());
+            draft.add(connection, &span)?;
+            span.from = until;
+        }
+        draft.finish()
+    };
     let currency = find_currency(&gpus)?;
-    let example_prices = rates_of(&gpus).any(|rate| &*rate.price.tariff.class == EXAMPLE);
+    let rates = rates_of(&gpus, &lines, &schedule);
     let mut bill = Bill {
         simulated: node.simulated || gpus.iter().any(|gpu| gpu.model.ends_with(SIMULATED)),
         node: node.name,
@@ -68,9 +95,10 @@ pub(super) fn make_bill(
         closed_until,
         partial: false,
         currency,
-        prices: Vec::new(),
-        example_prices,
-        unpriced: (!schedule.rates().is_empty()).then(|| unpriced(&gpus)),
+        example_prices: rates.iter().any(BillRate::is_example),
+        rates,
+        terms: terms_of(&lines, &schedule),
+        unpriced: schedule.has_prices().then(|| unpriced(&gpus)),
         tenant_attributes: attributes_of(&lines, rules.versions().last()),
         lines,
         gpus,
@@ -102,11 +130,27 @@ fn local_time(at: Utc, zone: &TimeZone) -> String {
     )
 }
 
+/// The begins of local days between two times.
+fn days_between(from: Utc, to: Utc, zone: &TimeZone) -> Vec<Utc> {
+    let next_day = |at: Utc| -> Option<Utc> {
+        let time = jiff::Timestamp::from_nanosecond(at.0.into()).ok()?.to_zoned(zone.clone());
+        let next = time.tomorrow().ok()?.start_of_day().ok()?;
+        u64::try_from(next.timestamp().as_nanosecond()).ok().map(Utc)
+    };
+    let mut days = Vec::new();
+    let mut at = from;
+    while let Some(next) = next_day(at).filter(|next| *next < to && *next > at) {
+        days.push(next);
+        at = next;
+    }
+    days
+}
+
 /// All GPUs by key in the file, without time.
 fn load_gpus(connection: &Connection) -> rusqlite::Result<Vec<(i64, BillGpu)>> {
     connection
         .prepare(
-            "SELECT id, gpu_index, uuid, model, settled_until_ns FROM gpu
+            "SELECT id, gpu_index, uuid, model, settled_until_ns, first_seen_ns FROM gpu
              ORDER BY gpu_index, uuid",
         )?
         .query_map([], |row| {
@@ -115,8 +159,10 @@ fn load_gpus(connection: &Connection) -> rusqlite::Result<Vec<(i64, BillGpu)>> {
                 model: row.get(3)?,
                 slot: Nanoseconds(0),
                 settled_until: Utc(loaded(row, 4)?),
+                accounted_since: Utc(loaded(row, 5)?),
                 money: None,
                 intervals: Vec::new(),
+                energy_money: ExactMoney::ZERO,
             };
             Ok((row.get(0)?, gpu))
         })?
@@ -129,42 +175,50 @@ fn closed_until(gpus: &[(i64, BillGpu)]) -> Utc {
     ends().filter(|end| newest.since(*end) <= GONE_AFTER).min().unwrap_or_default().floor(MINUTE)
 }
 
-/// A bill while it is made, from one change of rates or tenant rules to the next.
-struct BillDraft {
+/// What tells lines of a bill apart.
+type LineKey = (GpuId, HolderId, SlotId, String, LineRates, Option<String>);
+
+/// A bill while it is made, from one change of rates, terms or tenant rules to the next.
+struct BillDraft<'a> {
     /// By key in the file.
     gpus: Vec<(i64, BillGpu)>,
-    lines: BTreeMap<(GpuId, HolderId, Option<u32>, String), BillLine>,
+    lines: BTreeMap<LineKey, BillLine>,
     /// All versions of holders.
     holders: BTreeMap<HolderId, Holder>,
+    schedule: &'a RateSchedule,
 }
 
-/// What a bill applies to a span.
-#[derive(Clone, Copy)]
-struct SpanTerms<'a> {
-    rates: &'a RateSchedule,
+/// A part of a bill in which no rate, no terms and no tenant rule begins or ends.
+struct BillSpan<'a> {
+    from: Utc,
+    to: Utc,
     rules: &'a TenantRules,
+    /// The local date, in bills by day.
+    day: Option<String>,
 }
 
-impl BillDraft {
-    /// Adds a span in which no rate and no tenant rule begins or ends.
-    fn add(
-        &mut self,
-        connection: &Connection,
-        terms: SpanTerms<'_>,
-        from: Utc,
-        to: Utc,
-    ) -> Result<(), Cause> {
-        let times = load_times(connection, from, to)?;
-        let mut lines = load_lines(connection, from, to)?;
+impl BillDraft<'_> {
+    fn add(&mut self, connection: &Connection, span: &BillSpan<'_>) -> Result<(), Cause> {
+        let times = load_times(connection, span)?;
+        let mut lines = load_lines(connection, span)?;
         for (key, gpu) in &mut self.gpus {
             let Some(slot) = times.get(key).copied() else { continue };
-            let rate = terms.rates.in_force(&gpu.gpu.uuid, &gpu.model, from);
-            gpu.add(slot, rate)?;
-            for mut line in charged_lines(&gpu.gpu, lines.remove(key).unwrap_or_default(), rate) {
+            let whole = PricedSlot { uuid: &gpu.gpu.uuid, model: &gpu.model, profile: None };
+            let rate = self.schedule.rate(RateKind::GpuHour, whole, span.from);
+            let mut of_gpu = lines.remove(key).unwrap_or_default();
+            for line in &mut of_gpu {
                 let id = || line.holder.clone();
                 let holder = self.holders.entry(id()).or_insert_with(|| Holder::from_id(id()));
-                line.tenant = tenant(holder, terms.rules).to_string();
-                let key = (line.gpu.clone(), line.holder.clone(), line.gpu_instance, line.tenant.clone());
+                line.tenant = tenant(holder, span.rules).to_string();
+            }
+            let (schedule, model) = (self.schedule, &*gpu.model);
+            let priced = PricedSpan { schedule, gpu: &gpu.gpu, model, at: span.from }.price(of_gpu)?;
+            gpu.add(slot, rate)?;
+            for mut line in priced {
+                gpu.energy_money = gpu.energy_money.plus(line.exact_energy)?;
+                line.day.clone_from(&span.day);
+                let (gpu, holder, slot) = (line.gpu.clone(), line.holder.clone(), line.slot.clone());
+                let key = (gpu, holder, slot, line.tenant.clone(), line.rates, line.day.clone());
                 match self.lines.entry(key) {
                     Entry::Occupied(mut sum) => sum.get_mut().add(&line)?,
                     Entry::Vacant(vacant) => drop(vacant.insert(line)),
@@ -180,12 +234,14 @@ impl BillDraft {
         let mut lines: Vec<BillLine> = self.lines.into_values().collect();
         mark_energy(&mut lines);
         for line in &mut lines {
-            let facts = self.holders.get(&line.holder).map(|holder| &holder.facts);
-            let labels = facts.into_iter().flat_map(Facts::iter);
-            line.labels = labels.map(|(fact, text)| (fact.label().to_owned(), text.to_owned())).collect();
+            let Some(holder) = self.holders.get(&line.holder) else { continue };
+            let labels = holder.facts.iter().map(|(fact, text)| (fact.label().to_owned(), text.to_owned()));
+            let of_pod = holder.facts.pod_labels().iter();
+            let of_pod = of_pod.map(|label| (label.name.to_string(), label.value.to_string()));
+            line.labels = labels.chain(of_pod).collect();
         }
         lines.sort_by(|left, right| {
-            let key = |line: &BillLine| (line.gpu.index, line.gpu_instance);
+            let key = |line: &BillLine| (line.gpu.index, line.slot.gpu_instance);
             (&left.tenant, key(left), left.holder.name()).cmp(&(
                 &right.tenant,
                 key(right),
@@ -217,20 +273,44 @@ fn load_holders(connection: &Connection) -> rusqlite::Result<BTreeMap<HolderId, 
 }
 
 /// GPU time of each GPU, by its key in the file.
-fn load_times(connection: &Connection, from: Utc, to: Utc) -> rusqlite::Result<BTreeMap<i64, Nanoseconds>> {
+fn load_times(connection: &Connection, span: &BillSpan<'_>) -> rusqlite::Result<BTreeMap<i64, Nanoseconds>> {
     connection
         .prepare_cached(
             "SELECT gpu, sum(slot_ns) FROM minute WHERE minute_ns >= ?1 AND minute_ns < ?2 GROUP BY gpu",
         )?
-        .query_map(params![stored(from.0)?, stored(to.0)?], |row| {
+        .query_map(params![stored(span.from.0)?, stored(span.to.0)?], |row| {
             Ok((row.get(0)?, Nanoseconds(loaded(row, 1)?)))
         })?
         .collect()
 }
 
-/// The rates that priced any time.
-fn rates_of(gpus: &[BillGpu]) -> impl Iterator<Item = &RecordedRate> {
+/// The rates of GPU time that priced any.
+fn gpu_rates(gpus: &[BillGpu]) -> impl Iterator<Item = &Recorded<Rate>> {
     gpus.iter().flat_map(|gpu| &gpu.intervals).filter_map(|interval| interval.rate.as_ref())
+}
+
+/// All rates that priced anything, by their begin.
+fn rates_of(gpus: &[BillGpu], lines: &[BillLine], schedule: &RateSchedule) -> Vec<BillRate> {
+    let of_line = |line: &BillLine| [line.rates.time, line.rates.energy, line.rates.carbon];
+    let ids = lines.iter().flat_map(of_line).flatten().chain(gpu_rates(gpus).map(|rate| rate.id));
+    let ids: BTreeSet<i64> = ids.collect();
+    let rates = schedule.rates.entries().iter().filter(|rate| ids.contains(&rate.id));
+    let mut rates: Vec<&Recorded<Rate>> = rates.collect();
+    rates.sort_by_key(|rate| (rate.entry.kind, rate.begin, rate.entry.nano));
+    rates.into_iter().map(BillRate::new).collect()
+}
+
+/// The terms of the lines.
+fn terms_of(lines: &[BillLine], schedule: &RateSchedule) -> Vec<BillTerms> {
+    let ids: BTreeSet<i64> = lines.iter().filter_map(|line| line.rates.terms).collect();
+    let terms = schedule.terms.entries().iter().filter(|terms| ids.contains(&terms.id));
+    let terms = terms.map(|terms| BillTerms {
+        id: terms.id,
+        tenant: terms.entry.tenant.clone(),
+        terms: terms.entry.describe().to_string(),
+        since: Some(terms.begin).filter(|begin| begin.0 > 0),
+    });
+    terms.collect()
 }
 
 /// GPU time without a rate.
@@ -241,32 +321,12 @@ fn unpriced(gpus: &[BillGpu]) -> Nanoseconds {
 
 /// The currency of the prices in force; an error where there are several.
 fn find_currency(gpus: &[BillGpu]) -> Result<Option<String>, Cause> {
-    let mut currencies = rates_of(gpus).map(|rate| &*rate.price.tariff.currency);
+    let mut currencies = gpu_rates(gpus).map(|rate| &*rate.entry.tariff.currency);
     let Some(first) = currencies.next() else { return Ok(None) };
     match currencies.find(|currency| *currency != first) {
         Some(second) => Err(Cause::Currencies { first: first.to_owned(), second: second.to_owned() }),
         None => Ok(Some(first.to_owned())),
     }
-}
-
-/// The lines of one GPU with what each is charged under a rate.
-fn charged_lines(gpu: &GpuId, mut lines: Vec<BillLine>, rate: Option<&RecordedRate>) -> Vec<BillLine> {
-    let charged = charges(lines.iter().map(|line| ChargedSlot {
-        gpu_instance: line.gpu_instance,
-        holder: &line.holder,
-        parts: &line.amounts.parts,
-    }));
-    for Charge { gpu_instance, holder, .. } in &charged[lines.len()..] {
-        // `__unavailable__` is charged for holders' unavailable time without time of its own.
-        let empty = BillLine::empty(gpu.clone(), holder.clone());
-        lines.push(BillLine { gpu_instance: *gpu_instance, ..empty });
-    }
-    for (line, Charge { time, .. }) in lines.iter_mut().zip(charged) {
-        *if rate.is_some() { &mut line.charged } else { &mut line.unpriced } = Nanoseconds(time);
-        let nano_per_gpu_hour = rate.map_or(0, |rate| rate.price.nano_per_gpu_hour);
-        line.exact = ExactMoney::of_time(nano_per_gpu_hour, time);
-    }
-    lines
 }
 
 /// Marks the lines of GPUs with any energy. Every GPU draws power, so one without energy was not measured.
@@ -280,21 +340,25 @@ fn mark_energy(lines: &mut [BillLine]) {
 }
 
 /// The lines of each GPU, by its key in the file, without money.
-fn load_lines(connection: &Connection, from: Utc, to: Utc) -> rusqlite::Result<BTreeMap<i64, Vec<BillLine>>> {
+fn load_lines(
+    connection: &Connection,
+    span: &BillSpan<'_>,
+) -> rusqlite::Result<BTreeMap<i64, Vec<BillLine>>> {
     let sums = join_expressions(ACCOUNT, ",", AmountColumn::sum);
     let mut statement = connection.prepare_cached(&format!(
         "SELECT a.gpu, g.gpu_index, g.uuid, h.name, h.version, max(grade), max(method), max(coarse),
                 max(source = 0), max(source = 1), max(source = 2), max(source = 3),
-                a.gpu_instance, {sums}
+                a.gpu_instance, p.name, p.size, p.total, {sums}
          FROM account a
          JOIN minute m ON m.minute_ns = a.minute_ns AND m.gpu = a.gpu
          JOIN gpu g ON g.id = a.gpu
          JOIN holder h ON h.id = a.holder
+         LEFT JOIN mig_profile p ON p.id = a.profile
          WHERE a.minute_ns >= ?1 AND a.minute_ns < ?2
-         GROUP BY a.gpu, a.holder, a.gpu_instance
-         ORDER BY g.gpu_index, g.uuid, h.name, h.id, a.gpu_instance"
+         GROUP BY a.gpu, a.holder, a.gpu_instance, a.profile
+         ORDER BY g.gpu_index, g.uuid, h.name, h.id, a.gpu_instance, a.profile"
     ))?;
-    let mut rows = statement.query(params![stored(from.0)?, stored(to.0)?])?;
+    let mut rows = statement.query(params![stored(span.from.0)?, stored(span.to.0)?])?;
     let mut lines = BTreeMap::<i64, Vec<BillLine>>::new();
     while let Some(row) = rows.next()? {
         lines.entry(row.get(0)?).or_default().push(read_line(row)?);
@@ -311,12 +375,19 @@ fn read_line(row: &rusqlite::Row<'_>) -> rusqlite::Result<BillLine> {
     }
     let gpu = GpuId { index: row.get(1)?, uuid: row.get::<_, String>(2)?.into() };
     Ok(BillLine {
-        gpu_instance: column::loaded_instance(row, 12)?,
-        amounts: amounts::load_sums(ACCOUNT, row, 13)?,
+        slot: SlotId { gpu_instance: column::loaded_instance(row, 12)?, profile: read_profile(row, 13)? },
+        amounts: amounts::load_sums(ACCOUNT, row, 16)?,
         grade: loaded_grade(row, 5)?,
         method: loaded_method(row, 6)?,
         coarse: row.get(7)?,
         sources,
         ..BillLine::empty(gpu, column::loaded_id(row, 3)?)
     })
+}
+
+/// The profile in the columns that begin at `index`; none where they are NULL.
+fn read_profile(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<Option<MigProfile>> {
+    let Some(name) = row.get::<_, Option<String>>(index)? else { return Ok(None) };
+    let (size, total) = (loaded(row, index + 1)?, loaded(row, index + 2)?);
+    Ok(Some(MigProfile { name: name.into(), size, total }))
 }

@@ -9,7 +9,7 @@ use std::collections::btree_map::Entry;
 
 use super::MINUTE;
 use crate::account::ClosedWindow;
-use crate::model::{HolderId, Parts, Row, Settlement};
+use crate::model::{HolderId, Parts, Row, Settlement, SlotId};
 
 /// What a merge of two windows loses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,7 +60,7 @@ fn have_equal_holdings(one: &Settlement, two: &Settlement) -> bool {
         && one.rows.iter().zip(&two.rows).all(|(a, b)| {
             let (held, since) = (a.amounts.parts.held(), b.amounts.parts.held());
             let (x, y) = (u128::from(held) * u128::from(other), u128::from(since) * u128::from(length));
-            (a.gpu_instance, &a.holder) == (b.gpu_instance, &b.holder)
+            (&a.slot, &a.holder) == (&b.slot, &b.holder)
                 && x.abs_diff(y) <= rounding
                 && state(&a.amounts.parts) == state(&b.amounts.parts)
                 && (a.method, a.source) == (b.method, b.source)
@@ -73,8 +73,8 @@ const fn state(parts: &Parts) -> (bool, bool) {
 
 /// Adds the following window to `first`.
 fn append_window(first: &mut Settlement, second: Settlement) {
-    let key = |row: &Row| (row.gpu_instance, row.holder.clone());
-    let mut rows: BTreeMap<(Option<u32>, HolderId), Row> =
+    let key = |row: &Row| (row.slot.clone(), row.holder.clone());
+    let mut rows: BTreeMap<(SlotId, HolderId), Row> =
         first.rows.drain(..).map(|row| (key(&row), row)).collect();
     for row in second.rows {
         match rows.entry(key(&row)) {

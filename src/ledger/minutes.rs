@@ -12,8 +12,8 @@ use super::error::Cause;
 use super::state::TransactionDraft;
 use super::{MINUTE, write};
 use crate::account::{AccruedCost, ClosedWindow, CounterKey};
-use crate::billing::{Charge, ChargedSlot, ExactMoney, charges};
-use crate::model::{Amounts, Microjoules, Parts, Price, Row, Settlement, Use, Utc};
+use crate::billing::{Charge, ChargedSlot, ExactMoney, PricedSlot, Rate, RateSchedule, SlotRates, charges};
+use crate::model::{Amounts, HolderId, Microjoules, Parts, Row, Settlement, SlotId, Tariff, Use, Utc};
 
 /// The part of a window that lies in one minute.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,14 +136,12 @@ pub(super) fn add_minute_part(
     let connection = draft.connection;
     let minute = part.from.floor(MINUTE);
     let time = part.to.since(part.from).0;
-    let rates = Arc::clone(&draft.base.rates);
     let gpu = draft.gpu(&closed.gpu)?;
     gpu.slot += time;
     let gpu_key = gpu.id;
-    let rate = rates.in_force(&closed.gpu, &gpu.model, minute);
     write::add_to_minute(connection, gpu_key, part, closed.coarse)?;
     for row in &part.rows {
-        if let Some(id) = row.gpu_instance {
+        if let Some(id) = row.slot.gpu_instance {
             *draft.gpu(&closed.gpu)?.instances.entry(id).or_default() += row.amounts.parts.held();
         }
         if !is_zero(row) {
@@ -155,35 +153,54 @@ pub(super) fn add_minute_part(
     }
     let held: i128 = part.rows.iter().map(|row| i128::from(row.amounts.parts.held())).sum();
     draft.changes.imbalance += i128::from(time) - held;
-    rate.map_or(Ok(()), |rate| add_costs(draft, &closed.gpu, part, &rate.price, now))
+    let rates = Arc::clone(&draft.base.rates);
+    if rates.has_prices() { add_costs(draft, &closed.gpu, part, &rates, now) } else { Ok(()) }
 }
 
-/// Adds the money of a part to the costs of its holders and users.
+/// Adds the money of a part to the costs of its holders and users, at the rates then in force and without terms.
 fn add_costs(
     draft: &mut TransactionDraft<'_>,
     uuid: &Arc<str>,
     part: &MinutePart,
-    price: &Price,
+    schedule: &RateSchedule,
     now: Utc,
 ) -> Result<(), Cause> {
+    let model = Arc::clone(&draft.gpu(uuid)?.model);
+    let minute = part.from.floor(MINUTE);
     let held = charges(part.rows.iter().map(|row| ChargedSlot {
-        gpu_instance: row.gpu_instance,
+        slot: &row.slot,
         holder: &row.holder,
         parts: &row.amounts.parts,
     }));
-    let mut add = |key: CounterKey, time: u64, sum: fn(&mut AccruedCost) -> &mut ExactMoney| {
-        if time > 0 {
-            let cost = draft.counter(key, now)?.costs.entry(price.tariff.clone());
-            let sum = sum(cost.or_insert_with(|| AccruedCost { born: now, ..AccruedCost::default() }));
-            *sum = sum.plus(ExactMoney::of_time(price.nano_per_gpu_hour, time))?;
-        }
+    let mut add = |slot: &SlotId, holder: &HolderId, tariff: &Tariff, [held, used]: [ExactMoney; 2]| {
+        let gpu_instance = slot.gpu_instance;
+        let key = CounterKey { gpu: Arc::clone(uuid), gpu_instance, holder: holder.clone() };
+        let cost = draft.counter(key, now)?.costs.entry(tariff.clone());
+        let cost = cost.or_insert_with(|| AccruedCost { born: now, ..AccruedCost::default() });
+        (cost.held, cost.used) = (cost.held.plus(held)?, cost.used.plus(used)?);
         Ok::<(), Cause>(())
     };
-    for Charge { gpu_instance, holder, time } in held {
-        add(CounterKey { gpu: Arc::clone(uuid), gpu_instance, holder }, time, |cost| &mut cost.held)?;
+    for Charge { slot, holder, time } in held.iter().filter(|charge| charge.time > 0) {
+        let priced = PricedSlot { uuid, model: &model, profile: slot.profile.as_ref() };
+        let rates = SlotRates::find(schedule, priced, minute);
+        if let Some(tariff) = rates.tariff() {
+            let money = ExactMoney::of_time(rates.nano_per_gpu_hour(), *time);
+            add(slot, holder, tariff, [money, ExactMoney::ZERO])?;
+        }
     }
     for row in &part.rows {
-        add(CounterKey::of_row(uuid, row), row.amounts.used.total(), |cost| &mut cost.used)?;
+        let priced = PricedSlot { uuid, model: &model, profile: row.slot.profile.as_ref() };
+        let (rates, time) = (SlotRates::find(schedule, priced, minute), row.amounts.used.total());
+        if let Some(tariff) = rates.tariff().filter(|_| time > 0) {
+            let money = ExactMoney::of_time(rates.nano_per_gpu_hour(), time);
+            add(&row.slot, &row.holder, tariff, [ExactMoney::ZERO, money])?;
+        }
+        let energy = [row.amounts.energy_static, row.amounts.energy_dynamic];
+        if let Some(rate) = rates.energy.filter(|_| energy.iter().any(|energy| energy.0 > 0)) {
+            let Rate { nano, tariff, .. } = &rate.entry;
+            let [floor, dynamic] = energy.map(|energy| ExactMoney::of_energy(*nano, energy.0));
+            add(&row.slot, &row.holder, tariff, [floor.plus(dynamic)?, dynamic])?;
+        }
     }
     Ok(())
 }
@@ -208,7 +225,7 @@ mod tests {
             .map(|(index, cells)| {
                 let [within, lent, idle, unmeasured, unavailable] = cells.map(u64::from);
                 Row {
-                    gpu_instance: None,
+                    slot: SlotId::default(),
                     holder: HolderId::new(format!("user:{index}")),
                     amounts: Amounts {
                         parts: Parts { within, lent, idle, unmeasured, unavailable },

@@ -34,7 +34,6 @@ pub use error::{Cause, Error};
 pub use expected::{InventoryRow, forget};
 pub use files::{check_not_emptied, check_unowned};
 pub use migration::{Restored, restore};
-pub use node::NodeIdentity;
 pub use owner::{Ledger, Opening};
 pub use partial_commit::PartialCommit;
 pub use queue::{LedgerQueue, Pressure};

@@ -7,7 +7,7 @@ use rusqlite::{Connection, Transaction, params};
 
 use super::error::{Cause, Error};
 use super::files::LedgerLock;
-use super::node::{self, NodeIdentity};
+use super::node;
 use super::rates::{self, BookChange};
 use super::recover;
 use super::state::LedgerState;
@@ -16,7 +16,7 @@ use super::timeline;
 use super::{column, expected, files, reader, schema, sticky_faults, xids};
 use crate::account::{AccountTimeline, Anchor, Recovered};
 use crate::billing::PriceBook;
-use crate::model::{Nanoseconds, Stamp, Utc};
+use crate::model::{Nanoseconds, NodeIdentity, Stamp, Utc};
 use crate::tenants::TenantRules;
 
 /// The most by which slewing or a leap second moves the wall clock; more is a step.
@@ -31,8 +31,8 @@ pub struct Opening {
     pub now: Stamp,
     /// Whether the kernel does not report the wall clock as synchronised.
     pub unsynchronised: bool,
-    /// The operator's prices; without them nothing is charged.
-    pub book: Option<PriceBook>,
+    /// The operator's prices and terms; without prices nothing is charged.
+    pub book: PriceBook,
     /// The operator's tenant rules.
     pub tenant_rules: Arc<TenantRules>,
     /// The node's identity on bills.
@@ -154,13 +154,13 @@ impl Ledger {
         Ok((ledger, recovered))
     }
 
-    /// Records `book` in place of the last one, as decided at that time since boot; none ends all rates. While the account's
-    /// time is provisional the book waits for the real time.
+    /// Records `book` in place of the last one, as decided at that time since boot; an empty one ends all rates. While the
+    /// account's time is provisional the book waits for the real time.
     ///
     /// # Errors
     /// The disk.
-    pub fn reprice(&mut self, book: Option<&PriceBook>, decided: Nanoseconds) -> Result<(), Error> {
-        self.waiting.books.push(BookChange { book: book.cloned(), decided });
+    pub fn reprice(&mut self, book: &PriceBook, decided: Nanoseconds) -> Result<(), Error> {
+        self.waiting.books.push(BookChange { book: book.clone(), decided });
         self.record_waiting().map_err(|cause| cause.at(&self.path, "store the prices"))
     }
 

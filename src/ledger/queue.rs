@@ -229,7 +229,8 @@ impl GpuQueue {
 mod tests {
     use super::*;
     use crate::model::{
-        ActivitySource, Amounts, GpuId, Grade, Method, Microjoules, Parts, Row, Settlement, SlotState, Use,
+        ActivitySource, Amounts, GpuId, Grade, Method, Microjoules, Parts, Row, Settlement, SlotId,
+        SlotState, Use,
     };
 
     const SECOND: u64 = 1_000_000_000;
@@ -238,7 +239,7 @@ mod tests {
     fn window(from: u64, holder: &str, within: u64) -> LedgerBatch {
         let length = 15 * SECOND;
         let row = Row {
-            gpu_instance: None,
+            slot: SlotId::default(),
             holder: HolderId::new(holder),
             amounts: Amounts {
                 parts: Parts { within, idle: length - within, ..Parts::default() },

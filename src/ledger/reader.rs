@@ -6,21 +6,21 @@ use std::sync::Arc;
 use jiff::tz::TimeZone;
 use rusqlite::{Connection, Params};
 
-use super::billing::{HOLDERS, make_bill};
+use super::billing::{BillRequest, HOLDERS, make_bill};
 use super::column::{loaded_id, loaded_json};
 use super::error::{Cause, Error};
 use super::expected::{self, InventoryRow};
-use super::node::{self, NodeIdentity};
+use super::node;
 use super::schema;
-use crate::billing::Bill;
-use crate::model::{Holder, Utc};
+use crate::billing::{Bill, PriceBook};
+use crate::model::{Holder, NodeIdentity, Utc};
 
 /// A read-only connection. Its calls may block on the disk.
 #[derive(Debug)]
 pub struct Reader {
     connection: Connection,
     path: PathBuf,
-    zone: TimeZone,
+    request: BillRequest,
 }
 
 impl Reader {
@@ -30,14 +30,29 @@ impl Reader {
     /// The file is missing or no ledger; a newer schema.
     pub fn open(path: &Path) -> Result<Self, Error> {
         schema::open_reader(path)
-            .map(|connection| Self { connection, path: path.to_owned(), zone: TimeZone::UTC })
+            .map(|connection| Self { connection, path: path.to_owned(), request: BillRequest::default() })
             .map_err(|cause| cause.at(path, "open the ledger for reading"))
     }
 
     /// The reader with months and local times of that zone instead of UTC.
     #[must_use]
-    pub fn in_zone(self, zone: TimeZone) -> Self {
-        Self { zone, ..self }
+    pub fn in_zone(mut self, zone: TimeZone) -> Self {
+        self.request.zone = zone;
+        self
+    }
+
+    /// The reader whose bills have lines for each local day.
+    #[must_use]
+    pub const fn by_day(mut self, by_day: bool) -> Self {
+        self.request.by_day = by_day;
+        self
+    }
+
+    /// The reader whose bills have these prices and terms in place of the recorded ones.
+    #[must_use]
+    pub fn with_book(mut self, book: Option<PriceBook>) -> Self {
+        self.request.book = book;
+        self
     }
 
     /// Interrupts a query once `is_unwanted` returns true; it is called every 10,000 steps of SQLite's virtual machine, about
@@ -62,7 +77,7 @@ impl Reader {
         self.connection
             .transaction()
             .map_err(Cause::from)
-            .and_then(|transaction| make_bill(&transaction, from, to, &self.zone))
+            .and_then(|transaction| make_bill(&transaction, from, to, &self.request))
             .map_err(|cause| cause.at(&self.path, "make a bill"))
     }
 

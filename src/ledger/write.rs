@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension, params};
 
 use super::MINUTE;
 use super::amounts::{self, ACCOUNT, AmountColumn, COUNTER, join_expressions, names};
@@ -11,7 +11,7 @@ use super::error::Cause;
 use super::minutes::MinutePart;
 use super::state::{LedgerGpu, StoredHolder};
 use crate::account::{GpuRegistration, HolderCounter};
-use crate::model::{Facts, Holder, Holding, Microjoules, Row, Settlement, Span, Utc};
+use crate::model::{Facts, Holder, Holding, Microjoules, MigProfile, Row, Settlement, Span, Utc};
 
 /// Stores a registered GPU, and returns its key in the file.
 pub(super) fn upsert_gpu(connection: &Connection, registration: &GpuRegistration) -> rusqlite::Result<i64> {
@@ -183,15 +183,29 @@ pub(super) fn add_to_minute(
 
 static ADD_TO_ACCOUNT: LazyLock<String> = LazyLock::new(|| {
     format!(
-        "INSERT INTO account(minute_ns,gpu,holder,gpu_instance,{},grade,method,source)VALUES({}) ON CONFLICT DO UPDATE SET {},\
+        "INSERT INTO account(minute_ns,gpu,holder,gpu_instance,profile,{},grade,method,source)VALUES({}) ON CONFLICT DO UPDATE SET {},\
          grade=max(grade,excluded.grade),method=max(method,excluded.method),\
          source=CASE WHEN 2 IN(source,excluded.source)THEN 2 WHEN 1 IN(source,excluded.source)THEN 1 \
          ELSE max(source,excluded.source)END",
         names(ACCOUNT),
-        ["?"; ACCOUNT.len() + 7].join(","),
+        ["?"; ACCOUNT.len() + 8].join(","),
         join_expressions(ACCOUNT, ",", AmountColumn::addition),
     )
 });
+
+/// The key of a profile in the file, which is stored where it is new.
+fn profile_key(connection: &Connection, profile: &MigProfile) -> rusqlite::Result<i64> {
+    let key = params![profile.name, stored(profile.size)?, stored(profile.total)?];
+    let known = connection
+        .prepare_cached("SELECT id FROM mig_profile WHERE name = ?1 AND size = ?2 AND total = ?3")?
+        .query_row(key, |row| row.get(0))
+        .optional()?;
+    if let Some(id) = known {
+        return Ok(id);
+    }
+    connection.execute("INSERT INTO mig_profile (name, size, total) VALUES (?1, ?2, ?3)", key)?;
+    Ok(connection.last_insert_rowid())
+}
 
 /// Adds a row to its minute and slot, which keeps the worst of grade, method and source.
 pub(super) fn add_to_account(
@@ -201,10 +215,12 @@ pub(super) fn add_to_account(
     holder: i64,
     row: &Row,
 ) -> rusqlite::Result<()> {
-    let mut values = [0; ACCOUNT.len() + 7];
-    values[..4].copy_from_slice(&[stored(minute.0)?, gpu, holder, stored_instance(row.gpu_instance)]);
-    amounts::store(ACCOUNT, &row.amounts, &mut values[4..])?;
-    values[ACCOUNT.len() + 4..].copy_from_slice(&[
+    let mut values = [0; ACCOUNT.len() + 8];
+    let slot = stored_instance(row.slot.gpu_instance);
+    let profile = row.slot.profile.as_ref().map_or(Ok(0), |profile| profile_key(connection, profile))?;
+    values[..5].copy_from_slice(&[stored(minute.0)?, gpu, holder, slot, profile]);
+    amounts::store(ACCOUNT, &row.amounts, &mut values[5..])?;
+    values[ACCOUNT.len() + 5..].copy_from_slice(&[
         row.grade as i64,
         row.method as i64,
         source_rank(row.source),

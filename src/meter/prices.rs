@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::TrackedGpu;
-use crate::billing::RateSchedule;
+use crate::billing::{PricedSlot, RateKind, RateSchedule};
 use crate::model::{Price, Utc};
 
 /// Prices by GPU, which stay the same `Arc` until one changes.
@@ -39,7 +39,8 @@ impl PublishedPrices {
             self.gpus = gpus.iter().map(names).collect();
             (self.rates, self.until) = (Arc::clone(rates), rates.next_change(at));
             let price = |[uuid, model]: &[Arc<str>; 2]| {
-                rates.in_force(uuid, model, at).map(|rate| rate.price.clone())
+                let slot = PricedSlot { uuid, model, profile: None };
+                rates.rate(RateKind::GpuHour, slot, at).map(|rate| rate.entry.price())
             };
             let prices: Vec<Option<Price>> = self.gpus.iter().map(price).collect();
             if *prices != *self.prices {

@@ -6,6 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{Fact, Facts, HolderKind};
 
+/// Begins the names of tenants and holders that are reserved for remainders.
+pub const RESERVED: &str = "__";
+
 /// A version of a holder: a workload id such as `unit:trainer.service`, `user:alice`, or a reserved remainder such as
 /// `__system__`, followed by [`VERSION`] and a number where facts of that workload have changed.
 ///
@@ -24,6 +27,10 @@ impl HolderId {
     pub const STRANDED: &'static str = "__stranded__";
     /// Time of a GPU that was lost, broken, or between two MIG layouts.
     pub const UNAVAILABLE: &'static str = "__unavailable__";
+    /// Money of held time at the full rate, less what terms charge; may be negative, and has no time.
+    pub const TERMS: &'static str = "__terms__";
+    /// Money of GPU time at the GPU's rate, less the list prices of MIG instances; may be negative, and has no time.
+    pub const RATE_VARIANCE: &'static str = "__rate_variance__";
     /// Tenants without series of their own on a page, taken together; never in the ledger.
     pub const OTHER: &'static str = "__other__";
     /// Time that was not observed: neither holdings nor activity are known.
@@ -80,7 +87,7 @@ impl HolderId {
 
     /// Whether it is one of the reserved remainders.
     pub fn is_remainder(&self) -> bool {
-        self.0.starts_with("__")
+        self.0.starts_with(RESERVED)
     }
 }
 

@@ -10,6 +10,7 @@ pub mod health;
 pub mod holder;
 mod holder_kind;
 pub mod holding;
+mod node;
 mod pattern;
 mod pod_label;
 pub mod price;
@@ -30,17 +31,18 @@ pub use gpu::{
     PciAddress, Platform, Via, XidCount, XidSource,
 };
 pub use health::{HealthState, Reason, Remedy, StickyFault, Verdict};
-pub use holder::{Holder, HolderId, UnattributedReason};
+pub use holder::{Holder, HolderId, RESERVED, UnattributedReason};
 pub use holder_kind::{Fact, Facts, HolderKind};
 pub use holding::{Fraction, Holding, HoldingSource};
+pub use node::NodeIdentity;
 pub use pattern::matches_pattern;
 pub use pod_label::PodLabel;
 pub use price::{Price, Tariff};
 pub use quantity::{Bytes, Microjoules, Money, Nanoseconds, Unit};
 pub use reading::{Absence, Reading};
 pub use span::{
-    ActivitySource, Carry, InstanceSpan, MigLayout, MigSlot, MigSpan, Presence, Row, Settlement, SlotState,
-    Span,
+    ActivitySource, Carry, InstanceSpan, MigLayout, MigProfile, MigSlot, MigSpan, Presence, Row, Settlement,
+    SlotId, SlotState, Span,
 };
 pub use stamp::{QUARTER_HOUR, Stamp, Utc};
 pub use visible_account::VisibleAccount;

@@ -60,6 +60,18 @@ macro_rules! quantity {
         #[serde(transparent)]
         pub struct $name(pub $inner);
 
+        impl std::fmt::Display for $name {
+            /// The integer without its unit.
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+        impl std::str::FromStr for $name {
+            type Err = std::num::ParseIntError;
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                text.parse().map(Self)
+            }
+        }
         impl std::ops::Add for $name {
             type Output = Self;
             fn add(self, other: Self) -> Self {

@@ -131,22 +131,61 @@ pub struct MigLayout {
 }
 
 impl MigLayout {
-    /// Whether both divide a GPU alike. First slices are compared if both have them; earlier releases stored none.
+    /// Whether both divide a GPU alike. First slices and profiles are compared if both have them; earlier releases stored
+    /// none.
     pub fn is_divided_like(&self, other: &Self) -> bool {
-        let without_starts = |layout: &Self| {
+        let both =
+            |is_known: fn(&MigSlot) -> bool| self.slots.values().chain(other.slots.values()).all(is_known);
+        let (has_starts, has_profiles) =
+            (both(|slot| slot.start.is_some()), both(|slot| !slot.profile.is_empty()));
+        let compared = |layout: &Self| {
             let mut layout = layout.clone();
-            layout.slots.values_mut().for_each(|slot| slot.start = None);
+            for slot in layout.slots.values_mut() {
+                slot.start = slot.start.filter(|_| has_starts);
+                slot.profile = if has_profiles { Arc::clone(&slot.profile) } else { Arc::default() };
+            }
             layout
         };
-        let has_starts = |layout: &Self| layout.slots.values().all(|slot| slot.start.is_some());
-        *self == *other
-            || (!(has_starts(self) && has_starts(other)) && without_starts(self) == without_starts(other))
+        *self == *other || compared(self) == compared(other)
     }
+
+    /// The slot of a GPU instance.
+    pub fn slot_id(&self, gpu_instance: &str) -> SlotId {
+        let profile = self.slots.get(gpu_instance).map(|slot| MigProfile {
+            name: Arc::clone(&slot.profile),
+            size: slot.size,
+            total: self.total,
+        });
+        SlotId { gpu_instance: gpu_instance.parse().ok(), profile }
+    }
+}
+
+/// The profile of a MIG instance, and its part of the GPU.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MigProfile {
+    /// Its name, e.g. `1g.10gb`; empty in windows that an earlier agent left open.
+    pub name: Arc<str>,
+    /// Memory slices of the instance.
+    pub size: u64,
+    /// Memory slices of the whole GPU.
+    pub total: u64,
+}
+
+/// A slot of a GPU. Ids of GPU instances are used again, so the profile tells instances apart.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SlotId {
+    /// GPU instance id; none for a whole GPU, and for time of a MIG GPU that is no instance's.
+    pub gpu_instance: Option<u32>,
+    /// The profile of the instance; none where there is no instance, and in rows of agents that did not store it.
+    pub profile: Option<MigProfile>,
 }
 
 /// A MIG instance that can be held.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigSlot {
+    /// The name of its profile; empty in windows that an earlier agent left open.
+    #[serde(default, skip_serializing_if = "str::is_empty")]
+    pub profile: Arc<str>,
     /// How many memory slices it has.
     pub size: u64,
     /// Its first memory slice, if the driver reports it.
@@ -201,8 +240,8 @@ impl InstanceSpan {
 /// The account of one holder on one slot in one window; remainders have rows too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// GPU instance id of the slot; none for a whole GPU, and for time of a MIG GPU that is no instance's.
-    pub gpu_instance: Option<u32>,
+    /// The slot.
+    pub slot: SlotId,
     /// The holder.
     pub holder: HolderId,
     /// What the holder held, used and drew.
@@ -219,7 +258,7 @@ impl Row {
     /// An empty row of a holder, without a meter.
     pub fn empty(holder: HolderId) -> Self {
         Self {
-            gpu_instance: None,
+            slot: SlotId::default(),
             holder,
             amounts: Amounts::default(),
             grade: Grade::Measured,
@@ -265,7 +304,7 @@ mod tests {
     #[test]
     fn a_layout_without_first_slices_of_an_earlier_release_is_the_same_layout() {
         let layout = |start, size| {
-            let slot = MigSlot { size, start, devices: BTreeMap::new() };
+            let slot = MigSlot { size, start, ..MigSlot::default() };
             MigLayout { total: 8, slots: [("2".into(), slot)].into(), unallocated: 8 - size, stranded: None }
         };
         assert!(layout(None, 4).is_divided_like(&layout(Some(4), 4)));

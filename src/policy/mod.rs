@@ -10,13 +10,13 @@ mod prices;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::billing::{PriceBook, RateSchedule, RecordedAt};
+use crate::billing::{PriceBook, RateSchedule};
 use crate::catalogue::Level;
-use crate::config::{Config, GpuChoice, GrantConfig, Grantee, TenantsConfig, UserChoice};
+use crate::config::{Config, GpuChoice, GrantConfig, Grantee, NodeConfig, TenantsConfig, UserChoice};
 use crate::export::PageCache;
 use crate::holders::{GpuSelector, Selector, StandingGrant};
 use crate::meter::Policy;
-use crate::model::{Nanoseconds, Utc};
+use crate::model::{Nanoseconds, NodeIdentity};
 use crate::tenants::{RuleSchedule, TenantRules};
 
 pub(crate) use current::{CurrentConfig, Wait};
@@ -80,16 +80,16 @@ pub(crate) struct ActiveConfig {
 /// Prices and tenant rules, and when they were put in force.
 #[derive(Clone)]
 pub(crate) struct Decision {
-    pub(crate) book: Option<PriceBook>,
+    pub(crate) book: PriceBook,
     pub(crate) tenant_rules: Arc<TenantRules>,
     /// Boot time of the moment, since its account time may not be known yet.
     pub(crate) decided: Nanoseconds,
 }
 
 impl ActiveConfig {
-    /// The prices in force.
-    pub(crate) fn book(&self) -> Option<&PriceBook> {
-        self.decisions.last().and_then(|decision| decision.book.as_ref())
+    /// The prices and terms of the configuration.
+    pub(crate) const fn book(&self) -> &PriceBook {
+        &self.config.prices
     }
 
     /// The tenant rules of the configuration.
@@ -143,6 +143,12 @@ impl ActiveConfig {
     }
 }
 
+/// The node of a configuration, under that name.
+pub(crate) fn node_identity(config: &Config, name: &str) -> NodeIdentity {
+    let NodeConfig { cluster, pool, instance_type, spot, .. } = config.node.clone();
+    NodeIdentity { name: name.to_owned(), cluster, pool, instance_type, spot, simulated: false }
+}
+
 /// The prices and tenant rules of a configuration that is put in force at that boot time.
 fn decision(config: &Config, decided: Nanoseconds) -> Decision {
     Decision { book: config.prices.clone(), tenant_rules: Arc::new(tenant_rules(config)), decided }
@@ -168,7 +174,11 @@ fn policy(config: &Config) -> Policy {
         birth_delay: config.limits.birth_delay,
         processes: config.limits.processes as usize,
         series: config.limits.series as usize,
-        rates: Arc::new(rates(config)),
+        // As a new ledger would record them; they are shown until a ledger has.
+        rates: Arc::new(RateSchedule::always(
+            &config.prices,
+            &node_identity(config, config.node.name.as_deref().unwrap_or_default()),
+        )),
         tenant_rules: Arc::new(RuleSchedule::always(tenant_rules(config))),
     }
 }
@@ -218,15 +228,6 @@ fn gpu_selector(choice: &GpuChoice) -> GpuSelector {
     }
 }
 
-/// The rates of the book as a new ledger would record them. They are shown until a ledger has recorded it.
-fn rates(config: &Config) -> RateSchedule {
-    let mut rates = RateSchedule::default();
-    let node = config.node.name.as_deref().unwrap_or_default();
-    let at = RecordedAt { now: Utc(0), node, is_new: true, covered_until: Utc(0) };
-    rates.record(config.prices.as_ref(), at);
-    rates
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
@@ -244,7 +245,7 @@ mod tests {
         assert_eq!((active.decisions.len(), active.policy.processes), (1, 7));
         let active = active.replaced_by(config(""), Nanoseconds(2));
         assert_eq!(active.decisions.iter().map(|decision| decision.decided.0).collect::<Vec<_>>(), [0, 2]);
-        assert!(active.book().is_none() && active.policy.rates.rates().is_empty());
+        assert!(*active.book() == PriceBook::default() && !active.policy.rates.has_prices());
     }
 
     /// GPUs of four as an operator writes them, and which they are.

@@ -1,18 +1,17 @@
 //! Sentences for the operator about the configured prices: which is in force, or when the first one begins.
 
+use crate::billing::RateKind;
 use crate::config::Config;
 use crate::model::Utc;
 
 /// A warning if prices are configured and GPUs may have none now.
 pub fn price_warning(config: &Config, now: Utc) -> Option<String> {
-    let rates = &config.prices.as_ref()?.rates;
-    let Some(first) = rates.iter().filter(|rate| rate.selector.is_for_all()).map(|rate| rate.from).min()
-    else {
-        return Some(
-            "prices.rates: each rate is for some GPUs (model, node or uuid); others cost nothing and are `unpriced` in the \
-             bill: add a rate without these keys"
-                .to_owned(),
-        );
+    let is_any = config.prices.prices().next().is_some();
+    let rates = config.prices.prices().filter(|rate| rate.kind == RateKind::GpuHour);
+    let Some(first) = rates.filter(|rate| rate.selector.is_for_all()).map(|rate| rate.from).min() else {
+        let text = "prices.rates: each rate is for some GPUs (model, node, pool, uuid ...); others cost nothing and are \
+                    `unpriced` in the bill: add a rate without these keys";
+        return is_any.then(|| text.to_owned());
     };
     first.filter(|first| *first > now).map(|first| {
         format!(
@@ -25,16 +24,17 @@ pub fn price_warning(config: &Config, now: Utc) -> Option<String> {
 
 /// The prices in force, or why there are none.
 pub(crate) fn price_in_words(config: &Config, now: Utc) -> String {
-    let Some(book) = &config.prices else {
+    let book = &config.prices;
+    let Some(currency) = book.currency() else {
         return "none are configured: bills have hours and energy only".into();
     };
     if book.is_example() {
         return "the example price, not yours (prices.book: example)".into();
     }
-    let active = book.rates.iter().filter(|rate| rate.from.is_none_or(|from| from <= now));
+    let active = book.prices().filter(|rate| rate.from.is_none_or(|from| from <= now));
     let Some(latest) = active.max_by_key(|rate| rate.from) else { return String::new() };
     let since = latest.from.map(|from| format!(", since {}", in_utc(from))).unwrap_or_default();
-    format!("a rate in {} is in force, class {}{since}", book.currency, latest.class)
+    format!("a rate in {currency} is in force, class {}{since}", latest.tariff.class)
 }
 
 fn in_utc(at: Utc) -> String {

@@ -1,7 +1,7 @@
 //! Bills: reads the request, and makes the bill on the reader thread.
 //!
 //! SQL blocks, so it never runs on the I/O thread: requests go through a bounded queue to the reader thread, and the bill
-//! comes back as JSON. A slow bill delays neither metrics nor ticks. The query has `from`, `to` and `time_zone`, each at most
+//! comes back as JSON. A slow bill delays neither metrics nor ticks. The query has `from`, `to`, `time_zone` and `by`, each at most
 //! once, and nothing else, so that a mistyped name is an error and not a bill of another period.
 
 use std::path::Path;
@@ -17,7 +17,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use crate::billing::{Bill, print_time};
+use crate::billing::{Bill, PriceBook, print_time};
 use crate::clock::{Stop, system_now};
 use crate::ledger::{Cause, MINUTE, Reader};
 use crate::model::{Utc, VisibleAccount};
@@ -67,12 +67,17 @@ pub struct BillQuery {
     pub to: Option<String>,
     /// Time zone of dates and months; the agent's where it is not given.
     pub time_zone: Option<String>,
+    /// `day` for lines of each local day.
+    pub by: Option<String>,
 }
+
+/// The value of `by` for lines of each local day.
+pub const BY_DAY: &str = "day";
 
 impl BillQuery {
     /// The parameters that are given, by name.
     pub fn parameters(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        let all = [("from", &self.from), ("to", &self.to), ("time_zone", &self.time_zone)];
+        let all = [("from", &self.from), ("to", &self.to), ("time_zone", &self.time_zone), ("by", &self.by)];
         all.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?)))
     }
 }
@@ -86,7 +91,8 @@ pub(super) fn parse_query(text: Option<&str>) -> Result<BillQuery, String> {
             "from" => &mut query.from,
             "to" => &mut query.to,
             "time_zone" => &mut query.time_zone,
-            _ => return Err(format!("unknown parameter {name:?}; use from, to and time_zone")),
+            "by" => &mut query.by,
+            _ => return Err(format!("unknown parameter {name:?}; use from, to, time_zone and by")),
         };
         let value = decode(value)
             .ok_or_else(|| format!("{name}={value} is not percent-encoded UTF-8; encode it again"))?;
@@ -98,6 +104,10 @@ pub(super) fn parse_query(text: Option<&str>) -> Result<BillQuery, String> {
     query.from = query.from.filter(|value| !value.is_empty());
     query.to = query.to.filter(|value| !value.is_empty());
     query.time_zone = query.time_zone.filter(|value| !value.is_empty());
+    query.by = query.by.filter(|value| !value.is_empty());
+    if let Some(by) = query.by.as_ref().filter(|by| *by != BY_DAY) {
+        return Err(format!("by={by:?} is not known; give by=day, or leave it out"));
+    }
     Ok(query)
 }
 
@@ -180,11 +190,12 @@ impl BillProblem {
 }
 
 /// The bill of a ledger for a period, up to the last closed minute; cancelled once `is_cancelled` returns true. Dates and
-/// months are those of the requested time zone, else of `zone`, else of this machine.
+/// months are those of the requested time zone, else of `zone`, else of this machine. A `book` replaces the recorded prices.
 pub fn read_bill(
     path: &Path,
     query: &BillQuery,
     zone: Option<&TimeZone>,
+    book: Option<&PriceBook>,
     is_cancelled: impl FnMut() -> bool + Send + 'static,
 ) -> Result<Bill, BillProblem> {
     let zone = match (&query.time_zone, zone) {
@@ -201,7 +212,8 @@ pub fn read_bill(
     {
         return Err(BillProblem::Backwards { from: from.into(), to: to.into() });
     }
-    let mut reader = Reader::open(path)?.in_zone(zone);
+    let reader = Reader::open(path)?.in_zone(zone).by_day(query.by.is_some());
+    let mut reader = reader.with_book(book.cloned());
     reader.interrupt_when(is_cancelled)?;
     let bill = reader.bill(begin, end)?;
     if let (Some(from), Some(begin)) = (from, begin)
@@ -256,7 +268,7 @@ pub(crate) fn answer_bills(
         let reply = Arc::new(reply);
         let (receiver, stop) = (Arc::clone(&reply), stop.clone());
         let is_cancelled = move || receiver.is_closed() || stop.is_called();
-        let bill = read_bill(path, &query, zone, is_cancelled);
+        let bill = read_bill(path, &query, zone, None, is_cancelled);
         let bill = bill.and_then(|bill| Ok(serde_json::to_string(&bill.visible_to(&visible))?));
         // The bill has dropped its reference, so this is the last one.
         if let Some(reply) = Arc::into_inner(reply) {
@@ -329,8 +341,9 @@ mod tests {
             from: Some(from.to_owned()),
             to: Some(to.to_owned()),
             time_zone: zone.map(str::to_owned),
+            by: None,
         };
-        let problem = |query| read_bill(path, &query, None, || false).unwrap_err();
+        let problem = |query| read_bill(path, &query, None, None, || false).unwrap_err();
         let nowhere = problem(query("2026-11-01", "2026-11-15", Some("Europe/Nowhere")));
         assert!(
             nowhere.to_string().starts_with(r#"time_zone: "Europe/Nowhere" is no time zone"#),
@@ -349,7 +362,7 @@ mod tests {
         let zone_of = |time_zone: Option<&str>| {
             let (from, time_zone) = (Some("2024-11-01".to_owned()), time_zone.map(str::to_owned));
             let query = BillQuery { from, time_zone, ..BillQuery::default() };
-            let bill = read_bill(&path, &query, Some(&configured), || false).unwrap();
+            let bill = read_bill(&path, &query, Some(&configured), None, || false).unwrap();
             (bill.from_local, bill.time_zone)
         };
         let kathmandu = ("2024-11-01T00:00:00+05:45".to_owned(), "Asia/Kathmandu".to_owned());
@@ -364,7 +377,7 @@ mod tests {
         let path = directory.path().join("ledger.db");
         drop(Ledger::open(&path, &Opening::default()).unwrap());
         let query = BillQuery { from: Some("2199-01-01".to_owned()), ..BillQuery::default() };
-        let problem = read_bill(&path, &query, Some(&TimeZone::UTC), || false).unwrap_err();
+        let problem = read_bill(&path, &query, Some(&TimeZone::UTC), None, || false).unwrap_err();
         assert_eq!(problem.status(), StatusCode::BAD_REQUEST);
         let told = problem.to_string();
         assert!(
@@ -449,7 +462,9 @@ mod tests {
     #[test]
     fn a_broken_query_is_named() {
         let error = |text| parse_query(Some(text)).unwrap_err();
-        assert_eq!(error("form=1"), r#"unknown parameter "form"; use from, to and time_zone"#);
+        assert_eq!(error("form=1"), r#"unknown parameter "form"; use from, to, time_zone and by"#);
+        assert_eq!(error("by=week"), r#"by="week" is not known; give by=day, or leave it out"#);
+        assert_eq!(parse_query(Some("by=day")).unwrap().by.as_deref(), Some(BY_DAY));
         assert_eq!(error("from=1&from=2"), "from is given twice; give it once");
         for broken in ["from=%", "from=%4", "from=%zz", "from=%ff", "from=%+1"] {
             assert!(error(broken).contains("encode it again"), "{broken}");

@@ -29,7 +29,7 @@ use tokio::sync::mpsc;
 
 pub use accept::run;
 pub(crate) use bill::answer_bills;
-pub use bill::{BillProblem, BillQuery, BillRequest, read_bill};
+pub use bill::{BY_DAY, BillProblem, BillQuery, BillRequest, read_bill};
 
 pub use listen::{
     BoundListeners, Error, InheritError, Listener, MetricNames, MissingListeners, UnboundAddress, bind,

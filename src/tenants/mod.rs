@@ -10,10 +10,10 @@ mod schedule;
 use std::sync::Arc;
 
 pub use names::TenantNames;
-pub use rules::{RESERVED, TenantRule, TenantRules, is_label};
+pub use rules::{TenantRule, TenantRules, is_label};
 pub use schedule::{RecordedRules, RuleSchedule};
 
-use crate::model::{Holder, HolderId};
+use crate::model::{Holder, HolderId, RESERVED};
 
 /// The tenant of a holder: that of the first rule that matches, else the default of its kind.
 ///

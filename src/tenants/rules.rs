@@ -5,10 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Fact, Facts, Holder, HolderKind, PodLabel, matches_pattern};
-
-/// Begins the names of tenants that are reserved for remainders.
-pub const RESERVED: &str = "__";
+use crate::model::{Fact, Facts, Holder, HolderKind, PodLabel, RESERVED, matches_pattern};
 
 /// The operator's rules in order of precedence, and what else is known of tenants.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -194,7 +194,7 @@ fn a_user_sees_only_the_lines_of_its_tenants() {
     let held: u64 = own_lines.iter().map(|line| line["held_ns"].as_u64().unwrap()).sum();
     assert_eq!(own["reconciliation"]["slot_ns"], held);
     assert_eq!(own["gpus"], Value::Array(Vec::new()));
-    assert!(own["prices"].as_array().unwrap().iter().all(|price| price["slot_ns"] == 0));
+    assert!(own["rates"].as_array().unwrap().iter().all(|rate| rate["slot_ns"] == "0"));
 
     let (status, snapshot) = request(&agent, "alice", "/api/v1/snapshot");
     let parsed: Value = serde_json::from_str(&snapshot).unwrap();

@@ -2,20 +2,21 @@
 
 use std::fmt::Write as _;
 
-use gpumeter::billing::{PriceBook, Rate, RateSelector};
+use gpumeter::billing::{Basis, PriceBook, Rate, RateKind, RateSelector, Terms};
 use gpumeter::catalogue::Level;
 use gpumeter::config::{
     Config, Endpoint, GpuChoice, GrantConfig, Grantee, Problems, UserChoice, default_yaml, key_descriptions,
 };
-use gpumeter::model::{Fraction, Nanoseconds, Utc};
+use gpumeter::model::{Fraction, Nanoseconds, Tariff, Utc};
 
 /// A rate of all GPUs without a begin.
-fn rate(nano_per_gpu_hour: i64) -> Rate {
+fn rate(nano: i64) -> Rate {
     Rate {
+        kind: RateKind::GpuHour,
         selector: RateSelector::default(),
         from: None,
-        nano_per_gpu_hour,
-        class: "on_demand".into(),
+        nano,
+        tariff: Tariff { currency: "EUR".into(), class: "on_demand".into() },
         derivation: None,
     }
 }
@@ -77,7 +78,7 @@ fn the_printed_defaults_are_those_without_a_file() {
     );
     assert_eq!((config.limits.processes, config.limits.series), (200, 20_000));
     assert_eq!(config.limits.birth_delay, Nanoseconds::from_seconds(60));
-    assert_eq!(config.prices, None);
+    assert_eq!(config.prices, PriceBook::default());
 }
 
 /// Uncomments every example of the printed file: together they must be a valid file, except for examples that
@@ -88,10 +89,23 @@ fn every_example_of_the_printed_defaults_is_accepted() {
     for line in default_yaml().lines() {
         let code = line.replacen("# ", "", 1);
         let hidden = line.trim_start().starts_with("# ");
-        let rival = ["book:", "group:", "unit:", "node_hour:", "gpus:", "gpu_share:"]
+        let is_other_price = code.contains("_hour:") && !code.contains("gpu_hour:")
+            || [
+                "upfront:",
+                "term_years:",
+                "node_price:",
+                "years:",
+                "residual_value:",
+                "yearly_cost:",
+                "gpus:",
+                "gpu_share:",
+            ]
             .iter()
+            .chain(&["mig_profile:"])
             .any(|key| code.trim_start().starts_with(key));
-        let line = if rival {
+        let rival =
+            ["book:", "group:", "unit:", "outside_use:"].iter().any(|key| code.trim_start().starts_with(key));
+        let line = if rival || is_other_price {
             ""
         } else if hidden {
             &code
@@ -158,21 +172,20 @@ web: {listen: [127.0.0.1:9855, "[::1]:9855"], created: true}
         Rate {
             selector: RateSelector { model: Some("*H100*".into()), ..RateSelector::default() },
             from: Some(Utc(1_767_226_500_000_000_000)),
-            nano_per_gpu_hour: 1_100_000_000,
-            class: "spot".into(),
-            derivation: None,
+            tariff: Tariff { currency: "EUR".into(), class: "spot".into() },
+            ..rate(1_100_000_000)
         },
         rate(2_000_000_000),
     ];
-    assert_eq!(config.prices, Some(PriceBook { currency: "EUR".into(), rates }));
+    assert_eq!(config.prices, PriceBook { rates, ..PriceBook::default() });
     assert_eq!(config.otlp.endpoint, Some(Endpoint { host: "[::1]".into(), port: 4318 }));
     assert_eq!(config.otlp.interval, Nanoseconds::from_seconds(90));
     assert_eq!((config.limits.processes, config.web.created, config.web.listen.len()), (7, true, 2));
     let of_node = "prices: {currency: EUR, rates: [{node_hour: 9.80, gpus: 8, gpu_share: 0.9}]}";
-    let rates = Config::parse(of_node, "c.yaml")?.prices.map(|book| book.rates).unwrap_or_default();
     let derivation = Some("9.8 per node-hour x 0.9 / 8 GPUs".into());
-    assert_eq!(rates, [Rate { derivation, ..rate(1_102_500_000) }]);
-    assert_eq!(Config::parse("prices: {book: example}", "c.yaml")?.prices, Some(PriceBook::example()));
+    assert_eq!(Config::parse(of_node, "c.yaml")?.prices.rates, [Rate { derivation, ..rate(1_102_500_000) }]);
+    let example = Config::parse("prices: {book: example}", "c.yaml")?.prices;
+    assert!(example.is_example() && example.rates.len() == 8, "{example:?}");
     assert_eq!(Config::parse("web: {listen: 127.0.0.1:1}", "c.yaml")?.web.listen.len(), 1);
     let web = Config::parse("web: {external_url: \"https://node7.example/gpus/\"}", "c.yaml")?.web;
     assert_eq!(web.external_url.as_deref(), Some("https://node7.example/gpus"));
@@ -208,7 +221,7 @@ c.yaml:4:3: sampling.levle: unknown key; did you mean `level`?
 c.yaml:5:3: sampling.interval: is given twice, first on line 3; keep one
 c.yaml:7:3: prices.rates: has no currency; give prices.currency, such as USD
 c.yaml:8:17: prices.rates[0].gpu_hour: "-2.1" is negative; give a price per GPU-hour >= 0
-c.yaml:9:7: prices.rates[1].gpu_hour: is missing; give it, or node_hour with gpus
+c.yaml:9:7: prices.rates[1].gpu_hour: is missing; give it, or another price: instance_hour, node_hour or node_price
 c.yaml:9:14: prices.rates[1].class: "spott" is not known here; did you mean `spot`?
 c.yaml:10:26: attribution.standing[0].gpu: is missing; give all, an index, a range such as 4-7, or a UUID, or a list of them
 c.yaml:10:26: attribution.standing[0]: has no holder; give user: NAME, group: NAME or unit: NAME.service
@@ -256,6 +269,57 @@ fn fragment() -> impl Strategy<Value = String> {
     prop_oneof![8 => prop::sample::select(names), 1 => any::<String>()]
 }
 
+#[test]
+fn prices_of_nodes_instances_energy_and_emissions_are_rates_that_say_how_they_follow() -> Result<(), Problems>
+{
+    let text = "
+prices:
+  currency: EUR
+  energy: {kwh: 0.21, pue: 1.3}
+  rates:
+    - {upfront: 100000, node_hour: 5, term_years: 3, gpus: 8}
+    - {pool: own-*, node_price: 280000, residual_value: 20000, years: 5, yearly_cost: 30000, gpus: 8, gpu_share: 0.9}
+    - {mig_profile: 1g.10gb, instance_hour: 0.55, spot: true, class: spot}
+carbon: {grams_per_kwh: 380, pue: 1.3, source: a study}
+terms: [{tenant: ml, basis: used, discount: 10}, {tenant: \"*\", outside_use: charge}]
+";
+    let book = Config::parse(text, "c.yaml")?.prices;
+    let told: Vec<_> = book
+        .rates
+        .iter()
+        .map(|rate| {
+            (rate.kind, rate.nano, &*rate.tariff.class, rate.derivation.as_deref().unwrap_or_default())
+        })
+        .collect();
+    assert_eq!(
+        told,
+        [
+            // (100000 / 26280 + 5) / 8
+            (
+                RateKind::GpuHour,
+                1_100_646_880,
+                "committed",
+                "(100000 upfront / 3 years + 5 per node-hour) / 8 GPUs"
+            ),
+            // ((280000 - 20000) / 5 + 30000) / 8760 x 0.9 / 8
+            (
+                RateKind::GpuHour,
+                1_053_082_192,
+                "owned",
+                "((280000 - 20000) / 5 years + 30000 per year) x 0.9 / 8 GPUs"
+            ),
+            (RateKind::InstanceHour, 550_000_000, "spot", ""),
+            (RateKind::Kwh, 273_000_000, "energy", "0.21 per kWh x PUE 1.3"),
+            (RateKind::CarbonKwh, 494_000_000_000, "energy", "380 g per kWh x PUE 1.3; source: a study"),
+        ]
+    );
+    assert_eq!(book.rates.iter().filter(|rate| &*rate.tariff.currency == "EUR").count(), 4);
+    let ml = Terms { tenant: "ml".into(), basis: Basis::Used, discount: 100_000_000, ..Terms::default() };
+    let all = Terms { tenant: "*".into(), charges_outside_use: true, ..Terms::default() };
+    assert_eq!(book.terms, [ml, all]);
+    Ok(())
+}
+
 proptest! {
     #[test]
     fn no_text_makes_the_parser_panic(text in any::<String>()) {
@@ -283,9 +347,9 @@ proptest! {
 
     #[test]
     fn prices_are_read_exactly(whole in 0_u32..999_999_999, nano in 0_u32..1_000_000_000) {
-        let text = format!("prices: {{currency: USD, rates: [{{gpu_hour: {whole}.{nano:09}}}]}}");
+        let text = format!("prices: {{currency: EUR, rates: [{{gpu_hour: {whole}.{nano:09}}}]}}");
         let prices = Config::parse(&text, "c.yaml").map(|config| config.prices);
         let rates = vec![rate(i64::from(whole) * 1_000_000_000 + i64::from(nano))];
-        prop_assert_eq!(prices, Ok(Some(PriceBook { currency: "USD".into(), rates })));
+        prop_assert_eq!(prices, Ok(PriceBook { rates, ..PriceBook::default() }));
     }
 }

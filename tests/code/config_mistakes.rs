@@ -28,11 +28,11 @@ b: 2"#,
     ),
     (
         "- a",
-        "1:1: the file is not a mapping; give keys with values: node, sampling, nvml, attribution, prices, tenants, billing, ledger, otlp, limits, web",
+        "1:1: the file is not a mapping; give keys with values: node, sampling, nvml, attribution, prices, carbon, tenants, terms, billing, ledger, otlp, limits, web",
     ),
     (
         "text",
-        "1:1: the file is not a mapping; give keys with values: node, sampling, nvml, attribution, prices, tenants, billing, ledger, otlp, limits, web",
+        "1:1: the file is not a mapping; give keys with values: node, sampling, nvml, attribution, prices, carbon, tenants, terms, billing, ledger, otlp, limits, web",
     ),
     (
         r#"? [a]
@@ -41,7 +41,7 @@ b: 2"#,
     ),
     (
         "1: x",
-        "1:1: 1: unknown key; the keys here are node, sampling, nvml, attribution, prices, tenants, billing, ledger, otlp, limits, web",
+        "1:1: 1: unknown key; the keys here are node, sampling, nvml, attribution, prices, carbon, tenants, terms, billing, ledger, otlp, limits, web",
     ),
     (
         r#"tenants: {rules: [{match: {slurm_acount: "phys*"}, tenant: physics}]}"#,
@@ -92,7 +92,7 @@ b: 2"#,
     ("interval: 1s", "1:1: interval: unknown key; did you mean `sampling.interval`?"),
     (
         "colour: red",
-        "1:1: colour: unknown key; the keys here are node, sampling, nvml, attribution, prices, tenants, billing, ledger, otlp, limits, web",
+        "1:1: colour: unknown key; the keys here are node, sampling, nvml, attribution, prices, carbon, tenants, terms, billing, ledger, otlp, limits, web",
     ),
     (
         r#"node:
@@ -105,8 +105,14 @@ b: 2"#,
 node: {cluster: b}"#,
         "2:1: node: is given twice, first on line 1; keep one",
     ),
-    ("node: 5", "1:7: node: is not a mapping; give keys with values: name, cluster"),
-    ("node: [a]", "1:7: node: is not a mapping; give keys with values: name, cluster"),
+    (
+        "node: 5",
+        "1:7: node: is not a mapping; give keys with values: name, cluster, pool, instance_type, spot, labels_file",
+    ),
+    (
+        "node: [a]",
+        "1:7: node: is not a mapping; give keys with values: name, cluster, pool, instance_type, spot, labels_file",
+    ),
     ("node: {name: [a]}", "1:14: node.name: is a list; give a name, or remove the key"),
     ("node: {name: {a: b}}", "1:14: node.name: is a mapping; give a name, or remove the key"),
     (
@@ -419,7 +425,7 @@ node: {cluster: b}"#,
     ),
     (
         "prices: {currency: USD, rates: [{}]}",
-        "1:33: prices.rates[0].gpu_hour: is missing; give it, or node_hour with gpus",
+        "1:33: prices.rates[0].gpu_hour: is missing; give it, or another price: instance_hour, node_hour or node_price",
     ),
     (
         "billing: {time_zone: Mars/Olympus}",
@@ -446,8 +452,61 @@ node: {cluster: b}"#,
         r#"1:68: prices.rates[0].gpu_share: "1.5" is not a share; give a decimal above 0, and at most 1"#,
     ),
     (
+        "prices: {currency: USD, rates: [{instance_hour: 1}]}",
+        "1:33: prices.rates[0].mig_profile: is missing; give the profile that instance_hour is for",
+    ),
+    (
+        "prices: {currency: USD, rates: [{gpu_hour: 1, mig_profile: 1g.10gb}]}",
+        "1:33: prices.rates[0].instance_hour: is missing; give the price of an instance of mig_profile",
+    ),
+    (
+        "prices: {currency: USD, rates: [{node_price: 9, gpus: 8}]}",
+        "1:33: prices.rates[0].years: is missing; give the years for which the node is used",
+    ),
+    (
+        "prices: {currency: USD, rates: [{node_price: 9, gpus: 8, years: 5, residual_value: 10}]}",
+        "1:68: prices.rates[0].residual_value: is more than node_price; give at most that",
+    ),
+    (
+        "prices: {currency: USD, rates: [{node_hour: 9, gpus: 8, upfront: 5}]}",
+        "1:33: prices.rates[0].term_years: is missing; give the years of the commitment",
+    ),
+    (
+        "prices: {currency: USD, rates: [{gpu_hour: 1}], energy: {kwh: 0.2, pue: 0.9}}",
+        r#"1:73: prices.energy.pue: "0.9" is not a PUE; give a decimal from 1 to 5"#,
+    ),
+    (
+        "prices: {currency: USD, rates: [{gpu_hour: 1}], energy: {pue: 1.2}}",
+        "1:58: prices.energy.pue: belongs to prices.energy.kwh; give it, or remove this",
+    ),
+    (
+        "prices: {energy: {kwh: 0.2}}",
+        "1:19: prices.energy.kwh: has no rates beside it; give prices.rates, or remove it",
+    ),
+    (
+        "carbon: {source: a study}",
+        "1:10: carbon.source: belongs to carbon.grams_per_kwh; give it, or remove this",
+    ),
+    ("terms: [{tenant: ml, discount: 10}]", "1:1: terms: need prices; give prices.rates, or remove them"),
+    (
+        "prices: {book: example}\nterms: [{tenant: ml, discount: 10%}]",
+        r#"2:32: terms[0].discount: "10%" is not a number of percent; give a decimal from 0 to 100, with at most 7 decimals"#,
+    ),
+    (
+        "prices: {book: example}\nterms: [{tenant: __unallocated__}]",
+        r#"2:18: terms[0].tenant: "__unallocated__" is a remainder, which has no terms; name a tenant"#,
+    ),
+    (
+        "prices: {book: example}\nterms: [{tenant: ml, basis: used, outside_use: charge}]",
+        "2:35: terms[0].outside_use: belongs to basis held; used time includes that use: remove it",
+    ),
+    (
+        "prices: {book: example}\nterms: [{tenant: ml}, {tenant: ml, discount: 5}]",
+        "2:24: terms[1].tenant: has terms of the same begin on line 2; keep one, or give another `from`",
+    ),
+    (
         "prices: {currency: USD, rates: [{gpu_hour: 1, class: reserved}]}",
-        r#"1:54: prices.rates[0].class: "reserved" is not known here; give on_demand, spot or committed"#,
+        r#"1:54: prices.rates[0].class: "reserved" is not known here; give on_demand, spot, committed or owned"#,
     ),
     (
         "prices: {currency: USD, rates: [{gpu_hour: 1, from: 2026-01-01}]}",

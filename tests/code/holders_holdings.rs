@@ -344,7 +344,7 @@ fn a_job_of_a_user_with_a_standing_holding_is_nested_in_it() {
 fn a_mig_instance_is_held_by_its_own_allocations_and_by_shares_of_its_gpu() {
     let third = Fraction { numerator: 1, denominator: 3 };
     let devices = [("MIG-a".into(), third), ("MIG-b".into(), Fraction { numerator: 2, denominator: 3 })];
-    let slot = MigSlot { size: 4, start: Some(4), devices: devices.into() };
+    let slot = MigSlot { size: 4, start: Some(4), devices: devices.into(), ..MigSlot::default() };
     let on = |device: &str, id: &str| Allocation { device: device.into(), ..whole(id, &[]) };
     let allocations =
         [on("MIG-a", "k8s:uid/one"), on("MIG-c", "k8s:uid/elsewhere"), on("GPU-1d1c", "slurm:alpha/7")];

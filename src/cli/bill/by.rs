@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
 use crate::billing::{Bill, BillLine};
-use crate::model::{Fact, GpuId};
+use crate::model::{Fact, GpuId, PodLabel, RESERVED};
 
 /// The properties by which lines are grouped.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,13 +17,24 @@ pub(super) enum BillProperty {
     /// The workload id.
     Workload,
     Gpu,
+    Uuid,
     /// The product name of the GPU.
     Model,
+    /// The price class.
+    Class,
+    /// The local date.
+    Day,
+    /// The rate of the time, in the order of the bill.
+    Rate,
     Node,
     /// The Unix user of a unit, a session or a Slurm job.
     User,
     /// A label of `gpu_workload_info`.
     Fact(Fact),
+    /// A promoted label of pods, by its name in `gpu_workload_info`.
+    PodLabel(String),
+    /// An attribute of the tenant.
+    Attribute(String),
 }
 
 /// The group of a line: for each property a sort key and a name.
@@ -42,12 +53,18 @@ const SHORT: [(&str, Fact); 3] =
 /// The name of the group of lines without the property.
 pub(super) const NONE: &str = "-";
 
+/// Begins a property that is an attribute of tenants.
+const ATTRIBUTE: &str = "attribute:";
+
 /// Properties that are no labels.
-const WORDS: [(&str, BillProperty); 6] = [
+const WORDS: [(&str, BillProperty); 9] = [
     ("tenant", BillProperty::Tenant),
     ("workload", BillProperty::Workload),
     ("gpu", BillProperty::Gpu),
+    ("uuid", BillProperty::Uuid),
     ("model", BillProperty::Model),
+    ("class", BillProperty::Class),
+    ("day", BillProperty::Day),
     ("node", BillProperty::Node),
     ("user", BillProperty::User),
 ];
@@ -74,13 +91,19 @@ impl FromStr for BillProperty {
         if let Some((_, property)) = WORDS.iter().find(|(word, _)| *word == text) {
             return Ok(property.clone());
         }
+        if let Some(name) = text.strip_prefix(ATTRIBUTE).filter(|name| !name.is_empty()) {
+            return Ok(Self::Attribute(name.to_owned()));
+        }
+        if text.strip_prefix(PodLabel::PREFIX).is_some_and(|rest| !rest.is_empty()) {
+            return Ok(Self::PodLabel(text.to_owned()));
+        }
         let short = SHORT.iter().find(|(name, _)| *name == text).map(|(_, fact)| *fact);
         let fact = short.or_else(|| Fact::ALL.iter().copied().find(|fact| fact.label() == text));
         fact.map(Self::Fact).ok_or_else(|| {
             let labels: Vec<&str> = Fact::ALL.iter().map(|fact| fact.label()).collect();
             format!(
-                "write tenant, workload, gpu, model, node, namespace, account, user, unit, one of {}, or two of \
-                 these with a comma between them",
+                "write tenant, workload, gpu, uuid, model, class, day, node, namespace, account, user, unit, \
+                 attribute:NAME, one of {}, or two of these with a comma between them",
                 labels.join(", ")
             )
         })
@@ -95,8 +118,18 @@ impl From<BillProperty> for BillGrouping {
 
 impl BillGrouping {
     /// The headings of its columns.
-    pub(super) fn names(&self) -> Vec<&'static str> {
+    pub(super) fn names(&self) -> Vec<&str> {
         self.0.iter().map(BillProperty::name).collect()
+    }
+
+    /// The same, with a group for each rate.
+    pub(super) fn by_rate(&self) -> Self {
+        Self(self.0.iter().cloned().chain([BillProperty::Rate]).collect())
+    }
+
+    /// Whether the bill must have its lines by day.
+    pub(super) fn needs_days(&self) -> bool {
+        self.0.contains(&BillProperty::Day)
     }
 
     /// What a line belongs to, in the words of the legend.
@@ -118,11 +151,16 @@ impl BillGrouping {
 
 impl BillProperty {
     /// The heading of its column.
-    const fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         match self {
             Self::Tenant => "tenant",
             Self::Workload => "workload",
             Self::Gpu => "gpu",
+            Self::Uuid => "uuid",
+            Self::Class => "class",
+            Self::Day => "day",
+            Self::Rate => "rate",
+            Self::PodLabel(name) | Self::Attribute(name) => name,
             Self::Model => "model",
             Self::Node => "node",
             Self::User => "user",
@@ -145,6 +183,23 @@ impl BillProperty {
         let group = |line: &BillLine| match self {
             // A bill of some tenants has no list of GPUs.
             Self::Model => (0, (*models.get(&*line.gpu.uuid).unwrap_or(&NONE)).to_owned()),
+            Self::Class => {
+                let rate = statement.rates.iter().find(|rate| Some(rate.id) == line.rates.time);
+                (0, rate.map_or_else(|| NONE.to_owned(), |rate| rate.class.clone()))
+            }
+            Self::Rate => {
+                let place = statement.rates.iter().position(|rate| Some(rate.id) == line.rates.time);
+                let order = place.and_then(|place| u32::try_from(place + 1).ok()).unwrap_or(0);
+                (order, line.rates.time.map(|id| id.to_string()).unwrap_or_default())
+            }
+            Self::Attribute(name) => {
+                let of_tenant = statement.tenant_attributes.get(&line.tenant);
+                let value = of_tenant.and_then(|attributes| attributes.get(name));
+                let is_remainder = line.tenant.starts_with(RESERVED);
+                let value =
+                    value.map(String::as_str).unwrap_or(if is_remainder { &line.tenant } else { NONE });
+                (0, value.to_owned())
+            }
             Self::Node if statement.node.is_empty() => (0, NONE.to_owned()),
             Self::Node => (0, statement.node.clone()),
             // A workload whose account or namespace has changed has several tenants.
@@ -160,9 +215,14 @@ impl BillProperty {
     fn name_of(&self, line: &BillLine) -> String {
         let label = |fact: &Fact| line.labels.get(fact.label()).map(String::as_str);
         let name = match self {
+            Self::Uuid => Some(&*line.gpu.uuid),
+            Self::Day => line.day.as_deref(),
             Self::Tenant => Some(&*line.tenant),
             _ if line.holder.is_remainder() => Some(&*line.tenant),
-            Self::Workload | Self::Gpu | Self::Model | Self::Node => Some(line.holder.name()),
+            Self::Workload => Some(line.holder.name()),
+            Self::PodLabel(name) => line.labels.get(name).map(String::as_str),
+            // These are found in the bill.
+            Self::Gpu | Self::Model | Self::Node | Self::Class | Self::Rate | Self::Attribute(_) => None,
             Self::User => USERS.iter().find_map(label),
             Self::Fact(fact) => label(fact),
         };

@@ -5,17 +5,30 @@
 use ring::digest::{SHA256, digest};
 
 use super::by::{BillGrouping, NONE};
-use super::sheet::{BillRow, HOURS, Sheet, decimal};
-use crate::billing::{Bill, BillPrice, print_money, print_time};
+use super::sheet::{BillRow, HOURS, Sheet, decimal, signed_decimal};
+use crate::billing::{Bill, BillRate, print_money, print_time};
 
-/// The bill with its heading.
+/// The bill with its heading: a line for each group and rate.
 pub(super) fn table(statement: &Bill, by: &BillGrouping) -> String {
+    let by = &by.by_rate();
     let mut heads: Vec<String> = ["node", "cluster", "from", "to", "time_zone"].map(str::to_owned).into();
     heads.extend(by.names().into_iter().map(str::to_owned));
     heads.extend(HOURS.iter().map(|column| format!("{}_hours", column.name)));
     heads.extend(
-        ["energy_kwh", "amount", "currency", "price_per_gpu_hour", "price_class", "simulated", "line"]
-            .map(str::to_owned),
+        [
+            "energy_kwh",
+            "amount",
+            "energy_amount",
+            "spread",
+            "currency",
+            "price",
+            "price_unit",
+            "price_class",
+            "co2e_kg",
+            "simulated",
+            "line",
+        ]
+        .map(str::to_owned),
     );
     let sheet = Sheet::new(statement, by);
     sheet.rows.iter().fold(record(&heads), |page, row| page + &record(&fields(statement, by, row)))
@@ -33,15 +46,17 @@ fn fields(statement: &Bill, by: &BillGrouping, row: &BillRow) -> Vec<String> {
     fields.iter_mut().for_each(|field| *field = safe_text(field));
     fields.extend(HOURS.iter().map(|column| decimal((column.of)(row))));
     fields.push(row.energy.map(decimal).unwrap_or_default());
-    let has_money = statement.currency.is_some();
-    fields.push(if has_money { decimal(row.money) } else { String::new() });
+    let amount = |units: Option<i128>| units.map(signed_decimal).unwrap_or_default();
+    let money = Some(row.money).filter(|_| statement.currency.is_some());
+    fields.extend([money, row.energy_money, row.spread].map(amount));
     fields.push(safe_text(statement.currency.as_deref().unwrap_or_default()));
-    // Several prices are in order of time.
-    let prices =
-        |text: fn(&BillPrice) -> String| statement.prices.iter().map(text).collect::<Vec<_>>().join(";");
+    let rate = statement.rates.iter().find(|rate| row.names.last() == Some(&rate.id.to_string()));
+    let price = |text: fn(&BillRate) -> String| rate.map(text).unwrap_or_default();
     fields.extend([
-        prices(|price| print_money(price.gpu_hour)),
-        safe_text(&prices(|price| price.class.clone())),
+        price(|rate| print_money(rate.price)),
+        price(|rate| rate.unit.name().to_owned()),
+        price(|rate| safe_text(&rate.class)),
+        amount(row.emissions),
     ]);
     fields.push(statement.simulated.to_string());
     fields.push(line_id(statement, by, row));
@@ -114,7 +129,7 @@ mod tests {
                 "within_ns": 0, "lent_ns": 0, "idle_ns": 0, "unmeasured_ns": 0, "unavailable_ns": 0, "used_ns": 0,
                 "beyond_share_ns": 0, "outside_holding_ns": 0, "unheld_ns": 0, "energy_static_uj": null,
                 "energy_dynamic_uj": null, "grade": "measured", "measured_ns": 0, "method": "observed", "sources": [],
-                "charged_ns": 0, "unpriced_ns": 0, "money": null}],
+                "charged_ns": "0", "unpriced_ns": "0", "money": null}],
             "reconciliation": {"slot_ns": 0, "held_ns": 0, "imbalance_ns": "0", "gpu_money": "0.000000000",
                 "line_money": "0.000000000", "imbalance_money": "0.000000000"}}))
         .unwrap()
@@ -138,7 +153,7 @@ mod tests {
         ];
         assert!(!others.contains(&known), "{others:?}");
         let page = table(&bill("@x", day, "UTC"), &"tenant,gpu".parse().unwrap());
-        assert!(page.starts_with("node,cluster,from,to,time_zone,tenant,gpu,held_hours,"), "{page}");
-        assert!(page.contains("\r\n'=n1,,,,UTC,'@x,0,0.0000,"), "{page}");
+        assert!(page.starts_with("node,cluster,from,to,time_zone,tenant,gpu,rate,held_hours,"), "{page}");
+        assert!(page.contains("\r\n'=n1,,,,UTC,'@x,0,,0.0000,"), "{page}");
     }
 }

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 
 use super::by::BillGrouping;
+use super::days;
 use super::sheet::{BillRow, Sheet, decimal};
 use super::text::{NO_TIME, marks, notes, pending, period, title};
 use crate::billing::Bill;
@@ -35,6 +36,10 @@ thead th, tfoot th.name, tfoot td { font-weight: 700; }
 svg { display: block; max-width: 760px; width: 100%; height: auto; margin: .5rem 0 1.5rem; }
 svg text { fill: var(--text); font: 12px system-ui, sans-serif; unicode-bidi: isolate; }
 .first { fill: var(--first); } .second { fill: var(--second); }
+.key { margin-right: 1rem; white-space: nowrap; } .key i { display: inline-block; width: .8rem; height: .8rem; }
+.series-0 { fill: #3b76c4; background: #3b76c4; } .series-1 { fill: #c8662b; background: #c8662b; }
+.series-2 { fill: #3f9a5f; background: #3f9a5f; } .series-3 { fill: #8a63b8; background: #8a63b8; }
+.series-4 { fill: #b8912e; background: #b8912e; } .series-5 { fill: #8b8f98; background: #8b8f98; }
 dt { font-weight: 700; } dd { margin: 0 0 .3rem 1.5rem; }
 ";
 
@@ -50,6 +55,7 @@ pub(super) fn page(statement: &Bill, by: &BillGrouping) -> String {
         [
             table(statement, &sheet, by),
             paragraphs(&notes(statement, &sheet.total)),
+            days::draw(statement, by),
             plots(statement, &sheet.rows, by),
             legend(statement, &sheet, by),
         ]
@@ -134,7 +140,7 @@ fn plots(statement: &Bill, rows: &[BillRow], by: &BillGrouping) -> String {
     if let Some(currency) = &statement.currency {
         plots.push(Plot {
             title: format!("Money by {by}, in {currency}"),
-            bars: vec![PlotBar { name: "money", of: |row| row.money }],
+            bars: vec![PlotBar { name: "money", of: |row| row.money.max(0).unsigned_abs() }],
         });
     }
     plots.iter().enumerate().map(|(number, plot)| draw(plot, number, rows)).collect()
@@ -223,7 +229,7 @@ fn legend(statement: &Bill, sheet: &Sheet, by: &BillGrouping) -> String {
 }
 
 /// A text as content of an element or a quoted attribute. Control characters are not allowed in HTML.
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
         match character {

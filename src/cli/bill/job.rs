@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::by::gpu_groups;
 use super::job_id::JobId;
 use super::job_sum::{self, NodeSummary};
-use super::sheet::{BillRow, Sheet, decimal, in_hour_units};
+use super::sheet::{BillRow, Sheet, decimal, in_hour_units, signed_decimal};
 use super::text::{align_columns, readable};
 use super::{BillSource, Failure, print};
 use crate::billing::{Bill, BillLine, print_money, print_time};
@@ -259,7 +259,7 @@ impl JobReport {
             let energy = row.energy.map_or_else(|| "-".to_owned(), decimal);
             let hours = [row.held(), used, lent, row.parts[2]].map(decimal);
             let mut cells = [row.names.clone(), hours.to_vec(), vec![efficiency, energy]].concat();
-            cells.extend(currency.map(|_| decimal(row.money)));
+            cells.extend(currency.map(|_| signed_decimal(row.money)));
             cells
         };
         let mut rows = vec![head];

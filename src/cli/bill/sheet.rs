@@ -16,7 +16,9 @@ const PLACES: u32 = 4;
 /// The last printed digit of hours, in nanoseconds, and of kWh, in microjoules.
 const UNIT: u128 = 360_000_000;
 /// The last printed digit of money, in nano-units.
-const MONEY_UNIT: u128 = 100_000;
+const MONEY_UNIT: i128 = 100_000;
+/// Grams in a kilogram, which the table shows.
+const KILO: i128 = 1_000;
 
 /// The sums over the lines of a group: exact, or in units of the last printed digit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,8 +37,23 @@ pub(super) struct BillRow {
     pub(super) unpriced: u128,
     /// None while no line's energy was measured.
     pub(super) energy: Option<u128>,
-    pub(super) money: u128,
+    /// Money, and what else is in nano-units of money or grams. Those of terms and of MIG instances may be negative.
+    pub(super) money: i128,
+    /// The part of `money` that is for energy; none while energy has no price of its own.
+    pub(super) energy_money: Option<i128>,
+    /// Its share of remainders; none where none are spread.
+    pub(super) spread: Option<i128>,
+    /// CO2e; none while it is not known.
+    pub(super) emissions: Option<i128>,
 }
+
+/// Money columns of a row.
+const MONEY: [fn(&mut BillRow) -> Option<&mut i128>; 4] = [
+    |row| Some(&mut row.money),
+    |row| row.energy_money.as_mut(),
+    |row| row.spread.as_mut(),
+    |row| row.emissions.as_mut(),
+];
 
 const WITHIN: usize = 0;
 const UNAVAILABLE: usize = 4;
@@ -64,7 +81,10 @@ impl BillRow {
             charged: line.charged.0.into(),
             unpriced: line.unpriced.0.into(),
             energy: line.has_energy.then_some(energy),
-            money: line.money.map_or(0, nano),
+            money: line.money.map_or(0, |money| money.0),
+            energy_money: line.energy_money.map(|money| money.0),
+            spread: line.spread.map(|money| money.0),
+            emissions: line.emissions.map(|grams| grams.0 / KILO),
         });
     }
 
@@ -78,10 +98,17 @@ impl BillRow {
         self.used += other.used;
         self.charged += other.charged;
         self.unpriced += other.unpriced;
-        let both = self.energy.zip(other.energy).map(|(one, other)| one + other);
-        self.energy = both.or(self.energy).or(other.energy);
+        self.energy = sum_of_known(self.energy, other.energy);
         self.money += other.money;
+        self.energy_money = sum_of_known(self.energy_money, other.energy_money);
+        self.spread = sum_of_known(self.spread, other.spread);
+        self.emissions = sum_of_known(self.emissions, other.emissions);
     }
+}
+
+/// The sum of what is known of two amounts.
+fn sum_of_known<T: std::ops::Add<Output = T> + Copy>(one: Option<T>, other: Option<T>) -> Option<T> {
+    one.zip(other).map(|(one, other)| one + other).or(one).or(other)
 }
 
 /// A bill as it is printed.
@@ -97,16 +124,18 @@ impl Sheet {
         let by_tenant = BillGrouping::from(BillProperty::Tenant);
         let mut rows = exact_rows(&statement.lines, by.groups(statement));
         let mut tenants = exact_rows(&statement.lines, by_tenant.groups(statement));
-        round(&mut tenants, None);
+        let has_terms = !statement.terms.is_empty();
+        round(&mut tenants, None, has_terms);
         // Parts are rounded row by row, so those of another grouping are moved to the totals of this one.
-        round(&mut rows, Some(&sum(&tenants)).filter(|_| *by != by_tenant));
+        round(&mut rows, Some(&sum(&tenants)).filter(|_| *by != by_tenant), has_terms);
         Self::with_total(rows, by.names().len())
     }
 
     /// The rows of groups, given the sort key and name of the group of each line.
     pub(super) fn of_groups(lines: &[BillLine], groups: Vec<(u32, String)>) -> Self {
         let mut rows = exact_rows(lines, groups.into_iter().map(|group| vec![group]).collect());
-        round(&mut rows, None);
+        // Charged time is not shown, so whether terms apply makes no difference.
+        round(&mut rows, None, true);
         Self::with_total(rows, 1)
     }
 
@@ -133,8 +162,28 @@ impl Sheet {
         let mut heads: Vec<String> = by.names().into_iter().map(str::to_owned).collect();
         heads.extend(self.columns(statement).iter().map(|column| column.name.to_owned()));
         heads.push("kWh".into());
-        heads.extend(statement.currency.clone());
+        heads.extend(self.money_columns(statement).iter().map(|column| column.name.clone()));
         heads
+    }
+
+    /// The columns of money and emissions that are shown.
+    pub(super) fn money_columns(&self, statement: &Bill) -> Vec<MoneyColumn> {
+        let mut columns = Vec::new();
+        let mut add = |name: String, of: fn(&BillRow) -> Option<i128>, meaning: &'static str| {
+            if of(&self.total).is_some() {
+                columns.push(MoneyColumn { name, of, meaning });
+            }
+        };
+        if let Some(currency) = &statement.currency {
+            add(format!("energy {currency}"), |row| row.energy_money, "kWh x price; part of the amount");
+            let has_energy = self.total.energy_money.is_some();
+            let meaning = if has_energy { "charged x price, and kWh x price" } else { "charged x price" };
+            add(currency.clone(), |row| Some(row.money), meaning);
+            add("spread".into(), |row| row.spread, "share of the remainders that are spread over tenants");
+        }
+        // The table has kilograms.
+        add("kgCO2e".into(), |row| row.emissions, "kWh x grams of CO2e per kWh");
+        columns
     }
 
     /// The numbers of a row, under the headings after its names.
@@ -142,17 +191,25 @@ impl Sheet {
         let columns = self.columns(statement);
         let mut cells: Vec<String> = columns.iter().map(|column| decimal((column.of)(row))).collect();
         cells.push(row.energy.map_or_else(|| "-".to_owned(), decimal));
-        cells.extend(statement.currency.as_ref().map(|_| decimal(row.money)));
+        let money = self.money_columns(statement);
+        cells.extend(
+            money.iter().map(|column| (column.of)(row).map_or_else(|| "-".to_owned(), signed_decimal)),
+        );
         cells
     }
 
     /// What the legend explains: each shown column, and each reserved tenant in the table.
     pub(super) fn legend(&self, statement: &Bill, whose: &str) -> Vec<(String, String)> {
         let columns = self.columns(statement);
-        let hours = columns.iter().map(|column| (column.name.to_owned(), column.explain(&columns, whose)));
+        let hours = columns.iter().map(|column| {
+            let is_by_terms = column.name == "charged" && !statement.terms.is_empty();
+            let by_terms = if is_by_terms { "; under terms, what they charge" } else { "" };
+            (column.name.to_owned(), column.explain(&columns, whose) + by_terms)
+        });
         let mut entries: Vec<(String, String)> = hours.collect();
         entries.push(("kWh".into(), ENERGY.into()));
-        entries.extend(statement.currency.clone().map(|currency| (currency, "charged x price".into())));
+        let money = self.money_columns(statement);
+        entries.extend(money.into_iter().map(|column| (column.name, column.meaning.to_owned())));
         let is_there = |tenant: &str| self.rows.iter().any(|row| row.names.iter().any(|name| name == tenant));
         let remainders = REMAINDERS.iter().filter(|(tenant, _)| is_there(tenant));
         entries.extend(remainders.map(|(tenant, meaning)| ((*tenant).to_owned(), (*meaning).to_owned())));
@@ -179,6 +236,15 @@ fn sum(rows: &[BillRow]) -> BillRow {
         total.add(row);
     }
     total
+}
+
+/// A column of money or emissions.
+pub(super) struct MoneyColumn {
+    /// Its heading.
+    name: String,
+    of: fn(&BillRow) -> Option<i128>,
+    /// Its explanation in the legend.
+    meaning: &'static str,
 }
 
 /// Placeholder in a meaning for what a line is grouped by.
@@ -273,7 +339,7 @@ pub(super) const HOURS: [BillColumn; 12] = [
 const ENERGY: &str = "energy: idle power shared by held time, the rest by use; - where it is not measured";
 
 /// Reserved tenants that a bill may have, with what is booked on them.
-const REMAINDERS: [(&str, &str); 6] = [
+const REMAINDERS: [(&str, &str); 8] = [
     ("__unallocated__", "time that nobody held"),
     ("__stranded__", "time of MIG placements that no profile can use"),
     (
@@ -283,10 +349,13 @@ const REMAINDERS: [(&str, &str); 6] = [
     ("__unobserved__", "time in which no agent watched the GPU"),
     ("__system__", "use by the system: display server, persistence daemon, the agent"),
     ("__unattributed__", "use by processes whose owner is not known"),
+    ("__terms__", "held time at the full rate, less what terms charge"),
+    ("__rate_variance__", "the GPU's rate, less the prices of its MIG instances"),
 ];
 
-/// Exact sums to units of the last printed digit, in place; with these totals of parts and of charged time.
-fn round(rows: &mut [BillRow], totals: Option<&BillRow>) {
+/// Exact sums to units of the last printed digit, in place; with these totals of parts and of charged time. Terms charge
+/// other time than what is held, so it is rounded by itself.
+fn round(rows: &mut [BillRow], totals: Option<&BillRow>, has_terms: bool) {
     let exact = rows.to_vec();
     let held: Vec<u128> = rows.iter().map(BillRow::held).collect();
     for (row, held) in rows.iter_mut().zip(in_hour_units(&held)) {
@@ -301,8 +370,16 @@ fn round(rows: &mut [BillRow], totals: Option<&BillRow>) {
         divide(total, rows.iter_mut().map(|row| &mut row.beside[place]).collect());
     }
     round_used(rows, &exact);
-    round_charged(rows, &exact);
-    if let Some(totals) = totals {
+    if has_terms {
+        let columns: [fn(&mut BillRow) -> &mut u128; 2] = [|row| &mut row.charged, |row| &mut row.unpriced];
+        for charged in columns {
+            let total = nearest(rows.iter_mut().map(|row| *charged(row)).sum(), UNIT);
+            divide(total, rows.iter_mut().map(charged).collect());
+        }
+    } else {
+        round_charged(rows, &exact);
+    }
+    if let Some(totals) = totals.filter(|_| !has_terms) {
         let prices = |row: &BillRow| [row.charged, row.unpriced];
         let exact: Vec<[u128; 2]> = exact.iter().map(prices).collect();
         let mut cells: Vec<[u128; 2]> = rows.iter().map(prices).collect();
@@ -313,8 +390,26 @@ fn round(rows: &mut [BillRow], totals: Option<&BillRow>) {
     }
     let energy = nearest(rows.iter().filter_map(|row| row.energy).sum(), UNIT);
     divide(energy, rows.iter_mut().filter_map(|row| row.energy.as_mut()).collect());
-    let money = nearest(rows.iter().map(|row| row.money).sum(), MONEY_UNIT);
-    divide(money, rows.iter_mut().map(|row| &mut row.money).collect());
+    for column in MONEY {
+        round_money(rows.iter_mut().filter_map(column).collect());
+    }
+}
+
+/// Rounds money such that it sums to its total, which is rounded half up: each is rounded down, and the largest fractions are
+/// raised, ties in their order.
+fn round_money(cells: Vec<&mut i128>) {
+    let exact: Vec<i128> = cells.iter().map(|cell| **cell).collect();
+    let total = (exact.iter().sum::<i128>() + MONEY_UNIT / 2).div_euclid(MONEY_UNIT);
+    let mut rounded: Vec<i128> = exact.iter().map(|money| money.div_euclid(MONEY_UNIT)).collect();
+    let missing = total - rounded.iter().sum::<i128>();
+    let mut order: Vec<usize> = (0..exact.len()).collect();
+    order.sort_by_key(|place| Reverse(exact[*place].rem_euclid(MONEY_UNIT)));
+    for (_, place) in (0..missing).zip(order) {
+        rounded[place] += 1;
+    }
+    for (cell, rounded) in cells.into_iter().zip(rounded) {
+        *cell = rounded;
+    }
 }
 
 /// Rounds charged and unpriced time, which are together held time less unavailable time, plus the unavailable time that the
@@ -425,9 +520,17 @@ pub(super) fn decimal(units: u128) -> String {
     format!("{}.{:0places$}", units / one, units % one, places = PLACES as usize)
 }
 
-/// Nano-units; no rate is negative.
-pub(super) fn nano(money: Money) -> u128 {
-    money.0.max(0).unsigned_abs()
+/// The same of an amount that may be negative.
+pub(super) fn signed_decimal(units: i128) -> String {
+    let sign = if units < 0 { "-" } else { "" };
+    format!("{sign}{}", decimal(units.unsigned_abs()))
+}
+
+/// Money in units of the last printed digit, such that it sums to its rounded total.
+pub(super) fn in_money_units(money: impl IntoIterator<Item = Money>) -> Vec<i128> {
+    let mut units: Vec<i128> = money.into_iter().map(|money| money.0).collect();
+    round_money(units.iter_mut().collect());
+    units
 }
 
 #[cfg(test)]
@@ -497,7 +600,7 @@ mod tests {
                 charged: due - unpriced,
                 unpriced,
                 energy,
-                money,
+                money: money.cast_signed(),
                 ..BillRow::default()
             }
         });
@@ -532,13 +635,13 @@ mod tests {
         #[test]
         fn every_row_and_every_column_adds_up_and_totals_are_rounded_to_the_nearest(exact in rows()) {
             let mut printed = exact.clone();
-            round(&mut printed, None);
+            round(&mut printed, None, false);
             let column = |rows: &[BillRow], cell: fn(&BillRow) -> u128| rows.iter().map(cell).sum::<u128>();
             for (cell, unit) in [
                 (BillRow::held as fn(&BillRow) -> u128, UNIT),
                 (|row| row.beside[0], UNIT),
                 (|row| row.energy.unwrap_or(0), UNIT),
-                (|row| row.money, MONEY_UNIT),
+                (|row| row.money.unsigned_abs(), MONEY_UNIT.unsigned_abs()),
                 (|row| row.charged + row.unpriced, UNIT),
             ] {
                 prop_assert_eq!(column(&printed, cell), nearest(column(&exact, cell), unit));

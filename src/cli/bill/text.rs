@@ -1,11 +1,11 @@
 //! The bill as text: heading, table, prices, reconciliation and legend.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::by::BillGrouping;
-use super::sheet::{BillRow, Sheet, apportion, decimal, nano};
-use crate::billing::{Bill, BillPrice, print_money, print_time};
-use crate::model::Money;
+use super::sheet::{BillRow, Sheet, apportion, decimal, in_hour_units, in_money_units, signed_decimal};
+use crate::billing::{Bill, BillGpu, BillRate, RateKind, RateSelector, print_money, print_time};
+use crate::model::{Money, Nanoseconds, Utc};
 
 /// What a bill without lines says.
 pub(super) const NO_TIME: &str = "no GPU time was accounted for in this period\n";
@@ -38,16 +38,23 @@ pub(super) fn period(statement: &Bill) -> String {
 /// What a reader must know before the numbers.
 pub(super) fn marks(statement: &Bill) -> Vec<&'static str> {
     let marks = [
-        (statement.partial, "PARTIAL: only the lines that you may see; sums are of these lines"),
+        (
+            statement.partial,
+            "PARTIAL: only some lines, those asked for that you may see; sums are of these lines",
+        ),
         (statement.simulated, "SIMULATED: the GPUs are simulated, every number is made up"),
         (statement.example_prices, "EXAMPLE PRICES: made up by gpumeter, not the operator's"),
     ];
     marks.into_iter().filter_map(|(is_so, mark)| is_so.then_some(mark)).collect()
 }
 
-/// What stands below the table: unmeasured energy, prices, reconciliation, and an end before the requested one.
+/// What stands below the table: unmeasured energy, since when there is an account, prices, reconciliation, and an end before the requested one.
 pub(super) fn notes(statement: &Bill, total: &BillRow) -> String {
-    unmetered(statement) + &prices(statement, total) + &reconciliation(statement) + &clipped(statement)
+    unmetered(statement)
+        + &coverage(statement)
+        + &prices(statement, total)
+        + &reconciliation(statement)
+        + &clipped(statement)
 }
 
 /// `2026-11-01 00:00 +01:00` of a time in RFC 3339; bills begin and end on whole minutes.
@@ -97,48 +104,125 @@ fn unmetered(statement: &Bill) -> String {
     format!("\nenergy not measured, and in no kWh above: {}\n", gpus.join(", "))
 }
 
-/// Each price with its time and money, and the time without a price; their sums are the totals of the table.
+/// Each rate with its time or energy and money, the time without a price, and the terms of tenants. Without terms the times
+/// and money of GPUs sum to the totals of the table.
 fn prices(statement: &Bill, total: &BillRow) -> String {
-    let Some(unpriced) = statement.unpriced else {
-        return "\nno prices are configured: hours and energy only\n".into();
-    };
-    let currency = statement.currency.as_deref().unwrap_or_default();
-    let times: Vec<u128> = statement.prices.iter().map(|price| price.slot.0.into()).collect();
-    let amounts: Vec<u128> = statement.prices.iter().map(|price| nano(price.money)).collect();
-    let shares = apportion(total.charged, &times).into_iter().zip(apportion(total.money, &amounts));
     let mut page = "\n".to_owned();
-    if statement.partial {
-        let price = |price: &BillPrice| {
-            format!(
-                "price: {} {currency} per GPU-hour{}, class {}\n",
-                trimmed(price.gpu_hour),
-                derivation(price),
-                price.class
-            )
-        };
-        return page + &statement.prices.iter().map(price).collect::<String>();
+    if statement.unpriced.is_none() {
+        page += "no prices are configured: hours and energy only\n";
     }
-    for (price, (hours, money)) in statement.prices.iter().zip(shares) {
-        let since = price.since.filter(|since| *since > statement.from);
-        page += &format!(
-            "price: {} {currency} per GPU-hour{}, class {}{}: {} h, {} {currency}\n",
-            trimmed(price.gpu_hour),
-            derivation(price),
-            price.class,
-            since.map(|since| format!(", since {}", print_time(since))).unwrap_or_default(),
-            decimal(hours),
-            decimal(money)
-        );
+    for kind in [RateKind::GpuHour, RateKind::InstanceHour, RateKind::Kwh, RateKind::CarbonKwh] {
+        let rates: Vec<&BillRate> = statement.rates.iter().filter(|rate| rate.unit == kind).collect();
+        let times: Vec<u128> = rates.iter().map(|rate| rate.slot.0.into()).collect();
+        let is_all_time = kind == RateKind::GpuHour && statement.terms.is_empty();
+        let hours = if is_all_time { apportion(total.charged, &times) } else { in_hour_units(&times) };
+        let energy = in_hour_units(&rates.iter().map(|rate| rate.energy.0.into()).collect::<Vec<_>>());
+        let money = in_money_units(rates.iter().map(|rate| rate.money));
+        for (((rate, hours), energy), money) in rates.into_iter().zip(hours).zip(energy).zip(money) {
+            page += &price(statement, rate);
+            if !statement.partial {
+                let currency = statement.currency.as_deref().unwrap_or_default();
+                page += &match kind {
+                    RateKind::CarbonKwh => format!(": {} kWh", decimal(energy)),
+                    RateKind::Kwh => {
+                        format!(": {} kWh, {} {currency}", decimal(energy), signed_decimal(money))
+                    }
+                    _ => format!(": {} h, {} {currency}", decimal(hours), signed_decimal(money)),
+                };
+            }
+            page.push('\n');
+        }
     }
-    if unpriced.0 > 0 {
+    if !statement.partial && statement.unpriced.is_some_and(|unpriced| unpriced.0 > 0) {
         page += &format!("no price in force: {} h\n", decimal(total.unpriced));
+    }
+    let since = |since: Option<Utc>| {
+        let since = since.filter(|since| *since > statement.from);
+        since.map(|since| format!(", since {}", print_time(since))).unwrap_or_default()
+    };
+    for terms in &statement.terms {
+        page += &format!("terms of {}: {}{}\n", terms.tenant, terms.terms, since(terms.since));
     }
     page
 }
 
-/// How a price follows from what the operator gave, in parentheses.
-fn derivation(price: &BillPrice) -> String {
-    price.derivation.as_ref().map(|derivation| format!(" ({derivation})")).unwrap_or_default()
+/// What a rate is, for which GPUs, from when on, and how it follows from what the operator gave.
+fn price(statement: &Bill, rate: &BillRate) -> String {
+    let currency = statement.currency.as_deref().unwrap_or_default();
+    let (name, unit) = match rate.unit {
+        RateKind::GpuHour => ("price", format!("{currency} per GPU-hour")),
+        RateKind::InstanceHour => ("price", format!("{currency} per instance-hour")),
+        RateKind::Kwh => ("energy", format!("{currency} per kWh")),
+        RateKind::CarbonKwh => ("emissions", "g CO2e per kWh".to_owned()),
+    };
+    let mut text = format!("{name}: {} {unit}", trimmed(rate.price));
+    if let Some(derivation) = &rate.derivation {
+        text += &format!(" ({derivation})");
+    }
+    let selected = selected(rate);
+    if !selected.is_empty() {
+        text += &format!(", {}", selected.join(", "));
+    }
+    if matches!(rate.unit, RateKind::GpuHour | RateKind::InstanceHour) {
+        text += &format!(", class {}", rate.class);
+    }
+    if let Some(since) = rate.since.filter(|since| *since > statement.from) {
+        text += &format!(", since {}", print_time(since));
+    }
+    // A rate that was recorded after the time that it prices.
+    let late = rate.recorded.filter(|recorded| rate.since.is_some_and(|since| *recorded > since));
+    if let Some(recorded) = late.filter(|recorded| *recorded > statement.from) {
+        text += &format!(", recorded {}", print_time(recorded));
+    }
+    text
+}
+
+/// The GPUs that a rate is for; none for all.
+fn selected(rate: &BillRate) -> Vec<String> {
+    let RateSelector { uuid, node, model, instance_type, pool, spot, mig_profile } = &rate.selector;
+    let texts = [
+        ("UUID", uuid),
+        ("node", node),
+        ("model", model),
+        ("instance type", instance_type),
+        ("pool", pool),
+        ("profile", mig_profile),
+    ];
+    let texts = texts.into_iter().filter_map(|(name, pattern)| Some(format!("{name} {}", pattern.as_ref()?)));
+    texts.chain(spot.map(|spot| if spot { "spot" } else { "not spot" }.to_owned())).collect()
+}
+
+/// Since when GPUs are accounted for, and which part of the period that is.
+fn coverage(statement: &Bill) -> String {
+    let period = u128::from(statement.to.since(statement.from).0);
+    if statement.partial || period == 0 || statement.gpus.is_empty() {
+        return String::new();
+    }
+    let mut groups: BTreeMap<String, usize> = BTreeMap::new();
+    for gpu in &statement.gpus {
+        *groups.entry(covered(statement, gpu, period)).or_default() += 1;
+    }
+    let lines = groups.into_iter().map(|(covered, count)| {
+        let gpus = if count == 1 { "1 GPU".to_owned() } else { format!("{count} GPUs") };
+        format!("accounted for: {gpus} {covered}\n")
+    });
+    "\n".to_owned() + &lines.collect::<String>()
+}
+
+/// Which part of the period a GPU is accounted for.
+fn covered(statement: &Bill, gpu: &BillGpu, period: u128) -> String {
+    let thousandths = u128::from(gpu.slot.0) * 1_000 / period;
+    let part = match thousandths {
+        1_000.. => return "in the whole period".to_owned(),
+        0 => "less than 0.1 % of the period".to_owned(),
+        _ => format!("{}.{} % of the period", thousandths / 10, thousandths % 10),
+    };
+    let in_seconds = |at: Utc| print_time(at.floor(Nanoseconds::SECOND));
+    if gpu.accounted_since > statement.from {
+        format!("since {}, {part}", in_seconds(gpu.accounted_since))
+    } else {
+        format!("until {}, {part}", in_seconds(gpu.settled_until.min(statement.to)))
+    }
 }
 
 /// A price without trailing zeros, but with its cents.
@@ -277,9 +361,9 @@ mod tests {
         assert!(!told.contains("SIMULATED") && !told.contains("EXAMPLE PRICES"), "{told}");
         assert!(told.contains("\nno prices are configured: hours and energy only\n"), "{told}");
         assert!(!told.contains("unpriced"), "{told}");
-        let prices = json!([{"since": null, "gpu_hour": "2.000000000", "class": "spot", "slot_ns": 0, "money": "0.000000000"}]);
+        let prices = json!([{"id": "1", "unit": "gpu_hour", "since": null, "price": "2.000000000", "class": "spot", "slot_ns": "0", "money": "0.000000000"}]);
         let partial =
-            page(&statement(json!({"partial": true, "unpriced_ns": 0, "currency": "EUR", "prices": prices})));
+            page(&statement(json!({"partial": true, "unpriced_ns": 0, "currency": "EUR", "rates": prices})));
         assert!(partial.contains("PARTIAL: ") && !partial.contains("reconcile"), "{partial}");
         assert!(partial.contains("\nprice: 2.00 EUR per GPU-hour, class spot\n"), "{partial}");
         let made_up = page(&statement(json!({"simulated": true, "example_prices": true})));
@@ -288,7 +372,7 @@ mod tests {
 
     #[test]
     fn every_price_and_the_time_without_one_have_a_line_and_add_up_to_the_total() {
-        let price = |since: Option<&str>, gpu_hour: &str, slot_ns: u64, money: &str| json!({"since": since, "gpu_hour": gpu_hour, "class": "spot", "slot_ns": slot_ns, "money": money});
+        let price = |since: Option<&str>, gpu_hour: &str, slot_ns: u64, money: &str| json!({"id": "1", "unit": "gpu_hour", "since": since, "price": gpu_hour, "class": "spot", "slot_ns": slot_ns, "money": money});
         let mut alice = line("alice", 0, None);
         let (charged, unpriced) = (HOUR * 3 / 4, HOUR / 4);
         alice.as_object_mut().unwrap().extend(
@@ -297,11 +381,10 @@ mod tests {
                 .unwrap()
                 .clone(),
         );
-        let told = page(&statement(
-            json!({"currency": "EUR", "lines": [alice], "unpriced_ns": unpriced, "prices": [
+        let told =
+            page(&statement(json!({"currency": "EUR", "lines": [alice], "unpriced_ns": unpriced, "rates": [
             price(Some("2026-10-31T23:15:00Z"), "1.000000000", charged / 3, "0.250000000"),
-            price(Some("2026-10-31T23:30:00Z"), "2.500000000", charged * 2 / 3, "1.250000000")]}),
-        ));
+            price(Some("2026-10-31T23:30:00Z"), "2.500000000", charged * 2 / 3, "1.250000000")]})));
         for line in [
             "price: 1.00 EUR per GPU-hour, class spot, since 2026-10-31T23:15:00Z: 0.2500 h, 0.2500 EUR",
             "price: 2.50 EUR per GPU-hour, class spot, since 2026-10-31T23:30:00Z: 0.5000 h, 1.2500 EUR",

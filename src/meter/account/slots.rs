@@ -315,7 +315,12 @@ fn layout(frame: &Frame) -> MigLayout {
         let name = identity.id.gpu_instance.to_string().into();
         let slot = slots.entry(name).or_insert_with(|| {
             let start = identity.first_slice().map(u64::from);
-            MigSlot { size, start, devices: BTreeMap::new() }
+            MigSlot {
+                profile: gpu_instance_profile(&identity.profile).into(),
+                size,
+                start,
+                devices: BTreeMap::new(),
+            }
         });
         slot.devices.insert(Arc::clone(&identity.uuid), compute_share(&identity.profile));
     }
@@ -341,6 +346,14 @@ fn layout(frame: &Frame) -> MigLayout {
 fn slices_by_memory(memory: u64, gpu_memory: u64) -> u64 {
     let parts = u128::from(memory) * u128::from(2 * PARTS) / u128::from(gpu_memory.max(1));
     u64::try_from(parts.div_ceil(2)).unwrap_or(PARTS).clamp(1, PARTS)
+}
+
+/// The profile of the GPU instance of a compute instance: `3g.40gb` of `1c.3g.40gb`.
+fn gpu_instance_profile(profile: &str) -> &str {
+    match profile.split_once('.') {
+        Some((slices, whole)) if slices.ends_with('c') => whole,
+        _ => profile,
+    }
 }
 
 /// The share of a compute instance in its GPU instance, by its profile: `1c.3g.40gb` is a third, `3g.40gb` the whole.

@@ -360,6 +360,7 @@ fn a_bill_comes_from_the_ledger_with_its_errors() {
         std::path::Path::new("/nowhere/ledger.db"),
         &Default::default(),
         None,
+        None,
         || false,
     );
     let (_, answer) = ask("", missing.map(|_| String::new()));

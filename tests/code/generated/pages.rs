@@ -176,8 +176,10 @@ fn config_page() -> String {
     for (section, help) in config::sections() {
         page.control("SH", [section.to_uppercase().as_str()]);
         page.text([roman(help)]);
-        let below = format!("{section}.");
-        for row in config::key_descriptions().iter().filter(|row| row.path.starts_with(&below)) {
+        let is_below = |path: &str| {
+            path.strip_prefix(section).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        };
+        for row in config::key_descriptions().iter().filter(|row| is_below(&row.path)) {
             add_key(&mut page, row);
         }
     }

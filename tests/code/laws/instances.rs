@@ -87,7 +87,7 @@ fn spans(slots: &[Era], layout: &Arc<MigLayout>, from: u64) -> Vec<Span> {
 
 /// The rows of one slot.
 fn of_slot(settlement: &Settlement, slot: Option<u32>) -> impl Iterator<Item = &Row> {
-    settlement.rows.iter().filter(move |row| row.gpu_instance == slot)
+    settlement.rows.iter().filter(move |row| row.slot.gpu_instance == slot)
 }
 
 fn slot_time(settlement: &Settlement, slot: Option<u32>) -> u64 {
@@ -205,7 +205,7 @@ proptest! {
         windows.push(vec![between]);
         let last = run(&windows).pop().unwrap();
         prop_assert!(last.carry.is_empty(), "{:?}", last.carry);
-        let rows: Vec<_> = last.rows.iter().map(|row| (row.gpu_instance, row.holder.clone())).collect();
+        let rows: Vec<_> = last.rows.iter().map(|row| (row.slot.gpu_instance, row.holder.clone())).collect();
         prop_assert_eq!(rows, vec![(None, id(HolderId::UNAVAILABLE))]);
         prop_assert_eq!(last.rows[0].amounts.parts.unavailable, length);
     }

@@ -2,8 +2,8 @@
 
 use gpumeter::account::LedgerBatch;
 use gpumeter::billing::{ExactMoney, PriceBook, Rate, RateSelector};
-use gpumeter::ledger::{Cause, Ledger, NodeIdentity, Opening, Reader};
-use gpumeter::model::{HolderId, Money, Nanoseconds, Parts, QUARTER_HOUR, Stamp, Use, Utc};
+use gpumeter::ledger::{Cause, Ledger, Opening, Reader};
+use gpumeter::model::{HolderId, Money, Nanoseconds, NodeIdentity, Parts, QUARTER_HOUR, Stamp, Use, Utc};
 
 use jiff::tz::TimeZone;
 
@@ -25,7 +25,7 @@ fn exact(nano: i128) -> ExactMoney {
 #[test]
 fn a_bill_sums_holders_and_remainders_to_the_gpu() {
     let world = World::new();
-    let (mut ledger, _) = world.open(0, Some(book(&[(0, 3 * EURO)])));
+    let (mut ledger, _) = world.open(0, book(&[(0, 3 * EURO)]));
     register_gpus(&mut ledger, 1);
     let half = 7_500_000_000;
     for from in (0..3600).step_by(15) {
@@ -51,7 +51,7 @@ fn a_bill_sums_holders_and_remainders_to_the_gpu() {
     // The counters have the same cost, and half of it was used.
     let recovered = {
         drop(ledger);
-        world.open(3700, Some(book(&[(0, 3 * EURO)]))).1
+        world.open(3700, book(&[(0, 3 * EURO)])).1
     };
     let counter = &recovered.counters[&counter_key(0, "user:a")];
     let cost = counter.costs.values().next().unwrap();
@@ -61,7 +61,7 @@ fn a_bill_sums_holders_and_remainders_to_the_gpu() {
 #[test]
 fn unavailable_time_is_shown_to_its_holder_and_charged_to_nobody() {
     let world = World::new();
-    let (mut ledger, _) = world.open(0, Some(book(&[(0, 3600 * EURO)])));
+    let (mut ledger, _) = world.open(0, book(&[(0, 3600 * EURO)]));
     register_gpus(&mut ledger, 1);
     let second = SECOND;
     // One minute busy, one minute failed.
@@ -91,7 +91,7 @@ fn unavailable_time_is_shown_to_its_holder_and_charged_to_nobody() {
     );
     assert_eq!(bill.reconciliation.imbalance_money, Money(0));
     drop(ledger);
-    let recovered = world.open(200, None).1;
+    let recovered = world.open(200, PriceBook::default()).1;
     let held = |name| recovered.counters[&counter_key(0, name)].costs.values().next().unwrap().held;
     assert_eq!([held("user:a"), held(HolderId::UNAVAILABLE)], [exact(60 * EURO); 2]);
 }
@@ -99,26 +99,27 @@ fn unavailable_time_is_shown_to_its_holder_and_charged_to_nobody() {
 #[test]
 fn a_changed_rate_begins_at_the_next_quarter_hour_and_restates_nothing() {
     let world = World::new();
-    let (mut ledger, _) = world.open(0, Some(book(&[(0, 4 * EURO)])));
+    let (mut ledger, _) = world.open(0, book(&[(0, 4 * EURO)]));
     register_gpus(&mut ledger, 1);
     settle(&mut ledger, 0, 0..75, "user:a");
     drop(ledger);
     // In the first quarter hour the rate doubles.
-    let (mut ledger, _) = world.open(80, Some(book(&[(0, 8 * EURO)])));
+    let (mut ledger, _) = world.open(80, book(&[(0, 8 * EURO)]));
     settle(&mut ledger, 0, 75..2 * QUARTER, "user:a");
     let mut reader = Reader::open(&world.path()).unwrap();
     let bill = reader.bill(None, None).unwrap();
     let money: Vec<_> = bill.gpus[0].intervals.iter().map(|interval| interval.money).collect();
     assert_eq!(money, [exact(EURO), exact(2 * EURO)]);
-    assert_eq!(bill.lines[0].money, Some(Money(3 * EURO)));
+    let by_rate: Vec<_> = bill.lines.iter().map(|line| line.money).collect();
+    assert_eq!(by_rate, [Some(Money(EURO)), Some(Money(2 * EURO))]);
     let first = reader.bill(None, Some(after(60))).unwrap();
     assert_eq!(first.lines[0].money, Some(Money(4 * EURO / 60)));
     // The same price book again changes nothing.
     drop(ledger);
-    let (mut ledger, _) = world.open(2 * QUARTER + 20, Some(book(&[(0, 8 * EURO)])));
+    let (mut ledger, _) = world.open(2 * QUARTER + 20, book(&[(0, 8 * EURO)]));
     assert_eq!(world.sql::<i64>("SELECT count(*) FROM rate"), 2);
     // Without a price book there is no cost from the next quarter hour on, and what was billed stays.
-    ledger.reprice(None, boottime(2 * QUARTER + 20)).unwrap();
+    ledger.reprice(&PriceBook::default(), boottime(2 * QUARTER + 20)).unwrap();
     settle(&mut ledger, 0, 2 * QUARTER..4 * QUARTER, "user:a");
     let bill = reader.bill(None, None).unwrap();
     assert_eq!(bill.gpus[0].money, Some(Money(5 * EURO)));
@@ -129,11 +130,11 @@ fn a_changed_rate_begins_at_the_next_quarter_hour_and_restates_nothing() {
 #[test]
 fn an_announced_rate_comes_into_force_by_itself_and_may_be_withdrawn_before() {
     let world = World::new();
-    let (mut ledger, _) = world.open(0, Some(book(&[(0, 4 * EURO), (QUARTER, 8 * EURO)])));
+    let (mut ledger, _) = world.open(0, book(&[(0, 4 * EURO), (QUARTER, 8 * EURO)]));
     register_gpus(&mut ledger, 1);
     settle(&mut ledger, 0, 0..2 * QUARTER, "user:a");
-    ledger.reprice(Some(&book(&[(0, 4 * EURO), (9 * QUARTER, EURO)])), boottime(2 * QUARTER + 5)).unwrap();
-    ledger.reprice(Some(&book(&[(0, 4 * EURO)])), boottime(2 * QUARTER + 10)).unwrap();
+    ledger.reprice(&book(&[(0, 4 * EURO), (9 * QUARTER, EURO)]), boottime(2 * QUARTER + 5)).unwrap();
+    ledger.reprice(&book(&[(0, 4 * EURO)]), boottime(2 * QUARTER + 10)).unwrap();
     settle(&mut ledger, 0, 2 * QUARTER..4 * QUARTER, "user:a");
     let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
     assert_eq!(bill.gpus[0].money, Some(Money((1 + 2 + 2 + 1) * EURO)));
@@ -142,31 +143,31 @@ fn an_announced_rate_comes_into_force_by_itself_and_may_be_withdrawn_before() {
 #[test]
 fn a_rate_that_is_given_late_prices_the_past_from_its_begin_on_and_no_counter() {
     let world = World::new();
-    let (mut ledger, _) = world.open(0, None);
+    let (mut ledger, _) = world.open(0, PriceBook::default());
     register_gpus(&mut ledger, 1);
     settle(&mut ledger, 0, 0..2 * QUARTER, "user:a");
     let mut reader = Reader::open(&world.path()).unwrap();
     let bill = reader.bill(None, None).unwrap();
     assert_eq!((bill.currency, bill.lines[0].money, bill.gpus[0].money), (None, None, None));
     // Without a begin it would price nothing of that.
-    ledger.reprice(Some(&book(&[(0, 9 * EURO), (QUARTER, 4 * EURO)])), boottime(2 * QUARTER + 1)).unwrap();
+    ledger.reprice(&book(&[(0, 9 * EURO), (QUARTER, 4 * EURO)]), boottime(2 * QUARTER + 1)).unwrap();
     let bill = reader.bill(None, None).unwrap();
     assert_eq!(bill.gpus[0].money, Some(Money(EURO)));
     assert_eq!(bill.unpriced, Some(QUARTER_HOUR));
     drop(ledger);
-    let (_, recovered) = world.open(2 * QUARTER + 2, None);
+    let (_, recovered) = world.open(2 * QUARTER + 2, PriceBook::default());
     assert!(recovered.counters[&counter_key(0, "user:a")].costs.is_empty());
 }
 
 #[test]
 fn time_that_is_covered_keeps_its_prices() {
     let world = World::new();
-    let (mut ledger, _) = world.open(0, Some(book(&[(0, 4 * EURO)])));
+    let (mut ledger, _) = world.open(0, book(&[(0, 4 * EURO)]));
     register_gpus(&mut ledger, 1);
     settle(&mut ledger, 0, 0..3 * QUARTER, "user:a");
     let sql = format!("UPDATE ledger SET covered_until_ns = {}", after(QUARTER + 60).0);
     rusqlite::Connection::open(world.path()).unwrap().execute(&sql, []).unwrap();
-    ledger.reprice(Some(&book(&[(0, 4 * EURO), (60, 8 * EURO)])), boottime(3 * QUARTER + 1)).unwrap();
+    ledger.reprice(&book(&[(0, 4 * EURO), (60, 8 * EURO)]), boottime(3 * QUARTER + 1)).unwrap();
     let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
     assert_eq!(bill.gpus[0].money, Some(Money((1 + 1 + 2) * EURO)));
 }
@@ -184,7 +185,7 @@ fn each_gpu_has_the_rate_of_its_model_and_node() {
         rate(RateSelector::default(), 1),
     ];
     let node = NodeIdentity { name: "gpu-7".into(), ..NodeIdentity::default() };
-    let opening = Opening { node, ..opening(0, Some(PriceBook { rates, ..book(&[]) })) };
+    let opening = Opening { node, ..opening(0, PriceBook { rates, ..book(&[]) }) };
     let (mut ledger, _) = Ledger::open(&world.path(), &opening).unwrap();
     register_gpus(&mut ledger, 2);
     (0..2).for_each(|gpu| settle(&mut ledger, gpu, 0..QUARTER, "user:a"));
@@ -199,13 +200,13 @@ fn a_price_that_is_changed_while_the_time_of_the_boot_is_provisional_begins_at_t
     const DAY: u64 = 86_400;
     for changed_by_reload in [false, true] {
         let world = World::new();
-        let (mut ledger, _) = world.open(0, Some(book(&[(0, 3600 * EURO)])));
+        let (mut ledger, _) = world.open(0, book(&[(0, 3600 * EURO)]));
         register_gpus(&mut ledger, 1);
         settle(&mut ledger, 0, 0..60, "user:a");
         drop(ledger);
         // The next boot is a day later; the agent starts with it, and its clock is not synchronised at first.
-        let old = Some(book(&[(0, 3600 * EURO)]));
-        let new = Some(book(&[(0, 7200 * EURO)]));
+        let old = book(&[(0, 3600 * EURO)]);
+        let new = book(&[(0, 7200 * EURO)]);
         let at = |seconds| Stamp { boottime: Nanoseconds(seconds * SECOND), utc: after(DAY + seconds) };
         let opening = Opening {
             boot_id: "second".into(),
@@ -216,7 +217,7 @@ fn a_price_that_is_changed_while_the_time_of_the_boot_is_provisional_begins_at_t
         };
         let (mut ledger, recovered) = Ledger::open(&world.path(), &opening).unwrap();
         if changed_by_reload {
-            ledger.reprice(new.as_ref(), at(30).boottime).unwrap();
+            ledger.reprice(&new, at(30).boottime).unwrap();
         }
         assert_eq!(world.sql::<i64>("SELECT count(*) FROM rate"), 1);
         let anchor = recovered.timeline.anchor(at(45), true);
@@ -229,7 +230,7 @@ fn a_price_that_is_changed_while_the_time_of_the_boot_is_provisional_begins_at_t
 #[test]
 fn time_before_the_first_price_is_shown_as_unpriced_and_not_as_charged() {
     let world = World::new();
-    let (mut ledger, _) = world.open(0, Some(book(&[(120, 3600 * EURO)])));
+    let (mut ledger, _) = world.open(0, book(&[(120, 3600 * EURO)]));
     register_gpus(&mut ledger, 1);
     let half = 7_500_000_000;
     for from in (0..180).step_by(15) {
@@ -248,15 +249,24 @@ fn time_before_the_first_price_is_shown_as_unpriced_and_not_as_charged() {
         .map(|line| (&*line.tenant, line.charged.0 / SECOND, line.unpriced.0 / SECOND, line.money))
         .collect();
     let money = Some(Money(30 * EURO));
-    assert_eq!(lines, [(HolderId::UNALLOCATED, 30, 60, money), ("a", 30, 60, money)]);
+    let free = Some(Money(0));
+    assert_eq!(
+        lines,
+        [
+            (HolderId::UNALLOCATED, 0, 60, free),
+            (HolderId::UNALLOCATED, 30, 0, money),
+            ("a", 0, 60, free),
+            ("a", 30, 0, money)
+        ]
+    );
     assert_eq!(statement.unpriced, Some(Nanoseconds(120 * SECOND)));
-    let price = &statement.prices[0];
-    assert_eq!((statement.prices.len(), price.slot), (1, Nanoseconds(60 * SECOND)));
-    assert_eq!((price.gpu_hour, price.money), (Money(3600 * EURO), Money(60 * EURO)));
+    let price = &statement.rates[0];
+    assert_eq!((statement.rates.len(), price.slot), (1, Nanoseconds(60 * SECOND)));
+    assert_eq!((price.price, price.money), (Money(3600 * EURO), Money(60 * EURO)));
     // Before it is in force there is no cost, but the coming price is reported on a line.
     let before = reader.bill(None, Some(after(120))).unwrap();
     assert_eq!(
-        (before.currency, before.unpriced, before.prices),
+        (before.currency, before.unpriced, before.rates),
         (None, Some(Nanoseconds(120 * SECOND)), Vec::new())
     );
 }
@@ -264,7 +274,7 @@ fn time_before_the_first_price_is_shown_as_unpriced_and_not_as_charged() {
 #[test]
 fn a_ledger_without_prices_reports_no_unpriced_time() {
     let world = World::new();
-    let (mut ledger, _) = world.open(0, None);
+    let (mut ledger, _) = world.open(0, PriceBook::default());
     register_gpus(&mut ledger, 1);
     settle(&mut ledger, 0, 0..60, "user:a");
     let statement = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
@@ -274,10 +284,10 @@ fn a_ledger_without_prices_reports_no_unpriced_time() {
 #[test]
 fn a_bill_names_its_node_and_begins_with_the_month_in_the_readers_time_zone() {
     let world = World::new();
-    let node = NodeIdentity { name: "n1".into(), cluster: Some("c1".into()), simulated: false };
+    let node = NodeIdentity { name: "n1".into(), cluster: Some("c1".into()), ..NodeIdentity::default() };
     // The last minute is at 23:59 of November 30 in UTC, and in December an hour further east.
     let last = (DECEMBER.0 - START.0) / SECOND - 60;
-    let opening = Opening { node: node.clone(), ..opening(last, None) };
+    let opening = Opening { node: node.clone(), ..opening(last, PriceBook::default()) };
     let (mut ledger, _) = Ledger::open(&world.path(), &opening).unwrap();
     register_gpus(&mut ledger, 1);
     settle(&mut ledger, 0, last..last + 60, "user:a");
@@ -296,12 +306,15 @@ fn a_bill_names_its_node_and_begins_with_the_month_in_the_readers_time_zone() {
 #[test]
 fn a_ledger_of_an_older_agent_has_a_bill_without_a_node_and_stays_marked_as_simulated_once_it_was() {
     let world = World::new();
-    let simulated = NodeIdentity { name: "n1".into(), cluster: None, simulated: true };
-    drop(Ledger::open(&world.path(), &Opening { node: simulated, ..opening(0, None) }).unwrap());
+    let simulated = NodeIdentity { name: "n1".into(), simulated: true, ..NodeIdentity::default() };
+    drop(
+        Ledger::open(&world.path(), &Opening { node: simulated, ..opening(0, PriceBook::default()) })
+            .unwrap(),
+    );
     let real = NodeIdentity { name: "n2".into(), ..NodeIdentity::default() };
-    drop(Ledger::open(&world.path(), &Opening { node: real, ..opening(60, None) }).unwrap());
+    drop(Ledger::open(&world.path(), &Opening { node: real, ..opening(60, PriceBook::default()) }).unwrap());
     let node = || Reader::open(&world.path()).unwrap().node().unwrap();
-    assert_eq!(node(), NodeIdentity { name: "n2".into(), cluster: None, simulated: true });
+    assert_eq!(node(), NodeIdentity { name: "n2".into(), simulated: true, ..NodeIdentity::default() });
     world.downgrade();
     assert_eq!(node(), NodeIdentity::default());
 }
@@ -309,12 +322,12 @@ fn a_ledger_of_an_older_agent_has_a_bill_without_a_node_and_stays_marked_as_simu
 #[test]
 fn a_bill_over_two_currencies_is_refused() {
     let world = World::new();
-    let (mut ledger, _) = world.open(0, Some(book(&[(0, EURO)])));
+    let (mut ledger, _) = world.open(0, book(&[(0, EURO)]));
     register_gpus(&mut ledger, 1);
     settle(&mut ledger, 0, 0..60, "user:a");
     let mut dollars = book(&[(0, EURO)]);
-    dollars.currency = "USD".into();
-    ledger.reprice(Some(&dollars), boottime(30)).unwrap();
+    dollars.rates[0].tariff.currency = "USD".into();
+    ledger.reprice(&dollars, boottime(30)).unwrap();
     settle(&mut ledger, 0, 60..2 * QUARTER, "user:a");
     let mut reader = Reader::open(&world.path()).unwrap();
     assert!(matches!(reader.bill(None, None).unwrap_err().cause, Cause::Currencies { .. }));
@@ -324,7 +337,7 @@ fn a_bill_over_two_currencies_is_refused() {
 #[test]
 fn a_minute_that_is_not_closed_is_left_for_the_next_bill() {
     let world = World::new();
-    let (mut ledger, _) = world.open(0, None);
+    let (mut ledger, _) = world.open(0, PriceBook::default());
     register_gpus(&mut ledger, 2);
     settle(&mut ledger, 0, 0..180, "user:a");
     settle(&mut ledger, 1, 0..105, "user:a");
@@ -346,7 +359,7 @@ fn a_bill_without_a_beginning_is_of_the_month_of_its_last_minute() {
     let world = World::new();
     // One minute before December.
     let last = (DECEMBER.0 - START.0) / SECOND - 60;
-    let (mut ledger, _) = world.open(last, None);
+    let (mut ledger, _) = world.open(last, PriceBook::default());
     register_gpus(&mut ledger, 1);
     settle(&mut ledger, 0, last..last + 60, "user:a");
     let mut reader = Reader::open(&world.path()).unwrap();
@@ -365,7 +378,7 @@ fn a_bill_without_a_beginning_is_of_the_month_of_its_last_minute() {
 #[test]
 fn a_cancelled_bill_is_interrupted() {
     let world = World::new();
-    let (mut ledger, _) = world.open(0, None);
+    let (mut ledger, _) = world.open(0, PriceBook::default());
     register_gpus(&mut ledger, 1);
     let closed = vec![whole(0, (after(0), after(60_000)), "user:a", 0)];
     ledger.commit(&LedgerBatch { now: after(60_000), closed, ..LedgerBatch::default() }).unwrap();
@@ -378,7 +391,7 @@ fn a_cancelled_bill_is_interrupted() {
 #[test]
 fn a_removed_gpu_does_not_delay_bills() {
     let world = World::new();
-    let (mut ledger, _) = world.open(0, None);
+    let (mut ledger, _) = world.open(0, PriceBook::default());
     register_gpus(&mut ledger, 2);
     settle(&mut ledger, 1, 0..75, "user:a");
     let closed = vec![whole(0, (after(0), after(7200)), "user:a", 0)];
@@ -392,7 +405,7 @@ fn a_removed_gpu_does_not_delay_bills() {
 #[test]
 fn times_off_the_grid_or_in_the_wrong_order_are_refused() {
     let world = World::new();
-    let (_ledger, _) = world.open(0, None);
+    let (_ledger, _) = world.open(0, PriceBook::default());
     let mut reader = Reader::open(&world.path()).unwrap();
     let off = reader.bill(Some(after(61)), None).unwrap_err();
     assert!(matches!(off.cause, Cause::Grid { edge: "from", .. }), "{off}");

@@ -11,7 +11,7 @@ use super::world::*;
 #[test]
 fn reopening_continues_counters_raw_spans_carry_and_holdings() {
     let world = World::new();
-    let (mut ledger, _) = world.open(0, None);
+    let (mut ledger, _) = world.open(0, Default::default());
     register_gpus(&mut ledger, 1);
     settle(&mut ledger, 0, 0..30, "user:a");
     let spans = vec![span(30, 31), span(31, 32)];
@@ -21,7 +21,7 @@ fn reopening_continues_counters_raw_spans_carry_and_holdings() {
     ledger.commit(&LedgerBatch { now: after(32), open, holders, ..LedgerBatch::default() }).unwrap();
     drop(ledger);
 
-    let (mut ledger, recovered) = world.open(40, None);
+    let (mut ledger, recovered) = world.open(40, Default::default());
     let gpu = &recovered.gpus[&uuid(0)];
     assert_eq!(gpu.settled_until, after(30));
     assert_eq!(gpu.slot, Nanoseconds::from_seconds(30));
@@ -50,13 +50,13 @@ fn reopening_continues_counters_raw_spans_carry_and_holdings() {
 #[test]
 fn a_kill_loses_at_most_what_was_not_committed() {
     let world = World::new();
-    let (mut ledger, _) = world.open(0, None);
+    let (mut ledger, _) = world.open(0, Default::default());
     register_gpus(&mut ledger, 1);
     settle(&mut ledger, 0, 0..15, "user:a");
     for second in 15..20 {
         let open = vec![open(0, vec![span(second, second + 1)])];
         ledger.commit(&LedgerBatch { now: after(second + 1), open, ..LedgerBatch::default() }).unwrap();
-        let (_copy, recovered) = world.copy_as_killed().open(second + 1, None);
+        let (_copy, recovered) = world.copy_as_killed().open(second + 1, Default::default());
         let gpu = &recovered.gpus[&uuid(0)];
         assert_eq!(gpu.settled_until, after(15));
         assert_eq!(gpu.spans.last().unwrap().to, after(second + 1));
@@ -67,7 +67,7 @@ fn a_kill_loses_at_most_what_was_not_committed() {
 #[test]
 fn a_window_that_overlaps_the_account_is_refused_whole() {
     let world = World::new();
-    let (mut ledger, _) = world.open(0, None);
+    let (mut ledger, _) = world.open(0, Default::default());
     register_gpus(&mut ledger, 2);
     settle(&mut ledger, 0, 0..15, "user:a");
     let first = (after(0), after(15));
@@ -92,7 +92,7 @@ fn a_window_that_overlaps_the_account_is_refused_whole() {
 #[test]
 fn a_window_that_is_settled_already_is_skipped_and_never_doubled() {
     let world = World::new();
-    let (mut ledger, _) = world.open(0, None);
+    let (mut ledger, _) = world.open(0, Default::default());
     register_gpus(&mut ledger, 1);
     settle(&mut ledger, 0, 0..30, "user:a");
     let again = |from: u64| whole(0, (after(from), after(from + 15)), "user:b", 1);
@@ -112,7 +112,7 @@ fn a_window_that_is_settled_already_is_skipped_and_never_doubled() {
 #[test]
 fn a_gap_before_a_window_is_booked_as_unobserved_and_counted() {
     let world = World::new();
-    let (mut ledger, _) = world.open(0, Some(book(&[(0, 3_600_000_000_000)])));
+    let (mut ledger, _) = world.open(0, book(&[(0, 3_600_000_000_000)]));
     register_gpus(&mut ledger, 1);
     settle(&mut ledger, 0, 0..15, "user:a");
     let spans = vec![open(0, vec![span(15, 16), span(80, 100)])];
@@ -141,7 +141,7 @@ fn a_gap_before_a_window_is_booked_as_unobserved_and_counted() {
 #[test]
 fn a_refused_gpu_does_not_affect_the_others() {
     let world = World::new();
-    let (mut ledger, _) = world.open(0, None);
+    let (mut ledger, _) = world.open(0, Default::default());
     register_gpus(&mut ledger, 2);
     settle(&mut ledger, 0, 0..20, "user:a");
     let window = |gpu, from, to| whole(gpu, (after(from), after(to)), "user:b", 1);
@@ -164,7 +164,7 @@ fn a_refused_gpu_does_not_affect_the_others() {
         salvage.acknowledged.iter().map(|acknowledged| acknowledged.unobserved).sum();
     assert_eq!(unobserved, Nanoseconds::from_seconds(15), "between 30 and 45");
     drop(ledger);
-    let (_, recovered) = world.open(61, None);
+    let (_, recovered) = world.open(61, Default::default());
     let until: Vec<_> = (0..3).map(|gpu| recovered.gpus[&uuid(gpu)].settled_until).collect();
     assert_eq!(until, [after(60), after(15), after(15)]);
     assert_eq!(recovered.gpus[&uuid(1)].spans, [span(15, 16)]);
@@ -174,7 +174,7 @@ fn a_refused_gpu_does_not_affect_the_others() {
 #[test]
 fn a_sighting_is_stored_even_if_its_window_is_refused() {
     let world = World::new();
-    let (mut ledger, _) = world.open(0, None);
+    let (mut ledger, _) = world.open(0, Default::default());
     let mut backwards = whole(0, (after(0), after(15)), "user:a", 0);
     backwards.settlement.to = after(0);
     let batch = LedgerBatch {
@@ -193,7 +193,7 @@ fn a_sighting_is_stored_even_if_its_window_is_refused() {
 #[test]
 fn a_locked_ledger_returns_the_whole_batch() {
     let world = World::new();
-    let (mut ledger, _) = world.open(0, None);
+    let (mut ledger, _) = world.open(0, Default::default());
     register_gpus(&mut ledger, 2);
     let other = rusqlite::Connection::open(world.path()).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
@@ -213,7 +213,7 @@ fn a_locked_ledger_returns_the_whole_batch() {
 #[test]
 fn only_the_rest_of_a_span_across_a_boundary_is_stored_again() {
     let world = World::new();
-    let (mut ledger, _) = world.open(0, None);
+    let (mut ledger, _) = world.open(0, Default::default());
     register_gpus(&mut ledger, 1);
     let spans = vec![open(0, vec![span(0, 10), span(10, 20)])];
     ledger.commit(&LedgerBatch { now: after(20), open: spans, ..LedgerBatch::default() }).unwrap();
@@ -222,7 +222,7 @@ fn only_the_rest_of_a_span_across_a_boundary_is_stored_again() {
     // Without the rest seconds 15 to 20 would be in no span, and a restart would find them unobserved.
     batch.open = vec![open(0, vec![span(20, 21)])];
     ledger.commit(&batch).unwrap();
-    let (_, recovered) = world.copy_as_killed().open(22, None);
+    let (_, recovered) = world.copy_as_killed().open(22, Default::default());
     let spans = &recovered.gpus[&uuid(0)].spans;
     assert_eq!((spans[0].from, spans[0].to, spans[0].state), (after(15), after(20), SlotState::Unobserved));
     assert_eq!(spans[1..], [span(20, 21)]);
@@ -231,14 +231,14 @@ fn only_the_rest_of_a_span_across_a_boundary_is_stored_again() {
     ledger.commit(&batch).unwrap();
     assert_eq!(world.sql::<i64>("SELECT count(*) FROM raw"), 2);
     drop(ledger);
-    let (_, recovered) = world.open(22, None);
+    let (_, recovered) = world.open(22, Default::default());
     assert_eq!(recovered.gpus[&uuid(0)].spans, [span(15, 20), span(20, 21)]);
 }
 
 #[test]
 fn spans_that_are_settled_already_are_ignored_and_overlaps_are_refused() {
     let world = World::new();
-    let (mut ledger, _) = world.open(0, None);
+    let (mut ledger, _) = world.open(0, Default::default());
     register_gpus(&mut ledger, 1);
     settle(&mut ledger, 0, 0..15, "user:a");
     let spans = |spans| LedgerBatch { now: after(17), open: vec![open(0, spans)], ..LedgerBatch::default() };
@@ -252,7 +252,7 @@ fn spans_that_are_settled_already_are_ignored_and_overlaps_are_refused() {
 #[test]
 fn a_ledger_with_raw_spans_stored_by_key_continues() {
     let world = World::new();
-    let (mut ledger, _) = world.open(0, None);
+    let (mut ledger, _) = world.open(0, Default::default());
     register_gpus(&mut ledger, 1);
     drop(ledger);
     // The table as it was before raw spans were appended.
@@ -264,7 +264,7 @@ fn a_ledger_with_raw_spans_stored_by_key_continues() {
                 to_ns INTEGER NOT NULL, span TEXT NOT NULL, PRIMARY KEY (from_ns, gpu)) STRICT, WITHOUT ROWID",
         )
         .unwrap();
-    let (mut ledger, _) = world.open(0, None);
+    let (mut ledger, _) = world.open(0, Default::default());
     for (now, spans) in [(16, vec![span(0, 15), span(15, 16)]), (17, vec![span(15, 16), span(16, 17)])] {
         ledger
             .commit(&LedgerBatch { now: after(now), open: vec![open(0, spans)], ..LedgerBatch::default() })
@@ -272,14 +272,14 @@ fn a_ledger_with_raw_spans_stored_by_key_continues() {
     }
     settle(&mut ledger, 0, 0..15, "user:a");
     drop(ledger);
-    let (_, recovered) = world.open(18, None);
+    let (_, recovered) = world.open(18, Default::default());
     assert_eq!(recovered.gpus[&uuid(0)].spans, [span(15, 16), span(16, 17)]);
 }
 
 #[test]
 fn a_gpu_without_account_is_refused() {
     let world = World::new();
-    let (mut ledger, _) = world.open(0, None);
+    let (mut ledger, _) = world.open(0, Default::default());
     let closed = vec![whole(0, (after(0), after(15)), "user:a", 0)];
     let error = ledger.commit(&LedgerBatch { now: after(15), closed, ..LedgerBatch::default() }).unwrap_err();
     assert!(matches!(error.cause, Cause::UnknownGpu { .. }), "{error}");
@@ -288,7 +288,7 @@ fn a_gpu_without_account_is_refused() {
 #[test]
 fn a_commit_is_synced_every_ten_seconds_and_when_a_window_closes() {
     let world = World::new();
-    let (mut ledger, _) = world.open(0, None);
+    let (mut ledger, _) = world.open(0, Default::default());
     register_gpus(&mut ledger, 1);
     let mut synced = Vec::new();
     for second in 0..25 {
@@ -307,7 +307,7 @@ fn a_commit_is_synced_every_ten_seconds_and_when_a_window_closes() {
 #[test]
 fn a_gap_settled_at_once_is_spread_over_its_minutes() {
     let world = World::new();
-    let (mut ledger, _) = world.open(0, None);
+    let (mut ledger, _) = world.open(0, Default::default());
     register_gpus(&mut ledger, 1);
     let closed = vec![whole(0, (after(0), after(150)), "user:a", 75 * SECOND)];
     ledger.commit(&LedgerBatch { now: after(151), closed, ..LedgerBatch::default() }).unwrap();
@@ -319,7 +319,7 @@ fn a_gap_settled_at_once_is_spread_over_its_minutes() {
 #[test]
 fn absurd_memory_and_energy_are_capped_to_the_columns_range() {
     let world = World::new();
-    let (mut ledger, _) = world.open(0, None);
+    let (mut ledger, _) = world.open(0, Default::default());
     register_gpus(&mut ledger, 1);
     for from in [0, 15] {
         let mut absurd = whole(0, (after(from), after(from + 15)), "user:a", 5);
@@ -332,7 +332,7 @@ fn absurd_memory_and_energy_are_capped_to_the_columns_range() {
     let largest = "SELECT min(memory_byte_seconds, energy_dynamic_uj) FROM account";
     assert_eq!(world.sql::<i64>(largest), i64::MAX);
     drop(ledger);
-    let (_, recovered) = world.open(31, None);
+    let (_, recovered) = world.open(31, Default::default());
     let counter = &recovered.counters[&counter_key(0, "user:a")];
     assert_eq!(counter.amounts.parts.held(), 30 * SECOND);
     assert_eq!(counter.amounts.energy_dynamic.0, i64::MAX as u64);
@@ -341,7 +341,7 @@ fn absurd_memory_and_energy_are_capped_to_the_columns_range() {
 #[test]
 fn the_counter_and_the_holdings_survive_a_window_that_leaves_no_open_span() {
     let world = World::new();
-    let (mut ledger, _) = world.open(0, None);
+    let (mut ledger, _) = world.open(0, Default::default());
     register_gpus(&mut ledger, 1);
     let queue = LedgerQueue::default();
     queue.offer(LedgerBatch {
@@ -353,7 +353,7 @@ fn the_counter_and_the_holdings_survive_a_window_that_leaves_no_open_span() {
     queue.offer(LedgerBatch { now: after(25), closed, ..LedgerBatch::default() });
     ledger.commit(&queue.wait_for_batch(std::time::Duration::ZERO).unwrap()).unwrap();
     drop(ledger);
-    let (_, recovered) = world.open(26, None);
+    let (_, recovered) = world.open(26, Default::default());
     let gpu = &recovered.gpus[&uuid(0)];
     assert_eq!((gpu.settled_until, gpu.energy_counter), (after(15), Some(Microjoules(42))));
     assert_eq!(gpu.holdings, span(0, 15).holdings);
@@ -363,7 +363,7 @@ fn the_counter_and_the_holdings_survive_a_window_that_leaves_no_open_span() {
 #[test]
 fn a_repeated_older_span_does_not_change_the_current_holders() {
     let world = World::new();
-    let (mut ledger, _) = world.open(0, None);
+    let (mut ledger, _) = world.open(0, Default::default());
     register_gpus(&mut ledger, 1);
     let mut first = span(0, 1);
     first.holdings = [].into();
@@ -373,14 +373,14 @@ fn a_repeated_older_span_does_not_change_the_current_holders() {
             .unwrap();
     }
     drop(ledger);
-    let (_, recovered) = world.open(3, None);
+    let (_, recovered) = world.open(3, Default::default());
     assert_eq!(recovered.gpus[&uuid(0)].holdings, span(1, 2).holdings);
 }
 
 #[test]
 fn a_gpu_model_that_is_known_later_is_stored() {
     let world = World::new();
-    let (mut ledger, _) = world.open(0, None);
+    let (mut ledger, _) = world.open(0, Default::default());
     for (model, stored) in [("", ""), ("NVIDIA H100", "NVIDIA H100"), ("", "NVIDIA H100")] {
         let mut registration = registration(0, 0);
         registration.model = model.into();
@@ -404,14 +404,14 @@ fn time_while_an_account_was_paused_is_in_no_row() {
     let goes_on = LedgerBatch { now: after(130), closed: vec![window(115)], ..LedgerBatch::default() };
     for joined in [false, true] {
         let world = World::new();
-        let (mut ledger, _) = world.open(0, None);
+        let (mut ledger, _) = world.open(0, Default::default());
         register_gpus(&mut ledger, 1);
         settle(&mut ledger, 0, 0..15, "user:a");
         let queue = LedgerQueue::default();
         queue.offer(rested.clone());
         if !joined {
             ledger.commit(&queue.wait_for_batch(Duration::ZERO).unwrap()).unwrap();
-            let (_copy, recovered) = world.copy_as_killed().open(101, None);
+            let (_copy, recovered) = world.copy_as_killed().open(101, Default::default());
             let gpu = &recovered.gpus[&uuid(0)];
             assert_eq!((gpu.settled_until, gpu.carry.len(), gpu.energy_counter), (after(100), 0, None));
             assert!(gpu.holdings.is_empty() && gpu.spans.is_empty());
@@ -432,7 +432,7 @@ fn counters_leave_memory_and_come_back_and_their_tenants_sum_never_falls() {
     use gpumeter::model::{Fact, Facts, Holder};
 
     let world = World::new();
-    let (mut ledger, recovered) = world.open(0, None);
+    let (mut ledger, recovered) = world.open(0, Default::default());
     register_gpus(&mut ledger, 1);
     let job = |name: &str| Holder { id: holder(name), facts: Facts::new([(Fact::Unit, "team.service")]) };
     let holders = vec![job("unit:first"), job("unit:second")];
@@ -465,7 +465,7 @@ fn counters_leave_memory_and_come_back_and_their_tenants_sum_never_falls() {
     assert_eq!(live[&counter_key(0, "unit:first")].amounts.parts.held(), 300 * SECOND);
     // A restart loads recent counters and sums the rest.
     drop(ledger);
-    let (_, recovered) = world.open(3_000, None);
+    let (_, recovered) = world.open(3_000, Default::default());
     let held = |counters: &BTreeMap<_, gpumeter::account::HolderCounter>| -> u64 {
         counters.values().map(|counter| counter.amounts.parts.held()).sum()
     };
@@ -476,13 +476,13 @@ fn counters_leave_memory_and_come_back_and_their_tenants_sum_never_falls() {
 #[test]
 fn a_ledger_without_tenants_gets_them_when_it_is_opened() {
     let world = World::new();
-    let (mut ledger, _) = world.open(0, None);
+    let (mut ledger, _) = world.open(0, Default::default());
     register_gpus(&mut ledger, 1);
     let holders = vec![gpumeter::model::Holder::user("a", Some(1000))];
     ledger.commit(&LedgerBatch { now: after(1), holders, ..LedgerBatch::default() }).unwrap();
     settle(&mut ledger, 0, 0..30, "user:a");
     drop(ledger);
     world.downgrade();
-    let (_, recovered) = world.open(40, None);
+    let (_, recovered) = world.open(40, Default::default());
     assert_eq!(&*recovered.counters[&counter_key(0, "user:a")].tenant, "a");
 }

@@ -55,7 +55,7 @@ fn settled(lengths: &[(u64, Weights)], rates: &[u64]) -> (World, Acknowledged) {
     let world = World::new();
     let prices: Vec<(u64, i128)> =
         rates.iter().enumerate().map(|(i, rate)| (i as u64 * 120, i128::from(*rate))).collect();
-    let (mut ledger, _) = world.open(0, Some(book(&prices)));
+    let (mut ledger, _) = world.open(0, book(&prices));
     register_gpus(&mut ledger, 2);
     let mut last = Acknowledged::default();
     let mut from = 0;
@@ -133,7 +133,7 @@ proptest! {
         for line in &whole.lines {
             let mut sum = (Amounts::default(), ExactMoney::ZERO);
             for part in bills.iter().flat_map(|bill| &bill.lines)
-                .filter(|part| (&part.gpu, &part.holder) == (&line.gpu, &line.holder)) {
+                .filter(|part| (&part.gpu, &part.holder, part.rates) == (&line.gpu, &line.holder, line.rates)) {
                 sum.0.add(&part.amounts);
                 sum.1 = sum.1.plus(part.exact).unwrap();
             }
@@ -152,7 +152,7 @@ proptest! {
         let counted = acknowledged.counters.iter().filter(|(key, _)| key.gpu == uuid(0))
             .flat_map(|(_, counter)| counter.costs.values()).map(|cost| cost.held);
         prop_assert_eq!(bill.gpus[0].exact().unwrap(), ExactMoney::sum(counted).unwrap());
-        let (_, recovered) = world.open(20_000, None);
+        let (_, recovered) = world.open(20_000, Default::default());
         prop_assert_eq!(recovered.counters, acknowledged.counters);
         prop_assert_eq!(recovered.imbalance, 0);
     }

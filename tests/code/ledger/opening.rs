@@ -9,26 +9,26 @@ use gpumeter::model::{Holder, Nanoseconds, Stamp, Utc};
 use super::world::*;
 
 fn refusal(path: &std::path::Path) -> gpumeter::ledger::Error {
-    Ledger::open(path, &opening(0, None)).map(|_| ()).unwrap_err()
+    Ledger::open(path, &opening(0, Default::default())).map(|_| ()).unwrap_err()
 }
 
 #[test]
 fn a_new_ledger_begins_now_and_is_known_by_its_application_id() {
     let world = World::new();
-    let (ledger, recovered) = world.open(0, None);
+    let (ledger, recovered) = world.open(0, Default::default());
     assert_eq!(recovered.created, START);
     assert!(recovered.gpus.is_empty() && recovered.counters.is_empty());
     drop(ledger);
     assert_eq!(&world.sql::<i64>("PRAGMA application_id").to_be_bytes()[4..], b"GPMT");
-    assert_eq!(world.sql::<i64>("PRAGMA user_version"), 6);
-    let (_, again) = world.open(60, None);
+    assert_eq!(world.sql::<i64>("PRAGMA user_version"), 7);
+    let (_, again) = world.open(60, Default::default());
     assert_eq!(again.created, START);
 }
 
 #[test]
 fn the_last_name_of_each_uid_is_recovered_and_a_number_is_no_name() {
     let world = World::new();
-    let (mut ledger, _) = world.open(0, None);
+    let (mut ledger, _) = world.open(0, Default::default());
     let holders = vec![
         Holder::user("alice", Some(1000)),
         Holder::unit("train.service", Some("bob"), Some(1001)),
@@ -38,7 +38,7 @@ fn the_last_name_of_each_uid_is_recovered_and_a_number_is_no_name() {
     ];
     ledger.commit(&LedgerBatch { holders, ..LedgerBatch::default() }).unwrap();
     drop(ledger);
-    let (_, recovered) = world.open(60, None);
+    let (_, recovered) = world.open(60, Default::default());
     let users: Vec<(u32, &str)> = recovered.users.iter().map(|(uid, name)| (*uid, &**name)).collect();
     assert_eq!(users, [(1000, "alicia"), (1001, "bob")]);
 }
@@ -50,9 +50,9 @@ fn an_empty_file_is_a_new_ledger_only_where_none_was_made() {
     // Killed between the creation of the file and the first commit.
     std::fs::write(&lock, "4711\n").unwrap();
     std::fs::write(world.path(), "").unwrap();
-    world.open(0, None);
+    world.open(0, Default::default());
     // A restart keeps the note, and so does a refused start.
-    world.open(1, None);
+    world.open(1, Default::default());
     std::fs::write(world.path(), "").unwrap();
     for _ in 0..2 {
         let error = refusal(&world.path());
@@ -61,13 +61,13 @@ fn an_empty_file_is_a_new_ledger_only_where_none_was_made() {
     }
     assert_eq!(std::fs::metadata(world.path()).unwrap().len(), 0);
     std::fs::remove_file(world.path()).unwrap();
-    world.open(2, None);
+    world.open(2, Default::default());
 }
 
 #[test]
 fn a_second_owner_is_refused_with_the_pid_of_the_first() {
     let world = World::new();
-    let (ledger, _) = world.open(0, None);
+    let (ledger, _) = world.open(0, Default::default());
     let link = world.directory.path().join("other-name.db");
     std::os::unix::fs::symlink(world.path(), &link).unwrap();
     for path in [world.path(), link] {
@@ -79,7 +79,7 @@ fn a_second_owner_is_refused_with_the_pid_of_the_first() {
     assert!(check_unowned(&world.path()).is_err());
     drop(ledger);
     check_unowned(&world.path()).unwrap();
-    world.open(1, None);
+    world.open(1, Default::default());
 }
 
 #[test]
@@ -116,12 +116,12 @@ fn a_database_of_another_program_is_refused_and_unchanged() {
 #[test]
 fn a_newer_schema_is_refused_and_unchanged() {
     let world = World::new();
-    drop(world.open(0, None));
+    drop(world.open(0, Default::default()));
     let connection = rusqlite::Connection::open(world.path()).unwrap();
     connection.execute_batch("PRAGMA user_version = 99").unwrap();
     drop(connection);
     let before = bytes(&world.path());
-    assert!(matches!(refusal(&world.path()).cause, Cause::Newer { found: 99, known: 6 }));
+    assert!(matches!(refusal(&world.path()).cause, Cause::Newer { found: 99, known: 7 }));
     assert!(matches!(Reader::open(&world.path()).unwrap_err().cause, Cause::Newer { .. }));
     assert_eq!(bytes(&world.path()), before);
 }
@@ -151,7 +151,7 @@ fn modes(world: &World) -> [u32; 4] {
 fn no_other_user_can_read_the_ledger_or_open_its_lock() {
     use std::os::unix::fs::PermissionsExt;
     let world = World::new();
-    let (ledger, _) = world.open(0, None);
+    let (ledger, _) = world.open(0, Default::default());
     assert!(modes(&world).iter().all(|mode| mode & 0o007 == 0));
     // As left by a killed agent of a version before this rule.
     let killed = world.copy_as_killed();
@@ -161,7 +161,7 @@ fn no_other_user_can_read_the_ledger_or_open_its_lock() {
         std::fs::OpenOptions::new().append(true).create(true).open(&file).unwrap();
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
     }
-    let (_ledger, _) = killed.open(1, None);
+    let (_ledger, _) = killed.open(1, Default::default());
     assert!(modes(&killed).iter().all(|mode| mode & 0o007 == 0));
 }
 
@@ -191,14 +191,14 @@ fn a_missing_ledger_is_not_created_by_reading() {
 #[test]
 fn a_stepped_clock_moves_no_account_time_within_a_boot() {
     let world = World::new();
-    let (mut ledger, recovered) = world.open(0, None);
+    let (mut ledger, recovered) = world.open(0, Default::default());
     let timeline = recovered.timeline;
     let stepped = Stamp { boottime: Nanoseconds::from_seconds(1010), utc: after(3610) };
     assert_eq!(timeline.at(stepped.boottime), after(10));
     assert_eq!(timeline.lead(stepped), 3600 * SECOND as i64);
     assert_eq!(ledger.watch_clock(stepped).unwrap(), Some(timeline.lead(stepped)));
     drop(ledger);
-    let mut opening = opening(0, None);
+    let mut opening = opening(0, Default::default());
     opening.now = stepped;
     let (_, again) = Ledger::open(&world.path(), &opening).unwrap();
     assert_eq!(again.timeline, timeline);
@@ -208,11 +208,11 @@ fn a_stepped_clock_moves_no_account_time_within_a_boot() {
 #[test]
 fn a_new_boot_uses_the_wall_clock_but_never_a_time_before_the_last_commit() {
     let world = World::new();
-    let (mut ledger, _) = world.open(0, None);
+    let (mut ledger, _) = world.open(0, Default::default());
     register_gpus(&mut ledger, 1);
     settle(&mut ledger, 0, 0..60, "user:a");
     drop(ledger);
-    let mut opening = opening(0, None);
+    let mut opening = opening(0, Default::default());
     opening.boot_id = "second".into();
     opening.now = Stamp { boottime: Nanoseconds::from_seconds(5), utc: after(500) };
     let (ledger, recovered) = Ledger::open(&world.path(), &opening).unwrap();
@@ -228,7 +228,7 @@ fn a_new_boot_uses_the_wall_clock_but_never_a_time_before_the_last_commit() {
 
 /// A time at which the wall clock is `lead` milliseconds ahead of the account.
 fn ahead(seconds: u64, lead: i64) -> Stamp {
-    let mut now = opening(seconds, None).now;
+    let mut now = opening(seconds, Default::default()).now;
     now.utc.0 = now.utc.0.saturating_add_signed(lead * 1_000_000);
     now
 }
@@ -236,7 +236,7 @@ fn ahead(seconds: u64, lead: i64) -> Stamp {
 #[test]
 fn a_step_of_the_clock_is_recorded_once_and_a_slewed_clock_is_not() {
     let world = World::new();
-    let (mut ledger, _) = world.open(0, None);
+    let (mut ledger, _) = world.open(0, Default::default());
     let mut look = |seconds, lead| ledger.watch_clock(ahead(seconds, lead)).unwrap();
     assert_eq!(look(0, 0), None);
     assert_eq!(look(1, 1_000), None);
@@ -246,7 +246,7 @@ fn a_step_of_the_clock_is_recorded_once_and_a_slewed_clock_is_not() {
     assert_eq!(look(5, -3_000), Some(-3_000_000_000));
     drop(ledger);
     // Another agent in the same boot knows the recorded steps, and finds new ones.
-    let mut opening = opening(0, None);
+    let mut opening = opening(0, Default::default());
     opening.now = ahead(6, -3_000);
     let (mut ledger, _) = Ledger::open(&world.path(), &opening).unwrap();
     assert_eq!(ledger.watch_clock(ahead(7, -3_000)).unwrap(), None);
@@ -264,7 +264,7 @@ fn a_step_of_the_clock_is_recorded_once_and_a_slewed_clock_is_not() {
 fn the_drivers_energy_counter_does_not_survive_a_reboot() {
     for (before, after_it, kept) in [("first", "first", true), ("first", "second", false), ("", "", false)] {
         let world = World::new();
-        let mut opening = opening(0, None);
+        let mut opening = opening(0, Default::default());
         opening.boot_id = before.into();
         let (mut ledger, _) = Ledger::open(&world.path(), &opening).unwrap();
         register_gpus(&mut ledger, 1);
@@ -282,7 +282,7 @@ fn the_drivers_energy_counter_does_not_survive_a_reboot() {
 #[test]
 fn without_a_boot_id_every_start_is_a_new_boot() {
     let world = World::new();
-    let mut opening = opening(0, None);
+    let mut opening = opening(0, Default::default());
     opening.boot_id.clear();
     drop(Ledger::open(&world.path(), &opening).unwrap());
     // After a reboot the time since boot begins at 0, and the wall clock continues.

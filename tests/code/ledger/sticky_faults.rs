@@ -33,14 +33,14 @@ fn commit(ledger: &mut Ledger, faults: Vec<StickyFaults>) {
 /// A ledger of two GPUs, of which the first has a sticky fault.
 fn world() -> World {
     let world = World::new();
-    let (mut ledger, _) = world.open(0, None);
+    let (mut ledger, _) = world.open(0, Default::default());
     register_gpus(&mut ledger, 2);
     commit(&mut ledger, vec![sticky_faults(0, 1), sticky_faults(9, 1)]);
     world
 }
 
 fn faults_after_reopening(world: &World, boot_id: &str) -> Vec<StickyFaults> {
-    let opening = Opening { boot_id: boot_id.into(), ..opening(60, None) };
+    let opening = Opening { boot_id: boot_id.into(), ..opening(60, Default::default()) };
     Ledger::open(&world.path(), &opening).unwrap().1.sticky_faults
 }
 
@@ -59,7 +59,7 @@ fn sticky_faults_survive_the_agent_and_not_the_boot() {
 #[test]
 fn without_a_boot_id_each_start_is_a_boot() {
     let world = World::new();
-    let opening = Opening { boot_id: String::new(), ..opening(0, None) };
+    let opening = Opening { boot_id: String::new(), ..opening(0, Default::default()) };
     let (mut ledger, _) = Ledger::open(&world.path(), &opening).unwrap();
     register_gpus(&mut ledger, 1);
     commit(&mut ledger, vec![sticky_faults(0, 1)]);
@@ -70,11 +70,11 @@ fn without_a_boot_id_each_start_is_a_boot() {
 #[test]
 fn a_new_sticky_fault_replaces_the_former_and_none_ends_it() {
     let world = world();
-    let (mut ledger, _) = world.open(60, None);
+    let (mut ledger, _) = world.open(60, Default::default());
     commit(&mut ledger, vec![sticky_faults(0, 2), sticky_faults(1, 3)]);
     drop(ledger);
     assert_eq!(faults_after_reopening(&world, "first"), [sticky_faults(0, 2), sticky_faults(1, 3)]);
-    let (mut ledger, _) = world.open(90, None);
+    let (mut ledger, _) = world.open(90, Default::default());
     commit(&mut ledger, vec![StickyFaults { gpu: uuid(0), ..StickyFaults::default() }]);
     drop(ledger);
     assert_eq!(faults_after_reopening(&world, "first"), [sticky_faults(1, 3)]);
@@ -85,7 +85,7 @@ fn an_older_ledger_gets_the_table_of_sticky_faults() {
     let world = world();
     world.downgrade();
     assert_eq!(faults_after_reopening(&world, "first"), []);
-    let (mut ledger, _) = world.open(90, None);
+    let (mut ledger, _) = world.open(90, Default::default());
     commit(&mut ledger, vec![sticky_faults(0, 1)]);
     drop(ledger);
     assert_eq!(faults_after_reopening(&world, "first"), [sticky_faults(0, 1)]);
@@ -102,7 +102,7 @@ fn the_queue_keeps_each_gpus_last_sticky_fault_across_a_refused_batch() {
     let batch = queue.wait_for_batch(std::time::Duration::ZERO).unwrap();
     assert_eq!(batch.sticky_faults, [sticky_faults(0, 2), sticky_faults(1, 1)]);
     let world = World::new();
-    let (mut ledger, _) = world.open(0, None);
+    let (mut ledger, _) = world.open(0, Default::default());
     register_gpus(&mut ledger, 2);
     let salvage = ledger.commit_by_gpu(batch);
     assert_eq!((salvage.acknowledged.len(), salvage.dropped.len()), (2, 0));

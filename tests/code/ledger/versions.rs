@@ -71,7 +71,7 @@ fn a_job_that_runs_again_for_another_account_leaves_its_past_to_the_first() {
     for (gone, others_first) in [(false, false), (false, true), (true, false), (true, true)] {
         let case = format!("{gone} {others_first}");
         let world = World::new();
-        let (mut ledger, recovered) = world.open(0, None);
+        let (mut ledger, recovered) = world.open(0, Default::default());
         register_gpus(&mut ledger, 1);
         let mut published = Published::of(recovered);
         let mut from = 0;
@@ -94,7 +94,7 @@ fn a_job_that_runs_again_for_another_account_leaves_its_past_to_the_first() {
         assert_eq!((held["physics"], held["bio"], held["slurm:alpha/211"]), (15, 15 + others, 30), "{case}");
         // The job continues, also for an agent that begins now.
         drop(ledger);
-        let (mut ledger, recovered) = world.open(from + 20, None);
+        let (mut ledger, recovered) = world.open(from + 20, Default::default());
         assert_eq!(recovered.imbalance, 0);
         let versions: Vec<_> =
             recovered.holders.iter().filter(|holder| holder.id.name() == "slurm:alpha/211").collect();
@@ -123,7 +123,7 @@ fn a_changed_rule_holds_from_the_next_quarter_hour_on_and_the_past_keeps_its_ten
     const CHANGE: u64 = 900;
     let world = World::new();
     let prices = book(&[(0, 3_600_000_000_000)]);
-    let first = Opening { tenant_rules: physics_is("team"), ..opening(0, Some(prices.clone())) };
+    let first = Opening { tenant_rules: physics_is("team"), ..opening(0, prices.clone()) };
     let (mut ledger, recovered) = Ledger::open(&world.path(), &first).unwrap();
     register_gpus(&mut ledger, 1);
     let mut published = Published::of(recovered);
@@ -147,7 +147,7 @@ fn a_changed_rule_holds_from_the_next_quarter_hour_on_and_the_past_keeps_its_ten
     assert_eq!(held(&published), [450, 30, 480, 480]);
     // An agent that begins now goes on with the new tenant, and records nothing anew.
     drop(ledger);
-    let again = Opening { tenant_rules: physics_is("lab"), ..opening(CHANGE + 62, Some(prices)) };
+    let again = Opening { tenant_rules: physics_is("lab"), ..opening(CHANGE + 62, prices) };
     let (mut ledger, recovered) = Ledger::open(&world.path(), &again).unwrap();
     let mut published = Published { last: published.last, ..Published::of(recovered) };
     published.apply(window(&mut ledger, CHANGE + 60, name(0)));
@@ -177,7 +177,7 @@ fn a_changed_rule_holds_from_the_next_quarter_hour_on_and_the_past_keeps_its_ten
 #[test]
 fn the_bill_has_a_line_for_each_account_of_a_job() {
     let world = World::new();
-    let (mut ledger, _) = world.open(0, Some(book(&[(0, 3_600_000_000_000)])));
+    let (mut ledger, _) = world.open(0, book(&[(0, 3_600_000_000_000)]));
     register_gpus(&mut ledger, 1);
     for (from, account) in [(0, "physics"), (30, "bio")] {
         let holders = vec![of_account("211", account)];
@@ -204,7 +204,7 @@ fn the_bill_has_a_line_for_each_account_of_a_job() {
 #[test]
 fn a_fact_that_was_not_known_is_added_and_one_that_changes_the_tenant_is_not() {
     let world = World::new();
-    let (mut ledger, _) = world.open(0, None);
+    let (mut ledger, _) = world.open(0, Default::default());
     register_gpus(&mut ledger, 1);
     let array = (Fact::SlurmArrayJob, "210");
     let account = (Fact::SlurmAccount, "physics");

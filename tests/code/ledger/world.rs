@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use gpumeter::account::{ClosedWindow, CounterKey, GpuRegistration, LedgerBatch, OpenSpans, Recovered};
-use gpumeter::billing::{PriceBook, Rate, RateSelector};
+use gpumeter::billing::{PriceBook, Rate, RateKind, RateSelector};
 use gpumeter::ledger::{Ledger, Opening};
 use gpumeter::model::{
     ActivitySource, Amounts, Fraction, GpuId, Grade, HolderId, Holding, HoldingSource, Method, Microjoules,
-    Nanoseconds, Parts, Row, Settlement, SlotState, Span, Stamp, Use, Utc,
+    Nanoseconds, Parts, Row, Settlement, SlotId, SlotState, Span, Stamp, Tariff, Use, Utc,
 };
 
 /// 2025-11-14T22:15:00Z, a quarter hour.
@@ -46,7 +46,7 @@ impl World {
         self.directory.path().join("ledger.db")
     }
 
-    pub(crate) fn open(&self, seconds: u64, book: Option<PriceBook>) -> (Ledger, Recovered) {
+    pub(crate) fn open(&self, seconds: u64, book: PriceBook) -> (Ledger, Recovered) {
         Ledger::open(&self.path(), &opening(seconds, book)).unwrap()
     }
 
@@ -78,14 +78,14 @@ pub(crate) fn downgrade(path: &Path) {
         ALTER TABLE ledger DROP COLUMN covered_until_ns;
         CREATE TABLE price (id INTEGER PRIMARY KEY, from_ns INTEGER, currency TEXT, class TEXT,
                             nano_per_gpu_hour INTEGER, recorded_ns INTEGER);
-        INSERT INTO price SELECT id, begin_ns, currency, class, nano_per_gpu_hour, recorded_ns FROM rate;
-        DROP TABLE rate; DROP TABLE tenant_rules;
+        INSERT INTO price SELECT id, begin_ns, currency, class, nano_per_unit, recorded_ns FROM rate;
+        DROP TABLE rate; DROP TABLE tenant_rules; DROP TABLE terms; DROP TABLE mig_profile;
         ALTER TABLE cost DROP COLUMN held_rest; ALTER TABLE cost DROP COLUMN used_rest;
         PRAGMA user_version = 1";
     rusqlite::Connection::open(path).unwrap().execute_batch(sql).unwrap();
 }
 
-pub(crate) fn opening(seconds: u64, book: Option<PriceBook>) -> Opening {
+pub(crate) fn opening(seconds: u64, book: PriceBook) -> Opening {
     Opening {
         boot_id: "first".into(),
         now: Stamp { boottime: boottime(seconds), utc: after(seconds) },
@@ -98,14 +98,15 @@ pub(crate) fn book(prices: &[(u64, i128)]) -> PriceBook {
     let rates = prices
         .iter()
         .map(|(from, nano_per_gpu_hour)| Rate {
+            kind: RateKind::GpuHour,
             selector: RateSelector::default(),
             from: Some(after(*from)).filter(|_| *from > 0),
-            nano_per_gpu_hour: (*nano_per_gpu_hour).try_into().unwrap(),
-            class: "on_demand".into(),
+            nano: (*nano_per_gpu_hour).try_into().unwrap(),
+            tariff: Tariff { currency: "EUR".into(), class: "on_demand".into() },
             derivation: None,
         })
         .collect();
-    PriceBook { currency: "EUR".into(), rates }
+    PriceBook { rates, ..PriceBook::default() }
 }
 
 pub(crate) fn registration(gpu: u32, seconds: u64) -> GpuRegistration {
@@ -120,7 +121,7 @@ pub(crate) fn counter_key(gpu: u32, name: &str) -> CounterKey {
 
 pub(crate) fn row(name: &str, parts: Parts, used: Use) -> Row {
     Row {
-        gpu_instance: None,
+        slot: SlotId::default(),
         holder: holder(name),
         amounts: Amounts {
             parts,

@@ -22,7 +22,7 @@ fn sums(gpu: u32, count: u64) -> XidSums {
 /// A ledger of two GPUs, of which the first has had XIDs.
 fn world() -> World {
     let world = World::new();
-    let (mut ledger, _) = world.open(0, None);
+    let (mut ledger, _) = world.open(0, Default::default());
     register_gpus(&mut ledger, 2);
     let xids = vec![sums(0, 3), sums(9, 1)];
     let acknowledged = ledger.commit(&LedgerBatch { xids, ..LedgerBatch::default() }).unwrap();
@@ -31,7 +31,7 @@ fn world() -> World {
 }
 
 fn reopened(world: &World, boot_id: &str) -> Vec<XidSums> {
-    let opening = Opening { boot_id: boot_id.into(), ..opening(60, None) };
+    let opening = Opening { boot_id: boot_id.into(), ..opening(60, Default::default()) };
     Ledger::open(&world.path(), &opening).unwrap().1.xids
 }
 
@@ -52,7 +52,7 @@ fn an_older_ledger_gets_the_xid_table() {
     let world = world();
     world.downgrade();
     assert_eq!(reopened(&world, "first"), []);
-    let (mut ledger, _) = world.open(90, None);
+    let (mut ledger, _) = world.open(90, Default::default());
     ledger.commit(&LedgerBatch { xids: vec![sums(1, 4)], ..LedgerBatch::default() }).unwrap();
     drop(ledger);
     assert_eq!(reopened(&world, "first"), [sums(1, 4)]);
@@ -78,7 +78,7 @@ fn the_queue_keeps_each_gpus_last_xid_sums_across_a_refused_batch() {
     let batch = queue.wait_for_batch(std::time::Duration::ZERO).unwrap();
     assert_eq!(batch.xids, [sums(0, 2), sums(1, 1)]);
     let world = World::new();
-    let (mut ledger, _) = world.open(0, None);
+    let (mut ledger, _) = world.open(0, Default::default());
     register_gpus(&mut ledger, 2);
     assert_eq!(ledger.commit_by_gpu(batch).dropped.len(), 0);
     drop(ledger);
@@ -88,7 +88,7 @@ fn the_queue_keeps_each_gpus_last_xid_sums_across_a_refused_batch() {
 #[test]
 fn a_forgotten_gpu_begins_again_at_0_with_a_later_start() {
     let world = world();
-    assert!(forget(&world.path(), &uuid(0), "first", opening(30, None).now.boottime).unwrap());
+    assert!(forget(&world.path(), &uuid(0), "first", opening(30, Default::default()).now.boottime).unwrap());
     let [left] = <[XidSums; 1]>::try_from(reopened(&world, "first")).unwrap();
     assert!(left.codes.is_empty() && left.actions.is_empty());
     assert!(left.since.is_some_and(|since| since >= super::world::START), "{left:?}");

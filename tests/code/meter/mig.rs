@@ -176,7 +176,8 @@ fn bill_lines_and_the_page_distinguish_instances() {
     world.run(75, |frame| two(frame, Some(50), Some(100)).process_on(1, 7, 1).process_on(9, 11, 1));
     let bill = world.bill();
     let held = |name: &str, gpu_instance| -> Option<u64> {
-        let own = bill.iter().find(|line| line.holder == holder(name) && line.gpu_instance == gpu_instance);
+        let own =
+            bill.iter().find(|line| line.holder == holder(name) && line.slot.gpu_instance == gpu_instance);
         own.map(|line| line.amounts.parts.held() / (SECOND / 1_000))
     };
     // The bill has the whole minute from the beginning, of which the GPU was divided for 45 s.
@@ -186,7 +187,7 @@ fn bill_lines_and_the_page_distinguish_instances() {
     assert_eq!(held("__stranded__", None), Some(5_625));
     assert_eq!(held("__unallocated__", Some(1)), None);
     let used = bill.iter().find(|line| line.holder == holder("user:bob")).unwrap();
-    assert_eq!((used.gpu_instance, used.amounts.used.outside), (Some(9), 5_625 * (SECOND / 1_000)));
+    assert_eq!((used.slot.gpu_instance, used.amounts.used.outside), (Some(9), 5_625 * (SECOND / 1_000)));
     let (instances, rest) = world.slot_seconds();
     assert_eq!(instances, [("1".to_owned(), 30), ("9".to_owned(), 7)].into());
     assert_eq!(rest, 15 + 22);

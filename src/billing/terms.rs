@@ -1,0 +1,119 @@
+//! What a tenant pays for: held or used time, at the full rate or less.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::schedule::Dated;
+use crate::model::{Amounts, NodeIdentity, RESERVED, Utc, matches_pattern};
+
+/// The terms of tenants.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Terms {
+    /// The name of a tenant, or a pattern with `*` and `?`. Remainders have no terms.
+    pub tenant: String,
+    /// Begin, on a quarter hour; without it, they begin at the quarter hour after they were first recorded.
+    #[serde(skip)]
+    pub from: Option<Utc>,
+    /// The time that is charged.
+    pub basis: Basis,
+    /// What is taken off the rate of time, in billionths of it. Energy has no discount.
+    pub discount: u32,
+    /// Whether use outside a holding and beyond the own share is charged too, for terms of held time.
+    pub charges_outside_use: bool,
+}
+
+/// The time for which a tenant is charged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Basis {
+    /// What it held.
+    #[default]
+    Held,
+    /// What it used, and what it held while use could not be measured.
+    Used,
+}
+
+/// The whole of a rate, in the units of [`Terms::discount`].
+pub const WHOLE_RATE: u32 = 1_000_000_000;
+
+impl Terms {
+    /// Whether they are those of that tenant.
+    pub(super) fn is_for(&self, tenant: &str) -> bool {
+        !tenant.starts_with(RESERVED) && matches_pattern(&self.tenant, tenant)
+    }
+
+    /// The time that is charged for what a holder held and used, where `held` is charged without terms.
+    pub(super) fn charged_time(&self, amounts: &Amounts, held: u64) -> u64 {
+        let used = &amounts.used;
+        match self.basis {
+            Basis::Held if self.charges_outside_use => held + used.outside + used.beyond,
+            Basis::Held => held,
+            Basis::Used => used.total() + amounts.parts.unmeasured,
+        }
+    }
+
+    /// A rate less the discount, rounded to the nearest nano-unit.
+    pub(super) fn discounted(&self, nano: i64) -> i64 {
+        let whole = i128::from(WHOLE_RATE);
+        let left = i128::from(nano) * (whole - i128::from(self.discount));
+        i64::try_from((left + whole / 2).div_euclid(whole)).unwrap_or(nano)
+    }
+
+    /// In words, as `used time, 10 % off`.
+    pub fn describe(&self) -> Arc<str> {
+        let basis = match (self.basis, self.charges_outside_use) {
+            (Basis::Held, false) => "held time",
+            (Basis::Held, true) => "held time, and use outside it",
+            (Basis::Used, _) => "used time",
+        };
+        let percent = format!("{}.{:07}", self.discount / 10_000_000, self.discount % 10_000_000);
+        match percent.trim_end_matches('0').trim_end_matches('.') {
+            "0" => basis.into(),
+            percent => format!("{basis}, {percent} % off").into(),
+        }
+    }
+}
+
+impl Dated for Terms {
+    fn from(&self) -> Option<Utc> {
+        self.from
+    }
+
+    fn is_for_node(&self, _: &NodeIdentity) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Parts, Use};
+
+    #[test]
+    fn used_time_counts_use_of_every_kind_and_unmeasured_held_time() {
+        let amounts = Amounts {
+            parts: Parts { within: 1, lent: 2, idle: 4, unmeasured: 8, unavailable: 16 },
+            used: Use { within: 100, beyond: 200, outside: 400, unheld: 800 },
+            ..Amounts::default()
+        };
+        let time = |basis, charges_outside_use| {
+            Terms { basis, charges_outside_use, ..Terms::default() }.charged_time(&amounts, 15)
+        };
+        assert_eq!(
+            [time(Basis::Held, false), time(Basis::Held, true), time(Basis::Used, false)],
+            [15, 615, 1508]
+        );
+    }
+
+    #[test]
+    fn a_discounted_rate_is_whole_nano_units_and_described_in_percent() {
+        let terms = |discount| Terms { discount, ..Terms::default() };
+        assert_eq!(terms(100_000_000).discounted(2_400_000_001), 2_160_000_001);
+        assert_eq!(terms(WHOLE_RATE).discounted(5), 0);
+        assert_eq!(terms(0).discounted(i64::MAX), i64::MAX);
+        assert_eq!(&*terms(125_000_000).describe(), "held time, 12.5 % off");
+        assert_eq!(&*Terms { basis: Basis::Used, ..terms(0) }.describe(), "used time");
+    }
+}

@@ -1,0 +1,49 @@
+//! Two periods side by side, by group: held time and money of each, and what has changed.
+
+use std::collections::BTreeMap;
+
+use super::by::BillGrouping;
+use super::sheet::{BillRow, Sheet, signed_decimal};
+use super::text::{align_columns, marks, period, title};
+use crate::billing::Bill;
+
+/// The comparison of a bill with that of another period, as text.
+pub(super) fn page(bill: &Bill, other: &Bill, by: &BillGrouping) -> Result<String, String> {
+    if let (Some(one), Some(two)) = (&bill.currency, &other.currency)
+        && one != two
+    {
+        return Err(format!(
+            "the periods have the currencies {two} and {one}; compare periods of one currency"
+        ));
+    }
+    let currency = bill.currency.as_ref().or(other.currency.as_ref());
+    let [sheet, before] = [bill, other].map(|bill| Sheet::new(bill, by));
+    let mut groups: BTreeMap<&[String], [Option<&BillRow>; 2]> = BTreeMap::new();
+    for (place, sheet) in [&before, &sheet].into_iter().enumerate() {
+        for row in &sheet.rows {
+            groups.entry(&row.names).or_default()[place] = Some(row);
+        }
+    }
+    let names = by.names().len();
+    let mut heads: Vec<String> = by.names().into_iter().map(str::to_owned).collect();
+    heads.extend(["held A", "held B", "change"].map(str::to_owned));
+    if let Some(currency) = currency {
+        heads.extend(["A", "B"].map(|period| format!("{currency} {period}")));
+        heads.push("change".into());
+    }
+    let cells = |names: &[String], rows: [Option<&BillRow>; 2]| {
+        let held = rows.map(|row| row.map_or(0, BillRow::held).cast_signed());
+        let money = rows.map(|row| row.map_or(0, |row| row.money));
+        let mut cells = names.to_vec();
+        for [before, now] in [held].into_iter().chain(currency.map(|_| money)) {
+            cells.extend([before, now, now - before].map(signed_decimal));
+        }
+        cells
+    };
+    let mut rows = vec![heads];
+    rows.extend(groups.into_iter().map(|(names, rows)| cells(names, rows)));
+    rows.push(cells(&sheet.total.names, [Some(&before.total), Some(&sheet.total)]));
+    let mut page = format!("{}\nA: {}\nB: {}\n", title(bill), period(other), period(bill));
+    page += &marks(bill).iter().map(|mark| format!("{mark}\n")).collect::<String>();
+    Ok(page + "\nGPU time in hours\n" + &align_columns(&rows, names))
+}
