@@ -128,7 +128,6 @@ const SAMPLERS_TIMEOUT: Duration = Duration::from_millis(200);
 /// The name of this node.
 #[derive(Clone, Debug)]
 struct NodeName {
-    /// As configured, else `NODE_NAME` of the DaemonSet, else the host name, which in a pod is that of the pod.
     name: Arc<str>,
     /// The cluster as configured, else empty.
     cluster: Arc<str>,
@@ -136,9 +135,10 @@ struct NodeName {
 
 impl NodeName {
     fn of(config: &Config, host: &Host) -> Self {
-        let of_pod = || std::env::var("NODE_NAME").ok().filter(|name| !name.is_empty());
-        let name = config.node.name.clone().or_else(of_pod).or_else(|| host.host_name()).unwrap_or_default();
-        Self { name: name.into(), cluster: config.node.cluster.clone().unwrap_or_default().into() }
+        Self {
+            name: policy::node_name(config, || host.host_name()).into(),
+            cluster: config.node.cluster.clone().unwrap_or_default().into(),
+        }
     }
 }
 

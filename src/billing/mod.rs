@@ -18,5 +18,5 @@ pub use json::{print_money, print_time};
 pub use money::{ExactMoney, MoneyOverflow, round_together};
 pub use pricing::{PricedSpan, SlotRates};
 pub use rate::{EXAMPLE, PriceBook, PricedSlot, Rate, RateKind, RateSelector};
-pub use schedule::{RateSchedule, Recorded, RecordedAt, Schedule};
+pub use schedule::{Dated, RateSchedule, Recorded, RecordedAt, Schedule};
 pub use terms::{Basis, Terms, WHOLE_RATE};

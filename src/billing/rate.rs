@@ -136,6 +136,22 @@ impl RateSelector {
         *self == Self::default()
     }
 
+    /// What it asks for, each in words; nothing for all GPUs.
+    pub fn describe(&self) -> Vec<String> {
+        let Self { uuid, node, model, instance_type, pool, spot, mig_profile } = self;
+        let texts = [
+            ("UUID", uuid),
+            ("node", node),
+            ("model", model),
+            ("instance type", instance_type),
+            ("pool", pool),
+            ("profile", mig_profile),
+        ];
+        let texts =
+            texts.into_iter().filter_map(|(name, pattern)| Some(format!("{name} {}", pattern.as_ref()?)));
+        texts.chain(spot.map(|spot| if spot { "spot" } else { "not spot" }.to_owned())).collect()
+    }
+
     /// Orders selectors: the more specific one is greater.
     pub(super) const fn specificity(&self) -> [bool; 7] {
         [
@@ -157,7 +173,7 @@ fn is_match(pattern: Option<&String>, text: Option<&str>) -> bool {
 
 impl Rate {
     /// Whether it prices a slot of a node that it is for.
-    pub(super) fn is_for(&self, slot: PricedSlot<'_>) -> bool {
+    pub fn is_for(&self, slot: PricedSlot<'_>) -> bool {
         let RateSelector { uuid, model, mig_profile, .. } = &self.selector;
         let profile = slot.profile.map(|profile| &*profile.name);
         is_match(uuid.as_ref(), Some(slot.uuid))

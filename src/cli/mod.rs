@@ -339,20 +339,26 @@ fn check_config(file: &Path, node: bool, web_file: Option<&Path>) -> Result<(), 
     if node || config.web.dcgm_counters.as_ref().is_some_and(|path| path.exists()) {
         config.read_dcgm_counters().map_err(misconfigured)?;
     }
+    if node {
+        config.read_node_labels().map_err(misconfigured)?;
+    }
     let access = config.web_access(web_file).map_err(Failure::wrong)?;
     let users = UserDatabase::of_host(Path::new("/"));
-    let mut warnings = resolvers::unresolved_grants(&config, &users);
+    let (mut warnings, mut notes) = (resolvers::unresolved_grants(&config, &users), Vec::new());
     if node {
         // Certificates may exist on the node only.
         Security::load(&access).map_err(Failure::wrong)?;
-        warnings.extend(node_doctor::unmatched_grants(&config));
+        let check = node_doctor::check_on_node(&config);
+        warnings.extend(check.warnings);
+        notes = check.notes;
     }
     warnings.extend(policy::price_warning(&config, system_now().utc));
     warnings.extend(policy::refused_counters(&config));
     let hints = config.hints().into_iter().chain(access.hints());
     let warnings = warnings.into_iter().map(|text| ("warning", text));
     let file = file.display();
-    let lines = warnings.chain(hints.map(|text| ("hint", text)));
+    let lines =
+        warnings.chain(hints.map(|text| ("hint", text))).chain(notes.into_iter().map(|text| ("note", text)));
     let page: String = lines.map(|(kind, text)| format!("{file}: {kind}: {text}\n")).collect();
     print(&format!("{page}{file}: ok\n"))
 }

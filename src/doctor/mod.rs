@@ -9,6 +9,7 @@ mod examination;
 mod families;
 mod grants;
 mod node;
+mod prices;
 mod socket_unit;
 mod workloads;
 
@@ -25,6 +26,7 @@ use crate::host::{Host, UserDatabase};
 use crate::model::Nanoseconds;
 use crate::policy;
 use crate::session::NODE_LOCK;
+use crate::tenants::TenantRules;
 use crate::thread::Thread;
 use examination::{DriverReport, Examination, Step};
 use families::WantedFamilies;
@@ -105,7 +107,10 @@ pub fn diagnose(config: &Config) -> Diagnosis {
     findings.extend(workloads::check_jobs(config, &host, listed, &mut workloads));
     findings.extend(workloads::check_containers(config, &host, &mut workloads));
     findings.push(node::check_owners(&host, &pids, &workloads));
-    findings.extend(node::check_tenants(&host, &pids, &workloads, &policy::tenant_rules(config)));
+    let rules = policy::tenant_rules(config);
+    findings.extend(node::check_tenants(&host, &pids, &workloads, &rules));
+    findings.extend(check_rules(prices::tenants_of_holders(&host, &pids, &workloads, &rules), &rules));
+    findings.extend(prices::check_gpu_prices(&prices::price_gpus(config, &host, &gpus, system_now().utc)));
     findings.extend(node::check_cgroups(&host, &pids, &workloads));
     findings.extend(grants::check_users(config, &users));
     findings.push(node::check_prices(config, system_now().utc));
@@ -122,20 +127,52 @@ pub fn diagnose(config: &Config) -> Diagnosis {
     diagnosis
 }
 
-/// A warning for each standing grant on a GPU that this node's driver does not list.
-pub fn unmatched_grants(config: &Config) -> Vec<String> {
-    if config.attribution.standing.is_empty() {
-        return Vec::new();
+/// The finding about the tenant rules, if there are any.
+fn check_rules(tenants: Vec<String>, rules: &TenantRules) -> Option<Finding> {
+    let why = if tenants.is_empty() { "no workload is on a GPU now".to_owned() } else { tenants.join("; ") };
+    (!rules.rules.is_empty()).then(|| Finding::new("tenant rules", true, why))
+}
+
+/// What a configuration means on this node.
+#[derive(Debug, Default)]
+pub struct NodeCheck {
+    /// What has no effect here, or is missing.
+    pub warnings: Vec<String>,
+    /// The rate of each GPU, and the tenant of each workload that is on a GPU or was granted one.
+    pub notes: Vec<String>,
+}
+
+/// Checks a configuration against this node: grants and rates against the GPUs of its driver, rules against its workloads.
+pub fn check_on_node(config: &Config) -> NodeCheck {
+    let has_prices = config.prices.currency().is_some();
+    let rules = policy::tenant_rules(config);
+    if config.attribution.standing.is_empty() && !has_prices && rules.rules.is_empty() {
+        return NodeCheck::default();
     }
-    let DriverReport { findings, listed, .. } = examine_driver(config);
+    let host = Host::at("/");
+    let DriverReport { findings, gpus, listed, pids } = examine_driver(config);
     let failed = |findings: Vec<Finding>| findings.into_iter().filter(|one| !one.works).map(|one| one.why);
-    match listed {
-        Some(listed) => failed(grants::check_gpus(config, &listed).into_iter().collect()).collect(),
-        None => {
-            let reasons: Vec<String> = failed(findings).collect();
-            vec![format!("attribution.standing: GPUs are not checked: {}", reasons.join("; "))]
-        }
+    let mut check = NodeCheck::default();
+    let reasons = || failed(findings.clone()).collect::<Vec<_>>().join("; ");
+    if !config.attribution.standing.is_empty() {
+        check.warnings.extend(match &listed {
+            Some(listed) => failed(grants::check_gpus(config, listed).into_iter().collect()).collect(),
+            None => vec![format!("attribution.standing: GPUs are not checked: {}", reasons())],
+        });
     }
+    if has_prices && gpus.is_empty() {
+        check.warnings.push(format!("prices.rates: GPUs are not checked: {}", reasons()));
+    }
+    let prices = prices::price_gpus(config, &host, &gpus, system_now().utc);
+    check.warnings.extend(prices.problems);
+    check.notes.extend(prices.rates);
+    if !rules.rules.is_empty() {
+        let (_, mut workloads) = workloads::check_pods(config, &host, &pids);
+        workloads::check_jobs(config, &host, listed.as_deref(), &mut workloads);
+        workloads::check_containers(config, &host, &mut workloads);
+        check.notes.extend(prices::tenants_of_holders(&host, &pids, &workloads, &rules));
+    }
+    check
 }
 
 /// The finding about a demo that runs on this host.

@@ -143,6 +143,13 @@ impl ActiveConfig {
     }
 }
 
+/// The name of the node: as configured, else `NODE_NAME` of the DaemonSet, else the host name, which in a pod is that of the
+/// pod.
+pub(crate) fn node_name(config: &Config, host_name: impl FnOnce() -> Option<String>) -> String {
+    let of_pod = || std::env::var("NODE_NAME").ok().filter(|name| !name.is_empty());
+    config.node.name.clone().or_else(of_pod).or_else(host_name).unwrap_or_default()
+}
+
 /// The node of a configuration, under that name.
 pub(crate) fn node_identity(config: &Config, name: &str) -> NodeIdentity {
     let NodeConfig { cluster, pool, instance_type, spot, .. } = config.node.clone();

@@ -34,10 +34,16 @@ pub struct TenantRule {
 impl TenantRules {
     /// The tenant that the first matching rule yields; none without one, and for remainders.
     pub fn matched(&self, holder: &Holder) -> Option<Arc<str>> {
+        self.rule_of(holder).map(|(_, tenant)| tenant)
+    }
+
+    /// The place of the first matching rule, and the tenant that it yields.
+    pub fn rule_of(&self, holder: &Holder) -> Option<(usize, Arc<str>)> {
         if matches!(holder.id.kind(), HolderKind::Remainder | HolderKind::Other) {
             return None;
         }
-        self.rules.iter().find_map(|rule| rule.tenant_of(&holder.facts)).map(Into::into)
+        let mut rules = self.rules.iter().enumerate();
+        rules.find_map(|(place, rule)| Some((place, rule.tenant_of(&holder.facts)?.into())))
     }
 }
 

@@ -16,7 +16,7 @@ fn bill(agent: &Agent) -> Value {
 }
 
 fn number(value: &Value, key: &str) -> u64 {
-    value[key].as_u64().unwrap_or_else(|| panic!("{key} in {value}"))
+    value[key].as_str().and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{key} in {value}"))
 }
 
 /// Asserts L1 and L2 on every line and GPU, exactly.

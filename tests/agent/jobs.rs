@@ -99,7 +99,7 @@ impl Node {
         let url = format!("http://{}", self.demo.agent.address);
         let summary = output(&["job", "211", "--url", &url, "--json"]);
         let json: Value = serde_json::from_slice(&summary.stdout).unwrap();
-        let sum = |key: &str| lines.iter().map(|line| line[key].as_u64().unwrap()).sum::<u64>();
+        let sum = |key: &str| lines.iter().map(|line| amount(line, key)).sum::<u64>();
         let total = &json["total"];
         for key in ["held_ns", "used_ns"] {
             assert!(total[key].as_u64() >= Some(sum(key)) && sum(key) > 0, "{key} of {json}");
@@ -133,6 +133,11 @@ impl Node {
 
 const HOLDING: &str = "workload=\"slurm:alpha/211\"";
 
+/// Nanoseconds of a line.
+fn amount(line: &Value, key: &str) -> u64 {
+    line[key].as_str().and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{key} in {line}"))
+}
+
 #[test]
 fn a_job_on_a_gpu_has_its_bill_line_under_its_account() {
     let node = Node::start();
@@ -164,7 +169,6 @@ fn a_job_on_a_gpu_has_its_bill_line_under_its_account() {
     assert_eq!(seconds(&page, "gpu_tenant_outside_holding_seconds_total", "physics"), 0);
     let lines: Vec<Value> = node.lines().into_iter().filter(|line| line["tenant"] == "physics").collect();
     let [job, step] = &lines[..] else { panic!("lines of the job and its step in {lines:?}") };
-    let amount = |line: &Value, key: &str| line[key].as_u64().unwrap();
     for (line, holder) in [(job, "slurm:alpha/211"), (step, "slurm:alpha/211.0")] {
         assert_eq!((&line["holder"], &line["uuid"]), (&holder.into(), &node.gpus[0].as_str().into()));
         assert_eq!(amount(line, "outside_holding_ns"), 0, "a step is within its job: {line}");
@@ -246,7 +250,7 @@ fn a_step_holds_its_gpu_within_its_job_and_gpu_time_is_billed_once() {
     let of_step: Vec<&Value> = lines.iter().filter(|line| line["holder"] == "slurm:alpha/211.0").collect();
     let [step] = of_step[..] else { panic!("one line of the step in {lines:?}") };
     assert_eq!((&step["tenant"], &step["uuid"]), (&"physics".into(), &node.gpus[0].as_str().into()));
-    let amount = |key: &str| step[key].as_u64().unwrap();
+    let amount = |key: &str| amount(step, key);
     assert!(amount("held_ns") > 0 && amount("within_ns") > 0 && amount("idle_ns") > 0, "{step}");
     assert_eq!(amount("outside_holding_ns"), 0, "{step}");
 }

@@ -28,7 +28,7 @@ const CONFIG: &str = "attribution:
 
 /// Nanoseconds of a line.
 fn time(line: &Value, key: &str) -> u64 {
-    line[key].as_u64().unwrap_or_else(|| panic!("{key} in {line}"))
+    line[key].as_str().and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{key} in {line}"))
 }
 
 fn line<'a>(lines: &'a [Value], tenant: &str, gpu: u64, gpu_instance: Option<u64>) -> Option<&'a Value> {

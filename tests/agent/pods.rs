@@ -151,7 +151,7 @@ fn a_pod_on_a_gpu_has_its_bill_line_under_its_namespace() {
         bill_lines(&node.demo.agent).into_iter().filter(|line| line["tenant"] == "ml").collect();
     let [line] = &of_pods[..] else { panic!("one line of ml in {of_pods:?}") };
     assert_eq!(line["uuid"], gpu);
-    assert!(line["used_ns"].as_u64() > Some(0) && line["idle_ns"].as_u64() > Some(0), "{line}");
+    assert!(line["used_ns"] != "0" && line["idle_ns"] != "0", "{line}");
     // The pod is deleted: its holding ends, and later use is outside of any holding.
     node.kubelet.answer(|answers| answers.pods.clear());
     node.wait_for("the end of the holding", |page| !page.has("gpu_holding_ratio", &[&workload]));

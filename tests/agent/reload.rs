@@ -153,7 +153,9 @@ fn a_new_price_applies_from_the_next_quarter_hour_on() {
     let bill: Value = serde_json::from_str(&body).unwrap();
     assert_eq!(bill["reconciliation"]["imbalance_money"], "0.000000000");
     let gpus = bill["gpus"].as_array().unwrap();
-    let hours = gpus.iter().map(|gpu| gpu["slot_ns"].as_u64().unwrap()).sum::<u64>() as f64 / 3.6e12;
+    let hours = gpus.iter().map(|gpu| gpu["slot_ns"].as_str().unwrap().parse::<u64>().unwrap()).sum::<u64>()
+        as f64
+        / 3.6e12;
     let money = |gpu: &Value| gpu["money"].as_str().unwrap().parse::<f64>().unwrap();
     let money: f64 = gpus.iter().map(money).sum();
     let first = before as f64 * 8.0 / 3600.0;

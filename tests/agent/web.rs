@@ -191,8 +191,9 @@ fn a_user_sees_only_the_lines_of_its_tenants() {
     assert_eq!((whole.get("partial"), &own["partial"]), (None, &Value::Bool(true)));
     let own_lines = own["lines"].as_array().unwrap();
     assert!(own_lines.iter().all(|line| line["tenant"] == "alice"), "{own}");
-    let held: u64 = own_lines.iter().map(|line| line["held_ns"].as_u64().unwrap()).sum();
-    assert_eq!(own["reconciliation"]["slot_ns"], held);
+    let held: u64 =
+        own_lines.iter().map(|line| line["held_ns"].as_str().unwrap().parse::<u64>().unwrap()).sum();
+    assert_eq!(own["reconciliation"]["slot_ns"], held.to_string());
     assert_eq!(own["gpus"], Value::Array(Vec::new()));
     assert!(own["rates"].as_array().unwrap().iter().all(|rate| rate["slot_ns"] == "0"));
 
@@ -212,7 +213,7 @@ fn a_user_sees_only_the_lines_of_its_tenants() {
     assert!(snapshot.contains("carol") && !snapshot.contains("\"partial\""), "{snapshot}");
     // A user without tenants sees no lines.
     let bob: Value = serde_json::from_str(&request(&agent, "bob", "/api/v1/bill").1).unwrap();
-    assert_eq!((lines(&bob), &bob["reconciliation"]["slot_ns"]), (0, &Value::from(0)));
+    assert_eq!((lines(&bob), &bob["reconciliation"]["slot_ns"]), (0, &Value::from("0")));
     assert_eq!(["root", "alice", "bob"].map(|user| request(&agent, user, "/metrics").0), [200, 403, 403]);
     let page = request(&agent, "root", "/metrics").1;
     assert!(page.contains("gpumeter_http_requests_total{code=\"403\"}"), "{page}");

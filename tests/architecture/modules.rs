@@ -128,6 +128,7 @@ pub(crate) const MODULES: &[Module] = &[
             "docker",
             "holders",
             "tenants",
+            "billing",
             "ledger",
             "meter",
             "push",

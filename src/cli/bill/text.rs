@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::by::BillGrouping;
 use super::sheet::{BillRow, Sheet, apportion, decimal, in_hour_units, in_money_units, signed_decimal};
-use crate::billing::{Bill, BillGpu, BillRate, RateKind, RateSelector, print_money, print_time};
+use crate::billing::{Bill, BillGpu, BillRate, RateKind, print_money, print_time};
 use crate::model::{Money, Nanoseconds, Utc};
 
 /// What a bill without lines says.
@@ -159,7 +159,7 @@ fn price(statement: &Bill, rate: &BillRate) -> String {
     if let Some(derivation) = &rate.derivation {
         text += &format!(" ({derivation})");
     }
-    let selected = selected(rate);
+    let selected = rate.selector.describe();
     if !selected.is_empty() {
         text += &format!(", {}", selected.join(", "));
     }
@@ -175,21 +175,6 @@ fn price(statement: &Bill, rate: &BillRate) -> String {
         text += &format!(", recorded {}", print_time(recorded));
     }
     text
-}
-
-/// The GPUs that a rate is for; none for all.
-fn selected(rate: &BillRate) -> Vec<String> {
-    let RateSelector { uuid, node, model, instance_type, pool, spot, mig_profile } = &rate.selector;
-    let texts = [
-        ("UUID", uuid),
-        ("node", node),
-        ("model", model),
-        ("instance type", instance_type),
-        ("pool", pool),
-        ("profile", mig_profile),
-    ];
-    let texts = texts.into_iter().filter_map(|(name, pattern)| Some(format!("{name} {}", pattern.as_ref()?)));
-    texts.chain(spot.map(|spot| if spot { "spot" } else { "not spot" }.to_owned())).collect()
 }
 
 /// Since when GPUs are accounted for, and which part of the period that is.

@@ -4,6 +4,7 @@ mod bills;
 mod commits;
 mod inventory;
 mod laws;
+mod month;
 mod opening;
 mod sticky_faults;
 mod upgrades;
