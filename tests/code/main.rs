@@ -12,10 +12,12 @@
     reason = "a test may panic"
 )]
 
+mod alerts;
 mod attribution;
 mod attribution_cases;
 mod config;
 mod config_mistakes;
+mod dashboards;
 mod export;
 mod generated;
 mod health;
@@ -27,5 +29,7 @@ mod ledger;
 mod meter;
 mod mig_walk;
 mod names;
+mod promql;
 mod push;
+mod rules;
 mod sampler;

@@ -1,16 +1,14 @@
-//! Every metric that an alert, a panel or a document names is a family of the catalogue; alerts need no more than
-//! level lean, panels no more than standard unless they say so; and names follow `docs/names.md`, where each
-//! exception is listed.
+//! Every metric that a document names is a family of the catalogue, and names follow `docs/names.md`, where each exception
+//! is listed.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use gpumeter::catalogue::{Family, Kind, Level, Rows, families, family, values_of};
+use gpumeter::catalogue::{Family, Kind, Rows, families};
 
-fn read(path: &str) -> String {
-    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
-}
+use crate::promql::known_family;
+use crate::rules::{self, read};
 
 /// The words of a text that look like our metrics.
 fn names(text: &str) -> BTreeSet<String> {
@@ -21,117 +19,8 @@ fn names(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// All alerting rules.
-fn rules() -> String {
-    read("alerts/gpumeter.yaml") + &read("alerts/absence.yaml")
-}
-
 fn known(name: &str) -> &'static Family {
-    let histogram = ["_bucket", "_sum", "_count"]
-        .iter()
-        .find_map(|end| family(name.strip_suffix(end)?).filter(|family| family.kind == Kind::Histogram));
-    family(name).or(histogram).unwrap_or_else(|| panic!("{name} is no family of the catalogue"))
-}
-
-#[test]
-fn alerts_use_metrics_of_level_lean() {
-    let rules: Vec<String> =
-        rules().lines().filter(|line| !line.trim_start().starts_with('#')).map(Into::into).collect();
-    let names = names(&rules.join("\n"));
-    assert!(names.len() >= 4, "{names:?}");
-    for name in names {
-        assert_eq!(known(&name).level, Level::Lean, "{name}");
-    }
-}
-
-#[test]
-fn panels_use_existing_metrics_and_state_their_level() {
-    let dashboard: serde_json::Value = serde_json::from_str(&read("dashboards/node.json")).unwrap();
-    let mut panels = 0;
-    for panel in dashboard["panels"].as_array().unwrap() {
-        let description = panel["description"].as_str().unwrap_or_default();
-        for target in panel["targets"].as_array().into_iter().flatten() {
-            panels += 1;
-            for name in names(target["expr"].as_str().unwrap()) {
-                let needs = known(&name).level;
-                assert!(
-                    needs <= Level::Standard || description.contains("full"),
-                    "{}: {name} needs level {}",
-                    panel["title"],
-                    needs.name()
-                );
-            }
-        }
-    }
-    assert!(panels > 10);
-}
-
-#[test]
-fn every_alert_has_a_runbook_and_a_test_and_every_runbook_an_alert() {
-    let (rules, tests) = (rules(), read("alerts/tests.yaml"));
-    let alerts: BTreeSet<String> =
-        rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).map(Into::into).collect();
-    for alert in &alerts {
-        let link = format!("runbook_url: file:///usr/share/doc/gpumeter/runbooks/{alert}.md\n");
-        assert!(rules.contains(&link), "{alert}");
-        assert!(
-            tests.contains(&format!("alertname: {alert}\n")) || tests.contains(&format!("\"{alert}\"")),
-            "{alert}"
-        );
-        assert!(read(&format!("docs/runbooks/{alert}.md")).starts_with(&format!("# {alert}\n")), "{alert}");
-    }
-    let folder = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/runbooks")).unwrap();
-    let runbooks = folder.map(|file| file.unwrap().file_name().into_string().unwrap().replace(".md", ""));
-    assert_eq!(runbooks.collect::<BTreeSet<_>>(), alerts);
-}
-
-/// Metric, label and value of every `metric{label="value"}` of an expression; matchers of other kinds and with a
-/// template as value have no value.
-fn matchers(expression: &str) -> Vec<(String, String, Option<String>)> {
-    let mut found = Vec::new();
-    for (at, _) in expression.match_indices('{') {
-        let name = expression[..at].rsplit(|letter: char| !(letter.is_ascii_alphanumeric() || letter == '_'));
-        let (Some(name), Some(end)) = (name.into_iter().next(), expression[at..].find('}')) else { continue };
-        for matcher in expression[at + 1..at + end].split(',') {
-            let Some((label, rest)) = matcher.split_once(['=', '!']) else { continue };
-            let value = rest.strip_prefix('=').unwrap_or(rest).strip_prefix('"');
-            let value = value.and_then(|value| value.strip_suffix('"')).filter(|value| !value.contains('$'));
-            found.push((name.to_owned(), label.trim().to_owned(), value.map(ToOwned::to_owned)));
-        }
-    }
-    found
-}
-
-/// Labels that a target adds to every series.
-const OF_THE_TARGET: [&str; 3] = ["cluster", "job", "instance"];
-
-#[test]
-fn expressions_use_existing_labels_and_values() {
-    let dashboard: serde_json::Value = serde_json::from_str(&read("dashboards/node.json")).unwrap();
-    let panels = dashboard["panels"].as_array().unwrap();
-    let mut expressions: Vec<String> = panels
-        .iter()
-        .flat_map(|panel| panel["targets"].as_array().into_iter().flatten())
-        .map(|target| target["expr"].as_str().unwrap().to_owned())
-        .collect();
-    // Annotations have braces of the template language.
-    let rules = rules();
-    expressions.extend(rules.lines().filter(|line| !line.contains("{{")).map(ToOwned::to_owned));
-    let mut checked = 0;
-    for (metric, label, value) in expressions.iter().flat_map(|expression| matchers(expression)) {
-        if OF_THE_TARGET.contains(&&*label)
-            || !(metric.starts_with("gpu_") || metric.starts_with("gpumeter_"))
-        {
-            continue;
-        }
-        assert!(known(&metric).labels.contains(&&*label), "{metric} has no label {label}");
-        let set = values_of(known(&metric), &label);
-        if let Some(value) = value.filter(|_| !set.is_empty()) {
-            assert!(set.contains(&&*value), "{metric}: {label} is never {value}");
-            checked += 1;
-        }
-    }
-    assert!(checked >= 2, "{checked}");
+    known_family(name).unwrap_or_else(|| panic!("{name} is no family of the catalogue"))
 }
 
 #[test]
@@ -144,11 +33,12 @@ fn documents_name_existing_metrics_and_alerts() {
     for name in documents.iter().flat_map(|document| names(&read(document))) {
         known(&name);
     }
+    let alerts: BTreeSet<String> = rules::all().into_iter().filter_map(|rule| rule.alert).collect();
     for document in documents {
         let text = read(&document);
         let words = text.split(|letter: char| !letter.is_ascii_alphanumeric());
         for word in words.filter(|word| word.starts_with("Gpu") && *word != "Gpu") {
-            assert!(rules().contains(&format!("- alert: {word}\n")), "{document}: there is no alert {word}");
+            assert!(alerts.contains(word), "{document}: there is no alert {word}");
         }
     }
 }

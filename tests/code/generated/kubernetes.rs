@@ -24,6 +24,14 @@ fn names(directory: &str) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
+/// The files of rules that hold where a Prometheus scrapes the agents, in the order in which Helm lists them.
+fn rules() -> Vec<String> {
+    let mut rules = crate::rules::files();
+    rules.retain(|file| file != "pushed.yaml");
+    rules.sort();
+    rules
+}
+
 /// The groups of a file of rules, indented as the items of a PrometheusRule.
 fn groups(rules: &str) -> String {
     let groups = rules.split_once("\ngroups:\n").map_or("", |(_, groups)| groups);
@@ -32,9 +40,10 @@ fn groups(rules: &str) -> String {
 
 #[test]
 fn the_chart_has_the_alerts_and_the_dashboards() -> Outcome {
-    for name in ["gpumeter.yaml", "absence.yaml"] {
+    for name in rules() {
         check(&format!("{CHART}/files/alerts/{name}"), &read(&format!("alerts/{name}"))?)?;
     }
+    assert_eq!(names(&format!("{CHART}/files/alerts"))?, rules());
     for name in names("dashboards")? {
         let dashboard = read(&format!("dashboards/{name}"))?;
         check(&format!("{CHART}/files/dashboards/{name}"), &dashboard)?;
@@ -74,14 +83,17 @@ fn every_dashboard_has_a_config_map() -> Outcome {
 
 #[test]
 fn the_prometheus_rule_has_the_alerts() -> Outcome {
-    let absence = read("alerts/absence.yaml")?.replace("job=\"gpu-nodes\"", "job=\"gpumeter/gpumeter\"");
-    let rules = groups(&read("alerts/gpumeter.yaml")?) + &groups(&absence);
+    let mut all = String::new();
+    for name in rules() {
+        all += &groups(
+            &read(&format!("alerts/{name}"))?.replace("job=\"gpu-nodes\"", "job=\"gpumeter/gpumeter\""),
+        );
+    }
     let labels = "    app.kubernetes.io/name: gpumeter\n    app.kubernetes.io/instance: gpumeter\n";
     let rule = format!(
         "# Written from alerts/ by `UPDATE=1 cargo test generated`.\n\
          apiVersion: monitoring.coreos.com/v1\nkind: PrometheusRule\nmetadata:\n  name: gpumeter\n  namespace: gpumeter\n  \
-         labels:\n{labels}spec:\n  groups:\n{}",
-        rules
+         labels:\n{labels}spec:\n  groups:\n{all}"
     );
     check(&format!("{COMPONENTS}/monitoring/rules.yaml"), &rule)
 }

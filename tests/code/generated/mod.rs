@@ -4,6 +4,7 @@
 
 mod check;
 mod config;
+mod dashboards;
 mod exports;
 mod kubernetes;
 mod metrics;
