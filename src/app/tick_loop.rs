@@ -159,6 +159,7 @@ fn inputs(news: Vec<SamplerNews>, outputs: &Outputs, shared: &Shared) -> Inputs 
         identities,
         allocations: Arc::clone(&shared.resolvers.workloads().allocations),
         pci: shared.resolvers.processes.pci(),
+        wants_processes: shared.pages.wants_processes(),
         in_flight: session::in_flight(&shared.sessions),
         acknowledged: outputs.ledger.as_ref().map(|ledger| ledger.take_acknowledged()).unwrap_or_default(),
         opened_late: outputs.ledger.as_ref().and_then(|ledger| ledger.take_opened_late()),

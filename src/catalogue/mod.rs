@@ -39,8 +39,8 @@ pub use dcgm::*;
 pub use family::*;
 pub use labels::{LABELS, Label, values_of};
 pub use points::{
-    FirstNumbers, INTEGRALS, IntegralOf, PointId, counter_of, device_points, first_integral, first_point,
-    integral_of, numbered_families, point,
+    FirstNumbers, INTEGRALS, IntegralOf, KnownPoint, PointId, counter_of, device_points, first_integral,
+    first_point, integral_of, known_point, numbered_families, point,
 };
 pub use source::*;
 pub use values::*;

@@ -3,6 +3,8 @@
 #![expect(clippy::panic, reason = "the functions that panic run when the crate is compiled")]
 
 use super::{Counter, FAMILIES, Family, GpuRows, Point, Rows, Source};
+use crate::model::Unit;
+use crate::model::frame::Tier;
 
 /// The position of a device point in [`crate::model::Frame::readings`].
 pub type PointId = usize;
@@ -89,6 +91,27 @@ pub const fn point(name: &str, label: &str) -> PointId {
         offset += 1;
     }
     panic!("no point of that family has that label value")
+}
+
+/// A device point with what its values mean.
+#[derive(Clone, Copy, Debug)]
+pub struct KnownPoint {
+    /// Its number.
+    pub id: PointId,
+    /// How often it is read.
+    pub tier: Tier,
+    /// The unit of its integers.
+    pub unit: Unit,
+}
+
+/// The point of the family of that name by the value of its one label, or its first point without one; at compile time.
+pub const fn known_point(name: &str, label: Option<&str>) -> KnownPoint {
+    let family = find(name);
+    let id = match label {
+        Some(label) => point(name, label),
+        None => first_point(name),
+    };
+    KnownPoint { id, tier: family.tier, unit: family.unit }
 }
 
 /// What an integral integrates.

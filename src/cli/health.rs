@@ -12,6 +12,7 @@ use super::agent::RunningAgent;
 use super::socket::send_request;
 use super::{Failure, print, read_config};
 use crate::control::ControlRequest;
+use crate::export::{ReportedReason, ReportedVerdict};
 
 /// Options of the command.
 #[derive(Args, Debug)]
@@ -61,19 +62,8 @@ struct ReportedGpu {
     gpu: u32,
     uuid: String,
     model: String,
-    state: String,
-    action: String,
-    reasons: Vec<ReportedReason>,
-}
-
-#[derive(Debug, Deserialize)]
-struct ReportedReason {
-    state: String,
-    action: String,
-    what: String,
-    evidence: String,
-    since: Option<String>,
-    clears: String,
+    #[serde(flatten)]
+    verdict: ReportedVerdict,
 }
 
 impl HealthCommand {
@@ -112,7 +102,8 @@ impl HealthCommand {
 
 fn judge(report: &HealthReport, fail_on: FailOn) -> Result<(), Failure> {
     let bad: &[&str] = if fail_on == FailOn::Failed { &["failed"] } else { &["degraded", "failed"] };
-    let count = |states: &[&str]| report.gpus.iter().filter(|gpu| states.contains(&&*gpu.state)).count();
+    let count =
+        |states: &[&str]| report.gpus.iter().filter(|gpu| states.contains(&&*gpu.verdict.state)).count();
     match (count(bad), report.gpus.len() - count(&["ok", "degraded", "failed"])) {
         (0, 0) if report.gpus.is_empty() => {
             Err(Failure::wrong("the agent knows no GPU; try gpumeter doctor"))
@@ -133,21 +124,18 @@ fn page(report: &HealthReport) -> String {
 
 impl ReportedGpu {
     fn lines(&self) -> String {
-        let Self { gpu, uuid, model, state, action, reasons } = self;
+        let Self { gpu, uuid, model, verdict: ReportedVerdict { state, action, reasons } } = self;
         let action = if action == "none" { String::new() } else { format!(", action {action}") };
         let head = format!("GPU {gpu} {uuid} {model}: {state}{action}\n");
-        reasons.iter().fold(head, |lines, reason| lines + &reason.line())
+        reasons.iter().fold(head, |lines, reason| lines + &line(reason))
     }
 }
 
-impl ReportedReason {
-    fn line(&self) -> String {
-        let Self { state, action, what, evidence, since, clears } = self;
-        let evidence = if evidence.is_empty() { String::new() } else { format!(": {evidence}") };
-        let since =
-            since.as_deref().map(|since| format!(", since {}", in_seconds(since))).unwrap_or_default();
-        format!("  {state}, {action}: {what}{evidence}{since}; ends with {clears}\n")
-    }
+fn line(reason: &ReportedReason) -> String {
+    let ReportedReason { state, action, what, evidence, since, clears, .. } = reason;
+    let evidence = if evidence.is_empty() { String::new() } else { format!(": {evidence}") };
+    let since = since.as_deref().map(|since| format!(", since {}", in_seconds(since))).unwrap_or_default();
+    format!("  {state}, {action}: {what}{evidence}{since}; ends with {clears}\n")
 }
 
 /// A time in whole seconds.

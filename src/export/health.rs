@@ -6,6 +6,7 @@
 //! ledger keeps verdicts that only a reset ends over restarts of the agent. While the driver is released on request, the
 //! reason of a GPU that is not read is `quiesced`.
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::json::{moment, node, simulated};
@@ -19,6 +20,37 @@ pub struct Release {
     pub until: Utc,
     /// Unix user id of the one who asked for it.
     pub user: u32,
+}
+
+/// The verdict of a GPU, as in the API.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ReportedVerdict {
+    /// Name of the state.
+    pub state: String,
+    /// Name of the action.
+    pub action: String,
+    /// All reasons, the worst first.
+    pub reasons: Vec<ReportedReason>,
+}
+
+/// A problem of a GPU, as in the API.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReportedReason {
+    /// The rule that applies.
+    #[serde(default)]
+    pub rule: String,
+    /// The resulting state of the GPU.
+    pub state: String,
+    /// The action that it requests.
+    pub action: String,
+    /// What is wrong.
+    pub what: String,
+    /// What was observed, with numbers.
+    pub evidence: String,
+    /// Since when, in RFC 3339.
+    pub since: Option<String>,
+    /// What clears it.
+    pub clears: String,
 }
 
 /// The verdicts of a snapshot; `release` is given while the driver is released.
@@ -38,18 +70,28 @@ pub fn health(snapshot: &Snapshot, release: Option<Release>) -> String {
 }
 
 fn gpu_json(entry: &GpuEntry, verdict: &Verdict, release: Option<Release>) -> Value {
-    let reasons = verdict.reasons.iter().map(|reason| match release {
-        Some(release) if is_unread(reason) => released_json(reason, release),
-        _ => reason_json(reason),
-    });
+    let ReportedVerdict { state, action, reasons } = report(verdict, release);
     json!({
         "gpu": entry.id.index,
         "uuid": &*entry.id.uuid,
         "model": &*entry.identity.model,
-        "state": verdict.state.name(),
-        "action": verdict.remedy.name(),
-        "reasons": reasons.collect::<Vec<_>>(),
+        "state": state,
+        "action": action,
+        "reasons": reasons,
     })
+}
+
+/// A verdict as in the API; `release` is given while the driver is released.
+pub(super) fn report(verdict: &Verdict, release: Option<Release>) -> ReportedVerdict {
+    let reasons = verdict.reasons.iter().map(|reason| match release {
+        Some(release) if is_unread(reason) => report_release(reason, release),
+        _ => report_reason(reason),
+    });
+    ReportedVerdict {
+        state: verdict.state.name().to_owned(),
+        action: verdict.remedy.name().to_owned(),
+        reasons: reasons.collect(),
+    }
 }
 
 /// Whether the reason is only that the GPU is not read.
@@ -58,28 +100,33 @@ fn is_unread(reason: &Reason) -> bool {
 }
 
 /// The reason for a GPU that is not read because the driver is released.
-fn released_json(reason: &Reason, release: Release) -> Value {
-    let Release { until, user } = release;
-    let user = if user == 0 { "root".to_owned() } else { format!("user {user}") };
-    let until = jiff::Timestamp::from_nanosecond(i128::from(until.0))
-        .map_or_else(|_| String::new(), |until| format!(" until {until:.0}"));
-    let mut value = reason_json(reason);
-    value["rule"] = "quiesced".into();
-    value["what"] =
-        format!("the driver is released on request{until}, asked for by {user} (gpumeter_quiesced is 1)")
-            .into();
-    value["clears"] = "gpumeter resume, or by itself at that time".into();
-    value
+fn report_release(reason: &Reason, release: Release) -> ReportedReason {
+    ReportedReason {
+        rule: "quiesced".to_owned(),
+        what: format!("the driver is released on request{} (gpumeter_quiesced is 1)", release.words()),
+        clears: "gpumeter resume, or by itself at that time".to_owned(),
+        ..report_reason(reason)
+    }
 }
 
-fn reason_json(reason: &Reason) -> Value {
-    json!({
-        "rule": reason.rule,
-        "state": reason.state.name(),
-        "action": reason.remedy.name(),
-        "what": reason.what,
-        "evidence": &*reason.evidence,
-        "since": moment(reason.since),
-        "clears": reason.clears,
-    })
+impl Release {
+    /// Until when, and who asked for it.
+    pub(super) fn words(self) -> String {
+        let user = if self.user == 0 { "root".to_owned() } else { format!("user {}", self.user) };
+        let until = jiff::Timestamp::from_nanosecond(i128::from(self.until.0))
+            .map_or_else(|_| String::new(), |until| format!(" until {until:.0}"));
+        format!("{until}, asked for by {user}")
+    }
+}
+
+fn report_reason(reason: &Reason) -> ReportedReason {
+    ReportedReason {
+        rule: reason.rule.to_owned(),
+        state: reason.state.name().to_owned(),
+        action: reason.remedy.name().to_owned(),
+        what: reason.what.to_owned(),
+        evidence: (*reason.evidence).to_owned(),
+        since: moment(reason.since),
+        clears: reason.clears.to_owned(),
+    }
 }

@@ -24,34 +24,46 @@ pub fn json(snapshot: &Snapshot, level: Level, out: &mut Vec<u8>) {
 /// Appends what a reader may see. Where that is not everything, it is the series of tenants and workloads and the identity of
 /// the GPUs, marked as partial: a GPU's measurements are sums over all its tenants.
 pub fn json_of(snapshot: &Snapshot, level: Level, visible: &VisibleAccount, out: &mut Vec<u8>) {
-    if *visible == VisibleAccount::Everything {
-        return json(snapshot, level, out);
-    }
-    let is_shown = |entry: &&WorkloadEntry| {
-        visible.shows(&entry.tenant, |fact| entry.facts.get(fact).map(|text| &**text))
-    };
-    let workloads = snapshot.roster.workloads.iter().filter(is_shown);
-    let workloads = workloads.map(|entry| &*entry.workload).collect();
-    write(snapshot, level, Some(SeriesFilter { visible, workloads }), out);
+    write(snapshot, level, SeriesFilter::new(snapshot, visible), out);
 }
 
-/// The series that are shown.
-struct SeriesFilter<'a> {
+/// What is shown to a reader who may not see everything.
+pub(super) struct SeriesFilter<'a> {
     visible: &'a VisibleAccount,
     /// The workloads of now that are shown.
     workloads: BTreeSet<&'a str>,
 }
 
-impl SeriesFilter<'_> {
+impl<'a> SeriesFilter<'a> {
+    /// The filter for a reader; none where everything is shown.
+    pub(super) fn new(snapshot: &'a Snapshot, visible: &'a VisibleAccount) -> Option<Self> {
+        if *visible == VisibleAccount::Everything {
+            return None;
+        }
+        let is_shown = |entry: &&WorkloadEntry| {
+            visible.shows(&entry.tenant, |fact| entry.facts.get(fact).map(|text| &**text))
+        };
+        let workloads = snapshot.roster.workloads.iter().filter(is_shown);
+        Some(Self { visible, workloads: workloads.map(|entry| &*entry.workload).collect() })
+    }
+
+    pub(super) fn shows_workload(&self, workload: &str) -> bool {
+        self.workloads.contains(workload)
+    }
+
+    /// What a tenant has in all is a sum over its users.
+    pub(super) fn shows_tenant(&self, tenant: &str) -> bool {
+        self.visible.shows(tenant, |_| None)
+    }
+
     fn shows(&self, family: &Family, labels: Labels<'_>) -> bool {
         let value = |name: &str| labels.pairs().find(|(label, _)| *label == name).map(|(_, value)| value);
         match (value("tenant"), value("workload")) {
             (Some(_), Some(workload)) if matches!(self.visible, VisibleAccount::OfUser(_)) => {
-                self.workloads.contains(workload)
+                self.shows_workload(workload)
             }
-            // What a tenant has in all is a sum over its users.
-            (Some(tenant), _) => self.visible.shows(tenant, |_| None),
-            (None, Some(workload)) => self.workloads.contains(workload),
+            (Some(tenant), _) => self.shows_tenant(tenant),
+            (None, Some(workload)) => self.shows_workload(workload),
             (None, None) => {
                 matches!(family.rows, Rows::Gpu(GpuRows::Info) | Rows::Instance(InstanceRows::Info))
             }
@@ -86,10 +98,16 @@ pub(super) fn moment(at: Utc) -> Option<String> {
 
 /// Whether the driver is simulated, by the agent's own series.
 pub(super) fn simulated(snapshot: &Snapshot) -> bool {
-    let position =
-        snapshot.roster.agent.iter().position(|entry| entry.family == AgentFamily::Simulated.name());
-    let number = position.and_then(|position| snapshot.agent.get(position));
-    matches!(number, Some(AgentNumber::Integer(1)))
+    agent_number(snapshot, AgentFamily::Simulated) == Some(1)
+}
+
+/// The first value of one of the agent's own families.
+pub(super) fn agent_number(snapshot: &Snapshot, family: AgentFamily) -> Option<i64> {
+    let position = snapshot.roster.agent.iter().position(|entry| entry.family == family.name())?;
+    match snapshot.agent.get(position)? {
+        AgentNumber::Integer(number) => Some(*number),
+        AgentNumber::Histogram(_) => None,
+    }
 }
 
 /// The node's names, by the agent's own series; the cluster is left out where none is configured.

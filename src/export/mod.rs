@@ -9,17 +9,26 @@ mod decimal;
 mod float;
 mod format;
 mod health;
+mod history;
 mod json;
 mod label_cache;
+mod limits;
 mod otlp;
 mod page;
+mod summarize;
+mod summary;
 mod text;
 mod walk;
 
 pub use dcgm::{DcgmCounter, DcgmOptions};
 pub use format::PageFormat;
-pub use health::{Release, health};
+pub use health::{Release, ReportedReason, ReportedVerdict, health};
+pub use history::{
+    GpuHistory, HISTORY_POINTS, HISTORY_SERIES, HISTORY_STEP, History, HistoryPoint, RecentUse,
+};
 pub use json::{json, json_of};
 pub use otlp::{OtlpEncoder, native_name, native_unit};
-pub use page::{LatestSnapshot, PageCache, PublishedSnapshot, RenderedPage};
+pub use page::{DocumentKind, LatestSnapshot, PageCache, PublishedSnapshot, RenderedPage, SharedDocument};
+pub use summarize::{MOST_LISTED, SummarySource, list_processes, report_history, summarize};
+pub use summary::*;
 pub use walk::{Labels, Sample, Sink, Value, walk};

@@ -1,6 +1,7 @@
 //! Pages of published snapshots. A page is rendered at most once, and shared by all scrapers of its snapshot.
 
 use std::io::Write;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use bytes::Bytes;
@@ -9,8 +10,10 @@ use flate2::write::GzEncoder;
 
 use super::PageFormat;
 use super::dcgm::{DcgmOptions, DcgmRenderer};
+use super::history::History;
 use super::text::TextRenderer;
 use crate::catalogue::Level;
+use crate::model::VisibleAccount;
 use crate::model::snapshot::Snapshot;
 
 /// The bytes of one page.
@@ -96,12 +99,53 @@ pub struct PublishedSnapshot {
     cache: Arc<PageCache>,
     pages: [OnceLock<Arc<RenderedPage>>; PageFormat::ALL.len()],
     compressed: [OnceLock<Bytes>; PageFormat::ALL.len()],
+    documents: Mutex<Vec<((DocumentKind, VisibleAccount), SharedDocument)>>,
+}
+
+/// The JSON documents that are made once per snapshot and reader.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DocumentKind {
+    /// `/api/v1/summary`.
+    Summary,
+    /// `/api/v1/history`.
+    History,
+    /// `/api/v1/processes`, of the GPU of that UUID or of all.
+    Processes(Option<String>),
+}
+
+/// The most documents that are kept for one snapshot; there are as many as readers with views of their own.
+const MOST_DOCUMENTS: usize = 64;
+
+/// A document that all requests of one kind share, compressed at most once.
+#[derive(Clone, Debug)]
+pub struct SharedDocument {
+    /// Its text.
+    pub text: Bytes,
+    compressed: Arc<OnceLock<Bytes>>,
+}
+
+impl SharedDocument {
+    /// A document with that text.
+    pub fn new(text: Bytes) -> Self {
+        Self { text, compressed: Arc::default() }
+    }
+
+    /// The same as gzip.
+    pub fn compressed(&self) -> Bytes {
+        self.compressed.get_or_init(|| gzip(&self.text)).clone()
+    }
 }
 
 impl PublishedSnapshot {
     /// A snapshot whose pages are rendered by `cache`.
     pub fn new(snapshot: Arc<Snapshot>, cache: Arc<PageCache>) -> Self {
-        Self { snapshot, cache, pages: Default::default(), compressed: Default::default() }
+        Self {
+            snapshot,
+            cache,
+            pages: Default::default(),
+            compressed: Default::default(),
+            documents: Mutex::default(),
+        }
     }
 
     /// The level of its pages.
@@ -120,6 +164,25 @@ impl PublishedSnapshot {
         let page = &self.compressed[format as usize];
         page.get_or_init(|| gzip(&self.page(format).0)).clone()
     }
+
+    /// The document of that kind for a reader, made at most once by `make`.
+    pub fn document(
+        &self,
+        kind: DocumentKind,
+        visible: &VisibleAccount,
+        make: impl FnOnce() -> Vec<u8>,
+    ) -> SharedDocument {
+        let mut documents = self.documents.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = documents.iter().find(|((known, reader), _)| (known, reader) == (&kind, visible));
+        if let Some((_, document)) = known {
+            return document.clone();
+        }
+        let document = SharedDocument::new(make().into());
+        if documents.len() < MOST_DOCUMENTS {
+            documents.push(((kind, visible.clone()), document.clone()));
+        }
+        document
+    }
 }
 
 fn gzip(page: &[u8]) -> Bytes {
@@ -130,21 +193,46 @@ fn gzip(page: &[u8]) -> Bytes {
     written.map(Bytes::from).unwrap_or_default()
 }
 
-/// The latest published snapshot; the tick loop replaces it, other threads read it.
+/// For how many ticks snapshots have processes after somebody has looked at the live page.
+const TICKS_WITH_PROCESSES: u32 = 30;
+
+/// The latest published snapshot, and the last minutes; the tick loop writes them, other threads read them.
 #[derive(Debug, Default)]
-pub struct LatestSnapshot(Mutex<Option<Arc<PublishedSnapshot>>>);
+pub struct LatestSnapshot {
+    latest: Mutex<Option<Arc<PublishedSnapshot>>>,
+    history: Mutex<History>,
+    /// How many of the next snapshots are to have processes at every level.
+    with_processes: AtomicU32,
+}
 
 impl LatestSnapshot {
     /// Replaces the snapshot that readers get.
     pub fn publish(&self, snapshot: Arc<PublishedSnapshot>) {
-        let before = self.0.lock().unwrap_or_else(PoisonError::into_inner).replace(snapshot);
+        self.history.lock().unwrap_or_else(PoisonError::into_inner).record(&snapshot.snapshot);
+        let before = self.latest.lock().unwrap_or_else(PoisonError::into_inner).replace(snapshot);
         // Outside the lock, since dropping the last reference to a snapshot takes long.
         drop(before);
     }
 
     /// The latest snapshot, absent before the first tick.
     pub fn get(&self) -> Option<Arc<PublishedSnapshot>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.latest.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The last minutes; a copy, so that the tick loop never waits for a reader.
+    pub fn history(&self) -> History {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Makes the next snapshots have processes.
+    pub fn request_processes(&self) {
+        self.with_processes.store(TICKS_WITH_PROCESSES, Ordering::Relaxed);
+    }
+
+    /// Whether the next snapshot is to have processes.
+    pub fn wants_processes(&self) -> bool {
+        let count = |left: u32| left.checked_sub(1);
+        self.with_processes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count).is_ok()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Second half of step 2 of a tick: adds a frame to the agent's own totals, over the time since the frame before it.
 //! `Account::add_frame` has added the span.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use super::TrackedGpu;
 use super::counter_total::{CounterTotal, GpmReading};
@@ -9,7 +9,10 @@ use crate::catalogue::{
     Counter, InstanceValue, IntegralOf, PointId, counter_of, device_points, first_point, integral_of,
 };
 use crate::model::snapshot::InstanceCounters;
-use crate::model::{Absence, ActivitySource, Frame, InstanceIdentity, Nanoseconds, Reading, Rejection, Via};
+use crate::model::{
+    Absence, ActivitySource, Frame, InstanceIdentity, MigLayout, MigSlot, Nanoseconds, Reading, Rejection,
+    Via,
+};
 
 pub(super) const GR_ENGINE: PointId = first_point("gpu_gr_engine_active_ratio");
 const UTILIZATION: PointId = first_point("gpu_utilization_ratio");
@@ -55,6 +58,19 @@ pub(super) fn instance_activity(frame: &Frame, slot: &str) -> Option<u64> {
     let instance = frame.instances.iter().find(|instance| instance.identity.id.gpu_instance == id)?;
     let ratio = instance.readings.get(InstanceValue::GrEngineActive as usize)?.ok()?;
     Some(u64::try_from(ratio).unwrap_or(0).min(WHOLE))
+}
+
+/// The share of time busy at a frame, in billionths; of a MIG GPU the mean of its instances by size.
+pub(super) fn shown_activity(frame: &Frame, layout: Option<&MigLayout>) -> Reading {
+    let ratio = match layout.filter(|_| frame.identity.mig) {
+        None => activity(frame).map(|(_, ratio)| ratio),
+        Some(layout) => {
+            let busy = |(id, slot): (&Arc<str>, &MigSlot)| Some(instance_activity(frame, id)? * slot.size);
+            let known = layout.slots.iter().filter_map(busy);
+            known.reduce(|sum, one| sum.saturating_add(one)).map(|sum| sum / layout.total.max(1))
+        }
+    };
+    ratio.and_then(|ratio| i64::try_from(ratio).ok()).ok_or(Absence::NotYet)
 }
 
 impl TrackedGpu {

@@ -152,6 +152,8 @@ pub struct Inputs {
     pub synchronised: bool,
     /// The GPUs on the PCI bus; none where it cannot be read.
     pub pci: Option<Arc<Pci>>,
+    /// Whether the snapshot is to have processes at every level, since somebody looks at the live page.
+    pub wants_processes: bool,
     /// Numbers of other threads.
     pub services: Services,
 }

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use super::budget::{DroppedSeries, SeriesBudget, SeriesPerEntry};
+use super::integrate::shown_activity;
 use super::numbers::{SeriesOrder, whole};
 use super::prices::PublishedPrices;
 use super::published_accounts::{AccountPublisher, AccountSources, instance_label};
@@ -16,7 +17,10 @@ use crate::account::SlotTotal;
 use crate::catalogue::{AgentFamily, Level};
 use crate::model::frame::Tier;
 use crate::model::snapshot::{AgentNumber, GpuEntry, GpuState, InstanceEntry, Roster, Snapshot};
-use crate::model::{Absence, Attachment, CallInFlight, GpuIdentity, Nanoseconds, Stamp};
+use crate::model::{Absence, Attachment, CallInFlight, GpuIdentity, Nanoseconds, Stamp, Utc};
+
+/// A holding that is first seen within this time after the agent's start may be older: resolvers need a first round.
+const FIRST_LOOK: Nanoseconds = Nanoseconds::from_seconds(60);
 
 /// State kept between snapshots.
 #[derive(Default)]
@@ -61,16 +65,16 @@ impl Publisher {
         let sources = AccountSources { committed: &meter.accounts, policy, at, gpus: &gpus, prices: &prices };
         let accounts = self.accounts.update(sources, &mut budget);
         self.entries.set_holders(&inputs.identities, &policy.allocations, meter.tenant_rules(at));
-        let (holding_entries, holdings) = self.entries.holdings(&gpus, &mut budget);
+        let (holding_entries, holdings) = self.entries.holdings(&gpus, meter.first_seen(now), &mut budget);
         let mut lists = self.entries.list_processes(&gpus);
         let workloads = self.entries.workloads(&lists, &holding_entries, &mut budget);
         for (list, _) in lists.iter_mut().zip(&states).filter(|(_, state)| !state.is_up()) {
             list.clear();
         }
-        let (process_entries, processes) = if policy.level < Level::Full && !policy.dcgm {
-            Default::default()
-        } else {
-            self.entries.processes(&gpus, lists, policy.processes, &mut budget)
+        let processes_listed = policy.level == Level::Full || policy.dcgm || inputs.wants_processes;
+        let (process_entries, processes) = match processes_listed {
+            true => self.entries.processes(&gpus, lists, policy.processes, &mut budget),
+            false => Default::default(),
         };
         replace_roster(
             &mut self.roster,
@@ -93,6 +97,7 @@ impl Publisher {
             started: meter.started.utc,
             ledger_started: meter.ledger,
             gpus: states,
+            processes_listed,
             processes,
             accounts: Arc::clone(&accounts.tenants.states),
             workload_accounts: Arc::clone(&accounts.workloads.states),
@@ -170,6 +175,12 @@ impl Meter {
         Arc::new(snapshot)
     }
 
+    /// When a holding that is new and without a recorded begin was first seen.
+    fn first_seen(&self, now: Stamp) -> Utc {
+        let is_first_look = now.since(self.started) < FIRST_LOOK;
+        if is_first_look { self.started.utc } else { now.utc }
+    }
+
     /// The GPUs of a snapshot, by index and UUID.
     fn published_gpus(&self) -> Vec<&TrackedGpu> {
         let expected = self.gpus.values().filter(|gpu| gpu.location.attachment != Attachment::Forgotten);
@@ -202,6 +213,7 @@ impl TrackedGpu {
             slots.map(|slots| instances().fold(slots.slot.0, |rest, (_, time)| rest.saturating_sub(time.0)));
         let slot = slot.ok_or(Absence::NotYet);
         let xids = &self.xids.published;
+        let (frame, layout) = (self.frame.as_deref(), self.account.slots.layout());
         GpuState {
             present: self.location.is_there(),
             frame: self.frame.clone(),
@@ -209,6 +221,9 @@ impl TrackedGpu {
             integrals: self.integrals.clone(),
             instances: self.instances.clone(),
             busy: self.busy,
+            activity: frame
+                .map_or(Err(Absence::NotYet), |frame| shown_activity(frame, layout.map(|layout| &**layout))),
+            layout: layout.map(Arc::clone),
             slot: slot.and_then(|slot| i64::try_from(slot).map_err(|_| Absence::Rejected)),
             instance_slots: instances()
                 .map(|(id, time)| (instance_label(Some(*id)), whole(time.0)))

@@ -13,7 +13,9 @@ use super::integrate::WHOLE;
 use super::numbers::whole;
 use crate::holders::{Allocation, Identities};
 use crate::model::snapshot::{HoldingEntry, HoldingState, ProcessEntry, ProcessState, WorkloadEntry};
-use crate::model::{Absence, Bytes, GpuProcess, Holder, HolderId, HoldingSource, ProcessSample, Reading};
+use crate::model::{
+    Absence, Bytes, GpuProcess, Holder, HolderId, HoldingSource, ProcessSample, Reading, Utc,
+};
 use crate::tenants::{TenantRules, tenant};
 
 /// The entries of the last tick.
@@ -22,9 +24,14 @@ pub(super) struct RosterEntries {
     known: KnownHolders,
     processes: RosterSection<Vec<RosterProcess>, ProcessEntry>,
     holdings: RosterSection<Vec<HoldingKey>, HoldingEntry>,
+    /// Since when each current holding is known, by UUID, GPU instance and workload.
+    held_since: BTreeMap<HeldSlot, Utc>,
     /// By the holders of the identities that have a process on a GPU, and the holdings.
     workloads: RosterSection<(Vec<bool>, Arc<[HoldingEntry]>), WorkloadEntry>,
 }
+
+/// UUID of a GPU, GPU instance, and the workload that holds a share of it.
+type HeldSlot = (Arc<str>, Arc<str>, Arc<str>);
 
 /// What distinguishes current holdings.
 #[derive(PartialEq)]
@@ -70,6 +77,12 @@ impl KnownHolders {
         let allocated = || self.allocations.iter().map(|one| &one.holder).find(|holder| holder.id == *id);
         let known = self.identities.holder(id).map(|holder| &**holder).or_else(allocated);
         known.map_or_else(|| Holder::from_id(id.clone()), Clone::clone)
+    }
+
+    /// When the holder's allocation was granted, where its scheduler says so.
+    fn granted(&self, id: &HolderId) -> Option<Utc> {
+        let is_its = |one: &&Allocation| one.holder.id == *id;
+        self.allocations.iter().filter(is_its).filter_map(|one| one.since).min()
     }
 
     /// The newest version of a workload with its facts, from the same sources.
@@ -126,7 +139,7 @@ impl RosterEntries {
             || !known.identities.has_same_processes(identities)
             || !Arc::ptr_eq(&known.allocations, allocations)
         {
-            *self = Self::default();
+            *self = Self { held_since: std::mem::take(&mut self.held_since), ..Self::default() };
         }
         self.known = KnownHolders {
             identities: Arc::clone(identities),
@@ -182,10 +195,11 @@ impl RosterEntries {
         (self.processes.update(keys, make), values)
     }
 
-    /// The current holdings, by slot and holder.
+    /// The current holdings, by slot and holder; those that are new and without a recorded begin are `seen` now.
     pub(super) fn holdings(
         &mut self,
         gpus: &[&TrackedGpu],
+        seen: Utc,
         budget: &mut SeriesBudget<'_>,
     ) -> (Arc<[HoldingEntry]>, Vec<HoldingState>) {
         let all = gpus.iter().enumerate();
@@ -200,7 +214,7 @@ impl RosterEntries {
                 (key, HoldingState { fraction: held.granted })
             })
             .unzip();
-        let known = &self.known;
+        let (known, held_since) = (&self.known, &mut self.held_since);
         let entries = self.holdings.update(keys, |keys: &Vec<_>| {
             let entry = |key: &HoldingKey| HoldingEntry {
                 gpu: key.gpu,
@@ -208,8 +222,19 @@ impl RosterEntries {
                 workload: key.holder.workload(),
                 tenant: known.tenant(&known.holder(&key.holder)),
                 source: key.source,
+                since: known.granted(&key.holder).unwrap_or(seen),
             };
-            keys.iter().map(entry).collect()
+            let slot = |entry: &HoldingEntry| {
+                let uuid = gpus.get(entry.gpu).map_or_else(Arc::default, |gpu| Arc::clone(&gpu.id.uuid));
+                (uuid, Arc::clone(&entry.gpu_instance), Arc::clone(&entry.workload))
+            };
+            let mut entries: Vec<_> = keys.iter().map(entry).collect();
+            for entry in &mut entries {
+                entry.since =
+                    held_since.get(&slot(entry)).map_or(entry.since, |known| entry.since.min(*known));
+            }
+            *held_since = entries.iter().map(|entry| (slot(entry), entry.since)).collect();
+            entries
         });
         (entries, values)
     }

@@ -75,6 +75,21 @@ impl Remedy {
             Self::Replace => "replace",
         }
     }
+
+    /// What to do, for people; empty where nothing is to be done.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::None => "",
+            Self::RestartApp => "look at the application that failed, and restart it",
+            Self::UpdateSoftware => "update driver or firmware",
+            Self::ContactSupport => "collect a report before anything is reset, then ask the vendor",
+            Self::CheckMechanicals => "check power, cooling, cables and seating",
+            Self::Drain => "let running work end and place no more",
+            Self::ResetGpu => "drain the node, then reset the GPU",
+            Self::RebootNode => "drain the node, then reboot it",
+            Self::Replace => "have the board replaced",
+        }
+    }
 }
 
 /// A problem of a GPU.

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use super::frame::Tier;
 use super::{
-    Absence, Facts, Fraction, Frame, GpuId, GpuIdentity, HoldingSource, InstanceIdentity, Nanoseconds, Price,
-    Reading, Stamp, UnattributedReason, Utc, Verdict,
+    Absence, Facts, Fraction, Frame, GpuId, GpuIdentity, HoldingSource, InstanceIdentity, MigLayout,
+    Nanoseconds, Price, Reading, Stamp, UnattributedReason, Utc, Verdict,
 };
 
 /// Everything known at the end of one tick.
@@ -27,6 +27,8 @@ pub struct Snapshot {
     pub ledger_started: Option<Utc>,
     /// Parallel to [`Roster::gpus`].
     pub gpus: Vec<GpuState>,
+    /// Whether the processes are listed; below level full only while somebody looks at the live page.
+    pub processes_listed: bool,
     /// Parallel to [`Roster::processes`].
     pub processes: Vec<ProcessState>,
     /// Parallel to [`Roster::accounts`].
@@ -47,7 +49,7 @@ pub struct Snapshot {
 pub struct Roster {
     /// The GPUs ever seen, by index and UUID.
     pub gpus: Vec<GpuEntry>,
-    /// The processes on GPUs, by GPU and pid; empty below level full.
+    /// The processes on GPUs, by GPU and pid; empty where [`Snapshot::processes_listed`] is false.
     pub processes: Arc<[ProcessEntry]>,
     /// Tenants and remainders with an account, by tenant and GPU.
     pub accounts: Arc<[AccountEntry]>,
@@ -163,6 +165,8 @@ pub struct HoldingEntry {
     pub tenant: Arc<str>,
     /// The source.
     pub source: HoldingSource,
+    /// When it was granted, or else first seen; the agent's start where it was there from the first minute on.
+    pub since: Utc,
 }
 
 /// A workload that holds or uses a GPU now.
@@ -202,6 +206,11 @@ pub struct GpuState {
     pub instances: BTreeMap<u32, InstanceCounters>,
     /// Time busy since the agent's start, in nanoseconds, as the account sees activity.
     pub busy: Reading,
+    /// The share of time busy at the last frame, in billionths, as the account sees activity; on a MIG GPU the mean of its
+    /// instances by size.
+    pub activity: Reading,
+    /// How the account divides it into MIG instances; none without MIG.
+    pub layout: Option<Arc<MigLayout>>,
     /// Slot time in closed and committed windows, in nanoseconds, without that of GPU instances.
     pub slot: Reading,
     /// Slot time of each GPU instance that was ever in the account, by id.

@@ -112,7 +112,7 @@ pub(super) fn parse_query(text: Option<&str>) -> Result<BillQuery, String> {
 }
 
 /// Decodes percent-encoding. A `+` stays, because in a time it is the sign of an offset and not a space.
-fn decode(text: &str) -> Option<String> {
+pub(super) fn decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {

@@ -11,6 +11,7 @@ mod connection;
 mod connection_limit;
 
 mod listen;
+mod live;
 mod liveness;
 mod local;
 mod overload;

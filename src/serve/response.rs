@@ -44,8 +44,11 @@ pub(super) fn with(mut response: PageResponse, name: HeaderName, value: &'static
 }
 
 /// The paths on the page at `/`.
-const PATHS: [(&str, &str); 6] = [
+const PATHS: [(&str, &str); 9] = [
     ("/metrics", "Prometheus text or OpenMetrics"),
+    ("/api/v1/summary", "the node at a glance"),
+    ("/api/v1/history", "the last ten minutes of each GPU"),
+    ("/api/v1/processes", "the 50 largest processes, of all GPUs or of gpu=UUID"),
     ("/api/v1/snapshot", "the latest snapshot as JSON"),
     ("/api/v1/health", "state of each GPU, and what to do"),
     ("/api/v1/bill", "the bill of a period, from=, to= and time_zone="),
@@ -72,7 +75,7 @@ pub(super) fn index_response(page: &Bytes) -> PageResponse {
 }
 
 /// Every status that the server uses; all are exported from 0 on, so that a first error is an increase.
-const CODES: [u16; 14] = [200, 400, 401, 403, 404, 405, 408, 413, 414, 429, 431, 500, 503, 504];
+const CODES: [u16; 15] = [200, 304, 400, 401, 403, 404, 405, 408, 413, 414, 429, 431, 500, 503, 504];
 
 /// The number of responses since the start, by status.
 #[derive(Debug, Default)]

@@ -15,12 +15,13 @@ use super::bill::{parse_query, request_bill};
 use super::connection::Arrival;
 use super::connection_limit::network;
 use super::listen::MetricNames;
+use super::live::document;
 use super::local::{Ends, admit};
 use super::passwords::LoginRefusal;
 use super::response::{JSON, PageResponse, error, index_response, respond_with, text, with};
 use super::security::Security;
 use super::{Liveness, ReaderUnknown, Site};
-use crate::export::{self, PageFormat, PublishedSnapshot, RenderedPage};
+use crate::export::{self, DocumentKind, PageFormat, PublishedSnapshot, RenderedPage};
 use crate::model::VisibleAccount;
 
 /// No path reads the body of a request; a longer one closes the connection.
@@ -34,6 +35,9 @@ enum ServedPath {
     Ready,
     Index,
     Snapshot,
+    Summary,
+    History,
+    Processes,
     Bill,
     Health,
 }
@@ -48,6 +52,9 @@ impl ServedPath {
             "/-/ready" => Some(Self::Ready),
             "/" => Some(Self::Index),
             "/api/v1/snapshot" => Some(Self::Snapshot),
+            "/api/v1/summary" => Some(Self::Summary),
+            "/api/v1/history" => Some(Self::History),
+            "/api/v1/processes" => Some(Self::Processes),
             "/api/v1/bill" => Some(Self::Bill),
             "/api/v1/health" => Some(Self::Health),
             _ => None,
@@ -56,7 +63,12 @@ impl ServedPath {
 
     /// Whether only clients on this host may read it while no users are configured.
     fn is_local(self) -> bool {
-        matches!(self, Self::Index | Self::Snapshot | Self::Bill | Self::Health)
+        !matches!(self, Self::Metrics | Self::Healthy | Self::Ready)
+    }
+
+    /// Whether it depends on what the reader may see.
+    fn is_of_reader(self) -> bool {
+        self.is_local() && !matches!(self, Self::Index | Self::Health)
     }
 }
 
@@ -121,9 +133,9 @@ impl Caller {
         match self {
             Self::Anonymous(ends) if served.is_local() => {
                 admit(request, ends)?;
-                match served {
-                    ServedPath::Bill | ServedPath::Snapshot => local_reader(ends, site).await,
-                    _ => Ok(VisibleAccount::Everything),
+                match served.is_of_reader() {
+                    true => local_reader(ends, site).await,
+                    false => Ok(VisibleAccount::Everything),
                 }
             }
             Self::Anonymous(_) => Ok(VisibleAccount::Everything),
@@ -183,6 +195,9 @@ async fn route<B: Body>(
         ServedPath::Healthy => healthy(&site.liveness),
         ServedPath::Ready => ready(site),
         ServedPath::Index => index_response(&site.index),
+        ServedPath::Summary => document(request, DocumentKind::Summary, &visible, site),
+        ServedPath::History => document(request, DocumentKind::History, &visible, site),
+        ServedPath::Processes => document(request, DocumentKind::Processes(None), &visible, site),
         ServedPath::Snapshot => json(path, site, |published| snapshot_json(published, &visible)),
         ServedPath::Health => {
             json(path, site, |published| export::health(&published.snapshot, (site.release)()).into_bytes())
@@ -233,7 +248,7 @@ impl AsRef<[u8]> for SharedPage {
 }
 
 /// Whether the client accepts gzip; `gzip;q=0` refuses it.
-fn accepts_gzip(headers: &HeaderMap) -> bool {
+pub(super) fn accepts_gzip(headers: &HeaderMap) -> bool {
     let codings = headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
     codings.flat_map(|list| list.split(',')).any(|coding| {
         let (name, weight) = coding.split_once(';').unwrap_or((coding, ""));
@@ -257,7 +272,7 @@ fn snapshot_json(published: &PublishedSnapshot, visible: &VisibleAccount) -> Vec
     json
 }
 
-fn no_snapshot(path: &str) -> PageResponse {
+pub(super) fn no_snapshot(path: &str) -> PageResponse {
     let line = "there is no snapshot yet; try again in a second";
     with(error(StatusCode::SERVICE_UNAVAILABLE, path, line), RETRY_AFTER, "1")
 }

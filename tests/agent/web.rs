@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::running::{Agent, Demo, PATIENCE, output, program};
+use crate::running::{Agent, Demo, PATIENCE, output, program, wait_until};
 use crate::scrape::Scrape;
 use crate::serve::certificates::{Certificates, Client};
 
@@ -211,6 +211,19 @@ fn a_user_sees_only_the_lines_of_its_tenants() {
     }
     let (_, snapshot) = request(&agent, "root", "/api/v1/snapshot");
     assert!(snapshot.contains("carol") && !snapshot.contains("\"partial\""), "{snapshot}");
+    // At level standard the first request of a while makes the next snapshots list processes.
+    let summary = |user: &str| request(&agent, user, "/api/v1/summary").1;
+    wait_until("a list of processes", || summary("root").contains("\"processes_listed\":true"));
+    let (whole, own) = (summary("root"), summary("alice"));
+    assert!(whole.contains("carol") && whole.contains("\"partial\":false"), "{whole}");
+    assert!(!own.contains("carol") && own.contains("\"partial\":true"), "{own}");
+    let parsed: Value = serde_json::from_str(&own).unwrap();
+    assert_eq!(
+        (&parsed["gpus"][0]["holders"][0]["tenant"], &parsed["gpus"][1]["withheld"]),
+        (&"alice".into(), &true.into())
+    );
+    let list: Value = serde_json::from_str(&request(&agent, "root", "/api/v1/processes").1).unwrap();
+    assert!(list["total"].as_u64().unwrap() > 0, "{list}");
     // A user without tenants sees no lines.
     let bob: Value = serde_json::from_str(&request(&agent, "bob", "/api/v1/bill").1).unwrap();
     assert_eq!((lines(&bob), &bob["reconciliation"]["slot_ns"]), (0, &Value::from("0")));

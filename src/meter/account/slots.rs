@@ -127,6 +127,11 @@ impl Slots {
         }
     }
 
+    /// The layout of a MIG GPU.
+    pub(in crate::meter) const fn layout(&self) -> Option<&Arc<MigLayout>> {
+        self.division.layout()
+    }
+
     /// The holdings by slot.
     pub(in crate::meter) fn holdings(&self) -> impl Iterator<Item = GrantedHolding<'_>> {
         let instances = self.instances.iter().flat_map(|(slot, held)| held.granted(Arc::clone(slot)));

@@ -95,6 +95,7 @@ impl Agent {
             started: Utc(1),
             ledger_started: None,
             gpus: Vec::new(),
+            processes_listed: true,
             processes: Vec::new(),
             accounts: Arc::default(),
             workload_accounts: Arc::default(),
@@ -299,7 +300,8 @@ fn unknown_paths_and_methods_get_an_explanation() {
 #[test]
 fn only_local_requests_with_a_local_host_name_read_more_than_metrics() {
     let agent = Agent::start(patient());
-    for path in ["/", "/api/v1/snapshot", "/api/v1/health", "/api/v1/bill"] {
+    let documents = ["/api/v1/summary", "/api/v1/history", "/api/v1/processes"];
+    for path in ["/", "/api/v1/snapshot", "/api/v1/health", "/api/v1/bill"].into_iter().chain(documents) {
         for host in ["node7:9855", "rebind.evil.example"] {
             let answer =
                 agent.send(&format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"));
@@ -309,6 +311,33 @@ fn only_local_requests_with_a_local_host_name_read_more_than_metrics() {
     }
     assert!(body(&agent.get("/")).contains("<a href=\"/metrics\">"));
     assert!(body(&agent.get("/api/v1/snapshot")).starts_with('{'));
+}
+
+#[test]
+fn a_document_of_the_live_page_is_sent_once_per_snapshot_and_compressed_on_request() {
+    let agent = Agent::start(patient());
+    let ask = |path: &str, headers: &str| {
+        agent.send(&format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{headers}Connection: close\r\n\r\n"))
+    };
+    for path in ["/api/v1/summary", "/api/v1/history", "/api/v1/processes"] {
+        let answer = ask(path, "");
+        assert_eq!((status(&answer), body(&answer).starts_with("{\"at\":")), (200, true), "{answer}");
+        let tag = answer.split_once("etag: ").unwrap().1.split_once("\r\n").unwrap().0;
+        assert_eq!(tag, "\"1-1\"", "start of the agent and number of the snapshot");
+        assert!(answer.contains("cache-control: private, no-cache\r\n"), "{answer}");
+        let again = ask(path, &format!("If-None-Match: {tag}\r\n"));
+        assert_eq!((status(&again), body(&again)), (304, ""), "{again}");
+        let other = ask(path, "If-None-Match: \"1-2\"\r\n");
+        assert_eq!(status(&other), 200);
+        assert!(ask(path, "Accept-Encoding: gzip\r\n").contains("content-encoding: gzip\r\n"));
+    }
+    eventually(|| agent.count(304) == 3);
+    let wrong = ask("/api/v1/summary?x=1", "");
+    assert_eq!((status(&wrong), body(&wrong)), (400, "{\"error\":\"this document has no parameters\"}\n"));
+    let wrong = ask("/api/v1/processes?pid=1", "");
+    assert_eq!(status(&wrong), 400);
+    assert!(body(&wrong).contains("use gpu=UUID or none"), "{wrong}");
+    assert_eq!(status(&ask("/api/v1/processes?gpu=GPU-1", "")), 200);
 }
 
 #[test]
@@ -326,7 +355,7 @@ fn links_of_the_landing_page_start_with_the_external_url() {
 #[test]
 fn before_the_first_snapshot_the_agent_is_healthy_but_not_ready() {
     let agent = Agent::without_page(patient(), Security::default());
-    for path in ["/metrics", "/-/ready", "/api/v1/snapshot", "/api/v1/health"] {
+    for path in ["/metrics", "/-/ready", "/api/v1/snapshot", "/api/v1/health", "/api/v1/summary"] {
         let answer = agent.get(path);
         assert_eq!(status(&answer), 503, "{path}");
         assert!(answer.contains("retry-after: 1\r\n"), "{answer}");

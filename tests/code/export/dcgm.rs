@@ -48,6 +48,7 @@ fn holding(gpu: usize, name: &str) -> HoldingEntry {
         workload: pod(name).workload,
         tenant: "ml".into(),
         source: HoldingSource::Standing,
+        since: fixture::AT,
     }
 }
 

@@ -47,6 +47,7 @@ pub fn roster(gpus: usize, processes: usize) -> Roster {
                 workload: "unit:trainer.service".into(),
                 tenant: "physics".into(),
                 source: HoldingSource::Standing,
+                since: Utc(AT.0 - 3_600_000_000_000),
             })
             .collect(),
         workloads: Arc::new([WorkloadEntry {
@@ -161,6 +162,7 @@ pub fn values(roster: Arc<Roster>, scale: i64) -> Snapshot {
         started: Utc(1_789_999_000_000_000_000),
         ledger_started: Some(Utc(1_750_000_000_500_000_000)),
         gpus: roster.gpus.iter().map(|gpu| state(gpu, scale)).collect(),
+        processes_listed: true,
         processes: (0..roster.processes.len() as i64)
             .map(|number| ProcessState {
                 values: std::array::from_fn(|value| match value {
@@ -262,6 +264,8 @@ fn state(gpu: &GpuEntry, scale: i64) -> GpuState {
             .collect(),
         integrals: (0..INTEGRALS as i64).map(|number| Ok(base * (1_500_000_000 + number))).collect(),
         busy: Ok(base * 3_000_000_001),
+        activity: Ok(250_000_000),
+        layout: None,
         slot: Ok(base * 15_000_000_000),
         in_flight: None,
         xids: gpu.xids.iter().map(|(code, _)| (u64::from(*code), Utc(AT.0 - u64::from(*code)))).collect(),

@@ -8,3 +8,4 @@ mod otlp;
 mod parse;
 mod properties;
 mod record;
+mod summary;

@@ -1,0 +1,116 @@
+//! The readings of a GPU for people, and what limits it now.
+
+use super::summarize::{count, ratio, rounded};
+use super::summary::GpuReadings;
+use crate::catalogue::{KnownPoint, known_point};
+use crate::model::snapshot::GpuState;
+use crate::model::{Absence, Reading};
+
+const SM_ACTIVE: KnownPoint = known_point("gpu_sm_active_ratio", None);
+const TENSOR_ACTIVE: KnownPoint = known_point("gpu_tensor_active_ratio", None);
+const DRAM_ACTIVE: KnownPoint = known_point("gpu_dram_active_ratio", None);
+const MEMORY_USED: KnownPoint = known_point("gpu_memory_used_bytes", None);
+const MEMORY_TOTAL: KnownPoint = known_point("gpu_memory_total_bytes", None);
+const POWER: KnownPoint = known_point("gpu_power_watts", None);
+const POWER_LIMIT: KnownPoint = known_point("gpu_power_limit_watts", Some("enforced"));
+const TEMPERATURE: KnownPoint = known_point("gpu_temperature_celsius", Some("gpu"));
+const MEMORY_TEMPERATURE: KnownPoint = known_point("gpu_temperature_celsius", Some("memory"));
+const SLOWDOWN: KnownPoint = known_point("gpu_temperature_limit_celsius", Some("slowdown"));
+const SLOWDOWN_MARGIN: KnownPoint = known_point("gpu_temperature_margin_celsius", Some("slowdown"));
+const SM_CLOCK: KnownPoint = known_point("gpu_clock_hertz", Some("sm"));
+/// Corrected errors of DRAM and SRAM, then uncorrected ones.
+const ECC: KnownPoint = known_point("gpu_ecc_errors_total", None);
+
+/// What holds the clocks down, the most urgent first, with the words for it.
+const THROTTLES: [(&str, KnownPoint, &str); 6] = [
+    throttle("hw_thermal_slowdown", "heat: the hardware slows it down"),
+    throttle("hw_power_brake", "power brake: the server asks for less power"),
+    throttle("sw_thermal_slowdown", "heat: the driver slows it down"),
+    throttle("hw_other_slowdown", "hardware slowdown: too much power at once"),
+    throttle("sw_power_cap", "power limit"),
+    throttle("sync_boost", "sync boost: another GPU of its group is slower"),
+];
+
+const fn throttle(reason: &'static str, words: &'static str) -> (&'static str, KnownPoint, &'static str) {
+    (reason, known_point("gpu_throttle_active", Some(reason)), words)
+}
+
+fn read(state: &GpuState, point: KnownPoint) -> Reading {
+    state.reading(point.id, point.tier)
+}
+
+/// A reading in its base unit.
+fn real(state: &GpuState, point: KnownPoint) -> Option<f64> {
+    let value = read(state, point).ok()?;
+    Some(rounded(value as f64 / 10_f64.powi(point.unit.decimals().into())))
+}
+
+/// The sum of the errors of the two memories; none where neither is known.
+fn errors(state: &GpuState, first: usize) -> Option<u64> {
+    let known = [first, first + 1].map(|id| count(read(state, KnownPoint { id, ..ECC })));
+    known.into_iter().flatten().reduce(|sum, one| sum + one)
+}
+
+/// The readings of a GPU.
+pub(super) fn read_gpu(state: &GpuState) -> GpuReadings {
+    let activity = if state.is_up() { state.activity } else { Err(Absence::Stale) };
+    let temperature = real(state, TEMPERATURE);
+    let margin = || Some(temperature? + real(state, SLOWDOWN_MARGIN)?);
+    let throttled = THROTTLES.iter().filter(|(_, point, _)| read(state, *point) == Ok(1));
+    GpuReadings {
+        activity: ratio(activity),
+        sm_active: ratio(read(state, SM_ACTIVE)),
+        tensor_active: ratio(read(state, TENSOR_ACTIVE)),
+        dram_active: ratio(read(state, DRAM_ACTIVE)),
+        memory_used: count(read(state, MEMORY_USED)),
+        memory_total: count(read(state, MEMORY_TOTAL)),
+        power: real(state, POWER),
+        power_limit: real(state, POWER_LIMIT),
+        temperature,
+        memory_temperature: real(state, MEMORY_TEMPERATURE),
+        temperature_limit: real(state, SLOWDOWN).or_else(margin),
+        sm_clock: count(read(state, SM_CLOCK)),
+        throttled_by: throttled.map(|(reason, ..)| (*reason).to_owned()).collect(),
+        ecc_corrected: errors(state, ECC.id),
+        ecc_uncorrected: errors(state, ECC.id + 2),
+    }
+}
+
+/// From these shares of time on a GPU or its memory is busy, and below this one a GPU waits for work.
+const BUSY: f64 = 0.9;
+const MEMORY_BUSY: f64 = 0.8;
+const WAITING: f64 = 0.01;
+
+/// What limits a GPU now: its kind, and the words for it. `is_unused` says that no process is known there.
+pub(super) fn limit(state: &GpuState, readings: &GpuReadings, is_unused: bool) -> (&'static str, String) {
+    if !state.is_up() {
+        return ("unknown", "it does not answer".to_owned());
+    }
+    let active = |reason: &str| readings.throttled_by.iter().any(|active| active == reason);
+    if let Some((reason, _, words)) = THROTTLES.iter().find(|(reason, ..)| active(reason)) {
+        let detail = match (*reason, readings) {
+            ("sw_power_cap", GpuReadings { power: Some(power), power_limit: Some(limit), .. }) => {
+                format!(": {power:.0} of {limit:.0} W")
+            }
+            (reason, GpuReadings { temperature: Some(celsius), .. }) if reason.contains("thermal") => {
+                format!(" at {celsius:.0} °C")
+            }
+            _ => String::new(),
+        };
+        return ("throttled", format!("{words}{detail}"));
+    }
+    match (readings.activity, readings.dram_active) {
+        (None, _) => ("unknown", "its activity is not measured".to_owned()),
+        (Some(busy), _) if busy < WAITING && is_unused => ("idle", "nothing: nobody uses it".to_owned()),
+        (Some(busy), _) if busy < WAITING => ("idle", "nothing: its processes do no work".to_owned()),
+        (Some(_), Some(memory)) if memory >= MEMORY_BUSY => {
+            ("busy", format!("memory bandwidth: busy {:.0} % of the time", memory * 100.0))
+        }
+        (Some(busy), _) if busy >= BUSY => {
+            ("busy", format!("compute: busy {:.0} % of the time", busy * 100.0))
+        }
+        (Some(busy), _) => {
+            ("waiting", format!("its work: it waits {:.0} % of the time", (1.0 - busy) * 100.0))
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! The summary for people: what it says of a node, and what a reader with a part of the account sees of it.
+
+use std::sync::Arc;
+
+use gpumeter::catalogue::{Level, first_point, point};
+use gpumeter::export::{
+    HISTORY_POINTS, LatestSnapshot, MOST_LISTED, PageCache, ProcessList, PublishedSnapshot, Summary,
+    SummarySource, list_processes, report_history, summarize,
+};
+use gpumeter::model::snapshot::*;
+use gpumeter::model::*;
+
+use super::fixture::{self, AT, HOSTILE};
+
+const SECOND: u64 = 1_000_000_000;
+
+fn published(snapshot: Snapshot) -> Arc<PublishedSnapshot> {
+    let cache = Arc::new(PageCache::new(Level::Full, false, Arc::default()));
+    Arc::new(PublishedSnapshot::new(Arc::new(snapshot), cache))
+}
+
+fn seen_by(visible: &VisibleAccount, snapshot: Snapshot) -> Summary {
+    let latest = LatestSnapshot::default();
+    latest.publish(published(snapshot));
+    let snapshot = &latest.get().unwrap().snapshot;
+    let history = &latest.history();
+    summarize(&SummarySource { snapshot, visible, history, release: None, no_account: None })
+}
+
+fn seen(snapshot: Snapshot) -> Summary {
+    seen_by(&VisibleAccount::Everything, snapshot)
+}
+
+/// A node whose first GPU has these readings instead.
+fn with_readings(gpus: usize, readings: &[(usize, i64)]) -> Snapshot {
+    let mut snapshot = fixture::node(gpus, 2 * gpus);
+    let mut frame = (**snapshot.gpus[0].frame.as_ref().unwrap()).clone();
+    readings.iter().for_each(|(place, value)| frame.readings[*place] = Ok(*value));
+    snapshot.gpus[0].frame = Some(Arc::new(frame));
+    snapshot
+}
+
+/// A GPU with no reason to throttle but these.
+fn throttled(reasons: &[&str], others: &[(usize, i64)]) -> Snapshot {
+    let all = [
+        "sw_power_cap",
+        "hw_other_slowdown",
+        "sync_boost",
+        "sw_thermal_slowdown",
+        "hw_thermal_slowdown",
+        "hw_power_brake",
+    ];
+    let active = |reason: &&str| (point("gpu_throttle_active", reason), i64::from(reasons.contains(reason)));
+    let readings: Vec<_> = all.iter().map(active).chain(others.iter().copied()).collect();
+    with_readings(1, &readings)
+}
+
+#[test]
+fn a_gpu_has_its_readings_in_base_units_and_absent_ones_are_null() {
+    let summary = seen(with_readings(
+        2,
+        &[
+            (first_point("gpu_power_watts"), 512_500),
+            (point("gpu_power_limit_watts", "enforced"), 700_000),
+            (point("gpu_temperature_celsius", "gpu"), 71_000),
+            (first_point("gpu_temperature_limit_celsius") + 1, 89_000),
+        ],
+    ));
+    let readings = &summary.gpus[0].readings;
+    assert_eq!((readings.power, readings.power_limit), (Some(512.5), Some(700.0)));
+    assert_eq!((readings.temperature, readings.temperature_limit), (Some(71.0), Some(89.0)));
+    assert_eq!(readings.activity, Some(0.25));
+    assert_eq!(summary.node.currency.as_deref(), Some("EUR"));
+    // A third of each GPU at 2.10 per hour.
+    assert_eq!((&*summary.node.per_hour.unwrap(), summary.node.held), ("4.2", 0.6667));
+    assert_eq!(summary.tenants[0].per_hour.as_deref(), Some("1.4"));
+    let mut gone = fixture::node(1, 0);
+    gone.gpus[0].fresh = [false; 3];
+    let gone = seen(gone);
+    assert_eq!((gone.gpus[0].readings.power, gone.gpus[0].readings.activity), (None, None));
+    assert_eq!((&*gone.gpus[0].status, &*gone.gpus[0].limit), ("silent", "it does not answer"));
+    assert_eq!(gone.node.power, None, "no sum of nothing");
+}
+
+#[test]
+fn what_limits_a_gpu_is_named_with_its_numbers() {
+    let limit = |snapshot| {
+        let gpu = seen(snapshot).gpus.remove(0);
+        format!("{}: {}", gpu.limit_kind, gpu.limit)
+    };
+    let power =
+        [(first_point("gpu_power_watts"), 698_400), (point("gpu_power_limit_watts", "enforced"), 700_000)];
+    assert_eq!(limit(throttled(&["sw_power_cap"], &power)), "throttled: power limit: 698 of 700 W");
+    let heat = [(point("gpu_temperature_celsius", "gpu"), 90_000)];
+    assert_eq!(
+        limit(throttled(&["sw_power_cap", "hw_thermal_slowdown"], &heat)),
+        "throttled: heat: the hardware slows it down at 90 °C",
+        "heat comes first"
+    );
+    assert_eq!(
+        limit(throttled(&["sync_boost"], &[])),
+        "throttled: sync boost: another GPU of its group is slower"
+    );
+    let busy = |activity, dram, processes: usize| {
+        let mut snapshot = throttled(&[], &[(first_point("gpu_dram_active_ratio"), dram)]);
+        snapshot.gpus[0].activity = activity;
+        if processes == 0 {
+            let roster = Roster { processes: Arc::default(), ..fixture::roster(1, 0) };
+            (snapshot.roster, snapshot.processes) = (Arc::new(roster), Vec::new());
+        }
+        limit(snapshot)
+    };
+    assert_eq!(busy(Ok(970_000_000), 100_000_000, 1), "busy: compute: busy 97 % of the time");
+    assert_eq!(busy(Ok(970_000_000), 910_000_000, 1), "busy: memory bandwidth: busy 91 % of the time");
+    assert_eq!(busy(Ok(430_000_000), 100_000_000, 1), "waiting: its work: it waits 57 % of the time");
+    assert_eq!(busy(Ok(0), 0, 1), "idle: nothing: its processes do no work");
+    assert_eq!(busy(Ok(0), 0, 0), "idle: nothing: nobody uses it");
+    assert_eq!(busy(Err(Absence::NotYet), 0, 1), "unknown: its activity is not measured");
+}
+
+#[test]
+fn a_remedy_comes_with_the_command_that_begins_it() {
+    let command = |remedy| {
+        let mut snapshot = fixture::node(1, 0);
+        let verdict = Verdict { state: HealthState::Failed, remedy, reasons: Vec::new() };
+        snapshot.gpus[0].health = Arc::new(verdict);
+        seen(snapshot).gpus.remove(0).command
+    };
+    let reset = command(Remedy::ResetGpu);
+    assert_eq!(reset.as_deref(), Some("gpumeter quiesce -- nvidia-smi --gpu-reset -i 0"));
+    assert_eq!(command(Remedy::RebootNode).as_deref(), Some("systemctl reboot"));
+    assert_eq!(
+        (command(Remedy::Replace), command(Remedy::Drain)),
+        (None, None),
+        "nobody schedules this node"
+    );
+}
+
+#[test]
+fn a_node_name_that_a_shell_would_read_is_not_in_a_command() {
+    let command = |name: &str| {
+        let mut snapshot = fixture::node(1, 0);
+        let verdict = Verdict { state: HealthState::Degraded, remedy: Remedy::Drain, reasons: Vec::new() };
+        snapshot.gpus[0].health = Arc::new(verdict);
+        let mut roster = fixture::roster(1, 0);
+        let agent = roster.agent.iter().map(|entry| {
+            let mut entry = entry.clone();
+            entry
+                .labels
+                .iter_mut()
+                .filter(|(label, _)| *label == "node_name")
+                .for_each(|(_, text)| *text = name.into());
+            entry
+        });
+        roster.agent = agent.collect();
+        let pod = WorkloadEntry { kind: "k8s", ..roster.workloads[0].clone() };
+        roster.workloads = [pod].into();
+        snapshot.roster = Arc::new(roster);
+        seen(snapshot).gpus.remove(0).command.unwrap()
+    };
+    assert!(command("gpu-7.example").starts_with("kubectl drain gpu-7.example --"));
+    assert!(command("$(reboot)").starts_with("kubectl drain NODE --"));
+}
+
+#[test]
+fn hostile_names_stay_text() {
+    let text =
+        serde_json::to_string(&list_processes(&fixture::node(1, 1), &VisibleAccount::Everything, None))
+            .unwrap();
+    let list: ProcessList = serde_json::from_str(&text).unwrap();
+    assert_eq!(list.processes[0].name, HOSTILE);
+}
+
+#[test]
+fn the_50_largest_processes_are_listed_of_all_gpus_or_of_one() {
+    let snapshot = fixture::node(4, 200);
+    let list = list_processes(&snapshot, &VisibleAccount::Everything, None);
+    assert_eq!((list.total, list.processes.len()), (200, MOST_LISTED));
+    assert_eq!(list.processes[0].pid, "4199", "the fixture's last has the most memory");
+    let uuid = &*snapshot.roster.gpus[1].id.uuid;
+    let list = list_processes(&snapshot, &VisibleAccount::Everything, Some(uuid));
+    assert_eq!((list.total, list.processes.iter().all(|process| process.gpu == 1)), (50, true));
+    let list = list_processes(&snapshot, &VisibleAccount::Everything, Some("GPU-none"));
+    assert_eq!(list.total, 0);
+}
+
+/// Two GPUs: ada's job holds the first alone, and the second is shared with bob's.
+fn shared_node() -> Snapshot {
+    let workload = |user: &str| WorkloadEntry {
+        workload: format!("slurm:c/{user}").into(),
+        kind: "slurm",
+        tenant: format!("account-{user}").into(),
+        facts: Facts::new([(Fact::SlurmUser, user)]),
+    };
+    let holding = |gpu, user: &str| HoldingEntry {
+        gpu,
+        gpu_instance: Arc::default(),
+        workload: workload(user).workload,
+        tenant: workload(user).tenant,
+        source: HoldingSource::Slurm,
+        since: Utc(AT.0 - 60 * SECOND),
+    };
+    let process = |gpu, user: &str, pid: &str| ProcessEntry {
+        gpu,
+        gpu_instance: Arc::default(),
+        pid: pid.into(),
+        process: "python3".into(),
+        workload: workload(user).workload,
+        tenant: workload(user).tenant,
+    };
+    let roster = Roster {
+        holdings: [holding(0, "ada"), holding(1, "ada"), holding(1, "bob")].into(),
+        workloads: [workload("ada"), workload("bob")].into(),
+        processes: [process(0, "ada", "1"), process(1, "ada", "2"), process(1, "bob", "3")].into(),
+        gpus: fixture::roster(3, 0).gpus[..2].to_vec(),
+        ..fixture::roster(2, 0)
+    };
+    fixture::values(Arc::new(roster), 1)
+}
+
+fn readers() -> [VisibleAccount; 2] {
+    [VisibleAccount::Tenants(vec!["account-ada".to_owned()]), VisibleAccount::OfUser("ada".into())]
+}
+
+#[test]
+fn a_reader_sees_its_own_holdings_and_the_values_of_gpus_that_it_holds_alone() {
+    for visible in readers() {
+        let summary = seen_by(&visible, shared_node());
+        let text = serde_json::to_string(&summary).unwrap();
+        assert!(summary.partial && !text.contains("bob"), "{text}");
+        let [own, shared] = &summary.gpus[..] else { panic!("{text}") };
+        assert_eq!((own.withheld, own.readings.activity), (false, Some(0.25)));
+        assert_eq!(
+            (shared.withheld, shared.readings.activity, shared.idle_since.is_some()),
+            (true, None, false)
+        );
+        assert_eq!((own.holders.len(), shared.holders.len(), shared.users.len()), (1, 1, 1));
+        assert_eq!(summary.node.used, Some(0.25));
+        assert_eq!(summary.workloads.len(), 1);
+        let list = list_processes(&shared_node(), &visible, None);
+        assert_eq!(list.total, 2);
+    }
+    let tenants = |visible: &VisibleAccount| seen_by(visible, shared_node()).tenants.len();
+    let [of_tenant, of_user] = readers();
+    assert_eq!((tenants(&of_tenant), tenants(&of_user)), (1, 0), "a tenant's sums are of all its users");
+    assert_eq!(tenants(&VisibleAccount::Tenants(Vec::new())), 0);
+}
+
+#[test]
+fn a_foreign_process_withholds_the_values_of_a_gpu_and_so_do_processes_that_are_not_listed() {
+    let withheld = |change: fn(&mut Snapshot)| {
+        let mut snapshot = shared_node();
+        change(&mut snapshot);
+        seen_by(&readers()[0], snapshot).gpus[0].withheld
+    };
+    assert!(!withheld(|_| {}));
+    assert!(withheld(|snapshot| snapshot.processes_listed = false));
+    let stranger = |workload: &str| {
+        let mut roster = shared_node();
+        let first = &roster.roster.processes[0];
+        let process = ProcessEntry { workload: workload.into(), ..first.clone() };
+        let processes = roster.roster.processes.iter().cloned().chain([process]).collect();
+        let shared = shared_node().roster;
+        roster.roster = Arc::new(Roster {
+            processes,
+            gpus: shared.gpus.clone(),
+            holdings: Arc::clone(&shared.holdings),
+            workloads: Arc::clone(&shared.workloads),
+            ..fixture::roster(2, 0)
+        });
+        roster.processes.push(roster.processes[0]);
+        seen_by(&readers()[0], roster).gpus[0].withheld
+    };
+    assert_eq!(["", "slurm:c/bob", "__system__", "slurm:c/ada"].map(stranger), [true, true, false, false]);
+}
+
+#[test]
+fn the_history_of_a_gpu_begins_for_a_reader_when_its_last_holder_came() {
+    let latest = LatestSnapshot::default();
+    for second in 0..600 {
+        let mut snapshot = shared_node();
+        snapshot.at = fixture::stamp(AT.0 - (599 - second) * SECOND);
+        latest.publish(published(snapshot));
+    }
+    let snapshot = &latest.get().unwrap().snapshot;
+    let known = |visible: &VisibleAccount| {
+        let report = report_history(snapshot, visible, &latest.history());
+        let points = |gpu: &gpumeter::export::ReportedHistory| {
+            let series = &gpu.series["activity"];
+            assert_eq!((series.mean.len(), series.max.len()), (HISTORY_POINTS, HISTORY_POINTS));
+            series.mean.iter().flatten().count()
+        };
+        report.gpus.iter().map(points).collect::<Vec<_>>()
+    };
+    assert_eq!(known(&VisibleAccount::Everything), [120, 120]);
+    let [of_tenant, of_user] = readers();
+    assert_eq!(known(&of_tenant), [13], "a minute of the first GPU, nothing of the shared one");
+    assert_eq!(known(&of_user), [13]);
+}
+
+#[test]
+fn recent_use_is_what_the_account_has_grown_by() {
+    let latest = LatestSnapshot::default();
+    // Of 15 s windows: physics holds one GPU and uses a fifth of it. Its first increments are held back.
+    for window in 0..=20 {
+        let time = window * 15 * SECOND;
+        let mut snapshot = fixture::node(1, 0);
+        snapshot.at = fixture::stamp(AT.0 + time);
+        snapshot.gpus[0].slot = Ok(time as i64);
+        let mut values = [None; 12];
+        let held = if window < 4 { 0 } else { i128::from(time) };
+        (values[0], values[1], values[2]) = (Some(held), Some(held / 5), Some(held * 4 / 5));
+        snapshot.accounts = [AccountState { values }, AccountState::default()].into();
+        latest.publish(published(snapshot));
+    }
+    let snapshot = &latest.get().unwrap().snapshot;
+    let recent = latest.history().recent(snapshot);
+    let physics = recent["physics"];
+    assert_eq!((physics.held, physics.used, physics.idle), (1.0, 0.2, 0.8));
+    assert!(physics.span.0 >= 200 * SECOND, "{}", physics.span.0);
+    assert!(!recent.contains_key("__unallocated__"));
+}
+
+#[test]
+fn processes_are_wanted_for_a_while_after_somebody_looked() {
+    let latest = LatestSnapshot::default();
+    assert!(!latest.wants_processes());
+    latest.request_processes();
+    let wanted = (0..100).take_while(|_| latest.wants_processes()).count();
+    assert_eq!(wanted, 30);
+}
