@@ -1,4 +1,4 @@
-"""What the binary is made of: its crates, as an SBOM and as their licence texts.
+"""What the binary is made of: its crates and the script that its page carries, as an SBOM and as their licence texts.
 
     python3 packaging/dependencies.py [--sbom FILE] [--licences FILE]
 
@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+# The one library of the live page, as its npm package has it.
+PLOTS = {"name": "uplot", "version": "1.6.32", "license": "MIT", "folder": ROOT / "src/serve/page/vendor"}
 LICENCE_NAMES = ("LICENSE", "LICENCE", "COPYING", "NOTICE", "UNLICENSE")
 
 
@@ -84,6 +86,11 @@ def sbom(packages):
         if digest := sums.get((package["name"], package["version"])):
             entry["hashes"] = [{"alg": "SHA-256", "content": digest}]
         components.append(entry)
+    plots = f"pkg:npm/{PLOTS['name']}@{PLOTS['version']}"
+    components.append({
+        "type": "library", "bom-ref": plots, "name": PLOTS["name"], "version": PLOTS["version"], "purl": plots,
+        "licenses": [{"expression": PLOTS["license"]}],
+    })
     application = component(main) | {"type": "application"}
     document = {
         "bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1,
@@ -106,8 +113,11 @@ def licences(packages):
     for package in foreign:
         for text in licence_texts(package):
             owners.setdefault(text, []).append(f"{package['name']} {package['version']}")
+    plots = f"{PLOTS['name']} {PLOTS['version']}"
+    owners.setdefault((PLOTS["folder"] / "uPlot.LICENSE").read_text().strip(), []).append(plots)
     page = ["gpumeter contains these libraries, each under its licence:", ""]
     page += [f"  {package['name']} {package['version']}: {package.get('license') or 'see below'}" for package in foreign]
+    page.append(f"  {plots}: {PLOTS['license']}")
     for text, names in owners.items():
         page += ["", "=" * 100, "of " + ", ".join(names), "", text]
     return "\n".join(page) + "\n"

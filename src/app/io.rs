@@ -71,7 +71,7 @@ pub(super) fn start(
             let shared = Arc::clone(shared);
             Box::new(move || shared.sessions.orders.release())
         },
-        index: serve::render_index_page(config.web.external_url.as_deref()),
+        page: serve::LivePage::new(config.web.external_url.as_deref()),
         liveness: Arc::clone(&io.liveness),
         requests: Arc::clone(&io.requests),
         no_account: Arc::clone(&shared.no_account),

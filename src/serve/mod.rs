@@ -15,6 +15,7 @@ mod live;
 mod liveness;
 mod local;
 mod overload;
+mod page;
 mod passwords;
 mod response;
 mod route;
@@ -25,7 +26,6 @@ mod tls;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use hyper::body::Bytes;
 use tokio::sync::mpsc;
 
 pub use accept::run;
@@ -38,8 +38,9 @@ pub use listen::{
 };
 pub use liveness::Liveness;
 pub use local::{Ends, ReaderUnknown};
+pub use page::LivePage;
 pub use passwords::{Passwords, VerifyRequest};
-pub use response::{Requests, render_index_page};
+pub use response::Requests;
 pub use security::{Access, Security};
 
 use crate::export::{LatestSnapshot, Release};
@@ -70,8 +71,8 @@ pub struct Site {
     pub pages: Arc<LatestSnapshot>,
     /// The release of the driver, while it is released.
     pub release: Box<dyn Fn() -> Option<Release> + Send + Sync>,
-    /// The page at `/`, as [`render_index_page`] makes it.
-    pub index: Bytes,
+    /// The page at `/`.
+    pub page: LivePage,
     /// When the tick loop last ran.
     pub liveness: Arc<Liveness>,
     /// Why no account is kept, if none is.

@@ -3,9 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hyper::body::Bytes;
-use hyper::header::{
-    CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
-};
+use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use hyper::{Response, StatusCode};
 
 /// A response whose body is shared with its page cache.
@@ -41,37 +39,6 @@ pub(super) fn error(status: StatusCode, path: &str, line: &str) -> PageResponse 
 pub(super) fn with(mut response: PageResponse, name: HeaderName, value: &'static str) -> PageResponse {
     response.headers_mut().insert(name, HeaderValue::from_static(value));
     response
-}
-
-/// The paths on the page at `/`.
-const PATHS: [(&str, &str); 9] = [
-    ("/metrics", "Prometheus text or OpenMetrics"),
-    ("/api/v1/summary", "the node at a glance"),
-    ("/api/v1/history", "the last ten minutes of each GPU"),
-    ("/api/v1/processes", "the 50 largest processes, of all GPUs or of gpu=UUID"),
-    ("/api/v1/snapshot", "the latest snapshot as JSON"),
-    ("/api/v1/health", "state of each GPU, and what to do"),
-    ("/api/v1/bill", "the bill of a period, from=, to= and time_zone="),
-    ("/-/healthy", "whether the agent is alive"),
-    ("/-/ready", "whether there is a first snapshot"),
-];
-
-/// Renders the page at `/`, with links below the external URL, or relative ones without it.
-pub fn render_index_page(external_url: Option<&str>) -> Bytes {
-    let base = external_url.unwrap_or_default().replace('&', "&amp;").replace('"', "&quot;");
-    let links = PATHS.map(|(path, what)| format!("<li><a href=\"{base}{path}\">{path}</a> {what}\n"));
-    let (version, links) = (env!("CARGO_PKG_VERSION"), links.concat());
-    Bytes::from(format!(
-        "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>gpumeter</title>\n\
-         <h1>gpumeter {version}</h1>\n<ul>\n{links}</ul>\n</html>\n"
-    ))
-}
-
-/// The response for `/`.
-pub(super) fn index_response(page: &Bytes) -> PageResponse {
-    let page = respond_with(StatusCode::OK, "text/html; charset=utf-8", page.clone());
-    let page = with(page, X_FRAME_OPTIONS, "deny");
-    with(page, CONTENT_SECURITY_POLICY, "default-src 'none'")
 }
 
 /// Every status that the server uses; all are exported from 0 on, so that a first error is an increase.

@@ -17,8 +17,9 @@ use super::connection_limit::network;
 use super::listen::MetricNames;
 use super::live::document;
 use super::local::{Ends, admit};
+use super::page::{LivePage, PageFile};
 use super::passwords::LoginRefusal;
-use super::response::{JSON, PageResponse, error, index_response, respond_with, text, with};
+use super::response::{JSON, PageResponse, error, respond_with, text, with};
 use super::security::Security;
 use super::{Liveness, ReaderUnknown, Site};
 use crate::export::{self, DocumentKind, PageFormat, PublishedSnapshot, RenderedPage};
@@ -28,12 +29,12 @@ use crate::model::VisibleAccount;
 const LONGEST_BODY: u64 = 16 * 1024;
 
 /// The paths that are served.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum ServedPath {
+#[derive(Clone, Copy)]
+enum ServedPath<'a> {
     Metrics,
     Healthy,
     Ready,
-    Index,
+    Page(&'a PageFile),
     Snapshot,
     Summary,
     History,
@@ -42,22 +43,21 @@ enum ServedPath {
     Health,
 }
 
-impl ServedPath {
-    fn at(path: &str, names: MetricNames) -> Option<Self> {
+impl<'a> ServedPath<'a> {
+    fn at(path: &str, names: MetricNames, page: &'a LivePage) -> Option<Self> {
         match path {
             "/metrics" => Some(Self::Metrics),
             // The path that probes of dcgm-exporter ask.
             "/health" if names == MetricNames::Dcgm => Some(Self::Healthy),
             "/-/healthy" => Some(Self::Healthy),
             "/-/ready" => Some(Self::Ready),
-            "/" => Some(Self::Index),
             "/api/v1/snapshot" => Some(Self::Snapshot),
             "/api/v1/summary" => Some(Self::Summary),
             "/api/v1/history" => Some(Self::History),
             "/api/v1/processes" => Some(Self::Processes),
             "/api/v1/bill" => Some(Self::Bill),
             "/api/v1/health" => Some(Self::Health),
-            _ => None,
+            _ => page.find(path).map(Self::Page),
         }
     }
 
@@ -68,7 +68,7 @@ impl ServedPath {
 
     /// Whether it depends on what the reader may see.
     fn is_of_reader(self) -> bool {
-        self.is_local() && !matches!(self, Self::Index | Self::Health)
+        self.is_local() && !matches!(self, Self::Page(_) | Self::Health)
     }
 }
 
@@ -92,7 +92,8 @@ async fn authorize<B: Body>(
         let line = "more requests than web.rate_limit allows; send fewer";
         return with(error(StatusCode::TOO_MANY_REQUESTS, path, line), RETRY_AFTER, "1");
     }
-    let is_probe = matches!(ServedPath::at(path, names), Some(ServedPath::Healthy | ServedPath::Ready));
+    let is_probe =
+        matches!(ServedPath::at(path, names, &site.page), Some(ServedPath::Healthy | ServedPath::Ready));
     if security.users.is_empty() || (is_probe && security.open_probes) {
         return route(request, Caller::Anonymous(ends), names, site).await;
     }
@@ -126,7 +127,7 @@ impl Caller {
     /// What is sent, or why the request is refused.
     async fn check_access<B>(
         self,
-        served: ServedPath,
+        served: ServedPath<'_>,
         request: &Request<B>,
         site: &Site,
     ) -> Result<VisibleAccount, &'static str> {
@@ -139,7 +140,9 @@ impl Caller {
                 }
             }
             Self::Anonymous(_) => Ok(VisibleAccount::Everything),
-            Self::User(visible) if served == ServedPath::Metrics && visible != VisibleAccount::Everything => {
+            Self::User(visible)
+                if matches!(served, ServedPath::Metrics) && visible != VisibleAccount::Everything =>
+            {
                 Err(
                     "/metrics shows every tenant, and this user may read only some; give the user \"*\" in web.tenants",
                 )
@@ -170,7 +173,7 @@ async fn route<B: Body>(
     site: &Site,
 ) -> PageResponse {
     let path = request.uri().path();
-    let Some(served) = ServedPath::at(path, names) else {
+    let Some(served) = ServedPath::at(path, names, &site.page) else {
         return error(StatusCode::NOT_FOUND, path, "no such page; try /metrics, /-/healthy or /-/ready");
     };
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
@@ -194,7 +197,7 @@ async fn route<B: Body>(
         },
         ServedPath::Healthy => healthy(&site.liveness),
         ServedPath::Ready => ready(site),
-        ServedPath::Index => index_response(&site.index),
+        ServedPath::Page(file) => file.response(request.headers()),
         ServedPath::Summary => document(request, DocumentKind::Summary, &visible, site),
         ServedPath::History => document(request, DocumentKind::History, &visible, site),
         ServedPath::Processes => document(request, DocumentKind::Processes(None), &visible, site),

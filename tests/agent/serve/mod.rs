@@ -16,8 +16,8 @@ use gpumeter::export::{LatestSnapshot, PageCache, PageFormat, PublishedSnapshot,
 use gpumeter::model::snapshot::{AgentEntry, AgentNumber, Roster, Snapshot};
 use gpumeter::model::{Nanoseconds, Stamp, Utc, VisibleAccount};
 use gpumeter::serve::{
-    Access, BillProblem, BillRequest, Liveness, MetricNames, Passwords, Requests, Security, ServerLimits,
-    Site, bind, render_index_page, run,
+    Access, BillProblem, BillRequest, LivePage, Liveness, MetricNames, Passwords, Requests, Security,
+    ServerLimits, Site, bind, run,
 };
 use tokio::sync::{mpsc, watch};
 
@@ -56,6 +56,10 @@ impl Agent {
     }
 
     fn without_page(limits: ServerLimits, security: Security) -> Self {
+        Self::without_snapshot(limits, security, LivePage::new(None))
+    }
+
+    fn without_snapshot(limits: ServerLimits, security: Security, page: LivePage) -> Self {
         let listeners = bind(&["127.0.0.1:0".parse().unwrap()], MetricNames::Native).unwrap().listeners;
         let address = listeners[0].socket_address().unwrap();
         let latest = Arc::<LatestSnapshot>::default();
@@ -69,7 +73,7 @@ impl Agent {
             missing: Arc::default(),
             pages: Arc::clone(&latest),
             release: Box::new(|| None),
-            index: render_index_page(None),
+            page,
             liveness: Arc::new(Liveness::new(move || clock_at(now.load(Ordering::Relaxed)))),
             local_reader: Box::new(|_| Ok(VisibleAccount::Everything)),
             bills: questions,
@@ -301,7 +305,8 @@ fn unknown_paths_and_methods_get_an_explanation() {
 fn only_local_requests_with_a_local_host_name_read_more_than_metrics() {
     let agent = Agent::start(patient());
     let documents = ["/api/v1/summary", "/api/v1/history", "/api/v1/processes"];
-    for path in ["/", "/api/v1/snapshot", "/api/v1/health", "/api/v1/bill"].into_iter().chain(documents) {
+    let others = ["/", "/page/page.js", "/api/v1/snapshot", "/api/v1/health", "/api/v1/bill"];
+    for path in others.into_iter().chain(documents) {
         for host in ["node7:9855", "rebind.evil.example"] {
             let answer =
                 agent.send(&format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"));
@@ -309,7 +314,7 @@ fn only_local_requests_with_a_local_host_name_read_more_than_metrics() {
             assert!(body(&answer).contains("loopback only"), "{answer}");
         }
     }
-    assert!(body(&agent.get("/")).contains("<a href=\"/metrics\">"));
+    assert!(body(&agent.get("/")).contains("<a href=\"metrics\">"));
     assert!(body(&agent.get("/api/v1/snapshot")).starts_with('{'));
 }
 
@@ -340,16 +345,53 @@ fn a_document_of_the_live_page_is_sent_once_per_snapshot_and_compressed_on_reque
     assert_eq!(status(&ask("/api/v1/processes?gpu=GPU-1", "")), 200);
 }
 
+/// The texts in double quotes after an attribute or a word such as `from `.
+fn quoted<'a>(text: &'a str, before: &'a str) -> impl Iterator<Item = &'a str> {
+    text.split(before).skip(1).filter_map(|rest| rest.strip_prefix('"')?.split('"').next())
+}
+
 #[test]
-fn links_of_the_landing_page_start_with_the_external_url() {
-    let page = |url: Option<&str>| String::from_utf8(render_index_page(url).to_vec()).unwrap();
-    assert!(page(None).contains("<a href=\"/api/v1/health\">/api/v1/health</a>"));
-    let proxied = page(Some("https://node7.example/gpus&more"));
+fn every_file_of_the_live_page_is_served_by_relative_links_under_its_policy() {
+    let agent = Agent::start(patient());
+    let html = agent.get("/");
+    let mut files: Vec<String> = ["src=", "href="]
+        .iter()
+        .flat_map(|attribute| quoted(&html, attribute).map(str::to_owned).collect::<Vec<_>>())
+        .filter(|link| !link.starts_with('#'))
+        .collect();
+    assert!(files.iter().all(|link| !link.starts_with('/') && !link.contains("://")), "{files:?}");
+    files.extend(["page/uplot.js".to_owned(), "page/uplot.css".to_owned()]);
+    let script = agent.get("/page/page.js");
+    files.extend(quoted(&script, "from ").map(|module| module.replace("./", "page/")));
+    assert!(files.len() > 15, "{files:?}");
+    for file in files.iter().filter(|file| !file.starts_with("api/") && *file != "metrics") {
+        let answer = agent.get(&format!("/{file}"));
+        assert_eq!(status(&answer), 200, "{file}");
+        assert!(
+            answer.contains("content-security-policy: default-src 'none'; script-src 'self'; "),
+            "{answer}"
+        );
+        assert!(
+            answer.contains("\r\netag: \"") && answer.contains("\r\nx-frame-options: deny\r\n"),
+            "{file}"
+        );
+    }
     assert!(
-        proxied.contains("<a href=\"https://node7.example/gpus&amp;more/metrics\">/metrics</a>"),
-        "{proxied}"
+        agent.get("/page/uplot.js").contains("Copyright (c) 2022 Leon Sorokin"),
+        "the licence comes with the file"
     );
-    assert_eq!(proxied.matches("href=").count(), proxied.matches("href=\"https://node7.example/").count());
+    assert_eq!(status(&agent.get("/page/")), 404);
+}
+
+#[test]
+fn the_live_page_names_its_external_url() {
+    let page = |url: Option<&str>| {
+        Agent::without_snapshot(patient(), Security::default(), LivePage::new(url)).get("/")
+    };
+    assert!(!page(None).contains("canonical"));
+    let proxied = page(Some("https://node7.example/gpus&more"));
+    let link = "<link rel=\"canonical\" href=\"https://node7.example/gpus&amp;more/\">";
+    assert!(proxied.contains(link), "{proxied}");
 }
 
 #[test]

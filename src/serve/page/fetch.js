@@ -1,0 +1,9 @@
+// Asks the agent. The browser keeps a document until the agent says by its tag that there is another one.
+
+/** The JSON of a path of this agent; an error has the agent's sentence. */
+export async function getJson(path) {
+  const response = await fetch(path, { cache: "no-cache", credentials: "same-origin" });
+  if (response.ok) return response.json();
+  const body = await response.json().catch(() => ({}));
+  throw new Error(body.error ?? `${path}: status ${response.status}`);
+}
