@@ -151,7 +151,7 @@ fn the_bill_command_prints_text_csv_and_json_for_a_month_or_between_dates() {
         "idle",
         "USD",
         "total",
-        "price: 2.50 USD per GPU-hour, class example: ",
+        "price: 2.50 USD per GPU-hour, class example_on_demand: ",
         "reconciles",
     ] {
         assert!(text.contains(words), "{words} in\n{text}");

@@ -56,6 +56,7 @@ const MONEY: [fn(&mut BillRow) -> Option<&mut i128>; 4] = [
 ];
 
 const WITHIN: usize = 0;
+const WITHIN_NAME: &str = "within";
 const UNAVAILABLE: usize = 4;
 
 impl BillRow {
@@ -147,12 +148,15 @@ impl Sheet {
         Self { rows, total }
     }
 
-    /// The columns of hours that are shown: those that are not zero in every row, and held and charged time.
+    /// The columns of hours that are shown: those that are not zero in every row, and held and charged time. Without use
+    /// beside what is held, `within` would repeat `used`.
     fn columns(&self, statement: &Bill) -> Vec<&'static BillColumn> {
         let has_prices = statement.unpriced.is_some();
+        let repeats_used = self.rows.iter().all(|row| row.parts[WITHIN] == row.used);
         let is_shown = |column: &&BillColumn| {
             (has_prices || !column.needs_prices)
                 && (column.shows_zeros || self.rows.iter().any(|row| (column.of)(row) > 0))
+                && !(repeats_used && column.name == WITHIN_NAME)
         };
         HOURS.iter().filter(is_shown).collect()
     }
@@ -175,7 +179,7 @@ impl Sheet {
             }
         };
         if let Some(currency) = &statement.currency {
-            add(format!("energy {currency}"), |row| row.energy_money, "kWh x price; part of the amount");
+            add(format!("kWh {currency}"), |row| row.energy_money, "kWh x price; part of the amount");
             let has_energy = self.total.energy_money.is_some();
             let meaning = if has_energy { "charged x price, and kWh x price" } else { "charged x price" };
             add(currency.clone(), |row| Some(row.money), meaning);
@@ -280,8 +284,9 @@ impl BillColumn {
 
     /// The explanation in a legend of these columns; `whose` is what the lines belong to.
     pub(super) fn explain(&self, shown: &[&Self], whose: &str) -> String {
-        let parts: Vec<&str> =
-            shown.iter().filter(|column| column.is_part).map(|column| column.name).collect();
+        let has_within = shown.iter().any(|column| column.name == WITHIN_NAME);
+        let is_part = |column: &&&Self| column.is_part || (column.name == "used" && !has_within);
+        let parts: Vec<&str> = shown.iter().filter(is_part).map(|column| column.name).collect();
         let parts = if parts.is_empty() { String::new() } else { format!(" = {}", parts.join(" + ")) };
         let meaning = self.meaning.replace(WHOSE, whose).replace(PARTS, &parts);
         let has_unavailable = shown.iter().any(|column| column.name == "unavailable");
@@ -295,7 +300,7 @@ pub(super) const HOURS: [BillColumn; 12] = [
         shows_zeros: true,
         ..BillColumn::new("held", BillRow::held, "GPU time granted to WHOSEPARTS")
     },
-    BillColumn::part("within", |row| row.parts[WITHIN], "held, and used by WHOSE"),
+    BillColumn::part(WITHIN_NAME, |row| row.parts[WITHIN], "held, and used by WHOSE"),
     BillColumn::part("lent", |row| row.parts[1], "held, not used by WHOSE, and used by others"),
     BillColumn::part("idle", |row| row.parts[2], "held, and used by nobody"),
     BillColumn::part(

@@ -2,7 +2,7 @@
 //!
 //! `UPDATE=1 cargo test generated` writes them; `docs/names.txt` is only ever added to.
 
-mod check;
+pub(crate) mod check;
 mod config;
 mod dashboards;
 mod exports;

@@ -4,19 +4,22 @@
 //! H100, GPU 1 an A100 that is divided from hour 100 on.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, LazyLock};
 
 use gpumeter::account::{ClosedWindow, GpuRegistration, LedgerBatch};
-use gpumeter::billing::{Basis, PriceBook, Rate, RateKind, RateSelector, Terms};
+use gpumeter::billing::PriceBook;
+use gpumeter::config::{Config, TenantsConfig};
 use gpumeter::ledger::{Ledger, Opening, Reader};
 use gpumeter::model::{
     Amounts, Fact, Facts, GpuId, Holder, HolderId, HolderKind, Method, Microjoules, MigProfile, Nanoseconds,
-    Parts, Row, Settlement, SlotId, Stamp, Tariff, Use, Utc,
+    NodeIdentity, Parts, Row, Settlement, SlotId, Stamp, Use, Utc,
 };
-use gpumeter::tenants::{TenantRule, TenantRules};
+use gpumeter::tenants::TenantRules;
 
 use super::world::{SECOND, World, uuid};
+use crate::generated::check::{Outcome, check};
 
 /// 2025-10-01T00:00:00+02:00.
 const BEGIN: Utc = Utc(1_759_269_600_000_000_000);
@@ -32,43 +35,27 @@ const fn boottime(hours: u64) -> Nanoseconds {
     Nanoseconds(hours * HOUR + 1_000 * SECOND)
 }
 
-fn rate(kind: RateKind, selector: RateSelector, class: &str, milli: i64) -> Rate {
-    let tariff = Tariff { currency: "EUR".into(), class: class.into() };
-    Rate { kind, selector, from: None, nano: milli * 1_000_000, tariff, derivation: None }
+/// The page that explains costs with this month.
+const PAGE: &str = include_str!("../../../docs/cost.md");
+
+/// The configuration of the page, before and after the late rate of A100s is in it.
+fn config(is_late: bool) -> Config {
+    let text = PAGE.split("```yaml\n").nth(1).unwrap().split("```").next().unwrap();
+    let late = PAGE.split_whitespace().collect::<Vec<_>>().join(" ");
+    let late = late.split('`').find(|code| code.starts_with("{model: \"*A100*\"")).unwrap();
+    let rates = if is_late { format!("  rates:\n    - {late}\n") } else { "  rates:\n".to_owned() };
+    Config::parse(&text.replace("  rates:\n", &rates), "cost.md").unwrap()
 }
 
-fn model(pattern: &str) -> RateSelector {
-    RateSelector { model: Some(pattern.into()), ..RateSelector::default() }
-}
-
-/// The book, before and after the late rate of A100s is in it.
 fn book(is_late: bool) -> PriceBook {
-    let instances = RateSelector { mig_profile: Some("1g.5gb".into()), ..RateSelector::default() };
-    let mut rates = vec![
-        rate(RateKind::GpuHour, RateSelector::default(), "on_demand", 2_000),
-        rate(RateKind::GpuHour, model("*H100*"), "on_demand", 3_000),
-        Rate { from: Some(at(240)), ..rate(RateKind::GpuHour, model("*H100*"), "committed", 2_400) },
-        rate(RateKind::InstanceHour, instances, "on_demand", 300),
-        rate(RateKind::Kwh, RateSelector::default(), "energy", 250),
-    ];
-    if is_late {
-        rates.push(Rate { from: Some(at(300)), ..rate(RateKind::GpuHour, model("*A100*"), "spot", 1_500) });
-    }
-    let terms = Terms {
-        tenant: "ml".into(),
-        from: Some(at(400)),
-        basis: Basis::Used,
-        discount: 100_000_000,
-        ..Terms::default()
-    };
-    PriceBook { rates, terms: vec![terms] }
+    config(is_late).prices
 }
 
-/// Rules by which jobs of physicists belong to this tenant.
+/// The rules of the page, by which jobs of physicists belong to this tenant.
 fn physicists_are(tenant: &str) -> Arc<TenantRules> {
-    let patterns = BTreeMap::from([("slurm_account".to_owned(), "phys*".to_owned())]);
-    let rule = TenantRule { patterns, tenant: tenant.to_owned(), tenants: Vec::new() };
-    Arc::new(TenantRules { rules: vec![rule], ..TenantRules::default() })
+    let TenantsConfig { mut rules, attributes, .. } = config(false).tenants;
+    rules[0].tenant = tenant.to_owned();
+    Arc::new(TenantRules { rules, attributes, ..TenantRules::default() })
 }
 
 fn job(number: &str, account: &str) -> Holder {
@@ -142,6 +129,7 @@ fn play(world: &World) {
         now: Stamp { boottime: boottime(0), utc: BEGIN },
         book: book(false),
         tenant_rules: physicists_are("physics"),
+        node: NodeIdentity { name: "gpu-7".into(), ..NodeIdentity::default() },
         ..Opening::default()
     };
     let (mut ledger, _) = Ledger::open(&world.path(), &opening).unwrap();
@@ -252,7 +240,7 @@ fn a_month_worked_out_by_hand_is_what_the_bill_says_to_the_last_digit() {
         "reconciles: held 5364000.000000000 s of 5364000.000000000 s GPU time, money 3224.500000000 of 3224.500000000 EUR",
         "accounted for: 2 GPUs in the whole period",
         "terms of ml: used time, 10 % off, since 2025-10-17T14:00:00Z",
-        "energy: 0.25 EUR per kWh: 100.0000 kWh, 25.0000 EUR",
+        "energy: 0.25 EUR per kWh (0.2 per kWh x PUE 1.25): 100.0000 kWh, 25.0000 EUR",
     ] {
         assert!(page.lines().any(|told| told == line), "{line}: {page}");
     }
@@ -307,10 +295,7 @@ fn other_rules_and_a_neighbouring_bill_change_no_total() {
         assert_eq!(one.plus(two), Ok(exact(&whole)), "{cut}");
     }
     // A book of one price: nothing is left of terms and instance prices, and the total is time x price.
-    let flat = PriceBook {
-        rates: vec![rate(RateKind::GpuHour, RateSelector::default(), "on_demand", 1_000)],
-        ..PriceBook::default()
-    };
+    let flat = Config::parse("prices: {currency: EUR, rates: [{gpu_hour: 1}]}", "flat.yaml").unwrap().prices;
     let flat = Reader::open(&world.path())
         .unwrap()
         .with_book(Some(flat))
@@ -321,4 +306,36 @@ fn other_rules_and_a_neighbouring_bill_change_no_total() {
     let held =
         |bill: &gpumeter::billing::Bill| bill.lines.iter().map(|line| line.amounts.parts.held()).sum::<u64>();
     assert_eq!(held(&flat), held(&whole));
+}
+
+/// Runs the commands of a console block, and returns the block with what they print.
+fn run_block(block: &str, directory: &Path) -> String {
+    let mut told = String::new();
+    for command in block.lines().filter_map(|line| line.strip_prefix("$ ")) {
+        let (program, arguments) = command.split_once(' ').unwrap();
+        assert_eq!(program, "gpumeter", "{command}");
+        let mut run = Command::new(env!("CARGO_BIN_EXE_gpumeter"));
+        let output = run.args(arguments.split(' ')).current_dir(directory).output().unwrap();
+        assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+        told += &format!("$ {command}\n{}", String::from_utf8(output.stdout).unwrap());
+    }
+    told
+}
+
+#[test]
+fn the_page_about_costs_shows_what_the_commands_print() -> Outcome {
+    let directory = tempfile::tempdir()?;
+    std::fs::copy(MONTH.path(), directory.path().join("month.db"))?;
+    let whatif = PAGE.split("```yaml\n").nth(2).unwrap().split("```").next().unwrap();
+    std::fs::write(directory.path().join("whatif.yaml"), whatif)?;
+    let blocks = PAGE.split("```console\n").map(|part| match part.split_once("```") {
+        Some((block, rest)) if block.starts_with("$ ") => {
+            format!("```console\n{}```{rest}", run_block(block, directory.path()))
+        }
+        _ => part.to_owned(),
+    });
+    check("docs/cost.md", &blocks.collect::<String>())?;
+    let size = std::fs::metadata(MONTH.path())?.len();
+    assert!((9_000_000..13_000_000).contains(&size), "the month takes {size} bytes");
+    Ok(())
 }
