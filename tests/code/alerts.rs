@@ -84,7 +84,8 @@ fn alerts_have_a_condition_and_say_what_to_do() {
             Expr::Call(call) => is_conditional |= call.func.name == "absent",
             _ => {}
         });
-        assert!(is_conditional, "{place} always fires");
+        let selects = rule.labels["severity"] == "none";
+        assert!(is_conditional || selects, "{place} always fires");
         // alerts/annotation, rule/link
         let annotations: Vec<&str> = rule.annotations.keys().map(String::as_str).collect();
         assert_eq!(annotations, ["description", "runbook_url", "summary"], "{place}");
@@ -93,7 +94,13 @@ fn alerts_have_a_condition_and_say_what_to_do() {
         let runbook = format!("file:///usr/share/doc/gpumeter/runbooks/{name}.md");
         assert_eq!(rule.annotations["runbook_url"], runbook, "{place}");
         // rule/label
-        assert!(rule.labels.contains_key("severity") && rule.labels.contains_key("component"), "{place}");
+        let severity = &*rule.labels["severity"];
+        assert!(["page", "ticket", "notice", "none"].contains(&severity), "{place}: {severity}");
+        assert!(["health", "agent", "usage", "cost"].contains(&&*rule.labels["component"]), "{place}");
+        let series = promql::check(&rule.expr).unwrap();
+        // One GPU or one node is no page; a notice has a tenant to go to.
+        assert!(severity != "page" || !series.labels.contains("instance"), "{place} pages for one node");
+        assert!(severity != "notice" || series.labels.contains("tenant"), "{place} has no tenant");
         // alerts/for
         for span in [&rule.lasts, &rule.keep_firing_for].into_iter().flatten() {
             assert!(!span.starts_with('0'), "{place}: {span}");
@@ -181,7 +188,14 @@ fn matchers_and_windows_are_what_they_seem() {
 fn every_alert_has_a_runbook_and_every_runbook_an_alert() {
     let named: BTreeSet<String> = alerts().map(|(name, _)| name).collect();
     for alert in &named {
-        assert!(read(&format!("docs/runbooks/{alert}.md")).starts_with(&format!("# {alert}\n")), "{alert}");
+        let runbook = read(&format!("docs/runbooks/{alert}.md"));
+        assert!(runbook.starts_with(&format!("# {alert}\n")), "{alert}");
+        let sections: Vec<&str> = runbook.lines().filter_map(|line| line.strip_prefix("## ")).collect();
+        assert_eq!(sections, ["Meaning", "Impact", "Confirm", "Do", "Stop"], "{alert}");
+        for link in runbook.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/runbooks").join(link);
+            assert!(target.exists(), "{alert}: {link} leads nowhere");
+        }
     }
     let folder = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/runbooks")).unwrap();
     let runbooks = folder.map(|file| file.unwrap().file_name().into_string().unwrap().replace(".md", ""));
@@ -228,4 +242,25 @@ fn every_alert_is_tested_to_fire_and_to_stay_silent() {
         Vec::<&String>::new(),
         "no test keeps them silent"
     );
+}
+
+#[test]
+fn the_example_for_alertmanager_names_alerts_and_severities_that_are_there() {
+    let known: BTreeSet<String> = alerts().map(|(name, _)| name).collect();
+    let severities: BTreeSet<String> = alerts().map(|(_, rule)| rule.labels["severity"].clone()).collect();
+    let text = read("alerts/alertmanager.yml");
+    let mut named = 0;
+    for (label, values) in [("alertname", &known), ("severity", &severities)] {
+        for matcher in text.split(&format!("{label}=")).skip(1) {
+            let pattern = matcher.trim_start_matches('~').split('"').nth(1).unwrap();
+            for value in pattern.split('|') {
+                assert!(values.contains(value), "alerts/alertmanager.yml: there is no {label} {value}");
+                named += 1;
+            }
+        }
+    }
+    assert!(named > 15, "{named}");
+    for severity in severities {
+        assert!(text.contains(&format!("severity=\"{severity}\"")), "no route is for {severity}");
+    }
 }

@@ -2,6 +2,7 @@
 //!
 //! `UPDATE=1 cargo test generated` writes them; `docs/names.txt` is only ever added to.
 
+mod alerts;
 pub(crate) mod check;
 mod config;
 mod dashboards;
