@@ -1,9 +1,11 @@
 //! Laws over random settlements: nothing is lost between windows, counters, rows and bills.
 
 use gpumeter::account::{Acknowledged, ClosedWindow, LedgerBatch};
-use gpumeter::billing::ExactMoney;
+use gpumeter::billing::{
+    Basis, Bill, ExactMoney, PriceBook, Rate, RateKind, RateSelector, Terms, WHOLE_RATE,
+};
 use gpumeter::ledger::Reader;
-use gpumeter::model::{Amounts, HolderId, Money, Parts, Row, Use};
+use gpumeter::model::{Amounts, HolderId, MigProfile, Money, Parts, Row, SlotId, Tariff, Use};
 use proptest::prelude::*;
 
 use super::world::*;
@@ -44,10 +46,72 @@ fn window(gpu: u32, (from, to): (u64, u64), weights: &Weights) -> ClosedWindow {
                 unmeasured: cell[3],
                 unavailable: cell[4],
             };
-            row(name, parts, Use { within: within[i], beyond: beyond[i], ..Use::default() })
+            let row = row(name, parts, Use { within: within[i], beyond: beyond[i], ..Use::default() });
+            Row { slot: slot(gpu, i), ..row }
         })
         .collect();
     closed(gpu, (after(from), after(to)), rows)
+}
+
+/// The slot of a holder: on GPU 1 each but the first has a MIG instance.
+fn slot(gpu: u32, holder: usize) -> SlotId {
+    if gpu == 0 || holder == 0 {
+        return SlotId::default();
+    }
+    let size = 1 << (holder - 1);
+    let profile = MigProfile { name: format!("{size}g").into(), size, total: 8 };
+    SlotId { gpu_instance: Some(holder as u32), profile: Some(profile) }
+}
+
+/// Rates of all kinds with some selectors, and terms of some tenants, that begin at any minute of the first hours.
+fn books() -> impl Strategy<Value = PriceBook> {
+    const KINDS: [RateKind; 4] =
+        [RateKind::GpuHour, RateKind::InstanceHour, RateKind::Kwh, RateKind::CarbonKwh];
+    let from = || prop::option::of((0..90_u64).prop_map(|minutes| after(minutes * 60)));
+    let rate = (0..4_usize, 0..3_usize, from(), 0..1_000_000_000_000_i64).prop_map(
+        |(kind, selected, from, nano)| {
+            let (kind, mut selector) = (KINDS[kind], RateSelector::default());
+            match selected {
+                1 => selector.uuid = Some(uuid(1).to_string()),
+                2 => selector.model = Some("*H100*".into()),
+                _ => {}
+            }
+            selector.mig_profile = (kind == RateKind::InstanceHour).then(|| "?g".to_owned());
+            let tariff = Tariff { currency: "EUR".into(), class: "on_demand".into() };
+            Rate { kind, selector, from, nano, tariff, derivation: None }
+        },
+    );
+    let terms = (
+        prop::sample::select(vec!["a", "b", "*", "t*"]).prop_map(str::to_owned),
+        any::<bool>(),
+        any::<bool>(),
+        0..=WHOLE_RATE,
+        from(),
+    );
+    let terms = terms.prop_map(|(tenant, is_used, charges, discount, from)| Terms {
+        tenant,
+        from,
+        basis: if is_used { Basis::Used } else { Basis::Held },
+        discount,
+        charges_outside_use: charges && !is_used,
+    });
+    (prop::collection::vec(rate, 0..8), prop::collection::vec(terms, 0..4))
+        .prop_map(|(rates, terms)| PriceBook { rates, terms })
+}
+
+/// What each holder had on each slot, without prices.
+fn physics(bill: &Bill) -> Vec<(String, SlotId, String)> {
+    let mut sums = std::collections::BTreeMap::<_, Amounts>::new();
+    for line in
+        bill.lines.iter().filter(|line| !line.tenant.starts_with("__") || line.amounts.parts.held() > 0)
+    {
+        sums.entry((line.gpu.uuid.to_string(), line.slot.clone(), line.holder.to_string()))
+            .or_default()
+            .add(&line.amounts);
+    }
+    sums.into_iter()
+        .map(|((gpu, slot, holder), sum)| (format!("{gpu} {holder}"), slot, format!("{sum:?}")))
+        .collect()
 }
 
 /// A ledger of two GPUs with random windows of random lengths, and random prices.
@@ -133,7 +197,7 @@ proptest! {
         for line in &whole.lines {
             let mut sum = (Amounts::default(), ExactMoney::ZERO);
             for part in bills.iter().flat_map(|bill| &bill.lines)
-                .filter(|part| (&part.gpu, &part.holder, part.rates) == (&line.gpu, &line.holder, line.rates)) {
+                .filter(|part| (&part.gpu, &part.slot, &part.holder, part.rates) == (&line.gpu, &line.slot, &line.holder, line.rates)) {
                 sum.0.add(&part.amounts);
                 sum.1 = sum.1.plus(part.exact).unwrap();
             }
@@ -155,5 +219,35 @@ proptest! {
         let (_, recovered) = world.open(20_000, Default::default());
         prop_assert_eq!(recovered.counters, acknowledged.counters);
         prop_assert_eq!(recovered.imbalance, 0);
+    }
+
+    #[test]
+    fn any_book_reconciles_and_changes_no_physics((windows, rates) in worlds(), book in books(), other in books()) {
+        let (world, _) = settled(&windows, &rates);
+        let bill = |book: &PriceBook| {
+            Reader::open(&world.path()).unwrap().with_book(Some(book.clone())).bill(None, None).unwrap()
+        };
+        let (one, two) = (bill(&book), bill(&other));
+        prop_assert_eq!(physics(&one), physics(&two));
+        let has_prices = |book: &PriceBook| book.prices().next().is_some();
+        for (bill, book) in [(&one, &book), (&two, &other)] {
+            prop_assert!(bill.is_balanced(), "{:?}", bill.reconciliation);
+            let gpus = ExactMoney::sum(bill.gpus.iter().map(|gpu| gpu.exact().unwrap())).unwrap();
+            prop_assert_eq!(ExactMoney::sum(bill.lines.iter().map(|line| line.exact)).unwrap(), gpus);
+            // Printed lines sum to the exact total, rounded down; without a price there is no money.
+            let printed: Money = bill.lines.iter().filter_map(|line| line.money).sum();
+            prop_assert_eq!(printed, if bill.currency.is_some() { gpus.floor() } else { Money(0) });
+            prop_assert!(has_prices(book) || bill.currency.is_none());
+            // Full rates: what terms and instances change stands beside.
+            let flat = PriceBook { terms: Vec::new(), ..book.clone() };
+            let without = Reader::open(&world.path()).unwrap().with_book(Some(flat)).bill(None, None).unwrap();
+            prop_assert_eq!(without.reconciliation.gpu_money, bill.reconciliation.gpu_money);
+        }
+        // Spreading moves money in its own column only.
+        let mut spread = one.clone();
+        spread.spread(&[HolderId::UNALLOCATED.to_owned()]).unwrap();
+        let moved: Money = spread.lines.iter().filter_map(|line| line.spread).sum();
+        prop_assert_eq!(moved, Money(0));
+        prop_assert_eq!(spread.reconciliation, one.reconciliation);
     }
 }
