@@ -91,7 +91,7 @@ def bill_adds_up(suite, bill):
         suite.expect(mine == gpu["slot_ns"], f"bill of GPU {gpu['gpu']}: held are {mine} ns of {gpu['slot_ns']} ns")
     proof = bill["reconciliation"]
     slots = sum(gpu["slot_ns"] for gpu in bill["gpus"])
-    suite.expect(slots == proof["slot_ns"] == proof["held_ns"] and proof["imbalance_ns"] == "0",
+    suite.expect(slots == proof["slot_ns"] == proof["held_ns"] and proof["imbalance_ns"] == 0,
                  f"the bill's GPUs make {slots} ns, its proof is {proof}")
     suite.expect(proof["gpu_money"] == proof["line_money"], f"the bill's money does not add up: {proof}")
 
