@@ -173,7 +173,7 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__bill)
-            opts="-h --url --web.ca-file --web.cert-file --user --password-file --ledger --time-zone --from --to --month --by --tenant --spread --compare --split-by --book --csv --html --json --log-format --help"
+            opts="-h --url --web.ca-file --web.cert-file --user --password-file --ledger --time-zone --from --to --month --by --tenant --spread --compare --split-by --book --csv --html --json --over-budget --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -88,6 +88,7 @@ json\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l csv -d 'Print CSV: one line per group of --by and rate, with an id that stays the same for a period. A text that begins with =, +, -, @, a tab or a carriage return has an apostrophe before it, so that no spreadsheet reads it as a formula'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l html -d 'Print one HTML file to send on, with plots: it has no script and loads nothing'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l json -d 'Print JSON: one line per tenant, holder and GPU, exact, in nanoseconds'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l over-budget -d 'List the tenants that cost more in --month, or in this month so far, than their budget (tenants.budgets), and exit with status 1 if there are any'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -s h -l help -d 'Print help'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l sum -d 'Add up what the nodes of one job printed with --json, each file from another node' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l url -d 'URL of the running agent, with the path where a proxy has one for it' -r

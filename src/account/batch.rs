@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::counters::{CounterKey, HolderCounter, TenantKey};
 use super::faults::{StickyFaults, XidSums};
+use super::month::MonthCosts;
 use super::timeline::Anchor;
 use crate::billing::RateSchedule;
 use crate::model::{Attachment, GpuId, Holder, Microjoules, Nanoseconds, Settlement, Span, Utc};
@@ -126,6 +127,8 @@ pub struct Acknowledged {
     pub rates: Arc<RateSchedule>,
     /// The recorded versions of the tenant rules.
     pub tenant_rules: Arc<RuleSchedule>,
+    /// What tenants are charged in the month so far; none where that is not known.
+    pub month: Option<Arc<MonthCosts>>,
     /// The sums of XID errors that the batch stored.
     pub xids: Vec<XidSums>,
     /// Whether the commit survives a power loss.

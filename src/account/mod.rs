@@ -4,6 +4,7 @@
 mod batch;
 mod counters;
 mod faults;
+mod month;
 mod recovered;
 mod timeline;
 
@@ -12,5 +13,6 @@ pub use batch::{
 };
 pub use counters::{AccruedCost, CounterKey, HolderCounter, TenantKey};
 pub use faults::{StickyFaults, XidSum, XidSums};
+pub use month::MonthCosts;
 pub use recovered::{Recovered, RecoveredGpu, RecoveredShare};
 pub use timeline::{AccountTimeline, Anchor, Basis, Boot, unknown_span};

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::{Shared, StartError};
 use crate::account::{Acknowledged, LedgerBatch, Recovered};
-use crate::clock::Stop;
+use crate::clock::{Stop, system_zone};
 use crate::config::Config;
 use crate::ledger::{Error, Ledger, LedgerQueue, Opening};
 use crate::model::{NodeIdentity, Stamp, Utc};
@@ -120,6 +120,7 @@ fn open(active: &ActiveConfig, shared: &Shared) -> Result<(Ledger, Recovered), E
             simulated: shared.simulated.load(Ordering::Relaxed),
             ..node_identity(&active.config, &shared.node.name)
         },
+        zone: Some(active.config.billing.time_zone.clone().unwrap_or_else(system_zone)),
     };
     let (ledger, recovered) = Ledger::open(path, &opening)?;
     log_opened(&ledger, &recovered);
@@ -184,7 +185,7 @@ pub(super) fn start(shared: &Arc<Shared>) -> Result<(Option<RunningLedger>, Opti
         move || {
             let opened = ledger.map(|ledger| (ledger, recorded));
             if let Some((ledger, recorded)) = opened.or_else(|| open_later(&channel, &shared)) {
-                LedgerWriter { ledger, recorded, channel: &channel }.run(&shared);
+                LedgerWriter { ledger, recorded, channel: &channel, knows_month: false }.run(&shared);
             }
         }
     };
@@ -225,6 +226,8 @@ struct LedgerWriter<'a> {
     /// How many decisions the ledger has stored.
     recorded: usize,
     channel: &'a LedgerChannel,
+    /// Whether the costs of the month were asked for since the start.
+    knows_month: bool,
 }
 
 impl LedgerWriter<'_> {
@@ -286,6 +289,7 @@ impl LedgerWriter<'_> {
     fn commit(&mut self, batch: LedgerBatch, now: &dyn Fn() -> Stamp) -> bool {
         match self.ledger.commit(&batch) {
             Ok(acknowledged) => {
+                let acknowledged = self.with_month(acknowledged);
                 let now = now();
                 self.channel.acknowledge(acknowledged, now.utc);
                 self.watch_clock(now);
@@ -307,6 +311,7 @@ impl LedgerWriter<'_> {
     fn salvage(&mut self, batch: LedgerBatch, now: &dyn Fn() -> Stamp) -> bool {
         let salvage = self.ledger.commit_by_gpu(batch);
         for acknowledged in salvage.acknowledged {
+            let acknowledged = self.with_month(acknowledged);
             self.channel.acknowledge(acknowledged, now().utc);
         }
         for (gpu, error) in &salvage.dropped {
@@ -317,6 +322,22 @@ impl LedgerWriter<'_> {
             self.channel.queue.put_back(part);
         }
         salvage.prevented.is_none_or(|error| self.note_retry(&error))
+    }
+
+    /// Adds what tenants are charged in the month so far; a failure leaves it out until the next window closes.
+    fn with_month(&mut self, mut acknowledged: Acknowledged) -> Acknowledged {
+        if self.knows_month && acknowledged.slots.is_empty() {
+            return acknowledged;
+        }
+        self.knows_month = true;
+        match self.ledger.month_costs() {
+            Ok(month) => acknowledged.month = month,
+            Err(error) => {
+                self.channel.count_error();
+                tracing::error!(%error, "the costs of the month are not known; gpu_tenant_cost_month_to_date is left out");
+            }
+        }
+        acknowledged
     }
 
     fn note_retry(&self, error: &Error) -> bool {
@@ -373,7 +394,7 @@ mod tests {
         let opening = Opening { boot_id: "boot".into(), now, ..Opening::default() };
         let (ledger, _) = Ledger::open(&directory.path().join("ledger.db"), &opening).unwrap();
         let channel = LedgerChannel::default();
-        let mut writer = LedgerWriter { ledger, recorded: 0, channel: &channel };
+        let mut writer = LedgerWriter { ledger, recorded: 0, channel: &channel, knows_month: false };
         let sights = ["GPU-0", "GPU-1"].map(|uuid| GpuRegistration {
             gpu: GpuId { index: 0, uuid: uuid.into() },
             model: "".into(),

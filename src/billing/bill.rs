@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::json::{self, GpuIdJson, LineJson};
 use super::money::{ExactMoney, MoneyOverflow, round_together};
+use super::month::TenantBudget;
 use super::rate::{EXAMPLE, Rate, RateKind, RateSelector};
 use super::schedule::Recorded;
 use crate::model::{
@@ -70,6 +71,9 @@ pub struct Bill {
     /// Attributes of the tenants of the lines, such as a cost center, by tenant and name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tenant_attributes: BTreeMap<String, BTreeMap<String, String>>,
+    /// Monthly budgets of the tenants of the lines: those of the month in which the bill ends.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tenant_budgets: BTreeMap<String, TenantBudget>,
     /// Totals by GPU.
     pub gpus: Vec<BillGpu>,
     /// Sums that were computed separately and must agree.
@@ -382,7 +386,9 @@ impl Bill {
     /// Removes lines, and makes all sums those of the lines that are left.
     pub fn keep_lines(&mut self, is_kept: impl FnMut(&BillLine) -> bool) {
         self.lines.retain(is_kept);
-        self.tenant_attributes.retain(|tenant, _| self.lines.iter().any(|line| line.tenant == *tenant));
+        let is_shown = |tenant: &str| self.lines.iter().any(|line| line.tenant == tenant);
+        self.tenant_attributes.retain(|tenant, _| is_shown(tenant));
+        self.tenant_budgets.retain(|tenant, _| is_shown(tenant));
         let held: Nanoseconds = self.lines.iter().map(|line| Nanoseconds(line.amounts.parts.held())).sum();
         let money: Money = self.lines.iter().filter_map(|line| line.money).sum();
         self.unpriced = self.unpriced.map(|_| self.lines.iter().map(|line| line.unpriced).sum());

@@ -7,6 +7,7 @@ mod bill;
 mod charge;
 mod json;
 mod money;
+mod month;
 mod pricing;
 mod rate;
 mod schedule;
@@ -16,6 +17,7 @@ pub use bill::{Bill, BillGpu, BillLine, BillRate, BillTerms, Interval, LineRates
 pub use charge::{Charge, ChargedSlot, charges};
 pub use json::{print_money, print_time};
 pub use money::{ExactMoney, MoneyOverflow, round_together};
+pub use month::{Month, TenantBudget};
 pub use pricing::{PricedSpan, SlotRates};
 pub use rate::{EXAMPLE, PriceBook, PricedSlot, Rate, RateKind, RateSelector};
 pub use schedule::{Dated, RateSchedule, Recorded, RecordedAt, Schedule};

@@ -1,7 +1,10 @@
 //! What the operator decided about prices, as a node recorded it: each entry with the time in which it is in force.
 
+use std::sync::Arc;
+
 use crate::model::{NodeIdentity, QUARTER_HOUR, Utc};
 
+use super::bill::LineRates;
 use super::rate::{PriceBook, PricedSlot, Rate, RateKind};
 use super::terms::Terms;
 
@@ -153,6 +156,13 @@ impl RateSchedule {
     /// The time after `at` at which a rate next begins or ends.
     pub fn next_change(&self, at: Utc) -> Utc {
         self.rates.changes().filter(|change| *change > at).min().unwrap_or(Utc(u64::MAX))
+    }
+
+    /// The currency of what prices a line; none where nothing does.
+    pub fn currency_of(&self, line: &LineRates) -> Option<&Arc<str>> {
+        let id = line.time.or(line.energy)?;
+        let rate = self.rates.entries().iter().find(|rate| rate.id == id);
+        rate.map(|rate| &rate.entry.tariff.currency)
     }
 
     /// Whether the operator gives any price for this node.

@@ -189,6 +189,25 @@ pub(super) const ROWS: &[Family] = &[
     )
     .labels(&["gpu", "uuid", "currency", "price_class"])
     .level(Level::Lean),
+    Family::gauge(
+        "gpu_tenant_cost_month_to_date",
+        Unit::Money,
+        "What the tenant is charged on this node for the calendar month so far (billing.time_zone), \
+         under its terms, in closed windows, as gpumeter bill has it: a rate that is recorded late \
+         changes it.",
+        Account(AccountRows::MonthCost),
+    )
+    .labels(&["tenant", "month", "currency"])
+    .level(Level::Lean),
+    Family::gauge(
+        "gpu_tenant_budget",
+        Unit::Money,
+        "What the tenant may cost in each calendar month, over all nodes (tenants.budgets); every \
+         node with that configuration has it.",
+        Account(AccountRows::Budget),
+    )
+    .labels(&["tenant", "currency"])
+    .level(Level::Lean),
 ];
 
 const fn tenant_seconds(

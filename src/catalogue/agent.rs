@@ -174,6 +174,18 @@ agent_families! {
         "1 while prices are configured and none is in force for a GPU, so that its time is accounted for without money \
          (unpriced in gpumeter bill); 0 while each GPU has one. Absent without prices.",
     ),
+    BillingPeriodStart = gauge(
+        "gpumeter_billing_period_start_timestamp_seconds",
+        Unit::Seconds,
+        "When the month of gpu_tenant_cost_month_to_date began, in seconds since 1970.",
+    )
+    .labels(&["month"]),
+    BillingPeriodEnd = gauge(
+        "gpumeter_billing_period_end_timestamp_seconds",
+        Unit::Seconds,
+        "When the month of gpu_tenant_cost_month_to_date ends, in seconds since 1970.",
+    )
+    .labels(&["month"]),
     ListenMissing = gauge(
         "gpumeter_listen_missing",
         Unit::None,

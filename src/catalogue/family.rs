@@ -322,6 +322,10 @@ pub enum AccountRows {
     WorkloadInfo,
     /// The price in force.
     CostPerHour,
+    /// What tenants are charged in the month so far.
+    MonthCost,
+    /// Monthly budgets of tenants.
+    Budget,
 }
 
 impl Rows {

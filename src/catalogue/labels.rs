@@ -121,6 +121,7 @@ const OWN: &[Label] = &[
     open("tenant", "the payer, or a remainder in double underscores, such as __unallocated__"),
     open("state", "the reported state"),
     closed("part", "static: idle power; dynamic: the rest", &["static", "dynamic"]),
+    open("month", "calendar month in billing.time_zone, such as 2026-11"),
     open("currency", "currency of the price"),
     open("price_class", "price class of the rate"),
     open("source", "where the metric's values come from"),

@@ -1,5 +1,6 @@
 //! `gpumeter bill`: prints the bill of the running agent, or of a ledger file that no agent is using, as text, CSV, HTML or JSON.
 
+mod budget;
 mod by;
 mod compare;
 mod csv;
@@ -87,6 +88,10 @@ pub(super) struct BillCommand {
     /// Print JSON: one line per tenant, holder and GPU, exact, in nanoseconds.
     #[arg(long)]
     json: bool,
+    /// List the tenants that cost more in --month, or in this month so far, than their budget (tenants.budgets), and exit
+    /// with status 1 if there are any.
+    #[arg(long, conflicts_with_all = ["from", "to", "by", "spread", "compare", "split_by", "book", "csv", "html", "json"])]
+    over_budget: bool,
 }
 
 impl BillCommand {
@@ -96,6 +101,15 @@ impl BillCommand {
             None => [self.from.clone(), self.to.clone()],
         };
         let bill = self.bill(from, to)?;
+        if self.over_budget {
+            let budget::BudgetReport { page, over } = budget::report(&bill);
+            print(&page)?;
+            return match over {
+                0 => Ok(()),
+                1 => Err(Failure::found("a tenant is over its budget")),
+                _ => Err(Failure::found(format!("{over} tenants are over their budgets"))),
+            };
+        }
         if bill.partial && self.tenant.is_empty() && self.csv {
             tracing::warn!("the bill is partial: it has only the lines of tenants that this user may see");
         }

@@ -12,6 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::tz::TimeZone;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::model::{Nanoseconds, Stamp, Utc};
@@ -77,6 +78,12 @@ pub fn system_now() -> Stamp {
     let boot = clock_gettime(ClockId::Boottime);
     let real = clock_gettime(ClockId::Realtime);
     Stamp { boottime: Nanoseconds(nanoseconds(boot)), utc: Utc(nanoseconds(real)) }
+}
+
+/// The time zone of this machine, from TZ or /etc/localtime; UTC where neither names one.
+pub fn system_zone() -> TimeZone {
+    let zone = TimeZone::system();
+    if zone.is_unknown() { TimeZone::UTC } else { zone }
 }
 
 /// The next multiple of `interval` after `now`; samplers and tick loop use the same multiples.

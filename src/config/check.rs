@@ -3,8 +3,9 @@
 use super::prices;
 use super::problem::{Complaint, ProblemCollector};
 use super::read_mapping::KeyPositions;
-use super::settings::{Config, ConfigDraft, PricesConfig};
+use super::settings::{Config, ConfigDraft, PricesConfig, TenantsConfig};
 use super::time::in_words;
+use super::values::nearest;
 
 impl ConfigDraft {
     /// Checks the rules between keys, and sets what follows from several of them.
@@ -32,12 +33,11 @@ impl Config {
         let sampling = &self.sampling;
         let tiers = [("sampling.medium", sampling.medium), ("sampling.slow", sampling.slow)];
         let shorter = tiers.into_iter().filter(|(_, tier)| *tier < sampling.interval);
-        shorter
-            .map(|(key, tier)| {
-                let (tier, tick) = (in_words(tier), in_words(sampling.interval));
-                format!("{key}, {tier}, is shorter than sampling.interval, {tick}: it is read every {tick}")
-            })
-            .collect()
+        let shorter = shorter.map(|(key, tier)| {
+            let (tier, tick) = (in_words(tier), in_words(sampling.interval));
+            format!("{key}, {tier}, is shorter than sampling.interval, {tick}: it is read every {tick}")
+        });
+        shorter.chain(self.tenants.misspelt_budgets()).collect()
     }
 }
 
@@ -92,6 +92,9 @@ fn check_energy_and_terms(draft: &ConfigDraft, places: &KeyPositions, report: &m
     if !has_prices && !draft.terms.terms.is_empty() {
         complain("terms", "need prices; give prices.rates, or remove them");
     }
+    if !has_prices && places.get("tenants.budgets").is_some() {
+        complain("tenants.budgets", "need prices; give prices.rates, or remove them");
+    }
 }
 
 /// Checks that prices are either the example or complete ones of the operator.
@@ -114,4 +117,20 @@ fn check_price_source(places: &KeyPositions, report: &mut ProblemCollector) {
         _ => return,
     };
     report.add(Some(place), path, Complaint(text));
+}
+
+impl TenantsConfig {
+    /// A hint for each budget of a tenant that no rule and no attribute names, where a name is similar.
+    fn misspelt_budgets(&self) -> Vec<String> {
+        let literal = self.rules.iter().filter(|rule| rule.is_literal()).map(|rule| &*rule.tenant);
+        let listed = self.rules.iter().flat_map(|rule| &rule.tenants).map(String::as_str);
+        let named: Vec<&str> =
+            literal.chain(listed).chain(self.attributes.keys().map(String::as_str)).collect();
+        let unnamed = self.budgets.keys().filter(|tenant| !named.contains(&tenant.as_str()));
+        let hint = |tenant: &String| {
+            let near = nearest(tenant, &named)?;
+            Some(format!("tenants.budgets.{tenant}: no rule yields this tenant; did you mean `{near}`?"))
+        };
+        unnamed.filter_map(hint).collect()
+    }
 }

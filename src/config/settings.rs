@@ -23,7 +23,7 @@ use jiff::tz::TimeZone;
 
 use crate::billing::{PriceBook, Rate, Terms};
 use crate::catalogue::Level;
-use crate::model::{Nanoseconds, Utc};
+use crate::model::{Money, Nanoseconds, Utc};
 use crate::tenants::TenantRule;
 
 /// A validated configuration; [`Config::default`] applies without a file.
@@ -207,6 +207,9 @@ pub struct TenantsConfig (config tenants) {
     attributes: TenantAttributes, nested_pairs("tenants with attributes", tenants::add_attribute),
         Optional("{ml: {cost_center: \"4711\", owner: ada}}"), Reload,
         "What bills also say of a tenant, such as its cost center or owner.";
+    budgets: BTreeMap<String, Money>, pairs("tenants with amounts", tenants::add_budget),
+        Optional("{ml: 5000}"), Reload, in "currency per month",
+        "What a tenant may cost in each calendar month of billing.time_zone, over all nodes.";
 }
 
 "What tenants pay for, where that is not held time at the full rate."

@@ -1,4 +1,4 @@
-//! Reads the tenant rules (`tenants.rules`) and the attributes of tenants.
+//! Reads the tenant rules (`tenants.rules`), and the attributes and budgets of tenants.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use super::problem::{Complaint, ProblemCollector};
 use super::read_mapping::{self, KeyPositions};
 use super::tree::YamlNode;
 use super::values::{add, name, nearest, put};
-use crate::model::{Fact, PodLabel, RESERVED};
+use crate::model::{Fact, Money, PodLabel, RESERVED};
 use crate::tenants::{TenantRule, is_label};
 
 /// Attributes by name, of each tenant.
@@ -147,4 +147,76 @@ pub(crate) fn add_attribute(
     }
     own.insert(key.to_owned(), name(value)?);
     Ok(())
+}
+
+/// Adds the monthly budget of a tenant.
+pub(crate) fn add_budget(
+    budgets: &mut BTreeMap<String, Money>,
+    tenant: &str,
+    amount: &str,
+) -> Result<(), Complaint> {
+    if tenant.starts_with(RESERVED) {
+        return Err(Complaint::about(
+            tenant,
+            "is a reserved name",
+            "give a tenant that does not begin with __",
+        ));
+    }
+    let tenant = name(tenant)?;
+    if budgets.contains_key(&tenant) {
+        return Err(Complaint::about(amount, "is a second budget of this tenant", "give one"));
+    }
+    budgets.insert(tenant, money(amount)?);
+    Ok(())
+}
+
+/// An amount of money of at least 0, without floating point.
+fn money(text: &str) -> Result<Money, Complaint> {
+    let complain = |wrong, remedy| Err(Complaint::about(text, wrong, remedy));
+    let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));
+    let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    if !digits(whole) || !digits(decimals) {
+        return complain("is not an amount of money", "give digits such as 5000 or 4999.50");
+    }
+    let (whole, decimals) = (whole.trim_start_matches('0'), decimals.trim_end_matches('0'));
+    if decimals.len() > 9 {
+        return complain("has more than nine decimals", "round it to nine");
+    }
+    match format!("0{whole}{decimals:0<9}").parse() {
+        Ok(nano) if whole.len() <= 15 => Ok(Money(nano)),
+        _ => complain("is 1e15 or more", "give a lower amount, or prices in a larger unit"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn budgets_are_exact_to_the_nano_unit_and_anything_else_is_refused() {
+        for (text, nano) in [
+            ("5000", 5_000_000_000_000),
+            ("0", 0),
+            ("0.000000001", 1),
+            ("4999.50", 4_999_500_000_000),
+            ("007.1000000000000", 7_100_000_000),
+            ("999999999999999.999999999", 999_999_999_999_999_999_999_999),
+        ] {
+            assert_eq!(money(text), Ok(Money(nano)), "{text}");
+        }
+        for text in [
+            "", ".", "1.", ".5", "-1", "+1", "1e3", "5,000", "5'000", "5_000", "5000 EUR", "٣", "nan", ".inf",
+        ] {
+            let complaint = money(text).unwrap_err().0;
+            assert!(
+                complaint.ends_with("is not an amount of money; give digits such as 5000 or 4999.50"),
+                "{complaint}"
+            );
+        }
+        for (text, wrong) in
+            [("1.0000000001", "has more than nine decimals"), ("1000000000000000", "is 1e15 or more")]
+        {
+            assert!(money(text).unwrap_err().0.contains(wrong), "{text}");
+        }
+    }
 }

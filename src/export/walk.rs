@@ -351,6 +351,16 @@ impl<S: Sink> FamilyWalk<'_, S> {
             AccountRows::Unattributed => self.unattributed(),
             AccountRows::Holding => self.holdings(),
             AccountRows::WorkloadInfo => self.workload_info(),
+            AccountRows::MonthCost => {
+                for (entry, cost) in roster.month_costs.iter().zip(&*self.snapshot.month_costs) {
+                    self.visit(&[&entry.tenant, &entry.month, &entry.currency], Some(*cost));
+                }
+            }
+            AccountRows::Budget => {
+                for entry in roster.budgets.iter() {
+                    self.visit(&[&entry.tenant, &entry.currency], Some(entry.amount.0));
+                }
+            }
             AccountRows::CostPerHour => {
                 for (gpu, price) in roster.gpus.iter().zip(&*roster.prices) {
                     let Some(Price { tariff, nano_per_gpu_hour }) = price else { continue };

@@ -13,11 +13,11 @@ use super::column::{self, loaded, loaded_grade, loaded_method, stored};
 use super::error::Cause;
 use super::{MINUTE, node, rates, reader, tenant_rules};
 use crate::billing::{
-    Bill, BillGpu, BillLine, BillRate, BillTerms, ExactMoney, LineRates, PriceBook, PricedSlot, PricedSpan,
-    Rate, RateKind, RateSchedule, Reconciliation, Recorded,
+    Bill, BillGpu, BillLine, BillRate, BillTerms, ExactMoney, LineRates, Month, PriceBook, PricedSlot,
+    PricedSpan, Rate, RateKind, RateSchedule, Reconciliation, Recorded, TenantBudget,
 };
 use crate::model::{GpuId, Holder, HolderId, MigProfile, Nanoseconds, SlotId, Utc};
-use crate::tenants::{RecordedRules, TenantRules, tenant};
+use crate::tenants::{RecordedRules, RuleSchedule, TenantRules, tenant};
 
 /// A GPU whose account ends this long before that of another is gone, and does not delay bills.
 const GONE_AFTER: Nanoseconds = Nanoseconds::from_seconds(3600);
@@ -55,7 +55,9 @@ pub(super) fn make_bill(
     let closed_until = closed_until(&gpus);
     let to = to.map(|to| on_grid("to", to)).transpose()?;
     let end = to.map_or(closed_until, |to| to.min(closed_until));
-    let from = from.map_or(Ok(month_start(end, zone)), |from| on_grid("from", from))?;
+    let month = Month::containing(Utc(end.0.saturating_sub(1)), zone);
+    let month_start = month.as_ref().map_or(end, |month| month.begin);
+    let from = from.map_or(Ok(month_start), |from| on_grid("from", from))?;
     if let Some(to) = to.filter(|to| *to < from) {
         return Err(Cause::Backwards { from, to });
     }
@@ -66,20 +68,7 @@ pub(super) fn make_bill(
         None => rates::load(connection)?,
     };
     let rules = tenant_rules::load(connection)?;
-    let (gpus, lines) = {
-        let holders = load_holders(connection)?;
-        let mut draft = BillDraft { gpus, lines: BTreeMap::new(), holders, schedule: &schedule };
-        let changes = schedule.changes_between(from, end).into_iter().chain(rules.changes_between(from, end));
-        let days = if request.by_day { days_between(from, end, zone) } else { Vec::new() };
-        let mut span = BillSpan { from, to: end, rules: rules.in_force(from), day: None };
-        for until in changes.chain(days).chain([end]).collect::<BTreeSet<Utc>>() {
-            span = BillSpan { to: until, rules: rules.in_force(span.from), ..span };
-            span.day = request.by_day.then(|| local_time(span.from, zone).chars().take(10).collect());
-            draft.add(connection, &span)?;
-            span.from = until;
-        }
-        draft.finish()
-    };
+    let (gpus, lines) = charged_lines(connection, from, end, &schedule, &rules, request)?;
     let currency = find_currency(&gpus)?;
     let rates = rates_of(&gpus, &lines, &schedule);
     let mut bill = Bill {
@@ -100,6 +89,7 @@ pub(super) fn make_bill(
         terms: terms_of(&lines, &schedule),
         unpriced: schedule.has_prices().then(|| unpriced(&gpus)),
         tenant_attributes: attributes_of(&lines, rules.versions().last()),
+        tenant_budgets: budgets_of(&lines, rules.budgets_until(month.map_or(end, |month| month.end))),
         lines,
         gpus,
         reconciliation: Reconciliation::default(),
@@ -108,18 +98,31 @@ pub(super) fn make_bill(
     Ok(bill)
 }
 
-fn on_grid(edge: &'static str, at: Utc) -> Result<Utc, Cause> {
-    if at.floor(MINUTE) == at { Ok(at) } else { Err(Cause::Grid { edge, at }) }
+/// The GPUs with time between two times, and the lines of what tenants are charged for it.
+pub(super) fn charged_lines(
+    connection: &Connection,
+    from: Utc,
+    to: Utc,
+    schedule: &RateSchedule,
+    rules: &RuleSchedule,
+    request: &BillRequest,
+) -> Result<(Vec<BillGpu>, Vec<BillLine>), Cause> {
+    let (gpus, holders) = (load_gpus(connection)?, load_holders(connection)?);
+    let mut draft = BillDraft { gpus, lines: BTreeMap::new(), holders, schedule };
+    let changes = schedule.changes_between(from, to).into_iter().chain(rules.changes_between(from, to));
+    let days = if request.by_day { days_between(from, to, &request.zone) } else { Vec::new() };
+    let mut span = BillSpan { from, to, rules: rules.in_force(from), day: None };
+    for until in changes.chain(days).chain([to]).collect::<BTreeSet<Utc>>() {
+        span = BillSpan { to: until, rules: rules.in_force(span.from), ..span };
+        span.day = request.by_day.then(|| local_time(span.from, &request.zone).chars().take(10).collect());
+        draft.add(connection, &span)?;
+        span.from = until;
+    }
+    Ok(draft.finish())
 }
 
-/// The beginning of the calendar month, in that zone, that contains the last minute before `end`.
-fn month_start(end: Utc, zone: &TimeZone) -> Utc {
-    let last = i128::from(end.0.saturating_sub(1));
-    let start = jiff::Timestamp::from_nanosecond(last)
-        .and_then(|last| last.to_zoned(zone.clone()).first_of_month())
-        .and_then(|first| first.start_of_day());
-    // Every time of 64 bits in nanoseconds has a month.
-    start.ok().and_then(|start| u64::try_from(start.timestamp().as_nanosecond()).ok()).map_or(end, Utc)
+fn on_grid(edge: &'static str, at: Utc) -> Result<Utc, Cause> {
+    if at.floor(MINUTE) == at { Ok(at) } else { Err(Cause::Grid { edge, at }) }
 }
 
 /// Local time in RFC 3339.
@@ -254,6 +257,15 @@ impl BillDraft<'_> {
 
 /// All versions of holders.
 pub(super) const HOLDERS: &str = "SELECT name, version, facts FROM holder ORDER BY name, id";
+
+/// The budgets of the tenants of these lines.
+fn budgets_of(
+    lines: &[BillLine],
+    budgets: &BTreeMap<String, TenantBudget>,
+) -> BTreeMap<String, TenantBudget> {
+    let own = lines.iter().filter_map(|line| budgets.get_key_value(&line.tenant));
+    own.map(|(tenant, budget)| (tenant.clone(), budget.clone())).collect()
+}
 
 /// The last recorded attributes of the tenants of these lines.
 fn attributes_of(

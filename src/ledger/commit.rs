@@ -62,6 +62,7 @@ impl Ledger {
             unloaded: Vec::new(),
             rates: Arc::clone(&self.state.rates),
             tenant_rules: Arc::clone(&self.state.tenant_rules),
+            month: None,
             xids: changes.xids.clone(),
             synced,
             unobserved: changes.unobserved,
@@ -72,6 +73,7 @@ impl Ledger {
         let (unloaded, unloaded_sums) = self.state.unload(batch.now);
         acknowledged.unloaded = unloaded;
         acknowledged.unloaded_sums.extend(unloaded_sums);
+        acknowledged.month.clone_from(&self.state.month);
         Ok(acknowledged)
     }
 

@@ -172,6 +172,7 @@ fn add_costs(
         holder: &row.holder,
         parts: &row.amounts.parts,
     }));
+    draft.charge_month(uuid, minute, &part.rows)?;
     let mut add = |slot: &SlotId, holder: &HolderId, tariff: &Tariff, [held, used]: [ExactMoney; 2]| {
         let gpu_instance = slot.gpu_instance;
         let key = CounterKey { gpu: Arc::clone(uuid), gpu_instance, holder: holder.clone() };

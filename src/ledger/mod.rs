@@ -15,6 +15,7 @@ mod files;
 mod merge;
 mod migration;
 mod minutes;
+mod month;
 mod node;
 mod owner;
 mod partial_commit;

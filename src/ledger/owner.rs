@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use jiff::tz::TimeZone;
 use rusqlite::{Connection, Transaction, params};
 
 use super::error::{Cause, Error};
@@ -37,6 +38,8 @@ pub struct Opening {
     pub tenant_rules: Arc<TenantRules>,
     /// The node's identity on bills.
     pub node: NodeIdentity,
+    /// Time zone of months; none is UTC.
+    pub zone: Option<TimeZone>,
 }
 
 /// A ledger that this process owns.
@@ -52,6 +55,8 @@ pub struct Ledger {
     /// Whether the connection is set so that commits survive a power loss; none while it is unknown.
     pub(super) syncs: Option<bool>,
     timeline: AccountTimeline,
+    /// Time zone of months.
+    pub(super) zone: TimeZone,
     waiting: WaitingDecisions,
     /// Wall clock - account time at the last recorded step, in nanoseconds.
     lead: i64,
@@ -147,6 +152,7 @@ impl Ledger {
             bytes: 0,
             syncs: None,
             timeline,
+            zone: opening.zone.clone().unwrap_or(TimeZone::UTC),
             waiting,
             lead,
             _lock: lock,
@@ -188,6 +194,7 @@ impl Ledger {
             self.waiting.record(self.connection.transaction()?, self.timeline)?;
             self.state.rates = Arc::new(rates::load(&self.connection)?);
             self.state.tenant_rules = Arc::new(tenant_rules::load(&self.connection)?);
+            self.state.month = None;
         }
         Ok(())
     }

@@ -11,9 +11,9 @@ use rusqlite::Connection;
 
 use super::error::Cause;
 use super::{counters, write};
-use crate::account::{CounterKey, HolderCounter, TenantKey, XidSums};
-use crate::billing::RateSchedule;
-use crate::model::{Holder, HolderId, Holding, Nanoseconds, Utc};
+use crate::account::{CounterKey, HolderCounter, MonthCosts, TenantKey, XidSums};
+use crate::billing::{BillLine, PricedSpan, RateSchedule};
+use crate::model::{GpuId, Holder, HolderId, Holding, Nanoseconds, Row, Utc};
 use crate::tenants::{RuleSchedule, TenantRules, tenant};
 
 /// A counter that has not changed for this long is unloaded from memory; its series ended a minute before.
@@ -76,6 +76,8 @@ pub(super) struct LedgerState {
     pub(super) unloaded_sums: BTreeMap<TenantKey, HolderCounter>,
     /// When counters were last checked for unloading.
     pub(super) unloaded_at: Utc,
+    /// What tenants are charged in the current month; none until it is asked for.
+    pub(super) month: Option<Arc<MonthCosts>>,
     pub(super) rates: Arc<RateSchedule>,
     pub(super) tenant_rules: Arc<RuleSchedule>,
     /// The latest begin of a window, whose tenant rules apply to counters. It never goes back, so that no holder alternates
@@ -100,6 +102,8 @@ pub(super) struct Changes {
     pub(super) counters: BTreeMap<CounterKey, HolderCounter>,
     pub(super) unloaded_sums: BTreeMap<TenantKey, HolderCounter>,
     pub(super) xids: Vec<XidSums>,
+    /// What was charged in the current month.
+    pub(super) month: Option<MonthCosts>,
     pub(super) rules_at: Utc,
     pub(super) imbalance: i128,
     /// GPU time settled as unobserved because its windows were missing.
@@ -202,6 +206,37 @@ impl<'a> TransactionDraft<'a> {
         Ok(())
     }
 
+    /// Adds what tenants are charged for a GPU's rows of a minute to the costs of the current month, where these are known.
+    pub(super) fn charge_month(&mut self, uuid: &Arc<str>, minute: Utc, rows: &[Row]) -> Result<(), Cause> {
+        let base = self.base;
+        let Some(known) = base.month.as_ref().filter(|known| known.month.contains(minute)) else {
+            return Ok(());
+        };
+        // Costs do not depend on the index.
+        let (gpu, model) = (GpuId { index: 0, uuid: Arc::clone(uuid) }, Arc::clone(&self.gpu(uuid)?.model));
+        let mut lines = Vec::with_capacity(rows.len());
+        for row in rows {
+            let tenant = self.tenant_at(&row.holder, minute)?.to_string();
+            let line = BillLine::empty(gpu.clone(), row.holder.clone());
+            lines.push(BillLine { tenant, slot: row.slot.clone(), amounts: row.amounts, ..line });
+        }
+        let span = PricedSpan { schedule: &base.rates, gpu: &gpu, model: &model, at: minute };
+        let costs = self.changes.month.get_or_insert_with(|| MonthCosts::new(known.month.clone()));
+        costs.charge(&span.price(lines)?, &base.rates);
+        Ok(())
+    }
+
+    /// The tenant of a holder under the rules of a time, as a bill finds it.
+    fn tenant_at(&mut self, id: &HolderId, at: Utc) -> Result<Arc<str>, Cause> {
+        let known = self.stored_holder(id)?;
+        let rules = &self.base.tenant_rules;
+        if known.rules == Some(rules.version_at(at).map_or(0, |version| version.id)) {
+            return Ok(known.tenant);
+        }
+        let holder = Holder { id: id.clone(), facts: counters::facts(self.connection, &known)? };
+        Ok(tenant(&holder, rules.in_force(at)))
+    }
+
     /// Gives a version and its counters in memory another id. Returns the keys that the counters had.
     fn retire_version(&mut self, id: &HolderId, known: StoredHolder) -> Result<BTreeSet<CounterKey>, Cause> {
         let holder = id.with_version(write::retire_version(self.connection, &known)?);
@@ -298,6 +333,12 @@ impl LedgerState {
         let live = |counter| LiveCounter { counter, changed: now };
         self.counters.extend(changes.counters.into_iter().map(|(key, counter)| (key, live(counter))));
         self.unloaded_sums.extend(changes.unloaded_sums);
+        if let Some((known, charged)) = self.month.as_mut().zip(changes.month) {
+            Arc::make_mut(known).extend(charged);
+        }
+        let newest = self.gpus.values().map(|gpu| gpu.settled_until).max();
+        // In the next month it is added up again.
+        self.month = self.month.take().filter(|known| newest.is_none_or(|newest| newest <= known.month.end));
         self.rules_at = changes.rules_at;
         self.imbalance = changes.imbalance;
     }

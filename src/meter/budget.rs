@@ -1,7 +1,7 @@
 //! The limit on the series of a snapshot, and what is left off above it.
 //!
 //! The series of GPUs and of the agent itself are always published. What remains of the limit goes to tenants' accounts
-//! first, then to workloads' accounts, holdings, workloads and processes. Series that are left off are counted by family.
+//! first, then to workloads' accounts, budgets and costs of the month, holdings, workloads and processes. Series that are left off are counted by family.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,6 +32,8 @@ impl EntrySeries {
 pub(super) struct SeriesPerEntry {
     pub(super) account: EntrySeries,
     pub(super) workload_account: EntrySeries,
+    pub(super) budget: EntrySeries,
+    pub(super) month_cost: EntrySeries,
     pub(super) holding: EntrySeries,
     pub(super) workload: EntrySeries,
     pub(super) process: EntrySeries,
@@ -49,6 +51,8 @@ impl SeriesPerEntry {
                 Rows::Account(AccountRows::Workload(points)) => points.len(),
                 _ => 0,
             }),
+            budget: count(|rows| usize::from(matches!(rows, Rows::Account(AccountRows::Budget)))),
+            month_cost: count(|rows| usize::from(matches!(rows, Rows::Account(AccountRows::MonthCost)))),
             holding: count(|rows| usize::from(matches!(rows, Rows::Account(AccountRows::Holding)))),
             workload: count(|rows| usize::from(matches!(rows, Rows::Account(AccountRows::WorkloadInfo)))),
             process: count(|rows| if let Rows::Process(points) = rows { points.len() } else { 0 }),

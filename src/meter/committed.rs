@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::account::{Acknowledged, Anchor, CounterKey, HolderCounter, Recovered, SlotTotal, TenantKey};
+use crate::account::{
+    Acknowledged, Anchor, CounterKey, HolderCounter, MonthCosts, Recovered, SlotTotal, TenantKey,
+};
 use crate::billing::RateSchedule;
 use crate::catalogue::AccountValue;
 use crate::model::snapshot::AccountState;
@@ -24,6 +26,8 @@ pub(super) struct CommittedAccounts {
     pub(super) rates: Option<Arc<RateSchedule>>,
     /// The tenant rules that the ledger has recorded; none without a ledger.
     pub(super) tenant_rules: Option<Arc<RuleSchedule>>,
+    /// What tenants are charged in the month so far; none where that is not known.
+    pub(super) month: Option<Arc<MonthCosts>>,
     pub(super) imbalance: i128,
     pub(super) bytes: Option<u64>,
 }
@@ -100,6 +104,7 @@ impl CommittedAccounts {
         self.imbalance = acknowledged.imbalance;
         self.rates = Some(Arc::clone(&acknowledged.rates));
         self.tenant_rules = Some(Arc::clone(&acknowledged.tenant_rules));
+        self.month.clone_from(&acknowledged.month);
         self.bytes = Some(acknowledged.bytes);
     }
 

@@ -26,6 +26,7 @@ mod numbers;
 mod prices;
 mod publish;
 mod published_accounts;
+mod published_month;
 mod recovery;
 mod roster;
 mod settle;

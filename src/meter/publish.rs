@@ -10,10 +10,12 @@ use super::integrate::shown_activity;
 use super::numbers::{SeriesOrder, whole};
 use super::prices::PublishedPrices;
 use super::published_accounts::{AccountPublisher, AccountSources, instance_label};
+use super::published_month::PublishedMonth;
 use super::roster::RosterEntries;
 use super::support::sources;
 use super::{Inputs, Meter, Policy, Services, TrackedGpu};
 use crate::account::SlotTotal;
+use crate::billing::Month;
 use crate::catalogue::{AgentFamily, Level};
 use crate::model::frame::Tier;
 use crate::model::snapshot::{AgentNumber, GpuEntry, GpuState, InstanceEntry, Roster, Snapshot};
@@ -30,6 +32,7 @@ pub(super) struct Publisher {
     entries: RosterEntries,
     pub(super) accounts: AccountPublisher,
     prices: PublishedPrices,
+    month: PublishedMonth,
     agent: SeriesOrder,
     costs: SeriesPerEntry,
     dropped: DroppedSeries,
@@ -50,12 +53,7 @@ impl Publisher {
         let policy = &*meter.policy;
         let at = meter.timeline.at(now.boottime);
         let gpus = meter.published_gpus();
-        let state = |gpu: &&TrackedGpu| {
-            let uuid = &gpu.id.uuid;
-            let state = gpu.state(now, policy, meter.accounts.slots.get(uuid), inputs.in_flight.get(uuid));
-            GpuState { dcgm: policy.dcgm.then(|| gpu.dcgm_state(meter.started.utc)), ..state }
-        };
-        let states: Vec<GpuState> = gpus.iter().map(state).collect();
+        let states: Vec<GpuState> = gpus.iter().map(|gpu| meter.gpu_state(gpu, now, inputs)).collect();
         let prices = self.prices.update(meter.rates(), &gpus, at);
         let numbers = self.agent_numbers(meter, now, &inputs.services, &gpus, &states);
         let (agent_entries, agent) = self.agent.sort(numbers);
@@ -64,6 +62,7 @@ impl Publisher {
         let mut budget = SeriesBudget { costs: &self.costs, dropped: &mut self.dropped, left };
         let sources = AccountSources { committed: &meter.accounts, policy, at, gpus: &gpus, prices: &prices };
         let accounts = self.accounts.update(sources, &mut budget);
+        let month = self.month.update(meter.rule_schedule(), meter.accounts.month.as_ref(), &mut budget);
         self.entries.set_holders(&inputs.identities, &policy.allocations, meter.tenant_rules(at));
         let (holding_entries, holdings) = self.entries.holdings(&gpus, meter.first_seen(now), &mut budget);
         let mut lists = self.entries.list_processes(&gpus);
@@ -86,6 +85,8 @@ impl Publisher {
                 holdings: holding_entries,
                 workloads,
                 prices,
+                month_costs: month.entries,
+                budgets: month.budgets,
                 agent: agent_entries,
             },
         );
@@ -103,6 +104,7 @@ impl Publisher {
             workload_accounts: Arc::clone(&accounts.workloads.states),
             unattributed: Arc::clone(&accounts.unattributed),
             holdings,
+            month_costs: month.costs,
             agent,
         }
     }
@@ -140,6 +142,11 @@ impl Publisher {
         }
         if meter.rates().is_configured() {
             numbers.add(AgentFamily::PriceMissing, Vec::new(), self.prices.is_any_missing().into());
+        }
+        if let Some(Month { name, begin, end }) = meter.accounts.month.as_ref().map(|costs| &costs.month) {
+            let labels = || vec![("month", Arc::clone(name))];
+            numbers.add(AgentFamily::BillingPeriodStart, labels(), whole(begin.0));
+            numbers.add(AgentFamily::BillingPeriodEnd, labels(), whole(end.0));
         }
         for (family, count) in &self.dropped {
             numbers.add(AgentFamily::SeriesDropped, vec![("family", (*family).into())], whole(*count));
@@ -179,6 +186,12 @@ impl Meter {
     fn first_seen(&self, now: Stamp) -> Utc {
         let is_first_look = now.since(self.started) < FIRST_LOOK;
         if is_first_look { self.started.utc } else { now.utc }
+    }
+
+    fn gpu_state(&self, gpu: &TrackedGpu, now: Stamp, inputs: &Inputs) -> GpuState {
+        let uuid = &gpu.id.uuid;
+        let state = gpu.state(now, &self.policy, self.accounts.slots.get(uuid), inputs.in_flight.get(uuid));
+        GpuState { dcgm: self.policy.dcgm.then(|| gpu.dcgm_state(self.started.utc)), ..state }
     }
 
     /// The GPUs of a snapshot, by index and UUID.

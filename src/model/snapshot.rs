@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::frame::Tier;
 use super::{
-    Absence, Facts, Fraction, Frame, GpuId, GpuIdentity, HoldingSource, InstanceIdentity, MigLayout,
+    Absence, Facts, Fraction, Frame, GpuId, GpuIdentity, HoldingSource, InstanceIdentity, MigLayout, Money,
     Nanoseconds, Price, Reading, Stamp, UnattributedReason, Utc, Verdict,
 };
 
@@ -40,6 +40,8 @@ pub struct Snapshot {
     pub unattributed: Arc<[[Option<u64>; UnattributedReason::ALL.len()]]>,
     /// Parallel to [`Roster::holdings`]: the share in billionths.
     pub holdings: Vec<HoldingState>,
+    /// Parallel to [`Roster::month_costs`], in nano-units of the currency.
+    pub month_costs: Arc<[i128]>,
     /// Parallel to [`Roster::agent`].
     pub agent: Vec<AgentNumber>,
 }
@@ -61,6 +63,10 @@ pub struct Roster {
     pub workloads: Arc<[WorkloadEntry]>,
     /// The price in force of each GPU, in the order of `gpus`; without one there is no money anywhere.
     pub prices: Arc<[Option<Price>]>,
+    /// Tenants that are charged something in this month, or have a budget.
+    pub month_costs: Arc<[MonthCostEntry]>,
+    /// Monthly budgets, by tenant.
+    pub budgets: Arc<[BudgetEntry]>,
     /// The agent's own series, in the order of the catalogue's families.
     pub agent: Arc<[AgentEntry]>,
 }
@@ -128,6 +134,28 @@ pub struct AccountEntry {
     pub gpu: usize,
     /// GPU instance id; empty for a whole GPU, and for time of a MIG GPU that is no instance's.
     pub gpu_instance: Arc<str>,
+}
+
+/// What a tenant is charged in a month.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MonthCostEntry {
+    /// Tenant or remainder.
+    pub tenant: Arc<str>,
+    /// The month, such as `2026-11`.
+    pub month: Arc<str>,
+    /// The currency.
+    pub currency: Arc<str>,
+}
+
+/// The monthly budget of a tenant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BudgetEntry {
+    /// The tenant.
+    pub tenant: Arc<str>,
+    /// The currency.
+    pub currency: Arc<str>,
+    /// The amount.
+    pub amount: Money,
 }
 
 /// A workload's account on one GPU.

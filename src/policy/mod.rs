@@ -10,13 +10,13 @@ mod prices;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::billing::{PriceBook, RateSchedule};
+use crate::billing::{PriceBook, RateSchedule, TenantBudget};
 use crate::catalogue::Level;
 use crate::config::{Config, GpuChoice, GrantConfig, Grantee, NodeConfig, TenantsConfig, UserChoice};
 use crate::export::PageCache;
 use crate::holders::{GpuSelector, Selector, StandingGrant};
 use crate::meter::Policy;
-use crate::model::{Nanoseconds, NodeIdentity};
+use crate::model::{Money, Nanoseconds, NodeIdentity};
 use crate::tenants::{RuleSchedule, TenantRules};
 
 pub(crate) use current::{CurrentConfig, Wait};
@@ -161,10 +161,15 @@ fn decision(config: &Config, decided: Nanoseconds) -> Decision {
     Decision { book: config.prices.clone(), tenant_rules: Arc::new(tenant_rules(config)), decided }
 }
 
-/// The tenant rules with the attributes of tenants.
+/// The tenant rules with the attributes and budgets of tenants.
 pub(crate) fn tenant_rules(config: &Config) -> TenantRules {
-    let TenantsConfig { rules, attributes } = &config.tenants;
-    TenantRules { rules: rules.clone(), attributes: attributes.clone() }
+    let TenantsConfig { rules, attributes, budgets } = &config.tenants;
+    let currency = config.prices.currency();
+    let budgets = currency.into_iter().flat_map(|currency| {
+        let budget = |amount: &Money| TenantBudget { amount: *amount, currency: Arc::clone(currency) };
+        budgets.iter().map(move |(tenant, amount)| (tenant.clone(), budget(amount)))
+    });
+    TenantRules { rules: rules.clone(), attributes: attributes.clone(), budgets: budgets.collect() }
 }
 
 /// The part of the configuration that a tick needs.

@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use crate::billing::{Bill, PriceBook, print_time};
-use crate::clock::{Stop, system_now};
+use crate::clock::{Stop, system_now, system_zone};
 use crate::ledger::{Cause, MINUTE, Reader};
 use crate::model::{Utc, VisibleAccount};
 
@@ -223,12 +223,6 @@ pub fn read_bill(
         return Err(BillProblem::Future { from: from.into(), closed_until });
     }
     Ok(bill)
-}
-
-/// The time zone of this machine, from TZ or /etc/localtime; UTC where neither names one.
-fn system_zone() -> TimeZone {
-    let zone = TimeZone::system();
-    if zone.is_unknown() { TimeZone::UTC } else { zone }
 }
 
 /// Parses a time with an offset, or a date with or without a time of day in that zone.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::billing::TenantBudget;
 use crate::model::{Fact, Facts, Holder, HolderKind, PodLabel, RESERVED, matches_pattern};
 
 /// The operator's rules in order of precedence, and what else is known of tenants.
@@ -15,6 +16,9 @@ pub struct TenantRules {
     pub rules: Vec<TenantRule>,
     /// Attributes, such as a cost center, by tenant and name.
     pub attributes: BTreeMap<String, BTreeMap<String, String>>,
+    /// Monthly budgets, by tenant.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub budgets: BTreeMap<String, TenantBudget>,
 }
 
 /// A rule that yields the tenant of holders with certain facts.
@@ -144,6 +148,7 @@ fn template(tenant: &str) -> Option<Vec<TemplatePart<'_>>> {
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
     use super::*;
+    use crate::model::Money;
 
     fn rule(patterns: &[(&str, &str)], tenant: &str) -> TenantRule {
         let patterns = patterns.iter().map(|(label, pattern)| (label.to_string(), pattern.to_string()));
@@ -151,7 +156,7 @@ mod tests {
     }
 
     fn rules(rules: Vec<TenantRule>) -> TenantRules {
-        TenantRules { rules, attributes: BTreeMap::new() }
+        TenantRules { rules, ..TenantRules::default() }
     }
 
     fn job(account: &str, partition: &str) -> Holder {
@@ -229,6 +234,12 @@ mod tests {
     fn rules_are_stored_as_the_configuration_names_them() {
         let rules = rules(vec![rule(&[("slurm_account", "phys*")], "physics")]);
         let json = r#"{"rules":[{"match":{"slurm_account":"phys*"},"tenant":"physics"}],"attributes":{}}"#;
+        assert_eq!(serde_json::to_string(&rules).unwrap(), json);
+        assert_eq!(serde_json::from_str::<TenantRules>(json).unwrap(), rules);
+        let budget = TenantBudget { amount: Money(5_000_500_000_000), currency: "EUR".into() };
+        let rules = TenantRules { budgets: [("ml".to_owned(), budget)].into(), ..TenantRules::default() };
+        let json =
+            r#"{"rules":[],"attributes":{},"budgets":{"ml":{"amount":"5000.500000000","currency":"EUR"}}}"#;
         assert_eq!(serde_json::to_string(&rules).unwrap(), json);
         assert_eq!(serde_json::from_str::<TenantRules>(json).unwrap(), rules);
     }

@@ -1,8 +1,10 @@
 //! The recorded versions of the tenant rules, and which of them is in force at a time.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use super::{TenantRules, tenant};
+use crate::billing::TenantBudget;
 use crate::model::{Holder, QUARTER_HOUR, Utc};
 
 /// The rules of a time without any.
@@ -53,6 +55,11 @@ impl RuleSchedule {
     /// The version at a time; none before the first.
     pub fn version_at(&self, at: Utc) -> Option<&RecordedRules> {
         self.versions.iter().rev().find(|version| version.begin <= at)
+    }
+
+    /// The budgets of a month that ends at that time: those in force at its end, or recorded last.
+    pub fn budgets_until(&self, end: Utc) -> &BTreeMap<String, TenantBudget> {
+        &self.in_force(Utc(end.0.saturating_sub(1))).budgets
     }
 
     /// Whether a holder has the same tenant with other facts, at any time.

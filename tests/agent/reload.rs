@@ -308,3 +308,52 @@ fn the_start_log_has_version_configuration_and_ledger() {
     let log = demo.agent.wait_for_log("first snapshot");
     assert!(log.contains(" last_commit=\"20") && log.contains(" gpus=8 "), "{log}");
 }
+
+#[test]
+fn a_budget_is_on_the_page_and_decides_who_is_listed_as_over_it() {
+    let text = |budgets: &str| {
+        format!(
+            "prices: {{currency: EUR, rates: [{{gpu_hour: 2}}]}}\nbilling: {{time_zone: Asia/Kathmandu}}\n\
+             tenants: {{budgets: {budgets}}}\nattribution: {{standing: [{{gpu: 0, unit: train-llm.service}}]}}\n"
+        )
+    };
+    let tenant = "tenant=\"train-llm.service\"";
+    let cost = |page: &Scrape| page.nano_sum("gpu_tenant_cost_month_to_date", &[tenant, "currency=\"EUR\""]);
+    let budget = |page: &Scrape| page.value("gpu_tenant_budget", &[tenant]).map(str::to_owned);
+    let listed = |agent: &Agent| {
+        let url = format!("http://{}", agent.address);
+        let output = crate::running::output(&["bill", "--url", &url, "--over-budget"]);
+        let [page, log] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+        (output.status.code(), page, log)
+    };
+    let mut demo = Configured::start(&text("{train-llm.service: 0.001, carol: 7.50}"), &["--speed", "30"]);
+    // A minute costs 0.033 EUR.
+    let page = demo.agent.wait_for("costs of a minute", |page| cost(page) > 33_000_000);
+    assert_eq!(budget(&page).as_deref(), Some("0.001"));
+    assert_eq!(page.value("gpu_tenant_budget", &["tenant=\"carol\"", "currency=\"EUR\""]), Some("7.5"));
+    assert_eq!(page.nano_sum("gpu_tenant_cost_month_to_date", &["tenant=\"carol\""]), 0, "she holds nothing");
+    let [begin, end] = ["start", "end"].map(|edge| {
+        page.nano_sum(&format!("gpumeter_billing_period_{edge}_timestamp_seconds"), &[]) / 1_000_000_000
+    });
+    assert!((28..=31).contains(&((end - begin) / 86_400)), "{begin} to {end}");
+    // Midnight in Kathmandu is at 18:15.
+    assert_eq!((begin % 86_400, end % 86_400), (65_700, 65_700));
+    let (status, text_of, log) = listed(&demo.agent);
+    assert_eq!(status, Some(1), "{text_of}{log}");
+    assert!(text_of.contains("\ntrain-llm.service  0.") && !text_of.contains("carol"), "{text_of}");
+    assert!(log.contains("a tenant is over its budget"), "{log}");
+    // The costs of the month go on after a restart.
+    let before = cost(&page);
+    demo.agent.kill();
+    demo.agent = Configured::launch(&demo.directory, &["--speed", "30"]);
+    let known = |page: &Scrape| page.has("gpu_tenant_cost_month_to_date", &[tenant]);
+    let page = demo.agent.wait_for("the costs after a restart", known);
+    assert!(cost(&page) >= before, "{} after {before}", cost(&page));
+    demo.write(&text("{train-llm.service: 5000}"));
+    demo.agent.wait_for("the new budget", |page| budget(page).as_deref() == Some("5000"));
+    let (status, text_of, log) = listed(&demo.agent);
+    assert_eq!(status, Some(0), "{text_of}{log}");
+    assert!(text_of.ends_with("\nno tenant of this node is over its monthly budget\n"), "{text_of}");
+    demo.write(&text("{}"));
+    demo.agent.wait_for("no budget", |page| budget(page).is_none());
+}

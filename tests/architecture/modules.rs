@@ -39,8 +39,8 @@ pub(crate) const MODULES: &[Module] = &[
         &["model", "host", "kubelet", "docker"],
         "resolves a process to its holder; finds who holds which GPU",
     ),
-    module("tenants", &["model"], "maps a holder's facts to a tenant"),
-    module("billing", &["model"], "pure: rates, exact money, the bill"),
+    module("billing", &["model"], "pure: rates, exact money, bill"),
+    module("tenants", &["model", "billing"], "maps a holder's facts to a tenant"),
     module("attribution", &["model"], "pure: settles a window's integrals into account rows"),
     module(
         "account",

@@ -191,6 +191,12 @@ web: {listen: [127.0.0.1:9855, "[::1]:9855"], created: true}
     assert_eq!(web.external_url.as_deref(), Some("https://node7.example/gpus"));
     let hints = Config::parse("sampling: {interval: 2s, medium: 1s}", "c.yaml")?.hints();
     assert_eq!(hints, ["sampling.medium, 1s, is shorter than sampling.interval, 2s: it is read every 2s"]);
+    let text = "prices: {book: example}
+tenants: {rules: [{match: {slurm_account: \"phys*\"}, tenant: physics}], budgets: {pysics: 1, physics: 2, bio: 3}}";
+    assert_eq!(
+        Config::parse(text, "c.yaml")?.hints(),
+        ["tenants.budgets.pysics: no rule yields this tenant; did you mean `physics`?"]
+    );
     assert_eq!(Config::default().hints(), Vec::<String>::new());
     let local = Config::parse("web: {listen: localhost:9855}", "c.yaml")?.web.listen;
     assert_eq!(local, ["127.0.0.1:9855".parse().unwrap()]);

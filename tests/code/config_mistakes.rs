@@ -83,6 +83,30 @@ b: 2"#,
         r#"tenants: {attributes: {ml: "4711"}}"#,
         "1:28: tenants.attributes.ml: is not a mapping; give names with values, or remove the entry",
     ),
+    (
+        r#"prices: {book: example}
+tenants: {budget: {ml: 5000}}"#,
+        "2:11: tenants.budget: unknown key; did you mean `budgets`?",
+    ),
+    (
+        r#"tenants: {budgets: {ml: 5000}}"#,
+        "1:11: tenants.budgets: need prices; give prices.rates, or remove them",
+    ),
+    (
+        r#"prices: {book: example}
+tenants: {budgets: {ml: "5,000", bio: -1, __system__: 1, chem: 1e3, lab: 1000000000000000, sim: [1, 2]}}"#,
+        r#"2:25: tenants.budgets.ml: "5,000" is not an amount of money; give digits such as 5000 or 4999.50
+2:39: tenants.budgets.bio: "-1" is not an amount of money; give digits such as 5000 or 4999.50
+2:55: tenants.budgets.__system__: "__system__" is a reserved name; give a tenant that does not begin with __
+2:64: tenants.budgets.chem: "1e3" is not an amount of money; give digits such as 5000 or 4999.50
+2:74: tenants.budgets.lab: "1000000000000000" is 1e15 or more; give a lower amount, or prices in a larger unit
+2:101: tenants.budgets.sim: "2" is a second budget of this tenant; give one"#,
+    ),
+    (
+        r#"prices: {book: example}
+tenants: {budgets: [ml]}"#,
+        "2:20: tenants.budgets: is not a mapping; give a mapping of tenants with amounts, or remove the key",
+    ),
     ("sampling: {intervall: 1s}", "1:12: sampling.intervall: unknown key; did you mean `interval`?"),
     (
         r#"samplng:

@@ -89,7 +89,7 @@ fn start(node: &Node<'_>, directory: &Path) -> Agent {
     let counters =
         node.dcgm_counters.map_or(String::new(), |path| format!("  dcgm_counters: {}\n", path.display()));
     let text = format!(
-        "web:\n  dcgm_listen: 127.0.0.1:0\n{counters}sampling:\n  level: {level}\nattribution:\n  presence: true\nprices:\n  currency: EUR\n  rates:\n    - gpu_hour: 2.4\nlimits:\n  birth_delay: 0s\n"
+        "web:\n  dcgm_listen: 127.0.0.1:0\n{counters}sampling:\n  level: {level}\nattribution:\n  presence: true\nprices:\n  currency: EUR\n  rates:\n    - gpu_hour: 2.4\nbilling:\n  time_zone: UTC\nlimits:\n  birth_delay: 0s\n"
     );
     std::fs::write(&config, text).unwrap();
     let mut command = crate::running::program();

@@ -105,6 +105,7 @@ impl Agent {
             workload_accounts: Arc::default(),
             unattributed: Arc::default(),
             holdings: Vec::new(),
+            month_costs: Arc::default(),
             agent: vec![AgentNumber::Integer(1)],
         };
         let press = Arc::new(PageCache::new(Level::Lean, false, Arc::default()));

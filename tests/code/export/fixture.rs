@@ -64,6 +64,19 @@ pub fn roster(gpus: usize, processes: usize) -> Roster {
             gpus
         ]
         .into(),
+        month_costs: ["physics", "__unallocated__"]
+            .map(|tenant| MonthCostEntry {
+                tenant: tenant.into(),
+                month: "2026-09".into(),
+                currency: "EUR".into(),
+            })
+            .into(),
+        budgets: [BudgetEntry {
+            tenant: "physics".into(),
+            currency: "EUR".into(),
+            amount: Money(5_000_000_000_000),
+        }]
+        .into(),
         agent: agent_entries(),
     }
 }
@@ -180,6 +193,7 @@ pub fn values(roster: Arc<Roster>, scale: i64) -> Snapshot {
             HoldingState { fraction: Fraction { numerator: 1, denominator: 3 } };
             roster.holdings.len()
         ],
+        month_costs: (1..).take(roster.month_costs.len()).map(|cost| i128::from(scale) * cost).collect(),
         agent: roster
             .agent
             .iter()

@@ -5,6 +5,7 @@ mod commits;
 mod inventory;
 mod laws;
 mod month;
+mod month_costs;
 mod opening;
 mod sticky_faults;
 mod upgrades;

@@ -115,7 +115,7 @@ fn physics_is(tenant: &str) -> Arc<TenantRules> {
     let attributes = [("lab", "4711"), ("nobody", "1")].map(|(tenant, center)| {
         (tenant.to_owned(), BTreeMap::from([("cost_center".to_owned(), center.to_owned())]))
     });
-    Arc::new(TenantRules { rules: vec![rule], attributes: attributes.into() })
+    Arc::new(TenantRules { rules: vec![rule], attributes: attributes.into(), ..TenantRules::default() })
 }
 
 #[test]
