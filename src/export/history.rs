@@ -254,7 +254,7 @@ mod tests {
         }
         assert_eq!(means(&history), (880..1_000).map(|step| step as f32).collect::<Vec<_>>());
         history.record(1_060, [Some(1.0), None, None, None]);
-        assert_eq!(means(&history).len(), 61, "60 of the old points, and the new one");
+        assert_eq!(means(&history).len(), 60, "59 of the old points, and the new one");
         history.record(9_999, [Some(2.0), None, None, None]);
         assert_eq!(means(&history), [2.0]);
     }
