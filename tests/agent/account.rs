@@ -157,7 +157,7 @@ fn the_bill_command_prints_text_csv_and_json_for_a_month_or_between_dates() {
         assert!(text.contains(words), "{words} in\n{text}");
     }
     let csv = printed(&["--csv"]);
-    assert!(csv.starts_with("node,cluster,from,to,time_zone,tenant,held_hours,"), "{csv}");
+    assert!(csv.starts_with("node,cluster,from,to,time_zone,tenant,rate,held_hours,"), "{csv}");
     assert!(csv.lines().skip(1).all(|line| line.starts_with("demo-node,,")), "{csv}");
     let month = bill(&demo.agent)["from_local"].as_str().unwrap()[..7].to_owned();
     let json: Value = serde_json::from_str(&printed(&["--json", "--month", &month])).unwrap();
