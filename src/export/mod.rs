@@ -15,6 +15,7 @@ mod label_cache;
 mod limits;
 mod otlp;
 mod page;
+mod problems;
 mod summarize;
 mod summary;
 mod text;

@@ -9,6 +9,7 @@ use super::health::{Release, report};
 use super::history::{HISTORY_POINTS, HISTORY_SERIES, HISTORY_STEP, History, RecentUse};
 use super::json::{SeriesFilter, agent_number, moment, node, simulated};
 use super::limits::{limit, read_gpu};
+use super::problems::problems;
 use super::summary::*;
 use crate::catalogue::{AgentFamily, InstanceValue, ProcessValue};
 use crate::model::snapshot::{GpuEntry, GpuState, ProcessEntry, ProcessState, Snapshot, WorkloadEntry};
@@ -38,7 +39,7 @@ pub fn summarize(source: &SummarySource<'_>) -> Summary {
         .filter_map(|position| summarize_gpu(position, source, &view))
         .collect();
     let (recent_seconds, tenants) = summarize_tenants(source, &view);
-    Summary {
+    let mut summary = Summary {
         at: moment(source.snapshot.at.utc),
         sequence: source.snapshot.sequence,
         watched_since: moment(source.snapshot.started),
@@ -50,7 +51,10 @@ pub fn summarize(source: &SummarySource<'_>) -> Summary {
         gpus,
         tenants,
         recent_seconds,
-    }
+        problems: Vec::new(),
+    };
+    summary.problems = problems(&summary);
+    summary
 }
 
 /// The largest processes by memory, of one GPU or of all.
@@ -297,7 +301,8 @@ fn summarize_gpu(position: usize, source: &SummarySource<'_>, view: &View<'_>) -
         (GpuReadings::default(), ("unknown", "shown to who holds this GPU alone".to_owned()))
     };
     let kept = source.history.gpu(&entry.id.uuid).filter(|_| is_shown);
-    let idle_since = kept.and_then(|kept| kept.idle_since(source.snapshot.started, state));
+    let idle_since = kept.and_then(|kept| kept.idle_since(snapshot.started, state));
+    let idle_since = idle_since.map(|since| since.max(view.values_since(position)));
     let identity = &entry.identity;
     let price = view.price(position);
     Some(SummaryGpu {
@@ -320,7 +325,8 @@ fn summarize_gpu(position: usize, source: &SummarySource<'_>, view: &View<'_>) -
         limit,
         limit_kind: limit_kind.to_owned(),
         readings,
-        idle_since: idle_since.map(|since| since.max(view.values_since(position))).and_then(moment),
+        idle_since: idle_since.and_then(moment),
+        idle_seconds: idle_since.map(|since| snapshot.at.utc.since(since).0 / 1_000_000_000),
         mig: identity.mig.then(|| mig(view, position)),
         holders: holders(view, position),
         users,

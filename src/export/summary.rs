@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::health::ReportedVerdict;
 
 /// A node at a glance.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Summary {
     /// When the snapshot was published.
     pub at: Option<String>,
@@ -36,6 +36,27 @@ pub struct Summary {
     pub recent_seconds: f64,
     /// The workloads that hold or use a GPU.
     pub workloads: Vec<SummaryWorkload>,
+    /// What needs attention, the worst first.
+    pub problems: Vec<SummaryProblem>,
+}
+
+/// Something that needs attention.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct SummaryProblem {
+    /// `failed`, `degraded`, or `waste` for what costs money for nothing.
+    pub level: String,
+    /// UUID of the GPU; null for the node.
+    pub gpu: Option<String>,
+    /// What, in a few words.
+    pub title: String,
+    /// What was observed.
+    pub text: String,
+    /// Since when.
+    pub since: Option<String>,
+    /// What to do, for people.
+    pub advice: String,
+    /// The command that does it, where there is one.
+    pub command: Option<String>,
 }
 
 /// The node as a whole.
@@ -107,6 +128,8 @@ pub struct SummaryGpu {
     pub readings: GpuReadings,
     /// Since when it is idle.
     pub idle_since: Option<String>,
+    /// For how many seconds it has been idle.
+    pub idle_seconds: Option<u64>,
     /// How it is divided by MIG; null without MIG.
     pub mig: Option<SummaryMig>,
     /// Who holds a share of it.

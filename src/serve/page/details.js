@@ -3,7 +3,7 @@
 import { h, keyed, setText } from "./dom.js";
 import { DASH, bytes, clock, gpuCount, kilowatts, memory, money, ofLimit, percent, processCount, since, tenantName } from "./format.js";
 import { badge, fault } from "./problems.js";
-import { command, tenantLink, workloadLink } from "./tiles.js";
+import { createProblem, tenantLink, workloadLink } from "./tiles.js";
 import { getJson } from "./fetch.js";
 
 const dialog = document.getElementById("details");
@@ -106,7 +106,7 @@ function plots() {
 
 function gpuDetails(uuid) {
   const [facts, updateFacts] = factList();
-  const problem = h("div", { class: "problem", hidden: true });
+  const problem = createProblem(h("div", { class: "problem", hidden: true }));
   const [holders, updateHolders] = linkList("Held by");
   const [users, updateUsers] = linkList("Used by");
   const [instances, updateInstances] = linkList("MIG instances");
@@ -124,15 +124,13 @@ function gpuDetails(uuid) {
   const processes = h("section", {}, h("h3", {}, "Processes"), list);
   let drawn = null;
   return {
-    elements: [problem, facts, instances, holders, users, history, processes],
+    elements: [problem.element, facts, instances, holders, users, history, processes],
     end: () => drawn?.forEach((plot) => plot.destroy()),
     update(state) {
       const gpu = state.summary.gpus.find((one) => one.uuid === uuid);
       setText(title, gpu ? `GPU ${gpu.gpu}` : "This GPU is not here any more");
       if (!gpu) return;
-      const text = fault(gpu, state.summary);
-      problem.hidden = !text;
-      problem.replaceChildren(...(text ? [h("p", {}, text), h("p", {}, gpu.advice ? `To do: ${gpu.advice}.` : ""), ...command(gpu.command)] : []));
+      problem.update(fault(gpu, state.summary), state.summary);
       updateFacts(gpuFacts(gpu, state.summary));
       const profile = (one) => (one.gpu_instance ? `on instance ${one.gpu_instance} ` : "");
       const holder = (one) => `${percent(one.share)} ${profile(one)}of ${tenantName(one.tenant)}, by ${one.source}, ${since(one.since, state.summary)}`;

@@ -2,8 +2,8 @@
 
 import { copyButton, h, keyed, setAttribute, setText } from "./dom.js";
 import { bytes, gpus, kilowatts, money, nano, ofNano, percent, since, tenantName, clock, DASH } from "./format.js";
-import { badge, isWasted, problems, severity } from "./problems.js";
-import { command, createTile, tenantLink, workloadLink } from "./tiles.js";
+import { badge, need } from "./problems.js";
+import { createProblem, createTile, tenantLink, workloadLink } from "./tiles.js";
 import { createTable } from "./tables.js";
 import { showDetails } from "./details.js";
 import { getJson } from "./fetch.js";
@@ -93,7 +93,7 @@ function isGpuShown(gpu, summary) {
   const profiles = gpu.mig?.instances.map((one) => one.profile) ?? [];
   if (!isMatch(`gpu ${gpu.gpu}`, gpu.uuid, gpu.model, badge(gpu)[0], gpu.limit, ...people, ...profiles)) return false;
   switch (filter.show) {
-    case "attention": return severity(gpu) > 0 || isWasted(gpu, summary);
+    case "attention": return need(gpu, summary) > 0;
     case "idle": return gpu.holders.length > 0 && gpu.idle_since !== null;
     case "free": return gpu.holders.length === 0 && gpu.status === "up" && !gpu.withheld;
     default: return true;
@@ -102,7 +102,7 @@ function isGpuShown(gpu, summary) {
 
 const ORDERS = {
   gpu: () => 0,
-  attention: (gpu) => -severity(gpu) - (isWasted(gpu, state.summary) ? 0.5 : 0),
+  attention: (gpu) => -need(gpu, state.summary),
   activity: (gpu) => -(gpu.activity ?? -1),
   memory: (gpu) => -(gpu.memory_used ?? -1),
   power: (gpu) => -(gpu.power ?? -1),
@@ -168,22 +168,13 @@ function showMarks(summary) {
 }
 
 function showProblems(summary) {
-  const all = problems(summary);
+  const all = summary.problems;
   byId("attention").hidden = all.length === 0;
   const shown = state.allProblems ? all : all.slice(0, FIRST_PROBLEMS);
-  keyed(byId("problems"), shown, (one) => `${one.key} ${one.command}`, (one) => {
-    const [kind, text, todo] = [h("a"), h("span"), h("span", { class: "todo" })];
-    const element = h("li", { class: one.level }, h("p", {}, kind, text), h("p", {}, todo), ...command(one.command));
-    return {
-      element,
-      update(one) {
-        setAttribute(element, "class", one.level);
-        setText(kind, one.kind);
-        setAttribute(kind, "href", one.link);
-        setText(text, `: ${one.text}`);
-        setText(todo, one.todo ? `To do: ${one.todo}` : "");
-      },
-    };
+  keyed(byId("problems"), shown, (one) => `${one.gpu} ${one.level} ${one.title}`, (one) => {
+    const title = h("a", { href: one.gpu ? `#gpu=${one.gpu}` : undefined }, one.title);
+    const { element, update } = createProblem(h("li", { class: one.level }), h("h3", {}, title));
+    return { element, update: (one) => update(one, state.summary) };
   });
   byId("more-problems").hidden = all.length <= FIRST_PROBLEMS;
   setText(byId("more-problems"), state.allProblems ? "Show fewer" : `Show ${all.length - FIRST_PROBLEMS} more`);

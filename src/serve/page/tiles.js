@@ -2,7 +2,7 @@
 
 import { copyButton, h, keyed, setAttribute, setText, svg } from "./dom.js";
 import { bytes, memory, ofLimit, percent, processCount, shortModel, since, tenantName } from "./format.js";
-import { badge, fault } from "./problems.js";
+import { badge, fault, sentence } from "./problems.js";
 
 const WIDTH = 120;
 const HEIGHT = 28;
@@ -27,7 +27,7 @@ export function createTile(gpu) {
   const limit = h("p", { class: "limit" });
   const mig = h("div", { class: "mig", hidden: true });
   const who = h("ul", { class: "who" });
-  const problem = h("div", { class: "problem", hidden: true });
+  const problem = createProblem(h("div", { class: "problem", hidden: true }));
   const element = h(
     "article",
     { class: "tile", "aria-label": `GPU ${gpu.gpu}` },
@@ -36,7 +36,7 @@ export function createTile(gpu) {
     limit,
     mig,
     who,
-    problem,
+    problem.element,
   );
   return {
     element,
@@ -52,7 +52,7 @@ export function createTile(gpu) {
       updateLimit(limit, gpu);
       updateMig(mig, gpu);
       keyed(who, lines(gpu, summary), (line) => line.key, createLine);
-      updateProblem(problem, gpu, summary);
+      problem.update(fault(gpu, summary), summary);
     },
   };
 }
@@ -188,22 +188,20 @@ function createLine(line) {
   };
 }
 
-function updateProblem(element, gpu, summary) {
-  const text = fault(gpu, summary);
-  element.hidden = !text;
-  if (!text) {
-    element.replaceChildren();
-    delete element.dataset.shown;
-    return;
-  }
-  const todo = gpu.advice ? `To do: ${gpu.advice}.` : "";
-  const shown = `${text}\n${todo}\n${gpu.command ?? ""}`;
-  if (element.dataset.shown === shown) return;
-  element.dataset.shown = shown;
-  element.replaceChildren(h("p", {}, text), h("p", {}, todo), ...command(gpu.command));
-}
-
-/** A command with a button that copies it. */
-export function command(text) {
-  return text ? [h("p", { class: "command" }, h("code", {}, text), copyButton(text))] : [];
+/** What is wrong, what to do, and the command for it; `update(problem, summary)` hides it without a problem. */
+export function createProblem(element, ...head) {
+  const [text, todo, code] = [h("p"), h("p", { class: "todo" }), h("code")];
+  const command = h("p", { class: "command" }, code, copyButton(() => code.textContent));
+  element.append(...head, text, todo, command);
+  return {
+    element,
+    update(problem, summary) {
+      element.hidden = !problem;
+      if (!problem) return;
+      setText(text, sentence(problem, summary));
+      setText(todo, problem.advice ? `To do: ${problem.advice}` : "");
+      command.hidden = !problem.command;
+      setText(code, problem.command ?? "");
+    },
+  };
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use gpumeter::catalogue::{Level, first_point, point};
 use gpumeter::export::{
     HISTORY_POINTS, LatestSnapshot, MOST_LISTED, PageCache, ProcessList, PublishedSnapshot, Summary,
-    SummarySource, list_processes, report_history, summarize,
+    SummaryProblem, SummarySource, list_processes, report_history, summarize,
 };
 use gpumeter::model::snapshot::*;
 use gpumeter::model::*;
@@ -212,7 +212,11 @@ fn shared_node() -> Snapshot {
         holdings: [holding(0, "ada"), holding(1, "ada"), holding(1, "bob")].into(),
         workloads: [workload("ada"), workload("bob")].into(),
         processes: [process(0, "ada", "1"), process(1, "ada", "2"), process(1, "bob", "3")].into(),
-        gpus: fixture::roster(3, 0).gpus[..2].to_vec(),
+        gpus: fixture::roster(3, 0).gpus[..2]
+            .iter()
+            .map(|gpu| GpuEntry { absence: None, ..gpu.clone() })
+            .collect(),
+        agent: Arc::default(),
         ..fixture::roster(2, 0)
     };
     fixture::values(Arc::new(roster), 1)
@@ -328,4 +332,85 @@ fn processes_are_wanted_for_a_while_after_somebody_looked() {
     latest.request_processes();
     let wanted = (0..100).take_while(|_| latest.wants_processes()).count();
     assert_eq!(wanted, 30);
+}
+
+/// Titles, levels and commands of the problems of two GPUs after a change to the second.
+fn problems(change: impl FnOnce(&mut Snapshot)) -> Vec<String> {
+    let mut snapshot = shared_node();
+    for state in &mut snapshot.gpus {
+        state.health = Arc::new(Verdict { state: HealthState::Ok, ..Verdict::default() });
+    }
+    change(&mut snapshot);
+    let line = |one: SummaryProblem| format!("{} {}: {} ({})", one.level, one.title, one.text, one.advice);
+    seen(snapshot).problems.into_iter().map(line).collect()
+}
+
+#[test]
+fn problems_are_faults_then_heat_then_waste_then_unknown_owners() {
+    assert_eq!(
+        problems(|snapshot| {
+            set_throttles(snapshot, &[]);
+        }),
+        [""; 0]
+    );
+    let reason = Reason {
+        rule: "ecc_uncorrectable",
+        state: HealthState::Degraded,
+        remedy: Remedy::ResetGpu,
+        what: "memory had uncorrectable errors",
+        evidence: "gpu_ecc_errors_total 1".into(),
+        since: AT,
+        clears: "a reset of the GPU",
+    };
+    let all = problems(|snapshot| {
+        set_throttles(snapshot, &["hw_thermal_slowdown"]);
+        snapshot.gpus[1].health = Arc::new(Verdict {
+            state: HealthState::Degraded,
+            remedy: Remedy::ResetGpu,
+            reasons: vec![reason.clone()],
+        });
+        snapshot.started = Utc(AT.0 - 301 * SECOND);
+        snapshot.gpus.iter_mut().for_each(|gpu| gpu.activity = Ok(0));
+        let mut roster = Roster { processes: Arc::default(), ..Roster::default() };
+        let old = &snapshot.roster;
+        roster.gpus.clone_from(&old.gpus);
+        (roster.holdings, roster.workloads) = (old.holdings[1..].into(), Arc::clone(&old.workloads));
+        (roster.prices, roster.agent) = (Arc::clone(&old.prices), Arc::clone(&old.agent));
+        let stranger =
+            ProcessEntry { gpu: 0, workload: "".into(), tenant: "".into(), ..old.processes[0].clone() };
+        roster.processes = [stranger].into();
+        snapshot.roster = Arc::new(roster);
+        snapshot.holdings.truncate(2);
+        snapshot.processes.truncate(1);
+    });
+    assert_eq!(
+        all,
+        [
+            "degraded GPU 1 degraded: memory had uncorrectable errors: gpu_ecc_errors_total 1 (drain the node, then reset the GPU)",
+            "degraded GPU 0 slowed down: heat: the hardware slows it down at 71 °C (check air flow, fans and power supplies of the server)",
+            "waste GPU 1 idle: held by account-ada, account-bob and idle, 2.1 EUR per hour for nothing (ask account-ada, account-bob whether it is needed)",
+            "waste GPU 0 used by unknown owners: a process whose use nobody pays for (find out whose they are)",
+        ]
+    );
+}
+
+/// Sets what slows down the first GPU; the others are not slowed down.
+fn set_throttles(snapshot: &mut Snapshot, reasons: &[&str]) {
+    let all = [
+        "sw_power_cap",
+        "hw_other_slowdown",
+        "sync_boost",
+        "sw_thermal_slowdown",
+        "hw_thermal_slowdown",
+        "hw_power_brake",
+    ];
+    for (position, state) in snapshot.gpus.iter_mut().enumerate() {
+        let mut frame = (**state.frame.as_ref().unwrap()).clone();
+        for reason in all {
+            let is_active = position == 0 && reasons.contains(&reason);
+            frame.readings[point("gpu_throttle_active", reason)] = Ok(i64::from(is_active));
+        }
+        frame.readings[point("gpu_temperature_celsius", "gpu")] = Ok(71_000);
+        state.frame = Some(Arc::new(frame));
+    }
 }

@@ -1,0 +1,119 @@
+//! What of a node needs attention, the worst first: faults, heat, held GPUs that idle, processes of unknown owners.
+
+use super::summary::{Summary, SummaryGpu, SummaryNode, SummaryProblem};
+
+/// A held GPU counts as wasted from this time of idleness on, in seconds.
+const IDLE_SECONDS: u64 = 300;
+
+/// Reasons that slow a GPU down and that somebody can do something about in the machine room.
+const OVERHEATED: [&str; 3] = ["hw_thermal_slowdown", "sw_thermal_slowdown", "hw_power_brake"];
+
+/// The problems of a node.
+pub(super) fn problems(summary: &Summary) -> Vec<SummaryProblem> {
+    let mut faults: Vec<(u8, SummaryProblem)> =
+        summary.gpus.iter().filter_map(|gpu| fault(gpu).or_else(|| heat(gpu))).collect();
+    faults.sort_by_key(|(order, _)| *order);
+    let mut wasted: Vec<&SummaryGpu> = summary
+        .gpus
+        .iter()
+        .filter(|gpu| !gpu.holders.is_empty() && gpu.idle_seconds >= Some(IDLE_SECONDS))
+        .collect();
+    wasted.sort_by_key(|gpu| std::cmp::Reverse(gpu.idle_seconds));
+    let account = (summary.node.account != "ok").then(|| account(&summary.node));
+    account
+        .into_iter()
+        .chain(faults.into_iter().map(|(_, problem)| problem))
+        .chain(wasted.into_iter().map(|gpu| waste(gpu, &summary.node)))
+        .chain(summary.gpus.iter().filter_map(strangers))
+        .collect()
+}
+
+fn account(node: &SummaryNode) -> SummaryProblem {
+    let title = if node.account == "none" { "no account is kept" } else { "the account is wrong" };
+    SummaryProblem {
+        level: "failed".to_owned(),
+        title: title.to_owned(),
+        text: node.account_reason.clone().unwrap_or_default(),
+        advice: "let gpumeter examine the node".to_owned(),
+        command: Some("gpumeter doctor".to_owned()),
+        ..SummaryProblem::default()
+    }
+}
+
+fn of_gpu(gpu: &SummaryGpu, level: &str, what: &str) -> SummaryProblem {
+    SummaryProblem {
+        gpu: Some(gpu.uuid.clone()),
+        level: level.to_owned(),
+        title: format!("GPU {} {what}", gpu.gpu),
+        ..SummaryProblem::default()
+    }
+}
+
+/// The fault of a GPU that is not well, with its place in the order.
+fn fault(gpu: &SummaryGpu) -> Option<(u8, SummaryProblem)> {
+    let (order, level) = match (&*gpu.status, &*gpu.health.state) {
+        ("up", "failed") => (0, "failed"),
+        ("up", "ok") => return None,
+        ("up", "degraded") => (2, "degraded"),
+        // Somebody meant it to be away.
+        ("guest" | "replaced" | "forgotten", _) => return None,
+        _ => (1, "failed"),
+    };
+    let reason = gpu.health.reasons.first();
+    let what = match &*gpu.status {
+        "up" => &gpu.health.state,
+        "silent" => "does not answer",
+        status => status,
+    };
+    let evidence = reason.map(|reason| &*reason.evidence).filter(|evidence| !evidence.is_empty());
+    let evidence = evidence.map(|evidence| format!(": {evidence}")).unwrap_or_default();
+    let call = gpu.call.as_ref().map(|(call, seconds)| format!(" ({call} has not returned for {seconds} s)"));
+    let text = reason.map(|reason| format!("{}{evidence}", reason.what)).unwrap_or_default();
+    let problem = SummaryProblem {
+        text: text + &call.unwrap_or_default(),
+        since: reason.and_then(|reason| reason.since.clone()),
+        advice: gpu.advice.clone(),
+        command: gpu.command.clone(),
+        ..of_gpu(gpu, level, what)
+    };
+    Some((order, problem))
+}
+
+fn heat(gpu: &SummaryGpu) -> Option<(u8, SummaryProblem)> {
+    let is_hot =
+        OVERHEATED.iter().any(|reason| gpu.readings.throttled_by.iter().any(|active| active == reason));
+    let problem = SummaryProblem {
+        text: gpu.limit.clone(),
+        advice: "check air flow, fans and power supplies of the server".to_owned(),
+        ..of_gpu(gpu, "degraded", "slowed down")
+    };
+    is_hot.then_some((3, problem))
+}
+
+fn waste(gpu: &SummaryGpu, node: &SummaryNode) -> SummaryProblem {
+    let mut tenants: Vec<&str> = gpu.holders.iter().map(|holder| &*holder.tenant).collect();
+    tenants.dedup();
+    let tenants = tenants.join(", ");
+    let cost = gpu.per_hour.as_ref().zip(node.currency.as_ref());
+    let cost = cost.map(|(amount, currency)| format!(", {amount} {currency} per hour for nothing"));
+    SummaryProblem {
+        text: format!("held by {tenants} and idle{}", cost.unwrap_or_default()),
+        since: gpu.idle_since.clone(),
+        advice: format!("ask {tenants} whether it is needed"),
+        ..of_gpu(gpu, "waste", "idle")
+    }
+}
+
+fn strangers(gpu: &SummaryGpu) -> Option<SummaryProblem> {
+    let count: usize =
+        gpu.users.iter().filter(|user| user.workload.is_empty()).map(|user| user.processes).sum();
+    (count > 0).then(|| SummaryProblem {
+        text: match count {
+            1 => "a process whose use nobody pays for".to_owned(),
+            count => format!("{count} processes whose use nobody pays for"),
+        },
+        advice: "find out whose they are".to_owned(),
+        command: Some("gpumeter doctor".to_owned()),
+        ..of_gpu(gpu, "waste", "used by unknown owners")
+    })
+}
