@@ -3,6 +3,7 @@
 mod io;
 mod ledger;
 mod local_reader;
+mod observer;
 mod reload;
 mod tick_loop;
 mod web;
@@ -27,6 +28,7 @@ use crate::resolvers::{self, Resolvers, SeenProcesses, users};
 use crate::session::{self, DriverSessions, Orders, Received, RestartReason};
 use crate::thread::{self, Thread, VitalThreads};
 use crate::{export, serve, systemd};
+pub use observer::Observer;
 use reload::Reloads;
 
 /// The configuration of the agent, with what the command line adds.
@@ -42,6 +44,8 @@ pub struct Launch {
     pub root: PathBuf,
     /// Whether the driver is known to be simulated before it is opened.
     pub simulated: bool,
+    /// Whether it only looks: it takes no lock and writes no file.
+    pub observes: bool,
     /// How pages are served.
     pub web: WebOptions,
 }
@@ -188,6 +192,7 @@ impl Shared {
             processes: Arc::clone(&processes),
             simulated: Arc::clone(&simulated),
             orders: Orders::default(),
+            observes: launch.observes,
             driver_devices: host.driver_devices(),
             restart: OnceLock::new(),
         };
@@ -201,6 +206,7 @@ impl Shared {
             config: Arc::clone(&config),
             pages: Arc::clone(&pages),
             simulated: Arc::clone(&simulated),
+            observes: launch.observes,
             processes,
             workloads: Mutex::new(Arc::new(workloads)),
             statuses: Default::default(),

@@ -34,7 +34,7 @@ const MOST_BYTES: usize = 1 << 30;
 #[derive(Args, Debug)]
 pub(super) struct RunningAgent {
     /// URL of the running agent, with the path where a proxy has one for it.
-    #[arg(long, default_value = "http://127.0.0.1:9855", value_name = "URL")]
+    #[arg(long, default_value = Self::DEFAULT_URL, value_name = "URL")]
     pub(super) url: String,
     /// CA certificate, as PEM, that verifies the agent's certificate, instead of the CAs that this machine trusts.
     #[arg(long = "web.ca-file", value_name = "FILE")]
@@ -51,6 +51,15 @@ pub(super) struct RunningAgent {
 }
 
 impl RunningAgent {
+    /// Where an agent is asked for if no URL is given.
+    pub(super) const DEFAULT_URL: &str = "http://127.0.0.1:9855";
+
+    /// Whether something answers at the URL.
+    pub(super) fn is_reachable(&self) -> bool {
+        let Ok(AgentUrl { host, .. }) = parse_url(&self.url) else { return false };
+        std::net::TcpStream::connect(host.as_str()).is_ok()
+    }
+
     /// The body of the agent's response to one GET.
     pub(super) fn get(&self, path: &str) -> Result<String, Failure> {
         let url = &self.url;

@@ -11,6 +11,7 @@ mod interrupts;
 mod ledger;
 mod record;
 mod socket;
+mod top;
 
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
@@ -64,6 +65,8 @@ enum Command {
     Run(RunCommand),
     /// Run the agent on a simulated node; needs no GPU.
     Demo(DemoCommand),
+    /// Show the node live: GPUs, MIG instances, processes, tenants, workloads, and what needs attention.
+    Top(top::TopCommand),
     /// Print the bill of a running agent, or of a ledger file that no agent is using.
     Bill(bill::BillCommand),
     /// Print what a Slurm job held, used and cost on this node.
@@ -225,7 +228,10 @@ pub fn main() -> ExitCode {
             return ExitCode::from(Failure::wrong("").status);
         }
     };
-    subscribe(cli.log_format, log.lines());
+    // Lines of the log would stand in the middle of the screen.
+    if !matches!(cli.command, Command::Top(_)) {
+        subscribe(cli.log_format, log.lines());
+    }
     match run(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -255,6 +261,7 @@ fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Run(run) => run_agent(run),
         Command::Demo(options) => run_demo(options),
+        Command::Top(top) => top.run(),
         Command::Bill(bill) => bill.run(),
         Command::Job(job) => job.run(),
         Command::Metrics { format } => print(&match format {
@@ -299,7 +306,7 @@ fn run_agent(run: RunCommand) -> Result<(), Failure> {
         config.nvml.library = run.nvml_library;
     }
     let clock = Clock::of_library(config.nvml.library.as_deref());
-    app::run(Launch { config, source, clock, root: "/".into(), simulated: false, web })
+    app::run(Launch { config, source, clock, root: "/".into(), simulated: false, observes: false, web })
         .map_err(|error| Failure::of_agent(&error, error.wants_restart()))
 }
 

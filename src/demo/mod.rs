@@ -140,7 +140,8 @@ pub fn run(options: &Options) -> Result<(), DemoError> {
         // It may need more memory than the agent, which does not use it.
         drop(scenario);
         let clock = Clock::Page(page);
-        Ok(app::run(Launch { config, source, clock, root, simulated: true, web: options.web.clone() })?)
+        let web = options.web.clone();
+        Ok(app::run(Launch { config, source, clock, root, simulated: true, observes: false, web })?)
     });
     let ended = time.end();
     outcome.and(ended)

@@ -554,5 +554,6 @@ fn seconds(nanoseconds: i128) -> f64 {
 }
 
 pub(super) fn rounded(value: f64) -> f64 {
-    (value * 1e4).round() / 1e4
+    // A sum of nothing is -0.
+    (value * 1e4).round() / 1e4 + 0.0
 }

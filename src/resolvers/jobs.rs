@@ -334,7 +334,7 @@ impl JobRounds {
     /// Writes the map where it has changed. GPUs of a simulated driver are not the host's, so they are never written to
     /// the host's own map.
     fn write_map(&mut self, shared: &Resolvers, minors: &BTreeMap<u32, String>) {
-        let Some(map) = &self.map else { return };
+        let Some(map) = self.map.as_ref().filter(|_| !shared.observes) else { return };
         let is_foreign = shared.simulated.load(Ordering::Relaxed) && map == Path::new(MAP_OF_HOST);
         if minors.is_empty() || is_foreign || self.written.as_ref() == Some(minors) {
             return;

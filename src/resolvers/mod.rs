@@ -49,6 +49,8 @@ pub(crate) struct Resolvers {
     /// Snapshots, which list the GPUs of the node.
     pub(crate) pages: Arc<LatestSnapshot>,
     pub(crate) simulated: Arc<AtomicBool>,
+    /// Whether this process only looks, and writes no file.
+    pub(crate) observes: bool,
     pub(crate) processes: Arc<SeenProcesses>,
     pub(crate) workloads: Mutex<Arc<ResolvedWorkloads>>,
     pub(crate) statuses: ResolverStatuses,

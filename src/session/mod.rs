@@ -59,6 +59,8 @@ pub(crate) struct DriverSessions {
     pub(crate) simulated: Arc<AtomicBool>,
     /// Whether the driver may be open.
     pub(crate) orders: Orders,
+    /// Whether this process only looks, and needs no lock.
+    pub(crate) observes: bool,
     /// The driver's device numbers when the agent started.
     pub(crate) driver_devices: Vec<String>,
     /// Why only a new start can bring the driver back.

@@ -140,7 +140,7 @@ fn try_open(
 
 /// Takes the node's lock for this agent, once.
 fn own_node(shared: &DriverSessions) -> Result<(), OpenProblem> {
-    if lock(shared).node.is_some() {
+    if shared.observes || lock(shared).node.is_some() {
         return Ok(());
     }
     match node_lock::take(Path::new(node_lock::PATH)) {

@@ -26,5 +26,6 @@ mod scrape;
 mod serve;
 mod slurm_health;
 mod systemd;
+mod top;
 mod unread;
 mod web;

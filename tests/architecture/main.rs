@@ -86,9 +86,10 @@ fn only_the_thread_module_starts_threads_of_the_system() {
 
 #[test]
 fn only_app_and_the_modules_with_threads_of_their_own_start_named_threads() {
-    // Each of these starts threads by need (a sampler per GPU, a resolver per source), or beside the agent.
+    // Each of these starts threads by need (a sampler per GPU, a resolver per source), or beside the agent, as `top` does,
+    // whose keys wait for no agent.
     const MODULES_WITH_THREADS: &[&str] =
-        &["app", "session", "resolvers", "control", "log", "doctor", "demo", "thread"];
+        &["app", "session", "resolvers", "control", "log", "doctor", "demo", "thread", "cli"];
     none(&offences(|source| {
         if MODULES_WITH_THREADS.iter().any(|module| source.is_in(module)) {
             return Vec::new();

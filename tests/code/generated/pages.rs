@@ -49,6 +49,8 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
         "gpumeter demo --speed 60 --fresh",
         "Starts anew; an hour of the account passes in a minute.",
     ),
+    ("gpumeter-top", "gpumeter top", "Shows the agent of this node, or looks at the GPUs where none runs."),
+    ("gpumeter-top", "gpumeter top --once --url http://127.0.0.1:9855", "Prints the node once, as text."),
     ("gpumeter-bill", "gpumeter bill --month 2026-11", "The bill of a month by tenant."),
     ("gpumeter-bill", "gpumeter bill --by slurm_user --csv", "One line for each Slurm user, as CSV."),
     (

@@ -1,0 +1,174 @@
+//! `gpumeter top`: the node live in a terminal. It only looks.
+
+mod screen;
+mod source;
+mod state;
+mod tables;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests;
+mod words;
+
+use std::io::{IsTerminal, stdout};
+use std::path::PathBuf;
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+use clap::Args;
+use jiff::tz::TimeZone;
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event};
+use ratatui::crossterm::terminal;
+
+use super::agent::RunningAgent;
+use super::interrupts::Interrupts;
+use super::{Failure, print, read_config};
+use crate::app::Observer;
+use crate::clock::Stop;
+use screen::{Theme, draw};
+use source::{Source, TopData, TopReading};
+use state::{AfterKey, TopState};
+use tables::{TopTable, TopView, sentence, title, totals};
+use words::{Moments, fit};
+
+/// Options of the command.
+#[derive(Args, Debug)]
+pub(super) struct TopCommand {
+    #[command(flatten)]
+    agent: RunningAgent,
+    /// Print the node once, as text, and end.
+    #[arg(long)]
+    once: bool,
+    /// Look at the GPUs itself instead of asking an agent; done by itself where no agent answers at the default URL.
+    #[arg(long, conflicts_with_all = ["url", "user", "ca_file", "cert_file"])]
+    own: bool,
+    /// Configuration file for its own look: grants, prices, resolvers.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Path of the driver library (libnvidia-ml.so.1) for its own look, instead of the one that the loader finds.
+    #[arg(long, value_name = "PATH")]
+    nvml_library: Option<PathBuf>,
+}
+
+/// How long the first data of an own look may take, and how often it is looked for.
+const FIRST_TRIES: u32 = 50;
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+
+/// How often keys are looked for.
+const KEY_WAIT: Duration = Duration::from_millis(100);
+
+impl TopCommand {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let is_once = self.once;
+        if !is_once && !stdout().is_terminal() {
+            return Err(Failure::wrong("standard output is no terminal; gpumeter top --once prints text"));
+        }
+        let source = self.source()?;
+        if is_once {
+            return print_once(source);
+        }
+        let stop = Stop::default();
+        let mut interrupts = Interrupts::new().map_err(Failure::found)?;
+        let (readings, thread) = source::start(source, stop.clone()).map_err(Failure::found)?;
+        let mut terminal = ratatui::try_init().map_err(Failure::found)?;
+        let outcome = show(&mut terminal, &readings, &mut interrupts);
+        ratatui::restore();
+        stop.call();
+        drop(readings);
+        // A request to an agent that does not answer is not waited for.
+        thread.wait(Duration::from_secs(2));
+        outcome
+    }
+
+    /// The agent, or an own look where none answers at the default URL.
+    fn source(self) -> Result<Source, Failure> {
+        let is_default = self.agent.url == RunningAgent::DEFAULT_URL && self.nvml_library.is_none();
+        if !self.own && (!is_default || self.agent.is_reachable()) && self.nvml_library.is_none() {
+            return Ok(Source::Agent(self.agent));
+        }
+        let mut config = read_config(self.config.as_ref())?;
+        if self.nvml_library.is_some() {
+            config.nvml.library = self.nvml_library;
+        }
+        Ok(Source::Own(Observer::start(config).map_err(Failure::found)?.into()))
+    }
+}
+
+fn show(
+    terminal: &mut DefaultTerminal,
+    readings: &Receiver<TopReading>,
+    interrupts: &mut Interrupts,
+) -> Result<(), Failure> {
+    let theme = Theme { has_colors: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) };
+    let mut state = TopState::new(TimeZone::system());
+    let mut is_changed = true;
+    loop {
+        while let Ok(read) = readings.try_recv() {
+            state.receive(read);
+            is_changed = true;
+        }
+        if std::mem::take(&mut is_changed) {
+            terminal.draw(|frame| draw(frame, &state, theme)).map_err(Failure::found)?;
+        }
+        if interrupts.wait(Duration::ZERO).is_some() {
+            return Ok(());
+        }
+        if event::poll(KEY_WAIT).map_err(Failure::found)? {
+            is_changed = true;
+            if let Event::Key(key) = event::read().map_err(Failure::found)?
+                && state.press(key) == AfterKey::Quit
+            {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Prints everything once.
+fn print_once(source: Source) -> Result<(), Failure> {
+    let data = first_data(&source);
+    let money = if data.is_ok() { source.read_money() } else { None };
+    source.close();
+    let width = terminal::size().ok().filter(|_| stdout().is_terminal()).map_or(120, |(width, _)| width);
+    print(&text(&TopData { money, ..data? }, TimeZone::system(), usize::from(width)))
+}
+
+/// The first data with processes, which an agent lists only after it was asked.
+fn first_data(source: &Source) -> Result<TopData, Failure> {
+    let (never, mut last) = (Stop::default(), source.read(None));
+    for _ in 0..FIRST_TRIES {
+        let is_whole = last.as_ref().is_ok_and(|data| data.summary.processes_listed);
+        if is_whole || (last.is_err() && matches!(source, Source::Agent(_))) {
+            break;
+        }
+        never.wait(FIRST_WAIT);
+        last = source.read(None);
+    }
+    last
+}
+
+/// The node as text.
+fn text(data: &TopData, zone: TimeZone, width: usize) -> String {
+    let parse = |text: &Option<String>| text.as_ref()?.parse().ok();
+    let moments = Moments { zone, now: parse(&data.summary.at), watched: parse(&data.summary.watched_since) };
+    let mut page = format!("{}\n{}\n", fit(&title(data, &moments), width), totals(data, width));
+    for problem in &data.summary.problems {
+        page += &format!("! {}\n", fit(&sentence(problem, &moments), 4 * width));
+    }
+    for view in [TopView::Gpus, TopView::Tenants, TopView::Workloads, TopView::Processes] {
+        let table = TopTable::of(view, data, &moments);
+        let widths = table.widths(width);
+        page += &format!("\n{}\n{}\n", view.name(), table.head(&widths).trim_end());
+        for row in &table.rows {
+            page += &format!("{}\n", table.line(row, &widths).trim_end());
+            let children = if view == TopView::Gpus { &row.children[..] } else { &[] };
+            for child in children {
+                page += &format!("    {}\n", fit(child, width.saturating_sub(4)));
+            }
+        }
+        if table.rows.is_empty() {
+            page += &format!("{}\n", table.empty);
+        }
+    }
+    page
+}

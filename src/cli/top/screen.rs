@@ -1,0 +1,253 @@
+//! Draws `gpumeter top`: title, sums, tabs, the table of a view, and what is said of the selected row.
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Clear, Paragraph, Sparkline, Wrap};
+
+use super::state::TopState;
+use super::tables::{Emphasis, TopTable, TopView, sentence, title, totals};
+use super::words::{fit, of_limit, percent};
+use crate::export::SummaryGpu;
+
+/// Colours, or none by `NO_COLOR`.
+#[derive(Clone, Copy)]
+pub(super) struct Theme {
+    pub(super) has_colors: bool,
+}
+
+impl Theme {
+    fn of(self, emphasis: Emphasis) -> Style {
+        let (color, modifier) = match emphasis {
+            Emphasis::None => return Style::new(),
+            Emphasis::Muted => (Color::DarkGray, Modifier::DIM),
+            Emphasis::Waste => (Color::Magenta, Modifier::empty()),
+            Emphasis::Degraded => (Color::Yellow, Modifier::empty()),
+            Emphasis::Failed => (Color::Red, Modifier::BOLD),
+        };
+        if self.has_colors { Style::new().fg(color) } else { Style::new().add_modifier(modifier) }
+    }
+
+    fn accent(self) -> Style {
+        if self.has_colors { Style::new().fg(Color::Cyan) } else { Style::new() }
+    }
+}
+
+const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
+const REVERSED: Style = Style::new().add_modifier(Modifier::REVERSED);
+
+/// From this size on, problems and history are shown beside the table.
+const WIDE: (u16, u16) = (150, 40);
+/// Lines of the history of a GPU.
+const HISTORY_LINES: u16 = 8;
+
+pub(super) fn draw(frame: &mut Frame<'_>, state: &TopState, theme: Theme) {
+    let area = frame.area();
+    let is_wide = area.width >= WIDE.0 && area.height >= WIDE.1;
+    let [head, body, notes, foot] = Layout::vertical([
+        Constraint::Length(3),
+        Constraint::Min(3),
+        Constraint::Length(3),
+        Constraint::Length(1),
+    ])
+    .areas(area);
+    draw_head(frame, head, state, theme);
+    let table = state.table();
+    let history = if is_wide || state.shows_history { HISTORY_LINES } else { 0 };
+    let problems = u16::try_from(state.data.summary.problems.len()).unwrap_or(u16::MAX).saturating_add(1);
+    let is_beside = is_wide && state.view != TopView::Problems && problems > 1;
+    let beside = if is_beside { problems.min(body.height / 4) } else { 0 };
+    let [body, problems, plots] = Layout::vertical([
+        Constraint::Min(3),
+        Constraint::Length(beside),
+        Constraint::Length(history.min(body.height.saturating_sub(4))),
+    ])
+    .areas(body);
+    draw_table(frame, body, &table, state, theme);
+    draw_problems(frame, problems, state, theme);
+    if let Some(gpu) = selected_gpu(state, &table) {
+        draw_history(frame, plots, state, gpu, theme);
+    }
+    draw_notes(frame, notes, &table, state);
+    draw_foot(frame, foot, state);
+    if state.shows_help {
+        draw_help(frame, area);
+    }
+}
+
+/// The selected GPU, or the first in another view.
+fn selected_gpu<'a>(state: &'a TopState, table: &TopTable) -> Option<&'a SummaryGpu> {
+    let gpus = &state.data.summary.gpus;
+    let row = table.rows.get(state.selected(table)).filter(|_| state.view == TopView::Gpus);
+    row.and_then(|row| gpus.iter().find(|gpu| gpu.uuid == row.key)).or_else(|| gpus.first())
+}
+
+fn draw_head(frame: &mut Frame<'_>, area: Rect, state: &TopState, theme: Theme) {
+    let width = usize::from(area.width);
+    let mut first = title(&state.data, &state.moments());
+    if let Some(problem) = &state.problem {
+        first = format!("{first}  STALE: {problem}");
+    } else if state.is_paused() {
+        first += "  PAUSED";
+    }
+    let style = if state.problem.is_some() { theme.of(Emphasis::Failed) } else { BOLD };
+    let tabs = TopView::ALL.iter().enumerate().flat_map(|(number, view)| {
+        let count = match view {
+            TopView::Problems => format!(" {}", state.data.summary.problems.len()),
+            _ => String::new(),
+        };
+        let style = if *view == state.view { REVERSED } else { Style::new() };
+        [Span::styled(format!(" {} {}{count} ", number + 1, view.name()), style), Span::raw(" ")]
+    });
+    let lines = vec![
+        Line::styled(fit(&first, width), style),
+        Line::raw(totals(&state.data, width)),
+        Line::from_iter(tabs),
+    ];
+    frame.render_widget(Paragraph::new(lines), area);
+}
+
+fn draw_table(frame: &mut Frame<'_>, area: Rect, table: &TopTable, state: &TopState, theme: Theme) {
+    let width = usize::from(area.width);
+    let widths = table.widths(width);
+    let sorted = state.sorted_by().and_then(|column| table.columns.get(column));
+    let mark = sorted.map(|column| format!("  sorted by {}", column.name)).unwrap_or_default();
+    let mut lines = vec![Line::styled(
+        fit(&table.head(&widths), width),
+        theme.accent().add_modifier(Modifier::UNDERLINED),
+    )];
+    let selected = state.selected(table);
+    let mut place_of_selected = 0;
+    for (place, row) in table.rows.iter().enumerate() {
+        let style = theme.of(row.emphasis);
+        if place == selected {
+            place_of_selected = lines.len();
+        }
+        let style = if place == selected { style.add_modifier(Modifier::REVERSED) } else { style };
+        lines.push(Line::styled(fit(&table.line(row, &widths), width), style));
+        if state.is_unfolded(&row.key) {
+            let last = row.children.len();
+            lines.extend(row.children.iter().enumerate().map(|(number, child)| {
+                let branch = if number + 1 == last { "└" } else { "├" };
+                Line::styled(fit(&format!("    {branch} {child}"), width), theme.of(Emphasis::Muted))
+            }));
+        }
+    }
+    if table.rows.is_empty() {
+        lines.push(Line::raw(if state.filter.is_empty() {
+            table.empty
+        } else {
+            "nothing matches the filter"
+        }));
+    }
+    let room = usize::from(area.height);
+    // The head stays, and the selected row is in the middle of a list that is longer than the screen.
+    let most = lines.len().saturating_sub(room);
+    let first = (place_of_selected.saturating_sub(room / 2)).min(most);
+    let mut shown: Vec<Line<'_>> = lines.drain(..1).collect();
+    shown.extend(lines.into_iter().skip(first).take(room.saturating_sub(1)));
+    if !mark.is_empty() {
+        shown[0].push_span(Span::raw(fit(&mark, 24)));
+    }
+    frame.render_widget(Paragraph::new(shown), area);
+}
+
+fn draw_problems(frame: &mut Frame<'_>, area: Rect, state: &TopState, theme: Theme) {
+    let moments = state.moments();
+    let lines = state.data.summary.problems.iter().map(|problem| {
+        let emphasis = match &*problem.level {
+            "failed" => Emphasis::Failed,
+            "degraded" => Emphasis::Degraded,
+            _ => Emphasis::Waste,
+        };
+        Line::styled(fit(&sentence(problem, &moments), usize::from(area.width)), theme.of(emphasis))
+    });
+    let block = Block::bordered().title("Needs attention").borders(ratatui::widgets::Borders::TOP);
+    frame.render_widget(Paragraph::new(lines.collect::<Vec<_>>()).block(block), area);
+}
+
+/// The last ten minutes of a GPU, as lines of bars up to the board's own limits.
+fn draw_history(frame: &mut Frame<'_>, area: Rect, state: &TopState, gpu: &SummaryGpu, theme: Theme) {
+    let Some(history) = state.data.history.gpus.iter().find(|one| one.uuid == gpu.uuid) else { return };
+    let readings = &gpu.readings;
+    let [top, bottom] = Layout::vertical([Constraint::Fill(1), Constraint::Fill(1)]).areas(area);
+    let halves =
+        |area| Layout::horizontal([Constraint::Fill(1), Constraint::Fill(1)]).spacing(2).areas::<2>(area);
+    let (places, memory) =
+        ([halves(top), halves(bottom)].concat(), readings.memory_total.map(|bytes| bytes as f64));
+    let gib = |bytes: Option<f64>| bytes.map(|bytes| bytes / f64::from(1 << 30));
+    let used = readings.memory_used.map(|bytes| bytes as f64);
+    let series = [
+        ("activity", format!("GPU {} activity {}", gpu.gpu, percent(readings.activity)), Some(1.0)),
+        ("memory", format!("memory {} GiB", of_limit(gib(used), gib(memory))), memory),
+        (
+            "power",
+            format!("power {} W", of_limit(readings.power, readings.power_limit)),
+            readings.power_limit,
+        ),
+        (
+            "temperature",
+            format!("temperature {} °C", of_limit(readings.temperature, readings.temperature_limit)),
+            readings.temperature_limit,
+        ),
+    ];
+    for ((name, title, most), place) in series.into_iter().zip(places) {
+        let Some(points) = history.series.get(name) else { continue };
+        let block = Block::new().title(Line::styled(fit(&title, usize::from(place.width)), BOLD));
+        let width = usize::from(place.width).max(1);
+        let most = most.unwrap_or_else(|| {
+            points.max.iter().flatten().map(|value| f64::from(*value)).fold(1.0, f64::max)
+        });
+        // A column per point where there is room, else the mean of neighbours.
+        let size = points.mean.len().div_ceil(width).max(1);
+        let bar = |chunk: &[Option<f32>]| {
+            let known: Vec<f64> = chunk.iter().flatten().map(|value| f64::from(*value)).collect();
+            let mean = known.iter().sum::<f64>() / known.len().max(1) as f64;
+            (!known.is_empty()).then_some((mean / most * 1e3) as u64)
+        };
+        let bars: Vec<Option<u64>> = points.mean.chunks(size).map(bar).collect();
+        let plot = Sparkline::default().data(bars).max(1_000).style(theme.accent()).absent_value_symbol(" ");
+        frame.render_widget(plot.block(block), place);
+    }
+}
+
+fn draw_notes(frame: &mut Frame<'_>, area: Rect, table: &TopTable, state: &TopState) {
+    let notes = table.rows.get(state.selected(table)).map(|row| row.notes.clone()).unwrap_or_default();
+    let lines: Vec<Line<'_>> =
+        notes.iter().map(|note| Line::raw(fit(note, 3 * usize::from(area.width)))).collect();
+    frame.render_widget(Paragraph::new(lines).wrap(Wrap { trim: true }), area);
+}
+
+fn draw_foot(frame: &mut Frame<'_>, area: Rect, state: &TopState) {
+    let text = if state.is_typing {
+        format!("filter: {}_   Enter keeps it, Esc clears it", state.filter)
+    } else if state.filter.is_empty() {
+        "q quit  Tab view  s r sort  / filter  Enter fold  f fold all  h history  ? help".to_owned()
+    } else {
+        format!("filter: {}   Esc clears it  / changes it  q quit  ? help", state.filter)
+    };
+    frame.render_widget(Paragraph::new(fit(&text, usize::from(area.width))), area);
+}
+
+const HELP: &str = "\
+1 to 5, Tab   GPUs, processes, tenants, workloads, problems
+arrows, j k   select a row; also PgUp PgDn Home End
+Enter, space  show what is below the row: MIG instances, holders, users
+f             the same for all rows
+s, r          sort by the next column; reverse
+/             filter rows; Esc clears it
+h             ten minutes of the selected GPU
+p             pause
+q, Esc        quit
+
+Used and idle are means of the account over the last minutes, in GPUs.
+It only looks: it sends no signals and changes nothing.";
+
+fn draw_help(frame: &mut Frame<'_>, area: Rect) {
+    let width = area.width.min(78);
+    let height = area.height.min(HELP.lines().count() as u16 + 2);
+    let place = Rect::new((area.width - width) / 2, (area.height - height) / 2, width, height);
+    frame.render_widget(Clear, place);
+    frame.render_widget(Paragraph::new(HELP).block(Block::bordered().title("Keys")), place);
+}

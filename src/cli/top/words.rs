@@ -1,0 +1,208 @@
+//! Numbers, times and names as `gpumeter top` writes them. What is not known is a dash.
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use ratatui::text::Span;
+
+pub(super) const DASH: &str = "–";
+
+pub(super) fn percent(share: Option<f64>) -> String {
+    share.map_or_else(|| DASH.to_owned(), |share| format!("{:.0} %", share * 100.0))
+}
+
+/// GPUs as a sum of shares.
+pub(super) fn gpus(sum: Option<f64>) -> String {
+    sum.map_or_else(|| DASH.to_owned(), |sum| format!("{sum:.2}"))
+}
+
+const GIB: f64 = (1_u64 << 30) as f64;
+
+pub(super) fn gib(bytes: Option<u64>) -> String {
+    bytes.map_or_else(|| DASH.to_owned(), |bytes| format!("{:.1}", bytes as f64 / GIB))
+}
+
+/// A value and its limit without decimals, as `62/80`.
+pub(super) fn of_limit(value: Option<f64>, limit: Option<f64>) -> String {
+    match (value, limit) {
+        (None, _) => DASH.to_owned(),
+        (Some(value), None) => format!("{value:.0}"),
+        (Some(value), Some(limit)) => format!("{value:.0}/{limit:.0}"),
+    }
+}
+
+pub(super) fn memory(used: Option<u64>, total: Option<u64>) -> String {
+    of_limit(used.map(|bytes| bytes as f64 / GIB), total.map(|bytes| bytes as f64 / GIB))
+}
+
+/// Money with two decimals; the agent's text has up to nine.
+pub(super) fn money(amount: Option<&str>) -> String {
+    let amount = amount.and_then(|amount| amount.parse::<f64>().ok());
+    amount.map_or_else(|| DASH.to_owned(), cents)
+}
+
+/// Money rounded half up, as the live page does.
+pub(super) fn cents(amount: f64) -> String {
+    format!("{:.2}", (amount * 100.0).round() / 100.0)
+}
+
+/// A tenant's name for people.
+pub(super) fn tenant(name: &str) -> &str {
+    match name {
+        "" => "unknown owner",
+        "__unallocated__" => "held by nobody",
+        "__unattributed__" => "unknown owners",
+        "__unavailable__" => "lost or broken",
+        "__unobserved__" => "not observed",
+        "__stranded__" => "stranded by MIG",
+        "__system__" => "system processes",
+        "__other__" => "other tenants",
+        name => name,
+    }
+}
+
+/// Moments in the words of a reader: of one time zone, and as seen at one time.
+#[derive(Clone, Debug)]
+pub(super) struct Moments {
+    pub(super) zone: TimeZone,
+    pub(super) now: Option<Timestamp>,
+    /// What was so then has been so for longer.
+    pub(super) watched: Option<Timestamp>,
+}
+
+impl Moments {
+    /// The time of day; with the date if it was on another day.
+    pub(super) fn clock(&self, at: &str) -> String {
+        let Ok(at) = at.parse::<Timestamp>() else { return DASH.to_owned() };
+        let local = at.to_zoned(self.zone.clone());
+        let is_today = self.now.is_some_and(|now| now.to_zoned(self.zone.clone()).date() == local.date());
+        local.strftime(if is_today { "%H:%M" } else { "%Y-%m-%d %H:%M" }).to_string()
+    }
+
+    /// Since when, and for how long; empty where that is not known.
+    pub(super) fn since(&self, at: Option<&str>) -> String {
+        let Some((text, at)) = at.and_then(|text| Some((text, text.parse::<Timestamp>().ok()?))) else {
+            return String::new();
+        };
+        if self.watched.is_some_and(|watched| at <= watched) {
+            return format!("since before {}", self.clock(text));
+        }
+        let seconds = self.now.map_or(0, |now| now.as_second() - at.as_second());
+        format!("since {} ({})", self.clock(text), span(u64::try_from(seconds).unwrap_or(0)))
+    }
+}
+
+/// A duration in its two largest units.
+pub(super) fn span(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3_600 => format!("{} min", seconds / 60),
+        3_600..86_400 => format!("{} h {} min", seconds / 3_600, seconds % 3_600 / 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds % 86_400 / 3_600),
+    }
+}
+
+/// Whether a terminal would act on the character, or show what follows in another order.
+fn is_dangerous(character: char) -> bool {
+    character.is_control()
+        || matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
+/// A text that a terminal only shows, cut to so many columns.
+pub(super) fn fit(text: &str, width: usize) -> String {
+    let mut fitted = String::new();
+    let mut used = 0;
+    for character in text.chars() {
+        let character = if is_dangerous(character) { '?' } else { character };
+        let columns = width_of(character.encode_utf8(&mut [0; 4]));
+        if used + columns > width {
+            // The last column says that there is more.
+            while used + 1 > width
+                && fitted.pop().is_some_and(|last| {
+                    used -= width_of(last.encode_utf8(&mut [0; 4]));
+                    true
+                })
+            {}
+            return if width == 0 { String::new() } else { fitted + "…" };
+        }
+        fitted.push(character);
+        used += columns;
+    }
+    fitted
+}
+
+/// The columns of a text.
+pub(super) fn width_of(text: &str) -> usize {
+    Span::raw(text).width()
+}
+
+/// A text in so many columns, to the left or to the right.
+pub(super) fn pad(text: &str, width: usize, is_right: bool) -> String {
+    let text = fit(text, width);
+    let blank = " ".repeat(width.saturating_sub(width_of(&text)));
+    if is_right { blank + &text } else { text + &blank }
+}
+
+/// A line of bars for the last points of a series, up to `most`; a blank where there was no value.
+pub(super) fn bars(points: &[Option<f32>], most: f64, width: usize) -> String {
+    const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let size = points.len().div_ceil(width.max(1)).max(1);
+    let bar = |chunk: &[Option<f32>]| {
+        let known: Vec<f64> = chunk.iter().flatten().map(|value| f64::from(*value)).collect();
+        if known.is_empty() {
+            return ' ';
+        }
+        let share = known.iter().sum::<f64>() / known.len() as f64 / most.max(f64::MIN_POSITIVE);
+        BARS[((share * 8.0) as usize).min(7)]
+    };
+    points.chunks(size).map(bar).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hostile_name_cannot_command_a_terminal() {
+        assert_eq!(fit("a\u{1b}[31mred\u{7}\n\u{202e}x", 20), "a?[31mred???x");
+    }
+
+    #[test]
+    fn a_text_is_cut_to_its_columns_and_says_so() {
+        for (text, width, fitted) in [
+            ("abc", 3, "abc"),
+            ("abcd", 3, "ab…"),
+            ("", 3, ""),
+            ("abcd", 1, "…"),
+            ("abcd", 0, ""),
+            ("日本語", 6, "日本語"),
+            ("日本語", 5, "日本…"),
+            ("日本語", 4, "日…"),
+        ] {
+            assert_eq!(fit(text, width), fitted, "{text} {width}");
+            assert!(width_of(&fit(text, width)) <= width);
+        }
+        assert_eq!((pad("ab", 4, true), pad("ab", 4, false)), ("  ab".to_owned(), "ab  ".to_owned()));
+    }
+
+    #[test]
+    fn bars_are_means_of_their_points() {
+        let points = [Some(0.0), Some(0.0), Some(1.0), Some(1.0), None, None, Some(0.5), None];
+        assert_eq!(bars(&points, 1.0, 4), "▁█ ▅");
+        assert_eq!(bars(&[], 1.0, 4), "");
+    }
+
+    #[test]
+    fn times_say_since_when_and_for_how_long() {
+        let at = |text: &str| text.parse::<Timestamp>().ok();
+        let moments = Moments {
+            zone: TimeZone::UTC,
+            now: at("2026-11-26T01:00:00Z"),
+            watched: at("2026-11-25T20:00:00Z"),
+        };
+        assert_eq!(moments.since(Some("2026-11-26T00:58:30Z")), "since 00:58 (1 min)");
+        assert_eq!(moments.since(Some("2026-11-25T22:30:00Z")), "since 2026-11-25 22:30 (2 h 30 min)");
+        assert_eq!(moments.since(Some("2026-11-25T20:00:00Z")), "since before 2026-11-25 20:00");
+        assert_eq!((moments.since(None), moments.since(Some("x"))), (String::new(), String::new()));
+        assert_eq!((span(5), span(200_000)), ("5 s".to_owned(), "2 d 7 h".to_owned()));
+    }
+}
