@@ -5,20 +5,37 @@
 
 mod bill;
 mod charge;
+mod explanation;
+mod history;
+mod job_comparison;
+mod job_id;
+mod job_summary;
 mod json;
+mod line_filter;
 mod money;
 mod month;
 mod pricing;
 mod rate;
+mod sacct;
 mod schedule;
 mod terms;
 
 pub use bill::{Bill, BillGpu, BillLine, BillRate, BillTerms, Interval, LineRates, Reconciliation};
 pub use charge::{Charge, ChargedSlot, charges};
+pub use explanation::{
+    ClockStep, ExplainedLine, Explanation, GpuEvent, GpuEventKind, GpuRecord, LineSpan, NodeBoot,
+    OpenHolding, Remark, RulesVersion, Tenancy, TenantBasis, WorkloadUsage, XidRecord,
+};
+pub use history::{GpuMinute, HistoryDraft};
+pub use job_comparison::{ComparedJob, JobComparison, compare_jobs};
+pub use job_id::JobId;
+pub use job_summary::{ExplainedJob, JobGpu, JobStep, JobSummary, JobUsage, explained_jobs};
 pub use json::{print_money, print_time};
+pub use line_filter::LineFilter;
 pub use money::{ExactMoney, MoneyOverflow, round_together};
 pub use month::{Month, TenantBudget};
 pub use pricing::{PricedSpan, SlotRates};
 pub use rate::{EXAMPLE, PriceBook, PricedSlot, Rate, RateKind, RateSelector};
+pub use sacct::{SacctJob, parse_sacct};
 pub use schedule::{Dated, RateSchedule, Recorded, RecordedAt, Schedule};
 pub use terms::{Basis, Terms, WHOLE_RATE};

@@ -7,6 +7,7 @@ use super::charge::{Charge, ChargedSlot, charges};
 use super::money::{ExactMoney, MoneyOverflow};
 use super::rate::{PricedSlot, Rate, RateKind};
 use super::schedule::{RateSchedule, Recorded};
+use super::terms::Terms;
 use crate::model::{GpuId, HolderId, MigProfile, Nanoseconds, SlotId, Tariff, Utc};
 
 /// The rates of a slot at a time.
@@ -49,6 +50,16 @@ impl<'a> SlotRates<'a> {
         let (size, total) = (i128::from(profile.size.max(1)), i128::from(profile.total));
         let nano = (i128::from(rate.entry.nano) * total + size / 2) / size;
         i64::try_from(nano).unwrap_or(i64::MAX)
+    }
+
+    /// The numbers of what prices a line of a tenant with these terms.
+    pub fn numbers(&self, terms: Option<&Recorded<Terms>>) -> LineRates {
+        LineRates {
+            time: self.time().map(|rate| rate.id),
+            energy: self.energy.map(|rate| rate.id),
+            carbon: self.carbon.map(|rate| rate.id),
+            terms: terms.map(|terms| terms.id),
+        }
     }
 
     /// Currency and class of its time; none without a price.
@@ -111,12 +122,7 @@ impl PricedSpan<'_> {
             PricedSlot { uuid: &self.gpu.uuid, model: self.model, profile: line.slot.profile.as_ref() };
         let rates = SlotRates::find(self.schedule, slot, self.at);
         let terms = self.schedule.terms_of(&line.tenant, self.at);
-        line.rates = LineRates {
-            time: rates.time().map(|rate| rate.id),
-            energy: rates.energy.map(|rate| rate.id),
-            carbon: rates.carbon.map(|rate| rate.id),
-            terms: terms.map(|terms| terms.id),
-        };
+        line.rates = rates.numbers(terms);
         let nano = rates.nano_per_gpu_hour();
         let full = ExactMoney::of_time(nano, held);
         let (time, money) = match terms {
@@ -156,7 +162,7 @@ impl PricedSpan<'_> {
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
     use super::*;
-    use crate::billing::{Basis, PriceBook, RateSelector, Terms};
+    use crate::billing::{Basis, PriceBook, RateSelector};
     use crate::model::{Microjoules, Money, NodeIdentity, Parts, Use};
 
     const HOUR: u64 = 3_600_000_000_000;

@@ -1,13 +1,17 @@
 //! `gpumeter bill`: prints the bill of the running agent, or of a ledger file that no agent is using, as text, CSV, HTML or JSON.
 
+mod against;
 mod budget;
 mod by;
 mod compare;
 mod csv;
 mod days;
+pub(super) mod explain;
+mod explain_text;
 mod html;
 pub(super) mod job;
-mod job_id;
+mod job_list;
+mod job_report;
 mod job_sum;
 mod sheet;
 mod split;
@@ -18,13 +22,14 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use jiff::ToSpan;
 use jiff::civil::Date;
+use serde::de::DeserializeOwned;
 
 use super::agent::RunningAgent;
 use super::{Failure, print};
-use crate::billing::{Bill, PriceBook};
+use crate::billing::{Bill, Explanation, LineFilter, PriceBook};
 use crate::config::Config;
 use crate::ledger::{self, Cause};
-use crate::model::HolderId;
+use crate::model::{HolderId, VisibleAccount};
 use crate::serve::{self, BillQuery};
 
 /// Where the bill comes from.
@@ -92,6 +97,8 @@ pub(super) struct BillCommand {
     /// with status 1 if there are any.
     #[arg(long, conflicts_with_all = ["from", "to", "by", "spread", "compare", "split_by", "book", "csv", "html", "json"])]
     over_budget: bool,
+    #[command(flatten)]
+    against: against::AgainstOptions,
 }
 
 impl BillCommand {
@@ -100,6 +107,9 @@ impl BillCommand {
             Some(month) => days_of(month)?.map(Some),
             None => [self.from.clone(), self.to.clone()],
         };
+        if self.against.run(&self.source, [from.as_deref(), to.as_deref()], self.json)? {
+            return Ok(());
+        }
         let bill = self.bill(from, to)?;
         if self.over_budget {
             let budget::BudgetReport { page, over } = budget::report(&bill);
@@ -176,27 +186,52 @@ fn read_book(path: &Path) -> Result<PriceBook, Failure> {
 }
 
 impl BillSource {
-    /// The recorded bill of a period; `command` is named in errors.
-    fn statement(&self, command: &str, from: Option<&str>, to: Option<&str>) -> Result<Bill, Failure> {
-        let [from, to] = [from, to].map(|time| time.map(str::to_owned));
-        let query = BillQuery { from, to, time_zone: self.time_zone.clone(), by: None };
-        self.bill(command, &query, None)
-    }
-
-    /// A bill, with these prices in place of the recorded ones where there are some.
+    /// A bill, with these prices in place of the recorded ones where there are some; `command` is named in errors.
     fn bill(&self, command: &str, query: &BillQuery, book: Option<&PriceBook>) -> Result<Bill, Failure> {
         if let Some(path) = &self.ledger {
             check_unowned(path, command)?;
             return serve::read_bill(path, query, None, book, || false).map_err(Failure::wrong);
         }
-        let mut path = "/api/v1/bill".to_owned();
-        for (name, value) in query.parameters() {
+        let parameters = query.parameters().map(|(name, value)| (name, value.to_owned()));
+        self.get("/api/v1/bill", parameters)
+    }
+
+    /// What the ledger knows of lines of such a bill.
+    fn explanation(
+        &self,
+        command: &str,
+        [from, to]: [Option<&str>; 2],
+        filter: &LineFilter,
+    ) -> Result<Explanation, Failure> {
+        let [from, to] = [from, to].map(|time| time.map(str::to_owned));
+        let query = BillQuery { from, to, time_zone: self.time_zone.clone(), by: None };
+        if let Some(path) = &self.ledger {
+            check_unowned(path, command)?;
+            let all = VisibleAccount::Everything;
+            return serve::read_explanation(path, (&query, filter), None, &all, || false)
+                .map_err(Failure::wrong);
+        }
+        let period = query.parameters().map(|(name, value)| (name, value.to_owned()));
+        self.get("/api/v1/explain", period.chain(filter.parameters()))
+    }
+
+    /// What the agent answers, from its JSON.
+    fn get<'a, T: DeserializeOwned>(
+        &self,
+        path: &str,
+        parameters: impl Iterator<Item = (&'a str, String)>,
+    ) -> Result<T, Failure> {
+        let mut path = path.to_owned();
+        for (name, value) in parameters {
             path += if path.contains('?') { "&" } else { "?" };
-            path += &format!("{name}={}", encode(value));
+            path += &format!("{name}={}", encode(&value));
         }
         let body = self.agent.get(&path)?;
         serde_json::from_str(&body).map_err(|error| {
-            Failure::found(format!("{}{path}: the response is not a bill: {error}", self.agent.url))
+            Failure::found(format!(
+                "{}{path}: the response is not what an agent sends: {error}",
+                self.agent.url
+            ))
         })
     }
 }

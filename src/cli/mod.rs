@@ -71,6 +71,8 @@ enum Command {
     Bill(bill::BillCommand),
     /// Print what a Slurm job held, used and cost on this node.
     Job(bill::job::JobCommand),
+    /// Explain a line of a bill, a job, a pod or a GPU: who held what from when to when, at which rate, by which rule.
+    Explain(bill::explain::ExplainCommand),
     /// Print every metric with its meaning.
     Metrics {
         /// Output format.
@@ -264,6 +266,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Top(top) => top.run(),
         Command::Bill(bill) => bill.run(),
         Command::Job(job) => job.run(),
+        Command::Explain(explain) => explain.run(),
         Command::Metrics { format } => print(&match format {
             MetricsFormat::Text => reference::text(),
             MetricsFormat::Markdown => reference::markdown(),

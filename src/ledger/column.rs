@@ -110,6 +110,11 @@ pub(super) fn loaded_grade(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::R
     ranked(&GRADES, row, index)
 }
 
+/// An activity source from its rank.
+pub(super) fn loaded_source(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<ActivitySource> {
+    ranked(&SOURCES, row, index)
+}
+
 /// A method from its rank.
 pub(super) fn loaded_method(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<Method> {
     ranked(&METHODS, row, index)

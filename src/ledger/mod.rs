@@ -11,6 +11,7 @@ mod commit;
 mod counters;
 mod error;
 mod expected;
+mod explain;
 mod files;
 mod merge;
 mod migration;
@@ -33,6 +34,7 @@ mod xids;
 
 pub use error::{Cause, Error};
 pub use expected::{InventoryRow, forget};
+pub use explain::ExplainedPart;
 pub use files::{check_not_emptied, check_unowned};
 pub use migration::{Restored, restore};
 pub use owner::{Ledger, Opening};

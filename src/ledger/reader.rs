@@ -10,9 +10,10 @@ use super::billing::{BillRequest, HOLDERS, make_bill};
 use super::column::{loaded_id, loaded_json};
 use super::error::{Cause, Error};
 use super::expected::{self, InventoryRow};
+use super::explain::{ExplainedPart, explain};
 use super::node;
 use super::schema;
-use crate::billing::{Bill, PriceBook};
+use crate::billing::{Bill, Explanation, PriceBook};
 use crate::model::{Holder, NodeIdentity, Utc};
 
 /// A read-only connection. Its calls may block on the disk.
@@ -79,6 +80,18 @@ impl Reader {
             .map_err(Cause::from)
             .and_then(|transaction| make_bill(&transaction, from, to, &self.request))
             .map_err(|cause| cause.at(&self.path, "make a bill"))
+    }
+
+    /// Explains the lines of a bill.
+    ///
+    /// # Errors
+    /// Those of [`Reader::bill`].
+    pub fn explain(&mut self, part: ExplainedPart<'_>) -> Result<Explanation, Error> {
+        self.connection
+            .transaction()
+            .map_err(Cause::from)
+            .and_then(|transaction| explain(&transaction, part, &self.request))
+            .map_err(|cause| cause.at(&self.path, "explain a bill"))
     }
 
     /// The node whose account it is.

@@ -1,8 +1,9 @@
-//! Bills: reads the request, and makes the bill on the reader thread.
+//! Bills and explanations: reads the request, and makes the answer on the reader thread.
 //!
 //! SQL blocks, so it never runs on the I/O thread: requests go through a bounded queue to the reader thread, and the bill
 //! comes back as JSON. A slow bill delays neither metrics nor ticks. The query has `from`, `to`, `time_zone` and `by`, each at most
-//! once, and nothing else, so that a mistyped name is an error and not a bill of another period.
+//! once, for an explanation what selects lines instead of `by`, and nothing else, so that a mistyped name is an error and not a bill
+//! of another period.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,9 +18,9 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use crate::billing::{Bill, PriceBook, print_time};
+use crate::billing::{Bill, Explanation, LineFilter, PriceBook, print_time};
 use crate::clock::{Stop, system_now, system_zone};
-use crate::ledger::{Cause, MINUTE, Reader};
+use crate::ledger::{Cause, ExplainedPart, MINUTE, Reader};
 use crate::model::{Utc, VisibleAccount};
 
 /// A request to the reader thread.
@@ -27,22 +28,24 @@ use crate::model::{Utc, VisibleAccount};
 pub struct BillRequest {
     /// What the client asked for.
     pub query: BillQuery,
+    /// The lines that are to be explained; none for the bill.
+    pub explained: Option<LineFilter>,
     /// What the client may read.
     pub visible: VisibleAccount,
-    /// Receives the bill as JSON; closed when nothing waits for it any more.
+    /// Receives the answer as JSON; closed when nothing waits for it any more.
     pub reply: oneshot::Sender<Result<String, BillProblem>>,
 }
 
-/// A bill as JSON, or the status and text of the error.
+/// A bill or an explanation as JSON, or the status and text of the error.
 pub(super) async fn request_bill(
     bills: &mpsc::Sender<BillRequest>,
-    query: BillQuery,
+    (query, explained): (BillQuery, Option<LineFilter>),
     visible: VisibleAccount,
     limit: Duration,
 ) -> Result<String, (StatusCode, String)> {
     let unavailable = |line: &str| (StatusCode::SERVICE_UNAVAILABLE, line.to_owned());
     let (reply, answer) = oneshot::channel();
-    let request = BillRequest { query, visible, reply };
+    let request = BillRequest { query, explained, visible, reply };
     bills.try_send(request).map_err(|error| match error {
         TrySendError::Full(_) => unavailable("too many bills are requested at once; try again"),
         TrySendError::Closed(_) => unavailable("this agent has no ledger to read; its log says why"),
@@ -80,35 +83,62 @@ impl BillQuery {
         let all = [("from", &self.from), ("to", &self.to), ("time_zone", &self.time_zone), ("by", &self.by)];
         all.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?)))
     }
-}
 
-/// Parses the query string.
-pub(super) fn parse_query(text: Option<&str>) -> Result<BillQuery, String> {
-    let mut query = BillQuery::default();
-    for pair in text.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+    /// Sets a parameter, to none where the value is empty; false for one that it does not have.
+    fn set(&mut self, name: &str, value: String) -> Result<bool, String> {
         let slot = match name {
-            "from" => &mut query.from,
-            "to" => &mut query.to,
-            "time_zone" => &mut query.time_zone,
-            "by" => &mut query.by,
-            _ => return Err(format!("unknown parameter {name:?}; use from, to, time_zone and by")),
+            "from" => &mut self.from,
+            "to" => &mut self.to,
+            "time_zone" => &mut self.time_zone,
+            "by" => &mut self.by,
+            _ => return Ok(false),
         };
-        let value = decode(value)
-            .ok_or_else(|| format!("{name}={value} is not percent-encoded UTF-8; encode it again"))?;
-        if slot.replace(value).is_some() {
+        // Forms send empty fields for values that were not given.
+        if !value.is_empty() && slot.replace(value).is_some() {
             return Err(format!("{name} is given twice; give it once"));
         }
+        Ok(true)
     }
-    // Forms send empty fields for values that were not given.
-    query.from = query.from.filter(|value| !value.is_empty());
-    query.to = query.to.filter(|value| !value.is_empty());
-    query.time_zone = query.time_zone.filter(|value| !value.is_empty());
-    query.by = query.by.filter(|value| !value.is_empty());
+}
+
+/// Parses the query string of a bill.
+pub(super) fn parse_query(text: Option<&str>) -> Result<BillQuery, String> {
+    let mut query = BillQuery::default();
+    for (name, value) in pairs(text)? {
+        if !query.set(name, value)? {
+            return Err(format!("unknown parameter {name:?}; use from, to, time_zone and by"));
+        }
+    }
     if let Some(by) = query.by.as_ref().filter(|by| *by != BY_DAY) {
         return Err(format!("by={by:?} is not known; give by=day, or leave it out"));
     }
     Ok(query)
+}
+
+/// Parses the query string of an explanation.
+pub(super) fn parse_explain_query(text: Option<&str>) -> Result<(BillQuery, LineFilter), String> {
+    let (mut query, mut filter) = (BillQuery::default(), LineFilter::default());
+    for (name, value) in pairs(text)? {
+        if !query.set(name, value.clone())? {
+            filter.set(name, &value)?;
+        }
+    }
+    if query.by.is_some() {
+        return Err("by is for bills; leave it out".to_owned());
+    }
+    Ok((query, filter))
+}
+
+/// The parameters, decoded.
+fn pairs(text: Option<&str>) -> Result<Vec<(&str, String)>, String> {
+    let pairs = text.unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
+    let pairs = pairs.map(|pair| {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let value = decode(value)
+            .ok_or_else(|| format!("{name}={value} is not percent-encoded UTF-8; encode it again"))?;
+        Ok((name, value))
+    });
+    pairs.collect()
 }
 
 /// Decodes percent-encoding. A `+` stays, because in a time it is the sign of an offset and not a space.
@@ -198,6 +228,35 @@ pub fn read_bill(
     book: Option<&PriceBook>,
     is_cancelled: impl FnMut() -> bool + Send + 'static,
 ) -> Result<Bill, BillProblem> {
+    let (reader, [begin, end]) = open_period(path, query, zone)?;
+    let mut reader = reader.by_day(query.by.is_some()).with_book(book.cloned());
+    reader.interrupt_when(is_cancelled)?;
+    let bill = reader.bill(begin, end)?;
+    check_begun(query, begin, &bill)?;
+    Ok(bill)
+}
+
+/// Explains lines of such a bill to a reader who may see that part of the account.
+pub fn read_explanation(
+    path: &Path,
+    (query, filter): (&BillQuery, &LineFilter),
+    zone: Option<&TimeZone>,
+    visible: &VisibleAccount,
+    is_cancelled: impl FnMut() -> bool + Send + 'static,
+) -> Result<Explanation, BillProblem> {
+    let (mut reader, [from, to]) = open_period(path, query, zone)?;
+    reader.interrupt_when(is_cancelled)?;
+    let explanation = reader.explain(ExplainedPart { from, to, filter, visible })?;
+    check_begun(query, from, &explanation.bill)?;
+    Ok(explanation)
+}
+
+/// A reader in the time zone of the query, and begin and end of its period.
+fn open_period(
+    path: &Path,
+    query: &BillQuery,
+    zone: Option<&TimeZone>,
+) -> Result<(Reader, [Option<Utc>; 2]), BillProblem> {
     let zone = match (&query.time_zone, zone) {
         (Some(name), _) => TimeZone::get(name).map_err(|_| BillProblem::Zone(name.clone()))?,
         (None, Some(zone)) => zone.clone(),
@@ -212,17 +271,18 @@ pub fn read_bill(
     {
         return Err(BillProblem::Backwards { from: from.into(), to: to.into() });
     }
-    let reader = Reader::open(path)?.in_zone(zone).by_day(query.by.is_some());
-    let mut reader = reader.with_book(book.cloned());
-    reader.interrupt_when(is_cancelled)?;
-    let bill = reader.bill(begin, end)?;
-    if let (Some(from), Some(begin)) = (from, begin)
+    Ok((Reader::open(path)?.in_zone(zone), [begin, end]))
+}
+
+/// Checks that the bill does not begin in the future.
+fn check_begun(query: &BillQuery, begin: Option<Utc>, bill: &Bill) -> Result<(), BillProblem> {
+    if let (Some(from), Some(begin)) = (&query.from, begin)
         && begin > bill.closed_until.max(system_now().utc)
     {
         let closed_until = print_time(bill.closed_until);
-        return Err(BillProblem::Future { from: from.into(), closed_until });
+        return Err(BillProblem::Future { from: from.clone(), closed_until });
     }
-    Ok(bill)
+    Ok(())
 }
 
 /// Parses a time with an offset, or a date with or without a time of day in that zone.
@@ -251,7 +311,7 @@ pub(crate) fn answer_bills(
     mut requests: mpsc::Receiver<BillRequest>,
     stop: &Stop,
 ) {
-    while let Some(BillRequest { query, visible, reply }) = requests.blocking_recv() {
+    while let Some(BillRequest { query, explained, visible, reply }) = requests.blocking_recv() {
         if stop.is_called() {
             return;
         }
@@ -262,11 +322,15 @@ pub(crate) fn answer_bills(
         let reply = Arc::new(reply);
         let (receiver, stop) = (Arc::clone(&reply), stop.clone());
         let is_cancelled = move || receiver.is_closed() || stop.is_called();
-        let bill = read_bill(path, &query, zone, None, is_cancelled);
-        let bill = bill.and_then(|bill| Ok(serde_json::to_string(&bill.visible_to(&visible))?));
-        // The bill has dropped its reference, so this is the last one.
+        let json = match explained {
+            None => read_bill(path, &query, zone, None, is_cancelled)
+                .and_then(|bill| Ok(serde_json::to_string(&bill.visible_to(&visible))?)),
+            Some(filter) => read_explanation(path, (&query, &filter), zone, &visible, is_cancelled)
+                .and_then(|explanation| Ok(serde_json::to_string(&explanation)?)),
+        };
+        // The query has dropped its reference, so this is the last one.
         if let Some(reply) = Arc::into_inner(reply) {
-            let _ = reply.send(bill);
+            let _ = reply.send(json);
         }
     }
 }
@@ -401,6 +465,7 @@ mod tests {
             sender
                 .blocking_send(BillRequest {
                     query: BillQuery::default(),
+                    explained: None,
                     visible: VisibleAccount::Everything,
                     reply,
                 })
@@ -431,6 +496,7 @@ mod tests {
         sender
             .blocking_send(BillRequest {
                 query: BillQuery::default(),
+                explained: None,
                 visible: VisibleAccount::Everything,
                 reply,
             })

@@ -11,7 +11,7 @@ use hyper::header::{
 use hyper::{Method, Request, StatusCode};
 use tokio::time::sleep;
 
-use super::bill::{parse_query, request_bill};
+use super::bill::{BillQuery, parse_explain_query, parse_query, request_bill};
 use super::connection::Arrival;
 use super::connection_limit::network;
 use super::listen::MetricNames;
@@ -22,6 +22,7 @@ use super::passwords::LoginRefusal;
 use super::response::{JSON, PageResponse, error, respond_with, text, with};
 use super::security::Security;
 use super::{Liveness, ReaderUnknown, Site};
+use crate::billing::LineFilter;
 use crate::export::{self, DocumentKind, PageFormat, PublishedSnapshot, RenderedPage};
 use crate::model::VisibleAccount;
 
@@ -40,6 +41,7 @@ enum ServedPath<'a> {
     History,
     Processes,
     Bill,
+    Explain,
     Health,
 }
 
@@ -56,6 +58,7 @@ impl<'a> ServedPath<'a> {
             "/api/v1/history" => Some(Self::History),
             "/api/v1/processes" => Some(Self::Processes),
             "/api/v1/bill" => Some(Self::Bill),
+            "/api/v1/explain" => Some(Self::Explain),
             "/api/v1/health" => Some(Self::Health),
             _ => page.find(path).map(Self::Page),
         }
@@ -205,7 +208,14 @@ async fn route<B: Body>(
         ServedPath::Health => {
             json(path, site, |published| export::health(&published.snapshot, (site.release)()).into_bytes())
         }
-        ServedPath::Bill => bill(request, visible, site).await,
+        ServedPath::Bill => {
+            let query = parse_query(request.uri().query()).map(|query| (query, None));
+            bill(path, query, visible, site).await
+        }
+        ServedPath::Explain => {
+            let query = parse_explain_query(request.uri().query());
+            bill(path, query.map(|(query, filter)| (query, Some(filter))), visible, site).await
+        }
     }
 }
 
@@ -304,9 +314,13 @@ fn ready(site: &Site) -> PageResponse {
     }
 }
 
-async fn bill<B>(request: &Request<B>, visible: VisibleAccount, site: &Site) -> PageResponse {
-    let path = request.uri().path();
-    let query = match parse_query(request.uri().query()) {
+async fn bill(
+    path: &str,
+    query: Result<(BillQuery, Option<LineFilter>), String>,
+    visible: VisibleAccount,
+    site: &Site,
+) -> PageResponse {
+    let query = match query {
         Ok(query) => query,
         Err(line) => return error(StatusCode::BAD_REQUEST, path, &line),
     };

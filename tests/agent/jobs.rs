@@ -102,7 +102,7 @@ impl Node {
         let sum = |key: &str| lines.iter().map(|line| amount(line, key)).sum::<u64>();
         let total = &json["total"];
         for key in ["held_ns", "used_ns"] {
-            assert!(total[key].as_u64() >= Some(sum(key)) && sum(key) > 0, "{key} of {json}");
+            assert!(amount(total, key) >= sum(key) && sum(key) > 0, "{key} of {json}");
         }
         let efficiency = total["efficiency"].as_f64().unwrap();
         assert!(efficiency > 0.0 && efficiency < 1.0, "{json}");
@@ -113,13 +113,37 @@ impl Node {
             "cluster       alpha",
             "account       physics",
             "SIMULATED",
+            "\nstart         20",
+            "\nend           20",
             "held h",
+            "peak GiB",
             "total",
             " %",
+            "\nstep  start ",
         ];
         for words in words {
             assert!(text.contains(words), "{words:?} in {text}");
         }
+        assert_eq!(amount(total, "memory_peak_bytes"), 8_589_934_592, "{json}");
+        assert!(total["start"].as_str() < total["end"].as_str(), "{json}");
+        let step = &json["steps"][0];
+        assert_eq!((&step["step"], &step["gpus"]), (&"0".into(), &1.into()), "{json}");
+        assert_eq!(step["used_ns"], total["used_ns"], "{json}");
+        self.assert_list(&url);
+        self.assert_comparison(&url, &json);
+        let explained = output(&["explain", "211", "--url", &url]).stdout;
+        let explained = String::from_utf8(explained).unwrap();
+        let explained = explained.split_whitespace().collect::<Vec<_>>().join(" ");
+        for words in [
+            "Job 211 Bill of demo-node ",
+            "slurm:alpha/211 on GPU 0 (",
+            "slurm:alpha/211.0 on GPU 0 (",
+            "1/1 of the GPU at the end of the account, granted by slurm",
+            "by its label slurm_account; there were no tenant rules",
+        ] {
+            assert!(explained.contains(words), "{words:?} in {explained}");
+        }
+        assert!(!explained.contains("ada"), "{explained}");
         let unknown = output(&["job", "212", "--url", &url]);
         assert_eq!(unknown.status.code(), Some(1));
         assert!(
@@ -128,6 +152,70 @@ impl Node {
         );
         let elsewhere = output(&["job", "211", "--cluster", "beta", "--url", &url]);
         assert_eq!(elsewhere.status.code(), Some(1), "{elsewhere:?}");
+    }
+}
+
+impl Node {
+    /// Asserts that the account agrees with what sacct would print of job 211, and with nothing else.
+    fn assert_comparison(&self, url: &str, summary: &Value) {
+        let file = self.demo.directory.path().join("sacct.txt");
+        let to = summary["accounted_until"].as_str().unwrap();
+        let compare = |sacct: &str, more: &[&str]| {
+            fs::write(&file, sacct).unwrap();
+            let against = ["bill", "--against", file.to_str().unwrap(), "--to", to, "--url", url];
+            let ended = output(&[&against[..], more].concat());
+            let text = [ended.stdout, ended.stderr].map(|text| String::from_utf8(text).unwrap()).concat();
+            (ended.status.code(), text)
+        };
+        let seconds = amount(&summary["total"], "held_ns") / 1_000_000_000;
+        let head = "JobID|User|Account|AllocTRES|ElapsedRaw|NodeList\n";
+        let job =
+            |gpus: u32| format!("{head}211|ada|physics|cpu=4,gres/gpu={gpus},node=1|{seconds}|demo-node\n");
+        let (status, text) = compare(&job(1), &[]);
+        assert_eq!(status, Some(0), "{text}");
+        assert!(
+            text.contains("0 jobs differ by more than 60 s per GPU or in their account, 1 agree;"),
+            "{text}"
+        );
+        let (status, text) = compare(&(job(1) + "212|eve|bio|gres/gpu=8|9999|gpu8\n"), &["--tolerance", "2"]);
+        assert_eq!(status, Some(0), "{text}");
+        assert!(text.contains("left out: 1 on other nodes, 0 outside"), "{text}");
+        let (status, text) = compare(&job(9), &[]);
+        assert_eq!(status, Some(1), "{text}");
+        let row = text.lines().find(|line| line.starts_with("211 ")).unwrap_or_else(|| panic!("{text}"));
+        assert!(
+            row.contains(" ada ")
+                && row.contains(" physics ")
+                && row.contains(&format!(" {}.0 ", seconds * 9)),
+            "{text}"
+        );
+        assert!(text.contains("1 of 1 jobs differ from Slurm"), "{text}");
+        let (status, json) = compare(&job(9), &["--json"]);
+        assert!(status == Some(1) && json.contains("\"differs\": true"), "{json}");
+        let (status, text) = compare("211 00:10:00", &[]);
+        assert!(status == Some(2) && text.contains("sacct.txt: its first line"), "{text}");
+        let (status, text) = compare(&job(1), &["--csv"]);
+        assert!(status == Some(2) && text.contains("cannot be used with"), "{text}");
+    }
+
+    /// Asserts that job 211 is listed by its user and by its account, and to nobody else.
+    fn assert_list(&self, url: &str) {
+        let list = |more: &[&str]| {
+            let arguments = [&["job", "--list", "--url", url], more].concat();
+            String::from_utf8(output(&arguments).stdout).unwrap()
+        };
+        for more in [&[][..], &["--slurm-user", "ada"], &["--slurm-account", "physics", "--cluster", "alpha"]]
+        {
+            let text = list(more);
+            let row = text.lines().find(|line| line.starts_with("211 ")).unwrap_or_else(|| panic!("{text}"));
+            assert!(row.contains(" ada ") && row.contains(" physics "), "{text}");
+        }
+        for more in [["--slurm-user", "eve"], ["--slurm-account", "bio"], ["--to", "2020-01-01"]] {
+            let text = list(&[&more[..], &["--from", "2019-12-01"]].concat());
+            assert!(text.contains("no job held or used a GPU in this period"), "{text}");
+        }
+        let json: Value = serde_json::from_str(&list(&["--json"])).unwrap();
+        assert_eq!((&json["jobs"][0]["job"], &json["jobs"][1]), (&"211".into(), &Value::Null), "{json}");
     }
 }
 
@@ -392,6 +480,10 @@ fn a_user_of_the_node_sees_his_own_bill_and_nobody_else_s() {
     for reader in [0, 4713, 4714] {
         assert_eq!(holders(Some(reader)).map(|(partial, _)| partial), Some(false), "{reader}");
     }
+    let explained =
+        |uid| ask(Some(uid), "/api/v1/explain?job=211").unwrap()["lines"].as_array().unwrap().len();
+    assert!(explained(4711) > 0);
+    assert_eq!((explained(4712), explained(4799)), (0, 0), "others");
     let series = |uid| ask(Some(uid), "/api/v1/snapshot").unwrap().to_string();
     let (own, other) = (series(4711), series(4712));
     assert!(own.contains("slurm:alpha/211") && !other.contains("slurm:alpha/211"), "{own}");

@@ -10,6 +10,20 @@ use std::process::{Command, Stdio};
 
 use crate::running::Demo;
 
+/// Writes an executable file.
+pub(crate) fn write_program(file: &Path, text: &str) {
+    // Written by a process of its own: a child of another test could inherit this process's descriptor for
+    // writing, and until it is closed the program cannot be run.
+    let mut writer = Command::new("sh")
+        .args(["-c", "cat >\"$0\" && chmod +x \"$0\""])
+        .arg(file)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    writer.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    assert!(writer.wait().unwrap().success());
+}
+
 /// A node of Slurm in a directory.
 struct Cluster {
     directory: tempfile::TempDir,
@@ -38,16 +52,7 @@ impl Cluster {
     }
 
     fn program(&self, name: &str, text: &str) {
-        // Written by a process of its own: a child of another test could inherit this process's descriptor for
-        // writing, and until it is closed the program cannot be run.
-        let mut writer = Command::new("sh")
-            .args(["-c", "cat >\"$0\" && chmod +x \"$0\""])
-            .arg(self.directory.path().join(name))
-            .stdin(Stdio::piped())
-            .spawn()
-            .unwrap();
-        writer.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
-        assert!(writer.wait().unwrap().success());
+        write_program(&self.directory.path().join(name), text);
     }
 
     fn set(&self, state: &str, reason: &str) {

@@ -196,6 +196,11 @@ fn a_user_sees_only_the_lines_of_its_tenants() {
     assert_eq!(own["reconciliation"]["slot_ns"], held.to_string());
     assert_eq!(own["gpus"], Value::Array(Vec::new()));
     assert!(own["rates"].as_array().unwrap().iter().all(|rate| rate["slot_ns"] == "0"));
+    let explained = request(&agent, "alice", "/api/v1/explain").1;
+    let json: Value = serde_json::from_str(&explained).unwrap();
+    assert!(lines(&json) >= lines(&own), "{explained}");
+    assert!(json["lines"].as_array().unwrap().iter().all(|line| line["tenant"] == "alice"), "{explained}");
+    assert!(!explained.contains("carol") && json["bill"]["gpus"] == Value::Array(Vec::new()), "{explained}");
 
     let (status, snapshot) = request(&agent, "alice", "/api/v1/snapshot");
     let parsed: Value = serde_json::from_str(&snapshot).unwrap();

@@ -117,6 +117,35 @@ impl From<BillProperty> for BillGrouping {
 }
 
 impl BillGrouping {
+    /// A grouping by rate that has a group of these names, and the lines of the group; groupings by one property are searched
+    /// first.
+    pub(super) fn find(
+        statement: &Bill,
+        is_wanted: impl Fn(&Self, &[String]) -> bool,
+    ) -> Option<(Self, Vec<usize>)> {
+        let all: Vec<(BillProperty, Vec<(u32, String)>)> = BillProperty::of_bill(statement)
+            .into_iter()
+            .map(|property| (property.clone(), property.groups(statement)))
+            .collect();
+        let rates = (BillProperty::Rate, BillProperty::Rate.groups(statement));
+        let singles = all.iter().map(|one| vec![one]);
+        let pairs = all.iter().flat_map(|one| all.iter().map(move |other| vec![one, other]));
+        singles.chain(pairs.filter(|pair| pair[0].0 != pair[1].0)).find_map(|mut properties| {
+            properties.push(&rates);
+            let by = Self(properties.iter().map(|(property, _)| property.clone()).collect());
+            let mut groups = BTreeMap::<Vec<&str>, Vec<usize>>::new();
+            for line in 0..statement.lines.len() {
+                let names = properties.iter().map(|(_, groups)| &*groups[line].1).collect();
+                groups.entry(names).or_default().push(line);
+            }
+            let is_group = |names: &[&str]| {
+                is_wanted(&by, &names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>())
+            };
+            let found = groups.into_iter().find(|(names, _)| is_group(names));
+            found.map(|(_, lines)| (by, lines))
+        })
+    }
+
     /// The headings of its columns.
     pub(super) fn names(&self) -> Vec<&str> {
         self.0.iter().map(BillProperty::name).collect()
@@ -150,6 +179,21 @@ impl BillGrouping {
 }
 
 impl BillProperty {
+    /// All by which the lines of a bill can be told apart.
+    fn of_bill(statement: &Bill) -> Vec<Self> {
+        let words = WORDS.into_iter().map(|(_, property)| property);
+        let facts = Fact::ALL.iter().map(|fact| Self::Fact(*fact));
+        let labels: BTreeSet<&String> = statement.lines.iter().flat_map(|line| line.labels.keys()).collect();
+        let labels = labels.into_iter().filter(|label| label.starts_with(PodLabel::PREFIX));
+        let attributes: BTreeSet<&String> =
+            statement.tenant_attributes.values().flat_map(BTreeMap::keys).collect();
+        words
+            .chain(facts)
+            .chain(labels.map(|label| Self::PodLabel(label.clone())))
+            .chain(attributes.into_iter().map(|name| Self::Attribute(name.clone())))
+            .collect()
+    }
+
     /// The heading of its column.
     fn name(&self) -> &str {
         match self {

@@ -59,7 +59,7 @@ fn fields(statement: &Bill, by: &BillGrouping, row: &BillRow) -> Vec<String> {
         amount(row.emissions),
     ]);
     fields.push(statement.simulated.to_string());
-    fields.push(line_id(statement, by, row));
+    fields.push(line_id(statement, by, &row.names));
     fields
 }
 
@@ -67,11 +67,11 @@ fn fields(statement: &Bill, by: &BillGrouping, row: &BillRow) -> Vec<String> {
 const ID_BYTES: usize = 8;
 
 /// The id of a line: the same whenever the bill of this period is printed, in any time zone.
-fn line_id(statement: &Bill, by: &BillGrouping, row: &BillRow) -> String {
+pub(super) fn line_id(statement: &Bill, by: &BillGrouping, names: &[String]) -> String {
     let (from, to) = (print_time(statement.from), print_time(statement.to));
     let cluster = statement.cluster.as_deref().unwrap_or_default();
     let period = [cluster, &*statement.node, &*from, &*to];
-    let names = row.names.iter().map(String::as_str);
+    let names = names.iter().map(String::as_str);
     // Each text ends with a byte that no UTF-8 text has, so no two keys have the same bytes.
     let mut key = Vec::new();
     for text in period.into_iter().chain(by.names()).chain(names) {

@@ -4,36 +4,25 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
-
 use super::Failure;
-use crate::billing::BillLine;
+use crate::billing::JobSummary;
+use crate::model::Fact;
 
-/// The summary of one node, as `gpumeter job --json` prints it.
-#[derive(Clone, Debug, Deserialize)]
-pub(super) struct NodeSummary {
-    pub(super) job: String,
-    pub(super) node: String,
-    pub(super) simulated: bool,
-    #[serde(default)]
-    pub(super) example_prices: bool,
-    pub(super) accounted_until: String,
-    pub(super) currency: Option<String>,
-    pub(super) lines: Vec<BillLine>,
-}
-
-/// Reads the files, in the order of their nodes' names.
+/// Reads the files, and adds them up in the order of their nodes' names.
 ///
 /// # Errors
 /// A file is no summary, or they are not of one job, in one currency, and of different GPUs.
-pub(super) fn read(files: &[PathBuf]) -> Result<Vec<NodeSummary>, Failure> {
+pub(super) fn read(files: &[PathBuf]) -> Result<JobSummary, Failure> {
     let mut summaries = files.iter().map(|file| read_one(file)).collect::<Result<Vec<_>, _>>()?;
     check(files, &summaries)?;
-    summaries.sort_by(|left, right| left.node.cmp(&right.node));
-    Ok(summaries)
+    summaries.sort_by(|left, right| left.nodes.cmp(&right.nodes));
+    let mut summaries = summaries.into_iter();
+    let mut sum = summaries.next().ok_or_else(|| Failure::wrong("--sum: give a file"))?;
+    summaries.for_each(|other| sum.add(other));
+    Ok(sum)
 }
 
-fn read_one(file: &Path) -> Result<NodeSummary, Failure> {
+fn read_one(file: &Path) -> Result<JobSummary, Failure> {
     let wrong = |error: String| Failure::wrong(format!("{}: {error}", file.display()));
     let text = fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
     serde_json::from_str(&text).map_err(|error| {
@@ -42,9 +31,13 @@ fn read_one(file: &Path) -> Result<NodeSummary, Failure> {
 }
 
 /// Checks that nothing would be added that does not belong together, and nothing twice.
-fn check(files: &[PathBuf], summaries: &[NodeSummary]) -> Result<(), Failure> {
-    let clusters = |summary: &NodeSummary| -> BTreeSet<String> {
-        summary.lines.iter().filter_map(|line| line.labels.get("slurm_cluster").cloned()).collect()
+fn check(files: &[PathBuf], summaries: &[JobSummary]) -> Result<(), Failure> {
+    let clusters = |summary: &JobSummary| -> BTreeSet<String> {
+        let labels = summary.labels.iter();
+        labels
+            .filter(|(label, _)| label == Fact::SlurmCluster.label())
+            .map(|(_, name)| name.clone())
+            .collect()
     };
     let mut gpus: BTreeMap<&str, &Path> = BTreeMap::new();
     for (file, summary) in files.iter().zip(summaries) {
@@ -62,12 +55,12 @@ fn check(files: &[PathBuf], summaries: &[NodeSummary]) -> Result<(), Failure> {
         if summary.currency != first.currency {
             return Err(differs("currency"));
         }
-        let own: BTreeSet<&str> = summary.lines.iter().map(|line| &*line.gpu.uuid).collect();
-        for uuid in own {
-            if let Some(other) = gpus.insert(uuid, file) {
+        for gpu in &summary.gpus {
+            if let Some(other) = gpus.insert(&gpu.uuid, file) {
                 return Err(Failure::wrong(format!(
-                    "{}: it has {uuid}, as {} has; give the summary of each node once",
+                    "{}: it has {}, as {} has; give the summary of each node once",
                     file.display(),
+                    gpu.uuid,
                     other.display()
                 )));
             }
@@ -81,36 +74,65 @@ fn check(files: &[PathBuf], summaries: &[NodeSummary]) -> Result<(), Failure> {
 mod tests {
     use serde_json::{Value, json};
 
+    use super::super::job_report::text;
     use super::*;
+    use crate::model::Money;
+
+    const HOUR: u64 = 3_600_000_000_000;
 
     /// A summary of one hour on a GPU, with these fields instead.
     fn summary(node: &str, other: Value) -> Value {
-        let hour = 3_600_000_000_000_u64;
-        let line = json!({"tenant": "bio", "holder": "slurm:alpha/7", "labels": {"slurm_cluster": "alpha"}, "gpu": 0,
-            "uuid": format!("GPU-{node}"), "held_ns": hour, "within_ns": hour, "lent_ns": 0, "idle_ns": 0,
-            "unmeasured_ns": 0, "unavailable_ns": 0, "used_ns": hour, "beyond_share_ns": 0, "outside_holding_ns": 0,
-            "unheld_ns": 0, "energy_static_uj": null, "energy_dynamic_uj": null, "grade": "measured",
-            "measured_ns": hour, "method": "observed", "sources": [], "money": "1.500000000"});
-        let mut all = json!({"job": "7", "node": node, "simulated": false, "accounted_until": "2026-11-01T00:00:00Z",
-            "currency": "EUR", "lines": [line]});
+        let usage = json!({"start": "2026-11-01T00:00:00Z", "end": "2026-11-01T01:00:00Z", "held_ns": HOUR,
+            "used_ns": HOUR, "lent_ns": 0, "idle_ns": 0, "unmeasured_ns": 0, "unavailable_ns": 0, "efficiency": 1.0,
+            "activity": 1.0, "busy_ns": HOUR, "measured_slot_ns": HOUR, "memory_peak_bytes": 3_u64 << 30,
+            "energy_uj": null, "money": "1.500000000"});
+        let with = |fields: Value| {
+            let mut all = usage.as_object().unwrap().clone();
+            all.extend(fields.as_object().unwrap().clone());
+            Value::from(all)
+        };
+        let mut all = json!({"job": "7", "labels": [["slurm_cluster", "alpha"], ["slurm_account", "bio"]],
+            "nodes": [node], "simulated": false, "accounted_until": "2026-11-01T02:00:00Z", "time_zone": "UTC",
+            "currency": "EUR", "total": usage, "gpus": [with(json!({"node": node, "gpu": 0,
+            "uuid": format!("GPU-{node}")}))], "steps": [with(json!({"step": "0", "gpus": 1}))]});
         all.as_object_mut().unwrap().extend(other.as_object().unwrap().clone());
         all
     }
 
-    fn read_all(summaries: &[Value]) -> Result<Vec<String>, String> {
+    fn sum(summaries: &[Value]) -> Result<JobSummary, String> {
         let folder = tempfile::tempdir().unwrap();
         let files: Vec<PathBuf> = (0..summaries.len()).map(|at| folder.path().join(at.to_string())).collect();
         for (file, summary) in files.iter().zip(summaries) {
             fs::write(file, summary.to_string()).unwrap();
         }
-        let names = |all: Vec<NodeSummary>| all.into_iter().map(|one| one.node).collect();
-        read(&files).map(names).map_err(|failure| failure.message)
+        read(&files).map_err(|failure| failure.message)
     }
 
     #[test]
-    fn summaries_of_one_job_are_read_in_the_order_of_their_nodes() {
-        let all = [summary("b", json!({})), summary("a", json!({}))];
-        assert_eq!(read_all(&all), Ok(vec!["a".to_owned(), "b".to_owned()]));
+    fn a_sum_has_a_row_for_each_gpu_of_each_node_and_the_total_of_all() {
+        let early = json!({"accounted_until": "2026-11-01T01:00:00Z"});
+        let both = sum(&[summary("n2", early), summary("n1", json!({}))]).unwrap();
+        assert_eq!(both.nodes, ["n1", "n2"]);
+        assert_eq!((both.total.held_ns, both.total.money), (2 * HOUR, Some(Money(3_000_000_000))));
+        assert_eq!((both.total.efficiency, both.total.activity), (Some(1.0), Some(1.0)));
+        assert_eq!((both.steps.len(), both.steps[0].gpus, both.steps[0].usage.used_ns), (1, 2, 2 * HOUR));
+        let told = text(&both);
+        assert!(told.starts_with("Job 7 on n1, n2\naccount       bio\ncluster       alpha\n"), "{told}");
+        let cells = |row: &str| {
+            let line =
+                told.lines().find(|line| line.starts_with(row)).unwrap_or_else(|| panic!("{row}: {told}"));
+            line[row.len()..].split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+        };
+        let held = ["1.0000", "1.0000", "0.0000", "0.0000", "100.0", "%", "100.0", "%", "3.0", "-", "1.5000"];
+        assert_eq!(cells("n1 gpu 0"), held);
+        assert_eq!(cells("total")[..2], ["2.0000", "2.0000"]);
+        assert_eq!(cells("total")[10], "3.0000");
+        assert_eq!(cells("0 ")[6..8], ["2", "2.0000"], "{told}");
+        assert!(told.contains("accounted until 2026-11-01 01:00 Z;"), "{told}");
+        assert!(told.contains("end           2026-11-01 01:00 Z, the end of the account\n"), "{told}");
+        // A sum is a summary, so that a stored one can be printed.
+        let again = sum(&[serde_json::to_value(&both).unwrap()]).unwrap();
+        assert_eq!(again, both);
     }
 
     #[test]
@@ -119,11 +141,12 @@ mod tests {
         for (other, words) in [
             (summary("a", json!({})), "it has GPU-a, as "),
             (summary("b", json!({"job": "8"})), "its job is not that of "),
+            (summary("b", json!({"labels": [["slurm_cluster", "beta"]]})), "its job is not that of "),
             (summary("b", json!({"currency": "USD"})), "its currency is not that of "),
             (json!({"job": "7"}), "it is not what `gpumeter job ID --json` prints"),
             (json!("text"), "it is not what `gpumeter job ID --json` prints"),
         ] {
-            let error = read_all(&[one.clone(), other]).unwrap_err();
+            let error = sum(&[one.clone(), other]).unwrap_err();
             assert!(error.contains(words), "{error}");
         }
     }

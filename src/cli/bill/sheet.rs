@@ -132,14 +132,6 @@ impl Sheet {
         Self::with_total(rows, by.names().len())
     }
 
-    /// The rows of groups, given the sort key and name of the group of each line.
-    pub(super) fn of_groups(lines: &[BillLine], groups: Vec<(u32, String)>) -> Self {
-        let mut rows = exact_rows(lines, groups.into_iter().map(|group| vec![group]).collect());
-        // Charged time is not shown, so whether terms apply makes no difference.
-        round(&mut rows, None, true);
-        Self::with_total(rows, 1)
-    }
-
     /// Rows with so many columns of names, and their sum.
     fn with_total(rows: Vec<BillRow>, names: usize) -> Self {
         let mut total = sum(&rows);

@@ -211,7 +211,7 @@ fn covered(statement: &Bill, gpu: &BillGpu, period: u128) -> String {
 }
 
 /// A price without trailing zeros, but with its cents.
-fn trimmed(price: Money) -> String {
+pub(super) fn trimmed(price: Money) -> String {
     let mut price = print_money(price);
     let kept = price.trim_end_matches('0').len();
     let cents = price.find('.').map_or(price.len(), |point| point + 3);

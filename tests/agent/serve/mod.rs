@@ -306,7 +306,8 @@ fn unknown_paths_and_methods_get_an_explanation() {
 fn only_local_requests_with_a_local_host_name_read_more_than_metrics() {
     let agent = Agent::start(patient());
     let documents = ["/api/v1/summary", "/api/v1/history", "/api/v1/processes"];
-    let others = ["/", "/page/page.js", "/api/v1/snapshot", "/api/v1/health", "/api/v1/bill"];
+    let others =
+        ["/", "/page/page.js", "/api/v1/snapshot", "/api/v1/health", "/api/v1/bill", "/api/v1/explain"];
     for path in others.into_iter().chain(documents) {
         for host in ["node7:9855", "rebind.evil.example"] {
             let answer =
@@ -437,7 +438,22 @@ fn a_bill_comes_from_the_ledger_with_its_errors() {
     );
     let (_, answer) = ask("", missing.map(|_| String::new()));
     assert_eq!(status(&answer), 503);
-    assert_eq!(status(&agent.get("/api/v1/bill?form=1")), 400);
+    for wrong in [
+        "bill?form=1",
+        "bill?job=7",
+        "explain?form=1",
+        "explain?job=x",
+        "explain?gpu=1&gpu=2",
+        "explain?by=day",
+    ] {
+        assert_eq!(status(&agent.get(&format!("/api/v1/{wrong}"))), 400, "{wrong}");
+    }
+    let asked = "/api/v1/explain?job=7.0&slurm_user=a%20b&from=2026";
+    write!(stream, "GET {asked} HTTP/1.1\r\nHost: 127.0.0.1:1\r\n\r\n").unwrap();
+    let request = agent.bills.blocking_recv().unwrap();
+    let filter = request.explained.unwrap();
+    let parameters = [("job", "7.0".to_owned()), ("slurm_user", "a b".to_owned())];
+    assert_eq!((request.query.from.as_deref(), filter.parameters()), (Some("2026"), parameters.into()));
 }
 
 #[test]

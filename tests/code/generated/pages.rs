@@ -63,13 +63,30 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
         "gpumeter bill --ledger ledger.db --json",
         "From a ledger file that no agent is using, exact.",
     ),
+    (
+        "gpumeter-bill",
+        "gpumeter bill --against sacct.txt --month 2026-11",
+        "Each Slurm job beside what sacct --parsable2 printed of it.",
+    ),
     ("gpumeter-job", "gpumeter job 4711", "What a Slurm job held, used and cost on this node."),
     ("gpumeter-job", "gpumeter job 4711_3 --json", "A task of a job array, exact."),
+    (
+        "gpumeter-job",
+        "gpumeter job --list --slurm-account physics --from 2026-11-01",
+        "The jobs of an account since then, a line each.",
+    ),
     (
         "gpumeter-job",
         "gpumeter job --sum node1.json node2.json",
         "A job on two nodes, from what each printed with --json.",
     ),
+    ("gpumeter-explain", "gpumeter explain 4711", "Why a Slurm job costs what it costs."),
+    (
+        "gpumeter-explain",
+        "gpumeter explain 880589090336ad6c --month 2026-10",
+        "A line of the bill of that month, by its id in the CSV.",
+    ),
+    ("gpumeter-explain", "gpumeter explain gpu:3 --json", "All lines of a GPU, exact."),
     ("gpumeter-metrics", "gpumeter metrics --format markdown", "The catalogue as a table."),
     (
         "gpumeter-check-config",

@@ -2,10 +2,12 @@
 
 use gpumeter::account::{Acknowledged, ClosedWindow, LedgerBatch};
 use gpumeter::billing::{
-    Basis, Bill, ExactMoney, PriceBook, Rate, RateKind, RateSelector, Terms, WHOLE_RATE,
+    Basis, Bill, ExactMoney, LineFilter, PriceBook, Rate, RateKind, RateSelector, Terms, WHOLE_RATE,
 };
-use gpumeter::ledger::Reader;
-use gpumeter::model::{Amounts, HolderId, MigProfile, Money, Parts, Row, SlotId, Tariff, Use};
+use gpumeter::ledger::{ExplainedPart, Reader};
+use gpumeter::model::{
+    Amounts, HolderId, MigProfile, Money, Parts, Row, SlotId, Tariff, Use, VisibleAccount,
+};
 use proptest::prelude::*;
 
 use super::world::*;
@@ -219,6 +221,29 @@ proptest! {
         let (_, recovered) = world.open(20_000, Default::default());
         prop_assert_eq!(recovered.counters, acknowledged.counters);
         prop_assert_eq!(recovered.imbalance, 0);
+    }
+
+    #[test]
+    fn an_explanation_has_every_line_of_the_bill_and_its_minutes_add_up((windows, rates) in worlds(), book in books()) {
+        let (world, _) = settled(&windows, &rates);
+        let reader = || Reader::open(&world.path()).unwrap().with_book(Some(book.clone()));
+        let bill = reader().bill(None, None).unwrap();
+        let (filter, visible) = (LineFilter::default(), VisibleAccount::Everything);
+        let part = ExplainedPart { from: None, to: None, filter: &filter, visible: &visible };
+        let explained = reader().explain(part).unwrap();
+        let lines: Vec<_> = explained.lines.iter().map(|line| line.line.clone()).collect();
+        prop_assert_eq!(&lines, &bill.lines);
+        for line in &explained.lines {
+            let (mut parts, mut used, mut at) = (Parts::default(), Use::default(), bill.from);
+            for span in &line.spans {
+                prop_assert!(at <= span.from && span.from < span.to && span.to <= bill.to);
+                prop_assert!(span.held.held() + span.others.0 <= span.slot.0);
+                at = span.to;
+                parts.add(&span.held);
+                used.add(&span.used);
+            }
+            prop_assert_eq!((parts, used), (line.line.amounts.parts, line.line.amounts.used));
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod bills;
 mod commits;
+mod explanations;
 mod inventory;
 mod laws;
 mod month;

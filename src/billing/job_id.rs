@@ -3,11 +3,11 @@
 
 use std::fmt;
 
-use crate::billing::BillLine;
+use super::BillLine;
 
-/// Which lines of a bill are asked for.
+/// The id of a job, of several jobs of which it is the array or the leader, or of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct JobId {
+pub struct JobId {
     /// As it was given.
     text: String,
     job: JobName,
@@ -33,7 +33,7 @@ impl JobId {
     ///
     /// # Errors
     /// It is not of one of the forms; the text lists them.
-    pub(super) fn parse(text: &str) -> Result<Self, &'static str> {
+    pub fn parse(text: &str) -> Result<Self, &'static str> {
         const FORMS: &str = "not a job id; write the number of a job as 4711, a task of a job array as 4711_3, a component of \
                              a heterogeneous job as 4711+1, and a step of one as 4711.0 or 4711.batch";
         let (name, step) = match text.split_once('.') {
@@ -59,7 +59,7 @@ impl JobId {
 
     /// Whether the line is of that job, or of one of its steps. A line of an array's task that was stored before the ids of
     /// the array were known has only the number of the job.
-    pub(super) fn names(&self, line: &BillLine) -> bool {
+    pub fn names(&self, line: &BillLine) -> bool {
         let is =
             |label: &str, wanted: u32| line.labels.get(label).and_then(|value| number(value)) == Some(wanted);
         match self.job {
@@ -72,7 +72,7 @@ impl JobId {
     }
 
     /// Whether the line of that job is of the step that was asked for, or no step was.
-    pub(super) fn names_step(&self, line: &BillLine) -> bool {
+    pub fn names_step(&self, line: &BillLine) -> bool {
         self.step.is_none() || line.labels.get("slurm_step_id") == self.step.as_ref()
     }
 }

@@ -1,0 +1,290 @@
+//! Why the lines of a bill are what they are: the minutes, records, rates and rules behind their sums.
+//!
+//! Others than the holders of these lines have no name here.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::bill::{Bill, BillLine};
+use super::json::{self, GpuIdJson};
+use crate::model::{
+    ActivitySource, Fraction, GpuId, Grade, HolderId, HoldingSource, Method, Nanoseconds, Parts, Use, Utc,
+};
+
+/// What the ledger knows of some lines of a bill.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Explanation {
+    /// Period, node, currency, and the rates and terms of the lines; it has no lines and no GPUs.
+    pub bill: Bill,
+    /// The lines in the order of the bill.
+    pub lines: Vec<ExplainedLine>,
+    /// What each workload of the lines, and the job or pod that it is part of, did on each GPU.
+    pub usage: Vec<WorkloadUsage>,
+    /// The GPUs of the lines.
+    pub gpus: Vec<GpuRecord>,
+    /// Steps of the wall clock, which moved no account time.
+    pub clock_steps: Vec<ClockStep>,
+    /// Boots of the node.
+    pub boots: Vec<NodeBoot>,
+}
+
+/// A line with what it is made of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExplainedLine {
+    /// The line.
+    #[serde(flatten)]
+    pub line: BillLine,
+    /// When this version of the holder was first stored; none for what only bills have.
+    #[serde(with = "json::optional_time")]
+    pub first_seen: Option<Utc>,
+    /// When this run of the workload began, as its scheduler told.
+    #[serde(with = "json::optional_time")]
+    pub started: Option<Utc>,
+    /// What it holds at the end of the account; the ledger keeps no fractions and sources of earlier holdings.
+    pub holding: Option<OpenHolding>,
+    /// Its minutes.
+    pub spans: Vec<LineSpan>,
+    /// Why it is on the bill of its tenant.
+    pub tenancies: Vec<Tenancy>,
+}
+
+/// A holding at the end of the account.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenHolding {
+    /// How much of the GPU was granted.
+    pub fraction: Fraction,
+    /// Who granted it.
+    pub source: HoldingSource,
+}
+
+/// Consecutive minutes in which a line held the same share of its slot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LineSpan {
+    /// Begin of the first minute.
+    #[serde(with = "json::time")]
+    pub from: Utc,
+    /// End of the last minute.
+    #[serde(with = "json::time")]
+    pub to: Utc,
+    /// Time of the slot.
+    #[serde(rename = "slot_ns", with = "json::integer")]
+    pub slot: Nanoseconds,
+    /// What others held of it, who are neither the line's workload nor parts of its job or pod.
+    #[serde(rename = "held_by_others_ns", with = "json::integer")]
+    pub others: Nanoseconds,
+    /// The parts of what was held.
+    #[serde(rename = "held_ns", with = "PartsJson")]
+    pub held: Parts,
+    /// What was used.
+    #[serde(rename = "used_ns", with = "UseJson")]
+    pub used: Use,
+    /// The part of what was used whose split was measured.
+    #[serde(rename = "measured_ns", with = "json::integer")]
+    pub measured: Nanoseconds,
+    /// The worst grade of any minute.
+    pub grade: Grade,
+    /// How it is known who held.
+    pub method: Method,
+    /// Whether minutes are shares of merged windows.
+    pub coarse: bool,
+    /// The activity sources, each once.
+    pub sources: Vec<ActivitySource>,
+}
+
+/// Parts of held time in JSON.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Parts")]
+struct PartsJson {
+    #[serde(with = "json::integer")]
+    within: u64,
+    #[serde(with = "json::integer")]
+    lent: u64,
+    #[serde(with = "json::integer")]
+    idle: u64,
+    #[serde(with = "json::integer")]
+    unmeasured: u64,
+    #[serde(with = "json::integer")]
+    unavailable: u64,
+}
+
+/// Shares of used time in JSON.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Use")]
+struct UseJson {
+    #[serde(with = "json::integer")]
+    within: u64,
+    #[serde(with = "json::integer")]
+    beyond: u64,
+    #[serde(with = "json::integer")]
+    outside: u64,
+    #[serde(with = "json::integer")]
+    unheld: u64,
+}
+
+/// A time in which one version of the tenant rules decided on the tenant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tenancy {
+    /// Begin, at the earliest that of the line.
+    #[serde(with = "json::time")]
+    pub from: Utc,
+    /// End, at the latest that of the line.
+    #[serde(with = "json::time")]
+    pub to: Utc,
+    /// The version; none before the first.
+    pub version: Option<RulesVersion>,
+    /// What in it decided.
+    pub basis: TenantBasis,
+}
+
+/// A recorded version of the tenant rules.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RulesVersion {
+    /// Its number.
+    #[serde(with = "json::integer")]
+    pub id: i64,
+    /// When it is first in force.
+    #[serde(with = "json::time")]
+    pub begin: Utc,
+    /// When it was recorded.
+    #[serde(with = "json::time")]
+    pub recorded: Utc,
+}
+
+/// What decided on a tenant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TenantBasis {
+    /// A rule.
+    Rule {
+        /// Its place in the list, from 1.
+        number: usize,
+        /// Its patterns by label.
+        #[serde(rename = "match")]
+        patterns: BTreeMap<String, String>,
+        /// The tenant that it yields.
+        tenant: String,
+    },
+    /// No rule matches, and this label is the tenant of holders of this kind.
+    Label(String),
+    /// No rule matches, and nothing but the workload id is known.
+    Workload,
+    /// A reserved tenant, which no rule changes.
+    Reserved,
+}
+
+/// What a workload did on one GPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkloadUsage {
+    /// Workload id.
+    pub workload: HolderId,
+    /// The GPU.
+    #[serde(flatten, with = "GpuIdJson")]
+    pub gpu: GpuId,
+    /// Begin of its first minute.
+    #[serde(with = "json::time")]
+    pub from: Utc,
+    /// End of its last minute.
+    #[serde(with = "json::time")]
+    pub to: Utc,
+    /// The highest mean of its resident memory over a minute, in bytes.
+    #[serde(with = "json::integer")]
+    pub memory_peak_bytes: u64,
+    /// Used time in the minutes in which it was there throughout: between two others of its minutes.
+    #[serde(rename = "busy_ns", with = "json::integer")]
+    pub busy: Nanoseconds,
+    /// Measured time of its slots in these minutes.
+    #[serde(rename = "measured_slot_ns", with = "json::integer")]
+    pub measured_slot: Nanoseconds,
+}
+
+/// What is known of a GPU from the first to the last minute of the lines on it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuRecord {
+    /// The GPU.
+    #[serde(flatten, with = "GpuIdJson")]
+    pub gpu: GpuId,
+    /// Product name.
+    pub model: String,
+    /// Faults and gaps.
+    pub events: Vec<GpuEvent>,
+    /// Remarks of settlement.
+    pub remarks: Vec<Remark>,
+    /// XID errors of which the last one was in this time.
+    pub xids: Vec<XidRecord>,
+}
+
+/// Consecutive minutes with a fault or a gap.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuEvent {
+    /// Begin of the first minute.
+    #[serde(with = "json::time")]
+    pub from: Utc,
+    /// End of the last minute.
+    #[serde(with = "json::time")]
+    pub to: Utc,
+    /// What happened.
+    pub kind: GpuEventKind,
+    /// GPU time of it in these minutes.
+    #[serde(rename = "time_ns", with = "json::integer")]
+    pub time: Nanoseconds,
+}
+
+/// A kind of fault or gap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GpuEventKind {
+    /// The GPU was lost or failed.
+    Unavailable,
+    /// No agent watched.
+    Unobserved,
+    /// It was held, and its activity could not be known.
+    Unmeasured,
+    /// The agent was away, and the holder was the same before and after.
+    Bridged,
+}
+
+/// A remark of settlement in consecutive minutes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Remark {
+    /// Begin of the first minute.
+    #[serde(with = "json::time")]
+    pub from: Utc,
+    /// End of the last minute.
+    #[serde(with = "json::time")]
+    pub to: Utc,
+    /// The remark.
+    pub text: String,
+}
+
+/// XID errors of one code.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct XidRecord {
+    /// The code.
+    pub xid: u32,
+    /// How many there were since counting began.
+    #[serde(with = "json::integer")]
+    pub count: u64,
+    /// The wall clock of the last one.
+    #[serde(with = "json::time")]
+    pub last: Utc,
+}
+
+/// A step of the wall clock.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClockStep {
+    /// When it was noticed.
+    #[serde(with = "json::time")]
+    pub at: Utc,
+    /// Wall clock less account time.
+    #[serde(with = "json::integer")]
+    pub step_ns: i64,
+}
+
+/// A boot of the node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeBoot {
+    /// When it was first seen.
+    #[serde(with = "json::time")]
+    pub at: Utc,
+}

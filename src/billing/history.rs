@@ -1,0 +1,412 @@
+//! Collects an explanation from the minutes of the account, in order of time.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::bill::BillLine;
+use super::explanation::{ExplainedLine, GpuEvent, GpuEventKind, LineSpan, WorkloadUsage};
+use crate::model::{Fact, GpuId, HolderId, HolderKind, Method, Nanoseconds, Row, SlotId, Utc};
+
+/// The grid of the account.
+const MINUTE: Nanoseconds = Nanoseconds::from_seconds(60);
+
+/// Shares of two minutes that differ by less than this part of a slot are equal: settlement divides in whole nanoseconds.
+const SHARE_TOLERANCE: u128 = 1_000_000;
+
+/// A minute of one GPU.
+#[derive(Clone, Copy, Debug)]
+pub struct GpuMinute<'a> {
+    /// UUID.
+    pub uuid: &'a str,
+    /// Its begin.
+    pub minute: Utc,
+    /// GPU time in it.
+    pub slot: Nanoseconds,
+    /// Whether it is a share of merged windows.
+    pub coarse: bool,
+    /// The rows of all holders.
+    pub rows: &'a [Row],
+}
+
+/// The lines that are explained, and what was found of them so far.
+#[derive(Debug)]
+pub struct HistoryDraft {
+    lines: Vec<LineDraft>,
+    usage: BTreeMap<(HolderId, GpuId), UsageDraft>,
+    /// By UUID.
+    gpus: BTreeMap<String, GpuDraft>,
+}
+
+#[derive(Debug)]
+struct LineDraft {
+    line: BillLine,
+    /// The workloads to which its use is added.
+    workloads: Vec<HolderId>,
+    spans: Vec<LineSpan>,
+    /// What it held of the slot in the first minute of the last span.
+    share: [u64; 2],
+}
+
+#[derive(Debug, Default)]
+struct GpuDraft {
+    /// The slots of the lines.
+    slots: BTreeSet<Option<u32>>,
+    events: Vec<GpuEvent>,
+}
+
+/// What a workload did on one GPU so far.
+#[derive(Debug, Default)]
+struct UsageDraft {
+    from: Utc,
+    to: Utc,
+    memory_peak_bytes: u64,
+    inner: Activity,
+    /// The last minute, which counts once the next one follows it.
+    last: Activity,
+    /// Whether the minute before the last one was one of its minutes too.
+    has_before_last: bool,
+}
+
+/// Use in a minute.
+#[derive(Clone, Copy, Debug, Default)]
+struct Activity {
+    busy: u64,
+    measured_slot: u64,
+}
+
+/// What a workload did in one minute.
+#[derive(Default)]
+struct MinuteUsage {
+    busy: u64,
+    memory_byte_seconds: u64,
+    slots: BTreeSet<Option<u32>>,
+}
+
+/// The time of a slot in one minute.
+#[derive(Clone, Copy, Debug, Default)]
+struct SlotTime {
+    whole: u64,
+    measured: u64,
+}
+
+impl HistoryDraft {
+    /// A draft for these lines.
+    pub fn new(lines: Vec<BillLine>) -> Self {
+        let mut gpus = BTreeMap::<String, GpuDraft>::new();
+        for line in &lines {
+            gpus.entry(line.gpu.uuid.to_string()).or_default().slots.insert(line.slot.gpu_instance);
+        }
+        let lines = lines.into_iter().map(LineDraft::new).collect();
+        Self { lines, usage: BTreeMap::new(), gpus }
+    }
+
+    /// The lines, in the order of their places.
+    pub fn lines(&self) -> impl Iterator<Item = &BillLine> {
+        self.lines.iter().map(|draft| &draft.line)
+    }
+
+    /// Adds the next minute of a GPU; `place` tells the line of a holder on a slot.
+    pub fn add(&mut self, minute: &GpuMinute<'_>, place: impl Fn(&HolderId, &SlotId) -> Option<usize>) {
+        let mut times = BTreeMap::<Option<u32>, SlotTime>::new();
+        for row in minute.rows {
+            let time = times.entry(row.slot.gpu_instance).or_default();
+            let parts = &row.amounts.parts;
+            time.whole += parts.held();
+            time.measured += parts.within + parts.lent + parts.idle;
+        }
+        if let Some(gpu) = self.gpus.get_mut(minute.uuid) {
+            gpu.add(minute);
+        }
+        let mut usage = BTreeMap::<(HolderId, GpuId), MinuteUsage>::new();
+        for row in minute.rows {
+            let Some(draft) = place(&row.holder, &row.slot).and_then(|at| self.lines.get_mut(at)) else {
+                continue;
+            };
+            draft.add_row(minute, row, times[&row.slot.gpu_instance].whole);
+            for workload in &draft.workloads {
+                let sum = usage.entry((workload.clone(), draft.line.gpu.clone())).or_default();
+                sum.busy += row.amounts.used.total();
+                sum.memory_byte_seconds =
+                    sum.memory_byte_seconds.saturating_add(row.amounts.memory_byte_seconds);
+                sum.slots.insert(row.slot.gpu_instance);
+            }
+        }
+        for (key, of_minute) in usage {
+            let measured_slot = of_minute.slots.iter().map(|slot| times[slot].measured).sum();
+            self.usage.entry(key).or_default().add(minute, &of_minute, measured_slot);
+        }
+    }
+
+    /// What was found: the lines, the use of workloads, and the events of each GPU by UUID.
+    pub fn finish(self) -> (Vec<ExplainedLine>, Vec<WorkloadUsage>, BTreeMap<String, Vec<GpuEvent>>) {
+        let lines: Vec<ExplainedLine> = self.lines.into_iter().map(LineDraft::finish).collect();
+        let usage = self.usage.into_iter().map(|((workload, gpu), draft)| WorkloadUsage {
+            workload,
+            gpu,
+            from: draft.from,
+            to: draft.to,
+            memory_peak_bytes: draft.memory_peak_bytes,
+            busy: Nanoseconds(draft.inner.busy),
+            measured_slot: Nanoseconds(draft.inner.measured_slot),
+        });
+        let events = self.gpus.into_iter().map(|(uuid, gpu)| (uuid, gpu.events)).collect();
+        (lines, usage.collect(), events)
+    }
+}
+
+impl LineDraft {
+    fn new(line: BillLine) -> Self {
+        let own = HolderId::new(line.holder.name());
+        let workloads = [Some(own.clone()), outer_workload(&own)].into_iter().flatten().collect();
+        Self { line, workloads, spans: Vec::new(), share: [0; 2] }
+    }
+
+    fn add_row(&mut self, minute: &GpuMinute<'_>, row: &Row, slot: u64) {
+        let next = LineSpan {
+            from: minute.minute,
+            to: minute.minute.plus(MINUTE),
+            slot: Nanoseconds(slot),
+            others: Nanoseconds(self.held_by_others(minute.rows, row.slot.gpu_instance)),
+            held: row.amounts.parts,
+            used: row.amounts.used,
+            measured: Nanoseconds(row.amounts.measured),
+            grade: row.grade,
+            method: row.method,
+            coarse: minute.coarse,
+            sources: vec![row.source],
+        };
+        let share = [row.amounts.parts.held(), slot];
+        match self.spans.last_mut() {
+            Some(last)
+                if last.to == next.from
+                    && (last.method, last.coarse) == (next.method, next.coarse)
+                    && are_equal_shares(self.share, share) =>
+            {
+                last.add(&next);
+            }
+            _ => {
+                self.spans.push(next);
+                self.share = share;
+            }
+        }
+    }
+
+    /// What others than its job, its pod or itself held of a slot.
+    fn held_by_others(&self, rows: &[Row], gpu_instance: Option<u32>) -> u64 {
+        let Some(own) = self.workloads.last() else { return 0 };
+        let is_other = |row: &&Row| {
+            row.slot.gpu_instance == gpu_instance
+                && !row.holder.is_remainder()
+                && row.holder.name() != own.name()
+                && !row.holder.is_within(own)
+        };
+        rows.iter().filter(is_other).map(|row| row.amounts.parts.held()).sum()
+    }
+
+    fn finish(self) -> ExplainedLine {
+        ExplainedLine {
+            line: self.line,
+            first_seen: None,
+            started: None,
+            holding: None,
+            spans: self.spans,
+            tenancies: Vec::new(),
+        }
+    }
+}
+
+/// The job of a step, and the pod of a container.
+pub(super) fn outer_workload(id: &HolderId) -> Option<HolderId> {
+    let part = match id.kind() {
+        HolderKind::Slurm => Fact::SlurmStep,
+        HolderKind::Pod => Fact::PodContainer,
+        _ => return None,
+    };
+    let mut facts = id.facts();
+    facts.get(part)?;
+    facts.set(part, "".into());
+    Some(HolderId::of(id.kind(), &facts))
+}
+
+fn are_equal_shares(one: [u64; 2], other: [u64; 2]) -> bool {
+    let [held, slot, other_held, other_slot] = [one[0], one[1], other[0], other[1]].map(u128::from);
+    (held * other_slot).abs_diff(other_held * slot) * SHARE_TOLERANCE <= slot * other_slot
+}
+
+impl LineSpan {
+    fn add(&mut self, next: &Self) {
+        self.to = next.to;
+        self.slot += next.slot;
+        self.others += next.others;
+        self.held.add(&next.held);
+        self.used.add(&next.used);
+        self.measured += next.measured;
+        self.grade = self.grade.max(next.grade);
+        self.sources.extend(&next.sources);
+        self.sources.sort();
+        self.sources.dedup();
+    }
+}
+
+impl UsageDraft {
+    fn add(&mut self, minute: &GpuMinute<'_>, usage: &MinuteUsage, measured_slot: u64) {
+        let begin = minute.minute;
+        let is_next = self.to == begin && self.to > Utc(0);
+        if is_next && self.has_before_last {
+            self.inner.busy += self.last.busy;
+            self.inner.measured_slot += self.last.measured_slot;
+        }
+        if self.to == Utc(0) {
+            self.from = begin;
+        }
+        self.to = begin.plus(MINUTE);
+        self.has_before_last = is_next;
+        self.last = Activity { busy: usage.busy, measured_slot };
+        let byte_nanoseconds = u128::from(usage.memory_byte_seconds) * u128::from(Nanoseconds::SECOND.0);
+        let mean = byte_nanoseconds.checked_div(minute.slot.0.into()).unwrap_or(0);
+        self.memory_peak_bytes = self.memory_peak_bytes.max(u64::try_from(mean).unwrap_or(u64::MAX));
+    }
+}
+
+impl GpuDraft {
+    /// Adds the faults and gaps of a minute on the slots of the lines.
+    fn add(&mut self, minute: &GpuMinute<'_>) {
+        let mut times = BTreeMap::<GpuEventKind, u64>::new();
+        let is_here =
+            |row: &&Row| row.slot.gpu_instance.is_none() || self.slots.contains(&row.slot.gpu_instance);
+        for row in minute.rows.iter().filter(is_here) {
+            let parts = &row.amounts.parts;
+            let unmeasured = if row.holder.as_str() == HolderId::UNOBSERVED {
+                GpuEventKind::Unobserved
+            } else {
+                GpuEventKind::Unmeasured
+            };
+            *times.entry(unmeasured).or_default() += parts.unmeasured;
+            *times.entry(GpuEventKind::Unavailable).or_default() += parts.unavailable;
+            if row.method == Method::Bridged {
+                *times.entry(GpuEventKind::Bridged).or_default() += parts.held();
+            }
+        }
+        let (from, to) = (minute.minute, minute.minute.plus(MINUTE));
+        for (kind, time) in times.into_iter().filter(|(_, time)| *time > 0) {
+            match self.events.iter_mut().rev().find(|event| event.kind == kind) {
+                Some(last) if last.to == from => {
+                    last.to = to;
+                    last.time += Nanoseconds(time);
+                }
+                _ => self.events.push(GpuEvent { from, to, kind, time: Nanoseconds(time) }),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use super::*;
+    use crate::model::{ActivitySource, Amounts, Parts, Use};
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn slot(gpu_instance: Option<u32>) -> SlotId {
+        SlotId { gpu_instance, profile: None }
+    }
+
+    fn line(holder: &str, gpu_instance: Option<u32>) -> BillLine {
+        let gpu = GpuId { index: 0, uuid: "GPU-0".into() };
+        BillLine { slot: slot(gpu_instance), ..BillLine::empty(gpu, HolderId::new(holder)) }
+    }
+
+    fn row(holder: &str, idle: u64, used: u64) -> Row {
+        let parts = Parts { within: used * SECOND, idle: idle * SECOND, ..Parts::default() };
+        Row {
+            amounts: Amounts {
+                parts,
+                used: Use { within: parts.within, ..Use::default() },
+                memory_byte_seconds: 600,
+                ..Amounts::default()
+            },
+            source: ActivitySource::Gpm,
+            ..Row::empty(HolderId::new(holder))
+        }
+    }
+
+    /// The history of these lines from rows of consecutive minutes; an empty minute is left out.
+    fn history(lines: Vec<BillLine>, minutes: &[Vec<Row>]) -> HistoryDraft {
+        let places: Vec<_> = lines.iter().map(|line| (line.holder.clone(), line.slot.clone())).collect();
+        let mut draft = HistoryDraft::new(lines);
+        for (minute, rows) in (1..).zip(minutes).filter(|(_, rows)| !rows.is_empty()) {
+            let minute = GpuMinute {
+                uuid: "GPU-0",
+                minute: Utc(minute * MINUTE.0),
+                slot: MINUTE,
+                coarse: false,
+                rows,
+            };
+            let place = |holder: &HolderId, slot: &SlotId| {
+                places.iter().position(|place| *place == (holder.clone(), slot.clone()))
+            };
+            draft.add(&minute, place);
+        }
+        draft
+    }
+
+    #[test]
+    fn minutes_with_the_same_share_are_one_span_and_a_gap_or_another_share_begins_a_new_one() {
+        let half = vec![row("user:a", 20, 10), row("user:b", 30, 0)];
+        let odd = vec![row("user:a", 30, 0), row("user:b", 30, 0)];
+        let whole = vec![row("user:a", 60, 0)];
+        let minutes = [half.clone(), odd, vec![row("user:b", 60, 0)], half, whole];
+        let (lines, ..) = history(vec![line("user:a", None)], &minutes).finish();
+        let spans: Vec<_> =
+            lines[0].spans.iter().map(|span| [span.from.0, span.to.0].map(|at| at / MINUTE.0)).collect();
+        assert_eq!(spans, [[1, 3], [4, 5], [5, 6]]);
+        let first = &lines[0].spans[0];
+        assert_eq!((first.held.held(), first.slot), (60 * SECOND, Nanoseconds(120 * SECOND)));
+        assert_eq!(lines[0].spans.iter().map(|span| span.others.0 / SECOND).collect::<Vec<_>>(), [60, 30, 0]);
+    }
+
+    #[test]
+    fn activity_counts_minutes_between_two_others_and_memory_every_minute() {
+        let minute = |used| vec![row("slurm:c/1", 60 - used, 0), row("slurm:c/1.0", 0, used)];
+        let minutes = [minute(1), minute(30), minute(60), minute(1), vec![], minute(60), minute(60)];
+        let lines = vec![line("slurm:c/1", None), line("slurm:c/1.0", None)];
+        let (_, usage, _) = history(lines, &minutes).finish();
+        let job = usage.iter().find(|usage| usage.workload.as_str() == "slurm:c/1").unwrap();
+        assert_eq!((job.busy.0, job.measured_slot.0), (90 * SECOND, 120 * SECOND));
+        assert_eq!((job.from, job.to), (Utc(MINUTE.0), Utc(8 * MINUTE.0)));
+        assert_eq!(job.memory_peak_bytes, 20, "of both rows");
+        let step = usage.iter().find(|usage| usage.workload.as_str() == "slurm:c/1.0").unwrap();
+        assert_eq!(step.memory_peak_bytes, 10);
+    }
+
+    #[test]
+    fn faults_and_gaps_are_those_of_the_slots_of_the_lines() {
+        let of = |holder: &str, instance, parts: Parts, method| Row {
+            slot: slot(instance),
+            amounts: Amounts { parts, ..Amounts::default() },
+            method,
+            ..Row::empty(HolderId::new(holder))
+        };
+        let unavailable = |time| Parts { unavailable: time, ..Parts::default() };
+        let unmeasured = |time| Parts { unmeasured: time, ..Parts::default() };
+        let minute = vec![
+            of("user:a", Some(1), unmeasured(2), Method::Bridged),
+            of("user:b", Some(2), unavailable(50), Method::Observed),
+            of("__unobserved__", None, unmeasured(7), Method::Observed),
+        ];
+        let (_, _, events) = history(vec![line("user:a", Some(1))], &[minute.clone(), minute]).finish();
+        let found: Vec<_> = events["GPU-0"].iter().map(|event| (event.kind, event.time.0)).collect();
+        let expected =
+            [(GpuEventKind::Unobserved, 14), (GpuEventKind::Unmeasured, 4), (GpuEventKind::Bridged, 4)];
+        assert_eq!(found, expected);
+        assert_eq!(events["GPU-0"][0].to, Utc(3 * MINUTE.0));
+    }
+
+    #[test]
+    fn a_step_is_part_of_its_job_and_a_container_of_its_pod() {
+        let outer = |id: &str| outer_workload(&HolderId::new(id)).map(|outer| outer.to_string());
+        assert_eq!(outer("slurm:my.cluster/7.batch").as_deref(), Some("slurm:my.cluster/7"));
+        assert_eq!(outer("k8s:uid/main").as_deref(), Some("k8s:uid"));
+        assert_eq!([outer("slurm:my.cluster/7"), outer("user:a.b/c")], [None, None]);
+    }
+}

@@ -1,0 +1,453 @@
+//! An explanation as text.
+
+use jiff::tz::TimeZone;
+
+use super::job_report::{local, zone};
+use super::sheet::{decimal, in_hour_units};
+use super::text::{align_columns, marks, period, title, trimmed};
+use crate::billing::{
+    BillLine, BillRate, ExplainedLine, Explanation, GpuEventKind, GpuRecord, LineSpan, RateKind, Tenancy,
+    TenantBasis, print_money,
+};
+use crate::model::{Grade, Money, Nanoseconds, Utc};
+
+/// The grid of the account.
+const MINUTE: Nanoseconds = Nanoseconds::from_seconds(60);
+
+/// Spans of a line that are shown at most.
+const MOST_SPANS: usize = 40;
+
+/// The page.
+pub(super) fn page(subject: &str, explanation: &Explanation) -> String {
+    let zone = zone(&explanation.bill.time_zone);
+    let mut page = format!("{subject}\n{}\n{}\n", title(&explanation.bill), period(&explanation.bill));
+    page += &marks(&explanation.bill).iter().map(|mark| format!("{mark}\n")).collect::<String>();
+    for line in &explanation.lines {
+        page += &explain_line(line, explanation, &zone);
+    }
+    for gpu in &explanation.gpus {
+        page += &explain_gpu(gpu, &zone);
+    }
+    page += &clocks(explanation, &zone);
+    page + &sum(explanation)
+}
+
+/// Columns that a line of words has at most.
+const WIDTH: usize = 100;
+
+/// A paragraph with a heading and lines of a name and its value.
+fn paragraph(heading: &str, entries: &[(&str, String)]) -> String {
+    let entries = entries.iter().map(|(name, value)| wrap(&format!("  {name:10} "), value));
+    format!("\n{heading}\n{}", entries.collect::<String>())
+}
+
+/// A text after its head; further lines begin below it.
+pub(super) fn wrap(head: &str, text: &str) -> String {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let room = WIDTH.saturating_sub(head.len());
+        match lines.last_mut() {
+            Some(line) if line.is_empty() => *line += word,
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= room => {
+                *line += &format!(" {word}")
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    head.to_owned() + &lines.join(&format!("\n{}", " ".repeat(head.len()))) + "\n"
+}
+
+fn explain_line(line: &ExplainedLine, explanation: &Explanation, zone: &TimeZone) -> String {
+    let of = &line.line;
+    let profile = of.slot.profile.as_ref().map(|profile| format!(" ({})", profile.name)).unwrap_or_default();
+    let instance = of.slot.gpu_instance.map(|id| format!(", MIG instance {id}{profile}"));
+    let heading =
+        format!("{} on GPU {} ({}){}", of.holder, of.gpu.index, of.gpu.uuid, instance.unwrap_or_default());
+    let labels: Vec<String> = of.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let mut entries = vec![("labels", labels.join(" ")), ("recorded", recorded(line, zone))];
+    entries.push(("holding", holding(line)));
+    entries.extend(line.tenancies.iter().map(|tenancy| ("tenant", tenancy_text(&of.tenant, tenancy, zone))));
+    entries.extend(price_entries(line, explanation, zone));
+    entries.push(("use", use_text(line)));
+    entries.retain(|(_, value)| !value.is_empty());
+    paragraph(&heading, &entries) + &span_table(&line.spans, zone)
+}
+
+/// Rate, terms, energy and the amount that follows from them.
+fn price_entries(
+    line: &ExplainedLine,
+    explanation: &Explanation,
+    zone: &TimeZone,
+) -> Vec<(&'static str, String)> {
+    let (of, bill) = (&line.line, &explanation.bill);
+    let currency = bill.currency.as_deref().unwrap_or_default();
+    let first = line.spans.first().map_or(bill.from, |span| span.from);
+    let rate = |id: Option<i64>| bill.rates.iter().find(|rate| Some(rate.id) == id);
+    let mut entries = Vec::new();
+    let time = rate(of.rates.time);
+    entries.extend(time.map(|rate| ("rate", rate_text(rate, currency, first, zone))));
+    let terms = bill.terms.iter().find(|terms| Some(terms.id) == of.rates.terms);
+    entries.extend(terms.map(|terms| {
+        let since = terms.since.map(|at| format!(", since {}", local(at, zone))).unwrap_or_default();
+        ("terms", format!("{}, for {}{since}", terms.terms, terms.tenant))
+    }));
+    let energy = rate(of.rates.energy).filter(|_| of.has_energy);
+    entries.extend(energy.map(|rate| ("energy", rate_text(rate, currency, first, zone))));
+    if of.unpriced.0 > 0 {
+        entries.push(("rate", format!("none in force: {} s cost nothing", seconds(of.unpriced))));
+    }
+    let has_amount = of.charged.0 > 0 || of.money.is_some_and(|money| money.0 != 0);
+    if let Some(money) = of.money.filter(|_| has_amount) {
+        entries.push(("amount", amount_text(of, money, [time, energy], currency)));
+    }
+    entries
+}
+
+/// Time x rate = amount.
+fn amount_text(line: &BillLine, money: Money, rates: [Option<&BillRate>; 2], currency: &str) -> String {
+    let [time, energy] = rates;
+    let of_energy = line.energy_money.unwrap_or_default();
+    let of_time = Money(money.0 - of_energy.0);
+    let mut text = match time {
+        Some(rate) if line.charged.0 > 0 => format!(
+            "{} s x {} {currency} per {}{}{} = {} {currency}",
+            seconds(line.charged),
+            trimmed(rate.price),
+            unit(rate.unit),
+            slices(line, rate.unit),
+            if line.rates.terms.is_some() { ", under the terms" } else { "" },
+            print_money(of_time)
+        ),
+        _ => format!("{} {currency}", print_money(of_time)),
+    };
+    if let Some(rate) = energy {
+        text += &format!(
+            "; {} kWh x {} {currency} = {} {currency}; together {} {currency}",
+            decimal(in_hour_units(&[line.energy().into()])[0]),
+            trimmed(rate.price),
+            print_money(of_energy),
+            print_money(money)
+        );
+    }
+    text
+}
+
+const fn unit(kind: RateKind) -> &'static str {
+    match kind {
+        RateKind::GpuHour => "GPU-hour",
+        RateKind::InstanceHour => "instance-hour",
+        RateKind::Kwh | RateKind::CarbonKwh => "kWh",
+    }
+}
+
+/// How time of an instance, which is a part of the GPU's, becomes hours of the instance.
+fn slices(line: &BillLine, kind: RateKind) -> String {
+    match &line.slot.profile {
+        Some(profile) if kind == RateKind::InstanceHour => {
+            format!(" x {} / {} slices", profile.total, profile.size)
+        }
+        _ => String::new(),
+    }
+}
+
+/// A rate, which GPUs it prices, and since when.
+fn rate_text(rate: &BillRate, currency: &str, used_from: Utc, zone: &TimeZone) -> String {
+    let selector = rate.selector.describe();
+    let selector = if selector.is_empty() { "every GPU".to_owned() } else { selector.join(", ") };
+    let derivation = rate.derivation.as_ref().map(|text| format!(" ({text})")).unwrap_or_default();
+    let begin = rate.since.map_or_else(|| "always".to_owned(), |at| format!("from {}", local(at, zone)));
+    let end = rate.until.map(|at| format!(" to {}", local(at, zone))).unwrap_or_default();
+    let recorded = rate.recorded.map(|recorded| {
+        let late = if recorded.floor(MINUTE) > used_from { ", after the time that it prices" } else { "" };
+        format!(", recorded {}{late}", local(recorded, zone))
+    });
+    format!(
+        "{} {currency} per {}{derivation}, class {}, for {selector}, in force {begin}{end}{}",
+        trimmed(rate.price),
+        unit(rate.unit),
+        rate.class,
+        recorded.unwrap_or_default()
+    )
+}
+
+/// When the holder was first stored, and when it says that it began.
+fn recorded(line: &ExplainedLine, zone: &TimeZone) -> String {
+    let first = line.first_seen.map(|at| format!("first stored {}", local(at, zone)));
+    let started = line.started.map(|at| format!("its scheduler says that it began {}", local(at, zone)));
+    [first, started].into_iter().flatten().collect::<Vec<_>>().join("; ")
+}
+
+/// What it holds now, and who granted it.
+fn holding(line: &ExplainedLine) -> String {
+    match &line.holding {
+        Some(open) => {
+            format!(
+                "{} of the GPU at the end of the account, granted by {}",
+                open.fraction,
+                open.source.name()
+            )
+        }
+        None if line.spans.iter().any(|span| span.held.held() > 0) => {
+            "over at the end of the account; the ledger keeps minutes of past holdings, not who granted them"
+                .to_owned()
+        }
+        None => String::new(),
+    }
+}
+
+/// Which rule, or which default, named the tenant.
+fn tenancy_text(tenant: &str, tenancy: &Tenancy, zone: &TimeZone) -> String {
+    let version = tenancy.version.as_ref().map_or_else(
+        || "there were no tenant rules".to_owned(),
+        |version| {
+            let [begin, recorded] = [version.begin, version.recorded].map(|at| local(at, zone));
+            let begin =
+                if version.begin == Utc(0) { String::new() } else { format!(" in force from {begin},") };
+            format!("version {} of the rules,{begin} recorded {recorded}", version.id)
+        },
+    );
+    let unmatched = if tenancy.version.is_some() { "no rule matches; " } else { "" };
+    let basis = match &tenancy.basis {
+        TenantBasis::Rule { number, patterns, tenant } => {
+            let patterns: Vec<String> =
+                patterns.iter().map(|(label, pattern)| format!("{label}: {pattern:?}")).collect();
+            format!("by rule {number} {{{}}} -> {tenant}", patterns.join(", "))
+        }
+        TenantBasis::Label(label) => format!("{unmatched}by its label {label}"),
+        TenantBasis::Workload => format!("{unmatched}by its workload id"),
+        TenantBasis::Reserved => return format!("{tenant}, which is reserved and which no rule changes"),
+    };
+    format!("{tenant} from {} to {}: {basis}; {version}", local(tenancy.from, zone), local(tenancy.to, zone))
+}
+
+/// How its use is known.
+fn use_text(line: &ExplainedLine) -> String {
+    let used = line.line.amounts.used.total();
+    if used == 0 {
+        return String::new();
+    }
+    let share = u128::from(line.line.amounts.measured) * 1_000 / u128::from(used);
+    let sources: Vec<&str> = line.line.sources.iter().map(|source| source.name()).collect();
+    let grade = match line.line.grade {
+        Grade::Measured => String::new(),
+        grade => format!(", worst grade {}", grade.name()),
+    };
+    format!(
+        "{} s, {}.{} % of it measured per process{grade}; activity from {}",
+        seconds(Nanoseconds(used)),
+        share / 10,
+        share % 10,
+        sources.join(", ")
+    )
+}
+
+/// A column of a span, in nanoseconds.
+type SpanColumn = (&'static str, fn(&LineSpan) -> u64);
+
+const SPAN_COLUMNS: [SpanColumn; 8] = [
+    ("held h", |span| span.held.held()),
+    ("others h", |span| span.others.0),
+    ("within", |span| span.held.within),
+    ("lent", |span| span.held.lent),
+    ("idle", |span| span.held.idle),
+    ("unmeasured", |span| span.held.unmeasured),
+    ("unavailable", |span| span.held.unavailable),
+    ("used", |span| span.used.total()),
+];
+
+/// When it held which share. Columns that are zero everywhere are left out.
+fn span_table(spans: &[LineSpan], zone: &TimeZone) -> String {
+    let shown = &spans[..spans.len().min(MOST_SPANS)];
+    if shown.is_empty() {
+        return String::new();
+    }
+    let columns = SPAN_COLUMNS.iter().filter(|(_, of)| spans.iter().any(|span| of(span) > 0));
+    let columns: Vec<&SpanColumn> = columns.collect();
+    let mut head = vec!["  from".to_owned(), "minutes".to_owned(), "share".to_owned()];
+    head.extend(columns.iter().map(|(name, _)| (*name).to_owned()));
+    let mut rows = vec![head];
+    for span in shown {
+        let minutes = span.to.since(span.from).0 / MINUTE.0;
+        let slot = u128::from(span.slot.0.max(1));
+        let share = (u128::from(span.held.held()) * 10_000 + slot / 2) / slot;
+        let mut row = vec![
+            format!("  {}", local(span.from, zone)),
+            minutes.to_string(),
+            format!("{}.{:02} %", share / 100, share % 100),
+        ];
+        row.extend(columns.iter().map(|(_, of)| decimal(in_hour_units(&[of(span).into()])[0])));
+        rows.push(row);
+    }
+    let more = spans.len() - shown.len();
+    let more = if more > 0 { format!("  and {more} more; --json has all\n") } else { String::new() };
+    align_columns(&rows, 1) + &more
+}
+
+/// The faults and gaps of a GPU while it had these lines.
+fn explain_gpu(gpu: &GpuRecord, zone: &TimeZone) -> String {
+    let span = |from: Utc, to: Utc| format!("{} to {}", local(from, zone), local(to, zone));
+    let mut notes: Vec<String> = Vec::new();
+    for event in &gpu.events {
+        let meaning = match event.kind {
+            GpuEventKind::Unavailable => "unavailable: the GPU was lost or failed",
+            GpuEventKind::Unobserved => "unobserved: no agent watched",
+            GpuEventKind::Unmeasured => "unmeasured: it was held, and its activity could not be known",
+            GpuEventKind::Bridged => {
+                "bridged: the agent was away, and the holder was the same before and after"
+            }
+        };
+        notes.push(format!("{}: {} s {meaning}", span(event.from, event.to), seconds(event.time)));
+    }
+    notes.extend(
+        gpu.remarks.iter().map(|remark| format!("{}: {}", span(remark.from, remark.to), remark.text)),
+    );
+    notes.extend(gpu.xids.iter().map(|xid| {
+        format!("XID {}: last {}, {} in all since counting began", xid.xid, local(xid.last, zone), xid.count)
+    }));
+    if notes.is_empty() {
+        notes.push("no fault, no gap and no conflict in the minutes of these lines".to_owned());
+    }
+    let notes: String = notes.iter().map(|note| wrap("  ", note)).collect();
+    format!("\nGPU {} ({}), {}\n{notes}", gpu.gpu.index, gpu.gpu.uuid, gpu.model)
+}
+
+/// Steps of the clock and boots, which move no time.
+fn clocks(explanation: &Explanation, zone: &TimeZone) -> String {
+    let steps = explanation.clock_steps.iter().map(|step| {
+        let sign = if step.step_ns < 0 { "-" } else { "" };
+        let seconds = seconds(Nanoseconds(step.step_ns.unsigned_abs()));
+        format!(
+            "{}: the wall clock stepped to {sign}{seconds} s beside the account's time",
+            local(step.at, zone)
+        )
+    });
+    let boots = explanation.boots.iter().map(|boot| format!("{}: the node booted", local(boot.at, zone)));
+    let notes: String = boots.chain(steps).map(|note| format!("  {note}\n")).collect();
+    if notes.is_empty() { notes } else { format!("\nNode\n{notes}") }
+}
+
+/// The sum of several lines.
+fn sum(explanation: &Explanation) -> String {
+    let lines = || explanation.lines.iter().map(|line| &line.line);
+    let held: u128 = lines().map(|line| u128::from(line.amounts.parts.held())).sum();
+    let charged: Nanoseconds = lines().map(|line| line.charged).sum();
+    let money: Money = lines().filter_map(|line| line.money).sum();
+    let amount = explanation.bill.currency.as_ref();
+    let amount = amount.map(|code| format!(", charged {} s, {} {code}", seconds(charged), trimmed(money)));
+    let count = explanation.lines.len();
+    format!(
+        "\n{count} {}: held {} h{}\n",
+        if count == 1 { "line" } else { "lines" },
+        decimal(in_hour_units(&[held])[0]),
+        amount.unwrap_or_default()
+    )
+}
+
+fn seconds(time: Nanoseconds) -> String {
+    format!("{}.{:09}", time.0 / 1_000_000_000, time.0 % 1_000_000_000)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const HOUR: u64 = 3_600_000_000_000;
+
+    fn span(from: &str, to: &str) -> Value {
+        let used = json!({"within": HOUR / 8, "beyond": 0, "outside": 0, "unheld": 0});
+        let held =
+            json!({"within": HOUR / 8, "lent": 0, "idle": HOUR * 3 / 8, "unmeasured": 0, "unavailable": 0});
+        json!({"from": from, "to": to, "slot_ns": HOUR, "held_by_others_ns": HOUR / 2, "held_ns": held,
+            "used_ns": used, "measured_ns": HOUR / 16, "grade": "split_by_memory", "method": "observed",
+            "coarse": false, "sources": ["gpm"]})
+    }
+
+    /// The page, with spaces instead of line breaks, of a line of half a GPU in one hour, with that many spans.
+    fn told(spans: usize) -> String {
+        let (from, to) = ("2026-10-31T23:00:00Z", "2026-11-01T00:00:00Z");
+        let mut line = json!({"tenant": "physics", "holder": "slurm:alpha/7", "labels": {"slurm_account": "phys1"}, "gpu": 3,
+            "uuid": "GPU-3", "gpu_instance": 2, "mig_profile": "4g.40gb", "mig_slices": [4, 8], "rate": "5",
+            "energy_rate": "6", "terms": "1", "held_ns": HOUR / 2, "within_ns": HOUR / 8, "lent_ns": 0,
+            "idle_ns": HOUR * 3 / 8, "unmeasured_ns": 0, "unavailable_ns": 0, "used_ns": HOUR / 8,
+            "beyond_share_ns": 0, "outside_holding_ns": 0, "unheld_ns": 0});
+        let others = json!({"energy_static_uj": 0,
+            "energy_dynamic_uj": HOUR, "grade": "split_by_memory", "measured_ns": HOUR / 16, "method": "observed",
+            "sources": ["gpm"], "charged_ns": HOUR / 8, "unpriced_ns": HOUR / 4, "money": "1.325000000",
+            "energy_money": "0.200000000", "first_seen": from, "started": null, "holding": null,
+            "spans": vec![span(from, to); spans],
+            "tenancies": [{"from": from, "to": to, "version": {"id": 3, "begin": "2026-10-01T00:00:00Z",
+                "recorded": "2026-09-30T12:00:00Z"}, "basis": {"rule": {"number": 2,
+                "match": {"slurm_account": "phys*"}, "tenant": "physics"}}}]});
+        line.as_object_mut().unwrap().extend(others.as_object().unwrap().clone());
+        let rate = |id: u32, unit: &str, price: &str, selector: Value| {
+            json!({"id": id, "unit": unit, "price": price, "class": "spot", "selector": selector,
+                "derivation": "20.00 per node-hour / 8 GPUs", "since": "2026-10-01T00:00:00Z",
+                "until": "2027-01-01T00:00:00Z", "recorded": "2026-11-15T00:00:00Z", "slot_ns": 0,
+                "money": "0.000000000"})
+        };
+        let explanation = serde_json::from_value(json!({
+            "bill": {"node": "n1", "cluster": null, "from": from, "to": to, "from_local": "2026-11-01T00:00:00+01:00",
+                "to_local": "2026-11-01T01:00:00+01:00", "time_zone": "Europe/Berlin", "closed_until": to,
+                "currency": "EUR", "lines": [], "gpus": [],
+                "rates": [rate(5, "instance_hour", "2.500000000", json!({"model": "*H100*"})),
+                    rate(6, "kwh", "0.200000000", json!({}))],
+                "terms": [{"id": 1, "tenant": "phys*", "terms": "used time, 10 % off", "since": from}],
+                "reconciliation": {"slot_ns": 0, "held_ns": 0,
+                "imbalance_ns": "0", "gpu_money": "0.000000000", "line_money": "0.000000000",
+                "imbalance_money": "0.000000000"}},
+            "lines": [line], "usage": [],
+            "gpus": [{"gpu": 3, "uuid": "GPU-3", "model": "H100",
+                "events": [{"from": from, "to": to, "kind": "bridged", "time_ns": 1_500_000_000}],
+                "remarks": [{"from": from, "to": to, "text": "claims of others conflict"}],
+                "xids": [{"xid": 31, "count": 2, "last": from}]}],
+            "clock_steps": [{"at": from, "step_ns": "-250000000"}], "boots": [{"at": from}]}))
+        .unwrap();
+        page("Job 7", &explanation).split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn shares_rates_rules_faults_and_steps_are_told_in_the_zone_of_the_bill() {
+        let told = told(1);
+        for words in [
+            "Job 7 Bill of n1 2026-11-01 00:00 +01:00 to 2026-11-01 01:00 +01:00, time zone Europe/Berlin",
+            "slurm:alpha/7 on GPU 3 (GPU-3), MIG instance 2 (4g.40gb)",
+            "first stored 2026-11-01 00:00 +01:00",
+            "the ledger keeps minutes of past holdings, not who granted them",
+            "physics from 2026-11-01 00:00 +01:00 to 2026-11-01 01:00 +01:00: by rule 2 {slurm_account: \"phys*\"} -> physics; \
+             version 3 of the rules, in force from 2026-10-01 02:00 +02:00, recorded 2026-09-30 14:00 +02:00",
+            "rate 2.50 EUR per instance-hour (20.00 per node-hour / 8 GPUs), class spot, for model *H100*, in force from \
+             2026-10-01 02:00 +02:00 to 2027-01-01 01:00 +01:00, recorded 2026-11-15 01:00 +01:00, after the time that it \
+             prices",
+            "terms used time, 10 % off, for phys*, since 2026-11-01 00:00 +01:00",
+            "energy 0.20 EUR per kWh",
+            "rate none in force: 900.000000000 s cost nothing",
+            "amount 450.000000000 s x 2.50 EUR per instance-hour x 8 / 4 slices, under the terms = 1.125000000 EUR; \
+             1.0000 kWh x 0.20 EUR = 0.200000000 EUR; together 1.325000000 EUR",
+            "450.000000000 s, 50.0 % of it measured per process, worst grade split_by_memory; activity from gpm",
+            "from minutes share held h others h within idle used 2026-11-01 00:00 +01:00 60 50.00 % 0.5000 0.5000 0.1250 0.3750 0.1250",
+            "1.500000000 s bridged: the agent was away",
+            "claims of others conflict",
+            "XID 31: last 2026-11-01 00:00 +01:00, 2 in all",
+            "the node booted",
+            "the wall clock stepped to -0.250000000 s beside",
+            "1 line: held 0.5000 h, charged 450.000000000 s, 1.325 EUR",
+        ] {
+            assert!(told.contains(words), "{words:?} in {told}");
+        }
+    }
+
+    #[test]
+    fn a_line_with_very_many_spans_says_how_many_more_there_are() {
+        assert!(told(45).contains("and 5 more; --json has all") && !told(40).contains("more;"));
+    }
+
+    #[test]
+    fn a_long_text_goes_on_below_its_begin() {
+        let text = wrap("  tenant     ", "word ".repeat(30).trim_end());
+        assert!(text.lines().all(|line| line.len() <= WIDTH), "{text}");
+        assert!(text.lines().skip(1).all(|line| line.starts_with("             word")), "{text}");
+    }
+}

@@ -1,0 +1,428 @@
+//! Explains lines of a bill by the minutes, holders, rates, rules and remarks in the ledger.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::amounts::{self, ACCOUNT, names};
+use super::billing::{BillRequest, HOLDERS, make_bill};
+use super::column::{
+    self, loaded, loaded_grade, loaded_id, loaded_instance, loaded_json, loaded_method, loaded_optional,
+    stored,
+};
+use super::error::Cause;
+use super::{MINUTE, node, rates, reader, tenant_rules};
+use crate::account::XidSum;
+use crate::billing::{
+    Bill, BillLine, ClockStep, ExplainedLine, Explanation, GpuEvent, GpuMinute, GpuRecord, HistoryDraft,
+    LineFilter, NodeBoot, OpenHolding, PricedSlot, RateSchedule, Remark, RulesVersion, SlotRates, Tenancy,
+    TenantBasis, XidRecord,
+};
+use crate::model::{
+    ActivitySource, Grade, Holder, HolderId, Holding, Method, MigProfile, Nanoseconds, Row, SlotId, Utc,
+    VisibleAccount,
+};
+use crate::tenants::{RuleSchedule, TenantRules, tenant};
+
+/// Which part of the account is explained, and to whom.
+#[derive(Clone, Copy, Debug)]
+pub struct ExplainedPart<'a> {
+    /// The first minute; none: the begin of the month of the last minute.
+    pub from: Option<Utc>,
+    /// The end of the last minute; none: the end of what is closed.
+    pub to: Option<Utc>,
+    /// Which lines.
+    pub filter: &'a LineFilter,
+    /// What the reader may see.
+    pub visible: &'a VisibleAccount,
+}
+
+/// Makes an explanation, in one read transaction.
+pub(super) fn explain(
+    connection: &Connection,
+    part: ExplainedPart<'_>,
+    request: &BillRequest,
+) -> Result<Explanation, Cause> {
+    let bill = make_bill(connection, part.from, part.to, request)?.visible_to(part.visible);
+    let (bill, lines) = select(bill, part.filter);
+    let mut draft = HistoryDraft::new(lines);
+    let past = Past {
+        rates: match &request.book {
+            Some(book) => RateSchedule::always(book, &node::load(connection)?),
+            None => rates::load(connection)?,
+        },
+        rules: tenant_rules::load(connection)?,
+        gpus: load_gpus(connection)?,
+        holders: reader::holders(connection, HOLDERS, [])?
+            .into_iter()
+            .map(|one| (one.id.clone(), one))
+            .collect(),
+    };
+    for interval in past.intervals(&bill) {
+        add_minutes(connection, &past, interval, &mut draft)?;
+    }
+    let (mut lines, usage, events) = draft.finish();
+    for line in &mut lines {
+        past.complete(line, &bill);
+    }
+    add_first_seen(connection, &mut lines)?;
+    let gpus = gpu_records(connection, &past.gpus, &lines, events)?;
+    let (from, to) = range(lines.iter()).unwrap_or((bill.to, bill.to));
+    Ok(Explanation {
+        usage,
+        gpus,
+        clock_steps: load_clock_steps(connection, from, to)?,
+        boots: load_boots(connection, from, to)?,
+        lines,
+        bill,
+    })
+}
+
+/// The lines that are asked for, and the bill with their rates and terms and without sums.
+fn select(mut bill: Bill, filter: &LineFilter) -> (Bill, Vec<BillLine>) {
+    let mut lines = std::mem::take(&mut bill.lines);
+    filter.retain(&mut lines);
+    let rates = lines.iter().flat_map(|line| [line.rates.time, line.rates.energy, line.rates.carbon]);
+    let rates: BTreeSet<i64> = rates.flatten().collect();
+    let terms: BTreeSet<i64> = lines.iter().filter_map(|line| line.rates.terms).collect();
+    let (is_partial, all_terms) = (bill.partial, std::mem::take(&mut bill.terms));
+    bill.keep_lines(|_| false);
+    bill.partial = is_partial;
+    bill.rates.retain(|rate| rates.contains(&rate.id));
+    bill.terms = all_terms.into_iter().filter(|one| terms.contains(&one.id)).collect();
+    (bill, lines)
+}
+
+/// A GPU as the ledger has it.
+struct StoredGpu {
+    key: i64,
+    uuid: String,
+    model: String,
+    /// Those at the end of its account.
+    holdings: Vec<Holding>,
+}
+
+/// What was recorded beside the minutes.
+struct Past {
+    rates: RateSchedule,
+    rules: RuleSchedule,
+    gpus: Vec<StoredGpu>,
+    holders: BTreeMap<HolderId, Holder>,
+}
+
+/// The place of each explained line of a GPU, by holder and slot.
+type Places = HashMap<(HolderId, SlotId), usize>;
+
+impl Past {
+    /// The parts of the bill in which no rate and no tenant rule begins or ends.
+    fn intervals(&self, bill: &Bill) -> Vec<(Utc, Utc)> {
+        let (from, to) = (bill.from, bill.to);
+        let changes =
+            self.rates.changes_between(from, to).into_iter().chain(self.rules.changes_between(from, to));
+        let edges: BTreeSet<Utc> = changes.chain([from, to]).collect();
+        edges.iter().copied().zip(edges.iter().copied().skip(1)).collect()
+    }
+
+    /// The lines on a GPU to which the rows of their holders belong from that time on.
+    fn places(&self, draft: &HistoryDraft, gpu: &StoredGpu, at: Utc) -> Places {
+        let lines = draft.lines().enumerate().filter(|(_, line)| *line.gpu.uuid == *gpu.uuid);
+        let own = lines.filter(|(_, line)| self.is_line_at(gpu, line, at));
+        own.map(|(place, line)| ((line.holder.clone(), line.slot.clone()), place)).collect()
+    }
+
+    /// Whether rows of its holder belong to the line from that time on: tenant, rates and terms are those of then.
+    fn is_line_at(&self, gpu: &StoredGpu, line: &BillLine, at: Utc) -> bool {
+        let (uuid, model, profile) = (&*gpu.uuid, &*gpu.model, line.slot.profile.as_ref());
+        let rates = SlotRates::find(&self.rates, PricedSlot { uuid, model, profile }, at);
+        *tenant(&self.holder(&line.holder), self.rules.in_force(at)) == *line.tenant
+            && rates.numbers(self.rates.terms_of(&line.tenant, at)) == line.rates
+    }
+
+    fn holder(&self, id: &HolderId) -> Holder {
+        self.holders.get(id).cloned().unwrap_or_else(|| Holder::from_id(id.clone()))
+    }
+
+    /// Adds what was recorded beside the minutes of a line.
+    fn complete(&self, line: &mut ExplainedLine, bill: &Bill) {
+        let of = &line.line;
+        line.started = self.holders.get(&of.holder).and_then(started);
+        let Some(gpu) = self.gpus.iter().find(|gpu| gpu.uuid == *of.gpu.uuid) else { return };
+        let mut holdings = gpu.holdings.iter().filter(|_| of.slot.gpu_instance.is_none());
+        line.holding = holdings
+            .find(|holding| holding.holder == of.holder)
+            .map(|Holding { fraction, source, .. }| OpenHolding { fraction: *fraction, source: *source });
+        let intervals = self.intervals(bill).into_iter().filter(|(from, _)| self.is_line_at(gpu, of, *from));
+        let mut tenancies = Vec::<Tenancy>::new();
+        for (from, to) in intervals {
+            let next = self.tenancy(of, from, to);
+            match tenancies.last_mut() {
+                Some(last)
+                    if last.to == from && (&last.version, &last.basis) == (&next.version, &next.basis) =>
+                {
+                    last.to = to;
+                }
+                _ => tenancies.push(next),
+            }
+        }
+        // A line with charges alone has no minutes of its own.
+        if let Some((first, end)) = range([&*line].into_iter()) {
+            tenancies.retain(|tenancy| tenancy.from < end && first < tenancy.to);
+            for tenancy in &mut tenancies {
+                (tenancy.from, tenancy.to) = (tenancy.from.max(first), tenancy.to.min(end));
+            }
+        }
+        line.tenancies = tenancies;
+    }
+
+    fn tenancy(&self, line: &BillLine, from: Utc, to: Utc) -> Tenancy {
+        let version = self.rules.version_at(from);
+        Tenancy {
+            from,
+            to,
+            version: version.map(|it| RulesVersion { id: it.id, begin: it.begin, recorded: it.recorded }),
+            basis: basis(&self.holder(&line.holder), self.rules.in_force(from)),
+        }
+    }
+}
+
+/// What decides on the tenant of a holder.
+fn basis(holder: &Holder, rules: &TenantRules) -> TenantBasis {
+    if holder.id.is_remainder() {
+        return TenantBasis::Reserved;
+    }
+    if let Some((place, _)) = rules.rule_of(holder) {
+        let rule = &rules.rules[place];
+        let (patterns, tenant) = (rule.patterns.clone(), rule.tenant.clone());
+        return TenantBasis::Rule { number: place + 1, patterns, tenant };
+    }
+    let mut facts = holder.id.kind().tenant_facts().iter();
+    let known = facts.find(|fact| holder.facts.get(**fact).is_some());
+    known.map_or(TenantBasis::Workload, |fact| TenantBasis::Label(fact.label().to_owned()))
+}
+
+fn started(holder: &Holder) -> Option<Utc> {
+    Some(Utc(holder.facts.started?.checked_mul(Nanoseconds::SECOND.0)?))
+}
+
+fn load_gpus(connection: &Connection) -> rusqlite::Result<Vec<StoredGpu>> {
+    connection
+        .prepare("SELECT id, uuid, model, holdings FROM gpu")?
+        .query_map([], |row| {
+            let holdings = loaded_json(row, 3)?;
+            Ok(StoredGpu { key: row.get(0)?, uuid: row.get(1)?, model: row.get(2)?, holdings })
+        })?
+        .collect()
+}
+
+/// Adds the minutes of the GPUs of the lines to the draft.
+fn add_minutes(
+    connection: &Connection,
+    past: &Past,
+    (from, to): (Utc, Utc),
+    draft: &mut HistoryDraft,
+) -> Result<(), Cause> {
+    let uuids: BTreeSet<String> = draft.lines().map(|line| line.gpu.uuid.to_string()).collect();
+    for gpu in past.gpus.iter().filter(|gpu| uuids.contains(&gpu.uuid)) {
+        let places = past.places(draft, gpu, from);
+        each_minute(connection, gpu, (from, to), |minute| {
+            draft.add(&minute, |holder, slot| places.get(&(holder.clone(), slot.clone())).copied());
+        })?;
+    }
+    Ok(())
+}
+
+/// Passes each minute of a GPU, in order of time.
+fn each_minute(
+    connection: &Connection,
+    gpu: &StoredGpu,
+    (from, to): (Utc, Utc),
+    mut add: impl FnMut(GpuMinute<'_>),
+) -> Result<(), Cause> {
+    let mut ids = HashMap::<i64, HolderId>::new();
+    let profiles = load_profiles(connection)?;
+    let mut statement = connection.prepare_cached(&format!(
+        "SELECT m.minute_ns, m.slot_ns, m.coarse, a.holder, a.gpu_instance, a.grade, a.method, a.source, a.profile, {}
+         FROM minute m LEFT JOIN account a ON a.minute_ns = m.minute_ns AND a.gpu = m.gpu
+         WHERE m.minute_ns >= ?1 AND m.minute_ns < ?2 AND m.gpu = ?3
+         ORDER BY m.minute_ns",
+        names(ACCOUNT)
+    ))?;
+    let mut found = statement.query(params![stored(from.0)?, stored(to.0)?, gpu.key])?;
+    let mut rows = Vec::new();
+    let mut open: Option<(Utc, Nanoseconds, bool)> = None;
+    let mut pass = |open: Option<(Utc, Nanoseconds, bool)>, rows: &[Row]| {
+        if let Some((minute, slot, coarse)) = open {
+            add(GpuMinute { uuid: &gpu.uuid, minute, slot, coarse, rows });
+        }
+    };
+    while let Some(row) = found.next()? {
+        let minute = (Utc(loaded(row, 0)?), Nanoseconds(loaded(row, 1)?), row.get(2)?);
+        if open.is_some_and(|(open, ..)| open != minute.0) {
+            pass(open, &rows);
+            rows.clear();
+        }
+        open = Some(minute);
+        if let Some(key) = row.get::<_, Option<i64>>(3)? {
+            let holder = match ids.get(&key) {
+                Some(known) => known.clone(),
+                None => ids.entry(key).or_insert(load_holder_id(connection, key)?).clone(),
+            };
+            rows.push(read_row(row, holder, &profiles)?);
+        }
+    }
+    pass(open, &rows);
+    Ok(())
+}
+
+fn load_holder_id(connection: &Connection, key: i64) -> rusqlite::Result<HolderId> {
+    connection
+        .prepare_cached("SELECT name, version FROM holder WHERE id = ?1")?
+        .query_row([key], |row| loaded_id(row, 0))
+}
+
+/// The profiles of MIG instances, by key.
+fn load_profiles(connection: &Connection) -> rusqlite::Result<HashMap<i64, MigProfile>> {
+    connection
+        .prepare("SELECT id, name, size, total FROM mig_profile")?
+        .query_map([], |row| {
+            let name = row.get::<_, String>(1)?.into();
+            Ok((row.get(0)?, MigProfile { name, size: loaded(row, 2)?, total: loaded(row, 3)? }))
+        })?
+        .collect()
+}
+
+fn read_row(
+    row: &rusqlite::Row<'_>,
+    holder: HolderId,
+    profiles: &HashMap<i64, MigProfile>,
+) -> rusqlite::Result<Row> {
+    let (grade, method): (Grade, Method) = (loaded_grade(row, 5)?, loaded_method(row, 6)?);
+    let source: ActivitySource = column::loaded_source(row, 7)?;
+    let profile = profiles.get(&row.get(8)?).cloned();
+    Ok(Row {
+        slot: SlotId { gpu_instance: loaded_instance(row, 4)?, profile },
+        holder,
+        amounts: amounts::load(ACCOUNT, row, 9)?,
+        grade,
+        method,
+        source,
+    })
+}
+
+/// Adds when each holder was first stored.
+fn add_first_seen(connection: &Connection, lines: &mut [ExplainedLine]) -> Result<(), Cause> {
+    let mut statement =
+        connection.prepare("SELECT first_seen_ns FROM holder WHERE name = ?1 AND version = ?2")?;
+    for line in lines {
+        let (name, version) = (line.line.holder.name(), stored(line.line.holder.version())?);
+        let mut found = statement.query(params![name, version])?;
+        line.first_seen = found.next()?.map(|row| loaded_optional(row, 0)).transpose()?.flatten().map(Utc);
+    }
+    Ok(())
+}
+
+/// The first minute of these lines, and the end of their last one.
+fn range<'a>(lines: impl Iterator<Item = &'a ExplainedLine>) -> Option<(Utc, Utc)> {
+    lines.flat_map(|line| &line.spans).fold(None, |range, span| {
+        let (from, to) = range.unwrap_or((span.from, span.to));
+        Some((from.min(span.from), to.max(span.to)))
+    })
+}
+
+/// What is known of the GPUs of the lines, each from the first to the last minute of the lines on it.
+fn gpu_records(
+    connection: &Connection,
+    gpus: &[StoredGpu],
+    lines: &[ExplainedLine],
+    mut events: BTreeMap<String, Vec<GpuEvent>>,
+) -> Result<Vec<GpuRecord>, Cause> {
+    let mut records = Vec::new();
+    let ids: BTreeSet<_> = lines.iter().map(|line| (line.line.gpu.index, &line.line.gpu)).collect();
+    for (_, id) in ids {
+        let own = || lines.iter().filter(|line| line.line.gpu == *id);
+        let stored = gpus.iter().find(|gpu| gpu.uuid == *id.uuid);
+        let (Some((from, to)), Some(gpu)) = (range(own()), stored) else { continue };
+        let mut events = events.remove(&gpu.uuid).unwrap_or_default();
+        events.retain(|event| event.from < to && from < event.to);
+        for event in &mut events {
+            (event.from, event.to) = (event.from.max(from), event.to.min(to));
+        }
+        records.push(GpuRecord {
+            gpu: id.clone(),
+            model: gpu.model.clone(),
+            events,
+            remarks: load_remarks(connection, gpu.key, (from, to), own())?,
+            xids: load_xids(connection, gpu.key, (from, to))?,
+        });
+    }
+    Ok(records)
+}
+
+/// The remarks on the slots of these lines. Other holders have no name in them.
+fn load_remarks<'a>(
+    connection: &Connection,
+    gpu: i64,
+    (from, to): (Utc, Utc),
+    lines: impl Iterator<Item = &'a ExplainedLine>,
+) -> Result<Vec<Remark>, Cause> {
+    let (mut slots, mut holders) = (BTreeSet::from(["gpu".to_owned()]), BTreeSet::new());
+    for ExplainedLine { line, .. } in lines {
+        slots.extend(line.slot.gpu_instance.map(|id| id.to_string()));
+        holders.extend([line.holder.as_str(), line.holder.name()]);
+    }
+    let mut statement = connection.prepare(
+        "SELECT minute_ns, text FROM remark WHERE minute_ns >= ?1 AND minute_ns < ?2 AND gpu = ?3 ORDER BY text, minute_ns",
+    )?;
+    let mut found = statement.query(params![stored(from.0)?, stored(to.0)?, gpu])?;
+    let mut remarks = Vec::<Remark>::new();
+    while let Some(row) = found.next()? {
+        let (minute, text) = (Utc(loaded(row, 0)?), row.get::<_, String>(1)?);
+        let Some((slot, rest)) = text.split_once(": ") else { continue };
+        if !slots.contains(slot) {
+            continue;
+        }
+        let text = match rest.split_once(' ') {
+            Some(("conflict", holder)) if !holders.contains(holder) => "claims of others conflict".to_owned(),
+            Some(("conflict", holder)) => {
+                format!("the claim of {} conflicts with another", HolderId::new(holder))
+            }
+            _ => rest.to_owned(),
+        };
+        match remarks.iter_mut().find(|known| known.to == minute && known.text == text) {
+            Some(last) => last.to = minute.plus(MINUTE),
+            None => remarks.push(Remark { from: minute, to: minute.plus(MINUTE), text }),
+        }
+    }
+    remarks.sort_by(|left, right| (left.from, &left.text).cmp(&(right.from, &right.text)));
+    Ok(remarks)
+}
+
+/// The XIDs of a GPU of which the last error was in that time.
+fn load_xids(connection: &Connection, gpu: i64, (from, to): (Utc, Utc)) -> Result<Vec<XidRecord>, Cause> {
+    let codes = connection
+        .query_row("SELECT codes FROM xid_sum WHERE gpu = ?1", [gpu], |row| {
+            loaded_json::<BTreeMap<u32, XidSum>>(row, 0)
+        })
+        .optional()?;
+    let codes = codes.unwrap_or_default().into_iter();
+    let recent = codes.filter(|(_, sum)| from <= sum.last && sum.last < to);
+    Ok(recent.map(|(xid, XidSum { count, last, .. })| XidRecord { xid, count, last }).collect())
+}
+
+fn load_clock_steps(connection: &Connection, from: Utc, to: Utc) -> rusqlite::Result<Vec<ClockStep>> {
+    connection
+        .prepare("SELECT at_ns, step_ns FROM clock_step WHERE at_ns >= ?1 AND at_ns < ?2 ORDER BY at_ns")?
+        .query_map([stored(from.0)?, stored(to.0)?], |row| {
+            Ok(ClockStep { at: Utc(loaded(row, 0)?), step_ns: row.get(1)? })
+        })?
+        .collect()
+}
+
+fn load_boots(connection: &Connection, from: Utc, to: Utc) -> rusqlite::Result<Vec<NodeBoot>> {
+    connection
+        .prepare(
+            "SELECT first_seen_ns FROM boot WHERE first_seen_ns >= ?1 AND first_seen_ns < ?2 ORDER BY 1",
+        )?
+        .query_map([stored(from.0)?, stored(to.0)?], |row| Ok(NodeBoot { at: Utc(loaded(row, 0)?) }))?
+        .collect()
+}
