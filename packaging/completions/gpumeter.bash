@@ -31,6 +31,9 @@ _gpumeter() {
             gpumeter,doctor)
                 cmd="gpumeter__subcmd__doctor"
                 ;;
+            gpumeter,explain)
+                cmd="gpumeter__subcmd__explain"
+                ;;
             gpumeter,health)
                 cmd="gpumeter__subcmd__health"
                 ;;
@@ -84,6 +87,9 @@ _gpumeter() {
                 ;;
             gpumeter__subcmd__help,doctor)
                 cmd="gpumeter__subcmd__help__subcmd__doctor"
+                ;;
+            gpumeter__subcmd__help,explain)
+                cmd="gpumeter__subcmd__help__subcmd__explain"
                 ;;
             gpumeter__subcmd__help,health)
                 cmd="gpumeter__subcmd__help__subcmd__health"
@@ -161,7 +167,7 @@ _gpumeter() {
 
     case "${cmd}" in
         gpumeter)
-            opts="-h --log-format --help run demo top bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger completion help"
+            opts="-h --log-format --help run demo top bill job explain metrics check-config record replay doctor health quiesce resume inventory probe ledger completion help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -179,7 +185,7 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__bill)
-            opts="-h --url --web.ca-file --web.cert-file --user --password-file --ledger --time-zone --from --to --month --by --tenant --spread --compare --split-by --book --csv --html --json --over-budget --log-format --help"
+            opts="-h --url --web.ca-file --web.cert-file --user --password-file --ledger --time-zone --from --to --month --by --tenant --spread --compare --split-by --book --csv --html --json --over-budget --against --tolerance --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -246,6 +252,14 @@ _gpumeter() {
                     return 0
                     ;;
                 --book)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --against)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --tolerance)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -380,6 +394,68 @@ _gpumeter() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        gpumeter__subcmd__explain)
+            opts="-h --url --web.ca-file --web.cert-file --user --password-file --ledger --time-zone --cluster --from --to --month --names --json --log-format --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --url)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --web.ca-file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --web.cert-file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --user)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --password-file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --ledger)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --time-zone)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cluster)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --from)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --to)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --month)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         gpumeter__subcmd__health)
             opts="-h --url --web.ca-file --web.cert-file --user --password-file --socket --simulated --json --fail-on --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -427,7 +503,7 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__help)
-            opts="run demo top bill job metrics check-config record replay doctor health quiesce resume inventory probe ledger completion help"
+            opts="run demo top bill job explain metrics check-config record replay doctor health quiesce resume inventory probe ledger completion help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -497,6 +573,20 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__help__subcmd__doctor)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gpumeter__subcmd__help__subcmd__explain)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -823,12 +913,20 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__job)
-            opts="-h --sum --url --web.ca-file --web.cert-file --user --password-file --ledger --time-zone --cluster --from --json --log-format --help"
+            opts="-h --list --slurm-user --slurm-account --sum --url --web.ca-file --web.cert-file --user --password-file --ledger --time-zone --cluster --from --to --json --brief --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --slurm-user)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --slurm-account)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --sum)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -866,6 +964,10 @@ _gpumeter() {
                     return 0
                     ;;
                 --from)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --to)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
