@@ -10,7 +10,12 @@ MONTH=${1:-$(date -d "$(date +%Y-%m-01) -1 day" +%Y-%m)}
 BILLS=$(mktemp -d)
 trap 'rm -rf "$BILLS"' EXIT
 
-gpumeter bill --month "$MONTH" --split-by tenant "$BILLS" |
+# A bill that ends before the month does is not mailed.
+gpumeter bill --month "$MONTH" > "$BILLS/all"
+if grep '^ends at' "$BILLS/all" >&2; then
+    exit 1
+fi
+gpumeter bill --month "$MONTH" --split-by tenant "$BILLS" > "$BILLS/list"
 while IFS="$(printf '\t')" read -r file tenant; do
     owner=$(awk -v tenant="$tenant" '$1 == tenant { print $2 }' "$OWNERS")
     [ -n "$owner" ] || continue
@@ -19,4 +24,4 @@ while IFS="$(printf '\t')" read -r file tenant; do
         printf 'Content-Type: text/html; charset=utf-8\nContent-Transfer-Encoding: base64\n\n'
         base64 "$file"
     } | "${SENDMAIL:-sendmail}" -t
-done
+done < "$BILLS/list"

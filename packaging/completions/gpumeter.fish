@@ -93,11 +93,18 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l to -d 'End of
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l month -d 'A whole month in --time-zone, such as 2026-11, instead of --from and --to' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l by -d 'What the lines of text and CSV are grouped by: tenant, workload, gpu, model (product name), node, namespace, account, user, unit, uuid, class (price class), day, attribute:NAME (of the tenant), a label of gpu_workload_info such as k8s_pod_name, or two of these such as tenant,gpu. Usage without that label is in the line "-"' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l tenant -d 'Only the lines of this tenant; may be given several times' -r
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l spread -d 'Divide the money of unheld time among the tenants by charged time, in a column of its own; or that of these remainders, with commas between them' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l spread -d 'Divide the money of unheld time among the tenants by charged time, in a column of its own; or that of these remainders, with commas between them' -r -f -a "__unallocated__\t''
+__stranded__\t''
+__unavailable__\t''
+__unobserved__\t''
+__unattributed__\t''
+__system__\t''
+__terms__\t''
+__rate_variance__\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l compare -d 'Compare with another period: a month such as 2026-10, or FROM..TO' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l split-by -d 'Write one HTML file for each tenant, or other group, into a directory' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l book -d 'Prices and terms of a configuration file in place of the recorded ones; needs --ledger' -r -F
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l against -d 'Compare with what sacct --parsable2 printed to this file, by job, instead of printing the bill. Exit status 1 if any job differs. It needs the columns JobID, Elapsed and AllocTRES, and uses JobIDRaw, Cluster, Account, User, Start, End, Suspended and NodeList; with --duplicates it has all runs of requeued jobs' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l against -d 'Compare with what sacct --parsable2 printed to this file, by job, instead of printing the bill. Exit status 1 if any job differs. It needs the columns JobID, Elapsed (or ElapsedRaw) and AllocTRES, and uses JobIDRaw, Cluster, Account, User, Start, End, Suspended, NodeList and NNodes; with --duplicates it has all runs of requeued jobs' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l tolerance -d 'Difference that is accepted for each GPU of a job, in seconds: a job holds its GPUs from prolog to epilog' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l log-format -d 'Format of the log' -r -f -a "text\t''
 json\t''"
@@ -138,7 +145,7 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand explain" -l to -d 'End
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand explain" -l month -d 'A whole month, such as 2026-11, instead of --from and --to' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand explain" -l log-format -d 'Format of the log' -r -f -a "text\t''
 json\t''"
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand explain" -l names -d 'Also print labels that name a person: user_name and slurm_user'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand explain" -l names -d 'Also print labels that name a person: user_name and slurm_user. Tenants and workloads of users are named anyway'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand explain" -l json -d 'Print JSON, exact: each line with its minutes, rates and rules'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand explain" -s h -l help -d 'Print help'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand metrics" -l format -d 'Output format' -r -f -a "text\t''
@@ -150,7 +157,7 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand metrics" -s h -l help 
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand check-config" -l web.config.file -d 'Web configuration file to check as well' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand check-config" -l log-format -d 'Format of the log' -r -f -a "text\t''
 json\t''"
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand check-config" -l node -d 'Also read this node\'s certificates and ask its driver, and warn of grants on GPUs that it does not have'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand check-config" -l node -d 'Also read this node\'s certificates and ask its driver: print which rate each GPU and which tenant each workload has, and warn of GPUs without a rate and of grants on GPUs that it does not have'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand check-config" -s h -l help -d 'Print help'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand record" -l for -d 'How long to record' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand record" -l interval -d 'Interval between readings of every GPU' -r

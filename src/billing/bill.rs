@@ -108,7 +108,8 @@ pub struct BillRate {
     /// How it follows from what the operator gave, as `32.77 per node-hour / 8 GPUs`; absent where it was given itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub derivation: Option<String>,
-    /// GPU time under it: of a GPU's rate all of it, of one of instances the charged time of these.
+    /// Time under it, before terms: of a GPU's rate all time of the GPUs, of one of instances the time of these, which is in
+    /// that of the GPUs too.
     #[serde(rename = "slot_ns", with = "json::integer")]
     pub slot: Nanoseconds,
     /// Energy under it.
@@ -132,6 +133,9 @@ pub struct BillTerms {
     /// Begin of the terms; absent for terms that always held.
     #[serde(default, with = "json::optional_time")]
     pub since: Option<Utc>,
+    /// When they were recorded.
+    #[serde(default, with = "json::optional_time")]
+    pub recorded: Option<Utc>,
 }
 
 /// The numbers of what prices a line; none where there is no such rate.
@@ -306,6 +310,19 @@ impl BillLine {
         Ok(())
     }
 
+    /// Its time before terms as that of the instance; none of a line that has money alone.
+    fn instance_time(&self) -> Nanoseconds {
+        let parts = &self.amounts.parts;
+        let time = match self.rates.terms {
+            Some(_) => parts.held().saturating_sub(parts.unavailable),
+            None => self.charged.0,
+        };
+        let Some(profile) = &self.slot.profile else { return Nanoseconds(time) };
+        // Sizes are powers of two, so that this is exact.
+        let time = u128::from(time) * u128::from(profile.total) / u128::from(profile.size.max(1));
+        Nanoseconds(u64::try_from(time).unwrap_or(u64::MAX))
+    }
+
     /// All energy of it.
     pub const fn energy(&self) -> u64 {
         self.amounts.energy_static.0.saturating_add(self.amounts.energy_dynamic.0)
@@ -461,8 +478,10 @@ impl Bill {
                 match unit {
                     RateKind::GpuHour => {}
                     RateKind::InstanceHour => {
-                        sum.0 += line.charged;
-                        sum.2 = sum.2.plus(line.exact.minus(line.exact_energy)?)?;
+                        let hours = line.instance_time();
+                        let nano = i64::try_from(price.0).map_err(|_| MoneyOverflow)?;
+                        sum.0 += hours;
+                        sum.2 = sum.2.plus(ExactMoney::of_time(nano, hours.0))?;
                     }
                     RateKind::Kwh | RateKind::CarbonKwh => {
                         sum.1.0 = sum.1.0.saturating_add(line.energy());

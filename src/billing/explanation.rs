@@ -74,10 +74,10 @@ pub struct LineSpan {
     #[serde(rename = "held_by_others_ns", with = "json::integer")]
     pub others: Nanoseconds,
     /// The parts of what was held.
-    #[serde(rename = "held_ns", with = "PartsJson")]
+    #[serde(with = "PartsJson")]
     pub held: Parts,
     /// What was used.
-    #[serde(rename = "used_ns", with = "UseJson")]
+    #[serde(with = "UseJson")]
     pub used: Use,
     /// The part of what was used whose split was measured.
     #[serde(rename = "measured_ns", with = "json::integer")]
@@ -96,15 +96,15 @@ pub struct LineSpan {
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Parts")]
 struct PartsJson {
-    #[serde(with = "json::integer")]
+    #[serde(rename = "within_ns", with = "json::integer")]
     within: u64,
-    #[serde(with = "json::integer")]
+    #[serde(rename = "lent_ns", with = "json::integer")]
     lent: u64,
-    #[serde(with = "json::integer")]
+    #[serde(rename = "idle_ns", with = "json::integer")]
     idle: u64,
-    #[serde(with = "json::integer")]
+    #[serde(rename = "unmeasured_ns", with = "json::integer")]
     unmeasured: u64,
-    #[serde(with = "json::integer")]
+    #[serde(rename = "unavailable_ns", with = "json::integer")]
     unavailable: u64,
 }
 
@@ -112,13 +112,13 @@ struct PartsJson {
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Use")]
 struct UseJson {
-    #[serde(with = "json::integer")]
+    #[serde(rename = "within_ns", with = "json::integer")]
     within: u64,
-    #[serde(with = "json::integer")]
+    #[serde(rename = "beyond_ns", with = "json::integer")]
     beyond: u64,
-    #[serde(with = "json::integer")]
+    #[serde(rename = "outside_ns", with = "json::integer")]
     outside: u64,
-    #[serde(with = "json::integer")]
+    #[serde(rename = "unheld_ns", with = "json::integer")]
     unheld: u64,
 }
 

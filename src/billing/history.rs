@@ -4,10 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::bill::BillLine;
 use super::explanation::{ExplainedLine, GpuEvent, GpuEventKind, LineSpan, WorkloadUsage};
-use crate::model::{Fact, GpuId, HolderId, HolderKind, Method, Nanoseconds, Row, SlotId, Utc};
-
-/// The grid of the account.
-const MINUTE: Nanoseconds = Nanoseconds::from_seconds(60);
+use crate::model::{Fact, GpuId, HolderId, HolderKind, MINUTE, Method, Nanoseconds, Row, SlotId, Utc};
 
 /// Shares of two minutes that differ by less than this part of a slot are equal: settlement divides in whole nanoseconds.
 const SHARE_TOLERANCE: u128 = 1_000_000;

@@ -8,7 +8,7 @@ use super::explanation::{Explanation, GpuEventKind};
 use super::job_summary::{ExplainedJob, explained_jobs};
 use super::json;
 use super::sacct::SacctJob;
-use crate::model::{Fact, Nanoseconds, Utc};
+use crate::model::{Fact, MINUTE, Nanoseconds, Utc};
 
 /// All jobs of a period, as both account for them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -214,7 +214,6 @@ fn slurm_reasons(runs: &[SacctRun<'_>]) -> Vec<String> {
 
 /// What the account says: other times than Slurm's, shares, and gaps.
 fn account_reasons(job: &ExplainedJob<'_>, runs: &[SacctRun<'_>], explanation: &Explanation) -> Vec<String> {
-    const MINUTE: Nanoseconds = Nanoseconds::from_seconds(60);
     let mut reasons = Vec::new();
     let (start, end) = (job.summary.total.start, job.summary.total.end);
     let time = |at: Utc| super::print_time(at);
@@ -276,7 +275,7 @@ mod tests {
     use super::super::sacct::parse_sacct;
     use super::*;
 
-    const MINUTE: u64 = 60_000_000_000;
+    const MINUTE: u64 = super::MINUTE.0;
 
     /// A job that held a whole GPU for ten minutes from 08:00 on, less that many seconds, and with these labels besides.
     fn line(job: &str, gpu: u32, missing: u64, labels: &[(&str, &str)]) -> Value {

@@ -203,14 +203,14 @@ impl TryFrom<LineJson> for BillLine {
 macro_rules! as_text {
     ($(#[$doc:meta])* $name:ident, $value:ty, $print:path, $parse:path) => {
         $(#[$doc])*
-        pub(super) mod $name {
+        pub(crate) mod $name {
             use serde::{Deserialize, Deserializer, Serializer};
 
-            pub(in crate::billing) fn serialize<S: Serializer>(value: &$value, to: S) -> Result<S::Ok, S::Error> {
+            pub(crate) fn serialize<S: Serializer>(value: &$value, to: S) -> Result<S::Ok, S::Error> {
                 to.serialize_some(&$print(*value))
             }
 
-            pub(in crate::billing) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<$value, D::Error> {
+            pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<$value, D::Error> {
                 $parse(Deserialize::deserialize(from)?).map_err(serde::de::Error::custom)
             }
         }

@@ -30,6 +30,7 @@ pub use history::{GpuMinute, HistoryDraft};
 pub use job_comparison::{ComparedJob, JobComparison, compare_jobs};
 pub use job_id::JobId;
 pub use job_summary::{ExplainedJob, JobGpu, JobStep, JobSummary, JobUsage, explained_jobs};
+pub(crate) use json::optional_time;
 pub use json::{print_money, print_time};
 pub use line_filter::LineFilter;
 pub use money::{ExactMoney, MoneyOverflow, round_together};

@@ -115,7 +115,7 @@ impl PricedSpan<'_> {
     fn price_line(
         &self,
         line: &mut BillLine,
-        held: u64,
+        full_time: u64,
         differences: &mut Differences,
     ) -> Result<(), MoneyOverflow> {
         let slot =
@@ -124,19 +124,19 @@ impl PricedSpan<'_> {
         let terms = self.schedule.terms_of(&line.tenant, self.at);
         line.rates = rates.numbers(terms);
         let nano = rates.nano_per_gpu_hour();
-        let full = ExactMoney::of_time(nano, held);
+        let full = ExactMoney::of_time(nano, full_time);
         let (time, money) = match terms {
             Some(terms) => {
-                let time = terms.entry.charged_time(&line.amounts, held);
+                let time = terms.entry.charged_time(&line.amounts, full_time);
                 (time, ExactMoney::of_time(terms.entry.discounted(nano), time))
             }
-            None => (held, full),
+            None => (full_time, full),
         };
         *if rates.time().is_some() { &mut line.charged } else { &mut line.unpriced } = Nanoseconds(time);
         let energy = line.amounts.energy_static.0.saturating_add(line.amounts.energy_dynamic.0);
         line.exact_energy = ExactMoney::of_energy(rates.energy.map_or(0, |rate| rate.entry.nano), energy);
         line.exact = money.plus(line.exact_energy)?;
-        let list = ExactMoney::of_time(rates.gpu.map_or(0, |rate| rate.entry.nano), held);
+        let list = ExactMoney::of_time(rates.gpu.map_or(0, |rate| rate.entry.nano), full_time);
         for (name, rates, difference) in [
             (HolderId::TERMS, LineRates { energy: None, carbon: None, ..line.rates }, full.minus(money)?),
             (

@@ -199,6 +199,11 @@ impl Dated for Rate {
             && is_match(pool.as_ref(), node.pool.as_deref())
             && spot.is_none_or(|spot| node.spot == Some(spot))
     }
+
+    fn selects_nodes(&self) -> bool {
+        let RateSelector { node, instance_type, pool, spot, .. } = &self.selector;
+        node.is_some() || instance_type.is_some() || pool.is_some() || spot.is_some()
+    }
 }
 
 #[cfg(test)]

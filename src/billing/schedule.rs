@@ -15,6 +15,9 @@ pub trait Dated: Clone + PartialEq {
 
     /// Whether it concerns that node. It is recorded by the nodes that it concerns.
     fn is_for_node(&self, node: &NodeIdentity) -> bool;
+
+    /// Whether it concerns some nodes only.
+    fn selects_nodes(&self) -> bool;
 }
 
 /// An entry as it was recorded. Only its end changes later.
@@ -54,6 +57,8 @@ pub struct RecordedAt<'a> {
     pub now: Utc,
     /// The node.
     pub node: &'a NodeIdentity,
+    /// Since when the node has its name, pool, instance type and spot.
+    pub node_since: Utc,
     /// Whether no time is settled yet. Then an entry without a begin is in force from the beginning.
     pub is_new: bool,
     /// The prices of time before this are final.
@@ -101,7 +106,7 @@ impl<E: Dated> Schedule<E> {
     /// An entry that is not recorded yet begins when its operator says, but not in time that is covered; without a begin, at
     /// the next quarter hour. One that is gone ends at the next quarter hour.
     fn record(&mut self, given: &[E], at: RecordedAt<'_>) -> bool {
-        let RecordedAt { now, node, is_new, covered_until } = at;
+        let RecordedAt { now, node, node_since, is_new, covered_until } = at;
         let next_quarter = now.floor(QUARTER_HOUR).plus(QUARTER_HOUR);
         let given = || given.iter().filter(|entry| entry.is_for_node(node));
         let mut is_changed = false;
@@ -116,11 +121,14 @@ impl<E: Dated> Schedule<E> {
                 continue;
             }
             let begin = match entry.from() {
-                Some(from) if from < covered_until => ceil(covered_until),
+                Some(from) if from < covered_until => covered_until.ceil(QUARTER_HOUR),
                 Some(from) => from,
                 None if is_new => Utc(0),
                 None => next_quarter,
             };
+            // What the node was before had the rates of then.
+            let node_since = if entry.selects_nodes() { node_since.ceil(QUARTER_HOUR) } else { Utc(0) };
+            let begin = begin.max(node_since);
             let id = self.entries.last().map_or(1, |last| last.id + 1);
             self.entries.push(Recorded { id, entry: entry.clone(), begin, end: None, recorded: now });
             is_changed = true;
@@ -184,15 +192,12 @@ impl RateSchedule {
     /// The schedule of a node that has always had that book: entries without a begin hold from the beginning.
     pub fn always(book: &PriceBook, node: &NodeIdentity) -> Self {
         let mut schedule = Self::default();
-        schedule.record(book, RecordedAt { now: Utc(0), node, is_new: true, covered_until: Utc(0) });
+        schedule.record(
+            book,
+            RecordedAt { now: Utc(0), node, node_since: Utc(0), is_new: true, covered_until: Utc(0) },
+        );
         schedule
     }
-}
-
-/// The first quarter hour that is not earlier.
-fn ceil(at: Utc) -> Utc {
-    let floor = at.floor(QUARTER_HOUR);
-    if floor == at { at } else { floor.plus(QUARTER_HOUR) }
 }
 
 #[cfg(test)]
@@ -230,7 +235,7 @@ mod tests {
     /// Recorded in the middle of a quarter hour.
     fn during(count: u64) -> RecordedAt<'static> {
         let now = quarter(count).plus(Nanoseconds::SECOND);
-        RecordedAt { now, node: &NODE, is_new: false, covered_until: Utc(0) }
+        RecordedAt { now, node: &NODE, node_since: Utc(0), is_new: false, covered_until: Utc(0) }
     }
 
     fn slot(model: &str) -> PricedSlot<'_> {
@@ -270,6 +275,26 @@ mod tests {
         let corrected = book(vec![rate(None, None, 1), rate(None, Some(2), 6)]);
         schedule.record(&corrected, RecordedAt { covered_until: Utc(quarter(3).0 + 1), ..during(9) });
         assert_eq!(prices(&schedule, "H100", 1..6), [Some(1), Some(5), Some(5), Some(6), Some(6)]);
+    }
+
+    #[test]
+    fn a_rate_of_some_nodes_holds_from_when_the_node_is_one_of_them() {
+        let mut schedule = RateSchedule::default();
+        let of_pool = |pool: &str, nano| Rate {
+            selector: RateSelector { pool: Some(pool.into()), ..RateSelector::default() },
+            ..rate(None, Some(1), nano)
+        };
+        let given = book(vec![of_pool("a", 1), of_pool("b", 5)]);
+        let pool = |pool: &str| NodeIdentity { pool: Some(pool.into()), ..NODE.clone() };
+        let (a, b) = (pool("a"), pool("b"));
+        let at = |node, since, count| RecordedAt { node, node_since: quarter(since), ..during(count) };
+        schedule.record(&given, RecordedAt { is_new: true, ..at(&a, 0, 0) });
+        schedule.record(&given, at(&b, 4, 4));
+        schedule.record(&given, at(&a, 7, 7));
+        assert_eq!(
+            prices(&schedule, "H100", 1..9),
+            [Some(1), Some(1), Some(1), Some(5), Some(5), Some(5), Some(1), Some(1)]
+        );
     }
 
     #[test]

@@ -44,12 +44,12 @@ impl Terms {
         !tenant.starts_with(RESERVED) && matches_pattern(&self.tenant, tenant)
     }
 
-    /// The time that is charged for what a holder held and used, where `held` is charged without terms.
-    pub(super) fn charged_time(&self, amounts: &Amounts, held: u64) -> u64 {
+    /// The time that is charged for what a holder held and used, where `full_time` is charged without terms.
+    pub(super) fn charged_time(&self, amounts: &Amounts, full_time: u64) -> u64 {
         let used = &amounts.used;
         match self.basis {
-            Basis::Held if self.charges_outside_use => held + used.outside + used.beyond,
-            Basis::Held => held,
+            Basis::Held if self.charges_outside_use => full_time + used.outside + used.beyond,
+            Basis::Held => full_time,
             Basis::Used => used.total() + amounts.parts.unmeasured,
         }
     }
@@ -83,6 +83,10 @@ impl Dated for Terms {
 
     fn is_for_node(&self, _: &NodeIdentity) -> bool {
         true
+    }
+
+    fn selects_nodes(&self) -> bool {
+        false
     }
 }
 

@@ -32,6 +32,18 @@ use crate::ledger::{self, Cause};
 use crate::model::{HolderId, VisibleAccount};
 use crate::serve::{self, BillQuery};
 
+/// What may be spread.
+const REMAINDERS: [&str; 8] = [
+    HolderId::UNALLOCATED,
+    HolderId::STRANDED,
+    HolderId::UNAVAILABLE,
+    HolderId::UNOBSERVED,
+    HolderId::UNATTRIBUTED,
+    HolderId::SYSTEM,
+    HolderId::TERMS,
+    HolderId::RATE_VARIANCE,
+];
+
 /// Where the bill comes from.
 #[derive(Args, Debug)]
 struct BillSource {
@@ -72,16 +84,16 @@ pub(super) struct BillCommand {
     /// Divide the money of unheld time among the tenants by charged time, in a column of its own; or that of these
     /// remainders, with commas between them.
     #[arg(long, value_name = "REMAINDERS", num_args = 0..=1, require_equals = true, value_delimiter = ',',
-          default_missing_value = HolderId::UNALLOCATED)]
+          default_missing_value = HolderId::UNALLOCATED, value_parser = REMAINDERS)]
     spread: Vec<String>,
     /// Compare with another period: a month such as 2026-10, or FROM..TO.
-    #[arg(long, value_name = "PERIOD", conflicts_with_all = ["csv", "html", "json", "split_by"])]
+    #[arg(long, value_name = "PERIOD", conflicts_with_all = ["csv", "html", "json", "split_by", "spread"])]
     compare: Option<String>,
     /// Write one HTML file for each tenant, or other group, into a directory.
     #[arg(long, num_args = 2, value_names = ["WHAT", "DIRECTORY"], conflicts_with_all = ["csv", "html", "json"])]
     split_by: Option<Vec<String>>,
     /// Prices and terms of a configuration file in place of the recorded ones; needs --ledger.
-    #[arg(long, value_name = "FILE", requires = "ledger")]
+    #[arg(long, value_name = "FILE", requires = "ledger", conflicts_with = "url")]
     book: Option<PathBuf>,
     /// Print CSV: one line per group of --by and rate, with an id that stays the same for a period. A text that begins with =, +,
     /// -, @, a tab or a carriage return has an apostrophe before it, so that no spreadsheet reads it as a formula.
@@ -104,7 +116,7 @@ pub(super) struct BillCommand {
 impl BillCommand {
     pub(super) fn run(&self) -> Result<(), Failure> {
         let [from, to] = match &self.month {
-            Some(month) => days_of(month)?.map(Some),
+            Some(month) => days_of("--month", month)?.map(Some),
             None => [self.from.clone(), self.to.clone()],
         };
         if self.against.run(&self.source, [from.as_deref(), to.as_deref()], self.json)? {
@@ -154,7 +166,7 @@ impl BillCommand {
         if let Some(period) = &self.compare {
             let [from, to] = match period.split_once("..") {
                 Some((from, to)) => [from, to].map(str::to_owned),
-                None => days_of(period)?,
+                None => days_of("--compare", period)?,
             };
             let other = self.bill(Some(from), Some(to))?;
             return compare::page(bill, &other, &self.by).map_err(Failure::wrong);
@@ -236,9 +248,9 @@ impl BillSource {
     }
 }
 
-/// The first day of a month and that of the next.
-fn days_of(month: &str) -> Result<[String; 2], Failure> {
-    let wrong = || Failure::wrong(format!("--month: {month:?} is not a month; write it like 2026-11"));
+/// The first day of a month and that of the next; `option` is named in errors.
+fn days_of(option: &str, month: &str) -> Result<[String; 2], Failure> {
+    let wrong = || Failure::wrong(format!("{option}: {month:?} is not a month; write it like 2026-11"));
     let first: Date = format!("{month}-01").parse().map_err(|_| wrong())?;
     let next = first.checked_add(1.month()).map_err(|_| wrong())?;
     Ok([first, next].map(|day| day.to_string()))
@@ -271,10 +283,10 @@ mod tests {
 
     #[test]
     fn a_month_is_from_its_first_day_to_that_of_the_next() {
-        assert_eq!(days_of("2026-11").unwrap(), ["2026-11-01", "2026-12-01"]);
-        assert_eq!(days_of("2026-12").unwrap(), ["2026-12-01", "2027-01-01"]);
+        assert_eq!(days_of("--month", "2026-11").unwrap(), ["2026-11-01", "2026-12-01"]);
+        assert_eq!(days_of("--month", "2026-12").unwrap(), ["2026-12-01", "2027-01-01"]);
         for wrong in ["", "11", "2026", "2026-13", "2026-11-01", "november"] {
-            let message = days_of(wrong).unwrap_err().message;
+            let message = days_of("--month", wrong).unwrap_err().message;
             assert_eq!(message, format!("--month: {wrong:?} is not a month; write it like 2026-11"));
         }
     }

@@ -83,7 +83,8 @@ enum Command {
     CheckConfig {
         /// Configuration file to check.
         file: PathBuf,
-        /// Also read this node's certificates and ask its driver, and warn of grants on GPUs that it does not have.
+        /// Also read this node's certificates and ask its driver: print which rate each GPU and which tenant each workload has,
+        /// and warn of GPUs without a rate and of grants on GPUs that it does not have.
         #[arg(long)]
         node: bool,
         /// Web configuration file to check as well.

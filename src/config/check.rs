@@ -6,6 +6,7 @@ use super::read_mapping::KeyPositions;
 use super::settings::{Config, ConfigDraft, PricesConfig, TenantsConfig};
 use super::time::in_words;
 use super::values::nearest;
+use crate::billing::{Rate, RateKind};
 
 impl ConfigDraft {
     /// Checks the rules between keys, and sets what follows from several of them.
@@ -17,6 +18,7 @@ impl ConfigDraft {
         let PricesConfig { book: is_example, currency, rates, energy } = std::mem::take(&mut self.prices);
         let mut book = if is_example { prices::example_book() } else { Default::default() };
         if let Some(currency) = currency {
+            check_instance_prices(&rates, places, report);
             book.rates = rates;
             book.rates.extend(energy.rate());
             book.rates.iter_mut().for_each(|rate| rate.tariff.currency = currency.as_str().into());
@@ -117,6 +119,16 @@ fn check_price_source(places: &KeyPositions, report: &mut ProblemCollector) {
         _ => return,
     };
     report.add(Some(place), path, Complaint(text));
+}
+
+/// Checks that instances, whose prices are part of the GPU's, have such a GPU.
+fn check_instance_prices(rates: &[Rate], places: &KeyPositions, report: &mut ProblemCollector) {
+    let has = |kind| rates.iter().any(|rate| rate.kind == kind);
+    if has(RateKind::InstanceHour) && !has(RateKind::GpuHour) {
+        let text =
+            "has prices of instances alone, which price nothing; add the price of the GPU, as {gpu_hour: 2}";
+        report.add(places.get("prices.rates"), "prices.rates", Complaint(text.to_owned()));
+    }
 }
 
 impl TenantsConfig {

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use super::key::{Absent, ChangeEffect, Key, KeyType, Table};
 use super::problem::{Complaint, ProblemCollector};
 use super::read_mapping::{self, KeyPositions};
+use super::time::moment;
 use super::tree::YamlNode;
-use super::values::{add, name, nearest, put};
-use crate::model::{Fact, Money, PodLabel, RESERVED};
+use super::values::{add, billionths, name, nearest, put};
+use crate::model::{Fact, Money, PodLabel, RESERVED, Utc};
 use crate::tenants::{TenantRule, is_label};
 
 /// Attributes by name, of each tenant.
@@ -26,6 +27,8 @@ pub(crate) struct RuleDraft () {
         "The tenant; a rule with a {label} that a holder lacks does not match it.";
     tenants: Vec<String>, texts("a tenant", name), Optional("physics-a100"), Reload,
         "The tenants that a name with placeholders may yield; by default any.";
+    from: Option<Utc>, text("a time in UTC on the 15-minute grid", moment), Optional("2026-01-01T00:00:00Z"), Reload,
+        "When it begins, also in the past; without it, at the next quarter hour.";
     trust_labels: bool, flag(), Default("false"), Reload,
         "Accept labels and images that users can forge, without a namespace or account.";
 }
@@ -40,14 +43,14 @@ pub(crate) fn read(items: &[YamlNode], base: &str, report: &mut ProblemCollector
         let Some(places) = read_mapping::read_mapping(item, &path, TABLE.keys, &mut draft, report) else {
             continue;
         };
-        let RuleDraft { r#match: patterns, tenant: Some(tenant), tenants, trust_labels } = draft else {
+        let RuleDraft { r#match: patterns, tenant: Some(tenant), tenants, from, trust_labels } = draft else {
             continue;
         };
         // Mistakes in the patterns were reported.
         if patterns.is_empty() {
             continue;
         }
-        let rule = TenantRule { patterns, tenant, tenants };
+        let rule = TenantRule { patterns, tenant, tenants, from };
         match check(&rule, trust_labels, &places) {
             Ok(()) => rules.push(rule),
             Err((key, complaint)) => {
@@ -166,57 +169,6 @@ pub(crate) fn add_budget(
     if budgets.contains_key(&tenant) {
         return Err(Complaint::about(amount, "is a second budget of this tenant", "give one"));
     }
-    budgets.insert(tenant, money(amount)?);
+    budgets.insert(tenant, Money(billionths(amount, 1_000_000_000_000_000)?));
     Ok(())
-}
-
-/// An amount of money of at least 0, without floating point.
-fn money(text: &str) -> Result<Money, Complaint> {
-    let complain = |wrong, remedy| Err(Complaint::about(text, wrong, remedy));
-    let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));
-    let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-    if !digits(whole) || !digits(decimals) {
-        return complain("is not an amount of money", "give digits such as 5000 or 4999.50");
-    }
-    let (whole, decimals) = (whole.trim_start_matches('0'), decimals.trim_end_matches('0'));
-    if decimals.len() > 9 {
-        return complain("has more than nine decimals", "round it to nine");
-    }
-    match format!("0{whole}{decimals:0<9}").parse() {
-        Ok(nano) if whole.len() <= 15 => Ok(Money(nano)),
-        _ => complain("is 1e15 or more", "give a lower amount, or prices in a larger unit"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn budgets_are_exact_to_the_nano_unit_and_anything_else_is_refused() {
-        for (text, nano) in [
-            ("5000", 5_000_000_000_000),
-            ("0", 0),
-            ("0.000000001", 1),
-            ("4999.50", 4_999_500_000_000),
-            ("007.1000000000000", 7_100_000_000),
-            ("999999999999999.999999999", 999_999_999_999_999_999_999_999),
-        ] {
-            assert_eq!(money(text), Ok(Money(nano)), "{text}");
-        }
-        for text in [
-            "", ".", "1.", ".5", "-1", "+1", "1e3", "5,000", "5'000", "5_000", "5000 EUR", "٣", "nan", ".inf",
-        ] {
-            let complaint = money(text).unwrap_err().0;
-            assert!(
-                complaint.ends_with("is not an amount of money; give digits such as 5000 or 4999.50"),
-                "{complaint}"
-            );
-        }
-        for (text, wrong) in
-            [("1.0000000001", "has more than nine decimals"), ("1000000000000000", "is 1e15 or more")]
-        {
-            assert!(money(text).unwrap_err().0.contains(wrong), "{text}");
-        }
-    }
 }

@@ -32,6 +32,31 @@ pub(crate) fn flag(text: &str) -> Result<bool, Complaint> {
     text.parse().map_err(|_| Complaint::about(text, "is neither true nor false", "write true or false"))
 }
 
+/// A decimal number of at least 0 and less than `limit`, in billionths, without floating point.
+pub(crate) fn billionths<N: TryFrom<i128>>(text: &str, limit: u64) -> Result<N, Complaint> {
+    let complain = |wrong: &str, remedy| Err(Complaint::about(text, wrong, remedy));
+    let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));
+    match whole.strip_prefix('-') {
+        Some(whole) if digits(whole) && digits(decimals) => {
+            return complain("is negative", "give a number >= 0");
+        }
+        _ if !digits(whole) || !digits(decimals) => {
+            return complain("is not a decimal number", "give digits such as 2.49");
+        }
+        _ => {}
+    }
+    let decimals = decimals.trim_end_matches('0');
+    if decimals.len() > 9 {
+        return complain("has more than nine decimals", "round it to nine");
+    }
+    let number = format!("{whole}{decimals:0<9}").parse::<i128>().ok();
+    let within = number.filter(|number| *number < i128::from(limit) * 1_000_000_000);
+    within
+        .and_then(|number| N::try_from(number).ok())
+        .map_or_else(|| complain(&format!("is {limit} or more"), "give a lower number"), Ok)
+}
+
 /// A whole number between two bounds, both included.
 pub(crate) fn count(text: &str, least: u32, most: u32) -> Result<u32, Complaint> {
     let complain =
@@ -211,6 +236,39 @@ pub(super) fn add_label(labels: &mut Vec<String>, text: &str) -> Result<(), Comp
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn decimal_numbers_are_exact_to_the_billionth_and_anything_else_is_refused() {
+        const LIMIT: u64 = 1_000_000_000_000_000;
+        for (text, expected) in [
+            ("5000", 5_000_000_000_000),
+            ("0", 0),
+            ("0.000000001", 1),
+            ("4999.50", 4_999_500_000_000),
+            ("007.1000000000000", 7_100_000_000),
+            ("999999999999999.999999999", 999_999_999_999_999_999_999_999),
+        ] {
+            assert_eq!(billionths(text, LIMIT), Ok::<i128, _>(expected), "{text}");
+        }
+        let very_long = "1".repeat(60);
+        for (texts, wrong) in [
+            (
+                &[
+                    "", ".", "1.", ".5", "+1", "--1", "1e3", "5,000", "5'000", "5_000", "5000 EUR", "٣",
+                    "nan", ".inf", "1.2.3", " 1", "0x10",
+                ][..],
+                "is not a decimal number; give digits such as 2.49",
+            ),
+            (&["-1", "-0.5"], "is negative"),
+            (&["1.0000000001"], "has more than nine decimals"),
+            (&["1000000000000000", &very_long], "is 1000000000000000 or more"),
+        ] {
+            for text in texts {
+                let complaint = billionths::<i128>(text, LIMIT).unwrap_err().0;
+                assert!(complaint.contains(wrong), "{complaint}");
+            }
+        }
+    }
 
     #[test]
     fn a_misspelt_word_finds_its_nearest() {

@@ -164,7 +164,7 @@ pub fn check_on_node(config: &Config) -> NodeCheck {
         check.warnings.push(format!("prices.rates: GPUs are not checked: {}", reasons()));
     }
     let prices = prices::price_gpus(config, &host, &gpus, system_now().utc);
-    check.warnings.extend(prices.problems);
+    check.warnings.extend(prices.missing.into_iter().chain(prices.unused));
     check.notes.extend(prices.rates);
     if !rules.rules.is_empty() {
         let (_, mut workloads) = workloads::check_pods(config, &host, &pids);

@@ -16,8 +16,10 @@ use crate::tenants::{TenantRules, tenant};
 pub(super) struct GpuPrices {
     /// A sentence for each price and the GPUs that have it.
     pub(super) rates: Vec<String>,
-    /// GPUs without a price, and rates that price nothing here.
-    pub(super) problems: Vec<String>,
+    /// GPUs without a price.
+    pub(super) missing: Option<String>,
+    /// Rates that price nothing here: no mistake in a file that all nodes have.
+    pub(super) unused: Vec<String>,
 }
 
 /// The prices of these GPUs at that time.
@@ -42,10 +44,12 @@ pub(super) fn price_gpus(config: &Config, host: &Host, gpus: &[GpuDiagnosis], no
         let gpus = gpus.join(", ");
         match schedule.rates.entries().iter().find(|rate| Some(rate.id) == id) {
             Some(rate) => prices.rates.push(format!("{gpus}: {}", describe(&rate.entry))),
-            None => prices.problems.push(format!(
-                "prices.rates: no rate is in force for {gpus}; their time costs nothing and is `unpriced` in the bill: add \
-                 a rate that selects them"
-            )),
+            None => {
+                prices.missing = Some(format!(
+                    "prices.rates: no rate is in force for {gpus}; their time costs nothing and is `unpriced` in the bill: \
+                     add a rate that selects them"
+                ));
+            }
         }
     }
     for rate in book.prices().filter(|rate| rate.kind == RateKind::GpuHour) {
@@ -54,9 +58,7 @@ pub(super) fn price_gpus(config: &Config, host: &Host, gpus: &[GpuDiagnosis], no
             rate.is_for(slot)
         };
         if !(rate.is_for_node(&node) && gpus.iter().any(is_for)) {
-            prices
-                .problems
-                .push(format!("prices.rates: no GPU of this node has the rate {}", describe(rate)));
+            prices.unused.push(format!("prices.rates: no GPU of this node has the rate {}", describe(rate)));
         }
     }
     prices
@@ -64,11 +66,8 @@ pub(super) fn price_gpus(config: &Config, host: &Host, gpus: &[GpuDiagnosis], no
 
 /// The finding about them; none without prices, or without GPUs.
 pub(super) fn check_gpu_prices(prices: &GpuPrices) -> Option<Finding> {
-    let GpuPrices { rates, problems } = prices;
-    // Rates of other nodes are no mistake in a file that all nodes have.
-    let missing: Vec<&String> = problems.iter().filter(|text| text.contains("no rate is in force")).collect();
-    let why = rates.iter().chain(missing.iter().copied()).cloned().collect::<Vec<_>>().join("; ");
-    (!why.is_empty()).then(|| Finding::new("rates", missing.is_empty(), why))
+    let why = prices.rates.iter().chain(&prices.missing).cloned().collect::<Vec<_>>().join("; ");
+    (!why.is_empty()).then(|| Finding::new("rates", prices.missing.is_none(), why))
 }
 
 /// A rate, and why it is for a GPU.
@@ -84,7 +83,7 @@ fn describe(rate: &Rate) -> String {
     }
     let selected = rate.selector.describe();
     text += &if selected.is_empty() {
-        ", for all GPUs".to_owned()
+        ", for every GPU".to_owned()
     } else {
         format!(", for {}", selected.join(", "))
     };
@@ -149,7 +148,7 @@ prices:
               for model *H100*, pool spot-*"
             ]
         );
-        let [missing, unused] = &prices.problems[..] else { panic!("{:?}", prices.problems) };
+        let (Some(missing), [unused]) = (&prices.missing, &prices.unused[..]) else { panic!("{prices:?}") };
         assert!(missing.contains("no rate is in force for GPU 2 (NVIDIA L40S)"), "{missing}");
         assert!(unused.ends_with("no GPU of this node has the rate 2.000000000 EUR per GPU-hour, class on_demand, for model *A100*"), "{unused}");
         let finding = check_gpu_prices(&prices).unwrap();

@@ -27,7 +27,7 @@ const SIMULATED: &str = "(simulated)";
 
 /// Which bill is made.
 #[derive(Clone, Debug)]
-pub(super) struct BillRequest {
+pub(super) struct BillOptions {
     /// The time zone of months and local times.
     pub(super) zone: TimeZone,
     /// Whether lines are told apart by local date.
@@ -36,7 +36,7 @@ pub(super) struct BillRequest {
     pub(super) book: Option<PriceBook>,
 }
 
-impl Default for BillRequest {
+impl Default for BillOptions {
     fn default() -> Self {
         Self { zone: TimeZone::UTC, by_day: false, book: None }
     }
@@ -48,7 +48,7 @@ pub(super) fn make_bill(
     connection: &Connection,
     from: Option<Utc>,
     to: Option<Utc>,
-    request: &BillRequest,
+    request: &BillOptions,
 ) -> Result<Bill, Cause> {
     let zone = &request.zone;
     let gpus = load_gpus(connection)?;
@@ -69,8 +69,9 @@ pub(super) fn make_bill(
     };
     let rules = tenant_rules::load(connection)?;
     let (gpus, lines) = charged_lines(connection, from, end, &schedule, &rules, request)?;
-    let currency = find_currency(&gpus)?;
     let rates = rates_of(&gpus, &lines, &schedule);
+    let currency = find_currency(&rates)?;
+    let rates: Vec<BillRate> = rates.into_iter().map(BillRate::new).collect();
     let mut bill = Bill {
         simulated: node.simulated || gpus.iter().any(|gpu| gpu.model.ends_with(SIMULATED)),
         node: node.name,
@@ -79,7 +80,7 @@ pub(super) fn make_bill(
         to: end,
         from_local: local_time(from, zone),
         to_local: local_time(end, zone),
-        time_zone: zone.iana_name().unwrap_or("local time").to_owned(),
+        time_zone: zone_name(zone, end),
         asked_to: to.filter(|to| *to > end).map(|to| local_time(to, zone)),
         closed_until,
         partial: false,
@@ -105,15 +106,15 @@ pub(super) fn charged_lines(
     to: Utc,
     schedule: &RateSchedule,
     rules: &RuleSchedule,
-    request: &BillRequest,
+    request: &BillOptions,
 ) -> Result<(Vec<BillGpu>, Vec<BillLine>), Cause> {
     let (gpus, holders) = (load_gpus(connection)?, load_holders(connection)?);
     let mut draft = BillDraft { gpus, lines: BTreeMap::new(), holders, schedule };
     let changes = schedule.changes_between(from, to).into_iter().chain(rules.changes_between(from, to));
     let days = if request.by_day { days_between(from, to, &request.zone) } else { Vec::new() };
-    let mut span = BillSpan { from, to, rules: rules.in_force(from), day: None };
+    let mut span = BillSpan { from, to, rules: rules.rules(from), day: None };
     for until in changes.chain(days).chain([to]).collect::<BTreeSet<Utc>>() {
-        span = BillSpan { to: until, rules: rules.in_force(span.from), ..span };
+        span = BillSpan { to: until, rules: rules.rules(span.from), ..span };
         span.day = request.by_day.then(|| local_time(span.from, &request.zone).chars().take(10).collect());
         draft.add(connection, &span)?;
         span.from = until;
@@ -131,6 +132,12 @@ fn local_time(at: Utc, zone: &TimeZone) -> String {
         |_| at.0.to_string(),
         |time| time.to_zoned(zone.clone()).strftime("%Y-%m-%dT%H:%M:%S%:z").to_string(),
     )
+}
+
+/// The name of a zone; of one without a name, its offset at that time.
+fn zone_name(zone: &TimeZone, at: Utc) -> String {
+    let offset = || local_time(at, zone).chars().skip("2026-11-01T00:00:00".len()).collect();
+    zone.iana_name().map_or_else(offset, str::to_owned)
 }
 
 /// The begins of local days between two times.
@@ -302,14 +309,14 @@ fn gpu_rates(gpus: &[BillGpu]) -> impl Iterator<Item = &Recorded<Rate>> {
 }
 
 /// All rates that priced anything, by their begin.
-fn rates_of(gpus: &[BillGpu], lines: &[BillLine], schedule: &RateSchedule) -> Vec<BillRate> {
+fn rates_of<'a>(gpus: &[BillGpu], lines: &[BillLine], schedule: &'a RateSchedule) -> Vec<&'a Recorded<Rate>> {
     let of_line = |line: &BillLine| [line.rates.time, line.rates.energy, line.rates.carbon];
     let ids = lines.iter().flat_map(of_line).flatten().chain(gpu_rates(gpus).map(|rate| rate.id));
     let ids: BTreeSet<i64> = ids.collect();
     let rates = schedule.rates.entries().iter().filter(|rate| ids.contains(&rate.id));
     let mut rates: Vec<&Recorded<Rate>> = rates.collect();
     rates.sort_by_key(|rate| (rate.entry.kind, rate.begin, rate.entry.nano));
-    rates.into_iter().map(BillRate::new).collect()
+    rates
 }
 
 /// The terms of the lines.
@@ -321,6 +328,7 @@ fn terms_of(lines: &[BillLine], schedule: &RateSchedule) -> Vec<BillTerms> {
         tenant: terms.entry.tenant.clone(),
         terms: terms.entry.describe().to_string(),
         since: Some(terms.begin).filter(|begin| begin.0 > 0),
+        recorded: Some(terms.recorded),
     });
     terms.collect()
 }
@@ -331,13 +339,17 @@ fn unpriced(gpus: &[BillGpu]) -> Nanoseconds {
     intervals.filter(|interval| interval.rate.is_none()).map(|interval| interval.slot).sum()
 }
 
-/// The currency of the prices in force; an error where there are several.
-fn find_currency(gpus: &[BillGpu]) -> Result<Option<String>, Cause> {
-    let mut currencies = gpu_rates(gpus).map(|rate| &*rate.entry.tariff.currency);
-    let Some(first) = currencies.next() else { return Ok(None) };
-    match currencies.find(|currency| *currency != first) {
-        Some(second) => Err(Cause::Currencies { first: first.to_owned(), second: second.to_owned() }),
-        None => Ok(Some(first.to_owned())),
+/// The currency of these rates; an error where there are several.
+fn find_currency(rates: &[&Recorded<Rate>]) -> Result<Option<String>, Cause> {
+    let prices = || rates.iter().filter(|rate| rate.entry.kind != RateKind::CarbonKwh);
+    let currency = |rate: &Recorded<Rate>| rate.entry.tariff.currency.to_string();
+    let Some(first) = prices().min_by_key(|rate| rate.begin) else { return Ok(None) };
+    let others = prices().filter(|rate| currency(rate) != currency(first));
+    match others.min_by_key(|rate| rate.begin) {
+        Some(other) => {
+            Err(Cause::Currencies { first: currency(first), second: currency(other), since: other.begin })
+        }
+        None => Ok(Some(currency(first))),
     }
 }
 

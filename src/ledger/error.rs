@@ -98,9 +98,10 @@ pub enum Cause {
     #[error("from: {} is after to: {}; swap them", time(*from), time(*to))]
     Backwards { from: Utc, to: Utc },
     #[error(
-        "prices in {first} and in {second} were in force; request two bills, one before and one after the change of currency"
+        "prices in {first} and, since {}, in {second} were in force; request two bills, one up to that time and one from it",
+        time(*since)
     )]
-    Currencies { first: String, second: String },
+    Currencies { first: String, second: String, since: Utc },
     #[error("{0}")]
     Money(#[from] crate::billing::MoneyOverflow),
     #[error("{source}{}", remedy(source))]

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::amounts::{self, ACCOUNT, names};
-use super::billing::{BillRequest, HOLDERS, make_bill};
+use super::billing::{BillOptions, HOLDERS, make_bill};
 use super::column::{
     self, loaded, loaded_grade, loaded_id, loaded_instance, loaded_json, loaded_method, loaded_optional,
     stored,
@@ -41,7 +41,7 @@ pub struct ExplainedPart<'a> {
 pub(super) fn explain(
     connection: &Connection,
     part: ExplainedPart<'_>,
-    request: &BillRequest,
+    request: &BillOptions,
 ) -> Result<Explanation, Cause> {
     let bill = make_bill(connection, part.from, part.to, request)?.visible_to(part.visible);
     let (bill, lines) = select(bill, part.filter);
@@ -134,7 +134,7 @@ impl Past {
     fn is_line_at(&self, gpu: &StoredGpu, line: &BillLine, at: Utc) -> bool {
         let (uuid, model, profile) = (&*gpu.uuid, &*gpu.model, line.slot.profile.as_ref());
         let rates = SlotRates::find(&self.rates, PricedSlot { uuid, model, profile }, at);
-        *tenant(&self.holder(&line.holder), self.rules.in_force(at)) == *line.tenant
+        *tenant(&self.holder(&line.holder), self.rules.rules(at)) == *line.tenant
             && rates.numbers(self.rates.terms_of(&line.tenant, at)) == line.rates
     }
 
@@ -175,12 +175,12 @@ impl Past {
     }
 
     fn tenancy(&self, line: &BillLine, from: Utc, to: Utc) -> Tenancy {
-        let version = self.rules.version_at(from);
+        let version = self.rules.in_force(from);
         Tenancy {
             from,
             to,
             version: version.map(|it| RulesVersion { id: it.id, begin: it.begin, recorded: it.recorded }),
-            basis: basis(&self.holder(&line.holder), self.rules.in_force(from)),
+            basis: basis(&self.holder(&line.holder), self.rules.rules(from)),
         }
     }
 }

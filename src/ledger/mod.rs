@@ -42,7 +42,4 @@ pub use partial_commit::PartialCommit;
 pub use queue::{LedgerQueue, Pressure};
 pub use reader::Reader;
 
-use crate::model::Nanoseconds;
-
-/// Grid of rows and of the ends of bills, in account time.
-pub const MINUTE: Nanoseconds = Nanoseconds::from_seconds(60);
+use crate::model::MINUTE;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::tz::TimeZone;
 use rusqlite::Connection;
 
-use super::billing::{BillRequest, charged_lines};
+use super::billing::{BillOptions, charged_lines};
 use super::error::{Cause, Error};
 use super::owner::Ledger;
 use super::state::LedgerState;
@@ -35,7 +35,7 @@ fn load(connection: &Connection, state: &LedgerState, zone: &TimeZone) -> Result
     let newest = state.gpus.values().map(|gpu| gpu.settled_until).max();
     let last = newest.map(|newest| Utc(newest.0.saturating_sub(1)));
     let Some(month) = last.and_then(|last| Month::containing(last, zone)) else { return Ok(None) };
-    let (from, to, request) = (month.begin, month.end, BillRequest::default());
+    let (from, to, request) = (month.begin, month.end, BillOptions::default());
     let (_, lines) = charged_lines(connection, from, to, &state.rates, &state.tenant_rules, &request)?;
     let mut costs = MonthCosts::new(month);
     costs.charge(&lines, &state.rates);

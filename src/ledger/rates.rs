@@ -28,13 +28,14 @@ pub(super) fn record(
         transaction.query_row("SELECT max(minute_ns) FROM minute", [], |row| row.get(0))?;
     let covered_until =
         transaction.query_row("SELECT covered_until_ns FROM ledger", [], |row| Ok(Utc(loaded(row, 0)?)))?;
-    let node = node::load(transaction)?;
+    let (node, node_since) = (node::load(transaction)?, node::identity_since(transaction)?);
     let mut schedule = load(transaction)?;
     let mut is_changed = false;
     for BookChange { book, decided } in changes {
         let at = RecordedAt {
             now: timeline.at(*decided).max(Utc(last.unwrap_or_default().unsigned_abs())),
             node: &node,
+            node_since,
             is_new: last.is_none(),
             covered_until,
         };

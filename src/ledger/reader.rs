@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::tz::TimeZone;
 use rusqlite::{Connection, Params};
 
-use super::billing::{BillRequest, HOLDERS, make_bill};
+use super::billing::{BillOptions, HOLDERS, make_bill};
 use super::column::{loaded_id, loaded_json};
 use super::error::{Cause, Error};
 use super::expected::{self, InventoryRow};
@@ -21,7 +21,7 @@ use crate::model::{Holder, NodeIdentity, Utc};
 pub struct Reader {
     connection: Connection,
     path: PathBuf,
-    request: BillRequest,
+    request: BillOptions,
 }
 
 impl Reader {
@@ -31,7 +31,7 @@ impl Reader {
     /// The file is missing or no ledger; a newer schema.
     pub fn open(path: &Path) -> Result<Self, Error> {
         schema::open_reader(path)
-            .map(|connection| Self { connection, path: path.to_owned(), request: BillRequest::default() })
+            .map(|connection| Self { connection, path: path.to_owned(), request: BillOptions::default() })
             .map_err(|cause| cause.at(path, "open the ledger for reading"))
     }
 

@@ -43,6 +43,9 @@ pub(super) struct LedgerGpu {
     pub(super) seen: Utc,
 }
 
+/// Tells tenant rules apart: the version that decides on them, and their begin; none where there are none.
+pub(super) type RulesKey = Option<(i64, Utc)>;
+
 /// A holder as the file knows it.
 #[derive(Clone, Debug)]
 pub(super) struct StoredHolder {
@@ -50,8 +53,8 @@ pub(super) struct StoredHolder {
     pub(super) id: i64,
     /// The tenant whose counters it is added to.
     pub(super) tenant: Arc<str>,
-    /// The version of the tenant rules under which the tenant was last found; none where it was loaded from the file.
-    pub(super) rules: Option<i64>,
+    /// The tenant rules under which the tenant was last found; none where it was loaded from the file.
+    pub(super) rules: Option<RulesKey>,
 }
 
 /// A counter in memory, and when it last changed.
@@ -162,7 +165,7 @@ impl<'a> TransactionDraft<'a> {
         let stored = StoredHolder {
             id: write::insert_holder(self.connection, holder, &tenant(holder, self.rules()), now)?,
             tenant: tenant(holder, self.rules()),
-            rules: Some(self.rules_version()),
+            rules: Some(self.rules_key()),
         };
         self.changes.holders.insert(holder.id.clone(), stored);
         for key in counted {
@@ -179,12 +182,12 @@ impl<'a> TransactionDraft<'a> {
 
     /// The tenant rules that are applied to holders.
     fn rules(&self) -> &'a TenantRules {
-        self.base.tenant_rules.in_force(self.changes.rules_at)
+        self.base.tenant_rules.rules(self.changes.rules_at)
     }
 
-    /// The version of these rules; 0 where none were recorded.
-    fn rules_version(&self) -> i64 {
-        self.base.tenant_rules.version_at(self.changes.rules_at).map_or(0, |version| version.id)
+    /// Which rules these are.
+    fn rules_key(&self) -> RulesKey {
+        self.base.rules_key(self.changes.rules_at)
     }
 
     /// Begins a new version of a holder whose tenant is another one under the rules that are applied now.
@@ -194,15 +197,15 @@ impl<'a> TransactionDraft<'a> {
         known: StoredHolder,
         now: Utc,
     ) -> Result<(), Cause> {
-        let version = self.rules_version();
-        if known.rules == Some(version) {
+        let rules = Some(self.rules_key());
+        if known.rules == rules {
             return Ok(());
         }
         let holder = Holder { id: id.clone(), facts: counters::facts(self.connection, &known)? };
         if tenant(&holder, self.rules()) != known.tenant {
             return self.store_holder(&holder, now);
         }
-        self.changes.holders.insert(id.clone(), StoredHolder { rules: Some(version), ..known });
+        self.changes.holders.insert(id.clone(), StoredHolder { rules, ..known });
         Ok(())
     }
 
@@ -229,12 +232,11 @@ impl<'a> TransactionDraft<'a> {
     /// The tenant of a holder under the rules of a time, as a bill finds it.
     fn tenant_at(&mut self, id: &HolderId, at: Utc) -> Result<Arc<str>, Cause> {
         let known = self.stored_holder(id)?;
-        let rules = &self.base.tenant_rules;
-        if known.rules == Some(rules.version_at(at).map_or(0, |version| version.id)) {
+        if known.rules == Some(self.base.rules_key(at)) {
             return Ok(known.tenant);
         }
         let holder = Holder { id: id.clone(), facts: counters::facts(self.connection, &known)? };
-        Ok(tenant(&holder, rules.in_force(at)))
+        Ok(tenant(&holder, self.base.tenant_rules.rules(at)))
     }
 
     /// Gives a version and its counters in memory another id. Returns the keys that the counters had.
@@ -326,6 +328,11 @@ impl<'a> TransactionDraft<'a> {
 }
 
 impl LedgerState {
+    /// Which tenant rules are in force at a time.
+    fn rules_key(&self, at: Utc) -> RulesKey {
+        self.tenant_rules.in_force(at).map(|rules| (rules.id, rules.begin))
+    }
+
     /// Applies the changes of a committed draft.
     pub(super) fn apply(&mut self, changes: Changes, now: Utc) {
         self.gpus.extend(changes.gpus);

@@ -8,7 +8,7 @@ use super::column::{loaded, loaded_json, stored};
 use super::error::Cause;
 use crate::account::AccountTimeline;
 use crate::model::{Nanoseconds, Utc};
-use crate::tenants::{RecordedRules, RuleSchedule, TenantRules};
+use crate::tenants::{RecordedRules, RuleSchedule, RulesAt, TenantRules};
 
 /// Tenant rules that the operator put in force.
 #[derive(Debug)]
@@ -26,19 +26,23 @@ pub(super) fn record(
 ) -> Result<(), Cause> {
     let last: Option<i64> =
         transaction.query_row("SELECT max(minute_ns) FROM minute", [], |row| row.get(0))?;
+    let covered_until =
+        transaction.query_row("SELECT covered_until_ns FROM ledger", [], |row| Ok(Utc(loaded(row, 0)?)))?;
     let mut schedule = load(transaction)?;
     for RulesChange { rules, decided } in changes {
         let now = timeline.at(*decided).max(Utc(last.unwrap_or_default().unsigned_abs()));
-        if schedule.record(rules, now, last.is_none())
+        if schedule.record(rules, RulesAt { now, is_new: last.is_none(), covered_until })
             && let Some(version) = schedule.versions().last()
         {
             transaction.execute(
-                "INSERT INTO tenant_rules (id, begin_ns, recorded_ns, rules) VALUES (?1, ?2, ?3, ?4)",
+                "INSERT INTO tenant_rules (id, begin_ns, recorded_ns, rules, covered_until_ns)
+                 VALUES (?1, ?2, ?3, ?4, ?5)",
                 params![
                     version.id,
                     stored(version.begin.0)?,
                     stored(version.recorded.0)?,
-                    serde_json::to_string(&*version.rules)?
+                    serde_json::to_string(&*version.rules)?,
+                    stored(covered_until.0)?
                 ],
             )?;
         }
@@ -49,13 +53,14 @@ pub(super) fn record(
 /// All recorded versions.
 pub(super) fn load(connection: &Connection) -> rusqlite::Result<RuleSchedule> {
     let versions = connection
-        .prepare("SELECT id, begin_ns, recorded_ns, rules FROM tenant_rules ORDER BY id")?
+        .prepare("SELECT id, begin_ns, recorded_ns, rules, covered_until_ns FROM tenant_rules ORDER BY id")?
         .query_map([], |row| {
             Ok(RecordedRules {
                 id: row.get(0)?,
                 begin: Utc(loaded(row, 1)?),
                 recorded: Utc(loaded(row, 2)?),
                 rules: Arc::new(loaded_json(row, 3)?),
+                covered_until: Utc(loaded(row, 4)?),
             })
         })?
         .collect::<Result<_, _>>()?;

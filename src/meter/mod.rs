@@ -284,7 +284,7 @@ impl Meter {
 
     /// The tenant rules at an account time.
     fn tenant_rules(&self, at: Utc) -> &Arc<TenantRules> {
-        self.rule_schedule().in_force(at)
+        self.rule_schedule().rules(at)
     }
 
     /// The recorded tenant rules; without a ledger, those of the configuration.

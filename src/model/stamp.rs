@@ -18,6 +18,9 @@ pub struct Stamp {
 #[serde(transparent)]
 pub struct Utc(pub u64);
 
+/// The grid of the account.
+pub const MINUTE: Nanoseconds = Nanoseconds::from_seconds(60);
+
 /// Rates and tenant rules begin and end on this grid.
 pub const QUARTER_HOUR: Nanoseconds = Nanoseconds::from_seconds(15 * 60);
 
@@ -35,6 +38,11 @@ impl Utc {
     /// The last multiple of `grid` that is not after this moment.
     pub const fn floor(self, grid: Nanoseconds) -> Self {
         Self(self.0 - self.0 % grid.0)
+    }
+
+    /// The first multiple of `grid` that is not before this moment.
+    pub const fn ceil(self, grid: Nanoseconds) -> Self {
+        Self(self.0.div_ceil(grid.0).saturating_mul(grid.0))
     }
 
     /// Seconds as a decimal fraction, for formats that want them so.

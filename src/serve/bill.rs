@@ -20,8 +20,8 @@ use tokio::time::timeout;
 
 use crate::billing::{Bill, Explanation, LineFilter, PriceBook, print_time};
 use crate::clock::{Stop, system_now, system_zone};
-use crate::ledger::{Cause, ExplainedPart, MINUTE, Reader};
-use crate::model::{Utc, VisibleAccount};
+use crate::ledger::{Cause, ExplainedPart, Reader};
+use crate::model::{MINUTE, Utc, VisibleAccount};
 
 /// A request to the reader thread.
 #[derive(Debug)]

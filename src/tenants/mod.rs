@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 pub use names::TenantNames;
 pub use rules::{TenantRule, TenantRules, is_label};
-pub use schedule::{RecordedRules, RuleSchedule};
+pub use schedule::{RecordedRules, RuleSchedule, RulesAt, RulesInForce};
 
 use crate::model::{Holder, HolderId, RESERVED};
 

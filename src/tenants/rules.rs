@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::billing::TenantBudget;
-use crate::model::{Fact, Facts, Holder, HolderKind, PodLabel, RESERVED, matches_pattern};
+use crate::billing::{TenantBudget, optional_time};
+use crate::model::{Fact, Facts, Holder, HolderKind, PodLabel, RESERVED, Utc, matches_pattern};
 
 /// The operator's rules in order of precedence, and what else is known of tenants.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +33,9 @@ pub struct TenantRule {
     /// The tenants that it may yield; empty: any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tenants: Vec<String>,
+    /// When it begins, also in the past; none: when it was first recorded.
+    #[serde(skip_serializing_if = "Option::is_none", with = "optional_time")]
+    pub from: Option<Utc>,
 }
 
 impl TenantRules {
@@ -152,7 +155,7 @@ mod tests {
 
     fn rule(patterns: &[(&str, &str)], tenant: &str) -> TenantRule {
         let patterns = patterns.iter().map(|(label, pattern)| (label.to_string(), pattern.to_string()));
-        TenantRule { patterns: patterns.collect(), tenant: tenant.to_owned(), tenants: Vec::new() }
+        TenantRule { patterns: patterns.collect(), tenant: tenant.to_owned(), ..TenantRule::default() }
     }
 
     fn rules(rules: Vec<TenantRule>) -> TenantRules {

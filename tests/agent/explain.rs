@@ -72,7 +72,7 @@ fn a_line_of_a_csv_bill_is_explained_by_its_id_from_the_agent_and_from_its_ledge
     let held = sum(&json, "held_ns");
     let spans = json["lines"].as_array().unwrap().iter().flat_map(|line| line["spans"].as_array().unwrap());
     let parts = spans.map(|span| {
-        let parts = span["held_ns"].as_object().unwrap();
+        let parts = span["held"].as_object().unwrap();
         parts.values().map(integer).sum::<u64>()
     });
     assert_eq!(held, parts.sum::<u64>());

@@ -226,7 +226,7 @@ c.yaml:3:13: sampling.interval: "fast" is not a duration; give a number with its
 c.yaml:4:3: sampling.levle: unknown key; did you mean `level`?
 c.yaml:5:3: sampling.interval: is given twice, first on line 3; keep one
 c.yaml:7:3: prices.rates: has no currency; give prices.currency, such as USD
-c.yaml:8:17: prices.rates[0].gpu_hour: "-2.1" is negative; give a price per GPU-hour >= 0
+c.yaml:8:17: prices.rates[0].gpu_hour: "-2.1" is negative; give a number >= 0
 c.yaml:9:7: prices.rates[1].gpu_hour: is missing; give it, or another price: instance_hour, node_hour or node_price
 c.yaml:9:14: prices.rates[1].class: "spott" is not known here; did you mean `spot`?
 c.yaml:10:26: attribution.standing[0].gpu: is missing; give all, an index, a range such as 4-7, or a UUID, or a list of them

@@ -95,11 +95,11 @@ tenants: {budget: {ml: 5000}}"#,
     (
         r#"prices: {book: example}
 tenants: {budgets: {ml: "5,000", bio: -1, __system__: 1, chem: 1e3, lab: 1000000000000000, sim: [1, 2]}}"#,
-        r#"2:25: tenants.budgets.ml: "5,000" is not an amount of money; give digits such as 5000 or 4999.50
-2:39: tenants.budgets.bio: "-1" is not an amount of money; give digits such as 5000 or 4999.50
+        r#"2:25: tenants.budgets.ml: "5,000" is not a decimal number; give digits such as 2.49
+2:39: tenants.budgets.bio: "-1" is negative; give a number >= 0
 2:55: tenants.budgets.__system__: "__system__" is a reserved name; give a tenant that does not begin with __
-2:64: tenants.budgets.chem: "1e3" is not an amount of money; give digits such as 5000 or 4999.50
-2:74: tenants.budgets.lab: "1000000000000000" is 1e15 or more; give a lower amount, or prices in a larger unit
+2:64: tenants.budgets.chem: "1e3" is not a decimal number; give digits such as 2.49
+2:74: tenants.budgets.lab: "1000000000000000" is 1000000000000000 or more; give a lower number
 2:101: tenants.budgets.sim: "2" is a second budget of this tenant; give one"#,
     ),
     (
@@ -425,7 +425,7 @@ node: {cluster: b}"#,
     ),
     (
         "prices: {currency: USD, rates: [{gpu_hour: -2.1}]}",
-        r#"1:44: prices.rates[0].gpu_hour: "-2.1" is negative; give a price per GPU-hour >= 0"#,
+        r#"1:44: prices.rates[0].gpu_hour: "-2.1" is negative; give a number >= 0"#,
     ),
     (
         "prices: {currency: USD, rates: [{gpu_hour: free}]}",
@@ -441,7 +441,7 @@ node: {cluster: b}"#,
     ),
     (
         "prices: {currency: USD, rates: [{gpu_hour: 1000000000}]}",
-        r#"1:44: prices.rates[0].gpu_hour: "1000000000" is a billion or more per GPU-hour; give a lower price"#,
+        r#"1:44: prices.rates[0].gpu_hour: "1000000000" is 1000000000 or more; give a lower number"#,
     ),
     (
         r#"prices: {currency: USD, rates: [{gpu_hour: "1,50"}]}"#,
@@ -465,7 +465,7 @@ node: {cluster: b}"#,
     ),
     (
         "prices: {currency: USD, rates: [{gpu_hour: 1, node_hour: 8, gpus: 8}]}",
-        "1:47: prices.rates[0].node_hour: is given beside gpu_hour; keep one of the two",
+        "1:47: prices.rates[0].node_hour: is given beside another price; keep one of the two",
     ),
     (
         "prices: {currency: USD, rates: [{gpu_hour: 1, gpu_share: 0.5}]}",

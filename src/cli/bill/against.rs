@@ -17,9 +17,9 @@ use crate::model::Nanoseconds;
 #[derive(Args, Debug)]
 pub(super) struct AgainstOptions {
     /// Compare with what sacct --parsable2 printed to this file, by job, instead of printing the bill. Exit status 1 if any
-    /// job differs. It needs the columns JobID, Elapsed and AllocTRES, and uses JobIDRaw, Cluster, Account, User, Start,
-    /// End, Suspended and NodeList; with --duplicates it has all runs of requeued jobs.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["csv", "html", "by"])]
+    /// job differs. It needs the columns JobID, Elapsed (or ElapsedRaw) and AllocTRES, and uses JobIDRaw, Cluster, Account,
+    /// User, Start, End, Suspended, NodeList and NNodes; with --duplicates it has all runs of requeued jobs.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["csv", "html", "by", "tenant", "spread", "compare", "split_by", "book", "over_budget"])]
     against: Option<PathBuf>,
     /// Difference that is accepted for each GPU of a job, in seconds: a job holds its GPUs from prolog to epilog.
     #[arg(long, value_name = "SECONDS", default_value = "60", requires = "against")]
@@ -50,6 +50,11 @@ impl AgainstOptions {
         let text = read(file)?;
         let explanation = source.explanation("bill", period, &filter)?;
         let bill = &explanation.bill;
+        if bill.time_zone.starts_with(['+', '-']) {
+            return Err(Failure::wrong(
+                "the time zone has no name, in which sacct printed times; give --time-zone",
+            ));
+        }
         let jobs = parse_sacct(&text, &zone(&bill.time_zone))
             .map_err(|problem| Failure::wrong(format!("{}: {problem}", file.display())))?;
         let tolerance = Nanoseconds::from_seconds(self.tolerance.into());
@@ -92,9 +97,9 @@ fn page(bill: &Bill, comparison: &JobComparison, tolerance: u32) -> String {
         page += &table(&differing);
     }
     page += &format!(
-        "\n{} differ by more than {tolerance} s per GPU or in their account, {} agree; left out: {} on other nodes, {} \
+        "\n{} by more than {tolerance} s per GPU or in their account, {} agree; left out: {} on other nodes, {} \
          outside the period\n",
-        count(differing.len()),
+        differ(differing.len()),
         agreeing.len(),
         comparison.elsewhere,
         comparison.outside
@@ -102,8 +107,8 @@ fn page(bill: &Bill, comparison: &JobComparison, tolerance: u32) -> String {
     page
 }
 
-fn count(jobs: usize) -> String {
-    if jobs == 1 { "1 job".to_owned() } else { format!("{jobs} jobs") }
+fn differ(jobs: usize) -> String {
+    if jobs == 1 { "1 job differs".to_owned() } else { format!("{jobs} jobs differ") }
 }
 
 /// A row per job with its reasons below it.

@@ -120,21 +120,21 @@ impl BillGrouping {
     /// A grouping by rate that has a group of these names, and the lines of the group; groupings by one property are searched
     /// first.
     pub(super) fn find(
-        statement: &Bill,
+        bill: &Bill,
         is_wanted: impl Fn(&Self, &[String]) -> bool,
     ) -> Option<(Self, Vec<usize>)> {
-        let all: Vec<(BillProperty, Vec<(u32, String)>)> = BillProperty::of_bill(statement)
+        let all: Vec<(BillProperty, Vec<(u32, String)>)> = BillProperty::of_bill(bill)
             .into_iter()
-            .map(|property| (property.clone(), property.groups(statement)))
+            .map(|property| (property.clone(), property.groups(bill)))
             .collect();
-        let rates = (BillProperty::Rate, BillProperty::Rate.groups(statement));
+        let rates = (BillProperty::Rate, BillProperty::Rate.groups(bill));
         let singles = all.iter().map(|one| vec![one]);
         let pairs = all.iter().flat_map(|one| all.iter().map(move |other| vec![one, other]));
         singles.chain(pairs.filter(|pair| pair[0].0 != pair[1].0)).find_map(|mut properties| {
             properties.push(&rates);
             let by = Self(properties.iter().map(|(property, _)| property.clone()).collect());
             let mut groups = BTreeMap::<Vec<&str>, Vec<usize>>::new();
-            for line in 0..statement.lines.len() {
+            for line in 0..bill.lines.len() {
                 let names = properties.iter().map(|(_, groups)| &*groups[line].1).collect();
                 groups.entry(names).or_default().push(line);
             }
@@ -167,10 +167,10 @@ impl BillGrouping {
     }
 
     /// The group of each line.
-    pub(super) fn groups(&self, statement: &Bill) -> Vec<GroupKey> {
-        let mut groups = vec![GroupKey::new(); statement.lines.len()];
+    pub(super) fn groups(&self, bill: &Bill) -> Vec<GroupKey> {
+        let mut groups = vec![GroupKey::new(); bill.lines.len()];
         for property in &self.0 {
-            for (group, of_property) in groups.iter_mut().zip(property.groups(statement)) {
+            for (group, of_property) in groups.iter_mut().zip(property.groups(bill)) {
                 group.push(of_property);
             }
         }
@@ -180,13 +180,13 @@ impl BillGrouping {
 
 impl BillProperty {
     /// All by which the lines of a bill can be told apart.
-    fn of_bill(statement: &Bill) -> Vec<Self> {
+    fn of_bill(bill: &Bill) -> Vec<Self> {
         let words = WORDS.into_iter().map(|(_, property)| property);
         let facts = Fact::ALL.iter().map(|fact| Self::Fact(*fact));
-        let labels: BTreeSet<&String> = statement.lines.iter().flat_map(|line| line.labels.keys()).collect();
+        let labels: BTreeSet<&String> = bill.lines.iter().flat_map(|line| line.labels.keys()).collect();
         let labels = labels.into_iter().filter(|label| label.starts_with(PodLabel::PREFIX));
         let attributes: BTreeSet<&String> =
-            statement.tenant_attributes.values().flat_map(BTreeMap::keys).collect();
+            bill.tenant_attributes.values().flat_map(BTreeMap::keys).collect();
         words
             .chain(facts)
             .chain(labels.map(|label| Self::PodLabel(label.clone())))
@@ -213,10 +213,10 @@ impl BillProperty {
     }
 
     /// The group of each line: its sort key and its name; groups with the same key are sorted by name.
-    fn groups(&self, statement: &Bill) -> Vec<(u32, String)> {
-        let lines = &statement.lines;
+    fn groups(&self, bill: &Bill) -> Vec<(u32, String)> {
+        let lines = &bill.lines;
         let models: BTreeMap<&str, &str> =
-            statement.gpus.iter().map(|gpu| (&*gpu.gpu.uuid, &*gpu.model)).collect();
+            bill.gpus.iter().map(|gpu| (&*gpu.gpu.uuid, &*gpu.model)).collect();
         let mut payers: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for line in lines {
             payers.entry(line.holder.name()).or_default().insert(&line.tenant);
@@ -228,24 +228,24 @@ impl BillProperty {
             // A bill of some tenants has no list of GPUs.
             Self::Model => (0, (*models.get(&*line.gpu.uuid).unwrap_or(&NONE)).to_owned()),
             Self::Class => {
-                let rate = statement.rates.iter().find(|rate| Some(rate.id) == line.rates.time);
+                let rate = bill.rates.iter().find(|rate| Some(rate.id) == line.rates.time);
                 (0, rate.map_or_else(|| NONE.to_owned(), |rate| rate.class.clone()))
             }
             Self::Rate => {
-                let place = statement.rates.iter().position(|rate| Some(rate.id) == line.rates.time);
+                let place = bill.rates.iter().position(|rate| Some(rate.id) == line.rates.time);
                 let order = place.and_then(|place| u32::try_from(place + 1).ok()).unwrap_or(0);
                 (order, line.rates.time.map(|id| id.to_string()).unwrap_or_default())
             }
             Self::Attribute(name) => {
-                let of_tenant = statement.tenant_attributes.get(&line.tenant);
+                let of_tenant = bill.tenant_attributes.get(&line.tenant);
                 let value = of_tenant.and_then(|attributes| attributes.get(name));
                 let is_remainder = line.tenant.starts_with(RESERVED);
                 let value =
                     value.map(String::as_str).unwrap_or(if is_remainder { &line.tenant } else { NONE });
                 (0, value.to_owned())
             }
-            Self::Node if statement.node.is_empty() => (0, NONE.to_owned()),
-            Self::Node => (0, statement.node.clone()),
+            Self::Node if bill.node.is_empty() => (0, NONE.to_owned()),
+            Self::Node => (0, bill.node.clone()),
             // A workload whose account or namespace has changed has several tenants.
             Self::Workload if payers.get(line.holder.name()).is_some_and(|tenants| tenants.len() > 1) => {
                 (0, format!("{} ({})", line.holder, line.tenant))

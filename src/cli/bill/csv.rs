@@ -9,7 +9,7 @@ use super::sheet::{BillRow, HOURS, Sheet, decimal, signed_decimal};
 use crate::billing::{Bill, BillRate, print_money, print_time};
 
 /// The bill with its heading: a line for each group and rate.
-pub(super) fn table(statement: &Bill, by: &BillGrouping) -> String {
+pub(super) fn table(bill: &Bill, by: &BillGrouping) -> String {
     let by = &by.by_rate();
     let mut heads: Vec<String> = ["node", "cluster", "from", "to", "time_zone"].map(str::to_owned).into();
     heads.extend(by.names().into_iter().map(str::to_owned));
@@ -30,27 +30,27 @@ pub(super) fn table(statement: &Bill, by: &BillGrouping) -> String {
         ]
         .map(str::to_owned),
     );
-    let sheet = Sheet::new(statement, by);
-    sheet.rows.iter().fold(record(&heads), |page, row| page + &record(&fields(statement, by, row)))
+    let sheet = Sheet::new(bill, by);
+    sheet.rows.iter().fold(record(&heads), |page, row| page + &record(&fields(bill, by, row)))
 }
 
-fn fields(statement: &Bill, by: &BillGrouping, row: &BillRow) -> Vec<String> {
+fn fields(bill: &Bill, by: &BillGrouping, row: &BillRow) -> Vec<String> {
     let mut fields = vec![
-        statement.node.clone(),
-        statement.cluster.clone().unwrap_or_default(),
-        statement.from_local.clone(),
-        statement.to_local.clone(),
-        statement.time_zone.clone(),
+        bill.node.clone(),
+        bill.cluster.clone().unwrap_or_default(),
+        bill.from_local.clone(),
+        bill.to_local.clone(),
+        bill.time_zone.clone(),
     ];
     fields.extend(row.names.iter().cloned());
     fields.iter_mut().for_each(|field| *field = safe_text(field));
     fields.extend(HOURS.iter().map(|column| decimal((column.of)(row))));
     fields.push(row.energy.map(decimal).unwrap_or_default());
     let amount = |units: Option<i128>| units.map(signed_decimal).unwrap_or_default();
-    let money = Some(row.money).filter(|_| statement.currency.is_some());
+    let money = Some(row.money).filter(|_| bill.currency.is_some());
     fields.extend([money, row.energy_money, row.spread].map(amount));
-    fields.push(safe_text(statement.currency.as_deref().unwrap_or_default()));
-    let rate = statement.rates.iter().find(|rate| row.names.last() == Some(&rate.id.to_string()));
+    fields.push(safe_text(bill.currency.as_deref().unwrap_or_default()));
+    let rate = bill.rates.iter().find(|rate| row.names.last() == Some(&rate.id.to_string()));
     let price = |text: fn(&BillRate) -> String| rate.map(text).unwrap_or_default();
     fields.extend([
         price(|rate| print_money(rate.price)),
@@ -58,8 +58,8 @@ fn fields(statement: &Bill, by: &BillGrouping, row: &BillRow) -> Vec<String> {
         price(|rate| safe_text(&rate.class)),
         amount(row.emissions),
     ]);
-    fields.push(statement.simulated.to_string());
-    fields.push(line_id(statement, by, &row.names));
+    fields.push(bill.simulated.to_string());
+    fields.push(line_id(bill, by, &row.names));
     fields
 }
 
@@ -67,10 +67,10 @@ fn fields(statement: &Bill, by: &BillGrouping, row: &BillRow) -> Vec<String> {
 const ID_BYTES: usize = 8;
 
 /// The id of a line: the same whenever the bill of this period is printed, in any time zone.
-pub(super) fn line_id(statement: &Bill, by: &BillGrouping, names: &[String]) -> String {
-    let (from, to) = (print_time(statement.from), print_time(statement.to));
-    let cluster = statement.cluster.as_deref().unwrap_or_default();
-    let period = [cluster, &*statement.node, &*from, &*to];
+pub(super) fn line_id(bill: &Bill, by: &BillGrouping, names: &[String]) -> String {
+    let (from, to) = (print_time(bill.from), print_time(bill.to));
+    let cluster = bill.cluster.as_deref().unwrap_or_default();
+    let period = [cluster, &*bill.node, &*from, &*to];
     let names = names.iter().map(String::as_str);
     // Each text ends with a byte that no UTF-8 text has, so no two keys have the same bytes.
     let mut key = Vec::new();

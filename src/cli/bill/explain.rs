@@ -40,7 +40,7 @@ pub(in crate::cli) struct ExplainCommand {
     /// A whole month, such as 2026-11, instead of --from and --to.
     #[arg(long, value_name = "MONTH", conflicts_with_all = ["from", "to"])]
     month: Option<String>,
-    /// Also print labels that name a person: user_name and slurm_user.
+    /// Also print labels that name a person: user_name and slurm_user. Tenants and workloads of users are named anyway.
     #[arg(long)]
     names: bool,
     /// Print JSON, exact: each line with its minutes, rates and rules.
@@ -126,7 +126,7 @@ fn is_uid(text: &str) -> bool {
 impl ExplainCommand {
     pub(in crate::cli) fn run(&self) -> Result<(), Failure> {
         let [from, to] = match &self.month {
-            Some(month) => days_of(month)?.map(Some),
+            Some(month) => days_of("--month", month)?.map(Some),
             None => [self.from.clone(), self.to.clone()],
         };
         let period = [from.as_deref(), to.as_deref()];

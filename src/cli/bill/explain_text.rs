@@ -9,10 +9,7 @@ use crate::billing::{
     BillLine, BillRate, ExplainedLine, Explanation, GpuEventKind, GpuRecord, LineSpan, RateKind, Tenancy,
     TenantBasis, print_money,
 };
-use crate::model::{Grade, Money, Nanoseconds, Utc};
-
-/// The grid of the account.
-const MINUTE: Nanoseconds = Nanoseconds::from_seconds(60);
+use crate::model::{Grade, MINUTE, Money, Nanoseconds, Utc};
 
 /// Spans of a line that are shown at most.
 const MOST_SPANS: usize = 40;
@@ -81,7 +78,7 @@ fn price_entries(
 ) -> Vec<(&'static str, String)> {
     let (of, bill) = (&line.line, &explanation.bill);
     let currency = bill.currency.as_deref().unwrap_or_default();
-    let first = line.spans.first().map_or(bill.from, |span| span.from);
+    let first = line.spans.first().map(|span| span.from);
     let rate = |id: Option<i64>| bill.rates.iter().find(|rate| Some(rate.id) == id);
     let mut entries = Vec::new();
     let time = rate(of.rates.time);
@@ -89,7 +86,8 @@ fn price_entries(
     let terms = bill.terms.iter().find(|terms| Some(terms.id) == of.rates.terms);
     entries.extend(terms.map(|terms| {
         let since = terms.since.map(|at| format!(", since {}", local(at, zone))).unwrap_or_default();
-        ("terms", format!("{}, for {}{since}", terms.terms, terms.tenant))
+        let recorded = terms.recorded.map(|at| format!(", recorded {}", local(at, zone))).unwrap_or_default();
+        ("terms", format!("{}, for {}{since}{recorded}", terms.terms, terms.tenant))
     }));
     let energy = rate(of.rates.energy).filter(|_| of.has_energy);
     entries.extend(energy.map(|rate| ("energy", rate_text(rate, currency, first, zone))));
@@ -151,14 +149,15 @@ fn slices(line: &BillLine, kind: RateKind) -> String {
 }
 
 /// A rate, which GPUs it prices, and since when.
-fn rate_text(rate: &BillRate, currency: &str, used_from: Utc, zone: &TimeZone) -> String {
+fn rate_text(rate: &BillRate, currency: &str, used_from: Option<Utc>, zone: &TimeZone) -> String {
     let selector = rate.selector.describe();
     let selector = if selector.is_empty() { "every GPU".to_owned() } else { selector.join(", ") };
     let derivation = rate.derivation.as_ref().map(|text| format!(" ({text})")).unwrap_or_default();
     let begin = rate.since.map_or_else(|| "always".to_owned(), |at| format!("from {}", local(at, zone)));
     let end = rate.until.map(|at| format!(" to {}", local(at, zone))).unwrap_or_default();
     let recorded = rate.recorded.map(|recorded| {
-        let late = if recorded.floor(MINUTE) > used_from { ", after the time that it prices" } else { "" };
+        let is_late = used_from.is_some_and(|from| recorded.floor(MINUTE) > from);
+        let late = if is_late { ", after the time that it prices" } else { "" };
         format!(", recorded {}{late}", local(recorded, zone))
     });
     format!(
@@ -321,7 +320,10 @@ fn clocks(explanation: &Explanation, zone: &TimeZone) -> String {
             local(step.at, zone)
         )
     });
-    let boots = explanation.boots.iter().map(|boot| format!("{}: the node booted", local(boot.at, zone)));
+    let boots = explanation
+        .boots
+        .iter()
+        .map(|boot| format!("{}: the agent was first there after a boot", local(boot.at, zone)));
     let notes: String = boots.chain(steps).map(|note| format!("  {note}\n")).collect();
     if notes.is_empty() { notes } else { format!("\nNode\n{notes}") }
 }
@@ -357,11 +359,10 @@ mod tests {
     const HOUR: u64 = 3_600_000_000_000;
 
     fn span(from: &str, to: &str) -> Value {
-        let used = json!({"within": HOUR / 8, "beyond": 0, "outside": 0, "unheld": 0});
-        let held =
-            json!({"within": HOUR / 8, "lent": 0, "idle": HOUR * 3 / 8, "unmeasured": 0, "unavailable": 0});
-        json!({"from": from, "to": to, "slot_ns": HOUR, "held_by_others_ns": HOUR / 2, "held_ns": held,
-            "used_ns": used, "measured_ns": HOUR / 16, "grade": "split_by_memory", "method": "observed",
+        let used = json!({"within_ns": HOUR / 8, "beyond_ns": 0, "outside_ns": 0, "unheld_ns": 0});
+        let held = json!({"within_ns": HOUR / 8, "lent_ns": 0, "idle_ns": HOUR * 3 / 8, "unmeasured_ns": 0, "unavailable_ns": 0});
+        json!({"from": from, "to": to, "slot_ns": HOUR, "held_by_others_ns": HOUR / 2, "held": held,
+            "used": used, "measured_ns": HOUR / 16, "grade": "split_by_memory", "method": "observed",
             "coarse": false, "sources": ["gpm"]})
     }
 
@@ -431,7 +432,7 @@ mod tests {
             "1.500000000 s bridged: the agent was away",
             "claims of others conflict",
             "XID 31: last 2026-11-01 00:00 +01:00, 2 in all",
-            "the node booted",
+            "after a boot",
             "the wall clock stepped to -0.250000000 s beside",
             "1 line: held 0.5000 h, charged 450.000000000 s, 1.325 EUR",
         ] {

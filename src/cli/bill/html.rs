@@ -44,20 +44,20 @@ dt { font-weight: 700; } dd { margin: 0 0 .3rem 1.5rem; }
 ";
 
 /// The whole file.
-pub(super) fn page(statement: &Bill, by: &BillGrouping) -> String {
-    let sheet = Sheet::new(statement, by);
-    let title = escape(&title(statement));
+pub(super) fn page(bill: &Bill, by: &BillGrouping) -> String {
+    let sheet = Sheet::new(bill, by);
+    let title = escape(&title(bill));
     let marks: String =
-        marks(statement).iter().map(|mark| format!("<p class=\"mark\">{}</p>\n", escape(mark))).collect();
+        marks(bill).iter().map(|mark| format!("<p class=\"mark\">{}</p>\n", escape(mark))).collect();
     let body = if sheet.rows.is_empty() {
-        paragraphs(NO_TIME) + &paragraphs(&pending(statement))
+        paragraphs(NO_TIME) + &paragraphs(&pending(bill))
     } else {
         [
-            table(statement, &sheet, by),
-            paragraphs(&notes(statement, &sheet.total)),
-            days::draw(statement, by),
-            plots(statement, &sheet.rows, by),
-            legend(statement, &sheet, by),
+            table(bill, &sheet, by),
+            paragraphs(&notes(bill, &sheet.total)),
+            days::draw(bill, by),
+            plots(bill, &sheet.rows, by),
+            legend(bill, &sheet, by),
         ]
         .concat()
     };
@@ -66,7 +66,7 @@ pub(super) fn page(statement: &Bill, by: &BillGrouping) -> String {
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n<p>{}</p>\n{marks}{body}</main>\n</body>\n</html>\n",
-        escape(&period(statement))
+        escape(&period(bill))
     )
 }
 
@@ -75,14 +75,14 @@ fn paragraphs(text: &str) -> String {
     lines.map(|line| format!("<p>{}</p>\n", escape(line))).collect()
 }
 
-fn table(statement: &Bill, sheet: &Sheet, by: &BillGrouping) -> String {
+fn table(bill: &Bill, sheet: &Sheet, by: &BillGrouping) -> String {
     let names = by.names().len();
-    let heads = sheet.heads(statement, by);
+    let heads = sheet.heads(bill, by);
     let heads: String =
         heads.iter().enumerate().map(|(place, head)| head_cell(place < names, "col", head)).collect();
     let line = |row: &BillRow| {
         let names = row.names.iter().map(|name| head_cell(true, "row", name));
-        let cells = sheet.cells(statement, row).into_iter().map(|cell| format!("<td>{}</td>", escape(&cell)));
+        let cells = sheet.cells(bill, row).into_iter().map(|cell| format!("<td>{}</td>", escape(&cell)));
         format!("<tr>{}</tr>\n", names.chain(cells).collect::<String>())
     };
     let lines: String = sheet.rows.iter().map(line).collect();
@@ -118,7 +118,7 @@ struct PlotGroup {
     values: Vec<u128>,
 }
 
-fn plots(statement: &Bill, rows: &[BillRow], by: &BillGrouping) -> String {
+fn plots(bill: &Bill, rows: &[BillRow], by: &BillGrouping) -> String {
     let by = by.names().join(" and ");
     let mut plots = vec![
         Plot {
@@ -137,7 +137,7 @@ fn plots(statement: &Bill, rows: &[BillRow], by: &BillGrouping) -> String {
             bars: vec![PlotBar { name: "energy", of: |row| row.energy.unwrap_or(0) }],
         },
     ];
-    if let Some(currency) = &statement.currency {
+    if let Some(currency) = &bill.currency {
         plots.push(Plot {
             title: format!("Money by {by}, in {currency}"),
             bars: vec![PlotBar { name: "money", of: |row| row.money.max(0).unsigned_abs() }],
@@ -220,8 +220,8 @@ fn shortened(name: &str) -> String {
     name.chars().take(NAME_LENGTH - 1).chain(['…']).collect()
 }
 
-fn legend(statement: &Bill, sheet: &Sheet, by: &BillGrouping) -> String {
-    let entries = sheet.legend(statement, by.whose());
+fn legend(bill: &Bill, sheet: &Sheet, by: &BillGrouping) -> String {
+    let entries = sheet.legend(bill, by.whose());
     let entry = |(name, meaning): &(String, String)| {
         format!("<dt>{}</dt><dd>{}</dd>\n", escape(name), escape(meaning))
     };

@@ -37,9 +37,11 @@ pub(super) fn text(summary: &JobSummary) -> String {
     page + &legend(&local(summary.accounted_until, &zone), None)
 }
 
-/// A time zone by its name, else UTC.
+/// A time zone by its name or offset, else UTC.
 pub(super) fn zone(name: &str) -> TimeZone {
-    TimeZone::get(name).unwrap_or(TimeZone::UTC)
+    let offset = || jiff::fmt::strtime::parse("%:z", name).ok()?.offset();
+    let named = TimeZone::get(name).ok();
+    named.or_else(|| offset().map(TimeZone::fixed)).unwrap_or(TimeZone::UTC)
 }
 
 /// Local time, to the minute.
@@ -76,10 +78,19 @@ pub(super) fn usage_columns(usage: &[&JobUsage], total: &JobUsage, currency: Opt
         ("used h".to_owned(), hours(|one| one.used_ns)),
         ("lent h".to_owned(), hours(|one| one.lent_ns)),
         ("idle h".to_owned(), hours(|one| one.idle_ns)),
+    ];
+    // Most jobs have neither.
+    if all().any(|one| one.unmeasured_ns > 0) {
+        columns.push(("unmeasured h".to_owned(), hours(|one| one.unmeasured_ns)));
+    }
+    if all().any(|one| one.unavailable_ns > 0) {
+        columns.push(("unavailable h".to_owned(), hours(|one| one.unavailable_ns)));
+    }
+    columns.extend([
         ("efficiency".to_owned(), texts(|one| percent(one.efficiency))),
         ("activity".to_owned(), texts(|one| percent(one.activity))),
         ("peak GiB".to_owned(), texts(|one| gibibytes(one.memory_peak_bytes))),
-    ];
+    ]);
     let energy = hours(|one| one.energy_uj.unwrap_or(0));
     let is_measured = all().map(|one| one.energy_uj.is_some());
     let energy = energy.into_iter().zip(is_measured).map(|(kwh, is)| if is { kwh } else { "-".to_owned() });

@@ -121,11 +121,11 @@ pub(super) struct Sheet {
 }
 
 impl Sheet {
-    pub(super) fn new(statement: &Bill, by: &BillGrouping) -> Self {
+    pub(super) fn new(bill: &Bill, by: &BillGrouping) -> Self {
         let by_tenant = BillGrouping::from(BillProperty::Tenant);
-        let mut rows = exact_rows(&statement.lines, by.groups(statement));
-        let mut tenants = exact_rows(&statement.lines, by_tenant.groups(statement));
-        let has_terms = !statement.terms.is_empty();
+        let mut rows = exact_rows(&bill.lines, by.groups(bill));
+        let mut tenants = exact_rows(&bill.lines, by_tenant.groups(bill));
+        let has_terms = !bill.terms.is_empty();
         round(&mut tenants, None, has_terms);
         // Parts are rounded row by row, so those of another grouping are moved to the totals of this one.
         round(&mut rows, Some(&sum(&tenants)).filter(|_| *by != by_tenant), has_terms);
@@ -142,8 +142,8 @@ impl Sheet {
 
     /// The columns of hours that are shown: those that are not zero in every row, and held and charged time. Without use
     /// beside what is held, `within` would repeat `used`.
-    fn columns(&self, statement: &Bill) -> Vec<&'static BillColumn> {
-        let has_prices = statement.unpriced.is_some();
+    fn columns(&self, bill: &Bill) -> Vec<&'static BillColumn> {
+        let has_prices = bill.unpriced.is_some();
         let repeats_used = self.rows.iter().all(|row| row.parts[WITHIN] == row.used);
         let is_shown = |column: &&BillColumn| {
             (has_prices || !column.needs_prices)
@@ -154,23 +154,23 @@ impl Sheet {
     }
 
     /// The headings of the table.
-    pub(super) fn heads(&self, statement: &Bill, by: &BillGrouping) -> Vec<String> {
+    pub(super) fn heads(&self, bill: &Bill, by: &BillGrouping) -> Vec<String> {
         let mut heads: Vec<String> = by.names().into_iter().map(str::to_owned).collect();
-        heads.extend(self.columns(statement).iter().map(|column| column.name.to_owned()));
+        heads.extend(self.columns(bill).iter().map(|column| column.name.to_owned()));
         heads.push("kWh".into());
-        heads.extend(self.money_columns(statement).iter().map(|column| column.name.clone()));
+        heads.extend(self.money_columns(bill).iter().map(|column| column.name.clone()));
         heads
     }
 
     /// The columns of money and emissions that are shown.
-    pub(super) fn money_columns(&self, statement: &Bill) -> Vec<MoneyColumn> {
+    pub(super) fn money_columns(&self, bill: &Bill) -> Vec<MoneyColumn> {
         let mut columns = Vec::new();
         let mut add = |name: String, of: fn(&BillRow) -> Option<i128>, meaning: &'static str| {
             if of(&self.total).is_some() {
                 columns.push(MoneyColumn { name, of, meaning });
             }
         };
-        if let Some(currency) = &statement.currency {
+        if let Some(currency) = &bill.currency {
             add(format!("kWh {currency}"), |row| row.energy_money, "kWh x price; part of the amount");
             let has_energy = self.total.energy_money.is_some();
             let meaning = if has_energy { "charged x price, and kWh x price" } else { "charged x price" };
@@ -183,11 +183,11 @@ impl Sheet {
     }
 
     /// The numbers of a row, under the headings after its names.
-    pub(super) fn cells(&self, statement: &Bill, row: &BillRow) -> Vec<String> {
-        let columns = self.columns(statement);
+    pub(super) fn cells(&self, bill: &Bill, row: &BillRow) -> Vec<String> {
+        let columns = self.columns(bill);
         let mut cells: Vec<String> = columns.iter().map(|column| decimal((column.of)(row))).collect();
         cells.push(row.energy.map_or_else(|| "-".to_owned(), decimal));
-        let money = self.money_columns(statement);
+        let money = self.money_columns(bill);
         cells.extend(
             money.iter().map(|column| (column.of)(row).map_or_else(|| "-".to_owned(), signed_decimal)),
         );
@@ -195,16 +195,16 @@ impl Sheet {
     }
 
     /// What the legend explains: each shown column, and each reserved tenant in the table.
-    pub(super) fn legend(&self, statement: &Bill, whose: &str) -> Vec<(String, String)> {
-        let columns = self.columns(statement);
+    pub(super) fn legend(&self, bill: &Bill, whose: &str) -> Vec<(String, String)> {
+        let columns = self.columns(bill);
         let hours = columns.iter().map(|column| {
-            let is_by_terms = column.name == "charged" && !statement.terms.is_empty();
+            let is_by_terms = column.name == "charged" && !bill.terms.is_empty();
             let by_terms = if is_by_terms { "; under terms, what they charge" } else { "" };
             (column.name.to_owned(), column.explain(&columns, whose) + by_terms)
         });
         let mut entries: Vec<(String, String)> = hours.collect();
         entries.push(("kWh".into(), ENERGY.into()));
-        let money = self.money_columns(statement);
+        let money = self.money_columns(bill);
         entries.extend(money.into_iter().map(|column| (column.name, column.meaning.to_owned())));
         let is_there = |tenant: &str| self.rows.iter().any(|row| row.names.iter().any(|name| name == tenant));
         let remainders = REMAINDERS.iter().filter(|(tenant, _)| is_there(tenant));

@@ -11,50 +11,43 @@ use crate::model::{Money, Nanoseconds, Utc};
 pub(super) const NO_TIME: &str = "no GPU time was accounted for in this period\n";
 
 /// The whole bill.
-pub(super) fn page(statement: &Bill, by: &BillGrouping) -> String {
-    let sheet = Sheet::new(statement, by);
-    let mut page = format!("{}\n{}\n", title(statement), period(statement));
-    page += &marks(statement).iter().map(|mark| format!("{mark}\n")).collect::<String>();
+pub(super) fn page(bill: &Bill, by: &BillGrouping) -> String {
+    let sheet = Sheet::new(bill, by);
+    let mut page = format!("{}\n{}\n", title(bill), period(bill));
+    page += &marks(bill).iter().map(|mark| format!("{mark}\n")).collect::<String>();
     if sheet.rows.is_empty() {
-        return page + "\n" + NO_TIME + &pending(statement);
+        return page + "\n" + NO_TIME + &pending(bill);
     }
-    page += &table(statement, &sheet, by);
-    page += &notes(statement, &sheet.total);
-    page + &legend(statement, &sheet, by.whose())
+    page += &table(bill, &sheet, by);
+    page += &notes(bill, &sheet.total);
+    page + &legend(bill, &sheet, by.whose())
 }
 
 /// Whose bill it is.
-pub(super) fn title(statement: &Bill) -> String {
-    let name = if statement.node.is_empty() { "unknown node" } else { &*statement.node };
-    let cluster = statement.cluster.as_ref().map(|cluster| format!(", cluster {cluster}"));
+pub(super) fn title(bill: &Bill) -> String {
+    let name = if bill.node.is_empty() { "unknown node" } else { &*bill.node };
+    let cluster = bill.cluster.as_ref().map(|cluster| format!(", cluster {cluster}"));
     format!("Bill of {name}{}", cluster.unwrap_or_default())
 }
 
-pub(super) fn period(statement: &Bill) -> String {
-    let [from, to] = [&statement.from_local, &statement.to_local].map(|time| readable(time));
-    format!("{from} to {to}, time zone {}", statement.time_zone)
+pub(super) fn period(bill: &Bill) -> String {
+    let [from, to] = [&bill.from_local, &bill.to_local].map(|time| readable(time));
+    format!("{from} to {to}, time zone {}", bill.time_zone)
 }
 
 /// What a reader must know before the numbers.
-pub(super) fn marks(statement: &Bill) -> Vec<&'static str> {
+pub(super) fn marks(bill: &Bill) -> Vec<&'static str> {
     let marks = [
-        (
-            statement.partial,
-            "PARTIAL: only some lines, those asked for that you may see; sums are of these lines",
-        ),
-        (statement.simulated, "SIMULATED: the GPUs are simulated, every number is made up"),
-        (statement.example_prices, "EXAMPLE PRICES: made up by gpumeter, not the operator's"),
+        (bill.partial, "PARTIAL: only some lines, those asked for that you may see; sums are of these lines"),
+        (bill.simulated, "SIMULATED: the GPUs are simulated, every number is made up"),
+        (bill.example_prices, "EXAMPLE PRICES: made up by gpumeter, not the operator's"),
     ];
     marks.into_iter().filter_map(|(is_so, mark)| is_so.then_some(mark)).collect()
 }
 
 /// What stands below the table: unmeasured energy, since when there is an account, prices, reconciliation, and an end before the requested one.
-pub(super) fn notes(statement: &Bill, total: &BillRow) -> String {
-    unmetered(statement)
-        + &coverage(statement)
-        + &prices(statement, total)
-        + &reconciliation(statement)
-        + &clipped(statement)
+pub(super) fn notes(bill: &Bill, total: &BillRow) -> String {
+    unmetered(bill) + &coverage(bill) + &prices(bill, total) + &reconciliation(bill) + &clipped(bill)
 }
 
 /// `2026-11-01 00:00 +01:00` of a time in RFC 3339; bills begin and end on whole minutes.
@@ -65,10 +58,10 @@ pub(super) fn readable(time: &str) -> String {
     }
 }
 
-fn table(statement: &Bill, sheet: &Sheet, by: &BillGrouping) -> String {
-    let mut lines = vec![sheet.heads(statement, by)];
+fn table(bill: &Bill, sheet: &Sheet, by: &BillGrouping) -> String {
+    let mut lines = vec![sheet.heads(bill, by)];
     for row in sheet.rows.iter().chain([&sheet.total]) {
-        lines.push([row.names.clone(), sheet.cells(statement, row)].concat());
+        lines.push([row.names.clone(), sheet.cells(bill, row)].concat());
     }
     "\nGPU time in hours\n".to_owned() + &align_columns(&lines, by.names().len())
 }
@@ -94,8 +87,8 @@ pub(super) fn align_columns(rows: &[Vec<String>], names: usize) -> String {
 }
 
 /// The GPUs whose energy was not measured.
-fn unmetered(statement: &Bill) -> String {
-    let lines = statement.lines.iter().filter(|line| !line.has_energy);
+fn unmetered(bill: &Bill) -> String {
+    let lines = bill.lines.iter().filter(|line| !line.has_energy);
     let gpus: BTreeSet<(u32, &str)> = lines.map(|line| (line.gpu.index, &*line.gpu.uuid)).collect();
     if gpus.is_empty() {
         return String::new();
@@ -106,49 +99,53 @@ fn unmetered(statement: &Bill) -> String {
 
 /// Each rate with its time or energy and money, the time without a price, and the terms of tenants. Without terms the times
 /// and money of GPUs sum to the totals of the table.
-fn prices(statement: &Bill, total: &BillRow) -> String {
+fn prices(bill: &Bill, total: &BillRow) -> String {
     let mut page = "\n".to_owned();
-    if statement.unpriced.is_none() {
+    if bill.unpriced.is_none() {
         page += "no prices are configured: hours and energy only\n";
     }
     for kind in [RateKind::GpuHour, RateKind::InstanceHour, RateKind::Kwh, RateKind::CarbonKwh] {
-        let rates: Vec<&BillRate> = statement.rates.iter().filter(|rate| rate.unit == kind).collect();
+        let rates: Vec<&BillRate> = bill.rates.iter().filter(|rate| rate.unit == kind).collect();
         let times: Vec<u128> = rates.iter().map(|rate| rate.slot.0.into()).collect();
-        let is_all_time = kind == RateKind::GpuHour && statement.terms.is_empty();
+        let is_all_time = kind == RateKind::GpuHour && bill.terms.is_empty();
         let hours = if is_all_time { apportion(total.charged, &times) } else { in_hour_units(&times) };
         let energy = in_hour_units(&rates.iter().map(|rate| rate.energy.0.into()).collect::<Vec<_>>());
         let money = in_money_units(rates.iter().map(|rate| rate.money));
         for (((rate, hours), energy), money) in rates.into_iter().zip(hours).zip(energy).zip(money) {
-            page += &price(statement, rate);
-            if !statement.partial {
-                let currency = statement.currency.as_deref().unwrap_or_default();
+            page += &price(bill, rate);
+            if !bill.partial {
+                let currency = bill.currency.as_deref().unwrap_or_default();
                 page += &match kind {
                     RateKind::CarbonKwh => format!(": {} kWh", decimal(energy)),
                     RateKind::Kwh => {
                         format!(": {} kWh, {} {currency}", decimal(energy), signed_decimal(money))
                     }
-                    _ => format!(": {} h, {} {currency}", decimal(hours), signed_decimal(money)),
+                    RateKind::InstanceHour => format!(
+                        ": {} instance-hours, {} {currency} in place of the GPU's rate",
+                        decimal(hours),
+                        signed_decimal(money)
+                    ),
+                    RateKind::GpuHour => {
+                        format!(": {} h, {} {currency}", decimal(hours), signed_decimal(money))
+                    }
                 };
             }
             page.push('\n');
         }
     }
-    if !statement.partial && statement.unpriced.is_some_and(|unpriced| unpriced.0 > 0) {
+    if !bill.partial && bill.unpriced.is_some_and(|unpriced| unpriced.0 > 0) {
         page += &format!("no price in force: {} h\n", decimal(total.unpriced));
     }
-    let since = |since: Option<Utc>| {
-        let since = since.filter(|since| *since > statement.from);
-        since.map(|since| format!(", since {}", print_time(since))).unwrap_or_default()
-    };
-    for terms in &statement.terms {
-        page += &format!("terms of {}: {}{}\n", terms.tenant, terms.terms, since(terms.since));
+    for terms in &bill.terms {
+        let dates = dates(bill, terms.since, terms.recorded);
+        page += &format!("terms of {}: {}{dates}\n", terms.tenant, terms.terms);
     }
     page
 }
 
 /// What a rate is, for which GPUs, from when on, and how it follows from what the operator gave.
-fn price(statement: &Bill, rate: &BillRate) -> String {
-    let currency = statement.currency.as_deref().unwrap_or_default();
+fn price(bill: &Bill, rate: &BillRate) -> String {
+    let currency = bill.currency.as_deref().unwrap_or_default();
     let (name, unit) = match rate.unit {
         RateKind::GpuHour => ("price", format!("{currency} per GPU-hour")),
         RateKind::InstanceHour => ("price", format!("{currency} per instance-hour")),
@@ -166,26 +163,26 @@ fn price(statement: &Bill, rate: &BillRate) -> String {
     if matches!(rate.unit, RateKind::GpuHour | RateKind::InstanceHour) {
         text += &format!(", class {}", rate.class);
     }
-    if let Some(since) = rate.since.filter(|since| *since > statement.from) {
-        text += &format!(", since {}", print_time(since));
-    }
-    // A rate that was recorded after the time that it prices.
-    let late = rate.recorded.filter(|recorded| rate.since.is_some_and(|since| *recorded > since));
-    if let Some(recorded) = late.filter(|recorded| *recorded > statement.from) {
-        text += &format!(", recorded {}", print_time(recorded));
-    }
-    text
+    text + &dates(bill, rate.since, rate.recorded)
+}
+
+/// The begin of a rate or terms where it is in the bill, and when they were recorded where that is after the begin.
+fn dates(bill: &Bill, since: Option<Utc>, recorded: Option<Utc>) -> String {
+    let late = recorded.filter(|recorded| since.is_some_and(|since| *recorded > since));
+    let dates = [("since", since), ("recorded", late.map(|late| late.floor(Nanoseconds::SECOND)))];
+    let dates = dates.into_iter().filter_map(|(word, at)| Some((word, at.filter(|at| *at > bill.from)?)));
+    dates.map(|(word, at)| format!(", {word} {}", print_time(at))).collect()
 }
 
 /// Since when GPUs are accounted for, and which part of the period that is.
-fn coverage(statement: &Bill) -> String {
-    let period = u128::from(statement.to.since(statement.from).0);
-    if statement.partial || period == 0 || statement.gpus.is_empty() {
+fn coverage(bill: &Bill) -> String {
+    let period = u128::from(bill.to.since(bill.from).0);
+    if bill.partial || period == 0 || bill.gpus.is_empty() {
         return String::new();
     }
     let mut groups: BTreeMap<String, usize> = BTreeMap::new();
-    for gpu in &statement.gpus {
-        *groups.entry(covered(statement, gpu, period)).or_default() += 1;
+    for gpu in &bill.gpus {
+        *groups.entry(covered(bill, gpu, period)).or_default() += 1;
     }
     let lines = groups.into_iter().map(|(covered, count)| {
         let gpus = if count == 1 { "1 GPU".to_owned() } else { format!("{count} GPUs") };
@@ -195,7 +192,7 @@ fn coverage(statement: &Bill) -> String {
 }
 
 /// Which part of the period a GPU is accounted for.
-fn covered(statement: &Bill, gpu: &BillGpu, period: u128) -> String {
+fn covered(bill: &Bill, gpu: &BillGpu, period: u128) -> String {
     let thousandths = u128::from(gpu.slot.0) * 1_000 / period;
     let part = match thousandths {
         1_000.. => return "in the whole period".to_owned(),
@@ -203,10 +200,10 @@ fn covered(statement: &Bill, gpu: &BillGpu, period: u128) -> String {
         _ => format!("{}.{} % of the period", thousandths / 10, thousandths % 10),
     };
     let in_seconds = |at: Utc| print_time(at.floor(Nanoseconds::SECOND));
-    if gpu.accounted_since > statement.from {
+    if gpu.accounted_since > bill.from {
         format!("since {}, {part}", in_seconds(gpu.accounted_since))
     } else {
-        format!("until {}, {part}", in_seconds(gpu.settled_until.min(statement.to)))
+        format!("until {}, {part}", in_seconds(gpu.settled_until.min(bill.to)))
     }
 }
 
@@ -219,13 +216,13 @@ pub(super) fn trimmed(price: Money) -> String {
     price
 }
 
-fn reconciliation(statement: &Bill) -> String {
-    if statement.partial {
+fn reconciliation(bill: &Bill) -> String {
+    if bill.partial {
         return String::new();
     }
-    let proof = &statement.reconciliation;
-    let verdict = if statement.is_balanced() { "reconciles" } else { "DOES NOT RECONCILE" };
-    let money = statement
+    let proof = &bill.reconciliation;
+    let verdict = if bill.is_balanced() { "reconciles" } else { "DOES NOT RECONCILE" };
+    let money = bill
         .currency
         .as_ref()
         .map(|code| {
@@ -236,28 +233,31 @@ fn reconciliation(statement: &Bill) -> String {
 }
 
 /// A note if the bill ends before the requested time.
-fn clipped(statement: &Bill) -> String {
-    let Some(asked) = &statement.asked_to else { return String::new() };
+fn clipped(bill: &Bill) -> String {
+    let Some(asked) = &bill.asked_to else { return String::new() };
     format!(
         "ends at {} instead of {}: later minutes are not complete yet; ask again then\n",
-        readable(&statement.to_local),
+        readable(&bill.to_local),
         readable(asked)
     )
 }
 
 /// When a bill without lines will have some, or that it ends before the requested time.
-pub(super) fn pending(statement: &Bill) -> String {
-    if statement.to < statement.closed_until {
+pub(super) fn pending(bill: &Bill) -> String {
+    if bill.partial {
+        return "no line of those asked for that you may see\n".to_owned();
+    }
+    if bill.to < bill.closed_until {
         return String::new();
     }
     "no minute of it is complete yet: the first is billed about 90 seconds after the agent started; ask again then\n"
         .to_owned()
-        + &clipped(statement)
+        + &clipped(bill)
 }
 
 /// Explains the columns.
-fn legend(statement: &Bill, sheet: &Sheet, whose: &str) -> String {
-    let entries = sheet.legend(statement, whose);
+fn legend(bill: &Bill, sheet: &Sheet, whose: &str) -> String {
+    let entries = sheet.legend(bill, whose);
     let width = entries.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     entries
         .iter()
@@ -277,14 +277,14 @@ mod tests {
     use super::super::sheet::{BillColumn, HOURS};
     use super::*;
 
-    fn page(statement: &Bill) -> String {
-        super::page(statement, &BillProperty::Tenant.into())
+    fn page(bill: &Bill) -> String {
+        super::page(bill, &BillProperty::Tenant.into())
     }
 
     const HOUR: u64 = 3_600_000_000_000;
 
     /// A bill of one hour of one GPU in Berlin, held and idle, with these fields instead.
-    fn statement(other: Value) -> Bill {
+    fn bill(other: Value) -> Bill {
         let mut all = json!({"node": "n1", "cluster": null, "from": "2026-10-31T23:00:00Z", "to": "2026-11-01T00:00:00Z",
             "from_local": "2026-11-01T00:00:00+01:00", "to_local": "2026-11-01T01:00:00+01:00",
             "time_zone": "Europe/Berlin", "closed_until": "2026-11-01T00:00:00Z", "currency": null,
@@ -308,7 +308,7 @@ mod tests {
         let half = Some(1_800_000_000_000);
         let lines =
             [line("both", 0, half), line("both", 1, None), line("dark", 1, None), line("idle", 0, Some(0))];
-        let page = page(&statement(json!({"lines": lines})));
+        let page = page(&bill(json!({"lines": lines})));
         let energy = |tenant: &str| {
             page.lines().find(|line| line.starts_with(tenant)).and_then(|line| line.split(' ').next_back())
         };
@@ -319,28 +319,28 @@ mod tests {
 
     #[test]
     fn a_bill_without_lines_says_when_there_will_be_some() {
-        let told = page(&statement(json!({"lines": []})));
+        let told = page(&bill(json!({"lines": []})));
         assert!(
             told.contains(NO_TIME) && told.contains("about 90 seconds after the agent started"),
             "{told}"
         );
-        let past = page(&statement(json!({"lines": [], "closed_until": "2026-11-01T01:00:00Z"})));
+        let past = page(&bill(json!({"lines": [], "closed_until": "2026-11-01T01:00:00Z"})));
         assert!(past.contains(NO_TIME) && !past.contains("ask again"), "{past}");
     }
 
     #[test]
     fn a_bill_that_ends_before_the_requested_time_says_so() {
-        let told = page(&statement(json!({"asked_to": "2026-12-01T00:00:00+01:00"})));
+        let told = page(&bill(json!({"asked_to": "2026-12-01T00:00:00+01:00"})));
         assert!(
             told.contains("ends at 2026-11-01 01:00 +01:00 instead of 2026-12-01 00:00 +01:00: "),
             "{told}"
         );
-        assert!(!page(&statement(json!({}))).contains("ends at"));
+        assert!(!page(&bill(json!({}))).contains("ends at"));
     }
 
     #[test]
     fn a_bill_says_whose_it_is_when_it_was_and_what_is_made_up() {
-        let told = page(&statement(json!({"cluster": "c1"})));
+        let told = page(&bill(json!({"cluster": "c1"})));
         let heading = "Bill of n1, cluster c1\n2026-11-01 00:00 +01:00 to 2026-11-01 01:00 +01:00, time zone Europe/Berlin\n\n";
         assert!(told.starts_with(heading), "{told}");
         assert!(!told.contains("SIMULATED") && !told.contains("EXAMPLE PRICES"), "{told}");
@@ -348,10 +348,10 @@ mod tests {
         assert!(!told.contains("unpriced"), "{told}");
         let prices = json!([{"id": "1", "unit": "gpu_hour", "since": null, "price": "2.000000000", "class": "spot", "slot_ns": "0", "money": "0.000000000"}]);
         let partial =
-            page(&statement(json!({"partial": true, "unpriced_ns": 0, "currency": "EUR", "rates": prices})));
+            page(&bill(json!({"partial": true, "unpriced_ns": 0, "currency": "EUR", "rates": prices})));
         assert!(partial.contains("PARTIAL: ") && !partial.contains("reconcile"), "{partial}");
         assert!(partial.contains("\nprice: 2.00 EUR per GPU-hour, class spot\n"), "{partial}");
-        let made_up = page(&statement(json!({"simulated": true, "example_prices": true})));
+        let made_up = page(&bill(json!({"simulated": true, "example_prices": true})));
         assert!(made_up.contains("\nSIMULATED: ") && made_up.contains("\nEXAMPLE PRICES: "), "{made_up}");
     }
 
@@ -367,7 +367,7 @@ mod tests {
                 .clone(),
         );
         let told =
-            page(&statement(json!({"currency": "EUR", "lines": [alice], "unpriced_ns": unpriced, "rates": [
+            page(&bill(json!({"currency": "EUR", "lines": [alice], "unpriced_ns": unpriced, "rates": [
             price(Some("2026-10-31T23:15:00Z"), "1.000000000", charged / 3, "0.250000000"),
             price(Some("2026-10-31T23:30:00Z"), "2.500000000", charged * 2 / 3, "1.250000000")]})));
         for line in [
@@ -413,7 +413,7 @@ mod tests {
 
     #[test]
     fn every_column_is_explained() {
-        let bill = statement(json!({"unpriced_ns": 0, "lines": [full_line()]}));
+        let bill = bill(json!({"unpriced_ns": 0, "lines": [full_line()]}));
         let told = page(&bill);
         let columns: Vec<&BillColumn> = HOURS.iter().collect();
         for column in &HOURS {
@@ -432,7 +432,7 @@ mod tests {
 
     #[test]
     fn a_column_that_is_zero_in_every_row_is_left_out_and_not_explained() {
-        let told = page(&statement(json!({"unpriced_ns": 0, "currency": "EUR"})));
+        let told = page(&bill(json!({"unpriced_ns": 0, "currency": "EUR"})));
         let heads = told.lines().find(|line| line.starts_with("tenant")).unwrap();
         let heads: Vec<&str> = heads.split_whitespace().collect();
         assert_eq!(heads, ["tenant", "held", "idle", "charged", "kWh", "EUR"], "{told}");

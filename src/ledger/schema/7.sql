@@ -13,9 +13,12 @@ CREATE TABLE terms (
     recorded_ns   INTEGER NOT NULL     -- when they were recorded
 ) STRICT;
 
+ALTER TABLE tenant_rules ADD COLUMN covered_until_ns INTEGER NOT NULL DEFAULT 0; -- its rules hold at no time before
+
 ALTER TABLE node ADD COLUMN pool TEXT;          -- node pool; NULL: unknown
 ALTER TABLE node ADD COLUMN instance_type TEXT; -- NULL: unknown
 ALTER TABLE node ADD COLUMN spot INTEGER;       -- 1: may be taken away any time; NULL: unknown
+ALTER TABLE node ADD COLUMN since_ns INTEGER NOT NULL DEFAULT 0; -- the node has this name, pool, instance type and spot since then
 
 -- Profiles of MIG instances.
 CREATE TABLE mig_profile (

@@ -1,7 +1,7 @@
 //! Prices and bills.
 
 use gpumeter::account::LedgerBatch;
-use gpumeter::billing::{ExactMoney, PriceBook, Rate, RateSelector};
+use gpumeter::billing::{ExactMoney, PriceBook, Rate, RateKind, RateSelector};
 use gpumeter::ledger::{Cause, Ledger, Opening, Reader};
 use gpumeter::model::{HolderId, Money, Nanoseconds, NodeIdentity, Parts, QUARTER_HOUR, Stamp, Use, Utc};
 
@@ -320,7 +320,7 @@ fn a_ledger_of_an_older_agent_has_a_bill_without_a_node_and_stays_marked_as_simu
 }
 
 #[test]
-fn a_bill_over_two_currencies_is_refused() {
+fn a_bill_over_two_currencies_is_refused_and_the_time_between_them_named() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, book(&[(0, EURO)]));
     register_gpus(&mut ledger, 1);
@@ -330,8 +330,26 @@ fn a_bill_over_two_currencies_is_refused() {
     ledger.reprice(&dollars, boottime(30)).unwrap();
     settle(&mut ledger, 0, 60..2 * QUARTER, "user:a");
     let mut reader = Reader::open(&world.path()).unwrap();
-    assert!(matches!(reader.bill(None, None).unwrap_err().cause, Cause::Currencies { .. }));
+    let Cause::Currencies { since, .. } = reader.bill(None, None).unwrap_err().cause else { panic!() };
+    assert_eq!(since, after(QUARTER));
+    assert_eq!(reader.bill(None, Some(since)).unwrap().currency.as_deref(), Some("EUR"));
     assert_eq!(reader.bill(Some(after(QUARTER)), None).unwrap().currency.as_deref(), Some("USD"));
+}
+
+#[test]
+fn energy_in_another_currency_than_time_is_refused_too() {
+    let world = World::new();
+    let mut euros = book(&[(0, EURO)]);
+    let energy = Rate { kind: RateKind::Kwh, ..euros.rates[0].clone() };
+    euros.rates.push(energy);
+    let (mut ledger, _) = world.open(0, euros);
+    register_gpus(&mut ledger, 1);
+    settle(&mut ledger, 0, 0..60, "user:a");
+    let mut francs = book(&[(0, EURO)]);
+    (francs.rates[0].tariff.currency, francs.rates[0].from) = ("CHF".into(), Some(after(0)));
+    ledger.reprice(&francs, boottime(60)).unwrap();
+    let refused = Reader::open(&world.path()).unwrap().bill(None, None).unwrap_err();
+    assert!(matches!(refused.cause, Cause::Currencies { .. }), "{refused}");
 }
 
 #[test]

@@ -64,7 +64,7 @@ fn a_job_is_explained_by_its_shares_its_rates_and_the_rules_that_named_its_tenan
     let rule = TenantRule {
         patterns: BTreeMap::from([("slurm_account".to_owned(), "phys*".to_owned())]),
         tenant: "physics".to_owned(),
-        tenants: Vec::new(),
+        ..TenantRule::default()
     };
     let rules = TenantRules { rules: vec![rule], attributes: BTreeMap::new(), budgets: BTreeMap::new() };
     ledger.replace_tenant_rules(&Arc::new(rules), boottime(2 * QUARTER + 5)).unwrap();

@@ -111,7 +111,7 @@ fn a_job_that_runs_again_for_another_account_leaves_its_past_to_the_first() {
 /// Rules by which jobs of the account `physics` belong to a tenant.
 fn physics_is(tenant: &str) -> Arc<TenantRules> {
     let patterns = BTreeMap::from([("slurm_account".to_owned(), "phys*".to_owned())]);
-    let rule = TenantRule { patterns, tenant: tenant.to_owned(), tenants: Vec::new() };
+    let rule = TenantRule { patterns, tenant: tenant.to_owned(), ..TenantRule::default() };
     let attributes = [("lab", "4711"), ("nobody", "1")].map(|(tenant, center)| {
         (tenant.to_owned(), BTreeMap::from([("cost_center".to_owned(), center.to_owned())]))
     });
@@ -172,6 +172,30 @@ fn a_changed_rule_holds_from_the_next_quarter_hour_on_and_the_past_keeps_its_ten
     assert_eq!(without.reconciliation, bill.reconciliation);
     let tenants: Vec<&str> = without.lines.iter().map(|line| &*line.tenant).collect();
     assert!(tenants.contains(&"physics") && !tenants.contains(&"lab"), "{tenants:?}");
+}
+
+#[test]
+fn a_rule_with_a_begin_in_the_past_names_the_tenant_of_then_and_leaves_counters_as_they_were() {
+    const QUARTER: u64 = 900;
+    let world = World::new();
+    let (mut ledger, recovered) = world.open(0, book(&[(0, 3_600_000_000_000)]));
+    let mut published = Published::of(recovered);
+    register_gpus(&mut ledger, 1);
+    let holders = vec![of_account("211", "physics")];
+    ledger.commit(&LedgerBatch { now: after(0), holders, ..LedgerBatch::default() }).unwrap();
+    settle(&mut ledger, 0, 0..2 * QUARTER, "slurm:alpha/211");
+    let before = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
+    let mut late = physics_is("lab").as_ref().clone();
+    late.rules[0].from = Some(after(QUARTER));
+    ledger.replace_tenant_rules(&Arc::new(late), boottime(2 * QUARTER)).unwrap();
+    let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
+    let held: Vec<_> =
+        bill.lines.iter().map(|line| (&*line.tenant, line.amounts.parts.held() / SECOND)).collect();
+    assert_eq!(held, [("lab", QUARTER), ("physics", QUARTER)]);
+    assert_eq!(bill.reconciliation, before.reconciliation);
+    let last =
+        published.apply(ledger.commit(&LedgerBatch { now: after(1_801), ..LedgerBatch::default() }).unwrap());
+    assert!(!last.contains_key("lab"), "{last:?}");
 }
 
 #[test]
