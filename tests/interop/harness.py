@@ -238,9 +238,9 @@ class Demo:
         self.command = [GPUMETER, "demo", "--listen", self.instance, "--state-dir", self.state]
         self.command += ["--scenario", scenario or "node"]
         if config:
-            path = suite.folder / "demo.yaml"
-            path.write_text(config)
-            self.command += ["--config", path]
+            self.config = suite.folder / "demo.yaml"
+            self.config.write_text(config)
+            self.command += ["--config", self.config]
         self.command += arguments
         self.clock = None
         self.start()

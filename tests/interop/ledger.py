@@ -1,13 +1,16 @@
 """The account, from outside: it adds up over minutes, as printed too, and a kill neither loses nor counts twice.
 
 Law L1 is held exactly, per GPU and in integer nanoseconds, on /api/v1/bill and, where every series of a GPU is
-old enough to show its first increments, on the page. Meanwhile a Prometheus scrapes every second and the agent is
-killed again and again; what Prometheus has of each account counter is held against the ledger. `increase()`
+old enough to show its first increments, on the page. Meanwhile a Prometheus scrapes every second, the agent is
+killed again and again, and a rule gives a Slurm account another tenant; what Prometheus has of each account counter is held against the ledger. `increase()`
 extrapolates counters that step every 15 s, so it is held to 2 % only; raw samples are exact.
 """
 
+import json
 import random
 import time
+
+import yaml
 
 import bill as printed_bill
 import harness
@@ -22,6 +25,9 @@ SLOT = "gpu_slot_seconds_total"
 HELD = "gpu_tenant_held_seconds_total"
 # The bill's figure behind each counter.
 COUNTERS = {HELD: "held_ns", "gpu_tenant_used_seconds_total": "used_ns", "gpu_tenant_idle_seconds_total": "idle_ns"}
+# The account of the demo's job, whose tenant changes; and how fast time runs until it does, at the next quarter hour.
+RULE = {"match": {"slurm_account": "physics"}, "tenant": "lab"}
+SPEED = 10
 PARTS = ("within_ns", "lent_ns", "idle_ns", "unmeasured_ns", "unavailable_ns")
 # increase() may be off by a scrape interval at each end, so a shorter time would say nothing about 2 %.
 LEAST = 115
@@ -40,6 +46,7 @@ def ledger(suite):
     proved = page_adds_up(suite, demo, births)
     suite.expect(proved >= 6, f"on the page, only {proved} of 8 GPUs have all series old enough to add up")
     kill_again_and_again(suite, demo, births)
+    change_a_rule(suite, demo, births)
     watch(suite, demo, births, first.time + LEAST - time.time())
     last = reading(demo, births)
     last.adds_up(suite)
@@ -123,6 +130,28 @@ def kill_again_and_again(suite, demo, births):
         for key, value in before.items():
             back = key in after and after[key] < value and start_of(key, before) == start_of(key, after)
             suite.expect(not back, f"kill {number}: {samples.show(key)} went from {value} back to {after.get(key)}")
+
+
+def change_a_rule(suite, demo, births):
+    """Waits until the new tenant has counters. The old one's stay, and no counter falls."""
+    config = yaml.safe_load(demo.config.read_text())
+    config.setdefault("tenants", {}).setdefault("rules", []).insert(0, RULE)
+    aside = demo.config.with_suffix(".new")
+    aside.write_text(json.dumps(config))
+    aside.rename(demo.config)
+    last = births.see(demo)
+
+    def has_new_tenant():
+        nonlocal last
+        page = births.see(demo)
+        for key, value in last.items():
+            suite.expect(page.get(key, 0) >= value, f"after a changed rule, {samples.show(key)} went from {value} to {page.get(key)}")
+        last = page
+        return any(name == HELD and ("tenant", RULE["tenant"]) in labels for name, labels in page)
+
+    demo.clock.run(SPEED)
+    wait_for("the tenant of the changed rule", 20 * 60 / SPEED + 60, has_new_tenant, demo.program, 1)
+    demo.clock.run(1)
 
 
 def compare(suite, server, first, last):
