@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use gpumeter::catalogue::Level;
 use gpumeter::config::Config;
-use gpumeter::export::{OtlpEncoder, PageCache, PageFormat, Sample, Sink, walk};
+use gpumeter::export::{OtlpEncoder, OtlpResource, PageCache, PageFormat, Sample, Sink, walk};
 use gpumeter::model::snapshot::Snapshot;
 use gpumeter::policy::dcgm_options;
 use gungraun::prelude::*;
@@ -37,7 +37,7 @@ fn changed() -> (PageCache, Snapshot) {
 }
 
 fn request(processes: usize) -> (OtlpEncoder, Snapshot, Vec<u8>) {
-    let mut otlp = OtlpEncoder::new(Level::Full, "node-1", "");
+    let mut otlp = OtlpEncoder::new(Level::Full, &OtlpResource::new("node-1", ""));
     let roster = Arc::new(fixture::roster(8, 200));
     let mut body = Vec::new();
     otlp.encode(&fixture::values(Arc::clone(&roster), 1), &mut body);

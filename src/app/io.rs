@@ -1,4 +1,4 @@
-//! The I/O thread: HTTP server, OTLP push, and signals.
+//! The I/O thread: HTTP server and signals.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,24 +12,15 @@ use crate::clock::system_now;
 use crate::config::Config;
 use crate::host::agent_usage;
 use crate::model::Utc;
+use crate::serve;
 use crate::systemd::notify;
 use crate::thread::Thread;
-use crate::{push, serve};
 
 /// The running I/O thread.
 pub(super) struct RunningIo {
     pub(super) status: IoStatus,
-    /// The OTLP destination, if any.
-    pub(super) push: Option<PushTarget>,
     stop: watch::Sender<bool>,
     thread: Thread,
-}
-
-/// An OTLP destination, and the queue of messages for it.
-#[derive(Clone)]
-pub(super) struct PushTarget {
-    pub(super) queue: Arc<push::PushQueue>,
-    pub(super) destination: push::Destination,
 }
 
 /// What the tick loop shares with the I/O thread.
@@ -64,7 +55,6 @@ pub(super) fn start(
         requests: Arc::default(),
         started: system_now().utc,
     };
-    let push = push_target(config)?;
     let site = serve::Site {
         pages: Arc::clone(&shared.pages),
         release: {
@@ -86,7 +76,6 @@ pub(super) fn start(
     unbound.iter().for_each(|address| shared.missing.insert(&address.error));
     let missing = Arc::clone(&shared.missing);
     let (stop, stopped) = watch::channel(false);
-    let target = push.clone();
     let (agent_stop, reloads) = (shared.stop.clone(), shared.reloads.requests.clone());
     let (armed, is_armed) = std::sync::mpsc::channel();
     // Vital, because this thread also handles signals.
@@ -100,14 +89,7 @@ pub(super) fn start(
             let later = listen_later(unbound, &missing);
             // Fails if the start has timed out.
             let _ = armed.send(());
-            let push = async {
-                if let Some(PushTarget { queue, destination }) = target {
-                    push::run(queue, destination, stopped.clone()).await;
-                }
-            };
-            // Both end at the stop: the server finishes responses, the push delivers what it can.
-            let (served, ()) = tokio::join!(serve::run(listeners, later, site, stopped.clone()), push);
-            if let Err(error) = served {
+            if let Err(error) = serve::run(listeners, later, site, stopped).await {
                 tracing::error!(%error, "the HTTP server ended");
             }
         });
@@ -115,7 +97,7 @@ pub(super) fn start(
     })?;
     // systemd may send SIGHUP as soon as the agent is ready; without a handler that would end the agent.
     let _ = is_armed.recv_timeout(Duration::from_secs(1));
-    Ok(RunningIo { status: io, push, stop, thread })
+    Ok(RunningIo { status: io, stop, thread })
 }
 
 /// Waits for the addresses that are taken; returns the receiver of their sockets.
@@ -136,16 +118,6 @@ fn listen_later(
         });
     }
     later
-}
-
-/// The most messages that may wait for a slow collector; then the oldest is dropped.
-const QUEUE_LENGTH: usize = 2;
-
-fn push_target(config: &Config) -> Result<Option<PushTarget>, StartError> {
-    let Some(endpoint) = &config.otlp.endpoint else { return Ok(None) };
-    let destination = push::Destination::parse(&endpoint.to_string())?;
-    let queue = Arc::new(push::PushQueue::new(QUEUE_LENGTH, Arc::clone(destination.tally())));
-    Ok(Some(PushTarget { queue, destination }))
 }
 
 /// SIGTERM and SIGINT end the agent, SIGHUP requests a reload.

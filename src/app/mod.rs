@@ -4,6 +4,7 @@ mod io;
 mod ledger;
 mod local_reader;
 mod observer;
+mod push;
 mod reload;
 mod tick_loop;
 mod web;
@@ -18,7 +19,7 @@ use sd_notify::NotifyState;
 use thiserror::Error;
 
 use crate::clock::{Clock, Stop, system_now};
-use crate::config::{Config, ConfigFile, ListenAddress};
+use crate::config::{Config, ConfigFile, ListenAddress, OtlpPlan};
 use crate::control::{self, ControlServer};
 use crate::holders::{BelievedCgroups, ResolvedWorkloads};
 use crate::host::{Host, UserDatabase, agent_usage, clock_is_synchronised as host_clock_is_synchronised};
@@ -85,9 +86,9 @@ pub enum StartError {
     /// The ledger is owned by another agent, or is not a ledger.
     #[error(transparent)]
     Ledger(#[from] crate::ledger::Error),
-    /// The OTLP destination cannot be used.
+    /// A variable of OpenTelemetry cannot be used.
     #[error(transparent)]
-    Destination(#[from] crate::push::BadDestination),
+    Variable(#[from] crate::config::BadVariable),
     /// It had started, and the driver was replaced outside its container: only a new container has the new library.
     #[error(
         "the driver was replaced under this container, which still has the old library; the ledger was closed \
@@ -243,6 +244,7 @@ impl Shared {
 /// The threads that are waited for at the end.
 struct Threads {
     io: io::RunningIo,
+    push: Option<push::RunningPush>,
     tick_loop: Thread,
     ledger: Option<ledger::RunningLedger>,
     control: Option<control::Control>,
@@ -384,14 +386,16 @@ fn start(launch: Launch, receivers: Receivers, shared: &Arc<Shared>) -> Result<T
     let bills = start_bill_reader(path, shared)?;
     web::start(passwords, shared)?;
     let io = io::start(bound, &config, bills, shared)?;
+    let plan = if shared.resolvers.observes { OtlpPlan::default() } else { policy::otlp_plan(&config)? };
+    let push = push::start(&config, &plan, shared)?;
     let agent = (root == Path::new("/")).then(std::process::id);
     resolvers::start(resolvers, recovered.as_ref(), agent)?;
     session::start_kernel_log(&shared.sessions)?;
     let meter = Meter::new(Arc::clone(&active.policy), started, recovered);
-    let outputs = tick_loop::Outputs::new(&active, ledger.as_ref(), &io, &shared.node);
+    let outputs = tick_loop::Outputs::new(&active, ledger.as_ref(), &io, push.as_ref());
     let tick_loop = tick_loop::start(meter, inbox, outputs, shared)?;
     reload::start(reload::ReloadSources { config: source, web }, reload_requests, shared)?;
-    Ok(Threads { io, tick_loop, ledger, control })
+    Ok(Threads { io, push, tick_loop, ledger, control })
 }
 
 /// Starts the thread that makes bills, if there is a ledger; without one the channel is closed.
@@ -415,6 +419,9 @@ impl Threads {
         drop(self.control);
         self.io.stop(IO_TIMEOUT);
         self.tick_loop.wait(TICK_LOOP_TIMEOUT);
+        if let Some(push) = self.push {
+            push.close(IO_TIMEOUT);
+        }
         if let Some(ledger) = self.ledger {
             ledger.close(LEDGER_TIMEOUT);
         }

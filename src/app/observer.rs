@@ -27,7 +27,7 @@ impl Observer {
     pub fn start(mut config: Config) -> Result<Self, StartError> {
         config.ledger.enabled = false;
         (config.web.listen, config.web.dcgm_listen) = Default::default();
-        (config.web.control, config.otlp.endpoint) = (None, None);
+        config.web.control = None;
         let clock = Clock::of_library(config.nvml.library.as_deref());
         let web_options = WebOptions::default();
         let launch = Launch {

@@ -9,6 +9,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use sd_notify::NotifyState;
+use tokio::sync::watch;
 
 use super::Shared;
 use super::web::WebSource;
@@ -25,11 +26,13 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 pub(super) struct Reloads {
     success: AtomicBool,
     pub(super) requests: mpsc::Sender<()>,
+    /// How many there were, for what is to be tried again.
+    pub(super) count: watch::Sender<u64>,
 }
 
 impl Reloads {
-    pub(super) const fn new(requests: mpsc::Sender<()>) -> Self {
-        Self { success: AtomicBool::new(true), requests }
+    pub(super) fn new(requests: mpsc::Sender<()>) -> Self {
+        Self { success: AtomicBool::new(true), requests, count: watch::Sender::new(0) }
     }
 
     /// Whether the last reload succeeded.
@@ -85,6 +88,7 @@ fn reload(sources: &mut ReloadSources, shared: &Shared) -> String {
         None => reload_web(web, shared),
     };
     shared.reloads.success.store(outcome.is_ok(), Ordering::Relaxed);
+    shared.reloads.count.send_modify(|count| *count += 1);
     outcome.unwrap_or_else(|status| status)
 }
 

@@ -5,16 +5,15 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use super::{NodeName, Shared, io, ledger};
-use crate::catalogue::{AgentFamily, Level};
+use super::push::TickPush;
+use super::{NodeName, Shared, io, ledger, push};
+use crate::catalogue::AgentFamily;
 use crate::clock::{next_multiple, system_now};
-use crate::export::{OtlpEncoder, PublishedSnapshot};
+use crate::export::PublishedSnapshot;
 use crate::host::agent_usage;
 use crate::meter::{Inputs, Meter, SamplerNews, Services};
 use crate::model::Nanoseconds;
-use crate::model::snapshot::Snapshot;
 use crate::policy::{ActiveConfig, Wait};
-use crate::push;
 use crate::session::{self, Search};
 use crate::systemd::Watchdog;
 use crate::thread::{self, Thread};
@@ -22,19 +21,11 @@ use crate::thread::{self, Thread};
 /// Where the results of a tick go.
 pub(super) struct Outputs {
     ledger: Option<Arc<ledger::LedgerChannel>>,
-    push: Option<Push>,
+    push: Option<TickPush>,
     io: io::IoStatus,
     watchdog: Watchdog,
     /// Reads the resource usage of the agent; absent while its files cannot be opened.
     usage: Option<agent_usage::AgentUsageReader>,
-}
-
-/// The OTLP push, every so many ticks.
-struct Push {
-    level: Level,
-    encoder: OtlpEncoder,
-    target: io::PushTarget,
-    buffer: Vec<u8>,
 }
 
 impl Outputs {
@@ -42,33 +33,15 @@ impl Outputs {
         active: &ActiveConfig,
         ledger: Option<&ledger::RunningLedger>,
         io: &io::RunningIo,
-        node: &NodeName,
+        push: Option<&push::RunningPush>,
     ) -> Self {
-        let level = active.cadence.level;
         Self {
             ledger: ledger.map(|ledger| Arc::clone(&ledger.channel)),
-            push: io.push.clone().map(|target| Push {
-                level,
-                encoder: OtlpEncoder::new(level, &node.name, &node.cluster),
-                target,
-                buffer: Vec::new(),
-            }),
+            push: push.map(|push| TickPush::new(push.target.clone(), active)),
             io: io.status.clone(),
             watchdog: Watchdog::from_environment(),
             usage: None,
         }
-    }
-
-    fn push_snapshot(&mut self, snapshot: &Arc<Snapshot>, active: &ActiveConfig, node: &NodeName) {
-        let Some(push) = &mut self.push else { return };
-        if push.level != active.cadence.level {
-            // The encoder's cache is numbered by the families of its level; series that end go stale by themselves.
-            push.level = active.cadence.level;
-            push.encoder = OtlpEncoder::new(push.level, &node.name, &node.cluster);
-        }
-        let points = push.encoder.encode(snapshot, &mut push.buffer);
-        let body = bytes::Bytes::copy_from_slice(&push.buffer);
-        push.target.queue.put(push::PushBatch { body, points: points as u64 });
     }
 
     /// Reports that the tick loop is alive.
@@ -101,8 +74,8 @@ fn run(mut meter: Meter, inbox: &Receiver<SamplerNews>, mut outputs: Outputs, sh
         let inputs = inputs(std::mem::take(&mut news), &outputs, shared);
         let now = shared.clock.now();
         let tick = meter.tick(now, inputs);
-        if number.is_multiple_of(active.push_every) {
-            outputs.push_snapshot(&tick.snapshot, &active, &shared.node);
+        if let Some(push) = outputs.push.as_mut().filter(|_| number.is_multiple_of(active.push_every)) {
+            push.push_snapshot(&tick.snapshot, &active);
         }
         shared.pages.publish(Arc::new(PublishedSnapshot::new(tick.snapshot, Arc::clone(&active.page_cache))));
         if let Some(ledger) = outputs.ledger.as_ref().filter(|_| meter.has_ledger()) {
@@ -240,14 +213,7 @@ fn services(outputs: &Outputs, shared: &Shared) -> Services {
         services.add(AgentFamily::HttpRequests, vec![("code", code.to_string().into())], whole(count));
     }
     if let Some(push) = &outputs.push {
-        let (counts, name) = (push.target.destination.tally().counts(), push.target.destination.name());
-        for (family, count) in [
-            (AgentFamily::OtlpPointsSent, counts.sent),
-            (AgentFamily::OtlpPointsRejected, counts.rejected),
-            (AgentFamily::OtlpPointsDropped, counts.dropped),
-        ] {
-            services.add(family, vec![("destination", Arc::clone(name))], whole(count));
-        }
+        push.add_metrics(&mut services);
     }
     if let Some(Ok(own)) = outputs.usage.as_ref().map(agent_usage::AgentUsageReader::read) {
         services.add(AgentFamily::ProcessCpu, Vec::new(), whole(own.cpu.0));

@@ -195,21 +195,44 @@ agent_families! {
     OtlpPointsSent = counter(
         "gpumeter_otlp_points_sent_total",
         Unit::None,
-        "OTLP data points that the destination accepted.",
+        "OTLP data points, or events, that the destination accepted.",
     )
     .labels(&["destination"]),
     OtlpPointsRejected = counter(
         "gpumeter_otlp_points_rejected_total",
         Unit::None,
-        "OTLP data points that the destination refused.",
+        "OTLP data points, or events, that the destination refused for good.",
     )
     .labels(&["destination"]),
     OtlpPointsDropped = counter(
         "gpumeter_otlp_points_dropped_total",
         Unit::None,
-        "OTLP data points that could not be delivered.",
+        "OTLP data points, or events, that were dropped from the spool: too many, too old, or in a request that no retry \
+         got through.",
     )
     .labels(&["destination"]),
+    OtlpQueueBytes = gauge(
+        "gpumeter_otlp_queue_bytes",
+        Unit::Bytes,
+        "Compressed size of what waits in the spool for the destination.",
+    )
+    .labels(&["destination"]),
+    OtlpSuccess = gauge(
+        "gpumeter_otlp_success",
+        Unit::None,
+        "1 when the destination accepted the last request, else 0; absent before the first.",
+    )
+    .labels(&["destination"]),
+    OtlpSpoolDamaged = counter(
+        "gpumeter_otlp_spool_damaged_bytes_total",
+        Unit::Bytes,
+        "Bytes of the spool that were cut off or passed over because their checksum is wrong, as after a power failure.",
+    ),
+    OtlpSpoolErrors = counter(
+        "gpumeter_otlp_spool_errors_total",
+        Unit::None,
+        "Writes to the spool's directory that failed; meanwhile a small part of the backlog is kept in memory.",
+    ),
     ClockStep = gauge(
         "gpumeter_clock_step_seconds",
         Unit::Seconds,

@@ -30,7 +30,7 @@ use crate::config::{self, Config, ConfigFile, Endpoint, ListenAddress, Problems}
 use crate::host::UserDatabase;
 use crate::log::{Lines, LogWriter};
 use crate::serve::Security;
-use crate::{demo, doctor as node_doctor, policy, resolvers};
+use crate::{demo, doctor as node_doctor, policy, push, resolvers};
 
 /// Columns that a help text has at most.
 const HELP_WIDTH: usize = 100;
@@ -354,11 +354,17 @@ fn check_config(file: &Path, node: bool, web_file: Option<&Path>) -> Result<(), 
         config.read_node_labels().map_err(misconfigured)?;
     }
     let access = config.web_access(web_file).map_err(Failure::wrong)?;
+    // As an agent with this environment would.
+    let plan = policy::otlp_plan(&config).map_err(Failure::wrong)?;
     let users = UserDatabase::of_host(Path::new("/"));
     let (mut warnings, mut notes) = (resolvers::unresolved_grants(&config, &users), Vec::new());
     if node {
         // Certificates may exist on the node only.
         Security::load(&access).map_err(Failure::wrong)?;
+        for destination in &plan.destinations {
+            push::check_files(destination)
+                .map_err(|problem| Failure::wrong(format!("otlp: destination {destination}: {problem}")))?;
+        }
         let check = node_doctor::check_on_node(&config);
         warnings.extend(check.warnings);
         notes = check.notes;

@@ -9,22 +9,27 @@ use hyper::Uri;
 
 use super::problem::Complaint;
 
-/// The address of an OTLP collector with plain HTTP.
+/// The address of a receiver of OTLP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
+    /// Whether it is reached by TLS.
+    pub tls: bool,
     /// Host name or IP address; an IPv6 address keeps its brackets.
     pub host: String,
     /// TCP port.
     pub port: u16,
+    /// What stands before `/v1/metrics`; empty, or beginning with a slash and not ending with one.
+    pub base: String,
 }
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http://{}:{}", self.host, self.port)
+        let scheme = if self.tls { "https" } else { "http" };
+        write!(f, "{scheme}://{}:{}{}", self.host, self.port, self.base)
     }
 }
 
-/// Parses the base URL, `http://host:port`.
+/// Parses the base URL, `http://host:port/base`.
 impl FromStr for Endpoint {
     type Err = Complaint;
 
@@ -32,22 +37,26 @@ impl FromStr for Endpoint {
         let remedy = "give http://host:port, such as http://127.0.0.1:4318";
         let complain = |wrong: &str| Complaint::about(text, wrong, remedy);
         let uri: Uri = text.parse().map_err(|_| complain("is not a URL"))?;
-        match uri.scheme_str() {
-            Some("http") => {}
-            Some("https") => {
-                let remedy = "TLS to the collector comes in a later version: give http://host:port of a collector \
-                              on this node or in a trusted network";
-                return Err(Complaint::about(text, "asks for TLS", remedy));
-            }
-            _ => return Err(complain("does not begin with http://")),
-        }
+        let tls = match uri.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
+            _ => return Err(complain("does not begin with http:// or https://")),
+        };
         no_password(&uri, remedy)?;
-        if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
-            return Err(complain("goes on after the port (/v1/metrics is added by itself)"));
+        if uri.query().is_some() || text.contains('#') {
+            return Err(complain("goes on after the path"));
         }
         let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(|| complain("has no host"))?;
-        let port = uri.port_u16().filter(|port| *port > 0).ok_or_else(|| complain("has no port"))?;
-        Ok(Self { host: host.to_owned(), port })
+        let given = uri.authority().is_some_and(|authority| authority.as_str().len() > host.len());
+        let port = match uri.port_u16().filter(|port| *port > 0) {
+            Some(port) => port,
+            // Plain HTTP on port 80 is most likely a forgotten port.
+            None if tls && !given => 443,
+            None => return Err(complain("has no port")),
+        };
+        let path = uri.path().trim_end_matches('/');
+        let base = path.strip_suffix("/v1/metrics").unwrap_or(path).trim_end_matches('/').to_owned();
+        Ok(Self { tls, host: host.to_owned(), port, base })
     }
 }
 

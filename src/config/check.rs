@@ -49,7 +49,8 @@ fn check_push_interval(config: &Config, places: &KeyPositions, report: &mut Prob
     let place = places.get("otlp.interval");
     let whole = push.0.checked_rem(tick.0).is_none_or(|rest| rest == 0) && push >= tick;
     // A malformed value, which is 0, is reported already.
-    if whole || push.0 == 0 || (place.is_none() && config.otlp.endpoint.is_none()) {
+    let is_used = config.otlp.endpoint.is_some() || !config.otlp.destinations.is_empty();
+    if whole || push.0 == 0 || (place.is_none() && !is_used) {
         return;
     }
     let where_else = match (place, places.get("sampling.interval")) {

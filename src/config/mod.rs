@@ -14,6 +14,7 @@ mod dcgm_counters;
 mod fraction;
 mod key;
 mod node_labels;
+mod otlp;
 mod prices;
 mod print;
 mod problem;
@@ -37,11 +38,12 @@ pub use changes::KeyChange;
 pub use config_file::{ConfigFile, FileSet, ReloadedConfig};
 pub use dcgm_counters::CounterLine;
 pub use key::KeyDescription;
+pub use otlp::{BadVariable, OtlpCompression, OtlpDestination, OtlpPlan, OtlpProtocol};
 pub use print::default_yaml;
 pub use problem::{Complaint, ConfigProblem, FilePosition, Problems};
 pub use settings::{
     AttributionConfig, BillingConfig, Config, ContainersConfig, KubernetesConfig, LedgerConfig, LimitsConfig,
-    NodeConfig, NvmlConfig, OtlpConfig, SamplingConfig, SlurmConfig, TenantsConfig, WebConfig,
+    NodeConfig, NvmlConfig, OtlpConfig, SamplingConfig, SlurmConfig, SpoolConfig, TenantsConfig, WebConfig,
     WebRateLimitConfig, WebTlsConfig, key_descriptions, sections,
 };
 pub use standing::{GpuChoice, GrantConfig, Grantee, UserChoice};

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use super::address::{Endpoint, ListenAddress, external_url};
 use super::dcgm_counters::{self, CounterLine};
 use super::key::{Absent, ChangeEffect, Key, KeyDescription, KeyType, Table};
+use super::otlp::{self, OtlpDestination};
 use super::prices;
 use super::standing::{self, GrantConfig};
 use super::tenants::{self, TenantAttributes};
@@ -232,12 +233,24 @@ pub struct LedgerConfig (config ledger) {
         "Path of the ledger, the database behind the bills.";
 }
 
-"Push to an OpenTelemetry collector."
+"Push to receivers of OpenTelemetry; its environment variables stand for what is not given here."
 pub struct OtlpConfig (config otlp) {
-    endpoint: Option<Endpoint>, text("http://host:port", str::parse::<Endpoint>), Optional("http://127.0.0.1:4318"), Restart,
-        "OTLP/HTTP address of the Collector; without it nothing is pushed.";
+    endpoint: Option<Endpoint>, text("http://host:port or https://host", str::parse::<Endpoint>), Optional("http://127.0.0.1:4318"), Restart,
+        "Address of a receiver without more settings; by default $OTEL_EXPORTER_OTLP_ENDPOINT.";
     interval: Nanoseconds, duration(TENTH, seconds(600)), Default("15s"), Reload,
         "How often to push; a multiple of sampling.interval.";
+    destinations: Vec<OtlpDestination>, entries(otlp::read, otlp::TABLE), Optional(""), Restart,
+        "Receivers with settings of their own.";
+} + { spool: SpoolConfig }
+
+"What waits for receivers that do not answer, on disk."
+pub struct SpoolConfig (config otlp.spool) {
+    directory: PathBuf, text("an absolute path", path), Default("/var/lib/gpumeter/otlp"), Restart,
+        "Directory of the files.";
+    size: u32, count(8, 1_048_576), Default("256"), Restart, in "MiB",
+        "Most that may wait; beyond it the oldest is dropped and counted.";
+    age: Nanoseconds, duration(seconds(60), seconds(30 * 86_400)), Default("24h"), Restart,
+        "How long it may wait; older data is dropped and counted.";
 }
 
 "Limits on exported series."

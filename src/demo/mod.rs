@@ -328,6 +328,7 @@ fn configure(
         tracing::warn!(path = %path.display(), "nvml.library is not used: the driver of a demo or replay is simulated");
     }
     config.ledger.path = ledger;
+    config.otlp.spool.directory = directory.join("otlp");
     config.nvml.library = Some(library(directory));
     if config.web.control == defaults.web.control {
         config.web.control = Some(directory.join("control.sock"));

@@ -6,7 +6,6 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use bytes::Bytes;
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
 
@@ -16,8 +15,8 @@ use crate::holders::{ResolvedWorkloads, identify, refused_cgroup};
 use crate::host::{FIRST_PID_NAMESPACE, Host, ProcessError};
 use crate::ledger::Cause;
 use crate::model::{UnattributedReason, Utc};
-use crate::policy::{price_in_words, price_warning, refused_counters};
-use crate::push::{Destination, send};
+use crate::policy::{self, price_in_words, price_warning, refused_counters};
+use crate::push::{Destination, Signal, compress, send};
 use crate::session::{LockState, look_at_node_lock};
 use crate::tenants::{TenantNames, TenantRules};
 
@@ -238,23 +237,31 @@ pub(super) fn check_ledger(config: &Config) -> Finding {
     finding(true, format!("{name}{state}"))
 }
 
-/// Whether the OTLP destination accepts a request without points; nothing if no push is configured.
-pub(super) fn check_otlp(config: &Config) -> Option<Finding> {
-    let endpoint = config.otlp.endpoint.as_ref()?;
-    let outcome = Destination::parse(&endpoint.to_string()).map_err(|error| error.to_string()).and_then(
-        |mut destination| {
-            destination.limits.tries = 1;
-            send_empty_request(&destination)
-        },
-    );
-    let works = outcome.is_ok();
-    Some(Finding::new("otlp", works, outcome.unwrap_or_else(|problem| problem)))
+/// Whether each OTLP destination accepts a request without points, and where the settings come from; nothing if no push is
+/// configured.
+pub(super) fn check_otlp(config: &Config) -> Vec<Finding> {
+    let plan = match policy::otlp_plan(config) {
+        Ok(plan) => plan,
+        Err(problem) => return vec![Finding::new("otlp", false, problem.to_string())],
+    };
+    if plan.destinations.is_empty() {
+        return Vec::new();
+    }
+    let mut findings = vec![Finding::new("otlp settings", true, plan.origins.join("; "))];
+    for settings in &plan.destinations {
+        let signals = if settings.events { &Signal::ALL[..] } else { &[Signal::Metrics] };
+        for signal in signals {
+            let outcome = send_empty_request(&Destination::new(settings, *signal));
+            findings.push(Finding::new("otlp", outcome.is_ok(), outcome.unwrap_or_else(|problem| problem)));
+        }
+    }
+    findings
 }
 
 fn send_empty_request(destination: &Destination) -> Result<String, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("{destination} was not tried: {error}"))?;
-    let outcome = runtime.block_on(send(destination, Bytes::new()));
+    let outcome = runtime.block_on(send(destination, compress(&[])));
     // A lookup in the name service may hang; the command does not wait for it.
     runtime.shutdown_background();
     let accepted = outcome.map_err(|failure| format!("{destination}: {failure}"))?;

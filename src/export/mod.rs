@@ -28,7 +28,7 @@ pub use history::{
     GpuHistory, HISTORY_POINTS, HISTORY_SERIES, HISTORY_STEP, History, HistoryPoint, RecentUse,
 };
 pub use json::{json, json_of};
-pub use otlp::{OtlpEncoder, native_name, native_unit};
+pub use otlp::{OtlpEncoder, OtlpResource, native_name, native_unit};
 pub use page::{DocumentKind, LatestSnapshot, PageCache, PublishedSnapshot, RenderedPage, SharedDocument};
 pub use summarize::{MOST_LISTED, SummarySource, list_processes, report_history, summarize};
 pub use summary::*;

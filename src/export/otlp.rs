@@ -6,7 +6,7 @@
 
 mod name;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::mem;
 use std::ops::Range;
 
@@ -48,31 +48,39 @@ struct Request {
 }
 
 impl OtlpEncoder {
-    /// Creates an encoder of the families up to `level` for a node; the cluster's name may be empty.
-    pub fn new(level: Level, node: &str, cluster: &str) -> Self {
-        let version = env!("CARGO_PKG_VERSION");
-        let attributes = [
-            ("service.name", "gpumeter"),
-            ("service.instance.id", node),
-            ("service.version", version),
-            ("host.name", node),
-            // OpenTelemetry has no other name for a cluster.
-            ("k8s.cluster.name", cluster),
-        ];
-        let mut resource_attributes = Vec::new();
-        for attribute in attributes.into_iter().filter(|(_, value)| !value.is_empty()) {
-            append_attribute(&mut resource_attributes, 1, attribute);
-        }
-        let mut resource = Vec::new();
-        append_message(&mut resource, 1, &[&resource_attributes]);
-        let scope =
-            InstrumentationScope { name: "gpumeter".into(), version: version.into(), ..Default::default() };
-        let scope = ScopeMetrics { scope: Some(scope), ..Default::default() }.encode_to_vec();
-        Self { level, resource, scope, last: Request::default() }
+    /// Creates an encoder of the families up to `level`.
+    pub fn new(level: Level, resource: &OtlpResource) -> Self {
+        let scope = ScopeMetrics { scope: Some(scope()), ..Default::default() }.encode_to_vec();
+        Self { level, resource: resource.encoded(), scope, last: Request::default() }
     }
 
-    /// Writes the request into `out`, which is cleared before, and returns how many data points it holds.
+    /// Writes one request into `out`, which is cleared before, and returns how many data points it holds.
     pub fn encode(&mut self, snapshot: &Snapshot, out: &mut Vec<u8>) -> usize {
+        out.clear();
+        let parts = self.encode_metrics(snapshot, usize::MAX);
+        parts.iter().for_each(|part| self.append_request(part, out));
+        parts.iter().map(|part| part.points).sum()
+    }
+
+    /// Encodes requests of about `most` bytes, each with its number of data points.
+    pub fn encode_requests(&mut self, snapshot: &Snapshot, most: usize) -> Vec<(Vec<u8>, usize)> {
+        let parts = self.encode_metrics(snapshot, most);
+        let request = |part: MetricsPart| {
+            let mut out = Vec::new();
+            self.append_request(&part, &mut out);
+            (out, part.points)
+        };
+        parts.into_iter().map(request).collect()
+    }
+
+    fn append_request(&self, part: &MetricsPart, out: &mut Vec<u8>) {
+        let mut scope_metrics = Vec::with_capacity(self.scope.len() + part.metrics.len() + 8);
+        append_message(&mut scope_metrics, 2, &[&self.scope, &part.metrics]);
+        append_message(out, 1, &[&self.resource, &scope_metrics]);
+    }
+
+    /// All metrics, in parts of about `most` bytes.
+    fn encode_metrics(&mut self, snapshot: &Snapshot, most: usize) -> Vec<MetricsPart> {
         let mut last = mem::take(&mut self.last);
         let is_same_roster = last.cache.is_of(&snapshot.roster);
         let mut request = Request::default();
@@ -87,19 +95,70 @@ impl OtlpEncoder {
             request,
             family: None,
             ended: HashSet::new(),
-            messages: Messages { time: snapshot.at.utc.0, ..Messages::default() },
+            messages: Messages { time: snapshot.at.utc.0, most, ..Messages::default() },
         };
         walk(snapshot, self.level, &mut writer);
         writer.finish_family();
-        let RequestWriter { request, messages, .. } = writer;
+        let RequestWriter { request, mut messages, .. } = writer;
         self.last = request;
         self.last.cache.finish(&snapshot.roster);
-        let mut scope_metrics = Vec::with_capacity(self.scope.len() + messages.metrics.len() + 8);
-        append_message(&mut scope_metrics, 2, &[&self.scope, &messages.metrics]);
-        out.clear();
-        append_message(out, 1, &[&self.resource, &scope_metrics]);
-        messages.points_written
+        messages.finish_part();
+        messages.parts
     }
+}
+
+/// The attributes of all that a node sends.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OtlpResource(BTreeMap<String, String>);
+
+impl OtlpResource {
+    /// The resource of a node; the cluster's name may be empty.
+    pub fn new(node: &str, cluster: &str) -> Self {
+        let attributes = [
+            ("service.name", "gpumeter"),
+            ("service.instance.id", node),
+            ("service.version", env!("CARGO_PKG_VERSION")),
+            ("host.name", node),
+            // OpenTelemetry has no other name for a cluster.
+            ("k8s.cluster.name", cluster),
+        ];
+        let mut resource = Self::default();
+        for (key, value) in attributes {
+            resource.set(key, value);
+        }
+        resource
+    }
+
+    /// Sets an attribute that has a value.
+    pub fn set(&mut self, key: &str, value: &str) {
+        if !value.is_empty() {
+            self.0.insert(key.to_owned(), value.to_owned());
+        }
+    }
+
+    /// The field `resource` of a `ResourceMetrics` or `ResourceLogs`.
+    pub(super) fn encoded(&self) -> Vec<u8> {
+        let mut attributes = Vec::new();
+        for (key, value) in &self.0 {
+            append_attribute(&mut attributes, 1, (key, value));
+        }
+        let mut resource = Vec::new();
+        append_message(&mut resource, 1, &[&attributes]);
+        resource
+    }
+}
+
+/// The instrumentation scope of all that is sent.
+pub(super) fn scope() -> InstrumentationScope {
+    let version = env!("CARGO_PKG_VERSION").into();
+    InstrumentationScope { name: "gpumeter".into(), version, ..Default::default() }
+}
+
+/// Metrics as fields of `ScopeMetrics`.
+#[derive(Default)]
+struct MetricsPart {
+    metrics: Vec<u8>,
+    points: usize,
 }
 
 /// Appends a field that holds a message, which is given as encoded parts.
@@ -152,7 +211,11 @@ struct Messages {
     /// The data of one metric, and all metrics as fields of `ScopeMetrics`.
     data: Vec<u8>,
     metrics: Vec<u8>,
+    /// Data points in `metrics` and `points`.
     points_written: usize,
+    /// A part is complete when it is as long as this.
+    most: usize,
+    parts: Vec<MetricsPart>,
 }
 
 impl Sink for RequestWriter<'_> {
@@ -189,6 +252,9 @@ impl Sink for RequestWriter<'_> {
         if sample.value.is_some() || was_reported {
             let start = sample.start.map_or(current.start, |start| start.0);
             self.messages.append_point(current.family, attributes, start, sample.value);
+            if self.messages.points.len() >= self.messages.most {
+                self.messages.append_metric(current.family.kind, cache.entry(current.head.clone()));
+            }
         }
     }
 }
@@ -258,6 +324,17 @@ impl Messages {
         append_message(&mut self.data, field, &[&self.points, &rest]);
         append_message(&mut self.metrics, 2, &[head, &self.data]);
         self.points.clear();
+        if self.metrics.len() >= self.most {
+            self.finish_part();
+        }
+    }
+
+    /// Completes a part; the first one may be empty, so that each snapshot makes one.
+    fn finish_part(&mut self) {
+        if self.points_written > 0 || self.parts.is_empty() {
+            let (metrics, points) = (mem::take(&mut self.metrics), mem::take(&mut self.points_written));
+            self.parts.push(MetricsPart { metrics, points });
+        }
     }
 }
 

@@ -12,8 +12,10 @@ use std::sync::Arc;
 
 use crate::billing::{PriceBook, RateSchedule, TenantBudget};
 use crate::catalogue::Level;
-use crate::config::{Config, GpuChoice, GrantConfig, Grantee, NodeConfig, TenantsConfig, UserChoice};
-use crate::export::PageCache;
+use crate::config::{
+    BadVariable, Config, GpuChoice, GrantConfig, Grantee, NodeConfig, OtlpPlan, TenantsConfig, UserChoice,
+};
+use crate::export::{OtlpResource, PageCache};
 use crate::holders::{GpuSelector, Selector, StandingGrant};
 use crate::meter::Policy;
 use crate::model::{Money, Nanoseconds, NodeIdentity};
@@ -141,6 +143,36 @@ impl ActiveConfig {
         next.decisions = decisions;
         next
     }
+}
+
+/// The destinations of OTLP by the configuration and this process' environment.
+///
+/// # Errors
+/// A variable that cannot be used.
+pub(crate) fn otlp_plan(config: &Config) -> Result<OtlpPlan, BadVariable> {
+    config.otlp_plan(|name| std::env::var(name).ok())
+}
+
+/// The attributes of what a node sends. Those in the configuration come before those in the environment.
+pub(crate) fn otlp_resource(config: &Config, node: &str, plan: &OtlpPlan) -> OtlpResource {
+    let NodeConfig { name, cluster, instance_type, .. } = &config.node;
+    let mut resource = OtlpResource::new(node, cluster.as_deref().unwrap_or_default());
+    resource.set("host.type", instance_type.as_deref().unwrap_or_default());
+    // The manifest sets it from the pod's spec.
+    resource.set("k8s.node.name", &std::env::var("NODE_NAME").unwrap_or_default());
+    let configured = [
+        ("service.instance.id", name.is_some()),
+        ("host.name", name.is_some()),
+        ("k8s.cluster.name", cluster.is_some()),
+        ("host.type", instance_type.is_some()),
+        ("service.version", true),
+    ];
+    for (key, value) in &plan.resource {
+        if !configured.contains(&(key.as_str(), true)) {
+            resource.set(key, value);
+        }
+    }
+    resource
 }
 
 /// The name of the node: as configured, else `NODE_NAME` of the DaemonSet, else the host name, which in a pod is that of the

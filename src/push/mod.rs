@@ -1,52 +1,67 @@
-//! OTLP over HTTP: sends encoded batches of points to one destination.
+//! OTLP: keeps encoded requests in a spool on disk, and sends them to each destination in order.
 //!
-//! Between the tick loop and the sender is a short queue; when it is full the oldest batch is dropped and counted, so a slow
-//! destination never delays the tick loop. Every point is counted as sent, rejected or dropped. TLS is not supported yet.
+//! Between the tick loop and the sender is a short queue, so that neither disk nor network delays a tick. A request is sent
+//! until its destination accepts it, refuses it for good, or the spool is full. Every point is counted as sent, rejected or
+//! dropped.
 
+mod connect;
+mod delivery;
 mod destination;
+mod grpc;
 mod queue;
 mod reply;
 mod report;
 mod run;
 mod send;
+mod split;
+mod spool;
 
-use std::time::Duration;
-
-pub use destination::{BadDestination, Destination};
+pub use connect::check_files;
+pub use delivery::{Delivery, Step};
+pub use destination::Destination;
 pub use queue::{PushBatch, PushQueue};
 pub use report::{PointCounts, Tally};
-pub use run::run;
-pub use send::{PushFailure, send};
+pub use run::{Push, SpoolHealth, run};
+pub use send::{PushFailure, compress, send};
+pub use spool::{Spool, SpoolLimits, SpoolPosition, SpoolReader, SpoolRecord};
 
-/// Response of a destination that accepted a batch.
+/// Largest request in bytes, before compression.
+pub const MOST_REQUEST: usize = 1 << 20;
+
+/// What a request holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Signal {
+    /// Data points of metrics.
+    Metrics = 1,
+    /// Events, as log records.
+    Logs = 2,
+}
+
+impl Signal {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Metrics, Self::Logs];
+
+    const fn http_path(self) -> &'static str {
+        match self {
+            Self::Metrics => "/v1/metrics",
+            Self::Logs => "/v1/logs",
+        }
+    }
+
+    const fn grpc_path(self) -> &'static str {
+        match self {
+            Self::Metrics => "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
+            Self::Logs => "/opentelemetry.proto.collector.logs.v1.LogsService/Export",
+        }
+    }
+}
+
+/// Response of a destination that accepted a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Accepted {
-    /// Points of the batch that it refused.
+    /// Points of the request that it refused.
     pub rejected: u64,
     /// Its reason, or a warning; empty if there is none.
     pub message: String,
-}
-
-/// Limits on the tries to send a batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PushLimits {
-    /// Time for a batch, with all tries and pauses.
-    pub total: Duration,
-    /// Pause after the first try, doubled after each further one.
-    pub pause: Duration,
-    /// Longest pause that a destination may ask for.
-    pub longest_pause: Duration,
-    /// Tries in all.
-    pub tries: u32,
-}
-
-impl Default for PushLimits {
-    fn default() -> Self {
-        Self {
-            total: Duration::from_secs(10),
-            pause: Duration::from_millis(100),
-            longest_pause: Duration::from_secs(5),
-            tries: 3,
-        }
-    }
 }

@@ -1,23 +1,28 @@
-//! The queue between the tick loop, which never waits, and the sender.
+//! The queue between the tick loop, which never waits, and the thread with the spool.
 //!
-//! When it is full the oldest batch is dropped: of a gauge the latest value matters most, and sums are cumulative, so a
-//! later point replaces a lost one.
+//! When it is full, because the disk does not answer, the oldest request is dropped.
 
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use bytes::Bytes;
 use tokio::sync::Notify;
 
-use super::Tally;
+use super::Signal;
+use crate::model::Utc;
 
-/// An encoded `ExportMetricsServiceRequest`.
+/// Most bytes that wait.
+const MOST_BYTES: usize = 4 << 20;
+
+/// An encoded request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PushBatch {
+    /// What it holds.
+    pub signal: Signal,
+    /// The time of the snapshot that it is of.
+    pub at: Utc,
     /// The message.
-    pub body: Bytes,
-    /// Number of data points in it.
+    pub body: Vec<u8>,
+    /// Number of data points or events in it.
     pub points: u64,
 }
 
@@ -27,39 +32,36 @@ struct WaitingBatches {
     closed: bool,
 }
 
-/// Batches on their way from the tick loop to the sender.
-#[derive(Debug)]
+/// Requests on their way from the tick loop to the spool.
+#[derive(Debug, Default)]
 pub struct PushQueue {
-    length: usize,
     waiting: Mutex<WaitingBatches>,
     news: Notify,
-    tally: Arc<Tally>,
 }
 
 impl PushQueue {
-    /// A queue of 1 to 4 batches, which counts dropped points in `tally`. Other lengths are clamped to that range.
-    pub fn new(length: usize, tally: Arc<Tally>) -> Self {
-        Self { length: length.clamp(1, 4), waiting: Mutex::default(), news: Notify::new(), tally }
-    }
-
-    /// Adds a batch at the end, and drops the oldest one if the queue is full.
-    pub fn put(&self, batch: PushBatch) {
+    /// Adds a request at the end; returns those that were dropped to make room.
+    pub fn put(&self, batch: PushBatch) -> Vec<PushBatch> {
         let mut waiting = self.waiting();
-        let dropped = if waiting.closed {
-            Some(batch)
-        } else {
-            let oldest = (waiting.batches.len() >= self.length).then(|| waiting.batches.pop_front());
-            waiting.batches.push_back(batch);
-            oldest.flatten()
-        };
-        drop(waiting);
-        if let Some(dropped) = dropped {
-            self.tally.dropped.fetch_add(dropped.points, Ordering::Relaxed);
+        let mut dropped = Vec::new();
+        if waiting.closed {
+            return vec![batch];
         }
+        let length =
+            |batches: &VecDeque<PushBatch>| -> usize { batches.iter().map(|one| one.body.len()).sum() };
+        while length(&waiting.batches) + batch.body.len() > MOST_BYTES {
+            match waiting.batches.pop_front() {
+                Some(oldest) => dropped.push(oldest),
+                None => break,
+            }
+        }
+        waiting.batches.push_back(batch);
+        drop(waiting);
         self.news.notify_one();
+        dropped
     }
 
-    /// Waits for the oldest batch; none when the queue is closed and empty.
+    /// Waits for the oldest request; none when the queue is closed and empty.
     pub(super) async fn next(&self) -> Option<PushBatch> {
         loop {
             {
@@ -75,16 +77,10 @@ impl PushQueue {
         }
     }
 
-    /// Closes the queue; batches added later are dropped.
-    pub(super) fn close(&self) {
+    /// Closes the queue; requests added later are dropped.
+    pub fn close(&self) {
         self.waiting().closed = true;
         self.news.notify_one();
-    }
-
-    /// Drops what is left.
-    pub(super) fn clear(&self) {
-        let points = self.waiting().batches.drain(..).map(|batch| batch.points).sum();
-        self.tally.dropped.fetch_add(points, Ordering::Relaxed);
     }
 
     fn waiting(&self) -> MutexGuard<'_, WaitingBatches> {
@@ -97,8 +93,8 @@ impl PushQueue {
 mod tests {
     use super::*;
 
-    fn batch(points: u64) -> PushBatch {
-        PushBatch { body: Bytes::new(), points }
+    fn batch(points: u64, length: usize) -> PushBatch {
+        PushBatch { signal: Signal::Metrics, at: Utc(0), body: vec![0; length], points }
     }
 
     fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -106,36 +102,22 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_drops_its_oldest_batch_and_counts_the_points() {
-        let tally = Arc::new(Tally::default());
-        let queue = PushQueue::new(2, Arc::clone(&tally));
-        for points in [1, 20, 300] {
-            queue.put(batch(points));
-        }
-        assert_eq!(tally.counts().dropped, 1);
-        assert_eq!(block_on(queue.next()), Some(batch(20)));
-        assert_eq!(block_on(queue.next()), Some(batch(300)));
+    fn a_full_queue_drops_its_oldest_request() {
+        let queue = PushQueue::default();
+        assert_eq!(queue.put(batch(1, MOST_BYTES / 2)), []);
+        assert_eq!(queue.put(batch(20, MOST_BYTES / 2)), []);
+        assert_eq!(queue.put(batch(300, 1)), [batch(1, MOST_BYTES / 2)]);
+        assert_eq!(block_on(queue.next()).unwrap().points, 20);
+        assert_eq!(block_on(queue.next()).unwrap().points, 300);
     }
 
     #[test]
     fn a_closed_queue_gives_what_it_has_and_takes_nothing() {
-        let tally = Arc::new(Tally::default());
-        let queue = PushQueue::new(9, Arc::clone(&tally));
-        queue.put(batch(1));
+        let queue = PushQueue::default();
+        queue.put(batch(1, 1));
         queue.close();
-        queue.put(batch(20));
-        assert_eq!(block_on(queue.next()), Some(batch(1)));
+        assert_eq!(queue.put(batch(20, 1)), [batch(20, 1)]);
+        assert_eq!(block_on(queue.next()), Some(batch(1, 1)));
         assert_eq!(block_on(queue.next()), None);
-        assert_eq!(tally.counts().dropped, 20);
-    }
-
-    #[test]
-    fn clearing_counts_every_point_that_is_left() {
-        let tally = Arc::new(Tally::default());
-        let queue = PushQueue::new(4, Arc::clone(&tally));
-        queue.put(batch(1));
-        queue.put(batch(20));
-        queue.clear();
-        assert_eq!(tally.counts().dropped, 21);
     }
 }

@@ -1,5 +1,7 @@
 //! Reads the responses of a destination: two small protobuf messages of OTLP.
 
+use std::time::Duration;
+
 use prost::Message;
 
 use super::Accepted;
@@ -27,6 +29,40 @@ struct PartialSuccess {
 struct RpcStatus {
     #[prost(bytes = "vec", optional, tag = "2")]
     message: Option<Vec<u8>>,
+    #[prost(message, repeated, tag = "3")]
+    details: Vec<AnyMessage>,
+}
+
+/// `google.protobuf.Any`.
+#[derive(Clone, PartialEq, Message)]
+struct AnyMessage {
+    #[prost(string, tag = "1")]
+    type_url: String,
+    #[prost(bytes = "vec", tag = "2")]
+    value: Vec<u8>,
+}
+
+/// `google.rpc.RetryInfo` with its `google.protobuf.Duration`.
+#[derive(Clone, PartialEq, Message)]
+struct RetryInfo {
+    #[prost(message, optional, tag = "1")]
+    delay: Option<RetryDelay>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct RetryDelay {
+    #[prost(int64, tag = "1")]
+    seconds: i64,
+    #[prost(int32, tag = "2")]
+    nanos: i32,
+}
+
+/// The pause that the details of a gRPC status ask for.
+pub(super) fn retry_delay(details: &[u8]) -> Option<Duration> {
+    let status = RpcStatus::decode(details).ok()?;
+    let info = status.details.iter().find(|one| one.type_url.ends_with("google.rpc.RetryInfo"))?;
+    let delay = RetryInfo::decode(&*info.value).ok()?.delay?;
+    Some(Duration::new(u64::try_from(delay.seconds).ok()?, u32::try_from(delay.nanos).ok()?))
 }
 
 /// Reads an `ExportMetricsServiceResponse`; none if it is something else.
@@ -40,14 +76,14 @@ pub(super) fn accepted(bytes: &[u8]) -> Option<Accepted> {
 /// The message of a `google.rpc.Status`, or the begin of any other text.
 pub(super) fn status_message(bytes: &[u8]) -> String {
     match RpcStatus::decode(bytes) {
-        Ok(RpcStatus { message: Some(message) }) => line(&message),
+        Ok(RpcStatus { message: Some(message), .. }) => line(&message),
         // Some text happens to be valid protobuf.
         _ => line(bytes),
     }
 }
 
 /// A destination's message for the log: short and without control characters.
-fn line(bytes: &[u8]) -> String {
+pub(super) fn line(bytes: &[u8]) -> String {
     let printable = |letter: char| if letter.is_control() { ' ' } else { letter };
     let text: String = String::from_utf8_lossy(bytes).chars().take(MAX_MESSAGE).map(printable).collect();
     text.trim().to_owned()
@@ -82,6 +118,16 @@ mod tests {
         assert_eq!(accepted(b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), None);
         assert_eq!(accepted(&[0x80; 20]), None);
         assert_eq!(accepted(&[0, 0]), None);
+    }
+
+    #[test]
+    fn the_pause_of_a_grpc_status_is_read() {
+        let info = RetryInfo { delay: Some(RetryDelay { seconds: 2, nanos: 500_000_000 }) };
+        let type_url = "type.googleapis.com/google.rpc.RetryInfo".to_owned();
+        let details = vec![AnyMessage { type_url, value: info.encode_to_vec() }];
+        let status = RpcStatus { message: None, details }.encode_to_vec();
+        assert_eq!(retry_delay(&status), Some(Duration::from_millis(2_500)));
+        assert_eq!(retry_delay(b"\xff"), None);
     }
 
     #[test]

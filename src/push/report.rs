@@ -1,23 +1,27 @@
-//! Counts the points for a destination, and logs losses: at most one line per minute with counts and the reason, and one
+//! Counts the points for a destination, and logs failures: at most one line per minute with counts and the reason, and one
 //! line when all points are accepted again.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use super::{Accepted, Destination, PushFailure};
 use crate::model::Nanoseconds;
 
-/// Shortest time between two lines about losses.
+/// Shortest time between two lines about failures.
 const PAUSE: Nanoseconds = Nanoseconds::from_seconds(60);
 
 /// Points for one destination since the start; the sender writes it, and the tick loop reads it.
 #[derive(Debug, Default)]
 pub struct Tally {
-    pub(super) sent: AtomicU64,
-    pub(super) rejected: AtomicU64,
-    pub(super) dropped: AtomicU64,
+    sent: AtomicU64,
+    rejected: AtomicU64,
+    dropped: AtomicU64,
+    /// Bytes of the spool that wait for it.
+    pub waiting: AtomicU64,
+    /// Outcome of the last request: 0 before the first, 1 accepted, 2 failed.
+    last: AtomicU8,
 }
 
-/// Numbers of points. Each point is sent, rejected or dropped exactly once.
+/// Numbers of points. Each point is sent, rejected or dropped exactly once, or still waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PointCounts {
     /// Points that the destination accepted.
@@ -35,29 +39,58 @@ impl Tally {
             [&self.sent, &self.rejected, &self.dropped].map(|count| count.load(Ordering::Relaxed));
         PointCounts { sent, rejected, dropped }
     }
+
+    /// Counts the points of a request that was accepted. A destination may report more rejected points than it was sent.
+    pub(super) fn accept_points(&self, points: u64, rejected: u64) {
+        let rejected = rejected.min(points);
+        self.rejected.fetch_add(rejected, Ordering::Relaxed);
+        self.sent.fetch_add(points - rejected, Ordering::Relaxed);
+    }
+
+    /// Counts points that the destination refused for good.
+    pub(super) fn reject_points(&self, points: u64) {
+        self.rejected.fetch_add(points, Ordering::Relaxed);
+    }
+
+    /// Whether the last request was accepted; none before the first.
+    pub fn last_ok(&self) -> Option<bool> {
+        match self.last.load(Ordering::Relaxed) {
+            0 => None,
+            last => Some(last == 1),
+        }
+    }
+
+    pub(super) fn record_outcome(&self, ok: bool) {
+        self.last.store(if ok { 1 } else { 2 }, Ordering::Relaxed);
+    }
+
+    /// Counts points that are not delivered.
+    pub fn drop_points(&self, points: u64) {
+        self.dropped.fetch_add(points, Ordering::Relaxed);
+    }
 }
 
 /// What was logged about one destination.
 #[derive(Debug, Default)]
-pub(super) struct LossReport {
+pub(super) struct DeliveryReport {
     /// The counts at the last line.
     reported: PointCounts,
-    /// Points dropped up to the last batch.
+    /// Points dropped up to the last request.
     dropped: u64,
     last_warning: Option<Nanoseconds>,
-    /// Whether the last line reported losses.
+    /// Whether the last line reported a failure.
     warned: bool,
 }
 
 /// A log line, with the counts since the last one.
 #[derive(Debug, PartialEq, Eq)]
 enum ReportLine {
-    Lost(PointCounts, String),
+    Failing(PointCounts, String),
     AcceptedAgain(PointCounts),
 }
 
-impl LossReport {
-    /// Records the outcome of a batch, and logs a line if one is due.
+impl DeliveryReport {
+    /// Records the outcome of a request, and logs a line if one is due.
     pub(super) fn settle(
         &mut self,
         destination: &Destination,
@@ -69,11 +102,11 @@ impl LossReport {
         }
     }
 
-    /// Logs the points dropped since the last line when the agent stops.
+    /// Logs what waits when the agent stops.
     pub(super) fn end(&mut self, destination: &Destination) {
-        let lost = destination.tally().counts().since(self.reported);
-        if lost.dropped > 0 {
-            ReportLine::Lost(lost, "the agent stopped before they were sent".to_owned()).log(destination);
+        let waiting_bytes = destination.tally().waiting.load(Ordering::Relaxed);
+        if waiting_bytes > 0 {
+            tracing::info!(%destination, waiting_bytes, "OTLP points wait in the spool for the next start");
         }
     }
 
@@ -88,7 +121,7 @@ impl LossReport {
             Err(failure) => Some(failure.to_string()),
             Ok(Accepted { rejected: 1.., message }) => Some(format!("it rejects points: {message}")),
             Ok(_) if overflowed => {
-                Some("it accepts batches more slowly than they are made; raise otlp.interval".to_owned())
+                Some("points were too many or too old for the spool; raise otlp.spool.size or age".to_owned())
             }
             Ok(_) => None,
         };
@@ -97,7 +130,7 @@ impl LossReport {
         let line = match reason {
             Some(reason) if is_due => {
                 (self.last_warning, self.warned) = (Some(now), true);
-                ReportLine::Lost(since, reason)
+                ReportLine::Failing(since, reason)
             }
             // A loss too short for a line of its own is included in the next line.
             None if self.warned || (is_due && since.rejected + since.dropped > 0) => {
@@ -124,13 +157,15 @@ impl PointCounts {
 
 impl ReportLine {
     fn log(&self, destination: &Destination) {
+        let waiting_bytes = destination.tally().waiting.load(Ordering::Relaxed);
         match self {
-            Self::Lost(PointCounts { sent, rejected, dropped }, reason) => tracing::warn!(
-                %destination, reason, sent, rejected, dropped,
-                "OTLP points are lost; counts are since the last such line"
+            Self::Failing(PointCounts { sent, rejected, dropped }, reason) => tracing::warn!(
+                %destination, reason, sent, rejected, dropped, waiting_bytes,
+                "the OTLP destination does not accept all points; counts are since the last such line, and what waits is \
+                 sent later"
             ),
             Self::AcceptedAgain(PointCounts { sent, rejected, dropped }) => tracing::info!(
-                %destination, sent, rejected, dropped,
+                %destination, sent, rejected, dropped, waiting_bytes,
                 "the OTLP destination accepts all points again; counts are since the last such line"
             ),
         }
@@ -146,7 +181,7 @@ mod tests {
     }
 
     fn refused(status: u16) -> Result<Accepted, PushFailure> {
-        Err(PushFailure::Refused { status, message: String::new() })
+        Err(PushFailure::Refused { status: status.to_string(), message: String::new() })
     }
 
     fn unreachable() -> Result<Accepted, PushFailure> {
@@ -155,7 +190,7 @@ mod tests {
 
     /// The line after each batch: second, counts since the start, outcome.
     fn lines(batches: &[(u64, [u64; 3], Result<Accepted, PushFailure>)]) -> Vec<Option<ReportLine>> {
-        let mut report = LossReport::default();
+        let mut report = DeliveryReport::default();
         let line = |(second, sums, outcome): &(u64, [u64; 3], Result<Accepted, PushFailure>)| {
             report.line(counts(*sums), outcome, Nanoseconds::from_seconds(*second))
         };
@@ -163,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_are_logged_at_most_once_a_minute_with_counts_and_the_reason_of_that_time() {
+    fn failures_are_logged_at_most_once_a_minute_with_counts_and_the_reason_of_that_time() {
         let well = || Ok(Accepted::default());
         let logged = lines(&[
             (0, [10, 0, 0], well()),
@@ -176,9 +211,12 @@ mod tests {
             (120, [30, 30, 20], well()),
         ]);
         let [lost, none, again] = [1, 4, 6].map(|place| logged[place].as_ref());
-        let first = ReportLine::Lost(counts([10, 0, 10]), unreachable().unwrap_err().to_string());
+        let first = ReportLine::Failing(counts([10, 0, 10]), unreachable().unwrap_err().to_string());
         assert_eq!(lost, Some(&first));
-        assert_eq!(none, Some(&ReportLine::Lost(counts([0, 20, 10]), refused(404).unwrap_err().to_string())));
+        assert_eq!(
+            none,
+            Some(&ReportLine::Failing(counts([0, 20, 10]), refused(404).unwrap_err().to_string()))
+        );
         assert_eq!(again, Some(&ReportLine::AcceptedAgain(counts([10, 10, 0]))));
         assert_eq!(logged.iter().flatten().count(), 3, "{logged:?}");
     }
@@ -198,23 +236,23 @@ mod tests {
         let dropped: u64 = logged
             .iter()
             .flatten()
-            .map(|(ReportLine::Lost(counts, _) | ReportLine::AcceptedAgain(counts))| counts.dropped)
+            .map(|(ReportLine::Failing(counts, _) | ReportLine::AcceptedAgain(counts))| counts.dropped)
             .sum();
         assert_eq!(dropped, 200);
     }
 
     #[test]
-    fn rejected_points_and_a_queue_that_overflows_are_losses_too() {
+    fn rejected_points_and_a_spool_that_overflows_are_reported_too() {
         let rejecting = Ok(Accepted { rejected: 3, message: "too old".to_owned() });
         let logged = lines(&[(0, [7, 3, 0], rejecting)]);
         assert_eq!(
             logged,
-            [Some(ReportLine::Lost(counts([7, 3, 0]), "it rejects points: too old".to_owned()))]
+            [Some(ReportLine::Failing(counts([7, 3, 0]), "it rejects points: too old".to_owned()))]
         );
         let slow =
             lines(&[(0, [10, 0, 0], Ok(Accepted::default())), (15, [20, 0, 40], Ok(Accepted::default()))]);
         assert!(
-            matches!(&slow[1], Some(ReportLine::Lost(_, reason)) if reason.contains("otlp.interval")),
+            matches!(&slow[1], Some(ReportLine::Failing(_, reason)) if reason.contains("otlp.spool.size")),
             "{slow:?}"
         );
     }

@@ -1,71 +1,138 @@
-//! The sender: sends the batches of the queue one after the other, and counts points sent, rejected and dropped.
+//! The thread's work: takes requests from the queue into the spool, and sends them to each destination.
 //!
-//! When the agent stops it has half a second for the batches that are left; the rest is counted as dropped.
+//! When the agent stops it has half a second for what waits; the rest stays in the spool for the next start.
 
-use std::pin::pin;
+use std::cell::RefCell;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
 
-use super::report::LossReport;
-use super::{Accepted, Destination, PushFailure, PushQueue, Tally, send};
+use super::report::DeliveryReport;
+use super::{Delivery, PushQueue, Spool, SpoolRecord, Step, compress, send};
 use crate::clock::system_now;
+use crate::model::Nanoseconds;
 
-/// Time for the last batches when the agent stops.
+/// Time for what waits when the agent stops.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Sends the batches of the queue until `shutdown` is true or its sender is dropped.
-pub async fn run(queue: Arc<PushQueue>, destination: Destination, mut shutdown: watch::Receiver<bool>) {
-    let mut report = LossReport::default();
-    {
-        let mut sending = pin!(send_all(&queue, &destination, &mut report));
-        tokio::select! {
-            () = sending.as_mut() => {}
-            // An error means that the sender of `shutdown` was dropped, which also stops the run.
-            _ = shutdown.wait_for(|stop| *stop) => {
-                queue.close();
-                let _ = timeout(FLUSH_TIMEOUT, sending).await;
+/// What the thread works with.
+#[derive(Debug)]
+pub struct Push {
+    /// Requests of the tick loop.
+    pub queue: Arc<PushQueue>,
+    /// The spool with a reader for each delivery.
+    pub spool: Spool,
+    /// One for each destination and signal.
+    pub deliveries: Vec<Delivery>,
+    /// Where damage and failed writes are counted.
+    pub health: Arc<SpoolHealth>,
+}
+
+/// Problems of the spool, for the tick loop.
+#[derive(Debug, Default)]
+pub struct SpoolHealth {
+    /// Bytes that could not be read.
+    pub damaged: AtomicU64,
+    /// Writes that failed.
+    pub errors: AtomicU64,
+}
+
+impl SpoolHealth {
+    fn record(&self, spool: &Spool) {
+        let (damaged, errors) = spool.problems();
+        if errors > self.errors.swap(errors, Ordering::Relaxed) {
+            tracing::warn!(errors, "the OTLP spool cannot be written; what waits is in memory until it can");
+        }
+        if damaged > self.damaged.swap(damaged, Ordering::Relaxed) {
+            tracing::warn!(bytes = damaged, "a part of the OTLP spool is damaged; it is passed over");
+        }
+    }
+}
+
+/// Runs until the queue is closed. Each change of `reloads` ends the pauses of destinations that failed.
+pub async fn run(push: Push, reloads: watch::Receiver<u64>) {
+    let Push { queue, spool, deliveries, health } = push;
+    health.record(&spool);
+    let spool = Rc::new(RefCell::new(spool));
+    let (news, appended) = watch::channel(());
+    let (stop, stopped) = watch::channel(false);
+    let local = tokio::task::LocalSet::new();
+    let mut tasks = JoinSet::new();
+    for delivery in deliveries {
+        let signals =
+            Signals { appended: appended.clone(), reloads: reloads.clone(), stopped: stopped.clone() };
+        tasks.spawn_local_on(deliver(delivery, Rc::clone(&spool), signals), &local);
+    }
+    local
+        .run_until(async move {
+            while let Some(batch) = queue.next().await {
+                let points = u32::try_from(batch.points).unwrap_or(u32::MAX);
+                let body = compress(&batch.body);
+                let record = SpoolRecord { signal: batch.signal, points, at: batch.at, body };
+                spool.borrow_mut().append(&record);
+                health.record(&spool.borrow());
+                news.send_replace(());
+            }
+            stop.send_replace(true);
+            // What is not sent stays in the spool.
+            let _ = timeout(FLUSH_TIMEOUT, async { while tasks.join_next().await.is_some() {} }).await;
+            spool.borrow_mut().store_places();
+        })
+        .await;
+}
+
+/// What a delivery waits for.
+struct Signals {
+    appended: watch::Receiver<()>,
+    reloads: watch::Receiver<u64>,
+    stopped: watch::Receiver<bool>,
+}
+
+async fn deliver(mut delivery: Delivery, spool: Rc<RefCell<Spool>>, mut signals: Signals) {
+    let random = RandomState::new();
+    let mut report = DeliveryReport::default();
+    let destination = delivery.destination().clone();
+    loop {
+        let now = system_now().boottime;
+        let step = delivery.next(&mut spool.borrow_mut(), now);
+        match step {
+            Step::Send(body) => {
+                let outcome = send(&destination, body).await;
+                let now = system_now().boottime;
+                destination.tally().record_outcome(outcome.is_ok());
+                delivery.settle(&mut spool.borrow_mut(), &outcome, now, random_share(&random, now));
+                report.settle(&destination, &outcome, now);
+            }
+            // Whoever waits when the agent stops would wait too long.
+            Step::Wait(_) | Step::Idle if *signals.stopped.borrow() => return report.end(&destination),
+            Step::Wait(until) => {
+                let left = Duration::from_nanos(until.0.saturating_sub(now.0));
+                tokio::select! {
+                    () = sleep(left) => {}
+                    _ = signals.reloads.changed() => delivery.retry_now(),
+                    _ = signals.stopped.changed() => {}
+                    _ = signals.appended.changed(), if destination.settings.live_first => {}
+                }
+            }
+            Step::Idle => {
+                tokio::select! {
+                    _ = signals.appended.changed() => {}
+                    _ = signals.stopped.changed() => {}
+                }
             }
         }
     }
-    queue.clear();
-    report.end(&destination);
 }
 
-async fn send_all(queue: &PushQueue, destination: &Destination, report: &mut LossReport) {
-    while let Some(batch) = queue.next().await {
-        let in_flight = PointsInFlight { points: batch.points, tally: destination.tally() };
-        let outcome = send(destination, batch.body).await;
-        in_flight.settle(&outcome);
-        report.settle(destination, &outcome, system_now().boottime);
-    }
-}
-
-/// The points of a batch that is being sent. They are counted as dropped unless `settle` counts them otherwise.
-struct PointsInFlight<'a> {
-    points: u64,
-    tally: &'a Tally,
-}
-
-impl PointsInFlight<'_> {
-    fn settle(mut self, outcome: &Result<Accepted, PushFailure>) {
-        let rejected = match outcome {
-            // A destination may report more rejected points than it was sent.
-            Ok(accepted) => accepted.rejected.min(self.points),
-            Err(PushFailure::Refused { .. }) => self.points,
-            Err(_) => return,
-        };
-        self.tally.rejected.fetch_add(rejected, Ordering::Relaxed);
-        self.tally.sent.fetch_add(self.points - rejected, Ordering::Relaxed);
-        self.points = 0;
-    }
-}
-
-impl Drop for PointsInFlight<'_> {
-    fn drop(&mut self) {
-        self.tally.dropped.fetch_add(self.points, Ordering::Relaxed);
-    }
+/// A random number from 0 to 1. The standard library's hash seeds are random enough, and need no crate.
+fn random_share(random: &RandomState, now: Nanoseconds) -> f64 {
+    let mut hasher = random.build_hasher();
+    hasher.write_u64(now.0);
+    (hasher.finish() >> 32) as f64 / f64::from(u32::MAX)
 }

@@ -1,48 +1,65 @@
-//! Sends one batch: connects, posts it and reads the response, and tries again where OTLP says so.
+//! Sends one request: connects, posts it and reads the response.
 //!
-//! Each try opens a connection of its own. At one push in several seconds that costs little, and a Collector that moved
-//! behind its name is found. Pauses double and have a random part, so that the agents of a cluster do not return together
-//! to a Collector that has just recovered.
+//! Each request opens a connection of its own. At one push in several seconds that costs little, and a Collector that moved
+//! behind its name is found.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
-use std::net::SocketAddr;
+use std::io::{self, Read, Write};
 use std::time::Duration;
 
 use bytes::Bytes;
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
 use http_body_util::Full;
 use hyper::header::{
-    CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, RETRY_AFTER, USER_AGENT,
+    CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue,
+    RETRY_AFTER, USER_AGENT,
 };
-use hyper::{Method, Request, StatusCode};
-use tokio::net::{TcpStream, lookup_host};
-use tokio::time::{sleep, timeout};
+use hyper::{Method, Request};
+use tokio::time::timeout;
 
+use super::connect::{connect, headers};
 use super::reply::{accepted, status_message};
-use super::{Accepted, Destination, PushLimits};
+use super::{Accepted, Destination, grpc};
+use crate::config::{OtlpCompression, OtlpProtocol};
 use crate::http;
 
 /// Largest response body that is read, in bytes.
 const MAX_RESPONSE: usize = 1 << 20;
 
-/// Why a batch was not accepted.
+/// Largest request that is decompressed; what the sender made is smaller.
+const MAX_REQUEST: u64 = 64 << 20;
+
+/// Why a request was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum PushFailure {
-    #[error("its host name cannot be resolved ({0}); correct otlp.endpoint, or the node's DNS")]
+    #[error("{0}")]
+    Setup(String),
+    #[error("its host name cannot be resolved ({0}); correct its endpoint, or the node's DNS")]
     Unresolved(String),
     #[error("no connection ({0}); is a Collector listening there?")]
     Unreachable(String),
+    #[error("no TLS connection ({0}); check ca_file, cert_file, and whether it speaks TLS on that port")]
+    Tls(String),
     #[error("it is too busy ({status} {message}); give it more room or push less often")]
     Busy {
-        status: u16,
+        status: String,
         message: String,
         /// The pause that it asked for.
         retry_after: Option<Duration>,
     },
-    #[error("it refused the batch ({status} {message}); {}", advice(*.status))]
-    Refused { status: u16, message: String },
+    #[error("it failed ({status} {message}); look at its log")]
+    Broken { status: String, message: String },
+    #[error("it does not let the agent in ({status} {message}); {}", advice(.status))]
+    Closed { status: String, message: String },
+    #[error("the request is larger than it takes ({status} {message}); raise its limit")]
+    TooLarge { status: String, message: String },
+    #[error("it refused the request ({status} {message}); look at its log")]
+    Refused { status: String, message: String },
     #[error(
-        "the server there does not speak OTLP over HTTP; check the address and the port (4318; 4317 is gRPC)"
+        "the server there does not speak OTLP by this protocol; check the address and the port (usually 4318 for http/protobuf, \
+         4317 for grpc)"
     )]
     NotOtlp,
     #[error("no answer within {} s; is it overloaded, or is the network cut?", .0.as_secs_f64())]
@@ -50,53 +67,70 @@ pub enum PushFailure {
 }
 
 impl PushFailure {
-    /// Whether another try may succeed.
-    const fn is_passing(&self) -> bool {
-        matches!(self, Self::Unresolved(_) | Self::Unreachable(_) | Self::Busy { .. })
+    /// The failure that an HTTP status stands for.
+    fn of_http(status: u16, message: String, retry_after: Option<Duration>) -> Self {
+        let text = status.to_string();
+        match status {
+            413 => Self::TooLarge { status: text, message },
+            _ if is_about_size(&message) => Self::TooLarge { status: text, message },
+            408 | 429 | 502..=504 => Self::Busy { status: text, message, retry_after },
+            300..=399 | 401 | 403..=405 | 407 => Self::Closed { status: text, message },
+            400..=499 => Self::Refused { status: text, message },
+            _ => Self::Broken { status: text, message },
+        }
     }
 }
 
-/// What to do about an HTTP status that refuses a batch.
-const fn advice(status: u16) -> &'static str {
+/// Whether a message says that a request is too large, as gRPC's libraries do.
+pub(super) fn is_about_size(message: &str) -> bool {
+    message.contains("larger than max") || message.contains("too large")
+}
+
+/// What to do where a destination lets nothing in.
+fn advice(status: &str) -> &'static str {
     match status {
-        401 | 403 => "it requires credentials, which are not sent; push to a Collector on the node",
-        404 | 405 => {
-            "nothing accepts OTLP at this path; correct otlp.endpoint (for Prometheus: http://HOST:9090/api/v1/otlp) and \
+        "401" | "403" | "407" | "Unauthenticated" | "PermissionDenied" => {
+            "give the credentials that it requires (headers, header_files, cert_file)"
+        }
+        "Unimplemented" => "nothing accepts this signal there; enable its OTLP receiver",
+        _ => {
+            "nothing accepts OTLP at this path; correct its endpoint (for Prometheus: http://HOST:9090/api/v1/otlp) and \
              enable its OTLP receiver"
         }
-        413 => "the request is larger than it allows; raise its limit",
-        _ => "check the address and its log",
     }
 }
 
-/// Posts a batch until the destination has accepted or refused it, or its limits are exhausted.
+/// Compresses a request, as the spool keeps it. Level 1: higher ones take several times as long for a tenth less.
+pub fn compress(request: &[u8]) -> Bytes {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    // A vector grows, so neither can fail.
+    let _ = encoder.write_all(request);
+    encoder.finish().unwrap_or_default().into()
+}
+
+/// The request that was compressed.
+pub(super) fn decompress(body: &[u8]) -> io::Result<Vec<u8>> {
+    let mut request = Vec::new();
+    GzDecoder::new(body).take(MAX_REQUEST).read_to_end(&mut request)?;
+    Ok(request)
+}
+
+/// Sends a compressed request once.
 pub async fn send(destination: &Destination, body: Bytes) -> Result<Accepted, PushFailure> {
-    let total = destination.limits.total;
-    timeout(total, send_with_retries(destination, body)).await.unwrap_or(Err(PushFailure::TimedOut(total)))
-}
-
-async fn send_with_retries(destination: &Destination, body: Bytes) -> Result<Accepted, PushFailure> {
-    let mut tried = 1;
-    loop {
-        match post(destination, body.clone()).await {
-            Err(failure) if failure.is_passing() && tried < destination.limits.tries => {
-                sleep(pause(&destination.limits, tried, &failure)).await;
-            }
-            outcome => return outcome,
+    let longest = destination.settings.timeout.duration();
+    let sent = async {
+        match destination.settings.protocol {
+            OtlpProtocol::Http => post(destination, body).await,
+            OtlpProtocol::Grpc => grpc::export(destination, &body).await,
         }
-        tried += 1;
-    }
+    };
+    timeout(longest, sent).await.unwrap_or(Err(PushFailure::TimedOut(longest)))
 }
 
-/// Posts a batch once.
 async fn post(destination: &Destination, body: Bytes) -> Result<Accepted, PushFailure> {
-    let addresses: Vec<SocketAddr> = lookup_host((destination.host.as_str(), destination.port))
-        .await
-        .map_err(|error| PushFailure::Unresolved(error.to_string()))?
-        .collect();
-    let stream =
-        TcpStream::connect(&*addresses).await.map_err(|error| PushFailure::Unreachable(error.to_string()))?;
-    let response = http::send(stream, request(destination, body)).await.map_err(|error| {
+    let request = request(destination, body)?;
+    let stream = connect(destination).await?;
+    let response = http::send(stream, request).await.map_err(|error| {
         if error.is_parse() { PushFailure::NotOtlp } else { PushFailure::Unreachable(error.to_string()) }
     })?;
     let status = response.head.status;
@@ -108,78 +142,38 @@ async fn post(destination: &Destination, body: Bytes) -> Result<Accepted, PushFa
     }
     // A refusal is reported even if its body cannot be read.
     let message = body.map(|body| status_message(&body)).unwrap_or_default();
-    Err(match status {
-        StatusCode::TOO_MANY_REQUESTS
-        | StatusCode::BAD_GATEWAY
-        | StatusCode::SERVICE_UNAVAILABLE
-        | StatusCode::GATEWAY_TIMEOUT => PushFailure::Busy { status: status.as_u16(), message, retry_after },
-        _ => PushFailure::Refused { status: status.as_u16(), message },
-    })
+    Err(PushFailure::of_http(status.as_u16(), message, retry_after))
 }
 
-fn request(destination: &Destination, body: Bytes) -> Request<Full<Bytes>> {
+fn request(destination: &Destination, body: Bytes) -> Result<Request<Full<Bytes>>, PushFailure> {
+    let setup = |error: &dyn std::fmt::Display| PushFailure::Setup(format!("endpoint: {error}; correct it"));
+    let (body, encoding) = match destination.settings.compression {
+        OtlpCompression::Gzip => (body, Some(HeaderValue::from_static("gzip"))),
+        OtlpCompression::None => (decompress(&body).map_err(|error| setup(&error))?.into(), None),
+    };
     let length = HeaderValue::from(body.len());
+    let authority = HeaderValue::from_str(&destination.authority()).map_err(|error| setup(&error))?;
     let mut request = Request::new(Full::new(body));
     *request.method_mut() = Method::POST;
-    *request.uri_mut() = destination.path.clone();
-    let headers = request.headers_mut();
-    headers.insert(HOST, destination.authority.clone());
-    headers.insert(USER_AGENT, HeaderValue::from_static(http::USER_AGENT));
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"));
+    *request.uri_mut() = destination.path().parse().map_err(|error| setup(&error))?;
+    let into = request.headers_mut();
+    for (name, value) in headers(&destination.settings)? {
+        into.insert(HeaderName::try_from(name).map_err(|error| setup(&error))?, value);
+    }
+    into.insert(HOST, authority);
+    into.insert(USER_AGENT, HeaderValue::from_static(http::USER_AGENT));
+    into.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"));
     // hyper omits it where there is no body.
-    headers.insert(CONTENT_LENGTH, length);
-    headers.insert(CONNECTION, HeaderValue::from_static("close"));
-    request
+    into.insert(CONTENT_LENGTH, length);
+    into.insert(CONNECTION, HeaderValue::from_static("close"));
+    if let Some(encoding) = encoding {
+        into.insert(CONTENT_ENCODING, encoding);
+    }
+    Ok(request)
 }
 
 /// The pause that the destination asks for. The form with a date is ignored, since the wall clocks may differ.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let value = headers.get(RETRY_AFTER)?.to_str().ok()?;
     value.trim().parse().ok().map(Duration::from_secs)
-}
-
-/// Pause after that many tries.
-fn pause(limits: &PushLimits, tried: u32, failure: &PushFailure) -> Duration {
-    let doubled = limits.pause.saturating_mul(1_u32.checked_shl(tried - 1).unwrap_or(u32::MAX));
-    let own = doubled.saturating_add(random_time(limits.pause)).min(limits.longest_pause);
-    match failure {
-        // A destination may ask for a longer pause, never for a shorter one.
-        PushFailure::Busy { retry_after: Some(asked), .. } => own.max(*asked).min(limits.longest_pause),
-        _ => own,
-    }
-}
-
-/// A random time up to `max`. The standard library's hash seeds are random enough, and need no crate.
-fn random_time(max: Duration) -> Duration {
-    let random = RandomState::new().build_hasher().finish() >> 32;
-    max.mul_f64(random as f64 / f64::from(u32::MAX))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pauses_double_are_random_and_have_a_limit() {
-        let limits = PushLimits::default();
-        let lost = PushFailure::Unreachable(String::new());
-        for tried in 1..=3 {
-            let least = Duration::from_millis(100 << (tried - 1));
-            let pause = pause(&limits, tried, &lost);
-            assert!((least..=least + limits.pause).contains(&pause), "{tried} {pause:?}");
-        }
-        assert_eq!(pause(&limits, 400, &lost), limits.longest_pause);
-    }
-
-    #[test]
-    fn a_destination_may_ask_for_a_longer_pause_within_reason() {
-        let limits = PushLimits::default();
-        let asked = |seconds| {
-            let retry_after = Some(Duration::from_secs(seconds));
-            pause(&limits, 1, &PushFailure::Busy { status: 429, message: String::new(), retry_after })
-        };
-        assert!(asked(0) >= limits.pause);
-        assert_eq!(asked(2), Duration::from_secs(2));
-        assert_eq!(asked(86_400), limits.longest_pause);
-    }
 }

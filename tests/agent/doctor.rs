@@ -204,7 +204,7 @@ fn destination(status: &'static str, requests: usize) -> std::net::SocketAddr {
             let (mut stream, _) = listener.accept().unwrap();
             let mut request = [0; 4096];
             let read = stream.read(&mut request).unwrap();
-            assert!(String::from_utf8_lossy(&request[..read]).contains("content-length: 0\r\n"));
+            assert!(String::from_utf8_lossy(&request[..read]).contains("content-encoding: gzip\r\n"));
             stream.write_all(format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n").as_bytes()).unwrap();
         }
     });
@@ -224,7 +224,7 @@ fn doctor_tests_the_otlp_destination_with_an_empty_request() {
     assert_eq!(status, Some(1), "{page}");
     assert!(
         page.contains(
-            "it refused the batch (404 ); nothing accepts OTLP at this path; correct otlp.endpoint"
+            "it does not let the agent in (404 ); nothing accepts OTLP at this path; correct its endpoint"
         ),
         "{page}"
     );

@@ -59,7 +59,11 @@ pub(crate) const MODULES: &[Module] = &[
         "one tick: identify, integrate, settle, judge, publish",
     ),
     module("export", &["model", "catalogue"], "pure: prints a snapshot as text, OpenMetrics, OTLP, JSON"),
-    module("push", &["model", "clock", "http"], "sends OTLP over HTTP to a collector"),
+    module(
+        "push",
+        &["model", "clock", "http", "config"],
+        "OTLP: spool on disk, destinations over HTTP and gRPC",
+    ),
     module(
         "serve",
         &["model", "clock", "billing", "export", "ledger", "config"],

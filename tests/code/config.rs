@@ -178,7 +178,10 @@ web: {listen: [127.0.0.1:9855, "[::1]:9855"], created: true}
         rate(2_000_000_000),
     ];
     assert_eq!(config.prices, PriceBook { rates, ..PriceBook::default() });
-    assert_eq!(config.otlp.endpoint, Some(Endpoint { host: "[::1]".into(), port: 4318 }));
+    assert_eq!(
+        config.otlp.endpoint,
+        Some(Endpoint { tls: false, host: "[::1]".into(), port: 4318, base: String::new() })
+    );
     assert_eq!(config.otlp.interval, Nanoseconds::from_seconds(90));
     assert_eq!((config.limits.processes, config.web.created, config.web.listen.len()), (7, true, 2));
     let of_node = "prices: {currency: EUR, rates: [{node_hour: 9.80, gpus: 8, gpu_share: 0.9}]}";

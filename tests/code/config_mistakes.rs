@@ -569,20 +569,40 @@ node: {cluster: b}"#,
         r#"1:16: ledger.path: "ledger.db" is not an absolute path; give a path that begins with /"#,
     ),
     (
-        r#"otlp: {endpoint: "https://c:4318"}"#,
-        r#"1:18: otlp.endpoint: "https://c:4318" asks for TLS; TLS to the collector comes in a later version: give http://host:port of a collector on this node or in a trusted network"#,
+        r#"otlp: {destinations: [{protocol: grpc}]}"#,
+        "1:23: otlp.destinations[0].endpoint: is missing; give http://host:port or https://host",
+    ),
+    (
+        r#"otlp: {destinations: [{endpoint: "http://c:4318", protocol: http/json}]}"#,
+        r#"1:61: otlp.destinations[0].protocol: "http/json" is not known here; give http/protobuf or grpc"#,
+    ),
+    (
+        r#"otlp: {destinations: [{endpoint: "http://c:4318", ca_file: /ca.crt}]}"#,
+        "1:51: otlp.destinations[0].ca_file: has no effect on an http address; give https:// in endpoint, or remove it",
+    ),
+    (
+        r#"otlp: {destinations: [{endpoint: "https://c", cert_file: /c.crt}]}"#,
+        "1:47: otlp.destinations[0].cert_file: and key_file belong together; give both, or remove the other",
+    ),
+    (
+        r#"otlp: {destinations: [{endpoint: "https://c", headers: {Host: c}}]}"#,
+        r#"1:63: otlp.destinations[0].headers.Host: "Host" is a header that the agent sets itself; give a name such as Authorization"#,
+    ),
+    (
+        r#"otlp: {destinations: [{endpoint: "https://c"}, {endpoint: "https://c:443"}]}"#,
+        "1:49: otlp.destinations[1].endpoint: is that of the entry on line 1 too; keep one",
     ),
     (
         r#"otlp: {endpoint: "c:4318"}"#,
-        r#"1:18: otlp.endpoint: "c:4318" does not begin with http://; give http://host:port, such as http://127.0.0.1:4318"#,
+        r#"1:18: otlp.endpoint: "c:4318" does not begin with http:// or https://; give http://host:port, such as http://127.0.0.1:4318"#,
     ),
     (
         r#"otlp: {endpoint: "http://c"}"#,
         r#"1:18: otlp.endpoint: "http://c" has no port; give http://host:port, such as http://127.0.0.1:4318"#,
     ),
     (
-        r#"otlp: {endpoint: "http://c:4318/v1/metrics"}"#,
-        r#"1:18: otlp.endpoint: "http://c:4318/v1/metrics" goes on after the port (/v1/metrics is added by itself); give http://host:port, such as http://127.0.0.1:4318"#,
+        r#"otlp: {endpoint: "http://c:4318/?a=b"}"#,
+        r#"1:18: otlp.endpoint: "http://c:4318/?a=b" goes on after the path; give http://host:port, such as http://127.0.0.1:4318"#,
     ),
     (
         r#"otlp: {endpoint: "http://u:p@c:4318"}"#,

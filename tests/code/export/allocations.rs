@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use gpumeter::catalogue::Level;
 use gpumeter::config::Config;
-use gpumeter::export::{OtlpEncoder, PageCache, PageFormat, PublishedSnapshot};
+use gpumeter::export::{OtlpEncoder, OtlpResource, PageCache, PageFormat, PublishedSnapshot};
 use gpumeter::policy::dcgm_options;
 
 use super::fixture;
@@ -66,7 +66,7 @@ fn a_warm_page_of_eight_gpus_and_two_hundred_processes_allocates_nothing() {
 #[test]
 fn a_request_allocates_at_most_ten_times_for_each_point() {
     let roster = Arc::new(fixture::roster(8, 200));
-    let mut otlp = OtlpEncoder::new(Level::Full, "node-1", "");
+    let mut otlp = OtlpEncoder::new(Level::Full, &OtlpResource::new("node-1", ""));
     let mut body = Vec::new();
     otlp.encode(&fixture::values(Arc::clone(&roster), 1), &mut body);
     for (name, most, next) in

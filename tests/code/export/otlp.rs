@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use gpumeter::catalogue::{self, Kind, Level, Origin};
-use gpumeter::export::{OtlpEncoder, native_name, native_unit};
+use gpumeter::export::{OtlpEncoder, OtlpResource, native_name, native_unit};
 use gpumeter::model::Absence;
 use gpumeter::model::snapshot::{Roster, Snapshot};
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
@@ -155,7 +155,7 @@ fn check(otlp: &mut OtlpEncoder, snapshot: &Snapshot, level: Level) -> Vec<Point
 #[test]
 fn the_request_decodes_to_what_the_walk_visits() {
     for level in Level::ALL {
-        let mut otlp = OtlpEncoder::new(level, "node-1", "");
+        let mut otlp = OtlpEncoder::new(level, &OtlpResource::new("node-1", ""));
         assert!(check(&mut otlp, &fixture::node(2, 3), level).is_empty());
     }
 }
@@ -163,21 +163,22 @@ fn the_request_decodes_to_what_the_walk_visits() {
 #[test]
 fn the_resource_names_service_and_node() {
     let mut body = Vec::new();
-    OtlpEncoder::new(Level::Lean, "node-1", "").encode(&fixture::node(1, 0), &mut body);
+    OtlpEncoder::new(Level::Lean, &OtlpResource::new("node-1", "")).encode(&fixture::node(1, 0), &mut body);
     let request = ExportMetricsServiceRequest::decode(body.as_slice()).unwrap();
     let resource = request.resource_metrics[0].resource.as_ref().unwrap();
     let version = env!("CARGO_PKG_VERSION");
     let wanted = [
-        ("service.name", "gpumeter"),
-        ("service.instance.id", "node-1"),
-        ("service.version", version),
         ("host.name", "node-1"),
+        ("service.instance.id", "node-1"),
+        ("service.name", "gpumeter"),
+        ("service.version", version),
     ];
     assert_eq!(texts(&resource.attributes), wanted.map(|(key, value)| (key.into(), value.into())));
-    OtlpEncoder::new(Level::Lean, "node-1", "zurich").encode(&fixture::node(1, 0), &mut body);
+    OtlpEncoder::new(Level::Lean, &OtlpResource::new("node-1", "zurich"))
+        .encode(&fixture::node(1, 0), &mut body);
     let in_cluster = ExportMetricsServiceRequest::decode(body.as_slice()).unwrap();
     let attributes = &in_cluster.resource_metrics[0].resource.as_ref().unwrap().attributes;
-    assert_eq!(texts(attributes).last(), Some(&("k8s.cluster.name".to_owned(), "zurich".to_owned())));
+    assert!(texts(attributes).contains(&("k8s.cluster.name".to_owned(), "zurich".to_owned())));
     let scope = request.resource_metrics[0].scope_metrics[0].scope.as_ref().unwrap();
     assert_eq!((scope.name.as_str(), scope.version.as_str()), ("gpumeter", version));
 }
@@ -185,7 +186,7 @@ fn the_resource_names_service_and_node() {
 #[test]
 fn each_metric_has_its_kind_help_and_unit() {
     let mut body = Vec::new();
-    OtlpEncoder::new(Level::Full, "node-1", "").encode(&fixture::node(2, 2), &mut body);
+    OtlpEncoder::new(Level::Full, &OtlpResource::new("node-1", "")).encode(&fixture::node(2, 2), &mut body);
     let mut seen = BTreeSet::new();
     for metric in metrics(&body) {
         let family = catalogue::families().find(|family| native_name(family) == metric.name).unwrap();
@@ -202,7 +203,7 @@ fn each_metric_has_its_kind_help_and_unit() {
 
 #[test]
 fn a_removed_series_is_ended_once() {
-    let mut otlp = OtlpEncoder::new(Level::Full, "node-1", "");
+    let mut otlp = OtlpEncoder::new(Level::Full, &OtlpResource::new("node-1", ""));
     check(&mut otlp, &fixture::node(2, 3), Level::Full);
     let ended = check(&mut otlp, &fixture::node(2, 2), Level::Full);
     let names: Vec<_> = ended.iter().map(|point| point.name.as_str()).collect();
@@ -220,7 +221,7 @@ fn a_removed_series_is_ended_once() {
 
 #[test]
 fn a_family_whose_last_series_leaves_still_ends_it() {
-    let mut otlp = OtlpEncoder::new(Level::Full, "node-1", "");
+    let mut otlp = OtlpEncoder::new(Level::Full, &OtlpResource::new("node-1", ""));
     check(&mut otlp, &fixture::node(1, 1), Level::Full);
     let bare = fixture::values(Arc::new(Roster { prices: Arc::default(), ..fixture::roster(1, 0) }), 1);
     let ended = check(&mut otlp, &bare, Level::Full);
@@ -241,7 +242,7 @@ fn a_family_whose_last_series_leaves_still_ends_it() {
 #[test]
 fn a_value_that_is_withheld_is_ended_once_and_comes_back() {
     let roster = Arc::new(fixture::roster(1, 1));
-    let mut otlp = OtlpEncoder::new(Level::Full, "node-1", "");
+    let mut otlp = OtlpEncoder::new(Level::Full, &OtlpResource::new("node-1", ""));
     check(&mut otlp, &fixture::values(Arc::clone(&roster), 1), Level::Full);
     let mut absent = fixture::values(Arc::clone(&roster), 1);
     absent.processes[0].values[0] = Err(Absence::Failed);

@@ -1,0 +1,183 @@
+//! The thread of the OTLP push: its spool and destinations.
+
+use std::fs;
+use std::os::unix::fs::DirBuilderExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::{Shared, StartError};
+use crate::catalogue::AgentFamily;
+use crate::config::{Config, OtlpPlan, SpoolConfig};
+use crate::export::{OtlpEncoder, OtlpResource};
+use crate::meter::Services;
+use crate::model::snapshot::Snapshot;
+use crate::policy::{ActiveConfig, otlp_resource};
+use crate::push::{
+    Delivery, Destination, MOST_REQUEST, Push, PushBatch, PushQueue, Signal, Spool, SpoolHealth, SpoolLimits,
+    SpoolReader, run,
+};
+use crate::thread::Thread;
+
+/// The running push.
+pub(super) struct RunningPush {
+    pub(super) target: PushTarget,
+    thread: Thread,
+}
+
+/// Where the tick loop pushes to.
+#[derive(Clone)]
+pub(super) struct PushTarget {
+    queue: Arc<PushQueue>,
+    destinations: Vec<Destination>,
+    health: Arc<SpoolHealth>,
+    resource: OtlpResource,
+}
+
+impl RunningPush {
+    /// Sends what can be sent at once; the rest stays in the spool.
+    pub(super) fn close(self, longest: Duration) {
+        self.target.queue.close();
+        if !self.thread.wait(longest) {
+            tracing::warn!(
+                "the OTLP push did not end in time; what it was sending is sent again at the next start"
+            );
+        }
+    }
+}
+
+/// Starts the thread if there are destinations.
+pub(super) fn start(
+    config: &Config,
+    plan: &OtlpPlan,
+    shared: &Arc<Shared>,
+) -> Result<Option<RunningPush>, StartError> {
+    if plan.destinations.is_empty() {
+        return Ok(None);
+    }
+    plan.origins.iter().for_each(|origin| tracing::info!("OTLP: {origin}"));
+    let mut destinations = Vec::new();
+    for settings in &plan.destinations {
+        destinations.push(Destination::new(settings, Signal::Metrics));
+        if settings.events {
+            destinations.push(Destination::new(settings, Signal::Logs));
+        }
+        if let Err(problem) = crate::push::check_files(settings) {
+            tracing::error!("OTLP destination {settings}: {problem}; it is tried again each minute");
+        }
+    }
+    let mut spool = open_spool(&config.otlp.spool, &destinations);
+    let interval = config.otlp.interval;
+    let deliveries = destinations.iter().enumerate();
+    let deliveries = deliveries
+        .map(|(reader, destination)| Delivery::new(destination.clone(), reader, interval, &mut spool))
+        .collect();
+    let queue = Arc::new(PushQueue::default());
+    let health = Arc::new(SpoolHealth::default());
+    let resource = otlp_resource(config, &shared.node.name, plan);
+    let target =
+        PushTarget { queue: Arc::clone(&queue), destinations, health: Arc::clone(&health), resource };
+    let (reloads, at_stop) = (shared.reloads.count.subscribe(), Arc::clone(&queue));
+    let thread = Thread::start("push", move || {
+        match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+            Ok(runtime) => {
+                runtime.block_on(run(Push { queue, spool, deliveries, health }, reloads));
+                // A lookup in the name service may hang.
+                runtime.shutdown_background();
+            }
+            Err(error) => {
+                tracing::error!(%error, "the OTLP push cannot start its runtime; nothing is pushed")
+            }
+        }
+        at_stop.close();
+    })?;
+    Ok(Some(RunningPush { target, thread }))
+}
+
+/// The spool on disk; one in memory where that cannot be used.
+fn open_spool(config: &SpoolConfig, destinations: &[Destination]) -> Spool {
+    let readers: Vec<SpoolReader> = destinations
+        .iter()
+        .map(|one| SpoolReader {
+            name: Arc::clone(one.name()),
+            signal: one.signal,
+            tally: Arc::clone(one.tally()),
+        })
+        .collect();
+    let limits = SpoolLimits { bytes: u64::from(config.size) << 20, age: config.age };
+    // Only its owner may read it, since it tells who uses GPUs.
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&config.directory);
+    match made.and_then(|()| Spool::open(&config.directory, limits, readers.clone())) {
+        Ok(spool) => spool,
+        Err(error) => {
+            tracing::error!(
+                directory = %config.directory.display(), %error,
+                "the OTLP spool cannot be opened, so an outage of a destination loses points; correct otlp.spool.directory"
+            );
+            Spool::in_memory(limits, readers)
+        }
+    }
+}
+
+/// The push of the tick loop, every so many ticks.
+pub(super) struct TickPush {
+    encoder: OtlpEncoder,
+    target: PushTarget,
+    level: crate::catalogue::Level,
+}
+
+impl TickPush {
+    pub(super) fn new(target: PushTarget, active: &ActiveConfig) -> Self {
+        let level = active.cadence.level;
+        Self { encoder: OtlpEncoder::new(level, &target.resource), target, level }
+    }
+
+    pub(super) fn push_snapshot(&mut self, snapshot: &Snapshot, active: &ActiveConfig) {
+        if self.level != active.cadence.level {
+            // The encoder's cache is numbered by the families of its level; series that end go stale by themselves.
+            *self = Self::new(self.target.clone(), active);
+        }
+        let at = snapshot.at.utc;
+        for (body, points) in self.encoder.encode_requests(snapshot, MOST_REQUEST) {
+            self.target.put(PushBatch { signal: Signal::Metrics, at, body, points: points as u64 });
+        }
+    }
+
+    /// Adds the metrics of the push.
+    pub(super) fn add_metrics(&self, services: &mut Services) {
+        let whole = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        for destination in &self.target.destinations {
+            let (tally, name) = (destination.tally(), destination.name());
+            let counts = tally.counts();
+            for (family, count) in [
+                (AgentFamily::OtlpPointsSent, counts.sent),
+                (AgentFamily::OtlpPointsRejected, counts.rejected),
+                (AgentFamily::OtlpPointsDropped, counts.dropped),
+                (AgentFamily::OtlpQueueBytes, tally.waiting.load(Ordering::Relaxed)),
+            ] {
+                services.add(family, vec![("destination", Arc::clone(name))], whole(count));
+            }
+            if let Some(ok) = tally.last_ok() {
+                let labels = vec![("destination", Arc::clone(name))];
+                services.add(AgentFamily::OtlpSuccess, labels, ok.into());
+            }
+        }
+        let health = &self.target.health;
+        services.add(
+            AgentFamily::OtlpSpoolDamaged,
+            Vec::new(),
+            whole(health.damaged.load(Ordering::Relaxed)),
+        );
+        services.add(AgentFamily::OtlpSpoolErrors, Vec::new(), whole(health.errors.load(Ordering::Relaxed)));
+    }
+}
+
+impl PushTarget {
+    /// Hands a request over; what gives way to it is counted for each destination.
+    fn put(&self, batch: PushBatch) {
+        for dropped in self.queue.put(batch) {
+            let receivers = self.destinations.iter().filter(|one| one.signal == dropped.signal);
+            receivers.for_each(|one| one.tally().drop_points(dropped.points));
+        }
+    }
+}

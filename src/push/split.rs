@@ -1,0 +1,78 @@
+//! Divides a request that a destination finds too large.
+
+use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
+use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
+use opentelemetry_proto::tonic::metrics::v1::{Metric, metric};
+use prost::Message;
+
+use super::Signal;
+
+/// A part of a request, with its number of points.
+pub(super) type Part = (Vec<u8>, u32);
+
+/// Two halves of a request; none if it has one point, or is no request.
+pub(super) fn halves(signal: Signal, request: &[u8]) -> Option<[Part; 2]> {
+    match signal {
+        Signal::Metrics => halves_of_metrics(request),
+        Signal::Logs => halves_of_logs(request),
+    }
+}
+
+fn halves_of_metrics(request: &[u8]) -> Option<[Part; 2]> {
+    let mut first = ExportMetricsServiceRequest::decode(request).ok()?;
+    let metrics = &mut first.resource_metrics.first_mut()?.scope_metrics.first_mut()?.metrics;
+    let mut rest = metrics.split_off(metrics.len() / 2);
+    if metrics.is_empty() {
+        let mut half = rest.pop()?;
+        rest.push(take_half(&mut half)?);
+        metrics.push(half);
+    }
+    let counts = [points(metrics), points(&rest)];
+    let mut second = first.clone();
+    second.resource_metrics.first_mut()?.scope_metrics.first_mut()?.metrics = rest;
+    Some([(first.encode_to_vec(), counts[0]), (second.encode_to_vec(), counts[1])])
+}
+
+/// Moves the second half of a metric's points to another of the same name; none if it has one.
+fn take_half(metric: &mut Metric) -> Option<Metric> {
+    fn split<T>(points: &mut Vec<T>) -> Option<Vec<T>> {
+        (points.len() > 1).then(|| points.split_off(points.len() / 2))
+    }
+    let mut other = metric.clone();
+    match (metric.data.as_mut()?, other.data.as_mut()?) {
+        (metric::Data::Gauge(own), metric::Data::Gauge(other)) => {
+            other.data_points = split(&mut own.data_points)?;
+        }
+        (metric::Data::Sum(own), metric::Data::Sum(other)) => {
+            other.data_points = split(&mut own.data_points)?;
+        }
+        (metric::Data::Histogram(own), metric::Data::Histogram(other)) => {
+            other.data_points = split(&mut own.data_points)?;
+        }
+        _ => return None,
+    }
+    Some(other)
+}
+
+fn points(metrics: &[Metric]) -> u32 {
+    let count = |metric: &Metric| match &metric.data {
+        Some(metric::Data::Gauge(data)) => data.data_points.len(),
+        Some(metric::Data::Sum(data)) => data.data_points.len(),
+        Some(metric::Data::Histogram(data)) => data.data_points.len(),
+        _ => 0,
+    };
+    u32::try_from(metrics.iter().map(count).sum::<usize>()).unwrap_or(u32::MAX)
+}
+
+fn halves_of_logs(request: &[u8]) -> Option<[Part; 2]> {
+    let mut first = ExportLogsServiceRequest::decode(request).ok()?;
+    let records = &mut first.resource_logs.first_mut()?.scope_logs.first_mut()?.log_records;
+    if records.len() < 2 {
+        return None;
+    }
+    let rest = records.split_off(records.len() / 2);
+    let counts = [records.len(), rest.len()].map(|count| u32::try_from(count).unwrap_or(u32::MAX));
+    let mut second = first.clone();
+    second.resource_logs.first_mut()?.scope_logs.first_mut()?.log_records = rest;
+    Some([(first.encode_to_vec(), counts[0]), (second.encode_to_vec(), counts[1])])
+}
