@@ -338,7 +338,7 @@ fn gpu(
         domain: identity::domain(board, index),
         bus: identity::bus(board, index),
         module: board.modules.get(index as usize % 8).copied().unwrap_or(1),
-        warmer: marks.between(2, (0, 6)),
+        warmer: group.warmer.unwrap_or_else(|| marks.between(2, (0, 6))),
         replays: marks.between(3, replays_of(surprise)),
         surprise,
         divided: layout.is_on(),

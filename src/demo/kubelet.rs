@@ -1,5 +1,5 @@
 //! The kubelet of the simulated node: `List` and `GetAllocatableResources` of the pod-resources API on a unix socket, with
-//! the same response as long as the demo runs.
+//! the pods that the scenario has at that moment.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -18,32 +18,54 @@ use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
 use super::{DemoError, file_error};
-use crate::kubelet::messages::{AllocatableResourcesResponse, EmptyRequest, ListPodResourcesResponse};
+use crate::clock::ClockPage;
+use crate::kubelet::messages::{
+    AllocatableResourcesResponse, EmptyRequest, ListPodResourcesResponse, PodResources,
+};
 use crate::thread::Thread;
 
-/// The responses of the kubelet.
-#[derive(Clone, Debug)]
-pub(super) struct Responses {
-    pub(super) listed: ListPodResourcesResponse,
+/// What the kubelet answers.
+#[derive(Debug)]
+pub(super) struct KubeletAnswers {
+    pub(super) pods: Vec<ListedPod>,
     pub(super) allocatable: AllocatableResourcesResponse,
+    pub(super) clock: Arc<ClockPage>,
+    pub(super) cycle_seconds: f64,
+}
+
+/// A pod, and the seconds within a cycle between which it exists.
+#[derive(Debug)]
+pub(super) struct ListedPod {
+    pub(super) resources: PodResources,
+    pub(super) from: f64,
+    pub(super) to: f64,
+}
+
+impl KubeletAnswers {
+    fn listed(&self) -> ListPodResourcesResponse {
+        let elapsed = self.clock.now().utc.since(self.clock.state().utc);
+        let second = elapsed.duration().as_secs_f64() % self.cycle_seconds;
+        let existing = self.pods.iter().filter(|pod| (pod.from..pod.to).contains(&second));
+        ListPodResourcesResponse { pod_resources: existing.map(|pod| pod.resources.clone()).collect() }
+    }
 }
 
 /// Serves at that path until the process ends.
-pub(super) fn start(socket: &Path, responses: Responses) -> Result<(), DemoError> {
+pub(super) fn start(socket: &Path, answers: KubeletAnswers) -> Result<(), DemoError> {
     let listener = StdListener::bind(socket).map_err(file_error(socket))?;
     listener.set_nonblocking(true).map_err(file_error(socket))?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(file_error(socket))?;
-    Thread::start("kubelet", move || runtime.block_on(serve(listener, Arc::new(responses))))?;
+    Thread::start("kubelet", move || runtime.block_on(serve(listener, Arc::new(answers))))?;
     Ok(())
 }
 
-async fn serve(listener: StdListener, responses: Arc<Responses>) {
+async fn serve(listener: StdListener, answers: Arc<KubeletAnswers>) {
     let Ok(listener) = UnixListener::from_std(listener) else { return };
     while let Ok((stream, _)) = listener.accept().await {
-        let responses = Arc::clone(&responses);
+        let answers = Arc::clone(&answers);
         tokio::spawn(async move {
-            let service = service_fn(|request| respond(request, Arc::clone(&responses)));
+            let service = service_fn(|request| respond(request, Arc::clone(&answers)));
             let connection = http2::Builder::new(TokioExecutor::new());
             // The client may leave before the response.
             let _ = connection.serve_connection(TokioIo::new(stream), service).await;
@@ -53,13 +75,11 @@ async fn serve(listener: StdListener, responses: Arc<Responses>) {
 
 async fn respond(
     request: hyper::Request<Incoming>,
-    responses: Arc<Responses>,
+    answers: Arc<KubeletAnswers>,
 ) -> Result<hyper::Response<Body>, Infallible> {
     Ok(match request.uri().path() {
-        "/v1.PodResourcesLister/List" => send(request, responses.listed.clone()).await,
-        "/v1.PodResourcesLister/GetAllocatableResources" => {
-            send(request, responses.allocatable.clone()).await
-        }
+        "/v1.PodResourcesLister/List" => send(request, answers.listed()).await,
+        "/v1.PodResourcesLister/GetAllocatableResources" => send(request, answers.allocatable.clone()).await,
         _ => Status::unimplemented("the demo's kubelet does not have this method").into_http(),
     })
 }

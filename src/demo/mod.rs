@@ -152,13 +152,13 @@ fn start_node(
     options: &Options,
     directory: &Path,
     scenario: &DemoScenario,
-    page: &ClockPage,
+    page: &Arc<ClockPage>,
 ) -> Result<PathBuf, DemoError> {
     // An agent waits for a driver that may come; that of a demo does not come by itself.
     try_library(options, directory)?;
     let root = if scenario.local { PathBuf::from("/") } else { node::write(directory, scenario, page)? };
     if let Some(workloads) = &scenario.workloads {
-        workloads.start(&root, &workloads::uuids(&library(directory))?)?;
+        workloads.start(&root, &workloads::uuids(&library(directory))?, Arc::clone(page))?;
     }
     let what = match &options.source {
         DemoSource::Scenario(_) => "demo on a simulated node: every number is made up",

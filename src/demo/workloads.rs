@@ -7,21 +7,22 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::kubelet::{self, Responses};
+use super::kubelet::{self, KubeletAnswers, ListedPod};
 use super::{DemoError, file_error, make, write};
+use crate::clock::ClockPage;
 use crate::kubelet::messages::{
-    AllocatableResourcesResponse, ContainerDevices, ContainerResources, ListPodResourcesResponse,
-    PodResources,
+    AllocatableResourcesResponse, ContainerDevices, ContainerResources, PodResources,
 };
 
 /// Where a kubelet serves the pod-resources API.
 const SOCKET: &str = "var/lib/kubelet/pod-resources/kubelet.sock";
 
 /// The scenario's workloads.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 pub(super) struct ScenarioWorkloads {
     #[serde(default)]
     pods: Vec<ScenarioPod>,
@@ -30,6 +31,14 @@ pub(super) struct ScenarioWorkloads {
     replicas: BTreeMap<String, u32>,
     #[serde(default)]
     jobs: Vec<Job>,
+    /// After so many seconds everything in the scenario happens again.
+    #[serde(default = "ten_minutes")]
+    cycle_seconds: f64,
+}
+
+/// As in the driver library.
+fn ten_minutes() -> f64 {
+    600.0
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -38,6 +47,15 @@ struct ScenarioPod {
     name: String,
     uid: String,
     containers: Vec<Container>,
+    /// The seconds within a cycle between which it exists.
+    #[serde(default)]
+    from: f64,
+    #[serde(default = "always")]
+    to: f64,
+}
+
+fn always() -> f64 {
+    f64::INFINITY
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -59,7 +77,12 @@ struct Job {
 
 impl ScenarioWorkloads {
     /// Writes their files and the directory of the kubelet, and starts it if there are pods.
-    pub(super) fn start(&self, root: &Path, uuids: &[String]) -> Result<(), DemoError> {
+    pub(super) fn start(
+        &self,
+        root: &Path,
+        uuids: &[String],
+        clock: Arc<ClockPage>,
+    ) -> Result<(), DemoError> {
         for job in &self.jobs {
             job.write(root, uuids)?;
         }
@@ -70,10 +93,10 @@ impl ScenarioWorkloads {
         for pod in &self.pods {
             pod.write_logs(root)?;
         }
-        kubelet::start(&root.join(SOCKET), self.responses(uuids)?)
+        kubelet::start(&root.join(SOCKET), self.answers(uuids, clock)?)
     }
 
-    fn responses(&self, uuids: &[String]) -> Result<Responses, DemoError> {
+    fn answers(&self, uuids: &[String], clock: Arc<ClockPage>) -> Result<KubeletAnswers, DemoError> {
         let mut pods = Vec::new();
         let mut allocatable = Vec::new();
         for pod in &self.pods {
@@ -89,17 +112,17 @@ impl ScenarioWorkloads {
                     dynamic_resources: Vec::new(),
                 });
             }
-            pods.push(PodResources { name: pod.name.clone(), namespace: pod.namespace.clone(), containers });
+            let resources =
+                PodResources { name: pod.name.clone(), namespace: pod.namespace.clone(), containers };
+            pods.push(ListedPod { resources, from: pod.from, to: pod.to });
         }
         for (gpu, count) in &self.replicas {
             for replica in 0..*count {
                 allocatable.push(device_id(&format!("{gpu}::{replica}"), uuids)?);
             }
         }
-        Ok(Responses {
-            listed: ListPodResourcesResponse { pod_resources: pods },
-            allocatable: AllocatableResourcesResponse { devices: vec![gpus(allocatable)] },
-        })
+        let allocatable = AllocatableResourcesResponse { devices: vec![gpus(allocatable)] };
+        Ok(KubeletAnswers { pods, allocatable, clock, cycle_seconds: self.cycle_seconds })
     }
 }
 
@@ -125,7 +148,7 @@ fn gpus(device_ids: Vec<String>) -> ContainerDevices {
 impl ScenarioPod {
     /// Makes the directories and links of a kubelet for the logs of containers.
     fn write_logs(&self, root: &Path) -> Result<(), DemoError> {
-        let Self { namespace, name, uid, containers } = self;
+        let Self { namespace, name, uid, containers, .. } = self;
         let links = root.join("var/log/containers");
         make(&links)?;
         for Container { name: container, id, .. } in containers {

@@ -1,6 +1,7 @@
-//! What of a node needs attention, the worst first: faults, heat, held GPUs that idle, processes of unknown owners.
+//! What of a node needs attention, the worst first: faults, heat, spent budgets, held GPUs that idle, processes of unknown
+//! owners.
 
-use super::summary::{Summary, SummaryGpu, SummaryNode, SummaryProblem};
+use super::summary::{Summary, SummaryGpu, SummaryNode, SummaryProblem, SummaryTenant};
 
 /// A held GPU counts as wasted from this time of idleness on, in seconds.
 const IDLE_SECONDS: u64 = 300;
@@ -23,6 +24,7 @@ pub(super) fn problems(summary: &Summary) -> Vec<SummaryProblem> {
     account
         .into_iter()
         .chain(faults.into_iter().map(|(_, problem)| problem))
+        .chain(summary.tenants.iter().filter_map(|tenant| overspent(tenant, &summary.node)))
         .chain(wasted.into_iter().map(|gpu| waste(gpu, &summary.node)))
         .chain(summary.gpus.iter().filter_map(strangers))
         .collect()
@@ -88,6 +90,20 @@ fn heat(gpu: &SummaryGpu) -> Option<(u8, SummaryProblem)> {
         ..of_gpu(gpu, "degraded", "slowed down")
     };
     is_hot.then_some((3, problem))
+}
+
+fn overspent(tenant: &SummaryTenant, node: &SummaryNode) -> Option<SummaryProblem> {
+    let number = |amount: &Option<String>| amount.as_ref()?.parse::<f64>().ok();
+    let (spent, budget) = (number(&tenant.spent)?, number(&tenant.budget)?);
+    let (name, currency) = (&tenant.tenant, node.currency.as_deref().unwrap_or_default());
+    (spent > budget).then(|| SummaryProblem {
+        level: "waste".to_owned(),
+        tenant: Some(name.clone()),
+        title: format!("{name} is over its budget"),
+        text: format!("{spent:.2} {currency} in this month, of {budget:.2} allowed"),
+        advice: format!("ask {name} what to stop, or raise tenants.budgets"),
+        ..SummaryProblem::default()
+    })
 }
 
 fn waste(gpu: &SummaryGpu, node: &SummaryNode) -> SummaryProblem {

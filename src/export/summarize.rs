@@ -457,6 +457,15 @@ fn summarize_tenants(source: &SummarySource<'_>, view: &View<'_>) -> (f64, Vec<S
         // A remainder is not idle.
         line.idle = Some(rounded(*idle)).filter(|_| !tenant.starts_with("__"));
     }
+    let roster = &source.snapshot.roster;
+    for budget in roster.budgets.iter().filter(|budget| Some(&*budget.currency) == view.currency()) {
+        let line = &mut tenants.entry(&budget.tenant).or_default().0;
+        line.budget = Some(money(budget.amount.0));
+        let costs = roster.month_costs.iter().zip(&*source.snapshot.month_costs);
+        let mut own =
+            costs.filter(|(entry, _)| (&entry.tenant, &entry.currency) == (&budget.tenant, &budget.currency));
+        line.spent = own.next().map(|(_, cost)| money(*cost));
+    }
     tenants.retain(|tenant, _| view.shows_tenant(tenant));
     let line =
         |(name, (tenant, nano, gpus)): (&str, (SummaryTenant, Option<i128>, BTreeSet<u32>))| SummaryTenant {

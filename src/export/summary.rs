@@ -30,7 +30,7 @@ pub struct Summary {
     pub node: SummaryNode,
     /// The GPUs, by index.
     pub gpus: Vec<SummaryGpu>,
-    /// The tenants and remainders that hold or use a GPU, or did so in the last minutes, the largest first.
+    /// The tenants and remainders that hold or use a GPU, did so in the last minutes, or have a budget, the largest first.
     pub tenants: Vec<SummaryTenant>,
     /// Account time in seconds that the tenants' `used`, `idle` and `held_recently` are means over.
     pub recent_seconds: f64,
@@ -45,8 +45,10 @@ pub struct Summary {
 pub struct SummaryProblem {
     /// `failed`, `degraded`, or `waste` for what costs money for nothing.
     pub level: String,
-    /// UUID of the GPU; null for the node.
+    /// UUID of the GPU; null for the node or a tenant.
     pub gpu: Option<String>,
+    /// The tenant that is over its budget.
+    pub tenant: Option<String>,
     /// What, in a few words.
     pub title: String,
     /// What was observed.
@@ -266,6 +268,10 @@ pub struct SummaryTenant {
     pub idle: Option<f64>,
     /// Price of what it holds now per hour.
     pub per_hour: Option<String>,
+    /// What it may cost in a month, if it has a budget.
+    pub budget: Option<String>,
+    /// What of its budget is spent in this month.
+    pub spent: Option<String>,
     /// Indices of the GPUs that it holds or uses.
     pub gpus: Vec<u32>,
 }

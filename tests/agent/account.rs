@@ -92,11 +92,12 @@ fn every_kind_of_workload_of_the_demo_has_its_line() {
         ("unit:train-llm.service", "train-llm.service", 0, true),
         ("user:alice", "alice", 2, true),
         ("user:dave", "dave", 3, false),
-        ("k8s:6f1c2a9e-3d0b-4b57-9a55-0c7e1a2b3c40/main", "ml", 8, true),
+        ("k8s:6f1c2a9e-3d0b-4b57-9a55-0c7e1a2b3c40/main", "research", 8, true),
+        ("k8s:1c9e7f40-5a6b-4c7d-8e9f-0a1b2c3d4e5f/main", "team-b", 7, true),
         ("k8s:a41d7c52-8e0f-4f0c-b1f3-5d6e7f801122/notebook", "team-a", 9, true),
         ("k8s:c0ffee11-2233-4455-8677-8899aabbccdd/triton", "team-b", 9, true),
-        ("slurm:alpha/211", "physics", 10, true),
-        ("slurm:alpha/211.0", "physics", 10, false),
+        ("slurm:alpha/211", "research", 10, true),
+        ("slurm:alpha/211.0", "research", 10, false),
         (&format!("container:docker/{}", "4".repeat(64)), "docker", 10, false),
     ] {
         let lines = bill["lines"].as_array().unwrap();

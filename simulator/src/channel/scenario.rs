@@ -66,6 +66,9 @@ pub(crate) struct Gpus {
     pub(crate) mig: Layout,
     #[serde(flatten)]
     pub(crate) use_of: UseOf,
+    /// Degrees by which their place in the chassis is warmer than the coolest; none: 0 to 6, from the seed.
+    #[serde(default)]
+    pub(crate) warmer: Option<u32>,
     /// A misleading reading that these boards show.
     #[serde(default)]
     pub(crate) surprise: Option<Surprise>,

@@ -120,6 +120,8 @@ fn tenant(name: &str, held: f64, idle: f64) -> SummaryTenant {
         used: Some(held - idle),
         idle: (!name.starts_with("__")).then_some(idle),
         per_hour: (!name.starts_with("__")).then(|| (2.5 * held).to_string()),
+        budget: (name == "ml").then(|| "1500".to_owned()),
+        spent: (name == "ml").then(|| "1512.5".to_owned()),
         gpus: vec![0, 3],
     }
 }
@@ -133,6 +135,7 @@ fn problem(level: &str, gpu: u32, title: &str, text: &str, command: Option<&str>
         since: Some("2026-11-26T11:30:00Z".to_owned()),
         advice: "drain the node, then reset the GPU".to_owned(),
         command: command.map(str::to_owned),
+        ..SummaryProblem::default()
     }
 }
 

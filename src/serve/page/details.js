@@ -266,6 +266,7 @@ function tenantDetails(name) {
         ["Cost per hour", money(tenant?.per_hour, tenant?.per_hour && currency)],
         ["Today", today ? money(today.money, today.money && currency) : ""],
         ["This month", month ? money(month.money, month.money && currency) : ""],
+        ["Budget", money(tenant?.budget, tenant?.budget && currency)],
         ["Held today", today ? `${today.held.toFixed(2)} GPU-hours, of these ${today.idle.toFixed(2)} idle` : ""],
         ["Held this month", month ? `${month.held.toFixed(2)} GPU-hours, of these ${month.idle.toFixed(2)} idle` : ""],
       ]);

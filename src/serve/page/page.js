@@ -172,7 +172,8 @@ function showProblems(summary) {
   byId("attention").hidden = all.length === 0;
   const shown = state.allProblems ? all : all.slice(0, FIRST_PROBLEMS);
   keyed(byId("problems"), shown, (one) => `${one.gpu} ${one.level} ${one.title}`, (one) => {
-    const title = h("a", { href: one.gpu ? `#gpu=${one.gpu}` : undefined }, one.title);
+    const link = one.gpu ? `#gpu=${one.gpu}` : one.tenant ? tenantLink(one.tenant) : undefined;
+    const title = h("a", { href: link }, one.title);
     const { element, update } = createProblem(h("li", { class: one.level }), h("h3", {}, title));
     return { element, update: (one) => update(one, state.summary) };
   });
@@ -181,6 +182,8 @@ function showProblems(summary) {
 }
 
 const sumOf = (period, tenant) => state.money?.[period].get(tenant.tenant)?.money ?? null;
+/** What is spent of a budget; none without one. */
+const spentShare = (row) => (row.spent === null || !Number(row.budget) ? null : Number(row.spent) / Number(row.budget));
 const indices = (one) => one.gpus.join(", ");
 const numeric = (name, value, text, title) => ({ name, value, text: (row) => (value(row) === null ? DASH : text(value(row), row)), isNumber: true, title });
 
@@ -199,6 +202,7 @@ const showTenants = createTable(byId("tenants"), {
     numeric("Cost/h", (row) => (row.per_hour === null ? null : Number(row.per_hour)), (_, row) => money(row.per_hour), "price of what is held now"),
     { ...numeric("Today", (row) => (sumOf("today", row) === null ? null : Number(sumOf("today", row))), (_, row) => money(sumOf("today", row)), "by the bill"), isHidden: () => !state.money },
     { ...numeric("Month", (row) => (sumOf("month", row) === null ? null : Number(sumOf("month", row))), (_, row) => money(sumOf("month", row)), "by the bill, since the first of the month"), isHidden: () => !state.money },
+    { ...numeric("Budget", (row) => spentShare(row), (share, row) => `${percent(share)} of ${money(row.budget)}`, "what is spent of the budget of this month"), isHidden: (rows) => rows.every((row) => row.budget === null) },
     { name: "GPUs", value: (row) => row.gpus[0] ?? null, text: indices },
   ],
 });
