@@ -302,6 +302,14 @@ fn every_view_in_both_sizes_is_as_committed() {
     }
 }
 
+/// `tests/interop/terminal.py` serves them to a `gpumeter top` in a terminal.
+#[test]
+fn the_documents_of_the_screens_are_as_committed() {
+    let TopData { summary, history, processes, .. } = data();
+    let documents = serde_json::json!({ "summary": summary, "history": history, "processes": processes });
+    compare("documents.json", &format!("{documents}\n"));
+}
+
 #[test]
 fn what_once_prints_is_as_committed() {
     for width in [80, 120] {
