@@ -4,13 +4,17 @@ import base64
 import json
 import re
 import time
+import urllib.request
 
 import websocket
 
 from harness import PATIENCE, Failed, get_json, wait_for
 
-# What a page may say without a finding.
+# What a page says that is a finding.
 LEVELS = {"error", "assert", "warning"}
+# Windows' codes of the keys whose default action follows from the code alone.
+KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32, "ArrowDown": 40}
+TEXTS = {"Enter": "\r"}
 
 
 class Browser:
@@ -21,20 +25,19 @@ class Browser:
         self.program = suite.start(
             "chromium", "chromium", "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
             "--disable-dev-shm-usage", "--no-first-run", "--disable-background-networking", "--disable-component-update",
-            "--force-color-profile=srgb", "--remote-debugging-port=0", "--remote-allow-origins=*",
+            "--disable-background-timer-throttling", "--disable-renderer-backgrounding",
+            "--disable-backgrounding-occluded-windows", "--force-color-profile=srgb", "--remote-debugging-port=0", "--remote-allow-origins=*",
             f"--user-data-dir={profile}", "about:blank")
         log = self.program.log
         found = wait_for("Chromium", 60, lambda: re.search(r"ws://(127\.0\.0\.1:\d+)/", log.read_text(errors="replace")), self.program)
         self.address = found[1]
 
-    def page(self, url, width=1400, height=1000, scheme="light", headers=None):
-        """A page in a tab of its own."""
+    def page(self, url, width=1400, height=1000, scheme="light", script=""):
+        """A page in a tab of its own; `script` runs before its own ones."""
         target = json.loads(self._new_tab())
-        return Page(target["webSocketDebuggerUrl"], url, (width, height), scheme, headers)
+        return Page(target["webSocketDebuggerUrl"], url, (width, height), scheme, script)
 
     def _new_tab(self):
-        import urllib.request
-
         request = urllib.request.Request(f"http://{self.address}/json/new?about:blank", method="PUT")
         with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             return answer.read().decode()
@@ -46,7 +49,7 @@ class Browser:
 class Page:
     """A tab: what it requested, said and shows."""
 
-    def __init__(self, address, url, size, scheme, headers):
+    def __init__(self, address, url, size, scheme, script):
         self.socket = websocket.create_connection(address, timeout=PATIENCE, suppress_origin=True)
         self.number = 0
         self.requests = []
@@ -54,8 +57,8 @@ class Page:
         self.said = []
         for domain in ("Page", "Runtime", "Network", "Log", "Performance"):
             self.call(f"{domain}.enable")
-        if headers:
-            self.call("Network.setExtraHTTPHeaders", headers=headers)
+        # Several pages are in one window, and each is to think that it is seen.
+        self.call("Emulation.setFocusEmulationEnabled", enabled=True)
         self.resize(*size)
         self.scheme(scheme)
         # A violation of the policy is told to the document alone.
@@ -63,7 +66,7 @@ class Page:
             window.violations = [];
             document.addEventListener("securitypolicyviolation",
               (event) => window.violations.push(`${event.violatedDirective}: ${event.blockedURI}`));
-        """)
+        """ + script)
         self.call("Page.navigate", url=url)
 
     def resize(self, width, height, scale=1):
@@ -121,22 +124,33 @@ class Page:
 
     def click(self, selector):
         """Clicks the middle of an element as a mouse does, so that what covers it gets the click."""
-        place = self.run(f"""(() => {{
-            const element = document.querySelector({json.dumps(selector)});
-            if (!element) return null;
-            element.scrollIntoView({{block: "center"}});
-            const box = element.getBoundingClientRect();
-            return [box.x + box.width / 2, box.y + box.height / 2];
-        }})()""")
-        if not place:
-            raise Failed(f"there is no {selector}")
-        for kind in ("mousePressed", "mouseReleased"):
-            self.call("Input.dispatchMouseEvent", type=kind, x=place[0], y=place[1], button="left", clickCount=1)
+        for _ in range(5):
+            place = self.run(f"""(async () => {{
+                const element = document.querySelector({json.dumps(selector)});
+                if (!element) return null;
+                element.scrollIntoView({{block: "center"}});
+                window.isClicked = false;
+                element.addEventListener("click", () => (window.isClicked = true), {{once: true, capture: true}});
+                await new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)));
+                const box = element.getBoundingClientRect();
+                window.clickPlace = [box.x + box.width / 2, box.y + box.height / 2];
+                return window.clickPlace;
+            }})()""")
+            if not place:
+                raise Failed(f"there is no {selector}")
+            for kind in ("mousePressed", "mouseReleased"):
+                self.call("Input.dispatchMouseEvent", type=kind, x=place[0], y=place[1], button="left", clickCount=1)
+            # The page may have moved it meanwhile.
+            if self.run("window.isClicked"):
+                return
+        there = self.run("document.elementFromPoint(...window.clickPlace)?.outerHTML.slice(0, 200)")
+        raise Failed(f"{selector} does not get a click; at {place} there is {there}")
 
-    def press(self, key, code=None):
+    def press(self, key, shift=False):
         for kind in ("keyDown", "keyUp"):
-            text = {"text": key} if kind == "keyDown" and len(key) == 1 else {}
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=code or key, **text)
+            text = {"text": TEXTS.get(key, key)} if kind == "keyDown" and (len(key) == 1 or key in TEXTS) else {}
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=KEYS.get(key, 0),
+                      modifiers=8 if shift else 0, **text)
 
     def type(self, text):
         self.call("Input.insertText", text=text)

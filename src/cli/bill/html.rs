@@ -93,8 +93,11 @@ fn table(bill: &Bill, sheet: &Sheet, by: &BillGrouping) -> String {
     )
 }
 
-/// A cell that heads a column or a row.
+/// A cell that heads a column or a row; the total has no second name.
 fn head_cell(is_name: bool, scope: &str, text: &str) -> String {
+    if text.is_empty() {
+        return "<td></td>".to_owned();
+    }
     let class = if is_name { " class=\"name\"" } else { "" };
     format!("<th scope=\"{scope}\"{class}><bdi>{}</bdi></th>", escape(text))
 }

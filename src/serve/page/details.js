@@ -25,10 +25,8 @@ let shown = null;
 /** Opens, updates or closes the dialog by the address. */
 export function showDetails(state) {
   const wanted = target();
-  if (!wanted || !state.summary) {
-    if (dialog.open && !wanted) dialog.close();
-    return;
-  }
+  if (!wanted) close();
+  if (!wanted || !state.summary) return;
   const key = wanted.join("=");
   if (shown?.key !== key) {
     body.replaceChildren();
@@ -42,12 +40,21 @@ export function showDetails(state) {
   shown.update(state);
 }
 
-dialog.addEventListener("close", () => {
+/** Closes the details. The address comes first: what it names is opened by the next answer. */
+function close() {
+  if (target()) history.pushState(null, "", location.pathname + location.search);
+  if (dialog.open) dialog.close();
   shown?.end?.();
   shown = null;
-  if (target()) history.pushState(null, "", location.pathname + location.search);
+}
+
+dialog.addEventListener("cancel", (event) => {
+  event.preventDefault();
+  close();
 });
-document.getElementById("close-details").addEventListener("click", () => dialog.close());
+// A browser may close it without asking; this event comes some time after.
+dialog.addEventListener("close", () => !dialog.open && shown && close());
+document.getElementById("close-details").addEventListener("click", close);
 
 /** A list of facts: `[name, text or element]`; those without a text are left out. */
 function factList() {

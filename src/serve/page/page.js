@@ -51,6 +51,11 @@ function byTenant(bill) {
 }
 
 async function askBills() {
+  if (state.summary.node.account === "none") {
+    state.money = null;
+    state.moneyProblem = "no account is kept";
+    return;
+  }
   try {
     const month = await getJson("api/v1/bill");
     // The day in the zone of the bill, by the agent's clock.
@@ -335,20 +340,24 @@ onInput("theme", "change", (value) => {
   setTheme(value);
 });
 
-const askAgain = repeat(askSummary, SUMMARY_MS, (problem) => (state.problem = problem));
+let asksBills;
+async function askFirst() {
+  await askSummary();
+  asksBills ??= repeat(askBills, BILL_MS);
+}
+const askAgain = repeat(askFirst, SUMMARY_MS, (problem) => (state.problem = problem));
 repeat(askHistory, HISTORY_MS);
-repeat(askBills, BILL_MS);
 const askForProcesses = repeat(askProcesses, SUMMARY_MS);
 
 byId("pause").addEventListener("click", () => {
   const isPaused = byId("pause").getAttribute("aria-pressed") === "false";
-  setAttribute(byId("pause"), "aria-pressed", isPaused);
+  setAttribute(byId("pause"), "aria-pressed", String(isPaused));
   setText(byId("pause"), isPaused ? "Resume" : "Pause");
   if (!isPaused) askAgain();
 });
 byId("open-processes").addEventListener("click", () => {
   const isOpen = byId("open-processes").getAttribute("aria-expanded") === "false";
-  setAttribute(byId("open-processes"), "aria-expanded", isOpen);
+  setAttribute(byId("open-processes"), "aria-expanded", String(isOpen));
   byId("processes").hidden = !isOpen;
   byId("processes-note").hidden = true;
   if (isOpen) askForProcesses();
