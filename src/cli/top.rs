@@ -9,7 +9,7 @@ mod tables;
 mod tests;
 mod words;
 
-use std::io::{IsTerminal, stdout};
+use std::io::{self, IsTerminal, stdin, stdout};
 use std::path::PathBuf;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
@@ -19,6 +19,8 @@ use jiff::tz::TimeZone;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event};
 use ratatui::crossterm::terminal;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 
 use super::agent::RunningAgent;
 use super::interrupts::Interrupts;
@@ -55,13 +57,15 @@ const FIRST_TRIES: u32 = 50;
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 
 /// How often keys are looked for.
-const KEY_WAIT: Duration = Duration::from_millis(100);
+const KEY_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 impl TopCommand {
     pub(super) fn run(self) -> Result<(), Failure> {
         let is_once = self.once;
-        if !is_once && !stdout().is_terminal() {
-            return Err(Failure::wrong("standard output is no terminal; gpumeter top --once prints text"));
+        let has_terminal = stdin().is_terminal() && stdout().is_terminal();
+        if !is_once && !has_terminal {
+            let text = "standard input or output is no terminal; gpumeter top --once prints text";
+            return Err(Failure::wrong(text));
         }
         let source = self.source()?;
         if is_once {
@@ -113,7 +117,10 @@ fn show(
         if interrupts.wait(Duration::ZERO).is_some() {
             return Ok(());
         }
-        if event::poll(KEY_WAIT).map_err(Failure::found)? {
+        if !wait_for_terminal().map_err(Failure::found)? {
+            return Ok(());
+        }
+        if event::poll(Duration::ZERO).map_err(Failure::found)? {
             is_changed = true;
             if let Event::Key(key) = event::read().map_err(Failure::found)?
                 && state.press(key) == AfterKey::Quit
@@ -122,6 +129,17 @@ fn show(
             }
         }
     }
+}
+
+/// Waits for a key. Returns whether the terminal is still there: of one that is gone, crossterm would read the end for ever.
+fn wait_for_terminal() -> io::Result<bool> {
+    let terminal = stdin();
+    let mut keys = [PollFd::new(&terminal, PollFlags::IN)];
+    match rustix::event::poll(&mut keys, Some(&KEY_WAIT)) {
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(error) => return Err(error.into()),
+    }
+    Ok(!keys[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL))
 }
 
 /// Prints everything once.

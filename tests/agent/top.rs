@@ -41,7 +41,9 @@ fn top_without_agent_or_terminal_says_what_to_do() {
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         String::from_utf8(output.stderr).unwrap()
     };
-    assert!(refused(&[]).contains("standard output is no terminal; gpumeter top --once prints text"));
+    assert!(
+        refused(&[]).contains("standard input or output is no terminal; gpumeter top --once prints text")
+    );
     assert!(refused(&["--once", "--url", "http://127.0.0.1:1"]).contains("is the agent running?"));
     let missing = refused(&["--once", "--nvml-library", "/nonexistent/libnvidia-ml.so.1"]);
     assert!(missing.contains("no agent runs here, and no GPU can be read; see gpumeter doctor"), "{missing}");

@@ -4,6 +4,7 @@ import http.server
 import json
 import subprocess
 import threading
+from pathlib import Path
 
 import harness
 from harness import GPUMETER, ROOT, Failed, wait_for
@@ -84,8 +85,17 @@ def check(suite):
             except Failed:
                 suite.expect(False, f"{golden}: the terminal shows\n{terminal.text()}")
             suite.checks += 1
+            program = Path("/proc", terminal.tmux("list-panes", "-F", "#{pane_pid}").strip(), "stat")
             terminal.end()
+            wait_for(f"the end of {program} without its terminal", 30, lambda: has_ended(program))
     server.shutdown()
+
+
+def has_ended(stat):
+    try:
+        return stat.read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 if __name__ == "__main__":
