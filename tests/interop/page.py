@@ -28,7 +28,7 @@ node: {name: %s}
 sampling: {level: full}
 attribution: {presence: true}
 prices: {book: example}
-tenants: {budgets: {%s: 0.01}}
+tenants: {budgets: {%s: %s}}
 limits: {birth_delay: 15s}
 """
 
@@ -56,7 +56,7 @@ def users(*names):
 
 
 def healthy_node():
-    processes = [process(4000 + gpu, gpu, uid=1001 + gpu % 3, demand=0.3 * (gpu % 4)) for gpu in range(7)]
+    processes = [process(4000 + gpu, gpu, uid=1001 + gpu % 3, demand=0.4 + 0.15 * (gpu % 4)) for gpu in range(7)]
     return {"seed": 1, "gpus": [{"profile": "h100", "count": 8}], "users": users("alice", "bob", "carol"), "processes": processes}
 
 
@@ -103,12 +103,12 @@ def large_node():
             "processes": processes}
 
 
-def start_demo(suite, name, node, *arguments, budget="alice"):
+def start_demo(suite, name, node, *arguments, budget=("alice", 1000)):
     folder = suite.folder / name
     folder.mkdir()
     scenario, config = folder / "node.json", folder / "config.yaml"
     scenario.write_text(json.dumps(node))
-    config.write_text(CONFIG % (name, json.dumps(budget)))
+    config.write_text(CONFIG % (name, json.dumps(budget[0]), budget[1]))
     return Demo(suite, "--config", config, *arguments, scenario=scenario, state=folder / "demo")
 
 
@@ -319,6 +319,7 @@ def healthy(suite, browser, schemes):
         checked.page.listen(1)
         checked.expect(checked.page.bytes <= MOST_COMPRESSED, f"the first load has {checked.page.bytes} bytes")
         print(f"first load: {checked.page.bytes} bytes over {len(checked.page.requests)} requests; {checked.elements()} elements with 8 GPUs")
+        checked.expect(checked.run("document.querySelector('#attention').hidden"), "a healthy node needs attention")
         checked.axe("the page")
         walk(checked)
         keyboard(checked)
@@ -366,7 +367,7 @@ def divided(suite, browser, schemes):
 
 def wrong(suite, browser, schemes):
     """Everything wrong at once."""
-    demo = start_demo(suite, "wrong", wrong_node(), "--speed", "30", budget=HOSTILE[0])
+    demo = start_demo(suite, "wrong", wrong_node(), "--speed", "30", budget=(HOSTILE[0], 0.01))
     demo.condition({"gpus": {"7": {"state": "lost"}}})
     demo.faults({"function": "nvmlDeviceGetTemperature", "gpu": 8, "hang": True}, {"function": "nvmlDeviceGetTemperatureV", "gpu": 8, "hang": True})
     problems = ("failed", "lost", "does not answer", "degraded", "slowed down", "over its budget", "unknown owners", "idle")

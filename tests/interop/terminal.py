@@ -28,6 +28,8 @@ class Terminal:
         self.tmux("-f", "/dev/null", "new-session", "-d", "-s", "top", "-x", str(columns), "-y", str(rows), command)
         # The whole window is the program's.
         self.tmux("set-option", "-g", "status", "off")
+        # What it says when it ends is to be seen.
+        self.tmux("set-option", "-g", "remain-on-exit", "on")
         self.tmux("resize-window", "-t", "top", "-x", str(columns), "-y", str(rows))
 
     def tmux(self, *arguments):

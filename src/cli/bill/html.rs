@@ -28,11 +28,11 @@ const STYLE: &str = "
 body { background: var(--back); color: var(--text); font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem; overflow-wrap: anywhere; }
 .mark { color: var(--mark); font-weight: 700; }
 .table { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-caption { text-align: left; font-weight: 700; padding-bottom: .3rem; }
-th, td { border-bottom: 1px solid var(--line); padding: .2rem .6rem; text-align: right; overflow-wrap: normal; }
-th.name { text-align: left; font-weight: 400; min-width: 8rem; max-width: 24rem; overflow-wrap: anywhere; }
-thead th, tfoot th.name, tfoot td { font-weight: 700; }
+table { border-collapse: collapse; font-size: 13.5px; font-variant-numeric: tabular-nums; }
+caption { text-align: left; font-size: 15px; font-weight: 700; padding-bottom: .3rem; }
+th, td { border-bottom: 1px solid var(--line); padding: .2rem .4rem; text-align: right; overflow-wrap: normal; }
+th.name { text-align: left; font-weight: 400; min-width: 9rem; max-width: 24rem; overflow-wrap: anywhere; }
+thead th, thead th.name, tfoot th.name, tfoot td { font-weight: 700; }
 svg { display: block; max-width: 760px; width: 100%; height: auto; margin: .5rem 0 1.5rem; }
 svg text { fill: var(--text); font: 12px system-ui, sans-serif; unicode-bidi: isolate; }
 .first { fill: var(--first); } .second { fill: var(--second); }

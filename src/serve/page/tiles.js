@@ -47,12 +47,13 @@ export function createTile(gpu) {
       const [word, kind] = badge(gpu);
       setText(state, word);
       setAttribute(state, "class", `badge ${kind}`);
-      setAttribute(element, "class", `tile ${kind}`);
+      const wrong = fault(gpu, summary);
+      setAttribute(element, "class", `tile ${wrong?.level ?? kind}`);
       METERS.forEach(([series, , text, most], place) => meters[place].update(text(gpu), history?.[series], most(gpu)));
       updateLimit(limit, gpu);
       updateMig(mig, gpu);
       keyed(who, lines(gpu, summary), (line) => line.key, createLine);
-      problem.update(fault(gpu, summary), summary);
+      problem.update(wrong, summary);
     },
   };
 }
