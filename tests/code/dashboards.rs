@@ -461,3 +461,27 @@ fn money_is_called_an_estimate() {
         assert!(!needs_money || says, "{place}");
     });
 }
+
+#[test]
+fn the_page_of_dashboards_has_every_panel_and_query() {
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/dashboards.md")).unwrap();
+    for dashboard in &dashboards() {
+        let (_, title) = text(&dashboard.json["title"]).split_once(" / ").unwrap();
+        let (_, rest) =
+            page.split_once(&format!("\n## {title}\n\n{}\n", text(&dashboard.json["description"]))).unwrap();
+        let part = rest.split("\n## ").next().unwrap();
+        let mut titles = part.split("\n### ").skip(1);
+        for panel in dashboard.panels() {
+            let place = dashboard.place(panel);
+            let written =
+                titles.next().unwrap_or_else(|| panic!("{place} is missing; run UPDATE=1 .ci/interop stack"));
+            let head = format!("{}\n\n{}\n", text(&panel["title"]), text(&panel["description"]));
+            assert!(written.starts_with(&head), "{place} is another; run UPDATE=1 .ci/interop stack");
+            let queries: Vec<&str> = written.lines().filter(|line| !line.starts_with('#')).collect();
+            for target in list(&panel["targets"]) {
+                assert!(queries.contains(&text(&target["expr"])), "{place}: {}", target["expr"]);
+            }
+        }
+        assert_eq!(titles.next(), None, "{}", dashboard.name);
+    }
+}

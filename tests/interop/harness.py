@@ -228,17 +228,17 @@ class Demo:
     # What `config` is added to: YAML of one file, so a top-level key may stand there only once.
     CONFIG = ROOT / "src/demo/config.yaml"
 
-    def __init__(self, suite, *arguments, scenario=None, config=None, state=None, port=None, awaited="gpu_up{"):
-        self.suite = suite
+    def __init__(self, suite, *arguments, scenario=None, config=None, state=None, host="127.0.0.1", port=None, name="demo", awaited="gpu_up{"):
+        self.suite, self.name = suite, name
         self.awaited = awaited  # what must be on the first page
-        self.state = state or suite.folder / "demo"
+        self.state = state or suite.folder / name
         self.port = port or free_port()
-        self.instance = f"127.0.0.1:{self.port}"
+        self.instance = f"{host}:{self.port}"
         self.url = f"http://{self.instance}"
         self.command = [GPUMETER, "demo", "--listen", self.instance, "--state-dir", self.state]
         self.command += ["--scenario", scenario or "node"]
         if config:
-            self.config = suite.folder / "demo.yaml"
+            self.config = suite.folder / f"{name}.yaml"
             self.config.write_text(config)
             self.command += ["--config", self.config]
         self.command += arguments
@@ -249,7 +249,7 @@ class Demo:
         """Starts it, also again after a kill: same port, same state."""
         if not GPUMETER.exists():
             raise Failed(f"{GPUMETER} does not exist; .ci/interop builds it")
-        self.program = self.suite.start("demo", *self.command)
+        self.program = self.suite.start(self.name, *self.command)
         wait_for("the demo's first page", 30, lambda: self.awaited in self.page(), self.program)
         self.clock = self.clock or SimClock(self.driver / "clock")
 
@@ -283,21 +283,36 @@ class Demo:
 class Prometheus:
     """A Prometheus that scrapes every second, or takes OTLP; `config` adds keys to its configuration."""
 
-    def __init__(self, suite, scrape=None, config=None, otlp=False):
-        self.port = free_port()
+    def __init__(self, suite, *arguments, scrape=None, config=None, otlp=False, port=None):
+        self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         config = dict(config or {})
-        config["global"] = {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
         if scrape:
             config["scrape_configs"] = [{"job_name": "gpumeter", "static_configs": [{"targets": [scrape]}]}]
-        # JSON is YAML.
-        path = suite.folder / "prometheus.yaml"
-        path.write_text(json.dumps(config, indent=2))
+        self.path = suite.folder / "prometheus.yaml"
+        self._write(config)
         extra = ["--web.enable-otlp-receiver"] if otlp else []
         self.program = suite.start(
-            "prometheus", "prometheus", f"--config.file={path}", f"--web.listen-address=127.0.0.1:{self.port}",
-            f"--storage.tsdb.path={suite.folder / 'tsdb'}", *extra)
+            "prometheus", "prometheus", f"--config.file={self.path}", f"--web.listen-address=127.0.0.1:{self.port}",
+            f"--storage.tsdb.path={suite.folder / 'tsdb'}", *extra, *arguments)
         wait_for("Prometheus", 30, lambda: get(f"{self.url}/-/ready"), self.program)
+
+    def _write(self, config):
+        # JSON is YAML.
+        fast = {"global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}}
+        self.path.write_text(json.dumps(config | fast, indent=2))
+
+    def configure(self, config):
+        """Another configuration, which it loads."""
+        self._write(config)
+        self.program.process.send_signal(signal.SIGHUP)
+
+    def query_range(self, expression, start, end, step):
+        """The series of a range query: a list of {metric, values}."""
+        try:
+            return get_json(f"{self.url}/api/v1/query_range", query=expression, start=start, end=end, step=step)["data"]["result"]
+        except urllib.error.HTTPError as error:
+            raise Failed(f"Prometheus refuses {expression}: {error.read().decode()}") from error
 
     def query(self, expression, at=None):
         """The result of an instant query: a list of {metric, value} or, for a range selector, {metric, values}."""
@@ -317,16 +332,16 @@ class Prometheus:
 
 
 class Collector:
-    """An OpenTelemetry Collector that passes metrics on to a Prometheus and prints logs."""
+    """An OpenTelemetry Collector that passes metrics on to the Prometheus at a URL and prints logs."""
 
-    def __init__(self, suite, prometheus):
+    def __init__(self, suite, url):
         self.port = free_port()
         self.endpoint = f"http://127.0.0.1:{self.port}"
         config = {
             "receivers": {"otlp": {"protocols": {"http": {"endpoint": f"127.0.0.1:{self.port}"}}}},
             "processors": {"batch": {"timeout": "200ms"}},
             "exporters": {
-                "otlp_http": {"metrics_endpoint": f"{prometheus.url}/api/v1/otlp/v1/metrics"},
+                "otlp_http": {"metrics_endpoint": f"{url}/api/v1/otlp/v1/metrics"},
                 "debug": {"verbosity": "normal"},
             },
             "service": {

@@ -20,7 +20,7 @@ BY_SCRAPE = ("up", "scrape_")
 def otlp(suite):
     port = free_port()
     server = Prometheus(suite, scrape=f"127.0.0.1:{port}", otlp=True)
-    collector = Collector(suite, server)
+    collector = Collector(suite, server.url)
     # Account series that are old enough to have values, without the wait of a minute.
     config = Demo.CONFIG.read_text().replace("birth_delay: 60s", "birth_delay: 5s") + "otlp: { interval: 1s }\n"
     demo = Demo(suite, "--otlp-endpoint", collector.endpoint, config=config, port=port)

@@ -1,0 +1,202 @@
+"""The queries of every dashboard on a live Prometheus: each answers, or stands in `EMPTY` with its reason.
+
+`write` makes docs/dashboards.md of what they answered.
+"""
+
+import time
+
+import dashboards
+import shortened
+from harness import PATIENCE, ROOT, Failed
+
+PAGE = ROOT / "docs/dashboards.md"
+ORDER = ["fleet", "node", "gpu", "tenants", "workload", "health", "agent"]
+# Queries that have nothing to show in the combined scenarios, with the reason: dashboard, panel, what is in the query.
+EMPTY = [
+    ("workload", None, "> 20", "quantiles stand for the ranks of a workload of more than 20 GPUs"),
+    ("agent", "Series left out", "", "no page is larger than limits.series"),
+]
+# What Grafana fills in; account counters move every 15 s, which is the scrape interval that the document asks for.
+VALUES = {"job": ".+", "instance": ".+", "uuid": ".+", "tenant": ".+", "workload": ".+", "__rate_interval": "1m", "__range": "5m"}
+# Over which span panels with a time axis are asked where the present has nothing.
+SPAN, STEP = 120, 10
+
+
+class Answers:
+    """What the panels' queries answer for a cluster, by dashboard, panel and query."""
+
+    def __init__(self, server, cluster, instance=".+"):
+        self.server, self.cluster = server, cluster
+        self.values = VALUES | {"cluster": cluster, "instance": instance}
+        self.results = {}
+        self.problems = []
+        self.dashboards = {name: dashboards.load(ROOT / f"dashboards/{name}.json") for name in ORDER}
+        self.missing = self.asked()
+        self.ask()
+
+    def asked(self):
+        """Every query, with its dashboard and panel."""
+        return [(name, panel, target) for name, dashboard in self.dashboards.items()
+                for panel in dashboards.panels(dashboard) for target in panel["targets"]]
+
+    def ask(self):
+        """Asks the queries that have not answered yet."""
+        choices = {name: list(self._choices(dashboard)) for name, dashboard in self.dashboards.items()}
+        self.problems = []
+        self.missing = [one for one in self.missing if not self._ask(choices[one[0]], *one)]
+        return self.missing
+
+    def _choices(self, dashboard):
+        """The settings of the variables: one for each value of one that allows a single value, as a person would choose them."""
+        single = [variable for variable in dashboard["templating"]["list"] if variable["type"] == "query" and not variable["multi"]]
+        chosen = [(name, selector, label) for name, selector, label in dashboards.variables(dashboard)
+                  if name in [variable["name"] for variable in single] and name != "instance"]
+        if not chosen:
+            return [self.values]
+        [(name, selector, label)] = chosen
+        found = self.server.label_values(label, dashboards.substitute(selector, **self.values))
+        return [self.values | {name: value} for value in found]
+
+    def _ask(self, choices, name, panel, target):
+        place = f"{name}, {panel['title']}: {target['expr']}"
+        answered = False
+        for values in choices:
+            expression = shortened.panel(dashboards.substitute(target["expr"], **values))
+            try:
+                result = self.server.query(expression)
+                if not result and target["range"]:
+                    now = time.time()
+                    result = [series | {"value": series["values"][-1]} for series in self.server.query_range(expression, now - SPAN, now, STEP)]
+            except Failed as refused:
+                self.problems.append(f"{place}: {refused}")
+                continue
+            if result:
+                answered = True
+                self.problems += problems(place, panel, target, result)
+                self.results.setdefault((name, panel["title"], target["refId"]), result)
+        return answered
+
+
+def problems(place, panel, target, result):
+    """What is wrong with an answer: NaN, a value outside of the panel's bounds, series that look alike."""
+    found = []
+    numbers = [float(series["value"][1]) for series in result]
+    if any(number != number for number in numbers):
+        found.append(f"{place}: NaN")
+    defaults = panel["fieldConfig"]["defaults"]
+    # The two clocks of a counter and of Prometheus differ by a little.
+    low, high = defaults.get("min", float("-inf")) - 0.05, defaults.get("max", float("inf")) + 0.05
+    if outside := [number for number in numbers if not low <= number <= high]:
+        found.append(f"{place}: {outside[:3]} lie outside of the panel's bounds")
+    text = target["legendFormat"]
+    names = [part.split("}}")[0] for part in text.split("{{")[1:]]
+    if text:
+        shown = [tuple(series["metric"].get(name) for name in names) for series in result]
+        if len(shown) != len(set(shown)):
+            found.append(f"{place}: two series have one legend")
+    return found
+
+
+def check(suite, server, level, instance):
+    """Waits until every query of every dashboard has answered that is not declared empty, and returns the answers."""
+    answers = Answers(server, level, instance)
+    deadline = time.monotonic() + PATIENCE
+    while (late := [one for one in answers.missing if not declared(level, *one)]) and time.monotonic() < deadline:
+        time.sleep(2)
+        answers.ask()
+    for name, panel, target in late:
+        suite.expect(False, f"{level}: {name}, {panel['title']}: {target['expr']}: nothing, and EMPTY does not say why")
+    for problem in answers.problems:
+        suite.expect(False, f"{level}: {problem}")
+    for entry in EMPTY:
+        answering = [one for one in answers.asked() if is_in(entry, *one) and one not in answers.missing]
+        suite.expect(not answering, f"{level}: {entry} is declared empty, and {len(answering)} of its queries answer")
+    for name, selector, label in (one for dashboard in answers.dashboards.values() for one in dashboards.variables(dashboard)):
+        suite.expect(server.label_values(label, dashboards.substitute(selector, **answers.values)), f"{level}: variable {name} has nothing to choose from")
+    suite.checks += len(answers.results)
+    print(f"stack: {len(answers.results)} queries of {len(ORDER)} dashboards answer at level {level}, {len(answers.missing)} are declared empty")
+    return answers
+
+
+def declared(level, name, panel, target):
+    needs_full = level == "standard" and "Needs level full." in panel["description"]
+    return needs_full or any(is_in(entry, name, panel, target) for entry in EMPTY)
+
+
+def is_in(entry, name, panel, target):
+    dashboard, title, part, _ = entry
+    return name == dashboard and title in (None, panel["title"]) and part in target["expr"]
+
+
+HEAD = """# Dashboards
+
+Written by `UPDATE=1 .ci/interop stack`, which asks every query of every dashboard on a real Prometheus that scrapes agents on simulated
+nodes. Behind each query is what it answered: first on a node where all is well, then in a cluster of a dozen GPUs with MIG,
+time-slicing, MPS, pods and jobs, where boards are lost, hung, hot, worn and throttled. How to install them:
+[monitoring.md](monitoring.md#dashboards).
+
+Read a panel that is empty by the sentence that it shows then; those that are empty when all is well are marked.
+"""
+
+
+def write(well, standard, full):
+    """The page of all dashboards; a value comes from the level that has it."""
+    parts = [HEAD]
+    for name, dashboard in full.dashboards.items():
+        parts.append(f"## {dashboard['title'].split(' / ')[1]}\n\n{dashboard['description']}\n")
+        for panel in dashboards.panels(dashboard):
+            parts.append(f"### {panel['title']}\n\n{panel['description']}\n")
+            answered = any((name, panel["title"], target["refId"]) in well.results for target in panel["targets"])
+            if not answered and "Needs level full." not in panel["description"]:
+                parts.append(f"**Empty when all is well**: {panel['fieldConfig']['defaults'].get('noValue', 'not said')}.\n")
+            lines = ["```promql"]
+            for target in panel["targets"]:
+                key = name, panel["title"], target["refId"]
+                shown = [summary(panel, target, answers.results.get(key)) for answers in (well, full if key in full.results else standard)]
+                lines += [f"# {' | '.join(shown)}", target["expr"]]
+            parts.append("\n".join([*lines, "```\n"]))
+    PAGE.write_text("\n".join(parts))
+
+
+def summary(panel, target, result):
+    """The first series of an answer in words."""
+    if not result:
+        return "nothing"
+    unit = unit_of(panel, target)
+    shown = []
+    for series in sorted(result, key=lambda series: sorted(series["metric"].items()))[:3]:
+        name = target["legendFormat"] or " ".join(value for label, value in sorted(series["metric"].items())
+                                                  if label not in ("__name__", "cluster", "job", "instance", "uuid"))
+        for label, value in series["metric"].items():
+            name = name.replace(f"{{{{{label}}}}}", value)
+        shown.append(f"{' '.join(name.split('{{')[0].split())} {number(float(series['value'][1]), unit)}".strip())
+    return ", ".join(shown) + (f" and {len(result) - 3} more" if len(result) > 3 else "")
+
+
+def unit_of(panel, target):
+    """The unit of the panel, or in a table of the query's column."""
+    if panel["type"] == "table":
+        [organize] = [one for one in panel["transformations"] if one["id"] == "organize"]
+        several = len(panel["targets"]) > 1
+        column = organize["options"]["renameByName"].get(f"Value #{target['refId']}" if several else "Value")
+        for override in panel["fieldConfig"]["overrides"]:
+            if override["matcher"]["options"] == column:
+                for one in override["properties"]:
+                    if one["id"] == "unit":
+                        return one["value"]
+    return panel["fieldConfig"]["defaults"]["unit"]
+
+
+def number(value, unit):
+    if unit == "percentunit":
+        return f"{100 * value:.3g} %"
+    if unit == "dateTimeAsIso":
+        return time.strftime("%Y-%m-%d %H:%M", time.gmtime(value / 1000))
+    if unit in ("bytes", "hertz", "Bps"):
+        for prefix in ("", "k", "M", "G", "T"):
+            if abs(value) < 1000:
+                break
+            value /= 1000
+        return f"{value:.3g} {prefix}{ {'bytes': 'B', 'hertz': 'Hz', 'Bps': 'B/s'}[unit]}"
+    short = {"watt": " W", "celsius": " °C", "joule": " J", "s": " s", "ops": "/s", "reqps": "/s"}.get(unit, "")
+    return f"{value:.4g}{short}"
