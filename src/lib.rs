@@ -12,6 +12,7 @@ pub mod control;
 pub mod demo;
 pub mod docker;
 pub mod doctor;
+pub mod events;
 pub mod export;
 pub mod health;
 pub mod holders;

@@ -1,5 +1,6 @@
 //! Wiring: starts and connects the agent's threads for a validated configuration, and ends them in order.
 
+mod events;
 mod io;
 mod ledger;
 mod local_reader;

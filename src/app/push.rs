@@ -9,8 +9,10 @@ use std::time::Duration;
 use super::{Shared, StartError};
 use crate::catalogue::AgentFamily;
 use crate::config::{Config, OtlpPlan, SpoolConfig};
-use crate::export::{OtlpEncoder, OtlpResource};
+use crate::events::Event;
+use crate::export::{OtlpEncoder, OtlpResource, encode_events};
 use crate::meter::Services;
+use crate::model::Utc;
 use crate::model::snapshot::Snapshot;
 use crate::policy::{ActiveConfig, otlp_resource};
 use crate::push::{
@@ -140,6 +142,15 @@ impl TickPush {
         let at = snapshot.at.utc;
         for (body, points) in self.encoder.encode_requests(snapshot, MOST_REQUEST) {
             self.target.put(PushBatch { signal: Signal::Metrics, at, body, points: points as u64 });
+        }
+    }
+
+    /// Pushes events to the destinations that take them.
+    pub(super) fn push_events(&self, events: &[Arc<Event>], at: Utc) {
+        let is_wanted = self.target.destinations.iter().any(|one| one.signal == Signal::Logs);
+        if is_wanted && !events.is_empty() {
+            let body = encode_events(events, &self.target.resource);
+            self.target.put(PushBatch { signal: Signal::Logs, at, body, points: events.len() as u64 });
         }
     }
 

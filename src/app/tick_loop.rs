@@ -5,10 +5,12 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
+use super::events::find_events;
 use super::push::TickPush;
 use super::{NodeName, Shared, io, ledger, push};
 use crate::catalogue::AgentFamily;
 use crate::clock::{next_multiple, system_now};
+use crate::events::EventTracker;
 use crate::export::PublishedSnapshot;
 use crate::host::agent_usage;
 use crate::meter::{Inputs, Meter, SamplerNews, Services};
@@ -65,6 +67,7 @@ pub(super) fn start(
 fn run(mut meter: Meter, inbox: &Receiver<SamplerNews>, mut outputs: Outputs, shared: &Shared) {
     let mut news = first_frames(inbox, shared);
     let mut number: u64 = 0;
+    let mut tracker = EventTracker::default();
     loop {
         let active = shared.config.active();
         meter.apply_policy(Arc::clone(&active.policy));
@@ -76,6 +79,10 @@ fn run(mut meter: Meter, inbox: &Receiver<SamplerNews>, mut outputs: Outputs, sh
         let tick = meter.tick(now, inputs);
         if let Some(push) = outputs.push.as_mut().filter(|_| number.is_multiple_of(active.push_every)) {
             push.push_snapshot(&tick.snapshot, &active);
+        }
+        let events = find_events(&mut tracker, &tick.snapshot, shared);
+        if let Some(push) = &outputs.push {
+            push.push_events(&events, tick.snapshot.at.utc);
         }
         shared.pages.publish(Arc::new(PublishedSnapshot::new(tick.snapshot, Arc::clone(&active.page_cache))));
         if let Some(ledger) = outputs.ledger.as_ref().filter(|_| meter.has_ledger()) {
@@ -125,6 +132,8 @@ fn first_frames(inbox: &Receiver<SamplerNews>, shared: &Shared) -> Vec<SamplerNe
 fn inputs(news: Vec<SamplerNews>, outputs: &Outputs, shared: &Shared) -> Inputs {
     let (identities, _) = shared.resolvers.processes.get();
     let (xids, notices) = shared.sessions.received.take();
+    // An XID names who is on the GPU.
+    let wants_processes = shared.pages.wants_processes() || !xids.is_empty();
     Inputs {
         news,
         xids,
@@ -132,7 +141,7 @@ fn inputs(news: Vec<SamplerNews>, outputs: &Outputs, shared: &Shared) -> Inputs 
         identities,
         allocations: Arc::clone(&shared.resolvers.workloads().allocations),
         pci: shared.resolvers.processes.pci(),
-        wants_processes: shared.pages.wants_processes(),
+        wants_processes,
         in_flight: session::in_flight(&shared.sessions),
         acknowledged: outputs.ledger.as_ref().map(|ledger| ledger.take_acknowledged()).unwrap_or_default(),
         opened_late: outputs.ledger.as_ref().and_then(|ledger| ledger.take_opened_late()),

@@ -6,6 +6,7 @@
 
 mod dcgm;
 mod decimal;
+mod events;
 mod float;
 mod format;
 mod health;
@@ -22,6 +23,7 @@ mod text;
 mod walk;
 
 pub use dcgm::{DcgmCounter, DcgmOptions};
+pub use events::{encode_events, events};
 pub use format::PageFormat;
 pub use health::{Release, ReportedReason, ReportedVerdict, health};
 pub use history::{

@@ -162,7 +162,7 @@ struct MetricsPart {
 }
 
 /// Appends a field that holds a message, which is given as encoded parts.
-fn append_message(out: &mut Vec<u8>, tag: u32, parts: &[&[u8]]) {
+pub(super) fn append_message(out: &mut Vec<u8>, tag: u32, parts: &[&[u8]]) {
     encode_key(tag, WireType::LengthDelimited, out);
     encode_varint(parts.iter().map(|part| part.len() as u64).sum(), out);
     parts.iter().for_each(|part| out.extend_from_slice(part));

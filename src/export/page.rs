@@ -13,6 +13,7 @@ use super::dcgm::{DcgmOptions, DcgmRenderer};
 use super::history::History;
 use super::text::TextRenderer;
 use crate::catalogue::Level;
+use crate::events::EventLog;
 use crate::model::VisibleAccount;
 use crate::model::snapshot::Snapshot;
 
@@ -201,6 +202,7 @@ const TICKS_WITH_PROCESSES: u32 = 30;
 pub struct LatestSnapshot {
     latest: Mutex<Option<Arc<PublishedSnapshot>>>,
     history: Mutex<History>,
+    events: EventLog,
     /// How many of the next snapshots are to have processes at every level.
     with_processes: AtomicU32,
 }
@@ -222,6 +224,11 @@ impl LatestSnapshot {
     /// The last minutes; a copy, so that the tick loop never waits for a reader.
     pub fn history(&self) -> History {
         self.history.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The latest events.
+    pub const fn events(&self) -> &EventLog {
+        &self.events
     }
 
     /// Makes the next snapshots have processes.

@@ -43,6 +43,7 @@ enum ServedPath<'a> {
     Bill,
     Explain,
     Health,
+    Events,
 }
 
 impl<'a> ServedPath<'a> {
@@ -60,6 +61,7 @@ impl<'a> ServedPath<'a> {
             "/api/v1/bill" => Some(Self::Bill),
             "/api/v1/explain" => Some(Self::Explain),
             "/api/v1/health" => Some(Self::Health),
+            "/api/v1/events" => Some(Self::Events),
             _ => page.find(path).map(Self::Page),
         }
     }
@@ -207,6 +209,9 @@ async fn route<B: Body>(
         ServedPath::Snapshot => json(path, site, |published| snapshot_json(published, &visible)),
         ServedPath::Health => {
             json(path, site, |published| export::health(&published.snapshot, (site.release)()).into_bytes())
+        }
+        ServedPath::Events => {
+            respond_with(StatusCode::OK, JSON, export::events(&site.pages.events().latest(), &visible).into())
         }
         ServedPath::Bill => {
             let query = parse_query(request.uri().query()).map(|query| (query, None));

@@ -1,6 +1,6 @@
 //! The health of GPUs as a running agent reports it: on the page, in the API, to the command, in the log.
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Output;
 
 use crate::faults::start_scenario;
@@ -268,4 +268,70 @@ fn xid_counts_survive_a_restart_and_old_kernel_lines_are_not_counted_again() {
         .agent
         .wait_for("the next line", |page| page.has("gpu_xid_errors_total", &["gpu=\"1\"", "xid=\"62\""]));
     assert_eq!(page.value("gpu_xid_errors_total", &of), Some("1"));
+}
+
+/// A receiver of OTLP; returns the bodies that arrive at the path of logs.
+fn receive_logs() -> (std::net::SocketAddr, std::sync::mpsc::Receiver<Vec<u8>>) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (sender, logs) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut reader = BufReader::new(stream.unwrap());
+            let (mut length, mut line, mut is_log) = (0, String::new(), false);
+            while reader.read_line(&mut line).unwrap() > 2 {
+                is_log |= line.starts_with("POST /v1/logs ");
+                if let Some(value) = line.strip_prefix("content-length: ") {
+                    length = value.trim().parse().unwrap();
+                }
+                line.clear();
+            }
+            let mut body = vec![0; length];
+            reader.read_exact(&mut body).unwrap();
+            reader.get_mut().write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").unwrap();
+            let mut request = Vec::new();
+            flate2::read::GzDecoder::new(&*body).read_to_end(&mut request).unwrap();
+            if is_log && sender.send(request).is_err() {
+                return;
+            }
+        }
+    });
+    (address, logs)
+}
+
+#[test]
+fn an_xid_is_an_event_in_log_api_and_otlp_that_names_who_holds_the_gpu() {
+    use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
+    use prost::Message;
+
+    let (address, logs) = receive_logs();
+    let directory = tempfile::tempdir().unwrap();
+    let [config, scenario] = ["c.yaml", "s.json"].map(|name| directory.path().join(name));
+    let text = format!(
+        "attribution: {{standing: [{{gpu: all, user: root}}]}}\n\
+         otlp: {{interval: 1s, destinations: [{{endpoint: \"http://{address}\", events: true}}]}}\n"
+    );
+    std::fs::write(&config, text).unwrap();
+    let text = r#"{"cycle_seconds": 3600, "gpus": [{"profile": "h100", "count": 2}],
+        "xids": [{"at": 15, "gpu": 1, "xid": 79}]}"#;
+    std::fs::write(&scenario, text).unwrap();
+    let arguments = ["--config", config.to_str().unwrap(), "--scenario", scenario.to_str().unwrap()];
+    let demo = Demo::start(&arguments);
+    let log = demo.agent.wait_for_log("event=\"gpu.xid\"");
+    let line = log.lines().last().unwrap();
+    assert!(line.contains("XID 79") && line.contains("user:root") && line.contains("ERROR"), "{line}");
+    let body: serde_json::Value = serde_json::from_str(&demo.agent.get("/api/v1/events").1).unwrap();
+    let events = body["events"].as_array().unwrap();
+    let xid = events.iter().find(|event| event["name"] == "gpu.xid").unwrap();
+    assert_eq!((&xid["gpu"], &xid["attributes"]["action"]), (&1.into(), &"reboot_node".into()));
+    assert_eq!(xid["workloads"][0]["workload"], "user:root");
+    let record = logs.iter().find_map(|body| {
+        let request = ExportLogsServiceRequest::decode(&*body).unwrap();
+        let records = &request.resource_logs[0].scope_logs[0].log_records;
+        records.iter().find(|record| record.event_name == "gpu.xid").cloned()
+    });
+    let record = record.unwrap();
+    let id = record.attributes.iter().find(|one| one.key == "event.id").unwrap();
+    assert!(format!("{id:?}").contains(xid["id"].as_str().unwrap()), "{id:?}");
+    assert!(format!("{record:?}").contains("user:root"), "{record:?}");
 }

@@ -58,7 +58,12 @@ pub(crate) const MODULES: &[Module] = &[
         &["model", "catalogue", "host", "holders", "tenants", "billing", "attribution", "account", "health"],
         "one tick: identify, integrate, settle, judge, publish",
     ),
-    module("export", &["model", "catalogue"], "pure: prints a snapshot as text, OpenMetrics, OTLP, JSON"),
+    module("events", &["model", "catalogue"], "pure: finds events in snapshots"),
+    module(
+        "export",
+        &["model", "catalogue", "events"],
+        "pure: prints a snapshot as text, OpenMetrics, OTLP, JSON",
+    ),
     module(
         "push",
         &["model", "clock", "http", "config"],

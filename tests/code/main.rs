@@ -18,6 +18,7 @@ mod attribution_cases;
 mod config;
 mod config_mistakes;
 mod dashboards;
+mod events;
 mod export;
 mod generated;
 mod health;

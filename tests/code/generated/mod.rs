@@ -6,6 +6,7 @@ mod alerts;
 pub(crate) mod check;
 mod config;
 mod dashboards;
+mod events;
 mod exports;
 mod kubernetes;
 mod metrics;

@@ -1,0 +1,116 @@
+//! The kinds of events: one row each.
+
+use super::Severity;
+
+/// A kind of event.
+#[derive(Debug, PartialEq, Eq)]
+pub struct EventKind {
+    /// Its name, which is OTLP's event name.
+    pub name: &'static str,
+    /// The severity of most such events.
+    pub severity: Severity,
+    /// When there is one.
+    pub when: &'static str,
+    /// Attributes beside those of all events.
+    pub attributes: &'static [&'static str],
+    /// Whether it tells of a tenant, so that only who may see that tenant sees it. Of the others only the workloads are
+    /// left out.
+    pub is_of_tenant: bool,
+    /// Whether repetitions within a minute are joined.
+    pub joins: bool,
+}
+
+const fn kind(name: &'static str, severity: Severity, when: &'static str) -> EventKind {
+    EventKind { name, severity, when, attributes: &[], is_of_tenant: false, joins: true }
+}
+
+impl EventKind {
+    const fn attributes(self, attributes: &'static [&'static str]) -> Self {
+        Self { attributes, ..self }
+    }
+
+    const fn of_tenant(self) -> Self {
+        Self { is_of_tenant: true, joins: false, ..self }
+    }
+
+    const fn alone(self) -> Self {
+        Self { joins: false, ..self }
+    }
+}
+
+macro_rules! kinds {
+    ($($name:ident = $kind:expr;)+) => {
+        $(pub(super) static $name: EventKind = $kind;)+
+
+        /// All kinds, in the order of the documentation.
+        pub static EVENT_KINDS: &[&EventKind] = &[$(&$name),+];
+    };
+}
+
+use Severity::{Error, Info, Warn};
+
+kinds! {
+    XID = kind("gpu.xid", Error, "The driver reported an XID. WARN where the application is to be restarted, INFO where \
+        nothing is to be done. With the workloads that hold the GPU or have processes on it.")
+        .attributes(&["xid", "class", "action"]);
+    LOST = kind("gpu.lost", Error, "The GPU is no longer there: lost by the driver, gone from the bus, passed to a guest, or \
+        replaced by another one.").attributes(&["attachment"]);
+    BACK = kind("gpu.back", Info, "A GPU that was not there is back.").attributes(&["attachment"]);
+    FOUND = kind("gpu.found", Info, "A GPU that was not known is there; with the GPU that it replaces at its place, if any.")
+        .attributes(&["replaces"]);
+    RESHAPED = kind("gpu.mig.reshaped", Info, "The GPU is divided into other MIG instances, or MIG mode was switched.")
+        .attributes(&["instances"]);
+    DRIVER = kind("gpu.driver.changed", Warn, "The driver was loaded again in another version.")
+        .attributes(&["driver", "before"]).alone();
+    THROTTLED = kind("gpu.throttle.started", Warn, "The clocks have been held down for 10 s for that reason. INFO for the \
+        power cap, by which a busy board normally is.").attributes(&["reason"]);
+    UNTHROTTLED = kind("gpu.throttle.ended", Info, "They have not been held down for 30 s.")
+        .attributes(&["reason", "seconds"]);
+    HEALTH = kind("gpu.health.changed", Warn, "The verdict on the GPU has changed. ERROR for failed, INFO for ok.")
+        .attributes(&["state", "before", "action", "rule", "evidence"]);
+    GAP = kind("gpu.gap", Warn, "The GPU was there and could not be read for a while.").attributes(&["seconds"]);
+    QUIESCED = kind("gpumeter.quiesced", Info, "The agent has let go of the driver, as it was asked to.").alone();
+    RESUMED = kind("gpumeter.resumed", Info, "The agent uses the driver again.").alone();
+    CONFIG = kind("gpumeter.config.reloaded", Info, "The configuration was read again. WARN where it has a mistake and the former \
+        one stays in force.").attributes(&["success"]).alone();
+    BUDGET = kind("gpumeter.budget.passed", Warn, "A tenant costs more in this month than its budget on this node.")
+        .attributes(&["month", "currency", "budget", "cost"]).of_tenant();
+    GRANTED = kind("gpu.holding.granted", Info, "A workload holds the GPU, or a share of it.")
+        .attributes(&["gpu_instance", "share", "source"]).of_tenant();
+    ENDED = kind("gpu.holding.ended", Info, "It holds it no longer.").attributes(&["gpu_instance", "source", "seconds"]).of_tenant();
+}
+
+/// The page about events.
+pub fn reference() -> String {
+    let mut page = String::from(PREFACE);
+    for kind in EVENT_KINDS {
+        let attributes: Vec<String> = kind.attributes.iter().map(|name| format!("`{name}`")).collect();
+        let whose = if kind.is_of_tenant { "the tenant" } else { "all" };
+        page.push_str(&format!(
+            "| `{}` | {} | {} | {} | {whose} |\n",
+            kind.name,
+            kind.severity.text(),
+            kind.when,
+            attributes.join(", "),
+        ));
+    }
+    page
+}
+
+const PREFACE: &str = "\
+# Events
+
+What happens to GPUs, tenants and the agent. Each event is a line of the log, an entry of `/api/v1/events` and, for destinations with
+`events: true` ([otlp.md](otlp.md)), an OTLP log record through the same spool as the metrics.
+
+Every event has a name (OTLP's event name), a severity (INFO 9, WARN 13, ERROR 17), the time when it happened and when it was found, a
+sentence, a `count`, and an id that is the same wherever it is told, also when it is sent twice (`event.id`). Events of a GPU have `gpu` and
+`uuid`, and `workloads` and `tenants`: those that hold the GPU or had processes on it.
+
+Repetitions of an event of the same GPU within a minute are joined: the first is told at once, the others after the minute as one
+with their `count`. Events of tenants are never joined, and are kept in a ring of their own (500 of each), so that churn of workloads never evicts an
+XID. A reader who may see some tenants only (`web.tenants`) sees the events of those, and events of GPUs with the workloads of those.
+
+| event | severity | when | attributes | shown to |
+|---|---|---|---|---|
+";

@@ -1,0 +1,117 @@
+//! Events: what happens to GPUs, tenants and the agent, found by comparing each snapshot with the one before.
+//!
+//! Pure: [`EventTracker`] compares, [`EventLog`] joins storms and keeps the latest. Whether they are logged, served or sent is
+//! decided elsewhere.
+
+mod compare;
+mod kinds;
+mod log;
+
+use std::sync::Arc;
+
+use crate::model::{Fact, GpuId, Utc, VisibleAccount};
+
+pub use compare::{ConfigReloads, EventTracker};
+pub use kinds::{EVENT_KINDS, EventKind, reference};
+pub use log::EventLog;
+
+/// How serious an event is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// It is to be known.
+    Info,
+    /// It may need attention.
+    Warn,
+    /// Something is broken.
+    Error,
+}
+
+impl Severity {
+    /// The word in OTLP and JSON.
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Info => "INFO",
+            Self::Warn => "WARN",
+            Self::Error => "ERROR",
+        }
+    }
+
+    /// OTLP's number.
+    pub const fn number(self) -> i32 {
+        match self {
+            Self::Info => 9,
+            Self::Warn => 13,
+            Self::Error => 17,
+        }
+    }
+}
+
+/// A workload that an event concerns, with who may see that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Party {
+    /// Workload id; "" where the tenant as a whole is meant.
+    pub workload: Arc<str>,
+    /// Its tenant.
+    pub tenant: Arc<str>,
+    /// The Unix users that its facts name.
+    pub users: [Option<Arc<str>>; 2],
+}
+
+impl Party {
+    fn is_shown_to(&self, visible: &VisibleAccount) -> bool {
+        let fact = |fact| match fact {
+            Fact::User => self.users[0].as_deref(),
+            Fact::SlurmUser => self.users[1].as_deref(),
+            _ => None,
+        };
+        visible.shows(&self.tenant, fact)
+    }
+}
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    /// What.
+    pub kind: &'static EventKind,
+    /// How serious it is.
+    pub severity: Severity,
+    /// When it happened; the last time where it is joined from several.
+    pub at: Utc,
+    /// When the agent found it.
+    pub observed: Utc,
+    /// The GPU, if it is of one.
+    pub gpu: Option<GpuId>,
+    /// What tells events of the same kind and GPU apart, such as the XID.
+    pub detail: Arc<str>,
+    /// One sentence.
+    pub text: String,
+    /// The values of the kind's attributes that are known, by name.
+    pub attributes: Vec<(&'static str, String)>,
+    /// The workloads that it concerns.
+    pub parties: Vec<Party>,
+    /// How many it stands for.
+    pub count: u64,
+}
+
+impl Event {
+    /// The same event has the same id wherever it is told, also if it is sent twice.
+    pub fn id(&self) -> String {
+        let place = self.gpu.as_ref().map_or("node", |gpu| &*gpu.uuid);
+        format!("{}/{place}/{}/{}", self.kind.name, self.detail, self.observed.0 / 1_000_000)
+    }
+
+    /// What events are joined by.
+    fn storm(&self) -> (&'static str, Arc<str>, Arc<str>) {
+        let place = self.gpu.as_ref().map_or_else(|| "".into(), |gpu| Arc::clone(&gpu.uuid));
+        (self.kind.name, place, Arc::clone(&self.detail))
+    }
+
+    /// The part of it that a reader may see.
+    pub fn shown_to(&self, visible: &VisibleAccount) -> Option<Self> {
+        let parties: Vec<Party> =
+            self.parties.iter().filter(|party| party.is_shown_to(visible)).cloned().collect();
+        let is_hidden =
+            self.kind.is_of_tenant && parties.is_empty() && *visible != VisibleAccount::Everything;
+        (!is_hidden).then(|| Self { parties, ..self.clone() })
+    }
+}
