@@ -1,5 +1,7 @@
 //! Sends a request by gRPC.
 
+use std::error::Error as _;
+
 use bytes::{Buf, BufMut, Bytes};
 use hyper::http::uri::PathAndQuery;
 use hyper_util::rt::TokioIo;
@@ -57,7 +59,7 @@ impl Decoder for BytesCodec {
 /// Sends a compressed request.
 pub(super) async fn export(destination: &Destination, body: &[u8]) -> Result<Accepted, PushFailure> {
     let setup = |error: &dyn std::fmt::Display| PushFailure::Setup(format!("endpoint: {error}; correct it"));
-    let unreachable = |error: tonic::transport::Error| PushFailure::Unreachable(in_words(&error));
+    let unreachable = |error: tonic::transport::Error| PushFailure::of_connection(&error);
     let mut request = Request::new(Bytes::from(decompress(body).map_err(|error| setup(&error))?));
     for (name, value) in headers(&destination.settings)? {
         let name: AsciiMetadataKey = name.parse().map_err(|error| setup(&error))?;
@@ -82,7 +84,9 @@ pub(super) async fn export(destination: &Destination, body: &[u8]) -> Result<Acc
     let channel = endpoint.connect_with_connector(once).await.map_err(unreachable)?;
     let mut client = Grpc::new(channel);
     if destination.settings.compression == OtlpCompression::Gzip {
-        client = client.send_compressed(CompressionEncoding::Gzip);
+        // The Collector answers compressed requests with compressed responses.
+        client =
+            client.send_compressed(CompressionEncoding::Gzip).accept_compressed(CompressionEncoding::Gzip);
     }
     client.ready().await.map_err(unreachable)?;
     match client.unary(request, path, BytesCodec).await {
@@ -91,17 +95,11 @@ pub(super) async fn export(destination: &Destination, body: &[u8]) -> Result<Acc
     }
 }
 
-/// The innermost cause, which says most.
-fn in_words(error: &dyn std::error::Error) -> String {
-    let mut innermost = error;
-    while let Some(source) = innermost.source() {
-        innermost = source;
-    }
-    innermost.to_string()
-}
-
 fn failure(answer: &Status) -> PushFailure {
     let (status, message) = (format!("{:?}", answer.code()), line(answer.message().as_bytes()));
+    if let Some(cause) = answer.source() {
+        return PushFailure::of_connection(cause);
+    }
     match answer.code() {
         _ if is_about_size(&message) => PushFailure::TooLarge { status, message },
         Code::Unavailable

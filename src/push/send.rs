@@ -67,6 +67,16 @@ pub enum PushFailure {
 }
 
 impl PushFailure {
+    /// The failure of a connection. With TLS 1.3 a server refuses a client's certificate only after the handshake.
+    pub(super) fn of_connection(error: &dyn std::error::Error) -> Self {
+        let mut innermost = error;
+        while let Some(source) = innermost.source() {
+            innermost = source;
+        }
+        let text = innermost.to_string();
+        if text.contains("fatal alert") { Self::Tls(text) } else { Self::Unreachable(text) }
+    }
+
     /// The failure that an HTTP status stands for.
     fn of_http(status: u16, message: String, retry_after: Option<Duration>) -> Self {
         let text = status.to_string();
@@ -131,7 +141,7 @@ async fn post(destination: &Destination, body: Bytes) -> Result<Accepted, PushFa
     let request = request(destination, body)?;
     let stream = connect(destination).await?;
     let response = http::send(stream, request).await.map_err(|error| {
-        if error.is_parse() { PushFailure::NotOtlp } else { PushFailure::Unreachable(error.to_string()) }
+        if error.is_parse() { PushFailure::NotOtlp } else { PushFailure::of_connection(&error) }
     })?;
     let status = response.head.status;
     let retry_after = retry_after(&response.head.headers);

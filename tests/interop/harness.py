@@ -283,18 +283,18 @@ class Demo:
 class Prometheus:
     """A Prometheus that scrapes every second, or takes OTLP; `config` adds keys to its configuration."""
 
-    def __init__(self, suite, *arguments, scrape=None, config=None, otlp=False, port=None):
+    def __init__(self, suite, *arguments, scrape=None, config=None, otlp=False, port=None, name="prometheus"):
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         config = dict(config or {})
         if scrape:
             config["scrape_configs"] = [{"job_name": "gpumeter", "static_configs": [{"targets": [scrape]}]}]
-        self.path = suite.folder / "prometheus.yaml"
+        self.path = suite.folder / f"{name}.yaml"
         self._write(config)
         extra = ["--web.enable-otlp-receiver"] if otlp else []
         self.program = suite.start(
-            "prometheus", "prometheus", f"--config.file={self.path}", f"--web.listen-address=127.0.0.1:{self.port}",
-            f"--storage.tsdb.path={suite.folder / 'tsdb'}", *extra, *arguments)
+            name, "prometheus", f"--config.file={self.path}", f"--web.listen-address=127.0.0.1:{self.port}",
+            f"--storage.tsdb.path={suite.folder / f'{name}-tsdb'}", *extra, *arguments)
         wait_for("Prometheus", 30, lambda: get(f"{self.url}/-/ready"), self.program)
 
     def _write(self, config):
@@ -331,35 +331,70 @@ class Prometheus:
         return get_json(f"{self.url}/api/v1/label/{label}/values", **{"match[]": match})["data"]
 
 
-class Collector:
-    """An OpenTelemetry Collector that passes metrics on to the Prometheus at a URL and prints logs."""
+class Certificates:
+    """A CA, and certificates of `localhost` and of a client by it."""
 
-    def __init__(self, suite, url):
-        self.port = free_port()
-        self.endpoint = f"http://127.0.0.1:{self.port}"
+    def __init__(self, suite):
+        self.folder = suite.folder / "certificates"
+        self.folder.mkdir()
+        key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+        self._openssl("req", "-x509", *key, "-days", "2", "-subj", "/CN=ca", "-keyout", "ca.key", "-out", "ca.crt")
+        (self.folder / "names").write_text("subjectAltName = DNS:localhost, IP:127.0.0.1\n")
+        for name in ("server", "client"):
+            self._openssl("req", *key, "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
+            self._openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2",
+                          "-extfile", "names", "-out", f"{name}.crt")
+
+    def path(self, name):
+        return str(self.folder / name)
+
+    def _openssl(self, *arguments):
+        ran = subprocess.run(["openssl", *arguments], cwd=self.folder, capture_output=True, text=True, timeout=PATIENCE)
+        if ran.returncode != 0:
+            raise Failed(f"openssl {' '.join(arguments)}: {ran.stderr}")
+
+
+class Collector:
+    """An OpenTelemetry Collector with a memory limiter that takes OTLP over HTTP and gRPC by TLS, from clients with a
+    certificate and a token. What comes over each goes on to a Prometheus; logs are printed."""
+
+    def __init__(self, suite, over_http, over_grpc):
+        self.certificates = Certificates(suite)
+        self.token = suite.folder / "token"
+        self.token.write_text("Bearer a-secret-of-the-test")
+        self.http, self.grpc = free_port(), free_port()
+        tls = {"cert_file": self.certificates.path("server.crt"), "key_file": self.certificates.path("server.key"),
+               "client_ca_file": self.certificates.path("ca.crt")}
+        access = {"tls": tls, "auth": {"authenticator": "bearertokenauth"}}
+        receiver = lambda protocol, port: {"protocols": {protocol: {"endpoint": f"127.0.0.1:{port}"} | access}}
+        exporter = lambda server: {"metrics_endpoint": f"{server.url}/api/v1/otlp/v1/metrics"}
+        pipeline = lambda name, *exporters: {
+            "receivers": [f"otlp/{name}"], "processors": ["memory_limiter", "batch"], "exporters": list(exporters)}
         config = {
-            "receivers": {"otlp": {"protocols": {"http": {"endpoint": f"127.0.0.1:{self.port}"}}}},
-            "processors": {"batch": {"timeout": "200ms"}},
+            "extensions": {"bearertokenauth": {"scheme": "Bearer", "token": "a-secret-of-the-test"}},
+            "receivers": {"otlp/http": receiver("http", self.http), "otlp/grpc": receiver("grpc", self.grpc)},
+            "processors": {"memory_limiter": {"check_interval": "1s", "limit_mib": 256}, "batch": {"timeout": "200ms"}},
             "exporters": {
-                "otlp_http": {"metrics_endpoint": f"{url}/api/v1/otlp/v1/metrics"},
-                "debug": {"verbosity": "normal"},
+                "otlp_http/http": exporter(over_http), "otlp_http/grpc": exporter(over_grpc), "debug": {"verbosity": "detailed"},
             },
             "service": {
+                "extensions": ["bearertokenauth"],
                 "telemetry": {"metrics": {"level": "none"}},
                 "pipelines": {
-                    "metrics": {"receivers": ["otlp"], "processors": ["batch"], "exporters": ["otlp_http"]},
-                    "logs": {"receivers": ["otlp"], "exporters": ["debug"]},
+                    "metrics/http": pipeline("http", "otlp_http/http"), "metrics/grpc": pipeline("grpc", "otlp_http/grpc"),
+                    "logs/http": pipeline("http", "debug"), "logs/grpc": pipeline("grpc", "debug"),
                 },
             },
         }
         path = suite.folder / "otelcol.yaml"
         path.write_text(json.dumps(config, indent=2))
         self.program = suite.start("otelcol", "otelcol", "--config", path)
-        wait_for("the Collector", 30, self._answers, self.program)
+        wait_for("the Collector", 30, lambda: "Everything is ready" in self.program.log.read_text(), self.program)
 
-    def _answers(self):
-        try:
-            get(f"{self.endpoint}/v1/metrics")
-        except urllib.error.HTTPError as error:
-            return error.code == 405  # it wants a POST, so it is there
-        return True
+    def destinations(self):
+        """Entries of `otlp.destinations` for it."""
+        files = {"ca_file": "ca.crt", "cert_file": "client.crt", "key_file": "client.key"}
+        files = {key: self.certificates.path(name) for key, name in files.items()}
+        common = files | {"header_files": {"Authorization": str(self.token)}, "events": True}
+        return [{"endpoint": f"https://localhost:{self.http}"} | common,
+                {"endpoint": f"https://localhost:{self.grpc}", "protocol": "grpc"} | common]

@@ -21,7 +21,7 @@ import panels
 import scenarios
 import shortened
 from alertmanager import Alertmanager, Receiver
-from harness import ROOT, SMOKE, Collector, Failed, Prometheus, free_port, wait_for
+from harness import ROOT, SMOKE, Failed, Prometheus, free_port, wait_for
 
 RUNBOOKS = "https://wiki.example.com/gpumeter/runbooks/"
 
@@ -62,8 +62,6 @@ class Stack:
         self.port, server = free_port(), free_port()
         self.receiver = Receiver()
         self.alertmanager = Alertmanager(suite, self.receiver)
-        if any(one.pushes for one in chosen):
-            self.collector = Collector(suite, f"http://127.0.0.1:{server}")
         self.nodes = {}
         seed = 0
         for number, one in enumerate(chosen, 1):
@@ -73,7 +71,7 @@ class Stack:
                 # All have one port, each an address of its own: `instance` is the address, as docs/monitoring.md makes it.
                 hosts = [address(number, place + further) for further in range(one.targets + 1)]
                 listens = [argument for host in hosts[1:] for argument in ("--listen", f"{host}:{self.port}")]
-                pushes = ("--otlp-endpoint", self.collector.endpoint) if one.pushes else ()
+                pushes = ("--otlp-endpoint", f"http://127.0.0.1:{server}/api/v1/otlp") if one.pushes else ()
                 nodes.append(scenarios.Node(
                     suite, f"{one.name}-{place}", content, settings, *listens, *pushes, seed=seed, host=hosts[0], port=self.port))
         self.rules = self._installed()
