@@ -140,6 +140,10 @@ impl TickPush {
             *self = Self::new(self.target.clone(), active);
         }
         let at = snapshot.at.utc;
+        let metrics = self.target.destinations.iter().filter(|one| one.signal == Signal::Metrics);
+        if let Some(acknowledged) = metrics.map(|one| one.tally().acknowledged()).min() {
+            self.encoder.acknowledge(acknowledged);
+        }
         for (body, points) in self.encoder.encode_requests(snapshot, MOST_REQUEST) {
             self.target.put(PushBatch { signal: Signal::Metrics, at, body, points: points as u64 });
         }

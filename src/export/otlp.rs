@@ -2,11 +2,11 @@
 //!
 //! The encoder keeps the attributes of the last request encoded, and writes lengths and tags around them itself: prost
 //! computes the length of all attributes anew on each level of nesting. A series that has ended or lost its value is sent
-//! once more with the no-recorded-value flag. Whether a request arrives is not known here.
+//! with the no-recorded-value flag until a request with that is acknowledged.
 
 mod name;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::mem;
 use std::ops::Range;
 
@@ -23,6 +23,7 @@ use super::decimal;
 use super::label_cache::LabelCache;
 use super::walk::{Sample, Sink, Value, start, walk};
 use crate::catalogue::{Family, Kind, Level};
+use crate::model::Utc;
 use crate::model::snapshot::{self, Snapshot};
 
 /// Encodes the snapshots for one destination, one after the other.
@@ -34,7 +35,12 @@ pub struct OtlpEncoder {
     /// `ScopeMetrics` without its metrics, encoded.
     scope: Vec<u8>,
     last: Request,
+    /// By family: the attributes of series that have ended, each with the time of the first request that says so.
+    ended: BTreeMap<&'static str, HashMap<Vec<u8>, Utc>>,
 }
+
+/// Series that have ended and are not acknowledged; of more the rest is told once.
+const MOST_ENDED: usize = 5_000;
 
 /// What is kept of a request.
 #[derive(Debug, Default)]
@@ -51,12 +57,14 @@ impl OtlpEncoder {
     /// Creates an encoder of the families up to `level`.
     pub fn new(level: Level, resource: &OtlpResource) -> Self {
         let scope = ScopeMetrics { scope: Some(scope()), ..Default::default() }.encode_to_vec();
-        Self { level, resource: resource.encoded(), scope, last: Request::default() }
+        Self { level, resource: resource.encoded(), scope, last: Request::default(), ended: BTreeMap::new() }
     }
 
     /// Writes one request into `out`, which is cleared before, and returns how many data points it holds.
     pub fn encode(&mut self, snapshot: &Snapshot, out: &mut Vec<u8>) -> usize {
         out.clear();
+        // As if each request were acknowledged.
+        self.acknowledge(Utc(u64::MAX));
         let parts = self.encode_metrics(snapshot, usize::MAX);
         parts.iter().for_each(|part| self.append_request(part, out));
         parts.iter().map(|part| part.points).sum()
@@ -71,6 +79,14 @@ impl OtlpEncoder {
             (out, part.points)
         };
         parts.into_iter().map(request).collect()
+    }
+
+    /// Every destination has accepted a request of that time or later: what has ended before is told no more.
+    pub fn acknowledge(&mut self, at: Utc) {
+        self.ended.retain(|_, ended| {
+            ended.retain(|_, since| *since > at);
+            !ended.is_empty()
+        });
     }
 
     fn append_request(&self, part: &MetricsPart, out: &mut Vec<u8>) {
@@ -95,6 +111,8 @@ impl OtlpEncoder {
             request,
             family: None,
             ended: HashSet::new(),
+            unacknowledged: &mut self.ended,
+            ended_now: Vec::new(),
             messages: Messages { time: snapshot.at.utc.0, most, ..Messages::default() },
         };
         walk(snapshot, self.level, &mut writer);
@@ -187,6 +205,10 @@ struct RequestWriter<'a> {
     family: Option<CurrentFamily>,
     /// The attributes in the last request of the family's series that this roster may no longer have.
     ended: HashSet<&'a [u8]>,
+    /// The encoder's series that have ended.
+    unacknowledged: &'a mut BTreeMap<&'static str, HashMap<Vec<u8>, Utc>>,
+    /// Those of the family in this request.
+    ended_now: Vec<Vec<u8>>,
     messages: Messages,
 }
 
@@ -249,6 +271,16 @@ impl Sink for RequestWriter<'_> {
             self.ended.remove(attributes)
         };
         has_value.push(sample.value.is_some());
+        match sample.value {
+            // A series that is back has not ended.
+            Some(_) if !self.unacknowledged.is_empty() => {
+                if let Some(ended) = self.unacknowledged.get_mut(current.family.name) {
+                    ended.remove(attributes);
+                }
+            }
+            None if was_reported => self.ended_now.push(attributes.to_vec()),
+            _ => {}
+        }
         if sample.value.is_some() || was_reported {
             let start = sample.start.map_or(current.start, |start| start.0);
             self.messages.append_point(current.family, attributes, start, sample.value);
@@ -266,10 +298,30 @@ impl RequestWriter<'_> {
             for attributes in self.last.reported(self.request.families.len() - 1) {
                 if self.ended.remove(attributes) {
                     self.messages.append_point(family, attributes, start, None);
+                    self.ended_now.push(attributes.to_vec());
                 }
             }
         }
+        self.repeat_ended(family, start);
         self.messages.append_metric(family.kind, self.request.cache.entry(head));
+    }
+}
+
+impl RequestWriter<'_> {
+    /// Tells again of the family's series that have ended, and keeps those of this request.
+    fn repeat_ended(&mut self, family: &'static Family, start: u64) {
+        if let Some(ended) = self.unacknowledged.get(family.name) {
+            let again = ended.keys().filter(|attributes| !self.ended_now.contains(attributes));
+            again.for_each(|attributes| self.messages.append_point(family, attributes, start, None));
+        }
+        if self.ended_now.is_empty() {
+            return;
+        }
+        let (now, kept) = (self.snapshot.at.utc, self.unacknowledged.values().map(HashMap::len).sum());
+        let ended = self.unacknowledged.entry(family.name).or_default();
+        for attributes in self.ended_now.drain(..).take(MOST_ENDED.saturating_sub(kept)) {
+            ended.entry(attributes).or_insert(now);
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use super::send::decompress;
 use super::split::halves;
 use super::{Accepted, Destination, PushFailure, Spool, SpoolPosition, SpoolRecord, compress};
-use crate::model::Nanoseconds;
+use crate::model::{Nanoseconds, Utc};
 
 /// Pause after the first failure, doubled after each further one.
 const FIRST_PAUSE: Nanoseconds = Nanoseconds::from_seconds(1);
@@ -66,6 +66,8 @@ pub struct Delivery {
     reach: usize,
     /// Records that have failed in this round.
     suspects: usize,
+    /// The snapshot of which something was refused last.
+    refused_at: Utc,
     /// Nothing is sent before.
     not_before: Nanoseconds,
     /// Whether `not_before` is a pause after a failure, which a reload ends.
@@ -117,6 +119,7 @@ impl Delivery {
             refusals: 0,
             reach: 0,
             suspects: 0,
+            refused_at: Utc(0),
             not_before: Nanoseconds(0),
             failed: false,
         }
@@ -177,11 +180,15 @@ impl Delivery {
         match outcome {
             Ok(accepted) => {
                 tally.accept_points(points.into(), accepted.rejected);
+                if accepted.rejected > 0 {
+                    self.refused_at = sent.record.at;
+                }
                 self.finish(spool, sent, now);
             }
             Err(failure) => match Reaction::to(failure) {
                 Reaction::Lose => {
                     tally.reject_points(points.into());
+                    self.refused_at = sent.record.at;
                     self.finish(spool, sent, now);
                 }
                 Reaction::Split => match split(&sent) {
@@ -192,6 +199,7 @@ impl Delivery {
                     }
                     None => {
                         tally.reject_points(points.into());
+                        self.refused_at = sent.record.at;
                         self.finish(spool, sent, now);
                     }
                 },
@@ -222,20 +230,23 @@ impl Delivery {
             return;
         }
         if sent.is_backlog {
-            spool.advance_backlog(self.reader, sent.past);
+            spool.advance_backlog(self.reader, (sent.past, &sent.record));
         } else {
             // What was passed over fails where a later record does not.
             for _ in 0..std::mem::take(&mut self.suspects) {
                 if let Some((past, record)) = spool.peek(self.reader, 0) {
                     self.destination.tally().drop_points(record.points.into());
                     spool.set_aside(&record);
-                    spool.advance(self.reader, past);
+                    spool.advance(self.reader, (past, &record));
                 }
             }
-            spool.advance(self.reader, sent.past);
+            spool.advance(self.reader, (sent.past, &sent.record));
         }
         let following = spool.peek(self.reader, 0).map(|(_, record)| record.at);
         let following = following.or_else(|| spool.peek_backlog(self.reader).map(|(_, record)| record.at));
+        if following != Some(sent.record.at) && self.refused_at != sent.record.at {
+            self.destination.tally().acknowledge(sent.record.at);
+        }
         // The requests of one snapshot follow each other at once.
         let is_paced = following.is_some_and(|at| at != sent.record.at);
         self.not_before =

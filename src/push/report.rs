@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use super::{Accepted, Destination, PushFailure};
-use crate::model::Nanoseconds;
+use crate::model::{Nanoseconds, Utc};
 
 /// Shortest time between two lines about failures.
 const PAUSE: Nanoseconds = Nanoseconds::from_seconds(60);
@@ -17,6 +17,8 @@ pub struct Tally {
     dropped: AtomicU64,
     /// Bytes of the spool that wait for it.
     pub waiting: AtomicU64,
+    /// The time of the latest snapshot of which nothing was refused.
+    acknowledged: AtomicU64,
     /// Outcome of the last request: 0 before the first, 1 accepted, 2 failed.
     last: AtomicU8,
 }
@@ -50,6 +52,15 @@ impl Tally {
     /// Counts points that the destination refused for good.
     pub(super) fn reject_points(&self, points: u64) {
         self.rejected.fetch_add(points, Ordering::Relaxed);
+    }
+
+    /// The time of the latest snapshot of which nothing was refused.
+    pub fn acknowledged(&self) -> Utc {
+        Utc(self.acknowledged.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn acknowledge(&self, at: Utc) {
+        self.acknowledged.fetch_max(at.0, Ordering::Relaxed);
     }
 
     /// Whether the last request was accepted; none before the first.

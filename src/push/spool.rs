@@ -42,6 +42,13 @@ pub struct SpoolRecord {
     pub body: Bytes,
 }
 
+impl SpoolRecord {
+    /// Its bytes in a segment.
+    fn length(&self) -> u64 {
+        (HEADER + self.body.len()) as u64
+    }
+}
+
 /// A place between two records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SpoolPosition {
@@ -77,9 +84,26 @@ struct PlacedReader {
     next: SpoolPosition,
     /// Records before `next` that were put off: sent after the latest.
     backlog: Option<(SpoolPosition, SpoolPosition)>,
+    /// Bytes of its records from there on.
+    waiting: u64,
 }
 
 impl PlacedReader {
+    /// Whether it still needs the record at that place.
+    fn needs(&self, at: SpoolPosition) -> bool {
+        at >= self.next || self.backlog.is_some_and(|(from, to)| (from..to).contains(&at))
+    }
+
+    /// Records that so many bytes wait no more.
+    fn pass(&mut self, bytes: u64) {
+        self.waiting = self.waiting.saturating_sub(bytes);
+        self.report();
+    }
+
+    fn report(&self) {
+        self.reader.tally.waiting.store(self.waiting, Ordering::Relaxed);
+    }
+
     /// The first record that it still needs.
     fn first(&self) -> SpoolPosition {
         self.backlog.map_or(self.next, |(from, _)| from)
@@ -222,7 +246,8 @@ pub struct Spool {
 impl Spool {
     /// A spool in memory.
     pub fn in_memory(limits: SpoolLimits, readers: Vec<SpoolReader>) -> Self {
-        let placed = |reader| PlacedReader { reader, next: SpoolPosition::default(), backlog: None };
+        let placed =
+            |reader| PlacedReader { reader, next: SpoolPosition::default(), backlog: None, waiting: 0 };
         Self {
             directory: None,
             limits,
@@ -270,6 +295,7 @@ impl Spool {
             let first = spool.first();
             let placed = &mut spool.readers[index];
             placed.next = stored.unwrap_or(end).clamp(first, end);
+            spool.measure_waiting(index);
         }
         // So that a reader that is new now is not taken for new again.
         spool.store_places();
@@ -323,17 +349,22 @@ impl Spool {
     /// Appends a record. It is never lost for lack of a disk, only for lack of room.
     pub fn append(&mut self, record: &SpoolRecord) {
         let header = Header::of(record).encode();
-        let length = (header.len() + record.body.len()) as u64;
+        let length = record.length();
+        for placed in self.readers.iter_mut().filter(|one| one.reader.signal == record.signal) {
+            placed.waiting += length;
+            placed.report();
+        }
         if !self.append_to_last(&header, record, length) {
             self.add_last();
             if !self.append_to_last(&header, record, length) {
                 self.errors += 1;
-                let readers = self.readers.iter().filter(|one| one.reader.signal == record.signal);
-                readers.for_each(|one| one.reader.tally.drop_points(record.points.into()));
+                for placed in self.readers.iter_mut().filter(|one| one.reader.signal == record.signal) {
+                    placed.reader.tally.drop_points(record.points.into());
+                    placed.pass(length);
+                }
             }
         }
         self.enforce_limits(record.at);
-        self.count_waiting();
     }
 
     /// False if the last segment is full, or cannot be written.
@@ -417,14 +448,12 @@ impl Spool {
         let Some(oldest) = self.segments.pop_front() else { return };
         let after = SpoolPosition { segment: oldest.number + 1, offset: 0 };
         for placed in &mut self.readers {
-            let needed = |at: SpoolPosition| {
-                at >= placed.next || placed.backlog.is_some_and(|(from, to)| (from..to).contains(&at))
-            };
             let mut offset = 0;
             while let Some(header) = oldest.header(offset) {
                 let at = SpoolPosition { segment: oldest.number, offset };
-                if header.signal == placed.reader.signal && needed(at) {
+                if header.signal == placed.reader.signal && placed.needs(at) {
                     placed.reader.tally.drop_points(header.points.into());
+                    placed.pass(header.end(0));
                 }
                 offset = header.end(offset);
             }
@@ -454,7 +483,11 @@ impl Spool {
         if skip == 0 {
             // What is another signal's, or damaged, is passed once.
             self.damaged += damaged;
-            self.readers.get_mut(reader)?.next = start;
+            let placed = self.readers.get_mut(reader)?;
+            placed.next = start;
+            if damaged > 0 {
+                self.measure_waiting(reader);
+            }
         }
         found
     }
@@ -500,17 +533,19 @@ impl Spool {
         Search { start: to, found: None, damaged }
     }
 
-    /// Records that a reader is past that place.
-    pub fn advance(&mut self, reader: usize, to: SpoolPosition) {
+    /// Records that a reader is past a record, which ends at that place.
+    pub fn advance(&mut self, reader: usize, (past, record): (SpoolPosition, &SpoolRecord)) {
         let Some(placed) = self.readers.get_mut(reader) else { return };
-        placed.next = placed.next.max(to);
+        placed.next = placed.next.max(past);
+        placed.pass(record.length());
         self.store_place(reader);
     }
 
-    /// Records that a reader is past that place in what it has put off.
-    pub fn advance_backlog(&mut self, reader: usize, past: SpoolPosition) {
+    /// Records that a reader is past a record of what it has put off, which ends at that place.
+    pub fn advance_backlog(&mut self, reader: usize, (past, record): (SpoolPosition, &SpoolRecord)) {
         let Some(placed) = self.readers.get_mut(reader) else { return };
         placed.backlog = placed.backlog.map(|(_, to)| (past, to)).filter(|(from, to)| from < to);
+        placed.pass(record.length());
         self.store_place(reader);
     }
 
@@ -521,6 +556,8 @@ impl Spool {
         let first = placed.first();
         if placed.next < end {
             (placed.next, placed.backlog) = (end, Some((first, end)));
+            // What was sent since the last time is sent again.
+            self.measure_waiting(reader);
         }
     }
 
@@ -542,7 +579,6 @@ impl Spool {
             }
         }
         self.trim();
-        self.count_waiting();
     }
 
     fn stored_place(&self, reader: &SpoolReader) -> Option<SpoolPosition> {
@@ -576,18 +612,22 @@ impl Spool {
         let _ = File::create(directory.join(file)).and_then(|mut file| file.write_all(&record.body));
     }
 
-    /// Reports what waits for each reader.
-    fn count_waiting(&self) {
-        for placed in &self.readers {
-            let first = placed.first();
-            let behind = |segment: &Segment| match segment.number.cmp(&first.segment) {
-                std::cmp::Ordering::Less => 0,
-                std::cmp::Ordering::Equal => segment.length - first.offset.min(segment.length),
-                std::cmp::Ordering::Greater => segment.length,
-            };
-            let waiting: u64 = self.segments.iter().map(behind).sum();
-            placed.reader.tally.waiting.store(waiting, Ordering::Relaxed);
+    /// Counts what waits for a reader, by all headers from its place on.
+    fn measure_waiting(&mut self, reader: usize) {
+        let Some(placed) = self.readers.get_mut(reader) else { return };
+        let (first, mut waiting) = (placed.first().segment, 0);
+        for segment in self.segments.iter().filter(|one| one.number >= first) {
+            let mut offset = 0;
+            while let Some(header) = segment.header(offset) {
+                let at = SpoolPosition { segment: segment.number, offset };
+                if header.signal == placed.reader.signal && placed.needs(at) {
+                    waiting += header.end(0);
+                }
+                offset = header.end(offset);
+            }
         }
+        placed.waiting = waiting;
+        placed.report();
     }
 
     /// Stores the places of all readers.
@@ -631,7 +671,7 @@ mod tests {
         let mut seconds = Vec::new();
         while let Some((place, record)) = spool.peek(reader, 0) {
             seconds.push(record.at.0 / 1_000_000_000);
-            spool.advance(reader, place);
+            spool.advance(reader, (place, &record));
         }
         seconds
     }
@@ -645,7 +685,7 @@ mod tests {
         spool.store_places();
         let (place, first) = spool.peek(0, 0).unwrap();
         assert_eq!(first, record(1, 100));
-        spool.advance(0, place);
+        spool.advance(0, (place, &first));
         drop(spool);
         let mut spool = open();
         assert_eq!((seconds(&mut spool, 0), seconds(&mut spool, 1)), (vec![2, 3, 4, 5], vec![1, 2, 3, 4, 5]));
@@ -726,7 +766,7 @@ mod tests {
         let mut late = Vec::new();
         while let Some((place, record)) = spool.peek_backlog(0) {
             late.push(record.at.0 / 1_000_000_000);
-            spool.advance_backlog(0, place);
+            spool.advance_backlog(0, (place, &record));
         }
         assert_eq!((late, spool.has_backlog(0)), (vec![1, 2], false));
     }

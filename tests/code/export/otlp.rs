@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use gpumeter::catalogue::{self, Kind, Level, Origin};
 use gpumeter::export::{OtlpEncoder, OtlpResource, native_name, native_unit};
-use gpumeter::model::Absence;
+use gpumeter::model::{Absence, Utc};
 use gpumeter::model::snapshot::{Roster, Snapshot};
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use opentelemetry_proto::tonic::common::v1::{KeyValue, any_value};
@@ -252,4 +252,28 @@ fn a_value_that_is_withheld_is_ended_once_and_comes_back() {
         assert!(ended.iter().all(|point| point.name == "gpu.process.memory"));
     }
     assert!(check(&mut otlp, &fixture::values(roster, 1), Level::Full).is_empty());
+}
+
+#[test]
+fn the_end_of_a_series_is_told_until_it_is_acknowledged_and_not_if_it_is_back() {
+    let mut otlp = OtlpEncoder::new(Level::Full, &OtlpResource::new("node-1", ""));
+    let snapshot = |processes: usize, second: u64| {
+        let mut snapshot = fixture::node(2, processes);
+        snapshot.at.utc.0 += second;
+        snapshot
+    };
+    let mut ended = |processes: usize, second: u64, acknowledged: u64| {
+        otlp.acknowledge(Utc(fixture::AT.0 + acknowledged));
+        let requests = otlp.encode_requests(&snapshot(processes, second), usize::MAX);
+        metrics(&requests[0].0).iter().flat_map(points).filter(|point| point.flags == 1).count()
+    };
+    let first = ended(3, 1, 0);
+    assert_eq!(first, 0);
+    let all = ended(1, 2, 1);
+    assert!(all > 0);
+    assert_eq!(ended(1, 3, 1), all);
+    // One of the two is back.
+    assert_eq!(ended(2, 4, 1), all / 2);
+    assert_eq!(ended(2, 5, 1), all / 2);
+    assert_eq!(ended(2, 6, 5), 0);
 }
