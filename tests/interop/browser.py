@@ -131,10 +131,16 @@ class Page:
                 element.scrollIntoView({{block: "center"}});
                 window.isClicked = false;
                 element.addEventListener("click", () => (window.isClicked = true), {{once: true, capture: true}});
-                await new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)));
-                const box = element.getBoundingClientRect();
-                window.clickPlace = [box.x + box.width / 2, box.y + box.height / 2];
-                return window.clickPlace;
+                const middle = () => {{
+                    const box = element.getBoundingClientRect();
+                    return [box.x + box.width / 2, box.y + box.height / 2];
+                }};
+                // What is drawn may still move it.
+                for (let before = []; String(before) !== String(middle());) {{
+                    before = middle();
+                    await new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)));
+                }}
+                return (window.clickPlace = middle());
             }})()""")
             if not place:
                 raise Failed(f"there is no {selector}")

@@ -122,6 +122,7 @@ function gpuDetails(uuid) {
   const toggle = h("button", { type: "button", "aria-pressed": "false" }, "Show as a table");
   toggle.addEventListener("click", () => {
     table.hidden = !table.hidden;
+    fillTable(table);
     charts.hidden = !table.hidden;
     toggle.setAttribute("aria-pressed", String(!table.hidden));
     toggle.textContent = table.hidden ? "Show as a table" : "Show as plots";
@@ -187,7 +188,8 @@ function drawHistory({ charts, table, drawn, gpu, state }) {
   const end = new Date(state.history.at) / 1000;
   const times = Array.from({ length: count }, (_, place) => end - (count - 1 - place) * step);
   const series = CHARTS.map(([name, , scale]) => [points[name].mean, points[name].max].map((values) => values.map((value) => (value === null ? null : scale(value)))));
-  fillTable(table, times, series);
+  table.points = { times, series };
+  fillTable(table);
   if (drawn) {
     drawn.forEach((plot, place) => plot.setData([times, ...series[place]]));
     return drawn;
@@ -225,8 +227,10 @@ function plot(uPlot, parent, name, most, data) {
   return new uPlot(options, data, place);
 }
 
-/** A row per 30 s. */
-function fillTable(table, times, series) {
+/** A row per 30 s, while the table is shown. */
+function fillTable(table) {
+  if (table.hidden || !table.points) return table.replaceChildren();
+  const { times, series } = table.points;
   const rows = [];
   for (let place = times.length - 1; place >= 0; place -= 6) rows.push(place);
   const number = (value) => (value === null || value === undefined ? DASH : value.toFixed(1));
@@ -236,6 +240,7 @@ function fillTable(table, times, series) {
   table.replaceChildren(h("table", {}, h("caption", { class: "hidden" }, "Values of the last ten minutes"), h("thead", {}, head), h("tbody", {}, ...rows.map(line))));
 }
 
+const MOST_PROCESSES = 20;
 let asked = 0;
 async function showProcesses(list, uuid) {
   if (performance.now() - asked < 3000) return;
@@ -244,7 +249,8 @@ async function showProcesses(list, uuid) {
   if (!answer || !list.isConnected) return;
   const engines = (one) => [["kernels", one.sm], ["encoder", one.encoder], ["decoder", one.decoder]].filter(([, share]) => share).map(([name, share]) => `${name} ${percent(share)}`);
   const rest = (one) => [`process ${one.pid}`, one.title || "unknown owner", bytes(one.memory), ...engines(one)].join(", ");
-  const items = answer.processes.map((one) => ({ key: `${one.gpu_instance}/${one.pid}`, text: one.name || "?", rest: rest(one) }));
+  const items = answer.processes.slice(0, MOST_PROCESSES).map((one) => ({ key: `${one.gpu_instance}/${one.pid}`, text: one.name || "?", rest: rest(one) }));
+  if (answer.total > items.length) items.push({ key: "more", text: "", rest: `and ${answer.total - items.length} more with less memory` });
   if (!answer.processes_listed) items.push({ key: "-", text: "", rest: "they are being listed" });
   else if (!items.length) items.push({ key: "-", text: "", rest: "none" });
   keyed(list, items, (item) => item.key, () => {

@@ -3,7 +3,7 @@
 import { h, keyed, setAttribute, setText } from "./dom.js";
 
 /** Rows that are shown at first; the rest on request. */
-const FIRST_ROWS = 20;
+const FIRST_ROWS = 10;
 
 /**
  * A table of these columns: `{ name, value(row), text(row), link(row), isNumber, title, isHidden(rows) }`.

@@ -114,17 +114,15 @@ function updateMig(element, gpu) {
 }
 
 function createPart() {
-  const text = h("span", {});
-  const level = h("i", {});
-  const element = h("div", {}, level, text);
+  const element = h("div", {});
   return {
     element,
     update(part) {
       setAttribute(element, "class", part.kind);
       element.style.flexGrow = part.size;
-      level.style.height = `${Math.round(part.share * 100)}%`;
-      setText(text, part.more ? `${part.text} ${part.more}` : part.text);
-      setAttribute(element, "title", text.textContent);
+      element.style.setProperty("--share", `${Math.round(part.share * 100)}%`);
+      setText(element, part.more ? `${part.text} ${part.more}` : part.text);
+      setAttribute(element, "title", element.textContent);
     },
   };
 }
