@@ -83,4 +83,5 @@ def routes(configuration, never):
 def panel(text):
     """A panel's query, whose ranges over the account are divided like those of the rules for tenants; hours are as in those rules."""
     idle = shortened("30m", DIVISORS["gpumeter-tenants"])
-    return text.replace("[30m]", f"[{idle}]").replace("/ 1800", f"/ {seconds(idle)}").replace("[31d:1h]", "[6h:30s]")
+    return text.replace("[30m]", f"[{idle}]").replace("/ 1800", f"/ {seconds(idle)}").replace(
+        "[31d:1h]", "[6h:30s]").replace("[24h:5m]", "[1h:30s]")

@@ -67,7 +67,7 @@ fn questions() -> [Question; 3] {
                     ),
                 Panel::stat("Uncorrected memory errors, 24 h", "Errors that ECC could not correct, over all GPUs.")
                     .colours(ZERO_IS_WELL)
-                    .query(r#"sum(round(increase(gpu_ecc_errors_total{$fleet, type="uncorrected"}[24h])))"#, "errors"),
+                    .query(r#"sum(sum_over_time(type_location:gpu_ecc_errors:increase5m{$fleet, type="uncorrected"}[24h:5m]))"#, "errors"),
             ],
         },
     ]
@@ -127,10 +127,10 @@ fn memory() -> Row {
                 .zero_based()
                 .query("sum by (type, location) (type_location:gpu_ecc_errors:increase5m{$fleet})", "{{type}} {{location}}"),
             per_gpu(
-                "Corrected errors of 24 hours",
-                "The twenty GPUs with the most corrected errors; a board that leads for days will need a new row.",
+                "Corrected errors of an hour",
+                "The twenty GPUs with the most corrected errors; a board that often leads will need a new row.",
                 "Corrected",
-                r#"topk(20, sum by (cluster, instance, gpu, uuid) (round(increase(gpu_ecc_errors_total{$fleet, type="corrected"}[24h]))) > 0)"#,
+                r#"topk(20, sum by (cluster, instance, gpu, uuid) (round(increase(gpu_ecc_errors_total{$fleet, type="corrected"}[1h]))) > 0)"#,
             )
             .empty("no corrected error; that is good while the GPUs answer"),
             per_gpu(
