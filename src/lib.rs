@@ -33,3 +33,4 @@ pub mod session;
 pub mod systemd;
 pub mod tenants;
 pub mod thread;
+mod trace;

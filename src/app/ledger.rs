@@ -15,6 +15,7 @@ use crate::ledger::{Error, Ledger, LedgerQueue, Opening};
 use crate::model::{NodeIdentity, Stamp, Utc};
 use crate::policy::{ActiveConfig, Decision, node_identity};
 use crate::thread::Thread;
+use crate::trace;
 
 /// The queue from the tick loop to the ledger thread, and the state that the tick loop publishes.
 #[derive(Default)]
@@ -287,6 +288,7 @@ impl LedgerWriter<'_> {
 
     /// Commits a batch; false if the disk prevents it, and then the batch is queued again.
     fn commit(&mut self, batch: LedgerBatch, now: &dyn Fn() -> Stamp) -> bool {
+        let _span = trace::begin("commit");
         match self.ledger.commit(&batch) {
             Ok(acknowledged) => {
                 let acknowledged = self.with_month(acknowledged);

@@ -10,7 +10,7 @@ use super::{Shared, StartError};
 use crate::catalogue::AgentFamily;
 use crate::config::{Config, OtlpPlan, SpoolConfig};
 use crate::events::Event;
-use crate::export::{OtlpEncoder, OtlpResource, encode_events};
+use crate::export::{OtlpEncoder, OtlpResource, encode_events, encode_spans};
 use crate::meter::Services;
 use crate::model::Utc;
 use crate::model::snapshot::Snapshot;
@@ -20,6 +20,7 @@ use crate::push::{
     SpoolReader, run,
 };
 use crate::thread::Thread;
+use crate::trace;
 
 /// The running push.
 pub(super) struct RunningPush {
@@ -60,13 +61,14 @@ pub(super) fn start(
     plan.origins.iter().for_each(|origin| tracing::info!("OTLP: {origin}"));
     let mut destinations = Vec::new();
     for settings in &plan.destinations {
-        destinations.push(Destination::new(settings, Signal::Metrics));
-        if settings.events {
-            destinations.push(Destination::new(settings, Signal::Logs));
-        }
+        let signals = Signal::ALL.into_iter().filter(|signal| signal.goes_to(settings));
+        destinations.extend(signals.map(|signal| Destination::new(settings, signal)));
         if let Err(problem) = crate::push::check_files(settings) {
             tracing::error!("OTLP destination {settings}: {problem}; it is tried again each minute");
         }
+    }
+    if plan.destinations.iter().any(|one| one.traces) {
+        trace::start(config.otlp.traces);
     }
     let mut spool = open_spool(&config.otlp.spool, &destinations);
     let interval = config.otlp.interval;
@@ -155,6 +157,16 @@ impl TickPush {
         if is_wanted && !events.is_empty() {
             let body = encode_events(events, &self.target.resource);
             self.target.put(PushBatch { signal: Signal::Logs, at, body, points: events.len() as u64 });
+        }
+    }
+
+    /// Pushes the spans that have ended.
+    pub(super) fn push_spans(&self, at: Utc) {
+        let spans = trace::take();
+        if !spans.is_empty() {
+            let points = spans.len() as u64;
+            let body = encode_spans(spans, &self.target.resource);
+            self.target.put(PushBatch { signal: Signal::Traces, at, body, points });
         }
     }
 

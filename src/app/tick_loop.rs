@@ -19,6 +19,7 @@ use crate::policy::{ActiveConfig, Wait};
 use crate::session::{self, Search};
 use crate::systemd::Watchdog;
 use crate::thread::{self, Thread};
+use crate::trace;
 
 /// Where the results of a tick go.
 pub(super) struct Outputs {
@@ -76,9 +77,12 @@ fn run(mut meter: Meter, inbox: &Receiver<SamplerNews>, mut outputs: Outputs, sh
         outputs.usage = outputs.usage.take().or_else(|| agent_usage::AgentUsageReader::open().ok());
         let inputs = inputs(std::mem::take(&mut news), &outputs, shared);
         let now = shared.clock.now();
+        let mut span = trace::begin("tick");
         let tick = meter.tick(now, inputs);
+        span.set("gpus", tick.snapshot.gpus.len().to_string());
         if let Some(push) = outputs.push.as_mut().filter(|_| number.is_multiple_of(active.push_every)) {
             push.push_snapshot(&tick.snapshot, &active);
+            push.push_spans(tick.snapshot.at.utc);
         }
         let events = find_events(&mut tracker, &tick.snapshot, shared);
         if let Some(push) = &outputs.push {
@@ -88,6 +92,7 @@ fn run(mut meter: Meter, inbox: &Receiver<SamplerNews>, mut outputs: Outputs, sh
         if let Some(ledger) = outputs.ledger.as_ref().filter(|_| meter.has_ledger()) {
             ledger.queue.offer(tick.batch);
         }
+        drop(span);
         if number == 0 {
             tracing::info!("first snapshot");
         }

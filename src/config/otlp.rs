@@ -72,6 +72,8 @@ pub struct OtlpDestination {
     pub live_first: bool,
     /// Whether it is sent events too, as logs.
     pub events: bool,
+    /// Whether it is sent the agent's traces too.
+    pub traces: bool,
 }
 
 impl OtlpDestination {
@@ -88,6 +90,7 @@ impl OtlpDestination {
             timeout: Nanoseconds::from_seconds(10),
             live_first: false,
             events: false,
+            traces: false,
         }
     }
 }
@@ -120,6 +123,8 @@ pub(crate) struct DestinationDraft () {
         "Whether the latest points go first; only if it takes samples out of order.";
     events: bool, flag(), Default("false"), Reload,
         "Whether it gets events too, as logs.";
+    traces: bool, flag(), Default("false"), Reload,
+        "Whether it gets the agent's traces too, which otlp.traces switches on.";
 }
 }
 
@@ -162,6 +167,7 @@ pub(crate) fn read(items: &[YamlNode], base: &str, report: &mut ProblemCollector
             timeout: draft.timeout,
             live_first: draft.live_first,
             events: draft.events,
+            traces: draft.traces,
         };
         let first = destinations.iter().find(|(other, _)| {
             (&other.endpoint, other.protocol) == (&destination.endpoint, destination.protocol)

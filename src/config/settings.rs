@@ -239,6 +239,8 @@ pub struct OtlpConfig (config otlp) {
         "Address of a receiver without more settings; by default $OTEL_EXPORTER_OTLP_ENDPOINT.";
     interval: Nanoseconds, duration(TENTH, seconds(600)), Default("15s"), Reload,
         "How often to push; a multiple of sampling.interval.";
+    traces: u32, count(0, 1_000_000), Default("0"), Restart, in "millionths",
+        "Share of ticks, pushes and rounds that are traced, for destinations with traces.";
     destinations: Vec<OtlpDestination>, entries(otlp::read, otlp::TABLE), Optional(""), Restart,
         "Receivers with settings of their own.";
 } + { spool: SpoolConfig }

@@ -249,9 +249,8 @@ pub(super) fn check_otlp(config: &Config) -> Vec<Finding> {
     }
     let mut findings = vec![Finding::new("otlp settings", true, plan.origins.join("; "))];
     for settings in &plan.destinations {
-        let signals = if settings.events { &Signal::ALL[..] } else { &[Signal::Metrics] };
-        for signal in signals {
-            let outcome = send_empty_request(&Destination::new(settings, *signal));
+        for signal in Signal::ALL.into_iter().filter(|signal| signal.goes_to(settings)) {
+            let outcome = send_empty_request(&Destination::new(settings, signal));
             findings.push(Finding::new("otlp", outcome.is_ok(), outcome.unwrap_or_else(|problem| problem)));
         }
     }

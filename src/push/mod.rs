@@ -25,6 +25,8 @@ pub use run::{Push, SpoolHealth, run};
 pub use send::{PushFailure, compress, send};
 pub use spool::{Spool, SpoolLimits, SpoolPosition, SpoolReader, SpoolRecord};
 
+use crate::config::OtlpDestination;
+
 /// Largest request in bytes, before compression.
 pub const MOST_REQUEST: usize = 1 << 20;
 
@@ -36,16 +38,28 @@ pub enum Signal {
     Metrics = 1,
     /// Events, as log records.
     Logs = 2,
+    /// Spans of the agent.
+    Traces = 3,
 }
 
 impl Signal {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::Metrics, Self::Logs];
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Metrics, Self::Logs, Self::Traces];
+
+    /// Whether a destination is sent it.
+    pub const fn goes_to(self, destination: &OtlpDestination) -> bool {
+        match self {
+            Self::Metrics => true,
+            Self::Logs => destination.events,
+            Self::Traces => destination.traces,
+        }
+    }
 
     const fn http_path(self) -> &'static str {
         match self {
             Self::Metrics => "/v1/metrics",
             Self::Logs => "/v1/logs",
+            Self::Traces => "/v1/traces",
         }
     }
 
@@ -53,6 +67,7 @@ impl Signal {
         match self {
             Self::Metrics => "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
             Self::Logs => "/opentelemetry.proto.collector.logs.v1.LogsService/Export",
+            Self::Traces => "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
         }
     }
 }

@@ -9,14 +9,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::report::DeliveryReport;
-use super::{Delivery, PushQueue, Spool, SpoolRecord, Step, compress, send};
+use super::{
+    Accepted, Delivery, Destination, PushFailure, PushQueue, Signal, Spool, SpoolRecord, Step, compress, send,
+};
 use crate::clock::system_now;
 use crate::model::Nanoseconds;
+use crate::trace;
 
 /// Time for what waits when the agent stops.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(500);
@@ -103,7 +107,7 @@ async fn deliver(mut delivery: Delivery, spool: Rc<RefCell<Spool>>, mut signals:
         let step = delivery.next(&mut spool.borrow_mut(), now);
         match step {
             Step::Send(body) => {
-                let outcome = send(&destination, body).await;
+                let outcome = traced(&destination, body).await;
                 let now = system_now().boottime;
                 destination.tally().record_outcome(outcome.is_ok());
                 delivery.settle(&mut spool.borrow_mut(), &outcome, now, random_share(&random, now));
@@ -128,6 +132,21 @@ async fn deliver(mut delivery: Delivery, spool: Rc<RefCell<Spool>>, mut signals:
             }
         }
     }
+}
+
+/// Sends a request, with a span of it.
+async fn traced(destination: &Destination, body: Bytes) -> Result<Accepted, PushFailure> {
+    // A span of sending spans would be followed by another one.
+    if destination.signal == Signal::Traces {
+        return send(destination, body).await;
+    }
+    let mut span = trace::begin("push");
+    span.set("destination", destination.name().to_string());
+    let outcome = send(destination, body).await;
+    if let Err(failure) = &outcome {
+        span.fail(failure.to_string());
+    }
+    outcome
 }
 
 /// A random number from 0 to 1. The standard library's hash seeds are random enough, and need no crate.

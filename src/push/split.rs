@@ -2,6 +2,7 @@
 
 use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::metrics::v1::{Metric, metric};
 use prost::Message;
 
@@ -15,6 +16,7 @@ pub(super) fn halves(signal: Signal, request: &[u8]) -> Option<[Part; 2]> {
     match signal {
         Signal::Metrics => halves_of_metrics(request),
         Signal::Logs => halves_of_logs(request),
+        Signal::Traces => halves_of_traces(request),
     }
 }
 
@@ -74,5 +76,18 @@ fn halves_of_logs(request: &[u8]) -> Option<[Part; 2]> {
     let counts = [records.len(), rest.len()].map(|count| u32::try_from(count).unwrap_or(u32::MAX));
     let mut second = first.clone();
     second.resource_logs.first_mut()?.scope_logs.first_mut()?.log_records = rest;
+    Some([(first.encode_to_vec(), counts[0]), (second.encode_to_vec(), counts[1])])
+}
+
+fn halves_of_traces(request: &[u8]) -> Option<[Part; 2]> {
+    let mut first = ExportTraceServiceRequest::decode(request).ok()?;
+    let spans = &mut first.resource_spans.first_mut()?.scope_spans.first_mut()?.spans;
+    if spans.len() < 2 {
+        return None;
+    }
+    let rest = spans.split_off(spans.len() / 2);
+    let counts = [spans.len(), rest.len()].map(|count| u32::try_from(count).unwrap_or(u32::MAX));
+    let mut second = first.clone();
+    second.resource_spans.first_mut()?.scope_spans.first_mut()?.spans = rest;
     Some([(first.encode_to_vec(), counts[0]), (second.encode_to_vec(), counts[1])])
 }

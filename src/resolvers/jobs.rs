@@ -24,6 +24,7 @@ use crate::host::Host;
 use crate::host::slurm::{self, JobCgroup, MOST_RECORDS, RecordFile, StepEnvironment};
 use crate::model::{Fact, HoldingSource, UnattributedReason};
 use crate::thread;
+use crate::trace;
 
 /// The map that the prolog of the host's Slurm reads.
 const MAP_OF_HOST: &str = "/run/gpumeter/gpus";
@@ -283,7 +284,10 @@ impl JobRounds {
         loop {
             let gpus = node_gpus(shared);
             self.write_map(shared, &gpus.minors);
+            let mut span = trace::begin("resolver.round");
+            span.set("resolver", "jobs");
             self.run_round(shared, &gpus);
+            drop(span);
             drop(done.take());
             shared.statuses.jobs.finish_round();
             if shared.stop.wait(POLL_INTERVAL) {

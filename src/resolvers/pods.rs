@@ -23,6 +23,7 @@ use crate::kubelet::messages::{AllocatableResourcesResponse, ListPodResourcesRes
 use crate::kubelet::{Address, Error, KubeletSocket, PodSource, PodSources, SourceSettings};
 use crate::model::{HoldingSource, Nanoseconds, UnattributedReason, Utc};
 use crate::thread;
+use crate::trace;
 
 /// How often the kubelet's `/pods` is read without a request: it returns every field of every pod as JSON.
 const KUBELET_PERIOD: Nanoseconds = Nanoseconds::from_seconds(30);
@@ -207,7 +208,10 @@ impl PodRounds {
             let is_requested = shared.statuses.pods.take_request() || logs_modified != self.logs_modified;
             if self.schedule.is_due(now, is_requested) {
                 self.logs_modified = logs_modified;
+                let mut span = trace::begin("resolver.round");
+                span.set("resolver", "pods");
                 self.run_round(shared, now, is_requested);
+                drop(span);
             } else if self.pods.tracker.awaits_first_list() {
                 self.observe(shared, None);
             }

@@ -10,6 +10,7 @@ use crate::holders::{Identities, ProcessDirectory};
 use crate::host::{Host, Pci, agent_usage};
 use crate::model::Nanoseconds;
 use crate::thread;
+use crate::trace;
 
 /// How often the PCI bus is read.
 const BUS_INTERVAL: Nanoseconds = Nanoseconds::from_seconds(5);
@@ -117,7 +118,10 @@ pub(super) fn start(agent: Option<u32>, shared: &Arc<Resolvers>) -> Result<(), t
                 if shared.processes.wait() && !shared.stop.wait(GATHER_TIME) {
                     let now = shared.clock.now();
                     let pids = shared.processes.take_pids();
+                    let mut span = trace::begin("resolver.round");
+                    span.set("resolver", "host");
                     let identities = directory.refresh(&pids, &shared.workloads(), now);
+                    drop(span);
                     *lock(&shared.processes.identities) = (identities, Some(now.boottime));
                     shared.statuses.request_rounds(&directory.pending_reasons(now));
                 }

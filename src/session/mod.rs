@@ -31,6 +31,7 @@ use crate::nvml::{CallSlot, FoundGpu};
 use crate::policy::CurrentConfig;
 use crate::resolvers::SeenProcesses;
 use crate::thread::{self, Thread};
+use crate::trace;
 
 use driver::DriverState;
 use node_lock::NodeLock;
@@ -190,7 +191,10 @@ impl WatchedCalls {
         if let Some(seen) = self.seen.take_if(|seen| Some(seen.call) != in_flight)
             && seen.is_logged
         {
-            let took = now.since(seen.first).0 / Nanoseconds::SECOND.0;
+            let took = now.since(seen.first);
+            let attributes = vec![("collector", who.to_string()), ("call", seen.call.function.to_owned())];
+            trace::record("driver.call", took, attributes);
+            let took = took.0 / Nanoseconds::SECOND.0;
             tracing::info!(%who, call = seen.call.function, seconds = took, "a driver call returned");
         }
         let Some(call) = in_flight else { return false };

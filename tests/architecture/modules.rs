@@ -66,7 +66,7 @@ pub(crate) const MODULES: &[Module] = &[
     ),
     module(
         "push",
-        &["model", "clock", "http", "config"],
+        &["model", "clock", "http", "config", "trace"],
         "OTLP: spool on disk, destinations over HTTP and gRPC",
     ),
     module(
@@ -80,6 +80,7 @@ pub(crate) const MODULES: &[Module] = &[
         "YAML to a validated configuration; each key is declared once",
     ),
     module("thread", &["clock"], "starts named threads, and ends the agent when a vital one fails"),
+    module("trace", &["model", "clock"], "spans of the agent's own work"),
     module("log", &["thread"], "writes log lines to standard error on a thread of its own"),
     module("systemd", &["model"], "tells systemd of readiness, reloads and stop, and feeds its watchdog"),
     module(
@@ -91,7 +92,7 @@ pub(crate) const MODULES: &[Module] = &[
         "resolvers",
         &[
             "model", "clock", "host", "kubelet", "docker", "holders", "account", "export", "config",
-            "thread", "policy",
+            "thread", "trace", "policy",
         ],
         "threads that ask /proc, kubelet, Slurm, runtimes and the name service",
     ),
@@ -109,6 +110,7 @@ pub(crate) const MODULES: &[Module] = &[
             "export",
             "config",
             "thread",
+            "trace",
             "policy",
             "resolvers",
         ],

@@ -383,6 +383,7 @@ class Collector:
                 "pipelines": {
                     "metrics/http": pipeline("http", "otlp_http/http"), "metrics/grpc": pipeline("grpc", "otlp_http/grpc"),
                     "logs/http": pipeline("http", "debug"), "logs/grpc": pipeline("grpc", "debug"),
+                    "traces/http": pipeline("http", "debug"), "traces/grpc": pipeline("grpc", "debug"),
                 },
             },
         }
@@ -395,6 +396,6 @@ class Collector:
         """Entries of `otlp.destinations` for it."""
         files = {"ca_file": "ca.crt", "cert_file": "client.crt", "key_file": "client.key"}
         files = {key: self.certificates.path(name) for key, name in files.items()}
-        common = files | {"header_files": {"Authorization": str(self.token)}, "events": True}
+        common = files | {"header_files": {"Authorization": str(self.token)}, "events": True, "traces": True}
         return [{"endpoint": f"https://localhost:{self.http}"} | common,
                 {"endpoint": f"https://localhost:{self.grpc}", "protocol": "grpc"} | common]

@@ -28,7 +28,7 @@ def otlp(suite):
     destinations = collector.destinations() + [{"endpoint": f"{direct.url}/api/v1/otlp"}]
     # Account series that are old enough to have values, without the wait of a minute.
     config = Demo.CONFIG.read_text().replace("birth_delay: 60s", "birth_delay: 5s")
-    config += "otlp: " + json.dumps({"interval": "1s", "destinations": destinations}) + "\n"
+    config += "otlp: " + json.dumps({"interval": "1s", "traces": 1000000, "destinations": destinations}) + "\n"
     demo = Demo(suite, config=config, port=port)
     wait_for("account series", 180, lambda: grown(demo.page()), demo.program, 1)
     servers = {"directly": direct, "over HTTP": over_http, "over gRPC": over_grpc}
@@ -63,8 +63,9 @@ def otlp(suite):
     suite.expect(samples.of_text(demo.page()) == page, "the page moved although the clock was held")
     suite.expect(len(page) > 500, f"only {len(page)} samples on the page")
     events = collector.program.log.read_text()
-    for name in ("gpu.holding.granted",):
-        suite.expect(f"EventName: {name}" in events, f"the Collector got no event {name}")
+    for what, line in (("event", "EventName: gpu.holding.granted"), ("span of a tick", ": tick"), ("span of a push", ": push"),
+                       ("span of a commit", ": commit"), ("span of a resolver", ": resolver.round")):
+        suite.expect(line in events, f"the Collector got no {what}")
 
 
 def wrong_token_is_told(suite, collector, demo):

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use gpumeter::catalogue::{self, Kind, Level, Origin};
 use gpumeter::export::{OtlpEncoder, OtlpResource, native_name, native_unit};
-use gpumeter::model::{Absence, Utc};
 use gpumeter::model::snapshot::{Roster, Snapshot};
+use gpumeter::model::{Absence, Utc};
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use opentelemetry_proto::tonic::common::v1::{KeyValue, any_value};
 use opentelemetry_proto::tonic::metrics::v1::{Metric, metric, number_data_point};
