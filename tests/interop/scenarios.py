@@ -235,17 +235,17 @@ HEAT, WORN, LINKS, NARROW, RESET, LOST, HUNG, OLD = 5, 4, 3, 0, 1, 6, 7, 13
 
 
 def calm():
-    """The demo's cluster, whose holders use what they hold, with a GPU under MPS and an old one."""
-    content = json.loads((ROOT / "src/demo/cluster.json").read_text())
-    content["cycle_seconds"] = CYCLE
+    """Who is in the demo's cluster, on boards with NVLink, where all use what they hold, with a GPU under MPS and an old one."""
+    demo = json.loads((ROOT / "src/demo/cluster.json").read_text())
+    content = {key: demo[key] for key in ("users", "processes", "pods", "replicas", "jobs")} | {"cycle_seconds": CYCLE}
     for process in content["processes"]:
         first = process["phases"][0]
         # An hour is too long for what is told of these: they hold nothing where they work, or nobody knows them.
         little = process["pid"] in (4402, 4501, 5002)
         process["phases"] = [first | WHOLE | ({"demand": 0.03, "encoder": 0, "decoder": 0} if little else {"demand": max(first["demand"], 0.3)})]
-    content["gpus"] += [{"profile": "h100", "mps": True}, {"profile": "t4"}]
+    content["gpus"] = [{"profile": "h100", "count": 11}, demo["gpus"][-1], {"profile": "h100", "mps": True}, {"profile": "t4"}]
     content["processes"] += [work(6001, 12, "solver.service", sm=0.3), work(6002, 12, "solver.service", 0.5, sm=0.2)]
-    return content | {"xids": [], "throttles": []}
+    return content
 
 
 def everything():
