@@ -28,6 +28,8 @@ export function showDetails(state) {
   if (!wanted) close();
   if (!wanted || !state.summary) return;
   const key = wanted.join("=");
+  // The browser has closed it, and its event is still to come.
+  if (shown?.key === key && !dialog.open) return close();
   if (shown?.key !== key) {
     body.replaceChildren();
     shown = { key, ...{ gpu: gpuDetails, tenant: tenantDetails, workload: workloadDetails }[wanted[0]](wanted[1]) };
