@@ -110,7 +110,7 @@ pub(super) fn limit(state: &GpuState, readings: &GpuReadings, is_unused: bool) -
             ("busy", format!("compute: busy {:.0} % of the time", busy * 100.0))
         }
         (Some(busy), _) => {
-            ("waiting", format!("its program: it waits {:.0} % of the time", (1.0 - busy) * 100.0))
+            ("waiting", format!("its program: idle {:.0} % of the time", (1.0 - busy) * 100.0))
         }
     }
 }

@@ -96,7 +96,7 @@ fn gpus() -> Vec<SummaryGpu> {
             holders: vec![notebook],
             ..gpu(1, 0.0, "nothing: its processes do no work")
         },
-        SummaryGpu { health: verdict("degraded"), ..gpu(2, 0.4, "its program: it waits 60 % of the time") },
+        SummaryGpu { health: verdict("degraded"), ..gpu(2, 0.4, "its program: idle 60 % of the time") },
         SummaryGpu {
             mig: Some(SummaryMig {
                 slices: 8,
@@ -106,7 +106,7 @@ fn gpus() -> Vec<SummaryGpu> {
             }),
             users: vec![user(&small, 1), user(&large, 2)],
             holders: vec![small, large],
-            ..gpu(3, 0.5, "its program: it waits 50 % of the time")
+            ..gpu(3, 0.5, "its program: idle 50 % of the time")
         },
     ]
 }

@@ -112,7 +112,7 @@ fn what_limits_a_gpu_is_named_with_its_numbers() {
     };
     assert_eq!(busy(Ok(970_000_000), 100_000_000, 1), "busy: compute: busy 97 % of the time");
     assert_eq!(busy(Ok(970_000_000), 910_000_000, 1), "busy: memory bandwidth: busy 91 % of the time");
-    assert_eq!(busy(Ok(430_000_000), 100_000_000, 1), "waiting: its program: it waits 57 % of the time");
+    assert_eq!(busy(Ok(430_000_000), 100_000_000, 1), "waiting: its program: idle 57 % of the time");
     assert_eq!(busy(Ok(0), 0, 1), "idle: nothing: its processes do no work");
     assert_eq!(busy(Ok(0), 0, 0), "idle: nothing: nobody uses it");
     assert_eq!(busy(Err(Absence::NotYet), 0, 1), "unknown: its activity is not measured");
