@@ -86,7 +86,7 @@ def page_pictures(browser, demo, name, schemes, height):
     for scheme in schemes:
         page = browser.page(f"{demo.url}/", 1400, height, scheme=scheme, script=GUARD)
         page.wait("tiles with history", "document.querySelectorAll('.tile').length > 0 && document.querySelector('.meter path.line').getAttribute('d').length > 20")
-        page.wait("the bill", "document.querySelector('#tenants thead').textContent.includes('Month')")
+        page.wait("the bill", "document.querySelector('#tenants thead')?.textContent.includes('Month')")
         page.listen(1)
         take(page, f"page-{name}-{scheme}")
         page.close()
