@@ -145,7 +145,7 @@ def change_a_rule(suite, demo, births):
         nonlocal last
         page = births.see(demo)
         for key, value in last.items():
-            suite.expect(page.get(key, value) >= value, f"after a changed rule, {samples.show(key)} went from {value} to {page[key]}")
+            suite.expect(page.get(key, value) >= value, f"after a changed rule, {samples.show(key)} went from {value} to {page.get(key)}")
         last = page
         return any(name == HELD and ("tenant", RULE["tenant"]) in labels for name, labels in page)
 
