@@ -93,14 +93,17 @@ fn heat(gpu: &SummaryGpu) -> Option<(u8, SummaryProblem)> {
 }
 
 fn overspent(tenant: &SummaryTenant, node: &SummaryNode) -> Option<SummaryProblem> {
-    let number = |amount: &Option<String>| amount.as_ref()?.parse::<f64>().ok();
-    let (spent, budget) = (number(&tenant.spent)?, number(&tenant.budget)?);
+    let cents = |amount: &str| {
+        let end = amount.find('.').map_or(amount.len(), |point| point + 3);
+        amount.get(..end).unwrap_or(amount).to_owned()
+    };
+    let (spent, budget) = (cents(tenant.spent.as_ref()?), cents(tenant.budget.as_ref()?));
     let (name, currency) = (&tenant.tenant, node.currency.as_deref().unwrap_or_default());
-    (spent > budget).then(|| SummaryProblem {
+    tenant.over_budget.then(|| SummaryProblem {
         level: "waste".to_owned(),
         tenant: Some(name.clone()),
         title: format!("{name} is over its budget"),
-        text: format!("{spent:.2} {currency} in this month, of {budget:.2} allowed"),
+        text: format!("{spent} {currency} in this month, of {budget} allowed"),
         advice: format!("ask {name} what to stop, or raise tenants.budgets"),
         ..SummaryProblem::default()
     })

@@ -464,7 +464,9 @@ fn summarize_tenants(source: &SummarySource<'_>, view: &View<'_>) -> (f64, Vec<S
         let costs = roster.month_costs.iter().zip(&*source.snapshot.month_costs);
         let mut own =
             costs.filter(|(entry, _)| (&entry.tenant, &entry.currency) == (&budget.tenant, &budget.currency));
-        line.spent = own.next().map(|(_, cost)| money(*cost));
+        let spent = own.next().map(|(_, cost)| *cost);
+        line.spent = spent.map(money);
+        line.over_budget = spent.is_some_and(|spent| spent > budget.amount.0);
     }
     tenants.retain(|tenant, _| view.shows_tenant(tenant));
     let line =

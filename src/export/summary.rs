@@ -272,6 +272,8 @@ pub struct SummaryTenant {
     pub budget: Option<String>,
     /// What of its budget is spent in this month.
     pub spent: Option<String>,
+    /// Whether that is more than the budget.
+    pub over_budget: bool,
     /// Indices of the GPUs that it holds or uses.
     pub gpus: Vec<u32>,
 }

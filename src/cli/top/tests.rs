@@ -122,6 +122,7 @@ fn tenant(name: &str, held: f64, idle: f64) -> SummaryTenant {
         per_hour: (!name.starts_with("__")).then(|| (2.5 * held).to_string()),
         budget: (name == "ml").then(|| "1500".to_owned()),
         spent: (name == "ml").then(|| "1512.5".to_owned()),
+        over_budget: name == "ml",
         gpus: vec![0, 3],
     }
 }
