@@ -240,7 +240,7 @@ _gpumeter() {
                     return 0
                     ;;
                 --spread)
-                    COMPREPLY=($(compgen -W "__unallocated__ __stranded__ __unavailable__ __unobserved__ __unattributed__ __system__ __terms__ __rate_variance__" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "__unallocated__ __stranded__ __unavailable__ __unobserved__ __system__ __unattributed__ __terms__ __rate_variance__" -- "${cur}"))
                     return 0
                     ;;
                 --compare)

@@ -97,8 +97,8 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l spread -d 'Di
 __stranded__\t''
 __unavailable__\t''
 __unobserved__\t''
-__unattributed__\t''
 __system__\t''
+__unattributed__\t''
 __terms__\t''
 __rate_variance__\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l compare -d 'Compare with another period: a month such as 2026-10, or FROM..TO' -r

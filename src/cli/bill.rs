@@ -32,18 +32,6 @@ use crate::ledger::{self, Cause};
 use crate::model::{HolderId, VisibleAccount};
 use crate::serve::{self, BillQuery};
 
-/// What may be spread.
-const REMAINDERS: [&str; 8] = [
-    HolderId::UNALLOCATED,
-    HolderId::STRANDED,
-    HolderId::UNAVAILABLE,
-    HolderId::UNOBSERVED,
-    HolderId::UNATTRIBUTED,
-    HolderId::SYSTEM,
-    HolderId::TERMS,
-    HolderId::RATE_VARIANCE,
-];
-
 /// Where the bill comes from.
 #[derive(Args, Debug)]
 struct BillSource {
@@ -84,7 +72,7 @@ pub(super) struct BillCommand {
     /// Divide the money of unheld time among the tenants by charged time, in a column of its own; or that of these
     /// remainders, with commas between them.
     #[arg(long, value_name = "REMAINDERS", num_args = 0..=1, require_equals = true, value_delimiter = ',',
-          default_missing_value = HolderId::UNALLOCATED, value_parser = REMAINDERS)]
+          default_missing_value = HolderId::UNALLOCATED, value_parser = sheet::REMAINDERS.map(|(name, _)| name))]
     spread: Vec<String>,
     /// Compare with another period: a month such as 2026-10, or FROM..TO.
     #[arg(long, value_name = "PERIOD", conflicts_with_all = ["csv", "html", "json", "split_by", "spread"])]

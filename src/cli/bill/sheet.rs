@@ -336,7 +336,7 @@ pub(super) const HOURS: [BillColumn; 12] = [
 const ENERGY: &str = "energy: idle power shared by held time, the rest by use; - where it is not measured";
 
 /// Reserved tenants that a bill may have, with what is booked on them.
-const REMAINDERS: [(&str, &str); 8] = [
+pub(super) const REMAINDERS: [(&str, &str); 8] = [
     ("__unallocated__", "time that nobody held"),
     ("__stranded__", "time of MIG placements that no profile can use"),
     (
