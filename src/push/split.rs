@@ -3,7 +3,9 @@
 use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::logs::v1::LogRecord;
 use opentelemetry_proto::tonic::metrics::v1::{Metric, metric};
+use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
 
 use super::Signal;
@@ -15,8 +17,8 @@ pub(super) type Part = (Vec<u8>, u32);
 pub(super) fn halves(signal: Signal, request: &[u8]) -> Option<[Part; 2]> {
     match signal {
         Signal::Metrics => halves_of_metrics(request),
-        Signal::Logs => halves_of_logs(request),
-        Signal::Traces => halves_of_traces(request),
+        Signal::Logs => halves_of(request, log_records),
+        Signal::Traces => halves_of(request, spans),
     }
 }
 
@@ -66,28 +68,27 @@ fn points(metrics: &[Metric]) -> u32 {
     u32::try_from(metrics.iter().map(count).sum::<usize>()).unwrap_or(u32::MAX)
 }
 
-fn halves_of_logs(request: &[u8]) -> Option<[Part; 2]> {
-    let mut first = ExportLogsServiceRequest::decode(request).ok()?;
-    let records = &mut first.resource_logs.first_mut()?.scope_logs.first_mut()?.log_records;
-    if records.len() < 2 {
+/// Two halves of a request whose items are of one point each.
+fn halves_of<R: Message + Default + Clone, T>(
+    request: &[u8],
+    items: fn(&mut R) -> Option<&mut Vec<T>>,
+) -> Option<[Part; 2]> {
+    let mut first = R::decode(request).ok()?;
+    let own = items(&mut first)?;
+    if own.len() < 2 {
         return None;
     }
-    let rest = records.split_off(records.len() / 2);
-    let counts = [records.len(), rest.len()].map(|count| u32::try_from(count).unwrap_or(u32::MAX));
+    let rest = own.split_off(own.len() / 2);
+    let counts = [own.len(), rest.len()].map(|count| u32::try_from(count).unwrap_or(u32::MAX));
     let mut second = first.clone();
-    second.resource_logs.first_mut()?.scope_logs.first_mut()?.log_records = rest;
+    *items(&mut second)? = rest;
     Some([(first.encode_to_vec(), counts[0]), (second.encode_to_vec(), counts[1])])
 }
 
-fn halves_of_traces(request: &[u8]) -> Option<[Part; 2]> {
-    let mut first = ExportTraceServiceRequest::decode(request).ok()?;
-    let spans = &mut first.resource_spans.first_mut()?.scope_spans.first_mut()?.spans;
-    if spans.len() < 2 {
-        return None;
-    }
-    let rest = spans.split_off(spans.len() / 2);
-    let counts = [spans.len(), rest.len()].map(|count| u32::try_from(count).unwrap_or(u32::MAX));
-    let mut second = first.clone();
-    second.resource_spans.first_mut()?.scope_spans.first_mut()?.spans = rest;
-    Some([(first.encode_to_vec(), counts[0]), (second.encode_to_vec(), counts[1])])
+fn log_records(request: &mut ExportLogsServiceRequest) -> Option<&mut Vec<LogRecord>> {
+    Some(&mut request.resource_logs.first_mut()?.scope_logs.first_mut()?.log_records)
+}
+
+fn spans(request: &mut ExportTraceServiceRequest) -> Option<&mut Vec<Span>> {
+    Some(&mut request.resource_spans.first_mut()?.scope_spans.first_mut()?.spans)
 }
