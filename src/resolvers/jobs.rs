@@ -284,8 +284,7 @@ impl JobRounds {
         loop {
             let gpus = node_gpus(shared);
             self.write_map(shared, &gpus.minors);
-            let mut span = trace::begin("resolver.round");
-            span.set("resolver", "jobs");
+            let span = trace::begin_round("jobs");
             self.run_round(shared, &gpus);
             drop(span);
             drop(done.take());

@@ -208,8 +208,7 @@ impl PodRounds {
             let is_requested = shared.statuses.pods.take_request() || logs_modified != self.logs_modified;
             if self.schedule.is_due(now, is_requested) {
                 self.logs_modified = logs_modified;
-                let mut span = trace::begin("resolver.round");
-                span.set("resolver", "pods");
+                let span = trace::begin_round("pods");
                 self.run_round(shared, now, is_requested);
                 drop(span);
             } else if self.pods.tracker.awaits_first_list() {

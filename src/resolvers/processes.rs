@@ -118,8 +118,7 @@ pub(super) fn start(agent: Option<u32>, shared: &Arc<Resolvers>) -> Result<(), t
                 if shared.processes.wait() && !shared.stop.wait(GATHER_TIME) {
                     let now = shared.clock.now();
                     let pids = shared.processes.take_pids();
-                    let mut span = trace::begin("resolver.round");
-                    span.set("resolver", "host");
+                    let span = trace::begin_round("host");
                     let identities = directory.refresh(&pids, &shared.workloads(), now);
                     drop(span);
                     *lock(&shared.processes.identities) = (identities, Some(now.boottime));

@@ -87,6 +87,13 @@ pub(crate) fn begin(name: &'static str) -> ActiveSpan {
     ActiveSpan(is_on.then(|| global::tracer("gpumeter").start(name)))
 }
 
+/// Begins the span of a resolver's round.
+pub(crate) fn begin_round(resolver: &'static str) -> ActiveSpan {
+    let mut span = begin("resolver.round");
+    span.set("resolver", resolver);
+    span
+}
+
 /// Records a span that ends now.
 pub(crate) fn record(name: &'static str, lasted: Nanoseconds, attributes: Vec<(&'static str, String)>) {
     if !IS_ON.load(Ordering::Relaxed) {
@@ -105,23 +112,23 @@ mod tests {
 
     #[test]
     fn spans_are_made_when_they_are_switched_on_and_taken_once() {
-        drop(begin("before"));
+        drop(begin("test.before"));
         start(1_000_000);
-        let mut span = begin("push");
+        let mut span = begin("test.push");
         span.set("destination", "c");
         span.fail("it is away".to_owned());
         drop(span);
-        record("driver.call", Nanoseconds::from_seconds(3), vec![("call", "nvmlDeviceGetUUID".to_owned())]);
+        record("test.call", Nanoseconds::from_seconds(3), vec![("call", "nvmlDeviceGetUUID".to_owned())]);
         // Other tests of this process may make spans too.
         let spans = take();
         let find = |name: &str| spans.iter().find(|span| span.name == name);
-        assert!(find("before").is_none());
-        let push = find("push").unwrap();
+        assert!(find("test.before").is_none());
+        let push = find("test.push").unwrap();
         assert_eq!(push.status.as_ref().unwrap().message, "it is away");
-        let call = find("driver.call").unwrap();
+        let call = find("test.call").unwrap();
         let lasted = call.end_time_unix_nano - call.start_time_unix_nano;
         assert!((3_000_000_000..60_000_000_000).contains(&lasted), "{lasted}");
         assert_eq!(call.attributes[0].key, "call");
-        assert!(!take().iter().any(|span| span.name == "push"));
+        assert!(!take().iter().any(|span| span.name == "test.push"));
     }
 }
