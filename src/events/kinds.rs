@@ -13,8 +13,8 @@ pub struct EventKind {
     pub when: &'static str,
     /// Attributes beside those of all events.
     pub attributes: &'static [&'static str],
-    /// Whether it tells of a tenant, so that only who may see that tenant sees it. Of the others only the workloads are
-    /// left out.
+    /// Whether it is about a tenant. A reader who may not see that tenant does not get it; of all other events such a reader
+    /// gets everything but the workloads and tenants.
     pub is_of_tenant: bool,
     /// Whether repetitions within a minute are joined.
     pub joins: bool,
