@@ -28,7 +28,7 @@ use super::{Failure, print, read_config};
 use crate::app::Observer;
 use crate::clock::Stop;
 use screen::{Theme, draw};
-use source::{Source, TopData, TopReading};
+use source::{TopData, TopReading, TopSource};
 use state::{AfterKey, TopState};
 use tables::{TopTable, TopView, sentence, title, totals};
 use words::{Moments, fit};
@@ -85,16 +85,16 @@ impl TopCommand {
     }
 
     /// The agent, or an own look where none answers at the default URL.
-    fn source(self) -> Result<Source, Failure> {
+    fn source(self) -> Result<TopSource, Failure> {
         let is_default = self.agent.url == RunningAgent::DEFAULT_URL && self.nvml_library.is_none();
         if !self.own && (!is_default || self.agent.is_reachable()) && self.nvml_library.is_none() {
-            return Ok(Source::Agent(self.agent));
+            return Ok(TopSource::Agent(self.agent));
         }
         let mut config = read_config(self.config.as_ref())?;
         if self.nvml_library.is_some() {
             config.nvml.library = self.nvml_library;
         }
-        Ok(Source::Own(Observer::start(config).map_err(Failure::found)?.into()))
+        Ok(TopSource::Own(Observer::start(config).map_err(Failure::found)?.into()))
     }
 }
 
@@ -143,7 +143,7 @@ fn wait_for_terminal() -> io::Result<bool> {
 }
 
 /// Prints everything once.
-fn print_once(source: Source) -> Result<(), Failure> {
+fn print_once(source: TopSource) -> Result<(), Failure> {
     let data = first_data(&source);
     let money = if data.is_ok() { source.read_money() } else { None };
     source.close();
@@ -152,11 +152,11 @@ fn print_once(source: Source) -> Result<(), Failure> {
 }
 
 /// The first data with processes, which an agent lists only after it was asked.
-fn first_data(source: &Source) -> Result<TopData, Failure> {
+fn first_data(source: &TopSource) -> Result<TopData, Failure> {
     let (never, mut last) = (Stop::default(), source.read(None));
     for _ in 0..FIRST_TRIES {
         let is_whole = last.as_ref().is_ok_and(|data| data.summary.processes_listed);
-        if is_whole || (last.is_err() && matches!(source, Source::Agent(_))) {
+        if is_whole || (last.is_err() && matches!(source, TopSource::Agent(_))) {
             break;
         }
         never.wait(FIRST_WAIT);

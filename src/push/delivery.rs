@@ -29,7 +29,7 @@ const CATCH_UP: u64 = 10;
 
 /// What to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum DeliveryStep {
     /// Send this compressed request.
     Send(Bytes),
     /// Wait until then, on the boot clock.
@@ -137,32 +137,32 @@ impl Delivery {
         }
     }
 
-    /// What to do at this time. After [`Step::Send`] comes [`settle`](Self::settle).
-    pub fn next(&mut self, spool: &mut Spool, now: Nanoseconds) -> Step {
+    /// What to do at this time. After [`DeliveryStep::Send`] comes [`settle`](Self::settle).
+    pub fn next(&mut self, spool: &mut Spool, now: Nanoseconds) -> DeliveryStep {
         let is_live_first = self.destination.settings.live_first;
         // What is new goes to such a destination although its backlog waits.
         let is_paced = !self.failed && is_live_first && spool.peek(self.reader, 0).is_some();
         if now < self.not_before && !is_paced {
-            return Step::Wait(self.not_before);
+            return DeliveryStep::Wait(self.not_before);
         }
         if let Some((part, _)) = self.in_flight.as_ref().and_then(|sent| sent.parts.front()) {
-            return Step::Send(part.clone());
+            return DeliveryStep::Send(part.clone());
         }
         let mut found = spool.peek(self.reader, self.suspects);
         if found.is_none() && self.suspects > 0 {
             // There is nothing to compare with.
             self.suspects = 0;
             self.back_off(spool, None, now, 0.5);
-            return Step::Wait(self.not_before);
+            return DeliveryStep::Wait(self.not_before);
         }
         let is_backlog = found.is_none();
         if is_backlog {
             found = spool.peek_backlog(self.reader);
         }
-        let Some((past, record)) = found else { return Step::Idle };
+        let Some((past, record)) = found else { return DeliveryStep::Idle };
         let body = record.body.clone();
         self.in_flight = Some(InFlight { record, past, is_backlog, parts: VecDeque::new() });
-        Step::Send(body)
+        DeliveryStep::Send(body)
     }
 
     /// Records the outcome of the request. `random` is between 0 and 1: the agents of a cluster shall not return together

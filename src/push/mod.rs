@@ -17,7 +17,7 @@ mod split;
 mod spool;
 
 pub use connect::check_files;
-pub use delivery::{Delivery, Step};
+pub use delivery::{Delivery, DeliveryStep};
 pub use destination::Destination;
 pub use queue::{PushBatch, PushQueue};
 pub use report::{PointCounts, Tally};

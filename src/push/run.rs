@@ -16,7 +16,8 @@ use tokio::time::{sleep, timeout};
 
 use super::report::DeliveryReport;
 use super::{
-    Accepted, Delivery, Destination, PushFailure, PushQueue, Signal, Spool, SpoolRecord, Step, compress, send,
+    Accepted, Delivery, DeliveryStep, Destination, PushFailure, PushQueue, Signal, Spool, SpoolRecord,
+    compress, send,
 };
 use crate::clock::system_now;
 use crate::model::Nanoseconds;
@@ -106,7 +107,7 @@ async fn deliver(mut delivery: Delivery, spool: Rc<RefCell<Spool>>, mut signals:
         let now = system_now().boottime;
         let step = delivery.next(&mut spool.borrow_mut(), now);
         match step {
-            Step::Send(body) => {
+            DeliveryStep::Send(body) => {
                 let outcome = traced(&destination, body).await;
                 let now = system_now().boottime;
                 destination.tally().record_outcome(outcome.is_ok());
@@ -114,8 +115,10 @@ async fn deliver(mut delivery: Delivery, spool: Rc<RefCell<Spool>>, mut signals:
                 report.settle(&destination, &outcome, now);
             }
             // Whoever waits when the agent stops would wait too long.
-            Step::Wait(_) | Step::Idle if *signals.stopped.borrow() => return report.end(&destination),
-            Step::Wait(until) => {
+            DeliveryStep::Wait(_) | DeliveryStep::Idle if *signals.stopped.borrow() => {
+                return report.end(&destination);
+            }
+            DeliveryStep::Wait(until) => {
                 let left = Duration::from_nanos(until.0.saturating_sub(now.0));
                 tokio::select! {
                     () = sleep(left) => {}
@@ -124,7 +127,7 @@ async fn deliver(mut delivery: Delivery, spool: Rc<RefCell<Spool>>, mut signals:
                     _ = signals.appended.changed(), if destination.settings.live_first => {}
                 }
             }
-            Step::Idle => {
+            DeliveryStep::Idle => {
                 tokio::select! {
                     _ = signals.appended.changed() => {}
                     _ = signals.stopped.changed() => {}

@@ -217,7 +217,7 @@ impl Header {
 }
 
 /// The result of a search for a record.
-struct Search {
+struct RecordSearch {
     /// The place before the record, or else the end.
     start: SpoolPosition,
     found: Option<(SpoolPosition, SpoolRecord)>,
@@ -479,7 +479,7 @@ impl Spool {
     pub fn peek(&mut self, reader: usize, skip: usize) -> Option<(SpoolPosition, SpoolRecord)> {
         let end = self.end();
         let (next, signal) = self.readers.get(reader).map(|one| (one.next, one.reader.signal))?;
-        let Search { start, found, damaged } = self.find(next, end, signal, skip);
+        let RecordSearch { start, found, damaged } = self.find(next, end, signal, skip);
         if skip == 0 {
             // What is another signal's, or damaged, is passed once.
             self.damaged += damaged;
@@ -496,21 +496,21 @@ impl Spool {
     pub fn peek_backlog(&mut self, reader: usize) -> Option<(SpoolPosition, SpoolRecord)> {
         let placed = self.readers.get(reader)?;
         let ((from, to), signal) = (placed.backlog?, placed.reader.signal);
-        let Search { start, found, damaged } = self.find(from, to, signal, 0);
+        let RecordSearch { start, found, damaged } = self.find(from, to, signal, 0);
         self.damaged += damaged;
         self.readers.get_mut(reader)?.backlog = found.is_some().then_some((start, to));
         found
     }
 
     /// The record of that signal after `skip` others between two places.
-    fn find(&self, from: SpoolPosition, to: SpoolPosition, signal: Signal, mut skip: usize) -> Search {
+    fn find(&self, from: SpoolPosition, to: SpoolPosition, signal: Signal, mut skip: usize) -> RecordSearch {
         let mut damaged = 0;
         for segment in self.segments.iter().filter(|one| one.number >= from.segment) {
             let mut offset = if segment.number == from.segment { from.offset } else { 0 };
             loop {
                 let start = SpoolPosition { segment: segment.number, offset };
                 if start >= to {
-                    return Search { start: to, found: None, damaged };
+                    return RecordSearch { start: to, found: None, damaged };
                 }
                 let Some(header) = segment.header(offset) else {
                     damaged += segment.length.saturating_sub(offset);
@@ -522,7 +522,7 @@ impl Spool {
                         let Header { at, points, .. } = header;
                         let record = SpoolRecord { signal, points, at, body: body.into() };
                         let past = SpoolPosition { segment: segment.number, offset: end };
-                        return Search { start, found: Some((past, record)), damaged };
+                        return RecordSearch { start, found: Some((past, record)), damaged };
                     }
                     damaged += end - offset;
                 }
@@ -530,7 +530,7 @@ impl Spool {
                 offset = end;
             }
         }
-        Search { start: to, found: None, damaged }
+        RecordSearch { start: to, found: None, damaged }
     }
 
     /// Records that a reader is past a record, which ends at that place.

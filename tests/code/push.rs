@@ -13,8 +13,8 @@ use flate2::read::GzDecoder;
 use gpumeter::config::{OtlpCompression, OtlpDestination};
 use gpumeter::model::{Nanoseconds, Utc};
 use gpumeter::push::{
-    Accepted, Delivery, Destination, MOST_REQUEST, PointCounts, Push, PushBatch, PushFailure, PushQueue,
-    Signal, Spool, SpoolHealth, SpoolLimits, SpoolReader, SpoolRecord, Step, compress, run, send,
+    Accepted, Delivery, DeliveryStep, Destination, MOST_REQUEST, PointCounts, Push, PushBatch, PushFailure,
+    PushQueue, Signal, Spool, SpoolHealth, SpoolLimits, SpoolReader, SpoolRecord, compress, run, send,
 };
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use opentelemetry_proto::tonic::metrics::v1::{
@@ -283,7 +283,7 @@ fn simulate(spool: &mut Spool, delivery: &mut Delivery, seconds: u64, answer: An
             pushed += INTERVAL;
         }
         match delivery.next(spool, now) {
-            Step::Send(body) => {
+            DeliveryStep::Send(body) => {
                 let number = u64::from_le_bytes(decompressed(&body).try_into().unwrap());
                 let outcome = answer(now.0 / 1_000_000_000, number);
                 if outcome.is_ok() {
@@ -292,10 +292,10 @@ fn simulate(spool: &mut Spool, delivery: &mut Delivery, seconds: u64, answer: An
                 now += Nanoseconds(5_000_000);
                 delivery.settle(spool, &outcome, now, 0.5);
             }
-            Step::Wait(until) if pushed < end => now = until.min(pushed).max(now + Nanoseconds(1)),
-            Step::Wait(until) => now = until,
-            Step::Idle if pushed < end => now = pushed,
-            Step::Idle => break,
+            DeliveryStep::Wait(until) if pushed < end => now = until.min(pushed).max(now + Nanoseconds(1)),
+            DeliveryStep::Wait(until) => now = until,
+            DeliveryStep::Idle if pushed < end => now = pushed,
+            DeliveryStep::Idle => break,
         }
         assert!(now < Nanoseconds::from_seconds(20 * 86_400), "it never ends");
     }
@@ -450,7 +450,7 @@ fn a_request_that_is_too_large_is_sent_in_parts() {
         request.resource_metrics[0].scope_metrics[0].metrics.iter().flat_map(of_metric).collect()
     };
     let mut received = Vec::new();
-    while let Step::Send(body) = delivery.next(&mut spool, Nanoseconds(0)) {
+    while let DeliveryStep::Send(body) = delivery.next(&mut spool, Nanoseconds(0)) {
         let points = points(&body);
         let outcome = match points.len() {
             ..=20 => {
@@ -482,7 +482,7 @@ fn kills_with_a_backlog_lose_nothing() {
         }
         let mut now = Nanoseconds(0);
         for _ in 0..=round % 4 {
-            if let Step::Send(body) = delivery.next(&mut spool, now) {
+            if let DeliveryStep::Send(body) = delivery.next(&mut spool, now) {
                 accepted.push(u64::from_le_bytes(decompressed(&body).try_into().unwrap()));
                 // Killed between the answer and its record.
                 if accepted.len() % 7 == 0 {

@@ -35,7 +35,7 @@ pub(super) struct TenantMoney {
 }
 
 /// A source of data.
-pub(super) enum Source {
+pub(super) enum TopSource {
     Agent(RunningAgent),
     Own(Box<Observer>),
 }
@@ -44,7 +44,7 @@ pub(super) enum Source {
 const BILL_EVERY: u32 = 300;
 const INTERVAL: Duration = Duration::from_secs(1);
 
-impl Source {
+impl TopSource {
     /// The node now, with the money of the last bill.
     pub(super) fn read(&self, money: Option<TenantMoney>) -> Result<TopData, Failure> {
         match self {
@@ -125,7 +125,7 @@ pub(super) type TopReading = Result<Box<TopData>, String>;
 
 /// Starts the thread that reads every second, so that keys never wait for an agent.
 pub(super) fn start(
-    source: Source,
+    source: TopSource,
     stop: Stop,
 ) -> Result<(mpsc::Receiver<TopReading>, Thread), thread::Error> {
     let (sender, receiver) = mpsc::channel();
