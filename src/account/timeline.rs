@@ -26,12 +26,12 @@ pub struct AccountTimeline {
     /// Account time - time since boot, in nanoseconds.
     pub offset: i64,
     /// Origin of the offset.
-    pub basis: Basis,
+    pub basis: TimelineBasis,
 }
 
 /// Origin of the offset of a boot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Basis {
+pub enum TimelineBasis {
     /// The wall clock: the offset is fixed.
     #[default]
     WallClock,
@@ -66,7 +66,7 @@ pub struct Boot {
 impl AccountTimeline {
     /// An axis that follows the wall clock of this moment.
     pub const fn starting(now: Stamp) -> Self {
-        Self { offset: wall_clock_offset(now), basis: Basis::WallClock }
+        Self { offset: wall_clock_offset(now), basis: TimelineBasis::WallClock }
     }
 
     /// Account time of a moment of this boot.
@@ -81,15 +81,15 @@ impl AccountTimeline {
 
     /// Whether the offset is not fixed yet.
     pub const fn is_provisional(self) -> bool {
-        !matches!(self.basis, Basis::WallClock)
+        !matches!(self.basis, TimelineBasis::WallClock)
     }
 
     /// The anchor of a provisional axis, once the wall clock may be used.
     pub fn anchor(self, now: Stamp, synchronised: bool) -> Option<Anchor> {
         let since = match self.basis {
-            Basis::WallClock => return None,
-            Basis::LastCommit(since) => Some(since),
-            Basis::NewLedger => None,
+            TimelineBasis::WallClock => return None,
+            TimelineBasis::LastCommit(since) => Some(since),
+            TimelineBasis::NewLedger => None,
         };
         let is_too_early = since.is_none() && now.utc < EARLIEST_UNSYNCHRONISED;
         if !synchronised && (now.boottime < WAIT_FOR_SYNC || is_too_early) {
@@ -104,13 +104,13 @@ impl AccountTimeline {
         } else {
             wall_clock_offset(now).clamp(least, least.saturating_add_unsigned(MAX_UNSYNCHRONISED_GAP.0))
         };
-        let fixed = Self { offset, basis: Basis::WallClock };
+        let fixed = Self { offset, basis: TimelineBasis::WallClock };
         Some(Anchor { since, shift: offset - self.offset, booted: fixed.at(Nanoseconds(0)), offset })
     }
 
     /// The axis after its offset was fixed.
     pub const fn fixed_by(anchor: &Anchor) -> Self {
-        Self { offset: anchor.offset, basis: Basis::WallClock }
+        Self { offset: anchor.offset, basis: TimelineBasis::WallClock }
     }
 }
 

@@ -4,7 +4,7 @@ use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
 use super::column::{loaded, loaded_json, stored};
 use super::error::Cause;
-use crate::account::{AccountTimeline, Anchor, Basis, Boot};
+use crate::account::{AccountTimeline, Anchor, TimelineBasis, Boot};
 use crate::model::{Nanoseconds, Span, Stamp, Utc};
 
 /// The stored axis of this boot, or a new one, which is stored. Without a boot id every call counts as a new boot.
@@ -20,8 +20,8 @@ pub(super) fn resume_timeline(
     let provisional = load_or_start_provisional(connection, boot_id, now)?;
     let Some(anchor) = provisional.anchor(now, synchronised) else {
         let first_seen = match provisional.basis {
-            Basis::LastCommit(since) => since,
-            Basis::WallClock | Basis::NewLedger => Utc(0),
+            TimelineBasis::LastCommit(since) => since,
+            TimelineBasis::WallClock | TimelineBasis::NewLedger => Utc(0),
         };
         return Ok((provisional, Boot { booted: Utc(0), first_seen }));
     };
@@ -45,7 +45,7 @@ fn load_fixed_boot(
         )
         .optional()?;
     let Some((offset, first_seen)) = known else { return Ok(None) };
-    let stored_axis = AccountTimeline { offset, basis: Basis::WallClock };
+    let stored_axis = AccountTimeline { offset, basis: TimelineBasis::WallClock };
     let behind = latest_time(connection)?.since(stored_axis.at(now.boottime));
     let timeline = AccountTimeline { offset: offset + stored(behind.0)?, ..stored_axis };
     if behind.0 > 0 {
@@ -69,8 +69,8 @@ fn load_or_start_provisional(
             [boot_id],
             |row| {
                 let basis = match loaded(row, 1)? {
-                    0 => Basis::NewLedger,
-                    since => Basis::LastCommit(Utc(since)),
+                    0 => TimelineBasis::NewLedger,
+                    since => TimelineBasis::LastCommit(Utc(since)),
                 };
                 Ok(AccountTimeline { offset: row.get(0)?, basis })
             },
@@ -86,7 +86,7 @@ fn load_or_start_provisional(
         |row| row.get(0),
     )?;
     let last = latest_time(connection)?;
-    let (basis, since) = if is_new { (Basis::NewLedger, Utc(0)) } else { (Basis::LastCommit(last), last) };
+    let (basis, since) = if is_new { (TimelineBasis::NewLedger, Utc(0)) } else { (TimelineBasis::LastCommit(last), last) };
     // Now is 1 ns after everything that was committed, so that the begin of a span shows its boot.
     let offset = stored(last.0)?.saturating_add((!is_new).into()) - stored(now.boottime.0)?;
     let transaction = connection.transaction()?;
