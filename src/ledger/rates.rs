@@ -6,6 +6,7 @@ use rusqlite::{Connection, Row, Transaction, params};
 use super::column::{loaded, loaded_json, loaded_optional, stored};
 use super::error::Cause;
 use super::node;
+use super::timeline::stored_until;
 use crate::account::AccountTimeline;
 use crate::billing::{PriceBook, Rate, RateKind, RateSchedule, Recorded, RecordedAt, Schedule, Terms};
 use crate::model::{Nanoseconds, Tariff, Utc};
@@ -24,16 +25,13 @@ pub(super) fn record(
     changes: &[BookChange],
     timeline: AccountTimeline,
 ) -> Result<(), Cause> {
-    let last: Option<i64> =
-        transaction.query_row("SELECT max(minute_ns) FROM minute", [], |row| row.get(0))?;
-    let covered_until =
-        transaction.query_row("SELECT covered_until_ns FROM ledger", [], |row| Ok(Utc(loaded(row, 0)?)))?;
+    let (last, covered_until) = stored_until(transaction)?;
     let (node, node_since) = (node::load(transaction)?, node::identity_since(transaction)?);
     let mut schedule = load(transaction)?;
     let mut is_changed = false;
     for BookChange { book, decided } in changes {
         let at = RecordedAt {
-            now: timeline.at(*decided).max(Utc(last.unwrap_or_default().unsigned_abs())),
+            now: timeline.at(*decided).max(last.unwrap_or_default()),
             node: &node,
             node_since,
             is_new: last.is_none(),

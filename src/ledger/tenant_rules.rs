@@ -6,6 +6,7 @@ use rusqlite::{Connection, Transaction, params};
 
 use super::column::{loaded, loaded_json, stored};
 use super::error::Cause;
+use super::timeline::stored_until;
 use crate::account::AccountTimeline;
 use crate::model::{Nanoseconds, Utc};
 use crate::tenants::{RecordedRules, RuleSchedule, RulesAt, TenantRules};
@@ -24,13 +25,10 @@ pub(super) fn record(
     changes: &[RulesChange],
     timeline: AccountTimeline,
 ) -> Result<(), Cause> {
-    let last: Option<i64> =
-        transaction.query_row("SELECT max(minute_ns) FROM minute", [], |row| row.get(0))?;
-    let covered_until =
-        transaction.query_row("SELECT covered_until_ns FROM ledger", [], |row| Ok(Utc(loaded(row, 0)?)))?;
+    let (last, covered_until) = stored_until(transaction)?;
     let mut schedule = load(transaction)?;
     for RulesChange { rules, decided } in changes {
-        let now = timeline.at(*decided).max(Utc(last.unwrap_or_default().unsigned_abs()));
+        let now = timeline.at(*decided).max(last.unwrap_or_default());
         if schedule.record(rules, RulesAt { now, is_new: last.is_none(), covered_until })
             && let Some(version) = schedule.versions().last()
         {

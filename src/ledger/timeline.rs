@@ -2,10 +2,16 @@
 
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
-use super::column::{loaded, loaded_json, stored};
+use super::column::{loaded, loaded_json, loaded_optional, stored};
 use super::error::Cause;
-use crate::account::{AccountTimeline, Anchor, TimelineBasis, Boot};
+use crate::account::{AccountTimeline, Anchor, Boot, TimelineBasis};
 use crate::model::{Nanoseconds, Span, Stamp, Utc};
+
+/// The begin of the last stored minute, and the time before which what was charged is final.
+pub(super) fn stored_until(connection: &Connection) -> rusqlite::Result<(Option<Utc>, Utc)> {
+    let sql = "SELECT (SELECT max(minute_ns) FROM minute), covered_until_ns FROM ledger";
+    connection.query_row(sql, [], |row| Ok((loaded_optional(row, 0)?.map(Utc), Utc(loaded(row, 1)?))))
+}
 
 /// The stored axis of this boot, or a new one, which is stored. Without a boot id every call counts as a new boot.
 pub(super) fn resume_timeline(
@@ -86,7 +92,8 @@ fn load_or_start_provisional(
         |row| row.get(0),
     )?;
     let last = latest_time(connection)?;
-    let (basis, since) = if is_new { (TimelineBasis::NewLedger, Utc(0)) } else { (TimelineBasis::LastCommit(last), last) };
+    let (basis, since) =
+        if is_new { (TimelineBasis::NewLedger, Utc(0)) } else { (TimelineBasis::LastCommit(last), last) };
     // Now is 1 ns after everything that was committed, so that the begin of a span shows its boot.
     let offset = stored(last.0)?.saturating_add((!is_new).into()) - stored(now.boottime.0)?;
     let transaction = connection.transaction()?;
