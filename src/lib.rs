@@ -14,6 +14,7 @@ pub mod docker;
 pub mod doctor;
 pub mod events;
 pub mod export;
+pub mod exports;
 pub mod health;
 pub mod holders;
 pub mod host;

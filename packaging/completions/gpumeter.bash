@@ -185,7 +185,7 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__bill)
-            opts="-h --url --web.ca-file --web.cert-file --user --password-file --ledger --time-zone --from --to --month --by --tenant --spread --compare --split-by --book --csv --html --json --over-budget --against --tolerance --log-format --help"
+            opts="-h --url --web.ca-file --web.cert-file --user --password-file --ledger --exports --expect --skip-damaged --time-zone --from --to --month --by --tenant --spread --compare --split-by --book --csv --html --json --over-budget --against --tolerance --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -212,6 +212,14 @@ _gpumeter() {
                     return 0
                     ;;
                 --ledger)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --exports)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --expect)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -395,7 +403,7 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__explain)
-            opts="-h --url --web.ca-file --web.cert-file --user --password-file --ledger --time-zone --cluster --from --to --month --names --json --log-format --help"
+            opts="-h --url --web.ca-file --web.cert-file --user --password-file --ledger --exports --expect --skip-damaged --time-zone --cluster --from --to --month --names --json --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -422,6 +430,14 @@ _gpumeter() {
                     return 0
                     ;;
                 --ledger)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --exports)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --expect)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -913,7 +929,7 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__job)
-            opts="-h --list --slurm-user --slurm-account --sum --url --web.ca-file --web.cert-file --user --password-file --ledger --time-zone --cluster --from --to --json --brief --log-format --help"
+            opts="-h --list --slurm-user --slurm-account --sum --url --web.ca-file --web.cert-file --user --password-file --ledger --exports --expect --skip-damaged --time-zone --cluster --from --to --json --brief --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -952,6 +968,14 @@ _gpumeter() {
                     return 0
                     ;;
                 --ledger)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --exports)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --expect)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

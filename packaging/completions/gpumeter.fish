@@ -87,6 +87,8 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l web.cert-file
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l user -d 'User name, if the agent has web.users' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l password-file -d 'File with the password of that user' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l ledger -d 'A ledger file that no agent is using, instead of a running agent' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l exports -d 'A directory of exports (ledger.export.directory) of any number of nodes, instead of a running agent' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l expect -d 'With --exports, a CSV file of the nodes that should be in it: node,from,to and possibly gpus,model. What they did not report is __unobserved__' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l time-zone -d 'Time zone of dates and months, such as Europe/Zurich; by default billing.time_zone of the agent, else that of the machine that makes the bill' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l from -d 'Start of the period: a date, which means 00:00 in --time-zone, or a time such as 2026-11-01T08:00:00Z; by default the start of the month in which the period ends' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l to -d 'End of the period, not included: a date, which means 00:00, or a time; by default the end of the last complete minute' -r
@@ -103,11 +105,12 @@ __terms__\t''
 __rate_variance__\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l compare -d 'Compare with another period: a month such as 2026-10, or FROM..TO' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l split-by -d 'Write one HTML file for each tenant, or other group, into a directory' -r
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l book -d 'Prices and terms of a configuration file in place of the recorded ones; needs --ledger' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l book -d 'Prices and terms of a configuration file in place of the recorded ones; needs --ledger or --exports' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l against -d 'Compare with what sacct --parsable2 printed to this file, by job, instead of printing the bill. Exit status 1 if any job differs. It needs the columns JobID, Elapsed (or ElapsedRaw) and AllocTRES, and uses JobIDRaw, Cluster, Account, User, Start, End, Suspended, NodeList and NNodes; with --duplicates it has all runs of requeued jobs' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l tolerance -d 'Difference that is accepted for each GPU of a job, in seconds: a job holds its GPUs from prolog to epilog' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l log-format -d 'Format of the log' -r -f -a "text\t''
 json\t''"
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l skip-damaged -d 'With --exports, leave damaged files out; the bill names them'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l csv -d 'Print CSV: one line per group of --by and rate, with an id that stays the same for a period. A text that begins with =, +, -, @, a tab or a carriage return has an apostrophe before it, so that no spreadsheet reads it as a formula'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l html -d 'Print one HTML file to send on, with plots: it has no script and loads nothing'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l json -d 'Print JSON: one line per tenant, holder and GPU, exact, in nanoseconds'
@@ -122,6 +125,8 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l web.cert-file 
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l user -d 'User name, if the agent has web.users' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l password-file -d 'File with the password of that user' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l ledger -d 'A ledger file that no agent is using, instead of a running agent' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l exports -d 'A directory of exports (ledger.export.directory) of any number of nodes, instead of a running agent' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l expect -d 'With --exports, a CSV file of the nodes that should be in it: node,from,to and possibly gpus,model. What they did not report is __unobserved__' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l time-zone -d 'Time zone of dates and months, such as Europe/Zurich; by default billing.time_zone of the agent, else that of the machine that makes the bill' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l cluster -d 'Cluster of the job, if several clusters had a job with this id' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l from -d 'Start of the searched period, a date or a time as for gpumeter bill; by default 30 days ago' -r
@@ -129,6 +134,7 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l to -d 'End of 
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l log-format -d 'Format of the log' -r -f -a "text\t''
 json\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l list -d 'List the jobs of the period, a line each, instead of one job'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l skip-damaged -d 'With --exports, leave damaged files out; the bill names them'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l json -d 'Print JSON, exact: times in nanoseconds, energy in microjoules'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l brief -d 'Leave the lines of the bill out of the JSON'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -s h -l help -d 'Print help'
@@ -138,6 +144,8 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand explain" -l web.cert-f
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand explain" -l user -d 'User name, if the agent has web.users' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand explain" -l password-file -d 'File with the password of that user' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand explain" -l ledger -d 'A ledger file that no agent is using, instead of a running agent' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand explain" -l exports -d 'A directory of exports (ledger.export.directory) of any number of nodes, instead of a running agent' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand explain" -l expect -d 'With --exports, a CSV file of the nodes that should be in it: node,from,to and possibly gpus,model. What they did not report is __unobserved__' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand explain" -l time-zone -d 'Time zone of dates and months, such as Europe/Zurich; by default billing.time_zone of the agent, else that of the machine that makes the bill' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand explain" -l cluster -d 'Cluster of the job, if several clusters had a job with this id' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand explain" -l from -d 'Start of the period, as for gpumeter bill' -r
@@ -145,6 +153,7 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand explain" -l to -d 'End
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand explain" -l month -d 'A whole month, such as 2026-11, instead of --from and --to' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand explain" -l log-format -d 'Format of the log' -r -f -a "text\t''
 json\t''"
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand explain" -l skip-damaged -d 'With --exports, leave damaged files out; the bill names them'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand explain" -l names -d 'Also print labels that name a person: user_name and slurm_user. Tenants and workloads of users are named anyway'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand explain" -l json -d 'Print JSON, exact: each line with its minutes, rates and rules'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand explain" -s h -l help -d 'Print help'

@@ -122,6 +122,7 @@ fn open(active: &ActiveConfig, shared: &Shared) -> Result<(Ledger, Recovered), E
             ..node_identity(&active.config, &shared.node.name)
         },
         zone: Some(active.config.billing.time_zone.clone().unwrap_or_else(system_zone)),
+        machine_id: shared.host.machine_id(),
     };
     let (ledger, recovered) = Ledger::open(path, &opening)?;
     log_opened(&ledger, &recovered);

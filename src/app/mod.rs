@@ -1,6 +1,7 @@
 //! Wiring: starts and connects the agent's threads for a validated configuration, and ends them in order.
 
 mod events;
+mod exports;
 mod io;
 mod ledger;
 mod local_reader;
@@ -248,6 +249,7 @@ struct Threads {
     push: Option<push::RunningPush>,
     tick_loop: Thread,
     ledger: Option<ledger::RunningLedger>,
+    exports: Option<exports::RunningExports>,
     control: Option<control::Control>,
 }
 
@@ -384,6 +386,7 @@ fn start(launch: Launch, receivers: Receivers, shared: &Arc<Shared>) -> Result<T
         library: config.nvml.library.clone(),
     };
     let control = control::start(config.web.control.as_deref(), control)?;
+    let exports = exports::start(path.as_deref(), shared)?;
     let bills = start_bill_reader(path, shared)?;
     web::start(passwords, shared)?;
     let io = io::start(bound, &config, bills, shared)?;
@@ -393,10 +396,10 @@ fn start(launch: Launch, receivers: Receivers, shared: &Arc<Shared>) -> Result<T
     resolvers::start(resolvers, recovered.as_ref(), agent)?;
     session::start_kernel_log(&shared.sessions)?;
     let meter = Meter::new(Arc::clone(&active.policy), started, recovered);
-    let outputs = tick_loop::Outputs::new(&active, ledger.as_ref(), &io, push.as_ref());
+    let outputs = tick_loop::Outputs::new(&active, (ledger.as_ref(), exports.as_ref()), &io, push.as_ref());
     let tick_loop = tick_loop::start(meter, inbox, outputs, shared)?;
     reload::start(reload::ReloadSources { config: source, web }, reload_requests, shared)?;
-    Ok(Threads { io, push, tick_loop, ledger, control })
+    Ok(Threads { io, push, tick_loop, ledger, exports, control })
 }
 
 /// Starts the thread that makes bills, if there is a ledger; without one the channel is closed.
@@ -425,6 +428,9 @@ impl Threads {
         }
         if let Some(ledger) = self.ledger {
             ledger.close(LEDGER_TIMEOUT);
+        }
+        if let Some(exports) = self.exports {
+            exports.close();
         }
     }
 }

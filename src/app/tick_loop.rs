@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::events::find_events;
 use super::push::TickPush;
-use super::{NodeName, Shared, io, ledger, push};
+use super::{NodeName, Shared, exports, io, ledger, push};
 use crate::catalogue::AgentFamily;
 use crate::clock::{next_multiple, system_now};
 use crate::events::EventTracker;
@@ -24,6 +24,7 @@ use crate::trace;
 /// Where the results of a tick go.
 pub(super) struct Outputs {
     ledger: Option<Arc<ledger::LedgerChannel>>,
+    exports: Option<Arc<exports::ExportState>>,
     push: Option<TickPush>,
     io: io::IoStatus,
     watchdog: Watchdog,
@@ -34,12 +35,13 @@ pub(super) struct Outputs {
 impl Outputs {
     pub(super) fn new(
         active: &ActiveConfig,
-        ledger: Option<&ledger::RunningLedger>,
+        (ledger, exports): (Option<&ledger::RunningLedger>, Option<&exports::RunningExports>),
         io: &io::RunningIo,
         push: Option<&push::RunningPush>,
     ) -> Self {
         Self {
             ledger: ledger.map(|ledger| Arc::clone(&ledger.channel)),
+            exports: exports.map(|exports| Arc::clone(&exports.state)),
             push: push.map(|push| TickPush::new(push.target.clone(), active)),
             io: io.status.clone(),
             watchdog: Watchdog::from_environment(),
@@ -222,6 +224,13 @@ fn services(outputs: &Outputs, shared: &Shared) -> Services {
     add_resolver_metrics(&mut services, shared);
     if let Some(ledger) = &outputs.ledger {
         add_ledger_metrics(&mut services, ledger);
+    }
+    if let Some(exports) = &outputs.exports {
+        services.add(
+            AgentFamily::LedgerExportAge,
+            Vec::new(),
+            whole(exports.age(shared.clock.now().boottime).0),
+        );
     }
     for (code, count) in outputs.io.requests.by_code() {
         services.add(AgentFamily::HttpRequests, vec![("code", code.to_string().into())], whole(count));

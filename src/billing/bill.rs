@@ -3,6 +3,7 @@
 //! There is one bill. It is JSON in the API, and text and CSV are views of it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -11,9 +12,10 @@ use super::money::{ExactMoney, MoneyOverflow, round_together};
 use super::month::TenantBudget;
 use super::rate::{EXAMPLE, Rate, RateKind, RateSelector};
 use super::schedule::Recorded;
+use super::terms::Terms;
 use crate::model::{
-    ActivitySource, Amounts, GpuId, Grade, HolderId, Method, Microjoules, Money, Nanoseconds, RESERVED,
-    SlotId, Utc, VisibleAccount,
+    ActivitySource, Amounts, GpuId, Grade, HolderId, Method, Microjoules, Money, Nanoseconds, NodeIdentity,
+    RESERVED, SlotId, Utc, VisibleAccount,
 };
 
 /// The account of a span of whole minutes. Money is of [`Bill::currency`].
@@ -25,6 +27,9 @@ pub struct Bill {
     /// The cluster to which the node belongs.
     #[serde(default)]
     pub cluster: Option<String>,
+    /// The nodes, in a bill over exports of many.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fleet: Option<Fleet>,
     /// Whether the GPUs are simulated.
     #[serde(default)]
     pub simulated: bool,
@@ -78,6 +83,18 @@ pub struct Bill {
     pub gpus: Vec<BillGpu>,
     /// Sums that were computed separately and must agree.
     pub reconciliation: Reconciliation,
+}
+
+/// The nodes of a bill over exports.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fleet {
+    /// How many nodes reported in the period.
+    pub nodes: u64,
+    /// Their clusters.
+    pub clusters: Vec<String>,
+    /// What a reader must know about the exports, such as nodes that are behind.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 /// A rate, and the time or energy under it.
@@ -165,6 +182,8 @@ pub struct BillLine {
     pub gpu: GpuId,
     /// The slot.
     pub slot: SlotId,
+    /// Its node, in bills over exports that tell nodes apart.
+    pub node: Option<Arc<NodeIdentity>>,
     /// The local date, in bills by day.
     pub day: Option<String>,
     /// What prices it.
@@ -271,6 +290,7 @@ impl BillLine {
             labels: BTreeMap::new(),
             gpu,
             slot: SlotId::default(),
+            node: None,
             day: None,
             rates: LineRates::default(),
             amounts: Amounts::default(),
@@ -518,6 +538,29 @@ fn round_rates(rates: &[BillRate], exact: &[ExactMoney]) -> Result<Vec<Money>, M
         }
     }
     Ok(rounded)
+}
+
+/// Marks the lines of GPUs with any energy. Every GPU draws power, so one without energy was not measured.
+pub fn mark_measured_energy(lines: &mut [BillLine]) {
+    let drew = |line: &&BillLine| line.amounts.energy_static.max(line.amounts.energy_dynamic).0 > 0;
+    let measured: BTreeSet<Arc<str>> =
+        lines.iter().filter(drew).map(|line| Arc::clone(&line.gpu.uuid)).collect();
+    for line in lines {
+        line.has_energy = measured.contains(&line.gpu.uuid);
+    }
+}
+
+impl BillTerms {
+    /// Recorded terms.
+    pub fn new(recorded: &Recorded<Terms>) -> Self {
+        Self {
+            id: recorded.id,
+            tenant: recorded.entry.tenant.clone(),
+            terms: recorded.entry.describe().to_string(),
+            since: Some(recorded.begin).filter(|begin| begin.0 > 0),
+            recorded: Some(recorded.recorded),
+        }
+    }
 }
 
 impl BillRate {

@@ -29,6 +29,33 @@ pub struct Explanation {
     pub boots: Vec<NodeBoot>,
 }
 
+impl Explanation {
+    /// What a bill alone tells: its lines with their rates, without minutes, records and neighbours.
+    pub fn of_bill(mut bill: Bill) -> Self {
+        let lines = std::mem::take(&mut bill.lines);
+        let is_partial = bill.partial;
+        let (rates, terms) = (bill.rates.clone(), bill.terms.clone());
+        bill.keep_lines(|_| false);
+        (bill.partial, bill.rates, bill.terms) = (is_partial, rates, terms);
+        let lines = lines.into_iter().map(|line| ExplainedLine {
+            line,
+            first_seen: None,
+            started: None,
+            holding: None,
+            spans: Vec::new(),
+            tenancies: Vec::new(),
+        });
+        Self {
+            lines: lines.collect(),
+            bill,
+            usage: Vec::new(),
+            gpus: Vec::new(),
+            clock_steps: Vec::new(),
+            boots: Vec::new(),
+        }
+    }
+}
+
 /// A line with what it is made of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExplainedLine {

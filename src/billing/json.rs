@@ -9,7 +9,7 @@ use super::bill::{BillLine, LineRates};
 use super::money::{ExactMoney, MoneyOverflow};
 use crate::model::{
     ActivitySource, Amounts, GpuId, Grade, HolderId, Method, Microjoules, MigProfile, Money, Nanoseconds,
-    Parts, SlotId, Use, Utc,
+    NodeIdentity, Parts, SlotId, Use, Utc,
 };
 
 /// The names of a GPU.
@@ -37,6 +37,13 @@ pub(super) struct LineJson {
     mig_profile: Option<Arc<str>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     mig_slices: Option<[u64; 2]>,
+    /// Its node, in bills over exports.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    node: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cluster: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pool: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     day: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_integer")]
@@ -108,6 +115,9 @@ impl From<BillLine> for LineJson {
             gpu_instance: line.slot.gpu_instance,
             mig_slices: line.slot.profile.as_ref().map(|profile| [profile.size, profile.total]),
             mig_profile: line.slot.profile.map(|profile| profile.name),
+            cluster: line.node.as_ref().and_then(|node| node.cluster.clone()),
+            pool: line.node.as_ref().and_then(|node| node.pool.clone()),
+            node: line.node.map(|node| node.name.clone()),
             day: line.day,
             rate: line.rates.time,
             energy_rate: line.rates.energy,
@@ -174,6 +184,10 @@ impl TryFrom<LineJson> for BillLine {
             tenant: line.tenant,
             labels: line.labels,
             slot: SlotId { gpu_instance: line.gpu_instance, profile },
+            node: line.node.map(|name| {
+                NodeIdentity { name, cluster: line.cluster, pool: line.pool, ..NodeIdentity::default() }
+                    .into()
+            }),
             day: line.day,
             rates: LineRates {
                 time: line.rate,

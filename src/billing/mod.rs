@@ -5,6 +5,7 @@
 
 mod bill;
 mod charge;
+mod day;
 mod explanation;
 mod history;
 mod job_comparison;
@@ -12,6 +13,7 @@ mod job_id;
 mod job_summary;
 mod json;
 mod line_filter;
+mod local_time;
 mod money;
 mod month;
 mod pricing;
@@ -20,8 +22,12 @@ mod sacct;
 mod schedule;
 mod terms;
 
-pub use bill::{Bill, BillGpu, BillLine, BillRate, BillTerms, Interval, LineRates, Reconciliation};
+pub use bill::{
+    Bill, BillGpu, BillLine, BillRate, BillTerms, Fleet, Interval, LineRates, Reconciliation,
+    mark_measured_energy,
+};
 pub use charge::{Charge, ChargedSlot, charges};
+pub use day::{DayAccount, DayGpu, DayHeader, DayRevision, DayRow};
 pub use explanation::{
     ClockStep, ExplainedLine, Explanation, GpuEvent, GpuEventKind, GpuRecord, LineSpan, NodeBoot,
     OpenHolding, Remark, RulesVersion, Tenancy, TenantBasis, WorkloadUsage, XidRecord,
@@ -33,6 +39,7 @@ pub use job_summary::{ExplainedJob, JobGpu, JobStep, JobSummary, JobUsage, expla
 pub(crate) use json::optional_time;
 pub use json::{print_money, print_time};
 pub use line_filter::LineFilter;
+pub use local_time::{days_between, local_date, local_time, zone_name};
 pub use money::{ExactMoney, MoneyOverflow, round_together};
 pub use month::{Month, TenantBudget};
 pub use pricing::{PricedSpan, SlotRates};

@@ -269,6 +269,12 @@ agent_families! {
         Unit::Seconds,
         "When the ledger last committed, in seconds since 1970.",
     ),
+    LedgerExportAge = gauge(
+        "gpumeter_ledger_export_age_seconds",
+        Unit::Seconds,
+        "Time since everything that is closed was last exported, or since the start where nothing was yet; absent \
+         without ledger.export.directory.",
+    ),
     LedgerErrors = counter(
         "gpumeter_ledger_errors_total",
         Unit::None,

@@ -13,6 +13,7 @@ pub(super) mod job;
 mod job_list;
 mod job_report;
 mod job_sum;
+mod progress;
 mod sheet;
 mod split;
 mod text;
@@ -24,10 +25,12 @@ use jiff::ToSpan;
 use jiff::civil::Date;
 use serde::de::DeserializeOwned;
 
+use self::progress::ProgressMeter;
 use super::agent::RunningAgent;
 use super::{Failure, print};
 use crate::billing::{Bill, Explanation, LineFilter, PriceBook};
 use crate::config::Config;
+use crate::exports::{self, FleetRequest, LineDetail};
 use crate::ledger::{self, Cause};
 use crate::model::{HolderId, VisibleAccount};
 use crate::serve::{self, BillQuery};
@@ -40,6 +43,16 @@ struct BillSource {
     /// A ledger file that no agent is using, instead of a running agent.
     #[arg(long, value_name = "FILE", conflicts_with = "url")]
     ledger: Option<PathBuf>,
+    /// A directory of exports (ledger.export.directory) of any number of nodes, instead of a running agent.
+    #[arg(long, value_name = "DIRECTORY", conflicts_with_all = ["url", "ledger"])]
+    exports: Option<PathBuf>,
+    /// With --exports, a CSV file of the nodes that should be in it: node,from,to and possibly gpus,model. What they did not
+    /// report is __unobserved__.
+    #[arg(long, value_name = "FILE", requires = "exports")]
+    expect: Option<PathBuf>,
+    /// With --exports, leave damaged files out; the bill names them.
+    #[arg(long, requires = "exports")]
+    skip_damaged: bool,
     /// Time zone of dates and months, such as Europe/Zurich; by default billing.time_zone of the agent, else that of the
     /// machine that makes the bill.
     #[arg(long, value_name = "ZONE")]
@@ -80,8 +93,8 @@ pub(super) struct BillCommand {
     /// Write one HTML file for each tenant, or other group, into a directory.
     #[arg(long, num_args = 2, value_names = ["WHAT", "DIRECTORY"], conflicts_with_all = ["csv", "html", "json"])]
     split_by: Option<Vec<String>>,
-    /// Prices and terms of a configuration file in place of the recorded ones; needs --ledger.
-    #[arg(long, value_name = "FILE", requires = "ledger", conflicts_with = "url")]
+    /// Prices and terms of a configuration file in place of the recorded ones; needs --ledger or --exports.
+    #[arg(long, value_name = "FILE", conflicts_with = "url")]
     book: Option<PathBuf>,
     /// Print CSV: one line per group of --by and rate, with an id that stays the same for a period. A text that begins with =, +,
     /// -, @, a tab or a carriage return has an apostrophe before it, so that no spreadsheet reads it as a formula.
@@ -137,7 +150,18 @@ impl BillCommand {
             by: needs_days.then(|| serve::BY_DAY.to_owned()),
         };
         let book = self.book.as_deref().map(read_book).transpose()?;
-        let mut bill = self.source.bill("bill", &query, book.as_ref())?;
+        if book.is_some() && self.source.ledger.is_none() && self.source.exports.is_none() {
+            return Err(Failure::wrong("--book is for --ledger or --exports; give one of them"));
+        }
+        let detail = match &self.split_by {
+            _ if self.json => LineDetail { day: needs_days, ..LineDetail::whole() },
+            Some(split) => {
+                self.by.detail().and(split[0].parse::<by::BillGrouping>().map_err(Failure::wrong)?.detail())
+            }
+            None => self.by.detail(),
+        };
+        let detail = LineDetail { day: needs_days, ..detail };
+        let mut bill = self.source.bill("bill", &query, book.as_ref(), detail)?;
         if !self.spread.is_empty() {
             bill.spread(&self.spread).map_err(Failure::found)?;
         }
@@ -186,14 +210,52 @@ fn read_book(path: &Path) -> Result<PriceBook, Failure> {
 }
 
 impl BillSource {
-    /// A bill, with these prices in place of the recorded ones where there are some; `command` is named in errors.
-    fn bill(&self, command: &str, query: &BillQuery, book: Option<&PriceBook>) -> Result<Bill, Failure> {
+    /// A bill, with these prices in place of the recorded ones where there are some; `command` is named in errors. Over exports
+    /// it tells lines apart as `detail` says.
+    fn bill(
+        &self,
+        command: &str,
+        query: &BillQuery,
+        book: Option<&PriceBook>,
+        detail: LineDetail,
+    ) -> Result<Bill, Failure> {
+        if let Some(directory) = &self.exports {
+            return self.fleet_bill(directory, query, book, (detail, LineFilter::default()));
+        }
         if let Some(path) = &self.ledger {
             check_unowned(path, command)?;
             return serve::read_bill(path, query, None, book, || false).map_err(Failure::wrong);
         }
         let parameters = query.parameters().map(|(name, value)| (name, value.to_owned()));
         self.get("/api/v1/bill", parameters)
+    }
+
+    /// The bill over exports, with the lines that a filter selects.
+    fn fleet_bill(
+        &self,
+        directory: &Path,
+        query: &BillQuery,
+        book: Option<&PriceBook>,
+        (detail, filter): (LineDetail, LineFilter),
+    ) -> Result<Bill, Failure> {
+        let (zone, [from, to]) = serve::period(query, None).map_err(Failure::wrong)?;
+        let expected =
+            self.expect.as_deref().map(exports::read_expected).transpose().map_err(Failure::wrong)?;
+        let request = FleetRequest {
+            directory,
+            from,
+            to,
+            zone,
+            detail,
+            filter,
+            book,
+            expected: expected.as_deref().unwrap_or_default(),
+            skip_damaged: self.skip_damaged,
+        };
+        let mut meter = ProgressMeter::default();
+        let bill = exports::make_bill(&request, |progress| meter.show(progress));
+        meter.clear();
+        Ok(bill.map_err(Failure::wrong)?.bill)
     }
 
     /// What the ledger knows of lines of such a bill.
@@ -205,6 +267,10 @@ impl BillSource {
     ) -> Result<Explanation, Failure> {
         let [from, to] = [from, to].map(|time| time.map(str::to_owned));
         let query = BillQuery { from, to, time_zone: self.time_zone.clone(), by: None };
+        if let Some(directory) = &self.exports {
+            let bill = self.fleet_bill(directory, &query, None, (LineDetail::whole(), filter.clone()))?;
+            return Ok(Explanation::of_bill(bill));
+        }
         if let Some(path) = &self.ledger {
             check_unowned(path, command)?;
             let all = VisibleAccount::Everything;

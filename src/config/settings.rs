@@ -231,6 +231,16 @@ pub struct LedgerConfig (config ledger) {
         "Whether usage is accounted for; without it there are no bills and no tenant metrics.";
     path: PathBuf, text("an absolute path", path), Default("/var/lib/gpumeter/ledger.db"), Restart,
         "Path of the ledger, the database behind the bills.";
+} + { export: ExportConfig }
+
+"Files of the closed account, one per day, for bills over many nodes."
+pub struct ExportConfig (config ledger.export) {
+    directory: Option<PathBuf>, text("an absolute path", path), Optional("/var/lib/gpumeter/exports"), Restart,
+        "Directory of the files; it must exist. Without it nothing is exported.";
+    interval: Nanoseconds, duration(seconds(1), seconds(3_600)), Default("15m"), Restart,
+        "How often the file of the day is written anew.";
+    on_stop: Nanoseconds, duration(Nanoseconds(0), seconds(300)), Default("10s"), Restart,
+        "How long the last files may take when the agent stops.";
 }
 
 "Push to receivers of OpenTelemetry; its environment variables stand for what is not given here."

@@ -77,6 +77,11 @@ impl Host {
         self.read_word("proc/sys/kernel/random/boot_id")
     }
 
+    /// The id of the machine; empty where there is none.
+    pub fn machine_id(&self) -> String {
+        self.read_word("etc/machine-id").unwrap_or_default()
+    }
+
     /// The name of the host: the kernel's, else the configured one.
     pub fn host_name(&self) -> Option<String> {
         self.read_word("proc/sys/kernel/hostname").or_else(|| self.read_word("etc/hostname"))

@@ -3,7 +3,6 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use jiff::tz::TimeZone;
 use rusqlite::{Connection, params};
@@ -14,16 +13,17 @@ use super::error::Cause;
 use super::{MINUTE, node, rates, reader, tenant_rules};
 use crate::billing::{
     Bill, BillGpu, BillLine, BillRate, BillTerms, ExactMoney, LineRates, Month, PriceBook, PricedSlot,
-    PricedSpan, Rate, RateKind, RateSchedule, Reconciliation, Recorded, TenantBudget,
+    PricedSpan, Rate, RateKind, RateSchedule, Reconciliation, Recorded, TenantBudget, days_between,
+    local_date, local_time, mark_measured_energy, zone_name,
 };
-use crate::model::{GpuId, Holder, HolderId, MigProfile, Nanoseconds, SlotId, Utc};
-use crate::tenants::{RecordedRules, RuleSchedule, TenantRules, tenant};
+use crate::model::{GpuId, Holder, HolderId, MigProfile, Nanoseconds, QUARTER_HOUR, SlotId, Utc};
+use crate::tenants::{RuleSchedule, TenantRules, tenant};
 
 /// A GPU whose account ends this long before that of another is gone, and does not delay bills.
 const GONE_AFTER: Nanoseconds = Nanoseconds::from_seconds(3600);
 
 /// End of the product names of simulated GPUs.
-const SIMULATED: &str = "(simulated)";
+pub(super) const SIMULATED: &str = "(simulated)";
 
 /// Which bill is made.
 #[derive(Clone, Debug)]
@@ -76,6 +76,7 @@ pub(super) fn make_bill(
         simulated: node.simulated || gpus.iter().any(|gpu| gpu.model.ends_with(SIMULATED)),
         node: node.name,
         cluster: node.cluster,
+        fleet: None,
         from,
         to: end,
         from_local: local_time(from, zone),
@@ -89,7 +90,7 @@ pub(super) fn make_bill(
         rates,
         terms: terms_of(&lines, &schedule),
         unpriced: schedule.has_prices().then(|| unpriced(&gpus)),
-        tenant_attributes: attributes_of(&lines, rules.versions().last()),
+        tenant_attributes: attributes_of(&lines, rules.versions().last().map(|last| &*last.rules)),
         tenant_budgets: budgets_of(&lines, rules.budgets_until(month.map_or(end, |month| month.end))),
         lines,
         gpus,
@@ -115,49 +116,38 @@ pub(super) fn charged_lines(
     let mut span = BillSpan { from, to, rules: rules.rules(from), day: None };
     for until in changes.chain(days).chain([to]).collect::<BTreeSet<Utc>>() {
         span = BillSpan { to: until, rules: rules.rules(span.from), ..span };
-        span.day = request.by_day.then(|| local_time(span.from, &request.zone).chars().take(10).collect());
+        span.day = request.by_day.then(|| local_date(span.from, &request.zone));
         draft.add(connection, &span)?;
         span.from = until;
     }
     Ok(draft.finish())
 }
 
+/// The priced lines of each quarter hour between two times, and the GPUs with time.
+pub(super) fn quarter_lines(
+    connection: &Connection,
+    [from, to]: [Utc; 2],
+    (schedule, rules): (&RateSchedule, &RuleSchedule),
+    mut visit: impl FnMut(Utc, Vec<BillLine>),
+) -> Result<Vec<BillGpu>, Cause> {
+    let (gpus, holders) = (load_gpus(connection)?, load_holders(connection)?);
+    let mut draft = BillDraft { gpus, lines: BTreeMap::new(), holders, schedule };
+    let mut at = from;
+    while at < to {
+        let end = at.floor(QUARTER_HOUR).plus(QUARTER_HOUR).min(to);
+        draft.add(connection, &BillSpan { from: at, to: end, rules: rules.rules(at), day: None })?;
+        visit(at.floor(QUARTER_HOUR), draft.take_lines());
+        at = end;
+    }
+    Ok(draft.finish().0)
+}
+
 fn on_grid(edge: &'static str, at: Utc) -> Result<Utc, Cause> {
     if at.floor(MINUTE) == at { Ok(at) } else { Err(Cause::Grid { edge, at }) }
 }
 
-/// Local time in RFC 3339.
-fn local_time(at: Utc, zone: &TimeZone) -> String {
-    jiff::Timestamp::from_nanosecond(i128::from(at.0)).map_or_else(
-        |_| at.0.to_string(),
-        |time| time.to_zoned(zone.clone()).strftime("%Y-%m-%dT%H:%M:%S%:z").to_string(),
-    )
-}
-
-/// The name of a zone; of one without a name, its offset at that time.
-fn zone_name(zone: &TimeZone, at: Utc) -> String {
-    let offset = || local_time(at, zone).chars().skip("2026-11-01T00:00:00".len()).collect();
-    zone.iana_name().map_or_else(offset, str::to_owned)
-}
-
-/// The begins of local days between two times.
-fn days_between(from: Utc, to: Utc, zone: &TimeZone) -> Vec<Utc> {
-    let next_day = |at: Utc| -> Option<Utc> {
-        let time = jiff::Timestamp::from_nanosecond(at.0.into()).ok()?.to_zoned(zone.clone());
-        let next = time.tomorrow().ok()?.start_of_day().ok()?;
-        u64::try_from(next.timestamp().as_nanosecond()).ok().map(Utc)
-    };
-    let mut days = Vec::new();
-    let mut at = from;
-    while let Some(next) = next_day(at).filter(|next| *next < to && *next > at) {
-        days.push(next);
-        at = next;
-    }
-    days
-}
-
 /// All GPUs by key in the file, without time.
-fn load_gpus(connection: &Connection) -> rusqlite::Result<Vec<(i64, BillGpu)>> {
+pub(super) fn load_gpus(connection: &Connection) -> rusqlite::Result<Vec<(i64, BillGpu)>> {
     connection
         .prepare(
             "SELECT id, gpu_index, uuid, model, settled_until_ns, first_seen_ns FROM gpu
@@ -179,7 +169,7 @@ fn load_gpus(connection: &Connection) -> rusqlite::Result<Vec<(i64, BillGpu)>> {
         .collect()
 }
 
-fn closed_until(gpus: &[(i64, BillGpu)]) -> Utc {
+pub(super) fn closed_until(gpus: &[(i64, BillGpu)]) -> Utc {
     let ends = || gpus.iter().map(|(_, gpu)| gpu.settled_until);
     let newest = ends().max().unwrap_or_default();
     ends().filter(|end| newest.since(*end) <= GONE_AFTER).min().unwrap_or_default().floor(MINUTE)
@@ -238,11 +228,9 @@ impl BillDraft<'_> {
         Ok(())
     }
 
-    /// The GPUs with time, and the lines by tenant, GPU and holder.
-    fn finish(self) -> (Vec<BillGpu>, Vec<BillLine>) {
-        let gpus = self.gpus.into_iter().map(|(_, gpu)| gpu).filter(|gpu| gpu.slot.0 > 0);
-        let mut lines: Vec<BillLine> = self.lines.into_values().collect();
-        mark_energy(&mut lines);
+    /// The lines since the last call, in no order.
+    fn take_lines(&mut self) -> Vec<BillLine> {
+        let mut lines: Vec<BillLine> = std::mem::take(&mut self.lines).into_values().collect();
         for line in &mut lines {
             let Some(holder) = self.holders.get(&line.holder) else { continue };
             let labels = holder.facts.iter().map(|(fact, text)| (fact.label().to_owned(), text.to_owned()));
@@ -250,6 +238,14 @@ impl BillDraft<'_> {
             let of_pod = of_pod.map(|label| (label.name.to_string(), label.value.to_string()));
             line.labels = labels.chain(of_pod).collect();
         }
+        lines
+    }
+
+    /// The GPUs with time, and the lines by tenant, GPU and holder.
+    fn finish(mut self) -> (Vec<BillGpu>, Vec<BillLine>) {
+        let mut lines = self.take_lines();
+        let gpus = self.gpus.into_iter().map(|(_, gpu)| gpu).filter(|gpu| gpu.slot.0 > 0);
+        mark_measured_energy(&mut lines);
         lines.sort_by(|left, right| {
             let key = |line: &BillLine| (line.gpu.index, line.slot.gpu_instance);
             (&left.tenant, key(left), left.holder.name()).cmp(&(
@@ -266,7 +262,7 @@ impl BillDraft<'_> {
 pub(super) const HOLDERS: &str = "SELECT name, version, facts FROM holder ORDER BY name, id";
 
 /// The budgets of the tenants of these lines.
-fn budgets_of(
+pub(super) fn budgets_of(
     lines: &[BillLine],
     budgets: &BTreeMap<String, TenantBudget>,
 ) -> BTreeMap<String, TenantBudget> {
@@ -274,13 +270,13 @@ fn budgets_of(
     own.map(|(tenant, budget)| (tenant.clone(), budget.clone())).collect()
 }
 
-/// The last recorded attributes of the tenants of these lines.
-fn attributes_of(
+/// The attributes of the tenants of these lines.
+pub(super) fn attributes_of(
     lines: &[BillLine],
-    last: Option<&RecordedRules>,
+    rules: Option<&TenantRules>,
 ) -> BTreeMap<String, BTreeMap<String, String>> {
     let tenants: BTreeSet<&str> = lines.iter().map(|line| &*line.tenant).collect();
-    let all = last.into_iter().flat_map(|last| &last.rules.attributes);
+    let all = rules.into_iter().flat_map(|rules| &rules.attributes);
     let own = all.filter(|(tenant, _)| tenants.contains(&***tenant));
     own.map(|(tenant, attributes)| (tenant.clone(), attributes.clone())).collect()
 }
@@ -309,7 +305,11 @@ fn gpu_rates(gpus: &[BillGpu]) -> impl Iterator<Item = &Recorded<Rate>> {
 }
 
 /// All rates that priced anything, by their begin.
-fn rates_of<'a>(gpus: &[BillGpu], lines: &[BillLine], schedule: &'a RateSchedule) -> Vec<&'a Recorded<Rate>> {
+pub(super) fn rates_of<'a>(
+    gpus: &[BillGpu],
+    lines: &[BillLine],
+    schedule: &'a RateSchedule,
+) -> Vec<&'a Recorded<Rate>> {
     let of_line = |line: &BillLine| [line.rates.time, line.rates.energy, line.rates.carbon];
     let ids = lines.iter().flat_map(of_line).flatten().chain(gpu_rates(gpus).map(|rate| rate.id));
     let ids: BTreeSet<i64> = ids.collect();
@@ -320,17 +320,10 @@ fn rates_of<'a>(gpus: &[BillGpu], lines: &[BillLine], schedule: &'a RateSchedule
 }
 
 /// The terms of the lines.
-fn terms_of(lines: &[BillLine], schedule: &RateSchedule) -> Vec<BillTerms> {
+pub(super) fn terms_of(lines: &[BillLine], schedule: &RateSchedule) -> Vec<BillTerms> {
     let ids: BTreeSet<i64> = lines.iter().filter_map(|line| line.rates.terms).collect();
     let terms = schedule.terms.entries().iter().filter(|terms| ids.contains(&terms.id));
-    let terms = terms.map(|terms| BillTerms {
-        id: terms.id,
-        tenant: terms.entry.tenant.clone(),
-        terms: terms.entry.describe().to_string(),
-        since: Some(terms.begin).filter(|begin| begin.0 > 0),
-        recorded: Some(terms.recorded),
-    });
-    terms.collect()
+    terms.map(BillTerms::new).collect()
 }
 
 /// GPU time without a rate.
@@ -340,7 +333,7 @@ fn unpriced(gpus: &[BillGpu]) -> Nanoseconds {
 }
 
 /// The currency of these rates; an error where there are several.
-fn find_currency(rates: &[&Recorded<Rate>]) -> Result<Option<String>, Cause> {
+pub(super) fn find_currency(rates: &[&Recorded<Rate>]) -> Result<Option<String>, Cause> {
     let prices = || rates.iter().filter(|rate| rate.entry.kind != RateKind::CarbonKwh);
     let currency = |rate: &Recorded<Rate>| rate.entry.tariff.currency.to_string();
     let Some(first) = prices().min_by_key(|rate| rate.begin) else { return Ok(None) };
@@ -350,16 +343,6 @@ fn find_currency(rates: &[&Recorded<Rate>]) -> Result<Option<String>, Cause> {
             Err(Cause::Currencies { first: currency(first), second: currency(other), since: other.begin })
         }
         None => Ok(Some(currency(first))),
-    }
-}
-
-/// Marks the lines of GPUs with any energy. Every GPU draws power, so one without energy was not measured.
-fn mark_energy(lines: &mut [BillLine]) {
-    let drew = |line: &&BillLine| line.amounts.energy_static.max(line.amounts.energy_dynamic).0 > 0;
-    let measured: BTreeSet<Arc<str>> =
-        lines.iter().filter(drew).map(|line| Arc::clone(&line.gpu.uuid)).collect();
-    for line in lines {
-        line.has_energy = measured.contains(&line.gpu.uuid);
     }
 }
 

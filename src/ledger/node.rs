@@ -1,6 +1,8 @@
 //! The node's identity on bills, stored at each start of the agent for readers on any machine.
 
-use rusqlite::{Connection, OptionalExtension, params};
+use std::sync::Arc;
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::column::loaded;
 use super::error::Cause;
@@ -9,6 +11,13 @@ use crate::model::{NodeIdentity, Utc};
 /// Stores the identity. A ledger that was once of a simulated node stays marked. What selects rates holds from the end of
 /// the recorded account on, where it was another before.
 pub(super) fn store(connection: &Connection, node: &NodeIdentity) -> Result<(), Cause> {
+    connection.execute(
+        "INSERT OR REPLACE INTO past_node (until_ns, name, cluster, pool, instance_type, spot)
+         SELECT (SELECT max(minute_ns) FROM minute) + 60000000000, name, cluster, pool, instance_type, spot FROM node
+         WHERE (name, cluster, pool, instance_type, spot) IS NOT (?1, ?2, ?3, ?4, ?5)
+           AND EXISTS (SELECT 1 FROM minute)",
+        params![node.name, node.cluster, node.pool, node.instance_type, node.spot],
+    )?;
     connection.execute(
         "INSERT INTO node (id, name, cluster, pool, instance_type, spot, simulated) VALUES (1, ?1, ?2, ?3, ?4, ?5, ?6)
          ON CONFLICT (id) DO UPDATE SET name = excluded.name, cluster = excluded.cluster, pool = excluded.pool,
@@ -31,15 +40,41 @@ pub(super) fn identity_since(connection: &Connection) -> rusqlite::Result<Utc> {
 /// The stored identity; the empty one in a ledger of an older agent.
 pub(super) fn load(connection: &Connection) -> rusqlite::Result<NodeIdentity> {
     let sql = "SELECT name, cluster, pool, instance_type, spot, simulated FROM node";
-    let node = connection.query_row(sql, [], |row| {
-        Ok(NodeIdentity {
-            name: row.get(0)?,
-            cluster: row.get(1)?,
-            pool: row.get(2)?,
-            instance_type: row.get(3)?,
-            spot: row.get(4)?,
-            simulated: row.get(5)?,
-        })
-    });
-    Ok(node.optional()?.unwrap_or_default())
+    Ok(connection.query_row(sql, [], read).optional()?.unwrap_or_default())
+}
+
+fn read(row: &Row<'_>) -> rusqlite::Result<NodeIdentity> {
+    Ok(NodeIdentity {
+        name: row.get(0)?,
+        cluster: row.get(1)?,
+        pool: row.get(2)?,
+        instance_type: row.get(3)?,
+        spot: row.get(4)?,
+        simulated: row.get(5)?,
+    })
+}
+
+/// What the node was at each time.
+pub(super) struct NodeHistory {
+    /// In order of their ends.
+    past: Vec<(Utc, Arc<NodeIdentity>)>,
+    now: Arc<NodeIdentity>,
+}
+
+impl NodeHistory {
+    pub(super) fn load(connection: &Connection) -> rusqlite::Result<Self> {
+        let now = load(connection)?;
+        let past = connection
+            .prepare(
+                "SELECT name, cluster, pool, instance_type, spot, ?1, until_ns FROM past_node ORDER BY until_ns",
+            )?
+            .query_map([now.simulated], |row| Ok((Utc(loaded(row, 6)?), Arc::new(read(row)?))))?
+            .collect::<Result<_, _>>()?;
+        Ok(Self { past, now: Arc::new(now) })
+    }
+
+    /// What it was at a time.
+    pub(super) fn at(&self, at: Utc) -> &Arc<NodeIdentity> {
+        self.past.iter().find(|(until, _)| at < *until).map_or(&self.now, |(_, node)| node)
+    }
 }

@@ -8,6 +8,7 @@ use rusqlite::{Connection, Transaction, params};
 
 use super::error::{Cause, Error};
 use super::files::LedgerLock;
+use super::identity;
 use super::node;
 use super::rates::{self, BookChange};
 use super::recover;
@@ -40,6 +41,8 @@ pub struct Opening {
     pub node: NodeIdentity,
     /// Time zone of months; none is UTC.
     pub zone: Option<TimeZone>,
+    /// The id of the machine; empty: unknown. A ledger of another machine is a copy.
+    pub machine_id: String,
 }
 
 /// A ledger that this process owns.
@@ -109,6 +112,7 @@ impl Ledger {
         let mut lock = LedgerLock::acquire(&path)?;
         let (mut connection, upgraded_from) = schema::open_writer(&path, opening.now.utc)?;
         lock.note_made()?;
+        identity::resume(&connection, &opening.machine_id)?;
         node::store(&connection, &opening.node)?;
         let (timeline, boot) = timeline::resume_timeline(
             &mut connection,

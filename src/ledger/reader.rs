@@ -8,12 +8,13 @@ use rusqlite::{Connection, Params};
 
 use super::billing::{BillOptions, HOLDERS, make_bill};
 use super::column::{loaded_id, loaded_json};
+use super::day;
 use super::error::{Cause, Error};
 use super::expected::{self, InventoryRow};
 use super::explain::{ExplainedPart, explain};
 use super::node;
 use super::schema;
-use crate::billing::{Bill, Explanation, PriceBook};
+use crate::billing::{Bill, DayAccount, DayRevision, Explanation, PriceBook};
 use crate::model::{Holder, NodeIdentity, Utc};
 
 /// A read-only connection. Its calls may block on the disk.
@@ -92,6 +93,38 @@ impl Reader {
             .map_err(Cause::from)
             .and_then(|transaction| explain(&transaction, part, &self.request))
             .map_err(|cause| cause.at(&self.path, "explain a bill"))
+    }
+
+    /// The days of the account that are exported, each with what it would be made from now.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn days(&mut self) -> Result<Vec<(Utc, DayRevision)>, Error> {
+        self.connection
+            .transaction()
+            .map_err(Cause::from)
+            .and_then(|transaction| day::days(&transaction))
+            .map_err(|cause| cause.at(&self.path, "list the days of its account"))
+    }
+
+    /// The cluster of the node at the end of a day, and the id of the ledger, which name the file of the day.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn day_owner(&self, begin: Utc) -> Result<(Option<String>, String), Error> {
+        day::owner(&self.connection, begin).map_err(|cause| cause.at(&self.path, "read its node"))
+    }
+
+    /// The account of a day by quarter hours.
+    ///
+    /// # Errors
+    /// Those of [`Reader::bill`].
+    pub fn day(&mut self, begin: Utc) -> Result<DayAccount, Error> {
+        self.connection
+            .transaction()
+            .map_err(Cause::from)
+            .and_then(|transaction| day::read_day(&transaction, begin))
+            .map_err(|cause| cause.at(&self.path, "export a day"))
     }
 
     /// The node whose account it is.

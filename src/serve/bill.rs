@@ -257,6 +257,18 @@ fn open_period(
     query: &BillQuery,
     zone: Option<&TimeZone>,
 ) -> Result<(Reader, [Option<Utc>; 2]), BillProblem> {
+    let (zone, period) = period(query, zone)?;
+    Ok((Reader::open(path)?.in_zone(zone), period))
+}
+
+/// The time zone of a query, else `zone`, else that of this machine; and begin and end of its period.
+///
+/// # Errors
+/// A text that is no time or time zone; an end before the begin.
+pub fn period(
+    query: &BillQuery,
+    zone: Option<&TimeZone>,
+) -> Result<(TimeZone, [Option<Utc>; 2]), BillProblem> {
     let zone = match (&query.time_zone, zone) {
         (Some(name), _) => TimeZone::get(name).map_err(|_| BillProblem::Zone(name.clone()))?,
         (None, Some(zone)) => zone.clone(),
@@ -271,7 +283,7 @@ fn open_period(
     {
         return Err(BillProblem::Backwards { from: from.into(), to: to.into() });
     }
-    Ok((Reader::open(path)?.in_zone(zone), [begin, end]))
+    Ok((zone, [begin, end]))
 }
 
 /// Checks that the bill does not begin in the future.

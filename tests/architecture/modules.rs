@@ -52,6 +52,11 @@ pub(crate) const MODULES: &[Module] = &[
         &["model", "billing", "tenants", "account"],
         "durable account in SQLite: prices, bills, migrations",
     ),
+    module(
+        "exports",
+        &["model", "billing", "ledger"],
+        "Parquet files of closed days, and bills over many ledgers",
+    ),
     module("health", &["model", "catalogue"], "pure: readings and XIDs to a verdict, by a table of rules"),
     module(
         "meter",

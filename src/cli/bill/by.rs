@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
 use crate::billing::{Bill, BillLine};
+use crate::exports::LineDetail;
 use crate::model::{Fact, GpuId, PodLabel, RESERVED};
 
 /// The properties by which lines are grouped.
@@ -27,6 +28,10 @@ pub(super) enum BillProperty {
     /// The rate of the time, in the order of the bill.
     Rate,
     Node,
+    /// The cluster of the node.
+    Cluster,
+    /// The node pool.
+    Pool,
     /// The Unix user of a unit, a session or a Slurm job.
     User,
     /// A label of `gpu_workload_info`.
@@ -57,7 +62,7 @@ pub(super) const NONE: &str = "-";
 const ATTRIBUTE: &str = "attribute:";
 
 /// Properties that are no labels.
-const WORDS: [(&str, BillProperty); 9] = [
+const WORDS: [(&str, BillProperty); 11] = [
     ("tenant", BillProperty::Tenant),
     ("workload", BillProperty::Workload),
     ("gpu", BillProperty::Gpu),
@@ -66,6 +71,8 @@ const WORDS: [(&str, BillProperty); 9] = [
     ("class", BillProperty::Class),
     ("day", BillProperty::Day),
     ("node", BillProperty::Node),
+    ("cluster", BillProperty::Cluster),
+    ("pool", BillProperty::Pool),
     ("user", BillProperty::User),
 ];
 
@@ -102,7 +109,7 @@ impl FromStr for BillProperty {
         fact.map(Self::Fact).ok_or_else(|| {
             let labels: Vec<&str> = Fact::ALL.iter().map(|fact| fact.label()).collect();
             format!(
-                "write tenant, workload, gpu, uuid, model, class, day, node, namespace, account, user, unit, \
+                "write tenant, workload, gpu, uuid, model, class, day, node, cluster, pool, namespace, account, user, unit, \
                  attribute:NAME, one of {}, or two of these with a comma between them",
                 labels.join(", ")
             )
@@ -156,6 +163,23 @@ impl BillGrouping {
         Self(self.0.iter().cloned().chain([BillProperty::Rate]).collect())
     }
 
+    /// How finely a bill over exports must tell lines apart.
+    pub(super) fn detail(&self) -> LineDetail {
+        let has = |property: &BillProperty| self.0.contains(property);
+        let labels = self.0.iter().flat_map(|property| match property {
+            BillProperty::User => USERS.iter().map(|fact| fact.label().to_owned()).collect(),
+            BillProperty::Fact(fact) => vec![fact.label().to_owned()],
+            BillProperty::PodLabel(name) => vec![name.clone()],
+            _ => Vec::new(),
+        });
+        LineDetail {
+            workload: has(&BillProperty::Workload),
+            labels: Some(labels.collect()),
+            node: [BillProperty::Node, BillProperty::Cluster, BillProperty::Pool].iter().any(has),
+            day: self.needs_days(),
+        }
+    }
+
     /// Whether the bill must have its lines by day.
     pub(super) fn needs_days(&self) -> bool {
         self.0.contains(&BillProperty::Day)
@@ -207,6 +231,8 @@ impl BillProperty {
             Self::PodLabel(name) | Self::Attribute(name) => name,
             Self::Model => "model",
             Self::Node => "node",
+            Self::Cluster => "cluster",
+            Self::Pool => "pool",
             Self::User => "user",
             Self::Fact(fact) => fact.label(),
         }
@@ -244,8 +270,15 @@ impl BillProperty {
                     value.map(String::as_str).unwrap_or(if is_remainder { &line.tenant } else { NONE });
                 (0, value.to_owned())
             }
-            Self::Node if bill.node.is_empty() => (0, NONE.to_owned()),
-            Self::Node => (0, bill.node.clone()),
+            Self::Node => (0, known(line.node.as_ref().map_or(&bill.node, |node| &node.name))),
+            Self::Cluster => {
+                let cluster = line.node.as_ref().map_or(&bill.cluster, |node| &node.cluster);
+                (0, known(cluster.as_deref().unwrap_or_default()))
+            }
+            Self::Pool => {
+                let pool = line.node.as_ref().and_then(|node| node.pool.as_deref());
+                (0, known(pool.unwrap_or_default()))
+            }
             // A workload whose account or namespace has changed has several tenants.
             Self::Workload if payers.get(line.holder.name()).is_some_and(|tenants| tenants.len() > 1) => {
                 (0, format!("{} ({})", line.holder, line.tenant))
@@ -266,12 +299,24 @@ impl BillProperty {
             Self::Workload => Some(line.holder.name()),
             Self::PodLabel(name) => line.labels.get(name).map(String::as_str),
             // These are found in the bill.
-            Self::Gpu | Self::Model | Self::Node | Self::Class | Self::Rate | Self::Attribute(_) => None,
+            Self::Gpu
+            | Self::Model
+            | Self::Node
+            | Self::Cluster
+            | Self::Pool
+            | Self::Class
+            | Self::Rate
+            | Self::Attribute(_) => None,
             Self::User => USERS.iter().find_map(label),
             Self::Fact(fact) => label(fact),
         };
         name.unwrap_or(NONE).to_owned()
     }
+}
+
+/// A name, or that there is none.
+fn known(name: &str) -> String {
+    if name.is_empty() { NONE.to_owned() } else { name.to_owned() }
 }
 
 /// The group of each line by GPU: its index and its name.

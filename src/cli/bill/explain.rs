@@ -10,6 +10,7 @@ use super::csv::line_id;
 use super::job_report::zone;
 use super::{BillSource, Failure, days_of, explain_text, print};
 use crate::billing::{Bill, ExplainedLine, Explanation, JobId, LineFilter, print_time};
+use crate::exports::LineDetail;
 use crate::model::{Fact, Utc};
 use crate::serve::{self, BillQuery};
 
@@ -189,7 +190,7 @@ impl ExplainCommand {
     fn bill(&self, [from, to]: [Option<&str>; 2], by: Option<&str>) -> Result<Bill, Failure> {
         let [from, to, by] = [from, to, by].map(|text| text.map(str::to_owned));
         let query = BillQuery { from, to, time_zone: self.source.time_zone.clone(), by };
-        self.source.bill("explain", &query, None)
+        self.source.bill("explain", &query, None, LineDetail::whole())
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::by::BillGrouping;
 use super::sheet::{BillRow, Sheet, apportion, decimal, in_hour_units, in_money_units, signed_decimal};
-use crate::billing::{Bill, BillGpu, BillRate, RateKind, print_money, print_time};
+use crate::billing::{Bill, BillGpu, BillRate, Fleet, RateKind, print_money, print_time};
 use crate::model::{Money, Nanoseconds, Utc};
 
 /// What a bill without lines says.
@@ -25,6 +25,15 @@ pub(super) fn page(bill: &Bill, by: &BillGrouping) -> String {
 
 /// Whose bill it is.
 pub(super) fn title(bill: &Bill) -> String {
+    if let Some(Fleet { nodes, clusters, .. }) = &bill.fleet {
+        let nodes = if *nodes == 1 { "1 node".to_owned() } else { format!("{nodes} nodes") };
+        let of_clusters = match clusters.as_slice() {
+            [] => String::new(),
+            [one] => format!(", cluster {one}"),
+            many => format!(", clusters {}", many.join(", ")),
+        };
+        return format!("Bill of {nodes}{of_clusters}");
+    }
     let name = if bill.node.is_empty() { "unknown node" } else { &*bill.node };
     let cluster = bill.cluster.as_ref().map(|cluster| format!(", cluster {cluster}"));
     format!("Bill of {name}{}", cluster.unwrap_or_default())
@@ -36,13 +45,14 @@ pub(super) fn period(bill: &Bill) -> String {
 }
 
 /// What a reader must know before the numbers.
-pub(super) fn marks(bill: &Bill) -> Vec<&'static str> {
+pub(super) fn marks(bill: &Bill) -> Vec<String> {
     let marks = [
         (bill.partial, "PARTIAL: only some lines, those asked for that you may see; sums are of these lines"),
         (bill.simulated, "SIMULATED: the GPUs are simulated, every number is made up"),
         (bill.example_prices, "EXAMPLE PRICES: made up by gpumeter, not the operator's"),
     ];
-    marks.into_iter().filter_map(|(is_so, mark)| is_so.then_some(mark)).collect()
+    let marks = marks.into_iter().filter(|(is_so, _)| *is_so).map(|(_, mark)| mark.to_owned());
+    marks.chain(bill.fleet.iter().flat_map(|fleet| fleet.notes.clone())).collect()
 }
 
 /// What stands below the table: unmeasured energy, since when there is an account, prices, reconciliation, and an end before the requested one.

@@ -3,6 +3,7 @@
 mod bills;
 mod commits;
 mod explanations;
+mod exports;
 mod inventory;
 mod laws;
 mod month;

@@ -24,9 +24,9 @@ use crate::generated::check::{Outcome, check};
 /// 2025-10-01T00:00:00+02:00.
 const BEGIN: Utc = Utc(1_759_269_600_000_000_000);
 const HOUR: u64 = 3_600 * SECOND;
-const HOURS: u64 = 745;
+pub(super) const HOURS: u64 = 745;
 
-fn at(hours: u64) -> Utc {
+pub(super) fn at(hours: u64) -> Utc {
     BEGIN.plus(Nanoseconds(hours * HOUR))
 }
 
@@ -47,7 +47,7 @@ fn config(is_late: bool) -> Config {
     Config::parse(&text.replace("  rates:\n", &rates), "cost.md").unwrap()
 }
 
-fn book(is_late: bool) -> PriceBook {
+pub(super) fn book(is_late: bool) -> PriceBook {
     config(is_late).prices
 }
 
@@ -116,7 +116,7 @@ fn energetic(row: &mut Row) {
 }
 
 /// The ledger of the month.
-static MONTH: LazyLock<World> = LazyLock::new(|| {
+pub(super) static MONTH: LazyLock<World> = LazyLock::new(|| {
     let world = World::new();
     play(&world);
     world

@@ -20,7 +20,7 @@ fn a_new_ledger_begins_now_and_is_known_by_its_application_id() {
     assert!(recovered.gpus.is_empty() && recovered.counters.is_empty());
     drop(ledger);
     assert_eq!(&world.sql::<i64>("PRAGMA application_id").to_be_bytes()[4..], b"GPMT");
-    assert_eq!(world.sql::<i64>("PRAGMA user_version"), 7);
+    assert_eq!(world.sql::<i64>("PRAGMA user_version"), 8);
     let (_, again) = world.open(60, Default::default());
     assert_eq!(again.created, START);
 }
@@ -121,7 +121,7 @@ fn a_newer_schema_is_refused_and_unchanged() {
     connection.execute_batch("PRAGMA user_version = 99").unwrap();
     drop(connection);
     let before = bytes(&world.path());
-    assert!(matches!(refusal(&world.path()).cause, Cause::Newer { found: 99, known: 7 }));
+    assert!(matches!(refusal(&world.path()).cause, Cause::Newer { found: 99, known: 8 }));
     assert!(matches!(Reader::open(&world.path()).unwrap_err().cause, Cause::Newer { .. }));
     assert_eq!(bytes(&world.path()), before);
 }

@@ -1,0 +1,101 @@
+//! The account of a UTC day by quarter hours, as it leaves a node.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::bill::{BillLine, BillRate, BillTerms};
+use super::json::{self, GpuIdJson};
+use super::month::TenantBudget;
+use crate::model::{GpuId, NodeIdentity, Utc};
+
+/// What holds for a whole day of a ledger.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DayHeader {
+    /// The id of the ledger.
+    pub ledger: String,
+    /// The cluster of its node at the end of the day.
+    pub cluster: Option<String>,
+    /// The name of its node at the end of the day.
+    pub node: String,
+    /// The begin of the day.
+    #[serde(with = "json::time")]
+    pub day: Utc,
+    /// What the day was made from.
+    pub revision: DayRevision,
+    /// Whether the GPUs are simulated.
+    pub simulated: bool,
+    /// Whether a price was ever configured for the node.
+    pub priced: bool,
+    /// The currency of all money; none where no price was in force.
+    pub currency: Option<String>,
+    /// The rates of the rows, without time and money.
+    pub rates: Vec<BillRate>,
+    /// The terms of the rows.
+    pub terms: Vec<BillTerms>,
+    /// Attributes of the tenants of the rows, at the end of the day.
+    pub tenant_attributes: BTreeMap<String, BTreeMap<String, String>>,
+    /// Monthly budgets of the tenants of the rows, at the end of the day.
+    pub tenant_budgets: BTreeMap<String, TenantBudget>,
+    /// The GPUs of the rows.
+    pub gpus: Vec<DayGpu>,
+    /// GPU time recorded for the GPUs - held time of all rows, in nanoseconds; 0 unless the ledger is wrong.
+    #[serde(with = "json::integer")]
+    pub imbalance: i128,
+}
+
+/// A GPU of a day.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DayGpu {
+    /// The GPU.
+    #[serde(flatten, with = "GpuIdJson")]
+    pub gpu: GpuId,
+    /// Product name.
+    pub model: String,
+    /// Begin of its account, possibly before the day.
+    #[serde(with = "json::time")]
+    pub accounted_since: Utc,
+    /// Up to where the rows are complete.
+    #[serde(with = "json::time")]
+    pub settled_until: Utc,
+}
+
+/// What a day was made from, so that equal revisions of a ledger have equal rows. A later one is greater.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct DayRevision {
+    /// Up to where the account is closed; at most the end of the day.
+    #[serde(with = "json::time")]
+    pub settled_until: Utc,
+    /// The last recorded rate that concerns the day; 0: none.
+    #[serde(with = "json::integer")]
+    pub rate: i64,
+    /// The last recorded terms that concern it; 0: none.
+    #[serde(with = "json::integer")]
+    pub terms: i64,
+    /// The last recorded version of the tenant rules that concerns it; 0: none.
+    #[serde(with = "json::integer")]
+    pub rules: i64,
+}
+
+/// A line of a bill of one quarter hour.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DayRow {
+    /// Begin of the quarter hour.
+    pub quarter: Utc,
+    /// The node then.
+    pub node: Arc<NodeIdentity>,
+    /// The rate of the whole GPU, which may differ from that of the line; none where there was none.
+    pub gpu_rate: Option<i64>,
+    /// The line; `exact` and `exact_energy` are its money.
+    pub line: BillLine,
+}
+
+/// A day with its rows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DayAccount {
+    /// What holds for all rows.
+    pub header: DayHeader,
+    /// The rows, in any order.
+    pub rows: Vec<DayRow>,
+}

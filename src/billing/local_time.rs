@@ -1,0 +1,40 @@
+//! Local times and days of bills.
+
+use jiff::tz::TimeZone;
+
+use crate::model::Utc;
+
+/// Local time in RFC 3339.
+pub fn local_time(at: Utc, zone: &TimeZone) -> String {
+    jiff::Timestamp::from_nanosecond(i128::from(at.0)).map_or_else(
+        |_| at.0.to_string(),
+        |time| time.to_zoned(zone.clone()).strftime("%Y-%m-%dT%H:%M:%S%:z").to_string(),
+    )
+}
+
+/// The local date.
+pub fn local_date(at: Utc, zone: &TimeZone) -> String {
+    local_time(at, zone).chars().take("2026-11-01".len()).collect()
+}
+
+/// The name of a zone; of one without a name, its offset at that time.
+pub fn zone_name(zone: &TimeZone, at: Utc) -> String {
+    let offset = || local_time(at, zone).chars().skip("2026-11-01T00:00:00".len()).collect();
+    zone.iana_name().map_or_else(offset, str::to_owned)
+}
+
+/// The begins of local days between two times.
+pub fn days_between(from: Utc, to: Utc, zone: &TimeZone) -> Vec<Utc> {
+    let next_day = |at: Utc| -> Option<Utc> {
+        let time = jiff::Timestamp::from_nanosecond(at.0.into()).ok()?.to_zoned(zone.clone());
+        let next = time.tomorrow().ok()?.start_of_day().ok()?;
+        u64::try_from(next.timestamp().as_nanosecond()).ok().map(Utc)
+    };
+    let mut days = Vec::new();
+    let mut at = from;
+    while let Some(next) = next_day(at).filter(|next| *next < to && *next > at) {
+        days.push(next);
+        at = next;
+    }
+    days
+}

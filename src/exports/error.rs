@@ -1,0 +1,88 @@
+//! Errors of exports.
+
+use std::path::{Path, PathBuf};
+
+use crate::billing::MoneyOverflow;
+
+/// A bill over exports that cannot be made, or a day that cannot be written.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    /// A file cannot be read or is damaged.
+    #[error("{}: {problem}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: FileProblem,
+    },
+    /// There is no export below the directory.
+    #[error("{}: there is no file cluster=*/date=*/ledger=*/day.parquet below it; name the directory of ledger.export.directory", .0.display())]
+    Empty(PathBuf),
+    /// The period does not begin and end on quarter hours.
+    #[error("{0} is not on a quarter hour; exports have quarter hours")]
+    Grid(String),
+    /// Two currencies.
+    #[error("prices are in {first}, and in {second} in {}; make a bill of a shorter period or of fewer clusters", path.display())]
+    Currencies {
+        /// The first currency.
+        first: String,
+        /// Another one.
+        second: String,
+        /// The first file with the other one.
+        path: PathBuf,
+    },
+    /// Two ledgers have an account of one GPU at one time.
+    #[error(
+        "GPU {gpu} is in use at {at} in two ledgers: {first} and {second}; one of them is a copy: remove its files of that time"
+    )]
+    SharedGpu {
+        /// The UUID of the GPU.
+        gpu: String,
+        /// The quarter hour.
+        at: String,
+        /// One ledger, with its node.
+        first: String,
+        /// The other one.
+        second: String,
+    },
+    /// Nodes that are expected are not in the exports at all.
+    #[error("{0}")]
+    Expected(String),
+    /// The ledger cannot be read.
+    #[error(transparent)]
+    Ledger(#[from] crate::ledger::Error),
+    /// A sum of money is too large.
+    #[error(transparent)]
+    Money(#[from] MoneyOverflow),
+}
+
+/// What is wrong with a file.
+#[derive(Debug, thiserror::Error)]
+pub enum FileProblem {
+    /// The system refuses it.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// It is no Parquet file, or a damaged one.
+    #[error("is damaged or no Parquet file: {0}; copy it again, or leave it out with --skip-damaged")]
+    Parquet(#[from] parquet::errors::ParquetError),
+    /// It is a Parquet file without the metadata of an export.
+    #[error("is no export of gpumeter; remove it, or leave it out with --skip-damaged")]
+    Foreign,
+    /// It is of a later gpumeter.
+    #[error("has format {0}, which only a later gpumeter reads; use that one")]
+    Newer(u32),
+    /// What it contains contradicts itself.
+    #[error("is damaged: {0}; copy it again, or leave it out with --skip-damaged")]
+    Damaged(String),
+}
+
+impl FileProblem {
+    pub(super) fn at(self, path: &Path) -> ExportError {
+        ExportError::File { path: path.to_owned(), problem: self }
+    }
+
+    /// Whether the file itself is at fault, and may be left out on request.
+    pub(super) const fn is_damage(&self) -> bool {
+        !matches!(self, Self::Newer(_))
+    }
+}

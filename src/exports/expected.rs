@@ -1,0 +1,182 @@
+//! The nodes that should be in the exports: what they did not report is unobserved time, not no time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use super::error::{ExportError, FileProblem};
+use crate::billing::{BillLine, DayGpu, DayHeader};
+use crate::model::{GpuId, HolderId, Nanoseconds, Parts, QUARTER_HOUR, Utc};
+
+/// A node that should report from a time to another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExpectedNode {
+    /// Its name.
+    pub node: String,
+    /// From then on.
+    pub from: Utc,
+    /// Until then.
+    pub to: Utc,
+    /// How many GPUs it has; needed where it never reported.
+    pub gpus: Option<u32>,
+    /// Their product name, for their rate.
+    pub model: Option<String>,
+}
+
+/// Reads a CSV file with the columns node, from, to, and possibly gpus and model.
+///
+/// # Errors
+/// The file cannot be read, or a line of it is wrong.
+pub fn read_expected(path: &Path) -> Result<Vec<ExpectedNode>, ExportError> {
+    let wrong = |line: usize, problem: String| {
+        ExportError::Expected(format!(
+            "{}:{line}: {problem}; write lines like gpu-7,2026-11-01T00:00:00Z,2026-12-01T00:00:00Z,8,NVIDIA H100",
+            path.display()
+        ))
+    };
+    let text = std::fs::read_to_string(path).map_err(|error| FileProblem::Io(error).at(path))?;
+    let mut expected = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let cells: Vec<&str> = line.split(',').map(str::trim).collect();
+        if line.trim().is_empty() || line.starts_with('#') || (number == 0 && cells[0] == "node") {
+            continue;
+        }
+        let wrong = |problem: String| wrong(number + 1, problem);
+        let time = |cell: usize| -> Result<Utc, ExportError> {
+            let text = cells.get(cell).copied().unwrap_or_default();
+            let time: jiff::Timestamp =
+                text.parse().map_err(|_| wrong(format!("{text:?} is not a time with an offset")))?;
+            let time = u64::try_from(time.as_nanosecond())
+                .map(Utc)
+                .map_err(|_| wrong(format!("{text:?} is before 1970")))?;
+            if time.floor(QUARTER_HOUR) == time {
+                Ok(time)
+            } else {
+                Err(wrong(format!("{text:?} is not on a quarter hour")))
+            }
+        };
+        let given = |cell: usize| cells.get(cell).copied().filter(|text| !text.is_empty());
+        let gpus =
+            given(3).map(|text| text.parse().map_err(|_| wrong(format!("{text:?} is not a number of GPUs"))));
+        let node = ExpectedNode {
+            node: cells[0].to_owned(),
+            from: time(1)?,
+            to: time(2)?,
+            gpus: gpus.transpose()?,
+            model: given(4).map(str::to_owned),
+        };
+        if node.to <= node.from {
+            return Err(wrong("it ends before it begins".to_owned()));
+        }
+        expected.push(node);
+    }
+    Ok(expected)
+}
+
+/// What expected nodes have reported.
+#[derive(Debug)]
+pub(super) struct Reports<'a> {
+    expected: &'a [ExpectedNode],
+    /// The places in `expected` of each node.
+    places: BTreeMap<&'a str, Vec<usize>>,
+    /// The GPUs of each node.
+    gpus: BTreeMap<String, BTreeMap<Arc<str>, DayGpu>>,
+    /// Held time by place in `expected` and GPU.
+    reported: BTreeMap<(usize, Arc<str>), u64>,
+}
+
+/// Time of a GPU that its node did not report.
+pub(super) struct MissingTime {
+    pub(super) node: String,
+    pub(super) gpu: DayGpu,
+    pub(super) from: Utc,
+    pub(super) line: BillLine,
+}
+
+impl<'a> Reports<'a> {
+    pub(super) fn new(expected: &'a [ExpectedNode]) -> Self {
+        let mut places = BTreeMap::<&str, Vec<usize>>::new();
+        for (place, one) in expected.iter().enumerate() {
+            places.entry(&one.node).or_default().push(place);
+        }
+        Self { expected, places, gpus: BTreeMap::new(), reported: BTreeMap::new() }
+    }
+
+    /// The times at which an expectation of that node begins or ends.
+    pub(super) fn cuts(&self, node: &str) -> impl Iterator<Item = Utc> {
+        let places = self.places.get(node).into_iter().flatten();
+        places.flat_map(|place| [self.expected[*place].from, self.expected[*place].to])
+    }
+
+    pub(super) fn add_gpus(&mut self, header: &DayHeader) {
+        if self.expected.is_empty() {
+            return;
+        }
+        let known = self.gpus.entry(header.node.clone()).or_default();
+        known.extend(header.gpus.iter().map(|gpu| (Arc::clone(&gpu.gpu.uuid), gpu.clone())));
+    }
+
+    /// Notes the time of a run that begins at that time.
+    pub(super) fn add(&mut self, node: &str, from: Utc, line: &BillLine) {
+        for place in self.places.get(node).into_iter().flatten() {
+            let ExpectedNode { from: begin, to: end, .. } = &self.expected[*place];
+            if *begin <= from && from < *end {
+                *self.reported.entry((*place, Arc::clone(&line.gpu.uuid))).or_default() +=
+                    line.amounts.parts.held();
+            }
+        }
+    }
+
+    /// The nodes that reported and are not expected.
+    pub(super) fn unexpected(&self) -> BTreeSet<&str> {
+        let nodes = self.gpus.keys().map(String::as_str);
+        nodes.filter(|node| !self.places.contains_key(node)).collect()
+    }
+
+    /// What expected nodes did not report between two times.
+    pub(super) fn missing(&self, from: Utc, to: Utc) -> Result<Vec<MissingTime>, ExportError> {
+        let mut missing = Vec::new();
+        for (place, one) in self.expected.iter().enumerate() {
+            let (begin, end) = (one.from.max(from), one.to.min(to));
+            if begin >= end {
+                continue;
+            }
+            for gpu in self.gpus_of(one)? {
+                let reported = self.reported.get(&(place, Arc::clone(&gpu.gpu.uuid))).copied().unwrap_or(0);
+                let time = end.since(begin).0.saturating_sub(reported);
+                if time > 0 {
+                    let mut line = BillLine::empty(gpu.gpu.clone(), HolderId::new(HolderId::UNOBSERVED));
+                    line.tenant = HolderId::UNOBSERVED.to_owned();
+                    line.amounts.parts = Parts { unmeasured: time, ..Parts::default() };
+                    line.unpriced = Nanoseconds(time);
+                    missing.push(MissingTime { node: one.node.clone(), gpu, from: begin, line });
+                }
+            }
+        }
+        Ok(missing)
+    }
+
+    /// The GPUs of a node: those that it reported, and as many more as it should have.
+    fn gpus_of(&self, expected: &ExpectedNode) -> Result<Vec<DayGpu>, ExportError> {
+        let ExpectedNode { node, from, gpus: count, model, .. } = expected;
+        let mut gpus: Vec<DayGpu> =
+            self.gpus.get(node).into_iter().flat_map(BTreeMap::values).cloned().collect();
+        if gpus.is_empty() && count.is_none() {
+            return Err(ExportError::Expected(format!(
+                "{node} is expected and has no export: give its number of GPUs in a fourth column, and their model in a fifth"
+            )));
+        }
+        for index in gpus.len() as u64..u64::from(count.unwrap_or(0)) {
+            gpus.push(DayGpu {
+                gpu: GpuId {
+                    index: u32::try_from(index).unwrap_or(u32::MAX),
+                    uuid: format!("{node}/{index}").into(),
+                },
+                model: model.clone().unwrap_or_else(|| "unknown".to_owned()),
+                accounted_since: *from,
+                settled_until: Utc(0),
+            });
+        }
+        Ok(gpus)
+    }
+}

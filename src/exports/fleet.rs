@@ -1,0 +1,463 @@
+//! Makes a bill from the files of many ledgers, one file after the other, in memory that is bounded by the lines of the bill.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use jiff::tz::TimeZone;
+
+use super::day_file::{DayFile, DayRun, RunLimits};
+use super::directory::{DayPath, ExportDirectory, date_of};
+use super::error::ExportError;
+use super::expected::{ExpectedNode, MissingTime, Reports};
+use super::lines::{FileNumbers, FleetLines, FleetSums, LineDetail};
+use super::shared_gpus::{GpuOwners, SharedRuns};
+use crate::billing::{
+    Bill, BillGpu, BillLine, BillRate, BillTerms, DayHeader, ExactMoney, Fleet, LineFilter, LineRates, Month,
+    PriceBook, PricedSlot, PricedSpan, RateKind, RateSchedule, Reconciliation, TenantBudget, days_between,
+    local_date, local_time, print_time, zone_name,
+};
+use crate::model::{Amounts, Nanoseconds, NodeIdentity, QUARTER_HOUR, Utc};
+
+/// A day in UTC.
+const DAY: Nanoseconds = Nanoseconds::from_seconds(86_400);
+
+/// The most names in a note.
+const NAMES: usize = 5;
+
+/// Which bill is made.
+#[derive(Clone, Debug)]
+pub struct FleetRequest<'a> {
+    /// The directory of the exports.
+    pub directory: &'a Path,
+    /// Begin; none: that of the month of the last exported time.
+    pub from: Option<Utc>,
+    /// End; none: the end of what is exported.
+    pub to: Option<Utc>,
+    /// The time zone of days and months.
+    pub zone: TimeZone,
+    /// How finely lines are told apart.
+    pub detail: LineDetail,
+    /// Which lines; all others are not in the bill.
+    pub filter: LineFilter,
+    /// Prices and terms in place of the exported ones.
+    pub book: Option<&'a PriceBook>,
+    /// The nodes that should have reported.
+    pub expected: &'a [ExpectedNode],
+    /// Whether damaged files are left out.
+    pub skip_damaged: bool,
+}
+
+/// How far a bill is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Files that were read.
+    pub done: usize,
+    /// All files.
+    pub total: usize,
+}
+
+/// A bill, and the files that it was made from.
+#[derive(Clone, Debug)]
+pub struct FleetBill {
+    /// The bill.
+    pub bill: Bill,
+    /// The files that were read.
+    pub files: Vec<DayPath>,
+}
+
+/// Makes a bill; tells its progress after each file.
+///
+/// # Errors
+/// A file that cannot be read, GPUs that two ledgers account for, two currencies, times that are not on quarter hours.
+pub fn make_bill(
+    request: &FleetRequest<'_>,
+    mut progress: impl FnMut(Progress),
+) -> Result<FleetBill, ExportError> {
+    let all = ExportDirectory(request.directory).days()?;
+    let mut draft = FleetDraft::new(request, &all)?;
+    let (from, to) = (draft.from, draft.to);
+    let is_inside = |day: &DayPath| date_of(from.floor(DAY)) <= day.date && day.date < date_of(to.ceil(DAY));
+    let mut files: Vec<DayPath> = all.into_iter().filter(is_inside).collect();
+    files = draft.survey(files)?;
+    let total = files.len();
+    for (place, day) in files.iter().enumerate() {
+        draft.add_file(day)?;
+        progress(Progress { done: place + 1, total });
+    }
+    Ok(FleetBill { bill: draft.finish()?, files })
+}
+
+/// A bill while it is made.
+struct FleetDraft<'a> {
+    request: &'a FleetRequest<'a>,
+    from: Utc,
+    to: Utc,
+    exported_until: Utc,
+    days: Vec<Utc>,
+    lines: FleetLines,
+    owners: GpuOwners,
+    shared: SharedRuns,
+    /// The header of each ledger's runs of shared GPUs.
+    numbers_of_shared: BTreeMap<Arc<str>, Arc<FileNumbers>>,
+    reports: Reports<'a>,
+    facts: FleetFacts,
+}
+
+/// What the headers say together.
+#[derive(Default)]
+struct FleetFacts {
+    currency: Option<String>,
+    is_priced: bool,
+    is_simulated: bool,
+    /// The difference that files found in their ledgers.
+    imbalance: i128,
+    clusters: BTreeSet<String>,
+    /// The ledgers of each node.
+    nodes: BTreeMap<String, BTreeSet<String>>,
+    /// Up to where each ledger is exported, and its node.
+    ends: BTreeMap<String, (Utc, String)>,
+    attributes: BTreeMap<String, BTreeMap<String, String>>,
+    budgets: BTreeMap<String, TenantBudget>,
+    skipped: Vec<String>,
+}
+
+impl<'a> FleetDraft<'a> {
+    fn new(request: &'a FleetRequest<'a>, all: &[DayPath]) -> Result<Self, ExportError> {
+        let zone = &request.zone;
+        let exported_until = exported_until(all, request.skip_damaged)?;
+        let to = request.to.map_or(exported_until, |to| to.min(exported_until));
+        let month = Month::containing(Utc(to.0.saturating_sub(1)), zone);
+        let from = request.from.unwrap_or_else(|| month.map_or(to, |month| month.begin));
+        let to = to.max(from);
+        for at in [request.from, request.to].into_iter().flatten() {
+            if at.floor(QUARTER_HOUR) != at {
+                return Err(ExportError::Grid(print_time(at)));
+            }
+        }
+        let days = if request.detail.day { days_between(from, to, zone) } else { Vec::new() };
+        Ok(Self {
+            request,
+            from,
+            to,
+            exported_until,
+            days,
+            lines: FleetLines::default(),
+            owners: GpuOwners::default(),
+            shared: SharedRuns::default(),
+            numbers_of_shared: BTreeMap::new(),
+            reports: Reports::new(request.expected),
+            facts: FleetFacts::default(),
+        })
+    }
+
+    /// Reads all headers, and leaves out files that a later one replaces and, on request, damaged ones.
+    fn survey(&mut self, files: Vec<DayPath>) -> Result<Vec<DayPath>, ExportError> {
+        let mut kept = BTreeMap::<(String, String), (DayHeader, DayPath)>::new();
+        for day in files {
+            let header = match DayFile::open(&day.path) {
+                Ok(file) => file.header().clone(),
+                Err(problem) if self.request.skip_damaged && problem.is_damage() => {
+                    self.facts.skipped.push(day.path.display().to_string());
+                    continue;
+                }
+                Err(problem) => return Err(problem.at(&day.path)),
+            };
+            let key = (day.date.clone(), day.ledger.clone());
+            // A node that changed its cluster may have left a file under the old one.
+            if kept.get(&key).is_some_and(|(known, _)| known.revision >= header.revision) {
+                continue;
+            }
+            kept.insert(key, (DayHeader { rates: Vec::new(), ..header }, day));
+        }
+        let mut files = Vec::new();
+        for (header, day) in kept.into_values() {
+            header.gpus.iter().for_each(|gpu| self.owners.add(&gpu.gpu.uuid, &header.ledger));
+            files.push(day);
+        }
+        Ok(files)
+    }
+
+    fn add_file(&mut self, day: &DayPath) -> Result<(), ExportError> {
+        let added =
+            std::fs::read(&day.path).map_err(Into::into).and_then(DayFile::of_bytes).and_then(|file| {
+                let runs = self.runs(&file)?;
+                Ok((file.header().clone(), runs))
+            });
+        match added {
+            Ok((header, runs)) => self.add_runs(&header, runs, &day.path),
+            Err(problem) if self.request.skip_damaged && problem.is_damage() => {
+                self.facts.skipped.push(day.path.display().to_string());
+                Ok(())
+            }
+            Err(problem) => Err(problem.at(&day.path)),
+        }
+    }
+
+    /// All runs of a file in the period.
+    fn runs(&self, file: &DayFile<bytes::Bytes>) -> Result<Vec<DayRun>, super::FileProblem> {
+        let header = file.header();
+        let mut cuts: BTreeSet<Utc> =
+            self.days.iter().copied().chain(self.reports.cuts(&header.node)).collect();
+        if let Some(book) = self.request.book {
+            cuts.extend(book.rates.iter().filter_map(|rate| rate.from));
+            cuts.extend(book.terms.iter().filter_map(|terms| terms.from));
+        }
+        let cuts: Vec<Utc> = cuts.into_iter().collect();
+        let limits =
+            RunLimits { from: self.from, to: self.to, cuts: &cuts, by_quarter: self.owners.shared() };
+        file.runs(limits)
+    }
+
+    fn add_runs(&mut self, header: &DayHeader, runs: Vec<DayRun>, path: &Path) -> Result<(), ExportError> {
+        self.facts.add(header, path)?;
+        self.lines.add_gpus(header);
+        self.reports.add_gpus(header);
+        let numbers = self.lines.numbers(&header.rates, &header.terms);
+        let (shared, own): (Vec<DayRun>, Vec<DayRun>) =
+            runs.into_iter().partition(|run| self.owners.shared().contains(&run.line.gpu.uuid));
+        let ledger: Arc<str> = format!("{} of {}", header.ledger, header.node).into();
+        self.add_priced(own, &numbers)?;
+        if !shared.is_empty() {
+            shared.into_iter().for_each(|run| self.shared.add(&ledger, run));
+            // The rates of a ledger keep their numbers.
+            self.numbers_of_shared
+                .entry(ledger)
+                .and_modify(|known| *known = Arc::new(known.with(&numbers)))
+                .or_insert_with(|| Arc::new(numbers));
+        }
+        Ok(())
+    }
+
+    /// Adds runs of one file, priced anew where there is a book.
+    fn add_priced(&mut self, runs: Vec<DayRun>, numbers: &FileNumbers) -> Result<(), ExportError> {
+        let Some(book) = self.request.book else {
+            return runs.into_iter().try_for_each(|run| self.add_run(run, numbers));
+        };
+        let mut spans = BTreeMap::<(Arc<str>, Utc), Vec<DayRun>>::new();
+        let mut cuts: Vec<Utc> = book.rates.iter().filter_map(|rate| rate.from).collect();
+        cuts.extend(book.terms.iter().filter_map(|terms| terms.from));
+        cuts.extend(&self.days);
+        cuts.sort_unstable();
+        for run in runs.into_iter().filter(|run| run.line.amounts != Amounts::default()) {
+            let interval = cuts.partition_point(|cut| *cut <= run.from);
+            let begin = interval.checked_sub(1).map_or(run.from.floor(DAY), |place| cuts[place]);
+            let is_shared = self.owners.shared().contains(&run.line.gpu.uuid);
+            let begin = if is_shared { run.from } else { begin };
+            spans.entry((Arc::clone(&run.line.gpu.uuid), begin)).or_default().push(run);
+        }
+        for ((_, at), runs) in spans {
+            self.add_span(book, at, runs)?;
+        }
+        Ok(())
+    }
+
+    /// Prices the lines of a GPU in a span in which no rate of the book begins.
+    fn add_span(&mut self, book: &PriceBook, at: Utc, runs: Vec<DayRun>) -> Result<(), ExportError> {
+        let Some(first) = runs.first() else { return Ok(()) };
+        let (node, gpu, from) = (Arc::clone(&first.node), first.line.gpu.clone(), first.from);
+        let schedule = RateSchedule::always(book, &node);
+        let model = self.lines.model(&gpu.uuid).to_owned();
+        let whole = PricedSlot { uuid: &gpu.uuid, model: &model, profile: None };
+        let gpu_rate = schedule.rate(RateKind::GpuHour, whole, at).map(|rate| rate.id);
+        let lines = runs.into_iter().map(|run| unpriced(run.line)).collect();
+        let priced = PricedSpan { schedule: &schedule, gpu: &gpu, model: &model, at }.price(lines)?;
+        let rates: Vec<BillRate> = schedule.rates.entries().iter().map(BillRate::new).collect();
+        let terms: Vec<BillTerms> = schedule.terms.entries().iter().map(BillTerms::new).collect();
+        let numbers = self.lines.numbers(&rates, &terms);
+        for line in priced {
+            self.add_run(DayRun { from, node: Arc::clone(&node), gpu_rate, line }, &numbers)?;
+        }
+        Ok(())
+    }
+
+    fn add_run(&mut self, run: DayRun, numbers: &FileNumbers) -> Result<(), ExportError> {
+        self.reports.add(&run.node.name, run.from, &run.line);
+        let mut line = vec![run.line];
+        self.request.filter.retain(&mut line);
+        let Some(line) = line.pop() else { return Ok(()) };
+        let day = self.request.detail.day.then(|| local_date(run.from, &self.request.zone));
+        self.lines.add(DayRun { line, ..run }, numbers, &self.request.detail, day.as_deref())?;
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<Bill, ExportError> {
+        for runs in std::mem::take(&mut self.shared).resolve()? {
+            let numbers = runs.first().and_then(|(ledger, _)| self.numbers_of_shared.get(ledger)).cloned();
+            let runs = runs.into_iter().map(|(_, run)| run).collect();
+            if let Some(numbers) = numbers {
+                self.add_priced(runs, &numbers)?;
+            }
+        }
+        for missing in self.reports.missing(self.from, self.to)? {
+            self.add_missing(missing)?;
+        }
+        let imbalance = self.facts.imbalance;
+        let is_partial = self.request.filter != LineFilter::default();
+        let mut bill = self.bill();
+        bill.add_up()?;
+        bill.reconciliation.imbalance += imbalance;
+        if is_partial {
+            bill.keep_lines(|_| true);
+        }
+        Ok(bill)
+    }
+
+    /// The bill without sums.
+    fn bill(self) -> Bill {
+        let notes = self.notes();
+        let Self { request, from, to, exported_until, lines, facts, .. } = self;
+        let zone = &request.zone;
+        let FleetSums { lines, gpus, rates, terms } = lines.finish();
+        let unpriced = |gpus: &[BillGpu]| {
+            let intervals = gpus.iter().flat_map(|gpu| &gpu.intervals);
+            intervals.filter(|interval| interval.rate.is_none()).map(|interval| interval.slot).sum()
+        };
+        let is_there = |tenant: &str| lines.iter().any(|line| line.tenant == tenant);
+        Bill {
+            node: String::new(),
+            cluster: None,
+            fleet: Some(Fleet {
+                nodes: facts.nodes.len() as u64,
+                clusters: facts.clusters.into_iter().collect(),
+                notes,
+            }),
+            simulated: facts.is_simulated,
+            from,
+            to,
+            from_local: local_time(from, zone),
+            to_local: local_time(to, zone),
+            time_zone: zone_name(zone, to),
+            asked_to: request.to.filter(|asked| *asked > to).map(|asked| local_time(asked, zone)),
+            closed_until: exported_until,
+            partial: false,
+            currency: match request.book {
+                Some(book) => book.currency().map(|currency| currency.to_string()),
+                None => facts.currency,
+            },
+            example_prices: rates.iter().any(BillRate::is_example),
+            unpriced: (facts.is_priced || request.book.is_some()).then(|| unpriced(&gpus)),
+            tenant_attributes: facts.attributes.into_iter().filter(|(tenant, _)| is_there(tenant)).collect(),
+            tenant_budgets: facts.budgets.into_iter().filter(|(tenant, _)| is_there(tenant)).collect(),
+            rates,
+            terms,
+            lines,
+            gpus,
+            reconciliation: Reconciliation::default(),
+        }
+    }
+
+    /// Adds time that an expected node did not report, at the book's rate, or the last one of its GPU.
+    fn add_missing(&mut self, missing: MissingTime) -> Result<(), ExportError> {
+        let MissingTime { node, gpu, from, mut line } = missing;
+        let identity = Arc::new(NodeIdentity { name: node, ..NodeIdentity::default() });
+        self.lines.add_gpu(&gpu);
+        if let Some(book) = self.request.book {
+            return self.add_span(book, from, vec![DayRun { from, node: identity, gpu_rate: None, line }]);
+        }
+        let rate = self.lines.last_gpu_rate(&gpu.gpu.uuid);
+        if let Some(rate) = &rate {
+            (line.charged, line.unpriced) = (line.unpriced, Nanoseconds(0));
+            line.exact = ExactMoney::of_time(rate.entry.nano, line.charged.0);
+            line.rates = LineRates { time: Some(rate.id), ..LineRates::default() };
+        }
+        let gpu_rate = rate.map(|rate| rate.id);
+        let numbers = FileNumbers::same(gpu_rate);
+        self.add_run(DayRun { from, node: identity, gpu_rate, line }, &numbers)
+    }
+
+    /// What a reader must know about the exports.
+    fn notes(&self) -> Vec<String> {
+        let facts = &self.facts;
+        let mut notes = Vec::new();
+        let list = |names: &[String]| {
+            let shown = names.iter().take(NAMES).cloned().collect::<Vec<_>>().join(", ");
+            let more = names.len().saturating_sub(NAMES);
+            if more > 0 { format!("{shown} and {more} more") } else { shown }
+        };
+        let behind = facts.ends.values().filter(|(end, _)| end.plus(QUARTER_HOUR) < self.to);
+        let behind: Vec<String> =
+            behind.map(|(end, node)| format!("{node} (up to {})", print_time(*end))).collect();
+        if !behind.is_empty() {
+            notes.push(format!("exports end before the bill: {}", list(&behind)));
+        }
+        let twice: Vec<String> = facts
+            .nodes
+            .iter()
+            .filter(|(_, ledgers)| ledgers.len() > 1)
+            .map(|(node, ledgers)| format!("{node} ({} ledgers)", ledgers.len()))
+            .collect();
+        if !twice.is_empty() {
+            notes.push(format!(
+                "several ledgers have the same node name, and all are counted: {}",
+                list(&twice)
+            ));
+        }
+        if !facts.skipped.is_empty() {
+            notes.push(format!("LEFT OUT, damaged: {}", list(&facts.skipped)));
+        }
+        if !self.request.expected.is_empty() {
+            let unexpected: Vec<String> = self.reports.unexpected().into_iter().map(str::to_owned).collect();
+            if !unexpected.is_empty() {
+                notes.push(format!("not expected, and counted: {}", list(&unexpected)));
+            }
+        }
+        notes
+    }
+}
+
+impl FleetFacts {
+    fn add(&mut self, header: &DayHeader, path: &Path) -> Result<(), ExportError> {
+        match (&self.currency, &header.currency) {
+            (Some(first), Some(other)) if first != other => {
+                return Err(ExportError::Currencies {
+                    first: first.clone(),
+                    second: other.clone(),
+                    path: path.to_owned(),
+                });
+            }
+            (None, Some(currency)) => self.currency = Some(currency.clone()),
+            _ => {}
+        }
+        self.is_priced |= header.priced;
+        self.is_simulated |= header.simulated;
+        self.imbalance += header.imbalance;
+        self.clusters.extend(header.cluster.clone());
+        self.nodes.entry(header.node.clone()).or_default().insert(header.ledger.clone());
+        let end = self.ends.entry(header.ledger.clone()).or_insert_with(|| (Utc(0), header.node.clone()));
+        if header.revision.settled_until > end.0 {
+            *end = (header.revision.settled_until, header.node.clone());
+        }
+        self.attributes.extend(header.tenant_attributes.clone());
+        self.budgets.extend(header.tenant_budgets.clone());
+        Ok(())
+    }
+}
+
+/// A line as it was before it was priced.
+fn unpriced(line: BillLine) -> BillLine {
+    BillLine {
+        rates: LineRates::default(),
+        charged: Nanoseconds(0),
+        unpriced: Nanoseconds(0),
+        exact: ExactMoney::ZERO,
+        exact_energy: ExactMoney::ZERO,
+        ..line
+    }
+}
+
+/// Up to where the last day is exported.
+fn exported_until(all: &[DayPath], skip_damaged: bool) -> Result<Utc, ExportError> {
+    let mut last = Utc(0);
+    for (place, day) in all.iter().enumerate().rev() {
+        if last.0 > 0 && all.get(place + 1).is_some_and(|next| next.date != day.date) {
+            break;
+        }
+        match DayFile::open(&day.path) {
+            Ok(file) => last = last.max(file.header().revision.settled_until),
+            Err(problem) if skip_damaged && problem.is_damage() => {}
+            Err(problem) => return Err(problem.at(&day.path)),
+        }
+    }
+    Ok(last)
+}

@@ -1,0 +1,22 @@
+//! Exports of the account: a Parquet file per ledger and day, and bills over a directory of them.
+//!
+//! The ledger makes the rows of a day ([`crate::billing::DayAccount`]), which are lines of a bill of one quarter hour each,
+//! tenants and money included. So a bill over a directory is their sum. Any engine that reads Parquet can make the same sums.
+
+mod columns;
+mod day_file;
+mod directory;
+mod error;
+mod expected;
+mod fleet;
+mod lines;
+mod shared_gpus;
+mod writer;
+
+pub use day_file::{DayFile, DayRun, write_day};
+pub use directory::{DayPath, ExportDirectory, write_file};
+pub use error::{ExportError, FileProblem};
+pub use expected::{ExpectedNode, read_expected};
+pub use fleet::{FleetBill, FleetRequest, Progress, make_bill};
+pub use lines::LineDetail;
+pub use writer::write_days;

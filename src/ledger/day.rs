@@ -1,0 +1,126 @@
+//! Reads a day of the account by quarter hours, for exports. What is not closed is left for later.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rusqlite::Connection;
+
+use super::billing::{
+    SIMULATED, attributes_of, budgets_of, closed_until, find_currency, load_gpus, quarter_lines, rates_of,
+    terms_of,
+};
+use super::column::loaded;
+use super::error::Cause;
+use super::node::NodeHistory;
+use super::{rates, tenant_rules};
+use crate::billing::{
+    BillRate, Dated, DayAccount, DayGpu, DayHeader, DayRevision, DayRow, PricedSlot, RateKind, RateSchedule,
+    Schedule, mark_measured_energy,
+};
+use crate::model::{Nanoseconds, Utc};
+use crate::tenants::RuleSchedule;
+
+/// A day in UTC.
+const DAY: Nanoseconds = Nanoseconds::from_seconds(86_400);
+
+/// The days of the account that are exported, with their revisions.
+pub(super) fn days(connection: &Connection) -> Result<Vec<(Utc, DayRevision)>, Cause> {
+    let first = "SELECT max((SELECT coalesce(min(minute_ns), 0) FROM minute), exports_since_ns) FROM ledger";
+    let first = connection.query_row(first, [], |row| Ok(Utc(loaded(row, 0)?)))?;
+    let end = closed_until(&load_gpus(connection)?);
+    let (schedule, rules) = (rates::load(connection)?, tenant_rules::load(connection)?);
+    let mut days = Vec::new();
+    let mut day = first.floor(DAY);
+    while first.0 > 0 && day < end {
+        days.push((day, revision(day, end, &schedule, &rules)));
+        day = day.plus(DAY);
+    }
+    Ok(days)
+}
+
+/// The cluster of the node at the end of a day, and the id of the ledger.
+pub(super) fn owner(connection: &Connection, day: Utc) -> Result<(Option<String>, String), Cause> {
+    let ledger = connection.query_row("SELECT uid FROM ledger", [], |row| row.get(0))?;
+    let to = day.plus(DAY).min(closed_until(&load_gpus(connection)?));
+    let nodes = NodeHistory::load(connection)?;
+    Ok((nodes.at(Utc(to.0.saturating_sub(1))).cluster.clone(), ledger))
+}
+
+fn revision(day: Utc, end: Utc, schedule: &RateSchedule, rules: &RuleSchedule) -> DayRevision {
+    let until = day.plus(DAY);
+    DayRevision {
+        settled_until: end.min(until),
+        rate: last_of(&schedule.rates, day, until),
+        terms: last_of(&schedule.terms, day, until),
+        rules: rules.last_between(day, until),
+    }
+}
+
+/// The number of the last recorded entry that is in force between two times.
+fn last_of<E: Dated>(schedule: &Schedule<E>, from: Utc, to: Utc) -> i64 {
+    let inside =
+        schedule.entries().iter().filter(|entry| entry.begin < to && entry.end.is_none_or(|end| end > from));
+    inside.map(|entry| entry.id).max().unwrap_or(0)
+}
+
+/// The account of the day that begins at that time.
+pub(super) fn read_day(connection: &Connection, day: Utc) -> Result<DayAccount, Cause> {
+    let sql = "SELECT uid, exports_since_ns FROM ledger";
+    let (ledger, since) =
+        connection.query_row(sql, [], |row| Ok((row.get::<_, String>(0)?, Utc(loaded(row, 1)?))))?;
+    let (schedule, rules) = (rates::load(connection)?, tenant_rules::load(connection)?);
+    let nodes = NodeHistory::load(connection)?;
+    let closed = closed_until(&load_gpus(connection)?);
+    let (from, to) = (day.max(since), day.plus(DAY).min(closed));
+    let (mut lines, mut quarters) = (Vec::new(), Vec::new());
+    let gpus = quarter_lines(connection, [from, to], (&schedule, &rules), |quarter, of_quarter| {
+        quarters.extend(of_quarter.iter().map(|_| quarter));
+        lines.extend(of_quarter);
+    })?;
+    mark_measured_energy(&mut lines);
+    let used = rates_of(&gpus, &lines, &schedule);
+    let currency = find_currency(&used)?;
+    let end = day.plus(DAY);
+    let rates = used.into_iter().map(|rate| {
+        let rate = BillRate::new(rate);
+        // What ends later does not change the day.
+        BillRate { until: rate.until.filter(|until| *until < end), ..rate }
+    });
+    let slot: u64 = gpus.iter().map(|gpu| gpu.slot.0).sum();
+    let held: u64 = lines.iter().map(|line| line.amounts.parts.held()).sum();
+    let node = nodes.at(Utc(to.0.saturating_sub(1)));
+    let at_end = rules.in_force(Utc(end.0 - 1)).map(|rules| &*rules.rules);
+    let header = DayHeader {
+        ledger,
+        cluster: node.cluster.clone(),
+        node: node.name.clone(),
+        day,
+        revision: revision(day, closed, &schedule, &rules),
+        simulated: node.simulated || gpus.iter().any(|gpu| gpu.model.ends_with(SIMULATED)),
+        priced: schedule.has_prices(),
+        currency,
+        rates: rates.collect(),
+        terms: terms_of(&lines, &schedule),
+        tenant_attributes: attributes_of(&lines, at_end),
+        tenant_budgets: at_end.map(|rules| budgets_of(&lines, &rules.budgets)).unwrap_or_default(),
+        gpus: gpus
+            .into_iter()
+            .map(|gpu| DayGpu {
+                gpu: gpu.gpu,
+                model: gpu.model,
+                accounted_since: gpu.accounted_since,
+                settled_until: gpu.settled_until.min(end),
+            })
+            .collect(),
+        imbalance: i128::from(slot) - i128::from(held),
+    };
+    let models: BTreeMap<&str, &str> = header.gpus.iter().map(|gpu| (&*gpu.gpu.uuid, &*gpu.model)).collect();
+    let rows = lines.into_iter().zip(quarters).map(|(line, quarter)| {
+        let model = models.get(&*line.gpu.uuid).copied().unwrap_or_default();
+        let whole = PricedSlot { uuid: &line.gpu.uuid, model, profile: None };
+        let gpu_rate = schedule.rate(RateKind::GpuHour, whole, quarter).map(|rate| rate.id);
+        DayRow { quarter, node: Arc::clone(nodes.at(quarter)), gpu_rate, line }
+    });
+    let rows = rows.collect();
+    Ok(DayAccount { header, rows })
+}

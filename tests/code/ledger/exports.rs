@@ -1,0 +1,449 @@
+//! Exports of ledgers, and bills over them: the same as the ledgers say, whatever became of nodes, GPUs and files.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use gpumeter::account::{GpuRegistration, LedgerBatch};
+use gpumeter::billing::{Bill, ExactMoney, LineFilter, PriceBook};
+use gpumeter::config::Config;
+use gpumeter::exports::{
+    DayFile, ExpectedNode, ExportDirectory, ExportError, FleetRequest, LineDetail, make_bill, write_day,
+    write_days,
+};
+use gpumeter::ledger::{Ledger, Opening, Reader};
+use gpumeter::model::{GpuId, Nanoseconds, NodeIdentity, Stamp, Utc};
+use jiff::tz::TimeZone;
+use proptest::prelude::*;
+
+use super::month::{self, HOURS, MONTH, at};
+use super::world::{SECOND, World, after, book, closed, opening, row, uuid, whole};
+
+/// Writes the exports of a ledger into a directory; returns how many files were written.
+fn export(ledger: &Path, directory: &Path) -> usize {
+    let mut reader = Reader::open(ledger).unwrap();
+    write_days(&mut reader, ExportDirectory(directory), || false).unwrap()
+}
+
+fn request(directory: &Path) -> FleetRequest<'_> {
+    FleetRequest {
+        directory,
+        from: None,
+        to: None,
+        zone: TimeZone::UTC,
+        detail: LineDetail::whole(),
+        filter: LineFilter::default(),
+        book: None,
+        expected: &[],
+        skip_damaged: false,
+    }
+}
+
+fn fleet_bill(request: &FleetRequest<'_>) -> Result<Bill, ExportError> {
+    make_bill(request, |_| {}).map(|made| made.bill)
+}
+
+fn exact(bill: &Bill) -> ExactMoney {
+    ExactMoney::sum(bill.lines.iter().map(|line| line.exact)).unwrap()
+}
+
+/// Held seconds and thousandths of the currency of each tenant, as they are.
+fn by_tenant(bill: &Bill) -> Vec<(String, u64, i128)> {
+    let tenants: BTreeSet<&str> = bill.lines.iter().map(|line| &*line.tenant).collect();
+    let of = |tenant: &str| {
+        let own = || bill.lines.iter().filter(|line| line.tenant == tenant);
+        let held: u64 = own().map(|line| line.amounts.parts.held()).sum();
+        let money = ExactMoney::sum(own().map(|line| line.exact)).unwrap();
+        (tenant.to_owned(), held / SECOND, money.floor().0 / 1_000_000)
+    };
+    tenants.into_iter().map(of).collect()
+}
+
+fn tenants(expected: &[(&str, u64, i128)]) -> Vec<(String, u64, i128)> {
+    expected.iter().map(|(tenant, held, money)| ((*tenant).to_owned(), *held, *money)).collect()
+}
+
+/// The standard output of a bill of the command line.
+fn bill_page(arguments: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_gpumeter")).arg("bill").args(arguments).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn a_bill_over_exports_is_that_of_the_ledger_in_every_grouping_and_zone() {
+    let directory = tempfile::tempdir().unwrap();
+    // The month begins and ends inside a day of UTC.
+    assert_eq!(export(&MONTH.path(), directory.path()), 32);
+    assert_eq!(export(&MONTH.path(), directory.path()), 0, "nothing changed");
+    let (ledger, exports) = (MONTH.path(), directory.path().to_str().unwrap().to_owned());
+    let ledger = ledger.to_str().unwrap();
+    let all = ["tenant", "workload", "model", "day", "account", "node", "tenant,class", "gpu,tenant"];
+    for (zone, groupings) in
+        [("Europe/Zurich", &all[..]), ("Asia/Kolkata", &all[3..4]), ("Asia/Kathmandu", &all[3..4])]
+    {
+        for by in groupings {
+            let rest = ["--csv", "--by", by, "--time-zone", zone, "--month", "2025-10"];
+            let of_ledger = bill_page(&[&["--ledger", ledger][..], &rest].concat());
+            let of_exports = bill_page(&[&["--exports", &exports][..], &rest].concat());
+            // A fleet names no node in its lines, and numbers rates anew.
+            let numbers = |page: &str| -> Vec<Vec<String>> {
+                let heads: Vec<&str> = page.lines().next().unwrap().split(',').collect();
+                let is_same = |head: &str| !["node", "cluster", "rate"].contains(&head);
+                let kept = |line: &str| {
+                    let cells = line.split(',').zip(&heads).filter(|(_, head)| is_same(head));
+                    cells.map(|(cell, _)| cell.to_owned()).collect()
+                };
+                // The last column is the id of the line, which depends on the node.
+                let lines = page.lines().map(|line| line.rsplit_once(',').unwrap().0);
+                let mut lines: Vec<Vec<String>> = lines.map(kept).collect();
+                lines.sort();
+                lines
+            };
+            assert_eq!(numbers(&of_exports), numbers(&of_ledger), "{by} {zone}");
+        }
+    }
+    let page = bill_page(&["--exports", &exports, "--time-zone", "Europe/Zurich", "--month", "2025-10"]);
+    assert!(page.starts_with("Bill of 1 node\n"), "{page}");
+    assert!(page.contains(" 1490.0000 794.1875 "), "{page}");
+    assert!(page.contains("money 3224.500000000 of 3224.500000000 EUR"), "{page}");
+}
+
+#[test]
+fn exact_money_of_exports_is_that_of_the_ledger_also_at_other_prices() {
+    let directory = tempfile::tempdir().unwrap();
+    export(&MONTH.path(), directory.path());
+    let period = [Some(at(0)), Some(at(HOURS))];
+    let text = "prices: {currency: EUR, rates: [{gpu_hour: 1}, {model: \"*A100*\", gpu_hour: 2, \
+                from: 2025-10-20T00:00:00Z}, {mig_profile: 1g.5gb, instance_hour: 0.07}], energy: {kwh: 0.3}}\n\
+                terms: [{tenant: ml, basis: used, discount: 25}]";
+    let other = Config::parse(text, "other.yaml").unwrap().prices;
+    for book in [None, Some(&other)] {
+        let mut reader = Reader::open(&MONTH.path()).unwrap().with_book(book.cloned());
+        let ledger = reader.bill(period[0], period[1]).unwrap();
+        let made = FleetRequest { from: period[0], to: period[1], book, ..request(directory.path()) };
+        let exports = fleet_bill(&made).unwrap();
+        assert_eq!((exact(&exports), exports.lines.len()), (exact(&ledger), ledger.lines.len()));
+        assert_eq!(by_tenant(&exports), by_tenant(&ledger));
+        assert!(exports.is_balanced());
+        assert_eq!(exports.reconciliation, ledger.reconciliation);
+        assert_eq!(exports.gpus, ledger.gpus.iter().map(|gpu| gpu_of(gpu, &exports)).collect::<Vec<_>>());
+    }
+}
+
+/// The GPU of a ledger's bill with the rates of the other bill's.
+fn gpu_of(gpu: &gpumeter::billing::BillGpu, exports: &Bill) -> gpumeter::billing::BillGpu {
+    let other = exports.gpus.iter().find(|other| other.gpu == gpu.gpu).unwrap();
+    gpumeter::billing::BillGpu { intervals: other.intervals.clone(), ..gpu.clone() }
+}
+
+#[test]
+fn the_same_day_makes_the_same_bytes_and_a_file_is_read_as_it_was_written() {
+    let mut reader = Reader::open(&MONTH.path()).unwrap();
+    let (day, revision) = reader.days().unwrap()[10];
+    let account = reader.day(day).unwrap();
+    let bytes = write_day(&account).unwrap();
+    assert_eq!(write_day(&reader.day(day).unwrap()).unwrap(), bytes);
+    let mut shuffled = account.clone();
+    shuffled.rows.reverse();
+    assert_eq!(write_day(&shuffled).unwrap(), bytes, "the order of rows changes nothing");
+    let file = DayFile::of_bytes(bytes).unwrap();
+    assert_eq!((file.header(), file.header().revision), (&account.header, revision));
+}
+
+/// How the agent of a node opens its ledger, at a price of 1 per second.
+fn opened(name: &str, seconds: u64) -> Opening {
+    let node = NodeIdentity { name: name.into(), ..NodeIdentity::default() };
+    Opening { node, ..opening(seconds, book(&[(0, 3_600_000_000_000)])) }
+}
+
+/// A node whose GPU `gpu` is held by `user:NAME` for `quarters` quarter hours from the start.
+fn node(name: &str, gpu: u32, quarters: u64) -> World {
+    let world = World::new();
+    let (mut ledger, _) = Ledger::open(&world.path(), &opened(name, 0)).unwrap();
+    register(&mut ledger, gpu, 0);
+    hold(&mut ledger, gpu, 0..quarters, &format!("user:{name}"));
+    world
+}
+
+fn register(ledger: &mut Ledger, gpu: u32, seconds: u64) {
+    let gpu = GpuId { index: gpu, uuid: uuid(gpu) };
+    let registrations = vec![GpuRegistration { gpu, model: "NVIDIA H100".into(), at: after(seconds) }];
+    let batch = LedgerBatch { now: after(seconds), registrations, ..LedgerBatch::default() };
+    ledger.commit(&batch).unwrap();
+}
+
+/// Settles quarter hours of a GPU with one holder.
+fn hold(ledger: &mut Ledger, gpu: u32, quarters: std::ops::Range<u64>, holder: &str) {
+    for quarter in quarters {
+        let span = (after(quarter * 900), after(quarter * 900 + 900));
+        let window = match holder {
+            "__unavailable__" | "__unobserved__" => {
+                let mut row = row(holder, Default::default(), Default::default());
+                let parts = &mut row.amounts.parts;
+                *if holder == "__unavailable__" { &mut parts.unavailable } else { &mut parts.unmeasured } =
+                    900 * SECOND;
+                closed(gpu, span, vec![row])
+            }
+            _ => whole(gpu, span, holder, 60 * SECOND),
+        };
+        let batch = LedgerBatch { now: span.1, closed: vec![window], ..LedgerBatch::default() };
+        ledger.commit(&batch).unwrap();
+    }
+}
+
+#[test]
+fn many_nodes_add_up_and_a_bill_may_group_by_node() {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, gpu) in [("a", 0), ("b", 1), ("c", 2)] {
+        export(&node(name, gpu, 8).path(), directory.path());
+    }
+    let bill = fleet_bill(&request(directory.path())).unwrap();
+    // 7,200 s at 1 per second.
+    assert_eq!(
+        by_tenant(&bill),
+        tenants(&[("a", 7200, 7_200_000), ("b", 7200, 7_200_000), ("c", 7200, 7_200_000)])
+    );
+    assert_eq!(bill.fleet.as_ref().map(|fleet| fleet.nodes), Some(3));
+    let page =
+        bill_page(&["--exports", directory.path().to_str().unwrap(), "--by", "node", "--time-zone", "UTC"]);
+    assert!(
+        page.starts_with("Bill of 3 nodes\n") && page.lines().any(|line| line.starts_with("b  ")),
+        "{page}"
+    );
+}
+
+#[test]
+fn a_renamed_node_keeps_its_name_in_the_past_and_its_id() {
+    let directory = tempfile::tempdir().unwrap();
+    let world = node("old", 0, 4);
+    export(&world.path(), directory.path());
+    let mut renamed = opening(3_700, book(&[(0, 3_600_000_000_000)]));
+    renamed.node = NodeIdentity { name: "new".into(), cluster: Some("b".into()), ..NodeIdentity::default() };
+    let (mut ledger, _) = Ledger::open(&world.path(), &renamed).unwrap();
+    hold(&mut ledger, 0, 4..8, "user:x");
+    drop(ledger);
+    export(&world.path(), directory.path());
+    let files = ExportDirectory(directory.path()).days().unwrap();
+    let ledgers: BTreeSet<&str> = files.iter().map(|day| &*day.ledger).collect();
+    assert_eq!(ledgers.len(), 1, "{files:?}");
+    assert!(files.iter().all(|day| day.path.starts_with(directory.path().join("cluster=b"))), "{files:?}");
+    let bill = fleet_bill(&request(directory.path())).unwrap();
+    let held = |name: &str| -> u64 {
+        let own = bill.lines.iter().filter(|line| line.node.as_ref().is_some_and(|node| node.name == name));
+        own.map(|line| line.amounts.parts.held() / SECOND).sum()
+    };
+    assert_eq!((held("old"), held("new")), (3_600, 3_600));
+}
+
+#[test]
+fn a_copied_ledger_exports_only_what_it_added() {
+    let directory = tempfile::tempdir().unwrap();
+    let world = World::new();
+    let opened = |machine: &str, seconds| Opening {
+        machine_id: machine.into(),
+        node: NodeIdentity { name: machine.into(), ..NodeIdentity::default() },
+        ..opening(seconds, PriceBook::default())
+    };
+    let (mut ledger, _) = Ledger::open(&world.path(), &opened("one", 0)).unwrap();
+    register(&mut ledger, 0, 0);
+    hold(&mut ledger, 0, 0..4, "user:a");
+    drop(ledger);
+    let copy = world.copy_as_killed();
+    let (mut ledger, _) =
+        Ledger::open(&copy.path(), &Opening { boot_id: "second".into(), ..opened("two", 3_700) }).unwrap();
+    register(&mut ledger, 1, 3_700);
+    drop(ledger);
+    let (mut ledger, _) = Ledger::open(&world.path(), &opened("one", 3_700)).unwrap();
+    hold(&mut ledger, 0, 4..6, "user:a");
+    drop(ledger);
+    for world in [&world, &copy] {
+        export(&world.path(), directory.path());
+    }
+    let bill = fleet_bill(&request(directory.path())).unwrap();
+    assert_eq!(by_tenant(&bill), tenants(&[("a", 5_400, 0)]));
+    let id: String = world.sql("SELECT uid FROM ledger");
+    assert_ne!(copy.sql::<String>("SELECT uid FROM ledger"), id);
+    // Without a new machine the id stays.
+    drop(Ledger::open(&world.path(), &opened("one", 6_000)).unwrap());
+    assert_eq!(world.sql::<String>("SELECT uid FROM ledger"), id);
+}
+
+#[test]
+fn a_gpu_that_moved_is_billed_once_and_one_in_use_twice_is_an_error() {
+    let directory = tempfile::tempdir().unwrap();
+    // Node a has the GPU for four quarter hours, and misses it in the next four, in which node b has it.
+    let a = node("a", 0, 4);
+    let again = opened("a", 3_600);
+    let (mut ledger, _) = Ledger::open(&a.path(), &again).unwrap();
+    hold(&mut ledger, 0, 4..6, "__unavailable__");
+    hold(&mut ledger, 0, 6..8, "__unobserved__");
+    drop(ledger);
+    let b = World::new();
+    let (mut ledger, _) = Ledger::open(&b.path(), &opened("b", 0)).unwrap();
+    register(&mut ledger, 0, 3_600);
+    hold(&mut ledger, 0, 4..8, "user:b");
+    drop(ledger);
+    for world in [&a, &b] {
+        export(&world.path(), directory.path());
+    }
+    let other = book(&[(0, 7_200_000_000_000)]);
+    for (book, factor) in [(None, 1), (Some(&other), 2)] {
+        let bill = fleet_bill(&FleetRequest { book, ..request(directory.path()) }).unwrap();
+        let of = |held: u64| held as i128 * 1_000 * factor;
+        let billed = by_tenant(&bill).into_iter().filter(|(_, held, _)| *held > 0).collect::<Vec<_>>();
+        assert_eq!(billed, tenants(&[("a", 3_600, of(3_600)), ("b", 3_600, of(3_600))]));
+        assert!(bill.is_balanced(), "{:?}", bill.reconciliation);
+    }
+    // Node c says that it has the GPU too.
+    export(&node("c", 0, 6).path(), directory.path());
+    let error = fleet_bill(&request(directory.path())).unwrap_err().to_string();
+    assert!(error.contains("is in use at 2025-11-14T22:15:00Z in two ledgers"), "{error}");
+    assert!(error.contains(" of c") && error.contains(" of a"), "{error}");
+}
+
+#[test]
+fn a_late_rate_changes_the_days_that_it_concerns_and_only_these() {
+    let directory = tempfile::tempdir().unwrap();
+    let world = node("a", 0, 200);
+    assert_eq!(export(&world.path(), directory.path()), 4);
+    let late = book(&[(0, 3_600_000_000_000), (150 * 900, 7_200_000_000_000)]);
+    drop(Ledger::open(&world.path(), &opening(200 * 900, late)).unwrap());
+    // The late rate is of the last two of the four days.
+    assert_eq!(export(&world.path(), directory.path()), 2);
+    let bill = fleet_bill(&request(directory.path())).unwrap();
+    assert_eq!(by_tenant(&bill), tenants(&[("a", 180_000, (150 * 900 + 50 * 900 * 2) * 1_000)]));
+    assert_eq!(exact(&bill), exact(&Reader::open(&world.path()).unwrap().bill(None, None).unwrap()));
+}
+
+#[test]
+fn what_an_expected_node_did_not_report_is_unobserved() {
+    let directory = tempfile::tempdir().unwrap();
+    // It was killed before the last two quarter hours were exported.
+    export(&node("a", 0, 6).path(), directory.path());
+    export(&node("b", 1, 8).path(), directory.path());
+    let expect = |node: &str, gpus: Option<u32>| ExpectedNode {
+        node: node.into(),
+        from: after(0),
+        to: after(8 * 900),
+        gpus,
+        model: Some("NVIDIA A100".into()),
+    };
+    let expected = [expect("a", None), expect("b", None), expect("gone", Some(2))];
+    let made = FleetRequest { expected: &expected, ..request(directory.path()) };
+    let bill = fleet_bill(&made).unwrap();
+    assert_eq!(
+        by_tenant(&bill),
+        tenants(&[
+            // Of two GPUs nothing is known, so that they have no price.
+            ("__unobserved__", 1_800 + 2 * 7_200, 1_800 * 1_000),
+            ("a", 5_400, 5_400_000),
+            ("b", 7_200, 7_200_000),
+        ])
+    );
+    assert!(bill.is_balanced());
+    let notes = &bill.fleet.as_ref().unwrap().notes;
+    assert_eq!(notes, &["exports end before the bill: a (up to 2025-11-14T23:45:00Z)".to_owned()]);
+    let flat = book(&[(0, 3_600_000_000_000)]);
+    let priced = fleet_bill(&FleetRequest { book: Some(&flat), ..made.clone() }).unwrap();
+    assert_eq!(by_tenant(&priced)[0], ("__unobserved__".to_owned(), 16_200, 16_200_000));
+    let unknown = [expect("gone", None)];
+    let error = fleet_bill(&FleetRequest { expected: &unknown, ..made }).unwrap_err().to_string();
+    assert!(error.contains("gone is expected and has no export"), "{error}");
+}
+
+#[test]
+fn two_agents_with_one_name_are_both_counted_and_named() {
+    let directory = tempfile::tempdir().unwrap();
+    for gpu in [0, 1] {
+        export(&node("a", gpu, 4).path(), directory.path());
+    }
+    let bill = fleet_bill(&request(directory.path())).unwrap();
+    assert_eq!(by_tenant(&bill), tenants(&[("a", 7_200, 7_200_000)]));
+    let notes = &bill.fleet.as_ref().unwrap().notes;
+    assert_eq!(
+        notes,
+        &["several ledgers have the same node name, and all are counted: a (2 ledgers)".to_owned()]
+    );
+}
+
+#[test]
+fn what_is_settled_before_the_clock_is_known_is_exported_under_the_real_time() {
+    let directory = tempfile::tempdir().unwrap();
+    let world = World::new();
+    let booted = Stamp { boottime: Nanoseconds::from_seconds(10), utc: after(0) };
+    let unsynchronised = Opening { unsynchronised: true, now: booted, ..opening(0, PriceBook::default()) };
+    let (mut ledger, recovered) = Ledger::open(&world.path(), &unsynchronised).unwrap();
+    assert!(recovered.timeline.is_provisional());
+    assert_eq!(export(&world.path(), directory.path()), 0, "nothing is closed on the provisional axis");
+    let anchor = recovered.timeline.anchor(booted, true).unwrap();
+    ledger.commit(&LedgerBatch { now: after(1), anchor: Some(anchor), ..LedgerBatch::default() }).unwrap();
+    register(&mut ledger, 0, 1);
+    hold(&mut ledger, 0, 1..2, "user:a");
+    drop(ledger);
+    assert_eq!(export(&world.path(), directory.path()), 1);
+    assert!(directory.path().join("cluster=__HIVE_DEFAULT_PARTITION__/date=2025-11-14").exists());
+}
+
+fn only_file(directory: &Path) -> PathBuf {
+    ExportDirectory(directory).days().unwrap().remove(0).path
+}
+
+#[test]
+fn a_damaged_file_is_named_and_left_out_only_on_request() {
+    let directory = tempfile::tempdir().unwrap();
+    export(&node("a", 0, 4).path(), directory.path());
+    export(&node("b", 1, 4).path(), directory.path());
+    let path = only_file(directory.path());
+    for bytes in [&b""[..], b"PAR1 and no more", &fs::read(&path).unwrap()[..500]] {
+        fs::write(&path, bytes).unwrap();
+        let error = fleet_bill(&request(directory.path())).unwrap_err().to_string();
+        assert!(error.contains(path.to_str().unwrap()) && error.contains("--skip-damaged"), "{error}");
+    }
+    let bill = fleet_bill(&FleetRequest { skip_damaged: true, ..request(directory.path()) }).unwrap();
+    assert_eq!(by_tenant(&bill).len(), 1);
+    assert_eq!(bill.fleet.as_ref().unwrap().notes, [format!("LEFT OUT, damaged: {}", path.display())]);
+    let empty = tempfile::tempdir().unwrap();
+    let error = fleet_bill(&request(empty.path())).unwrap_err().to_string();
+    assert!(error.contains("there is no file cluster=*/date=*/ledger=*/day.parquet below it"), "{error}");
+    let off_grid =
+        FleetRequest { from: Some(Utc(after(60).0)), skip_damaged: true, ..request(directory.path()) };
+    let error = fleet_bill(&off_grid).unwrap_err().to_string();
+    assert!(error.contains("2025-11-14T22:16:00Z is not on a quarter hour"), "{error}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_file_with_other_bytes_is_the_same_account_or_an_error(place in any::<prop::sample::Index>(), bit in 0_u8..8) {
+        let directory = tempfile::tempdir().unwrap();
+        export(&node("a", 0, 3).path(), directory.path());
+        let path = only_file(directory.path());
+        let whole = fleet_bill(&request(directory.path())).unwrap();
+        let mut bytes = fs::read(&path).unwrap();
+        let place = place.index(bytes.len());
+        bytes[place] ^= 1 << bit;
+        fs::write(&path, &bytes).unwrap();
+        if let Ok(bill) = fleet_bill(&request(directory.path())) {
+            prop_assert_eq!(by_tenant(&bill), by_tenant(&whole), "byte {} of {}", place, bytes.len());
+        }
+    }
+}
+
+#[test]
+fn exports_of_a_month_are_small() {
+    let directory = tempfile::tempdir().unwrap();
+    export(&MONTH.path(), directory.path());
+    let bytes: u64 = ExportDirectory(directory.path())
+        .days()
+        .unwrap()
+        .iter()
+        .map(|day| day.path.metadata().unwrap().len())
+        .sum();
+    assert!((200_000..1_500_000).contains(&bytes), "the month takes {bytes} bytes");
+    // The book of the month is in its files.
+    let first = DayFile::open(&only_file(directory.path())).unwrap();
+    assert_eq!(first.header().currency.as_deref(), month::book(false).currency().map(|currency| &**currency));
+}
