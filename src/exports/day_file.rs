@@ -305,6 +305,11 @@ impl<R: ChunkReader + 'static> DayFile<R> {
         &self.header.day
     }
 
+    /// The same, of a file that is no longer needed.
+    pub(super) fn into_header(self) -> DayHeader {
+        self.header.day
+    }
+
     /// The runs of rows in that period.
     pub(super) fn runs(&self, limits: RunLimits<'_>) -> Result<Vec<DayRun>, FileProblem> {
         guarded(|| self.read_runs(limits))

@@ -8,16 +8,17 @@ use jiff::tz::TimeZone;
 
 use super::day_file::{DayFile, DayRun, RunLimits};
 use super::directory::{DayPath, ExportDirectory, date_of};
-use super::error::ExportError;
+use super::error::{ExportError, FileProblem};
 use super::expected::{ExpectedNode, MissingTime, Reports};
 use super::lines::{FileNumbers, FleetLines, FleetSums, LineDetail};
 use super::shared_gpus::{GpuOwners, SharedRuns};
 use crate::billing::{
-    Bill, BillGpu, BillLine, BillRate, BillTerms, DayHeader, ExactMoney, Fleet, LineFilter, LineRates, Month,
-    PriceBook, PricedSlot, PricedSpan, RateKind, RateSchedule, Reconciliation, TenantBudget, days_between,
-    local_date, local_time, print_time, zone_name,
+    Bill, BillGpu, BillLine, BillRate, BillTerms, DayHeader, DayRevision, ExactMoney, Fleet, LineFilter,
+    LineRates, Month, PriceBook, PricedSlot, PricedSpan, RateKind, RateSchedule, Reconciliation,
+    TenantBudget, days_between, local_date, local_time, print_time, zone_name,
 };
 use crate::model::{Amounts, Nanoseconds, NodeIdentity, QUARTER_HOUR, Utc};
+use crate::thread::map_in_order;
 
 /// A day in UTC.
 const DAY: Nanoseconds = Nanoseconds::from_seconds(86_400);
@@ -81,10 +82,16 @@ pub fn make_bill(
     let mut files: Vec<DayPath> = all.into_iter().filter(is_inside).collect();
     files = draft.survey(files)?;
     let total = files.len();
-    for (place, day) in files.iter().enumerate() {
-        draft.add_file(day)?;
-        progress(Progress { done: place + 1, total });
-    }
+    let reader = RunReader::new(&draft);
+    map_in_order(
+        &files,
+        |day| reader.read(day),
+        |place, read| {
+            draft.add_file(&files[place], read)?;
+            progress(Progress { done: place + 1, total });
+            Ok::<(), ExportError>(())
+        },
+    )?;
     Ok(FleetBill { bill: draft.finish()?, files })
 }
 
@@ -102,6 +109,44 @@ struct FleetDraft<'a> {
     numbers_of_shared: BTreeMap<Arc<str>, Arc<FileNumbers>>,
     reports: Reports<'a>,
     facts: FleetFacts,
+}
+
+/// Reads the runs of files, on any thread.
+struct RunReader<'a> {
+    from: Utc,
+    to: Utc,
+    /// Begins of local days, and of rates and terms of the book.
+    cuts: BTreeSet<Utc>,
+    reports: Reports<'a>,
+    shared: BTreeSet<Arc<str>>,
+}
+
+impl<'a> RunReader<'a> {
+    fn new(draft: &FleetDraft<'a>) -> Self {
+        let mut cuts: BTreeSet<Utc> = draft.days.iter().copied().collect();
+        if let Some(book) = draft.request.book {
+            cuts.extend(book_cuts(book));
+        }
+        let reports = Reports::new(draft.request.expected);
+        Self { from: draft.from, to: draft.to, cuts, reports, shared: draft.owners.shared().clone() }
+    }
+
+    /// The header of a file and all runs in the period.
+    fn read(&self, day: &DayPath) -> Result<(DayHeader, Vec<DayRun>), FileProblem> {
+        let file = DayFile::of_bytes(std::fs::read(&day.path)?)?;
+        let mut cuts = self.cuts.clone();
+        cuts.extend(self.reports.cuts(&file.header().node));
+        let cuts: Vec<Utc> = cuts.into_iter().collect();
+        let limits = RunLimits { from: self.from, to: self.to, cuts: &cuts, by_quarter: &self.shared };
+        let runs = file.runs(limits)?;
+        Ok((file.into_header(), runs))
+    }
+}
+
+/// The times at which rates and terms of a book begin.
+fn book_cuts(book: &PriceBook) -> impl Iterator<Item = Utc> {
+    let rates = book.rates.iter().filter_map(|rate| rate.from);
+    rates.chain(book.terms.iter().filter_map(|terms| terms.from))
 }
 
 /// What the headers say together.
@@ -153,60 +198,59 @@ impl<'a> FleetDraft<'a> {
 
     /// Reads all headers, and leaves out files that a later one replaces and, on request, damaged ones.
     fn survey(&mut self, files: Vec<DayPath>) -> Result<Vec<DayPath>, ExportError> {
-        let mut kept = BTreeMap::<(String, String), (DayHeader, DayPath)>::new();
-        for day in files {
-            let header = match DayFile::open(&day.path) {
-                Ok(file) => file.header().clone(),
-                Err(problem) if self.request.skip_damaged && problem.is_damage() => {
-                    self.facts.skipped.push(day.path.display().to_string());
-                    continue;
-                }
-                Err(problem) => return Err(problem.at(&day.path)),
-            };
-            let key = (day.date.clone(), day.ledger.clone());
+        let mut kept = BTreeMap::<(String, String), (DayRevision, usize)>::new();
+        let mut gpus = Vec::new();
+        let read = |day: &DayPath| {
+            DayFile::open(&day.path).map(|file| (file.header().revision, file.header().gpus.clone()))
+        };
+        map_in_order(&files, read, |place, read| {
+            let day = &files[place];
+            let Some((revision, of_day)) = self.unless_skipped(day, read)? else { return Ok(()) };
+            gpus.push((day.ledger.clone(), of_day));
+            let kept = kept.entry((day.date.clone(), day.ledger.clone())).or_insert((revision, place));
             // A node that changed its cluster may have left a file under the old one.
-            if kept.get(&key).is_some_and(|(known, _)| known.revision >= header.revision) {
-                continue;
+            if kept.0 < revision {
+                *kept = (revision, place);
             }
-            kept.insert(key, (DayHeader { rates: Vec::new(), ..header }, day));
+            Ok::<(), ExportError>(())
+        })?;
+        for (ledger, gpus) in gpus {
+            gpus.iter().for_each(|gpu| self.owners.add(&gpu.gpu.uuid, &ledger));
         }
-        let mut files = Vec::new();
-        for (header, day) in kept.into_values() {
-            header.gpus.iter().for_each(|gpu| self.owners.add(&gpu.gpu.uuid, &header.ledger));
-            files.push(day);
-        }
-        Ok(files)
+        let places: BTreeSet<usize> = kept.into_values().map(|(_, place)| place).collect();
+        Ok(files
+            .into_iter()
+            .enumerate()
+            .filter(|(place, _)| places.contains(place))
+            .map(|(_, day)| day)
+            .collect())
     }
 
-    fn add_file(&mut self, day: &DayPath) -> Result<(), ExportError> {
-        let added =
-            std::fs::read(&day.path).map_err(Into::into).and_then(DayFile::of_bytes).and_then(|file| {
-                let runs = self.runs(&file)?;
-                Ok((file.header().clone(), runs))
-            });
-        match added {
-            Ok((header, runs)) => self.add_runs(&header, runs, &day.path),
+    /// What was read of a file; none of a damaged one that is left out on request.
+    fn unless_skipped<T>(
+        &mut self,
+        day: &DayPath,
+        read: Result<T, FileProblem>,
+    ) -> Result<Option<T>, ExportError> {
+        match read {
+            Ok(read) => Ok(Some(read)),
             Err(problem) if self.request.skip_damaged && problem.is_damage() => {
                 self.facts.skipped.push(day.path.display().to_string());
-                Ok(())
+                Ok(None)
             }
             Err(problem) => Err(problem.at(&day.path)),
         }
     }
 
-    /// All runs of a file in the period.
-    fn runs(&self, file: &DayFile<bytes::Bytes>) -> Result<Vec<DayRun>, super::FileProblem> {
-        let header = file.header();
-        let mut cuts: BTreeSet<Utc> =
-            self.days.iter().copied().chain(self.reports.cuts(&header.node)).collect();
-        if let Some(book) = self.request.book {
-            cuts.extend(book.rates.iter().filter_map(|rate| rate.from));
-            cuts.extend(book.terms.iter().filter_map(|terms| terms.from));
+    fn add_file(
+        &mut self,
+        day: &DayPath,
+        read: Result<(DayHeader, Vec<DayRun>), FileProblem>,
+    ) -> Result<(), ExportError> {
+        match self.unless_skipped(day, read)? {
+            Some((header, runs)) => self.add_runs(&header, runs, &day.path),
+            None => Ok(()),
         }
-        let cuts: Vec<Utc> = cuts.into_iter().collect();
-        let limits =
-            RunLimits { from: self.from, to: self.to, cuts: &cuts, by_quarter: self.owners.shared() };
-        file.runs(limits)
     }
 
     fn add_runs(&mut self, header: &DayHeader, runs: Vec<DayRun>, path: &Path) -> Result<(), ExportError> {
@@ -235,9 +279,7 @@ impl<'a> FleetDraft<'a> {
             return runs.into_iter().try_for_each(|run| self.add_run(run, numbers));
         };
         let mut spans = BTreeMap::<(Arc<str>, Utc), Vec<DayRun>>::new();
-        let mut cuts: Vec<Utc> = book.rates.iter().filter_map(|rate| rate.from).collect();
-        cuts.extend(book.terms.iter().filter_map(|terms| terms.from));
-        cuts.extend(&self.days);
+        let mut cuts: Vec<Utc> = book_cuts(book).chain(self.days.iter().copied()).collect();
         cuts.sort_unstable();
         for run in runs.into_iter().filter(|run| run.line.amounts != Amounts::default()) {
             let interval = cuts.partition_point(|cut| *cut <= run.from);

@@ -101,12 +101,68 @@ impl Thread {
     }
 }
 
+/// Maps items on as many threads as there are processors, and gives the results in the order of the items to `take`, until that
+/// fails. Few results wait at any time.
+pub(crate) fn map_in_order<T: Sync, R: Send, E>(
+    items: &[T],
+    map: impl Fn(&T) -> R + Sync,
+    mut take: impl FnMut(usize, R) -> Result<(), E>,
+) -> Result<(), E> {
+    /// Results that wait for each thread.
+    const WAITING: usize = 4;
+    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(items.len());
+    let map = &map;
+    std::thread::scope(|scope| {
+        // Each thread has every nth item, so that the next result is always that of a known thread.
+        let results: Vec<mpsc::Receiver<R>> = (0..workers)
+            .map(|worker| {
+                let (sender, results) = mpsc::sync_channel(WAITING);
+                scope.spawn(move || {
+                    for item in items.iter().skip(worker).step_by(workers) {
+                        // Nobody takes more results.
+                        if sender.send(map(item)).is_err() {
+                            return;
+                        }
+                    }
+                });
+                results
+            })
+            .collect();
+        for place in 0..items.len() {
+            // A thread that panicked ends the scope with its panic.
+            let Ok(result) = results[place % workers].recv() else { break };
+            take(place, result)?;
+        }
+        Ok(())
+    })
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 mod tests {
     use super::*;
 
     const TIMEOUT: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn results_come_in_the_order_of_the_items_and_end_where_one_is_refused() {
+        let items: Vec<u64> = (0..100).collect();
+        for refused in [7, 100] {
+            let mut taken = Vec::new();
+            let ended = map_in_order(
+                &items,
+                |item| item * 2,
+                |place, result| {
+                    taken.push((place as u64, result));
+                    if taken.len() == refused + 1 { Err(place) } else { Ok(()) }
+                },
+            );
+            assert_eq!(ended, if refused < 100 { Err(refused) } else { Ok(()) });
+            assert!(taken.iter().all(|(place, result)| *result == place * 2), "{taken:?}");
+            assert_eq!(taken.len(), items.len().min(refused + 1));
+        }
+        assert_eq!(map_in_order(&[], |item: &u64| *item, |_, _| Err(())), Ok(()));
+    }
 
     #[test]
     fn a_vital_thread_that_fails_or_ends_too_early_stops_the_agent() {

@@ -54,7 +54,7 @@ pub(crate) const MODULES: &[Module] = &[
     ),
     module(
         "exports",
-        &["model", "billing", "ledger"],
+        &["model", "billing", "ledger", "thread"],
         "Parquet files of closed days, and bills over many ledgers",
     ),
     module("health", &["model", "catalogue"], "pure: readings and XIDs to a verdict, by a table of rules"),
