@@ -133,8 +133,14 @@ _gpumeter() {
             gpumeter__subcmd__help__subcmd__inventory,forget)
                 cmd="gpumeter__subcmd__help__subcmd__inventory__subcmd__forget"
                 ;;
+            gpumeter__subcmd__help__subcmd__ledger,compact)
+                cmd="gpumeter__subcmd__help__subcmd__ledger__subcmd__compact"
+                ;;
             gpumeter__subcmd__help__subcmd__ledger,restore)
                 cmd="gpumeter__subcmd__help__subcmd__ledger__subcmd__restore"
+                ;;
+            gpumeter__subcmd__help__subcmd__ledger,snapshot)
+                cmd="gpumeter__subcmd__help__subcmd__ledger__subcmd__snapshot"
                 ;;
             gpumeter__subcmd__inventory,forget)
                 cmd="gpumeter__subcmd__inventory__subcmd__forget"
@@ -148,17 +154,29 @@ _gpumeter() {
             gpumeter__subcmd__inventory__subcmd__help,help)
                 cmd="gpumeter__subcmd__inventory__subcmd__help__subcmd__help"
                 ;;
+            gpumeter__subcmd__ledger,compact)
+                cmd="gpumeter__subcmd__ledger__subcmd__compact"
+                ;;
             gpumeter__subcmd__ledger,help)
                 cmd="gpumeter__subcmd__ledger__subcmd__help"
                 ;;
             gpumeter__subcmd__ledger,restore)
                 cmd="gpumeter__subcmd__ledger__subcmd__restore"
                 ;;
+            gpumeter__subcmd__ledger,snapshot)
+                cmd="gpumeter__subcmd__ledger__subcmd__snapshot"
+                ;;
+            gpumeter__subcmd__ledger__subcmd__help,compact)
+                cmd="gpumeter__subcmd__ledger__subcmd__help__subcmd__compact"
+                ;;
             gpumeter__subcmd__ledger__subcmd__help,help)
                 cmd="gpumeter__subcmd__ledger__subcmd__help__subcmd__help"
                 ;;
             gpumeter__subcmd__ledger__subcmd__help,restore)
                 cmd="gpumeter__subcmd__ledger__subcmd__help__subcmd__restore"
+                ;;
+            gpumeter__subcmd__ledger__subcmd__help,snapshot)
+                cmd="gpumeter__subcmd__ledger__subcmd__help__subcmd__snapshot"
                 ;;
             *)
                 ;;
@@ -687,7 +705,7 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__help__subcmd__ledger)
-            opts="restore"
+            opts="snapshot compact restore"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -700,7 +718,35 @@ _gpumeter() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        gpumeter__subcmd__help__subcmd__ledger__subcmd__compact)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         gpumeter__subcmd__help__subcmd__ledger__subcmd__restore)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gpumeter__subcmd__help__subcmd__ledger__subcmd__snapshot)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -1007,7 +1053,7 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__ledger)
-            opts="-h --config --ledger --log-format --help restore help"
+            opts="-h --config --ledger --log-format --help snapshot compact restore help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1032,9 +1078,49 @@ _gpumeter() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        gpumeter__subcmd__ledger__subcmd__help)
-            opts="restore help"
+        gpumeter__subcmd__ledger__subcmd__compact)
+            opts="-h --config --ledger --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --ledger)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gpumeter__subcmd__ledger__subcmd__help)
+            opts="snapshot compact restore help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gpumeter__subcmd__ledger__subcmd__help__subcmd__compact)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -1074,6 +1160,20 @@ _gpumeter() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        gpumeter__subcmd__ledger__subcmd__help__subcmd__snapshot)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         gpumeter__subcmd__ledger__subcmd__restore)
             opts="-h --to --config --ledger --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -1085,6 +1185,32 @@ _gpumeter() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --ledger)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gpumeter__subcmd__ledger__subcmd__snapshot)
+            opts="-h --config --ledger --log-format --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
                 --config)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0

@@ -234,19 +234,33 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand probe" -l log-format -
 json\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand probe" -l ready -d 'Also require that the agent is ready, which it is from its first snapshot on'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand probe" -s h -l help -d 'Print help'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and not __fish_seen_subcommand_from restore help" -l config -d 'Configuration file of the agent whose ledger is restored' -r -F
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and not __fish_seen_subcommand_from restore help" -l ledger -d 'Path of the ledger, instead of the configured one' -r -F
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and not __fish_seen_subcommand_from restore help" -l log-format -d 'Format of the log' -r -f -a "text\t''
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and not __fish_seen_subcommand_from snapshot compact restore help" -l config -d 'Configuration file of the agent whose ledger it is' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and not __fish_seen_subcommand_from snapshot compact restore help" -l ledger -d 'Path of the ledger, instead of the configured one' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and not __fish_seen_subcommand_from snapshot compact restore help" -l log-format -d 'Format of the log' -r -f -a "text\t''
 json\t''"
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and not __fish_seen_subcommand_from restore help" -s h -l help -d 'Print help'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and not __fish_seen_subcommand_from restore help" -f -a "restore" -d 'Restore the copy that an upgrade saved as LEDGER.v1, LEDGER.v2 ..., so that an earlier release can use it'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and not __fish_seen_subcommand_from restore help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and not __fish_seen_subcommand_from snapshot compact restore help" -s h -l help -d 'Print help'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and not __fish_seen_subcommand_from snapshot compact restore help" -f -a "snapshot" -d 'Write a consistent copy of the ledger into a new file, which any sqlite3 opens; the agent may run'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and not __fish_seen_subcommand_from snapshot compact restore help" -f -a "compact" -d 'Give the space of deleted rows back to the disk; the agent must not run. It needs as much free space as the ledger takes'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and not __fish_seen_subcommand_from snapshot compact restore help" -f -a "restore" -d 'Restore the copy that an upgrade saved as LEDGER.v1, LEDGER.v2 ..., so that an earlier release can use it'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and not __fish_seen_subcommand_from snapshot compact restore help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and __fish_seen_subcommand_from snapshot" -l config -d 'Configuration file of the agent whose ledger it is' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and __fish_seen_subcommand_from snapshot" -l ledger -d 'Path of the ledger, instead of the configured one' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and __fish_seen_subcommand_from snapshot" -l log-format -d 'Format of the log' -r -f -a "text\t''
+json\t''"
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and __fish_seen_subcommand_from snapshot" -s h -l help -d 'Print help'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and __fish_seen_subcommand_from compact" -l config -d 'Configuration file of the agent whose ledger it is' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and __fish_seen_subcommand_from compact" -l ledger -d 'Path of the ledger, instead of the configured one' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and __fish_seen_subcommand_from compact" -l log-format -d 'Format of the log' -r -f -a "text\t''
+json\t''"
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and __fish_seen_subcommand_from compact" -s h -l help -d 'Print help'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and __fish_seen_subcommand_from restore" -l to -d 'Schema version of the copy; by default the newest one before the current version' -r
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and __fish_seen_subcommand_from restore" -l config -d 'Configuration file of the agent whose ledger is restored' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and __fish_seen_subcommand_from restore" -l config -d 'Configuration file of the agent whose ledger it is' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and __fish_seen_subcommand_from restore" -l ledger -d 'Path of the ledger, instead of the configured one' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and __fish_seen_subcommand_from restore" -l log-format -d 'Format of the log' -r -f -a "text\t''
 json\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and __fish_seen_subcommand_from restore" -s h -l help -d 'Print help'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and __fish_seen_subcommand_from help" -f -a "snapshot" -d 'Write a consistent copy of the ledger into a new file, which any sqlite3 opens; the agent may run'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and __fish_seen_subcommand_from help" -f -a "compact" -d 'Give the space of deleted rows back to the disk; the agent must not run. It needs as much free space as the ledger takes'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and __fish_seen_subcommand_from help" -f -a "restore" -d 'Restore the copy that an upgrade saved as LEDGER.v1, LEDGER.v2 ..., so that an earlier release can use it'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand ledger; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand completion" -l log-format -d 'Format of the log' -r -f -a "text\t''
@@ -272,4 +286,6 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_s
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo top bill job explain metrics check-config record replay doctor health quiesce resume inventory probe ledger completion help" -f -a "completion" -d 'Print the completions of a shell, to be loaded by it'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo top bill job explain metrics check-config record replay doctor health quiesce resume inventory probe ledger completion help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and __fish_seen_subcommand_from inventory" -f -a "forget" -d 'Stop expecting an absent GPU: its series end, its account stays in the ledger'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and __fish_seen_subcommand_from ledger" -f -a "snapshot" -d 'Write a consistent copy of the ledger into a new file, which any sqlite3 opens; the agent may run'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and __fish_seen_subcommand_from ledger" -f -a "compact" -d 'Give the space of deleted rows back to the disk; the agent must not run. It needs as much free space as the ledger takes'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and __fish_seen_subcommand_from ledger" -f -a "restore" -d 'Restore the copy that an upgrade saved as LEDGER.v1, LEDGER.v2 ..., so that an earlier release can use it'

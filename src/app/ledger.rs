@@ -10,8 +10,8 @@ use std::time::Duration;
 use super::{Shared, StartError};
 use crate::account::{Acknowledged, LedgerBatch, Recovered};
 use crate::clock::{Stop, system_zone};
-use crate::config::Config;
-use crate::ledger::{Error, Ledger, LedgerQueue, Opening};
+use crate::config::{Config, RetentionConfig};
+use crate::ledger::{Error, Ledger, LedgerQueue, Opening, Retention};
 use crate::model::{NodeIdentity, Stamp, Utc};
 use crate::policy::{ActiveConfig, Decision, node_identity};
 use crate::thread::Thread;
@@ -187,7 +187,9 @@ pub(super) fn start(shared: &Arc<Shared>) -> Result<(Option<RunningLedger>, Opti
         move || {
             let opened = ledger.map(|ledger| (ledger, recorded));
             if let Some((ledger, recorded)) = opened.or_else(|| open_later(&channel, &shared)) {
-                LedgerWriter { ledger, recorded, channel: &channel, knows_month: false }.run(&shared);
+                let writer =
+                    LedgerWriter { ledger, recorded, channel: &channel, knows_month: false, retains: true };
+                writer.run(&shared);
             }
         }
     };
@@ -230,12 +232,16 @@ struct LedgerWriter<'a> {
     channel: &'a LedgerChannel,
     /// Whether the costs of the month were asked for since the start.
     knows_month: bool,
+    /// Whether old rows may wait to be summed up or deleted.
+    retains: bool,
 }
 
 impl LedgerWriter<'_> {
     /// Writes until the agent has stopped and the queue is empty.
     fn run(mut self, shared: &Shared) {
         const BATCH_TIMEOUT: Duration = Duration::from_secs(1);
+        // Between two steps of retention, so that a long backlog takes a small share of a processor.
+        const STEP_INTERVAL: Duration = Duration::from_millis(50);
         loop {
             // Read before the batch is taken, so that everything queued before the stop is written.
             let is_stopping = shared.stop.is_called();
@@ -246,12 +252,18 @@ impl LedgerWriter<'_> {
                     continue;
                 }
             }
-            let Some(batch) = self.channel.queue.wait_for_batch(BATCH_TIMEOUT) else {
+            let timeout = if self.retains { STEP_INTERVAL } else { BATCH_TIMEOUT };
+            let Some(batch) = self.channel.queue.wait_for_batch(timeout) else {
                 if is_stopping {
                     return;
                 }
+                if self.retains {
+                    self.retain(&shared.config.active().config);
+                }
                 continue;
             };
+            // Time that is settled makes other rows old.
+            self.retains |= !batch.closed.is_empty();
             if !self.commit(batch, &|| shared.clock.now()) {
                 wait_for_retry(&shared.stop);
             }
@@ -285,6 +297,16 @@ impl LedgerWriter<'_> {
             self.recorded += 1;
         }
         true
+    }
+
+    /// Takes a step of retention; after a failure the next window that closes brings another attempt.
+    fn retain(&mut self, config: &Config) {
+        let RetentionConfig { minutes, quarter_hours } = config.ledger.retention;
+        self.retains = self.ledger.retain(Retention { minutes, quarter_hours }).unwrap_or_else(|error| {
+            self.channel.count_error();
+            tracing::error!(%error, "old minutes could not be summed up or deleted; trying again");
+            false
+        });
     }
 
     /// Commits a batch; false if the disk prevents it, and then the batch is queued again.
@@ -397,7 +419,8 @@ mod tests {
         let opening = Opening { boot_id: "boot".into(), now, ..Opening::default() };
         let (ledger, _) = Ledger::open(&directory.path().join("ledger.db"), &opening).unwrap();
         let channel = LedgerChannel::default();
-        let mut writer = LedgerWriter { ledger, recorded: 0, channel: &channel, knows_month: false };
+        let mut writer =
+            LedgerWriter { ledger, recorded: 0, channel: &channel, knows_month: false, retains: true };
         let sights = ["GPU-0", "GPU-1"].map(|uuid| GpuRegistration {
             gpu: GpuId { index: 0, uuid: uuid.into() },
             model: "".into(),

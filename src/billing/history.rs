@@ -4,24 +4,45 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::bill::BillLine;
 use super::explanation::{ExplainedLine, GpuEvent, GpuEventKind, LineSpan, WorkloadUsage};
-use crate::model::{Fact, GpuId, HolderId, HolderKind, MINUTE, Method, Nanoseconds, Row, SlotId, Utc};
+use crate::model::{
+    ActivitySource, Amounts, Fact, GpuId, Grade, HolderId, HolderKind, Method, Nanoseconds, SlotId, Utc,
+};
 
 /// Shares of two minutes that differ by less than this part of a slot are equal: settlement divides in whole nanoseconds.
 const SHARE_TOLERANCE: u128 = 1_000_000;
 
-/// A minute of one GPU.
+/// A minute of one GPU, or a quarter hour of which only the sum is kept.
 #[derive(Clone, Copy, Debug)]
 pub struct GpuMinute<'a> {
     /// UUID.
     pub uuid: &'a str,
     /// Its begin.
     pub minute: Utc,
+    /// Its end.
+    pub to: Utc,
     /// GPU time in it.
     pub slot: Nanoseconds,
     /// Whether it is a share of merged windows.
     pub coarse: bool,
     /// The rows of all holders.
-    pub rows: &'a [Row],
+    pub rows: &'a [MinuteRow],
+}
+
+/// What a holder had on a slot in a minute or quarter hour.
+#[derive(Clone, Debug)]
+pub struct MinuteRow {
+    /// The slot.
+    pub slot: SlotId,
+    /// The holder.
+    pub holder: HolderId,
+    /// What the holder held, used and drew.
+    pub amounts: Amounts,
+    /// The worst grade of what was used.
+    pub grade: Grade,
+    /// Bridged if any of it was.
+    pub method: Method,
+    /// The meters of activity, each once.
+    pub sources: Vec<ActivitySource>,
 }
 
 /// The lines that are explained, and what was found of them so far.
@@ -157,10 +178,10 @@ impl LineDraft {
         Self { line, workloads, spans: Vec::new(), share: [0; 2] }
     }
 
-    fn add_row(&mut self, minute: &GpuMinute<'_>, row: &Row, slot: u64) {
+    fn add_row(&mut self, minute: &GpuMinute<'_>, row: &MinuteRow, slot: u64) {
         let next = LineSpan {
             from: minute.minute,
-            to: minute.minute.plus(MINUTE),
+            to: minute.to,
             slot: Nanoseconds(slot),
             others: Nanoseconds(self.held_by_others(minute.rows, row.slot.gpu_instance)),
             held: row.amounts.parts,
@@ -169,7 +190,7 @@ impl LineDraft {
             grade: row.grade,
             method: row.method,
             coarse: minute.coarse,
-            sources: vec![row.source],
+            sources: row.sources.clone(),
         };
         let share = [row.amounts.parts.held(), slot];
         match self.spans.last_mut() {
@@ -188,9 +209,9 @@ impl LineDraft {
     }
 
     /// What others than its job, its pod or itself held of a slot.
-    fn held_by_others(&self, rows: &[Row], gpu_instance: Option<u32>) -> u64 {
+    fn held_by_others(&self, rows: &[MinuteRow], gpu_instance: Option<u32>) -> u64 {
         let Some(own) = self.workloads.last() else { return 0 };
-        let is_other = |row: &&Row| {
+        let is_other = |row: &&MinuteRow| {
             row.slot.gpu_instance == gpu_instance
                 && !row.holder.is_remainder()
                 && row.holder.name() != own.name()
@@ -255,7 +276,7 @@ impl UsageDraft {
         if self.to == Utc(0) {
             self.from = begin;
         }
-        self.to = begin.plus(MINUTE);
+        self.to = minute.to;
         self.has_before_last = is_next;
         self.last = Activity { busy: usage.busy, measured_slot };
         let byte_nanoseconds = u128::from(usage.memory_byte_seconds) * u128::from(Nanoseconds::SECOND.0);
@@ -269,7 +290,7 @@ impl GpuDraft {
     fn add(&mut self, minute: &GpuMinute<'_>) {
         let mut times = BTreeMap::<GpuEventKind, u64>::new();
         let is_here =
-            |row: &&Row| row.slot.gpu_instance.is_none() || self.slots.contains(&row.slot.gpu_instance);
+            |row: &&MinuteRow| row.slot.gpu_instance.is_none() || self.slots.contains(&row.slot.gpu_instance);
         for row in minute.rows.iter().filter(is_here) {
             let parts = &row.amounts.parts;
             let unmeasured = if row.holder.as_str() == HolderId::UNOBSERVED {
@@ -283,7 +304,7 @@ impl GpuDraft {
                 *times.entry(GpuEventKind::Bridged).or_default() += parts.held();
             }
         }
-        let (from, to) = (minute.minute, minute.minute.plus(MINUTE));
+        let (from, to) = (minute.minute, minute.to);
         for (kind, time) in times.into_iter().filter(|(_, time)| *time > 0) {
             match self.events.iter_mut().rev().find(|event| event.kind == kind) {
                 Some(last) if last.to == from => {
@@ -300,7 +321,7 @@ impl GpuDraft {
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
     use super::*;
-    use crate::model::{ActivitySource, Amounts, Parts, Use};
+    use crate::model::{MINUTE, Parts, Row, Use};
 
     const SECOND: u64 = 1_000_000_000;
 
@@ -313,28 +334,34 @@ mod tests {
         BillLine { slot: slot(gpu_instance), ..BillLine::empty(gpu, HolderId::new(holder)) }
     }
 
-    fn row(holder: &str, idle: u64, used: u64) -> Row {
+    fn empty(holder: &str) -> MinuteRow {
+        let Row { slot, holder, amounts, grade, method, source } = Row::empty(HolderId::new(holder));
+        MinuteRow { slot, holder, amounts, grade, method, sources: vec![source] }
+    }
+
+    fn row(holder: &str, idle: u64, used: u64) -> MinuteRow {
         let parts = Parts { within: used * SECOND, idle: idle * SECOND, ..Parts::default() };
-        Row {
+        MinuteRow {
             amounts: Amounts {
                 parts,
                 used: Use { within: parts.within, ..Use::default() },
                 memory_byte_seconds: 600,
                 ..Amounts::default()
             },
-            source: ActivitySource::Gpm,
-            ..Row::empty(HolderId::new(holder))
+            sources: vec![ActivitySource::Gpm],
+            ..empty(holder)
         }
     }
 
     /// The history of these lines from rows of consecutive minutes; an empty minute is left out.
-    fn history(lines: Vec<BillLine>, minutes: &[Vec<Row>]) -> HistoryDraft {
+    fn history(lines: Vec<BillLine>, minutes: &[Vec<MinuteRow>]) -> HistoryDraft {
         let places: Vec<_> = lines.iter().map(|line| (line.holder.clone(), line.slot.clone())).collect();
         let mut draft = HistoryDraft::new(lines);
         for (minute, rows) in (1..).zip(minutes).filter(|(_, rows)| !rows.is_empty()) {
             let minute = GpuMinute {
                 uuid: "GPU-0",
                 minute: Utc(minute * MINUTE.0),
+                to: Utc((minute + 1) * MINUTE.0),
                 slot: MINUTE,
                 coarse: false,
                 rows,
@@ -378,11 +405,11 @@ mod tests {
 
     #[test]
     fn faults_and_gaps_are_those_of_the_slots_of_the_lines() {
-        let of = |holder: &str, instance, parts: Parts, method| Row {
+        let of = |holder: &str, instance, parts: Parts, method| MinuteRow {
             slot: slot(instance),
             amounts: Amounts { parts, ..Amounts::default() },
             method,
-            ..Row::empty(HolderId::new(holder))
+            ..empty(holder)
         };
         let unavailable = |time| Parts { unavailable: time, ..Parts::default() };
         let unmeasured = |time| Parts { unmeasured: time, ..Parts::default() };

@@ -1,4 +1,4 @@
-//! `gpumeter ledger`: restores the ledger file while no agent uses it.
+//! `gpumeter ledger`: copies the ledger file, and shrinks or restores it while no agent uses it.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use crate::ledger;
 pub(super) struct LedgerCommand {
     #[command(subcommand)]
     action: LedgerAction,
-    /// Configuration file of the agent whose ledger is restored.
+    /// Configuration file of the agent whose ledger it is.
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Path of the ledger, instead of the configured one.
@@ -22,6 +22,14 @@ pub(super) struct LedgerCommand {
 
 #[derive(Subcommand, Debug)]
 enum LedgerAction {
+    /// Write a consistent copy of the ledger into a new file, which any sqlite3 opens; the agent may run.
+    Snapshot {
+        /// The new file.
+        file: PathBuf,
+    },
+    /// Give the space of deleted rows back to the disk; the agent must not run. It needs as much free space as the ledger
+    /// takes.
+    Compact,
     /// Restore the copy that an upgrade saved as LEDGER.v1, LEDGER.v2 ..., so that an earlier release can use it.
     Restore {
         /// Schema version of the copy; by default the newest one before the current version.
@@ -36,7 +44,11 @@ impl LedgerCommand {
             Some(path) => path.clone(),
             None => read_config(self.config.as_ref())?.ledger.path,
         };
-        let LedgerAction::Restore { to } = self.action;
-        print(&ledger::restore(&path, to).map_err(Failure::wrong)?.to_string())
+        let done = match &self.action {
+            LedgerAction::Snapshot { file } => ledger::snapshot(&path, file).map(|done| done.to_string()),
+            LedgerAction::Compact => ledger::compact(&path).map(|done| done.to_string()),
+            LedgerAction::Restore { to } => ledger::restore(&path, *to).map(|done| done.to_string()),
+        };
+        print(&done.map_err(Failure::wrong)?)
     }
 }

@@ -3,7 +3,7 @@
 use super::prices;
 use super::problem::{Complaint, ProblemCollector};
 use super::read_mapping::KeyPositions;
-use super::settings::{Config, ConfigDraft, PricesConfig, TenantsConfig};
+use super::settings::{Config, ConfigDraft, PricesConfig, RetentionConfig, TenantsConfig};
 use super::time::in_words;
 use super::values::nearest;
 use crate::billing::{Rate, RateKind};
@@ -12,6 +12,7 @@ impl ConfigDraft {
     /// Checks the rules between keys, and sets what follows from several of them.
     pub(crate) fn finish(&mut self, places: &KeyPositions, report: &mut ProblemCollector) {
         check_push_interval(&self.config, places, report);
+        check_retention(&self.config, places, report);
         check_price_source(places, report);
         check_energy_and_terms(self, places, report);
         check_web_tls(&self.config, places, report);
@@ -67,6 +68,21 @@ fn check_push_interval(config: &Config, places: &KeyPositions, report: &mut Prob
         in_words(crate::model::Nanoseconds(below)),
     );
     report.add(place, "otlp.interval", Complaint(text));
+}
+
+/// Minutes become quarter hours, which must be kept longer.
+fn check_retention(config: &Config, places: &KeyPositions, report: &mut ProblemCollector) {
+    let RetentionConfig { minutes, quarter_hours } = config.ledger.retention;
+    let keys = ["ledger.retention.quarter_hours", "ledger.retention.minutes"];
+    let Some(key) = keys.into_iter().find(|key| places.get(key).is_some()) else { return };
+    // A malformed value, which is 0, is reported already.
+    if quarter_hours.0 > 0 && quarter_hours < minutes {
+        let (minutes, quarter_hours) = (in_words(minutes), in_words(quarter_hours));
+        let text = format!(
+            "quarter hours are kept for {quarter_hours}, less than minutes, {minutes}; give quarter_hours of {minutes} or more"
+        );
+        report.add(places.get(key), key, Complaint(text));
+    }
 }
 
 /// Checks that the keys of `web.tls` are compatible.

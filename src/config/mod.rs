@@ -43,8 +43,8 @@ pub use print::default_yaml;
 pub use problem::{Complaint, ConfigProblem, FilePosition, Problems};
 pub use settings::{
     AttributionConfig, BillingConfig, Config, ContainersConfig, KubernetesConfig, LedgerConfig, LimitsConfig,
-    NodeConfig, NvmlConfig, OtlpConfig, SamplingConfig, SlurmConfig, SpoolConfig, TenantsConfig, WebConfig,
-    WebRateLimitConfig, WebTlsConfig, key_descriptions, sections,
+    NodeConfig, NvmlConfig, OtlpConfig, RetentionConfig, SamplingConfig, SlurmConfig, SpoolConfig,
+    TenantsConfig, WebConfig, WebRateLimitConfig, WebTlsConfig, key_descriptions, sections,
 };
 pub use standing::{GpuChoice, GrantConfig, Grantee, UserChoice};
 pub use time::duration;

@@ -86,6 +86,10 @@ const fn seconds(number: u64) -> Nanoseconds {
     Nanoseconds::from_seconds(number)
 }
 
+const fn days(number: u64) -> Nanoseconds {
+    seconds(number * 86_400)
+}
+
 keys! { ConfigDraft;
 "Name of this node in gpumeter_node_info, the API, bills and the OTLP resource; no other series has it as a label."
 pub struct NodeConfig (config node) {
@@ -231,7 +235,15 @@ pub struct LedgerConfig (config ledger) {
         "Whether usage is accounted for; without it there are no bills and no tenant metrics.";
     path: PathBuf, text("an absolute path", path), Default("/var/lib/gpumeter/ledger.db"), Restart,
         "Path of the ledger, the database behind the bills.";
-} + { export: ExportConfig }
+} + { retention: RetentionConfig, export: ExportConfig }
+
+"How long the rows of the ledger are kept; counters and statements stay."
+pub struct RetentionConfig (config ledger.retention) {
+    minutes: Nanoseconds, duration(days(1), days(3_650)), Default("35d"), Reload,
+        "Age at which minutes are summed up to quarter hours.";
+    quarter_hours: Nanoseconds, duration(days(62), days(3_650)), Default("400d"), Reload,
+        "Age at which quarter hours are deleted; not less than minutes.";
+}
 
 "Files of the closed account, one per day, for bills over many nodes."
 pub struct ExportConfig (config ledger.export) {
@@ -261,7 +273,7 @@ pub struct SpoolConfig (config otlp.spool) {
         "Directory of the files.";
     size: u32, count(8, 1_048_576), Default("256"), Restart, in "MiB",
         "Most that may wait; beyond it the oldest is dropped and counted.";
-    age: Nanoseconds, duration(seconds(60), seconds(30 * 86_400)), Default("24h"), Restart,
+    age: Nanoseconds, duration(seconds(60), days(30)), Default("24h"), Restart,
         "How long it may wait; older data is dropped and counted.";
 }
 

@@ -1,8 +1,8 @@
-//! Parses durations such as `1s`, `500ms`, `1h30m`, and times such as `2026-01-01T00:00:00Z`.
+//! Parses durations such as `1s`, `500ms`, `1h30m`, `35d`, and times such as `2026-01-01T00:00:00Z`.
 
 use std::str::FromStr;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::{SignedDuration, Span, SpanRelativeTo, Timestamp};
 
 use super::problem::Complaint;
 use crate::model::{Nanoseconds, Utc};
@@ -14,7 +14,11 @@ const GRID: Nanoseconds = Nanoseconds::from_seconds(15 * 60);
 pub fn duration(text: &str, least: Nanoseconds, most: Nanoseconds) -> Result<Nanoseconds, Complaint> {
     let shape =
         |wrong| Complaint::about(text, wrong, "give a number with its unit, such as 500ms, 1s, 2m or 1h");
-    let parsed = SignedDuration::from_str(text).map_err(|_| shape("is not a duration"))?;
+    // Days are no part of a `SignedDuration`, whose limits are wider.
+    let in_days =
+        || Span::from_str(text).and_then(|span| span.to_duration(SpanRelativeTo::days_are_24_hours()));
+    let parsed =
+        SignedDuration::from_str(text).or_else(|_| in_days()).map_err(|_| shape("is not a duration"))?;
     if parsed.is_negative() {
         return Err(shape("is negative"));
     }
@@ -32,10 +36,15 @@ pub fn duration(text: &str, least: Nanoseconds, most: Nanoseconds) -> Result<Nan
     Ok(span)
 }
 
-/// A duration as in the configuration: `500ms`, `60s`, `10m`.
+/// A duration as in the configuration: `500ms`, `60s`, `10m`, `35d`.
 pub(crate) fn in_words(span: Nanoseconds) -> String {
-    const UNITS: [(u64, &str); 4] =
-        [(3_600_000_000_000, "h"), (60_000_000_000, "m"), (1_000_000_000, "s"), (1_000_000, "ms")];
+    const UNITS: [(u64, &str); 5] = [
+        (86_400_000_000_000, "d"),
+        (3_600_000_000_000, "h"),
+        (60_000_000_000, "m"),
+        (1_000_000_000, "s"),
+        (1_000_000, "ms"),
+    ];
     let unit = UNITS.iter().find(|(size, _)| span.0 >= *size && span.0.is_multiple_of(*size));
     match unit {
         Some((size, name)) => format!("{}{name}", span.0 / size),

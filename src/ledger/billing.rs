@@ -8,8 +8,9 @@ use jiff::tz::TimeZone;
 use rusqlite::{Connection, params};
 
 use super::amounts::{self, ACCOUNT, AmountColumn, join_expressions};
-use super::column::{self, loaded, loaded_grade, loaded_method, stored};
+use super::column::{self, loaded, loaded_grade, loaded_method, loaded_sources, stored};
 use super::error::Cause;
+use super::rolled::RolledTime;
 use super::{MINUTE, node, rates, reader, tenant_rules};
 use crate::billing::{
     Bill, BillGpu, BillLine, BillRate, BillTerms, ExactMoney, LineRates, Month, PriceBook, PricedSlot,
@@ -51,8 +52,7 @@ pub(super) fn make_bill(
     request: &BillOptions,
 ) -> Result<Bill, Cause> {
     let zone = &request.zone;
-    let gpus = load_gpus(connection)?;
-    let closed_until = closed_until(&gpus);
+    let closed_until = closed_until(load_gpus(connection)?.iter().map(|(_, gpu)| gpu.settled_until));
     let to = to.map(|to| on_grid("to", to)).transpose()?;
     let end = to.map_or(closed_until, |to| to.min(closed_until));
     let month = Month::containing(Utc(end.0.saturating_sub(1)), zone);
@@ -63,11 +63,12 @@ pub(super) fn make_bill(
     }
     let end = end.max(from);
     let node = node::load(connection)?;
+    let (recorded, rules) = (rates::load(connection)?, tenant_rules::load(connection)?);
+    RolledTime::load(connection, &recorded, &rules)?.check_period(from, end)?;
     let schedule = match &request.book {
         Some(book) => RateSchedule::always(book, &node),
-        None => rates::load(connection)?,
+        None => recorded,
     };
-    let rules = tenant_rules::load(connection)?;
     let (gpus, lines) = charged_lines(connection, from, end, &schedule, &rules, request)?;
     let rates = rates_of(&gpus, &lines, &schedule);
     let currency = find_currency(&rates)?;
@@ -123,20 +124,23 @@ pub(super) fn charged_lines(
     Ok(draft.finish())
 }
 
-/// The priced lines of each quarter hour between two times, and the GPUs with time.
+/// The priced lines of each quarter hour between two times, and the GPUs with time. A quarter hour that a rate divides, which
+/// those from before schema version 5 do, is visited in parts.
 pub(super) fn quarter_lines(
     connection: &Connection,
     [from, to]: [Utc; 2],
     (schedule, rules): (&RateSchedule, &RuleSchedule),
     mut visit: impl FnMut(Utc, Vec<BillLine>),
 ) -> Result<Vec<BillGpu>, Cause> {
+    let changes = schedule.changes_between(from, to);
     let (gpus, holders) = (load_gpus(connection)?, load_holders(connection)?);
     let mut draft = BillDraft { gpus, lines: BTreeMap::new(), holders, schedule };
     let mut at = from;
     while at < to {
         let end = at.floor(QUARTER_HOUR).plus(QUARTER_HOUR).min(to);
+        let end = changes.iter().copied().find(|change| *change > at).map_or(end, |change| change.min(end));
         draft.add(connection, &BillSpan { from: at, to: end, rules: rules.rules(at), day: None })?;
-        visit(at.floor(QUARTER_HOUR), draft.take_lines());
+        visit(at, draft.take_lines());
         at = end;
     }
     Ok(draft.finish().0)
@@ -169,10 +173,10 @@ pub(super) fn load_gpus(connection: &Connection) -> rusqlite::Result<Vec<(i64, B
         .collect()
 }
 
-pub(super) fn closed_until(gpus: &[(i64, BillGpu)]) -> Utc {
-    let ends = || gpus.iter().map(|(_, gpu)| gpu.settled_until);
-    let newest = ends().max().unwrap_or_default();
-    ends().filter(|end| newest.since(*end) <= GONE_AFTER).min().unwrap_or_default().floor(MINUTE)
+/// The end of the minutes that are closed on all GPUs but those that are gone, from the ends of their accounts.
+pub(super) fn closed_until(ends: impl Iterator<Item = Utc> + Clone) -> Utc {
+    let newest = ends.clone().max().unwrap_or_default();
+    ends.filter(|end| newest.since(*end) <= GONE_AFTER).min().unwrap_or_default().floor(MINUTE)
 }
 
 /// What tells lines of a bill apart.
@@ -354,7 +358,7 @@ fn load_lines(
     let sums = join_expressions(ACCOUNT, ",", AmountColumn::sum);
     let mut statement = connection.prepare_cached(&format!(
         "SELECT a.gpu, g.gpu_index, g.uuid, h.name, h.version, max(grade), max(method), max(coarse),
-                max(source = 0), max(source = 1), max(source = 2), max(source = 3),
+                max(source & 1) | max(source & 2) | max(source & 4) | max(source & 8),
                 a.gpu_instance, p.name, p.size, p.total, {sums}
          FROM account a
          JOIN minute m ON m.minute_ns = a.minute_ns AND m.gpu = a.gpu
@@ -374,20 +378,14 @@ fn load_lines(
 }
 
 fn read_line(row: &rusqlite::Row<'_>) -> rusqlite::Result<BillLine> {
-    let mut sources = Vec::new();
-    for (index, source) in column::SOURCES.into_iter().enumerate() {
-        if row.get(8 + index)? {
-            sources.push(source);
-        }
-    }
     let gpu = GpuId { index: row.get(1)?, uuid: row.get::<_, String>(2)?.into() };
     Ok(BillLine {
-        slot: SlotId { gpu_instance: column::loaded_instance(row, 12)?, profile: read_profile(row, 13)? },
-        amounts: amounts::load_sums(ACCOUNT, row, 16)?,
+        slot: SlotId { gpu_instance: column::loaded_instance(row, 9)?, profile: read_profile(row, 10)? },
+        amounts: amounts::load_sums(ACCOUNT, row, 13)?,
         grade: loaded_grade(row, 5)?,
         method: loaded_method(row, 6)?,
         coarse: row.get(7)?,
-        sources,
+        sources: loaded_sources(row, 8)?,
         ..BillLine::empty(gpu, column::loaded_id(row, 3)?)
     })
 }

@@ -1,5 +1,5 @@
 //! Conversions between the account's values and SQLite's. An INTEGER has 63 bits and a sign, so every conversion is checked.
-//! Enumerations are stored as ranks; for grades and methods the worst is the highest, so that `max` keeps it.
+//! Grades and methods are stored as ranks, the worst as the highest, so that `max` keeps it, and activity sources as sets of bits.
 
 use rusqlite::types::Type;
 
@@ -83,17 +83,17 @@ const GRADES: [Grade; 6] = [
 ];
 /// The methods by their rank in the schema, which is their order.
 const METHODS: [Method; 2] = [Method::Observed, Method::Bridged];
-pub(super) const SOURCES: [ActivitySource; 4] =
+/// The activity sources, in the order of their bits.
+const SOURCES: [ActivitySource; 4] =
     [ActivitySource::Gpm, ActivitySource::Utilization, ActivitySource::None, ActivitySource::Samples];
 
-/// Rank of an activity source; the ranks are part of the schema. Samples were added last and are finer than utilization, so
-/// SQL that keeps the coarser of two sources cannot use `max`.
-pub(super) const fn source_rank(source: ActivitySource) -> i64 {
+/// Bit of an activity source in a set of them; the bits are part of the schema.
+pub(super) const fn source_bit(source: ActivitySource) -> i64 {
     match source {
-        ActivitySource::Gpm => 0,
-        ActivitySource::Utilization => 1,
-        ActivitySource::None => 2,
-        ActivitySource::Samples => 3,
+        ActivitySource::Gpm => 1,
+        ActivitySource::Utilization => 2,
+        ActivitySource::None => 4,
+        ActivitySource::Samples => 8,
     }
 }
 
@@ -110,9 +110,13 @@ pub(super) fn loaded_grade(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::R
     ranked(&GRADES, row, index)
 }
 
-/// An activity source from its rank.
-pub(super) fn loaded_source(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<ActivitySource> {
-    ranked(&SOURCES, row, index)
+/// The activity sources of a set of bits.
+pub(super) fn loaded_sources(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<Vec<ActivitySource>> {
+    let bits: i64 = row.get(index)?;
+    if bits >> SOURCES.len() != 0 {
+        return Err(rusqlite::Error::IntegralValueOutOfRange(index, bits));
+    }
+    Ok(SOURCES.into_iter().filter(|source| bits & source_bit(*source) != 0).collect())
 }
 
 /// A method from its rank.
@@ -133,8 +137,8 @@ mod tests {
         for (rank, method) in METHODS.iter().enumerate() {
             assert_eq!(*method as usize, rank);
         }
-        for (rank, source) in SOURCES.iter().enumerate() {
-            assert_eq!(source_rank(*source), rank as i64);
+        for (place, source) in SOURCES.iter().enumerate() {
+            assert_eq!(source_bit(*source), 1 << place);
         }
     }
 

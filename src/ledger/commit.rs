@@ -6,7 +6,6 @@
 //! Only the time in which an account was suspended is left out, since it belongs to another GPU or to none.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::sync::Arc;
 
 use rusqlite::TransactionBehavior;
@@ -15,7 +14,7 @@ use super::error::{Cause, Error};
 use super::minutes::{add_minute_part, split_at_minutes};
 use super::owner::Ledger;
 use super::state::{LedgerGpu, TransactionDraft};
-use super::{column, expected, files, sticky_faults, write, xids};
+use super::{MINUTE, column, expected, files, sticky_faults, write, xids};
 use crate::account::{
     Acknowledged, ClosedWindow, GpuRegistration, LedgerBatch, OpenSpans, Resumed, SlotTotal,
 };
@@ -47,7 +46,7 @@ impl Ledger {
         transaction.commit()?;
         if synced {
             self.synced_at = Some(batch.now);
-            self.bytes = bytes_on_disk(&self.path);
+            self.bytes = files::bytes_on_disk(&self.path);
         }
         let settled: BTreeSet<&Arc<str>> = batch.closed.iter().map(|closed| &closed.gpu).collect();
         let mut acknowledged = Acknowledged {
@@ -78,7 +77,7 @@ impl Ledger {
     }
 
     /// Sets whether further commits survive a power loss. A FULL commit also syncs the earlier NORMAL ones in the log.
-    fn sync_commits(&mut self, synced: bool) -> Result<(), Cause> {
+    pub(super) fn sync_commits(&mut self, synced: bool) -> Result<(), Cause> {
         if self.syncs == Some(synced) {
             return Ok(());
         }
@@ -99,12 +98,6 @@ fn slot_total(gpu: &LedgerGpu) -> SlotTotal {
         slot: Nanoseconds(gpu.slot),
         instances: gpu.instances.iter().map(|(id, time)| (*id, Nanoseconds(*time))).collect(),
     }
-}
-
-/// Size of the file and its write-ahead log.
-fn bytes_on_disk(path: &Path) -> u64 {
-    let files = [path.to_owned(), files::with_suffix(path, "-wal")];
-    files.iter().filter_map(|file| std::fs::metadata(file).ok()).map(|metadata| metadata.len()).sum()
 }
 
 fn store_batch(draft: &mut TransactionDraft<'_>, batch: &LedgerBatch) -> Result<(), Cause> {
@@ -260,7 +253,9 @@ fn store_window(draft: &mut TransactionDraft<'_>, closed: &ClosedWindow, now: Ut
     let connection = draft.connection;
     let gpu = draft.gpu(&closed.gpu)?;
     gpu.settled_until = window.to;
-    Ok(write::insert_remarks(connection, gpu.id, window)?)
+    let id = gpu.id;
+    let row = draft.base.rolled.row_of(window.from.floor(MINUTE));
+    Ok(write::insert_remarks(connection, (row, id), window)?)
 }
 
 /// Stores new raw spans.

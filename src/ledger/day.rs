@@ -17,7 +17,7 @@ use crate::billing::{
     BillRate, Dated, DayAccount, DayGpu, DayHeader, DayRevision, DayRow, PricedSlot, RateKind, RateSchedule,
     Schedule, mark_measured_energy,
 };
-use crate::model::{Nanoseconds, Utc};
+use crate::model::{Nanoseconds, QUARTER_HOUR, Utc};
 use crate::tenants::RuleSchedule;
 
 /// A day in UTC.
@@ -25,9 +25,12 @@ const DAY: Nanoseconds = Nanoseconds::from_seconds(86_400);
 
 /// The days of the account that are exported, with their revisions.
 pub(super) fn days(connection: &Connection) -> Result<Vec<(Utc, DayRevision)>, Cause> {
-    let first = "SELECT max((SELECT coalesce(min(minute_ns), 0) FROM minute), exports_since_ns) FROM ledger";
-    let first = connection.query_row(first, [], |row| Ok(Utc(loaded(row, 0)?)))?;
-    let end = closed_until(&load_gpus(connection)?);
+    let first = "SELECT max((SELECT coalesce(min(minute_ns), 0) FROM minute), exports_since_ns), deleted_until_ns FROM ledger";
+    let (first, deleted) =
+        connection.query_row(first, [], |row| Ok((Utc(loaded(row, 0)?), Utc(loaded(row, 1)?))))?;
+    // A day of which rows are deleted keeps the file that it has.
+    let first = first.max(deleted.ceil(DAY));
+    let end = closed(connection)?;
     let (schedule, rules) = (rates::load(connection)?, tenant_rules::load(connection)?);
     let mut days = Vec::new();
     let mut day = first.floor(DAY);
@@ -38,10 +41,16 @@ pub(super) fn days(connection: &Connection) -> Result<Vec<(Utc, DayRevision)>, C
     Ok(days)
 }
 
+/// Up to where the account is closed.
+fn closed(connection: &Connection) -> rusqlite::Result<Utc> {
+    let gpus = load_gpus(connection)?;
+    Ok(closed_until(gpus.iter().map(|(_, gpu)| gpu.settled_until)))
+}
+
 /// The cluster of the node at the end of a day, and the id of the ledger.
 pub(super) fn owner(connection: &Connection, day: Utc) -> Result<(Option<String>, String), Cause> {
     let ledger = connection.query_row("SELECT uid FROM ledger", [], |row| row.get(0))?;
-    let to = day.plus(DAY).min(closed_until(&load_gpus(connection)?));
+    let to = day.plus(DAY).min(closed(connection)?);
     let nodes = NodeHistory::load(connection)?;
     Ok((nodes.at(Utc(to.0.saturating_sub(1))).cluster.clone(), ledger))
 }
@@ -70,12 +79,12 @@ pub(super) fn read_day(connection: &Connection, day: Utc) -> Result<DayAccount, 
         connection.query_row(sql, [], |row| Ok((row.get::<_, String>(0)?, Utc(loaded(row, 1)?))))?;
     let (schedule, rules) = (rates::load(connection)?, tenant_rules::load(connection)?);
     let nodes = NodeHistory::load(connection)?;
-    let closed = closed_until(&load_gpus(connection)?);
+    let closed = closed(connection)?;
     let (from, to) = (day.max(since), day.plus(DAY).min(closed));
-    let (mut lines, mut quarters) = (Vec::new(), Vec::new());
-    let gpus = quarter_lines(connection, [from, to], (&schedule, &rules), |quarter, of_quarter| {
-        quarters.extend(of_quarter.iter().map(|_| quarter));
-        lines.extend(of_quarter);
+    let (mut lines, mut begins) = (Vec::new(), Vec::new());
+    let gpus = quarter_lines(connection, [from, to], (&schedule, &rules), |begin, of_span| {
+        begins.extend(of_span.iter().map(|_| begin));
+        lines.extend(of_span);
     })?;
     mark_measured_energy(&mut lines);
     let used = rates_of(&gpus, &lines, &schedule);
@@ -115,11 +124,11 @@ pub(super) fn read_day(connection: &Connection, day: Utc) -> Result<DayAccount, 
         imbalance: i128::from(slot) - i128::from(held),
     };
     let models: BTreeMap<&str, &str> = header.gpus.iter().map(|gpu| (&*gpu.gpu.uuid, &*gpu.model)).collect();
-    let rows = lines.into_iter().zip(quarters).map(|(line, quarter)| {
+    let rows = lines.into_iter().zip(begins).map(|(line, begin)| {
         let model = models.get(&*line.gpu.uuid).copied().unwrap_or_default();
         let whole = PricedSlot { uuid: &line.gpu.uuid, model, profile: None };
-        let gpu_rate = schedule.rate(RateKind::GpuHour, whole, quarter).map(|rate| rate.id);
-        DayRow { quarter, node: Arc::clone(nodes.at(quarter)), gpu_rate, line }
+        let gpu_rate = schedule.rate(RateKind::GpuHour, whole, begin).map(|rate| rate.id);
+        DayRow { quarter: begin.floor(QUARTER_HOUR), node: Arc::clone(nodes.at(begin)), gpu_rate, line }
     });
     let rows = rows.collect();
     Ok(DayAccount { header, rows })

@@ -65,6 +65,8 @@ pub enum Cause {
     NetworkFilesystem { name: &'static str },
     #[error("there is no such file; give the path of an existing ledger")]
     Missing,
+    #[error("the file exists; give the path of a new one")]
+    Exists,
     #[error("it is a directory; give the path of the ledger file, such as {}", path.join("ledger.db").display())]
     Directory { path: PathBuf },
     /// Another user's ledger: its files are closed to others, and SQLite writes to files beside it even when reading.
@@ -95,6 +97,18 @@ pub enum Cause {
     UnknownHolder { holder: HolderId },
     #[error("{edge}: {} is not on a whole minute; bills cover whole minutes, leave out the seconds", time(*at))]
     Grid { edge: &'static str, at: Utc },
+    #[error(
+        "{edge}: {} is inside a quarter hour of which only the sum is kept, as of all before {} (ledger.retention.minutes); \
+         give {} or {}",
+        time(*at), time(*until), time(*begin), time(*end)
+    )]
+    RolledUp { edge: &'static str, at: Utc, begin: Utc, end: Utc, until: Utc },
+    #[error(
+        "from: {} is before {}, where the account of this ledger begins: what is older was deleted \
+         (ledger.retention.quarter_hours); give that time or a later one",
+        time(*from), time(*until)
+    )]
+    Deleted { from: Utc, until: Utc },
     #[error("from: {} is after to: {}; swap them", time(*from), time(*to))]
     Backwards { from: Utc, to: Utc },
     #[error(

@@ -7,21 +7,19 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::amounts::{self, ACCOUNT, names};
 use super::billing::{BillOptions, HOLDERS, make_bill};
 use super::column::{
-    self, loaded, loaded_grade, loaded_id, loaded_instance, loaded_json, loaded_method, loaded_optional,
-    stored,
+    loaded, loaded_grade, loaded_id, loaded_instance, loaded_json, loaded_method, loaded_optional,
+    loaded_sources, stored,
 };
 use super::error::Cause;
-use super::{MINUTE, node, rates, reader, tenant_rules};
+use super::rolled::RolledTime;
+use super::{node, rates, reader, tenant_rules};
 use crate::account::XidSum;
 use crate::billing::{
     Bill, BillLine, ClockStep, ExplainedLine, Explanation, GpuEvent, GpuMinute, GpuRecord, HistoryDraft,
-    LineFilter, NodeBoot, OpenHolding, PricedSlot, RateSchedule, Remark, RulesVersion, SlotRates, Tenancy,
-    TenantBasis, XidRecord,
+    LineFilter, MinuteRow, NodeBoot, OpenHolding, PricedSlot, RateSchedule, Remark, RulesVersion, SlotRates,
+    Tenancy, TenantBasis, XidRecord,
 };
-use crate::model::{
-    ActivitySource, Grade, Holder, HolderId, Holding, Method, MigProfile, Nanoseconds, Row, SlotId, Utc,
-    VisibleAccount,
-};
+use crate::model::{Holder, HolderId, Holding, MigProfile, Nanoseconds, SlotId, Utc, VisibleAccount};
 use crate::tenants::{RuleSchedule, TenantRules, tenant};
 
 /// Which part of the account is explained, and to whom.
@@ -46,12 +44,14 @@ pub(super) fn explain(
     let bill = make_bill(connection, part.from, part.to, request)?.visible_to(part.visible);
     let (bill, lines) = select(bill, part.filter);
     let mut draft = HistoryDraft::new(lines);
+    let (recorded, rules) = (rates::load(connection)?, tenant_rules::load(connection)?);
     let past = Past {
+        rolled: RolledTime::load(connection, &recorded, &rules)?,
         rates: match &request.book {
             Some(book) => RateSchedule::always(book, &node::load(connection)?),
-            None => rates::load(connection)?,
+            None => recorded,
         },
-        rules: tenant_rules::load(connection)?,
+        rules,
         gpus: load_gpus(connection)?,
         holders: reader::holders(connection, HOLDERS, [])?
             .into_iter()
@@ -66,7 +66,7 @@ pub(super) fn explain(
         past.complete(line, &bill);
     }
     add_first_seen(connection, &mut lines)?;
-    let gpus = gpu_records(connection, &past.gpus, &lines, events)?;
+    let gpus = gpu_records(connection, &past, &lines, events)?;
     let (from, to) = range(lines.iter()).unwrap_or((bill.to, bill.to));
     Ok(Explanation {
         usage,
@@ -104,6 +104,7 @@ struct StoredGpu {
 
 /// What was recorded beside the minutes.
 struct Past {
+    rolled: RolledTime,
     rates: RateSchedule,
     rules: RuleSchedule,
     gpus: Vec<StoredGpu>,
@@ -224,16 +225,17 @@ fn add_minutes(
     let uuids: BTreeSet<String> = draft.lines().map(|line| line.gpu.uuid.to_string()).collect();
     for gpu in past.gpus.iter().filter(|gpu| uuids.contains(&gpu.uuid)) {
         let places = past.places(draft, gpu, from);
-        each_minute(connection, gpu, (from, to), |minute| {
+        each_minute(connection, past, gpu, (from, to), |minute| {
             draft.add(&minute, |holder, slot| places.get(&(holder.clone(), slot.clone())).copied());
         })?;
     }
     Ok(())
 }
 
-/// Passes each minute of a GPU, in order of time.
+/// Passes each minute or quarter hour of a GPU, in order of time.
 fn each_minute(
     connection: &Connection,
+    past: &Past,
     gpu: &StoredGpu,
     (from, to): (Utc, Utc),
     mut add: impl FnMut(GpuMinute<'_>),
@@ -250,9 +252,10 @@ fn each_minute(
     let mut found = statement.query(params![stored(from.0)?, stored(to.0)?, gpu.key])?;
     let mut rows = Vec::new();
     let mut open: Option<(Utc, Nanoseconds, bool)> = None;
-    let mut pass = |open: Option<(Utc, Nanoseconds, bool)>, rows: &[Row]| {
+    let mut pass = |open: Option<(Utc, Nanoseconds, bool)>, rows: &[MinuteRow]| {
         if let Some((minute, slot, coarse)) = open {
-            add(GpuMinute { uuid: &gpu.uuid, minute, slot, coarse, rows });
+            let to = past.rolled.end_of(minute);
+            add(GpuMinute { uuid: &gpu.uuid, minute, to, slot, coarse, rows });
         }
     };
     while let Some(row) = found.next()? {
@@ -295,17 +298,15 @@ fn read_row(
     row: &rusqlite::Row<'_>,
     holder: HolderId,
     profiles: &HashMap<i64, MigProfile>,
-) -> rusqlite::Result<Row> {
-    let (grade, method): (Grade, Method) = (loaded_grade(row, 5)?, loaded_method(row, 6)?);
-    let source: ActivitySource = column::loaded_source(row, 7)?;
+) -> rusqlite::Result<MinuteRow> {
     let profile = profiles.get(&row.get(8)?).cloned();
-    Ok(Row {
+    Ok(MinuteRow {
         slot: SlotId { gpu_instance: loaded_instance(row, 4)?, profile },
         holder,
         amounts: amounts::load(ACCOUNT, row, 9)?,
-        grade,
-        method,
-        source,
+        grade: loaded_grade(row, 5)?,
+        method: loaded_method(row, 6)?,
+        sources: loaded_sources(row, 7)?,
     })
 }
 
@@ -332,7 +333,7 @@ fn range<'a>(lines: impl Iterator<Item = &'a ExplainedLine>) -> Option<(Utc, Utc
 /// What is known of the GPUs of the lines, each from the first to the last minute of the lines on it.
 fn gpu_records(
     connection: &Connection,
-    gpus: &[StoredGpu],
+    past: &Past,
     lines: &[ExplainedLine],
     mut events: BTreeMap<String, Vec<GpuEvent>>,
 ) -> Result<Vec<GpuRecord>, Cause> {
@@ -340,7 +341,7 @@ fn gpu_records(
     let ids: BTreeSet<_> = lines.iter().map(|line| (line.line.gpu.index, &line.line.gpu)).collect();
     for (_, id) in ids {
         let own = || lines.iter().filter(|line| line.line.gpu == *id);
-        let stored = gpus.iter().find(|gpu| gpu.uuid == *id.uuid);
+        let stored = past.gpus.iter().find(|gpu| gpu.uuid == *id.uuid);
         let (Some((from, to)), Some(gpu)) = (range(own()), stored) else { continue };
         let mut events = events.remove(&gpu.uuid).unwrap_or_default();
         events.retain(|event| event.from < to && from < event.to);
@@ -351,7 +352,7 @@ fn gpu_records(
             gpu: id.clone(),
             model: gpu.model.clone(),
             events,
-            remarks: load_remarks(connection, gpu.key, (from, to), own())?,
+            remarks: load_remarks(connection, &past.rolled, gpu.key, (from, to), own())?,
             xids: load_xids(connection, gpu.key, (from, to))?,
         });
     }
@@ -361,6 +362,7 @@ fn gpu_records(
 /// The remarks on the slots of these lines. Other holders have no name in them.
 fn load_remarks<'a>(
     connection: &Connection,
+    rolled: &RolledTime,
     gpu: i64,
     (from, to): (Utc, Utc),
     lines: impl Iterator<Item = &'a ExplainedLine>,
@@ -388,9 +390,10 @@ fn load_remarks<'a>(
             }
             _ => rest.to_owned(),
         };
+        let to = rolled.end_of(minute);
         match remarks.iter_mut().find(|known| known.to == minute && known.text == text) {
-            Some(last) => last.to = minute.plus(MINUTE),
-            None => remarks.push(Remark { from: minute, to: minute.plus(MINUTE), text }),
+            Some(last) => last.to = to,
+            None => remarks.push(Remark { from: minute, to, text }),
         }
     }
     remarks.sort_by(|left, right| (left.from, &left.text).cmp(&(right.from, &right.text)));

@@ -33,6 +33,17 @@ pub(super) fn create(path: &Path) -> io::Result<()> {
     OpenOptions::new().append(true).create(true).mode(MODE).open(path).map(drop)
 }
 
+/// Size of the file and its write-ahead log.
+pub(super) fn bytes_on_disk(path: &Path) -> u64 {
+    let files = [path.to_owned(), with_suffix(path, "-wal")];
+    files.iter().filter_map(|file| std::fs::metadata(file).ok()).map(|metadata| metadata.len()).sum()
+}
+
+/// A size for people, such as `12.3 MB`.
+pub(super) fn megabytes(bytes: u64) -> String {
+    format!("{}.{} MB", bytes / 1_000_000, bytes / 100_000 % 10)
+}
+
 /// Removes other users' permissions from the ledger's files, which earlier agents left there.
 pub(super) fn close_ledger_to_others(ledger: &Path) {
     for suffix in ["", "-wal", "-shm"] {

@@ -16,7 +16,7 @@ use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior, params};
 
 use super::column::{loaded, stored};
 use super::error::{Cause, Error};
-use super::files::{LedgerLock, with_suffix};
+use super::files::with_suffix;
 use super::{files, owner, reader, schema};
 use crate::billing::print_time as time;
 use crate::model::Utc;
@@ -118,12 +118,18 @@ fn copy_path(path: &Path, version: i64) -> PathBuf {
 
 /// Copies the ledger with its write-ahead log, in place of an earlier copy of that version, and syncs the copy.
 fn save_copy(connection: &Connection, path: &Path, version: i64) -> Result<PathBuf, Cause> {
-    let (copy, part) = (copy_path(path, version), with_suffix(path, ".part"));
-    let written = write_copy(connection, &part, &copy);
+    let copy = copy_path(path, version);
+    save_as(connection, &with_suffix(path, ".part"), &copy)?;
+    Ok(copy)
+}
+
+/// Writes a copy to the file `part`, syncs it, and renames it.
+pub(super) fn save_as(connection: &Connection, part: &Path, copy: &Path) -> Result<(), Cause> {
+    let written = write_copy(connection, part, copy);
     if written.is_err() {
-        let _ = fs::remove_file(&part);
+        let _ = fs::remove_file(part);
     }
-    written.map(|()| copy)
+    written
 }
 
 fn write_copy(connection: &Connection, part: &Path, copy: &Path) -> Result<(), Cause> {
@@ -191,19 +197,7 @@ pub fn restore(path: &Path, to: Option<i64>) -> Result<Restored, Error> {
 }
 
 fn restore_copy(path: &Path, to: Option<i64>) -> Result<Restored, Cause> {
-    if !path.exists() {
-        return Err(Cause::Missing);
-    }
-    let path = owner::resolve_path(path)?;
-    if !path.is_file() {
-        return Err(Cause::Missing);
-    }
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let mut connection = Connection::open_with_flags(&path, flags)?;
-    connection.busy_timeout(schema::BUSY)?;
-    // Checked before the lock, which would create a file beside a file that is no ledger.
-    schema::ledger_version(&connection)?;
-    let _lock = LedgerLock::acquire(&path)?;
+    let (path, mut connection, _lock) = owner::open_unused(path)?;
     let present = schema::ledger_version(&connection)?;
     let copies = copies(&path)?;
     let found = match to {
@@ -237,7 +231,8 @@ fn copies(path: &Path) -> Result<Vec<i64>, Cause> {
     Ok(versions)
 }
 
-fn last_commit(connection: &Connection) -> Result<Utc, Cause> {
+/// Time of the last commit.
+pub(super) fn last_commit(connection: &Connection) -> Result<Utc, Cause> {
     Ok(connection.query_row("SELECT last_commit_ns FROM ledger", [], |row| Ok(Utc(loaded(row, 0)?)))?)
 }
 

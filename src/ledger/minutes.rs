@@ -139,7 +139,8 @@ pub(super) fn add_minute_part(
     let gpu = draft.gpu(&closed.gpu)?;
     gpu.slot += time;
     let gpu_key = gpu.id;
-    write::add_to_minute(connection, gpu_key, part, closed.coarse)?;
+    let row_begin = draft.base.rolled.row_of(minute);
+    write::add_to_minute(connection, (row_begin, gpu_key), part, closed.coarse)?;
     for row in &part.rows {
         if let Some(id) = row.slot.gpu_instance {
             *draft.gpu(&closed.gpu)?.instances.entry(id).or_default() += row.amounts.parts.held();
@@ -149,7 +150,7 @@ pub(super) fn add_minute_part(
             let amounts = Amounts { memory_byte_seconds: 0, measured: 0, ..row.amounts };
             draft.counter(CounterKey::of_row(&closed.gpu, row), now)?.amounts.add(&amounts);
         }
-        write::add_to_account(connection, minute, gpu_key, draft.stored_holder(&row.holder)?.id, row)?;
+        write::add_to_account(connection, row_begin, gpu_key, draft.stored_holder(&row.holder)?.id, row)?;
     }
     let held: i128 = part.rows.iter().map(|row| i128::from(row.amounts.parts.held())).sum();
     draft.changes.imbalance += i128::from(time) - held;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use jiff::tz::TimeZone;
-use rusqlite::{Connection, Transaction, params};
+use rusqlite::{Connection, OpenFlags, Transaction, params};
 
 use super::error::{Cause, Error};
 use super::files::LedgerLock;
@@ -57,7 +57,7 @@ pub struct Ledger {
     pub(super) bytes: u64,
     /// Whether the connection is set so that commits survive a power loss; none while it is unknown.
     pub(super) syncs: Option<bool>,
-    timeline: AccountTimeline,
+    pub(super) timeline: AccountTimeline,
     /// Time zone of months.
     pub(super) zone: TimeZone,
     waiting: WaitingDecisions,
@@ -249,6 +249,24 @@ impl Ledger {
     pub fn path(&self) -> &Path {
         &self.path
     }
+}
+
+/// Opens an existing ledger of any schema version that no agent is using, for writing; also returns its real path.
+pub(super) fn open_unused(path: &Path) -> Result<(PathBuf, Connection, LedgerLock), Cause> {
+    if !path.exists() {
+        return Err(Cause::Missing);
+    }
+    let path = resolve_path(path)?;
+    if !path.is_file() {
+        return Err(Cause::Missing);
+    }
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(&path, flags)?;
+    connection.busy_timeout(schema::BUSY)?;
+    // Checked before the lock, which would create a file beside a file that is no ledger.
+    schema::ledger_version(&connection)?;
+    let lock = LedgerLock::acquire(&path)?;
+    Ok((path, connection, lock))
 }
 
 /// The real path of the file, so that two names of one ledger have the same lock.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use rusqlite::Connection;
 
 use super::column::{loaded, loaded_json, loaded_optional};
+use super::rolled::RolledTime;
 use super::state::{LedgerGpu, LedgerState, LiveCounter};
 use super::{counters, rates, reader, tenant_rules};
 use crate::account::{Boot, RecoveredGpu, RecoveredShare, unknown_span};
@@ -23,7 +24,9 @@ pub(super) fn load(
         connection.query_row(sql, [], |row| Ok((Utc(loaded(row, 0)?), Utc(loaded(row, 1)?))))?;
     let rates = Arc::new(rates::load(connection)?);
     let tenant_rules = Arc::new(tenant_rules::load(connection)?);
-    let mut state = LedgerState { created, last_commit, rates, tenant_rules, ..LedgerState::default() };
+    let rolled = RolledTime::load(connection, &rates, &tenant_rules)?;
+    let mut state =
+        LedgerState { created, last_commit, rates, tenant_rules, rolled, ..LedgerState::default() };
     let mut recovered = BTreeMap::new();
     let instances = counters::instances(connection)?;
     for (mut gpu, mut recovered_gpu) in load_gpus(connection)? {

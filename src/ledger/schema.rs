@@ -45,22 +45,33 @@ pub(super) fn open_writer(path: &Path, now: Utc) -> Result<(Connection, Option<P
 
 /// Opens a ledger for reading; of an older one, a migrated copy in memory.
 pub(super) fn open_reader(path: &Path) -> Result<Connection, Cause> {
+    open_to_read(path, |connection| match check_version(&connection)? {
+        0 => Err(Cause::Foreign),
+        VERSION => Ok(connection),
+        _ => migration::migrated_copy(&connection),
+    })
+}
+
+/// Opens a ledger of any schema version for reading.
+pub(super) fn open_any(path: &Path) -> Result<Connection, Cause> {
+    open_to_read(path, |connection| ledger_version(&connection).map(|_| connection))
+}
+
+fn open_to_read(
+    path: &Path,
+    check: fn(Connection) -> Result<Connection, Cause>,
+) -> Result<Connection, Cause> {
     let Ok(metadata) = path.metadata() else { return Err(Cause::Missing) };
     if metadata.is_dir() {
         return Err(Cause::Directory { path: path.to_owned() });
     }
-    open_to_read(path).map_err(|cause| error::name_users(cause, metadata.uid(), geteuid().as_raw()))
-}
-
-fn open_to_read(path: &Path) -> Result<Connection, Cause> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(path, flags)?;
-    connection.busy_timeout(BUSY)?;
-    match check_version(&connection)? {
-        0 => Err(Cause::Foreign),
-        VERSION => Ok(connection),
-        _ => migration::migrated_copy(&connection),
-    }
+    let open = || {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(path, flags)?;
+        connection.busy_timeout(BUSY)?;
+        check(connection)
+    };
+    open().map_err(|cause| error::name_users(cause, metadata.uid(), geteuid().as_raw()))
 }
 
 /// Refuses an existing file that does not begin like an SQLite database, before anything is created.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use rusqlite::Connection;
 
 use super::error::Cause;
+use super::rolled::RolledTime;
 use super::{counters, write};
 use crate::account::{CounterKey, HolderCounter, MonthCosts, TenantKey, XidSums};
 use crate::billing::{BillLine, PricedSpan, RateSchedule};
@@ -83,6 +84,8 @@ pub(super) struct LedgerState {
     pub(super) month: Option<Arc<MonthCosts>>,
     pub(super) rates: Arc<RateSchedule>,
     pub(super) tenant_rules: Arc<RuleSchedule>,
+    /// Which rows are rolled up.
+    pub(super) rolled: RolledTime,
     /// The latest begin of a window, whose tenant rules apply to counters. It never goes back, so that no holder alternates
     /// between two tenants where windows of several GPUs arrive late.
     pub(super) rules_at: Utc,

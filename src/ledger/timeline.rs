@@ -7,9 +7,12 @@ use super::error::Cause;
 use crate::account::{AccountTimeline, Anchor, Boot, TimelineBasis};
 use crate::model::{Nanoseconds, Span, Stamp, Utc};
 
-/// The begin of the last stored minute, and the time before which what was charged is final.
+/// The begin of the last stored minute, and the time before which what was charged is final. Where all minutes are deleted, the
+/// first is the end of their time.
 pub(super) fn stored_until(connection: &Connection) -> rusqlite::Result<(Option<Utc>, Utc)> {
-    let sql = "SELECT (SELECT max(minute_ns) FROM minute), covered_until_ns FROM ledger";
+    let sql =
+        "SELECT coalesce((SELECT max(minute_ns) FROM minute), nullif(deleted_until_ns, 0)), covered_until_ns
+               FROM ledger";
     connection.query_row(sql, [], |row| Ok((loaded_optional(row, 0)?.map(Utc), Utc(loaded(row, 1)?))))
 }
 

@@ -4,9 +4,8 @@ use std::sync::{Arc, LazyLock};
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::MINUTE;
 use super::amounts::{self, ACCOUNT, AmountColumn, COUNTER, join_expressions, names};
-use super::column::{clamped, loaded, source_rank, stored, stored_instance, stored_money};
+use super::column::{clamped, loaded, source_bit, stored, stored_instance, stored_money};
 use super::error::Cause;
 use super::minutes::MinutePart;
 use super::state::{LedgerGpu, StoredHolder};
@@ -160,36 +159,46 @@ pub(super) fn update_settled_gpu(
     Ok(())
 }
 
-/// Adds the GPU time of a part to its minute.
+/// What a row of `minute` becomes when another one is added to it.
+pub(super) const MINUTE_SUMS: &str =
+    "UPDATE SET slot_ns = slot_ns + excluded.slot_ns, coarse = max(coarse, excluded.coarse)";
+
+static ADD_TO_MINUTE: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "INSERT INTO minute (minute_ns, gpu, slot_ns, coarse) VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO {MINUTE_SUMS}"
+    )
+});
+
+/// Adds the GPU time of a part to the row of its minute, which begins at `row`.
 pub(super) fn add_to_minute(
     connection: &Connection,
-    gpu: i64,
+    (row, gpu): (Utc, i64),
     part: &MinutePart,
     coarse: bool,
 ) -> rusqlite::Result<()> {
-    connection
-        .prepare_cached(
-            "INSERT INTO minute (minute_ns, gpu, slot_ns, coarse) VALUES (?1, ?2, ?3, ?4)
-             ON CONFLICT DO UPDATE SET slot_ns = slot_ns + excluded.slot_ns, coarse = max(coarse, excluded.coarse)",
-        )?
-        .execute(params![
-            stored(part.from.floor(MINUTE).0)?,
-            gpu,
-            stored(part.to.since(part.from).0)?,
-            coarse,
-        ])?;
+    connection.prepare_cached(&ADD_TO_MINUTE)?.execute(params![
+        stored(row.0)?,
+        gpu,
+        stored(part.to.since(part.from).0)?,
+        coarse,
+    ])?;
     Ok(())
 }
 
+/// What a row of `account` becomes when another one is added to it.
+pub(super) static ACCOUNT_SUMS: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "UPDATE SET {},grade=max(grade,excluded.grade),method=max(method,excluded.method),source=source|excluded.source",
+        join_expressions(ACCOUNT, ",", AmountColumn::addition),
+    )
+});
+
 static ADD_TO_ACCOUNT: LazyLock<String> = LazyLock::new(|| {
     format!(
-        "INSERT INTO account(minute_ns,gpu,holder,gpu_instance,profile,{},grade,method,source)VALUES({}) ON CONFLICT DO UPDATE SET {},\
-         grade=max(grade,excluded.grade),method=max(method,excluded.method),\
-         source=CASE WHEN 2 IN(source,excluded.source)THEN 2 WHEN 1 IN(source,excluded.source)THEN 1 \
-         ELSE max(source,excluded.source)END",
+        "INSERT INTO account(minute_ns,gpu,holder,gpu_instance,profile,{},grade,method,source)VALUES({}) ON CONFLICT DO {}",
         names(ACCOUNT),
         ["?"; ACCOUNT.len() + 8].join(","),
-        join_expressions(ACCOUNT, ",", AmountColumn::addition),
+        *ACCOUNT_SUMS,
     )
 });
 
@@ -207,7 +216,7 @@ fn profile_key(connection: &Connection, profile: &MigProfile) -> rusqlite::Resul
     Ok(connection.last_insert_rowid())
 }
 
-/// Adds a row to its minute and slot, which keeps the worst of grade, method and source.
+/// Adds a row to its minute and slot, which keeps the worst of grade and method, and all sources.
 pub(super) fn add_to_account(
     connection: &Connection,
     minute: Utc,
@@ -223,20 +232,24 @@ pub(super) fn add_to_account(
     values[ACCOUNT.len() + 5..].copy_from_slice(&[
         row.grade as i64,
         row.method as i64,
-        source_rank(row.source),
+        source_bit(row.source),
     ]);
     connection.prepare_cached(&ADD_TO_ACCOUNT)?.execute(values)?;
     Ok(())
 }
 
-/// Stores the flags of a window, each once per minute.
-pub(super) fn insert_remarks(connection: &Connection, gpu: i64, window: &Settlement) -> rusqlite::Result<()> {
+/// Stores the flags of a window, each once per row, which begins at `row`.
+pub(super) fn insert_remarks(
+    connection: &Connection,
+    (row, gpu): (Utc, i64),
+    window: &Settlement,
+) -> rusqlite::Result<()> {
     for flag in &window.flags {
         connection
             .prepare_cached(
                 "INSERT INTO remark (minute_ns, gpu, text) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING",
             )?
-            .execute(params![stored(window.from.floor(MINUTE).0)?, gpu, flag])?;
+            .execute(params![stored(row.0)?, gpu, flag])?;
     }
     Ok(())
 }

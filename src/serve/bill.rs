@@ -210,9 +210,12 @@ impl BillProblem {
     /// Whether the request or the ledger is the reason.
     const fn status(&self) -> StatusCode {
         match self {
-            Self::Ledger(error) if !matches!(error.cause, Cause::Currencies { .. }) => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
+            Self::Ledger(error) => match error.cause {
+                Cause::Currencies { .. } | Cause::RolledUp { .. } | Cause::Deleted { .. } => {
+                    StatusCode::BAD_REQUEST
+                }
+                _ => StatusCode::SERVICE_UNAVAILABLE,
+            },
             Self::Json(_) => StatusCode::SERVICE_UNAVAILABLE,
             _ => StatusCode::BAD_REQUEST,
         }

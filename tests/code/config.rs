@@ -235,7 +235,7 @@ c.yaml:9:14: prices.rates[1].class: "spott" is not known here; did you mean `spo
 c.yaml:10:26: attribution.standing[0].gpu: is missing; give all, an index, a range such as 4-7, or a UUID, or a list of them
 c.yaml:10:26: attribution.standing[0]: has no holder; give user: NAME, group: NAME or unit: NAME.service
 c.yaml:10:37: attribution.standing[0].fraction: "3/2" is more than one GPU; give a fraction such as 1/2 or 0.5, or 1 for the whole GPU
-c.yaml:11:9: ledger: is not a mapping; give keys with values: enabled, path, export"#;
+c.yaml:11:9: ledger: is not a mapping; give keys with values: enabled, path, retention, export"#;
     assert_eq!(problems(text), expected.trim_start());
 }
 

@@ -17,6 +17,19 @@ fn each_mistake_has_an_error_that_says_what_to_do() {
 
 /// A file, and what is printed after `c.yaml:`, line by line.
 const MISTAKES: &[(&str, &str)] = &[
+    (
+        "ledger: {retention: {minutes: 100d, quarter_hours: 90d}}",
+        "1:37: ledger.retention.quarter_hours: quarter hours are kept for 90d, less than minutes, 100d; give quarter_hours of 100d or more",
+    ),
+    (
+        "ledger: {retention: {minutes: 500d}}",
+        "1:22: ledger.retention.minutes: quarter hours are kept for 400d, less than minutes, 500d; give quarter_hours of 500d or more",
+    ),
+    (
+        "ledger: {retention: {minutes: 1h, quarter_hours: 1w2months}}",
+        "1:31: ledger.retention.minutes: \"1h\" is shorter than 1d; give a duration from 1d to 3650d
+1:50: ledger.retention.quarter_hours: \"1w2months\" is not a duration; give a number with its unit, such as 500ms, 1s, 2m or 1h",
+    ),
     ("a: b: c", "1:5: not valid YAML: mapping values are not allowed in this context"),
     ("a:\n\tb: 1", "2:2: not valid YAML: tabs disallowed within this context (block indentation)"),
     ("node: {name: 'x", "1:14: not valid YAML: unclosed quote"),

@@ -1,4 +1,4 @@
--- Schema version 8: the identity of a ledger in exports, and what its node was before.
+-- Schema version 8: the identity of a ledger in exports, what its node was before, and roll-ups.
 
 -- Random, and another one where the file is found on another machine.
 ALTER TABLE ledger ADD COLUMN uid TEXT NOT NULL DEFAULT '';
@@ -15,3 +15,15 @@ CREATE TABLE past_node (
     instance_type TEXT,
     spot          INTEGER
 ) STRICT;
+
+-- Retention. Rows of minute, account and remark before rolled_until_ns are sums: their minute_ns is the begin of a quarter
+-- hour of UTC, and they hold what its minutes held. A rate that begins inside a quarter hour, as before version 5, divides it.
+-- Grade, method and coarse are the worst of them, and texts of remarks are kept once. Sums of the quarter hour that ends at
+-- rolled_until_ns may be incomplete: then the rest is still in its minutes. Rows before deleted_until_ns are deleted.
+
+ALTER TABLE ledger ADD COLUMN rolled_until_ns INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE ledger ADD COLUMN deleted_until_ns INTEGER NOT NULL DEFAULT 0;
+
+-- account.source is a set of bits from here on, of all meters of activity in the row's time: 1 gpm, 2 utilization, 4 none,
+-- 8 samples.
+UPDATE account SET source = 1 << source;

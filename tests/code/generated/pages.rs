@@ -117,6 +117,12 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
     ("gpumeter-probe", "gpumeter probe --ready", "Whether the agent is ready, for a readiness probe."),
     ("gpumeter-ledger", "gpumeter ledger restore", "Puts back the ledger as it was before an upgrade."),
     (
+        "gpumeter-ledger-snapshot",
+        "gpumeter ledger snapshot /backup/ledger-2026-11.db",
+        "Copies the ledger while the agent runs.",
+    ),
+    ("gpumeter-ledger-compact", "gpumeter ledger compact", "Shrinks the ledger of a stopped agent."),
+    (
         "gpumeter-ledger-restore",
         "gpumeter ledger restore",
         "Puts back the ledger as it was before an upgrade.",

@@ -15,9 +15,9 @@ use super::world::*;
 const HOLDERS: [&str; 4] = [HolderId::UNALLOCATED, "unit:train.service", "user:a", "user:b"];
 
 /// Weights of the five parts of each holder, and of its use.
-type Weights = Vec<([u8; 5], [u8; 2])>;
+pub(super) type Weights = Vec<([u8; 5], [u8; 2])>;
 
-fn weights() -> impl Strategy<Value = Weights> {
+pub(super) fn weights() -> impl Strategy<Value = Weights> {
     prop::collection::vec((any::<[u8; 5]>(), any::<[u8; 2]>()), HOLDERS.len())
 }
 
@@ -30,7 +30,7 @@ fn divide(total: u64, weights: &[u8]) -> Vec<u64> {
     parts
 }
 
-fn window(gpu: u32, (from, to): (u64, u64), weights: &Weights) -> ClosedWindow {
+pub(super) fn window(gpu: u32, (from, to): (u64, u64), weights: &Weights) -> ClosedWindow {
     let cells: Vec<u8> = weights.iter().flat_map(|(parts, _)| *parts).collect();
     let held = divide((to - from) * SECOND, &cells);
     let part = |index: usize| held.iter().skip(index).step_by(5).sum::<u64>();

@@ -2,6 +2,7 @@
 
 mod bills;
 mod commits;
+mod copies;
 mod explanations;
 mod exports;
 mod inventory;
@@ -9,6 +10,7 @@ mod laws;
 mod month;
 mod month_costs;
 mod opening;
+mod retention;
 mod sticky_faults;
 mod upgrades;
 mod versions;

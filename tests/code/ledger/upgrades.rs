@@ -5,7 +5,7 @@ use std::process::Command;
 
 use gpumeter::account::LedgerBatch;
 use gpumeter::billing::{PriceBook, Rate};
-use gpumeter::ledger::{Cause, Ledger, Opening, Reader, restore};
+use gpumeter::ledger::{Cause, Ledger, Opening, Reader, Retention, restore};
 use gpumeter::model::{Nanoseconds, Stamp, Utc};
 
 use super::world::*;
@@ -224,7 +224,7 @@ struct Fixture {
     csv: &'static str,
 }
 
-const FIXTURES: [Fixture; 2] = [
+const FIXTURES: [Fixture; 3] = [
     Fixture {
         sql: include_str!("../../fixtures/ledger/version-3.sql"),
         text: include_str!("../../fixtures/ledger/version-3.txt"),
@@ -235,10 +235,16 @@ const FIXTURES: [Fixture; 2] = [
         text: include_str!("../../fixtures/ledger/version-4.txt"),
         csv: include_str!("../../fixtures/ledger/version-4.csv"),
     },
+    Fixture {
+        sql: include_str!("../../fixtures/ledger/version-7.sql"),
+        text: include_str!("../../fixtures/ledger/version-7.txt"),
+        csv: include_str!("../../fixtures/ledger/version-7.csv"),
+    },
 ];
 
 #[test]
 fn the_bill_of_an_older_ledger_stays_the_same() {
+    let mut rolled_up = Vec::<bool>::new();
     for fixture in FIXTURES {
         let world = World::new();
         rusqlite::Connection::open(world.path()).unwrap().execute_batch(fixture.sql).unwrap();
@@ -260,7 +266,17 @@ fn the_bill_of_an_older_ledger_stays_the_same() {
         assert_eq!(recovered.imbalance, 0);
         drop(ledger);
         assert_eq!(bill(&["--by", "gpu", "--csv"]), fixture.csv);
+        // Rolled up, too; a rate of version 4 begins inside a quarter hour.
+        let (mut ledger, _) = Ledger::open(&world.path(), &opening).unwrap();
+        let later = now.utc.plus(Nanoseconds::from_seconds(3_600));
+        ledger.commit(&LedgerBatch { now: later, ..LedgerBatch::default() }).unwrap();
+        let retention = Retention { minutes: Nanoseconds(0), quarter_hours: Nanoseconds(u64::MAX) };
+        while ledger.retain(retention).unwrap() {}
+        drop(ledger);
+        rolled_up.push(world.sql("SELECT rolled_until_ns > 0 FROM ledger"));
+        assert_eq!(bill(&["--by", "gpu", "--csv"]), fixture.csv);
     }
+    assert_eq!(rolled_up, [false, true, true], "the first one has no whole quarter hour");
 }
 
 #[test]

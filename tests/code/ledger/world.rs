@@ -77,6 +77,7 @@ pub(crate) fn downgrade(path: &Path) {
         DROP INDEX holder_tenant; ALTER TABLE holder DROP COLUMN tenant;
         ALTER TABLE ledger DROP COLUMN covered_until_ns; ALTER TABLE ledger DROP COLUMN uid;
         ALTER TABLE ledger DROP COLUMN machine_id; ALTER TABLE ledger DROP COLUMN exports_since_ns; DROP TABLE past_node;
+        ALTER TABLE ledger DROP COLUMN rolled_until_ns; ALTER TABLE ledger DROP COLUMN deleted_until_ns;
         CREATE TABLE price (id INTEGER PRIMARY KEY, from_ns INTEGER, currency TEXT, class TEXT,
                             nano_per_gpu_hour INTEGER, recorded_ns INTEGER);
         INSERT INTO price SELECT id, begin_ns, currency, class, nano_per_unit, recorded_ns FROM rate;
