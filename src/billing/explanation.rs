@@ -27,6 +27,9 @@ pub struct Explanation {
     pub clock_steps: Vec<ClockStep>,
     /// Boots of the node.
     pub boots: Vec<NodeBoot>,
+    /// Before this time only sums of quarter hours are kept, so times are theirs; none where all minutes are kept.
+    #[serde(default, with = "json::optional_time")]
+    pub quarter_hours_until: Option<Utc>,
 }
 
 impl Explanation {
@@ -52,6 +55,7 @@ impl Explanation {
             gpus: Vec::new(),
             clock_steps: Vec::new(),
             boots: Vec::new(),
+            quarter_hours_until: Default::default(),
         }
     }
 }

@@ -8,7 +8,7 @@ use super::explanation::{Explanation, GpuEventKind};
 use super::job_summary::{ExplainedJob, explained_jobs};
 use super::json;
 use super::sacct::SacctJob;
-use crate::model::{Fact, MINUTE, Nanoseconds, Utc};
+use crate::model::{Fact, MINUTE, Nanoseconds, QUARTER_HOUR, Utc};
 
 /// All jobs of a period, as both account for them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -217,8 +217,11 @@ fn account_reasons(job: &ExplainedJob<'_>, runs: &[SacctRun<'_>], explanation: &
     let mut reasons = Vec::new();
     let (start, end) = (job.summary.total.start, job.summary.total.end);
     let time = |at: Utc| super::print_time(at);
+    let grid = |at: Utc| {
+        if explanation.quarter_hours_until.is_some_and(|until| at < until) { QUARTER_HOUR } else { MINUTE }
+    };
     let began = runs.iter().filter_map(|run| run.job.start).min();
-    let began = began.map(|began| began.max(explanation.bill.from).floor(MINUTE));
+    let began = began.map(|began| began.max(explanation.bill.from)).map(|began| began.floor(grid(began)));
     if let Some(began) = began.filter(|began| *began < start) {
         reasons.push(format!("its first minute here is {}, and for Slurm {}", time(start), time(began)));
     }
@@ -230,7 +233,7 @@ fn account_reasons(job: &ExplainedJob<'_>, runs: &[SacctRun<'_>], explanation: &
     }
     let ended = runs.iter().map(|run| run.job.end).collect::<Option<Vec<_>>>();
     if let Some(ended) = ended.and_then(|ends| ends.into_iter().max())
-        && ended.plus(MINUTE) < end
+        && ended.plus(grid(ended)) < end
     {
         reasons.push(format!(
             "it held until {} here, and ended {} for Slurm: did the epilog run?",
@@ -360,6 +363,18 @@ mod tests {
         assert!(of(line("7", 0, 0, &[]), &early).1.contains("an earlier run needs --duplicates"));
         let late = SAME.replace("T08:10:00", "T08:02:00");
         assert!(of(line("7", 0, 0, &[]), &late).1.contains("did the epilog run?"));
+        // Where only the quarter hour is kept, nothing is known of the minutes in it.
+        for (sacct, elapsed) in [(&early, "00:05:00"), (&late, "00:02:00")] {
+            let jobs = format!("JobID|Elapsed|AllocTRES|NodeList|Start|End|Account|Suspended\n{sacct}");
+            let jobs =
+                parse_sacct(&jobs.replace("00:10:00|gres", &format!("{elapsed}|gres")), &TimeZone::UTC);
+            let mut rolled = explanation(vec![line("7", 0, 0, &[])]);
+            rolled.quarter_hours_until = Some(rolled.bill.to);
+            let found = compare_jobs(&jobs.unwrap(), &rolled, Nanoseconds::from_seconds(30));
+            assert!(found.jobs[0].differs, "{found:?}");
+            let told = reasons(&found);
+            assert!(!told.contains("--duplicates") && !told.contains("epilog"), "{told}");
+        }
         let two = SAME.replace("gres/gpu=1,node=1|gpu7", "gres/gpu=2,node=2|gpu[7-8]");
         assert_eq!(of(line("7", 0, 0, &[]), &two), (false, "it had 2 GPUs on 2 nodes".to_owned()));
         let none = SAME.replace("gres/gpu=1", "gres/shard=1");

@@ -78,16 +78,7 @@ impl AmountColumn {
             format!("{name}={name}+excluded.{name}")
         }
     }
-
-    /// The SQL sum of many rows' values as two columns, since it may not fit into one INTEGER.
-    pub(super) fn sum(&self) -> String {
-        let name = self.name;
-        format!("sum({name}>>{HALF}),sum({name}&{})", (1_i64 << HALF) - 1)
-    }
 }
-
-/// Bits of the lower column of a sum.
-const HALF: u32 = 31;
 
 /// Writes amounts into the parameters of a statement.
 pub(super) fn store(columns: &[AmountColumn], amounts: &Amounts, values: &mut [i64]) -> rusqlite::Result<()> {
@@ -104,17 +95,6 @@ pub(super) fn load(columns: &[AmountColumn], row: &Row<'_>, first: usize) -> rus
     let mut amounts = Amounts::default();
     for (index, column) in columns.iter().enumerate() {
         *(column.field)(&mut amounts) = loaded(row, first + index)?;
-    }
-    Ok(amounts)
-}
-
-/// Reads the [`AmountColumn::sum`] of each column from the columns that begin at `first`; a sum above 64 bits is capped.
-pub(super) fn load_sums(columns: &[AmountColumn], row: &Row<'_>, first: usize) -> rusqlite::Result<Amounts> {
-    let mut amounts = Amounts::default();
-    for (index, column) in columns.iter().enumerate() {
-        let (upper, lower) = (loaded(row, first + 2 * index)?, loaded(row, first + 2 * index + 1)?);
-        let sum = (u128::from(upper) << HALF) + u128::from(lower);
-        *(column.field)(&mut amounts) = u64::try_from(sum).unwrap_or(u64::MAX);
     }
     Ok(amounts)
 }
@@ -142,21 +122,5 @@ mod tests {
             format!("gpu,holder,gpu_instance,born_ns,{}", names(COUNTER))
         );
         assert_eq!(PARTS.iter().map(|column| column.name).next_back(), Some("unavailable_ns"));
-    }
-
-    #[test]
-    fn a_sum_of_values_that_no_integer_holds_together_is_read_whole_or_cut() {
-        let connection = rusqlite::Connection::open_in_memory().unwrap();
-        connection.execute_batch("CREATE TABLE t (energy_static_uj INTEGER)").unwrap();
-        let columns = &ACCOUNT[9..10];
-        let sum = format!("SELECT {} FROM t", columns[0].sum());
-        for (values, expected) in [(2, 2 * i64::MAX as u64), (3, u64::MAX)] {
-            connection.execute_batch("DELETE FROM t").unwrap();
-            for _ in 0..values {
-                connection.execute("INSERT INTO t VALUES (?1)", [i64::MAX]).unwrap();
-            }
-            let sums = connection.query_row(&sum, [], |row| load_sums(columns, row, 0)).unwrap();
-            assert_eq!(sums.energy_static.0, expected, "{values}");
-        }
     }
 }

@@ -2,13 +2,13 @@
 //! bill.
 
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use jiff::tz::TimeZone;
 use rusqlite::{Connection, params};
 
-use super::amounts::{self, ACCOUNT, AmountColumn, join_expressions};
-use super::column::{self, loaded, loaded_grade, loaded_method, loaded_sources, stored};
+use super::amounts::{self, ACCOUNT, names};
+use super::column::{loaded, loaded_grade, loaded_id, loaded_method, sources_of, stored};
 use super::error::Cause;
 use super::rolled::RolledTime;
 use super::{MINUTE, node, rates, reader, tenant_rules};
@@ -17,7 +17,9 @@ use crate::billing::{
     PricedSpan, Rate, RateKind, RateSchedule, Reconciliation, Recorded, TenantBudget, days_between,
     local_date, local_time, mark_measured_energy, zone_name,
 };
-use crate::model::{GpuId, Holder, HolderId, MigProfile, Nanoseconds, QUARTER_HOUR, SlotId, Utc};
+use crate::model::{
+    Amounts, GpuId, Grade, Holder, HolderId, Method, MigProfile, Nanoseconds, QUARTER_HOUR, SlotId, Utc,
+};
 use crate::tenants::{RuleSchedule, TenantRules, tenant};
 
 /// A GPU whose account ends this long before that of another is gone, and does not delay bills.
@@ -204,7 +206,7 @@ struct BillSpan<'a> {
 impl BillDraft<'_> {
     fn add(&mut self, connection: &Connection, span: &BillSpan<'_>) -> Result<(), Cause> {
         let times = load_times(connection, span)?;
-        let mut lines = load_lines(connection, span)?;
+        let mut lines = load_lines(connection, span, &self.gpus)?;
         for (key, gpu) in &mut self.gpus {
             let Some(slot) = times.get(key).copied() else { continue };
             let whole = PricedSlot { uuid: &gpu.gpu.uuid, model: &gpu.model, profile: None };
@@ -350,49 +352,100 @@ pub(super) fn find_currency(rates: &[&Recorded<Rate>]) -> Result<Option<String>,
     }
 }
 
-/// The lines of each GPU, by its key in the file, without money.
+/// What tells the rows of one line apart: the keys of GPU, holder, GPU instance and profile.
+type RowKey = (i64, i64, i64, i64);
+
+/// The sum of the rows of one line.
+struct RowSum {
+    amounts: Amounts,
+    grade: Grade,
+    method: Method,
+    /// A set of bits.
+    sources: i64,
+}
+
+/// The lines of each GPU, by its key in the file, without money. Rows are summed up here, since SQLite would sort all of them by
+/// line first, on disk where a month has millions.
 fn load_lines(
     connection: &Connection,
     span: &BillSpan<'_>,
+    gpus: &[(i64, BillGpu)],
 ) -> rusqlite::Result<BTreeMap<i64, Vec<BillLine>>> {
-    let sums = join_expressions(ACCOUNT, ",", AmountColumn::sum);
-    let mut statement = connection.prepare_cached(&format!(
-        "SELECT a.gpu, g.gpu_index, g.uuid, h.name, h.version, max(grade), max(method), max(coarse),
-                max(source & 1) | max(source & 2) | max(source & 4) | max(source & 8),
-                a.gpu_instance, p.name, p.size, p.total, {sums}
-         FROM account a
-         JOIN minute m ON m.minute_ns = a.minute_ns AND m.gpu = a.gpu
-         JOIN gpu g ON g.id = a.gpu
-         JOIN holder h ON h.id = a.holder
-         LEFT JOIN mig_profile p ON p.id = a.profile
-         WHERE a.minute_ns >= ?1 AND a.minute_ns < ?2
-         GROUP BY a.gpu, a.holder, a.gpu_instance, a.profile
-         ORDER BY g.gpu_index, g.uuid, h.name, h.id, a.gpu_instance, a.profile"
-    ))?;
-    let mut rows = statement.query(params![stored(span.from.0)?, stored(span.to.0)?])?;
+    let (sums, coarse) = (sum_rows(connection, span)?, coarse_rows(connection, span)?);
+    let gpus: HashMap<i64, &GpuId> = gpus.iter().map(|(key, gpu)| (*key, &gpu.gpu)).collect();
+    let profiles = load_profiles(connection)?;
+    let mut named = Vec::with_capacity(sums.len());
+    for (key, sum) in sums {
+        named.push((load_holder_id(connection, key.1)?, key, sum));
+    }
+    named.sort_by(|(name, key, _), (other_name, other_key, _)| {
+        (name.name(), key).cmp(&(other_name.name(), other_key))
+    });
     let mut lines = BTreeMap::<i64, Vec<BillLine>>::new();
-    while let Some(row) = rows.next()? {
-        lines.entry(row.get(0)?).or_default().push(read_line(row)?);
+    for (holder, key, sum) in named {
+        let Some(gpu) = gpus.get(&key.0) else { continue };
+        lines.entry(key.0).or_default().push(BillLine {
+            slot: SlotId { gpu_instance: u32::try_from(key.2).ok(), profile: profiles.get(&key.3).cloned() },
+            amounts: sum.amounts,
+            grade: sum.grade,
+            method: sum.method,
+            coarse: coarse.contains(&key),
+            sources: sources_of(sum.sources),
+            ..BillLine::empty(GpuId::clone(gpu), holder)
+        });
     }
     Ok(lines)
 }
 
-fn read_line(row: &rusqlite::Row<'_>) -> rusqlite::Result<BillLine> {
-    let gpu = GpuId { index: row.get(1)?, uuid: row.get::<_, String>(2)?.into() };
-    Ok(BillLine {
-        slot: SlotId { gpu_instance: column::loaded_instance(row, 9)?, profile: read_profile(row, 10)? },
-        amounts: amounts::load_sums(ACCOUNT, row, 13)?,
-        grade: loaded_grade(row, 5)?,
-        method: loaded_method(row, 6)?,
-        coarse: row.get(7)?,
-        sources: loaded_sources(row, 8)?,
-        ..BillLine::empty(gpu, column::loaded_id(row, 3)?)
-    })
+fn sum_rows(connection: &Connection, span: &BillSpan<'_>) -> rusqlite::Result<HashMap<RowKey, RowSum>> {
+    let mut statement = connection.prepare_cached(&format!(
+        "SELECT gpu, holder, gpu_instance, profile, grade, method, source, {} FROM account
+         WHERE minute_ns >= ?1 AND minute_ns < ?2",
+        names(ACCOUNT)
+    ))?;
+    let mut rows = statement.query(params![stored(span.from.0)?, stored(span.to.0)?])?;
+    let mut sums = HashMap::<RowKey, RowSum>::new();
+    while let Some(row) = rows.next()? {
+        let key = (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
+        let (grade, method) = (loaded_grade(row, 4)?, loaded_method(row, 5)?);
+        let (sources, amounts): (i64, Amounts) = (row.get(6)?, amounts::load(ACCOUNT, row, 7)?);
+        let sum = sums.entry(key).or_insert(RowSum { amounts: Amounts::default(), grade, method, sources });
+        sum.amounts.add(&amounts);
+        sum.grade = sum.grade.max(grade);
+        sum.method = sum.method.max(method);
+        sum.sources |= sources;
+    }
+    Ok(sums)
 }
 
-/// The profile in the columns that begin at `index`; none where they are NULL.
-fn read_profile(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<Option<MigProfile>> {
-    let Some(name) = row.get::<_, Option<String>>(index)? else { return Ok(None) };
-    let (size, total) = (loaded(row, index + 1)?, loaded(row, index + 2)?);
-    Ok(Some(MigProfile { name: name.into(), size, total }))
+/// The lines with a row of a coarse minute; there are few such minutes.
+fn coarse_rows(connection: &Connection, span: &BillSpan<'_>) -> rusqlite::Result<HashSet<RowKey>> {
+    connection
+        .prepare_cached(
+            "SELECT DISTINCT a.gpu, a.holder, a.gpu_instance, a.profile
+             FROM minute m CROSS JOIN account a ON a.minute_ns = m.minute_ns AND a.gpu = m.gpu
+             WHERE m.coarse AND m.minute_ns >= ?1 AND m.minute_ns < ?2",
+        )?
+        .query_map(params![stored(span.from.0)?, stored(span.to.0)?], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
+        })?
+        .collect()
+}
+
+/// The id of the version of a holder with that key.
+pub(super) fn load_holder_id(connection: &Connection, key: i64) -> rusqlite::Result<HolderId> {
+    connection
+        .prepare_cached("SELECT name, version FROM holder WHERE id = ?1")?
+        .query_row([key], |row| loaded_id(row, 0))
+}
+
+/// The profiles of MIG instances, by key.
+pub(super) fn load_profiles(connection: &Connection) -> rusqlite::Result<HashMap<i64, MigProfile>> {
+    connection
+        .prepare("SELECT id, name, size, total FROM mig_profile")?
+        .query_map([], |row| {
+            let name = row.get::<_, String>(1)?.into();
+            Ok((row.get(0)?, MigProfile { name, size: loaded(row, 2)?, total: loaded(row, 3)? }))
+        })?
+        .collect()
 }

@@ -111,12 +111,8 @@ pub(super) fn loaded_grade(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::R
 }
 
 /// The activity sources of a set of bits.
-pub(super) fn loaded_sources(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<Vec<ActivitySource>> {
-    let bits: i64 = row.get(index)?;
-    if bits >> SOURCES.len() != 0 {
-        return Err(rusqlite::Error::IntegralValueOutOfRange(index, bits));
-    }
-    Ok(SOURCES.into_iter().filter(|source| bits & source_bit(*source) != 0).collect())
+pub(super) fn sources_of(bits: i64) -> Vec<ActivitySource> {
+    SOURCES.into_iter().filter(|source| bits & source_bit(*source) != 0).collect()
 }
 
 /// A method from its rank.

@@ -5,10 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::amounts::{self, ACCOUNT, names};
-use super::billing::{BillOptions, HOLDERS, make_bill};
+use super::billing::{BillOptions, HOLDERS, load_holder_id, load_profiles, make_bill};
 use super::column::{
-    loaded, loaded_grade, loaded_id, loaded_instance, loaded_json, loaded_method, loaded_optional,
-    loaded_sources, stored,
+    loaded, loaded_grade, loaded_instance, loaded_json, loaded_method, loaded_optional, sources_of, stored,
 };
 use super::error::Cause;
 use super::rolled::RolledTime;
@@ -73,6 +72,7 @@ pub(super) fn explain(
         gpus,
         clock_steps: load_clock_steps(connection, from, to)?,
         boots: load_boots(connection, from, to)?,
+        quarter_hours_until: Some(past.rolled.until.min(bill.to)).filter(|until| bill.from < *until),
         lines,
         bill,
     })
@@ -277,23 +277,6 @@ fn each_minute(
     Ok(())
 }
 
-fn load_holder_id(connection: &Connection, key: i64) -> rusqlite::Result<HolderId> {
-    connection
-        .prepare_cached("SELECT name, version FROM holder WHERE id = ?1")?
-        .query_row([key], |row| loaded_id(row, 0))
-}
-
-/// The profiles of MIG instances, by key.
-fn load_profiles(connection: &Connection) -> rusqlite::Result<HashMap<i64, MigProfile>> {
-    connection
-        .prepare("SELECT id, name, size, total FROM mig_profile")?
-        .query_map([], |row| {
-            let name = row.get::<_, String>(1)?.into();
-            Ok((row.get(0)?, MigProfile { name, size: loaded(row, 2)?, total: loaded(row, 3)? }))
-        })?
-        .collect()
-}
-
 fn read_row(
     row: &rusqlite::Row<'_>,
     holder: HolderId,
@@ -306,7 +289,7 @@ fn read_row(
         amounts: amounts::load(ACCOUNT, row, 9)?,
         grade: loaded_grade(row, 5)?,
         method: loaded_method(row, 6)?,
-        sources: loaded_sources(row, 7)?,
+        sources: sources_of(row.get(7)?),
     })
 }
 

@@ -1,6 +1,7 @@
 //! The account of the real binary: law L1 in the API and on the page, and across a kill.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use serde_json::Value;
 
@@ -187,4 +188,59 @@ fn a_kill_loses_no_committed_second_and_doubles_none() {
     let page = demo.agent.wait_for("the account after the last kill", |page| settled_seconds(page) >= 30);
     assert_eq!(page.value("gpumeter_ledger_imbalance_seconds", &[]), Some("0"));
     check(&bill(&demo.agent));
+}
+
+/// Repeats the last whole minutes of a ledger forty days before, for two days; returns begin and end of that time.
+fn repeat_long_ago(ledger: &Path) -> [String; 2] {
+    const QUARTER: i64 = 900_000_000_000;
+    let connection = rusqlite::Connection::open(ledger).unwrap();
+    let number = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
+    let last = number("SELECT max(minute_ns) FROM minute") - 60_000_000_000;
+    let begin = (last / QUARTER - 40 * 96) * QUARTER;
+    let steps = format!("WITH n(i) AS (VALUES(0) UNION ALL SELECT i + 1 FROM n WHERE i < {})", 2 * 1_440 - 1);
+    for table in ["minute", "account", "remark"] {
+        let mut columns =
+            connection.prepare(&format!("SELECT name FROM pragma_table_info('{table}')")).unwrap();
+        let columns: Vec<String> =
+            columns.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
+        let columns = columns[1..].join(",");
+        let sql = format!(
+            "{steps} INSERT INTO {table} SELECT {begin} + i * 60000000000, {columns} FROM n, {table} WHERE minute_ns = {last}"
+        );
+        connection.execute(&sql, []).unwrap();
+    }
+    let time = |at: i64| jiff::Timestamp::from_nanosecond(at.into()).unwrap().to_string();
+    [time(begin), time(begin + 2 * 96 * QUARTER)]
+}
+
+#[test]
+fn a_long_backlog_is_summed_up_beside_the_commits_and_over_a_kill_and_no_bill_changes() {
+    let mut demo = Demo::start(FAST);
+    demo.agent.wait_for("two minutes of account", |page| settled_seconds(page) >= 180);
+    demo.agent.kill();
+    let ledger = demo.directory.path().join("ledger.db");
+    let [from, to] = repeat_long_ago(&ledger);
+    let bill = |source: &[&str]| {
+        let period = ["bill", "--from", &from, "--to", &to, "--by", "workload,gpu", "--csv"];
+        String::from_utf8(output(&[&period, source].concat()).stdout).unwrap()
+    };
+    let before = bill(&["--ledger", ledger.to_str().unwrap()]);
+    assert!(before.lines().count() > 8, "{before}");
+    let minutes = |ledger: &Path| {
+        let sql = "SELECT count(*) FROM minute WHERE minute_ns < (SELECT max(minute_ns) FROM minute) - 35 * 86400 * 1000000000";
+        let connection = rusqlite::Connection::open(ledger).unwrap();
+        connection.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap()
+    };
+    let all = minutes(&ledger);
+    demo.kill_and_restart(&["--speed", "1"]);
+    let settled = settled_seconds(&demo.agent.wait_for("a page", |_| true));
+    demo.agent.wait_for("some steps", |_| minutes(&ledger) < all - 5_000);
+    assert_eq!(bill(&["--url", &format!("http://{}", demo.agent.address)]), before);
+    demo.kill_and_restart(&["--speed", "1"]);
+    let page = demo
+        .agent
+        .wait_for("the last step", |page| minutes(&ledger) == all / 15 && settled_seconds(page) > settled);
+    assert_eq!(page.value("gpumeter_ledger_errors_total", &[]), Some("0"));
+    assert_eq!(page.value("gpumeter_ledger_imbalance_seconds", &[]), Some("0"));
+    assert_eq!(bill(&["--url", &format!("http://{}", demo.agent.address)]), before);
 }

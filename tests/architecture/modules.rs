@@ -50,7 +50,7 @@ pub(crate) const MODULES: &[Module] = &[
     module(
         "ledger",
         &["model", "billing", "tenants", "account"],
-        "durable account in SQLite: prices, bills, migrations",
+        "account in SQLite: prices, bills, retention, migrations",
     ),
     module(
         "exports",

@@ -19,6 +19,10 @@ pub(super) fn page(subject: &str, explanation: &Explanation) -> String {
     let zone = zone(&explanation.bill.time_zone);
     let mut page = format!("{subject}\n{}\n{}\n", title(&explanation.bill), period(&explanation.bill));
     page += &marks(&explanation.bill).iter().map(|mark| format!("{mark}\n")).collect::<String>();
+    if let Some(until) = explanation.quarter_hours_until {
+        page +=
+            &format!("before {} only quarter hours are kept: times there are theirs\n", local(until, &zone));
+    }
     for line in &explanation.lines {
         page += &explain_line(line, explanation, &zone);
     }

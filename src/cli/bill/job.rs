@@ -9,7 +9,7 @@ use jiff::{Timestamp, ToSpan};
 use super::{BillSource, Failure, job_list, job_report, job_sum, print};
 use crate::billing::{Explanation, JobId, JobSummary, LineFilter};
 use crate::clock::system_now;
-use crate::model::Fact;
+use crate::model::{Fact, QUARTER_HOUR};
 
 /// How many days are searched by default.
 const DAYS: i64 = 30;
@@ -122,9 +122,9 @@ fn check_cluster(id: &JobId, explanation: &Explanation) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The start of the minute that many days ago.
+/// The start of the quarter hour that many days ago, since of old minutes only quarter hours may be kept.
 fn days_ago(days: i64) -> Result<String, Failure> {
-    let now = i64::try_from(system_now().utc.0 / 1_000_000_000).unwrap_or(i64::MAX);
-    let minute = Timestamp::from_second(now - now.rem_euclid(60)).map_err(Failure::found)?;
-    minute.checked_sub((days * 24).hours()).map(|from| from.to_string()).map_err(Failure::found)
+    let now = system_now().utc.floor(QUARTER_HOUR);
+    let quarter = Timestamp::from_nanosecond(now.0.into()).map_err(Failure::found)?;
+    quarter.checked_sub((days * 24).hours()).map(|from| from.to_string()).map_err(Failure::found)
 }

@@ -10,6 +10,7 @@ mod laws;
 mod month;
 mod month_costs;
 mod opening;
+mod page;
 mod retention;
 mod sticky_faults;
 mod upgrades;

@@ -271,6 +271,7 @@ fn an_explanation_shows_quarter_hours_where_only_these_are_kept() {
     let before = explain();
     while ledger.retain(Retention { minutes: hours(4), quarter_hours: hours(100) }).unwrap() {}
     let now = explain();
+    assert_eq!((before.quarter_hours_until, now.quarter_hours_until), (None, Some(after(2 * HOUR))));
     assert_eq!(now.lines, before.lines, "spans of one share end where they ended");
     assert_eq!((now.usage[0].from, now.usage[0].to), (after(0), after(6 * HOUR)));
     assert_eq!(now.lines[0].spans.len(), 1);

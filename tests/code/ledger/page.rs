@@ -1,0 +1,74 @@
+//! The page about the ledger: its queries and their results, and the tables that it lists.
+
+use rusqlite::Connection;
+use rusqlite::types::Value;
+
+use super::month::MONTH;
+use super::world::World;
+use crate::generated::check::{Outcome, check};
+
+const PAGE: &str = include_str!("../../../docs/ledger.md");
+
+/// A demo with pods.
+const DEMO: &str = include_str!("../../fixtures/ledger/version-7.sql");
+
+/// What `sqlite3 -header` prints.
+fn run(connection: &Connection, sql: &str) -> Result<String, rusqlite::Error> {
+    let mut statement = connection.prepare(sql)?;
+    let mut printed = statement.column_names().collect::<Vec<_>>().join("|") + "\n";
+    let columns = statement.column_count();
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let text = |index| -> Result<String, rusqlite::Error> {
+            Ok(match row.get(index)? {
+                Value::Null => String::new(),
+                Value::Integer(number) => number.to_string(),
+                Value::Real(number) => format!("{number:?}"),
+                Value::Text(text) => text,
+                Value::Blob(_) => "a blob".to_owned(),
+            })
+        };
+        printed += &((0..columns).map(text).collect::<Result<Vec<_>, _>>()?.join("|") + "\n");
+    }
+    Ok(printed)
+}
+
+#[test]
+fn the_page_about_the_ledger_shows_what_its_queries_return() -> Outcome {
+    let demo = Connection::open_in_memory()?;
+    demo.execute_batch(DEMO)?;
+    let month = Connection::open(MONTH.path())?;
+    let mut parts = PAGE.split("```sql\n");
+    let mut page = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (sql, rest) = part.split_once("```\n\n```text\n").ok_or("a query without a result")?;
+        let (_, rest) = rest.split_once("```").ok_or("a result without an end")?;
+        let ledger = if sql.starts_with("-- month.db\n") { &month } else { &demo };
+        page += &format!("```sql\n{sql}```\n\n```text\n{}```{rest}", run(ledger, sql)?);
+    }
+    check("docs/ledger.md", &page)
+}
+
+#[test]
+fn the_page_about_the_ledger_has_every_table_and_column() {
+    let world = World::new();
+    drop(world.open(0, Default::default()));
+    let connection = Connection::open(world.path()).unwrap();
+    let mut columns = connection
+        .prepare(
+            "SELECT t.name, c.name FROM sqlite_master t JOIN pragma_table_info(t.name) c
+             WHERE t.type = 'table' AND t.name NOT LIKE 'sqlite_%'",
+        )
+        .unwrap();
+    let columns =
+        columns.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?))).unwrap();
+    let missing: Vec<_> = columns
+        .map(Result::unwrap)
+        .filter(|(table, column)| {
+            let of_table =
+                |line: &&str| line.split('|').nth(1).is_some_and(|cell| cell.contains(&format!("`{table}`")));
+            !PAGE.lines().filter(of_table).any(|row| row.contains(&format!("`{column}`")))
+        })
+        .collect();
+    assert_eq!(missing, [], "tables and columns that the page does not list");
+}
