@@ -412,8 +412,8 @@ fn start_bill_reader(
     let (sender, requests) = tokio::sync::mpsc::channel(QUEUE_LENGTH);
     let Some(path) = path else { return Ok(sender) };
     let stop = shared.stop.clone();
-    let zone = shared.config.active().config.billing.time_zone.clone();
-    Thread::start("reader", move || serve::answer_bills(&path, zone.as_ref(), requests, &stop))?;
+    let config = shared.config.active().config.billing.clone();
+    Thread::start("reader", move || serve::answer_bills(&path, &config, requests, &stop))?;
     Ok(sender)
 }
 

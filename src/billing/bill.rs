@@ -30,6 +30,12 @@ pub struct Bill {
     /// The nodes, in a bill over exports of many.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fleet: Option<Fleet>,
+    /// The account to which the costs belong, for FOCUS; absent where `billing.account` is not set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub billing_account: Option<String>,
+    /// The organisation that charges for the GPUs, for FOCUS; absent where `billing.invoice_issuer` is not set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub invoice_issuer: Option<String>,
     /// Whether the GPUs are simulated.
     #[serde(default)]
     pub simulated: bool,
@@ -207,7 +213,7 @@ pub struct BillLine {
     pub unpriced: Nanoseconds,
     /// Money of the charged time and of the energy; none where no price was in force in the whole bill.
     pub money: Option<Money>,
-    /// The same before it was rounded; of a bill that was read from JSON, the rounded one.
+    /// The same before it was rounded.
     pub exact: ExactMoney,
     /// The part of `money` that is for energy; none where energy has no price of its own, or was not measured.
     pub energy_money: Option<Money>,

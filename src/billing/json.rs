@@ -92,6 +92,12 @@ pub(super) struct LineJson {
     money: Option<Money>,
     #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_money")]
     energy_money: Option<Money>,
+    /// `money` before it was rounded, in parts of a nano-unit of which 3.6e12 make one.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_integer")]
+    exact_money: Option<i128>,
+    /// The part of it that is for energy.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_integer")]
+    exact_energy_money: Option<i128>,
     #[serde(
         default,
         rename = "co2e_grams",
@@ -141,6 +147,8 @@ impl From<BillLine> for LineJson {
             sources: line.sources,
             charged_ns: line.charged.0,
             unpriced_ns: line.unpriced.0,
+            exact_money: line.money.map(|_| line.exact.parts()),
+            exact_energy_money: line.energy_money.map(|_| line.exact_energy.parts()),
             money: line.money,
             energy_money: line.energy_money,
             emissions: line.emissions,
@@ -153,6 +161,11 @@ impl TryFrom<LineJson> for BillLine {
     type Error = MoneyOverflow;
 
     fn try_from(line: LineJson) -> Result<Self, MoneyOverflow> {
+        // Earlier agents send rounded money only.
+        let exact = |parts: Option<i128>, money: Option<Money>| match parts {
+            Some(parts) => Ok(ExactMoney::of_parts(parts)),
+            None => ExactMoney::from_parts(money.unwrap_or_default(), 0),
+        };
         let beside =
             line.beyond_share_ns.saturating_add(line.outside_holding_ns).saturating_add(line.unheld_ns);
         let amounts = Amounts {
@@ -203,9 +216,9 @@ impl TryFrom<LineJson> for BillLine {
             charged: Nanoseconds(line.charged_ns),
             unpriced: Nanoseconds(line.unpriced_ns),
             money: line.money,
-            exact: ExactMoney::from_parts(line.money.unwrap_or_default(), 0)?,
+            exact: exact(line.exact_money, line.money)?,
             energy_money: line.energy_money,
-            exact_energy: ExactMoney::from_parts(line.energy_money.unwrap_or_default(), 0)?,
+            exact_energy: exact(line.exact_energy_money, line.energy_money)?,
             emissions: line.emissions,
             spread: line.spread,
             ..Self::empty(gpu, HolderId::new(line.holder))

@@ -92,6 +92,16 @@ impl ExactMoney {
         amounts.into_iter().try_fold(Self::ZERO, Self::plus)
     }
 
+    /// The amount in parts of a nano-unit, of which 3.6e12 make one.
+    pub const fn parts(self) -> i128 {
+        self.0
+    }
+
+    /// An amount of so many of these parts.
+    pub const fn of_parts(parts: i128) -> Self {
+        Self(parts)
+    }
+
     /// Whole nano-units, rounded towards minus infinity.
     pub const fn floor(self) -> Money {
         Money(self.0.div_euclid(HOUR))

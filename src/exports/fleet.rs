@@ -359,6 +359,8 @@ impl<'a> FleetDraft<'a> {
         Bill {
             node: String::new(),
             cluster: None,
+            billing_account: None,
+            invoice_issuer: None,
             fleet: Some(Fleet {
                 nodes: facts.nodes.len() as u64,
                 clusters: facts.clusters.into_iter().collect(),

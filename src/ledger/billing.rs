@@ -80,6 +80,8 @@ pub(super) fn make_bill(
         node: node.name,
         cluster: node.cluster,
         fleet: None,
+        billing_account: None,
+        invoice_issuer: None,
         from,
         to: end,
         from_local: local_time(from, zone),

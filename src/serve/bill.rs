@@ -20,6 +20,7 @@ use tokio::time::timeout;
 
 use crate::billing::{Bill, Explanation, LineFilter, PriceBook, print_time};
 use crate::clock::{Stop, system_now, system_zone};
+use crate::config::BillingConfig;
 use crate::ledger::{Cause, ExplainedPart, Reader};
 use crate::model::{MINUTE, Utc, VisibleAccount};
 
@@ -322,7 +323,7 @@ fn parse_time(name: &'static str, text: &str, zone: &TimeZone) -> Result<Utc, Bi
 /// The reader thread: makes bills until the agent stops or the server has ended.
 pub(crate) fn answer_bills(
     path: &Path,
-    zone: Option<&TimeZone>,
+    config: &BillingConfig,
     mut requests: mpsc::Receiver<BillRequest>,
     stop: &Stop,
 ) {
@@ -338,10 +339,18 @@ pub(crate) fn answer_bills(
         let (receiver, stop) = (Arc::clone(&reply), stop.clone());
         let is_cancelled = move || receiver.is_closed() || stop.is_called();
         let json = match explained {
-            None => read_bill(path, &query, zone, None, is_cancelled)
-                .and_then(|bill| Ok(serde_json::to_string(&bill.visible_to(&visible))?)),
-            Some(filter) => read_explanation(path, (&query, &filter), zone, &visible, is_cancelled)
-                .and_then(|explanation| Ok(serde_json::to_string(&explanation)?)),
+            None => read_bill(path, &query, config.time_zone.as_ref(), None, is_cancelled).and_then(|bill| {
+                let bill = Bill {
+                    billing_account: config.account.clone(),
+                    invoice_issuer: config.invoice_issuer.clone(),
+                    ..bill
+                };
+                Ok(serde_json::to_string(&bill.visible_to(&visible))?)
+            }),
+            Some(filter) => {
+                read_explanation(path, (&query, &filter), config.time_zone.as_ref(), &visible, is_cancelled)
+                    .and_then(|explanation| Ok(serde_json::to_string(&explanation)?))
+            }
         };
         // The query has dropped its reference, so this is the last one.
         if let Some(reply) = Arc::into_inner(reply) {
@@ -474,7 +483,8 @@ mod tests {
         drop(Ledger::open(&path, &Opening::default()).unwrap());
         endless(&path);
         let (sender, requests) = mpsc::channel(2);
-        let reader = thread::spawn(move || answer_bills(&path, None, requests, &Stop::default()));
+        let reader =
+            thread::spawn(move || answer_bills(&path, &BillingConfig::default(), requests, &Stop::default()));
         let ask = || {
             let (reply, answer) = oneshot::channel();
             sender
@@ -506,7 +516,7 @@ mod tests {
         let stop = Stop::default();
         let (sender, requests) = mpsc::channel(1);
         let theirs = stop.clone();
-        let reader = thread::spawn(move || answer_bills(&path, None, requests, &theirs));
+        let reader = thread::spawn(move || answer_bills(&path, &BillingConfig::default(), requests, &theirs));
         let (reply, _answer) = oneshot::channel();
         sender
             .blocking_send(BillRequest {
