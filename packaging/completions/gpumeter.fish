@@ -108,6 +108,9 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l split-by -d '
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l book -d 'Prices and terms of a configuration file in place of the recorded ones; needs --ledger or --exports' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l against -d 'Compare with what sacct --parsable2 printed to this file, by job, instead of printing the bill. Exit status 1 if any job differs. It needs the columns JobID, Elapsed (or ElapsedRaw) and AllocTRES, and uses JobIDRaw, Cluster, Account, User, Start, End, Suspended, NodeList and NNodes; with --duplicates it has all runs of requeued jobs' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l tolerance -d 'Difference that is accepted for each GPU of a job, in seconds: a job holds its GPUs from prolog to epilog' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l focus -d 'Write the rows of FOCUS 1.3, one for each local day, tenant, workload, GPU slot and rate, into a file that ends in .csv or .parquet; - is CSV to standard output' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l billing-account -d 'BillingAccountId and BillingAccountName of FOCUS, instead of billing.account of the agent' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l invoice-issuer -d 'InvoiceIssuerName and the providers of FOCUS, instead of billing.invoice_issuer of the agent' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l log-format -d 'Format of the log' -r -f -a "text\t''
 json\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand bill" -l skip-damaged -d 'With --exports, leave damaged files out; the bill names them'

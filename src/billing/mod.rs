@@ -7,6 +7,7 @@ mod bill;
 mod charge;
 mod day;
 mod explanation;
+pub mod focus;
 mod history;
 mod job_comparison;
 mod job_id;

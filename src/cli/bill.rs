@@ -8,6 +8,7 @@ mod csv;
 mod days;
 pub(super) mod explain;
 mod explain_text;
+mod focus;
 mod html;
 pub(super) mod job;
 mod job_list;
@@ -112,6 +113,8 @@ pub(super) struct BillCommand {
     over_budget: bool,
     #[command(flatten)]
     against: against::AgainstOptions,
+    #[command(flatten)]
+    focus: focus::FocusOptions,
 }
 
 impl BillCommand {
@@ -124,6 +127,9 @@ impl BillCommand {
             return Ok(());
         }
         let bill = self.bill(from, to)?;
+        if self.focus.write(&bill)? {
+            return balanced(&bill);
+        }
         if self.over_budget {
             let budget::BudgetReport { page, over } = budget::report(&bill);
             print(&page)?;
@@ -137,12 +143,13 @@ impl BillCommand {
             tracing::warn!("the bill is partial: it has only the lines of tenants that this user may see");
         }
         print(&self.printed(&bill)?)?;
-        if bill.is_balanced() { Ok(()) } else { Err(Failure::found("the bill does not reconcile")) }
+        balanced(&bill)
     }
 
     /// The bill of a period, with what the options select and add.
     fn bill(&self, from: Option<String>, to: Option<String>) -> Result<Bill, Failure> {
-        let needs_days = self.by.needs_days() || self.html || self.split_by.is_some();
+        let needs_days =
+            self.by.needs_days() || self.html || self.split_by.is_some() || self.focus.is_asked_for();
         let query = BillQuery {
             from,
             to,
@@ -197,6 +204,11 @@ impl BillCommand {
             text::page(bill, &self.by)
         })
     }
+}
+
+/// Fails if the sums of a bill do not agree.
+fn balanced(bill: &Bill) -> Result<(), Failure> {
+    if bill.is_balanced() { Ok(()) } else { Err(Failure::found("the bill does not reconcile")) }
 }
 
 /// The prices and terms of a configuration file.

@@ -81,12 +81,12 @@ pub(super) fn line_id(bill: &Bill, by: &BillGrouping, names: &[String]) -> Strin
 }
 
 /// A text that no spreadsheet takes for a formula. The lone dash of usage without a label is none.
-fn safe_text(text: &str) -> String {
+pub(super) fn safe_text(text: &str) -> String {
     let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']) && text != NONE;
     if is_formula { format!("'{text}") } else { text.to_owned() }
 }
 
-fn record(fields: &[String]) -> String {
+pub(super) fn record(fields: &[String]) -> String {
     fields.iter().map(|field| quoted(field)).collect::<Vec<_>>().join(",") + "\r\n"
 }
 

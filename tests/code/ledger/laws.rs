@@ -66,7 +66,7 @@ fn slot(gpu: u32, holder: usize) -> SlotId {
 }
 
 /// Rates of all kinds with some selectors, and terms of some tenants, that begin at any minute of the first hours.
-fn books() -> impl Strategy<Value = PriceBook> {
+pub(super) fn books() -> impl Strategy<Value = PriceBook> {
     const KINDS: [RateKind; 4] =
         [RateKind::GpuHour, RateKind::InstanceHour, RateKind::Kwh, RateKind::CarbonKwh];
     let from = || prop::option::of((0..90_u64).prop_map(|minutes| after(minutes * 60)));
@@ -117,7 +117,7 @@ fn physics(bill: &Bill) -> Vec<(String, SlotId, String)> {
 }
 
 /// A ledger of two GPUs with random windows of random lengths, and random prices.
-fn settled(lengths: &[(u64, Weights)], rates: &[u64]) -> (World, Acknowledged) {
+pub(super) fn settled(lengths: &[(u64, Weights)], rates: &[u64]) -> (World, Acknowledged) {
     let world = World::new();
     let prices: Vec<(u64, i128)> =
         rates.iter().enumerate().map(|(i, rate)| (i as u64 * 120, i128::from(*rate))).collect();
@@ -138,7 +138,7 @@ fn settled(lengths: &[(u64, Weights)], rates: &[u64]) -> (World, Acknowledged) {
     (world, last)
 }
 
-fn worlds() -> impl Strategy<Value = (Vec<(u64, Weights)>, Vec<u64>)> {
+pub(super) fn worlds() -> impl Strategy<Value = (Vec<(u64, Weights)>, Vec<u64>)> {
     // Mostly windows of 15 s; sometimes a gap that was settled at once.
     let length = prop_oneof![4 => Just(15_u64), 1 => 1..400_u64];
     (prop::collection::vec((length, weights()), 4..24), prop::collection::vec(0..1_000_000_000_000_u64, 1..4))

@@ -5,6 +5,7 @@ mod commits;
 mod copies;
 mod explanations;
 mod exports;
+mod focus;
 mod inventory;
 mod laws;
 mod month;

@@ -1,0 +1,397 @@
+//! Makes the rows of a bill by day.
+
+use std::collections::BTreeMap;
+
+use jiff::Zoned;
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
+use thiserror::Error;
+
+use super::decimal::{COST_SCALE, Decimal, PRICE_SCALE, QUANTITY_SCALE, costs, quantities, ratios};
+use crate::billing::{Bill, BillLine, BillRate, ExactMoney, MoneyOverflow, Month, RateKind};
+use crate::model::{GpuId, HolderId, MINUTE, Money, Utc};
+
+/// What a row charges for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RowKind {
+    /// GPU time.
+    Time,
+    /// Energy that has a price of its own.
+    Energy,
+    /// What terms take off or add, what prices of MIG instances differ by, and what quantities were rounded by.
+    Adjustment,
+}
+
+/// A row of FOCUS. Its columns are those of [`COLUMNS`](super::COLUMNS).
+#[derive(Clone, Debug)]
+pub struct FocusRow<'a> {
+    /// The bill.
+    pub bill: &'a Bill,
+    /// The GPU.
+    pub gpu: &'a GpuId,
+    /// The line of the bill; none for what quantities were rounded by.
+    pub line: Option<&'a BillLine>,
+    /// What it charges for.
+    pub kind: RowKind,
+    /// The rate that prices it; none where no rate was in force, and for adjustments.
+    pub rate: Option<&'a BillRate>,
+    /// The begin and the end of the charged time.
+    pub period: [Utc; 2],
+    /// The begin and the end of the local month that contains it.
+    pub month: [Utc; 2],
+    /// Hours or kilowatt-hours; none for adjustments.
+    pub quantity: Option<Decimal>,
+    /// The price of a unit before terms.
+    pub list_price: Option<Decimal>,
+    /// The price of a unit under the terms.
+    pub price: Option<Decimal>,
+    /// Price × quantity.
+    pub cost: Decimal,
+    /// Price before terms × quantity.
+    pub list_cost: Decimal,
+    /// The part of what the GPU costs in this period.
+    pub ratio: Option<Decimal>,
+}
+
+/// A bill that FOCUS cannot express.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum FocusError {
+    /// There is no money.
+    #[error("no price was in force, and FOCUS is about money; configure prices.rates")]
+    NoPrices,
+    /// The currency is a word of the operator.
+    #[error("FOCUS wants a national currency as in ISO 4217, such as EUR, and prices.currency is {0:?}")]
+    Currency(String),
+    /// A setting is missing.
+    #[error("FOCUS needs {what}; set {key} in the agent's configuration, or give {option}")]
+    Missing {
+        /// What is missing.
+        what: &'static str,
+        /// The configuration key.
+        key: &'static str,
+        /// The option of the command line.
+        option: &'static str,
+    },
+    /// The lines have no day.
+    #[error("the bill is not by day")]
+    NotByDay,
+    /// The time zone of the bill is unknown here.
+    #[error("{0:?} is no time zone that this machine knows; give --time-zone")]
+    Zone(String),
+    /// A date that is none.
+    #[error("{0:?} is not a date in the bill's time zone")]
+    Day(String),
+    /// A sum is too large.
+    #[error(transparent)]
+    Overflow(#[from] MoneyOverflow),
+    /// A price is too large for the format.
+    #[error("a price of {0} units of the currency is too large for FOCUS; give prices in a larger unit")]
+    Price(i64),
+}
+
+/// The decimal places of ratios.
+const RATIO_SCALE: u8 = 12;
+
+/// The largest price in nano-units: one of 18 digits, so that databases multiply it by a quantity exactly.
+const LARGEST_PRICE: i128 = 999_999_999_999_999_999;
+
+/// The rows of a bill by day. In both columns of costs they sum to the exact total of the bill, rounded down to 22 places,
+/// and those of a GPU and a day to what the GPU cost in it.
+///
+/// # Errors
+/// The bill has no prices, no account, no issuer or no days; see [`FocusError`].
+pub fn focus_rows(bill: &Bill) -> Result<Vec<FocusRow<'_>>, FocusError> {
+    check(bill)?;
+    let zone = zone_of(&bill.time_zone)?;
+    let mut by_gpu: BTreeMap<(&GpuId, &str), Vec<&BillLine>> = BTreeMap::new();
+    for line in &bill.lines {
+        let day = line.day.as_deref().ok_or(FocusError::NotByDay)?;
+        by_gpu.entry((&line.gpu, day)).or_default().push(line);
+    }
+    let exact: Vec<ExactMoney> = by_gpu
+        .values()
+        .map(|lines| ExactMoney::sum(lines.iter().map(|line| line.exact)))
+        .collect::<Result<_, _>>()?;
+    let mut rows = Vec::new();
+    for (((gpu, day), lines), total) in by_gpu.into_iter().zip(costs(&exact)?) {
+        let draft = DayDraft { bill, gpu, day: DayBounds::new(day, &zone)?, lines };
+        rows.extend(draft.rows(total)?);
+    }
+    Ok(rows)
+}
+
+fn check(bill: &Bill) -> Result<(), FocusError> {
+    let missing = |what, key, option| Err(FocusError::Missing { what, key, option });
+    match &bill.currency {
+        None => return Err(FocusError::NoPrices),
+        Some(code) if code.len() != 3 || !code.bytes().all(|byte| byte.is_ascii_uppercase()) => {
+            return Err(FocusError::Currency(code.clone()));
+        }
+        Some(_) => {}
+    }
+    if bill.billing_account.is_none() {
+        return missing("the account that the costs belong to", "billing.account", "--billing-account");
+    }
+    if bill.invoice_issuer.is_none() {
+        return missing(
+            "the organisation that issues the bill",
+            "billing.invoice_issuer",
+            "--invoice-issuer",
+        );
+    }
+    Ok(())
+}
+
+/// The zone of a bill: a name, or an offset such as `+05:30`.
+fn zone_of(name: &str) -> Result<TimeZone, FocusError> {
+    if name.starts_with(['+', '-']) {
+        let zoned = format!("2000-01-01T00:00:00{name}[{name}]").parse::<Zoned>();
+        return zoned.map(|zoned| zoned.time_zone().clone()).map_err(|_| FocusError::Zone(name.to_owned()));
+    }
+    TimeZone::get(name).map_err(|_| FocusError::Zone(name.to_owned()))
+}
+
+/// A local day and the month that contains it.
+struct DayBounds {
+    day: [Utc; 2],
+    month: [Utc; 2],
+}
+
+impl DayBounds {
+    fn new(day: &str, zone: &TimeZone) -> Result<Self, FocusError> {
+        let wrong = || FocusError::Day(day.to_owned());
+        let date: Date = day.parse().map_err(|_| wrong())?;
+        let begin_of = |date: Date| {
+            let begin = date.to_zoned(zone.clone()).map_err(|_| wrong())?.timestamp().as_nanosecond();
+            u64::try_from(begin).map(Utc).map_err(|_| wrong())
+        };
+        let begin = begin_of(date)?;
+        let month = Month::containing(begin, zone).ok_or_else(wrong)?;
+        let end = begin_of(date.tomorrow().map_err(|_| wrong())?)?;
+        Ok(Self { day: [begin, end], month: [month.begin, month.end] })
+    }
+}
+
+/// The lines of a GPU on a day.
+struct DayDraft<'a> {
+    bill: &'a Bill,
+    gpu: &'a GpuId,
+    day: DayBounds,
+    lines: Vec<&'a BillLine>,
+}
+
+/// Nano-units per unit of quantity, before and under terms.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct UnitPrices {
+    list: i64,
+    charged: i64,
+}
+
+/// A row without quantity and cost, and what these follow from.
+struct UsageDraft<'a> {
+    row: FocusRow<'a>,
+    prices: UnitPrices,
+    /// Nanoseconds, or microjoules.
+    amount: u64,
+}
+
+impl<'a> DayDraft<'a> {
+    /// Its rows, which cost `total` units of [`COST_SCALE`].
+    fn rows(&self, total: i128) -> Result<Vec<FocusRow<'a>>, FocusError> {
+        let mut rows = self.usage()?;
+        set_ratios(&mut rows);
+        for line in self.lines.iter().copied().filter(|line| is_adjustment(line)) {
+            let units = costs(&[line.exact])?[0];
+            rows.push(self.adjustment(Some(line), units));
+        }
+        let rest =
+            |cost: fn(&FocusRow<'a>) -> Decimal| total - rows.iter().map(|row| cost(row).units).sum::<i128>();
+        let (rest, list_rest) = (rest(|row| row.cost), rest(|row| row.list_cost));
+        if (rest, list_rest) != (0, 0) {
+            // What terms change in list costs, and what is no decimal, stands beside the terms where there are any.
+            let last = rows.iter().rposition(|row| row.kind == RowKind::Adjustment);
+            let place = last.unwrap_or_else(|| {
+                rows.push(self.adjustment(None, 0));
+                rows.len() - 1
+            });
+            rows[place].cost.units += rest;
+            rows[place].list_cost.units += list_rest;
+        }
+        Ok(rows)
+    }
+
+    /// The rows with quantities.
+    fn usage(&self) -> Result<Vec<FocusRow<'a>>, FocusError> {
+        let mut groups: BTreeMap<(RowKind, i64), Vec<UsageDraft<'a>>> = BTreeMap::new();
+        for line in self.lines.iter().copied().filter(|line| !is_adjustment(line)) {
+            let rate = self.rate(line.rates.time);
+            let prices = self.time_prices(line, rate)?;
+            let row = |kind, rate| self.row(line, kind, rate);
+            let mut add = |row: FocusRow<'a>, prices: UnitPrices, amount| {
+                let usage = UsageDraft { row, prices, amount };
+                groups.entry((usage.row.kind, prices.list)).or_default().push(usage);
+            };
+            if line.charged.0 > 0 || line.unpriced.0 == 0 {
+                add(row(RowKind::Time, rate), prices, line.charged.0);
+            }
+            if line.unpriced.0 > 0 {
+                add(row(RowKind::Time, None), UnitPrices { list: 0, charged: 0 }, line.unpriced.0);
+            }
+            if let Some(rate) = self.rate(line.rates.energy).filter(|_| line.has_energy) {
+                let price = nano(rate.price)?;
+                add(
+                    row(RowKind::Energy, Some(rate)),
+                    UnitPrices { list: price, charged: price },
+                    line.energy(),
+                );
+            }
+        }
+        let mut rows = Vec::new();
+        for group in groups.into_values() {
+            let amounts: Vec<u64> = group.iter().map(|usage| usage.amount).collect();
+            for (usage, quantity) in group.into_iter().zip(quantities(&amounts)) {
+                rows.push(usage.with_quantity(quantity)?);
+            }
+        }
+        Ok(rows)
+    }
+
+    fn rate(&self, id: Option<i64>) -> Option<&'a BillRate> {
+        self.bill.rates.iter().find(|rate| Some(rate.id) == id)
+    }
+
+    /// The prices of a GPU-hour of a line.
+    fn time_prices(&self, line: &BillLine, rate: Option<&BillRate>) -> Result<UnitPrices, FocusError> {
+        let list = match (rate, &line.slot.profile) {
+            (None, _) => 0,
+            (Some(rate), Some(profile)) if rate.unit == RateKind::InstanceHour => {
+                // As the bill prices the time of an instance; sizes are powers of two, so that it is exact.
+                let (size, total) = (i128::from(profile.size.max(1)), i128::from(profile.total));
+                nano(Money((rate.price.0 * total + size / 2) / size))?
+            }
+            (Some(rate), _) => nano(rate.price)?,
+        };
+        // All lines under the same rate, terms and profile have one price.
+        let key = |line: &BillLine| (line.rates.time, line.rates.terms, line.slot.profile.clone());
+        let priced = self.lines.iter().find(|other| other.charged.0 > 0 && key(other) == key(line));
+        let charged = match priced {
+            None => list,
+            Some(line) => {
+                let money = line.exact.minus(line.exact_energy)?;
+                i64::try_from(money.parts() / i128::from(line.charged.0)).map_err(|_| MoneyOverflow)?
+            }
+        };
+        nano(Money(charged.into()))?;
+        Ok(UnitPrices { list, charged })
+    }
+
+    fn row(&self, line: &'a BillLine, kind: RowKind, rate: Option<&'a BillRate>) -> FocusRow<'a> {
+        let zero = Decimal { units: 0, scale: COST_SCALE };
+        FocusRow {
+            bill: self.bill,
+            gpu: self.gpu,
+            line: Some(line),
+            kind,
+            rate,
+            period: self.period(line, rate),
+            month: self.day.month,
+            quantity: None,
+            list_price: None,
+            price: None,
+            cost: zero,
+            list_cost: zero,
+            ratio: None,
+        }
+    }
+
+    /// The part of the day in which the bill, the rate and the terms of a line hold.
+    fn period(&self, line: &BillLine, rate: Option<&BillRate>) -> [Utc; 2] {
+        let [begin, end] = self.whole_period();
+        let terms = self.bill.terms.iter().find(|terms| Some(terms.id) == line.rates.terms);
+        let since = [rate.and_then(|rate| rate.since), terms.and_then(|terms| terms.since)];
+        let begin = since.into_iter().flatten().fold(begin, Utc::max);
+        let end = rate.and_then(|rate| rate.until).map_or(end, |until| end.min(until));
+        [begin, end.max(begin)]
+    }
+
+    /// The part of the day in which the bill has an account of the GPU.
+    fn whole_period(&self) -> [Utc; 2] {
+        let [begin, end] = self.day.day;
+        let (begin, end) = (begin.max(self.bill.from), end.min(self.bill.to));
+        match self.bill.gpus.iter().find(|gpu| gpu.gpu == *self.gpu) {
+            Some(gpu) => {
+                [begin.max(gpu.accounted_since.floor(MINUTE)), end.min(gpu.settled_until.ceil(MINUTE))]
+            }
+            None => [begin, end],
+        }
+    }
+
+    fn adjustment(&self, line: Option<&'a BillLine>, units: i128) -> FocusRow<'a> {
+        let cost = Decimal { units, scale: COST_SCALE };
+        let rate = line.and_then(|line| self.rate(line.rates.time));
+        let period = match line {
+            Some(line) => self.period(line, rate),
+            None => self.whole_period(),
+        };
+        FocusRow {
+            bill: self.bill,
+            gpu: self.gpu,
+            line,
+            kind: RowKind::Adjustment,
+            rate: None,
+            period,
+            month: self.day.month,
+            quantity: None,
+            list_price: None,
+            price: None,
+            cost,
+            list_cost: cost,
+            ratio: None,
+        }
+    }
+}
+
+fn is_adjustment(line: &BillLine) -> bool {
+    [HolderId::TERMS, HolderId::RATE_VARIANCE].contains(&&*line.tenant)
+}
+
+/// A price that FOCUS can express.
+fn nano(price: Money) -> Result<i64, FocusError> {
+    let nano = i64::try_from(price.0).map_err(|_| MoneyOverflow)?;
+    if price.0 > LARGEST_PRICE { Err(FocusError::Price(nano / 1_000_000_000)) } else { Ok(nano) }
+}
+
+impl<'a> UsageDraft<'a> {
+    /// The row with this quantity and what it costs.
+    fn with_quantity(self, quantity: i128) -> Result<FocusRow<'a>, FocusError> {
+        let UnitPrices { list, charged } = self.prices;
+        let price = |nano: i64| Decimal { units: nano.into(), scale: PRICE_SCALE };
+        let cost = |nano: i64| {
+            let units = i128::from(nano).checked_mul(quantity).ok_or(MoneyOverflow)?;
+            Ok::<_, MoneyOverflow>(Decimal { units, scale: COST_SCALE })
+        };
+        Ok(FocusRow {
+            quantity: Some(Decimal { units: quantity, scale: QUANTITY_SCALE }),
+            list_price: Some(price(list)),
+            price: Some(price(charged)),
+            cost: cost(charged)?,
+            list_cost: cost(list)?,
+            ..self.row
+        })
+    }
+}
+
+/// Sets the ratios of the rows of each kind and period.
+fn set_ratios(rows: &mut [FocusRow<'_>]) {
+    let mut origins: BTreeMap<(RowKind, [Utc; 2]), Vec<usize>> = BTreeMap::new();
+    for (place, row) in rows.iter().enumerate() {
+        origins.entry((row.kind, row.period)).or_default().push(place);
+    }
+    for places in origins.into_values() {
+        let weights: Vec<i128> =
+            places.iter().map(|place| rows[*place].quantity.map_or(0, |quantity| quantity.units)).collect();
+        for (place, units) in places.into_iter().zip(ratios(&weights, RATIO_SCALE)) {
+            rows[place].ratio = Some(Decimal { units, scale: RATIO_SCALE });
+        }
+    }
+}

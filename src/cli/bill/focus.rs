@@ -1,0 +1,262 @@
+//! `gpumeter bill --focus`: writes the rows of FOCUS as CSV or Parquet.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::Args;
+use parquet::basic::Compression;
+use parquet::column::writer::ColumnWriter;
+use parquet::data_type::{ByteArray, FixedLenByteArray};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::KeyValue;
+use parquet::file::properties::WriterProperties;
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
+
+use super::csv::{record, safe_text};
+use super::{Failure, print};
+use crate::billing::focus::{COLUMNS, FOCUS_VERSION, FocusRow, FocusType, FocusValue, focus_rows};
+use crate::billing::{Bill, print_time};
+
+/// Options of the command.
+#[derive(Args, Debug)]
+pub(super) struct FocusOptions {
+    /// Write the rows of FOCUS 1.3, one for each local day, tenant, workload, GPU slot and rate, into a file that ends in
+    /// .csv or .parquet; - is CSV to standard output.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["csv", "html", "json", "by", "spread", "compare", "split_by", "over_budget", "against", "tenant"])]
+    focus: Option<PathBuf>,
+    /// BillingAccountId and BillingAccountName of FOCUS, instead of billing.account of the agent.
+    #[arg(long, value_name = "NAME", requires = "focus")]
+    billing_account: Option<String>,
+    /// InvoiceIssuerName and the providers of FOCUS, instead of billing.invoice_issuer of the agent.
+    #[arg(long, value_name = "NAME", requires = "focus")]
+    invoice_issuer: Option<String>,
+}
+
+/// The form of a file.
+enum FocusForm<'a> {
+    Output,
+    Csv(&'a Path),
+    Parquet(&'a Path),
+}
+
+impl FocusOptions {
+    /// Whether rows of FOCUS are asked for.
+    pub(super) const fn is_asked_for(&self) -> bool {
+        self.focus.is_some()
+    }
+
+    /// Writes the rows of the bill; false where they are not asked for.
+    pub(super) fn write(&self, bill: &Bill) -> Result<bool, Failure> {
+        let Some(path) = &self.focus else { return Ok(false) };
+        let form = form_of(path)?;
+        let own =
+            |given: &Option<String>, of_bill: &Option<String>| given.clone().or_else(|| of_bill.clone());
+        let bill = Bill {
+            billing_account: own(&self.billing_account, &bill.billing_account),
+            invoice_issuer: own(&self.invoice_issuer, &bill.invoice_issuer),
+            ..bill.clone()
+        };
+        let rows = focus_rows(&bill).map_err(|error| Failure::wrong(format!("--focus: {error}")))?;
+        match form {
+            FocusForm::Output => print(&table(&rows))?,
+            FocusForm::Csv(path) => replace(path, table(&rows).as_bytes())?,
+            FocusForm::Parquet(path) => {
+                let file = parquet(&rows).map_err(|error| {
+                    Failure::found(format!("--focus: the rows do not fit into Parquet: {error}"))
+                })?;
+                replace(path, &file)?;
+            }
+        }
+        Ok(true)
+    }
+}
+
+fn form_of(path: &Path) -> Result<FocusForm<'_>, Failure> {
+    match path.extension().and_then(|ending| ending.to_str()) {
+        _ if path == Path::new("-") => Ok(FocusForm::Output),
+        Some("csv") => Ok(FocusForm::Csv(path)),
+        Some("parquet") => Ok(FocusForm::Parquet(path)),
+        _ => Err(Failure::wrong(format!(
+            "--focus {}: give a file that ends in .csv or .parquet",
+            path.display()
+        ))),
+    }
+}
+
+/// Writes a file at once, so that no reader sees a part of it.
+fn replace(path: &Path, content: &[u8]) -> Result<(), Failure> {
+    let mut part = path.as_os_str().to_owned();
+    part.push(".part");
+    let written = fs::write(&part, content).and_then(|()| fs::rename(&part, path));
+    written.map_err(|error| {
+        let _ = fs::remove_file(&part);
+        Failure::found(format!("--focus {}: cannot be written: {error}", path.display()))
+    })
+}
+
+/// The rows as CSV with a heading.
+fn table(rows: &[FocusRow<'_>]) -> String {
+    let heads: Vec<String> = COLUMNS.iter().map(|column| column.name.to_owned()).collect();
+    let cell = |value| match value {
+        FocusValue::Null => String::new(),
+        FocusValue::Text(text) => safe_text(&text),
+        FocusValue::Time(at) => print_time(at),
+        FocusValue::Decimal(number) => number.to_string(),
+    };
+    let line = |row| record(&COLUMNS.iter().map(|column| cell((column.value)(row))).collect::<Vec<_>>());
+    record(&heads) + &rows.iter().map(line).collect::<String>()
+}
+
+/// Bytes of a decimal in a file.
+const DECIMAL_BYTES: usize = 16;
+
+/// The rows as a Parquet file with one row group.
+fn parquet(rows: &[FocusRow<'_>]) -> Result<Vec<u8>, ParquetError> {
+    let schema = Arc::new(parse_message_type(&message_type())?);
+    let version = KeyValue::new("focus_version".to_owned(), FOCUS_VERSION.to_owned());
+    let properties = WriterProperties::builder()
+        .set_compression(Compression::SNAPPY)
+        .set_created_by(concat!("gpumeter version ", env!("CARGO_PKG_VERSION")).to_owned())
+        .set_key_value_metadata(Some(vec![version]))
+        .build();
+    let mut file = Vec::new();
+    let mut writer = SerializedFileWriter::new(&mut file, schema, Arc::new(properties))?;
+    let mut group = writer.next_row_group()?;
+    for column in COLUMNS {
+        let Some(mut writer) = group.next_column()? else {
+            return Err(ParquetError::General(format!("{}: no column of the schema is left", column.name)));
+        };
+        let values: Vec<FocusValue> = rows.iter().map(column.value).collect();
+        let present: Vec<i16> = values.iter().map(|value| i16::from(*value != FocusValue::Null)).collect();
+        match writer.untyped() {
+            ColumnWriter::ByteArrayColumnWriter(writer) => {
+                let texts: Vec<ByteArray> = values
+                    .iter()
+                    .filter_map(|value| match value {
+                        FocusValue::Text(text) => Some(text.as_str().into()),
+                        _ => None,
+                    })
+                    .collect();
+                writer.write_batch(&texts, Some(&present), None)?;
+            }
+            ColumnWriter::Int64ColumnWriter(writer) => {
+                let times = values.iter().filter_map(|value| match value {
+                    FocusValue::Time(at) => i64::try_from(at.0 / 1_000).ok(),
+                    _ => None,
+                });
+                writer.write_batch(&times.collect::<Vec<_>>(), Some(&present), None)?;
+            }
+            ColumnWriter::FixedLenByteArrayColumnWriter(writer) => {
+                let numbers = values.iter().filter_map(|value| match value {
+                    FocusValue::Decimal(number) => Some(number.units.to_be_bytes().to_vec()),
+                    _ => None,
+                });
+                let numbers: Vec<FixedLenByteArray> =
+                    numbers.map(|bytes| ByteArray::from(bytes).into()).collect();
+                writer.write_batch(&numbers, Some(&present), None)?;
+            }
+            _ => return Err(ParquetError::General(format!("{}: a type that is not written", column.name))),
+        }
+        writer.close()?;
+    }
+    group.close()?;
+    writer.close()?;
+    Ok(file)
+}
+
+/// The schema in Parquet's language.
+fn message_type() -> String {
+    let field = |kind, name: &str| match kind {
+        FocusType::Text => format!("OPTIONAL BYTE_ARRAY {name} (STRING);"),
+        FocusType::Time => format!("OPTIONAL INT64 {name} (TIMESTAMP(MICROS,true));"),
+        FocusType::Decimal(digits, places) => {
+            format!("OPTIONAL FIXED_LEN_BYTE_ARRAY({DECIMAL_BYTES}) {name} (DECIMAL({digits},{places}));")
+        }
+    };
+    let fields: String = COLUMNS.iter().map(|column| field(column.kind, column.name)).collect();
+    format!("message focus_cost_and_usage {{ {fields} }}")
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use parquet::file::reader::{FileReader, SerializedFileReader};
+    use parquet::record::Field;
+    use serde_json::json;
+
+    use super::*;
+
+    /// A bill of an hour at 2.10, whose tenant has this name.
+    fn bill(tenant: &str) -> Bill {
+        let hour = "3600000000000";
+        serde_json::from_value(json!({"node": "=n1", "from": "2026-11-01T00:00:00Z", "to": "2026-11-01T01:00:00Z",
+            "time_zone": "UTC", "closed_until": "2026-11-01T01:00:00Z", "currency": "EUR", "billing_account": "a",
+            "invoice_issuer": "i", "rates": [{"id": "1", "unit": "gpu_hour", "price": "2.100000000", "class": "spot",
+                "slot_ns": hour, "money": "2.100000000"}],
+            "gpus": [{"gpu": 0, "uuid": "GPU-0", "model": "H100", "slot_ns": hour,
+                "settled_until": "2026-11-01T01:00:00Z", "accounted_since": "2026-11-01T00:00:00Z"}],
+            "lines": [{"tenant": tenant, "holder": format!("unit:{tenant}"), "labels": {"systemd_unit": tenant},
+                "gpu": 0, "uuid": "GPU-0", "day": "2026-11-01", "rate": "1", "held_ns": hour, "within_ns": hour,
+                "lent_ns": 0, "idle_ns": 0, "unmeasured_ns": 0, "unavailable_ns": 0, "used_ns": hour,
+                "beyond_share_ns": 0, "outside_holding_ns": 0, "unheld_ns": 0, "energy_static_uj": null,
+                "energy_dynamic_uj": null, "grade": "measured", "measured_ns": hour, "method": "observed",
+                "sources": [], "charged_ns": hour, "unpriced_ns": 0, "money": "2.100000000"}],
+            "reconciliation": {"slot_ns": hour, "held_ns": hour, "imbalance_ns": "0", "gpu_money": "2.100000000",
+                "line_money": "2.100000000", "imbalance_money": "0.000000000"}}))
+        .unwrap()
+    }
+
+    const HOSTILE: [&str; 5] =
+        ["a,\"b\"\r\nc", "=HYPERLINK(\"http://x\")", "\u{202e}x;y\t", "@x", "\\\"',\u{1f600}"];
+
+    #[test]
+    fn a_hostile_name_stays_in_its_cell() {
+        for name in HOSTILE {
+            let bill = bill(name);
+            let page = table(&focus_rows(&bill).unwrap());
+            let mut reader = csv::ReaderBuilder::new().from_reader(page.as_bytes());
+            let heads = reader.headers().unwrap().clone();
+            let records: Vec<csv::StringRecord> = reader.records().collect::<Result<_, _>>().unwrap();
+            assert_eq!(records.len(), 1);
+            let cell = |name: &str| &records[0][heads.iter().position(|head| head == name).unwrap()];
+            assert_eq!(cell("SubAccountId"), safe_text(name));
+            assert_eq!(cell("AllocatedResourceId"), bill.lines[0].holder.name());
+            let tags: serde_json::Value = serde_json::from_str(cell("AllocatedTags")).unwrap();
+            assert_eq!(tags, json!({"systemd_unit": name}));
+            assert_eq!(
+                [cell("ContractedUnitPrice"), cell("PricingQuantity"), cell("BilledCost")],
+                ["2.1", "1", "2.1"]
+            );
+        }
+    }
+
+    #[test]
+    fn parquet_has_the_same_rows_with_their_types() {
+        for name in HOSTILE {
+            let bill = bill(name);
+            let file = parquet(&focus_rows(&bill).unwrap()).unwrap();
+            let reader = SerializedFileReader::new(bytes::Bytes::from(file)).unwrap();
+            let metadata = reader.metadata().file_metadata().key_value_metadata().unwrap();
+            assert!(metadata.contains(&KeyValue::new("focus_version".to_owned(), "1.3".to_owned())));
+            let row = reader.get_row_iter(None).unwrap().next().unwrap().unwrap();
+            let cell =
+                |name: &str| row.get_column_iter().find(|(column, _)| *column == name).unwrap().1.clone();
+            assert_eq!(cell("SubAccountId"), Field::Str(name.to_owned()));
+            assert_eq!(cell("BilledCost").to_string(), "2.1000000000000000000000");
+            assert_eq!(cell("ContractedUnitPrice").to_string(), "2.100000000");
+            assert_eq!(cell("ChargePeriodStart").to_string(), "2026-11-01 00:00:00.000000 +00:00");
+            assert_eq!(cell("ChargeClass"), Field::Null);
+        }
+    }
+
+    #[test]
+    fn the_ending_says_which_form_it_is() {
+        assert!(matches!(form_of(Path::new("-")), Ok(FocusForm::Output)));
+        assert!(matches!(form_of(Path::new("a.csv")), Ok(FocusForm::Csv(_))));
+        assert!(matches!(form_of(Path::new("/x/a.parquet")), Ok(FocusForm::Parquet(_))));
+        let message = form_of(Path::new("a.xlsx")).err().unwrap().message;
+        assert_eq!(message, "--focus a.xlsx: give a file that ends in .csv or .parquet");
+    }
+}
