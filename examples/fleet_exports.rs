@@ -112,6 +112,7 @@ fn rate() -> BillRate {
         class: "on_demand".into(),
         selector: RateSelector::default(),
         since: None,
+        given_since: None,
         until: None,
         recorded: Some(BEGIN),
         derivation: None,

@@ -4,14 +4,14 @@ use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 use std::time::Duration;
 
 use super::{Shared, StartError};
 use crate::account::{Acknowledged, LedgerBatch, Recovered};
 use crate::clock::{Stop, system_zone};
 use crate::config::{Config, RetentionConfig};
-use crate::ledger::{Error, Ledger, LedgerQueue, Opening, Retention};
+use crate::ledger::{Error, Ledger, LedgerQueue, Opening, PendingOrder, Retention};
 use crate::model::{NodeIdentity, Stamp, Utc};
 use crate::policy::{ActiveConfig, Decision, node_identity};
 use crate::thread::Thread;
@@ -90,6 +90,8 @@ impl LedgerChannel {
 /// The running ledger thread.
 pub(super) struct RunningLedger {
     pub(super) path: PathBuf,
+    /// Orders to close periods.
+    pub(super) statements: mpsc::Sender<PendingOrder>,
     pub(super) channel: Arc<LedgerChannel>,
     thread: Thread,
 }
@@ -180,6 +182,7 @@ pub(super) fn start(shared: &Arc<Shared>) -> Result<(Option<RunningLedger>, Opti
     };
     let path =
         ledger.as_ref().map_or_else(|| active.config.ledger.path.clone(), |it| it.path().to_path_buf());
+    let (statements, orders) = mpsc::channel();
     let run = {
         let (channel, shared) = (Arc::clone(&channel), Arc::clone(shared));
         // The ledger was opened with these prices and tenant rules; reloads come later.
@@ -189,12 +192,12 @@ pub(super) fn start(shared: &Arc<Shared>) -> Result<(Option<RunningLedger>, Opti
             if let Some((ledger, recorded)) = opened.or_else(|| open_later(&channel, &shared)) {
                 let writer =
                     LedgerWriter { ledger, recorded, channel: &channel, knows_month: false, retains: true };
-                writer.run(&shared);
+                writer.run(&shared, &orders);
             }
         }
     };
     let thread = Thread::start_vital("ledger", &shared.vital, run)?;
-    Ok((Some(RunningLedger { path, channel, thread }), recovered))
+    Ok((Some(RunningLedger { path, statements, channel, thread }), recovered))
 }
 
 /// Tries to open the ledger until it succeeds or the agent stops; also returns how many decisions it was opened with.
@@ -238,7 +241,7 @@ struct LedgerWriter<'a> {
 
 impl LedgerWriter<'_> {
     /// Writes until the agent has stopped and the queue is empty.
-    fn run(mut self, shared: &Shared) {
+    fn run(mut self, shared: &Shared, orders: &mpsc::Receiver<PendingOrder>) {
         const BATCH_TIMEOUT: Duration = Duration::from_secs(1);
         // Between two steps of retention, so that a long backlog takes a small share of a processor.
         const STEP_INTERVAL: Duration = Duration::from_millis(50);
@@ -251,6 +254,10 @@ impl LedgerWriter<'_> {
                     // No minute is settled before its price and its tenant rules are stored.
                     continue;
                 }
+            }
+            for PendingOrder { order, reply } in orders.try_iter() {
+                // The client may have left.
+                let _ = reply.send(self.ledger.record_statement(&order).map_err(|error| error.to_string()));
             }
             let timeout = if self.retains { STEP_INTERVAL } else { BATCH_TIMEOUT };
             let Some(batch) = self.channel.queue.wait_for_batch(timeout) else {

@@ -28,6 +28,7 @@ use crate::host::{Host, UserDatabase, agent_usage, clock_is_synchronised as host
 use crate::meter::{Meter, SamplerNews};
 use crate::policy::{self, ActiveConfig, CurrentConfig};
 use crate::resolvers::{self, Resolvers, SeenProcesses, users};
+use crate::serve::PeriodCloser;
 use crate::session::{self, DriverSessions, Orders, Received, RestartReason};
 use crate::thread::{self, Thread, VitalThreads};
 use crate::{export, serve, systemd};
@@ -383,6 +384,9 @@ fn start(launch: Launch, receivers: Receivers, shared: &Arc<Shared>) -> Result<T
         pages: Arc::clone(&shared.pages),
         missing: Arc::clone(&shared.missing),
         ledger: path.clone(),
+        closer: path.clone().map(|path| PeriodCloser { path, config: active.config.billing.clone() }),
+        // Without a ledger nothing receives orders.
+        statements: ledger.as_ref().map_or_else(|| mpsc::channel().0, |ledger| ledger.statements.clone()),
         library: config.nvml.library.clone(),
     };
     let control = control::start(config.web.control.as_deref(), control)?;

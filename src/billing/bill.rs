@@ -122,6 +122,9 @@ pub struct BillRate {
     /// Begin of the rate, possibly before the bill; absent for one that was always in force.
     #[serde(default, with = "json::optional_time")]
     pub since: Option<Utc>,
+    /// The begin that the operator gave, where that time was final already, so that the rate begins later.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "json::optional_time")]
+    pub given_since: Option<Utc>,
     /// Its end; absent while the operator's book has it.
     #[serde(default, with = "json::optional_time")]
     pub until: Option<Utc>,
@@ -580,6 +583,7 @@ impl BillRate {
             class: tariff.class.to_string(),
             selector: selector.clone(),
             since: Some(recorded.begin).filter(|begin| begin.0 > 0),
+            given_since: recorded.entry.from.filter(|from| *from < recorded.begin),
             until: recorded.end,
             recorded: Some(recorded.recorded),
             derivation: derivation.as_ref().map(ToString::to_string),

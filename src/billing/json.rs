@@ -343,7 +343,7 @@ pub fn print_money(money: Money) -> String {
     format!("{sign}{}.{:09}", amount / UNIT, amount % UNIT)
 }
 
-fn parse_money(text: String) -> Result<Money, String> {
+pub(super) fn parse_money(text: String) -> Result<Money, String> {
     let (sign, amount) = text.strip_prefix('-').map_or((1, &*text), |amount| (-1, amount));
     let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let nano = match amount.split_once('.') {

@@ -21,6 +21,7 @@ mod pricing;
 mod rate;
 mod sacct;
 mod schedule;
+pub mod statement;
 mod terms;
 
 pub use bill::{
@@ -37,7 +38,7 @@ pub use history::{GpuMinute, HistoryDraft, MinuteRow};
 pub use job_comparison::{ComparedJob, JobComparison, compare_jobs};
 pub use job_id::JobId;
 pub use job_summary::{ExplainedJob, JobGpu, JobStep, JobSummary, JobUsage, explained_jobs};
-pub(crate) use json::optional_time;
+pub(crate) use json::{optional_time, time};
 pub use json::{print_money, print_time};
 pub use line_filter::LineFilter;
 pub use local_time::{days_between, local_date, local_time, zone_name};

@@ -18,6 +18,7 @@ mod progress;
 mod sheet;
 mod split;
 mod text;
+pub(super) mod view;
 
 use std::path::{Path, PathBuf};
 
@@ -315,7 +316,7 @@ impl BillSource {
 }
 
 /// The first day of a month and that of the next; `option` is named in errors.
-fn days_of(option: &str, month: &str) -> Result<[String; 2], Failure> {
+pub(super) fn days_of(option: &str, month: &str) -> Result<[String; 2], Failure> {
     let wrong = || Failure::wrong(format!("{option}: {month:?} is not a month; write it like 2026-11"));
     let first: Date = format!("{month}-01").parse().map_err(|_| wrong())?;
     let next = first.checked_add(1.month()).map_err(|_| wrong())?;

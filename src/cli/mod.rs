@@ -11,6 +11,7 @@ mod interrupts;
 mod ledger;
 mod record;
 mod socket;
+mod statement;
 mod top;
 
 use std::fmt::Display;
@@ -73,6 +74,8 @@ enum Command {
     Job(bill::job::JobCommand),
     /// Explain a line of a bill, a job, a pod or a GPU: who held what from when to when, at which rate, by which rule.
     Explain(bill::explain::ExplainCommand),
+    /// Close a month with a document that never changes, show and verify such documents, and give credits.
+    Statement(statement::StatementCommand),
     /// Print every metric with its meaning.
     Metrics {
         /// Output format.
@@ -268,6 +271,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Bill(bill) => bill.run(),
         Command::Job(job) => job.run(),
         Command::Explain(explain) => explain.run(),
+        Command::Statement(statement) => statement.run(),
         Command::Metrics { format } => print(&match format {
             MetricsFormat::Text => reference::text(),
             MetricsFormat::Markdown => reference::markdown(),

@@ -63,7 +63,8 @@ impl AgentSocket {
             .ok_or_else(|| Failure::wrong("web.control is off; set it to a path, or give one with --socket"))
     }
 
-    fn send(&self, request: &ControlRequest) -> Result<ControlReply, Failure> {
+    /// Sends a request to the agent.
+    pub(super) fn send(&self, request: &ControlRequest) -> Result<ControlReply, Failure> {
         send_request(&self.path()?, request)
     }
 }

@@ -1,4 +1,4 @@
-//! The local control socket: release of the driver (quiesce), probes, health, and the inventory of expected GPUs.
+//! The local control socket: release of the driver (quiesce), probes, health, the inventory of expected GPUs, and statements.
 //!
 //! A request is one line of JSON, and so is the reply; then the connection is closed. Requests are handled one after the
 //! other, except that probes and health wait for none of them. Only root and the agent's own user may send requests: the mode of
@@ -19,10 +19,10 @@ use serde::{Deserialize, Serialize};
 use crate::clock::{Stop, system_now};
 use crate::export::{self, LatestSnapshot};
 use crate::host::agent_usage;
-use crate::ledger::{InventoryRow, Reader};
+use crate::ledger::{InventoryRow, PendingOrder, Reader, RecordedDocument, StatementOrder};
 use crate::meter::SamplerNews;
-use crate::model::{Attachment, Nanoseconds};
-use crate::serve::{Liveness, MissingListeners};
+use crate::model::{Attachment, Nanoseconds, Utc};
+use crate::serve::{BY_DAY, BillQuery, ClosedBill, Liveness, MissingListeners, PeriodCloser};
 use crate::session::DriverSessions;
 use crate::thread::{self, Thread};
 
@@ -46,6 +46,22 @@ pub enum ControlRequest {
     Health,
     /// List the GPUs that this node ever had.
     Inventory,
+    /// Close a period for a statement.
+    ClosePeriod {
+        /// The begin of the period, a date in the time zone.
+        from: String,
+        /// Its end, not included.
+        to: String,
+        /// The time zone; none is that of the agent's bills.
+        time_zone: Option<String>,
+        /// Who closes it.
+        by: String,
+    },
+    /// Record the document of a closed period, or a credit for one.
+    RecordDocument {
+        /// The document.
+        document: RecordedDocument,
+    },
     /// Stop expecting the GPU with that UUID.
     Forget {
         /// Its UUID.
@@ -65,6 +81,9 @@ pub struct ControlReply {
     /// The body of `/api/v1/health`, if that was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<String>,
+    /// The closed period, if that was requested.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub closed: Option<ClosedBill>,
 }
 
 /// A GPU of the inventory.
@@ -145,6 +164,9 @@ impl Drop for Control {
 /// The error before the first snapshot.
 const NO_SNAPSHOT: &str = "there is no snapshot yet; try again in a second";
 
+/// The error of an agent without a ledger.
+const NO_LEDGER: &str = "the agent keeps no ledger: set ledger.enabled";
+
 /// What the socket's threads read and change.
 pub(crate) struct ControlServer {
     pub(crate) stop: Stop,
@@ -155,6 +177,10 @@ pub(crate) struct ControlServer {
     pub(crate) missing: Arc<MissingListeners>,
     /// The ledger file, if one is kept.
     pub(crate) ledger: Option<PathBuf>,
+    /// Closes periods of the ledger, if one is kept.
+    pub(crate) closer: Option<PeriodCloser>,
+    /// To the ledger thread.
+    pub(crate) statements: mpsc::Sender<PendingOrder>,
     /// The configured driver library.
     pub(crate) library: Option<PathBuf>,
 }
@@ -291,6 +317,16 @@ impl ControlServer {
                 Ok(ControlReply { inventory: Some(lines), ..ControlReply::default() })
             }
             ControlRequest::Forget { uuid } => self.forget(&uuid).map(|()| ControlReply::default()),
+            ControlRequest::ClosePeriod { from, to, time_zone, by } => {
+                let by_day = Some(BY_DAY.to_owned());
+                let query = BillQuery { from: Some(from), to: Some(to), time_zone, by: by_day };
+                let closer = self.closer.as_ref().ok_or(NO_LEDGER)?;
+                let closed = closer.close(&query, &by, |order| self.order(order))?;
+                Ok(ControlReply { closed: Some(closed), ..ControlReply::default() })
+            }
+            ControlRequest::RecordDocument { document } => {
+                self.order(StatementOrder::Record(document)).map(|_| ControlReply::default())
+            }
         }
     }
 
@@ -349,8 +385,19 @@ impl ControlServer {
         }
     }
 
+    /// Has the ledger thread execute an order.
+    fn order(&self, order: StatementOrder) -> Result<Utc, String> {
+        /// The ledger thread may wait for the disk.
+        const LEDGER_TIMEOUT: Duration = Duration::from_secs(10);
+        let (reply, answer) = mpsc::channel();
+        // Fails if the ledger thread has ended.
+        let sent = self.statements.send(PendingOrder { order, reply });
+        let answer = sent.ok().and_then(|()| answer.recv_timeout(LEDGER_TIMEOUT).ok());
+        answer.unwrap_or_else(|| Err("the ledger does not answer; the agent's log says why".to_owned()))
+    }
+
     fn ledger(&self) -> Result<&Path, String> {
-        self.ledger.as_deref().ok_or_else(|| "the agent keeps no ledger: set ledger.enabled".to_owned())
+        self.ledger.as_deref().ok_or_else(|| NO_LEDGER.to_owned())
     }
 }
 

@@ -183,6 +183,12 @@ pub(super) fn closed_until(ends: impl Iterator<Item = Utc> + Clone) -> Utc {
     ends.filter(|end| newest.since(*end) <= GONE_AFTER).min().unwrap_or_default().floor(MINUTE)
 }
 
+/// Up to where the account is closed.
+pub(super) fn closed_time(connection: &Connection) -> rusqlite::Result<Utc> {
+    let gpus = load_gpus(connection)?;
+    Ok(closed_until(gpus.iter().map(|(_, gpu)| gpu.settled_until)))
+}
+
 /// What tells lines of a bill apart.
 type LineKey = (GpuId, HolderId, SlotId, String, LineRates, Option<String>);
 

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use rusqlite::Connection;
 
 use super::billing::{
-    SIMULATED, attributes_of, budgets_of, closed_until, find_currency, load_gpus, quarter_lines, rates_of,
-    terms_of,
+    SIMULATED, attributes_of, budgets_of, closed_time, find_currency, quarter_lines, rates_of, terms_of,
 };
 use super::column::loaded;
 use super::error::Cause;
@@ -30,7 +29,7 @@ pub(super) fn days(connection: &Connection) -> Result<Vec<(Utc, DayRevision)>, C
         connection.query_row(first, [], |row| Ok((Utc(loaded(row, 0)?), Utc(loaded(row, 1)?))))?;
     // A day of which rows are deleted keeps the file that it has.
     let first = first.max(deleted.ceil(DAY));
-    let end = closed(connection)?;
+    let end = closed_time(connection)?;
     let (schedule, rules) = (rates::load(connection)?, tenant_rules::load(connection)?);
     let mut days = Vec::new();
     let mut day = first.floor(DAY);
@@ -41,16 +40,10 @@ pub(super) fn days(connection: &Connection) -> Result<Vec<(Utc, DayRevision)>, C
     Ok(days)
 }
 
-/// Up to where the account is closed.
-fn closed(connection: &Connection) -> rusqlite::Result<Utc> {
-    let gpus = load_gpus(connection)?;
-    Ok(closed_until(gpus.iter().map(|(_, gpu)| gpu.settled_until)))
-}
-
 /// The cluster of the node at the end of a day, and the id of the ledger.
 pub(super) fn owner(connection: &Connection, day: Utc) -> Result<(Option<String>, String), Cause> {
     let ledger = connection.query_row("SELECT uid FROM ledger", [], |row| row.get(0))?;
-    let to = day.plus(DAY).min(closed(connection)?);
+    let to = day.plus(DAY).min(closed_time(connection)?);
     let nodes = NodeHistory::load(connection)?;
     Ok((nodes.at(Utc(to.0.saturating_sub(1))).cluster.clone(), ledger))
 }
@@ -79,7 +72,7 @@ pub(super) fn read_day(connection: &Connection, day: Utc) -> Result<DayAccount, 
         connection.query_row(sql, [], |row| Ok((row.get::<_, String>(0)?, Utc(loaded(row, 1)?))))?;
     let (schedule, rules) = (rates::load(connection)?, tenant_rules::load(connection)?);
     let nodes = NodeHistory::load(connection)?;
-    let closed = closed(connection)?;
+    let closed = closed_time(connection)?;
     let (from, to) = (day.max(since), day.plus(DAY).min(closed));
     let (mut lines, mut begins) = (Vec::new(), Vec::new());
     let gpus = quarter_lines(connection, [from, to], (&schedule, &rules), |begin, of_span| {

@@ -116,6 +116,19 @@ pub enum Cause {
         time(*since)
     )]
     Currencies { first: String, second: String, since: Utc },
+    #[error(
+        "the account of its GPUs is closed up to {}, and the period ends at {}; close it when that is over",
+        time(*settled), time(*to)
+    )]
+    NotSettled { to: Utc, settled: Utc },
+    #[error(
+        "{} to {} is closed already{}; a correction is a credit (gpumeter statement credit)",
+        time(*from), time(*to),
+        if number.is_empty() { String::new() } else { format!(" by statement {number}") }
+    )]
+    Closed { from: Utc, to: Utc, number: String },
+    #[error("it has not closed {} to {}; is it the ledger of that statement?", time(*from), time(*to))]
+    NotClosed { from: Utc, to: Utc },
     #[error("{0}")]
     Money(#[from] crate::billing::MoneyOverflow),
     #[error("{source}{}", remedy(source))]

@@ -32,6 +32,7 @@ mod rolled;
 mod schema;
 mod snapshot;
 mod state;
+mod statements;
 mod sticky_faults;
 mod tenant_rules;
 mod timeline;
@@ -50,5 +51,6 @@ pub use queue::{LedgerQueue, Pressure};
 pub use reader::Reader;
 pub use retention::Retention;
 pub use snapshot::{Snapshot, snapshot};
+pub use statements::{ClosedPeriod, PendingOrder, RecordedDocument, StatementOrder, record_statement};
 
 use crate::model::MINUTE;

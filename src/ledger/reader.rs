@@ -12,9 +12,8 @@ use super::day;
 use super::error::{Cause, Error};
 use super::expected::{self, InventoryRow};
 use super::explain::{ExplainedPart, explain};
-use super::node;
-use super::schema;
-use crate::billing::{Bill, DayAccount, DayRevision, Explanation, PriceBook};
+use super::{node, schema, tenant_rules};
+use crate::billing::{Bill, DayAccount, DayRevision, Explanation, PriceBook, RulesVersion};
 use crate::model::{Holder, NodeIdentity, Utc};
 
 /// A read-only connection. Its calls may block on the disk.
@@ -125,6 +124,22 @@ impl Reader {
             .map_err(Cause::from)
             .and_then(|transaction| day::read_day(&transaction, begin))
             .map_err(|cause| cause.at(&self.path, "export a day"))
+    }
+
+    /// The versions of the tenant rules that are in force between two times.
+    ///
+    /// # Errors
+    /// The disk; rules that this agent cannot read.
+    pub fn rules_between(&self, from: Utc, to: Utc) -> Result<Vec<RulesVersion>, Error> {
+        let schedule = tenant_rules::load(&self.connection)
+            .map_err(|error| Cause::from(error).at(&self.path, "list its tenant rules"))?;
+        let times = [from].into_iter().chain(schedule.changes_between(from, to));
+        let mut versions: Vec<RulesVersion> = times
+            .filter_map(|at| schedule.in_force(at))
+            .map(|it| RulesVersion { id: it.id, begin: it.begin, recorded: it.recorded })
+            .collect();
+        versions.dedup_by_key(|version| version.id);
+        Ok(versions)
     }
 
     /// The node whose account it is.

@@ -20,6 +20,7 @@ mod passwords;
 mod response;
 mod route;
 mod security;
+mod statement;
 mod timeouts;
 mod tls;
 
@@ -42,6 +43,7 @@ pub use page::LivePage;
 pub use passwords::{Passwords, VerifyRequest};
 pub use response::Requests;
 pub use security::{Access, Security};
+pub use statement::{ClosedBill, PeriodCloser};
 
 use crate::export::{LatestSnapshot, Release};
 use crate::model::VisibleAccount;

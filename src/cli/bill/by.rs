@@ -9,7 +9,7 @@ use crate::model::{Fact, GpuId, PodLabel, RESERVED};
 
 /// The properties by which lines are grouped.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct BillGrouping(Vec<BillProperty>);
+pub(in crate::cli) struct BillGrouping(Vec<BillProperty>);
 
 /// A property of the lines of a bill.
 #[derive(Clone, Debug, PartialEq, Eq)]

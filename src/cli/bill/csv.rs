@@ -6,7 +6,9 @@ use ring::digest::{SHA256, digest};
 
 use super::by::{BillGrouping, NONE};
 use super::sheet::{BillRow, HOURS, Sheet, decimal, signed_decimal};
+use crate::billing::statement::GrantedCredit;
 use crate::billing::{Bill, BillRate, print_money, print_time};
+use crate::model::Money;
 
 /// The bill with its heading: a line for each group and rate.
 pub(super) fn table(bill: &Bill, by: &BillGrouping) -> String {
@@ -32,6 +34,33 @@ pub(super) fn table(bill: &Bill, by: &BillGrouping) -> String {
     );
     let sheet = Sheet::new(bill, by);
     sheet.rows.iter().fold(record(&heads), |page, row| page + &record(&fields(bill, by, row)))
+}
+
+/// Credits as lines of the same table, which have a tenant, a negative amount and the number of the credit.
+pub(super) fn credits(bill: &Bill, by: &BillGrouping, credits: &[GrantedCredit]) -> String {
+    let by = by.by_rate();
+    let line = |granted: &GrantedCredit| {
+        let mut fields = vec![
+            safe_text(&bill.node),
+            safe_text(bill.cluster.as_deref().unwrap_or_default()),
+            bill.from_local.clone(),
+            bill.to_local.clone(),
+            bill.time_zone.clone(),
+        ];
+        let is_tenant = |name: &str| name == "tenant";
+        let names = by.names().into_iter();
+        fields.extend(
+            names.map(|name| if is_tenant(name) { safe_text(&granted.tenant) } else { String::new() }),
+        );
+        // Hours and energy.
+        fields.extend(std::iter::repeat_n(String::new(), HOURS.len() + 1));
+        fields.push(print_money(Money(-granted.amount.0)));
+        fields.extend([String::new(), String::new(), safe_text(&granted.currency)]);
+        fields.extend(std::iter::repeat_n(String::new(), 4));
+        fields.extend([bill.simulated.to_string(), format!("credit-{}", granted.credit.number)]);
+        record(&fields)
+    };
+    credits.iter().map(line).collect()
 }
 
 fn fields(bill: &Bill, by: &BillGrouping, row: &BillRow) -> Vec<String> {

@@ -45,6 +45,11 @@ dt { font-weight: 700; } dd { margin: 0 0 .3rem 1.5rem; }
 
 /// The whole file.
 pub(super) fn page(bill: &Bill, by: &BillGrouping) -> String {
+    page_with(bill, by, &[], &[])
+}
+
+/// The page with lines before and after the bill.
+pub(super) fn page_with(bill: &Bill, by: &BillGrouping, head: &[String], tail: &[String]) -> String {
     let sheet = Sheet::new(bill, by);
     let title = escape(&title(bill));
     let marks: String =
@@ -65,8 +70,10 @@ pub(super) fn page(bill: &Bill, by: &BillGrouping) -> String {
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n<p>{}</p>\n{marks}{body}</main>\n</body>\n</html>\n",
-        escape(&period(bill))
+         <title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n{}<p>{}</p>\n{marks}{body}{}</main>\n</body>\n</html>\n",
+        paragraphs(&head.join("\n")),
+        escape(&period(bill)),
+        paragraphs(&tail.join("\n"))
     )
 }
 

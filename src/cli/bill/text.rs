@@ -39,7 +39,7 @@ pub(super) fn title(bill: &Bill) -> String {
     format!("Bill of {name}{}", cluster.unwrap_or_default())
 }
 
-pub(super) fn period(bill: &Bill) -> String {
+pub(in crate::cli) fn period(bill: &Bill) -> String {
     let [from, to] = [&bill.from_local, &bill.to_local].map(|time| readable(time));
     format!("{from} to {to}, time zone {}", bill.time_zone)
 }
@@ -173,7 +173,13 @@ fn price(bill: &Bill, rate: &BillRate) -> String {
     if matches!(rate.unit, RateKind::GpuHour | RateKind::InstanceHour) {
         text += &format!(", class {}", rate.class);
     }
-    text + &dates(bill, rate.since, rate.recorded)
+    match (rate.given_since, rate.since) {
+        // Its other dates follow from this.
+        (Some(given), Some(since)) => {
+            text + &format!(", since {} instead of {}", print_time(since), print_time(given))
+        }
+        _ => text + &dates(bill, rate.since, rate.recorded),
+    }
 }
 
 /// The begin of a rate or terms where it is in the bill, and when they were recorded where that is after the begin.

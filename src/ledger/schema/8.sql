@@ -1,4 +1,5 @@
--- Schema version 8: the identity of a ledger in exports, what its node was before, and roll-ups.
+-- Schema version 8: the identity of a ledger in exports, what its node was before, roll-ups, and the periods
+-- that statements have closed.
 
 -- Random, and another one where the file is found on another machine.
 ALTER TABLE ledger ADD COLUMN uid TEXT NOT NULL DEFAULT '';
@@ -27,3 +28,16 @@ ALTER TABLE ledger ADD COLUMN deleted_until_ns INTEGER NOT NULL DEFAULT 0;
 -- account.source is a set of bits from here on, of all meters of activity in the row's time: 1 gpm, 2 utilization, 4 none,
 -- 8 samples.
 UPDATE account SET source = 1 << source;
+
+-- Statements. Their documents lie in a directory of the operator's; a period that is closed here has final prices
+-- (ledger.covered_until_ns).
+CREATE TABLE statement (
+    id        INTEGER PRIMARY KEY, -- in the order in which they were recorded
+    kind      TEXT NOT NULL,       -- statement, or credit
+    from_ns   INTEGER NOT NULL,    -- the period of the statement; of a credit, that of the statement that it is for
+    to_ns     INTEGER NOT NULL,
+    closed_by TEXT NOT NULL,       -- who closed the period or gave the credit
+    closed_ns INTEGER NOT NULL,    -- when, account time
+    number    TEXT,                -- number of the document; NULL: it is not written yet
+    digest    TEXT                 -- its digest, sha256:...
+) STRICT;

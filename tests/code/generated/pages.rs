@@ -68,6 +68,36 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
         "gpumeter bill --against sacct.txt --month 2026-11",
         "Each Slurm job beside what sacct --parsable2 printed of it.",
     ),
+    (
+        "gpumeter-bill",
+        "gpumeter bill --month 2026-11 --focus november.parquet",
+        "The rows of FOCUS, for a tool that reads the bills of clouds too.",
+    ),
+    (
+        "gpumeter-statement",
+        "gpumeter statement close --month 2026-11 --statements /srv/statements",
+        "Closes November on the node of the running agent.",
+    ),
+    (
+        "gpumeter-statement-close",
+        "gpumeter statement close --month 2026-11 --time-zone Europe/Zurich --ledger ledger.db --statements statements",
+        "Closes November in a ledger file that no agent is using.",
+    ),
+    (
+        "gpumeter-statement-show",
+        "gpumeter statement show statements/statement-0001.json --html",
+        "The statement to send on.",
+    ),
+    (
+        "gpumeter-statement-verify",
+        "gpumeter statement verify statements/statement-0001.json statements/credit-0002.json",
+        "Whether the documents are as they were written.",
+    ),
+    (
+        "gpumeter-statement-credit",
+        "gpumeter statement credit statements/statement-0001.json --tenant ml --amount 12.50 --reason maintenance --statements statements",
+        "Gives a tenant 12.50 back, below the total of the next statement.",
+    ),
     ("gpumeter-job", "gpumeter job 4711", "What a Slurm job held, used and cost on this node."),
     ("gpumeter-job", "gpumeter job 4711_3 --json", "A task of a job array, exact."),
     (

@@ -13,6 +13,7 @@ mod month_costs;
 mod opening;
 mod page;
 mod retention;
+mod statements;
 mod sticky_faults;
 mod upgrades;
 mod versions;

@@ -81,7 +81,7 @@ pub(crate) fn downgrade(path: &Path) {
         CREATE TABLE price (id INTEGER PRIMARY KEY, from_ns INTEGER, currency TEXT, class TEXT,
                             nano_per_gpu_hour INTEGER, recorded_ns INTEGER);
         INSERT INTO price SELECT id, begin_ns, currency, class, nano_per_unit, recorded_ns FROM rate;
-        DROP TABLE rate; DROP TABLE tenant_rules; DROP TABLE terms; DROP TABLE mig_profile;
+        DROP TABLE rate; DROP TABLE tenant_rules; DROP TABLE terms; DROP TABLE mig_profile; DROP TABLE statement;
         ALTER TABLE cost DROP COLUMN held_rest; ALTER TABLE cost DROP COLUMN used_rest;
         PRAGMA user_version = 1";
     rusqlite::Connection::open(path).unwrap().execute_batch(sql).unwrap();

@@ -1,0 +1,529 @@
+//! Statements and credits: documents that never change, in one JSON form for one content.
+//!
+//! Keys are sorted, and the digest is SHA-256 over the document without it. What follows from other fields is computed again
+//! when a document is verified, so that a field which was changed by hand is named.
+
+use std::collections::BTreeMap;
+
+use ring::digest::{SHA256, digest};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use thiserror::Error;
+
+use super::bill::{Bill, BillLine, BillRate};
+use super::explanation::RulesVersion;
+use super::json;
+use super::money::{ExactMoney, MoneyOverflow, round_together};
+use super::rate::RateKind;
+use crate::model::{HolderId, Money, Nanoseconds, RESERVED, Utc};
+
+/// A document in a directory of statements.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Document {
+    /// The bill of a period that is closed.
+    Statement(Box<Statement>),
+    /// An amount that a tenant is given back.
+    Credit(Box<Credit>),
+}
+
+/// The bill of a period, as it was when that was closed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Statement {
+    /// Its number, which no other document of its directory has.
+    pub number: String,
+    /// Who closed it.
+    pub issued: Issued,
+    /// The bill, by day.
+    pub bill: Bill,
+    /// The versions of the tenant rules that held in the period.
+    pub rules: Vec<RulesVersion>,
+    /// Credits for earlier statements, below the total of the bill.
+    pub credits: Vec<GrantedCredit>,
+}
+
+/// Who made a document, and when.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Issued {
+    /// The user.
+    pub by: String,
+    /// The time; of a statement, account time.
+    #[serde(with = "json::time")]
+    pub at: Utc,
+    /// The version of gpumeter.
+    pub version: String,
+}
+
+/// A document by its number and digest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DocumentId {
+    /// Its number.
+    pub number: String,
+    /// Its digest.
+    pub digest: String,
+}
+
+/// An amount that a tenant is given back of a statement.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Credit {
+    /// Its number, which no other document of its directory has.
+    pub number: String,
+    /// Who gave it.
+    pub issued: Issued,
+    /// The node of the statement.
+    pub node: String,
+    /// The cluster of the statement.
+    pub cluster: Option<String>,
+    /// The statement.
+    pub statement: DocumentId,
+    /// The tenant.
+    pub tenant: String,
+    /// The amount, above 0.
+    #[serde(with = "json::money")]
+    pub amount: Money,
+    /// Its currency.
+    pub currency: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// A credit as the next statement names it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GrantedCredit {
+    /// The credit.
+    pub credit: DocumentId,
+    /// The number of the statement that it is for.
+    pub statement: String,
+    /// The tenant.
+    pub tenant: String,
+    /// The amount.
+    #[serde(with = "json::money")]
+    pub amount: Money,
+    /// Its currency.
+    pub currency: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// A text that is not a document.
+#[derive(Debug, Error)]
+pub enum DocumentError {
+    /// Not JSON, or not that of a document.
+    #[error("it is no statement and no credit: {0}")]
+    Foreign(#[from] serde_json::Error),
+    /// The digest is missing.
+    #[error("it has no digest")]
+    NoDigest,
+}
+
+/// A field that is not what the rest of its document makes of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChangedField {
+    /// Its path, such as `bill.lines[3].money`.
+    pub path: String,
+    /// What it is.
+    pub found: String,
+    /// What the rest of the document makes of it.
+    pub expected: String,
+}
+
+/// A document with its digest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredDocument {
+    /// The document.
+    pub document: Document,
+    /// The digest that it has.
+    pub digest: String,
+    /// Whether the digest is that of the document, and the text has the one form of it.
+    pub is_unchanged: bool,
+}
+
+impl Document {
+    /// Its number.
+    pub fn number(&self) -> &str {
+        match self {
+            Self::Statement(statement) => &statement.number,
+            Self::Credit(credit) => &credit.number,
+        }
+    }
+
+    /// The document with its digest, and the one text of both.
+    ///
+    /// # Errors
+    /// Nothing that a document has fails to be written as JSON.
+    pub fn with_digest(self) -> Result<(String, StoredDocument), serde_json::Error> {
+        let mut value = serde_json::to_value(&self)?;
+        let digest = digest_of(&value);
+        if let Value::Object(fields) = &mut value {
+            fields.insert("digest".to_owned(), digest.as_str().into());
+        }
+        Ok((canonical(&value), StoredDocument { document: self, digest, is_unchanged: true }))
+    }
+
+    /// Reads a document.
+    ///
+    /// # Errors
+    /// The text is no document.
+    pub fn read(text: &str) -> Result<StoredDocument, DocumentError> {
+        let mut value: Value = serde_json::from_str(text)?;
+        let is_canonical = canonical(&value) == text;
+        let digest = value.as_object_mut().and_then(|fields| fields.remove("digest"));
+        let digest =
+            digest.and_then(|digest| digest.as_str().map(str::to_owned)).ok_or(DocumentError::NoDigest)?;
+        let is_unchanged = is_canonical && digest == digest_of(&value);
+        Ok(StoredDocument { document: serde_json::from_value(value)?, digest, is_unchanged })
+    }
+}
+
+impl StoredDocument {
+    /// Its number and digest.
+    pub fn id(&self) -> DocumentId {
+        DocumentId { number: self.document.number().to_owned(), digest: self.digest.clone() }
+    }
+}
+
+/// The fields of a document that do not follow from the others; `text` is the document.
+///
+/// # Errors
+/// The text is no document; a sum of money does not fit.
+pub fn changed_fields(text: &str, document: &Document) -> Result<Vec<ChangedField>, String> {
+    let Document::Statement(statement) = document else { return Ok(Vec::new()) };
+    let found: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let mut derived = statement.clone();
+    derive(&mut derived.bill).map_err(|error| error.to_string())?;
+    let derived = Document::Statement(derived);
+    let mut expected = serde_json::to_value(&derived).map_err(|error| error.to_string())?;
+    // The digest is judged by itself.
+    if let (Value::Object(expected), Some(digest)) = (&mut expected, found.get("digest")) {
+        expected.insert("digest".to_owned(), digest.clone());
+    }
+    let mut changed = Vec::new();
+    compare("", &found, &expected, &mut changed);
+    Ok(changed)
+}
+
+/// Sets what follows from other fields: of each line the exact money from time, energy and prices, and all rounded money and sums.
+fn derive(bill: &mut Bill) -> Result<(), MoneyOverflow> {
+    let rates: BTreeMap<i64, BillRate> = bill.rates.iter().map(|rate| (rate.id, rate.clone())).collect();
+    if bill.currency.is_some() {
+        for line in &mut bill.lines {
+            derive_line(line, &rates)?;
+        }
+        let exact: Vec<ExactMoney> = bill.lines.iter().map(|line| line.exact).collect();
+        let energy: Vec<ExactMoney> = bill.lines.iter().map(|line| line.exact_energy).collect();
+        let rounded = round_together(&exact, 1)?.into_iter().zip(round_together(&energy, 1)?);
+        for (line, (money, energy)) in bill.lines.iter_mut().zip(rounded) {
+            line.money = Some(money);
+            line.energy_money = line.energy_money.map(|_| energy);
+        }
+    }
+    let line_money = ExactMoney::sum(bill.lines.iter().map(|line| line.exact))?.floor();
+    let gpu_money: Money = bill.gpus.iter().filter_map(|gpu| gpu.money).sum();
+    let slot: Nanoseconds = bill.gpus.iter().map(|gpu| gpu.slot).sum();
+    let held: Nanoseconds = bill.lines.iter().map(|line| Nanoseconds(line.amounts.parts.held())).sum();
+    let proof = &mut bill.reconciliation;
+    (proof.slot, proof.held, proof.gpu_money, proof.line_money) = (slot, held, gpu_money, line_money);
+    proof.imbalance = i128::from(slot.0) - i128::from(held.0);
+    proof.imbalance_money = Money(gpu_money.0 - line_money.0);
+    Ok(())
+}
+
+/// Sets the exact money of a line under one rate. What terms leave of a rate stays as it is where it is a price at all.
+fn derive_line(line: &mut BillLine, rates: &BTreeMap<i64, BillRate>) -> Result<(), MoneyOverflow> {
+    let rate = |id: Option<i64>| id.and_then(|id| rates.get(&id));
+    let nano = |rate: &BillRate| i64::try_from(rate.price.0).map_err(|_| MoneyOverflow);
+    if let Some(energy) = rate(line.rates.energy).filter(|_| line.energy_money.is_some()) {
+        line.exact_energy = ExactMoney::of_energy(nano(energy)?, line.energy());
+    }
+    if [HolderId::TERMS, HolderId::RATE_VARIANCE].contains(&&*line.tenant) {
+        return Ok(());
+    }
+    let time = match (rate(line.rates.time), line.rates.terms) {
+        (None, _) => ExactMoney::ZERO,
+        (Some(rate), None) => {
+            let price = match &line.slot.profile {
+                Some(profile) if rate.unit == RateKind::InstanceHour => {
+                    let size = i128::from(profile.size.max(1));
+                    let price = (rate.price.0 * i128::from(profile.total) + size / 2) / size;
+                    i64::try_from(price).map_err(|_| MoneyOverflow)?
+                }
+                _ => nano(rate)?,
+            };
+            ExactMoney::of_time(price, line.charged.0)
+        }
+        (Some(_), Some(_)) => {
+            let money = line.exact.minus(line.exact_energy)?.parts();
+            let time = i128::from(line.charged.0);
+            ExactMoney::of_parts(if time == 0 { 0 } else { money - money % time })
+        }
+    };
+    line.exact = time.plus(line.exact_energy)?;
+    Ok(())
+}
+
+fn compare(path: &str, found: &Value, expected: &Value, changed: &mut Vec<ChangedField>) {
+    match (found, expected) {
+        (Value::Object(found), Value::Object(expected)) => {
+            let names = found.keys().chain(expected.keys().filter(|name| !found.contains_key(*name)));
+            for name in names {
+                let inner = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                let value =
+                    |fields: &serde_json::Map<String, Value>| fields.get(name).cloned().unwrap_or_default();
+                compare(&inner, &value(found), &value(expected), changed);
+            }
+        }
+        (Value::Array(found), Value::Array(expected)) if found.len() == expected.len() => {
+            for (place, (found, expected)) in found.iter().zip(expected).enumerate() {
+                compare(&format!("{path}[{place}]"), found, expected, changed);
+            }
+        }
+        _ if found != expected => {
+            let print = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            let (found, expected) = (print(found), print(expected));
+            changed.push(ChangedField { path: path.to_owned(), found, expected });
+        }
+        _ => {}
+    }
+}
+
+/// The digest of a document without one.
+fn digest_of(value: &Value) -> String {
+    let digest = digest(&SHA256, canonical(value).as_bytes());
+    let hex: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("sha256:{hex}")
+}
+
+/// JSON with sorted keys, two blanks per level and a newline at the end.
+fn canonical(value: &Value) -> String {
+    let mut text = String::new();
+    write_value(value, 0, &mut text);
+    text + "\n"
+}
+
+fn write_value(value: &Value, depth: usize, text: &mut String) {
+    let inner = |text: &mut String, place: usize| {
+        *text += if place == 0 { "\n" } else { ",\n" };
+        *text += &"  ".repeat(depth + 1);
+    };
+    match value {
+        Value::Object(fields) if !fields.is_empty() => {
+            *text += "{";
+            // The order of the map depends on features of serde_json.
+            let sorted: BTreeMap<&String, &Value> = fields.iter().collect();
+            for (place, (name, value)) in sorted.into_iter().enumerate() {
+                inner(text, place);
+                *text += &Value::from(name.as_str()).to_string();
+                *text += ": ";
+                write_value(value, depth + 1, text);
+            }
+            *text += &format!("\n{}}}", "  ".repeat(depth));
+        }
+        Value::Array(items) if !items.is_empty() => {
+            *text += "[";
+            for (place, value) in items.iter().enumerate() {
+                inner(text, place);
+                write_value(value, depth + 1, text);
+            }
+            *text += &format!("\n{}]", "  ".repeat(depth));
+        }
+        other => *text += &other.to_string(),
+    }
+}
+
+/// A statement that cannot be closed, or a credit that cannot be given.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum StatementError {
+    /// The period goes on.
+    #[error("the period ends at {}, and the account is closed up to {}; close it when that is over", .to, json::print_time(*.closed))]
+    NotOver {
+        /// The end of the period, local time.
+        to: String,
+        /// The end of what is closed.
+        closed: Utc,
+    },
+    /// Its sums do not agree.
+    #[error("the bill does not reconcile: {0}; nothing was closed")]
+    Unbalanced(String),
+    /// Only some lines.
+    #[error("the bill has only the lines of some tenants; nothing was closed")]
+    Partial,
+    /// There is nothing to bill.
+    #[error("the account has no time in the period; nothing was closed")]
+    Empty,
+    /// Another statement has some of its time.
+    #[error("statement {number} covers {} to {} already; a correction is a credit (gpumeter statement credit)", json::print_time(*.from), json::print_time(*.to))]
+    Overlap {
+        /// Its number.
+        number: String,
+        /// Its begin.
+        from: Utc,
+        /// Its end.
+        to: Utc,
+    },
+    /// Not a tenant of the statement.
+    #[error("statement {number} charges {tenant:?} nothing; gpumeter statement show lists its tenants")]
+    NoTenant {
+        /// The statement.
+        number: String,
+        /// The tenant.
+        tenant: String,
+    },
+    /// More than was charged.
+    #[error(
+        "{tenant} was charged {} in statement {number}, of which {} is credited already, so at most {} can be",
+        json::print_money(*.charged), json::print_money(*.credited), json::print_money(Money(.charged.0 - .credited.0))
+    )]
+    TooMuch {
+        /// The statement.
+        number: String,
+        /// The tenant.
+        tenant: String,
+        /// What it was charged.
+        charged: Money,
+        /// What it was given back.
+        credited: Money,
+    },
+    /// Not an amount above 0.
+    #[error("{0:?} is not an amount above 0; write it like 12.50")]
+    Amount(String),
+    /// A credit needs a reason.
+    #[error("give a reason of 1 to 1000 characters")]
+    Reason,
+}
+
+/// Checks that the period of a bill can be closed.
+///
+/// # Errors
+/// The period is not over, its sums do not agree, or it has no time.
+pub fn check_closable(bill: &Bill) -> Result<(), StatementError> {
+    if let Some(to) = &bill.asked_to {
+        return Err(StatementError::NotOver { to: to.clone(), closed: bill.closed_until });
+    }
+    if bill.partial {
+        return Err(StatementError::Partial);
+    }
+    if bill.gpus.is_empty() {
+        return Err(StatementError::Empty);
+    }
+    if !bill.is_balanced() {
+        let proof = &bill.reconciliation;
+        return Err(StatementError::Unbalanced(format!(
+            "held {} ns of {} ns, money {} of {}",
+            proof.held.0,
+            proof.slot.0,
+            json::print_money(proof.line_money),
+            json::print_money(proof.gpu_money)
+        )));
+    }
+    Ok(())
+}
+
+/// Checks that no statement of the same node has some of the period.
+///
+/// # Errors
+/// One has.
+pub fn check_overlap<'a>(
+    bill: &Bill,
+    documents: impl IntoIterator<Item = &'a StoredDocument>,
+) -> Result<(), StatementError> {
+    let known = statements_of(&bill.node, bill.cluster.as_deref(), documents);
+    let mut overlapping = known.filter(|(_, known)| known.bill.from < bill.to && bill.from < known.bill.to);
+    match overlapping.next() {
+        Some((_, known)) => Err(StatementError::Overlap {
+            number: known.number.clone(),
+            from: known.bill.from,
+            to: known.bill.to,
+        }),
+        None => Ok(()),
+    }
+}
+
+fn statements_of<'a>(
+    node: &str,
+    cluster: Option<&str>,
+    documents: impl IntoIterator<Item = &'a StoredDocument>,
+) -> impl Iterator<Item = (&'a StoredDocument, &'a Statement)> {
+    documents.into_iter().filter_map(move |stored| match &stored.document {
+        Document::Statement(known) if known.bill.node == node && known.bill.cluster.as_deref() == cluster => {
+            Some((stored, &**known))
+        }
+        _ => None,
+    })
+}
+
+/// The credits for statements of a node that no statement names yet.
+pub fn open_credits(bill: &Bill, documents: &[StoredDocument]) -> Vec<GrantedCredit> {
+    let named: Vec<&DocumentId> = statements_of(&bill.node, bill.cluster.as_deref(), documents)
+        .flat_map(|(_, statement)| &statement.credits)
+        .map(|granted| &granted.credit)
+        .collect();
+    let open = documents.iter().filter_map(|stored| match &stored.document {
+        Document::Credit(credit) if credit.node == bill.node && credit.cluster == bill.cluster => {
+            let id = stored.id();
+            (!named.contains(&&id)).then(|| GrantedCredit {
+                credit: id,
+                statement: credit.statement.number.clone(),
+                tenant: credit.tenant.clone(),
+                amount: credit.amount,
+                currency: credit.currency.clone(),
+                reason: credit.reason.clone(),
+            })
+        }
+        _ => None,
+    });
+    open.collect()
+}
+
+/// Reads an amount above 0, such as `12.50`.
+///
+/// # Errors
+/// It is none.
+pub fn parse_amount(text: &str) -> Result<Money, StatementError> {
+    let wrong = || StatementError::Amount(text.to_owned());
+    let (whole, places) = text.split_once('.').unwrap_or((text, "0"));
+    if places.is_empty() || places.len() > 9 {
+        return Err(wrong());
+    }
+    match json::parse_money(format!("{whole}.{places:0<9}")) {
+        Ok(money) if money.0 > 0 => Ok(money),
+        _ => Err(wrong()),
+    }
+}
+
+/// Checks that a tenant was charged at least this amount and the earlier credits in a statement.
+///
+/// # Errors
+/// It was not.
+pub fn check_credit(
+    (stored, statement): (&StoredDocument, &Statement),
+    tenant: &str,
+    amount: Money,
+    documents: &[StoredDocument],
+) -> Result<(), StatementError> {
+    let number = statement.number.clone();
+    let lines = statement.bill.lines.iter().filter(|line| line.tenant == tenant);
+    let charged: Money = lines.filter_map(|line| line.money).sum();
+    if tenant.starts_with(RESERVED) || charged.0 <= 0 {
+        return Err(StatementError::NoTenant { number, tenant: tenant.to_owned() });
+    }
+    let id = stored.id();
+    let credits = documents.iter().filter_map(|document| match &document.document {
+        Document::Credit(credit) if credit.statement == id && credit.tenant == tenant => Some(credit.amount),
+        _ => None,
+    });
+    let credited: Money = credits.sum();
+    match amount.0.checked_add(credited.0) {
+        Some(sum) if sum <= charged.0 => Ok(()),
+        _ => Err(StatementError::TooMuch { number, tenant: tenant.to_owned(), charged, credited }),
+    }
+}
+
+/// Checks the reason of a credit.
+///
+/// # Errors
+/// It is empty, too long, or has control characters.
+pub fn check_reason(reason: &str) -> Result<(), StatementError> {
+    let is_good =
+        !reason.trim().is_empty() && reason.chars().count() <= 1_000 && !reason.contains(char::is_control);
+    if is_good { Ok(()) } else { Err(StatementError::Reason) }
+}

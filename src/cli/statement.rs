@@ -1,0 +1,335 @@
+//! `gpumeter statement`: closes a month with a document that never changes, shows and verifies documents, and gives credits.
+
+mod directory;
+mod view;
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use rustix::process::geteuid;
+
+use super::bill::{check_unowned, days_of};
+use super::socket::AgentSocket;
+use super::{Failure, print};
+use crate::billing::statement::{
+    Credit, Document, Issued, Statement, StatementError, StoredDocument, changed_fields, check_credit,
+    check_overlap, check_reason, open_credits, parse_amount,
+};
+use crate::billing::{Bill, print_time};
+use crate::clock::system_now;
+use crate::config::BillingConfig;
+use crate::control::{ControlReply, ControlRequest};
+use crate::host::UserDatabase;
+use crate::ledger::{self, ClosedPeriod, RecordedDocument, StatementOrder};
+use crate::model::Money;
+use crate::serve::{BY_DAY, BillQuery, ClosedBill, PeriodCloser};
+use directory::StatementDirectory;
+
+/// Options of the command.
+#[derive(Args, Debug)]
+pub(super) struct StatementCommand {
+    #[command(subcommand)]
+    action: StatementAction,
+}
+
+#[derive(Subcommand, Debug)]
+enum StatementAction {
+    /// Close a month: its prices and tenants become final, and its bill is written into a document that never changes.
+    Close(CloseOptions),
+    /// Print a statement or a credit, as it was closed.
+    Show(view::ShowOptions),
+    /// Check that documents are as they were written, and that their sums follow from their lines; exit with status 1 if not.
+    Verify {
+        /// The documents.
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
+    /// Give a tenant an amount of a statement back; it stands below the total of the next statement.
+    // On one line it is too long.
+    #[command(
+        override_usage = "gpumeter statement credit [OPTIONS] --tenant <TENANT> --amount <AMOUNT> \\\n       --reason <TEXT> --statements <DIR> <FILE>"
+    )]
+    Credit(CreditOptions),
+}
+
+/// Where periods are closed.
+#[derive(Args, Debug)]
+struct LedgerOwner {
+    #[command(flatten)]
+    socket: AgentSocket,
+    /// A ledger file that no agent is using, instead of the running agent, which is asked over its local socket.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["config", "socket"])]
+    ledger: Option<PathBuf>,
+    /// Directory of the documents.
+    #[arg(long, value_name = "DIR")]
+    statements: PathBuf,
+    /// Who does this, for the document; by default the name of this user.
+    #[arg(long, value_name = "NAME")]
+    closed_by: Option<String>,
+}
+
+#[derive(Args, Debug)]
+struct CloseOptions {
+    /// The month in --time-zone, such as 2026-10.
+    #[arg(long, value_name = "MONTH")]
+    month: String,
+    /// Time zone of the month, such as Europe/Zurich; by default billing.time_zone of the agent, else that of this machine.
+    #[arg(long, value_name = "ZONE")]
+    time_zone: Option<String>,
+    #[command(flatten)]
+    owner: LedgerOwner,
+}
+
+#[derive(Args, Debug)]
+struct CreditOptions {
+    /// The statement.
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// The tenant.
+    #[arg(long, value_name = "TENANT")]
+    tenant: String,
+    /// The amount in the currency of the statement, such as 12.50.
+    #[arg(long, value_name = "AMOUNT", allow_hyphen_values = true)]
+    amount: String,
+    /// Why, in a sentence.
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+    #[command(flatten)]
+    owner: LedgerOwner,
+}
+
+impl StatementCommand {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        match &self.action {
+            StatementAction::Close(options) => options.run(),
+            StatementAction::Show(options) => options.run(),
+            StatementAction::Verify { files } => verify(files),
+            StatementAction::Credit(options) => options.run(),
+        }
+    }
+}
+
+impl LedgerOwner {
+    /// The user who closes a period or gives a credit.
+    fn user(&self) -> String {
+        let uid = geteuid().as_raw();
+        let name = || UserDatabase::of_host(Path::new("/")).look_up(uid).ok().flatten();
+        self.closed_by
+            .clone()
+            .unwrap_or_else(|| name().map_or_else(|| format!("user {uid}"), |name| name.to_string()))
+    }
+
+    fn close(&self, query: BillQuery, by: String) -> Result<ClosedBill, Failure> {
+        if let Some(path) = &self.ledger {
+            check_unowned(path, "statement close")?;
+            let closer = PeriodCloser { path: path.clone(), config: BillingConfig::default() };
+            let order = |order| ledger::record_statement(path, &order).map_err(|error| error.to_string());
+            return closer.close(&query, &by, order).map_err(Failure::found);
+        }
+        let BillQuery { from, to, time_zone, .. } = query;
+        let [from, to] = [from, to].map(Option::unwrap_or_default);
+        let ControlReply { closed, .. } =
+            self.socket.send(&ControlRequest::ClosePeriod { from, to, time_zone, by })?;
+        closed.ok_or_else(|| Failure::found("the agent closed no period; it is of another version"))
+    }
+
+    /// Has the ledger record a document.
+    fn record(&self, document: RecordedDocument) -> Result<(), Failure> {
+        match &self.ledger {
+            Some(path) => {
+                let order = StatementOrder::Record(document);
+                ledger::record_statement(path, &order).map(drop).map_err(Failure::found)
+            }
+            None => self.socket.send(&ControlRequest::RecordDocument { document }).map(drop),
+        }
+    }
+}
+
+impl CloseOptions {
+    fn run(&self) -> Result<(), Failure> {
+        let [from, to] = days_of("--month", &self.month)?.map(Some);
+        let query = BillQuery { from, to, time_zone: self.time_zone.clone(), by: Some(BY_DAY.to_owned()) };
+        let directory = StatementDirectory::open(&self.owner.statements)?;
+        let by = self.owner.user();
+        let ClosedBill { bill, rules, at } = self.owner.close(query, by.clone())?;
+        check_overlap(&bill, directory.documents()).map_err(Failure::found)?;
+        let period = ClosedPeriod { from: bill.from, to: bill.to, by: by.clone() };
+        let statement = Statement {
+            number: directory.next_number(),
+            issued: Issued { by, at, version: env!("CARGO_PKG_VERSION").to_owned() },
+            credits: open_credits(&bill, directory.documents()),
+            rules,
+            bill,
+        };
+        let told = told_of_statement(&statement);
+        let document = Document::Statement(Box::new(statement));
+        let (text, stored) = document.with_digest().map_err(Failure::found)?;
+        let path = directory.write(&text, &stored)?;
+        let id = stored.id();
+        self.owner.record(RecordedDocument {
+            period,
+            is_credit: false,
+            number: id.number,
+            digest: id.digest,
+        })?;
+        print(&format!("{}: {told}\n", path.display()))
+    }
+}
+
+fn told_of_statement(statement: &Statement) -> String {
+    let Statement { number, bill, credits, .. } = statement;
+    let total = view::amount(bill.reconciliation.line_money, bill.currency.as_deref());
+    let credits = match credits.len() {
+        0 => String::new(),
+        1 => ", 1 credit".to_owned(),
+        count => format!(", {count} credits"),
+    };
+    format!("statement {number}, {}, {total}{credits}", view::whose(bill))
+}
+
+impl CreditOptions {
+    fn run(&self) -> Result<(), Failure> {
+        let amount =
+            parse_amount(&self.amount).map_err(|error| Failure::wrong(format!("--amount: {error}")))?;
+        check_reason(&self.reason).map_err(|error| Failure::wrong(format!("--reason: {error}")))?;
+        let directory = StatementDirectory::open(&self.owner.statements)?;
+        let stored = read(&self.file)?.1;
+        let Document::Statement(statement) = &stored.document else {
+            return Err(Failure::wrong(format!(
+                "{}: it is a credit; give the statement",
+                self.file.display()
+            )));
+        };
+        if !directory.documents().iter().any(|known| known.id() == stored.id()) {
+            return Err(Failure::wrong(format!(
+                "{}: it is not in {}, where the next statement looks for credits",
+                self.file.display(),
+                self.owner.statements.display()
+            )));
+        }
+        check_credit((&stored, statement), &self.tenant, amount, directory.documents())
+            .map_err(Failure::found)?;
+        let by = self.owner.user();
+        let credit =
+            self.credit((&stored, &statement.bill), directory.next_number(), (amount, by.clone()))?;
+        let told = format!(
+            "credit {}, {} to {} of statement {}",
+            credit.number,
+            view::amount(amount, Some(&credit.currency)),
+            credit.tenant,
+            statement.number
+        );
+        let (text, written) = Document::Credit(Box::new(credit)).with_digest().map_err(Failure::found)?;
+        let period = ClosedPeriod { from: statement.bill.from, to: statement.bill.to, by };
+        let id = written.id();
+        // A ledger that has not closed the period refuses the credit before it is written.
+        self.owner.record(RecordedDocument {
+            period,
+            is_credit: true,
+            number: id.number,
+            digest: id.digest,
+        })?;
+        let path = directory.write(&text, &written)?;
+        print(&format!("{}: {told}\n", path.display()))
+    }
+
+    fn credit(
+        &self,
+        (stored, bill): (&StoredDocument, &Bill),
+        number: String,
+        (amount, by): (Money, String),
+    ) -> Result<Credit, Failure> {
+        let none = StatementError::NoTenant { number: stored.id().number, tenant: self.tenant.clone() };
+        Ok(Credit {
+            number,
+            issued: Issued { by, at: system_now().utc, version: env!("CARGO_PKG_VERSION").to_owned() },
+            node: bill.node.clone(),
+            cluster: bill.cluster.clone(),
+            statement: stored.id(),
+            tenant: self.tenant.clone(),
+            amount,
+            currency: bill.currency.clone().ok_or_else(|| Failure::found(none))?,
+            reason: self.reason.clone(),
+        })
+    }
+}
+
+/// The text of a document and what it is; an error where it is not as it was written.
+fn read(path: &Path) -> Result<(String, StoredDocument), Failure> {
+    let (text, stored) = read_any(path)?;
+    if stored.is_unchanged {
+        return Ok((text, stored));
+    }
+    Err(Failure::found(format!(
+        "{}: it was changed after it was written; gpumeter statement verify says how, and a copy from before restores it",
+        path.display()
+    )))
+}
+
+fn read_any(path: &Path) -> Result<(String, StoredDocument), Failure> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Failure::wrong(format!("{}: cannot be read: {error}", path.display())))?;
+    let stored =
+        Document::read(&text).map_err(|error| Failure::found(format!("{}: {error}", path.display())))?;
+    Ok((text, stored))
+}
+
+fn verify(files: &[PathBuf]) -> Result<(), Failure> {
+    let mut page = String::new();
+    let mut changed = 0;
+    for path in files {
+        let problems = match read_any(path) {
+            Ok((text, stored)) => {
+                let problems = problems(&text, &stored)?;
+                if problems.is_empty() {
+                    page += &format!("{}: {}\n", path.display(), unchanged(&stored));
+                }
+                problems
+            }
+            Err(failure) => {
+                vec![failure.message.trim_start_matches(&format!("{}: ", path.display())).to_owned()]
+            }
+        };
+        changed += usize::from(!problems.is_empty());
+        page.extend(problems.iter().map(|problem| format!("{}: {problem}\n", path.display())));
+    }
+    print(&page)?;
+    match changed {
+        0 => Ok(()),
+        1 => Err(Failure::found("1 document is not as it was written")),
+        _ => Err(Failure::found(format!("{changed} documents are not as they were written"))),
+    }
+}
+
+fn unchanged(stored: &StoredDocument) -> String {
+    let (kind, issued) = match &stored.document {
+        Document::Statement(statement) => ("statement", &statement.issued),
+        Document::Credit(credit) => ("credit", &credit.issued),
+    };
+    let id = stored.id();
+    format!("unchanged: {kind} {}, by {} at {}, {}", id.number, issued.by, print_time(issued.at), id.digest)
+}
+
+/// What is wrong with a document, a line each.
+fn problems(text: &str, stored: &StoredDocument) -> Result<Vec<String>, Failure> {
+    let fields = changed_fields(text, &stored.document).map_err(Failure::found)?;
+    let mut problems: Vec<String> = fields
+        .iter()
+        .map(|field| {
+            format!(
+                "{} is {}, and the rest of the document makes it {}",
+                field.path, field.found, field.expected
+            )
+        })
+        .collect();
+    if let Document::Statement(statement) = &stored.document
+        && problems.is_empty()
+        && !statement.bill.is_balanced()
+    {
+        problems.push("its sums do not agree".to_owned());
+    }
+    if !stored.is_unchanged {
+        problems.push(format!("changed by hand: its content is not that of {}", stored.digest));
+    }
+    Ok(problems)
+}

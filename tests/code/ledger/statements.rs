@@ -1,0 +1,286 @@
+//! Closed periods: what a statement makes final, what is refused, and documents over real bills.
+
+use std::sync::Arc;
+
+use gpumeter::account::LedgerBatch;
+use gpumeter::billing::statement::{
+    Credit, Document, DocumentId, Issued, Statement, StatementError, StoredDocument, changed_fields,
+    check_closable, check_credit, check_overlap, open_credits,
+};
+use gpumeter::billing::{Bill, PriceBook};
+use gpumeter::ledger::{
+    Cause, ClosedPeriod, Ledger, Reader, RecordedDocument, StatementOrder, record_statement,
+};
+use gpumeter::model::{HolderId, Money, Parts, QUARTER_HOUR, Use, Utc};
+use gpumeter::tenants::{TenantRule, TenantRules};
+use proptest::prelude::*;
+use serde_json::Value;
+
+use super::laws::{books, settled, worlds};
+use super::world::*;
+
+const EURO: i128 = 1_000_000_000;
+
+/// A ledger with two settled hours of one GPU.
+fn two_hours() -> (World, Ledger) {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, book(&[(0, 3 * EURO)]));
+    register_gpus(&mut ledger, 1);
+    let held = Parts { within: 15 * SECOND, ..Parts::default() };
+    let used = Use { within: 15 * SECOND, ..Use::default() };
+    for from in (0..7_200).step_by(15) {
+        let closed = vec![closed(0, (after(from), after(from + 15)), vec![row("user:a", held, used)])];
+        ledger.commit(&LedgerBatch { now: after(from + 16), closed, ..LedgerBatch::default() }).unwrap();
+    }
+    (world, ledger)
+}
+
+fn period(from: u64, to: u64) -> ClosedPeriod {
+    ClosedPeriod { from: after(from), to: after(to), by: "ada".into() }
+}
+
+fn document(period: ClosedPeriod, number: &str, is_credit: bool) -> StatementOrder {
+    let (number, digest) = (number.to_owned(), format!("sha256:{number}"));
+    StatementOrder::Record(RecordedDocument { period, is_credit, number, digest })
+}
+
+fn bill(world: &World, from: u64, to: u64) -> Bill {
+    let mut reader = Reader::open(&world.path()).unwrap().by_day(true);
+    reader.bill(Some(after(from)), Some(after(to))).unwrap()
+}
+
+#[test]
+fn a_late_rate_and_late_rules_begin_after_what_is_closed() {
+    let (world, mut ledger) = two_hours();
+    let before = bill(&world, 0, 3_600);
+    assert_eq!(ledger.record_statement(&StatementOrder::Close(period(0, 3_600))).unwrap(), after(7_201));
+    let late = PriceBook { rates: book(&[(0, 3 * EURO), (900, 9 * EURO)]).rates, ..PriceBook::default() };
+    ledger.reprice(&late, boottime(7_300)).unwrap();
+    let patterns = [("user_name".to_owned(), "*".to_owned())].into();
+    let rules =
+        vec![TenantRule { patterns, tenant: "late".into(), from: Some(after(900)), ..TenantRule::default() }];
+    let rules = TenantRules { rules, ..TenantRules::default() };
+    ledger.replace_tenant_rules(&Arc::new(rules), boottime(7_300)).unwrap();
+    assert_eq!(bill(&world, 0, 3_600).lines, before.lines);
+    // After the closed period it holds, and the bill says from when on it was to hold.
+    let after_it = bill(&world, 3_600, 7_200);
+    let rate = after_it.rates.iter().find(|rate| rate.price == Money(9 * EURO)).unwrap();
+    assert_eq!((rate.since, rate.given_since), (Some(after(3_600).ceil(QUARTER_HOUR)), Some(after(900))));
+    assert_eq!(after_it.reconciliation.line_money, Money(9 * EURO));
+    assert_eq!(after_it.lines[0].tenant, "late");
+    // A ledger that is opened again knows what is closed.
+    drop(ledger);
+    let (_, recovered) = world.open(7_400, late);
+    assert!(
+        recovered
+            .rates
+            .rates
+            .entries()
+            .iter()
+            .all(|rate| rate.entry.nano == 3_000_000_000 || rate.begin >= after(3_600))
+    );
+    assert_eq!(bill(&world, 0, 3_600).lines, before.lines);
+}
+
+#[test]
+fn a_period_is_closed_once_when_it_is_over_and_its_document_may_be_written_later() {
+    let (world, mut ledger) = two_hours();
+    let mut order = |order: &StatementOrder| ledger.record_statement(order).map_err(|error| error.cause);
+    let open = order(&StatementOrder::Close(period(0, 7_260))).unwrap_err();
+    assert!(
+        matches!(open, Cause::NotSettled { to, settled } if (to, settled) == (after(7_260), after(7_200))),
+        "{open}"
+    );
+    let unknown = order(&document(period(0, 3_600), "0001", false)).unwrap_err();
+    assert!(matches!(unknown, Cause::NotClosed { .. }), "{unknown}");
+    let at = order(&StatementOrder::Close(period(0, 3_600))).unwrap();
+    // The document could not be written: the same period again, and no other one that overlaps it.
+    assert_eq!(order(&StatementOrder::Close(period(0, 3_600))).unwrap(), at);
+    assert!(matches!(order(&StatementOrder::Close(period(60, 3_660))).unwrap_err(), Cause::Closed { .. }));
+    order(&document(period(0, 3_600), "0001", false)).unwrap();
+    let again = order(&StatementOrder::Close(period(0, 3_600))).unwrap_err();
+    assert!(matches!(&again, Cause::Closed { number, .. } if number == "0001"), "{again}");
+    order(&document(period(0, 3_600), "0002", true)).unwrap();
+    order(&StatementOrder::Close(period(3_600, 7_200))).unwrap();
+    let rows: String =
+        world.sql("SELECT group_concat(kind || coalesce(number, '-'), ' ') FROM statement ORDER BY id");
+    assert_eq!(rows, "statement0001 credit0002 statement-");
+    assert_eq!(
+        world.sql::<i64>("SELECT covered_until_ns FROM ledger"),
+        i64::try_from(after(7_200).0).unwrap()
+    );
+    // Not while an agent has it; then by whoever has the file.
+    let owned = record_statement(&world.path(), &StatementOrder::Close(period(3_600, 7_200))).unwrap_err();
+    assert!(matches!(owned.cause, Cause::Owned { .. }), "{owned}");
+    drop(ledger);
+    record_statement(&world.path(), &StatementOrder::Close(period(3_600, 7_200))).unwrap();
+    let missing = record_statement(&world.path().with_extension("x"), &StatementOrder::Close(period(0, 60)));
+    assert!(matches!(missing.unwrap_err().cause, Cause::Missing));
+}
+
+fn statement(bill: Bill, number: &str) -> Document {
+    let issued = Issued { by: "ada".into(), at: bill.to, version: "0.1.0".into() };
+    Document::Statement(Box::new(Statement {
+        number: number.into(),
+        issued,
+        bill,
+        rules: Vec::new(),
+        credits: Vec::new(),
+    }))
+}
+
+fn stored(document: Document) -> StoredDocument {
+    document.with_digest().unwrap().1
+}
+
+#[test]
+fn what_is_not_over_not_whole_or_not_balanced_is_not_closed() {
+    let (world, _ledger) = two_hours();
+    let whole = bill(&world, 0, 3_600);
+    check_closable(&whole).unwrap();
+    let refused = |bill: Bill| check_closable(&bill).unwrap_err();
+    assert!(matches!(refused(bill(&world, 0, 7_260)), StatementError::NotOver { .. }));
+    assert_eq!(refused(Bill { partial: true, ..whole.clone() }), StatementError::Partial);
+    assert_eq!(refused(Bill { gpus: Vec::new(), ..whole.clone() }), StatementError::Empty);
+    let mut unbalanced = whole.clone();
+    unbalanced.reconciliation.imbalance = 1;
+    assert!(matches!(refused(unbalanced), StatementError::Unbalanced(_)));
+    let first = stored(statement(whole.clone(), "0001"));
+    for (from, to, is_free) in
+        [(3_600, 7_200, true), (0, 3_600, false), (3_540, 7_200, false), (60, 120, false)]
+    {
+        assert_eq!(check_overlap(&bill(&world, from, to), [&first]).is_ok(), is_free, "{from} {to}");
+    }
+    // Another node has a statement of the same time.
+    check_overlap(&Bill { node: "other".into(), ..whole }, [&first]).unwrap();
+}
+
+fn credit(number: &str, statement: DocumentId, amount: i128) -> Document {
+    Document::Credit(Box::new(Credit {
+        number: number.into(),
+        issued: Issued { by: "ada".into(), at: Utc(1), version: "0.1.0".into() },
+        node: String::new(),
+        cluster: None,
+        statement,
+        tenant: "a".into(),
+        amount: Money(amount),
+        currency: "EUR".into(),
+        reason: "a fault".into(),
+    }))
+}
+
+#[test]
+fn credits_never_exceed_what_a_tenant_was_charged_and_stand_in_one_statement() {
+    let (world, _ledger) = two_hours();
+    let first = stored(statement(bill(&world, 0, 3_600), "0001"));
+    let Document::Statement(closed) = &first.document else { panic!("{first:?}") };
+    let check = |tenant: &str, amount: i128, documents: &[StoredDocument]| {
+        check_credit((&first, closed), tenant, Money(amount), documents)
+    };
+    check("a", 3 * EURO, &[]).unwrap();
+    assert!(matches!(check("a", 3 * EURO + 1, &[]), Err(StatementError::TooMuch { .. })));
+    let one = stored(credit("0002", first.id(), EURO));
+    check("a", 2 * EURO, std::slice::from_ref(&one)).unwrap();
+    assert!(matches!(
+        check("a", 2 * EURO + 1, std::slice::from_ref(&one)),
+        Err(StatementError::TooMuch { .. })
+    ));
+    assert!(matches!(check("a", i128::MAX, std::slice::from_ref(&one)), Err(StatementError::TooMuch { .. })));
+    for tenant in ["b", HolderId::UNALLOCATED] {
+        assert!(matches!(check(tenant, 1, &[]), Err(StatementError::NoTenant { .. })), "{tenant}");
+    }
+    // The next statement names it, and the one after that does not.
+    let next = bill(&world, 3_600, 7_200);
+    let granted = open_credits(&next, &[first.clone(), one.clone()]);
+    assert_eq!(granted.iter().map(|granted| granted.amount).collect::<Vec<_>>(), [Money(EURO)]);
+    let Document::Statement(mut second) = statement(next.clone(), "0003") else { unreachable!() };
+    second.credits = granted;
+    let second = stored(Document::Statement(second));
+    assert_eq!(open_credits(&next, &[first, one, second]), []);
+}
+
+/// The paths to all values that are no lists and no objects.
+fn leaves(value: &Value, path: &str, paths: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) => {
+            fields.iter().for_each(|(name, value)| leaves(value, &format!("{path}/{name}"), paths))
+        }
+        Value::Array(items) => {
+            items
+                .iter()
+                .enumerate()
+                .for_each(|(place, value)| leaves(value, &format!("{path}/{place}"), paths));
+        }
+        _ => paths.push(path.to_owned()),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_document_has_one_form_and_any_change_of_it_is_found(
+        (windows, rates) in worlds(), book in books(), chosen in any::<prop::sample::Index>(),
+    ) {
+        let (world, _) = settled(&windows, &rates);
+        let mut reader = Reader::open(&world.path()).unwrap().by_day(true).with_book(Some(book));
+        let bill = reader.bill(None, None).unwrap();
+        let (text, stored) = statement(bill, "0001").with_digest().unwrap();
+        let read = Document::read(&text).unwrap();
+        prop_assert!(read.is_unchanged);
+        prop_assert_eq!(read.id(), stored.id());
+        prop_assert_eq!(&read.document.clone().with_digest().unwrap().0, &text);
+        prop_assert_eq!(changed_fields(&text, &read.document).unwrap(), []);
+        // Another form of the same content, and any other value in it.
+        let value: Value = serde_json::from_str(&text).unwrap();
+        prop_assert!(!Document::read(&serde_json::to_string(&value).unwrap()).unwrap().is_unchanged);
+        let mut paths = Vec::new();
+        leaves(&value, "", &mut paths);
+        let path = &paths[chosen.index(paths.len())];
+        let mut changed = value.clone();
+        let leaf = changed.pointer_mut(path).unwrap();
+        *leaf = match &*leaf {
+            Value::String(text) => format!("1{text}").into(),
+            Value::Bool(is_so) => (!*is_so).into(),
+            Value::Number(number) => (number.as_u64().unwrap() + 1).into(),
+            _ => "1".into(),
+        };
+        // Not every text is a time, a rate or a document; what is one is not the same.
+        if let Ok(read) = Document::read(&format!("{}\n", serde_json::to_string_pretty(&changed).unwrap())) {
+            prop_assert!(!read.is_unchanged, "{path}");
+        }
+    }
+}
+
+#[test]
+fn a_field_that_does_not_follow_from_the_others_is_named() {
+    let (world, _ledger) = two_hours();
+    let (text, _) = statement(bill(&world, 0, 3_600), "0001").with_digest().unwrap();
+    let value: Value = serde_json::from_str(&text).unwrap();
+    let named = |path: &str, new: &str| {
+        let mut changed = value.clone();
+        *changed.pointer_mut(path).unwrap() = new.into();
+        let changed = changed.to_string();
+        let read = Document::read(&changed).unwrap();
+        let fields = changed_fields(&changed, &read.document).unwrap();
+        fields.into_iter().map(|field| field.path).collect::<Vec<_>>()
+    };
+    let line = "/bill/lines/0";
+    for (field, new) in [("money", "1.000000000"), ("exact_money", "1"), ("held_ns", "1")] {
+        let path = format!("bill.lines[0].{field}");
+        assert!(named(&format!("{line}/{field}"), new).contains(&path), "{field}");
+    }
+    for (path, new) in [
+        ("bill.reconciliation.line_money", "1.000000000"),
+        ("bill.reconciliation.gpu_money", "1.000000000"),
+        ("bill.reconciliation.slot_ns", "1"),
+        ("bill.reconciliation.held_ns", "1"),
+    ] {
+        assert_eq!(named(&format!("/{}", path.replace('.', "/")), new), [path]);
+    }
+    assert!(!named(&format!("{line}/charged_ns"), "9").is_empty());
+    assert!(!named("/bill/rates/0/price", "9.000000000").is_empty());
+    assert!(!named("/bill/gpus/0/money", "9.000000000").is_empty());
+    // Names follow from nothing: of these the digest tells.
+    assert_eq!(named(&format!("{line}/tenant"), "b"), [""; 0]);
+}
