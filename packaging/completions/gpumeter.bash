@@ -70,6 +70,9 @@ _gpumeter() {
             gpumeter,run)
                 cmd="gpumeter__subcmd__run"
                 ;;
+            gpumeter,statement)
+                cmd="gpumeter__subcmd__statement"
+                ;;
             gpumeter,top)
                 cmd="gpumeter__subcmd__top"
                 ;;
@@ -127,6 +130,9 @@ _gpumeter() {
             gpumeter__subcmd__help,run)
                 cmd="gpumeter__subcmd__help__subcmd__run"
                 ;;
+            gpumeter__subcmd__help,statement)
+                cmd="gpumeter__subcmd__help__subcmd__statement"
+                ;;
             gpumeter__subcmd__help,top)
                 cmd="gpumeter__subcmd__help__subcmd__top"
                 ;;
@@ -141,6 +147,18 @@ _gpumeter() {
                 ;;
             gpumeter__subcmd__help__subcmd__ledger,snapshot)
                 cmd="gpumeter__subcmd__help__subcmd__ledger__subcmd__snapshot"
+                ;;
+            gpumeter__subcmd__help__subcmd__statement,close)
+                cmd="gpumeter__subcmd__help__subcmd__statement__subcmd__close"
+                ;;
+            gpumeter__subcmd__help__subcmd__statement,credit)
+                cmd="gpumeter__subcmd__help__subcmd__statement__subcmd__credit"
+                ;;
+            gpumeter__subcmd__help__subcmd__statement,show)
+                cmd="gpumeter__subcmd__help__subcmd__statement__subcmd__show"
+                ;;
+            gpumeter__subcmd__help__subcmd__statement,verify)
+                cmd="gpumeter__subcmd__help__subcmd__statement__subcmd__verify"
                 ;;
             gpumeter__subcmd__inventory,forget)
                 cmd="gpumeter__subcmd__inventory__subcmd__forget"
@@ -178,6 +196,36 @@ _gpumeter() {
             gpumeter__subcmd__ledger__subcmd__help,snapshot)
                 cmd="gpumeter__subcmd__ledger__subcmd__help__subcmd__snapshot"
                 ;;
+            gpumeter__subcmd__statement,close)
+                cmd="gpumeter__subcmd__statement__subcmd__close"
+                ;;
+            gpumeter__subcmd__statement,credit)
+                cmd="gpumeter__subcmd__statement__subcmd__credit"
+                ;;
+            gpumeter__subcmd__statement,help)
+                cmd="gpumeter__subcmd__statement__subcmd__help"
+                ;;
+            gpumeter__subcmd__statement,show)
+                cmd="gpumeter__subcmd__statement__subcmd__show"
+                ;;
+            gpumeter__subcmd__statement,verify)
+                cmd="gpumeter__subcmd__statement__subcmd__verify"
+                ;;
+            gpumeter__subcmd__statement__subcmd__help,close)
+                cmd="gpumeter__subcmd__statement__subcmd__help__subcmd__close"
+                ;;
+            gpumeter__subcmd__statement__subcmd__help,credit)
+                cmd="gpumeter__subcmd__statement__subcmd__help__subcmd__credit"
+                ;;
+            gpumeter__subcmd__statement__subcmd__help,help)
+                cmd="gpumeter__subcmd__statement__subcmd__help__subcmd__help"
+                ;;
+            gpumeter__subcmd__statement__subcmd__help,show)
+                cmd="gpumeter__subcmd__statement__subcmd__help__subcmd__show"
+                ;;
+            gpumeter__subcmd__statement__subcmd__help,verify)
+                cmd="gpumeter__subcmd__statement__subcmd__help__subcmd__verify"
+                ;;
             *)
                 ;;
         esac
@@ -185,7 +233,7 @@ _gpumeter() {
 
     case "${cmd}" in
         gpumeter)
-            opts="-h --log-format --help run demo top bill job explain metrics check-config record replay doctor health quiesce resume inventory probe ledger completion help"
+            opts="-h --log-format --help run demo top bill job explain statement metrics check-config record replay doctor health quiesce resume inventory probe ledger completion help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -203,7 +251,7 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__bill)
-            opts="-h --url --web.ca-file --web.cert-file --user --password-file --ledger --exports --expect --skip-damaged --time-zone --from --to --month --by --tenant --spread --compare --split-by --book --csv --html --json --over-budget --against --tolerance --log-format --help"
+            opts="-h --url --web.ca-file --web.cert-file --user --password-file --ledger --exports --expect --skip-damaged --time-zone --from --to --month --by --tenant --spread --compare --split-by --book --csv --html --json --over-budget --against --tolerance --focus --billing-account --invoice-issuer --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -286,6 +334,18 @@ _gpumeter() {
                     return 0
                     ;;
                 --tolerance)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --focus)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --billing-account)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --invoice-issuer)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -537,7 +597,7 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__help)
-            opts="run demo top bill job explain metrics check-config record replay doctor health quiesce resume inventory probe ledger completion help"
+            opts="run demo top bill job explain statement metrics check-config record replay doctor health quiesce resume inventory probe ledger completion help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -847,6 +907,76 @@ _gpumeter() {
         gpumeter__subcmd__help__subcmd__run)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gpumeter__subcmd__help__subcmd__statement)
+            opts="close show verify credit"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gpumeter__subcmd__help__subcmd__statement__subcmd__close)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gpumeter__subcmd__help__subcmd__statement__subcmd__credit)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gpumeter__subcmd__help__subcmd__statement__subcmd__show)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gpumeter__subcmd__help__subcmd__statement__subcmd__verify)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -1433,6 +1563,244 @@ _gpumeter() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gpumeter__subcmd__statement)
+            opts="-h --log-format --help close show verify credit help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gpumeter__subcmd__statement__subcmd__close)
+            opts="-h --month --time-zone --config --socket --ledger --statements --closed-by --log-format --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --month)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --time-zone)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --ledger)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --statements)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --closed-by)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gpumeter__subcmd__statement__subcmd__credit)
+            opts="-h --tenant --amount --reason --config --socket --ledger --statements --closed-by --log-format --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --tenant)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --amount)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --reason)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --ledger)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --statements)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --closed-by)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gpumeter__subcmd__statement__subcmd__help)
+            opts="close show verify credit help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gpumeter__subcmd__statement__subcmd__help__subcmd__close)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gpumeter__subcmd__statement__subcmd__help__subcmd__credit)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gpumeter__subcmd__statement__subcmd__help__subcmd__help)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gpumeter__subcmd__statement__subcmd__help__subcmd__show)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gpumeter__subcmd__statement__subcmd__help__subcmd__verify)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gpumeter__subcmd__statement__subcmd__show)
+            opts="-h --by --csv --html --json --log-format --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --by)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        gpumeter__subcmd__statement__subcmd__verify)
+            opts="-h --log-format --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
                 --log-format)
                     COMPREPLY=($(compgen -W "text json" -- "${cur}"))
                     return 0

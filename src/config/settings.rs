@@ -228,9 +228,9 @@ pub struct BillingConfig (config billing) {
     time_zone: Option<TimeZone>, text("a time zone", time_zone), Optional("Europe/Zurich"), Restart,
         "Time zone of dates and months in bills; by default that of the machine.";
     account: Option<String>, text("a name", name), Optional("gpu-platform"), Restart,
-        "The account to which the costs of these GPUs belong: BillingAccountId and BillingAccountName of FOCUS.";
+        "The account that the costs belong to: BillingAccountId and BillingAccountName of FOCUS.";
     invoice_issuer: Option<String>, text("a name", name), Optional("Example Research Computing"), Restart,
-        "The organisation that charges for these GPUs: InvoiceIssuerName and the providers of FOCUS.";
+        "The organisation that charges for the GPUs: InvoiceIssuerName and providers of FOCUS.";
 }
 
 "Where accounts are kept, so that a restart loses nothing."
