@@ -110,7 +110,7 @@ enum Command {
     Inventory(socket::InventoryCommand),
     /// Ask the agent of this node whether it is healthy, for the exec probe of a container.
     Probe(socket::ProbeCommand),
-    /// Restore the ledger that an upgrade saved.
+    /// Copy the ledger, shrink it, or restore what an upgrade saved.
     Ledger(ledger::LedgerCommand),
     /// Print the completions of a shell, to be loaded by it.
     Completion {

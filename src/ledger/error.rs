@@ -74,6 +74,9 @@ pub enum Cause {
         "it belongs to user {owner}, and this user ({user}) cannot read it; run this command as that user or as root"
     )]
     OtherUser { owner: u32, user: u32 },
+    /// The directory belongs to another user.
+    #[error("{0}; run this command as the user of the ledger or as root")]
+    Closed(std::io::Error),
     #[error("{0}; give a path in an existing directory that this user can write")]
     Unwritable(std::io::Error),
     #[error(

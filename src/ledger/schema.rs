@@ -61,7 +61,10 @@ fn open_to_read(
     path: &Path,
     check: fn(Connection) -> Result<Connection, Cause>,
 ) -> Result<Connection, Cause> {
-    let Ok(metadata) = path.metadata() else { return Err(Cause::Missing) };
+    let metadata = path.metadata().map_err(|error| match error.kind() {
+        std::io::ErrorKind::PermissionDenied => Cause::Closed(error),
+        _ => Cause::Missing,
+    })?;
     if metadata.is_dir() {
         return Err(Cause::Directory { path: path.to_owned() });
     }

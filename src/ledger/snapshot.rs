@@ -7,7 +7,7 @@ use super::error::{Cause, Error};
 use super::files::{megabytes, with_suffix};
 use super::{migration, owner, schema};
 use crate::billing::print_time;
-use crate::model::Utc;
+use crate::model::{Nanoseconds, Utc};
 
 /// Result of [`snapshot`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ impl fmt::Display for Snapshot {
             f,
             "{}: the ledger as it was at {}, {}",
             file.display(),
-            print_time(*until),
+            print_time(until.floor(Nanoseconds::SECOND)),
             megabytes(*bytes)
         )
     }
