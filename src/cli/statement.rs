@@ -111,12 +111,16 @@ impl StatementCommand {
 
 impl LedgerOwner {
     /// The user who closes a period or gives a credit.
-    fn user(&self) -> String {
+    fn user(&self) -> Result<String, Failure> {
+        let is_name =
+            |name: &str| !name.trim().is_empty() && !name.contains(char::is_control) && name.len() <= 200;
+        if self.closed_by.as_deref().is_some_and(|name| !is_name(name)) {
+            return Err(Failure::wrong("--closed-by: give a name of 1 to 200 printable characters"));
+        }
         let uid = geteuid().as_raw();
         let name = || UserDatabase::of_host(Path::new("/")).look_up(uid).ok().flatten();
-        self.closed_by
-            .clone()
-            .unwrap_or_else(|| name().map_or_else(|| format!("user {uid}"), |name| name.to_string()))
+        let unnamed = || name().map_or_else(|| format!("user {uid}"), |name| name.to_string());
+        Ok(self.closed_by.clone().unwrap_or_else(unnamed))
     }
 
     fn close(&self, query: BillQuery, by: String) -> Result<ClosedBill, Failure> {
@@ -150,7 +154,7 @@ impl CloseOptions {
         let [from, to] = days_of("--month", &self.month)?.map(Some);
         let query = BillQuery { from, to, time_zone: self.time_zone.clone(), by: Some(BY_DAY.to_owned()) };
         let directory = StatementDirectory::open(&self.owner.statements)?;
-        let by = self.owner.user();
+        let by = self.owner.user()?;
         let ClosedBill { bill, rules, at } = self.owner.close(query, by.clone())?;
         check_overlap(&bill, directory.documents()).map_err(Failure::found)?;
         let period = ClosedPeriod { from: bill.from, to: bill.to, by: by.clone() };
@@ -209,7 +213,7 @@ impl CreditOptions {
         }
         check_credit((&stored, statement), &self.tenant, amount, directory.documents())
             .map_err(Failure::found)?;
-        let by = self.owner.user();
+        let by = self.owner.user()?;
         let credit =
             self.credit((&stored, &statement.bill), directory.next_number(), (amount, by.clone()))?;
         let told = format!(
@@ -274,6 +278,14 @@ fn read_any(path: &Path) -> Result<(String, StoredDocument), Failure> {
     Ok((text, stored))
 }
 
+/// A page without what would move the cursor of a terminal; a document may come from anywhere.
+fn printable(page: &str) -> String {
+    let is_safe = |character: &char| !character.is_control() || *character == '\n';
+    page.chars()
+        .map(|character| if is_safe(&character) { character } else { char::REPLACEMENT_CHARACTER })
+        .collect()
+}
+
 fn verify(files: &[PathBuf]) -> Result<(), Failure> {
     let mut page = String::new();
     let mut changed = 0;
@@ -293,7 +305,7 @@ fn verify(files: &[PathBuf]) -> Result<(), Failure> {
         changed += usize::from(!problems.is_empty());
         page.extend(problems.iter().map(|problem| format!("{}: {problem}\n", path.display())));
     }
-    print(&page)?;
+    print(&printable(&page))?;
     match changed {
         0 => Ok(()),
         1 => Err(Failure::found("1 document is not as it was written")),

@@ -76,7 +76,7 @@ pub enum Cause {
     OtherUser { owner: u32, user: u32 },
     /// The directory belongs to another user.
     #[error("{0}; run this command as the user of the ledger or as root")]
-    Closed(std::io::Error),
+    Unopenable(std::io::Error),
     #[error("{0}; give a path in an existing directory that this user can write")]
     Unwritable(std::io::Error),
     #[error(
@@ -124,6 +124,12 @@ pub enum Cause {
         time(*settled), time(*to)
     )]
     NotSettled { to: Utc, settled: Utc },
+    #[error(
+        "the account of {gpu} ends before {}; start its agent until that is closed, or say that the GPU was taken out with \
+         `gpumeter inventory forget {gpu}`",
+        time(*to)
+    )]
+    GpuNotSettled { gpu: Arc<str>, to: Utc },
     #[error(
         "{} to {} is closed already{}; a correction is a credit (gpumeter statement credit)",
         time(*from), time(*to),

@@ -62,7 +62,7 @@ fn open_to_read(
     check: fn(Connection) -> Result<Connection, Cause>,
 ) -> Result<Connection, Cause> {
     let metadata = path.metadata().map_err(|error| match error.kind() {
-        std::io::ErrorKind::PermissionDenied => Cause::Closed(error),
+        std::io::ErrorKind::PermissionDenied => Cause::Unopenable(error),
         _ => Cause::Missing,
     })?;
     if metadata.is_dir() {

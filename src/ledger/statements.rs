@@ -6,9 +6,10 @@ use std::sync::mpsc::Sender;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde::{Deserialize, Serialize};
 
-use super::billing::closed_time;
+use super::billing::{closed_until, load_gpus};
 use super::column::{loaded, stored};
 use super::error::{Cause, Error};
+use super::expected::{self, InventoryRow};
 use super::files::LedgerLock;
 use super::owner::Ledger;
 use super::{owner, schema};
@@ -129,9 +130,20 @@ fn overlapping(connection: &Connection, period: &ClosedPeriod) -> rusqlite::Resu
 
 fn close(connection: &Connection, period: &ClosedPeriod, now: Utc) -> Result<Utc, Cause> {
     let ClosedPeriod { from, to, by } = period;
-    let settled = closed_time(connection)?;
+    let gpus = load_gpus(connection)?;
+    let settled = closed_until(gpus.iter().map(|(_, gpu)| gpu.settled_until));
     if *to > settled {
         return Err(Cause::NotSettled { to: *to, settled });
+    }
+    // One that hangs does not delay bills for ever, but its time would be missing for ever.
+    let mut expected = expected::list(connection)?.into_iter();
+    let is_behind = |row: &InventoryRow| {
+        let account = gpus.iter().find(|(_, gpu)| gpu.gpu.uuid == row.gpu.uuid);
+        let until = account.map(|(_, gpu)| gpu.settled_until);
+        !row.expected.attachment.is_account_paused() && until.is_some_and(|until| until < *to)
+    };
+    if let Some(row) = expected.find(is_behind) {
+        return Err(Cause::GpuNotSettled { gpu: row.gpu.uuid, to: *to });
     }
     if let Some(known) = overlapping(connection, period)? {
         // A document that could not be written is written later.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::read;
+use super::{printable, read};
 use crate::billing::statement::{Credit, Document, GrantedCredit, Statement, StoredDocument};
 use crate::billing::{Bill, print_money, print_time};
 use crate::cli::bill::view::{BillGrouping, BillView, period, print_bill};
@@ -43,7 +43,7 @@ impl ShowOptions {
                 "{}: it is a credit, which has no lines; the next statement shows it",
                 self.file.display()
             ))),
-            Document::Credit(credit) => print(&credit_text(&credit, &digest)),
+            Document::Credit(credit) => print(&printable(&credit_text(&credit, &digest))),
         }
     }
 
@@ -56,7 +56,8 @@ impl ShowOptions {
         ];
         let tail = credit_lines(statement);
         let view = BillView { head: &head, tail: &tail, credits: &statement.credits };
-        print_bill(&statement.bill, &self.by, &view, (self.csv, self.html))
+        let page = print_bill(&statement.bill, &self.by, &view, (self.csv, self.html));
+        if self.csv || self.html { page } else { printable(&page) }
     }
 }
 

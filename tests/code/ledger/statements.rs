@@ -1,5 +1,8 @@
 //! Closed periods: what a statement makes final, what is refused, and documents over real bills.
 
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 
 use gpumeter::account::LedgerBatch;
@@ -9,7 +12,7 @@ use gpumeter::billing::statement::{
 };
 use gpumeter::billing::{Bill, PriceBook};
 use gpumeter::ledger::{
-    Cause, ClosedPeriod, Ledger, Reader, RecordedDocument, StatementOrder, record_statement,
+    Cause, ClosedPeriod, Ledger, Reader, RecordedDocument, StatementOrder, forget, record_statement,
 };
 use gpumeter::model::{HolderId, Money, Parts, QUARTER_HOUR, Use, Utc};
 use gpumeter::tenants::{TenantRule, TenantRules};
@@ -17,6 +20,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 use super::laws::{books, settled, worlds};
+use super::month::MONTH;
 use super::world::*;
 
 const EURO: i128 = 1_000_000_000;
@@ -116,6 +120,28 @@ fn a_period_is_closed_once_when_it_is_over_and_its_document_may_be_written_later
     record_statement(&world.path(), &StatementOrder::Close(period(3_600, 7_200))).unwrap();
     let missing = record_statement(&world.path().with_extension("x"), &StatementOrder::Close(period(0, 60)));
     assert!(matches!(missing.unwrap_err().cause, Cause::Missing));
+}
+
+#[test]
+fn a_gpu_that_hangs_keeps_a_period_open_until_it_is_forgotten() {
+    let (world, mut ledger) = two_hours();
+    let second =
+        LedgerBatch { now: after(7_202), registrations: vec![registration(1, 0)], ..LedgerBatch::default() };
+    ledger.commit(&second).unwrap();
+    let held = Parts { within: 15 * SECOND, ..Parts::default() };
+    let row = || vec![row("user:b", held, Use { within: 15 * SECOND, ..Use::default() })];
+    let closed =
+        (0..1_800).step_by(15).map(|from| closed(1, (after(from), after(from + 15)), row())).collect();
+    ledger.commit(&LedgerBatch { now: after(7_203), closed, ..LedgerBatch::default() }).unwrap();
+    let close = StatementOrder::Close(period(0, 3_600));
+    // Bills go on without it.
+    assert_eq!(bill(&world, 0, 3_600).to, after(3_600));
+    let error = ledger.record_statement(&close).unwrap_err();
+    assert!(matches!(&error.cause, Cause::GpuNotSettled { gpu, .. } if *gpu == uuid(1)), "{error}");
+    assert!(error.to_string().contains("`gpumeter inventory forget GPU-00000001`"), "{error}");
+    drop(ledger);
+    assert!(forget(&world.path(), &uuid(1), "first", boottime(7_300)).unwrap());
+    record_statement(&world.path(), &close).unwrap();
 }
 
 fn statement(bill: Bill, number: &str) -> Document {
@@ -283,4 +309,113 @@ fn a_field_that_does_not_follow_from_the_others_is_named() {
     assert!(!named("/bill/gpus/0/money", "9.000000000").is_empty());
     // Names follow from nothing: of these the digest tells.
     assert_eq!(named(&format!("{line}/tenant"), "b"), [""; 0]);
+}
+
+/// Runs a command in a directory; returns its status and what it prints.
+fn run(directory: &Path, arguments: &[&str]) -> (i32, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpumeter"));
+    let output = command.arg("statement").args(arguments).current_dir(directory).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn the_command_closes_a_month_once_and_shows_it_in_every_form_for_ever() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    std::fs::copy(MONTH.path(), place.join("month.db")).unwrap();
+    let of_ledger = ["--ledger", "month.db", "--statements", "st", "--closed-by", "ada"];
+    let close = |month: &str| {
+        run(place, &[&["close", "--month", month, "--time-zone", "Europe/Zurich"], &of_ledger[..]].concat())
+    };
+    let (status, _, error) = close("2025-11");
+    assert_eq!(status, 1, "{error}");
+    assert!(error.contains("the period ends at 2025-12-01T00:00:00+01:00"), "{error}");
+    let (status, told, error) = close("2025-10");
+    assert_eq!((status, &*error), (0, ""));
+    assert!(
+        told.starts_with("st/statement-0001.json: statement 0001, gpu-7, 2025-10-01 00:00 +02:00"),
+        "{told}"
+    );
+    assert_eq!(close("2025-10").0, 1);
+    let path = "st/statement-0001.json";
+    let mode = std::fs::metadata(place.join(path)).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o444);
+    let show = |form: &[&str]| {
+        let (status, page, error) = run(place, &[&["show", path], form].concat());
+        assert_eq!(status, 0, "{error}");
+        page
+    };
+    let text = show(&[]);
+    assert!(text.contains("\ntotal             1490.0000 794.1875"), "{text}");
+    assert!(text.starts_with("Statement 0001, sha256:") && !text.contains("less credits"), "{text}");
+    assert_eq!(show(&["--json"]), std::fs::read_to_string(place.join(path)).unwrap());
+    let csv = show(&["--csv"]);
+    let html = show(&["--html"]);
+    assert!(html.contains("<p>closed at 2025-10-31T23:00:00Z by ada, gpumeter "), "{html}");
+    let (status, _, error) = run(
+        place,
+        &[&["close", "--month", "2025-09"], &of_ledger[..4], &["--closed-by", "\u{1b}[31m"]].concat(),
+    );
+    assert_eq!(
+        (status, &*error),
+        (2, "gpumeter: --closed-by: give a name of 1 to 200 printable characters\n")
+    );
+    // What is printed does not depend on the ledger any more.
+    std::fs::remove_file(place.join("month.db")).unwrap();
+    assert_eq!([show(&[]), show(&["--csv"]), show(&["--html"])], [text, csv, html]);
+    assert_eq!(run(place, &["verify", path]).0, 0);
+    let (status, told, error) = run(place, &["verify", path, "st/missing.json"]);
+    assert_eq!((status, told.lines().count()), (1, 2), "{told}");
+    assert_eq!(error, "gpumeter: 1 document is not as it was written\n");
+}
+
+#[test]
+fn a_credit_is_a_line_of_the_next_statement_in_every_form() {
+    let (world, _ledger) = two_hours();
+    let place = world.directory.path();
+    let Document::Statement(mut closed) = statement(bill(&world, 0, 3_600), "0001") else { unreachable!() };
+    let first = stored(Document::Statement(closed.clone()));
+    let granted = [stored(credit("0002", first.id(), EURO / 2))];
+    closed.number = "0003".into();
+    closed.credits = open_credits(&closed.bill, &granted);
+    let (text, _) = Document::Statement(closed).with_digest().unwrap();
+    std::fs::write(place.join("x.json"), text).unwrap();
+    let show = |form: &[&str]| run(place, &[&["show", "x.json"], form].concat()).1;
+    let page = show(&[]);
+    let tail = "credit 0002 to a, of statement 0001: -0.500000000 EUR: a fault\ntotal less credits: 2.500000000 EUR\n";
+    assert!(page.ends_with(tail), "{page}");
+    assert!(show(&["--html"]).contains("<p>total less credits: 2.500000000 EUR</p>"));
+    let table = show(&["--csv"]);
+    let mut reader = csv::Reader::from_reader(table.as_bytes());
+    let heads = reader.headers().unwrap().clone();
+    let rows: Vec<csv::StringRecord> = reader.records().collect::<Result<_, _>>().unwrap();
+    let cell = |row: &csv::StringRecord, name: &str| {
+        row.get(heads.iter().position(|head| head == name).unwrap()).unwrap().to_owned()
+    };
+    let last = rows.last().unwrap();
+    let cells = ["tenant", "amount", "currency", "line", "held_hours"].map(|name| cell(last, name));
+    assert_eq!(cells, ["a", "-0.500000000", "EUR", "credit-0002", ""]);
+}
+
+#[test]
+fn a_directory_with_a_document_that_was_changed_takes_no_other_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    std::fs::copy(MONTH.path(), place.join("month.db")).unwrap();
+    std::fs::create_dir(place.join("st")).unwrap();
+    let (world, _ledger) = two_hours();
+    let (text, _) = statement(bill(&world, 0, 3_600), "0007").with_digest().unwrap();
+    let path = place.join("st/statement-0007.json");
+    std::fs::write(&path, text.replace("\"user:a\"", "\"user:b\"")).unwrap();
+    let options = ["--time-zone", "Europe/Zurich", "--ledger", "month.db", "--statements", "st"];
+    let close = || run(place, &[&["close", "--month", "2025-10"], &options[..]].concat());
+    let (status, _, error) = close();
+    assert_eq!(status, 1);
+    assert!(error.contains("statement-0007.json: it was changed after it was written"), "{error}");
+    // Nothing was closed, so it can be once the document is restored; its number stays its own.
+    std::fs::write(&path, text).unwrap();
+    let (status, told, error) = close();
+    assert_eq!(status, 0, "{error}");
+    assert!(told.starts_with("st/statement-0008.json: "), "{told}");
 }
