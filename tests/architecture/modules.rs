@@ -39,7 +39,7 @@ pub(crate) const MODULES: &[Module] = &[
         &["model", "host", "kubelet", "docker"],
         "resolves a process to its holder; finds who holds which GPU",
     ),
-    module("billing", &["model"], "pure: rates, exact money, bill"),
+    module("billing", &["model"], "pure: rates, exact money, bills, statements, FOCUS"),
     module("tenants", &["model", "billing"], "maps a holder's facts to a tenant"),
     module("attribution", &["model"], "pure: settles a window's integrals into account rows"),
     module(
@@ -124,7 +124,7 @@ pub(crate) const MODULES: &[Module] = &[
     module(
         "control",
         &["model", "clock", "host", "ledger", "meter", "export", "serve", "thread", "session"],
-        "the local socket: quiesce, probe, inventory of expected GPUs",
+        "the local socket: quiesce, probe, inventory, statements",
     ),
     module("app", &["*"], "wiring: starts and ends the threads, reloads the configuration"),
     module(
