@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Output, Stdio};
 
+use gpumeter::control::{ControlReply, ControlRequest, send_request};
+use gpumeter::ledger::{ClosedPeriod, RecordedDocument};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::running::{Demo, output, program, wait_until};
@@ -439,6 +441,52 @@ fn invalid_requests_on_the_local_socket_get_an_error_and_change_nothing() {
     succeeded(&run_command(&demo, &["inventory"]));
     let nobody = program().args(["resume", "--socket", "/nowhere/control.sock"]).output().unwrap();
     assert_eq!(nobody.status.code(), Some(2));
+}
+
+#[test]
+fn a_period_is_closed_over_the_local_socket_alone_and_only_once() {
+    let demo = Demo::start(&["--speed", "60"]);
+    let socket = demo.directory.path().join("control.sock");
+    let closed_until = || {
+        let bill: serde_json::Value = serde_json::from_str(&demo.agent.get("/api/v1/bill").1).unwrap();
+        bill["closed_until"].as_str().unwrap_or_default().to_owned()
+    };
+    let (mut begin, mut end) = (String::new(), String::new());
+    wait_until("an account", || {
+        begin = closed_until();
+        begin.starts_with("20")
+    });
+    wait_until("a minute that is closed", || {
+        end = closed_until();
+        end > begin
+    });
+    let order = |from: &str, to: &str| ControlRequest::ClosePeriod {
+        from: from.to_owned(),
+        to: to.to_owned(),
+        time_zone: Some("UTC".to_owned()),
+        by: "ada".to_owned(),
+    };
+    let later = send_request(&socket, &order(&begin, "2099-01-01")).unwrap();
+    assert!(later.error.unwrap().starts_with("the period ends at 2099-01-01T00:00:00"));
+    let ControlReply { error, closed, .. } = send_request(&socket, &order(&begin, &end)).unwrap();
+    let closed = closed.unwrap_or_else(|| panic!("{error:?}"));
+    assert!(closed.bill.is_balanced() && !closed.bill.lines.is_empty());
+    let period = ClosedPeriod { from: closed.bill.from, to: closed.bill.to, by: "ada".to_owned() };
+    let (number, digest) = ("0001".to_owned(), "sha256:1".to_owned());
+    let document = RecordedDocument { period, is_credit: false, number, digest };
+    assert_eq!(send_request(&socket, &ControlRequest::RecordDocument { document }).unwrap().error, None);
+    let again = send_request(&socket, &order(&begin, &end)).unwrap().error.unwrap();
+    assert!(again.contains("is closed already by statement 0001"), "{again}");
+    // HTTP has no such request.
+    for path in ["/api/v1/statement", "/api/v1/statement/close", "/api/v1/close"] {
+        assert_eq!(demo.agent.get(path).0, 404, "{path}");
+    }
+    let statements = demo.directory.path().join("statements");
+    let month = ["close", "--month", "2099-01", "--statements", statements.to_str().unwrap()];
+    for (socket, status) in [(socket.to_str().unwrap(), 1), ("/nowhere/control.sock", 2)] {
+        let refused = output(&[&["statement"], &month[..], &["--socket", socket]].concat());
+        assert_eq!(refused.status.code(), Some(status), "{refused:?}");
+    }
 }
 
 #[test]
