@@ -145,7 +145,7 @@ columns! {
     "x_LocalDay" FocusType::Text, |row| optional(row.line.and_then(|line| line.day.as_deref()));
     "x_TimeZone" FocusType::Text, |row| text(&row.bill.time_zone);
     "x_GpuUuid" FocusType::Text, |row| text(&*row.gpu.uuid);
-    "x_GpuModel" FocusType::Text, |row| optional(model(row));
+    "x_GpuModel" FocusType::Text, |row| optional(row.model);
     "x_GpuInstance" FocusType::Text, |row| {
         let instance = row.line.and_then(|line| line.slot.gpu_instance);
         instance.map_or(FocusValue::Null, |id| text(id.to_string()))
@@ -236,10 +236,6 @@ fn resource_id(row: &FocusRow<'_>) -> String {
     names.into_iter().filter(|name| !name.is_empty()).collect::<Vec<_>>().join("/")
 }
 
-fn model<'a>(row: &FocusRow<'a>) -> Option<&'a str> {
-    row.bill.gpus.iter().find(|gpu| gpu.gpu == *row.gpu).map(|gpu| gpu.model.as_str())
-}
-
 fn profile<'a>(row: &FocusRow<'a>) -> Option<&'a str> {
     row.line.and_then(|line| line.slot.profile.as_ref()).map(|profile| &*profile.name)
 }
@@ -256,7 +252,7 @@ fn unit(row: &FocusRow<'_>) -> Option<&'static str> {
 fn sku_id(row: &FocusRow<'_>) -> Option<String> {
     match row.kind {
         RowKind::Time => {
-            let model = model(row).unwrap_or("GPU");
+            let model = row.model.unwrap_or("GPU");
             Some(profile(row).map_or_else(|| model.to_owned(), |profile| format!("{model} {profile}")))
         }
         RowKind::Energy => Some("Electricity".to_owned()),

@@ -8,7 +8,7 @@ use jiff::tz::TimeZone;
 use thiserror::Error;
 
 use super::decimal::{COST_SCALE, Decimal, PRICE_SCALE, QUANTITY_SCALE, costs, quantities, ratios};
-use crate::billing::{Bill, BillLine, BillRate, ExactMoney, MoneyOverflow, Month, RateKind};
+use crate::billing::{Bill, BillGpu, BillLine, BillRate, ExactMoney, MoneyOverflow, Month, RateKind};
 use crate::model::{GpuId, HolderId, MINUTE, Money, Utc};
 
 /// What a row charges for.
@@ -29,6 +29,8 @@ pub struct FocusRow<'a> {
     pub bill: &'a Bill,
     /// The GPU.
     pub gpu: &'a GpuId,
+    /// Its product name; none in a bill of some tenants only.
+    pub model: Option<&'a str>,
     /// The line of the bill; none for what quantities were rounded by.
     pub line: Option<&'a BillLine>,
     /// What it charges for.
@@ -112,9 +114,13 @@ pub fn focus_rows(bill: &Bill) -> Result<Vec<FocusRow<'_>>, FocusError> {
         .values()
         .map(|lines| ExactMoney::sum(lines.iter().map(|line| line.exact)))
         .collect::<Result<_, _>>()?;
+    // A bill of a fleet has thousands of them.
+    let accounts: BTreeMap<&GpuId, &BillGpu> =
+        bill.gpus.iter().map(|account| (&account.gpu, account)).collect();
     let mut rows = Vec::new();
     for (((gpu, day), lines), total) in by_gpu.into_iter().zip(costs(&exact)?) {
-        let draft = DayDraft { bill, gpu, day: DayBounds::new(day, &zone)?, lines };
+        let account = accounts.get(gpu).copied();
+        let draft = DayDraft { bill, gpu, account, day: DayBounds::new(day, &zone)?, lines };
         rows.extend(draft.rows(total)?);
     }
     Ok(rows)
@@ -176,6 +182,7 @@ impl DayBounds {
 struct DayDraft<'a> {
     bill: &'a Bill,
     gpu: &'a GpuId,
+    account: Option<&'a BillGpu>,
     day: DayBounds,
     lines: Vec<&'a BillLine>,
 }
@@ -290,6 +297,7 @@ impl<'a> DayDraft<'a> {
         FocusRow {
             bill: self.bill,
             gpu: self.gpu,
+            model: self.account.map(|account| account.model.as_str()),
             line: Some(line),
             kind,
             rate,
@@ -318,10 +326,11 @@ impl<'a> DayDraft<'a> {
     fn whole_period(&self) -> [Utc; 2] {
         let [begin, end] = self.day.day;
         let (begin, end) = (begin.max(self.bill.from), end.min(self.bill.to));
-        match self.bill.gpus.iter().find(|gpu| gpu.gpu == *self.gpu) {
-            Some(gpu) => {
-                [begin.max(gpu.accounted_since.floor(MINUTE)), end.min(gpu.settled_until.ceil(MINUTE))]
-            }
+        match self.account {
+            Some(account) => [
+                begin.max(account.accounted_since.floor(MINUTE)),
+                end.min(account.settled_until.ceil(MINUTE)),
+            ],
             None => [begin, end],
         }
     }
@@ -336,6 +345,7 @@ impl<'a> DayDraft<'a> {
         FocusRow {
             bill: self.bill,
             gpu: self.gpu,
+            model: self.account.map(|account| account.model.as_str()),
             line,
             kind: RowKind::Adjustment,
             rate: None,
