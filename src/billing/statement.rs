@@ -150,7 +150,7 @@ impl Document {
     /// The document with its digest, and the one text of both.
     ///
     /// # Errors
-    /// Nothing that a document has fails to be written as JSON.
+    /// The document cannot be written as JSON.
     pub fn with_digest(self) -> Result<(String, StoredDocument), serde_json::Error> {
         let mut value = serde_json::to_value(&self)?;
         let digest = digest_of(&value);
