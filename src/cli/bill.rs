@@ -162,7 +162,7 @@ impl BillCommand {
             return Err(Failure::wrong("--book is for --ledger or --exports; give one of them"));
         }
         let detail = match &self.split_by {
-            _ if self.json => LineDetail { day: needs_days, ..LineDetail::whole() },
+            _ if self.json || self.focus.is_asked_for() => LineDetail::whole(),
             Some(split) => {
                 self.by.detail().and(split[0].parse::<by::BillGrouping>().map_err(Failure::wrong)?.detail())
             }

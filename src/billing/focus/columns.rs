@@ -116,7 +116,7 @@ columns! {
     "ProviderName" FocusType::Text, |row| optional(row.bill.invoice_issuer.as_deref());
     "PublisherName" FocusType::Text, |row| optional(row.bill.invoice_issuer.as_deref());
     "ResourceId" FocusType::Text, |row| text(resource_id(row));
-    "ResourceName" FocusType::Text, |row| match row.bill.node.as_str() {
+    "ResourceName" FocusType::Text, |row| match row.node {
         "" => FocusValue::Null,
         node => text(format!("{node} GPU {}", row.gpu.index)),
     };
@@ -232,7 +232,7 @@ fn workload_name(line: &BillLine) -> Option<&str> {
 
 /// The cluster, the node and the UUID, as far as they are known.
 fn resource_id(row: &FocusRow<'_>) -> String {
-    let names = [row.bill.cluster.as_deref().unwrap_or_default(), &*row.bill.node, &*row.gpu.uuid];
+    let names = [row.cluster.unwrap_or_default(), row.node, &*row.gpu.uuid];
     names.into_iter().filter(|name| !name.is_empty()).collect::<Vec<_>>().join("/")
 }
 
@@ -278,8 +278,7 @@ fn sku_price_details(row: &FocusRow<'_>) -> FocusValue {
 
 /// What is known of the node, under a prefix of ours.
 fn tags(row: &FocusRow<'_>) -> FocusValue {
-    let known =
-        [("gpumeter/node", Some(row.bill.node.as_str())), ("gpumeter/cluster", row.bill.cluster.as_deref())];
+    let known = [("gpumeter/node", Some(row.node)), ("gpumeter/cluster", row.cluster)];
     let known = known.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned())));
     json_object(&known.filter(|(_, value)| !value.is_empty()).collect())
 }

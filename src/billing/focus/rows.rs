@@ -31,6 +31,10 @@ pub struct FocusRow<'a> {
     pub gpu: &'a GpuId,
     /// Its product name; none in a bill of some tenants only.
     pub model: Option<&'a str>,
+    /// Its node; empty where that is unknown.
+    pub node: &'a str,
+    /// The cluster of the node.
+    pub cluster: Option<&'a str>,
     /// The line of the bill; none for what quantities were rounded by.
     pub line: Option<&'a BillLine>,
     /// What it charges for.
@@ -298,6 +302,8 @@ impl<'a> DayDraft<'a> {
             bill: self.bill,
             gpu: self.gpu,
             model: self.account.map(|account| account.model.as_str()),
+            node: self.node(Some(line)).0,
+            cluster: self.node(Some(line)).1,
             line: Some(line),
             kind,
             rate,
@@ -320,6 +326,15 @@ impl<'a> DayDraft<'a> {
         let begin = since.into_iter().flatten().fold(begin, Utc::max);
         let end = rate.and_then(|rate| rate.until).map_or(end, |until| end.min(until));
         [begin, end.max(begin)]
+    }
+
+    /// Name and cluster of the node: of the line in a bill of many nodes, else of the bill.
+    fn node(&self, line: Option<&'a BillLine>) -> (&'a str, Option<&'a str>) {
+        let line = line.or_else(|| self.lines.first().copied());
+        match line.and_then(|line| line.node.as_deref()) {
+            Some(node) => (&node.name, node.cluster.as_deref()),
+            None => (&self.bill.node, self.bill.cluster.as_deref()),
+        }
     }
 
     /// The part of the day in which the bill has an account of the GPU.
@@ -346,6 +361,8 @@ impl<'a> DayDraft<'a> {
             bill: self.bill,
             gpu: self.gpu,
             model: self.account.map(|account| account.model.as_str()),
+            node: self.node(line).0,
+            cluster: self.node(line).1,
             line,
             kind: RowKind::Adjustment,
             rate: None,

@@ -21,12 +21,12 @@ use super::month::{self, HOURS, MONTH, at};
 use super::world::{SECOND, World, after, book, closed, opening, row, uuid, whole};
 
 /// Writes the exports of a ledger into a directory; returns how many files were written.
-fn export(ledger: &Path, directory: &Path) -> usize {
+pub(super) fn export(ledger: &Path, directory: &Path) -> usize {
     let mut reader = Reader::open(ledger).unwrap();
     write_days(&mut reader, ExportDirectory(directory), || false).unwrap()
 }
 
-fn request(directory: &Path) -> FleetRequest<'_> {
+pub(super) fn request(directory: &Path) -> FleetRequest<'_> {
     FleetRequest {
         directory,
         from: None,
@@ -40,7 +40,7 @@ fn request(directory: &Path) -> FleetRequest<'_> {
     }
 }
 
-fn fleet_bill(request: &FleetRequest<'_>) -> Result<Bill, ExportError> {
+pub(super) fn fleet_bill(request: &FleetRequest<'_>) -> Result<Bill, ExportError> {
     make_bill(request, |_| {}).map(|made| made.bill)
 }
 
@@ -159,7 +159,7 @@ fn opened(name: &str, seconds: u64) -> Opening {
 }
 
 /// A node whose GPU `gpu` is held by `user:NAME` for `quarters` quarter hours from the start.
-fn node(name: &str, gpu: u32, quarters: u64) -> World {
+pub(super) fn node(name: &str, gpu: u32, quarters: u64) -> World {
     let world = World::new();
     let (mut ledger, _) = Ledger::open(&world.path(), &opened(name, 0)).unwrap();
     register(&mut ledger, gpu, 0);

@@ -4,12 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gpumeter::billing::focus::{COLUMNS, FocusError, FocusRow, FocusType, FocusValue, focus_rows};
 use gpumeter::billing::{Bill, ExactMoney, PriceBook};
+use gpumeter::exports::{FleetRequest, LineDetail};
 use gpumeter::ledger::Reader;
 use gpumeter::model::Utc;
 use jiff::tz::TimeZone;
 use proptest::prelude::*;
 
+use super::exports::{export, fleet_bill, node, request};
 use super::laws::{books, settled, worlds};
+use super::month::{HOURS, MONTH, at};
 use super::world::*;
 
 /// A row by the names of columns.
@@ -313,4 +316,46 @@ fn a_zone_without_a_name_has_days_too() {
     let bill = bill_in(&world, &zone, &book(&[(0, 2_100_000_000)]));
     assert_eq!(bill.time_zone, "+05:00");
     check_rows(&focus_rows(&bill).unwrap(), &bill);
+}
+
+/// The rows of a bill over exports by day.
+fn fleet(request: FleetRequest<'_>) -> Bill {
+    let bill =
+        fleet_bill(&FleetRequest { detail: LineDetail { day: true, ..LineDetail::whole() }, ..request });
+    Bill { billing_account: Some("gpus".into()), invoice_issuer: Some("Example".into()), ..bill.unwrap() }
+}
+
+#[test]
+fn rows_over_exports_are_those_of_the_ledger() {
+    let directory = tempfile::tempdir().unwrap();
+    export(&MONTH.path(), directory.path());
+    let zone = TimeZone::get("Europe/Zurich").unwrap();
+    let (from, to) = (Some(at(0)), Some(at(HOURS)));
+    let made = fleet(FleetRequest { from, to, zone: zone.clone(), ..request(directory.path()) });
+    let mut reader = Reader::open(&MONTH.path()).unwrap().in_zone(zone).by_day(true);
+    let bill = reader.bill(from, to).unwrap();
+    let bill = Bill { billing_account: Some("gpus".into()), invoice_issuer: Some("Example".into()), ..bill };
+    let rows = |bill: &Bill| {
+        let rows = focus_rows(bill).unwrap();
+        check_rows(&rows, bill);
+        let mut rows: Vec<String> = rows.iter().map(|row| format!("{:?}", cells(row))).collect();
+        rows.sort();
+        rows
+    };
+    assert_eq!(rows(&made), rows(&bill));
+}
+
+#[test]
+fn a_row_over_exports_names_the_node_of_its_gpu() {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, gpu) in [("a", 0), ("b", 1), ("c", 2)] {
+        export(&node(name, gpu, 8).path(), directory.path());
+    }
+    let bill = fleet(request(directory.path()));
+    let rows = focus_rows(&bill).unwrap();
+    check_rows(&rows, &bill);
+    let resources: BTreeSet<String> =
+        rows.iter().map(|row| text(&cells(row), "ResourceId").unwrap().to_owned()).collect();
+    let expected = [("a", 0), ("b", 1), ("c", 2)].map(|(name, gpu)| format!("{name}/{}", uuid(gpu)));
+    assert_eq!(resources, expected.into());
 }
