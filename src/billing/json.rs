@@ -157,6 +157,33 @@ impl From<BillLine> for LineJson {
     }
 }
 
+impl LineJson {
+    /// Its times and energy.
+    fn amounts(&self) -> Amounts {
+        let beside =
+            self.beyond_share_ns.saturating_add(self.outside_holding_ns).saturating_add(self.unheld_ns);
+        Amounts {
+            parts: Parts {
+                within: self.within_ns,
+                lent: self.lent_ns,
+                idle: self.idle_ns,
+                unmeasured: self.unmeasured_ns,
+                unavailable: self.unavailable_ns,
+            },
+            used: Use {
+                within: self.used_ns.saturating_sub(beside),
+                beyond: self.beyond_share_ns,
+                outside: self.outside_holding_ns,
+                unheld: self.unheld_ns,
+            },
+            energy_static: Microjoules(self.energy_static_uj.unwrap_or(0)),
+            energy_dynamic: Microjoules(self.energy_dynamic_uj.unwrap_or(0)),
+            memory_byte_seconds: 0,
+            measured: self.measured_ns,
+        }
+    }
+}
+
 impl TryFrom<LineJson> for BillLine {
     type Error = MoneyOverflow;
 
@@ -166,27 +193,7 @@ impl TryFrom<LineJson> for BillLine {
             Some(parts) => Ok(ExactMoney::of_parts(parts)),
             None => ExactMoney::from_parts(money.unwrap_or_default(), 0),
         };
-        let beside =
-            line.beyond_share_ns.saturating_add(line.outside_holding_ns).saturating_add(line.unheld_ns);
-        let amounts = Amounts {
-            parts: Parts {
-                within: line.within_ns,
-                lent: line.lent_ns,
-                idle: line.idle_ns,
-                unmeasured: line.unmeasured_ns,
-                unavailable: line.unavailable_ns,
-            },
-            used: Use {
-                within: line.used_ns.saturating_sub(beside),
-                beyond: line.beyond_share_ns,
-                outside: line.outside_holding_ns,
-                unheld: line.unheld_ns,
-            },
-            energy_static: Microjoules(line.energy_static_uj.unwrap_or(0)),
-            energy_dynamic: Microjoules(line.energy_dynamic_uj.unwrap_or(0)),
-            memory_byte_seconds: 0,
-            measured: line.measured_ns,
-        };
+        let amounts = line.amounts();
         let gpu = GpuId { index: line.gpu, uuid: line.uuid };
         let profile = line.mig_profile.zip(line.mig_slices).map(|(name, [size, total])| MigProfile {
             name,
