@@ -107,16 +107,6 @@ impl ExactMoney {
         Money(self.0.div_euclid(HOUR))
     }
 
-    /// The amount in 1/3.6e12 of a nano-unit.
-    pub const fn to_integer(self) -> i128 {
-        self.0
-    }
-
-    /// The amount of [`ExactMoney::to_integer`].
-    pub const fn from_integer(parts: i128) -> Self {
-        Self(parts)
-    }
-
     /// Whole nano-units, and the rest in 1/3.6e12 of one.
     pub const fn into_parts(self) -> (Money, i64) {
         (self.floor(), self.0.rem_euclid(HOUR) as i64)

@@ -101,7 +101,7 @@ pub fn write_day(day: &DayAccount) -> ParquetResult<Vec<u8>> {
     }
     for column in &MONEY {
         let money: Vec<ExactMoney> = rows.iter().map(|(_, row)| (column.of)(row)).collect();
-        control.add(column.name, money.iter().map(|money| money.to_integer()));
+        control.add(column.name, money.iter().map(|money| money.parts()));
         let money: Vec<FixedLenByteArray> = money.iter().map(|money| fixed(*money)).collect();
         write_column::<FixedLenByteArrayType>(&mut group, &money, None)?;
     }
@@ -128,7 +128,7 @@ fn sums_of(row: &DayRow) -> Sums {
 }
 
 fn fixed(money: ExactMoney) -> FixedLenByteArray {
-    ByteArray::from(money.to_integer().to_be_bytes().to_vec()).into()
+    ByteArray::from(money.parts().to_be_bytes().to_vec()).into()
 }
 
 fn write_column<T: DataType>(
@@ -326,7 +326,7 @@ impl<R: ChunkReader + 'static> DayFile<R> {
             }
             for (column, money) in MONEY.iter().zip(&rows.money) {
                 let sum = control.entry(column.name).or_default();
-                *sum = money.iter().fold(*sum, |sum, money| sum.wrapping_add(money.to_integer()));
+                *sum = money.iter().fold(*sum, |sum, money| sum.wrapping_add(money.parts()));
             }
             rows.add_runs(&limits, &mut keys, &mut runs)?;
         }
@@ -417,7 +417,7 @@ impl Rows {
             let money = cells.into_iter().map(|cell| {
                 let bytes = cell.as_ref().map(|cell| cell.data()).unwrap_or_default();
                 let bytes = bytes.try_into().map_err(|_| missing(column.name))?;
-                Ok(ExactMoney::from_integer(i128::from_be_bytes(bytes)))
+                Ok(ExactMoney::of_parts(i128::from_be_bytes(bytes)))
             });
             money.collect::<Result<Vec<_>, FileProblem>>()
         });
