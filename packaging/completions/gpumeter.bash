@@ -1593,7 +1593,7 @@ _gpumeter() {
             return 0
             ;;
         gpumeter__subcmd__statement__subcmd__close)
-            opts="-h --month --time-zone --config --socket --ledger --statements --closed-by --log-format --help"
+            opts="-h --month --time-zone --exports --expect --accept-gaps --config --socket --ledger --statements --closed-by --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1604,6 +1604,14 @@ _gpumeter() {
                     return 0
                     ;;
                 --time-zone)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --exports)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --expect)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

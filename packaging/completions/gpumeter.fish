@@ -171,6 +171,8 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand statement; and not __f
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand statement; and not __fish_seen_subcommand_from close show verify credit help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand statement; and __fish_seen_subcommand_from close" -l month -d 'The month in --time-zone, such as 2026-10' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand statement; and __fish_seen_subcommand_from close" -l time-zone -d 'Time zone of the month, such as Europe/Zurich; by default billing.time_zone of the agent, else that of this machine' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand statement; and __fish_seen_subcommand_from close" -l exports -d 'A directory of exports of any number of nodes, instead of one node. Their ledgers are not told, so that late rates stay possible there; the statement stays as it is' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand statement; and __fish_seen_subcommand_from close" -l expect -d 'With --exports, a CSV file of the nodes that should be in it: node,from,to and possibly gpus,model' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand statement; and __fish_seen_subcommand_from close" -l config -d 'Configuration file of the running agent' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand statement; and __fish_seen_subcommand_from close" -l socket -d 'Local socket of the agent, instead of the configured one; that of a demo is control.sock in its directory' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand statement; and __fish_seen_subcommand_from close" -l ledger -d 'A ledger file that no agent is using, instead of the running agent, which is asked over its local socket' -r -F
@@ -178,6 +180,7 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand statement; and __fish_
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand statement; and __fish_seen_subcommand_from close" -l closed-by -d 'Who does this, for the document; by default the name of this user' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand statement; and __fish_seen_subcommand_from close" -l log-format -d 'Format of the log' -r -f -a "text\t''
 json\t''"
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand statement; and __fish_seen_subcommand_from close" -l accept-gaps -d 'With --exports, close although nodes did not report, or without a list of nodes'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand statement; and __fish_seen_subcommand_from close" -s h -l help -d 'Print help'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand statement; and __fish_seen_subcommand_from show" -l by -d 'What the lines are grouped by, as in gpumeter bill' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand statement; and __fish_seen_subcommand_from show" -l log-format -d 'Format of the log' -r -f -a "text\t''

@@ -78,6 +78,15 @@ pub struct DayRevision {
     pub rules: i64,
 }
 
+/// A file of exports that a bill was made from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExportedFile {
+    /// Its path in the directory of exports.
+    pub path: String,
+    /// Its digest, `sha256:` and hexadecimal digits.
+    pub digest: String,
+}
+
 /// A line of a bill of one quarter hour.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DayRow {

@@ -29,7 +29,7 @@ pub use bill::{
     mark_measured_energy,
 };
 pub use charge::{Charge, ChargedSlot, charges};
-pub use day::{DayAccount, DayGpu, DayHeader, DayRevision, DayRow};
+pub use day::{DayAccount, DayGpu, DayHeader, DayRevision, DayRow, ExportedFile};
 pub use explanation::{
     ClockStep, ExplainedLine, Explanation, GpuEvent, GpuEventKind, GpuRecord, LineSpan, NodeBoot,
     OpenHolding, Remark, RulesVersion, Tenancy, TenantBasis, WorkloadUsage, XidRecord,

@@ -11,6 +11,7 @@ use serde_json::Value;
 use thiserror::Error;
 
 use super::bill::{Bill, BillLine, BillRate};
+use super::day::ExportedFile;
 use super::explanation::RulesVersion;
 use super::json;
 use super::money::{ExactMoney, MoneyOverflow, round_together};
@@ -36,8 +37,14 @@ pub struct Statement {
     pub issued: Issued,
     /// The bill, by day.
     pub bill: Bill,
-    /// The versions of the tenant rules that held in the period.
+    /// The versions of the tenant rules that held in the period; none for a fleet, whose nodes have their own.
     pub rules: Vec<RulesVersion>,
+    /// The files of exports that it was made from; none for one node.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<ExportedFile>,
+    /// What is missing in the files, each in words; accepted when it was closed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gaps: Vec<String>,
     /// Credits for earlier statements, below the total of the bill.
     pub credits: Vec<GrantedCredit>,
 }

@@ -32,7 +32,7 @@ use super::agent::RunningAgent;
 use super::{Failure, print};
 use crate::billing::{Bill, Explanation, LineFilter, PriceBook};
 use crate::config::Config;
-use crate::exports::{self, FleetRequest, LineDetail};
+use crate::exports::{self, FleetBill, FleetRequest, LineDetail};
 use crate::ledger::{self, Cause};
 use crate::model::{HolderId, VisibleAccount};
 use crate::serve::{self, BillQuery};
@@ -222,6 +222,45 @@ fn read_book(path: &Path) -> Result<PriceBook, Failure> {
     Ok(book)
 }
 
+/// Where a bill over exports comes from.
+pub(super) struct FleetOptions<'a> {
+    pub(super) directory: &'a Path,
+    /// The list of expected nodes.
+    pub(super) expect: Option<&'a Path>,
+    pub(super) skip_damaged: bool,
+    /// Whether the digest of each file is wanted.
+    pub(super) digests: bool,
+}
+
+impl FleetOptions<'_> {
+    /// The bill, with its progress on a terminal.
+    pub(super) fn bill(
+        &self,
+        query: &BillQuery,
+        book: Option<&PriceBook>,
+        (detail, filter): (LineDetail, LineFilter),
+    ) -> Result<FleetBill, Failure> {
+        let (zone, [from, to]) = serve::period(query, None).map_err(Failure::wrong)?;
+        let expected = self.expect.map(exports::read_expected).transpose().map_err(Failure::wrong)?;
+        let request = FleetRequest {
+            directory: self.directory,
+            from,
+            to,
+            zone,
+            detail,
+            filter,
+            book,
+            expected: expected.as_deref().unwrap_or_default(),
+            skip_damaged: self.skip_damaged,
+            digests: self.digests,
+        };
+        let mut meter = ProgressMeter::default();
+        let made = exports::make_bill(&request, |progress| meter.show(progress));
+        meter.clear();
+        made.map_err(Failure::wrong)
+    }
+}
+
 impl BillSource {
     /// A bill, with these prices in place of the recorded ones where there are some; `command` is named in errors. Over exports
     /// it tells lines apart as `detail` says.
@@ -251,24 +290,13 @@ impl BillSource {
         book: Option<&PriceBook>,
         (detail, filter): (LineDetail, LineFilter),
     ) -> Result<Bill, Failure> {
-        let (zone, [from, to]) = serve::period(query, None).map_err(Failure::wrong)?;
-        let expected =
-            self.expect.as_deref().map(exports::read_expected).transpose().map_err(Failure::wrong)?;
-        let request = FleetRequest {
+        let options = FleetOptions {
             directory,
-            from,
-            to,
-            zone,
-            detail,
-            filter,
-            book,
-            expected: expected.as_deref().unwrap_or_default(),
+            expect: self.expect.as_deref(),
             skip_damaged: self.skip_damaged,
+            digests: false,
         };
-        let mut meter = ProgressMeter::default();
-        let bill = exports::make_bill(&request, |progress| meter.show(progress));
-        meter.clear();
-        Ok(bill.map_err(Failure::wrong)?.bill)
+        Ok(options.bill(query, book, (detail, filter))?.bill)
     }
 
     /// What the ledger knows of lines of such a bill.

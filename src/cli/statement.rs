@@ -8,17 +8,18 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use rustix::process::geteuid;
 
-use super::bill::{check_unowned, days_of};
+use super::bill::{FleetOptions, check_unowned, days_of};
 use super::socket::AgentSocket;
 use super::{Failure, print};
 use crate::billing::statement::{
     Credit, Document, Issued, Statement, StatementError, StoredDocument, changed_fields, check_credit,
     check_overlap, check_reason, open_credits, parse_amount,
 };
-use crate::billing::{Bill, print_time};
+use crate::billing::{Bill, ExportedFile, LineFilter, print_time};
 use crate::clock::system_now;
 use crate::config::BillingConfig;
 use crate::control::{ControlReply, ControlRequest};
+use crate::exports::{FleetBill, LineDetail};
 use crate::host::UserDatabase;
 use crate::ledger::{self, ClosedPeriod, RecordedDocument, StatementOrder};
 use crate::model::Money;
@@ -76,6 +77,16 @@ struct CloseOptions {
     /// Time zone of the month, such as Europe/Zurich; by default billing.time_zone of the agent, else that of this machine.
     #[arg(long, value_name = "ZONE")]
     time_zone: Option<String>,
+    /// A directory of exports of any number of nodes, instead of one node. Their ledgers are not told, so that late rates stay
+    /// possible there; the statement stays as it is.
+    #[arg(long, value_name = "DIRECTORY", conflicts_with_all = ["ledger", "config", "socket"])]
+    exports: Option<PathBuf>,
+    /// With --exports, a CSV file of the nodes that should be in it: node,from,to and possibly gpus,model.
+    #[arg(long, value_name = "FILE", requires = "exports")]
+    expect: Option<PathBuf>,
+    /// With --exports, close although nodes did not report, or without a list of nodes.
+    #[arg(long, requires = "exports")]
+    accept_gaps: bool,
     #[command(flatten)]
     owner: LedgerOwner,
 }
@@ -155,7 +166,10 @@ impl CloseOptions {
         let query = BillQuery { from, to, time_zone: self.time_zone.clone(), by: Some(BY_DAY.to_owned()) };
         let directory = StatementDirectory::open(&self.owner.statements)?;
         let by = self.owner.user()?;
-        let ClosedBill { bill, rules, at } = self.owner.close(query, by.clone())?;
+        let (ClosedBill { bill, rules, at }, files, gaps) = match &self.exports {
+            Some(exports) => self.fleet(exports, query)?,
+            None => (self.owner.close(query, by.clone())?, Vec::new(), Vec::new()),
+        };
         check_overlap(&bill, directory.documents()).map_err(Failure::found)?;
         let period = ClosedPeriod { from: bill.from, to: bill.to, by: by.clone() };
         let statement = Statement {
@@ -163,6 +177,8 @@ impl CloseOptions {
             issued: Issued { by, at, version: env!("CARGO_PKG_VERSION").to_owned() },
             credits: open_credits(&bill, directory.documents()),
             rules,
+            files,
+            gaps,
             bill,
         };
         let told = told_of_statement(&statement);
@@ -170,13 +186,51 @@ impl CloseOptions {
         let (text, stored) = document.with_digest().map_err(Failure::found)?;
         let path = directory.write(&text, &stored)?;
         let id = stored.id();
-        self.owner.record(RecordedDocument {
-            period,
-            is_credit: false,
-            number: id.number,
-            digest: id.digest,
-        })?;
+        if self.exports.is_none() {
+            self.owner.record(RecordedDocument {
+                period,
+                is_credit: false,
+                number: id.number,
+                digest: id.digest,
+            })?;
+        }
         print(&format!("{}: {told}\n", path.display()))
+    }
+
+    /// The bill of a fleet's month, which must be complete unless gaps are accepted; the files that it was made from; the gaps.
+    fn fleet(
+        &self,
+        directory: &Path,
+        query: BillQuery,
+    ) -> Result<(ClosedBill, Vec<ExportedFile>, Vec<String>), Failure> {
+        let options =
+            FleetOptions { directory, expect: self.expect.as_deref(), skip_damaged: false, digests: true };
+        let detail = LineDetail { node: true, labels: Some(Vec::new()), ..LineDetail::default() };
+        let query = BillQuery { by: None, ..query };
+        let FleetBill { bill, files, mut gaps } =
+            options.bill(&query, None, (detail, LineFilter::default()))?;
+        if let Some(asked) = &bill.asked_to {
+            let text = format!(
+                "the month ends at {asked}, and exports at {}; wait until it is exported",
+                bill.to_local
+            );
+            return Err(Failure::found(text));
+        }
+        if !bill.is_balanced() {
+            return Err(Failure::found("the bill does not reconcile; gpumeter bill --exports shows it"));
+        }
+        if self.expect.is_none() {
+            gaps.push("no list of the nodes that should have reported (--expect)".to_owned());
+        }
+        if !gaps.is_empty() && !self.accept_gaps {
+            let shown = gaps.iter().take(10).cloned().collect::<Vec<_>>().join("\n  ");
+            return Err(Failure::found(format!(
+                "the exports are not complete ({} gaps; close with --accept-gaps to bill without them):\n  {shown}",
+                gaps.len()
+            )));
+        }
+        let at = system_now().utc;
+        Ok((ClosedBill { bill, rules: Vec::new(), at }, files, gaps))
     }
 }
 
@@ -226,13 +280,15 @@ impl CreditOptions {
         let (text, written) = Document::Credit(Box::new(credit)).with_digest().map_err(Failure::found)?;
         let period = ClosedPeriod { from: statement.bill.from, to: statement.bill.to, by };
         let id = written.id();
-        // A ledger that has not closed the period refuses the credit before it is written.
-        self.owner.record(RecordedDocument {
-            period,
-            is_credit: true,
-            number: id.number,
-            digest: id.digest,
-        })?;
+        // A ledger that has not closed the period refuses the credit before it is written. A fleet's is in no ledger.
+        if statement.bill.fleet.is_none() {
+            self.owner.record(RecordedDocument {
+                period,
+                is_credit: true,
+                number: id.number,
+                digest: id.digest,
+            })?;
+        }
         let path = directory.write(&text, &written)?;
         print(&format!("{}: {told}\n", path.display()))
     }

@@ -113,7 +113,7 @@ pub fn write_day(day: &DayAccount) -> ParquetResult<Vec<u8>> {
     let header = FileHeader { day: header.clone(), sums: control.sums, keys: keys.finish() };
     let header = serde_json::to_string(&header).map_err(|error| ParquetError::External(error.into()))?;
     writer.append_key_value_metadata(KeyValue::new(FORMAT_KEY.to_owned(), FORMAT.to_string()));
-    writer.append_key_value_metadata(KeyValue::new(DIGEST_KEY.to_owned(), digest_of(&header)));
+    writer.append_key_value_metadata(KeyValue::new(DIGEST_KEY.to_owned(), digest_of(header.as_bytes())));
     writer.append_key_value_metadata(KeyValue::new(HEADER_KEY.to_owned(), header));
     writer.into_inner()
 }
@@ -208,9 +208,9 @@ impl KeyDigest {
     }
 }
 
-/// SHA-256 of a text.
-fn digest_of(text: &str) -> String {
-    hexadecimal(&ring::digest::digest(&ring::digest::SHA256, text.as_bytes()))
+/// SHA-256 in hexadecimal digits.
+pub(super) fn digest_of(bytes: &[u8]) -> String {
+    hexadecimal(&ring::digest::digest(&ring::digest::SHA256, bytes))
 }
 
 fn hexadecimal(digest: &ring::digest::Digest) -> String {
@@ -292,7 +292,7 @@ impl<R: ChunkReader + 'static> DayFile<R> {
             return Err(FileProblem::Newer(format));
         }
         let header = value(HEADER_KEY).ok_or(FileProblem::Foreign)?;
-        if value(DIGEST_KEY) != Some(&*digest_of(header)) {
+        if value(DIGEST_KEY) != Some(&*digest_of(header.as_bytes())) {
             return Err(FileProblem::Damaged("its header is not what was written".to_owned()));
         }
         let header = serde_json::from_str(header)

@@ -129,6 +129,7 @@ impl<'a> Reports<'a> {
 
     /// The nodes that reported and are not expected.
     pub(super) fn unexpected(&self) -> BTreeSet<&str> {
+        // Without a list nothing is unexpected.
         let nodes = self.gpus.keys().map(String::as_str);
         nodes.filter(|node| !self.places.contains_key(node)).collect()
     }

@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use jiff::tz::TimeZone;
 
-use super::day_file::{DayFile, DayRun, RunLimits};
+use super::day_file::{DayFile, DayRun, RunLimits, digest_of};
 use super::directory::{DayPath, ExportDirectory, date_of};
 use super::error::{ExportError, FileProblem};
 use super::expected::{ExpectedNode, MissingTime, Reports};
 use super::lines::{FileNumbers, FleetLines, FleetSums, LineDetail};
 use super::shared_gpus::{GpuOwners, SharedRuns};
 use crate::billing::{
-    Bill, BillGpu, BillLine, BillRate, BillTerms, DayHeader, DayRevision, ExactMoney, Fleet, LineFilter,
-    LineRates, Month, PriceBook, PricedSlot, PricedSpan, RateKind, RateSchedule, Reconciliation,
+    Bill, BillGpu, BillLine, BillRate, BillTerms, DayHeader, DayRevision, ExactMoney, ExportedFile, Fleet,
+    LineFilter, LineRates, Month, PriceBook, PricedSlot, PricedSpan, RateKind, RateSchedule, Reconciliation,
     TenantBudget, days_between, local_date, local_time, print_time, zone_name,
 };
 use crate::model::{Amounts, Nanoseconds, NodeIdentity, QUARTER_HOUR, Utc};
@@ -47,6 +47,8 @@ pub struct FleetRequest<'a> {
     pub expected: &'a [ExpectedNode],
     /// Whether damaged files are left out.
     pub skip_damaged: bool,
+    /// Whether the digest of each file is wanted.
+    pub digests: bool,
 }
 
 /// How far a bill is.
@@ -63,8 +65,10 @@ pub struct Progress {
 pub struct FleetBill {
     /// The bill.
     pub bill: Bill,
-    /// The files that were read.
-    pub files: Vec<DayPath>,
+    /// The files that were read, with their digests where these are wanted.
+    pub files: Vec<ExportedFile>,
+    /// What is missing by the list of expected nodes, each in words.
+    pub gaps: Vec<String>,
 }
 
 /// Makes a bill; tells its progress after each file.
@@ -83,16 +87,18 @@ pub fn make_bill(
     files = draft.survey(files)?;
     let total = files.len();
     let reader = RunReader::new(&draft);
+    let mut read_files = Vec::new();
     map_in_order(
         &files,
         |day| reader.read(day),
         |place, read| {
-            draft.add_file(&files[place], read)?;
+            read_files.extend(draft.add_file(&files[place], read)?);
             progress(Progress { done: place + 1, total });
             Ok::<(), ExportError>(())
         },
     )?;
-    Ok(FleetBill { bill: draft.finish()?, files })
+    let (bill, gaps) = draft.finish()?;
+    Ok(FleetBill { bill, files: read_files, gaps })
 }
 
 /// A bill while it is made.
@@ -119,6 +125,14 @@ struct RunReader<'a> {
     cuts: BTreeSet<Utc>,
     reports: Reports<'a>,
     shared: BTreeSet<Arc<str>>,
+    digests: bool,
+}
+
+/// What a bill needs of a file.
+struct ReadDay {
+    header: DayHeader,
+    runs: Vec<DayRun>,
+    digest: Option<String>,
 }
 
 impl<'a> RunReader<'a> {
@@ -128,18 +142,27 @@ impl<'a> RunReader<'a> {
             cuts.extend(book_cuts(book));
         }
         let reports = Reports::new(draft.request.expected);
-        Self { from: draft.from, to: draft.to, cuts, reports, shared: draft.owners.shared().clone() }
+        Self {
+            from: draft.from,
+            to: draft.to,
+            cuts,
+            reports,
+            shared: draft.owners.shared().clone(),
+            digests: draft.request.digests,
+        }
     }
 
     /// The header of a file and all runs in the period.
-    fn read(&self, day: &DayPath) -> Result<(DayHeader, Vec<DayRun>), FileProblem> {
-        let file = DayFile::of_bytes(std::fs::read(&day.path)?)?;
+    fn read(&self, day: &DayPath) -> Result<ReadDay, FileProblem> {
+        let bytes = std::fs::read(&day.path)?;
+        let digest = self.digests.then(|| format!("sha256:{}", digest_of(&bytes)));
+        let file = DayFile::of_bytes(bytes)?;
         let mut cuts = self.cuts.clone();
         cuts.extend(self.reports.cuts(&file.header().node));
         let cuts: Vec<Utc> = cuts.into_iter().collect();
         let limits = RunLimits { from: self.from, to: self.to, cuts: &cuts, by_quarter: &self.shared };
         let runs = file.runs(limits)?;
-        Ok((file.into_header(), runs))
+        Ok(ReadDay { header: file.into_header(), runs, digest })
     }
 }
 
@@ -242,15 +265,16 @@ impl<'a> FleetDraft<'a> {
         }
     }
 
+    /// Adds a file; none if it is left out.
     fn add_file(
         &mut self,
         day: &DayPath,
-        read: Result<(DayHeader, Vec<DayRun>), FileProblem>,
-    ) -> Result<(), ExportError> {
-        match self.unless_skipped(day, read)? {
-            Some((header, runs)) => self.add_runs(&header, runs, &day.path),
-            None => Ok(()),
-        }
+        read: Result<ReadDay, FileProblem>,
+    ) -> Result<Option<ExportedFile>, ExportError> {
+        let Some(ReadDay { header, runs, digest }) = self.unless_skipped(day, read)? else { return Ok(None) };
+        self.add_runs(&header, runs, &day.path)?;
+        let path = day.path.strip_prefix(self.request.directory).unwrap_or(&day.path);
+        Ok(Some(ExportedFile { path: path.display().to_string(), digest: digest.unwrap_or_default() }))
     }
 
     fn add_runs(&mut self, header: &DayHeader, runs: Vec<DayRun>, path: &Path) -> Result<(), ExportError> {
@@ -323,7 +347,8 @@ impl<'a> FleetDraft<'a> {
         Ok(())
     }
 
-    fn finish(mut self) -> Result<Bill, ExportError> {
+    /// The bill, and what is missing by the list of expected nodes.
+    fn finish(mut self) -> Result<(Bill, Vec<String>), ExportError> {
         for runs in std::mem::take(&mut self.shared).resolve()? {
             let numbers = runs.first().and_then(|(ledger, _)| self.numbers_of_shared.get(ledger)).cloned();
             let runs = runs.into_iter().map(|(_, run)| run).collect();
@@ -331,7 +356,11 @@ impl<'a> FleetDraft<'a> {
                 self.add_priced(runs, &numbers)?;
             }
         }
+        let mut gaps: Vec<String> =
+            self.reports.unexpected().into_iter().map(|node| format!("{node} is not expected")).collect();
         for missing in self.reports.missing(self.from, self.to)? {
+            let seconds = missing.line.unpriced.0 / Nanoseconds::SECOND.0;
+            gaps.push(format!("{} did not report {seconds} s of {}", missing.node, missing.gpu.gpu.uuid));
             self.add_missing(missing)?;
         }
         let imbalance = self.facts.imbalance;
@@ -342,7 +371,7 @@ impl<'a> FleetDraft<'a> {
         if is_partial {
             bill.keep_lines(|_| true);
         }
-        Ok(bill)
+        Ok((bill, gaps))
     }
 
     /// The bill without sums.

@@ -9,6 +9,7 @@ mod device;
 mod docker;
 mod doctor;
 mod explain;
+mod exports;
 mod faults;
 mod generated;
 mod health;

@@ -54,7 +54,14 @@ impl ShowOptions {
             head,
             format!("closed at {} by {}, gpumeter {}", print_time(issued.at), issued.by, issued.version),
         ];
-        let tail = credit_lines(statement);
+        let mut tail = credit_lines(statement);
+        if !statement.files.is_empty() {
+            tail.push(format!(
+                "made from {} files of exports, which the document lists",
+                statement.files.len()
+            ));
+        }
+        tail.extend(statement.gaps.iter().map(|gap| format!("gap: {gap}")));
         let view = BillView { head: &head, tail: &tail, credits: &statement.credits };
         let page = print_bill(&statement.bill, &self.by, &view, (self.csv, self.html));
         if self.csv || self.html { page } else { printable(&page) }
@@ -68,7 +75,8 @@ pub(super) fn amount(money: Money, currency: Option<&str>) -> String {
 
 /// Whose bill it is, and of which period.
 pub(super) fn whose(bill: &Bill) -> String {
-    let node = if bill.node.is_empty() { "unknown node" } else { &*bill.node };
+    let nodes = bill.fleet.as_ref().map(|fleet| format!("{} nodes", fleet.nodes));
+    let node = nodes.as_deref().unwrap_or(if bill.node.is_empty() { "unknown node" } else { &*bill.node });
     format!("{node}, {}", period(bill))
 }
 

@@ -37,6 +37,7 @@ pub(super) fn request(directory: &Path) -> FleetRequest<'_> {
         book: None,
         expected: &[],
         skip_damaged: false,
+        digests: false,
     }
 }
 
@@ -446,4 +447,83 @@ fn exports_of_a_month_are_small() {
     // The book of the month is in its files.
     let first = DayFile::open(&only_file(directory.path())).unwrap();
     assert_eq!(first.header().currency.as_deref(), month::book(false).currency().map(|currency| &**currency));
+}
+
+/// Runs a command of gpumeter; returns its status, output and errors.
+fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_gpumeter")).args(arguments).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn jobs_and_lines_are_explained_over_exports_too() {
+    let directory = tempfile::tempdir().unwrap();
+    export(&MONTH.path(), directory.path());
+    let exports = directory.path().to_str().unwrap();
+    let period = ["--exports", exports, "--month", "2025-10", "--time-zone", "Europe/Zurich"];
+    let (status, page, error) = run(&[&["explain", "8"][..], &period].concat());
+    assert_eq!(status, Some(0), "{error}");
+    assert!(page.contains("600.0000") || page.contains("600.00"), "{page}");
+    let from = ["--from", "2025-10-01", "--to", "2025-11-01"];
+    let (status, page, error) =
+        run(&[&["job", "8", "--exports", exports, "--time-zone", "Europe/Zurich"][..], &from].concat());
+    assert_eq!(status, Some(0), "{error}");
+    assert!(page.contains("600.00"), "{page}");
+}
+
+#[test]
+fn a_fleet_is_closed_by_a_statement_that_names_its_files_and_gaps() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let exports = place("exports");
+    fs::create_dir(&exports).unwrap();
+    // From the middle of November to the begin of December.
+    for (name, gpu) in [("a", 0), ("b", 1)] {
+        export(&node(name, gpu, 1_600).path(), Path::new(&exports));
+    }
+    let statements = place("st");
+    let close = |more: &[&str]| {
+        let month = ["--month", "2025-11", "--time-zone", "UTC", "--closed-by", "ada"];
+        let fixed = ["statement", "close", "--exports", &exports, "--statements", &statements];
+        run(&[&fixed[..], &month, more].concat())
+    };
+    let (status, _, error) = close(&[]);
+    assert_eq!(status, Some(1), "{error}");
+    assert!(error.contains("no list of the nodes that should have reported (--expect)"), "{error}");
+    let list = place("nodes.csv");
+    let nodes = |last: &str| {
+        let lines =
+            ["a", "b", last].map(|node| format!("{node},2025-11-14T22:15:00Z,2025-12-01T00:00:00Z,1\n"));
+        fs::write(&list, lines[..if last.is_empty() { 2 } else { 3 }].concat()).unwrap();
+    };
+    nodes("gone");
+    let (status, _, error) = close(&["--expect", &list]);
+    assert_eq!(status, Some(1), "{error}");
+    assert!(error.contains("gone did not report 1388700 s of gone/0"), "{error}");
+    nodes("");
+    let (status, told, error) = close(&["--expect", &list]);
+    assert_eq!(status, Some(0), "{error}");
+    assert!(
+        told.contains("statement 0001, 2 nodes, 2025-11-01 00:00 +00:00 to 2025-12-01 00:00 +00:00"),
+        "{told}"
+    );
+    assert!(told.contains("2777400.000000000 EUR"), "{told}");
+    let document = place("st/statement-0001.json");
+    let text = fs::read_to_string(&document).unwrap();
+    assert_eq!(text.matches("sha256:").count(), 2 * 17 + 1, "a digest of each file, and one of the document");
+    for view in [&[][..], &["--csv"], &["--by", "node"], &["--html"]] {
+        let (status, page, error) = run(&[&["statement", "show", &document], view].concat());
+        assert!(status == Some(0) && page.len() > 100, "{view:?}: {error}");
+    }
+    assert_eq!(run(&["statement", "verify", &document]).0, Some(0));
+    let (status, _, error) = close(&["--expect", &list]);
+    assert!(status == Some(1) && error.contains("0001"), "the month is closed once: {error}");
+    let credit =
+        ["--tenant", "a", "--amount", "5", "--reason", "The GPU was slow.", "--statements", &statements];
+    let (status, told, error) = run(&[&["statement", "credit"][..], &credit, &[&document]].concat());
+    assert!(status == Some(0) && told.contains("5.000000000 EUR to a of statement 0001"), "{told}{error}");
+    fs::write(&list, "a,2025-11-14T22:15:00Z,2025-11-14T22:15:00Z\n").unwrap();
+    let (status, _, error) = close(&["--expect", &list]);
+    assert!(status == Some(2) && error.contains("nodes.csv:1: it ends before it begins"), "{error}");
 }

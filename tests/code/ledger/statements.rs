@@ -151,6 +151,8 @@ fn statement(bill: Bill, number: &str) -> Document {
         issued,
         bill,
         rules: Vec::new(),
+        files: Vec::new(),
+        gaps: Vec::new(),
         credits: Vec::new(),
     }))
 }
