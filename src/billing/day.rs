@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::bill::{BillLine, BillRate, BillTerms};
 use super::json::{self, GpuIdJson};
 use super::month::TenantBudget;
-use crate::model::{GpuId, NodeIdentity, Utc};
+use crate::model::{GpuId, Nanoseconds, NodeIdentity, Utc};
 
 /// What holds for a whole day of a ledger.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,6 +67,9 @@ pub struct DayRevision {
     /// Up to where the account is closed; at most the end of the day.
     #[serde(with = "json::time")]
     pub settled_until: Utc,
+    /// GPU time in it. That of a GPU that was away is settled later than that of the others.
+    #[serde(rename = "slot_ns", with = "json::integer")]
+    pub slot: Nanoseconds,
     /// The last recorded rate that concerns the day; 0: none.
     #[serde(with = "json::integer")]
     pub rate: i64,

@@ -8,7 +8,7 @@ use rusqlite::Connection;
 use super::billing::{
     SIMULATED, attributes_of, budgets_of, closed_time, find_currency, quarter_lines, rates_of, terms_of,
 };
-use super::column::loaded;
+use super::column::{loaded, stored};
 use super::error::Cause;
 use super::node::NodeHistory;
 use super::{rates, tenant_rules};
@@ -31,10 +31,17 @@ pub(super) fn days(connection: &Connection) -> Result<Vec<(Utc, DayRevision)>, C
     let first = first.max(deleted.ceil(DAY));
     let end = closed_time(connection)?;
     let (schedule, rules) = (rates::load(connection)?, tenant_rules::load(connection)?);
+    let slots: BTreeMap<u64, Nanoseconds> = connection
+        .prepare(
+            "SELECT minute_ns / 86400000000000, sum(slot_ns) FROM minute WHERE minute_ns >= ?1 AND minute_ns < ?2 GROUP BY 1",
+        )?
+        .query_map([stored(first.0)?, stored(end.0)?], |row| Ok((loaded(row, 0)?, Nanoseconds(loaded(row, 1)?))))?
+        .collect::<Result<_, _>>()?;
     let mut days = Vec::new();
     let mut day = first.floor(DAY);
     while first.0 > 0 && day < end {
-        days.push((day, revision(day, end, &schedule, &rules)));
+        let slot = slots.get(&(day.0 / DAY.0)).copied().unwrap_or(Nanoseconds(0));
+        days.push((day, DayRevision { slot, ..revision(day, end, &schedule, &rules) }));
         day = day.plus(DAY);
     }
     Ok(days)
@@ -48,6 +55,7 @@ pub(super) fn owner(connection: &Connection, day: Utc) -> Result<(Option<String>
     Ok((nodes.at(Utc(to.0.saturating_sub(1))).cluster.clone(), ledger))
 }
 
+/// A revision without GPU time.
 fn revision(day: Utc, end: Utc, schedule: &RateSchedule, rules: &RuleSchedule) -> DayRevision {
     let until = day.plus(DAY);
     DayRevision {
@@ -55,6 +63,7 @@ fn revision(day: Utc, end: Utc, schedule: &RateSchedule, rules: &RuleSchedule) -
         rate: last_of(&schedule.rates, day, until),
         terms: last_of(&schedule.terms, day, until),
         rules: rules.last_between(day, until),
+        slot: Nanoseconds(0),
     }
 }
 
@@ -97,7 +106,7 @@ pub(super) fn read_day(connection: &Connection, day: Utc) -> Result<DayAccount, 
         cluster: node.cluster.clone(),
         node: node.name.clone(),
         day,
-        revision: revision(day, closed, &schedule, &rules),
+        revision: DayRevision { slot: Nanoseconds(slot), ..revision(day, closed, &schedule, &rules) },
         simulated: node.simulated || gpus.iter().any(|gpu| gpu.model.ends_with(SIMULATED)),
         priced: schedule.has_prices(),
         currency,

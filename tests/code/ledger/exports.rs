@@ -527,3 +527,21 @@ fn a_fleet_is_closed_by_a_statement_that_names_its_files_and_gaps() {
     let (status, _, error) = close(&["--expect", &list]);
     assert!(status == Some(2) && error.contains("nodes.csv:1: it ends before it begins"), "{error}");
 }
+
+#[test]
+fn time_that_is_settled_late_is_in_the_files_of_its_days() {
+    let directory = tempfile::tempdir().unwrap();
+    let world = node("a", 0, 4);
+    let (mut ledger, _) = Ledger::open(&world.path(), &opened("a", 3_600)).unwrap();
+    register(&mut ledger, 1, 0);
+    hold(&mut ledger, 1, 0..4, "user:b");
+    hold(&mut ledger, 0, 4..300, "user:a");
+    assert_eq!(export(&world.path(), directory.path()), 5);
+    // GPU 1 was away for three days.
+    hold(&mut ledger, 1, 4..200, "user:b");
+    drop(ledger);
+    assert_eq!(export(&world.path(), directory.path()), 4);
+    let bill = fleet_bill(&request(directory.path())).unwrap();
+    assert_eq!(by_tenant(&bill), tenants(&[("a", 270_000, 270_000_000), ("b", 180_000, 180_000_000)]));
+    assert_eq!(exact(&bill), exact(&Reader::open(&world.path()).unwrap().bill(None, None).unwrap()));
+}
