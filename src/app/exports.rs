@@ -1,10 +1,11 @@
 //! The export thread: writes the closed account into a directory, a file per day, and tries again for ever where it cannot.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use super::ledger::{LedgerChannel, RunningLedger};
 use super::{Shared, StartError};
 use crate::exports::{ExportDirectory, write_days};
 use crate::ledger::Reader;
@@ -51,7 +52,7 @@ impl RunningExports {
 
 /// Starts the thread, if a directory is configured and there is a ledger.
 pub(super) fn start(
-    ledger: Option<&Path>,
+    ledger: Option<&RunningLedger>,
     shared: &Arc<Shared>,
 ) -> Result<Option<RunningExports>, StartError> {
     let config = &shared.config.active().config.ledger.export;
@@ -60,7 +61,8 @@ pub(super) fn start(
     state.complete.store(shared.clock.now().boottime.0, Ordering::Relaxed);
     let (ledger_closed, is_closed) = mpsc::channel();
     let mut writer = ExportWriter {
-        ledger: ledger.to_owned(),
+        ledger: ledger.path.clone(),
+        channel: Arc::clone(&ledger.channel),
         directory: directory.clone(),
         state: Arc::clone(&state),
         shared: Arc::clone(shared),
@@ -80,6 +82,7 @@ pub(super) fn start(
 /// Writes the files.
 struct ExportWriter {
     ledger: PathBuf,
+    channel: Arc<LedgerChannel>,
     directory: PathBuf,
     state: Arc<ExportState>,
     shared: Arc<Shared>,
@@ -125,6 +128,9 @@ impl ExportWriter {
     }
 
     fn write_days(&self, is_interruptible: bool) -> Result<usize, String> {
+        if self.channel.durable().is_none() {
+            return Err("the ledger is not open yet".to_owned());
+        }
         let is_stopped = || is_interruptible && self.shared.stop.is_called();
         let mut reader = Reader::open(&self.ledger).map_err(|error| error.to_string())?;
         write_days(&mut reader, ExportDirectory(&self.directory), is_stopped)

@@ -390,7 +390,7 @@ fn start(launch: Launch, receivers: Receivers, shared: &Arc<Shared>) -> Result<T
         library: config.nvml.library.clone(),
     };
     let control = control::start(config.web.control.as_deref(), control)?;
-    let exports = exports::start(path.as_deref(), shared)?;
+    let exports = exports::start(ledger.as_ref(), shared)?;
     let bills = start_bill_reader(path, shared)?;
     web::start(passwords, shared)?;
     let io = io::start(bound, &config, bills, shared)?;

@@ -68,17 +68,17 @@ pub struct DayRevision {
     #[serde(with = "json::time")]
     pub settled_until: Utc,
     /// GPU time in it. That of a GPU that was away is settled later than that of the others.
-    #[serde(rename = "slot_ns", with = "json::integer")]
+    #[serde(default, rename = "slot_ns", with = "json::integer")]
     pub slot: Nanoseconds,
-    /// The last recorded rate that concerns the day; 0: none.
-    #[serde(with = "json::integer")]
-    pub rate: i64,
-    /// The last recorded terms that concern it; 0: none.
-    #[serde(with = "json::integer")]
-    pub terms: i64,
-    /// The last recorded version of the tenant rules that concerns it; 0: none.
-    #[serde(with = "json::integer")]
-    pub rules: i64,
+    /// When the last rate was recorded that concerns the day. Numbers are given again where a ledger is restored from a copy.
+    #[serde(with = "json::time")]
+    pub rate: Utc,
+    /// When the last terms were recorded that concern it.
+    #[serde(with = "json::time")]
+    pub terms: Utc,
+    /// When the last version of the tenant rules was recorded that concerns it.
+    #[serde(with = "json::time")]
+    pub rules: Utc,
 }
 
 /// A file of exports that a bill was made from.

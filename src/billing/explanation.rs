@@ -33,13 +33,13 @@ pub struct Explanation {
 }
 
 impl Explanation {
-    /// What a bill alone tells: its lines with their rates, without minutes, records and neighbours.
-    pub fn of_bill(mut bill: Bill) -> Self {
+    /// What a bill alone tells, of which these are all lines that were asked for: its lines with their rates, without minutes,
+    /// records and neighbours.
+    pub fn of_bill(mut bill: Bill, usage: Vec<WorkloadUsage>) -> Self {
         let lines = std::mem::take(&mut bill.lines);
-        let is_partial = bill.partial;
         let (rates, terms) = (bill.rates.clone(), bill.terms.clone());
         bill.keep_lines(|_| false);
-        (bill.partial, bill.rates, bill.terms) = (is_partial, rates, terms);
+        (bill.partial, bill.rates, bill.terms) = (false, rates, terms);
         let lines = lines.into_iter().map(|line| ExplainedLine {
             line,
             first_seen: None,
@@ -50,12 +50,12 @@ impl Explanation {
         });
         Self {
             lines: lines.collect(),
-            bill,
-            usage: Vec::new(),
+            usage,
             gpus: Vec::new(),
             clock_steps: Vec::new(),
             boots: Vec::new(),
-            quarter_hours_until: Default::default(),
+            quarter_hours_until: Some(bill.to),
+            bill,
         }
     }
 }

@@ -233,7 +233,7 @@ impl LineDraft {
 }
 
 /// The job of a step, and the pod of a container.
-pub(super) fn outer_workload(id: &HolderId) -> Option<HolderId> {
+pub fn outer_workload(id: &HolderId) -> Option<HolderId> {
     let part = match id.kind() {
         HolderKind::Slurm => Fact::SlurmStep,
         HolderKind::Pod => Fact::PodContainer,

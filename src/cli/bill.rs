@@ -272,7 +272,7 @@ impl BillSource {
         detail: LineDetail,
     ) -> Result<Bill, Failure> {
         if let Some(directory) = &self.exports {
-            return self.fleet_bill(directory, query, book, (detail, LineFilter::default()));
+            return Ok(self.fleet_bill(directory, query, book, (detail, LineFilter::default()))?.bill);
         }
         if let Some(path) = &self.ledger {
             check_unowned(path, command)?;
@@ -289,14 +289,14 @@ impl BillSource {
         query: &BillQuery,
         book: Option<&PriceBook>,
         (detail, filter): (LineDetail, LineFilter),
-    ) -> Result<Bill, Failure> {
+    ) -> Result<FleetBill, Failure> {
         let options = FleetOptions {
             directory,
             expect: self.expect.as_deref(),
             skip_damaged: self.skip_damaged,
             digests: false,
         };
-        Ok(options.bill(query, book, (detail, filter))?.bill)
+        options.bill(query, book, (detail, filter))
     }
 
     /// What the ledger knows of lines of such a bill.
@@ -309,8 +309,8 @@ impl BillSource {
         let [from, to] = [from, to].map(|time| time.map(str::to_owned));
         let query = BillQuery { from, to, time_zone: self.time_zone.clone(), by: None };
         if let Some(directory) = &self.exports {
-            let bill = self.fleet_bill(directory, &query, None, (LineDetail::whole(), filter.clone()))?;
-            return Ok(Explanation::of_bill(bill));
+            let made = self.fleet_bill(directory, &query, None, (LineDetail::whole(), filter.clone()))?;
+            return Ok(Explanation::of_bill(made.bill, made.usage));
         }
         if let Some(path) = &self.ledger {
             check_unowned(path, command)?;

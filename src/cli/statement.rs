@@ -207,7 +207,7 @@ impl CloseOptions {
             FleetOptions { directory, expect: self.expect.as_deref(), skip_damaged: false, digests: true };
         let detail = LineDetail { node: true, labels: Some(Vec::new()), ..LineDetail::default() };
         let query = BillQuery { by: None, ..query };
-        let FleetBill { bill, files, mut gaps } =
+        let FleetBill { bill, files, mut gaps, .. } =
             options.bill(&query, None, (detail, LineFilter::default()))?;
         if let Some(asked) = &bill.asked_to {
             let text = format!(
@@ -215,6 +215,11 @@ impl CloseOptions {
                 bill.to_local
             );
             return Err(Failure::found(text));
+        }
+        if bill.lines.is_empty() {
+            return Err(Failure::found(
+                "no node has reported any time of this month; there is nothing to close",
+            ));
         }
         if !bill.is_balanced() {
             return Err(Failure::found("the bill does not reconcile; gpumeter bill --exports shows it"));

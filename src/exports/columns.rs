@@ -99,7 +99,8 @@ fn optional(text: Option<&str>) -> Cell<'_> {
     Cell::Text(text.map(Cow::Borrowed))
 }
 
-fn signed(number: u64) -> i64 {
+/// A number for a column, which has 63 bits.
+pub(super) fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
@@ -126,6 +127,9 @@ pub(super) struct Sums {
     pub(super) charged: u64,
     pub(super) unpriced: u64,
 }
+
+/// How many of [`SUMS`] are parts of held time: the first ones.
+pub(super) const PARTS: usize = 5;
 
 /// The columns that are added up.
 pub(super) const SUMS: &[SumColumn] = &[

@@ -20,7 +20,8 @@ use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 use serde::{Deserialize, Serialize};
 
-use super::columns::{Cell, ColumnType, KEYS, MONEY, QUARTER, SUMS, Sums, message_type};
+use super::columns::{Cell, ColumnType, KEYS, MONEY, PARTS, QUARTER, SUMS, Sums, message_type, signed};
+use super::directory::{DAY, date_of};
 use super::error::FileProblem;
 use crate::billing::{BillLine, DayAccount, DayHeader, DayRow, ExactMoney, LineRates};
 use crate::model::{
@@ -51,6 +52,9 @@ struct FileHeader {
     sums: BTreeMap<String, String>,
     /// SHA-256 over the cells that tell rows apart, where they change.
     keys: String,
+    /// A sum over the quarter hours that changes with the place of any row; not in all files.
+    #[serde(default)]
+    places: Option<i64>,
 }
 
 /// The bytes of a day's file.
@@ -107,19 +111,17 @@ pub fn write_day(day: &DayAccount) -> ParquetResult<Vec<u8>> {
     }
     group.close()?;
     let mut keys = KeyDigest::default();
-    for (cells, _) in &rows {
+    for ((cells, _), quarter) in rows.iter().zip(&quarters) {
         keys.add(KEYS.iter().zip(cells).filter(|(column, _)| column.is_read).map(|(_, cell)| cell.clone()));
+        keys.add_row(*quarter);
     }
-    let header = FileHeader { day: header.clone(), sums: control.sums, keys: keys.finish() };
+    let places = Some(keys.places);
+    let header = FileHeader { day: header.clone(), sums: control.sums, keys: keys.finish(), places };
     let header = serde_json::to_string(&header).map_err(|error| ParquetError::External(error.into()))?;
     writer.append_key_value_metadata(KeyValue::new(FORMAT_KEY.to_owned(), FORMAT.to_string()));
     writer.append_key_value_metadata(KeyValue::new(DIGEST_KEY.to_owned(), digest_of(header.as_bytes())));
     writer.append_key_value_metadata(KeyValue::new(HEADER_KEY.to_owned(), header));
     writer.into_inner()
-}
-
-fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 fn sums_of(row: &DayRow) -> Sums {
@@ -172,11 +174,15 @@ impl Control {
 struct KeyDigest {
     context: ring::digest::Context,
     last: Option<Vec<u8>>,
+    /// How often they changed.
+    changes: i64,
+    /// The sum of quarter hour x number of the change over all rows, modulo 2^64.
+    places: i64,
 }
 
 impl Default for KeyDigest {
     fn default() -> Self {
-        Self { context: ring::digest::Context::new(&ring::digest::SHA256), last: None }
+        Self { context: ring::digest::Context::new(&ring::digest::SHA256), last: None, changes: 0, places: 0 }
     }
 }
 
@@ -200,7 +206,13 @@ impl KeyDigest {
         if self.last.as_ref() != Some(&bytes) {
             self.context.update(&bytes);
             self.last = Some(bytes);
+            self.changes += 1;
         }
+    }
+
+    /// Adds a row of that quarter hour with the last cells.
+    const fn add_row(&mut self, quarter: i64) {
+        self.places = self.places.wrapping_add(quarter.wrapping_mul(self.changes));
     }
 
     fn finish(self) -> String {
@@ -228,6 +240,8 @@ pub struct DayFile<R: ChunkReader + 'static> {
 pub struct DayRun {
     /// Begin of the first quarter hour.
     pub from: Utc,
+    /// End of the last quarter hour.
+    pub to: Utc,
     /// The node then.
     pub node: Arc<NodeIdentity>,
     /// The rate of the whole GPU.
@@ -328,19 +342,46 @@ impl<R: ChunkReader + 'static> DayFile<R> {
                 let sum = control.entry(column.name).or_default();
                 *sum = money.iter().fold(*sum, |sum, money| sum.wrapping_add(money.parts()));
             }
-            rows.add_runs(&limits, &mut keys, &mut runs)?;
+            rows.add_runs(self.header.day.day, &limits, &mut keys, &mut runs)?;
         }
-        for (name, sum) in control {
-            if self.header.sums.get(name).is_some_and(|written| *written != sum.to_string()) {
+        for (name, sum) in &control {
+            if self.header.sums.get(*name).is_some_and(|written| *written != sum.to_string()) {
                 return Err(FileProblem::Damaged(format!(
                     "the column {name} does not sum to what was written"
                 )));
             }
         }
+        if self.header.places.is_some_and(|places| places != keys.places) {
+            return Err(FileProblem::Damaged("its quarter hours are not what was written".to_owned()));
+        }
         if self.header.keys != keys.finish() {
             return Err(FileProblem::Damaged("its texts are not what was written".to_owned()));
         }
+        self.check_time(&control)?;
         Ok(runs)
+    }
+}
+
+impl<R: ChunkReader + 'static> DayFile<R> {
+    /// Checks that the rows hold the GPU time that the ledger recorded for the GPUs themselves.
+    fn check_time(&self, sums: &BTreeMap<&str, i128>) -> Result<(), FileProblem> {
+        let held: i128 = SUMS[..PARTS].iter().filter_map(|column| sums.get(column.name)).sum();
+        let DayHeader { revision, imbalance, .. } = &self.header.day;
+        if revision.slot.0 > 0 && i128::from(revision.slot.0) != held + imbalance {
+            return Err(FileProblem::Damaged("its rows do not hold the time of its GPUs".to_owned()));
+        }
+        Ok(())
+    }
+
+    /// Checks that the file is where its header belongs.
+    pub(super) fn check_place(&self, date: &str, ledger: &str) -> Result<(), FileProblem> {
+        let DayHeader { day, ledger: own, .. } = &self.header.day;
+        if date_of(*day) == date && own == ledger {
+            return Ok(());
+        }
+        let text =
+            format!("it is the file of {} of ledger {own}, and in the folder of another", date_of(*day));
+        Err(FileProblem::Damaged(text))
     }
 }
 
@@ -427,6 +468,7 @@ impl Rows {
     /// Adds the runs of the rows in the period.
     fn add_runs(
         &self,
+        day: Utc,
         limits: &RunLimits<'_>,
         keys: &mut KeyDigest,
         runs: &mut Vec<DayRun>,
@@ -440,9 +482,10 @@ impl Rows {
                 keys.add(cells.into_iter());
             }
             let quarter = Utc(u64::try_from(self.quarters[row]).unwrap_or(0).saturating_mul(MICROSECOND));
-            if quarter.floor(QUARTER_HOUR) != quarter {
-                return Err(FileProblem::Damaged(format!("row {row} does not begin on a quarter hour")));
+            if quarter.floor(QUARTER_HOUR) != quarter || quarter.floor(DAY) != day {
+                return Err(FileProblem::Damaged(format!("row {row} is of no quarter hour of its day")));
             }
+            keys.add_row(self.quarters[row]);
             if quarter < limits.from || quarter >= limits.to {
                 current = current.filter(|_| is_same);
                 continue;
@@ -453,6 +496,7 @@ impl Rows {
                 current = Some(interval);
             }
             if let Some(run) = runs.last_mut() {
+                run.to = quarter.plus(QUARTER_HOUR);
                 self.add_row(&mut run.line, row)?;
                 current = current.filter(|_| !limits.by_quarter.contains(&run.line.gpu.uuid));
             }
@@ -508,7 +552,7 @@ impl Rows {
                 holder.with_version(cells.unsigned("workload_version")?.unwrap_or(0)),
             )
         };
-        Ok(DayRun { from, node: cells.node().into(), gpu_rate: cells.number("gpu_rate"), line })
+        Ok(DayRun { from, to: from, node: cells.node().into(), gpu_rate: cells.number("gpu_rate"), line })
     }
 }
 

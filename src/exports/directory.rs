@@ -1,12 +1,12 @@
 //! The directory of exports: `cluster=C/date=D/ledger=ID/day.parquet`, as engines that know Hive partitions expect it.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use super::error::ExportError;
 use crate::billing::{DayHeader, print_time};
-use crate::model::Utc;
+use crate::model::{Nanoseconds, Utc};
 
 /// The name of every file.
 const FILE: &str = "day.parquet";
@@ -64,6 +64,9 @@ impl ExportDirectory<'_> {
     }
 }
 
+/// A day in UTC.
+pub(super) const DAY: Nanoseconds = Nanoseconds::from_seconds(86_400);
+
 /// The date in UTC.
 pub(super) fn date_of(day: Utc) -> String {
     print_time(day).chars().take(10).collect()
@@ -105,7 +108,10 @@ pub fn write_file(directory: ExportDirectory<'_>, header: &DayHeader, bytes: &[u
     let folder = path.parent().unwrap_or(directory.0);
     fs::create_dir_all(folder)?;
     let part = folder.join(PART);
-    let written = File::create(&part).and_then(|mut file| {
+    // One that a kill left, or a link that somebody else made.
+    let _ = fs::remove_file(&part);
+    let created = OpenOptions::new().write(true).create_new(true).open(&part);
+    let written = created.and_then(|mut file| {
         file.write_all(bytes)?;
         file.sync_all()
     });

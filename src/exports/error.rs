@@ -31,9 +31,17 @@ pub enum ExportError {
         /// The first file with the other one.
         path: PathBuf,
     },
+    /// Another node writes the file of this ledger.
+    #[error("{} is of node {node}, which this node never was: a ledger was copied with its id; remove ledger.db on one of the nodes", path.display())]
+    Copied {
+        /// The file.
+        path: PathBuf,
+        /// The other node.
+        node: String,
+    },
     /// Two ledgers have an account of one GPU at one time.
     #[error(
-        "GPU {gpu} is in use at {at} in two ledgers: {first} and {second}; one of them is a copy: remove its files of that time"
+        "GPU {gpu} is in use at {at} in two ledgers: {first} and {second}; if one is a copy of the other, remove its files of that time"
     )]
     SharedGpu {
         /// The UUID of the GPU.

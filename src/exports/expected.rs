@@ -68,6 +68,11 @@ pub fn read_expected(path: &Path) -> Result<Vec<ExpectedNode>, ExportError> {
         if node.to <= node.from {
             return Err(wrong("it ends before it begins".to_owned()));
         }
+        let is_same =
+            |known: &ExpectedNode| known.node == node.node && known.from < node.to && node.from < known.to;
+        if expected.iter().any(is_same) {
+            return Err(wrong(format!("{} is expected twice at one time", node.node)));
+        }
         expected.push(node);
     }
     Ok(expected)
@@ -113,7 +118,10 @@ impl<'a> Reports<'a> {
             return;
         }
         let known = self.gpus.entry(header.node.clone()).or_default();
-        known.extend(header.gpus.iter().map(|gpu| (Arc::clone(&gpu.gpu.uuid), gpu.clone())));
+        for gpu in &header.gpus {
+            let known = known.entry(Arc::clone(&gpu.gpu.uuid)).or_insert_with(|| gpu.clone());
+            known.settled_until = known.settled_until.max(gpu.settled_until);
+        }
     }
 
     /// Notes the time of a run that begins at that time.
@@ -142,7 +150,8 @@ impl<'a> Reports<'a> {
             if begin >= end {
                 continue;
             }
-            for gpu in self.gpus_of(one)? {
+            for (gpu, [since, until]) in self.gpus_of(one)? {
+                let (begin, end) = (begin.max(since), end.min(until));
                 let reported = self.reported.get(&(place, Arc::clone(&gpu.gpu.uuid))).copied().unwrap_or(0);
                 let time = end.since(begin).0.saturating_sub(reported);
                 if time > 0 {
@@ -157,18 +166,29 @@ impl<'a> Reports<'a> {
         Ok(missing)
     }
 
-    /// The GPUs of a node: those that it reported, and as many more as it should have.
-    fn gpus_of(&self, expected: &ExpectedNode) -> Result<Vec<DayGpu>, ExportError> {
-        let ExpectedNode { node, from, gpus: count, model, .. } = expected;
-        let mut gpus: Vec<DayGpu> =
-            self.gpus.get(node).into_iter().flat_map(BTreeMap::values).cloned().collect();
-        if gpus.is_empty() && count.is_none() {
+    /// The GPUs of a node with the time that is expected of each: those that it reported, and as many more as it should have. A
+    /// GPU that was there from the first report on is expected before it too, one of the last report after it; one that came
+    /// or went in between, only within its account.
+    fn gpus_of(&self, expected: &ExpectedNode) -> Result<Vec<(DayGpu, [Utc; 2])>, ExportError> {
+        let ExpectedNode { node, from, to, gpus: count, model } = expected;
+        let known = || self.gpus.get(node).into_iter().flat_map(BTreeMap::values);
+        let first = known().map(|gpu| gpu.accounted_since).min().unwrap_or_default();
+        let last = known().map(|gpu| gpu.settled_until).max().unwrap_or_default();
+        if known().next().is_none() && count.is_none() {
             return Err(ExportError::Expected(format!(
                 "{node} is expected and has no export: give its number of GPUs in a fourth column, and their model in a fifth"
             )));
         }
-        for index in gpus.len() as u64..u64::from(count.unwrap_or(0)) {
-            gpus.push(DayGpu {
+        let mut gpus: Vec<(DayGpu, [Utc; 2])> = known()
+            .map(|gpu| {
+                let since = if gpu.accounted_since <= first { *from } else { gpu.accounted_since };
+                let until = if gpu.settled_until >= last { *to } else { gpu.settled_until };
+                (gpu.clone(), [since, until])
+            })
+            .collect();
+        let present = gpus.iter().filter(|(_, [_, until])| until == to).count() as u64;
+        for index in present..u64::from(count.unwrap_or(0)) {
+            let gpu = DayGpu {
                 gpu: GpuId {
                     index: u32::try_from(index).unwrap_or(u32::MAX),
                     uuid: format!("{node}/{index}").into(),
@@ -176,7 +196,8 @@ impl<'a> Reports<'a> {
                 model: model.clone().unwrap_or_else(|| "unknown".to_owned()),
                 accounted_since: *from,
                 settled_until: Utc(0),
-            });
+            };
+            gpus.push((gpu, [*from, *to]));
         }
         Ok(gpus)
     }

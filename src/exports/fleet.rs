@@ -7,7 +7,7 @@ use std::sync::Arc;
 use jiff::tz::TimeZone;
 
 use super::day_file::{DayFile, DayRun, RunLimits, digest_of};
-use super::directory::{DayPath, ExportDirectory, date_of};
+use super::directory::{DAY, DayPath, ExportDirectory, date_of};
 use super::error::{ExportError, FileProblem};
 use super::expected::{ExpectedNode, MissingTime, Reports};
 use super::lines::{FileNumbers, FleetLines, FleetSums, LineDetail};
@@ -15,13 +15,10 @@ use super::shared_gpus::{GpuOwners, SharedRuns};
 use crate::billing::{
     Bill, BillGpu, BillLine, BillRate, BillTerms, DayHeader, DayRevision, ExactMoney, ExportedFile, Fleet,
     LineFilter, LineRates, Month, PriceBook, PricedSlot, PricedSpan, RateKind, RateSchedule, Reconciliation,
-    TenantBudget, days_between, local_date, local_time, print_time, zone_name,
+    TenantBudget, WorkloadUsage, days_between, local_date, local_time, outer_workload, print_time, zone_name,
 };
-use crate::model::{Amounts, Nanoseconds, NodeIdentity, QUARTER_HOUR, Utc};
+use crate::model::{Amounts, GpuId, HolderId, Nanoseconds, NodeIdentity, QUARTER_HOUR, Utc};
 use crate::thread::map_in_order;
-
-/// A day in UTC.
-const DAY: Nanoseconds = Nanoseconds::from_seconds(86_400);
 
 /// The most names in a note.
 const NAMES: usize = 5;
@@ -69,6 +66,8 @@ pub struct FleetBill {
     pub files: Vec<ExportedFile>,
     /// What is missing by the list of expected nodes, each in words.
     pub gaps: Vec<String>,
+    /// Where lines are selected, when their workloads were on each GPU; of their memory and activity nothing is known.
+    pub usage: Vec<WorkloadUsage>,
 }
 
 /// Makes a bill; tells its progress after each file.
@@ -97,8 +96,8 @@ pub fn make_bill(
             Ok::<(), ExportError>(())
         },
     )?;
-    let (bill, gaps) = draft.finish()?;
-    Ok(FleetBill { bill, files: read_files, gaps })
+    let (bill, gaps, usage) = draft.finish()?;
+    Ok(FleetBill { bill, files: read_files, gaps, usage })
 }
 
 /// A bill while it is made.
@@ -109,11 +108,16 @@ struct FleetDraft<'a> {
     exported_until: Utc,
     days: Vec<Utc>,
     lines: FleetLines,
-    owners: GpuOwners,
+    /// The GPUs of several ledgers, by date.
+    shared_gpus: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
     shared: SharedRuns,
     /// The header of each ledger's runs of shared GPUs.
     numbers_of_shared: BTreeMap<Arc<str>, Arc<FileNumbers>>,
     reports: Reports<'a>,
+    /// When workloads were on GPUs, where lines are selected.
+    usage: BTreeMap<(HolderId, GpuId), [Utc; 2]>,
+    /// GPU time that expected nodes did not report, in nanoseconds.
+    missing: u64,
     facts: FleetFacts,
 }
 
@@ -124,7 +128,7 @@ struct RunReader<'a> {
     /// Begins of local days, and of rates and terms of the book.
     cuts: BTreeSet<Utc>,
     reports: Reports<'a>,
-    shared: BTreeSet<Arc<str>>,
+    shared: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
     digests: bool,
 }
 
@@ -147,7 +151,7 @@ impl<'a> RunReader<'a> {
             to: draft.to,
             cuts,
             reports,
-            shared: draft.owners.shared().clone(),
+            shared: draft.shared_gpus.clone(),
             digests: draft.request.digests,
         }
     }
@@ -157,10 +161,13 @@ impl<'a> RunReader<'a> {
         let bytes = std::fs::read(&day.path)?;
         let digest = self.digests.then(|| format!("sha256:{}", digest_of(&bytes)));
         let file = DayFile::of_bytes(bytes)?;
+        file.check_place(&day.date, &day.ledger)?;
         let mut cuts = self.cuts.clone();
         cuts.extend(self.reports.cuts(&file.header().node));
         let cuts: Vec<Utc> = cuts.into_iter().collect();
-        let limits = RunLimits { from: self.from, to: self.to, cuts: &cuts, by_quarter: &self.shared };
+        let none = BTreeSet::new();
+        let by_quarter = self.shared.get(&*day.date).unwrap_or(&none);
+        let limits = RunLimits { from: self.from, to: self.to, cuts: &cuts, by_quarter };
         let runs = file.runs(limits)?;
         Ok(ReadDay { header: file.into_header(), runs, digest })
     }
@@ -211,10 +218,12 @@ impl<'a> FleetDraft<'a> {
             exported_until,
             days,
             lines: FleetLines::default(),
-            owners: GpuOwners::default(),
+            shared_gpus: BTreeMap::new(),
             shared: SharedRuns::default(),
             numbers_of_shared: BTreeMap::new(),
             reports: Reports::new(request.expected),
+            usage: BTreeMap::new(),
+            missing: 0,
             facts: FleetFacts::default(),
         })
     }
@@ -229,7 +238,7 @@ impl<'a> FleetDraft<'a> {
         map_in_order(&files, read, |place, read| {
             let day = &files[place];
             let Some((revision, of_day)) = self.unless_skipped(day, read)? else { return Ok(()) };
-            gpus.push((day.ledger.clone(), of_day));
+            gpus.push((day.date.clone(), day.ledger.clone(), of_day));
             let kept = kept.entry((day.date.clone(), day.ledger.clone())).or_insert((revision, place));
             // A node that changed its cluster may have left a file under the old one.
             if kept.0 < revision {
@@ -237,9 +246,11 @@ impl<'a> FleetDraft<'a> {
             }
             Ok::<(), ExportError>(())
         })?;
-        for (ledger, gpus) in gpus {
-            gpus.iter().for_each(|gpu| self.owners.add(&gpu.gpu.uuid, &ledger));
+        let mut owners = GpuOwners::default();
+        for (date, ledger, gpus) in &gpus {
+            owners.add(date, ledger, gpus.iter().map(|gpu| &gpu.gpu.uuid));
         }
+        self.shared_gpus = owners.into_shared();
         let places: BTreeSet<usize> = kept.into_values().map(|(_, place)| place).collect();
         Ok(files
             .into_iter()
@@ -277,13 +288,20 @@ impl<'a> FleetDraft<'a> {
         Ok(Some(ExportedFile { path: path.display().to_string(), digest: digest.unwrap_or_default() }))
     }
 
+    fn is_shared(&self, run: &DayRun) -> bool {
+        if self.shared_gpus.is_empty() {
+            return false;
+        }
+        let of_date = self.shared_gpus.get(&*date_of(run.from));
+        of_date.is_some_and(|gpus| gpus.contains(&run.line.gpu.uuid))
+    }
+
     fn add_runs(&mut self, header: &DayHeader, runs: Vec<DayRun>, path: &Path) -> Result<(), ExportError> {
-        self.facts.add(header, path)?;
+        self.facts.add(header, path, self.request.book.is_none())?;
         self.lines.add_gpus(header);
         self.reports.add_gpus(header);
         let numbers = self.lines.numbers(&header.rates, &header.terms);
-        let (shared, own): (Vec<DayRun>, Vec<DayRun>) =
-            runs.into_iter().partition(|run| self.owners.shared().contains(&run.line.gpu.uuid));
+        let (shared, own): (Vec<DayRun>, Vec<DayRun>) = runs.into_iter().partition(|run| self.is_shared(run));
         let ledger: Arc<str> = format!("{} of {}", header.ledger, header.node).into();
         self.add_priced(own, &numbers)?;
         if !shared.is_empty() {
@@ -302,17 +320,18 @@ impl<'a> FleetDraft<'a> {
         let Some(book) = self.request.book else {
             return runs.into_iter().try_for_each(|run| self.add_run(run, numbers));
         };
-        let mut spans = BTreeMap::<(Arc<str>, Utc), Vec<DayRun>>::new();
-        let mut cuts: Vec<Utc> = book_cuts(book).chain(self.days.iter().copied()).collect();
-        cuts.sort_unstable();
+        // A node whose pool or name changes has other rates from then on.
+        let mut spans = BTreeMap::<(Arc<str>, Utc, String), Vec<DayRun>>::new();
+        let cuts: BTreeSet<Utc> = book_cuts(book).chain(self.days.iter().copied()).collect();
         for run in runs.into_iter().filter(|run| run.line.amounts != Amounts::default()) {
-            let interval = cuts.partition_point(|cut| *cut <= run.from);
-            let begin = interval.checked_sub(1).map_or(run.from.floor(DAY), |place| cuts[place]);
-            let is_shared = self.owners.shared().contains(&run.line.gpu.uuid);
-            let begin = if is_shared { run.from } else { begin };
-            spans.entry((Arc::clone(&run.line.gpu.uuid), begin)).or_default().push(run);
+            let of_node = self.reports.cuts(&run.node.name).filter(|cut| *cut <= run.from).max();
+            let begin = cuts.range(..=run.from).next_back().copied().max(of_node);
+            let begin = begin.unwrap_or_default().max(run.from.floor(DAY));
+            let begin = if self.is_shared(&run) { run.from } else { begin };
+            let node = format!("{:?}", run.node);
+            spans.entry((Arc::clone(&run.line.gpu.uuid), begin, node)).or_default().push(run);
         }
-        for ((_, at), runs) in spans {
+        for ((_, at, _), runs) in spans {
             self.add_span(book, at, runs)?;
         }
         Ok(())
@@ -322,6 +341,7 @@ impl<'a> FleetDraft<'a> {
     fn add_span(&mut self, book: &PriceBook, at: Utc, runs: Vec<DayRun>) -> Result<(), ExportError> {
         let Some(first) = runs.first() else { return Ok(()) };
         let (node, gpu, from) = (Arc::clone(&first.node), first.line.gpu.clone(), first.from);
+        let to = runs.iter().map(|run| run.to).max().unwrap_or(from);
         let schedule = RateSchedule::always(book, &node);
         let model = self.lines.model(&gpu.uuid).to_owned();
         let whole = PricedSlot { uuid: &gpu.uuid, model: &model, profile: None };
@@ -332,7 +352,7 @@ impl<'a> FleetDraft<'a> {
         let terms: Vec<BillTerms> = schedule.terms.entries().iter().map(BillTerms::new).collect();
         let numbers = self.lines.numbers(&rates, &terms);
         for line in priced {
-            self.add_run(DayRun { from, node: Arc::clone(&node), gpu_rate, line }, &numbers)?;
+            self.add_run(DayRun { from, to, node: Arc::clone(&node), gpu_rate, line }, &numbers)?;
         }
         Ok(())
     }
@@ -342,13 +362,27 @@ impl<'a> FleetDraft<'a> {
         let mut line = vec![run.line];
         self.request.filter.retain(&mut line);
         let Some(line) = line.pop() else { return Ok(()) };
+        if self.request.filter != LineFilter::default() {
+            self.add_usage(&line, [run.from, run.to]);
+        }
         let day = self.request.detail.day.then(|| local_date(run.from, &self.request.zone));
         self.lines.add(DayRun { line, ..run }, numbers, &self.request.detail, day.as_deref())?;
         Ok(())
     }
 
+    /// Notes when a workload, and the job or pod that it is part of, was on a GPU.
+    fn add_usage(&mut self, line: &BillLine, [from, to]: [Utc; 2]) {
+        for workload in
+            [Some(line.holder.with_version(0)), outer_workload(&line.holder)].into_iter().flatten()
+        {
+            let key = (workload, line.gpu.clone());
+            let known = self.usage.entry(key).or_insert([from, to]);
+            *known = [known[0].min(from), known[1].max(to)];
+        }
+    }
+
     /// The bill, and what is missing by the list of expected nodes.
-    fn finish(mut self) -> Result<(Bill, Vec<String>), ExportError> {
+    fn finish(mut self) -> Result<(Bill, Vec<String>, Vec<WorkloadUsage>), ExportError> {
         for runs in std::mem::take(&mut self.shared).resolve()? {
             let numbers = runs.first().and_then(|(ledger, _)| self.numbers_of_shared.get(ledger)).cloned();
             let runs = runs.into_iter().map(|(_, run)| run).collect();
@@ -360,9 +394,21 @@ impl<'a> FleetDraft<'a> {
             self.reports.unexpected().into_iter().map(|node| format!("{node} is not expected")).collect();
         for missing in self.reports.missing(self.from, self.to)? {
             let seconds = missing.line.unpriced.0 / Nanoseconds::SECOND.0;
+            self.missing += missing.line.unpriced.0;
             gaps.push(format!("{} did not report {seconds} s of {}", missing.node, missing.gpu.gpu.uuid));
             self.add_missing(missing)?;
         }
+        let usage =
+            std::mem::take(&mut self.usage).into_iter().map(|((workload, gpu), [from, to])| WorkloadUsage {
+                workload,
+                gpu,
+                from,
+                to,
+                memory_peak_bytes: 0,
+                busy: Nanoseconds(0),
+                measured_slot: Nanoseconds(0),
+            });
+        let usage = usage.collect();
         let imbalance = self.facts.imbalance;
         let is_partial = self.request.filter != LineFilter::default();
         let mut bill = self.bill();
@@ -371,7 +417,7 @@ impl<'a> FleetDraft<'a> {
         if is_partial {
             bill.keep_lines(|_| true);
         }
-        Ok((bill, gaps))
+        Ok((bill, gaps, usage))
     }
 
     /// The bill without sums.
@@ -387,7 +433,8 @@ impl<'a> FleetDraft<'a> {
         let is_there = |tenant: &str| lines.iter().any(|line| line.tenant == tenant);
         Bill {
             node: String::new(),
-            cluster: None,
+            // Statements of fleets in several clusters are told apart by it.
+            cluster: Some(&facts.clusters).filter(|all| all.len() == 1).and_then(|all| all.first().cloned()),
             billing_account: None,
             invoice_issuer: None,
             fleet: Some(Fleet {
@@ -426,7 +473,11 @@ impl<'a> FleetDraft<'a> {
         let identity = Arc::new(NodeIdentity { name: node, ..NodeIdentity::default() });
         self.lines.add_gpu(&gpu);
         if let Some(book) = self.request.book {
-            return self.add_span(book, from, vec![DayRun { from, node: identity, gpu_rate: None, line }]);
+            return self.add_span(
+                book,
+                from,
+                vec![DayRun { from, to: from, node: identity, gpu_rate: None, line }],
+            );
         }
         let rate = self.lines.last_gpu_rate(&gpu.gpu.uuid);
         if let Some(rate) = &rate {
@@ -436,7 +487,7 @@ impl<'a> FleetDraft<'a> {
         }
         let gpu_rate = rate.map(|rate| rate.id);
         let numbers = FileNumbers::same(gpu_rate);
-        self.add_run(DayRun { from, node: identity, gpu_rate, line }, &numbers)
+        self.add_run(DayRun { from, to: from, node: identity, gpu_rate, line }, &numbers)
     }
 
     /// What a reader must know about the exports.
@@ -466,6 +517,12 @@ impl<'a> FleetDraft<'a> {
                 list(&twice)
             ));
         }
+        if self.missing > 0 {
+            let hours = self.missing / (3_600 * Nanoseconds::SECOND.0);
+            notes.push(format!(
+                "not reported by expected nodes, and charged at the last rate of each GPU, or the book's at the begin: {hours} GPU-hours"
+            ));
+        }
         if !facts.skipped.is_empty() {
             notes.push(format!("LEFT OUT, damaged: {}", list(&facts.skipped)));
         }
@@ -480,9 +537,9 @@ impl<'a> FleetDraft<'a> {
 }
 
 impl FleetFacts {
-    fn add(&mut self, header: &DayHeader, path: &Path) -> Result<(), ExportError> {
+    fn add(&mut self, header: &DayHeader, path: &Path, is_priced: bool) -> Result<(), ExportError> {
         match (&self.currency, &header.currency) {
-            (Some(first), Some(other)) if first != other => {
+            (Some(first), Some(other)) if first != other && is_priced => {
                 return Err(ExportError::Currencies {
                     first: first.clone(),
                     second: other.clone(),

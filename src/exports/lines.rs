@@ -247,6 +247,12 @@ impl FleetLines {
         let mut gpus: Vec<BillGpu> = self.gpus.into_values().filter(|gpu| gpu.slot.0 > 0).collect();
         gpus.sort_by(|one, other| one.gpu.cmp(&other.gpu));
         let mut lines: Vec<BillLine> = self.lines.into_values().collect();
+        // The index of a GPU may be another one after a boot.
+        let indices: BTreeMap<Arc<str>, u32> =
+            gpus.iter().map(|gpu| (Arc::clone(&gpu.gpu.uuid), gpu.gpu.index)).collect();
+        for line in &mut lines {
+            line.gpu.index = indices.get(&line.gpu.uuid).copied().unwrap_or(line.gpu.index);
+        }
         mark_measured_energy(&mut lines);
         let of_gpus =
             gpus.iter().flat_map(|gpu| &gpu.intervals).filter_map(|interval| interval.rate.as_ref());

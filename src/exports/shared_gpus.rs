@@ -2,7 +2,7 @@
 //!
 //! Time that one ledger observed beats that in which the other one found the GPU gone or was not running.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::day_file::DayRun;
@@ -10,26 +10,29 @@ use super::error::ExportError;
 use crate::billing::{ExactMoney, MoneyOverflow, print_time};
 use crate::model::{HolderId, Nanoseconds, QUARTER_HOUR, Utc};
 
-/// Which GPUs occur in more than one ledger.
+/// Which GPUs occur in more than one ledger on a day.
 #[derive(Debug, Default)]
 pub(super) struct GpuOwners {
-    first: BTreeMap<Arc<str>, Arc<str>>,
-    shared: BTreeSet<Arc<str>>,
+    first: HashMap<(Arc<str>, Arc<str>), Arc<str>>,
+    shared: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
 }
 
 impl GpuOwners {
-    /// Notes that a ledger has an account of a GPU.
-    pub(super) fn add(&mut self, gpu: &Arc<str>, ledger: &str) {
-        match self.first.get(gpu) {
-            Some(first) if **first != *ledger => drop(self.shared.insert(Arc::clone(gpu))),
-            Some(_) => {}
-            None => drop(self.first.insert(Arc::clone(gpu), ledger.into())),
+    /// Notes that a ledger has an account of GPUs on a date.
+    pub(super) fn add<'a>(&mut self, date: &str, ledger: &str, gpus: impl Iterator<Item = &'a Arc<str>>) {
+        let (date, ledger): (Arc<str>, Arc<str>) = (date.into(), ledger.into());
+        for gpu in gpus {
+            let key = (Arc::clone(&date), Arc::clone(gpu));
+            let first = self.first.entry(key).or_insert_with(|| Arc::clone(&ledger));
+            if *first != ledger {
+                self.shared.entry(Arc::clone(&date)).or_default().insert(Arc::clone(gpu));
+            }
         }
     }
 
-    /// The GPUs of more than one ledger.
-    pub(super) const fn shared(&self) -> &BTreeSet<Arc<str>> {
-        &self.shared
+    /// The GPUs of more than one ledger by date; all else is forgotten.
+    pub(super) fn into_shared(self) -> BTreeMap<Arc<str>, BTreeSet<Arc<str>>> {
+        self.shared
     }
 }
 
@@ -61,6 +64,7 @@ impl SharedRuns {
                     excess -= cut(run, excess)?;
                 }
             }
+            excess -= cut_unavailable(&mut runs, excess)?;
             let ledgers: BTreeSet<&Arc<str>> = runs.iter().map(|(ledger, _)| ledger).collect();
             if excess > 0
                 && let [first, second, ..] = ledgers.iter().collect::<Vec<_>>().as_slice()
@@ -82,15 +86,10 @@ impl SharedRuns {
     }
 }
 
-/// Takes up to that much time from a run, with its money; returns how much it took.
+/// Takes up to that much time from a remainder, with its money; returns how much it took.
 fn cut(run: &mut DayRun, most: u64) -> Result<u64, MoneyOverflow> {
-    let line = &mut run.line;
-    let held = line.amounts.parts.held();
-    let time = most.min(held);
-    if time == 0 {
-        return Ok(0);
-    }
-    let parts = &mut line.amounts.parts;
+    let parts = &mut run.line.amounts.parts;
+    let time = most.min(parts.held());
     let mut rest = time;
     for part in
         [&mut parts.unmeasured, &mut parts.unavailable, &mut parts.idle, &mut parts.lent, &mut parts.within]
@@ -98,14 +97,43 @@ fn cut(run: &mut DayRun, most: u64) -> Result<u64, MoneyOverflow> {
         let taken = rest.min(*part);
         (*part, rest) = (*part - taken, rest - taken);
     }
+    cut_charge(run, time)?;
+    Ok(time)
+}
+
+/// Takes up to that much time in which the GPU was lost from those who held it; `__unavailable__` of their ledgers is charged for
+/// it, and is no longer.
+fn cut_unavailable(runs: &mut [OwnedRun], most: u64) -> Result<u64, MoneyOverflow> {
+    let mut taken = BTreeMap::<Arc<str>, u64>::new();
+    let mut rest = most;
+    for (ledger, run) in runs.iter_mut() {
+        let part = &mut run.line.amounts.parts.unavailable;
+        let time = rest.min(*part);
+        (*part, rest) = (*part - time, rest - time);
+        *taken.entry(Arc::clone(ledger)).or_default() += time;
+    }
+    for (ledger, time) in &taken {
+        let payer = |(owner, run): &&mut OwnedRun| {
+            owner == ledger && run.line.holder.as_str() == HolderId::UNAVAILABLE
+        };
+        if let Some((_, run)) = runs.iter_mut().find(payer) {
+            cut_charge(run, *time)?;
+        }
+    }
+    Ok(most - rest)
+}
+
+/// Takes the money of that much time from a run.
+fn cut_charge(run: &mut DayRun, time: u64) -> Result<(), MoneyOverflow> {
+    let line = &mut run.line;
     let charged = line.charged.0;
     let priced = time.min(charged);
-    let of_time = line.exact.minus(line.exact_energy)?;
     if priced > 0 {
+        let of_time = line.exact.minus(line.exact_energy)?;
         let kept = of_time.divide(&[charged - priced, priced])?.first().copied().unwrap_or(ExactMoney::ZERO);
         line.exact = kept.plus(line.exact_energy)?;
         line.charged = Nanoseconds(charged - priced);
     }
     line.unpriced = Nanoseconds(line.unpriced.0.saturating_sub(time - priced));
-    Ok(time)
+    Ok(())
 }

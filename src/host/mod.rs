@@ -77,9 +77,10 @@ impl Host {
         self.read_word("proc/sys/kernel/random/boot_id")
     }
 
-    /// The id of the machine; empty where there is none.
+    /// The id of the machine; empty where there is none. In a container, which has none of its own, that of the firmware.
     pub fn machine_id(&self) -> String {
-        self.read_word("etc/machine-id").unwrap_or_default()
+        let firmware = || self.read_word("sys/class/dmi/id/product_uuid");
+        self.read_word("etc/machine-id").or_else(firmware).unwrap_or_default()
     }
 
     /// The name of the host: the kernel's, else the configured one.

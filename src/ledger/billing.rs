@@ -137,7 +137,9 @@ pub(super) fn quarter_lines(
     mut visit: impl FnMut(Utc, Vec<BillLine>),
 ) -> Result<Vec<BillGpu>, Cause> {
     let changes = schedule.changes_between(from, to);
-    let (gpus, holders) = (load_gpus(connection)?, load_holders(connection)?);
+    let of_period = reader::holders(connection, HOLDERS_BETWEEN, [stored(from.0)?, stored(to.0)?])?;
+    let holders = of_period.into_iter().map(|holder| (holder.id.clone(), holder)).collect();
+    let gpus = load_gpus(connection)?;
     let mut draft = BillDraft { gpus, lines: BTreeMap::new(), holders, schedule };
     let mut at = from;
     while at < to {
@@ -274,6 +276,10 @@ impl BillDraft<'_> {
 
 /// All versions of holders.
 pub(super) const HOLDERS: &str = "SELECT name, version, facts FROM holder ORDER BY name, id";
+
+/// The versions of holders with time between two times.
+const HOLDERS_BETWEEN: &str = "SELECT name, version, facts FROM holder
+     WHERE id IN (SELECT holder FROM account WHERE minute_ns >= ?1 AND minute_ns < ?2) ORDER BY name, id";
 
 /// The budgets of the tenants of these lines.
 pub(super) fn budgets_of(

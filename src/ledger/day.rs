@@ -30,6 +30,11 @@ pub(super) fn days(connection: &Connection) -> Result<Vec<(Utc, DayRevision)>, C
     // A day of which rows are deleted keeps the file that it has.
     let first = first.max(deleted.ceil(DAY));
     let end = closed_time(connection)?;
+    let uid: String = connection.query_row("SELECT uid FROM ledger", [], |row| row.get(0))?;
+    if uid.is_empty() {
+        // No agent of this schema has owned it yet.
+        return Ok(Vec::new());
+    }
     let (schedule, rules) = (rates::load(connection)?, tenant_rules::load(connection)?);
     let slots: BTreeMap<u64, Nanoseconds> = connection
         .prepare(
@@ -67,11 +72,11 @@ fn revision(day: Utc, end: Utc, schedule: &RateSchedule, rules: &RuleSchedule) -
     }
 }
 
-/// The number of the last recorded entry that is in force between two times.
-fn last_of<E: Dated>(schedule: &Schedule<E>, from: Utc, to: Utc) -> i64 {
+/// When the last entry was recorded that is in force between two times.
+fn last_of<E: Dated>(schedule: &Schedule<E>, from: Utc, to: Utc) -> Utc {
     let inside =
         schedule.entries().iter().filter(|entry| entry.begin < to && entry.end.is_none_or(|end| end > from));
-    inside.map(|entry| entry.id).max().unwrap_or(0)
+    inside.map(|entry| entry.recorded).max().unwrap_or_default()
 }
 
 /// The account of the day that begins at that time.

@@ -6,7 +6,6 @@ use rusqlite::{Connection, params};
 use super::error::Cause;
 use super::timeline::stored_until;
 use super::{MINUTE, column};
-use crate::model::QUARTER_HOUR;
 
 /// Gives the ledger an id where it has none, and another one where it was copied to another machine. The time before belongs to
 /// the ledger that it was copied from.
@@ -17,7 +16,7 @@ pub(super) fn resume(connection: &Connection, machine_id: &str) -> Result<(), Ca
     let is_copy = !known.is_empty() && !machine_id.is_empty() && known != machine_id;
     if uid.is_empty() || is_copy {
         let last = stored_until(connection)?.0.filter(|_| is_copy);
-        let since = last.map_or(0, |minute| minute.plus(MINUTE).ceil(QUARTER_HOUR).0);
+        let since = last.map_or(0, |minute| minute.plus(MINUTE).0);
         connection.execute(
             "UPDATE ledger SET uid = ?1, exports_since_ns = max(exports_since_ns, ?2)",
             params![new_id()?, column::stored(since)?],

@@ -114,6 +114,17 @@ impl Reader {
         day::owner(&self.connection, begin).map_err(|cause| cause.at(&self.path, "read its node"))
     }
 
+    /// Whether the node has, or once had, that name.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn was_node(&self, name: &str) -> Result<bool, Error> {
+        let sql = "SELECT EXISTS (SELECT 1 FROM node WHERE name = ?1 UNION ALL SELECT 1 FROM past_node WHERE name = ?1)";
+        self.connection
+            .query_row(sql, [name], |row| row.get(0))
+            .map_err(|error| Cause::from(error).at(&self.path, "read its node"))
+    }
+
     /// The account of a day by quarter hours.
     ///
     /// # Errors

@@ -112,12 +112,12 @@ impl RuleSchedule {
         begins.filter(|at| from < *at && *at < to).collect()
     }
 
-    /// The number of the last recorded version that decides on a time between two times; 0: none does.
-    pub fn last_between(&self, from: Utc, to: Utc) -> i64 {
+    /// When the last version was recorded that decides on a time between two times.
+    pub fn last_between(&self, from: Utc, to: Utc) -> Utc {
         let ends = self.in_force.iter().skip(1).map(|next| Some(next.begin)).chain([None]);
         let inside = self.in_force.iter().zip(ends);
         let inside = inside.filter(|(rules, end)| rules.begin < to && end.is_none_or(|end| end > from));
-        inside.map(|(rules, _)| rules.id).max().unwrap_or(0)
+        inside.map(|(rules, _)| rules.recorded).max().unwrap_or_default()
     }
 
     /// Records rules in place of the last ones. They begin at the quarter hour after they are recorded; where no time is

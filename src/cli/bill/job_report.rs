@@ -158,7 +158,11 @@ pub(super) fn percent(share: Option<f64>) -> String {
     share.map_or_else(|| "-".to_owned(), |share| format!("{:.1} %", share * 100.0))
 }
 
+/// Bytes in GiB; `-` where nothing is known.
 fn gibibytes(bytes: u64) -> String {
+    if bytes == 0 {
+        return "-".to_owned();
+    }
     let tenths = (u128::from(bytes) * 10 + (1 << 29)) >> 30;
     format!("{}.{}", tenths / 10, tenths % 10)
 }
