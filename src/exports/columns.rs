@@ -175,3 +175,27 @@ pub(super) fn message_type() -> String {
     let columns: String = keys.chain(sums).chain(money).collect();
     format!("message gpumeter_account {{ required int64 {QUARTER} (TIMESTAMP(MICROS,true)); {columns} }}")
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_about_fleets_has_every_column_with_its_type() {
+        let page = include_str!("../../docs/fleet.md");
+        let (_, table) = page.split_once("\n| column | type | |\n|---|---|---|\n").unwrap();
+        let rows = table.lines().map_while(|line| line.strip_prefix("| `")?.split_once("` | "));
+        let shown: Vec<(&str, &str)> =
+            rows.map(|(name, rest)| (name, rest.split_once(' ').unwrap().0)).collect();
+        let keys = KEYS.iter().map(|column| match column.column_type {
+            ColumnType::Text => (column.name, "text"),
+            ColumnType::Integer => (column.name, "integer"),
+        });
+        let sums = SUMS.iter().map(|column| (column.name, "integer"));
+        let money = MONEY.iter().map(|column| (column.name, "decimal"));
+        let columns: Vec<(&str, &str)> =
+            [(QUARTER, "timestamp")].into_iter().chain(keys).chain(sums).chain(money).collect();
+        assert_eq!(shown, columns);
+    }
+}
