@@ -33,6 +33,8 @@ SAME = {
     ("annotations",): {"monitoring": {"annotations": True}},
     ("dashboards",): {"dashboards": {"enabled": True}},
     ("dcgm",): {"dcgm": {"enabled": True}},
+    ("exports",): {"exports": {"enabled": True}},
+    ("exports", "exports-rclone"): {"exports": {"enabled": True, "rclone": {"enabled": True}}},
     ("allocation", "gpu-operator", "openshift", "labels", "monitoring", "dashboards"): {
         "variant": "allocation", "gpuOperator": True, "openshift": True, "labels": True,
         "monitoring": {"enabled": True}, "dashboards": {"enabled": True}},
@@ -41,7 +43,7 @@ SAME = {
 WRONG = (
     {"varaint": "usage"}, {"variant": "full"}, {"image": {"repo": "x"}}, {"ledger": "var/lib/gpumeter"}, {"labels": "yes"},
     {"monitoring": {"enable": True}}, {"monitoring": {"runbooks": "docs/runbooks"}}, {"tolerations": {"operator": "Exists"}},
-    {"dcgm": {"portName": "GPU metrics"}},
+    {"dcgm": {"portName": "GPU metrics"}}, {"exports": {"rclone": {"remote": "finops"}}},
 )
 
 
@@ -67,6 +69,7 @@ def manifests(suite):
     lint(suite)
     without_priority(suite)
     secured(suite)
+    exported(suite)
     restarts(suite)
     notes(suite)
     mistakes(suite)
@@ -181,6 +184,19 @@ def secured(suite):
     [endpoint] = objects(text)["PodMonitor", "gpumeter"]["spec"]["podMetricsEndpoints"]
     suite.expect(endpoint["scheme"] == "https" and endpoint["honorLabels"] is False, f"the endpoint is {endpoint}")
     valid(suite, "a secured page", text)
+
+
+def exported(suite):
+    """Exports change no other key of the configuration, nor one that names another directory; below the ledger of the node."""
+    values = {"ledger": "/data/gpumeter", "exports": {"enabled": True}, "config": {"ledger": {"export": {"interval": "5m"}}, "node": {"pool": "a"}}}
+    found = objects(template(suite, values))
+    config = yaml.safe_load(found["ConfigMap", "gpumeter"]["data"]["config.yaml"])
+    whole = {"ledger": {"export": {"interval": "5m", "directory": "/var/lib/gpumeter/exports"}}, "node": {"pool": "a"}}
+    suite.expect(config == whole, f"with exports the configuration is {config}")
+    pod = found["DaemonSet", "gpumeter"]["spec"]["template"]["spec"]
+    suite.expect("initContainers" not in pod and pod["terminationGracePeriodSeconds"] == 60, f"with exports the pod is {pod}")
+    [volume] = [volume for volume in pod["volumes"] if volume["name"] == "exports"]
+    suite.expect(volume["hostPath"] == {"path": "/data/gpumeter/exports", "type": "DirectoryOrCreate"}, f"exports are in {volume}")
 
 
 def restarts(suite):
