@@ -1,7 +1,5 @@
--- Views over a directory of exports (ledger.export.directory), for ClickHouse 25.3 or newer: clickhouse-local, or chdb in Python;
--- docs/fleet.md shows each with its answer.
---
---   clickhouse-local --path fleet --multiquery --queries-file /usr/share/gpumeter/fleet/clickhouse.sql
+-- Views over a directory of exports (ledger.export.directory), tested with ClickHouse 26.9 as chdb embeds it in Python; docs/fleet.md
+-- shows each with its answer.
 --
 -- Sums are of all days in the directory; a condition on `date` in a query over `account` selects some. A bill over the same
 -- files (gpumeter bill --exports) also settles GPUs that two ledgers account for at one time, which no view here does.

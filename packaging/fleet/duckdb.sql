@@ -1,7 +1,7 @@
--- Views over a directory of exports (ledger.export.directory), for DuckDB 1.2 or newer; docs/fleet.md shows each with its answer.
+-- Views over a directory of exports (ledger.export.directory), tested with DuckDB 1.5; docs/fleet.md shows each with its answer.
 --
 --   duckdb -init /usr/share/gpumeter/fleet/duckdb.sql
---   duckdb -cmd "SET VARIABLE exports = 's3://finops/exports'" -init /usr/share/gpumeter/fleet/duckdb.sql
+--   duckdb -cmd "SET VARIABLE exports = '/mnt/exports'" -cmd ".read /usr/share/gpumeter/fleet/duckdb.sql"
 --
 -- Sums are of all days in the directory; a condition on `date` in a query over `account` selects some. A bill over the same
 -- files (gpumeter bill --exports) also settles GPUs that two ledgers account for at one time, which no view here does.
