@@ -30,7 +30,7 @@ NODES, DAYS = 20, 3
 KILLS = 5 if SMOKE else 20
 SEED = 2704
 UPDATE = os.environ.get("UPDATE") == "1"
-SPEED = 120
+SPEED, SLOWLY = 120, 10
 QUARTER = timedelta(minutes=15)
 # In the files of SQL.
 DIRECTORY = "/var/lib/gpumeter/exports"
@@ -245,8 +245,13 @@ class Exporter(Demo):
         self.directory = suite.folder / "exports"
         settings = {"export": {"directory": str(self.directory), "interval": "1s"}, "retention": {"minutes": "1d", "quarter_hours": "62d"}}
         config = f"{Demo.CONFIG.read_text()}ledger: {json.dumps(settings)}\nbilling: {{time_zone: UTC}}\n"
+        self.speed = SPEED
         super().__init__(suite, "--speed", str(SPEED), config=config, name="exporter")
         self.begin = closed_until(self).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+
+    def run(self, speed):
+        self.speed = speed
+        self.clock.run(speed)
 
     def age(self):
         return float(re.search(rf"^{AGE} (\S+)", self.page(), re.M)[1])
@@ -264,8 +269,8 @@ class Exporter(Demo):
     def agree(self, what):
         """All that is closed is exported, and the bill over the exports is that of the ledger."""
         until, now = floor(settled_until(self.api("bill"))), self.clock.boot() / 1e9
-        # A few ticks later than the page may be: then all of the pass is after what was just asked for.
-        wait_for(f"exports {what}", 60, lambda: self.clock.boot() / 1e9 - self.age() > now + 5 * SPEED, self.program, 0.5)
+        # Much later than the page may be old: then all of the pass is after what was just asked for.
+        wait_for(f"exports {what}", 60, lambda: self.clock.boot() / 1e9 - self.age() > now + 3 * self.speed, self.program, 0.5)
         period = "--from", time_of(self.begin), "--to", time_of(until)
         compare(self.suite, what, json_bill("--url", self.url, *period), fleet_bill(self.directory, *period))
         return until
@@ -361,7 +366,8 @@ def broken_directories(suite):
 def kills(suite, demo):
     """Kills while files are written and minutes are summed up: what was committed before stays, and nothing is there twice."""
     pauses = random.Random(SEED)
-    before_kills = rolled_until(demo)
+    # Minutes are summed up between two commits, of which there is one in each tick.
+    demo.run(SLOWLY)
     for number in range(KILLS):
         demo.clock.hold()
         demo.clock.advance(int(timedelta(hours=27 if number == 0 else 2).total_seconds() * 1e9))
@@ -372,11 +378,14 @@ def kills(suite, demo):
         committed = demo.api("bill", **period)
         demo.program.kill()
         demo.start()
+        demo.run(SLOWLY)
         kept = demo.api("bill", **period)
         for part in ("lines", "reconciliation"):
             suite.expect(kept[part] == committed[part], f"kill {number}: the bill's {part} up to {until} are others")
-    wait_for("minutes that are summed up", 60, lambda: rolled_until(demo) > before_kills, demo.program)
     until = demo.agree(f"after {KILLS} kills")
+    wait_for("minutes that are summed up", 60, lambda: rolled_until(demo) > until - timedelta(hours=25), demo.program)
+    demo.agree("after minutes were summed up")
+    demo.run(SPEED)
     print(f"exports: {KILLS} kills: the bill over exports is the ledger's from {demo.begin:%F} to {until:%F %R}, minutes are summed up to {rolled_until(demo):%F %R}")
 
 
