@@ -26,7 +26,7 @@ SELECT file_name
 FROM header
 QUALIFY row_number() OVER (
     PARTITION BY json ->> '$.ledger', json ->> '$.day'
-    ORDER BY json ->> '$.revision.settled_until' DESC, CAST(json ->> '$.revision.gpu_time' AS BIGINT) DESC NULLS LAST,
+    ORDER BY json ->> '$.revision.settled_until' DESC, CAST(json ->> '$.revision.slot_ns' AS BIGINT) DESC NULLS LAST,
         CAST(json ->> '$.revision.rate' AS BIGINT) DESC, CAST(json ->> '$.revision.terms' AS BIGINT) DESC,
         CAST(json ->> '$.revision.rules' AS BIGINT) DESC, file_name
 ) = 1;

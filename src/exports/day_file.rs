@@ -79,25 +79,7 @@ pub fn write_day(day: &DayAccount) -> ParquetResult<Vec<u8>> {
     let mut group = writer.next_row_group()?;
     let quarters: Vec<i64> = rows.iter().map(|(_, row)| signed(row.quarter.0 / MICROSECOND)).collect();
     write_column::<Int64Type>(&mut group, &quarters, None)?;
-    for (place, column) in KEYS.iter().enumerate() {
-        let cells = rows.iter().map(|(cells, _)| &cells[place]);
-        match column.column_type {
-            ColumnType::Text => {
-                let texts = cells.map(|cell| match cell {
-                    Cell::Text(text) => text.as_ref().map(|text| ByteArray::from(text.as_bytes().to_vec())),
-                    Cell::Integer(_) => None,
-                });
-                write_optional::<ByteArrayType>(&mut group, texts)?;
-            }
-            ColumnType::Integer => {
-                let numbers = cells.map(|cell| match cell {
-                    Cell::Integer(number) => *number,
-                    Cell::Text(_) => None,
-                });
-                write_optional::<Int64Type>(&mut group, numbers)?;
-            }
-        }
-    }
+    write_keys(&mut group, &rows)?;
     for column in SUMS {
         let numbers: Vec<i64> = rows.iter().map(|(_, row)| signed(*(column.of)(&mut sums_of(row)))).collect();
         control.add(column.name, numbers.iter().map(|number| i128::from(*number)));
@@ -122,6 +104,33 @@ pub fn write_day(day: &DayAccount) -> ParquetResult<Vec<u8>> {
     writer.append_key_value_metadata(KeyValue::new(DIGEST_KEY.to_owned(), digest_of(header.as_bytes())));
     writer.append_key_value_metadata(KeyValue::new(HEADER_KEY.to_owned(), header));
     writer.into_inner()
+}
+
+/// Writes the columns that tell rows apart.
+fn write_keys(
+    group: &mut SerializedRowGroupWriter<'_, Vec<u8>>,
+    rows: &[(Vec<Cell<'_>>, &DayRow)],
+) -> ParquetResult<()> {
+    for (place, column) in KEYS.iter().enumerate() {
+        let cells = rows.iter().map(|(cells, _)| &cells[place]);
+        match column.column_type {
+            ColumnType::Text => {
+                let texts = cells.map(|cell| match cell {
+                    Cell::Text(text) => text.as_ref().map(|text| ByteArray::from(text.as_bytes().to_vec())),
+                    Cell::Integer(_) => None,
+                });
+                write_optional::<ByteArrayType>(group, texts)?;
+            }
+            ColumnType::Integer => {
+                let numbers = cells.map(|cell| match cell {
+                    Cell::Integer(number) => *number,
+                    Cell::Text(_) => None,
+                });
+                write_optional::<Int64Type>(group, numbers)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 fn sums_of(row: &DayRow) -> Sums {

@@ -553,14 +553,14 @@ fn a_gpu_that_was_replaced_is_not_expected_before_or_after_its_account() {
     let world = node("a", 0, 4);
     let (mut ledger, _) = Ledger::open(&world.path(), &opened("a", 3_600)).unwrap();
     register(&mut ledger, 1, 3_600);
-    hold(&mut ledger, 1, 4..8, "user:b");
+    hold(&mut ledger, 1, 4..12, "user:b");
     drop(ledger);
     export(&world.path(), directory.path());
     let expected =
-        [ExpectedNode { node: "a".into(), from: after(0), to: after(8 * 900), gpus: Some(1), model: None }];
+        [ExpectedNode { node: "a".into(), from: after(0), to: after(12 * 900), gpus: Some(1), model: None }];
     let made = make_bill(&FleetRequest { expected: &expected, ..request(directory.path()) }, |_| {}).unwrap();
     assert_eq!(made.gaps, [""; 0]);
-    assert_eq!(by_tenant(&made.bill), tenants(&[("a", 3_600, 3_600_000), ("b", 3_600, 3_600_000)]));
+    assert_eq!(by_tenant(&made.bill), tenants(&[("a", 3_600, 3_600_000), ("b", 7_200, 7_200_000)]));
 }
 
 #[test]
@@ -597,7 +597,7 @@ fn a_file_of_another_day_or_another_node_is_refused() {
     export(&world.path(), directory.path());
     let path = only_file(directory.path());
     let ledger = path.parent().unwrap();
-    let other = ledger.parent().unwrap().with_file_name("date=2025-11-15").join(ledger.file_name().unwrap());
+    let other = ledger.parent().unwrap().with_file_name("date=2025-11-13").join(ledger.file_name().unwrap());
     fs::create_dir_all(&other).unwrap();
     fs::copy(&path, other.join("day.parquet")).unwrap();
     let error = fleet_bill(&request(directory.path())).unwrap_err().to_string();
