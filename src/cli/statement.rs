@@ -170,8 +170,19 @@ impl CloseOptions {
             Some(exports) => self.fleet(exports, query)?,
             None => (self.owner.close(query, by.clone())?, Vec::new(), Vec::new()),
         };
-        check_overlap(&bill, directory.documents()).map_err(Failure::found)?;
         let period = ClosedPeriod { from: bill.from, to: bill.to, by: by.clone() };
+        // A kill may have come after the document was written and before the ledger knew of it.
+        if let Some((stored, written)) =
+            written_before(&bill, directory.documents()).filter(|_| self.exports.is_none())
+        {
+            let told = told_of_statement(written);
+            let id = stored.id();
+            let document =
+                RecordedDocument { period, is_credit: false, number: id.number, digest: id.digest };
+            self.owner.record(document)?;
+            return print(&format!("written before: {told}\n"));
+        }
+        check_overlap(&bill, directory.documents()).map_err(Failure::found)?;
         let statement = Statement {
             number: directory.next_number(),
             issued: Issued { by, at, version: env!("CARGO_PKG_VERSION").to_owned() },
@@ -237,6 +248,22 @@ impl CloseOptions {
         let at = system_now().utc;
         Ok((ClosedBill { bill, rules: Vec::new(), at }, files, gaps))
     }
+}
+
+/// The statement of the same account of the same period.
+fn written_before<'a>(
+    bill: &Bill,
+    documents: &'a [StoredDocument],
+) -> Option<(&'a StoredDocument, &'a Statement)> {
+    let is_same = |known: &Bill| {
+        (known.from, known.to, &known.node, &known.cluster) == (bill.from, bill.to, &bill.node, &bill.cluster)
+            && known.reconciliation == bill.reconciliation
+            && known.lines.len() == bill.lines.len()
+    };
+    documents.iter().find_map(|stored| match &stored.document {
+        Document::Statement(known) if is_same(&known.bill) => Some((stored, &**known)),
+        _ => None,
+    })
 }
 
 fn told_of_statement(statement: &Statement) -> String {

