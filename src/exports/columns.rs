@@ -151,15 +151,15 @@ pub(super) const SUMS: &[SumColumn] = &[
 ];
 
 /// A column of money in 1/3.6e12 of a nano-unit, which is exact.
-pub(super) struct MoneyColumn {
+pub(super) struct ExactColumn {
     pub(super) name: &'static str,
     pub(super) of: fn(&DayRow) -> ExactMoney,
 }
 
 /// The columns of money: all of a row, and the part of it that is for energy.
-pub(super) const MONEY: [MoneyColumn; 2] = [
-    MoneyColumn { name: "cost", of: |row| row.line.exact },
-    MoneyColumn { name: "energy_cost", of: |row| row.line.exact_energy },
+pub(super) const MONEY: [ExactColumn; 2] = [
+    ExactColumn { name: "cost", of: |row| row.line.exact },
+    ExactColumn { name: "energy_cost", of: |row| row.line.exact_energy },
 ];
 
 /// The schema as a Parquet message type.

@@ -75,7 +75,7 @@ pub fn write_day(day: &DayAccount) -> ParquetResult<Vec<u8>> {
         .set_created_by("gpumeter".to_owned())
         .build();
     let mut writer = SerializedFileWriter::new(Vec::new(), schema, Arc::new(properties))?;
-    let mut control = Control::default();
+    let mut control = ColumnSums::default();
     let mut group = writer.next_row_group()?;
     let quarters: Vec<i64> = rows.iter().map(|(_, row)| signed(row.quarter.0 / MICROSECOND)).collect();
     write_column::<Int64Type>(&mut group, &quarters, None)?;
@@ -168,11 +168,11 @@ fn write_optional<T: DataType>(
 
 /// Sums of columns, to notice numbers that were changed.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Control {
+struct ColumnSums {
     sums: BTreeMap<String, String>,
 }
 
-impl Control {
+impl ColumnSums {
     fn add(&mut self, name: &str, numbers: impl Iterator<Item = i128>) {
         let sum = numbers.fold(0_i128, i128::wrapping_add);
         self.sums.insert(name.to_owned(), sum.to_string());
@@ -262,9 +262,9 @@ pub struct DayRun {
 /// Where runs end beside where a cell changes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RunLimits<'a> {
-    /// Rows before are left out.
+    /// RowGroup before are left out.
     pub(super) from: Utc,
-    /// Rows from then on are left out.
+    /// RowGroup from then on are left out.
     pub(super) to: Utc,
     /// No run goes over one of these times; they are in order.
     pub(super) cuts: &'a [Utc],
@@ -342,7 +342,7 @@ impl<R: ChunkReader + 'static> DayFile<R> {
         let mut runs = Vec::new();
         let (mut control, mut keys) = (BTreeMap::<&str, i128>::new(), KeyDigest::default());
         for group in 0..self.reader.num_row_groups() {
-            let rows = Rows::read(&self.reader, group)?;
+            let rows = RowGroup::read(&self.reader, group)?;
             for (column, numbers) in SUMS.iter().zip(&rows.sums) {
                 let sum = control.entry(column.name).or_default();
                 *sum = numbers.iter().fold(*sum, |sum, number| sum.wrapping_add((*number).into()));
@@ -420,7 +420,7 @@ impl KeyValues {
 }
 
 /// The columns of a row group that a bill reads.
-struct Rows {
+struct RowGroup {
     count: usize,
     quarters: Vec<i64>,
     /// In the order of the columns of [`KEYS`] that are read; a column that the file lacks is empty everywhere.
@@ -429,7 +429,7 @@ struct Rows {
     money: Vec<Vec<ExactMoney>>,
 }
 
-impl Rows {
+impl RowGroup {
     fn read<R: ChunkReader + 'static>(
         reader: &SerializedFileReader<R>,
         group: usize,
@@ -573,7 +573,7 @@ struct RowCells<'a> {
 }
 
 impl<'a> RowCells<'a> {
-    fn read(rows: &'a Rows, row: usize) -> Result<Self, FileProblem> {
+    fn read(rows: &'a RowGroup, row: usize) -> Result<Self, FileProblem> {
         let mut cells = Self { row, texts: BTreeMap::new(), numbers: BTreeMap::new() };
         for (column, values) in KEYS.iter().filter(|column| column.is_read).zip(&rows.keys) {
             match values {

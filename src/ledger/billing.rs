@@ -370,7 +370,7 @@ pub(super) fn find_currency(rates: &[&Recorded<Rate>]) -> Result<Option<String>,
 type RowKey = (i64, i64, i64, i64);
 
 /// The sum of the rows of one line.
-struct RowSum {
+struct LineSum {
     amounts: Amounts,
     grade: Grade,
     method: Method,
@@ -411,19 +411,19 @@ fn load_lines(
     Ok(lines)
 }
 
-fn sum_rows(connection: &Connection, span: &BillSpan<'_>) -> rusqlite::Result<HashMap<RowKey, RowSum>> {
+fn sum_rows(connection: &Connection, span: &BillSpan<'_>) -> rusqlite::Result<HashMap<RowKey, LineSum>> {
     let mut statement = connection.prepare_cached(&format!(
         "SELECT gpu, holder, gpu_instance, profile, grade, method, source, {} FROM account
          WHERE minute_ns >= ?1 AND minute_ns < ?2",
         names(ACCOUNT)
     ))?;
     let mut rows = statement.query(params![stored(span.from.0)?, stored(span.to.0)?])?;
-    let mut sums = HashMap::<RowKey, RowSum>::new();
+    let mut sums = HashMap::<RowKey, LineSum>::new();
     while let Some(row) = rows.next()? {
         let key = (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
         let (grade, method) = (loaded_grade(row, 4)?, loaded_method(row, 5)?);
         let (sources, amounts): (i64, Amounts) = (row.get(6)?, amounts::load(ACCOUNT, row, 7)?);
-        let sum = sums.entry(key).or_insert(RowSum { amounts: Amounts::default(), grade, method, sources });
+        let sum = sums.entry(key).or_insert(LineSum { amounts: Amounts::default(), grade, method, sources });
         sum.amounts.add(&amounts);
         sum.grade = sum.grade.max(grade);
         sum.method = sum.method.max(method);

@@ -50,7 +50,7 @@ pub use partial_commit::PartialCommit;
 pub use queue::{LedgerQueue, Pressure};
 pub use reader::Reader;
 pub use retention::Retention;
-pub use snapshot::{Snapshot, snapshot};
+pub use snapshot::{LedgerCopy, snapshot};
 pub use statements::{ClosedPeriod, PendingOrder, RecordedDocument, StatementOrder, record_statement};
 
 use crate::model::MINUTE;

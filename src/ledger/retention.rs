@@ -73,8 +73,8 @@ impl Ledger {
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         rolled.store(&transaction)?;
         match step {
-            Step::Delete { before } => delete_rows(&transaction, before)?,
-            Step::SumUp { begin, end } => sum_up_rows(&transaction, begin, end)?,
+            RetentionStep::Delete { before } => delete_rows(&transaction, before)?,
+            RetentionStep::SumUp { begin, end } => sum_up_rows(&transaction, begin, end)?,
         }
         transaction.commit()?;
         self.state.rolled = rolled;
@@ -82,7 +82,7 @@ impl Ledger {
     }
 
     /// The next step, and which rows are rolled up and deleted from then on.
-    fn next_step(&self, retention: Retention) -> rusqlite::Result<Option<(RolledTime, Step)>> {
+    fn next_step(&self, retention: Retention) -> rusqlite::Result<Option<(RolledTime, RetentionStep)>> {
         if self.timeline.is_provisional() {
             return Ok(None);
         }
@@ -95,7 +95,7 @@ impl Ledger {
         let delete_before = before(retention.quarter_hours);
         if first_minute(connection, Utc(0))?.is_some_and(|first| first < delete_before) {
             rolled.deleted_until = rolled.deleted_until.max(delete_before);
-            return Ok(Some((rolled, Step::Delete { before: delete_before })));
+            return Ok(Some((rolled, RetentionStep::Delete { before: delete_before })));
         }
         // Rows that come late, of a GPU that is settled again, are added to the sums.
         let settled = self.state.gpus.values().map(|gpu| gpu.settled_until);
@@ -107,12 +107,12 @@ impl Ledger {
             return Ok(None);
         }
         rolled.until = rolled.until.max(end);
-        Ok(Some((rolled, Step::SumUp { begin, end })))
+        Ok(Some((rolled, RetentionStep::SumUp { begin, end })))
     }
 }
 
 /// What a step does.
-enum Step {
+enum RetentionStep {
     /// Deletes some rows that begin before that time.
     Delete { before: Utc },
     /// Adds some rows of a quarter hour to its sums.

@@ -11,7 +11,7 @@ use crate::model::{Nanoseconds, Utc};
 
 /// Result of [`snapshot`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Snapshot {
+pub struct LedgerCopy {
     /// The new file.
     pub file: PathBuf,
     /// Time of its last commit.
@@ -20,7 +20,7 @@ pub struct Snapshot {
     pub bytes: u64,
 }
 
-impl fmt::Display for Snapshot {
+impl fmt::Display for LedgerCopy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { file, until, bytes } = self;
         writeln!(
@@ -38,12 +38,12 @@ impl fmt::Display for Snapshot {
 ///
 /// # Errors
 /// There is no ledger that this user can read; the file exists, or cannot be written.
-pub fn snapshot(path: &Path, file: &Path) -> Result<Snapshot, Error> {
+pub fn snapshot(path: &Path, file: &Path) -> Result<LedgerCopy, Error> {
     let ledger = schema::open_any(path).map_err(|cause| cause.at(path, "read the ledger"))?;
     write(&ledger, file).map_err(|cause| cause.at(file, "write a snapshot"))
 }
 
-fn write(ledger: &rusqlite::Connection, file: &Path) -> Result<Snapshot, Cause> {
+fn write(ledger: &rusqlite::Connection, file: &Path) -> Result<LedgerCopy, Cause> {
     if file.symlink_metadata().is_ok() {
         return Err(Cause::Exists);
     }
@@ -51,5 +51,5 @@ fn write(ledger: &rusqlite::Connection, file: &Path) -> Result<Snapshot, Cause> 
     migration::save_as(ledger, &with_suffix(&file, ".gpumeter-part"), &file)?;
     let until = migration::last_commit(&schema::open_any(&file)?)?;
     let bytes = file.metadata().map_err(Cause::Unwritable)?.len();
-    Ok(Snapshot { file, until, bytes })
+    Ok(LedgerCopy { file, until, bytes })
 }

@@ -199,7 +199,7 @@ struct UnitPrices {
 }
 
 /// A row without quantity and cost, and what these follow from.
-struct UsageDraft<'a> {
+struct FocusUsage<'a> {
     row: FocusRow<'a>,
     prices: UnitPrices,
     /// Nanoseconds, or microjoules.
@@ -233,13 +233,13 @@ impl<'a> DayDraft<'a> {
 
     /// The rows with quantities.
     fn usage(&self) -> Result<Vec<FocusRow<'a>>, FocusError> {
-        let mut groups: BTreeMap<(RowKind, i64), Vec<UsageDraft<'a>>> = BTreeMap::new();
+        let mut groups: BTreeMap<(RowKind, i64), Vec<FocusUsage<'a>>> = BTreeMap::new();
         for line in self.lines.iter().copied().filter(|line| !is_adjustment(line)) {
             let rate = self.rate(line.rates.time);
             let prices = self.time_prices(line, rate)?;
             let row = |kind, rate| self.row(line, kind, rate);
             let mut add = |row: FocusRow<'a>, prices: UnitPrices, amount| {
-                let usage = UsageDraft { row, prices, amount };
+                let usage = FocusUsage { row, prices, amount };
                 groups.entry((usage.row.kind, prices.list)).or_default().push(usage);
             };
             if line.charged.0 > 0 || line.unpriced.0 == 0 {
@@ -388,7 +388,7 @@ fn nano(price: Money) -> Result<i64, FocusError> {
     if price.0 > LARGEST_PRICE { Err(FocusError::Price(nano / 1_000_000_000)) } else { Ok(nano) }
 }
 
-impl<'a> UsageDraft<'a> {
+impl<'a> FocusUsage<'a> {
     /// The row with this quantity and what it costs.
     fn with_quantity(self, quantity: i128) -> Result<FocusRow<'a>, FocusError> {
         let UnitPrices { list, charged } = self.prices;
