@@ -1,4 +1,4 @@
-//! The file of a day: Parquet with the header and control sums in its metadata. The same day makes the same bytes.
+//! Reads the file of a day, and refuses one that is not as it was written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -7,236 +7,24 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use parquet::basic::Compression;
 use parquet::column::reader::get_typed_column_reader;
-use parquet::data_type::{
-    ByteArray, ByteArrayType, DataType, FixedLenByteArray, FixedLenByteArrayType, Int64Type,
-};
-use parquet::errors::{ParquetError, Result as ParquetResult};
-use parquet::file::metadata::KeyValue;
-use parquet::file::properties::WriterProperties;
+use parquet::data_type::{ByteArray, ByteArrayType, DataType, FixedLenByteArrayType, Int64Type};
 use parquet::file::reader::{ChunkReader, FileReader, SerializedFileReader};
-use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
-use parquet::schema::parser::parse_message_type;
-use serde::{Deserialize, Serialize};
 
-use super::columns::{Cell, ColumnType, KEYS, MONEY, PARTS, QUARTER, SUMS, Sums, message_type, signed};
+use super::columns::{Cell, ColumnType, KEYS, MONEY, PARTS, QUARTER, SUMS, Sums};
+use super::control::{
+    DIGEST_KEY, FORMAT, FORMAT_KEY, FileHeader, HEADER_KEY, KeyDigest, MICROSECOND, digest_of,
+};
 use super::directory::{DAY, date_of};
 use super::error::FileProblem;
-use crate::billing::{BillLine, DayAccount, DayHeader, DayRow, ExactMoney, LineRates};
+use crate::billing::{BillLine, DayHeader, ExactMoney, LineRates};
 use crate::model::{
     ActivitySource, GpuId, Grade, HolderId, Method, MigProfile, Nanoseconds, NodeIdentity, QUARTER_HOUR,
     SlotId, Utc,
 };
 
-/// The format of the files that this version writes, and the newest that it reads.
-const FORMAT: u32 = 1;
-
-/// Keys of the file's metadata.
-const FORMAT_KEY: &str = "gpumeter.format";
-const HEADER_KEY: &str = "gpumeter.header";
-const DIGEST_KEY: &str = "gpumeter.header_sha256";
-
 /// The most rows of a file: 64 times those of 16 GPUs with 7 instances of 4 holders each.
 const MOST_ROWS: i64 = 64 * 96 * 16 * 7 * 4;
-
-/// Nanoseconds in the microseconds of a Parquet timestamp.
-const MICROSECOND: u64 = 1_000;
-
-/// The header in the file.
-#[derive(Debug, Serialize, Deserialize)]
-struct FileHeader {
-    #[serde(flatten)]
-    day: DayHeader,
-    /// The sum of each column that is added up, by name.
-    sums: BTreeMap<String, String>,
-    /// SHA-256 over the cells that tell rows apart, where they change.
-    keys: String,
-    /// A sum over the quarter hours that changes with the place of any row; not in all files.
-    #[serde(default)]
-    places: Option<i64>,
-}
-
-/// The bytes of a day's file.
-///
-/// # Errors
-/// Those of the Parquet writer.
-pub fn write_day(day: &DayAccount) -> ParquetResult<Vec<u8>> {
-    let header = &day.header;
-    let mut rows: Vec<(Vec<Cell<'_>>, &DayRow)> = day
-        .rows
-        .iter()
-        .map(|row| (KEYS.iter().map(|column| (column.of)(header, row)).collect(), row))
-        .collect();
-    rows.sort_by(|(left, one), (right, other)| (left, one.quarter).cmp(&(right, other.quarter)));
-    let schema = Arc::new(parse_message_type(&message_type())?);
-    let properties = WriterProperties::builder()
-        .set_compression(Compression::SNAPPY)
-        .set_created_by("gpumeter".to_owned())
-        .build();
-    let mut writer = SerializedFileWriter::new(Vec::new(), schema, Arc::new(properties))?;
-    let mut control = ColumnSums::default();
-    let mut group = writer.next_row_group()?;
-    let quarters: Vec<i64> = rows.iter().map(|(_, row)| signed(row.quarter.0 / MICROSECOND)).collect();
-    write_column::<Int64Type>(&mut group, &quarters, None)?;
-    write_keys(&mut group, &rows)?;
-    for column in SUMS {
-        let numbers: Vec<i64> = rows.iter().map(|(_, row)| signed(*(column.of)(&mut sums_of(row)))).collect();
-        control.add(column.name, numbers.iter().map(|number| i128::from(*number)));
-        write_column::<Int64Type>(&mut group, &numbers, None)?;
-    }
-    for column in &MONEY {
-        let money: Vec<ExactMoney> = rows.iter().map(|(_, row)| (column.of)(row)).collect();
-        control.add(column.name, money.iter().map(|money| money.parts()));
-        let money: Vec<FixedLenByteArray> = money.iter().map(|money| fixed(*money)).collect();
-        write_column::<FixedLenByteArrayType>(&mut group, &money, None)?;
-    }
-    group.close()?;
-    let mut keys = KeyDigest::default();
-    for ((cells, _), quarter) in rows.iter().zip(&quarters) {
-        keys.add(KEYS.iter().zip(cells).filter(|(column, _)| column.is_read).map(|(_, cell)| cell.clone()));
-        keys.add_row(*quarter);
-    }
-    let places = Some(keys.places);
-    let header = FileHeader { day: header.clone(), sums: control.sums, keys: keys.finish(), places };
-    let header = serde_json::to_string(&header).map_err(|error| ParquetError::External(error.into()))?;
-    writer.append_key_value_metadata(KeyValue::new(FORMAT_KEY.to_owned(), FORMAT.to_string()));
-    writer.append_key_value_metadata(KeyValue::new(DIGEST_KEY.to_owned(), digest_of(header.as_bytes())));
-    writer.append_key_value_metadata(KeyValue::new(HEADER_KEY.to_owned(), header));
-    writer.into_inner()
-}
-
-/// Writes the columns that tell rows apart.
-fn write_keys(
-    group: &mut SerializedRowGroupWriter<'_, Vec<u8>>,
-    rows: &[(Vec<Cell<'_>>, &DayRow)],
-) -> ParquetResult<()> {
-    for (place, column) in KEYS.iter().enumerate() {
-        let cells = rows.iter().map(|(cells, _)| &cells[place]);
-        match column.column_type {
-            ColumnType::Text => {
-                let texts = cells.map(|cell| match cell {
-                    Cell::Text(text) => text.as_ref().map(|text| ByteArray::from(text.as_bytes().to_vec())),
-                    Cell::Integer(_) => None,
-                });
-                write_optional::<ByteArrayType>(group, texts)?;
-            }
-            ColumnType::Integer => {
-                let numbers = cells.map(|cell| match cell {
-                    Cell::Integer(number) => *number,
-                    Cell::Text(_) => None,
-                });
-                write_optional::<Int64Type>(group, numbers)?;
-            }
-        }
-    }
-    Ok(())
-}
-
-fn sums_of(row: &DayRow) -> Sums {
-    let BillLine { amounts, charged, unpriced, .. } = &row.line;
-    Sums { amounts: *amounts, charged: charged.0, unpriced: unpriced.0 }
-}
-
-fn fixed(money: ExactMoney) -> FixedLenByteArray {
-    ByteArray::from(money.parts().to_be_bytes().to_vec()).into()
-}
-
-fn write_column<T: DataType>(
-    group: &mut SerializedRowGroupWriter<'_, Vec<u8>>,
-    values: &[T::T],
-    levels: Option<&[i16]>,
-) -> ParquetResult<()> {
-    let mut column = group
-        .next_column()?
-        .ok_or_else(|| ParquetError::General("the schema has fewer columns than are written".into()))?;
-    column.typed::<T>().write_batch(values, levels, None)?;
-    column.close()
-}
-
-fn write_optional<T: DataType>(
-    group: &mut SerializedRowGroupWriter<'_, Vec<u8>>,
-    cells: impl Iterator<Item = Option<T::T>>,
-) -> ParquetResult<()> {
-    let (mut values, mut levels) = (Vec::new(), Vec::new());
-    for cell in cells {
-        levels.push(cell.is_some().into());
-        values.extend(cell);
-    }
-    write_column::<T>(group, &values, Some(&levels))
-}
-
-/// Sums of columns, to notice numbers that were changed.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct ColumnSums {
-    sums: BTreeMap<String, String>,
-}
-
-impl ColumnSums {
-    fn add(&mut self, name: &str, numbers: impl Iterator<Item = i128>) {
-        let sum = numbers.fold(0_i128, i128::wrapping_add);
-        self.sums.insert(name.to_owned(), sum.to_string());
-    }
-}
-
-/// A digest of the cells that tell rows apart, where they change, to notice texts that were changed.
-struct KeyDigest {
-    context: ring::digest::Context,
-    last: Option<Vec<u8>>,
-    /// How often they changed.
-    changes: i64,
-    /// The sum of quarter hour x number of the change over all rows, modulo 2^64.
-    places: i64,
-}
-
-impl Default for KeyDigest {
-    fn default() -> Self {
-        Self { context: ring::digest::Context::new(&ring::digest::SHA256), last: None, changes: 0, places: 0 }
-    }
-}
-
-impl KeyDigest {
-    fn add<'a>(&mut self, cells: impl Iterator<Item = Cell<'a>>) {
-        let mut bytes = Vec::new();
-        for cell in cells {
-            match cell {
-                Cell::Text(Some(text)) => {
-                    bytes.push(1);
-                    bytes.extend((text.len() as u64).to_be_bytes());
-                    bytes.extend(text.as_bytes());
-                }
-                Cell::Integer(Some(number)) => {
-                    bytes.push(2);
-                    bytes.extend(number.to_be_bytes());
-                }
-                Cell::Text(None) | Cell::Integer(None) => bytes.push(0),
-            }
-        }
-        if self.last.as_ref() != Some(&bytes) {
-            self.context.update(&bytes);
-            self.last = Some(bytes);
-            self.changes += 1;
-        }
-    }
-
-    /// Adds a row of that quarter hour with the last cells.
-    const fn add_row(&mut self, quarter: i64) {
-        self.places = self.places.wrapping_add(quarter.wrapping_mul(self.changes));
-    }
-
-    fn finish(self) -> String {
-        hexadecimal(&self.context.finish())
-    }
-}
-
-/// SHA-256 in hexadecimal digits.
-pub(super) fn digest_of(bytes: &[u8]) -> String {
-    hexadecimal(&ring::digest::digest(&ring::digest::SHA256, bytes))
-}
-
-fn hexadecimal(digest: &ring::digest::Digest) -> String {
-    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
-}
 
 /// A file of a day, opened for reading.
 pub struct DayFile<R: ChunkReader + 'static> {

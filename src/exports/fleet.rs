@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use jiff::tz::TimeZone;
 
-use super::day_file::{DayFile, DayRun, RunLimits, digest_of};
+use super::control::digest_of;
+use super::day_file::{DayFile, DayRun, RunLimits};
 use super::directory::{DAY, DayPath, ExportDirectory, date_of};
 use super::error::{ExportError, FileProblem};
 use super::expected::{ExpectedNode, MissingTime, Reports};
@@ -111,7 +112,7 @@ struct FleetDraft<'a> {
     /// The GPUs of several ledgers, by date.
     shared_gpus: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
     shared: SharedRuns,
-    /// The header of each ledger's runs of shared GPUs.
+    /// The numbers of the rates and terms of each ledger that has a GPU of several.
     numbers_of_shared: BTreeMap<Arc<str>, Arc<FileNumbers>>,
     reports: Reports<'a>,
     /// When workloads were on GPUs, where lines are selected.

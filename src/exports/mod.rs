@@ -4,6 +4,8 @@
 //! tenants and money included. So a bill over a directory is their sum. Any engine that reads Parquet can make the same sums.
 
 mod columns;
+mod control;
+mod day_bytes;
 mod day_file;
 mod directory;
 mod error;
@@ -13,7 +15,8 @@ mod lines;
 mod shared_gpus;
 mod writer;
 
-pub use day_file::{DayFile, DayRun, write_day};
+pub use day_bytes::write_day;
+pub use day_file::{DayFile, DayRun};
 pub use directory::{DayPath, ExportDirectory, write_file};
 pub use error::{ExportError, FileProblem};
 pub use expected::{ExpectedNode, read_expected};

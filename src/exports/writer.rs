@@ -1,6 +1,7 @@
 //! Writes the days of a ledger whose files are missing or are of other rows, rates or rules.
 
-use super::day_file::{DayFile, write_day};
+use super::day_bytes::write_day;
+use super::day_file::DayFile;
 use super::directory::{ExportDirectory, remove_other_clusters, write_file};
 use super::error::{ExportError, FileProblem};
 use crate::billing::{DayHeader, DayRevision};
