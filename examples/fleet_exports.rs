@@ -93,7 +93,12 @@ fn account(node: u64, day: u64) -> DayAccount {
         cluster: identity.cluster.clone(),
         node: identity.name.clone(),
         day: begin,
-        revision: DayRevision { settled_until: end, rate: BEGIN, ..DayRevision::default() },
+        revision: DayRevision {
+            settled_until: end,
+            slot: Nanoseconds(u64::from(GPUS) * DAY),
+            rate: BEGIN,
+            ..DayRevision::default()
+        },
         simulated: true,
         priced: true,
         currency: Some("EUR".into()),

@@ -68,7 +68,7 @@ pub struct DayRevision {
     #[serde(with = "json::time")]
     pub settled_until: Utc,
     /// GPU time in it. That of a GPU that was away is settled later than that of the others.
-    #[serde(default, rename = "slot_ns", with = "json::integer")]
+    #[serde(rename = "slot_ns", with = "json::integer")]
     pub slot: Nanoseconds,
     /// When the last rate was recorded that concerns the day. Numbers are given again where a ledger is restored from a copy.
     #[serde(with = "json::time")]

@@ -27,9 +27,8 @@ pub(super) struct FileHeader {
     pub(super) sums: BTreeMap<String, String>,
     /// SHA-256 over the cells that tell rows apart, where they change.
     pub(super) keys: String,
-    /// A sum over the quarter hours that changes with the place of any row; not in all files.
-    #[serde(default)]
-    pub(super) places: Option<i64>,
+    /// A sum over the quarter hours that changes with the place of any row.
+    pub(super) places: i64,
 }
 
 /// Sums of columns, to notice numbers that were changed.

@@ -58,7 +58,7 @@ pub fn write_day(day: &DayAccount) -> ParquetResult<Vec<u8>> {
         keys.add(KEYS.iter().zip(cells).filter(|(column, _)| column.is_read).map(|(_, cell)| cell.clone()));
         keys.add_row(*quarter);
     }
-    let places = Some(keys.places);
+    let places = keys.places;
     let header = FileHeader { day: header.clone(), sums: control.sums, keys: keys.finish(), places };
     let header = serde_json::to_string(&header).map_err(|error| ParquetError::External(error.into()))?;
     writer.append_key_value_metadata(KeyValue::new(FORMAT_KEY.to_owned(), FORMAT.to_string()));

@@ -148,7 +148,7 @@ impl<R: ChunkReader + 'static> DayFile<R> {
                 )));
             }
         }
-        if self.header.places.is_some_and(|places| places != keys.places) {
+        if self.header.places != keys.places {
             return Err(FileProblem::Damaged("its quarter hours are not what was written".to_owned()));
         }
         if self.header.keys != keys.finish() {
@@ -164,7 +164,7 @@ impl<R: ChunkReader + 'static> DayFile<R> {
     fn check_time(&self, sums: &BTreeMap<&str, i128>) -> Result<(), FileProblem> {
         let held: i128 = SUMS[..PARTS].iter().filter_map(|column| sums.get(column.name)).sum();
         let DayHeader { revision, imbalance, .. } = &self.header.day;
-        if revision.slot.0 > 0 && i128::from(revision.slot.0) != held + imbalance {
+        if i128::from(revision.slot.0) != held + imbalance {
             return Err(FileProblem::Damaged("its rows do not hold the time of its GPUs".to_owned()));
         }
         Ok(())
