@@ -25,6 +25,8 @@ SLOT = "gpu_slot_seconds_total"
 HELD = "gpu_tenant_held_seconds_total"
 # The bill's figure behind each counter.
 COUNTERS = {HELD: "held_ns", "gpu_tenant_used_seconds_total": "used_ns", "gpu_tenant_idle_seconds_total": "idle_ns"}
+# A series that has not moved for so long leaves the page; in nanoseconds.
+LINGER = 600 * 10**9
 # The user whose tenant changes; and how fast time runs until it does, at the next quarter hour.
 RULE = {"match": {"user_name": "carol"}, "tenant": "lab"}
 SPEED = 10
@@ -56,17 +58,24 @@ def ledger(suite):
 
 
 class Births:
-    """The time at which each account series first appeared."""
+    """When each account series first appeared, its latest value, and a time at which it had not yet moved there."""
 
     def __init__(self):
-        self.seen = {}
+        self.seen, self.latest, self.before_move, self.looked = {}, {}, {}, 0
 
     def see(self, demo):
         """Records the account on the page."""
-        page = account(demo)
-        for key in page:
+        looked, page = demo.clock.boot(), account(demo)
+        for key, value in page.items():
             self.seen.setdefault(key, demo.clock.boot())
+            if self.latest.get(key) != value:
+                self.latest[key], self.before_move[key] = value, self.looked
+        self.looked = looked
         return page
+
+    def left(self, page):
+        """The series that left the page, with their last values."""
+        return {key: value for key, value in self.latest.items() if key not in page}
 
     def old(self, key, now):
         """Whether a first increment is shown: a window is committed and published well after its end."""
@@ -106,10 +115,14 @@ def bill_adds_up(suite, bill):
 def page_adds_up(suite, demo, births):
     """Checks L1 on the page for each GPU whose series are all old enough; returns how many those are."""
     page, now = births.see(demo), demo.clock.boot()
+    left = births.left(page)
+    for key in left:
+        still = now - births.before_move[key]
+        suite.expect(still >= LINGER, f"{samples.show(key)} left the page, though it moved less than {still} ns ago")
     proved = 0
     for (name, labels), slot in page.items():
         uuid = ("uuid", dict(labels)["uuid"])
-        held = {key: value for key, value in page.items() if key[0] == HELD and uuid in key[1]}
+        held = {key: value for key, value in {**page, **left}.items() if key[0] == HELD and uuid in key[1]}
         if name != SLOT or not held or not all(births.old(key, now) for key in held):
             continue
         total = sum(nanoseconds(value) for value in held.values())
