@@ -22,12 +22,13 @@ from decimal import Decimal, InvalidOperation
 import yaml
 
 import harness
-from harness import PATIENCE, ROOT, SMOKE, Demo, Failed, Suite, bill_of, free_port, wait_for
+import shortened
+from harness import PATIENCE, ROOT, SMOKE, Demo, Failed, Prometheus, Suite, bill_of, free_port, wait_for
 
 FLEET = ROOT / "packaging/fleet"
 PAGE = ROOT / "docs/fleet.md"
 NODES, DAYS = 20, 3
-KILLS = 5 if SMOKE else 20
+KILLS = 20 if SMOKE else 500
 SEED = 2704
 UPDATE = os.environ.get("UPDATE") == "1"
 SPEED, SLOWLY = 120, 10
@@ -36,6 +37,7 @@ QUARTER = timedelta(minutes=15)
 DIRECTORY = "/var/lib/gpumeter/exports"
 AMOUNTS = ("held_ns", "used_ns", "idle_ns", "unmeasured_ns", "unavailable_ns", "charged_ns", "energy_static_uj", "energy_dynamic_uj")
 AGE = "gpumeter_ledger_export_age_seconds"
+ALERT = "GpumeterExportsStale"
 FAILED, MENDED = "exports cannot be written", "exports are written again"
 # Runs statements in an engine, one after another, and prints the rows of the last as JSON texts.
 DUCKDB = """
@@ -318,9 +320,23 @@ def command(*arguments):
         raise Failed(f"{' '.join(map(str, arguments))}: {ran.stderr}")
 
 
+def watched(suite, demo):
+    """A Prometheus that scrapes the agent and evaluates the alert on its exports; it waits a sixtieth of its time."""
+    rules = shortened.rules(yaml.safe_load((ROOT / "alerts/lean.yaml").read_text()))
+    for group in rules["groups"]:
+        group["rules"] = [rule for rule in group["rules"] if rule.get("alert") == ALERT]
+    path = suite.folder / "rules.yaml"
+    path.write_text(json.dumps(rules))
+    job = {"job_name": "gpumeter", "static_configs": [{"targets": [demo.instance]}]}
+    server = Prometheus(suite, config={"scrape_configs": [job], "rule_files": [str(path)]})
+    return lambda: [alert["state"] for rule in server.alerts() for alert in rule["alerts"]]
+
+
 def broken_directories(suite):
-    """Missing, read-only, full: the account goes on, the age grows, the log says why; mended: all is exported."""
+    """Missing, read-only, full: the account goes on, the age grows, the log says why; mended: all is exported. The first lasts
+    until the alert fires, which ends afterwards."""
     demo = Exporter(suite)
+    alerts = watched(suite, demo)
     mounted = []
     suite.end_first(lambda: mounted and command("umount", "--lazy", demo.directory))
     filler = demo.directory / "filler"
@@ -353,13 +369,16 @@ def broken_directories(suite):
         age, account = demo.age(), closed_until(demo)
         wait_for(f"an older age of a directory that is {what}", 60, lambda: demo.age() > age + 2 * SPEED, demo.program)
         wait_for(f"an account beside a directory that is {what}", 60, lambda: closed_until(demo) > account + QUARTER * 2, demo.program)
+        if what == "missing":
+            wait_for(ALERT, 180, lambda: alerts() == ["firing"], demo.program, 1)
         grown = demo.age()
         mend()
         wait_for(f"a log line about a directory that was {what}", 60, lambda: demo.log().count(MENDED) > mended, demo.program)
         wait_for(f"the age of a directory that was {what}", 60, lambda: demo.age() < grown, demo.program)
         demo.agree(f"after a directory that was {what}")
+        wait_for(f"no {ALERT}", 60, lambda: not alerts(), demo.program, 1)
     errors = [line for line in demo.log().splitlines() if FAILED in line]
-    print(f"exports: missing, read-only, full: {len(errors)} errors in the log, all exported afterwards")
+    print(f"exports: missing, read-only, full: {len(errors)} errors in the log, {ALERT} fired and ended, all exported afterwards")
     return demo
 
 
