@@ -15,11 +15,11 @@ use super::columns::{Cell, ColumnType, KEYS, MONEY, PARTS, QUARTER, SUMS, Sums};
 use super::control::{
     DIGEST_KEY, FORMAT, FORMAT_KEY, FileHeader, HEADER_KEY, KeyDigest, MICROSECOND, digest_of,
 };
-use super::directory::{DAY, date_of};
+use super::directory::date_of;
 use super::error::FileProblem;
 use crate::billing::{BillLine, DayHeader, ExactMoney, LineRates};
 use crate::model::{
-    ActivitySource, GpuId, Grade, HolderId, Method, MigProfile, Nanoseconds, NodeIdentity, QUARTER_HOUR,
+    ActivitySource, DAY, GpuId, Grade, HolderId, Method, MigProfile, Nanoseconds, NodeIdentity, QUARTER_HOUR,
     SlotId, Utc,
 };
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::ExportError;
 use crate::billing::{DayHeader, print_time};
-use crate::model::{Nanoseconds, Utc};
+use crate::model::Utc;
 
 /// The name of every file.
 const FILE: &str = "day.parquet";
@@ -63,9 +63,6 @@ impl ExportDirectory<'_> {
         self.0.join(cluster).join(day).join(format!("ledger={ledger}"))
     }
 }
-
-/// A day in UTC.
-pub(super) const DAY: Nanoseconds = Nanoseconds::from_seconds(86_400);
 
 /// The date in UTC.
 pub(super) fn date_of(day: Utc) -> String {

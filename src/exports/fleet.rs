@@ -8,7 +8,7 @@ use jiff::tz::TimeZone;
 
 use super::control::digest_of;
 use super::day_file::{DayFile, DayRun, RunLimits};
-use super::directory::{DAY, DayPath, ExportDirectory, date_of};
+use super::directory::{DayPath, ExportDirectory, date_of};
 use super::error::{ExportError, FileProblem};
 use super::expected::{ExpectedNode, MissingTime, Reports};
 use super::lines::{FileNumbers, FleetLines, FleetSums, LineDetail};
@@ -18,7 +18,7 @@ use crate::billing::{
     LineFilter, LineRates, Month, PriceBook, PricedSlot, PricedSpan, RateKind, RateSchedule, Reconciliation,
     TenantBudget, WorkloadUsage, days_between, local_date, local_time, outer_workload, print_time, zone_name,
 };
-use crate::model::{Amounts, GpuId, HolderId, Nanoseconds, NodeIdentity, QUARTER_HOUR, Utc};
+use crate::model::{Amounts, DAY, GpuId, HolderId, Nanoseconds, NodeIdentity, QUARTER_HOUR, Utc};
 use crate::thread::map_in_order;
 
 /// The most names in a note.

@@ -16,11 +16,8 @@ use crate::billing::{
     BillRate, Dated, DayAccount, DayGpu, DayHeader, DayRevision, DayRow, PricedSlot, RateKind, RateSchedule,
     Schedule, mark_measured_energy,
 };
-use crate::model::{Nanoseconds, QUARTER_HOUR, Utc};
+use crate::model::{DAY, Nanoseconds, QUARTER_HOUR, Utc};
 use crate::tenants::RuleSchedule;
-
-/// A day in UTC.
-const DAY: Nanoseconds = Nanoseconds::from_seconds(86_400);
 
 /// The days of the account that are exported, with their revisions.
 pub(super) fn days(connection: &Connection) -> Result<Vec<(Utc, DayRevision)>, Cause> {

@@ -44,5 +44,5 @@ pub use span::{
     ActivitySource, Carry, InstanceSpan, MigLayout, MigProfile, MigSlot, MigSpan, Presence, Row, Settlement,
     SlotId, SlotState, Span,
 };
-pub use stamp::{MINUTE, QUARTER_HOUR, Stamp, Utc};
+pub use stamp::{DAY, MINUTE, QUARTER_HOUR, Stamp, Utc};
 pub use visible_account::VisibleAccount;

@@ -24,6 +24,9 @@ pub const MINUTE: Nanoseconds = Nanoseconds::from_seconds(60);
 /// Rates and tenant rules begin and end on this grid.
 pub const QUARTER_HOUR: Nanoseconds = Nanoseconds::from_seconds(15 * 60);
 
+/// A day in UTC, of which a node's exports have one file.
+pub const DAY: Nanoseconds = Nanoseconds::from_seconds(86_400);
+
 impl Utc {
     /// The span from `earlier` to this moment, 0 if `earlier` is later.
     pub const fn since(self, earlier: Self) -> Nanoseconds {
