@@ -1,7 +1,7 @@
 //! One node: all of its GPUs.
 
 use super::panel::{MARGIN, Panel, TO_GPU, ZERO_IS_WELL};
-use super::shared::{self, GPU, gpu_and, tenants};
+use super::shared::{self, GPU, HEALTH, gpu_and, tenants};
 use super::{Dashboard, Question, Row};
 
 pub(super) fn dashboard() -> Dashboard {
@@ -183,7 +183,7 @@ fn errors() -> Row {
             Panel::states(
                 "Health",
                 "The agent's verdict over time.",
-                &[("0", "ok", "green"), ("1", "unknown", "purple"), ("2", "degraded", "orange"), ("3", "failed", "red")],
+                HEALTH,
             )
             .query(
                 r#"max by (cluster, job, instance, gpu, uuid) (

@@ -47,6 +47,7 @@ pub(super) struct Panel {
     columns: Vec<Column>,
     /// Labels that a table shows, in order, each with its heading and a link.
     keys: Vec<Key>,
+    /// States: each with its value, its name, and its colour.
     mappings: &'static [(&'static str, &'static str, &'static str)],
     /// Series that are limits, drawn as dashes: a regular expression of their names.
     limits: Option<&'static str>,
@@ -158,6 +159,11 @@ impl Panel {
 
     pub(super) fn colours(self, steps: &'static [(f64, &'static str)]) -> Self {
         Self { steps, ..self }
+    }
+
+    /// Series that are named like these states have their colours.
+    pub(super) fn coloured_like(self, states: &'static [(&str, &str, &str)]) -> Self {
+        Self { mappings: states, ..self }
     }
 
     pub(super) fn limits(self, names: &'static str) -> Self {
@@ -298,7 +304,13 @@ impl Panel {
             defaults["noValue"] = json!(meaning);
         }
         match self.view {
-            View::Lines => defaults["custom"] = json!({ "showPoints": "never", "spanNulls": false }),
+            View::Lines => {
+                defaults["custom"] = json!({ "showPoints": "never", "spanNulls": false });
+                // Where all are 0, Grafana draws an axis up to 100, which are 10,000 %.
+                if self.unit == "percentunit" && self.bounds.1.is_none() {
+                    defaults["custom"]["axisSoftMax"] = json!(1);
+                }
+            }
             View::Stacked => {
                 defaults["custom"] = json!({
                     "showPoints": "never", "spanNulls": false, "fillOpacity": 40,
@@ -339,6 +351,19 @@ impl Panel {
                 let url = self.url(link, variables);
                 let links = json!([{ "title": format!("{} ${{__value.text}}", key.heading), "url": url }]);
                 overrides.push(by_name(key.heading, json!([{ "id": "links", "value": links }])));
+            }
+        }
+        if self.view == View::Table && self.empty.is_some() {
+            // The meaning of an empty table is not that of an empty cell.
+            overrides.push(json!({
+                "matcher": { "id": "byRegexp", "options": "/.*/" },
+                "properties": [{ "id": "noValue", "value": "" }],
+            }));
+        }
+        if self.view == View::Stacked {
+            for (_, name, colour) in self.mappings {
+                let fixed = json!({ "mode": "fixed", "fixedColor": colour });
+                overrides.push(by_name(name, json!([{ "id": "color", "value": fixed }])));
             }
         }
         if let Some(names) = self.limits {

@@ -172,6 +172,10 @@ pub(super) fn latest_xids(scope: &str) -> Panel {
         )
 }
 
+/// The states of health, in the order of their numbers in a state timeline.
+pub(super) const HEALTH: &[(&str, &str, &str)] =
+    &[("0", "ok", "green"), ("1", "unknown", "purple"), ("2", "degraded", "orange"), ("3", "failed", "red")];
+
 /// GPUs by the state of their health over time.
 pub(super) fn health_over_time() -> Panel {
     Panel::stacked(
@@ -179,6 +183,7 @@ pub(super) fn health_over_time() -> Panel {
         "The agents' verdicts over time; unknown: the GPU does not answer in time.",
     )
     .zero_based()
+    .coloured_like(HEALTH)
     .query("sum by (state) (model_state:gpu_health:count{$fleet})", "{{state}}")
 }
 
