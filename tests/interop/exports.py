@@ -44,6 +44,7 @@ DUCKDB = """
 import duckdb, json, sys
 setup, *queries = json.load(sys.stdin)
 database = duckdb.connect()
+database.execute("SET enable_progress_bar = false")  # it would go to standard output
 database.execute(setup)
 for query in queries:
     asked = database.execute(query)
@@ -385,6 +386,7 @@ def broken_directories(suite):
 def kills(suite, demo):
     """Kills while files are written and minutes are summed up: what was committed before stays, and nothing is there twice."""
     pauses = random.Random(SEED)
+    command("mount", "-o", "remount,size=1g", demo.directory)  # for the files of months
     # Minutes are summed up between two commits, of which there is one in each tick.
     demo.run(SLOWLY)
     for number in range(KILLS):
