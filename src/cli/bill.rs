@@ -15,6 +15,7 @@ mod job_list;
 mod job_report;
 mod job_sum;
 mod progress;
+mod rounding;
 mod sheet;
 mod split;
 mod text;

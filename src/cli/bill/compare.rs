@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::by::BillGrouping;
-use super::sheet::{BillRow, Sheet, signed_decimal};
+use super::rounding::signed_decimal;
+use super::sheet::{BillRow, Sheet};
 use super::text::{align_columns, marks, period, title};
 use crate::billing::Bill;
 

@@ -5,7 +5,8 @@
 use ring::digest::{SHA256, digest};
 
 use super::by::{BillGrouping, NONE};
-use super::sheet::{BillRow, HOURS, Sheet, decimal, signed_decimal};
+use super::rounding::{decimal, signed_decimal};
+use super::sheet::{BillRow, HOURS, Sheet};
 use crate::billing::statement::GrantedCredit;
 use crate::billing::{Bill, BillRate, print_money, print_time};
 use crate::model::Money;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::by::BillGrouping;
 use super::html::escape;
-use super::sheet::{decimal, in_hour_units, in_money_units};
+use super::rounding::{decimal, in_hour_units, in_money_units};
 use crate::billing::Bill;
 use crate::model::Money;
 

@@ -3,7 +3,7 @@
 use jiff::tz::TimeZone;
 
 use super::job_report::{local, zone};
-use super::sheet::{decimal, in_hour_units};
+use super::rounding::{decimal, in_hour_units};
 use super::text::{align_columns, marks, period, title, trimmed};
 use crate::billing::{
     BillLine, BillRate, ExplainedLine, Explanation, GpuEventKind, GpuRecord, LineSpan, RateKind, Tenancy,

@@ -4,7 +4,8 @@ use std::cmp::Reverse;
 
 use super::by::BillGrouping;
 use super::days;
-use super::sheet::{BillRow, Sheet, decimal};
+use super::rounding::decimal;
+use super::sheet::{BillRow, Sheet};
 use super::text::{NO_TIME, marks, notes, pending, period, title};
 use crate::billing::Bill;
 

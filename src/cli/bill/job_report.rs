@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::tz::TimeZone;
 
-use super::sheet::{decimal, in_hour_units, in_money_units, signed_decimal};
+use super::rounding::{decimal, in_hour_units, in_money_units, signed_decimal};
 use super::text::{align_columns, readable};
 use crate::billing::{JobGpu, JobSummary, JobUsage};
 use crate::model::Utc;

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::by::BillGrouping;
-use super::sheet::{BillRow, Sheet, apportion, decimal, in_hour_units, in_money_units, signed_decimal};
+use super::rounding::{apportion, decimal, in_hour_units, in_money_units, signed_decimal};
+use super::sheet::{BillRow, Sheet};
 use crate::billing::{Bill, BillGpu, BillRate, Fleet, RateKind, print_money, print_time};
 use crate::model::{Money, Nanoseconds, Utc};
 
