@@ -1,11 +1,15 @@
 """The queries of every dashboard on a live Prometheus: each answers, or stands in `EMPTY` with its reason.
 
-`write` makes docs/dashboards.md of what they answered.
+`draw` has Grafana's own components draw them, and `write` makes docs/dashboards.md of what they answered.
 """
 
+import json
+import shutil
 import time
+from pathlib import Path
 
 import dashboards
+import pictures
 import shortened
 from harness import PATIENCE, ROOT, Failed
 
@@ -20,6 +24,8 @@ EMPTY = [
 VALUES = {"job": ".+", "instance": ".+", "uuid": ".+", "tenant": ".+", "workload": ".+", "__rate_interval": "1m", "__range": "5m"}
 # Over which span panels with a time axis are asked where the present has nothing.
 SPAN, STEP = 120, 10
+# A picture's width in pixels, and its largest size in bytes.
+WIDTH, MOST_BYTES = 1600, 400 * 1024
 
 
 class Answers:
@@ -56,6 +62,24 @@ class Answers:
         [(name, selector, label)] = chosen
         found = self.server.label_values(label, dashboards.substitute(selector, **self.values))
         return [self.values | {name: value} for value in found]
+
+    def drawn(self, name):
+        """A dashboard, each of whose queries has what it answered: series over time, or their last values. Of GPUs and workloads
+        the one is chosen of which the most is known."""
+        choices = [self._drawn(self.dashboards[name], values) for values in self._choices(self.dashboards[name])]
+        return max(choices, key=lambda dashboard: sum(bool(target["answer"]) for panel in dashboard["panels"] for target in panel["targets"]))
+
+    def _drawn(self, dashboard, values):
+        now = time.time()
+
+        def answer(target):
+            expression = shortened.panel(dashboards.substitute(target["expr"], **values))
+            if target["range"]:
+                return self.server.query_range(expression, now - 2 * SPAN, now, STEP / 2)
+            return [{"metric": series["metric"], "values": [series["value"]]} for series in self.server.query(expression, at=now)]
+
+        panels = [panel | {"targets": [target | {"answer": answer(target)} for target in panel.get("targets", [])]} for panel in dashboard["panels"]]
+        return dashboard | {"panels": panels}
 
     def _ask(self, choices, name, panel, target):
         place = f"{name}, {panel['title']}: {target['expr']}"
@@ -128,12 +152,30 @@ def is_in(entry, name, panel, target):
     return name == dashboard and title in (None, panel["title"]) and part in target["expr"]
 
 
+def draw(suite, browser, answers, keep=False):
+    """Draws each dashboard as Grafana's components do: all of it appears, and nothing is said on the console."""
+    script = Path(shutil.which("gpumeter-python")).parents[1] / "grafana/draw.js"
+    for name in ORDER:
+        file = suite.folder / f"{answers.cluster}-{name}.html"
+        data = json.dumps(answers.drawn(name)).replace("</", "<\\/")
+        file.write_text(f'<!doctype html><meta charset="utf-8"><title>{name}</title><style>body {{ margin: 0; background: #111217; }}</style>'
+                        f'<link rel="stylesheet" href="{script.with_suffix(".css")}"><script src="{script}"></script><body><script>draw({data}, {WIDTH})</script>')
+        page = browser.page(file.as_uri(), WIDTH, 1000)
+        page.wait(f"the dashboard {name}", "document.querySelector('#dashboard[data-drawn]') !== null", PATIENCE)
+        said = [line for line in page.said if "/fonts/inter/" not in line]  # which Grafana's packages lack
+        suite.expect(not said, f"{answers.cluster}, {name}: on the console: {said[:3]}")
+        height = page.run("document.querySelector('#dashboard').getBoundingClientRect().height")
+        path = pictures.PICTURES / f"dashboard-{name}.png" if keep else suite.folder / f"{answers.cluster}-{name}.png"
+        pictures.take(page, path, {"x": 0, "y": 0, "width": WIDTH, "height": height}, MOST_BYTES)
+        page.close()
+
+
 HEAD = """# Dashboards
 
 Written by `UPDATE=1 .ci/interop stack`, which asks every query of every dashboard on a real Prometheus that scrapes agents on simulated
 nodes. Behind each query is what it answered: first on a node where all is well, then in a cluster of a dozen GPUs with MIG,
-time-slicing, MPS, pods and jobs, where boards are lost, hung, hot, worn and throttled. How to install them:
-[monitoring.md](monitoring.md#dashboards).
+time-slicing, MPS, pods and jobs, where boards are lost, hung, hot, worn and throttled. The pictures show that cluster, drawn by Grafana's
+own components but for state timelines, which those lack. How to install the dashboards: [monitoring.md](monitoring.md#dashboards).
 
 Read a panel that is empty by the sentence that it shows then; those that are empty when all is well are marked.
 """
@@ -143,7 +185,8 @@ def write(well, standard, full):
     """The page of all dashboards; a value comes from the level that has it."""
     parts = [HEAD]
     for name, dashboard in full.dashboards.items():
-        parts.append(f"## {dashboard['title'].split(' / ')[1]}\n\n{dashboard['description']}\n")
+        title = dashboard["title"].split(" / ")[1]
+        parts.append(f"## {title}\n\n{dashboard['description']}\n\n![The dashboard {title} of that cluster](pictures/dashboard-{name}.png)\n")
         for panel in dashboards.panels(dashboard):
             parts.append(f"### {panel['title']}\n\n{panel['description']}\n")
             answered = any((name, panel["title"], target["refId"]) in well.results for target in panel["targets"])

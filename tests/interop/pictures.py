@@ -69,17 +69,16 @@ def to_html(text):
     return TERMINAL % "".join(out)
 
 
-def take(page, name, clip=None):
+def take(page, path, clip=None, most_bytes=MOST_BYTES):
     """Writes a picture; fewer colours make it small."""
     area = {"clip": {**clip, "scale": 1}} if clip else {}
     shot = page.call("Page.captureScreenshot", format="png", captureBeyondViewport=bool(clip), **area)
-    path = PICTURES / f"{name}.png"
     path.write_bytes(base64.b64decode(shot["data"]))
     subprocess.run(["pngquant", "--force", "--strip", "--speed", "1", "--nofs", "--output", path, "64", path], check=True)
     size = path.stat().st_size
-    if size > MOST_BYTES:
+    if size > most_bytes:
         raise Failed(f"{path} has {size} bytes")
-    print(f"{path.relative_to(ROOT)}: {size} bytes")
+    print(f"{path.name}: {size} bytes")
 
 
 def page_pictures(browser, demo, name, schemes, height):
@@ -88,7 +87,7 @@ def page_pictures(browser, demo, name, schemes, height):
         page.wait("tiles with history", "document.querySelectorAll('.tile').length > 0 && document.querySelector('.meter path.line').getAttribute('d').length > 20")
         page.wait("the bill", "document.querySelector('#tenants thead')?.textContent.includes('Month')")
         page.listen(1)
-        take(page, f"page-{name}-{scheme}")
+        take(page, PICTURES / f"page-{name}-{scheme}.png")
         page.close()
 
 
@@ -119,7 +118,7 @@ def make(suite):
         page = browser.page(file.as_uri(), 1800, 1100)
         page.wait("the terminal", "document.querySelector('pre') !== null")
         box = page.run("(() => {const box = document.querySelector('pre').getBoundingClientRect(); return [box.width, box.height]})()")
-        take(page, name, {"x": 0, "y": 0, "width": box[0], "height": box[1]})
+        take(page, PICTURES / f"{name}.png", {"x": 0, "y": 0, "width": box[0], "height": box[1]})
         page.close()
     bill_picture(suite, browser, story)
 
@@ -131,7 +130,7 @@ def bill_picture(suite, browser, story):
     file.write_text(printed.stdout)
     page = browser.page(file.as_uri(), 1000, 1200)
     page.wait("the bill", "document.querySelector('table') !== null")
-    take(page, "bill")
+    take(page, PICTURES / "bill.png")
     page.close()
 
 

@@ -5,7 +5,8 @@ many incidents. While they are in force, the alerts of each must be exactly the 
 every query of every dashboard answers or is declared empty (`panels.py`); after their end nothing is left.
 
 Prometheus runs with the configuration and the rules that docs/monitoring.md has, installed by its commands. Windows are divided
-by `shortened.py`; the conditions are those that ship. With UPDATE=1, a whole run writes docs/dashboards.md.
+by `shortened.py`; the conditions are those that ship. A whole run draws the dashboards; with UPDATE=1 it
+writes docs/dashboards.md and its pictures.
 """
 
 import json
@@ -21,6 +22,7 @@ import panels
 import scenarios
 import shortened
 from alertmanager import Alertmanager, Receiver
+from browser import Browser
 from harness import ROOT, SMOKE, Failed, Prometheus, free_port, wait_for
 
 RUNBOOKS = "https://wiki.example.com/gpumeter/runbooks/"
@@ -42,7 +44,12 @@ def stack(suite):
         world.judge(one)
     answers = [panels.check(suite, world.server, level, world.instance(level, 1)) for level in ("standard", "full")]
 
-    well = panels.Answers(world.server, "healthy") if not SMOKE else None
+    update = os.environ.get("UPDATE") == "1"
+    if not SMOKE:
+        well = panels.Answers(world.server, "healthy")
+        browser = Browser(suite)
+        panels.draw(suite, browser, well)
+        panels.draw(suite, browser, answers[1], keep=update)
 
     world.configure(further=False)
     for one in world.scenarios:
@@ -52,7 +59,7 @@ def stack(suite):
     world.check_sent()
     rules = {rule["name"]: rule["health"] for rule in world.server.alerts()}
     suite.expect(set(rules.values()) == {"ok"}, f"the rules' evaluations: {rules}")
-    if well and os.environ.get("UPDATE") == "1":
+    if update and not SMOKE:
         panels.write(well, *answers)
 
 
