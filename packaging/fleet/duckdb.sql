@@ -57,7 +57,7 @@ GROUP BY tenant, currency
 ORDER BY tenant, currency;
 
 -- Which teams pay for GPU time that nobody uses? Percent are of the time that was measured.
-CREATE OR REPLACE VIEW waste_by_team AS
+CREATE OR REPLACE VIEW idle_by_team AS
 SELECT
     tenant, currency,
     hours(sum(held_ns)) AS held, hours(sum(unmeasured_ns)) AS unmeasured, hours(sum(idle_ns)) AS idle,

@@ -3,7 +3,7 @@
 
 use super::summary::{Summary, SummaryGpu, SummaryNode, SummaryProblem, SummaryTenant};
 
-/// A held GPU counts as wasted from this time of idleness on, in seconds.
+/// A held GPU is a problem from this time of idleness on, in seconds.
 const IDLE_SECONDS: u64 = 300;
 
 /// Reasons that slow a GPU down and that somebody can do something about in the machine room.
@@ -14,18 +14,18 @@ pub(super) fn problems(summary: &Summary) -> Vec<SummaryProblem> {
     let mut faults: Vec<(u8, SummaryProblem)> =
         summary.gpus.iter().filter_map(|gpu| fault(gpu).or_else(|| heat(gpu))).collect();
     faults.sort_by_key(|(order, _)| *order);
-    let mut wasted: Vec<&SummaryGpu> = summary
+    let mut idle: Vec<&SummaryGpu> = summary
         .gpus
         .iter()
         .filter(|gpu| !gpu.holders.is_empty() && gpu.idle_seconds >= Some(IDLE_SECONDS))
         .collect();
-    wasted.sort_by_key(|gpu| std::cmp::Reverse(gpu.idle_seconds));
+    idle.sort_by_key(|gpu| std::cmp::Reverse(gpu.idle_seconds));
     let account = (summary.node.account != "ok").then(|| account(&summary.node));
     account
         .into_iter()
         .chain(faults.into_iter().map(|(_, problem)| problem))
         .chain(summary.tenants.iter().filter_map(|tenant| overspent(tenant, &summary.node)))
-        .chain(wasted.into_iter().map(|gpu| waste(gpu, &summary.node)))
+        .chain(idle.into_iter().map(|gpu| idle_gpu(gpu, &summary.node)))
         .chain(summary.gpus.iter().filter_map(strangers))
         .collect()
 }
@@ -100,7 +100,7 @@ fn overspent(tenant: &SummaryTenant, node: &SummaryNode) -> Option<SummaryProble
     let (spent, budget) = (cents(tenant.spent.as_ref()?), cents(tenant.budget.as_ref()?));
     let (name, currency) = (&tenant.tenant, node.currency.as_deref().unwrap_or_default());
     tenant.over_budget.then(|| SummaryProblem {
-        level: "waste".to_owned(),
+        level: "cost".to_owned(),
         tenant: Some(name.clone()),
         title: format!("{name} is over its budget"),
         text: format!("{spent} {currency} in this month, of {budget} allowed"),
@@ -109,7 +109,7 @@ fn overspent(tenant: &SummaryTenant, node: &SummaryNode) -> Option<SummaryProble
     })
 }
 
-fn waste(gpu: &SummaryGpu, node: &SummaryNode) -> SummaryProblem {
+fn idle_gpu(gpu: &SummaryGpu, node: &SummaryNode) -> SummaryProblem {
     let mut tenants: Vec<&str> = gpu.holders.iter().map(|holder| &*holder.tenant).collect();
     tenants.dedup();
     let tenants = tenants.join(", ");
@@ -119,7 +119,7 @@ fn waste(gpu: &SummaryGpu, node: &SummaryNode) -> SummaryProblem {
         text: format!("held by {tenants} and idle{}", cost.unwrap_or_default()),
         since: gpu.idle_since.clone(),
         advice: format!("ask {tenants} whether it is needed"),
-        ..of_gpu(gpu, "waste", "idle")
+        ..of_gpu(gpu, "cost", "idle")
     }
 }
 
@@ -133,6 +133,6 @@ fn strangers(gpu: &SummaryGpu) -> Option<SummaryProblem> {
         },
         advice: "find out whose they are".to_owned(),
         command: Some("gpumeter doctor".to_owned()),
-        ..of_gpu(gpu, "waste", "used by unknown owners")
+        ..of_gpu(gpu, "cost", "used by unknown owners")
     })
 }

@@ -43,7 +43,7 @@ pub struct Summary {
 /// Something that needs attention.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct SummaryProblem {
-    /// `failed`, `degraded`, or `waste` for what costs money for nothing.
+    /// `failed`, `degraded`, or `cost` for money that is spent for nothing or beyond the budget.
     pub level: String,
     /// UUID of the GPU; null for the node or a tenant.
     pub gpu: Option<String>,

@@ -133,7 +133,7 @@ def sums_are_the_bills(suite, directory):
         suite.expect(found == owed, f"{engine} sums {found}, the bill {dict(owed)}")
         for view, (_, [count]) in zip(views, counts):
             suite.expect(int(count) > 0, f"{engine}: {view} has no rows")
-        answers[engine] = query("SELECT * FROM bill_by_tenant", "SELECT * FROM waste_by_team", "SELECT * FROM use_by_model_and_hour",
+        answers[engine] = query("SELECT * FROM bill_by_tenant", "SELECT * FROM idle_by_team", "SELECT * FROM use_by_model_and_hour",
                                 "SELECT * FROM held_but_idle", "SELECT * FROM reconciliation")
         [[_, gpu_time, tenants, gpus, difference]] = answers[engine][-1][1:]
         suite.expect(difference == "0" and tenants == gpus, f"{engine}: tenants owe {tenants}, GPUs cost {gpus}")

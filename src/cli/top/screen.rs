@@ -22,7 +22,7 @@ impl Theme {
         let (color, modifier) = match emphasis {
             Emphasis::None => return Style::new(),
             Emphasis::Muted => (Color::DarkGray, Modifier::DIM),
-            Emphasis::Waste => (Color::Magenta, Modifier::empty()),
+            Emphasis::Cost => (Color::Magenta, Modifier::empty()),
             Emphasis::Degraded => (Color::Yellow, Modifier::empty()),
             Emphasis::Failed => (Color::Red, Modifier::BOLD),
         };
@@ -159,7 +159,7 @@ fn draw_problems(frame: &mut Frame<'_>, area: Rect, state: &TopState, theme: The
         let emphasis = match &*problem.level {
             "failed" => Emphasis::Failed,
             "degraded" => Emphasis::Degraded,
-            _ => Emphasis::Waste,
+            _ => Emphasis::Cost,
         };
         Line::styled(fit(&sentence(problem, &moments), usize::from(area.width)), theme.of(emphasis))
     });

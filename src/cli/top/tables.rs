@@ -37,7 +37,7 @@ pub(super) enum Emphasis {
     #[default]
     None,
     Muted,
-    Waste,
+    Cost,
     Degraded,
     Failed,
 }
@@ -224,7 +224,7 @@ fn level(problem: &SummaryProblem) -> Emphasis {
     match &*problem.level {
         "failed" => Emphasis::Failed,
         "degraded" => Emphasis::Degraded,
-        _ => Emphasis::Waste,
+        _ => Emphasis::Cost,
     }
 }
 
@@ -330,7 +330,7 @@ fn process_table(data: &TopData) -> TopTable {
                 plain(one.name.as_str()),
                 plain(one.title.as_str()),
             ],
-            emphasis: if one.workload.is_empty() { Emphasis::Waste } else { Emphasis::None },
+            emphasis: if one.workload.is_empty() { Emphasis::Cost } else { Emphasis::None },
             children: Vec::new(),
             notes: Vec::new(),
         }
@@ -365,7 +365,7 @@ fn tenant_table(data: &TopData) -> TopTable {
         let per_hour = one.per_hour.as_deref();
         let emphasis = match one.idle {
             _ if one.remainder => Emphasis::Muted,
-            Some(idle) if idle >= 0.5 => Emphasis::Waste,
+            Some(idle) if idle >= 0.5 => Emphasis::Cost,
             _ => Emphasis::None,
         };
         TopRow {
@@ -475,7 +475,7 @@ pub(super) fn totals(data: &TopData, width: usize) -> String {
     let mut idle: Vec<_> =
         data.summary.tenants.iter().filter(|one| !one.remainder && one.idle > Some(0.005)).collect();
     idle.sort_by(|one, other| other.idle.partial_cmp(&one.idle).unwrap_or(std::cmp::Ordering::Equal));
-    let wasted = idle.iter().filter_map(|one| one.idle).fold(0.0, |sum, one| sum + one);
+    let idle_gpus = idle.iter().filter_map(|one| one.idle).fold(0.0, |sum, one| sum + one);
     let most = idle
         .first()
         .map(|one| format!(" (most {} {})", tenant(&one.tenant), gpus(one.idle)))
@@ -487,7 +487,7 @@ pub(super) fn totals(data: &TopData, width: usize) -> String {
         format!("held {:.2}", node.held),
         format!("used {}", gpus(node.used)),
     ];
-    parts.push(format!("idle {wasted:.2}{most}"));
+    parts.push(format!("idle {idle_gpus:.2}{most}"));
     if let Some(currency) = &node.currency {
         parts.push(format!("{} {currency}/h", money(node.held_per_hour.as_deref())));
     }

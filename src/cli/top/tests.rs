@@ -216,7 +216,7 @@ fn data() -> TopData {
         workloads: gpus.iter().flat_map(|gpu| &gpu.holders).map(workload).collect(),
         problems: vec![
             problem("degraded", 2, "degraded", "memory had uncorrectable errors", Some(reset)),
-            problem("waste", 1, "idle", "held by alice and idle, 2.5 USD per hour for nothing", None),
+            problem("cost", 1, "idle", "held by alice and idle, 2.5 USD per hour for nothing", None),
         ],
         gpus,
         ..Summary::default()

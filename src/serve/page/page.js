@@ -130,14 +130,14 @@ function total(name, text, note = "", kind = "") {
 function showTotals(summary) {
   const { node } = summary;
   const idle = summary.tenants.filter((one) => !one.remainder && one.idle > 0.005).sort((one, other) => other.idle - one.idle);
-  const wasted = idle.reduce((sum, one) => sum + one.idle, 0);
+  const idleGpus = idle.reduce((sum, one) => sum + one.idle, 0);
   const all = summary.gpus.length;
   const account = { ok: "ok", none: "none", wrong: "wrong" }[node.account] ?? node.account;
   const totals = [
     total("GPUs ok", `${node.ok} of ${all}`, "", node.ok < all ? "degraded" : "ok"),
     total("Held", `${gpus(node.held)} of ${all}`, all ? percent(node.held / all) : ""),
     total("Used", gpus(node.used), "GPUs\u2019 worth of work"),
-    total("Idle while held", idle.length ? gpus(wasted) : summary.recent_seconds ? "0" : DASH, idle.length ? `most by ${tenantName(idle[0].tenant)}: ${gpus(idle[0].idle)}` : "", wasted >= 0.5 ? "waste" : ""),
+    total("Idle while held", idle.length ? gpus(idleGpus) : summary.recent_seconds ? "0" : DASH, idle.length ? `most by ${tenantName(idle[0].tenant)}: ${gpus(idle[0].idle)}` : "", idleGpus >= 0.5 ? "cost" : ""),
     total("Power", kilowatts(node.power), node.power_limit ? `of ${kilowatts(node.power_limit)} allowed` : ""),
   ];
   if (node.currency) totals.push(total("Cost per hour", money(node.held_per_hour, node.currency), `held, of ${money(node.per_hour)} for all GPUs`));

@@ -2,7 +2,7 @@
 
 import { since } from "./format.js";
 
-const LEVELS = { failed: 3, degraded: 2, waste: 1 };
+const LEVELS = { failed: 3, degraded: 2, cost: 1 };
 
 /** How much attention a GPU needs; 0 for one that is well. */
 export function need(gpu, summary) {
@@ -17,8 +17,8 @@ export function badge(gpu) {
   return [gpu.health.state, gpu.health.state];
 }
 
-/** The fault of a GPU; none for one that only wastes. */
-export const fault = (gpu, summary) => summary.problems.find((problem) => problem.gpu === gpu.uuid && problem.level !== "waste");
+/** The fault of a GPU; none for one that only costs. */
+export const fault = (gpu, summary) => summary.problems.find((problem) => problem.gpu === gpu.uuid && problem.level !== "cost");
 
 /** What was observed, and since when. */
 export function sentence(problem, summary) {

@@ -346,7 +346,7 @@ fn problems(change: impl FnOnce(&mut Snapshot)) -> Vec<String> {
 }
 
 #[test]
-fn problems_are_faults_then_heat_then_waste_then_unknown_owners() {
+fn problems_are_faults_then_heat_then_idleness_then_unknown_owners() {
     assert_eq!(
         problems(|snapshot| {
             set_throttles(snapshot, &[]);
@@ -388,8 +388,8 @@ fn problems_are_faults_then_heat_then_waste_then_unknown_owners() {
         [
             "degraded GPU 1 degraded: memory had uncorrectable errors: gpu_ecc_errors_total 1 (drain the node, then reset the GPU)",
             "degraded GPU 0 slowed down: heat: the hardware slows it down at 71 °C (check air flow, fans and power supplies of the server)",
-            "waste GPU 1 idle: held by account-ada, account-bob and idle, 2.1 EUR per hour for nothing (ask account-ada, account-bob whether it is needed)",
-            "waste GPU 0 used by unknown owners: a process whose use nobody pays for (find out whose they are)",
+            "cost GPU 1 idle: held by account-ada, account-bob and idle, 2.1 EUR per hour for nothing (ask account-ada, account-bob whether it is needed)",
+            "cost GPU 0 used by unknown owners: a process whose use nobody pays for (find out whose they are)",
         ]
     );
 }

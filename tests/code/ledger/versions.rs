@@ -11,6 +11,9 @@ use gpumeter::tenants::{TenantRule, TenantRules};
 
 use super::world::*;
 
+/// One per GPU-hour, in nano-units.
+const EURO: i128 = 1_000_000_000;
+
 fn job(number: &str, facts: &[(Fact, &str)]) -> Holder {
     let known = [(Fact::SlurmCluster, "alpha"), (Fact::SlurmJob, number)];
     Holder::new(HolderKind::Slurm, Facts::new(known.into_iter().chain(facts.iter().copied())))
@@ -18,6 +21,12 @@ fn job(number: &str, facts: &[(Fact, &str)]) -> Holder {
 
 fn of_account(number: &str, account: &str) -> Holder {
     job(number, &[(Fact::SlurmAccount, account)])
+}
+
+/// The seconds that a counter's cost is for, at a price of [`EURO`] an hour.
+fn paid_seconds(counter: &HolderCounter) -> u64 {
+    let paid: i128 = counter.costs.values().map(|cost| cost.held.parts()).sum();
+    u64::try_from(paid / EURO / i128::from(SECOND)).unwrap()
 }
 
 /// What the meter knows of the account: all that it publishes.
@@ -32,7 +41,7 @@ impl Published {
         Self { live: recovered.counters, sums: recovered.unloaded_sums, last: BTreeMap::new() }
     }
 
-    /// Held seconds by tenant and by workload; none is less than before.
+    /// Held seconds by tenant and by workload, and for how many of them each tenant pays; none is less than before.
     fn apply(&mut self, acknowledged: Acknowledged) -> &BTreeMap<String, u64> {
         self.live.extend(acknowledged.counters);
         self.sums.extend(acknowledged.unloaded_sums);
@@ -56,10 +65,12 @@ impl Published {
             for name in [&*tenant.tenant, key.holder.name()] {
                 *held.entry(name.to_owned()).or_default() += seconds;
             }
+            *held.entry(format!("{} pays", tenant.tenant)).or_default() += paid_seconds(counter);
             tenants.insert(tenant);
         }
         for (key, sum) in self.sums.iter().filter(|(key, _)| tenants.contains(key)) {
             *held.entry(key.tenant.to_string()).or_default() += sum.amounts.parts.held() / SECOND;
+            *held.entry(format!("{} pays", key.tenant)).or_default() += paid_seconds(sum);
         }
         held
     }
@@ -71,7 +82,7 @@ fn a_job_that_runs_again_for_another_account_leaves_its_past_to_the_first() {
     for (gone, others_first) in [(false, false), (false, true), (true, false), (true, true)] {
         let case = format!("{gone} {others_first}");
         let world = World::new();
-        let (mut ledger, recovered) = world.open(0, Default::default());
+        let (mut ledger, recovered) = world.open(0, book(&[(0, EURO)]));
         register_gpus(&mut ledger, 1);
         let mut published = Published::of(recovered);
         let mut from = 0;
@@ -92,9 +103,10 @@ fn a_job_that_runs_again_for_another_account_leaves_its_past_to_the_first() {
         let others = if others_first { 15 } else { 0 };
         let held = work(&mut published, "slurm:alpha/211", vec![of_account("211", "bio")]);
         assert_eq!((held["physics"], held["bio"], held["slurm:alpha/211"]), (15, 15 + others, 30), "{case}");
+        assert_eq!((held["physics pays"], held["bio pays"]), (15, 15 + others), "{case}");
         // The job continues, also for an agent that begins now.
         drop(ledger);
-        let (mut ledger, recovered) = world.open(from + 20, Default::default());
+        let (mut ledger, recovered) = world.open(from + 20, book(&[(0, EURO)]));
         assert_eq!(recovered.imbalance, 0);
         let versions: Vec<_> =
             recovered.holders.iter().filter(|holder| holder.id.name() == "slurm:alpha/211").collect();
@@ -105,6 +117,7 @@ fn a_job_that_runs_again_for_another_account_leaves_its_past_to_the_first() {
         let batch = LedgerBatch { now: after(from + 36), closed, ..LedgerBatch::default() };
         let held = published.apply(ledger.commit(&batch).unwrap());
         assert_eq!((held["physics"], held["bio"], held["slurm:alpha/211"]), (15, 30 + others, 45), "{case}");
+        assert_eq!((held["physics pays"], held["bio pays"]), (15, 30 + others), "{case}");
     }
 }
 

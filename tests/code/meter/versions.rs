@@ -67,6 +67,20 @@ fn no_counter_falls_when_a_job_is_requeued_over_restarts_too() {
 }
 
 #[test]
+fn a_grant_holds_under_the_version_that_its_user_has_at_the_time() {
+    let mut world = World::new(&["alice"]);
+    for (uid, seconds) in [(1, 37), (2, 63)] {
+        world.identify_holders(&[(7, Holder::user("alice", Some(uid)))]);
+        world.run(seconds, |frame| frame.process(7, 100).busy(100));
+    }
+    let rows: Vec<_> = world.settled().iter().filter(|(id, _)| id.name() == "user:alice").collect();
+    let held: Vec<u64> = rows.iter().map(|(_, row)| seconds(row)[0]).collect();
+    assert_eq!(held, [37, world.settled_seconds() - 37]);
+    assert!(rows.iter().all(|(_, row)| row.used.outside == 0), "{rows:?}");
+    world.assert_balanced();
+}
+
+#[test]
 fn array_ids_that_are_learnt_later_are_added_to_a_version() {
     let mut world = World::new(&[]);
     let first = job("physics", 1);
