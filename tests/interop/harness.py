@@ -331,6 +331,24 @@ class Prometheus:
         return get_json(f"{self.url}/api/v1/label/{label}/values", **{"match[]": match})["data"]
 
 
+class VictoriaMetrics:
+    """A VictoriaMetrics that takes OTLP by its own parser, and names things as Prometheus does."""
+
+    def __init__(self, suite):
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        self.endpoint = f"{self.url}/opentelemetry"
+        self.program = suite.start(
+            "victoria-metrics", "victoria-metrics", f"-httpListenAddr=127.0.0.1:{port}", f"-storageDataPath={suite.folder / 'victoria-metrics'}",
+            "-opentelemetry.usePrometheusNaming", "-opentelemetry.promoteScopeMetadata=false", "-search.latencyOffset=0s",
+            "-opentelemetry.promoteAllResourceAttributes=false", "-opentelemetry.promoteResourceAttributes=host.name")
+        wait_for("VictoriaMetrics", 30, lambda: get(f"{self.url}/health"), self.program)
+
+    def query(self, expression, at):
+        """The result of an instant query, not from its cache."""
+        return get_json(f"{self.url}/api/v1/query", query=expression, time=at, nocache=1)["data"]["result"]
+
+
 class Certificates:
     """A CA, and certificates of `localhost` and of a client by it."""
 

@@ -5,6 +5,8 @@ Prometheus; each way ends in a Prometheus of its own. Every tick is pushed, and 
 follows, so the last push and the page are of one snapshot. Every sample of the page, but those of the push itself, must
 stand in each Prometheus under the name that the official translation gives it, with its labels and its exact value.
 
+A whole run also pushes to a VictoriaMetrics, which shares no code of OTLP with the others.
+
 Then an agent is killed again and again while its destination is away, which must get every tick in the end.
 """
 
@@ -14,7 +16,7 @@ import time
 
 import harness
 import samples
-from harness import Collector, Demo, Prometheus, free_port, wait_for
+from harness import Collector, Demo, Prometheus, VictoriaMetrics, free_port, wait_for
 
 # What OpenTelemetry adds: its own names for what we also send under ours, and a series per resource.
 BY_OTLP = ("hw_", "target_info")
@@ -28,13 +30,16 @@ def otlp(suite):
     direct = Prometheus(suite, scrape=f"127.0.0.1:{port}", otlp=True)
     over_http, over_grpc = Prometheus(suite, otlp=True, name="http"), Prometheus(suite, otlp=True, name="grpc")
     collector = Collector(suite, over_http, over_grpc)
+    servers = {"directly": direct, "over HTTP": over_http, "over gRPC": over_grpc}
     destinations = collector.destinations() + [{"endpoint": f"{direct.url}/api/v1/otlp"}]
+    if not harness.SMOKE:
+        servers["to VictoriaMetrics"] = VictoriaMetrics(suite)
+        destinations.append({"endpoint": servers["to VictoriaMetrics"].endpoint})
     # Account series that are old enough to have values, without the wait of a minute.
     config = Demo.CONFIG.read_text().replace("birth_delay: 60s", "birth_delay: 5s")
     config += "otlp: " + json.dumps({"interval": "1s", "destinations": destinations}) + "\n"
     demo = Demo(suite, config=config, port=port)
     wait_for("account series", 180, lambda: grown(demo.page()), demo.program, 1)
-    servers = {"directly": direct, "over HTTP": over_http, "over gRPC": over_grpc}
     for way, server in servers.items():
         wait_for(f"anything {way}", 60, lambda: pushed(server, demo), collector.program, 1)
     wrong_token_is_told(suite, collector, demo)
@@ -44,24 +49,24 @@ def otlp(suite):
     page = samples.of_text(demo.page())
     for way, server in servers.items():
         try:
-            wait_for("the last push", 60, lambda: not samples.differences(page, pushed(server, demo)), collector.program, 0.5)
+            wait_for("the last push", 60, lambda: not differences(page, server, demo), collector.program, 0.5)
         except harness.Failed:
-            suite.expect(False, f"the page (first) and OTLP {way} (second):\n"
-                         + "\n".join(samples.differences(page, pushed(server, demo), 30)))
+            suite.expect(False, f"the page (first) and OTLP {way} (second):\n" + "\n".join(differences(page, server, demo)))
     scraped_at = lambda: float(direct.query("max(timestamp(up))")[0]["value"][1])
     wait_for("scrapes of the page that stands still", 60, lambda: scraped_at() > held + 3, direct.program)
     scraped = by_scrape(direct, demo)
     for way, server in servers.items():
         came = pushed(server, demo)
-        for line in samples.differences(scraped, came):
+        for line in differences(scraped, server, demo):
             suite.expect(False, f"scraped (first) and pushed {way} (second): {line}")
         for what, count in (("histogram", sum(name.endswith("_bucket") for name, _ in came)),
                             ("tenant's counter above 0",
                              sum(name.startswith("gpu_tenant_") and value > 0 for (name, _), value in came.items())),
                             ("series of every GPU", min(sum(("gpu", str(gpu)) in labels for _, labels in came) for gpu in range(8)))):
             suite.expect(count, f"no {what} came {way}")
-        info = server.query("target_info", at=demo.clock.utc() / 1e9)
-        suite.expect(len(info) == 1, f"{len(info)} series of target_info {way}, one node")
+        if isinstance(server, Prometheus):
+            info = server.query("target_info", at=demo.clock.utc() / 1e9)
+            suite.expect(len(info) == 1, f"{len(info)} series of target_info {way}, one node")
         print(f"otlp: {len(page)} samples are on the page, {len(scraped)} were scraped and {len(came)} pushed {way}")
     suite.expect(samples.of_text(demo.page()) == page, "the page moved although the clock was held")
     suite.expect(len(page) > 500, f"only {len(page)} samples on the page")
@@ -126,8 +131,15 @@ def grown(page):
 
 def pushed(server, demo):
     """What came through OTLP, at the demo's own time, under our names."""
-    result = server.query('{job="gpumeter", instance="demo-node"}', at=demo.clock.utc() / 1e9)
-    return without(samples.of_prometheus(result, "job", "instance"), BY_OTLP)
+    resource = {"job": "gpumeter", "instance": "demo-node"} if isinstance(server, Prometheus) else {"host_name": "demo-node"}
+    selector = ", ".join(f'{label}="{value}"' for label, value in resource.items())
+    result = server.query(f"{{{selector}}}", at=demo.clock.utc() / 1e9)
+    return without(samples.of_prometheus(result, *resource), BY_OTLP)
+
+
+def differences(page, server, demo):
+    """Where a page and what came through OTLP differ. VictoriaMetrics keeps decimals of about 15 digits."""
+    return samples.differences(page, pushed(server, demo), 30, 0.0 if isinstance(server, Prometheus) else 1e-12)
 
 
 def by_scrape(server, demo):

@@ -1,5 +1,7 @@
 """Samples of a page in one form: {(name, ((label, value), ...)): value}, whatever page they came from."""
 
+import math
+
 from prometheus_client import parser
 from prometheus_client.openmetrics import parser as openmetrics
 
@@ -43,15 +45,15 @@ def show(key):
     return name + "{" + ", ".join(f'{label}="{value}"' for label, value in labels) + "}"
 
 
-def same(left, right):
-    return left == right or left != left and right != right
+def same(left, right, rounding=0.0):
+    return math.isclose(left, right, rel_tol=rounding) or left != left and right != right
 
 
-def differences(left, right, limit=10):
-    """Lines that describe where two sets of samples differ, at most `limit`, then a count."""
+def differences(left, right, limit=10, rounding=0.0):
+    """Lines that describe where two sets of samples differ by more than the relative `rounding`, at most `limit`, then a count."""
     lines = [f"{show(key)} stands only on the first" for key in left.keys() - right.keys()]
     lines += [f"{show(key)} stands only on the second" for key in right.keys() - left.keys()]
     lines += [f"{show(key)}: {left[key]!r} and {right[key]!r}"
-              for key in left.keys() & right.keys() if not same(left[key], right[key])]
+              for key in left.keys() & right.keys() if not same(left[key], right[key], rounding)]
     lines.sort()
     return lines[:limit] + ([f"and {len(lines) - limit} more"] if len(lines) > limit else [])
