@@ -15,7 +15,7 @@ NEVER = [{"years": ["2000"]}]
 
 
 class Receiver:
-    """An HTTP server for webhooks; the path names the receiver."""
+    """An HTTP server for webhooks; the path names the receiver. Everything else is refused, OTLP too."""
 
     def __init__(self):
         self.lock = threading.Lock()
@@ -25,8 +25,11 @@ class Receiver:
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self):
-                receiver.take(self.path.strip("/"), json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-                self.send_response(200)
+                try:
+                    receiver.take(self.path.strip("/"), json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                    self.send_response(200)
+                except ValueError:
+                    self.send_response(400)
                 self.end_headers()
 
             def log_message(self, *_):

@@ -190,6 +190,21 @@ def pushed(number):
     return node(), config(more=f"node: {{name: pushed-{number}}}\notlp: {{interval: 1s}}\n")
 
 
+def refuse(nodes, watch):
+    """A server that does not know OTLP refuses everything for good."""
+    with_destination(nodes[0], f"otlp: {{endpoint: '{watch.stack.receiver.url}', interval: 1s}}\n")
+
+
+def take_away(nodes, _):
+    with_destination(nodes[0], "")
+
+
+def with_destination(one, destination):
+    one.stop()
+    one.config.write_text(config(more=destination))
+    one.start()
+
+
 def spend(budget):
     return config(standing=grants(1, "unit: spender.service"), more=f"tenants: {{budgets: {{spender.service: {budget}}}}}\n")
 
@@ -300,7 +315,7 @@ def combined(level):
     return Scenario(
         level, [(calm(), calm_config(level)), (node([{"profile": "t4", "count": 2}]), config(level))],
         {
-            ticket("GpumeterDown", "2"),
+            ticket("GpumeterDown", "2"), ticket("GpumeterOtlpFailing", "1"),
             ticket("GpuNotAnswering", of[HUNG]), ticket("GpuThrottledByHeat", of[HEAT]), ticket("GpuPcieLanesLost", of[NARROW]),
             ticket("GpuLost", of[LOST]), ticket("GpuXidError", of[LOST], "suppressed"),
             ticket("GpuActionNeeded", of[RESET]), ticket("GpuXidError", of[RESET], "suppressed"), ticket("GpuUnhealthy", of[RESET], "suppressed"),
@@ -334,5 +349,6 @@ ALL = [
     Scenario("duplicate", [(node(), config())], {ticket("GpumeterDuplicateAgents", "")}, targets=1),
     Scenario("upgrade", [(node(), config()), (node(), config())], {maintenance("1")}, upgrade, upgraded),
     Scenario("pushed", [pushed(1), pushed(2)], {ticket("GpuLost", "1/1"), ticket("GpumeterSilent", "2")}, one_lost_one_silent, both_well, pushes=True),
+    Scenario("refused", [(node(), config())], {ticket("GpumeterOtlpPointsLost", "1")}, refuse, take_away),
     Scenario("absent", [], {ticket("GpumeterAbsent", "1")}, targets=1),
 ]
