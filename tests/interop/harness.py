@@ -228,7 +228,7 @@ class Demo:
     # What `config` is added to: YAML of one file, so a top-level key may stand there only once.
     CONFIG = ROOT / "src/demo/config.yaml"
 
-    def __init__(self, suite, *arguments, scenario=None, config=None, state=None, host="127.0.0.1", port=None, name="demo", awaited="gpu_up{"):
+    def __init__(self, suite, *arguments, scenario=None, config=None, state=None, host="127.0.0.1", port=None, name="demo", awaited="gpu_up{", began=None):
         self.suite, self.name = suite, name
         self.awaited = awaited  # what must be on the first page
         self.state = state or suite.folder / name
@@ -243,6 +243,10 @@ class Demo:
             self.command += ["--config", self.config]
         self.command += arguments
         self.clock = None
+        if began:  # a time of its own, in seconds
+            self.driver.mkdir(parents=True)
+            (self.state / ".gpumeter-demo").touch()
+            SimClock.create(self.driver / "clock", int(began * 1e9))
         self.start()
 
     def start(self):

@@ -7,6 +7,7 @@ It is mapped by the demo, so it is written in place, never replaced or truncated
 """
 
 import mmap
+import struct
 import time
 from contextlib import contextmanager
 
@@ -26,6 +27,11 @@ class SimClock:
         if self._map[:8] != b"GPUMCLK1":
             raise ValueError(f"{path}: does not begin with GPUMCLK1")
         self._words = memoryview(self._map).cast("Q")
+
+    @staticmethod
+    def create(path, utc):
+        """A page of a node that was booted 1,000 s before `utc`, in nanoseconds, for a demo that has not been started yet."""
+        path.write_bytes(struct.pack("<8s7Q", b"GPUMCLK1", 0, 0, boottime(), 0, 1_000_000, utc, 1_000 * 10**9))
 
     def close(self):
         self._words.release()
