@@ -228,14 +228,15 @@ class Demo:
     # What `config` is added to: YAML of one file, so a top-level key may stand there only once.
     CONFIG = ROOT / "src/demo/config.yaml"
 
-    def __init__(self, suite, *arguments, scenario=None, config=None, state=None, host="127.0.0.1", port=None, name="demo", awaited="gpu_up{", began=None):
+    def __init__(self, suite, *arguments, scenario=None, config=None, state=None, host="127.0.0.1", port=None, name="demo", awaited="gpu_up{", began=None, environment=()):
         self.suite, self.name = suite, name
         self.awaited = awaited  # what must be on the first page
         self.state = state or suite.folder / name
         self.port = port or free_port()
         self.instance = f"{host}:{self.port}"
         self.url = f"http://{self.instance}"
-        self.command = [GPUMETER, "demo", "--listen", self.instance, "--state-dir", self.state]
+        self.command = ["env", *environment] if environment else []  # variables as NAME=VALUE
+        self.command += [GPUMETER, "demo", "--listen", self.instance, "--state-dir", self.state]
         self.command += ["--scenario", scenario or "node"]
         if config:
             self.config = suite.folder / f"{name}.yaml"

@@ -9,7 +9,7 @@ import json
 import os
 import signal
 import subprocess
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from harness import GPUMETER, PATIENCE, ROOT, Demo, Failed
 
@@ -46,11 +46,12 @@ def config(level="standard", standing=grants(), more=""):
 class Node(Demo):
     """An agent on a simulated node that can be stopped, started and mended."""
 
-    def __init__(self, suite, name, content, settings, *arguments, seed, **more):
+    def __init__(self, suite, name, content, settings, *arguments, seed, pushes="", **more):
         self.seed = seed  # of the GPUs' UUIDs
+        self.pushes = pushes  # what its configuration says of that at any time
         self.content = suite.folder / f"{name}.json"
         self._write(content)
-        super().__init__(suite, *arguments, scenario=self.content, config=settings, name=name, **more)
+        super().__init__(suite, *arguments, scenario=self.content, config=settings + pushes, name=name, **more)
 
     def _write(self, content):
         self.content.write_text(json.dumps(content | {"seed": self.seed}))
@@ -69,7 +70,7 @@ class Node(Demo):
         self.command.pop()
 
     def reload(self, settings):
-        self.config.write_text(settings)
+        self.config.write_text(settings + self.pushes)
         os.kill(self.program.process.pid, signal.SIGHUP)
 
     def control(self, *arguments):
@@ -86,6 +87,10 @@ class Node(Demo):
         return self.state / "host/var/lib/kubelet/pod-resources/kubelet.sock"
 
 
+# Ways to push: without a cluster, with a resource attribute of that name, and to a Collector that makes it of `k8s.cluster.name`.
+PLAIN, LABELLED, COLLECTED = "plain", "labelled", "collected"
+
+
 @dataclass
 class Scenario:
     name: str
@@ -100,14 +105,14 @@ class Scenario:
     tenants: tuple = ()
     # Targets beside those of the nodes; they are taken away at the end.
     targets: int = 0
-    # Its agents are scraped by nobody and push OTLP, so their series have no cluster.
-    pushes: bool = False
+    # Its agents are scraped by nobody and push OTLP in one of the ways below.
+    pushes: str = ""
     smoke: bool = False
 
     def owns(self, labels):
         if "cluster" in labels:
             return labels["cluster"] == self.name
-        return labels.get("tenant") in self.tenants or labels.get("instance", "").startswith(f"{self.name}-")
+        return labels.get("tenant") in self.tenants or self.pushes == PLAIN and labels.get("instance", "").startswith(f"{self.name}-")
 
 
 def ticket(name, place, state="firing"):
@@ -154,7 +159,7 @@ def remap(nodes, _):
 
 def application_error(nodes, watch):
     # Whose it is, is known once the account has counted.
-    watch.query('increase(gpu_tenant_held_seconds_total{cluster="application", tenant="train.service"}[30s]) > 0')
+    watch.query(f'increase(gpu_tenant_held_seconds_total{{cluster="{watch.scenario.name}", tenant="train.service"}}[30s]) > 0')
     nodes[0].xids(0, 31)
 
 
@@ -184,10 +189,6 @@ def one_lost_one_silent(nodes, watch):
 def both_well(nodes, watch):
     well(nodes, watch)
     nodes[1].start()
-
-
-def pushed(number):
-    return node(), config(more=f"node: {{name: pushed-{number}}}\notlp: {{interval: 1s}}\n")
 
 
 def refuse(nodes, watch):
@@ -325,7 +326,7 @@ def combined(level):
         everything_at_once, all_well, smoke=True)
 
 
-ALL = [
+SCRAPED = [
     combined("standard"),
     combined("full"),
     Scenario("healthy", [(node(), config())]),
@@ -348,7 +349,22 @@ ALL = [
     # Two targets that lead to one agent: each of its GPUs is counted twice.
     Scenario("duplicate", [(node(), config())], {ticket("GpumeterDuplicateAgents", "")}, targets=1),
     Scenario("upgrade", [(node(), config()), (node(), config())], {maintenance("1")}, upgrade, upgraded),
-    Scenario("pushed", [pushed(1), pushed(2)], {ticket("GpuLost", "1/1"), ticket("GpumeterSilent", "2")}, one_lost_one_silent, both_well, pushes=True),
     Scenario("refused", [(node(), config())], {ticket("GpumeterOtlpPointsLost", "1")}, refuse, take_away),
     Scenario("absent", [], {ticket("GpumeterAbsent", "1")}, targets=1),
+]
+
+
+def pushed(name, pushes, smoke=False):
+    """The same with agents that push, which makes no difference to alerts."""
+    (one,) = (one for one in SCRAPED if one.name == name)
+    return replace(one, name=f"{name}-pushed", pushes=pushes, smoke=smoke)
+
+
+ALL = SCRAPED + [
+    Scenario("pushed", [(node(), config()), (node(), config())], {ticket("GpuLost", "1/1"), ticket("GpumeterSilent", "2")},
+             one_lost_one_silent, both_well, pushes=PLAIN),
+    pushed("lost", LABELLED),
+    pushed("idle", LABELLED),
+    pushed("xid-79", COLLECTED, smoke=True),
+    pushed("application", COLLECTED),
 ]

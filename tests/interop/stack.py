@@ -1,8 +1,9 @@
 """The live stack: agents on simulated nodes, a real Prometheus with the rules, a real Alertmanager, and a receiver.
 
 All scenarios of `scenarios.py` run at once, each in a cluster of its own; with GPUMETER_SMOKE=1 only the two that combine
-many incidents. While they are in force, the alerts of each must be exactly the expected ones, after twice the longest window;
-every query of every dashboard answers or is declared empty (`panels.py`); after their end nothing is left.
+many incidents, and one whose agent pushes. While they are in force, the alerts of each must be exactly the expected ones, after
+twice the longest window; every query of every dashboard answers or is declared empty (`panels.py`); after their end nothing is left.
+Agents that push OTLP, to Prometheus or to a real Collector, must have the alerts of those that are scraped, with their cluster.
 
 Prometheus runs with the configuration and the rules that docs/monitoring.md has, installed by its commands. Windows are divided
 by `shortened.py`; the conditions are those that ship. A whole run draws the dashboards; with UPDATE=1 it
@@ -66,9 +67,10 @@ def stack(suite):
 class Stack:
     def __init__(self, suite, chosen):
         self.suite, self.scenarios = suite, chosen
-        self.port, server = free_port(), free_port()
+        self.port, server, collector = free_port(), free_port(), free_port()
         self.receiver = Receiver()
         self.alertmanager = Alertmanager(suite, self.receiver)
+        self._collect(collector, server)
         self.nodes = {}
         seed = 0
         for number, one in enumerate(chosen, 1):
@@ -78,9 +80,9 @@ class Stack:
                 # All have one port, each an address of its own: `instance` is the address, as docs/monitoring.md makes it.
                 hosts = [address(number, place + further) for further in range(one.targets + 1)]
                 listens = [argument for host in hosts[1:] for argument in ("--listen", f"{host}:{self.port}")]
-                pushes = ("--otlp-endpoint", f"http://127.0.0.1:{server}/api/v1/otlp") if one.pushes else ()
-                nodes.append(scenarios.Node(
-                    suite, f"{one.name}-{place}", content, settings, *listens, *pushes, seed=seed, host=hosts[0], port=self.port))
+                name = f"{one.name}-{place}"
+                nodes.append(scenarios.Node(suite, name, content, settings, *listens, seed=seed, host=hosts[0], port=self.port,
+                                            **self._pushing(one, name, server, collector)))
         self.rules = self._installed()
         self.windows = {}
         for path in self.rules.glob("*.yaml"):
@@ -97,7 +99,7 @@ class Stack:
 
     def _documented(self, further=True):
         """The configuration in docs/monitoring.md, with our targets and addresses."""
-        config = yaml.safe_load(next(block for block in blocks() if block.startswith("# prometheus.yml\n")))
+        config = documented("# prometheus.yml\n") | documented("# prometheus.yml, if agents push")
         self.suite.expect(config["rule_files"] == ["/etc/prometheus/rules/*.yaml"], "the document loads other files than it installs")
         config["rule_files"] = [f"{self.rules}/*.yaml"]
         config["scrape_configs"][0]["static_configs"] = [
@@ -106,6 +108,27 @@ class Stack:
             for number, one in enumerate(self.scenarios, 1) if not one.pushes]
         config["alerting"]["alertmanagers"][0]["static_configs"][0]["targets"] = [self.alertmanager.address]
         return config
+
+    def _pushing(self, scenario, name, server, collector):
+        """What lets an agent push to Prometheus or the Collector, at these ports, in the way of its scenario."""
+        ways = {
+            "": {},
+            scenarios.PLAIN: {"pushes": pushes(f"http://127.0.0.1:{server}/api/v1/otlp", name=name)},
+            scenarios.LABELLED: {"pushes": pushes(f"http://127.0.0.1:{server}/api/v1/otlp", name=name),
+                                 "environment": [f"OTEL_RESOURCE_ATTRIBUTES=cluster={scenario.name}"]},
+            scenarios.COLLECTED: {"pushes": pushes(f"http://127.0.0.1:{collector}", name=name, cluster=scenario.name)},
+        }
+        return ways[scenario.pushes]
+
+    def _collect(self, port, server):
+        """Starts a Collector by the configuration in docs/monitoring.md, with our addresses."""
+        config = documented("# collector.yaml")
+        config["receivers"]["otlp"]["protocols"] = {"http": {"endpoint": f"127.0.0.1:{port}"}}
+        config["exporters"]["otlp_http"]["metrics_endpoint"] = f"http://127.0.0.1:{server}/api/v1/otlp/v1/metrics"
+        config["service"]["telemetry"] = {"metrics": {"level": "none"}}
+        path = self.suite.folder / "collector.yaml"
+        path.write_text(json.dumps(config, indent=1))
+        self.suite.start("otelcol", "otelcol", "--config", path)
 
     def _installed(self):
         """The folder that the document's commands install the rules into, those for agents that push among them."""
@@ -144,7 +167,7 @@ class Stack:
     def wait(self, scenario, what, holds):
         """Waits until a condition holds of the scenario's alerts, while its targets are scraped."""
         def probe():
-            sign = 'gpumeter_build_info{job="gpumeter"}' if scenario.pushes else f'up{{cluster="{scenario.name}"}}'
+            sign = f'gpumeter_build_info{{instance=~"{scenario.name}-.*"}}' if scenario.pushes else f'up{{cluster="{scenario.name}"}}'
             return (not scenario.nodes or self.server.query(sign)) and holds(self.found(scenario))
         try:
             wait_for(what, 60, probe, self.alertmanager.program, 0.5)
@@ -195,6 +218,16 @@ class Watch:
 def blocks():
     """What stands between fences in docs/monitoring.md."""
     return re.findall(r"^```\w+\n(.*?)^```", (ROOT / "docs/monitoring.md").read_text(), re.M | re.S)
+
+
+def pushes(endpoint, **node):
+    """A part of an agent's configuration."""
+    return yaml.safe_dump({"node": node, "otlp": {"endpoint": endpoint, "interval": "1s"}})
+
+
+def documented(beginning):
+    """The block of YAML there that begins so."""
+    return yaml.safe_load(next(block for block in blocks() if block.startswith(beginning)))
 
 
 def address(scenario, place):
