@@ -3,7 +3,8 @@
 The demo pushes by HTTP and by gRPC to a Collector that requires a client certificate and a token, and by HTTP directly to a
 Prometheus; each way ends in a Prometheus of its own. Every tick is pushed, and then the scenario's clock is held: no tick
 follows, so the last push and the page are of one snapshot. Every sample of the page, but those of the push itself, must
-stand in each Prometheus under the name that the official translation gives it, with its labels and its exact value.
+stand in each Prometheus under the name that the official translation gives it, with its labels and its exact value. The events of
+two XIDs must name the pod and the job on their GPUs, and the agent's traces must come.
 
 A whole run also pushes to a VictoriaMetrics, which shares no code of OTLP with the others.
 
@@ -11,6 +12,7 @@ Then an agent is killed again and again while its destination is away, which mus
 """
 
 import json
+import re
 import subprocess
 import time
 
@@ -37,12 +39,15 @@ def otlp(suite):
         destinations.append({"endpoint": servers["to VictoriaMetrics"].endpoint})
     # Account series that are old enough to have values, without the wait of a minute.
     config = Demo.CONFIG.read_text().replace("birth_delay: 60s", "birth_delay: 5s")
-    config += "otlp: " + json.dumps({"interval": "1s", "destinations": destinations}) + "\n"
-    demo = Demo(suite, config=config, port=port)
+    config += "otlp: " + json.dumps({"interval": "1s", "traces": 1_000_000, "destinations": destinations}) + "\n"
+    demo = Demo(suite, config=config, port=port, scenario="cluster")
     wait_for("account series", 180, lambda: grown(demo.page()), demo.program, 1)
     for way, server in servers.items():
         wait_for(f"anything {way}", 60, lambda: pushed(server, demo), collector.program, 1)
     wrong_token_is_told(suite, collector, demo)
+    xids_name_who_is_on_the_gpu(suite, collector, demo)
+    spans = lambda: set(re.findall(r"^    Name +: (\S+)", collector.program.log.read_text(), re.M))
+    wait_for("spans of all kinds", 60, lambda: spans() >= {"tick", "commit", "push", "resolver.round"}, collector.program, 0.5)
 
     demo.clock.hold_between_ticks()
     held = time.time()
@@ -62,7 +67,7 @@ def otlp(suite):
         for what, count in (("histogram", sum(name.endswith("_bucket") for name, _ in came)),
                             ("tenant's counter above 0",
                              sum(name.startswith("gpu_tenant_") and value > 0 for (name, _), value in came.items())),
-                            ("series of every GPU", min(sum(("gpu", str(gpu)) in labels for _, labels in came) for gpu in range(8)))):
+                            ("series of every GPU", min(sum(("gpu", str(gpu)) in labels for _, labels in came) for gpu in range(12)))):
             suite.expect(count, f"no {what} came {way}")
         if isinstance(server, Prometheus):
             info = server.query("target_info", at=demo.clock.utc() / 1e9)
@@ -70,9 +75,6 @@ def otlp(suite):
         print(f"otlp: {len(page)} samples are on the page, {len(scraped)} were scraped and {len(came)} pushed {way}")
     suite.expect(samples.of_text(demo.page()) == page, "the page moved although the clock was held")
     suite.expect(len(page) > 500, f"only {len(page)} samples on the page")
-    events = collector.program.log.read_text()
-    for name in ("gpu.holding.granted",):
-        suite.expect(f"EventName: {name}" in events, f"the Collector got no event {name}")
 
 
 def outage(suite):
@@ -106,6 +108,31 @@ def outage(suite):
     # A killed agent pushes nothing until it runs again.
     suite.expect(len(long) <= KILLS, f"{len(long)} gaps with {KILLS} kills: {sorted(long)[-5:]}")
     print(f"otlp: {len(times)} ticks, {waiting / 1024:.0f} KiB of which waited through {KILLS} kills, all came; longest gap {max(gaps):.1f} s")
+
+
+def xids_name_who_is_on_the_gpu(suite, collector, demo):
+    """The Collector gets an XID's event over HTTP and over gRPC, with the pod or the job that holds the GPU, and its tenant."""
+    holders = {}
+    for pod in demo.scenario()["pods"]:
+        for container in pod["containers"]:
+            if container["devices"] == ["8"]:
+                holders["8"] = f"k8s:{pod['uid']}/{container['name']}"
+    for job in demo.scenario()["jobs"]:
+        if job["gpus"] == [10]:
+            holders["10"] = f"slurm:{job['cluster']}/{job['job_id']}"
+    demo.condition({"xids": [{"gpu": int(gpu), "xid": 79, "per_second": 1, "count": 1} for gpu in holders]})
+
+    def events():
+        found = re.findall(r"^EventName: gpu\.xid\n(.*?)^Trace ID", collector.program.log.read_text(), re.M | re.S)
+        found = [dict(re.findall(r"-> (\S+): \w+\((.*)\)$", attributes, re.M)) for attributes in found]
+        return [one for one in found if one["xid"] == "79"]
+    wait_for("events of XIDs over both ways", 60, lambda: len(events()) >= 2 * len(holders), collector.program, 0.5)
+    for gpu, holder in holders.items():
+        told = [one for one in events() if one["gpu"] == gpu]
+        suite.expect(len(told) > 1 and all(one == told[0] for one in told), f"of the XID of GPU {gpu} HTTP and gRPC tell {told}")
+        for one in told:
+            suite.expect(holder in json.loads(one["workloads"]) and json.loads(one["tenants"]) == ["research"],
+                         f"the XID of GPU {gpu} is told without {holder} of research: {one}")
 
 
 def wrong_token_is_told(suite, collector, demo):
