@@ -20,6 +20,17 @@ pub struct Endpoint {
     pub port: u16,
     /// What stands before `/v1/metrics`; empty, or beginning with a slash and not ending with one.
     pub base: String,
+    /// Whether `base` is the whole path of requests, to which nothing is added.
+    pub is_whole: bool,
+}
+
+impl Endpoint {
+    /// Parses a URL that requests go to as it is.
+    pub(super) fn whole(text: &str) -> Result<Self, Complaint> {
+        let endpoint: Self = text.parse()?;
+        let base = text.parse::<Uri>().map_or_else(|_| String::new(), |uri| uri.path().to_owned());
+        Ok(Self { base, is_whole: true, ..endpoint })
+    }
 }
 
 impl fmt::Display for Endpoint {
@@ -56,7 +67,7 @@ impl FromStr for Endpoint {
         };
         let path = uri.path().trim_end_matches('/');
         let base = path.strip_suffix("/v1/metrics").unwrap_or(path).trim_end_matches('/').to_owned();
-        Ok(Self { tls, host: host.to_owned(), port, base })
+        Ok(Self { tls, host: host.to_owned(), port, base, is_whole: false })
     }
 }
 

@@ -367,8 +367,15 @@ impl Environment<'_> {
         Ok(None)
     }
 
-    /// The address. Without a scheme it is one of gRPC, which uses TLS unless the environment says otherwise.
+    /// The address. Without a scheme it is one of gRPC, which uses TLS unless the environment says otherwise. For HTTP the
+    /// variable of metrics is the whole address, as OpenTelemetry specifies.
     fn endpoint(&self, is_grpc: bool) -> Result<Option<(Endpoint, String)>, BadVariable> {
+        const WHOLE: &str = "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT";
+        if let Some(text) = self.value(WHOLE).filter(|_| !is_grpc) {
+            let endpoint = Endpoint::whole(&text)
+                .map_err(|complaint| BadVariable { variable: WHOLE.to_owned(), complaint })?;
+            return Ok(Some((endpoint, format!("{WHOLE} (used as it is, without /v1/metrics added)"))));
+        }
         let insecure = self.setting("INSECURE", |text| Ok(text.eq_ignore_ascii_case("true")))?;
         let scheme = if insecure.is_some_and(|(insecure, _)| insecure) { "http" } else { "https" };
         self.setting("ENDPOINT", |text| {
@@ -513,6 +520,8 @@ mod tests {
         assert!(text.contains("name=value between commas") && !text.contains("hunter2"), "{text}");
         assert!(error(("OTEL_EXPORTER_OTLP_CLIENT_KEY", "/k")).contains("set both, or none"));
         assert!(plan("", &[("OTEL_EXPORTER_OTLP_ENDPOINT", "nowhere at all")]).unwrap_err().contains("URL"));
+        let text = plan("", &[("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "nowhere at all")]).unwrap_err();
+        assert!(text.starts_with("environment variable OTEL_EXPORTER_OTLP_METRICS_ENDPOINT: "), "{text}");
         assert_eq!(plan("", &[("OTEL_EXPORTER_OTLP_HEADERS", "a=b")]), Ok(OtlpPlan::default()));
     }
 }

@@ -20,11 +20,7 @@ pub struct Destination {
 impl Destination {
     /// The destination of a signal.
     pub fn new(settings: &OtlpDestination, signal: Signal) -> Self {
-        let endpoint = &settings.endpoint;
-        let name = match settings.protocol {
-            OtlpProtocol::Http => format!("{endpoint}{}", signal.http_path()),
-            OtlpProtocol::Grpc => format!("{endpoint}{}", signal.grpc_path()),
-        };
+        let name = format!("{}{}", settings.endpoint, added_path(settings, signal));
         Self { signal, settings: settings.clone(), name: name.into(), tally: Arc::default() }
     }
 
@@ -40,11 +36,7 @@ impl Destination {
 
     /// The path of its requests.
     pub(super) fn path(&self) -> String {
-        let base = &self.settings.endpoint.base;
-        match self.settings.protocol {
-            OtlpProtocol::Http => format!("{base}{}", self.signal.http_path()),
-            OtlpProtocol::Grpc => format!("{base}{}", self.signal.grpc_path()),
-        }
+        format!("{}{}", self.settings.endpoint.base, added_path(&self.settings, self.signal))
     }
 
     /// Its host with the port where it is not that of the scheme.
@@ -54,6 +46,15 @@ impl Destination {
             (true, 443) | (false, 80) => endpoint.host.clone(),
             (_, port) => format!("{}:{port}", endpoint.host),
         }
+    }
+}
+
+/// What is added to the path of the address.
+const fn added_path(settings: &OtlpDestination, signal: Signal) -> &'static str {
+    match settings.protocol {
+        OtlpProtocol::Http if settings.endpoint.is_whole => "",
+        OtlpProtocol::Http => signal.http_path(),
+        OtlpProtocol::Grpc => signal.grpc_path(),
     }
 }
 

@@ -180,7 +180,7 @@ web: {listen: [127.0.0.1:9855, "[::1]:9855"], created: true}
     assert_eq!(config.prices, PriceBook { rates, ..PriceBook::default() });
     assert_eq!(
         config.otlp.endpoint,
-        Some(Endpoint { tls: false, host: "[::1]".into(), port: 4318, base: String::new() })
+        Some(Endpoint { tls: false, host: "[::1]".into(), port: 4318, base: String::new(), is_whole: false })
     );
     assert_eq!(config.otlp.interval, Nanoseconds::from_seconds(90));
     assert_eq!((config.limits.processes, config.web.created, config.web.listen.len()), (7, true, 2));

@@ -140,6 +140,32 @@ fn a_request_may_go_without_compression_and_events_have_a_path_of_their_own() {
 }
 
 #[test]
+fn the_variable_of_metrics_is_their_whole_address_and_that_of_all_signals_is_added_to() {
+    let plan = |variable: &str, address: &str| {
+        let get = |name: &str| (name == variable).then(|| address.to_owned());
+        gpumeter::config::Config::default().otlp_plan(get).unwrap()
+    };
+    let name = |variable, address| {
+        Destination::new(&plan(variable, address).destinations[0], Signal::Metrics).name().to_string()
+    };
+    let (all, metrics) = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT");
+    assert_eq!(name(all, "http://c:4318/in/"), "http://c:4318/in/v1/metrics");
+    for address in ["http://c:4318/in/", "http://c:4318/in", "http://c:4318/v1/metrics"] {
+        assert_eq!(name(metrics, address), address);
+    }
+    assert_eq!(name(metrics, "http://c:4318"), "http://c:4318/");
+    let origins = plan(metrics, "http://c:4318/in").origins.join("\n");
+    assert!(
+        origins.contains("http://c:4318/in by OTEL_EXPORTER_OTLP_METRICS_ENDPOINT (used as it is"),
+        "{origins}"
+    );
+    let receiver = Receiver::answering([success()]);
+    let whole = plan(metrics, &format!("http://{}/in", receiver.address));
+    assert!(push(&Destination::new(&whole.destinations[0], Signal::Metrics)).is_ok());
+    assert!(receiver.requests()[0].0.starts_with("POST /in HTTP/1.1\r\n"));
+}
+
+#[test]
 fn each_status_has_its_consequence_and_says_what_to_do() {
     let outcome = |status: &str, headers: &str, body: &[u8]| {
         let receiver = Receiver::answering([answer(status, headers, body)]);
