@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 use std::time::Duration;
 
+use opentelemetry::trace::SpanContext;
+
 use super::{Shared, StartError};
 use crate::account::{Acknowledged, LedgerBatch, Recovered};
 use crate::clock::{Stop, system_zone};
@@ -31,9 +33,17 @@ pub(super) struct LedgerChannel {
     /// UTC of the last commit in nanoseconds, 0 before the first.
     last_commit: AtomicU64,
     acknowledged: Mutex<Vec<Acknowledged>>,
+    /// The tick of the latest batch.
+    tick: Mutex<Option<SpanContext>>,
 }
 
 impl LedgerChannel {
+    /// Hands a batch to the thread.
+    pub(super) fn offer(&self, batch: LedgerBatch, tick: SpanContext) {
+        *self.tick.lock().unwrap_or_else(PoisonError::into_inner) = Some(tick);
+        self.queue.offer(batch);
+    }
+
     /// Whether the file system of the ledger survives a restart of the node; absent while the ledger is not open.
     pub(super) fn durable(&self) -> Option<bool> {
         self.durable.get().copied()
@@ -318,7 +328,8 @@ impl LedgerWriter<'_> {
 
     /// Commits a batch; false if the disk prevents it, and then the batch is queued again.
     fn commit(&mut self, batch: LedgerBatch, now: &dyn Fn() -> Stamp) -> bool {
-        let _span = trace::begin("commit");
+        let tick = self.channel.tick.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let _span = trace::begin_child("commit", &tick.unwrap_or(SpanContext::NONE));
         match self.ledger.commit(&batch) {
             Ok(acknowledged) => {
                 let acknowledged = self.with_month(acknowledged);

@@ -6,11 +6,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use async_trait::async_trait;
+use opentelemetry::trace::SpanContext;
+use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use prost::Message as _;
+
 use super::{Shared, StartError};
 use crate::catalogue::AgentFamily;
+use crate::clock::Clock;
 use crate::config::{Config, OtlpPlan, SpoolConfig};
 use crate::events::Event;
-use crate::export::{OtlpEncoder, OtlpResource, encode_events, encode_spans};
+use crate::export::{OtlpEncoder, OtlpResource, encode_events};
 use crate::meter::Services;
 use crate::model::Utc;
 use crate::model::snapshot::Snapshot;
@@ -29,7 +36,7 @@ pub(super) struct RunningPush {
 }
 
 /// Where the tick loop pushes to.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(super) struct PushTarget {
     queue: Arc<PushQueue>,
     destinations: Vec<Destination>,
@@ -40,6 +47,7 @@ pub(super) struct PushTarget {
 impl RunningPush {
     /// Sends what can be sent at once; the rest stays in the spool.
     pub(super) fn close(self, longest: Duration) {
+        trace::stop(longest);
         self.target.queue.close();
         if !self.thread.wait(longest) {
             tracing::warn!(
@@ -67,9 +75,6 @@ pub(super) fn start(
             tracing::error!("OTLP destination {settings}: {problem}; it is tried again each minute");
         }
     }
-    if plan.destinations.iter().any(|one| one.traces) {
-        trace::start(config.otlp.traces);
-    }
     let mut spool = open_spool(&config.otlp.spool, &destinations);
     let interval = config.otlp.interval;
     let deliveries = destinations.iter().enumerate();
@@ -81,6 +86,12 @@ pub(super) fn start(
     let resource = otlp_resource(config, &shared.node.name, plan);
     let target =
         PushTarget { queue: Arc::clone(&queue), destinations, health: Arc::clone(&health), resource };
+    if config.otlp.traces > 0 && plan.destinations.iter().any(|one| one.traces) {
+        let client = SpanClient { target: target.clone(), clock: shared.clock.clone() };
+        if let Err(error) = trace::start(config.otlp.traces, target.resource.attributes(), client) {
+            tracing::error!(%error, "the agent's traces cannot be started; all else is pushed");
+        }
+    }
     let (reloads, at_stop) = (shared.reloads.count.subscribe(), Arc::clone(&queue));
     let thread = Thread::start("push", move || {
         match tokio::runtime::Builder::new_current_thread().enable_all().build() {
@@ -136,7 +147,7 @@ impl TickPush {
         Self { encoder: OtlpEncoder::new(level, &target.resource), target, level }
     }
 
-    pub(super) fn push_snapshot(&mut self, snapshot: &Snapshot, active: &ActiveConfig) {
+    pub(super) fn push_snapshot(&mut self, snapshot: &Snapshot, active: &ActiveConfig, cause: &SpanContext) {
         if self.level != active.cadence.level {
             // The encoder's cache is numbered by the families of its level; series that end go stale by themselves.
             *self = Self::new(self.target.clone(), active);
@@ -147,26 +158,17 @@ impl TickPush {
             self.encoder.acknowledge(acknowledged);
         }
         for (body, points) in self.encoder.encode_requests(snapshot, MOST_REQUEST) {
-            self.target.put(PushBatch { signal: Signal::Metrics, at, body, points: points as u64 });
+            let points = points as u64;
+            self.target.put(PushBatch { signal: Signal::Metrics, at, body, points, cause: cause.clone() });
         }
     }
 
     /// Pushes events to the destinations that take them.
-    pub(super) fn push_events(&self, events: &[Arc<Event>], at: Utc) {
+    pub(super) fn push_events(&self, events: &[Arc<Event>], at: Utc, cause: SpanContext) {
         let is_wanted = self.target.destinations.iter().any(|one| one.signal == Signal::Logs);
         if is_wanted && !events.is_empty() {
             let body = encode_events(events, &self.target.resource);
-            self.target.put(PushBatch { signal: Signal::Logs, at, body, points: events.len() as u64 });
-        }
-    }
-
-    /// Pushes the spans that have ended.
-    pub(super) fn push_spans(&self, at: Utc) {
-        let spans = trace::take();
-        if !spans.is_empty() {
-            let points = spans.len() as u64;
-            let body = encode_spans(spans, &self.target.resource);
-            self.target.put(PushBatch { signal: Signal::Traces, at, body, points });
+            self.target.put(PushBatch { signal: Signal::Logs, at, body, points: events.len() as u64, cause });
         }
     }
 
@@ -196,6 +198,26 @@ impl TickPush {
             whole(health.damaged.load(Ordering::Relaxed)),
         );
         services.add(AgentFamily::OtlpSpoolErrors, Vec::new(), whole(health.errors.load(Ordering::Relaxed)));
+    }
+}
+
+/// Where OpenTelemetry's exporter of spans sends its requests to: the queue.
+#[derive(Debug)]
+struct SpanClient {
+    target: PushTarget,
+    clock: Clock,
+}
+
+#[async_trait]
+impl HttpClient for SpanClient {
+    async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+        let body = request.into_body();
+        let spans = ExportTraceServiceRequest::decode(body.clone())?.resource_spans;
+        let scopes = spans.iter().flat_map(|resource| &resource.scope_spans);
+        let points = scopes.map(|scope| scope.spans.len() as u64).sum();
+        let (signal, at, cause) = (Signal::Traces, self.clock.now().utc, SpanContext::NONE);
+        self.target.put(PushBatch { signal, at, body: body.into(), points, cause });
+        Ok(Response::default())
     }
 }
 

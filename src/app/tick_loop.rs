@@ -83,16 +83,15 @@ fn run(mut meter: Meter, inbox: &Receiver<SamplerNews>, mut outputs: Outputs, sh
         let tick = meter.tick(now, inputs);
         span.set("gpus", tick.snapshot.gpus.len().to_string());
         if let Some(push) = outputs.push.as_mut().filter(|_| number.is_multiple_of(active.push_every)) {
-            push.push_snapshot(&tick.snapshot, &active);
-            push.push_spans(tick.snapshot.at.utc);
+            push.push_snapshot(&tick.snapshot, &active, &span.context());
         }
         let events = find_events(&mut tracker, &tick.snapshot, shared);
         if let Some(push) = &outputs.push {
-            push.push_events(&events, tick.snapshot.at.utc);
+            push.push_events(&events, tick.snapshot.at.utc, span.context());
         }
         shared.pages.publish(Arc::new(PublishedSnapshot::new(tick.snapshot, Arc::clone(&active.page_cache))));
         if let Some(ledger) = outputs.ledger.as_ref().filter(|_| meter.has_ledger()) {
-            ledger.queue.offer(tick.batch);
+            ledger.offer(tick.batch, span.context());
         }
         drop(span);
         if number == 0 {

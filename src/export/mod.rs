@@ -20,7 +20,6 @@ mod problems;
 mod summarize;
 mod summary;
 mod text;
-mod traces;
 mod walk;
 
 pub use dcgm::{DcgmCounter, DcgmOptions};
@@ -35,5 +34,4 @@ pub use otlp::{OtlpEncoder, OtlpResource, native_name, native_unit};
 pub use page::{DocumentKind, LatestSnapshot, PageCache, PublishedSnapshot, RenderedPage, SharedDocument};
 pub use summarize::{MOST_LISTED, SummarySource, list_processes, report_history, summarize};
 pub use summary::*;
-pub use traces::encode_spans;
 pub use walk::{Labels, Sample, Sink, Value, walk};

@@ -154,12 +154,15 @@ impl OtlpResource {
         }
     }
 
+    /// Its attributes.
+    pub fn attributes(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(key, value)| (&**key, &**value))
+    }
+
     /// The field `resource` of a `ResourceMetrics` or `ResourceLogs`.
     pub(super) fn encoded(&self) -> Vec<u8> {
         let mut attributes = Vec::new();
-        for (key, value) in &self.0 {
-            append_attribute(&mut attributes, 1, (key, value));
-        }
+        self.attributes().for_each(|attribute| append_attribute(&mut attributes, 1, attribute));
         let mut resource = Vec::new();
         append_message(&mut resource, 1, &[&attributes]);
         resource

@@ -130,6 +130,11 @@ impl Delivery {
         &self.destination
     }
 
+    /// The time of the snapshot that is being sent.
+    pub(super) fn sends_of(&self) -> Option<Utc> {
+        self.in_flight.as_ref().map(|sent| sent.record.at)
+    }
+
     /// Ends a pause after failures.
     pub const fn retry_now(&mut self) {
         if self.failed {

@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use opentelemetry::trace::SpanContext;
 use tokio::sync::Notify;
 
 use super::Signal;
@@ -24,6 +25,8 @@ pub struct PushBatch {
     pub body: Vec<u8>,
     /// Number of data points or events in it.
     pub points: u64,
+    /// The span of the tick that it is of.
+    pub cause: SpanContext,
 }
 
 #[derive(Debug, Default)]
@@ -94,7 +97,13 @@ mod tests {
     use super::*;
 
     fn batch(points: u64, length: usize) -> PushBatch {
-        PushBatch { signal: Signal::Metrics, at: Utc(0), body: vec![0; length], points }
+        PushBatch {
+            signal: Signal::Metrics,
+            at: Utc(0),
+            body: vec![0; length],
+            points,
+            cause: SpanContext::NONE,
+        }
     }
 
     fn block_on<T>(future: impl Future<Output = T>) -> T {

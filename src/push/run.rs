@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use opentelemetry::trace::SpanContext;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -20,7 +21,7 @@ use super::{
     compress, send,
 };
 use crate::clock::system_now;
-use crate::model::Nanoseconds;
+use crate::model::{Nanoseconds, Utc};
 use crate::trace;
 
 /// Time for what waits when the agent stops.
@@ -65,7 +66,7 @@ pub async fn run(push: Push, reloads: watch::Receiver<u64>) {
     let Push { queue, spool, deliveries, health } = push;
     health.record(&spool);
     let spool = Rc::new(RefCell::new(spool));
-    let (news, appended) = watch::channel(());
+    let (news, appended) = watch::channel((Utc(0), SpanContext::NONE));
     let (stop, stopped) = watch::channel(false);
     let local = tokio::task::LocalSet::new();
     let mut tasks = JoinSet::new();
@@ -82,7 +83,7 @@ pub async fn run(push: Push, reloads: watch::Receiver<u64>) {
                 let record = SpoolRecord { signal: batch.signal, points, at: batch.at, body };
                 spool.borrow_mut().append(&record);
                 health.record(&spool.borrow());
-                news.send_replace(());
+                news.send_replace((batch.at, batch.cause));
             }
             stop.send_replace(true);
             // What is not sent stays in the spool.
@@ -94,7 +95,8 @@ pub async fn run(push: Push, reloads: watch::Receiver<u64>) {
 
 /// What a delivery waits for.
 struct Signals {
-    appended: watch::Receiver<()>,
+    /// The time of the last request of the queue, with the span of its tick.
+    appended: watch::Receiver<(Utc, SpanContext)>,
     reloads: watch::Receiver<u64>,
     stopped: watch::Receiver<bool>,
 }
@@ -108,7 +110,8 @@ async fn deliver(mut delivery: Delivery, spool: Rc<RefCell<Spool>>, mut signals:
         let step = delivery.next(&mut spool.borrow_mut(), now);
         match step {
             DeliveryStep::Send(body) => {
-                let outcome = traced(&destination, body).await;
+                let cause = cause(&signals, delivery.sends_of());
+                let outcome = traced(&destination, body, &cause).await;
                 let now = system_now().boottime;
                 destination.tally().record_outcome(outcome.is_ok());
                 delivery.settle(&mut spool.borrow_mut(), &outcome, now, random_share(&random, now));
@@ -137,13 +140,23 @@ async fn deliver(mut delivery: Delivery, spool: Rc<RefCell<Spool>>, mut signals:
     }
 }
 
+/// The span of the tick of a request, unless the request has waited while later ones came.
+fn cause(signals: &Signals, sent: Option<Utc>) -> SpanContext {
+    let (at, cause) = &*signals.appended.borrow();
+    if sent == Some(*at) { cause.clone() } else { SpanContext::NONE }
+}
+
 /// Sends a request, with a span of it.
-async fn traced(destination: &Destination, body: Bytes) -> Result<Accepted, PushFailure> {
+async fn traced(
+    destination: &Destination,
+    body: Bytes,
+    cause: &SpanContext,
+) -> Result<Accepted, PushFailure> {
     // A span of sending spans would be followed by another one.
     if destination.signal == Signal::Traces {
         return send(destination, body).await;
     }
-    let mut span = trace::begin("push");
+    let mut span = trace::begin_child("push", cause);
     span.set("destination", destination.name().to_string());
     let outcome = send(destination, body).await;
     if let Err(failure) = &outcome {

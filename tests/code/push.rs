@@ -16,6 +16,7 @@ use gpumeter::push::{
     Accepted, Delivery, DeliveryStep, Destination, MOST_REQUEST, PointCounts, Push, PushBatch, PushFailure,
     PushQueue, Signal, Spool, SpoolHealth, SpoolLimits, SpoolReader, SpoolRecord, compress, run, send,
 };
+use opentelemetry::trace::SpanContext;
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use opentelemetry_proto::tonic::metrics::v1::{
     Gauge, Metric, NumberDataPoint, ResourceMetrics, ScopeMetrics, metric,
@@ -249,7 +250,13 @@ fn the_thread_spools_and_sends_and_what_is_not_sent_waits_for_the_next_start() {
     };
     let put = |queue: &PushQueue, second: u64| {
         let (signal, at) = (Signal::Metrics, Utc(second * 1_000_000_000));
-        queue.put(PushBatch { signal, at, body: second.to_string().into_bytes(), points: 1 });
+        queue.put(PushBatch {
+            signal,
+            at,
+            body: second.to_string().into_bytes(),
+            points: 1,
+            cause: SpanContext::NONE,
+        });
     };
     // A receiver that answers one of three requests; the name of a destination is its address, so that is the same.
     let listener = TcpListener::bind("127.0.0.3:0").unwrap();
