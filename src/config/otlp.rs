@@ -40,13 +40,15 @@ pub enum OtlpCompression {
     /// gzip, which every receiver has to understand.
     #[default]
     Gzip,
+    /// zstd, which Prometheus does not understand.
+    Zstd,
     /// Not at all.
     None,
 }
 
 impl OtlpCompression {
-    const ALL: [Self; 2] = [Self::Gzip, Self::None];
-    const NAMES: [&str; 2] = ["gzip", "none"];
+    const ALL: [Self; 3] = [Self::Gzip, Self::Zstd, Self::None];
+    const NAMES: [&str; 3] = ["gzip", "zstd", "none"];
 }
 
 /// A receiver of OTLP.
@@ -104,7 +106,7 @@ pub(crate) struct DestinationDraft () {
     protocol: OtlpProtocol, word(OtlpProtocol::NAMES, OtlpProtocol::ALL), Default("http/protobuf"), Reload,
         "How to send; usually http/protobuf on port 4318, grpc on 4317.";
     compression: OtlpCompression, word(OtlpCompression::NAMES, OtlpCompression::ALL), Default("gzip"), Reload,
-        "How requests are compressed.";
+        "How requests are compressed; Prometheus refuses zstd.";
     ca_file: Option<PathBuf>, text("an absolute path", path), Optional("/etc/gpumeter/otlp-ca.crt"), Reload,
         "CA certificates that verify its certificate, as PEM; by default those of the system.";
     cert_file: Option<PathBuf>, text("an absolute path", path), Optional("/etc/gpumeter/otlp.crt"), Reload,

@@ -97,7 +97,7 @@ impl Reaction {
             | PushFailure::TimedOut(_) => Self::Later(None),
             PushFailure::Busy { retry_after, .. } => Self::Later(*retry_after),
             PushFailure::Broken { .. } | PushFailure::NotOtlp => Self::Suspect,
-            PushFailure::Setup(_) | PushFailure::Closed { .. } => Self::Pause,
+            PushFailure::Setup(_) | PushFailure::Closed { .. } | PushFailure::NotZstd { .. } => Self::Pause,
             PushFailure::TooLarge { .. } => Self::Split,
             PushFailure::Refused { .. } => Self::Lose,
         }

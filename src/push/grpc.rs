@@ -83,10 +83,14 @@ pub(super) async fn export(destination: &Destination, body: &[u8]) -> Result<Acc
     });
     let channel = endpoint.connect_with_connector(once).await.map_err(unreachable)?;
     let mut client = Grpc::new(channel);
-    if destination.settings.compression == OtlpCompression::Gzip {
+    let encoding = match destination.settings.compression {
+        OtlpCompression::Gzip => Some(CompressionEncoding::Gzip),
+        OtlpCompression::Zstd => Some(CompressionEncoding::Zstd),
+        OtlpCompression::None => None,
+    };
+    if let Some(encoding) = encoding {
         // The Collector answers compressed requests with compressed responses.
-        client =
-            client.send_compressed(CompressionEncoding::Gzip).accept_compressed(CompressionEncoding::Gzip);
+        client = client.send_compressed(encoding).accept_compressed(encoding);
     }
     client.ready().await.map_err(unreachable)?;
     match client.unary(request, path, BytesCodec).await {

@@ -30,6 +30,9 @@ const MAX_RESPONSE: usize = 1 << 20;
 /// Largest request that is decompressed; what the sender made is smaller.
 const MAX_REQUEST: u64 = 64 << 20;
 
+/// The level of zstd: its own default, as tonic has it.
+const ZSTD_LEVEL: i32 = 3;
+
 /// Why a request was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages describe the variants and their fields")]
@@ -55,6 +58,8 @@ pub enum PushFailure {
     Closed { status: String, message: String },
     #[error("the request is larger than it takes ({status} {message}); raise its limit")]
     TooLarge { status: String, message: String },
+    #[error("it does not take zstd ({status} {message}); set its compression to gzip")]
+    NotZstd { status: String, message: String },
     #[error("it refused the request ({status} {message}); look at its log")]
     Refused { status: String, message: String },
     #[error(
@@ -87,6 +92,28 @@ impl PushFailure {
             300..=399 | 401 | 403..=405 | 407 => Self::Closed { status: text, message },
             400..=499 => Self::Refused { status: text, message },
             _ => Self::Broken { status: text, message },
+        }
+    }
+}
+
+impl PushFailure {
+    /// What a failure means for a request that was compressed by zstd.
+    fn of_zstd(self) -> Self {
+        let is_about_zstd = |message: &str| {
+            let message = message.to_lowercase();
+            ["zstd", "compress", "encoding"].iter().any(|word| message.contains(word))
+        };
+        match self {
+            Self::Refused { status, message } | Self::Closed { status, message }
+                if status == "415" || is_about_zstd(&message) =>
+            {
+                Self::NotZstd { status, message }
+            }
+            Self::Refused { status, message } if status == "400" => {
+                let hint = "if that is because of zstd, set its compression to gzip";
+                Self::Refused { status, message: format!("{message}; {hint}") }
+            }
+            other => other,
         }
     }
 }
@@ -134,7 +161,11 @@ pub async fn send(destination: &Destination, body: Bytes) -> Result<Accepted, Pu
             OtlpProtocol::Grpc => grpc::export(destination, &body).await,
         }
     };
-    timeout(longest, sent).await.unwrap_or(Err(PushFailure::TimedOut(longest)))
+    let outcome = timeout(longest, sent).await.unwrap_or(Err(PushFailure::TimedOut(longest)));
+    match destination.settings.compression {
+        OtlpCompression::Zstd => outcome.map_err(PushFailure::of_zstd),
+        OtlpCompression::Gzip | OtlpCompression::None => outcome,
+    }
 }
 
 async fn post(destination: &Destination, body: Bytes) -> Result<Accepted, PushFailure> {
@@ -158,9 +189,14 @@ async fn post(destination: &Destination, body: Bytes) -> Result<Accepted, PushFa
 fn request(destination: &Destination, body: Bytes) -> Result<Request<Full<Bytes>>, PushFailure> {
     let setup = |error: &dyn std::fmt::Display| PushFailure::Setup(format!("endpoint: {error}; correct it"));
     let (body, encoding) = match destination.settings.compression {
-        OtlpCompression::Gzip => (body, Some(HeaderValue::from_static("gzip"))),
-        OtlpCompression::None => (decompress(&body).map_err(|error| setup(&error))?.into(), None),
+        OtlpCompression::Gzip => (Ok(body), Some("gzip")),
+        OtlpCompression::Zstd => {
+            let compress = |request: Vec<u8>| zstd::bulk::compress(&request, ZSTD_LEVEL);
+            (decompress(&body).and_then(compress).map(Bytes::from), Some("zstd"))
+        }
+        OtlpCompression::None => (decompress(&body).map(Bytes::from), None),
     };
+    let body = body.map_err(|error| setup(&error))?;
     let length = HeaderValue::from(body.len());
     let authority = HeaderValue::from_str(&destination.authority()).map_err(|error| setup(&error))?;
     let mut request = Request::new(Full::new(body));
@@ -177,7 +213,7 @@ fn request(destination: &Destination, body: Bytes) -> Result<Request<Full<Bytes>
     into.insert(CONTENT_LENGTH, length);
     into.insert(CONNECTION, HeaderValue::from_static("close"));
     if let Some(encoding) = encoding {
-        into.insert(CONTENT_ENCODING, encoding);
+        into.insert(CONTENT_ENCODING, HeaderValue::from_static(encoding));
     }
     Ok(request)
 }

@@ -167,6 +167,29 @@ fn the_variable_of_metrics_is_their_whole_address_and_that_of_all_signals_is_add
 }
 
 #[test]
+fn zstd_is_for_receivers_that_take_it_and_whoever_does_not_is_told_what_to_do() {
+    let zstd = |answer: Vec<u8>| {
+        let receiver = Receiver::answering([answer]);
+        let settings = OtlpDestination { compression: OtlpCompression::Zstd, ..settings(receiver.address) };
+        let outcome = push(&Destination::new(&settings, Signal::Metrics));
+        (outcome, receiver.requests().remove(0))
+    };
+    let (outcome, (head, body)) = zstd(success());
+    assert_eq!(outcome, Ok(Accepted::default()));
+    assert!(head.contains("content-encoding: zstd\r\n"), "{head}");
+    assert_eq!(zstd::decode_all(&*body).unwrap(), b"points");
+    let prometheus =
+        answer("400 Bad", "", b"unsupported compression: zstd. Only \"gzip\" or no compression supported");
+    for refusal in [prometheus, answer("415 Unsupported Media Type", "", b"")] {
+        let failure = zstd(refusal).0.unwrap_err();
+        assert!(matches!(failure, PushFailure::NotZstd { .. }), "{failure:?}");
+        assert!(failure.to_string().contains("set its compression to gzip"), "{failure}");
+    }
+    let other = zstd(answer("400 Bad", "", b"what?")).0.unwrap_err();
+    assert!(matches!(&other, PushFailure::Refused { message, .. } if message.contains("gzip")), "{other:?}");
+}
+
+#[test]
 fn each_status_has_its_consequence_and_says_what_to_do() {
     let outcome = |status: &str, headers: &str, body: &[u8]| {
         let receiver = Receiver::answering([answer(status, headers, body)]);
@@ -666,11 +689,12 @@ fn grpc_goes_by_tls_with_a_client_certificate_and_a_token_and_its_statuses_have_
     let certificates = Certificates::new();
     let token = certificates.path("token");
     std::fs::write(&token, "Bearer hunter2").unwrap();
-    let calling = |status: &'static str, with_certificate: bool| {
+    let calling_with = |status: &'static str, with_certificate: bool, compression: OtlpCompression| {
         block_on(async {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
             let mut settings = certificates.settings(listener.local_addr().unwrap().port());
             settings.protocol = gpumeter::config::OtlpProtocol::Grpc;
+            settings.compression = compression;
             if !with_certificate {
                 (settings.cert_file, settings.key_file) = (None, None);
             }
@@ -683,12 +707,17 @@ fn grpc_goes_by_tls_with_a_client_certificate_and_a_token_and_its_statuses_have_
             (outcome, called.try_recv().ok())
         })
     };
+    let calling = |status, with_certificate| calling_with(status, with_certificate, OtlpCompression::Gzip);
     let (outcome, called) = calling("0", true);
     assert_eq!(outcome, Ok(Accepted::default()));
     let (path, header, body) = called.unwrap();
     assert_eq!(path, "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export");
     assert_eq!(header, "Bearer hunter2");
     assert_eq!((body[0], decompressed(&body[5..])), (1, b"points".to_vec()));
+    let (outcome, called) = calling_with("0", true, OtlpCompression::Zstd);
+    assert_eq!(outcome, Ok(Accepted::default()));
+    let body = called.unwrap().2;
+    assert_eq!((body[0], zstd::decode_all(&body[5..]).unwrap()), (1, b"points".to_vec()));
     assert!(matches!(calling("8", true).0, Err(PushFailure::Busy { .. })));
     assert!(matches!(calling("16", true).0, Err(PushFailure::Closed { .. })));
     assert!(matches!(calling("3", true).0, Err(PushFailure::Refused { .. })));
