@@ -13,9 +13,9 @@ use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use prost::Message as _;
 
 use super::{Shared, StartError};
-use crate::catalogue::AgentFamily;
+use crate::catalogue::{AgentFamily, Level};
 use crate::clock::Clock;
-use crate::config::{Config, OtlpPlan, SpoolConfig};
+use crate::config::{Config, OtlpNames, OtlpPlan, SpoolConfig};
 use crate::events::Event;
 use crate::export::{OtlpEncoder, OtlpResource, encode_events};
 use crate::meter::Services;
@@ -138,18 +138,24 @@ fn open_spool(config: &SpoolConfig, destinations: &[Destination]) -> Spool {
 pub(super) struct TickPush {
     encoder: OtlpEncoder,
     target: PushTarget,
-    level: crate::catalogue::Level,
+    level: Level,
+    names: OtlpNames,
 }
 
 impl TickPush {
     pub(super) fn new(target: PushTarget, active: &ActiveConfig) -> Self {
         let level = active.cadence.level;
-        Self { encoder: OtlpEncoder::new(level, &target.resource), target, level }
+        let (names, encoder) = (active.config.otlp.names, OtlpEncoder::new(level, &target.resource));
+        let encoder = match names {
+            OtlpNames::Native => encoder,
+            OtlpNames::Hardware => encoder.with_hardware_names(),
+        };
+        Self { encoder, target, level, names }
     }
 
     pub(super) fn push_snapshot(&mut self, snapshot: &Snapshot, active: &ActiveConfig, cause: &SpanContext) {
-        if self.level != active.cadence.level {
-            // The encoder's cache is numbered by the families of its level; series that end go stale by themselves.
+        if (self.level, self.names) != (active.cadence.level, active.config.otlp.names) {
+            // The encoder's cache is numbered by the families that it visits; series that end go stale by themselves.
             *self = Self::new(self.target.clone(), active);
         }
         let at = snapshot.at.utc;

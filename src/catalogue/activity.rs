@@ -2,7 +2,7 @@
 
 use super::GpuRows::{self, Integrals, Read};
 use super::Rows::Gpu;
-use super::aliases::{dcgm, otel};
+use super::aliases::{HW_GPU, dcgm, otel};
 use super::source::point;
 use super::{CallValue, Counter, Family, Level, Point, Source};
 use crate::model::Unit;
@@ -23,7 +23,7 @@ pub(super) const ROWS: &[Family] = &[
     .read_for_account()
     .aliases(&[
         dcgm("DCGM_FI_DEV_GPU_UTIL").times(100),
-        otel("hw.gpu.utilization", &[("hw.gpu.task", "general")]),
+        otel("hw.gpu.utilization", &[HW_GPU, ("hw.gpu.task", "general")]),
     ]),
     Family::gauge(
         "gpu_memory_activity_ratio",
@@ -61,8 +61,8 @@ pub(super) const ROWS: &[Family] = &[
     .aliases(&[
         dcgm("DCGM_FI_DEV_ENC_UTIL").when(&[("engine", "encoder")]).times(100),
         dcgm("DCGM_FI_DEV_DEC_UTIL").when(&[("engine", "decoder")]).times(100),
-        otel("hw.gpu.utilization", &[("hw.gpu.task", "encoder")]).when(&[("engine", "encoder")]),
-        otel("hw.gpu.utilization", &[("hw.gpu.task", "decoder")]).when(&[("engine", "decoder")]),
+        otel("hw.gpu.utilization", &[HW_GPU, ("hw.gpu.task", "encoder")]).when(&[("engine", "encoder")]),
+        otel("hw.gpu.utilization", &[HW_GPU, ("hw.gpu.task", "decoder")]).when(&[("engine", "decoder")]),
     ]),
     Family::counter(
         "gpu_engine_busy_seconds_total",

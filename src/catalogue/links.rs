@@ -89,7 +89,7 @@ pub(super) const ROWS: &[Family] = &[
         dcgm("DCGM_FI_DEV_PCIE_RX_THROUGHPUT").when(&[("direction", "receive")]).per_second().over(1_000),
         dcgm("DCGM_FI_PROF_PCIE_TX_BYTES_TOTAL").when(&[("direction", "transmit")]),
         dcgm("DCGM_FI_PROF_PCIE_RX_BYTES_TOTAL").when(&[("direction", "receive")]),
-        otel("hw.gpu.io", &[("network.io.direction", "=direction")]),
+        otel("hw.gpu.io", &[HW_GPU, ("network.io.direction", "=direction")]),
     ]),
     Family::counter(
         "gpu_pcie_replays_total",

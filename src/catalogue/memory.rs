@@ -2,7 +2,7 @@
 
 use super::GpuRows::Read;
 use super::Rows::Gpu;
-use super::aliases::{dcgm, otel};
+use super::aliases::{HW_GPU, dcgm, otel};
 use super::source::{call, named, point};
 use super::{CallValue, Family, Level, Point};
 use crate::model::Unit;
@@ -15,7 +15,7 @@ pub(super) const ROWS: &[Family] = &[
         "Physical device memory; total = used + free + reserved.",
         &[point(&[], &[call(CallValue::MemoryTotal)])],
     )
-    .aliases(&[dcgm("DCGM_FI_DEV_FB_TOTAL").over(1 << 20), otel("hw.gpu.memory.limit", &[])]),
+    .aliases(&[dcgm("DCGM_FI_DEV_FB_TOTAL").over(1 << 20), otel("hw.gpu.memory.limit", &[HW_GPU])]),
     bytes(
         "gpu_memory_used_bytes",
         Level::Lean,
@@ -23,7 +23,7 @@ pub(super) const ROWS: &[Family] = &[
          510 include the reserved memory here and do not report it).",
         &[point(&[], &[call(CallValue::MemoryUsed)])],
     )
-    .aliases(&[dcgm("DCGM_FI_DEV_FB_USED").over(1 << 20), otel("hw.gpu.memory.usage", &[])]),
+    .aliases(&[dcgm("DCGM_FI_DEV_FB_USED").over(1 << 20), otel("hw.gpu.memory.usage", &[HW_GPU])]),
     bytes(
         "gpu_memory_free_bytes",
         Level::Standard,

@@ -14,6 +14,7 @@ mod dcgm;
 mod ecc;
 mod engines;
 mod family;
+mod hardware;
 mod health;
 mod identity;
 mod instances;
@@ -37,6 +38,7 @@ pub use bounds::Bound;
 pub use counters::{COUNTING, Counter, counters};
 pub use dcgm::*;
 pub use family::*;
+pub use hardware::{HARDWARE, MEMORY_UTILIZATION, STATUS, is_up_down_counter};
 pub use labels::{LABELS, Label, values_of};
 pub use points::{
     FirstNumbers, INTEGRALS, IntegralOf, KnownPoint, PointId, counter_of, device_points, first_integral,

@@ -38,7 +38,7 @@ pub use changes::KeyChange;
 pub use config_file::{ConfigFile, FileSet, ReloadedConfig};
 pub use dcgm_counters::CounterLine;
 pub use key::KeyDescription;
-pub use otlp::{BadVariable, OtlpCompression, OtlpDestination, OtlpPlan, OtlpProtocol};
+pub use otlp::{BadVariable, OtlpCompression, OtlpDestination, OtlpNames, OtlpPlan, OtlpProtocol};
 pub use print::default_yaml;
 pub use problem::{Complaint, ConfigProblem, FilePosition, Problems};
 pub use settings::{

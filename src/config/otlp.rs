@@ -34,6 +34,21 @@ impl OtlpProtocol {
     const NAMES: [&str; 2] = ["http/protobuf", "grpc"];
 }
 
+/// Which names metrics have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OtlpNames {
+    /// Those of the page.
+    #[default]
+    Native,
+    /// Those of OpenTelemetry's conventions for hardware, for what they name.
+    Hardware,
+}
+
+impl OtlpNames {
+    pub(super) const ALL: [Self; 2] = [Self::Native, Self::Hardware];
+    pub(super) const NAMES: [&str; 2] = ["native", "hw"];
+}
+
 /// How requests are compressed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OtlpCompression {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use super::address::{Endpoint, ListenAddress, external_url};
 use super::dcgm_counters::{self, CounterLine};
 use super::key::{Absent, ChangeEffect, Key, KeyDescription, KeyType, Table};
-use super::otlp::{self, OtlpDestination};
+use super::otlp::{self, OtlpDestination, OtlpNames};
 use super::prices;
 use super::standing::{self, GrantConfig};
 use super::tenants::{self, TenantAttributes};
@@ -265,6 +265,8 @@ pub struct OtlpConfig (config otlp) {
         "Address of a receiver without more settings; by default $OTEL_EXPORTER_OTLP_ENDPOINT.";
     interval: Nanoseconds, duration(TENTH, seconds(600)), Default("15s"), Reload,
         "How often to push; a multiple of sampling.interval.";
+    names: OtlpNames, word(OtlpNames::NAMES, OtlpNames::ALL), Default("native"), Reload,
+        "Names of metrics; with hw those of OpenTelemetry's hardware conventions, where they have one.";
     traces: u32, count(0, 1_000_000), Default("0"), Restart, in "millionths",
         "Share of ticks, pushes and rounds that are traced, for destinations with traces.";
     destinations: Vec<OtlpDestination>, entries(otlp::read, otlp::TABLE), Optional(""), Restart,

@@ -4,6 +4,7 @@
 //! computes the length of all attributes anew on each level of nesting. A series that has ended or lost its value is sent
 //! with the no-recorded-value flag until a request with that is acknowledged.
 
+mod hardware;
 mod name;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -18,11 +19,12 @@ use opentelemetry_proto::tonic::metrics::v1::{
 use prost::encoding::{WireType, encode_key, encode_varint};
 use prost::{Message, length_delimiter_len};
 
+use self::hardware::{HardwareNames, hardware_unit};
 pub use self::name::{native_name, native_unit};
 use super::decimal;
 use super::label_cache::LabelCache;
 use super::walk::{Sample, Sink, Value, start, walk};
-use crate::catalogue::{Family, Kind, Level};
+use crate::catalogue::{Family, Kind, Level, is_up_down_counter};
 use crate::model::Utc;
 use crate::model::snapshot::{self, Snapshot};
 
@@ -30,6 +32,7 @@ use crate::model::snapshot::{self, Snapshot};
 #[derive(Debug)]
 pub struct OtlpEncoder {
     level: Level,
+    has_hardware_names: bool,
     /// `ResourceMetrics` without its scopes, encoded.
     resource: Vec<u8>,
     /// `ScopeMetrics` without its metrics, encoded.
@@ -57,7 +60,20 @@ impl OtlpEncoder {
     /// Creates an encoder of the families up to `level`.
     pub fn new(level: Level, resource: &OtlpResource) -> Self {
         let scope = ScopeMetrics { scope: Some(scope()), ..Default::default() }.encode_to_vec();
-        Self { level, resource: resource.encoded(), scope, last: Request::default(), ended: BTreeMap::new() }
+        Self {
+            level,
+            has_hardware_names: false,
+            resource: resource.encoded(),
+            scope,
+            last: Request::default(),
+            ended: BTreeMap::new(),
+        }
+    }
+
+    /// Uses the names of OpenTelemetry's conventions for hardware where there are some.
+    pub const fn with_hardware_names(mut self) -> Self {
+        self.has_hardware_names = true;
+        self
     }
 
     /// Writes one request into `out`, which is cleared before, and returns how many data points it holds.
@@ -115,7 +131,13 @@ impl OtlpEncoder {
             ended_now: Vec::new(),
             messages: Messages { time: snapshot.at.utc.0, most, ..Messages::default() },
         };
-        walk(snapshot, self.level, &mut writer);
+        if self.has_hardware_names {
+            let mut names = HardwareNames::new(&mut writer, snapshot);
+            walk(snapshot, self.level, &mut names);
+            names.finish();
+        } else {
+            walk(snapshot, self.level, &mut writer);
+        }
         writer.finish_family();
         let RequestWriter { request, mut messages, .. } = writer;
         self.last = request;
@@ -288,7 +310,7 @@ impl Sink for RequestWriter<'_> {
             let start = sample.start.map_or(current.start, |start| start.0);
             self.messages.append_point(current.family, attributes, start, sample.value);
             if self.messages.points.len() >= self.messages.most {
-                self.messages.append_metric(current.family.kind, cache.entry(current.head.clone()));
+                self.messages.append_metric(current.family, cache.entry(current.head.clone()));
             }
         }
     }
@@ -306,7 +328,7 @@ impl RequestWriter<'_> {
             }
         }
         self.repeat_ended(family, start);
-        self.messages.append_metric(family.kind, self.request.cache.entry(head));
+        self.messages.append_metric(family, self.request.cache.entry(head));
     }
 }
 
@@ -360,13 +382,16 @@ impl Messages {
     }
 
     /// Appends a metric with the data points since the last one, if there are any.
-    fn append_metric(&mut self, kind: Kind, head: &[u8]) {
+    fn append_metric(&mut self, family: &Family, head: &[u8]) {
         if self.points.is_empty() {
             return;
         }
         let aggregation_temporality = AggregationTemporality::Cumulative.into();
         // The field of `Metric` that holds the data, and the data without its points.
-        let (field, rest) = match kind {
+        let (field, rest) = match family.kind {
+            Kind::Gauge if is_up_down_counter(family.name) => {
+                (7, Sum { aggregation_temporality, ..Default::default() }.encode_to_vec())
+            }
             Kind::Gauge => (5, Vec::new()),
             Kind::Counter => {
                 (7, Sum { aggregation_temporality, is_monotonic: true, ..Default::default() }.encode_to_vec())
@@ -398,7 +423,7 @@ fn write_head(out: &mut Vec<u8>, family: &Family) {
     let metric = Metric {
         name: native_name(family),
         description: family.help.into(),
-        unit: native_unit(family.unit).into(),
+        unit: hardware_unit(family.name).unwrap_or(native_unit(family.unit)).into(),
         ..Default::default()
     };
     let _fits = metric.encode(out);

@@ -53,6 +53,11 @@ pub struct Labels<'a> {
 }
 
 impl<'a> Labels<'a> {
+    /// Labels that the catalogue does not have.
+    pub(super) const fn new(names: &'a [&'a str], values: &'a [&'a str]) -> Self {
+        Self { names, values, point: &[], is_of_account: false }
+    }
+
     /// Names with values, unescaped, in the family's order.
     pub fn pairs(self) -> impl Iterator<Item = (&'a str, &'a str)> {
         let values = self.values.iter().copied().chain(self.point.iter().map(|(_, value)| *value));

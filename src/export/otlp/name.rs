@@ -9,6 +9,9 @@ use crate::model::Unit;
 
 /// The family's OTLP name, e.g. `gpu.power` for `gpu_power_watts`.
 pub fn native_name(family: &Family) -> String {
+    if family.name.starts_with("hw.") {
+        return family.name.to_owned();
+    }
     let name = family.name.strip_suffix("_total").unwrap_or(family.name);
     let stem = match family.unit {
         Unit::Ratio => None,
@@ -36,7 +39,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::catalogue::{Kind, families, family};
+    use crate::catalogue::{HARDWARE, Kind, families, family};
 
     type Translate = fn(&Family) -> String;
 
@@ -128,7 +131,7 @@ mod tests {
         for (strategy, translate) in STRATEGIES {
             // Prometheus makes it of the resource.
             let mut seen = BTreeMap::from([("target_info".to_owned(), "target_info")]);
-            for family in families() {
+            for family in families().chain(&HARDWARE) {
                 let endings: &[&str] = match family.kind {
                     Kind::Histogram => &["", "_bucket", "_count", "_sum"],
                     Kind::Counter | Kind::Gauge => &[""],

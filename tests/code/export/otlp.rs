@@ -69,7 +69,8 @@ fn points(metric: &Metric) -> Vec<Point> {
     let numbers = match data {
         metric::Data::Gauge(gauge) => &gauge.data_points,
         metric::Data::Sum(sum) => {
-            assert!(sum.is_monotonic && sum.aggregation_temporality == 2);
+            assert!(sum.is_monotonic != catalogue::is_up_down_counter(&metric.name));
+            assert_eq!(sum.aggregation_temporality, 2);
             &sum.data_points
         }
         metric::Data::Histogram(histogram) => {
@@ -199,6 +200,54 @@ fn each_metric_has_its_kind_help_and_unit() {
         assert_eq!(kind, family.kind, "{}", family.name);
         assert!(seen.insert(family.name), "{} is one message", family.name);
     }
+}
+
+/// The points of a request with the names of the conventions for hardware.
+fn hardware_points(otlp: &mut OtlpEncoder, snapshot: &Snapshot) -> Vec<Point> {
+    let mut body = Vec::new();
+    otlp.encode(snapshot, &mut body);
+    let mut names = BTreeSet::new();
+    let all = metrics(&body);
+    all.iter()
+        .for_each(|metric| assert!(names.insert(metric.name.clone()), "{} is one message", metric.name));
+    all.iter().flat_map(points).collect()
+}
+
+#[test]
+fn names_of_hardware_take_the_place_of_ours_and_lose_no_series() {
+    let snapshot = fixture::node(2, 2);
+    let mut native = OtlpEncoder::new(Level::Full, &OtlpResource::new("node-1", ""));
+    let mut body = Vec::new();
+    native.encode(&snapshot, &mut body);
+    let native: Vec<Point> = metrics(&body).iter().flat_map(points).collect();
+    let mut otlp = OtlpEncoder::new(Level::Full, &OtlpResource::new("node-1", "")).with_hardware_names();
+    let points = hardware_points(&mut otlp, &snapshot);
+    let (hardware, ours): (Vec<_>, Vec<_>) = points.iter().partition(|point| point.name.starts_with("hw."));
+    assert!(ours.iter().all(|point| native.contains(point)));
+    let of = |name: &str| hardware.iter().filter(|point| point.name == name).copied().collect::<Vec<_>>();
+    let states = of("hw.status");
+    let derived = of("hw.gpu.memory.utilization");
+    // Of gpu_health only the state of a GPU has a series.
+    assert_eq!(ours.len() + hardware.len() - derived.len() - states.len() + 2, native.len());
+    assert_eq!((states.len(), derived.len()), (8, 2));
+    assert_eq!(states.iter().filter(|point| point.value == Wire::Integer(1)).count(), 2);
+    assert!(!ours.iter().any(|point| point.name == "gpu.power"));
+    let label = |point: &Point, name: &str| {
+        point.labels.iter().find(|(own, _)| own == name).map(|(_, value)| value.clone())
+    };
+    for point in &hardware {
+        assert!(label(point, "hw.id").is_some() && label(point, "uuid").is_none(), "{point:?}");
+    }
+    let tasks: BTreeSet<_> =
+        of("hw.gpu.utilization").iter().map(|point| label(point, "hw.gpu.task").unwrap()).collect();
+    assert_eq!(tasks.into_iter().collect::<Vec<_>>(), ["decoder", "encoder", "general"]);
+    let power = native.iter().find(|point| point.name == "gpu.power").unwrap();
+    assert_eq!(of("hw.power")[0].value, power.value);
+    // The same again from the cache, and a GPU that is gone ends its series.
+    assert_eq!(hardware_points(&mut otlp, &snapshot), points);
+    let ended = hardware_points(&mut otlp, &fixture::node(1, 2));
+    let ended: Vec<_> = ended.iter().filter(|point| point.flags == 1 && point.name == "hw.power").collect();
+    assert_eq!(ended.len(), 1);
 }
 
 #[test]
