@@ -16,24 +16,30 @@ pub(super) type Part = (Vec<u8>, u32);
 /// Two halves of a request; none if it has one point, or is no request.
 pub(super) fn halves(signal: Signal, request: &[u8]) -> Option<[Part; 2]> {
     match signal {
-        Signal::Metrics => halves_of_metrics(request),
-        Signal::Logs => halves_of(request, log_records),
-        Signal::Traces => halves_of(request, spans),
+        Signal::Metrics => halves_of(request, metrics, take_half, points),
+        Signal::Logs => halves_of(request, log_records, |_| None, <[_]>::len),
+        Signal::Traces => halves_of(request, spans, |_| None, <[_]>::len),
     }
 }
 
-fn halves_of_metrics(request: &[u8]) -> Option<[Part; 2]> {
-    let mut first = ExportMetricsServiceRequest::decode(request).ok()?;
-    let metrics = &mut first.resource_metrics.first_mut()?.scope_metrics.first_mut()?.metrics;
-    let mut rest = metrics.split_off(metrics.len() / 2);
-    if metrics.is_empty() {
+/// Two halves of a request: of its items, or of its only item by `take_half`.
+fn halves_of<R: Message + Default + Clone, T>(
+    request: &[u8],
+    items: fn(&mut R) -> Option<&mut Vec<T>>,
+    take_half: fn(&mut T) -> Option<T>,
+    points: fn(&[T]) -> usize,
+) -> Option<[Part; 2]> {
+    let mut first = R::decode(request).ok()?;
+    let own = items(&mut first)?;
+    let mut rest = own.split_off(own.len() / 2);
+    if own.is_empty() {
         let mut half = rest.pop()?;
         rest.push(take_half(&mut half)?);
-        metrics.push(half);
+        own.push(half);
     }
-    let counts = [points(metrics), points(&rest)];
+    let counts = [points(own), points(&rest)].map(|count| u32::try_from(count).unwrap_or(u32::MAX));
     let mut second = first.clone();
-    second.resource_metrics.first_mut()?.scope_metrics.first_mut()?.metrics = rest;
+    *items(&mut second)? = rest;
     Some([(first.encode_to_vec(), counts[0]), (second.encode_to_vec(), counts[1])])
 }
 
@@ -58,31 +64,18 @@ fn take_half(metric: &mut Metric) -> Option<Metric> {
     Some(other)
 }
 
-fn points(metrics: &[Metric]) -> u32 {
+fn points(metrics: &[Metric]) -> usize {
     let count = |metric: &Metric| match &metric.data {
         Some(metric::Data::Gauge(data)) => data.data_points.len(),
         Some(metric::Data::Sum(data)) => data.data_points.len(),
         Some(metric::Data::Histogram(data)) => data.data_points.len(),
         _ => 0,
     };
-    u32::try_from(metrics.iter().map(count).sum::<usize>()).unwrap_or(u32::MAX)
+    metrics.iter().map(count).sum()
 }
 
-/// Two halves of a request whose items are of one point each.
-fn halves_of<R: Message + Default + Clone, T>(
-    request: &[u8],
-    items: fn(&mut R) -> Option<&mut Vec<T>>,
-) -> Option<[Part; 2]> {
-    let mut first = R::decode(request).ok()?;
-    let own = items(&mut first)?;
-    if own.len() < 2 {
-        return None;
-    }
-    let rest = own.split_off(own.len() / 2);
-    let counts = [own.len(), rest.len()].map(|count| u32::try_from(count).unwrap_or(u32::MAX));
-    let mut second = first.clone();
-    *items(&mut second)? = rest;
-    Some([(first.encode_to_vec(), counts[0]), (second.encode_to_vec(), counts[1])])
+fn metrics(request: &mut ExportMetricsServiceRequest) -> Option<&mut Vec<Metric>> {
+    Some(&mut request.resource_metrics.first_mut()?.scope_metrics.first_mut()?.metrics)
 }
 
 fn log_records(request: &mut ExportLogsServiceRequest) -> Option<&mut Vec<LogRecord>> {
