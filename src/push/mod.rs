@@ -12,6 +12,7 @@ mod queue;
 mod reply;
 mod report;
 mod run;
+mod segments;
 mod send;
 mod split;
 mod spool;
@@ -22,8 +23,9 @@ pub use destination::Destination;
 pub use queue::{PushBatch, PushQueue};
 pub use report::{PointCounts, Tally};
 pub use run::{Push, SpoolHealth, run};
+pub use segments::{SpoolPosition, SpoolRecord};
 pub use send::{PushFailure, compress, send};
-pub use spool::{Spool, SpoolLimits, SpoolPosition, SpoolReader, SpoolRecord};
+pub use spool::{Spool, SpoolLimits, SpoolReader};
 
 use crate::config::OtlpDestination;
 
