@@ -105,6 +105,11 @@ impl Reaction {
 }
 
 impl Delivery {
+    /// Sets the time between two pushes, a tenth of which is between two snapshots of a backlog.
+    pub const fn set_interval(&mut self, interval: Nanoseconds) {
+        self.interval = interval;
+    }
+
     /// The delivery to a destination by one reader of the spool.
     pub fn new(destination: Destination, reader: usize, interval: Nanoseconds, spool: &mut Spool) -> Self {
         if destination.settings.live_first {

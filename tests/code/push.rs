@@ -261,13 +261,15 @@ fn the_thread_spools_and_sends_and_what_is_not_sent_waits_for_the_next_start() {
         let destination = Destination::new(&settings(address), Signal::Metrics);
         let destinations = [destination.clone()];
         let mut spool = Spool::open(directory.path(), LIMITS, readers(&destinations)).unwrap();
-        let delivery = Delivery::new(destination, 0, Nanoseconds(1), &mut spool);
+        // The configuration that was loaded since then pushes more often.
+        let delivery = Delivery::new(destination, 0, Nanoseconds::from_seconds(600), &mut spool);
         let queue = Arc::new(PushQueue::default());
         let push = Push {
             queue: Arc::clone(&queue),
             spool,
             deliveries: vec![delivery],
             health: Arc::new(SpoolHealth::default()),
+            interval: watch::channel(Nanoseconds(1)).1,
         };
         (queue, push, destinations)
     };
