@@ -32,7 +32,7 @@ pub(crate) fn start<'a>(
     resource: impl Iterator<Item = (&'a str, &'a str)>,
     client: impl HttpClient + 'static,
 ) -> Result<(), ExporterBuildError> {
-    // All that the exporter would take from the environment instead; its address is never connected to.
+    // What is given here, the exporter does not take from the environment; nothing connects to the address.
     let exporter = SpanExporter::builder().with_http().with_protocol(Protocol::HttpBinary);
     let exporter = exporter.with_endpoint("http://spool").with_http_client(client).build()?;
     let attributes = resource.map(|(key, value)| KeyValue::new(key.to_owned(), value.to_owned()));

@@ -419,7 +419,7 @@ fn live_first_sends_what_is_new_at_once_and_the_rest_after_it() {
 
 #[test]
 fn every_answer_that_may_pass_is_waited_out_and_retry_after_is_kept() {
-    let failures: [fn() -> PushFailure; 7] = [
+    let failures: [fn() -> PushFailure; 8] = [
         || PushFailure::Busy {
             status: "429".into(),
             message: String::new(),
@@ -434,6 +434,7 @@ fn every_answer_that_may_pass_is_waited_out_and_retry_after_is_kept() {
         || PushFailure::NotOtlp,
         || PushFailure::Broken { status: "500".into(), message: String::new() },
         || PushFailure::Closed { status: "401".into(), message: String::new() },
+        || PushFailure::NotZstd { status: "415".into(), message: String::new() },
         || PushFailure::Setup("no certificate".into()),
     ];
     for failure in failures {

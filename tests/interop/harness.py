@@ -421,4 +421,4 @@ class Collector:
         files = {key: self.certificates.path(name) for key, name in files.items()}
         common = files | {"header_files": {"Authorization": str(self.token)}, "events": True, "traces": True}
         return [{"endpoint": f"https://localhost:{self.http}"} | common,
-                {"endpoint": f"https://localhost:{self.grpc}", "protocol": "grpc"} | common]
+                {"endpoint": f"https://localhost:{self.grpc}", "protocol": "grpc", "compression": "zstd"} | common]

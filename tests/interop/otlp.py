@@ -8,7 +8,8 @@ two XIDs must name the pod and the job on their GPUs, and the agent's traces mus
 
 A whole run also pushes to a VictoriaMetrics, which shares no code of OTLP with the others.
 
-Then an agent is killed again and again while its destination is away, which must get every tick in the end.
+The agent's traces come to the Collector with their parents. Another agent pushes the names of OpenTelemetry's conventions for
+hardware to a Prometheus. Then an agent is killed again and again while its destination is away, which must get every tick in the end.
 """
 
 import json
@@ -48,6 +49,7 @@ def otlp(suite):
     xids_name_who_is_on_the_gpu(suite, collector, demo)
     spans = lambda: set(re.findall(r"^    Name +: (\S+)", collector.program.log.read_text(), re.M))
     wait_for("spans of all kinds", 60, lambda: spans() >= {"tick", "commit", "push", "resolver.round"}, collector.program, 0.5)
+    traces_name_their_parents(collector)
 
     demo.clock.hold_between_ticks()
     held = time.time()
@@ -75,6 +77,40 @@ def otlp(suite):
         print(f"otlp: {len(page)} samples are on the page, {len(scraped)} were scraped and {len(came)} pushed {way}")
     suite.expect(samples.of_text(demo.page()) == page, "the page moved although the clock was held")
     suite.expect(len(page) > 500, f"only {len(page)} samples on the page")
+
+
+def traces_name_their_parents(collector):
+    """A commit and a push are children of a tick."""
+    span = re.compile(r"Trace ID +: (\w+)\n +Parent ID +: (\w*)\n +ID +: (\w+)\n +Name +: (\S+)")
+
+    def children():
+        spans = span.findall(collector.program.log.read_text())
+        ticks = {(trace, own) for trace, parent, own, name in spans if name == "tick" and not parent}
+        return {name for trace, parent, _, name in spans if (trace, parent) in ticks}
+
+    wait_for("a commit and a push of a tick", 60, lambda: {"commit", "push"} <= children(), collector.program, 1)
+
+
+def hardware(suite):
+    """The names of the conventions come to Prometheus, for every GPU and without ours beside them."""
+    server = Prometheus(suite, otlp=True, name="hardware")
+    config = Demo.CONFIG.read_text() + "otlp: " + json.dumps(
+        {"interval": "1s", "names": "hw", "endpoint": f"{server.url}/api/v1/otlp"}) + "\n"
+    demo = Demo(suite, config=config, state=suite.folder / "hardware")
+    query = lambda text: server.query(text, at=demo.clock.utc() / 1e9)
+    values = lambda text: [float(one["value"][1]) for one in query(text)]
+    wait_for("names of hardware", 120, lambda: values("hw_power_watts") and values("hw_energy_joules_total"), demo.program, 1)
+    names = ("hw_power_watts", "hw_energy_joules_total", "hw_temperature_celsius", "hw_status", "hw_errors_total",
+             "hw_gpu_memory_limit_bytes", "hw_gpu_memory_usage_bytes", "hw_gpu_memory_utilization_ratio")
+    for name in names:
+        suite.expect(len(values(f"count by (hw_id) ({name})")) == 8, f"{name} did not come of 8 GPUs")
+    states = values("sum by (hw_id) (hw_status)")
+    suite.expect(states == [1] * 8, f"a GPU is not in one state: {states}")
+    shares = values("hw_gpu_memory_utilization_ratio - hw_gpu_memory_usage_bytes / hw_gpu_memory_limit_bytes")
+    suite.expect(len(shares) == 8 and max(map(abs, shares)) < 1e-6, f"use of memory is not use by limit: {shares}")
+    suite.expect(not values("gpu_power_watts"), "gpu_power_watts came beside hw_power_watts")
+    count = len(query('{__name__=~"hw_.*"}'))
+    print(f"otlp: {count} series have names of hardware")
 
 
 def outage(suite):
@@ -179,4 +215,4 @@ def without(found, beginnings):
     return {key: value for key, value in found.items() if not key[0].startswith(beginnings)}
 
 
-harness.run(lambda suite: (otlp(suite), outage(suite)), "otlp")
+harness.run(lambda suite: (otlp(suite), hardware(suite), outage(suite)), "otlp")
