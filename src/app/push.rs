@@ -20,8 +20,8 @@ use crate::config::{Config, OtlpNames, OtlpPlan, SpoolConfig};
 use crate::events::Event;
 use crate::export::{OtlpEncoder, OtlpResource, encode_events};
 use crate::meter::Services;
-use crate::model::{Nanoseconds, Utc};
 use crate::model::snapshot::Snapshot;
+use crate::model::{Nanoseconds, Utc};
 use crate::policy::{ActiveConfig, otlp_resource};
 use crate::push::{
     Delivery, Destination, MOST_REQUEST, Push, PushBatch, PushQueue, Signal, Spool, SpoolHealth, SpoolLimits,

@@ -146,7 +146,14 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, table: &TopTable, state: &TopSt
     let most = lines.len().saturating_sub(room);
     let first = (place_of_selected.saturating_sub(room / 2)).min(most);
     let mut shown: Vec<Line<'_>> = lines.drain(..1).collect();
+    let below = most - first;
     shown.extend(lines.into_iter().skip(first).take(room.saturating_sub(1)));
+    if below > 0
+        && room > 2
+        && let Some(last) = shown.last_mut()
+    {
+        *last = Line::styled(format!("  {} more lines below", below + 1), theme.of(Emphasis::Muted));
+    }
     if !mark.is_empty() {
         shown[0].push_span(Span::raw(fit(&mark, 24)));
     }

@@ -405,6 +405,9 @@ fn the_largest_node_fits_on_every_screen() {
     let one = data.processes.processes[0].clone();
     data.processes.processes =
         (0..50).map(|pid| SummaryProcess { pid: pid.to_string(), ..one.clone() }).collect();
+    // 15 of the 50 processes fit below the head.
+    let shown = screen(&state(data.clone(), "2"), (80, 24));
+    assert!(shown.contains("  35 more lines below"), "{shown}");
     for view in 1..=5 {
         for size in [(1, 1), (20, 5), (80, 24), (200, 60), (400, 150)] {
             let mut state = state(data.clone(), &format!("{view}fh"));
