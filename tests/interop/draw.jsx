@@ -164,12 +164,15 @@ function Dashboard({ dashboard, width }) {
   return (
     <ThemeContext.Provider value={theme}>
       <GlobalStyles />
-      <div id="dashboard" style={{ position: "relative", width, height: bottom * (ROW + GAP) }}>
-        {dashboard.panels.map((panel, index) => (
-          <div key={index} style={place(panel.gridPos)}>
-            <Panel panel={panel} width={panel.gridPos.w * unit - GAP} height={panel.gridPos.h * (ROW + GAP) - GAP} />
-          </div>
-        ))}
+      <div id="dashboard">
+        <h2 style={{ margin: GAP }}>{dashboard.title}: {dashboard.chosen}</h2>
+        <div style={{ position: "relative", width, height: bottom * (ROW + GAP) }}>
+          {dashboard.panels.map((panel, index) => (
+            <div key={index} style={place(panel.gridPos)}>
+              <Panel panel={panel} width={panel.gridPos.w * unit - GAP} height={panel.gridPos.h * (ROW + GAP) - GAP} />
+            </div>
+          ))}
+        </div>
       </div>
     </ThemeContext.Provider>
   );

@@ -79,7 +79,8 @@ class Answers:
             return [{"metric": series["metric"], "values": [series["value"]]} for series in self.server.query(expression, at=now)]
 
         panels = [panel | {"targets": [target | {"answer": answer(target)} for target in panel.get("targets", [])]} for panel in dashboard["panels"]]
-        return dashboard | {"panels": panels}
+        chosen = [f"{name} {values[name]}" for name, _, _ in dashboards.variables(dashboard) if values[name] != ".+"]
+        return dashboard | {"panels": panels, "chosen": ", ".join(chosen)}
 
     def _ask(self, choices, name, panel, target):
         place = f"{name}, {panel['title']}: {target['expr']}"
@@ -162,7 +163,7 @@ def draw(suite, browser, answers, keep=False):
                         f'<link rel="stylesheet" href="{script.with_suffix(".css")}"><script src="{script}"></script><body><script>draw({data}, {WIDTH})</script>')
         page = browser.page(file.as_uri(), WIDTH, 1000)
         page.wait(f"the dashboard {name}", "document.querySelector('#dashboard[data-drawn]') !== null", PATIENCE)
-        said = [line for line in page.said if "/fonts/inter/" not in line]  # which Grafana's packages lack
+        said = [line for line in page.said if "/public/" not in line]  # fonts and icons, which are not in Grafana's packages
         suite.expect(not said, f"{answers.cluster}, {name}: on the console: {said[:3]}")
         height = page.run("document.querySelector('#dashboard').getBoundingClientRect().height")
         path = pictures.PICTURES / f"dashboard-{name}.png" if keep else suite.folder / f"{answers.cluster}-{name}.png"
@@ -175,7 +176,8 @@ HEAD = """# Dashboards
 Written by `UPDATE=1 .ci/interop stack`, which asks every query of every dashboard on a real Prometheus that scrapes agents on simulated
 nodes. Behind each query is what it answered: first on a node where all is well, then in a cluster of a dozen GPUs with MIG,
 time-slicing, MPS, pods and jobs, where boards are lost, hung, hot, worn and throttled. The pictures show that cluster, drawn by Grafana's
-own components but for state timelines, which those lack. How to install the dashboards: [monitoring.md](monitoring.md#dashboards).
+own components but for state timelines, which those lack. Windows are a fifth as long here and shorter, so that sums of the account, which
+steps every 15 s, dip now and then. How to install the dashboards: [monitoring.md](monitoring.md#dashboards).
 
 Read a panel that is empty by the sentence that it shows then; those that are empty when all is well are marked.
 """

@@ -36,7 +36,7 @@ fn questions() -> [Question; 3] {
                         "count(up{$node} == 0 and on (cluster, job, instance) last_over_time(gpumeter_build_info{$node}[1h])) or 0 * count(gpumeter_build_info{$node})",
                         "silent",
                     ),
-                Panel::stat("Agents that make numbers up", "Agents on a simulated driver: demos and replays, which belong in no bill.")
+                Panel::stat("Simulated agents", "Agents on a simulated driver: demos and replays, which belong in no bill.")
                     .colours(ZERO_IS_BEST)
                     .query("sum(gpumeter_simulated{$node})", "simulated"),
             ],
@@ -96,7 +96,7 @@ fn agents() -> Row {
                 .column("Memory", "bytes", &format!("sum by ({node}) (process_resident_memory_bytes{{$node}} {of_agents})"))
                 .column("Ledger", "bytes", &format!("sum by ({node}) (gpumeter_ledger_bytes{{$node}})"))
                 .column("Quiesced", "bool_yes_no", &format!("sum by ({node}) (gpumeter_quiesced{{$node}})"))
-                .coloured_column("Configuration refused", "bool_yes_no", &format!("sum by ({node}) (1 - gpumeter_config_reload_success{{$node}})"), ZERO_IS_WELL),
+                .coloured_column("Config refused", "bool_yes_no", &format!("sum by ({node}) (1 - gpumeter_config_reload_success{{$node}})"), ZERO_IS_WELL),
         ],
     }
 }

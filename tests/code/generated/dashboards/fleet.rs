@@ -60,6 +60,7 @@ fn questions() -> [Question; 3] {
                     .unit("locale")
                     .decimals(2)
                     .empty("no prices are configured")
+                    .shows_legend()
                     .query("3600 * sum by (currency) (tenant:gpu_tenant_held_cost:rate5m{$fleet})", "{{currency}} per hour"),
             ],
         },
@@ -116,11 +117,12 @@ fn nodes() -> Row {
     Row {
         title: "Nodes and models",
         panels: vec![
-            Panel::table("Nodes", "One row for each node that is watched; a click on the node opens its dashboard.")
+            Panel::table("Nodes", "One row for each node; a click on it opens its dashboard. One that is not watched has no numbers.")
                 .width(18)
                 .height(12)
                 .key("cluster", "Cluster")
                 .linked_key("instance", "Node", TO_NODE)
+                .coloured_column("Watched", "bool_yes_no", "max by (cluster, instance) (up{$fleet})", &[(f64::NEG_INFINITY, "red"), (1.0, "green")])
                 .column("GPUs", "none", "sum by (cluster, instance) (gpu_present{$fleet})")
                 .coloured_column(
                     "Broken",

@@ -25,10 +25,10 @@ fn questions() -> [Question; 3] {
             text: "Is it healthy, and what is to be done?",
             panels: vec![
                 Panel::stat("Health", "The agent's verdict; gpumeter health on the node says why.")
-                    .shows_name()
+                    .shows_label("state")
                     .query("gpu_health{$device}", "{{state}}"),
                 Panel::stat("The driver asks for", "What the driver wants done before the GPU is used again. Drivers before 570 do not report it.")
-                    .shows_name()
+                    .shows_label("action")
                     .empty("the driver does not report it, or the GPU does not answer")
                     .query("gpu_recovery_action{$device}", "{{action}}"),
             ],
@@ -50,11 +50,11 @@ fn questions() -> [Question; 3] {
             text: "What holds it back, and who has it?",
             panels: vec![
                 Panel::stat("Throttled now by", "What holds the clocks down at this moment.")
-                    .shows_name()
+                    .shows_label("reason")
                     .empty("nothing")
                     .query("gpu_throttle_active{$device} == 1", "{{reason}}"),
                 Panel::stat("Held by", "The tenants that hold a part of it.")
-                    .shows_name()
+                    .shows_label("tenant")
                     .empty("nobody")
                     .query("sum by (tenant) (gpu_holding_ratio{$device} > 0)", "{{tenant}}"),
             ],
@@ -120,6 +120,7 @@ fn limits() -> Row {
                 .unit("hertz")
                 .query("gpu_clock_hertz{$device}", "{{clock}}"),
             Panel::lines("Highest clocks", "The highest clock that the board allows.")
+                .empty("the driver does not report it, or the GPU does not answer")
                 .unit("hertz")
                 .query("gpu_clock_max_hertz{$device}", "{{clock}}"),
             Panel::stacked("Throttled, share of time", "Share of time in which a reason held the clocks down, by the driver's own counters; reasons may overlap.")

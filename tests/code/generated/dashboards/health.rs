@@ -65,7 +65,7 @@ fn questions() -> [Question; 3] {
                         ),
                         "GPUs",
                     ),
-                Panel::stat("Uncorrected memory errors, 24 h", "Errors that ECC could not correct, over all GPUs.")
+                Panel::stat("Uncorrected errors, 24 h", "Errors that ECC could not correct, over all GPUs.")
                     .colours(ZERO_IS_WELL)
                     .query(r#"sum(sum_over_time(type_location:gpu_ecc_errors:increase5m{$fleet, type="uncorrected"}[24h:5m]))"#, "errors"),
             ],
@@ -78,7 +78,7 @@ fn to_do() -> Row {
     Row {
         title: "To do",
         panels: vec![
-            Panel::table("What to do", "One row for each GPU that is not ok, with what the driver asks for; gpumeter health on the node says why.")
+            Panel::table("What to do", "One row for each GPU that is not ok or shows signs of wear: what the driver asks for, 1 where a board is to be replaced or a memory row waits for a reset, and how many links and lanes are missing. Actions of XIDs are below; gpumeter health on the node says why.")
                 .width(16)
                 .empty("nothing is to be done; that is good while the agents answer")
                 .key("cluster", "Cluster")
@@ -86,7 +86,11 @@ fn to_do() -> Row {
                 .key("gpu", "GPU")
                 .linked_key("uuid", "UUID", TO_GPU)
                 .label_column("state", "Health", &format!(r#"group by ({gpu}, state) (gpu_health{{$fleet, state!="ok"}})"#))
-                .label_column("action", "Driver asks for", &format!(r#"group by ({gpu}, action) (gpu_recovery_action{{$fleet, action!="none"}})"#)),
+                .label_column("action", "Driver asks for", &format!(r#"group by ({gpu}, action) (gpu_recovery_action{{$fleet, action!="none"}})"#))
+                .coloured_column("Replace", "none", &format!("max by ({gpu}) (gpu_row_remap_failure{{$fleet}} or gpu_ecc_sram_threshold_exceeded{{$fleet}}) == 1"), ZERO_IS_WELL)
+                .coloured_column("Awaits reset", "none", &format!("max by ({gpu}) (gpu_row_remap_pending{{$fleet}} or gpu_retired_pages_pending{{$fleet}}) == 1"), ZERO_IS_BEST)
+                .coloured_column("NVLinks down", "none", &format!("max by ({gpu}) (gpu_nvlink_links_expected{{$fleet}} - gpu_nvlink_links_up{{$fleet}}) > 0"), ZERO_IS_BEST)
+                .coloured_column("Lanes missing", "none", &format!("max by ({gpu}) (gpu_pcie_link_width_max{{$fleet}} - gpu_pcie_link_width{{$fleet}}) > 0"), ZERO_IS_BEST),
             Panel::table("GPUs that are absent", "lost: on the bus, but not with the driver. gone: not on the bus. guest and replaced are somebody's intention.")
                 .width(8)
                 .empty("no GPU is absent")
@@ -95,7 +99,7 @@ fn to_do() -> Row {
                 .linked_key("uuid", "UUID", TO_GPU)
                 .label_column("reason", "Reason", &format!("group by ({gpu}, reason) (gpu_absence_info{{$fleet}})")),
             shared::health_over_time().width(12),
-            Panel::lines("GPUs held back, by reason", "GPUs whose clocks the reason holds down at the moment.")
+            Panel::lines("GPUs slowed down, by reason", "GPUs whose clocks the reason holds down at the moment.")
                 .zero_based()
                 .width(12)
                 .query("sum by (reason) (reason:gpu_throttle_active:sum{$fleet})", "{{reason}}"),
@@ -157,9 +161,9 @@ fn heat_and_power() -> Row {
                 .linked_key("uuid", "UUID", TO_GPU)
                 .key("limit", "Limit")
                 .coloured_column("Margin", "celsius", "bottomk(20, gpu_temperature_margin_celsius{$fleet})", MARGIN),
-            Panel::table("Held back now", "GPUs whose clocks something holds down, by reason; the power cap is left out.")
+            Panel::table("Slowed down now", "GPUs whose clocks something holds down, by reason; the power cap is left out.")
                 .width(12)
-                .empty("no GPU is held back")
+                .empty("no GPU is slowed down")
                 .key("cluster", "Cluster")
                 .linked_key("instance", "Node", TO_NODE)
                 .key("gpu", "GPU")

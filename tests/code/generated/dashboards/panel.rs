@@ -51,7 +51,17 @@ pub(super) struct Panel {
     mappings: &'static [(&'static str, &'static str, &'static str)],
     /// Series that are limits, drawn as dashes: a regular expression of their names.
     limits: Option<&'static str>,
-    shows_name: bool,
+    shown: Shown,
+}
+
+/// What a stat shows of each series.
+#[derive(Clone, Copy)]
+enum Shown {
+    Value,
+    /// Its legend too, which has the unit.
+    ValueAndLegend,
+    /// A label alone.
+    Label(&'static str),
 }
 
 /// A label that a table shows: its name, its heading, and where a click leads.
@@ -99,7 +109,7 @@ impl Panel {
             keys: Vec::new(),
             mappings: &[],
             limits: None,
-            shows_name: false,
+            shown: Shown::Value,
         }
     }
 
@@ -170,9 +180,14 @@ impl Panel {
         Self { limits: Some(names), ..self }
     }
 
-    /// Shows the name of the series, not its value.
-    pub(super) fn shows_name(self) -> Self {
-        Self { shows_name: true, ..self }
+    /// Shows a label of the series, not its value.
+    pub(super) fn shows_label(self, label: &'static str) -> Self {
+        Self { shown: Shown::Label(label), ..self }
+    }
+
+    /// Shows the legend of a series beside its value.
+    pub(super) fn shows_legend(self) -> Self {
+        Self { shown: Shown::ValueAndLegend, ..self }
     }
 
     /// What it means that it is empty.
@@ -269,7 +284,8 @@ impl Panel {
 
     fn targets(&self) -> Vec<Value> {
         let is_instant = matches!(self.view, View::Stat | View::Table);
-        let format = if self.view == View::Table { "table" } else { "time_series" };
+        let is_table = self.view == View::Table || matches!(self.shown, Shown::Label(_));
+        let format = if is_table { "table" } else { "time_series" };
         let letters = (b'A'..=b'Z').map(|letter| char::from(letter).to_string());
         letters
             .zip(&self.queries)
@@ -304,13 +320,7 @@ impl Panel {
             defaults["noValue"] = json!(meaning);
         }
         match self.view {
-            View::Lines => {
-                defaults["custom"] = json!({ "showPoints": "never", "spanNulls": false });
-                // Where all are 0, Grafana draws an axis up to 100, which are 10,000 %.
-                if self.unit == "percentunit" && self.bounds.1.is_none() {
-                    defaults["custom"]["axisSoftMax"] = json!(1);
-                }
-            }
+            View::Lines => defaults["custom"] = json!({ "showPoints": "never", "spanNulls": false }),
             View::Stacked => {
                 defaults["custom"] = json!({
                     "showPoints": "never", "spanNulls": false, "fillOpacity": 40,
@@ -319,6 +329,10 @@ impl Panel {
             }
             View::States => defaults["mappings"] = json!([{ "type": "value", "options": self.mapped() }]),
             View::Stat | View::Table => {}
+        }
+        // Where all are 0, Grafana draws an axis up to 100, which are 10,000 %.
+        if self.unit == "percentunit" && self.bounds.1.is_none() && defaults["custom"].is_object() {
+            defaults["custom"]["axisSoftMax"] = json!(1);
         }
         defaults
     }
@@ -398,14 +412,22 @@ impl Panel {
 
     fn options(&self) -> Value {
         match self.view {
-            View::Stat => json!({
-                "colorMode": "value",
-                "graphMode": "none",
-                "textMode": if self.shows_name { "name" } else { "auto" },
-                "reduceOptions": { "calcs": ["lastNotNull"], "fields": "", "values": false },
-            }),
+            View::Stat => {
+                let (text_mode, fields, values) = match self.shown {
+                    Shown::Value => ("auto", String::new(), false),
+                    Shown::ValueAndLegend => ("value_and_name", String::new(), false),
+                    Shown::Label(label) => ("value", format!("/^{label}$/"), true),
+                };
+                json!({
+                    "colorMode": "value",
+                    "graphMode": "none",
+                    "textMode": text_mode,
+                    "reduceOptions": { "calcs": ["lastNotNull"], "fields": fields, "values": values },
+                })
+            }
             View::Lines | View::Stacked => json!({
-                "legend": { "displayMode": "table", "placement": "bottom", "calcs": ["lastNotNull", "max"] },
+                "legend": { "displayMode": "table", "placement": "bottom", "calcs": ["lastNotNull", "max"],
+                            "sortBy": "Last *", "sortDesc": true },
                 "tooltip": { "mode": "multi", "sort": "desc" },
             }),
             View::Table => json!({ "cellHeight": "sm", "showHeader": true }),

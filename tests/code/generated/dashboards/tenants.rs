@@ -67,11 +67,12 @@ fn questions() -> [Question; 3] {
         Question {
             text: "What does it cost, by estimate?",
             panels: vec![
-                Panel::stat("Cost per hour (estimate)", "Price of what the chosen tenants hold now; an estimate beside the bill, which counts.")
+                Panel::stat("Cost per hour (estimate)", "Price of what the chosen tenants hold now, without remainders; an estimate beside the bill, which counts.")
                     .unit("locale")
                     .decimals(2)
                     .empty("no prices are configured")
-                    .query(&chosen("3600 * sum by (currency) (tenant:gpu_tenant_held_cost:rate5m{$chosen})"), "{{currency}} per hour"),
+                    .shows_legend()
+                    .query(&chosen("3600 * sum by (currency) (tenant:gpu_tenant_held_cost:rate5m{$chosen})"), "{{currency}}, tenants only"),
                 Panel::stat("Sums are recorded since", "The first hour that Prometheus has recorded and kept; sums of longer spans lack what came before. The ledgers may reach further back.")
                     .unit("dateTimeAsIso")
                     .empty("no hour has been recorded yet")

@@ -73,7 +73,7 @@ fn questions() -> [Question; 3] {
         Question {
             text: "Does one rank hold the others up?",
             panels: vec![
-                Panel::stat("Lowest power against the median", "Power of the rank that draws least as a share of the median; far below 1 one rank does less than the others, or waits.")
+                Panel::stat("Lowest power / median", "Power of the rank that draws least as a share of the median; far below 1 one rank does less than the others, or waits.")
                     .unit("percentunit")
                     .colours(&[(f64::NEG_INFINITY, "orange"), (0.7, "green")])
                     .empty("the workload holds nothing now")
@@ -157,7 +157,7 @@ fn what() -> Row {
             )
             .column("Memory used", "bytes", &of_gpu("gpu_memory_used_bytes{$node}"))
             .coloured_column(
-                "Throttled by",
+                "Throttle reasons",
                 "none",
                 &of_gpu(r#"gpu_throttle_active{$node, reason!="sw_power_cap"}"#),
                 ZERO_IS_BEST,
@@ -194,12 +194,12 @@ fn links_and_memory() -> Row {
         title: "Communication and memory",
         panels: vec![
             each(
-                "NVLink throughput",
+                "NVLink, both directions",
                 "Both directions; a rank that sends less than its peers is odd.",
                 &both("gpu_nvlink_bytes_total"),
             )
             .unit("Bps"),
-            each("PCIe throughput", "Both directions.", &both("gpu_pcie_bytes_total")).unit("Bps"),
+            each("PCIe, both directions", "Both directions.", &both("gpu_pcie_bytes_total")).unit("Bps"),
             each(
                 "Memory used",
                 "What clients allocated; of all that share the GPU.",
