@@ -322,8 +322,53 @@ fn replace<T: PartialEq>(published: &mut Arc<T>, value: T) {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 mod tests {
+    use std::fs;
+    use std::path::Path;
+    use std::sync::mpsc;
+
     use super::*;
+    use crate::config::Config;
+    use crate::policy::ActiveConfig;
+
+    const TIMEOUT: Duration = Duration::from_secs(60);
+
+    /// What resolvers of the host below that directory share.
+    fn resolvers_below(root: &Path) -> Arc<Resolvers> {
+        let config = "attribution: {containers: {socket: /run/docker.sock}}";
+        let host = Host::at(root);
+        Arc::new(Resolvers {
+            clock: Clock::System,
+            stop: Stop::default(),
+            config: Arc::new(CurrentConfig::new(ActiveConfig::new(Config::parse(config, "test").unwrap()))),
+            pages: Arc::default(),
+            simulated: Arc::default(),
+            observes: true,
+            processes: Arc::new(SeenProcesses::of(&host)),
+            workloads: Mutex::default(),
+            statuses: ResolverStatuses::default(),
+            host,
+        })
+    }
+
+    /// Whether the last round of that resolver succeeded; none before it has one.
+    fn succeeded(resolvers: &Resolvers, name: &str) -> Option<bool> {
+        let rounds = resolvers.last_rounds();
+        rounds.iter().find(|round| round.resolver == name).map(|round| round.succeeded)
+    }
+
+    /// A log that is written to that file.
+    fn log_to(file: &Path) -> impl tracing::Subscriber + use<> {
+        let file = fs::File::create(file).unwrap();
+        tracing_subscriber::fmt().with_ansi(false).with_writer(file).finish()
+    }
+
+    /// Lines of the log of that level with these words.
+    fn logged(file: &Path, level: &str, words: &str) -> usize {
+        let text = fs::read_to_string(file).unwrap();
+        text.lines().filter(|line| line.contains(level) && line.contains(words)).count()
+    }
 
     #[test]
     fn a_failure_keeps_the_time_of_the_last_success_and_only_a_change_is_reported() {
@@ -348,5 +393,95 @@ mod tests {
         assert_eq!(silent, [false, false, true, true]);
         status.finished.store(second(200).0, Ordering::Relaxed);
         assert!(!status.check_silence(second(201)));
+    }
+
+    #[test]
+    fn a_resolver_that_finishes_no_round_has_no_success_and_one_warning() {
+        let root = tempfile::tempdir().unwrap();
+        let log = root.path().join("log");
+        let resolvers = resolvers_below(root.path());
+        let pods = &resolvers.statuses.pods;
+        let now = system_now().boottime;
+        pods.record_success(now);
+        pods.finish_round();
+        assert_eq!([succeeded(&resolvers, "pods"), succeeded(&resolvers, "jobs")], [Some(true), None]);
+        let long_ago = Nanoseconds(now.0 - SILENT_AFTER.0 - 1);
+        for status in [pods, &resolvers.statuses.jobs] {
+            status.finished.store(long_ago.0, Ordering::Relaxed);
+        }
+        tracing::subscriber::with_default(log_to(&log), || {
+            for _ in 0..2 {
+                let both = ["pods", "jobs"].map(|name| succeeded(&resolvers, name));
+                assert_eq!(both, [Some(false); 2], "also where no round was ever finished");
+            }
+            let rounds = resolvers.last_rounds();
+            assert!(rounds.iter().all(|round| round.age.is_some() == (round.resolver == "pods")));
+            pods.finish_round();
+            assert_eq!(succeeded(&resolvers, "pods"), Some(true));
+        });
+        for name in ["pods", "jobs"] {
+            let warning = format!(
+                "has not answered for half a minute; what it told last stays in force (docs/troubleshooting.md) resolver=\"{name}\""
+            );
+            assert_eq!(logged(&log, "WARN", &warning), 1, "{}", fs::read_to_string(&log).unwrap());
+        }
+        assert_eq!(logged(&log, "INFO", "the resolver answers again resolver=\"pods\""), 1);
+    }
+
+    #[test]
+    fn every_resolver_says_when_it_finishes_a_round() {
+        let root = tempfile::tempdir().unwrap();
+        let resolvers = resolvers_below(root.path());
+        start(&resolvers, None, None).unwrap();
+        users::start(&resolvers).unwrap();
+        let ResolverStatuses { host, users, pods, jobs, containers } = &resolvers.statuses;
+        let all = [host, users, pods, jobs, containers];
+        let long_ago = 1;
+        all.iter().for_each(|status| status.finished.store(long_ago, Ordering::Relaxed));
+        let deadline = system_now().boottime + Nanoseconds::from_seconds(TIMEOUT.as_secs());
+        for status in all {
+            while status.finished.load(Ordering::Relaxed) == long_ago {
+                assert!(system_now().boottime < deadline, "{} finishes no round", status.name);
+                std::thread::yield_now();
+            }
+        }
+        resolvers.stop.call();
+    }
+
+    #[test]
+    fn a_resolver_that_panics_has_no_success_is_logged_and_starts_again() {
+        let root = tempfile::tempdir().unwrap();
+        let log = root.path().join("log");
+        let resolvers = resolvers_below(root.path());
+        resolvers.statuses.pods.record_success(Nanoseconds(7));
+        let (begin, runs) = mpsc::channel();
+        let mut subscriber = Some(log_to(&log));
+        let body = move |shared: &Arc<Resolvers>| {
+            begin.send(shared.statuses.pods.last().unwrap()).unwrap();
+            if let Some(subscriber) = subscriber.take() {
+                // It is for what this thread logs until it ends.
+                std::mem::forget(tracing::subscriber::set_default(subscriber));
+                panic!("a fault of its own");
+            }
+        };
+        resolvers.start(|statuses| &statuses.pods, body).unwrap();
+        let succeeded_at = Some(Nanoseconds(7));
+        for succeeded in [true, false] {
+            assert_eq!(runs.recv_timeout(TIMEOUT).unwrap(), LastRound { succeeded, succeeded_at });
+        }
+        assert_eq!(succeeded(&resolvers, "pods"), Some(false));
+        assert_eq!(
+            logged(
+                &log,
+                "ERROR",
+                "a resolver has failed, which is a defect of the agent; it is started again"
+            ),
+            1
+        );
+        assert_eq!(
+            runs.recv_timeout(TIMEOUT),
+            Err(mpsc::RecvTimeoutError::Disconnected),
+            "a run that ends is the last"
+        );
     }
 }
