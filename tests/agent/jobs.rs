@@ -7,7 +7,9 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::running::{Demo, bill_lines, exchange, output, seconds};
+use crate::running::{
+    Demo, UNHELD, bill_lines, exchange, held_on_first_gpu, output, seconds, time_of_first_gpu,
+};
 use crate::scrape::{Scrape, nano};
 
 /// A node of two GPUs with a busy process in step 0 of job 211.
@@ -387,6 +389,32 @@ fn without_an_epilog_a_job_holds_until_its_cgroup_is_gone_and_an_invalid_record_
     let page = node.wait_for("the end of the holding", |page| !page.has("gpu_holding_ratio", &[HOLDING]));
     assert!(!page.has("gpu_holding_ratio", &["workload=\"slurm:alpha/212\""]));
     node.demo.agent.wait_for_log("does the epilog run?");
+}
+
+#[test]
+fn a_restart_while_records_cannot_be_read_keeps_what_jobs_hold() {
+    const MINUTE: i128 = 60_000_000_000;
+    let mut node = Node::start();
+    let minor = node.minor();
+    node.hook("prolog.sh", &minor);
+    let before =
+        node.wait_for("a minute of the holding", |page| held_on_first_gpu(page, &["physics"]) >= MINUTE);
+    // The demo makes the host's files anew: records and cgroups of jobs are gone.
+    let scenario = node._scenario.path().join("scenario.json");
+    node.demo.kill_and_restart(&["--speed", "30", "--scenario", scenario.to_str().unwrap()]);
+    let slice = node.path("sys/fs/cgroup/system.slice");
+    let scope = slice.join("slurmstepd.scope");
+    fs::create_dir_all(slice.join("new/job_211")).unwrap();
+    // The agent never sees the scope without the job.
+    fs::rename(slice.join("new"), &scope).unwrap();
+    node.demo.agent.wait_for_log("records of jobs cannot be read; holdings of jobs stay as they were");
+    let later = time_of_first_gpu(&before) + 10 * MINUTE;
+    let after = node.wait_for("ten minutes", |page| time_of_first_gpu(page) >= later);
+    assert!(after.has("gpu_holding_ratio", &[HOLDING, "source=\"slurm\""]));
+    let [unheld_before, unheld] = [&before, &after].map(|page| held_on_first_gpu(page, &UNHELD));
+    assert_eq!(unheld, unheld_before, "the job holds on through the restart");
+    fs::remove_dir(scope.join("job_211")).unwrap();
+    node.wait_for("the end of the holding", |page| !page.has("gpu_holding_ratio", &[HOLDING]));
 }
 
 #[test]

@@ -304,3 +304,20 @@ pub(crate) fn seconds(page: &Scrape, family: &str, tenant: &str) -> i128 {
     let label = format!("tenant=\"{tenant}\"");
     page.series_of(family, &[&label]).map(|(_, value)| nano(value)).sum::<i128>() / 1_000_000_000
 }
+
+/// The reserved tenants of time that nobody held.
+pub(crate) const UNHELD: [&str; 2] = ["__unallocated__", "__unobserved__"];
+
+/// Nanoseconds that these tenants have held of the first GPU.
+pub(crate) fn held_on_first_gpu(page: &Scrape, tenants: &[&str]) -> i128 {
+    let of_tenant = |tenant: &&str| {
+        let tenant = format!("tenant=\"{tenant}\"");
+        page.nano_sum("gpu_tenant_held_seconds_total", &[&tenant, "gpu=\"0\""])
+    };
+    tenants.iter().map(of_tenant).sum()
+}
+
+/// Nanoseconds of the first GPU in the account.
+pub(crate) fn time_of_first_gpu(page: &Scrape) -> i128 {
+    page.nano_sum("gpu_slot_seconds_total", &["gpu=\"0\""])
+}
