@@ -7,6 +7,7 @@ use std::os::unix::net::UnixListener as StdListener;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use gpumeter::kubelet::messages::{
     AllocatableResourcesResponse, ContainerDevices, ContainerResources, EmptyRequest,
@@ -41,7 +42,7 @@ pub(crate) struct Answers {
 /// A fault of the kubelet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fault {
-    /// Accepts requests and never answers.
+    /// Accepts requests and answers none while the fault lasts.
     BlackHole,
     /// Answers with an error.
     Error(Code),
@@ -124,8 +125,8 @@ async fn respond(
         answers.lists += u64::from(method == "/v1.PodResourcesLister/List");
         answers.clone()
     };
-    if let Some(Fault::BlackHole) = fault {
-        std::future::pending::<()>().await;
+    while let Some(Fault::BlackHole) = { answers.lock().unwrap().fault } {
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let failure = match fault {
         Some(Fault::Error(code)) => Some(Status::new(code, "rate limit\nexceeded")),

@@ -11,7 +11,7 @@ use tonic::Code;
 
 use crate::kubelet::{Answers, Fault, Kubelet, gpus, log, pod};
 use crate::kubernetes_api::described;
-use crate::running::{Demo, bill_lines, seconds, wait_until};
+use crate::running::{Demo, UNHELD, bill_lines, held_on_first_gpu, seconds, time_of_first_gpu, wait_until};
 use crate::scrape::Scrape;
 
 fn socket() -> (tempfile::TempDir, PathBuf) {
@@ -324,21 +324,16 @@ fn a_restart_while_the_kubelet_is_down_keeps_what_pods_hold() {
     node.log("main", ID);
     let gpu = node.gpus[0].clone();
     node.kubelet.answer(|answers| answers.pods = vec![pod("ml", "train-0", "main", &[&gpu])]);
-    let on_gpu = |page: &Scrape, tenant: &str| {
-        let tenant = format!("tenant=\"{tenant}\"");
-        page.nano_sum("gpu_tenant_held_seconds_total", &[&tenant, "gpu=\"0\""])
-    };
-    let before = node.wait_for("a minute of the holding", |page| on_gpu(page, "ml") >= 60 * SECOND);
+    let before =
+        node.wait_for("a minute of the holding", |page| held_on_first_gpu(page, &["ml"]) >= 60 * SECOND);
     // The demo makes the host's files anew: the kubelet's socket is gone.
     let scenario = node._scenario.path().join("scenario.json");
     node.demo.kill_and_restart(&["--speed", "30", "--scenario", scenario.to_str().unwrap()]);
     node.demo.agent.wait_for_log("the kubelet does not answer; holdings of pods stay as they were");
-    let slot = |page: &Scrape| page.nano_sum("gpu_slot_seconds_total", &["gpu=\"0\""]);
-    let after = node.wait_for("ten minutes", |page| slot(page) >= slot(&before) + 600 * SECOND);
+    let later = time_of_first_gpu(&before) + 600 * SECOND;
+    let after = node.wait_for("ten minutes", |page| time_of_first_gpu(page) >= later);
     assert!(after.has("gpu_holding_ratio", &["tenant=\"ml\"", "source=\"kubernetes\""]));
-    let others = ["__unallocated__", "__unobserved__"];
-    let [unheld_before, unheld] =
-        [&before, &after].map(|page| others.iter().map(|tenant| on_gpu(page, tenant)).sum::<i128>());
+    let [unheld_before, unheld] = [&before, &after].map(|page| held_on_first_gpu(page, &UNHELD));
     assert_eq!(unheld, unheld_before, "the pod holds on through the restart");
     let socket = Node::socket(&node.demo);
     drop(std::mem::replace(
@@ -347,6 +342,40 @@ fn a_restart_while_the_kubelet_is_down_keeps_what_pods_hold() {
     ));
     node.kubelet = Kubelet::start(&socket, Answers::default());
     node.wait_for("the end of the holding", |page| !page.has("gpu_holding_ratio", &["tenant=\"ml\""]));
+}
+
+#[test]
+fn a_restart_while_the_kubelet_is_slow_keeps_what_pods_hold() {
+    let mut node = Node::start();
+    node.log("main", ID);
+    let gpu = node.gpus[0].clone();
+    let pods = vec![pod("ml", "train-0", "main", &[&gpu])];
+    node.kubelet.answer(|answers| answers.pods = pods.clone());
+    let before =
+        node.wait_for("a minute of the holding", |page| held_on_first_gpu(page, &["ml"]) >= 60 * SECOND);
+    // The demo makes the host's files anew, so this kubelet, which is there from the start, is beside them.
+    let socket = node.demo.directory.path().join("slow/kubelet.sock");
+    let slow = Answers { pods, fault: Some(Fault::BlackHole), ..Answers::default() };
+    let kubelet = Kubelet::start(&socket, slow);
+    let scenario = node._scenario.path().join("scenario.json");
+    let text = std::fs::read_to_string(&scenario).unwrap();
+    let text = text.replace("kubernetes: {", "kubernetes: {socket: /../slow/kubelet.sock, ");
+    std::fs::write(&scenario, text).unwrap();
+    node.demo.kill_and_restart(&["--speed", "30", "--scenario", scenario.to_str().unwrap()]);
+    node.log("main", ID);
+    let is_held = |page: &Scrape| page.has("gpu_holding_ratio", &["tenant=\"ml\"", "source=\"kubernetes\""]);
+    wait_until("a question", || kubelet.lists() > 0);
+    let asked = node.wait_for("the holding without an answer", is_held);
+    let minute = time_of_first_gpu(&asked) + 60 * SECOND;
+    let waiting = node.wait_for("a minute", |page| time_of_first_gpu(page) >= minute && is_held(page));
+    kubelet.answer(|answers| answers.fault = None);
+    node.demo.agent.wait_for_log("the kubelet lists the containers that hold GPUs");
+    let later = time_of_first_gpu(&waiting) + 120 * SECOND;
+    let after = node.wait_for("two minutes", |page| time_of_first_gpu(page) >= later && is_held(page));
+    let [unheld_before, unheld] = [&before, &after].map(|page| held_on_first_gpu(page, &UNHELD));
+    assert_eq!(unheld, unheld_before, "the pod holds on through the restart");
+    kubelet.answer(|answers| answers.pods.clear());
+    node.wait_for("the end of the holding", |page| !is_held(page));
 }
 
 #[test]
