@@ -49,22 +49,32 @@ fn every_runtime_fault_has_its_reason_and_a_restart_recovers() {
 
 /// A node with a busy process in a container, and the path of its runtime's socket.
 fn node(configuration: &str) -> (Demo, PathBuf, tempfile::TempDir) {
+    let (demo, scenario) = node_of(&[(4001, 0, &format!("/system.slice/docker-{ID}.scope"))], configuration);
+    let socket = demo.directory.path().join("host/run/docker.sock");
+    (demo, socket, scenario)
+}
+
+/// A node of one GPU with busy processes, by pid, user and cgroup.
+fn node_of(processes: &[(u32, u32, &str)], configuration: &str) -> (Demo, tempfile::TempDir) {
     let scenario = tempfile::tempdir().unwrap();
+    let process = |(pid, uid, cgroup): &(u32, u32, &str)| {
+        serde_json::json!({
+            "pid": pid, "name": "python3", "gpu": 0,
+            "phases": [{"from": 0, "to": 600, "demand": 0.4, "memory_bytes": 8_589_934_592_u64}],
+            "host": {"uid": uid, "cgroup": cgroup},
+        })
+    };
     let text = serde_json::json!({
         "driver_version": "590.48.01", "cycle_seconds": 600,
         "gpus": [{"profile": "h100", "count": 1}],
-        "processes": [{
-            "pid": 4001, "name": "python3", "gpu": 0,
-            "phases": [{"from": 0, "to": 600, "demand": 0.6, "memory_bytes": 8_589_934_592_u64}],
-            "host": {"uid": 0, "cgroup": format!("/system.slice/docker-{ID}.scope")},
-        }],
+        "users": [{"uid": 1500, "name": "alice"}],
+        "processes": processes.iter().map(process).collect::<Vec<_>>(),
         "config": format!("limits: {{birth_delay: 0s}}\nattribution: {{presence: true{configuration}}}\n"),
     });
     let file = scenario.path().join("scenario.json");
     std::fs::write(&file, text.to_string()).unwrap();
     let demo = Demo::start(&["--speed", "30", "--scenario", file.to_str().unwrap()]);
-    let socket = demo.directory.path().join("host/run/docker.sock");
-    (demo, socket, scenario)
+    (demo, scenario)
 }
 
 fn workload(page: &Scrape) -> Option<String> {
@@ -117,4 +127,28 @@ fn a_container_that_its_runtime_does_not_know_is_billed_too() {
     assert!(!workload(&page).unwrap().contains("trainer"));
     let unattributed = page.value("gpu_unattributed_seconds_total", &["reason=\"container\""]);
     assert!(unattributed.is_none_or(|seconds| seconds == "0"), "{unattributed:?}");
+}
+
+#[test]
+fn a_container_that_poses_as_a_pod_holds_its_half_beside_its_neighbour() {
+    let session = "/user.slice/user-1500.slice/session-3.scope";
+    let (demo, _scenario) = node_of(&[(4001, 0, "/lxc.payload.x/kubepods"), (4002, 1500, session)], "");
+    let holders = ["container:lxc/x", "user:alice"];
+    let is_half = |page: &Scrape, holder: &str| {
+        let workload = format!("workload=\"{holder}\"");
+        page.value("gpu_holding_ratio", &[&workload, "source=\"presence\""]) == Some("0.5")
+    };
+    demo.agent.wait_for("half of the GPU for each", |page| holders.iter().all(|one| is_half(page, one)));
+    let held = |page: &Scrape| {
+        ["lxc", "alice"].map(|tenant| {
+            let tenant = format!("tenant=\"{tenant}\"");
+            page.nano_sum("gpu_tenant_held_seconds_total", &[&tenant])
+        })
+    };
+    let before = demo.agent.wait_for("half a minute of each", |page| held(page)[0] >= 30_000_000_000);
+    let later = held(&before)[0] + 60_000_000_000;
+    let after = demo.agent.wait_for("a minute more", |page| held(page)[0] >= later);
+    let [container, neighbour] = [0, 1].map(|one| held(&after)[one] - held(&before)[one]);
+    assert!((container - neighbour).abs() <= 1_000, "one holds {container} ns, the other {neighbour} ns");
+    assert_eq!(after.nano_sum("gpu_unattributed_seconds_total", &[]), 0);
 }
