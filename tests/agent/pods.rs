@@ -72,28 +72,34 @@ struct Node {
 
 impl Node {
     fn start() -> Self {
-        Self::start_after(|_| ()).0
+        Self::start_after(&[], |_| ()).0
     }
 
     /// The same, with a Pods API that exists before the kubelet and describes no pod yet.
     fn start_described() -> (Self, Kubelet) {
-        Self::start_after(|demo| {
+        Self::start_after(&[], |demo| {
             let socket = Self::root(demo).join("var/lib/kubelet/pods-api/pods-api.sock");
             Kubelet::start(&socket, Answers { described: Some(Vec::new()), ..Answers::default() })
         })
     }
 
-    fn start_after<T>(first: impl FnOnce(&Demo) -> T) -> (Self, T) {
+    /// The node with further processes on its second GPU, by pid and user.
+    fn start_after<T>(others: &[(u32, u32)], first: impl FnOnce(&Demo) -> T) -> (Self, T) {
         let scenario = tempfile::tempdir().unwrap();
-        let cgroup = format!("/kubepods/burstable/pod{UID}/{ID}");
+        let process = |pid: u32, gpu: u32, uid: u32, cgroup: String| {
+            serde_json::json!({
+                "pid": pid, "name": "python3", "gpu": gpu,
+                "phases": [{"from": 0, "to": 600, "demand": 0.6, "memory_bytes": 8_589_934_592_u64}],
+                "host": {"uid": uid, "cgroup": cgroup},
+            })
+        };
+        let mut processes = vec![process(4001, 0, 0, format!("/kubepods/burstable/pod{UID}/{ID}"))];
+        let session = |uid: u32| format!("/user.slice/user-{uid}.slice/session-3.scope");
+        processes.extend(others.iter().map(|(pid, uid)| process(*pid, 1, *uid, session(*uid))));
         let text = serde_json::json!({
             "driver_version": "590.48.01", "cycle_seconds": 600, "pods": [],
             "gpus": [{"profile": "h100", "count": 2}],
-            "processes": [{
-                "pid": 4001, "name": "python3", "gpu": 0,
-                "phases": [{"from": 0, "to": 600, "demand": 0.6, "memory_bytes": 8_589_934_592_u64}],
-                "host": {"uid": 0, "cgroup": cgroup},
-            }],
+            "users": [{"uid": 1500, "name": "ml"}], "processes": processes,
             "config": "limits: {birth_delay: 0s}\nattribution: {kubernetes: {labels: [kueue.x-k8s.io/queue-name]}}\n",
         });
         let file = scenario.path().join("scenario.json");
@@ -438,4 +444,18 @@ fn a_container_that_restarts_stays_the_same_holder() {
     node.log("main", ID);
     node.wait_for("use by the namespace", |page| seconds(page, "gpu_tenant_used_seconds_total", "ml") >= 30);
     assert!(node.kubelet.lists() > lists);
+}
+
+#[test]
+fn a_namespace_and_a_user_of_one_name_are_named_in_the_log() {
+    let (node, ()) = Node::start_after(&[(4002, 1500)], |_| ());
+    node.log("main", ID);
+    let gpu = node.gpus[0].as_str();
+    node.kubelet.answer(|answers| answers.pods = vec![pod("ml", "train-0", "main", &[gpu])]);
+    let log = node.demo.agent.wait_for_log("the tenant name \"ml\" comes from two sources: ");
+    let line = log.lines().last().unwrap();
+    let pod = format!("Kubernetes namespace (k8s:{UID}/main)");
+    for words in ["WARN", &pod, "Unix user (user:ml)", "is on one bill"] {
+        assert!(line.contains(words), "{words} in {line}");
+    }
 }
