@@ -176,6 +176,9 @@ def install(suite, machine):
         suite.expect(fields[field].strip() == value, f"{field} is {fields[field]}")
     page = machine.page()
     suite.expect("gpumeter_build_info" in page and "gpu_up{" not in page, f"a page without a driver: {page[:400]}")
+    alerts = [{path.name: path.read_text() for path in folder.iterdir()} for folder in (ROOT / "alerts", machine.path("/usr/share/gpumeter/alerts"))]
+    rules, installed = {name: text for name, text in alerts[0].items() if re.search("^groups:", text, re.M)}, alerts[1]
+    suite.expect(rules and installed == rules, f"alerts installed: {sorted(installed)}, files of rules: {sorted(rules)}")
 
 
 def add_driver(suite, machine, driver):
