@@ -1,6 +1,7 @@
 //! TLS, users and sockets of the real binary, and each user's view.
 
-use std::net::{SocketAddr, TcpListener};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -297,6 +298,51 @@ fn commands_work_over_tls_with_a_user() {
     let prefixed = output(&["health", "--url", &format!("{url}/nodes/7"), "--web.ca-file", authority]);
     let prefixed = String::from_utf8(prefixed.stderr).unwrap();
     assert!(prefixed.contains("/nodes/7"), "{prefixed}");
+}
+
+/// A proxy that has the agent below `/nodes/7`; returns its address.
+fn proxy_of(agent: &Agent) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, agent) = (listener.local_addr().unwrap(), agent.address.clone());
+    std::thread::spawn(move || {
+        listener.incoming().map_while(Result::ok).try_for_each(|one| pass_on(&one, &agent))
+    });
+    address
+}
+
+/// Passes one request on without the prefix of its path, and the answer back.
+fn pass_on(mut client: &TcpStream, agent: &str) -> std::io::Result<()> {
+    let head =
+        BufReader::new(client).lines().take_while(|line| line.as_ref().is_ok_and(|line| !line.is_empty()));
+    let head = head.collect::<Result<Vec<_>, _>>()?.join("\r\n");
+    let Some(below) = head.strip_prefix("GET /nodes/7/") else {
+        return client.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+    };
+    let mut upstream = TcpStream::connect(agent)?;
+    write!(upstream, "GET /{below}\r\n\r\n")?;
+    std::io::copy(&mut upstream, &mut client)?;
+    Ok(())
+}
+
+#[test]
+fn commands_ask_an_agent_behind_a_proxy_by_its_path() {
+    let demo = Demo::start(&["--speed", "30"]);
+    demo.agent.wait_for("two minutes of the account", |page| {
+        page.nano_sum("gpu_slot_seconds_total", &["gpu=\"0\""]) >= 120_000_000_000
+    });
+    let proxy = proxy_of(&demo.agent);
+    for url in [format!("http://{proxy}/nodes/7"), format!("{proxy}/nodes/7/")] {
+        let bill = output(&["bill", "--json", "--url", &url]);
+        assert!(bill.status.success(), "{bill:?}");
+        let bill: Value = serde_json::from_slice(&bill.stdout).unwrap();
+        assert!(!bill["lines"].as_array().unwrap().is_empty(), "{bill}");
+    }
+    let other = output(&["bill", "--url", &format!("http://{proxy}/nodes/8")]);
+    let words = String::from_utf8(other.stderr).unwrap();
+    assert!(
+        other.status.code() == Some(2) && words.contains("/nodes/8: this is not a gpumeter agent"),
+        "{words}"
+    );
 }
 
 #[test]
