@@ -153,6 +153,9 @@ fn a_pod_on_a_gpu_has_its_bill_line_under_its_namespace() {
         assert!(info.contains(label), "{label} in {info}");
     }
     assert_eq!(page.value("gpumeter_resolver_success", &["resolver=\"pods\""]), Some("1"));
+    let log = node.demo.agent.wait_for_log("labels and owners of pods cannot be read (");
+    let line = log.lines().last().unwrap();
+    assert!(line.contains("(the kubelet's Pods API: /") && line.ends_with("); none are known yet"), "{line}");
     let of_pods: Vec<Value> =
         bill_lines(&node.demo.agent).into_iter().filter(|line| line["tenant"] == "ml").collect();
     let [line] = &of_pods[..] else { panic!("one line of ml in {of_pods:?}") };
@@ -289,7 +292,13 @@ fn a_pod_has_labels_and_owner_and_its_end_ends_the_holding() {
     pods_api.answer(|answers| answers.described = described("Succeeded"));
     node.wait_for("the end of the holding", |page| !page.has("gpu_holding_ratio", &[&workload]));
     pods_api.answer(|answers| answers.fault = Some(Fault::Error(Code::Unavailable)));
-    node.demo.agent.wait_for_log("labels and owners of pods cannot be read (");
+    let log = node.demo.agent.wait_for_log("labels and owners of pods cannot be read (");
+    let line = log.lines().last().unwrap();
+    assert!(
+        line.contains("(the kubelet's Pods API: /")
+            && line.ends_with("); the last known ones are still used"),
+        "{line}"
+    );
     let page = node.wait_for("another round", |page| page.has("gpu_workload_info", &labels));
     assert!(!page.has("gpu_holding_ratio", &[&workload]), "the end of the holding stays");
 }
