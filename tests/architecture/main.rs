@@ -6,6 +6,7 @@
 
 mod edge_cases;
 mod modules;
+mod named_files;
 mod size;
 mod source;
 mod walks;
