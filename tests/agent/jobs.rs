@@ -1,6 +1,7 @@
 //! Slurm jobs on GPUs: the whole agent beside the records that the prolog writes.
 
 use std::fs;
+use std::io::Write;
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -479,40 +480,44 @@ fn a_user_of_the_node_sees_his_own_bill_and_nobody_else_s() {
         if let Some(uid) = uid {
             let uid = rustix::fs::Uid::from_raw(uid);
             // The kernel takes the owner of the socket's file for the socket's user.
-            rustix::fs::fchown(&stream, Some(uid), None).ok()?;
+            rustix::fs::fchown(&stream, Some(uid), None).unwrap();
         }
         let answer = exchange(stream, path);
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         assert!(head.starts_with("HTTP/1.1 200"), "{answer}");
-        Some(serde_json::from_str::<Value>(body).unwrap())
+        serde_json::from_str::<Value>(body).unwrap()
     };
     let holders = |uid: Option<u32>| {
-        let bill = ask(uid, "/api/v1/bill")?;
+        let bill = ask(uid, "/api/v1/bill");
         let lines = bill["lines"].as_array().unwrap();
         let mut holders: Vec<String> =
             lines.iter().map(|line| line["holder"].as_str().unwrap().to_owned()).collect();
         holders.sort();
         holders.dedup();
-        Some((bill["partial"] == true, holders))
+        (bill["partial"] == true, holders)
     };
-    let (partial, all) = holders(None).unwrap();
+    let (partial, all) = holders(None);
     assert!(!partial && all.iter().any(|holder| holder == "__unallocated__"), "{all:?}");
-    // Only root may give a socket to another user.
-    let Some((partial, own)) = holders(Some(4711)) else { return };
+    if !rustix::process::geteuid().is_root() {
+        // Standard error itself: the harness shows what a passing test prints to nobody.
+        let words =
+            "not tested without root, who may give a socket to another user: what users see of a bill";
+        return writeln!(std::io::stderr(), "{words}").unwrap();
+    }
+    let (partial, own) = holders(Some(4711));
     assert!(
         partial && !own.is_empty() && own.iter().all(|holder| holder.starts_with("slurm:alpha/211")),
         "{own:?}"
     );
-    assert_eq!(holders(Some(4712)), Some((true, Vec::new())), "another user");
-    assert_eq!(holders(Some(4799)), Some((true, Vec::new())), "a user without a name");
+    assert_eq!(holders(Some(4712)), (true, Vec::new()), "another user");
+    assert_eq!(holders(Some(4799)), (true, Vec::new()), "a user without a name");
     for reader in [0, 4713, 4714] {
-        assert_eq!(holders(Some(reader)).map(|(partial, _)| partial), Some(false), "{reader}");
+        assert!(!holders(Some(reader)).0, "{reader}");
     }
-    let explained =
-        |uid| ask(Some(uid), "/api/v1/explain?job=211").unwrap()["lines"].as_array().unwrap().len();
+    let explained = |uid| ask(Some(uid), "/api/v1/explain?job=211")["lines"].as_array().unwrap().len();
     assert!(explained(4711) > 0);
     assert_eq!((explained(4712), explained(4799)), (0, 0), "others");
-    let series = |uid| ask(Some(uid), "/api/v1/snapshot").unwrap().to_string();
+    let series = |uid| ask(Some(uid), "/api/v1/snapshot").to_string();
     let (own, other) = (series(4711), series(4712));
     assert!(own.contains("slurm:alpha/211") && !other.contains("slurm:alpha/211"), "{own}");
     for page in [&own, &other] {
