@@ -11,7 +11,6 @@ use opentelemetry::trace::SpanContext;
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use prost::Message as _;
-use tokio::sync::watch;
 
 use super::{Shared, StartError};
 use crate::catalogue::{AgentFamily, Level};
@@ -20,8 +19,8 @@ use crate::config::{Config, OtlpNames, OtlpPlan, SpoolConfig};
 use crate::events::Event;
 use crate::export::{OtlpEncoder, OtlpResource, encode_events};
 use crate::meter::Services;
+use crate::model::Utc;
 use crate::model::snapshot::Snapshot;
-use crate::model::{Nanoseconds, Utc};
 use crate::policy::{ActiveConfig, otlp_resource};
 use crate::push::{
     Delivery, Destination, MOST_REQUEST, Push, PushBatch, PushQueue, Signal, Spool, SpoolHealth, SpoolLimits,
@@ -43,7 +42,6 @@ pub(super) struct PushTarget {
     destinations: Vec<Destination>,
     health: Arc<SpoolHealth>,
     resource: OtlpResource,
-    interval: watch::Sender<Nanoseconds>,
 }
 
 impl RunningPush {
@@ -86,14 +84,8 @@ pub(super) fn start(
     let queue = Arc::new(PushQueue::default());
     let health = Arc::new(SpoolHealth::default());
     let resource = otlp_resource(config, &shared.node.name, plan);
-    let (interval_changes, interval) = watch::channel(interval);
-    let target = PushTarget {
-        queue: Arc::clone(&queue),
-        destinations,
-        health: Arc::clone(&health),
-        resource,
-        interval: interval_changes,
-    };
+    let target =
+        PushTarget { queue: Arc::clone(&queue), destinations, health: Arc::clone(&health), resource };
     if config.otlp.traces > 0 && plan.destinations.iter().any(|one| one.traces) {
         let client = SpanClient { target: target.clone(), clock: shared.clock.clone() };
         if let Err(error) = trace::start(config.otlp.traces, target.resource.attributes(), client) {
@@ -104,7 +96,7 @@ pub(super) fn start(
     let thread = Thread::start("push", move || {
         match tokio::runtime::Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => {
-                runtime.block_on(run(Push { queue, spool, deliveries, health, interval }, reloads));
+                runtime.block_on(run(Push { queue, spool, deliveries, health }, reloads));
                 // A lookup in the name service may hang.
                 runtime.shutdown_background();
             }
@@ -166,7 +158,6 @@ impl TickPush {
             // The encoder's cache is numbered by the families that it visits; series that end go stale by themselves.
             *self = Self::new(self.target.clone(), active);
         }
-        self.target.interval.send_replace(active.config.otlp.interval);
         let at = snapshot.at.utc;
         let metrics = self.target.destinations.iter().filter(|one| one.signal == Signal::Metrics);
         if let Some(acknowledged) = metrics.map(|one| one.tally().acknowledged()).min() {

@@ -55,7 +55,7 @@ pub struct Delivery {
     destination: Destination,
     /// Its reader of the spool.
     reader: usize,
-    /// Time between two pushes.
+    /// Time between two pushes at the start.
     interval: Nanoseconds,
     in_flight: Option<InFlight>,
     /// Failures since the last success.
@@ -105,11 +105,6 @@ impl Reaction {
 }
 
 impl Delivery {
-    /// Sets the time between two pushes, a tenth of which is between two snapshots of a backlog.
-    pub const fn set_interval(&mut self, interval: Nanoseconds) {
-        self.interval = interval;
-    }
-
     /// The delivery to a destination by one reader of the spool.
     pub fn new(destination: Destination, reader: usize, interval: Nanoseconds, spool: &mut Spool) -> Self {
         if destination.settings.live_first {
@@ -257,10 +252,10 @@ impl Delivery {
         if following != Some(sent.record.at) && self.refused_at != sent.record.at {
             self.destination.tally().acknowledge(sent.record.at);
         }
-        // The requests of one snapshot follow each other at once.
-        let is_paced = following.is_some_and(|at| at != sent.record.at);
-        self.not_before =
-            if is_paced { now + Nanoseconds(self.interval.0 / CATCH_UP) } else { Nanoseconds(0) };
+        // The requests of one snapshot follow each other at once. Others come faster than they were made, whatever the interval
+        // was then, and a gap between two is not waited out.
+        let apart = following.map_or(0, |at| at.0.abs_diff(sent.record.at.0));
+        self.not_before = now + Nanoseconds(apart.min(self.interval.0) / CATCH_UP);
     }
 
     fn back_off(&mut self, spool: &mut Spool, asked: Option<Duration>, now: Nanoseconds, random: f64) {

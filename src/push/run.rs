@@ -38,8 +38,6 @@ pub struct Push {
     pub deliveries: Vec<Delivery>,
     /// Where damage and failed writes are counted.
     pub health: Arc<SpoolHealth>,
-    /// The time between two pushes.
-    pub interval: watch::Receiver<Nanoseconds>,
 }
 
 /// Problems of the spool, for the tick loop.
@@ -65,7 +63,7 @@ impl SpoolHealth {
 
 /// Runs until the queue is closed. Each change of `reloads` ends the pauses of destinations that failed.
 pub async fn run(push: Push, reloads: watch::Receiver<u64>) {
-    let Push { queue, spool, deliveries, health, interval } = push;
+    let Push { queue, spool, deliveries, health } = push;
     health.record(&spool);
     let spool = Rc::new(RefCell::new(spool));
     let (news, appended) = watch::channel((Utc(0), SpanContext::NONE));
@@ -73,12 +71,8 @@ pub async fn run(push: Push, reloads: watch::Receiver<u64>) {
     let local = tokio::task::LocalSet::new();
     let mut tasks = JoinSet::new();
     for delivery in deliveries {
-        let signals = Signals {
-            appended: appended.clone(),
-            interval: interval.clone(),
-            reloads: reloads.clone(),
-            stopped: stopped.clone(),
-        };
+        let signals =
+            Signals { appended: appended.clone(), reloads: reloads.clone(), stopped: stopped.clone() };
         tasks.spawn_local_on(deliver(delivery, Rc::clone(&spool), signals), &local);
     }
     local
@@ -103,7 +97,6 @@ pub async fn run(push: Push, reloads: watch::Receiver<u64>) {
 struct Signals {
     /// The time of the last request of the queue, with the span of its tick.
     appended: watch::Receiver<(Utc, SpanContext)>,
-    interval: watch::Receiver<Nanoseconds>,
     reloads: watch::Receiver<u64>,
     stopped: watch::Receiver<bool>,
 }
@@ -121,7 +114,6 @@ async fn deliver(mut delivery: Delivery, spool: Rc<RefCell<Spool>>, mut signals:
                 let outcome = traced(&destination, body, &cause).await;
                 let now = system_now().boottime;
                 destination.tally().record_outcome(outcome.is_ok());
-                delivery.set_interval(*signals.interval.borrow());
                 delivery.settle(&mut spool.borrow_mut(), &outcome, now, random_share(&random, now));
                 report.settle(&destination, &outcome, now);
             }

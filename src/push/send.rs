@@ -101,11 +101,15 @@ impl PushFailure {
     fn of_zstd(self) -> Self {
         let is_about_zstd = |message: &str| {
             let message = message.to_lowercase();
-            ["zstd", "compress", "encoding"].iter().any(|word| message.contains(word))
+            ["zstd", "content-encoding", "unsupported compression", "decompressor"]
+                .iter()
+                .any(|words| message.contains(words))
         };
         match self {
+            // gRPC says UNIMPLEMENTED.
             Self::Refused { status, message } | Self::Closed { status, message }
-                if status == "415" || is_about_zstd(&message) =>
+                if status == "415"
+                    || (["400", "UNIMPLEMENTED"].contains(&&*status) && is_about_zstd(&message)) =>
             {
                 Self::NotZstd { status, message }
             }

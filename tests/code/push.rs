@@ -185,6 +185,11 @@ fn zstd_is_for_receivers_that_take_it_and_whoever_does_not_is_told_what_to_do() 
         assert!(matches!(failure, PushFailure::NotZstd { .. }), "{failure:?}");
         assert!(failure.to_string().contains("set its compression to gzip"), "{failure}");
     }
+    // A page about something else, and a message about a record.
+    let page = answer("404 No", "", b"<?xml version=\"1.0\" encoding=\"UTF-8\"?>");
+    assert!(matches!(zstd(page).0.unwrap_err(), PushFailure::Closed { .. }));
+    let record = zstd(answer("400 Bad", "", b"invalid UTF-8 encoding")).0.unwrap_err();
+    assert!(matches!(record, PushFailure::Refused { .. }), "{record:?}");
     let other = zstd(answer("400 Bad", "", b"what?")).0.unwrap_err();
     assert!(matches!(&other, PushFailure::Refused { message, .. } if message.contains("gzip")), "{other:?}");
 }
@@ -261,15 +266,13 @@ fn the_thread_spools_and_sends_and_what_is_not_sent_waits_for_the_next_start() {
         let destination = Destination::new(&settings(address), Signal::Metrics);
         let destinations = [destination.clone()];
         let mut spool = Spool::open(directory.path(), LIMITS, readers(&destinations)).unwrap();
-        // The configuration that was loaded since then pushes more often.
-        let delivery = Delivery::new(destination, 0, Nanoseconds::from_seconds(600), &mut spool);
+        let delivery = Delivery::new(destination, 0, Nanoseconds(1), &mut spool);
         let queue = Arc::new(PushQueue::default());
         let push = Push {
             queue: Arc::clone(&queue),
             spool,
             deliveries: vec![delivery],
             health: Arc::new(SpoolHealth::default()),
-            interval: watch::channel(Nanoseconds(1)).1,
         };
         (queue, push, destinations)
     };
@@ -401,6 +404,27 @@ fn an_hour_without_a_receiver_loses_nothing_and_is_caught_up_in_order_at_ten_tim
         (0..7_200).map(at).max().unwrap()
     };
     assert!(most(15) <= 11, "{}", most(15));
+}
+
+#[test]
+fn a_backlog_of_short_steps_does_not_wait_for_a_long_interval() {
+    let destination = destination(false);
+    let mut spool = Spool::in_memory(LIMITS, readers(std::slice::from_ref(&destination)));
+    let mut delivery = Delivery::new(destination, 0, Nanoseconds::from_seconds(600), &mut spool);
+    // Three made in steps of 5 s, and one after a gap of a day.
+    for at in [5, 10, 15, 86_400] {
+        let at = Utc(Nanoseconds::from_seconds(at).0);
+        spool.append(&SpoolRecord { signal: Signal::Metrics, points: POINTS, at, body: compress(b"points") });
+    }
+    let (mut now, mut pauses) = (Nanoseconds::from_seconds(100_000), Vec::new());
+    for _ in 0..3 {
+        assert!(matches!(delivery.next(&mut spool, now), DeliveryStep::Send(_)));
+        delivery.settle(&mut spool, &Ok(Accepted::default()), now, 0.0);
+        let DeliveryStep::Wait(until) = delivery.next(&mut spool, now) else { panic!("no pause") };
+        pauses.push((until.0 - now.0) / 1_000_000);
+        now = until;
+    }
+    assert_eq!(pauses, [500, 500, 60_000], "milliseconds");
 }
 
 #[test]
