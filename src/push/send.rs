@@ -106,10 +106,10 @@ impl PushFailure {
                 .any(|words| message.contains(words))
         };
         match self {
-            // gRPC says UNIMPLEMENTED.
+            // gRPC says Unimplemented.
             Self::Refused { status, message } | Self::Closed { status, message }
                 if status == "415"
-                    || (["400", "UNIMPLEMENTED"].contains(&&*status) && is_about_zstd(&message)) =>
+                    || (["400", "Unimplemented"].contains(&&*status) && is_about_zstd(&message)) =>
             {
                 Self::NotZstd { status, message }
             }

@@ -1,5 +1,5 @@
-// Draws a dashboard with Grafana's own components from what Prometheus answered: window.draw(dashboard, width). #dashboard has
-// data-drawn once all panels are there. A state timeline has no component in Grafana's packages, so its place only names it.
+// Draws a dashboard with Grafana's own components from what Prometheus answered: window.draw(dashboard, width), after
+// which window.undrawn() tells which panels show nothing yet. A state timeline has no component in Grafana's packages, so its place only names it.
 
 import React from "react";
 import { createRoot } from "react-dom/client";
@@ -168,7 +168,7 @@ function Dashboard({ dashboard, width }) {
         <h2 style={{ margin: GAP }}>{dashboard.title}: {dashboard.chosen}</h2>
         <div style={{ position: "relative", width, height: bottom * (ROW + GAP) }}>
           {dashboard.panels.map((panel, index) => (
-            <div key={index} style={place(panel.gridPos)}>
+            <div key={index} data-panel={index} style={place(panel.gridPos)}>
               <Panel panel={panel} width={panel.gridPos.w * unit - GAP} height={panel.gridPos.h * (ROW + GAP) - GAP} />
             </div>
           ))}
@@ -183,6 +183,14 @@ window.draw = async (dashboard, width) => {
     panel.frames = configure(await transformed(panel), panel);
   }
   createRoot(document.body.appendChild(document.createElement("div"))).render(<Dashboard {...{ dashboard, width }} />);
-  // Plots are drawn in the frame after the one in which they were laid out.
-  setTimeout(() => requestAnimationFrame(() => requestAnimationFrame(() => (document.querySelector("#dashboard").dataset.drawn = ""))), 500);
+  window.undrawn = () => dashboard.panels.filter((panel, index) => !isDrawn(panel, document.querySelector(`[data-panel="${index}"]`)))
+    .map(({ title }) => title);
 };
+
+// Whether a panel shows something: a plot where there is data for one, else more than its title.
+function isDrawn(panel, place) {
+  if (!place) return false;
+  if (panel.type === "timeseries" && panel.frames.some((frame) => frame.length > 0)) return place.querySelector("canvas")?.width > 0;
+  if (!panel.frames) return true;
+  return place.innerText.trim().length > panel.title.length;
+}

@@ -162,7 +162,11 @@ def draw(suite, browser, answers, keep=False):
         file.write_text(f'<!doctype html><meta charset="utf-8"><title>{name}</title><style>body {{ margin: 0; background: #111217; }}</style>'
                         f'<link rel="stylesheet" href="{script.with_suffix(".css")}"><script src="{script}"></script><body><script>draw({data}, {WIDTH})</script>')
         page = browser.page(file.as_uri(), WIDTH, 1000)
-        page.wait(f"the dashboard {name}", "document.querySelector('#dashboard[data-drawn]') !== null", PATIENCE)
+        try:
+            page.wait(f"the dashboard {name}", "window.undrawn?.().length === 0", PATIENCE)
+        except Failed as late:
+            raise Failed(f"{answers.cluster}: {late}: {page.run('window.undrawn?.()')}") from late
+        page.listen(0.5)  # plots are painted in a frame after that
         said = [line for line in page.said if "/public/" not in line]  # fonts and icons, which are not in Grafana's packages
         suite.expect(not said, f"{answers.cluster}, {name}: on the console: {said[:3]}")
         height = page.run("document.querySelector('#dashboard').getBoundingClientRect().height")

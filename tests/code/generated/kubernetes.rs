@@ -6,6 +6,7 @@ use std::path::Path;
 use std::{env, fs, io};
 
 use super::check::{Outcome, check};
+use super::dashboards;
 
 const CHART: &str = "packaging/helm/gpumeter";
 const COMPONENTS: &str = "packaging/kubernetes/components";
@@ -44,8 +45,7 @@ fn the_chart_has_the_alerts_and_the_dashboards() -> Outcome {
         check(&format!("{CHART}/files/alerts/{name}"), &read(&format!("alerts/{name}"))?)?;
     }
     assert_eq!(names(&format!("{CHART}/files/alerts"))?, rules());
-    for name in names("dashboards")? {
-        let dashboard = read(&format!("dashboards/{name}"))?;
+    for (name, dashboard) in dashboards::files() {
         check(&format!("{CHART}/files/dashboards/{name}"), &dashboard)?;
         check(&format!("{COMPONENTS}/dashboards/{name}"), &dashboard)?;
     }

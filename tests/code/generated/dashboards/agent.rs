@@ -34,7 +34,7 @@ fn questions() -> [Question; 3] {
                     .query("count(gpumeter_build_info{$node})", "report")
                     .query(
                         "count(up{$node} == 0 and on (cluster, job, instance) last_over_time(gpumeter_build_info{$node}[1h])) or 0 * count(gpumeter_build_info{$node})",
-                        "silent",
+                        "unwatched",
                     ),
                 Panel::stat("Simulated agents", "Agents on a simulated driver: demos and replays, which belong in no bill.")
                     .colours(ZERO_IS_BEST)

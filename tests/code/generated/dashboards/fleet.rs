@@ -117,12 +117,12 @@ fn nodes() -> Row {
     Row {
         title: "Nodes and models",
         panels: vec![
-            Panel::table("Nodes", "One row for each node; a click on it opens its dashboard. One that is not watched has no numbers.")
+            Panel::table("Nodes", "One row for each node; a click on it opens its dashboard. One that was watched within an hour and does not answer now has no numbers; of agents that push, Watched is blank.")
                 .width(18)
                 .height(12)
                 .key("cluster", "Cluster")
                 .linked_key("instance", "Node", TO_NODE)
-                .coloured_column("Watched", "bool_yes_no", "max by (cluster, instance) (up{$fleet})", &[(f64::NEG_INFINITY, "red"), (1.0, "green")])
+                .coloured_column("Watched", "bool_yes_no", "max by (cluster, instance) (up{$fleet} and on (cluster, job, instance) last_over_time(gpumeter_build_info{$fleet}[1h]))", &[(f64::NEG_INFINITY, "red"), (1.0, "green")])
                 .column("GPUs", "none", "sum by (cluster, instance) (gpu_present{$fleet})")
                 .coloured_column(
                     "Broken",

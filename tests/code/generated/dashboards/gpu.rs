@@ -47,7 +47,7 @@ fn questions() -> [Question; 3] {
             ],
         },
         Question {
-            text: "What holds it back, and who has it?",
+            text: "What slows it down, and who has it?",
             panels: vec![
                 Panel::stat("Throttled now by", "What holds the clocks down at this moment.")
                     .shows_label("reason")

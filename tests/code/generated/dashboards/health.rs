@@ -78,7 +78,7 @@ fn to_do() -> Row {
     Row {
         title: "To do",
         panels: vec![
-            Panel::table("What to do", "One row for each GPU that is not ok or shows signs of wear: what the driver asks for, 1 where a board is to be replaced or a memory row waits for a reset, and how many links and lanes are missing. Actions of XIDs are below; gpumeter health on the node says why.")
+            Panel::table("What to do", "One row for each GPU that is not ok, is to be replaced, or waits for a reset of a memory row: what the driver asks for, and 1 for the other two. Actions of XIDs and links that are down are below; gpumeter health on the node says why.")
                 .width(16)
                 .empty("nothing is to be done; that is good while the agents answer")
                 .key("cluster", "Cluster")
@@ -87,10 +87,8 @@ fn to_do() -> Row {
                 .linked_key("uuid", "UUID", TO_GPU)
                 .label_column("state", "Health", &format!(r#"group by ({gpu}, state) (gpu_health{{$fleet, state!="ok"}})"#))
                 .label_column("action", "Driver asks for", &format!(r#"group by ({gpu}, action) (gpu_recovery_action{{$fleet, action!="none"}})"#))
-                .coloured_column("Replace", "none", &format!("max by ({gpu}) (gpu_row_remap_failure{{$fleet}} or gpu_ecc_sram_threshold_exceeded{{$fleet}}) == 1"), ZERO_IS_WELL)
-                .coloured_column("Awaits reset", "none", &format!("max by ({gpu}) (gpu_row_remap_pending{{$fleet}} or gpu_retired_pages_pending{{$fleet}}) == 1"), ZERO_IS_BEST)
-                .coloured_column("NVLinks down", "none", &format!("max by ({gpu}) (gpu_nvlink_links_expected{{$fleet}} - gpu_nvlink_links_up{{$fleet}}) > 0"), ZERO_IS_BEST)
-                .coloured_column("Lanes missing", "none", &format!("max by ({gpu}) (gpu_pcie_link_width_max{{$fleet}} - gpu_pcie_link_width{{$fleet}}) > 0"), ZERO_IS_BEST),
+                .coloured_column("Replace", "none", &format!("max by ({gpu}) (gpu_row_remap_failure{{$fleet}} == 1 or gpu_ecc_sram_threshold_exceeded{{$fleet}} == 1)"), ZERO_IS_WELL)
+                .coloured_column("Awaits reset", "none", &format!("max by ({gpu}) (gpu_row_remap_pending{{$fleet}} == 1 or gpu_retired_pages_pending{{$fleet}} == 1)"), ZERO_IS_BEST),
             Panel::table("GPUs that are absent", "lost: on the bus, but not with the driver. gone: not on the bus. guest and replaced are somebody's intention.")
                 .width(8)
                 .empty("no GPU is absent")

@@ -195,18 +195,23 @@ impl Annotation {
     }
 }
 
+/// The name and the text of each file.
+pub(super) fn files() -> [(String, String); 7] {
+    dashboards().map(|dashboard| (format!("{}.json", dashboard.name), format!("{:#}\n", dashboard.json())))
+}
+
 #[test]
 fn the_dashboards_are_what_their_functions_write() -> Outcome {
-    let all = dashboards();
-    for dashboard in &all {
-        check(&format!("dashboards/{}.json", dashboard.name), &format!("{:#}\n", dashboard.json()))?;
+    let all = files();
+    for (name, text) in &all {
+        check(&format!("dashboards/{name}"), text)?;
     }
     let mut files = Vec::new();
     for file in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("dashboards"))? {
         files.push(file?.file_name().to_string_lossy().into_owned());
     }
     files.sort();
-    let mut expected = all.map(|dashboard| format!("{}.json", dashboard.name));
+    let mut expected = all.map(|(name, _)| name);
     expected.sort();
     assert_eq!(files, expected);
     Ok(())

@@ -33,7 +33,7 @@ fn questions() -> [Question; 3] {
             panels: vec![shared::presence("$node"), shared::to_do("$node")],
         },
         Question {
-            text: "Does something hold one of them back?",
+            text: "Is one of them slowed down?",
             panels: vec![shared::throttled_now("$node"), shared::closest_margin("$node")],
         },
         Question {

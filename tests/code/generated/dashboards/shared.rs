@@ -125,7 +125,7 @@ pub(super) fn closest_margin(scope: &str) -> Panel {
         .query(&format!(r#"min(gpu_temperature_margin_celsius{{{scope}, limit="slowdown"}})"#), "margin")
 }
 
-/// How many GPUs are held back now.
+/// How many GPUs are slowed down now.
 pub(super) fn throttled_now(scope: &str) -> Panel {
     let throttled = format!(
         r#"max by (cluster, job, instance, uuid) (gpu_throttle_active{{{scope}, reason!="sw_power_cap"}}) == 1"#

@@ -72,7 +72,7 @@ fn questions() -> [Question; 3] {
                     .decimals(2)
                     .empty("no prices are configured")
                     .shows_legend()
-                    .query(&chosen("3600 * sum by (currency) (tenant:gpu_tenant_held_cost:rate5m{$chosen})"), "{{currency}}, tenants only"),
+                    .query(&chosen("3600 * sum by (currency) (tenant:gpu_tenant_held_cost:rate5m{$chosen})"), "{{currency}} per hour, tenants only"),
                 Panel::stat("Sums are recorded since", "The first hour that Prometheus has recorded and kept; sums of longer spans lack what came before. The ledgers may reach further back.")
                     .unit("dateTimeAsIso")
                     .empty("no hour has been recorded yet")
