@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use opentelemetry::trace::SpanContext;
@@ -47,9 +47,11 @@ pub(super) struct PushTarget {
 impl RunningPush {
     /// Sends what can be sent at once; the rest stays in the spool.
     pub(super) fn close(self, longest: Duration) {
+        // The last pushes have no spans, since those would have to be pushed too.
+        let began = Instant::now();
         trace::stop(longest);
         self.target.queue.close();
-        if !self.thread.wait(longest) {
+        if !self.thread.wait(longest.saturating_sub(began.elapsed())) {
             tracing::warn!(
                 "the OTLP push did not end in time; what it was sending is sent again at the next start"
             );

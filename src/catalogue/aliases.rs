@@ -30,7 +30,7 @@ pub struct Alias {
     pub profile: Profile,
     /// The name.
     pub name: &'static str,
-    /// The label values that select series of the family; these are summed, except over labels that are renamed.
+    /// The label values that select series of the family; dcgm sums these, except over labels that are renamed.
     pub when: &'static [LabelPair],
     /// Factor and divisor from the family's base unit to the alias' unit.
     pub scale: (u64, u64),

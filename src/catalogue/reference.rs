@@ -44,7 +44,8 @@ pub fn markdown() -> String {
     });
     let page = page + &values_by_family();
     let aliases = "\n## Names in other exporters\n\nThe names of dcgm-exporter and of OpenTelemetry's hardware \
-                   conventions, and the factor by which the value here is multiplied to get theirs.\n\n\
+                   conventions (otel: sent with `otlp.names: hw`, and `hw.gpu.memory.utilization` as usage by \
+                   limit), and the factor by which the value here is multiplied to get theirs.\n\n\
                    | profile | name there | labels there | here | factor |\n|---|---|---|---|---|\n";
     let of = |profile| families().flat_map(move |family| other_names(family, profile));
     of(Profile::Dcgm).chain(of(Profile::Otel)).fold(page + aliases, |page, name| page + &name)

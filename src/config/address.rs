@@ -18,7 +18,7 @@ pub struct Endpoint {
     pub host: String,
     /// TCP port.
     pub port: u16,
-    /// What stands before `/v1/metrics`; empty, or beginning with a slash and not ending with one.
+    /// What stands before `/v1/metrics`: empty, or beginning with a slash and not ending with one. Where `is_whole`, the whole path.
     pub base: String,
     /// Whether `base` is the whole path of requests, to which nothing is added.
     pub is_whole: bool,

@@ -266,7 +266,7 @@ pub struct OtlpConfig (config otlp) {
     interval: Nanoseconds, duration(TENTH, seconds(600)), Default("15s"), Reload,
         "How often to push; a multiple of sampling.interval.";
     names: OtlpNames, word(OtlpNames::NAMES, OtlpNames::ALL), Default("native"), Reload,
-        "Names of metrics; with hw those of OpenTelemetry's hardware conventions, where they have one.";
+        "Names of metrics; with hw, OpenTelemetry's for hardware where there is one.";
     traces: u32, count(0, 1_000_000), Default("0"), Restart, in "millionths",
         "Share of ticks, pushes and rounds that are traced, for destinations with traces.";
     destinations: Vec<OtlpDestination>, entries(otlp::read, otlp::TABLE), Optional(""), Restart,

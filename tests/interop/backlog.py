@@ -136,7 +136,7 @@ def compare(suite, server, ticks):
 
 
 def spool_bytes(demo):
-    return sum(path.stat().st_size for path in (demo.state / "otlp").iterdir())
+    return sum(path.stat().st_size for path in (demo.state / "otlp").glob("*.segment"))
 
 
 def highest_memory(demo):

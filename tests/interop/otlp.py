@@ -99,11 +99,10 @@ def hardware(suite):
     demo = Demo(suite, config=config, state=suite.folder / "hardware")
     query = lambda text: server.query(text, at=demo.clock.utc() / 1e9)
     values = lambda text: [float(one["value"][1]) for one in query(text)]
-    wait_for("names of hardware", 120, lambda: values("hw_power_watts") and values("hw_energy_joules_total"), demo.program, 1)
     names = ("hw_power_watts", "hw_energy_joules_total", "hw_temperature_celsius", "hw_status", "hw_errors_total",
              "hw_gpu_memory_limit_bytes", "hw_gpu_memory_usage_bytes", "hw_gpu_memory_utilization_ratio")
-    for name in names:
-        suite.expect(len(values(f"count by (hw_id) ({name})")) == 8, f"{name} did not come of 8 GPUs")
+    missing = lambda: [name for name in names if len(values(f"count by (hw_id) ({name})")) != 8]
+    wait_for("names of hardware of 8 GPUs", 120, lambda: not missing(), demo.program, 1)
     states = values("sum by (hw_id) (hw_status)")
     suite.expect(states == [1] * 8, f"a GPU is not in one state: {states}")
     shares = values("hw_gpu_memory_utilization_ratio - hw_gpu_memory_usage_bytes / hw_gpu_memory_limit_bytes")
