@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use opentelemetry::trace::SpanContext;
@@ -14,7 +14,7 @@ use prost::Message as _;
 
 use super::{Shared, StartError};
 use crate::catalogue::{AgentFamily, Level};
-use crate::clock::Clock;
+use crate::clock::{Clock, system_now};
 use crate::config::{Config, OtlpNames, OtlpPlan, SpoolConfig};
 use crate::events::Event;
 use crate::export::{OtlpEncoder, OtlpResource, encode_events};
@@ -48,10 +48,11 @@ impl RunningPush {
     /// Sends what can be sent at once; the rest stays in the spool.
     pub(super) fn close(self, longest: Duration) {
         // The last pushes have no spans, since those would have to be pushed too.
-        let began = Instant::now();
+        let began = system_now().boottime;
         trace::stop(longest);
+        let lasted = Duration::from_nanos(system_now().boottime.0 - began.0);
         self.target.queue.close();
-        if !self.thread.wait(longest.saturating_sub(began.elapsed())) {
+        if !self.thread.wait(longest.saturating_sub(lasted)) {
             tracing::warn!(
                 "the OTLP push did not end in time; what it was sending is sent again at the next start"
             );
