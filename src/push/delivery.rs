@@ -252,8 +252,8 @@ impl Delivery {
         if following != Some(sent.record.at) && self.refused_at != sent.record.at {
             self.destination.tally().acknowledge(sent.record.at);
         }
-        // The requests of one snapshot follow each other at once. Others come faster than they were made, whatever the interval
-        // was then, and a gap between two is not waited out.
+        // The requests of one snapshot follow each other at once, those of different ones ten times as fast as they were made. After
+        // a gap, as while no agent ran, no more is waited than after one interval.
         let apart = following.map_or(0, |at| at.0.abs_diff(sent.record.at.0));
         self.not_before = now + Nanoseconds(apart.min(self.interval.0) / CATCH_UP);
     }
