@@ -94,9 +94,7 @@ impl PushFailure {
             _ => Self::Broken { status: text, message },
         }
     }
-}
 
-impl PushFailure {
     /// What a failure means for a request that was compressed by zstd.
     fn of_zstd(self) -> Self {
         let is_about_zstd = |message: &str| {
@@ -226,4 +224,22 @@ fn request(destination: &Destination, body: Bytes) -> Result<Request<Full<Bytes>
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let value = headers.get(RETRY_AFTER)?.to_str().ok()?;
     value.trim().parse().ok().map(Duration::from_secs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grpc_receiver_that_does_not_know_zstd_is_told_from_one_at_a_wrong_path() {
+        let refusal = |message: &str| {
+            // As `grpc` names it.
+            let status = format!("{:?}", tonic::Code::Unimplemented);
+            PushFailure::Closed { status, message: message.to_owned() }.of_zstd()
+        };
+        let zstd = refusal("grpc: Decompressor is not installed for grpc-encoding \"zstd\"");
+        assert!(matches!(zstd, PushFailure::NotZstd { .. }), "{zstd:?}");
+        let path = refusal("unknown service opentelemetry.proto.collector.metrics.v1.MetricsService");
+        assert!(matches!(path, PushFailure::Closed { .. }), "{path:?}");
+    }
 }
