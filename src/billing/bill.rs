@@ -91,6 +91,38 @@ pub struct Bill {
     pub reconciliation: Reconciliation,
 }
 
+/// A period in which prices changed their currency, where one bill is needed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("prices are in {first} and, since {since}, in {second}; choose a period up to that time, or from it")]
+pub struct SeveralCurrencies {
+    first: String,
+    second: String,
+    since: String,
+}
+
+/// The only bill of a period.
+///
+/// # Errors
+/// There is one for each of several currencies.
+pub fn only_bill<T: AsRef<Bill>>(bills: Vec<T>) -> Result<T, SeveralCurrencies> {
+    <[T; 1]>::try_from(bills).map(|[bill]| bill).map_err(|bills| {
+        let mut bills = bills.iter().map(AsRef::as_ref);
+        let [first, second] = [bills.next(), bills.next()];
+        let currency = |bill: Option<&Bill>| bill.and_then(|bill| bill.currency.clone()).unwrap_or_default();
+        SeveralCurrencies {
+            first: currency(first),
+            second: currency(second),
+            since: second.map(|bill| json::print_time(bill.from)).unwrap_or_default(),
+        }
+    })
+}
+
+impl AsRef<Self> for Bill {
+    fn as_ref(&self) -> &Self {
+        self
+    }
+}
+
 /// The nodes of a bill over exports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fleet {

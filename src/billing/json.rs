@@ -5,12 +5,34 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::bill::{BillLine, LineRates};
+use super::bill::{Bill, BillLine, LineRates};
 use super::money::{ExactMoney, MoneyOverflow};
 use crate::model::{
     ActivitySource, Amounts, GpuId, Grade, HolderId, Method, Microjoules, MigProfile, Money, Nanoseconds,
     NodeIdentity, Parts, SlotId, Use, Utc,
 };
+
+/// The bills of a period as JSON: the bill, or an array where there is one for each of several currencies.
+///
+/// # Errors
+/// None that a bill can cause.
+pub fn bills_to_json(bills: &[Bill]) -> serde_json::Result<String> {
+    match bills {
+        [bill] => serde_json::to_string(bill),
+        _ => serde_json::to_string(bills),
+    }
+}
+
+/// The bills of a period from such JSON.
+///
+/// # Errors
+/// A text that is no such JSON.
+pub fn bills_from_json(text: &str) -> serde_json::Result<Vec<Bill>> {
+    if text.starts_with('[') {
+        return serde_json::from_str(text);
+    }
+    serde_json::from_str(text).map(|bill| vec![bill])
+}
 
 /// The names of a GPU.
 #[derive(Serialize, Deserialize)]

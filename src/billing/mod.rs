@@ -26,7 +26,7 @@ mod terms;
 
 pub use bill::{
     Bill, BillGpu, BillLine, BillRate, BillTerms, Fleet, Interval, LineRates, Reconciliation,
-    mark_measured_energy,
+    SeveralCurrencies, mark_measured_energy, only_bill,
 };
 pub use charge::{Charge, ChargedSlot, charges};
 pub use day::{DayAccount, DayGpu, DayHeader, DayRevision, DayRow, ExportedFile};
@@ -38,8 +38,8 @@ pub use history::{GpuMinute, HistoryDraft, MinuteRow, outer_workload};
 pub use job_comparison::{ComparedJob, JobComparison, compare_jobs};
 pub use job_id::JobId;
 pub use job_summary::{ExplainedJob, JobGpu, JobStep, JobSummary, JobUsage, explained_jobs};
+pub use json::{bills_from_json, bills_to_json, print_money, print_time};
 pub(crate) use json::{optional_time, time};
-pub use json::{print_money, print_time};
 pub use line_filter::LineFilter;
 pub use local_time::{days_between, local_date, local_time, zone_name};
 pub use money::{ExactMoney, MoneyOverflow, round_together};

@@ -26,12 +26,12 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use jiff::ToSpan;
 use jiff::civil::Date;
-use serde::de::DeserializeOwned;
+use serde::Serialize;
 
 use self::progress::ProgressMeter;
 use super::agent::RunningAgent;
 use super::{Failure, print};
-use crate::billing::{Bill, Explanation, LineFilter, PriceBook};
+use crate::billing::{Bill, Explanation, LineFilter, PriceBook, bills_from_json, only_bill};
 use crate::config::Config;
 use crate::exports::{self, FleetBill, FleetRequest, LineDetail};
 use crate::ledger::{self, Cause};
@@ -128,12 +128,14 @@ impl BillCommand {
         if self.against.run(&self.source, [from.as_deref(), to.as_deref()], self.json)? {
             return Ok(());
         }
-        let bill = self.bill(from, to)?;
-        if self.focus.write(&bill)? {
-            return balanced(&bill);
+        let bills = self.bills(from, to)?;
+        if self.focus.is_asked_for() {
+            let bill = only(bills)?;
+            self.focus.write(&bill)?;
+            return balanced(&[bill]);
         }
         if self.over_budget {
-            let budget::BudgetReport { page, over } = budget::report(&bill);
+            let budget::BudgetReport { page, over } = budget::report(&only(bills)?);
             print(&page)?;
             return match over {
                 0 => Ok(()),
@@ -141,15 +143,15 @@ impl BillCommand {
                 _ => Err(Failure::found(format!("{over} tenants are over their budgets"))),
             };
         }
-        if bill.partial && self.tenant.is_empty() && self.csv {
+        if self.csv && self.tenant.is_empty() && bills.iter().any(|bill| bill.partial) {
             tracing::warn!("the bill is partial: it has only the lines of tenants that this user may see");
         }
-        print(&self.printed(&bill)?)?;
-        balanced(&bill)
+        print(&self.printed(&bills)?)?;
+        balanced(&bills)
     }
 
-    /// The bill of a period, with what the options select and add.
-    fn bill(&self, from: Option<String>, to: Option<String>) -> Result<Bill, Failure> {
+    /// The bills of a period, one for each currency, with what the options select and add.
+    fn bills(&self, from: Option<String>, to: Option<String>) -> Result<Vec<Bill>, Failure> {
         let needs_days =
             self.by.needs_days() || self.html || self.split_by.is_some() || self.focus.is_asked_for();
         let query = BillQuery {
@@ -170,47 +172,67 @@ impl BillCommand {
             None => self.by.detail(),
         };
         let detail = LineDetail { day: needs_days, ..detail };
-        let mut bill = self.source.bill("bill", &query, book.as_ref(), detail)?;
-        if !self.spread.is_empty() {
-            bill.spread(&self.spread).map_err(Failure::found)?;
+        let mut bills = self.source.bills("bill", &query, book.as_ref(), detail)?;
+        for bill in &mut bills {
+            if !self.spread.is_empty() {
+                bill.spread(&self.spread).map_err(Failure::found)?;
+            }
+            if !self.tenant.is_empty() {
+                bill.keep_lines(|line| self.tenant.contains(&line.tenant));
+            }
         }
-        if !self.tenant.is_empty() {
-            bill.keep_lines(|line| self.tenant.contains(&line.tenant));
-        }
-        Ok(bill)
+        Ok(bills)
     }
 
-    fn printed(&self, bill: &Bill) -> Result<String, Failure> {
+    fn printed(&self, bills: &[Bill]) -> Result<String, Failure> {
         if self.json {
-            return Ok(serde_json::to_string_pretty(bill).map_err(Failure::found)? + "\n");
+            return match bills {
+                [bill] => json(bill),
+                bills => json(bills),
+            };
         }
         if let Some(period) = &self.compare {
             let [from, to] = match period.split_once("..") {
                 Some((from, to)) => [from, to].map(str::to_owned),
                 None => days_of("--compare", period)?,
             };
-            let other = self.bill(Some(from), Some(to))?;
-            return compare::page(bill, &other, &self.by).map_err(Failure::wrong);
+            let other = only(self.bills(Some(from), Some(to))?)?;
+            return compare::page(&only(bills.to_vec())?, &other, &self.by).map_err(Failure::wrong);
         }
         if let Some([what, directory]) = self.split_by.as_deref() {
             let what = what.parse().map_err(|error| Failure::wrong(format!("--split-by: {error}")))?;
-            let files = split::write(bill, &what, &self.by, Path::new(directory)).map_err(Failure::found)?;
+            let bill = only(bills.to_vec())?;
+            let files = split::write(&bill, &what, &self.by, Path::new(directory)).map_err(Failure::found)?;
             let lines = files.iter().map(|(name, path)| format!("{}\t{name}\n", path.display()));
             return Ok(lines.collect());
         }
         Ok(if self.csv {
-            csv::table(bill, &self.by)
+            csv::table(bills, &self.by)
         } else if self.html {
-            html::page(bill, &self.by)
+            html::page(bills, &self.by)
         } else {
-            text::page(bill, &self.by)
+            let pages: Vec<String> = bills.iter().map(|bill| text::page(bill, &self.by)).collect();
+            pages.join("\n")
         })
     }
 }
 
+fn json(value: &(impl Serialize + ?Sized)) -> Result<String, Failure> {
+    Ok(serde_json::to_string_pretty(value).map_err(Failure::found)? + "\n")
+}
+
+/// The only bill, where one for each currency would not do.
+pub(super) fn only<T: AsRef<Bill>>(bills: Vec<T>) -> Result<T, Failure> {
+    only_bill(bills).map_err(Failure::wrong)
+}
+
 /// Fails if the sums of a bill do not agree.
-fn balanced(bill: &Bill) -> Result<(), Failure> {
-    if bill.is_balanced() { Ok(()) } else { Err(Failure::found("the bill does not reconcile")) }
+fn balanced(bills: &[Bill]) -> Result<(), Failure> {
+    if bills.iter().all(Bill::is_balanced) {
+        Ok(())
+    } else {
+        Err(Failure::found("the bill does not reconcile"))
+    }
 }
 
 /// The prices and terms of a configuration file.
@@ -234,13 +256,13 @@ pub(super) struct FleetOptions<'a> {
 }
 
 impl FleetOptions<'_> {
-    /// The bill, with its progress on a terminal.
-    pub(super) fn bill(
+    /// The bills, one for each currency, with their progress on a terminal.
+    pub(super) fn bills(
         &self,
         query: &BillQuery,
         book: Option<&PriceBook>,
         (detail, filter): (LineDetail, LineFilter),
-    ) -> Result<FleetBill, Failure> {
+    ) -> Result<Vec<FleetBill>, Failure> {
         let (zone, [from, to]) = serve::period(query, None).map_err(Failure::wrong)?;
         let expected = self.expect.map(exports::read_expected).transpose().map_err(Failure::wrong)?;
         let request = FleetRequest {
@@ -256,48 +278,41 @@ impl FleetOptions<'_> {
             digests: self.digests,
         };
         let mut meter = ProgressMeter::default();
-        let made = exports::make_bill(&request, |progress| meter.show(progress));
+        let made = exports::make_bills(&request, |progress| meter.show(progress));
         meter.clear();
         made.map_err(Failure::wrong)
     }
 }
 
 impl BillSource {
-    /// A bill, with these prices in place of the recorded ones where there are some; `command` is named in errors. Over exports
-    /// it tells lines apart as `detail` says.
-    fn bill(
+    /// The bill for each currency of a period, with these prices in place of the recorded ones where there are some; `command` is
+    /// named in errors. Over exports it tells lines apart as `detail` says.
+    fn bills(
         &self,
         command: &str,
         query: &BillQuery,
         book: Option<&PriceBook>,
         detail: LineDetail,
-    ) -> Result<Bill, Failure> {
+    ) -> Result<Vec<Bill>, Failure> {
         if let Some(directory) = &self.exports {
-            return Ok(self.fleet_bill(directory, query, book, (detail, LineFilter::default()))?.bill);
+            let made = self.fleet(directory).bills(query, book, (detail, LineFilter::default()))?;
+            return Ok(made.into_iter().map(|made| made.bill).collect());
         }
         if let Some(path) = &self.ledger {
             check_unowned(path, command)?;
-            return serve::read_bill(path, query, None, book, || false).map_err(Failure::wrong);
+            return serve::read_bills(path, query, None, book, || false).map_err(Failure::wrong);
         }
         let parameters = query.parameters().map(|(name, value)| (name, value.to_owned()));
-        self.get("/api/v1/bill", parameters)
+        self.get("/api/v1/bill", parameters, bills_from_json)
     }
 
-    /// The bill over exports, with the lines that a filter selects.
-    fn fleet_bill(
-        &self,
-        directory: &Path,
-        query: &BillQuery,
-        book: Option<&PriceBook>,
-        (detail, filter): (LineDetail, LineFilter),
-    ) -> Result<FleetBill, Failure> {
-        let options = FleetOptions {
+    fn fleet<'a>(&'a self, directory: &'a Path) -> FleetOptions<'a> {
+        FleetOptions {
             directory,
             expect: self.expect.as_deref(),
             skip_damaged: self.skip_damaged,
             digests: false,
-        };
-        options.bill(query, book, (detail, filter))
+        }
     }
 
     /// What the ledger knows of lines of such a bill.
@@ -310,7 +325,8 @@ impl BillSource {
         let [from, to] = [from, to].map(|time| time.map(str::to_owned));
         let query = BillQuery { from, to, time_zone: self.time_zone.clone(), by: None };
         if let Some(directory) = &self.exports {
-            let made = self.fleet_bill(directory, &query, None, (LineDetail::whole(), filter.clone()))?;
+            let made = self.fleet(directory).bills(&query, None, (LineDetail::whole(), filter.clone()))?;
+            let made = only(made)?;
             return Ok(Explanation::of_bill(made.bill, made.usage));
         }
         if let Some(path) = &self.ledger {
@@ -320,14 +336,15 @@ impl BillSource {
                 .map_err(Failure::wrong);
         }
         let period = query.parameters().map(|(name, value)| (name, value.to_owned()));
-        self.get("/api/v1/explain", period.chain(filter.parameters()))
+        self.get("/api/v1/explain", period.chain(filter.parameters()), |text| serde_json::from_str(text))
     }
 
-    /// What the agent answers, from its JSON.
-    fn get<'a, T: DeserializeOwned>(
+    /// What the agent answers, as `parse` reads it.
+    fn get<'a, T>(
         &self,
         path: &str,
         parameters: impl Iterator<Item = (&'a str, String)>,
+        parse: impl FnOnce(&str) -> serde_json::Result<T>,
     ) -> Result<T, Failure> {
         let mut path = path.to_owned();
         for (name, value) in parameters {
@@ -335,7 +352,7 @@ impl BillSource {
             path += &format!("{name}={}", encode(&value));
         }
         let body = self.agent.get(&path)?;
-        serde_json::from_str(&body).map_err(|error| {
+        parse(&body).map_err(|error| {
             Failure::found(format!(
                 "{}{path}: the response is not what an agent sends: {error}",
                 self.agent.url

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::billing::MoneyOverflow;
+use crate::model::Utc;
 
 /// A bill over exports that cannot be made, or a day that cannot be written.
 #[derive(Debug, thiserror::Error)]
@@ -22,7 +23,7 @@ pub enum ExportError {
     #[error("{0} is not on a quarter hour; exports have quarter hours")]
     Grid(String),
     /// Two currencies.
-    #[error("prices are in {first}, and in {second} in {}; make a bill of a shorter period or of fewer clusters", path.display())]
+    #[error("prices are in {first}, and in {second} in {}; choose a shorter period or exports of fewer clusters", path.display())]
     Currencies {
         /// The first currency.
         first: String,
@@ -30,6 +31,8 @@ pub enum ExportError {
         second: String,
         /// The first file with the other one.
         path: PathBuf,
+        /// Its day.
+        day: Utc,
     },
     /// Another node writes the file of this ledger.
     #[error("{} is of node {node}, which this node never was: a ledger was copied with its id; remove ledger.db on one of the nodes", path.display())]

@@ -71,19 +71,51 @@ pub struct FleetBill {
     pub usage: Vec<WorkloadUsage>,
 }
 
-/// Makes a bill; tells its progress after each file.
+impl AsRef<Bill> for FleetBill {
+    fn as_ref(&self) -> &Bill {
+        &self.bill
+    }
+}
+
+/// Makes a bill for each currency of the period, one after the other; tells its progress after each file.
 ///
 /// # Errors
-/// A file that cannot be read, GPUs that two ledgers account for, two currencies, times that are not on quarter hours.
-pub fn make_bill(
+/// A file that cannot be read, GPUs that two ledgers account for, two currencies on one day, times that are not on quarter
+/// hours.
+pub fn make_bills(
     request: &FleetRequest<'_>,
     mut progress: impl FnMut(Progress),
-) -> Result<FleetBill, ExportError> {
+) -> Result<Vec<FleetBill>, ExportError> {
     let all = ExportDirectory(request.directory).days()?;
-    let mut draft = FleetDraft::new(request, &all)?;
+    make_parts(request, &all, &mut progress)
+}
+
+fn make_parts(
+    request: &FleetRequest<'_>,
+    all: &[DayPath],
+    progress: &mut impl FnMut(Progress),
+) -> Result<Vec<FleetBill>, ExportError> {
+    let draft = FleetDraft::new(request, all)?;
+    let from = draft.from;
+    match make_bill(draft, all, progress) {
+        Err(ExportError::Currencies { day, .. }) if day > from => {
+            let [earlier, later] = [[request.from, Some(day)], [Some(day), request.to]]
+                .map(|[from, to]| FleetRequest { from, to, ..request.clone() })
+                .map(|part| make_parts(&part, all, progress));
+            Ok([earlier?, later?].concat())
+        }
+        made => made.map(|bill| vec![bill]),
+    }
+}
+
+fn make_bill(
+    mut draft: FleetDraft<'_>,
+    all: &[DayPath],
+    progress: &mut impl FnMut(Progress),
+) -> Result<FleetBill, ExportError> {
     let (from, to) = (draft.from, draft.to);
     let is_inside = |day: &DayPath| date_of(from.floor(DAY)) <= day.date && day.date < date_of(to.ceil(DAY));
-    let mut files: Vec<DayPath> = all.into_iter().filter(is_inside).collect();
+    let mut files: Vec<DayPath> = all.iter().filter(|day| is_inside(day)).cloned().collect();
     files = draft.survey(files)?;
     let total = files.len();
     let reader = RunReader::new(&draft);
@@ -545,6 +577,7 @@ impl FleetFacts {
                     first: first.clone(),
                     second: other.clone(),
                     path: path.to_owned(),
+                    day: header.day,
                 });
             }
             (None, Some(currency)) => self.currency = Some(currency.clone()),

@@ -20,6 +20,6 @@ pub use day_file::{DayFile, DayRun};
 pub use directory::{DayPath, ExportDirectory, write_file};
 pub use error::{ExportError, FileProblem};
 pub use expected::{ExpectedNode, read_expected};
-pub use fleet::{FleetBill, FleetRequest, Progress, make_bill};
+pub use fleet::{FleetBill, FleetRequest, Progress, make_bills};
 pub use lines::LineDetail;
 pub use writer::write_days;

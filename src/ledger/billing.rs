@@ -73,7 +73,7 @@ pub(super) fn make_bill(
     };
     let (gpus, lines) = charged_lines(connection, from, end, &schedule, &rules, request)?;
     let rates = rates_of(&gpus, &lines, &schedule);
-    let currency = find_currency(&rates)?;
+    let currency = find_currency(&rates, from)?;
     let rates: Vec<BillRate> = rates.into_iter().map(BillRate::new).collect();
     let mut bill = Bill {
         simulated: node.simulated || gpus.iter().any(|gpu| gpu.model.ends_with(SIMULATED)),
@@ -103,6 +103,23 @@ pub(super) fn make_bill(
     };
     bill.add_up()?;
     Ok(bill)
+}
+
+/// Such a bill for each currency, one after the other.
+pub(super) fn make_bills(
+    connection: &Connection,
+    from: Option<Utc>,
+    to: Option<Utc>,
+    request: &BillOptions,
+) -> Result<Vec<Bill>, Cause> {
+    match make_bill(connection, from, to, request) {
+        Err(Cause::Currencies { since, .. }) => {
+            let earlier = make_bills(connection, from, Some(since), request)?;
+            let later = make_bills(connection, Some(since), to, request)?;
+            Ok([earlier, later].concat())
+        }
+        made => made.map(|bill| vec![bill]),
+    }
 }
 
 /// The GPUs with time between two times, and the lines of what tenants are charged for it.
@@ -352,18 +369,19 @@ fn unpriced(gpus: &[BillGpu]) -> Nanoseconds {
     intervals.filter(|interval| interval.rate.is_none()).map(|interval| interval.slot).sum()
 }
 
-/// The currency of these rates; an error where there are several.
-pub(super) fn find_currency(rates: &[&Recorded<Rate>]) -> Result<Option<String>, Cause> {
+/// The currency of the rates of a period that begins at `from`; an error where there are several.
+pub(super) fn find_currency(rates: &[&Recorded<Rate>], from: Utc) -> Result<Option<String>, Cause> {
     let prices = || rates.iter().filter(|rate| rate.entry.kind != RateKind::CarbonKwh);
     let currency = |rate: &Recorded<Rate>| rate.entry.tariff.currency.to_string();
     let Some(first) = prices().min_by_key(|rate| rate.begin) else { return Ok(None) };
     let others = prices().filter(|rate| currency(rate) != currency(first));
-    match others.min_by_key(|rate| rate.begin) {
-        Some(other) => {
-            Err(Cause::Currencies { first: currency(first), second: currency(other), since: other.begin })
-        }
-        None => Ok(Some(currency(first))),
-    }
+    let Some(other) = others.min_by_key(|rate| rate.begin) else { return Ok(Some(currency(first))) };
+    let (first, second, since) = (currency(first), currency(other), other.begin);
+    Err(if since > from {
+        Cause::Currencies { first, second, since }
+    } else {
+        Cause::MixedCurrencies { first, second, at: from }
+    })
 }
 
 /// What tells the rows of one line apart: the keys of GPU, holder, GPU instance and profile.

@@ -92,7 +92,7 @@ pub(super) fn read_day(connection: &Connection, day: Utc) -> Result<DayAccount, 
     })?;
     mark_measured_energy(&mut lines);
     let used = rates_of(&gpus, &lines, &schedule);
-    let currency = find_currency(&used)?;
+    let currency = find_currency(&used, from)?;
     let end = day.plus(DAY);
     let rates = used.into_iter().map(|rate| {
         let rate = BillRate::new(rate);

@@ -115,10 +115,15 @@ pub enum Cause {
     #[error("from: {} is after to: {}; swap them", time(*from), time(*to))]
     Backwards { from: Utc, to: Utc },
     #[error(
-        "prices in {first} and, since {}, in {second} were in force; request two bills, one up to that time and one from it",
+        "prices in {first} and, since {}, in {second} were in force; choose a period up to that time, or from it",
         time(*since)
     )]
     Currencies { first: String, second: String, since: Utc },
+    #[error(
+        "prices in {first} and in {second} were in force at {}; correct prices.rates from then on",
+        time(*at)
+    )]
+    MixedCurrencies { first: String, second: String, at: Utc },
     #[error(
         "the account of its GPUs is closed up to {}, and the period ends at {}; close it when that is over",
         time(*settled), time(*to)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::tz::TimeZone;
 use rusqlite::{Connection, Params};
 
-use super::billing::{BillOptions, HOLDERS, make_bill};
+use super::billing::{BillOptions, HOLDERS, make_bill, make_bills};
 use super::column::{loaded_id, loaded_json};
 use super::day;
 use super::error::{Cause, Error};
@@ -79,6 +79,18 @@ impl Reader {
             .transaction()
             .map_err(Cause::from)
             .and_then(|transaction| make_bill(&transaction, from, to, &self.request))
+            .map_err(|cause| cause.at(&self.path, "make a bill"))
+    }
+
+    /// Such a bill for each currency of the period, one after the other.
+    ///
+    /// # Errors
+    /// Those of [`Reader::bill`], but two currencies only where both are in force at one time.
+    pub fn bills(&mut self, from: Option<Utc>, to: Option<Utc>) -> Result<Vec<Bill>, Error> {
+        self.connection
+            .transaction()
+            .map_err(Cause::from)
+            .and_then(|transaction| make_bills(&transaction, from, to, &self.request))
             .map_err(|cause| cause.at(&self.path, "make a bill"))
     }
 

@@ -18,7 +18,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use crate::billing::{Bill, Explanation, LineFilter, PriceBook, print_time};
+use crate::billing::{Bill, Explanation, LineFilter, PriceBook, bills_to_json, print_time};
 use crate::clock::{Stop, system_now, system_zone};
 use crate::config::BillingConfig;
 use crate::ledger::{Cause, ExplainedPart, Reader};
@@ -212,9 +212,10 @@ impl BillProblem {
     const fn status(&self) -> StatusCode {
         match self {
             Self::Ledger(error) => match error.cause {
-                Cause::Currencies { .. } | Cause::RolledUp { .. } | Cause::Deleted { .. } => {
-                    StatusCode::BAD_REQUEST
-                }
+                Cause::Currencies { .. }
+                | Cause::MixedCurrencies { .. }
+                | Cause::RolledUp { .. }
+                | Cause::Deleted { .. } => StatusCode::BAD_REQUEST,
                 _ => StatusCode::SERVICE_UNAVAILABLE,
             },
             Self::Json(_) => StatusCode::SERVICE_UNAVAILABLE,
@@ -223,21 +224,22 @@ impl BillProblem {
     }
 }
 
-/// The bill of a ledger for a period, up to the last closed minute; cancelled once `is_cancelled` returns true. Dates and
-/// months are those of the requested time zone, else of `zone`, else of this machine. A `book` replaces the recorded prices.
-pub fn read_bill(
+/// The bill of a ledger for a period, up to the last closed minute, one for each currency; cancelled once `is_cancelled`
+/// returns true. Dates and months are those of the requested time zone, else of `zone`, else of this machine. A `book`
+/// replaces the recorded prices.
+pub fn read_bills(
     path: &Path,
     query: &BillQuery,
     zone: Option<&TimeZone>,
     book: Option<&PriceBook>,
     is_cancelled: impl FnMut() -> bool + Send + 'static,
-) -> Result<Bill, BillProblem> {
+) -> Result<Vec<Bill>, BillProblem> {
     let (reader, [begin, end]) = open_period(path, query, zone)?;
     let mut reader = reader.by_day(query.by.is_some()).with_book(book.cloned());
     reader.interrupt_when(is_cancelled)?;
-    let bill = reader.bill(begin, end)?;
-    check_begun(query, begin, &bill)?;
-    Ok(bill)
+    let bills = reader.bills(begin, end)?;
+    bills.iter().try_for_each(|bill| check_begun(query, begin, bill))?;
+    Ok(bills)
 }
 
 /// Explains lines of such a bill to a reader who may see that part of the account.
@@ -339,14 +341,19 @@ pub(crate) fn answer_bills(
         let (receiver, stop) = (Arc::clone(&reply), stop.clone());
         let is_cancelled = move || receiver.is_closed() || stop.is_called();
         let json = match explained {
-            None => read_bill(path, &query, config.time_zone.as_ref(), None, is_cancelled).and_then(|bill| {
-                let bill = Bill {
-                    billing_account: config.account.clone(),
-                    invoice_issuer: config.invoice_issuer.clone(),
-                    ..bill
-                };
-                Ok(serde_json::to_string(&bill.visible_to(&visible))?)
-            }),
+            None => {
+                read_bills(path, &query, config.time_zone.as_ref(), None, is_cancelled).and_then(|bills| {
+                    let bills = bills.into_iter().map(|bill| {
+                        let bill = Bill {
+                            billing_account: config.account.clone(),
+                            invoice_issuer: config.invoice_issuer.clone(),
+                            ..bill
+                        };
+                        bill.visible_to(&visible)
+                    });
+                    Ok(bills_to_json(&bills.collect::<Vec<_>>())?)
+                })
+            }
             Some(filter) => {
                 read_explanation(path, (&query, &filter), config.time_zone.as_ref(), &visible, is_cancelled)
                     .and_then(|explanation| Ok(serde_json::to_string(&explanation)?))
@@ -368,6 +375,7 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
+    use crate::billing::only_bill;
     use crate::ledger::{Ledger, Opening};
 
     /// A ledger whose bill never ends.
@@ -425,7 +433,7 @@ mod tests {
             time_zone: zone.map(str::to_owned),
             by: None,
         };
-        let problem = |query| read_bill(path, &query, None, None, || false).unwrap_err();
+        let problem = |query| read_bills(path, &query, None, None, || false).unwrap_err();
         let nowhere = problem(query("2026-11-01", "2026-11-15", Some("Europe/Nowhere")));
         assert!(
             nowhere.to_string().starts_with(r#"time_zone: "Europe/Nowhere" is no time zone"#),
@@ -444,7 +452,8 @@ mod tests {
         let zone_of = |time_zone: Option<&str>| {
             let (from, time_zone) = (Some("2024-11-01".to_owned()), time_zone.map(str::to_owned));
             let query = BillQuery { from, time_zone, ..BillQuery::default() };
-            let bill = read_bill(&path, &query, Some(&configured), None, || false).unwrap();
+            let bill =
+                only_bill(read_bills(&path, &query, Some(&configured), None, || false).unwrap()).unwrap();
             (bill.from_local, bill.time_zone)
         };
         let kathmandu = ("2024-11-01T00:00:00+05:45".to_owned(), "Asia/Kathmandu".to_owned());
@@ -459,7 +468,7 @@ mod tests {
         let path = directory.path().join("ledger.db");
         drop(Ledger::open(&path, &Opening::default()).unwrap());
         let query = BillQuery { from: Some("2199-01-01".to_owned()), ..BillQuery::default() };
-        let problem = read_bill(&path, &query, Some(&TimeZone::UTC), None, || false).unwrap_err();
+        let problem = read_bills(&path, &query, Some(&TimeZone::UTC), None, || false).unwrap_err();
         assert_eq!(problem.status(), StatusCode::BAD_REQUEST);
         let told = problem.to_string();
         assert!(

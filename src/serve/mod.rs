@@ -31,7 +31,7 @@ use tokio::sync::mpsc;
 
 pub use accept::run;
 pub(crate) use bill::answer_bills;
-pub use bill::{BY_DAY, BillProblem, BillQuery, BillRequest, period, read_bill, read_explanation};
+pub use bill::{BY_DAY, BillProblem, BillQuery, BillRequest, period, read_bills, read_explanation};
 
 pub use listen::{
     BoundListeners, Error, InheritError, Listener, MetricNames, MissingListeners, UnboundAddress, bind,

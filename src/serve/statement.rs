@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::bill::{BillQuery, read_bill};
+use super::bill::{BillQuery, read_bills};
 use crate::billing::statement::check_closable;
-use crate::billing::{Bill, RulesVersion};
+use crate::billing::{Bill, RulesVersion, only_bill};
 use crate::config::BillingConfig;
 use crate::ledger::{ClosedPeriod, Reader, StatementOrder};
 use crate::model::Utc;
@@ -45,8 +45,9 @@ impl PeriodCloser {
         order: impl FnOnce(StatementOrder) -> Result<Utc, String>,
     ) -> Result<ClosedBill, String> {
         let read = || {
-            let bill = read_bill(&self.path, query, self.config.time_zone.as_ref(), None, || false);
-            let bill = bill.map_err(|problem| problem.to_string())?;
+            let bills = read_bills(&self.path, query, self.config.time_zone.as_ref(), None, || false);
+            let bills = bills.map_err(|problem| problem.to_string())?;
+            let bill = only_bill(bills).map_err(|error| error.to_string())?;
             check_closable(&bill).map_err(|error| error.to_string())?;
             Ok::<_, String>(bill)
         };

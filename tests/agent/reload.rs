@@ -249,6 +249,26 @@ fn the_page_reports_that_configured_prices_are_not_in_force_yet() {
 }
 
 #[test]
+fn the_agent_answers_with_a_bill_for_each_currency() {
+    let prices = |currency: &str| format!("prices: {{currency: {currency}, rates: [{{gpu_hour: 1}}]}}");
+    let demo = Configured::start(&prices("CHF"), &["--speed", "60"]);
+    let cost = |page: &Scrape, currency: &str| {
+        page.has("gpu_tenant_held_cost_total", &[&format!("currency=\"{currency}\"")])
+    };
+    demo.agent.wait_for("costs", |page| cost(page, "CHF"));
+    demo.write(&prices("USD"));
+    let answer = || demo.agent.get("/api/v1/bill").1;
+    demo.agent.wait_for("a minute in the other currency", |page| {
+        cost(page, "USD") && answer().contains("\"currency\":\"USD\"")
+    });
+    let body = answer();
+    let bills: Value = serde_json::from_str(&body).unwrap();
+    let currencies: Vec<&Value> = bills.as_array().unwrap().iter().map(|bill| &bill["currency"]).collect();
+    assert_eq!(currencies, ["CHF", "USD"]);
+    assert_eq!(bills[0]["to"], bills[1]["from"]);
+}
+
+#[test]
 fn a_grant_that_matches_no_gpu_is_logged_and_counted_until_corrected() {
     let grant =
         |gpu: u32| format!("attribution: {{standing: [{{id: lab, gpu: {gpu}, user: alice, fraction: 1}}]}}");

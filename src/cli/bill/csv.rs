@@ -11,8 +11,8 @@ use crate::billing::statement::GrantedCredit;
 use crate::billing::{Bill, BillRate, print_money, print_time};
 use crate::model::Money;
 
-/// The bill with its heading: a line for each group and rate.
-pub(super) fn table(bill: &Bill, by: &BillGrouping) -> String {
+/// The bills under one heading: a line for each group and rate.
+pub(super) fn table(bills: &[Bill], by: &BillGrouping) -> String {
     let by = &by.by_rate();
     let mut heads: Vec<String> = ["node", "cluster", "from", "to", "time_zone"].map(str::to_owned).into();
     heads.extend(by.names().into_iter().map(str::to_owned));
@@ -33,8 +33,10 @@ pub(super) fn table(bill: &Bill, by: &BillGrouping) -> String {
         ]
         .map(str::to_owned),
     );
-    let sheet = Sheet::new(bill, by);
-    sheet.rows.iter().fold(record(&heads), |page, row| page + &record(&fields(bill, by, row)))
+    bills.iter().fold(record(&heads), |page, bill| {
+        let sheet = Sheet::new(bill, by);
+        sheet.rows.iter().fold(page, |page, row| page + &record(&fields(bill, by, row)))
+    })
 }
 
 /// Credits as lines of the same table, which have a tenant, a negative amount and the number of the credit.
@@ -168,7 +170,7 @@ mod tests {
     #[test]
     fn the_id_of_a_line_depends_on_period_and_names_only() {
         let id = |tenant: &str, from: &str, zone: &str, by: &str| {
-            let page = table(&bill(tenant, from, zone), &by.parse().unwrap());
+            let page = table(&[bill(tenant, from, zone)], &by.parse().unwrap());
             page.trim_end().rsplit(',').next().unwrap().to_owned()
         };
         let day = "2026-11-01T00:00:00Z";
@@ -182,7 +184,7 @@ mod tests {
             id("lab", day, "UTC", "gpu,tenant"),
         ];
         assert!(!others.contains(&known), "{others:?}");
-        let page = table(&bill("@x", day, "UTC"), &"tenant,gpu".parse().unwrap());
+        let page = table(&[bill("@x", day, "UTC")], &"tenant,gpu".parse().unwrap());
         assert!(page.starts_with("node,cluster,from,to,time_zone,tenant,gpu,rate,held_hours,"), "{page}");
         assert!(page.contains("\r\n'=n1,,,,UTC,'@x,0,,0.0000,"), "{page}");
     }

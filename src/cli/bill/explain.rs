@@ -160,18 +160,17 @@ impl ExplainCommand {
 
     /// What a line of the bill is called, and the explanation of what it sums up.
     fn line(&self, id: &str, [from, to]: [Option<&str>; 2]) -> Result<(String, Explanation), Failure> {
-        let mut bill = self.bill([from, to], None)?;
-        let mut found = find_line(&bill, id);
+        let in_one_of =
+            |bills: Vec<Bill>| bills.into_iter().find_map(|bill| Some((find_line(&bill, id)?, bill)));
+        let mut found = in_one_of(self.bills([from, to], None)?);
         if found.is_none() {
             // Lines are told apart by day only where somebody asks for that.
-            bill = self.bill([from, to], Some(serve::BY_DAY))?;
-            found = find_line(&bill, id);
+            found = in_one_of(self.bills([from, to], Some(serve::BY_DAY))?);
         }
-        let Some((by, lines)) = found else {
+        let Some(((by, lines), bill)) = found else {
             return Err(Failure::found(format!(
-                "no line {id} in the bill from {} to {}; a line has its id in one period only, so give that of its bill with \
-                 --from and --to, or --month",
-                bill.from_local, bill.to_local
+                "no line {id} in the bill of this period; a line has its id in one period only, so give that of its bill with \
+                 --from and --to, or --month"
             )));
         };
         let filter = common_filter(&bill, &lines);
@@ -187,10 +186,10 @@ impl ExplainCommand {
         Ok((format!("Line {id}, {by}"), explanation))
     }
 
-    fn bill(&self, [from, to]: [Option<&str>; 2], by: Option<&str>) -> Result<Bill, Failure> {
+    fn bills(&self, [from, to]: [Option<&str>; 2], by: Option<&str>) -> Result<Vec<Bill>, Failure> {
         let [from, to, by] = [from, to, by].map(|text| text.map(str::to_owned));
         let query = BillQuery { from, to, time_zone: self.source.time_zone.clone(), by };
-        self.source.bill("explain", &query, None, LineDetail::whole())
+        self.source.bills("explain", &query, None, LineDetail::whole())
     }
 }
 

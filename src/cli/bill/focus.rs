@@ -47,9 +47,9 @@ impl FocusOptions {
         self.focus.is_some()
     }
 
-    /// Writes the rows of the bill; false where they are not asked for.
-    pub(super) fn write(&self, bill: &Bill) -> Result<bool, Failure> {
-        let Some(path) = &self.focus else { return Ok(false) };
+    /// Writes the rows of the bill, if they are asked for.
+    pub(super) fn write(&self, bill: &Bill) -> Result<(), Failure> {
+        let Some(path) = &self.focus else { return Ok(()) };
         let form = form_of(path)?;
         let own =
             |given: &Option<String>, of_bill: &Option<String>| given.clone().or_else(|| of_bill.clone());
@@ -69,7 +69,7 @@ impl FocusOptions {
                 replace(path, &file)?;
             }
         }
-        Ok(true)
+        Ok(())
     }
 }
 

@@ -44,38 +44,42 @@ svg text { fill: var(--text); font: 12px system-ui, sans-serif; unicode-bidi: is
 dt { font-weight: 700; } dd { margin: 0 0 .3rem 1.5rem; }
 ";
 
-/// The whole file.
-pub(super) fn page(bill: &Bill, by: &BillGrouping) -> String {
-    page_with(bill, by, &[], &[])
+/// The whole file of the bills, which are of one account.
+pub(super) fn page(bills: &[Bill], by: &BillGrouping) -> String {
+    page_with(bills, by, &[], &[])
 }
 
-/// The page with lines before and after the bill.
-pub(super) fn page_with(bill: &Bill, by: &BillGrouping, head: &[String], tail: &[String]) -> String {
+/// The page with lines before and after the bills.
+pub(super) fn page_with(bills: &[Bill], by: &BillGrouping, head: &[String], tail: &[String]) -> String {
+    let title = escape(&bills.first().map(title).unwrap_or_default());
+    let sections: String = bills.iter().map(|bill| section(bill, by)).collect();
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n{}{sections}{}</main>\n</body>\n</html>\n",
+        paragraphs(&head.join("\n")),
+        paragraphs(&tail.join("\n"))
+    )
+}
+
+/// The period of a bill, its table and its plots.
+fn section(bill: &Bill, by: &BillGrouping) -> String {
     let sheet = Sheet::new(bill, by);
-    let title = escape(&title(bill));
-    let marks: String =
-        marks(bill).iter().map(|mark| format!("<p class=\"mark\">{}</p>\n", escape(mark))).collect();
-    let body = if sheet.rows.is_empty() {
-        paragraphs(NO_TIME) + &paragraphs(&pending(bill))
+    let mut parts = vec![format!("<p>{}</p>\n", escape(&period(bill)))];
+    parts.extend(marks(bill).iter().map(|mark| format!("<p class=\"mark\">{}</p>\n", escape(mark))));
+    if sheet.rows.is_empty() {
+        parts.extend([paragraphs(NO_TIME), paragraphs(&pending(bill))]);
     } else {
-        [
+        parts.extend([
             table(bill, &sheet, by),
             paragraphs(&notes(bill, &sheet.total)),
             days::draw(bill, by),
             plots(bill, &sheet.rows, by),
             legend(bill, &sheet, by),
-        ]
-        .concat()
-    };
-    format!(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n{}<p>{}</p>\n{marks}{body}{}</main>\n</body>\n</html>\n",
-        paragraphs(&head.join("\n")),
-        escape(&period(bill)),
-        paragraphs(&tail.join("\n"))
-    )
+        ]);
+    }
+    parts.concat()
 }
 
 fn paragraphs(text: &str) -> String {
@@ -284,7 +288,7 @@ mod tests {
     }
 
     fn page(tenants: &[&str], other: &Value) -> String {
-        super::page(&bill(tenants, other), &BillProperty::Tenant.into())
+        super::page(&[bill(tenants, other)], &BillProperty::Tenant.into())
     }
 
     /// The names of all elements, and whether every tag is closed in order.

@@ -28,7 +28,7 @@ pub(super) fn write(
         let mut names = names.iter();
         of_group.keep_lines(|_| names.next() == Some(name));
         let path = directory.join(file_name(name, &mut taken));
-        let page = html::page(&of_group, by);
+        let page = html::page(&[of_group], by);
         fs::write(&path, page).map_err(|error| fail(&path, error))?;
         files.insert(name.clone(), path);
     }

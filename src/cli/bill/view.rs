@@ -1,5 +1,7 @@
 //! A bill with what a statement adds to it, as text, CSV or HTML.
 
+use std::slice::from_ref;
+
 pub(in crate::cli) use super::by::BillGrouping;
 pub(in crate::cli) use super::text::period;
 use super::{csv, html, text};
@@ -24,10 +26,10 @@ pub(in crate::cli) fn print_bill(
     (is_csv, is_html): (bool, bool),
 ) -> String {
     if is_csv {
-        return csv::table(bill, by) + &csv::credits(bill, by, view.credits);
+        return csv::table(from_ref(bill), by) + &csv::credits(bill, by, view.credits);
     }
     if is_html {
-        return html::page_with(bill, by, view.head, view.tail);
+        return html::page_with(from_ref(bill), by, view.head, view.tail);
     }
     let lines = |lines: &[String]| lines.iter().map(|line| format!("{line}\n")).collect::<String>();
     let tail = if view.tail.is_empty() { String::new() } else { format!("\n{}", lines(view.tail)) };

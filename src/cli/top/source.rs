@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 
 use crate::app::Observer;
-use crate::billing::Bill;
+use crate::billing::{Bill, bills_from_json};
 use crate::cli::Failure;
 use crate::cli::agent::RunningAgent;
 use crate::clock::Stop;
@@ -61,10 +61,11 @@ impl TopSource {
     /// Bills of today and of this month; none without a ledger, or while it cannot be read.
     pub(super) fn read_money(&self) -> Option<TenantMoney> {
         let Self::Agent(agent) = self else { return None };
-        let month: Bill = get(agent, "/api/v1/bill").ok()?;
+        let bills = |path: &str| bills_from_json(&agent.get(path).ok()?).ok();
+        let month = bills("/api/v1/bill")?;
         // The day in the time zone of the bill, by the agent's clock.
-        let today = month.to_local.get(..10)?;
-        let today: Bill = get(agent, &format!("/api/v1/bill?from={today}")).ok()?;
+        let today = month.last()?.to_local.get(..10)?;
+        let today = bills(&format!("/api/v1/bill?from={today}"))?;
         Some(TenantMoney { today: by_tenant(&today), month: by_tenant(&month) })
     }
 
@@ -80,8 +81,10 @@ impl TopSource {
     }
 }
 
-fn by_tenant(bill: &Bill) -> BTreeMap<String, i128> {
+/// The money of each tenant; none where the prices changed their currency.
+fn by_tenant(bills: &[Bill]) -> BTreeMap<String, i128> {
     let mut sums = BTreeMap::new();
+    let [bill] = bills else { return sums };
     for line in &bill.lines {
         if let Some(money) = line.money {
             *sums.entry(line.tenant.clone()).or_default() += money.0;

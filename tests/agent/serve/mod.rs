@@ -429,7 +429,7 @@ fn a_bill_comes_from_the_ledger_with_its_errors() {
     let (_, answer) = ask("?from=x", Err(BillProblem::Time { name: "from", text: "x".to_owned() }));
     assert_eq!(status(&answer), 400);
     assert!(body(&answer).starts_with(r#"{"error":"from: \"x\" is not a valid time; "#), "{answer}");
-    let missing = gpumeter::serve::read_bill(
+    let missing = gpumeter::serve::read_bills(
         std::path::Path::new("/nowhere/ledger.db"),
         &Default::default(),
         None,

@@ -1,7 +1,9 @@
 //! Prices and bills.
 
 use gpumeter::account::LedgerBatch;
-use gpumeter::billing::{ExactMoney, PriceBook, Rate, RateKind, RateSelector};
+use gpumeter::billing::{
+    ExactMoney, PriceBook, Rate, RateKind, RateSelector, bills_from_json, bills_to_json,
+};
 use gpumeter::ledger::{Cause, Ledger, Opening, Reader};
 use gpumeter::model::{HolderId, Money, Nanoseconds, NodeIdentity, Parts, QUARTER_HOUR, Stamp, Use, Utc};
 
@@ -320,7 +322,7 @@ fn a_ledger_of_an_older_agent_has_a_bill_without_a_node_and_stays_marked_as_simu
 }
 
 #[test]
-fn a_bill_over_two_currencies_is_refused_and_the_time_between_them_named() {
+fn a_period_in_two_currencies_has_a_bill_for_each_and_none_over_both() {
     let world = World::new();
     let (mut ledger, _) = world.open(0, book(&[(0, EURO)]));
     register_gpus(&mut ledger, 1);
@@ -332,8 +334,19 @@ fn a_bill_over_two_currencies_is_refused_and_the_time_between_them_named() {
     let mut reader = Reader::open(&world.path()).unwrap();
     let Cause::Currencies { since, .. } = reader.bill(None, None).unwrap_err().cause else { panic!() };
     assert_eq!(since, after(QUARTER));
-    assert_eq!(reader.bill(None, Some(since)).unwrap().currency.as_deref(), Some("EUR"));
-    assert_eq!(reader.bill(Some(after(QUARTER)), None).unwrap().currency.as_deref(), Some("USD"));
+    let bills = reader.bills(None, None).unwrap();
+    let [euros, dollars] = bills.as_slice() else { panic!("{} bills", bills.len()) };
+    assert_eq!([&euros.currency, &dollars.currency].map(Option::as_deref), [Some("EUR"), Some("USD")]);
+    assert_eq!((euros.to, dollars.from, dollars.to), (since, since, after(2 * QUARTER)));
+    assert_eq!(*euros, reader.bill(None, Some(since)).unwrap());
+    let slots = [euros, dollars].map(|bill| bill.reconciliation.slot);
+    assert_eq!(slots, [Nanoseconds::from_seconds(QUARTER); 2]);
+    assert!(euros.is_balanced() && dollars.is_balanced());
+    // JSON is the bill itself where there is one.
+    let texts = [&bills[..], &bills[..1]].map(|bills| bills_to_json(bills).unwrap());
+    assert!(texts[0].starts_with('[') && texts[1].starts_with('{'));
+    assert_eq!(bills_from_json(&texts[0]).unwrap().len(), 2);
+    assert_eq!(bills_from_json(&texts[1]).unwrap()[0].currency, euros.currency);
 }
 
 #[test]
@@ -348,8 +361,9 @@ fn energy_in_another_currency_than_time_is_refused_too() {
     let mut francs = book(&[(0, EURO)]);
     (francs.rates[0].tariff.currency, francs.rates[0].from) = ("CHF".into(), Some(after(0)));
     ledger.reprice(&francs, boottime(60)).unwrap();
-    let refused = Reader::open(&world.path()).unwrap().bill(None, None).unwrap_err();
-    assert!(matches!(refused.cause, Cause::Currencies { .. }), "{refused}");
+    let refused = Reader::open(&world.path()).unwrap().bills(None, None).unwrap_err();
+    let Cause::MixedCurrencies { first, second, at } = &refused.cause else { panic!("{refused}") };
+    assert_eq!((&**first, &**second, *at), ("EUR", "CHF", after(0)));
 }
 
 #[test]

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use gpumeter::account::{GpuRegistration, LedgerBatch};
-use gpumeter::billing::{Bill, ExactMoney, LineFilter, PriceBook};
+use gpumeter::billing::{Bill, ExactMoney, LineFilter, PriceBook, bills_from_json, only_bill};
 use gpumeter::config::Config;
 use gpumeter::exports::{
-    DayFile, ExpectedNode, ExportDirectory, ExportError, FleetRequest, LineDetail, make_bill, write_day,
+    DayFile, ExpectedNode, ExportDirectory, ExportError, FleetRequest, LineDetail, make_bills, write_day,
     write_days,
 };
 use gpumeter::ledger::{Ledger, Opening, Reader};
@@ -42,7 +42,7 @@ pub(super) fn request(directory: &Path) -> FleetRequest<'_> {
 }
 
 pub(super) fn fleet_bill(request: &FleetRequest<'_>) -> Result<Bill, ExportError> {
-    make_bill(request, |_| {}).map(|made| made.bill)
+    make_bills(request, |_| {}).map(|made| only_bill(made).unwrap().bill)
 }
 
 fn exact(bill: &Bill) -> ExactMoney {
@@ -318,6 +318,61 @@ fn a_late_rate_changes_the_days_that_it_concerns_and_only_these() {
     assert_eq!(exact(&bill), exact(&Reader::open(&world.path()).unwrap().bill(None, None).unwrap()));
 }
 
+/// The quarter hours from the begin of the account to the next midnight.
+const TO_MIDNIGHT: u64 = 7;
+
+#[test]
+fn where_prices_change_their_currency_each_has_a_table_of_its_own() {
+    let directory = tempfile::tempdir().unwrap();
+    let world = node("a", 0, 2 * TO_MIDNIGHT);
+    let mut dollars = book(&[(TO_MIDNIGHT * 900, 7_200_000_000_000)]);
+    dollars.rates[0].tariff.currency = "USD".into();
+    drop(Ledger::open(&world.path(), &opening(2 * TO_MIDNIGHT * 900, dollars)).unwrap());
+    assert_eq!(export(&world.path(), directory.path()), 2);
+    let (ledger, exports) = (world.path(), directory.path());
+    for source in [["--ledger", ledger.to_str().unwrap()], ["--exports", exports.to_str().unwrap()]] {
+        let source = [&source[..], &["--time-zone", "UTC"]].concat();
+        let page = |rest: &[&str]| bill_page(&[&source[..], rest].concat());
+        let text = page(&[]);
+        let tables: Vec<&str> = text.lines().filter(|line| line.contains(" to 2025-11-15 ")).collect();
+        let [first, second] = tables.as_slice() else { panic!("{text}") };
+        assert!(first.ends_with(" to 2025-11-15 00:00 +00:00, time zone UTC"), "{text}");
+        assert!(second.starts_with("2025-11-15 00:00 +00:00 to 2025-11-15 01:45 "), "{text}");
+        let totals = text.lines().filter(|line| line.starts_with("total ")).collect::<Vec<_>>();
+        assert!(totals.len() == 2 && totals[0].ends_with(" 6300.0000"), "{text}");
+        assert!(totals[1].ends_with(" 12600.0000"), "{text}");
+        let csv = page(&["--csv"]);
+        assert_eq!(csv.lines().filter(|line| line.contains("currency")).count(), 1, "one heading: {csv}");
+        for (currency, amount) in [("EUR", "6300.0000"), ("USD", "12600.0000")] {
+            let is_of = |line: &&str| line.contains(&format!(",{amount},,,{currency},"));
+            assert_eq!(csv.lines().filter(is_of).count(), 1, "{csv}");
+        }
+        assert_eq!(page(&["--html"]).matches("<table>").count(), 2);
+        let bills = bills_from_json(&page(&["--json"])).unwrap();
+        assert_eq!(
+            bills.iter().map(|bill| bill.currency.as_deref().unwrap()).collect::<Vec<_>>(),
+            ["EUR", "USD"]
+        );
+        // One line of the second table, by the id that its CSV has.
+        let id = csv.lines().last().unwrap().rsplit(',').next().unwrap();
+        let explained = [&["explain", id], &source[..]].concat();
+        let told = Command::new(env!("CARGO_BIN_EXE_gpumeter")).args(explained).output().unwrap();
+        assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
+        assert!(String::from_utf8_lossy(&told.stdout).contains("USD"));
+        for one in [&["--focus", "-"][..], &["--over-budget"], &["--compare", "2025-10"]] {
+            let arguments = [&["bill"], &source[..], one].concat();
+            let refused = Command::new(env!("CARGO_BIN_EXE_gpumeter")).args(arguments).output().unwrap();
+            let error = String::from_utf8_lossy(&refused.stderr);
+            assert_eq!(refused.status.code(), Some(2), "{error}");
+            assert!(error.contains("in EUR and, since 2025-11-15T00:00:00Z, in USD"), "{error}");
+        }
+    }
+    // In another cluster the euro stays.
+    export(&node("b", 1, 2 * TO_MIDNIGHT).path(), directory.path());
+    let error = make_bills(&request(directory.path()), |_| {}).unwrap_err().to_string();
+    assert!(error.contains("choose a shorter period or exports of fewer clusters"), "{error}");
+}
+
 #[test]
 fn what_an_expected_node_did_not_report_is_unobserved() {
     let directory = tempfile::tempdir().unwrap();
@@ -558,7 +613,9 @@ fn a_gpu_that_was_replaced_is_not_expected_before_or_after_its_account() {
     export(&world.path(), directory.path());
     let expected =
         [ExpectedNode { node: "a".into(), from: after(0), to: after(12 * 900), gpus: Some(1), model: None }];
-    let made = make_bill(&FleetRequest { expected: &expected, ..request(directory.path()) }, |_| {}).unwrap();
+    let made =
+        make_bills(&FleetRequest { expected: &expected, ..request(directory.path()) }, |_| {}).unwrap();
+    let made = only_bill(made).unwrap();
     assert_eq!(made.gaps, [""; 0]);
     assert_eq!(by_tenant(&made.bill), tenants(&[("a", 3_600, 3_600_000), ("b", 7_200, 7_200_000)]));
 }
