@@ -104,12 +104,14 @@ impl Resolvers {
         let mut rounds = Vec::new();
         let mut add = |status: &ResolverStatus, last: Option<LastRound>, at: Nanoseconds| {
             let is_silent = status.check_silence(now);
-            if last.is_none() && !is_silent {
+            // A run that panicked is a failure of its status until the next round, whatever else tells of rounds.
+            let has_failed = status.last().is_some_and(|last| !last.succeeded);
+            if last.is_none() && !is_silent && !has_failed {
                 return;
             }
             let succeeded_at = last.and_then(|last| last.succeeded_at);
             let age = succeeded_at.map(|succeeded| Nanoseconds(at.0.saturating_sub(succeeded.0)));
-            let succeeded = !is_silent && last.is_some_and(|last| last.succeeded);
+            let succeeded = !is_silent && !has_failed && last.is_some_and(|last| last.succeeded);
             rounds.push(ResolverRound { resolver: status.name, succeeded, age });
         };
         let success = |at| LastRound { succeeded: true, succeeded_at: Some(at) };
@@ -444,6 +446,33 @@ mod tests {
                 assert!(system_now().boottime < deadline, "{} finishes no round", status.name);
                 std::thread::yield_now();
             }
+        }
+        resolvers.stop.call();
+    }
+
+    #[test]
+    fn the_resolvers_of_processes_and_users_have_no_success_after_a_panic_until_their_next_round() {
+        let root = tempfile::tempdir().unwrap();
+        let resolvers = resolvers_below(root.path());
+        type Choice = fn(&ResolverStatuses) -> &ResolverStatus;
+        for status in [(|all| &all.host) as Choice, |all| &all.users] {
+            let (begin, runs) = mpsc::channel();
+            let mut is_first = true;
+            let body = move |_: &Arc<Resolvers>| {
+                begin.send(()).unwrap();
+                assert!(!std::mem::take(&mut is_first), "a fault of its own");
+            };
+            resolvers.start(status, body).unwrap();
+            let name = status(&resolvers.statuses).name;
+            let both = || runs.recv_timeout(TIMEOUT).is_ok() && runs.recv_timeout(TIMEOUT).is_ok();
+            assert!(both(), "{name} does not start again");
+            assert_eq!(succeeded(&resolvers, name), Some(false), "{name}");
+        }
+        users::start(&resolvers).unwrap();
+        let deadline = system_now().boottime + Nanoseconds::from_seconds(TIMEOUT.as_secs());
+        while succeeded(&resolvers, "users") == Some(false) {
+            assert!(system_now().boottime < deadline, "users stays failed");
+            std::thread::yield_now();
         }
         resolvers.stop.call();
     }

@@ -123,6 +123,7 @@ pub(super) fn start(agent: Option<u32>, shared: &Arc<Resolvers>) -> Result<(), t
                     drop(span);
                     *lock(&shared.processes.identities) = (identities, Some(now.boottime));
                     shared.statuses.request_rounds(&directory.pending_reasons(now));
+                    shared.statuses.host.record_success(now.boottime);
                 }
                 shared.statuses.host.finish_round();
             }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{POLL_INTERVAL, Resolvers};
-use crate::clock::Stop;
+use crate::clock::{Stop, system_now};
 use crate::config::{Config, Grantee, UserChoice};
 use crate::host::{NameService, UserDatabase, UserNameError};
 use crate::policy::ResolvedGrantees;
@@ -42,6 +42,7 @@ pub(crate) fn start(shared: &Arc<Resolvers>) -> Result<(), thread::Error> {
                     }
                 }
                 update_grants(shared);
+                shared.statuses.users.record_success(system_now().boottime);
                 shared.statuses.users.finish_round();
             }
         },
