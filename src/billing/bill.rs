@@ -1,6 +1,6 @@
 //! The bill of a period: what each holder held, used and owes on each GPU, and the proof that its sums agree.
 //!
-//! There is one bill. It is JSON in the API, and text and CSV are views of it.
+//! There is one bill for each span in one currency. It is JSON in the API, and text, CSV and HTML are views of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -93,7 +93,7 @@ pub struct Bill {
 
 /// A period in which prices changed their currency, where one bill is needed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("prices are in {first} and, since {since}, in {second}; choose a period up to that time, or from it")]
+#[error("prices are in {first} and, since {since}, in {second}, and this needs a period in one currency")]
 pub struct SeveralCurrencies {
     first: String,
     second: String,
@@ -103,7 +103,7 @@ pub struct SeveralCurrencies {
 /// The only bill of a period.
 ///
 /// # Errors
-/// There is one for each of several currencies.
+/// There are several, of spans in different currencies.
 pub fn only_bill<T: AsRef<Bill>>(bills: Vec<T>) -> Result<T, SeveralCurrencies> {
     <[T; 1]>::try_from(bills).map(|[bill]| bill).map_err(|bills| {
         let mut bills = bills.iter().map(AsRef::as_ref);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::bill::{Bill, BillLine, LineRates};
 use super::money::{ExactMoney, MoneyOverflow};
@@ -12,14 +12,16 @@ use crate::model::{
     NodeIdentity, Parts, SlotId, Use, Utc,
 };
 
-/// The bills of a period as JSON: the bill, or an array where there is one for each of several currencies.
-///
-/// # Errors
-/// None that a bill can cause.
-pub fn bills_to_json(bills: &[Bill]) -> serde_json::Result<String> {
-    match bills {
-        [bill] => serde_json::to_string(bill),
-        _ => serde_json::to_string(bills),
+/// The bills of a period as JSON: an array, or the bill itself where all prices are in one currency.
+#[derive(Debug)]
+pub struct BillsJson<'a>(pub &'a [Bill]);
+
+impl Serialize for BillsJson<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            [bill] => bill.serialize(serializer),
+            bills => bills.serialize(serializer),
+        }
     }
 }
 

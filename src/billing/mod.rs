@@ -38,7 +38,7 @@ pub use history::{GpuMinute, HistoryDraft, MinuteRow, outer_workload};
 pub use job_comparison::{ComparedJob, JobComparison, compare_jobs};
 pub use job_id::JobId;
 pub use job_summary::{ExplainedJob, JobGpu, JobStep, JobSummary, JobUsage, explained_jobs};
-pub use json::{bills_from_json, bills_to_json, print_money, print_time};
+pub use json::{BillsJson, bills_from_json, print_money, print_time};
 pub(crate) use json::{optional_time, time};
 pub use line_filter::LineFilter;
 pub use local_time::{days_between, local_date, local_time, zone_name};

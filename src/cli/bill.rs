@@ -26,12 +26,11 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use jiff::ToSpan;
 use jiff::civil::Date;
-use serde::Serialize;
 
 use self::progress::ProgressMeter;
 use super::agent::RunningAgent;
 use super::{Failure, print};
-use crate::billing::{Bill, Explanation, LineFilter, PriceBook, bills_from_json, only_bill};
+use crate::billing::{Bill, BillsJson, Explanation, LineFilter, PriceBook, bills_from_json, only_bill};
 use crate::config::Config;
 use crate::exports::{self, FleetBill, FleetRequest, LineDetail};
 use crate::ledger::{self, Cause};
@@ -106,7 +105,7 @@ pub(super) struct BillCommand {
     /// Print one HTML file to send on, with plots: it has no script and loads nothing.
     #[arg(long, conflicts_with = "json")]
     html: bool,
-    /// Print JSON: one line per tenant, holder and GPU, exact, in nanoseconds.
+    /// Print JSON: one line per tenant, holder and GPU, exact, in nanoseconds; an array of bills where prices changed their currency.
     #[arg(long)]
     json: bool,
     /// List the tenants that cost more in --month, or in this month so far, than their budget (tenants.budgets), and exit
@@ -129,19 +128,13 @@ impl BillCommand {
             return Ok(());
         }
         let bills = self.bills(from, to)?;
-        if self.focus.is_asked_for() {
-            let bill = only(bills)?;
-            self.focus.write(&bill)?;
-            return balanced(&[bill]);
-        }
-        if self.over_budget {
-            let budget::BudgetReport { page, over } = budget::report(&only(bills)?);
-            print(&page)?;
-            return match over {
-                0 => Ok(()),
-                1 => Err(Failure::found("a tenant is over its budget")),
-                _ => Err(Failure::found(format!("{over} tenants are over their budgets"))),
-            };
+        let needs_one_currency = self.focus.is_asked_for()
+            || self.over_budget
+            || self.compare.is_some()
+            || self.split_by.is_some();
+        if needs_one_currency {
+            let bill = in_one_currency(bills)?;
+            return if self.over_budget { report_budgets(&bill) } else { self.write(bill) };
         }
         if self.csv && self.tenant.is_empty() && bills.iter().any(|bill| bill.partial) {
             tracing::warn!("the bill is partial: it has only the lines of tenants that this user may see");
@@ -150,7 +143,27 @@ impl BillCommand {
         balanced(&bills)
     }
 
-    /// The bills of a period, one for each currency, with what the options select and add.
+    /// Writes rows of FOCUS, a comparison or a file for each group.
+    fn write(&self, bill: Bill) -> Result<(), Failure> {
+        if let Some(period) = &self.compare {
+            let [from, to] = match period.split_once("..") {
+                Some((from, to)) => [from, to].map(str::to_owned),
+                None => days_of("--compare", period)?,
+            };
+            let other = in_one_currency(self.bills(Some(from), Some(to))?)?;
+            print(&compare::page(&bill, &other, &self.by).map_err(Failure::wrong)?)?;
+        } else if let Some([what, directory]) = self.split_by.as_deref() {
+            let what = what.parse().map_err(|error| Failure::wrong(format!("--split-by: {error}")))?;
+            let files = split::write(&bill, &what, &self.by, Path::new(directory)).map_err(Failure::found)?;
+            let lines = files.iter().map(|(name, path)| format!("{}\t{name}\n", path.display()));
+            print(&lines.collect::<String>())?;
+        } else {
+            self.focus.write(&bill)?;
+        }
+        balanced(&[bill])
+    }
+
+    /// The bills of a period, each of a span in one currency, with what the options select and add.
     fn bills(&self, from: Option<String>, to: Option<String>) -> Result<Vec<Bill>, Failure> {
         let needs_days =
             self.by.needs_days() || self.html || self.split_by.is_some() || self.focus.is_asked_for();
@@ -185,28 +198,9 @@ impl BillCommand {
     }
 
     fn printed(&self, bills: &[Bill]) -> Result<String, Failure> {
-        if self.json {
-            return match bills {
-                [bill] => json(bill),
-                bills => json(bills),
-            };
-        }
-        if let Some(period) = &self.compare {
-            let [from, to] = match period.split_once("..") {
-                Some((from, to)) => [from, to].map(str::to_owned),
-                None => days_of("--compare", period)?,
-            };
-            let other = only(self.bills(Some(from), Some(to))?)?;
-            return compare::page(&only(bills.to_vec())?, &other, &self.by).map_err(Failure::wrong);
-        }
-        if let Some([what, directory]) = self.split_by.as_deref() {
-            let what = what.parse().map_err(|error| Failure::wrong(format!("--split-by: {error}")))?;
-            let bill = only(bills.to_vec())?;
-            let files = split::write(&bill, &what, &self.by, Path::new(directory)).map_err(Failure::found)?;
-            let lines = files.iter().map(|(name, path)| format!("{}\t{name}\n", path.display()));
-            return Ok(lines.collect());
-        }
-        Ok(if self.csv {
+        Ok(if self.json {
+            serde_json::to_string_pretty(&BillsJson(bills)).map_err(Failure::found)? + "\n"
+        } else if self.csv {
             csv::table(bills, &self.by)
         } else if self.html {
             html::page(bills, &self.by)
@@ -217,12 +211,19 @@ impl BillCommand {
     }
 }
 
-fn json(value: &(impl Serialize + ?Sized)) -> Result<String, Failure> {
-    Ok(serde_json::to_string_pretty(value).map_err(Failure::found)? + "\n")
+/// Prints the tenants that are over their budget, and fails if there are any.
+fn report_budgets(bill: &Bill) -> Result<(), Failure> {
+    let budget::BudgetReport { page, over } = budget::report(bill);
+    print(&page)?;
+    match over {
+        0 => Ok(()),
+        1 => Err(Failure::found("a tenant is over its budget")),
+        _ => Err(Failure::found(format!("{over} tenants are over their budgets"))),
+    }
 }
 
-/// The only bill, where one for each currency would not do.
-pub(super) fn only<T: AsRef<Bill>>(bills: Vec<T>) -> Result<T, Failure> {
+/// The bill of a period in one currency.
+pub(super) fn in_one_currency<T: AsRef<Bill>>(bills: Vec<T>) -> Result<T, Failure> {
     only_bill(bills).map_err(Failure::wrong)
 }
 
@@ -256,7 +257,7 @@ pub(super) struct FleetOptions<'a> {
 }
 
 impl FleetOptions<'_> {
-    /// The bills, one for each currency, with their progress on a terminal.
+    /// The bills, each of a span in one currency, with their progress on a terminal.
     pub(super) fn bills(
         &self,
         query: &BillQuery,
@@ -285,7 +286,7 @@ impl FleetOptions<'_> {
 }
 
 impl BillSource {
-    /// The bill for each currency of a period, with these prices in place of the recorded ones where there are some; `command` is
+    /// The bills of a period, each of a span in one currency, with these prices in place of the recorded ones where there are some; `command` is
     /// named in errors. Over exports it tells lines apart as `detail` says.
     fn bills(
         &self,
@@ -326,7 +327,7 @@ impl BillSource {
         let query = BillQuery { from, to, time_zone: self.time_zone.clone(), by: None };
         if let Some(directory) = &self.exports {
             let made = self.fleet(directory).bills(&query, None, (LineDetail::whole(), filter.clone()))?;
-            let made = only(made)?;
+            let made = in_one_currency(made)?;
             return Ok(Explanation::of_bill(made.bill, made.usage));
         }
         if let Some(path) = &self.ledger {

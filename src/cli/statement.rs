@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use rustix::process::geteuid;
 
-use super::bill::{FleetOptions, check_unowned, days_of, only};
+use super::bill::{FleetOptions, check_unowned, days_of, in_one_currency};
 use super::socket::AgentSocket;
 use super::{Failure, print};
 use crate::billing::statement::{
@@ -219,7 +219,7 @@ impl CloseOptions {
         let detail = LineDetail { node: true, labels: Some(Vec::new()), ..LineDetail::default() };
         let query = BillQuery { by: None, ..query };
         let FleetBill { bill, files, mut gaps, .. } =
-            only(options.bills(&query, None, (detail, LineFilter::default()))?)?;
+            in_one_currency(options.bills(&query, None, (detail, LineFilter::default()))?)?;
         if let Some(asked) = &bill.asked_to {
             let text = format!(
                 "the month ends at {asked}, and exports at {}; wait until it is exported",

@@ -77,7 +77,7 @@ impl AsRef<Bill> for FleetBill {
     }
 }
 
-/// Makes a bill for each currency of the period, one after the other; tells its progress after each file.
+/// Makes bills, one after the other, each of a span in one currency; tells their progress after each file.
 ///
 /// # Errors
 /// A file that cannot be read, GPUs that two ledgers account for, two currencies on one day, times that are not on quarter
@@ -87,24 +87,21 @@ pub fn make_bills(
     mut progress: impl FnMut(Progress),
 ) -> Result<Vec<FleetBill>, ExportError> {
     let all = ExportDirectory(request.directory).days()?;
-    make_parts(request, &all, &mut progress)
-}
-
-fn make_parts(
-    request: &FleetRequest<'_>,
-    all: &[DayPath],
-    progress: &mut impl FnMut(Progress),
-) -> Result<Vec<FleetBill>, ExportError> {
-    let draft = FleetDraft::new(request, all)?;
-    let from = draft.from;
-    match make_bill(draft, all, progress) {
-        Err(ExportError::Currencies { day, .. }) if day > from => {
-            let [earlier, later] = [[request.from, Some(day)], [Some(day), request.to]]
-                .map(|[from, to]| FleetRequest { from, to, ..request.clone() })
-                .map(|part| make_parts(&part, all, progress));
-            Ok([earlier?, later?].concat())
+    let mut make = |request: &FleetRequest<'_>| {
+        FleetDraft::new(request, &all).and_then(|draft| make_bill(draft, &all, &mut progress))
+    };
+    let (mut request, mut bills) = (request.clone(), Vec::new());
+    loop {
+        match make(&request) {
+            Err(ExportError::Currencies { day, .. }) if request.from < Some(day) => {
+                bills.push(make(&FleetRequest { to: Some(day), ..request.clone() })?);
+                request.from = Some(day);
+            }
+            last => {
+                bills.push(last?);
+                return Ok(bills);
+            }
         }
-        made => made.map(|bill| vec![bill]),
     }
 }
 

@@ -105,20 +105,25 @@ pub(super) fn make_bill(
     Ok(bill)
 }
 
-/// Such a bill for each currency, one after the other.
+/// Such bills, one after the other, each of a span in one currency.
 pub(super) fn make_bills(
     connection: &Connection,
-    from: Option<Utc>,
+    mut from: Option<Utc>,
     to: Option<Utc>,
     request: &BillOptions,
 ) -> Result<Vec<Bill>, Cause> {
-    match make_bill(connection, from, to, request) {
-        Err(Cause::Currencies { since, .. }) => {
-            let earlier = make_bills(connection, from, Some(since), request)?;
-            let later = make_bills(connection, Some(since), to, request)?;
-            Ok([earlier, later].concat())
+    let mut bills = Vec::new();
+    loop {
+        match make_bill(connection, from, to, request) {
+            Err(Cause::Currencies { since, .. }) => {
+                bills.push(make_bill(connection, from, Some(since), request)?);
+                from = Some(since);
+            }
+            last => {
+                bills.push(last?);
+                return Ok(bills);
+            }
         }
-        made => made.map(|bill| vec![bill]),
     }
 }
 
@@ -380,7 +385,7 @@ pub(super) fn find_currency(rates: &[&Recorded<Rate>], from: Utc) -> Result<Opti
     Err(if since > from {
         Cause::Currencies { first, second, since }
     } else {
-        Cause::MixedCurrencies { first, second, at: from }
+        Cause::MixedCurrencies { first, second, since }
     })
 }
 

@@ -120,10 +120,11 @@ pub enum Cause {
     )]
     Currencies { first: String, second: String, since: Utc },
     #[error(
-        "prices in {first} and in {second} were in force at {}; correct prices.rates from then on",
-        time(*at)
+        "prices in {first} and, since {}, in {second} were in force at one time; give one of them rates from then on that replace \
+         all others (docs/cost.md)",
+        time(*since)
     )]
-    MixedCurrencies { first: String, second: String, at: Utc },
+    MixedCurrencies { first: String, second: String, since: Utc },
     #[error(
         "the account of its GPUs is closed up to {}, and the period ends at {}; close it when that is over",
         time(*settled), time(*to)

@@ -82,7 +82,7 @@ impl Reader {
             .map_err(|cause| cause.at(&self.path, "make a bill"))
     }
 
-    /// Such a bill for each currency of the period, one after the other.
+    /// Such bills, one after the other, each of a span in one currency.
     ///
     /// # Errors
     /// Those of [`Reader::bill`], but two currencies only where both are in force at one time.

@@ -18,7 +18,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use crate::billing::{Bill, Explanation, LineFilter, PriceBook, bills_to_json, print_time};
+use crate::billing::{Bill, BillsJson, Explanation, LineFilter, PriceBook, print_time};
 use crate::clock::{Stop, system_now, system_zone};
 use crate::config::BillingConfig;
 use crate::ledger::{Cause, ExplainedPart, Reader};
@@ -224,7 +224,7 @@ impl BillProblem {
     }
 }
 
-/// The bill of a ledger for a period, up to the last closed minute, one for each currency; cancelled once `is_cancelled`
+/// The bills of a ledger for a period, up to the last closed minute, each of a span in one currency; cancelled once `is_cancelled`
 /// returns true. Dates and months are those of the requested time zone, else of `zone`, else of this machine. A `book`
 /// replaces the recorded prices.
 pub fn read_bills(
@@ -238,7 +238,7 @@ pub fn read_bills(
     let mut reader = reader.by_day(query.by.is_some()).with_book(book.cloned());
     reader.interrupt_when(is_cancelled)?;
     let bills = reader.bills(begin, end)?;
-    bills.iter().try_for_each(|bill| check_begun(query, begin, bill))?;
+    bills.first().map_or(Ok(()), |bill| check_begun(query, begin, bill))?;
     Ok(bills)
 }
 
@@ -351,7 +351,7 @@ pub(crate) fn answer_bills(
                         };
                         bill.visible_to(&visible)
                     });
-                    Ok(bills_to_json(&bills.collect::<Vec<_>>())?)
+                    Ok(serde_json::to_string(&BillsJson(&bills.collect::<Vec<_>>()))?)
                 })
             }
             Some(filter) => {

@@ -160,17 +160,23 @@ impl ExplainCommand {
 
     /// What a line of the bill is called, and the explanation of what it sums up.
     fn line(&self, id: &str, [from, to]: [Option<&str>; 2]) -> Result<(String, Explanation), Failure> {
-        let in_one_of =
-            |bills: Vec<Bill>| bills.into_iter().find_map(|bill| Some((find_line(&bill, id)?, bill)));
-        let mut found = in_one_of(self.bills([from, to], None)?);
+        let search = |by: Option<&str>| -> Result<_, Failure> {
+            let bills = self.bills([from, to], by)?;
+            let ends = bills.first().zip(bills.last());
+            let ends = ends.map(|(first, last)| [first.from_local.clone(), last.to_local.clone()]);
+            let found = bills.into_iter().find_map(|bill| Some((find_line(&bill, id)?, bill)));
+            Ok((found, ends.unwrap_or_default()))
+        };
+        let (mut found, ends) = search(None)?;
         if found.is_none() {
             // Lines are told apart by day only where somebody asks for that.
-            found = in_one_of(self.bills([from, to], Some(serve::BY_DAY))?);
+            found = search(Some(serve::BY_DAY))?.0;
         }
         let Some(((by, lines), bill)) = found else {
             return Err(Failure::found(format!(
-                "no line {id} in the bill of this period; a line has its id in one period only, so give that of its bill with \
-                 --from and --to, or --month"
+                "no line {id} in the bill from {} to {}; a line has its id in one period only, so give that of its bill with \
+                 --from and --to, or --month",
+                ends[0], ends[1]
             )));
         };
         let filter = common_filter(&bill, &lines);

@@ -52,7 +52,11 @@ pub(super) fn page(bills: &[Bill], by: &BillGrouping) -> String {
 /// The page with lines before and after the bills.
 pub(super) fn page_with(bills: &[Bill], by: &BillGrouping, head: &[String], tail: &[String]) -> String {
     let title = escape(&bills.first().map(title).unwrap_or_default());
-    let sections: String = bills.iter().map(|bill| section(bill, by)).collect();
+    let heads = bills.iter().map(|bill| match bills {
+        [_] => String::new(),
+        _ => format!("<h2>{}, {}</h2>\n", escape(&super::text::title(bill)), escape(currency(bill))),
+    });
+    let sections: String = heads.zip(bills).map(|(head, bill)| head + &section(bill, by)).collect();
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
@@ -61,6 +65,10 @@ pub(super) fn page_with(bills: &[Bill], by: &BillGrouping, head: &[String], tail
         paragraphs(&head.join("\n")),
         paragraphs(&tail.join("\n"))
     )
+}
+
+fn currency(bill: &Bill) -> &str {
+    bill.currency.as_deref().unwrap_or("without prices")
 }
 
 /// The period of a bill, its table and its plots.
@@ -99,8 +107,9 @@ fn table(bill: &Bill, sheet: &Sheet, by: &BillGrouping) -> String {
     };
     let lines: String = sheet.rows.iter().map(line).collect();
     format!(
-        "<div class=\"table\" role=\"region\" aria-label=\"bill\" tabindex=\"0\">\n<table>\n<caption>GPU time in hours</caption>\n\
+        "<div class=\"table\" role=\"region\" aria-label=\"bill, {}\" tabindex=\"0\">\n<table>\n<caption>GPU time in hours</caption>\n\
          <thead><tr>{heads}</tr></thead>\n<tbody>\n{lines}</tbody>\n<tfoot>{}</tfoot>\n</table>\n</div>\n",
+        escape(currency(bill)),
         line(&sheet.total)
     )
 }

@@ -62,8 +62,9 @@ async function askBills() {
     // The day in the zone of the bill, by the agent's clock.
     const today = [await getJson(`api/v1/bill?from=${month.at(-1).to_local.slice(0, 10)}`)].flat();
     const sums = (bills) => (bills.length === 1 ? byTenant(bills[0]) : new Map());
-    state.money = { month: sums(month), today: sums(today), zone: month[0].time_zone };
-    state.moneyProblem = month.length === 1 ? "" : "gpumeter bill has this month in each of its currencies";
+    const gap = month.length === 1 ? "" : ", and empty where prices changed their currency: gpumeter bill has a table for each";
+    state.money = { month: sums(month), today: sums(today), zone: month[0].time_zone, gap };
+    state.moneyProblem = "";
   } catch (error) {
     state.money = null;
     state.moneyProblem = error.message;
@@ -254,8 +255,7 @@ const showProcesses = createTable(byId("processes"), {
 function showTables(summary) {
   const minutes = Math.round(summary.recent_seconds / 60);
   const recent = minutes >= 1 ? `used and idle are means of the last ${minutes} min` : "used and idle follow after the first minutes";
-  const problem = state.moneyProblem && (state.money ? state.moneyProblem : `no bill: ${state.moneyProblem}`);
-  const bills = problem || (state.money && `today and month by the bill, in ${state.money.zone}`);
+  const bills = state.money ? `today and month by the bill, in ${state.money.zone}${state.money.gap}` : state.moneyProblem && `no bill: ${state.moneyProblem}`;
   const currency = summary.node.currency ? `money in ${summary.node.currency}` : "without prices there is no money";
   setText(byId("tenants-note"), ["In GPUs", recent, currency, bills].filter(Boolean).join("; ") + ".");
   showTenants(summary.tenants.filter((one) => isMatch(one.tenant, tenantName(one.tenant))));

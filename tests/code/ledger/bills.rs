@@ -1,9 +1,7 @@
 //! Prices and bills.
 
 use gpumeter::account::LedgerBatch;
-use gpumeter::billing::{
-    ExactMoney, PriceBook, Rate, RateKind, RateSelector, bills_from_json, bills_to_json,
-};
+use gpumeter::billing::{BillsJson, ExactMoney, PriceBook, Rate, RateKind, RateSelector, bills_from_json};
 use gpumeter::ledger::{Cause, Ledger, Opening, Reader};
 use gpumeter::model::{HolderId, Money, Nanoseconds, NodeIdentity, Parts, QUARTER_HOUR, Stamp, Use, Utc};
 
@@ -343,10 +341,16 @@ fn a_period_in_two_currencies_has_a_bill_for_each_and_none_over_both() {
     assert_eq!(slots, [Nanoseconds::from_seconds(QUARTER); 2]);
     assert!(euros.is_balanced() && dollars.is_balanced());
     // JSON is the bill itself where there is one.
-    let texts = [&bills[..], &bills[..1]].map(|bills| bills_to_json(bills).unwrap());
+    let texts = [&bills[..], &bills[..1]].map(|bills| serde_json::to_string(&BillsJson(bills)).unwrap());
     assert!(texts[0].starts_with('[') && texts[1].starts_with('{'));
     assert_eq!(bills_from_json(&texts[0]).unwrap().len(), 2);
     assert_eq!(bills_from_json(&texts[1]).unwrap()[0].currency, euros.currency);
+    // And back again.
+    ledger.reprice(&book(&[(0, EURO)]), boottime(2 * QUARTER - 60)).unwrap();
+    settle(&mut ledger, 0, 2 * QUARTER..3 * QUARTER, "user:a");
+    let bills = reader.bills(None, None).unwrap();
+    let currencies: Vec<&str> = bills.iter().filter_map(|bill| bill.currency.as_deref()).collect();
+    assert_eq!(currencies, ["EUR", "USD", "EUR"]);
 }
 
 #[test]
@@ -362,8 +366,8 @@ fn energy_in_another_currency_than_time_is_refused_too() {
     (francs.rates[0].tariff.currency, francs.rates[0].from) = ("CHF".into(), Some(after(0)));
     ledger.reprice(&francs, boottime(60)).unwrap();
     let refused = Reader::open(&world.path()).unwrap().bills(None, None).unwrap_err();
-    let Cause::MixedCurrencies { first, second, at } = &refused.cause else { panic!("{refused}") };
-    assert_eq!((&**first, &**second, *at), ("EUR", "CHF", after(0)));
+    let Cause::MixedCurrencies { first, second, since } = &refused.cause else { panic!("{refused}") };
+    assert_eq!((&**first, &**second, *since), ("EUR", "CHF", after(0)));
 }
 
 #[test]

@@ -359,13 +359,16 @@ fn where_prices_change_their_currency_each_has_a_table_of_its_own() {
         let told = Command::new(env!("CARGO_BIN_EXE_gpumeter")).args(explained).output().unwrap();
         assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
         assert!(String::from_utf8_lossy(&told.stdout).contains("USD"));
-        for one in [&["--focus", "-"][..], &["--over-budget"], &["--compare", "2025-10"]] {
+        let files = exports.join("files");
+        let split = ["--split-by", "tenant", files.to_str().unwrap()];
+        for one in [&["--focus", "-"][..], &["--over-budget"], &["--compare", "2025-10"], &split] {
             let arguments = [&["bill"], &source[..], one].concat();
             let refused = Command::new(env!("CARGO_BIN_EXE_gpumeter")).args(arguments).output().unwrap();
             let error = String::from_utf8_lossy(&refused.stderr);
             assert_eq!(refused.status.code(), Some(2), "{error}");
             assert!(error.contains("in EUR and, since 2025-11-15T00:00:00Z, in USD"), "{error}");
         }
+        assert!(!files.exists());
     }
     // In another cluster the euro stays.
     export(&node("b", 1, 2 * TO_MIDNIGHT).path(), directory.path());
