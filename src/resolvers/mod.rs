@@ -328,7 +328,7 @@ fn replace<T: PartialEq>(published: &mut Arc<T>, value: T) {
 mod tests {
     use std::fs;
     use std::path::Path;
-    use std::sync::mpsc;
+    use std::sync::{Once, mpsc};
 
     use super::*;
     use crate::config::Config;
@@ -360,8 +360,11 @@ mod tests {
         rounds.iter().find(|round| round.resolver == name).map(|round| round.succeeded)
     }
 
-    /// A log that is written to that file.
+    /// A log that is written to that file. The threads of other tests have a log too, since `tracing` drops for good what
+    /// is first logged by a thread without one.
     fn log_to(file: &Path) -> impl tracing::Subscriber + use<> {
+        static OTHERS: Once = Once::new();
+        OTHERS.call_once(|| tracing_subscriber::fmt().with_writer(std::io::sink).init());
         let file = fs::File::create(file).unwrap();
         tracing_subscriber::fmt().with_ansi(false).with_writer(file).finish()
     }

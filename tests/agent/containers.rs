@@ -152,3 +152,22 @@ fn a_container_that_poses_as_a_pod_holds_its_half_beside_its_neighbour() {
     assert!((container - neighbour).abs() <= 1_000, "one holds {container} ns, the other {neighbour} ns");
     assert_eq!(after.nano_sum("gpu_unattributed_seconds_total", &[]), 0);
 }
+
+#[test]
+fn the_configuration_names_a_runtime_and_a_container_that_is_a_node() {
+    let below_runtime = format!("/system.slice/my-runtime.service/{ID}");
+    let below_node = format!("/lxc.payload.node/system.slice/docker-{ID}.scope");
+    let processes = [(4001, 0, &*below_runtime), (4002, 0, &*below_node)];
+    let holders = |configuration: &str, expected: [String; 2]| {
+        let (demo, _scenario) = node_of(&processes, configuration);
+        let has = |page: &Scrape, holder: &String| {
+            page.has("gpu_workload_info", &[&format!("workload=\"{holder}\"")])
+        };
+        demo.agent.wait_for(&expected.join(" and "), |page| expected.iter().all(|one| has(page, one)));
+    };
+    holders("", ["unit:my-runtime.service".to_owned(), "container:lxc/node".to_owned()]);
+    holders(
+        ", runtimes: [my-runtime.service], container_nodes: [/lxc.payload.node]",
+        ["unknown", "docker"].map(|runtime| format!("container:{runtime}/{ID}")),
+    );
+}

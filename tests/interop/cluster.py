@@ -84,6 +84,7 @@ def whole(suite, node):
     agent = Agent(suite, node)
     agent.install()
     agent.is_scraped()
+    agent.is_found_by_annotations()
     on_the_host(suite, agent)
     attributed(suite, node, agent)
     kubelet_restart(suite, node, agent)
@@ -236,6 +237,7 @@ class Agent:
             "args": [f"--nvml-library={DRIVER}/libnvidia-ml.so.1"],
             "volumes": [{"name": "driver", "hostPath": {"path": str(node.driver), "type": "Directory"}}],
             "volumeMounts": [{"name": "driver", "mountPath": DRIVER}],
+            "monitoring": {"annotations": True},
             "config": {"sampling": {"level": "full"}, "limits": {"birth_delay": "0s"}, "prices": {"book": "example"},
                        "attribution": {"kubernetes": {"labels": ["team"]}}},
         }
@@ -350,13 +352,26 @@ class Agent:
         relabel = [{{"sourceLabels": "source_labels", "targetLabel": "target_label"}.get(key, key): value for key, value in one.items()}
                    for one in endpoint["relabelings"]]
         port = {"source_labels": ["__meta_kubernetes_pod_container_port_name"], "regex": endpoint["port"], "action": "keep"}
-        prometheus = Prometheus(self.suite, config={"scrape_configs": [{
+        self.scrape({
             "job_name": "gpumeter/gpumeter", "honor_labels": endpoint["honorLabels"], "metrics_path": endpoint["path"],
-            "kubernetes_sd_configs": [{"role": "pod", "kubeconfig_file": os.environ["KUBECONFIG"], "namespaces": {"names": ["gpumeter"]}}],
-            "relabel_configs": [port, *relabel]}]})
-        query = f'up{{instance="{NODE}"}} == 1'
+            "kubernetes_sd_configs": [{"role": "pod", "namespaces": {"names": ["gpumeter"]}}],
+            "relabel_configs": [port, *relabel]})
+
+    def is_found_by_annotations(self):
+        """So does one without the operator, with the scrape configuration of docs/monitoring.md."""
+        blocks = re.findall(r"(?ms)^```yaml\n(.*?)^```", (ROOT / "docs/monitoring.md").read_text())
+        [text] = [block for block in blocks if "prometheus_io_scrape" in block]
+        [scrape] = yaml.safe_load(text)["scrape_configs"]
+        self.scrape(scrape)
+
+    def scrape(self, config):
+        """Scrapes the agents' pods; `config` is an entry of scrape_configs for a Prometheus in the cluster."""
+        for discovery in config["kubernetes_sd_configs"]:
+            discovery["kubeconfig_file"] = os.environ["KUBECONFIG"]
+        prometheus = Prometheus(self.suite, config={"scrape_configs": [config]})
+        query = f'up{{instance="{NODE}", job="{config["job_name"]}"}} == 1'
         wait_for("a scrape", 120, lambda: prometheus.query(query), prometheus.program, 1)
-        present = prometheus.query(f'count(gpu_present{{instance="{NODE}", job="gpumeter/gpumeter"}} == 1)')
+        present = prometheus.query(f'count(gpu_present{{instance="{NODE}", job="{config["job_name"]}"}} == 1)')
         self.suite.expect(present and present[0]["value"][1] == str(len(Node.gpus)), f"Prometheus has the GPUs {present}")
         prometheus.program.stop()
 

@@ -31,6 +31,32 @@ fn a_slow_medium_tier_is_read_less_often_and_the_fast_tier_in_every_tick() {
 }
 
 #[test]
+fn the_log_says_by_what_the_intervals_are_multiplied_and_when_no_more() {
+    // The threads of other tests have a log too, since `tracing` drops for good what is first logged by a thread without one.
+    tracing_subscriber::fmt().with_writer(std::io::sink).init();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("log");
+    let file = std::fs::File::create(&path).unwrap();
+    let log = tracing_subscriber::fmt().with_ansi(false).with_writer(file).finish();
+    let stretch = tracing::subscriber::with_default(log, || {
+        let mut world = World::new(WORK, false);
+        world.set_faults(SLOW);
+        let stretch = world.run(90)[89].stretch;
+        world.set_faults("[]");
+        assert!((0..20_000).any(|_| world.tick().stretch == Stretch::default()));
+        stretch
+    });
+    let log = std::fs::read_to_string(&path).unwrap();
+    let Stretch { medium, slow, lists } = stretch;
+    let slowed = format!(
+        "so to keep within sampling.driver_share the intervals of the medium tier, the slow tier and the process lists are \
+         multiplied by these numbers gpu=0 medium={medium} slow={slow} lists={lists}"
+    );
+    let at = |words: &str| log.find(words).unwrap_or_else(|| panic!("{words:?} is not in {log}"));
+    assert!(at(&slowed) < at("every tier is read at its configured interval gpu=0"), "{log}");
+}
+
+#[test]
 fn a_driver_that_is_fast_again_is_read_at_the_configured_intervals() {
     let mut world = World::new(WORK, false);
     world.set_faults(SLOW);
