@@ -17,19 +17,21 @@ pub fn device_points() -> impl Iterator<Item = (&'static Family, &'static Point)
 /// How many integrals there are.
 pub const INTEGRALS: usize = numbers_before(FAMILIES.len()).integral;
 
-/// The numbers of a family's first point and first integral.
+/// The numbers of a family's first point and first integral, and how many integrals it has.
 #[derive(Clone, Copy)]
 pub struct FirstNumbers {
     /// Its first point, where it has points.
     pub point: PointId,
     /// Its first integral, where the agent integrates it.
     pub integral: usize,
+    /// How many it has.
+    pub integrals: usize,
 }
 
 /// All families in the order of the page, with their first numbers.
 pub fn numbered_families() -> impl Iterator<Item = (&'static Family, FirstNumbers)> {
     static NUMBERS: [FirstNumbers; FAMILIES.len()] = {
-        let mut numbers = [FirstNumbers { point: 0, integral: 0 }; FAMILIES.len()];
+        let mut numbers = [numbers_before(0); FAMILIES.len()];
         let mut place = 0;
         while place < FAMILIES.len() {
             numbers[place] = numbers_before(place);
@@ -37,18 +39,19 @@ pub fn numbered_families() -> impl Iterator<Item = (&'static Family, FirstNumber
         }
         numbers
     };
-    super::families().zip(NUMBERS)
+    super::families().zip(NUMBERS.iter().copied())
 }
 
 const fn numbers_before(place: usize) -> FirstNumbers {
-    let mut numbers = FirstNumbers { point: 0, integral: 0 };
+    let (mut point, mut integral) = (0, 0);
     let mut before = 0;
     while before < place {
-        numbers.point += FAMILIES[before].rows.points().len();
-        numbers.integral += FAMILIES[before].rows.integrated_points().len();
+        point += FAMILIES[before].rows.points().len();
+        integral += FAMILIES[before].rows.integrated_points().len();
         before += 1;
     }
-    numbers
+    let integrals = if place < FAMILIES.len() { FAMILIES[place].rows.integrated_points().len() } else { 0 };
+    FirstNumbers { point, integral, integrals }
 }
 
 /// The place of the family of that name; at compile time, so that a wrong name does not build.

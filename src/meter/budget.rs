@@ -4,10 +4,13 @@
 //! first, then to workloads' accounts, budgets and costs of the month, holdings, workloads and processes. Series that are left off are counted by family.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 
 use super::TrackedGpu;
 use super::committed::AccountKey;
-use crate::catalogue::{AccountRows, Family, GpuRows, InstanceRows, Level, Point, Rows, families};
+use crate::catalogue::{
+    AccountRows, Family, GpuRows, InstanceRows, Level, Point, Rows, families, numbered_families,
+};
 use crate::model::snapshot::GpuState;
 use crate::model::{Absence, Reading, UnattributedReason};
 
@@ -143,13 +146,10 @@ impl OwnSeries {
             let own = readings.by_ref().take(points.len());
             own.filter(|reading| !reading.is_err_and(Absence::is_permanent)).count()
         };
-        let has_answer =
-            |family: &&Family| !family.rows.points().is_empty() || matches!(family.rows, Rows::Process(_));
-        let unsupported = families().filter(has_answer).count();
         let mut own = Self::default();
         // Families of higher levels are visited too: readings are in the order of all families.
-        for family in families() {
-            let series = series_of(family, unsupported, &mut read);
+        for (family, numbers) in numbered_families() {
+            let series = series_of(family, numbers.integrals, &mut read);
             if family.level <= level {
                 own.fixed += series.fixed;
                 own.per_instance += series.per_instance;
@@ -174,17 +174,22 @@ impl OwnSeries {
     }
 }
 
-fn series_of(family: &Family, unsupported: usize, read: &mut impl FnMut(&[Point]) -> usize) -> OwnSeries {
+/// The families of which `gpu_unsupported` may say that a GPU does not have them.
+static ANSWERED_FAMILIES: LazyLock<usize> = LazyLock::new(|| {
+    let is_answered =
+        |family: &&Family| !family.rows.points().is_empty() || matches!(family.rows, Rows::Process(_));
+    families().filter(is_answered).count()
+});
+
+fn series_of(family: &Family, integrals: usize, read: &mut impl FnMut(&[Point]) -> usize) -> OwnSeries {
     let none = OwnSeries::default();
     match &family.rows {
         Rows::Gpu(GpuRows::Read(points) | GpuRows::Flow(points)) => OwnSeries { fixed: read(points), ..none },
         // Only the current state is published.
         Rows::Gpu(GpuRows::State(points)) => OwnSeries { fixed: read(points).min(1), ..none },
-        Rows::Gpu(GpuRows::Integrals { .. }) => {
-            OwnSeries { fixed: family.rows.integrated_points().len(), ..none }
-        }
+        Rows::Gpu(GpuRows::Integrals { .. }) => OwnSeries { fixed: integrals, ..none },
         // `gpu_unsupported` has at most one series per family.
-        Rows::Gpu(GpuRows::Unsupported) => OwnSeries { fixed: unsupported, ..none },
+        Rows::Gpu(GpuRows::Unsupported) => OwnSeries { fixed: *ANSWERED_FAMILIES, ..none },
         Rows::Gpu(GpuRows::XidActionErrors) => OwnSeries { per_xid_action: 1, ..none },
         Rows::Gpu(GpuRows::XidErrors | GpuRows::XidLastTimestamp | GpuRows::XidInfo) => {
             OwnSeries { per_xid: 1, ..none }
