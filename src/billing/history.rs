@@ -77,16 +77,16 @@ struct UsageDraft {
     from: Utc,
     to: Utc,
     memory_peak_bytes: u64,
-    inner: Activity,
+    inner: BusyTime,
     /// The last minute, which counts once the next one follows it.
-    last: Activity,
+    last: BusyTime,
     /// Whether the minute before the last one was one of its minutes too.
     has_before_last: bool,
 }
 
 /// Use in a minute.
 #[derive(Clone, Copy, Debug, Default)]
-struct Activity {
+struct BusyTime {
     busy: u64,
     measured_slot: u64,
 }
@@ -278,7 +278,7 @@ impl UsageDraft {
         }
         self.to = minute.to;
         self.has_before_last = is_next;
-        self.last = Activity { busy: usage.busy, measured_slot };
+        self.last = BusyTime { busy: usage.busy, measured_slot };
         let byte_nanoseconds = u128::from(usage.memory_byte_seconds) * u128::from(Nanoseconds::SECOND.0);
         let mean = byte_nanoseconds.checked_div(minute.slot.0.into()).unwrap_or(0);
         self.memory_peak_bytes = self.memory_peak_bytes.max(u64::try_from(mean).unwrap_or(u64::MAX));

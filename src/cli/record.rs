@@ -11,7 +11,7 @@ use crate::app;
 use crate::config::{self, ListenAddress};
 use crate::demo;
 use crate::model::Nanoseconds;
-use crate::session::{self, Recorded, Recording};
+use crate::session::{self, Recording, RecordingTotals};
 
 /// How often the end of the recording is checked for while no signal comes.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -62,7 +62,7 @@ impl RecordCommand {
                 break running.wait(TIMEOUT).ok_or_else(|| self.hung())?.map_err(Failure::found)?;
             }
         };
-        let Recorded { gpus, ticks, answers } = recorded;
+        let RecordingTotals { gpus, ticks, answers } = recorded;
         let file = self.file.display();
         print(&format!(
             "{file}: GPUs {gpus}, readings of each {ticks}, answers {answers}; play it with gpumeter replay {file}\n"

@@ -48,7 +48,7 @@ impl LineDetail {
 }
 
 /// What tells lines apart.
-type LineKey = (
+type FleetLineKey = (
     String,
     Arc<str>,
     SlotId,
@@ -62,7 +62,7 @@ type LineKey = (
 /// The sums of a bill over many ledgers while it is made.
 #[derive(Debug, Default)]
 pub(super) struct FleetLines {
-    lines: BTreeMap<LineKey, BillLine>,
+    lines: BTreeMap<FleetLineKey, BillLine>,
     gpus: BTreeMap<Arc<str>, BillGpu>,
     rates: RateNumbers,
     terms: Vec<BillTerms>,

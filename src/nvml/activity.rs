@@ -26,7 +26,7 @@ const POWER_LIMIT: PointId = first_point("gpu_power_limit_watts");
 const RESTING: usize = 5;
 
 /// The sources of a GPU's activity, with their state between ticks.
-pub(super) struct Activity {
+pub(super) struct ActivityReader {
     ring: UtilizationRing,
     tick: usize,
     sampled: Option<Sampled>,
@@ -36,7 +36,7 @@ pub(super) struct Activity {
     stale: (StaleFlag, StaleFlag),
 }
 
-impl Activity {
+impl ActivityReader {
     pub(super) fn new() -> Self {
         Self {
             ring: UtilizationRing::new(),

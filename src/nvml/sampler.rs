@@ -10,7 +10,7 @@ mod process_reads;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::activity::{Activity, store_all};
+use super::activity::{ActivityReader, store_all};
 use super::calls;
 use super::driver_api::{CallSlot, DriverApi, Handle};
 use super::driver_budget::{CostClass, DriverBudget, SHARE};
@@ -53,7 +53,7 @@ pub struct Sampler {
     outdated: bool,
     /// Points whose field returned implausible values for long while a call returned plausible ones.
     implausible: BTreeSet<PointId>,
-    activity: Activity,
+    activity: ActivityReader,
     process_samples: ProcessSamples,
     lists: ProcessLists,
     /// The latest reading of every point, and when each tier was read.
@@ -85,7 +85,7 @@ impl Sampler {
             refused: BTreeSet::new(),
             outdated: false,
             implausible: BTreeSet::new(),
-            activity: Activity::new(),
+            activity: ActivityReader::new(),
             process_samples: ProcessSamples::new(),
             lists: ProcessLists::new(false, ListForm::V3),
             readings: Readings::default(),
@@ -233,7 +233,7 @@ impl Sampler {
     fn begin(&mut self, plan: &Plan) {
         self.generation += 1;
         self.readings = self.readings.carry_over(&plan.initial, &plan.probed, self.api.last_call_at());
-        self.activity = Activity::new();
+        self.activity = ActivityReader::new();
         self.process_samples.retry_refused();
         self.lists = ProcessLists::new(self.presence, self.api.quirks().list_form());
         self.tiers = [None; 3];

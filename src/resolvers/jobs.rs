@@ -79,7 +79,7 @@ pub(crate) struct HostJobs {
     /// Name of the cluster in `slurm.conf`, once it was needed.
     cluster: Option<String>,
     /// By directory of the step's cgroup.
-    environments: BTreeMap<PathBuf, JobStep>,
+    environments: BTreeMap<PathBuf, JobEnvironment>,
     /// Numbers of jobs by SLUID.
     numbers: BTreeMap<String, String>,
     /// Numbers of jobs of which a step has not told its environment; none for a SLUID whose number is not known.
@@ -88,7 +88,7 @@ pub(crate) struct HostJobs {
 }
 
 /// The environment of a step, with the number of its job.
-struct JobStep {
+struct JobEnvironment {
     job: String,
     environment: StepEnvironment,
 }
@@ -98,7 +98,7 @@ enum JobProcess {
     /// The SLUID of the job, and its number.
     Number(String, String),
     /// The directory of the step's cgroup, and its environment.
-    Environment(PathBuf, JobStep),
+    Environment(PathBuf, JobEnvironment),
 }
 
 impl HostJobs {
@@ -230,7 +230,7 @@ impl HostJobs {
             let pids = slurm::step_pids(&step);
             let read = move |pid| {
                 let environment = host.slurm_environment(&step, &job, pid)?;
-                Some(JobProcess::Environment(step.clone(), JobStep { job: job.clone(), environment }))
+                Some(JobProcess::Environment(step.clone(), JobEnvironment { job: job.clone(), environment }))
             };
             WantedProcess { pids, read: Box::new(read) }
         });

@@ -44,7 +44,7 @@ pub(crate) use node_lock::take as take_node_lock;
 pub(crate) use node_lock::{LockState, PATH as NODE_LOCK, look as look_at_node_lock};
 pub(crate) use orders::Orders;
 pub(crate) use received::Received;
-pub use recording::{RecordError, Recorded, Recording, RunningRecord, record};
+pub use recording::{RecordError, Recording, RecordingTotals, RunningRecord, record};
 
 /// What the threads that use the driver share with each other and with the tick loop.
 pub(crate) struct DriverSessions {

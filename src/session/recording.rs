@@ -36,7 +36,7 @@ pub struct Recording {
 
 /// What was recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Recorded {
+pub struct RecordingTotals {
     /// How many GPUs returned their identity.
     pub gpus: usize,
     /// How many times each was read.
@@ -49,7 +49,7 @@ pub struct Recorded {
 #[derive(Debug)]
 pub struct RunningRecord {
     stop: Stop,
-    outcome: Receiver<Result<Recorded, RecordError>>,
+    outcome: Receiver<Result<RecordingTotals, RecordError>>,
 }
 
 impl RunningRecord {
@@ -59,7 +59,7 @@ impl RunningRecord {
     }
 
     /// The outcome, if the recording ends within that time.
-    pub fn wait(&self, longest: Duration) -> Option<Result<Recorded, RecordError>> {
+    pub fn wait(&self, longest: Duration) -> Option<Result<RecordingTotals, RecordError>> {
         match self.outcome.recv_timeout(longest) {
             Ok(outcome) => Some(outcome),
             Err(RecvTimeoutError::Timeout) => None,
@@ -108,7 +108,7 @@ pub fn record(recording: Recording) -> Result<RunningRecord, thread::Error> {
     Ok(RunningRecord { stop, outcome })
 }
 
-fn record_until(recording: &Recording, stop: &Stop) -> Result<Recorded, RecordError> {
+fn record_until(recording: &Recording, stop: &Stop) -> Result<RecordingTotals, RecordError> {
     let clock = Clock::of_library(recording.library.as_deref());
     let library = Library::open(recording.library.as_deref())?;
     let failed = |source| RecordError::File { path: recording.file.clone(), source };
@@ -117,7 +117,7 @@ fn record_until(recording: &Recording, stop: &Stop) -> Result<Recorded, RecordEr
     let outcome = read(&library, recording, &clock, stop);
     let written = recorder.end().map_err(failed);
     let (gpus, ticks) = outcome?;
-    Ok(Recorded { gpus, ticks, answers: written? })
+    Ok(RecordingTotals { gpus, ticks, answers: written? })
 }
 
 fn begin(library: &Arc<Library>, recording: &Recording, clock: &Clock) -> io::Result<Recorder> {

@@ -121,10 +121,10 @@ mod tests {
     use super::*;
 
     #[derive(Clone, Debug, Default)]
-    struct Requests(Arc<Mutex<Vec<Bytes>>>);
+    struct KeptRequests(Arc<Mutex<Vec<Bytes>>>);
 
     #[async_trait::async_trait]
-    impl HttpClient for Requests {
+    impl HttpClient for KeptRequests {
         async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
             self.0.lock().unwrap().push(request.into_body());
             Ok(Response::default())
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn spans_are_made_when_they_are_switched_on_and_name_their_parent() {
         drop(begin("test.before"));
-        let requests = Requests::default();
+        let requests = KeptRequests::default();
         start(1_000_000, [("host.name", "n")].into_iter(), requests.clone()).unwrap();
         let tick = begin("test.tick");
         let mut push = begin_child("test.push", &tick.context());
