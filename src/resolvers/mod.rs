@@ -104,7 +104,7 @@ impl Resolvers {
         let mut rounds = Vec::new();
         let mut add = |status: &ResolverStatus, last: Option<LastRound>, at: Nanoseconds| {
             let is_silent = status.check_silence(now);
-            // A run that panicked is a failure of its status until the next round, whatever else tells of rounds.
+            // Rounds of `host` and `users` are told by what they publish, but a panic of theirs by their status alone.
             let has_failed = status.last().is_some_and(|last| !last.succeeded);
             if last.is_none() && !is_silent && !has_failed {
                 return;

@@ -51,22 +51,25 @@ pub(super) fn page(bills: &[Bill], by: &BillGrouping) -> String {
 
 /// The page with lines before and after the bills.
 pub(super) fn page_with(bills: &[Bill], by: &BillGrouping, head: &[String], tail: &[String]) -> String {
-    let title = escape(&bills.first().map(title).unwrap_or_default());
-    let heads = bills.iter().map(|bill| match bills {
-        [_] => String::new(),
-        _ => format!("<h2>{}, {}</h2>\n", escape(&super::text::title(bill)), escape(currency(bill))),
+    let heading = escape(&bills.first().map(title).unwrap_or_default());
+    let sections = bills.iter().map(|bill| match bills {
+        [_] => section(bill, by),
+        _ => {
+            format!("<h2>{}, {}</h2>\n{}", escape(&title(bill)), escape(currency(bill)), section(bill, by))
+        }
     });
-    let sections: String = heads.zip(bills).map(|(head, bill)| head + &section(bill, by)).collect();
+    let sections: String = sections.collect();
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n{}{sections}{}</main>\n</body>\n</html>\n",
+         <title>{heading}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n<h1>{heading}</h1>\n{}{sections}{}</main>\n</body>\n</html>\n",
         paragraphs(&head.join("\n")),
         paragraphs(&tail.join("\n"))
     )
 }
 
+/// The currency, in words where there is none.
 fn currency(bill: &Bill) -> &str {
     bill.currency.as_deref().unwrap_or("without prices")
 }
