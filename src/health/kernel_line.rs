@@ -9,7 +9,7 @@ use crate::model::PciAddress;
 
 /// An XID line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct XidLine<'a> {
+pub struct XidLine {
     /// Where the GPU sits.
     pub pci: PciAddress,
     /// The GPU instance, on a MIG GPU.
@@ -18,14 +18,10 @@ pub struct XidLine<'a> {
     pub compute_instance: Option<u32>,
     /// The code.
     pub xid: u32,
-    /// The process, where one is named by number.
-    pub pid: Option<u32>,
-    /// The rest: what happened.
-    pub text: &'a str,
 }
 
 /// Parses a record's text; none where it is not an XID line.
-pub fn parse(record: &str) -> Option<XidLine<'_>> {
+pub fn parse(record: &str) -> Option<XidLine> {
     let rest = record.trim_start().strip_prefix("NVRM: Xid (")?;
     let (place, rest) = rest.split_once("):")?;
     let mut words = place.split_ascii_whitespace();
@@ -39,19 +35,9 @@ pub fn parse(record: &str) -> Option<XidLine<'_>> {
             compute_instance = Some(number(id)?);
         }
     }
-    let (code, rest) = rest.split_once(',').unwrap_or((rest, ""));
-    let (pid, text) = process(rest.trim_start());
-    Some(XidLine { pci, gpu_instance, compute_instance, xid: number(code.trim())?, pid, text })
-}
-
-/// The process that a line names, and what follows it. A name may hold a comma, which then is text.
-fn process(rest: &str) -> (Option<u32>, &str) {
-    let Some(rest) = rest.strip_prefix("pid=") else { return (None, rest) };
-    let (pid, rest) = rest.split_once(',').unwrap_or((rest, ""));
-    let rest = rest.trim_start();
-    let text =
-        rest.strip_prefix("name=").map_or(rest, |name| name.split_once(',').map_or("", |(_, text)| text));
-    (number(pid.trim()), text.trim_start())
+    // The process and what happened follow the code.
+    let code = rest.split_once(',').map_or(rest, |(code, _)| code);
+    Some(XidLine { pci, gpu_instance, compute_instance, xid: number(code.trim())? })
 }
 
 fn number(digits: &str) -> Option<u32> {
@@ -68,21 +54,18 @@ mod tests {
 
     #[test]
     fn every_shape_of_every_driver_is_read() {
-        let text = "Graphics Exception: ESR 0x515648=0x1";
-        for (line, pid, instances) in [
-            ("NVRM: Xid (PCI:0000:0f:00): 13, pid=4711, name=python3, ", Some(4711), (None, None)),
-            ("NVRM: Xid (PCI:0000:0f:00): 13, pid='<unknown>', name=<unknown>, ", None, (None, None)),
-            ("NVRM: Xid (PCI:0000:0f:00): 13, pid=4711, ", Some(4711), (None, None)),
-            ("NVRM: Xid (PCI:0000:0f:00): 13, ", None, (None, None)),
-            ("NVRM: Xid (0000:0f:00): 13, ", None, (None, None)),
-            ("NVRM: Xid (PCI:0000:0f:00 GPU-I:02): 13, pid=1, name=a, ", Some(1), (Some(2), None)),
-            ("NVRM: Xid (PCI:0000:0f:00 GPU-I:02 GPU-CI:01): 13, ", None, (Some(2), Some(1))),
+        for (line, instances) in [
+            ("NVRM: Xid (PCI:0000:0f:00): 13, pid=4711, name=python3, ", (None, None)),
+            ("NVRM: Xid (PCI:0000:0f:00): 13, pid='<unknown>', name=<unknown>, ", (None, None)),
+            ("NVRM: Xid (PCI:0000:0f:00): 13, pid=4711, ", (None, None)),
+            ("NVRM: Xid (PCI:0000:0f:00): 13, ", (None, None)),
+            ("NVRM: Xid (0000:0f:00): 13, ", (None, None)),
+            ("NVRM: Xid (PCI:0000:0f:00 GPU-I:02): 13, pid=1, name=a, ", (Some(2), None)),
+            ("NVRM: Xid (PCI:0000:0f:00 GPU-I:02 GPU-CI:01): 13, ", (Some(2), Some(1))),
         ] {
-            let whole = format!("{line}{text}");
-            let read = parse(&whole).unwrap();
-            assert_eq!((read.pci, read.xid, read.pid), (AT, 13, pid), "{whole}");
-            assert_eq!((read.gpu_instance, read.compute_instance), instances, "{whole}");
-            assert_eq!(read.text, text, "{whole}");
+            let read = parse(&format!("{line}Graphics Exception: ESR 0x515648=0x1")).unwrap();
+            assert_eq!((read.pci, read.xid), (AT, 13), "{line}");
+            assert_eq!((read.gpu_instance, read.compute_instance), instances, "{line}");
         }
     }
 
@@ -104,7 +87,7 @@ mod tests {
         let line =
             "NVRM: Xid (PCI:0000:0f:00): 31, pid=1, name=): 79, NVRM: Xid (PCI:0000:10:00): 48, MMU Fault";
         let read = parse(line).unwrap();
-        assert_eq!((read.xid, read.pci, read.pid), (31, AT, Some(1)));
+        assert_eq!((read.xid, read.pci), (31, AT));
     }
 
     #[test]
