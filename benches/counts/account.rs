@@ -10,8 +10,8 @@ use gpumeter::holders::{IdentifiedProcess, Identities};
 use gpumeter::ledger::{Ledger, Opening};
 use gpumeter::meter::{Inputs, Meter, SamplerNews};
 use gpumeter::model::{
-    ActivitySource, Carry, Fraction, Holder, HolderId, Holding, HoldingSource, Method, Microjoules,
-    Nanoseconds, Presence, SlotState, Span, Stamp,
+    ActivitySource, Carry, Fraction, Holder, HolderId, Holding, HoldingSource, Microjoules, Nanoseconds,
+    Presence, SlotState, Span, Stamp,
 };
 use gungraun::prelude::*;
 
@@ -73,19 +73,17 @@ fn span(second: u64, job: &str) -> Span {
     };
     let presence = |place: u64| Presence { weight: Some(1_000 + place), memory: Some(1 << 30) };
     Span {
-        from: EPOCH.plus(Nanoseconds::from_seconds(second)),
-        to: EPOCH.plus(Nanoseconds::from_seconds(second + 1)),
-        state: SlotState::Measured,
         source: ActivitySource::Gpm,
-        method: Method::Observed,
         holdings: holders.iter().map(holding).collect(),
-        covered_by: BTreeMap::new(),
         busy: 700_000_000,
         present: holders.iter().cloned().zip((0..).map(presence)).collect(),
-        blind: false,
         energy: Some(Microjoules(400_000_000)),
         idle_energy: Microjoules(67_000_000),
-        instances: None,
+        ..Span::empty(
+            EPOCH.plus(Nanoseconds::from_seconds(second)),
+            EPOCH.plus(Nanoseconds::from_seconds(second + 1)),
+            SlotState::Measured,
+        )
     }
 }
 

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use gpumeter::model::{
-    ActivitySource, Carry, Fraction, HolderId, Holding, HoldingSource, InstanceSpan, Method, Microjoules,
-    MigLayout, MigSlot, MigSpan, Presence, SlotState, Span, Utc,
+    ActivitySource, Carry, Fraction, HolderId, Holding, HoldingSource, InstanceSpan, Microjoules, MigLayout,
+    MigSlot, MigSpan, Presence, SlotState, Span, Utc,
 };
 use serde_json::{Map, Value};
 
@@ -96,8 +96,10 @@ fn segment(place: &Place<'_>) -> Result<Segment, Problem> {
         of_slots.push(spans);
     }
     let mut spans = match layout {
-        Some(layout) if mig => divided(unmeasured(from, to), layout, &slots, &of_slots)
-            .map_err(|problem| place.wrong(&problem))?,
+        Some(layout) if mig => {
+            divided(Span::empty(Utc(from), Utc(to), SlotState::Unmeasured), layout, &slots, &of_slots)
+                .map_err(|problem| place.wrong(&problem))?
+        }
         Some(layout)
             if layout.slots.len() != 1 || layout.slots.values().any(|slot| slot.size != layout.total) =>
         {
@@ -105,7 +107,7 @@ fn segment(place: &Place<'_>) -> Result<Segment, Problem> {
         }
         Some(_) => of_slots.pop().ok_or_else(|| place.wrong("lacks the slot gpu"))?,
         None if of_slots.is_empty() => {
-            vec![Span { state: SlotState::Unavailable, ..unmeasured(from, to) }]
+            vec![Span::empty(Utc(from), Utc(to), SlotState::Unavailable)]
         }
         None => return Err(place.key("slots")?.wrong("are given without a layout")),
     };
@@ -151,28 +153,9 @@ fn divided(
             instances.insert(id.into(), instance);
         }
         let instances = Some(Box::new(MigSpan { layout: Arc::clone(&layout), slots: instances }));
-        spans.push(Span { state, instances, ..unmeasured(tick.from.0, tick.to.0) });
+        spans.push(Span { instances, ..Span::empty(tick.from, tick.to, state) });
     }
     Ok(spans)
-}
-
-/// A span of which nothing is known.
-fn unmeasured(from: u64, to: u64) -> Span {
-    Span {
-        from: Utc(from),
-        to: Utc(to),
-        state: SlotState::Unmeasured,
-        source: ActivitySource::None,
-        method: Method::Observed,
-        holdings: Arc::default(),
-        covered_by: BTreeMap::new(),
-        busy: 0,
-        present: BTreeMap::new(),
-        blind: false,
-        energy: None,
-        idle_energy: Microjoules(0),
-        instances: None,
-    }
 }
 
 /// Which holder's holding covers each user; cycles are refused.
@@ -217,13 +200,11 @@ fn slot(
     covered_by: &BTreeMap<HolderId, HolderId>,
 ) -> Result<(Vec<Span>, Previous), Problem> {
     place.only(&["state", "u_kind", "holdings", "ticks", "memory", "present", "previous"])?;
-    let state = state(place)?;
     let whole = Span {
-        state,
         source: ActivitySource::Gpm,
         holdings: holdings(place)?,
         covered_by: covered_by.clone(),
-        ..unmeasured(from, to)
+        ..Span::empty(Utc(from), Utc(to), state(place)?)
     };
     let mut previous = weights(place, "previous")?;
     let ticks = place.optional("ticks")?.map_or(Ok(Vec::new()), |ticks| ticks.items())?;

@@ -8,7 +8,7 @@
 //! Account time never goes back before what is stored, however late the wall clock is, and a clock that is not synchronised
 //! moves it at most a day past that. The difference to the wall clock is a metric.
 
-use crate::model::{ActivitySource, Method, Microjoules, Nanoseconds, SlotState, Span, Stamp, Utc};
+use crate::model::{Nanoseconds, SlotState, Span, Stamp, Utc};
 
 /// Time since boot after which a wall clock is used although it is not synchronised.
 const WAIT_FOR_SYNC: Nanoseconds = Nanoseconds::from_seconds(120);
@@ -141,26 +141,7 @@ impl Anchor {
         if !self.is_of_this_boot(span.to) || boundary <= span.from {
             return (None, Span { to, ..span });
         }
-        let before_boot = unknown_span(span.from, boundary, SlotState::Unavailable);
+        let before_boot = Span::empty(span.from, boundary, SlotState::Unavailable);
         (Some(before_boot), Span { from: boundary, to, ..span })
-    }
-}
-
-/// A span without holdings and activity.
-pub fn unknown_span(from: Utc, to: Utc, state: SlotState) -> Span {
-    Span {
-        from,
-        to,
-        state,
-        source: ActivitySource::None,
-        method: Method::Observed,
-        holdings: [].into(),
-        covered_by: std::collections::BTreeMap::new(),
-        busy: 0,
-        present: std::collections::BTreeMap::new(),
-        blind: false,
-        energy: None,
-        idle_energy: Microjoules(0),
-        instances: None,
     }
 }

@@ -152,8 +152,7 @@ fn log_opened(ledger: &Ledger, recovered: &Recovered) {
     let last_commit = if recovered.gpus.is_empty() {
         "none: no GPU has an account in it yet".to_owned()
     } else {
-        jiff::Timestamp::from_nanosecond(i128::from(recovered.last_commit.0))
-            .map_or_else(|_| "unknown".to_owned(), |at| at.to_string())
+        recovered.last_commit.to_string()
     };
     tracing::info!(
         path = %ledger.path().display(),

@@ -112,7 +112,7 @@ pub fn only_bill<T: AsRef<Bill>>(bills: Vec<T>) -> Result<T, SeveralCurrencies> 
         SeveralCurrencies {
             first: currency(first),
             second: currency(second),
-            since: second.map(|bill| json::print_time(bill.from)).unwrap_or_default(),
+            since: second.map(|bill| bill.from.to_string()).unwrap_or_default(),
         }
     })
 }
@@ -291,8 +291,8 @@ pub struct BillGpu {
 /// GPU time under one rate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interval {
-    /// The rate; none where no rate was in force.
-    pub rate: Option<Recorded<Rate>>,
+    /// The number of the rate; none where no rate was in force.
+    pub rate: Option<i64>,
     /// GPU time.
     pub slot: Nanoseconds,
     /// Money of that time; 0 without a rate.
@@ -391,18 +391,24 @@ impl BillLine {
 }
 
 impl BillGpu {
-    /// Adds GPU time under a rate.
+    /// Adds GPU time under a rate, given by its number and its price in nano-units.
     ///
     /// # Errors
     /// The money does not fit.
-    pub fn add(&mut self, slot: Nanoseconds, rate: Option<&Recorded<Rate>>) -> Result<(), MoneyOverflow> {
-        let money = ExactMoney::of_time(rate.map_or(0, |rate| rate.entry.nano), slot.0);
+    pub fn add(&mut self, slot: Nanoseconds, rate: Option<(i64, i64)>) -> Result<(), MoneyOverflow> {
+        let (rate, nano) = rate.unzip();
+        let money = ExactMoney::of_time(nano.unwrap_or(0), slot.0);
         self.slot += slot;
-        match self.intervals.iter_mut().find(|interval| interval.rate.as_ref() == rate) {
+        match self.intervals.iter_mut().find(|interval| interval.rate == rate) {
             Some(known) => (known.slot, known.money) = (known.slot + slot, known.money.plus(money)?),
-            None => self.intervals.push(Interval { rate: rate.cloned(), slot, money }),
+            None => self.intervals.push(Interval { rate, slot, money }),
         }
         Ok(())
+    }
+
+    /// Its time without a rate.
+    pub fn unpriced(&self) -> Nanoseconds {
+        self.intervals.iter().filter(|interval| interval.rate.is_none()).map(|interval| interval.slot).sum()
     }
 
     /// Its money before it was rounded; 0 of a bill that was read from JSON.
@@ -526,8 +532,8 @@ impl Bill {
     fn add_up_rates(&mut self) -> Result<(), MoneyOverflow> {
         let mut sums: BTreeMap<i64, (Nanoseconds, Microjoules, ExactMoney)> = BTreeMap::new();
         for interval in self.gpus.iter().flat_map(|gpu| &gpu.intervals) {
-            let Some(rate) = &interval.rate else { continue };
-            let sum = sums.entry(rate.id).or_default();
+            let Some(rate) = interval.rate else { continue };
+            let sum = sums.entry(rate).or_default();
             (sum.0, sum.2) = (sum.0 + interval.slot, sum.2.plus(interval.money)?);
         }
         let units: BTreeMap<i64, (RateKind, Money)> =

@@ -216,30 +216,24 @@ fn slurm_reasons(runs: &[SacctRun<'_>]) -> Vec<String> {
 fn account_reasons(job: &ExplainedJob<'_>, runs: &[SacctRun<'_>], explanation: &Explanation) -> Vec<String> {
     let mut reasons = Vec::new();
     let (start, end) = (job.summary.total.start, job.summary.total.end);
-    let time = |at: Utc| super::print_time(at);
     let grid = |at: Utc| {
         if explanation.quarter_hours_until.is_some_and(|until| at < until) { QUARTER_HOUR } else { MINUTE }
     };
     let began = runs.iter().filter_map(|run| run.job.start).min();
     let began = began.map(|began| began.max(explanation.bill.from)).map(|began| began.floor(grid(began)));
     if let Some(began) = began.filter(|began| *began < start) {
-        reasons.push(format!("its first minute here is {}, and for Slurm {}", time(start), time(began)));
+        reasons.push(format!("its first minute here is {start}, and for Slurm {began}"));
     }
     if let Some(began) = began.filter(|began| *began > start) {
-        let [here, there] = [start, began].map(time);
         reasons.push(format!(
-            "its first minute here is {here}, before Slurm's {there}: an earlier run needs --duplicates"
+            "its first minute here is {start}, before Slurm's {began}: an earlier run needs --duplicates"
         ));
     }
     let ended = runs.iter().map(|run| run.job.end).collect::<Option<Vec<_>>>();
     if let Some(ended) = ended.and_then(|ends| ends.into_iter().max())
         && ended.plus(grid(ended)) < end
     {
-        reasons.push(format!(
-            "it held until {} here, and ended {} for Slurm: did the epilog run?",
-            time(end),
-            time(ended)
-        ));
+        reasons.push(format!("it held until {end} here, and ended {ended} for Slurm: did the epilog run?"));
     }
     let spans = || job.lines.iter().flat_map(|line| &line.spans);
     if spans().any(|span| span.others.0 > 0) {

@@ -346,16 +346,14 @@ pub(super) mod optional_integer {
     }
 }
 
-/// UTC in RFC 3339.
-pub fn print_time(at: Utc) -> String {
-    jiff::Timestamp::from_nanosecond(i128::from(at.0))
-        .map_or_else(|_| at.0.to_string(), |time| time.to_string())
+fn print_time(at: Utc) -> String {
+    at.to_string()
 }
 
 fn parse_time(text: String) -> Result<Utc, String> {
     let time = text.parse::<jiff::Timestamp>().ok();
-    let time = time.and_then(|time| u64::try_from(time.as_nanosecond()).ok());
-    time.map(Utc).ok_or_else(|| format!("{text:?} is not a time in RFC 3339"))
+    let time = time.and_then(|time| Utc::try_from(time).ok());
+    time.ok_or_else(|| format!("{text:?} is not a time in RFC 3339"))
 }
 
 fn print_optional_time(at: Option<Utc>) -> Option<String> {

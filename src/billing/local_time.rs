@@ -1,15 +1,14 @@
 //! Local times and days of bills.
 
+use jiff::Timestamp;
+use jiff::civil::Date;
 use jiff::tz::TimeZone;
 
 use crate::model::Utc;
 
 /// Local time in RFC 3339.
 pub fn local_time(at: Utc, zone: &TimeZone) -> String {
-    jiff::Timestamp::from_nanosecond(i128::from(at.0)).map_or_else(
-        |_| at.0.to_string(),
-        |time| time.to_zoned(zone.clone()).strftime("%Y-%m-%dT%H:%M:%S%:z").to_string(),
-    )
+    Timestamp::from(at).to_zoned(zone.clone()).strftime("%Y-%m-%dT%H:%M:%S%:z").to_string()
 }
 
 /// The local date.
@@ -23,12 +22,16 @@ pub fn zone_name(zone: &TimeZone, at: Utc) -> String {
     zone.iana_name().map_or_else(offset, str::to_owned)
 }
 
+/// When a local day begins; none before 1970 and after 2554.
+pub fn day_begin(day: Date, zone: &TimeZone) -> Option<Utc> {
+    Utc::try_from(day.to_zoned(zone.clone()).ok()?.timestamp()).ok()
+}
+
 /// The begins of local days between two times.
 pub fn days_between(from: Utc, to: Utc, zone: &TimeZone) -> Vec<Utc> {
     let next_day = |at: Utc| -> Option<Utc> {
-        let time = jiff::Timestamp::from_nanosecond(at.0.into()).ok()?.to_zoned(zone.clone());
-        let next = time.tomorrow().ok()?.start_of_day().ok()?;
-        u64::try_from(next.timestamp().as_nanosecond()).ok().map(Utc)
+        let time = Timestamp::from(at).to_zoned(zone.clone());
+        Utc::try_from(time.tomorrow().ok()?.start_of_day().ok()?.timestamp()).ok()
     };
     let mut days = Vec::new();
     let mut at = from;

@@ -23,12 +23,12 @@ pub struct Month {
 impl Month {
     /// The month that contains a time; none in 2554, in which times of 64 bits end.
     pub fn containing(at: Utc, zone: &TimeZone) -> Option<Self> {
-        let date = Timestamp::from_nanosecond(at.0.into()).ok()?.to_zoned(zone.clone()).date();
+        let date = Timestamp::from(at).to_zoned(zone.clone()).date();
         let first = date.first_of_month();
         let moment = |date: jiff::civil::Date| {
-            let begin = date.to_zoned(zone.clone()).ok()?.timestamp().as_nanosecond();
+            let begin = date.to_zoned(zone.clone()).ok()?.timestamp();
             // The month of 1970-01-01 begins before all times of 64 bits in zones east of UTC.
-            u64::try_from(begin.max(0)).ok().map(Utc)
+            Utc::try_from(begin.max(Timestamp::UNIX_EPOCH)).ok()
         };
         Some(Self {
             name: first.strftime("%Y-%m").to_string().into(),
@@ -62,7 +62,7 @@ mod tests {
         let at = at.parse::<Timestamp>().unwrap().as_nanosecond();
         let zone = TimeZone::get(zone).unwrap();
         let Month { name, begin, end } = Month::containing(Utc(at as u64), &zone).unwrap();
-        [name.to_string(), json::print_time(begin), json::print_time(end)]
+        [name.to_string(), begin.to_string(), end.to_string()]
     }
 
     #[test]

@@ -170,8 +170,8 @@ fn parse_sacct_time(name: &str, text: Option<&str>, zone: &TimeZone) -> Result<O
     let Some(text) = text.filter(|text| !["Unknown", "None", "N/A"].contains(text)) else { return Ok(None) };
     let local = text.parse::<DateTime>().ok();
     let time = local.and_then(|local| zone.to_timestamp(local).ok());
-    let time = time.and_then(|time| u64::try_from(time.as_nanosecond()).ok());
-    time.map(|time| Some(Utc(time)))
+    let time = time.and_then(|time| Utc::try_from(time).ok());
+    time.map(Some)
         .ok_or_else(|| format!("{name} {text:?} is not a time; sacct prints it as 2026-11-01T08:00:00"))
 }
 

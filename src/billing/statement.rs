@@ -341,7 +341,7 @@ fn write_value(value: &Value, depth: usize, text: &mut String) {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum StatementError {
     /// The period goes on.
-    #[error("the period ends at {}, and the account is closed up to {}; close it when that is over", .to, json::print_time(*.closed))]
+    #[error("the period ends at {to}, and the account is closed up to {closed}; close it when that is over")]
     NotOver {
         /// The end of the period, local time.
         to: String,
@@ -358,7 +358,9 @@ pub enum StatementError {
     #[error("the account has no time in the period; nothing was closed")]
     Empty,
     /// Another statement has some of its time.
-    #[error("statement {number} covers {} to {} already; a correction is a credit (gpumeter statement credit)", json::print_time(*.from), json::print_time(*.to))]
+    #[error(
+        "statement {number} covers {from} to {to} already; a correction is a credit (gpumeter statement credit)"
+    )]
     Overlap {
         /// Its number.
         number: String,

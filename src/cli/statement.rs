@@ -15,7 +15,7 @@ use crate::billing::statement::{
     Credit, Document, Issued, Statement, StatementError, StoredDocument, changed_fields, check_credit,
     check_overlap, check_reason, open_credits, parse_amount,
 };
-use crate::billing::{Bill, ExportedFile, LineFilter, print_time};
+use crate::billing::{Bill, ExportedFile, LineFilter};
 use crate::clock::system_now;
 use crate::config::BillingConfig;
 use crate::control::{ControlReply, ControlRequest};
@@ -407,7 +407,7 @@ fn unchanged(stored: &StoredDocument) -> String {
         Document::Credit(credit) => ("credit", &credit.issued),
     };
     let id = stored.id();
-    format!("unchanged: {kind} {}, by {} at {}, {}", id.number, issued.by, print_time(issued.at), id.digest)
+    format!("unchanged: {kind} {}, by {} at {}, {}", id.number, issued.by, issued.at, id.digest)
 }
 
 /// What is wrong with a document, a line each.

@@ -167,8 +167,7 @@ fn first_data(source: &TopSource) -> Result<TopData, Failure> {
 
 /// The node as text.
 fn text(data: &TopData, zone: TimeZone, width: usize) -> String {
-    let parse = |text: &Option<String>| text.as_ref()?.parse().ok();
-    let moments = Moments { zone, now: parse(&data.summary.at), watched: parse(&data.summary.watched_since) };
+    let moments = Moments::of(&data.summary, zone);
     let mut page = format!("{}\n{}\n", fit(&title(data, &moments), width), totals(data, width));
     for problem in &data.summary.problems {
         page += &format!("! {}\n", fit(&sentence(problem, &moments), 4 * width));

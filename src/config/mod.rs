@@ -46,7 +46,7 @@ pub use settings::{
     NodeConfig, NvmlConfig, OtlpConfig, RetentionConfig, SamplingConfig, SlurmConfig, SpoolConfig,
     TenantsConfig, WebConfig, WebRateLimitConfig, WebTlsConfig, key_descriptions, sections,
 };
-pub use standing::{GpuChoice, GrantConfig, Grantee, UserChoice};
+pub use standing::{GrantConfig, Grantee, UserChoice};
 pub use time::duration;
 pub use web::{ClientAuth, Credential, DcgmLabels, RateLimit, TlsSettings, TlsVersion, WebAccess};
 

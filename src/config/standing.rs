@@ -7,7 +7,7 @@ use super::problem::{Complaint, FilePosition, ProblemCollector};
 use super::read_mapping;
 use super::tree::YamlNode;
 use super::values::{add, put, token};
-use crate::model::Fraction;
+use crate::model::{Fraction, GpuSelector};
 
 /// A share of one or more GPUs that a holder has until the configuration changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,32 +15,11 @@ pub struct GrantConfig {
     /// The operator's name for it; no two alike.
     pub id: Option<String>,
     /// Its GPUs, each at most once.
-    pub gpus: Vec<GpuChoice>,
+    pub gpus: Vec<GpuSelector>,
     /// How much of each.
     pub fraction: Fraction,
     /// Who holds it.
     pub holder: Grantee,
-}
-
-/// A GPU that a standing holding names, or all of them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum GpuChoice {
-    /// Every GPU of the node.
-    All,
-    /// The GPU with this index.
-    Index(u32),
-    /// The GPU with this UUID, in the driver's spelling.
-    Uuid(String),
-}
-
-impl std::fmt::Display for GpuChoice {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::All => f.write_str("every GPU"),
-            Self::Index(index) => write!(f, "GPU {index}"),
-            Self::Uuid(uuid) => f.write_str(uuid),
-        }
-    }
 }
 
 /// Who holds a standing holding.
@@ -70,7 +49,7 @@ keys! { GrantDraft;
 pub(crate) struct GrantDraft () {
     id: Option<String>, text("a name", token), Optional("condo-physics"), Reload,
         "Your name for this grant; no two alike.";
-    gpu: Vec<GpuChoice>, list("all, an index, a range such as 4-7, or a UUID", add_gpus), Required("all"), Reload,
+    gpu: Vec<GpuSelector>, list("all, an index, a range such as 4-7, or a UUID", add_gpus), Required("all"), Reload,
         "The GPUs of which it grants a share each; indices are those of nvidia-smi.";
     fraction: Option<Fraction>, text("a fraction such as 1/2 or 0.5, or 1", fraction), Default("1"), Reload, in "GPUs",
         "How much of each GPU; the grants of one GPU sum to 1 at most.";
@@ -165,18 +144,18 @@ fn check_ids(placed: &[Placed], report: &mut ProblemCollector) {
 /// Checks that the grants of no GPU sum to more than 1. An index and a UUID of the same GPU can only be compared on the
 /// node.
 fn check_sums(placed: &[Placed], report: &mut ProblemCollector) {
-    let mut choices = vec![&GpuChoice::All];
+    let mut choices = vec![&GpuSelector::All];
     for choice in placed.iter().flat_map(|entry| &entry.standing.gpus) {
         if !choices.contains(&choice) {
             choices.push(choice);
         }
     }
     // GPUs with the same excessive grants are reported together.
-    let mut excesses: Vec<(Vec<usize>, Vec<&GpuChoice>)> = Vec::new();
+    let mut excesses: Vec<(Vec<usize>, Vec<&GpuSelector>)> = Vec::new();
     for choice in choices {
         let names = |entry: &Placed, choice| entry.standing.gpus.contains(choice);
         let grants = (0..placed.len())
-            .filter(|index| names(&placed[*index], choice) || names(&placed[*index], &GpuChoice::All));
+            .filter(|index| names(&placed[*index], choice) || names(&placed[*index], &GpuSelector::All));
         let Some(grants) = first_too_many(placed, grants) else { continue };
         // Excessive grants of `all` alone are reported once, for `all`.
         if !grants.iter().any(|index| names(&placed[*index], choice)) {
@@ -208,7 +187,7 @@ fn first_too_many(placed: &[Placed], grants: impl Iterator<Item = usize>) -> Opt
     None
 }
 
-fn too_many(choices: &[&GpuChoice], earlier: &[&Placed], last: &Placed) -> Complaint {
+fn too_many(choices: &[&GpuSelector], earlier: &[&Placed], last: &Placed) -> Complaint {
     let gpus: Vec<String> = choices.iter().map(ToString::to_string).collect();
     let gpus = gpus.join(", ");
     let lines: Vec<String> = earlier.iter().map(|entry| entry.line().to_string()).collect();
@@ -224,15 +203,15 @@ fn too_many(choices: &[&GpuChoice], earlier: &[&Placed], last: &Placed) -> Compl
 }
 
 /// Adds the GPUs of one entry of `gpu`.
-fn add_gpus(chosen: &mut Vec<GpuChoice>, text: &str) -> Result<(), Complaint> {
+fn add_gpus(chosen: &mut Vec<GpuSelector>, text: &str) -> Result<(), Complaint> {
     for choice in gpus(text)? {
         if chosen.contains(&choice) {
             let wrong = format!("names {choice} again");
             return Err(Complaint::about(text, &wrong, "name each GPU once"));
         }
         let wrong = match (&choice, chosen.as_slice()) {
-            (GpuChoice::All, [_, ..]) => "stands beside other GPUs",
-            (_, [GpuChoice::All]) => "stands beside all",
+            (GpuSelector::All, [_, ..]) => "stands beside other GPUs",
+            (_, [GpuSelector::All]) => "stands beside all",
             _ => "",
         };
         if !wrong.is_empty() {
@@ -244,12 +223,12 @@ fn add_gpus(chosen: &mut Vec<GpuChoice>, text: &str) -> Result<(), Complaint> {
 }
 
 /// `all`, an index, a range of indices, or a UUID as the driver prints it.
-fn gpus(text: &str) -> Result<Vec<GpuChoice>, Complaint> {
+fn gpus(text: &str) -> Result<Vec<GpuSelector>, Complaint> {
     if text == "all" {
-        return Ok(vec![GpuChoice::All]);
+        return Ok(vec![GpuSelector::All]);
     }
     if let Some(index) = index(text) {
-        return Ok(vec![GpuChoice::Index(index)]);
+        return Ok(vec![GpuSelector::Index(index)]);
     }
     if let Some((first, last)) = text.split_once('-')
         && let (Some(first), Some(last)) = (index(first.trim()), index(last.trim()))
@@ -260,7 +239,7 @@ fn gpus(text: &str) -> Result<Vec<GpuChoice>, Complaint> {
     let groups: Vec<&str> = lower.strip_prefix("gpu-").unwrap_or_default().split('-').collect();
     let hexadecimal = groups.iter().all(|group| group.bytes().all(|byte| byte.is_ascii_hexdigit()));
     if hexadecimal && groups.iter().map(|group| group.len()).eq([8, 4, 4, 4, 12]) {
-        return Ok(vec![GpuChoice::Uuid(format!("GPU-{}", groups.join("-")))]);
+        return Ok(vec![GpuSelector::Uuid(format!("GPU-{}", groups.join("-")))]);
     }
     let remedy = "give all, an index such as 0, a range such as 4-7, or a UUID as nvidia-smi -L prints it";
     Err(Complaint::about(text, "is not a GPU", remedy))
@@ -271,7 +250,7 @@ fn index(text: &str) -> Option<u32> {
 }
 
 /// Both ends included.
-fn range(text: &str, first: u32, last: u32) -> Result<Vec<GpuChoice>, Complaint> {
+fn range(text: &str, first: u32, last: u32) -> Result<Vec<GpuSelector>, Complaint> {
     const MOST: u32 = 256;
     if first > last {
         return Err(Complaint::about(text, "runs backwards", "give the lower index first, as in 4-7"));
@@ -279,7 +258,7 @@ fn range(text: &str, first: u32, last: u32) -> Result<Vec<GpuChoice>, Complaint>
     if last - first >= MOST {
         return Err(Complaint::about(text, "names more than 256 GPUs", "give a range such as 4-7"));
     }
-    Ok((first..=last).map(GpuChoice::Index).collect())
+    Ok((first..=last).map(GpuSelector::Index).collect())
 }
 
 /// A user name, or a uid in digits.

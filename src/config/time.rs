@@ -59,8 +59,7 @@ pub(crate) fn moment(text: &str) -> Result<Utc, Complaint> {
     // Other offsets are refused, because statements print UTC and both should look alike.
     let parsed = text.ends_with('Z').then(|| Timestamp::from_str(text).ok()).flatten();
     let parsed = parsed.ok_or_else(|| Complaint::about(text, "is not a time in UTC", remedy))?;
-    let utc = u64::try_from(parsed.as_nanosecond())
-        .map(Utc)
+    let utc = Utc::try_from(parsed)
         .map_err(|_| Complaint::about(text, "is before 1970 or out of range", remedy))?;
     if utc.floor(GRID) != utc {
         let wrong = "is not on the 15-minute grid";

@@ -105,14 +105,13 @@ pub struct InventoryLine {
 
 impl InventoryLine {
     fn of(listed: &InventoryRow) -> Self {
-        let since = jiff::Timestamp::from_nanosecond(i128::from(listed.expected.since.0));
         Self {
             index: listed.gpu.index,
             uuid: listed.gpu.uuid.to_string(),
             model: listed.model.to_string(),
             bus: listed.expected.bus.to_string(),
             state: listed.expected.attachment.name().to_owned(),
-            since: since.map(|at| format!("{at:.0}")).unwrap_or_default(),
+            since: format!("{:.0}", listed.expected.since),
         }
     }
 }

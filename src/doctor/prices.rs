@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Finding, GpuDiagnosis};
-use crate::billing::{Dated, PricedSlot, Rate, RateKind, RateSchedule, print_money, print_time};
+use crate::billing::{Dated, PricedSlot, Rate, RateKind, RateSchedule, print_money};
 use crate::config::Config;
 use crate::holders::{ResolvedWorkloads, identify};
 use crate::host::Host;
@@ -88,7 +88,7 @@ fn describe(rate: &Rate) -> String {
         format!(", for {}", selected.join(", "))
     };
     if let Some(from) = rate.from {
-        text += &format!(", from {}", print_time(from));
+        text += &format!(", from {from}");
     }
     text
 }

@@ -10,7 +10,7 @@ use super::kinds::{
 use super::{Event, EventKind, Party, Severity};
 use crate::catalogue::xid::{self, Action};
 use crate::catalogue::{AgentFamily, KnownPoint, known_point};
-use crate::model::snapshot::{AgentNumber, GpuEntry, GpuState, HoldingEntry, Snapshot};
+use crate::model::snapshot::{GpuEntry, GpuState, HoldingEntry, Snapshot};
 use crate::model::{Attachment, Fact, GpuId, HealthState, Money, Nanoseconds, Utc};
 
 /// The reasons for which clocks are held down.
@@ -89,7 +89,7 @@ impl EventTracker {
         }
         compare_holdings(&previous, snapshot, &mut events);
         compare_budgets(&previous, snapshot, &mut events);
-        let is_quiesced = |of: &Snapshot| agent_number(of, AgentFamily::Quiesced) == Some(1);
+        let is_quiesced = |of: &Snapshot| of.agent_integer(AgentFamily::Quiesced.name()) == Some(1);
         match (is_quiesced(&previous), is_quiesced(snapshot)) {
             (false, true) => events.push(event(&QUIESCED, now, None, "the driver is released on request")),
             (true, false) => events.push(event(&RESUMED, now, None, "the driver is used again")),
@@ -390,13 +390,5 @@ fn compare_budgets(previous: &Snapshot, snapshot: &Snapshot, events: &mut Vec<Ev
         let detail = format!("{}:{}", entry.tenant, entry.month).into();
         let passed = event(&BUDGET, snapshot.at.utc, None, text);
         events.push(Event { attributes, parties, detail, ..passed });
-    }
-}
-
-fn agent_number(snapshot: &Snapshot, family: AgentFamily) -> Option<i64> {
-    let place = snapshot.roster.agent.iter().position(|entry| entry.family == family.name())?;
-    match snapshot.agent.get(place)? {
-        AgentNumber::Integer(number) => Some(*number),
-        AgentNumber::Histogram(_) => None,
     }
 }

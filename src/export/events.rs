@@ -12,7 +12,6 @@ use opentelemetry_proto::tonic::logs::v1::{LogRecord, ScopeLogs};
 use prost::Message;
 use serde_json::{Value, json};
 
-use super::json::moment;
 use super::otlp::{OtlpResource, append_message, scope};
 use crate::events::Event;
 use crate::model::VisibleAccount;
@@ -39,8 +38,8 @@ fn event_json(event: &Event) -> Value {
         "name": event.kind.name,
         "severity": event.severity.text(),
         "severity_number": event.severity.number(),
-        "time": moment(event.at),
-        "observed": moment(event.observed),
+        "time": event.at.to_string(),
+        "observed": event.observed.to_string(),
         "gpu": event.gpu.as_ref().map(|gpu| gpu.index),
         "uuid": event.gpu.as_ref().map(|gpu| &*gpu.uuid),
         "text": event.text,

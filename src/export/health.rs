@@ -9,7 +9,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::json::{moment, node, simulated};
+use super::json::{node, simulated};
 use crate::model::snapshot::{GpuEntry, Snapshot};
 use crate::model::{HealthState, Reason, Utc, Verdict};
 
@@ -59,7 +59,7 @@ pub fn health(snapshot: &Snapshot, release: Option<Release>) -> String {
     let worst = snapshot.gpus.iter().map(|state| state.health.state).max().unwrap_or(HealthState::Unknown);
     let gpus: Vec<Value> = gpus.map(|(entry, state)| gpu_json(entry, &state.health, release)).collect();
     let body = json!({
-        "at": moment(snapshot.at.utc),
+        "at": snapshot.at.utc.to_string(),
         "simulated": simulated(snapshot),
         "node": node(snapshot),
         "remembered": snapshot.ledger_started.is_some(),
@@ -113,9 +113,7 @@ impl Release {
     /// Until when, and who asked for it.
     pub(super) fn words(self) -> String {
         let user = if self.user == 0 { "root".to_owned() } else { format!("user {}", self.user) };
-        let until = jiff::Timestamp::from_nanosecond(i128::from(self.until.0))
-            .map_or_else(|_| String::new(), |until| format!(" until {until:.0}"));
-        format!("{until}, asked for by {user}")
+        format!(" until {:.0}, asked for by {user}", self.until)
     }
 }
 
@@ -126,7 +124,7 @@ fn report_reason(reason: &Reason) -> ReportedReason {
         action: reason.remedy.name().to_owned(),
         what: reason.what.to_owned(),
         evidence: (*reason.evidence).to_owned(),
-        since: moment(reason.since),
+        since: Some(reason.since.to_string()),
         clears: reason.clears.to_owned(),
     }
 }

@@ -134,7 +134,7 @@ impl AccountSums {
         };
         let mut tenants: BTreeMap<Arc<str>, TenantSums> = BTreeMap::new();
         for (entry, AccountState { values }) in snapshot.roster.accounts.iter().zip(&*snapshot.accounts) {
-            let sums = tenants.entry(Arc::clone(&entry.tenant)).or_default();
+            let sums = tenants.entry(Arc::clone(&entry.owner)).or_default();
             let kinds = [AccountValue::Held, AccountValue::Used, AccountValue::Idle];
             for (sum, kind) in sums.iter_mut().zip(kinds) {
                 *sum += values[kind as usize].unwrap_or(0);

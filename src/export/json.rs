@@ -13,8 +13,8 @@ use serde::Serialize;
 use super::decimal;
 use super::walk::{Labels, Sample, Sink, Value, walk};
 use crate::catalogue::{AgentFamily, Family, GpuRows, InstanceRows, Level, Rows};
-use crate::model::snapshot::{AgentNumber, Histogram, Snapshot, WorkloadEntry};
-use crate::model::{Utc, VisibleAccount};
+use crate::model::VisibleAccount;
+use crate::model::snapshot::{Histogram, Snapshot, WorkloadEntry};
 
 /// Appends the snapshot's series up to `level`.
 pub fn json(snapshot: &Snapshot, level: Level, out: &mut Vec<u8>) {
@@ -75,7 +75,7 @@ fn write<'a>(snapshot: &'a Snapshot, level: Level, filter: Option<SeriesFilter<'
     let is_partial = filter.is_some();
     let mut sink = JsonWriter { out, filter, family: None, families: 0, series: 0 };
     sink.raw("{\"at\":");
-    sink.value(&moment(snapshot.at.utc));
+    sink.value(&snapshot.at.utc.to_string());
     sink.raw(",\"sequence\":");
     sink.value(&snapshot.sequence);
     sink.raw(",\"simulated\":");
@@ -91,23 +91,9 @@ fn write<'a>(snapshot: &'a Snapshot, level: Level, filter: Option<SeriesFilter<'
     sink.raw("]}\n");
 }
 
-/// RFC 3339; absent where the time is out of its range.
-pub(super) fn moment(at: Utc) -> Option<String> {
-    jiff::Timestamp::from_nanosecond(i128::from(at.0)).ok().map(|at| at.to_string())
-}
-
 /// Whether the driver is simulated, by the agent's own series.
 pub(super) fn simulated(snapshot: &Snapshot) -> bool {
-    agent_number(snapshot, AgentFamily::Simulated) == Some(1)
-}
-
-/// The first value of one of the agent's own families.
-pub(super) fn agent_number(snapshot: &Snapshot, family: AgentFamily) -> Option<i64> {
-    let position = snapshot.roster.agent.iter().position(|entry| entry.family == family.name())?;
-    match snapshot.agent.get(position)? {
-        AgentNumber::Integer(number) => Some(*number),
-        AgentNumber::Histogram(_) => None,
-    }
+    snapshot.agent_integer(AgentFamily::Simulated.name()) == Some(1)
 }
 
 /// The node's names, by the agent's own series; the cluster is left out where none is configured.

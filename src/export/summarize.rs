@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::decimal;
 use super::health::{Release, report};
 use super::history::{HISTORY_POINTS, HISTORY_SERIES, HISTORY_STEP, History, RecentUse};
-use super::json::{SeriesFilter, agent_number, moment, node, simulated};
+use super::json::{SeriesFilter, node, simulated};
 use super::limits::{limit, read_gpu};
 use super::problems::problems;
 use super::summary::*;
@@ -40,9 +40,9 @@ pub fn summarize(source: &SummarySource<'_>) -> Summary {
         .collect();
     let (recent_seconds, tenants) = summarize_tenants(source, &view);
     let mut summary = Summary {
-        at: moment(source.snapshot.at.utc),
+        at: Some(source.snapshot.at.utc.to_string()),
         sequence: source.snapshot.sequence,
-        watched_since: moment(source.snapshot.started),
+        watched_since: Some(source.snapshot.started.to_string()),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         partial: view.filter.is_some(),
         processes_listed: source.snapshot.processes_listed,
@@ -87,7 +87,12 @@ pub fn list_processes(snapshot: &Snapshot, visible: &VisibleAccount, uuid: Optio
         }
     };
     let processes = all.into_iter().map(line).collect();
-    ProcessList { at: moment(snapshot.at.utc), processes_listed: snapshot.processes_listed, total, processes }
+    ProcessList {
+        at: Some(snapshot.at.utc.to_string()),
+        processes_listed: snapshot.processes_listed,
+        total,
+        processes,
+    }
 }
 
 /// The last ten minutes of the GPUs whose values the reader may see, since it holds them.
@@ -112,7 +117,7 @@ pub fn report_history(snapshot: &Snapshot, visible: &VisibleAccount, history: &H
         Some(ReportedHistory { uuid: entry.id.uuid.to_string(), series: series.collect() })
     };
     HistoryReport {
-        at: moment(snapshot.at.utc),
+        at: Some(snapshot.at.utc.to_string()),
         step_seconds: seconds(HISTORY_STEP.0.into()),
         gpus: snapshot.roster.gpus.iter().enumerate().filter_map(of_gpu).collect(),
     }
@@ -273,7 +278,7 @@ fn summarize_node(source: &SummarySource<'_>, view: &View<'_>, gpus: &[SummaryGp
 
 /// The state of the account, and why it is not ok.
 fn account_state(source: &SummarySource<'_>) -> (String, Option<String>) {
-    let number = |family: AgentFamily| agent_number(source.snapshot, family);
+    let number = |family: AgentFamily| source.snapshot.agent_integer(family.name());
     let imbalance = number(AgentFamily::LedgerImbalance).filter(|imbalance| *imbalance != 0);
     if let Some(reason) = &source.no_account {
         return ("none".to_owned(), Some(reason.clone()));
@@ -317,7 +322,7 @@ fn summarize_gpu(position: usize, source: &SummarySource<'_>, view: &View<'_>) -
             None => "silent".to_owned(),
         },
         call: state.in_flight.map(|(call, lasting)| (call.to_owned(), lasting.0 / 1_000_000_000)),
-        read_at: state.frame.as_ref().and_then(|frame| moment(frame.ended.utc)),
+        read_at: state.frame.as_ref().map(|frame| frame.ended.utc.to_string()),
         withheld: !is_shown,
         health: report(&state.health, source.release),
         advice: state.health.remedy.words().to_owned(),
@@ -325,7 +330,7 @@ fn summarize_gpu(position: usize, source: &SummarySource<'_>, view: &View<'_>) -
         limit,
         limit_kind: limit_kind.to_owned(),
         readings,
-        idle_since: idle_since.and_then(moment),
+        idle_since: idle_since.map(|at| at.to_string()),
         idle_seconds: idle_since.map(|since| snapshot.at.utc.since(since).0 / 1_000_000_000),
         mig: identity.mig.then(|| mig(view, position)),
         holders: holders(view, position),
@@ -338,7 +343,7 @@ fn summarize_gpu(position: usize, source: &SummarySource<'_>, view: &View<'_>) -
 
 fn xids(entry: &GpuEntry, state: &GpuState) -> Vec<(u32, u64, Option<String>)> {
     let seen = entry.xids.iter().zip(&state.xids);
-    seen.map(|((code, _), (count, last))| (*code, *count, moment(*last))).collect()
+    seen.map(|((code, _), (count, last))| (*code, *count, Some(last.to_string()))).collect()
 }
 
 /// The command that a remedy begins with, where there is one that fits this node.
@@ -408,7 +413,7 @@ fn holders(view: &View<'_>, position: usize) -> Vec<SummaryHolder> {
         gpu_instance: entry.gpu_instance.to_string(),
         share: rounded(f64::from(state.fraction.numerator) / f64::from(state.fraction.denominator.max(1))),
         source: entry.source.name().to_owned(),
-        since: moment(entry.since),
+        since: Some(entry.since.to_string()),
     });
     holder.collect()
 }
@@ -527,7 +532,7 @@ fn summarize_workloads(view: &View<'_>) -> Vec<SummaryWorkload> {
     let line = |(name, (line, gpus, nano)): (&str, (SummaryWorkload, BTreeSet<u32>, Option<i128>))| {
         SummaryWorkload {
             held: rounded(line.held),
-            since: since.get(name).and_then(|since| moment(*since)),
+            since: since.get(name).map(Utc::to_string),
             per_hour: nano.map(money),
             gpus: gpus.into_iter().collect(),
             ..line

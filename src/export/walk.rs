@@ -15,7 +15,7 @@ use crate::catalogue::{
     Level, Origin, PROCESS_LABELS, PointId, ProcessValue, Rows, numbered_families,
 };
 use crate::model::snapshot::{
-    AccountState, AgentNumber, GpuEntry, GpuState, Histogram, InstanceEntry, Snapshot,
+    AccountEntry, AccountState, AgentNumber, GpuEntry, GpuState, Histogram, InstanceEntry, Snapshot,
 };
 use crate::model::{
     Fraction, HealthState, HolderId, PodLabel, Price, Reading, UnattributedReason, Unit, Utc,
@@ -332,24 +332,14 @@ impl<S: Sink> FamilyWalk<'_, S> {
                 for (position, entry) in roster.accounts.iter().enumerate() {
                     let state = self.snapshot.accounts.get(position);
                     // The tenant that stands for all without series begins with the agent.
-                    let start = (&*entry.tenant == HolderId::OTHER).then_some(self.snapshot.started);
-                    let account = AccountLabels {
-                        owner: &entry.tenant,
-                        gpu: entry.gpu,
-                        gpu_instance: &entry.gpu_instance,
-                    };
-                    self.totals(account, points, state, start);
+                    let start = (&*entry.owner == HolderId::OTHER).then_some(self.snapshot.started);
+                    self.totals(entry, points, state, start);
                 }
             }
             AccountRows::Workload(points) => {
                 for (position, entry) in roster.workload_accounts.iter().enumerate() {
                     let state = self.snapshot.workload_accounts.get(position);
-                    let account = AccountLabels {
-                        owner: &entry.workload,
-                        gpu: entry.gpu,
-                        gpu_instance: &entry.gpu_instance,
-                    };
-                    self.totals(account, points, state, None);
+                    self.totals(entry, points, state, None);
                 }
             }
             AccountRows::Slot => self.slots(),
@@ -379,14 +369,14 @@ impl<S: Sink> FamilyWalk<'_, S> {
     /// Visits the totals of one account; those in money only where there is a price.
     fn totals(
         &mut self,
-        account: AccountLabels<'_>,
+        account: &AccountEntry,
         points: &[Labelled<AccountValue>],
         state: Option<&AccountState>,
         start: Option<Utc>,
     ) {
         let roster = &self.snapshot.roster;
         let Some(gpu) = roster.gpus.get(account.gpu) else { return };
-        let mut labels = [account.owner, &gpu.index, &gpu.id.uuid, account.gpu_instance, "", ""];
+        let mut labels = [&account.owner, &gpu.index, &gpu.id.uuid, &account.gpu_instance, "", ""];
         let mut count = 4;
         if self.family.unit == Unit::Money {
             let Some(Price { tariff, .. }) = roster.prices.get(account.gpu).and_then(Option::as_ref) else {
@@ -489,14 +479,6 @@ impl<S: Sink> FamilyWalk<'_, S> {
             Labels { names, values, point, is_of_account: matches!(self.family.rows, Rows::Account(_)) };
         self.sink.sample(Sample { labels, value: value.map(Value::Number), start });
     }
-}
-
-/// The labels of an account, with the position of its GPU on the roster.
-struct AccountLabels<'a> {
-    /// Tenant or workload.
-    owner: &'a str,
-    gpu: usize,
-    gpu_instance: &'a str,
 }
 
 fn gpus(snapshot: &Snapshot) -> impl Iterator<Item = (&GpuEntry, Option<&GpuState>)> {

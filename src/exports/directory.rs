@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use super::error::ExportError;
-use crate::billing::{DayHeader, print_time};
+use crate::billing::DayHeader;
 use crate::model::Utc;
 
 /// The name of every file.
@@ -66,7 +66,7 @@ impl ExportDirectory<'_> {
 
 /// The date in UTC.
 pub(super) fn date_of(day: Utc) -> String {
-    print_time(day).chars().take(10).collect()
+    day.to_string().chars().take(10).collect()
 }
 
 /// The directories whose names begin with a key, with the rest of their names.

@@ -16,7 +16,7 @@ use super::shared_gpus::{GpuOwners, SharedRuns};
 use crate::billing::{
     Bill, BillGpu, BillLine, BillRate, BillTerms, DayHeader, DayRevision, ExactMoney, ExportedFile, Fleet,
     LineFilter, LineRates, Month, PriceBook, PricedSlot, PricedSpan, RateKind, RateSchedule, Reconciliation,
-    TenantBudget, WorkloadUsage, days_between, local_date, local_time, outer_workload, print_time, zone_name,
+    TenantBudget, WorkloadUsage, days_between, local_date, local_time, outer_workload, zone_name,
 };
 use crate::model::{Amounts, DAY, GpuId, HolderId, Nanoseconds, NodeIdentity, QUARTER_HOUR, Utc};
 use crate::thread::map_in_order;
@@ -237,7 +237,7 @@ impl<'a> FleetDraft<'a> {
         let to = to.max(from);
         for at in [request.from, request.to].into_iter().flatten() {
             if at.floor(QUARTER_HOUR) != at {
-                return Err(ExportError::Grid(print_time(at)));
+                return Err(ExportError::Grid(at.to_string()));
             }
         }
         let days = if request.detail.day { days_between(from, to, zone) } else { Vec::new() };
@@ -456,10 +456,6 @@ impl<'a> FleetDraft<'a> {
         let Self { request, from, to, exported_until, lines, facts, .. } = self;
         let zone = &request.zone;
         let FleetSums { lines, gpus, rates, terms } = lines.finish();
-        let unpriced = |gpus: &[BillGpu]| {
-            let intervals = gpus.iter().flat_map(|gpu| &gpu.intervals);
-            intervals.filter(|interval| interval.rate.is_none()).map(|interval| interval.slot).sum()
-        };
         let is_there = |tenant: &str| lines.iter().any(|line| line.tenant == tenant);
         Bill {
             node: String::new(),
@@ -486,7 +482,8 @@ impl<'a> FleetDraft<'a> {
                 None => facts.currency,
             },
             example_prices: rates.iter().any(BillRate::is_example),
-            unpriced: (facts.is_priced || request.book.is_some()).then(|| unpriced(&gpus)),
+            unpriced: (facts.is_priced || request.book.is_some())
+                .then(|| gpus.iter().map(BillGpu::unpriced).sum()),
             tenant_attributes: facts.attributes.into_iter().filter(|(tenant, _)| is_there(tenant)).collect(),
             tenant_budgets: facts.budgets.into_iter().filter(|(tenant, _)| is_there(tenant)).collect(),
             rates,
@@ -510,12 +507,12 @@ impl<'a> FleetDraft<'a> {
             );
         }
         let rate = self.lines.last_gpu_rate(&gpu.gpu.uuid);
-        if let Some(rate) = &rate {
+        if let Some((rate, nano)) = rate {
             (line.charged, line.unpriced) = (line.unpriced, Nanoseconds(0));
-            line.exact = ExactMoney::of_time(rate.entry.nano, line.charged.0);
-            line.rates = LineRates { time: Some(rate.id), ..LineRates::default() };
+            line.exact = ExactMoney::of_time(nano, line.charged.0);
+            line.rates = LineRates { time: Some(rate), ..LineRates::default() };
         }
-        let gpu_rate = rate.map(|rate| rate.id);
+        let gpu_rate = rate.map(|(rate, _)| rate);
         let numbers = FileNumbers::same(gpu_rate);
         self.add_run(DayRun { from, to: from, node: identity, gpu_rate, line }, &numbers)
     }
@@ -530,8 +527,7 @@ impl<'a> FleetDraft<'a> {
             if more > 0 { format!("{shown} and {more} more") } else { shown }
         };
         let behind = facts.ends.values().filter(|(end, _)| end.plus(QUARTER_HOUR) < self.to);
-        let behind: Vec<String> =
-            behind.map(|(end, node)| format!("{node} (up to {})", print_time(*end))).collect();
+        let behind: Vec<String> = behind.map(|(end, node)| format!("{node} (up to {end})")).collect();
         if !behind.is_empty() {
             notes.push(format!("exports end before the bill: {}", list(&behind)));
         }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use super::day_file::DayRun;
 use crate::billing::{
-    BillGpu, BillLine, BillRate, BillTerms, DayGpu, DayHeader, ExactMoney, Interval, LineRates,
-    MoneyOverflow, Rate, RateKind, Recorded, mark_measured_energy,
+    BillGpu, BillLine, BillRate, BillTerms, DayGpu, DayHeader, ExactMoney, LineRates, MoneyOverflow,
+    mark_measured_energy,
 };
-use crate::model::{HolderId, Nanoseconds, NodeIdentity, SlotId, Tariff, Utc};
+use crate::model::{HolderId, Nanoseconds, NodeIdentity, SlotId};
 
 /// How finely a bill over exports tells lines apart. The less it does, the less memory it takes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -91,6 +91,12 @@ impl RateNumbers {
         self.rates.push(BillRate { id, ..rate.clone() });
         id
     }
+
+    /// The price of the rate with that number, in nano-units.
+    fn price_of(&self, id: i64) -> i64 {
+        let rate = self.rates.iter().find(|rate| rate.id == id);
+        rate.and_then(|rate| i64::try_from(rate.price.0).ok()).unwrap_or(0)
+    }
 }
 
 /// The rates and terms of a file by the numbers of its ledger.
@@ -163,9 +169,10 @@ impl FleetLines {
         self.gpus.get(uuid).map_or("", |gpu| &gpu.model)
     }
 
-    /// The rate of a GPU's last added time.
-    pub(super) fn last_gpu_rate(&self, uuid: &str) -> Option<Recorded<Rate>> {
-        self.gpus.get(uuid)?.intervals.last()?.rate.clone()
+    /// The number of the rate of a GPU's last added time, and its price in nano-units.
+    pub(super) fn last_gpu_rate(&self, uuid: &str) -> Option<(i64, i64)> {
+        let rate = self.gpus.get(uuid)?.intervals.last()?.rate?;
+        Some((rate, self.rates.price_of(rate)))
     }
 
     /// Adds a run, whose rates have the numbers of its file.
@@ -197,16 +204,7 @@ impl FleetLines {
         if held.0 == 0 {
             return Ok(());
         }
-        let rate = rate.and_then(|id| self.rates.rates.iter().find(|rate| rate.id == id));
-        gpu.slot += held;
-        let nano = rate.and_then(|rate| i64::try_from(rate.price.0).ok()).unwrap_or(0);
-        let money = ExactMoney::of_time(nano, held.0);
-        let id = |interval: &Interval| interval.rate.as_ref().map(|rate| rate.id);
-        match gpu.intervals.iter_mut().find(|known| id(known) == rate.map(|rate| rate.id)) {
-            Some(known) => (known.slot, known.money) = (known.slot + held, known.money.plus(money)?),
-            None => gpu.intervals.push(Interval { rate: rate.map(recorded), slot: held, money }),
-        }
-        Ok(())
+        gpu.add(held, rate.map(|rate| (rate, self.rates.price_of(rate))))
     }
 
     fn add_line(
@@ -254,10 +252,9 @@ impl FleetLines {
             line.gpu.index = indices.get(&line.gpu.uuid).copied().unwrap_or(line.gpu.index);
         }
         mark_measured_energy(&mut lines);
-        let of_gpus =
-            gpus.iter().flat_map(|gpu| &gpu.intervals).filter_map(|interval| interval.rate.as_ref());
+        let of_gpus = gpus.iter().flat_map(|gpu| &gpu.intervals).filter_map(|interval| interval.rate);
         let of_lines = lines.iter().flat_map(|line| [line.rates.time, line.rates.energy, line.rates.carbon]);
-        let used: BTreeSet<i64> = of_lines.flatten().chain(of_gpus.map(|rate| rate.id)).collect();
+        let used: BTreeSet<i64> = of_lines.flatten().chain(of_gpus).collect();
         let mut rates = self.rates.rates;
         rates.retain(|rate| used.contains(&rate.id));
         rates.sort_by_key(|rate| (rate.unit, rate.since, rate.price));
@@ -275,22 +272,4 @@ pub(super) struct FleetSums {
     pub(super) gpus: Vec<BillGpu>,
     pub(super) rates: Vec<BillRate>,
     pub(super) terms: Vec<BillTerms>,
-}
-
-/// A rate of a bill as one of a ledger.
-fn recorded(rate: &BillRate) -> Recorded<Rate> {
-    Recorded {
-        id: rate.id,
-        entry: Rate {
-            kind: RateKind::GpuHour,
-            selector: rate.selector.clone(),
-            from: None,
-            nano: i64::try_from(rate.price.0).unwrap_or(i64::MAX),
-            tariff: Tariff { currency: "".into(), class: (&*rate.class).into() },
-            derivation: None,
-        },
-        begin: rate.since.unwrap_or_default(),
-        end: rate.until,
-        recorded: rate.recorded.unwrap_or(Utc(0)),
-    }
 }

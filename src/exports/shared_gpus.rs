@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::day_file::DayRun;
 use super::error::ExportError;
-use crate::billing::{ExactMoney, MoneyOverflow, print_time};
+use crate::billing::{ExactMoney, MoneyOverflow};
 use crate::model::{HolderId, Nanoseconds, QUARTER_HOUR, Utc};
 
 /// Which GPUs occur in more than one ledger on a day.
@@ -71,7 +71,7 @@ impl SharedRuns {
             {
                 return Err(ExportError::SharedGpu {
                     gpu: gpu.to_string(),
-                    at: print_time(quarter),
+                    at: quarter.to_string(),
                     first: first.to_string(),
                     second: second.to_string(),
                 });

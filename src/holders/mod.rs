@@ -27,6 +27,4 @@ pub use pods::{PodHoldings, PodMap, PodMetadata, PodObservation, PodTracker, Res
 pub use process_directory::ProcessDirectory;
 pub use process_location::refused_cgroup;
 pub use resolved_workloads::{AllocatedDevice, Allocation, InstancePlace, ResolvedWorkloads};
-pub use standing::{
-    GpuSelector, GrantedSlot, Selector, SessionGpu, StandingGrant, are_configured_alike, in_words,
-};
+pub use standing::{GrantedSlot, Selector, SessionGpu, StandingGrant, are_configured_alike, in_words};

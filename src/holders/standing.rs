@@ -3,11 +3,10 @@
 //! Holdings are ranked here; conflicts between them are resolved at attribution.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::sync::Arc;
 
 use super::resolved_workloads::AllocatedDevice;
-use crate::model::{Fact, Fraction, GpuId, Holder, HolderId, Holding, HoldingSource, MigSlot};
+use crate::model::{Fact, Fraction, GpuId, GpuSelector, Holder, HolderId, Holding, HoldingSource, MigSlot};
 
 /// A standing grant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,27 +79,6 @@ impl<'a> From<&'a SessionGpu> for GrantedSlot<'a> {
 impl From<&GpuId> for SessionGpu {
     fn from(gpu: &GpuId) -> Self {
         Self { index: Some(gpu.index), uuid: Arc::clone(&gpu.uuid) }
-    }
-}
-
-/// A GPU that a standing grant names, or all of them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum GpuSelector {
-    /// Every GPU of the node.
-    All,
-    /// The GPU that has this index in the current driver session.
-    Index(u32),
-    /// The GPU with this UUID.
-    Uuid(String),
-}
-
-impl fmt::Display for GpuSelector {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::All => f.write_str("every GPU"),
-            Self::Index(index) => write!(f, "GPU {index}"),
-            Self::Uuid(uuid) => f.write_str(uuid),
-        }
     }
 }
 

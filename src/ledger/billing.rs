@@ -94,7 +94,7 @@ pub(super) fn make_bill(
         example_prices: rates.iter().any(BillRate::is_example),
         rates,
         terms: terms_of(&lines, &schedule),
-        unpriced: schedule.has_prices().then(|| unpriced(&gpus)),
+        unpriced: schedule.has_prices().then(|| gpus.iter().map(BillGpu::unpriced).sum()),
         tenant_attributes: attributes_of(&lines, rules.versions().last().map(|last| &*last.rules)),
         tenant_budgets: budgets_of(&lines, rules.budgets_until(month.map_or(end, |month| month.end))),
         lines,
@@ -251,7 +251,7 @@ impl BillDraft<'_> {
             }
             let (schedule, model) = (self.schedule, &*gpu.model);
             let priced = PricedSpan { schedule, gpu: &gpu.gpu, model, at: span.from }.price(of_gpu)?;
-            gpu.add(slot, rate)?;
+            gpu.add(slot, rate.map(|rate| (rate.id, rate.entry.nano)))?;
             for mut line in priced {
                 gpu.energy_money = gpu.energy_money.plus(line.exact_energy)?;
                 line.day.clone_from(&span.day);
@@ -341,11 +341,6 @@ fn load_times(connection: &Connection, span: &BillSpan<'_>) -> rusqlite::Result<
         .collect()
 }
 
-/// The rates of GPU time that priced any.
-fn gpu_rates(gpus: &[BillGpu]) -> impl Iterator<Item = &Recorded<Rate>> {
-    gpus.iter().flat_map(|gpu| &gpu.intervals).filter_map(|interval| interval.rate.as_ref())
-}
-
 /// All rates that priced anything, by their begin.
 pub(super) fn rates_of<'a>(
     gpus: &[BillGpu],
@@ -353,7 +348,8 @@ pub(super) fn rates_of<'a>(
     schedule: &'a RateSchedule,
 ) -> Vec<&'a Recorded<Rate>> {
     let of_line = |line: &BillLine| [line.rates.time, line.rates.energy, line.rates.carbon];
-    let ids = lines.iter().flat_map(of_line).flatten().chain(gpu_rates(gpus).map(|rate| rate.id));
+    let of_gpus = gpus.iter().flat_map(|gpu| &gpu.intervals).filter_map(|interval| interval.rate);
+    let ids = lines.iter().flat_map(of_line).flatten().chain(of_gpus);
     let ids: BTreeSet<i64> = ids.collect();
     let rates = schedule.rates.entries().iter().filter(|rate| ids.contains(&rate.id));
     let mut rates: Vec<&Recorded<Rate>> = rates.collect();
@@ -366,12 +362,6 @@ pub(super) fn terms_of(lines: &[BillLine], schedule: &RateSchedule) -> Vec<BillT
     let ids: BTreeSet<i64> = lines.iter().filter_map(|line| line.rates.terms).collect();
     let terms = schedule.terms.entries().iter().filter(|terms| ids.contains(&terms.id));
     terms.map(BillTerms::new).collect()
-}
-
-/// GPU time without a rate.
-fn unpriced(gpus: &[BillGpu]) -> Nanoseconds {
-    let intervals = gpus.iter().flat_map(|gpu| &gpu.intervals);
-    intervals.filter(|interval| interval.rate.is_none()).map(|interval| interval.slot).sum()
 }
 
 /// The currency of the rates of a period that begins at `from`; an error where there are several.

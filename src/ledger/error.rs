@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::billing::print_time as time;
 use crate::model::{HolderId, Utc};
 
 /// A failed operation on a ledger.
@@ -98,51 +97,44 @@ pub enum Cause {
     UnknownGpu { gpu: Arc<str> },
     #[error("{holder} is not stored; it must be in this batch or an earlier one")]
     UnknownHolder { holder: HolderId },
-    #[error("{edge}: {} is not on a whole minute; bills cover whole minutes, leave out the seconds", time(*at))]
+    #[error("{edge}: {at} is not on a whole minute; bills cover whole minutes, leave out the seconds")]
     Grid { edge: &'static str, at: Utc },
     #[error(
-        "{edge}: {} is inside a quarter hour of which only the sum is kept, as of all before {} (ledger.retention.minutes); \
-         give {} or {}",
-        time(*at), time(*until), time(*begin), time(*end)
+        "{edge}: {at} is inside a quarter hour of which only the sum is kept, as of all before {until} \
+         (ledger.retention.minutes); give {begin} or {end}"
     )]
     RolledUp { edge: &'static str, at: Utc, begin: Utc, end: Utc, until: Utc },
     #[error(
-        "from: {} is before {}, where the account of this ledger begins: what is older was deleted \
-         (ledger.retention.quarter_hours); give that time or a later one",
-        time(*from), time(*until)
+        "from: {from} is before {until}, where the account of this ledger begins: what is older was deleted \
+         (ledger.retention.quarter_hours); give that time or a later one"
     )]
     Deleted { from: Utc, until: Utc },
-    #[error("from: {} is after to: {}; swap them", time(*from), time(*to))]
+    #[error("from: {from} is after to: {to}; swap them")]
     Backwards { from: Utc, to: Utc },
     #[error(
-        "prices in {first} and, since {}, in {second} were in force; choose a period up to that time, or from it",
-        time(*since)
+        "prices in {first} and, since {since}, in {second} were in force; choose a period up to that time, or from it"
     )]
     Currencies { first: String, second: String, since: Utc },
     #[error(
-        "prices in {first} and, since {}, in {second} were in force at one time; give one of them rates from then on that replace \
-         all others (docs/cost.md)",
-        time(*since)
+        "prices in {first} and, since {since}, in {second} were in force at one time; give one of them rates from then on that \
+         replace all others (docs/cost.md)"
     )]
     MixedCurrencies { first: String, second: String, since: Utc },
     #[error(
-        "the account of its GPUs is closed up to {}, and the period ends at {}; close it when that is over",
-        time(*settled), time(*to)
+        "the account of its GPUs is closed up to {settled}, and the period ends at {to}; close it when that is over"
     )]
     NotSettled { to: Utc, settled: Utc },
     #[error(
-        "the account of {gpu} ends before {}; start its agent until that is closed, or say that the GPU was taken out with \
-         `gpumeter inventory forget {gpu}`",
-        time(*to)
+        "the account of {gpu} ends before {to}; start its agent until that is closed, or say that the GPU was taken out with \
+         `gpumeter inventory forget {gpu}`"
     )]
     GpuNotSettled { gpu: Arc<str>, to: Utc },
     #[error(
-        "{} to {} is closed already{}; a correction is a credit (gpumeter statement credit)",
-        time(*from), time(*to),
+        "{from} to {to} is closed already{}; a correction is a credit (gpumeter statement credit)",
         if number.is_empty() { String::new() } else { format!(" by statement {number}") }
     )]
     Closed { from: Utc, to: Utc, number: String },
-    #[error("it has not closed {} to {}; is it the ledger of that statement?", time(*from), time(*to))]
+    #[error("it has not closed {from} to {to}; is it the ledger of that statement?")]
     NotClosed { from: Utc, to: Utc },
     #[error("{0}")]
     Money(#[from] crate::billing::MoneyOverflow),

@@ -18,7 +18,6 @@ use super::column::{loaded, stored};
 use super::error::{Cause, Error};
 use super::files::with_suffix;
 use super::{files, owner, reader, schema};
-use crate::billing::print_time as time;
 use crate::model::Utc;
 use crate::tenants::{TenantRules, tenant};
 
@@ -176,11 +175,10 @@ pub struct Restored {
 impl fmt::Display for Restored {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { path, version, until, replaced, replaced_until } = self;
-        writeln!(f, "{}: restored as it was at {}, schema version {version}", path.display(), time(*until))?;
-        let (from, to) = (time(*until), time(*replaced_until));
+        writeln!(f, "{}: restored as it was at {until}, schema version {version}", path.display())?;
         writeln!(
             f,
-            "not in the restored ledger: {from} to {to}; the replaced ledger is {}",
+            "not in the restored ledger: {until} to {replaced_until}; the replaced ledger is {}",
             replaced.display()
         )?;
         writeln!(f, "start the release that knows version {version}; a newer one upgrades the ledger again")

@@ -266,21 +266,7 @@ mod tests {
     }
 
     fn spans(seconds: std::ops::Range<u64>) -> LedgerBatch {
-        let span = |from| Span {
-            from: Utc(from * SECOND),
-            to: Utc((from + 1) * SECOND),
-            state: SlotState::Measured,
-            source: ActivitySource::Gpm,
-            method: Method::Observed,
-            holdings: Arc::new([]),
-            covered_by: BTreeMap::new(),
-            busy: 0,
-            present: BTreeMap::new(),
-            blind: false,
-            energy: None,
-            idle_energy: Microjoules(0),
-            instances: None,
-        };
+        let span = |from| Span::empty(Utc(from * SECOND), Utc((from + 1) * SECOND), SlotState::Unobserved);
         let now = Utc(seconds.end * SECOND);
         let open =
             OpenSpans { gpu: "GPU-0".into(), spans: seconds.map(span).collect(), energy_counter: None };

@@ -10,7 +10,7 @@ use super::column::{loaded, loaded_json, loaded_optional};
 use super::rolled::RolledTime;
 use super::state::{LedgerGpu, LedgerState, LiveCounter};
 use super::{counters, rates, reader, tenant_rules};
-use crate::account::{Boot, RecoveredGpu, RecoveredShare, unknown_span};
+use crate::account::{Boot, RecoveredGpu, RecoveredShare};
 use crate::model::{
     GpuId, Holder, HolderId, Holding, HoldingSource, Microjoules, Nanoseconds, Presence, SlotState, Span, Utc,
 };
@@ -177,7 +177,7 @@ fn fill_gaps(settled_until: Utc, stored: Vec<Span>) -> Vec<Span> {
             continue;
         }
         if at < span.from {
-            spans.push(unknown_span(at, span.from, SlotState::Unobserved));
+            spans.push(Span::empty(at, span.from, SlotState::Unobserved));
         }
         at = span.to;
         spans.push(span);

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use super::error::{Cause, Error};
 use super::files::{megabytes, with_suffix};
 use super::{migration, owner, schema};
-use crate::billing::print_time;
 use crate::model::{Nanoseconds, Utc};
 
 /// Result of [`snapshot`].
@@ -27,7 +26,7 @@ impl fmt::Display for LedgerCopy {
             f,
             "{}: the ledger as it was at {}, {}",
             file.display(),
-            print_time(until.floor(Nanoseconds::SECOND)),
+            until.floor(Nanoseconds::SECOND),
             megabytes(*bytes)
         )
     }

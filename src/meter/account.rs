@@ -299,19 +299,9 @@ impl Account {
     /// A span from the cursor with nothing but the holdings.
     fn blank(&self, to: Utc) -> Span {
         Span {
-            from: self.cursor,
-            to,
-            state: SlotState::Unmeasured,
-            source: ActivitySource::None,
-            method: Method::Observed,
             holdings: Arc::clone(&self.slots.whole.holdings),
             covered_by: self.slots.whole.covered_by.clone(),
-            busy: 0,
-            present: BTreeMap::new(),
-            blind: false,
-            energy: None,
-            idle_energy: Microjoules(0),
-            instances: None,
+            ..Span::empty(self.cursor, to, SlotState::Unmeasured)
         }
     }
 

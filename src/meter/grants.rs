@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::Meter;
-use crate::holders::{GpuSelector, StandingGrant, in_words};
+use crate::holders::{StandingGrant, in_words};
+use crate::model::GpuSelector;
 
 /// The standing grants that name missing GPUs.
 #[derive(Default)]

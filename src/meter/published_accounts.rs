@@ -12,7 +12,7 @@ use super::budget::{SeriesBudget, select_accounts};
 use super::committed::{AccountKey, CommittedAccounts, SlotAccount, is_cost};
 use super::{Policy, TrackedGpu};
 use crate::catalogue::{AccountValue, Level};
-use crate::model::snapshot::{AccountEntry, AccountState, WorkloadAccountEntry};
+use crate::model::snapshot::{AccountEntry, AccountState};
 use crate::model::{HolderId, Price, Tariff, UnattributedReason, Utc};
 
 /// Which accounts have series, and what was last published of them.
@@ -49,22 +49,30 @@ pub(super) struct PublishedAccounts {
     prices: Arc<[Option<Price>]>,
     /// How many tenants' accounts the budget had room for.
     room: usize,
-    pub(super) tenants: PublishedRows<AccountEntry>,
-    pub(super) workloads: PublishedRows<WorkloadAccountEntry>,
+    pub(super) tenants: PublishedRows,
+    pub(super) workloads: PublishedRows,
     /// By GPU and reason.
     pub(super) unattributed: Arc<[[Option<u64>; UnattributedReason::ALL.len()]]>,
 }
 
 /// Entries with their values.
-pub(super) struct PublishedRows<E> {
-    pub(super) entries: Arc<[E]>,
+pub(super) struct PublishedRows {
+    pub(super) entries: Arc<[AccountEntry]>,
     pub(super) states: Arc<[AccountState]>,
     /// How many accounts have no series.
     left_off: usize,
 }
 
-impl<E> PublishedRows<E> {
-    fn new(rows: impl Iterator<Item = (E, AccountState)>, left_off: usize) -> Self {
+impl PublishedRows {
+    fn new(
+        accounts: impl IntoIterator<Item = SlotAccount>,
+        positions: &BTreeMap<&str, usize>,
+        left_off: usize,
+    ) -> Self {
+        let rows = accounts.into_iter().filter_map(|SlotAccount { key, state }| {
+            let (gpu, gpu_instance) = (*positions.get(&*key.uuid)?, instance_label(key.gpu_instance));
+            Some((AccountEntry { owner: key.owner, gpu, gpu_instance }, state))
+        });
         let (entries, states): (Vec<_>, Vec<_>) = rows.unzip();
         Self { entries: entries.into(), states: states.into(), left_off }
     }
@@ -139,7 +147,7 @@ impl AccountPublisher {
         positions: &BTreeMap<&str, usize>,
         tariffs: BTreeMap<Arc<str>, Tariff>,
         budget: &mut SeriesBudget<'_>,
-    ) -> PublishedRows<AccountEntry> {
+    ) -> PublishedRows {
         let (all, room) = (accounts.len(), budget.entries_left(&budget.costs.account));
         // Where not all fit, `__other__` may have a series on each GPU, but at most as many as tenants have.
         let reserved = if all > room { positions.len().min(room / 2) } else { 0 };
@@ -150,11 +158,7 @@ impl AccountPublisher {
         let left_off = all - accounts.len();
         others.truncate(room.saturating_sub(accounts.len()));
         accounts.append(&mut others);
-        let entries = accounts.into_iter().filter_map(|SlotAccount { key, state }| {
-            let (gpu, gpu_instance) = (*positions.get(&*key.uuid)?, instance_label(key.gpu_instance));
-            Some((AccountEntry { tenant: key.owner, gpu, gpu_instance }, state))
-        });
-        let rows = PublishedRows::new(entries, left_off);
+        let rows = PublishedRows::new(accounts, positions, left_off);
         budget.charge(&budget.costs.account, rows.entries.len(), left_off);
         rows
     }
@@ -164,17 +168,13 @@ impl AccountPublisher {
         accounts: Vec<SlotAccount>,
         positions: &BTreeMap<&str, usize>,
         budget: &mut SeriesBudget<'_>,
-    ) -> PublishedRows<WorkloadAccountEntry> {
+    ) -> PublishedRows {
         let room = budget.admit(&budget.costs.workload_account, accounts.len());
         let keys = accounts.iter().map(|account| account.key.clone()).collect();
         self.workloads = select_accounts(&self.workloads, keys, room);
         let left_off = accounts.len() - self.workloads.len();
         let admitted = accounts.into_iter().filter(|account| self.workloads.contains(&account.key));
-        let entries = admitted.filter_map(|SlotAccount { key, state }| {
-            let (gpu, gpu_instance) = (*positions.get(&*key.uuid)?, instance_label(key.gpu_instance));
-            Some((WorkloadAccountEntry { workload: key.owner, gpu, gpu_instance }, state))
-        });
-        PublishedRows::new(entries, left_off)
+        PublishedRows::new(admitted, positions, left_off)
     }
 }
 
@@ -330,7 +330,7 @@ mod tests {
             series.update(sources, &mut SeriesBudget { costs: &costs, dropped: &mut dropped, left: limit });
         let cost = AccountValue::ALL.iter().position(|value| *value == AccountValue::HeldCost).unwrap();
         let rows = published.tenants.entries.iter().zip(&*published.tenants.states);
-        (published, rows.map(|(entry, state)| (&*entry.tenant, entry.gpu, state.values[cost])).collect())
+        (published, rows.map(|(entry, state)| (&*entry.owner, entry.gpu, state.values[cost])).collect())
     }
 
     /// A limit of series with room for so many tenants' accounts.

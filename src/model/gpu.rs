@@ -13,6 +13,27 @@ pub struct GpuId {
     pub uuid: Arc<str>,
 }
 
+/// A GPU that a standing grant names, or all of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GpuSelector {
+    /// Every GPU of the node.
+    All,
+    /// The GPU with this index, that of nvidia-smi, in the current driver session.
+    Index(u32),
+    /// The GPU with this UUID, in the driver's spelling.
+    Uuid(String),
+}
+
+impl std::fmt::Display for GpuSelector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::All => f.write_str("every GPU"),
+            Self::Index(index) => write!(f, "GPU {index}"),
+            Self::Uuid(uuid) => f.write_str(uuid),
+        }
+    }
+}
+
 /// Whether a GPU that this node has had is still attached to it, and where it went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Attachment {

@@ -27,8 +27,8 @@ pub use frame::{
     Unframed,
 };
 pub use gpu::{
-    Attachment, FabricPlace, GpuId, GpuIdentity, GpuName, InstanceId, InstanceIdentity, MigSlices, Notice,
-    PciAddress, Platform, Via, XidCount, XidSource,
+    Attachment, FabricPlace, GpuId, GpuIdentity, GpuName, GpuSelector, InstanceId, InstanceIdentity,
+    MigSlices, Notice, PciAddress, Platform, Via, XidCount, XidSource,
 };
 pub use health::{HealthState, Reason, Remedy, StickyFault, Verdict};
 pub use holder::{Holder, HolderId, RESERVED, UnattributedReason};

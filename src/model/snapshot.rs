@@ -46,6 +46,17 @@ pub struct Snapshot {
     pub agent: Vec<AgentNumber>,
 }
 
+impl Snapshot {
+    /// The first value of one of the agent's own families, unless it is a histogram.
+    pub fn agent_integer(&self, family: &str) -> Option<i64> {
+        let position = self.roster.agent.iter().position(|entry| entry.family == family)?;
+        match self.agent.get(position)? {
+            AgentNumber::Integer(number) => Some(*number),
+            AgentNumber::Histogram(_) => None,
+        }
+    }
+}
+
 /// Who and what has series; equal rosters are one `Arc`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Roster {
@@ -56,7 +67,7 @@ pub struct Roster {
     /// Tenants and remainders with an account, by tenant and GPU.
     pub accounts: Arc<[AccountEntry]>,
     /// Workloads with an account, by workload and GPU; empty below level full.
-    pub workload_accounts: Arc<[WorkloadAccountEntry]>,
+    pub workload_accounts: Arc<[AccountEntry]>,
     /// Current holdings, by GPU and holder.
     pub holdings: Arc<[HoldingEntry]>,
     /// Current workloads, by id.
@@ -125,11 +136,11 @@ impl ProcessEntry {
     pub const OTHERS: &str = "other";
 }
 
-/// A tenant's account on one GPU.
+/// The account of a tenant or a workload on one GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccountEntry {
-    /// Tenant or remainder.
-    pub tenant: Arc<str>,
+    /// The tenant, a remainder, or the workload's id.
+    pub owner: Arc<str>,
     /// Position of the GPU in [`Roster::gpus`].
     pub gpu: usize,
     /// GPU instance id; empty for a whole GPU, and for time of a MIG GPU that is no instance's.
@@ -156,17 +167,6 @@ pub struct BudgetEntry {
     pub currency: Arc<str>,
     /// The amount.
     pub amount: Money,
-}
-
-/// A workload's account on one GPU.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WorkloadAccountEntry {
-    /// Workload id.
-    pub workload: Arc<str>,
-    /// Position of the GPU in [`Roster::gpus`].
-    pub gpu: usize,
-    /// GPU instance id; empty for a whole GPU.
-    pub gpu_instance: Arc<str>,
 }
 
 /// The agent's totals of a GPU instance. Another instance that gets its id starts at 0.

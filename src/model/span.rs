@@ -100,6 +100,25 @@ pub struct Span {
 }
 
 impl Span {
+    /// A span without holdings and activity.
+    pub fn empty(from: Utc, to: Utc, state: SlotState) -> Self {
+        Self {
+            from,
+            to,
+            state,
+            source: ActivitySource::None,
+            method: Method::Observed,
+            holdings: Arc::default(),
+            covered_by: BTreeMap::new(),
+            busy: 0,
+            present: BTreeMap::new(),
+            blind: false,
+            energy: None,
+            idle_energy: Microjoules(0),
+            instances: None,
+        }
+    }
+
     /// Its length.
     pub const fn length(&self) -> Nanoseconds {
         self.to.since(self.from)
@@ -220,9 +239,6 @@ impl InstanceSpan {
     /// A span of its own over the time of the GPU's span.
     pub fn during(&self, gpu: &Span) -> Span {
         Span {
-            from: gpu.from,
-            to: gpu.to,
-            state: self.state,
             source: self.source,
             method: gpu.method,
             holdings: Arc::clone(&self.holdings),
@@ -230,9 +246,7 @@ impl InstanceSpan {
             busy: self.busy,
             present: self.present.clone(),
             blind: self.blind,
-            energy: None,
-            idle_energy: Microjoules(0),
-            instances: None,
+            ..Span::empty(gpu.from, gpu.to, self.state)
         }
     }
 }

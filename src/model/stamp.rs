@@ -18,6 +18,29 @@ pub struct Stamp {
 #[serde(transparent)]
 pub struct Utc(pub u64);
 
+impl From<Utc> for jiff::Timestamp {
+    fn from(at: Utc) -> Self {
+        // Times of 64 bits end in 2554, those of jiff in 9999.
+        Self::from_nanosecond(i128::from(at.0)).unwrap_or(Self::MAX)
+    }
+}
+
+/// Fails for times before 1970 and after 2554.
+impl TryFrom<jiff::Timestamp> for Utc {
+    type Error = std::num::TryFromIntError;
+
+    fn try_from(at: jiff::Timestamp) -> Result<Self, Self::Error> {
+        u64::try_from(at.as_nanosecond()).map(Self)
+    }
+}
+
+/// In RFC 3339.
+impl std::fmt::Display for Utc {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(&jiff::Timestamp::from(*self), f)
+    }
+}
+
 /// The grid of the account.
 pub const MINUTE: Nanoseconds = Nanoseconds::from_seconds(60);
 

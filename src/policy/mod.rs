@@ -13,10 +13,10 @@ use std::sync::Arc;
 use crate::billing::{PriceBook, RateSchedule, TenantBudget};
 use crate::catalogue::Level;
 use crate::config::{
-    BadVariable, Config, GpuChoice, GrantConfig, Grantee, NodeConfig, OtlpPlan, TenantsConfig, UserChoice,
+    BadVariable, Config, GrantConfig, Grantee, NodeConfig, OtlpPlan, TenantsConfig, UserChoice,
 };
 use crate::export::{OtlpResource, PageCache};
-use crate::holders::{GpuSelector, Selector, StandingGrant};
+use crate::holders::{Selector, StandingGrant};
 use crate::meter::Policy;
 use crate::model::{Money, Nanoseconds, NodeIdentity};
 use crate::tenants::{RuleSchedule, TenantRules};
@@ -236,7 +236,7 @@ pub(crate) fn grants(config: &Config) -> Vec<StandingGrant> {
 fn standing_grant(position: usize, grant: &GrantConfig) -> StandingGrant {
     let id = grant.id.clone().unwrap_or_else(|| position.to_string());
     StandingGrant {
-        gpus: grant.gpus.iter().map(gpu_selector).collect(),
+        gpus: grant.gpus.clone(),
         fraction: grant.fraction,
         selector: selector(&grant.holder, &id),
         version: 0,
@@ -261,14 +261,6 @@ fn selector(holder: &Grantee, id: &str) -> Selector {
             }
             Selector::Team { name: id.to_owned(), users, uids }
         }
-    }
-}
-
-fn gpu_selector(choice: &GpuChoice) -> GpuSelector {
-    match choice {
-        GpuChoice::All => GpuSelector::All,
-        GpuChoice::Index(index) => GpuSelector::Index(*index),
-        GpuChoice::Uuid(uuid) => GpuSelector::Uuid(uuid.clone()),
     }
 }
 

@@ -15,9 +15,8 @@ pub fn price_warning(config: &Config, now: Utc) -> Option<String> {
     };
     first.filter(|first| *first > now).map(|first| {
         format!(
-            "prices.rates: no price is in force before {}, when the first rate begins; GPU time until then costs nothing \
-             and is `unpriced` in the bill: give that rate an earlier `from`, or none",
-            in_utc(first)
+            "prices.rates: no price is in force before {first}, when the first rate begins; GPU time until then costs nothing \
+             and is `unpriced` in the bill: give that rate an earlier `from`, or none"
         )
     })
 }
@@ -33,12 +32,8 @@ pub(crate) fn price_in_words(config: &Config, now: Utc) -> String {
     }
     let active = book.prices().filter(|rate| rate.from.is_none_or(|from| from <= now));
     let Some(latest) = active.max_by_key(|rate| rate.from) else { return String::new() };
-    let since = latest.from.map(|from| format!(", since {}", in_utc(from))).unwrap_or_default();
+    let since = latest.from.map(|from| format!(", since {from}")).unwrap_or_default();
     format!("a rate in {currency} is in force, class {}{since}", latest.tariff.class)
-}
-
-fn in_utc(at: Utc) -> String {
-    jiff::Timestamp::from_nanosecond(at.0.into()).map_or_else(|_| at.0.to_string(), |at| at.to_string())
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use crate::billing::{Bill, BillsJson, Explanation, LineFilter, PriceBook, print_time};
+use crate::billing::{Bill, BillsJson, Explanation, LineFilter, PriceBook};
 use crate::clock::{Stop, system_now, system_zone};
 use crate::config::BillingConfig;
 use crate::ledger::{Cause, ExplainedPart, Reader};
@@ -297,7 +297,7 @@ fn check_begun(query: &BillQuery, begin: Option<Utc>, bill: &Bill) -> Result<(),
     if let (Some(from), Some(begin)) = (&query.from, begin)
         && begin > bill.closed_until.max(system_now().utc)
     {
-        let closed_until = print_time(bill.closed_until);
+        let closed_until = bill.closed_until.to_string();
         return Err(BillProblem::Future { from: from.clone(), closed_until });
     }
     Ok(())

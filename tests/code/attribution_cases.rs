@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use gpumeter::attribution::{SettleError, settle};
 use gpumeter::model::{
-    ActivitySource, Carry, Fraction, Grade, HolderId, Holding, HoldingSource, Method, Microjoules,
-    Nanoseconds, Presence, Row, Settlement, SlotState, Span, Utc,
+    ActivitySource, Carry, Fraction, Grade, HolderId, Holding, HoldingSource, Microjoules, Nanoseconds,
+    Presence, Row, Settlement, SlotState, Span, Utc,
 };
 
 const SECOND: u64 = 1_000_000_000;
@@ -24,22 +24,14 @@ fn span(second: u64, holdings: &[(&str, u32)], present: &[(&str, Option<u64>, Op
         rank: Some(0),
     };
     Span {
-        from: Utc(second * SECOND),
-        to: Utc((second + 1) * SECOND),
-        state: SlotState::Measured,
         source: ActivitySource::Gpm,
-        method: Method::Observed,
         holdings: holdings.iter().map(holding).collect(),
-        covered_by: BTreeMap::new(),
         busy: SECOND,
         present: present
             .iter()
             .map(|(name, weight, memory)| (id(name), Presence { weight: *weight, memory: *memory }))
             .collect(),
-        blind: false,
-        energy: None,
-        idle_energy: Microjoules(0),
-        instances: None,
+        ..Span::empty(Utc(second * SECOND), Utc((second + 1) * SECOND), SlotState::Measured)
     }
 }
 

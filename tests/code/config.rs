@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use gpumeter::billing::{Basis, PriceBook, Rate, RateKind, RateSelector, Terms};
 use gpumeter::catalogue::Level;
 use gpumeter::config::{
-    Config, Endpoint, GpuChoice, GrantConfig, Grantee, Problems, UserChoice, default_yaml, key_descriptions,
+    Config, Endpoint, GrantConfig, Grantee, Problems, UserChoice, default_yaml, key_descriptions,
 };
-use gpumeter::model::{Fraction, Nanoseconds, Tariff, Utc};
+use gpumeter::model::{Fraction, GpuSelector, Nanoseconds, Tariff, Utc};
 
 /// A rate of all GPUs without a begin.
 fn rate(nano: i64) -> Rate {
@@ -48,10 +48,10 @@ fn a_grant_is_for_a_team_or_group_on_several_gpus() {
     let standing = Config::parse(text, "test").unwrap().attribution.standing;
     let team = Grantee::Team(vec![UserChoice::Name("ada".into()), UserChoice::Uid(1001)]);
     assert_eq!(standing[0].holder, team);
-    assert_eq!(standing[0].gpus, [GpuChoice::Index(4), GpuChoice::Index(5)]);
+    assert_eq!(standing[0].gpus, [GpuSelector::Index(4), GpuSelector::Index(5)]);
     assert_eq!(standing[1].holder, Grantee::Group("research".into()));
     let uuid = "GPU-0123abcd-0000-1111-2222-333344445555".to_owned();
-    assert_eq!(standing[1].gpus, [GpuChoice::Index(0), GpuChoice::Uuid(uuid)]);
+    assert_eq!(standing[1].gpus, [GpuSelector::Index(0), GpuSelector::Uuid(uuid)]);
     assert_eq!(standing[1].fraction, Fraction { numerator: 1, denominator: 2 });
 }
 
@@ -163,9 +163,9 @@ web: {listen: [127.0.0.1:9855, "[::1]:9855"], created: true}
     assert_eq!(
         config.attribution.standing,
         [
-            standing(Some("condo"), GpuChoice::All, half, Grantee::User(UserChoice::Name("alice".into()))),
-            standing(None, GpuChoice::Index(3), quarter, Grantee::Unit("serve.service".into())),
-            standing(None, GpuChoice::Uuid(uuid), half, Grantee::User(UserChoice::Name("bob".into()))),
+            standing(Some("condo"), GpuSelector::All, half, Grantee::User(UserChoice::Name("alice".into()))),
+            standing(None, GpuSelector::Index(3), quarter, Grantee::Unit("serve.service".into())),
+            standing(None, GpuSelector::Uuid(uuid), half, Grantee::User(UserChoice::Name("bob".into()))),
         ]
     );
     let rates = vec![

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use gpumeter::holders::{
-    AllocatedDevice, Allocation, GpuSelector, GrantedSlot, Granting, InstancePlace, Selector, SessionGpu,
-    StandingGrant, holdings,
+    AllocatedDevice, Allocation, GrantedSlot, Granting, InstancePlace, Selector, SessionGpu, StandingGrant,
+    holdings,
 };
 use gpumeter::model::{
-    Fact, Facts, Fraction, Holder, HolderId, Holding, HoldingSource, MigSlot, UnattributedReason,
+    Fact, Facts, Fraction, GpuSelector, Holder, HolderId, Holding, HoldingSource, MigSlot, UnattributedReason,
 };
 use proptest::prelude::*;
 

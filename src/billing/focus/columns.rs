@@ -165,13 +165,10 @@ columns! {
     "x_UnavailableSeconds" AMOUNT, |row| seconds(row, |line| line.amounts.parts.unavailable);
     "x_BeyondShareSeconds" AMOUNT, |row| seconds(row, |line| line.amounts.used.beyond);
     "x_OutsideHoldingSeconds" AMOUNT, |row| seconds(row, |line| line.amounts.used.outside);
-    "x_EnergyJoules" AMOUNT, |row| match time_line(row).filter(|line| line.has_energy) {
-        Some(line) => FocusValue::Decimal(joules(line)),
-        None => FocusValue::Null,
-    };
-    "x_Co2eGrams" AMOUNT, |row| match time_line(row).and_then(|line| line.emissions) {
-        Some(grams) => FocusValue::Decimal(Decimal { units: grams.0, scale: 9 }),
-        None => FocusValue::Null,
+    "x_EnergyJoules" AMOUNT, |row| decimal(time_line(row).filter(|line| line.has_energy).map(joules));
+    "x_Co2eGrams" AMOUNT, |row| {
+        let grams = time_line(row).and_then(|line| line.emissions);
+        decimal(grams.map(|grams| Decimal { units: grams.0, scale: 9 }))
     };
     "x_Grade" FocusType::Text, |row| optional(time_line(row).map(|line| line.grade.name()));
     "x_Simulated" FocusType::Text, |row| text(row.bill.simulated.to_string());
@@ -206,10 +203,7 @@ fn time_line<'a>(row: &FocusRow<'a>) -> Option<&'a BillLine> {
 }
 
 fn seconds(row: &FocusRow<'_>, of: fn(&BillLine) -> u64) -> FocusValue {
-    match time_line(row) {
-        Some(line) => FocusValue::Decimal(Decimal { units: of(line).into(), scale: 9 }),
-        None => FocusValue::Null,
-    }
+    decimal(time_line(row).map(|line| Decimal { units: of(line).into(), scale: 9 }))
 }
 
 fn joules(line: &BillLine) -> Decimal {

@@ -8,7 +8,9 @@ use jiff::tz::TimeZone;
 use thiserror::Error;
 
 use super::decimal::{COST_SCALE, Decimal, PRICE_SCALE, QUANTITY_SCALE, costs, quantities, ratios};
-use crate::billing::{Bill, BillGpu, BillLine, BillRate, ExactMoney, MoneyOverflow, Month, RateKind};
+use crate::billing::{
+    Bill, BillGpu, BillLine, BillRate, ExactMoney, MoneyOverflow, Month, RateKind, day_begin,
+};
 use crate::model::{GpuId, HolderId, MINUTE, Money, Utc};
 
 /// What a row charges for.
@@ -171,10 +173,7 @@ impl DayBounds {
     fn new(day: &str, zone: &TimeZone) -> Result<Self, FocusError> {
         let wrong = || FocusError::Day(day.to_owned());
         let date: Date = day.parse().map_err(|_| wrong())?;
-        let begin_of = |date: Date| {
-            let begin = date.to_zoned(zone.clone()).map_err(|_| wrong())?.timestamp().as_nanosecond();
-            u64::try_from(begin).map(Utc).map_err(|_| wrong())
-        };
+        let begin_of = |date: Date| day_begin(date, zone).ok_or_else(wrong);
         let begin = begin_of(date)?;
         let month = Month::containing(begin, zone).ok_or_else(wrong)?;
         let end = begin_of(date.tomorrow().map_err(|_| wrong())?)?;
@@ -237,7 +236,7 @@ impl<'a> DayDraft<'a> {
         for line in self.lines.iter().copied().filter(|line| !is_adjustment(line)) {
             let rate = self.rate(line.rates.time);
             let prices = self.time_prices(line, rate)?;
-            let row = |kind, rate| self.row(line, kind, rate);
+            let row = |kind, rate| self.row(Some(line), kind, rate);
             let mut add = |row: FocusRow<'a>, prices: UnitPrices, amount| {
                 let usage = FocusUsage { row, prices, amount };
                 groups.entry((usage.row.kind, prices.list)).or_default().push(usage);
@@ -296,18 +295,19 @@ impl<'a> DayDraft<'a> {
         Ok(UnitPrices { list, charged })
     }
 
-    fn row(&self, line: &'a BillLine, kind: RowKind, rate: Option<&'a BillRate>) -> FocusRow<'a> {
+    fn row(&self, line: Option<&'a BillLine>, kind: RowKind, rate: Option<&'a BillRate>) -> FocusRow<'a> {
         let zero = Decimal { units: 0, scale: COST_SCALE };
+        let (node, cluster) = self.node(line);
         FocusRow {
             bill: self.bill,
             gpu: self.gpu,
             model: self.account.map(|account| account.model.as_str()),
-            node: self.node(Some(line)).0,
-            cluster: self.node(Some(line)).1,
-            line: Some(line),
+            node,
+            cluster,
+            line,
             kind,
             rate,
-            period: self.period(line, rate),
+            period: line.map_or_else(|| self.whole_period(), |line| self.period(line, rate)),
             month: self.day.month,
             quantity: None,
             list_price: None,
@@ -353,28 +353,8 @@ impl<'a> DayDraft<'a> {
     fn adjustment(&self, line: Option<&'a BillLine>, units: i128) -> FocusRow<'a> {
         let cost = Decimal { units, scale: COST_SCALE };
         let rate = line.and_then(|line| self.rate(line.rates.time));
-        let period = match line {
-            Some(line) => self.period(line, rate),
-            None => self.whole_period(),
-        };
-        FocusRow {
-            bill: self.bill,
-            gpu: self.gpu,
-            model: self.account.map(|account| account.model.as_str()),
-            node: self.node(line).0,
-            cluster: self.node(line).1,
-            line,
-            kind: RowKind::Adjustment,
-            rate: None,
-            period,
-            month: self.day.month,
-            quantity: None,
-            list_price: None,
-            price: None,
-            cost,
-            list_cost: cost,
-            ratio: None,
-        }
+        let row = self.row(line, RowKind::Adjustment, rate);
+        FocusRow { rate: None, cost, list_cost: cost, ..row }
     }
 }
 

@@ -8,7 +8,7 @@ use super::by::{BillGrouping, NONE};
 use super::rounding::{decimal, signed_decimal};
 use super::sheet::{BillRow, HOURS, Sheet};
 use crate::billing::statement::GrantedCredit;
-use crate::billing::{Bill, BillRate, print_money, print_time};
+use crate::billing::{Bill, BillRate, print_money};
 use crate::model::Money;
 
 /// The bills under one heading: a line for each group and rate.
@@ -100,7 +100,7 @@ const ID_BYTES: usize = 8;
 
 /// The id of a line: the same whenever the bill of this period is printed, in any time zone.
 pub(super) fn line_id(bill: &Bill, by: &BillGrouping, names: &[String]) -> String {
-    let (from, to) = (print_time(bill.from), print_time(bill.to));
+    let (from, to) = (bill.from.to_string(), bill.to.to_string());
     let cluster = bill.cluster.as_deref().unwrap_or_default();
     let period = [cluster, &*bill.node, &*from, &*to];
     let names = names.iter().map(String::as_str);

@@ -9,7 +9,7 @@ use super::by::BillGrouping;
 use super::csv::line_id;
 use super::job_report::zone;
 use super::{BillSource, Failure, days_of, explain_text, print};
-use crate::billing::{Bill, ExplainedLine, Explanation, JobId, LineFilter, print_time};
+use crate::billing::{Bill, ExplainedLine, Explanation, JobId, LineFilter, day_begin};
 use crate::exports::LineDetail;
 use crate::model::{Fact, Utc};
 use crate::serve::{self, BillQuery};
@@ -181,7 +181,7 @@ impl ExplainCommand {
         };
         let filter = common_filter(&bill, &lines);
         let days = lines.iter().filter_map(|at| bill.lines[*at].day.as_deref());
-        let period = period_of(&bill, days.collect())?.map(print_time);
+        let period = period_of(&bill, days.collect())?.map(|at| at.to_string());
         let mut explanation =
             self.source.explanation("explain", [Some(&*period[0]), Some(&*period[1])], &filter)?;
         let is_in = |explained: &ExplainedLine| lines.iter().any(|at| is_same(&bill, *at, explained));
@@ -214,10 +214,7 @@ fn period_of(bill: &Bill, days: BTreeSet<&str>) -> Result<[Utc; 2], Failure> {
     let mut days = days.into_iter();
     let (Some(day), None) = (days.next(), days.next()) else { return Ok([bill.from, bill.to]) };
     let wrong = || Failure::found(format!("{day:?} is not a day in {}", bill.time_zone));
-    let begin = |date: Date| -> Option<Utc> {
-        let begin = zone(&bill.time_zone).to_timestamp(date.at(0, 0, 0, 0)).ok()?;
-        u64::try_from(begin.as_nanosecond()).ok().map(Utc)
-    };
+    let begin = |date: Date| day_begin(date, &zone(&bill.time_zone));
     let date: Date = day.parse().map_err(|_| wrong())?;
     let next = date.tomorrow().map_err(|_| wrong())?;
     let [first, end] = [date, next].map(begin);

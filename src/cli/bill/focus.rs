@@ -16,8 +16,8 @@ use parquet::schema::parser::parse_message_type;
 
 use super::csv::{record, safe_text};
 use super::{Failure, print};
+use crate::billing::Bill;
 use crate::billing::focus::{COLUMNS, FOCUS_VERSION, FocusRow, FocusType, FocusValue, focus_rows};
-use crate::billing::{Bill, print_time};
 
 /// Options of the command.
 #[derive(Args, Debug)]
@@ -102,7 +102,7 @@ fn table(rows: &[FocusRow<'_>]) -> String {
     let cell = |value| match value {
         FocusValue::Null => String::new(),
         FocusValue::Text(text) => safe_text(&text),
-        FocusValue::Time(at) => print_time(at),
+        FocusValue::Time(at) => at.to_string(),
         FocusValue::Decimal(number) => number.to_string(),
     };
     let line = |row| record(&COLUMNS.iter().map(|column| cell((column.value)(row))).collect::<Vec<_>>());

@@ -4,15 +4,14 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use clap::Args;
-use jiff::{Timestamp, ToSpan};
 
 use super::{BillSource, Failure, job_list, job_report, job_sum, print};
 use crate::billing::{Explanation, JobId, JobSummary, LineFilter};
 use crate::clock::system_now;
-use crate::model::{Fact, QUARTER_HOUR};
+use crate::model::{DAY, Fact, QUARTER_HOUR, Utc};
 
 /// How many days are searched by default.
-const DAYS: i64 = 30;
+const DAYS: u64 = 30;
 
 /// Options of the command.
 #[derive(Args, Debug)]
@@ -93,7 +92,7 @@ impl JobCommand {
     fn explanation(&self, filter: LineFilter) -> Result<Explanation, Failure> {
         let from = match &self.from {
             Some(from) => from.clone(),
-            None => days_ago(DAYS)?,
+            None => days_ago(DAYS),
         };
         let labels = [
             (Fact::SlurmCluster, &self.cluster),
@@ -123,8 +122,7 @@ fn check_cluster(id: &JobId, explanation: &Explanation) -> Result<(), Failure> {
 }
 
 /// The start of the quarter hour that many days ago, since of old minutes only quarter hours may be kept.
-fn days_ago(days: i64) -> Result<String, Failure> {
+fn days_ago(days: u64) -> String {
     let now = system_now().utc.floor(QUARTER_HOUR);
-    let quarter = Timestamp::from_nanosecond(now.0.into()).map_err(Failure::found)?;
-    quarter.checked_sub((days * 24).hours()).map(|from| from.to_string()).map_err(Failure::found)
+    Utc(now.0.saturating_sub(days.saturating_mul(DAY.0))).to_string()
 }

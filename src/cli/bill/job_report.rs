@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use super::rounding::{decimal, in_hour_units, in_money_units, signed_decimal};
@@ -46,10 +47,9 @@ pub(super) fn zone(name: &str) -> TimeZone {
 
 /// Local time, to the minute.
 pub(super) fn local(at: Utc, zone: &TimeZone) -> String {
-    let time = jiff::Timestamp::from_nanosecond(i128::from(at.0));
-    let time = time.map(|time| time.to_zoned(zone.clone()));
+    let time = Timestamp::from(at).to_zoned(zone.clone());
     let format = if *zone == TimeZone::UTC { "%Y-%m-%dT%H:%M:%SZ" } else { "%Y-%m-%dT%H:%M:%S%:z" };
-    time.map_or_else(|_| at.0.to_string(), |time| readable(&time.strftime(format).to_string()))
+    readable(&time.strftime(format).to_string())
 }
 
 pub(super) fn node_name(node: &str) -> &str {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::by::BillGrouping;
 use super::rounding::{apportion, decimal, in_hour_units, in_money_units, signed_decimal};
 use super::sheet::{BillRow, Sheet};
-use crate::billing::{Bill, BillGpu, BillRate, Fleet, RateKind, print_money, print_time};
+use crate::billing::{Bill, BillGpu, BillRate, Fleet, RateKind, print_money};
 use crate::model::{Money, Nanoseconds, Utc};
 
 /// What a bill without lines says.
@@ -176,9 +176,7 @@ fn price(bill: &Bill, rate: &BillRate) -> String {
     }
     match (rate.given_since, rate.since) {
         // Its other dates follow from this.
-        (Some(given), Some(since)) => {
-            text + &format!(", since {} instead of {}", print_time(since), print_time(given))
-        }
+        (Some(given), Some(since)) => text + &format!(", since {since} instead of {given}"),
         _ => text + &dates(bill, rate.since, rate.recorded),
     }
 }
@@ -188,7 +186,7 @@ fn dates(bill: &Bill, since: Option<Utc>, recorded: Option<Utc>) -> String {
     let late = recorded.filter(|recorded| since.is_some_and(|since| *recorded > since));
     let dates = [("since", since), ("recorded", late.map(|late| late.floor(Nanoseconds::SECOND)))];
     let dates = dates.into_iter().filter_map(|(word, at)| Some((word, at.filter(|at| *at > bill.from)?)));
-    dates.map(|(word, at)| format!(", {word} {}", print_time(at))).collect()
+    dates.map(|(word, at)| format!(", {word} {at}")).collect()
 }
 
 /// Since when GPUs are accounted for, and which part of the period that is.
@@ -216,7 +214,7 @@ fn covered(bill: &Bill, gpu: &BillGpu, period: u128) -> String {
         0 => "less than 0.1 % of the period".to_owned(),
         _ => format!("{}.{} % of the period", thousandths / 10, thousandths % 10),
     };
-    let in_seconds = |at: Utc| print_time(at.floor(Nanoseconds::SECOND));
+    let in_seconds = |at: Utc| at.floor(Nanoseconds::SECOND).to_string();
     if gpu.accounted_since > bill.from {
         format!("since {}, {part}", in_seconds(gpu.accounted_since))
     } else {

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::{printable, read};
 use crate::billing::statement::{Credit, Document, GrantedCredit, Statement, StoredDocument};
-use crate::billing::{Bill, print_money, print_time};
+use crate::billing::{Bill, print_money};
 use crate::cli::bill::view::{BillGrouping, BillView, period, print_bill};
 use crate::cli::{Failure, print};
 use crate::model::Money;
@@ -50,10 +50,7 @@ impl ShowOptions {
     fn statement(&self, statement: &Statement, digest: &str) -> String {
         let head = format!("Statement {}, {digest}", statement.number);
         let issued = &statement.issued;
-        let head = [
-            head,
-            format!("closed at {} by {}, gpumeter {}", print_time(issued.at), issued.by, issued.version),
-        ];
+        let head = [head, format!("closed at {} by {}, gpumeter {}", issued.at, issued.by, issued.version)];
         let mut tail = credit_lines(statement);
         if !statement.files.is_empty() {
             tail.push(format!(
@@ -106,7 +103,7 @@ fn credit_text(credit: &Credit, digest: &str) -> String {
     let Credit { number, issued, node, statement, tenant, amount: given, currency, reason, .. } = credit;
     format!(
         "Credit {number}, {digest}\ngiven at {} by {}, gpumeter {}\n{} to {tenant}, of statement {} of {node}, {}\n{reason}\n",
-        print_time(issued.at),
+        issued.at,
         issued.by,
         issued.version,
         amount(*given, Some(currency)),

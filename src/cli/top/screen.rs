@@ -7,7 +7,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph, Sparkline, Wrap};
 
 use super::state::TopState;
-use super::tables::{Emphasis, TopTable, TopView, sentence, title, totals};
+use super::tables::{Emphasis, TopTable, TopView, level, sentence, title, totals};
 use super::words::{fit, of_limit, percent};
 use crate::export::SummaryGpu;
 
@@ -163,12 +163,7 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, table: &TopTable, state: &TopSt
 fn draw_problems(frame: &mut Frame<'_>, area: Rect, state: &TopState, theme: Theme) {
     let moments = state.moments();
     let lines = state.data.summary.problems.iter().map(|problem| {
-        let emphasis = match &*problem.level {
-            "failed" => Emphasis::Failed,
-            "degraded" => Emphasis::Degraded,
-            _ => Emphasis::Cost,
-        };
-        Line::styled(fit(&sentence(problem, &moments), usize::from(area.width)), theme.of(emphasis))
+        Line::styled(fit(&sentence(problem, &moments), usize::from(area.width)), theme.of(level(problem)))
     });
     let block = Block::bordered().title("Needs attention").borders(ratatui::widgets::Borders::TOP);
     frame.render_widget(Paragraph::new(lines.collect::<Vec<_>>()).block(block), area);

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
@@ -81,9 +80,7 @@ impl TopState {
     }
 
     pub(super) fn moments(&self) -> Moments {
-        let parse = |text: &Option<String>| text.as_ref()?.parse::<Timestamp>().ok();
-        let summary = &self.data.summary;
-        Moments { zone: self.zone.clone(), now: parse(&summary.at), watched: parse(&summary.watched_since) }
+        Moments::of(&self.data.summary, self.zone.clone())
     }
 
     /// The table of the current view, filtered and sorted.

@@ -220,7 +220,7 @@ fn emphasis(gpu: &SummaryGpu, problems: &[SummaryProblem]) -> Emphasis {
     levels.max_by_key(|level| *level as u8).unwrap_or_default()
 }
 
-fn level(problem: &SummaryProblem) -> Emphasis {
+pub(super) fn level(problem: &SummaryProblem) -> Emphasis {
     match &*problem.level {
         "failed" => Emphasis::Failed,
         "degraded" => Emphasis::Degraded,
@@ -240,26 +240,19 @@ fn who(gpu: &SummaryGpu) -> String {
 
 fn gpu_children(gpu: &SummaryGpu, moments: &Moments) -> Vec<String> {
     let mut lines = Vec::new();
-    let mut add_of = |slot: &str| {
-        lines.extend(
-            gpu.holders.iter().filter(|one| one.gpu_instance == slot).map(|one| held_line(one, moments)),
-        );
-        lines.extend(gpu.users.iter().filter(|one| one.gpu_instance == slot).map(used_line));
+    let add_of = |slot: &str, indent: &str, lines: &mut Vec<String>| {
+        let held = gpu.holders.iter().filter(|one| one.gpu_instance == slot);
+        lines.extend(held.map(|one| format!("{indent}{}", held_line(one, moments))));
+        let used = gpu.users.iter().filter(|one| one.gpu_instance == slot);
+        lines.extend(used.map(|one| format!("{indent}{}", used_line(one))));
     };
-    let Some(mig) = &gpu.mig else {
-        add_of("");
-        return lines;
-    };
-    add_of("");
+    add_of("", "", &mut lines);
+    let Some(mig) = &gpu.mig else { return lines };
     for one in &mig.instances {
         let size = format!("{}/{}", one.slices, mig.slices);
         let of = memory(one.memory_used, one.memory_total);
         lines.push(format!("{} {size}: active {}, {of} GiB", one.profile, percent(one.activity)));
-        let of_slot = |slot: &str| slot == one.gpu_instance;
-        let held = gpu.holders.iter().filter(|holder| of_slot(&holder.gpu_instance));
-        lines.extend(held.map(|holder| format!("  {}", held_line(holder, moments))));
-        let used = gpu.users.iter().filter(|user| of_slot(&user.gpu_instance));
-        lines.extend(used.map(|user| format!("  {}", used_line(user))));
+        add_of(&one.gpu_instance, "  ", &mut lines);
     }
     if mig.free + mig.stranded > 0 {
         lines.push(format!(

@@ -4,6 +4,8 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use ratatui::text::Span;
 
+use crate::export::Summary;
+
 pub(super) const DASH: &str = "–";
 
 pub(super) fn percent(share: Option<f64>) -> String {
@@ -63,13 +65,19 @@ pub(super) fn tenant(name: &str) -> &str {
 /// Moments in the words of a reader: of one time zone, and as seen at one time.
 #[derive(Clone, Debug)]
 pub(super) struct Moments {
-    pub(super) zone: TimeZone,
-    pub(super) now: Option<Timestamp>,
+    zone: TimeZone,
+    now: Option<Timestamp>,
     /// What was so then has been so for longer.
-    pub(super) watched: Option<Timestamp>,
+    watched: Option<Timestamp>,
 }
 
 impl Moments {
+    /// As seen when the agent wrote that summary.
+    pub(super) fn of(summary: &Summary, zone: TimeZone) -> Self {
+        let parse = |text: &Option<String>| text.as_ref()?.parse().ok();
+        Self { zone, now: parse(&summary.at), watched: parse(&summary.watched_since) }
+    }
+
     /// The time of day; with the date if it was on another day.
     pub(super) fn clock(&self, at: &str) -> String {
         let Ok(at) = at.parse::<Timestamp>() else { return DASH.to_owned() };

@@ -1,6 +1,5 @@
 //! Step 3 of a tick: settles the windows of an account that are over, and finds the spans that the ledger lacks.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Account, EarlierGrant};
@@ -97,14 +96,7 @@ impl Account {
     fn unobserved(&self, end: Utc, spans: &[Span]) -> Span {
         let energy = spans.iter().filter_map(|span| span.energy);
         let energy = energy.fold(0, |sum: u64, energy| sum.saturating_add(energy.0));
-        Span {
-            from: self.settled,
-            state: SlotState::Unobserved,
-            holdings: Arc::default(),
-            covered_by: BTreeMap::new(),
-            energy: Some(Microjoules(energy)),
-            ..self.blank(end)
-        }
+        Span { energy: Some(Microjoules(energy)), ..Span::empty(self.settled, end, SlotState::Unobserved) }
     }
 
     /// Removes the open spans up to the end of a window; of one that straddles it the second part stays.

@@ -29,13 +29,13 @@ pub fn roster(gpus: usize, processes: usize) -> Roster {
         accounts: (0..gpus * 2)
             .map(|number| AccountEntry {
                 gpu_instance: Arc::default(),
-                tenant: if number % 2 == 0 { "physics".into() } else { "__unallocated__".into() },
+                owner: if number % 2 == 0 { "physics".into() } else { "__unallocated__".into() },
                 gpu: number / 2,
             })
             .collect(),
         workload_accounts: (0..gpus)
-            .map(|gpu| WorkloadAccountEntry {
-                workload: "unit:trainer.service".into(),
+            .map(|gpu| AccountEntry {
+                owner: "unit:trainer.service".into(),
                 gpu,
                 gpu_instance: Arc::default(),
             })

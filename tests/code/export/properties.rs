@@ -24,7 +24,7 @@ fn rosters() -> impl Strategy<Value = Arc<Roster>> {
         }
         Arc::make_mut(&mut roster.workloads)[0].facts = Facts::new([(Fact::User, texts[3].as_str())]);
         for account in Arc::make_mut(&mut roster.accounts) {
-            account.tenant = texts[2].as_str().into();
+            account.owner = texts[2].as_str().into();
         }
         if !priced {
             roster.prices = Arc::default();

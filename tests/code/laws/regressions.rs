@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use gpumeter::attribution::settle;
 use gpumeter::model::{
-    ActivitySource, Carry, Fraction, Grade, HolderId, Holding, HoldingSource, Method, Microjoules, Presence,
-    Row, Settlement, SlotState, Span, Utc,
+    ActivitySource, Carry, Fraction, Grade, HolderId, Holding, HoldingSource, Presence, Row, Settlement,
+    SlotState, Span, Utc,
 };
 use proptest::prelude::*;
 
@@ -33,19 +33,11 @@ fn span(seconds: std::ops::Range<u64>, busy: u64, claims: &[Claim<'_>], weights:
         (id(user), Presence { weight, memory: Some(1) })
     });
     Span {
-        from: Utc(seconds.start * SECOND),
-        to: Utc(seconds.end * SECOND),
-        state: SlotState::Measured,
         source: ActivitySource::Gpm,
-        method: Method::Observed,
         holdings: claims.iter().map(holding).collect(),
-        covered_by: BTreeMap::new(),
         busy,
         present: present.collect(),
-        blind: false,
-        energy: None,
-        idle_energy: Microjoules(0),
-        instances: None,
+        ..Span::empty(Utc(seconds.start * SECOND), Utc(seconds.end * SECOND), SlotState::Measured)
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use gpumeter::attribution::settle;
 use gpumeter::model::{
-    ActivitySource, Carry, Fraction, HolderId, Holding, HoldingSource, Method, Microjoules, Parts, Presence,
+    ActivitySource, Carry, Fraction, HolderId, Holding, HoldingSource, Microjoules, Parts, Presence,
     Settlement, SlotState, Span, Use, Utc,
 };
 use proptest::prelude::*;
@@ -117,11 +117,7 @@ impl Era {
                 let measured = self.state == SlotState::Measured;
                 let busy = (u128::from(tick.length) * u128::from(tick.busy)) >> 16;
                 Span {
-                    from: Utc(begin),
-                    to: Utc(at),
-                    state: self.state,
                     source: if measured { ActivitySource::Gpm } else { ActivitySource::None },
-                    method: Method::Observed,
                     holdings: holdings.clone().into(),
                     covered_by: covered_by.clone(),
                     busy: if measured { u64::try_from(busy).unwrap() } else { 0 },
@@ -129,7 +125,7 @@ impl Era {
                     blind: tick.blind,
                     energy: tick.energy.map(Microjoules),
                     idle_energy: Microjoules(tick.idle),
-                    instances: None,
+                    ..Span::empty(Utc(begin), Utc(at), self.state)
                 }
             })
             .collect()

@@ -161,19 +161,12 @@ pub(crate) fn span(from: u64, to: u64) -> Span {
         rank: Some(0),
     };
     Span {
-        from: after(from),
-        to: after(to),
-        state: SlotState::Measured,
         source: ActivitySource::Gpm,
-        method: Method::Observed,
         holdings: [holding].into(),
-        covered_by: BTreeMap::new(),
         busy: (to - from) * SECOND / 2,
-        present: BTreeMap::new(),
-        blind: false,
         energy: Some(Microjoules(1)),
         idle_energy: Microjoules(1),
-        instances: None,
+        ..Span::empty(after(from), after(to), SlotState::Measured)
     }
 }
 

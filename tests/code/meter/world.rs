@@ -6,14 +6,14 @@ use std::sync::Arc;
 use gpumeter::account::{CounterKey, Recovered};
 use gpumeter::billing::BillLine;
 use gpumeter::catalogue::{AccountValue, Level};
-use gpumeter::holders::{Allocation, GpuSelector, IdentifiedProcess, Identities, Selector, StandingGrant};
+use gpumeter::holders::{Allocation, IdentifiedProcess, Identities, Selector, StandingGrant};
 use gpumeter::host::Pci;
 use gpumeter::ledger::{Ledger, LedgerQueue, Opening, Reader};
 use gpumeter::meter::{Inputs, Meter, Policy, SamplerNews};
 use gpumeter::model::snapshot::{AgentNumber, Snapshot};
 use gpumeter::model::{
-    Amounts, Fraction, Frame, GpuId, GpuName, HealthState, Holder, HolderId, HoldingSource, Nanoseconds,
-    Parts, PciAddress, Remedy, Stamp, UnattributedReason, Use, Utc, XidCount, XidSource,
+    Amounts, Fraction, Frame, GpuId, GpuName, GpuSelector, HealthState, Holder, HolderId, HoldingSource,
+    Nanoseconds, Parts, PciAddress, Remedy, Stamp, UnattributedReason, Use, Utc, XidCount, XidSource,
 };
 use tempfile::TempDir;
 
@@ -156,7 +156,7 @@ impl World {
     pub(crate) fn workload_value(&self, workload: &str, value: AccountValue) -> Option<i128> {
         let snapshot = self.snapshot.as_ref()?;
         let accounts = &snapshot.roster.workload_accounts;
-        let place = accounts.iter().position(|account| &*account.workload == workload)?;
+        let place = accounts.iter().position(|account| &*account.owner == workload)?;
         snapshot.workload_accounts[place].values
             [AccountValue::ALL.iter().position(|other| *other == value)?]
     }
@@ -305,7 +305,7 @@ impl World {
     /// The page's values of a tenant.
     pub(crate) fn value(&self, tenant: &str, value: AccountValue) -> Option<i128> {
         let snapshot = self.snapshot.as_ref()?;
-        let place = snapshot.roster.accounts.iter().position(|account| &*account.tenant == tenant)?;
+        let place = snapshot.roster.accounts.iter().position(|account| &*account.owner == tenant)?;
         snapshot.accounts[place].values[AccountValue::ALL.iter().position(|other| *other == value)?]
     }
 
@@ -640,7 +640,7 @@ impl World {
     /// GPU instances of the tenant's accounts on the page; "" is outside of instances.
     pub(crate) fn instances_of(&self, tenant: &str) -> Vec<String> {
         let accounts = self.page().roster.accounts.iter();
-        let own = accounts.filter(|account| &*account.tenant == tenant);
+        let own = accounts.filter(|account| &*account.owner == tenant);
         own.map(|account| account.gpu_instance.to_string()).collect()
     }
 
