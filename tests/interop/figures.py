@@ -316,7 +316,7 @@ def calls(suite, told):
 
 def attribution(told):
     """P11: what attribution costs beside 250 pods and 3,000 processes, by a program of its own."""
-    command = ["cargo", "run", "--release", "--locked", "--example", "attribution_cost", "--", "--report"]
+    command = ["cargo", "run", "--release", "--locked", "--example", "attribution_cost"]
     done = subprocess.run(command, cwd=harness.ROOT, capture_output=True, text=True, timeout=1800)
     rows = [line.strip("|").split("|") for line in done.stdout.splitlines() if line.startswith("| P11 ")]
     if done.returncode or not rows:
