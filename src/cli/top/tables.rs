@@ -352,6 +352,8 @@ fn tenant_table(data: &TopData) -> TopTable {
         (amount.map_or_else(|| DASH.to_owned(), cents), amount)
     };
     let bills = data.money.as_ref();
+    let change = "no sum over a change of the currency of prices; gpumeter bill has a table for each";
+    let notes = bills.filter(|bills| bills.is_of_currencies).map(|_| change.to_owned());
     let rows = data.summary.tenants.iter().map(|one| {
         let held = if one.remainder { one.held_recently } else { Some(one.held) };
         let indices: Vec<String> = one.gpus.iter().map(u32::to_string).collect();
@@ -376,7 +378,7 @@ fn tenant_table(data: &TopData) -> TopTable {
             ],
             emphasis,
             children: Vec::new(),
-            notes: Vec::new(),
+            notes: notes.iter().cloned().collect(),
         }
     });
     TopTable {
