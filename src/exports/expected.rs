@@ -46,7 +46,8 @@ pub fn read_expected(path: &Path) -> Result<Vec<ExpectedNode>, ExportError> {
             let text = cells.get(cell).copied().unwrap_or_default();
             let time: jiff::Timestamp =
                 text.parse().map_err(|_| wrong(format!("{text:?} is not a time with an offset")))?;
-            let time = Utc::try_from(time).map_err(|_| wrong(format!("{text:?} is before 1970")))?;
+            let time =
+                Utc::try_from(time).map_err(|_| wrong(format!("{text:?} is before 1970 or out of range")))?;
             if time.floor(QUARTER_HOUR) == time {
                 Ok(time)
             } else {

@@ -33,7 +33,7 @@ pub(super) struct TenantMoney {
     pub(super) today: BTreeMap<String, i128>,
     pub(super) month: BTreeMap<String, i128>,
     /// Whether prices changed their currency in the month, so that sums may be missing.
-    pub(super) is_of_currencies: bool,
+    pub(super) has_several_currencies: bool,
 }
 
 /// A source of data.
@@ -68,8 +68,8 @@ impl TopSource {
         // The day in the time zone of the bill, by the agent's clock.
         let today = month.last()?.to_local.get(..10)?;
         let today = bills(&format!("/api/v1/bill?from={today}"))?;
-        let is_of_currencies = month.len() > 1;
-        Some(TenantMoney { today: by_tenant(&today), month: by_tenant(&month), is_of_currencies })
+        let has_several_currencies = month.len() > 1;
+        Some(TenantMoney { today: by_tenant(&today), month: by_tenant(&month), has_several_currencies })
     }
 
     /// Whether a signal has asked an own look to end.

@@ -353,7 +353,7 @@ fn tenant_table(data: &TopData) -> TopTable {
     };
     let bills = data.money.as_ref();
     let change = "no sum over a change of the currency of prices; gpumeter bill has a table for each";
-    let notes = bills.filter(|bills| bills.is_of_currencies).map(|_| change.to_owned());
+    let notes = bills.filter(|bills| bills.has_several_currencies).map(|_| change.to_owned());
     let rows = data.summary.tenants.iter().map(|one| {
         let held = if one.remainder { one.held_recently } else { Some(one.held) };
         let indices: Vec<String> = one.gpus.iter().map(u32::to_string).collect();

@@ -235,7 +235,7 @@ fn data() -> TopData {
         money: Some(TenantMoney {
             today: money(&[("ml", 30_000_000_000), ("alice", 30_005_000_000)]),
             month: money(&[("ml", 1_512_500_000_000)]),
-            is_of_currencies: false,
+            has_several_currencies: false,
         }),
         summary,
     }
@@ -307,7 +307,7 @@ fn every_view_in_both_sizes_is_as_committed() {
 #[test]
 fn sums_that_a_change_of_currency_leaves_out_are_explained() {
     let mut data = data();
-    data.money = Some(TenantMoney { is_of_currencies: true, ..TenantMoney::default() });
+    data.money = Some(TenantMoney { has_several_currencies: true, ..TenantMoney::default() });
     let shown = screen(&state(data, "3"), (200, 60));
     assert!(shown.contains("no sum over a change of the currency"), "{shown}");
     assert!(!screen(&state(self::data(), "3"), (200, 60)).contains("currency of prices"));
