@@ -1,7 +1,7 @@
 //! Sends requests to a running agent over HTTP, with TLS and a user if configured.
 
 use std::fmt::Display;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,13 +16,11 @@ use hyper::{Request, StatusCode, Uri};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use tokio_rustls::rustls::{self, CertificateError};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{self, CertificateError, ClientConfig};
 
 use super::Failure;
-use crate::http::{self, HttpResponse};
+use crate::http::{self, HttpResponse, Pem};
 
 /// How long the agent may take; it cancels a bill after 5 s itself.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -105,36 +103,12 @@ impl RunningAgent {
     }
 
     fn tls(&self) -> Result<ClientConfig, Failure> {
-        let mut roots = RootCertStore::empty();
-        match &self.ca_file {
-            Some(ca) => {
-                for certificate in certificates("--web.ca-file", ca)? {
-                    roots.add(certificate).map_err(|error| unusable("--web.ca-file", ca, &error))?;
-                }
-            }
-            // What cannot be read trusts nobody; the agent's certificate is then refused with the remedy.
-            None => {
-                roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-            }
-        }
-        let builder = ClientConfig::builder().with_root_certificates(roots);
-        let Some(path) = &self.cert_file else { return Ok(builder.with_no_client_auth()) };
-        let key =
-            PrivateKeyDer::from_pem_file(path).map_err(|error| unusable("--web.cert-file", path, &error))?;
-        builder
-            .with_client_auth_cert(certificates("--web.cert-file", path)?, key)
-            .map_err(|error| unusable("--web.cert-file", path, &error))
+        let read = |option, path: &PathBuf| Pem::read(option, path).map_err(Failure::wrong);
+        let ca = self.ca_file.as_ref().map(|path| read("--web.ca-file", path)).transpose()?;
+        let identity = self.cert_file.as_ref().map(|path| read("--web.cert-file", path)).transpose()?;
+        let identity = identity.as_ref().map(|pem| (pem, pem));
+        http::client_config(ca.as_ref(), identity).map_err(Failure::wrong)
     }
-}
-
-fn unusable(option: &str, path: &Path, error: &dyn Display) -> Failure {
-    Failure::wrong(format!("{option} {}: {error}; give a PEM file", path.display()))
-}
-
-fn certificates(option: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, Failure> {
-    let found = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    let found = found.map_err(|error| unusable(option, path, &error))?;
-    if found.is_empty() { Err(unusable(option, path, &"has no certificate")) } else { Ok(found) }
 }
 
 /// Status and body of the response, or why there is none.

@@ -9,8 +9,8 @@ use hyper::Uri;
 
 use super::problem::Complaint;
 
-/// The address of a receiver of OTLP.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The address of a receiver of OTLP. The default, without a host, stands for a missing address.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Endpoint {
     /// Whether it is reached by TLS.
     pub tls: bool,

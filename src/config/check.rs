@@ -87,7 +87,7 @@ fn check_retention(config: &Config, places: &KeyPositions, report: &mut ProblemC
 
 /// Checks that the keys of `web.tls` are compatible.
 fn check_web_tls(config: &Config, places: &KeyPositions, report: &mut ProblemCollector) {
-    let tls = config.web.tls_settings();
+    let tls = &config.web.tls;
     tls.check(|key| places.get(key), "web.tls", report);
     if let Err(complaint) = tls.check_http2(config.web.http2) {
         report.add(places.get("web.tls.cipher_suites"), "web.tls.cipher_suites", complaint);

@@ -48,7 +48,8 @@ pub use settings::{
 };
 pub use standing::{GrantConfig, Grantee, UserChoice};
 pub use time::duration;
-pub use web::{ClientAuth, Credential, DcgmLabels, RateLimit, TlsSettings, TlsVersion, WebAccess};
+pub(crate) use values::decode_percent;
+pub use web::{ClientAuth, Credential, DcgmLabels, TlsVersion};
 
 use problem::ProblemCollector;
 use settings::ConfigDraft;

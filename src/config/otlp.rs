@@ -15,7 +15,7 @@ use super::read_mapping;
 use super::settings::{Config, OtlpConfig};
 use super::time::in_words;
 use super::tree::YamlNode;
-use super::values::{path, put, word};
+use super::values::{decode_percent, path, put, word};
 use super::web::Credential;
 use crate::model::Nanoseconds;
 
@@ -66,56 +66,17 @@ impl OtlpCompression {
     const NAMES: [&str; 3] = ["gzip", "zstd", "none"];
 }
 
-/// A receiver of OTLP.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OtlpDestination {
-    /// Its address.
-    pub endpoint: Endpoint,
-    /// How requests are sent.
-    pub protocol: OtlpProtocol,
-    /// How requests are compressed.
-    pub compression: OtlpCompression,
-    /// CAs that its certificate may come from; by default those of the system.
-    pub ca_file: Option<PathBuf>,
-    /// The agent's certificate.
-    pub cert_file: Option<PathBuf>,
-    /// Its private key.
-    pub key_file: Option<PathBuf>,
-    /// Headers of each request.
-    pub headers: BTreeMap<String, Credential>,
-    /// How long a request may take.
-    pub timeout: Nanoseconds,
-    /// Whether the latest points are sent before those that wait.
-    pub live_first: bool,
-    /// Whether it is sent events too, as logs.
-    pub events: bool,
-    /// Whether it is sent the agent's traces too.
-    pub traces: bool,
-}
-
 impl OtlpDestination {
     /// A destination with defaults.
     pub fn at(endpoint: Endpoint) -> Self {
-        Self {
-            endpoint,
-            protocol: OtlpProtocol::default(),
-            compression: OtlpCompression::default(),
-            ca_file: None,
-            cert_file: None,
-            key_file: None,
-            headers: BTreeMap::new(),
-            timeout: Nanoseconds::from_seconds(10),
-            live_first: false,
-            events: false,
-            traces: false,
-        }
+        Self { endpoint, timeout: Nanoseconds::from_seconds(10), ..Self::default() }
     }
 }
 
-keys! { DestinationDraft;
-"A destination while it is read."
-pub(crate) struct DestinationDraft () {
-    endpoint: Option<Endpoint>, text("http://host:port or https://host", str::parse::<Endpoint>),
+keys! { OtlpDestination;
+"A receiver of OTLP."
+pub struct OtlpDestination () {
+    endpoint: Endpoint, text("http://host:port or https://host", str::parse::<Endpoint>),
         Required("https://otlp.example.com:4318"), Reload,
         "Its address; /v1/metrics and /v1/logs are added by themselves.";
     protocol: OtlpProtocol, word(OtlpProtocol::NAMES, OtlpProtocol::ALL), Default("http/protobuf"), Reload,
@@ -150,42 +111,29 @@ pub(crate) fn read(items: &[YamlNode], base: &str, report: &mut ProblemCollector
     let mut destinations: Vec<(OtlpDestination, Option<FilePosition>)> = Vec::new();
     for (index, item) in items.iter().enumerate() {
         let path = format!("{base}[{index}]");
-        let mut draft = DestinationDraft::default();
-        let Some(places) = read_mapping::read_mapping(item, &path, TABLE.keys, &mut draft, report) else {
+        let mut destination = OtlpDestination::default();
+        let Some(places) = read_mapping::read_mapping(item, &path, TABLE.keys, &mut destination, report)
+        else {
             continue;
         };
         let mut complain = |key: &str, text: &str| {
             report.add(places.get(key).or(item.place), format!("{path}.{key}"), Complaint(text.to_owned()));
         };
-        if draft.headers.keys().any(|name| draft.header_files.contains_key(name)) {
+        if destination.headers.keys().any(|name| destination.header_files.contains_key(name)) {
             complain("header_files", "has a header that headers has too; keep one of the two");
         }
         // A missing or malformed address is reported already.
-        let Some(endpoint) = draft.endpoint else { continue };
-        let is_plain = !endpoint.tls;
+        if destination.endpoint == Endpoint::default() {
+            continue;
+        }
         for key in ["ca_file", "cert_file", "key_file"] {
-            if is_plain && places.get(key).is_some() {
+            if !destination.endpoint.tls && places.get(key).is_some() {
                 complain(key, "has no effect on an http address; give https:// in endpoint, or remove it");
             }
         }
-        if draft.cert_file.is_some() != draft.key_file.is_some() {
+        if destination.cert_file.is_some() != destination.key_file.is_some() {
             complain("cert_file", "and key_file belong together; give both, or remove the other");
         }
-        let mut headers = draft.headers;
-        headers.extend(draft.header_files);
-        let destination = OtlpDestination {
-            endpoint,
-            protocol: draft.protocol,
-            compression: draft.compression,
-            ca_file: draft.ca_file,
-            cert_file: draft.cert_file,
-            key_file: draft.key_file,
-            headers,
-            timeout: draft.timeout,
-            live_first: draft.live_first,
-            events: draft.events,
-            traces: draft.traces,
-        };
         let first = destinations.iter().find(|(other, _)| {
             (&other.endpoint, other.protocol) == (&destination.endpoint, destination.protocol)
         });
@@ -323,6 +271,7 @@ impl OtlpConfig {
         if let Some((headers, variable)) = environment.setting("HEADERS", headers)? {
             let names: Vec<&str> = headers.keys().map(String::as_str).collect();
             apply(format!("headers {} (values not shown)", names.join(", ")), variable);
+            // Unlike those of the key, these may be secret.
             destination.headers = headers;
         }
         if let Some((timeout, variable)) = environment.setting("TIMEOUT", milliseconds)? {
@@ -416,7 +365,7 @@ fn pairs(text: &str) -> Result<BTreeMap<String, String>, Complaint> {
         let complain =
             || Complaint("is not a list of name=value between commas; correct it, or unset it".to_owned());
         let (key, value) = pair.split_once('=').ok_or_else(complain)?;
-        let (key, value) = (key.trim(), percent_decoded(value.trim()).ok_or_else(complain)?);
+        let (key, value) = (key.trim(), decode_percent(value.trim()).ok_or_else(complain)?);
         if key.is_empty() {
             return Err(complain());
         }
@@ -438,22 +387,6 @@ fn headers(text: &str) -> Result<BTreeMap<String, Credential>, Complaint> {
 fn milliseconds(text: &str) -> Result<Nanoseconds, Complaint> {
     let milliseconds = super::values::count(text, 1, 600_000)?;
     Ok(Nanoseconds(u64::from(milliseconds) * 1_000_000))
-}
-
-fn percent_decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, after @ ..] = rest {
-        rest = after;
-        if *first != b'%' {
-            bytes.push(*first);
-            continue;
-        }
-        let (digits, after) = rest.split_at_checked(2)?;
-        bytes.push(u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?);
-        rest = after;
-    }
-    String::from_utf8(bytes).ok()
 }
 
 #[cfg(test)]

@@ -17,8 +17,8 @@ use super::values::{
     add, add_label, cgroup_path, flag, name, path, path_or_off, put, resource, service, time_zone,
 };
 use super::web::{
-    ClientAuth, DcgmLabels, TlsVersion, add_cipher, add_curve, add_header, add_tenant, client_auth,
-    tls_version, user,
+    ClientAuth, Credential, DcgmLabels, TlsVersion, add_cipher, add_curve, add_header, add_tenant, add_user,
+    client_auth, credential, tls_version,
 };
 use jiff::tz::TimeZone;
 
@@ -305,7 +305,7 @@ pub struct WebConfig (config web) {
         "URL under which users reach this agent, for links: that of the proxy before it, if any.";
     created: bool, flag(), Default("false"), Reload,
         "Whether /metrics has a _created line with the start time of each counter.";
-    users: BTreeMap<String, PathBuf>, pairs("users with files", add_user), Optional("{alice: /etc/gpumeter/alice.bcrypt}"), Reload,
+    users: BTreeMap<String, Credential>, pairs("users with files", add_user), Optional("{alice: /etc/gpumeter/alice.bcrypt}"), Reload,
         "Users, each with the file that holds the bcrypt hash of the password.";
     tenants: BTreeMap<String, Vec<String>>, pairs("users with tenants", add_tenant), Optional("{alice: team-a}"), Reload,
         "Tenants that each user sees, or \"*\" for all; without this key all users see all tenants.";
@@ -330,11 +330,11 @@ pub struct WebConfig (config web) {
 
 "TLS of the pages; --web.config.file says the same in the form of Prometheus' exporters."
 pub struct WebTlsConfig (config web.tls) {
-    cert_file: Option<PathBuf>, text("an absolute path", path), Optional("/etc/gpumeter/tls.crt"), Reload,
+    cert_file: Option<Credential>, text("an absolute path", credential), Optional("/etc/gpumeter/tls.crt"), Reload,
         "Server certificate with intermediate certificates, as PEM.";
-    key_file: Option<PathBuf>, text("an absolute path", path), Optional("/etc/gpumeter/tls.key"), Reload,
+    key_file: Option<Credential>, text("an absolute path", credential), Optional("/etc/gpumeter/tls.key"), Reload,
         "Private key of the certificate, as PEM.";
-    client_ca_file: Option<PathBuf>, text("an absolute path", path), Optional("/etc/gpumeter/clients.crt"), Reload,
+    client_ca_file: Option<Credential>, text("an absolute path", credential), Optional("/etc/gpumeter/clients.crt"), Reload,
         "CA certificates that verify client certificates, as PEM.";
     client_auth_type: ClientAuth, text("a policy of exporter-toolkit", client_auth),
         Optional("RequireAndVerifyClientCert"), Reload,
@@ -361,16 +361,6 @@ pub struct WebRateLimitConfig (config web.rate_limit) {
     burst: u32, count(0, 1_000_000), Default("0"), Reload, in "requests",
         "Most requests that are allowed at once.";
 }
-}
-
-/// Adds a user with the file of the password's hash.
-fn add_user(
-    users: &mut BTreeMap<String, PathBuf>,
-    name: &str,
-    file: &str,
-) -> Result<(), super::problem::Complaint> {
-    users.insert(user(name)?, path(file)?);
-    Ok(())
 }
 
 /// The description of every key, in the order of the printed file.

@@ -183,6 +183,25 @@ pub(crate) fn path_or_off(text: &str) -> Result<Option<PathBuf>, Complaint> {
     path(text).map(Some).map_err(|_| Complaint::about(text, "is not an absolute path", remedy))
 }
 
+/// Decodes percent-encoding. A `+` stays: in a time it is the sign of an offset.
+pub(crate) fn decode_percent(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte == b'%' {
+            let (high, low) = (hex_digit(rest.next()?)?, hex_digit(rest.next()?)?);
+            bytes.push(high << 4 | low);
+        } else {
+            bytes.push(byte);
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+fn hex_digit(byte: u8) -> Option<u8> {
+    char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
+}
+
 /// An absolute path; a service has no useful current directory.
 pub(crate) fn path(text: &str) -> Result<PathBuf, Complaint> {
     let path = PathBuf::from(text);

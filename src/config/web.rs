@@ -8,9 +8,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::problem::{Complaint, FilePosition, ProblemCollector, Problems};
-use super::settings::{Config, WebConfig};
+use super::settings::{Config, WebConfig, WebRateLimitConfig, WebTlsConfig};
 use super::time::{duration, in_words};
-use super::values::one_of;
+use super::values::{one_of, path};
 use super::web_file;
 use crate::model::Nanoseconds;
 
@@ -115,73 +115,18 @@ const HEADERS: [(&str, &[&str]); 5] = [
     ("Content-Security-Policy", &[]),
 ];
 
-/// Settings of TLS.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TlsSettings {
-    /// The server's certificate, with intermediate certificates.
-    pub cert: Option<Credential>,
-    /// Its private key.
-    pub key: Option<Credential>,
-    /// CAs of clients.
-    pub client_ca: Option<Credential>,
-    /// Whether clients are asked for a certificate.
-    pub client_auth: ClientAuth,
-    /// A client's certificate must have one of these names; any name if empty.
-    pub client_allowed_sans: Vec<String>,
-    /// Oldest version.
-    pub min_version: TlsVersion,
-    /// Newest version.
-    pub max_version: TlsVersion,
-    /// Cipher suites of TLS 1.2; empty for all.
-    pub cipher_suites: Vec<String>,
-    /// Whether the server's order of cipher suites counts, rather than the client's.
-    pub prefer_server_cipher_suites: bool,
-    /// Curves; empty for all.
-    pub curve_preferences: Vec<String>,
-}
-
-/// A limit on requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RateLimit {
-    /// Interval after which one more request is allowed.
-    pub interval: Nanoseconds,
-    /// Most requests that are allowed at once.
-    pub burst: u32,
-}
-
-/// Settings of access to the pages.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct WebAccess {
-    /// TLS; plain HTTP without it.
-    pub tls: Option<TlsSettings>,
-    /// Whether HTTP/2 is offered over TLS.
-    pub http2: bool,
-    /// Headers of every response.
-    pub headers: Vec<(String, String)>,
-    /// The bcrypt hash of each user's password; without users no password is needed.
-    pub users: BTreeMap<String, Credential>,
-    /// The tenants whose lines a user may read; `*` for all. Without any entry every user may read all lines.
-    pub tenants: BTreeMap<String, Vec<String>>,
-    /// Whether health and readiness need no password.
-    pub open_probes: bool,
-    /// The limit on requests, if any.
-    pub rate_limit: Option<RateLimit>,
-}
-
 impl Config {
-    /// The settings from the keys of `web` or from a web configuration file, never from both.
+    /// The settings of the web server in force. A web configuration file replaces TLS, HTTP/2, headers, users and the rate
+    /// limit of the keys of `web`, and is refused if those are given too. Use this, not [`Config::web`], for access.
     ///
     /// # Errors
     /// All problems of the file.
-    pub fn web_access(&self, file: Option<&Path>) -> Result<WebAccess, Problems> {
-        let web = &self.web;
-        let own =
-            WebAccess { tenants: web.tenants.clone(), open_probes: web.open_probes, ..WebAccess::default() };
+    pub fn web_access(&self, file: Option<&Path>) -> Result<WebConfig, Problems> {
         let access = match file {
-            None => web.access(own),
+            None => self.web.clone(),
             Some(file) => {
                 self.check_single_source(file)?;
-                web_file::read(file, own)?
+                web_file::read(file, &self.web)?
             }
         };
         match access.tenants.keys().find(|user| !access.users.contains_key(*user)) {
@@ -212,58 +157,20 @@ impl Config {
     }
 }
 
-impl WebConfig {
-    /// The settings of the keys of `web`, with the rest from `base`.
-    fn access(&self, base: WebAccess) -> WebAccess {
-        let tls = self.tls_settings();
-        let limit = &self.rate_limit;
-        WebAccess {
-            tls: tls.is_enabled().then_some(tls),
-            http2: self.http2,
-            headers: self.headers.clone(),
-            users: self
-                .users
-                .iter()
-                .map(|(name, path)| (name.clone(), Credential::File(path.clone())))
-                .collect(),
-            rate_limit: RateLimit::new(limit.interval, limit.burst),
-            ..base
-        }
-    }
-
-    /// The keys of `web.tls`.
-    pub(super) fn tls_settings(&self) -> TlsSettings {
-        let keys = &self.tls;
-        let file = |path: &Option<PathBuf>| path.clone().map(Credential::File);
-        TlsSettings {
-            cert: file(&keys.cert_file),
-            key: file(&keys.key_file),
-            client_ca: file(&keys.client_ca_file),
-            client_auth: keys.client_auth_type,
-            client_allowed_sans: keys.client_allowed_sans.clone(),
-            min_version: keys.min_version,
-            max_version: keys.max_version,
-            cipher_suites: keys.cipher_suites.clone(),
-            prefer_server_cipher_suites: keys.prefer_server_cipher_suites,
-            curve_preferences: keys.curve_preferences.clone(),
-        }
+impl WebRateLimitConfig {
+    /// Whether requests are limited; an interval of 0 means no limit.
+    pub const fn is_enabled(&self) -> bool {
+        self.interval.0 > 0
     }
 }
 
-impl RateLimit {
-    /// None where the interval is 0.
-    pub(super) fn new(interval: Nanoseconds, burst: u32) -> Option<Self> {
-        (interval.0 > 0).then_some(Self { interval, burst })
-    }
-}
-
-impl TlsSettings {
+impl WebTlsConfig {
     /// Whether any key for TLS is given.
-    pub(super) fn is_enabled(&self) -> bool {
-        self.cert.is_some()
-            || self.key.is_some()
-            || self.client_ca.is_some()
-            || self.client_auth != ClientAuth::None
+    pub fn is_enabled(&self) -> bool {
+        self.cert_file.is_some()
+            || self.key_file.is_some()
+            || self.client_ca_file.is_some()
+            || self.client_auth_type != ClientAuth::None
     }
 
     /// Complains about incompatible keys.
@@ -280,14 +187,14 @@ impl TlsSettings {
             let found = [key].into_iter().chain(others).find_map(|key| place(&path_of(key)));
             report.add(found, path_of(key), Complaint(text.to_owned()));
         };
-        if !self.client_allowed_sans.is_empty() && self.client_auth == ClientAuth::None {
+        if !self.client_allowed_sans.is_empty() && self.client_auth_type == ClientAuth::None {
             complain(
                 "client_allowed_sans",
                 "has no effect without client_auth_type; give RequireAndVerifyClientCert",
             );
         }
         if !self.client_allowed_sans.is_empty()
-            && matches!(self.client_auth, ClientAuth::Request | ClientAuth::RequireAny)
+            && matches!(self.client_auth_type, ClientAuth::Request | ClientAuth::RequireAny)
         {
             complain(
                 "client_allowed_sans",
@@ -298,13 +205,13 @@ impl TlsSettings {
         if !self.is_enabled() {
             return;
         }
-        if self.cert.is_none() {
+        if self.cert_file.is_none() {
             complain("cert_file", "is missing; give the server's certificate, or remove the other keys");
         }
-        if self.key.is_none() {
+        if self.key_file.is_none() {
             complain("key_file", "is missing; give the private key of the server's certificate");
         }
-        if self.client_ca.is_some() && self.client_auth == ClientAuth::None {
+        if self.client_ca_file.is_some() && self.client_auth_type == ClientAuth::None {
             let text = "has no effect without client_auth_type; give RequireAndVerifyClientCert";
             complain("client_ca_file", text);
         }
@@ -328,19 +235,18 @@ impl TlsSettings {
     }
 }
 
-impl WebAccess {
+impl WebConfig {
     /// Warnings about accepted settings that are probably not intended.
     pub fn hints(&self) -> Vec<String> {
         let mut hints = Vec::new();
-        if let Some(tls) = &self.tls {
-            for (key, version) in [("min_version", tls.min_version), ("max_version", tls.max_version)] {
-                if version < TlsVersion::Tls12 {
-                    hints.push(format!("TLS {key} is raised to TLS12: the agent has no older version"));
-                }
+        if self.tls.is_enabled() {
+            let versions = [("min_version", self.tls.min_version), ("max_version", self.tls.max_version)];
+            for (key, _) in versions.into_iter().filter(|(_, version)| *version < TlsVersion::Tls12) {
+                hints.push(format!("TLS {key} is raised to TLS12: the agent has no older version"));
             }
         }
-        if let Some(RateLimit { burst: 0, interval }) = self.rate_limit {
-            let every = in_words(interval);
+        if self.rate_limit.is_enabled() && self.rate_limit.burst == 0 {
+            let every = in_words(self.rate_limit.interval);
             hints.push(format!("rate_limit with interval {every} and burst 0 refuses every request"));
         }
         if !self.tenants.is_empty() {
@@ -351,7 +257,7 @@ impl WebAccess {
                 )
             }));
         }
-        if self.tls.is_none() && !self.users.is_empty() {
+        if !self.tls.is_enabled() && !self.users.is_empty() {
             hints.push("passwords are sent in the clear without TLS".to_owned());
         }
         hints
@@ -359,12 +265,13 @@ impl WebAccess {
 
     /// The files of certificates, keys and password hashes.
     pub fn files(&self) -> Vec<PathBuf> {
-        let tls = self.tls.iter().flat_map(|tls| [&tls.cert, &tls.key, &tls.client_ca]).flatten();
+        let tls = &self.tls;
         let file = |credential: &Credential| match credential {
             Credential::File(path) => Some(path.clone()),
             Credential::Inline(_) => None,
         };
-        tls.chain(self.users.values()).filter_map(file).collect()
+        let of_tls = [&tls.cert_file, &tls.key_file, &tls.client_ca_file].into_iter().flatten();
+        of_tls.chain(self.users.values()).filter_map(file).collect()
     }
 }
 
@@ -446,6 +353,21 @@ pub(super) fn add_header(list: &mut Vec<(String, String)>, name: &str, text: &st
         list.push((name.to_owned(), text.to_owned()));
     }
     Ok(())
+}
+
+/// Adds a user with the file of the password's hash.
+pub(super) fn add_user(
+    users: &mut BTreeMap<String, Credential>,
+    name: &str,
+    file: &str,
+) -> Result<(), Complaint> {
+    users.insert(user(name)?, credential(file)?);
+    Ok(())
+}
+
+/// A credential in the file of that path.
+pub(super) fn credential(text: &str) -> Result<Credential, Complaint> {
+    path(text).map(Credential::File)
 }
 
 /// A user name that basic authentication can transmit.

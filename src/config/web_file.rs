@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use super::key::{Absent, ChangeEffect, Key, KeyType, Table};
 use super::problem::{Complaint, ProblemCollector, Problems};
 use super::read_mapping;
+use super::settings::{WebConfig, WebRateLimitConfig, WebTlsConfig};
 use super::tree;
 use super::values::put;
 use super::web::{
-    ClientAuth, Credential, RateLimit, TlsSettings, TlsVersion, WebAccess, add_cipher, add_curve, add_header,
-    client_auth, interval, tls_version, user,
+    ClientAuth, Credential, TlsVersion, add_cipher, add_curve, add_header, client_auth, interval,
+    tls_version, user,
 };
 use crate::model::Nanoseconds;
 
@@ -88,7 +89,7 @@ fn add_user(users: &mut BTreeMap<String, String>, name: &str, hash: &str) -> Res
 }
 
 /// Reads the file; settings that it cannot have are taken from `base`.
-pub(super) fn read(file: &Path, base: WebAccess) -> Result<WebAccess, Problems> {
+pub(super) fn read(file: &Path, base: &WebConfig) -> Result<WebConfig, Problems> {
     let name = file.display().to_string();
     let tree = tree::read(&super::read_text(file)?, &name)?;
     let (mut report, mut draft) = (ProblemCollector::default(), WebFile::default());
@@ -112,26 +113,27 @@ pub(super) fn read(file: &Path, base: WebAccess) -> Result<WebAccess, Problems> 
     }
     report.finish(&name)?;
     let users = draft.basic_auth_users.into_iter();
-    Ok(WebAccess {
-        tls: tls.is_enabled().then_some(tls),
+    let WebFile { rate_limit: FileRate { interval, burst }, .. } = draft;
+    Ok(WebConfig {
+        tls,
         http2: draft.http_server_config.http2,
         headers: draft.http_server_config.headers,
         users: users.map(|(name, hash)| (name, Credential::Inline(hash))).collect(),
-        rate_limit: RateLimit::new(draft.rate_limit.interval, draft.rate_limit.burst),
-        ..base
+        rate_limit: WebRateLimitConfig { interval, burst },
+        ..base.clone()
     })
 }
 
 /// The settings; relative paths start at the directory of the file.
-fn tls_settings(keys: FileTls, directory: &Path) -> TlsSettings {
+fn tls_settings(keys: FileTls, directory: &Path) -> WebTlsConfig {
     let credential = |inline: Option<String>, path: Option<PathBuf>| {
         inline.map(Credential::Inline).or_else(|| path.map(|path| Credential::File(directory.join(path))))
     };
-    TlsSettings {
-        cert: credential(keys.cert, keys.cert_file),
-        key: credential(keys.key, keys.key_file),
-        client_ca: credential(keys.client_ca, keys.client_ca_file),
-        client_auth: keys.client_auth_type,
+    WebTlsConfig {
+        cert_file: credential(keys.cert, keys.cert_file),
+        key_file: credential(keys.key, keys.key_file),
+        client_ca_file: credential(keys.client_ca, keys.client_ca_file),
+        client_auth_type: keys.client_auth_type,
         client_allowed_sans: keys.client_allowed_sans,
         min_version: keys.min_version,
         max_version: keys.max_version,

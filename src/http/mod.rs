@@ -1,4 +1,6 @@
-//! Sends one HTTP/1 request on a connection of its own. Callers set the time limit.
+//! HTTP client: TLS, and one HTTP/1 request on a connection of its own. Callers set the time limit.
+
+mod tls;
 
 use http_body_util::{BodyExt, Limited};
 use hyper::body::{Body, Bytes, Incoming};
@@ -8,6 +10,8 @@ use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
+
+pub use tls::{Pem, client_config, read_file};
 
 /// The value of the `User-Agent` header.
 pub const USER_AGENT: &str = concat!("gpumeter/", env!("CARGO_PKG_VERSION"));

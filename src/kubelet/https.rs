@@ -3,8 +3,6 @@
 //! The account's directory has the files `ca.crt` and `token`. The token is sent only to a server whose certificate that CA
 //! has signed, and is read for each request, since Kubernetes replaces it every hour.
 
-use std::fs::File;
-use std::io::Read;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,17 +13,16 @@ use hyper::header::{ACCEPT, AUTHORIZATION, HOST, HeaderValue, USER_AGENT};
 use hyper::{Request, StatusCode};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::rustls::ClientConfig;
+use tokio_rustls::rustls::pki_types::ServerName;
 
-use crate::http::{self, HttpResponse};
+use crate::http::{self, HttpResponse, Pem};
 
 /// Largest accepted response in bytes: some 5 times that of a node with 250 pods.
 const MAX_BYTES: usize = 32 << 20;
 
-/// Most bytes read of a file of the service account.
-const MAX_ACCOUNT_BYTES: u64 = 1 << 20;
+/// What error messages call the directory with the credentials.
+const ACCOUNT: &str = "service account";
 
 /// Address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,7 +79,7 @@ impl HttpsClient {
     pub(super) async fn open(&self, path: &str) -> Result<HttpResponse, RequestFailure> {
         let Address { host, port } = &self.address;
         let name = ServerName::try_from(host.clone()).map_err(RequestFailure::new)?;
-        let connector = TlsConnector::from(Arc::new(self.tls_config()?));
+        let connector = TlsConnector::from(Arc::new(self.tls().map_err(RequestFailure::new)?));
         let request = self.request(path)?;
         let stream = TcpStream::connect((&**host, *port)).await.map_err(RequestFailure::new)?;
         let stream = connector.connect(name, stream).await.map_err(RequestFailure::new)?;
@@ -94,24 +91,12 @@ impl HttpsClient {
         Err(RequestFailure { status: Some(status), ..RequestFailure::new(format!("it returned {status}")) })
     }
 
-    fn tls_config(&self) -> Result<ClientConfig, RequestFailure> {
-        let path = self.account.join("ca.crt");
-        let problem =
-            |error: &dyn std::fmt::Display| RequestFailure::new(format!("{}: {error}", path.display()));
-        let text = read(&path)?;
-        let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_slice_iter(&text) {
-            let certificate = certificate.map_err(|error| problem(&error))?;
-            roots.add(certificate).map_err(|error| problem(&error))?;
-        }
-        if roots.is_empty() {
-            return Err(problem(&"has no certificate"));
-        }
-        Ok(ClientConfig::builder().with_root_certificates(roots).with_no_client_auth())
+    fn tls(&self) -> Result<ClientConfig, String> {
+        http::client_config(Some(&Pem::read(ACCOUNT, &self.account.join("ca.crt"))?), None)
     }
 
     fn request(&self, path: &str) -> Result<Request<Empty<Bytes>>, RequestFailure> {
-        let token = read(&self.account.join("token"))?;
+        let token = http::read_file(ACCOUNT, &self.account.join("token")).map_err(RequestFailure::new)?;
         let token = [b"Bearer ", token.trim_ascii()].concat();
         let mut token = HeaderValue::from_bytes(&token).map_err(RequestFailure::new)?;
         token.set_sensitive(true);
@@ -125,13 +110,4 @@ impl HttpsClient {
             .body(Empty::new())
             .map_err(RequestFailure::new)
     }
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, RequestFailure> {
-    let mut text = Vec::new();
-    let file =
-        File::open(path).map_err(|error| RequestFailure::new(format!("{}: {error}", path.display())))?;
-    let read = file.take(MAX_ACCOUNT_BYTES).read_to_end(&mut text);
-    read.map_err(|error| RequestFailure::new(format!("{}: {error}", path.display())))?;
-    Ok(text)
 }

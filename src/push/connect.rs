@@ -2,25 +2,19 @@
 //!
 //! Certificates and keys are read for each connection, so that renewed ones are used without a reload.
 
-use std::fs::File;
-use std::io::Read;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use hyper::header::HeaderValue;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
 use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::{Destination, PushFailure};
 use crate::config::{Credential, OtlpDestination, OtlpProtocol};
-
-/// Most bytes of a file with certificates, a key or a header.
-const MOST_BYTES: u64 = 1 << 20;
+use crate::http::{self, Pem};
 
 /// A connection.
 pub(super) trait Connection: AsyncRead + AsyncWrite + Unpin + Send {}
@@ -31,7 +25,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Connection for S {}
 pub(super) async fn connect(destination: &Destination) -> Result<Box<dyn Connection>, PushFailure> {
     let settings = &destination.settings;
     let host = settings.endpoint.host.trim_start_matches('[').trim_end_matches(']');
-    let connector = if settings.endpoint.tls { Some(tls_connector(settings)?) } else { None };
+    let connector = settings.endpoint.tls.then(|| tls_connector(settings)).transpose();
+    let connector = connector.map_err(PushFailure::Setup)?;
     let addresses: Vec<SocketAddr> = lookup_host((host, settings.endpoint.port))
         .await
         .map_err(|error| PushFailure::Unresolved(error.to_string()))?
@@ -46,37 +41,11 @@ pub(super) async fn connect(destination: &Destination) -> Result<Box<dyn Connect
 }
 
 /// Reads certificates and keys.
-fn tls_connector(settings: &OtlpDestination) -> Result<TlsConnector, PushFailure> {
-    let mut roots = RootCertStore::empty();
-    match &settings.ca_file {
-        Some(path) => {
-            for certificate in certificates("ca_file", path)? {
-                roots.add(certificate).map_err(|error| {
-                    let text = format!("ca_file {}: {error}; give certificates of CAs", path.display());
-                    PushFailure::Setup(text)
-                })?;
-            }
-        }
-        None => {
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        }
-    }
-    let builder = ClientConfig::builder().with_root_certificates(roots);
-    let mut config = match (&settings.cert_file, &settings.key_file) {
-        (Some(cert), Some(key)) => {
-            let chain = certificates("cert_file", cert)?;
-            let text = read("key_file", key)?;
-            let private = PrivateKeyDer::from_pem_slice(&text).map_err(|_| {
-                let remedy = "has no private key; give one as PEM, without a passphrase";
-                PushFailure::Setup(format!("key_file {}: {remedy}", key.display()))
-            })?;
-            builder.with_client_auth_cert(chain, private).map_err(|error| {
-                let remedy = "give a certificate and key that belong together";
-                PushFailure::Setup(format!("cert_file {}: {error}; {remedy}", cert.display()))
-            })?
-        }
-        _ => builder.with_no_client_auth(),
-    };
+fn tls_connector(settings: &OtlpDestination) -> Result<TlsConnector, String> {
+    let read = |key, path: &Option<PathBuf>| path.as_ref().map(|path| Pem::read(key, path)).transpose();
+    let ca = read("ca_file", &settings.ca_file)?;
+    let (cert, key) = (read("cert_file", &settings.cert_file)?, read("key_file", &settings.key_file)?);
+    let mut config = http::client_config(ca.as_ref(), cert.as_ref().zip(key.as_ref()))?;
     let protocol: &[u8] = match settings.protocol {
         OtlpProtocol::Http => b"http/1.1",
         OtlpProtocol::Grpc => b"h2",
@@ -85,43 +54,17 @@ fn tls_connector(settings: &OtlpDestination) -> Result<TlsConnector, PushFailure
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-fn certificates(key: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, PushFailure> {
-    let text = read(key, path)?;
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
-    match found {
-        Ok(found) if !found.is_empty() => Ok(found),
-        _ => Err(PushFailure::Setup(format!(
-            "{key} {}: has no certificate that can be read; give one as PEM",
-            path.display()
-        ))),
-    }
-}
-
-fn read(key: &str, path: &Path) -> Result<Vec<u8>, PushFailure> {
-    let unreadable = |error: std::io::Error| {
-        let remedy = "name a file that can be read";
-        PushFailure::Setup(format!("{key} {}: cannot be read: {error}; {remedy}", path.display()))
-    };
-    let mut text = Vec::new();
-    let file = File::open(path).map_err(unreadable)?;
-    file.take(MOST_BYTES).read_to_end(&mut text).map_err(unreadable)?;
-    Ok(text)
-}
-
 /// The headers of a request, with those in files.
-pub(super) fn headers(settings: &OtlpDestination) -> Result<Vec<(String, HeaderValue)>, PushFailure> {
+pub(super) fn headers(settings: &OtlpDestination) -> Result<Vec<(String, HeaderValue)>, String> {
     let mut headers = Vec::new();
-    for (name, value) in &settings.headers {
+    for (name, value) in settings.headers.iter().chain(&settings.header_files) {
         let key = format!("header {name}");
         let text = match value {
             Credential::Inline(text) => text.clone().into_bytes(),
-            Credential::File(path) => read(&key, path)?.trim_ascii().to_vec(),
+            Credential::File(path) => http::read_file(&key, path)?.trim_ascii().to_vec(),
         };
-        let mut value = HeaderValue::from_bytes(&text).map_err(|_| {
-            PushFailure::Setup(format!(
-                "{key}: its value cannot stand in a header; give printable characters"
-            ))
-        })?;
+        let mut value = HeaderValue::from_bytes(&text)
+            .map_err(|_| format!("{key}: its value cannot stand in a header; give printable characters"))?;
         value.set_sensitive(true);
         headers.push((name.clone(), value));
     }
@@ -133,9 +76,9 @@ pub(super) fn headers(settings: &OtlpDestination) -> Result<Vec<(String, HeaderV
 /// # Errors
 /// The first that cannot, and what to do.
 pub fn check_files(settings: &OtlpDestination) -> Result<(), String> {
-    headers(settings).map_err(|failure| failure.to_string())?;
+    headers(settings)?;
     if settings.endpoint.tls {
-        tls_connector(settings).map_err(|failure| failure.to_string())?;
+        tls_connector(settings)?;
     }
     Ok(())
 }

@@ -61,7 +61,7 @@ pub(super) async fn export(destination: &Destination, body: &[u8]) -> Result<Acc
     let setup = |error: &dyn std::fmt::Display| PushFailure::Setup(format!("endpoint: {error}; correct it"));
     let unreachable = |error: tonic::transport::Error| PushFailure::of_connection(&error);
     let mut request = Request::new(Bytes::from(decompress(body).map_err(|error| setup(&error))?));
-    for (name, value) in headers(&destination.settings)? {
+    for (name, value) in headers(&destination.settings).map_err(PushFailure::Setup)? {
         let name: AsciiMetadataKey = name.parse().map_err(|error| setup(&error))?;
         let mut value = MetadataValue::try_from(value.as_bytes()).map_err(|error| setup(&error))?;
         value.set_sensitive(true);

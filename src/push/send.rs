@@ -205,7 +205,7 @@ fn request(destination: &Destination, body: Bytes) -> Result<Request<Full<Bytes>
     *request.method_mut() = Method::POST;
     *request.uri_mut() = destination.path().parse().map_err(|error| setup(&error))?;
     let into = request.headers_mut();
-    for (name, value) in headers(&destination.settings)? {
+    for (name, value) in headers(&destination.settings).map_err(PushFailure::Setup)? {
         into.insert(HeaderName::try_from(name).map_err(|error| setup(&error))?, value);
     }
     into.insert(HOST, authority);

@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 use crate::billing::{Bill, BillsJson, Explanation, LineFilter, PriceBook};
 use crate::clock::{Stop, system_now, system_zone};
-use crate::config::BillingConfig;
+use crate::config::{BillingConfig, decode_percent};
 use crate::ledger::{Cause, ExplainedPart, Reader};
 use crate::model::{MINUTE, Utc, VisibleAccount};
 
@@ -135,30 +135,11 @@ fn pairs(text: Option<&str>) -> Result<Vec<(&str, String)>, String> {
     let pairs = text.unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
     let pairs = pairs.map(|pair| {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let value = decode(value)
+        let value = decode_percent(value)
             .ok_or_else(|| format!("{name}={value} is not percent-encoded UTF-8; encode it again"))?;
         Ok((name, value))
     });
     pairs.collect()
-}
-
-/// Decodes percent-encoding. A `+` stays, because in a time it is the sign of an offset and not a space.
-pub(super) fn decode(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte == b'%' {
-            let (high, low) = (digit(rest.next()?)?, digit(rest.next()?)?);
-            bytes.push(high << 4 | low);
-        } else {
-            bytes.push(byte);
-        }
-    }
-    String::from_utf8(bytes).ok()
-}
-
-fn digit(byte: u8) -> Option<u8> {
-    char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
 }
 
 /// A bill that cannot be made.

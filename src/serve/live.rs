@@ -5,9 +5,9 @@ use hyper::{Request, StatusCode};
 use serde::Serialize;
 
 use super::Site;
-use super::bill::decode;
 use super::response::{JSON, PageResponse, error, respond_with, with};
 use super::route::{accepts_gzip, no_snapshot};
+use crate::config::decode_percent;
 use crate::export::{
     self, DocumentKind, PublishedSnapshot, SharedDocument, SummarySource, list_processes, report_history,
 };
@@ -44,7 +44,7 @@ pub(super) fn document<B>(
 fn parse_gpu(query: Option<&str>) -> Result<Option<String>, String> {
     match query.unwrap_or_default().split_once('=') {
         None if query.is_none_or(str::is_empty) => Ok(None),
-        Some(("gpu", uuid)) if !uuid.contains('&') => decode(uuid)
+        Some(("gpu", uuid)) if !uuid.contains('&') => decode_percent(uuid)
             .map(Some)
             .ok_or_else(|| format!("gpu={uuid} is not percent-encoded UTF-8; encode it again")),
         _ => Err("unknown parameters; use gpu=UUID or none".to_owned()),

@@ -207,7 +207,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
-    use crate::config::{Credential, WebAccess};
+    use crate::config::{Credential, WebConfig};
 
     /// Of the password "secret".
     const HASH: &str = "$2y$04$WvSm6pXVbbH21f0PsZDZsO0VSZCvQeBCLDRlCWSdlTKPYxR3xbD2G";
@@ -233,7 +233,7 @@ mod tests {
 
     fn security() -> Security {
         let users = [("alice".to_owned(), Credential::Inline(HASH.to_owned()))].into();
-        Security::load(&WebAccess { users, ..WebAccess::default() }).unwrap()
+        Security::load(&WebConfig { users, ..WebConfig::default() }).unwrap()
     }
 
     #[tokio::test]
@@ -252,7 +252,7 @@ mod tests {
     async fn a_right_password_stays_known_across_reloads_while_its_user_has_the_same_hash() {
         let (passwords, count) = verifier();
         let access = |users| {
-            let security = Security::load(&WebAccess { users, ..WebAccess::default() }).unwrap();
+            let security = Security::load(&WebConfig { users, ..WebConfig::default() }).unwrap();
             passwords.forget_all_but(security.users.keys());
             security
         };

@@ -11,7 +11,8 @@ use super::local::Ends;
 use super::passwords::Passwords;
 use super::tls;
 use crate::clock::system_now;
-use crate::config::{Credential, RateLimit, WebAccess};
+use crate::config::{Credential, WebConfig, WebRateLimitConfig};
+use crate::http;
 use crate::model::{Nanoseconds, VisibleAccount};
 
 /// TLS, users, headers and a rate limit.
@@ -31,8 +32,8 @@ impl Security {
     ///
     /// # Errors
     /// The certificate, key or password hash that cannot be used, and what to do.
-    pub fn load(access: &WebAccess) -> Result<Self, String> {
-        let tls = access.tls.as_ref().map(|settings| tls::acceptor(settings, access.http2));
+    pub fn load(access: &WebConfig) -> Result<Self, String> {
+        let tls = access.tls.is_enabled().then(|| tls::acceptor(&access.tls, access.http2));
         let users = access.users.iter().map(|(name, hash)| Ok((name.clone(), read_hash(name, hash)?)));
         let header = |(name, text): &(String, String)| {
             Some((HeaderName::try_from(&**name).ok()?, HeaderValue::from_str(text).ok()?))
@@ -43,7 +44,7 @@ impl Security {
             users: users.collect::<Result<_, String>>()?,
             tenants: access.tenants.clone(),
             open_probes: access.open_probes,
-            bucket: access.rate_limit.map(Bucket::new),
+            bucket: access.rate_limit.is_enabled().then(|| Bucket::new(&access.rate_limit)),
         })
     }
 
@@ -80,12 +81,13 @@ impl Security {
 }
 
 fn read_hash(user: &str, hash: &Credential) -> Result<String, String> {
-    let what = match hash {
-        Credential::File(path) => format!("user {user}: {}", path.display()),
-        Credential::Inline(_) => format!("user {user}"),
+    let (what, text) = match hash {
+        Credential::File(path) => {
+            (format!("user {user}: {}", path.display()), http::read_file(&format!("user {user}:"), path)?)
+        }
+        Credential::Inline(text) => (format!("user {user}"), text.clone().into_bytes()),
     };
     let wrong = || format!("{what}: is not a bcrypt hash; make one with `htpasswd -nBC 10 {user}`");
-    let text = tls::text_of(&format!("user {user}:"), Some(hash))?;
     let text = String::from_utf8(text).map_err(|_| wrong())?;
     // htpasswd prints the name before it.
     let text = text.trim();
@@ -160,7 +162,7 @@ struct Bucket {
 }
 
 impl Bucket {
-    fn new(limit: RateLimit) -> Self {
+    fn new(limit: &WebRateLimitConfig) -> Self {
         let most = limit.interval.0.saturating_mul(limit.burst.into());
         Self { cost: limit.interval.0, most, left: Mutex::new((most, system_now().boottime)) }
     }
@@ -183,14 +185,14 @@ mod tests {
 
     #[test]
     fn a_rate_limit_allows_a_burst_and_then_one_request_per_interval() {
-        let bucket = Bucket::new(RateLimit { interval: Nanoseconds(10), burst: 2 });
+        let bucket = Bucket::new(&WebRateLimitConfig { interval: Nanoseconds(10), burst: 2 });
         let start = system_now().boottime.0 + 1_000_000_000;
         let allowed: Vec<_> = [0, 0, 0, 9, 10, 11, 1_000, 1_000, 1_000]
             .map(|at| bucket.allow(Nanoseconds(start + at)))
             .into_iter()
             .collect();
         assert_eq!(allowed, [true, true, false, false, true, false, true, true, false]);
-        let none = Bucket::new(RateLimit { interval: Nanoseconds(10), burst: 0 });
+        let none = Bucket::new(&WebRateLimitConfig { interval: Nanoseconds(10), burst: 0 });
         assert!(!none.allow(Nanoseconds(start)), "as with Prometheus' exporters");
     }
 }

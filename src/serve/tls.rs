@@ -1,37 +1,31 @@
 //! Builds the TLS acceptor from the settings; all certificates and keys are read before any of them is used.
 
-use std::fs::File;
-use std::io::Read;
 use std::sync::Arc;
 
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::{CryptoProvider, SupportedKxGroup, ring};
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{ServerConfig, SupportedCipherSuite, SupportedProtocolVersion, version};
 
 use super::client_certificate::ClientPolicy;
-use crate::config::{ClientAuth, Credential, TlsSettings, TlsVersion};
-
-/// Longest accepted file.
-const MOST_BYTES: u64 = 1 << 20;
+use crate::config::{ClientAuth, Credential, TlsVersion, WebTlsConfig};
+use crate::http::Pem;
 
 /// Builds the acceptor.
 ///
 /// # Errors
 /// The certificate or key that cannot be used, and what to do.
-pub(super) fn acceptor(settings: &TlsSettings, http2: bool) -> Result<TlsAcceptor, String> {
-    let chain = certificates("cert_file", settings.cert.as_ref())?;
-    let key = private_key(settings.key.as_ref())?;
+pub(super) fn acceptor(settings: &WebTlsConfig, http2: bool) -> Result<TlsAcceptor, String> {
+    let chain = pem("cert_file", settings.cert_file.as_ref())?.certificates()?;
+    let key = pem("key_file", settings.key_file.as_ref())?.private_key()?;
     let provider = Arc::new(provider(settings));
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_protocol_versions(&versions(settings))
         .map_err(|error| format!("TLS: {error}"))?;
-    let builder = match settings.client_auth {
+    let builder = match settings.client_auth_type {
         ClientAuth::None => builder.with_no_client_auth(),
         policy => {
-            let authorities = match &settings.client_ca {
-                Some(authorities) => certificates("client_ca_file", Some(authorities))?,
+            let authorities = match &settings.client_ca_file {
+                Some(authorities) => pem("client_ca_file", Some(authorities))?.certificates()?,
                 None => Vec::new(),
             };
             let names = settings.client_allowed_sans.clone();
@@ -56,7 +50,7 @@ fn protocols(http2: bool) -> Vec<Vec<u8>> {
 /// The name of HTTP/2 in ALPN.
 pub(super) const HTTP2: &[u8] = b"h2";
 
-fn versions(settings: &TlsSettings) -> Vec<&'static SupportedProtocolVersion> {
+fn versions(settings: &WebTlsConfig) -> Vec<&'static SupportedProtocolVersion> {
     let mut versions = Vec::new();
     if settings.max_version >= TlsVersion::Tls13 {
         versions.push(&version::TLS13);
@@ -68,7 +62,7 @@ fn versions(settings: &TlsSettings) -> Vec<&'static SupportedProtocolVersion> {
 }
 
 /// The algorithms of ring, restricted to the configured ones in their order.
-fn provider(settings: &TlsSettings) -> CryptoProvider {
+fn provider(settings: &WebTlsConfig) -> CryptoProvider {
     let all = ring::default_provider();
     let suites = if settings.cipher_suites.is_empty() {
         all.cipher_suites
@@ -99,48 +93,13 @@ fn curve(name: &str) -> Option<&'static dyn SupportedKxGroup> {
     }
 }
 
-fn certificates(key: &str, credential: Option<&Credential>) -> Result<Vec<CertificateDer<'static>>, String> {
-    let text = text_of(key, credential)?;
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
-    let found =
-        found.map_err(|error| format!("{}: {error}; give certificates as PEM", name_of(key, credential)))?;
-    if found.is_empty() {
-        return Err(format!("{}: has no certificate; give one as PEM", name_of(key, credential)));
-    }
-    Ok(found)
-}
-
-fn private_key(credential: Option<&Credential>) -> Result<PrivateKeyDer<'static>, String> {
-    let text = text_of("key_file", credential)?;
-    PrivateKeyDer::from_pem_slice(&text).map_err(|_| {
-        format!(
-            "{}: has no private key; give one as PEM, without a passphrase",
-            name_of("key_file", credential)
-        )
-    })
-}
-
-/// The name in error messages.
-fn name_of(key: &str, credential: Option<&Credential>) -> String {
+/// A certificate or key, from a file or from the configuration itself.
+fn pem(key: &str, credential: Option<&Credential>) -> Result<Pem, String> {
     match credential {
-        Some(Credential::File(path)) => format!("{key} {}", path.display()),
-        _ => key.trim_end_matches("_file").to_owned(),
-    }
-}
-
-/// The text of a file, or the text in the configuration itself.
-pub(super) fn text_of(key: &str, credential: Option<&Credential>) -> Result<Vec<u8>, String> {
-    match credential {
-        Some(Credential::Inline(text)) => Ok(text.clone().into_bytes()),
-        Some(Credential::File(path)) => {
-            let unreadable = |error: std::io::Error| {
-                format!("{}: cannot be read: {error}; name a file that can be read", name_of(key, credential))
-            };
-            let mut text = Vec::new();
-            let file = File::open(path).map_err(unreadable)?;
-            file.take(MOST_BYTES).read_to_end(&mut text).map_err(unreadable)?;
-            Ok(text)
+        Some(Credential::Inline(text)) => {
+            Ok(Pem::new(key.trim_end_matches("_file"), text.clone().into_bytes()))
         }
+        Some(Credential::File(path)) => Pem::read(key, path),
         None => Err(format!("{key}: is missing; give a file")),
     }
 }

@@ -31,7 +31,7 @@ pub(crate) const MODULES: &[Module] = &[
         "the only code that knows the driver: call wrapper, plan per GPU, sampler",
     ),
     module("host", &["model", "clock"], "what /proc, cgroups and the kernel log say, below a root path"),
-    module("http", &[], "client: one HTTP request on a connection of its own"),
+    module("http", &[], "PEM files, a client's TLS, and one HTTP request on a connection of its own"),
     module("kubelet", &["http"], "clients of the kubelet and the API server"),
     module("docker", &["http"], "client of Docker's API"),
     module(
@@ -76,7 +76,7 @@ pub(crate) const MODULES: &[Module] = &[
     ),
     module(
         "serve",
-        &["model", "clock", "billing", "export", "ledger", "config"],
+        &["model", "clock", "http", "billing", "export", "ledger", "config"],
         "the HTTP server: TLS, users, metrics, health, API",
     ),
     module(

@@ -113,7 +113,7 @@ fn a_request_is_posted_as_otlp_specifies_with_headers_and_gzip() {
     let token = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(token.path(), "Bearer hunter2\n").unwrap();
     let file = gpumeter::config::Credential::File(token.path().to_owned());
-    settings.headers = BTreeMap::from([("authorization".to_owned(), file)]);
+    settings.header_files = BTreeMap::from([("authorization".to_owned(), file)]);
     assert_eq!(push(&Destination::new(&settings, Signal::Metrics)), Ok(Accepted::default()));
     let address = receiver.address;
     let (head, body) = receiver.requests().remove(0);
@@ -726,7 +726,7 @@ fn grpc_goes_by_tls_with_a_client_certificate_and_a_token_and_its_statuses_have_
                 (settings.cert_file, settings.key_file) = (None, None);
             }
             let file = gpumeter::config::Credential::File(token.clone());
-            settings.headers = BTreeMap::from([("authorization".to_owned(), file)]);
+            settings.header_files = BTreeMap::from([("authorization".to_owned(), file)]);
             let (calls, mut called) = tokio::sync::mpsc::unbounded_channel();
             let server = tokio::spawn(serve_grpc(listener, certificates.acceptor(b"h2"), status, calls));
             let outcome = send(&Destination::new(&settings, Signal::Metrics), compress(b"points")).await;

@@ -1,0 +1,108 @@
+//! Certificates and keys as PEM, and the TLS configuration of a client.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+/// Most bytes of a file with certificates, a key or a secret.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// Certificates or a key, not yet parsed.
+pub struct Pem {
+    /// The name in error messages.
+    name: String,
+    text: Vec<u8>,
+}
+
+/// Does not print the secret.
+impl fmt::Debug for Pem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+impl Pem {
+    /// A text that error messages call `name`.
+    pub fn new(name: &str, text: Vec<u8>) -> Self {
+        Self { name: name.to_owned(), text }
+    }
+
+    /// The file that a key or option names.
+    ///
+    /// # Errors
+    /// It cannot be read, or is too long.
+    pub fn read(key: &str, path: &Path) -> Result<Self, String> {
+        Ok(Self { name: format!("{key} {}", path.display()), text: read_file(key, path)? })
+    }
+
+    /// Its certificates, at least one.
+    ///
+    /// # Errors
+    /// It has none, or one that is damaged.
+    pub fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, String> {
+        let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&self.text).collect();
+        let found = found.map_err(|error| format!("{}: {error}; give certificates as PEM", self.name))?;
+        if found.is_empty() {
+            return Err(format!("{}: has no certificate; give one as PEM", self.name));
+        }
+        Ok(found)
+    }
+
+    /// Its first private key.
+    ///
+    /// # Errors
+    /// It has none that can be used.
+    pub fn private_key(&self) -> Result<PrivateKeyDer<'static>, String> {
+        PrivateKeyDer::from_pem_slice(&self.text)
+            .map_err(|_| format!("{}: has no private key; give one as PEM, without a passphrase", self.name))
+    }
+}
+
+/// The bytes of the file that a key or option names.
+///
+/// # Errors
+/// It cannot be read, or is too long.
+pub fn read_file(key: &str, path: &Path) -> Result<Vec<u8>, String> {
+    let unreadable = |error: std::io::Error| {
+        format!("{key} {}: cannot be read: {error}; check that it exists and may be read", path.display())
+    };
+    let mut text = Vec::new();
+    let file = File::open(path).map_err(unreadable)?;
+    let length = file.take(MAX_BYTES + 1).read_to_end(&mut text).map_err(unreadable)?;
+    if length as u64 > MAX_BYTES {
+        return Err(format!("{key} {}: is longer than 1 MiB; name a smaller file", path.display()));
+    }
+    Ok(text)
+}
+
+/// A client's configuration: the CAs that it trusts, by default those of this machine, and its certificate and key, if it
+/// shows one.
+///
+/// # Errors
+/// The certificate or key that cannot be used, and what to do.
+pub fn client_config(ca: Option<&Pem>, identity: Option<(&Pem, &Pem)>) -> Result<ClientConfig, String> {
+    let mut roots = RootCertStore::empty();
+    match ca {
+        Some(ca) => {
+            for certificate in ca.certificates()? {
+                roots
+                    .add(certificate)
+                    .map_err(|error| format!("{}: {error}; give certificates of CAs", ca.name))?;
+            }
+        }
+        // If this machine has none, the handshake refuses every server.
+        None => {
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        }
+    }
+    let builder = ClientConfig::builder().with_root_certificates(roots);
+    let Some((certificate, key)) = identity else { return Ok(builder.with_no_client_auth()) };
+    builder.with_client_auth_cert(certificate.certificates()?, key.private_key()?).map_err(|error| {
+        format!("{}: {error}; give a certificate and key that belong together", certificate.name)
+    })
+}
