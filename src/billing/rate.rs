@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::schedule::Dated;
 use super::terms::Terms;
-use crate::model::{MigProfile, NodeIdentity, Price, Tariff, Utc, matches_pattern};
+use crate::model::{MigProfile, NodeIdentity, Price, Tariff, Utc, matches_pattern, named};
 
 /// What the operator decided about prices. An empty one means that there is no money anywhere.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,33 +54,25 @@ pub struct Rate {
     pub derivation: Option<Arc<str>>,
 }
 
-/// What a rate is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RateKind {
-    /// The price of a GPU for an hour.
-    GpuHour,
-    /// The price of a MIG instance of a profile for an hour.
-    InstanceHour,
-    /// The price of a kilowatt-hour that GPUs draw; without one, energy is included in the price of time.
-    Kwh,
-    /// The grams of CO2e that a kilowatt-hour emits.
-    CarbonKwh,
+named! {
+    /// What a rate is for.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum RateKind {
+        /// The price of a GPU for an hour.
+        GpuHour = "gpu_hour",
+        /// The price of a MIG instance of a profile for an hour.
+        InstanceHour = "instance_hour",
+        /// The price of a kilowatt-hour that GPUs draw; without one, energy is included in the price of time.
+        Kwh = "kwh",
+        /// The grams of CO2e that a kilowatt-hour emits.
+        CarbonKwh = "carbon_kwh",
+    }
+    /// The name in the ledger and in bills.
+    fn name
 }
 
 impl RateKind {
-    const ALL: [Self; 4] = [Self::GpuHour, Self::InstanceHour, Self::Kwh, Self::CarbonKwh];
-
-    /// The name in the ledger and in bills.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::GpuHour => "gpu_hour",
-            Self::InstanceHour => "instance_hour",
-            Self::Kwh => "kwh",
-            Self::CarbonKwh => "carbon_kwh",
-        }
-    }
-
     /// The kind of that name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)

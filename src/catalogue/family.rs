@@ -3,8 +3,8 @@
 
 use super::points::find;
 use super::{AccountValue, Alias, Counter, InstanceValue, Labelled, Point, ProcessValue, Source};
-use crate::model::Unit;
 use crate::model::frame::Tier;
+use crate::model::{Unit, named};
 
 /// A family of series that share name, type, unit and help.
 #[derive(Debug)]
@@ -136,26 +136,19 @@ impl Family {
     }
 }
 
-/// The type of a metric.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// May go up and down.
-    Gauge,
-    /// Only grows under one start time.
-    Counter,
-    /// Observations in buckets.
-    Histogram,
-}
-
-impl Kind {
-    /// The word of the `# TYPE` line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Gauge => "gauge",
-            Self::Counter => "counter",
-            Self::Histogram => "histogram",
-        }
+named! {
+    /// The type of a metric.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Kind {
+        /// May go up and down.
+        Gauge = "gauge",
+        /// Only grows under one start time.
+        Counter = "counter",
+        /// Observations in buckets.
+        Histogram = "histogram",
     }
+    /// The word of the `# TYPE` line.
+    fn name
 }
 
 impl Family {
@@ -208,30 +201,20 @@ pub(super) const HOPPER: (u32, u32) = (9, 0);
 pub(super) const ADA: (u32, u32) = (8, 9);
 pub(super) const AMPERE: (u32, u32) = (8, 0);
 
-/// How much is exported; each level includes the ones before.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
-    /// What every alert needs: at most 40 series per GPU.
-    Lean,
-    /// What every dashboard panel needs: at most 100 series per GPU.
-    #[default]
-    Standard,
-    /// Everything, series per process included.
-    Full,
-}
-
-impl Level {
-    /// All levels, leanest first.
-    pub const ALL: [Self; 3] = [Self::Lean, Self::Standard, Self::Full];
-
-    /// The word in configuration and documentation.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Lean => "lean",
-            Self::Standard => "standard",
-            Self::Full => "full",
-        }
+named! {
+    /// How much is exported; each level includes the ones before.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum Level {
+        /// What every alert needs: at most 40 series per GPU.
+        Lean = "lean",
+        /// What every dashboard panel needs: at most 100 series per GPU.
+        #[default]
+        Standard = "standard",
+        /// Everything, series per process included.
+        Full = "full",
     }
+    /// The word in configuration and documentation.
+    fn name
 }
 
 /// Who keeps a counter, which decides its start time.

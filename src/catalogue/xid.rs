@@ -2,8 +2,8 @@
 
 mod table;
 
-use super::listed;
 use super::points::same;
+use crate::model::named;
 use table::TABLE;
 
 /// A row of the table.
@@ -21,74 +21,51 @@ pub struct Xid {
     pub disused: bool,
 }
 
-listed! {
+named! {
     /// The action that an XID recommends; the values of the `action` label, in the order in which they are counted.
     ///
     /// Each is a series of every GPU, so similar ones share an action: a virtual machine that must be restarted is the
     /// agent's node.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    Action {
+    pub enum Action {
         /// Restart the application.
-        RestartApp,
+        RestartApp = "restart_app",
         /// Nothing; it is information.
-        Ignore,
+        Ignore = "ignore",
         /// Drain and reset the GPU.
-        ResetGpu,
+        ResetGpu = "reset_gpu",
         /// Drain and reboot the node.
-        RebootNode,
+        RebootNode = "reboot_node",
         /// Update driver or firmware.
-        UpdateSoftware,
+        UpdateSoftware = "update_software",
         /// Check power cables and seating.
-        CheckMechanicals,
+        CheckMechanicals = "check_mechanicals",
         /// Ask the vendor.
-        ContactSupport,
+        ContactSupport = "contact_support",
     }
-}
-
-impl Action {
     /// The value of the `action` label.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::RestartApp => "restart_app",
-            Self::Ignore => "ignore",
-            Self::ResetGpu => "reset_gpu",
-            Self::RebootNode => "reboot_node",
-            Self::UpdateSoftware => "update_software",
-            Self::CheckMechanicals => "check_mechanicals",
-            Self::ContactSupport => "contact_support",
-        }
+    fn name
+}
+
+named! {
+    /// The kind of fault that an XID reports; the values of the `class` label.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Class {
+        /// An error of the application, or a fault that ends with it.
+        Application = "application",
+        /// The GPU, its memory or its place in the node.
+        Hardware = "hardware",
+        /// Driver or firmware.
+        Driver = "driver",
+        /// NVLink, or the link to the CPU.
+        Link = "link",
+        /// No fault.
+        Information = "information",
+        /// Reserved, or not in the table.
+        Unknown = "unknown",
     }
-}
-
-/// The kind of fault that an XID reports; the values of the `class` label.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
-    /// An error of the application, or a fault that ends with it.
-    Application,
-    /// The GPU, its memory or its place in the node.
-    Hardware,
-    /// Driver or firmware.
-    Driver,
-    /// NVLink, or the link to the CPU.
-    Link,
-    /// No fault.
-    Information,
-    /// Reserved, or not in the table.
-    Unknown,
-}
-
-impl Class {
     /// The value of the `class` label.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Application => "application",
-            Self::Hardware => "hardware",
-            Self::Driver => "driver",
-            Self::Link => "link",
-            Self::Information => "information",
-            Self::Unknown => "unknown",
-        }
-    }
+    fn name
 }
 
 /// The row of a code; one that is not in the table is of class unknown and recommends support.

@@ -9,33 +9,28 @@ mod log;
 
 use std::sync::Arc;
 
-use crate::model::{Fact, GpuId, Utc, VisibleAccount};
+use crate::model::{Fact, GpuId, Utc, VisibleAccount, named};
 
 pub use compare::{ConfigReloads, EventTracker};
 pub use kinds::{EVENT_KINDS, EventKind, reference};
 pub use log::EventLog;
 
-/// How serious an event is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Severity {
-    /// It is to be known.
-    Info,
-    /// It may need attention.
-    Warn,
-    /// Something is broken.
-    Error,
+named! {
+    /// How serious an event is.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum Severity {
+        /// It is to be known.
+        Info = "INFO",
+        /// It may need attention.
+        Warn = "WARN",
+        /// Something is broken.
+        Error = "ERROR",
+    }
+    /// The word in OTLP and JSON.
+    fn text
 }
 
 impl Severity {
-    /// The word in OTLP and JSON.
-    pub const fn text(self) -> &'static str {
-        match self {
-            Self::Info => "INFO",
-            Self::Warn => "WARN",
-            Self::Error => "ERROR",
-        }
-    }
-
     /// OTLP's number.
     pub const fn number(self) -> i32 {
         match self {

@@ -72,17 +72,6 @@ pub(super) fn loaded_json<T: serde::de::DeserializeOwned>(
         .map_err(|error| rusqlite::Error::FromSqlConversionFailure(index, Type::Text, error.into()))
 }
 
-/// The grades by their rank in the schema, which is their order.
-const GRADES: [Grade; 6] = [
-    Grade::Measured,
-    Grade::SplitByActivity,
-    Grade::SplitByHolding,
-    Grade::SplitByMemory,
-    Grade::SplitEqually,
-    Grade::Unknown,
-];
-/// The methods by their rank in the schema, which is their order.
-const METHODS: [Method; 2] = [Method::Observed, Method::Bridged];
 /// The activity sources, in the order of their bits.
 const SOURCES: [ActivitySource; 4] =
     [ActivitySource::Gpm, ActivitySource::Utilization, ActivitySource::None, ActivitySource::Samples];
@@ -107,7 +96,7 @@ fn ranked<T: Copy>(all: &[T], row: &rusqlite::Row<'_>, index: usize) -> rusqlite
 
 /// A grade from its rank.
 pub(super) fn loaded_grade(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<Grade> {
-    ranked(&GRADES, row, index)
+    ranked(&Grade::ALL, row, index)
 }
 
 /// The activity sources of a set of bits.
@@ -117,7 +106,7 @@ pub(super) fn sources_of(bits: i64) -> Vec<ActivitySource> {
 
 /// A method from its rank.
 pub(super) fn loaded_method(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<Method> {
-    ranked(&METHODS, row, index)
+    ranked(&Method::ALL, row, index)
 }
 
 #[cfg(test)]
@@ -126,13 +115,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_agree_with_the_order_they_are_read_in() {
-        for (rank, grade) in GRADES.iter().enumerate() {
-            assert_eq!(*grade as usize, rank);
-        }
-        for (rank, method) in METHODS.iter().enumerate() {
-            assert_eq!(*method as usize, rank);
-        }
+    fn ranks_and_bits_are_those_of_the_schema() {
+        let grades = [
+            "measured",
+            "split_by_activity",
+            "split_by_holding",
+            "split_by_memory",
+            "split_equally",
+            "unknown",
+        ];
+        assert_eq!(Grade::ALL.map(Grade::name), grades);
+        assert_eq!(Method::ALL.map(Method::name), ["observed", "bridged"]);
         for (place, source) in SOURCES.iter().enumerate() {
             assert_eq!(source_bit(*source), 1 << place);
         }

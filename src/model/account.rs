@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Microjoules;
+use super::{Microjoules, named};
 
 /// The five parts of held slot time, in nanoseconds; they sum to what was held, each at least 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -119,56 +119,41 @@ impl Amounts {
     }
 }
 
-/// How the busy time of a slot was split between its users, best first; a row has its worst grade.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Grade {
-    /// By each process's own utilization, or one user took all.
-    #[default]
-    Measured,
-    /// By the weights of other ticks or windows.
-    SplitByActivity,
-    /// Along what each holds.
-    SplitByHolding,
-    /// By resident memory.
-    SplitByMemory,
-    /// Equally per holder.
-    SplitEqually,
-    /// The owner is unknown.
-    Unknown,
-}
-
-impl Grade {
-    /// The name in statements and in the ledger.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Measured => "measured",
-            Self::SplitByActivity => "split_by_activity",
-            Self::SplitByHolding => "split_by_holding",
-            Self::SplitByMemory => "split_by_memory",
-            Self::SplitEqually => "split_equally",
-            Self::Unknown => "unknown",
-        }
+named! {
+    /// How the busy time of a slot was split between its users, best first; a row has its worst grade.
+    /// The ledger stores the place of a variant: append only.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Grade {
+        /// By each process's own utilization, or one user took all.
+        #[default]
+        Measured = "measured",
+        /// By the weights of other ticks or windows.
+        SplitByActivity = "split_by_activity",
+        /// Along what each holds.
+        SplitByHolding = "split_by_holding",
+        /// By resident memory.
+        SplitByMemory = "split_by_memory",
+        /// Equally per holder.
+        SplitEqually = "split_equally",
+        /// The owner is unknown.
+        Unknown = "unknown",
     }
-}
-
-/// How a row was determined.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Method {
-    /// Observed by the agent.
-    #[default]
-    Observed,
-    /// Assumed for a gap in which the agent did not run, since the same holder held before and after it.
-    Bridged,
-}
-
-impl Method {
     /// The name in statements and in the ledger.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Observed => "observed",
-            Self::Bridged => "bridged",
-        }
+    fn name
+}
+
+named! {
+    /// How a row was determined. The ledger stores the place of a variant: append only.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Method {
+        /// Observed by the agent.
+        #[default]
+        Observed = "observed",
+        /// Assumed for a gap in which the agent did not run, since the same holder held before and after it.
+        Bridged = "bridged",
     }
+    /// The name in statements and in the ledger.
+    fn name
 }

@@ -2,31 +2,21 @@
 
 use std::sync::Arc;
 
-use super::{Absence, Bytes, GpuId, GpuIdentity, InstanceIdentity, Nanoseconds, Reading, Stamp};
+use super::{Absence, Bytes, GpuId, GpuIdentity, InstanceIdentity, Nanoseconds, Reading, Stamp, named};
 
-/// The cadences at which readings are taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Tier {
-    /// Every tick: what the account integrates.
-    Fast,
-    /// Every few ticks: what changes within seconds.
-    Medium,
-    /// About every minute: what rarely changes.
-    Slow,
-}
-
-impl Tier {
-    /// All tiers, fastest first.
-    pub const ALL: [Self; 3] = [Self::Fast, Self::Medium, Self::Slow];
-
-    /// The value of the `tier` label.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Fast => "fast",
-            Self::Medium => "medium",
-            Self::Slow => "slow",
-        }
+named! {
+    /// The cadences at which readings are taken, fastest first.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    pub enum Tier {
+        /// Every tick: what the account integrates.
+        Fast = "fast",
+        /// Every few ticks: what changes within seconds.
+        Medium = "medium",
+        /// About every minute: what rarely changes.
+        Slow = "slow",
     }
+    /// The value of the `tier` label.
+    fn name
 }
 
 /// Everything read from one GPU, with its own time stamps; immutable once the sampler has sent it.
@@ -106,36 +96,23 @@ impl Frame {
     }
 }
 
-/// Why a result of the driver was dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Rejection {
-    /// A reading outside what its quantity can be, or a counter that jumped further than it can count.
-    OutOfRange,
-    /// A counter that went back, until a reset of it is confirmed.
-    CounterBack,
-    /// A utilization sample above 100 % or of the future.
-    Sample,
-    /// More processes or samples than any GPU has.
-    Count,
-    /// Activity of a GPU without processes, from a stale utilization flag.
-    GhostBusy,
-}
-
-impl Rejection {
-    /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::OutOfRange, Self::CounterBack, Self::Sample, Self::Count, Self::GhostBusy];
-
-    /// The value of the `reason` label.
-    pub const fn reason(self) -> &'static str {
-        match self {
-            Self::OutOfRange => "out_of_range",
-            Self::CounterBack => "counter_back",
-            Self::Sample => "sample",
-            Self::Count => "count",
-            Self::GhostBusy => "ghost_busy",
-        }
+named! {
+    /// Why a result of the driver was dropped.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum Rejection {
+        /// A reading outside what its quantity can be, or a counter that jumped further than it can count.
+        OutOfRange = "out_of_range",
+        /// A counter that went back, until a reset of it is confirmed.
+        CounterBack = "counter_back",
+        /// A utilization sample above 100 % or of the future.
+        Sample = "sample",
+        /// More processes or samples than any GPU has.
+        Count = "count",
+        /// Activity of a GPU without processes, from a stale utilization flag.
+        GhostBusy = "ghost_busy",
     }
+    /// The value of the `reason` label.
+    fn reason
 }
 
 /// Factors on the intervals of readings that may be less frequent; 1 while driver time is within its share.

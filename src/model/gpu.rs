@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Bytes, Nanoseconds, Stamp};
+use super::{Bytes, Nanoseconds, Stamp, named};
 
 /// A physical GPU: the UUID is its identity, the index a convenience for people.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -34,40 +34,28 @@ impl std::fmt::Display for GpuSelector {
     }
 }
 
-/// Whether a GPU that this node has had is still attached to it, and where it went.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Attachment {
-    /// The driver lists it.
-    Present,
-    /// It is on the PCI bus, and the driver has lost it.
-    Lost,
-    /// It is neither listed by the driver nor on the PCI bus.
-    Gone,
-    /// It is passed to a guest: bound to vfio-pci.
-    Guest,
-    /// Another GPU is at its PCI address.
-    Replaced,
-    /// The operator removed it from the inventory.
-    Forgotten,
+named! {
+    /// Whether a GPU that this node has had is still attached to it, and where it went.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    pub enum Attachment {
+        /// The driver lists it.
+        Present = "present",
+        /// It is on the PCI bus, and the driver has lost it.
+        Lost = "lost",
+        /// It is neither listed by the driver nor on the PCI bus.
+        Gone = "gone",
+        /// It is passed to a guest: bound to vfio-pci.
+        Guest = "guest",
+        /// Another GPU is at its PCI address.
+        Replaced = "replaced",
+        /// The operator removed it from the inventory.
+        Forgotten = "forgotten",
+    }
+    /// The word in labels, tables and files.
+    fn name
 }
 
 impl Attachment {
-    /// All values.
-    pub const ALL: [Self; 6] =
-        [Self::Present, Self::Lost, Self::Gone, Self::Guest, Self::Replaced, Self::Forgotten];
-
-    /// The word in labels, tables and files.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Present => "present",
-            Self::Lost => "lost",
-            Self::Gone => "gone",
-            Self::Guest => "guest",
-            Self::Replaced => "replaced",
-            Self::Forgotten => "forgotten",
-        }
-    }
-
     /// The value with that name.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|attachment| attachment.name() == name)
@@ -149,26 +137,19 @@ pub struct FabricPlace {
     pub clique: Arc<str>,
 }
 
-/// The kind of driver call that provides a reading.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Via {
-    /// The batched field call.
-    Field,
-    /// A call of its own.
-    Call,
-    /// The difference of two GPM samples.
-    Gpm,
-}
-
-impl Via {
-    /// The value of the `source` label.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Field => "field",
-            Self::Call => "call",
-            Self::Gpm => "gpm",
-        }
+named! {
+    /// The kind of driver call that provides a reading.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Via {
+        /// The batched field call.
+        Field = "field",
+        /// A call of its own.
+        Call = "call",
+        /// The difference of two GPM samples.
+        Gpm = "gpm",
     }
+    /// The value of the `source` label.
+    fn name
 }
 
 /// A MIG instance, by the driver's ids; unique within its GPU.

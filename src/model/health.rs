@@ -5,77 +5,55 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::Utc;
+use super::{Utc, named};
 
-/// The health of a GPU, in order of severity. `Unknown` is worse than `Degraded`, since the GPU may have failed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum HealthState {
-    /// Nothing is known to be wrong.
-    Ok,
-    /// It works, but something should be done.
-    Degraded,
-    /// It does not respond, or has not been read yet.
-    #[default]
-    Unknown,
-    /// It must not be used as it is.
-    Failed,
-}
-
-impl HealthState {
-    /// All states, in order of severity.
-    pub const ALL: [Self; 4] = [Self::Ok, Self::Degraded, Self::Unknown, Self::Failed];
-
-    /// The value of the `state` label.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Degraded => "degraded",
-            Self::Unknown => "unknown",
-            Self::Failed => "failed",
-        }
+named! {
+    /// The health of a GPU, in order of severity. `Unknown` is worse than `Degraded`, since the GPU may have failed.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum HealthState {
+        /// Nothing is known to be wrong.
+        Ok = "ok",
+        /// It works, but something should be done.
+        Degraded = "degraded",
+        /// It does not respond, or has not been read yet.
+        #[default]
+        Unknown = "unknown",
+        /// It must not be used as it is.
+        Failed = "failed",
     }
+    /// The value of the `state` label.
+    fn name
 }
 
-/// What to do about a GPU, in ascending order of severity.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Remedy {
-    /// Nothing.
-    #[default]
-    None,
-    /// Look at the application that failed, and restart it.
-    RestartApp,
-    /// Update driver or firmware.
-    UpdateSoftware,
-    /// Ask the vendor.
-    ContactSupport,
-    /// Check power, cooling, cables and seating.
-    CheckMechanicals,
-    /// Let running work end and place no more.
-    Drain,
-    /// Drain, then reset the GPU.
-    ResetGpu,
-    /// Drain, then reboot the node.
-    RebootNode,
-    /// Have the board replaced.
-    Replace,
+named! {
+    /// What to do about a GPU, in ascending order of severity.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum Remedy {
+        /// Nothing.
+        #[default]
+        None = "none",
+        /// Look at the application that failed, and restart it.
+        RestartApp = "restart_app",
+        /// Update driver or firmware.
+        UpdateSoftware = "update_software",
+        /// Ask the vendor.
+        ContactSupport = "contact_support",
+        /// Check power, cooling, cables and seating.
+        CheckMechanicals = "check_mechanicals",
+        /// Let running work end and place no more.
+        Drain = "drain",
+        /// Drain, then reset the GPU.
+        ResetGpu = "reset_gpu",
+        /// Drain, then reboot the node.
+        RebootNode = "reboot_node",
+        /// Have the board replaced.
+        Replace = "replace",
+    }
+    /// The word in JSON and on the command line.
+    fn name
 }
 
 impl Remedy {
-    /// The word in JSON and on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::RestartApp => "restart_app",
-            Self::UpdateSoftware => "update_software",
-            Self::ContactSupport => "contact_support",
-            Self::CheckMechanicals => "check_mechanicals",
-            Self::Drain => "drain",
-            Self::ResetGpu => "reset_gpu",
-            Self::RebootNode => "reboot_node",
-            Self::Replace => "replace",
-        }
-    }
-
     /// What to do, for people; empty where nothing is to be done.
     pub const fn words(self) -> &'static str {
         match self {

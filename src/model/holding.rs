@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::HolderId;
+use super::{HolderId, named};
 
 /// A share of a slot, frozen when granted; `numerator <= denominator`, `denominator > 0`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -52,30 +52,22 @@ impl std::fmt::Display for Fraction {
     }
 }
 
-/// The source of a holding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum HoldingSource {
-    /// The operator's configuration (`attribution.standing`).
-    Standing,
-    /// The kubelet's pod-resources API.
-    Kubernetes,
-    /// Slurm, as its prolog recorded the job.
-    Slurm,
-    /// Presence of a process (`attribution.presence`), granted again at each change.
-    Presence,
-}
-
-impl HoldingSource {
-    /// The value of the `source` label.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Standing => "standing",
-            Self::Kubernetes => "kubernetes",
-            Self::Slurm => "slurm",
-            Self::Presence => "presence",
-        }
+named! {
+    /// The source of a holding.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum HoldingSource {
+        /// The operator's configuration (`attribution.standing`).
+        Standing = "standing",
+        /// The kubelet's pod-resources API.
+        Kubernetes = "kubernetes",
+        /// Slurm, as its prolog recorded the job.
+        Slurm = "slurm",
+        /// Presence of a process (`attribution.presence`), granted again at each change.
+        Presence = "presence",
     }
+    /// The value of the `source` label.
+    fn name
 }
 
 /// A holder's claim to a share of one slot, for as long as the segment that carries it.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Amounts, Fraction, Grade, HolderId, Holding, Method, Microjoules, Nanoseconds, Utc};
+use super::{Amounts, Fraction, Grade, HolderId, Holding, Method, Microjoules, Nanoseconds, Utc, named};
 
 /// What is known of a slot during a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -24,30 +24,22 @@ pub enum SlotState {
     Unobserved,
 }
 
-/// The meter of activity; a change begins a new segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ActivitySource {
-    /// GPM's graphics engine activity, over the whole span.
-    Gpm,
-    /// The driver's ring of utilization samples, which covers the whole span in whole percents.
-    Samples,
-    /// NVML utilization, a sample of a window shorter than the span.
-    Utilization,
-    /// None: activity is unknown.
-    None,
-}
-
-impl ActivitySource {
-    /// The name in statements, in the ledger and in `gpumeter_source_info`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Gpm => "gpm",
-            Self::Samples => "samples",
-            Self::Utilization => "utilization",
-            Self::None => "none",
-        }
+named! {
+    /// The meter of activity; a change begins a new segment.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum ActivitySource {
+        /// GPM's graphics engine activity, over the whole span.
+        Gpm = "gpm",
+        /// The driver's ring of utilization samples, which covers the whole span in whole percents.
+        Samples = "samples",
+        /// NVML utilization, a sample of a window shorter than the span.
+        Utilization = "utilization",
+        /// None: activity is unknown.
+        None = "none",
     }
+    /// The name in statements, in the ledger and in `gpumeter_source_info`.
+    fn name
 }
 
 /// What one holder's processes did on the slot during a span.
