@@ -348,6 +348,7 @@ fn labels(lines: &[BillLine]) -> Vec<(String, String)> {
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
     use super::*;
+    use crate::billing::made;
     use crate::model::{Amounts, GpuId, Nanoseconds, Parts, Use};
 
     fn line(holder: &str, parts: Parts, used: Use) -> BillLine {
@@ -377,13 +378,7 @@ mod tests {
 
     #[test]
     fn a_job_has_the_times_and_the_memory_of_all_its_steps_and_each_step_its_own() {
-        let bill: Bill = serde_json::from_str(
-            r#"{"node": "n1", "from": "2026-11-01T00:00:00Z", "to": "2026-11-01T02:00:00Z", "lines": [], "gpus": [],
-                "closed_until": "2026-11-01T02:00:00Z", "currency": null, "reconciliation": {"slot_ns": 0, "held_ns": 0,
-                "imbalance_ns": "0", "gpu_money": "0.000000000", "line_money": "0.000000000",
-                "imbalance_money": "0.000000000"}}"#,
-        )
-        .unwrap();
+        let bill = made::bill(&serde_json::json!({"to": "2026-11-01T02:00:00Z"}));
         let usage = |workload: &str, from, to, memory_peak_bytes| WorkloadUsage {
             workload: HolderId::new(workload),
             gpu: GpuId { index: 0, uuid: "GPU-0".into() },

@@ -15,6 +15,9 @@ mod job_summary;
 mod json;
 mod line_filter;
 mod local_time;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+pub(crate) mod made;
 mod money;
 mod month;
 mod pricing;

@@ -302,39 +302,10 @@ fn digest_of(value: &Value) -> String {
 
 /// JSON with sorted keys, two blanks per level and a newline at the end.
 fn canonical(value: &Value) -> String {
-    let mut text = String::new();
-    write_value(value, 0, &mut text);
-    text + "\n"
-}
-
-fn write_value(value: &Value, depth: usize, text: &mut String) {
-    let inner = |text: &mut String, place: usize| {
-        *text += if place == 0 { "\n" } else { ",\n" };
-        *text += &"  ".repeat(depth + 1);
-    };
-    match value {
-        Value::Object(fields) if !fields.is_empty() => {
-            *text += "{";
-            // The order of the map depends on features of serde_json.
-            let sorted: BTreeMap<&String, &Value> = fields.iter().collect();
-            for (place, (name, value)) in sorted.into_iter().enumerate() {
-                inner(text, place);
-                *text += &Value::from(name.as_str()).to_string();
-                *text += ": ";
-                write_value(value, depth + 1, text);
-            }
-            *text += &format!("\n{}}}", "  ".repeat(depth));
-        }
-        Value::Array(items) if !items.is_empty() => {
-            *text += "[";
-            for (place, value) in items.iter().enumerate() {
-                inner(text, place);
-                write_value(value, depth + 1, text);
-            }
-            *text += &format!("\n{}]", "  ".repeat(depth));
-        }
-        other => *text += &other.to_string(),
-    }
+    let mut sorted = value.clone();
+    // The order of keys depends on features of serde_json.
+    sorted.sort_all_objects();
+    format!("{sorted:#}\n")
 }
 
 /// A statement that cannot be closed, or a credit that cannot be given.

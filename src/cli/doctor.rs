@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::json;
 
-use super::{Failure, print, read_config};
+use super::{Failure, print, read_config, wrap};
 use crate::doctor::{self, Diagnosis, FamilyDiagnosis, FamilyStatus, GpuDiagnosis, GrantDiagnosis};
 
 /// Options of the command.
@@ -77,37 +77,9 @@ fn list_families(gpu: &GpuDiagnosis) -> String {
             let Some(first) = group.first() else { continue };
             let is_redundant = ["", status.name()].contains(&first.reason);
             let reason = if is_redundant { String::new() } else { format!(" {}", first.reason) };
-            page += &format!("  {}{reason}, {}:\n{}", status.name(), first.why, wrap(&names));
+            page +=
+                &format!("  {}{reason}, {}:\n{}", status.name(), first.why, wrap("    ", &names.join(" ")));
         }
     }
     page
-}
-
-/// Names in lines of at most 100 columns.
-fn wrap(names: &[&str]) -> String {
-    const WIDTH: usize = 96;
-    let mut page = String::new();
-    let mut line = String::new();
-    for name in names {
-        if !line.is_empty() && line.len() + name.len() + 1 > WIDTH {
-            page += &format!("   {line}\n");
-            line.clear();
-        }
-        line += " ";
-        line += name;
-    }
-    page + &format!("   {line}\n")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn long_lists_are_wrapped_and_no_name_is_lost() {
-        let names = vec!["gpu_a_name_of_some_length_total"; 9];
-        let page = wrap(&names);
-        assert!(page.lines().all(|line| line.len() <= 100), "{page}");
-        assert_eq!(page.split_whitespace().count(), 9);
-    }
 }

@@ -390,6 +390,25 @@ fn listen_address(text: &str) -> Result<ListenAddress, &'static str> {
     text.parse().ok().or_else(resolved).ok_or("not an address; write it like 127.0.0.1:9855")
 }
 
+/// Columns that a line of words has at most.
+const WIDTH: usize = 100;
+
+/// A text after its head; further lines begin below it.
+fn wrap(head: &str, text: &str) -> String {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let room = WIDTH.saturating_sub(head.len());
+        match lines.last_mut() {
+            Some(line) if line.is_empty() => *line += word,
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= room => {
+                *line += &format!(" {word}")
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    head.to_owned() + &lines.join(&format!("\n{}", " ".repeat(head.len()))) + "\n"
+}
+
 /// Writes to standard output; a reader that has closed it is no failure.
 fn print(text: &str) -> Result<(), Failure> {
     match std::io::stdout().lock().write_all(text.as_bytes()) {
@@ -405,5 +424,18 @@ fn subscribe(format: LogFormat, lines: Lines) {
     match format {
         LogFormat::Text => log.with_ansi(std::io::stderr().is_terminal()).init(),
         LogFormat::Json => log.json().init(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_text_goes_on_below_its_begin() {
+        let text = wrap("  tenant     ", "word ".repeat(30).trim_end());
+        assert!(text.lines().all(|line| line.len() <= WIDTH), "{text}");
+        assert!(text.lines().skip(1).all(|line| line.starts_with("             word")), "{text}");
+        assert_eq!(text.split_whitespace().count(), 31);
     }
 }

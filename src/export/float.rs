@@ -5,67 +5,24 @@ use std::io::Write;
 
 /// Appends the value; with `pointed`, a whole number ends in `.0`, as OpenMetrics requires of bounds.
 pub(super) fn write(out: &mut Vec<u8>, value: f64, pointed: bool) {
-    if value.is_nan() {
-        return out.extend_from_slice(b"NaN");
-    }
     if value.is_infinite() {
         return out.extend_from_slice(if value > 0.0 { b"+Inf" } else { b"-Inf" });
     }
-    let mut scratch = [0_u8; 32];
-    let (digits, exponent) = shortest(value.abs(), &mut scratch);
-    if value.is_sign_negative() {
-        out.push(b'-');
-    }
-    if !(-4..6).contains(&exponent) {
-        scientific(out, digits, exponent);
-    } else if exponent < 0 {
-        out.extend_from_slice(b"0.");
-        out.extend(std::iter::repeat_n(b'0', exponent.unsigned_abs() as usize - 1));
-        out.extend_from_slice(digits);
-    } else {
-        plain(out, digits, exponent as usize + 1, pointed);
-    }
-}
-
-/// The shortest digits that parse to the value, without a point, and the exponent of the first one.
-fn shortest(value: f64, scratch: &mut [u8; 32]) -> (&[u8], i32) {
-    let mut free = &mut scratch[..];
-    // 17 digits, point, `e`, sign and three digits of exponent always fit.
-    let _fits = write!(free, "{value:e}");
-    let left = free.len();
-    let used = scratch.len() - left;
-    let mark = scratch[..used].iter().position(|byte| *byte == b'e').unwrap_or(used);
-    let exponent =
-        str::from_utf8(&scratch[(mark + 1).min(used)..used]).ok().and_then(|text| text.parse().ok());
-    let mut length = mark;
-    if mark > 1 {
-        // Removes the point.
-        scratch.copy_within(2..mark, 1);
-        length -= 1;
-    }
-    (&scratch[..length], exponent.unwrap_or(0))
-}
-
-fn scientific(out: &mut Vec<u8>, digits: &[u8], exponent: i32) {
-    let (first, rest) = digits.split_at(1);
-    out.extend_from_slice(first);
-    if !rest.is_empty() {
-        out.push(b'.');
-        out.extend_from_slice(rest);
-    }
-    let _fits = write!(out, "e{}{:02}", if exponent < 0 { '-' } else { '+' }, exponent.unsigned_abs());
-}
-
-fn plain(out: &mut Vec<u8>, digits: &[u8], whole: usize, pointed: bool) {
-    if digits.len() > whole {
-        out.extend_from_slice(&digits[..whole]);
-        out.push(b'.');
-        out.extend_from_slice(&digits[whole..]);
-    } else {
-        out.extend_from_slice(digits);
-        out.extend(std::iter::repeat_n(b'0', whole - digits.len()));
-        if pointed {
-            out.extend_from_slice(b".0");
+    let (begin, size) = (out.len(), value.abs());
+    let _fits = match (size == 0.0 || (1e-4..1e6).contains(&size), pointed) {
+        (true, true) => write!(out, "{value:?}"),
+        (true, false) => write!(out, "{value}"),
+        (false, _) => write!(out, "{value:e}"),
+    };
+    // Go writes the exponent with a sign and at least two digits.
+    if let Some(mark) = out[begin..].iter().position(|byte| *byte == b'e') {
+        let mut digits = begin + mark + 1;
+        if out[digits] != b'-' {
+            out.insert(digits, b'+');
+        }
+        digits += 1;
+        if out.len() == digits + 1 {
+            out.insert(digits, b'0');
         }
     }
 }
@@ -97,6 +54,9 @@ mod tests {
             (f64::INFINITY, "+Inf", "+Inf"),
             (1.5e300, "1.5e+300", "1.5e+300"),
             (-2.5, "-2.5", "-2.5"),
+            (-0.0, "-0", "-0.0"),
+            (-1e-7, "-1e-07", "-1e-07"),
+            (f64::NAN, "NaN", "NaN"),
         ] {
             assert_eq!(text(value, false), plain);
             assert_eq!(text(value, true), pointed);

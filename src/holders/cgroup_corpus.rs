@@ -38,11 +38,11 @@ fn described(line: &str) -> String {
     let list: Vec<_> = paths.split(" | ").map(str::to_owned).collect();
     let ProcessLocation { kind, session_owner } =
         ProcessLocation::from_cgroups(&list, &BelievedCgroups::default());
-    let owner = session_owner.map_or_else(|| "the process's user".to_owned(), |uid| format!("user {uid}"));
+    let owner = session_owner.map_or_else(|| "its user".to_owned(), |uid| format!("user {uid}"));
     let said = match kind {
         LocationKind::Unspecified => "the process's user".to_owned(),
         LocationKind::Unit { name, .. } => format!("unit {name}"),
-        LocationKind::UserSession => owner,
+        LocationKind::UserSession => format!("a session of {owner}"),
         LocationKind::RootlessContainer { runtime, id } => {
             let container = WorkloadPath::Container { runtime, id };
             format!("{owner}, in a {} of his own", said_of(&container))

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::Serialize;
 
-use super::explain_text::wrap;
 use super::job_report::zone;
 use super::text::{align_columns, marks, period, title};
 use super::{BillSource, Failure, print};
 use crate::billing::{Bill, ComparedJob, JobComparison, LineFilter, compare_jobs, parse_sacct};
+use crate::cli::wrap;
 use crate::model::Nanoseconds;
 
 /// Options of the comparison.

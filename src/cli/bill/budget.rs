@@ -55,29 +55,24 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::billing::made;
 
     #[test]
     fn only_a_tenant_that_costs_more_than_its_budget_in_that_currency_is_listed() {
         let line = |tenant: &str, gpu: u32, money: &str| {
-            json!({"tenant": tenant, "holder": format!("user:{tenant}"), "gpu": gpu, "uuid": format!("GPU-{gpu}"),
-                   "held_ns": 1, "within_ns": 0, "lent_ns": 0, "idle_ns": 1, "unmeasured_ns": 0, "unavailable_ns": 0,
-                   "used_ns": 0, "beyond_share_ns": 0, "outside_holding_ns": 0, "unheld_ns": 0,
-                   "energy_static_uj": null, "energy_dynamic_uj": null, "grade": "measured", "measured_ns": 0,
-                   "method": "observed", "sources": [], "charged_ns": 1, "money": money})
+            made::line(&json!({"tenant": tenant, "holder": format!("user:{tenant}"), "gpu": gpu,
+                "uuid": format!("GPU-{gpu}"), "held_ns": 1, "idle_ns": 1, "charged_ns": 1, "money": money}))
         };
         let budget = |amount: &str, currency: &str| json!({"amount": amount, "currency": currency});
-        let bill = json!({
+        let mut bill = made::bill(&json!({
             "node": "gpu-7", "from": "2026-11-01T00:00:00Z", "to": "2026-11-22T17:30:00Z",
             "from_local": "2026-11-01T00:00:00+00:00", "to_local": "2026-11-22T17:30:00+00:00",
-            "time_zone": "UTC", "closed_until": "2026-11-22T17:30:00Z", "currency": "EUR", "gpus": [],
+            "time_zone": "UTC", "closed_until": "2026-11-22T17:30:00Z", "currency": "EUR",
             "lines": [line("ml", 0, "4000.000000000"), line("ml", 1, "1000.000000001"), line("bio", 0, "10.000000000"),
                       line("chem", 0, "9.000000000"), line("rich", 0, "9.000000000")],
             "tenant_budgets": {"ml": budget("5000.000000000", "EUR"), "bio": budget("10.000000000", "EUR"),
                                "chem": budget("1.000000000", "USD")},
-            "reconciliation": {"slot_ns": 5, "held_ns": 5, "imbalance_ns": "0", "gpu_money": "5029.000000001",
-                               "line_money": "5029.000000001", "imbalance_money": "0.000000000"},
-        });
-        let mut bill: Bill = serde_json::from_value(bill).unwrap();
+        }));
         let found = report(&bill);
         assert_eq!(found.over, 1);
         let table = "over their monthly budget, on this node alone\n\

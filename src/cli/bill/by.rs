@@ -330,6 +330,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::billing::made;
     use crate::model::HolderId;
 
     fn board(index: u32, uuid: &str) -> GpuId {
@@ -342,14 +343,8 @@ mod tests {
 
     /// A bill of the node n1 with these lines and one known GPU, x.
     fn bill(lines: &[BillLine]) -> Bill {
-        let mut bill: Bill = serde_json::from_value(json!({"node": "n1", "from": "2026-11-01T00:00:00Z",
-            "to": "2026-11-01T01:00:00Z", "closed_until": "2026-11-01T01:00:00Z", "currency": null, "lines": [],
-            "gpus": [{"gpu": 0, "uuid": "x", "model": "H100", "slot_ns": 0, "settled_until": "2026-11-01T01:00:00Z"}],
-            "reconciliation": {"slot_ns": 0, "held_ns": 0, "imbalance_ns": "0", "gpu_money": "0.000000000",
-                "line_money": "0.000000000", "imbalance_money": "0.000000000"}}))
-        .unwrap();
-        bill.lines = lines.to_vec();
-        bill
+        let gpu = json!({"gpu": 0, "uuid": "x", "model": "H100", "slot_ns": 0, "settled_until": "2026-11-01T01:00:00Z"});
+        Bill { lines: lines.to_vec(), ..made::bill(&json!({"gpus": [gpu]})) }
     }
 
     fn names(by: &BillProperty, lines: &[BillLine]) -> Vec<String> {

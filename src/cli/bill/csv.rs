@@ -136,6 +136,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::billing::made;
 
     #[test]
     fn a_field_that_would_break_the_line_is_quoted() {
@@ -155,16 +156,8 @@ mod tests {
 
     /// A bill of one line of this tenant and the day that begins so.
     fn bill(tenant: &str, from: &str, time_zone: &str) -> Bill {
-        serde_json::from_value(json!({"node": "=n1", "from": from, "to": "2026-11-02T00:00:00Z", "time_zone": time_zone,
-            "closed_until": "2026-11-02T00:00:00Z", "currency": null, "gpus": [],
-            "lines": [{"tenant": tenant, "holder": "unit:x", "gpu": 0, "uuid": "GPU-0", "held_ns": 0,
-                "within_ns": 0, "lent_ns": 0, "idle_ns": 0, "unmeasured_ns": 0, "unavailable_ns": 0, "used_ns": 0,
-                "beyond_share_ns": 0, "outside_holding_ns": 0, "unheld_ns": 0, "energy_static_uj": null,
-                "energy_dynamic_uj": null, "grade": "measured", "measured_ns": 0, "method": "observed", "sources": [],
-                "charged_ns": "0", "unpriced_ns": "0", "money": null}],
-            "reconciliation": {"slot_ns": 0, "held_ns": 0, "imbalance_ns": "0", "gpu_money": "0.000000000",
-                "line_money": "0.000000000", "imbalance_money": "0.000000000"}}))
-        .unwrap()
+        made::bill(&json!({"node": "=n1", "from": from, "to": "2026-11-02T00:00:00Z", "time_zone": time_zone,
+            "closed_until": "2026-11-02T00:00:00Z", "lines": [made::line(&json!({"tenant": tenant}))]}))
     }
 
     #[test]

@@ -256,22 +256,18 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::billing::made;
 
     #[test]
     fn a_line_is_found_by_its_id_whatever_the_bill_was_grouped_by() {
         let line = |tenant: &str, holder: &str, gpu: u32| {
-            json!({"tenant": tenant, "holder": holder, "labels": {"user_name": tenant}, "gpu": gpu,
-                "uuid": format!("GPU-{gpu}"), "held_ns": 1, "within_ns": 0, "lent_ns": 0, "idle_ns": 1,
-                "unmeasured_ns": 0, "unavailable_ns": 0, "used_ns": 0, "beyond_share_ns": 0, "outside_holding_ns": 0,
-                "unheld_ns": 0, "energy_static_uj": null, "energy_dynamic_uj": null, "grade": "measured",
-                "measured_ns": 0, "method": "observed", "sources": []})
+            made::line(
+                &json!({"tenant": tenant, "holder": holder, "labels": {"user_name": tenant}, "gpu": gpu,
+                "uuid": format!("GPU-{gpu}"), "held_ns": 1, "idle_ns": 1}),
+            )
         };
-        let bill: Bill = serde_json::from_value(json!({"node": "n1", "from": "2026-11-01T00:00:00Z",
-            "to": "2026-11-01T01:00:00Z", "closed_until": "2026-11-01T01:00:00Z", "currency": null,
-            "lines": [line("a", "user:a", 0), line("b", "user:b", 0), line("a", "user:a", 1)], "gpus": [],
-            "reconciliation": {"slot_ns": 0, "held_ns": 0, "imbalance_ns": "0", "gpu_money": "0.000000000",
-            "line_money": "0.000000000", "imbalance_money": "0.000000000"}}))
-        .unwrap();
+        let lines = [line("a", "user:a", 0), line("b", "user:b", 0), line("a", "user:a", 1)];
+        let bill = made::bill(&json!({"lines": lines}));
         for (by, group, lines) in [
             ("tenant", "a", vec![0, 2]),
             ("gpu", "0", vec![0, 1]),

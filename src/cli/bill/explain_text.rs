@@ -9,6 +9,7 @@ use crate::billing::{
     BillLine, BillRate, ExplainedLine, Explanation, GpuEventKind, GpuRecord, LineSpan, RateKind, Tenancy,
     TenantBasis, print_money,
 };
+use crate::cli::wrap;
 use crate::model::{Grade, MINUTE, Money, Nanoseconds, Utc};
 
 /// Spans of a line that are shown at most.
@@ -33,29 +34,10 @@ pub(super) fn page(subject: &str, explanation: &Explanation) -> String {
     page + &sum(explanation)
 }
 
-/// Columns that a line of words has at most.
-const WIDTH: usize = 100;
-
 /// A paragraph with a heading and lines of a name and its value.
 fn paragraph(heading: &str, entries: &[(&str, String)]) -> String {
     let entries = entries.iter().map(|(name, value)| wrap(&format!("  {name:10} "), value));
     format!("\n{heading}\n{}", entries.collect::<String>())
-}
-
-/// A text after its head; further lines begin below it.
-pub(super) fn wrap(head: &str, text: &str) -> String {
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        let room = WIDTH.saturating_sub(head.len());
-        match lines.last_mut() {
-            Some(line) if line.is_empty() => *line += word,
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= room => {
-                *line += &format!(" {word}")
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    head.to_owned() + &lines.join(&format!("\n{}", " ".repeat(head.len()))) + "\n"
 }
 
 fn explain_line(line: &ExplainedLine, explanation: &Explanation, zone: &TimeZone) -> String {
@@ -447,12 +429,5 @@ mod tests {
     #[test]
     fn a_line_with_very_many_spans_says_how_many_more_there_are() {
         assert!(told(45).contains("and 5 more; --json has all") && !told(40).contains("more;"));
-    }
-
-    #[test]
-    fn a_long_text_goes_on_below_its_begin() {
-        let text = wrap("  tenant     ", "word ".repeat(30).trim_end());
-        assert!(text.lines().all(|line| line.len() <= WIDTH), "{text}");
-        assert!(text.lines().skip(1).all(|line| line.starts_with("             word")), "{text}");
     }
 }

@@ -187,25 +187,19 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::billing::made;
 
     /// A bill of an hour at 2.10, whose tenant has this name.
     fn bill(tenant: &str) -> Bill {
         let hour = "3600000000000";
-        serde_json::from_value(json!({"node": "=n1", "from": "2026-11-01T00:00:00Z", "to": "2026-11-01T01:00:00Z",
-            "time_zone": "UTC", "closed_until": "2026-11-01T01:00:00Z", "currency": "EUR", "billing_account": "a",
+        made::bill(&json!({"node": "=n1", "time_zone": "UTC", "currency": "EUR", "billing_account": "a",
             "invoice_issuer": "i", "rates": [{"id": "1", "unit": "gpu_hour", "price": "2.100000000", "class": "spot",
                 "slot_ns": hour, "money": "2.100000000"}],
             "gpus": [{"gpu": 0, "uuid": "GPU-0", "model": "H100", "slot_ns": hour,
                 "settled_until": "2026-11-01T01:00:00Z", "accounted_since": "2026-11-01T00:00:00Z"}],
-            "lines": [{"tenant": tenant, "holder": format!("unit:{tenant}"), "labels": {"systemd_unit": tenant},
-                "gpu": 0, "uuid": "GPU-0", "day": "2026-11-01", "rate": "1", "held_ns": hour, "within_ns": hour,
-                "lent_ns": 0, "idle_ns": 0, "unmeasured_ns": 0, "unavailable_ns": 0, "used_ns": hour,
-                "beyond_share_ns": 0, "outside_holding_ns": 0, "unheld_ns": 0, "energy_static_uj": null,
-                "energy_dynamic_uj": null, "grade": "measured", "measured_ns": hour, "method": "observed",
-                "sources": [], "charged_ns": hour, "unpriced_ns": 0, "money": "2.100000000"}],
-            "reconciliation": {"slot_ns": hour, "held_ns": hour, "imbalance_ns": "0", "gpu_money": "2.100000000",
-                "line_money": "2.100000000", "imbalance_money": "0.000000000"}}))
-        .unwrap()
+            "lines": [made::line(&json!({"tenant": tenant, "holder": format!("unit:{tenant}"),
+                "labels": {"systemd_unit": tenant}, "day": "2026-11-01", "rate": "1", "held_ns": hour, "within_ns": hour,
+                "used_ns": hour, "measured_ns": hour, "charged_ns": hour, "money": "2.100000000"}))]}))
     }
 
     const HOSTILE: [&str; 5] =

@@ -213,6 +213,7 @@ mod tests {
     use super::super::sheet::{Sheet, WITHIN};
     use super::*;
     use crate::billing::Bill;
+    use crate::billing::made;
     use crate::model::HolderId;
 
     /// A line with these parts, time beside what is held, and shares in quarters that are unpriced.
@@ -221,14 +222,15 @@ mod tests {
         let [beyond, outside, unheld] = beside;
         let due = within_ns + lent_ns + idle_ns + unmeasured_ns;
         let unpriced = due / 4 * quarters;
-        json!({"tenant": format!("tenant-{tenant}"), "holder": format!("unit:{tenant}"), "gpu": gpu,
+        made::line(
+            &json!({"tenant": format!("tenant-{tenant}"), "holder": format!("unit:{tenant}"), "gpu": gpu,
             "uuid": format!("GPU-{gpu}"), "held_ns": due + unavailable_ns, "within_ns": within_ns,
             "lent_ns": lent_ns, "idle_ns": idle_ns, "unmeasured_ns": unmeasured_ns,
             "unavailable_ns": unavailable_ns, "used_ns": within_ns + beyond + outside + unheld,
             "beyond_share_ns": beyond, "outside_holding_ns": outside, "unheld_ns": unheld,
-            "energy_static_uj": lent_ns, "energy_dynamic_uj": within_ns, "grade": "measured", "measured_ns": 0,
-            "method": "observed", "sources": [], "charged_ns": due - unpriced, "unpriced_ns": unpriced,
-            "money": format!("{}.{:09}", due / 1_000_000_000_000, due % 1_000_000_000)})
+            "energy_static_uj": lent_ns, "energy_dynamic_uj": within_ns, "charged_ns": due - unpriced,
+            "unpriced_ns": unpriced, "money": format!("{}.{:09}", due / 1_000_000_000_000, due % 1_000_000_000)}),
+        )
     }
 
     /// A bill of random lines, with the price of unavailable time of each GPU on its reserved tenant.
@@ -245,14 +247,9 @@ mod tests {
                 of_others["charged_ns"] = parts[UNAVAILABLE].into();
                 all.extend([line(key, parts, beside, quarters), of_others]);
             }
-            serde_json::from_value(json!({"node": "n1", "from": "2026-11-01T00:00:00Z",
-                "to": "2026-11-01T01:00:00Z", "closed_until": "2026-11-01T01:00:00Z", "currency": "EUR",
-                "unpriced_ns": 0, "lines": all,
+            made::bill(&json!({"currency": "EUR", "lines": all,
                 "gpus": (0..3).map(|gpu| json!({"gpu": gpu, "uuid": format!("GPU-{gpu}"), "model": format!("H{}", gpu / 2),
-                    "slot_ns": 0, "settled_until": "2026-11-01T01:00:00Z"})).collect::<Vec<_>>(),
-                "reconciliation": {"slot_ns": 0, "held_ns": 0, "imbalance_ns": "0", "gpu_money": "0.000000000",
-                    "line_money": "0.000000000", "imbalance_money": "0.000000000"}}))
-            .unwrap()
+                    "slot_ns": 0, "settled_until": "2026-11-01T01:00:00Z"})).collect::<Vec<_>>()}))
         })
     }
 

@@ -48,6 +48,12 @@ fn verdict_and_unavailable_time_survive_several_agent_restarts() {
     // A second one continues the count.
     world.xid(48);
     assert!(world.reasons()[0].1.ends_with("2 times"), "{:?}", world.reasons());
+    // A reset that the agent sees clears them, and time is used again.
+    let before = used(&world);
+    world.run(1, |frame| work(frame).energy_counter(1));
+    world.run(60, |frame| work(frame).energy_counter(2));
+    assert_eq!(world.verdict(), WELL);
+    assert!(used(&world) >= before + 35, "from {before} to {}", used(&world));
     world.assert_balanced();
 }
 
