@@ -123,7 +123,8 @@ class Page:
         return wait_for(what, seconds, lambda: self.run(script))
 
     def click(self, selector):
-        """Clicks the middle of an element as a mouse does, so that what covers it gets the click."""
+        """Clicks the middle of an element as a mouse does, once it is there; what covers it gets the click."""
+        self.wait(selector, f"document.querySelector({json.dumps(selector)}) !== null")
         for _ in range(5):
             place = self.run(f"""(async () => {{
                 const element = document.querySelector({json.dumps(selector)});
