@@ -5,9 +5,6 @@ runs inside its caller, so for the agent's own time the driver calls that its sa
 threads that belong to the driver: the one that waits for events, which sleeps with a real driver, and the demo's clock.
 The driver time of the other exporters is not known and is included.
 
-A missed aim fails the suite unless docs/figures.md shows it as missed and it is at most twice as bad now; then the page
-says no less than what is measured.
-
 `.ci/figures [--write FILE]`; GPUMETER_SMOKE=1 measures for seconds instead of minutes, and prints the results
 without checking them.
 """
@@ -34,8 +31,6 @@ GPUS, PROCESSES = 8, 200
 # Processes that do nothing.
 IDLE = 400 if SMOKE else 3_200
 GZIP = "Accept-Encoding: gzip\r\n"
-LOST = "lost in the noise"
-PAGE_FILE = harness.ROOT / "docs/figures.md"
 
 
 class Figure(NamedTuple):
@@ -49,17 +44,6 @@ class Figure(NamedTuple):
     @property
     def verdict(self):
         return {None: "", True: "ok", False: "missed"}[self.ok]
-
-    @property
-    def key(self):
-        """The same in every run: what it is without what was measured beside it."""
-        return self.id, re.sub(r"\([^)]*\)|[\d.]+", "", self.what)
-
-    @property
-    def amount(self):
-        """How much it costs: a share of another's cost is 1/N."""
-        share, number = re.match(r"(1/)?([\d.]+)", self.measured).groups()
-        return 1 / float(number) if share else float(number)
 
 
 class Watched:
@@ -116,7 +100,8 @@ def figures(suite):
 
     if arguments().idle:
         idle(suite, told)
-        judge(suite, found)
+        for figure in found:
+            suite.expect(SMOKE or figure.ok, f"{figure.id}: {figure.what}: {figure.measured}, not {figure.target}")
         return
     demo = Demo(suite, scenario=scenario(suite), config="sampling: {level: full}\nattribution: {presence: true}\n")
     ours = Watched("gpumeter", demo.port, demo.program.process.pid)
@@ -136,16 +121,8 @@ def figures(suite):
     attribution(told)
     if write:
         write.write_text(page(found))
-    judge(suite, found)
-
-
-def judge(suite, found):
-    """A missed aim is a finding, unless the committed page shows it as missed and this is at most twice as bad."""
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE_FILE.read_text().splitlines() if "missed |" in line]
-    admitted = {figure.key: figure.amount for figure in (Figure(*row[:4], False) for row in rows)}
     for figure in found:
-        ok = figure.ok is not False or figure.amount <= 2 * admitted.get(figure.key, 0)
-        suite.expect(SMOKE or ok, f"{figure.id}: {figure.what}: {figure.measured}, not {figure.target}")
+        suite.expect(SMOKE or figure.ok is not False, f"{figure.id}: {figure.what}: {figure.measured}, not {figure.target}")
 
 
 def processes(demo):
@@ -181,8 +158,7 @@ def at_rest(demo, ours, others, told):
 
 
 def ratio(mine, other):
-    """Nothing is known where what the other costs at rest hides what was measured."""
-    return f"1/{other / mine:.0f}" if 0 < mine < 2 * other else LOST
+    return f"1/{other / mine:.0f}" if mine > 0 and other > 0 else "lost in the noise"
 
 
 def of_driver(demo, ours):
@@ -223,9 +199,8 @@ def scrapes(demo, ours, others, told):
         spent = cost(other, asked, "", pause=0.1)
         taken = time.monotonic() - began
         spent -= (rest + at_ease(other)) / 2 * taken / asked
-        found = ratio(plain / series, spent / count)
         told("P2", f"a series of ours to one of {other.name} ({spent / count * 1e6:.1f} us, {count} series)", f"<= 1/{most}",
-             found, None if found == LOST else plain / series * most <= spent / count)
+             ratio(plain / series, spent / count), plain / series * most <= spent / count)
 
 
 def at_ease(one):
