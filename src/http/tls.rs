@@ -106,3 +106,31 @@ pub fn client_config(ca: Option<&Pem>, identity: Option<(&Pem, &Pem)>) -> Result
         format!("{}: {error}; give a certificate and key that belong together", certificate.name)
     })
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_too_long_is_refused_and_never_cut() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for (length, is_accepted) in [(MAX_BYTES, true), (MAX_BYTES + 1, false)] {
+            file.as_file().set_len(length).unwrap();
+            let found = read_file("key_file", file.path());
+            assert_eq!(found.as_ref().map(|text| text.len() as u64).ok(), is_accepted.then_some(length));
+            assert!(is_accepted || found.unwrap_err().ends_with("is longer than 1 MiB; name a smaller file"));
+        }
+    }
+
+    #[test]
+    fn a_text_without_what_is_wanted_is_named_and_never_printed() {
+        let pem = Pem::new("key", b"secret".to_vec());
+        assert_eq!(pem.certificates().unwrap_err(), "key: has no certificate; give one as PEM");
+        let problem = "key: has no private key; give one as PEM, without a passphrase";
+        assert_eq!(
+            (pem.private_key().unwrap_err(), format!("{pem:?}")),
+            (problem.to_owned(), "key".to_owned())
+        );
+    }
+}
