@@ -44,6 +44,12 @@ class Server:
     def destination(self):
         return {"endpoint": f"http://127.0.0.1:{self.port}/api/v1/otlp", "live_first": self.live_first}
 
+    def has(self, tick):
+        """All that the tick's page had has arrived."""
+        at, page = tick
+        found = self.prometheus.query(f'{{__name__=~"{"|".join(SERIES)}",job="gpumeter"}}[1s]', at=at / SECOND)
+        return len(found) == len(page)
+
     def number(self, page, name):
         """The agent's number about this destination."""
         found = re.search(rf'^{name}{{destination="[^"]*:{self.port}\b[^"]*"}} (\S+)', page, re.M)
@@ -66,7 +72,9 @@ def backlog(suite):
     ticks = []
     wait_for("empty spools", 60, lambda: ticks.append(tick(demo)) or empty(servers, demo), demo.program, INTERVAL)
 
+    # A Prometheus that is stopped meanwhile accepts a push and forgets it.
     for one in servers:
+        wait_for(f"the last push at {one.name}", 60, lambda: one.has(ticks[-1]), demo.program)
         one.stop()
     before = highest_memory(demo)
     forget_highest(demo)

@@ -6,12 +6,11 @@ import csv
 import io
 import re
 import subprocess
-import time
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from decimal import Decimal
 
 import harness
-from harness import PATIENCE, Demo, bill_of, wait_for
+from harness import IN_A_MONTH, PATIENCE, Demo, bill_of, wait_for
 
 PARTS = ("within", "lent", "idle", "unmeasured", "unavailable")
 BESIDE = ("beyond", "outside", "unheld")
@@ -23,31 +22,22 @@ QUARTER = 900
 
 
 def bill(suite):
-    first, second = prices()
+    first, second = (IN_A_MONTH + timedelta(seconds=after) for after in (QUARTER, 2 * QUARTER))
     rates = f"""  currency: EUR
   rates:
-    - {{ from: "{first}", gpu_hour: 1.1 }}
-    - {{ from: "{second}", gpu_hour: 2.345, class: spot }}
+    - {{ from: "{stamp(first)}", gpu_hour: 1.1 }}
+    - {{ from: "{stamp(second)}", gpu_hour: 2.345, class: spot }}
 """
     config = re.sub(r"(?m)^prices:\n(?:  .*\n)+", "prices:\n" + rates, Demo.CONFIG.read_text())
-    demo = Demo(suite, "--speed", "60", config=config)
-    later = stamp(parse(second) + timedelta(minutes=2))
+    demo = Demo(suite, config=config, began=IN_A_MONTH.timestamp())
+    demo.clock.run(60)
+    later = stamp(second + timedelta(minutes=2))
     wait_for("time under the second price", 120, lambda: demo.api("bill")["closed_until"] >= later, demo.program, 1)
     printed_adds_up(suite, demo, "EUR")
 
 
-def prices():
-    """Two 15-minute marks: the first at least two minutes away."""
-    mark = (int(time.time()) + 120) // QUARTER * QUARTER + QUARTER
-    return [stamp(datetime.fromtimestamp(mark + after, timezone.utc)) for after in (0, QUARTER)]
-
-
 def stamp(moment):
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def parse(text):
-    return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)
 
 
 def printed_adds_up(suite, demo, currency):

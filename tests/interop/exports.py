@@ -250,7 +250,7 @@ class Exporter(Demo):
         config = f"{Demo.CONFIG.read_text()}ledger: {json.dumps(settings)}\nbilling: {{time_zone: UTC}}\n"
         self.speed = SPEED
         super().__init__(suite, "--speed", str(SPEED), config=config, name="exporter")
-        self.begin = closed_until(self).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+        self.begin = datetime.fromtimestamp(self.clock.utc() / 1e9, timezone.utc).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
 
     def run(self, speed):
         self.speed = speed

@@ -7,11 +7,11 @@ reason: columns that gpumeter has no use for, and what it cannot compute from on
 import re
 import subprocess
 from collections import defaultdict
-from datetime import datetime
+from datetime import datetime, timedelta
 from fractions import Fraction
 
 import harness
-from harness import PATIENCE, Demo, Suite, bill_of, wait_for
+from harness import IN_A_MONTH, PATIENCE, Demo, Suite, bill_of, wait_for
 
 # It demands an invoice for every row, though rows may belong to none, which the specification says itself (InvoiceId-C-004).
 WRONG_RULES = {"InvoiceId-C-005-C"}
@@ -38,21 +38,17 @@ PRICES = """prices:
 
 def focus(suite: Suite):
     config = re.sub(r"(?m)^prices:\n(?:  .*\n)+", PRICES, Demo.CONFIG.read_text()) + BILLING
-    demo = Demo(suite, "--speed", "120", config=config)
-    begin = demo.api("bill")["closed_until"]
-    wait_for("an hour of the demo", 60, lambda: hours(begin, demo.api("bill")["closed_until"]) >= 1, demo.program, 1)
-    until = demo.api("bill")["closed_until"]
+    demo = Demo(suite, config=config, began=IN_A_MONTH.timestamp())
+    demo.clock.run(120)
+    later, closed_until = IN_A_MONTH + timedelta(hours=1), lambda: demo.api("bill")["closed_until"]
+    wait_for("an hour of the demo", 60, lambda: datetime.fromisoformat(closed_until()) >= later, demo.program, 1)
+    until = closed_until()
     exact = bill_of(command(suite, demo, until, "--json"))
     for form in ("csv", "parquet"):
         path = suite.folder / f"rows.{form}"
         command(suite, demo, until, "--focus", str(path))
         validate(suite, path)
     sums(suite, suite.folder / "rows.parquet", exact)
-
-
-def hours(begin, end):
-    first, last = (datetime.fromisoformat(time) for time in (begin, end))
-    return (last - first).total_seconds() / 3600
 
 
 def command(suite, demo, until, *form):
