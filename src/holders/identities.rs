@@ -44,20 +44,31 @@ impl Identities {
     /// The identities of processes that are sorted by pid and start, each with the time since boot of its start.
     pub(super) fn new(processes: impl Iterator<Item = (u32, Nanoseconds, IdentifiedProcess)>) -> Self {
         let mut table = ProcessTable::default();
+        // Ids are compared once for each holder, since most processes share one with others.
+        let mut known: Vec<Arc<Holder>> = Vec::new();
+        let mut numbers: HashMap<*const Holder, usize> = HashMap::new();
         for (pid, from, identified) in processes {
+            let number = *numbers.entry(Arc::as_ptr(&identified.holder)).or_insert_with(|| {
+                known.push(Arc::clone(&identified.holder));
+                known.len() - 1
+            });
+            table.holder_indices.push(number);
             table.pids.push(pid);
             table.from.push(from);
             table.identified.push(identified);
         }
         let mut holders: BTreeMap<&HolderId, &Arc<Holder>> = BTreeMap::new();
-        for IdentifiedProcess { holder, .. } in &table.identified {
+        for holder in &known {
             holders.entry(&holder.id).or_insert(holder);
         }
         table.holders = holders.into_values().cloned().collect();
-        let index_of = |process: &IdentifiedProcess| {
-            table.holders.binary_search_by(|other| other.id.cmp(&process.holder.id)).unwrap_or_default()
+        let index_of = |holder: &Arc<Holder>| {
+            table.holders.binary_search_by(|other| other.id.cmp(&holder.id)).unwrap_or_default()
         };
-        table.holder_indices = table.identified.iter().map(index_of).collect();
+        let indices: Vec<usize> = known.iter().map(index_of).collect();
+        for index in &mut table.holder_indices {
+            *index = indices.get(*index).copied().unwrap_or_default();
+        }
         let until = vec![Nanoseconds(u64::MAX); table.pids.len()];
         Self { table: Arc::new(table), until }
     }

@@ -68,7 +68,7 @@ def backlog(suite):
     pass_ticks(demo, WARM)
     forget_highest(demo)
     pass_ticks(demo, WARM)
-    demo.clock.hold_between_ticks(INTERVAL * SECOND)
+    demo.hold_between_ticks(INTERVAL * SECOND)
     ticks = []
     wait_for("empty spools", 60, lambda: ticks.append(tick(demo)) or empty(servers, demo), demo.program, INTERVAL)
 

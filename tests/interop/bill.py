@@ -33,6 +33,7 @@ def bill(suite):
     demo.clock.run(60)
     later = stamp(second + timedelta(minutes=2))
     wait_for("time under the second price", 120, lambda: demo.api("bill")["closed_until"] >= later, demo.program, 1)
+    demo.clock.run(1)
     printed_adds_up(suite, demo, "EUR")
 
 

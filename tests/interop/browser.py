@@ -52,8 +52,8 @@ class Page:
     def __init__(self, address, url, size, scheme, script):
         self.socket = websocket.create_connection(address, timeout=PATIENCE, suppress_origin=True)
         self.number = 0
-        self.requests = []
-        self.bytes = 0
+        # The addresses of all requests, those without an answer yet by their ids, and the size of the first answer of each.
+        self.requests, self.waiting, self.sizes = [], {}, {}
         self.said = []
         for domain in ("Page", "Runtime", "Network", "Log", "Performance"):
             self.call(f"{domain}.enable")
@@ -101,8 +101,11 @@ class Page:
         method, parameters = message.get("method"), message.get("params", {})
         if method == "Network.requestWillBeSent":
             self.requests.append(parameters["request"]["url"])
+            self.waiting[parameters["requestId"]] = parameters["request"]["url"]
         elif method == "Network.loadingFinished":
-            self.bytes += parameters["encodedDataLength"]
+            self.sizes.setdefault(self.waiting.pop(parameters["requestId"], None), parameters["encodedDataLength"])
+        elif method == "Network.loadingFailed":
+            self.waiting.pop(parameters["requestId"], None)
         elif method == "Runtime.consoleAPICalled" and parameters["type"] in LEVELS:
             self.said.append(" ".join(str(part.get("value", part.get("description"))) for part in parameters["args"]))
         elif method == "Runtime.exceptionThrown":
@@ -110,6 +113,11 @@ class Page:
             self.said.append(details.get("exception", {}).get("description", details["text"]))
         elif method == "Log.entryAdded" and parameters["entry"]["level"] in LEVELS:
             self.said.append(f"{parameters['entry']['text']} {parameters['entry'].get('url', '')}")
+
+    @property
+    def bytes(self):
+        """The size of what was loaded, without what is asked for again."""
+        return sum(self.sizes.values())
 
     def run(self, script):
         """The value of an expression, also of a promise."""

@@ -355,9 +355,14 @@ def broken_directories(suite):
             except OSError:
                 pass
 
+    def read_only():
+        """As soon as the agent has no file open for writing."""
+        remount = ["mount", "-o", "remount,ro", demo.directory]
+        wait_for("a directory that is read-only", 30, lambda: subprocess.run(remount, capture_output=True).returncode == 0)
+
     broken = (
         ("missing", lambda: None, mount, "No such file"),
-        ("read-only", lambda: command("mount", "-o", "remount,ro", demo.directory), lambda: command("mount", "-o", "remount,rw", demo.directory), "Read-only file system"),
+        ("read-only", read_only, lambda: command("mount", "-o", "remount,rw", demo.directory), "Read-only file system"),
         ("full", fill, filler.unlink, "No space left"),
     )
     for what, spoil, mend, reason in broken:
@@ -420,17 +425,21 @@ def rolled_until(demo):
 
 def stop_writes(suite, demo):
     """SIGTERM: the last files have all that the ledger closed, with an interval in which nothing else would have written them."""
-    config = demo.config.read_text().replace('"interval": "1s"', '"interval": "1h"')
+    config = demo.config.read_text().replace('"interval": "1s"', f'"interval": "1h", "on_stop": "{PATIENCE}s"')
     demo.program.stop()
     demo.config.write_text(config)
-    demo.start()
-    wait_for("the first exports", 60, lambda: demo.age() < 3600, demo.program)
-    exported = demo.exported_until()
-    wait_for("an account beyond the exports", 60, lambda: closed_until(demo) > exported + QUARTER, demo.program)
-    demo.program.process.send_signal(signal.SIGTERM)
-    began = time.monotonic()
-    demo.program.process.wait(30)
-    seconds = time.monotonic() - began
+    # On a busy machine the ledger may not close in the time that it has; then the agent says so.
+    for _ in range(3):
+        told = len(demo.log())
+        demo.start()
+        exported = wait_for("the first exports", 60, demo.exported_until, demo.program)
+        wait_for("an account beyond the exports", 60, lambda: closed_until(demo) > exported + QUARTER, demo.program)
+        demo.program.process.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        demo.program.process.wait(2 * PATIENCE)
+        seconds = time.monotonic() - began
+        if "did not close in time" not in demo.log()[told:]:
+            break
     ledger = json_bill("--ledger", demo.state / "ledger.db")
     until = datetime.fromisoformat(ledger["closed_until"])
     suite.expect(demo.exported_until() == until, f"stopped with exports up to {demo.exported_until()} of an account up to {until}")

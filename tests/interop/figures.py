@@ -132,7 +132,7 @@ def processes(demo):
 def peers(suite, demo):
     """nvitop-exporter and all-smi over the same driver, each asking once a second, as soon as they show everything."""
     found = []
-    demo.clock.hold_between_ticks()
+    demo.hold_between_ticks()
     for name, start in (("nvitop-exporter", start_nvitop_exporter), ("all-smi", start_all_smi)):
         program, port, _ = start(suite, demo, GPUS, 1)
         found.append(Watched(name, port, program.process.pid))
@@ -184,7 +184,7 @@ def scrapes(demo, ours, others, told):
     # One scrape per snapshot, so that no page is reused and the caches of the processor are cold.
     plain = cost(ours, WATCHED // 3, "", "io", pause=1.001)
     none = cost(ours, WATCHED // 3, "", "io", pause=1.001, path="/-/ready")
-    demo.clock.hold_between_ticks()
+    demo.hold_between_ticks()
     ours.scrape(GZIP)
     packed = cost(ours, SCRAPES // 2, GZIP, "io")
     demo.clock.release()

@@ -42,6 +42,7 @@ def focus(suite: Suite):
     demo.clock.run(120)
     later, closed_until = IN_A_MONTH + timedelta(hours=1), lambda: demo.api("bill")["closed_until"]
     wait_for("an hour of the demo", 60, lambda: datetime.fromisoformat(closed_until()) >= later, demo.program, 1)
+    demo.clock.run(1)
     until = closed_until()
     exact = bill_of(command(suite, demo, until, "--json"))
     for form in ("csv", "parquet"):

@@ -37,7 +37,7 @@ LEAST = 115
 
 
 def ledger(suite):
-    demo = Demo(suite, config=Demo.CONFIG.read_text() + "web: { created: true }\n")
+    demo = Demo(suite, config=Demo.CONFIG.read_text() + "web: { created: true }\n", began=harness.IN_A_MONTH.timestamp())
     server = Prometheus(suite, scrape=demo.instance)
     births = Births()
     wait_for("account series", 180, lambda: births.see(demo), demo.program, 1)
@@ -187,7 +187,7 @@ def compare(suite, server, first, last):
                 restarted.append(place)
                 continue  # a new start is allowed where continuity cannot be proved; nothing may be said then
             suite.expect(resets(server, key, span, at) == 0, f"{place}: resets() is not 0 under one start")
-            values = [float(value) for time, value in series["values"] if float(time) >= first.time]
+            values = [float(value) for time, value in series["values"] if first.time <= float(time) <= last.time]
             if not (key in first.old and key in last.old):
                 continue  # its first increments came in between
             suite.expect(values == sorted(values), f"{place}: goes back under one start")
@@ -234,7 +234,8 @@ def reading(demo, births):
         wait_for("a minute to close", 200, lambda: demo.api("bill")["closed_until"] != closed, demo.program, 0.5)
         time.sleep(5)  # what is committed is acknowledged at the next tick
         before, bill, after = births.see(demo), demo.api("bill"), births.see(demo)
-        if before == after:
+        slots = {dict(labels)["uuid"]: nanoseconds(value) for (name, labels), value in after.items() if name == SLOT}
+        if before == after and slots == {gpu["uuid"]: gpu["slot_ns"] for gpu in bill["gpus"]}:
             return Reading(demo, births, after, bill)
     raise harness.Failed("the account moves twice in a few seconds, minute after minute")
 

@@ -11,10 +11,11 @@ from harness import ROOT, Demo
 
 NODES = sorted((ROOT / "tests/golden/nodes").glob("*.json"))
 # The most series per GPU, the agent's own, slot time and price among them; what comes with tenants,
-# holdings, processes, MIG instances and XIDs comes on top.
+# holdings, processes, MIG instances, XIDs and calls that take long comes on top.
 MOST = {"lean": 40, "standard": 100}
 ON_TOP = re.compile(
-    r"gpu_(tenant|workload|holding|process|mig|xid_(errors|last|info))|gpu_slot_seconds_total\{[^}]*gpu_instance=")
+    r"gpu_(tenant|workload|holding|process|mig|xid_(errors|last|info))|gpu_slot_seconds_total\{[^}]*gpu_instance="
+    "|gpumeter_driver_call_in_flight_seconds")
 
 
 def nodes(suite):

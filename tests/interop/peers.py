@@ -168,7 +168,7 @@ def families(page):
 
 def one_moment(demo, pause):
     """The values of nvidia-ml-py, nvitop and the agent at one time of a held clock."""
-    demo.clock.hold_between_ticks()
+    demo.hold_between_ticks()
     demo.clock.advance(-demo.clock.boot() % 10**9)
     # The samplers poll a held clock at intervals.
     time.sleep(pause)
