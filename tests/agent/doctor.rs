@@ -169,8 +169,11 @@ fn doctor_names_a_hung_call_and_prints_earlier_findings() {
     demo.faults(r#"[{"function": "nvmlDeviceGetUtilizationRates", "gpu": 3, "hang": true}]"#);
     let Diagnosis { status, page } = doctor(&demo);
     assert_eq!(status, Some(1), "{page}");
-    let call = "FAILED  driver: the call nvmlDeviceGetUtilizationRates on GPU 3 has not returned for 10 s";
-    assert!(page.contains(call), "{page}");
+    let call = "FAILED  driver: the call nvmlDeviceGetUtilizationRates on GPU 3 has not returned for ";
+    let seconds =
+        page.lines().find_map(|line| line.strip_prefix(call)?.split(' ').next()?.parse::<u64>().ok());
+    // On a busy machine it looks later.
+    assert!(seconds.is_some_and(|seconds| (10..120).contains(&seconds)), "{page}");
     assert_eq!(page.lines().filter(|line| line.starts_with("GPU ")).count(), 3, "{page}");
     demo.faults("[]");
 }
@@ -254,7 +257,15 @@ fn without_root_doctor_names_what_needs_root() {
     let root = demo.directory.path();
     allow(root, 0o755);
     let [binary, kubelet] = ["gpumeter", "kubelet"].map(|name| root.join(name));
-    std::fs::copy(program().get_program(), &binary).unwrap();
+    // By a process of its own: a child of another test could have the copy open for writing when it is executed.
+    assert!(
+        std::process::Command::new("cp")
+            .arg(program().get_program())
+            .arg(&binary)
+            .status()
+            .unwrap()
+            .success()
+    );
     let socket = kubelet.join("kubelet.sock");
     let _kubelet = Kubelet::start(&socket, Answers::default());
     allow(&kubelet, 0o700);

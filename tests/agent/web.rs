@@ -94,6 +94,7 @@ fn tls_with_passwords_survives_an_invalid_reload() {
     let second = Some(("alice", "second"));
     wait_for(&certificates, &agent, 200, (second, "/metrics"));
     wait_until_reload(&certificates, &agent, second, "1");
+    agent.wait_for_log("certificates and users reloaded");
     assert_eq!(get(&certificates, &agent, (alice, "/metrics")).0, 401);
     assert_ne!(certificate(&certificates, &agent), old);
 
@@ -228,8 +229,10 @@ fn a_user_sees_only_the_lines_of_its_tenants() {
         (&parsed["gpus"][0]["holders"][0]["tenant"], &parsed["gpus"][1]["withheld"]),
         (&"alice".into(), &true.into())
     );
-    let list: Value = serde_json::from_str(&request(&agent, "root", "/api/v1/processes").1).unwrap();
-    assert!(list["total"].as_u64().unwrap() > 0, "{list}");
+    wait_until("processes", || {
+        let list: Value = serde_json::from_str(&request(&agent, "root", "/api/v1/processes").1).unwrap();
+        list["total"].as_u64() > Some(0)
+    });
     // A user without tenants sees no lines.
     let bob: Value = serde_json::from_str(&request(&agent, "bob", "/api/v1/bill").1).unwrap();
     assert_eq!((lines(&bob), &bob["reconciliation"]["slot_ns"]), (0, &Value::from("0")));

@@ -128,7 +128,7 @@ fn sleeps(agent: &Agent) -> BTreeMap<OsString, u64> {
     threads.filter_map(|thread| thread.ok().and_then(|one| Some((one.file_name(), slept(&one)?)))).collect()
 }
 
-/// The page of that tick; an error if a GPU was not read at that tick.
+/// The page of that tick; an error if a GPU was not read at that tick, or a call was late by the machine's clock.
 fn page_of_tick(agent: &Agent, tick: u64) -> Result<String, String> {
     let read = (BEGIN.0 / SECOND + tick).to_string();
     let started = Instant::now();
@@ -139,6 +139,9 @@ fn page_of_tick(agent: &Agent, tick: u64) -> Result<String, String> {
         let stamps = values(&page, "gpumeter_last_sample_timestamp_seconds");
         let up = values(&page, "gpu_up").len();
         if status == 200 && stamps.len() == up && stamps.iter().all(|stamp| *stamp == read) {
+            if page.contains("gpumeter_collector_errors_total{") {
+                return Err(format!("a driver call was late at tick {tick}"));
+            }
             return Ok(page);
         }
         if published {
