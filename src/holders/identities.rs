@@ -46,13 +46,13 @@ impl Identities {
         let mut table = ProcessTable::default();
         // Ids are compared once for each holder, since most processes share one with others.
         let mut known: Vec<Arc<Holder>> = Vec::new();
-        let mut numbers: HashMap<*const Holder, usize> = HashMap::new();
+        let mut number_of: HashMap<*const Holder, usize> = HashMap::new();
+        let mut numbers = Vec::new();
         for (pid, from, identified) in processes {
-            let number = *numbers.entry(Arc::as_ptr(&identified.holder)).or_insert_with(|| {
+            numbers.push(*number_of.entry(Arc::as_ptr(&identified.holder)).or_insert_with(|| {
                 known.push(Arc::clone(&identified.holder));
                 known.len() - 1
-            });
-            table.holder_indices.push(number);
+            }));
             table.pids.push(pid);
             table.from.push(from);
             table.identified.push(identified);
@@ -66,9 +66,7 @@ impl Identities {
             table.holders.binary_search_by(|other| other.id.cmp(&holder.id)).unwrap_or_default()
         };
         let indices: Vec<usize> = known.iter().map(index_of).collect();
-        for index in &mut table.holder_indices {
-            *index = indices.get(*index).copied().unwrap_or_default();
-        }
+        table.holder_indices = numbers.iter().filter_map(|number| indices.get(*number).copied()).collect();
         let until = vec![Nanoseconds(u64::MAX); table.pids.len()];
         Self { table: Arc::new(table), until }
     }
@@ -168,5 +166,28 @@ impl FromIterator<(u32, IdentifiedProcess)> for Identities {
     fn from_iter<I: IntoIterator<Item = (u32, IdentifiedProcess)>>(processes: I) -> Self {
         let processes: BTreeMap<u32, IdentifiedProcess> = processes.into_iter().collect();
         Self::new(processes.into_iter().map(|(pid, identified)| (pid, Nanoseconds(0), identified)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::{IdentifiedProcess, Identities};
+    use crate::model::{Holder, Nanoseconds};
+
+    #[test]
+    fn processes_of_one_holder_share_its_index_and_the_facts_of_the_lowest_pid() {
+        let of = |user: Option<u32>, name| Arc::new(Holder::user(name, user));
+        let shared = of(Some(2), "bob");
+        let holders =
+            [(7, of(None, "bob")), (4, Arc::clone(&shared)), (5, shared), (6, of(Some(1), "alice"))];
+        let processes = holders
+            .map(|(pid, holder)| (pid, IdentifiedProcess { holder, name: "python3".into(), start_time: 1 }));
+        let identities: Identities = processes.into_iter().collect();
+        let found = [4, 5, 6, 7].map(|pid| identities.holder_index(pid, Nanoseconds(0)).unwrap());
+        assert_eq!(found, [1, 1, 0, 1]);
+        let holders: Vec<&Holder> = identities.holders().map(|holder| &**holder).collect();
+        assert_eq!(holders, [&Holder::user("alice", Some(1)), &Holder::user("bob", Some(2))]);
     }
 }

@@ -109,13 +109,15 @@ fn an_xid_from_the_kernel_log_is_counted_once_even_if_the_driver_reports_it_too(
             && page.value("gpumeter_collector_success", &readable).is_some()
     });
     let at = place(&page, "gpu=\"1\"");
-    // The simulated driver has written the event's own line.
     let lines = [
         "6,1,1,-;usb 1-1: new device\n SUBSYSTEM=usb\n".to_owned(),
         format!("12,3,2,-;NVRM: Xid (PCI:{at}): 48, written by a process\n"),
         "4,4,2,-;NVRM: Xid (PCI:0042:42:00): 48, of a GPU that is not here\n".to_owned(),
         format!("4,5,3,-;NVRM: Xid (PCI:{at}): 62, 0cb5(2d50) 8503d428\n"),
     ];
+    wait_until("the event's own line", || {
+        std::fs::read_to_string(demo.driver("kmsg")).is_ok_and(|log| log.contains("): 13,"))
+    });
     let mut log = std::fs::OpenOptions::new().append(true).open(demo.driver("kmsg")).unwrap();
     log.write_all(lines.concat().as_bytes()).unwrap();
     let page = demo.agent.wait_for("the lines", |page| {

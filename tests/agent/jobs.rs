@@ -9,7 +9,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::running::{
-    Demo, UNHELD, bill_lines, exchange, held_on_first_gpu, output, seconds, time_of_first_gpu, wait_until,
+    Demo, Unheld, bill_lines, exchange, held_on_first_gpu, output, seconds, time_of_first_gpu, wait_until,
 };
 use crate::scrape::{Scrape, nano};
 
@@ -418,13 +418,12 @@ fn a_restart_while_records_cannot_be_read_keeps_what_jobs_hold() {
     fs::rename(slice.join("new"), &scope).unwrap();
     node.demo.agent.wait_for_log("records of jobs cannot be read; holdings of jobs stay as they were");
     let later = time_of_first_gpu(&before) + 10 * MINUTE;
-    let unheld = held_on_first_gpu(&before, &UNHELD);
+    let unheld = Unheld::of(&before);
     let after = node.wait_for("ten minutes", |page| {
-        // A tenant whose account does not change has no series after ten minutes.
-        let now = held_on_first_gpu(page, &UNHELD);
-        assert!(now == unheld || now == 0, "the job holds on through the restart: {now} after {unheld}");
+        unheld.assert_stays(page);
         time_of_first_gpu(page) >= later
     });
+    assert!(unheld.is_recovered());
     assert!(after.has("gpu_holding_ratio", &[HOLDING, "source=\"slurm\""]));
     fs::remove_dir(scope.join("job_211")).unwrap();
     node.wait_for("the end of the holding", |page| !page.has("gpu_holding_ratio", &[HOLDING]));

@@ -57,6 +57,7 @@ fn a_mig_instance_is_billed_and_a_new_layout_ends_it() {
     let held = [large, small].map(|line| time(line, "held_ns"));
     assert!(held[0].abs_diff(4 * held[1]) < 1_000, "by placement, to a unit for each window: {held:?}");
     let measured = time(large, "held_ns") - time(large, "unmeasured_ns");
+    assert!(2 * measured > time(large, "held_ns"), "most of it is measured: {large}");
     let share = time(large, "used_ns") as f64 / measured as f64;
     assert!((0.4..0.6).contains(&share), "half busy: {share}");
     assert_eq!(time(small, "used_ns"), 0);

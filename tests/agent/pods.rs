@@ -11,7 +11,7 @@ use tonic::Code;
 
 use crate::kubelet::{Answers, Fault, Kubelet, gpus, log, pod};
 use crate::kubernetes_api::described;
-use crate::running::{Demo, UNHELD, bill_lines, held_on_first_gpu, seconds, time_of_first_gpu, wait_until};
+use crate::running::{Demo, Unheld, bill_lines, held_on_first_gpu, seconds, time_of_first_gpu, wait_until};
 use crate::scrape::Scrape;
 
 fn socket() -> (tempfile::TempDir, PathBuf) {
@@ -333,13 +333,6 @@ fn a_failing_kubelet_changes_no_holding() {
     assert!(holds(&page));
 }
 
-/// Asserts that the time that nobody held on the first GPU has not grown. A tenant whose account does not change has no series
-/// after ten minutes.
-fn assert_unheld_stays(page: &Scrape, before: i128) {
-    let now = held_on_first_gpu(page, &UNHELD);
-    assert!(now == before || now == 0, "the pod holds on through the restart: {now} after {before}");
-}
-
 #[test]
 fn a_restart_while_the_kubelet_is_down_keeps_what_pods_hold() {
     let mut node = Node::start();
@@ -353,11 +346,12 @@ fn a_restart_while_the_kubelet_is_down_keeps_what_pods_hold() {
     node.demo.kill_and_restart(&["--speed", "30", "--scenario", scenario.to_str().unwrap()]);
     node.demo.agent.wait_for_log("the kubelet does not answer; holdings of pods stay as they were");
     let later = time_of_first_gpu(&before) + 600 * SECOND;
-    let unheld = held_on_first_gpu(&before, &UNHELD);
+    let unheld = Unheld::of(&before);
     let after = node.wait_for("ten minutes", |page| {
-        assert_unheld_stays(page, unheld);
+        unheld.assert_stays(page);
         time_of_first_gpu(page) >= later
     });
+    assert!(unheld.is_recovered());
     assert!(after.has("gpu_holding_ratio", &["tenant=\"ml\"", "source=\"kubernetes\""]));
     let socket = Node::socket(&node.demo);
     drop(std::mem::replace(
@@ -395,11 +389,12 @@ fn a_restart_while_the_kubelet_is_slow_keeps_what_pods_hold() {
     kubelet.answer(|answers| answers.fault = None);
     node.demo.agent.wait_for_log("the kubelet lists the containers that hold GPUs");
     let later = time_of_first_gpu(&waiting) + 120 * SECOND;
-    let unheld = held_on_first_gpu(&before, &UNHELD);
+    let unheld = Unheld::of(&before);
     node.wait_for("two minutes", |page| {
-        assert_unheld_stays(page, unheld);
+        unheld.assert_stays(page);
         time_of_first_gpu(page) >= later && is_held(page)
     });
+    assert!(unheld.is_recovered());
     kubelet.answer(|answers| answers.pods.clear());
     node.wait_for("the end of the holding", |page| !is_held(page));
 }

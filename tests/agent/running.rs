@@ -1,5 +1,6 @@
 //! A running agent, its directory, and what a test can do to both.
 
+use std::cell::Cell;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -315,6 +316,35 @@ pub(crate) fn held_on_first_gpu(page: &Scrape, tenants: &[&str]) -> i128 {
         page.nano_sum("gpu_tenant_held_seconds_total", &[&tenant, "gpu=\"0\""])
     };
     tenants.iter().map(of_tenant).sum()
+}
+
+/// Time that nobody held of the first GPU, over a restart in which holdings stay.
+pub(crate) struct Unheld {
+    before: i128,
+    recovered: Cell<bool>,
+}
+
+impl Unheld {
+    /// That of a page before the restart.
+    pub(crate) fn of(page: &Scrape) -> Self {
+        Self { before: held_on_first_gpu(page, &UNHELD), recovered: Cell::new(false) }
+    }
+
+    /// Asserts that it has not changed. A tenant whose account does not change has no series after ten minutes.
+    pub(crate) fn assert_stays(&self, page: &Scrape) {
+        let now = held_on_first_gpu(page, &UNHELD);
+        assert!(
+            now == self.before || now == 0,
+            "all is held through the restart: {now} after {}",
+            self.before
+        );
+        self.recovered.set(self.recovered.get() || now == self.before);
+    }
+
+    /// Whether a page after the restart had it.
+    pub(crate) fn is_recovered(&self) -> bool {
+        self.recovered.get()
+    }
 }
 
 /// Nanoseconds of the first GPU in the account.

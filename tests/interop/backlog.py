@@ -72,7 +72,7 @@ def backlog(suite):
     ticks = []
     wait_for("empty spools", 60, lambda: ticks.append(tick(demo)) or empty(servers, demo), demo.program, INTERVAL)
 
-    # A Prometheus that is stopped meanwhile accepts a push and forgets it.
+    # A Prometheus that is stopped while a push is on its way may accept and forget it.
     for one in servers:
         wait_for(f"the last push at {one.name}", 60, lambda: one.has(ticks[-1]), demo.program)
         one.stop()

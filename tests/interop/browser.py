@@ -52,7 +52,8 @@ class Page:
     def __init__(self, address, url, size, scheme, script):
         self.socket = websocket.create_connection(address, timeout=PATIENCE, suppress_origin=True)
         self.number = 0
-        # The addresses of all requests, those without an answer yet by their ids, and the size of the first answer of each.
+        # The addresses of all requests, those without an answer yet by their ids, and the sizes of the answers; of what the page
+        # asks for again and again the first.
         self.requests, self.waiting, self.sizes = [], {}, {}
         self.said = []
         for domain in ("Page", "Runtime", "Network", "Log", "Performance"):
@@ -103,7 +104,8 @@ class Page:
             self.requests.append(parameters["request"]["url"])
             self.waiting[parameters["requestId"]] = parameters["request"]["url"]
         elif method == "Network.loadingFinished":
-            self.sizes.setdefault(self.waiting.pop(parameters["requestId"], None), parameters["encodedDataLength"])
+            url = self.waiting.pop(parameters["requestId"], "")
+            self.sizes.setdefault(url if "/api/" in url else parameters["requestId"], parameters["encodedDataLength"])
         elif method == "Network.loadingFailed":
             self.waiting.pop(parameters["requestId"], None)
         elif method == "Runtime.consoleAPICalled" and parameters["type"] in LEVELS:

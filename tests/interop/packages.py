@@ -75,9 +75,9 @@ class Machine:
     def log(self, unit="gpumeter.service"):
         return self.run("journalctl", "-o", "cat", "--no-pager", "-u", unit).stdout
 
-    def page(self, *address, **parts):
+    def page(self, path="/metrics", port=9855, scheme="http"):
         """A page of the agent, asked for inside; empty where nobody answers."""
-        return self.ask(*address, **parts).stdout
+        return self.ask(path, port, scheme).stdout
 
     def ask(self, path="/metrics", port=9855, scheme="http"):
         """A request inside: the page and the error."""
@@ -278,8 +278,10 @@ def short_watchdog(machine):
     drop_in(machine, "watchdog.conf", f"[Service]\nWatchdogSec={WATCHDOG}\n")
     machine.check("systemctl", "restart", "gpumeter")
     machine.wait_for_gpus()
-    yield
-    machine.path("/etc/systemd/system/gpumeter.service.d/watchdog.conf").unlink()
+    try:
+        yield
+    finally:
+        machine.path("/etc/systemd/system/gpumeter.service.d/watchdog.conf").unlink()
     machine.check("systemctl", "daemon-reload")
     machine.check("systemctl", "restart", "gpumeter")
     machine.wait_for_gpus()
@@ -301,7 +303,7 @@ def frozen_call(suite, machine):
     took = time.monotonic() - stopped
     print(f"packages: stopped within {took:.2f} s while every driver call hung (target: 2 s)")
     # The target holds on an idle machine; on a busy one it ends before systemd kills it.
-    suite.expect(machine.show("Result") == "success", f"it took {took:.1f} s to stop, {machine.show('Result')}")
+    suite.expect((SMOKE or took < 5) and machine.show("Result") == "success", f"it took {took:.1f} s to stop, {machine.show('Result')}")
     machine.faults()
     machine.check("systemctl", "start", "gpumeter")
     machine.wait_for_gpus()
@@ -393,7 +395,10 @@ def socket_activation(suite, machine):
     machine.wait_for_gpus()
     # The port stays open while the agent starts anew.
     machine.check("systemctl", "restart", "gpumeter")
-    suite.expect("refused" not in machine.ask().stderr, "the port was closed over a restart")
+    asked = machine.ask()
+    # An agent that is not ready, or is busy, keeps the port open too.
+    is_open = "gpumeter_build_info" in asked.stdout or re.search("timed out|HTTP Error 503", asked.stderr)
+    suite.expect(is_open, f"the port was closed over a restart: {asked}")
     machine.wait_for_gpus()
     with_tls(suite, machine)
     machine.check("systemctl", "disable", "--now", "gpumeter.socket", "gpumeter.service")

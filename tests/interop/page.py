@@ -198,8 +198,11 @@ def walk(checked):
         checked.expect(theme == value, f"theme {value!r} becomes {theme!r}")
     pause = control("pause")
     checked.click(pause)
-    while checked.page.waiting:  # an answer that is under way is still shown
-        checked.page.listen(0.2)
+    # An answer that is under way is still shown; the page gives up after ten seconds.
+    for _ in range(100):
+        if checked.page.waiting:
+            checked.page.listen(0.2)
+    checked.expect(not checked.page.waiting, f"a paused page asks {checked.page.waiting}")
     checked.page.listen(1)
     clock = checked.run("document.querySelector('#clock').textContent")
     checked.page.listen(2.5)
@@ -324,7 +327,8 @@ def healthy(suite, browser, schemes):
         checked.page.listen(1)
         checked.expect(checked.page.bytes <= MOST_COMPRESSED, f"the first load has {checked.page.bytes} bytes")
         print(f"first load: {checked.page.bytes} bytes over {len(checked.page.requests)} requests; {checked.elements()} elements with 8 GPUs")
-        checked.wait("a healthy node that needs no attention", "document.querySelector('#attention').hidden")
+        is_well = lambda: checked.run("document.querySelector('#attention').hidden")
+        checked.expect(any(is_well() or checked.page.listen(2) for _ in range(5)), "a healthy node needs attention")
         checked.axe("the page")
         walk(checked)
         keyboard(checked)
@@ -507,8 +511,11 @@ def day(suite, browser, speed=60):
     """
     page = browser.page(f"{demo.url}/", script=GUARD + hasten)
     page.wait("the bill", "document.querySelector('#tenants thead')?.textContent.includes('Month')")
+    # At that speed a GPU is soon late, and what is told of it moves the page below the mouse.
+    demo.clock.run(1)
     page.click("#open-processes")
     page.click(".tile h3 a")
+    demo.clock.run(speed)
 
     def sizes():
         page.call("HeapProfiler.collectGarbage")

@@ -35,7 +35,8 @@ class Answers:
         self.server, self.cluster = server, cluster
         self.values = VALUES | {"cluster": cluster, "instance": instance}
         self.results = {}
-        self.problems = []
+        # By the place of their query.
+        self.problems = {}
         self.dashboards = {name: dashboards.load(ROOT / f"dashboards/{name}.json") for name in ORDER}
         self.missing = self.asked()
         self.ask()
@@ -46,9 +47,9 @@ class Answers:
                 for panel in dashboards.panels(dashboard) for target in panel["targets"]]
 
     def ask(self):
-        """Asks the queries that have not answered yet."""
+        """Asks the queries that have not answered yet, or whose answer was wrong."""
         choices = {name: list(self._choices(dashboard)) for name, dashboard in self.dashboards.items()}
-        self.problems = []
+        self.problems = {}
         self.missing = [one for one in self.missing if not self._ask(choices[one[0]], *one)]
         return self.missing
 
@@ -83,8 +84,8 @@ class Answers:
         return dashboard | {"panels": panels, "chosen": ", ".join(chosen)}
 
     def _ask(self, choices, name, panel, target):
-        place = f"{name}, {panel['title']}: {target['expr']}"
-        answered = False
+        place = place_of(name, panel, target)
+        answered, found = False, []
         for values in choices:
             expression = shortened.panel(dashboards.substitute(target["expr"], **values))
             try:
@@ -93,32 +94,38 @@ class Answers:
                     now = time.time()
                     result = [series | {"value": series["values"][-1]} for series in self.server.query_range(expression, now - SPAN, now, STEP)]
             except Failed as refused:
-                self.problems.append(f"{place}: {refused}")
+                found.append(str(refused))
                 continue
             if result:
                 answered = True
-                self.problems += problems(place, panel, target, result)
+                found += problems(panel, target, result)
                 self.results.setdefault((name, panel["title"], target["refId"]), result)
-        return answered
+        if found:
+            self.problems[place] = found
+        return answered and not found
 
 
-def problems(place, panel, target, result):
+def place_of(name, panel, target):
+    return f"{name}, {panel['title']}: {target['expr']}"
+
+
+def problems(panel, target, result):
     """What is wrong with an answer: NaN, a value outside of the panel's bounds, series that look alike."""
     found = []
     numbers = [float(series["value"][1]) for series in result]
     if any(number != number for number in numbers):
-        found.append(f"{place}: NaN")
+        found.append("NaN")
     defaults = panel["fieldConfig"]["defaults"]
     # The two clocks of a counter and of Prometheus differ by a little.
     low, high = defaults.get("min", float("-inf")) - 0.05, defaults.get("max", float("inf")) + 0.05
     if outside := [number for number in numbers if not low <= number <= high]:
-        found.append(f"{place}: {outside[:3]} lie outside of the panel's bounds")
+        found.append(f"{outside[:3]} lie outside of the panel's bounds")
     text = target["legendFormat"]
     names = [part.split("}}")[0] for part in text.split("{{")[1:]]
     if text:
         shown = [tuple(series["metric"].get(name) for name in names) for series in result]
         if len(shown) != len(set(shown)):
-            found.append(f"{place}: two series have one legend")
+            found.append("two series have one legend")
     return found
 
 
@@ -129,10 +136,10 @@ def check(suite, server, level, instance):
     while (late := [one for one in answers.missing if not declared(level, *one)]) and time.monotonic() < deadline:
         time.sleep(2)
         answers.ask()
-    for name, panel, target in late:
-        suite.expect(False, f"{level}: {name}, {panel['title']}: {target['expr']}: nothing, and EMPTY does not say why")
-    for problem in answers.problems:
-        suite.expect(False, f"{level}: {problem}")
+    for place in (place_of(*one) for one in late):
+        suite.expect(place in answers.problems, f"{level}: {place}: nothing, and EMPTY does not say why")
+    for place, found in answers.problems.items():
+        suite.expect(False, f"{level}: {place}: {'; '.join(found)}")
     for entry in EMPTY:
         answering = [one for one in answers.asked() if is_in(entry, *one) and one not in answers.missing]
         suite.expect(not answering, f"{level}: {entry} is declared empty, and {len(answering)} of its queries answer")
