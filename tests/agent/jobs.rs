@@ -423,7 +423,7 @@ fn a_restart_while_records_cannot_be_read_keeps_what_jobs_hold() {
         unheld.assert_stays(page);
         time_of_first_gpu(page) >= later
     });
-    assert!(unheld.is_recovered());
+    unheld.assert_recovered();
     assert!(after.has("gpu_holding_ratio", &[HOLDING, "source=\"slurm\""]));
     fs::remove_dir(scope.join("job_211")).unwrap();
     node.wait_for("the end of the holding", |page| !page.has("gpu_holding_ratio", &[HOLDING]));

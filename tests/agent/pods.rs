@@ -351,7 +351,7 @@ fn a_restart_while_the_kubelet_is_down_keeps_what_pods_hold() {
         unheld.assert_stays(page);
         time_of_first_gpu(page) >= later
     });
-    assert!(unheld.is_recovered());
+    unheld.assert_recovered();
     assert!(after.has("gpu_holding_ratio", &["tenant=\"ml\"", "source=\"kubernetes\""]));
     let socket = Node::socket(&node.demo);
     drop(std::mem::replace(
@@ -383,18 +383,24 @@ fn a_restart_while_the_kubelet_is_slow_keeps_what_pods_hold() {
     node.log("main", ID);
     let is_held = |page: &Scrape| page.has("gpu_holding_ratio", &["tenant=\"ml\"", "source=\"kubernetes\""]);
     wait_until("a question", || kubelet.lists() > 0);
-    let asked = node.wait_for("the holding without an answer", is_held);
+    let unheld = Unheld::of(&before);
+    let asked = node.wait_for("the holding without an answer", |page| {
+        unheld.assert_stays(page);
+        is_held(page)
+    });
     let minute = time_of_first_gpu(&asked) + 60 * SECOND;
-    let waiting = node.wait_for("a minute", |page| time_of_first_gpu(page) >= minute && is_held(page));
+    let waiting = node.wait_for("a minute", |page| {
+        unheld.assert_stays(page);
+        time_of_first_gpu(page) >= minute && is_held(page)
+    });
     kubelet.answer(|answers| answers.fault = None);
     node.demo.agent.wait_for_log("the kubelet lists the containers that hold GPUs");
     let later = time_of_first_gpu(&waiting) + 120 * SECOND;
-    let unheld = Unheld::of(&before);
     node.wait_for("two minutes", |page| {
         unheld.assert_stays(page);
         time_of_first_gpu(page) >= later && is_held(page)
     });
-    assert!(unheld.is_recovered());
+    unheld.assert_recovered();
     kubelet.answer(|answers| answers.pods.clear());
     node.wait_for("the end of the holding", |page| !is_held(page));
 }

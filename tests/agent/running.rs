@@ -327,7 +327,9 @@ pub(crate) struct Unheld {
 impl Unheld {
     /// That of a page before the restart.
     pub(crate) fn of(page: &Scrape) -> Self {
-        Self { before: held_on_first_gpu(page, &UNHELD), recovered: Cell::new(false) }
+        let before = held_on_first_gpu(page, &UNHELD);
+        assert!(before > 0, "nobody held it at first");
+        Self { before, recovered: Cell::new(false) }
     }
 
     /// Asserts that it has not changed. A tenant whose account does not change has no series after ten minutes.
@@ -341,9 +343,9 @@ impl Unheld {
         self.recovered.set(self.recovered.get() || now == self.before);
     }
 
-    /// Whether a page after the restart had it.
-    pub(crate) fn is_recovered(&self) -> bool {
-        self.recovered.get()
+    /// Asserts that a page after the restart had it.
+    pub(crate) fn assert_recovered(&self) {
+        assert!(self.recovered.get(), "no page had the {} ns from before the restart", self.before);
     }
 }
 

@@ -433,8 +433,9 @@ def stop_writes(suite, demo):
     for _ in range(3):
         told = len(demo.log())
         demo.start()
+        wait_for("the first exports", 60, demo.exported_until, demo.program)
+        wait_for("an account beyond the exports", 60, lambda: closed_until(demo) > demo.exported_until() + QUARTER, demo.program)
         exported = demo.exported_until()
-        wait_for("an account beyond the exports", 60, lambda: closed_until(demo) > exported + QUARTER, demo.program)
         demo.program.process.send_signal(signal.SIGTERM)
         began = time.monotonic()
         demo.program.process.wait(PATIENCE)
@@ -445,6 +446,7 @@ def stop_writes(suite, demo):
         suite.expect(False, "three times it did not stop in time")
     ledger = json_bill("--ledger", demo.state / "ledger.db")
     until = datetime.fromisoformat(ledger["closed_until"])
+    suite.expect(until > exported, "nothing was left to export at the stop")
     suite.expect(demo.exported_until() == until, f"stopped with exports up to {demo.exported_until()} of an account up to {until}")
     period = "--from", time_of(demo.begin), "--to", time_of(floor(settled_until(ledger)))
     compare(suite, "after SIGTERM", json_bill("--ledger", demo.state / "ledger.db", *period), fleet_bill(demo.directory, *period))

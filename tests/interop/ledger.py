@@ -235,10 +235,12 @@ def reading(demo, births):
         time.sleep(5)  # what is committed is acknowledged at the next tick
         before, bill, after = births.see(demo), demo.api("bill"), births.see(demo)
         slots = {dict(labels)["uuid"]: nanoseconds(value) for (name, labels), value in after.items() if name == SLOT}
-        if before == after and slots == {gpu["uuid"]: gpu["slot_ns"] for gpu in bill["gpus"]}:
+        owed = {gpu["uuid"]: gpu["slot_ns"] for gpu in bill["gpus"]}
+        if before == after and slots == owed:
             return Reading(demo, births, after, bill)
-    raise harness.Failed(f"the account moves twice in a few seconds, minute after minute, or slots differ: {slots} on the page, "
-                         f"{[(gpu['uuid'], gpu['slot_ns']) for gpu in bill['gpus']]} on the bill")
+        print(f"ledger: read again: the page {'stands' if before == after else 'moved'}, time of slots differs by "
+              f"{ {uuid: slots.get(uuid, 0) - owed[uuid] for uuid in owed if slots.get(uuid) != owed[uuid]} } ns from the bill's")
+    raise harness.Failed("page and bill are not of one window, minute after minute")
 
 
 def last_scrape(server):

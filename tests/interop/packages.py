@@ -278,10 +278,8 @@ def short_watchdog(machine):
     drop_in(machine, "watchdog.conf", f"[Service]\nWatchdogSec={WATCHDOG}\n")
     machine.check("systemctl", "restart", "gpumeter")
     machine.wait_for_gpus()
-    try:
-        yield
-    finally:
-        machine.path("/etc/systemd/system/gpumeter.service.d/watchdog.conf").unlink()
+    yield
+    machine.path("/etc/systemd/system/gpumeter.service.d/watchdog.conf").unlink()
     machine.check("systemctl", "daemon-reload")
     machine.check("systemctl", "restart", "gpumeter")
     machine.wait_for_gpus()
@@ -302,7 +300,7 @@ def frozen_call(suite, machine):
     machine.check("systemctl", "stop", "gpumeter")
     took = time.monotonic() - stopped
     print(f"packages: stopped within {took:.2f} s while every driver call hung (target: 2 s)")
-    # The target holds on an idle machine; on a busy one it ends before systemd kills it.
+    # Where the machine may be busy, in smoke, it ends before systemd kills it.
     suite.expect((SMOKE or took < 5) and machine.show("Result") == "success", f"it took {took:.1f} s to stop, {machine.show('Result')}")
     machine.faults()
     machine.check("systemctl", "start", "gpumeter")

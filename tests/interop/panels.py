@@ -98,10 +98,13 @@ class Answers:
                 continue
             if result:
                 answered = True
-                found += problems(panel, target, result)
-                self.results.setdefault((name, panel["title"], target["refId"]), result)
+                wrong = problems(panel, target, result)
+                found += wrong
+                if not wrong:
+                    self.results.setdefault((name, panel["title"], target["refId"]), result)
         if found:
             self.problems[place] = found
+            print(f"stack: {place}: asked again after {'; '.join(found)}")
         return answered and not found
 
 

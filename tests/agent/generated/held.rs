@@ -35,6 +35,8 @@ const BEGIN: Utc = Utc(1_772_323_200 * SECOND);
 const BOOT: u64 = 1_000 * SECOND;
 /// The name of the threads that read a GPU each.
 const SAMPLER: &str = "sampler";
+/// The threads that work on what the samplers and the last tick gave them, and then wait.
+const WAITING: [&str; 5] = ["host", "ledger", "users", "pods", "jobs"];
 
 /// What the agent serves after the node's ticks.
 pub(crate) struct Pages {
@@ -76,6 +78,7 @@ fn try_pages(node: &Node<'_>, patience: u32) -> Result<Pages, String> {
     for tick in 1..=node.ticks {
         set(tick * SECOND);
         wait_for_samplers(&agent, patience);
+        wait_for_others(&agent, patience);
         set(tick * SECOND + TICK_DELAY);
         native = page_of_tick(&agent, tick)?;
     }
@@ -105,27 +108,53 @@ fn start(node: &Node<'_>, directory: &Path) -> Agent {
 fn wait_for_samplers(agent: &Agent, patience: u32) {
     const CHECKS: usize = 1_000;
     let (minimum, more) = (Duration::from_millis(20 << patience), 4 << patience);
-    let before = sleeps(agent);
+    let before = threads(agent, &[SAMPLER]);
     std::thread::sleep(minimum);
     for _ in 0..CHECKS {
-        let now = sleeps(agent);
-        if before.iter().all(|(sampler, slept)| now.get(sampler).is_none_or(|now| *now >= slept + more)) {
+        let now = threads(agent, &[SAMPLER]);
+        let has_slept = |(id, thread): (&OsString, &Thread)| {
+            now.get(id).is_none_or(|now| now.slept >= thread.slept + more)
+        };
+        if before.iter().all(has_slept) {
             return;
         }
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// How often each sampler has gone to sleep, by thread.
-fn sleeps(agent: &Agent) -> BTreeMap<OsString, u64> {
+/// Waits until the processes that the samplers saw are identified and the last tick's account is committed: the threads that do
+/// it sleep, and have not woken for a while.
+fn wait_for_others(agent: &Agent, patience: u32) {
+    const CHECKS: usize = 250;
+    let mut before = threads(agent, &WAITING);
+    for _ in 0..CHECKS {
+        std::thread::sleep(Duration::from_millis(20 << patience));
+        let now = threads(agent, &WAITING);
+        if now == before && now.values().all(|thread| thread.is_asleep) {
+            return;
+        }
+        before = now;
+    }
+}
+
+#[derive(PartialEq, Eq)]
+struct Thread {
+    is_asleep: bool,
+    /// How often it has gone to sleep.
+    slept: u64,
+}
+
+/// The agent's threads with these names, by id.
+fn threads(agent: &Agent, names: &[&str]) -> BTreeMap<OsString, Thread> {
     let threads = std::fs::read_dir(format!("/proc/{}/task", agent.id())).unwrap();
-    let slept = |thread: &DirEntry| {
+    let read = |thread: &DirEntry| {
         let status = std::fs::read_to_string(thread.path().join("status")).ok()?;
         let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-        let is_sampler = field("Name:").is_some_and(|name| name.starts_with(SAMPLER));
-        field("voluntary_ctxt_switches:").filter(|_| is_sampler)?.parse().ok()
+        let is_named = field("Name:").is_some_and(|name| names.contains(&name));
+        let slept = field("voluntary_ctxt_switches:").filter(|_| is_named)?.parse().ok()?;
+        Some(Thread { is_asleep: field("State:")?.starts_with('S'), slept })
     };
-    threads.filter_map(|thread| thread.ok().and_then(|one| Some((one.file_name(), slept(&one)?)))).collect()
+    threads.filter_map(|thread| thread.ok().and_then(|one| Some((one.file_name(), read(&one)?)))).collect()
 }
 
 /// The page of that tick; an error if a GPU was not read at that tick, or a call was late by the machine's clock.
@@ -139,7 +168,10 @@ fn page_of_tick(agent: &Agent, tick: u64) -> Result<String, String> {
         let stamps = values(&page, "gpumeter_last_sample_timestamp_seconds");
         let up = values(&page, "gpu_up").len();
         if status == 200 && stamps.len() == up && stamps.iter().all(|stamp| *stamp == read) {
-            if page.contains("gpumeter_collector_errors_total{collector=\"driver\",reason=\"no_answer\"}") {
+            let is_late = |line: &str| {
+                line.starts_with("gpumeter_collector_errors_total{") && line.contains("reason=\"no_answer\"")
+            };
+            if page.lines().any(is_late) {
                 return Err(format!("a driver call was late at tick {tick}"));
             }
             return Ok(page);
