@@ -150,7 +150,7 @@ fn a_new_price_applies_from_the_next_quarter_hour_on() {
     // A quarter hour, and as much for an account that a busy machine closes late.
     let recorded = settled(&demo.agent.wait_for("the account then", |_| true));
     demo.agent.wait_for("account at the second price", |page| settled(page) >= recorded + 1_800);
-    let (status, body) = demo.agent.get("/api/v1/bill");
+    let (status, body) = demo.agent.get("/api/v1/bill?from=2026-01-01T00:00:00Z");
     assert_eq!(status, 200, "{body}");
     let bill: Value = serde_json::from_str(&body).unwrap();
     assert_eq!(bill["reconciliation"]["imbalance_money"], "0.000000000");
