@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::Output;
+use std::time::Instant;
 
 use crate::kubelet::{Answers, Fault, Kubelet, pod};
 use crate::running::{Agent, Demo, program};
@@ -167,13 +168,15 @@ fn doctor_names_a_hung_call_and_prints_earlier_findings() {
     let demo = Demo::start(&[]);
     demo.agent.wait_for("its first ticks", |page| page.has("gpu_up", &[]));
     demo.faults(r#"[{"function": "nvmlDeviceGetUtilizationRates", "gpu": 3, "hang": true}]"#);
+    let begun = Instant::now();
     let Diagnosis { status, page } = doctor(&demo);
+    let took = begun.elapsed().as_secs();
     assert_eq!(status, Some(1), "{page}");
     let call = "FAILED  driver: the call nvmlDeviceGetUtilizationRates on GPU 3 has not returned for ";
     let seconds =
         page.lines().find_map(|line| line.strip_prefix(call)?.split(' ').next()?.parse::<u64>().ok());
-    // On a busy machine it looks later.
-    assert!(seconds.is_some_and(|seconds| (10..120).contains(&seconds)), "{page}");
+    // On a busy machine it looks later, but never says more than has passed.
+    assert!(seconds.is_some_and(|seconds| (10..=took.max(10)).contains(&seconds)), "{took} s: {page}");
     assert_eq!(page.lines().filter(|line| line.starts_with("GPU ")).count(), 3, "{page}");
     demo.faults("[]");
 }

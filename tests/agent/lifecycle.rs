@@ -193,15 +193,20 @@ fn quiesce_ends_after_its_time() {
         .wait_for("all GPUs", |page| up(page) == 8 && page.value("gpumeter_quiesced", &[]) == Some("0"));
 }
 
-#[test]
-fn quiesce_names_a_stuck_gpu_and_the_others_are_read_again() {
-    let demo = start_demo();
+/// Lets a call of GPU 3 hang, and waits until the agent is in it.
+fn hang_gpu_3(demo: &Demo) {
     demo.faults(r#"[{"function": "nvmlDeviceGetUtilizationRates", "gpu": 3, "hang": true}]"#);
     demo.agent.wait_for("the fault", |page| {
         let call = ["gpu=\"3\"", "call=\"nvmlDeviceGetUtilizationRates\""];
         page.has("gpumeter_driver_call_in_flight_seconds", &call)
             && page.value("gpu_up", &["gpu=\"3\""]) == Some("0")
     });
+}
+
+#[test]
+fn quiesce_names_a_stuck_gpu_and_the_others_are_read_again() {
+    let demo = start_demo();
+    hang_gpu_3(&demo);
     let reply = run_command(&demo, &["quiesce"]);
     assert_eq!(reply.status.code(), Some(1));
     let problem = String::from_utf8_lossy(&reply.stderr).into_owned();
@@ -407,12 +412,7 @@ fn sigterm_ends_a_quiesced_agent_and_one_without_a_driver() {
 #[test]
 fn sigterm_during_a_wait_for_a_stuck_gpu_ends_the_agent_while_the_call_hangs() {
     let mut demo = start_demo();
-    demo.faults(r#"[{"function": "nvmlDeviceGetUtilizationRates", "gpu": 3, "hang": true}]"#);
-    demo.agent.wait_for("the fault", |page| {
-        let call = ["gpu=\"3\"", "call=\"nvmlDeviceGetUtilizationRates\""];
-        page.has("gpumeter_driver_call_in_flight_seconds", &call)
-            && page.value("gpu_up", &["gpu=\"3\""]) == Some("0")
-    });
+    hang_gpu_3(&demo);
     let socket = demo.directory.path().join("control.sock");
     let ask = || program().arg("quiesce").arg("--socket").arg(&socket).spawn().unwrap();
     let asker = RefCell::new(ask());

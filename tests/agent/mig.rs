@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::running::{Demo, bill_lines};
+use crate::running::{Demo, bill_lines, wait_until};
 use crate::scrape::Scrape;
 
 const SCENARIO: &str = r#"{
@@ -51,14 +51,18 @@ fn a_mig_instance_is_billed_and_a_new_layout_ends_it() {
     assert!(page.nano_sum("gpu_tenant_used_seconds_total", &labels) > 0);
     assert_eq!(page.value("gpu_holding_ratio", &["gpu=\"0\"", "gpu_instance=\"7\""]), Some("1"));
     assert_eq!(page.value("gpumeter_mig_layout_changes_total", &["gpu=\"0\""]), Some("0"));
-    let lines = bill_lines(&demo.agent);
+    let mut lines = bill_lines(&demo.agent);
+    // A busy machine may miss ticks at first, whose time is unmeasured; what follows outweighs it.
+    wait_until("an account that is measured", || {
+        lines = bill_lines(&demo.agent);
+        let large = line(&lines, "train.service", 0, Some(2)).unwrap();
+        10 * time(large, "unmeasured_ns") <= time(large, "held_ns")
+    });
     let of = |gpu, instance| line(&lines, "train.service", gpu, instance).unwrap();
     let (large, small) = (of(0, Some(2)), of(0, Some(7)));
     let held = [large, small].map(|line| time(line, "held_ns"));
     assert!(held[0].abs_diff(4 * held[1]) < 1_000, "by placement, to a unit for each window: {held:?}");
-    let measured = time(large, "held_ns") - time(large, "unmeasured_ns");
-    assert!(2 * measured > time(large, "held_ns"), "most of it is measured: {large}");
-    let share = time(large, "used_ns") as f64 / measured as f64;
+    let share = time(large, "used_ns") as f64 / time(large, "held_ns") as f64;
     assert!((0.4..0.6).contains(&share), "half busy: {share}");
     assert_eq!(time(small, "used_ns"), 0);
     assert!(

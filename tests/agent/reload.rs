@@ -135,6 +135,12 @@ fn settled(page: &Scrape) -> i128 {
         / 1_000_000_000
 }
 
+/// That of a time such as 2026-11-01T00:15:00Z.
+fn second_of_the_hour(time: &Value) -> i64 {
+    let time = time.as_str().unwrap();
+    time[14..16].parse::<i64>().unwrap() * 60 + time[17..19].parse::<i64>().unwrap()
+}
+
 fn priced(rate: u32) -> String {
     DEMO.replace("book: example", &format!("currency: CHF\n  rates: [{{gpu_hour: {rate}}}]"))
 }
@@ -147,9 +153,10 @@ fn a_new_price_applies_from_the_next_quarter_hour_on() {
     let before = settled(&page);
     demo.write(&priced(3));
     demo.agent.wait_for_log("the new prices and tenant rules are recorded");
+    let recorded: Value = serde_json::from_str(&demo.agent.get("/api/v1/health").1).unwrap();
     // A quarter hour, and as much for an account that a busy machine closes late.
-    let recorded = settled(&demo.agent.wait_for("the account then", |_| true));
-    demo.agent.wait_for("account at the second price", |page| settled(page) >= recorded + 1_800);
+    let after = settled(&demo.agent.wait_for("the account then", |_| true));
+    demo.agent.wait_for("account at the second price", |page| settled(page) >= after + 1_800);
     let (status, body) = demo.agent.get("/api/v1/bill?from=2026-01-01T00:00:00Z");
     assert_eq!(status, 200, "{body}");
     let bill: Value = serde_json::from_str(&body).unwrap();
@@ -162,6 +169,14 @@ fn a_new_price_applies_from_the_next_quarter_hour_on() {
     let money: f64 = gpus.iter().map(money).sum();
     let first = before as f64 * 8.0 / 3600.0;
     assert!(money > hours + 1e-6, "{money} for {hours} GPU-hours: the second price never came");
+    let second = ((money - hours) / 2.0 * 3600.0 / 8.0).round() as i64;
+    let [end, next] = [&bill["to"], &recorded["at"]].map(second_of_the_hour);
+    let [begin, next] = [end - second, (next + 899) / 900 * 900];
+    // The next mark, or the one that passed between the record and the question for the time.
+    assert!(
+        [0, 900].contains(&(next - begin).rem_euclid(3600)),
+        "the second price is in force since second {begin}, not {next}, of an hour"
+    );
     assert!(
         money <= 3.0 * hours - 2.0 * first + 1e-6,
         "{money} for {hours}: the first {first} h were restated"

@@ -35,8 +35,8 @@ impl Manager {
         String::from_utf8(buffer[..count].to_vec()).unwrap()
     }
 
-    /// Leaves out what has arrived so far.
-    fn forget(&self) {
+    /// Discards the notifications that have arrived so far.
+    fn discard_received(&self) {
         self.socket.set_nonblocking(true).unwrap();
         while self.socket.recv(&mut [0; 4096]).is_ok() {}
         self.socket.set_nonblocking(false).unwrap();
@@ -122,7 +122,7 @@ fn the_watchdog_is_notified_while_the_tick_loop_runs() {
     let manager = Manager::listen(directory.path());
     let agent = Manager::start(directory.path(), &[]);
     let begun = Instant::now();
-    manager.forget();
+    manager.discard_received();
     for _ in 0..12 {
         while manager.receive().trim() != "WATCHDOG=1" {}
     }
@@ -131,7 +131,7 @@ fn the_watchdog_is_notified_while_the_tick_loop_runs() {
     // Stopped with SIGSTOP it sends nothing, and with SIGCONT it goes on.
     agent.signal(Signal::STOP);
     wait_until("a stopped agent", || state(&agent) == 'T');
-    manager.forget();
+    manager.discard_received();
     agent.signal(Signal::CONT);
     for _ in 0..3 {
         while manager.receive().trim() != "WATCHDOG=1" {}

@@ -10,7 +10,7 @@ from datetime import timedelta
 from decimal import Decimal
 
 import harness
-from harness import IN_A_MONTH, PATIENCE, Demo, bill_of, wait_for
+from harness import MID_MONTH, PATIENCE, Demo, bill_of, wait_for
 
 PARTS = ("within", "lent", "idle", "unmeasured", "unavailable")
 BESIDE = ("beyond", "outside", "unheld")
@@ -22,14 +22,14 @@ QUARTER = 900
 
 
 def bill(suite):
-    first, second = (IN_A_MONTH + timedelta(seconds=after) for after in (QUARTER, 2 * QUARTER))
+    first, second = (MID_MONTH + timedelta(seconds=after) for after in (QUARTER, 2 * QUARTER))
     rates = f"""  currency: EUR
   rates:
     - {{ from: "{stamp(first)}", gpu_hour: 1.1 }}
     - {{ from: "{stamp(second)}", gpu_hour: 2.345, class: spot }}
 """
     config = re.sub(r"(?m)^prices:\n(?:  .*\n)+", "prices:\n" + rates, Demo.CONFIG.read_text())
-    demo = Demo(suite, config=config, began=IN_A_MONTH.timestamp())
+    demo = Demo(suite, config=config, began=MID_MONTH.timestamp())
     demo.clock.run(60)
     later = stamp(second + timedelta(minutes=2))
     wait_for("time under the second price", 120, lambda: demo.api("bill")["closed_until"] >= later, demo.program, 1)

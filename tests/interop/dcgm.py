@@ -62,8 +62,11 @@ def dcgm(suite):
             if any(part in query for part in UNANSWERED):
                 unanswered += 1
                 continue
+            found = answers(server, query, uuid)
             # A scrape that a busy machine lets time out ends all series for a moment.
-            suite.expect(any(answers(server, query, uuid) or time.sleep(1) for _ in range(5)), f"{name}: no answer")
+            if not found and server.query("min_over_time(up[10s]) == 0"):
+                found = any(answers(server, query, uuid) or time.sleep(1) for _ in range(5))
+            suite.expect(found, f"{name}: no answer")
             answered += 1
     print(f"dcgm: {answered} published queries answered, {unanswered} not:", *UNANSWERED.items(), sep="\n  ")
 

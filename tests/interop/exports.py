@@ -438,7 +438,7 @@ def stop_writes(suite, demo):
         exported = demo.exported_until()
         demo.program.process.send_signal(signal.SIGTERM)
         began = time.monotonic()
-        demo.program.process.wait(PATIENCE)
+        demo.program.process.wait(30)
         seconds = time.monotonic() - began
         if not any(words in demo.log()[told:] for words in late):
             break

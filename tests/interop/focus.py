@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from fractions import Fraction
 
 import harness
-from harness import IN_A_MONTH, PATIENCE, Demo, Suite, bill_of, wait_for
+from harness import MID_MONTH, PATIENCE, Demo, Suite, bill_of, wait_for
 
 # It demands an invoice for every row, though rows may belong to none, which the specification says itself (InvoiceId-C-004).
 WRONG_RULES = {"InvoiceId-C-005-C"}
@@ -38,9 +38,9 @@ PRICES = """prices:
 
 def focus(suite: Suite):
     config = re.sub(r"(?m)^prices:\n(?:  .*\n)+", PRICES, Demo.CONFIG.read_text()) + BILLING
-    demo = Demo(suite, config=config, began=IN_A_MONTH.timestamp())
+    demo = Demo(suite, config=config, began=MID_MONTH.timestamp())
     demo.clock.run(120)
-    later, closed_until = IN_A_MONTH + timedelta(hours=1), lambda: demo.api("bill")["closed_until"]
+    later, closed_until = MID_MONTH + timedelta(hours=1), lambda: demo.api("bill")["closed_until"]
     wait_for("an hour of the demo", 60, lambda: datetime.fromisoformat(closed_until()) >= later, demo.program, 1)
     demo.clock.run(1)
     until = closed_until()

@@ -34,8 +34,8 @@ TEXT = "text/plain;version=0.0.4"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 # The least time in seconds that anything may take before a suite fails: on a busy machine all of it is slow.
 PATIENCE = 120
-# A time for demos whose bill, from the start of its month, is to begin with them whatever day it is.
-IN_A_MONTH = datetime(2026, 11, 15, 12, tzinfo=timezone.utc)
+# When demos begin whose bills are of the current month, so that none ends during a suite.
+MID_MONTH = datetime(2026, 11, 15, 12, tzinfo=timezone.utc)
 # Suites on one machine agree there who uses what.
 RESERVED = Path(tempfile.gettempdir()) / f"gpumeter-reserved-{os.getuid()}"
 # Below the ports that the kernel gives to connections.

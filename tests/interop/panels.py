@@ -47,9 +47,8 @@ class Answers:
                 for panel in dashboards.panels(dashboard) for target in panel["targets"]]
 
     def ask(self):
-        """Asks the queries that have not answered yet, or whose answer was wrong."""
+        """Asks the queries that have not answered yet; what was wrong with an answer stays known."""
         choices = {name: list(self._choices(dashboard)) for name, dashboard in self.dashboards.items()}
-        self.problems = {}
         self.missing = [one for one in self.missing if not self._ask(choices[one[0]], *one)]
         return self.missing
 
@@ -84,7 +83,6 @@ class Answers:
         return dashboard | {"panels": panels, "chosen": ", ".join(chosen)}
 
     def _ask(self, choices, name, panel, target):
-        place = place_of(name, panel, target)
         answered, found = False, []
         for values in choices:
             expression = shortened.panel(dashboards.substitute(target["expr"], **values))
@@ -98,14 +96,11 @@ class Answers:
                 continue
             if result:
                 answered = True
-                wrong = problems(panel, target, result)
-                found += wrong
-                if not wrong:
-                    self.results.setdefault((name, panel["title"], target["refId"]), result)
+                found += problems(panel, target, result)
+                self.results.setdefault((name, panel["title"], target["refId"]), result)
         if found:
-            self.problems[place] = found
-            print(f"stack: {place}: asked again after {'; '.join(found)}")
-        return answered and not found
+            self.problems[place_of(name, panel, target)] = found
+        return answered
 
 
 def place_of(name, panel, target):

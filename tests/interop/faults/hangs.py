@@ -136,12 +136,12 @@ def hang_at_start(hung, table, calls):
             time.sleep(0.1)
         time.sleep(1)
         for node, call in batch:
-            # The middle of five looks: a tick that is late takes the readings of all for old.
+            # All looks but one, an interval apart: a tick that is late takes the readings of all for old.
             looks = []
             for _ in range(5):
                 looks.append(sum(node.up().values()))
-                time.sleep(0.2)
-            up = sorted(looks)[2]
+                time.sleep(1.2 * PERIOD)
+            up = sorted(looks)[1]
             hit += up < 8
             fewest = min(fewest, up)
             node.faults()
