@@ -1,7 +1,7 @@
 //! Whether the kubelet, Slurm and a container runtime report their workloads, and whether GPU processes match them.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::Finding;
@@ -38,7 +38,11 @@ pub(super) fn check_pods(
     let known = pods.observe(reply.as_ref().ok(), &metadata, now);
     workloads.allocate(HoldingSource::Kubernetes, &known.allocations);
     let logs = host.pod_logs();
-    let has_pods = logs.pods.is_some() || logs.containers.is_some() || run_in_pods(host, pids, &workloads);
+    let has_directory = host.path(socket).parent().is_some_and(Path::is_dir);
+    let has_pods = has_directory
+        || logs.pods.is_some()
+        || logs.containers.is_some()
+        || run_in_pods(host, pids, &workloads);
     let finding = match &reply {
         Err(Error::Missing { .. }) if !has_pods => None,
         Err(error) => {
@@ -206,7 +210,17 @@ mod tests {
         assert!(check_pods(&config, &host, &none).0.is_none());
         fs::create_dir_all(root.path().join("var/log/pods")).unwrap();
         let finding = check_pods(&config, &host, &none).0.unwrap();
-        assert!(!finding.works && finding.why.contains("pod-resources of the host"), "{}", finding.why);
+        assert!(
+            !finding.works
+                && finding.why.contains("mount there pod-resources of the kubelet's root directory"),
+            "{}",
+            finding.why
+        );
+        fs::remove_dir_all(root.path().join("var/log")).unwrap();
+        assert!(check_pods(&config, &host, &none).0.is_none());
+        fs::create_dir_all(root.path().join("var/lib/kubelet/pod-resources")).unwrap();
+        let finding = check_pods(&config, &host, &none).0.unwrap();
+        assert!(!finding.works, "the directory alone shows that there is a kubelet: {}", finding.why);
         let off = Config::parse("attribution: {kubernetes: {socket: off}}", "test").unwrap();
         assert!(check_pods(&off, &host, &none).0.is_none());
     }
@@ -219,7 +233,8 @@ mod tests {
         let finding = |pids| check_pods(&config, &Host::at(&tree), &pids).0;
         let unmounted = finding((400..=405).collect()).unwrap();
         assert!(
-            !unmounted.works && unmounted.why.ends_with("/var/lib/kubelet/pod-resources of the host there"),
+            !unmounted.works
+                && unmounted.why.contains("/var/lib/kubelet/pod-resources/kubelet.sock does not exist"),
             "{}",
             unmounted.why
         );

@@ -39,7 +39,11 @@ const MAX_BYTES: usize = 16 << 20;
 #[derive(Debug, Error)]
 #[allow(missing_docs, reason = "the messages describe the variants and their fields")]
 pub enum Error {
-    #[error("{socket} does not exist; in a container mount {directory} of the host there", directory = parent(socket))]
+    #[error(
+        "{socket} does not exist; in a container mount there {} of the kubelet's root directory on the host (--root-dir; \
+         that of k0s and MicroK8s is not /var/lib/kubelet)",
+        directory_name(socket)
+    )]
     Missing { socket: String },
     #[error("{socket}: permission denied; run the agent as root")]
     Refused { socket: String },
@@ -60,8 +64,10 @@ pub enum Error {
     Client(#[from] std::io::Error),
 }
 
-fn parent(socket: &str) -> String {
-    Path::new(socket).parent().unwrap_or(Path::new("/")).display().to_string()
+/// The name of the directory in which the socket is.
+fn directory_name(socket: &str) -> String {
+    let directory = Path::new(socket).parent().and_then(Path::file_name);
+    directory.unwrap_or_default().to_string_lossy().into_owned()
 }
 
 /// Client of a gRPC API of the kubelet on a socket: the pod-resources API or the Pods API.
@@ -85,6 +91,11 @@ impl KubeletSocket {
     pub fn new(socket: &Path) -> Result<Self, Error> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         Ok(Self { socket: socket.to_owned(), runtime })
+    }
+
+    /// Whether the directory of the socket exists, as it does on a node of Kubernetes.
+    pub fn has_directory(&self) -> bool {
+        self.socket.parent().is_some_and(Path::is_dir)
     }
 
     /// The devices of every container on the node.

@@ -85,6 +85,14 @@ impl HolderId {
         UnattributedReason::ALL.into_iter().find(|reason| reason.id() == self.as_str())
     }
 
+    /// The kind of the workload, also where only its kind is known; none of other remainders.
+    pub fn workload_kind(&self) -> Option<HolderKind> {
+        match self.unattributed_reason() {
+            Some(reason) => reason.workload_kind(),
+            None => Some(self.kind()).filter(|kind| *kind != HolderKind::Remainder),
+        }
+    }
+
     /// Whether it is one of the reserved remainders.
     pub fn is_remainder(&self) -> bool {
         self.0.starts_with(RESERVED)
@@ -124,6 +132,17 @@ impl UnattributedReason {
             Self::Container => "container",
             Self::Pod => "pod",
             Self::Job => "job",
+        }
+    }
+
+    /// The kind of the workloads that are not named for that reason.
+    const fn workload_kind(self) -> Option<HolderKind> {
+        match self {
+            Self::Unknown => None,
+            Self::Vm => Some(HolderKind::Vm),
+            Self::Container => Some(HolderKind::Container),
+            Self::Pod => Some(HolderKind::Pod),
+            Self::Job => Some(HolderKind::Slurm),
         }
     }
 

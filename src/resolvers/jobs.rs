@@ -22,7 +22,7 @@ use crate::config::SlurmConfig;
 use crate::holders::{Allocation, JobHoldings, JobObservation, JobRecord, JobTracker, NodeGpus};
 use crate::host::Host;
 use crate::host::slurm::{self, JobCgroup, MOST_RECORDS, RecordFile, StepEnvironment};
-use crate::model::{Fact, HoldingSource, UnattributedReason};
+use crate::model::{Fact, HolderKind, HoldingSource, UnattributedReason};
 use crate::thread;
 use crate::trace;
 
@@ -313,9 +313,18 @@ impl JobRounds {
             }
             // The directory is missing where there is no Slurm, or before the first job since the boot.
             Err(error) => {
-                let is_missing = error.kind() == ErrorKind::NotFound && self.recovered.is_empty();
-                if status.record_failure(is_missing) {
-                    tracing::warn!(directory, %error, "records of jobs cannot be read; holdings of jobs stay as they were");
+                let has_jobs = !self.recovered.is_empty() || shared.has_processes_of(HolderKind::Slurm);
+                let is_missing = error.kind() == ErrorKind::NotFound;
+                if status.record_failure(is_missing && !has_jobs) {
+                    let reason = match is_missing {
+                        true => "they do not exist, although there are jobs on GPUs; does the prolog of Slurm run?".to_owned(),
+                        false => error.to_string(),
+                    };
+                    tracing::warn!(
+                        directory,
+                        reason,
+                        "records of jobs cannot be read; holdings of jobs stay as they were"
+                    );
                 }
                 self.end_recovered(shared);
             }

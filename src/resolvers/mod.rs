@@ -20,7 +20,7 @@ use crate::clock::{Clock, Stop, system_now};
 use crate::export::LatestSnapshot;
 use crate::holders::{AllocatedDevice, Allocation, InstancePlace, ResolvedWorkloads};
 use crate::host::{Host, NameService};
-use crate::model::{HoldingSource, Nanoseconds, UnattributedReason};
+use crate::model::{HolderKind, HoldingSource, Nanoseconds, UnattributedReason};
 use crate::policy::CurrentConfig;
 use crate::thread::{self, Thread};
 
@@ -90,6 +90,12 @@ impl Resolvers {
         });
         let shares: Vec<Allocation> = shares.collect();
         self.update_workloads(|workloads| workloads.allocate(source, &shares));
+    }
+
+    /// Whether a process on a GPU runs in a workload of that kind, whether or not it has a name.
+    fn has_processes_of(&self, kind: HolderKind) -> bool {
+        let (identities, _) = self.processes.get();
+        identities.holders().any(|holder| holder.id.workload_kind() == Some(kind))
     }
 
     /// What is allocated by that scheduler, as last published.
@@ -269,10 +275,10 @@ impl ResolverStatus {
     }
 
     /// Records a failed round. Returns whether it is the first round or the first failure after a success. A source that
-    /// `is_missing` and was never there is no failure.
-    fn record_failure(&self, is_missing: bool) -> bool {
+    /// was never there is no failure where `is_optional`, as nothing on the node needs it.
+    fn record_failure(&self, is_optional: bool) -> bool {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if last.is_none() && is_missing {
+        if last.is_none() && is_optional {
             return false;
         }
         let succeeded_at = last.and_then(|before| before.succeeded_at);

@@ -4,7 +4,8 @@
 //! asks when a pod or container is added to or removed from the log directories, when a process runs in an unknown pod,
 //! and every ten seconds; at most once per second, and less often while the kubelet does not respond. The last result
 //! stays in force; what the ledger says was held when the agent last stopped stays until the first list. On a node without
-//! a kubelet it only looks whether there is one.
+//! a kubelet it only looks whether there is one. A missing socket is a failure where its directory exists or a process on
+//! a GPU runs in a pod.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -21,7 +22,7 @@ use crate::holders::{PodHoldings, PodMetadata, PodObservation, PodTracker, Resou
 use crate::host::Host;
 use crate::kubelet::messages::{AllocatableResourcesResponse, ListPodResourcesResponse};
 use crate::kubelet::{Address, Error, KubeletSocket, PodSource, PodSources, SourceSettings};
-use crate::model::{HoldingSource, Nanoseconds, UnattributedReason, Utc};
+use crate::model::{HolderKind, HoldingSource, Nanoseconds, UnattributedReason, Utc};
 use crate::thread;
 use crate::trace;
 
@@ -234,9 +235,11 @@ impl PodRounds {
                 self.descriptions.refresh(&kubernetes.labels, now, is_requested);
             }
             Err(error) => {
-                let was_there = self.pods.tracker.awaits_first_list();
-                let is_missing = matches!(error, Error::Missing { .. }) && !was_there;
-                if shared.statuses.pods.record_failure(is_missing) {
+                let has_kubelet = self.client.has_directory()
+                    || self.pods.tracker.awaits_first_list()
+                    || shared.has_processes_of(HolderKind::Pod);
+                let is_missing = matches!(error, Error::Missing { .. });
+                if shared.statuses.pods.record_failure(is_missing && !has_kubelet) {
                     tracing::warn!(%error, "the kubelet does not answer; holdings of pods stay as they were");
                 }
             }

@@ -401,6 +401,19 @@ fn without_an_epilog_a_job_holds_until_its_cgroup_is_gone_and_an_invalid_record_
 }
 
 #[test]
+fn a_job_on_a_gpu_without_any_record_is_a_failure_of_the_resolver() {
+    let node = Node::start();
+    let succeeded =
+        |page: &Scrape| page.value("gpumeter_resolver_success", &["resolver=\"jobs\""]).map(str::to_owned);
+    let page = node.wait_for("the failure", |page| succeeded(page).is_some());
+    assert_eq!(succeeded(&page).as_deref(), Some("0"));
+    let log = node.demo.agent.wait_for_log("records of jobs cannot be read");
+    assert!(log.contains("does the prolog of Slurm run?"), "{log}");
+    node.hook("prolog.sh", &node.minor());
+    node.wait_for("the record", |page| succeeded(page).as_deref() == Some("1"));
+}
+
+#[test]
 fn a_restart_while_records_cannot_be_read_keeps_what_jobs_hold() {
     const MINUTE: i128 = 60_000_000_000;
     let mut node = Node::start();

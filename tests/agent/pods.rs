@@ -425,6 +425,45 @@ fn an_agent_that_is_no_longer_shown_the_kubelets_directory_does_not_know_who_hol
     assert!(!is_held(&page));
 }
 
+/// A demo of one GPU whose only process is in that control group, on a host that has a kubelet's directory or not.
+fn node_without_a_socket(cgroup: &str, has_directory: bool) -> Demo {
+    let place = tempfile::tempdir().unwrap();
+    let mut scenario = serde_json::json!({
+        "driver_version": "590.48.01", "cycle_seconds": 600, "gpus": [{"profile": "h100", "count": 1}],
+        "processes": [{
+            "pid": 4001, "name": "python3", "gpu": 0,
+            "phases": [{"from": 0, "to": 600, "demand": 0.6, "memory_bytes": 8_589_934_592_u64}],
+            "host": {"uid": 0, "cgroup": cgroup},
+        }],
+        "config": "limits: {birth_delay: 0s}\n",
+    });
+    if has_directory {
+        scenario["pods"] = serde_json::json!([]);
+    }
+    let file = place.path().join("scenario.json");
+    std::fs::write(&file, scenario.to_string()).unwrap();
+    Demo::start(&["--speed", "30", "--scenario", file.to_str().unwrap()])
+}
+
+#[test]
+fn a_missing_socket_is_a_failure_where_a_pod_is_on_a_gpu_or_the_kubelets_directory_is_there() {
+    let pod = format!("/kubepods/burstable/pod{UID}/{ID}");
+    for (cgroup, has_directory) in [(&*pod, false), ("/system.slice/train.service", true)] {
+        let demo = node_without_a_socket(cgroup, has_directory);
+        demo.agent.wait_for("the failure", |page| {
+            page.value("gpumeter_resolver_success", &["resolver=\"pods\""]) == Some("0")
+        });
+        let log = demo.agent.wait_for_log("the kubelet does not answer");
+        let line = log.lines().last().unwrap();
+        assert!(line.contains("WARN") && line.contains("kubelet's root directory"), "{line}");
+    }
+    let demo = node_without_a_socket("/system.slice/train.service", false);
+    let page = demo.agent.wait_for("a minute of use", |page| {
+        page.nano_sum("gpu_tenant_used_seconds_total", &[]) >= 30 * SECOND
+    });
+    assert!(!page.has("gpumeter_resolver_success", &["resolver=\"pods\""]), "there is no kubelet");
+}
+
 #[test]
 fn replicas_hold_their_share_and_unknown_devices_are_reported() {
     let node = Node::start();

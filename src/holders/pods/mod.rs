@@ -25,6 +25,10 @@ pub use metadata::PodMetadata;
 /// The most problems that are reported of one round.
 const MOST_PROBLEMS: usize = 32;
 
+/// The problem with log directories that are made for the agent, and not those of the kubelet.
+const EMPTY_LOGS: &str = "no GPU process can be matched to its pod, because /var/log/pods and /var/log/containers have no \
+                          pod, although the kubelet lists some; in a container mount the host's directories of that name";
+
 /// What one round has read.
 #[derive(Clone, Copy, Debug)]
 pub struct PodObservation<'a> {
@@ -164,7 +168,11 @@ impl PodTracker {
             self.apply_list(list, &observation, &mut holdings);
         }
         let mut logs = observation.metadata.complete(observation.logs.clone());
-        if let Some(unread) = logs.unread.take().filter(|_| observation.listed.is_some()) {
+        let has_devices = self.grants.values().any(|grant| !grant.missing && !grant.devices.is_empty());
+        let are_empty =
+            logs.containers.as_ref().is_some_and(Vec::is_empty) && logs.pods.iter().flatten().count() == 0;
+        let unread = logs.unread.take().or_else(|| (has_devices && are_empty).then(|| EMPTY_LOGS.to_owned()));
+        if let Some(unread) = unread.filter(|_| observation.listed.is_some()) {
             add_problem(&mut holdings.problems, unread);
         }
         // The last content of an unreadable directory stays, so that no container changes its holder.

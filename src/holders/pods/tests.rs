@@ -411,6 +411,17 @@ fn without_logs_a_container_holds_under_its_names_and_no_process_is_joined() {
 }
 
 #[test]
+fn empty_log_directories_are_a_problem_where_the_kubelet_lists_devices() {
+    let mut node = TestNode::new(None);
+    let of_nobody = node.round(Some(&listed(vec![container("main", &[])])), None, &logs(&[]));
+    assert_eq!(of_nobody.problems, BTreeSet::new());
+    let list = listed(vec![container("main", &[GPU])]);
+    let problems = node.round(Some(&list), None, &logs(&[])).problems;
+    assert!(problems.first().unwrap().contains("no GPU process can be matched to its pod"), "{problems:?}");
+    assert_eq!(node.round(Some(&list), None, &logs(&[UID])).problems, BTreeSet::new());
+}
+
+#[test]
 fn without_container_ids_only_a_pod_of_one_container_is_joined() {
     let mut node = TestNode::new(None);
     let only_pods = PodLogs { containers: None, ..logs(&[UID]) };
