@@ -12,8 +12,8 @@ use gpumeter::billing::{
 };
 use gpumeter::exports::{ExportDirectory, write_day, write_file};
 use gpumeter::model::{
-    ActivitySource, GpuId, HolderId, Microjoules, Money, Nanoseconds, NodeIdentity, Parts, QUARTER_HOUR, Use,
-    Utc,
+    ActivitySource, EnergySum, GpuId, HolderId, Microjoules, Money, Nanoseconds, NodeIdentity, Parts,
+    QUARTER_HOUR, TimeSum, Use, Utc,
 };
 
 /// 2026-10-01T00:00:00Z.
@@ -95,7 +95,7 @@ fn account(node: u64, day: u64) -> DayAccount {
         day: begin,
         revision: DayRevision {
             settled_until: end,
-            slot: Nanoseconds(u64::from(GPUS) * DAY),
+            slot: Nanoseconds(u64::from(GPUS) * DAY).into(),
             rate: BEGIN,
             ..DayRevision::default()
         },
@@ -121,8 +121,8 @@ fn rate() -> BillRate {
         until: None,
         recorded: Some(BEGIN),
         derivation: None,
-        slot: Nanoseconds(0),
-        energy: Microjoules(0),
+        slot: TimeSum(0),
+        energy: EnergySum(0),
         money: Money(0),
     }
 }

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::json::{self, GpuIdJson, LineJson};
-use super::money::{ExactMoney, MoneyOverflow, round_together};
+use super::money::{ExactMoney, MoneyOverflow, SumOverflow, round_together};
 use super::month::TenantBudget;
 use super::rate::{EXAMPLE, Rate, RateKind, RateSelector};
 use super::schedule::Recorded;
 use super::terms::Terms;
 use crate::model::{
-    ActivitySource, Amounts, GpuId, Grade, HolderId, Method, Microjoules, Money, Nanoseconds, NodeIdentity,
-    RESERVED, SlotId, Utc, VisibleAccount,
+    ActivitySource, Amounts, EnergySum, GpuId, Grade, HolderId, Method, Microjoules, Money, Nanoseconds,
+    NodeIdentity, RESERVED, SlotId, TimeSum, Utc, VisibleAccount,
 };
 
 /// The account of a span of whole minutes. Money is of [`Bill::currency`].
@@ -76,7 +76,7 @@ pub struct Bill {
     pub example_prices: bool,
     /// GPU time without a price in force; absent where no prices were ever configured.
     #[serde(default, rename = "unpriced_ns", with = "json::optional_integer")]
-    pub unpriced: Option<Nanoseconds>,
+    pub unpriced: Option<TimeSum>,
     /// Lines by tenant, GPU, slot, holder, rates and, on request, day; remainders have lines too.
     pub lines: Vec<BillLine>,
     /// Attributes of the tenants of the lines, such as a cost center, by tenant and name.
@@ -169,10 +169,10 @@ pub struct BillRate {
     /// Time under it, before terms: of a GPU's rate all time of the GPUs, of one of instances the time of these, which is in
     /// that of the GPUs too.
     #[serde(rename = "slot_ns", with = "json::integer")]
-    pub slot: Nanoseconds,
+    pub slot: TimeSum,
     /// Energy under it.
     #[serde(default, rename = "energy_uj", with = "json::integer")]
-    pub energy: Microjoules,
+    pub energy: EnergySum,
     /// Money of that time or energy; for emissions, grams.
     #[serde(with = "json::money")]
     pub money: Money,
@@ -304,10 +304,10 @@ pub struct Interval {
 pub struct Reconciliation {
     /// GPU time of all GPUs.
     #[serde(rename = "slot_ns", with = "json::integer")]
-    pub slot: Nanoseconds,
+    pub slot: TimeSum,
     /// Held time of all lines.
     #[serde(rename = "held_ns", with = "json::integer")]
-    pub held: Nanoseconds,
+    pub held: TimeSum,
     /// GPU time - held time, in nanoseconds; must be 0.
     #[serde(rename = "imbalance_ns", with = "json::integer")]
     pub imbalance: i128,
@@ -354,9 +354,9 @@ impl BillLine {
     /// Adds a line of the same holder on the same slot under the same rates.
     ///
     /// # Errors
-    /// The money does not fit.
-    pub fn add(&mut self, other: &Self) -> Result<(), MoneyOverflow> {
-        self.amounts.add(&other.amounts);
+    /// The money, the time or the energy does not fit.
+    pub fn add(&mut self, other: &Self) -> Result<(), SumOverflow> {
+        self.add_amounts(&other.amounts, [other.charged, other.unpriced])?;
         self.has_energy |= other.has_energy;
         self.grade = self.grade.max(other.grade);
         self.method = self.method.max(other.method);
@@ -364,24 +364,37 @@ impl BillLine {
         self.sources.extend(&other.sources);
         self.sources.sort();
         self.sources.dedup();
-        self.charged += other.charged;
-        self.unpriced += other.unpriced;
         self.exact = self.exact.plus(other.exact)?;
         self.exact_energy = self.exact_energy.plus(other.exact_energy)?;
         Ok(())
     }
 
-    /// Its time before terms as that of the instance; none of a line that has money alone.
-    fn instance_time(&self) -> Nanoseconds {
+    /// Adds amounts, and charged and unpriced time.
+    ///
+    /// # Errors
+    /// The time or the energy does not fit.
+    pub fn add_amounts(
+        &mut self,
+        amounts: &Amounts,
+        [charged, unpriced]: [Nanoseconds; 2],
+    ) -> Result<(), SumOverflow> {
+        let plus = |time: Nanoseconds, more: Nanoseconds| time.checked_add(more).ok_or(SumOverflow::Gpu);
+        self.amounts = self.amounts.checked_add(amounts).ok_or(SumOverflow::Gpu)?;
+        (self.charged, self.unpriced) = (plus(self.charged, charged)?, plus(self.unpriced, unpriced)?);
+        Ok(())
+    }
+
+    /// Its time before terms as that of the instance, in nanoseconds; none of a line that has money alone.
+    fn instance_time(&self) -> Result<u64, MoneyOverflow> {
         let parts = &self.amounts.parts;
         let time = match self.rates.terms {
             Some(_) => parts.held().saturating_sub(parts.unavailable),
             None => self.charged.0,
         };
-        let Some(profile) = &self.slot.profile else { return Nanoseconds(time) };
+        let Some(profile) = &self.slot.profile else { return Ok(time) };
         // Sizes are powers of two, so that this is exact.
         let time = u128::from(time) * u128::from(profile.total) / u128::from(profile.size.max(1));
-        Nanoseconds(u64::try_from(time).unwrap_or(u64::MAX))
+        u64::try_from(time).map_err(|_| MoneyOverflow)
     }
 
     /// All energy of it.
@@ -394,11 +407,11 @@ impl BillGpu {
     /// Adds GPU time under a rate, given by its number and its price in nano-units.
     ///
     /// # Errors
-    /// The money does not fit.
-    pub fn add(&mut self, slot: Nanoseconds, rate: Option<(i64, i64)>) -> Result<(), MoneyOverflow> {
+    /// The money or the time does not fit.
+    pub fn add(&mut self, slot: Nanoseconds, rate: Option<(i64, i64)>) -> Result<(), SumOverflow> {
         let (rate, nano) = rate.unzip();
         let money = ExactMoney::of_time(nano.unwrap_or(0), slot.0);
-        self.slot += slot;
+        self.slot = self.slot.checked_add(slot).ok_or(SumOverflow::Gpu)?;
         match self.intervals.iter_mut().find(|interval| interval.rate == rate) {
             Some(known) => (known.slot, known.money) = (known.slot + slot, known.money.plus(money)?),
             None => self.intervals.push(Interval { rate, slot, money }),
@@ -442,13 +455,12 @@ impl Bill {
         }
         self.add_up_rates()?;
         let (gpu_money, line_money) = (ExactMoney::sum(by_gpu)?, ExactMoney::sum(by_line)?);
-        let slot: Nanoseconds = self.gpus.iter().map(|gpu| gpu.slot).sum();
-        let held: Nanoseconds = self.lines.iter().map(|line| Nanoseconds(line.amounts.parts.held())).sum();
+        let (slot, held) = (self.gpu_time(), self.held_time());
         let (difference, rest) = gpu_money.minus(line_money)?.into_parts();
         self.reconciliation = Reconciliation {
             slot,
             held,
-            imbalance: i128::from(slot.0) - i128::from(held.0),
+            imbalance: slot.difference(held),
             gpu_money: gpu_money.floor(),
             line_money: line_money.floor(),
             imbalance_money: Money(difference.0 + i128::from(difference.0 >= 0 && rest > 0)),
@@ -473,13 +485,13 @@ impl Bill {
         let is_shown = |tenant: &str| self.lines.iter().any(|line| line.tenant == tenant);
         self.tenant_attributes.retain(|tenant, _| is_shown(tenant));
         self.tenant_budgets.retain(|tenant, _| is_shown(tenant));
-        let held: Nanoseconds = self.lines.iter().map(|line| Nanoseconds(line.amounts.parts.held())).sum();
+        let held = self.held_time();
         let money: Money = self.lines.iter().filter_map(|line| line.money).sum();
         self.unpriced = self.unpriced.map(|_| self.lines.iter().map(|line| line.unpriced).sum());
         self.gpus.clear();
         // Rates are public; what was charged by them is a sum over all tenants.
         for rate in &mut self.rates {
-            (rate.slot, rate.energy, rate.money) = (Nanoseconds(0), Microjoules(0), Money(0));
+            (rate.slot, rate.energy, rate.money) = (TimeSum(0), EnergySum(0), Money(0));
         }
         let terms: BTreeSet<i64> = self.lines.iter().filter_map(|line| line.rates.terms).collect();
         self.terms.retain(|one| terms.contains(&one.id));
@@ -519,6 +531,16 @@ impl Bill {
         Ok(())
     }
 
+    /// GPU time of all GPUs.
+    pub(super) fn gpu_time(&self) -> TimeSum {
+        self.gpus.iter().map(|gpu| gpu.slot).sum()
+    }
+
+    /// Held time of all lines.
+    pub(super) fn held_time(&self) -> TimeSum {
+        self.lines.iter().map(|line| Nanoseconds(line.amounts.parts.held())).sum()
+    }
+
     /// Whether every sum agrees.
     pub fn is_balanced(&self) -> bool {
         let proof = &self.reconciliation;
@@ -530,11 +552,12 @@ impl Bill {
 impl Bill {
     /// Sets time, energy and money of each rate: of GPUs from their intervals, of all else from the lines.
     fn add_up_rates(&mut self) -> Result<(), MoneyOverflow> {
-        let mut sums: BTreeMap<i64, (Nanoseconds, Microjoules, ExactMoney)> = BTreeMap::new();
+        let mut sums: BTreeMap<i64, (TimeSum, EnergySum, ExactMoney)> = BTreeMap::new();
         for interval in self.gpus.iter().flat_map(|gpu| &gpu.intervals) {
             let Some(rate) = interval.rate else { continue };
             let sum = sums.entry(rate).or_default();
-            (sum.0, sum.2) = (sum.0 + interval.slot, sum.2.plus(interval.money)?);
+            sum.0 += interval.slot.into();
+            sum.2 = sum.2.plus(interval.money)?;
         }
         let units: BTreeMap<i64, (RateKind, Money)> =
             self.rates.iter().map(|rate| (rate.id, (rate.unit, rate.price))).collect();
@@ -545,13 +568,13 @@ impl Bill {
                 match unit {
                     RateKind::GpuHour => {}
                     RateKind::InstanceHour => {
-                        let hours = line.instance_time();
+                        let time = line.instance_time()?;
                         let nano = i64::try_from(price.0).map_err(|_| MoneyOverflow)?;
-                        sum.0 += hours;
-                        sum.2 = sum.2.plus(ExactMoney::of_time(nano, hours.0))?;
+                        sum.0 += Nanoseconds(time).into();
+                        sum.2 = sum.2.plus(ExactMoney::of_time(nano, time))?;
                     }
                     RateKind::Kwh | RateKind::CarbonKwh => {
-                        sum.1.0 = sum.1.0.saturating_add(line.energy());
+                        sum.1 += Microjoules(line.energy()).into();
                         let nano = i64::try_from(price.0).map_err(|_| MoneyOverflow)?;
                         let amount = ExactMoney::of_energy(nano, line.energy());
                         sum.2 = sum.2.plus(amount)?;
@@ -625,8 +648,8 @@ impl BillRate {
             until: recorded.end,
             recorded: Some(recorded.recorded),
             derivation: derivation.as_ref().map(ToString::to_string),
-            slot: Nanoseconds(0),
-            energy: Microjoules(0),
+            slot: TimeSum(0),
+            energy: EnergySum(0),
             money: Money(0),
         }
     }

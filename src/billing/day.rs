@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::bill::{BillLine, BillRate, BillTerms};
 use super::json::{self, GpuIdJson};
 use super::month::TenantBudget;
-use crate::model::{GpuId, Nanoseconds, NodeIdentity, Utc};
+use crate::model::{GpuId, NodeIdentity, TimeSum, Utc};
 
 /// What holds for a whole day of a ledger.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,7 +69,7 @@ pub struct DayRevision {
     pub settled_until: Utc,
     /// GPU time in it. That of a GPU that was away is settled later than that of the others.
     #[serde(rename = "slot_ns", with = "json::integer")]
-    pub slot: Nanoseconds,
+    pub slot: TimeSum,
     /// When the last rate was recorded that concerns the day. Numbers are given again where a ledger is restored from a copy.
     #[serde(with = "json::time")]
     pub rate: Utc,

@@ -95,7 +95,7 @@ struct BusyTime {
 #[derive(Default)]
 struct MinuteUsage {
     busy: u64,
-    memory_byte_seconds: u64,
+    memory_byte_seconds: u128,
     slots: BTreeSet<Option<u32>>,
 }
 
@@ -143,8 +143,7 @@ impl HistoryDraft {
             for workload in &draft.workloads {
                 let sum = usage.entry((workload.clone(), draft.line.gpu.clone())).or_default();
                 sum.busy += row.amounts.used.total();
-                sum.memory_byte_seconds =
-                    sum.memory_byte_seconds.saturating_add(row.amounts.memory_byte_seconds);
+                sum.memory_byte_seconds += u128::from(row.amounts.memory_byte_seconds);
                 sum.slots.insert(row.slot.gpu_instance);
             }
         }
@@ -279,7 +278,7 @@ impl UsageDraft {
         self.to = minute.to;
         self.has_before_last = is_next;
         self.last = BusyTime { busy: usage.busy, measured_slot };
-        let byte_nanoseconds = u128::from(usage.memory_byte_seconds) * u128::from(Nanoseconds::SECOND.0);
+        let byte_nanoseconds = usage.memory_byte_seconds * u128::from(Nanoseconds::SECOND.0);
         let mean = byte_nanoseconds.checked_div(minute.slot.0.into()).unwrap_or(0);
         self.memory_peak_bytes = self.memory_peak_bytes.max(u64::try_from(mean).unwrap_or(u64::MAX));
     }

@@ -8,7 +8,7 @@ use super::explanation::{Explanation, GpuEventKind};
 use super::job_summary::{ExplainedJob, explained_jobs};
 use super::json;
 use super::sacct::SacctJob;
-use crate::model::{Fact, MINUTE, Nanoseconds, QUARTER_HOUR, Utc};
+use crate::model::{Fact, MINUTE, Nanoseconds, QUARTER_HOUR, TimeSum, Utc};
 
 /// All jobs of a period, as both account for them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -34,10 +34,10 @@ pub struct ComparedJob {
     pub gpus: u64,
     /// GPU time by Slurm; none where the file does not have the job.
     #[serde(with = "json::optional_integer")]
-    pub slurm_ns: Option<u64>,
+    pub slurm_ns: Option<TimeSum>,
     /// Held time of the account; none where that does not have the job.
     #[serde(with = "json::optional_integer")]
-    pub held_ns: Option<u64>,
+    pub held_ns: Option<TimeSum>,
     /// What is known of why they differ.
     pub reasons: Vec<String>,
     /// Whether they differ by more than the tolerance, or in the account that pays.
@@ -72,7 +72,7 @@ pub fn compare_jobs(slurm: &[SacctJob], explanation: &Explanation, tolerance: Na
     }
     let missing = own.iter().enumerate().filter(|(place, _)| !seen.contains(place));
     comparison.jobs.extend(missing.map(|(_, job)| not_in_file(job)));
-    comparison.jobs.retain(|job| job.slurm_ns.unwrap_or(0) > 0 || job.held_ns.unwrap_or(0) > 0);
+    comparison.jobs.retain(|job| job.slurm_ns.max(job.held_ns) > Some(TimeSum(0)));
     for job in &mut comparison.jobs {
         job.decide(tolerance);
     }
@@ -114,9 +114,10 @@ impl<'a> SacctRun<'a> {
         Self { job, time: Some(if is_cut { inside } else { job.elapsed }), is_cut, gpus }
     }
 
-    fn slurm_ns(&self) -> u64 {
+    fn slurm_ns(&self) -> u128 {
+        // Neither has more than 34 bits, see `parse_sacct`.
         let seconds = self.time.unwrap_or(self.job.elapsed);
-        seconds.saturating_mul(self.gpus).saturating_mul(Nanoseconds::SECOND.0)
+        [seconds, self.gpus, Nanoseconds::SECOND.0].map(u128::from).iter().product()
     }
 }
 
@@ -150,7 +151,7 @@ fn compare(
         user: first.user.clone(),
         account: first.account.clone(),
         gpus: runs.iter().map(|run| run.gpus).max().unwrap_or(0),
-        slurm_ns: Some(runs.iter().fold(0, |sum: u64, run| sum.saturating_add(run.slurm_ns()))),
+        slurm_ns: Some(TimeSum(runs.iter().map(SacctRun::slurm_ns).sum())),
         held_ns: known.map(|job| job.summary.total.held_ns),
         reasons,
         differs: known.is_some_and(|job| other_account(first, job).is_some()),
@@ -254,7 +255,7 @@ fn account_reasons(job: &ExplainedJob<'_>, runs: &[SacctRun<'_>], explanation: &
 impl ComparedJob {
     /// Account less Slurm, in nanoseconds.
     pub fn difference_ns(&self) -> i128 {
-        i128::from(self.held_ns.unwrap_or(0)) - i128::from(self.slurm_ns.unwrap_or(0))
+        self.held_ns.unwrap_or_default().difference(self.slurm_ns.unwrap_or_default())
     }
 
     fn decide(&mut self, tolerance: Nanoseconds) {

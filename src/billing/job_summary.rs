@@ -8,7 +8,7 @@ use super::bill::{Bill, BillLine};
 use super::explanation::{ExplainedLine, Explanation, WorkloadUsage};
 use super::history::outer_workload;
 use super::json;
-use crate::model::{Fact, HolderId, Money, Utc};
+use crate::model::{EnergySum, Fact, HolderId, Microjoules, Money, TimeSum, Utc};
 
 /// The summary of a job on one node, or on several.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -79,38 +79,38 @@ pub struct JobUsage {
     pub end: Utc,
     /// Held time.
     #[serde(with = "json::integer")]
-    pub held_ns: u64,
+    pub held_ns: TimeSum,
     /// All use.
     #[serde(with = "json::integer")]
-    pub used_ns: u64,
+    pub used_ns: TimeSum,
     /// Held, and used by others.
     #[serde(with = "json::integer")]
-    pub lent_ns: u64,
+    pub lent_ns: TimeSum,
     /// Held, and used by nobody.
     #[serde(with = "json::integer")]
-    pub idle_ns: u64,
+    pub idle_ns: TimeSum,
     /// Held while activity was unknown.
     #[serde(with = "json::integer")]
-    pub unmeasured_ns: u64,
+    pub unmeasured_ns: TimeSum,
     /// Held while the GPU was lost or failed.
     #[serde(with = "json::integer")]
-    pub unavailable_ns: u64,
+    pub unavailable_ns: TimeSum,
     /// Held and used time divided by held and measured time; absent if that is 0.
     pub efficiency: Option<f64>,
     /// The part of the minutes in which it was there throughout that it kept the GPU busy; absent without such a minute.
     pub activity: Option<f64>,
     /// Used time in these minutes.
     #[serde(with = "json::integer")]
-    pub busy_ns: u64,
+    pub busy_ns: TimeSum,
     /// Measured time of its slots in these minutes.
     #[serde(with = "json::integer")]
-    pub measured_slot_ns: u64,
+    pub measured_slot_ns: TimeSum,
     /// The highest mean of its memory on one GPU over a minute.
     #[serde(with = "json::integer")]
     pub memory_peak_bytes: u64,
     /// Absent if no GPU's energy was measured.
     #[serde(default, with = "json::optional_integer")]
-    pub energy_uj: Option<u64>,
+    pub energy_uj: Option<EnergySum>,
     /// What it costs; absent without prices.
     #[serde(default, with = "json::optional_money")]
     pub money: Option<Money>,
@@ -246,30 +246,31 @@ impl JobUsage {
     fn new<'a>(lines: &[&BillLine], found: impl Iterator<Item = &'a WorkloadUsage>) -> Self {
         let mut usage = Self { start: Utc(u64::MAX), ..Self::default() };
         let mut lent_used = Vec::new();
-        for BillLine { amounts, has_energy, money, .. } in lines {
+        for line in lines {
+            let BillLine { amounts, has_energy, money, .. } = line;
             let parts = &amounts.parts;
-            let energy = amounts.energy_static.0.saturating_add(amounts.energy_dynamic.0);
-            lent_used.push([parts.lent, amounts.used.beyond + amounts.used.outside]);
+            let time = |time: u64| TimeSum(time.into());
+            lent_used.push([parts.lent, amounts.used.beyond + amounts.used.outside].map(u128::from));
             usage.add(&Self {
                 start: Utc(u64::MAX),
-                held_ns: parts.held(),
-                used_ns: amounts.used.total(),
-                lent_ns: parts.lent,
-                idle_ns: parts.idle,
-                unmeasured_ns: parts.unmeasured,
-                unavailable_ns: parts.unavailable,
-                energy_uj: has_energy.then_some(energy),
+                held_ns: time(parts.held()),
+                used_ns: time(amounts.used.total()),
+                lent_ns: time(parts.lent),
+                idle_ns: time(parts.idle),
+                unmeasured_ns: time(parts.unmeasured),
+                unavailable_ns: time(parts.unavailable),
+                energy_uj: has_energy.then(|| Microjoules(line.energy()).into()),
                 money: *money,
                 ..Self::default()
             });
         }
-        usage.lent_ns -= used_by_others(&lent_used);
+        usage.lent_ns.0 -= used_by_others(&lent_used);
         for one in found {
             usage.add(&Self {
                 start: one.from,
                 end: one.to,
-                busy_ns: one.busy.0,
-                measured_slot_ns: one.measured_slot.0,
+                busy_ns: one.busy.into(),
+                measured_slot_ns: one.measured_slot.into(),
                 memory_peak_bytes: one.memory_peak_bytes,
                 ..Self::default()
             });
@@ -288,7 +289,7 @@ impl JobUsage {
     fn add(&mut self, other: &Self) {
         self.start = self.start.min(other.start);
         self.end = self.end.max(other.end);
-        let sums: [(&mut u64, u64); 8] = [
+        let sums: [(&mut TimeSum, TimeSum); 8] = [
             (&mut self.held_ns, other.held_ns),
             (&mut self.used_ns, other.used_ns),
             (&mut self.lent_ns, other.lent_ns),
@@ -299,35 +300,35 @@ impl JobUsage {
             (&mut self.measured_slot_ns, other.measured_slot_ns),
         ];
         for (sum, one) in sums {
-            *sum = sum.saturating_add(one);
+            *sum += one;
         }
         self.memory_peak_bytes = self.memory_peak_bytes.max(other.memory_peak_bytes);
-        self.energy_uj = self
-            .energy_uj
-            .map_or(other.energy_uj, |sum| Some(sum.saturating_add(other.energy_uj.unwrap_or(0))));
+        if let Some(energy) = other.energy_uj {
+            *self.energy_uj.get_or_insert_default() += energy;
+        }
         self.money = self.money.map_or(other.money, |sum| Some(sum + other.money.unwrap_or_default()));
         self.set_ratios();
     }
 
     fn set_ratios(&mut self) {
-        let measured = self.held_ns.saturating_sub(self.unmeasured_ns).saturating_sub(self.unavailable_ns);
-        let unused = self.lent_ns.saturating_add(self.idle_ns);
+        let measured = self.held_ns.0.saturating_sub(self.unmeasured_ns.0 + self.unavailable_ns.0);
+        let unused = self.lent_ns.0 + self.idle_ns.0;
         self.efficiency = ratio(measured.saturating_sub(unused), measured);
-        self.activity = ratio(self.busy_ns, self.measured_slot_ns);
+        self.activity = ratio(self.busy_ns.0, self.measured_slot_ns.0);
     }
 }
 
 /// A ratio with four decimals.
-fn ratio(part: u64, whole: u64) -> Option<f64> {
-    let ten_thousandths = (u128::from(part) * 10_000).checked_div(whole.into())?;
+fn ratio(part: u128, whole: u128) -> Option<f64> {
+    let ten_thousandths = (part * 10_000).checked_div(whole)?;
     u32::try_from(ten_thousandths).ok().map(|share| f64::from(share) / 10_000.0)
 }
 
 /// The most that one line lent and another line used, given what each line lent and used outside its holding. A line
 /// never uses what it lends itself.
-fn used_by_others(lent_used: &[[u64; 2]]) -> u64 {
-    let lent: u64 = lent_used.iter().map(|[lent, _]| lent).sum();
-    let used: u64 = lent_used.iter().map(|[_, used]| used).sum();
+fn used_by_others(lent_used: &[[u128; 2]]) -> u128 {
+    let lent: u128 = lent_used.iter().map(|[lent, _]| lent).sum();
+    let used: u128 = lent_used.iter().map(|[_, used]| used).sum();
     let without_own = lent_used.iter().map(|[own_lent, own_used]| lent + used - own_lent - own_used);
     without_own.min().unwrap_or(0).min(lent).min(used)
 }
@@ -367,12 +368,13 @@ mod tests {
         let step = line("slurm:c/1.0", parts, Use { within: 2, ..Use::default() });
         let batch = line("slurm:c/1.batch", Parts::default(), Use { outside: 5, ..Use::default() });
         let job = use_of(&[step.clone(), batch]);
-        assert_eq!((job.held_ns, job.used_ns, job.lent_ns, job.idle_ns), (10, 7, 1, 2));
+        let times = [job.held_ns, job.used_ns, job.lent_ns, job.idle_ns];
+        assert_eq!(times, [10, 7, 1, 2].map(TimeSum));
         assert_eq!(job.efficiency, Some(0.7));
         let mut own = step;
         own.amounts.used.beyond = 5;
         let job = use_of(&[own]);
-        let found = (job.lent_ns, job.idle_ns, job.efficiency);
+        let found = (job.lent_ns.0, job.idle_ns.0, job.efficiency);
         assert_eq!(found, (6, 2, Some(0.2)), "its own use was at other times");
     }
 
@@ -404,7 +406,7 @@ mod tests {
         let job = JobSummary::new("1".into(), &bill, lines, &found);
         let total = &job.total;
         assert_eq!((total.start, total.end, total.memory_peak_bytes), (Utc(60), Utc(300), 9));
-        assert_eq!((total.held_ns, total.used_ns, total.activity), (3, 4, Some(0.25)));
+        assert_eq!((total.held_ns.0, total.used_ns.0, total.activity), (3, 4, Some(0.25)));
         let steps: Vec<_> =
             job.steps.iter().map(|step| (&*step.step, step.usage.memory_peak_bytes)).collect();
         assert_eq!(steps, [("0", 5), ("1", 7)]);

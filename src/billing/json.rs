@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::bill::{Bill, BillLine, LineRates};
-use super::money::{ExactMoney, MoneyOverflow};
+use super::money::{ExactMoney, MoneyOverflow, SumOverflow};
 use crate::model::{
     ActivitySource, Amounts, GpuId, Grade, HolderId, Method, Microjoules, MigProfile, Money, Nanoseconds,
     NodeIdentity, Parts, SlotId, Use, Utc,
@@ -182,11 +182,11 @@ impl From<BillLine> for LineJson {
 }
 
 impl LineJson {
-    /// Its times and energy.
-    fn amounts(&self) -> Amounts {
-        let beside =
-            self.beyond_share_ns.saturating_add(self.outside_holding_ns).saturating_add(self.unheld_ns);
-        Amounts {
+    /// Its times and energy; none where they have more than 64 bits.
+    fn amounts(&self) -> Option<Amounts> {
+        let beside = [self.outside_holding_ns, self.unheld_ns];
+        let beside = beside.into_iter().try_fold(self.beyond_share_ns, u64::checked_add)?;
+        let amounts = Amounts {
             parts: Parts {
                 within: self.within_ns,
                 lent: self.lent_ns,
@@ -204,20 +204,23 @@ impl LineJson {
             energy_dynamic: Microjoules(self.energy_dynamic_uj.unwrap_or(0)),
             memory_byte_seconds: 0,
             measured: self.measured_ns,
-        }
+        };
+        Amounts::default().checked_add(&amounts)
     }
 }
 
 impl TryFrom<LineJson> for BillLine {
-    type Error = MoneyOverflow;
+    type Error = SumOverflow;
 
-    fn try_from(line: LineJson) -> Result<Self, MoneyOverflow> {
+    fn try_from(line: LineJson) -> Result<Self, SumOverflow> {
         // Earlier agents send rounded money only.
-        let exact = |parts: Option<i128>, money: Option<Money>| match parts {
-            Some(parts) => Ok(ExactMoney::of_parts(parts)),
-            None => ExactMoney::from_parts(money.unwrap_or_default(), 0),
+        let exact = |parts: Option<i128>, money: Option<Money>| -> Result<_, MoneyOverflow> {
+            match parts {
+                Some(parts) => Ok(ExactMoney::of_parts(parts)),
+                None => ExactMoney::from_parts(money.unwrap_or_default(), 0),
+            }
         };
-        let amounts = line.amounts();
+        let amounts = line.amounts().ok_or(SumOverflow::Gpu)?;
         let gpu = GpuId { index: line.gpu, uuid: line.uuid };
         let profile = line.mig_profile.zip(line.mig_slices).map(|(name, [size, total])| MigProfile {
             name,
@@ -395,8 +398,22 @@ fn parse_optional_money(text: Option<String>) -> Result<Option<Money>, String> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
+    use crate::billing::made;
+
+    #[test]
+    fn a_line_with_more_time_than_64_bits_is_refused() {
+        let line = |idle_ns: u64, lent_ns: u64| made::line(&json!({"idle_ns": idle_ns, "lent_ns": lent_ns}));
+        let read = |line: Value| serde_json::from_value::<BillLine>(line).map_err(|error| error.to_string());
+        assert_eq!(read(line(u64::MAX, 0)).unwrap().amounts.parts.held(), u64::MAX);
+        assert!(read(line(u64::MAX, 1)).unwrap_err().contains("exceeds 64 bits"));
+        let beyond = made::line(&json!({"beyond_share_ns": u64::MAX, "unheld_ns": 1}));
+        assert!(read(beyond).unwrap_err().contains("exceeds 64 bits"));
+    }
 
     #[test]
     fn money_is_a_decimal_with_nine_places_and_anything_else_is_refused() {

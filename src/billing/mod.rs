@@ -45,7 +45,7 @@ pub use json::{BillsJson, bills_from_json, print_money};
 pub(crate) use json::{optional_time, time};
 pub use line_filter::LineFilter;
 pub use local_time::{day_begin, days_between, local_date, local_time, zone_name};
-pub use money::{ExactMoney, MoneyOverflow, round_together};
+pub use money::{ExactMoney, MoneyOverflow, SumOverflow, round_together};
 pub use month::{Month, TenantBudget};
 pub use pricing::{PricedSpan, SlotRates};
 pub use rate::{EXAMPLE, PriceBook, PricedSlot, Rate, RateKind, RateSelector};

@@ -16,6 +16,19 @@ pub struct ExactMoney(i128);
 #[error("a sum of money exceeds 4e16 units of the currency; give prices in a larger unit")]
 pub struct MoneyOverflow;
 
+/// A sum of a bill does not fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SumOverflow {
+    /// A sum of money.
+    #[error(transparent)]
+    Money(#[from] MoneyOverflow),
+    /// Time or energy of one GPU.
+    #[error(
+        "time or energy of one GPU exceeds 64 bits (584 years, 5 GWh), so its source is damaged; copy it again"
+    )]
+    Gpu,
+}
+
 impl ExactMoney {
     /// No money.
     pub const ZERO: Self = Self(0);

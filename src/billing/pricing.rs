@@ -133,8 +133,8 @@ impl PricedSpan<'_> {
             None => (full_time, full),
         };
         *if rates.time().is_some() { &mut line.charged } else { &mut line.unpriced } = Nanoseconds(time);
-        let energy = line.amounts.energy_static.0.saturating_add(line.amounts.energy_dynamic.0);
-        line.exact_energy = ExactMoney::of_energy(rates.energy.map_or(0, |rate| rate.entry.nano), energy);
+        line.exact_energy =
+            ExactMoney::of_energy(rates.energy.map_or(0, |rate| rate.entry.nano), line.energy());
         line.exact = money.plus(line.exact_energy)?;
         let list = ExactMoney::of_time(rates.gpu.map_or(0, |rate| rate.entry.nano), full_time);
         for (name, rates, difference) in [

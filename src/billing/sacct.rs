@@ -143,9 +143,10 @@ fn gpus(tres: &str) -> Result<u64, String> {
 /// The number of a trackable resource.
 fn count(tres: &str, name: &str) -> Result<Option<u64>, String> {
     let found = tres.split(',').filter_map(|part| part.split_once('=')).find(|(known, _)| *known == name);
-    let number = found
-        .map(|(_, text)| text.parse().map_err(|_| format!("AllocTRES {tres:?}: {name} is not a number")));
-    number.transpose()
+    let number = found.map(|(_, text)| {
+        text.parse::<u32>().map_err(|_| format!("AllocTRES {tres:?}: {name} is not a number"))
+    });
+    Ok(number.transpose()?.map(u64::from))
 }
 
 /// Seconds of `[[days-]hours:]minutes:seconds`, or of a number of seconds.
@@ -162,7 +163,9 @@ fn parse_duration(text: &str) -> Option<u64> {
         _ => return None,
     };
     let hours = number(days)?.checked_mul(24)?.checked_add(hours)?;
-    hours.checked_mul(60)?.checked_add(minutes)?.checked_mul(60)?.checked_add(seconds)
+    let seconds = hours.checked_mul(60)?.checked_add(minutes)?.checked_mul(60)?.checked_add(seconds)?;
+    // A job of more than a century is a mistake.
+    u32::try_from(seconds).ok().map(u64::from)
 }
 
 /// A time of sacct; none for one that has not come.

@@ -16,7 +16,7 @@ use super::explanation::RulesVersion;
 use super::json;
 use super::money::{ExactMoney, MoneyOverflow, round_together};
 use super::rate::RateKind;
-use crate::model::{HolderId, Money, Nanoseconds, RESERVED, Utc};
+use crate::model::{HolderId, Money, RESERVED, Utc};
 
 /// A document in a directory of statements.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -226,11 +226,10 @@ fn derive(bill: &mut Bill) -> Result<(), MoneyOverflow> {
     }
     let line_money = ExactMoney::sum(bill.lines.iter().map(|line| line.exact))?.floor();
     let gpu_money: Money = bill.gpus.iter().filter_map(|gpu| gpu.money).sum();
-    let slot: Nanoseconds = bill.gpus.iter().map(|gpu| gpu.slot).sum();
-    let held: Nanoseconds = bill.lines.iter().map(|line| Nanoseconds(line.amounts.parts.held())).sum();
+    let (slot, held) = (bill.gpu_time(), bill.held_time());
     let proof = &mut bill.reconciliation;
     (proof.slot, proof.held, proof.gpu_money, proof.line_money) = (slot, held, gpu_money, line_money);
-    proof.imbalance = i128::from(slot.0) - i128::from(held.0);
+    proof.imbalance = slot.difference(held);
     proof.imbalance_money = Money(gpu_money.0 - line_money.0);
     Ok(())
 }

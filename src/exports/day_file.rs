@@ -164,7 +164,7 @@ impl<R: ChunkReader + 'static> DayFile<R> {
     fn check_time(&self, sums: &BTreeMap<&str, i128>) -> Result<(), FileProblem> {
         let held: i128 = SUMS[..PARTS].iter().filter_map(|column| sums.get(column.name)).sum();
         let DayHeader { revision, imbalance, .. } = &self.header.day;
-        if i128::from(revision.slot.0) != held + imbalance {
+        if revision.slot.0.cast_signed() != held + imbalance {
             return Err(FileProblem::Damaged("its rows do not hold the time of its GPUs".to_owned()));
         }
         Ok(())
@@ -308,9 +308,8 @@ impl RowGroup {
                 .map_err(|_| FileProblem::Damaged(format!("{} is negative in row {row}", column.name)))?;
         }
         let too_much = |_| FileProblem::Damaged("its sum of money is too large".to_owned());
-        line.amounts.add(&sums.amounts);
-        line.charged += Nanoseconds(sums.charged);
-        line.unpriced += Nanoseconds(sums.unpriced);
+        line.add_amounts(&sums.amounts, [sums.charged, sums.unpriced].map(Nanoseconds))
+            .map_err(|_| FileProblem::Damaged(format!("its times in row {row} are too large")))?;
         line.exact = line.exact.plus(self.money[0][row]).map_err(too_much)?;
         line.exact_energy = line.exact_energy.plus(self.money[1][row]).map_err(too_much)?;
         Ok(())

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::billing::MoneyOverflow;
+use crate::billing::{MoneyOverflow, SumOverflow};
 use crate::model::Utc;
 
 /// A bill over exports that cannot be made, or a day that cannot be written.
@@ -65,6 +65,9 @@ pub enum ExportError {
     /// A sum of money is too large.
     #[error(transparent)]
     Money(#[from] MoneyOverflow),
+    /// A sum of money, or the time or energy of a GPU, is too large.
+    #[error(transparent)]
+    Sum(#[from] SumOverflow),
 }
 
 /// What is wrong with a file.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::error::{ExportError, FileProblem};
 use crate::billing::{BillLine, DayGpu, DayHeader};
-use crate::model::{GpuId, HolderId, Nanoseconds, Parts, QUARTER_HOUR, Utc};
+use crate::model::{GpuId, HolderId, Nanoseconds, Parts, QUARTER_HOUR, TimeSum, Utc};
 
 /// A node that should report from a time to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,7 +86,7 @@ pub(super) struct Reports<'a> {
     /// The GPUs of each node.
     gpus: BTreeMap<String, BTreeMap<Arc<str>, DayGpu>>,
     /// Held time by place in `expected` and GPU.
-    reported: BTreeMap<(usize, Arc<str>), u64>,
+    reported: BTreeMap<(usize, Arc<str>), TimeSum>,
 }
 
 /// Time of a GPU that its node did not report.
@@ -129,7 +129,7 @@ impl<'a> Reports<'a> {
             let ExpectedNode { from: begin, to: end, .. } = &self.expected[*place];
             if *begin <= from && from < *end {
                 *self.reported.entry((*place, Arc::clone(&line.gpu.uuid))).or_default() +=
-                    line.amounts.parts.held();
+                    Nanoseconds(line.amounts.parts.held()).into();
             }
         }
     }
@@ -151,7 +151,8 @@ impl<'a> Reports<'a> {
             }
             for (gpu, [since, until]) in self.gpus_of(one)? {
                 let (begin, end) = (begin.max(since), end.min(until));
-                let reported = self.reported.get(&(place, Arc::clone(&gpu.gpu.uuid))).copied().unwrap_or(0);
+                let reported = self.reported.get(&(place, Arc::clone(&gpu.gpu.uuid))).copied();
+                let reported = u64::try_from(reported.unwrap_or_default().0).unwrap_or(u64::MAX);
                 let time = end.since(begin).0.saturating_sub(reported);
                 if time > 0 {
                     let mut line = BillLine::empty(gpu.gpu.clone(), HolderId::new(HolderId::UNOBSERVED));

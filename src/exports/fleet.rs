@@ -18,7 +18,7 @@ use crate::billing::{
     LineFilter, LineRates, Month, PriceBook, PricedSlot, PricedSpan, RateKind, RateSchedule, Reconciliation,
     TenantBudget, WorkloadUsage, days_between, local_date, local_time, outer_workload, zone_name,
 };
-use crate::model::{Amounts, DAY, GpuId, HolderId, Nanoseconds, NodeIdentity, QUARTER_HOUR, Utc};
+use crate::model::{Amounts, DAY, GpuId, HolderId, Nanoseconds, NodeIdentity, QUARTER_HOUR, TimeSum, Utc};
 use crate::thread::map_in_order;
 
 /// The most names in a note.
@@ -146,8 +146,8 @@ struct FleetDraft<'a> {
     reports: Reports<'a>,
     /// When workloads were on GPUs, where lines are selected.
     usage: BTreeMap<(HolderId, GpuId), [Utc; 2]>,
-    /// GPU time that expected nodes did not report, in nanoseconds.
-    missing: u64,
+    /// GPU time that expected nodes did not report.
+    missing: TimeSum,
     facts: FleetFacts,
 }
 
@@ -253,7 +253,7 @@ impl<'a> FleetDraft<'a> {
             numbers_of_shared: BTreeMap::new(),
             reports: Reports::new(request.expected),
             usage: BTreeMap::new(),
-            missing: 0,
+            missing: TimeSum(0),
             facts: FleetFacts::default(),
         })
     }
@@ -424,7 +424,7 @@ impl<'a> FleetDraft<'a> {
             self.reports.unexpected().into_iter().map(|node| format!("{node} is not expected")).collect();
         for missing in self.reports.missing(self.from, self.to)? {
             let seconds = missing.line.unpriced.0 / Nanoseconds::SECOND.0;
-            self.missing += missing.line.unpriced.0;
+            self.missing += missing.line.unpriced.into();
             gaps.push(format!("{} did not report {seconds} s of {}", missing.node, missing.gpu.gpu.uuid));
             self.add_missing(missing)?;
         }
@@ -543,8 +543,8 @@ impl<'a> FleetDraft<'a> {
                 list(&twice)
             ));
         }
-        if self.missing > 0 {
-            let hours = self.missing / (3_600 * Nanoseconds::SECOND.0);
+        if self.missing > TimeSum(0) {
+            let hours = self.missing.0 / u128::from(3_600 * Nanoseconds::SECOND.0);
             notes.push(format!(
                 "not reported by expected nodes, and charged at the last rate of each GPU, or the book's at the begin: {hours} GPU-hours"
             ));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::day_file::DayRun;
 use crate::billing::{
-    BillGpu, BillLine, BillRate, BillTerms, DayGpu, DayHeader, ExactMoney, LineRates, MoneyOverflow,
+    BillGpu, BillLine, BillRate, BillTerms, DayGpu, DayHeader, ExactMoney, LineRates, SumOverflow,
     mark_measured_energy,
 };
 use crate::model::{HolderId, Nanoseconds, NodeIdentity, SlotId};
@@ -182,7 +182,7 @@ impl FleetLines {
         numbers: &FileNumbers,
         detail: &LineDetail,
         day: Option<&str>,
-    ) -> Result<(), MoneyOverflow> {
+    ) -> Result<(), SumOverflow> {
         let rate = |id: Option<i64>| id.and_then(|id| numbers.rates.get(&id).copied());
         let DayRun { node, gpu_rate, mut line, .. } = run;
         let LineRates { time, energy, carbon, terms } = line.rates;
@@ -197,7 +197,7 @@ impl FleetLines {
     }
 
     /// Adds the time of a line to its GPU, under the rate of the GPU.
-    fn add_gpu_time(&mut self, line: &BillLine, rate: Option<i64>) -> Result<(), MoneyOverflow> {
+    fn add_gpu_time(&mut self, line: &BillLine, rate: Option<i64>) -> Result<(), SumOverflow> {
         let Some(gpu) = self.gpus.get_mut(&line.gpu.uuid) else { return Ok(()) };
         let held = Nanoseconds(line.amounts.parts.held());
         gpu.energy_money = gpu.energy_money.plus(line.exact_energy)?;
@@ -213,7 +213,7 @@ impl FleetLines {
         node: &Arc<NodeIdentity>,
         detail: &LineDetail,
         day: Option<&str>,
-    ) -> Result<(), MoneyOverflow> {
+    ) -> Result<(), SumOverflow> {
         // The time of a remainder is the tenant's, whatever is told apart.
         if !detail.workload && !line.holder.is_remainder() {
             line.holder = HolderId::new("");

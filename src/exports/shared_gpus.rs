@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use super::day_file::DayRun;
 use super::error::ExportError;
-use crate::billing::{ExactMoney, MoneyOverflow};
-use crate::model::{HolderId, Nanoseconds, QUARTER_HOUR, Utc};
+use crate::billing::{ExactMoney, MoneyOverflow, SumOverflow};
+use crate::model::{HolderId, Nanoseconds, QUARTER_HOUR, TimeSum, Utc};
 
 /// Which GPUs occur in more than one ledger on a day.
 #[derive(Debug, Default)]
@@ -57,8 +57,9 @@ impl SharedRuns {
     pub(super) fn resolve(self) -> Result<Vec<Vec<OwnedRun>>, ExportError> {
         let mut resolved = Vec::new();
         for ((gpu, quarter), mut runs) in self.0 {
-            let held: u64 = runs.iter().map(|(_, run)| run.line.amounts.parts.held()).sum();
-            let mut excess = held.saturating_sub(QUARTER_HOUR.0);
+            let held: TimeSum = runs.iter().map(|(_, run)| Nanoseconds(run.line.amounts.parts.held())).sum();
+            let excess = held.0.saturating_sub(QUARTER_HOUR.0.into());
+            let mut excess = u64::try_from(excess).map_err(|_| SumOverflow::Gpu)?;
             for name in [HolderId::UNOBSERVED, HolderId::UNAVAILABLE] {
                 for (_, run) in runs.iter_mut().filter(|(_, run)| run.line.holder.as_str() == name) {
                     excess -= cut(run, excess)?;

@@ -16,7 +16,7 @@ use crate::billing::{
     BillRate, Dated, DayAccount, DayGpu, DayHeader, DayRevision, DayRow, PricedSlot, RateKind, RateSchedule,
     Schedule, mark_measured_energy,
 };
-use crate::model::{DAY, Nanoseconds, QUARTER_HOUR, Utc};
+use crate::model::{DAY, Nanoseconds, QUARTER_HOUR, TimeSum, Utc};
 use crate::tenants::RuleSchedule;
 
 /// The days of the account that are exported, with their revisions.
@@ -42,8 +42,8 @@ pub(super) fn days(connection: &Connection) -> Result<Vec<(Utc, DayRevision)>, C
     let mut days = Vec::new();
     let mut day = first.floor(DAY);
     while first.0 > 0 && day < end {
-        let slot = slots.get(&(day.0 / DAY.0)).copied().unwrap_or(Nanoseconds(0));
-        days.push((day, DayRevision { slot, ..revision(day, end, &schedule, &rules) }));
+        let slot = slots.get(&(day.0 / DAY.0)).copied().unwrap_or_default();
+        days.push((day, DayRevision { slot: slot.into(), ..revision(day, end, &schedule, &rules) }));
         day = day.plus(DAY);
     }
     Ok(days)
@@ -65,7 +65,7 @@ fn revision(day: Utc, end: Utc, schedule: &RateSchedule, rules: &RuleSchedule) -
         rate: last_of(&schedule.rates, day, until),
         terms: last_of(&schedule.terms, day, until),
         rules: rules.last_between(day, until),
-        slot: Nanoseconds(0),
+        slot: TimeSum(0),
     }
 }
 
@@ -99,8 +99,8 @@ pub(super) fn read_day(connection: &Connection, day: Utc) -> Result<DayAccount, 
         // What ends later does not change the day.
         BillRate { until: rate.until.filter(|until| *until < end), ..rate }
     });
-    let slot: u64 = gpus.iter().map(|gpu| gpu.slot.0).sum();
-    let held: u64 = lines.iter().map(|line| line.amounts.parts.held()).sum();
+    let slot: TimeSum = gpus.iter().map(|gpu| gpu.slot).sum();
+    let held: TimeSum = lines.iter().map(|line| Nanoseconds(line.amounts.parts.held())).sum();
     let node = nodes.at(Utc(to.0.saturating_sub(1)));
     let at_end = rules.in_force(Utc(end.0 - 1)).map(|rules| &*rules.rules);
     let header = DayHeader {
@@ -108,7 +108,7 @@ pub(super) fn read_day(connection: &Connection, day: Utc) -> Result<DayAccount, 
         cluster: node.cluster.clone(),
         node: node.name.clone(),
         day,
-        revision: DayRevision { slot: Nanoseconds(slot), ..revision(day, closed, &schedule, &rules) },
+        revision: DayRevision { slot, ..revision(day, closed, &schedule, &rules) },
         simulated: node.simulated || gpus.iter().any(|gpu| gpu.model.ends_with(SIMULATED)),
         priced: schedule.has_prices(),
         currency,
@@ -125,7 +125,7 @@ pub(super) fn read_day(connection: &Connection, day: Utc) -> Result<DayAccount, 
                 settled_until: gpu.settled_until.min(end),
             })
             .collect(),
-        imbalance: i128::from(slot) - i128::from(held),
+        imbalance: slot.difference(held),
     };
     let models: BTreeMap<&str, &str> = header.gpus.iter().map(|gpu| (&*gpu.gpu.uuid, &*gpu.model)).collect();
     let rows = lines.into_iter().zip(begins).map(|(line, begin)| {

@@ -138,6 +138,8 @@ pub enum Cause {
     NotClosed { from: Utc, to: Utc },
     #[error("{0}")]
     Money(#[from] crate::billing::MoneyOverflow),
+    #[error("{0}")]
+    Sum(#[from] crate::billing::SumOverflow),
     #[error("{source}{}", remedy(source))]
     Sqlite {
         #[from]

@@ -108,6 +108,22 @@ impl Amounts {
         self.measured += other.measured;
     }
 
+    /// The sum with other amounts of one GPU; none where its time or energy has more than 64 bits, as only a wrong file says.
+    pub fn checked_add(mut self, other: &Self) -> Option<Self> {
+        let totals = |Self { parts, used, energy_static, energy_dynamic, measured, .. }: &Self| {
+            let held = [parts.within, parts.lent, parts.idle, parts.unmeasured, parts.unavailable];
+            let used = [used.within, used.beyond, used.outside, used.unheld];
+            let energy = [energy_static.0, energy_dynamic.0];
+            let total = |all: &[u64]| all.iter().map(|one| u128::from(*one)).sum::<u128>();
+            [total(&held), total(&used), total(&energy), u128::from(*measured)]
+        };
+        let fits = totals(&self).iter().zip(totals(other)).all(|(one, two)| *one + two <= u64::MAX.into());
+        fits.then(|| {
+            self.add(other);
+            self
+        })
+    }
+
     /// Subtracts amounts that are contained in these.
     pub const fn remove(&mut self, part: &Self) {
         self.parts.remove(&part.parts);

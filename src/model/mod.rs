@@ -40,7 +40,7 @@ pub use node::NodeIdentity;
 pub use pattern::matches_pattern;
 pub use pod_label::PodLabel;
 pub use price::{Price, Tariff};
-pub use quantity::{Bytes, Microjoules, Money, Nanoseconds, Unit};
+pub use quantity::{Bytes, EnergySum, Microjoules, Money, Nanoseconds, SumOutOfRange, TimeSum, Unit};
 pub use reading::{Absence, Reading};
 pub use span::{
     ActivitySource, Carry, InstanceSpan, MigLayout, MigProfile, MigSlot, MigSpan, Presence, Row, Settlement,

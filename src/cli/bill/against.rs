@@ -11,7 +11,7 @@ use super::text::{align_columns, marks, period, title};
 use super::{BillSource, Failure, print};
 use crate::billing::{Bill, ComparedJob, JobComparison, LineFilter, compare_jobs, parse_sacct};
 use crate::cli::wrap;
-use crate::model::Nanoseconds;
+use crate::model::{Nanoseconds, TimeSum};
 
 /// Options of the comparison.
 #[derive(Args, Debug)]
@@ -115,7 +115,9 @@ fn differ(jobs: usize) -> String {
 fn table(jobs: &[&ComparedJob]) -> String {
     let heads = ["job", "user", "account", "gpus", "slurm", "account holds", "difference"];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
-    let time = |time: Option<u64>| time.map_or_else(|| "-".to_owned(), |time| tenths(time.into()));
+    let time = |time: Option<TimeSum>| {
+        time.map_or_else(|| "-".to_owned(), |time| tenths(time.difference(TimeSum(0))))
+    };
     for job in jobs {
         let text = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
         rows.push(vec![
@@ -153,16 +155,17 @@ mod tests {
 
     #[test]
     fn jobs_that_differ_are_listed_with_their_reasons_and_the_others_are_counted() {
-        let job = |id: &str, slurm_ns, held_ns, differs, reasons: &[&str]| ComparedJob {
-            job: id.to_owned(),
-            user: Some("ada".to_owned()),
-            gpus: 2,
-            slurm_ns,
-            held_ns,
-            differs,
-            reasons: reasons.iter().map(|reason| (*reason).to_owned()).collect(),
-            ..ComparedJob::default()
-        };
+        let job =
+            |id: &str, slurm: Option<u128>, held: Option<u128>, differs, reasons: &[&str]| ComparedJob {
+                job: id.to_owned(),
+                user: Some("ada".to_owned()),
+                gpus: 2,
+                slurm_ns: slurm.map(TimeSum),
+                held_ns: held.map(TimeSum),
+                differs,
+                reasons: reasons.iter().map(|reason| (*reason).to_owned()).collect(),
+                ..ComparedJob::default()
+            };
         let second = 1_000_000_000;
         let jobs = [
             job("7", Some(100 * second), Some(99 * second), false, &[]),

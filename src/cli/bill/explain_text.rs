@@ -10,7 +10,7 @@ use crate::billing::{
     TenantBasis, print_money,
 };
 use crate::cli::wrap;
-use crate::model::{Grade, MINUTE, Money, Nanoseconds, Utc};
+use crate::model::{Grade, MINUTE, Money, Nanoseconds, TimeSum, Utc};
 
 /// Spans of a line that are shown at most.
 const MOST_SPANS: usize = 40;
@@ -318,7 +318,7 @@ fn clocks(explanation: &Explanation, zone: &TimeZone) -> String {
 fn sum(explanation: &Explanation) -> String {
     let lines = || explanation.lines.iter().map(|line| &line.line);
     let held: u128 = lines().map(|line| u128::from(line.amounts.parts.held())).sum();
-    let charged: Nanoseconds = lines().map(|line| line.charged).sum();
+    let charged: TimeSum = lines().map(|line| line.charged).sum();
     let money: Money = lines().filter_map(|line| line.money).sum();
     let amount = explanation.bill.currency.as_ref();
     let amount = amount.map(|code| format!(", charged {} s, {} {code}", seconds(charged), trimmed(money)));
@@ -331,8 +331,9 @@ fn sum(explanation: &Explanation) -> String {
     )
 }
 
-fn seconds(time: Nanoseconds) -> String {
-    format!("{}.{:09}", time.0 / 1_000_000_000, time.0 % 1_000_000_000)
+fn seconds(time: impl Into<TimeSum>) -> String {
+    let TimeSum(time) = time.into();
+    format!("{}.{:09}", time / 1_000_000_000, time % 1_000_000_000)
 }
 
 #[cfg(test)]

@@ -69,29 +69,29 @@ fn gpu_table(summary: &JobSummary) -> String {
 pub(super) fn usage_columns(usage: &[&JobUsage], total: &JobUsage, currency: Option<&str>) -> Vec<Column> {
     let all = || usage.iter().copied().chain([total]);
     let texts = |of: fn(&JobUsage) -> String| all().map(of).collect::<Vec<_>>();
-    let hours = |of: fn(&JobUsage) -> u64| {
-        let exact: Vec<u128> = usage.iter().map(|one| of(one).into()).collect();
+    let hours = |of: fn(&JobUsage) -> u128| {
+        let exact: Vec<u128> = usage.iter().map(|one| of(one)).collect();
         with_total(&in_hour_units(&exact))
     };
     let mut columns = vec![
-        ("held h".to_owned(), hours(|one| one.held_ns)),
-        ("used h".to_owned(), hours(|one| one.used_ns)),
-        ("lent h".to_owned(), hours(|one| one.lent_ns)),
-        ("idle h".to_owned(), hours(|one| one.idle_ns)),
+        ("held h".to_owned(), hours(|one| one.held_ns.0)),
+        ("used h".to_owned(), hours(|one| one.used_ns.0)),
+        ("lent h".to_owned(), hours(|one| one.lent_ns.0)),
+        ("idle h".to_owned(), hours(|one| one.idle_ns.0)),
     ];
     // Most jobs have neither.
-    if all().any(|one| one.unmeasured_ns > 0) {
-        columns.push(("unmeasured h".to_owned(), hours(|one| one.unmeasured_ns)));
+    if all().any(|one| one.unmeasured_ns.0 > 0) {
+        columns.push(("unmeasured h".to_owned(), hours(|one| one.unmeasured_ns.0)));
     }
-    if all().any(|one| one.unavailable_ns > 0) {
-        columns.push(("unavailable h".to_owned(), hours(|one| one.unavailable_ns)));
+    if all().any(|one| one.unavailable_ns.0 > 0) {
+        columns.push(("unavailable h".to_owned(), hours(|one| one.unavailable_ns.0)));
     }
     columns.extend([
         ("efficiency".to_owned(), texts(|one| percent(one.efficiency))),
         ("activity".to_owned(), texts(|one| percent(one.activity))),
         ("peak GiB".to_owned(), texts(|one| gibibytes(one.memory_peak_bytes))),
     ]);
-    let energy = hours(|one| one.energy_uj.unwrap_or(0));
+    let energy = hours(|one| one.energy_uj.unwrap_or_default().0);
     let is_measured = all().map(|one| one.energy_uj.is_some());
     let energy = energy.into_iter().zip(is_measured).map(|(kwh, is)| if is { kwh } else { "-".to_owned() });
     columns.push(("kWh".to_owned(), energy.collect()));
@@ -139,16 +139,16 @@ fn step_table(summary: &JobSummary, zone: &TimeZone) -> String {
     let mut table = vec![heads.map(str::to_owned).to_vec()];
     for step in &summary.steps {
         let usage = &step.usage;
-        let hours = |exact: u64| decimal(in_hour_units(&[exact.into()])[0]);
+        let hours = |exact: u128| decimal(in_hour_units(&[exact])[0]);
         table.push(vec![
             step.step.clone(),
             local(usage.start, zone),
             local(usage.end, zone),
             step.gpus.to_string(),
-            hours(usage.used_ns),
+            hours(usage.used_ns.0),
             percent(usage.activity),
             gibibytes(usage.memory_peak_bytes),
-            usage.energy_uj.map_or_else(|| "-".to_owned(), hours),
+            usage.energy_uj.map_or_else(|| "-".to_owned(), |energy| hours(energy.0)),
         ]);
     }
     "\n".to_owned() + &align_columns(&table, 3)

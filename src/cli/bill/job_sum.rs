@@ -76,9 +76,13 @@ mod tests {
 
     use super::super::job_report::text;
     use super::*;
-    use crate::model::Money;
+    use crate::model::{EnergySum, Money, TimeSum};
 
     const HOUR: u64 = 3_600_000_000_000;
+
+    fn hours(hours: u64) -> TimeSum {
+        TimeSum(u128::from(hours * HOUR))
+    }
 
     /// A summary of one hour on a GPU, with these fields instead.
     fn summary(node: &str, other: Value) -> Value {
@@ -113,9 +117,9 @@ mod tests {
         let early = json!({"accounted_until": "2026-11-01T01:00:00Z"});
         let both = sum(&[summary("n2", early), summary("n1", json!({}))]).unwrap();
         assert_eq!(both.nodes, ["n1", "n2"]);
-        assert_eq!((both.total.held_ns, both.total.money), (2 * HOUR, Some(Money(3_000_000_000))));
+        assert_eq!((both.total.held_ns, both.total.money), (hours(2), Some(Money(3_000_000_000))));
         assert_eq!((both.total.efficiency, both.total.activity), (Some(1.0), Some(1.0)));
-        assert_eq!((both.steps.len(), both.steps[0].gpus, both.steps[0].usage.used_ns), (1, 2, 2 * HOUR));
+        assert_eq!((both.steps.len(), both.steps[0].gpus, both.steps[0].usage.used_ns), (1, 2, hours(2)));
         let told = text(&both);
         assert!(told.starts_with("Job 7 on n1, n2\naccount       bio\ncluster       alpha\n"), "{told}");
         let cells = |row: &str| {
@@ -133,6 +137,30 @@ mod tests {
         // A sum is a summary, so that a stored one can be printed.
         let again = sum(&[serde_json::to_value(&both).unwrap()]).unwrap();
         assert_eq!(again, both);
+    }
+
+    #[test]
+    fn sums_of_more_than_64_bits_are_added_and_read_again() {
+        let two_to_the_64 = "18446744073709551616";
+        let usage = json!({"node": "n1", "gpu": 0, "uuid": "GPU-n1", "start": "2026-11-01T00:00:00Z",
+            "end": "2026-11-01T01:00:00Z", "held_ns": two_to_the_64, "used_ns": two_to_the_64, "lent_ns": "0",
+            "idle_ns": "0", "unmeasured_ns": "0", "unavailable_ns": "0", "efficiency": 1.0, "activity": null,
+            "busy_ns": "0", "measured_slot_ns": "0", "memory_peak_bytes": "0", "energy_uj": two_to_the_64});
+        let long = |node: &str| {
+            let mut usage = usage.clone();
+            usage["uuid"] = node.into();
+            summary(node, json!({"gpus": [usage]}))
+        };
+        let both = sum(&[long("n1"), long("n2")]).unwrap();
+        let total = &both.total;
+        assert_eq!((total.held_ns, total.energy_uj), (TimeSum(1 << 65), Some(EnergySum(1 << 65))));
+        assert_eq!(total.efficiency, Some(1.0));
+        let text = serde_json::to_string(&both).unwrap();
+        assert!(text.contains("\"held_ns\":\"36893488147419103232\""), "{text}");
+        assert_eq!(serde_json::from_str::<JobSummary>(&text).unwrap(), both);
+        let mut endless = long("n1");
+        endless["total"]["held_ns"] = u128::MAX.to_string().into();
+        assert!(sum(&[endless]).unwrap_err().contains("is not an integer in range"));
     }
 
     #[test]

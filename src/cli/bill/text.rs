@@ -117,10 +117,10 @@ fn prices(bill: &Bill, total: &BillRow) -> String {
     }
     for kind in [RateKind::GpuHour, RateKind::InstanceHour, RateKind::Kwh, RateKind::CarbonKwh] {
         let rates: Vec<&BillRate> = bill.rates.iter().filter(|rate| rate.unit == kind).collect();
-        let times: Vec<u128> = rates.iter().map(|rate| rate.slot.0.into()).collect();
+        let times: Vec<u128> = rates.iter().map(|rate| rate.slot.0).collect();
         let is_all_time = kind == RateKind::GpuHour && bill.terms.is_empty();
         let hours = if is_all_time { apportion(total.charged, &times) } else { in_hour_units(&times) };
-        let energy = in_hour_units(&rates.iter().map(|rate| rate.energy.0.into()).collect::<Vec<_>>());
+        let energy = in_hour_units(&rates.iter().map(|rate| rate.energy.0).collect::<Vec<_>>());
         let money = in_money_units(rates.iter().map(|rate| rate.money));
         for (((rate, hours), energy), money) in rates.into_iter().zip(hours).zip(energy).zip(money) {
             page += &price(bill, rate);
@@ -279,7 +279,7 @@ fn legend(bill: &Bill, sheet: &Sheet, whose: &str) -> String {
         .fold("\n".to_owned(), |page, (name, meaning)| page + &format!("{name:width$}  {meaning}\n"))
 }
 
-fn seconds(nanoseconds: u64) -> String {
+fn seconds(nanoseconds: u128) -> String {
     format!("{}.{:09}", nanoseconds / 1_000_000_000, nanoseconds % 1_000_000_000)
 }
 

@@ -46,8 +46,8 @@ fn a_bill_sums_holders_and_remainders_to_the_gpu() {
     assert_eq!(bill.lines[1].amounts.memory_byte_seconds, 240 * (80 << 30));
     let proof = bill.reconciliation;
     assert_eq!((proof.imbalance, proof.imbalance_money), (0, Money(0)));
-    assert_eq!(proof.slot, Nanoseconds::from_seconds(3600));
-    assert_eq!(bill.unpriced, Some(Nanoseconds(0)));
+    assert_eq!(proof.slot, Nanoseconds::from_seconds(3600).into());
+    assert_eq!(bill.unpriced, Some(Nanoseconds(0).into()));
     // The counters have the same cost, and half of it was used.
     let recovered = {
         drop(ledger);
@@ -123,7 +123,7 @@ fn a_changed_rate_begins_at_the_next_quarter_hour_and_restates_nothing() {
     settle(&mut ledger, 0, 2 * QUARTER..4 * QUARTER, "user:a");
     let bill = reader.bill(None, None).unwrap();
     assert_eq!(bill.gpus[0].money, Some(Money(5 * EURO)));
-    assert_eq!(bill.unpriced, Some(QUARTER_HOUR));
+    assert_eq!(bill.unpriced, Some(QUARTER_HOUR.into()));
     assert_eq!(bill.reconciliation.imbalance_money, Money(0));
 }
 
@@ -153,7 +153,7 @@ fn a_rate_that_is_given_late_prices_the_past_from_its_begin_on_and_no_counter() 
     ledger.reprice(&book(&[(0, 9 * EURO), (QUARTER, 4 * EURO)]), boottime(2 * QUARTER + 1)).unwrap();
     let bill = reader.bill(None, None).unwrap();
     assert_eq!(bill.gpus[0].money, Some(Money(EURO)));
-    assert_eq!(bill.unpriced, Some(QUARTER_HOUR));
+    assert_eq!(bill.unpriced, Some(QUARTER_HOUR.into()));
     drop(ledger);
     let (_, recovered) = world.open(2 * QUARTER + 2, PriceBook::default());
     assert!(recovered.counters[&counter_key(0, "user:a")].costs.is_empty());
@@ -259,15 +259,15 @@ fn time_before_the_first_price_is_shown_as_unpriced_and_not_as_charged() {
             ("a", 30, 0, money)
         ]
     );
-    assert_eq!(statement.unpriced, Some(Nanoseconds(120 * SECOND)));
+    assert_eq!(statement.unpriced, Some(Nanoseconds(120 * SECOND).into()));
     let price = &statement.rates[0];
-    assert_eq!((statement.rates.len(), price.slot), (1, Nanoseconds(60 * SECOND)));
+    assert_eq!((statement.rates.len(), price.slot), (1, Nanoseconds(60 * SECOND).into()));
     assert_eq!((price.price, price.money), (Money(3600 * EURO), Money(60 * EURO)));
     // Before it is in force there is no cost, but the coming price is reported on a line.
     let before = reader.bill(None, Some(after(120))).unwrap();
     assert_eq!(
         (before.currency, before.unpriced, before.rates),
-        (None, Some(Nanoseconds(120 * SECOND)), Vec::new())
+        (None, Some(Nanoseconds(120 * SECOND).into()), Vec::new())
     );
 }
 
@@ -338,7 +338,7 @@ fn a_period_in_two_currencies_has_a_bill_for_each_and_none_over_both() {
     assert_eq!((euros.to, dollars.from, dollars.to), (since, since, after(2 * QUARTER)));
     assert_eq!(*euros, reader.bill(None, Some(since)).unwrap());
     let slots = [euros, dollars].map(|bill| bill.reconciliation.slot);
-    assert_eq!(slots, [Nanoseconds::from_seconds(QUARTER); 2]);
+    assert_eq!(slots, [Nanoseconds::from_seconds(QUARTER).into(); 2]);
     assert!(euros.is_balanced() && dollars.is_balanced());
     // JSON is the bill itself where there is one.
     let texts = [&bills[..], &bills[..1]].map(|bills| serde_json::to_string(&BillsJson(bills)).unwrap());
@@ -380,10 +380,10 @@ fn a_minute_that_is_not_closed_is_left_for_the_next_bill() {
     let mut reader = Reader::open(&world.path()).unwrap();
     let bill = reader.bill(None, Some(after(600))).unwrap();
     assert_eq!((bill.to, bill.closed_until), (after(60), after(60)));
-    assert_eq!(bill.reconciliation.slot, Nanoseconds::from_seconds(120));
+    assert_eq!(bill.reconciliation.slot, Nanoseconds::from_seconds(120).into());
     settle(&mut ledger, 1, 105..180, "user:a");
     let next = reader.bill(Some(bill.to), None).unwrap();
-    assert_eq!(next.reconciliation.slot, Nanoseconds::from_seconds(240));
+    assert_eq!(next.reconciliation.slot, Nanoseconds::from_seconds(240).into());
     assert_eq!(next.gpus.len(), 2);
     let empty = reader.bill(Some(after(6000)), None).unwrap();
     assert_eq!((empty.from, empty.to), (after(6000), after(6000)));
@@ -404,11 +404,11 @@ fn a_bill_without_a_beginning_is_of_the_month_of_its_last_minute() {
     settle(&mut ledger, 0, last + 60..last + 180, "user:a");
     let current = reader.bill(None, None).unwrap();
     assert_eq!((current.from, current.to), (DECEMBER, after(last + 180)));
-    assert_eq!(current.reconciliation.slot, Nanoseconds::from_seconds(120));
+    assert_eq!(current.reconciliation.slot, Nanoseconds::from_seconds(120).into());
     let former = reader.bill(None, Some(DECEMBER)).unwrap();
     assert_eq!((former.from, former.to), (NOVEMBER, DECEMBER));
     let all = reader.bill(Some(Utc(0)), None).unwrap();
-    assert_eq!(all.reconciliation.slot, Nanoseconds::from_seconds(last + 180));
+    assert_eq!(all.reconciliation.slot, Nanoseconds::from_seconds(last + 180).into());
 }
 
 #[test]

@@ -414,6 +414,80 @@ fn what_an_expected_node_did_not_report_is_unobserved() {
 }
 
 #[test]
+fn a_fleet_of_more_than_64_bits_of_nanoseconds_is_summed_and_read_again() {
+    // 8,000 GPUs for the 720 hours of November 2025, of which one reported the last three.
+    const HOURS: u128 = 8_000 * 720;
+    const HOUR: u128 = 3_600_000_000_000;
+    const { assert!(HOURS * HOUR > u64::MAX as u128) };
+    let directory = tempfile::tempdir().unwrap();
+    let place = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let exports = place("exports");
+    fs::create_dir(&exports).unwrap();
+    let world = World::new();
+    let (mut ledger, _) = Ledger::open(&world.path(), &opened("a", 1_531 * 900)).unwrap();
+    register(&mut ledger, 0, 1_531 * 900);
+    hold(&mut ledger, 0, 1_531..1_544, "user:a");
+    drop(ledger);
+    export(&world.path(), Path::new(&exports));
+    let (nodes, prices) = (place("nodes.csv"), place("book.yaml"));
+    fs::write(&nodes, "a,2025-11-01T00:00:00Z,2025-12-01T00:00:00Z,8000,NVIDIA H100\n").unwrap();
+    fs::write(&prices, "prices: {currency: EUR, rates: [{gpu_hour: 1}]}\n").unwrap();
+    let month = ["--exports", &exports, "--expect", &nodes, "--month", "2025-11", "--time-zone", "UTC"];
+    let page = |more: &[&str]| bill_page(&[&month[..], more].concat());
+    let sums = |bill: &Bill| {
+        let bill = bills_from_json(&serde_json::to_string(bill).unwrap()).unwrap().remove(0);
+        let proof = bill.reconciliation;
+        assert!(bill.is_balanced());
+        let rate = bill.rates.iter().map(|rate| rate.slot.0).sum::<u128>();
+        (proof.slot.0, proof.held.0, rate, bill.unpriced.unwrap_or_default().0)
+    };
+    // What was never seen has no rate: all of the other GPUs.
+    let recorded = bills_from_json(&page(&["--json"])).unwrap().remove(0);
+    assert_eq!(sums(&recorded), (HOURS * HOUR, HOURS * HOUR, 720 * HOUR, 7_999 * 720 * HOUR));
+    let text = page(&[]);
+    for told in [
+        "at the begin: 5759997 GPU-hours\n",
+        "no price in force: 5759280.0000 h\n",
+        "reconciles: held 20736000000.000000000 s of 20736000000.000000000 s GPU time, money",
+    ] {
+        assert!(text.contains(told), "{told}: {text}");
+    }
+    let priced = page(&["--book", &prices]);
+    assert!(priced.contains(": 5760000.0000 h, 5760000.0000 EUR\n"), "{priced}");
+    let priced = bills_from_json(&page(&["--book", &prices, "--json"])).unwrap().remove(0);
+    assert_eq!(sums(&priced), (HOURS * HOUR, HOURS * HOUR, HOURS * HOUR, 0));
+    assert_eq!(priced.reconciliation.line_money.0, HOURS.cast_signed() * 1_000_000_000);
+    let statements = place("st");
+    let close = ["statement", "close", "--statements", &statements, "--closed-by", "ada", "--accept-gaps"];
+    let (status, _, error) = run(&[&close[..], &month].concat());
+    assert_eq!(status, Some(0), "{error}");
+    let document = place("st/statement-0001.json");
+    let (status, told, error) = run(&["statement", "verify", &document]);
+    assert_eq!(status, Some(0), "{told}{error}");
+    let (_, shown, _) = run(&["statement", "show", &document, "--by", "tenant"]);
+    assert!(shown.contains("no price in force: 5759280.0000 h\n"), "{shown}");
+    assert!(shown.contains("held 20736000000.000000000 s of 20736000000.000000000 s"), "{shown}");
+}
+
+#[test]
+fn times_of_a_file_that_no_gpu_can_have_are_refused() {
+    let (directory, world) = (tempfile::tempdir().unwrap(), node("a", 0, 6));
+    export(&world.path(), directory.path());
+    let path = only_file(directory.path());
+    let mut reader = Reader::open(&world.path()).unwrap();
+    let (first, _) = reader.days().unwrap()[0];
+    let mut day = reader.day(first).unwrap();
+    for row in &mut day.rows {
+        row.line.amounts.parts.idle = i64::MAX.cast_unsigned();
+    }
+    let held: i128 = day.rows.iter().map(|row| i128::from(row.line.amounts.parts.held())).sum();
+    day.header.imbalance = day.header.revision.slot.0.cast_signed() - held;
+    fs::write(&path, write_day(&day).unwrap()).unwrap();
+    let error = fleet_bill(&request(directory.path())).unwrap_err().to_string();
+    assert!(error.contains("its times in row 1 are too large"), "{error}");
+}
+
+#[test]
 fn two_agents_with_one_name_are_both_counted_and_named() {
     let directory = tempfile::tempdir().unwrap();
     for gpu in [0, 1] {

@@ -256,7 +256,7 @@ fn a_bill_cannot_begin_or_end_inside_a_sum_and_the_error_names_its_edges() {
     assert!(error.contains("give 2025-11-14T22:15:00Z or 2025-11-14T22:30:00Z"), "{error}");
     // Where minutes are kept, any minute will do; also the very edge.
     let kept = reader.bill(Some(after(2 * HOUR)), Some(after(2 * HOUR + 60))).unwrap();
-    assert_eq!(kept.reconciliation.slot, Nanoseconds::from_seconds(60));
+    assert_eq!(kept.reconciliation.slot, Nanoseconds::from_seconds(60).into());
 }
 
 #[test]
@@ -304,7 +304,7 @@ fn time_that_is_settled_late_is_added_to_the_sums() {
         .unwrap();
     assert_eq!(world.sql::<i64>("SELECT count(*) FROM minute WHERE minute_ns % 900000000000 > 0"), 0);
     let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
-    assert_eq!(bill.reconciliation.slot, Nanoseconds::from_seconds(8 * HOUR));
+    assert_eq!(bill.reconciliation.slot, Nanoseconds::from_seconds(8 * HOUR).into());
     assert!(bill.is_balanced());
     assert!(!ledger.retain(AT_ONCE).unwrap());
 }
