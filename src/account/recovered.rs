@@ -41,7 +41,8 @@ pub struct Recovered {
     pub xids: Vec<XidSums>,
     /// The last known user name of each uid, limited to the latest ones.
     pub users: Vec<(u32, Arc<str>)>,
-    /// The versions of the holders that are in `gpus` or changed lately, each workload's in the order in which they began.
+    /// The versions of the holders that are in `gpus` or changed lately, and of units, each workload's in the order in which
+    /// they began.
     pub holders: Vec<Holder>,
     /// Counters that changed lately.
     pub counters: BTreeMap<CounterKey, HolderCounter>,

@@ -59,7 +59,7 @@ impl From<Holder> for Identity {
 /// Identifies the holder of a process.
 ///
 /// # Errors
-/// The name of its user is not known. A unit is named without its user where the lookup failed.
+/// The name of its user is not known. A unit is named without its user, and waits for the name, where the lookup failed.
 pub fn identify(
     host: &Host,
     process: &ProcessInfo,
@@ -72,16 +72,16 @@ pub fn identify(
     if let LocationKind::Workload(path) = &location.kind {
         return Ok(workloads.identify(path));
     }
-    let uid = match (&location.kind, location.session_owner) {
+    let user = match (&location.kind, location.session_owner) {
         // The uid of a process in a rootless container is a subordinate uid, not that of its user.
-        (LocationKind::RootlessContainer { .. }, Some(owner)) => owner,
-        _ => process.uid,
+        (LocationKind::RootlessContainer { .. }, Some(owner)) => find_user(host, owner, None),
+        _ => find_user(host, process.uid, process.namespace_owner),
     };
-    let user = find_user(host, uid, location.session_owner);
     let holder = match (&location.kind, user) {
         (LocationKind::Unit { name, .. }, Ok(user)) => Holder::unit(name, Some(&user.name), Some(user.uid)),
-        (LocationKind::Unit { name, .. }, Err(UserNameError::Failed { .. })) => {
-            Holder::unit(name, None, Some(uid))
+        (LocationKind::Unit { name, .. }, Err(UserNameError::Failed { uid })) => {
+            let holder = Holder::unit(name, None, Some(uid));
+            return Ok(Identity { holder, awaited: Some(UnattributedReason::Unknown) });
         }
         (LocationKind::RootlessContainer { runtime, id }, user) if !id.is_empty() => {
             rootless_container(runtime, id, &user?)
@@ -124,13 +124,14 @@ struct ProcessUser {
     name: Arc<str>,
 }
 
-/// Finds the user of a process. A uid without a name in a user's session is a subordinate uid of that user's rootless
-/// containers, so the session's user counts.
-fn find_user(host: &Host, uid: u32, session_owner: Option<u32>) -> Result<ProcessUser, UserNameError> {
-    if let Some(name) = host.users().name(uid)? {
+/// Finds the user of a process. A uid without a name is a user of its own, unless it is subordinate to another user, who has
+/// it for his user namespaces: a daemon with a session may start processes of users whom this system does not know.
+fn find_user(host: &Host, uid: u32, namespace_owner: Option<u32>) -> Result<ProcessUser, UserNameError> {
+    let users = host.users();
+    if let Some(name) = users.name(uid)? {
         return Ok(ProcessUser { uid, name });
     }
-    let uid = session_owner.unwrap_or(uid);
-    let name = host.users().name(uid)?.unwrap_or_else(|| uid.to_string().into());
+    let uid = users.subordinate_owner(uid).or(namespace_owner).unwrap_or(uid);
+    let name = users.name(uid)?.unwrap_or_else(|| uid.to_string().into());
     Ok(ProcessUser { uid, name })
 }

@@ -2,7 +2,7 @@
 //!
 //! Since pids are reused, a pid is looked up with the time since boot at which it was read.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::model::{Holder, HolderId, Nanoseconds};
@@ -158,6 +158,18 @@ impl Identities {
     /// The holders of all known processes, by id.
     pub fn holders(&self) -> impl ExactSizeIterator<Item = &Arc<Holder>> {
         self.table.holders.iter()
+    }
+
+    /// The holders of all known processes, that of the oldest process first.
+    pub fn oldest_first(&self) -> Vec<&Arc<Holder>> {
+        let mut processes: Vec<&IdentifiedProcess> = self.table.identified.iter().collect();
+        processes.sort_by_key(|process| process.start_time);
+        processes.into_iter().map(|process| &process.holder).collect()
+    }
+
+    /// The uids of the users of all known processes, where these have one.
+    pub fn uids(&self) -> BTreeSet<u32> {
+        self.table.identified.iter().filter_map(|identified| identified.holder.facts.uid).collect()
     }
 }
 

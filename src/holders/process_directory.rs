@@ -13,7 +13,7 @@ use super::identify::{Identity, identify};
 use super::identities::{IdentifiedProcess, Identities};
 use super::resolved_workloads::ResolvedWorkloads;
 use crate::host::{Host, PidfdSet, ProcessError, ProcessInfo, since_boot};
-use crate::model::{Holder, HolderId, HolderKind, Nanoseconds, Stamp, UnattributedReason};
+use crate::model::{Holder, HolderId, Nanoseconds, Stamp, UnattributedReason};
 
 /// How long a process is tracked after it was last on a GPU; its last samples come late, and its window closes later still.
 const KEEP_TIME: Nanoseconds = Nanoseconds::from_seconds(60);
@@ -334,15 +334,10 @@ impl ProcessDirectory {
         identify(&self.host, info, workloads).map_err(|cause| ProcessError::Unnamed { pid: info.pid, cause })
     }
 
-    /// Reuses the holder with that id and its facts; a unit also where its facts are others, or one whose processes run
-    /// under several users would change its user from round to round. Pending processes do not count, since their facts
-    /// may be incomplete.
+    /// Reuses the holder with that id and these facts. Pending processes do not count, since their facts may be incomplete.
     fn share_holder(&self, holder: Holder) -> Arc<Holder> {
         let named = self.processes.values().filter(|process| process.pending.is_none());
-        let is_unit = holder.id.kind() == HolderKind::Unit;
-        let is_same =
-            |known: &&Arc<Holder>| known.id == holder.id && (is_unit || known.facts == holder.facts);
-        let same = named.map(|process| &process.identified.holder).find(is_same);
+        let same = named.map(|process| &process.identified.holder).find(|known| ***known == holder);
         same.map_or_else(|| Arc::new(holder), Arc::clone)
     }
 }

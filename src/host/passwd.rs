@@ -1,9 +1,10 @@
-//! Users of a passwd file and groups of the group file beside it, each read again when its file has changed.
+//! Users of a passwd file, with the group and subuid files beside it, each read again when it has changed.
 //!
 //! Of several lines for one uid or name the first counts, as for getpwuid(3).
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
+use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,11 +15,37 @@ use super::users::Group;
 /// The most bytes that are read of a file; a million users fit.
 const LIMIT: u64 = 64 * 1024 * 1024;
 
-/// Both files with their last content.
+/// The files with their last content.
 #[derive(Debug)]
 pub(super) struct Passwd {
     users: ReloadingFile<HashMap<u32, PasswdEntry>>,
     groups: ReloadingFile<HashMap<Arc<str>, GroupEntry>>,
+    subordinates: SubordinateUids,
+}
+
+/// The subuid file: which uids users have for their user namespaces.
+#[derive(Debug)]
+pub(super) struct SubordinateUids(ReloadingFile<Vec<UidRange>>);
+
+/// A line of `etc/subuid`.
+#[derive(Debug, PartialEq, Eq)]
+struct UidRange {
+    /// Name or uid of the owner.
+    owner: Arc<str>,
+    uids: Range<u32>,
+}
+
+impl SubordinateUids {
+    /// The file of that path; it is not read yet.
+    pub(super) fn at(path: &Path) -> Self {
+        Self(ReloadingFile::at(path.to_owned(), parse_subordinates))
+    }
+
+    /// Name or uid of the user to whom the uid is subordinate.
+    pub(super) fn owner(&mut self, uid: u32) -> Option<Arc<str>> {
+        let range = self.0.content()?.iter().find(|range| range.uids.contains(&uid))?;
+        Some(Arc::clone(&range.owner))
+    }
 }
 
 /// A line of `etc/passwd`.
@@ -59,7 +86,16 @@ impl Passwd {
         Self {
             users: ReloadingFile::at(path.to_owned(), parse_users),
             groups: ReloadingFile::at(path.with_file_name("group"), parse_groups),
+            subordinates: SubordinateUids::at(&path.with_file_name("subuid")),
         }
+    }
+
+    /// The uid of the user to whom a uid is subordinate.
+    pub(super) fn subordinate_owner(&mut self, uid: u32) -> Option<u32> {
+        let owner = self.subordinates.owner(uid)?;
+        let users = self.users.content()?;
+        let named = users.iter().filter(|(_, user)| user.name == owner).map(|(uid, _)| *uid).min();
+        named.or_else(|| owner.parse().ok())
     }
 
     /// The name of a user: none where the file could never be read, `Some(None)` where there is no such user.
@@ -153,6 +189,19 @@ fn parse_group(line: &[u8]) -> Option<(Arc<str>, GroupEntry)> {
     is_name(name).then(|| (printable(name).into(), GroupEntry { gid, names }))
 }
 
+fn parse_subordinates(bytes: &[u8]) -> Vec<UidRange> {
+    whole_lines(bytes, LIMIT).filter_map(parse_range).collect()
+}
+
+/// `owner:first:count`.
+fn parse_range(line: &[u8]) -> Option<UidRange> {
+    let line = String::from_utf8_lossy(line);
+    let mut fields = line.split(':').map(str::trim);
+    let (owner, first, count) = (fields.next()?, fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+    let uids = first..u32::checked_add(first, count)?;
+    is_name(owner).then(|| UidRange { owner: printable(owner).into(), uids })
+}
+
 fn is_name(name: &str) -> bool {
     !name.is_empty() && !name.starts_with(['#', '+', '-'])
 }
@@ -197,10 +246,26 @@ mod tests {
         assert_eq!(members.keys().collect::<Vec<_>>(), [&1004], "the users are read again");
     }
 
+    #[test]
+    fn a_subordinate_uid_is_its_owners_by_name_or_number() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("passwd");
+        fs::write(&path, "ada:x:1001:100::/:\nben:x:1002:1002::/:\n").unwrap();
+        let mut passwd = Passwd::at(&path);
+        assert_eq!(passwd.subordinate_owner(100_000), None, "there is no subuid file");
+        let text =
+            "# comment:100000:9\nada:100000:65536\n1002:165536:65536\ngone:300000:9\nx:4294967290:9\ny:1\n";
+        fs::write(directory.path().join("subuid"), text).unwrap();
+        let owners =
+            [99_999, 100_000, 165_535, 165_536, 231_072, 300_000].map(|uid| passwd.subordinate_owner(uid));
+        assert_eq!(owners, [None, Some(1001), Some(1001), Some(1002), None, None]);
+    }
+
     proptest! {
         #[test]
         fn any_bytes_are_parsed_without_a_panic(bytes: Vec<u8>) {
             parse_users(&bytes);
+            parse_subordinates(&bytes);
             parse_groups(&bytes);
         }
     }

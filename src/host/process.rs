@@ -20,6 +20,9 @@ pub struct ProcessInfo {
     pub name: String,
     /// The real uid, which tells who started it.
     pub uid: u32,
+    /// The user who owns its user namespace, where `/proc/PID/uid_map` shows that user alone beside ranges of
+    /// subordinate uids, as in rootless containers: newuidmap(1) maps no uid of others.
+    pub namespace_owner: Option<u32>,
     /// Its paths in the cgroup trees, one per hierarchy.
     pub cgroups: Vec<String>,
 }
@@ -69,8 +72,10 @@ impl Host {
         let read = |file| untrusted::read_in(&directory, file).map_err(|cause| read_error(pid, file, cause));
         let stat = parse_stat(&read("stat")?).ok_or(ProcessError::Malformed { pid, file: "stat" })?;
         let uid = parse_uid(&read("status")?).ok_or(ProcessError::Malformed { pid, file: "status" })?;
+        // A kernel without user namespaces has no such file; of a process that has ended the next one cannot be read.
+        let namespace_owner = read("uid_map").ok().and_then(|map| parse_namespace_owner(&map, uid));
         let cgroups = parse_cgroups(&read("cgroup")?);
-        Ok(ProcessInfo { pid, start_time: stat.start_time, name: stat.name, uid, cgroups })
+        Ok(ProcessInfo { pid, start_time: stat.start_time, name: stat.name, uid, namespace_owner, cgroups })
     }
 
     /// The cgroup paths of this process as the host sees them; none where they cannot be read.
@@ -134,6 +139,23 @@ fn parse_uid(bytes: &[u8]) -> Option<u32> {
     let mut lines = bytes[..end].rsplit(|byte| *byte == b'\n');
     let value = std::str::from_utf8(lines.find_map(|line| line.strip_prefix(b"Uid:"))?).ok()?;
     value.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// Parses the lines `inside outside count` of `/proc/PID/uid_map`: the only uid that is mapped by itself, where another
+/// line maps the uid of the process.
+fn parse_namespace_owner(bytes: &[u8], uid: u32) -> Option<u32> {
+    let ranges: Vec<(u32, u32)> = whole_lines(bytes, PROC)
+        .filter_map(|line| {
+            let mut numbers = std::str::from_utf8(line).ok()?.split_ascii_whitespace().skip(1);
+            Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+        })
+        .collect();
+    let is_subordinate = ranges
+        .iter()
+        .any(|(first, count)| *count > 1 && uid.checked_sub(*first).is_some_and(|at| at < *count));
+    let mut alone = ranges.iter().filter(|(_, count)| *count == 1).map(|(uid, _)| *uid);
+    let owner = alone.next().filter(|_| is_subordinate)?;
+    alone.next().is_none().then_some(owner)
 }
 
 /// Parses the paths of `/proc/PID/cgroup`: one line `0::PATH` on v2, a line `N:controllers:PATH` per hierarchy on v1,
@@ -230,6 +252,23 @@ mod tests {
     }
 
     #[test]
+    fn the_owner_of_a_user_namespace_is_the_one_whose_uid_is_mapped_by_itself_beside_subordinate_uids() {
+        for (map, uid, owner) in [
+            ("         0          0 4294967295\n", 100_005, None),
+            ("0 1000 1\n1 100000 65536\n", 100_005, Some(1000)),
+            ("0 100000 1000\n1000 1000 1\n1001 101000 64536\n", 100_005, Some(1000)),
+            // Whoever makes a namespace of his own maps no other uid than his own.
+            ("0 1001 1\n", 1001, None),
+            ("0 1000 1\n1 100000 65536\n", 1001, None),
+            ("0 100000 65536\n", 100_005, None),
+            ("0 1000 1\n1 1001 1\n2 100000 9\n", 100_005, None),
+            ("x y z\n\n0 1000\n", 100_005, None),
+        ] {
+            assert_eq!(parse_namespace_owner(map.as_bytes(), uid), owner, "{map:?} {uid}");
+        }
+    }
+
+    #[test]
     fn the_paths_of_all_hierarchies_are_read_and_malformed_lines_skipped() {
         let unit = "/system.slice/a.service";
         let colons = "/system.slice/containerd.service/kubepods-pod1.slice:cri-containerd:01fd";
@@ -256,6 +295,7 @@ mod tests {
         fn any_bytes_are_parsed_without_a_panic(bytes: Vec<u8>) {
             parse_stat(&bytes);
             parse_uid(&bytes);
+            parse_namespace_owner(&bytes, 7);
             parse_cgroups(&bytes);
         }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use nix::unistd::{Group as NssGroup, Uid, User, getgrouplist};
 
-use super::passwd::Passwd;
+use super::passwd::{Passwd, SubordinateUids};
 use super::untrusted::printable;
 use super::{container, untrusted};
 use crate::clock::system_now;
@@ -146,6 +146,15 @@ impl UserDatabase {
         }
     }
 
+    /// The user to whom a uid without a name is subordinate, where `/etc/subuid` says so. It never waits: the name service's
+    /// owner is known when the name is.
+    pub fn subordinate_owner(&self, uid: u32) -> Option<u32> {
+        match &self.source {
+            UserSource::File(file) => lock(file).subordinate_owner(uid),
+            UserSource::Service(service) => lock(&service.cache).users.get(&uid)?.owner,
+        }
+    }
+
     /// Looks up whether there is a user of that name. It may wait for a network.
     ///
     /// # Errors
@@ -225,6 +234,8 @@ pub struct LastLookup {
 struct CachedUser {
     /// The last successful result.
     name: Option<UserName>,
+    /// The user to whom a uid without a name is subordinate.
+    owner: Option<u32>,
     /// Those of the set groups to which the user belongs, as of the last successful lookup.
     groups: BTreeSet<Arc<str>>,
     /// When the lookup that runs was requested.
@@ -296,6 +307,24 @@ impl NameService {
         }
         if let Some(user) = lock(&self.cache).users.get_mut(&uid) {
             user.groups = found;
+        }
+        Ok(())
+    }
+
+    /// Looks up to which user a uid without a name is subordinate, and stores the result. It may wait for a network.
+    ///
+    /// # Errors
+    /// The name service failed; the owner that was known stays.
+    pub fn look_up_owner(&self, uid: u32) -> io::Result<()> {
+        let owner = SubordinateUids::at(Path::new("/etc/subuid")).owner(uid);
+        let owner = match &owner {
+            Some(owner) => {
+                User::from_name(owner)?.map(|user| user.uid.as_raw()).or_else(|| owner.parse().ok())
+            }
+            None => None,
+        };
+        if let Some(user) = lock(&self.cache).users.get_mut(&uid) {
+            user.owner = owner;
         }
         Ok(())
     }

@@ -98,7 +98,11 @@ pub(super) fn load_shares(
     Ok(shares)
 }
 
-/// All versions of the workloads that occur in spans and holdings, or have a counter in memory.
+/// The latest units of the ledger, of which it is to be known which user was their first.
+const UNITS: &str =
+    "SELECT name FROM holder WHERE kind = 'unit' GROUP BY name ORDER BY max(id) DESC LIMIT 4096";
+
+/// All versions of the workloads that occur in spans and holdings, or have a counter in memory, and of units.
 pub(super) fn load_holders(
     connection: &Connection,
     state: &LedgerState,
@@ -116,6 +120,10 @@ pub(super) fn load_holders(
             let slots = span.instances.iter().flat_map(|mig| mig.slots.values());
             slots.for_each(|slot| add(&slot.holdings, &slot.present));
         }
+    }
+    let mut units = connection.prepare(UNITS)?;
+    for unit in units.query_map([], |row| row.get::<_, String>(0))? {
+        names.insert(unit?.into());
     }
     let mut holders = Vec::new();
     for name in names {

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::holders::{Allocation, Identities, StandingGrant};
-use crate::model::{Holder, HolderId, Nanoseconds, Utc};
+use crate::model::{Holder, HolderId, HolderKind, Nanoseconds, Utc};
 use crate::tenants::RuleSchedule;
 
 /// How long a workload is remembered that has no process and no grant. The account's windows are closed long before.
@@ -16,6 +16,9 @@ const KEEP_TIME: Nanoseconds = Nanoseconds::from_seconds(1_800);
 
 /// The most versions of a workload that are remembered.
 const MOST_VERSIONS: usize = 64;
+
+/// The most units whose users are remembered without a process or a grant.
+const MOST_UNITS: usize = 4_096;
 
 /// The versions of the holders of this node.
 #[derive(Default)]
@@ -26,8 +29,19 @@ pub(super) struct HolderVersions {
     unsent: Vec<Arc<Holder>>,
     /// The last identities, and the same with versions.
     identities: Option<[Arc<Identities>; 2]>,
+    /// The users of units, by the id of the unit.
+    units: HashMap<Arc<str>, UnitUsers>,
     /// The tenant rules. A change of them begins a version in the ledger, which has the counters.
     rules: Arc<RuleSchedule>,
+}
+
+/// The users whose processes were seen in a unit.
+#[derive(Default)]
+struct UnitUsers {
+    /// The first one, whose holder has the id of the unit.
+    first: Option<u32>,
+    /// Whether there were others.
+    are_several: bool,
 }
 
 #[derive(Default)]
@@ -46,8 +60,26 @@ impl HolderVersions {
             let tracked = recovered.workloads.entry(holder.id.workload()).or_default();
             tracked.versions.push(Arc::new(holder.clone()));
             tracked.seen = at;
+            recovered.recover_unit(holder);
         }
         recovered
+    }
+
+    /// Notes the user of a holder of the ledger that is a unit.
+    fn recover_unit(&mut self, holder: &Holder) {
+        if let Some(unit) = holder.id.shared_unit() {
+            self.units.entry(unit.0).or_default().are_several = true;
+        } else if holder.id.kind() == HolderKind::Unit && holder.facts.uid.is_some() {
+            self.units.entry(holder.id.workload()).or_default().first = holder.facts.uid;
+        }
+    }
+
+    /// Notes the user of a unit's process. The first user of a unit has its id, each further one is a part of it.
+    fn note_unit_user(&mut self, holder: &Holder) {
+        if let Some(uid) = holder.facts.uid.filter(|_| holder.id.kind() == HolderKind::Unit) {
+            let users = self.units.entry(holder.id.workload()).or_default();
+            users.are_several |= *users.first.get_or_insert(uid) != uid;
+        }
     }
 
     /// Sets the tenant rules.
@@ -57,9 +89,20 @@ impl HolderVersions {
 
     /// The version of a holder that has these facts: the newest that they do not contradict, or one that begins now.
     pub(super) fn version(&mut self, holder: &Arc<Holder>, at: Utc) -> Arc<Holder> {
+        self.note_unit_user(holder);
+        let unit = self.units.get(holder.id.name());
+        let holder = &match holder.facts.uid.filter(|uid| unit.is_some_and(|unit| unit.first != Some(*uid))) {
+            Some(uid) => Arc::new(holder.of_further_user(uid)),
+            None => Arc::clone(holder),
+        };
+        // What is granted to a unit of several users is not granted to the first of them.
+        let is_shared = self.units.get(holder.id.name()).is_some_and(|users| users.are_several);
         let tracked = self.workloads.entry(holder.id.workload()).or_default();
         tracked.seen = at;
         for version in tracked.versions.iter_mut().rev() {
+            if is_shared && version.facts.uid != holder.facts.uid {
+                continue;
+            }
             let Some(facts) = version.facts.completed_by(&holder.facts) else { continue };
             if facts == version.facts {
                 return Arc::clone(version);
@@ -98,6 +141,9 @@ impl HolderVersions {
             _ => {
                 if let Some([_, before]) = &last {
                     self.note_seen(before.holders().map(|holder| &holder.id), at);
+                }
+                for holder in identities.oldest_first() {
+                    self.note_unit_user(holder);
                 }
                 (Arc::new(identities.with_holders(|holder| self.version(holder, at))), true)
             }
@@ -138,6 +184,9 @@ impl HolderVersions {
     /// Forgets workloads that have had neither a process nor a grant for long.
     pub(super) fn forget_old(&mut self, at: Utc) {
         self.workloads.retain(|_, tracked| at < tracked.seen.plus(KEEP_TIME));
+        if self.units.len() > MOST_UNITS {
+            self.units.retain(|unit, _| self.workloads.contains_key(unit));
+        }
     }
 
     /// Whether a version is not yet in a batch for the ledger.

@@ -212,4 +212,10 @@ impl Holder {
         facts.set(Fact::UnitTemplate, template(unit).unwrap_or_default().into());
         Self::new(HolderKind::Unit, facts)
     }
+
+    /// The same unit for a user who is not the first one in it.
+    #[must_use]
+    pub fn of_further_user(&self, uid: u32) -> Self {
+        Self { id: self.id.with_unit_user(uid), facts: self.facts.clone() }
+    }
 }

@@ -293,7 +293,21 @@ impl<'de> Visitor<'de> for FactsVisitor {
     }
 }
 
+/// Ends the name of a unit in the id of a user who is not the first one in it. systemd allows no slash in names.
+const UNIT_USER: char = '/';
+
 impl HolderId {
+    /// The id of a further user of this unit.
+    pub(super) fn with_unit_user(&self, uid: u32) -> Self {
+        Self::new(format!("{}{UNIT_USER}{uid}", self.name()))
+    }
+
+    /// The unit of which this is a further user.
+    pub fn shared_unit(&self) -> Option<Self> {
+        let (unit, _) = self.name().split_once(UNIT_USER).filter(|_| self.kind() == HolderKind::Unit)?;
+        Some(Self::new(unit))
+    }
+
     /// The id of a holder of that kind with these facts; a fact that is not known ends it.
     pub fn of(kind: HolderKind, facts: &Facts) -> Self {
         let mut text = format!("{}:", kind.name());
@@ -314,6 +328,11 @@ impl HolderId {
     pub fn facts(&self) -> Facts {
         let (kind, mut rest) = self.parse();
         let mut facts = Facts::default();
+        if kind == HolderKind::Unit
+            && let Some((unit, uid)) = rest.split_once(UNIT_USER)
+        {
+            (rest, facts.uid) = (unit, uid.parse().ok());
+        }
         let mut parts = kind.id_facts().iter().peekable();
         while let Some((_, fact)) = parts.next() {
             let (part, behind) = match parts.peek() {
@@ -328,6 +347,9 @@ impl HolderId {
 
     /// Whether it names a part of the other workload, as a step is a part of its job.
     pub fn is_within(&self, outer: &Self) -> bool {
+        if self.shared_unit().is_some_and(|unit| unit.name() == outer.name()) {
+            return true;
+        }
         let Some(rest) = self.name().strip_prefix(outer.name()) else { return false };
         self.kind().id_facts().iter().any(|(before, _)| !before.is_empty() && rest.starts_with(before))
     }
@@ -369,6 +391,7 @@ mod tests {
                 HolderKind::Slurm,
                 vec![(Fact::SlurmCluster, "alpha"), (Fact::SlurmJob, "7"), (Fact::SlurmStep, "batch")],
             ),
+            ("unit:train.service/1011", HolderKind::Unit, vec![(Fact::Unit, "train.service")]),
             ("user:alice", HolderKind::User, vec![(Fact::User, "alice")]),
             ("user:a:b/c", HolderKind::User, vec![(Fact::User, "a:b/c")]),
             ("group:lab", HolderKind::Group, vec![(Fact::Group, "lab")]),
@@ -383,6 +406,17 @@ mod tests {
             let id = HolderId::new(id);
             assert_eq!((id.kind(), id.facts().iter().collect()), (kind, facts), "{id}");
         }
+    }
+
+    #[test]
+    fn a_further_user_of_a_unit_is_a_part_of_it_and_has_its_name_and_uid() {
+        let unit = super::super::Holder::unit("a.service", Some("bob"), Some(1011));
+        let further = unit.of_further_user(1011);
+        assert_eq!(further.id.as_str(), "unit:a.service/1011");
+        assert_eq!((further.id.facts().uid, further.id.shared_unit()), (Some(1011), Some(unit.id.clone())));
+        assert!(further.id.is_within(&unit.id) && !unit.id.is_within(&further.id));
+        assert!(!HolderId::new("unit:a.service.d").is_within(&unit.id));
+        assert_eq!((unit.id.shared_unit(), HolderId::new("user:a/b").shared_unit()), (None, None));
     }
 
     #[test]

@@ -52,7 +52,11 @@ pub(crate) fn start(shared: &Arc<Resolvers>) -> Result<(), thread::Error> {
 /// Looks up the next user that is requested, if one comes soon.
 fn look_up_next(shared: &Resolvers, service: &NameService, groups_failed: &mut bool) {
     let Some(uid) = service.next(POLL_INTERVAL) else { return };
-    let name = shared.host.users().look_up(uid);
+    let name = shared.host.users().look_up(uid).and_then(|name| {
+        // The owner of a subordinate uid is known before it is known that the uid has no name.
+        name.is_none().then(|| service.look_up_owner(uid)).transpose()?;
+        Ok(name)
+    });
     // The grants know the user's groups before the user has a name, so no use of a member counts as outside.
     let groups = service.look_up_groups(uid);
     if let (Err(error), false) = (&groups, *groups_failed) {
@@ -108,8 +112,7 @@ pub(crate) fn resolve_grants(
 
 /// The uids of the holders who are on a GPU.
 pub(crate) fn users_on_gpus(shared: &Resolvers) -> BTreeSet<u32> {
-    let (identities, _) = shared.processes.get();
-    identities.holders().filter_map(|holder| holder.facts.uid).collect()
+    shared.processes.get().0.uids()
 }
 
 /// Prefix of a group in `web.local_readers`.

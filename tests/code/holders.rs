@@ -177,19 +177,18 @@ fn users_in_a_rootless_namespace_are_its_owner() {
     for (pid, uid) in [(11, 1001), (12, 165_536)] {
         node.start(pid, 100, uid, &container(1001));
     }
-    // A container without a cgroup of its own is in its user's session.
+    // A container without a cgroup of its own is in its user's session, or in none.
+    node.subordinate("alice:100000:65536\n1001:165536:65536\n");
     node.start(13, 100, 100_032, &session(1000));
     node.start(14, 100, 165_536, &session(1001));
-    // Without a session either, a subordinate uid is a number without a user.
     node.start(15, 100, 100_032, "/");
     let identities = node.refresh(&(7..=15).collect::<Vec<_>>(), 1);
     let container = |owner: u32| format!("container:podman/{owner}/{ID}");
     for (holder, user, pids) in [
         (container(1000), "alice", vec![7, 8, 9, 10]),
         (container(1001), "bob", vec![11, 12]),
-        ("user:alice".to_owned(), "alice", vec![13]),
+        ("user:alice".to_owned(), "alice", vec![13, 15]),
         ("user:bob".to_owned(), "bob", vec![14]),
-        ("user:100032".to_owned(), "100032", vec![15]),
     ] {
         for pid in pids {
             assert_eq!(holder_of(&identities, pid), Some(&*holder), "{pid}");
@@ -197,6 +196,31 @@ fn users_in_a_rootless_namespace_are_its_owner() {
             assert_eq!(&*tenant(holder), user, "{pid}");
         }
     }
+}
+
+#[test]
+fn a_uid_without_a_name_is_a_user_of_its_own_in_whosever_session_and_unit_it_runs() {
+    let mut node = Node::new(None);
+    node.subordinate("bob:100000:65536\n");
+    let session = "/user.slice/user-1000.slice/session-2.scope";
+    for (pid, uid, cgroup, holder, user) in [
+        (7, 2001, session, "user:2001", "2001"),
+        (8, 2002, session, "user:2002", "2002"),
+        (9, 1001, session, "user:bob", "bob"),
+        (10, 100_032, session, "user:bob", "bob"),
+        (11, 2001, "/system.slice/jupyterhub.service", "unit:jupyterhub.service", "2001"),
+        (12, 100_032, "/system.slice/jupyterhub.service", "unit:jupyterhub.service", "bob"),
+    ] {
+        node.start(pid, 100, uid, cgroup);
+        let identities = node.refresh(&[pid], 1);
+        assert_eq!(holder_of(&identities, pid), Some(holder), "{uid} in {cgroup}");
+        let facts = &identities.identities.get(pid, identities.at).unwrap().holder.facts;
+        assert_eq!(facts.get(Fact::User).map(|name| &**name), Some(user), "{uid} in {cgroup}");
+    }
+    // No subuid file names it, as where a directory service does, but its user namespace has an owner.
+    node.start(13, 100, 300_005, session);
+    fs::write(node.root.path().join("proc/13/uid_map"), "0 1000 1\n1 300000 65536\n").unwrap();
+    assert_eq!(holder_of(&node.refresh(&[13], 1), 13), Some("user:alice"));
 }
 
 #[test]
@@ -255,6 +279,11 @@ impl Node {
         fs::write(root.path().join("etc/passwd"), "alice:x:1000:1000::/:\nbob:x:1001:1001::/:\n").unwrap();
         let directory = ProcessDirectory::new(Host::at(root.path()), agent, 0);
         Self { root, directory }
+    }
+
+    /// Writes the subuid file.
+    fn subordinate(&self, text: &str) {
+        fs::write(self.root.path().join("etc/subuid"), text).unwrap();
     }
 
     /// A node that opens at most this many pidfds, as over the real `/proc`.
@@ -533,9 +562,20 @@ fn when_the_name_service_fails_the_ledgers_name_is_used_and_never_a_number() {
         users.service().unwrap().store(uid, None);
     }
     let identities = node.refresh(&[7, 8, 9], 2);
+    assert_eq!([7, 8, 9].map(|pid| holder_of(&identities, pid)), [Some("user:alice"), None, None]);
+    let identities = node.refresh(&[7, 8, 9], 11);
+    assert_eq!([8, 9].map(|pid| holder_of(&identities, pid)), [None, Some("unit:a.service")]);
+    let user = |round: &Refreshed| {
+        round.identities.get(9, round.at).unwrap().holder.facts.get(Fact::User).map(ToString::to_string)
+    };
+    assert_eq!(user(&identities), None);
+    users.service().unwrap().store(2000, Some(Some("carol".into())));
+    let identities = node.refresh(&[7, 8, 9], 12);
+    assert_eq!([8, 9].map(|pid| holder_of(&identities, pid)), [Some("user:carol"), Some("unit:a.service")]);
     assert_eq!(
-        [7, 8, 9].map(|pid| holder_of(&identities, pid)),
-        [Some("user:alice"), None, Some("unit:a.service")]
+        user(&identities),
+        Some("carol".to_owned()),
+        "the unit's user has a name as soon as it is known"
     );
 }
 
@@ -562,14 +602,19 @@ fn a_process_keeps_its_first_identity() {
 }
 
 #[test]
-fn the_oldest_process_of_a_unit_names_its_user() {
+fn each_process_of_a_unit_has_the_user_who_runs_it() {
     let mut node = Node::new(None);
     node.start(7, 200, 1001, "/system.slice/a.service");
     node.start(8, 100, 1000, "/system.slice/a.service");
-    let identities = node.refresh(&[7, 8], 2);
-    let [one, other] = [7, 8].map(|pid| identities.identities.get(pid, identities.at).unwrap());
-    assert!(Arc::ptr_eq(&one.holder, &other.holder));
-    assert_eq!(one.holder.facts.get(Fact::User).map(|user| &**user), Some("alice"));
+    node.start(9, 300, 1000, "/system.slice/a.service");
+    let identities = node.refresh(&[7, 8, 9], 4);
+    let [bob, alice, same] = [7, 8, 9].map(|pid| identities.identities.get(pid, identities.at).unwrap());
+    assert!(Arc::ptr_eq(&alice.holder, &same.holder));
+    let users = [bob, alice].map(|one| one.holder.facts.get(Fact::User).map(|user| &**user));
+    assert_eq!(users, [Some("bob"), Some("alice")]);
+    let oldest: Vec<_> = identities.identities.oldest_first().iter().map(|holder| holder.facts.uid).collect();
+    assert_eq!(oldest, [Some(1000), Some(1001), Some(1000)]);
+    assert_eq!(identities.identities.uids(), BTreeSet::from([1000, 1001]));
 }
 
 #[test]

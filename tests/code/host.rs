@@ -17,6 +17,7 @@ fn a_process_is_read_below_one_root() {
         start_time: 50_002,
         name: "python3".into(),
         uid: 1001,
+        namespace_owner: None,
         cgroups: vec!["/system.slice/trainer.service/workers".into()],
     };
     assert_eq!(tree("v2").process(2002).unwrap(), expected);

@@ -10,6 +10,7 @@ mod late_opening;
 mod mig;
 mod presence;
 mod sticky_faults;
+mod units;
 mod users;
 mod versions;
 mod world;

@@ -119,6 +119,13 @@ impl World {
         self.grant(equal_shares(users));
     }
 
+    /// From the next tick on this unit holds the GPU.
+    pub(crate) fn grant_unit(&mut self, unit: &str) {
+        let grant =
+            StandingGrant { selector: Selector::Unit(unit.into()), ..equal_shares(&["unit"]).remove(0) };
+        self.grant(vec![grant]);
+    }
+
     fn grant(&mut self, standing: Vec<StandingGrant>) {
         self.standing = standing;
         self.meter.apply_policy(Arc::new(policy(&self.standing, self.presence)));
@@ -180,12 +187,20 @@ impl World {
 
     /// Sets the users of these processes; all other processes are not identified.
     pub(crate) fn identify_holders(&mut self, holders: &[(u32, Holder)]) {
-        let identified = |holder: &Holder| IdentifiedProcess {
+        let started: Vec<_> = holders.iter().map(|(pid, holder)| (*pid, 1, holder.clone())).collect();
+        self.identify_started(&started);
+    }
+
+    /// The same with the clock ticks between boot and the start of each process.
+    pub(crate) fn identify_started(&mut self, processes: &[(u32, u64, Holder)]) {
+        let identified = |start_time: u64, holder: &Holder| IdentifiedProcess {
             holder: Arc::new(holder.clone()),
             name: "python3".into(),
-            start_time: 1,
+            start_time,
         };
-        self.identities = Arc::new(holders.iter().map(|(pid, holder)| (*pid, identified(holder))).collect());
+        let processes = processes.iter();
+        self.identities =
+            Arc::new(processes.map(|(pid, start, holder)| (*pid, identified(*start, holder))).collect());
     }
 
     /// Use by processes without an owner on the page, by reason, in nanoseconds.
