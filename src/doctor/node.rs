@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use super::Finding;
 use crate::config::Config;
 use crate::holders::{ResolvedWorkloads, identify, refused_cgroup};
-use crate::host::{FIRST_PID_NAMESPACE, Host, ProcessError};
+use crate::host::{FIRST_PID_NAMESPACE, Host, ProcessError, ProcessInfo};
 use crate::ledger::Cause;
 use crate::model::{UnattributedReason, Utc};
 use crate::policy::{self, price_in_words, price_warning, refused_counters};
@@ -58,14 +58,21 @@ pub(super) fn container_init(host: &Host) -> Option<String> {
     ["gpumeter", "pause"].contains(&name).then(|| name.to_owned())
 }
 
-/// How many processes on GPUs have no owner whom the account can name, by reason.
+/// The most processes that a finding names.
+const MOST_NAMED: usize = 5;
+
+/// How many processes on GPUs have no owner whom the account can name, by reason. Names those whose cgroup is not known and
+/// whose user has a name.
 pub(super) fn check_owners(host: &Host, pids: &BTreeSet<u32>, workloads: &ResolvedWorkloads) -> Finding {
     let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut named: Vec<String> = Vec::new();
     for pid in pids {
         let reason = match host.process(*pid) {
             Ok(process) => {
                 let holder = identify(host, &process, workloads).map(|identity| identity.holder.id);
-                holder.map_or(Some(UnattributedReason::Unknown), |id| id.unattributed_reason())
+                let reason = holder.map_or(Some(UnattributedReason::Unknown), |id| id.unattributed_reason());
+                named.extend(reason.and_then(|reason| describe_unknown(host, &process, reason)));
+                reason
             }
             // It has ended since, or is hidden, which is a finding of its own.
             Err(ProcessError::Ended { .. }) => None,
@@ -85,13 +92,30 @@ pub(super) fn check_owners(host: &Host, pids: &BTreeSet<u32>, workloads: &Resolv
         return Finding::new("owners", true, why);
     }
     let reasons: Vec<String> = reasons.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
-    let why = format!(
+    let mut why = format!(
         "{unattributed} of {} processes on GPUs are __unattributed__, by reason: {}; what they \
          use is counted in gpu_unattributed_seconds_total",
         pids.len(),
         reasons.join(", ")
     );
+    if !named.is_empty() {
+        let more = named.len().saturating_sub(MOST_NAMED);
+        named.truncate(MOST_NAMED);
+        let more = if more == 0 { String::new() } else { format!(", and {more} more") };
+        why.push_str(&format!("; cgroups that are not known: {}{more}", named.join(", ")));
+    }
     Finding::new("owners", false, why)
+}
+
+/// A process whose cgroup has an unknown form, with its user; none where the user has no name, or the cgroup is a pod's or a
+/// job's, in which a uid may be the image's.
+fn describe_unknown(host: &Host, process: &ProcessInfo, reason: UnattributedReason) -> Option<String> {
+    if matches!(reason, UnattributedReason::Pod | UnattributedReason::Job) {
+        return None;
+    }
+    let user = host.users().look_up(process.uid).ok()??;
+    let path = process.cgroups.iter().max_by_key(|path| path.len())?;
+    Some(format!("pid {} of user {user} in {}", process.pid, path.replace(char::is_control, "?")))
 }
 
 /// The tenants whose name comes from two kinds of holders, of those who are on GPUs or were granted some; nothing without
@@ -317,6 +341,14 @@ mod tests {
         assert!(!nested.works);
         let counts = "1 of 6 processes on GPUs are __unattributed__, by reason: job 1;";
         assert!(nested.why.starts_with(counts), "{}", nested.why);
+        let unknown = check_owners(
+            &Host::at(tree.join("hostile")),
+            &BTreeSet::from([512]),
+            &ResolvedWorkloads::default(),
+        );
+        let named =
+            "cgroups that are not known: pid 512 of user alice in /machine.slice/other.service/payload";
+        assert!(unknown.why.ends_with(named), "{}", unknown.why);
         let named = check_owners(
             &Host::at(tree.join("v2")),
             &BTreeSet::from([2001, 2100, 9999]),

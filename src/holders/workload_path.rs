@@ -22,6 +22,9 @@ const RUNTIME_PREFIXES: &[(&str, Reason)] = &[
     ("nerdctl-", Reason::Container),
 ];
 
+/// The templates of systemd and of NixOS for containers of systemd-nspawn, which run as services in `machine.slice`.
+const NSPAWN_SERVICES: [&str; 2] = ["systemd-nspawn@", "container@"];
+
 /// Names of runtimes by the prefix of a part.
 const RUNTIME_NAMES: &[(&str, &str)] = &[
     ("cri-containerd-", "containerd"),
@@ -35,6 +38,8 @@ const RUNTIME_NAMES: &[(&str, &str)] = &[
     ("podman", "podman"),
     ("lxc", "lxc"),
     ("machine-", "nspawn"),
+    (NSPAWN_SERVICES[0], "nspawn"),
+    (NSPAWN_SERVICES[1], "nspawn"),
 ];
 
 /// A workload with the ids in its cgroup path; a field is empty where the path lacks it.
@@ -133,6 +138,9 @@ fn find_outermost(parts: &[&str], cgroups: &BelievedCgroups) -> Option<OuterWork
             Some(Reason::Pod) => return Some(parse_pod(parts, at)),
             Some(Reason::Job) => return Some(parse_job(parts, at)),
             Some(Reason::Unknown) | None => {
+                if below == Some(Reason::Vm) && container_name(part).is_some() {
+                    return Some(parse_container(parts, at));
+                }
                 if below == Some(Reason::Vm)
                     && let Some(name) = vm_name(part)
                 {
@@ -193,11 +201,15 @@ pub(super) fn parse_container_below(parts: &[&str], from: usize) -> Option<Outer
     (from..parts.len()).find(is_container).map(|at| parse_container(parts, at))
 }
 
-/// `lxc.payload.NAME`, `machine-NAME.scope`, and `/lxc/NAME`, which is how Proxmox numbers them.
+/// The name in `lxc.payload.NAME`, `machine-NAME.scope` and `systemd-nspawn@NAME.service`.
 fn container_name(part: &str) -> Option<&str> {
     let machine = || part.strip_prefix("machine-").and_then(|rest| rest.strip_suffix(".scope"));
-    let name =
-        part.strip_prefix("lxc.payload.").or_else(|| part.strip_prefix("lxc.monitor.")).or_else(machine);
+    let service = || {
+        let instance = NSPAWN_SERVICES.iter().find_map(|template| part.strip_prefix(template))?;
+        instance.strip_suffix(".service")
+    };
+    let lxc = part.strip_prefix("lxc.payload.").or_else(|| part.strip_prefix("lxc.monitor."));
+    let name = lxc.or_else(machine).or_else(service);
     name.filter(|name| !name.is_empty())
 }
 
@@ -269,7 +281,10 @@ fn kind_of_part(at: usize, part: &str) -> Option<Reason> {
         RUNTIME_PREFIXES.iter().find(|(prefix, _)| !unit && !is_slice && part.starts_with(prefix))
     {
         Some(*reason)
-    } else if (!is_slice && container_id(part).is_some()) || (at == 0 && matches!(part, "docker" | "lxc")) {
+    } else if (unit && part.starts_with(NSPAWN_SERVICES[0]))
+        || (!is_slice && container_id(part).is_some())
+        || (at == 0 && matches!(part, "docker" | "lxc"))
+    {
         Some(Reason::Container)
     } else if matches!(part, "machine.slice" | "qemu.slice") || part.ends_with(".libvirt-qemu") {
         Some(Reason::Vm)
