@@ -31,7 +31,7 @@ use crate::config::{self, Config, ConfigFile, Endpoint, ListenAddress, Problems}
 use crate::host::UserDatabase;
 use crate::log::{Lines, LogWriter};
 use crate::serve::Security;
-use crate::{demo, doctor as node_doctor, policy, push, resolvers};
+use crate::{demo, doctor as node_doctor, holders, policy, push, resolvers};
 
 /// Columns that a help text has at most.
 const HELP_WIDTH: usize = 100;
@@ -375,6 +375,14 @@ fn check_config(file: &Path, node: bool, web_file: Option<&Path>) -> Result<(), 
     }
     warnings.extend(policy::price_warning(&config, system_now().utc));
     warnings.extend(policy::refused_counters(&config));
+    let nodes = config.attribution.container_nodes.iter().filter(|node| holders::names_every_pod(node));
+    warnings.extend(nodes.map(|node| {
+        format!(
+            "attribution.container_nodes: {node} names the containers of every pod; whoever is root in one of them may \
+             name its cgroups like those of another pod, or of a job whose record names a GPU of that pod; name the \
+             pods that run a kubelet or slurmd"
+        )
+    }));
     let hints = config.hints().into_iter().chain(access.hints());
     let warnings = warnings.into_iter().map(|text| ("warning", text));
     let file = file.display();

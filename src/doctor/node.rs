@@ -373,6 +373,7 @@ mod tests {
                 fraction,
                 source,
                 since: None,
+                within: None,
             });
             let workloads =
                 ResolvedWorkloads { allocations: allocations.collect(), ..ResolvedWorkloads::default() };

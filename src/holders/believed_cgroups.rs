@@ -55,6 +55,11 @@ impl BelievedCgroups {
         known.or_else(|| is_configured().then_some(Reason::Container))
     }
 
+    /// Whether a container of a pod is a node.
+    pub(super) fn is_pod_node(&self, uid: &str, container: &str) -> bool {
+        self.nodes.iter().any(|node| names_pod_container(node, uid, container))
+    }
+
     /// How many parts of a path name a container that is a node, which then has at least `container` parts.
     pub(super) fn node_depth(&self, parts: &[&str], container: usize) -> Option<usize> {
         let is_node = |node: &&Vec<String>| {
@@ -66,7 +71,75 @@ impl BelievedCgroups {
     }
 }
 
+/// Names of a pod's cgroup before its UID, by the kubelet's drivers and classes of service.
+const POD_CGROUPS: [&str; 7] = [
+    "pod",
+    "kubepods-pod",
+    "kubepods-burstable-pod",
+    "kubepods-besteffort-pod",
+    "kubelet-kubepods-pod",
+    "kubelet-kubepods-burstable-pod",
+    "kubelet-kubepods-besteffort-pod",
+];
+
+/// Names of the cgroup of a pod's container before its id.
+const POD_CONTAINERS: [&str; 4] = ["", "cri-containerd-", "crio-", "docker-"];
+
+/// Whether a configured node may be the cgroup of that container of a pod, whatever driver and class of service it has. What
+/// is above the pod's own cgroup is not compared, since a kubelet's cgroups may lie anywhere.
+fn names_pod_container(node: &[String], uid: &str, container: &str) -> bool {
+    let [.., of_pod, of_container] = node else { return false };
+    let is_pod = |start: &&str| {
+        is_like(&format!("{start}{}.slice", uid.replace('-', "_")), of_pod)
+            || is_like(&format!("{start}{uid}"), of_pod)
+    };
+    let is_container = |start: &&str| {
+        is_like(&format!("{start}{container}.scope"), of_container)
+            || is_like(&format!("{start}{container}"), of_container)
+    };
+    POD_CGROUPS.iter().any(is_pod) && POD_CONTAINERS.iter().any(is_container)
+}
+
+/// Whether the configured node names the containers of every pod, or of every pod of a class of service: no pod has this UID.
+pub fn names_every_pod(node: &str) -> bool {
+    names_pod_container(&split(node), "00000000-0000-0000-0000-000000000000", &"0".repeat(64))
+}
+
 /// Whether a part has that name; a `*` at the end of the name stands for any ending.
 fn is_like(part: &str, name: &str) -> bool {
     name.strip_suffix('*').map_or(part == name, |start| part.starts_with(start))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UID: &str = "11111111-052c-4b11-80d3-4d7b2d2d3464";
+    const ID: &str = "aa18000000000000000000000000000000000000000000000000000000000abc";
+
+    #[test]
+    fn a_node_that_is_a_container_of_a_pod_is_told_by_its_last_two_parts_and_one_of_every_pod_by_both() {
+        for (node, is_pod, is_every) in [
+            ("/kubepods.slice/kubepods-pod*/cri-containerd-*", true, true),
+            ("/kubepods/burstable/pod*/*", true, true),
+            (
+                "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod11111111*/cri-containerd-*",
+                true,
+                false,
+            ),
+            (
+                "/kubepods.slice/kubepods-pod11111111_052c_4b11_80d3_4d7b2d2d3464.slice/crio-aa18*",
+                true,
+                false,
+            ),
+            ("/kubepods/pod11111111-052c-4b11-80d3-4d7b2d2d3464/aa18*", true, false),
+            ("/kubepods/pod11111111-052c-4b11-80d3-4d7b2d2d3464/bb18*", false, false),
+            ("/kubepods.slice/kubepods-pod22222222*/cri-containerd-*", false, false),
+            ("/lxc.payload.slurm", false, false),
+            ("/system.slice/docker-*", false, false),
+        ] {
+            assert_eq!(names_pod_container(&split(node), UID, ID), is_pod, "{node}");
+            assert_eq!(names_every_pod(node), is_every, "{node}");
+        }
+    }
 }

@@ -63,10 +63,10 @@ fn said_of(workload: &WorkloadPath) -> String {
         WorkloadPath::Pod { uid, container } => {
             format!("{}, {}", known("pod", uid), known("container", container))
         }
-        WorkloadPath::Job { node, job, step } if node.is_empty() => {
+        WorkloadPath::Job { node, job, step, .. } if node.is_empty() => {
             format!("{}, {}", known("job", job), known("step", step))
         }
-        WorkloadPath::Job { node, job, step } => {
+        WorkloadPath::Job { node, job, step, .. } => {
             format!("{}, {}, {}", known("job", job), known("step", step), known("slurmd of", node))
         }
     }

@@ -42,7 +42,16 @@ pub fn holdings<'a, 's>(
         let innermost = outer.max_by_key(|outer| outer.name().len());
         // An init container or sidecar uses the devices of its pod.
         let in_pod = || allocated.keys().find(|other| holder.id.is_in_pod_of(other));
-        let inside = innermost.or_else(|| if is_allocated { None } else { in_pod() }).cloned();
+        // A job is within the pod in which it runs, also where it uses a GPU of the pod that is none of its own.
+        let in_node = || {
+            let is_job = |one: &&Allocation| {
+                one.holder.id.name() == holder.id.name() || holder.id.is_within(&one.holder.id)
+            };
+            let mut pods = granting.allocations.iter().filter(is_job).filter_map(|one| one.within.as_ref());
+            pods.find_map(|pod| allocated.keys().find(|other| other.name() == pod.name()))
+        };
+        let inside =
+            innermost.or_else(|| if is_allocated { None } else { in_pod() }).or_else(in_node).cloned();
         let Some(cover) = inside.or_else(|| grants.cover(holder)) else { return };
         covered_by
             .entry(holder.id.clone())

@@ -18,7 +18,7 @@ mod resolved_workloads;
 mod standing;
 mod workload_path;
 
-pub use believed_cgroups::BelievedCgroups;
+pub use believed_cgroups::{BelievedCgroups, names_every_pod};
 pub use holdings::{Granting, holdings};
 pub use identify::{Identity, identify};
 pub use identities::{IdentifiedProcess, Identities};

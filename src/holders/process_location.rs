@@ -227,7 +227,7 @@ fn parse_escape(bytes: &[u8]) -> Option<u8> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 mod tests {
     use proptest::prelude::*;
 
@@ -347,6 +347,26 @@ mod tests {
         ] {
             assert_eq!(said(path, &cgroups), expected, "{path}");
         }
+    }
+
+    #[test]
+    fn a_job_below_a_container_of_a_pod_that_is_a_node_keeps_that_container() {
+        let root = tempfile::tempdir().unwrap();
+        let nodes = ["/kubepods/pod3cae2e45*/*".to_owned()];
+        let cgroups = BelievedCgroups::new(&[], &nodes, &crate::host::Host::at(root.path()));
+        let path = |uid: &str| {
+            format!("/kubepods/pod{uid}-052c-4b11-80d3-4d7b2d2d3464/{ID}/slurmstepd.scope/job_7/step_0")
+        };
+        let kind = |uid| ProcessLocation::from_cgroups(&[path(uid)], &cgroups).kind;
+        let LocationKind::Workload(WorkloadPath::Job { job, pod, .. }) = kind("3cae2e45") else {
+            panic!("{:?}", kind("3cae2e45"));
+        };
+        let pod_path = |uid: &str| WorkloadPath::Pod {
+            uid: format!("{uid}-052c-4b11-80d3-4d7b2d2d3464"),
+            container: ID.to_owned(),
+        };
+        assert_eq!((&*job, pod.as_deref()), ("7", Some(&pod_path("3cae2e45"))));
+        assert_eq!(kind("4cae2e45"), LocationKind::Workload(pod_path("4cae2e45")));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Each resolver asks a scheduler or runtime in its own thread and publishes the result, which is immutable and shared;
 //! identification and the meter read it and never wait.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::believed_cgroups::BelievedCgroups;
@@ -100,6 +101,8 @@ pub struct Allocation {
     /// Wall-clock time of the grant, where it is known. The holding counts from then on, as far back as the account's
     /// windows are still open.
     pub since: Option<Utc>,
+    /// The container of a pod in which this job runs, so that its share lies in that of the container.
+    pub within: Option<HolderId>,
 }
 
 impl Allocation {
@@ -142,6 +145,8 @@ pub struct ResolvedWorkloads {
     pub containers: Arc<ContainerDescriptions>,
     /// Which cgroups may hold those of workloads.
     pub cgroups: Arc<BelievedCgroups>,
+    /// The container of a pod in which a run of a job was, by job and begin of the run, while the job has a record.
+    pub job_pods: Arc<BTreeMap<(HolderId, Option<u64>), HolderId>>,
 }
 
 impl ResolvedWorkloads {
@@ -152,6 +157,60 @@ impl ResolvedWorkloads {
         if *self.allocations != *all {
             self.allocations = all.into();
         }
+    }
+
+    /// Sets in which container of a pod each job runs, after a resolver has published something. Such a job ends with the
+    /// container at the latest, since a pod that is deleted runs no epilog.
+    pub fn nest_jobs(&mut self) {
+        let mut pods = BTreeMap::new();
+        let holders = |source| {
+            let of_source = self.allocations.iter().filter(move |one| one.source == source);
+            of_source.map(|one| &one.holder.id)
+        };
+        let granted: BTreeSet<&HolderId> = holders(HoldingSource::Kubernetes).collect();
+        let nested = |one: &Allocation| {
+            let run = (one.holder.id.clone(), one.holder.facts.started);
+            let Some(pod) = self.job_pods.get(&run).cloned().or_else(|| self.pod_of(one)) else {
+                return Some(Allocation { within: None, ..one.clone() });
+            };
+            let is_granted = granted.contains(&pod);
+            pods.insert(run, pod.clone());
+            is_granted.then(|| Allocation { within: Some(pod), ..one.clone() })
+        };
+        let all: Vec<Allocation> = self.allocations.iter().filter_map(nested).collect();
+        // A job whose share ended with its pod may still have its record.
+        let is_kept = |(job, _): &&(HolderId, Option<u64>)| self.jobs.is_recorded(job);
+        let ended = self.job_pods.iter().filter(|(run, _)| is_kept(run));
+        for (run, pod) in ended {
+            pods.entry(run.clone()).or_insert_with(|| pod.clone());
+        }
+        if *self.allocations != *all {
+            self.allocations = all.into();
+        }
+        if *self.job_pods != pods {
+            self.job_pods = pods.into();
+        }
+    }
+
+    /// The container of a pod in which a job runs: one that the configuration names as a node, and that was granted the same
+    /// GPU as the prolog's record names. What runs in the pod decides nothing: whoever is root there may name its cgroups
+    /// like any job's.
+    fn pod_of(&self, job: &Allocation) -> Option<HolderId> {
+        if job.source != HoldingSource::Slurm || !self.jobs.is_recorded(&job.holder.id) {
+            return None;
+        }
+        let is_node = |one: &&Allocation| {
+            let container = self.pods.container_of(&one.holder.id);
+            container.is_some_and(|(uid, id)| self.cgroups.is_pod_node(uid, id))
+        };
+        let of_pods = self.allocations.iter().filter(|one| one.source == HoldingSource::Kubernetes);
+        let on_device = of_pods.filter(|one| one.device == job.device).filter(is_node);
+        on_device.map(|one| one.holder.id.clone()).max()
+    }
+
+    /// Whether the job runs in that container of a pod.
+    fn is_in_pod(&self, job: &HolderId, pod: &HolderId) -> bool {
+        self.allocations.iter().any(|one| one.holder.id == *job && self.pod_of(one).as_ref() == Some(pod))
     }
 
     /// Whether both know the same of workloads.
@@ -180,6 +239,15 @@ impl ResolvedWorkloads {
     /// Identifies the holder of processes at that path.
     pub(super) fn identify(&self, path: &WorkloadPath) -> Identity {
         let reason = path.reason();
+        if let WorkloadPath::Job { job, pod: Some(pod), .. } = path {
+            let pod = self.identify(pod);
+            let job = self.jobs.holder(job, "");
+            if !job.is_some_and(|job| self.is_in_pod(&job.id, &pod.holder.id)) {
+                // The record of a new job may be read later than its first process.
+                let awaited = pod.awaited.or_else(|| self.awaited.contains(&reason).then_some(reason));
+                return Identity { awaited, ..pod };
+            }
+        }
         let holder = match path {
             WorkloadPath::Container { runtime, id } => container_holder(runtime, id, self.containers.get(id)),
             WorkloadPath::Vm { name } => (!name.is_empty())

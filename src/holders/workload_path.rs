@@ -74,6 +74,8 @@ pub(super) enum WorkloadPath {
         job: String,
         /// The step: a number, `batch`, `extern` or `interactive`.
         step: String,
+        /// The container of a pod in which it runs, where the configuration names that as a node.
+        pod: Option<Box<Self>>,
     },
 }
 
@@ -85,7 +87,9 @@ impl WorkloadPath {
             Reason::Vm => Self::Vm { name: String::new() },
             Reason::Container => Self::Container { runtime: "unknown", id: String::new() },
             Reason::Pod => Self::Pod { uid: String::new(), container: String::new() },
-            Reason::Job => Self::Job { node: String::new(), job: String::new(), step: String::new() },
+            Reason::Job => {
+                Self::Job { node: String::new(), job: String::new(), step: String::new(), pod: None }
+            }
         }
     }
 
@@ -113,7 +117,12 @@ pub(super) fn parse_workload_path(parts: &[&str], cgroups: &BelievedCgroups) -> 
     let outer = find_outermost(parts, cgroups)?;
     let of_node = || {
         let depth = cgroups.node_depth(parts, outer.depth)?;
-        let inner = find_outermost(&parts[depth..], cgroups)?;
+        let mut inner = find_outermost(&parts[depth..], cgroups)?;
+        if let (WorkloadPath::Job { pod, .. }, WorkloadPath::Pod { .. }) =
+            (&mut inner.workload, &outer.workload)
+        {
+            *pod = Some(Box::new(outer.workload.clone()));
+        }
         Some(OuterWorkload { depth: depth + inner.depth, ..inner })
     };
     Some(of_node().unwrap_or(outer))
@@ -253,6 +262,7 @@ fn parse_job(parts: &[&str], at: usize) -> OuterWorkload {
         node: node.to_owned(),
         job: job.unwrap_or_default().to_owned(),
         step: step.to_owned(),
+        pod: None,
     };
     OuterWorkload::new(workload, at + 1 + depth)
 }

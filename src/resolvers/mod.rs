@@ -74,7 +74,9 @@ impl Resolvers {
     /// Changes the published workloads.
     fn update_workloads(&self, change: impl FnOnce(&mut ResolvedWorkloads)) {
         let mut workloads = self.workloads.lock().unwrap_or_else(PoisonError::into_inner);
-        change(Arc::make_mut(&mut workloads));
+        let workloads = Arc::make_mut(&mut workloads);
+        change(workloads);
+        workloads.nest_jobs();
     }
 
     /// Allocates what that scheduler had granted when the agent last stopped in this boot, until its resolver knows better.
@@ -86,7 +88,7 @@ impl Resolvers {
                 Some(id) => AllocatedDevice::Instance { gpu, place: InstancePlace::Id(id) },
                 None => AllocatedDevice::Uuid(gpu),
             };
-            Allocation { holder, device, fraction, source, since: None }
+            Allocation { holder, device, fraction, source, since: None, within: None }
         });
         let shares: Vec<Allocation> = shares.collect();
         self.update_workloads(|workloads| workloads.allocate(source, &shares));

@@ -551,3 +551,49 @@ fn a_user_of_the_node_sees_his_own_bill_and_nobody_else_s() {
         );
     }
 }
+
+/// Slurmd runs in a pod that holds two GPUs: job 7 has a record of the first, and job 8 has none.
+#[test]
+fn a_job_in_a_pod_pays_for_the_gpu_of_its_record_and_the_pod_for_the_rest() {
+    const ID: &str = "aa18000000000000000000000000000000000000000000000000000000000abc";
+    const UID: &str = "11111111-052c-4b11-80d3-4d7b2d2d3464";
+    let slice = UID.replace('-', "_");
+    let process = |pid: u32, gpu: u32, job: u32| {
+        serde_json::json!({
+            "pid": pid, "name": "python3", "gpu": gpu,
+            "phases": [{"from": 0, "to": 600, "demand": 0.5, "memory_bytes": 8_589_934_592_u64}],
+            "host": {"uid": 1001, "cgroup": format!(
+                "/kubepods.slice/kubepods-pod{slice}.slice/cri-containerd-{ID}.scope/system.slice/slurmstepd.scope/\
+                 job_{job}/step_0/user/task_0"
+            )},
+        })
+    };
+    let text = serde_json::json!({
+        "driver_version": "590.48.01", "cycle_seconds": 600,
+        "gpus": [{"profile": "h100", "count": 2}],
+        "pods": [{"namespace": "slurm", "name": "slinky-0", "uid": UID,
+            "containers": [{"name": "slurmd", "id": ID, "devices": ["0", "1"]}]}],
+        "jobs": [{"job_id": 7, "gpus": [0], "cluster": "alpha", "account": "phys", "user": "ada", "uid": "1001",
+            "partition": "all", "start": "1795783000"}],
+        "processes": [process(4001, 0, 7), process(4002, 1, 8)],
+        "config": "limits: {birth_delay: 0s}\nattribution: {container_nodes: ['/kubepods.slice/kubepods-pod*/cri-containerd-*']}\n",
+    });
+    let scenario = tempfile::tempdir().unwrap();
+    let file = scenario.path().join("scenario.json");
+    fs::write(&file, text.to_string()).unwrap();
+    let demo = Demo::start(&["--speed", "30", "--scenario", file.to_str().unwrap()]);
+    demo.agent.wait_for("three minutes of the job", |page| {
+        seconds(page, "gpu_tenant_held_seconds_total", "phys") >= 180
+    });
+    let lines = bill_lines(&demo.agent);
+    let sum = |tenant: &str, gpu: u64, key: &str| {
+        let lines = lines.iter().filter(|line| line["tenant"] == tenant && line["gpu"] == gpu);
+        lines.map(|line| amount(line, key)).sum::<u64>() / 1_000_000_000
+    };
+    let (job, pod) = (sum("phys", 0, "held_ns"), sum("slurm", 1, "held_ns"));
+    assert!(job >= 150 && pod >= 150, "{job} {pod}");
+    // Only before both were known.
+    assert!(sum("slurm", 0, "held_ns") <= 30, "{lines:#?}");
+    assert_eq!(sum("phys", 1, "held_ns") + sum("phys", 1, "used_ns"), 0, "{lines:#?}");
+    assert!(sum("phys", 0, "used_ns") >= 60 && sum("slurm", 1, "used_ns") >= 60, "{lines:#?}");
+}

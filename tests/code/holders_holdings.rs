@@ -254,6 +254,7 @@ fn allocations_of_schedulers_come_before_standing_holdings() {
         fraction,
         source: HoldingSource::Presence,
         since: None,
+        within: None,
     };
     let allocations = [
         allocation("GPU-1d1c", "job", QUARTER),
@@ -281,6 +282,7 @@ fn a_containers_gpu_covers_the_init_containers_and_sidecars_of_its_pod_alone() {
         fraction: Fraction::WHOLE,
         source: HoldingSource::Kubernetes,
         since: None,
+        within: None,
     }];
     let granting = Granting { allocations: &allocations, standing: &[], presence: false };
     let (_, covered_by) = holdings(&gpu(), granting, [&main, &init, &other]);
@@ -304,7 +306,38 @@ fn whole(id: &str, facts: &[(Fact, &str)]) -> Allocation {
     let facts = Facts::new(facts.iter().copied());
     let holder = Holder { id: HolderId::new(id), facts };
     let source = HoldingSource::Slurm;
-    Allocation { holder, device: "GPU-1d1c".into(), fraction: Fraction::WHOLE, source, since: None }
+    Allocation {
+        holder,
+        device: "GPU-1d1c".into(),
+        fraction: Fraction::WHOLE,
+        source,
+        since: None,
+        within: None,
+    }
+}
+
+#[test]
+fn a_job_that_runs_in_a_pod_is_nested_in_that_and_covered_by_it_on_the_pods_other_gpus() {
+    let pod = Holder::from_id(HolderId::new("k8s:11/slurmd"));
+    let within = Some(pod.id.clone());
+    let on = |device: &str, one: Allocation| Allocation { device: device.into(), ..one };
+    let allocations = [
+        whole("k8s:11/slurmd", &[]),
+        on("GPU-2e2d", whole("k8s:11/slurmd", &[])),
+        Allocation { within, ..whole("slurm:alpha/7", &[]) },
+        on("GPU-2e2d", whole("slurm:alpha/8", &[])),
+    ];
+    let granting = Granting { allocations: &allocations, standing: &[], presence: false };
+    let [step, other] = ["slurm:alpha/7.0", "slurm:alpha/8.0"].map(|id| Holder::from_id(HolderId::new(id)));
+    let (held, covered_by) = holdings(&gpu(), granting, [&pod, &step, &other]);
+    let ids: Vec<&str> = held.iter().map(|one| one.holder.as_str()).collect();
+    assert_eq!(ids, ["k8s:11/slurmd", "slurm:alpha/7"]);
+    let of_job = [("slurm:alpha/7", "k8s:11/slurmd"), ("slurm:alpha/7.0", "slurm:alpha/7")];
+    assert_eq!(text(&covered_by), of_job);
+    let second = SessionGpu { index: Some(4), uuid: "GPU-2e2d".into() };
+    let (_, covered_by) = holdings(&second, granting, [&pod, &step, &other]);
+    let of_both = [("slurm:alpha/7.0", "k8s:11/slurmd"), ("slurm:alpha/8.0", "slurm:alpha/8")];
+    assert_eq!(text(&covered_by), of_both, "job 8 is not known to run in the pod");
 }
 
 #[test]

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::resolved_workloads::{AllocatedDevice, Allocation, parse_number};
 use crate::host::slurm::{JobCgroup, RecordFile, StepEnvironment};
-use crate::model::{Fact, Facts, Fraction, Holder, HolderKind, HoldingSource, Nanoseconds, Utc};
+use crate::model::{Fact, Facts, Fraction, Holder, HolderId, HolderKind, HoldingSource, Nanoseconds, Utc};
 pub use gpus::NodeGpus;
 use gpus::{add_environment, environment_gpus, is_on_node, uuids, with_device_files};
 use gres::Gres;
@@ -29,9 +29,16 @@ pub use record::{JobRecord, RecordedGpu};
 pub struct JobMap {
     /// By job number, and by SLUID where it is known.
     jobs: BTreeMap<String, Holder>,
+    /// The jobs that have a record of the prolog.
+    recorded: BTreeSet<HolderId>,
 }
 
 impl JobMap {
+    /// Whether the prolog has recorded the job.
+    pub(super) fn is_recorded(&self, job: &HolderId) -> bool {
+        self.recorded.contains(job)
+    }
+
     /// The holder of processes in that step of the job with that number or SLUID.
     pub(super) fn holder(&self, job: &str, step: &str) -> Option<Holder> {
         let holder = self.jobs.get(job)?;
@@ -92,7 +99,7 @@ impl JobHoldings {
     /// Adds a holding once, since a step is in several cgroup hierarchies.
     fn allocate(&mut self, holder: &Holder, uuid: &str, fraction: Fraction) {
         let (holder, device, source) = (holder.clone(), AllocatedDevice::from(uuid), HoldingSource::Slurm);
-        let allocation = Allocation { holder, device, fraction, source, since: None };
+        let allocation = Allocation { holder, device, fraction, source, since: None, within: None };
         if !self.allocations.contains(&allocation) {
             self.allocations.push(allocation);
         }
@@ -163,6 +170,7 @@ impl JobTracker {
         let mut holdings = JobHoldings::default();
         let records = self.active_records(&observation, &mut holdings.problems);
         self.recorded.extend(records.iter().map(|record| record.job.clone()));
+        holdings.map.recorded = records.iter().map(|record| record.holder.id.clone()).collect();
         let mapped = mapping::read_jobs(observation.mappings, observation.gpus, &mut holdings.problems);
         let from_mappings = self.active_mappings(&mapped, &records, &observation, &mut holdings.problems);
         let recorded: Vec<JobRecord> = records.into_iter().chain(from_mappings).collect();

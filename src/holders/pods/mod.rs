@@ -66,6 +66,12 @@ impl PodMap {
         known.map(|(_, holder)| holder).or_else(|| self.sole.get(uid))
     }
 
+    /// UID of the pod and id of the container of a holder; none where the id is not known.
+    pub(super) fn container_of(&self, holder: &HolderId) -> Option<(&str, &str)> {
+        let (id, (uid, _)) = self.containers.iter().find(|(_, (_, known))| known.id == *holder)?;
+        Some((uid, id))
+    }
+
     /// The holder with that id.
     pub(super) fn with_id(&self, id: &HolderId) -> Option<&Holder> {
         let holders = self.containers.values().map(|(_, holder)| holder).chain(self.sole.values());
@@ -366,6 +372,7 @@ impl PodTracker {
                 },
                 source: HoldingSource::Kubernetes,
                 since: Some(device.began),
+                within: None,
             }));
         }
         allocations

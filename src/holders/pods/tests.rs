@@ -8,8 +8,11 @@ use std::sync::Arc;
 
 use super::grant::NVIDIA_DRIVER;
 use super::*;
-use crate::holders::ResolvedWorkloads;
+use crate::holders::workload_path::WorkloadPath;
+use crate::holders::{BelievedCgroups, JobObservation, JobTracker, NodeGpus, ResolvedWorkloads};
+use crate::host::Host;
 use crate::host::pod_logs::ContainerLog;
+use crate::host::slurm::RecordFile;
 use crate::kubelet::messages::{ClaimResource, ContainerDevices, DynamicResource, PodResources};
 use crate::kubelet::pod::{
     ContainerState, ContainerStateRunning, ContainerStatus, ObjectMeta, OwnerReference, Pod, PodStatus, Time,
@@ -160,7 +163,14 @@ fn held_before(uid: &str, container: &str, fraction: Fraction) -> Allocation {
         (Fact::PodUid, uid),
     ]);
     let holder = Holder::new(HolderKind::Pod, facts);
-    Allocation { holder, device: GPU.into(), fraction, source: HoldingSource::Kubernetes, since: None }
+    Allocation {
+        holder,
+        device: GPU.into(),
+        fraction,
+        source: HoldingSource::Kubernetes,
+        since: None,
+        within: None,
+    }
 }
 
 #[test]
@@ -601,4 +611,84 @@ proptest! {
             prop_assert!(known.problems.iter().all(|problem| !problem.contains(char::is_control)));
         }
     }
+}
+
+/// What is known of a pod on the GPU, and of job 7 whose record names that GPU, with this pattern of nodes.
+fn with_job_in_pod(pattern: &str, gpu: &str) -> ResolvedWorkloads {
+    let mut node = TestNode::new(None);
+    let pods = node.round(Some(&listed(vec![container("main", &[GPU])])), None, &logs(&[UID]));
+    let record = format!("job_id=7\ncluster=alpha\naccount=phys\ngpus={gpu}\n");
+    let records = [RecordFile { name: "7".into(), version: (1, 0, 0), bytes: Ok(record.into_bytes()) }];
+    let jobs = JobTracker::default().observe(JobObservation {
+        records: &records,
+        mappings: &[],
+        cluster: None,
+        cgroups: None,
+        environments: &BTreeMap::new(),
+        gres: None,
+        gpus: &NodeGpus::default(),
+        now: crate::model::Nanoseconds(0),
+        utc: Utc(0),
+    });
+    let root = tempfile::tempdir().unwrap();
+    let cgroups = BelievedCgroups::new(&[], &[pattern.to_owned()], &Host::at(root.path())).into();
+    let mut workloads = ResolvedWorkloads { cgroups, ..ResolvedWorkloads::default() };
+    workloads.allocate(HoldingSource::Kubernetes, &pods.allocations);
+    workloads.allocate(HoldingSource::Slurm, &jobs.allocations);
+    (workloads.pods, workloads.jobs) = (pods.map.into(), jobs.map.into());
+    workloads.nest_jobs();
+    workloads
+}
+
+#[test]
+fn a_job_is_in_a_pod_that_is_named_as_a_node_and_was_granted_the_gpu_of_its_record() {
+    let pattern = format!("/kubepods/pod{UID}/*");
+    let pod = HolderId::new(format!("k8s:{UID}/main"));
+    let other_gpu = "GPU-00000000-052c-4b11-80d3-4d7b2d2d3464";
+    let path = |job: &str| WorkloadPath::Job {
+        node: String::new(),
+        job: job.to_owned(),
+        step: "0".to_owned(),
+        pod: Some(Box::new(WorkloadPath::Pod { uid: UID.to_owned(), container: ID.to_owned() })),
+    };
+    for (pattern, gpu, within, holder) in [
+        (&*pattern, GPU, Some(&pod), "slurm:alpha/7.0"),
+        ("/kubepods/pod22222222*/*", GPU, None, pod.as_str()),
+        (&*pattern, other_gpu, None, pod.as_str()),
+    ] {
+        let workloads = with_job_in_pod(pattern, gpu);
+        let of_job = workloads.allocations.iter().find(|one| one.source == HoldingSource::Slurm).unwrap();
+        assert_eq!(of_job.within.as_ref(), within, "{pattern} {gpu}");
+        assert_eq!(workloads.identify(&path("7")).holder.id.as_str(), holder, "{pattern} {gpu}");
+        assert_eq!(workloads.identify(&path("8")).holder.id, pod, "a job without a record");
+    }
+}
+
+#[test]
+fn a_job_in_a_pod_ends_with_the_pod_although_its_record_stays_and_its_next_run_is_in_the_next_pod() {
+    let mut workloads = with_job_in_pod("/kubepods/pod*/*", GPU);
+    let [of_pod, of_job] = [HoldingSource::Kubernetes, HoldingSource::Slurm]
+        .map(|source| workloads.allocations.iter().find(|one| one.source == source).cloned().unwrap());
+    let holders = |workloads: &ResolvedWorkloads| {
+        workloads.allocations.iter().map(|one| one.holder.id.to_string()).collect::<Vec<_>>()
+    };
+    let mut round = |pods: &[Allocation], jobs: &[Allocation]| {
+        workloads.allocate(HoldingSource::Kubernetes, pods);
+        workloads.allocate(HoldingSource::Slurm, jobs);
+        workloads.nest_jobs();
+        holders(&workloads)
+    };
+    let (job, pod) = (of_job.holder.id.to_string(), of_pod.holder.id.to_string());
+    let of_job = Allocation { within: None, ..of_job };
+    let [of_pods, of_jobs] = [&of_pod, &of_job].map(std::slice::from_ref);
+    assert_eq!(round(of_pods, of_jobs), [pod.clone(), job.clone()]);
+    for _ in 0..2 {
+        assert_eq!(round(&[], of_jobs), [""; 0], "the pod was deleted, and no epilog ran");
+    }
+    let mut next = of_pod.clone();
+    next.holder.id = HolderId::new(format!("k8s:{OTHER_UID}/main"));
+    assert_eq!(round(&[next], of_jobs), [format!("k8s:{OTHER_UID}/main")]);
+    let mut requeued = of_job.clone();
+    requeued.holder.facts.started = Some(2_000_000_000);
+    assert_eq!(round(of_pods, &[requeued]), [pod, job]);
 }

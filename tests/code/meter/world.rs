@@ -144,6 +144,7 @@ impl World {
             fraction,
             source: HoldingSource::Kubernetes,
             since: Some(Utc(self.now.utc.0 - age * SECOND)),
+            within: None,
         });
     }
 
@@ -156,6 +157,7 @@ impl World {
             fraction: Fraction::WHOLE,
             source: HoldingSource::Slurm,
             since: None,
+            within: None,
         }];
     }
 
