@@ -60,7 +60,7 @@ pub struct Bill {
     /// Every GPU's minutes are closed up to this time.
     #[serde(with = "json::time")]
     pub closed_until: Utc,
-    /// Whether it has lines of some tenants only. Then sums are of these lines, and there are no GPUs.
+    /// Whether it has lines of some tenants only. Then sums are of these lines, and GPUs are theirs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub partial: bool,
     /// Currency of all money here; absent where no price was in force.
@@ -260,7 +260,7 @@ pub struct BillLine {
     pub spread: Option<Money>,
 }
 
-/// One GPU's total, from the times recorded for the GPU itself.
+/// One GPU's total, from the times recorded for the GPU itself; in a bill of some tenants, from their lines.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BillGpu {
     /// The GPU.
@@ -488,7 +488,19 @@ impl Bill {
         let held = self.held_time();
         let money: Money = self.lines.iter().filter_map(|line| line.money).sum();
         self.unpriced = self.unpriced.map(|_| self.lines.iter().map(|line| line.unpriced).sum());
-        self.gpus.clear();
+        let mut own = BTreeMap::<&str, (TimeSum, Money)>::new();
+        for line in &self.lines {
+            let sum = own.entry(&line.gpu.uuid).or_default();
+            sum.0 += Nanoseconds(line.amounts.parts.held()).into();
+            sum.1 += line.money.unwrap_or_default();
+        }
+        self.gpus.retain_mut(|gpu| {
+            let Some((time, money)) = own.get(&*gpu.gpu.uuid) else { return false };
+            gpu.slot = Nanoseconds(u64::try_from(time.0).unwrap_or(u64::MAX));
+            gpu.money = gpu.money.map(|_| *money);
+            (gpu.intervals, gpu.energy_money) = (Vec::new(), ExactMoney::ZERO);
+            true
+        });
         // Rates are public; what was charged by them is a sum over all tenants.
         for rate in &mut self.rates {
             (rate.slot, rate.energy, rate.money) = (TimeSum(0), EnergySum(0), Money(0));

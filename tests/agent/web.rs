@@ -196,7 +196,10 @@ fn a_user_sees_only_the_lines_of_its_tenants() {
     let held: u64 =
         own_lines.iter().map(|line| line["held_ns"].as_str().unwrap().parse::<u64>().unwrap()).sum();
     assert_eq!(own["reconciliation"]["slot_ns"], held.to_string());
-    assert_eq!(own["gpus"], Value::Array(Vec::new()));
+    // Of the GPUs nothing is told but what is its own.
+    let of_gpus = own["gpus"].as_array().unwrap().iter();
+    let of_gpus: u64 = of_gpus.map(|gpu| gpu["slot_ns"].as_str().unwrap().parse::<u64>().unwrap()).sum();
+    assert_eq!(of_gpus, held);
     assert!(own["rates"].as_array().unwrap().iter().all(|rate| rate["slot_ns"] == "0"));
     let explained = request(&agent, "alice", "/api/v1/explain").1;
     let json: Value = serde_json::from_str(&explained).unwrap();

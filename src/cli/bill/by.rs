@@ -190,6 +190,34 @@ impl BillGrouping {
         if self.0.contains(&BillProperty::Tenant) { "the tenant" } else { "the workload" }
     }
 
+    /// A property of it that the bills know of no line, in words; only those whose names the operator makes up.
+    pub(in crate::cli) fn unknown<'a>(
+        &self,
+        bills: impl Iterator<Item = &'a Bill> + Clone,
+    ) -> Option<String> {
+        let attributes: BTreeSet<&String> =
+            bills.clone().flat_map(|bill| bill.tenant_attributes.values()).flat_map(BTreeMap::keys).collect();
+        let has_label = |name: &str| {
+            bills.clone().flat_map(|bill| &bill.lines).any(|line| line.labels.contains_key(name))
+        };
+        self.0.iter().find_map(|property| match property {
+            BillProperty::Attribute(name) if attributes.is_empty() => Some(format!(
+                "no tenant of the bill has attributes, so none has {name:?}; see tenants.attributes"
+            )),
+            BillProperty::Attribute(name) if !attributes.contains(name) => {
+                let known: Vec<&str> = attributes.iter().map(|name| name.as_str()).collect();
+                Some(format!(
+                    "no tenant of the bill has the attribute {name:?}; there are {}",
+                    known.join(", ")
+                ))
+            }
+            BillProperty::PodLabel(name) if !has_label(name) => {
+                Some(format!("no line of the bill has the label {name:?}; see attribution.kubernetes.labels"))
+            }
+            _ => None,
+        })
+    }
+
     /// The group of each line.
     pub(super) fn groups(&self, bill: &Bill) -> Vec<GroupKey> {
         let mut groups = vec![GroupKey::new(); bill.lines.len()];
@@ -241,7 +269,6 @@ impl BillProperty {
             return gpu_groups(lines);
         }
         let group = |line: &BillLine| match self {
-            // A bill of some tenants has no list of GPUs.
             Self::Model => (0, (*models.get(&*line.gpu.uuid).unwrap_or(&NONE)).to_owned()),
             Self::Class => {
                 let rate = bill.rates.iter().find(|rate| Some(rate.id) == line.rates.time);
@@ -331,7 +358,7 @@ mod tests {
 
     use super::*;
     use crate::billing::made;
-    use crate::model::HolderId;
+    use crate::model::{HolderId, Money};
 
     fn board(index: u32, uuid: &str) -> GpuId {
         GpuId { index, uuid: uuid.into() }
@@ -398,6 +425,50 @@ mod tests {
         }
         let error = by("team").unwrap_err();
         assert!(error.contains("workload") && error.contains("k8s_pod_name"), "{error}");
+    }
+
+    #[test]
+    fn an_attribute_or_pod_label_that_nothing_has_is_named() {
+        let mut bill = bill(&[line(0)]);
+        let unknown = |bill: &Bill, by: &str| {
+            by.parse::<BillGrouping>().unwrap().unknown([bill].into_iter()).unwrap_or_default()
+        };
+        assert!(unknown(&bill, "attribute:owner").contains("no tenant of the bill has attributes"));
+        bill.tenant_attributes = [("x".to_owned(), [("owner".to_owned(), "ada".to_owned())].into())].into();
+        let label = format!("{}team", PodLabel::PREFIX);
+        bill.lines[0].labels.insert(label.clone(), "ml".into());
+        let told = unknown(&bill, "tenant,attribute:nonsense");
+        assert_eq!(told, r#"no tenant of the bill has the attribute "nonsense"; there are owner"#);
+        assert!(unknown(&bill, &format!("{}nonsense", PodLabel::PREFIX)).contains("no line of the bill has"));
+        for known in ["attribute:owner", &label, "k8s_namespace_name", "tenant"] {
+            assert_eq!(unknown(&bill, known), "", "{known}");
+        }
+    }
+
+    #[test]
+    fn a_bill_of_some_tenants_has_the_models_and_the_time_of_their_own_gpus() {
+        let held = |tenant: &str, gpu: GpuId, hours: u64| {
+            let mut line = BillLine { tenant: tenant.into(), ..BillLine::empty(gpu, HolderId::new("x")) };
+            line.amounts.parts.idle = hours;
+            line
+        };
+        let gpu = |uuid: &str, index: u32| {
+            json!({"gpu": index, "uuid": uuid, "model": format!("model of {uuid}"), "slot_ns": 24,
+                "settled_until": "2026-11-01T01:00:00Z", "money": "24.000000000"})
+        };
+        let lines = vec![
+            held("ml", board(0, "x"), 3),
+            held("ml", board(0, "x"), 4),
+            held("bio", board(0, "x"), 5),
+            held("bio", board(1, "y"), 6),
+        ];
+        let mut bill = Bill { lines, ..made::bill(&json!({"gpus": [gpu("x", 0), gpu("y", 1)]})) };
+        bill.keep_lines(|line| line.tenant == "ml");
+        let models: BTreeSet<_> =
+            BillProperty::Model.groups(&bill).into_iter().map(|(_, name)| name).collect();
+        assert_eq!(models, ["model of x".to_owned()].into());
+        let [gpu] = &bill.gpus[..] else { panic!("{:?}", bill.gpus) };
+        assert_eq!((gpu.slot.0, gpu.money), (7, Some(Money(0))), "nothing of others is in it");
     }
 
     #[test]

@@ -100,6 +100,8 @@ pub(super) struct Sheet {
     pub(super) rows: Vec<BillRow>,
     /// Their sum.
     pub(super) total: BillRow,
+    /// Whether all use is within holdings, before anything was rounded. Then `within` would repeat `used`.
+    used_is_within: bool,
 }
 
 impl Sheet {
@@ -108,29 +110,23 @@ impl Sheet {
         let mut rows = exact_rows(&bill.lines, by.groups(bill));
         let mut tenants = exact_rows(&bill.lines, by_tenant.groups(bill));
         let has_terms = !bill.terms.is_empty();
+        let used_is_within = rows.iter().all(|row| row.parts[WITHIN] == row.used);
         round(&mut tenants, None, has_terms);
         // Parts are rounded row by row, so those of another grouping are moved to the totals of this one.
         round(&mut rows, Some(&sum(&tenants)).filter(|_| *by != by_tenant), has_terms);
-        Self::with_total(rows, by.names().len())
-    }
-
-    /// Rows with so many columns of names, and their sum.
-    fn with_total(rows: Vec<BillRow>, names: usize) -> Self {
         let mut total = sum(&rows);
-        total.names = vec![String::new(); names];
+        total.names = vec![String::new(); by.names().len()];
         total.names[0] = "total".into();
-        Self { rows, total }
+        Self { rows, total, used_is_within }
     }
 
-    /// The columns of hours that are shown: those that are not zero in every row, and held and charged time. Without use
-    /// beside what is held, `within` would repeat `used`.
+    /// The columns of hours that are shown: those that are not zero in every row, and held and charged time.
     fn columns(&self, bill: &Bill) -> Vec<&'static BillColumn> {
         let has_prices = bill.unpriced.is_some();
-        let repeats_used = self.rows.iter().all(|row| row.parts[WITHIN] == row.used);
         let is_shown = |column: &&BillColumn| {
             (has_prices || !column.needs_prices)
                 && (column.shows_zeros || self.rows.iter().any(|row| (column.of)(row) > 0))
-                && !(repeats_used && column.name == WITHIN_NAME)
+                && !(self.used_is_within && column.name == WITHIN_NAME)
         };
         HOURS.iter().filter(is_shown).collect()
     }
@@ -182,7 +178,8 @@ impl Sheet {
         let hours = columns.iter().map(|column| {
             let is_by_terms = column.name == "charged" && !bill.terms.is_empty();
             let by_terms = if is_by_terms { "; under terms, what they charge" } else { "" };
-            (column.name.to_owned(), column.explain(&columns, whose) + by_terms)
+            let meaning = column.explain(&columns, self.used_is_within, whose);
+            (column.name.to_owned(), meaning + by_terms)
         });
         let mut entries: Vec<(String, String)> = hours.collect();
         entries.push(("kWh".into(), ENERGY.into()));
@@ -256,10 +253,10 @@ impl BillColumn {
         Self { is_part: true, ..Self::new(name, of, meaning) }
     }
 
-    /// The explanation in a legend of these columns; `whose` is what the lines belong to.
-    pub(super) fn explain(&self, shown: &[&Self], whose: &str) -> String {
-        let has_within = shown.iter().any(|column| column.name == WITHIN_NAME);
-        let is_part = |column: &&&Self| column.is_part || (column.name == "used" && !has_within);
+    /// The explanation in a legend of these columns; `whose` is what the lines belong to. Use is a part of held time only
+    /// where all of it is within.
+    pub(super) fn explain(&self, shown: &[&Self], used_is_within: bool, whose: &str) -> String {
+        let is_part = |column: &&&Self| column.is_part || (column.name == "used" && used_is_within);
         let parts: Vec<&str> = shown.iter().filter(is_part).map(|column| column.name).collect();
         let parts = if parts.is_empty() { String::new() } else { format!(" = {}", parts.join(" + ")) };
         let meaning = self.meaning.replace(WHOSE, whose).replace(PARTS, &parts);

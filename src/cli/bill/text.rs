@@ -430,7 +430,7 @@ mod tests {
         let told = page(&bill);
         let columns: Vec<&BillColumn> = HOURS.iter().collect();
         for column in &HOURS {
-            let meaning = column.explain(&columns, "the tenant");
+            let meaning = column.explain(&columns, false, "the tenant");
             let is_explained = |line: &str| line.starts_with(column.name) && line.ends_with(&meaning);
             assert!(told.lines().any(is_explained), "{}: {told}", column.name);
         }
@@ -456,6 +456,22 @@ mod tests {
             told.contains("GPU time granted to the tenant = idle\n") && !told.contains("unavailable"),
             "{told}"
         );
+    }
+
+    #[test]
+    fn use_is_named_as_a_part_of_held_time_only_where_all_of_it_is_within() {
+        let legend = |held: u64, within: u64, outside: u64| {
+            let lines = [made::line(&json!({"tenant": "lab", "held_ns": held, "within_ns": within,
+                "idle_ns": held - within, "used_ns": within + outside, "outside_holding_ns": outside}))];
+            let told = page(&bill(json!({"lines": lines})));
+            let held = told.lines().find(|line| line.starts_with("held ")).unwrap();
+            held.split_once(" = ").unwrap().1.to_owned()
+        };
+        assert_eq!(legend(2 * HOUR, HOUR, 0), "idle + used");
+        assert_eq!(legend(2 * HOUR, 0, HOUR), "idle", "all use is outside");
+        assert_eq!(legend(2 * HOUR, HOUR, HOUR), "within + idle");
+        // Less than the last printed digit is outside.
+        assert_eq!(legend(2 * HOUR, HOUR, 1), "within + idle");
     }
 
     #[test]
