@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::json::{self, GpuIdJson, LineJson};
-use super::money::{ExactMoney, MoneyOverflow, SumOverflow, round_together};
+use super::money::{ExactMoney, MoneyOverflow, SumOverflow, round_to, round_together};
 use super::month::TenantBudget;
 use super::rate::{EXAMPLE, Rate, RateKind, RateSelector};
 use super::schedule::Recorded;
@@ -573,7 +573,9 @@ impl Bill {
         }
         let units: BTreeMap<i64, (RateKind, Money)> =
             self.rates.iter().map(|rate| (rate.id, (rate.unit, rate.price))).collect();
+        let mut emissions = BTreeMap::<i64, Vec<(&mut BillLine, ExactMoney)>>::new();
         for line in &mut self.lines {
+            let mut of_line = None;
             for id in [line.rates.time, line.rates.energy, line.rates.carbon].into_iter().flatten() {
                 let sum = sums.entry(id).or_default();
                 let Some((unit, price)) = units.get(&id) else { continue };
@@ -590,11 +592,12 @@ impl Bill {
                         let nano = i64::try_from(price.0).map_err(|_| MoneyOverflow)?;
                         let amount = ExactMoney::of_energy(nano, line.energy());
                         sum.2 = sum.2.plus(amount)?;
-                        if *unit == RateKind::CarbonKwh && line.has_energy {
-                            line.emissions = Some(amount.floor());
-                        }
+                        of_line = Some((id, amount)).filter(|_| *unit == RateKind::CarbonKwh);
                     }
                 }
+            }
+            if let Some((id, amount)) = of_line.filter(|_| line.has_energy) {
+                emissions.entry(id).or_default().push((line, amount));
             }
         }
         let by_rate: Vec<ExactMoney> =
@@ -603,6 +606,11 @@ impl Bill {
         for (rate, money) in self.rates.iter_mut().zip(rounded) {
             let (slot, energy, _) = sums.get(&rate.id).copied().unwrap_or_default();
             (rate.slot, rate.energy, rate.money) = (slot, energy, money);
+            // The lines of a rate sum to what it has.
+            let (lines, exact): (Vec<_>, Vec<_>) = emissions.remove(&rate.id).into_iter().flatten().unzip();
+            for (line, grams) in lines.into_iter().zip(round_to(&exact, 1, money.0)) {
+                line.emissions = Some(grams);
+            }
         }
         Ok(())
     }
@@ -669,5 +677,33 @@ impl BillRate {
     /// Whether it is of the built-in book.
     pub fn is_example(&self) -> bool {
         self.class.starts_with(EXAMPLE)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use serde_json::json;
+
+    use super::super::made;
+
+    #[test]
+    fn emissions_of_lines_sum_to_those_of_their_rate() {
+        // A third and two thirds of a kilowatt-hour at one nanogram per kilowatt-hour.
+        let third = 1_200_000_000_000_u64;
+        let line = |gpu: u32, energy: u64, rate: u32| {
+            made::line(&json!({"gpu": gpu, "uuid": format!("GPU-{gpu}"), "carbon_rate": rate,
+                "energy_static_uj": energy, "energy_dynamic_uj": 0}))
+        };
+        let rate = |id: u32| {
+            json!({"id": id, "unit": "carbon_kwh", "price": "0.000000001", "class": "", "slot_ns": 0,
+                "money": "0.000000000"})
+        };
+        let lines = [line(0, third, 1), line(1, 2 * third, 1), line(2, 2 * third, 1), line(3, third, 2)];
+        let mut bill = made::bill(&json!({"lines": lines, "rates": [rate(1), rate(2)]}));
+        bill.add_up().unwrap();
+        let grams: Vec<i128> = bill.lines.iter().map(|line| line.emissions.unwrap().0).collect();
+        assert_eq!(grams, [0, 1, 1, 0]);
+        assert_eq!(bill.rates.iter().map(|rate| rate.money.0).collect::<Vec<_>>(), [2, 0]);
     }
 }

@@ -141,16 +141,21 @@ impl ExactMoney {
 /// # Errors
 /// The sum does not fit.
 pub fn round_together(amounts: &[ExactMoney], unit: u32) -> Result<Vec<Money>, MoneyOverflow> {
-    let (unit, part) = (i128::from(unit), i128::from(unit) * HOUR);
     let total = ExactMoney::sum(amounts.iter().copied())?;
+    Ok(round_to(amounts, unit, total.0.div_euclid(i128::from(unit) * HOUR)))
+}
+
+/// The same, with a sum of `total` units, of which one above the exact sum is too many at most.
+pub(super) fn round_to(amounts: &[ExactMoney], unit: u32, total: i128) -> Vec<Money> {
+    let (unit, part) = (i128::from(unit), i128::from(unit) * HOUR);
     let mut rounded: Vec<i128> = amounts.iter().map(|amount| amount.0.div_euclid(part)).collect();
-    let missing = total.0.div_euclid(part) - rounded.iter().sum::<i128>();
+    let missing = total - rounded.iter().sum::<i128>();
     let mut order: Vec<usize> = (0..amounts.len()).collect();
     order.sort_by_key(|place| Reverse(amounts[*place].0.rem_euclid(part)));
     for (_, place) in (0..missing).zip(order) {
         rounded[place] += 1;
     }
-    Ok(rounded.into_iter().map(|digits| Money(digits * unit)).collect())
+    rounded.into_iter().map(|digits| Money(digits * unit)).collect()
 }
 
 #[cfg(test)]

@@ -34,6 +34,34 @@ impl PriceBook {
     }
 }
 
+/// A book in another currency than the account, between which gpumeter does not convert.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the book has prices in {book}, and the account in {account}; give the book in {account}")]
+pub struct OtherCurrency {
+    book: String,
+    account: String,
+}
+
+impl PriceBook {
+    /// Checks that the book is in a currency of the account, of which these are all.
+    ///
+    /// # Errors
+    /// It is in another one.
+    pub fn check_currency<'a>(
+        &self,
+        account: impl IntoIterator<Item = &'a str>,
+    ) -> Result<(), OtherCurrency> {
+        let Some(book) = self.currency() else { return Ok(()) };
+        let mut others = account.into_iter().peekable();
+        match others.peek().copied() {
+            Some(first) if others.all(|currency| *currency != **book) => {
+                Err(OtherCurrency { book: book.to_string(), account: first.to_owned() })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// Begins the price classes of the built-in book, which no configuration can give.
 pub const EXAMPLE: &str = "example";
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::model::{NodeIdentity, QUARTER_HOUR, Utc};
 
 use super::bill::LineRates;
-use super::rate::{PriceBook, PricedSlot, Rate, RateKind};
+use super::rate::{EXAMPLE, PriceBook, PricedSlot, Rate, RateKind};
 use super::terms::Terms;
 
 /// An entry of the operator's configuration that is in force from a time on.
@@ -63,6 +63,17 @@ pub struct RecordedAt<'a> {
     pub is_new: bool,
     /// The prices of time before this are final.
     pub covered_until: Utc,
+}
+
+impl RateSchedule {
+    /// The currencies of the operator's prices that are in force between two times.
+    pub fn currencies(&self, from: Utc, to: Utc) -> impl Iterator<Item = &str> {
+        let prices = self.rates.entries().iter().filter(|rate| {
+            rate.entry.kind != RateKind::CarbonKwh && !rate.entry.tariff.class.starts_with(EXAMPLE)
+        });
+        let prices = prices.filter(move |rate| rate.begin < to && rate.end.is_none_or(|end| from < end));
+        prices.map(|rate| &*rate.entry.tariff.currency)
+    }
 }
 
 impl<E> Recorded<E> {

@@ -128,6 +128,9 @@ impl BillCommand {
             return Ok(());
         }
         let bills = self.bills(from, to)?;
+        if let Some(problem) = self.by.unknown(bills.iter()) {
+            tracing::warn!("--by: {problem}");
+        }
         let needs_one_currency = self.focus.is_asked_for()
             || self.over_budget
             || self.compare.is_some()
@@ -153,7 +156,11 @@ impl BillCommand {
             let other = in_one_currency(self.bills(Some(from), Some(to))?)?;
             print(&compare::page(&bill, &other, &self.by).map_err(Failure::wrong)?)?;
         } else if let Some([what, directory]) = self.split_by.as_deref() {
-            let what = what.parse().map_err(|error| Failure::wrong(format!("--split-by: {error}")))?;
+            let what: by::BillGrouping =
+                what.parse().map_err(|error| Failure::wrong(format!("--split-by: {error}")))?;
+            if let Some(problem) = what.unknown(std::iter::once(&bill)) {
+                tracing::warn!("--split-by: {problem}");
+            }
             let files = split::write(&bill, &what, &self.by, Path::new(directory)).map_err(Failure::found)?;
             let lines = files.iter().map(|(name, path)| format!("{}\t{name}\n", path.display()));
             print(&lines.collect::<String>())?;

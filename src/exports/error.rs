@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::billing::{MoneyOverflow, SumOverflow};
+use crate::billing::{MoneyOverflow, OtherCurrency, SumOverflow};
 use crate::model::Utc;
 
 /// A bill over exports that cannot be made, or a day that cannot be written.
@@ -62,6 +62,9 @@ pub enum ExportError {
     /// The ledger cannot be read.
     #[error(transparent)]
     Ledger(#[from] crate::ledger::Error),
+    /// The book is in another currency.
+    #[error(transparent)]
+    Book(#[from] OtherCurrency),
     /// A sum of money is too large.
     #[error(transparent)]
     Money(#[from] MoneyOverflow),

@@ -213,6 +213,8 @@ fn book_cuts(book: &PriceBook) -> impl Iterator<Item = Utc> {
 #[derive(Default)]
 struct FleetFacts {
     currency: Option<String>,
+    /// The currencies of operators' prices.
+    currencies: BTreeSet<String>,
     is_priced: bool,
     is_simulated: bool,
     /// The difference that files found in their ledgers.
@@ -439,6 +441,9 @@ impl<'a> FleetDraft<'a> {
                 measured_slot: Nanoseconds(0),
             });
         let usage = usage.collect();
+        if let Some(book) = self.request.book {
+            book.check_currency(self.facts.currencies.iter().map(String::as_str))?;
+        }
         let imbalance = self.facts.imbalance;
         let is_partial = self.request.filter != LineFilter::default();
         let mut bill = self.bill();
@@ -575,6 +580,9 @@ impl FleetFacts {
             }
             (None, Some(currency)) => self.currency = Some(currency.clone()),
             _ => {}
+        }
+        if !header.rates.iter().any(BillRate::is_example) {
+            self.currencies.extend(header.currency.clone());
         }
         self.is_priced |= header.priced;
         self.is_simulated |= header.simulated;

@@ -68,7 +68,10 @@ pub(super) fn make_bill(
     let (recorded, rules) = (rates::load(connection)?, tenant_rules::load(connection)?);
     RolledTime::load(connection, &recorded, &rules)?.check_period(from, end)?;
     let schedule = match &request.book {
-        Some(book) => RateSchedule::always(book, &node),
+        Some(book) => {
+            book.check_currency(recorded.currencies(from, end))?;
+            RateSchedule::always(book, &node)
+        }
         None => recorded,
     };
     let (gpus, lines) = charged_lines(connection, from, end, &schedule, &rules, request)?;

@@ -139,6 +139,8 @@ pub enum Cause {
     #[error("{0}")]
     Money(#[from] crate::billing::MoneyOverflow),
     #[error("{0}")]
+    Book(#[from] crate::billing::OtherCurrency),
+    #[error("{0}")]
     Sum(#[from] crate::billing::SumOverflow),
     #[error("{source}{}", remedy(source))]
     Sqlite {

@@ -142,7 +142,7 @@ columns! {
         let attributes = row.line.and_then(|line| row.bill.tenant_attributes.get(&line.tenant));
         attributes.map_or(FocusValue::Null, json_object)
     };
-    "x_LocalDay" FocusType::Text, |row| optional(row.line.and_then(|line| line.day.as_deref()));
+    "x_LocalDay" FocusType::Text, |row| text(row.day);
     "x_TimeZone" FocusType::Text, |row| text(&row.bill.time_zone);
     "x_GpuUuid" FocusType::Text, |row| text(&*row.gpu.uuid);
     "x_GpuModel" FocusType::Text, |row| optional(row.model);

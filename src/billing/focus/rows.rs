@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use jiff::Zoned;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use thiserror::Error;
@@ -31,7 +30,7 @@ pub struct FocusRow<'a> {
     pub bill: &'a Bill,
     /// The GPU.
     pub gpu: &'a GpuId,
-    /// Its product name; none in a bill of some tenants only.
+    /// Its product name; none where the bill does not have it.
     pub model: Option<&'a str>,
     /// Its node; empty where that is unknown.
     pub node: &'a str,
@@ -39,6 +38,8 @@ pub struct FocusRow<'a> {
     pub cluster: Option<&'a str>,
     /// The line of the bill; none for what quantities were rounded by.
     pub line: Option<&'a BillLine>,
+    /// The local date.
+    pub day: &'a str,
     /// What it charges for.
     pub kind: RowKind,
     /// The rate that prices it; none where no rate was in force, and for adjustments.
@@ -86,6 +87,9 @@ pub enum FocusError {
     /// The time zone of the bill is unknown here.
     #[error("{0:?} is no time zone that this machine knows; give --time-zone")]
     Zone(String),
+    /// The time zone is an offset, which may have been another one in other months.
+    #[error("the time zone has no name, in which months and days begin; give --time-zone")]
+    NamelessZone,
     /// A date that is none.
     #[error("{0:?} is not a date in the bill's time zone")]
     Day(String),
@@ -154,30 +158,30 @@ fn check(bill: &Bill) -> Result<(), FocusError> {
     Ok(())
 }
 
-/// The zone of a bill: a name, or an offset such as `+05:30`.
+/// The zone of a bill.
 fn zone_of(name: &str) -> Result<TimeZone, FocusError> {
     if name.starts_with(['+', '-']) {
-        let zoned = format!("2000-01-01T00:00:00{name}[{name}]").parse::<Zoned>();
-        return zoned.map(|zoned| zoned.time_zone().clone()).map_err(|_| FocusError::Zone(name.to_owned()));
+        return Err(FocusError::NamelessZone);
     }
     TimeZone::get(name).map_err(|_| FocusError::Zone(name.to_owned()))
 }
 
 /// A local day and the month that contains it.
-struct DayBounds {
+struct DayBounds<'a> {
+    name: &'a str,
     day: [Utc; 2],
     month: [Utc; 2],
 }
 
-impl DayBounds {
-    fn new(day: &str, zone: &TimeZone) -> Result<Self, FocusError> {
+impl<'a> DayBounds<'a> {
+    fn new(day: &'a str, zone: &TimeZone) -> Result<Self, FocusError> {
         let wrong = || FocusError::Day(day.to_owned());
         let date: Date = day.parse().map_err(|_| wrong())?;
         let begin_of = |date: Date| day_begin(date, zone).ok_or_else(wrong);
         let begin = begin_of(date)?;
         let month = Month::containing(begin, zone).ok_or_else(wrong)?;
         let end = begin_of(date.tomorrow().map_err(|_| wrong())?)?;
-        Ok(Self { day: [begin, end], month: [month.begin, month.end] })
+        Ok(Self { name: day, day: [begin, end], month: [month.begin, month.end] })
     }
 }
 
@@ -186,7 +190,7 @@ struct DayDraft<'a> {
     bill: &'a Bill,
     gpu: &'a GpuId,
     account: Option<&'a BillGpu>,
-    day: DayBounds,
+    day: DayBounds<'a>,
     lines: Vec<&'a BillLine>,
 }
 
@@ -305,6 +309,7 @@ impl<'a> DayDraft<'a> {
             node,
             cluster,
             line,
+            day: self.day.name,
             kind,
             rate,
             period: line.map_or_else(|| self.whole_period(), |line| self.period(line, rate)),

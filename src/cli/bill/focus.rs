@@ -14,7 +14,7 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 
-use super::csv::{record, safe_text};
+use super::csv::record;
 use super::{Failure, print};
 use crate::billing::Bill;
 use crate::billing::focus::{COLUMNS, FOCUS_VERSION, FocusRow, FocusType, FocusValue, focus_rows};
@@ -101,7 +101,8 @@ fn table(rows: &[FocusRow<'_>]) -> String {
     let heads: Vec<String> = COLUMNS.iter().map(|column| column.name.to_owned()).collect();
     let cell = |value| match value {
         FocusValue::Null => String::new(),
-        FocusValue::Text(text) => safe_text(&text),
+        // Programs read it, which would take an apostrophe against formulas for a part of the name.
+        FocusValue::Text(text) => text,
         FocusValue::Time(at) => at.to_string(),
         FocusValue::Decimal(number) => number.to_string(),
     };
@@ -215,7 +216,7 @@ mod tests {
             let records: Vec<csv::StringRecord> = reader.records().collect::<Result<_, _>>().unwrap();
             assert_eq!(records.len(), 1);
             let cell = |name: &str| &records[0][heads.iter().position(|head| head == name).unwrap()];
-            assert_eq!(cell("SubAccountId"), safe_text(name));
+            assert_eq!(cell("SubAccountId"), name);
             assert_eq!(cell("AllocatedResourceId"), bill.lines[0].holder.name());
             let tags: serde_json::Value = serde_json::from_str(cell("AllocatedTags")).unwrap();
             assert_eq!(tags, json!({"systemd_unit": name}));

@@ -59,6 +59,9 @@ impl ShowOptions {
             ));
         }
         tail.extend(statement.gaps.iter().map(|gap| format!("gap: {gap}")));
+        if let Some(problem) = self.by.unknown(std::iter::once(&statement.bill)) {
+            tracing::warn!("--by: {problem}");
+        }
         let view = BillView { head: &head, tail: &tail, credits: &statement.credits };
         let page = print_bill(&statement.bill, &self.by, &view, (self.csv, self.html));
         if self.csv || self.html { page } else { printable(&page) }

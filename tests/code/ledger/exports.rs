@@ -377,6 +377,42 @@ fn where_prices_change_their_currency_each_has_a_table_of_its_own() {
 }
 
 #[test]
+fn a_book_in_another_currency_than_the_account_is_refused() {
+    let (directory, world) = (tempfile::tempdir().unwrap(), node("a", 0, 4));
+    export(&world.path(), directory.path());
+    let book = |currency: &str| {
+        let text = format!("prices: {{currency: {currency}, rates: [{{gpu_hour: 1}}]}}");
+        Config::parse(&text, "other.yaml").unwrap().prices
+    };
+    let of_ledger = |book: PriceBook| {
+        let mut reader = Reader::open(&world.path()).unwrap().with_book(Some(book));
+        reader.bill(None, None).map_err(|error| error.to_string())
+    };
+    let of_exports = |book: PriceBook| {
+        let made = FleetRequest { book: Some(&book), ..request(directory.path()) };
+        fleet_bill(&made).map_err(|error| error.to_string())
+    };
+    for refused in [of_ledger(book("USD")), of_exports(book("USD"))] {
+        let error = refused.unwrap_err();
+        let told = "the book has prices in USD, and the account in EUR; give the book in EUR";
+        assert!(error.contains(told), "{error}");
+    }
+    for made in [of_ledger(book("EUR")), of_exports(book("EUR"))] {
+        assert_eq!(made.unwrap().reconciliation.line_money.0, 1_000_000_000);
+    }
+    // Nothing was priced there, so any book will do.
+    let (directory, world) = (tempfile::tempdir().unwrap(), World::new());
+    let (mut ledger, _) = Ledger::open(&world.path(), &opening(0, PriceBook::default())).unwrap();
+    register(&mut ledger, 0, 0);
+    hold(&mut ledger, 0, 0..4, "user:a");
+    drop(ledger);
+    export(&world.path(), directory.path());
+    let usd = book("USD");
+    let bill = fleet_bill(&FleetRequest { book: Some(&usd), ..request(directory.path()) }).unwrap();
+    assert_eq!(bill.currency.as_deref(), Some("USD"));
+}
+
+#[test]
 fn what_an_expected_node_did_not_report_is_unobserved() {
     let directory = tempfile::tempdir().unwrap();
     // It was killed before the last two quarter hours were exported.

@@ -199,6 +199,7 @@ fn sum(rows: &[FocusRow<'_>], column: &str) -> i128 {
 
 fn check_rows(rows: &[FocusRow<'_>], bill: &Bill) {
     rows.iter().for_each(|row| check_row(row, bill));
+    assert!(rows.iter().all(|row| text(&cells(row), "x_LocalDay") == Some(row.day)));
     let exact = ExactMoney::sum(bill.lines.iter().map(|line| line.exact)).unwrap();
     for column in ["BilledCost", "ContractedCost", "EffectiveCost", "ListCost"] {
         assert_eq!(sum(rows, column), scaled(exact), "{column}");
@@ -310,12 +311,13 @@ fn every_mandatory_column_is_there_once_and_own_columns_are_marked() {
 }
 
 #[test]
-fn a_zone_without_a_name_has_days_too() {
+fn a_zone_without_a_name_is_refused() {
     let zone = TimeZone::fixed(jiff::tz::offset(5));
     let (world, _) = hour(&book(&[(0, 2_100_000_000)]));
     let bill = bill_in(&world, &zone, &book(&[(0, 2_100_000_000)]));
     assert_eq!(bill.time_zone, "+05:00");
-    check_rows(&focus_rows(&bill).unwrap(), &bill);
+    let error = focus_rows(&bill).unwrap_err().to_string();
+    assert_eq!(error, "the time zone has no name, in which months and days begin; give --time-zone");
 }
 
 /// The rows of a bill over exports by day.
