@@ -19,6 +19,7 @@ pub mod health;
 pub mod holders;
 pub mod host;
 pub mod http;
+pub mod input;
 pub mod kubelet;
 pub mod ledger;
 pub mod log;

@@ -29,7 +29,6 @@ mod values;
 mod web;
 mod web_file;
 
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
@@ -51,6 +50,7 @@ pub use time::duration;
 pub(crate) use values::decode_percent;
 pub use web::{ClientAuth, Credential, DcgmLabels, TlsVersion};
 
+use crate::input;
 use problem::ProblemCollector;
 use settings::ConfigDraft;
 use tree::YamlValue;
@@ -99,7 +99,7 @@ fn read_text(path: &Path) -> Result<String, Problems> {
         Problems::one(&name, None, format!("cannot be read: {error}; name a file that can be read"))
     };
     let mut bytes = Vec::new();
-    let file = File::open(path).map_err(unreadable)?;
+    let file = input::open(path).map_err(unreadable)?;
     file.take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() as u64 > MOST_BYTES {
         return Err(Problems::one(&name, None, "is longer than 1 MiB; name a configuration file"));

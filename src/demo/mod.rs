@@ -25,6 +25,7 @@ use thiserror::Error;
 use crate::app::{self, Launch, StartError, WebOptions};
 use crate::clock::{Clock, ClockPage, PageError};
 use crate::config::{self, Config, Endpoint, ListenAddress};
+use crate::input;
 use crate::nvml::{Library, OpenError};
 use crate::record::{self, ReadError};
 use crate::thread::{self, Thread};
@@ -351,7 +352,7 @@ fn make(directory: &Path) -> Result<(), DemoError> {
 
 /// Copies the first `length` bytes.
 fn copy(from: &Path, to: &Path, length: u64) -> Result<(), DemoError> {
-    let copied = || io::copy(&mut fs::File::open(from)?.take(length), &mut fs::File::create(to)?);
+    let copied = || io::copy(&mut input::open(from)?.take(length), &mut fs::File::create(to)?);
     copied().map(|_| ()).map_err(file_error(to))
 }
 

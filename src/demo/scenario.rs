@@ -1,10 +1,13 @@
 //! The scenario of a simulated node: the document for the driver library, and what the host knows of its processes.
 
+use std::path::Path;
+
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::DemoError;
 use super::workloads::ScenarioWorkloads;
+use crate::input;
 
 /// The built-in scenarios.
 const CLUSTER: &str = include_str!("cluster.json");
@@ -46,7 +49,7 @@ impl DemoScenario {
             "cluster" => Self::parse(CLUSTER),
             "node" => Self::parse(NODE),
             "local" => Self::parse(LOCAL),
-            file => std::fs::read_to_string(file)
+            file => input::read_text(Path::new(file))
                 .map_err(|error| format!("{error}; the built-in ones are cluster, node and local"))
                 .and_then(|text| Self::parse(&text)),
         };

@@ -18,6 +18,7 @@ use super::control::{
 use super::directory::date_of;
 use super::error::FileProblem;
 use crate::billing::{BillLine, DayHeader, ExactMoney, LineRates};
+use crate::input;
 use crate::model::{
     ActivitySource, DAY, GpuId, Grade, HolderId, Method, MigProfile, Nanoseconds, NodeIdentity, QUARTER_HOUR,
     SlotId, Utc,
@@ -66,7 +67,7 @@ impl DayFile<File> {
     /// # Errors
     /// The file cannot be read, or is no export that this version reads.
     pub fn open(path: &Path) -> Result<Self, FileProblem> {
-        Self::read(File::open(path)?)
+        Self::read(input::open(path)?)
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::error::{ExportError, FileProblem};
 use crate::billing::{BillLine, DayGpu, DayHeader};
+use crate::input;
 use crate::model::{GpuId, HolderId, Nanoseconds, Parts, QUARTER_HOUR, TimeSum, Utc};
 
 /// A node that should report from a time to another.
@@ -34,7 +35,7 @@ pub fn read_expected(path: &Path) -> Result<Vec<ExpectedNode>, ExportError> {
             path.display()
         ))
     };
-    let text = std::fs::read_to_string(path).map_err(|error| FileProblem::Io(error).at(path))?;
+    let text = input::read_text(path).map_err(|error| FileProblem::Io(error).at(path))?;
     let mut expected = Vec::new();
     for (number, line) in text.lines().enumerate() {
         let cells: Vec<&str> = line.split(',').map(str::trim).collect();

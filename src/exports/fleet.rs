@@ -18,6 +18,7 @@ use crate::billing::{
     LineFilter, LineRates, Month, PriceBook, PricedSlot, PricedSpan, RateKind, RateSchedule, Reconciliation,
     TenantBudget, WorkloadUsage, days_between, local_date, local_time, outer_workload, zone_name,
 };
+use crate::input;
 use crate::model::{Amounts, DAY, GpuId, HolderId, Nanoseconds, NodeIdentity, QUARTER_HOUR, TimeSum, Utc};
 use crate::thread::map_in_order;
 
@@ -188,7 +189,7 @@ impl<'a> RunReader<'a> {
 
     /// The header of a file and all runs in the period.
     fn read(&self, day: &DayPath) -> Result<ReadDay, FileProblem> {
-        let bytes = std::fs::read(&day.path)?;
+        let bytes = input::read(&day.path)?;
         let digest = self.digests.then(|| format!("sha256:{}", digest_of(&bytes)));
         let file = DayFile::of_bytes(bytes)?;
         file.check_place(&day.date, &day.ledger)?;

@@ -1,13 +1,14 @@
 //! Certificates and keys as PEM, and the TLS configuration of a client.
 
 use std::fmt;
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+use crate::input;
 
 /// Most bytes of a file with certificates, a key or a secret.
 const MAX_BYTES: u64 = 1 << 20;
@@ -72,7 +73,7 @@ pub fn read_file(key: &str, path: &Path) -> Result<Vec<u8>, String> {
         format!("{key} {}: cannot be read: {error}; check that it exists and may be read", path.display())
     };
     let mut text = Vec::new();
-    let file = File::open(path).map_err(unreadable)?;
+    let file = input::open(path).map_err(unreadable)?;
     let length = file.take(MAX_BYTES + 1).read_to_end(&mut text).map_err(unreadable)?;
     if length as u64 > MAX_BYTES {
         return Err(format!("{key} {}: is longer than 1 MiB; name a smaller file", path.display()));

@@ -34,7 +34,7 @@ pub fn compact(path: &Path) -> Result<Compacted, Error> {
 }
 
 fn rewrite(path: &Path) -> Result<Compacted, Cause> {
-    let (path, connection, _lock) = owner::open_unused(path)?;
+    let (path, _lock, connection) = owner::open_unused(path)?;
     let before = bytes_on_disk(&path);
     connection.execute_batch("VACUUM")?;
     connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;

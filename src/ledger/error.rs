@@ -27,9 +27,13 @@ pub enum Cause {
         pid.map_or_else(|| "(unknown)".to_owned(), |pid| pid.to_string())
     )]
     Owned { pid: Option<u32> },
-    /// The lock file belongs to a user who could keep the agent out.
     #[error(
-        "its lock {} belongs to user {owner}, who is neither root nor this agent's user; remove it",
+        "it is another name of a ledger that an agent writes; give the name that the agent has, or stop the agent"
+    )]
+    OtherName,
+    /// The lock file belongs to a user who could keep the agent out, or is no file.
+    #[error(
+        "its lock {} belongs to user {owner}, who is neither root nor this agent's user, or is no regular file; remove it",
         path.display()
     )]
     LockOwner { path: PathBuf, owner: u32 },
@@ -45,6 +49,11 @@ pub enum Cause {
          `gpumeter ledger restore` put back the copy from before the upgrade (the file was not touched)"
     )]
     Newer { found: i64, known: i64 },
+    #[error(
+        "its schema is version {found}, and this command writes only version {known}; start an agent of this release with it \
+         once, which saves a copy of it and upgrades it (the ledger was not changed)"
+    )]
+    Older { found: i64, known: i64 },
     #[error(
         "it is not upgraded from schema version {from} to {to}, because saving it first as {} failed: {cause} \
          (the ledger was not touched)",
@@ -68,6 +77,8 @@ pub enum Cause {
     Exists,
     #[error("it is a directory; give the path of the ledger file, such as {}", path.join("ledger.db").display())]
     Directory { path: PathBuf },
+    #[error("{0}; give the path of the ledger file")]
+    Irregular(std::io::Error),
     /// Another user's ledger: its files are closed to others, and SQLite writes to files beside it even when reading.
     #[error(
         "it belongs to user {owner}, and this user ({user}) cannot read it; run this command as that user or as root"
@@ -136,6 +147,10 @@ pub enum Cause {
     Closed { from: Utc, to: Utc, number: String },
     #[error("it has not closed {from} to {to}; is it the ledger of that statement?")]
     NotClosed { from: Utc, to: Utc },
+    #[error(
+        "it recorded {digest} as document {number}, and all its documents are one chain; give the directory that has them"
+    )]
+    Recorded { number: String, digest: String },
     #[error("{0}")]
     Money(#[from] crate::billing::MoneyOverflow),
     #[error("{0}")]
@@ -175,7 +190,12 @@ impl Error {
     pub const fn is_wrong_ledger(&self) -> bool {
         matches!(
             self.cause,
-            Cause::Foreign | Cause::Newer { .. } | Cause::Owned { .. } | Cause::NetworkFilesystem { .. }
+            Cause::Foreign
+                | Cause::Irregular(_)
+                | Cause::Newer { .. }
+                | Cause::Owned { .. }
+                | Cause::OtherName
+                | Cause::NetworkFilesystem { .. }
         )
     }
 }

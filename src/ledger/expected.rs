@@ -10,8 +10,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::column::{loaded, stored};
 use super::error::{Cause, Error};
-use super::files::LedgerLock;
-use super::{schema, xids};
+use super::{owner, xids};
 use crate::account::Expected;
 use crate::model::{Attachment, GpuId, Nanoseconds, Utc};
 
@@ -74,16 +73,13 @@ pub(super) fn list(connection: &Connection) -> Result<Vec<InventoryRow>, Cause> 
 /// and time since boot say at which account time.
 ///
 /// # Errors
-/// A running agent owns the ledger; the file is no ledger; the disk.
+/// A running agent owns the ledger; the file is no ledger, or one of an older schema; the disk.
 pub fn forget(path: &Path, uuid: &str, boot_id: &str, boottime: Nanoseconds) -> Result<bool, Error> {
     forget_gpu(path, uuid, boot_id, boottime).map_err(|cause| cause.at(path, "forget a GPU"))
 }
 
 fn forget_gpu(path: &Path, uuid: &str, boot_id: &str, boottime: Nanoseconds) -> Result<bool, Cause> {
-    // Opening for writing would create a missing file.
-    drop(schema::open_reader(path)?);
-    let _lock = LedgerLock::acquire(path)?;
-    let (connection, _) = schema::open_writer(path, Utc(0))?;
+    let (_lock, connection) = owner::open_current(path)?;
     let Some(InventoryRow { expected, .. }) =
         list(&connection)?.into_iter().find(|listed| *listed.expected.gpu == *uuid)
     else {

@@ -13,6 +13,7 @@ use rustix::fs::OFlags;
 use rustix::process::geteuid;
 
 use super::error::{Cause, Error};
+use crate::input;
 
 /// Mode of new files.
 const MODE: u32 = 0o640;
@@ -103,14 +104,15 @@ pub(super) fn check_durable(directory: &Path) -> Result<bool, Cause> {
     }
 }
 
-/// Advisory lock on `<ledger>.lock`, which contains the owner's pid, and [`MADE`] once the ledger was made; held as long as
-/// this value lives.
+/// Advisory locks on `<ledger>.lock`, which contains the owner's pid, and [`MADE`] once the ledger was made, and on the ledger
+/// itself, which may have several names; held as long as this value lives.
 ///
-/// It is a file of its own, because SQLite drops its locks on a file when anything in the process closes that file. It is
-/// never removed: then two owners could lock two files of one name.
+/// SQLite drops its own locks on a file when anything in the process closes that file, so this value lives longer than the
+/// owner's connection. The lock file is never removed: then two owners could lock two files of one name.
 #[derive(Debug)]
 pub(super) struct LedgerLock {
     file: File,
+    _ledger: File,
 }
 
 /// A line of the lock file. Without it an empty ledger is one that was never made, as after a kill during the first start.
@@ -119,12 +121,13 @@ const MADE: &str = "ledger made";
 /// Refuses an empty file where a ledger was: its account is lost, and must not begin anew without a word.
 pub fn check_not_emptied(ledger: &Path) -> Result<(), Error> {
     let is_empty = std::fs::metadata(ledger).is_ok_and(|metadata| metadata.len() == 0);
-    let was_made = || File::open(lock_path(ledger)).is_ok_and(|mut lock| read_lock(&mut lock).contains(MADE));
+    let was_made =
+        || input::open(&lock_path(ledger)).is_ok_and(|mut lock| read_lock(&mut lock).contains(MADE));
     if is_empty && was_made() { Err(Cause::Emptied.at(ledger, "open the ledger")) } else { Ok(()) }
 }
 
 impl LedgerLock {
-    /// Locks the ledger, or returns the pid of the process that has locked it.
+    /// Locks the ledger, which is made where it is missing, or returns the pid of the process that has locked it.
     pub(super) fn acquire(ledger: &Path) -> Result<Self, Cause> {
         let path = lock_path(ledger);
         let mut file = OpenOptions::new()
@@ -133,34 +136,33 @@ impl LedgerLock {
             .create(true)
             .truncate(false)
             .mode(MODE)
-            .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+            .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed())
             .open(&path)
             .map_err(Cause::Unwritable)?;
-        let owner = file.metadata().map_err(Cause::Unwritable)?.uid();
-        if owner != 0 && owner != geteuid().as_raw() {
+        let metadata = file.metadata().map_err(Cause::Unwritable)?;
+        let owner = metadata.uid();
+        if !metadata.is_file() || owner != 0 && owner != geteuid().as_raw() {
             return Err(Cause::LockOwner { path, owner });
         }
         close_to_others(&path);
-        // [`check_unowned`] holds the lock for a moment; an owner holds it for good.
-        for _ in 0..5 {
-            match file.try_lock() {
-                Ok(()) => {
-                    let was_made = read_lock(&mut file).contains(MADE);
-                    file.rewind()
-                        .and_then(|()| file.set_len(0))
-                        .and_then(|()| writeln!(file, "{}", std::process::id()))
-                        .map_err(Cause::Unwritable)?;
-                    let mut lock = Self { file };
-                    if was_made {
-                        lock.note_made()?;
-                    }
-                    return Ok(lock);
-                }
-                Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(10)),
-                Err(TryLockError::Error(error)) => return Err(Cause::Unwritable(error)),
-            }
+        if !is_free(&file)? {
+            return Err(Cause::Owned { pid: read_pid(&mut file) });
         }
-        Err(Cause::Owned { pid: read_pid(&mut file) })
+        let opened = OpenOptions::new().append(true).create(true).mode(MODE).open(ledger);
+        let opened = opened.map_err(Cause::Unwritable)?;
+        if !is_free(&opened)? {
+            return Err(Cause::OtherName);
+        }
+        let was_made = read_lock(&mut file).contains(MADE);
+        file.rewind()
+            .and_then(|()| file.set_len(0))
+            .and_then(|()| writeln!(file, "{}", std::process::id()))
+            .map_err(Cause::Unwritable)?;
+        let mut lock = Self { file, _ledger: opened };
+        if was_made {
+            lock.note_made()?;
+        }
+        Ok(lock)
     }
 
     /// Notes that the ledger was made, unless that is noted.
@@ -177,15 +179,41 @@ impl LedgerLock {
     }
 }
 
-/// Refuses a ledger that a running agent owns; for programs that read the file themselves.
-pub fn check_unowned(ledger: &Path) -> Result<(), Error> {
-    let Ok(mut file) = File::open(lock_path(ledger)) else { return Ok(()) };
-    match file.try_lock_shared() {
-        Err(TryLockError::WouldBlock) => {
-            Err(Cause::Owned { pid: read_pid(&mut file) }.at(ledger, "read it while an agent uses it"))
+/// Locks a file; false where another process has it locked. [`check_unowned`] holds a lock for a moment, an owner for good.
+fn is_free(file: &File) -> Result<bool, Cause> {
+    for _ in 0..5 {
+        match file.try_lock() {
+            Ok(()) => return Ok(true),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(10)),
+            Err(TryLockError::Error(error)) => return Err(Cause::Unwritable(error)),
         }
+    }
+    Ok(false)
+}
+
+/// Refuses a ledger that a running agent owns, by whatever name; for programs that read the file themselves, before they open
+/// it.
+pub fn check_unowned(ledger: &Path) -> Result<(), Error> {
+    let real = std::fs::canonicalize(ledger).unwrap_or_else(|_| ledger.to_owned());
+    let locked = locked_file(&lock_path(&real)).or_else(|| locked_file(&real));
+    locked.map_or(Ok(()), |mut file| {
+        Err(Cause::Owned { pid: read_pid(&mut file) }.at(ledger, "read it while an agent uses it"))
+    })
+}
+
+/// Refuses a hard link of a ledger that an agent writes: what is only in the write-ahead log has the agent's name.
+pub(super) fn check_name(ledger: &Path) -> Result<(), Cause> {
+    let real = std::fs::canonicalize(ledger).unwrap_or_else(|_| ledger.to_owned());
+    match locked_file(&real) {
+        Some(_) if locked_file(&lock_path(&real)).is_none() => Err(Cause::OtherName),
         _ => Ok(()),
     }
+}
+
+/// The file, if another process has locked it.
+fn locked_file(path: &Path) -> Option<File> {
+    let file = input::open(path).ok()?;
+    matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)).then_some(file)
 }
 
 fn lock_path(ledger: &Path) -> PathBuf {

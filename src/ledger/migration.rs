@@ -195,7 +195,7 @@ pub fn restore(path: &Path, to: Option<i64>) -> Result<Restored, Error> {
 }
 
 fn restore_copy(path: &Path, to: Option<i64>) -> Result<Restored, Cause> {
-    let (path, mut connection, _lock) = owner::open_unused(path)?;
+    let (path, _lock, mut connection) = owner::open_unused(path)?;
     let present = schema::ledger_version(&connection)?;
     let copies = copies(&path)?;
     let found = match to {

@@ -51,6 +51,9 @@ pub use queue::{LedgerQueue, Pressure};
 pub use reader::Reader;
 pub use retention::Retention;
 pub use snapshot::{LedgerCopy, snapshot};
-pub use statements::{ClosedPeriod, PendingOrder, RecordedDocument, StatementOrder, record_statement};
+pub use statements::{
+    ClosedPeriod, PendingOrder, RecordProblem, RecordedDocument, RecordedDocuments, StatementOrder,
+    record_statement,
+};
 
 use crate::model::MINUTE;

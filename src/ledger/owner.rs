@@ -9,6 +9,7 @@ use rusqlite::{Connection, OpenFlags, Transaction, params};
 use super::error::{Cause, Error};
 use super::files::LedgerLock;
 use super::identity;
+use super::migration::VERSION;
 use super::node;
 use super::rates::{self, BookChange};
 use super::recover;
@@ -251,22 +252,31 @@ impl Ledger {
     }
 }
 
-/// Opens an existing ledger of any schema version that no agent is using, for writing; also returns its real path.
-pub(super) fn open_unused(path: &Path) -> Result<(PathBuf, Connection, LedgerLock), Cause> {
-    if !path.exists() {
-        return Err(Cause::Missing);
-    }
+/// Opens an existing ledger of any schema version that no agent is using, for writing; also returns its real path. The
+/// connection is closed before the lock.
+pub(super) fn open_unused(path: &Path) -> Result<(PathBuf, LedgerLock, Connection), Cause> {
+    schema::check_file(path)?;
     let path = resolve_path(path)?;
-    if !path.is_file() {
-        return Err(Cause::Missing);
-    }
+    // SQLite would find no write-ahead log beside another name of a live ledger.
+    files::check_unowned(&path).map_err(|error| error.cause)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(&path, flags)?;
     connection.busy_timeout(schema::BUSY)?;
     // Checked before the lock, which would create a file beside a file that is no ledger.
     schema::ledger_version(&connection)?;
     let lock = LedgerLock::acquire(&path)?;
-    Ok((path, connection, lock))
+    Ok((path, lock, connection))
+}
+
+/// Opens such a ledger of the newest schema version. An older one is refused: only an agent upgrades it.
+pub(super) fn open_current(path: &Path) -> Result<(LedgerLock, Connection), Cause> {
+    let (_, lock, connection) = open_unused(path)?;
+    match schema::check_version(&connection)? {
+        VERSION => {}
+        found => return Err(Cause::Older { found, known: VERSION }),
+    }
+    connection.execute_batch("PRAGMA foreign_keys = ON")?;
+    Ok((lock, connection))
 }
 
 /// The real path of the file, so that two names of one ledger have the same lock.

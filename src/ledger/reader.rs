@@ -12,6 +12,7 @@ use super::day;
 use super::error::{Cause, Error};
 use super::expected::{self, InventoryRow};
 use super::explain::{ExplainedPart, explain};
+use super::statements::{self, RecordedDocuments};
 use super::{node, schema, tenant_rules};
 use crate::billing::{Bill, DayAccount, DayRevision, Explanation, PriceBook, RulesVersion};
 use crate::model::{Holder, NodeIdentity, Utc};
@@ -163,6 +164,14 @@ impl Reader {
             .collect();
         versions.dedup_by_key(|version| version.id);
         Ok(versions)
+    }
+
+    /// What the ledger has recorded of statements.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn documents(&self) -> Result<RecordedDocuments, Error> {
+        statements::recorded(&self.connection).map_err(|cause| cause.at(&self.path, "list its statements"))
     }
 
     /// The node whose account it is.

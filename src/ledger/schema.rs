@@ -1,5 +1,6 @@
 //! Opens connections to a ledger. A file that is no ledger, or newer than this agent, is not changed.
 
+use std::fs::Metadata;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -12,6 +13,7 @@ use rustix::process::geteuid;
 use super::error::{self, Cause};
 use super::files;
 use super::migration::{self, VERSION};
+use crate::input;
 use crate::model::Utc;
 
 /// `GPMT` in `PRAGMA application_id`, by which file(1) and the agent recognise a ledger.
@@ -61,13 +63,7 @@ fn open_to_read(
     path: &Path,
     check: fn(Connection) -> Result<Connection, Cause>,
 ) -> Result<Connection, Cause> {
-    let metadata = path.metadata().map_err(|error| match error.kind() {
-        std::io::ErrorKind::PermissionDenied => Cause::Unopenable(error),
-        _ => Cause::Missing,
-    })?;
-    if metadata.is_dir() {
-        return Err(Cause::Directory { path: path.to_owned() });
-    }
+    let metadata = check_file(path)?;
     let open = || {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(path, flags)?;
@@ -77,11 +73,27 @@ fn open_to_read(
     open().map_err(|cause| error::name_users(cause, metadata.uid(), geteuid().as_raw()))
 }
 
+/// The metadata of an existing ledger, before it is opened; SQLite would wait for a named pipe.
+pub(super) fn check_file(path: &Path) -> Result<Metadata, Cause> {
+    let metadata = path.metadata().map_err(|error| match error.kind() {
+        std::io::ErrorKind::PermissionDenied => Cause::Unopenable(error),
+        _ => Cause::Missing,
+    })?;
+    if metadata.is_dir() {
+        return Err(Cause::Directory { path: path.to_owned() });
+    }
+    input::check(path).map_err(Cause::Irregular)?;
+    Ok(metadata)
+}
+
 /// Refuses an existing file that does not begin like an SQLite database, before anything is created.
 pub(super) fn check_header(path: &Path) -> Result<(), Cause> {
-    let mut file = match std::fs::File::open(path) {
+    let mut file = match input::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => {
+            return Err(Cause::Irregular(error));
+        }
         Err(error) => return Err(Cause::Unwritable(error)),
     };
     let mut head = Vec::new();

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::error::{Cause, Error};
-use super::files::{megabytes, with_suffix};
+use super::files::{self, megabytes, with_suffix};
 use super::{migration, owner, schema};
 use crate::model::{Nanoseconds, Utc};
 
@@ -38,6 +38,7 @@ impl fmt::Display for LedgerCopy {
 /// # Errors
 /// There is no ledger that this user can read; the file exists, or cannot be written.
 pub fn snapshot(path: &Path, file: &Path) -> Result<LedgerCopy, Error> {
+    files::check_name(path).map_err(|cause| cause.at(path, "read the ledger"))?;
     let ledger = schema::open_any(path).map_err(|cause| cause.at(path, "read the ledger"))?;
     write(&ledger, file).map_err(|cause| cause.at(file, "write a snapshot"))
 }

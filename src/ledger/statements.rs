@@ -10,10 +10,10 @@ use super::billing::{closed_until, load_gpus};
 use super::column::{loaded, stored};
 use super::error::{Cause, Error};
 use super::expected::{self, InventoryRow};
-use super::files::LedgerLock;
 use super::owner::Ledger;
-use super::{owner, schema};
-use crate::model::Utc;
+use super::{node, owner};
+use crate::billing::statement::{Document, Statement, StoredDocument};
+use crate::model::{NodeIdentity, Utc};
 
 /// What is recorded of statements.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,6 +51,136 @@ pub struct RecordedDocument {
     pub digest: String,
 }
 
+/// What a ledger has recorded of statements.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordedDocuments {
+    /// The name of its node; empty where that is unknown.
+    pub node: String,
+    /// The cluster of its node.
+    pub cluster: Option<String>,
+    /// The documents, in the order in which they were recorded.
+    pub documents: Vec<RecordedDocument>,
+    /// Closed periods whose statement is not recorded, as after a kill.
+    pub unfinished: Vec<ClosedPeriod>,
+}
+
+/// Why a document is not what the ledger recorded.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecordProblem {
+    /// Another document has the number.
+    #[error(
+        "the ledger recorded {0} for this number: it was changed and given a new digest; a copy from before restores it"
+    )]
+    Changed(String),
+    /// A credit that the ledger does not know, for a period that it closed.
+    #[error(
+        "the ledger has not recorded it; if the command that wrote it was interrupted, remove it and give the credit again"
+    )]
+    Unrecorded,
+    /// The ledger waits for the statement of this period.
+    #[error(
+        "the ledger closed its period and has not recorded it; close the month again, which completes that"
+    )]
+    Unfinished,
+    /// The ledger has not closed the period.
+    #[error("the ledger has not closed {from} to {to}; is it the ledger of that statement?")]
+    Foreign {
+        /// Begin of the period.
+        from: Utc,
+        /// Its end.
+        to: Utc,
+    },
+    /// A recorded document is not there.
+    #[error("document {number} is missing, which the ledger recorded with {digest}; put it back")]
+    Missing {
+        /// Its number.
+        number: String,
+        /// Its digest.
+        digest: String,
+    },
+}
+
+impl RecordedDocuments {
+    /// Whether this is a recorded document.
+    pub fn has(&self, stored: &StoredDocument) -> bool {
+        let is_credit = matches!(stored.document, Document::Credit(_));
+        let id = stored.id();
+        self.documents.iter().any(|known| {
+            (known.is_credit, &known.number, &known.digest) == (is_credit, &id.number, &id.digest)
+        })
+    }
+
+    /// Whether the document is one of this ledger's node alone; `documents` has the statement of a credit.
+    pub fn is_own(&self, stored: &StoredDocument, documents: &[&StoredDocument]) -> bool {
+        statement_of(stored, documents).is_some_and(|statement| {
+            let bill = &statement.bill;
+            bill.fleet.is_none() && (&bill.node, &bill.cluster) == (&self.node, &self.cluster)
+        })
+    }
+
+    /// What is wrong with a document among others.
+    pub fn problem(&self, stored: &StoredDocument, documents: &[&StoredDocument]) -> Option<RecordProblem> {
+        if self.has(stored) {
+            return None;
+        }
+        if let Some(known) = self.documents.iter().find(|known| known.number == stored.document.number()) {
+            return Some(RecordProblem::Changed(known.digest.clone()));
+        }
+        let bill = &statement_of(stored, documents).filter(|_| self.is_own(stored, documents))?.bill;
+        let is_same = |period: &ClosedPeriod| (period.from, period.to) == (bill.from, bill.to);
+        let statements = self.documents.iter().filter(|known| !known.is_credit);
+        let is_unfinished = self.unfinished.iter().any(is_same);
+        Some(match stored.document {
+            Document::Statement(_) if is_unfinished => RecordProblem::Unfinished,
+            _ if is_unfinished || statements.map(|known| &known.period).any(is_same) => {
+                RecordProblem::Unrecorded
+            }
+            _ => RecordProblem::Foreign { from: bill.from, to: bill.to },
+        })
+    }
+
+    /// The first recorded document whose number none of these has.
+    pub fn missing(&self, documents: &[&StoredDocument]) -> Option<RecordProblem> {
+        let is_there = |number: &str| documents.iter().any(|known| known.document.number() == number);
+        let missing = self.documents.iter().find(|known| !is_there(&known.number))?;
+        Some(RecordProblem::Missing { number: missing.number.clone(), digest: missing.digest.clone() })
+    }
+}
+
+/// The statement itself, or that of a credit.
+fn statement_of<'a>(stored: &'a StoredDocument, documents: &[&'a StoredDocument]) -> Option<&'a Statement> {
+    match &stored.document {
+        Document::Statement(statement) => Some(statement),
+        Document::Credit(credit) => documents.iter().find_map(|known| match &known.document {
+            Document::Statement(statement) if statement.number == credit.statement.number => {
+                Some(&**statement)
+            }
+            _ => None,
+        }),
+    }
+}
+
+/// What the ledger has recorded of statements.
+pub(super) fn recorded(connection: &Connection) -> Result<RecordedDocuments, Cause> {
+    let NodeIdentity { name, cluster, .. } = node::load(connection)?;
+    let mut all = RecordedDocuments { node: name, cluster, ..RecordedDocuments::default() };
+    let mut statement = connection.prepare(
+        "SELECT kind = 'credit', from_ns, to_ns, closed_by, number, digest FROM statement ORDER BY id",
+    )?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let period = ClosedPeriod { from: Utc(loaded(row, 1)?), to: Utc(loaded(row, 2)?), by: row.get(3)? };
+        match (row.get(4)?, row.get(5)?) {
+            (Some(number), Some(digest)) => {
+                let is_credit = row.get(0)?;
+                all.documents.push(RecordedDocument { period, is_credit, number, digest });
+            }
+            _ => all.unfinished.push(period),
+        }
+    }
+    Ok(all)
+}
+
 /// An order that the ledger's owner is to execute.
 #[derive(Debug)]
 pub struct PendingOrder {
@@ -73,17 +203,13 @@ impl Ledger {
 /// Executes an order in a ledger that no agent is using; returns its time, that of the last commit.
 ///
 /// # Errors
-/// Those of [`Ledger::record_statement`]; a running agent owns the ledger; the file is no ledger.
+/// Those of [`Ledger::record_statement`]; a running agent owns the ledger; the file is no ledger, or one of an older schema.
 pub fn record_statement(path: &Path, order: &StatementOrder) -> Result<Utc, Error> {
     record(path, order).map_err(|cause| cause.at(path, "close a period"))
 }
 
 fn record(path: &Path, order: &StatementOrder) -> Result<Utc, Cause> {
-    // Opening for writing would create a missing file.
-    drop(schema::open_reader(path)?);
-    let path = owner::resolve_path(path)?;
-    let _lock = LedgerLock::acquire(&path)?;
-    let (mut connection, _) = schema::open_writer(&path, Utc(0))?;
+    let (_lock, mut connection) = owner::open_current(path)?;
     execute(&mut connection, order)
 }
 
@@ -167,6 +293,13 @@ fn record_document(connection: &Connection, document: &RecordedDocument, now: Ut
     let Some(StoredPeriod { id, at, .. }) = closed else {
         return Err(Cause::NotClosed { from: period.from, to: period.to });
     };
+    let known = "SELECT digest FROM statement WHERE number = ?1";
+    let known: Option<String> = connection.query_row(known, [number], |row| row.get(0)).optional()?;
+    match known {
+        Some(known) if known == *digest => return Ok(at),
+        Some(digest) => return Err(Cause::Recorded { number: number.clone(), digest }),
+        None => {}
+    }
     if *is_credit {
         connection.execute(
             "INSERT INTO statement (kind, from_ns, to_ns, closed_by, closed_ns, number, digest)

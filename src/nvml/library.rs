@@ -1,5 +1,6 @@
 //! Opening, initialising and closing the driver library.
 
+use std::io::ErrorKind;
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -14,6 +15,7 @@ use super::driver_api::CallSlot;
 use super::file_ownership::{self, OwnershipError};
 use super::recording::Recorder;
 use crate::clock::Clock;
+use crate::input;
 use crate::model::CallInFlight;
 
 /// The loader is tried first, with `LD_LIBRARY_PATH` and its own cache.
@@ -153,6 +155,7 @@ impl Library {
 
     fn at(path: &Path, may_init: &mut dyn FnMut(bool) -> bool) -> Result<Arc<Self>, OpenError> {
         check_trust(path)?;
+        check_kind(path)?;
         let simulated = is_simulated(path)?;
         if !may_init(simulated) {
             return Err(OpenError::NotAllowed { path: path.into() });
@@ -229,6 +232,16 @@ fn check_trust(path: &Path) -> Result<(), OpenError> {
             );
             Ok(())
         }
+    }
+}
+
+/// Refuses what the loader would wait for, such as a named pipe; it resolves a bare name itself.
+fn check_kind(path: &Path) -> Result<(), OpenError> {
+    match input::check(path) {
+        Err(error) if error.kind() == ErrorKind::InvalidInput && path.parent() != Some(Path::new("")) => {
+            Err(OpenError::Missing { path: path.into(), reason: error.to_string() })
+        }
+        _ => Ok(()),
     }
 }
 

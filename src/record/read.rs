@@ -1,12 +1,12 @@
 //! Reads what kind of recording a file is and how long it lasts.
 
-use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
 use super::{FORMAT, RecordedAnswer, RecordingHead};
+use crate::input;
 
 /// A recording that cannot be played.
 #[derive(Debug, Error)]
@@ -45,7 +45,7 @@ pub struct RecordingSpan {
 /// Reads a whole recording, so that a broken line is found before it is played.
 pub fn span(path: &Path) -> Result<RecordingSpan, ReadError> {
     let unreadable = |source| ReadError::Unreadable { path: path.into(), source };
-    let file = File::open(path).map_err(unreadable)?;
+    let file = input::open(path).map_err(unreadable)?;
     let mut file = BufReader::new(file);
     let (mut head, mut length, mut whole) = (None, 0, 0);
     let mut line = String::new();

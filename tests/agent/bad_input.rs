@@ -36,6 +36,70 @@ fn all_configuration_errors_are_reported_at_once_with_their_lines() {
 }
 
 #[test]
+fn a_pipe_a_device_or_a_directory_in_place_of_a_file_is_an_error_and_never_waited_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = |name: &str| path(&directory, name);
+    assert!(std::process::Command::new("mkfifo").arg(place("pipe")).status().unwrap().success());
+    fs::create_dir(place("directory")).unwrap();
+    for (name, target) in [("link-pipe", place("pipe")), ("device", "/dev/zero".into())] {
+        std::os::unix::fs::symlink(target, place(name)).unwrap();
+    }
+    let quiet =
+        format!("ledger: {{path: {}}}\nweb: {{control: {}}}\n", place("ledger.db"), place("control.sock"));
+    fs::write(place("ok.yaml"), quiet).unwrap();
+    let day = place("exports/cluster=a/date=2025-11-01/ledger=b");
+    fs::create_dir_all(&day).unwrap();
+    for (name, what) in [
+        ("pipe", "it is a named pipe"),
+        ("link-pipe", "it is a named pipe"),
+        ("device", "it is a device"),
+        ("directory", "it is a directory"),
+    ] {
+        let (file, state, ok, exports, out) =
+            (place(name), place("state"), place("ok.yaml"), place("exports"), place("out"));
+        let labels = place("labels.yaml");
+        fs::write(&labels, format!("node: {{labels_file: {file}}}\n")).unwrap();
+        let tls = place("web.yaml");
+        fs::write(&tls, format!("tls_server_config: {{cert_file: {file}, key_file: {file}}}\n")).unwrap();
+        let _ = fs::remove_file(format!("{day}/day.parquet"));
+        std::os::unix::fs::symlink(&file, format!("{day}/day.parquet")).unwrap();
+        for arguments in [
+            &["check-config", &file][..],
+            &["check-config", &ok, "--web.config.file", &file],
+            &["run", "--config", &file],
+            &["run", "--config", &labels],
+            &["run", "--config", &ok, "--web.config.file", &tls],
+            &["demo", "--state-dir", &state, "--scenario", &file],
+            &["replay", "--state-dir", &state, &file],
+            &["bill", "--ledger", &file],
+            &["bill", "--ledger", &file, "--book", &file],
+            &["bill", "--exports", &exports],
+            &["bill", "--exports", &exports, "--expect", &file],
+            &["bill", "--exports", &exports, "--against", &file],
+            &["bill", "--user", "ada", "--password-file", &file],
+            &["bill", "--url", "https://127.0.0.1:1", "--web.ca-file", &file],
+            &["job", "--sum", &file],
+            &["explain", "1", "--ledger", &file],
+            &["inventory", "--ledger", &file],
+            &["inventory", "forget", "GPU-1", "--ledger", &file],
+            &["ledger", "compact", "--ledger", &file],
+            &["ledger", "restore", "--ledger", &file],
+            &["ledger", "snapshot", &out, "--ledger", &file],
+            &["statement", "show", &file],
+            &["statement", "verify", &ok, "--ledger", &file],
+        ] {
+            refused(arguments, &[what]);
+        }
+        let recorded = output(&["record", &out, "--nvml-library", &file]);
+        let error = String::from_utf8(recorded.stderr).unwrap();
+        // As root it is refused earlier where other users can write it.
+        let is_told = error.contains(what) || error.contains("not loaded as root");
+        assert!(!recorded.status.success() && is_told, "{error}");
+        fs::remove_file(out).unwrap_or_default();
+    }
+}
+
+#[test]
 fn a_first_price_in_the_future_is_a_warning_and_not_an_error() {
     let directory = tempfile::tempdir().unwrap();
     let file = path(&directory, "config.yaml");

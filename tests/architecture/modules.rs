@@ -24,14 +24,15 @@ pub(crate) const MODULES: &[Module] = &[
     ),
     module("clock", &["model"], "the one source of time; demo and tests set it by a file"),
     module("catalogue", &["model"], "every metric as a row of a table, and the XID table"),
-    module("record", &[], "the file format of recorded driver answers"),
+    module("input", &[], "opens regular files that users name"),
+    module("record", &["input"], "the file format of recorded driver answers"),
     module(
         "nvml",
-        &["model", "clock", "catalogue", "record"],
+        &["model", "clock", "catalogue", "record", "input"],
         "the only code that knows the driver: call wrapper, plan per GPU, sampler",
     ),
     module("host", &["model", "clock"], "what /proc, cgroups and the kernel log say, below a root path"),
-    module("http", &[], "PEM files, a client's TLS, and one HTTP request on a connection of its own"),
+    module("http", &["input"], "PEM files, a client's TLS, one HTTP request on its own connection"),
     module("kubelet", &["http"], "clients of the kubelet and the API server"),
     module("docker", &["http"], "client of Docker's API"),
     module(
@@ -49,12 +50,12 @@ pub(crate) const MODULES: &[Module] = &[
     ),
     module(
         "ledger",
-        &["model", "billing", "tenants", "account"],
+        &["model", "billing", "tenants", "account", "input"],
         "account in SQLite: prices, bills, retention, migrations",
     ),
     module(
         "exports",
-        &["model", "billing", "ledger", "thread"],
+        &["model", "billing", "ledger", "thread", "input"],
         "Parquet files of closed days, and bills over many ledgers",
     ),
     module("health", &["model", "catalogue"], "pure: readings and XIDs to a verdict, by a table of rules"),
@@ -81,7 +82,7 @@ pub(crate) const MODULES: &[Module] = &[
     ),
     module(
         "config",
-        &["model", "catalogue", "tenants", "billing"],
+        &["model", "catalogue", "tenants", "billing", "input"],
         "YAML to a validated configuration; each key is declared once",
     ),
     module("thread", &["clock"], "starts named threads, and ends the agent when a vital one fails"),
@@ -129,7 +130,10 @@ pub(crate) const MODULES: &[Module] = &[
     module("app", &["*"], "wiring: starts and ends the threads, reloads the configuration"),
     module(
         "demo",
-        &["model", "clock", "record", "nvml", "host", "kubelet", "ledger", "config", "thread", "app"],
+        &[
+            "model", "clock", "record", "nvml", "host", "kubelet", "ledger", "config", "thread", "input",
+            "app",
+        ],
         "the agent on a simulated node, and the replay of a recording",
     ),
     module(

@@ -1,6 +1,5 @@
 //! `gpumeter bill --against`: the GPU time of Slurm's accounting beside that of the ledger, by job.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -11,6 +10,7 @@ use super::text::{align_columns, marks, period, title};
 use super::{BillSource, Failure, print};
 use crate::billing::{Bill, ComparedJob, JobComparison, LineFilter, compare_jobs, parse_sacct};
 use crate::cli::wrap;
+use crate::input;
 use crate::model::{Nanoseconds, TimeSum};
 
 /// Options of the comparison.
@@ -84,7 +84,7 @@ impl AgainstOptions {
 }
 
 fn read(file: &Path) -> Result<String, Failure> {
-    fs::read_to_string(file).map_err(|error| Failure::wrong(format!("{}: {error}", file.display())))
+    input::read_text(file).map_err(|error| Failure::wrong(format!("{}: {error}", file.display())))
 }
 
 /// The jobs that differ, and how many do not.

@@ -3,7 +3,10 @@
 use std::path::Path;
 
 use gpumeter::account::{Expected, GpuRegistration, LedgerBatch};
-use gpumeter::ledger::{InventoryRow, Ledger, Opening, Reader, forget};
+use gpumeter::ledger::{
+    Cause, ClosedPeriod, InventoryRow, Ledger, Opening, Reader, StatementOrder, check_unowned, forget,
+    record_statement, snapshot,
+};
 use gpumeter::model::{Attachment, GpuId, Nanoseconds, Stamp, Utc};
 
 fn opening() -> Opening {
@@ -67,14 +70,47 @@ fn an_older_ledger_gets_the_inventory_table() {
 }
 
 #[test]
+fn an_older_ledger_is_not_upgraded_by_a_command_that_writes_a_little() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ledger.db");
+    drop(ledger(&path));
+    super::world::downgrade(&path);
+    let before = std::fs::read(&path).unwrap();
+    let period = ClosedPeriod { from: Utc(0), to: Utc(1), by: "ada".to_owned() };
+    let closed = record_statement(&path, &StatementOrder::Close(period)).unwrap_err();
+    for refused in [forget(&path, "GPU-1", "boot", Nanoseconds(50)).unwrap_err(), closed] {
+        assert!(matches!(refused.cause, Cause::Older { found: 1, known: 8 }), "{refused}");
+        assert!(refused.to_string().contains("start an agent of this release with it once"), "{refused}");
+    }
+    assert!(std::fs::read(&path).unwrap() == before);
+    assert!(!directory.path().join("ledger.db.v1").exists());
+}
+
+#[test]
 fn a_gpu_is_forgotten_only_in_a_ledger_without_a_running_agent() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger.db");
     forget(&path, "GPU-1", "boot", Nanoseconds(50)).unwrap_err();
     assert!(!path.exists(), "the refused call creates no file");
     let owner = ledger(&path);
-    assert!(forget(&path, "GPU-1", "boot", Nanoseconds(50)).unwrap_err().to_string().contains("writes it"));
+    // Under every name of the ledger.
+    let [link, hard] = ["link.db", "hard.db"].map(|name| directory.path().join(name));
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    std::fs::hard_link(&path, &hard).unwrap();
+    for name in [&path, &link, &hard] {
+        let refused = forget(name, "GPU-1", "boot", Nanoseconds(50)).unwrap_err().to_string();
+        assert!(refused.contains("writes it"), "{refused}");
+        assert!(check_unowned(name).is_err(), "{}", name.display());
+        let period = ClosedPeriod { from: Utc(0), to: Utc(1), by: "ada".to_owned() };
+        let refused = record_statement(name, &StatementOrder::Close(period)).unwrap_err().to_string();
+        assert!(refused.contains("writes it"), "{refused}");
+    }
+    // What is only in the write-ahead log would be missing.
+    let copy = directory.path().join("copy.db");
+    assert!(matches!(snapshot(&hard, &copy).unwrap_err().cause, Cause::OtherName));
+    snapshot(&link, &copy).unwrap();
     drop(owner);
+    check_unowned(&hard).unwrap();
     assert!(forget(&path, "GPU-1", "boot", Nanoseconds(50)).unwrap());
     assert!(!forget(&path, "GPU-9", "boot", Nanoseconds(50)).unwrap(), "the GPU was never on this node");
     assert_eq!(listed(&path)[1].1, Attachment::Forgotten);

@@ -136,7 +136,7 @@ fn the_error_names_a_read_only_ledger_directory() {
         assert!(matches!(error.cause, Cause::Unwritable(_)), "{error}");
         assert!(error.to_string().contains(path.to_str().unwrap()));
     }
-    assert!(matches!(refusal(world.directory.path()).cause, Cause::Unwritable(_)));
+    assert!(matches!(refusal(world.directory.path()).cause, Cause::Irregular(_)));
 }
 
 /// Permission bits of the ledger's files, all of which exist while it is open.

@@ -1,0 +1,97 @@
+//! Opens files that users, configurations and other programs name: regular ones alone, after following links.
+//!
+//! Opening a named pipe waits for a writer, perhaps for ever, and opening a device may act on it.
+
+use std::fs::{File, FileType, OpenOptions};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+
+use rustix::fs::OFlags;
+
+/// Checks that a path leads to a regular file.
+///
+/// # Errors
+/// There is none, or something else is there, which is named.
+pub fn check(path: &Path) -> io::Result<()> {
+    refuse_others(std::fs::metadata(path)?.file_type())
+}
+
+/// Opens a regular file for reading.
+///
+/// # Errors
+/// Those of [`check`]; the file cannot be opened.
+pub fn open(path: &Path) -> io::Result<File> {
+    check(path)?;
+    // Another file may be there by now; without the flag a pipe would be waited for.
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    refuse_others(file.metadata()?.file_type())?;
+    Ok(file)
+}
+
+/// Reads a regular file.
+///
+/// # Errors
+/// Those of [`open`]; the file cannot be read.
+pub fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Reads a regular file as text.
+///
+/// # Errors
+/// Those of [`read`]; it is not UTF-8.
+pub fn read_text(path: &Path) -> io::Result<String> {
+    io::read_to_string(open(path)?)
+}
+
+fn refuse_others(kind: FileType) -> io::Result<()> {
+    if kind.is_file() {
+        return Ok(());
+    }
+    let name = match kind {
+        _ if kind.is_dir() => "a directory",
+        _ if kind.is_fifo() => "a named pipe",
+        _ if kind.is_socket() => "a socket",
+        _ => "a device",
+    };
+    Err(io::Error::new(ErrorKind::InvalidInput, format!("it is {name}, and must be a regular file")))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn only_regular_files_are_opened_also_behind_links() {
+        let place = tempfile::tempdir().unwrap();
+        let path = |name: &str| place.path().join(name);
+        std::fs::write(path("file"), "text").unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(path("pipe")).status().unwrap().success());
+        let _listener = UnixListener::bind(path("socket")).unwrap();
+        std::fs::create_dir(path("directory")).unwrap();
+        for name in ["file", "pipe", "socket", "directory"] {
+            symlink(name, path(&format!("link-{name}"))).unwrap();
+        }
+        symlink("/dev/null", path("link-device")).unwrap();
+        assert_eq!(read_text(&path("link-file")).unwrap(), "text");
+        assert_eq!(read(&path("file")).unwrap(), b"text");
+        for (name, what) in [
+            ("link-pipe", "a named pipe"),
+            ("link-socket", "a socket"),
+            ("link-directory", "a directory"),
+            ("link-device", "a device"),
+        ] {
+            let error = open(&path(name)).unwrap_err();
+            assert_eq!(error.to_string(), format!("it is {what}, and must be a regular file"));
+        }
+        assert_eq!(open(&path("missing")).unwrap_err().kind(), ErrorKind::NotFound);
+    }
+}
