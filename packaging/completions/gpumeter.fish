@@ -166,7 +166,7 @@ json\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand statement; and not __fish_seen_subcommand_from close show verify credit help" -s h -l help -d 'Print help'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand statement; and not __fish_seen_subcommand_from close show verify credit help" -f -a "close" -d 'Close a month: its prices and tenants become final, and its bill is written into a document that never changes'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand statement; and not __fish_seen_subcommand_from close show verify credit help" -f -a "show" -d 'Print a statement or a credit, as it was closed'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand statement; and not __fish_seen_subcommand_from close show verify credit help" -f -a "verify" -d 'Check that documents are as they were written, and that their sums follow from their lines; exit with status 1 if not'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand statement; and not __fish_seen_subcommand_from close show verify credit help" -f -a "verify" -d 'Check that documents are as they were written, that their sums follow from their lines, and that they are one chain; exit with status 1 if not'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand statement; and not __fish_seen_subcommand_from close show verify credit help" -f -a "credit" -d 'Give a tenant an amount of a statement back; it stands below the total of the next statement'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand statement; and not __fish_seen_subcommand_from close show verify credit help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand statement; and __fish_seen_subcommand_from close" -l month -d 'The month in --time-zone, such as 2026-10' -r
@@ -189,6 +189,8 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand statement; and __fish_
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand statement; and __fish_seen_subcommand_from show" -l html -d 'Print one HTML file to send on'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand statement; and __fish_seen_subcommand_from show" -l json -d 'Print the document itself'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand statement; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand statement; and __fish_seen_subcommand_from verify" -l ledger -d 'Also check that the ledger of their node recorded these documents, and still has the same account. It must not be in use; of a running agent\'s ledger give a copy (gpumeter ledger snapshot)' -r -F
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand statement; and __fish_seen_subcommand_from verify" -l exports -d 'Also check that a fleet\'s statements are what these exports add up to' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand statement; and __fish_seen_subcommand_from verify" -l log-format -d 'Format of the log' -r -f -a "text\t''
 json\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand statement; and __fish_seen_subcommand_from verify" -s h -l help -d 'Print help'
@@ -205,7 +207,7 @@ json\t''"
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand statement; and __fish_seen_subcommand_from credit" -s h -l help -d 'Print help'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand statement; and __fish_seen_subcommand_from help" -f -a "close" -d 'Close a month: its prices and tenants become final, and its bill is written into a document that never changes'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand statement; and __fish_seen_subcommand_from help" -f -a "show" -d 'Print a statement or a credit, as it was closed'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand statement; and __fish_seen_subcommand_from help" -f -a "verify" -d 'Check that documents are as they were written, and that their sums follow from their lines; exit with status 1 if not'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand statement; and __fish_seen_subcommand_from help" -f -a "verify" -d 'Check that documents are as they were written, that their sums follow from their lines, and that they are one chain; exit with status 1 if not'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand statement; and __fish_seen_subcommand_from help" -f -a "credit" -d 'Give a tenant an amount of a statement back; it stands below the total of the next statement'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand statement; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand metrics" -l format -d 'Output format' -r -f -a "text\t''
@@ -339,7 +341,7 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_s
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and not __fish_seen_subcommand_from run demo top bill job explain statement metrics check-config record replay doctor health quiesce resume inventory probe ledger completion help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and __fish_seen_subcommand_from statement" -f -a "close" -d 'Close a month: its prices and tenants become final, and its bill is written into a document that never changes'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and __fish_seen_subcommand_from statement" -f -a "show" -d 'Print a statement or a credit, as it was closed'
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and __fish_seen_subcommand_from statement" -f -a "verify" -d 'Check that documents are as they were written, and that their sums follow from their lines; exit with status 1 if not'
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and __fish_seen_subcommand_from statement" -f -a "verify" -d 'Check that documents are as they were written, that their sums follow from their lines, and that they are one chain; exit with status 1 if not'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and __fish_seen_subcommand_from statement" -f -a "credit" -d 'Give a tenant an amount of a statement back; it stands below the total of the next statement'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and __fish_seen_subcommand_from inventory" -f -a "forget" -d 'Stop expecting an absent GPU: its series end, its account stays in the ledger'
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand help; and __fish_seen_subcommand_from ledger" -f -a "snapshot" -d 'Write a consistent copy of the ledger into a new file, which any sqlite3 opens; the agent may run'

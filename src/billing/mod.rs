@@ -3,7 +3,9 @@
 //! Nothing here reads a file, a clock or a configuration. The configuration makes a [`PriceBook`], the ledger records it in
 //! a [`RateSchedule`], and page and bills ask the schedule.
 
+mod account_change;
 mod bill;
+pub mod chain;
 mod charge;
 mod day;
 mod explanation;
@@ -27,6 +29,7 @@ mod schedule;
 pub mod statement;
 mod terms;
 
+pub use account_change::{AccountChange, account_change};
 pub use bill::{
     Bill, BillGpu, BillLine, BillRate, BillTerms, Fleet, Interval, LineRates, Reconciliation,
     SeveralCurrencies, mark_measured_energy, only_bill,

@@ -33,6 +33,9 @@ pub enum Document {
 pub struct Statement {
     /// Its number, which no other document of its directory has.
     pub number: String,
+    /// The document before it in the chain; none of the first, and of documents from before gpumeter noted it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<DocumentId>,
     /// Who closed it.
     pub issued: Issued,
     /// The bill, by day.
@@ -75,6 +78,9 @@ pub struct DocumentId {
 pub struct Credit {
     /// Its number, which no other document of its directory has.
     pub number: String,
+    /// The document before it in the chain; none of the first, and of documents from before gpumeter noted it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<DocumentId>,
     /// Who gave it.
     pub issued: Issued,
     /// The node of the statement.
@@ -154,6 +160,14 @@ impl Document {
         }
     }
 
+    /// The document before it, where it names one.
+    pub const fn before(&self) -> Option<&DocumentId> {
+        match self {
+            Self::Statement(statement) => statement.before.as_ref(),
+            Self::Credit(credit) => credit.before.as_ref(),
+        }
+    }
+
     /// The document with its digest, and the one text of both.
     ///
     /// # Errors
@@ -186,6 +200,19 @@ impl StoredDocument {
     /// Its number and digest.
     pub fn id(&self) -> DocumentId {
         DocumentId { number: self.document.number().to_owned(), digest: self.digest.clone() }
+    }
+
+    /// A credit as the next statement names it; none of a statement.
+    pub fn granted(&self) -> Option<GrantedCredit> {
+        let Document::Credit(credit) = &self.document else { return None };
+        Some(GrantedCredit {
+            credit: self.id(),
+            statement: credit.statement.number.clone(),
+            tenant: credit.tenant.clone(),
+            amount: credit.amount,
+            currency: credit.currency.clone(),
+            reason: credit.reason.clone(),
+        })
     }
 }
 
@@ -329,11 +356,14 @@ pub enum StatementError {
     Empty,
     /// Another statement has some of its time.
     #[error(
-        "statement {number} covers {from} to {to} already; a correction is a credit (gpumeter statement credit)"
+        "statement {number} covers {} from {from} to {to} already; a correction is a credit (gpumeter statement credit)",
+        if node.is_empty() { "the node" } else { node }
     )]
     Overlap {
         /// Its number.
         number: String,
+        /// The node that both cover, possibly as one of a fleet.
+        node: String,
         /// Its begin.
         from: Utc,
         /// Its end.
@@ -397,60 +427,22 @@ pub fn check_closable(bill: &Bill) -> Result<(), StatementError> {
     Ok(())
 }
 
-/// Checks that no statement of the same node has some of the period.
-///
-/// # Errors
-/// One has.
-pub fn check_overlap<'a>(
-    bill: &Bill,
-    documents: impl IntoIterator<Item = &'a StoredDocument>,
-) -> Result<(), StatementError> {
-    let known = statements_of(&bill.node, bill.cluster.as_deref(), documents);
-    let mut overlapping = known.filter(|(_, known)| known.bill.from < bill.to && bill.from < known.bill.to);
-    match overlapping.next() {
-        Some((_, known)) => Err(StatementError::Overlap {
-            number: known.number.clone(),
-            from: known.bill.from,
-            to: known.bill.to,
-        }),
-        None => Ok(()),
-    }
-}
-
-fn statements_of<'a>(
-    node: &str,
-    cluster: Option<&str>,
-    documents: impl IntoIterator<Item = &'a StoredDocument>,
-) -> impl Iterator<Item = (&'a StoredDocument, &'a Statement)> {
-    documents.into_iter().filter_map(move |stored| match &stored.document {
-        Document::Statement(known) if known.bill.node == node && known.bill.cluster.as_deref() == cluster => {
-            Some((stored, &**known))
-        }
-        _ => None,
-    })
-}
-
 /// The credits for statements of a node that no statement names yet.
 pub fn open_credits(bill: &Bill, documents: &[StoredDocument]) -> Vec<GrantedCredit> {
-    let named: Vec<&DocumentId> = statements_of(&bill.node, bill.cluster.as_deref(), documents)
-        .flat_map(|(_, statement)| &statement.credits)
+    let named: Vec<&DocumentId> = documents
+        .iter()
+        .filter_map(|stored| match &stored.document {
+            Document::Statement(statement) => Some(&statement.credits),
+            Document::Credit(_) => None,
+        })
+        .flatten()
         .map(|granted| &granted.credit)
         .collect();
-    let open = documents.iter().filter_map(|stored| match &stored.document {
-        Document::Credit(credit) if credit.node == bill.node && credit.cluster == bill.cluster => {
-            let id = stored.id();
-            (!named.contains(&&id)).then(|| GrantedCredit {
-                credit: id,
-                statement: credit.statement.number.clone(),
-                tenant: credit.tenant.clone(),
-                amount: credit.amount,
-                currency: credit.currency.clone(),
-                reason: credit.reason.clone(),
-            })
-        }
-        _ => None,
+    let open = documents.iter().filter(|stored| match &stored.document {
+        Document::Credit(credit) => credit.node == bill.node && credit.cluster == bill.cluster,
+        Document::Statement(_) => false,
     });
-    open.collect()
+    open.filter_map(StoredDocument::granted).filter(|granted| !named.contains(&&granted.credit)).collect()
 }
 
 /// Reads an amount above 0, such as `12.50`.
@@ -473,11 +465,11 @@ pub fn parse_amount(text: &str) -> Result<Money, StatementError> {
 ///
 /// # Errors
 /// It was not.
-pub fn check_credit(
+pub fn check_credit<'a>(
     (stored, statement): (&StoredDocument, &Statement),
     tenant: &str,
     amount: Money,
-    documents: &[StoredDocument],
+    documents: impl IntoIterator<Item = &'a StoredDocument>,
 ) -> Result<(), StatementError> {
     let number = statement.number.clone();
     let lines = statement.bill.lines.iter().filter(|line| line.tenant == tenant);
@@ -486,7 +478,7 @@ pub fn check_credit(
         return Err(StatementError::NoTenant { number, tenant: tenant.to_owned() });
     }
     let id = stored.id();
-    let credits = documents.iter().filter_map(|document| match &document.document {
+    let credits = documents.into_iter().filter_map(|document| match &document.document {
         Document::Credit(credit) if credit.statement == id && credit.tenant == tenant => Some(credit.amount),
         _ => None,
     });

@@ -27,6 +27,7 @@ use clap::Args;
 use jiff::ToSpan;
 use jiff::civil::Date;
 
+pub(super) use self::job_report::zone;
 use self::progress::ProgressMeter;
 use super::agent::RunningAgent;
 use super::{Failure, print};

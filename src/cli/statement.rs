@@ -1,6 +1,7 @@
 //! `gpumeter statement`: closes a month with a document that never changes, shows and verifies documents, and gives credits.
 
 mod directory;
+mod verify;
 mod view;
 
 use std::path::{Path, PathBuf};
@@ -11,17 +12,21 @@ use rustix::process::geteuid;
 use super::bill::{FleetOptions, check_unowned, days_of, in_one_currency};
 use super::socket::AgentSocket;
 use super::{Failure, print};
+use crate::billing::chain::{self, check_overlap};
 use crate::billing::statement::{
-    Credit, Document, Issued, Statement, StatementError, StoredDocument, changed_fields, check_credit,
-    check_overlap, check_reason, open_credits, parse_amount,
+    Credit, Document, Issued, Statement, StatementError, StoredDocument, check_credit, check_reason,
+    open_credits, parse_amount,
 };
-use crate::billing::{Bill, ExportedFile, LineFilter};
+use crate::billing::{Bill, ExportedFile, LineFilter, account_change};
 use crate::clock::system_now;
 use crate::config::BillingConfig;
 use crate::control::{ControlReply, ControlRequest};
 use crate::exports::{FleetBill, LineDetail};
 use crate::host::UserDatabase;
-use crate::ledger::{self, ClosedPeriod, RecordedDocument, StatementOrder};
+use crate::input;
+use crate::ledger::{
+    self, ClosedPeriod, Reader, RecordProblem, RecordedDocument, RecordedDocuments, StatementOrder,
+};
 use crate::model::Money;
 use crate::serve::{BY_DAY, BillQuery, ClosedBill, PeriodCloser};
 use directory::StatementDirectory;
@@ -39,12 +44,9 @@ enum StatementAction {
     Close(CloseOptions),
     /// Print a statement or a credit, as it was closed.
     Show(view::ShowOptions),
-    /// Check that documents are as they were written, and that their sums follow from their lines; exit with status 1 if not.
-    Verify {
-        /// The documents.
-        #[arg(required = true, value_name = "FILE")]
-        files: Vec<PathBuf>,
-    },
+    /// Check that documents are as they were written, that their sums follow from their lines, and that they are one chain; exit
+    /// with status 1 if not.
+    Verify(verify::VerifyOptions),
     /// Give a tenant an amount of a statement back; it stands below the total of the next statement.
     // On one line it is too long.
     #[command(
@@ -52,6 +54,9 @@ enum StatementAction {
     )]
     Credit(CreditOptions),
 }
+
+/// The error of an agent that does not know a request.
+const OTHER_VERSION: &str = "the agent does not answer this; it is of another version";
 
 /// Where periods are closed.
 #[derive(Args, Debug)]
@@ -114,7 +119,7 @@ impl StatementCommand {
         match &self.action {
             StatementAction::Close(options) => options.run(),
             StatementAction::Show(options) => options.run(),
-            StatementAction::Verify { files } => verify(files),
+            StatementAction::Verify(options) => options.run(),
             StatementAction::Credit(options) => options.run(),
         }
     }
@@ -134,9 +139,18 @@ impl LedgerOwner {
         Ok(self.closed_by.clone().unwrap_or_else(unnamed))
     }
 
+    /// What the ledger has recorded.
+    fn documents(&self) -> Result<RecordedDocuments, Failure> {
+        let Some(path) = &self.ledger else {
+            let documents = self.socket.send(&ControlRequest::Documents)?.documents;
+            return documents.ok_or_else(|| Failure::found(OTHER_VERSION));
+        };
+        check_unowned(path, "statement")?;
+        Reader::open(path).and_then(|reader| reader.documents()).map_err(Failure::wrong)
+    }
+
     fn close(&self, query: BillQuery, by: String) -> Result<ClosedBill, Failure> {
         if let Some(path) = &self.ledger {
-            check_unowned(path, "statement close")?;
             let closer = PeriodCloser { path: path.clone(), config: BillingConfig::default() };
             let order = |order| ledger::record_statement(path, &order).map_err(|error| error.to_string());
             return closer.close(&query, &by, order).map_err(Failure::found);
@@ -145,7 +159,7 @@ impl LedgerOwner {
         let [from, to] = [from, to].map(Option::unwrap_or_default);
         let ControlReply { closed, .. } =
             self.socket.send(&ControlRequest::ClosePeriod { from, to, time_zone, by })?;
-        closed.ok_or_else(|| Failure::found("the agent closed no period; it is of another version"))
+        closed.ok_or_else(|| Failure::found(OTHER_VERSION))
     }
 
     /// Has the ledger record a document.
@@ -166,6 +180,9 @@ impl CloseOptions {
         let query = BillQuery { from, to, time_zone: self.time_zone.clone(), by: Some(BY_DAY.to_owned()) };
         let directory = StatementDirectory::open(&self.owner.statements)?;
         let by = self.owner.user()?;
+        if self.exports.is_none() {
+            directory.check_recorded(&self.owner.documents()?)?;
+        }
         let (ClosedBill { bill, rules, at }, files, gaps) = match &self.exports {
             Some(exports) => self.fleet(exports, query)?,
             None => (self.owner.close(query, by.clone())?, Vec::new(), Vec::new()),
@@ -184,7 +201,8 @@ impl CloseOptions {
         }
         check_overlap(&bill, directory.documents()).map_err(Failure::found)?;
         let statement = Statement {
-            number: directory.next_number(),
+            number: chain::next_number(directory.documents()),
+            before: directory.documents().last().map(StoredDocument::id),
             issued: Issued { by, at, version: env!("CARGO_PKG_VERSION").to_owned() },
             credits: open_credits(&bill, directory.documents()),
             rules,
@@ -257,8 +275,7 @@ fn written_before<'a>(
 ) -> Option<(&'a StoredDocument, &'a Statement)> {
     let is_same = |known: &Bill| {
         (known.from, known.to, &known.node, &known.cluster) == (bill.from, bill.to, &bill.node, &bill.cluster)
-            && known.reconciliation == bill.reconciliation
-            && known.lines.len() == bill.lines.len()
+            && account_change(known, bill, false).is_ok_and(|change| change.count == 0)
     };
     documents.iter().find_map(|stored| match &stored.document {
         Document::Statement(known) if is_same(&known.bill) => Some((stored, &**known)),
@@ -299,9 +316,19 @@ impl CreditOptions {
         }
         check_credit((&stored, statement), &self.tenant, amount, directory.documents())
             .map_err(Failure::found)?;
+        // A fleet's is in no ledger.
+        let has_ledger = statement.bill.fleet.is_none();
+        if has_ledger {
+            let recorded = self.owner.documents()?;
+            directory.check_recorded(&recorded)?;
+            if !recorded.has(&stored) {
+                let Bill { from, to, .. } = statement.bill;
+                let problem = recorded.problem(&stored, &[]).unwrap_or(RecordProblem::Foreign { from, to });
+                return Err(Failure::found(format!("{}: {problem}", self.file.display())));
+            }
+        }
         let by = self.owner.user()?;
-        let credit =
-            self.credit((&stored, &statement.bill), directory.next_number(), (amount, by.clone()))?;
+        let credit = self.credit((&stored, &statement.bill), &directory, (amount, by.clone()))?;
         let told = format!(
             "credit {}, {} to {} of statement {}",
             credit.number,
@@ -312,28 +339,30 @@ impl CreditOptions {
         let (text, written) = Document::Credit(Box::new(credit)).with_digest().map_err(Failure::found)?;
         let period = ClosedPeriod { from: statement.bill.from, to: statement.bill.to, by };
         let id = written.id();
-        // A ledger that has not closed the period refuses the credit before it is written. A fleet's is in no ledger.
-        if statement.bill.fleet.is_none() {
-            self.owner.record(RecordedDocument {
-                period,
-                is_credit: true,
-                number: id.number,
-                digest: id.digest,
+        let path = directory.write(&text, &written)?;
+        if has_ledger {
+            let document = RecordedDocument { period, is_credit: true, number: id.number, digest: id.digest };
+            self.owner.record(document).map_err(|failure| {
+                let path = path.display();
+                let problem = failure.message;
+                Failure::found(format!(
+                    "{problem}; {path} is not recorded: remove it, and give the credit again"
+                ))
             })?;
         }
-        let path = directory.write(&text, &written)?;
         print(&format!("{}: {told}\n", path.display()))
     }
 
     fn credit(
         &self,
         (stored, bill): (&StoredDocument, &Bill),
-        number: String,
+        directory: &StatementDirectory,
         (amount, by): (Money, String),
     ) -> Result<Credit, Failure> {
         let none = StatementError::NoTenant { number: stored.id().number, tenant: self.tenant.clone() };
         Ok(Credit {
-            number,
+            number: chain::next_number(directory.documents()),
+            before: directory.documents().last().map(StoredDocument::id),
             issued: Issued { by, at: system_now().utc, version: env!("CARGO_PKG_VERSION").to_owned() },
             node: bill.node.clone(),
             cluster: bill.cluster.clone(),
@@ -359,7 +388,7 @@ fn read(path: &Path) -> Result<(String, StoredDocument), Failure> {
 }
 
 fn read_any(path: &Path) -> Result<(String, StoredDocument), Failure> {
-    let text = std::fs::read_to_string(path)
+    let text = input::read_text(path)
         .map_err(|error| Failure::wrong(format!("{}: cannot be read: {error}", path.display())))?;
     let stored =
         Document::read(&text).map_err(|error| Failure::found(format!("{}: {error}", path.display())))?;
@@ -372,64 +401,4 @@ fn printable(page: &str) -> String {
     page.chars()
         .map(|character| if is_safe(&character) { character } else { char::REPLACEMENT_CHARACTER })
         .collect()
-}
-
-fn verify(files: &[PathBuf]) -> Result<(), Failure> {
-    let mut page = String::new();
-    let mut changed = 0;
-    for path in files {
-        let problems = match read_any(path) {
-            Ok((text, stored)) => {
-                let problems = problems(&text, &stored)?;
-                if problems.is_empty() {
-                    page += &format!("{}: {}\n", path.display(), unchanged(&stored));
-                }
-                problems
-            }
-            Err(failure) => {
-                vec![failure.message.trim_start_matches(&format!("{}: ", path.display())).to_owned()]
-            }
-        };
-        changed += usize::from(!problems.is_empty());
-        page.extend(problems.iter().map(|problem| format!("{}: {problem}\n", path.display())));
-    }
-    print(&printable(&page))?;
-    match changed {
-        0 => Ok(()),
-        1 => Err(Failure::found("1 document is not as it was written")),
-        _ => Err(Failure::found(format!("{changed} documents are not as they were written"))),
-    }
-}
-
-fn unchanged(stored: &StoredDocument) -> String {
-    let (kind, issued) = match &stored.document {
-        Document::Statement(statement) => ("statement", &statement.issued),
-        Document::Credit(credit) => ("credit", &credit.issued),
-    };
-    let id = stored.id();
-    format!("unchanged: {kind} {}, by {} at {}, {}", id.number, issued.by, issued.at, id.digest)
-}
-
-/// What is wrong with a document, a line each.
-fn problems(text: &str, stored: &StoredDocument) -> Result<Vec<String>, Failure> {
-    let fields = changed_fields(text, &stored.document).map_err(Failure::found)?;
-    let mut problems: Vec<String> = fields
-        .iter()
-        .map(|field| {
-            format!(
-                "{} is {}, and the rest of the document makes it {}",
-                field.path, field.found, field.expected
-            )
-        })
-        .collect();
-    if let Document::Statement(statement) = &stored.document
-        && problems.is_empty()
-        && !statement.bill.is_balanced()
-    {
-        problems.push("its sums do not agree".to_owned());
-    }
-    if !stored.is_unchanged {
-        problems.push(format!("changed by hand: its content is not that of {}", stored.digest));
-    }
-    Ok(problems)
 }

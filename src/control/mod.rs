@@ -19,7 +19,9 @@ use serde::{Deserialize, Serialize};
 use crate::clock::{Stop, system_now};
 use crate::export::{self, LatestSnapshot};
 use crate::host::agent_usage;
-use crate::ledger::{InventoryRow, PendingOrder, Reader, RecordedDocument, StatementOrder};
+use crate::ledger::{
+    InventoryRow, PendingOrder, Reader, RecordedDocument, RecordedDocuments, StatementOrder,
+};
 use crate::meter::SamplerNews;
 use crate::model::{Attachment, Nanoseconds, Utc};
 use crate::serve::{BY_DAY, BillQuery, ClosedBill, Liveness, MissingListeners, PeriodCloser};
@@ -62,6 +64,8 @@ pub enum ControlRequest {
         /// The document.
         document: RecordedDocument,
     },
+    /// List the documents that the ledger has recorded.
+    Documents,
     /// Stop expecting the GPU with that UUID.
     Forget {
         /// Its UUID.
@@ -84,6 +88,9 @@ pub struct ControlReply {
     /// The closed period, if that was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed: Option<ClosedBill>,
+    /// The recorded documents, if these were requested.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub documents: Option<RecordedDocuments>,
 }
 
 /// A GPU of the inventory.
@@ -322,6 +329,11 @@ impl ControlServer {
                 let closer = self.closer.as_ref().ok_or(NO_LEDGER)?;
                 let closed = closer.close(&query, &by, |order| self.order(order))?;
                 Ok(ControlReply { closed: Some(closed), ..ControlReply::default() })
+            }
+            ControlRequest::Documents => {
+                let documents = Reader::open(self.ledger()?).and_then(|reader| reader.documents());
+                let documents = documents.map_err(|error| error.to_string())?;
+                Ok(ControlReply { documents: Some(documents), ..ControlReply::default() })
             }
             ControlRequest::RecordDocument { document } => {
                 self.order(StatementOrder::Record(document)).map(|_| ControlReply::default())

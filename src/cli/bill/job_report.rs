@@ -39,7 +39,7 @@ pub(super) fn text(summary: &JobSummary) -> String {
 }
 
 /// A time zone by its name or offset, else UTC.
-pub(super) fn zone(name: &str) -> TimeZone {
+pub(in crate::cli) fn zone(name: &str) -> TimeZone {
     let offset = || jiff::fmt::strtime::parse("%:z", name).ok()?.offset();
     let named = TimeZone::get(name).ok();
     named.or_else(|| offset().map(TimeZone::fixed)).unwrap_or(TimeZone::UTC)

@@ -107,7 +107,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let files: Vec<PathBuf> = (0..summaries.len()).map(|at| folder.path().join(at.to_string())).collect();
         for (file, summary) in files.iter().zip(summaries) {
-            fs::write(file, summary.to_string()).unwrap();
+            std::fs::write(file, summary.to_string()).unwrap();
         }
         read(&files).map_err(|failure| failure.message)
     }

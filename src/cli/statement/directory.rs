@@ -7,18 +7,42 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
+use super::verify::problems;
 use super::{Failure, read};
+use crate::billing::chain::{chain_order, chain_problems};
 use crate::billing::statement::{Document, StoredDocument};
+use crate::ledger::{RecordProblem, RecordedDocuments};
 
 /// The directory, locked against others that write documents into it.
 pub(super) struct StatementDirectory {
     path: PathBuf,
     lock: File,
+    /// In the order of their numbers.
+    files: Vec<PathBuf>,
     documents: Vec<StoredDocument>,
 }
 
+/// The documents in a directory.
+///
+/// # Errors
+/// It cannot be read.
+pub(super) fn document_files(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let name = entry?.file_name();
+        let name = name.to_string_lossy();
+        let is_document = ["statement-", "credit-"].iter().any(|kind| name.starts_with(kind));
+        if is_document && name.ends_with(".json") {
+            files.push(directory.join(&*name));
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
 impl StatementDirectory {
-    /// Opens a directory, which is made where it is missing, and reads its documents.
+    /// Opens a directory, which is made where it is missing, and reads its documents, which must be as they were written and one
+    /// chain.
     pub(super) fn open(path: &Path) -> Result<Self, Failure> {
         let fail = |error: std::io::Error| {
             Failure::wrong(format!("--statements {}: cannot be used: {error}", path.display()))
@@ -26,28 +50,51 @@ impl StatementDirectory {
         fs::create_dir_all(path).map_err(fail)?;
         let lock = File::open(path).map_err(fail)?;
         flock(&lock, FlockOperation::LockExclusive).map_err(|error| fail(error.into()))?;
-        let mut documents = Vec::new();
-        for entry in fs::read_dir(path).map_err(fail)? {
-            let name = entry.map_err(fail)?.file_name();
-            let name = name.to_string_lossy();
-            let is_document = ["statement-", "credit-"].iter().any(|kind| name.starts_with(kind));
-            if is_document && name.ends_with(".json") {
-                documents.push(read(&path.join(&*name))?.1);
+        let mut found = Vec::new();
+        for file in document_files(path).map_err(fail)? {
+            let (text, stored) = read(&file)?;
+            if let Some(problem) = problems(&text, &stored)?.first() {
+                return Err(Failure::found(format!("{}: {problem}", file.display())));
+            }
+            found.push((file, stored));
+        }
+        found.sort_by(|(_, one), (_, other)| chain_order(one).cmp(&chain_order(other)));
+        let (files, documents) = found.into_iter().unzip();
+        let opened = Self { path: path.to_owned(), lock, files, documents };
+        match chain_problems(&opened.references(), true).first() {
+            Some((place, problem)) => Err(opened.refused(*place, problem)),
+            None => Ok(opened),
+        }
+    }
+
+    fn references(&self) -> Vec<&StoredDocument> {
+        self.documents.iter().collect()
+    }
+
+    fn refused(&self, place: usize, problem: &dyn std::fmt::Display) -> Failure {
+        let file = self.files.get(place).unwrap_or(&self.path);
+        Failure::found(format!("{}: {problem}", file.display()))
+    }
+
+    /// Refuses documents that are not those that a ledger recorded. A statement that it has not recorded yet is recorded when
+    /// its month is closed again, and what an earlier ledger of the node closed is in no later one.
+    pub(super) fn check_recorded(&self, recorded: &RecordedDocuments) -> Result<(), Failure> {
+        let all = self.references();
+        for (place, stored) in all.iter().enumerate() {
+            match recorded.problem(stored, &all) {
+                None | Some(RecordProblem::Unfinished | RecordProblem::Foreign { .. }) => {}
+                Some(problem) => return Err(self.refused(place, &problem)),
             }
         }
-        documents.sort_by(|one, other| one.document.number().cmp(other.document.number()));
-        Ok(Self { path: path.to_owned(), lock, documents })
+        match recorded.missing(&all) {
+            Some(problem) => Err(Failure::found(format!("--statements {}: {problem}", self.path.display()))),
+            None => Ok(()),
+        }
     }
 
     /// Its documents, by number.
     pub(super) fn documents(&self) -> &[StoredDocument] {
         &self.documents
-    }
-
-    /// A number that no document has.
-    pub(super) fn next_number(&self) -> String {
-        let numbers = self.documents.iter().filter_map(|known| known.document.number().parse::<u32>().ok());
-        format!("{:04}", numbers.max().unwrap_or(0).saturating_add(1))
     }
 
     /// Writes a document, whole or not at all. Returns its path.

@@ -648,8 +648,9 @@ fn a_fleet_is_closed_by_a_statement_that_names_its_files_and_gaps() {
     let exports = place("exports");
     fs::create_dir(&exports).unwrap();
     // From the middle of November to the begin of December.
-    for (name, gpu) in [("a", 0), ("b", 1)] {
-        export(&node(name, gpu, 1_600).path(), Path::new(&exports));
+    let worlds = [("a", 0), ("b", 1)].map(|(name, gpu)| node(name, gpu, 1_600));
+    for world in &worlds {
+        export(&world.path(), Path::new(&exports));
     }
     let statements = place("st");
     let close = |more: &[&str]| {
@@ -692,6 +693,41 @@ fn a_fleet_is_closed_by_a_statement_that_names_its_files_and_gaps() {
         ["--tenant", "a", "--amount", "5", "--reason", "The GPU was slow.", "--statements", &statements];
     let (status, told, error) = run(&[&["statement", "credit"][..], &credit, &[&document]].concat());
     assert!(status == Some(0) && told.contains("5.000000000 EUR to a of statement 0001"), "{told}{error}");
+    // A node of the fleet is billed already.
+    let ledger = worlds[0].path().to_str().unwrap().to_owned();
+    let own = ["--month", "2025-11", "--time-zone", "UTC", "--statements", &statements];
+    let own = [&["statement", "close", "--ledger", &ledger][..], &own].concat();
+    let (status, _, error) = run(&own);
+    assert!(
+        status == Some(1) && error.contains("statement 0001 covers a from 2025-11-01T00:00:00Z"),
+        "{error}"
+    );
+    // The statement is what the exports add up to, until a row of them is another one, or a file is gone.
+    let verify = || run(&["statement", "verify", &statements, "--exports", &exports]);
+    let (status, told, error) = verify();
+    assert!(
+        status == Some(0) && told.contains("0001.json: the same account in the exports\n"),
+        "{told}{error}"
+    );
+    let first_day = || {
+        let days = ExportDirectory(Path::new(&exports)).days().unwrap();
+        days.into_iter().filter(|day| day.date == "2025-11-14").map(|day| day.path).collect::<Vec<_>>()
+    };
+    first_day().iter().for_each(|path| fs::remove_file(path).unwrap());
+    let (status, told, error) = verify();
+    assert!(
+        status == Some(0) && told.contains("no longer kept in the exports: 2 of 34 files"),
+        "{told}{error}"
+    );
+    let sql = "UPDATE account SET within_ns = within_ns - 1000000000, waste_ns = waste_ns + 1000000000
+               WHERE minute_ns = (SELECT min(minute_ns) FROM account WHERE within_ns >= 1000000000)";
+    rusqlite::Connection::open(worlds[1].path()).unwrap().execute_batch(sql).unwrap();
+    for world in &worlds {
+        export(&world.path(), Path::new(&exports));
+    }
+    let (status, told, _) = verify();
+    assert!(status == Some(1) && told.contains("0001.json: changed in the exports: "), "{told}");
+    assert!(told.contains("; 1 files were written anew since, or are new"), "{told}");
     fs::write(&list, "a,2025-11-14T22:15:00Z,2025-11-14T22:15:00Z\n").unwrap();
     let (status, _, error) = close(&["--expect", &list]);
     assert!(status == Some(2) && error.contains("nodes.csv:1: it ends before it begins"), "{error}");

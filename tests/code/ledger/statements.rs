@@ -3,24 +3,25 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use gpumeter::account::LedgerBatch;
+use gpumeter::billing::chain::{ChainError, chain_problems, check_overlap};
 use gpumeter::billing::statement::{
     Credit, Document, DocumentId, Issued, Statement, StatementError, StoredDocument, changed_fields,
-    check_closable, check_credit, check_overlap, open_credits,
+    check_closable, check_credit, open_credits,
 };
-use gpumeter::billing::{Bill, PriceBook};
+use gpumeter::billing::{Bill, Fleet, PriceBook};
 use gpumeter::ledger::{
     Cause, ClosedPeriod, Ledger, Reader, RecordedDocument, StatementOrder, forget, record_statement,
 };
-use gpumeter::model::{HolderId, Money, Parts, QUARTER_HOUR, Use, Utc};
+use gpumeter::model::{HolderId, Money, NodeIdentity, Parts, QUARTER_HOUR, Use, Utc};
 use gpumeter::tenants::{TenantRule, TenantRules};
 use proptest::prelude::*;
 use serde_json::Value;
 
 use super::laws::{books, settled, worlds};
-use super::month::MONTH;
+use super::month::{MONTH, play_november};
 use super::world::*;
 
 const EURO: i128 = 1_000_000_000;
@@ -148,6 +149,7 @@ fn statement(bill: Bill, number: &str) -> Document {
     let issued = Issued { by: "ada".into(), at: bill.to, version: "0.1.0".into() };
     Document::Statement(Box::new(Statement {
         number: number.into(),
+        before: None,
         issued,
         bill,
         rules: Vec::new(),
@@ -186,6 +188,7 @@ fn what_is_not_over_not_whole_or_not_balanced_is_not_closed() {
 fn credit(number: &str, statement: DocumentId, amount: i128) -> Document {
     Document::Credit(Box::new(Credit {
         number: number.into(),
+        before: None,
         issued: Issued { by: "ada".into(), at: Utc(1), version: "0.1.0".into() },
         node: String::new(),
         cluster: None,
@@ -407,19 +410,19 @@ fn a_directory_with_a_document_that_was_changed_takes_no_other_one() {
     std::fs::copy(MONTH.path(), place.join("month.db")).unwrap();
     std::fs::create_dir(place.join("st")).unwrap();
     let (world, _ledger) = two_hours();
-    let (text, _) = statement(bill(&world, 0, 3_600), "0007").with_digest().unwrap();
-    let path = place.join("st/statement-0007.json");
+    let (text, _) = statement(bill(&world, 0, 3_600), "0001").with_digest().unwrap();
+    let path = place.join("st/statement-0001.json");
     std::fs::write(&path, text.replace("\"user:a\"", "\"user:b\"")).unwrap();
     let options = ["--time-zone", "Europe/Zurich", "--ledger", "month.db", "--statements", "st"];
     let close = || run(place, &[&["close", "--month", "2025-10"], &options[..]].concat());
     let (status, _, error) = close();
     assert_eq!(status, 1);
-    assert!(error.contains("statement-0007.json: it was changed after it was written"), "{error}");
+    assert!(error.contains("statement-0001.json: it was changed after it was written"), "{error}");
     // Nothing was closed, so it can be once the document is restored; its number stays its own.
     std::fs::write(&path, text).unwrap();
     let (status, told, error) = close();
     assert_eq!(status, 0, "{error}");
-    assert!(told.starts_with("st/statement-0008.json: "), "{told}");
+    assert!(told.starts_with("st/statement-0002.json: "), "{told}");
 }
 
 #[test]
@@ -441,4 +444,292 @@ fn a_close_that_was_killed_after_it_wrote_its_document_is_completed_by_the_next(
     let (status, _, error) = close();
     assert!(status == 1 && error.contains("0001"), "{error}");
     assert_eq!(std::fs::read_dir(place.join("st")).unwrap().count(), 1);
+}
+
+/// A document with another link to the one before it.
+fn linked(document: &Document, before: Option<&StoredDocument>) -> StoredDocument {
+    let mut document = document.clone();
+    match &mut document {
+        Document::Statement(statement) => statement.before = before.map(StoredDocument::id),
+        Document::Credit(credit) => credit.before = before.map(StoredDocument::id),
+    }
+    stored(document)
+}
+
+#[test]
+fn documents_are_one_chain_of_which_nothing_is_missing_copied_or_changed() {
+    let (world, _ledger) = two_hours();
+    let first = stored(statement(bill(&world, 0, 3_600), "0001"));
+    let given = linked(&credit("0002", first.id(), EURO), Some(&first));
+    let Document::Statement(mut next) = statement(bill(&world, 3_600, 7_200), "0003") else { unreachable!() };
+    next.credits = given.granted().into_iter().collect();
+    let third = linked(&Document::Statement(next.clone()), Some(&given));
+    let problems = |documents: &[&StoredDocument], is_whole| {
+        let found = chain_problems(documents, is_whole);
+        found.into_iter().map(|(place, problem)| format!("{place}: {problem}")).collect::<Vec<_>>()
+    };
+    assert_eq!(problems(&[&first, &given, &third], true), [""; 0]);
+    // A part of a chain refers to what is before it.
+    for part in [&[&given, &third][..], &[&third]] {
+        assert_eq!(problems(part, false), [""; 0]);
+        assert!(problems(part, true)[0].starts_with("0: document"), "{:?}", problems(part, true));
+    }
+    let gap = problems(&[&first, &third], false);
+    assert!(gap[0].starts_with("1: document 0002 is missing before it"), "{gap:?}");
+    let twice = problems(&[&first, &given, &given, &third], true);
+    assert!(twice[0].starts_with("2: another document has the number 0002 too (sha256:"), "{twice:?}");
+    // The first was changed: the documents after it have its digest.
+    let mut changed = first.document.clone();
+    if let Document::Statement(statement) = &mut changed {
+        statement.issued.by = "eve".into();
+    }
+    let changed = problems(&[&stored(changed), &given, &third], true);
+    assert!(changed[0].starts_with("1: it was written after 0001 with sha256:"), "{changed:?}");
+    assert!(changed[1].starts_with("1: it refers to 0001 with sha256:"), "{changed:?}");
+    // The same credit under another number, and in a second statement.
+    let again = linked(&credit("0004", first.id(), 3 * EURO), Some(&third));
+    let again = problems(&[&first, &given, &third, &again], true);
+    assert!(again[0].contains("1.000000000 is credited already"), "{again:?}");
+    next.number = "0004".into();
+    next.bill = Bill { node: "other".into(), ..next.bill };
+    let granted =
+        problems(&[&first, &given, &third, &linked(&Document::Statement(next), Some(&third))], true);
+    assert_eq!(granted, ["3: it has credit 0002, which statement 0003 has already"]);
+    // Earlier documents name none before them; once they do, each does.
+    let old = [&first, &stored(given.document.clone()), &third].map(|stored| linked(&stored.document, None));
+    let old: Vec<&StoredDocument> = old.iter().collect();
+    let found = chain_problems(&old[..1], true);
+    assert_eq!(found, []);
+    let unlinked = [&first, &given, &linked(&third.document, None)];
+    let unlinked = problems(&unlinked, true);
+    assert!(unlinked[0].starts_with("2: it does not name the document before it, 0002"), "{unlinked:?}");
+    let odd = stored(statement(bill(&world, 0, 3_600), "1"));
+    assert!(matches!(&chain_problems(&[&odd], true)[..], [(0, ChainError::Number(number))] if number == "1"));
+}
+
+#[test]
+fn a_node_is_billed_by_its_own_statement_or_by_that_of_a_fleet_with_it() {
+    let (world, _ledger) = two_hours();
+    let own = Bill { node: "gpu-7".into(), cluster: Some("a".into()), ..bill(&world, 0, 3_600) };
+    let fleet = |name: &str, cluster: Option<&str>| {
+        let node =
+            NodeIdentity { name: name.into(), cluster: cluster.map(Into::into), ..NodeIdentity::default() };
+        let mut fleet = Bill { fleet: Some(Fleet::default()), ..bill(&world, 0, 7_200) };
+        fleet.lines.iter_mut().for_each(|line| line.node = Some(Arc::new(node.clone())));
+        fleet
+    };
+    // Time that a node did not report has no cluster.
+    for (cluster, is_free) in [(Some("a"), false), (None, false), (Some("b"), true)] {
+        let fleet = fleet("gpu-7", cluster);
+        let closed = [stored(statement(own.clone(), "0001")), stored(statement(fleet.clone(), "0001"))];
+        assert_eq!(check_overlap(&fleet, [&closed[0]]).is_ok(), is_free);
+        let refused = check_overlap(&own, [&closed[1]]);
+        assert_eq!(refused.is_ok(), is_free);
+        if let Err(error) = refused {
+            assert!(
+                error.to_string().starts_with("statement 0001 covers gpu-7 from 2025-11-14T22:15:00Z"),
+                "{error}"
+            );
+        }
+    }
+    let other = stored(statement(fleet("gpu-8", Some("a")), "0001"));
+    check_overlap(&own, [&other]).unwrap();
+    let both = [&other, &stored(statement(own, "0002"))];
+    assert_eq!(chain_problems(&both, true), []);
+}
+
+/// A place with the ledger of October and November, a statement of October, and a credit for it.
+static CLOSED: LazyLock<tempfile::TempDir> = LazyLock::new(|| {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::copy(MONTH.path(), directory.path().join("month.db")).unwrap();
+    let done = |arguments: &[&str]| {
+        let (status, told, error) = in_ledger(directory.path(), arguments);
+        assert_eq!(status, 0, "{told}{error}");
+    };
+    done(&["close", "--month", "2025-10", "--time-zone", "Europe/Zurich"]);
+    play_november(&directory.path().join("month.db"));
+    done(&[&["credit", "st/statement-0001.json"][..], &CREDIT].concat());
+    directory
+});
+
+/// A copy of that place.
+fn closed_months() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::create_dir(directory.path().join("st")).unwrap();
+    for name in ["month.db", "st/statement-0001.json", "st/credit-0002.json"] {
+        std::fs::copy(CLOSED.path().join(name), directory.path().join(name)).unwrap();
+    }
+    directory
+}
+
+const CREDIT: [&str; 6] = ["--tenant", "bio", "--amount", "14.35", "--reason", "a late rate"];
+const NOVEMBER: [&str; 5] = ["close", "--month", "2025-11", "--time-zone", "Europe/Zurich"];
+
+/// Runs a command with `month.db` and `st`.
+fn in_ledger(place: &Path, arguments: &[&str]) -> (i32, String, String) {
+    run(place, &[arguments, &["--ledger", "month.db", "--statements", "st", "--closed-by", "ada"]].concat())
+}
+
+/// Changes a document, and gives it a new digest.
+fn forge(path: &Path, change: impl FnOnce(&mut Document)) {
+    let mut document = Document::read(&std::fs::read_to_string(path).unwrap()).unwrap().document;
+    change(&mut document);
+    let _ = std::fs::remove_file(path);
+    std::fs::write(path, document.with_digest().unwrap().0).unwrap();
+}
+
+fn change_closer(document: &mut Document) {
+    match document {
+        Document::Statement(statement) => statement.issued.by = "eve".into(),
+        Document::Credit(credit) => credit.issued.by = "eve".into(),
+    }
+}
+
+#[test]
+fn close_credit_and_verify_refuse_a_copy_a_gap_and_a_changed_document_by_name() {
+    let refused = |change: &dyn Fn(&Path), told: &str| {
+        let directory = closed_months();
+        let place = directory.path();
+        change(&place.join("st"));
+        let credit = [&["credit", "st/statement-0001.json"][..], &CREDIT].concat();
+        for command in [&NOVEMBER[..], &credit] {
+            let (status, _, error) = in_ledger(place, command);
+            assert!(status == 1 && error.contains(told), "{command:?}: {error}");
+        }
+        let (status, page, error) = run(place, &["verify", "st", "--ledger", "month.db"]);
+        assert!(status == 1 && page.contains(told), "{page}{error}");
+        // Nothing was closed, and no credit was given.
+        let ledger = rusqlite::Connection::open(place.join("month.db")).unwrap();
+        let rows: i64 = ledger.query_row("SELECT count(*) FROM statement", [], |row| row.get(0)).unwrap();
+        assert_eq!(rows, 2, "{told}");
+    };
+    let copy =
+        |place: &Path| drop(std::fs::copy(place.join("credit-0002.json"), place.join("credit-0009.json")));
+    refused(&copy, "another document has the number 0002 too");
+    let gap = |place: &Path| std::fs::rename(place.join("credit-0002.json"), place.join("old.json")).unwrap();
+    refused(&gap, "document 0002 is missing, which the ledger recorded with sha256:");
+    let first = |place: &Path| forge(&place.join("statement-0001.json"), change_closer);
+    refused(&first, "credit-0002.json: it was written after 0001 with sha256:");
+    // The last of a chain is in no document: the ledger has its digest.
+    let last = |place: &Path| forge(&place.join("credit-0002.json"), change_closer);
+    refused(&last, "credit-0002.json: the ledger recorded sha256:");
+    let more = |place: &Path| {
+        let before =
+            Document::read(&std::fs::read_to_string(place.join("credit-0002.json")).unwrap()).unwrap();
+        std::fs::copy(place.join("credit-0002.json"), place.join("credit-0003.json")).unwrap();
+        forge(&place.join("credit-0003.json"), |document| {
+            let Document::Credit(credit) = document else { unreachable!() };
+            (credit.number, credit.before) = ("0003".into(), Some(before.id()));
+        });
+    };
+    refused(&more, "credit-0003.json: the ledger has not recorded it");
+}
+
+#[test]
+fn a_chain_is_verified_against_its_ledger_and_continued() {
+    let directory = closed_months();
+    let place = directory.path();
+    let (status, told, error) = in_ledger(place, &NOVEMBER);
+    assert!(status == 0 && told.contains("statement 0003") && told.contains("1 credit"), "{told}{error}");
+    let all = ["verify", "st", "--ledger", "month.db"];
+    let (status, told, error) = run(place, &all);
+    assert_eq!((status, &*error), (0, ""), "{told}");
+    assert_eq!(told.matches(": unchanged: ").count(), 3, "{told}");
+    assert_eq!(told.matches(": the same account in the ledger\n").count(), 2, "{told}");
+    // Without a ledger or exports the chain alone is checked, and files of it from the first to the last.
+    assert_eq!(run(place, &["verify", "st"]).0, 0);
+    let part = ["verify", "st/credit-0002.json", "st/statement-0003.json"];
+    assert_eq!(run(place, &part).0, 0);
+    let (status, told, _) = run(place, &["verify", "st/statement-0001.json", "st/statement-0003.json"]);
+    assert!(
+        status == 1 && told.contains("statement-0003.json: document 0002 is missing before it"),
+        "{told}"
+    );
+    // Another directory has not the documents of the ledger.
+    let (status, _, error) =
+        run(place, &[&NOVEMBER[..], &["--ledger", "month.db", "--statements", "new"]].concat());
+    assert!(status == 1 && error.contains("--statements new: document 0001 is missing"), "{error}");
+}
+
+#[test]
+fn a_row_that_was_changed_after_the_close_is_found_in_the_ledger() {
+    let directory = closed_months();
+    let place = directory.path();
+    let sql =
+        |sql: &str| rusqlite::Connection::open(place.join("month.db")).unwrap().execute_batch(sql).unwrap();
+    let verify = || run(place, &["verify", "st", "--ledger", "month.db"]);
+    assert_eq!(verify().0, 0);
+    // A second of one tenant's job becomes another's, in the same minute of the same GPU.
+    let of = |name: &str, sign: &str| {
+        format!(
+            "UPDATE account SET waste_ns = waste_ns {sign} 1000000000 WHERE gpu = 2 AND minute_ns = 1760500800000000000
+             AND holder = (SELECT id FROM holder WHERE name = '{name}');"
+        )
+    };
+    sql(&[of("slurm:alpha/11", "-"), of("__unallocated__", "+")].concat());
+    let (status, told, error) = verify();
+    assert!(status == 1, "{told}{error}");
+    let line = told.lines().find(|line| line.contains("changed in the ledger: ")).unwrap();
+    assert!(line.contains("2025-10-15") && line.contains(" now, held "), "{line}");
+    assert!(!told.contains("the same account"), "{told}");
+}
+
+#[test]
+fn what_is_no_longer_kept_is_a_note() {
+    let directory = closed_months();
+    let place = directory.path();
+    let sql =
+        |sql: &str| rusqlite::Connection::open(place.join("month.db")).unwrap().execute_batch(sql).unwrap();
+    sql("UPDATE ledger SET deleted_until_ns = 1760500800000000000;
+         DELETE FROM account WHERE minute_ns < 1760500800000000000");
+    let (status, told, error) = run(place, &["verify", "st", "--ledger", "month.db"]);
+    assert_eq!(status, 0, "{told}{error}");
+    assert!(
+        told.contains(": no longer kept in the ledger: its rows before 2025-10-15T04:00:00Z are deleted"),
+        "{told}"
+    );
+}
+
+#[test]
+fn documents_from_before_they_named_each_other_are_verified_and_continued() {
+    let directory = closed_months();
+    let place = directory.path();
+    let path = place.join("st/credit-0002.json");
+    forge(&path, |document| {
+        let Document::Credit(credit) = document else { unreachable!() };
+        credit.before = None;
+    });
+    let digest = Document::read(&std::fs::read_to_string(&path).unwrap()).unwrap().digest;
+    let ledger = rusqlite::Connection::open(place.join("month.db")).unwrap();
+    ledger.execute("UPDATE statement SET digest = ?1 WHERE number = '0002'", [digest]).unwrap();
+    drop(ledger);
+    let (status, told, error) = in_ledger(place, &NOVEMBER);
+    assert_eq!(status, 0, "{told}{error}");
+    assert_eq!(run(place, &["verify", "st", "--ledger", "month.db"]).0, 0);
+}
+
+#[test]
+fn a_credit_for_a_statement_that_the_ledger_has_not_recorded_is_refused() {
+    let directory = closed_months();
+    let place = directory.path();
+    rusqlite::Connection::open(place.join("month.db"))
+        .unwrap()
+        .execute_batch("DELETE FROM statement")
+        .unwrap();
+    let credit = [&["credit", "st/statement-0001.json"][..], &CREDIT].concat();
+    let (status, _, error) = in_ledger(place, &credit);
+    assert!(status == 1 && error.contains("is it the ledger of that statement?"), "{error}");
+    assert_eq!(std::fs::read_dir(place.join("st")).unwrap().count(), 2);
+}
+
+#[test]
+fn a_pipe_in_place_of_a_document_is_refused_and_never_waited_for() {
+    let directory = closed_months();
+    let place = directory.path();
+    assert!(Command::new("mkfifo").arg(place.join("st/credit-0003.json")).status().unwrap().success());
+    let told = "credit-0003.json: cannot be read: it is a named pipe, and must be a regular file";
+    let (status, _, error) = in_ledger(place, &NOVEMBER);
+    assert!(status == 2 && error.contains(told), "{error}");
+    let (status, page, _) = run(place, &["verify", "st"]);
+    assert!(status == 1 && page.contains(told), "{page}");
 }

@@ -1,0 +1,332 @@
+//! `gpumeter statement verify`: checks documents by themselves, as a chain, and against a ledger or exports.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::directory::document_files;
+use super::{Failure, print, printable, read_any};
+use crate::billing::chain::{chain_order, chain_problems};
+use crate::billing::statement::{Document, Statement, StoredDocument, changed_fields};
+use crate::billing::{Bill, LineFilter, account_change};
+use crate::cli::bill::{FleetOptions, in_one_currency, zone};
+use crate::exports::{FleetBill, LineDetail};
+use crate::ledger::{self, Cause, Reader, RecordedDocuments};
+use crate::serve::BillQuery;
+
+/// Options of `verify`.
+#[derive(Args, Debug)]
+pub(super) struct VerifyOptions {
+    /// The documents, or a directory of them, of which none may be missing.
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Also check that the ledger of their node recorded these documents, and still has the same account. It must not be in use;
+    /// of a running agent's ledger give a copy (gpumeter ledger snapshot).
+    #[arg(long, value_name = "FILE")]
+    ledger: Option<PathBuf>,
+    /// Also check that a fleet's statements are what these exports add up to.
+    #[arg(long, value_name = "DIRECTORY")]
+    exports: Option<PathBuf>,
+}
+
+/// A document, and what is told of it.
+struct CheckedFile {
+    path: PathBuf,
+    stored: Option<StoredDocument>,
+    problems: Vec<String>,
+    notes: Vec<String>,
+}
+
+/// Files of one directory, by place.
+#[derive(Default)]
+struct ChainFiles {
+    places: Vec<usize>,
+    /// Whether the directory itself was given.
+    is_whole: bool,
+}
+
+/// The ledger that documents are checked against.
+struct CheckedLedger<'a> {
+    path: &'a Path,
+    recorded: RecordedDocuments,
+}
+
+impl VerifyOptions {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        let (mut files, chains) = self.read()?;
+        let ledger = self.ledger.as_deref().map(CheckedLedger::open).transpose()?;
+        let mut page = String::new();
+        let mut refused = 0;
+        for (directory, chain) in &chains {
+            chain.check(&mut files);
+            if let Some(ledger) = &ledger
+                && let Some(missing) = ledger.check(chain, &mut files)?
+            {
+                refused += 1;
+                page += &format!("{}: {missing}\n", directory.display());
+            }
+        }
+        if let Some(exports) = &self.exports {
+            files.iter_mut().try_for_each(|file| file.check_exports(exports))?;
+        }
+        for file in &files {
+            refused += usize::from(!file.problems.is_empty());
+            page += &file.told();
+        }
+        print(&printable(&page))?;
+        match refused {
+            0 => Ok(()),
+            1 => Err(Failure::found("1 document is not as it was written")),
+            _ => Err(Failure::found(format!("{refused} documents are not as they were written"))),
+        }
+    }
+
+    /// The files, and of which of them are one chain.
+    fn read(&self) -> Result<(Vec<CheckedFile>, BTreeMap<PathBuf, ChainFiles>), Failure> {
+        let (mut files, mut chains) = (Vec::new(), BTreeMap::<PathBuf, ChainFiles>::new());
+        for path in &self.files {
+            let listed = if path.is_dir() {
+                chains.entry(path.clone()).or_default().is_whole = true;
+                document_files(path)
+                    .map_err(|error| Failure::wrong(format!("{}: cannot be read: {error}", path.display())))?
+            } else {
+                vec![path.clone()]
+            };
+            for path in listed {
+                let directory = path.parent().unwrap_or(Path::new("")).to_owned();
+                chains.entry(directory).or_default().places.push(files.len());
+                files.push(CheckedFile::read(path)?);
+            }
+        }
+        Ok((files, chains))
+    }
+}
+
+impl CheckedFile {
+    fn read(path: PathBuf) -> Result<Self, Failure> {
+        let (stored, problems) = match read_any(&path) {
+            Ok((text, stored)) => {
+                let problems = problems(&text, &stored)?;
+                (Some(stored), problems)
+            }
+            Err(failure) => {
+                let message = failure.message.trim_start_matches(&format!("{}: ", path.display())).to_owned();
+                (None, vec![message])
+            }
+        };
+        Ok(Self { path, stored, problems, notes: Vec::new() })
+    }
+
+    fn statement(&self) -> Option<&Statement> {
+        match &self.stored.as_ref()?.document {
+            Document::Statement(statement) => Some(statement),
+            Document::Credit(_) => None,
+        }
+    }
+
+    fn add(&mut self, checked: AccountCheck) {
+        match checked {
+            AccountCheck::Problem(problem) => self.problems.push(problem),
+            AccountCheck::Note(note) => self.notes.push(note),
+        }
+    }
+
+    /// Compares a fleet's statement with what exports add up to.
+    fn check_exports(&mut self, exports: &Path) -> Result<(), Failure> {
+        let Some(statement) = self.statement().filter(|statement| statement.bill.fleet.is_some()) else {
+            return Ok(());
+        };
+        let checked = compare_exports(statement, exports)?;
+        self.add(checked);
+        Ok(())
+    }
+
+    /// The lines about the file.
+    fn told(&self) -> String {
+        let unchanged = self.stored.iter().filter(|_| self.problems.is_empty()).map(unchanged);
+        let lines = unchanged.chain(self.problems.iter().cloned()).chain(self.notes.iter().cloned());
+        lines.map(|line| format!("{}: {line}\n", self.path.display())).collect()
+    }
+}
+
+impl ChainFiles {
+    /// The places of the documents that can be read, in the order of their numbers, and the documents.
+    fn ordered<'a>(&self, files: &'a [CheckedFile]) -> (Vec<usize>, Vec<&'a StoredDocument>) {
+        let read = self.places.iter().filter_map(|place| Some((*place, files.get(*place)?.stored.as_ref()?)));
+        let mut ordered: Vec<(usize, &StoredDocument)> = read.collect();
+        ordered.sort_by(|(_, one), (_, other)| chain_order(one).cmp(&chain_order(other)));
+        ordered.into_iter().unzip()
+    }
+
+    /// Notes what is wrong with the chain.
+    fn check(&self, files: &mut [CheckedFile]) {
+        let (places, documents) = self.ordered(files);
+        for (at, problem) in chain_problems(&documents, self.is_whole) {
+            add_problem(files, places.get(at), &problem);
+        }
+    }
+}
+
+fn add_problem(files: &mut [CheckedFile], place: Option<&usize>, problem: &dyn std::fmt::Display) {
+    if let Some(file) = place.and_then(|place| files.get_mut(*place)) {
+        file.problems.push(problem.to_string());
+    }
+}
+
+impl<'a> CheckedLedger<'a> {
+    fn open(path: &'a Path) -> Result<Self, Failure> {
+        ledger::check_unowned(path).map_err(|error| match error.cause {
+            Cause::Owned { .. } => Failure::wrong(format!(
+                "{}: a running agent writes it; give a copy of it, as gpumeter ledger snapshot makes one",
+                path.display()
+            )),
+            _ => Failure::wrong(error),
+        })?;
+        let recorded = Reader::open(path).and_then(|reader| reader.documents()).map_err(Failure::wrong)?;
+        Ok(Self { path, recorded })
+    }
+
+    /// Compares documents with what the ledger recorded, and statements with its account. Returns what is missing in a whole
+    /// chain.
+    fn check(&self, chain: &ChainFiles, files: &mut [CheckedFile]) -> Result<Option<String>, Failure> {
+        let (places, documents) = chain.ordered(files);
+        let found = documents.iter().zip(&places).map(|(stored, place)| {
+            let problem = self.recorded.problem(stored, &documents).map(|problem| problem.to_string());
+            let is_own = self.recorded.has(stored) || self.recorded.is_own(stored, &documents);
+            (*place, problem, is_own)
+        });
+        let found: Vec<(usize, Option<String>, bool)> = found.collect();
+        let missing = self.recorded.missing(&documents).filter(|_| chain.is_whole);
+        let missing = missing.map(|problem| problem.to_string());
+        for (place, problem, is_own) in found {
+            let Some(file) = files.get_mut(place) else { continue };
+            file.problems.extend(problem);
+            if let Some(statement) = file.statement().filter(|_| is_own) {
+                let checked = self.compare(&statement.bill)?;
+                file.add(checked);
+            }
+        }
+        Ok(missing)
+    }
+
+    /// Compares the bill of a statement with the account of the ledger.
+    fn compare(&self, closed: &Bill) -> Result<AccountCheck, Failure> {
+        let by_day = closed.lines.iter().any(|line| line.day.is_some());
+        let reader = Reader::open(self.path).map_err(Failure::wrong)?;
+        let made =
+            reader.in_zone(zone(&closed.time_zone)).by_day(by_day).bill(Some(closed.from), Some(closed.to));
+        let now = match made {
+            Ok(now) => now,
+            Err(error) => match error.cause {
+                Cause::Deleted { until, .. } => {
+                    return Ok(AccountCheck::Note(format!(
+                        "no longer kept in the ledger: its rows before {until} are deleted"
+                    )));
+                }
+                Cause::RolledUp { until, .. } => {
+                    return Ok(AccountCheck::Note(format!(
+                        "no longer kept in the ledger: its minutes before {until} are rolled up"
+                    )));
+                }
+                _ => return Ok(AccountCheck::Problem(error.to_string())),
+            },
+        };
+        if now.to < closed.to {
+            return Ok(AccountCheck::Problem(format!(
+                "changed: the account of the ledger ends at {}",
+                now.to
+            )));
+        }
+        compare_bills(closed, &now, false, "the ledger")
+    }
+}
+
+/// What is found out about the account of a statement.
+enum AccountCheck {
+    /// It is not that of the statement.
+    Problem(String),
+    /// It is, or cannot be told any more.
+    Note(String),
+}
+
+fn compare_bills(closed: &Bill, now: &Bill, has_gaps: bool, of: &str) -> Result<AccountCheck, Failure> {
+    let change = account_change(closed, now, has_gaps).map_err(Failure::found)?;
+    Ok(match change.count {
+        0 => AccountCheck::Note(format!("the same account in {of}")),
+        1 => AccountCheck::Problem(format!("changed in {of}: {}", change.first)),
+        count => {
+            AccountCheck::Problem(format!("changed in {of}: {}; and {} sums more", change.first, count - 1))
+        }
+    })
+}
+
+/// Compares a fleet's statement with what exports add up to now.
+fn compare_exports(statement: &Statement, exports: &Path) -> Result<AccountCheck, Failure> {
+    let gone: Vec<&str> =
+        statement.files.iter().map(|file| &*file.path).filter(|path| !exports.join(path).exists()).collect();
+    if let Some(first) = gone.first() {
+        return Ok(AccountCheck::Note(format!(
+            "no longer kept in the exports: {} of {} files, the first is {first}",
+            gone.len(),
+            statement.files.len()
+        )));
+    }
+    let options = FleetOptions { directory: exports, expect: None, skip_damaged: false, digests: true };
+    let detail = LineDetail { node: true, labels: Some(Vec::new()), ..LineDetail::default() };
+    let query = BillQuery {
+        from: Some(statement.bill.from.to_string()),
+        to: Some(statement.bill.to.to_string()),
+        time_zone: Some("UTC".to_owned()),
+        by: None,
+    };
+    let made = options.bills(&query, None, (detail, LineFilter::default()));
+    let FleetBill { bill, files, .. } = match made.and_then(in_one_currency) {
+        Ok(made) => made,
+        Err(failure) => return Ok(AccountCheck::Problem(failure.message)),
+    };
+    let others = files.iter().filter(|file| !statement.files.contains(file)).count();
+    let checked = compare_bills(&statement.bill, &bill, !statement.gaps.is_empty(), "the exports")?;
+    Ok(match (checked, others) {
+        (checked, 0) => checked,
+        (AccountCheck::Note(note), _) => {
+            AccountCheck::Note(format!("{note}; {others} files were written anew since, or are new"))
+        }
+        (AccountCheck::Problem(problem), _) => {
+            AccountCheck::Problem(format!("{problem}; {others} files were written anew since, or are new"))
+        }
+    })
+}
+
+fn unchanged(stored: &StoredDocument) -> String {
+    let (kind, issued) = match &stored.document {
+        Document::Statement(statement) => ("statement", &statement.issued),
+        Document::Credit(credit) => ("credit", &credit.issued),
+    };
+    let id = stored.id();
+    format!("unchanged: {kind} {}, by {} at {}, {}", id.number, issued.by, issued.at, id.digest)
+}
+
+/// What is wrong with a document, a line each.
+pub(super) fn problems(text: &str, stored: &StoredDocument) -> Result<Vec<String>, Failure> {
+    let fields = changed_fields(text, &stored.document).map_err(Failure::found)?;
+    let mut problems: Vec<String> = fields
+        .iter()
+        .map(|field| {
+            format!(
+                "{} is {}, and the rest of the document makes it {}",
+                field.path, field.found, field.expected
+            )
+        })
+        .collect();
+    if let Document::Statement(statement) = &stored.document
+        && problems.is_empty()
+        && !statement.bill.is_balanced()
+    {
+        problems.push("its sums do not agree".to_owned());
+    }
+    if !stored.is_unchanged {
+        problems.push(format!("changed by hand: its content is not that of {}", stored.digest));
+    }
+    Ok(problems)
+}
