@@ -44,6 +44,8 @@ fn build(directory: &Path) -> PathBuf {
         .arg(directory)
         // Built once and carried in the binary: neither debug information nor a later, faster build is of use.
         .env("CARGO_PROFILE_DEV_DEBUG", "0")
+        // Tests make millions of calls.
+        .env("CARGO_PROFILE_DEV_OPT_LEVEL", "1")
         .env("CARGO_PROFILE_RELEASE_STRIP", "symbols")
         .env("CARGO_INCREMENTAL", "0")
         // Sharing the outer build directory would wait for its lock for ever.
