@@ -10,6 +10,7 @@ use super::Bill;
 use super::statement::{
     Credit, Document, DocumentId, Statement, StatementError, StoredDocument, check_credit,
 };
+use crate::model::Utc;
 
 /// Why a document does not belong where it is in its chain.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -225,11 +226,30 @@ pub fn check_overlap<'a>(
     bill: &Bill,
     documents: impl IntoIterator<Item = &'a StoredDocument>,
 ) -> Result<(), StatementError> {
-    let own = nodes_of(bill);
+    check_nodes(&nodes_of(bill), [bill.from, bill.to], documents)
+}
+
+/// Checks that no statement has some of a period of a node.
+///
+/// # Errors
+/// One has.
+pub fn check_period<'a>(
+    (name, cluster): (&str, Option<&str>),
+    period: [Utc; 2],
+    documents: impl IntoIterator<Item = &'a StoredDocument>,
+) -> Result<(), StatementError> {
+    check_nodes(&[NodeName { name, cluster }].into(), period, documents)
+}
+
+fn check_nodes<'a>(
+    own: &BTreeSet<NodeName<'_>>,
+    [from, to]: [Utc; 2],
+    documents: impl IntoIterator<Item = &'a StoredDocument>,
+) -> Result<(), StatementError> {
     for stored in documents {
         let Document::Statement(known) = &stored.document else { continue };
-        let is_at_one_time = known.bill.from < bill.to && bill.from < known.bill.to;
-        if let Some(node) = is_at_one_time.then(|| shared_node(&own, &nodes_of(&known.bill))).flatten() {
+        let is_at_one_time = known.bill.from < to && from < known.bill.to;
+        if let Some(node) = is_at_one_time.then(|| shared_node(own, &nodes_of(&known.bill))).flatten() {
             return Err(StatementError::Overlap {
                 number: known.number.clone(),
                 node,

@@ -28,7 +28,7 @@ use crate::ledger::{
     self, ClosedPeriod, Reader, RecordProblem, RecordedDocument, RecordedDocuments, StatementOrder,
 };
 use crate::model::Money;
-use crate::serve::{BY_DAY, BillQuery, ClosedBill, PeriodCloser};
+use crate::serve::{self, BY_DAY, BillQuery, ClosedBill, PeriodCloser};
 use directory::StatementDirectory;
 
 /// Options of the command.
@@ -181,7 +181,9 @@ impl CloseOptions {
         let directory = StatementDirectory::open(&self.owner.statements)?;
         let by = self.owner.user()?;
         if self.exports.is_none() {
-            directory.check_recorded(&self.owner.documents()?)?;
+            let recorded = self.owner.documents()?;
+            directory.check_recorded(&recorded)?;
+            self.check_period(&query, &recorded, directory.documents())?;
         }
         let (ClosedBill { bill, rules, at }, files, gaps) = match &self.exports {
             Some(exports) => self.fleet(exports, query)?,
@@ -224,6 +226,27 @@ impl CloseOptions {
             })?;
         }
         print(&format!("{}: {told}\n", path.display()))
+    }
+
+    /// Refuses a month that a document covers before the ledger closes it, where its time zone is known here.
+    fn check_period(
+        &self,
+        query: &BillQuery,
+        recorded: &RecordedDocuments,
+        documents: &[StoredDocument],
+    ) -> Result<(), Failure> {
+        if self.owner.ledger.is_none() && query.time_zone.is_none() {
+            return Ok(());
+        }
+        let (_, [Some(from), Some(to)]) = serve::period(query, None).map_err(Failure::wrong)? else {
+            return Ok(());
+        };
+        // Its document may have been written before a kill.
+        if recorded.unfinished.iter().any(|period| (period.from, period.to) == (from, to)) {
+            return Ok(());
+        }
+        let node = (&*recorded.node, recorded.cluster.as_deref());
+        chain::check_period(node, [from, to], documents).map_err(Failure::found)
     }
 
     /// The bill of a fleet's month, which must be complete unless gaps are accepted; the files that it was made from; the gaps.

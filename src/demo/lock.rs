@@ -9,6 +9,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::path::Path;
 
 use super::{DemoError, OTHER_DIRECTORY, file_error};
+use crate::input;
 
 /// The file that marks a directory which a demo may overwrite and empty.
 const MARKER: &str = ".gpumeter-demo";
@@ -74,7 +75,7 @@ impl DirectoryLock {
 
 /// The pid of the demo that uses the directory, if one runs.
 pub(super) fn owner(directory: &Path) -> Option<String> {
-    let mut file = File::open(directory.join(LOCK)).ok()?;
+    let mut file = input::open(&directory.join(LOCK)).ok()?;
     matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)).then(|| read_pid(&mut file))
 }
 

@@ -483,6 +483,9 @@ fn a_period_is_closed_over_the_local_socket_alone_and_only_once() {
     let (number, digest) = ("0001".to_owned(), "sha256:1".to_owned());
     let document = RecordedDocument { period, is_credit: false, number, digest };
     assert_eq!(send_request(&socket, &ControlRequest::RecordDocument { document }).unwrap().error, None);
+    let ControlReply { documents, .. } = send_request(&socket, &ControlRequest::Documents).unwrap();
+    let documents = documents.unwrap().documents;
+    assert_eq!(documents.iter().map(|known| &*known.number).collect::<Vec<_>>(), ["0001"]);
     let again = send_request(&socket, &order(&begin, &end)).unwrap().error.unwrap();
     assert!(again.contains("is closed already by statement 0001"), "{again}");
     // HTTP has no such request.

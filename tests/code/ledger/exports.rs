@@ -702,6 +702,7 @@ fn a_fleet_is_closed_by_a_statement_that_names_its_files_and_gaps() {
         status == Some(1) && error.contains("statement 0001 covers a from 2025-11-01T00:00:00Z"),
         "{error}"
     );
+    assert_eq!(worlds[0].sql::<i64>("SELECT count(*) FROM statement"), 0, "nothing was closed");
     // The statement is what the exports add up to, until a row of them is another one, or a file is gone.
     let verify = || run(&["statement", "verify", &statements, "--exports", &exports]);
     let (status, told, error) = verify();
