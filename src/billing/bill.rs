@@ -133,6 +133,37 @@ pub struct Fleet {
     /// What a reader must know about the exports, such as nodes that are behind.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+    /// Time of GPUs that is set aside, since two ledgers held a GPU at one time; it is in no line and no sum.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conflicts: Vec<GpuConflict>,
+}
+
+/// A day of a GPU that two ledgers held at one time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuConflict {
+    /// UUID.
+    pub gpu: String,
+    /// The date in UTC.
+    pub date: String,
+    /// The ledgers with an account of the GPU on that day.
+    pub ledgers: Vec<ConflictingLedger>,
+}
+
+/// A ledger that a day of a GPU is set aside of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConflictingLedger {
+    /// Its id and node, `ID of NODE`.
+    pub ledger: String,
+    /// Its time of the GPU on that day, in the period of the bill.
+    #[serde(rename = "held_ns", with = "json::integer")]
+    pub held: TimeSum,
+}
+
+impl std::fmt::Display for GpuConflict {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let ledgers: Vec<&str> = self.ledgers.iter().map(|one| &*one.ledger).collect();
+        write!(f, "{} on {} is held in the ledgers {}", self.gpu, self.date, ledgers.join(" and "))
+    }
 }
 
 /// A rate, and the time or energy under it.
@@ -207,6 +238,19 @@ pub struct LineRates {
     pub carbon: Option<i64>,
     /// The terms of its tenant.
     pub terms: Option<i64>,
+}
+
+impl LineRates {
+    /// What tells the lines of `__terms__` apart: energy has no terms.
+    #[must_use]
+    pub const fn of_terms(self) -> Self {
+        Self { energy: None, carbon: None, ..self }
+    }
+
+    /// What tells the lines of `__rate_variance__` apart.
+    pub const fn of_variance(self) -> Self {
+        Self { time: self.time, energy: None, carbon: None, terms: None }
+    }
 }
 
 /// What one version of a holder held and used on one slot.

@@ -31,8 +31,8 @@ mod terms;
 
 pub use account_change::{AccountChange, account_change};
 pub use bill::{
-    Bill, BillGpu, BillLine, BillRate, BillTerms, Fleet, Interval, LineRates, Reconciliation,
-    SeveralCurrencies, mark_measured_energy, only_bill,
+    Bill, BillGpu, BillLine, BillRate, BillTerms, ConflictingLedger, Fleet, GpuConflict, Interval, LineRates,
+    Reconciliation, SeveralCurrencies, mark_measured_energy, only_bill,
 };
 pub use charge::{Charge, ChargedSlot, charges};
 pub use day::{DayAccount, DayGpu, DayHeader, DayRevision, DayRow, ExportedFile};
@@ -50,7 +50,7 @@ pub use line_filter::LineFilter;
 pub use local_time::{day_begin, days_between, local_date, local_time, zone_name};
 pub use money::{ExactMoney, MoneyOverflow, SumOverflow, round_together};
 pub use month::{Month, TenantBudget};
-pub use pricing::{PricedSpan, SlotRates};
+pub use pricing::{LineCharge, LinePrices, PricedSpan, SlotRates, nano_per_gpu_hour};
 pub use rate::{EXAMPLE, OtherCurrency, PriceBook, PricedSlot, Rate, RateKind, RateSelector};
 pub use sacct::{SacctJob, parse_sacct};
 pub use schedule::{Dated, RateSchedule, Recorded, RecordedAt, Schedule};

@@ -8,7 +8,7 @@ use super::money::{ExactMoney, MoneyOverflow};
 use super::rate::{PricedSlot, Rate, RateKind};
 use super::schedule::{RateSchedule, Recorded};
 use super::terms::Terms;
-use crate::model::{GpuId, HolderId, MigProfile, Nanoseconds, SlotId, Tariff, Utc};
+use crate::model::{Amounts, GpuId, HolderId, MigProfile, Nanoseconds, SlotId, Tariff, Utc};
 
 /// The rates of a slot at a time.
 #[derive(Clone, Copy, Debug)]
@@ -46,10 +46,10 @@ impl<'a> SlotRates<'a> {
     /// Nano-units per GPU-hour of its time, 0 without a rate. The time of an instance is its part of the GPU's, so its
     /// price counts for the whole GPU in proportion; sizes are powers of two, so that is exact.
     pub fn nano_per_gpu_hour(&self) -> i64 {
-        let Some((rate, profile)) = self.instance else { return self.gpu.map_or(0, |rate| rate.entry.nano) };
-        let (size, total) = (i128::from(profile.size.max(1)), i128::from(profile.total));
-        let nano = (i128::from(rate.entry.nano) * total + size / 2) / size;
-        i64::try_from(nano).unwrap_or(i64::MAX)
+        match self.instance {
+            Some((rate, profile)) => nano_per_gpu_hour(rate.entry.nano, profile),
+            None => self.gpu.map_or(0, |rate| rate.entry.nano),
+        }
     }
 
     /// The numbers of what prices a line of a tenant with these terms.
@@ -65,6 +65,66 @@ impl<'a> SlotRates<'a> {
     /// Currency and class of its time; none without a price.
     pub fn tariff(&self) -> Option<&'a Tariff> {
         self.time().map(|rate| &rate.entry.tariff)
+    }
+}
+
+/// Nano-units per GPU-hour where an instance of a profile costs so much per hour.
+pub fn nano_per_gpu_hour(nano_per_instance_hour: i64, profile: &MigProfile) -> i64 {
+    let (size, total) = (i128::from(profile.size.max(1)), i128::from(profile.total));
+    let nano = (i128::from(nano_per_instance_hour) * total + size / 2) / size;
+    i64::try_from(nano).unwrap_or(i64::MAX)
+}
+
+/// The prices of a line in nano-units per hour or kWh, 0 without a rate.
+#[derive(Clone, Copy, Debug)]
+pub struct LinePrices<'a> {
+    /// Of its time, per GPU-hour.
+    pub time: i64,
+    /// Of the time of the whole GPU.
+    pub gpu: i64,
+    /// Of energy.
+    pub energy: i64,
+    /// The terms of its tenant.
+    pub terms: Option<&'a Terms>,
+}
+
+/// What a line costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LineCharge {
+    /// The charged time in nanoseconds.
+    pub time: u64,
+    /// Money of that time.
+    pub money: ExactMoney,
+    /// Money of the energy.
+    pub energy: ExactMoney,
+    /// What terms take off, which `__terms__` is charged.
+    pub terms_difference: ExactMoney,
+    /// What the price of an instance takes off that of the GPU, which `__rate_variance__` is charged.
+    pub rate_difference: ExactMoney,
+}
+
+impl LinePrices<'_> {
+    /// What a line with these amounts costs, where `full_time` is charged without terms.
+    ///
+    /// # Errors
+    /// The money does not fit.
+    pub fn charge(&self, amounts: &Amounts, full_time: u64) -> Result<LineCharge, MoneyOverflow> {
+        let full = ExactMoney::of_time(self.time, full_time);
+        let (time, money) = match self.terms {
+            Some(terms) => {
+                let time = terms.charged_time(amounts, full_time);
+                (time, ExactMoney::of_time(terms.discounted(self.time), time))
+            }
+            None => (full_time, full),
+        };
+        let energy = amounts.energy_static.0.saturating_add(amounts.energy_dynamic.0);
+        Ok(LineCharge {
+            time,
+            money,
+            energy: ExactMoney::of_energy(self.energy, energy),
+            terms_difference: full.minus(money)?,
+            rate_difference: ExactMoney::of_time(self.gpu, full_time).minus(full)?,
+        })
     }
 }
 
@@ -123,27 +183,21 @@ impl PricedSpan<'_> {
         let rates = SlotRates::find(self.schedule, slot, self.at);
         let terms = self.schedule.terms_of(&line.tenant, self.at);
         line.rates = rates.numbers(terms);
-        let nano = rates.nano_per_gpu_hour();
-        let full = ExactMoney::of_time(nano, full_time);
-        let (time, money) = match terms {
-            Some(terms) => {
-                let time = terms.entry.charged_time(&line.amounts, full_time);
-                (time, ExactMoney::of_time(terms.entry.discounted(nano), time))
-            }
-            None => (full_time, full),
+        let nano = |rate: Option<&Recorded<Rate>>| rate.map_or(0, |rate| rate.entry.nano);
+        let prices = LinePrices {
+            time: rates.nano_per_gpu_hour(),
+            gpu: nano(rates.gpu),
+            energy: nano(rates.energy),
+            terms: terms.map(|terms| &terms.entry),
         };
-        *if rates.time().is_some() { &mut line.charged } else { &mut line.unpriced } = Nanoseconds(time);
-        line.exact_energy =
-            ExactMoney::of_energy(rates.energy.map_or(0, |rate| rate.entry.nano), line.energy());
-        line.exact = money.plus(line.exact_energy)?;
-        let list = ExactMoney::of_time(rates.gpu.map_or(0, |rate| rate.entry.nano), full_time);
+        let charge = prices.charge(&line.amounts, full_time)?;
+        *if rates.time().is_some() { &mut line.charged } else { &mut line.unpriced } =
+            Nanoseconds(charge.time);
+        line.exact_energy = charge.energy;
+        line.exact = charge.money.plus(charge.energy)?;
         for (name, rates, difference) in [
-            (HolderId::TERMS, LineRates { energy: None, carbon: None, ..line.rates }, full.minus(money)?),
-            (
-                HolderId::RATE_VARIANCE,
-                LineRates { time: line.rates.time, ..LineRates::default() },
-                list.minus(full)?,
-            ),
+            (HolderId::TERMS, line.rates.of_terms(), charge.terms_difference),
+            (HolderId::RATE_VARIANCE, line.rates.of_variance(), charge.rate_difference),
         ] {
             let sum = differences.entry((name, line.slot.clone(), rates)).or_default();
             *sum = sum.plus(difference)?;

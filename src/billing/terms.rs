@@ -35,6 +35,12 @@ pub enum Basis {
     Used,
 }
 
+/// The descriptions of what is charged, and of a discount.
+const HELD: &str = "held time";
+const HELD_AND_OUTSIDE: &str = "held time, and use outside it";
+const USED: &str = "used time";
+const OFF: &str = " % off";
+
 /// The whole of a rate, in the units of [`Terms::discount`].
 pub const WHOLE_RATE: u32 = 1_000_000_000;
 
@@ -63,16 +69,39 @@ impl Terms {
 
     /// In words, as `used time, 10 % off`.
     pub fn describe(&self) -> Arc<str> {
-        let basis = match (self.basis, self.charges_outside_use) {
-            (Basis::Held, false) => "held time",
-            (Basis::Held, true) => "held time, and use outside it",
-            (Basis::Used, _) => "used time",
+        let charged = match (self.basis, self.charges_outside_use) {
+            (Basis::Held, false) => HELD,
+            (Basis::Held, true) => HELD_AND_OUTSIDE,
+            (Basis::Used, _) => USED,
         };
         let percent = format!("{}.{:07}", self.discount / 10_000_000, self.discount % 10_000_000);
         match percent.trim_end_matches('0').trim_end_matches('.') {
-            "0" => basis.into(),
-            percent => format!("{basis}, {percent} % off").into(),
+            "0" => charged.into(),
+            percent => format!("{charged}, {percent}{OFF}").into(),
         }
+    }
+
+    /// The terms of any tenant that are described so; none where no terms are.
+    pub fn described(words: &str) -> Option<Self> {
+        let (charged, discount) = match words.strip_suffix(OFF).map(|words| words.rsplit_once(", ")) {
+            Some(split) => {
+                let (charged, percent) = split?;
+                let (whole, rest) = percent.split_once('.').unwrap_or((percent, ""));
+                (
+                    charged,
+                    format!("{whole}{rest:0<7}").parse().ok().filter(|discount| *discount <= WHOLE_RATE)?,
+                )
+            }
+            None => (words, 0),
+        };
+        let (basis, charges_outside_use) = match charged {
+            HELD => (Basis::Held, false),
+            HELD_AND_OUTSIDE => (Basis::Held, true),
+            USED => (Basis::Used, false),
+            _ => return None,
+        };
+        let terms = Self { basis, discount, charges_outside_use, ..Self::default() };
+        Some(terms).filter(|terms| *terms.describe() == *words)
     }
 }
 
@@ -119,5 +148,23 @@ mod tests {
         assert_eq!(terms(0).discounted(i64::MAX), i64::MAX);
         assert_eq!(&*terms(125_000_000).describe(), "held time, 12.5 % off");
         assert_eq!(&*Terms { basis: Basis::Used, ..terms(0) }.describe(), "used time");
+    }
+
+    #[test]
+    fn terms_are_read_back_from_their_description_and_from_no_other_words() {
+        for discount in [0, 1, 10, 125_000_000, 333_333_333, WHOLE_RATE - 1, WHOLE_RATE] {
+            for (basis, charges_outside_use) in
+                [(Basis::Held, false), (Basis::Held, true), (Basis::Used, false)]
+            {
+                let terms = Terms { basis, discount, charges_outside_use, ..Terms::default() };
+                let words = terms.describe();
+                assert_eq!(Terms::described(&words), Some(terms), "{words}");
+            }
+        }
+        for words in
+            ["", "free", "held time, 200 % off", "held time,  % off", "held time, 1.50 % off", " % off"]
+        {
+            assert_eq!(Terms::described(words), None, "{words}");
+        }
     }
 }

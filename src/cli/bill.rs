@@ -235,13 +235,21 @@ pub(super) fn in_one_currency<T: AsRef<Bill>>(bills: Vec<T>) -> Result<T, Failur
     only_bill(bills).map_err(Failure::wrong)
 }
 
-/// Fails if the sums of a bill do not agree.
+/// Fails if the sums of a bill do not agree, or time is set aside.
 fn balanced(bills: &[Bill]) -> Result<(), Failure> {
-    if bills.iter().all(Bill::is_balanced) {
-        Ok(())
-    } else {
-        Err(Failure::found("the bill does not reconcile"))
+    if !bills.iter().all(Bill::is_balanced) {
+        return Err(Failure::found("the bill does not reconcile"));
     }
+    let conflicts = bills.iter().filter_map(|bill| bill.fleet.as_ref()).flat_map(|fleet| &fleet.conflicts);
+    let conflicts: Vec<String> = conflicts.map(|conflict| format!("\n  {conflict}")).collect();
+    if conflicts.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::found(format!(
+        "two ledgers hold a GPU at one time, and its days are not billed; if one is a copy of the other, remove its files of \
+         these days and bill again:{}",
+        conflicts.concat()
+    )))
 }
 
 /// The prices and terms of a configuration file.
@@ -336,6 +344,9 @@ impl BillSource {
         if let Some(directory) = &self.exports {
             let made = self.fleet(directory).bills(&query, None, (LineDetail::whole(), filter.clone()))?;
             let made = in_one_currency(made)?;
+            for conflict in made.bill.fleet.iter().flat_map(|fleet| &fleet.conflicts) {
+                tracing::warn!("{conflict}: this day of the GPU is left out");
+            }
             return Ok(Explanation::of_bill(made.bill, made.usage));
         }
         if let Some(path) = &self.ledger {

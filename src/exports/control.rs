@@ -1,6 +1,8 @@
 //! What a file says of itself in its metadata: the header of the day, and sums and digests that tell that it was changed.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
 
 use serde::{Deserialize, Serialize};
 
@@ -97,6 +99,18 @@ impl KeyDigest {
 /// SHA-256 in hexadecimal digits.
 pub(super) fn digest_of(bytes: &[u8]) -> String {
     hexadecimal(&ring::digest::digest(&ring::digest::SHA256, bytes))
+}
+
+/// The same of a file on disk, read piece by piece.
+pub(super) fn digest_of_file(file: &mut File) -> io::Result<String> {
+    let mut context = ring::digest::Context::new(&ring::digest::SHA256);
+    let mut piece = vec![0; 1 << 16];
+    loop {
+        match file.read(&mut piece)? {
+            0 => return Ok(hexadecimal(&context.finish())),
+            length => context.update(&piece[..length]),
+        }
+    }
 }
 
 fn hexadecimal(digest: &ring::digest::Digest) -> String {

@@ -7,9 +7,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use parquet::column::reader::get_typed_column_reader;
+use parquet::column::reader::{ColumnReaderImpl, get_typed_column_reader};
 use parquet::data_type::{ByteArray, ByteArrayType, DataType, FixedLenByteArrayType, Int64Type};
-use parquet::file::reader::{ChunkReader, FileReader, SerializedFileReader};
+use parquet::file::metadata::ParquetMetaData;
+use parquet::file::reader::{ChunkReader, FileReader, RowGroupReader, SerializedFileReader};
 
 use super::columns::{Cell, ColumnType, KEYS, MONEY, PARTS, QUARTER, SUMS, Sums};
 use super::control::{
@@ -17,6 +18,7 @@ use super::control::{
 };
 use super::directory::date_of;
 use super::error::FileProblem;
+use super::money_check::{MoneyCheck, RowMoney, RowPrices};
 use crate::billing::{BillLine, DayHeader, ExactMoney, LineRates};
 use crate::input;
 use crate::model::{
@@ -24,8 +26,14 @@ use crate::model::{
     SlotId, Utc,
 };
 
-/// The most rows of a file: 64 times those of 16 GPUs with 7 instances of 4 holders each.
-const MOST_ROWS: i64 = 64 * 96 * 16 * 7 * 4;
+/// The most rows of a file: 450 times those of 16 GPUs with 7 instances of 4 holders each.
+const MOST_ROWS: i64 = 20_000_000;
+/// The most bytes of a file when it is decompressed.
+const MOST_BYTES: i64 = 4 << 30;
+/// How many rows are decoded at a time.
+const BATCH: usize = 8_192;
+/// Times, energies and memory of a row are smaller, so that those of a row can be added up.
+const MOST_OF_ROW: u64 = 1 << 60;
 
 /// A file of a day, opened for reading.
 pub struct DayFile<R: ChunkReader + 'static> {
@@ -51,13 +59,13 @@ pub struct DayRun {
 /// Where runs end beside where a cell changes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RunLimits<'a> {
-    /// RowGroup before are left out.
+    /// Rows before are left out.
     pub(super) from: Utc,
-    /// RowGroup from then on are left out.
+    /// Rows from then on are left out.
     pub(super) to: Utc,
     /// No run goes over one of these times; they are in order.
     pub(super) cuts: &'a [Utc],
-    /// Runs of these GPUs are of one quarter hour each.
+    /// Runs of these GPUs are of one quarter hour each, and of the whole day.
     pub(super) by_quarter: &'a BTreeSet<Arc<str>>,
 }
 
@@ -88,12 +96,13 @@ fn guarded<T>(read: impl FnOnce() -> Result<T, FileProblem>) -> Result<T, FilePr
 }
 
 impl<R: ChunkReader + 'static> DayFile<R> {
-    fn read(source: R) -> Result<Self, FileProblem> {
+    pub(super) fn read(source: R) -> Result<Self, FileProblem> {
         guarded(|| Self::read_footer(source))
     }
 
     fn read_footer(source: R) -> Result<Self, FileProblem> {
         let reader = SerializedFileReader::new(source)?;
+        check_size(reader.metadata())?;
         let metadata = reader.metadata().file_metadata();
         let value = |key: &str| {
             let all = metadata.key_value_metadata().into_iter().flatten();
@@ -122,26 +131,44 @@ impl<R: ChunkReader + 'static> DayFile<R> {
         self.header.day
     }
 
-    /// The runs of rows in that period.
-    pub(super) fn runs(&self, limits: RunLimits<'_>) -> Result<Vec<DayRun>, FileProblem> {
-        guarded(|| self.read_runs(limits))
+    /// Gives the runs of rows within the limits to `take`, and checks all rows. What was taken counts only where no error comes.
+    pub(super) fn read_runs(
+        &self,
+        limits: RunLimits<'_>,
+        take: impl FnMut(DayRun) -> Result<(), FileProblem>,
+    ) -> Result<(), FileProblem> {
+        guarded(|| self.read_groups(limits, take))
     }
 
-    fn read_runs(&self, limits: RunLimits<'_>) -> Result<Vec<DayRun>, FileProblem> {
-        let mut runs = Vec::new();
-        let (mut control, mut keys) = (BTreeMap::<&str, i128>::new(), KeyDigest::default());
+    fn read_groups(
+        &self,
+        limits: RunLimits<'_>,
+        take: impl FnMut(DayRun) -> Result<(), FileProblem>,
+    ) -> Result<(), FileProblem> {
+        let mut control = BTreeMap::<&str, i128>::new();
+        let mut draft = RunDraft {
+            day: self.header.day.day,
+            limits,
+            keys: KeyDigest::default(),
+            money: MoneyCheck::new(&self.header.day)?,
+            take,
+        };
         for group in 0..self.reader.num_row_groups() {
-            let rows = RowGroup::read(&self.reader, group)?;
-            for (column, numbers) in SUMS.iter().zip(&rows.sums) {
-                let sum = control.entry(column.name).or_default();
-                *sum = numbers.iter().fold(*sum, |sum, number| sum.wrapping_add((*number).into()));
+            let mut group = GroupReader::open(&self.reader, group)?;
+            while let Some(rows) = group.next_rows()? {
+                for (column, numbers) in SUMS.iter().zip(&rows.sums) {
+                    let sum = control.entry(column.name).or_default();
+                    *sum = numbers.iter().fold(*sum, |sum, number| sum.wrapping_add((*number).into()));
+                }
+                for (column, money) in MONEY.iter().zip(&rows.money) {
+                    let sum = control.entry(column.name).or_default();
+                    *sum = money.iter().fold(*sum, |sum, money| sum.wrapping_add(money.parts()));
+                }
+                draft.add(&rows)?;
             }
-            for (column, money) in MONEY.iter().zip(&rows.money) {
-                let sum = control.entry(column.name).or_default();
-                *sum = money.iter().fold(*sum, |sum, money| sum.wrapping_add(money.parts()));
-            }
-            rows.add_runs(self.header.day.day, &limits, &mut keys, &mut runs)?;
         }
+        draft.money.finish_slot()?;
+        let keys = draft.keys;
         for (name, sum) in &control {
             if self.header.sums.get(*name).is_some_and(|written| *written != sum.to_string()) {
                 return Err(FileProblem::Damaged(format!(
@@ -155,8 +182,7 @@ impl<R: ChunkReader + 'static> DayFile<R> {
         if self.header.keys != keys.finish() {
             return Err(FileProblem::Damaged("its texts are not what was written".to_owned()));
         }
-        self.check_time(&control)?;
-        Ok(runs)
+        self.check_time(&control)
     }
 }
 
@@ -208,112 +234,219 @@ impl KeyValues {
     }
 }
 
-/// The columns of a row group that a bill reads.
-struct RowGroup {
-    count: usize,
-    quarters: Vec<i64>,
-    /// In the order of the columns of [`KEYS`] that are read; a column that the file lacks is empty everywhere.
-    keys: Vec<KeyValues>,
-    sums: Vec<Vec<i64>>,
-    money: Vec<Vec<ExactMoney>>,
+/// Refuses a file by its footer if it would take too long or too much memory.
+fn check_size(metadata: &ParquetMetaData) -> Result<(), FileProblem> {
+    let groups = metadata.row_groups();
+    let rows = groups.iter().map(|group| group.num_rows());
+    let bytes = groups.iter().flat_map(|group| group.columns()).map(|column| column.uncompressed_size());
+    let sum = |mut numbers: Box<dyn Iterator<Item = i64> + '_>| {
+        numbers.try_fold(0_i64, |sum, number| sum.checked_add(number).filter(|_| number >= 0))
+    };
+    match (sum(Box::new(rows)), sum(Box::new(bytes))) {
+        (Some(rows), Some(bytes)) if rows <= MOST_ROWS && bytes <= MOST_BYTES => Ok(()),
+        (Some(rows), Some(bytes)) => Err(FileProblem::TooLarge { rows, bytes }),
+        _ => Err(FileProblem::Damaged("its footer has sizes that no file has".to_owned())),
+    }
 }
 
-impl RowGroup {
-    fn read<R: ChunkReader + 'static>(
+/// The columns of a row group, read some rows at a time.
+struct GroupReader {
+    /// How many rows are left.
+    left: usize,
+    quarters: ColumnReaderImpl<Int64Type>,
+    keys: Vec<KeyReader>,
+    sums: Vec<ColumnReaderImpl<Int64Type>>,
+    money: Vec<ColumnReaderImpl<FixedLenByteArrayType>>,
+}
+
+/// Reads a column that tells rows apart.
+enum KeyReader {
+    Text(ColumnReaderImpl<ByteArrayType>),
+    Integer(ColumnReaderImpl<Int64Type>),
+    /// The file lacks it: it is empty everywhere.
+    Missing,
+}
+
+impl GroupReader {
+    fn open<R: ChunkReader + 'static>(
         reader: &SerializedFileReader<R>,
         group: usize,
     ) -> Result<Self, FileProblem> {
         let schema = reader.metadata().file_metadata().schema_descr();
         let place = |name: &str| (0..schema.num_columns()).find(|place| schema.column(*place).name() == name);
         let group = reader.get_row_group(group)?;
-        let count = Some(group.metadata().num_rows()).filter(|count| *count <= MOST_ROWS);
-        let count = count
-            .and_then(|count| usize::try_from(count).ok())
-            .ok_or_else(|| FileProblem::Damaged("it says that it has too many rows".to_owned()))?;
-        let missing = |name: &str| FileProblem::Damaged(format!("it has no column {name}"));
-        let integers = |place: usize| -> Result<Vec<Option<i64>>, FileProblem> {
-            read_column::<Int64Type>(&*group, place, count)
-        };
-        let required = |name: &str| -> Result<Vec<i64>, FileProblem> {
-            let numbers = integers(place(name).ok_or_else(|| missing(name))?)?;
-            Ok(numbers.into_iter().map(Option::unwrap_or_default).collect())
-        };
-        let quarters = required(QUARTER)?;
+        let left = usize::try_from(group.metadata().num_rows())
+            .map_err(|_| FileProblem::Damaged("it has fewer rows than none".to_owned()))?;
+        let needed =
+            |name: &str| place(name).ok_or_else(|| FileProblem::Damaged(format!("it has no column {name}")));
         let keys = KEYS.iter().filter(|column| column.is_read).map(|column| {
             Ok(match (column.column_type, place(column.name)) {
-                (ColumnType::Text, Some(place)) => {
-                    KeyValues::Text(read_column::<ByteArrayType>(&*group, place, count)?)
-                }
-                (ColumnType::Integer, Some(place)) => KeyValues::Integer(integers(place)?),
-                (_, None) => KeyValues::Integer(vec![None; count]),
+                (ColumnType::Text, Some(place)) => KeyReader::Text(open_column(&*group, place)?),
+                (ColumnType::Integer, Some(place)) => KeyReader::Integer(open_column(&*group, place)?),
+                (_, None) => KeyReader::Missing,
+            })
+        });
+        let sums = SUMS.iter().map(|column| open_column(&*group, needed(column.name)?));
+        let money = MONEY.iter().map(|column| open_column(&*group, needed(column.name)?));
+        Ok(Self {
+            left,
+            quarters: open_column(&*group, needed(QUARTER)?)?,
+            keys: keys.collect::<Result<_, FileProblem>>()?,
+            sums: sums.collect::<Result<_, FileProblem>>()?,
+            money: money.collect::<Result<_, FileProblem>>()?,
+        })
+    }
+
+    /// The next rows; none after the last one.
+    fn next_rows(&mut self) -> Result<Option<RowBatch>, FileProblem> {
+        let count = self.left.min(BATCH);
+        if count == 0 {
+            return Ok(None);
+        }
+        self.left -= count;
+        let empty = |name: &str| FileProblem::Damaged(format!("the column {name} has an empty cell"));
+        let keys = self.keys.iter_mut().map(|column| {
+            Ok(match column {
+                KeyReader::Text(column) => KeyValues::Text(read_column(column, count)?),
+                KeyReader::Integer(column) => KeyValues::Integer(read_column(column, count)?),
+                KeyReader::Missing => KeyValues::Integer(vec![None; count]),
             })
         });
         let keys = keys.collect::<Result<_, FileProblem>>()?;
-        let sums = SUMS.iter().map(|column| required(column.name)).collect::<Result<_, _>>()?;
-        let money = MONEY.iter().map(|column| {
-            let place = place(column.name).ok_or_else(|| missing(column.name))?;
-            let cells = read_column::<FixedLenByteArrayType>(&*group, place, count)?;
-            let money = cells.into_iter().map(|cell| {
+        let required = |name: &str, column: &mut ColumnReaderImpl<Int64Type>| {
+            let numbers = read_column(column, count)?.into_iter();
+            numbers.map(|number| number.ok_or_else(|| empty(name))).collect::<Result<Vec<i64>, FileProblem>>()
+        };
+        let quarters = required(QUARTER, &mut self.quarters)?;
+        let sums = SUMS.iter().zip(&mut self.sums).map(|(column, reader)| required(column.name, reader));
+        let sums = sums.collect::<Result<_, FileProblem>>()?;
+        let money = MONEY.iter().zip(&mut self.money).map(|(column, reader)| {
+            let money = read_column(reader, count)?.into_iter().map(|cell| {
                 let bytes = cell.as_ref().map(|cell| cell.data()).unwrap_or_default();
-                let bytes = bytes.try_into().map_err(|_| missing(column.name))?;
+                let bytes = bytes.try_into().map_err(|_| empty(column.name))?;
                 Ok(ExactMoney::of_parts(i128::from_be_bytes(bytes)))
             });
             money.collect::<Result<Vec<_>, FileProblem>>()
         });
-        Ok(Self { count, quarters, keys, sums, money: money.collect::<Result<_, _>>()? })
+        let money = money.collect::<Result<_, FileProblem>>()?;
+        Ok(Some(RowBatch { count, quarters, keys, sums, money }))
     }
+}
 
-    /// Adds the runs of the rows in the period.
-    fn add_runs(
-        &self,
-        day: Utc,
-        limits: &RunLimits<'_>,
-        keys: &mut KeyDigest,
-        runs: &mut Vec<DayRun>,
-    ) -> Result<(), FileProblem> {
-        // The interval between two cuts of the last run, while that goes on.
-        let mut current: Option<usize> = None;
-        for row in 0..self.count {
-            let is_same = row > 0 && self.keys.iter().all(|column| column.is_same(row, row - 1));
+fn open_column<T: DataType>(
+    group: &dyn RowGroupReader,
+    place: usize,
+) -> Result<ColumnReaderImpl<T>, FileProblem> {
+    let found = group.metadata().column(place).column_type();
+    if found != T::get_physical_type() {
+        return Err(FileProblem::Damaged(format!("column {place} has type {found}")));
+    }
+    Ok(get_typed_column_reader::<T>(group.get_column_reader(place)?))
+}
+
+fn read_column<T: DataType>(
+    column: &mut ColumnReaderImpl<T>,
+    count: usize,
+) -> Result<Vec<Option<T::T>>, FileProblem> {
+    let (mut values, mut levels) = (Vec::with_capacity(count), Vec::new());
+    let (rows, ..) = column.read_records(count, Some(&mut levels), None, &mut values)?;
+    if rows != count {
+        return Err(FileProblem::Damaged("a column has fewer rows than the others".to_owned()));
+    }
+    if values.len() == count {
+        return Ok(values.into_iter().map(Some).collect());
+    }
+    let mut values = values.into_iter();
+    Ok(levels.iter().map(|level| if *level > 0 { values.next() } else { None }).collect())
+}
+
+/// Consecutive rows of a row group, with the columns that a bill reads.
+struct RowBatch {
+    count: usize,
+    quarters: Vec<i64>,
+    /// In the order of the columns of [`KEYS`] that are read.
+    keys: Vec<KeyValues>,
+    sums: Vec<Vec<i64>>,
+    money: Vec<Vec<ExactMoney>>,
+}
+
+/// Makes runs of rows while these are checked.
+struct RunDraft<'a, F> {
+    day: Utc,
+    limits: RunLimits<'a>,
+    keys: KeyDigest,
+    money: MoneyCheck<'a>,
+    take: F,
+}
+
+impl<F: FnMut(DayRun) -> Result<(), FileProblem>> RunDraft<'_, F> {
+    /// Adds the next rows; no run goes from one such call to the next.
+    fn add(&mut self, rows: &RowBatch) -> Result<(), FileProblem> {
+        let limits = self.limits;
+        // What holds for the rows of the last run, and that run with its interval between two cuts while it goes on.
+        let mut last: Option<(DayRun, RowPrices)> = None;
+        let mut current: Option<(usize, DayRun)> = None;
+        for row in 0..rows.count {
+            let is_same = row > 0 && rows.keys.iter().all(|column| column.is_same(row, row - 1));
+            let quarter = Utc(u64::try_from(rows.quarters[row]).unwrap_or(0).saturating_mul(MICROSECOND));
+            if quarter.floor(QUARTER_HOUR) != quarter || quarter.floor(DAY) != self.day {
+                return Err(FileProblem::Damaged(format!(
+                    "a row is of {quarter}, no quarter hour of its day"
+                )));
+            }
             if !is_same {
-                let cells = self.keys.iter().map(|column| column.cell(row)).collect::<Result<Vec<_>, _>>()?;
-                keys.add(cells.into_iter());
+                let cells = rows.keys.iter().map(|column| column.cell(row)).collect::<Result<Vec<_>, _>>()?;
+                self.keys.add(cells.into_iter());
+                let empty = rows.run(row, quarter)?;
+                let prices = self.money.prices(&empty)?;
+                last = Some((empty, prices));
             }
-            let quarter = Utc(u64::try_from(self.quarters[row]).unwrap_or(0).saturating_mul(MICROSECOND));
-            if quarter.floor(QUARTER_HOUR) != quarter || quarter.floor(DAY) != day {
-                return Err(FileProblem::Damaged(format!("row {row} is of no quarter hour of its day")));
-            }
-            keys.add_row(self.quarters[row]);
-            if quarter < limits.from || quarter >= limits.to {
-                current = current.filter(|_| is_same);
-                continue;
-            }
+            self.keys.add_row(rows.quarters[row]);
+            let Some((empty, prices)) = &last else { continue };
+            let (sums, money) = rows.amounts(row)?;
+            self.money.add(prices, &RowMoney { quarter, sums: &sums, money })?;
+            let is_alone = limits.by_quarter.contains(&empty.line.gpu.uuid);
+            let is_inside = is_alone || limits.from <= quarter && quarter < limits.to;
             let interval = limits.cuts.partition_point(|cut| *cut <= quarter);
-            if !is_same || current != Some(interval) {
-                runs.push(self.run(row, quarter)?);
-                current = Some(interval);
+            if let Some((of, run)) = current.take() {
+                if is_same && is_inside && of == interval && !is_alone {
+                    current = Some((of, run));
+                } else {
+                    (self.take)(run)?;
+                }
             }
-            if let Some(run) = runs.last_mut() {
+            if is_inside {
+                let (_, run) =
+                    current.get_or_insert_with(|| (interval, DayRun { from: quarter, ..empty.clone() }));
                 run.to = quarter.plus(QUARTER_HOUR);
-                self.add_row(&mut run.line, row)?;
-                current = current.filter(|_| !limits.by_quarter.contains(&run.line.gpu.uuid));
+                run.add_row(&sums, money)?;
             }
         }
+        current.map_or(Ok(()), |(_, run)| (self.take)(run))
+    }
+}
+
+impl DayRun {
+    fn add_row(&mut self, sums: &Sums, [money, energy]: [ExactMoney; 2]) -> Result<(), FileProblem> {
+        let line = &mut self.line;
+        line.add_amounts(&sums.amounts, [sums.charged, sums.unpriced].map(Nanoseconds))?;
+        line.exact = line.exact.plus(money)?;
+        line.exact_energy = line.exact_energy.plus(energy)?;
         Ok(())
     }
+}
 
-    fn add_row(&self, line: &mut BillLine, row: usize) -> Result<(), FileProblem> {
+impl RowBatch {
+    /// What a row adds up, and its money and that of energy.
+    fn amounts(&self, row: usize) -> Result<(Sums, [ExactMoney; 2]), FileProblem> {
         let mut sums = Sums::default();
         for (column, numbers) in SUMS.iter().zip(&self.sums) {
-            *(column.of)(&mut sums) = u64::try_from(numbers[row])
-                .map_err(|_| FileProblem::Damaged(format!("{} is negative in row {row}", column.name)))?;
+            let number = u64::try_from(numbers[row]).ok().filter(|number| *number < MOST_OF_ROW);
+            *(column.of)(&mut sums) = number.ok_or_else(|| {
+                FileProblem::Damaged(format!("{} is {} in a row", column.name, numbers[row]))
+            })?;
         }
-        let too_much = |_| FileProblem::Damaged("its sum of money is too large".to_owned());
-        line.add_amounts(&sums.amounts, [sums.charged, sums.unpriced].map(Nanoseconds))
-            .map_err(|_| FileProblem::Damaged(format!("its times in row {row} are too large")))?;
-        line.exact = line.exact.plus(self.money[0][row]).map_err(too_much)?;
-        line.exact_energy = line.exact_energy.plus(self.money[1][row]).map_err(too_much)?;
-        Ok(())
+        Ok((sums, [self.money[0][row], self.money[1][row]]))
     }
 
     /// A run without amounts that begins with a row.
@@ -355,14 +488,13 @@ impl RowGroup {
 
 /// The cells of a row that tell it apart, by column.
 struct RowCells<'a> {
-    row: usize,
     texts: BTreeMap<&'static str, &'a str>,
     numbers: BTreeMap<&'static str, i64>,
 }
 
 impl<'a> RowCells<'a> {
-    fn read(rows: &'a RowGroup, row: usize) -> Result<Self, FileProblem> {
-        let mut cells = Self { row, texts: BTreeMap::new(), numbers: BTreeMap::new() };
+    fn read(rows: &'a RowBatch, row: usize) -> Result<Self, FileProblem> {
+        let mut cells = Self { texts: BTreeMap::new(), numbers: BTreeMap::new() };
         for (column, values) in KEYS.iter().filter(|column| column.is_read).zip(&rows.keys) {
             match values {
                 KeyValues::Text(all) => {
@@ -379,7 +511,7 @@ impl<'a> RowCells<'a> {
     }
 
     fn damaged(&self, name: &str) -> FileProblem {
-        FileProblem::Damaged(format!("{name} in row {} is none that gpumeter writes", self.row))
+        FileProblem::Damaged(format!("its column {name} has a text or number that gpumeter does not write"))
     }
 
     fn text(&self, name: &str) -> Option<&'a str> {
@@ -425,25 +557,43 @@ fn named<T: serde::de::DeserializeOwned>(name: &str) -> Option<T> {
     serde_json::from_value(serde_json::Value::String(name.to_owned())).ok()
 }
 
-fn read_column<T: DataType>(
-    group: &dyn parquet::file::reader::RowGroupReader,
-    place: usize,
-    count: usize,
-) -> Result<Vec<Option<T::T>>, FileProblem> {
-    let column = group.get_column_reader(place)?;
-    let found = group.metadata().column(place).column_type();
-    if found != T::get_physical_type() {
-        return Err(FileProblem::Damaged(format!("column {place} has type {found}")));
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+mod tests {
+    use parquet::file::metadata::{ColumnChunkMetaData, FileMetaData, RowGroupMetaData};
+    use parquet::schema::parser::parse_message_type;
+    use parquet::schema::types::SchemaDescriptor;
+
+    use super::*;
+
+    /// What is said of a footer with row groups of so many rows and decompressed bytes.
+    fn checked(groups: &[(i64, i64)]) -> Result<(), String> {
+        let schema = parse_message_type("message day { required int64 cost; }").unwrap();
+        let schema = Arc::new(SchemaDescriptor::new(Arc::new(schema)));
+        let groups = groups.iter().map(|(rows, bytes)| {
+            let column = ColumnChunkMetaData::builder(schema.column(0)).set_total_uncompressed_size(*bytes);
+            let group = RowGroupMetaData::builder(Arc::clone(&schema)).set_num_rows(*rows);
+            group.add_column_metadata(column.build().unwrap()).build().unwrap()
+        });
+        let file = FileMetaData::new(1, 0, None, None, Arc::clone(&schema), None);
+        check_size(&ParquetMetaData::new(file, groups.collect())).map_err(|error| error.to_string())
     }
-    let mut column = get_typed_column_reader::<T>(column);
-    let (mut values, mut levels) = (Vec::with_capacity(count), Vec::new());
-    let (rows, ..) = column.read_records(count, Some(&mut levels), None, &mut values)?;
-    if rows != count {
-        return Err(FileProblem::Damaged(format!("column {place} has {rows} of {count} rows")));
+
+    #[test]
+    fn a_file_with_more_than_20_million_rows_or_4_gib_is_refused_by_its_footer() {
+        assert_eq!(checked(&[]), Ok(()));
+        assert_eq!(checked(&[(MOST_ROWS - 1, MOST_BYTES - 1), (1, 1)]), Ok(()));
+        for groups in [&[(2_700_000, 0); 8][..], &[(1, MOST_BYTES), (1, 1)]] {
+            let error = checked(groups).unwrap_err();
+            assert!(
+                error.contains("above the 20 million rows and 4 GiB") && error.contains("--skip-damaged"),
+                "{error}"
+            );
+        }
+        for groups in
+            [&[(-1, 0)][..], &[(i64::MAX, 0), (i64::MAX, 0)], &[(1, -1), (1, 1)], &[(0, i64::MAX), (0, 1)]]
+        {
+            assert!(checked(groups).unwrap_err().contains("sizes that no file has"));
+        }
     }
-    if values.len() == count {
-        return Ok(values.into_iter().map(Some).collect());
-    }
-    let mut values = values.into_iter();
-    Ok(levels.iter().map(|level| if *level > 0 { values.next() } else { None }).collect())
 }

@@ -42,20 +42,6 @@ pub enum ExportError {
         /// The other node.
         node: String,
     },
-    /// Two ledgers have an account of one GPU at one time.
-    #[error(
-        "GPU {gpu} is in use at {at} in two ledgers: {first} and {second}; if one is a copy of the other, remove its files of that time"
-    )]
-    SharedGpu {
-        /// The UUID of the GPU.
-        gpu: String,
-        /// The quarter hour.
-        at: String,
-        /// One ledger, with its node.
-        first: String,
-        /// The other one.
-        second: String,
-    },
     /// Nodes that are expected are not in the exports at all.
     #[error("{0}")]
     Expected(String),
@@ -88,9 +74,28 @@ pub enum FileProblem {
     /// It is of a later gpumeter.
     #[error("has format {0}, which only a later gpumeter reads; use that one")]
     Newer(u32),
+    /// It has more than a day of a node has.
+    #[error(
+        "has {rows} rows and {bytes} bytes when decompressed, above the 20 million rows and 4 GiB that a file may have; copy it again, or leave it out with --skip-damaged"
+    )]
+    TooLarge {
+        /// Rows.
+        rows: i64,
+        /// Bytes of all columns, decompressed.
+        bytes: i64,
+    },
+    /// A sum of its rows is too large.
+    #[error("is damaged: {0}; copy it again, or leave it out with --skip-damaged")]
+    Sum(#[from] SumOverflow),
     /// What it contains contradicts itself.
     #[error("is damaged: {0}; copy it again, or leave it out with --skip-damaged")]
     Damaged(String),
+}
+
+impl From<MoneyOverflow> for FileProblem {
+    fn from(overflow: MoneyOverflow) -> Self {
+        Self::Sum(overflow.into())
+    }
 }
 
 impl FileProblem {

@@ -1,27 +1,32 @@
 //! Makes a bill from the files of many ledgers, one file after the other, in memory that is bounded by the lines of the bill.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
 use jiff::tz::TimeZone;
+use parquet::file::reader::ChunkReader;
 
-use super::control::digest_of;
+use super::control::{digest_of, digest_of_file};
 use super::day_file::{DayFile, DayRun, RunLimits};
 use super::directory::{DayPath, ExportDirectory, date_of};
 use super::error::{ExportError, FileProblem};
 use super::expected::{ExpectedNode, MissingTime, Reports};
-use super::lines::{FileNumbers, FleetLines, FleetSums, LineDetail};
-use super::shared_gpus::{GpuOwners, SharedRuns};
+use super::lines::{FileNumbers, FleetLines, FleetSums, LineDetail, RunSums};
+use super::shared_gpus::{GpuOwners, ResolvedRuns, SharedRuns};
 use crate::billing::{
     Bill, BillGpu, BillLine, BillRate, BillTerms, DayHeader, DayRevision, ExactMoney, ExportedFile, Fleet,
-    LineFilter, LineRates, Month, PriceBook, PricedSlot, PricedSpan, RateKind, RateSchedule, Reconciliation,
-    TenantBudget, WorkloadUsage, days_between, local_date, local_time, outer_workload, zone_name,
+    GpuConflict, LineFilter, LineRates, Month, PriceBook, PricedSlot, PricedSpan, RateKind, RateSchedule,
+    Reconciliation, TenantBudget, WorkloadUsage, days_between, local_date, local_time, outer_workload,
+    zone_name,
 };
 use crate::input;
 use crate::model::{Amounts, DAY, GpuId, HolderId, Nanoseconds, NodeIdentity, QUARTER_HOUR, TimeSum, Utc};
 use crate::thread::map_in_order;
 
+/// A larger file is not read into memory as a whole.
+const IN_MEMORY: u64 = 32 << 20;
 /// The most names in a note.
 const NAMES: usize = 5;
 
@@ -81,8 +86,7 @@ impl AsRef<Bill> for FleetBill {
 /// Makes bills, one after the other, each of a span in one currency; tells their progress after each file.
 ///
 /// # Errors
-/// A file that cannot be read, GPUs that two ledgers account for, two currencies on one day, times that are not on quarter
-/// hours.
+/// A file that cannot be read, two currencies on one day, times that are not on quarter hours.
 pub fn make_bills(
     request: &FleetRequest<'_>,
     mut progress: impl FnMut(Progress),
@@ -142,6 +146,7 @@ struct FleetDraft<'a> {
     /// The GPUs of several ledgers, by date.
     shared_gpus: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
     shared: SharedRuns,
+    conflicts: Vec<GpuConflict>,
     /// The numbers of the rates and terms of each ledger that has a GPU of several.
     numbers_of_shared: BTreeMap<Arc<str>, Arc<FileNumbers>>,
     reports: Reports<'a>,
@@ -160,6 +165,7 @@ struct RunReader<'a> {
     cuts: BTreeSet<Utc>,
     reports: Reports<'a>,
     shared: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
+    detail: LineDetail,
     digests: bool,
 }
 
@@ -183,15 +189,31 @@ impl<'a> RunReader<'a> {
             cuts,
             reports,
             shared: draft.shared_gpus.clone(),
+            // A filter may select by what the bill does not tell apart.
+            detail: if draft.is_filtered() { LineDetail::whole() } else { draft.request.detail.clone() },
             digests: draft.request.digests,
         }
     }
 
     /// The header of a file and all runs in the period.
     fn read(&self, day: &DayPath) -> Result<ReadDay, FileProblem> {
-        let bytes = input::read(&day.path)?;
-        let digest = self.digests.then(|| format!("sha256:{}", digest_of(&bytes)));
-        let file = DayFile::of_bytes(bytes)?;
+        let mut file = input::open(&day.path)?;
+        if file.metadata()?.len() > IN_MEMORY {
+            let digest = self.digests.then(|| digest_of_file(&mut file)).transpose()?;
+            return self.read_file(day, &DayFile::read(file)?, digest);
+        }
+        let mut bytes = Vec::new();
+        file.take(IN_MEMORY).read_to_end(&mut bytes)?;
+        let digest = self.digests.then(|| digest_of(&bytes));
+        self.read_file(day, &DayFile::of_bytes(bytes)?, digest)
+    }
+
+    fn read_file<R: ChunkReader + 'static>(
+        &self,
+        day: &DayPath,
+        file: &DayFile<R>,
+        digest: Option<String>,
+    ) -> Result<ReadDay, FileProblem> {
         file.check_place(&day.date, &day.ledger)?;
         let mut cuts = self.cuts.clone();
         cuts.extend(self.reports.cuts(&file.header().node));
@@ -199,8 +221,10 @@ impl<'a> RunReader<'a> {
         let none = BTreeSet::new();
         let by_quarter = self.shared.get(&*day.date).unwrap_or(&none);
         let limits = RunLimits { from: self.from, to: self.to, cuts: &cuts, by_quarter };
-        let runs = file.runs(limits)?;
-        Ok(ReadDay { header: file.into_header(), runs, digest })
+        let mut sums = RunSums::new(&self.detail, limits);
+        file.read_runs(limits, |run| sums.add(run).map_err(FileProblem::from))?;
+        let digest = digest.map(|digest| format!("sha256:{digest}"));
+        Ok(ReadDay { header: file.header().clone(), runs: sums.into_runs().collect(), digest })
     }
 }
 
@@ -253,6 +277,7 @@ impl<'a> FleetDraft<'a> {
             lines: FleetLines::default(),
             shared_gpus: BTreeMap::new(),
             shared: SharedRuns::default(),
+            conflicts: Vec::new(),
             numbers_of_shared: BTreeMap::new(),
             reports: Reports::new(request.expected),
             usage: BTreeMap::new(),
@@ -321,6 +346,11 @@ impl<'a> FleetDraft<'a> {
         Ok(Some(ExportedFile { path: path.display().to_string(), digest: digest.unwrap_or_default() }))
     }
 
+    /// Whether only some lines are in the bill.
+    fn is_filtered(&self) -> bool {
+        self.request.filter != LineFilter::default()
+    }
+
     fn is_shared(&self, run: &DayRun) -> bool {
         if self.shared_gpus.is_empty() {
             return false;
@@ -334,6 +364,10 @@ impl<'a> FleetDraft<'a> {
         self.lines.add_gpus(header);
         self.reports.add_gpus(header);
         let numbers = self.lines.numbers(&header.rates, &header.terms);
+        // What was reported is not missing, whatever becomes of it; a GPU of several ledgers is read for its whole day.
+        for run in runs.iter().filter(|run| self.from <= run.from && run.from < self.to) {
+            self.reports.add(&run.node.name, run.from, &run.line);
+        }
         let (shared, own): (Vec<DayRun>, Vec<DayRun>) = runs.into_iter().partition(|run| self.is_shared(run));
         let ledger: Arc<str> = format!("{} of {}", header.ledger, header.node).into();
         self.add_priced(own, &numbers)?;
@@ -391,11 +425,10 @@ impl<'a> FleetDraft<'a> {
     }
 
     fn add_run(&mut self, run: DayRun, numbers: &FileNumbers) -> Result<(), ExportError> {
-        self.reports.add(&run.node.name, run.from, &run.line);
         let mut line = vec![run.line];
         self.request.filter.retain(&mut line);
         let Some(line) = line.pop() else { return Ok(()) };
-        if self.request.filter != LineFilter::default() {
+        if self.is_filtered() {
             self.add_usage(&line, [run.from, run.to]);
         }
         let day = self.request.detail.day.then(|| local_date(run.from, &self.request.zone));
@@ -416,7 +449,9 @@ impl<'a> FleetDraft<'a> {
 
     /// The bill, and what is missing by the list of expected nodes.
     fn finish(mut self) -> Result<(Bill, Vec<String>, Vec<WorkloadUsage>), ExportError> {
-        for runs in std::mem::take(&mut self.shared).resolve()? {
+        let ResolvedRuns { runs, conflicts } =
+            std::mem::take(&mut self.shared).resolve([self.from, self.to])?;
+        for runs in runs {
             let numbers = runs.first().and_then(|(ledger, _)| self.numbers_of_shared.get(ledger)).cloned();
             let runs = runs.into_iter().map(|(_, run)| run).collect();
             if let Some(numbers) = numbers {
@@ -425,6 +460,8 @@ impl<'a> FleetDraft<'a> {
         }
         let mut gaps: Vec<String> =
             self.reports.unexpected().into_iter().map(|node| format!("{node} is not expected")).collect();
+        gaps.extend(conflicts.iter().map(ToString::to_string));
+        self.conflicts = conflicts;
         for missing in self.reports.missing(self.from, self.to)? {
             let seconds = missing.line.unpriced.0 / Nanoseconds::SECOND.0;
             self.missing += missing.line.unpriced.into();
@@ -446,7 +483,7 @@ impl<'a> FleetDraft<'a> {
             book.check_currency(self.facts.currencies.iter().map(String::as_str))?;
         }
         let imbalance = self.facts.imbalance;
-        let is_partial = self.request.filter != LineFilter::default();
+        let is_partial = self.is_filtered();
         let mut bill = self.bill();
         bill.add_up()?;
         bill.reconciliation.imbalance += imbalance;
@@ -459,7 +496,7 @@ impl<'a> FleetDraft<'a> {
     /// The bill without sums.
     fn bill(self) -> Bill {
         let notes = self.notes();
-        let Self { request, from, to, exported_until, lines, facts, .. } = self;
+        let Self { request, from, to, exported_until, lines, conflicts, facts, .. } = self;
         let zone = &request.zone;
         let FleetSums { lines, gpus, rates, terms } = lines.finish();
         let is_there = |tenant: &str| lines.iter().any(|line| line.tenant == tenant);
@@ -473,6 +510,7 @@ impl<'a> FleetDraft<'a> {
                 nodes: facts.nodes.len() as u64,
                 clusters: facts.clusters.into_iter().collect(),
                 notes,
+                conflicts,
             }),
             simulated: facts.is_simulated,
             from,

@@ -4,12 +4,12 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::day_file::DayRun;
+use super::day_file::{DayRun, RunLimits};
 use crate::billing::{
     BillGpu, BillLine, BillRate, BillTerms, DayGpu, DayHeader, ExactMoney, LineRates, SumOverflow,
     mark_measured_energy,
 };
-use crate::model::{HolderId, Nanoseconds, NodeIdentity, SlotId};
+use crate::model::{HolderId, Nanoseconds, NodeIdentity, SlotId, Utc};
 
 /// How finely a bill over exports tells lines apart. The less it does, the less memory it takes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,6 +45,15 @@ impl LineDetail {
     fn keeps(&self, label: &str) -> bool {
         self.labels.as_ref().is_none_or(|labels| labels.iter().any(|kept| kept == label))
     }
+
+    /// Takes from a line what does not tell lines apart.
+    fn reduce(&self, line: &mut BillLine) {
+        // The time of a remainder is the tenant's, whatever is told apart.
+        if !self.workload && !line.holder.is_remainder() {
+            line.holder = HolderId::new("");
+        }
+        line.labels.retain(|label, _| self.keeps(label));
+    }
 }
 
 /// What tells lines apart.
@@ -58,6 +67,58 @@ type FleetLineKey = (
     LineRates,
     Option<String>,
 );
+
+fn key_of(line: &BillLine) -> FleetLineKey {
+    (
+        line.tenant.clone(),
+        Arc::clone(&line.gpu.uuid),
+        line.slot.clone(),
+        line.holder.clone(),
+        line.labels.clone(),
+        line.node.as_ref().map(|node| (node.cluster.clone(), node.name.clone())),
+        line.rates,
+        line.day.clone(),
+    )
+}
+
+/// The runs of one file, added up where the bill does not tell them apart.
+pub(super) struct RunSums<'a> {
+    detail: &'a LineDetail,
+    limits: RunLimits<'a>,
+    /// By what tells lines apart, node, rate of the GPU, and the last cut before.
+    runs: BTreeMap<(FleetLineKey, Arc<NodeIdentity>, Option<i64>, Utc), DayRun>,
+}
+
+impl<'a> RunSums<'a> {
+    pub(super) const fn new(detail: &'a LineDetail, limits: RunLimits<'a>) -> Self {
+        Self { detail, limits, runs: BTreeMap::new() }
+    }
+
+    pub(super) fn add(&mut self, mut run: DayRun) -> Result<(), SumOverflow> {
+        self.detail.reduce(&mut run.line);
+        let begin = if self.limits.by_quarter.contains(&run.line.gpu.uuid) {
+            run.from
+        } else {
+            let cut = self.limits.cuts.partition_point(|cut| *cut <= run.from).checked_sub(1);
+            cut.map_or(Utc(0), |cut| self.limits.cuts[cut])
+        };
+        match self.runs.entry((key_of(&run.line), Arc::clone(&run.node), run.gpu_rate, begin)) {
+            Entry::Occupied(sum) => {
+                let sum = sum.into_mut();
+                (sum.from, sum.to) = (sum.from.min(run.from), sum.to.max(run.to));
+                sum.line.add(&run.line)
+            }
+            Entry::Vacant(vacant) => {
+                vacant.insert(run);
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn into_runs(self) -> impl Iterator<Item = DayRun> {
+        self.runs.into_values()
+    }
+}
 
 /// The sums of a bill over many ledgers while it is made.
 #[derive(Debug, Default)]
@@ -214,23 +275,10 @@ impl FleetLines {
         detail: &LineDetail,
         day: Option<&str>,
     ) -> Result<(), SumOverflow> {
-        // The time of a remainder is the tenant's, whatever is told apart.
-        if !detail.workload && !line.holder.is_remainder() {
-            line.holder = HolderId::new("");
-        }
-        line.labels.retain(|label, _| detail.keeps(label));
+        detail.reduce(&mut line);
         line.node = detail.node.then(|| Arc::clone(node));
         line.day = day.filter(|_| detail.day).map(str::to_owned);
-        let key = (
-            line.tenant.clone(),
-            Arc::clone(&line.gpu.uuid),
-            line.slot.clone(),
-            line.holder.clone(),
-            line.labels.clone(),
-            line.node.as_ref().map(|node| (node.cluster.clone(), node.name.clone())),
-            line.rates,
-            line.day.clone(),
-        );
+        let key = key_of(&line);
         match self.lines.entry(key) {
             Entry::Occupied(mut sum) => sum.get_mut().add(&line),
             Entry::Vacant(vacant) => {

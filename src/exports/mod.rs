@@ -12,6 +12,7 @@ mod error;
 mod expected;
 mod fleet;
 mod lines;
+mod money_check;
 mod shared_gpus;
 mod writer;
 

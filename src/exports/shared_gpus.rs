@@ -1,14 +1,16 @@
 //! GPUs that two ledgers account for at one time: a GPU that moved to another node, or a ledger that was copied.
 //!
-//! Time that one ledger observed beats that in which the other one found the GPU gone or was not running.
+//! Time that one ledger observed beats that in which the other one found the GPU gone or was not running. Where both observed it,
+//! nobody knows which one is right, so the day of that GPU is set aside.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::day_file::DayRun;
+use super::directory::date_of;
 use super::error::ExportError;
-use crate::billing::{ExactMoney, MoneyOverflow, SumOverflow};
-use crate::model::{HolderId, Nanoseconds, QUARTER_HOUR, TimeSum, Utc};
+use crate::billing::{ConflictingLedger, ExactMoney, GpuConflict, MoneyOverflow, SumOverflow};
+use crate::model::{DAY, HolderId, Nanoseconds, QUARTER_HOUR, TimeSum, Utc};
 
 /// Which GPUs occur in more than one ledger on a day.
 #[derive(Debug, Default)]
@@ -44,19 +46,19 @@ type OwnedRun = (Arc<str>, DayRun);
 pub(super) struct SharedRuns(BTreeMap<(Arc<str>, Utc), Vec<OwnedRun>>);
 
 impl SharedRuns {
-    /// Adds a run of a ledger, which is named in errors.
+    /// Adds a run of a ledger, `ID of NODE`.
     pub(super) fn add(&mut self, ledger: &Arc<str>, run: DayRun) {
         let key = (Arc::clone(&run.line.gpu.uuid), run.from);
         self.0.entry(key).or_default().push((Arc::clone(ledger), run));
     }
 
-    /// The runs without time that another ledger observed, by GPU, quarter hour and ledger.
+    /// Without the time that another ledger observed, and without the days of GPUs that are in conflict.
     ///
     /// # Errors
-    /// Two ledgers observed more than the time that there was.
-    pub(super) fn resolve(self) -> Result<Vec<Vec<OwnedRun>>, ExportError> {
-        let mut resolved = Vec::new();
-        for ((gpu, quarter), mut runs) in self.0 {
+    /// A sum does not fit.
+    pub(super) fn resolve(mut self, [from, to]: [Utc; 2]) -> Result<ResolvedRuns, ExportError> {
+        let mut in_conflict = BTreeSet::<(Arc<str>, Utc)>::new();
+        for ((gpu, quarter), runs) in &mut self.0 {
             let held: TimeSum = runs.iter().map(|(_, run)| Nanoseconds(run.line.amounts.parts.held())).sum();
             let excess = held.0.saturating_sub(QUARTER_HOUR.0.into());
             let mut excess = u64::try_from(excess).map_err(|_| SumOverflow::Gpu)?;
@@ -65,26 +67,58 @@ impl SharedRuns {
                     excess -= cut(run, excess)?;
                 }
             }
-            excess -= cut_unavailable(&mut runs, excess)?;
-            let ledgers: BTreeSet<&Arc<str>> = runs.iter().map(|(ledger, _)| ledger).collect();
-            if excess > 0
-                && let [first, second, ..] = ledgers.iter().collect::<Vec<_>>().as_slice()
-            {
-                return Err(ExportError::SharedGpu {
-                    gpu: gpu.to_string(),
-                    at: quarter.to_string(),
-                    first: first.to_string(),
-                    second: second.to_string(),
-                });
+            excess -= cut_unavailable(runs, excess)?;
+            let is_held = |run: &&OwnedRun| run.1.line.amounts.parts.held() > 0;
+            let ledgers: BTreeSet<&Arc<str>> =
+                runs.iter().filter(is_held).map(|(ledger, _)| ledger).collect();
+            if excess > 0 && ledgers.len() > 1 {
+                in_conflict.insert((Arc::clone(gpu), quarter.floor(DAY)));
+            }
+        }
+        let mut resolved = ResolvedRuns::default();
+        let mut held = BTreeMap::<(Arc<str>, Utc), BTreeMap<Arc<str>, TimeSum>>::new();
+        // A conflict outside the period sets the whole day aside too, so that adjacent bills add up.
+        for ((gpu, quarter), runs) in self.0 {
+            let is_inside = from <= quarter && quarter < to;
+            let day = (gpu, quarter.floor(DAY));
+            if in_conflict.contains(&day) {
+                let held = held.entry(day).or_default();
+                for (ledger, run) in runs {
+                    let time = if is_inside { run.line.amounts.parts.held() } else { 0 };
+                    *held.entry(ledger).or_default() += Nanoseconds(time).into();
+                }
+                continue;
+            }
+            if !is_inside {
+                continue;
             }
             let mut of_ledgers = BTreeMap::<Arc<str>, Vec<OwnedRun>>::new();
             for (ledger, run) in runs {
                 of_ledgers.entry(Arc::clone(&ledger)).or_default().push((ledger, run));
             }
-            resolved.extend(of_ledgers.into_values());
+            resolved.runs.extend(of_ledgers.into_values());
         }
+        let has_time = |held: &BTreeMap<Arc<str>, TimeSum>| held.values().any(|time| time.0 > 0);
+        let held = held.into_iter().filter(|(_, held)| has_time(held));
+        let conflicts = held.map(|((gpu, day), held)| GpuConflict {
+            gpu: gpu.to_string(),
+            date: date_of(day),
+            ledgers: held
+                .into_iter()
+                .map(|(ledger, held)| ConflictingLedger { ledger: ledger.to_string(), held })
+                .collect(),
+        });
+        resolved.conflicts = conflicts.collect();
         Ok(resolved)
     }
+}
+
+/// The runs that count, and what is set aside.
+#[derive(Debug, Default)]
+pub(super) struct ResolvedRuns {
+    /// By GPU, quarter hour and ledger.
+    pub(super) runs: Vec<Vec<OwnedRun>>,
+    pub(super) conflicts: Vec<GpuConflict>,
 }
 
 /// Takes up to that much time from a remainder, with its money; returns how much it took.

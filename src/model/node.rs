@@ -1,7 +1,7 @@
 //! The node whose account a ledger is.
 
 /// What is known of the node, for bills and for the rates that select it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NodeIdentity {
     /// Its name; empty where it is unknown.
     pub name: String,

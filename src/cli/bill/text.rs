@@ -56,9 +56,14 @@ pub(super) fn marks(bill: &Bill) -> Vec<String> {
     marks.chain(bill.fleet.iter().flat_map(|fleet| fleet.notes.clone())).collect()
 }
 
-/// What stands below the table: unmeasured energy, since when there is an account, prices, reconciliation, and an end before the requested one.
+/// What stands below the table: time in conflict, unmeasured energy, since when there is an account, prices, reconciliation, and an end before the requested one.
 pub(super) fn notes(bill: &Bill, total: &BillRow) -> String {
-    unmetered(bill) + &coverage(bill) + &prices(bill, total) + &reconciliation(bill) + &clipped(bill)
+    conflicts(bill)
+        + &unmetered(bill)
+        + &coverage(bill)
+        + &prices(bill, total)
+        + &reconciliation(bill)
+        + &clipped(bill)
 }
 
 /// `2026-11-01 00:00 +01:00` of a time in RFC 3339; bills begin and end on whole minutes.
@@ -95,6 +100,25 @@ pub(super) fn align_columns(rows: &[Vec<String>], names: usize) -> String {
         });
         page + &text.collect::<String>() + "\n"
     })
+}
+
+/// The days of GPUs that two ledgers hold at one time.
+fn conflicts(bill: &Bill) -> String {
+    let conflicts = bill.fleet.iter().flat_map(|fleet| &fleet.conflicts);
+    let lines = conflicts.map(|conflict| {
+        let hours = in_hour_units(&conflict.ledgers.iter().map(|one| one.held.0).collect::<Vec<_>>());
+        let ledgers = conflict.ledgers.iter().zip(hours);
+        let ledgers = ledgers.map(|(one, hours)| format!("{} h in {}", decimal(hours), one.ledger));
+        format!("{} on {}: {}\n", conflict.gpu, conflict.date, ledgers.collect::<Vec<_>>().join(", "))
+    });
+    let lines: Vec<String> = lines.collect();
+    if lines.is_empty() {
+        return String::new();
+    }
+    format!(
+        "\nin conflict, and in no line above: GPUs that two ledgers hold at one time, each with its whole day\n{}",
+        lines.concat()
+    )
 }
 
 /// The GPUs whose energy was not measured.
