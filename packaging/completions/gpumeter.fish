@@ -133,7 +133,7 @@ complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l exports -d 'A 
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l expect -d 'With --exports, a CSV file of the nodes that should be in it: node,from,to and possibly gpus,model. What they did not report is __unobserved__' -r -F
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l time-zone -d 'Time zone of dates and months, such as Europe/Zurich; by default billing.time_zone of the agent, else that of the machine that makes the bill' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l cluster -d 'Cluster of the job, if several clusters had a job with this id' -r
-complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l from -d 'Start of the searched period, a date or a time as for gpumeter bill; by default 30 days ago' -r
+complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l from -d 'Start of the searched period, a date or a time as for gpumeter bill; by default 30 days before the end' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l to -d 'End of the searched period, not included; by default the end of the last complete minute' -r
 complete -c gpumeter -n "__fish_gpumeter_using_subcommand job" -l log-format -d 'Format of the log' -r -f -a "text\t''
 json\t''"

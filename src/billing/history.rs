@@ -49,7 +49,7 @@ pub struct MinuteRow {
 #[derive(Debug)]
 pub struct HistoryDraft {
     lines: Vec<LineDraft>,
-    usage: BTreeMap<(HolderId, GpuId), UsageDraft>,
+    usage: UsageHistory,
     /// By UUID.
     gpus: BTreeMap<String, GpuDraft>,
 }
@@ -57,7 +57,7 @@ pub struct HistoryDraft {
 #[derive(Debug)]
 struct LineDraft {
     line: BillLine,
-    /// The workloads to which its use is added.
+    /// Its own workload, and the one that this is part of.
     workloads: Vec<HolderId>,
     spans: Vec<LineSpan>,
     /// What it held of the slot in the first minute of the last span.
@@ -91,19 +91,83 @@ struct BusyTime {
     measured_slot: u64,
 }
 
+/// What workloads did on one GPU in a minute, or a quarter hour of which only the sum is kept.
+#[derive(Debug, Default)]
+pub struct MinuteUses {
+    /// Its begin.
+    pub from: Utc,
+    /// Its end.
+    pub to: Utc,
+    /// GPU time in it.
+    pub slot: Nanoseconds,
+    /// Measured time of each slot.
+    measured: BTreeMap<Option<u32>, u64>,
+    workloads: BTreeMap<HolderId, MinuteUsage>,
+}
+
+/// What workloads did on GPUs, from minutes in order of time.
+#[derive(Debug, Default)]
+pub struct UsageHistory(BTreeMap<(HolderId, GpuId), UsageDraft>);
+
 /// What a workload did in one minute.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct MinuteUsage {
     busy: u64,
     memory_byte_seconds: u128,
     slots: BTreeSet<Option<u32>>,
 }
 
-/// The time of a slot in one minute.
-#[derive(Clone, Copy, Debug, Default)]
-struct SlotTime {
-    whole: u64,
-    measured: u64,
+impl MinuteUses {
+    /// Adds what a holder had on a slot; `is_found` where what it did is asked for.
+    pub fn add(&mut self, slot: &SlotId, holder: &HolderId, amounts: &Amounts, is_found: bool) {
+        let parts = &amounts.parts;
+        *self.measured.entry(slot.gpu_instance).or_default() += parts.within + parts.lent + parts.idle;
+        if !is_found {
+            return;
+        }
+        for workload in workloads(holder) {
+            let sum = self.workloads.entry(workload).or_default();
+            sum.busy += amounts.used.total();
+            sum.memory_byte_seconds += u128::from(amounts.memory_byte_seconds);
+            sum.slots.insert(slot.gpu_instance);
+        }
+    }
+
+    /// Whether what nobody did is asked for.
+    pub fn is_empty(&self) -> bool {
+        self.workloads.is_empty()
+    }
+}
+
+impl UsageHistory {
+    /// Adds the next minute of a GPU.
+    pub fn add(&mut self, gpu: &GpuId, minute: &MinuteUses) {
+        for (workload, usage) in &minute.workloads {
+            let draft = self.0.entry((workload.clone(), gpu.clone())).or_default();
+            draft.add(minute, usage);
+        }
+    }
+
+    /// What was found.
+    pub fn finish(self) -> Vec<WorkloadUsage> {
+        let usage = self.0.into_iter().map(|((workload, gpu), draft)| WorkloadUsage {
+            workload,
+            gpu,
+            from: draft.from,
+            to: draft.to,
+            memory_peak_bytes: draft.memory_peak_bytes,
+            busy: Nanoseconds(draft.inner.busy),
+            measured_slot: Nanoseconds(draft.inner.measured_slot),
+        });
+        usage.collect()
+    }
+}
+
+/// A workload, and the job or pod that it is part of.
+fn workloads(holder: &HolderId) -> Vec<HolderId> {
+    let own = HolderId::new(holder.name());
+    let outer = outer_workload(&own);
+    [Some(own), outer].into_iter().flatten().collect()
 }
 
 impl HistoryDraft {
@@ -114,7 +178,7 @@ impl HistoryDraft {
             gpus.entry(line.gpu.uuid.to_string()).or_default().slots.insert(line.slot.gpu_instance);
         }
         let lines = lines.into_iter().map(LineDraft::new).collect();
-        Self { lines, usage: BTreeMap::new(), gpus }
+        Self { lines, usage: UsageHistory::default(), gpus }
     }
 
     /// The lines, in the order of their places.
@@ -124,56 +188,40 @@ impl HistoryDraft {
 
     /// Adds the next minute of a GPU; `place` tells the line of a holder on a slot.
     pub fn add(&mut self, minute: &GpuMinute<'_>, place: impl Fn(&HolderId, &SlotId) -> Option<usize>) {
-        let mut times = BTreeMap::<Option<u32>, SlotTime>::new();
+        let mut times = BTreeMap::<Option<u32>, u64>::new();
         for row in minute.rows {
-            let time = times.entry(row.slot.gpu_instance).or_default();
-            let parts = &row.amounts.parts;
-            time.whole += parts.held();
-            time.measured += parts.within + parts.lent + parts.idle;
+            *times.entry(row.slot.gpu_instance).or_default() += row.amounts.parts.held();
         }
         if let Some(gpu) = self.gpus.get_mut(minute.uuid) {
             gpu.add(minute);
         }
-        let mut usage = BTreeMap::<(HolderId, GpuId), MinuteUsage>::new();
+        let (from, to, slot) = (minute.minute, minute.to, minute.slot);
+        let mut uses = MinuteUses { from, to, slot, ..MinuteUses::default() };
+        let mut gpu = None;
         for row in minute.rows {
-            let Some(draft) = place(&row.holder, &row.slot).and_then(|at| self.lines.get_mut(at)) else {
-                continue;
-            };
-            draft.add_row(minute, row, times[&row.slot.gpu_instance].whole);
-            for workload in &draft.workloads {
-                let sum = usage.entry((workload.clone(), draft.line.gpu.clone())).or_default();
-                sum.busy += row.amounts.used.total();
-                sum.memory_byte_seconds += u128::from(row.amounts.memory_byte_seconds);
-                sum.slots.insert(row.slot.gpu_instance);
+            let draft = place(&row.holder, &row.slot).and_then(|at| self.lines.get_mut(at));
+            uses.add(&row.slot, &row.holder, &row.amounts, draft.is_some());
+            if let Some(draft) = draft {
+                draft.add_row(minute, row, times[&row.slot.gpu_instance]);
+                gpu = gpu.or(Some(draft.line.gpu.clone()));
             }
         }
-        for (key, of_minute) in usage {
-            let measured_slot = of_minute.slots.iter().map(|slot| times[slot].measured).sum();
-            self.usage.entry(key).or_default().add(minute, &of_minute, measured_slot);
+        if let Some(gpu) = gpu {
+            self.usage.add(&gpu, &uses);
         }
     }
 
     /// What was found: the lines, the use of workloads, and the events of each GPU by UUID.
     pub fn finish(self) -> (Vec<ExplainedLine>, Vec<WorkloadUsage>, BTreeMap<String, Vec<GpuEvent>>) {
         let lines: Vec<ExplainedLine> = self.lines.into_iter().map(LineDraft::finish).collect();
-        let usage = self.usage.into_iter().map(|((workload, gpu), draft)| WorkloadUsage {
-            workload,
-            gpu,
-            from: draft.from,
-            to: draft.to,
-            memory_peak_bytes: draft.memory_peak_bytes,
-            busy: Nanoseconds(draft.inner.busy),
-            measured_slot: Nanoseconds(draft.inner.measured_slot),
-        });
         let events = self.gpus.into_iter().map(|(uuid, gpu)| (uuid, gpu.events)).collect();
-        (lines, usage.collect(), events)
+        (lines, self.usage.finish(), events)
     }
 }
 
 impl LineDraft {
     fn new(line: BillLine) -> Self {
-        let own = HolderId::new(line.holder.name());
-        let workloads = [Some(own.clone()), outer_workload(&own)].into_iter().flatten().collect();
+        let workloads = workloads(&line.holder);
         Self { line, workloads, spans: Vec::new(), share: [0; 2] }
     }
 
@@ -265,8 +313,8 @@ impl LineSpan {
 }
 
 impl UsageDraft {
-    fn add(&mut self, minute: &GpuMinute<'_>, usage: &MinuteUsage, measured_slot: u64) {
-        let begin = minute.minute;
+    fn add(&mut self, minute: &MinuteUses, usage: &MinuteUsage) {
+        let begin = minute.from;
         let is_next = self.to == begin && self.to > Utc(0);
         if is_next && self.has_before_last {
             self.inner.busy += self.last.busy;
@@ -277,6 +325,7 @@ impl UsageDraft {
         }
         self.to = minute.to;
         self.has_before_last = is_next;
+        let measured_slot = usage.slots.iter().filter_map(|slot| minute.measured.get(slot)).sum();
         self.last = BusyTime { busy: usage.busy, measured_slot };
         let byte_nanoseconds = usage.memory_byte_seconds * u128::from(Nanoseconds::SECOND.0);
         let mean = byte_nanoseconds.checked_div(minute.slot.0.into()).unwrap_or(0);

@@ -166,21 +166,25 @@ fn printed_id(lines: &[BillLine], raw_id: &str) -> String {
 impl JobSummary {
     /// The summary of a job by the lines of the job and its steps.
     pub fn new(job: String, bill: &Bill, lines: Vec<BillLine>, usage: &[WorkloadUsage]) -> Self {
-        let mut gpus = BTreeMap::<(u32, String), Vec<&BillLine>>::new();
+        let mut gpus = BTreeMap::<(String, u32, String), Vec<&BillLine>>::new();
         let mut steps = BTreeMap::<HolderId, Vec<&BillLine>>::new();
         let mut jobs = BTreeSet::new();
         for line in &lines {
             let workload = HolderId::new(line.holder.name());
-            gpus.entry((line.gpu.index, line.gpu.uuid.to_string())).or_default().push(line);
+            // Only a bill over exports is of several nodes.
+            let node = line.node.as_ref().map_or(&bill.node, |node| &node.name).clone();
+            gpus.entry((node, line.gpu.index, line.gpu.uuid.to_string())).or_default().push(line);
             jobs.insert(outer_workload(&workload).unwrap_or_else(|| workload.clone()));
             steps.entry(workload).or_default().push(line);
         }
-        let gpus = gpus.into_iter().map(|((gpu, uuid), lines)| {
+        let gpus = gpus.into_iter().map(|((node, gpu, uuid), lines)| {
             let own = usage.iter().filter(|one| *one.gpu.uuid == *uuid && jobs.contains(&one.workload));
             let usage = JobUsage::new(&lines, own);
-            JobGpu { node: bill.node.clone(), gpu, uuid, usage }
+            JobGpu { node, gpu, uuid, usage }
         });
         let gpus: Vec<JobGpu> = gpus.collect();
+        let mut nodes: Vec<String> = gpus.iter().map(|gpu| gpu.node.clone()).collect();
+        nodes.dedup();
         let steps = steps.iter().filter_map(|(holder, lines)| {
             let own = usage.iter().filter(|one| one.workload == *holder);
             let uuids: BTreeSet<&str> = lines.iter().map(|line| &*line.gpu.uuid).collect();
@@ -191,7 +195,7 @@ impl JobSummary {
         let mut summary = Self {
             job,
             labels: labels(&lines),
-            nodes: vec![bill.node.clone()],
+            nodes,
             simulated: bill.simulated,
             example_prices: bill.example_prices,
             accounted_until: bill.to,

@@ -72,6 +72,11 @@ impl LineFilter {
         }
     }
 
+    /// Whether it asks for a line, whatever other lines there are.
+    pub fn is_for(&self, line: &BillLine) -> bool {
+        self.selects(line) && self.job.as_ref().is_none_or(|id| id.names(line) && id.names_step(line))
+    }
+
     /// Whether everything but the job selects the line.
     fn selects(&self, line: &BillLine) -> bool {
         let is = |wanted: &Option<String>, found: &str| wanted.as_ref().is_none_or(|text| text == found);

@@ -32,10 +32,11 @@ use self::progress::ProgressMeter;
 use super::agent::RunningAgent;
 use super::{Failure, print};
 use crate::billing::{Bill, BillsJson, Explanation, LineFilter, PriceBook, bills_from_json, only_bill};
+use crate::clock::system_now;
 use crate::config::Config;
 use crate::exports::{self, FleetBill, FleetRequest, LineDetail};
-use crate::ledger::{self, Cause};
-use crate::model::{HolderId, VisibleAccount};
+use crate::ledger::{self, Cause, Reader};
+use crate::model::{HolderId, Utc, VisibleAccount};
 use crate::serve::{self, BillQuery};
 
 /// Where the bill comes from.
@@ -330,6 +331,18 @@ impl BillSource {
             skip_damaged: self.skip_damaged,
             digests: false,
         }
+    }
+
+    /// The end of the account; of a running agent, now.
+    fn account_end(&self, command: &str) -> Result<Utc, Failure> {
+        if let Some(directory) = &self.exports {
+            return exports::exported_until(directory, self.skip_damaged).map_err(Failure::wrong);
+        }
+        if let Some(path) = &self.ledger {
+            check_unowned(path, command)?;
+            return Reader::open(path).and_then(|reader| reader.closed_until()).map_err(Failure::wrong);
+        }
+        Ok(system_now().utc)
     }
 
     /// What the ledger knows of lines of such a bill.

@@ -67,6 +67,8 @@ pub(super) struct RunLimits<'a> {
     pub(super) cuts: &'a [Utc],
     /// Runs of these GPUs are of one quarter hour each, and of the whole day.
     pub(super) by_quarter: &'a BTreeSet<Arc<str>>,
+    /// Runs of all GPUs are of one quarter hour each.
+    pub(super) all_by_quarter: bool,
 }
 
 impl DayFile<File> {
@@ -409,7 +411,7 @@ impl<F: FnMut(DayRun) -> Result<(), FileProblem>> RunDraft<'_, F> {
             let is_inside = is_alone || limits.from <= quarter && quarter < limits.to;
             let interval = limits.cuts.partition_point(|cut| *cut <= quarter);
             if let Some((of, run)) = current.take() {
-                if is_same && is_inside && of == interval && !is_alone {
+                if is_same && is_inside && of == interval && !is_alone && !limits.all_by_quarter {
                     current = Some((of, run));
                 } else {
                     (self.take)(run)?;

@@ -15,14 +15,15 @@ use super::error::{ExportError, FileProblem};
 use super::expected::{ExpectedNode, MissingTime, Reports};
 use super::lines::{FileNumbers, FleetLines, FleetSums, LineDetail, RunSums};
 use super::shared_gpus::{GpuOwners, ResolvedRuns, SharedRuns};
+use super::uses::FileUses;
 use crate::billing::{
     Bill, BillGpu, BillLine, BillRate, BillTerms, DayHeader, DayRevision, ExactMoney, ExportedFile, Fleet,
-    GpuConflict, LineFilter, LineRates, Month, PriceBook, PricedSlot, PricedSpan, RateKind, RateSchedule,
-    Reconciliation, TenantBudget, WorkloadUsage, days_between, local_date, local_time, outer_workload,
-    zone_name,
+    GpuConflict, LineFilter, LineRates, MinuteUses, Month, PriceBook, PricedSlot, PricedSpan, RateKind,
+    RateSchedule, Reconciliation, TenantBudget, UsageHistory, WorkloadUsage, days_between, local_date,
+    local_time, zone_name,
 };
 use crate::input;
-use crate::model::{Amounts, DAY, GpuId, HolderId, Nanoseconds, NodeIdentity, QUARTER_HOUR, TimeSum, Utc};
+use crate::model::{Amounts, DAY, GpuId, Nanoseconds, NodeIdentity, QUARTER_HOUR, TimeSum, Utc};
 use crate::thread::map_in_order;
 
 /// A larger file is not read into memory as a whole.
@@ -73,7 +74,7 @@ pub struct FleetBill {
     pub files: Vec<ExportedFile>,
     /// What is missing by the list of expected nodes, each in words.
     pub gaps: Vec<String>,
-    /// Where lines are selected, when their workloads were on each GPU; of their memory and activity nothing is known.
+    /// Where lines are selected, what their workloads did on each GPU, by quarter hours.
     pub usage: Vec<WorkloadUsage>,
 }
 
@@ -150,8 +151,8 @@ struct FleetDraft<'a> {
     /// The numbers of the rates and terms of each ledger that has a GPU of several.
     numbers_of_shared: BTreeMap<Arc<str>, Arc<FileNumbers>>,
     reports: Reports<'a>,
-    /// When workloads were on GPUs, where lines are selected.
-    usage: BTreeMap<(HolderId, GpuId), [Utc; 2]>,
+    /// What workloads did on GPUs, where lines are selected.
+    usage: UsageHistory,
     /// GPU time that expected nodes did not report.
     missing: TimeSum,
     facts: FleetFacts,
@@ -166,6 +167,8 @@ struct RunReader<'a> {
     reports: Reports<'a>,
     shared: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
     detail: LineDetail,
+    /// Where only some lines are in the bill, which.
+    filter: Option<&'a LineFilter>,
     digests: bool,
 }
 
@@ -173,6 +176,7 @@ struct RunReader<'a> {
 struct ReadDay {
     header: DayHeader,
     runs: Vec<DayRun>,
+    uses: Vec<(GpuId, MinuteUses)>,
     digest: Option<String>,
 }
 
@@ -191,6 +195,7 @@ impl<'a> RunReader<'a> {
             shared: draft.shared_gpus.clone(),
             // A filter may select by what the bill does not tell apart.
             detail: if draft.is_filtered() { LineDetail::whole() } else { draft.request.detail.clone() },
+            filter: draft.is_filtered().then_some(&draft.request.filter),
             digests: draft.request.digests,
         }
     }
@@ -220,11 +225,23 @@ impl<'a> RunReader<'a> {
         let cuts: Vec<Utc> = cuts.into_iter().collect();
         let none = BTreeSet::new();
         let by_quarter = self.shared.get(&*day.date).unwrap_or(&none);
-        let limits = RunLimits { from: self.from, to: self.to, cuts: &cuts, by_quarter };
-        let mut sums = RunSums::new(&self.detail, limits);
-        file.read_runs(limits, |run| sums.add(run).map_err(FileProblem::from))?;
-        let digest = digest.map(|digest| format!("sha256:{digest}"));
-        Ok(ReadDay { header: file.header().clone(), runs: sums.into_runs().collect(), digest })
+        // The last quarter hour of the account is not over.
+        let end = self.to.min(file.header().revision.settled_until);
+        let all_by_quarter = self.filter.is_some();
+        let limits = RunLimits { from: self.from, to: self.to, cuts: &cuts, by_quarter, all_by_quarter };
+        let (mut sums, mut uses) = (RunSums::new(&self.detail, limits), self.filter.map(FileUses::new));
+        file.read_runs(limits, |run| {
+            if let Some(uses) = uses.as_mut().filter(|_| self.from <= run.from && run.from < self.to) {
+                uses.add(&run, run.to.min(end));
+            }
+            Ok(sums.add(run)?)
+        })?;
+        Ok(ReadDay {
+            header: file.header().clone(),
+            runs: sums.into_runs().collect(),
+            uses: uses.map(FileUses::finish).unwrap_or_default(),
+            digest: digest.map(|digest| format!("sha256:{digest}")),
+        })
     }
 }
 
@@ -257,7 +274,7 @@ struct FleetFacts {
 impl<'a> FleetDraft<'a> {
     fn new(request: &'a FleetRequest<'a>, all: &[DayPath]) -> Result<Self, ExportError> {
         let zone = &request.zone;
-        let exported_until = exported_until(all, request.skip_damaged)?;
+        let exported_until = last_export(all, request.skip_damaged)?;
         let to = request.to.map_or(exported_until, |to| to.min(exported_until));
         let month = Month::containing(Utc(to.0.saturating_sub(1)), zone);
         let from = request.from.unwrap_or_else(|| month.map_or(to, |month| month.begin));
@@ -280,7 +297,7 @@ impl<'a> FleetDraft<'a> {
             conflicts: Vec::new(),
             numbers_of_shared: BTreeMap::new(),
             reports: Reports::new(request.expected),
-            usage: BTreeMap::new(),
+            usage: UsageHistory::default(),
             missing: TimeSum(0),
             facts: FleetFacts::default(),
         })
@@ -340,7 +357,10 @@ impl<'a> FleetDraft<'a> {
         day: &DayPath,
         read: Result<ReadDay, FileProblem>,
     ) -> Result<Option<ExportedFile>, ExportError> {
-        let Some(ReadDay { header, runs, digest }) = self.unless_skipped(day, read)? else { return Ok(None) };
+        let Some(ReadDay { header, runs, uses, digest }) = self.unless_skipped(day, read)? else {
+            return Ok(None);
+        };
+        uses.iter().for_each(|(gpu, quarter)| self.usage.add(gpu, quarter));
         self.add_runs(&header, runs, &day.path)?;
         let path = day.path.strip_prefix(self.request.directory).unwrap_or(&day.path);
         Ok(Some(ExportedFile { path: path.display().to_string(), digest: digest.unwrap_or_default() }))
@@ -425,26 +445,12 @@ impl<'a> FleetDraft<'a> {
     }
 
     fn add_run(&mut self, run: DayRun, numbers: &FileNumbers) -> Result<(), ExportError> {
-        let mut line = vec![run.line];
-        self.request.filter.retain(&mut line);
-        let Some(line) = line.pop() else { return Ok(()) };
-        if self.is_filtered() {
-            self.add_usage(&line, [run.from, run.to]);
+        if !self.request.filter.is_for(&run.line) {
+            return Ok(());
         }
         let day = self.request.detail.day.then(|| local_date(run.from, &self.request.zone));
-        self.lines.add(DayRun { line, ..run }, numbers, &self.request.detail, day.as_deref())?;
+        self.lines.add(run, numbers, &self.request.detail, day.as_deref())?;
         Ok(())
-    }
-
-    /// Notes when a workload, and the job or pod that it is part of, was on a GPU.
-    fn add_usage(&mut self, line: &BillLine, [from, to]: [Utc; 2]) {
-        for workload in
-            [Some(line.holder.with_version(0)), outer_workload(&line.holder)].into_iter().flatten()
-        {
-            let key = (workload, line.gpu.clone());
-            let known = self.usage.entry(key).or_insert([from, to]);
-            *known = [known[0].min(from), known[1].max(to)];
-        }
     }
 
     /// The bill, and what is missing by the list of expected nodes.
@@ -468,17 +474,7 @@ impl<'a> FleetDraft<'a> {
             gaps.push(format!("{} did not report {seconds} s of {}", missing.node, missing.gpu.gpu.uuid));
             self.add_missing(missing)?;
         }
-        let usage =
-            std::mem::take(&mut self.usage).into_iter().map(|((workload, gpu), [from, to])| WorkloadUsage {
-                workload,
-                gpu,
-                from,
-                to,
-                memory_peak_bytes: 0,
-                busy: Nanoseconds(0),
-                measured_slot: Nanoseconds(0),
-            });
-        let usage = usage.collect();
+        let usage = std::mem::take(&mut self.usage).finish();
         if let Some(book) = self.request.book {
             book.check_currency(self.facts.currencies.iter().map(String::as_str))?;
         }
@@ -651,7 +647,14 @@ fn unpriced(line: BillLine) -> BillLine {
 }
 
 /// Up to where the last day is exported.
-fn exported_until(all: &[DayPath], skip_damaged: bool) -> Result<Utc, ExportError> {
+///
+/// # Errors
+/// There is no export below the directory, or one of the last day cannot be read.
+pub fn exported_until(directory: &Path, skip_damaged: bool) -> Result<Utc, ExportError> {
+    last_export(&ExportDirectory(directory).days()?, skip_damaged)
+}
+
+fn last_export(all: &[DayPath], skip_damaged: bool) -> Result<Utc, ExportError> {
     let mut last = Utc(0);
     for (place, day) in all.iter().enumerate().rev() {
         if last.0 > 0 && all.get(place + 1).is_some_and(|next| next.date != day.date) {

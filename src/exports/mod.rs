@@ -14,6 +14,7 @@ mod fleet;
 mod lines;
 mod money_check;
 mod shared_gpus;
+mod uses;
 mod writer;
 
 pub use day_bytes::write_day;
@@ -21,6 +22,6 @@ pub use day_file::{DayFile, DayRun};
 pub use directory::{DayPath, ExportDirectory, write_file};
 pub use error::{ExportError, FileProblem};
 pub use expected::{ExpectedNode, read_expected};
-pub use fleet::{FleetBill, FleetRequest, Progress, make_bills};
+pub use fleet::{FleetBill, FleetRequest, Progress, exported_until, make_bills};
 pub use lines::LineDetail;
 pub use writer::write_days;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::tz::TimeZone;
 use rusqlite::{Connection, Params};
 
-use super::billing::{BillOptions, HOLDERS, make_bill, make_bills};
+use super::billing::{BillOptions, HOLDERS, closed_time, make_bill, make_bills};
 use super::column::{loaded_id, loaded_json};
 use super::day;
 use super::error::{Cause, Error};
@@ -105,6 +105,15 @@ impl Reader {
             .map_err(Cause::from)
             .and_then(|transaction| explain(&transaction, part, &self.request))
             .map_err(|cause| cause.at(&self.path, "explain a bill"))
+    }
+
+    /// The end of what is closed.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn closed_until(&self) -> Result<Utc, Error> {
+        closed_time(&self.connection)
+            .map_err(|error| Cause::from(error).at(&self.path, "read the end of its account"))
     }
 
     /// The days of the account that are exported, each with what it would be made from now.

@@ -7,8 +7,8 @@ use clap::Args;
 
 use super::{BillSource, Failure, job_list, job_report, job_sum, print};
 use crate::billing::{Explanation, JobId, JobSummary, LineFilter};
-use crate::clock::system_now;
 use crate::model::{DAY, Fact, QUARTER_HOUR, Utc};
+use crate::serve::{self, BillQuery};
 
 /// How many days are searched by default.
 const DAYS: u64 = 30;
@@ -37,7 +37,7 @@ pub(in crate::cli) struct JobCommand {
     /// Cluster of the job, if several clusters had a job with this id.
     #[arg(long, value_name = "NAME")]
     cluster: Option<String>,
-    /// Start of the searched period, a date or a time as for gpumeter bill; by default 30 days ago.
+    /// Start of the searched period, a date or a time as for gpumeter bill; by default 30 days before the end.
     #[arg(long, value_name = "TIME")]
     from: Option<String>,
     /// End of the searched period, not included; by default the end of the last complete minute.
@@ -76,7 +76,7 @@ impl JobCommand {
         if explanation.lines.is_empty() {
             let readable = super::text::readable;
             return Err(Failure::found(format!(
-                "no job {id} in the account of this node from {} to {}; the current minute is accounted for when it is over, \
+                "no job {id} in the account from {} to {}; the current minute is accounted for when it is over, \
                  and a job without a record of the prolog holds nothing",
                 readable(&explanation.bill.from_local),
                 readable(&explanation.bill.to_local)
@@ -92,7 +92,7 @@ impl JobCommand {
     fn explanation(&self, filter: LineFilter) -> Result<Explanation, Failure> {
         let from = match &self.from {
             Some(from) => from.clone(),
-            None => days_ago(DAYS),
+            None => self.first_day()?,
         };
         let labels = [
             (Fact::SlurmCluster, &self.cluster),
@@ -103,6 +103,20 @@ impl JobCommand {
             labels.into_iter().filter_map(|(fact, text)| Some((fact.label().to_owned(), text.clone()?)));
         let filter = LineFilter { kind: Some("slurm".into()), labels: labels.collect(), ..filter };
         self.source.explanation("job", [Some(&*from), self.to.as_deref()], &filter)
+    }
+
+    /// The start of the quarter hour some days before the end of the period or, where that is later, of the account: old minutes
+    /// may be kept as quarter hours only.
+    fn first_day(&self) -> Result<String, Failure> {
+        let query = BillQuery {
+            to: self.to.clone(),
+            time_zone: self.source.time_zone.clone(),
+            ..BillQuery::default()
+        };
+        let (_, [_, to]) = serve::period(&query, None).map_err(Failure::wrong)?;
+        let end = self.source.account_end("job")?;
+        let end = to.map_or(end, |to| to.min(end)).floor(QUARTER_HOUR);
+        Ok(Utc(end.0.saturating_sub(DAYS * DAY.0)).to_string())
     }
 }
 
@@ -119,10 +133,4 @@ fn check_cluster(id: &JobId, explanation: &Explanation) -> Result<(), Failure> {
         )));
     }
     Ok(())
-}
-
-/// The start of the quarter hour that many days ago, since of old minutes only quarter hours may be kept.
-fn days_ago(days: u64) -> String {
-    let now = system_now().utc.floor(QUARTER_HOUR);
-    Utc(now.0.saturating_sub(days.saturating_mul(DAY.0))).to_string()
 }

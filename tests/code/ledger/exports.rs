@@ -678,7 +678,7 @@ fn money_and_charged_time_that_are_moved_from_one_row_to_another_are_noticed() {
         let line = &row.line;
         let kind = (line.tenant.clone(), line.slot.profile.clone(), line.rates);
         let is_other = |(at, other): &(usize, &DayRow)| {
-            *at != place && other.line.gpu == line.gpu && other.line.charged.0 > 0 && is_priced(&other)
+            *at != place && other.line.gpu == line.gpu && other.line.charged.0 > 0 && is_priced(other)
         };
         let Some((other, _)) = whole.rows.iter().enumerate().find(is_other) else { continue };
         if !tried.insert(kind) {
@@ -817,6 +817,50 @@ fn jobs_and_lines_are_explained_over_exports_too() {
         run(&[&["job", "8", "--exports", exports, "--time-zone", "Europe/Zurich"][..], &from].concat());
     assert_eq!(status, Some(0), "{error}");
     assert!(page.contains("600.00"), "{page}");
+}
+
+#[test]
+fn a_job_over_exports_has_its_nodes_activity_and_peak_in_the_days_that_the_account_has() {
+    let directory = tempfile::tempdir().unwrap();
+    let worlds = [("a", 0), ("b", 1)].map(|(name, gpu)| {
+        let world = World::new();
+        let (mut ledger, _) = Ledger::open(&world.path(), &opened(name, 0)).unwrap();
+        register(&mut ledger, gpu, 0);
+        // From one day of UTC into the next.
+        hold(&mut ledger, gpu, 2..TO_MIDNIGHT + 3, "slurm:alpha/1");
+        hold(&mut ledger, gpu, TO_MIDNIGHT + 3..TO_MIDNIGHT + 4, "user:x");
+        drop(ledger);
+        export(&world.path(), directory.path());
+        world
+    });
+    let (exports, ledger) = (directory.path().to_str().unwrap(), worlds[0].path());
+    // Nobody says when it ran, and the account ends long before the clock of this machine.
+    let json = |source: &[&str]| -> serde_json::Value {
+        let (status, page, error) = run(&[&["job", "1", "--json", "--time-zone", "UTC"], source].concat());
+        assert_eq!(status, Some(0), "{error}");
+        serde_json::from_str(&page).unwrap()
+    };
+    let (of_fleet, of_node) = (json(&["--exports", exports]), json(&["--ledger", ledger.to_str().unwrap()]));
+    assert_eq!(of_fleet["nodes"], serde_json::json!(["a", "b"]));
+    assert_eq!(of_node["nodes"], serde_json::json!(["a"]));
+    let [fleet, node] = [&of_fleet["gpus"][0], &of_node["gpus"][0]];
+    for key in ["node", "gpu", "start", "end", "held_ns", "used_ns", "activity"] {
+        assert_eq!(fleet[key], node[key], "{key}");
+    }
+    // 60 s of each quarter hour, without the first and the last one.
+    assert_eq!(
+        (&fleet["busy_ns"], &fleet["measured_slot_ns"]),
+        (&"360000000000".into(), &"5400000000000".into())
+    );
+    assert_eq!(fleet["memory_peak_bytes"], ((80_u64 << 30) / 900).to_string());
+    let (_, page, _) = run(&["job", "1", "--exports", exports, "--time-zone", "UTC"]);
+    assert!(
+        page.starts_with("Job 1 on a, b\n") && page.contains("b gpu 1") && page.contains(" 6.7 %"),
+        "{page}"
+    );
+    let (status, _, error) = run(&["job", "2", "--exports", exports, "--time-zone", "UTC"]);
+    assert_eq!(status, Some(1));
+    assert!(error.contains("from 2025-10-16 01:00 +00:00 to 2025-11-15 01:00 +00:00"), "{error}");
 }
 
 #[test]
