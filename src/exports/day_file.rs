@@ -19,6 +19,7 @@ use super::control::{
 use super::directory::date_of;
 use super::error::FileProblem;
 use super::money_check::{MoneyCheck, RowMoney, RowPrices};
+use super::pages::CheckedPages;
 use crate::billing::{BillLine, DayHeader, ExactMoney, LineRates};
 use crate::input;
 use crate::model::{
@@ -37,7 +38,7 @@ const MOST_OF_ROW: u64 = 1 << 60;
 
 /// A file of a day, opened for reading.
 pub struct DayFile<R: ChunkReader + 'static> {
-    reader: SerializedFileReader<R>,
+    reader: SerializedFileReader<CheckedPages<R>>,
     header: FileHeader,
 }
 
@@ -103,7 +104,7 @@ impl<R: ChunkReader + 'static> DayFile<R> {
     }
 
     fn read_footer(source: R) -> Result<Self, FileProblem> {
-        let reader = SerializedFileReader::new(source)?;
+        let reader = SerializedFileReader::new(CheckedPages(source))?;
         check_size(reader.metadata())?;
         let metadata = reader.metadata().file_metadata();
         let value = |key: &str| {

@@ -13,6 +13,7 @@ mod expected;
 mod fleet;
 mod lines;
 mod money_check;
+mod pages;
 mod shared_gpus;
 mod uses;
 mod writer;
