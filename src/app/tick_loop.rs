@@ -140,12 +140,14 @@ fn inputs(news: Vec<SamplerNews>, outputs: &Outputs, shared: &Shared) -> Inputs 
     let (xids, notices) = shared.sessions.received.take();
     // An XID names who is on the GPU.
     let wants_processes = shared.pages.wants_processes() || !xids.is_empty();
+    let workloads = shared.resolvers.workloads();
     Inputs {
         news,
         xids,
         notices,
         identities,
-        allocations: Arc::clone(&shared.resolvers.workloads().allocations),
+        allocations: Arc::clone(&workloads.allocations),
+        ended: Arc::clone(&workloads.ended),
         pci: shared.resolvers.processes.pci(),
         wants_processes,
         in_flight: session::in_flight(&shared.sessions),

@@ -26,5 +26,7 @@ pub use jobs::{JobHoldings, JobMap, JobObservation, JobRecord, JobTracker, NodeG
 pub use pods::{PodHoldings, PodMap, PodMetadata, PodObservation, PodTracker, Resources};
 pub use process_directory::ProcessDirectory;
 pub use process_location::refused_cgroup;
-pub use resolved_workloads::{AllocatedDevice, Allocation, InstancePlace, ResolvedWorkloads};
+pub use resolved_workloads::{
+    AllocatedDevice, Allocation, EndedAllocation, InstancePlace, ResolvedWorkloads,
+};
 pub use standing::{GrantedSlot, Selector, SessionGpu, StandingGrant, are_configured_alike, in_words};

@@ -13,7 +13,7 @@ use super::identify::{Identity, identify};
 use super::identities::{IdentifiedProcess, Identities};
 use super::resolved_workloads::ResolvedWorkloads;
 use crate::host::{Host, PidfdSet, ProcessError, ProcessInfo, since_boot};
-use crate::model::{Holder, HolderId, Nanoseconds, Stamp, UnattributedReason};
+use crate::model::{Holder, HolderId, HolderKind, Nanoseconds, Stamp, UnattributedReason};
 
 /// How long a process is tracked after it was last on a GPU; its last samples come late, and its window closes later still.
 const KEEP_TIME: Nanoseconds = Nanoseconds::from_seconds(60);
@@ -26,6 +26,10 @@ const PENDING_TIME: Nanoseconds = Nanoseconds::from_seconds(9);
 /// The longest time after which a pid that `/proc` does not have is asked for again while the driver's list stays the
 /// same. The process may be of another pid namespace, or have ended while the driver still lists it.
 const MAX_PAUSE: Nanoseconds = Nanoseconds::from_seconds(60);
+
+/// A holder none of whose processes was on a GPU for longer than this has left the GPUs. Samplers that are slower than
+/// others report in a round of their own.
+const ABSENCE_TIME: Nanoseconds = Nanoseconds::from_seconds(2);
 
 /// A process by pid and start time in clock ticks.
 type ProcessKey = (u32, u64);
@@ -53,6 +57,12 @@ pub struct ProcessDirectory {
     /// How often a process was looked for in `/proc`.
     reads: u64,
     published: Identities,
+    /// Holders with a process on a GPU.
+    present: BTreeSet<HolderId>,
+    /// How many processes are on GPUs.
+    present_processes: usize,
+    /// The kinds of the holders whose last process left the GPUs in this round.
+    left: BTreeSet<HolderKind>,
     /// The workloads of the last round.
     workloads: ResolvedWorkloads,
     /// Grows with each change of the workloads.
@@ -118,6 +128,9 @@ impl ProcessDirectory {
             absent: BTreeMap::new(),
             reads: 0,
             published: Identities::default(),
+            present: BTreeSet::new(),
+            present_processes: 0,
+            left: BTreeSet::new(),
             workloads: ResolvedWorkloads::default(),
             generation: 0,
         }
@@ -139,10 +152,28 @@ impl ProcessDirectory {
         &self.unidentified
     }
 
-    /// Why processes are left out until a resolver has named their workload.
-    pub fn pending_reasons(&self, now: Stamp) -> BTreeSet<UnattributedReason> {
+    /// The kinds of workloads of which a resolver has to tell something: those whose processes are left out until they are
+    /// named, and those whose last process left the GPUs in this round.
+    pub fn wanted_kinds(&self, now: Stamp) -> BTreeSet<HolderKind> {
         let left_out = self.processes.values().filter(|process| process.is_left_out(now));
-        left_out.filter_map(|process| Some(process.pending.as_ref()?.reason)).collect()
+        let pending = left_out.filter_map(|process| process.pending.as_ref()?.reason.workload_kind());
+        pending.chain(self.left.iter().copied()).collect()
+    }
+
+    /// Notes which holders have a process on a GPU, and the kinds of those that have none any more. `changed` is whether a
+    /// process was identified in this round.
+    fn find_present(&mut self, now: Stamp, changed: bool) {
+        let is_present = |process: &&TrackedProcess| now.since(process.seen) <= ABSENCE_TIME;
+        let present = || self.processes.values().filter(is_present);
+        let count = present().count();
+        self.left.clear();
+        if std::mem::replace(&mut self.present_processes, count) == count && !changed {
+            return;
+        }
+        let present: BTreeSet<HolderId> =
+            present().map(|process| process.identified.holder.id.clone()).collect();
+        self.left = self.present.difference(&present).filter_map(HolderId::workload_kind).collect();
+        self.present = present;
     }
 
     /// Runs one round with the pids that are on GPUs now.
@@ -166,6 +197,7 @@ impl ProcessDirectory {
         let changed = self.identify_new(&new, workloads, now)
             | self.resolve_pending(workloads, now)
             | self.update_facts(workloads, now);
+        self.find_present(now, changed);
         let before = self.processes.len();
         self.processes.retain(|_, process| now.since(process.seen) <= KEEP_TIME);
         if self.processes.len() < before {

@@ -130,11 +130,23 @@ impl Allocation {
     }
 }
 
+/// An allocation that has ended before that became known here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndedAllocation {
+    /// What it was.
+    pub allocation: Allocation,
+    /// Wall-clock time of its end, within the last minute. The holding counts until then, as far back as the account's
+    /// windows are still open.
+    pub until: Utc,
+}
+
 /// The workloads of this node and their allocations.
 #[derive(Clone, Debug, Default)]
 pub struct ResolvedWorkloads {
     /// What schedulers allocated, by GPU and holder.
     pub allocations: Arc<[Allocation]>,
+    /// Allocations of the kubelet that ended within the last minute.
+    pub ended: Arc<Vec<EndedAllocation>>,
     /// The reasons that a running resolver may resolve: it may later name workloads that are unknown now.
     pub awaited: Vec<UnattributedReason>,
     /// Kubernetes pods.

@@ -13,6 +13,10 @@ use std::time::SystemTime;
 use super::Host;
 use crate::model::Utc;
 
+/// The longest name of a link without `.log`: the kubelet cuts what would be longer, as a file's name has at most 255
+/// bytes.
+const LONGEST_LINK: usize = 251;
+
 /// The most entries of a directory that are read; a kubelet runs 110 pods by default.
 const MOST_ENTRIES: usize = 8_192;
 
@@ -49,7 +53,7 @@ pub struct ContainerLog {
     pub pod: LoggedPod,
     /// Its name.
     pub name: String,
-    /// Its id, 64 hexadecimal digits.
+    /// Its id, 64 hexadecimal digits; fewer or none where the names are so long that the kubelet cut it.
     pub id: String,
 }
 
@@ -126,12 +130,18 @@ fn read_pod(entry: &DirEntry) -> Option<PodLog> {
 /// The name of the link has the id, its target the rest: `/var/log/pods/NAMESPACE_POD_UID/CONTAINER/RESTARTS.log`.
 fn read_container(entry: &DirEntry) -> Option<ContainerLog> {
     let link = entry.file_name();
-    let id = link.to_str()?.strip_suffix(".log")?.rsplit_once('-')?.1;
-    let target = fs::read_link(entry.path()).ok().filter(|_| is_container_id(id))?;
+    let link = link.to_str()?.strip_suffix(".log")?;
+    let target = fs::read_link(entry.path()).ok()?;
     let mut parts = target.to_str()?.rsplit('/').skip(1);
     let name = parts.next().filter(|name| is_label(name))?;
     let pod = parse_pod(parts.next()?)?;
-    Some(ContainerLog { pod, name: name.to_owned(), id: id.to_owned() })
+    let names = format!("{}_{}_{name}-", pod.name, pod.namespace);
+    let id = match link.strip_prefix(&*names) {
+        Some(id) => id,
+        None => names.starts_with(link).then_some("")?,
+    };
+    let is_cut = link.len() == LONGEST_LINK && id.len() < 64 && is_hexadecimal(id);
+    (is_cut || is_container_id(id)).then(|| ContainerLog { pod, name: name.to_owned(), id: id.to_owned() })
 }
 
 fn parse_pod(directory: &str) -> Option<LoggedPod> {
@@ -144,7 +154,11 @@ fn parse_pod(directory: &str) -> Option<LoggedPod> {
 
 /// Whether a text can be the id of a container: 64 hexadecimal digits.
 pub fn is_container_id(text: &str) -> bool {
-    text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    text.len() == 64 && is_hexadecimal(text)
+}
+
+fn is_hexadecimal(text: &str) -> bool {
+    text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// Whether a text can be the name of a namespace or a container (RFC 1123 label).
@@ -198,6 +212,26 @@ mod tests {
         assert_eq!(pods, [pod("ml", "train-0", UID)]);
         let expected = ContainerLog { pod: pod("ml", "train-0", UID), name: "main".into(), id: ID.into() };
         assert_eq!(read.containers.unwrap(), [expected]);
+    }
+
+    #[test]
+    fn of_a_link_that_the_kubelet_cut_the_rest_of_the_id_is_read() {
+        let root = tempfile::tempdir().unwrap();
+        let logs = root.path().join("var/log");
+        fs::create_dir_all(logs.join("containers")).unwrap();
+        let read_of = |pod: &str| {
+            let link: String = format!("{pod}_ml_main-{ID}").chars().take(LONGEST_LINK).collect();
+            let path = logs.join("containers").join(format!("{link}.log"));
+            symlink(format!("/var/log/pods/ml_{pod}_{UID}/main/0.log"), &path).unwrap();
+            let read = Host::at(root.path()).pod_logs().containers.unwrap();
+            fs::remove_file(path).unwrap();
+            read.into_iter().map(|log| (log.pod.name, log.id)).collect::<Vec<_>>()
+        };
+        // Names of 184 characters leave room for the whole id.
+        for (length, digits) in [(178, 64), (179, 63), (200, 42), (241, 1), (242, 0), (246, 0), (250, 0)] {
+            let pod = "p".repeat(length);
+            assert_eq!(read_of(&pod), [(pod.clone(), ID[..digits].to_owned())], "{length}");
+        }
     }
 
     #[test]

@@ -101,6 +101,8 @@ pub struct ContainerStatus {
 pub struct ContainerState {
     #[prost(message, optional, tag = "2")]
     pub running: Option<ContainerStateRunning>,
+    #[prost(message, optional, tag = "3")]
+    pub terminated: Option<ContainerStateTerminated>,
 }
 
 /// State of a running container.
@@ -110,6 +112,18 @@ pub struct ContainerStateRunning {
     #[prost(message, optional, tag = "1")]
     #[serde(deserialize_with = "time")]
     pub started_at: Option<Time>,
+}
+
+/// State of a container that has ended and is not started again.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, prost::Message, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ContainerStateTerminated {
+    #[prost(message, optional, tag = "5")]
+    #[serde(deserialize_with = "time")]
+    pub started_at: Option<Time>,
+    #[prost(message, optional, tag = "6")]
+    #[serde(deserialize_with = "time")]
+    pub finished_at: Option<Time>,
 }
 
 /// A time since 1970, UTC.
@@ -180,9 +194,15 @@ impl ContainerStatus {
         self.container_id.split_once("://").map(|(_, id)| id)
     }
 
-    /// When it started, while it is running.
+    /// When it started, while it is running or after it has ended for good.
     pub fn started(&self) -> Option<Time> {
-        self.state?.running?.started_at
+        let state = self.state?;
+        state.running.map_or_else(|| state.terminated?.started_at, |running| running.started_at)
+    }
+
+    /// When it ended; none while it runs or waits for a start.
+    pub fn finished(&self) -> Option<Time> {
+        self.state?.terminated?.finished_at
     }
 }
 
@@ -262,6 +282,15 @@ mod tests {
         assert_eq!(container.started(), Some(Time { seconds: 1_795_399_685, nanos: 0 }));
         assert_eq!(pod.metadata.as_ref().unwrap().owner(), Some(("Job", "train")));
         assert!(!pod.has_ended());
+        let json = json.replace(
+            "\"running\": {\"startedAt\"",
+            "\"terminated\": {\"finishedAt\": \"2026-11-23T02:08:09Z\", \"startedAt\"",
+        );
+        let ended: Pod = serde_json::from_str(&json).unwrap();
+        assert_eq!(Pod::decode(&*ended.encode_to_vec()).unwrap(), ended);
+        let times = ended.containers().next().map(|one| (one.started(), one.finished())).unwrap();
+        let at = |seconds| Some(Time { seconds, nanos: 0 });
+        assert_eq!((times, container.finished()), ((at(1_795_399_685), at(1_795_399_689)), None));
         let list: PodList =
             serde_json::from_str(r#"{"metadata": {"resourceVersion": "7"}, "items": null}"#).unwrap();
         assert_eq!((&*list.metadata.resource_version, list.items.len()), ("7", 0));

@@ -23,7 +23,7 @@ use open_span::{OpenSpan, SpanGrants};
 use slots::{Claims, Division, Slots};
 
 pub(super) use energy::ENERGY;
-pub(super) use open_span::EarlierGrant;
+pub(super) use open_span::LateGrant;
 
 /// One GPU's account.
 pub(super) struct Account {

@@ -44,7 +44,7 @@ use std::sync::Arc;
 use crate::account::{AccountTimeline, Acknowledged, GpuRegistration, LedgerBatch, Recovered};
 use crate::billing::RateSchedule;
 use crate::catalogue::{INTEGRALS, InstanceValue, Level};
-use crate::holders::{Allocation, Granting, Identities, SessionGpu, StandingGrant};
+use crate::holders::{Allocation, EndedAllocation, Granting, Identities, SessionGpu, StandingGrant};
 use crate::host::Pci;
 use crate::model::frame::Tier;
 use crate::model::snapshot::{InstanceCounters, Snapshot};
@@ -53,7 +53,7 @@ use crate::model::{
 };
 use crate::tenants::{RuleSchedule, TenantNames, TenantRules};
 
-use account::{Account, EarlierGrant, TimedFrame};
+use account::{Account, LateGrant, TimedFrame};
 use budget::OwnSeries;
 use committed::CommittedAccounts;
 use counter_total::CounterTotal;
@@ -143,6 +143,8 @@ pub struct Inputs {
     pub identities: Arc<Identities>,
     /// Allocations of schedulers on this node.
     pub allocations: Arc<[Allocation]>,
+    /// Those that ended within the last minute.
+    pub ended: Arc<Vec<EndedAllocation>>,
     /// The driver calls that have not returned, by UUID.
     pub in_flight: BTreeMap<Arc<str>, CallInFlight>,
     /// From the ledger thread.
@@ -231,6 +233,8 @@ pub struct Meter {
     versions: HolderVersions,
     /// The allocations as last received; none where they have to be applied again.
     received: Option<Arc<[Allocation]>>,
+    /// The ended allocations as last received.
+    ended: Arc<Vec<EndedAllocation>>,
     /// Whether the holders of standing grants may have no version yet.
     has_new_grants: bool,
     tenant_names: TenantNames,
@@ -257,6 +261,7 @@ impl Meter {
             module: None,
             versions: HolderVersions::default(),
             received: None,
+            ended: Arc::default(),
             has_new_grants: true,
             tenant_names: TenantNames::default(),
             unplaced: UnplacedXids::default(),
@@ -364,7 +369,7 @@ impl Meter {
         self.versions.set_tenant_rules(&schedule);
         let (identities, are_new) = self.versions.identify(&inputs.identities, batch.now);
         inputs.identities = identities;
-        let have_changed = self.apply_allocations(&inputs.allocations, now) || are_new;
+        let have_changed = self.apply_allocations(inputs, now) || are_new;
         if std::mem::take(&mut self.has_new_grants) || have_changed || self.versions.has_unsent() {
             let mut standing = self.policy.standing.clone();
             if self.versions.set_grantees(&mut standing, batch.now) {
@@ -383,26 +388,41 @@ impl Meter {
         }
     }
 
-    /// Applies the current allocations; open spans get the new ones that began before them. Whether they have changed.
-    fn apply_allocations(&mut self, received: &Arc<[Allocation]>, now: Stamp) -> bool {
-        if self.received.as_ref().is_some_and(|known| Arc::ptr_eq(known, received) || known == received) {
+    /// Applies the current allocations; open spans get the new ones that began before them, and lose those that ended
+    /// before them. Whether they have changed.
+    fn apply_allocations(&mut self, inputs: &Inputs, now: Stamp) -> bool {
+        let Inputs { allocations: received, ended, .. } = inputs;
+        let are_known =
+            self.received.as_ref().is_some_and(|known| Arc::ptr_eq(known, received) || known == received);
+        if are_known && (Arc::ptr_eq(&self.ended, ended) || self.ended == *ended) {
             return false;
         }
         self.received = Some(Arc::clone(received));
+        let ended_before = std::mem::replace(&mut self.ended, Arc::clone(ended));
         let at = self.timeline.at(now.boottime);
         self.versions.note_seen(self.policy.allocations.iter().map(|one| &one.holder.id), at);
         let (allocations, current) = (self.versions.allocations(received, at), &self.policy.allocations);
-        let earlier = allocations.iter().filter_map(|allocation| {
-            let age = now.utc.0.checked_sub(allocation.since?.0)?;
+        let account_time = |time: Utc| Some(Utc(at.0.saturating_sub(now.utc.0.checked_sub(time.0)?)));
+        let mut late: Vec<LateGrant> = Vec::new();
+        for allocation in &*allocations {
             let is_known =
                 |known: &Allocation| known.is_same_grant(allocation) && known.since <= allocation.since;
             let is_new = !current.iter().any(is_known);
-            let allocation = allocation.clone();
-            is_new.then(|| EarlierGrant { allocation, from: Utc(at.0.saturating_sub(age)) })
-        });
-        let earlier: Vec<EarlierGrant> = earlier.collect();
-        if !earlier.is_empty() {
-            self.gpus.values_mut().for_each(|gpu| gpu.account.add_grants(&earlier));
+            if let Some(from) = allocation.since.and_then(account_time).filter(|_| is_new) {
+                late.push(LateGrant { allocation: allocation.clone(), from, to: None });
+            }
+        }
+        let newly_ended = ended.iter().filter(|one| !ended_before.contains(one));
+        let newly_ended: Vec<&EndedAllocation> = newly_ended.collect();
+        let gone: Vec<Allocation> = newly_ended.iter().map(|one| one.allocation.clone()).collect();
+        for (allocation, one) in self.versions.allocations(&gone, at).iter().zip(newly_ended) {
+            // The clock may have been set back since.
+            let to = account_time(one.until).unwrap_or(at);
+            let from = allocation.since.and_then(account_time).unwrap_or(to);
+            late.push(LateGrant { allocation: allocation.clone(), from, to: Some(to) });
+        }
+        if !late.is_empty() {
+            self.gpus.values_mut().for_each(|gpu| gpu.account.apply_late_grants(&late));
         }
         self.policy = Arc::new(Policy { allocations, ..(*self.policy).clone() });
         self.publisher.accounts.invalidate();

@@ -136,7 +136,7 @@ impl UnattributedReason {
     }
 
     /// The kind of the workloads that are not named for that reason.
-    const fn workload_kind(self) -> Option<HolderKind> {
+    pub const fn workload_kind(self) -> Option<HolderKind> {
         match self {
             Self::Unknown => None,
             Self::Vm => Some(HolderKind::Vm),

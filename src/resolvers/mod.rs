@@ -20,7 +20,7 @@ use crate::clock::{Clock, Stop, system_now};
 use crate::export::LatestSnapshot;
 use crate::holders::{AllocatedDevice, Allocation, InstancePlace, ResolvedWorkloads};
 use crate::host::{Host, NameService};
-use crate::model::{HolderKind, HoldingSource, Nanoseconds, UnattributedReason};
+use crate::model::{HolderKind, HoldingSource, Nanoseconds};
 use crate::policy::CurrentConfig;
 use crate::thread::{self, Thread};
 
@@ -184,9 +184,9 @@ impl Default for ResolverStatuses {
         Self {
             host: ResolverStatus::new("host", None),
             users: ResolverStatus::new("users", None),
-            pods: ResolverStatus::new("pods", Some(UnattributedReason::Pod)),
-            jobs: ResolverStatus::new("jobs", Some(UnattributedReason::Job)),
-            containers: ResolverStatus::new("containers", Some(UnattributedReason::Container)),
+            pods: ResolverStatus::new("pods", Some(HolderKind::Pod)),
+            jobs: ResolverStatus::new("jobs", Some(HolderKind::Slurm)),
+            containers: ResolverStatus::new("containers", Some(HolderKind::Container)),
         }
     }
 }
@@ -196,11 +196,10 @@ impl ResolverStatuses {
         [&self.pods, &self.jobs, &self.containers]
     }
 
-    /// Requests a round of the resolvers that may name processes which are unattributed for these reasons.
-    fn request_rounds(&self, pending: &BTreeSet<UnattributedReason>) {
-        let may_name =
-            |status: &&ResolverStatus| status.reason.is_some_and(|reason| pending.contains(&reason));
-        for status in self.of_workloads().into_iter().filter(may_name) {
+    /// Requests a round of the resolvers of these kinds of workloads.
+    fn request_rounds(&self, kinds: &BTreeSet<HolderKind>) {
+        let is_wanted = |status: &&ResolverStatus| status.kind.is_some_and(|kind| kinds.contains(&kind));
+        for status in self.of_workloads().into_iter().filter(is_wanted) {
             status.is_requested.store(true, Ordering::Relaxed);
         }
     }
@@ -209,8 +208,8 @@ impl ResolverStatuses {
 /// How the last round of a resolver ended, and whether another is requested.
 struct ResolverStatus {
     name: &'static str,
-    /// Why processes are unattributed until it names them.
-    reason: Option<UnattributedReason>,
+    /// The kind of workloads that it names.
+    kind: Option<HolderKind>,
     is_requested: AtomicBool,
     last: Mutex<Option<LastRound>>,
     /// Time since boot at which its thread finished a round, also one without a question; 0 where it has no thread.
@@ -227,10 +226,10 @@ struct LastRound {
 }
 
 impl ResolverStatus {
-    const fn new(name: &'static str, reason: Option<UnattributedReason>) -> Self {
+    const fn new(name: &'static str, kind: Option<HolderKind>) -> Self {
         Self {
             name,
-            reason,
+            kind,
             is_requested: AtomicBool::new(false),
             last: Mutex::new(None),
             finished: AtomicU64::new(0),

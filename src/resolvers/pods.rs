@@ -2,7 +2,8 @@
 //!
 //! Labels and owners of pods come from one of [`PodSources`]; without any a container is known by its names. The thread
 //! asks when a pod or container is added to or removed from the log directories, when a process runs in an unknown pod,
-//! and every ten seconds; at most once per second, and less often while the kubelet does not respond. The last result
+//! when the last process of a container has left the GPUs, and every ten seconds; after any of these events each second
+//! for ten seconds, since the kubelet learns of an end later; less often while it does not respond. The last result
 //! stays in force; what the ledger says was held when the agent last stopped stays until the first list. On a node without
 //! a kubelet it only looks whether there is one. A missing socket is a failure where its directory exists or a process on
 //! a GPU runs in a pod.
@@ -136,6 +137,8 @@ struct PodRounds {
     client: KubeletSocket,
     pods: HostPods,
     schedule: RetrySchedule,
+    /// Time since boot until which it is asked each second.
+    attentive_until: Nanoseconds,
     /// Modification times of the log directories at the last round.
     logs_modified: [Option<SystemTime>; 2],
     /// Problems of the last round, which were logged.
@@ -192,6 +195,7 @@ impl PodRounds {
             client,
             pods,
             schedule: RetrySchedule::default(),
+            attentive_until: Nanoseconds(0),
             logs_modified: [None; 2],
             problems: BTreeSet::new(),
             descriptions: PodDescriptions { sources, metadata, logged: None, next: Nanoseconds(0) },
@@ -207,10 +211,13 @@ impl PodRounds {
             let now = system_now().boottime;
             let logs_modified = shared.host.pod_logs_modified();
             let is_requested = shared.statuses.pods.take_request() || logs_modified != self.logs_modified;
+            if is_requested {
+                self.attentive_until = now + REFRESH_INTERVAL;
+            }
             if self.schedule.is_due(now, is_requested) {
                 self.logs_modified = logs_modified;
                 let span = trace::begin_round("pods");
-                self.run_round(shared, now, is_requested);
+                self.run_round(shared, now, now < self.attentive_until);
                 drop(span);
             } else if self.pods.tracker.awaits_first_list() {
                 self.observe(shared, None);
@@ -247,8 +254,10 @@ impl PodRounds {
         let is_ending = self.observe(shared, answer.as_ref().ok());
         match answer {
             Err(_) => self.schedule.plan_retry(now),
-            // The next list decides whether a container that is missing has ended.
-            Ok(_) if is_ending => self.schedule.plan_refresh(now, Nanoseconds::SECOND),
+            // The next list decides whether a container that is missing has ended, or shows what is about to end.
+            Ok(_) if is_ending || now < self.attentive_until => {
+                self.schedule.plan_refresh(now, Nanoseconds::SECOND)
+            }
             Ok(_) => self.schedule.plan_refresh(now, REFRESH_INTERVAL),
         }
     }
@@ -261,6 +270,7 @@ impl PodRounds {
         log_new_problems(&mut self.problems, known.problems);
         shared.update_workloads(|workloads| {
             workloads.allocate(HoldingSource::Kubernetes, &known.allocations);
+            replace(&mut workloads.ended, known.ended);
             replace(&mut workloads.pods, known.map);
         });
         known.is_ending

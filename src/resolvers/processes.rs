@@ -122,7 +122,7 @@ pub(super) fn start(agent: Option<u32>, shared: &Arc<Resolvers>) -> Result<(), t
                     let identities = directory.refresh(&pids, &shared.workloads(), now);
                     drop(span);
                     *lock(&shared.processes.identities) = (identities, Some(now.boottime));
-                    shared.statuses.request_rounds(&directory.pending_reasons(now));
+                    shared.statuses.request_rounds(&directory.wanted_kinds(now));
                     shared.statuses.host.record_success(now.boottime);
                 }
                 shared.statuses.host.finish_round();

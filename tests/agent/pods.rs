@@ -265,6 +265,46 @@ fn a_holding_begins_with_its_container_even_if_listed_later() {
 }
 
 #[test]
+fn a_holding_ends_with_its_container_even_if_that_is_known_later() {
+    let (node, pods_api) = Node::start_described();
+    let clock = ClockPage::open(&node.demo.driver("clock")).unwrap();
+    node.log("main", ID);
+    node.kubelet.answer(|answers| answers.pods = vec![pod("ml", "train-0", "main", &[&node.gpus[0]])]);
+    node.wait_for("half a minute of the holding", |page| held_on_first_gpu(page, &["ml"]) >= 30 * SECOND);
+    // Slowly enough for a tick in each second.
+    clock.run(2 * REAL_TIME).unwrap();
+    let slow = clock.now().boottime;
+    wait_until("six seconds", || clock.now().boottime >= slow + Nanoseconds::from_seconds(6));
+    hold_clock(&clock);
+    // The window of that time stays open for 6 s more, at the speed of real time.
+    let finished = clock.now().utc.0 / 1_000_000_000 - 4;
+    let mut described = described("ml", "train-0", UID);
+    let end = jiff::Timestamp::from_second(finished.try_into().unwrap()).unwrap();
+    described["status"]["containerStatuses"][0]["state"] =
+        serde_json::json!({"terminated": {"finishedAt": end.to_string()}});
+    pods_api.answer(|answers| answers.described = Some(vec![described]));
+    node.kubelet.answer(|answers| answers.pods.clear());
+    let lists = node.kubelet.lists();
+    node.log("main", &ID.replace("2b18", "0000"));
+    wait_until("the second list", || node.kubelet.lists() > lists + 2);
+    clock.run(REAL_TIME).unwrap();
+    let holder = format!("k8s:{UID}/main");
+    node.wait_for("the end", |page| !page.has("gpu_holding_ratio", &[&format!("workload=\"{holder}\"")]));
+    hold_clock(&clock);
+    let ledger = node.demo.directory.path().join("ledger.db");
+    let ledger = rusqlite::Connection::open(ledger).unwrap();
+    let last = |with: &str| -> Option<i64> {
+        let query = "SELECT max(from_ns) FROM raw JOIN gpu ON gpu.id = gpu WHERE uuid = ?1 AND from_ns < ?2 AND span LIKE ?3";
+        let end = i64::try_from((finished + 60) * 1_000_000_000).unwrap();
+        ledger.query_row(query, (&node.gpus[0], end, with), |row| row.get(0)).unwrap()
+    };
+    let with = format!("%\"{holder}\"%\"kubernetes\"%");
+    let end = i64::try_from(finished * 1_000_000_000).unwrap();
+    wait_until("the last span with the holding", || last(&with).is_some_and(|last| last < end));
+    assert!(last("%").unwrap() > end, "the account goes on");
+}
+
+#[test]
 fn a_pod_has_labels_and_owner_and_its_end_ends_the_holding() {
     let (node, pods_api) = Node::start_described();
     let described = |phase: &str| {

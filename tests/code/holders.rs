@@ -350,6 +350,30 @@ fn read(refreshed: &Refreshed, pid: u32, at: Nanoseconds) -> Option<&str> {
 }
 
 #[test]
+fn who_knows_pods_is_asked_when_the_last_process_of_one_has_left_the_gpus() {
+    let pod = |container: char| {
+        let id = container.to_string().repeat(64);
+        format!("/kubepods/burstable/pod11111111-052c-4b11-80d3-4d7b2d2d3464/{id}")
+    };
+    let mut node = Node::new(None);
+    for pid in [7, 8] {
+        node.start(pid, 100, 0, &pod('a'));
+    }
+    node.start(9, 100, 1000, "/user.slice/user-1000.slice/session-3.scope");
+    let mut wanted = |seen: &[u32], second: u64| {
+        let at = node.refresh(seen, second).at;
+        node.directory.wanted_kinds(Stamp { boottime: at, utc: Utc(at.0) })
+    };
+    let pods = BTreeSet::from([HolderKind::Pod]);
+    assert_eq!(wanted(&[7, 8, 9], 10), BTreeSet::new());
+    assert_eq!(wanted(&[8, 9], 13), BTreeSet::new(), "another process of it is there");
+    assert_eq!(wanted(&[9], 14), BTreeSet::new(), "a slow sampler may have its own round");
+    assert_eq!(wanted(&[8, 9], 15), BTreeSet::new());
+    assert_eq!([wanted(&[9], 18), wanted(&[9], 19)], [pods, BTreeSet::new()], "once");
+    assert_eq!(wanted(&[], 30), BTreeSet::from([HolderKind::User]));
+}
+
+#[test]
 fn a_holder_applies_to_readings_from_the_start_of_its_process_to_the_last_confirmation() {
     let mut node = Node::new(None);
     // Ten ticks are a tenth of a second.

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::device_id::{DeviceId, ReplicaCounts, resolve_claimed_device};
 use super::{ContainerName, PodObservation, add_problem};
-use crate::holders::resolved_workloads::AllocatedDevice;
+use crate::holders::resolved_workloads::{AllocatedDevice, Allocation};
 use crate::kubelet::messages::{ClaimResource, ContainerResources};
-use crate::model::{Fraction, Utc};
+use crate::model::{Fraction, Holder, HoldingSource, Utc};
 
 /// The name of NVIDIA's driver for resource claims.
 pub(super) const NVIDIA_DRIVER: &str = "gpu.nvidia.com";
@@ -18,8 +18,12 @@ pub(super) struct Grant {
     pub(super) devices: BTreeMap<String, GrantedDevice>,
     /// Devices of another pod with the same name in the last list.
     replaced: BTreeSet<String>,
-    /// Whether the last list lacked the container.
-    pub(super) missing: bool,
+    /// Time of the first list that lacked the container, if the last one did.
+    pub(super) missing: Option<Utc>,
+    /// Whether all containers of its pod have ended for good.
+    pub(super) is_over: bool,
+    /// When the last container of its pod ended, where that is known.
+    pub(super) finished: Option<Utc>,
 }
 
 /// A device of a container.
@@ -60,7 +64,25 @@ impl Grant {
         let devices = newest.map(|(at, _)| listed.swap_remove(at)).unwrap_or_default();
         let replaced = listed.into_iter().flat_map(BTreeMap::into_keys);
         let replaced = replaced.filter(|id| !devices.contains_key(id)).collect();
-        Self { devices, replaced, missing: false }
+        Self { devices, replaced, missing: None, is_over: before.is_over, finished: before.finished }
+    }
+
+    /// What the holder was granted; `sharing` is how many containers have each device, by its id.
+    pub(super) fn allocations(&self, holder: &Holder, sharing: &BTreeMap<&String, u32>) -> Vec<Allocation> {
+        let devices = self.devices.iter().filter(|(_, device)| !device.superseded);
+        let allocations = devices.map(|(id, device)| Allocation {
+            holder: holder.clone(),
+            device: device.device.clone(),
+            fraction: match sharing.get(id) {
+                // All containers that hold a claim share its device equally.
+                Some(&denominator) if device.is_claimed => Fraction { numerator: 1, denominator },
+                _ => device.fraction,
+            },
+            source: HoldingSource::Kubernetes,
+            since: Some(device.began),
+            within: None,
+        });
+        allocations.collect()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Metadata of the node's pods: UIDs, containers, owners, labels, and whether they have ended.
+//! Metadata of the node's pods: UIDs, containers, owners, labels, and whether and when they ended.
 //!
 //! It completes the content of the log directories. Values that Kubernetes would not accept are left out.
 
@@ -38,6 +38,7 @@ struct KnownContainer {
     name: String,
     id: Option<String>,
     started: Option<Utc>,
+    finished: Option<Utc>,
 }
 
 impl PodMetadata {
@@ -59,12 +60,23 @@ impl PodMetadata {
         Self { pods: known, read }
     }
 
+    /// Whether that pod is described.
+    pub(super) fn has(&self, uid: &str) -> bool {
+        self.pods.contains_key(uid)
+    }
+
     /// Whether all containers of that pod have ended for good.
     pub(super) fn has_ended(&self, uid: &str) -> bool {
         self.pods.get(uid).is_some_and(|pod| pod.has_ended)
     }
 
-    /// Start time of a container; none while it is not running or not reported as running.
+    /// When the last container of that pod ended; none while one of them runs or is started again.
+    pub(super) fn ended_at(&self, uid: &str) -> Option<Utc> {
+        let finished = self.pods.get(uid)?.containers.iter().map(|one| one.finished);
+        finished.collect::<Option<Vec<Utc>>>()?.into_iter().max()
+    }
+
+    /// Start time of a container; none while it is not started or not reported as started.
     pub(super) fn started(&self, uid: &str, container: &str) -> Option<Utc> {
         let mut containers = self.pods.get(uid)?.containers.iter();
         containers.find(|one| one.name == container)?.started
@@ -145,6 +157,8 @@ impl KnownContainer {
             name: container.name.clone(),
             id: id.map(ToOwned::to_owned),
             started: container.started().map(utc),
+            // Kubernetes writes the year 1 where it does not know.
+            finished: container.finished().map(utc).filter(|finished| finished.0 > 0),
         })
     }
 }

@@ -11,12 +11,12 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::resolved_workloads::{AllocatedDevice, Allocation};
+use super::resolved_workloads::{AllocatedDevice, Allocation, EndedAllocation};
 use super::standing::sum;
 use crate::host::PodLogs;
 use crate::host::pod_logs::{LoggedPod, PodLog, is_label, is_subdomain};
 use crate::kubelet::messages::{AllocatableResourcesResponse, ContainerResources, ListPodResourcesResponse};
-use crate::model::{Fact, Facts, Fraction, Holder, HolderId, HolderKind, HoldingSource, Utc};
+use crate::model::{Fact, Facts, Fraction, Holder, HolderId, HolderKind, Nanoseconds, Utc};
 use device_id::DeviceId;
 pub use device_id::Resources;
 use grant::{Grant, GrantContext, resolve_devices};
@@ -24,6 +24,9 @@ pub use metadata::PodMetadata;
 
 /// The most problems that are reported of one round.
 const MOST_PROBLEMS: usize = 32;
+
+/// How long an ended allocation is told: longer than any window of the account stays open.
+const KEEP_ENDED: Nanoseconds = Nanoseconds::from_seconds(60);
 
 /// The problem with log directories that are made for the agent, and not those of the kubelet.
 const EMPTY_LOGS: &str = "no GPU process can be matched to its pod, because /var/log/pods and /var/log/containers have no \
@@ -53,28 +56,36 @@ pub struct PodObservation<'a> {
 /// In which containers processes run, as last published.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodMap {
-    /// By container id: UID of the pod, and the container.
-    containers: BTreeMap<String, (String, Holder)>,
+    /// By UID of the pod, and id and name of the container. The kubelet's log directories may have only the first digits of
+    /// the id.
+    containers: BTreeMap<(String, String, String), Holder>,
     /// By pod UID: the container of a pod that has only one, used where container ids are not known.
     sole: BTreeMap<String, Holder>,
 }
 
 impl PodMap {
-    /// The holder of processes in the pod and container with these ids.
+    /// The holder of processes in the pod and container with these ids. Where an id is cut, several containers of the
+    /// pod may have those digits, and then nobody is guessed.
     pub(super) fn holder(&self, uid: &str, container: &str) -> Option<&Holder> {
-        let known = self.containers.get(container).filter(|(pod, _)| pod == uid);
-        known.map(|(_, holder)| holder).or_else(|| self.sole.get(uid))
+        let first = (uid.to_owned(), String::new(), String::new());
+        let of_pod = self.containers.range(first..).take_while(|((pod, ..), _)| pod == uid);
+        let matching = of_pod.filter(|((_, id, _), _)| container.starts_with(&**id));
+        let longest = matching.clone().map(|((_, id, _), _)| id.len()).max();
+        let mut found =
+            matching.filter(|((_, id, _), _)| Some(id.len()) == longest).map(|(_, holder)| holder);
+        let first = found.next().filter(|first| found.all(|other| other.id == first.id));
+        first.or_else(|| self.sole.get(uid))
     }
 
     /// UID of the pod and id of the container of a holder; none where the id is not known.
     pub(super) fn container_of(&self, holder: &HolderId) -> Option<(&str, &str)> {
-        let (id, (uid, _)) = self.containers.iter().find(|(_, (_, known))| known.id == *holder)?;
+        let ((uid, id, _), _) = self.containers.iter().find(|(_, known)| known.id == *holder)?;
         Some((uid, id))
     }
 
     /// The holder with that id.
     pub(super) fn with_id(&self, id: &HolderId) -> Option<&Holder> {
-        let holders = self.containers.values().map(|(_, holder)| holder).chain(self.sole.values());
+        let holders = self.containers.values().chain(self.sole.values());
         holders.into_iter().find(|holder| holder.id == *id)
     }
 }
@@ -86,6 +97,8 @@ pub struct PodHoldings {
     pub map: PodMap,
     /// What containers hold.
     pub allocations: Vec<Allocation>,
+    /// What they held until they ended within the last minute.
+    pub ended: Vec<EndedAllocation>,
     /// Why devices hold nothing, and what prevents joining pods to processes.
     pub problems: BTreeSet<String>,
     /// Whether a container was missing for the first time, so that the next list decides whether its holding has ended.
@@ -143,6 +156,8 @@ impl std::fmt::Display for ContainerName {
 #[derive(Debug, Default)]
 pub struct PodTracker {
     grants: BTreeMap<ContainerName, Grant>,
+    /// Of containers that are in no list any more.
+    ended: Vec<EndedAllocation>,
     /// UIDs of the listed pods; a pod that is missing keeps its last one.
     uids: BTreeMap<PodName, String>,
     /// Number of lists so far.
@@ -166,15 +181,17 @@ impl PodTracker {
     }
 
     /// Updates the holdings from one round. A holding begins with the first list that has it, or with the earlier start
-    /// of its container. It ends when its pod has ended, or with the second list that lacks it. A replica keeps the
-    /// share that it had when it was granted; the share of a claimed device follows each list.
+    /// of its container. It ends when its pod has ended, or with the second list that lacks it; its end is then dated
+    /// back to that of the pod's last container, else to the first list that lacked it. A replica keeps the share that it
+    /// had when it was granted; the share of a claimed device follows each list.
     pub fn observe(&mut self, observation: PodObservation<'_>) -> PodHoldings {
         let mut holdings = PodHoldings::default();
         if let Some(list) = observation.listed {
             self.apply_list(list, &observation, &mut holdings);
         }
         let mut logs = observation.metadata.complete(observation.logs.clone());
-        let has_devices = self.grants.values().any(|grant| !grant.missing && !grant.devices.is_empty());
+        let has_devices =
+            self.grants.values().any(|grant| grant.missing.is_none() && !grant.devices.is_empty());
         let are_empty =
             logs.containers.as_ref().is_some_and(Vec::is_empty) && logs.pods.iter().flatten().count() == 0;
         let unread = logs.unread.take().or_else(|| (has_devices && are_empty).then(|| EMPTY_LOGS.to_owned()));
@@ -185,7 +202,7 @@ impl PodTracker {
         logs.pods = logs.pods.or_else(|| self.logs.pods.take());
         logs.containers = logs.containers.or_else(|| self.logs.containers.take());
         self.update_uids(&logs, observation.now);
-        self.backdate_to_container_starts(observation.metadata);
+        self.read_container_times(observation.metadata);
         self.end_devices_of_older_pods(&logs);
         if observation.listed.is_some() {
             self.restore_shares();
@@ -193,7 +210,8 @@ impl PodTracker {
             self.recovered
                 .retain(|one| one.holder.facts.get(Fact::PodUid).is_none_or(|uid| running.contains(&**uid)));
         }
-        holdings.allocations = self.allocations(observation.metadata);
+        self.ended.retain(|one| observation.now < one.until.plus(KEEP_ENDED));
+        (holdings.allocations, holdings.ended) = self.allocations(observation.metadata, observation.now);
         holdings.allocations.extend(self.recovered.iter().cloned());
         holdings.map = self.map(&logs, observation.metadata);
         self.logs = logs;
@@ -202,7 +220,7 @@ impl PodTracker {
 
     /// Whether the list has a new replica, whose share depends on the devices that the kubelet may assign.
     pub fn needs_allocatable(&self, listed: &ListPodResourcesResponse, resources: &Resources) -> bool {
-        let listed_before = self.grants.values().filter(|grant| !grant.missing);
+        let listed_before = self.grants.values().filter(|grant| grant.missing.is_none());
         let granted: BTreeSet<&String> = listed_before.flat_map(|grant| grant.devices.keys()).collect();
         let containers = listed.pod_resources.iter().flat_map(|pod| &pod.containers);
         let devices = containers.flat_map(|container| &container.devices);
@@ -237,11 +255,20 @@ impl PodTracker {
             grants.insert(name, grant);
         }
         for (name, mut grant) in std::mem::take(&mut self.grants) {
-            if !grant.missing {
+            let Some(missing) = grant.missing else {
                 holdings.is_ending |= !grant.devices.is_empty();
-                grant.missing = true;
+                grant.missing = Some(observation.now);
                 grants.insert(name, grant);
+                continue;
+            };
+            if grant.is_over {
+                continue;
             }
+            let uid = self.uids.get(&name.pod);
+            let finished = uid.and_then(|uid| observation.metadata.ended_at(uid)).or(grant.finished);
+            let until = finished.unwrap_or(missing).min(missing);
+            let held = grant.allocations(&name.holder(uid, observation.metadata), &BTreeMap::new());
+            self.ended.extend(held.into_iter().map(|allocation| EndedAllocation { allocation, until }));
         }
         self.grants = grants;
         self.end_reassigned_devices();
@@ -327,57 +354,55 @@ impl PodTracker {
         for (name, grant) in &mut self.grants {
             let before = self.uids.get(&name.pod);
             let found = latest.get(&name.pod).map(|(_, uid)| *uid);
-            if !grant.missing && before.is_some() && found.is_some() && before != found {
+            if grant.missing.is_none() && before.is_some() && found.is_some() && before != found {
                 // Another pod has the name now.
+                (grant.is_over, grant.finished) = (false, None);
                 for device in grant.devices.values_mut() {
                     (device.first_list, device.began, device.superseded) = (self.lists, now, false);
                 }
             }
-            if let Some(uid) = before.filter(|_| grant.missing).or(found) {
+            if let Some(uid) = before.filter(|_| grant.missing.is_some()).or(found) {
                 uids.insert(name.pod.clone(), uid.clone());
             }
         }
         self.uids = uids;
     }
 
-    /// Dates back the holdings of containers that started before a list showed them.
-    fn backdate_to_container_starts(&mut self, metadata: &PodMetadata) {
+    /// Dates back the holdings of containers that started before a list showed them, and notes when pods ended.
+    fn read_container_times(&mut self, metadata: &PodMetadata) {
         for (name, grant) in &mut self.grants {
-            let uid = self.uids.get(&name.pod);
-            let Some(started) = uid.and_then(|uid| metadata.started(uid, &name.container)) else { continue };
+            let Some(uid) = self.uids.get(&name.pod) else { continue };
+            if metadata.has(uid) {
+                (grant.is_over, grant.finished) = (metadata.has_ended(uid), metadata.ended_at(uid));
+            }
+            let Some(started) = metadata.started(uid, &name.container) else { continue };
             grant.devices.values_mut().for_each(|device| device.began = device.began.min(started));
         }
     }
 
-    /// The holdings of containers, by device and holder.
-    fn allocations(&self, metadata: &PodMetadata) -> Vec<Allocation> {
-        let has_ended =
-            |name: &ContainerName| self.uids.get(&name.pod).is_some_and(|uid| metadata.has_ended(uid));
-        let holding: Vec<_> = self.grants.iter().filter(|(name, _)| !has_ended(name)).collect();
+    /// The holdings of containers, by device and holder, and those that ended within the last minute.
+    fn allocations(&self, metadata: &PodMetadata, now: Utc) -> (Vec<Allocation>, Vec<EndedAllocation>) {
+        let (over, holding): (Vec<_>, Vec<_>) = self.grants.iter().partition(|(_, grant)| grant.is_over);
         let mut sharing: BTreeMap<&String, u32> = BTreeMap::new();
         for id in holding.iter().flat_map(|(_, grant)| grant.devices.keys()) {
             *sharing.entry(id).or_default() += 1;
         }
+        let holder = |name: &ContainerName| name.holder(self.uids.get(&name.pod), metadata);
         let mut allocations = Vec::new();
         for (name, grant) in holding {
-            let holder = name.holder(self.uids.get(&name.pod), metadata);
-            let devices = grant.devices.iter().filter(|(_, device)| !device.superseded);
-            allocations.extend(devices.map(|(id, device)| Allocation {
-                holder: holder.clone(),
-                device: device.device.clone(),
-                fraction: match sharing.get(id) {
-                    // All containers that hold a claim share its device equally.
-                    Some(&denominator) if device.is_claimed => Fraction { numerator: 1, denominator },
-                    _ => device.fraction,
-                },
-                source: HoldingSource::Kubernetes,
-                since: Some(device.began),
-                within: None,
-            }));
+            allocations.extend(grant.allocations(&holder(name), &sharing));
         }
         allocations
             .sort_by(|one, other| (&one.device, &one.holder.id).cmp(&(&other.device, &other.holder.id)));
-        allocations
+        let mut ended = self.ended.clone();
+        for (name, grant) in over {
+            let Some(until) = grant.finished.filter(|finished| now < finished.plus(KEEP_ENDED)) else {
+                continue;
+            };
+            let held = grant.allocations(&holder(name), &sharing);
+            ended.extend(held.into_iter().map(|allocation| EndedAllocation { allocation, until }));
+        }
+        (allocations, ended)
     }
 
     /// The containers in which processes run: by container id, else by pods with one container.
@@ -387,7 +412,8 @@ impl PodTracker {
             for log in containers {
                 let uid = &log.pod.uid;
                 let name = ContainerName { pod: (&log.pod).into(), container: log.name.clone() };
-                map.containers.insert(log.id.clone(), (uid.clone(), name.holder(Some(uid), metadata)));
+                let key = (uid.clone(), log.id.clone(), log.name.clone());
+                map.containers.insert(key, name.holder(Some(uid), metadata));
             }
             return map;
         }

@@ -15,9 +15,10 @@ use crate::host::pod_logs::ContainerLog;
 use crate::host::slurm::RecordFile;
 use crate::kubelet::messages::{ClaimResource, ContainerDevices, DynamicResource, PodResources};
 use crate::kubelet::pod::{
-    ContainerState, ContainerStateRunning, ContainerStatus, ObjectMeta, OwnerReference, Pod, PodStatus, Time,
+    ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStatus, ObjectMeta,
+    OwnerReference, Pod, PodStatus, Time,
 };
-use crate::model::PodLabel;
+use crate::model::{HoldingSource, PodLabel};
 
 const GPU: &str = "GPU-3cae2e45-052c-4b11-80d3-4d7b2d2d3464";
 const UID: &str = "11111111-052c-4b11-80d3-4d7b2d2d3464";
@@ -333,7 +334,8 @@ fn a_holding_began_with_the_first_list_or_with_its_container_where_that_was_earl
         let mut pod = described(uids[uids.len() - 1], "Running");
         let status = &mut pod.status.as_mut().unwrap().container_statuses[0];
         let started_at = started.map(|seconds| Time { seconds, nanos: 0 });
-        status.state = Some(ContainerState { running: Some(ContainerStateRunning { started_at }) });
+        let running = Some(ContainerStateRunning { started_at });
+        status.state = Some(ContainerState { running, terminated: None });
         node.metadata = metadata(&[pod]);
         let known = node.round(Some(&list), None, &logs(uids));
         known.allocations[0].since.unwrap().0 / 1_000_000_000
@@ -393,6 +395,116 @@ fn a_pod_that_has_ended_holds_nothing_however_long_it_is_listed() {
     node.metadata = metadata(&[described(UID, "Failed"), described(OTHER_UID, "Pending")]);
     let known = node.round(Some(&list), None, &logs(&[UID]));
     assert_eq!(held(&known)[0].0, format!("k8s:{OTHER_UID}/main"));
+}
+
+/// What Kubernetes says of pod `ml/train-0` with containers that ended at these seconds; none runs still.
+fn ended(phase: &str, containers: &[(&str, Option<i64>)]) -> Pod {
+    let time = |seconds| Some(Time { seconds, nanos: 0 });
+    let status = |(name, finished): &(&str, Option<i64>)| ContainerStatus {
+        name: (*name).into(),
+        state: Some(match finished {
+            Some(finished) => {
+                let terminated =
+                    ContainerStateTerminated { started_at: time(20), finished_at: time(*finished) };
+                ContainerState { terminated: Some(terminated), running: None }
+            }
+            None => ContainerState {
+                running: Some(ContainerStateRunning { started_at: time(20) }),
+                terminated: None,
+            },
+        }),
+        container_id: String::new(),
+    };
+    let mut pod = described(UID, phase);
+    pod.status.as_mut().unwrap().container_statuses = containers.iter().map(status).collect();
+    pod
+}
+
+/// Holders with the seconds between which they held.
+fn spans(ended: &[EndedAllocation]) -> Vec<(String, u64, u64)> {
+    let second = |time: Utc| time.0 / 1_000_000_000;
+    let span = |one: &EndedAllocation| {
+        (one.allocation.holder.id.to_string(), second(one.allocation.since.unwrap()), second(one.until))
+    };
+    ended.iter().map(span).collect()
+}
+
+#[test]
+fn a_pod_that_is_listed_no_more_held_until_its_last_container_ended() {
+    let main = format!("k8s:{UID}/main");
+    let (list, none) = (listed(vec![container("main", &[GPU])]), ListPodResourcesResponse::default());
+    for (pod, until) in [
+        (Some(ended("Running", &[("main", Some(25))])), 25),
+        (Some(ended("Running", &[("main", Some(25)), ("sidecar", Some(28))])), 28),
+        (Some(ended("Running", &[("main", Some(25)), ("sidecar", None)])), 30),
+        (Some(ended("Running", &[("main", Some(-62_135_596_800))])), 30),
+        (None, 30),
+    ] {
+        let mut node = TestNode::new(None);
+        let at = |node: &mut TestNode, second: u64, list: &ListPodResourcesResponse| {
+            node.now = Utc(second * 1_000_000_000);
+            node.round(Some(list), None, &logs(&[UID]))
+        };
+        assert_eq!(spans(&at(&mut node, 21, &list).ended), []);
+        node.metadata = pod.clone().map(|pod| metadata(&[pod])).unwrap_or_default();
+        let began = if pod.is_some() { 20 } else { 21 };
+        assert_eq!(spans(&at(&mut node, 30, &none).ended), [], "the next list decides");
+        // The API server may have forgotten it by then.
+        node.metadata = PodMetadata::default();
+        let known = at(&mut node, 31, &none);
+        assert_eq!((held(&known).len(), spans(&known.ended)), (0, vec![(main.clone(), began, until)]));
+        assert_eq!(spans(&at(&mut node, until + 59, &none).ended).len(), 1);
+        assert_eq!(spans(&at(&mut node, until + 60, &none).ended), [], "no window is open any more");
+    }
+}
+
+#[test]
+fn a_pod_that_has_ended_and_is_still_listed_held_until_its_last_container_ended() {
+    let mut node = TestNode::new(None);
+    let list = listed(vec![container("main", &[GPU])]);
+    node.now = Utc(26_000_000_000);
+    node.metadata = metadata(&[ended("Succeeded", &[("main", Some(25))])]);
+    let known = node.round(Some(&list), None, &logs(&[UID]));
+    assert_eq!(held(&known), [], "also where it was never seen to run");
+    assert_eq!(spans(&known.ended), [(format!("k8s:{UID}/main"), 20, 25)]);
+    node.now = Utc(85_000_000_000);
+    assert_eq!(node.round(Some(&list), None, &logs(&[UID])).ended, []);
+}
+
+#[test]
+fn a_pod_that_ended_at_an_unknown_time_holds_nothing_after_it_is_listed_no_more() {
+    let mut node = TestNode::new(None);
+    let (list, none) = (listed(vec![container("main", &[GPU])]), ListPodResourcesResponse::default());
+    node.metadata = metadata(&[described(UID, "Failed")]);
+    let is_nothing = |known: PodHoldings| known.allocations.is_empty() && known.ended.is_empty();
+    assert!(is_nothing(node.round(Some(&list), None, &logs(&[UID]))));
+    node.metadata = PodMetadata::default();
+    for list in [&list, &none, &none] {
+        assert!(is_nothing(node.round(Some(list), None, &logs(&[UID]))));
+    }
+}
+
+#[test]
+fn a_container_whose_id_the_kubelet_cut_is_found_by_its_first_digits() {
+    let mut node = TestNode::new(None);
+    let list = listed(vec![container("main", &[GPU]), container("sidecar", &[])]);
+    let log = |name: &str, id: &str| ContainerLog { pod: logged(UID), name: name.into(), id: id.into() };
+    let mut find = |containers: Vec<ContainerLog>, id: &str| {
+        let pods = Some(vec![PodLog { pod: logged(UID), changed: Utc(1) }]);
+        let logs = PodLogs { pods, containers: Some(containers), unread: None };
+        let known = node.round(Some(&list), None, &logs);
+        known.map.holder(UID, id).map(|holder| holder.facts.get(Fact::PodContainer).unwrap().to_string())
+    };
+    let other = ID.replace("2b18", "2b19");
+    for (main, sidecar, found) in
+        [(8, 8, Some("main")), (4, 4, Some("main")), (3, 3, None), (0, 0, None), (64, 0, Some("main"))]
+    {
+        let both = vec![log("main", &ID[..main]), log("sidecar", &other[..sidecar])];
+        assert_eq!(find(both, ID).as_deref(), found, "{main} {sidecar}");
+    }
+    assert_eq!(find(vec![log("main", "")], ID).as_deref(), Some("main"), "the only container");
+    assert_eq!(find(vec![log("main", &ID[..3]), log("main", &ID[..3])], ID).as_deref(), Some("main"));
+    assert_eq!(find(vec![log("main", &ID[..3])], &other.replace("2b", "3b")), None);
 }
 
 #[test]

@@ -50,11 +50,13 @@ struct SpanSlot<'a> {
     covered_by: &'a mut BTreeMap<HolderId, HolderId>,
 }
 
-/// An allocation that began before it was known here.
-pub(in crate::meter) struct EarlierGrant {
+/// An allocation that began or ended before that was known here.
+pub(in crate::meter) struct LateGrant {
     pub(in crate::meter) allocation: Allocation,
     /// Account time from which it holds.
     pub(in crate::meter) from: Utc,
+    /// Account time of its end, if it has ended.
+    pub(in crate::meter) to: Option<Utc>,
 }
 
 impl OpenSpan {
@@ -111,17 +113,24 @@ impl OpenSpan {
         });
     }
 
-    /// Adds the grants that began before the span, where earlier known ones leave room for them.
-    pub(super) fn add_grants(&mut self, earlier: &[EarlierGrant]) {
+    /// Adds the grants that began before the span, where earlier known ones leave room for them, and removes those that
+    /// ended before it.
+    pub(super) fn apply_late_grants(&mut self, late: &[LateGrant]) {
         let Some(SpanGrants { policy, .. }) = &mut self.grants else { return };
+        let begin = self.span.from;
         let mut allocations = policy.allocations.to_vec();
-        for grant in earlier.iter().filter(|grant| grant.from <= self.span.from) {
-            let is_known = policy.allocations.iter().any(|known| known.is_same_grant(&grant.allocation));
+        let over = late.iter().filter(|grant| grant.to.is_some_and(|to| to <= begin));
+        for grant in over {
+            allocations.retain(|known| !known.is_same_grant(&grant.allocation));
+        }
+        let holds = |grant: &&LateGrant| grant.from <= begin && grant.to.is_none_or(|to| begin < to);
+        for grant in late.iter().filter(holds) {
+            let is_known = allocations.iter().any(|known| known.is_same_grant(&grant.allocation));
             if !is_known && grant.allocation.fits_beside(&allocations) {
                 allocations.push(grant.allocation.clone());
             }
         }
-        if allocations.len() == policy.allocations.len() {
+        if *allocations == *policy.allocations {
             return;
         }
         *policy = Arc::new(Policy { allocations: allocations.into(), ..(**policy).clone() });

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Account, EarlierGrant};
+use super::{Account, LateGrant};
 use crate::account::OpenSpans;
 use crate::attribution::{settle, split, window_end};
 use crate::holders::{Identities, SessionGpu};
@@ -30,9 +30,9 @@ impl Account {
         self.open.iter_mut().for_each(|open| open.identify(identities, policy));
     }
 
-    /// Adds grants that were unknown so far to the open spans.
-    pub(in crate::meter) fn add_grants(&mut self, earlier: &[EarlierGrant]) {
-        self.open.iter_mut().for_each(|open| open.add_grants(earlier));
+    /// Applies grants whose begin or end was unknown so far to the open spans.
+    pub(in crate::meter) fn apply_late_grants(&mut self, late: &[LateGrant]) {
+        self.open.iter_mut().for_each(|open| open.apply_late_grants(late));
     }
 
     /// Settles the windows whose closing delay is over, up to `last`, where the account ends.

@@ -48,6 +48,46 @@ fn a_holding_whose_beginning_becomes_known_late_is_dated_back_once() {
 }
 
 #[test]
+fn a_holding_whose_end_becomes_known_late_ended_then() {
+    for (fraction, age) in [(Fraction::WHOLE, 8), (HALF, 8), (Fraction::WHOLE, 0)] {
+        let mut world = world();
+        world.allocate(MAIN, UUID, fraction, 0);
+        world.run(20, |frame| frame.process(7, 100).busy(60));
+        world.end_allocation(age);
+        world.run(60, |frame| frame.busy(0));
+        let share = |time| time * u64::from(fraction.numerator) / u64::from(fraction.denominator);
+        assert_eq!(held(&world, MAIN), share(20 - age), "{fraction:?}");
+        assert_eq!(held(&world, "__unallocated__"), world.settled_seconds() - share(20 - age));
+        world.assert_balanced();
+    }
+}
+
+#[test]
+fn a_late_end_changes_no_closed_window_and_leaves_a_later_grant() {
+    let mut world = world();
+    world.allocate(MAIN, UUID, Fraction::WHOLE, 0);
+    world.run(40, |frame| frame.process(7, 100).busy(60));
+    assert_eq!(world.settled_seconds(), 30);
+    world.end_allocation(35);
+    world.run(1, |frame| frame.process(7, 100).busy(60));
+    world.allocate(MAIN, UUID, Fraction::WHOLE, 0);
+    world.run(60, |frame| frame.process(7, 100).busy(60));
+    assert_eq!(held(&world, MAIN), world.settled_seconds() - 11);
+    world.assert_balanced();
+}
+
+#[test]
+fn a_holding_that_is_known_only_after_its_end_had_its_time() {
+    let mut world = world();
+    world.run(20, |frame| frame.process(7, 100).busy(60));
+    world.allocate(MAIN, UUID, Fraction::WHOLE, 9);
+    world.end_allocation(4);
+    world.run(60, |frame| frame.process(7, 100).busy(60));
+    assert_eq!(held(&world, MAIN), 5);
+    world.assert_balanced();
+}
+
+#[test]
 fn a_late_holding_changes_no_closed_window() {
     let mut world = world();
     world.run(40, |frame| frame.process(7, 100).busy(60));

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use gpumeter::account::{CounterKey, Recovered};
 use gpumeter::billing::BillLine;
 use gpumeter::catalogue::{AccountValue, Level};
-use gpumeter::holders::{Allocation, IdentifiedProcess, Identities, Selector, StandingGrant};
+use gpumeter::holders::{
+    Allocation, EndedAllocation, IdentifiedProcess, Identities, Selector, StandingGrant,
+};
 use gpumeter::host::Pci;
 use gpumeter::ledger::{Ledger, LedgerQueue, Opening, Reader};
 use gpumeter::meter::{Inputs, Meter, Policy, SamplerNews};
@@ -38,6 +40,7 @@ pub(crate) struct World {
     presence: bool,
     identities: Arc<Identities>,
     allocations: Vec<Allocation>,
+    ended: Vec<EndedAllocation>,
     now: Stamp,
     generation: u32,
     meter: Meter,
@@ -89,6 +92,7 @@ impl World {
             presence,
             identities: Arc::default(),
             allocations: Vec::new(),
+            ended: Vec::new(),
             now,
             generation: 1,
             meter,
@@ -146,6 +150,13 @@ impl World {
             since: Some(Utc(self.now.utc.0 - age * SECOND)),
             within: None,
         });
+    }
+
+    /// From the next tick on the last allocation has ended, this many seconds ago.
+    pub(crate) fn end_allocation(&mut self, age: u64) {
+        let until = Utc(self.now.utc.0 - age * SECOND);
+        let allocation = self.allocations.pop().unwrap();
+        self.ended.push(EndedAllocation { allocation, until });
     }
 
     /// From the next tick on this job alone is allocated, the whole GPU, and pid 7 is its process.
@@ -587,6 +598,7 @@ impl World {
             xids,
             identities: Arc::clone(&self.identities),
             allocations: self.allocations.clone().into(),
+            ended: Arc::new(self.ended.clone()),
             pci: self.pci.clone(),
             acknowledged: std::mem::take(&mut self.acknowledged),
             synchronised: self.synchronised,
