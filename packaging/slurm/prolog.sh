@@ -31,9 +31,25 @@ read_map() {
         grep -E '^[0-9]{1,4} GPU-[0-9A-Fa-f-]{1,64}$' 2>/dev/null
 }
 
+# Whether the text is the UUID of a GPU.
+is_gpu_uuid() {
+    case $1 in
+        GPU-????????-????-????-????-????????????) ;;
+        *) return 1 ;;
+    esac
+    case ${1#GPU-} in
+        *[!0-9A-Fa-f-]*) return 1 ;;
+    esac
+}
+
+sorted() {
+    printf '%s\n' "$1" | tr ',' '\n' | sort
+}
+
 # The UUIDs of the job's GPUs, and the minor numbers of those that the agent's map does not have. Slurm tells MIG instances by
-# UUID; their numbers are no minor numbers of GPUs.
+# UUID, and since 25.11 GPUs too: such UUIDs win over the map, since SLURM_JOB_GPUS are positions that need not be minor numbers.
 find_gpus() {
+    named=
     uuids=
     unmapped=
     minors=${SLURM_JOB_GPUS-}
@@ -45,7 +61,8 @@ find_gpus() {
     set -f
     for device in ${CUDA_VISIBLE_DEVICES-}; do
         case $device in
-            MIG-*) uuids=${uuids:+$uuids,}$device minors= ;;
+            MIG-*) named=${named:+$named,}$device minors= ;;
+            GPU-*) is_gpu_uuid "$device" && named=${named:+$named,}$device ;;
         esac
     done
     for minor in $minors; do
@@ -65,6 +82,12 @@ END
     done
     set +f
     unset IFS
+    if [ -n "$named" ]; then
+        if [ -n "$uuids" ] && [ -z "$unmapped" ] && [ "$(sorted "$named")" != "$(sorted "$uuids")" ]; then
+            log "job $SLURM_JOB_ID has $named as Slurm says, and $uuids by the positions ${SLURM_JOB_GPUS-}; the former is recorded"
+        fi
+        uuids=$named unmapped= minors=
+    fi
 }
 
 record() {

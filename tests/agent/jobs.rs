@@ -442,11 +442,12 @@ fn a_restart_while_records_cannot_be_read_keeps_what_jobs_hold() {
     node.wait_for("the end of the holding", |page| !page.has("gpu_holding_ratio", &[HOLDING]));
 }
 
-#[test]
-fn the_prolog_records_mig_instances_by_slurms_uuids() {
+/// What the prolog records of a job's GPUs at positions 0 and 1, with these devices and that map of the agent.
+fn recorded_gpus(devices: &str, map: &str) -> String {
     let place = tempfile::tempdir().unwrap();
+    fs::create_dir(place.path().join("gpumeter")).unwrap();
+    fs::write(place.path().join("gpumeter/gpus"), map).unwrap();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/slurm/prolog.sh");
-    let instances = "MIG-3cae2e45-052c-4b11-80d3-4d7b2d2d3464,MIG-00000000-052c-4b11-80d3-4d7b2d2d3464";
     let status = Command::new("sh")
         .arg(script)
         .env_clear()
@@ -454,11 +455,30 @@ fn the_prolog_records_mig_instances_by_slurms_uuids() {
         .env("SLURM_JOB_ID", "211")
         .env("SLURM_CLUSTER_NAME", "alpha")
         .env("SLURM_JOB_GPUS", "0,1")
-        .env("CUDA_VISIBLE_DEVICES", instances)
+        .env("CUDA_VISIBLE_DEVICES", devices)
         .status();
     assert!(status.unwrap().success());
     let record = fs::read_to_string(place.path().join("gpumeter-slurm/211")).unwrap();
-    assert_eq!(record, format!("job_id=211\ncluster=alpha\ngpus={instances}\n"));
+    record.strip_prefix("job_id=211\ncluster=alpha\n").unwrap().to_owned()
+}
+
+#[test]
+fn the_prolog_records_mig_instances_by_slurms_uuids() {
+    let instances = "MIG-3cae2e45-052c-4b11-80d3-4d7b2d2d3464,MIG-00000000-052c-4b11-80d3-4d7b2d2d3464";
+    assert_eq!(recorded_gpus(instances, ""), format!("gpus={instances}\n"));
+}
+
+#[test]
+fn uuids_that_slurm_gives_the_prolog_win_over_the_map_of_positions() {
+    let uuid = |first: u32| format!("GPU-{first:08x}-052c-4b11-80d3-4d7b2d2d3464");
+    let map = (0..4).map(|minor| format!("{minor} {}\n", uuid(minor))).collect::<String>();
+    let reversed = format!("{},{}", uuid(3), uuid(2));
+    assert_eq!(recorded_gpus(&reversed, &map), format!("gpus={reversed}\n"));
+    assert_eq!(recorded_gpus(&reversed, ""), format!("gpus={reversed}\n"), "without a map");
+    let by_position = format!("gpus={},{}\ngpu_positions=0,1\n", uuid(0), uuid(1));
+    for older in ["0,1", "", "GPU-3cae2e45,GPU-00000000", "GPU-zcae2e45-052c-4b11-80d3-4d7b2d2d3464"] {
+        assert_eq!(recorded_gpus(older, &map), by_position, "{older}");
+    }
 }
 
 #[test]
