@@ -205,7 +205,7 @@ impl Node {
             heap_before,
             client: KubeletSocket::new(&socket(root)).unwrap(),
             pods: PodTracker::default(),
-            resources: Resources { names: vec!["nvidia.com/*".into()], replicas: None },
+            resources: Resources { names: vec!["nvidia.com/*".into()], replicas: None, ignored: Vec::new() },
             workloads: ResolvedWorkloads::default(),
             directory: ProcessDirectory::new(host.clone(), None, 8_192),
             host,
@@ -232,6 +232,7 @@ impl Node {
             running: None,
             now: gpumeter::clock::system_now().utc,
             minors: &self.host.gpu_minors(),
+            administrative: &BTreeSet::new(),
             resources: &self.resources,
         });
         assert_eq!((known.allocations.len(), known.problems.len()), (PODS, 0));

@@ -12,6 +12,7 @@ mod check;
 mod config_file;
 mod dcgm_counters;
 mod fraction;
+mod ignored_pods;
 mod key;
 mod node_labels;
 mod otlp;

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use super::address::{Endpoint, ListenAddress, external_url};
 use super::dcgm_counters::{self, CounterLine};
+use super::ignored_pods;
 use super::key::{Absent, ChangeEffect, Key, KeyDescription, KeyType, Table};
 use super::otlp::{self, OtlpDestination, OtlpNames};
 use super::prices;
@@ -24,7 +25,7 @@ use jiff::tz::TimeZone;
 
 use crate::billing::{PriceBook, Rate, Terms};
 use crate::catalogue::Level;
-use crate::model::{Money, Nanoseconds, Utc};
+use crate::model::{Money, Nanoseconds, PodPattern, Utc};
 use crate::tenants::TenantRule;
 
 /// A validated configuration; [`Config::default`] applies without a file.
@@ -150,6 +151,8 @@ pub struct KubernetesConfig (config attribution.kubernetes) {
         "Extended resources that are GPUs; a * at the end stands for any ending.";
     replicas: u32, count(1, 1_000), Optional("4"), Reload, in "replicas",
         "Replicas of each time-sliced GPU, for kubelets before 1.23, which do not report them.";
+    ignore: Vec<PodPattern>, entries(ignored_pods::read, ignored_pods::TABLE), Optional(""), Reload,
+        "Pods that hold nothing, such as those that only watch GPUs or reserve them for others.";
     labels: Vec<String>, list("the name of a label", add_label), Optional("kueue.x-k8s.io/queue-name"), Reload,
         "Labels of pods that gpu_workload_info shows as k8s_pod_label_<name>; at most 12.";
     pods_socket: Option<PathBuf>, text("an absolute path, or off", path_or_off),

@@ -16,7 +16,7 @@ use crate::host::{Host, slurm};
 use crate::kubelet::{Error, KubeletSocket};
 use crate::model::{Fact, HoldingSource, UnattributedReason};
 use crate::resolvers::jobs::{HostJobs, map_beside};
-use crate::resolvers::pods::{HostPods, pod_sources, resources};
+use crate::resolvers::pods::{HostPods, pod_sources};
 
 /// Asks the kubelet once; no finding where nothing shows that there is one, or the configuration turns it off. Also returns
 /// the pods, by which processes such as `pids` are identified.
@@ -30,8 +30,10 @@ pub(super) fn check_pods(
     let mut workloads = ResolvedWorkloads { cgroups: cgroups.into(), ..ResolvedWorkloads::default() };
     let kubernetes = &attribution.kubernetes;
     let Some(socket) = &kubernetes.socket else { return (None, workloads) };
-    let (tracker, resources) = (PodTracker::default(), resources(kubernetes));
-    let mut pods = HostPods { host: host.clone(), tracker, resources };
+    let mut pods = match HostPods::new(host.clone(), PodTracker::default(), kubernetes) {
+        Ok(pods) => pods,
+        Err(error) => return (Some(Finding::new("pods", false, error.to_string())), workloads),
+    };
     let reply = KubeletSocket::new(&host.path(socket)).and_then(|client| pods.ask(&client));
     let (metadata, source) = read_pod_metadata(kubernetes, host);
     let now = system_now().utc;

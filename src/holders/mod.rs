@@ -23,7 +23,7 @@ pub use holdings::{Granting, holdings};
 pub use identify::{Identity, identify};
 pub use identities::{IdentifiedProcess, Identities};
 pub use jobs::{JobHoldings, JobMap, JobObservation, JobRecord, JobTracker, NodeGpus, RecordedGpu};
-pub use pods::{PodHoldings, PodMap, PodMetadata, PodObservation, PodTracker, Resources};
+pub use pods::{PodHoldings, PodMap, PodMetadata, PodObservation, PodTracker, Resources, gpu_claims};
 pub use process_directory::ProcessDirectory;
 pub use process_location::refused_cgroup;
 pub use resolved_workloads::{

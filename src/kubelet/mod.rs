@@ -1,15 +1,18 @@
-//! Clients of the kubelet and the API server: which containers were assigned which devices, and which pods there are.
+//! Clients of the kubelet and the API server: which containers were assigned which devices, which pods there are, and which
+//! devices a pod may only watch.
 //!
 //! [`KubeletSocket`] calls the kubelet's gRPC APIs, [`PodSources`] reads pods from the first source that responds. Every call
 //! opens a connection of its own, so that a restarted kubelet is found again; only the watch at the API server stays open. A
 //! call blocks its caller until its timeout at most.
 
+mod claims;
 mod https;
 pub mod messages;
 pub mod pod;
 mod sources;
 mod watch;
 
+pub use claims::{ClaimName, ClaimReader, ClaimedDevice};
 pub use https::Address;
 pub use sources::{PodSource, PodSources, SourceSettings};
 

@@ -37,7 +37,7 @@ pub use holder_kind::{Fact, Facts, HolderKind};
 pub use holding::{Fraction, Holding, HoldingSource};
 pub(crate) use named::named;
 pub use node::NodeIdentity;
-pub use pattern::matches_pattern;
+pub use pattern::{PodPattern, matches_pattern};
 pub use pod_label::PodLabel;
 pub use price::{Price, Tariff};
 pub use quantity::{Bytes, EnergySum, Microjoules, Money, Nanoseconds, SumOutOfRange, TimeSum, Unit};

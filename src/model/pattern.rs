@@ -1,5 +1,21 @@
 //! Patterns of the configuration, in which `*` stands for any characters and `?` for one.
 
+/// Some pods of Kubernetes, by patterns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodPattern {
+    /// Pattern of namespaces.
+    pub namespace: String,
+    /// Pattern of names.
+    pub pod: String,
+}
+
+impl PodPattern {
+    /// Whether it stands for that pod.
+    pub fn matches(&self, namespace: &str, pod: &str) -> bool {
+        matches_pattern(&self.namespace, namespace) && matches_pattern(&self.pod, pod)
+    }
+}
+
 /// Whether the whole text matches a pattern. The time is bounded by the product of the lengths.
 pub fn matches_pattern(pattern: &str, text: &str) -> bool {
     let (mut pattern, mut text) = (pattern.chars(), text.chars());

@@ -19,10 +19,10 @@ use super::{
 use crate::account::Recovered;
 use crate::clock::system_now;
 use crate::config::KubernetesConfig;
-use crate::holders::{PodHoldings, PodMetadata, PodObservation, PodTracker, Resources};
+use crate::holders::{PodHoldings, PodMetadata, PodObservation, PodTracker, Resources, gpu_claims};
 use crate::host::Host;
 use crate::kubelet::messages::{AllocatableResourcesResponse, ListPodResourcesResponse};
-use crate::kubelet::{Address, Error, KubeletSocket, PodSource, PodSources, SourceSettings};
+use crate::kubelet::{Address, ClaimReader, Error, KubeletSocket, PodSource, PodSources, SourceSettings};
 use crate::model::{HolderKind, HoldingSource, Nanoseconds, UnattributedReason, Utc};
 use crate::thread;
 use crate::trace;
@@ -47,10 +47,10 @@ pub(super) fn start(shared: &Arc<Resolvers>, recovered: Option<&Recovered>) -> R
     let kubernetes = shared.config.active().config.attribution.kubernetes.clone();
     shared.start(|statuses| &statuses.pods, move |shared| {
         let tracker = PodTracker::continuing(shared.allocated(HoldingSource::Kubernetes));
-        let pods = HostPods { host: shared.host.clone(), tracker, resources: resources(&kubernetes) };
         let client = KubeletSocket::new(&shared.host.path(&socket));
         let sources = pod_sources(&kubernetes, &shared.host).map_err(Error::from);
-        match client.and_then(|client| Ok(PodRounds::new(client, sources?, pods))) {
+        let pods = HostPods::new(shared.host.clone(), tracker, &kubernetes).map_err(Error::from);
+        match client.and_then(|client| Ok(PodRounds::new(client, sources?, pods?))) {
             Ok(rounds) => rounds.run(shared, done.take()),
             Err(error) => {
                 tracing::error!(%error, "the Kubernetes client cannot start: GPU use in pods is booked on __unattributed__ until the agent is restarted")
@@ -61,10 +61,11 @@ pub(super) fn start(shared: &Arc<Resolvers>, recovered: Option<&Recovered>) -> R
     Ok(())
 }
 
-/// The configured resources that are GPUs.
-pub(crate) fn resources(kubernetes: &KubernetesConfig) -> Resources {
-    let KubernetesConfig { resources, replicas, .. } = kubernetes;
-    Resources { names: resources.clone(), replicas: (*replicas > 0).then_some(*replicas) }
+/// The configured resources that are GPUs, and the pods that hold none.
+fn resources(kubernetes: &KubernetesConfig) -> Resources {
+    let KubernetesConfig { resources, replicas, ignore, .. } = kubernetes;
+    let replicas = (*replicas > 0).then_some(*replicas);
+    Resources { names: resources.clone(), replicas, ignored: ignore.clone() }
 }
 
 /// One answer of the kubelet.
@@ -76,15 +77,27 @@ pub(crate) struct KubeletAnswer {
 
 /// The pods of a host, tracked from round to round.
 pub(crate) struct HostPods {
-    pub(crate) host: Host,
-    pub(crate) tracker: PodTracker,
-    pub(crate) resources: Resources,
+    host: Host,
+    tracker: PodTracker,
+    resources: Resources,
+    claims: ClaimReader,
 }
 
 impl HostPods {
-    /// Asks the kubelet once.
-    pub(crate) fn ask(&self, client: &KubeletSocket) -> Result<KubeletAnswer, Error> {
+    /// The pods of that host from now on.
+    pub(crate) fn new(
+        host: Host,
+        tracker: PodTracker,
+        kubernetes: &KubernetesConfig,
+    ) -> std::io::Result<Self> {
+        let claims = ClaimReader::new(&source_settings(kubernetes, &host))?;
+        Ok(Self { host, tracker, resources: resources(kubernetes), claims })
+    }
+
+    /// Asks the kubelet once, and the API server for claims that are new in its list.
+    pub(crate) fn ask(&mut self, client: &KubeletSocket) -> Result<KubeletAnswer, Error> {
         let listed = client.list()?;
+        self.claims.refresh(&gpu_claims(&listed), Duration::from_nanos(system_now().boottime.0));
         if !self.tracker.needs_allocatable(&listed, &self.resources) {
             return Ok(KubeletAnswer { listed, allocatable: None });
         }
@@ -103,7 +116,7 @@ impl HostPods {
         now: Utc,
     ) -> PodHoldings {
         let running = self.tracker.awaits_first_list().then(|| self.host.pods_with_cgroups()).flatten();
-        self.tracker.observe(PodObservation {
+        let mut known = self.tracker.observe(PodObservation {
             listed: answer.map(|answer| &answer.listed),
             allocatable: answer.and_then(|answer| answer.allocatable.as_ref()),
             logs: &self.host.pod_logs(),
@@ -112,16 +125,28 @@ impl HostPods {
             minors: &self.host.gpu_minors(),
             now,
             resources: &self.resources,
-        })
+            administrative: self.claims.administrative(),
+        });
+        known.problems.extend(self.claims.problem().map(|problem| {
+            format!(
+                "resource claims with administrative access cannot be told from others, and hold GPUs like them: {problem}; \
+                 name pods that only watch GPUs in attribution.kubernetes.ignore"
+            )
+        }));
+        known
     }
 }
 
 /// The sources of labels and owners. In a pod, the environment has the addresses of the kubelet and the API server.
 pub(crate) fn pod_sources(kubernetes: &KubernetesConfig, host: &Host) -> std::io::Result<PodSources> {
+    PodSources::new(&source_settings(kubernetes, host))
+}
+
+fn source_settings(kubernetes: &KubernetesConfig, host: &Host) -> SourceSettings {
     let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
     let port = |text: String| text.parse().ok();
     let kubelet_port = u16::try_from(kubernetes.kubelet_port).unwrap_or(0);
-    PodSources::new(&SourceSettings {
+    SourceSettings {
         pods_socket: kubernetes.pods_socket.as_deref().map(|socket| host.path(socket)),
         account: host.path(Path::new(ACCOUNT)),
         kubelet: variable("NODE_IP").map(|host| Address { host, port: kubelet_port }),
@@ -129,7 +154,7 @@ pub(crate) fn pod_sources(kubernetes: &KubernetesConfig, host: &Host) -> std::io
             .zip(variable("KUBERNETES_SERVICE_PORT").and_then(port))
             .map(|(host, port)| Address { host, port }),
         node: variable("NODE_NAME"),
-    })
+    }
 }
 
 /// The rounds of the thread.

@@ -1,5 +1,6 @@
-//! A fake HTTPS server of a kubelet's `/pods` and of an API server's list and watch of pods.
+//! A fake HTTPS server of a kubelet's `/pods`, and of an API server's list and watch of pods and its resource claims.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -23,6 +24,8 @@ pub(crate) struct Answers {
     /// The lines of a watch; it stays open after them unless `watch_ends`.
     pub(crate) events: Vec<Value>,
     pub(crate) watch_ends: bool,
+    /// Resource claims by path; any other claim is not found.
+    pub(crate) claims: BTreeMap<String, Value>,
     pub(crate) fault: Option<Fault>,
     /// The paths with queries that were requested.
     pub(crate) asked: Vec<String>,
@@ -138,6 +141,10 @@ fn respond(mut stream: Stream, answers: &Mutex<Answers>, stopped: &AtomicBool) -
             stream.flush()?;
         }
         None if !signed_in => whole(&mut stream, 401, "{}")?,
+        None if path.contains("/resourceclaims/") => match answers.claims.get(&path) {
+            Some(claim) => whole(&mut stream, 200, &claim.to_string())?,
+            None => whole(&mut stream, 404, "{}")?,
+        },
         None if path.contains("watch=true") => {
             write!(stream, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")?;
             for event in &answers.events {

@@ -4,6 +4,7 @@
 
 mod account;
 mod bad_input;
+mod claims;
 mod containers;
 mod device;
 mod docker;

@@ -524,6 +524,11 @@ node: {cluster: b}"#,
         "carbon: {source: a study}",
         "1:10: carbon.source: belongs to carbon.grams_per_kwh; give it, or remove this",
     ),
+    (
+        "attribution:\n  kubernetes:\n    ignore:\n      - {pod: '*'}\n      - {namespace: monitoring, name: x}",
+        "4:9: attribution.kubernetes.ignore[0]: stands for every pod; name a namespace or pods, or turn pods off with socket: off
+5:33: attribution.kubernetes.ignore[1].name: unknown key; the keys here are namespace, pod",
+    ),
     ("terms: [{tenant: ml, discount: 10}]", "1:1: terms: need prices; give prices.rates, or remove them"),
     (
         "prices: {book: example}\nterms: [{tenant: ml, discount: 10%}]",

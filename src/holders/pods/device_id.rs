@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::holders::resolved_workloads::{AllocatedDevice, InstancePlace, is_uuid, parse_number};
 use crate::kubelet::messages::{ClaimResource, ContainerDevices};
-use crate::model::Fraction;
+use crate::model::{Fact, Facts, Fraction, PodPattern};
 
 /// Which resources are GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +15,8 @@ pub struct Resources {
     pub names: Vec<String>,
     /// Replicas of each shared GPU, for kubelets that do not report them.
     pub replicas: Option<u32>,
+    /// Pods that hold nothing.
+    pub ignored: Vec<PodPattern>,
 }
 
 /// A device id of a known form.
@@ -130,6 +132,12 @@ fn parse_instance_place(name: &str) -> Option<InstancePlace> {
 }
 
 impl Resources {
+    /// Whether a pod with these facts holds nothing.
+    pub(super) fn ignores(&self, facts: &Facts) -> bool {
+        let fact = |fact| facts.get(fact).map_or("", |text| &**text);
+        self.ignored.iter().any(|pattern| pattern.matches(fact(Fact::Namespace), fact(Fact::Pod)))
+    }
+
     /// Whether devices of that resource are GPUs.
     pub fn includes(&self, resource: &str) -> bool {
         self.names.iter().any(|name| match name.strip_suffix('*') {
@@ -249,7 +257,8 @@ mod tests {
 
     #[test]
     fn a_replica_is_one_of_those_that_the_node_has_of_its_gpu() {
-        let resources = |replicas| Resources { names: vec!["nvidia.com/*".into()], replicas };
+        let resources =
+            |replicas| Resources { names: vec!["nvidia.com/*".into()], replicas, ignored: Vec::new() };
         let devices = |resource: &str, ids: Vec<String>| ContainerDevices {
             resource_name: resource.into(),
             device_ids: ids,
@@ -274,8 +283,11 @@ mod tests {
 
     #[test]
     fn a_resource_is_named_whole_or_by_how_it_begins() {
-        let resources =
-            Resources { names: vec!["nvidia.com/*".into(), "example.com/gpu".into()], replicas: None };
+        let resources = Resources {
+            names: vec!["nvidia.com/*".into(), "example.com/gpu".into()],
+            replicas: None,
+            ignored: Vec::new(),
+        };
         for (name, included) in [
             ("nvidia.com/gpu", true),
             ("nvidia.com/gpu.shared", true),

@@ -5,7 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::device_id::{DeviceId, ReplicaCounts, resolve_claimed_device};
 use super::{ContainerName, PodObservation, add_problem};
 use crate::holders::resolved_workloads::{AllocatedDevice, Allocation};
-use crate::kubelet::messages::{ClaimResource, ContainerResources};
+use crate::host::pod_logs::{is_label, is_subdomain};
+use crate::kubelet::messages::{
+    ClaimResource, ContainerResources, DynamicResource, ListPodResourcesResponse,
+};
+use crate::kubelet::{ClaimName, ClaimedDevice};
 use crate::model::{Fraction, Holder, HoldingSource, Utc};
 
 /// The name of NVIDIA's driver for resource claims.
@@ -128,7 +132,10 @@ pub(super) fn resolve_devices(
         }
     }
     for claim in &container.dynamic_resources {
-        for device in claim.claim_resources.iter().filter(|device| device.driver_name == NVIDIA_DRIVER) {
+        let granted = claim.claim_resources.iter().filter(|device| device.driver_name == NVIDIA_DRIVER);
+        for device in
+            granted.filter(|device| !observation.administrative.contains(&claimed_device(claim, device)))
+        {
             let id = format!(
                 "{}/{} of claim {}/{}",
                 device.pool_name, device.device_name, claim.claim_namespace, claim.claim_name
@@ -147,6 +154,30 @@ fn resolve_assigned_device(id: &str, context: &GrantContext<'_>) -> Result<Grant
     let fraction =
         if id.is_replica() { observation.resources.share(&id, *replicas)? } else { Fraction::WHOLE };
     Ok(GrantedDevice::new(device, fraction, observation.now))
+}
+
+fn claimed_device(claim: &DynamicResource, device: &ClaimResource) -> ClaimedDevice {
+    ClaimedDevice {
+        claim: claim_name(claim),
+        driver: device.driver_name.clone(),
+        pool: device.pool_name.clone(),
+        device: device.device_name.clone(),
+    }
+}
+
+fn claim_name(claim: &DynamicResource) -> ClaimName {
+    ClaimName { namespace: claim.claim_namespace.clone(), name: claim.claim_name.clone() }
+}
+
+/// The claims of GPUs in a list, whose names Kubernetes would accept.
+pub fn gpu_claims(list: &ListPodResourcesResponse) -> BTreeSet<ClaimName> {
+    let containers = list.pod_resources.iter().flat_map(|pod| &pod.containers);
+    let claims = containers.flat_map(|container| &container.dynamic_resources);
+    let is_gpu = |claim: &&DynamicResource| {
+        claim.claim_resources.iter().any(|device| device.driver_name == NVIDIA_DRIVER)
+    };
+    let is_name = |claim: &ClaimName| is_label(&claim.namespace) && is_subdomain(&claim.name);
+    claims.filter(is_gpu).map(claim_name).filter(is_name).collect()
 }
 
 /// The device that a resource claim (DRA) was granted.

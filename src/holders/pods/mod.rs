@@ -15,10 +15,12 @@ use super::resolved_workloads::{AllocatedDevice, Allocation, EndedAllocation};
 use super::standing::sum;
 use crate::host::PodLogs;
 use crate::host::pod_logs::{LoggedPod, PodLog, is_label, is_subdomain};
+use crate::kubelet::ClaimedDevice;
 use crate::kubelet::messages::{AllocatableResourcesResponse, ContainerResources, ListPodResourcesResponse};
 use crate::model::{Fact, Facts, Fraction, Holder, HolderId, HolderKind, Nanoseconds, Utc};
 use device_id::DeviceId;
 pub use device_id::Resources;
+pub use grant::gpu_claims;
 use grant::{Grant, GrantContext, resolve_devices};
 pub use metadata::PodMetadata;
 
@@ -49,8 +51,10 @@ pub struct PodObservation<'a> {
     pub minors: &'a BTreeMap<u32, String>,
     /// Wall-clock time of the list.
     pub now: Utc,
-    /// Which devices are GPUs.
+    /// Which devices are GPUs, and which pods hold none.
     pub resources: &'a Resources,
+    /// Devices of claims that were granted for administrative access; these hold nothing.
+    pub administrative: &'a BTreeSet<ClaimedDevice>,
 }
 
 /// In which containers processes run, as last published.
@@ -211,8 +215,9 @@ impl PodTracker {
                 .retain(|one| one.holder.facts.get(Fact::PodUid).is_none_or(|uid| running.contains(&**uid)));
         }
         self.ended.retain(|one| observation.now < one.until.plus(KEEP_ENDED));
-        (holdings.allocations, holdings.ended) = self.allocations(observation.metadata, observation.now);
-        holdings.allocations.extend(self.recovered.iter().cloned());
+        (holdings.allocations, holdings.ended) = self.allocations(&observation);
+        let recovered = self.recovered.iter().filter(|one| !observation.resources.ignores(&one.holder.facts));
+        holdings.allocations.extend(recovered.cloned());
         holdings.map = self.map(&logs, observation.metadata);
         self.logs = logs;
         holdings
@@ -261,14 +266,15 @@ impl PodTracker {
                 grants.insert(name, grant);
                 continue;
             };
-            if grant.is_over {
+            let uid = self.uids.get(&name.pod);
+            let holder = name.holder(uid, observation.metadata);
+            if grant.is_over || observation.resources.ignores(&holder.facts) {
                 continue;
             }
-            let uid = self.uids.get(&name.pod);
             let finished = uid.and_then(|uid| observation.metadata.ended_at(uid)).or(grant.finished);
             let until = finished.unwrap_or(missing).min(missing);
-            let held = grant.allocations(&name.holder(uid, observation.metadata), &BTreeMap::new());
-            self.ended.extend(held.into_iter().map(|allocation| EndedAllocation { allocation, until }));
+            let held = grant.allocations(&holder, &BTreeMap::new()).into_iter();
+            self.ended.extend(held.map(|allocation| EndedAllocation { allocation, until }));
         }
         self.grants = grants;
         self.end_reassigned_devices();
@@ -381,8 +387,13 @@ impl PodTracker {
     }
 
     /// The holdings of containers, by device and holder, and those that ended within the last minute.
-    fn allocations(&self, metadata: &PodMetadata, now: Utc) -> (Vec<Allocation>, Vec<EndedAllocation>) {
-        let (over, holding): (Vec<_>, Vec<_>) = self.grants.iter().partition(|(_, grant)| grant.is_over);
+    fn allocations(&self, observation: &PodObservation<'_>) -> (Vec<Allocation>, Vec<EndedAllocation>) {
+        let PodObservation { metadata, now, resources, .. } = *observation;
+        let grants = self.grants.iter().filter(|(name, _)| {
+            let PodName { namespace, name } = &name.pod;
+            !resources.ignored.iter().any(|pattern| pattern.matches(namespace, name))
+        });
+        let (over, holding): (Vec<_>, Vec<_>) = grants.partition(|(_, grant)| grant.is_over);
         let mut sharing: BTreeMap<&String, u32> = BTreeMap::new();
         for id in holding.iter().flat_map(|(_, grant)| grant.devices.keys()) {
             *sharing.entry(id).or_default() += 1;

@@ -13,12 +13,13 @@ use crate::holders::{BelievedCgroups, JobObservation, JobTracker, NodeGpus, Reso
 use crate::host::Host;
 use crate::host::pod_logs::ContainerLog;
 use crate::host::slurm::RecordFile;
+use crate::kubelet::ClaimName;
 use crate::kubelet::messages::{ClaimResource, ContainerDevices, DynamicResource, PodResources};
 use crate::kubelet::pod::{
     ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStatus, ObjectMeta,
     OwnerReference, Pod, PodStatus, Time,
 };
-use crate::model::{HoldingSource, PodLabel};
+use crate::model::{HoldingSource, PodLabel, PodPattern};
 
 const GPU: &str = "GPU-3cae2e45-052c-4b11-80d3-4d7b2d2d3464";
 const UID: &str = "11111111-052c-4b11-80d3-4d7b2d2d3464";
@@ -58,14 +59,16 @@ struct TestNode {
     resources: Resources,
     metadata: PodMetadata,
     running: Option<BTreeSet<String>>,
+    administrative: BTreeSet<ClaimedDevice>,
     now: Utc,
 }
 
 impl TestNode {
     fn new(replicas: Option<u32>) -> Self {
-        let resources = Resources { names: vec!["nvidia.com/*".into()], replicas };
+        let resources = Resources { names: vec!["nvidia.com/*".into()], replicas, ignored: Vec::new() };
         let (pods, metadata) = (PodTracker::default(), PodMetadata::default());
-        Self { pods, resources, metadata, running: None, now: Utc(10) }
+        let administrative = BTreeSet::new();
+        Self { pods, resources, metadata, running: None, administrative, now: Utc(10) }
     }
 
     fn round(
@@ -84,6 +87,7 @@ impl TestNode {
             minors: &BTreeMap::from([(0, GPU.to_owned())]),
             now: self.now,
             resources: &self.resources,
+            administrative: &self.administrative,
         })
     }
 }
@@ -584,6 +588,67 @@ fn a_claimed_gpu_is_held_and_containers_that_share_the_claim_share_it_equally() 
     assert_eq!(held(&node.round(Some(&both), None, &logs(&[UID]))).len(), 2, "neither ends the other's");
     let far = node.round(Some(&listed(vec![claiming("main", "gpu-7")])), None, &logs(&[UID]));
     assert!(far.problems.first().unwrap().contains("minor number 7"), "{:?}", far.problems);
+}
+
+/// Pod `ml/train-0` and a monitoring pod with claims of their own on one GPU, and those of the claims.
+fn monitored() -> (ListPodResourcesResponse, [ClaimedDevice; 2]) {
+    let mut list = listed(vec![claiming("main", "gpu-0")]);
+    let mut exporter = claiming("exporter", "gpu-0");
+    exporter.dynamic_resources[0].claim_name = "admin".into();
+    exporter.dynamic_resources[0].claim_namespace = "monitoring".into();
+    list.pod_resources.push(PodResources {
+        name: "exporter-x7".into(),
+        namespace: "monitoring".into(),
+        containers: vec![exporter],
+    });
+    let devices = [0, 1].map(|at| {
+        let claim = &list.pod_resources[at].containers[0].dynamic_resources[0];
+        let device = &claim.claim_resources[0];
+        ClaimedDevice {
+            claim: ClaimName { namespace: claim.claim_namespace.clone(), name: claim.claim_name.clone() },
+            driver: device.driver_name.clone(),
+            pool: device.pool_name.clone(),
+            device: device.device_name.clone(),
+        }
+    });
+    (list, devices)
+}
+
+#[test]
+fn a_claim_with_administrative_access_is_no_claim() {
+    let (list, [used, watched]) = monitored();
+    assert_eq!(gpu_claims(&list), [used.claim, watched.claim.clone()].into());
+    let mut node = TestNode::new(None);
+    let main = format!("k8s:{UID}/main");
+    let both = [(&*main, Fraction::WHOLE), ("k8s:monitoring/exporter-x7/exporter", Fraction::WHOLE)];
+    assert_eq!(held(&node.round(Some(&list), None, &logs(&[UID]))), both, "nothing tells it yet");
+    node.administrative.insert(watched);
+    assert_eq!(held(&node.round(Some(&list), None, &logs(&[UID]))), [both[0]]);
+}
+
+#[test]
+fn a_pod_that_is_ignored_holds_nothing() {
+    let (list, _) = monitored();
+    for (namespace, pod, holders) in [
+        ("monitoring", "*", vec![format!("k8s:{UID}/main")]),
+        ("mon*", "exporter-??", vec![format!("k8s:{UID}/main")]),
+        ("*", "train-*", vec!["k8s:monitoring/exporter-x7/exporter".to_owned()]),
+        (
+            "ml",
+            "exporter-*",
+            vec![format!("k8s:{UID}/main"), "k8s:monitoring/exporter-x7/exporter".to_owned()],
+        ),
+    ] {
+        let mut node = TestNode::new(None);
+        node.resources.ignored = vec![PodPattern { namespace: namespace.into(), pod: pod.into() }];
+        let recovered = held_before(OTHER_UID, "main", Fraction::WHOLE);
+        node.pods = PodTracker::continuing(vec![recovered]);
+        let before = node.round(None, None, &logs(&[])).allocations.len();
+        assert_eq!(before, usize::from(pod != "train-*"), "{namespace}/{pod}");
+        let known = node.round(Some(&list), None, &logs(&[UID]));
+        assert_eq!(held(&known).iter().map(|(id, _)| (*id).to_owned()).collect::<Vec<_>>(), holders);
+        assert!(known.map.holder(UID, ID).is_some(), "its use has a name all the same");
+    }
 }
 
 #[test]

@@ -1,0 +1,199 @@
+//! Which devices of resource claims (DRA) were granted for administrative access, from the API server.
+//!
+//! Such a grant (`adminAccess`) watches devices that others may have, so it holds nothing; the kubelet's list does not tell
+//! it. Each claim is read by name, once while the list has it: one that a pod uses is neither deleted nor granted anew.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use hyper::StatusCode;
+use serde::Deserialize;
+
+use super::SourceSettings;
+use super::https::{HttpsClient, RequestFailure};
+
+/// Versions of the API that tell the access of a device, the newest first (Kubernetes 1.34, 1.33, 1.32).
+const VERSIONS: [&str; 3] = ["v1", "v1beta2", "v1beta1"];
+
+/// Timeout of a claim.
+const TIMEOUT: Duration = Duration::from_secs(3);
+
+/// How long nothing is asked after a failure.
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// The most claims that are read in one round.
+const MOST_CLAIMS: usize = 64;
+
+/// A resource claim.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ClaimName {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+/// A device that a claim was granted, as the kubelet and the API server name it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ClaimedDevice {
+    /// The claim.
+    pub claim: ClaimName,
+    /// Name of the driver.
+    pub driver: String,
+    /// Pool of the driver.
+    pub pool: String,
+    /// Its name in the pool.
+    pub device: String,
+}
+
+/// Reads claims from the API server.
+#[derive(Debug)]
+pub struct ClaimReader {
+    runtime: tokio::runtime::Runtime,
+    /// None outside of a cluster.
+    server: Option<HttpsClient>,
+    /// Path of the service account's token.
+    token: PathBuf,
+    /// The claims that were read, and are still listed.
+    known: BTreeSet<ClaimName>,
+    /// Their devices with administrative access.
+    administrative: BTreeSet<ClaimedDevice>,
+    /// Why a listed claim is not known.
+    problem: Option<String>,
+    /// When it is asked again after a failure.
+    next: Duration,
+}
+
+/// A claim as the API server writes it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ResourceClaim {
+    status: Option<ResourceClaimStatus>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ResourceClaimStatus {
+    allocation: Option<ClaimAllocation>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ClaimAllocation {
+    devices: AllocatedDevices,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct AllocatedDevices {
+    results: Option<Vec<DeviceResult>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct DeviceResult {
+    driver: String,
+    pool: String,
+    device: String,
+    admin_access: Option<bool>,
+}
+
+impl ClaimReader {
+    /// A reader of the API server in these settings, without a request.
+    ///
+    /// # Errors
+    /// The runtime cannot start.
+    pub fn new(settings: &SourceSettings) -> std::io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let server = settings.api_server.clone();
+        Ok(Self {
+            runtime,
+            server: server.map(|server| HttpsClient::new(server, &settings.account)),
+            token: settings.account.join("token"),
+            known: BTreeSet::new(),
+            administrative: BTreeSet::new(),
+            problem: None,
+            next: Duration::ZERO,
+        })
+    }
+
+    /// Reads the listed claims that are not known yet, and forgets those that are not listed. `now` is any clock that
+    /// never goes back.
+    pub fn refresh(&mut self, listed: &BTreeSet<ClaimName>, now: Duration) {
+        self.known.retain(|claim| listed.contains(claim));
+        self.administrative.retain(|device| listed.contains(&device.claim));
+        let unknown: Vec<&ClaimName> = listed.difference(&self.known).take(MOST_CLAIMS).collect();
+        let unknown: Vec<ClaimName> = unknown.into_iter().cloned().collect();
+        if unknown.is_empty() {
+            self.problem = None;
+        } else if self.problem.is_none() || now >= self.next {
+            self.problem = unknown.into_iter().find_map(|claim| self.read(claim).err());
+            self.next = now + PAUSE;
+        }
+    }
+
+    /// The devices of listed claims that were granted for administrative access.
+    pub const fn administrative(&self) -> &BTreeSet<ClaimedDevice> {
+        &self.administrative
+    }
+
+    /// Why a listed claim could not be read.
+    pub fn problem(&self) -> Option<&str> {
+        self.problem.as_deref()
+    }
+
+    fn read(&mut self, claim: ClaimName) -> Result<(), String> {
+        let Some(server) = self.server.as_ref().filter(|_| self.token.exists()) else {
+            return Err("the agent has no service account, and no API server to ask".to_owned());
+        };
+        let response =
+            self.runtime.block_on(async { tokio::time::timeout(TIMEOUT, get(server, &claim)).await });
+        let timed_out = |_| Err(format!("no response of the API server within {} s", TIMEOUT.as_secs()));
+        let results = response.unwrap_or_else(timed_out)?;
+        // A device may be granted by one request of a claim for use, and by another for watching it.
+        let is_used = |one: &DeviceResult| {
+            results.iter().any(|other| {
+                other.admin_access != Some(true)
+                    && (&other.driver, &other.pool, &other.device) == (&one.driver, &one.pool, &one.device)
+            })
+        };
+        for one in results.iter().filter(|one| !is_used(one)) {
+            self.administrative.insert(ClaimedDevice {
+                claim: claim.clone(),
+                driver: one.driver.clone(),
+                pool: one.pool.clone(),
+                device: one.device.clone(),
+            });
+        }
+        self.known.insert(claim);
+        Ok(())
+    }
+}
+
+/// The devices of a claim; none of one that no version of the API has.
+async fn get(server: &HttpsClient, claim: &ClaimName) -> Result<Vec<DeviceResult>, String> {
+    let ClaimName { namespace, name } = claim;
+    for version in VERSIONS {
+        let path = format!("/apis/resource.k8s.io/{version}/namespaces/{namespace}/resourceclaims/{name}");
+        match server.get(&path).await {
+            Ok(body) => {
+                let claim: ResourceClaim = serde_json::from_slice(&body)
+                    .map_err(|error| RequestFailure::new(format!("{namespace}/{name}: {error}")).problem)?;
+                let allocation = claim.status.unwrap_or_default().allocation.unwrap_or_default();
+                return Ok(allocation.devices.results.unwrap_or_default());
+            }
+            Err(RequestFailure { status: Some(StatusCode::NOT_FOUND), .. }) => {}
+            Err(RequestFailure {
+                problem,
+                status: Some(StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED),
+            }) => {
+                return Err(format!(
+                    "{problem}; grant the agent's service account get on resourceclaims of resource.k8s.io"
+                ));
+            }
+            Err(RequestFailure { problem, .. }) => return Err(problem),
+        }
+    }
+    Ok(Vec::new())
+}
