@@ -40,7 +40,7 @@ use gpumeter::host::{Host, agent_usage};
 use gpumeter::kubelet::KubeletSocket;
 use gpumeter::ledger::{Ledger, LedgerQueue, Opening};
 use gpumeter::meter::{Inputs, Meter, Policy, SamplerNews};
-use gpumeter::model::{Frame, HoldingSource, Nanoseconds, Stamp};
+use gpumeter::model::{Frame, HoldingSource, HowHeld, Nanoseconds, Stamp};
 use rustix::time::{ClockId, clock_gettime};
 
 use kubelet::{Answers, Kubelet};
@@ -200,7 +200,7 @@ impl Node {
         let ledger_directory = tempfile::tempdir().unwrap();
         let opening = Opening { boot_id: "cost".into(), now: began, ..Opening::default() };
         let (ledger, recovered) = Ledger::open(&ledger_directory.path().join("ledger.db"), &opening).unwrap();
-        let policy = Policy { level: Level::Standard, presence: false, ..made::policy([1, 5, 60]) };
+        let policy = Policy { level: Level::Standard, how_held: HowHeld::Grants, ..made::policy([1, 5, 60]) };
         Self {
             heap_before,
             client: KubeletSocket::new(&socket(root)).unwrap(),

@@ -3,7 +3,7 @@
 use gpumeter::catalogue::{Level, device_points, first_point};
 use gpumeter::meter::Policy;
 use gpumeter::model::{
-    Bytes, Frame, GpuId, GpuIdentity, GpuProcess, Nanoseconds, ProcessSample, Stamp, Stretch, Utc,
+    Bytes, Frame, GpuId, GpuIdentity, GpuProcess, HowHeld, Nanoseconds, ProcessSample, Stamp, Stretch, Utc,
 };
 
 pub const SECOND: u64 = 1_000_000_000;
@@ -28,7 +28,7 @@ pub fn policy(intervals: [u64; 3]) -> Policy {
         intervals: intervals.map(Nanoseconds::from_seconds),
         standing: Vec::new(),
         allocations: std::sync::Arc::default(),
-        presence: true,
+        how_held: HowHeld::Presence,
         birth_delay: Nanoseconds::from_seconds(60),
         processes: 200,
         series: 20_000,

@@ -33,6 +33,8 @@ pub struct Recovered {
     pub gpus: BTreeMap<Arc<str>, RecoveredGpu>,
     /// The last attachment of each GPU.
     pub inventory: Vec<Expected>,
+    /// Whether a pod or job of a scheduler has ever held a GPU in it.
+    pub has_scheduled: bool,
     /// What schedulers had granted at the end of the last stored spans, where these are of this boot.
     pub shares: Vec<RecoveredShare>,
     /// Sticky faults stored in this boot, by GPU.

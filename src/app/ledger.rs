@@ -14,7 +14,7 @@ use crate::account::{Acknowledged, LedgerBatch, Recovered};
 use crate::clock::{Stop, system_zone};
 use crate::config::{Config, RetentionConfig};
 use crate::ledger::{Error, Ledger, LedgerQueue, Opening, PendingOrder, Retention};
-use crate::model::{NodeIdentity, Stamp, Utc};
+use crate::model::{HowHeld, NodeIdentity, Stamp, Utc};
 use crate::policy::{ActiveConfig, Decision, node_identity};
 use crate::thread::Thread;
 use crate::trace;
@@ -138,6 +138,10 @@ fn open(active: &ActiveConfig, shared: &Shared) -> Result<(Ledger, Recovered), E
     };
     let (ledger, recovered) = Ledger::open(path, &opening)?;
     log_opened(&ledger, &recovered);
+    if recovered.has_scheduled {
+        // The caller logs how GPUs are held.
+        let _ = shared.config.find_scheduler();
+    }
     shared.host.users().remember(recovered.users.iter().cloned());
     Ok((ledger, recovered))
 }
@@ -199,8 +203,14 @@ pub(super) fn start(shared: &Arc<Shared>) -> Result<(Option<RunningLedger>, Opti
         move || {
             let opened = ledger.map(|ledger| (ledger, recorded));
             if let Some((ledger, recorded)) = opened.or_else(|| open_later(&channel, &shared)) {
-                let writer =
-                    LedgerWriter { ledger, recorded, channel: &channel, knows_month: false, retains: true };
+                let writer = LedgerWriter {
+                    ledger,
+                    recorded,
+                    channel: &channel,
+                    how_held: None,
+                    knows_month: false,
+                    retains: true,
+                };
                 writer.run(&shared, &orders);
             }
         }
@@ -217,6 +227,10 @@ fn open_later(channel: &LedgerChannel, shared: &Shared) -> Option<(Ledger, usize
         match open(&active, shared) {
             Ok((ledger, recovered)) => {
                 tracing::info!("the ledger is open now; usage is billed from here on");
+                let how_held = shared.config.active().how_held();
+                if how_held != active.how_held() {
+                    super::log_how_held(how_held);
+                }
                 channel.set_durable(recovered.durable);
                 *channel.opened_late.lock().unwrap_or_else(PoisonError::into_inner) =
                     Some(Box::new(recovered));
@@ -242,6 +256,8 @@ struct LedgerWriter<'a> {
     /// How many decisions the ledger has stored.
     recorded: usize,
     channel: &'a LedgerChannel,
+    /// How GPUs are held, as the ledger has it.
+    how_held: Option<HowHeld>,
     /// Whether the costs of the month were asked for since the start.
     knows_month: bool,
     /// Whether old rows may wait to be summed up or deleted.
@@ -264,6 +280,7 @@ impl LedgerWriter<'_> {
                     continue;
                 }
             }
+            self.store_how_held(shared.config.active().how_held());
             for PendingOrder { order, reply } in orders.try_iter() {
                 // The client may have left.
                 let _ = reply.send(self.ledger.record_statement(&order).map_err(|error| error.to_string()));
@@ -283,6 +300,17 @@ impl LedgerWriter<'_> {
             if !self.commit(batch, &|| shared.clock.now()) {
                 wait_for_retry(&shared.stop);
             }
+        }
+    }
+
+    /// Stores how GPUs are held where that has changed. After a failure, which is logged, the next start stores it.
+    fn store_how_held(&mut self, how_held: HowHeld) {
+        if self.how_held.replace(how_held) == Some(how_held) {
+            return;
+        }
+        if let Err(error) = self.ledger.record_how_held(how_held) {
+            self.channel.count_error();
+            tracing::error!(%error, "bills do not say how GPUs are held");
         }
     }
 
@@ -436,8 +464,14 @@ mod tests {
         let opening = Opening { boot_id: "boot".into(), now, ..Opening::default() };
         let (ledger, _) = Ledger::open(&directory.path().join("ledger.db"), &opening).unwrap();
         let channel = LedgerChannel::default();
-        let mut writer =
-            LedgerWriter { ledger, recorded: 0, channel: &channel, knows_month: false, retains: true };
+        let mut writer = LedgerWriter {
+            ledger,
+            recorded: 0,
+            channel: &channel,
+            how_held: None,
+            knows_month: false,
+            retains: true,
+        };
         let sights = ["GPU-0", "GPU-1"].map(|uuid| GpuRegistration {
             gpu: GpuId { index: 0, uuid: uuid.into() },
             model: "".into(),

@@ -26,6 +26,7 @@ use crate::control::{self, ControlServer};
 use crate::holders::{BelievedCgroups, ResolvedWorkloads};
 use crate::host::{Host, UserDatabase, agent_usage, clock_is_synchronised as host_clock_is_synchronised};
 use crate::meter::{Meter, SamplerNews};
+use crate::model::HowHeld;
 use crate::policy::{self, ActiveConfig, CurrentConfig};
 use crate::resolvers::{self, Resolvers, SeenProcesses, users};
 use crate::serve::PeriodCloser;
@@ -182,7 +183,8 @@ impl Shared {
     ) -> Self {
         let (clock, stop) = (launch.clock.clone(), Stop::default());
         let host = Host::with_users(&launch.root, UserDatabase::of_host(&launch.root));
-        let config = Arc::new(CurrentConfig::new(ActiveConfig::new(launch.config.clone())));
+        let scheduler = resolvers::installed_scheduler(&launch.config, &host);
+        let config = Arc::new(CurrentConfig::new(ActiveConfig::new(launch.config.clone(), scheduler)));
         let simulated = Arc::new(AtomicBool::new(launch.simulated));
         let (pages, processes) = (Arc::default(), Arc::new(SeenProcesses::of(&host)));
         let sessions = DriverSessions {
@@ -231,6 +233,13 @@ impl Shared {
             missing: Arc::default(),
             vital: VitalThreads::new(stop),
             reloads,
+        }
+    }
+
+    /// Records that a scheduler grants GPUs on this node, which turns presence off under `auto`.
+    fn find_scheduler(&self) {
+        if let Some(how_held) = self.config.find_scheduler() {
+            log_how_held(how_held);
         }
     }
 
@@ -314,11 +323,16 @@ fn log_start(launch: &Launch) {
     };
     tracing::info!(
         standing = config.attribution.standing.len(),
-        presence = config.attribution.presence,
+        presence = config.attribution.presence.name(),
         rates = book.prices().count(),
         currency,
         "grants and prices"
     );
+}
+
+/// Logs how GPUs are held on this node, and what to set for another rule.
+fn log_how_held(how_held: HowHeld) {
+    tracing::info!("{}; {}", how_held.describe(), how_held.advice());
 }
 
 /// Opens the sockets on which pages are served.
@@ -366,6 +380,7 @@ fn start(launch: Launch, receivers: Receivers, shared: &Arc<Shared>) -> Result<T
     let Receivers { bound, inbox, reload_requests, web, passwords } = receivers;
     let resolvers = &shared.resolvers;
     let (ledger, recovered) = ledger::start(shared)?;
+    log_how_held(shared.config.active().how_held());
     users::start(resolvers)?;
     let on_gpus = users::users_on_gpus(resolvers);
     shared.config.resolve_grants(&users::resolve_grants(

@@ -128,6 +128,10 @@ fn reload_config(source: &mut ConfigFile, web: &mut WebSource, shared: &Shared) 
             let resolved = users::resolve_grants(&config, shared.host.users(), &present, &shared.stop);
             let next = running.replaced_by(config, now);
             shared.config.replace(next.with_grantees(&resolved).unwrap_or(next));
+            let how_held = shared.config.active().how_held();
+            if how_held != running.how_held() {
+                super::log_how_held(how_held);
+            }
             if waiting.is_empty() {
                 return Ok(format!("configuration reloaded: {file}"));
             }

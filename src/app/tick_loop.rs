@@ -72,6 +72,9 @@ fn run(mut meter: Meter, inbox: &Receiver<SamplerNews>, mut outputs: Outputs, sh
     let mut number: u64 = 0;
     let mut tracker = EventTracker::default();
     loop {
+        if !shared.resolvers.workloads().allocations.is_empty() {
+            shared.find_scheduler();
+        }
         let active = shared.config.active();
         meter.apply_policy(Arc::clone(&active.policy));
         news.extend(inbox.try_iter());

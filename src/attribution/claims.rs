@@ -1,7 +1,7 @@
 //! Grants the claims on one slot: as claimed, unless they exceed the whole.
 //!
-//! In a conflict claims are granted whole in the order of their rank, and one that does not fit holds nothing. Claims of
-//! one rank that do not fit together share equally what earlier ranks left, none above its claim. If any claim has no rank,
+//! Claims are granted whole in the order of their rank, and one that does not fit yields: it holds nothing. Claims of one
+//! rank that do not fit together are a conflict: they share equally what earlier ranks left, none above its claim. If any claim has no rank,
 //! all form one rank. A holding whose holder another one covers is nested: it is granted out of the outer holding by the
 //! same rules, and a single nested claim is capped to it. Grants are parts of one common denominator, so that fractions stay
 //! exact.
@@ -20,8 +20,10 @@ pub(super) struct SlotGrants<'a> {
     outer: BTreeMap<HolderId, HolderId>,
     /// The whole slot.
     pub(super) whole: u64,
-    /// Holders whose claims did not fit, in order of rank and then of id.
+    /// Holders whose claims of one rank did not fit together, in order of rank and then of id.
     pub(super) conflicts: Vec<HolderId>,
+    /// Holders whose claims did not fit beside those of earlier ranks, with the holders of these.
+    pub(super) yields: Vec<(HolderId, Vec<HolderId>)>,
     /// User to the holder of the holding that covers it.
     covered_by: &'a BTreeMap<HolderId, HolderId>,
 }
@@ -31,7 +33,14 @@ impl<'a> SlotGrants<'a> {
     pub(super) fn new(holdings: &[Holding], covered_by: &'a BTreeMap<HolderId, HolderId>) -> Self {
         let outer = outer_holders(holdings, covered_by);
         let whole = common_denominator(holdings);
-        let mut grants = Self { parts: BTreeMap::new(), outer, whole, conflicts: Vec::new(), covered_by };
+        let mut grants = Self {
+            parts: BTreeMap::new(),
+            outer,
+            whole,
+            conflicts: Vec::new(),
+            yields: Vec::new(),
+            covered_by,
+        };
         let mut pools: BTreeMap<(usize, Option<HolderId>), Vec<&Holding>> = BTreeMap::new();
         for holding in holdings {
             let pool = grants.outer.get(&holding.holder).cloned();
@@ -71,8 +80,12 @@ impl<'a> SlotGrants<'a> {
             self.parts.extend(claims.iter().map(|claim| (claim.holder.clone(), claim.part)));
             return;
         }
+        if let [single] = claims {
+            let earlier = self.inner(pool).filter(|(_, part)| *part > 0).map(|(holder, _)| holder.clone());
+            let earlier = earlier.collect();
+            self.yields.push((single.holder.clone(), earlier));
         // Steps of a job may overlap, as containers in their pod's claim may: that they share is no conflict.
-        if !pool.is_some_and(|outer| claims.iter().all(|claim| claim.holder.is_within(outer))) {
+        } else if !pool.is_some_and(|outer| claims.iter().all(|claim| claim.holder.is_within(outer))) {
             self.conflicts.extend(claims.iter().map(|claim| claim.holder.clone()));
         }
         if claims.len() == 1 || rest == 0 {
@@ -187,6 +200,14 @@ pub fn granted_shares(
     Some(holdings.iter().map(share).collect())
 }
 
+/// The holders whose claims of one rank do not fit together, so that each holds less than it claims.
+pub fn conflicts(holdings: &[Holding], covered_by: &BTreeMap<HolderId, HolderId>) -> Vec<HolderId> {
+    if granted_shares(holdings, covered_by).is_none() {
+        return Vec::new();
+    }
+    SlotGrants::new(holdings, covered_by).conflicts
+}
+
 struct RankedClaim<'a> {
     rank: Option<u32>,
     holder: &'a HolderId,
@@ -273,7 +294,7 @@ mod tests {
         assert_eq!(conflict, ["1/2", "1/2"]);
     }
 
-    /// Grants as (parts, whole, conflicts) of claims given as (rank, numerator, denominator), named a, b, c …
+    /// Grants as (parts, whole, conflicts and who yields) of claims given as (rank, numerator, denominator), named a, b, c …
     fn granted(claims: &[(u32, u32, u32)]) -> (Vec<u64>, u64, String) {
         let ranked =
             claims.iter().map(|&(rank, numerator, denominator)| (Some(rank), numerator, denominator));
@@ -293,8 +314,10 @@ mod tests {
             .collect();
         let nobody = BTreeMap::new();
         let grants = SlotGrants::new(&holdings, &nobody);
-        let conflicts = grants.conflicts.iter().map(HolderId::as_str).collect();
-        (grants.parts.into_values().collect(), grants.whole, conflicts)
+        let conflicts: String = grants.conflicts.iter().map(HolderId::as_str).collect();
+        let name = |ids: &[HolderId]| ids.iter().map(HolderId::as_str).collect::<String>();
+        let yields = grants.yields.iter().map(|(holder, to)| format!(" {holder}<{}", name(to)));
+        (grants.parts.into_values().collect(), grants.whole, conflicts + &yields.collect::<String>())
     }
 
     #[test]
@@ -306,9 +329,9 @@ mod tests {
 
     #[test]
     fn a_claim_that_does_not_fit_after_earlier_ranks_holds_nothing() {
-        assert_eq!(granted(&[(0, 3, 4), (1, 1, 2)]), (vec![3, 0], 4, "b".into()));
+        assert_eq!(granted(&[(0, 3, 4), (1, 1, 2)]), (vec![3, 0], 4, " b<a".into()));
         // A later rank that still fits is granted whole.
-        assert_eq!(granted(&[(0, 3, 4), (1, 1, 2), (2, 1, 4)]), (vec![3, 0, 1], 4, "b".into()));
+        assert_eq!(granted(&[(0, 3, 4), (1, 1, 2), (2, 1, 4)]), (vec![3, 0, 1], 4, " b<a".into()));
     }
 
     #[test]
@@ -322,8 +345,8 @@ mod tests {
     }
 
     #[test]
-    fn conflicts_are_in_order_of_rank() {
-        assert_eq!(granted(&[(2, 1, 1), (1, 1, 1), (0, 3, 4)]), (vec![0, 0, 3], 4, "ba".into()));
+    fn claims_yield_in_order_of_rank() {
+        assert_eq!(granted(&[(2, 1, 1), (1, 1, 1), (0, 3, 4)]), (vec![0, 0, 3], 4, " b<c a<c".into()));
     }
 
     #[test]

@@ -19,7 +19,7 @@ mod parts;
 mod settle;
 mod window;
 
-pub use claims::granted_shares;
+pub use claims::{conflicts, granted_shares};
 pub use error::SettleError;
 pub use settle::settle;
 pub use window::{WINDOW, split, window_end};

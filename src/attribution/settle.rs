@@ -160,6 +160,10 @@ impl OpenSlot<'_> {
         for holder in &grants.conflicts {
             add_flag(flags, format!("{name}: conflict {holder}"));
         }
+        for (holder, earlier) in &grants.yields {
+            let earlier = earlier.iter().map(HolderId::to_string).collect::<Vec<_>>().join(", ");
+            add_flag(flags, format!("{name}: yield {holder} to {earlier}"));
+        }
         let held = HeldTime::split(segment.length(), state, &grants, &mut self.carries);
         let is_measured = state == SlotState::Measured;
         let (used, settled) = if is_measured {

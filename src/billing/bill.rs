@@ -14,8 +14,8 @@ use super::rate::{EXAMPLE, Rate, RateKind, RateSelector};
 use super::schedule::Recorded;
 use super::terms::Terms;
 use crate::model::{
-    ActivitySource, Amounts, EnergySum, GpuId, Grade, HolderId, Method, Microjoules, Money, Nanoseconds,
-    NodeIdentity, RESERVED, SlotId, TimeSum, Utc, VisibleAccount,
+    ActivitySource, Amounts, EnergySum, GpuId, Grade, HolderId, HowHeld, Method, Microjoules, Money,
+    Nanoseconds, NodeIdentity, RESERVED, SlotId, TimeSum, Utc, VisibleAccount,
 };
 
 /// The account of a span of whole minutes. Money is of [`Bill::currency`].
@@ -30,6 +30,12 @@ pub struct Bill {
     /// The nodes, in a bill over exports of many.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fleet: Option<Fleet>,
+    /// How GPUs are held on the node where no grant names them; absent where it is not known, and in a bill over exports.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub how_held: Option<HowHeld>,
+    /// Where claims of one rank did not fit together, so that each was charged for a part; empty in a bill over exports.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub claim_conflicts: Vec<ClaimConflict>,
     /// The account to which the costs belong, for FOCUS; absent where `billing.account` is not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub billing_account: Option<String>,
@@ -89,6 +95,19 @@ pub struct Bill {
     pub gpus: Vec<BillGpu>,
     /// Sums that were computed separately and must agree.
     pub reconciliation: Reconciliation,
+}
+
+/// Claims on a GPU that did not fit together.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClaimConflict {
+    /// The GPU.
+    #[serde(flatten, with = "GpuIdJson")]
+    pub gpu: GpuId,
+    /// The holders of the claims.
+    pub holders: Vec<String>,
+    /// In how much time, in the grain of the rows.
+    #[serde(rename = "time_ns", with = "json::integer")]
+    pub time: Nanoseconds,
 }
 
 /// A period in which prices changed their currency, where one bill is needed.
@@ -558,6 +577,8 @@ impl Bill {
             line_money: money,
             ..Reconciliation::default()
         };
+        // They name the holders of other lines.
+        self.claim_conflicts.clear();
         self.partial = true;
     }
 

@@ -31,8 +31,8 @@ mod terms;
 
 pub use account_change::{AccountChange, account_change};
 pub use bill::{
-    Bill, BillGpu, BillLine, BillRate, BillTerms, ConflictingLedger, Fleet, GpuConflict, Interval, LineRates,
-    Reconciliation, SeveralCurrencies, mark_measured_energy, only_bill,
+    Bill, BillGpu, BillLine, BillRate, BillTerms, ClaimConflict, ConflictingLedger, Fleet, GpuConflict,
+    Interval, LineRates, Reconciliation, SeveralCurrencies, mark_measured_energy, only_bill,
 };
 pub use charge::{Charge, ChargedSlot, charges};
 pub use day::{DayAccount, DayGpu, DayHeader, DayRevision, DayRow, ExportedFile};

@@ -168,6 +168,13 @@ agent_families! {
         "Number of grants in attribution.standing that name a GPU which the driver does not list; such a grant has no \
          effect on that GPU. Absent without grants, and until all GPUs of the driver are known.",
     ),
+    HoldingConflicts = gauge(
+        "gpumeter_holding_conflicts",
+        Unit::None,
+        "Number of claims on the GPU that have one rank and do not fit together, as those of two schedulers: each holds, and \
+         pays for, a part of what it claims; 0 while all fit.",
+    )
+    .labels(&["gpu", "uuid"]),
     PriceMissing = gauge(
         "gpumeter_price_missing",
         Unit::None,

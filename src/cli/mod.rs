@@ -30,6 +30,7 @@ use crate::clock::{Clock, system_now};
 use crate::config::{self, Config, ConfigFile, Endpoint, ListenAddress, Problems};
 use crate::host::UserDatabase;
 use crate::log::{Lines, LogWriter};
+use crate::model::HowHeld;
 use crate::serve::Security;
 use crate::{demo, doctor as node_doctor, holders, policy, push, resolvers};
 
@@ -372,6 +373,8 @@ fn check_config(file: &Path, node: bool, web_file: Option<&Path>) -> Result<(), 
         let check = node_doctor::check_on_node(&config);
         warnings.extend(check.warnings);
         notes = check.notes;
+    } else {
+        notes.push(describe_holding(&config));
     }
     warnings.extend(policy::price_warning(&config, system_now().utc));
     warnings.extend(policy::refused_counters(&config));
@@ -390,6 +393,17 @@ fn check_config(file: &Path, node: bool, web_file: Option<&Path>) -> Result<(), 
         warnings.chain(hints.map(|text| ("hint", text))).chain(notes.into_iter().map(|text| ("note", text)));
     let page: String = lines.map(|(kind, text)| format!("{file}: {kind}: {text}\n")).collect();
     print(&format!("{page}{file}: ok\n"))
+}
+
+/// How GPUs are held by the configuration, away from the node.
+fn describe_holding(config: &Config) -> String {
+    let how_held = policy::how_held(config, None);
+    if how_held == HowHeld::NothingGrants {
+        return "attribution.presence: auto is decided on the node, when the agent starts: where it finds no kubelet and no \
+                Slurm, who has a process on a GPU holds it; gpumeter check-config --node says what it finds"
+            .to_owned();
+    }
+    format!("{}; {}", how_held.describe(), how_held.advice())
 }
 
 /// An address as in the configuration, or a name of this host with a port.

@@ -46,7 +46,7 @@ pub use settings::{
     NodeConfig, NvmlConfig, OtlpConfig, RetentionConfig, SamplingConfig, SlurmConfig, SpoolConfig,
     TenantsConfig, WebConfig, WebRateLimitConfig, WebTlsConfig, key_descriptions, sections,
 };
-pub use standing::{GrantConfig, Grantee, UserChoice};
+pub use standing::{GrantConfig, Grantee, PresenceSetting, UserChoice};
 pub use time::duration;
 pub(crate) use values::decode_percent;
 pub use web::{ClientAuth, Credential, DcgmLabels, TlsVersion};

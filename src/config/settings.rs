@@ -10,7 +10,7 @@ use super::ignored_pods;
 use super::key::{Absent, ChangeEffect, Key, KeyDescription, KeyType, Table};
 use super::otlp::{self, OtlpDestination, OtlpNames};
 use super::prices;
-use super::standing::{self, GrantConfig};
+use super::standing::{self, GrantConfig, PresenceSetting};
 use super::tenants::{self, TenantAttributes};
 use super::terms;
 use super::time::moment;
@@ -131,8 +131,8 @@ pub struct NvmlConfig (config nvml) {
 
 "Who holds GPUs, and so who pays for them while they are idle."
 pub struct AttributionConfig (config attribution) {
-    presence: bool, flag(), Default("false"), Reload,
-        "Whether a tenant with a process on a GPU holds it; for nodes without a scheduler.";
+    presence: PresenceSetting, word(PresenceSetting::NAMES, PresenceSetting::ALL), Default("auto"), Reload,
+        "Whether a process on a GPU without a grant holds it; auto: if nothing here grants GPUs.";
     standing: Vec<GrantConfig>, entries(standing::read, standing::TABLE), Optional(""), Reload,
         "Grants written by hand: each gives a tenant a share of some GPUs.";
     runtimes: Vec<String>, texts("the name of a service", service), Optional("my-runtime.service"), Restart,

@@ -31,6 +31,8 @@ pub enum Grantee {
     Team(Vec<UserChoice>),
     /// A Unix group, by name.
     Group(String),
+    /// A namespace of Kubernetes, for its pods.
+    Namespace(String),
     /// A systemd service, `NAME.service`.
     Unit(String),
 }
@@ -42,6 +44,28 @@ pub enum UserChoice {
     Name(String),
     /// By uid.
     Uid(u32),
+}
+
+/// Whether presence holds GPUs without a grant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PresenceSetting {
+    /// Where nothing that grants GPUs is found at the agent's start.
+    #[default]
+    Auto,
+    /// Always.
+    True,
+    /// Never.
+    False,
+}
+
+impl PresenceSetting {
+    pub(super) const ALL: [Self; 3] = [Self::Auto, Self::True, Self::False];
+    pub(super) const NAMES: [&str; 3] = ["auto", "true", "false"];
+
+    /// As the file has it.
+    pub const fn name(self) -> &'static str {
+        Self::NAMES[self as usize]
+    }
 }
 
 keys! { GrantDraft;
@@ -57,6 +81,8 @@ pub(crate) struct GrantDraft () {
         "The Unix user who holds it; several hold it together as team:ID, and need id.";
     group: Option<String>, text("a group name", group), Optional("research"), Reload,
         "The Unix group that holds it, as group:NAME, for all its members; instead of user.";
+    namespace: Option<String>, text("a name", token), Optional("physics"), Reload,
+        "The namespace that holds it, as team:NAMESPACE, for its pods; instead of user.";
     unit: Option<String>, text("NAME.service", unit), Optional("inference.service"), Reload,
         "The systemd service that holds it; instead of user.";
 }
@@ -99,12 +125,12 @@ pub(crate) fn read(items: &[YamlNode], base: &str, report: &mut ProblemCollector
     placed.into_iter().map(|entry| entry.standing).collect()
 }
 
-/// Checks that exactly one of user, group and unit is given, valid or not.
+/// Checks that exactly one of user, group, namespace and unit is given, valid or not.
 fn check_holder(places: &read_mapping::KeyPositions) -> Result<(), Complaint> {
     let given: Vec<&str> =
-        ["user", "group", "unit"].into_iter().filter(|key| places.get(key).is_some()).collect();
+        ["user", "group", "namespace", "unit"].into_iter().filter(|key| places.get(key).is_some()).collect();
     Err(Complaint(match given.as_slice() {
-        [] => "has no holder; give user: NAME, group: NAME or unit: NAME.service".to_owned(),
+        [] => "has no holder; give user: NAME, group: NAME, namespace: NAME or unit: NAME.service".to_owned(),
         [_] => return Ok(()),
         several => format!("has {}; keep the one that holds it", several.join(" and ")),
     }))
@@ -117,7 +143,8 @@ fn finish(draft: GrantDraft) -> Option<GrantConfig> {
         [user] => Some(Grantee::User(user.clone())),
         _ => Some(Grantee::Team(draft.user)),
     };
-    let holder = user.or(draft.group.map(Grantee::Group)).or(draft.unit.map(Grantee::Unit))?;
+    let others = draft.group.map(Grantee::Group).or(draft.namespace.map(Grantee::Namespace));
+    let holder = user.or(others).or(draft.unit.map(Grantee::Unit))?;
     (!draft.gpu.is_empty()).then_some(GrantConfig {
         id: draft.id,
         gpus: draft.gpu,

@@ -1,13 +1,18 @@
 //! What each grant in `attribution.standing` matches on this node: which GPUs, and which users.
 
+use std::path::Path;
+
 use serde::Serialize;
 
 use super::Finding;
+use crate::attribution::conflicts;
 use crate::config::{Config, Grantee, UserChoice};
-use crate::holders::{SessionGpu, in_words};
-use crate::host::UserDatabase;
+use crate::holders::{Allocation, Granting, SessionGpu, holdings, in_words};
+use crate::host::{Host, UserDatabase};
+use crate::ledger::Reader;
+use crate::model::{HolderId, HowHeld};
 use crate::policy;
-use crate::resolvers::unresolved_grants;
+use crate::resolvers::{installed_scheduler, unresolved_grants};
 
 /// A grant in `attribution.standing` and what it matches.
 #[derive(Clone, Debug, Serialize)]
@@ -20,6 +25,48 @@ pub struct GrantDiagnosis {
     pub gpus: String,
     /// Who holds it.
     pub holder: String,
+}
+
+/// How GPUs are held on this node, as an agent that starts now would find it, and what to set for another rule. It fails
+/// where nothing holds a GPU, so that nobody is charged.
+pub(super) fn check_holding(config: &Config, host: &Host) -> Finding {
+    let installed = installed_scheduler(config, host);
+    let scheduler = installed.or_else(|| has_scheduled(&config.ledger.path).then_some(HowHeld::Scheduled));
+    let how_held = policy::how_held(config, scheduler);
+    let grants_exist = scheduler.is_some() || !config.attribution.standing.is_empty();
+    let works = how_held.is_by_presence() || grants_exist;
+    let nobody = if works { "" } else { ", and nothing here grants a GPU, so nobody is charged" };
+    Finding::new("holding", works, format!("{}{nobody}; {}", how_held.describe(), how_held.advice()))
+}
+
+/// Whether a scheduler has granted GPUs in the ledger, where there is one that can be read.
+fn has_scheduled(path: &Path) -> bool {
+    path.is_file() && Reader::open(path).is_ok_and(|ledger| ledger.has_scheduled().unwrap_or(false))
+}
+
+/// The GPUs on which claims of schedulers do not fit together; nothing where all fit.
+pub(super) fn check_conflicts(
+    config: &Config,
+    gpus: &[SessionGpu],
+    allocations: &[Allocation],
+) -> Option<Finding> {
+    let standing = policy::grants(config);
+    let in_conflict = |gpu: &SessionGpu| {
+        let granting = Granting { allocations, standing: &standing, presence: false };
+        let (held, covered_by) = holdings(gpu, granting, []);
+        let holders = conflicts(&held, &covered_by);
+        let names = holders.iter().map(HolderId::to_string).collect::<Vec<_>>().join(", ");
+        (!holders.is_empty()).then(|| format!("{}: {names}", gpu_name(gpu)))
+    };
+    let found: Vec<String> = gpus.iter().filter_map(in_conflict).collect();
+    (!found.is_empty()).then(|| {
+        let why = format!(
+            "claims on a GPU do not fit together, so each is charged for a part of what it claims ({}); let one scheduler \
+             grant the GPU: take it out of Slurm's gres.conf, or out of the kubelet's device plugin",
+            found.join("; ")
+        );
+        Finding::new("conflicts", false, why)
+    })
 }
 
 /// Whether the users and groups of the grants in `attribution.standing` exist; nothing if there are no grants.
@@ -96,6 +143,7 @@ fn describe_holder(holder: &Grantee, id: &str, users: &UserDatabase) -> String {
         }
         Grantee::Group(name) => format!("group {}", describe_group(name, users)),
         Grantee::Unit(name) => format!("unit {name}"),
+        Grantee::Namespace(name) => format!("pods of namespace {name}, as team:{name}"),
     }
 }
 

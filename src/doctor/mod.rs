@@ -106,12 +106,15 @@ pub fn diagnose(config: &Config) -> Diagnosis {
     findings.extend(finding);
     findings.extend(workloads::check_jobs(config, &host, listed, &mut workloads));
     findings.extend(workloads::check_containers(config, &host, &mut workloads));
+    findings
+        .extend(listed.and_then(|listed| grants::check_conflicts(config, listed, &workloads.allocations)));
     findings.push(node::check_owners(&host, &pids, &workloads));
     let rules = policy::tenant_rules(config);
     findings.extend(node::check_tenants(&host, &pids, &workloads, &rules));
     findings.extend(check_rules(prices::tenants_of_holders(&host, &pids, &workloads, &rules), &rules));
     findings.extend(prices::check_gpu_prices(&prices::price_gpus(config, &host, &gpus, system_now().utc)));
     findings.extend(node::check_cgroups(&host, &pids, &workloads));
+    findings.push(grants::check_holding(config, &host));
     findings.extend(grants::check_users(config, &users));
     findings.push(node::check_prices(config, system_now().utc));
     findings.extend(node::check_dcgm_counters(config));
@@ -138,7 +141,7 @@ fn check_rules(tenants: Vec<String>, rules: &TenantRules) -> Option<Finding> {
 pub struct NodeCheck {
     /// What has no effect here, or is missing.
     pub warnings: Vec<String>,
-    /// The rate of each GPU, and the tenant of each workload that is on a GPU or was granted one.
+    /// How GPUs are held, the rate of each GPU, and the tenant of each workload that is on a GPU or was granted one.
     pub notes: Vec<String>,
 }
 
@@ -146,13 +149,15 @@ pub struct NodeCheck {
 pub fn check_on_node(config: &Config) -> NodeCheck {
     let has_prices = config.prices.currency().is_some();
     let rules = policy::tenant_rules(config);
-    if config.attribution.standing.is_empty() && !has_prices && rules.rules.is_empty() {
-        return NodeCheck::default();
-    }
     let host = Host::at("/");
+    let holding = grants::check_holding(config, &host);
+    let mut check = NodeCheck::default();
+    if holding.works { &mut check.notes } else { &mut check.warnings }.push(holding.why);
+    if config.attribution.standing.is_empty() && !has_prices && rules.rules.is_empty() {
+        return check;
+    }
     let DriverReport { findings, gpus, listed, pids } = examine_driver(config);
     let failed = |findings: Vec<Finding>| findings.into_iter().filter(|one| !one.works).map(|one| one.why);
-    let mut check = NodeCheck::default();
     let reasons = || failed(findings.clone()).collect::<Vec<_>>().join("; ");
     if !config.attribution.standing.is_empty() {
         check.warnings.extend(match &listed {

@@ -6,6 +6,10 @@ use super::summary::{Summary, SummaryGpu, SummaryNode, SummaryProblem, SummaryTe
 /// A held GPU is a problem from this time of idleness on, in seconds.
 const IDLE_SECONDS: u64 = 300;
 
+/// Use that nobody holds is a problem from this many GPU-seconds in an hour on, above this share of what was used.
+const UNHELD_SECONDS: f64 = 60.0;
+const UNHELD_SHARE: f64 = 0.05;
+
 /// Reasons that slow a GPU down and that somebody can do something about in the machine room.
 const OVERHEATED: [&str; 3] = ["hw_thermal_slowdown", "sw_thermal_slowdown", "hw_power_brake"];
 
@@ -23,7 +27,9 @@ pub(super) fn problems(summary: &Summary) -> Vec<SummaryProblem> {
     let account = (summary.node.account != "ok").then(|| account(&summary.node));
     account
         .into_iter()
+        .chain(unheld(&summary.node))
         .chain(faults.into_iter().map(|(_, problem)| problem))
+        .chain(summary.gpus.iter().filter_map(conflict))
         .chain(summary.tenants.iter().filter_map(|tenant| overspent(tenant, &summary.node)))
         .chain(idle.into_iter().map(|gpu| idle_gpu(gpu, &summary.node)))
         .chain(summary.gpus.iter().filter_map(strangers))
@@ -40,6 +46,23 @@ fn account(node: &SummaryNode) -> SummaryProblem {
         command: Some("gpumeter doctor".to_owned()),
         ..SummaryProblem::default()
     }
+}
+
+/// Use that nobody pays for, since nobody held the GPU.
+fn unheld(node: &SummaryNode) -> Option<SummaryProblem> {
+    let (used, unheld) = (node.used_last_hour?, node.unheld_last_hour?);
+    (unheld >= UNHELD_SECONDS && unheld > used * UNHELD_SHARE).then(|| SummaryProblem {
+        level: "cost".to_owned(),
+        title: "use that nobody holds".to_owned(),
+        text: format!(
+            "{unheld:.0} of {used:.0} GPU-seconds used in the last hour were used while nobody held the GPU, so nobody is \
+             charged for them; {}",
+            node.how_held
+        ),
+        advice: node.how_held_advice.clone(),
+        command: Some("gpumeter doctor".to_owned()),
+        ..SummaryProblem::default()
+    })
 }
 
 fn of_gpu(gpu: &SummaryGpu, level: &str, what: &str) -> SummaryProblem {
@@ -90,6 +113,20 @@ fn heat(gpu: &SummaryGpu) -> Option<(u8, SummaryProblem)> {
         ..of_gpu(gpu, "degraded", "slowed down")
     };
     is_hot.then_some((3, problem))
+}
+
+/// Claims of which each is charged for a part.
+fn conflict(gpu: &SummaryGpu) -> Option<SummaryProblem> {
+    (!gpu.conflicts.is_empty()).then(|| SummaryProblem {
+        text: format!(
+            "the claims of {} do not fit together, so each is charged for a part of what it claims",
+            gpu.conflicts.join(", ")
+        ),
+        advice: "let one scheduler grant this GPU: take it out of Slurm's gres.conf, or out of the kubelet's device plugin"
+            .to_owned(),
+        command: Some("gpumeter doctor".to_owned()),
+        ..of_gpu(gpu, "cost", "granted twice")
+    })
 }
 
 fn overspent(tenant: &SummaryTenant, node: &SummaryNode) -> Option<SummaryProblem> {

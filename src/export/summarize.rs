@@ -13,7 +13,7 @@ use super::problems::problems;
 use super::summary::*;
 use crate::catalogue::{AgentFamily, InstanceValue, ProcessValue};
 use crate::model::snapshot::{GpuEntry, GpuState, ProcessEntry, ProcessState, Snapshot, WorkloadEntry};
-use crate::model::{Fact, Fraction, HolderId, Price, Reading, Remedy, Utc, VisibleAccount};
+use crate::model::{Fact, Fraction, HolderId, Nanoseconds, Price, Reading, Remedy, Utc, VisibleAccount};
 
 /// The most processes of a list.
 pub const MOST_LISTED: usize = 50;
@@ -255,6 +255,7 @@ fn summarize_node(source: &SummarySource<'_>, view: &View<'_>, gpus: &[SummaryGp
     let (account, account_reason) = account_state(source);
     let sum =
         |value: fn(&SummaryGpu) -> Option<f64>| gpus.iter().filter_map(value).reduce(|sum, one| sum + one);
+    let of_hour = |used: Nanoseconds| view.filter.is_none().then(|| rounded(seconds(used.0.into())));
     let price = |position| view.nano_per_hour(position);
     let all = (0..snapshot.roster.gpus.len()).filter_map(price).reduce(|sum, one| sum + one);
     let held = view.shares().filter_map(|held| held.nano_per_hour).reduce(|sum, one| sum + one);
@@ -268,6 +269,10 @@ fn summarize_node(source: &SummarySource<'_>, view: &View<'_>, gpus: &[SummaryGp
         ok: gpus.iter().filter(|gpu| gpu.health.state == "ok").count(),
         held: rounded(view.shares().map(|held| held.share).sum()),
         used: sum(|gpu| gpu.readings.activity).map(rounded),
+        how_held: snapshot.how_held.describe(),
+        how_held_advice: snapshot.how_held.advice().to_owned(),
+        used_last_hour: of_hour(snapshot.last_hour.used),
+        unheld_last_hour: of_hour(snapshot.last_hour.unheld),
         power: sum(|gpu| gpu.readings.power).map(rounded),
         power_limit: sum(|gpu| gpu.readings.power_limit).map(rounded),
         currency: view.currency().map(str::to_owned),
@@ -334,6 +339,7 @@ fn summarize_gpu(position: usize, source: &SummarySource<'_>, view: &View<'_>) -
         idle_seconds: idle_since.map(|since| snapshot.at.utc.since(since).0 / 1_000_000_000),
         mig: identity.mig.then(|| mig(view, position)),
         holders: holders(view, position),
+        conflicts: conflicts(view, position),
         users,
         per_hour: price.map(|price| money(price.nano_per_gpu_hour.into())),
         price_class: price.map(|price| price.tariff.class.to_string()),
@@ -438,6 +444,13 @@ fn users(view: &View<'_>, position: usize) -> Vec<SummaryUser> {
     let mut users: Vec<SummaryUser> = users.into_values().collect();
     users.sort_by_key(|user| Reverse(user.memory));
     users
+}
+
+/// The workloads whose claims on a GPU do not fit together, and that the reader may see.
+fn conflicts(view: &View<'_>, position: usize) -> Vec<String> {
+    let of_gpu = view.snapshot.conflicts.iter().filter(|conflict| conflict.gpu == position);
+    let shown = of_gpu.flat_map(|conflict| &conflict.workloads).filter(|workload| view.shows(workload));
+    shown.map(|workload| view.title(workload)).collect()
 }
 
 /// The seconds that the account's means are over, and the tenants, the largest first.

@@ -82,6 +82,14 @@ pub struct SummaryNode {
     pub held: f64,
     /// The sum of the GPUs' activity.
     pub used: Option<f64>,
+    /// How GPUs are held that no grant names, in a sentence.
+    pub how_held: String,
+    /// What to set for another rule.
+    pub how_held_advice: String,
+    /// GPU-seconds used in the last hour; null for a reader of a part of the account.
+    pub used_last_hour: Option<f64>,
+    /// GPU-seconds of these that workloads used on GPUs that nobody held.
+    pub unheld_last_hour: Option<f64>,
     /// Power of all GPUs, and the sum of their limits.
     pub power: Option<f64>,
     /// The sum of the GPUs' power limits.
@@ -136,6 +144,9 @@ pub struct SummaryGpu {
     pub mig: Option<SummaryMig>,
     /// Who holds a share of it.
     pub holders: Vec<SummaryHolder>,
+    /// Workloads whose claims on it do not fit together, so that each holds a part of what it claims; those that this reader
+    /// may see.
+    pub conflicts: Vec<String>,
     /// Who has processes on it.
     pub users: Vec<SummaryUser>,
     /// Its price per hour.

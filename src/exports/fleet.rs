@@ -500,6 +500,8 @@ impl<'a> FleetDraft<'a> {
             node: String::new(),
             // Statements of fleets in several clusters are told apart by it.
             cluster: Some(&facts.clusters).filter(|all| all.len() == 1).and_then(|all| all.first().cloned()),
+            how_held: None,
+            claim_conflicts: Vec::new(),
             billing_account: None,
             invoice_issuer: None,
             fleet: Some(Fleet {

@@ -103,6 +103,8 @@ pub enum Selector {
         /// The uids of known members.
         members: Arc<BTreeSet<u32>>,
     },
+    /// The pods of a namespace of Kubernetes.
+    Namespace(String),
     /// Several Unix users, with what they run.
     Team {
         /// The name under which they hold together.
@@ -132,7 +134,7 @@ impl Selector {
             Self::Uid { uid, name } => Holder::user(name, Some(*uid)),
             Self::Unit(name) => Holder::unit(name, None, None),
             Self::Group { name, .. } => Holder::group(name),
-            Self::Team { name, .. } => Holder::team(name),
+            Self::Namespace(name) | Self::Team { name, .. } => Holder::team(name),
         }
     }
 
@@ -143,6 +145,9 @@ impl Selector {
             Self::Unit(name) => [Fact::Unit, Fact::UnitTemplate]
                 .iter()
                 .any(|fact| holder.facts.get(*fact).is_some_and(|unit| **unit == **name)),
+            Self::Namespace(name) => {
+                holder.facts.get(Fact::Namespace).is_some_and(|namespace| **namespace == **name)
+            }
             Self::Group { members, .. } => holder.facts.uid.is_some_and(|uid| members.contains(&uid)),
             Self::Team { users, uids, .. } => {
                 owner(holder).is_some_and(|user| users.contains(user))
@@ -153,7 +158,7 @@ impl Selector {
 
     /// Whether it covers several users, so that a grant to one of them goes before it.
     const fn is_for_several(&self) -> bool {
-        matches!(self, Self::Group { .. } | Self::Team { .. })
+        matches!(self, Self::Group { .. } | Self::Namespace(_) | Self::Team { .. })
     }
 
     /// Whether both have the same configuration, whatever the name service returned for either.

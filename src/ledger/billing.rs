@@ -13,9 +13,9 @@ use super::error::Cause;
 use super::rolled::RolledTime;
 use super::{MINUTE, node, rates, reader, tenant_rules};
 use crate::billing::{
-    Bill, BillGpu, BillLine, BillRate, BillTerms, ExactMoney, LineRates, Month, PriceBook, PricedSlot,
-    PricedSpan, Rate, RateKind, RateSchedule, Reconciliation, Recorded, TenantBudget, days_between,
-    local_date, local_time, mark_measured_energy, zone_name,
+    Bill, BillGpu, BillLine, BillRate, BillTerms, ClaimConflict, ExactMoney, LineRates, Month, PriceBook,
+    PricedSlot, PricedSpan, Rate, RateKind, RateSchedule, Reconciliation, Recorded, TenantBudget,
+    days_between, local_date, local_time, mark_measured_energy, zone_name,
 };
 use crate::model::{
     Amounts, GpuId, Grade, Holder, HolderId, Method, MigProfile, Nanoseconds, QUARTER_HOUR, SlotId, Utc,
@@ -66,7 +66,8 @@ pub(super) fn make_bill(
     let end = end.max(from);
     let node = node::load(connection)?;
     let (recorded, rules) = (rates::load(connection)?, tenant_rules::load(connection)?);
-    RolledTime::load(connection, &recorded, &rules)?.check_period(from, end)?;
+    let rolled = RolledTime::load(connection, &recorded, &rules)?;
+    rolled.check_period(from, end)?;
     let schedule = match &request.book {
         Some(book) => {
             book.check_currency(recorded.currencies(from, end))?;
@@ -83,6 +84,8 @@ pub(super) fn make_bill(
         node: node.name,
         cluster: node.cluster,
         fleet: None,
+        how_held: node::load_how_held(connection)?,
+        claim_conflicts: load_conflicts(connection, &rolled, [from, end])?,
         billing_account: None,
         invoice_issuer: None,
         from,
@@ -467,6 +470,33 @@ pub(super) fn load_holder_id(connection: &Connection, key: i64) -> rusqlite::Res
     connection
         .prepare_cached("SELECT name, version FROM holder WHERE id = ?1")?
         .query_row([key], |row| loaded_id(row, 0))
+}
+
+/// The conflicts of claims between two times, by GPU.
+fn load_conflicts(
+    connection: &Connection,
+    rolled: &RolledTime,
+    [from, to]: [Utc; 2],
+) -> rusqlite::Result<Vec<ClaimConflict>> {
+    let mut found: BTreeMap<GpuId, (BTreeSet<String>, BTreeSet<Utc>)> = BTreeMap::new();
+    let mut statement = connection.prepare(
+        "SELECT gpu_index, uuid, minute_ns, text FROM remark JOIN gpu ON id = gpu
+         WHERE minute_ns >= ?1 AND minute_ns < ?2 AND text LIKE '%: conflict %'",
+    )?;
+    let mut rows = statement.query(params![stored(from.0)?, stored(to.0)?])?;
+    while let Some(row) = rows.next()? {
+        let gpu = GpuId { index: row.get(0)?, uuid: row.get::<_, String>(1)?.into() };
+        let (holders, minutes) = found.entry(gpu).or_default();
+        minutes.insert(Utc(loaded(row, 2)?));
+        let text: String = row.get(3)?;
+        holders.extend(text.split_once(": conflict ").map(|(_, holder)| holder.to_owned()));
+    }
+    let conflict = |(gpu, (holders, minutes)): (GpuId, (BTreeSet<String>, BTreeSet<Utc>))| ClaimConflict {
+        gpu,
+        holders: holders.into_iter().collect(),
+        time: minutes.iter().map(|minute| rolled.end_of(*minute).since(*minute)).sum(),
+    };
+    Ok(found.into_iter().map(conflict).collect())
 }
 
 /// The profiles of MIG instances, by key.

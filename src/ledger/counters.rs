@@ -9,7 +9,7 @@ use super::amounts::{self, COUNTER, PARTS, join_expressions, names};
 use super::column::{loaded, loaded_id, loaded_instance, loaded_json, loaded_money, stored, stored_instance};
 use super::state::StoredHolder;
 use crate::account::{AccruedCost, CounterKey, HolderCounter, TenantKey};
-use crate::model::{Facts, HolderId, Nanoseconds, Tariff, Utc};
+use crate::model::{Facts, HolderId, HolderKind, Nanoseconds, Tariff, Utc};
 
 /// Counters that changed within this time before the last settled minute are loaded at the start.
 const RECENT: Nanoseconds = Nanoseconds::from_seconds(600);
@@ -167,6 +167,17 @@ pub(super) fn held(connection: &Connection) -> rusqlite::Result<i128> {
         .query_map([], |row| row.get(0))?
         .collect::<Result<_, _>>()?;
     Ok(sums.into_iter().map(i128::from).sum())
+}
+
+/// Whether a holder that only a scheduler has, a pod or a job, has ever held anything. Counters are never deleted.
+pub(super) fn has_scheduled(connection: &Connection) -> rusqlite::Result<bool> {
+    let held = join_expressions(PARTS, "+", |column| column.name.to_owned());
+    let kinds = [HolderKind::Pod, HolderKind::Slurm].map(HolderKind::name);
+    connection
+        .prepare(&format!(
+            "SELECT EXISTS (SELECT 1 FROM counter CROSS JOIN holder ON id = holder WHERE kind IN (?1, ?2) AND {held} > 0)"
+        ))?
+        .query_row(kinds, |row| row.get(0))
 }
 
 /// Held time of each GPU instance, as (key of the GPU, id of the instance, nanoseconds).

@@ -18,7 +18,9 @@ use crate::billing::{
     LineFilter, MinuteRow, NodeBoot, OpenHolding, PricedSlot, RateSchedule, Remark, RulesVersion, SlotRates,
     Tenancy, TenantBasis, XidRecord,
 };
-use crate::model::{Holder, HolderId, Holding, MigProfile, Nanoseconds, SlotId, Utc, VisibleAccount};
+use crate::model::{
+    Holder, HolderId, HolderKind, Holding, MigProfile, Nanoseconds, SlotId, Utc, VisibleAccount,
+};
 use crate::tenants::{RuleSchedule, TenantRules, tenant};
 
 /// Which part of the account is explained, and to whom.
@@ -367,6 +369,7 @@ fn load_remarks<'a>(
             continue;
         }
         let text = match rest.split_once(' ') {
+            Some(("yield", claims)) => describe_yield(claims, &holders),
             Some(("conflict", holder)) if !holders.contains(holder) => "claims of others conflict".to_owned(),
             Some(("conflict", holder)) => {
                 format!("the claim of {} conflicts with another", HolderId::new(holder))
@@ -381,6 +384,22 @@ fn load_remarks<'a>(
     }
     remarks.sort_by(|left, right| (left.from, &left.text).cmp(&(right.from, &right.text)));
     Ok(remarks)
+}
+
+/// Which claim yields to which, as `HOLDER to HOLDER, HOLDER`; others are told by their kind.
+fn describe_yield(claims: &str, own: &BTreeSet<&str>) -> String {
+    let (holder, earlier) = claims.rsplit_once(" to ").unwrap_or((claims, ""));
+    let name = |id: &str| match HolderId::new(id).kind() {
+        _ if own.contains(id) => id.to_owned(),
+        HolderKind::Pod => "a pod".to_owned(),
+        HolderKind::Slurm => "a job of Slurm".to_owned(),
+        _ => "a standing grant that stands earlier in the file".to_owned(),
+    };
+    let earlier: BTreeSet<String> = earlier.split(", ").map(name).collect();
+    let earlier = earlier.into_iter().collect::<Vec<_>>().join(" and ");
+    let holder =
+        if own.contains(holder) { format!("the claim of {holder}") } else { "a claim of others".to_owned() };
+    format!("{holder} does not fit beside that of {earlier}, which comes first: it yields and holds nothing")
 }
 
 /// The XIDs of a GPU of which the last error was in that time.

@@ -38,6 +38,7 @@ const MIGRATIONS: &[Migration] = &[
     Migration { sql: include_str!("schema/6.sql"), then: |_| Ok(()) },
     Migration { sql: include_str!("schema/7.sql"), then: |_| Ok(()) },
     Migration { sql: include_str!("schema/8.sql"), then: |_| Ok(()) },
+    Migration { sql: include_str!("schema/9.sql"), then: |_| Ok(()) },
 ];
 
 /// The newest version.

@@ -6,7 +6,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::column::loaded;
 use super::error::Cause;
-use crate::model::{NodeIdentity, Utc};
+use crate::model::{HowHeld, NodeIdentity, Utc};
 
 /// Stores the identity. A ledger that was once of a simulated node stays marked. What selects rates holds from the end of
 /// the recorded account on, where it was another before.
@@ -29,6 +29,19 @@ pub(super) fn store(connection: &Connection, node: &NodeIdentity) -> Result<(), 
         params![node.name, node.cluster, node.pool, node.instance_type, node.spot, node.simulated],
     )?;
     Ok(())
+}
+
+/// Stores how GPUs are held on the node.
+pub(super) fn store_how_held(connection: &Connection, how_held: HowHeld) -> rusqlite::Result<()> {
+    connection.execute("UPDATE node SET how_held = ?1 WHERE how_held IS NOT ?1", [how_held.name()])?;
+    Ok(())
+}
+
+/// How GPUs are held on the node; none where no agent stored it, or one of a later release.
+pub(super) fn load_how_held(connection: &Connection) -> rusqlite::Result<Option<HowHeld>> {
+    let sql = "SELECT how_held FROM node WHERE how_held IS NOT NULL";
+    let name = connection.query_row(sql, [], |row| row.get::<_, String>(0)).optional()?;
+    Ok(name.and_then(|name| HowHeld::named(&name)))
 }
 
 /// Since when the node has the name, pool, instance type and spot by which rates select it.

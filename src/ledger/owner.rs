@@ -16,10 +16,10 @@ use super::recover;
 use super::state::LedgerState;
 use super::tenant_rules::{self, RulesChange};
 use super::timeline;
-use super::{column, expected, files, reader, schema, sticky_faults, xids};
+use super::{column, counters, expected, files, reader, schema, sticky_faults, xids};
 use crate::account::{AccountTimeline, Anchor, Recovered};
 use crate::billing::PriceBook;
-use crate::model::{Nanoseconds, NodeIdentity, Stamp, Utc};
+use crate::model::{HowHeld, Nanoseconds, NodeIdentity, Stamp, Utc};
 use crate::tenants::TenantRules;
 
 /// The most by which slewing or a leap second moves the wall clock; more is a step.
@@ -136,6 +136,7 @@ impl Ledger {
             timeline,
             boot,
             durable,
+            has_scheduled: counters::has_scheduled(&connection)?,
             shares: recover::load_shares(&connection, &gpus, boot)?,
             holders: recover::load_holders(&connection, &state, &gpus)?,
             gpus,
@@ -187,6 +188,15 @@ impl Ledger {
     ) -> Result<(), Error> {
         self.waiting.rules.push(RulesChange { rules: Arc::clone(rules), decided });
         self.record_waiting().map_err(|cause| cause.at(&self.path, "store the tenant rules"))
+    }
+
+    /// Records how GPUs are held on the node, for bills.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn record_how_held(&mut self, how_held: HowHeld) -> Result<(), Error> {
+        node::store_how_held(&self.connection, how_held)
+            .map_err(|error| Cause::from(error).at(&self.path, "record how GPUs are held"))
     }
 
     /// Whether prices wait for the real time before they are stored.

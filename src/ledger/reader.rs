@@ -13,7 +13,7 @@ use super::error::{Cause, Error};
 use super::expected::{self, InventoryRow};
 use super::explain::{ExplainedPart, explain};
 use super::statements::{self, RecordedDocuments};
-use super::{node, schema, tenant_rules};
+use super::{counters, node, schema, tenant_rules};
 use crate::billing::{Bill, DayAccount, DayRevision, Explanation, PriceBook, RulesVersion};
 use crate::model::{Holder, NodeIdentity, Utc};
 
@@ -186,6 +186,15 @@ impl Reader {
     /// The node whose account it is.
     pub fn node(&self) -> Result<NodeIdentity, Error> {
         node::load(&self.connection).map_err(|error| Cause::from(error).at(&self.path, "read its node"))
+    }
+
+    /// Whether a pod or job of a scheduler has ever held a GPU.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn has_scheduled(&self) -> Result<bool, Error> {
+        counters::has_scheduled(&self.connection)
+            .map_err(|error| Cause::from(error).at(&self.path, "read the counters"))
     }
 
     /// All GPUs of the ledger by index, with their attachment.

@@ -15,12 +15,14 @@
 mod account;
 mod budget;
 mod committed;
+mod conflicts;
 mod counter_total;
 mod dcgm;
 mod grants;
 mod identify;
 mod integrate;
 mod judge;
+mod last_hour;
 mod location;
 mod numbers;
 mod prices;
@@ -49,18 +51,20 @@ use crate::host::Pci;
 use crate::model::frame::Tier;
 use crate::model::snapshot::{InstanceCounters, Snapshot};
 use crate::model::{
-    Absence, CallInFlight, Frame, GpuId, Nanoseconds, Reading, Stamp, Unframed, Utc, XidCount,
+    Absence, CallInFlight, Frame, GpuId, HowHeld, Nanoseconds, Reading, Stamp, Unframed, Utc, XidCount,
 };
 use crate::tenants::{RuleSchedule, TenantNames, TenantRules};
 
 use account::{Account, LateGrant, TimedFrame};
 use budget::OwnSeries;
 use committed::CommittedAccounts;
+use conflicts::Conflicts;
 use counter_total::CounterTotal;
 use dcgm::DcgmHistory;
 use grants::GrantMatches;
 use integrate::GR_ENGINE;
 use judge::{GpuHealthTracker, UnplacedXids};
+use last_hour::LastHour;
 use location::GpuLocation;
 use numbers::MeterCounters;
 use publish::Publisher;
@@ -80,8 +84,8 @@ pub struct Policy {
     pub standing: Vec<StandingGrant>,
     /// Allocations of schedulers on this node, as last received in [`Inputs::allocations`].
     pub allocations: Arc<[Allocation]>,
-    /// Whether presence holds on GPUs without other holdings.
-    pub presence: bool,
+    /// Whether presence holds on GPUs without other holdings, and why.
+    pub how_held: HowHeld,
     /// How long a new series of the account stays at 0.
     pub birth_delay: Nanoseconds,
     /// The most processes of each GPU that get series.
@@ -96,8 +100,8 @@ pub struct Policy {
 
 impl Policy {
     fn granting(&self) -> Granting<'_> {
-        let Self { allocations, standing, presence, .. } = self;
-        Granting { allocations, standing, presence: *presence }
+        let Self { allocations, standing, how_held, .. } = self;
+        Granting { allocations, standing, presence: how_held.is_by_presence() }
     }
 }
 
@@ -240,6 +244,8 @@ pub struct Meter {
     tenant_names: TenantNames,
     unplaced: UnplacedXids,
     grants: GrantMatches,
+    conflicts: Conflicts,
+    last_hour: LastHour,
     counters: MeterCounters,
     publisher: Publisher,
 }
@@ -266,6 +272,8 @@ impl Meter {
             tenant_names: TenantNames::default(),
             unplaced: UnplacedXids::default(),
             grants: GrantMatches::default(),
+            conflicts: Conflicts::default(),
+            last_hour: LastHour::default(),
             counters: MeterCounters::default(),
             publisher: Publisher::new(policy.level),
             configured: Arc::clone(&policy),
@@ -341,10 +349,12 @@ impl Meter {
         self.locate(inputs.pci.as_deref(), &mut batch);
         self.assign_indices();
         self.match_grants();
+        self.find_conflicts();
         self.receive_events(now, std::mem::take(&mut inputs.xids), &inputs.notices);
         self.settle(&inputs.identities, &mut batch);
         self.judge(now, &mut batch);
         self.count_xids(now, &mut batch);
+        self.last_hour.add(batch.now, &batch.closed);
         let snapshot = self.publish(now, &inputs);
         TickOutput { snapshot, batch }
     }

@@ -98,6 +98,9 @@ impl Publisher {
             started: meter.started.utc,
             ledger_started: meter.ledger,
             gpus: states,
+            how_held: policy.how_held,
+            last_hour: meter.last_hour.sum(),
+            conflicts: meter.list_conflicts(&gpus),
             processes_listed,
             processes,
             accounts: Arc::clone(&accounts.tenants.states),
@@ -156,6 +159,8 @@ impl Publisher {
             numbers.add(AgentFamily::CollectorErrors, labels, whole(count));
         }
         for (gpu, state) in gpus.iter().zip(states) {
+            let labels = vec![("gpu", Arc::clone(&gpu.labels.index)), ("uuid", Arc::clone(&gpu.id.uuid))];
+            numbers.add(AgentFamily::HoldingConflicts, labels, whole(meter.count_conflicts(gpu) as u64));
             gpu.add_numbers(state, meter.policy.level, &mut numbers);
         }
         numbers

@@ -249,7 +249,7 @@ mod tests {
     use crate::meter::Meter;
     use crate::meter::account::Account;
     use crate::meter::budget::{DroppedSeries, SeriesPerEntry};
-    use crate::model::{Amounts, GpuId, Holder, Money, Nanoseconds, Parts, Stamp};
+    use crate::model::{Amounts, GpuId, Holder, HowHeld, Money, Nanoseconds, Parts, Stamp};
 
     const WIDE: usize = 1_000;
     const GPUS: [&str; 2] = ["GPU-0", "GPU-1"];
@@ -271,7 +271,7 @@ mod tests {
             intervals: [Nanoseconds::SECOND; 3],
             allocations: Arc::default(),
             standing: Vec::new(),
-            presence: false,
+            how_held: HowHeld::Grants,
             birth_delay: Nanoseconds(0),
             processes: 1,
             series: WIDE,

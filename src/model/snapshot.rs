@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use super::frame::Tier;
 use super::{
-    Absence, Facts, Fraction, Frame, GpuId, GpuIdentity, HoldingSource, InstanceIdentity, MigLayout, Money,
-    Nanoseconds, Price, Reading, Stamp, UnattributedReason, Utc, Verdict,
+    Absence, Facts, Fraction, Frame, GpuId, GpuIdentity, HoldingSource, HowHeld, InstanceIdentity, MigLayout,
+    Money, Nanoseconds, Price, Reading, Stamp, UnattributedReason, Utc, Verdict,
 };
 
 /// Everything known at the end of one tick.
@@ -27,6 +27,12 @@ pub struct Snapshot {
     pub ledger_started: Option<Utc>,
     /// Parallel to [`Roster::gpus`].
     pub gpus: Vec<GpuState>,
+    /// Whether presence holds GPUs without a grant, and why.
+    pub how_held: HowHeld,
+    /// What was used in the last hour, and which part of it nobody held.
+    pub last_hour: HourlyUse,
+    /// Claims that do not fit together, for each GPU that has any.
+    pub conflicts: Vec<HoldingConflict>,
     /// Whether the processes are listed; below level full only while somebody looks at the live page.
     pub processes_listed: bool,
     /// Parallel to [`Roster::processes`].
@@ -55,6 +61,24 @@ impl Snapshot {
             AgentNumber::Histogram(_) => None,
         }
     }
+}
+
+/// Workloads whose claims on a GPU have one rank and do not fit together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HoldingConflict {
+    /// Position of the GPU.
+    pub gpu: usize,
+    /// Ids of the workloads.
+    pub workloads: Vec<Arc<str>>,
+}
+
+/// What workloads and remainders used in the windows of the last hour.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HourlyUse {
+    /// Used by anybody.
+    pub used: Nanoseconds,
+    /// Of that, used by workloads on slots that nobody held.
+    pub unheld: Nanoseconds,
 }
 
 /// Who and what has series; equal rosters are one `Arc`.

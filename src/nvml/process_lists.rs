@@ -91,8 +91,7 @@ impl ProcessLists {
         let mut read = ListsDue::default();
         let has_clients = self.list(ListKind::Mps).as_ref().is_ok_and(|clients| !clients.is_empty());
         let has_room = due.compute && take_calls(&mut room, 1 + usize::from(has_clients));
-        // Under presence the compute list decides who holds, so it is read even if the tick has no calls left.
-        if due.compute && (has_room || self.schedule.presence) {
+        if due.compute && has_room {
             read.compute = true;
             self.read_list(api, plan, ListKind::Compute);
             if has_clients {

@@ -100,9 +100,9 @@ impl ProcessSchedule {
         Self { presence, stretch: 1, ..Self::default() }
     }
 
-    /// Sets the stretch of rationed calls; under presence nothing is rationed.
+    /// Sets the stretch of rationed calls.
     pub(super) fn stretch(&mut self, stretch: u32) {
-        self.stretch = if self.presence { 1 } else { stretch.max(1) };
+        self.stretch = stretch.max(1);
     }
 
     /// Whether memory in use must be read in this tick.
@@ -159,27 +159,26 @@ impl ProcessSchedule {
         if self.memory.now.is_none() {
             return by_tier
                 || state.all
-                || self.presence
                 || ((without_samples || count == 0) && self.ration(Ration::Tick, true));
         }
         let changed = !self.memory.is_unchanged();
         self.memory_keeps_changing &= !by_tier;
         // Memory may change for ever: by the driver's housekeeping on an empty GPU, or by tenants that keep
-        // allocating where there are no samples (MIG). The first change is followed at once, later ones by
-        // ration.
-        let rationed = (!state.may_have_samples || count == 0)
+        // allocating where there are no samples (MIG) or presence decides who holds. The first change is
+        // followed at once, later ones by ration.
+        let rationed = (without_samples || count == 0)
             && self.ration(Ration::Tick, changed && self.memory_keeps_changing);
-        let first = (!state.may_have_samples || count < 2) && !self.memory_keeps_changing;
-        let at_once = self.presence || rationed || first;
+        let first = (without_samples || count < 2) && !self.memory_keeps_changing;
+        let at_once = rationed || first;
         self.memory_keeps_changing |= changed && !by_tier;
         (changed && (at_once || by_tier)) || (without_samples && by_tier) || state.slow || state.all
     }
 
     fn graphics_is_due(&mut self, state: &TickState<'_>) -> bool {
         let changed = self.memory.now.is_none() || self.memory.now != self.memory.graphics;
-        let by_tier = self.ration(Ration::Graphics, state.slow);
+        let by_tier = self.ration(Ration::Graphics, state.slow || self.presence && state.medium);
         self.slow_ticks += u64::from(state.slow);
-        by_tier && changed || self.slow_ticks >= GRAPHICS_EVERY || self.presence && changed && state.medium
+        by_tier && changed || self.slow_ticks >= GRAPHICS_EVERY
     }
 
     /// Whether the graphics list is needed too, after the compute list was read.

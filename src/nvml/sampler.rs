@@ -43,8 +43,6 @@ pub struct Sampler {
     /// When a provisional plan is next compared with a new one, and the current wait between comparisons.
     review: Option<Nanoseconds>,
     review_interval: Nanoseconds,
-    /// Whether the presence of a process decides who holds the GPU.
-    presence: bool,
     /// Whether the use of each process is published below level full too.
     shows_processes: bool,
     budget: DriverBudget,
@@ -79,7 +77,6 @@ impl Sampler {
             generation: 0,
             review: None,
             review_interval: FIRST_REVIEW,
-            presence: false,
             shows_processes: false,
             budget: DriverBudget::new(SHARE.into()),
             refused: BTreeSet::new(),
@@ -188,18 +185,14 @@ impl Sampler {
         self.shows_processes = shown;
     }
 
-    /// Applies settings from the next tick on; a new level or presence setting compiles a new plan.
+    /// Applies settings from the next tick on; a new level compiles a new plan.
     /// `driver_share` is this sampler's part of the node's share, in millionths of wall time.
     pub fn configure(&mut self, level: Level, presence: bool, driver_share: u32) {
         if self.level != level {
             self.level = level;
             self.drop_plan();
         }
-        if self.presence != presence {
-            self.presence = presence;
-            self.lists = ProcessLists::new(presence, ListForm::V3);
-            self.drop_plan();
-        }
+        self.lists.schedule.presence = presence;
         self.budget.set_share(driver_share.into());
     }
 
@@ -235,7 +228,7 @@ impl Sampler {
         self.readings = self.readings.carry_over(&plan.initial, &plan.probed, self.api.last_call_at());
         self.activity = ActivityReader::new();
         self.process_samples.retry_refused();
-        self.lists = ProcessLists::new(self.presence, self.api.quirks().list_form());
+        self.lists = ProcessLists::new(self.lists.schedule.presence, self.api.quirks().list_form());
         self.tiers = [None; 3];
         self.instances = Arc::default();
         self.review = plan.provisional.then(|| self.api.clock().now().boottime + self.review_interval);

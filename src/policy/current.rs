@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{ActiveConfig, ResolvedGrantees};
 use crate::clock::{Clock, Stop};
-use crate::model::Nanoseconds;
+use crate::model::{HowHeld, Nanoseconds};
 
 /// The configuration in force.
 pub(crate) struct CurrentConfig {
@@ -21,9 +21,28 @@ impl CurrentConfig {
         Arc::clone(&self.lock())
     }
 
-    /// Sets another configuration.
+    /// Sets another configuration; a scheduler that was found before stays found.
     pub(crate) fn replace(&self, next: ActiveConfig) {
-        *self.lock() = Arc::new(next);
+        let mut active = self.lock();
+        let next = match active.scheduler {
+            Some(found) => next.with_scheduler(found),
+            None => next,
+        };
+        *active = Arc::new(next);
+    }
+
+    /// Records that a scheduler grants GPUs on this node. Returns how they are held from now on, where that turns presence
+    /// off.
+    pub(crate) fn find_scheduler(&self) -> Option<HowHeld> {
+        let mut active = self.lock();
+        if active.scheduler.is_some() {
+            return None;
+        }
+        let was_by_presence = active.how_held().is_by_presence();
+        let next = (**active).clone().with_scheduler(HowHeld::Scheduled);
+        let how_held = next.how_held();
+        *active = Arc::new(next);
+        (was_by_presence && !how_held.is_by_presence()).then_some(how_held)
     }
 
     /// Sets names of users and members of groups in the grants of the configuration.

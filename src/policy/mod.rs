@@ -13,12 +13,13 @@ use std::sync::Arc;
 use crate::billing::{PriceBook, RateSchedule, TenantBudget};
 use crate::catalogue::Level;
 use crate::config::{
-    BadVariable, Config, GrantConfig, Grantee, NodeConfig, OtlpPlan, TenantsConfig, UserChoice,
+    BadVariable, Config, GrantConfig, Grantee, NodeConfig, OtlpPlan, PresenceSetting, TenantsConfig,
+    UserChoice,
 };
 use crate::export::{OtlpResource, PageCache};
 use crate::holders::{Selector, StandingGrant};
 use crate::meter::Policy;
-use crate::model::{Money, Nanoseconds, NodeIdentity};
+use crate::model::{HowHeld, Money, Nanoseconds, NodeIdentity};
 use crate::tenants::{RuleSchedule, TenantRules};
 
 pub(crate) use current::{CurrentConfig, Wait};
@@ -43,14 +44,14 @@ pub(crate) struct Cadence {
 }
 
 impl Cadence {
-    fn new(config: &Config) -> Self {
+    fn new(config: &Config, how_held: HowHeld) -> Self {
         let sampling = &config.sampling;
         let ticks = |span: Nanoseconds| (span.0 / sampling.interval.0).max(1);
         Self {
             level: dcgm::read_level(config),
             interval: sampling.interval,
             every: [1, ticks(sampling.medium), ticks(sampling.slow)],
-            presence: config.attribution.presence,
+            presence: how_held.is_by_presence(),
             shows_processes: dcgm::is_configured(config),
             driver_share: sampling.driver_share,
         }
@@ -70,6 +71,8 @@ pub(crate) struct ResolvedGrantees {
 #[derive(Clone)]
 pub(crate) struct ActiveConfig {
     pub(crate) config: Config,
+    /// The scheduler that was found on the node, as the reason for no presence under `auto`; once found it stays.
+    scheduler: Option<HowHeld>,
     pub(crate) cadence: Cadence,
     pub(crate) policy: Arc<Policy>,
     /// The prices and tenant rules that the ledger records: those of the agent's start, and all since, in order.
@@ -99,11 +102,18 @@ impl ActiveConfig {
         self.decisions.last().map(|decision| Arc::clone(&decision.tenant_rules)).unwrap_or_default()
     }
 
-    pub(crate) fn new(config: Config) -> Self {
+    /// The configuration at the agent's start, where `scheduler` was found on the node.
+    pub(crate) fn new(config: Config, scheduler: Option<HowHeld>) -> Self {
+        let how_held = how_held(&config, scheduler);
+        Self::holding(config, how_held, scheduler)
+    }
+
+    fn holding(config: Config, how_held: HowHeld, scheduler: Option<HowHeld>) -> Self {
         let sampling = &config.sampling;
         Self {
-            cadence: Cadence::new(&config),
-            policy: Arc::new(policy(&config)),
+            scheduler,
+            cadence: Cadence::new(&config, how_held),
+            policy: Arc::new(policy(&config, how_held)),
             decisions: vec![decision(&config, Nanoseconds(0))],
             page_cache: Arc::new(PageCache::new(sampling.level, config.web.created, dcgm_options(&config))),
             push_every: (config.otlp.interval.0 / sampling.interval.0).max(1),
@@ -126,16 +136,39 @@ impl ActiveConfig {
                         members.clone_from(known);
                     }
                 }
-                Selector::User(_) | Selector::Unit(_) | Selector::Team { .. } => {}
+                Selector::User(_) | Selector::Unit(_) | Selector::Namespace(_) | Selector::Team { .. } => {}
             }
         }
         let changed = policy.standing != self.policy.standing;
         changed.then(|| Self { policy: Arc::new(policy), ..self.clone() })
     }
 
-    /// The state after a reload of the configuration at that boot time.
+    /// Whether presence holds GPUs without a grant, and why.
+    pub(crate) fn how_held(&self) -> HowHeld {
+        self.policy.how_held
+    }
+
+    /// The same where a scheduler is found on the node: under `auto`, presence no longer holds.
+    fn with_scheduler(self, found: HowHeld) -> Self {
+        if self.scheduler.is_some() {
+            return self;
+        }
+        let how_held = match self.how_held() {
+            HowHeld::NothingGrants => found,
+            other => other,
+        };
+        let policy = Arc::new(Policy { how_held, ..(*self.policy).clone() });
+        let cadence = Cadence { presence: how_held.is_by_presence(), ..self.cadence };
+        Self { scheduler: Some(found), cadence, policy, ..self }
+    }
+
+    /// The state after a reload of the configuration at that boot time. What `auto` decides turns presence off, never on.
     pub(crate) fn replaced_by(&self, config: Config, now: Nanoseconds) -> Self {
-        let mut next = Self::new(config);
+        let how_held = match how_held(&config, self.scheduler) {
+            HowHeld::NothingGrants if !self.how_held().is_by_presence() => HowHeld::WasOff,
+            decided => decided,
+        };
+        let mut next = Self::holding(config, how_held, self.scheduler);
         let mut decisions = self.decisions.clone();
         if next.book() != self.book() || next.tenant_rules() != self.tenant_rules() {
             decisions.push(decision(&next.config, now));
@@ -204,8 +237,21 @@ pub(crate) fn tenant_rules(config: &Config) -> TenantRules {
     TenantRules { rules: rules.clone(), attributes: attributes.clone(), budgets: budgets.collect() }
 }
 
+/// Whether presence holds GPUs without a grant on a node on which `scheduler` was found.
+pub(crate) fn how_held(config: &Config, scheduler: Option<HowHeld>) -> HowHeld {
+    match config.attribution.presence {
+        PresenceSetting::True => HowHeld::Presence,
+        PresenceSetting::False => HowHeld::Grants,
+        PresenceSetting::Auto => match scheduler {
+            Some(found) => found,
+            None if !config.attribution.standing.is_empty() => HowHeld::Standing,
+            None => HowHeld::NothingGrants,
+        },
+    }
+}
+
 /// The part of the configuration that a tick needs.
-fn policy(config: &Config) -> Policy {
+fn policy(config: &Config, how_held: HowHeld) -> Policy {
     Policy {
         level: config.sampling.level,
         dcgm: dcgm::is_configured(config),
@@ -214,7 +260,7 @@ fn policy(config: &Config) -> Policy {
             .map(|interval| interval.max(config.sampling.interval)),
         standing: grants(config),
         allocations: Arc::default(),
-        presence: config.attribution.presence,
+        how_held,
         birth_delay: config.limits.birth_delay,
         processes: config.limits.processes as usize,
         series: config.limits.series as usize,
@@ -250,6 +296,7 @@ fn selector(holder: &Grantee, id: &str) -> Selector {
         Grantee::User(UserChoice::Name(name)) => Selector::User(name.clone()),
         Grantee::User(UserChoice::Uid(uid)) => Selector::Uid { uid: *uid, name: uid.to_string().into() },
         Grantee::Unit(name) => Selector::Unit(name.clone()),
+        Grantee::Namespace(name) => Selector::Namespace(name.clone()),
         Grantee::Group(name) => Selector::Group { name: name.clone(), members: Arc::default() },
         Grantee::Team(members) => {
             let (mut users, mut uids) = (BTreeSet::new(), BTreeSet::new());
@@ -275,13 +322,42 @@ mod tests {
     #[test]
     fn a_reload_adds_a_price_book_only_where_it_changed() {
         let config = |text: &str| Config::parse(text, "test").unwrap();
-        let active = ActiveConfig::new(config("prices: {currency: USD, rates: [{gpu_hour: 1}]}"));
+        let active = ActiveConfig::new(config("prices: {currency: USD, rates: [{gpu_hour: 1}]}"), None);
         let same = config("limits: {processes: 7}\nprices: {currency: USD, rates: [{gpu_hour: 1}]}");
         let active = active.replaced_by(same, Nanoseconds(1));
         assert_eq!((active.decisions.len(), active.policy.processes), (1, 7));
         let active = active.replaced_by(config(""), Nanoseconds(2));
         assert_eq!(active.decisions.iter().map(|decision| decision.decided.0).collect::<Vec<_>>(), [0, 2]);
         assert!(*active.book() == PriceBook::default() && !active.policy.rates.has_prices());
+    }
+
+    #[test]
+    fn auto_turns_presence_off_while_the_agent_runs_and_never_on() {
+        let config = |text: &str| Config::parse(text, "test").unwrap();
+        let (auto, on, off) =
+            (config(""), config("attribution: {presence: true}"), config("attribution: {presence: false}"));
+        let granted = config("attribution: {standing: [{gpu: 0, user: alice}]}");
+        let start = |config: &Config, scheduler| ActiveConfig::new(config.clone(), scheduler);
+        let reload =
+            |active: &ActiveConfig, config: &Config| active.replaced_by(config.clone(), Nanoseconds(1));
+        let by_presence = start(&auto, None);
+        assert!(by_presence.cadence.presence && by_presence.how_held() == HowHeld::NothingGrants);
+        assert_eq!(start(&auto, Some(HowHeld::Kubelet)).how_held(), HowHeld::Kubelet);
+        assert_eq!(start(&on, Some(HowHeld::Kubelet)).how_held(), HowHeld::Presence);
+        let by_grants = reload(&by_presence, &granted);
+        assert_eq!((by_grants.how_held(), by_grants.cadence.presence), (HowHeld::Standing, false));
+        assert_eq!(reload(&by_grants, &auto).how_held(), HowHeld::WasOff);
+        assert_eq!(reload(&start(&off, None), &auto).how_held(), HowHeld::WasOff);
+        assert_eq!(reload(&by_grants, &on).how_held(), HowHeld::Presence, "the operator decides");
+        let scheduled = start(&auto, None).with_scheduler(HowHeld::Scheduled);
+        assert_eq!((scheduled.how_held(), scheduled.cadence.presence), (HowHeld::Scheduled, false));
+        assert_eq!(reload(&scheduled, &auto).how_held(), HowHeld::Scheduled);
+        let current = CurrentConfig::new(start(&auto, None));
+        let reread = reload(&current.active(), &auto);
+        assert_eq!(current.find_scheduler(), Some(HowHeld::Scheduled));
+        assert_eq!(current.find_scheduler(), None, "it is told once");
+        current.replace(reread);
+        assert_eq!(current.active().how_held(), HowHeld::Scheduled, "a reload beside it loses nothing");
     }
 
     /// GPUs of four as an operator writes them, and which they are.

@@ -5,6 +5,7 @@
 
 mod aside;
 pub(crate) mod containers;
+mod installed;
 pub(crate) mod jobs;
 pub(crate) mod pods;
 pub(crate) mod processes;
@@ -24,6 +25,7 @@ use crate::model::{HolderKind, HoldingSource, Nanoseconds};
 use crate::policy::CurrentConfig;
 use crate::thread::{self, Thread};
 
+pub(crate) use installed::installed_scheduler;
 pub(crate) use processes::SeenProcesses;
 pub use users::unresolved_grants;
 
@@ -350,7 +352,10 @@ mod tests {
         Arc::new(Resolvers {
             clock: Clock::System,
             stop: Stop::default(),
-            config: Arc::new(CurrentConfig::new(ActiveConfig::new(Config::parse(config, "test").unwrap()))),
+            config: Arc::new(CurrentConfig::new(ActiveConfig::new(
+                Config::parse(config, "test").unwrap(),
+                None,
+            ))),
             pages: Arc::default(),
             simulated: Arc::default(),
             observes: true,

@@ -160,7 +160,7 @@ pub fn unresolved_grants(config: &Config, users: &UserDatabase) -> Vec<String> {
         Grantee::Group(name) => {
             vec![find_problem("group", name, users.group(name).map(|group| group.is_some()))]
         }
-        Grantee::Unit(_) => Vec::new(),
+        Grantee::Unit(_) | Grantee::Namespace(_) => Vec::new(),
     });
     problems.flatten().collect()
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::running::{Agent, Demo, output};
+use crate::running::{Agent, Demo, output, wait_until};
 
 /// Fast enough for minutes of account in seconds, slow enough that a busy machine misses no tick.
 const FAST: &[&str] = &["--speed", "30"];
@@ -243,4 +243,78 @@ fn a_long_backlog_is_summed_up_beside_the_commits_and_over_a_kill_and_no_bill_ch
     assert_eq!(page.value("gpumeter_ledger_errors_total", &[]), Some("0"));
     assert_eq!(page.value("gpumeter_ledger_imbalance_seconds", &[]), Some("0"));
     assert_eq!(bill(&["--url", &format!("http://{}", demo.agent.address)]), before);
+}
+
+/// A demo of two users on a node with neither a kubelet nor Slurm, of which the first is alone on GPU 0, with this more.
+fn bare_metal(more: &str) -> (Demo, tempfile::TempDir) {
+    let directory = tempfile::tempdir().unwrap();
+    let process = |pid: u32, gpu: u32, uid: u32| {
+        serde_json::json!({
+            "pid": pid, "name": "python3", "gpu": gpu,
+            "phases": [{"from": 0, "to": 600, "demand": 0.5, "memory_bytes": 8_589_934_592_u64}],
+            "host": {"uid": uid, "cgroup": format!("/user.slice/user-{uid}.slice/session-3.scope")},
+        })
+    };
+    let text = serde_json::json!({
+        "driver_version": "590.48.01", "cycle_seconds": 600,
+        "gpus": [{"profile": "h100", "count": 2}],
+        "users": [{"uid": 1001, "name": "ada"}, {"uid": 1002, "name": "ben"}],
+        "processes": [process(4001, 0, 1001), process(4002, 1, 1001), process(4003, 1, 1002)],
+        "config": format!("limits: {{birth_delay: 0s}}\nprices: {{currency: EUR, rates: [{{gpu_hour: 2}}]}}\n{more}"),
+    });
+    let file = directory.path().join("scenario.json");
+    std::fs::write(&file, text.to_string()).unwrap();
+    (Demo::start(&["--speed", "30", "--scenario", file.to_str().unwrap()]), directory)
+}
+
+/// The charged nanoseconds of each tenant.
+fn charged(agent: &Agent) -> BTreeMap<String, u64> {
+    let mut charged = BTreeMap::new();
+    for line in bill(agent)["lines"].as_array().unwrap() {
+        *charged.entry(line["tenant"].as_str().unwrap().to_owned()).or_default() +=
+            number(line, "charged_ns");
+    }
+    charged
+}
+
+fn summary(agent: &Agent) -> Value {
+    serde_json::from_str(&agent.get("/api/v1/summary").1).unwrap()
+}
+
+#[test]
+fn on_bare_metal_with_a_price_and_nothing_else_those_who_are_there_pay() {
+    let (demo, _scenario) = bare_metal("");
+    let pays =
+        |charged: &BTreeMap<String, u64>, tenant: &str| charged.get(tenant).is_some_and(|time| *time > 0);
+    // On GPU 1 both have one half; on a busy machine it takes a while until both are identified.
+    wait_until("ada, who is on two GPUs, pays more than ben", || {
+        let charged = charged(&demo.agent);
+        pays(&charged, "ben") && charged["ada"] > 2 * charged["ben"]
+    });
+    assert!(
+        (demo.agent.first_lines.clone() + &demo.agent.log_so_far()).contains("GPUs are held by presence: ")
+    );
+    assert_eq!(bill(&demo.agent)["how_held"], "nothing_grants");
+    assert!(
+        summary(&demo.agent)["node"]["how_held"].as_str().unwrap().starts_with("GPUs are held by presence")
+    );
+}
+
+#[test]
+fn where_nobody_holds_the_page_and_the_bill_say_so_with_the_remedy() {
+    let (demo, _scenario) = bare_metal("attribution: {presence: false}\n");
+    let advice = || {
+        let summary = summary(&demo.agent);
+        let problems = summary["problems"].as_array().unwrap();
+        let problem = problems.iter().find(|one| one["title"] == "use that nobody holds");
+        problem.map(|problem| problem["advice"].as_str().unwrap().to_owned())
+    };
+    wait_until("the problem on the page", || advice().is_some());
+    assert!(advice().unwrap().contains("set attribution.presence: true"), "{:?}", advice());
+    let url = format!("http://{}", demo.agent.address);
+    let printed = || String::from_utf8(output(&["bill", "--url", &url]).stdout).unwrap();
+    wait_until("the footnote of the bill", || {
+        printed().contains("charged to nobody: nobody held the GPU meanwhile")
+    });
+    assert_eq!(charged(&demo.agent)["ada"], 0);
 }

@@ -109,7 +109,7 @@ fn an_xid_storm_does_not_read_every_tier_every_second() {
     let node = format!(r#"{{"cycle_seconds": 60, "gpus": [{{"profile": "h100"}}], "xids": [{events}]}}"#);
     std::fs::write(&scenario, node).unwrap();
     // Presence would read lists of its own.
-    std::fs::write(&config, "sampling: {level: full}\n").unwrap();
+    std::fs::write(&config, "sampling: {level: full}\nattribution: {presence: false}\n").unwrap();
     let files = ["--scenario", scenario.to_str().unwrap(), "--config", config.to_str().unwrap()];
     let demo = Demo::start(&files);
     let xids = |page: &Scrape| {

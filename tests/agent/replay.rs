@@ -138,7 +138,7 @@ fn a_replay_without_a_configuration_grants_nothing_and_prices_nothing() {
     let agent = Agent::start(command);
     let page = agent.wait_for("the recorded GPUs", |page| page.series_of("gpu_up", &[]).count() == 8);
     let grants = agent.first_lines.lines().find(|line| line.contains("grants and prices")).unwrap();
-    for none in ["standing=0", "presence=false", "rates=0"] {
+    for none in ["standing=0", "presence=\"auto\"", "rates=0"] {
         assert!(grants.contains(none), "{grants}");
     }
     assert!(!page.has("gpu_holding_ratio", &[]) && !page.has("gpumeter_price_missing", &[]));

@@ -107,7 +107,7 @@ fn a_blind_slot_is_used_by_the_only_holder_that_is_left_after_a_conflict() {
     let settlement = settled(&[blind], &Carry::new(), &[]);
     assert_eq!(used(&settlement, "winner"), (SECOND, Grade::Measured));
     assert!(settlement.rows.iter().all(|row| row.holder != id("loser")));
-    assert_eq!(settlement.flags, ["gpu: conflict loser"]);
+    assert_eq!(settlement.flags, ["gpu: yield loser to winner"]);
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn a_user_covered_by_a_claim_that_got_nothing_is_outside() {
     conflict.covered_by = BTreeMap::from([(id("x"), id("b"))]);
     let settlement = settled(&[conflict], &Carry::new(), &[]);
     assert_eq!(row(&settlement, "x").amounts.used.outside, SECOND);
-    assert_eq!(settlement.flags, ["gpu: conflict b"]);
+    assert_eq!(settlement.flags, ["gpu: yield b to a"]);
 }
 
 #[test]

@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use gpumeter::billing::{Basis, PriceBook, Rate, RateKind, RateSelector, Terms};
 use gpumeter::catalogue::Level;
 use gpumeter::config::{
-    Config, Endpoint, GrantConfig, Grantee, Problems, UserChoice, default_yaml, key_descriptions,
+    Config, Endpoint, GrantConfig, Grantee, PresenceSetting, Problems, UserChoice, default_yaml,
+    key_descriptions,
 };
 use gpumeter::model::{Fraction, GpuSelector, Nanoseconds, Tariff, Utc};
 
@@ -74,7 +75,7 @@ fn the_printed_defaults_are_those_without_a_file() {
     assert_eq!(config.web.listen.iter().map(ToString::to_string).collect::<Vec<_>>(), ["[::]:9855"]);
     assert_eq!(
         (config.ledger.enabled, config.attribution.presence, config.web.created),
-        (true, false, false)
+        (true, PresenceSetting::Auto, false)
     );
     assert_eq!((config.limits.processes, config.limits.series), (200, 20_000));
     assert_eq!(config.limits.birth_delay, Nanoseconds::from_seconds(60));
@@ -103,8 +104,9 @@ fn every_example_of_the_printed_defaults_is_accepted() {
             .iter()
             .chain(&["mig_profile:"])
             .any(|key| code.trim_start().starts_with(key));
-        let rival =
-            ["book:", "group:", "unit:", "outside_use:"].iter().any(|key| code.trim_start().starts_with(key));
+        let rival = ["book:", "group:", "namespace:", "unit:", "outside_use:"]
+            .iter()
+            .any(|key| code.trim_start().starts_with(key));
         let line = if rival || is_other_price {
             ""
         } else if hidden {
@@ -233,7 +235,7 @@ c.yaml:8:17: prices.rates[0].gpu_hour: "-2.1" is negative; give a number >= 0
 c.yaml:9:7: prices.rates[1].gpu_hour: is missing; give it, or another price: instance_hour, node_hour or node_price
 c.yaml:9:14: prices.rates[1].class: "spott" is not known here; did you mean `spot`?
 c.yaml:10:26: attribution.standing[0].gpu: is missing; give all, an index, a range such as 4-7, or a UUID, or a list of them
-c.yaml:10:26: attribution.standing[0]: has no holder; give user: NAME, group: NAME or unit: NAME.service
+c.yaml:10:26: attribution.standing[0]: has no holder; give user: NAME, group: NAME, namespace: NAME or unit: NAME.service
 c.yaml:10:37: attribution.standing[0].fraction: "3/2" is more than one GPU; give a fraction such as 1/2 or 0.5, or 1 for the whole GPU
 c.yaml:11:9: ledger: is not a mapping; give keys with values: enabled, path, retention, export"#;
     assert_eq!(problems(text), expected.trim_start());

@@ -206,15 +206,15 @@ node: {cluster: b}"#,
     ),
     (
         "attribution: {presence: yes}",
-        r#"1:25: attribution.presence: "yes" is neither true nor false; write true or false"#,
+        r#"1:25: attribution.presence: "yes" is not known here; give auto, true or false"#,
     ),
     (
         "attribution: {presence: True}",
-        r#"1:25: attribution.presence: "True" is neither true nor false; write true or false"#,
+        r#"1:25: attribution.presence: "True" is not known here; did you mean `true`?"#,
     ),
     (
         "attribution: {presence: 1}",
-        r#"1:25: attribution.presence: "1" is neither true nor false; write true or false"#,
+        r#"1:25: attribution.presence: "1" is not known here; give auto, true or false"#,
     ),
     (
         "attribution: {standing: {gpu: all}}",
@@ -222,13 +222,13 @@ node: {cluster: b}"#,
     ),
     (
         "attribution: {standing: [all]}",
-        "1:26: attribution.standing[0]: is not a mapping; give keys with values: id, gpu, fraction, user, group, unit",
+        "1:26: attribution.standing[0]: is not a mapping; give keys with values: id, gpu, fraction, user, group, namespace, unit",
     ),
     (
         r#"attribution:
   standing:
     - gpu: all"#,
-        "3:7: attribution.standing[0]: has no holder; give user: NAME, group: NAME or unit: NAME.service",
+        "3:7: attribution.standing[0]: has no holder; give user: NAME, group: NAME, namespace: NAME or unit: NAME.service",
     ),
     (
         r#"attribution:
@@ -309,7 +309,7 @@ node: {cluster: b}"#,
     ),
     (
         "attribution: {standing: [{gpu: 0, usr: a}]}",
-        r#"1:26: attribution.standing[0]: has no holder; give user: NAME, group: NAME or unit: NAME.service
+        r#"1:26: attribution.standing[0]: has no holder; give user: NAME, group: NAME, namespace: NAME or unit: NAME.service
 1:35: attribution.standing[0].usr: unknown key; did you mean `user`?"#,
     ),
     (

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use gpumeter::attribution::{conflicts, granted_shares};
 use gpumeter::holders::{
     AllocatedDevice, Allocation, GrantedSlot, Granting, InstancePlace, Selector, SessionGpu, StandingGrant,
     holdings,
@@ -371,6 +372,51 @@ fn a_job_of_a_user_with_a_standing_holding_is_nested_in_it() {
     let granting = Granting { allocations: &allocations, standing: &standing, presence: false };
     let (_, covered_by) = holdings(&gpu(), granting, []);
     assert_eq!(text(&covered_by), [("slurm:alpha/7", "user:ada")]);
+}
+
+/// What each holder is granted on a condo node, whose standing grant of all GPUs has this selector.
+fn granted_on_condo(
+    selector: Selector,
+    allocations: &[Allocation],
+) -> (Vec<(String, String)>, Vec<HolderId>) {
+    let standing = [standing(GpuSelector::All, Fraction::WHOLE, selector)];
+    let granting = Granting { allocations, standing: &standing, presence: false };
+    let (held, covered_by) = holdings(&gpu(), granting, []);
+    let shares = granted_shares(&held, &covered_by);
+    let share = |(place, one): (usize, &Holding)| {
+        let share = shares.as_ref().map_or(one.fraction, |shares| shares[place]);
+        (one.holder.to_string(), share.to_string())
+    };
+    (held.iter().enumerate().map(share).collect(), conflicts(&held, &covered_by))
+}
+
+fn granted(shares: &[(&str, &str)]) -> Vec<(String, String)> {
+    shares.iter().map(|(holder, share)| ((*holder).to_owned(), (*share).to_owned())).collect()
+}
+
+#[test]
+fn on_a_condo_node_the_owners_pods_and_jobs_are_nested_and_a_guests_come_first() {
+    let half = Fraction { numerator: 1, denominator: 2 };
+    let pod = |id: &str, namespace| Allocation {
+        source: HoldingSource::Kubernetes,
+        fraction: half,
+        ..whole(id, &[(Fact::Namespace, namespace)])
+    };
+    let lab = || Selector::Namespace("lab".into());
+    let own = [pod("k8s:1/main", "lab"), pod("k8s:2/main", "lab")];
+    let shares = [("k8s:1/main", "1/2"), ("k8s:2/main", "1/2"), ("team:lab", "0/1")];
+    assert_eq!(granted_on_condo(lab(), &own), (granted(&shares), vec![]));
+    let one = [pod("k8s:1/main", "lab")];
+    let shares = [("k8s:1/main", "1/2"), ("team:lab", "1/2")];
+    assert_eq!(granted_on_condo(lab(), &one), (granted(&shares), vec![]));
+    let guest = [pod("k8s:3/main", "guests")];
+    let shares = [("k8s:3/main", "1/2"), ("team:lab", "0/1")];
+    assert_eq!(granted_on_condo(lab(), &guest), (granted(&shares), vec![]), "the grant yields");
+    let job = |user| [whole("slurm:alpha/7", &[(Fact::SlurmUser, user)])];
+    let owner = || user("alice");
+    let shares = [("slurm:alpha/7", "1/1"), ("user:alice", "0/1")];
+    assert_eq!(granted_on_condo(owner(), &job("alice")), (granted(&shares), vec![]), "nested");
+    assert_eq!(granted_on_condo(owner(), &job("guest")), (granted(&shares), vec![]), "the grant yields");
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::by::BillGrouping;
 use super::rounding::{apportion, decimal, in_hour_units, in_money_units, signed_decimal};
 use super::sheet::{BillRow, Sheet};
-use crate::billing::{Bill, BillGpu, BillRate, Fleet, RateKind, print_money};
-use crate::model::{Money, Nanoseconds, Utc};
+use crate::billing::{Bill, BillGpu, BillLine, BillRate, ClaimConflict, Fleet, RateKind, print_money};
+use crate::model::{MINUTE, Money, Nanoseconds, Utc};
 
 /// What a bill without lines says.
 pub(super) const NO_TIME: &str = "no GPU time was accounted for in this period\n";
@@ -56,7 +56,8 @@ pub(super) fn marks(bill: &Bill) -> Vec<String> {
     marks.chain(bill.fleet.iter().flat_map(|fleet| fleet.notes.clone())).collect()
 }
 
-/// What stands below the table: time in conflict, unmeasured energy, since when there is an account, prices, reconciliation, and an end before the requested one.
+/// What stands below the table: time in conflict, unmeasured energy, since when there is an account, prices, reconciliation, an
+/// end before the requested one, and how GPUs are held.
 pub(super) fn notes(bill: &Bill, total: &BillRow) -> String {
     conflicts(bill)
         + &unmetered(bill)
@@ -64,6 +65,40 @@ pub(super) fn notes(bill: &Bill, total: &BillRow) -> String {
         + &prices(bill, total)
         + &reconciliation(bill)
         + &clipped(bill)
+        + &holding(bill)
+}
+
+/// How GPUs are held that no grant names, and what is charged to nobody since nobody held the GPU.
+fn holding(bill: &Bill) -> String {
+    let mut lines = Vec::new();
+    if let Some(how_held) = bill.how_held {
+        lines.push(format!("{}; {}", how_held.describe(), how_held.advice()));
+    }
+    lines.extend(unheld(bill).filter(|_| !bill.partial));
+    lines.extend(bill.claim_conflicts.iter().filter(|_| !bill.partial).map(|ClaimConflict { gpu, holders, time }| {
+        format!(
+            "conflict on GPU {} ({}): in {} h the claims of {} did not fit together, and each was charged for a part",
+            gpu.index,
+            gpu.uuid,
+            decimal(in_hour_units(&[time.0.into()])[0]),
+            holders.join(", ")
+        )
+    }));
+    lines.iter().fold(String::new(), |page, line| page + "\n" + line + "\n")
+}
+
+/// Use of workloads that nobody pays for, from a minute and 5 % of all use on.
+fn unheld(bill: &Bill) -> Option<String> {
+    let used = |line: &BillLine| u128::from(line.amounts.used.total());
+    let used: u128 = bill.lines.iter().map(used).sum();
+    let is_free = |line: &&BillLine| !line.holder.is_remainder() && line.rates.terms.is_none();
+    let unheld = bill.lines.iter().filter(is_free).map(|line| u128::from(line.amounts.used.unheld));
+    let unheld: u128 = unheld.sum();
+    if unheld < u128::from(MINUTE.0) || unheld * 20 <= used {
+        return None;
+    }
+    let [unheld, used] = [unheld, used].map(|time| decimal(in_hour_units(&[time])[0]));
+    Some(format!("{unheld} h of {used} h used are charged to nobody: nobody held the GPU meanwhile"))
 }
 
 /// `2026-11-01 00:00 +01:00` of a time in RFC 3339; bills begin and end on whole minutes.
@@ -373,6 +408,31 @@ mod tests {
             "{told}"
         );
         assert!(!page(&bill(json!({}))).contains("ends at"));
+    }
+
+    #[test]
+    fn a_bill_says_how_gpus_are_held_what_nobody_held_and_which_claims_conflicted() {
+        let unheld = |tenant: &str, holder: &str, time: u64| {
+            made::line(&json!({"tenant": tenant, "holder": holder, "used_ns": time, "unheld_ns": time}))
+        };
+        let lines = [unheld("ada", "user:ada", HOUR / 2), unheld("__system__", "__system__", HOUR / 2)];
+        let told = page(&bill(json!({"how_held": "kubelet", "lines": lines, "claim_conflicts": [
+            {"gpu": 3, "uuid": "GPU-3", "holders": ["k8s:1/main", "slurm:a/7"], "time_ns": HOUR.to_string()}]})));
+        let has = |line: &str| told.lines().any(|found| found == line);
+        assert!(told.contains("\nGPUs are held by grants alone: "), "{told}");
+        assert!(
+            told.contains("(attribution.presence: auto, and there is a kubelet); to charge others than"),
+            "{told}"
+        );
+        assert!(
+            has("0.5000 h of 1.0000 h used are charged to nobody: nobody held the GPU meanwhile"),
+            "{told}"
+        );
+        let conflict = "conflict on GPU 3 (GPU-3): in 1.0000 h the claims of k8s:1/main, slurm:a/7 did not fit together, and each \
+                        was charged for a part";
+        assert!(has(conflict), "{told}");
+        let held = page(&bill(json!({})));
+        assert!(!held.contains("GPUs are held") && !held.contains("charged to nobody"), "{held}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::attribution::granted_shares;
+use crate::attribution::{conflicts, granted_shares};
 use crate::catalogue::{PointId, first_point};
 use crate::holders::{GrantedSlot, SessionGpu, holdings};
 use crate::meter::Policy;
@@ -36,6 +36,8 @@ pub(super) struct SlotHoldings {
     pub(super) holdings: Arc<[Holding]>,
     /// The users who are present, with the holder whose holding covers them.
     pub(super) covered_by: BTreeMap<HolderId, HolderId>,
+    /// Holders of claims of one rank that do not fit together.
+    conflicts: Vec<HolderId>,
     /// The present holders and the policy that these were computed from; none if they must be computed again.
     computed_from: Option<(HolderList, Arc<Policy>)>,
 }
@@ -136,6 +138,12 @@ impl Slots {
     pub(in crate::meter) fn holdings(&self) -> impl Iterator<Item = GrantedHolding<'_>> {
         let instances = self.instances.iter().flat_map(|(slot, held)| held.granted(Arc::clone(slot)));
         self.whole.granted(Arc::default()).chain(instances)
+    }
+
+    /// The holders of all slots whose claims do not fit together.
+    pub(in crate::meter) fn conflicts(&self) -> Vec<HolderId> {
+        let slots = std::iter::once(&self.whole).chain(self.instances.values());
+        slots.flat_map(|held| held.conflicts.iter().cloned()).collect()
     }
 
     /// How many holdings there are.
@@ -252,6 +260,7 @@ impl SlotHoldings {
         if *self.holdings != *holdings {
             self.holdings = holdings.into();
         }
+        self.conflicts = conflicts(&self.holdings, &covered_by);
         self.covered_by = covered_by;
         self.computed_from = Some((Arc::clone(present), Arc::clone(policy)));
     }

@@ -57,8 +57,7 @@ impl Sampler {
         let state = TickState { samples: samples.as_deref().ok().filter(|_| needs_samples), ..state };
         // Set on every tick, since the lists or the budget may have been recreated.
         self.lists.schedule.stretch(self.budget.stretch().lists);
-        // Under presence lists are never stretched.
-        self.api.charge(if self.presence { CostClass::Fast } else { CostClass::Lists });
+        self.api.charge(CostClass::Lists);
         let room = if state.read || state.slow { usize::MAX } else { self.room(plan) };
         self.lists.read_due(&mut self.api, plan, &state, room);
         let known_empty = self.lists.is_known_empty(begun);

@@ -126,8 +126,8 @@ function showTiles(summary) {
   setText(byId("shown"), shown.length === summary.gpus.length ? "" : `${shown.length} of ${summary.gpus.length} shown`);
 }
 
-function total(name, text, note = "", kind = "") {
-  return { name, text, note, kind };
+function total(name, text, note = "", kind = "", title = "") {
+  return { name, text, note, kind, title };
 }
 
 function showTotals(summary) {
@@ -138,7 +138,7 @@ function showTotals(summary) {
   const account = { ok: "ok", none: "none", wrong: "wrong" }[node.account] ?? node.account;
   const totals = [
     total("GPUs ok", `${node.ok} of ${all}`, "", node.ok < all ? "degraded" : "ok"),
-    total("Held", `${gpus(node.held)} of ${all}`, all ? percent(node.held / all) : ""),
+    total("Held", `${gpus(node.held)} of ${all}`, all ? percent(node.held / all) : "", "", `${node.how_held}; ${node.how_held_advice}`),
     total("Used", gpus(node.used), "GPUs\u2019 worth of work"),
     total("Idle while held", idle.length ? gpus(idleGpus) : summary.recent_seconds ? "0" : DASH, idle.length ? `most by ${tenantName(idle[0].tenant)}: ${gpus(idle[0].idle)}` : "", idleGpus >= 0.5 ? "cost" : ""),
     total("Power", kilowatts(node.power), node.power_limit ? `of ${kilowatts(node.power_limit)} allowed` : ""),
@@ -154,6 +154,7 @@ function showTotals(summary) {
         setText(text, one.text);
         setText(note, one.note);
         setAttribute(element, "class", one.kind);
+        setAttribute(element, "title", one.title);
       },
     };
   });

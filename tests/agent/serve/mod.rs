@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use gpumeter::catalogue::Level;
 use gpumeter::export::{LatestSnapshot, PageCache, PageFormat, PublishedSnapshot, RenderedPage};
-use gpumeter::model::snapshot::{AgentEntry, AgentNumber, Roster, Snapshot};
-use gpumeter::model::{Nanoseconds, Stamp, Utc, VisibleAccount};
+use gpumeter::model::snapshot::{AgentEntry, AgentNumber, HourlyUse, Roster, Snapshot};
+use gpumeter::model::{HowHeld, Nanoseconds, Stamp, Utc, VisibleAccount};
 use gpumeter::serve::{
     Access, BillProblem, BillRequest, LivePage, Liveness, MetricNames, Passwords, Requests, Security,
     ServerLimits, Site, bind, run,
@@ -99,6 +99,9 @@ impl Agent {
             started: Utc(1),
             ledger_started: None,
             gpus: Vec::new(),
+            how_held: HowHeld::Grants,
+            last_hour: HourlyUse::default(),
+            conflicts: Vec::new(),
             processes_listed: true,
             processes: Vec::new(),
             accounts: Arc::default(),

@@ -175,6 +175,9 @@ pub fn values(roster: Arc<Roster>, scale: i64) -> Snapshot {
         started: Utc(1_789_999_000_000_000_000),
         ledger_started: Some(Utc(1_750_000_000_500_000_000)),
         gpus: roster.gpus.iter().map(|gpu| state(gpu, scale)).collect(),
+        how_held: HowHeld::Grants,
+        last_hour: HourlyUse::default(),
+        conflicts: Vec::new(),
         processes_listed: true,
         processes: (0..roster.processes.len() as i64)
             .map(|number| ProcessState {

@@ -414,3 +414,44 @@ fn set_throttles(snapshot: &mut Snapshot, reasons: &[&str]) {
         state.frame = Some(Arc::new(frame));
     }
 }
+
+#[test]
+fn use_that_nobody_holds_is_a_problem_from_a_minute_and_five_percent_of_the_hour_on() {
+    let told = |how_held, unheld: u64, used: u64| {
+        problems(|snapshot| {
+            set_throttles(snapshot, &[]);
+            snapshot.how_held = how_held;
+            let seconds = Nanoseconds::from_seconds;
+            snapshot.last_hour = HourlyUse { used: seconds(used), unheld: seconds(unheld) };
+        })
+    };
+    assert_eq!(told(HowHeld::Grants, 59, 59), [""; 0], "less than a minute");
+    assert_eq!(told(HowHeld::Grants, 60, 1_200), [""; 0], "5 %");
+    let found = told(HowHeld::Grants, 61, 1_200);
+    let expected = "cost use that nobody holds: 61 of 1200 GPU-seconds used in the last hour were used while nobody held the GPU, \
+                    so nobody is charged for them; GPUs are held by grants alone: ";
+    assert!(found.len() == 1 && found[0].starts_with(expected), "{found:?}");
+    assert!(
+        found[0].ends_with("set attribution.presence: true, or grant the GPUs in attribution.standing)"),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn a_gpu_that_two_schedulers_granted_is_a_problem_that_names_the_workloads_its_reader_may_see() {
+    let in_conflict = || {
+        let mut snapshot = shared_node();
+        let workload = Arc::clone(&snapshot.roster.holdings[0].workload);
+        snapshot.conflicts =
+            vec![HoldingConflict { gpu: 1, workloads: vec![workload, "slurm:alpha/7".into()] }];
+        snapshot
+    };
+    let told = |summary: Summary| {
+        let problem = summary.problems.into_iter().find(|one| one.title == "GPU 1 granted twice");
+        problem.map(|problem| problem.text)
+    };
+    let all = told(seen(in_conflict())).unwrap();
+    assert!(all.contains(", slurm:alpha/7 do not fit together"), "{all}");
+    let own = told(seen_by(&VisibleAccount::Tenants(vec!["nobody".to_owned()]), in_conflict()));
+    assert_eq!(own, None);
+}

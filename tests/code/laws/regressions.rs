@@ -111,7 +111,7 @@ fn a_stale_overlapping_holding_of_lower_rank_holds_nothing_and_is_flagged() {
     let settlement = settled(&[span(0..15, 15 * SECOND, &claims, &[("slurm:c/8", 1)])], &Carry::new());
     assert_eq!(row(&settlement, "slurm:c/8").amounts.parts.within, 15 * SECOND);
     assert!(settlement.rows.iter().all(|row| row.holder != id("slurm:c/7")));
-    assert_eq!(settlement.flags, ["gpu: conflict slurm:c/7"]);
+    assert_eq!(settlement.flags, ["gpu: yield slurm:c/7 to slurm:c/8"]);
 }
 
 #[test]

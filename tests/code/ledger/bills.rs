@@ -3,7 +3,9 @@
 use gpumeter::account::LedgerBatch;
 use gpumeter::billing::{BillsJson, ExactMoney, PriceBook, Rate, RateKind, RateSelector, bills_from_json};
 use gpumeter::ledger::{Cause, Ledger, Opening, Reader};
-use gpumeter::model::{HolderId, Money, Nanoseconds, NodeIdentity, Parts, QUARTER_HOUR, Stamp, Use, Utc};
+use gpumeter::model::{
+    HolderId, HowHeld, MINUTE, Money, Nanoseconds, NodeIdentity, Parts, QUARTER_HOUR, Stamp, Use, Utc,
+};
 
 use jiff::tz::TimeZone;
 
@@ -56,6 +58,39 @@ fn a_bill_sums_holders_and_remainders_to_the_gpu() {
     let counter = &recovered.counters[&counter_key(0, "user:a")];
     let cost = counter.costs.values().next().unwrap();
     assert_eq!([cost.held, cost.used], [exact(3 * EURO / 2); 2]);
+}
+
+#[test]
+fn a_bill_says_how_gpus_are_held_and_where_claims_did_not_fit_together() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, book(&[]));
+    register_gpus(&mut ledger, 1);
+    let bill = |world: &World| Reader::open(&world.path()).unwrap().bill(Some(NOVEMBER), None).unwrap();
+    assert_eq!((bill(&world).how_held, bill(&world).claim_conflicts), (None, vec![]));
+    ledger.record_how_held(HowHeld::NothingGrants).unwrap();
+    ledger.record_how_held(HowHeld::Scheduled).unwrap();
+    for from in (0..180).step_by(15) {
+        let mut window = whole(0, (after(from), after(from + 15)), "k8s:11/main", 0);
+        if from < 75 {
+            let flags = [
+                "gpu: conflict k8s:11/main",
+                "gpu: conflict slurm:alpha/7",
+                "gpu: yield user:a to slurm:alpha/7",
+            ];
+            window.settlement.flags = flags.map(str::to_owned).into();
+        }
+        let batch = LedgerBatch { now: after(from + 16), closed: vec![window], ..LedgerBatch::default() };
+        ledger.commit(&batch).unwrap();
+    }
+    let told = bill(&world);
+    assert_eq!(told.how_held, Some(HowHeld::Scheduled));
+    let [conflict] = &told.claim_conflicts[..] else { panic!("{:?}", told.claim_conflicts) };
+    assert_eq!(conflict.holders, ["k8s:11/main", "slurm:alpha/7"]);
+    assert_eq!(
+        (conflict.gpu.index, conflict.time),
+        (0, Nanoseconds(2 * MINUTE.0)),
+        "minutes with a conflict"
+    );
 }
 
 #[test]

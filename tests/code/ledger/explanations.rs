@@ -117,8 +117,13 @@ fn faults_gaps_remarks_and_what_is_held_now_are_told_without_the_names_of_others
         let mut row = row(JOB, parts, Use::default());
         row.method = if from == 0 { Method::Bridged } else { Method::Observed };
         let mut window = closed(0, (after(start + from), after(start + from + 15)), vec![row]);
-        let remarks =
-            ["gpu: conflict slurm:alpha/8", "gpu: conflict slurm:alpha/7", "3: conflict slurm:alpha/9"];
+        let remarks = [
+            "gpu: conflict slurm:alpha/8",
+            "gpu: conflict slurm:alpha/7",
+            "3: conflict slurm:alpha/9",
+            "gpu: yield slurm:alpha/7 to k8s:uid/main, slurm:alpha/8",
+            "gpu: yield user:mallory to slurm:alpha/7",
+        ];
         window.settlement.flags = remarks.map(str::to_owned).into();
         commit(&mut ledger, start + from + 16, window);
     }
@@ -148,7 +153,16 @@ fn faults_gaps_remarks_and_what_is_held_now_are_told_without_the_names_of_others
         [(GpuEventKind::Unavailable, 30), (GpuEventKind::Unmeasured, 30), (GpuEventKind::Bridged, 60)];
     assert_eq!(events, expected);
     let remarks: Vec<&str> = gpu.remarks.iter().map(|remark| &*remark.text).collect();
-    assert_eq!(remarks, ["claims of others conflict", "the claim of slurm:alpha/7 conflicts with another"]);
+    assert_eq!(
+        remarks,
+        [
+            "a claim of others does not fit beside that of slurm:alpha/7, which comes first: it yields and holds nothing",
+            "claims of others conflict",
+            "the claim of slurm:alpha/7 conflicts with another",
+            "the claim of slurm:alpha/7 does not fit beside that of a job of Slurm and a pod, which comes first: it yields and \
+             holds nothing",
+        ]
+    );
     assert_eq!(gpu.xids.iter().map(|xid| (xid.xid, xid.count)).collect::<Vec<_>>(), [(31, 3)]);
     let holding = found.lines[0].holding.as_ref().unwrap();
     assert_eq!((holding.fraction.to_string(), holding.source), ("1/2".to_owned(), HoldingSource::Slurm));

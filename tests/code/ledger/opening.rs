@@ -20,9 +20,23 @@ fn a_new_ledger_begins_now_and_is_known_by_its_application_id() {
     assert!(recovered.gpus.is_empty() && recovered.counters.is_empty());
     drop(ledger);
     assert_eq!(&world.sql::<i64>("PRAGMA application_id").to_be_bytes()[4..], b"GPMT");
-    assert_eq!(world.sql::<i64>("PRAGMA user_version"), 8);
+    assert_eq!(world.sql::<i64>("PRAGMA user_version"), 9);
     let (_, again) = world.open(60, Default::default());
     assert_eq!(again.created, START);
+}
+
+#[test]
+fn a_ledger_knows_that_a_pod_or_job_has_held_a_gpu_in_it() {
+    for (name, is_scheduled) in [("user:alice", false), ("k8s:11/main", true), ("slurm:alpha/7", true)] {
+        let world = World::new();
+        let (mut ledger, _) = world.open(0, Default::default());
+        register_gpus(&mut ledger, 1);
+        settle(&mut ledger, 0, 0..60, name);
+        drop(ledger);
+        let (_, recovered) = world.open(120, Default::default());
+        assert_eq!(recovered.has_scheduled, is_scheduled, "{name}");
+        assert_eq!(Reader::open(&world.path()).unwrap().has_scheduled().unwrap(), is_scheduled, "{name}");
+    }
 }
 
 #[test]
@@ -121,7 +135,7 @@ fn a_newer_schema_is_refused_and_unchanged() {
     connection.execute_batch("PRAGMA user_version = 99").unwrap();
     drop(connection);
     let before = bytes(&world.path());
-    assert!(matches!(refusal(&world.path()).cause, Cause::Newer { found: 99, known: 8 }));
+    assert!(matches!(refusal(&world.path()).cause, Cause::Newer { found: 99, known: 9 }));
     assert!(matches!(Reader::open(&world.path()).unwrap_err().cause, Cause::Newer { .. }));
     assert_eq!(bytes(&world.path()), before);
 }

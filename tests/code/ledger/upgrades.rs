@@ -68,7 +68,7 @@ fn upgraded(world: &World) {
         recovered.counters.values().map(|counter| &*counter.tenant).collect();
     assert!(tenants.contains("train-llm.service"), "{tenants:?}");
     drop(ledger);
-    assert_eq!(world.sql::<i64>("PRAGMA user_version"), 8);
+    assert_eq!(world.sql::<i64>("PRAGMA user_version"), 9);
     assert!(Reader::open(&world.path()).unwrap().bill(None, None).unwrap().is_balanced());
 }
 
@@ -116,7 +116,7 @@ fn a_ledger_that_cannot_be_backed_up_is_not_upgraded() {
     // A directory in the place of the backup, which stops root too.
     std::fs::create_dir(world.directory.path().join("ledger.db.part")).unwrap();
     let error = Ledger::open(&world.path(), &later()).map(|_| ()).unwrap_err();
-    assert!(matches!(error.cause, Cause::Upgrade { from: 1, to: 8, .. }), "{error}");
+    assert!(matches!(error.cause, Cause::Upgrade { from: 1, to: 9, .. }), "{error}");
     assert!(error.to_string().contains("ledger.db.v1"), "{error}");
     assert!(!error.is_wrong_ledger(), "the agent tries again");
     assert_eq!(world.sql::<i64>("PRAGMA user_version"), 1);
@@ -153,10 +153,10 @@ fn a_restore_can_be_undone() {
     assert_eq!(world.sql::<i64>("SELECT last_commit_ns FROM ledger") as u64, COMMITTED.0);
     assert_eq!(world.sql::<String>("PRAGMA integrity_check"), "ok");
     let none = restore(&world.path(), None).unwrap_err();
-    assert!(matches!(&none.cause, Cause::NoCopy { present: 1, copies, .. } if *copies == [1, 8]), "{none}");
-    let again = restore(&world.path(), Some(8)).unwrap();
-    assert_eq!((again.version, again.until), (8, now));
-    assert_eq!(world.sql::<i64>("PRAGMA user_version"), 8);
+    assert!(matches!(&none.cause, Cause::NoCopy { present: 1, copies, .. } if *copies == [1, 9]), "{none}");
+    let again = restore(&world.path(), Some(9)).unwrap();
+    assert_eq!((again.version, again.until), (9, now));
+    assert_eq!(world.sql::<i64>("PRAGMA user_version"), 9);
     upgraded(&world);
 }
 
@@ -171,11 +171,11 @@ fn a_ledger_whose_directory_is_missing_has_nothing_to_restore() {
 fn a_ledger_of_a_newer_release_can_be_restored_too_and_its_refusal_says_so() {
     let world = complete();
     upgraded(&world);
-    rusqlite::Connection::open(world.path()).unwrap().execute_batch("PRAGMA user_version = 9").unwrap();
+    rusqlite::Connection::open(world.path()).unwrap().execute_batch("PRAGMA user_version = 10").unwrap();
     let error = Ledger::open(&world.path(), &later()).map(|_| ()).unwrap_err();
     assert!(error.to_string().contains("gpumeter ledger restore"), "{error}");
     assert_eq!(restore(&world.path(), Some(1)).unwrap().version, 1);
-    assert_eq!(number(&copy_of(&world, 9), "PRAGMA user_version"), 9);
+    assert_eq!(number(&copy_of(&world, 10), "PRAGMA user_version"), 10);
     upgraded(&world);
 }
 
@@ -211,7 +211,7 @@ fn the_restore_command_prints_what_is_lost() {
         "ledger.db: restored as it was at 2026-",
         "schema version 1",
         "not in the restored ledger",
-        "ledger.db.v8",
+        "ledger.db.v9",
     ] {
         assert!(output.contains(part), "{part}: {output}");
     }

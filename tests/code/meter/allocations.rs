@@ -35,6 +35,37 @@ fn a_holding_that_becomes_known_late_began_when_it_was_granted() {
 }
 
 #[test]
+fn two_schedulers_on_one_gpu_are_a_conflict_until_one_of_them_lets_go() {
+    let mut world = world();
+    world.allocate(MAIN, UUID, Fraction::WHOLE, 0);
+    world.run(2, |frame| frame.process(7, 100).busy(60));
+    assert_eq!(world.conflicts(), (Some(0), vec![]));
+    world.allocate("slurm:alpha/7", UUID, Fraction::WHOLE, 0);
+    world.run(60, |frame| frame.process(7, 100).busy(60));
+    assert_eq!(world.conflicts(), (Some(2), vec![vec![MAIN.into(), "slurm:alpha/7".into()]]));
+    let (main, job) = (held(&world, MAIN), held(&world, "slurm:alpha/7"));
+    // Each is rounded down to whole seconds.
+    assert!(job > 0 && main + job + 1 >= world.settled_seconds(), "{main} and {job}");
+    world.clear_allocations();
+    world.allocate(MAIN, UUID, Fraction::WHOLE, 0);
+    world.run(30, |frame| frame.process(7, 100).busy(60));
+    assert_eq!(world.conflicts(), (Some(0), vec![]));
+    world.assert_balanced();
+}
+
+#[test]
+fn a_standing_grant_that_does_not_fit_beside_a_scheduler_yields_and_is_no_conflict() {
+    let mut world = World::new(&["alice"]);
+    world.identify_holders(&[(7, Holder::from_id(HolderId::new(MAIN)))]);
+    world.allocate(MAIN, UUID, Fraction::WHOLE, 0);
+    world.run(60, |frame| frame.process(7, 100).busy(60));
+    assert_eq!(world.conflicts(), (Some(0), vec![]));
+    assert_eq!((held(&world, MAIN), held(&world, "user:alice")), (world.settled_seconds(), 0));
+    let remark: String = world.stored("SELECT DISTINCT text FROM remark");
+    assert_eq!(remark, "gpu: yield user:alice to k8s:11/main");
+}
+
+#[test]
 fn a_holding_whose_beginning_becomes_known_late_is_dated_back_once() {
     let mut world = world();
     world.run(20, |frame| frame.process(7, 100).busy(60));

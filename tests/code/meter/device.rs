@@ -6,8 +6,8 @@ use gpumeter::catalogue::{Counter, InstanceValue, Level, device_points, first_in
 use gpumeter::meter::{Inputs, Meter, Policy, SamplerNews};
 use gpumeter::model::snapshot::{AgentNumber, Snapshot};
 use gpumeter::model::{
-    Absence, Bytes, Frame, GpuId, GpuIdentity, InstanceFrame, InstanceId, InstanceIdentity, Nanoseconds,
-    Reading, Stamp, Stretch, Utc, Via,
+    Absence, Bytes, Frame, GpuId, GpuIdentity, HowHeld, InstanceFrame, InstanceId, InstanceIdentity,
+    Nanoseconds, Reading, Stamp, Stretch, Utc, Via,
 };
 
 const SECOND: u64 = 1_000_000_000;
@@ -35,7 +35,7 @@ impl Device {
             intervals: [Nanoseconds::SECOND, Nanoseconds::from_seconds(5), Nanoseconds::from_seconds(60)],
             standing: Vec::new(),
             allocations: std::sync::Arc::default(),
-            presence: true,
+            how_held: HowHeld::Presence,
             birth_delay: Nanoseconds::from_seconds(60),
             processes: 100,
             series: 20_000,

@@ -15,7 +15,8 @@ use gpumeter::meter::{Inputs, Meter, Policy, SamplerNews};
 use gpumeter::model::snapshot::{AgentNumber, Snapshot};
 use gpumeter::model::{
     Amounts, Fraction, Frame, GpuId, GpuName, GpuSelector, HealthState, Holder, HolderId, HoldingSource,
-    Nanoseconds, Parts, PciAddress, Remedy, Stamp, UnattributedReason, Use, Utc, XidCount, XidSource,
+    HowHeld, Nanoseconds, Parts, PciAddress, Remedy, Stamp, UnattributedReason, Use, Utc, XidCount,
+    XidSource,
 };
 use tempfile::TempDir;
 
@@ -419,6 +420,12 @@ impl World {
         entries.map(|entry| &*entry.labels[0].1).collect()
     }
 
+    /// How many claims are in conflict by the metric, and the workloads of each conflict.
+    pub(crate) fn conflicts(&self) -> (Option<i64>, Vec<Vec<Arc<str>>>) {
+        let told = self.page().conflicts.iter().map(|conflict| conflict.workloads.clone());
+        (self.agent_value("gpumeter_holding_conflicts", &["0", UUID]), told.collect())
+    }
+
     /// The number of grants that match no GPU, if it is published.
     pub(crate) fn unmatched_grants(&self) -> Option<i64> {
         self.agent_value("gpumeter_standing_unmatched", &[])
@@ -734,7 +741,7 @@ fn policy(standing: &[StandingGrant], presence: bool) -> Policy {
         intervals: [Nanoseconds::SECOND, Nanoseconds::from_seconds(5), Nanoseconds::from_seconds(60)],
         standing: standing.to_vec(),
         allocations: Arc::default(),
-        presence,
+        how_held: if presence { HowHeld::Presence } else { HowHeld::Grants },
         birth_delay: Nanoseconds::from_seconds(60),
         processes: 100,
         series: 20_000,

@@ -12,7 +12,7 @@ use gpumeter::holders::{IdentifiedProcess, Identities};
 use gpumeter::ledger::{Ledger, LedgerQueue, Opening};
 use gpumeter::meter::{Inputs, Meter, Policy, SamplerNews};
 use gpumeter::model::snapshot::Snapshot;
-use gpumeter::model::{Frame, Holder, Nanoseconds, Utc};
+use gpumeter::model::{Frame, Holder, HowHeld, Nanoseconds, Utc};
 use gpumeter::nvml::{CallSlot, Library, Sampler, find};
 use tempfile::TempDir;
 
@@ -166,7 +166,7 @@ fn policy() -> Policy {
         intervals: [Nanoseconds::SECOND; 3],
         standing: Vec::new(),
         allocations: std::sync::Arc::default(),
-        presence: true,
+        how_held: HowHeld::Presence,
         birth_delay: Nanoseconds(0),
         processes: 100,
         series: 20_000,

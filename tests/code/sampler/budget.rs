@@ -15,14 +15,14 @@ const EVERY_FIFTH_TICK: RangeInclusive<usize> = 10..=14;
 
 /// The frames of a minute with three busy processes; one of them starts and ends every twenty seconds, in ticks that
 /// read the fast tier only.
-fn minute(gpu: &str, video: &str) -> Vec<Frame> {
+fn minute(gpu: &str, video: &str, presence: bool) -> Vec<Frame> {
     let scenario = format!(
         r#"{{"cycle_seconds": 20, "gpus": [{{{gpu}}}], "processes": [
             {{"pid": 11, "gpu": 0, "phases": [{{"from": 0, "to": 20, "demand": 0.5, "memory_bytes": 1073741824{video}}}]}},
             {{"pid": 12, "gpu": 0, "phases": [{{"from": 0, "to": 20, "demand": 0.3, "memory_bytes": 1073741824}}]}},
             {{"pid": 13, "gpu": 0, "phases": [{{"from": 2.2, "to": 12.4, "demand": 0.3, "memory_bytes": 1073741824}}]}}]}}"#
     );
-    let mut world = World::new(&scenario, false);
+    let mut world = World::new(&scenario, presence);
     world.tick();
     world.run(60)
 }
@@ -50,10 +50,14 @@ fn no_fast_tick_of_a_whole_gpu_makes_more_than_eight_calls() {
     for (gpu, video) in
         [(H100, ""), (H100, DECODER), (H100, all), (l4, ""), (l4, DECODER), (a100, ""), (accounted, "")]
     {
-        let frames = minute(gpu, video);
-        let (most, fast, all) = counts(&frames);
-        println!("{gpu}{video}: most {most}, mean {fast:.2}, with other tiers {all:.2}");
-        assert!(most <= MOST_PER_FAST_TICK, "{gpu}{video}: {most}, {:?}", calls(&frames));
+        for presence in [false, true] {
+            let frames = minute(gpu, video, presence);
+            let (most, fast, all) = counts(&frames);
+            println!(
+                "{gpu}{video}, presence {presence}: most {most}, mean {fast:.2}, with other tiers {all:.2}"
+            );
+            assert!(most <= MOST_PER_FAST_TICK, "{gpu}{video}: {most}, {:?}", calls(&frames));
+        }
     }
 }
 
@@ -79,8 +83,8 @@ fn a_mig_instance_adds_three_calls_at_most() {
 
 #[test]
 fn idle_video_engines_are_read_every_fifth_tick_and_busy_ones_in_every_tick() {
-    let idle = calls(&minute(H100, ""));
-    let busy = calls(&minute(H100, DECODER));
+    let idle = calls(&minute(H100, "", false));
+    let busy = calls(&minute(H100, DECODER, false));
     assert!(EVERY_FIFTH_TICK.contains(&idle["nvmlDeviceGetDecoderUtilization"]), "{idle:?}");
     assert!(EVERY_FIFTH_TICK.contains(&idle["nvmlDeviceGetEncoderUtilization"]), "{idle:?}");
     assert!(EVERY_TICK.contains(&busy["nvmlDeviceGetDecoderUtilization"]), "{busy:?}");
@@ -88,7 +92,7 @@ fn idle_video_engines_are_read_every_fifth_tick_and_busy_ones_in_every_tick() {
 
 #[test]
 fn with_gpm_the_utilization_call_is_made_with_the_medium_tier() {
-    let calls = calls(&minute(H100, ""));
+    let calls = calls(&minute(H100, "", false));
     assert!(EVERY_FIFTH_TICK.contains(&calls["nvmlDeviceGetUtilizationRates"]), "{calls:?}");
     assert!(EVERY_TICK.contains(&calls["nvmlGpmSampleGet"]), "{calls:?}");
 }

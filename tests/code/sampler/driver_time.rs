@@ -66,6 +66,42 @@ fn a_node_with_one_busy_process_on_each_gpu_stays_within_half_a_percent_in_sum()
     assert!(sum <= DRIVER_SHARE.into(), "{sum}");
 }
 
+/// A node of eight H100 and twenty users, one process each, whose memory changes in every second.
+fn twenty_users() -> String {
+    let process = |number: u32| {
+        let phase = |from: u32, memory: u64| {
+            format!(r#"{{"from": {from}, "to": {}, "demand": 0.2, "memory_bytes": {memory}}}"#, from + 1)
+        };
+        let phases = [phase(0, 1 << 30), phase(1, 1 << 31)].join(", ");
+        format!(r#"{{"pid": {}, "gpu": {}, "phases": [{phases}]}}"#, 1_000 + number, number % 8)
+    };
+    format!(
+        r#"{{"cycle_seconds": 2, "delays": "realistic", "gpus": [{{"profile": "h100", "count": 8}}], "processes": [{}]}}"#,
+        (0..20).map(process).collect::<Vec<_>>().join(", ")
+    )
+}
+
+/// By memory that changes in every tick, lists would be due in every tick: 0.9 ms each.
+#[test]
+fn under_presence_lists_of_twenty_users_keep_to_the_drivers_share_like_without_it() {
+    let sum = |world: &mut World| {
+        for _ in 0..90 {
+            world.tick_every(1);
+        }
+        let shares = shares(world, 1);
+        println!("{shares:?}");
+        shares.values().sum::<u64>()
+    };
+    let by_grants = sum(&mut World::node(&twenty_users(), 8));
+    let by_presence = sum(&mut World::node_by_presence(&twenty_users(), 8, DRIVER_SHARE));
+    let unlimited = sum(&mut World::node_by_presence(&twenty_users(), 8, 1_000_000));
+    println!("twenty users: {by_grants} by grants, {by_presence} by presence, {unlimited} without a limit");
+    assert!(
+        by_presence <= by_grants + 1_500 && unlimited > by_presence + 4_000,
+        "{by_presence} of {unlimited}"
+    );
+}
+
 /// A GPM sample and the process samples of each GPU take 0.8 % of wall time at one tick per second. Use cannot be split
 /// between processes without them, so that is the floor; only a longer tick lowers it.
 #[test]

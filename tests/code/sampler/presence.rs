@@ -61,12 +61,13 @@ fn with_presence_holdings_every_tick_lists_exactly_the_present_processes() {
 }
 
 #[test]
-fn with_presence_holdings_processes_are_listed_at_once_on_a_board_with_many_fast_calls() {
+fn with_presence_holdings_processes_are_listed_with_the_medium_tier_where_fast_calls_leave_no_room() {
     let scenario = r#"{"cycle_seconds": 1000, "gpus": [{"profile": "t4"}], "processes": [
         {"pid": 11, "gpu": 0, "phases": [{"from": 0, "to": 1000, "demand": 0.1, "memory_bytes": 536870912, "encoder": 0.6, "decoder": 0.3}]},
         {"pid": 12, "gpu": 0, "phases": [{"from": 33, "to": 47, "memory_bytes": 805306368}]}]}"#;
     let (seconds, _) = listed_seconds(&mut World::new(scenario, true));
-    assert_eq!((seconds.first(), seconds.last()), (Some(&33), Some(&46)));
+    assert!((33..=35).contains(seconds.first().unwrap()), "{seconds:?}");
+    assert!((46..=50).contains(seconds.last().unwrap()), "{seconds:?}");
 }
 
 #[test]

@@ -47,6 +47,16 @@ impl World {
         Self::over(LIBRARY, scenario, &Setting { level: Level::Standard, samplers, ..ALONE }, None)
     }
 
+    /// As `node`, where presence decides who holds, and with that share of wall time for all samplers, in millionths.
+    pub(crate) fn node_by_presence(scenario: &str, samplers: u32, driver_share: u32) -> Self {
+        let setting = Setting { level: Level::Standard, presence: true, samplers };
+        let mut world = Self::over(LIBRARY, scenario, &setting, None);
+        for sampler in &mut world.samplers {
+            sampler.configure(setting.level, true, driver_share / samplers);
+        }
+        world
+    }
+
     /// As `new`, with all answers of the driver recorded in a file.
     pub(crate) fn recorded(scenario: &str, file: &Path) -> (Self, Arc<Recorder>) {
         let head = RecordingHead {
