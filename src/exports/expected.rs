@@ -1,13 +1,16 @@
 //! The nodes that should be in the exports: what they did not report is unobserved time, not no time.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
+use super::day_file::DayRun;
 use super::error::{ExportError, FileProblem};
+use super::lines::FileNumbers;
 use crate::billing::{BillLine, DayGpu, DayHeader};
 use crate::input;
-use crate::model::{GpuId, HolderId, Nanoseconds, Parts, QUARTER_HOUR, TimeSum, Utc};
+use crate::model::{GpuId, HolderId, Nanoseconds, NodeIdentity, Parts, QUARTER_HOUR, TimeSum, Utc};
 
 /// A node that should report from a time to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,16 +89,115 @@ pub(super) struct Reports<'a> {
     places: BTreeMap<&'a str, Vec<usize>>,
     /// The GPUs of each node.
     gpus: BTreeMap<String, BTreeMap<Arc<str>, DayGpu>>,
-    /// Held time by place in `expected` and GPU.
-    reported: BTreeMap<(usize, Arc<str>), TimeSum>,
+    /// What was reported, by place in `expected` and GPU, in the order of the files.
+    reported: BTreeMap<(usize, Arc<str>), Vec<ReportedSpan>>,
+}
+
+/// The GPU time in the rows of one file, with the number that the rate of the GPU has there, by node, GPU and quarter hour.
+#[derive(Debug, Default)]
+pub(super) struct FileTimes(BTreeMap<(Arc<NodeIdentity>, Arc<str>, Utc), QuarterTime>);
+
+/// The time of a GPU in a quarter hour.
+#[derive(Clone, Copy, Debug, Default)]
+struct QuarterTime {
+    time: TimeSum,
+    rate: Option<i64>,
+}
+
+impl FileTimes {
+    /// Adds a run of one quarter hour.
+    pub(super) fn add(&mut self, run: &DayRun) {
+        let key = (Arc::clone(&run.node), Arc::clone(&run.line.gpu.uuid), run.from);
+        let quarter = self.0.entry(key).or_default();
+        quarter.time += Nanoseconds(run.line.amounts.parts.held()).into();
+        quarter.rate = run.gpu_rate;
+    }
+}
+
+/// Consecutive quarter hours of a GPU under one rate that were reported in full, or one that was in part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ReportedSpan {
+    from: Utc,
+    to: Utc,
+    /// What was not reported of it, in nanoseconds.
+    missing: u64,
+    rate: Option<i64>,
+}
+
+/// GPU time that was not reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ReportGap {
+    pub(super) from: Utc,
+    pub(super) to: Utc,
+    /// How much of it is missing.
+    pub(super) time: Nanoseconds,
+    /// The rate of the latest quarter hour before it that was reported; before the first one, that of the first.
+    pub(super) rate: Option<i64>,
 }
 
 /// Time of a GPU that its node did not report.
 pub(super) struct MissingTime {
     pub(super) node: String,
     pub(super) gpu: DayGpu,
-    pub(super) from: Utc,
-    pub(super) line: BillLine,
+    pub(super) gaps: Vec<ReportGap>,
+}
+
+impl ReportGap {
+    /// The line of it, without a price.
+    pub(super) fn line(&self, gpu: &GpuId) -> BillLine {
+        let mut line = BillLine::empty(gpu.clone(), HolderId::new(HolderId::UNOBSERVED));
+        line.tenant = HolderId::UNOBSERVED.to_owned();
+        line.amounts.parts = Parts { unmeasured: self.time.0, ..Parts::default() };
+        line.unpriced = self.time;
+        line
+    }
+
+    /// Its parts between these times, which are in order. They are on quarter hours, and a part of a quarter hour is never cut.
+    pub(super) fn cut_at(self, cuts: impl Iterator<Item = Utc>) -> Vec<Self> {
+        let mut parts = vec![self];
+        for cut in cuts {
+            if let Some(last) = parts.last_mut().filter(|last| last.from < cut && cut < last.to) {
+                let rest = Self { from: cut, time: last.to.since(cut), ..*last };
+                (last.to, last.time) = (cut, cut.since(last.from));
+                parts.push(rest);
+            }
+        }
+        parts
+    }
+}
+
+/// What spans do not report between two times.
+fn gaps_of(mut spans: Vec<ReportedSpan>, [begin, end]: [Utc; 2]) -> Vec<ReportGap> {
+    // Files of two ledgers, of which the GPU moved from one to the other.
+    spans.sort_by_key(|span| (span.from, Reverse(span.to)));
+    let mut gaps = Vec::new();
+    let mut rate = spans.first().and_then(|span| span.rate);
+    let mut at = begin;
+    let mut spans = spans.into_iter().peekable();
+    while let Some(mut span) = spans.next() {
+        while let Some(same) = spans.next_if(|next| (next.from, next.to) == (span.from, span.to)) {
+            span.missing = (span.missing + same.missing).saturating_sub(QUARTER_HOUR.0);
+        }
+        let (from, to) = (span.from.max(at), span.to.min(end));
+        if at < from.min(end) {
+            let to = from.min(end);
+            gaps.push(ReportGap { from: at, to, time: to.since(at), rate });
+            at = to;
+        }
+        rate = span.rate;
+        if from < to {
+            let outside = span.to.since(span.from).0 - to.since(from).0;
+            let missing = span.missing.saturating_sub(outside);
+            if missing > 0 {
+                gaps.push(ReportGap { from, to, time: Nanoseconds(missing), rate });
+            }
+            at = to;
+        }
+    }
+    if at < end {
+        gaps.push(ReportGap { from: at, to: end, time: end.since(at), rate });
+    }
+    gaps
 }
 
 impl<'a> Reports<'a> {
@@ -124,13 +226,31 @@ impl<'a> Reports<'a> {
         }
     }
 
-    /// Notes the time of a run that begins at that time.
-    pub(super) fn add(&mut self, node: &str, from: Utc, line: &BillLine) {
-        for place in self.places.get(node).into_iter().flatten() {
-            let ExpectedNode { from: begin, to: end, .. } = &self.expected[*place];
-            if *begin <= from && from < *end {
-                *self.reported.entry((*place, Arc::clone(&line.gpu.uuid))).or_default() +=
-                    Nanoseconds(line.amounts.parts.held()).into();
+    /// Whether no node is expected, so that none is missing.
+    pub(super) const fn is_empty(&self) -> bool {
+        self.expected.is_empty()
+    }
+
+    /// Adds what a file reports, whose rates have these numbers in the bill.
+    pub(super) fn add(&mut self, times: FileTimes, numbers: &FileNumbers) {
+        for ((node, gpu, from), QuarterTime { time, rate }) in times.0 {
+            let time = u64::try_from(time.0).unwrap_or(u64::MAX);
+            let missing = QUARTER_HOUR.0.saturating_sub(time);
+            let rate = rate.and_then(|id| numbers.rate(id));
+            let span = ReportedSpan { from, to: from.plus(QUARTER_HOUR), missing, rate };
+            for place in self.places.get(&*node.name).into_iter().flatten() {
+                let ExpectedNode { from: begin, to: end, .. } = &self.expected[*place];
+                if *begin <= from && from < *end {
+                    let spans = self.reported.entry((*place, Arc::clone(&gpu))).or_default();
+                    match spans.last_mut() {
+                        Some(last)
+                            if (last.to, last.missing, missing) == (from, 0, 0) && last.rate == rate =>
+                        {
+                            last.to = span.to;
+                        }
+                        _ => spans.push(span),
+                    }
+                }
             }
         }
     }
@@ -152,15 +272,10 @@ impl<'a> Reports<'a> {
             }
             for (gpu, [since, until]) in self.gpus_of(one)? {
                 let (begin, end) = (begin.max(since), end.min(until));
-                let reported = self.reported.get(&(place, Arc::clone(&gpu.gpu.uuid))).copied();
-                let reported = u64::try_from(reported.unwrap_or_default().0).unwrap_or(u64::MAX);
-                let time = end.since(begin).0.saturating_sub(reported);
-                if time > 0 {
-                    let mut line = BillLine::empty(gpu.gpu.clone(), HolderId::new(HolderId::UNOBSERVED));
-                    line.tenant = HolderId::UNOBSERVED.to_owned();
-                    line.amounts.parts = Parts { unmeasured: time, ..Parts::default() };
-                    line.unpriced = Nanoseconds(time);
-                    missing.push(MissingTime { node: one.node.clone(), gpu, from: begin, line });
+                let reported = self.reported.get(&(place, Arc::clone(&gpu.gpu.uuid)));
+                let gaps = gaps_of(reported.cloned().unwrap_or_default(), [begin, end]);
+                if !gaps.is_empty() {
+                    missing.push(MissingTime { node: one.node.clone(), gpu, gaps });
                 }
             }
         }
@@ -201,5 +316,54 @@ impl<'a> Reports<'a> {
             gpus.push((gpu, [*from, *to]));
         }
         Ok(gpus)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gap_has_the_rate_of_the_latest_time_before_it_and_the_first_one_that_after_it() {
+        let at = |quarter: u64| Utc(quarter * QUARTER_HOUR.0);
+        let span = |from: u64, to: u64, missing: u64, rate: Option<i64>| ReportedSpan {
+            from: at(from),
+            to: at(to),
+            missing,
+            rate,
+        };
+        let gap = |from: u64, to: u64, rate: Option<i64>| {
+            let (from, to) = (at(from), at(to));
+            ReportGap { from, to, time: to.since(from), rate }
+        };
+        let (one, two) = (Some(1), Some(2));
+        let spans = vec![span(2, 4, 0, one), span(4, 6, 0, two), span(8, 9, 0, one), span(9, 10, 0, None)];
+        let expected = [gap(0, 2, one), gap(6, 8, two), gap(10, 12, None)];
+        assert_eq!(gaps_of(spans.clone(), [at(0), at(12)]), expected);
+        assert_eq!(gaps_of(spans, [at(3), at(7)]), [gap(6, 7, two)]);
+        assert_eq!(gaps_of(Vec::new(), [at(0), at(1)]), [gap(0, 1, None)]);
+        // A part of a quarter hour has its own rate; two ledgers may each have a part, or one of them all.
+        let part = |missing| span(0, 1, missing, one);
+        let of_quarter = |missing: u64| ReportGap { time: Nanoseconds(missing), ..gap(0, 1, one) };
+        assert_eq!(gaps_of(vec![part(5)], [at(0), at(1)]), [of_quarter(5)]);
+        let half = QUARTER_HOUR.0 / 2;
+        assert_eq!(gaps_of(vec![part(half), part(half + 7)], [at(0), at(1)]), [of_quarter(7)]);
+        assert_eq!(gaps_of(vec![part(half), part(0)], [at(0), at(1)]), []);
+        assert_eq!(gaps_of(vec![part(5), span(0, 3, 0, two)], [at(0), at(3)]), []);
+        // The GPU came within the quarter hour.
+        let since = Utc(at(1).0 - 9);
+        assert_eq!(gaps_of(vec![part(QUARTER_HOUR.0 - 9)], [since, at(1)]), []);
+    }
+
+    #[test]
+    fn a_gap_is_cut_where_a_book_has_another_price() {
+        let at = |quarter: u64| Utc(quarter * QUARTER_HOUR.0);
+        let gap = |from: u64, to: u64| {
+            let (from, to) = (at(from), at(to));
+            ReportGap { from, to, time: to.since(from), rate: None }
+        };
+        let cuts = [at(0), at(1), at(3), at(4)];
+        assert_eq!(gap(1, 4).cut_at(cuts.into_iter()), [gap(1, 3), gap(3, 4)]);
+        assert_eq!(gap(1, 2).cut_at(cuts.into_iter()), [gap(1, 2)]);
     }
 }

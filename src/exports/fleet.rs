@@ -12,7 +12,7 @@ use super::control::{digest_of, digest_of_file};
 use super::day_file::{DayFile, DayRun, RunLimits};
 use super::directory::{DayPath, ExportDirectory, date_of};
 use super::error::{ExportError, FileProblem};
-use super::expected::{ExpectedNode, MissingTime, Reports};
+use super::expected::{ExpectedNode, FileTimes, MissingTime, ReportGap, Reports};
 use super::lines::{FileNumbers, FleetLines, FleetSums, LineDetail, RunSums};
 use super::shared_gpus::{GpuOwners, ResolvedRuns, SharedRuns};
 use super::uses::FileUses;
@@ -177,6 +177,8 @@ struct ReadDay {
     header: DayHeader,
     runs: Vec<DayRun>,
     uses: Vec<(GpuId, MinuteUses)>,
+    /// Empty where no node is expected.
+    times: FileTimes,
     digest: Option<String>,
 }
 
@@ -227,12 +229,18 @@ impl<'a> RunReader<'a> {
         let by_quarter = self.shared.get(&*day.date).unwrap_or(&none);
         // The last quarter hour of the account is not over.
         let end = self.to.min(file.header().revision.settled_until);
-        let all_by_quarter = self.filter.is_some();
+        let mut times = FileTimes::default();
+        let all_by_quarter = self.filter.is_some() || !self.reports.is_empty();
         let limits = RunLimits { from: self.from, to: self.to, cuts: &cuts, by_quarter, all_by_quarter };
         let (mut sums, mut uses) = (RunSums::new(&self.detail, limits), self.filter.map(FileUses::new));
         file.read_runs(limits, |run| {
-            if let Some(uses) = uses.as_mut().filter(|_| self.from <= run.from && run.from < self.to) {
+            // A GPU of several ledgers is read for its whole day.
+            let is_inside = self.from <= run.from && run.from < self.to;
+            if let Some(uses) = uses.as_mut().filter(|_| is_inside) {
                 uses.add(&run, run.to.min(end));
+            }
+            if is_inside && !self.reports.is_empty() {
+                times.add(&run);
             }
             Ok(sums.add(run)?)
         })?;
@@ -240,6 +248,7 @@ impl<'a> RunReader<'a> {
             header: file.header().clone(),
             runs: sums.into_runs().collect(),
             uses: uses.map(FileUses::finish).unwrap_or_default(),
+            times,
             digest: digest.map(|digest| format!("sha256:{digest}")),
         })
     }
@@ -357,11 +366,17 @@ impl<'a> FleetDraft<'a> {
         day: &DayPath,
         read: Result<ReadDay, FileProblem>,
     ) -> Result<Option<ExportedFile>, ExportError> {
-        let Some(ReadDay { header, runs, uses, digest }) = self.unless_skipped(day, read)? else {
+        let Some(ReadDay { header, runs, uses, times, digest }) = self.unless_skipped(day, read)? else {
             return Ok(None);
         };
         uses.iter().for_each(|(gpu, quarter)| self.usage.add(gpu, quarter));
-        self.add_runs(&header, runs, &day.path)?;
+        self.facts.add(&header, &day.path, self.request.book.is_none())?;
+        self.lines.add_gpus(&header);
+        self.reports.add_gpus(&header);
+        let numbers = self.lines.numbers(&header.rates, &header.terms);
+        // What was reported is not missing, whatever becomes of it.
+        self.reports.add(times, &numbers);
+        self.add_runs(&header, runs, numbers)?;
         let path = day.path.strip_prefix(self.request.directory).unwrap_or(&day.path);
         Ok(Some(ExportedFile { path: path.display().to_string(), digest: digest.unwrap_or_default() }))
     }
@@ -379,15 +394,12 @@ impl<'a> FleetDraft<'a> {
         of_date.is_some_and(|gpus| gpus.contains(&run.line.gpu.uuid))
     }
 
-    fn add_runs(&mut self, header: &DayHeader, runs: Vec<DayRun>, path: &Path) -> Result<(), ExportError> {
-        self.facts.add(header, path, self.request.book.is_none())?;
-        self.lines.add_gpus(header);
-        self.reports.add_gpus(header);
-        let numbers = self.lines.numbers(&header.rates, &header.terms);
-        // What was reported is not missing, whatever becomes of it; a GPU of several ledgers is read for its whole day.
-        for run in runs.iter().filter(|run| self.from <= run.from && run.from < self.to) {
-            self.reports.add(&run.node.name, run.from, &run.line);
-        }
+    fn add_runs(
+        &mut self,
+        header: &DayHeader,
+        runs: Vec<DayRun>,
+        numbers: FileNumbers,
+    ) -> Result<(), ExportError> {
         let (shared, own): (Vec<DayRun>, Vec<DayRun>) = runs.into_iter().partition(|run| self.is_shared(run));
         let ledger: Arc<str> = format!("{} of {}", header.ledger, header.node).into();
         self.add_priced(own, &numbers)?;
@@ -469,8 +481,9 @@ impl<'a> FleetDraft<'a> {
         gaps.extend(conflicts.iter().map(ToString::to_string));
         self.conflicts = conflicts;
         for missing in self.reports.missing(self.from, self.to)? {
-            let seconds = missing.line.unpriced.0 / Nanoseconds::SECOND.0;
-            self.missing += missing.line.unpriced.into();
+            let time: TimeSum = missing.gaps.iter().map(|gap| gap.time).sum();
+            let seconds = time.0 / u128::from(Nanoseconds::SECOND.0);
+            self.missing += time;
             gaps.push(format!("{} did not report {seconds} s of {}", missing.node, missing.gpu.gpu.uuid));
             self.add_missing(missing)?;
         }
@@ -536,27 +549,33 @@ impl<'a> FleetDraft<'a> {
         }
     }
 
-    /// Adds time that an expected node did not report, at the book's rate, or the last one of its GPU.
+    /// Adds time that an expected node did not report.
     fn add_missing(&mut self, missing: MissingTime) -> Result<(), ExportError> {
-        let MissingTime { node, gpu, from, mut line } = missing;
-        let identity = Arc::new(NodeIdentity { name: node, ..NodeIdentity::default() });
+        let MissingTime { node, gpu, gaps } = missing;
+        let node = Arc::new(NodeIdentity { name: node, ..NodeIdentity::default() });
         self.lines.add_gpu(&gpu);
-        if let Some(book) = self.request.book {
-            return self.add_span(
-                book,
-                from,
-                vec![DayRun { from, to: from, node: identity, gpu_rate: None, line }],
-            );
+        let Some(book) = self.request.book else {
+            return gaps.iter().try_for_each(|gap| self.add_gap(gap, &gpu.gpu, &node));
+        };
+        let cuts: BTreeSet<Utc> = book_cuts(book).collect();
+        for gap in gaps.iter().flat_map(|gap| gap.cut_at(cuts.iter().copied())) {
+            let (from, to, line) = (gap.from, gap.to, gap.line(&gpu.gpu));
+            let run = DayRun { from, to, node: Arc::clone(&node), gpu_rate: None, line };
+            self.add_span(book, from, vec![run])?;
         }
-        let rate = self.lines.last_gpu_rate(&gpu.gpu.uuid);
-        if let Some((rate, nano)) = rate {
-            (line.charged, line.unpriced) = (line.unpriced, Nanoseconds(0));
-            line.exact = ExactMoney::of_time(nano, line.charged.0);
+        Ok(())
+    }
+
+    /// Adds a gap at the rate that the GPU had before it.
+    fn add_gap(&mut self, gap: &ReportGap, gpu: &GpuId, node: &Arc<NodeIdentity>) -> Result<(), ExportError> {
+        let mut line = gap.line(gpu);
+        if let Some(rate) = gap.rate {
+            (line.charged, line.unpriced) = (gap.time, Nanoseconds(0));
+            line.exact = ExactMoney::of_time(self.lines.price_of(rate), gap.time.0);
             line.rates = LineRates { time: Some(rate), ..LineRates::default() };
         }
-        let gpu_rate = rate.map(|(rate, _)| rate);
-        let numbers = FileNumbers::same(gpu_rate);
-        self.add_run(DayRun { from, to: from, node: identity, gpu_rate, line }, &numbers)
+        let run = DayRun { from: gap.from, to: gap.to, node: Arc::clone(node), gpu_rate: gap.rate, line };
+        self.add_run(run, &FileNumbers::same(gap.rate))
     }
 
     /// What a reader must know about the exports.
@@ -588,7 +607,7 @@ impl<'a> FleetDraft<'a> {
         if self.missing > TimeSum(0) {
             let hours = self.missing.0 / u128::from(3_600 * Nanoseconds::SECOND.0);
             notes.push(format!(
-                "not reported by expected nodes, and charged at the last rate of each GPU, or the book's at the begin: {hours} GPU-hours"
+                "not reported by expected nodes, and charged at the rate that each GPU had before, or the book's: {hours} GPU-hours"
             ));
         }
         if !facts.skipped.is_empty() {

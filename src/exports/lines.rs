@@ -173,6 +173,11 @@ impl FileNumbers {
         Self { rates: rate.map(|id| (id, id)).into_iter().collect(), terms: BTreeMap::new() }
     }
 
+    /// The number in the bill of a rate of the file.
+    pub(super) fn rate(&self, id: i64) -> Option<i64> {
+        self.rates.get(&id).copied()
+    }
+
     /// These numbers and those of another file of the ledger.
     pub(super) fn with(&self, other: &Self) -> Self {
         let mut all = self.clone();
@@ -230,10 +235,9 @@ impl FleetLines {
         self.gpus.get(uuid).map_or("", |gpu| &gpu.model)
     }
 
-    /// The number of the rate of a GPU's last added time, and its price in nano-units.
-    pub(super) fn last_gpu_rate(&self, uuid: &str) -> Option<(i64, i64)> {
-        let rate = self.gpus.get(uuid)?.intervals.last()?.rate?;
-        Some((rate, self.rates.price_of(rate)))
+    /// The price of the rate with that number, in nano-units.
+    pub(super) fn price_of(&self, rate: i64) -> i64 {
+        self.rates.price_of(rate)
     }
 
     /// Adds a run, whose rates have the numbers of its file.
@@ -244,7 +248,7 @@ impl FleetLines {
         detail: &LineDetail,
         day: Option<&str>,
     ) -> Result<(), SumOverflow> {
-        let rate = |id: Option<i64>| id.and_then(|id| numbers.rates.get(&id).copied());
+        let rate = |id: Option<i64>| id.and_then(|id| numbers.rate(id));
         let DayRun { node, gpu_rate, mut line, .. } = run;
         let LineRates { time, energy, carbon, terms } = line.rates;
         line.rates = LineRates {

@@ -518,6 +518,58 @@ fn what_an_expected_node_did_not_report_is_unobserved() {
 }
 
 #[test]
+fn missing_time_has_the_rate_of_the_latest_time_before_it() {
+    const HOUR: u64 = 3_600_000_000_000;
+    let directory = tempfile::tempdir().unwrap();
+    // From 22:15 to the end of the third day after; the price is 1, then 2, then 1 again.
+    let world = World::new();
+    let noon = |day: u64| TO_MIDNIGHT * 900 + day * 86_400 + 43_200;
+    let unit = 1_000_000_000;
+    let prices = book(&[(0, unit), (noon(0), 2 * unit), (noon(1), unit)]);
+    let node = NodeIdentity { name: "a".into(), ..NodeIdentity::default() };
+    let (mut ledger, _) = Ledger::open(&world.path(), &Opening { node, ..opening(0, prices) }).unwrap();
+    register(&mut ledger, 0, 0);
+    hold(&mut ledger, 0, 0..TO_MIDNIGHT + 3 * 96, "user:a");
+    drop(ledger);
+    export(&world.path(), directory.path());
+    // Another node reports on, so that the bill goes on.
+    let later = World::new();
+    let begin = TO_MIDNIGHT + 3 * 96;
+    let (mut ledger, _) = Ledger::open(&later.path(), &opened("b", begin * 900)).unwrap();
+    register(&mut ledger, 1, begin * 900);
+    hold(&mut ledger, 1, begin..begin + 8, "user:b");
+    drop(ledger);
+    export(&later.path(), directory.path());
+    let days = ExportDirectory(directory.path()).days().unwrap();
+    // The day in the middle of which the price is 1 again.
+    fs::remove_file(&days.iter().find(|day| day.date == "2025-11-16").unwrap().path).unwrap();
+    let from = Utc(after(0).0 - 8 * 900 * SECOND);
+    let expect = |node: &str, from: Utc| ExpectedNode {
+        node: node.into(),
+        from,
+        to: after((begin + 8) * 900),
+        gpus: None,
+        model: None,
+    };
+    let expected = [expect("a", from), expect("b", after(begin * 900))];
+    let made = FleetRequest { expected: &expected, from: Some(from), ..request(directory.path()) };
+    let unobserved = |made: &FleetRequest<'_>| {
+        let bill = fleet_bill(made).unwrap();
+        assert!(bill.is_balanced());
+        let lines = bill.lines.iter().filter(|line| line.tenant == "__unobserved__");
+        let held: u64 = lines.clone().map(|line| line.amounts.parts.held()).sum();
+        let money = ExactMoney::sum(lines.map(|line| line.exact)).unwrap();
+        (held / HOUR, money.floor().0)
+    };
+    // Two hours before its first time at 1, the day at 2, and two hours after its last time at 1.
+    assert_eq!(unobserved(&made), (28, (2 + 24 * 2 + 2) * unit));
+    // With a book, at the book's price of that time.
+    let dated = book(&[(0, unit), (noon(1), 3 * unit)]);
+    let before = FleetRequest { book: Some(&dated), from: Some(after(0)), ..made };
+    assert_eq!(unobserved(&before), (26, (12 + 12 * 3 + 2 * 3) * unit));
+}
+
+#[test]
 fn a_fleet_of_more_than_64_bits_of_nanoseconds_is_summed_and_read_again() {
     // 8,000 GPUs for the 720 hours of November 2025, of which one reported the last three.
     const HOURS: u128 = 8_000 * 720;
@@ -550,7 +602,7 @@ fn a_fleet_of_more_than_64_bits_of_nanoseconds_is_summed_and_read_again() {
     assert_eq!(sums(&recorded), (HOURS * HOUR, HOURS * HOUR, 720 * HOUR, 7_999 * 720 * HOUR));
     let text = page(&[]);
     for told in [
-        "at the begin: 5759997 GPU-hours\n",
+        "or the book's: 5759997 GPU-hours\n",
         "no price in force: 5759280.0000 h\n",
         "reconciles: held 20736000000.000000000 s of 20736000000.000000000 s GPU time, money",
     ] {
