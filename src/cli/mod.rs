@@ -127,7 +127,7 @@ impl Command {
     /// How long to wait at the end for standard error to be read: an agent ends in time, a command prints everything.
     const fn log_timeout(&self) -> Duration {
         match self {
-            Self::Run(_) | Self::Demo(_) | Self::Replay(_) => Duration::from_millis(100),
+            Self::Run(_) | Self::Demo(_) | Self::Replay(_) => Duration::from_secs(1),
             _ => Duration::MAX,
         }
     }

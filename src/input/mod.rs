@@ -1,6 +1,7 @@
 //! Opens files that users, configurations and other programs name: regular ones alone, after following links.
 //!
-//! Opening a named pipe waits for a writer, perhaps for ever, and opening a device may act on it.
+//! Opening a named pipe waits for a writer, perhaps for ever, and opening a device may act on it. What the caller has
+//! opened itself, such as `/dev/stdin` or a shell's `<(...)`, is read whatever it is.
 
 use std::fs::{File, FileType, OpenOptions};
 use std::io::{self, ErrorKind, Read};
@@ -14,6 +15,9 @@ use rustix::fs::OFlags;
 /// # Errors
 /// There is none, or something else is there, which is named.
 pub fn check(path: &Path) -> io::Result<()> {
+    if is_inherited(path) {
+        return Ok(());
+    }
     refuse_others(std::fs::metadata(path)?.file_type())
 }
 
@@ -23,6 +27,9 @@ pub fn check(path: &Path) -> io::Result<()> {
 /// Those of [`check`]; the file cannot be opened.
 pub fn open(path: &Path) -> io::Result<File> {
     check(path)?;
+    if is_inherited(path) {
+        return File::open(path);
+    }
     // Another file may be there by now; without the flag a pipe would be waited for.
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
@@ -48,6 +55,11 @@ pub fn read_text(path: &Path) -> io::Result<String> {
     io::read_to_string(open(path)?)
 }
 
+/// Whether the path is a descriptor that the program was started with.
+fn is_inherited(path: &Path) -> bool {
+    ["/dev/stdin", "/dev/fd", "/proc/self/fd"].iter().any(|inherited| path.starts_with(inherited))
+}
+
 fn refuse_others(kind: FileType) -> io::Result<()> {
     if kind.is_file() {
         return Ok(());
@@ -64,6 +76,8 @@ fn refuse_others(kind: FileType) -> io::Result<()> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
+    use std::io::Write;
+    use std::os::fd::AsRawFd;
     use std::os::unix::fs::symlink;
     use std::os::unix::net::UnixListener;
 
@@ -93,5 +107,14 @@ mod tests {
             assert_eq!(error.to_string(), format!("it is {what}, and must be a regular file"));
         }
         assert_eq!(open(&path("missing")).unwrap_err().kind(), ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_pipe_that_the_caller_has_opened_is_read() {
+        let (reader, mut writer) = io::pipe().unwrap();
+        writer.write_all(b"text").unwrap();
+        drop(writer);
+        let path = format!("/proc/self/fd/{}", reader.as_raw_fd());
+        assert_eq!(read_text(Path::new(&path)).unwrap(), "text");
     }
 }

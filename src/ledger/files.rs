@@ -181,7 +181,7 @@ impl LedgerLock {
 
 /// Locks a file; false where another process has it locked. [`check_unowned`] holds a lock for a moment, an owner for good.
 fn is_free(file: &File) -> Result<bool, Cause> {
-    for _ in 0..5 {
+    for _ in 0..100 {
         match file.try_lock() {
             Ok(()) => return Ok(true),
             Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(10)),
