@@ -79,7 +79,7 @@ fn an_older_ledger_is_not_upgraded_by_a_command_that_writes_a_little() {
     let period = ClosedPeriod { from: Utc(0), to: Utc(1), by: "ada".to_owned() };
     let closed = record_statement(&path, &StatementOrder::Close(period)).unwrap_err();
     for refused in [forget(&path, "GPU-1", "boot", Nanoseconds(50)).unwrap_err(), closed] {
-        assert!(matches!(refused.cause, Cause::Older { found: 1, known: 8 }), "{refused}");
+        assert!(matches!(refused.cause, Cause::Older { found: 1, .. }), "{refused}");
         assert!(refused.to_string().contains("start an agent of this release with it once"), "{refused}");
     }
     assert!(std::fs::read(&path).unwrap() == before);
