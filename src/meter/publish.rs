@@ -67,14 +67,12 @@ impl Publisher {
         let (holding_entries, holdings) = self.entries.holdings(&gpus, meter.first_seen(now), &mut budget);
         let mut lists = self.entries.list_processes(&gpus);
         let workloads = self.entries.workloads(&lists, &holding_entries, &mut budget);
-        for (list, _) in lists.iter_mut().zip(&states).filter(|(_, state)| !state.is_up()) {
-            list.clear();
-        }
+        let down = lists.iter_mut().zip(&states).filter(|(_, state)| !state.is_up());
+        down.for_each(|(list, _)| list.clear());
         let processes_listed = policy.level == Level::Full || policy.dcgm || inputs.wants_processes;
-        let (process_entries, processes) = match processes_listed {
-            true => self.entries.processes(&gpus, lists, policy.processes, &mut budget),
-            false => Default::default(),
-        };
+        let listed =
+            processes_listed.then(|| self.entries.processes(&gpus, lists, policy.processes, &mut budget));
+        let (process_entries, processes) = listed.unwrap_or_default();
         replace_roster(
             &mut self.roster,
             Roster {

@@ -4,11 +4,12 @@
 //! had to send of it is counted as dropped. Where a file cannot be written, its segment is in memory and small, so that a
 //! broken disk costs the backlog and not the push.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use super::segments::{RecordSearch, Segment, Segments, checksum};
 use super::{Signal, SpoolPosition, SpoolRecord, Tally};
@@ -16,6 +17,18 @@ use crate::model::Nanoseconds;
 
 /// Largest file with the place of a reader.
 const MOST_CURSOR: u64 = 4096;
+
+/// Locks the spool's file; a program that is being started has it locked until it executes.
+fn lock_file(lock: &File) -> io::Result<()> {
+    for _ in 0..100 {
+        match lock.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(10)),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+    }
+    Err(ErrorKind::WouldBlock.into())
+}
 
 /// Bounds of a spool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +118,7 @@ impl Spool {
         fs::create_dir_all(directory)?;
         let lock =
             OpenOptions::new().create(true).truncate(false).write(true).open(directory.join("lock"))?;
-        rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive)?;
+        lock_file(&lock)?;
         let mut spool = Self::in_memory(limits, readers);
         (spool.directory, spool._lock) = (Some(directory.to_owned()), Some(lock));
         let mut files = Vec::new();

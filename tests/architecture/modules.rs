@@ -149,6 +149,7 @@ pub(crate) const MODULES: &[Module] = &[
             "holders",
             "tenants",
             "billing",
+            "attribution",
             "ledger",
             "meter",
             "push",
