@@ -103,7 +103,7 @@ pub fn next_number<'a>(documents: impl IntoIterator<Item = &'a StoredDocument>) 
 }
 
 /// What is wrong with the chain of these documents, in the order of their numbers: the place of each document at fault, and why.
-/// Of a whole chain the first number is 0001; else it begins with the first document, and what that refers to is not known.
+/// A whole chain has each number from 0001 on; of a part, what the documents refer to may be outside it.
 pub fn chain_problems(documents: &[&StoredDocument], is_whole: bool) -> Vec<(usize, ChainError)> {
     let mut problems = link_problems(documents, is_whole);
     let chain = KnownDocuments { documents, is_whole };
@@ -134,8 +134,7 @@ fn link_problems(documents: &[&StoredDocument], is_whole: bool) -> Vec<(usize, C
             problems.push((place, ChainError::Number(number.to_owned())));
             continue;
         };
-        let expected =
-            last.map_or_else(|| if is_whole { 1 } else { own }, |(last, _)| last.saturating_add(1));
+        let expected = last.map_or(1, |(last, _)| last.saturating_add(1));
         let previous =
             last.filter(|(previous, _)| previous.saturating_add(1) == own).map(|(_, stored)| stored);
         if let Some((_, copied)) = last.filter(|(last, _)| *last == own) {
@@ -143,7 +142,7 @@ fn link_problems(documents: &[&StoredDocument], is_whole: bool) -> Vec<(usize, C
             problems.push((place, ChainError::Copy { number: number.to_owned(), digest }));
             continue;
         }
-        if own > expected {
+        if is_whole && own > expected {
             problems.push((place, ChainError::Gap { first: expected, last: own - 1 }));
         }
         match before {
@@ -167,22 +166,21 @@ struct KnownDocuments<'a> {
 }
 
 impl<'a> KnownDocuments<'a> {
-    /// The document before `place` to which a reference leads; none where that may be before the first one.
+    /// The document before `place` to which a reference leads; none where that may be outside the part.
     fn find(&self, place: usize, named: &DocumentId) -> Result<Option<&'a StoredDocument>, ChainError> {
         let earlier = self.documents.iter().take(place);
         let found = earlier.copied().find(|known| known.document.number() == named.number);
         match found {
             Some(found) if found.id() == *named => Ok(Some(found)),
-            None if !self.is_whole && self.begins_after(&named.number) => Ok(None),
+            None if !self.is_whole && !self.has_number(&named.number) => Ok(None),
             other => {
                 Err(ChainError::Reference { named: named.clone(), found: other.map(StoredDocument::id) })
             }
         }
     }
 
-    fn begins_after(&self, number: &str) -> bool {
-        let first = self.documents.iter().find_map(|known| place_of(known.document.number()));
-        first.zip(place_of(number)).is_some_and(|(first, number)| number < first)
+    fn has_number(&self, number: &str) -> bool {
+        self.documents.iter().any(|known| known.document.number() == number)
     }
 
     /// Checks a credit against its statement and the credits for it before.

@@ -14,8 +14,8 @@ use super::socket::AgentSocket;
 use super::{Failure, print};
 use crate::billing::chain::{self, check_overlap};
 use crate::billing::statement::{
-    Credit, Document, Issued, Statement, StatementError, StoredDocument, check_credit, check_reason,
-    open_credits, parse_amount,
+    Credit, Document, DocumentId, Issued, Statement, StatementError, StoredDocument, check_credit,
+    check_reason, open_credits, parse_amount,
 };
 use crate::billing::{Bill, ExportedFile, LineFilter, account_change};
 use crate::clock::system_now;
@@ -183,6 +183,7 @@ impl CloseOptions {
         if self.exports.is_none() {
             let recorded = self.owner.documents()?;
             directory.check_recorded(&recorded)?;
+            directory.check_complete(&recorded, true)?;
             self.check_period(&query, &recorded, directory.documents())?;
         }
         let (ClosedBill { bill, rules, at }, files, gaps) = match &self.exports {
@@ -317,6 +318,12 @@ fn told_of_statement(statement: &Statement) -> String {
     format!("statement {number}, {}, {total}{credits}", view::whose(bill))
 }
 
+fn told_of_credit(credit: &Credit) -> String {
+    let Credit { number, tenant, amount, currency, statement, .. } = credit;
+    let amount = view::amount(*amount, Some(currency));
+    format!("credit {number}, {amount} to {tenant} of statement {}", statement.number)
+}
+
 impl CreditOptions {
     fn run(&self) -> Result<(), Failure> {
         let amount =
@@ -337,30 +344,38 @@ impl CreditOptions {
                 self.owner.statements.display()
             )));
         }
-        check_credit((&stored, statement), &self.tenant, amount, directory.documents())
-            .map_err(Failure::found)?;
+        let by = self.owner.user()?;
+        let period = ClosedPeriod { from: statement.bill.from, to: statement.bill.to, by: by.clone() };
         // A fleet's is in no ledger.
         let has_ledger = statement.bill.fleet.is_none();
         if has_ledger {
             let recorded = self.owner.documents()?;
+            // A kill may have come before the ledger knew of it, or an older copy of the ledger was put back.
+            let is_same = |credit: &Credit| {
+                (&credit.statement, &credit.tenant, credit.amount, &credit.reason)
+                    == (&stored.id(), &self.tenant, amount, &self.reason)
+            };
+            if let Some((written, credit)) =
+                directory.unrecorded(&recorded).find(|(_, credit)| is_same(credit))
+            {
+                let told = told_of_credit(credit);
+                let DocumentId { number, digest } = written.id();
+                self.owner.record(RecordedDocument { period, is_credit: true, number, digest })?;
+                return print(&format!("written before: {told}\n"));
+            }
             directory.check_recorded(&recorded)?;
+            directory.check_complete(&recorded, false)?;
             if !recorded.has(&stored) {
                 let Bill { from, to, .. } = statement.bill;
                 let problem = recorded.problem(&stored, &[]).unwrap_or(RecordProblem::Foreign { from, to });
                 return Err(Failure::found(format!("{}: {problem}", self.file.display())));
             }
         }
-        let by = self.owner.user()?;
-        let credit = self.credit((&stored, &statement.bill), &directory, (amount, by.clone()))?;
-        let told = format!(
-            "credit {}, {} to {} of statement {}",
-            credit.number,
-            view::amount(amount, Some(&credit.currency)),
-            credit.tenant,
-            statement.number
-        );
+        check_credit((&stored, statement), &self.tenant, amount, directory.documents())
+            .map_err(Failure::found)?;
+        let credit = self.credit((&stored, &statement.bill), &directory, (amount, by))?;
+        let told = told_of_credit(&credit);
         let (text, written) = Document::Credit(Box::new(credit)).with_digest().map_err(Failure::found)?;
-        let period = ClosedPeriod { from: statement.bill.from, to: statement.bill.to, by };
         let id = written.id();
         let path = directory.write(&text, &written)?;
         if has_ledger {
@@ -369,7 +384,7 @@ impl CreditOptions {
                 let path = path.display();
                 let problem = failure.message;
                 Failure::found(format!(
-                    "{problem}; {path} is not recorded: remove it, and give the credit again"
+                    "{problem}; {path} is not recorded: give the same credit again, which records it"
                 ))
             })?;
         }

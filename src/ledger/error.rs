@@ -31,12 +31,14 @@ pub enum Cause {
         "it is another name of a ledger that an agent writes; give the name that the agent has, or stop the agent"
     )]
     OtherName,
-    /// The lock file belongs to a user who could keep the agent out, or is no file.
+    /// The lock file belongs to a user who could keep the agent out.
     #[error(
-        "its lock {} belongs to user {owner}, who is neither root nor this agent's user, or is no regular file; remove it",
+        "its lock {} belongs to user {owner}, who is neither root nor this agent's user; remove it",
         path.display()
     )]
     LockOwner { path: PathBuf, owner: u32 },
+    #[error("its lock {} is no regular file; remove it", path.display())]
+    LockKind { path: PathBuf },
     #[error("it is not a gpumeter ledger; name another path or move the file away (it was not touched)")]
     Foreign,
     #[error(
@@ -147,9 +149,7 @@ pub enum Cause {
     Closed { from: Utc, to: Utc, number: String },
     #[error("it has not closed {from} to {to}; is it the ledger of that statement?")]
     NotClosed { from: Utc, to: Utc },
-    #[error(
-        "it recorded {digest} as document {number}, and all its documents are one chain; give the directory that has them"
-    )]
+    #[error("it recorded document {number} with {digest} for this period")]
     Recorded { number: String, digest: String },
     #[error("{0}")]
     Money(#[from] crate::billing::MoneyOverflow),

@@ -141,7 +141,10 @@ impl LedgerLock {
             .map_err(Cause::Unwritable)?;
         let metadata = file.metadata().map_err(Cause::Unwritable)?;
         let owner = metadata.uid();
-        if !metadata.is_file() || owner != 0 && owner != geteuid().as_raw() {
+        if !metadata.is_file() {
+            return Err(Cause::LockKind { path });
+        }
+        if owner != 0 && owner != geteuid().as_raw() {
             return Err(Cause::LockOwner { path, owner });
         }
         close_to_others(&path);
@@ -163,6 +166,14 @@ impl LedgerLock {
             lock.note_made()?;
         }
         Ok(lock)
+    }
+
+    /// Removes the file that [`LedgerLock::acquire`] made where nothing was written into it; empty, it would be taken for a ledger
+    /// whose account is lost.
+    pub(super) fn remove_unwritten(ledger: &Path) {
+        if std::fs::metadata(ledger).is_ok_and(|metadata| metadata.len() == 0) {
+            let _ = std::fs::remove_file(ledger);
+        }
     }
 
     /// Notes that the ledger was made, unless that is noted.

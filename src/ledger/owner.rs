@@ -110,8 +110,13 @@ impl Ledger {
         let durable = files::check_durable(path.parent().unwrap_or(Path::new("/")))?;
         schema::check_header(&path)?;
         files::check_not_emptied(&path).map_err(|error| error.cause)?;
+        let is_new = !path.exists();
         let mut lock = LedgerLock::acquire(&path)?;
-        let (mut connection, upgraded_from) = schema::open_writer(&path, opening.now.utc)?;
+        let opened = schema::open_writer(&path, opening.now.utc);
+        if is_new && opened.is_err() {
+            LedgerLock::remove_unwritten(&path);
+        }
+        let (mut connection, upgraded_from) = opened?;
         lock.note_made()?;
         identity::resume(&connection, &opening.machine_id)?;
         node::store(&connection, &opening.node)?;

@@ -12,6 +12,7 @@ use super::error::{Cause, Error};
 use super::expected::{self, InventoryRow};
 use super::owner::Ledger;
 use super::{node, owner};
+use crate::billing::chain;
 use crate::billing::statement::{Document, Statement, StoredDocument};
 use crate::model::{NodeIdentity, Utc};
 
@@ -74,9 +75,12 @@ pub enum RecordProblem {
     Changed(String),
     /// A credit that the ledger does not know, for a period that it closed.
     #[error(
-        "the ledger has not recorded it; if the command that wrote it was interrupted, remove it and give the credit again"
+        "the ledger has not recorded it; if you gave it, give the same credit again (tenant, amount and reason), which records it"
     )]
     Unrecorded,
+    /// A statement of a period for which the ledger recorded another one.
+    #[error("the ledger recorded document {0} for its period; remove this one")]
+    Other(String),
     /// The ledger waits for the statement of this period.
     #[error(
         "the ledger closed its period and has not recorded it; close the month again, which completes that"
@@ -91,8 +95,13 @@ pub enum RecordProblem {
         to: Utc,
     },
     /// A recorded document is not there.
-    #[error("document {number} is missing, which the ledger recorded with {digest}; put it back")]
+    #[error(
+        "document {number} is missing, which the ledger recorded with {digest}; put it back{}",
+        if *.is_credit { ", or give the credit again if it was never written" } else { "" }
+    )]
     Missing {
+        /// Whether it is a credit.
+        is_credit: bool,
         /// Its number.
         number: String,
         /// Its digest.
@@ -123,28 +132,62 @@ impl RecordedDocuments {
         if self.has(stored) {
             return None;
         }
-        if let Some(known) = self.documents.iter().find(|known| known.number == stored.document.number()) {
-            return Some(RecordProblem::Changed(known.digest.clone()));
-        }
         let bill = &statement_of(stored, documents).filter(|_| self.is_own(stored, documents))?.bill;
         let is_same = |period: &ClosedPeriod| (period.from, period.to) == (bill.from, bill.to);
-        let statements = self.documents.iter().filter(|known| !known.is_credit);
+        let is_credit = matches!(stored.document, Document::Credit(_));
+        let closed = self.documents.iter().find(|known| !known.is_credit && is_same(&known.period));
         let is_unfinished = self.unfinished.iter().any(is_same);
-        Some(match stored.document {
-            Document::Statement(_) if is_unfinished => RecordProblem::Unfinished,
-            _ if is_unfinished || statements.map(|known| &known.period).any(is_same) => {
-                RecordProblem::Unrecorded
-            }
+        // Documents of another directory may have the number, for other periods.
+        let is_number_of = |known: &&RecordedDocument| {
+            known.number == stored.document.number()
+                && (closed.is_none() && !is_unfinished
+                    || known.is_credit == is_credit && is_same(&known.period))
+        };
+        if let Some(known) = self.documents.iter().find(is_number_of) {
+            return Some(RecordProblem::Changed(known.digest.clone()));
+        }
+        Some(match (&stored.document, closed) {
+            (Document::Statement(_), _) if is_unfinished => RecordProblem::Unfinished,
+            (Document::Statement(_), Some(other)) => RecordProblem::Other(other.number.clone()),
+            (Document::Credit(_), closed) if is_unfinished || closed.is_some() => RecordProblem::Unrecorded,
             _ => RecordProblem::Foreign { from: bill.from, to: bill.to },
         })
     }
 
     /// The first recorded document whose number none of these has.
     pub fn missing(&self, documents: &[&StoredDocument]) -> Option<RecordProblem> {
-        let is_there = |number: &str| documents.iter().any(|known| known.document.number() == number);
-        let missing = self.documents.iter().find(|known| !is_there(&known.number))?;
-        Some(RecordProblem::Missing { number: missing.number.clone(), digest: missing.digest.clone() })
+        self.documents.iter().find(|known| !has_number(documents, &known.number)).map(missing)
     }
+
+    /// The first recorded document that belongs to the chain of these and is not there: the statement that was recorded right after
+    /// them, and, if asked for, a credit for a statement of theirs. The ledger may have documents in other directories too.
+    pub fn missing_among(&self, documents: &[&StoredDocument], with_credits: bool) -> Option<RecordProblem> {
+        let is_here = |known: &RecordedDocument| documents.iter().any(|stored| stored.digest == known.digest);
+        let last = self.documents.iter().rposition(is_here)?;
+        let next = chain::next_number(documents.iter().copied());
+        let is_credited = |credit: &RecordedDocument| {
+            let mut statements = self.documents.iter().filter(|known| !known.is_credit && is_here(known));
+            statements
+                .any(|known| (known.period.from, known.period.to) == (credit.period.from, credit.period.to))
+        };
+        let belongs = |place: usize, known: &RecordedDocument| match known.is_credit {
+            true => with_credits && is_credited(known),
+            false => place == last + 1 && known.number == next,
+        };
+        let mut recorded = self.documents.iter().enumerate();
+        let found = recorded
+            .find(|(place, known)| !has_number(documents, &known.number) && belongs(*place, known))?;
+        Some(missing(found.1))
+    }
+}
+
+fn has_number(documents: &[&StoredDocument], number: &str) -> bool {
+    documents.iter().any(|known| known.document.number() == number)
+}
+
+fn missing(known: &RecordedDocument) -> RecordProblem {
+    let RecordedDocument { is_credit, number, digest, .. } = known.clone();
+    RecordProblem::Missing { is_credit, number, digest }
 }
 
 /// The statement itself, or that of a credit.
@@ -290,15 +333,13 @@ fn close(connection: &Connection, period: &ClosedPeriod, now: Utc) -> Result<Utc
 fn record_document(connection: &Connection, document: &RecordedDocument, now: Utc) -> Result<Utc, Cause> {
     let RecordedDocument { period, is_credit, number, digest } = document;
     let closed = overlapping(connection, period)?.filter(|known| known.period == [period.from, period.to]);
-    let Some(StoredPeriod { id, at, .. }) = closed else {
+    let Some(StoredPeriod { id, at, number: closed_as, .. }) = closed else {
         return Err(Cause::NotClosed { from: period.from, to: period.to });
     };
-    let known = "SELECT digest FROM statement WHERE number = ?1";
-    let known: Option<String> = connection.query_row(known, [number], |row| row.get(0)).optional()?;
-    match known {
-        Some(known) if known == *digest => return Ok(at),
-        Some(digest) => return Err(Cause::Recorded { number: number.clone(), digest }),
-        None => {}
+    // Another directory may have a document of the number.
+    let known = "SELECT 1 FROM statement WHERE number = ?1 AND digest = ?2";
+    if connection.query_row(known, [number, digest], |_| Ok(())).optional()?.is_some() {
+        return Ok(at);
     }
     if *is_credit {
         connection.execute(
@@ -307,6 +348,11 @@ fn record_document(connection: &Connection, document: &RecordedDocument, now: Ut
             params![stored(period.from.0)?, stored(period.to.0)?, period.by, stored(now.0)?, number, digest],
         )?;
         return Ok(now);
+    }
+    if let Some(number) = closed_as {
+        let digest = "SELECT digest FROM statement WHERE id = ?1";
+        let digest = connection.query_row(digest, [id], |row| row.get(0))?;
+        return Err(Cause::Recorded { number, digest });
     }
     connection.execute(
         "UPDATE statement SET number = ?2, digest = ?3 WHERE id = ?1 AND number IS NULL",

@@ -9,8 +9,8 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::verify::problems;
 use super::{Failure, read};
-use crate::billing::chain::{chain_order, chain_problems};
-use crate::billing::statement::{Document, StoredDocument};
+use crate::billing::chain::{ChainError, chain_order, chain_problems};
+use crate::billing::statement::{Credit, Document, StatementError, StoredDocument};
 use crate::ledger::{RecordProblem, RecordedDocuments};
 
 /// The directory, locked against others that write documents into it.
@@ -42,7 +42,7 @@ pub(super) fn document_files(directory: &Path) -> std::io::Result<Vec<PathBuf>> 
 
 impl StatementDirectory {
     /// Opens a directory, which is made where it is missing, and reads its documents, which must be as they were written and one
-    /// chain.
+    /// chain. That two of them cover one time of a node, which was allowed once, is a finding of `verify` alone.
     pub(super) fn open(path: &Path) -> Result<Self, Failure> {
         let fail = |error: std::io::Error| {
             Failure::wrong(format!("--statements {}: cannot be used: {error}", path.display()))
@@ -61,7 +61,10 @@ impl StatementDirectory {
         found.sort_by(|(_, one), (_, other)| chain_order(one).cmp(&chain_order(other)));
         let (files, documents) = found.into_iter().unzip();
         let opened = Self { path: path.to_owned(), lock, files, documents };
-        match chain_problems(&opened.references(), true).first() {
+        let problems = chain_problems(&opened.references(), true);
+        let is_overlap =
+            |problem: &ChainError| matches!(problem, ChainError::Statement(StatementError::Overlap { .. }));
+        match problems.iter().find(|(_, problem)| !is_overlap(problem)) {
             Some((place, problem)) => Err(opened.refused(*place, problem)),
             None => Ok(opened),
         }
@@ -86,10 +89,33 @@ impl StatementDirectory {
                 Some(problem) => return Err(self.refused(place, &problem)),
             }
         }
-        match recorded.missing(&all) {
+        Ok(())
+    }
+
+    /// Refuses a directory from which a statement was removed, or, for the next statement, a credit.
+    pub(super) fn check_complete(
+        &self,
+        recorded: &RecordedDocuments,
+        for_statement: bool,
+    ) -> Result<(), Failure> {
+        match recorded.missing_among(&self.references(), for_statement) {
             Some(problem) => Err(Failure::found(format!("--statements {}: {problem}", self.path.display()))),
             None => Ok(()),
         }
+    }
+
+    /// The credits that the ledger has not recorded, as after a kill or where an older copy of the ledger was put back.
+    pub(super) fn unrecorded<'a>(
+        &'a self,
+        recorded: &RecordedDocuments,
+    ) -> impl Iterator<Item = (&'a StoredDocument, &'a Credit)> {
+        let all = self.references();
+        self.documents.iter().filter_map(move |stored| match &stored.document {
+            Document::Credit(credit) if recorded.problem(stored, &all) == Some(RecordProblem::Unrecorded) => {
+                Some((stored, &**credit))
+            }
+            _ => None,
+        })
     }
 
     /// Its documents, by number.

@@ -67,18 +67,30 @@ impl VerifyOptions {
                 page += &format!("{}: {missing}\n", directory.display());
             }
         }
+        if let Some(ledger) =
+            ledger.as_ref().filter(|_| refused == 0 && chains.values().any(|chain| chain.is_whole))
+        {
+            let all: Vec<&StoredDocument> = files.iter().filter_map(|file| file.stored.as_ref()).collect();
+            if let Some(missing) = ledger.recorded.missing(&all) {
+                refused += 1;
+                page += &format!(
+                    "{}: {missing}, or give its directory too if it is in another one\n",
+                    ledger.path.display()
+                );
+            }
+        }
         if let Some(exports) = &self.exports {
             files.iter_mut().try_for_each(|file| file.check_exports(exports))?;
         }
         for file in &files {
-            refused += usize::from(!file.problems.is_empty());
+            refused += file.problems.len();
             page += &file.told();
         }
         print(&printable(&page))?;
         match refused {
             0 => Ok(()),
-            1 => Err(Failure::found("1 document is not as it was written")),
-            _ => Err(Failure::found(format!("{refused} documents are not as they were written"))),
+            1 => Err(Failure::found("1 problem was found")),
+            _ => Err(Failure::found(format!("{refused} problems were found"))),
         }
     }
 
@@ -197,7 +209,7 @@ impl<'a> CheckedLedger<'a> {
             (*place, problem, is_own)
         });
         let found: Vec<(usize, Option<String>, bool)> = found.collect();
-        let missing = self.recorded.missing(&documents).filter(|_| chain.is_whole);
+        let missing = self.recorded.missing_among(&documents, true).filter(|_| chain.is_whole);
         let missing = missing.map(|problem| problem.to_string());
         for (place, problem, is_own) in found {
             let Some(file) = files.get_mut(place) else { continue };

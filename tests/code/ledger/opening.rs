@@ -75,6 +75,12 @@ fn an_empty_file_is_a_new_ledger_only_where_none_was_made() {
     }
     assert_eq!(std::fs::metadata(world.path()).unwrap().len(), 0);
     std::fs::remove_file(world.path()).unwrap();
+    // A start that can write nothing leaves no empty file behind.
+    let journal = world.directory.path().join("ledger.db-journal");
+    std::fs::create_dir(&journal).unwrap();
+    let error = refusal(&world.path());
+    assert!(!matches!(error.cause, Cause::Emptied) && !world.path().exists(), "{error}");
+    std::fs::remove_dir(&journal).unwrap();
     world.open(2, Default::default());
 }
 

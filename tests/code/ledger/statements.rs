@@ -372,7 +372,7 @@ fn the_command_closes_a_month_once_and_shows_it_in_every_form_for_ever() {
     assert_eq!(run(place, &["verify", path]).0, 0);
     let (status, told, error) = run(place, &["verify", path, "st/missing.json"]);
     assert_eq!((status, told.lines().count()), (1, 2), "{told}");
-    assert_eq!(error, "gpumeter: 1 document is not as it was written\n");
+    assert_eq!(error, "gpumeter: 1 problem was found\n");
 }
 
 #[test]
@@ -474,8 +474,12 @@ fn documents_are_one_chain_of_which_nothing_is_missing_copied_or_changed() {
         assert_eq!(problems(part, false), [""; 0]);
         assert!(problems(part, true)[0].starts_with("0: document"), "{:?}", problems(part, true));
     }
-    let gap = problems(&[&first, &third], false);
+    let gap = problems(&[&first, &third], true);
     assert!(gap[0].starts_with("1: document 0002 is missing before it"), "{gap:?}");
+    // Of single files none is missing.
+    assert_eq!(problems(&[&first, &third], false), [""; 0]);
+    let copied = problems(&[&first, &first, &third], false);
+    assert!(copied[0].starts_with("1: another document has the number 0001 too"), "{copied:?}");
     let twice = problems(&[&first, &given, &given, &third], true);
     assert!(twice[0].starts_with("2: another document has the number 0002 too (sha256:"), "{twice:?}");
     // The first was changed: the documents after it have its digest.
@@ -563,6 +567,7 @@ fn closed_months() -> tempfile::TempDir {
 }
 
 const CREDIT: [&str; 6] = ["--tenant", "bio", "--amount", "14.35", "--reason", "a late rate"];
+const OTHER_CREDIT: [&str; 6] = ["--tenant", "bio", "--amount", "1.00", "--reason", "another one"];
 const NOVEMBER: [&str; 5] = ["close", "--month", "2025-11", "--time-zone", "Europe/Zurich"];
 
 /// Runs a command with `month.db` and `st`.
@@ -591,7 +596,7 @@ fn close_credit_and_verify_refuse_a_copy_a_gap_and_a_changed_document_by_name() 
         let directory = closed_months();
         let place = directory.path();
         change(&place.join("st"));
-        let credit = [&["credit", "st/statement-0001.json"][..], &CREDIT].concat();
+        let credit = [&["credit", "st/statement-0001.json"][..], &OTHER_CREDIT].concat();
         for command in [&NOVEMBER[..], &credit] {
             let (status, _, error) = in_ledger(place, command);
             assert!(status == 1 && error.contains(told), "{command:?}: {error}");
@@ -606,8 +611,18 @@ fn close_credit_and_verify_refuse_a_copy_a_gap_and_a_changed_document_by_name() 
     let copy =
         |place: &Path| drop(std::fs::copy(place.join("credit-0002.json"), place.join("credit-0009.json")));
     refused(&copy, "another document has the number 0002 too");
-    let gap = |place: &Path| std::fs::rename(place.join("credit-0002.json"), place.join("old.json")).unwrap();
-    refused(&gap, "document 0002 is missing, which the ledger recorded with sha256:");
+    let gap =
+        |place: &Path| std::fs::rename(place.join("statement-0001.json"), place.join("old.json")).unwrap();
+    let credit_of_old = ["credit", "st/old.json"];
+    let directory = closed_months();
+    gap(&directory.path().join("st"));
+    for command in [&NOVEMBER[..], &[&credit_of_old[..], &OTHER_CREDIT].concat(), &["verify", "st"]] {
+        let (_, page, error) = match command {
+            ["verify", ..] => run(directory.path(), command),
+            _ => in_ledger(directory.path(), command),
+        };
+        assert!((page + &error).contains("credit-0002.json: document 0001 is missing before it"), "{error}");
+    }
     let first = |place: &Path| forge(&place.join("statement-0001.json"), change_closer);
     refused(&first, "credit-0002.json: it was written after 0001 with sha256:");
     // The last of a chain is in no document: the ledger has its digest.
@@ -636,19 +651,104 @@ fn a_chain_is_verified_against_its_ledger_and_continued() {
     assert_eq!((status, &*error), (0, ""), "{told}");
     assert_eq!(told.matches(": unchanged: ").count(), 3, "{told}");
     assert_eq!(told.matches(": the same account in the ledger\n").count(), 2, "{told}");
-    // Without a ledger or exports the chain alone is checked, and files of it from the first to the last.
+    // Without a ledger or exports the chain alone is checked, and of single files what can be told.
     assert_eq!(run(place, &["verify", "st"]).0, 0);
     let part = ["verify", "st/credit-0002.json", "st/statement-0003.json"];
     assert_eq!(run(place, &part).0, 0);
-    let (status, told, _) = run(place, &["verify", "st/statement-0001.json", "st/statement-0003.json"]);
+    assert_eq!(run(place, &["verify", "st/statement-0001.json", "st/statement-0003.json"]).0, 0);
+    // The statement is removed: the next would bill its credit again.
+    std::fs::rename(place.join("st/statement-0003.json"), place.join("removed.json")).unwrap();
+    let december = ["close", "--month", "2025-12", "--time-zone", "Europe/Zurich"];
+    for command in [&december[..], &[&["credit", "st/statement-0001.json"][..], &OTHER_CREDIT].concat()] {
+        let (status, _, error) = in_ledger(place, command);
+        assert!(status == 1 && error.contains("--statements st: document 0003 is missing"), "{error}");
+    }
+}
+
+#[test]
+fn a_directory_per_year_is_closed_credited_and_verified() {
+    let directory = closed_months();
+    let place = directory.path();
+    // The ledger has documents 0001 and 0002 in another directory.
+    let new = ["--ledger", "month.db", "--statements", "new", "--closed-by", "ada"];
+    let (status, told, error) = run(place, &[&NOVEMBER[..], &new].concat());
+    assert!(status == 0 && told.starts_with("new/statement-0001.json"), "{told}{error}");
+    let (status, told, error) =
+        run(place, &[&["credit", "new/statement-0001.json"][..], &OTHER_CREDIT, &new].concat());
+    assert!(status == 0 && told.starts_with("new/credit-0002.json"), "{told}{error}");
+    // The old month is still corrected where it is.
+    let (status, told, error) =
+        in_ledger(place, &[&["credit", "st/statement-0001.json"][..], &OTHER_CREDIT].concat());
+    assert!(status == 0 && told.starts_with("st/credit-0003.json"), "{told}{error}");
+    let (status, told, error) = run(place, &["verify", "st", "new", "--ledger", "month.db"]);
+    assert_eq!((status, &*error), (0, ""), "{told}");
+    let (status, told, error) = run(place, &["verify", "new", "--ledger", "month.db"]);
     assert!(
-        status == 1 && told.contains("statement-0003.json: document 0002 is missing before it"),
+        status == 1 && told.contains("document 0003 is missing") && told.contains("give its directory too"),
         "{told}"
     );
-    // Another directory has not the documents of the ledger.
+    assert_eq!(error, "gpumeter: 1 problem was found\n");
+    // In the new directory, too, nothing is changed unseen.
+    forge(&place.join("new/credit-0002.json"), change_closer);
     let (status, _, error) =
-        run(place, &[&NOVEMBER[..], &["--ledger", "month.db", "--statements", "new"]].concat());
-    assert!(status == 1 && error.contains("--statements new: document 0001 is missing"), "{error}");
+        run(place, &[&["credit", "new/statement-0001.json"][..], &OTHER_CREDIT, &new].concat());
+    assert!(status == 1 && error.contains("credit-0002.json: the ledger recorded sha256:"), "{error}");
+}
+
+#[test]
+fn a_credit_that_is_missing_or_not_recorded_is_given_again() {
+    let directory = closed_months();
+    let place = directory.path();
+    let again = [&["credit", "st/statement-0001.json"][..], &CREDIT].concat();
+    // A ledger from before the credit was put back.
+    let ledger = rusqlite::Connection::open(place.join("month.db")).unwrap();
+    ledger.execute("DELETE FROM statement WHERE number = '0002'", []).unwrap();
+    drop(ledger);
+    let (status, _, error) = in_ledger(place, &NOVEMBER);
+    assert!(status == 1 && error.contains("give the same credit again"), "{error}");
+    let (status, told, error) = in_ledger(place, &again);
+    assert!(
+        status == 0 && told.starts_with("written before: credit 0002, 14.350000000 EUR to bio"),
+        "{told}{error}"
+    );
+    assert_eq!(run(place, &["verify", "st", "--ledger", "month.db"]).0, 0);
+    // A credit that was recorded and never written.
+    std::fs::remove_file(place.join("st/credit-0002.json")).unwrap();
+    let (status, _, error) = in_ledger(place, &NOVEMBER);
+    let told = "document 0002 is missing, which the ledger recorded with sha256:";
+    assert!(status == 1 && error.contains(told) && error.contains("if it was never written"), "{error}");
+    let (status, page, _) = run(place, &["verify", "st", "--ledger", "month.db"]);
+    assert!(status == 1 && page.contains(told), "{page}");
+    let (status, told, error) = in_ledger(place, &again);
+    assert!(status == 0 && told.starts_with("st/credit-0002.json: credit 0002"), "{told}{error}");
+    let (status, told, error) = in_ledger(place, &NOVEMBER);
+    assert!(status == 0 && told.contains("statement 0003") && told.contains("1 credit"), "{told}{error}");
+    assert_eq!(run(place, &["verify", "st", "--ledger", "month.db"]).0, 0);
+}
+
+#[test]
+fn documents_that_already_cover_one_time_block_nothing_and_are_found_by_verify() {
+    let directory = closed_months();
+    let place = directory.path();
+    // Another statement of the node, as that of a fleet could be.
+    std::fs::copy(place.join("st/statement-0001.json"), place.join("st/statement-0003.json")).unwrap();
+    let before =
+        Document::read(&std::fs::read_to_string(place.join("st/credit-0002.json")).unwrap()).unwrap();
+    forge(&place.join("st/statement-0003.json"), |document| {
+        let Document::Statement(statement) = document else { unreachable!() };
+        (statement.number, statement.before) = ("0003".into(), Some(before.id()));
+        statement.bill.cluster = None;
+        statement.bill.fleet = Some(Fleet::default());
+        let node = Arc::new(NodeIdentity { name: statement.bill.node.clone(), ..NodeIdentity::default() });
+        statement.bill.lines.iter_mut().for_each(|line| line.node = Some(Arc::clone(&node)));
+    });
+    let (status, told, error) =
+        in_ledger(place, &[&["credit", "st/statement-0001.json"][..], &OTHER_CREDIT].concat());
+    assert!(status == 0 && told.starts_with("st/credit-0004.json"), "{told}{error}");
+    let (status, told, error) = in_ledger(place, &NOVEMBER);
+    assert!(status == 0 && told.contains("statement 0005"), "{told}{error}");
+    let (status, page, _) = run(place, &["verify", "st"]);
+    assert!(status == 1 && page.contains("statement-0003.json: statement 0001 covers gpu-7"), "{page}");
 }
 
 #[test]
