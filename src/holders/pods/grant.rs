@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::device_id::{DeviceId, ReplicaCounts, resolve_claimed_device};
 use super::{ContainerName, PodObservation, add_problem};
-use crate::holders::resolved_workloads::{AllocatedDevice, Allocation};
+use crate::holders::resolved_workloads::{AllocatedDevice, Allocation, EndedAllocation};
 use crate::host::pod_logs::{is_label, is_subdomain};
 use crate::kubelet::messages::{
     ClaimResource, ContainerResources, DynamicResource, ListPodResourcesResponse,
@@ -35,14 +35,14 @@ pub(super) struct Grant {
 pub(super) struct GrantedDevice {
     /// Its GPU or MIG instance.
     pub(super) device: AllocatedDevice,
-    /// The share, as it was when granted; that of a claimed device follows the containers that share the claim.
+    /// The share, as it was when granted; that of a claimed device is equal among the containers that hold the claim.
     pub(super) fraction: Fraction,
     /// Time of the first list that had it, or the earlier start of its container.
     pub(super) began: Utc,
     /// Number of the first list that had it.
     pub(super) first_list: u64,
-    /// Whether another container was granted it since; kubelets list ended pods until they are deleted.
-    pub(super) superseded: bool,
+    /// When another container was seen to have it since; kubelets list ended pods until they are deleted.
+    pub(super) superseded: Option<Utc>,
     /// Whether it belongs to a resource claim, which several containers may share.
     pub(super) is_claimed: bool,
 }
@@ -71,28 +71,44 @@ impl Grant {
         Self { devices, replaced, missing: None, is_over: before.is_over, finished: before.finished }
     }
 
-    /// What the holder was granted; `sharing` is how many containers have each device, by its id.
-    pub(super) fn allocations(&self, holder: &Holder, sharing: &BTreeMap<&String, u32>) -> Vec<Allocation> {
-        let devices = self.devices.iter().filter(|(_, device)| !device.superseded);
-        let allocations = devices.map(|(id, device)| Allocation {
-            holder: holder.clone(),
-            device: device.device.clone(),
-            fraction: match sharing.get(id) {
-                // All containers that hold a claim share its device equally.
-                Some(&denominator) if device.is_claimed => Fraction { numerator: 1, denominator },
-                _ => device.fraction,
-            },
-            source: HoldingSource::Kubernetes,
-            since: Some(device.began),
-            within: None,
-        });
-        allocations.collect()
+    /// What the holder was granted, and no other container was since.
+    pub(super) fn allocations(&self, holder: &Holder) -> impl Iterator<Item = Allocation> {
+        let devices = self.devices.values().filter(|device| device.superseded.is_none());
+        devices.map(|device| device.allocation(holder))
+    }
+
+    /// What the holder was granted until then, or until another container was.
+    pub(super) fn ended(&self, holder: &Holder, until: Utc) -> impl Iterator<Item = EndedAllocation> {
+        self.devices.values().map(move |device| {
+            let until = device.superseded.unwrap_or(until).min(until);
+            EndedAllocation { allocation: device.allocation(holder), until }
+        })
+    }
+
+    /// What the holder was granted, and another container was since.
+    pub(super) fn reassigned(&self, holder: &Holder) -> impl Iterator<Item = EndedAllocation> {
+        self.devices.values().filter_map(|device| {
+            let superseded = device.superseded?;
+            let until = self.finished.unwrap_or(superseded).min(superseded);
+            Some(EndedAllocation { allocation: device.allocation(holder), until })
+        })
     }
 }
 
 impl GrantedDevice {
     fn new(device: AllocatedDevice, fraction: Fraction, began: Utc) -> Self {
-        Self { device, fraction, began, first_list: 0, superseded: false, is_claimed: false }
+        Self { device, fraction, began, first_list: 0, superseded: None, is_claimed: false }
+    }
+
+    fn allocation(&self, holder: &Holder) -> Allocation {
+        Allocation {
+            holder: holder.clone(),
+            device: self.device.clone(),
+            fraction: self.fraction,
+            source: HoldingSource::Kubernetes,
+            since: Some(self.began),
+            within: None,
+        }
     }
 }
 

@@ -147,6 +147,11 @@ impl ContainerName {
             None => Holder { id: HolderId::new(format!("k8s:{namespace}/{name}/{container}")), facts },
         }
     }
+
+    /// Whether the configuration says that its pod holds nothing.
+    fn is_ignored(&self, resources: &Resources) -> bool {
+        resources.ignores(&self.holder(None, &PodMetadata::default()).facts)
+    }
 }
 
 impl std::fmt::Display for ContainerName {
@@ -192,6 +197,8 @@ impl PodTracker {
         let mut holdings = PodHoldings::default();
         if let Some(list) = observation.listed {
             self.apply_list(list, &observation, &mut holdings);
+            // Pods that turn out to have ended keep the shares that they had.
+            self.share_claims(observation.resources);
         }
         let mut logs = observation.metadata.complete(observation.logs.clone());
         let has_devices =
@@ -205,15 +212,16 @@ impl PodTracker {
         // The last content of an unreadable directory stays, so that no container changes its holder.
         logs.pods = logs.pods.or_else(|| self.logs.pods.take());
         logs.containers = logs.containers.or_else(|| self.logs.containers.take());
-        self.update_uids(&logs, observation.now);
+        self.update_uids(&logs, &observation);
         self.read_container_times(observation.metadata);
-        self.end_devices_of_older_pods(&logs);
+        self.end_devices_of_older_pods(&logs, observation.now);
         if observation.listed.is_some() {
             self.restore_shares();
         } else if let Some(running) = observation.running {
             self.recovered
                 .retain(|one| one.holder.facts.get(Fact::PodUid).is_none_or(|uid| running.contains(&**uid)));
         }
+        self.share_claims(observation.resources);
         self.ended.retain(|one| observation.now < one.until.plus(KEEP_ENDED));
         (holdings.allocations, holdings.ended) = self.allocations(&observation);
         let recovered = self.recovered.iter().filter(|one| !observation.resources.ignores(&one.holder.facts));
@@ -267,17 +275,16 @@ impl PodTracker {
                 continue;
             };
             let uid = self.uids.get(&name.pod);
-            let holder = name.holder(uid, observation.metadata);
-            if grant.is_over || observation.resources.ignores(&holder.facts) {
+            if grant.is_over || name.is_ignored(observation.resources) {
                 continue;
             }
+            let holder = name.holder(uid, observation.metadata);
             let finished = uid.and_then(|uid| observation.metadata.ended_at(uid)).or(grant.finished);
             let until = finished.unwrap_or(missing).min(missing);
-            let held = grant.allocations(&holder, &BTreeMap::new()).into_iter();
-            self.ended.extend(held.map(|allocation| EndedAllocation { allocation, until }));
+            self.ended.extend(grant.ended(&holder, until));
         }
         self.grants = grants;
-        self.end_reassigned_devices();
+        self.end_reassigned_devices(observation.now);
     }
 
     /// Restores the shares that holders had before this tracker began; several devices of one GPU divide its share
@@ -307,21 +314,22 @@ impl PodTracker {
     }
 
     /// Ends the holding of a device that another container was granted in a later list.
-    fn end_reassigned_devices(&mut self) {
+    fn end_reassigned_devices(&mut self, now: Utc) {
         let mut latest: BTreeMap<String, u64> = BTreeMap::new();
         for (id, device) in self.grants.values().flat_map(|grant| &grant.devices) {
             let first_list = latest.entry(id.clone()).or_default();
             *first_list = (*first_list).max(device.first_list);
         }
         for (id, device) in self.grants.values_mut().flat_map(|grant| &mut grant.devices) {
-            device.superseded |=
-                !device.is_claimed && latest.get(id).is_some_and(|list| *list > device.first_list);
+            if !device.is_claimed && latest.get(id).is_some_and(|list| *list > device.first_list) {
+                device.superseded.get_or_insert(now);
+            }
         }
     }
 
     /// Ends all but one holding of a device that one list shows in several pods: the others have ended and are not
     /// deleted yet. The pod whose latest container began last is running; without logs that is not known, and all hold.
-    fn end_devices_of_older_pods(&mut self, logs: &PodLogs) {
+    fn end_devices_of_older_pods(&mut self, logs: &PodLogs, now: Utc) {
         let mut began: BTreeMap<(&str, &str), Utc> = BTreeMap::new();
         for PodLog { pod, changed } in logs.pods.iter().flatten() {
             let latest = began.entry((&pod.namespace, &pod.name)).or_insert(*changed);
@@ -331,7 +339,7 @@ impl PodTracker {
         let mut latest: BTreeMap<(String, u64), Utc> = BTreeMap::new();
         for (name, grant) in &self.grants {
             let Some(began) = began(name) else { continue };
-            for (id, device) in grant.devices.iter().filter(|(_, device)| !device.superseded) {
+            for (id, device) in grant.devices.iter().filter(|(_, device)| device.superseded.is_none()) {
                 let known = latest.entry((id.clone(), device.first_list)).or_insert(began);
                 *known = (*known).max(began);
             }
@@ -339,14 +347,16 @@ impl PodTracker {
         for (name, grant) in &mut self.grants {
             let Some(began) = began(name) else { continue };
             for (id, device) in grant.devices.iter_mut().filter(|(_, device)| !device.is_claimed) {
-                device.superseded |=
-                    latest.get(&(id.clone(), device.first_list)).is_some_and(|latest| *latest > began);
+                if latest.get(&(id.clone(), device.first_list)).is_some_and(|latest| *latest > began) {
+                    device.superseded.get_or_insert(now);
+                }
             }
         }
     }
 
     /// Finds the UIDs of the listed pods. Of several pods with one name, as a StatefulSet creates, the latest counts.
-    fn update_uids(&mut self, logs: &PodLogs, now: Utc) {
+    fn update_uids(&mut self, logs: &PodLogs, observation: &PodObservation<'_>) {
+        let PodObservation { metadata, now, resources, .. } = *observation;
         let mut latest = BTreeMap::new();
         for log in logs.pods.iter().flatten() {
             let found = latest.entry(PodName::from(&log.pod)).or_insert((log.changed, &log.pod.uid));
@@ -360,11 +370,18 @@ impl PodTracker {
         for (name, grant) in &mut self.grants {
             let before = self.uids.get(&name.pod);
             let found = latest.get(&name.pod).map(|(_, uid)| *uid);
-            if grant.missing.is_none() && before.is_some() && found.is_some() && before != found {
+            if let Some(before) =
+                before.filter(|_| grant.missing.is_none() && found.is_some() && before != found)
+            {
                 // Another pod has the name now.
+                if !grant.is_over && !name.is_ignored(resources) {
+                    let finished = metadata.ended_at(before).or(grant.finished);
+                    let holder = name.holder(Some(before), metadata);
+                    self.ended.extend(grant.ended(&holder, finished.unwrap_or(now).min(now)));
+                }
                 (grant.is_over, grant.finished) = (false, None);
                 for device in grant.devices.values_mut() {
-                    (device.first_list, device.began, device.superseded) = (self.lists, now, false);
+                    (device.first_list, device.began, device.superseded) = (self.lists, now, None);
                 }
             }
             if let Some(uid) = before.filter(|_| grant.missing.is_some()).or(found) {
@@ -386,33 +403,41 @@ impl PodTracker {
         }
     }
 
+    /// Divides each claimed device equally among the containers that hold it.
+    fn share_claims(&mut self, resources: &Resources) {
+        let holding =
+            self.grants.iter_mut().filter(|(name, grant)| !grant.is_over && !name.is_ignored(resources));
+        let devices =
+            holding.flat_map(|(_, grant)| &mut grant.devices).filter(|(_, device)| device.is_claimed);
+        let mut shares: BTreeMap<&String, Vec<&mut Fraction>> = BTreeMap::new();
+        for (id, device) in devices {
+            shares.entry(id).or_default().push(&mut device.fraction);
+        }
+        for sharing in shares.into_values() {
+            let denominator = u32::try_from(sharing.len()).unwrap_or(u32::MAX);
+            sharing.into_iter().for_each(|share| *share = Fraction { numerator: 1, denominator });
+        }
+    }
+
     /// The holdings of containers, by device and holder, and those that ended within the last minute.
     fn allocations(&self, observation: &PodObservation<'_>) -> (Vec<Allocation>, Vec<EndedAllocation>) {
         let PodObservation { metadata, now, resources, .. } = *observation;
-        let grants = self.grants.iter().filter(|(name, _)| {
-            let PodName { namespace, name } = &name.pod;
-            !resources.ignored.iter().any(|pattern| pattern.matches(namespace, name))
-        });
-        let (over, holding): (Vec<_>, Vec<_>) = grants.partition(|(_, grant)| grant.is_over);
-        let mut sharing: BTreeMap<&String, u32> = BTreeMap::new();
-        for id in holding.iter().flat_map(|(_, grant)| grant.devices.keys()) {
-            *sharing.entry(id).or_default() += 1;
+        let (mut allocations, mut ended) = (Vec::new(), self.ended.clone());
+        for (name, grant) in &self.grants {
+            if name.is_ignored(resources) {
+                continue;
+            }
+            let holder = name.holder(self.uids.get(&name.pod), metadata);
+            if !grant.is_over {
+                allocations.extend(grant.allocations(&holder));
+                ended.extend(grant.reassigned(&holder));
+            } else if let Some(finished) = grant.finished {
+                ended.extend(grant.ended(&holder, finished));
+            }
         }
-        let holder = |name: &ContainerName| name.holder(self.uids.get(&name.pod), metadata);
-        let mut allocations = Vec::new();
-        for (name, grant) in holding {
-            allocations.extend(grant.allocations(&holder(name), &sharing));
-        }
+        ended.retain(|one| now < one.until.plus(KEEP_ENDED));
         allocations
             .sort_by(|one, other| (&one.device, &one.holder.id).cmp(&(&other.device, &other.holder.id)));
-        let mut ended = self.ended.clone();
-        for (name, grant) in over {
-            let Some(until) = grant.finished.filter(|finished| now < finished.plus(KEEP_ENDED)) else {
-                continue;
-            };
-            let held = grant.allocations(&holder(name), &sharing);
-            ended.extend(held.into_iter().map(|allocation| EndedAllocation { allocation, until }));
-        }
         (allocations, ended)
     }
 

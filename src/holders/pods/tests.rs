@@ -476,6 +476,63 @@ fn a_pod_that_has_ended_and_is_still_listed_held_until_its_last_container_ended(
 }
 
 #[test]
+fn a_pod_whose_gpu_the_next_pod_has_in_the_same_list_held_until_its_last_container_ended() {
+    let pod = |name: &str| PodResources {
+        name: name.into(),
+        namespace: "ml".into(),
+        containers: vec![container("main", &[GPU])],
+    };
+    let list = |names: &[&str]| ListPodResourcesResponse {
+        pod_resources: names.iter().map(|name| pod(name)).collect(),
+    };
+    let next = LoggedPod { name: "train-1".into(), ..logged(OTHER_UID) };
+    let logs = PodLogs {
+        pods: Some(vec![PodLog { pod: logged(UID), changed: Utc(1) }, PodLog { pod: next, changed: Utc(2) }]),
+        ..PodLogs::default()
+    };
+    let [first, second] = [UID, OTHER_UID].map(|uid| format!("k8s:{uid}/main"));
+    for (names, phase, finished, until) in [
+        (&["train-1"][..], "Running", Some(25), 25),
+        (&["train-0", "train-1"], "Running", Some(25), 25),
+        (&["train-0", "train-1"], "Succeeded", Some(25), 25),
+        (&["train-1"], "Running", None, 30),
+    ] {
+        let mut node = TestNode::new(None);
+        let mut at = |second: u64, names: &[&str], phase: &str, finished: Option<i64>| {
+            node.now = Utc(second * 1_000_000_000);
+            node.metadata = metadata(&[ended(phase, &[("main", finished)])]);
+            node.round(Some(&list(names)), None, &logs)
+        };
+        let known = at(21, &["train-0"], "Running", None);
+        assert_eq!((held(&known), known.ended.len()), (vec![(&*first, Fraction::WHOLE)], 0));
+        for now in [30, 31, 32] {
+            let known = at(now, names, phase, finished);
+            assert_eq!(held(&known), [(&*second, Fraction::WHOLE)]);
+            assert_eq!(
+                spans(&known.ended),
+                [(first.clone(), 20, until)],
+                "{names:?} {phase} {finished:?} {now}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_pod_whose_name_and_gpu_the_next_pod_has_held_until_its_last_container_ended() {
+    let mut node = TestNode::new(None);
+    let list = listed(vec![container("main", &[GPU])]);
+    node.now = Utc(21_000_000_000);
+    node.metadata = metadata(&[ended("Running", &[("main", None)])]);
+    node.round(Some(&list), None, &logs(&[UID]));
+    node.now = Utc(30_000_000_000);
+    node.metadata = metadata(&[ended("Running", &[("main", Some(25))])]);
+    let gone = "33333333-052c-4b11-80d3-4d7b2d2d3464";
+    let known = node.round(Some(&list), None, &logs(&[gone, UID, OTHER_UID]));
+    assert_eq!(held(&known)[0].0, format!("k8s:{OTHER_UID}/main"));
+    assert_eq!(spans(&known.ended), [(format!("k8s:{UID}/main"), 20, 25)]);
+}
+
+#[test]
 fn a_pod_that_ended_at_an_unknown_time_holds_nothing_after_it_is_listed_no_more() {
     let mut node = TestNode::new(None);
     let (list, none) = (listed(vec![container("main", &[GPU])]), ListPodResourcesResponse::default());
@@ -664,6 +721,28 @@ fn the_share_of_a_claim_follows_the_containers_that_hold_it() {
     assert_eq!(shares(1), [one_of(10); 10], "the next list decides whether the others have ended");
     assert_eq!(shares(1), [Fraction::WHOLE], "alone on the GPU");
     assert_eq!(shares(2), [one_of(2); 2]);
+}
+
+#[test]
+fn containers_that_share_a_claim_end_with_the_shares_that_they_had() {
+    let both = listed(vec![claiming("main", "gpu-0"), claiming("other", "gpu-0")]);
+    let none = ListPodResourcesResponse::default();
+    let shares =
+        |known: &PodHoldings| known.ended.iter().map(|one| one.allocation.fraction).collect::<Vec<_>>();
+    let mut node = TestNode::new(None);
+    node.round(Some(&both), None, &logs(&[UID]));
+    node.round(Some(&none), None, &logs(&[UID]));
+    assert_eq!(shares(&node.round(Some(&none), None, &logs(&[UID]))), [one_of(2); 2]);
+    let mut node = TestNode::new(None);
+    node.now = Utc(26_000_000_000);
+    node.metadata = metadata(&[ended("Succeeded", &[("main", Some(25)), ("other", Some(25))])]);
+    for _ in 0..2 {
+        assert_eq!(
+            shares(&node.round(Some(&both), None, &logs(&[UID]))),
+            [one_of(2); 2],
+            "it is still listed"
+        );
+    }
 }
 
 #[test]
