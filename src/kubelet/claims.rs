@@ -65,6 +65,14 @@ pub struct ClaimReader {
     next: Duration,
 }
 
+/// Why a claim could not be read.
+#[derive(Debug)]
+struct UnreadClaim {
+    problem: String,
+    /// Whether no other claim can be read either.
+    is_of_all: bool,
+}
+
 /// A claim as the API server writes it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -128,7 +136,14 @@ impl ClaimReader {
         if unknown.is_empty() {
             self.problem = None;
         } else if self.problem.is_none() || now >= self.next {
-            self.problem = unknown.into_iter().find_map(|claim| self.read(claim).err());
+            self.problem = None;
+            for claim in unknown {
+                let Err(unread) = self.read(claim) else { continue };
+                self.problem.get_or_insert(unread.problem);
+                if unread.is_of_all {
+                    break;
+                }
+            }
             self.next = now + PAUSE;
         }
     }
@@ -143,13 +158,17 @@ impl ClaimReader {
         self.problem.as_deref()
     }
 
-    fn read(&mut self, claim: ClaimName) -> Result<(), String> {
+    fn read(&mut self, claim: ClaimName) -> Result<(), UnreadClaim> {
         let Some(server) = self.server.as_ref().filter(|_| self.token.exists()) else {
-            return Err("the agent has no service account, and no API server to ask".to_owned());
+            let problem = "the agent has no service account, and no API server to ask".to_owned();
+            return Err(UnreadClaim { problem, is_of_all: true });
         };
         let response =
             self.runtime.block_on(async { tokio::time::timeout(TIMEOUT, get(server, &claim)).await });
-        let timed_out = |_| Err(format!("no response of the API server within {} s", TIMEOUT.as_secs()));
+        let timed_out = |_| {
+            let problem = format!("no response of the API server within {} s", TIMEOUT.as_secs());
+            Err(UnreadClaim { problem, is_of_all: true })
+        };
         let results = response.unwrap_or_else(timed_out)?;
         // A device may be granted by one request of a claim for use, and by another for watching it.
         let is_used = |one: &DeviceResult| {
@@ -172,14 +191,17 @@ impl ClaimReader {
 }
 
 /// The devices of a claim; none of one that no version of the API has.
-async fn get(server: &HttpsClient, claim: &ClaimName) -> Result<Vec<DeviceResult>, String> {
+async fn get(server: &HttpsClient, claim: &ClaimName) -> Result<Vec<DeviceResult>, UnreadClaim> {
     let ClaimName { namespace, name } = claim;
     for version in VERSIONS {
         let path = format!("/apis/resource.k8s.io/{version}/namespaces/{namespace}/resourceclaims/{name}");
         match server.get(&path).await {
             Ok(body) => {
-                let claim: ResourceClaim = serde_json::from_slice(&body)
-                    .map_err(|error| RequestFailure::new(format!("{namespace}/{name}: {error}")).problem)?;
+                let claim: ResourceClaim = serde_json::from_slice(&body).map_err(|error| {
+                    let RequestFailure { problem, .. } =
+                        RequestFailure::new(format!("{namespace}/{name}: {error}"));
+                    UnreadClaim { problem, is_of_all: false }
+                })?;
                 let allocation = claim.status.unwrap_or_default().allocation.unwrap_or_default();
                 return Ok(allocation.devices.results.unwrap_or_default());
             }
@@ -188,11 +210,12 @@ async fn get(server: &HttpsClient, claim: &ClaimName) -> Result<Vec<DeviceResult
                 problem,
                 status: Some(StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED),
             }) => {
-                return Err(format!(
+                let problem = format!(
                     "{problem}; grant the agent's service account get on resourceclaims of resource.k8s.io"
-                ));
+                );
+                return Err(UnreadClaim { problem, is_of_all: true });
             }
-            Err(RequestFailure { problem, .. }) => return Err(problem),
+            Err(RequestFailure { problem, .. }) => return Err(UnreadClaim { problem, is_of_all: false }),
         }
     }
     Ok(Vec::new())

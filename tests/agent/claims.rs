@@ -103,6 +103,31 @@ fn a_claim_that_cannot_be_read_counts_and_the_reason_says_what_to_grant() {
     assert!(reader.problem().unwrap().contains("no service account"), "{:?}", reader.problem());
 }
 
+#[test]
+fn a_claim_that_cannot_be_read_hides_no_other_and_a_refusal_is_not_repeated_for_each() {
+    let claims = [
+        (path("v1", "ml", "broken"), json!({"status": 7})),
+        (path("v1", "monitoring", "admin"), claim(&[("gpu-0", Some(true))])),
+    ];
+    let listed = BTreeSet::from([name("ml", "broken"), name("monitoring", "admin")]);
+    for (fault, asked) in [
+        (None, 2),
+        (Some(Fault::Status(401)), 1),
+        (Some(Fault::Status(403)), 1),
+        (Some(Fault::Status(500)), 2),
+    ] {
+        let (_directory, server, mut reader) = reader(&claims);
+        server.answer(|answers| answers.fault = fault);
+        reader.refresh(&listed, Duration::ZERO);
+        assert_eq!(server.requested_paths().len(), asked, "{fault:?}");
+        assert!(reader.problem().is_some(), "{fault:?}");
+        if fault.is_none() {
+            assert_eq!(watched(&reader), [("admin", "gpu-0")]);
+            assert!(reader.problem().unwrap().contains("ml/broken"), "{:?}", reader.problem());
+        }
+    }
+}
+
 /// A pod of one container with a claim on these devices.
 fn claiming(namespace: &str, pod: &str, claim: &str, devices: &[&str]) -> PodResources {
     let device = |device: &&str| ClaimResource {
