@@ -242,7 +242,7 @@ impl PodRounds {
             if self.schedule.is_due(now, is_requested) {
                 self.logs_modified = logs_modified;
                 let span = trace::begin_round("pods");
-                self.run_round(shared, now, now < self.attentive_until);
+                self.run_round(shared, now, is_requested);
                 drop(span);
             } else if self.pods.tracker.awaits_first_list() {
                 self.observe(shared, None);

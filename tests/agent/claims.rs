@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::kubelet::{self, Kubelet, log};
 use crate::kubernetes_api::{Answers, Fault, Server, account};
-use crate::running::{Agent, Demo};
+use crate::running::{Agent, Demo, wait_until};
 use crate::scrape::{Scrape, nano};
 
 const UID: &str = "3cae2e45-052c-4b11-80d3-4d7b2d2d3464";
@@ -155,7 +155,7 @@ fn claiming(namespace: &str, pod: &str, claim: &str, devices: &[&str]) -> PodRes
 /// A demo whose agent has that API server and additional configuration of Kubernetes.
 struct MonitoredNode {
     demo: Demo,
-    _kubelet: Kubelet,
+    kubelet: Kubelet,
     _place: tempfile::TempDir,
 }
 
@@ -178,6 +178,7 @@ impl MonitoredNode {
         let mut command =
             Demo::command(directory.path(), &["--speed", "30", "--scenario", scenario.to_str().unwrap()]);
         if let Some(api) = api {
+            command.env("NODE_IP", &api.address.host);
             command.env("KUBERNETES_SERVICE_HOST", &api.address.host);
             command.env("KUBERNETES_SERVICE_PORT", api.address.port.to_string());
         }
@@ -201,7 +202,7 @@ impl MonitoredNode {
             ..kubelet::Answers::default()
         };
         let kubelet = Kubelet::start(&host.join("var/lib/kubelet/pod-resources/kubelet.sock"), answers);
-        Self { demo, _kubelet: kubelet, _place: place }
+        Self { demo, kubelet, _place: place }
     }
 }
 
@@ -235,6 +236,23 @@ fn a_monitoring_claim_takes_nothing_of_a_trainers_gpu_nor_of_idle_ones() {
         assert_eq!(page.value("gpu_holding_ratio", &[&trainer[0]]), Some("1"));
         assert!(held(&page, "1", "__unallocated__") >= 120 * SECOND);
     }
+}
+
+#[test]
+fn a_change_of_the_log_directories_has_the_kubelets_list_read_each_second_and_its_pods_once() {
+    let api = api_server();
+    let node = MonitoredNode::start(&format!("kubelet_port: {}", api.address.port), Some(&api));
+    let reads = || api.requested_paths().iter().filter(|path| *path == "/pods").count();
+    wait_until("a read of its pods", || reads() > 0);
+    let (before, lists) = (reads(), node.kubelet.lists());
+    log(
+        &node.demo.directory.path().join("host"),
+        ("ml", "other-0", &UID.replace("3cae", "4cae")),
+        ("main", ID),
+    );
+    wait_until("ten lists", || node.kubelet.lists() >= lists + 10);
+    // Directories are made one after the other, and the period of 30 s may pass.
+    assert!(reads() - before <= 6, "{} reads in ten lists", reads() - before);
 }
 
 #[test]
