@@ -48,8 +48,11 @@ fn print_row(page: &mut String, row: &KeyDescription) {
     let plain = if subsection_of(row).is_empty() { "  " } else { "    " };
     // The keys of a list entry are comments below the list.
     let (name, margin, marker) = match row.path.rsplit_once("[].") {
-        Some((list, name)) => (name, "  #     ", if is_first(list, row) { "  #   - " } else { "  #     " }),
-        None => (row.path.rsplit('.').next().unwrap_or_default(), plain, plain),
+        Some((list, name)) => {
+            let item = if is_first(list, row) { "- " } else { "  " };
+            (name, format!("{plain}#     "), format!("{plain}#   {item}"))
+        }
+        None => (row.path.rsplit('.').next().unwrap_or_default(), plain.to_owned(), plain.to_owned()),
     };
     page.push_str(&format!("{margin}## {}\n{margin}## {}\n", row.help, describe_value(row)));
     let value = if row.is_list { String::new() } else { format!(" {}", quote(row.example)) };
