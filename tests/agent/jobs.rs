@@ -602,18 +602,28 @@ fn a_job_in_a_pod_pays_for_the_gpu_of_its_record_and_the_pod_for_the_rest() {
     let file = scenario.path().join("scenario.json");
     fs::write(&file, text.to_string()).unwrap();
     let demo = Demo::start(&["--speed", "30", "--scenario", file.to_str().unwrap()]);
-    demo.agent.wait_for("three minutes of the job", |page| {
-        seconds(page, "gpu_tenant_held_seconds_total", "phys") >= 180
-    });
-    let lines = bill_lines(&demo.agent);
-    let sum = |tenant: &str, gpu: u64, key: &str| {
-        let lines = lines.iter().filter(|line| line["tenant"] == tenant && line["gpu"] == gpu);
-        lines.map(|line| amount(line, key)).sum::<u64>() / 1_000_000_000
+    let lines_after = |held: i128| {
+        demo.agent.wait_for("time of the job", |page| {
+            seconds(page, "gpu_tenant_held_seconds_total", "phys") >= held
+        });
+        bill_lines(&demo.agent)
     };
+    let sum_of = |lines: &[Value], tenant: &str, gpu: u64, key: &str| {
+        let lines = lines.iter().filter(|line| line["tenant"] == tenant && line["gpu"] == gpu);
+        lines.map(|line| amount(line, key)).sum::<u64>()
+    };
+    let before = sum_of(&lines_after(30), "slurm", 0, "held_ns");
+    let lines = lines_after(180);
+    // Only before both were known.
+    assert_eq!(sum_of(&lines, "slurm", 0, "held_ns"), before, "{lines:#?}");
+    let sum = |tenant: &str, gpu: u64, key: &str| sum_of(&lines, tenant, gpu, key) / 1_000_000_000;
     let (job, pod) = (sum("phys", 0, "held_ns"), sum("slurm", 1, "held_ns"));
     assert!(job >= 150 && pod >= 150, "{job} {pod}");
-    // Only before both were known.
-    assert!(sum("slurm", 0, "held_ns") <= 30, "{lines:#?}");
     assert_eq!(sum("phys", 1, "held_ns") + sum("phys", 1, "used_ns"), 0, "{lines:#?}");
-    assert!(sum("phys", 0, "used_ns") >= 60 && sum("slurm", 1, "used_ns") >= 60, "{lines:#?}");
+    // A busy machine may leave time unmeasured; of the rest both processes use half.
+    for (tenant, gpu) in [("phys", 0), ("slurm", 1)] {
+        let [held, used, unmeasured] =
+            ["held_ns", "used_ns", "unmeasured_ns"].map(|key| sum(tenant, gpu, key));
+        assert!(used > 0 && used * 3 >= held - unmeasured, "{tenant}: {lines:#?}");
+    }
 }
