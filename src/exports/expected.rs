@@ -172,7 +172,7 @@ fn gaps_of(mut spans: Vec<ReportedSpan>, [begin, end]: [Utc; 2]) -> Vec<ReportGa
     spans.sort_by_key(|span| (span.from, Reverse(span.to)));
     let mut gaps = Vec::new();
     let mut rate = spans.first().and_then(|span| span.rate);
-    let mut at = begin;
+    let (mut at, mut latest) = (begin, Utc(0));
     let mut spans = spans.into_iter().peekable();
     while let Some(mut span) = spans.next() {
         while let Some(same) = spans.next_if(|next| (next.from, next.to) == (span.from, span.to)) {
@@ -184,7 +184,9 @@ fn gaps_of(mut spans: Vec<ReportedSpan>, [begin, end]: [Utc; 2]) -> Vec<ReportGa
             gaps.push(ReportGap { from: at, to, time: to.since(at), rate });
             at = to;
         }
-        rate = span.rate;
+        if latest <= span.to {
+            (latest, rate) = (span.to, span.rate);
+        }
         if from < to {
             let outside = span.to.since(span.from).0 - to.since(from).0;
             let missing = span.missing.saturating_sub(outside);
@@ -350,6 +352,9 @@ mod tests {
         assert_eq!(gaps_of(vec![part(half), part(half + 7)], [at(0), at(1)]), [of_quarter(7)]);
         assert_eq!(gaps_of(vec![part(half), part(0)], [at(0), at(1)]), []);
         assert_eq!(gaps_of(vec![part(5), span(0, 3, 0, two)], [at(0), at(3)]), []);
+        // A span that ends before what another ledger reported is not the latest before a gap.
+        assert_eq!(gaps_of(vec![part(5), span(0, 3, 0, two)], [at(0), at(4)]), [gap(3, 4, two)]);
+        assert_eq!(gaps_of(vec![span(0, 1, 0, one), span(1, 2, 0, two)], [at(3), at(4)]), [gap(3, 4, two)]);
         // The GPU came within the quarter hour.
         let since = Utc(at(1).0 - 9);
         assert_eq!(gaps_of(vec![part(QUARTER_HOUR.0 - 9)], [since, at(1)]), []);
