@@ -121,6 +121,7 @@ pub(crate) fn read(items: &[YamlNode], base: &str, report: &mut ProblemCollector
         }
     }
     check_ids(&placed, report);
+    check_teams(&placed, report);
     check_sums(&placed, report);
     placed.into_iter().map(|entry| entry.standing).collect()
 }
@@ -163,6 +164,27 @@ fn check_ids(placed: &[Placed], report: &mut ProblemCollector) {
                 entry.place,
                 format!("{}.id", entry.path),
                 Complaint::about(id, &wrong, "give another name"),
+            );
+        }
+    }
+}
+
+/// Checks that no team has the name of a namespace: both would hold as one.
+fn check_teams(placed: &[Placed], report: &mut ProblemCollector) {
+    let team = |entry: &Placed| match &entry.standing.holder {
+        Grantee::Team(_) => entry.standing.id.clone(),
+        _ => None,
+    };
+    for entry in placed {
+        let Grantee::Namespace(name) = &entry.standing.holder else { continue };
+        if let Some(other) = placed.iter().find(|other| team(other).as_ref() == Some(name)) {
+            let wrong =
+                format!("holds as team:{name}, as the users of the grant {name} on line {} do", other.line());
+            let remedy = "give that grant another id";
+            report.add(
+                entry.place,
+                format!("{}.namespace", entry.path),
+                Complaint::about(name, &wrong, remedy),
             );
         }
     }

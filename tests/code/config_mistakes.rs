@@ -237,6 +237,13 @@ node: {cluster: b}"#,
         "3:7: attribution.standing[0]: has user and unit; keep the one that holds it",
     ),
     (
+        r#"attribution:
+  standing:
+    - {id: physics, gpu: 0, user: [a, b]}
+    - {gpu: 1, namespace: physics}"#,
+        r#"4:15: attribution.standing[1].namespace: "physics" holds as team:physics, as the users of the grant physics on line 3 do; give that grant another id"#,
+    ),
+    (
         "attribution: {standing: [{user: a}]}",
         "1:26: attribution.standing[0].gpu: is missing; give all, an index, a range such as 4-7, or a UUID, or a list of them",
     ),
