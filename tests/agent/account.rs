@@ -305,16 +305,27 @@ fn where_nobody_holds_the_page_and_the_bill_say_so_with_the_remedy() {
     let (demo, _scenario) = bare_metal("attribution: {presence: false}\n");
     let advice = || {
         let summary = summary(&demo.agent);
-        let problems = summary["problems"].as_array().unwrap();
+        // Before the first tick the page has an error instead.
+        let problems = summary["problems"].as_array()?;
         let problem = problems.iter().find(|one| one["title"] == "use that nobody holds");
         problem.map(|problem| problem["advice"].as_str().unwrap().to_owned())
     };
-    wait_until("the problem on the page", || advice().is_some());
-    assert!(advice().unwrap().contains("set attribution.presence: true"), "{:?}", advice());
+    // On a busy machine processes are identified late, and until then their use is nobody's: each wait is for what is judged.
+    let mut told = None;
+    wait_until("the problem on the page", || {
+        told = advice();
+        told.is_some()
+    });
+    assert!(told.as_ref().is_some_and(|told| told.contains("set attribution.presence: true")), "{told:?}");
     let url = format!("http://{}", demo.agent.address);
     let printed = || String::from_utf8(output(&["bill", "--url", &url]).stdout).unwrap();
     wait_until("the footnote of the bill", || {
         printed().contains("charged to nobody: nobody held the GPU meanwhile")
     });
-    assert_eq!(charged(&demo.agent)["ada"], 0);
+    let mut charged_to_ada = None;
+    wait_until("ada on the bill", || {
+        charged_to_ada = charged(&demo.agent).get("ada").copied();
+        charged_to_ada.is_some()
+    });
+    assert_eq!(charged_to_ada, Some(0));
 }

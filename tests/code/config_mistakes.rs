@@ -241,7 +241,7 @@ node: {cluster: b}"#,
   standing:
     - {id: physics, gpu: 0, user: [a, b]}
     - {gpu: 1, namespace: physics}"#,
-        r#"4:15: attribution.standing[1].namespace: "physics" holds as team:physics, as the users of the grant physics on line 3 do; give that grant another id"#,
+        r#"4:8: attribution.standing[1].namespace: "physics" holds as team:physics, as the users of the grant physics on line 3 do; give that grant another id"#,
     ),
     (
         "attribution: {standing: [{user: a}]}",
