@@ -133,7 +133,7 @@ impl MinuteUses {
         }
     }
 
-    /// Whether what nobody did is asked for.
+    /// Whether no workload that is asked for was on the GPU.
     pub fn is_empty(&self) -> bool {
         self.workloads.is_empty()
     }

@@ -145,7 +145,7 @@ pub fn round_together(amounts: &[ExactMoney], unit: u32) -> Result<Vec<Money>, M
     Ok(round_to(amounts, unit, total.0.div_euclid(i128::from(unit) * HOUR)))
 }
 
-/// The same, with a sum of `total` units, of which one above the exact sum is too many at most.
+/// Like `round_together`, but the results sum to `total`, which may exceed the exact sum by less than one unit.
 pub(super) fn round_to(amounts: &[ExactMoney], unit: u32, total: i128) -> Vec<Money> {
     let (unit, part) = (i128::from(unit), i128::from(unit) * HOUR);
     let mut rounded: Vec<i128> = amounts.iter().map(|amount| amount.0.div_euclid(part)).collect();

@@ -171,8 +171,7 @@ agent_families! {
     HoldingConflicts = gauge(
         "gpumeter_holding_conflicts",
         Unit::None,
-        "Number of claims on the GPU that have one rank and do not fit together, as those of two schedulers: each holds, and \
-         pays for, a part of what it claims; 0 while all fit.",
+        "Claims of schedulers that together exceed the GPU; each holds and pays for a part; 0 while all fit.",
     )
     .labels(&["gpu", "uuid"]),
     PriceMissing = gauge(
