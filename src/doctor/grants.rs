@@ -10,6 +10,7 @@ use crate::config::{Config, Grantee, UserChoice};
 use crate::holders::{Allocation, Granting, SessionGpu, holdings, in_words};
 use crate::host::{Host, UserDatabase};
 use crate::ledger::Reader;
+use crate::model::snapshot::CONFLICT_ADVICE;
 use crate::model::{HolderId, HowHeld};
 use crate::policy;
 use crate::resolvers::{installed_scheduler, unresolved_grants};
@@ -61,8 +62,7 @@ pub(super) fn check_conflicts(
     let found: Vec<String> = gpus.iter().filter_map(in_conflict).collect();
     (!found.is_empty()).then(|| {
         let why = format!(
-            "claims on a GPU do not fit together, so each is charged for a part of what it claims ({}); let one scheduler \
-             grant the GPU: take it out of Slurm's gres.conf, or out of the kubelet's device plugin",
+            "claims on a GPU do not fit together, so each is charged for a part of what it claims ({}); {CONFLICT_ADVICE}",
             found.join("; ")
         );
         Finding::new("conflicts", false, why)

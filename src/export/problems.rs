@@ -1,6 +1,8 @@
 //! What of a node needs attention, the worst first: faults, heat, spent budgets, held GPUs that idle, processes of unknown
 //! owners.
 
+use crate::model::snapshot::CONFLICT_ADVICE;
+
 use super::summary::{Summary, SummaryGpu, SummaryNode, SummaryProblem, SummaryTenant};
 
 /// A held GPU is a problem from this time of idleness on, in seconds.
@@ -122,8 +124,7 @@ fn conflict(gpu: &SummaryGpu) -> Option<SummaryProblem> {
             "the claims of {} do not fit together, so each is charged for a part of what it claims",
             gpu.conflicts.join(", ")
         ),
-        advice: "let one scheduler grant this GPU: take it out of Slurm's gres.conf, or out of the kubelet's device plugin"
-            .to_owned(),
+        advice: CONFLICT_ADVICE.to_owned(),
         command: Some("gpumeter doctor".to_owned()),
         ..of_gpu(gpu, "cost", "granted twice")
     })

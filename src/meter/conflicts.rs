@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{Meter, TrackedGpu};
 use crate::model::HolderId;
-use crate::model::snapshot::HoldingConflict;
+use crate::model::snapshot::{CONFLICT_ADVICE, HoldingConflict};
 
 /// The holders in conflict on each GPU that has a conflict, by UUID.
 #[derive(Default)]
@@ -31,8 +31,7 @@ impl Meter {
                 gpu = index,
                 %uuid,
                 holders,
-                "these claims on a GPU do not fit together, so each is charged for a part of what it claims; let one scheduler \
-                 grant the GPU"
+                "these claims on a GPU do not fit together, so each is charged for a part of what it claims; {CONFLICT_ADVICE}"
             );
             self.conflicts.0.insert(Arc::clone(uuid), found);
         }

@@ -63,6 +63,9 @@ impl Snapshot {
     }
 }
 
+/// What to do about [`HoldingConflict`].
+pub const CONFLICT_ADVICE: &str = "let one scheduler grant the GPU: take it out of Slurm's gres.conf, or out of the kubelet's device plugin";
+
 /// Workloads whose claims on a GPU have one rank and do not fit together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HoldingConflict {
