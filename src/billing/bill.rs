@@ -30,7 +30,8 @@ pub struct Bill {
     /// The nodes, in a bill over exports of many.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fleet: Option<Fleet>,
-    /// How GPUs are held on the node where no grant names them; absent where it is not known, and in a bill over exports.
+    /// How GPUs are held on the node where no grant names them; absent where it is not known, where it became so after the
+    /// begin, and in a bill over exports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub how_held: Option<HowHeld>,
     /// Where claims of one rank did not fit together, so that each was charged for a part; empty in a bill over exports.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::column::loaded;
+use super::column::{loaded, stored};
 use super::error::Cause;
 use crate::model::{HowHeld, NodeIdentity, Utc};
 
@@ -31,16 +31,22 @@ pub(super) fn store(connection: &Connection, node: &NodeIdentity) -> Result<(), 
     Ok(())
 }
 
-/// Stores how GPUs are held on the node.
+/// Stores how GPUs are held on the node, from the end of the recorded account on where it was another way before.
 pub(super) fn store_how_held(connection: &Connection, how_held: HowHeld) -> rusqlite::Result<()> {
-    connection.execute("UPDATE node SET how_held = ?1 WHERE how_held IS NOT ?1", [how_held.name()])?;
+    connection.execute(
+        "UPDATE node SET how_held = ?1,
+             how_held_since_ns = coalesce((SELECT max(minute_ns) FROM minute) + 60000000000, 0)
+         WHERE how_held IS NOT ?1",
+        [how_held.name()],
+    )?;
     Ok(())
 }
 
-/// How GPUs are held on the node; none where no agent stored it, or one of a later release.
-pub(super) fn load_how_held(connection: &Connection) -> rusqlite::Result<Option<HowHeld>> {
-    let sql = "SELECT how_held FROM node WHERE how_held IS NOT NULL";
-    let name = connection.query_row(sql, [], |row| row.get::<_, String>(0)).optional()?;
+/// How GPUs have been held on the node from a time on; none where that changed later, where no agent stored it, or one of a
+/// later release.
+pub(super) fn load_how_held(connection: &Connection, from: Utc) -> Result<Option<HowHeld>, Cause> {
+    let sql = "SELECT how_held FROM node WHERE how_held IS NOT NULL AND how_held_since_ns <= ?1";
+    let name = connection.query_row(sql, [stored(from.0)?], |row| row.get::<_, String>(0)).optional()?;
     Ok(name.and_then(|name| HowHeld::named(&name)))
 }
 

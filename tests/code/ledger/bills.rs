@@ -84,13 +84,33 @@ fn a_bill_says_how_gpus_are_held_and_where_claims_did_not_fit_together() {
     }
     let told = bill(&world);
     assert_eq!(told.how_held, Some(HowHeld::Scheduled));
-    let [conflict] = &told.claim_conflicts[..] else { panic!("{:?}", told.claim_conflicts) };
-    assert_eq!(conflict.holders, ["k8s:11/main", "slurm:alpha/7"]);
-    assert_eq!(
-        (conflict.gpu.index, conflict.time),
-        (0, Nanoseconds(2 * MINUTE.0)),
-        "minutes with a conflict"
-    );
+    let conflicts = |bill: &Bill| -> Vec<(Option<u32>, String, u64)> {
+        let of_slot = |one: &ClaimConflict| (one.gpu_instance, one.holders.join(" "), one.quarter_hours);
+        bill.claim_conflicts.iter().map(of_slot).collect()
+    };
+    let expected = [
+        (Some(1), "slurm:alpha/8 slurm:alpha/9".to_owned(), 1),
+        (None, "k8s:11/main slurm:alpha/7".to_owned(), 2),
+    ];
+    assert_eq!(conflicts(&told), expected, "by slot, and none of a claim that yielded");
+    let at_once = Retention { minutes: Nanoseconds(0), quarter_hours: Nanoseconds(u64::MAX) };
+    while ledger.retain(at_once).unwrap() {}
+    assert_eq!(conflicts(&bill(&world)), expected, "after a roll-up");
+}
+
+#[test]
+fn a_bill_that_begins_before_gpus_were_held_so_does_not_say_how() {
+    let world = World::new();
+    let (mut ledger, _) = world.open(0, book(&[]));
+    register_gpus(&mut ledger, 1);
+    ledger.record_how_held(HowHeld::Grants).unwrap();
+    settle(&mut ledger, 0, 0..120, "user:a");
+    ledger.record_how_held(HowHeld::NothingGrants).unwrap();
+    settle(&mut ledger, 0, 120..240, "user:a");
+    ledger.record_how_held(HowHeld::NothingGrants).unwrap();
+    let how_held = |from| Reader::open(&world.path()).unwrap().bill(Some(from), None).unwrap().how_held;
+    let told = [0, 60, 120, 180].map(|second| how_held(after(second)));
+    assert_eq!(told, [None, None, Some(HowHeld::NothingGrants), Some(HowHeld::NothingGrants)]);
 }
 
 #[test]
