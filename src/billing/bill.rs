@@ -106,9 +106,8 @@ pub struct ClaimConflict {
     pub gpu: GpuId,
     /// The holders of the claims.
     pub holders: Vec<String>,
-    /// In how much time, in the grain of the rows.
-    #[serde(rename = "time_ns", with = "json::integer")]
-    pub time: Nanoseconds,
+    /// In how many quarter hours, a part of one included.
+    pub quarter_hours: u64,
 }
 
 /// A period in which prices changed their currency, where one bill is needed.

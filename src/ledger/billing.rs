@@ -472,13 +472,10 @@ pub(super) fn load_holder_id(connection: &Connection, key: i64) -> rusqlite::Res
         .query_row([key], |row| loaded_id(row, 0))
 }
 
-/// The conflicts of claims between two times, by GPU.
-fn load_conflicts(
-    connection: &Connection,
-    rolled: &RolledTime,
-    [from, to]: [Utc; 2],
-) -> rusqlite::Result<Vec<ClaimConflict>> {
-    let mut found: BTreeMap<GpuId, (BTreeSet<String>, BTreeSet<Utc>)> = BTreeMap::new();
+/// The conflicts of claims between two times, by slot and holders. They are told by quarter hours, which a roll-up keeps. A
+/// holder alone was in no conflict: earlier releases wrote the same for a claim that yielded.
+fn load_conflicts(connection: &Connection, [from, to]: [Utc; 2]) -> rusqlite::Result<Vec<ClaimConflict>> {
+    let mut found: BTreeMap<(GpuId, String, Utc), BTreeSet<String>> = BTreeMap::new();
     let mut statement = connection.prepare(
         "SELECT gpu_index, uuid, minute_ns, text FROM remark JOIN gpu ON id = gpu
          WHERE minute_ns >= ?1 AND minute_ns < ?2 AND text LIKE '%: conflict %'",
@@ -486,17 +483,25 @@ fn load_conflicts(
     let mut rows = statement.query(params![stored(from.0)?, stored(to.0)?])?;
     while let Some(row) = rows.next()? {
         let gpu = GpuId { index: row.get(0)?, uuid: row.get::<_, String>(1)?.into() };
-        let (holders, minutes) = found.entry(gpu).or_default();
-        minutes.insert(Utc(loaded(row, 2)?));
-        let text: String = row.get(3)?;
-        holders.extend(text.split_once(": conflict ").map(|(_, holder)| holder.to_owned()));
+        let (at, text) = (Utc(loaded(row, 2)?).floor(QUARTER_HOUR), row.get::<_, String>(3)?);
+        if let Some((slot, holder)) = text.split_once(": conflict ") {
+            found.entry((gpu, slot.to_owned(), at)).or_default().insert(holder.to_owned());
+        }
     }
-    let conflict = |(gpu, (holders, minutes)): (GpuId, (BTreeSet<String>, BTreeSet<Utc>))| ClaimConflict {
-        gpu,
-        holders: holders.into_iter().collect(),
-        time: minutes.iter().map(|minute| rolled.end_of(*minute).since(*minute)).sum(),
-    };
-    Ok(found.into_iter().map(conflict).collect())
+    let mut conflicts: BTreeMap<(GpuId, String, BTreeSet<String>), u64> = BTreeMap::new();
+    for ((gpu, slot, _), holders) in found {
+        if holders.len() > 1 {
+            *conflicts.entry((gpu, slot, holders)).or_default() += 1;
+        }
+    }
+    let conflict =
+        |((gpu, slot, holders), quarter_hours): ((GpuId, String, BTreeSet<String>), u64)| ClaimConflict {
+            gpu,
+            gpu_instance: slot.parse().ok(),
+            holders: holders.into_iter().collect(),
+            quarter_hours,
+        };
+    Ok(conflicts.into_iter().map(conflict).collect())
 }
 
 /// The profiles of MIG instances, by key.

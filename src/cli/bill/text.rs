@@ -75,16 +75,28 @@ fn holding(bill: &Bill) -> String {
         lines.push(format!("{}; {}", how_held.describe(), how_held.advice()));
     }
     lines.extend(unheld(bill).filter(|_| !bill.partial));
-    lines.extend(bill.claim_conflicts.iter().filter(|_| !bill.partial).map(|ClaimConflict { gpu, holders, time }| {
-        format!(
-            "conflict on GPU {} ({}): in {} h the claims of {} did not fit together, and each was charged for a part",
-            gpu.index,
-            gpu.uuid,
-            decimal(in_hour_units(&[time.0.into()])[0]),
-            holders.join(", ")
-        )
-    }));
+    let conflicts = bill.claim_conflicts.iter().filter(|_| !bill.partial);
+    lines.extend(conflicts.clone().take(MOST_CONFLICTS).map(conflict));
+    let others = conflicts.count().saturating_sub(MOST_CONFLICTS);
+    if others > 0 {
+        lines.push(format!("{others} more conflicts of claims are in the bill as JSON"));
+    }
     lines.iter().fold(String::new(), |page, line| page + "\n" + line + "\n")
+}
+
+/// Conflicts of claims with a line of their own; short jobs beside pods may have thousands in a month.
+const MOST_CONFLICTS: usize = 20;
+
+fn conflict(ClaimConflict { gpu, gpu_instance, holders, quarter_hours }: &ClaimConflict) -> String {
+    let instance = gpu_instance.map(|id| format!(" instance {id}")).unwrap_or_default();
+    let plural = if *quarter_hours == 1 { "" } else { "s" };
+    format!(
+        "conflict on GPU {}{instance} ({}): in {quarter_hours} quarter hour{plural} the claims of {} did not fit together, and \
+         each was charged for a part",
+        gpu.index,
+        gpu.uuid,
+        holders.join(", ")
+    )
 }
 
 /// Use of workloads that nobody pays for, from a minute and 5 % of all use on.
@@ -417,7 +429,7 @@ mod tests {
         };
         let lines = [unheld("ada", "user:ada", HOUR / 2), unheld("__system__", "__system__", HOUR / 2)];
         let told = page(&bill(json!({"how_held": "kubelet", "lines": lines, "claim_conflicts": [
-            {"gpu": 3, "uuid": "GPU-3", "holders": ["k8s:1/main", "slurm:a/7"], "time_ns": HOUR.to_string()}]})));
+            {"gpu": 3, "uuid": "GPU-3", "gpu_instance": 2, "holders": ["k8s:1/main", "slurm:a/7"], "quarter_hours": 4}]})));
         let has = |line: &str| told.lines().any(|found| found == line);
         assert!(told.contains("\nGPUs are held by grants alone: "), "{told}");
         assert!(

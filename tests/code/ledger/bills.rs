@@ -1,10 +1,12 @@
 //! Prices and bills.
 
 use gpumeter::account::LedgerBatch;
-use gpumeter::billing::{BillsJson, ExactMoney, PriceBook, Rate, RateKind, RateSelector, bills_from_json};
-use gpumeter::ledger::{Cause, Ledger, Opening, Reader};
+use gpumeter::billing::{
+    Bill, BillsJson, ClaimConflict, ExactMoney, PriceBook, Rate, RateKind, RateSelector, bills_from_json,
+};
+use gpumeter::ledger::{Cause, Ledger, Opening, Reader, Retention};
 use gpumeter::model::{
-    HolderId, HowHeld, MINUTE, Money, Nanoseconds, NodeIdentity, Parts, QUARTER_HOUR, Stamp, Use, Utc,
+    HolderId, HowHeld, Money, Nanoseconds, NodeIdentity, Parts, QUARTER_HOUR, Stamp, Use, Utc,
 };
 
 use jiff::tz::TimeZone;
@@ -69,16 +71,17 @@ fn a_bill_says_how_gpus_are_held_and_where_claims_did_not_fit_together() {
     assert_eq!((bill(&world).how_held, bill(&world).claim_conflicts), (None, vec![]));
     ledger.record_how_held(HowHeld::NothingGrants).unwrap();
     ledger.record_how_held(HowHeld::Scheduled).unwrap();
-    for from in (0..180).step_by(15) {
+    let (pod, job) = ("gpu: conflict k8s:11/main", "gpu: conflict slurm:alpha/7");
+    for from in (0..2_700).step_by(15) {
         let mut window = whole(0, (after(from), after(from + 15)), "k8s:11/main", 0);
-        if from < 75 {
-            let flags = [
-                "gpu: conflict k8s:11/main",
-                "gpu: conflict slurm:alpha/7",
-                "gpu: yield user:a to slurm:alpha/7",
-            ];
-            window.settlement.flags = flags.map(str::to_owned).into();
-        }
+        let flags: &[&str] = match from {
+            0..75 | 1_200 => &[pod, job, "gpu: yield user:a to slurm:alpha/7"],
+            300 => &["1: conflict slurm:alpha/8", "1: conflict slurm:alpha/9", "2: conflict user:c"],
+            // As earlier releases wrote of a claim that yielded.
+            2_010 => &["gpu: conflict user:b"],
+            _ => &[],
+        };
+        window.settlement.flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
         let batch = LedgerBatch { now: after(from + 16), closed: vec![window], ..LedgerBatch::default() };
         ledger.commit(&batch).unwrap();
     }
