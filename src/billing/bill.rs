@@ -12,7 +12,7 @@ use super::money::{ExactMoney, MoneyOverflow, SumOverflow, round_to, round_toget
 use super::month::TenantBudget;
 use super::rate::{EXAMPLE, Rate, RateKind, RateSelector};
 use super::schedule::Recorded;
-use super::terms::Terms;
+use super::terms::{Terms, charges_unheld};
 use crate::model::{
     ActivitySource, Amounts, EnergySum, GpuId, Grade, HolderId, HowHeld, Method, Microjoules, Money,
     Nanoseconds, NodeIdentity, RESERVED, SlotId, TimeSum, Utc, VisibleAccount,
@@ -104,6 +104,9 @@ pub struct ClaimConflict {
     /// The GPU.
     #[serde(flatten, with = "GpuIdJson")]
     pub gpu: GpuId,
+    /// The MIG instance; absent for a whole GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_instance: Option<u32>,
     /// The holders of the claims.
     pub holders: Vec<String>,
     /// In how many quarter hours, a part of one included.
@@ -580,6 +583,12 @@ impl Bill {
         // They name the holders of other lines.
         self.claim_conflicts.clear();
         self.partial = true;
+    }
+
+    /// Whether the terms of the line charge for use while nobody held the GPU.
+    pub fn charges_unheld(&self, line: &BillLine) -> bool {
+        let terms = self.terms.iter().find(|terms| Some(terms.id) == line.rates.terms);
+        charges_unheld(terms.and_then(|terms| Terms::described(&terms.terms)).as_ref())
     }
 
     /// Divides the money of remainders among the lines of tenants by charged time, in a column of its own.

@@ -54,4 +54,4 @@ pub use pricing::{LineCharge, LinePrices, PricedSpan, SlotRates, nano_per_gpu_ho
 pub use rate::{EXAMPLE, OtherCurrency, PriceBook, PricedSlot, Rate, RateKind, RateSelector};
 pub use sacct::{SacctJob, parse_sacct};
 pub use schedule::{Dated, RateSchedule, Recorded, RecordedAt, Schedule};
-pub use terms::{Basis, Terms, WHOLE_RATE};
+pub use terms::{Basis, Terms, WHOLE_RATE, charges_unheld};

@@ -44,6 +44,11 @@ const OFF: &str = " % off";
 /// The whole of a rate, in the units of [`Terms::discount`].
 pub const WHOLE_RATE: u32 = 1_000_000_000;
 
+/// Whether a tenant with these terms is charged for use while nobody held the GPU.
+pub fn charges_unheld(terms: Option<&Terms>) -> bool {
+    terms.is_some_and(|terms| terms.basis == Basis::Used)
+}
+
 impl Terms {
     /// Whether they are those of that tenant.
     pub(super) fn is_for(&self, tenant: &str) -> bool {

@@ -29,14 +29,14 @@ pub struct GrantDiagnosis {
 }
 
 /// How GPUs are held on this node, as an agent that starts now would find it, and what to set for another rule. It fails
-/// where nothing holds a GPU, so that nobody is charged.
+/// where nobody can hold a GPU.
 pub(super) fn check_holding(config: &Config, host: &Host) -> Finding {
     let installed = installed_scheduler(config, host);
     let scheduler = installed.or_else(|| has_scheduled(&config.ledger.path).then_some(HowHeld::Scheduled));
     let how_held = policy::how_held(config, scheduler);
     let grants_exist = scheduler.is_some() || !config.attribution.standing.is_empty();
     let works = how_held.is_by_presence() || grants_exist;
-    let nobody = if works { "" } else { ", and nothing here grants a GPU, so nobody is charged" };
+    let nobody = if works { "" } else { ", and nothing here grants a GPU, so nobody holds one" };
     Finding::new("holding", works, format!("{}{nobody}; {}", how_held.describe(), how_held.advice()))
 }
 

@@ -88,7 +88,7 @@ pub struct SummaryNode {
     pub how_held_advice: String,
     /// GPU-seconds used in the last hour; null for a reader of a part of the account.
     pub used_last_hour: Option<f64>,
-    /// GPU-seconds of these that workloads used on GPUs that nobody held.
+    /// GPU-seconds of these that workloads used on GPUs that nobody held, and for which their terms charge nobody.
     pub unheld_last_hour: Option<f64>,
     /// Power of all GPUs, and the sum of their limits.
     pub power: Option<f64>,

@@ -1,10 +1,10 @@
-//! What was used in the last hour, and which part of it nobody held: a node on which much of it is unheld bills nobody.
+//! What was used in the last hour, and which part of it nobody held and nobody is charged for.
 
 use std::collections::BTreeMap;
 
 use crate::account::ClosedWindow;
 use crate::model::snapshot::HourlyUse;
-use crate::model::{MINUTE, Nanoseconds, Utc};
+use crate::model::{HolderId, MINUTE, Nanoseconds, Utc};
 
 const HOUR: Nanoseconds = Nanoseconds(60 * MINUTE.0);
 
@@ -13,16 +13,26 @@ const HOUR: Nanoseconds = Nanoseconds(60 * MINUTE.0);
 pub(super) struct LastHour(BTreeMap<Utc, HourlyUse>);
 
 impl LastHour {
-    /// Adds the windows that were settled, and drops what is older than an hour.
-    pub(super) fn add(&mut self, now: Utc, closed: &[ClosedWindow]) {
+    /// Adds the windows that were settled, and drops what is older than an hour. `is_charged` says whether the terms of a holder
+    /// charge, at a time, for use while nobody held the GPU.
+    pub(super) fn add(
+        &mut self,
+        now: Utc,
+        closed: &[ClosedWindow],
+        is_charged: impl Fn(&HolderId, Utc) -> bool,
+    ) {
         for settlement in closed.iter().map(|window| &window.settlement) {
             let sum = self.0.entry(settlement.to.floor(MINUTE)).or_default();
             for row in &settlement.rows {
                 let used = &row.amounts.used;
                 sum.used.0 = sum.used.0.saturating_add(used.total());
                 // The driver's own processes and those of unknown owners never hold.
-                let unheld = if row.holder.is_remainder() { 0 } else { used.unheld };
-                sum.unheld.0 = sum.unheld.0.saturating_add(unheld);
+                let is_free = used.unheld > 0
+                    && !row.holder.is_remainder()
+                    && !is_charged(&row.holder, settlement.from);
+                if is_free {
+                    sum.unheld.0 = sum.unheld.0.saturating_add(used.unheld);
+                }
             }
         }
         let first = Utc(now.0.saturating_sub(HOUR.0));
@@ -41,7 +51,7 @@ impl LastHour {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Amounts, HolderId, Row, Settlement, Use};
+    use crate::model::{Amounts, Row, Settlement, Use};
 
     fn window(to: u64, rows: &[(&str, u64, u64)]) -> ClosedWindow {
         let row = |&(holder, unheld, outside): &(&str, u64, u64)| Row {
@@ -56,15 +66,20 @@ mod tests {
     }
 
     #[test]
-    fn use_without_a_holder_is_summed_over_an_hour_without_that_of_remainders() {
+    fn use_without_a_holder_is_summed_over_an_hour_without_remainders_and_without_what_terms_charge() {
         let mut hour = LastHour::default();
+        let is_charged = |holder: &HolderId, _| holder.as_str() == "user:cy";
         let at = |second: u64| Utc(second * Nanoseconds::SECOND.0);
-        hour.add(at(30), &[window(15, &[("user:ada", 7, 1), ("__system__", 100, 0)])]);
-        hour.add(at(90), &[window(75, &[("user:ada", 3, 0)]), window(75, &[("user:ben", 0, 20)])]);
+        hour.add(at(30), &[window(15, &[("user:ada", 7, 1), ("__system__", 100, 0)])], is_charged);
+        hour.add(
+            at(90),
+            &[window(75, &[("user:ada", 3, 0)]), window(75, &[("user:ben", 0, 20), ("user:cy", 50, 0)])],
+            is_charged,
+        );
         let sum = hour.sum();
-        assert_eq!((sum.used.0, sum.unheld.0), (131, 10));
-        hour.add(at(3_601), &[]);
+        assert_eq!((sum.used.0, sum.unheld.0), (181, 10));
+        hour.add(at(3_601), &[], is_charged);
         let sum = hour.sum();
-        assert_eq!((sum.used.0, sum.unheld.0), (23, 3), "the first minute is over");
+        assert_eq!((sum.used.0, sum.unheld.0), (73, 3), "the first minute is over");
     }
 }

@@ -44,16 +44,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::account::{AccountTimeline, Acknowledged, GpuRegistration, LedgerBatch, Recovered};
-use crate::billing::RateSchedule;
+use crate::billing::{RateSchedule, charges_unheld};
 use crate::catalogue::{INTEGRALS, InstanceValue, Level};
 use crate::holders::{Allocation, EndedAllocation, Granting, Identities, SessionGpu, StandingGrant};
 use crate::host::Pci;
 use crate::model::frame::Tier;
 use crate::model::snapshot::{InstanceCounters, Snapshot};
 use crate::model::{
-    Absence, CallInFlight, Frame, GpuId, HowHeld, Nanoseconds, Reading, Stamp, Unframed, Utc, XidCount,
+    Absence, CallInFlight, Frame, GpuId, HolderId, HowHeld, Nanoseconds, Reading, Stamp, Unframed, Utc,
+    XidCount,
 };
-use crate::tenants::{RuleSchedule, TenantNames, TenantRules};
+use crate::tenants::{RuleSchedule, TenantNames, TenantRules, tenant};
 
 use account::{Account, LateGrant, TimedFrame};
 use budget::OwnSeries;
@@ -305,6 +306,12 @@ impl Meter {
         self.accounts.tenant_rules.as_ref().unwrap_or(&self.policy.tenant_rules)
     }
 
+    /// Whether the terms of a holder's tenant charge for use while nobody held the GPU.
+    fn charges_unheld(&self, holder: &HolderId, at: Utc) -> bool {
+        let tenant = tenant(&self.versions.holder(holder), self.tenant_rules(at));
+        charges_unheld(self.rates().terms_of(&tenant, at).map(|terms| &terms.entry))
+    }
+
     /// The account's time axis.
     pub const fn timeline(&self) -> AccountTimeline {
         self.timeline
@@ -354,7 +361,9 @@ impl Meter {
         self.settle(&inputs.identities, &mut batch);
         self.judge(now, &mut batch);
         self.count_xids(now, &mut batch);
-        self.last_hour.add(batch.now, &batch.closed);
+        let mut last_hour = std::mem::take(&mut self.last_hour);
+        last_hour.add(batch.now, &batch.closed, |holder, at| self.charges_unheld(holder, at));
+        self.last_hour = last_hour;
         let snapshot = self.publish(now, &inputs);
         TickOutput { snapshot, batch }
     }

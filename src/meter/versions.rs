@@ -130,6 +130,13 @@ impl HolderVersions {
         version
     }
 
+    /// The holder of that id, with the facts that are known of it.
+    pub(super) fn holder(&self, id: &HolderId) -> Arc<Holder> {
+        let tracked = self.workloads.get(&id.workload());
+        let known = tracked.and_then(|tracked| tracked.versions.iter().find(|version| version.id == *id));
+        known.map_or_else(|| Arc::new(Holder::from_id(id.clone())), Arc::clone)
+    }
+
     /// The identities with the versions of their holders, and whether these are other processes than in the last call.
     pub(super) fn identify(&mut self, identities: &Arc<Identities>, at: Utc) -> (Arc<Identities>, bool) {
         let last = self.identities.take();

@@ -56,7 +56,7 @@ impl HowHeld {
         let rule = if self.is_by_presence() {
             "by presence: who has a process on a GPU without a grant holds it while the process runs, several in equal shares"
         } else {
-            "by grants alone: who uses a GPU without a grant holds nothing and pays nothing"
+            "by grants alone: who uses a GPU without a grant holds nothing"
         };
         format!("GPUs are held {rule} (attribution.presence: {setting}{reason})")
     }
@@ -68,11 +68,11 @@ impl HowHeld {
                 "to let somebody hold a GPU also while away, grant it in attribution.standing"
             }
             Self::Grants | Self::Standing | Self::WasOff => {
-                "to charge them, set attribution.presence: true, or grant the GPUs in attribution.standing"
+                "to let them hold it, set attribution.presence: true, or grant the GPUs in attribution.standing"
             }
             Self::Kubelet | Self::Slurm | Self::Scheduled => {
-                "to charge others than the scheduler's pods and jobs too, set attribution.presence: true, or grant the GPUs \
-                 in attribution.standing"
+                "to let others than the scheduler's pods and jobs hold GPUs too, set attribution.presence: true, or grant the \
+                 GPUs in attribution.standing"
             }
         }
     }

@@ -80,7 +80,7 @@ pub struct HoldingConflict {
 pub struct HourlyUse {
     /// Used by anybody.
     pub used: Nanoseconds,
-    /// Of that, used by workloads on slots that nobody held.
+    /// Of that, used by workloads on slots that nobody held, and charged to nobody.
     pub unheld: Nanoseconds,
 }
 

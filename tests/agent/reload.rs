@@ -332,8 +332,8 @@ fn the_start_log_has_version_configuration_and_ledger() {
             demo.path().display()
         ),
         "grants and prices standing=1 presence=\"auto\" rates=1 currency=\"CHF\"".to_owned(),
-        "GPUs are held by grants alone: who uses a GPU without a grant holds nothing and pays nothing \
-         (attribution.presence: auto, and attribution.standing has grants); to charge them, "
+        "GPUs are held by grants alone: who uses a GPU without a grant holds nothing \
+         (attribution.presence: auto, and attribution.standing has grants); to let them hold it, "
             .to_owned(),
         format!(
             "ledger opened path={} last_commit=\"none: no GPU has an account in it yet\" gpus=0",

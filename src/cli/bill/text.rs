@@ -103,7 +103,7 @@ fn conflict(ClaimConflict { gpu, gpu_instance, holders, quarter_hours }: &ClaimC
 fn unheld(bill: &Bill) -> Option<String> {
     let used = |line: &BillLine| u128::from(line.amounts.used.total());
     let used: u128 = bill.lines.iter().map(used).sum();
-    let is_free = |line: &&BillLine| !line.holder.is_remainder() && line.rates.terms.is_none();
+    let is_free = |line: &&BillLine| !line.holder.is_remainder() && !bill.charges_unheld(line);
     let unheld = bill.lines.iter().filter(is_free).map(|line| u128::from(line.amounts.used.unheld));
     let unheld: u128 = unheld.sum();
     if unheld < u128::from(MINUTE.0) || unheld * 20 <= used {
@@ -433,16 +433,25 @@ mod tests {
         let has = |line: &str| told.lines().any(|found| found == line);
         assert!(told.contains("\nGPUs are held by grants alone: "), "{told}");
         assert!(
-            told.contains("(attribution.presence: auto, and there is a kubelet); to charge others than"),
+            told.contains("(attribution.presence: auto, and there is a kubelet); to let others than"),
             "{told}"
         );
         assert!(
             has("0.5000 h of 1.0000 h used are charged to nobody: nobody held the GPU meanwhile"),
             "{told}"
         );
-        let conflict = "conflict on GPU 3 (GPU-3): in 1.0000 h the claims of k8s:1/main, slurm:a/7 did not fit together, and each \
-                        was charged for a part";
+        let conflict = "conflict on GPU 3 instance 2 (GPU-3): in 4 quarter hours the claims of k8s:1/main, slurm:a/7 did not fit \
+                        together, and each was charged for a part";
         assert!(has(conflict), "{told}");
+        let under = |terms: &str| {
+            let mut lines = lines.clone();
+            lines[0].as_object_mut().unwrap().insert("terms".to_owned(), json!("7"));
+            let terms = json!([{"id": "7", "tenant": "ada", "terms": terms}]);
+            page(&bill(json!({"lines": lines, "terms": terms}))).contains("charged to nobody")
+        };
+        assert!(
+            under("held time, 10 % off") && under("held time, and use outside it") && !under("used time")
+        );
         let held = page(&bill(json!({})));
         assert!(!held.contains("GPUs are held") && !held.contains("charged to nobody"), "{held}");
     }
