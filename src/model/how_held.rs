@@ -65,9 +65,13 @@ impl HowHeld {
     pub const fn advice(self) -> &'static str {
         match self {
             Self::Presence | Self::NothingGrants => {
-                "to let somebody hold a GPU also while away, grant it in attribution.standing"
+                "to let somebody hold a GPU also while away, grant it in attribution.standing and set attribution.presence: true, \
+                 so that the other GPUs are held by presence still"
             }
-            Self::Grants | Self::Standing | Self::WasOff => {
+            Self::WasOff => {
+                "to let them hold it, restart the agent, set attribution.presence: true, or grant the GPUs in attribution.standing"
+            }
+            Self::Grants | Self::Standing => {
                 "to let them hold it, set attribution.presence: true, or grant the GPUs in attribution.standing"
             }
             Self::Kubelet | Self::Slurm | Self::Scheduled => {
