@@ -196,10 +196,7 @@ impl CloseOptions {
             written_before(&bill, directory.documents()).filter(|_| self.exports.is_none())
         {
             let told = told_of_statement(written);
-            let id = stored.id();
-            let document =
-                RecordedDocument { period, is_credit: false, number: id.number, digest: id.digest };
-            self.owner.record(document)?;
+            self.owner.record(record_of(stored, period, false))?;
             return print(&format!("written before: {told}\n"));
         }
         check_overlap(&bill, directory.documents()).map_err(Failure::found)?;
@@ -217,14 +214,8 @@ impl CloseOptions {
         let document = Document::Statement(Box::new(statement));
         let (text, stored) = document.with_digest().map_err(Failure::found)?;
         let path = directory.write(&text, &stored)?;
-        let id = stored.id();
         if self.exports.is_none() {
-            self.owner.record(RecordedDocument {
-                period,
-                is_credit: false,
-                number: id.number,
-                digest: id.digest,
-            })?;
+            self.owner.record(record_of(&stored, period, false))?;
         }
         print(&format!("{}: {told}\n", path.display()))
     }
@@ -351,16 +342,11 @@ impl CreditOptions {
         if has_ledger {
             let recorded = self.owner.documents()?;
             // A kill may have come before the ledger knew of it, or an older copy of the ledger was put back.
-            let is_same = |credit: &Credit| {
-                (&credit.statement, &credit.tenant, credit.amount, &credit.reason)
-                    == (&stored.id(), &self.tenant, amount, &self.reason)
-            };
-            if let Some((written, credit)) =
-                directory.unrecorded(&recorded).find(|(_, credit)| is_same(credit))
-            {
+            let same =
+                directory.unrecorded(&recorded).find(|(_, credit)| self.is_same(credit, &stored, amount));
+            if let Some((written, credit)) = same {
                 let told = told_of_credit(credit);
-                let DocumentId { number, digest } = written.id();
-                self.owner.record(RecordedDocument { period, is_credit: true, number, digest })?;
+                self.owner.record(record_of(written, period, true))?;
                 return print(&format!("written before: {told}\n"));
             }
             directory.check_recorded(&recorded)?;
@@ -376,11 +362,9 @@ impl CreditOptions {
         let credit = self.credit((&stored, &statement.bill), &directory, (amount, by))?;
         let told = told_of_credit(&credit);
         let (text, written) = Document::Credit(Box::new(credit)).with_digest().map_err(Failure::found)?;
-        let id = written.id();
         let path = directory.write(&text, &written)?;
         if has_ledger {
-            let document = RecordedDocument { period, is_credit: true, number: id.number, digest: id.digest };
-            self.owner.record(document).map_err(|failure| {
+            self.owner.record(record_of(&written, period, true)).map_err(|failure| {
                 let path = path.display();
                 let problem = failure.message;
                 Failure::found(format!(
@@ -389,6 +373,12 @@ impl CreditOptions {
             })?;
         }
         print(&format!("{}: {told}\n", path.display()))
+    }
+
+    /// Whether a credit is the one that is asked for.
+    fn is_same(&self, credit: &Credit, stored: &StoredDocument, amount: Money) -> bool {
+        (&credit.statement, &credit.tenant, credit.amount, &credit.reason)
+            == (&stored.id(), &self.tenant, amount, &self.reason)
     }
 
     fn credit(
@@ -411,6 +401,12 @@ impl CreditOptions {
             reason: self.reason.clone(),
         })
     }
+}
+
+/// What the ledger records of a document for that period.
+fn record_of(stored: &StoredDocument, period: ClosedPeriod, is_credit: bool) -> RecordedDocument {
+    let DocumentId { number, digest } = stored.id();
+    RecordedDocument { period, is_credit, number, digest }
 }
 
 /// The text of a document and what it is; an error where it is not as it was written.

@@ -108,16 +108,7 @@ impl Ledger {
     fn open_and_recover(path: &Path, opening: &Opening) -> Result<(Self, Recovered), Cause> {
         let path = resolve_path(path)?;
         let durable = files::check_durable(path.parent().unwrap_or(Path::new("/")))?;
-        schema::check_header(&path)?;
-        files::check_not_emptied(&path).map_err(|error| error.cause)?;
-        let is_new = !path.exists();
-        let mut lock = LedgerLock::acquire(&path)?;
-        let opened = schema::open_writer(&path, opening.now.utc);
-        if is_new && opened.is_err() {
-            LedgerLock::remove_unwritten(&path);
-        }
-        let (mut connection, upgraded_from) = opened?;
-        lock.note_made()?;
+        let (lock, mut connection, upgraded_from) = open_locked(&path, opening.now.utc)?;
         identity::resume(&connection, &opening.machine_id)?;
         node::store(&connection, &opening.node)?;
         let (timeline, boot) = timeline::resume_timeline(
@@ -265,6 +256,22 @@ impl Ledger {
     pub fn path(&self) -> &Path {
         &self.path
     }
+}
+
+/// Locks and opens the ledger of an agent, which is made where it is missing; also returns the copy of an older one. A new file
+/// that cannot be written is removed, since an empty one would be taken for a ledger that was lost.
+fn open_locked(path: &Path, now: Utc) -> Result<(LedgerLock, Connection, Option<PathBuf>), Cause> {
+    schema::check_header(path)?;
+    files::check_not_emptied(path).map_err(|error| error.cause)?;
+    let is_new = !path.exists();
+    let mut lock = LedgerLock::acquire(path)?;
+    let opened = schema::open_writer(path, now);
+    if is_new && opened.is_err() {
+        LedgerLock::remove_unwritten(path);
+    }
+    let (connection, upgraded_from) = opened?;
+    lock.note_made()?;
+    Ok((lock, connection, upgraded_from))
 }
 
 /// Opens an existing ledger of any schema version that no agent is using, for writing; also returns its real path. The
