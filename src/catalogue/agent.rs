@@ -171,7 +171,7 @@ agent_families! {
     HoldingConflicts = gauge(
         "gpumeter_holding_conflicts",
         Unit::None,
-        "Claims of schedulers that together exceed the GPU; each holds and pays for a part; 0 while all fit.",
+        "Claims of schedulers that together exceed the GPU; each holds and pays for a part. Absent while all fit.",
     )
     .labels(&["gpu", "uuid"]),
     PriceMissing = gauge(

@@ -157,8 +157,11 @@ impl Publisher {
             numbers.add(AgentFamily::CollectorErrors, labels, whole(count));
         }
         for (gpu, state) in gpus.iter().zip(states) {
-            let labels = vec![("gpu", Arc::clone(&gpu.labels.index)), ("uuid", Arc::clone(&gpu.id.uuid))];
-            numbers.add(AgentFamily::HoldingConflicts, labels, whole(meter.count_conflicts(gpu) as u64));
+            let conflicts = meter.count_conflicts(gpu);
+            if conflicts > 0 {
+                let labels = vec![("gpu", Arc::clone(&gpu.labels.index)), ("uuid", Arc::clone(&gpu.id.uuid))];
+                numbers.add(AgentFamily::HoldingConflicts, labels, whole(conflicts as u64));
+            }
             gpu.add_numbers(state, meter.policy.level, &mut numbers);
         }
         numbers

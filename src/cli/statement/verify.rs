@@ -30,7 +30,7 @@ pub(super) struct VerifyOptions {
     exports: Option<PathBuf>,
 }
 
-/// A document, and what is told of it.
+/// A document, and the lines that `verify` prints about it.
 struct CheckedFile {
     path: PathBuf,
     stored: Option<StoredDocument>,

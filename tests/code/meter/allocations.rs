@@ -39,7 +39,7 @@ fn two_schedulers_on_one_gpu_are_a_conflict_until_one_of_them_lets_go() {
     let mut world = world();
     world.allocate(MAIN, UUID, Fraction::WHOLE, 0);
     world.run(2, |frame| frame.process(7, 100).busy(60));
-    assert_eq!(world.conflicts(), (Some(0), vec![]));
+    assert_eq!(world.conflicts(), (None, vec![]));
     world.allocate("slurm:alpha/7", UUID, Fraction::WHOLE, 0);
     world.run(60, |frame| frame.process(7, 100).busy(60));
     assert_eq!(world.conflicts(), (Some(2), vec![vec![MAIN.into(), "slurm:alpha/7".into()]]));
@@ -49,7 +49,7 @@ fn two_schedulers_on_one_gpu_are_a_conflict_until_one_of_them_lets_go() {
     world.clear_allocations();
     world.allocate(MAIN, UUID, Fraction::WHOLE, 0);
     world.run(30, |frame| frame.process(7, 100).busy(60));
-    assert_eq!(world.conflicts(), (Some(0), vec![]));
+    assert_eq!(world.conflicts(), (None, vec![]));
     world.assert_balanced();
 }
 
@@ -59,7 +59,7 @@ fn a_standing_grant_that_does_not_fit_beside_a_scheduler_yields_and_is_no_confli
     world.identify_holders(&[(7, Holder::from_id(HolderId::new(MAIN)))]);
     world.allocate(MAIN, UUID, Fraction::WHOLE, 0);
     world.run(60, |frame| frame.process(7, 100).busy(60));
-    assert_eq!(world.conflicts(), (Some(0), vec![]));
+    assert_eq!(world.conflicts(), (None, vec![]));
     assert_eq!((held(&world, MAIN), held(&world, "user:alice")), (world.settled_seconds(), 0));
     let remark: String = world.stored("SELECT DISTINCT text FROM remark");
     assert_eq!(remark, "gpu: yield user:alice to k8s:11/main");
