@@ -108,7 +108,7 @@ fn sampling() -> Row {
             Panel::lines("Driver call time", "Mean and 99th percentile of all calls; a rise comes before a hang.")
                 .unit("s")
                 .query(
-                    "sum by (cluster) (rate(gpumeter_driver_call_duration_seconds_sum{$node}[$__rate_interval])) / sum by (cluster) (rate(gpumeter_driver_call_duration_seconds_count{$node}[$__rate_interval]))",
+                    "sum by (cluster) (rate(gpumeter_driver_call_duration_seconds_sum{$node}[$__rate_interval])) / (sum by (cluster) (rate(gpumeter_driver_call_duration_seconds_count{$node}[$__rate_interval])) > 0)",
                     "mean {{cluster}}",
                 )
                 .query(

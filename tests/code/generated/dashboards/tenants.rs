@@ -49,7 +49,7 @@ fn questions() -> [Question; 3] {
                 Panel::stat("Share held and idle", "Share of what the chosen tenants hold that nobody uses. Time that could not be measured is not idle.")
                     .share()
                     .query(
-                        &chosen("sum(tenant:gpu_tenant_idle_seconds:rate5m{$chosen}) / sum(tenant:gpu_tenant_held_seconds:rate5m{$chosen})"),
+                        &chosen("sum(tenant:gpu_tenant_idle_seconds:rate5m{$chosen}) / (sum(tenant:gpu_tenant_held_seconds:rate5m{$chosen}) > 0)"),
                         "idle",
                     )
                     .empty("nobody holds a GPU"),
