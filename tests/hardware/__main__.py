@@ -73,7 +73,7 @@ def main():
     for name in report.tidy(folder):
         print(f"hardware: {name} is not kept: the folder would be larger than 10 MB", file=sys.stderr)
     print(f"\n{text}")
-    status = 130 if interrupted else verdict(table)
+    status = 130 if interrupted else verdict(table, simulated)
     if kept or status:
         print(f"everything is kept in {folder}")
     else:
@@ -132,7 +132,7 @@ def check_all(table, programs, folder, binary, work):
         # Over the simulated driver nothing is slowed down by the other agent, and the minute of the kill passes meanwhile.
         cost = (4, check_cost.check)
         account = [(3, check_account.judge), (6, check_mig.check), (5, check_kill.reconcile)]
-        for number, part in [cost, *account] if table.simulated else [*account, cost]:
+        for number, part in [cost, *account] if here.simulated else [*account, cost]:
             guarded(session, number, part)
 
 
@@ -172,10 +172,10 @@ def notes(binary, here):
     return lines
 
 
-def verdict(table):
+def verdict(table, simulated):
     """The exit status: 1 where something differs, or is not possible over the simulated driver that should be."""
     wrong = table.differs()
-    if table.simulated:
+    if simulated:
         wrong += [line for line in table.lines if line.verdict == report.NOT_POSSIBLE and not line.what.startswith(NOT_SIMULATED)]
     for line in wrong:
         print(f"hardware: FAILED: {line.check} {line.what}: {line.found}", file=sys.stderr)

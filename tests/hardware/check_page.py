@@ -1,7 +1,9 @@
 """1: every series of the page that nvidia-ml-py or nvidia-smi reads too, by the table of tolerances."""
 
 import json
+import select
 import shutil
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -66,12 +68,10 @@ def look_often(session, agent):
         if look >= 3 and time.monotonic() - began > 30:
             break
         session.need(15)
-        reader = start_nvml(session) if isinstance(nvml, list) else None
-        time.sleep(session.seconds["look"])
-        page = agent.page()
+        reader = NvmlReader(session) if isinstance(nvml, list) else None
+        page = page_since(session, agent, time.time())
         if reader:
-            readings = [json.loads(line)["values"] for line in finish_nvml(session, reader).splitlines()]
-            nvml.append((readings, page))
+            nvml.append((reader.end(), page))
         if isinstance(smi, list):
             after = read_smi(session)
             smi.append(([before, after], page))
@@ -84,22 +84,40 @@ def has_nvml(session):
     return code == 0
 
 
-def start_nvml(session):
-    # It goes on for a moment after the page, so that what moves is read before and after.
-    command = [sys.executable, "-B", HERE / "readers.py", "nvml", session.seconds["look"] + 0.8]
-    return session.programs.start("nvidia-ml-py", command, session.node.environment, reads=True)
+class NvmlReader:
+    """Readings of nvidia-ml-py that have begun, and go on until the end."""
+
+    def __init__(self, session):
+        self.session = session
+        command = [sys.executable, "-B", HERE / "readers.py", "nvml"]
+        self.program = session.programs.start("nvidia-ml-py", command, session.node.environment, reads=True)
+        stream = self.program.process.stdout
+        self.first = stream.readline() if select.select([stream], [], [], 20)[0] else b""
+
+    def end(self):
+        """The values of all readings, of which one begins now."""
+        try:
+            rest, _ = self.program.process.communicate(timeout=20)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise NotPossible(f"nvidia-ml-py: {error}") from error
+        finally:
+            self.session.programs.end(self.program)
+        if self.program.process.returncode or not self.first:
+            raise NotPossible(f"nvidia-ml-py ends with {self.program.process.returncode}: {self.program.tail()}")
+        return [json.loads(line)["values"] for line in (self.first + rest).splitlines()]
 
 
-def finish_nvml(session, reader):
-    try:
-        output, _ = reader.process.communicate(timeout=20)
-    except OSError as error:
-        raise NotPossible(f"nvidia-ml-py: {error}") from error
-    finally:
-        session.programs.end(reader)
-    if reader.process.returncode:
-        raise NotPossible(f"nvidia-ml-py ends with {reader.process.returncode}: {reader.tail()}")
-    return output.decode()
+def page_since(session, agent, begin):
+    """A page on which every tier of every GPU was read after a time."""
+    end = time.monotonic() + 20
+    while True:
+        time.sleep(0.3)
+        page = agent.page()
+        stamps = [value for _, value in page.find("gpumeter_last_sample_timestamp_seconds")]
+        if stamps and min(stamps) > begin + session.seconds["look"]:
+            return page
+        if time.monotonic() > end:
+            raise NotPossible("the agent does not read every GPU within 20 s")
 
 
 def read_smi(session):

@@ -51,6 +51,8 @@ class Node:
         self.binary, self.programs, self.work = binary, programs, work
         self.environment = {}
         self.prefix = None
+        # When a simulated driver was told of other processes.
+        self.changes = []
 
     def agent(self, name, **config):
         return Agent(self, name, config)
@@ -126,6 +128,7 @@ class SimulatedNode(Node):
         # one; so changes follow the reading, which is at whole seconds of the boot clock.
         if load in self.pids:
             time.sleep((0.15 - time.clock_gettime(time.CLOCK_BOOTTIME)) % 1)
+            self.changes.append(time.time())
         self.pids.pop(load, None)
         self.write_pids()
 

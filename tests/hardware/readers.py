@@ -1,12 +1,13 @@
 """What other programs read of the same driver, as [family, labels, value] in the page's names and units.
 
-    python3 readers.py nvml SECONDS      prints a JSON line for each reading of nvidia-ml-py, several a second
+    python3 readers.py nvml      prints a JSON line for each reading of nvidia-ml-py, twice a second, until its input ends
 
 It runs as a program of its own: a driver call that hangs or a library that crashes ends this reader alone.
 """
 
 import json
 import re
+import select
 import sys
 import time
 import xml.etree.ElementTree
@@ -263,15 +264,14 @@ def main():
     import pynvml
 
     pynvml.nvmlInit()
-    end = time.monotonic() + float(sys.argv[2])
-    while True:
+    last = False
+    while not last:
+        # One more after the end of the input: what moves is then read after everything else.
+        last = bool(select.select([sys.stdin], [], [], 0.4)[0])
         values = []
         for index in range(pynvml.nvmlDeviceGetCount()):
             values += Reader(pynvml, pynvml.nvmlDeviceGetHandleByIndex(index)).read()
         print(json.dumps({"at": time.time(), "values": values}), flush=True)
-        if time.monotonic() >= end:
-            break
-        time.sleep(0.4)
 
 
 if __name__ == "__main__":

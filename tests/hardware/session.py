@@ -6,8 +6,8 @@ import duty
 from report import NotPossible
 
 # Seconds of each part, on real hardware and over the simulator.
-REAL = {"pairs": 5, "looks": 5, "look": 2.4, "duty": 40, "hold": 20, "activity": 8, "record": 60, "pair": 4, "settle": 2, "kill": 6}
-SIMULATED = {"pairs": 2, "looks": 3, "look": 2.4, "duty": 10, "hold": 4, "activity": 3, "record": 20, "pair": 1, "settle": 0.5, "kill": 3}
+REAL = {"pairs": 5, "looks": 5, "look": 1.5, "duty": 40, "hold": 20, "activity": 8, "record": 60, "pair": 4, "settle": 2, "kill": 6}
+SIMULATED = {"pairs": 2, "looks": 3, "look": 1.5, "duty": 10, "hold": 4, "activity": 4, "record": 20, "pair": 1, "settle": 0.5, "kill": 3}
 PERIOD = 1.0
 # Share of a period at which each of two loads begins, so that they never work at one time.
 TURNS = {"low": (0.3, 0.0), "high": (0.6, 0.35)}
@@ -38,6 +38,8 @@ class Session:
 
     def choose_gpu(self, page):
         """The GPU for loads, by UUID: the one that does least, of those without MIG."""
+        # The loader may have found a simulated library where a real one was expected.
+        self.report.simulated |= page.value("gpumeter_simulated") == 1
         free = []
         for labels, _ in page.find("gpu_info", mig="false"):
             uuid = labels["uuid"]

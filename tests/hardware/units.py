@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
+import check_account
 import check_cost
 import check_page
 import check_recording
@@ -16,6 +17,7 @@ import pages
 import programs
 import readers
 import report
+import session
 import tolerances
 import worker
 
@@ -83,7 +85,7 @@ class Loads(unittest.TestCase):
         for share, offset in ((0.3, 0.0), (0.6, 0.35)):
             gpu = FakeGpu(0.004)
             with mock.patch.object(worker, "time", gpu):
-                spans += load(gpu).work({"kind": "tensor", "until": 1_010, "duty": share, "period": 1.0, "offset": offset})["bursts"][2:]
+                spans += load(gpu).work({"kind": "tensor", "until": 1_010, "duty": share, "period": 1.0, "offset": offset})["bursts"][1:]
         spans.sort()
         self.assertTrue(all(before[1] <= after[0] for before, after in zip(spans, spans[1:])), spans)
 
@@ -178,6 +180,55 @@ class Comparisons(unittest.TestCase):
         self.assertEqual(check_recording.differences(live.keys(), played.keys()), "; 1 only live: gpu_x")
         live, played = check_recording.names(live, played), check_recording.names(played)
         self.assertIn("1 only in the replay", check_recording.differences(live, played))
+
+
+class FakeWatch:
+    """States of an account and pages as check_account reads them, and a truth of bursts."""
+
+    uuid = "GPU-0"
+
+    def __init__(self, states, bursts):
+        self.history = [(settled, pages.Page(text)) for settled, text in states]
+        self.pages, self.since, self.truth = [], 0, session.Truth()
+        self.truth.bursts = bursts
+
+    used = session.Watch.used
+
+
+class Accounts(unittest.TestCase):
+    SPANS = {"duty": (16, 29), "idle": (31, 44), "short": (46, 50)}
+
+    def judged(self, used):
+        texts = [f'gpu_tenant_used_seconds_total{{tenant="bob",uuid="GPU-0"}} {value}\n' for value in used]
+        states = [(15 * (number + 1), text) for number, text in enumerate(texts)]
+        watch = FakeWatch(states, {"low": [[16, 20]], "high": [[21, 28]], "short": [[46, 48]]})
+        world = SimpleNamespace(watch=watch, report=report.Report(None, True), pids={}, spans=self.SPANS, node=SimpleNamespace(changes=[]))
+        with mock.patch("builtins.print"):
+            check_account.used_time(world, self.SPANS)
+        return [line.verdict for line in world.report.lines[:3]]
+
+    def test_use_that_agrees_with_the_loads_own_clocks_is_ok(self):
+        self.assertEqual(self.judged([0, 11.2, 11.3, 13.1]), ["ok", "ok", "ok"])
+
+    def test_use_that_is_lost_in_a_load_differs(self):
+        self.assertEqual(self.judged([0, 9.0, 9.0, 11.0]), ["differs", "ok", "ok"])
+
+    def test_use_of_a_process_that_only_holds_memory_differs(self):
+        self.assertEqual(self.judged([0, 11.0, 12.0, 14.0]), ["ok", "differs", "ok"])
+
+    def test_a_short_process_that_is_not_seen_differs(self):
+        self.assertEqual(self.judged([0, 11.0, 11.0, 11.0]), ["ok", "ok", "differs"])
+
+    def test_two_loads_of_different_tenants_are_compared_one_by_one(self):
+        line = lambda name, value: f'gpu_tenant_used_seconds_total{{tenant="{name}",uuid="GPU-0"}} {value}\n'
+        owned = "".join(f'gpu_process_memory_bytes{{uuid="GPU-0",pid="{pid}",tenant="{name}"}} 1\n' for pid, name in ((1, "a"), (2, "b")))
+        for used, verdict in (((4.1, 7.1), "ok"), ((6.0, 5.0), "differs")):
+            watch = FakeWatch([(15, line("a", 0)), (30, line("a", used[0]) + line("b", used[1]))], {"low": [[16, 20]], "high": [[21, 28]]})
+            watch.pages = [(20, pages.Page(owned))]
+            world = SimpleNamespace(watch=watch, report=report.Report(None, True), pids={"low": 1, "high": 2})
+            with mock.patch("builtins.print"):
+                check_account.tenant_time(world, self.SPANS)
+            self.assertEqual([one.verdict for one in world.report.lines], [verdict])
 
 
 class Tables(unittest.TestCase):
