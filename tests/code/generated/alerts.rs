@@ -13,7 +13,7 @@ const FILES: &[(&str, &str)] = &[
     ("lean.yaml", "what somebody should look at"),
     ("standard.yaml", "what needs level standard; without it these rules stay silent"),
     ("tenants.yaml", "what the owners of work are told"),
-    ("absence.yaml", "what only a list of the expected can tell; needs the name of your scrape job"),
+    ("absence.yaml", "no agent at all, and targets that were never scraped"),
     (
         "maintenance.yaml",
         "nodes that a scheduler takes no work to, by kube-state-metrics or an exporter of Slurm's nodes",

@@ -85,9 +85,7 @@ fn every_dashboard_has_a_config_map() -> Outcome {
 fn the_prometheus_rule_has_the_alerts() -> Outcome {
     let mut all = String::new();
     for name in rules() {
-        all += &groups(
-            &read(&format!("alerts/{name}"))?.replace("job=\"gpu-nodes\"", "job=\"gpumeter/gpumeter\""),
-        );
+        all += &groups(&read(&format!("alerts/{name}"))?);
     }
     let labels = "    app.kubernetes.io/name: gpumeter\n    app.kubernetes.io/instance: gpumeter\n";
     let rule = format!(
