@@ -154,6 +154,7 @@ def variants(suite, node, agent):
         if variant == "devices":
             suite.expect(agent.page().ratio(holder) is None, "the variant devices knows who holds a GPU")
             suite.expect("FAILED  processes" in agent.exec("doctor"), "the variant devices sees the host's processes")
+            suite.expect("there is a kubelet" in agent.doctor("holding"), f"the variant devices: {agent.doctor('holding')}")
         else:
             agent.until(f"the holding in variant {variant}", lambda page: page.ratio(holder) == 1)
         used = agent.page().seconds("used", "ml")
@@ -245,7 +246,8 @@ class Agent:
     def install(self):
         """Installs the chart in a new namespace, as docs/kubernetes.md describes."""
         self.node.kubectl("create", "namespace", "gpumeter")
-        self.node.kubectl("label", "namespace", "gpumeter", "pod-security.kubernetes.io/enforce=privileged")
+        levels = [f"pod-security.kubernetes.io/{mode}=privileged" for mode in ("enforce", "warn", "audit")]
+        self.node.kubectl("label", "namespace", "gpumeter", *levels)
         self.helm("install", "gpumeter", CHART, "--values", self.file(self.values), "--wait", "--timeout", "120s")
         self.offer()
 

@@ -1,5 +1,6 @@
 """The manifests without a cluster: every variant and option renders, by kustomize, by kubectl and by Helm alike, and is valid
 for the newest minors of Kubernetes and for prometheus-operator. What the schemas do not know is OpenShift's own resource.
+Under other names and in another namespace everything still finds what it refers to, and Prometheus evaluates the rules.
 """
 
 import json
@@ -43,12 +44,29 @@ SAME = {
 WRONG = (
     {"varaint": "usage"}, {"variant": "full"}, {"image": {"repo": "x"}}, {"ledger": "var/lib/gpumeter"}, {"labels": "yes"},
     {"monitoring": {"enable": True}}, {"monitoring": {"runbooks": "docs/runbooks"}}, {"tolerations": {"operator": "Exists"}},
-    {"dcgm": {"portName": "GPU metrics"}}, {"exports": {"rclone": {"remote": "finops"}}},
+    {"dcgm": {"portName": "GPU metrics"}}, {"exports": {"rclone": {"remote": "finops"}}}, {"nameOverride": "GPU"},
+    {"exports": {"rclone": {"image": "docker.io/rclone/rclone:1.76.0"}}}, {"exports": {"rclone": {"image": {"digest": "1.76.0"}}}},
+    {"securityContext": {"privileged": True}}, {"serviceAccount": {"name": "default"}},
 )
+# Overlays of kustomize, and the namespace and the name that everything has under them.
+NAMED = (
+    ({"namespace": "accounting"}, "accounting", "gpumeter"),
+    ({"namePrefix": "east-"}, "gpumeter", "east-gpumeter"),
+    ({"nameSuffix": "-spot"}, "gpumeter", "gpumeter-spot"),
+    ({"namespace": "accounting", "namePrefix": "east-", "nameSuffix": "-spot"}, "accounting", "east-gpumeter-spot"),
+)
+# The same of the chart: release, values, name.
+RELEASES = (
+    ("gpumeter", {}, "gpumeter"), ("gpumeter-spot", {}, "gpumeter-spot"), ("east", {}, "east-gpumeter"),
+    ("east", {"fullnameOverride": "meters"}, "meters"), ("east", {"nameOverride": "meter"}, "east-meter"),
+)
+NAMED_OBJECTS = ("monitoring", "openshift", "dcgm", "dashboards", "gke-cos", "exports", "exports-rclone")
+TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"
+CLUSTER_WIDE = ("Namespace", "ClusterRole", "ClusterRoleBinding", "SecurityContextConstraints")
 
 
 def manifests(suite):
-    for program in ("kustomize", "kubectl", "helm", "kubeconform"):
+    for program in ("kustomize", "kubectl", "helm", "kubeconform", "promtool"):
         if not shutil.which(program):
             raise Failed(f"{program} is missing; .ci/manifests installs it")
     for components, values in SAME.items():
@@ -59,15 +77,19 @@ def manifests(suite):
         ours, theirs = objects(built), objects(charted)
         # Helm stores its release in the namespace, which must therefore exist before the chart is installed.
         namespace = ours.pop(("Namespace", "gpumeter"))
-        level = namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
-        suite.expect(level == "privileged", f"{name}: the namespace allows {level}")
+        levels = {mode: namespace["metadata"]["labels"].get(f"pod-security.kubernetes.io/{mode}") for mode in ("enforce", "warn", "audit")}
+        suite.expect(set(levels.values()) == {"privileged"}, f"{name}: the namespace allows {levels}")
         suite.expect(ours.keys() == theirs.keys(), f"{name}: kustomize has {sorted(ours)}, Helm {sorted(theirs)}")
         for key in ours.keys() & theirs.keys():
             suite.expect(ours[key] == theirs[key], f"{name}: Helm's {key} differs:\n{difference(ours[key], theirs[key])}")
         valid(suite, name, built)
         rights(suite, name, ours)
+    named(suite)
+    pools(suite)
     lint(suite)
     without_priority(suite)
+    options(suite)
+    refusals(suite)
     secured(suite)
     exported(suite)
     restarts(suite)
@@ -83,22 +105,166 @@ def without_priority(suite):
     suite.expect("ResourceQuota" not in kinds and "DaemonSet" in kinds, f"gke-cos without a priority class: {sorted(kinds)}")
 
 
-def overlay(suite, components):
-    """A folder that applies these components to the base, as a user's would."""
-    folder = suite.folder / ("-".join(components) or "base")
+def named(suite):
+    """Under other names and in another namespace."""
+    for settings, namespace, name in NAMED:
+        text = run("kustomize", "build", overlay(suite, NAMED_OBJECTS, settings))
+        refers(suite, f"kustomize {settings}", text, namespace, name)
+    every = {"monitoring": {"enabled": True}, "openshift": True, "dcgm": {"enabled": True}, "dashboards": {"enabled": True}, "gkeCos": True,
+             "exports": {"enabled": True, "rclone": {"enabled": True}}}
+    for release, values, name in RELEASES:
+        refers(suite, f"release {release} {values}", template(suite, every | values, "accounting", release), "accounting", name)
+
+
+def refers(suite, case, text, namespace, name):
+    """Everything has that name and namespace, and refers to what is there; the rules hold for what the monitor scrapes."""
+    valid(suite, case, text)
+    found = objects(text)
+    for (kind, called), one in found.items():
+        there = one["metadata"].get("namespace")
+        suite.expect(kind in CLUSTER_WIDE or there == namespace, f"{case}: {kind} {called} is in namespace {there}")
+    expected = {("DaemonSet", name), ("ServiceAccount", name), ("ClusterRole", name), ("ConfigMap", name), ("PodMonitor", name)}
+    suite.expect(expected <= found.keys(), f"{case}: it has {sorted(found)}")
+    pod = found["DaemonSet", name]["spec"]["template"]
+    suite.expect(pod["spec"]["serviceAccountName"] == name, f"{case}: the pods are {pod['spec']['serviceAccountName']}")
+    config = {volume["configMap"]["name"] for volume in pod["spec"]["volumes"] if "configMap" in volume}
+    suite.expect(config == {name}, f"{case}: the configuration is {config}")
+    selectors = [(key, selector(one)) for key, one in found.items() if selector(one)]
+    suite.expect({kind for (kind, _), _ in selectors} == {"DaemonSet", "PodMonitor", "NetworkPolicy", "Service"}, f"{case}: {selectors}")
+    for key, labels in selectors:
+        suite.expect(labels.items() <= pod["metadata"]["labels"].items(), f"{case}: {key} selects {labels}, not {pod['metadata']}")
+    for kind in ("RoleBinding", "ClusterRoleBinding"):
+        bound = found[kind, name]
+        suite.expect((bound["roleRef"]["kind"], bound["roleRef"]["name"]) in found, f"{case}: {kind} is of {bound['roleRef']}")
+        subjects = [(one["kind"], one["name"], one["namespace"]) for one in bound["subjects"]]
+        suite.expect(subjects == [("ServiceAccount", name, namespace)], f"{case}: {kind} binds {subjects}")
+    [rule] = found["ClusterRole", found["RoleBinding", name]["roleRef"]["name"]]["rules"]
+    suite.expect(("SecurityContextConstraints", *rule["resourceNames"]) in found, f"{case}: the role is for {rule}")
+    expressions = [rule["expr"] for group in found["PrometheusRule", name]["spec"]["groups"] for rule in group["rules"]]
+    naming = [one for one in expressions if re.search(r'\b(job|namespace)\s*(=|!)', one)]
+    suite.expect(len(expressions) > 40 and not naming, f"{case}: expressions name a job or a namespace: {naming}")
+    evaluated(suite, case, found["PrometheusRule", name]["spec"], f"{namespace}/{name}")
+
+
+def selector(one):
+    """The labels by which an object selects pods."""
+    spec = one.get("spec", {})
+    if one["kind"] == "Service":
+        return spec["selector"]
+    return spec.get("podSelector", spec.get("selector", {})).get("matchLabels")
+
+
+def evaluated(suite, case, rules, job):
+    """Prometheus lets the agents' own alerts fire for what the operator calls that job, and for nothing else."""
+    folder = suite.folder / "rules"
     folder.mkdir(exist_ok=True)
+    (folder / "rules.yaml").write_text(json.dumps(rules))
+
+    def named_series(name, **labels):
+        return name + "{" + ", ".join(f'{key}="{value}"' for key, value in labels.items()) + "}"
+
+    def series(name, instance, values):
+        return {"series": named_series(name, job=job, instance=instance), "values": values}
+
+    # An agent that answers, one that goes away, and one that never answered.
+    inputs = [series("up", "n1", "1x60"), series("gpumeter_build_info", "n1", "1x60"), series("up", "n2", "1x4 0x56"),
+              series("gpumeter_build_info", "n2", "1x4 stale"), series("up", "n3", "0x60")]
+    firing = 'ALERTS{alertname=~"Gpumeter(Absent|Down)", alertstate="firing"}'
+
+    def alert(name, severity, **labels):
+        alert = named_series("ALERTS", alertname=name, alertstate="firing", component="agent", severity=severity, **labels)
+        return {"labels": alert, "value": 1}
+
+    def test(inputs, *expected):
+        return {"interval": "1m", "input_series": inputs,
+                "promql_expr_test": [{"expr": firing, "eval_time": "40m", "exp_samples": expected}]}
+
+    (folder / "tests.yaml").write_text(json.dumps({"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": [
+        test(inputs, alert("GpumeterAbsent", "ticket", instance="n3", job=job), alert("GpumeterDown", "ticket", instance="n2", job=job)),
+        test([series("up", "n1", "stale")], alert("GpumeterAbsent", "page")),
+    ]}))
+    ran = subprocess.run(["promtool", "test", "rules", folder / "tests.yaml"], capture_output=True, text=True, timeout=60)
+    suite.expect(ran.returncode == 0, f"{case}: the rules are evaluated otherwise: {ran.stdout}{ran.stderr}")
+
+
+def pools(suite):
+    """Two installations of one namespace, as for two pools of nodes, share no pod and no name. One of them has the rules, since
+    rules that stand twice count hours twice."""
+    without = {"patches": [{"target": {"kind": "PrometheusRule"}, "patch": json.dumps({
+        "$patch": "delete", "apiVersion": "monitoring.coreos.com/v1", "kind": "PrometheusRule", "metadata": {"name": "gpumeter"}})}]}
+    built = {
+        "kustomize": [run("kustomize", "build", overlay(suite, ("monitoring", "dcgm"), settings))
+                      for settings in ({"nameSuffix": "-a"}, {"nameSuffix": "-b"} | without)],
+        "Helm": [template(suite, {"dcgm": {"enabled": True}, "monitoring": {"enabled": True, "rules": rules}}, release=release)
+                 for release, rules in (("gpumeter-a", True), ("gpumeter-b", False))],
+    }
+    for by, texts in built.items():
+        first, second = map(objects, texts)
+        shared = first.keys() & second.keys() - {("Namespace", "gpumeter")}
+        suite.expect(not shared, f"{by}: both pools have {shared}")
+        together = first | second
+        rules = [key for key in together if key[0] == "PrometheusRule"]
+        suite.expect(len(rules) == 1, f"{by}: the rules are {rules}")
+        for pod in (one["spec"]["template"]["metadata"]["labels"] for one in together.values() if one["kind"] == "DaemonSet"):
+            for kind in ("DaemonSet", "PodMonitor", "NetworkPolicy", "Service"):
+                of = [key[1] for key, one in together.items() if key[0] == kind and selector(one).items() <= pod.items()]
+                suite.expect(len(of) == 1, f"{by}: the pods {pod} are selected by the {kind}s {of}")
+
+
+def options(suite):
+    """What the values add to pods and accounts."""
+    digest = f"sha256:{'0' * 64}"
+    found = objects(template(suite, {
+        "serviceAccount": {"annotations": {"iam.gke.io/gcp-service-account": "meter@finops"}}, "podLabels": {"team": "platform"},
+        "securityContext": {"seLinuxOptions": {"type": "gpumeter_t"}},
+        "exports": {"enabled": True, "rclone": {"enabled": True, "image": {"digest": digest}}}}))
+    annotations = found["ServiceAccount", "gpumeter"]["metadata"]["annotations"]
+    suite.expect(annotations == {"iam.gke.io/gcp-service-account": "meter@finops"}, f"the account has {annotations}")
+    template_of_pods = found["DaemonSet", "gpumeter"]["spec"]["template"]
+    labels, pod = template_of_pods["metadata"]["labels"], template_of_pods["spec"]
+    suite.expect(labels.get("team") == "platform", f"the pods have the labels {labels}")
+    suite.expect(("SecurityContextConstraints", "gpumeter") not in found, "SELinux options bring OpenShift's constraint")
+    suite.expect(pod["securityContext"]["seLinuxOptions"] == {"type": "gpumeter_t"}, f"the pods have {pod['securityContext']}")
+    [rclone] = pod["initContainers"]
+    suite.expect(rclone["image"] == f"docker.io/rclone/rclone:1.76.0@{digest}", f"rclone is {rclone['image']}")
+
+
+def refusals(suite):
+    """A combination that cannot work is refused in a sentence, for every command of Helm."""
+    copies = {"exports": {"enabled": True, "rclone": {"enabled": True}}}
+    for values, version, sentence in (
+        ({"exports": {"rclone": {"enabled": True}}}, "1.34.0",
+         "exports.rclone.enabled copies the files of exports, which are off: set exports.enabled too"),
+        (copies, "1.28.9", "exports.rclone.enabled needs Kubernetes 1.29 or newer, and this is v1.28.9"),
+    ):
+        try:
+            template(suite, values, version=version)
+        except Failed as refused:
+            suite.expect(sentence in str(refused), f"{values} is refused by {refused}")
+        else:
+            suite.expect(False, f"Helm renders {values} for Kubernetes {version}")
+    for version in ("1.29.0-gke.1", "1.34.0"):
+        template(suite, copies, version=version)
+
+
+def overlay(suite, components, settings=None):
+    """A folder that applies these components to the base, as a user's would, with further keys of its kustomization."""
+    folder = suite.folder / f"overlay-{len(list(suite.folder.glob('overlay-*')))}"
+    folder.mkdir()
     (folder / "kustomization.yaml").write_text(json.dumps({
         "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
         "resources": [os.path.relpath(KUSTOMIZE / "base", folder)],
         "components": [os.path.relpath(KUSTOMIZE / "components" / component, folder) for component in components],
+        **(settings or {}),
     }))
     return folder
 
 
-def template(suite, values):
+def template(suite, values, namespace="gpumeter", release="gpumeter", version=None):
     file = suite.folder / "values.yaml"
     file.write_text(json.dumps(values))
-    return run("helm", "template", "gpumeter", CHART, "--namespace", "gpumeter", "--values", file)
+    kubernetes = ["--kube-version", version] if version else []
+    return run("helm", "template", release, CHART, "--namespace", namespace, "--values", file, *kubernetes)
 
 
 def run(*command):
@@ -158,6 +324,14 @@ def rights(suite, name, found):
     suite.expect(security["readOnlyRootFilesystem"], f"{name}: its root can be written")
     suite.expect(daemonset["spec"]["updateStrategy"]["rollingUpdate"]["maxSurge"] == 0, f"{name}: two agents on one node")
     suite.expect("nvidia.com/gpu" not in json.dumps(container["resources"]), f"{name}: it requests a GPU")
+    # The agent alone has the account's token.
+    has_token = TOKEN in mounts and pod["automountServiceAccountToken"] is False
+    suite.expect(has_token != ("devices" in name), f"{name}: the agent's mounts are {sorted(mounts)}")
+    for beside in pod.get("initContainers", []):
+        places = [mount["mountPath"] for mount in beside["volumeMounts"]]
+        user = beside["securityContext"].get("runAsUser")
+        is_other = user and beside["securityContext"]["runAsNonRoot"] and TOKEN not in places
+        suite.expect(is_other, f"{name}: {beside['name']} is user {user} with {places}")
     if "gke-cos" not in name:
         suite.expect("privileged" not in security and security["capabilities"]["drop"] == ["ALL"], f"{name}: {security}")
 

@@ -1,10 +1,21 @@
+{{- define "gpumeter.name" -}}
+{{- .Values.nameOverride | default .Chart.Name | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{- /* The name of every object, as in charts that `helm create` makes. */}}
+{{- define "gpumeter.fullname" -}}
+{{- $name := include "gpumeter.name" . }}
+{{- $full := ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) }}
+{{- .Values.fullnameOverride | default $full | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
 {{- define "gpumeter.selector" -}}
-app.kubernetes.io/name: gpumeter
+app.kubernetes.io/name: {{ include "gpumeter.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
 {{- define "gpumeter.metadata" -}}
-name: {{ .Release.Name }}
+name: {{ include "gpumeter.fullname" . }}
 namespace: {{ .Release.Namespace }}
 labels:
   {{- include "gpumeter.selector" . | nindent 2 }}
