@@ -72,6 +72,11 @@ impl Host {
         self.root.join(absolute.strip_prefix("/").unwrap_or(absolute))
     }
 
+    /// Whether this is the system of the agent itself, which runs in a pod of Kubernetes on it.
+    pub fn has_our_pod(&self) -> bool {
+        self.root == Path::new("/") && std::env::var_os("KUBERNETES_SERVICE_HOST").is_some()
+    }
+
     /// The kernel's random UUID of the current boot.
     pub fn boot_id(&self) -> Option<String> {
         self.read_word("proc/sys/kernel/random/boot_id")

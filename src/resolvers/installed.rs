@@ -15,14 +15,18 @@ pub(crate) fn installed_scheduler(config: &Config, host: &Host) -> Option<HowHel
     has_slurm(&attribution.slurm, host).then_some(HowHeld::Slurm)
 }
 
-/// Whether there is a kubelet's directory, a cgroup of one, or a configured socket.
+/// Whether there is a kubelet's directory, a cgroup of one, or a configured socket, or a kubelet started the agent itself: the
+/// variant `devices` of the manifests sees nothing else of it.
 fn has_kubelet(configured: &KubernetesConfig, host: &Host) -> bool {
     let Some(socket) = &configured.socket else { return false };
     let is_configured = configured.socket != Config::default().attribution.kubernetes.socket;
     // The socket lies in `pod-resources` of the kubelet's directory. A container may have the inner one alone.
     let is_there = |directory: &Path| host.path(directory).is_dir();
     let directories = socket.ancestors().skip(1).take(2).filter(|directory| directory.parent().is_some());
-    is_configured || directories.into_iter().any(is_there) || host.pods_with_cgroups().is_some()
+    is_configured
+        || host.has_our_pod()
+        || directories.into_iter().any(is_there)
+        || host.pods_with_cgroups().is_some()
 }
 
 /// Whether there are records of jobs or cgroups of Slurm, or a directory of mappings is configured. The package makes the

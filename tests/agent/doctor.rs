@@ -1,7 +1,7 @@
 //! `gpumeter doctor` on healthy and faulty nodes, beside a running agent.
 
 use std::path::Path;
-use std::process::Output;
+use std::process::{Command, Output};
 use std::time::Instant;
 
 use crate::kubelet::{Answers, Fault, Kubelet, pod};
@@ -19,14 +19,19 @@ fn doctor(demo: &Demo) -> Diagnosis {
 
 /// The same with additional configuration.
 fn doctor_with(demo: &Demo, more: &str) -> Diagnosis {
+    let Output { status, stdout, .. } = command(demo, more).output().unwrap();
+    Diagnosis { status: status.code(), page: String::from_utf8(stdout).unwrap() }
+}
+
+/// The command that says so.
+fn command(demo: &Demo, more: &str) -> Command {
     let ledger = demo.directory.path().join("ledger.db");
     let config = demo.directory.path().join("doctor.yaml");
     std::fs::write(&config, format!("ledger:\n  path: {}\n{more}", ledger.display())).unwrap();
     let mut command = program();
     command.arg("doctor").arg("--config").arg(config);
-    let Output { status, stdout, .. } =
-        command.arg("--nvml-library").arg(demo.driver("libnvidia-ml.so.1")).output().unwrap();
-    Diagnosis { status: status.code(), page: String::from_utf8(stdout).unwrap() }
+    command.arg("--nvml-library").arg(demo.driver("libnvidia-ml.so.1"));
+    command
 }
 
 /// Whether a section under that heading names the family.
@@ -80,6 +85,17 @@ fn doctor_reports_every_family_and_the_running_agent_of_a_healthy_node() {
     assert!(page.contains("  off, MIG mode is off:\n    gpu_mig_"), "{page}");
     // GPM values need a pair of samples, and the simulated H100 has them all.
     assert!(!page.contains("gpu_sm_active_ratio"), "{page}");
+}
+
+#[test]
+fn in_a_pod_there_is_a_kubelet_also_where_the_agent_sees_nothing_of_it() {
+    let demo = Demo::start(&[]);
+    demo.agent.wait_for("its first ticks", |page| page.has("gpu_up", &[]));
+    let output = command(&demo, "").env("KUBERNETES_SERVICE_HOST", "10.96.0.1").output().unwrap();
+    let page = String::from_utf8(output.stdout).unwrap();
+    let told = "holding: GPUs are held by grants alone: who uses a GPU without a grant holds nothing \
+                (attribution.presence: auto, and there is a kubelet)";
+    assert!(page.contains(told), "{page}");
 }
 
 #[test]
