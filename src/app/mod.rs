@@ -309,11 +309,16 @@ fn log_start(launch: &Launch) {
     );
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
-        config = file,
+        config = &*file,
         level = config.sampling.level.name(),
         interval_ms = config.sampling.interval.0 / 1_000_000,
         "gpumeter starts"
     );
+    if source.as_ref().is_some_and(ConfigFile::is_blank) {
+        tracing::warn!(
+            "{file}: has no key with a value, so every key has its default; give keys, or {{}} if none is meant"
+        );
+    }
     policy::refused_counters(config).iter().for_each(|line| tracing::warn!("{line}"));
     let book = &config.prices;
     let currency = match book.currency() {

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use super::Shared;
 use super::web::WebSource;
-use crate::config::{ConfigFile, KeyChange, ReloadedConfig};
+use crate::config::{Config, ConfigFile, KeyChange, ReloadedConfig};
 use crate::policy;
 use crate::resolvers::users;
 use crate::systemd::{notify, notify_reload};
@@ -98,11 +98,12 @@ fn reload_web(web: &mut WebSource, shared: &Shared) -> Result<String, String> {
         Ok(_) if web.files.is_empty() => {
             Ok("there is no configuration file to reload; give one with --config".to_owned())
         }
-        Ok(security) => {
-            shared.access.replace(security);
-            Ok("certificates and users reloaded; no configuration file is given with --config".to_owned())
-        }
-        Err(problem) => Err(broken(&problem, "--web.config.file")),
+        outcome => match outcome.and_then(|security| shared.access.replace(security)) {
+            Ok(()) => {
+                Ok("certificates and users reloaded; no configuration file is given with --config".to_owned())
+            }
+            Err(problem) => Err(broken(&problem, "--web.config.file")),
+        },
     }
 }
 
@@ -110,19 +111,19 @@ fn reload_web(web: &mut WebSource, shared: &Shared) -> Result<String, String> {
 fn reload_config(source: &mut ConfigFile, web: &mut WebSource, shared: &Shared) -> Result<String, String> {
     let running = shared.config.active();
     let file = source.path().display().to_string();
-    let reread = source.read_again(&running.config).map_err(|problems| problems.to_string());
-    if reread.is_err()
-        && let Ok(security) = web.read(&running.config)
-    {
+    let mut replace_access = |config: &Config| web.read(config).and_then(|next| shared.access.replace(next));
+    let outcome = match source.read_again(&running.config) {
+        Ok(reread) => replace_access(&reread.config).map(|()| reread),
         // A mistake in the configuration file must not keep an expired certificate in use.
-        shared.access.replace(security);
-    }
-    let outcome = reread.and_then(|reread| web.read(&reread.config).map(|security| (reread, security)));
+        Err(problems) => Err(match replace_access(&running.config) {
+            Ok(()) => problems.to_string(),
+            Err(more) => format!("{problems}\n{more}"),
+        }),
+    };
     match outcome {
-        Ok((ReloadedConfig { config, changes, waiting }, security)) => {
+        Ok(ReloadedConfig { config, changes, waiting }) => {
             log_changes(&changes);
             policy::refused_counters(&config).iter().for_each(|line| tracing::warn!("{line}"));
-            shared.access.replace(security);
             let now = shared.clock.now().boottime;
             let present = users::users_on_gpus(&shared.resolvers);
             let resolved = users::resolve_grants(&config, shared.host.users(), &present, &shared.stop);

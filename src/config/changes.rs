@@ -13,7 +13,11 @@ const LONGEST: usize = 80;
 
 /// The text of each key of a file, by its path; entries of a list have a number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct KeyTexts(BTreeMap<String, String>);
+pub(super) struct KeyTexts {
+    by_path: BTreeMap<String, String>,
+    /// Whether the file is `{}`, which says that no key is meant.
+    none_is_meant: bool,
+}
 
 /// A key whose text has changed. No key holds a secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,15 +32,26 @@ impl KeyTexts {
         let mut texts = Self::default();
         if let Ok(tree) = tree::read(text, "") {
             texts.collect("", &tree);
+            texts.none_is_meant = tree.shape == YamlValue::Map(Vec::new());
         }
         texts
+    }
+
+    /// Whether no key has a value.
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_path.is_empty()
+    }
+
+    /// Whether no key has a value and nothing says that this is meant, as after a write that a full disk cut off.
+    pub(super) fn is_blank(&self) -> bool {
+        self.is_empty() && !self.none_is_meant
     }
 
     fn collect(&mut self, path: &str, node: &YamlNode) {
         match &node.shape {
             YamlValue::Empty => {}
             YamlValue::Scalar(text) => {
-                self.0.insert(path.to_owned(), text.clone());
+                self.by_path.insert(path.to_owned(), text.clone());
             }
             YamlValue::List(entries) => {
                 for (place, entry) in entries.iter().enumerate() {
@@ -55,11 +70,11 @@ impl KeyTexts {
 
     /// The keys that differ in `later`, by path.
     pub(super) fn changes(&self, later: &Self) -> Vec<KeyChange> {
-        let mut paths: Vec<&String> = self.0.keys().chain(later.0.keys()).collect();
+        let mut paths: Vec<&String> = self.by_path.keys().chain(later.by_path.keys()).collect();
         paths.sort_unstable();
         paths.dedup();
         let change = |path: &String| {
-            let (old, new) = (self.0.get(path).cloned(), later.0.get(path).cloned());
+            let (old, new) = (self.by_path.get(path).cloned(), later.by_path.get(path).cloned());
             (old != new).then(|| KeyChange { path: path.clone(), old, new })
         };
         paths.into_iter().filter_map(change).collect()

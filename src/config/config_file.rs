@@ -118,14 +118,23 @@ impl ConfigFile {
         self.files.have_changed()
     }
 
+    /// Whether it gives no key, and not even `{}`, which says that none is meant.
+    pub fn is_blank(&self) -> bool {
+        self.texts.is_blank()
+    }
+
     /// Reads the file again. Keys that need a restart keep their running values; those that differ from the start are
     /// returned.
     ///
     /// # Errors
-    /// All problems of the file.
+    /// All problems of the file; it had keys, and has none now, as after a write that a full disk cut off.
     pub fn read_again(&mut self, running: &Config) -> Result<ReloadedConfig, Problems> {
         self.files = FileSet::default();
         let (mut config, texts) = read(&self.path, &mut self.files)?;
+        if texts.is_empty() && !self.texts.is_empty() {
+            let text = "has no key with a value any more; put them back, or restart the agent to run on the defaults";
+            return Err(Problems::one(&self.path.display().to_string(), None, text));
+        }
         let changes = self.texts.changes(&texts);
         self.texts = texts;
         let mut waiting = Vec::new();
@@ -157,6 +166,29 @@ fn read(path: &Path, files: &mut FileSet) -> Result<(Config, KeyTexts), Problems
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_that_loses_all_its_keys_is_refused_and_one_that_never_had_any_is_not() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let path = file.path();
+        let (mut source, config) = ConfigFile::open(path).unwrap();
+        assert!(source.is_blank());
+        assert!(source.read_again(&config).is_ok());
+        std::fs::write(path, "{}").unwrap();
+        assert!(!ConfigFile::open(path).unwrap().0.is_blank(), "it says so");
+        std::fs::write(path, "limits: {processes: 1}").unwrap();
+        let running = source.read_again(&config).unwrap().config;
+        for emptied in ["", "# limits:\n", "limits:\n", "{}"] {
+            std::fs::write(path, emptied).unwrap();
+            let refused = source.read_again(&running).unwrap_err().to_string();
+            assert!(
+                refused.contains("has no key with a value any more; put them back, or restart"),
+                "{refused}"
+            );
+        }
+        std::fs::write(path, "limits: {processes: 2}").unwrap();
+        assert_eq!(source.read_again(&running).unwrap().config.limits.processes, 2);
+    }
 
     #[test]
     fn a_link_that_points_elsewhere_is_a_changed_file() {

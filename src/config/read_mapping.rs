@@ -16,6 +16,11 @@ impl KeyPositions {
     pub(crate) fn get(&self, path: &str) -> Option<FilePosition> {
         self.0.get(path).copied().flatten()
     }
+
+    /// Whether no key was given.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
 }
 
 /// Reads a mapping into the target; `base` is the path of the mapping, "" at the top. `None` if it is not a mapping.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::key::{Absent, ChangeEffect, Key, KeyType, Table};
 use super::problem::{Complaint, ProblemCollector, Problems};
-use super::read_mapping;
+use super::read_mapping::{self, KeyPositions};
 use super::settings::{WebConfig, WebRateLimitConfig, WebTlsConfig};
 use super::tree;
 use super::values::put;
@@ -94,6 +94,11 @@ pub(super) fn read(file: &Path, base: &WebConfig) -> Result<WebConfig, Problems>
     let tree = tree::read(&super::read_text(file)?, &name)?;
     let (mut report, mut draft) = (ProblemCollector::default(), WebFile::default());
     let places = read_mapping::read_mapping(&tree, "", TABLE.keys, &mut draft, &mut report);
+    if places.as_ref().is_some_and(KeyPositions::is_empty) {
+        // As after a write that a full disk cut off. Without a key it would protect nothing.
+        let text = "has no key with a value; give tls_server_config or basic_auth_users, or start without --web.config.file";
+        report.add(None, "", Complaint(text.to_owned()));
+    }
     let place = |key: &str| places.as_ref().and_then(|places| places.get(key));
     let FileTls { cert, key, client_ca, cert_file, key_file, client_ca_file, .. } = &draft.tls_server_config;
     for (name, inline, path) in

@@ -11,7 +11,7 @@ use super::local::Ends;
 use super::passwords::Passwords;
 use super::tls;
 use crate::clock::system_now;
-use crate::config::{Credential, WebConfig, WebRateLimitConfig};
+use crate::config::{ClientAuth, Credential, WebConfig, WebRateLimitConfig};
 use crate::http;
 use crate::model::{Nanoseconds, VisibleAccount};
 
@@ -19,6 +19,9 @@ use crate::model::{Nanoseconds, VisibleAccount};
 #[derive(Default)]
 pub struct Security {
     pub(super) tls: Option<TlsAcceptor>,
+    client_auth: ClientAuth,
+    /// Whether a client's certificate must have one of some names.
+    checks_names: bool,
     headers: Vec<(HeaderName, HeaderValue)>,
     /// The bcrypt hash of each user's password.
     pub(super) users: BTreeMap<String, String>,
@@ -40,6 +43,8 @@ impl Security {
         };
         Ok(Self {
             tls: tls.transpose()?,
+            client_auth: access.tls.client_auth_type,
+            checks_names: !access.tls.client_allowed_sans.is_empty(),
             headers: access.headers.iter().filter_map(header).collect(),
             users: users.collect::<Result<_, String>>()?,
             tenants: access.tenants.clone(),
@@ -51,6 +56,25 @@ impl Security {
     /// Whether pages are served over TLS.
     pub const fn has_tls(&self) -> bool {
         self.tls.is_some()
+    }
+
+    /// What keeps clients out, or shows them less.
+    fn protections(&self) -> [(&'static str, bool); 6] {
+        let has_policy = |policies: &[ClientAuth]| policies.contains(&self.client_auth);
+        [
+            ("TLS", self.has_tls()),
+            ("client certificates", has_policy(&[ClientAuth::RequireAny, ClientAuth::RequireAndVerify])),
+            ("the verification of client certificates", has_policy(&[ClientAuth::RequireAndVerify])),
+            ("client_allowed_sans", self.checks_names),
+            ("users", !self.users.is_empty()),
+            ("web.tenants", !self.tenants.is_empty()),
+        ]
+    }
+
+    /// The protections that `next` would lack altogether.
+    fn lost_in(&self, next: &Self) -> Vec<&'static str> {
+        let pairs = self.protections().into_iter().zip(next.protections());
+        pairs.filter(|((_, had), (_, has))| *had && !has).map(|((name, _), _)| name).collect()
     }
 
     /// How many users there are.
@@ -122,11 +146,24 @@ impl Access {
         Self { in_force: Mutex::new(Arc::new(security)), failed_handshakes: Mutex::default(), passwords }
     }
 
-    /// Replaces the settings, for new connections and requests.
-    pub fn replace(&self, next: Security) {
+    /// Replaces the settings, for new connections and requests. Half a file must not open the agent to everybody, so nothing
+    /// that keeps clients out is switched off; its parts, such as a certificate or a user, may change.
+    ///
+    /// # Errors
+    /// What would be switched off, and what to do.
+    pub fn replace(&self, next: Security) -> Result<(), String> {
+        let lost = self.current().lost_in(&next);
+        if !lost.is_empty() {
+            return Err(format!(
+                "would leave the agent without {}, which no reload switches off; restart the agent if that is intended, or \
+                 put it back",
+                lost.join(", ")
+            ));
+        }
         let next = Arc::new(next);
         *self.current_slot() = Arc::clone(&next);
         self.passwords.forget_all_but(next.users.keys());
+        Ok(())
     }
 
     /// Logs a failed handshake, at most once in 10 s.
@@ -182,6 +219,37 @@ impl Bucket {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reload_changes_single_users_and_policies_and_switches_nothing_off() {
+        let users = |names: &[&str]| names.iter().map(|name| ((*name).to_owned(), String::new())).collect();
+        let with = |names: &[&str], tenants: &[&str], client_auth, checks_names| Security {
+            users: users(names),
+            tenants: tenants.iter().map(|name| ((*name).to_owned(), vec!["*".to_owned()])).collect(),
+            client_auth,
+            checks_names,
+            ..Security::default()
+        };
+        let verified = ClientAuth::RequireAndVerify;
+        let running = with(&["alice", "bob"], &["alice", "bob"], verified, true);
+        for (next, lost) in [
+            (with(&["carol"], &["carol"], verified, true), ""),
+            (with(&["carol"], &[], verified, true), "web.tenants"),
+            (with(&[], &[], verified, false), "client_allowed_sans, users, web.tenants"),
+            (
+                with(&["alice"], &["alice"], ClientAuth::RequireAny, true),
+                "the verification of client certificates",
+            ),
+            (
+                with(&["alice"], &["alice"], ClientAuth::VerifyIfGiven, true),
+                "client certificates, the verification of client certificates",
+            ),
+        ] {
+            assert_eq!(running.lost_in(&next).join(", "), lost);
+        }
+        let open = Security::default();
+        assert!(open.lost_in(&running).is_empty() && open.lost_in(&Security::default()).is_empty());
+    }
 
     #[test]
     fn a_rate_limit_allows_a_burst_and_then_one_request_per_interval() {

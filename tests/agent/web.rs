@@ -106,6 +106,44 @@ fn tls_with_passwords_survives_an_invalid_reload() {
     assert_ne!(certificate(&certificates, &agent), old);
 }
 
+#[test]
+fn an_emptied_web_file_switches_nothing_off_and_single_users_may_still_change() {
+    let certificates = Certificates::new();
+    let write = |text: &str| std::fs::write(certificates.path().join("web.yml"), text).unwrap();
+    with_alice(&certificates, "first");
+    let agent = start(&certificates, &[]);
+    let alice = Some(("alice", "first"));
+    wait_for(&certificates, &agent, 200, (alice, "/metrics"));
+    let without_users = "tls_server_config: {cert_file: server.crt, key_file: server.key}\n".to_owned();
+    let without_tls = format!("basic_auth_users: {{alice: {}}}\n", hash("first"));
+    for (text, problem) in [
+        (String::new(), "has no key with a value"),
+        (
+            "rate_limit: {interval: 1ms, burst: 9}\n".to_owned(),
+            "would leave the agent without TLS, users, which",
+        ),
+        (
+            without_users.clone(),
+            "would leave the agent without users, which no reload switches off; restart the agent",
+        ),
+        (without_tls, "would leave the agent without TLS, which"),
+    ] {
+        write(&text);
+        agent.signal(Signal::HUP);
+        agent.wait_for_log(problem);
+        agent.wait_for_log("configuration not reloaded");
+        assert_eq!(agent.get("/metrics").0, 0, "nothing is sent without TLS: {text}");
+        assert_eq!(get(&certificates, &agent, (None, "/metrics")).0, 401, "{text}");
+        wait_until_reload(&certificates, &agent, alice, "0");
+    }
+    write(&format!("{without_users}basic_auth_users: {{bob: {}}}\n", hash("second")));
+    agent.signal(Signal::HUP);
+    let bob = Some(("bob", "second"));
+    wait_for(&certificates, &agent, 200, (bob, "/metrics"));
+    wait_until_reload(&certificates, &agent, bob, "1");
+    assert_eq!(get(&certificates, &agent, (alice, "/metrics")).0, 401);
+}
+
 fn certificate(certificates: &Certificates, agent: &Agent) -> Vec<u8> {
     let address = agent.address.parse().unwrap();
     Client::default().get(certificates, (address, "/-/healthy")).unwrap().certificate
