@@ -104,7 +104,7 @@ impl RunningAgent {
     }
 
     fn tls(&self) -> Result<ClientConfig, Failure> {
-        let read = |option, path: &PathBuf| Pem::read(option, path).map_err(Failure::wrong);
+        let read = |option, path: &PathBuf| Pem::read_argument(option, path).map_err(Failure::wrong);
         let ca = self.ca_file.as_ref().map(|path| read("--web.ca-file", path)).transpose()?;
         let identity = self.cert_file.as_ref().map(|path| read("--web.cert-file", path)).transpose()?;
         let identity = identity.as_ref().map(|pem| (pem, pem));

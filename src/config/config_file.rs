@@ -154,7 +154,7 @@ impl ConfigFile {
 /// found at the next check.
 fn read(path: &Path, files: &mut FileSet) -> Result<(Config, KeyTexts), Problems> {
     files.add([path.to_owned()]);
-    let text = super::read_text(path)?;
+    let text = super::read_argument(path)?;
     let mut config = Config::parse(&text, &path.display().to_string())?;
     files.add(config.web.dcgm_counters.clone());
     config.read_dcgm_counters()?;

@@ -30,7 +30,8 @@ mod values;
 mod web;
 mod web_file;
 
-use std::io::Read;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::Path;
 
 pub use address::{Endpoint, ListenAddress};
@@ -62,7 +63,7 @@ const MOST_BYTES: u64 = 1 << 20;
 impl Config {
     /// Reads and checks a file.
     pub fn read(path: &Path) -> Result<Self, Problems> {
-        Self::parse(&read_text(path)?, &path.display().to_string())
+        Self::parse(&read_argument(path)?, &path.display().to_string())
     }
 
     /// Reads the file that `node.labels_file` names.
@@ -93,14 +94,23 @@ impl Config {
     }
 }
 
-/// The text of a file.
+/// The text of a file that the command line names.
+fn read_argument(path: &Path) -> Result<String, Problems> {
+    read_opened(path, input::open)
+}
+
+/// The text of a file that a key names.
 fn read_text(path: &Path) -> Result<String, Problems> {
+    read_opened(path, input::open_regular)
+}
+
+fn read_opened(path: &Path, open: fn(&Path) -> io::Result<File>) -> Result<String, Problems> {
     let name = path.display().to_string();
-    let unreadable = |error: std::io::Error| {
+    let unreadable = |error: io::Error| {
         Problems::one(&name, None, format!("cannot be read: {error}; name a file that can be read"))
     };
     let mut bytes = Vec::new();
-    let file = input::open(path).map_err(unreadable)?;
+    let file = open(path).map_err(unreadable)?;
     file.take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() as u64 > MOST_BYTES {
         return Err(Problems::one(&name, None, "is longer than 1 MiB; name a configuration file"));

@@ -91,7 +91,7 @@ fn add_user(users: &mut BTreeMap<String, String>, name: &str, hash: &str) -> Res
 /// Reads the file; settings that it cannot have are taken from `base`.
 pub(super) fn read(file: &Path, base: &WebConfig) -> Result<WebConfig, Problems> {
     let name = file.display().to_string();
-    let tree = tree::read(&super::read_text(file)?, &name)?;
+    let tree = tree::read(&super::read_argument(file)?, &name)?;
     let (mut report, mut draft) = (ProblemCollector::default(), WebFile::default());
     let places = read_mapping::read_mapping(&tree, "", TABLE.keys, &mut draft, &mut report);
     if places.as_ref().is_some_and(KeyPositions::is_empty) {

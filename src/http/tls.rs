@@ -1,7 +1,8 @@
 //! Certificates and keys as PEM, and the TLS configuration of a client.
 
 use std::fmt;
-use std::io::Read;
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
 use tokio_rustls::rustls::pki_types::pem::PemObject;
@@ -12,6 +13,9 @@ use crate::input;
 
 /// Most bytes of a file with certificates, a key or a secret.
 const MAX_BYTES: u64 = 1 << 20;
+
+/// The variable that names the file with the CAs of this machine, as for OpenSSL.
+const CA_VARIABLE: &str = "SSL_CERT_FILE";
 
 /// Certificates or a key, not yet parsed.
 pub struct Pem {
@@ -33,12 +37,23 @@ impl Pem {
         Self { name: name.to_owned(), text }
     }
 
-    /// The file that a key or option names.
+    /// The file that a key names.
     ///
     /// # Errors
     /// It cannot be read, or is too long.
     pub fn read(key: &str, path: &Path) -> Result<Self, String> {
         Ok(Self { name: format!("{key} {}", path.display()), text: read_file(key, path)? })
+    }
+
+    /// The file that an option of a command names, which may be a pipe that the caller has opened.
+    ///
+    /// # Errors
+    /// It cannot be read, or is too long.
+    pub fn read_argument(option: &str, path: &Path) -> Result<Self, String> {
+        Ok(Self {
+            name: format!("{option} {}", path.display()),
+            text: read_opened(option, path, input::open)?,
+        })
     }
 
     /// Its certificates, at least one.
@@ -64,16 +79,20 @@ impl Pem {
     }
 }
 
-/// The bytes of the file that a key or option names.
+/// The bytes of the regular file that a key names.
 ///
 /// # Errors
 /// It cannot be read, or is too long.
 pub fn read_file(key: &str, path: &Path) -> Result<Vec<u8>, String> {
-    let unreadable = |error: std::io::Error| {
+    read_opened(key, path, input::open_regular)
+}
+
+fn read_opened(key: &str, path: &Path, open: fn(&Path) -> io::Result<File>) -> Result<Vec<u8>, String> {
+    let unreadable = |error: io::Error| {
         format!("{key} {}: cannot be read: {error}; check that it exists and may be read", path.display())
     };
     let mut text = Vec::new();
-    let file = input::open(path).map_err(unreadable)?;
+    let file = open(path).map_err(unreadable)?;
     let length = file.take(MAX_BYTES + 1).read_to_end(&mut text).map_err(unreadable)?;
     if length as u64 > MAX_BYTES {
         return Err(format!("{key} {}: is longer than 1 MiB; name a smaller file", path.display()));
@@ -98,6 +117,16 @@ pub fn client_config(ca: Option<&Pem>, identity: Option<(&Pem, &Pem)>) -> Result
         }
         // If this machine has none, the handshake refuses every server.
         None => {
+            // Here, since the loader would wait for a writer to a pipe. The null device says that there are none.
+            if let Some(file) = std::env::var_os(CA_VARIABLE).filter(|file| file != "/dev/null")
+                && let Err(error) = input::check(Path::new(&file))
+                && error.kind() == ErrorKind::InvalidInput
+            {
+                return Err(format!(
+                    "{CA_VARIABLE} {}: cannot be read: {error}; give a file, or unset it",
+                    file.display()
+                ));
+            }
             roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         }
     }

@@ -1,7 +1,8 @@
 //! Opens files that users, configurations and other programs name: regular ones alone, after following links.
 //!
-//! Opening a named pipe waits for a writer, perhaps for ever, and opening a device may act on it. What the caller has
-//! opened itself, such as `/dev/stdin` or a shell's `<(...)`, is read whatever it is.
+//! Opening a named pipe waits for a writer, perhaps for ever, and opening a device may act on it. What the caller of a command
+//! has opened itself, such as `/dev/stdin` or a shell's `<(...)`, is read whatever it is where he names it on the command
+//! line; a key of a configuration names regular files alone, since an agent has nobody who writes to it.
 
 use std::fs::{File, FileType, OpenOptions};
 use std::io::{self, ErrorKind, Read};
@@ -21,15 +22,23 @@ pub fn check(path: &Path) -> io::Result<()> {
     refuse_others(std::fs::metadata(path)?.file_type())
 }
 
-/// Opens a regular file for reading.
+/// Opens a regular file for reading, or what the caller of a command has opened.
 ///
 /// # Errors
 /// Those of [`check`]; the file cannot be opened.
 pub fn open(path: &Path) -> io::Result<File> {
-    check(path)?;
     if is_inherited(path) {
         return File::open(path);
     }
+    open_regular(path)
+}
+
+/// Opens a regular file for reading, as keys of a configuration name them.
+///
+/// # Errors
+/// There is none, or something else is there, which is named; the file cannot be opened.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    refuse_others(std::fs::metadata(path)?.file_type())?;
     // Another file may be there by now; without the flag a pipe would be waited for.
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
@@ -115,6 +124,8 @@ mod tests {
         writer.write_all(b"text").unwrap();
         drop(writer);
         let path = format!("/proc/self/fd/{}", reader.as_raw_fd());
+        let refused = open_regular(Path::new(&path)).unwrap_err().to_string();
+        assert_eq!(refused, "it is a named pipe, and must be a regular file", "as a key's value");
         assert_eq!(read_text(Path::new(&path)).unwrap(), "text");
     }
 }

@@ -100,6 +100,72 @@ fn a_pipe_a_device_or_a_directory_in_place_of_a_file_is_an_error_and_never_waite
 }
 
 #[test]
+fn no_key_reads_a_secret_from_a_pipe_not_even_from_one_that_is_open() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = |name: &str| path(&directory, name);
+    assert!(std::process::Command::new("mkfifo").arg(place("pipe")).status().unwrap().success());
+    std::os::unix::fs::symlink(place("pipe"), place("link")).unwrap();
+    fs::write(place("none"), "").unwrap();
+    let https = "otlp: {destinations: [{endpoint: \"https://127.0.0.1:1\"";
+    let check = |text: &str, variable: &str| {
+        fs::write(place("c.yaml"), text).unwrap();
+        // Open and never written to.
+        let (input, writer) = std::io::pipe().unwrap();
+        let mut command = program();
+        command
+            .args(["check-config", &place("c.yaml"), "--node"])
+            .stdin(input)
+            .env("SSL_CERT_FILE", variable);
+        let output = command.output().unwrap();
+        drop(writer);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{text}: {error}");
+        assert!(
+            error.contains("cannot be read: it is a named pipe, and must be a regular file"),
+            "{text}: {error}"
+        );
+    };
+    for file in [place("pipe"), place("link"), "/dev/stdin".to_owned()] {
+        for text in [
+            format!("web: {{users: {{alice: {file}}}}}"),
+            format!("web: {{tls: {{cert_file: {file}, key_file: {file}}}}}"),
+            format!("{https}, header_files: {{authorization: {file}}}}}]}}"),
+            format!("{https}, ca_file: {file}}}]}}"),
+            format!("{https}, cert_file: {file}, key_file: {file}}}]}}"),
+            format!("node: {{labels_file: {file}}}"),
+            format!("web: {{dcgm_counters: {file}}}"),
+        ] {
+            check(&text, &place("none"));
+        }
+    }
+    check(&format!("{https}}}]}}"), &place("link"));
+}
+
+#[test]
+fn a_pipe_in_place_of_a_secret_stops_no_start_no_reload_and_no_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = |name: &str| path(&directory, name);
+    assert!(std::process::Command::new("mkfifo").arg(place("pipe")).status().unwrap().success());
+    let config = |hash: &str| {
+        format!(
+            "web: {{users: {{alice: {hash}}}}}\notlp: {{destinations: [{{endpoint: \"https://127.0.0.1:1\"}}]}}\n"
+        )
+    };
+    fs::write(place("hash"), bcrypt::hash_with_salt("alice", 4, [7; 16]).unwrap().to_string()).unwrap();
+    fs::write(place("c.yaml"), config(&place("hash"))).unwrap();
+    let mut command = Demo::command(&directory.path().join("state"), &["--config", &place("c.yaml")]);
+    command.env("SSL_CERT_FILE", place("pipe"));
+    let mut agent = Agent::start(command);
+    agent.wait_for_log("SSL_CERT_FILE");
+    assert_eq!(agent.get("/metrics").0, 401);
+    fs::write(place("c.yaml"), config(&place("pipe"))).unwrap();
+    let log = agent.wait_for_log("configuration not reloaded");
+    assert!(log.contains("cannot be read: it is a named pipe"), "{log}");
+    assert_eq!(agent.get("/metrics").0, 401);
+    assert!(agent.terminate().success());
+}
+
+#[test]
 fn a_first_price_in_the_future_is_a_warning_and_not_an_error() {
     let directory = tempfile::tempdir().unwrap();
     let file = path(&directory, "config.yaml");
