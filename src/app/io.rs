@@ -7,7 +7,7 @@ use sd_notify::NotifyState;
 use tokio::sync::{mpsc, watch};
 
 use super::StartError;
-use super::local_reader::local_reader;
+use super::local_reader::{local_reader, start_owners};
 use crate::clock::system_now;
 use crate::config::Config;
 use crate::host::agent_usage;
@@ -66,6 +66,7 @@ pub(super) fn start(
         requests: Arc::clone(&io.requests),
         no_account: Arc::clone(&shared.no_account),
         missing: Arc::clone(&shared.missing),
+        owners: start_owners(shared)?,
         local_reader: local_reader(shared),
         bills,
         access: Arc::clone(&shared.access),

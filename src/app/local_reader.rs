@@ -3,24 +3,44 @@
 
 use std::sync::Arc;
 
+use tokio::sync::mpsc;
+
 use super::Shared;
-use crate::host::{UserNameError, socket_owner};
+use crate::host::{SocketOwners, UserNameError};
 use crate::model::VisibleAccount;
 use crate::resolvers::users::GROUP_PREFIX;
-use crate::serve::{Ends, LocalReader, ReaderUnknown};
+use crate::serve::{LocalReader, OwnerRequest, ReaderUnknown};
+use crate::thread::{self, Thread};
 
-/// Tells the server what the client of a connection on this host may see.
-pub(super) fn local_reader(shared: &Arc<Shared>) -> LocalReader {
-    let shared = Arc::clone(shared);
-    Box::new(move |ends| visible_to(ends, &shared))
+/// The most requests that may wait for the owner of their connection.
+const QUEUE_LENGTH: usize = 16;
+
+/// Starts the thread that finds whose connections on loopback are; it may wait for what other users do.
+pub(super) fn start_owners(shared: &Shared) -> Result<mpsc::Sender<OwnerRequest>, thread::Error> {
+    let (sender, mut requests) = mpsc::channel(QUEUE_LENGTH);
+    let stop = shared.stop.clone();
+    Thread::start("owners", move || {
+        let mut owners = SocketOwners::default();
+        while let Some(OwnerRequest { peer, local, reply }) = requests.blocking_recv() {
+            if stop.is_called() {
+                return;
+            }
+            // The client may have left while others were served.
+            if !reply.is_closed() {
+                let _ = reply.send(owners.owner(peer, local));
+            }
+        }
+    })?;
+    Ok(sender)
 }
 
-fn visible_to(ends: Ends, shared: &Shared) -> Result<VisibleAccount, ReaderUnknown> {
-    let uid = match ends {
-        Ends::Tcp { peer, local } => socket_owner(peer, local),
-        Ends::Unix { uid } => uid,
-    };
-    let uid = uid.ok_or(ReaderUnknown::Never)?;
+/// Tells the server what a user of this host may see.
+pub(super) fn local_reader(shared: &Arc<Shared>) -> LocalReader {
+    let shared = Arc::clone(shared);
+    Box::new(move |uid| visible_to(uid, &shared))
+}
+
+fn visible_to(uid: u32, shared: &Shared) -> Result<VisibleAccount, ReaderUnknown> {
     if uid == 0 || uid == rustix::process::geteuid().as_raw() {
         return Ok(VisibleAccount::Everything);
     }

@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use hyper::Request;
 use hyper::header::HOST;
+use tokio::sync::{mpsc, oneshot};
 
 /// The two ends of a connection.
 #[derive(Clone, Copy, Debug)]
@@ -26,12 +27,38 @@ pub enum Ends {
     },
 }
 
+/// A request to the thread that finds whose connections on loopback are.
+pub struct OwnerRequest {
+    /// The client.
+    pub peer: SocketAddr,
+    /// The address on which the connection was accepted.
+    pub local: SocketAddr,
+    /// Receives the client's user id, if it is found; closed when nothing waits for it any more.
+    pub reply: oneshot::Sender<Option<u32>>,
+}
+
+/// Too many requests wait for the owners of their connections.
+pub(super) struct OwnersBusy;
+
+impl Ends {
+    /// The client's user id, if it is found.
+    pub(super) async fn user(self, owners: &mpsc::Sender<OwnerRequest>) -> Result<Option<u32>, OwnersBusy> {
+        let (peer, local) = match self {
+            Self::Unix { uid } => return Ok(uid),
+            Self::Tcp { peer, local } => (peer, local),
+        };
+        let (reply, answer) = oneshot::channel();
+        owners.try_send(OwnerRequest { peer, local, reply }).map_err(|_| OwnersBusy)?;
+        answer.await.map_err(|_| OwnersBusy)
+    }
+}
+
 /// Why it is not known what a client on this host may see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReaderUnknown {
     /// The name of its user is being looked up.
     Yet,
-    /// Its user cannot be found, or the lookup of the name failed.
+    /// The lookup of the name failed.
     Never,
 }
 

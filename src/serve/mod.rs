@@ -38,7 +38,7 @@ pub use listen::{
     inherit,
 };
 pub use liveness::Liveness;
-pub use local::{Ends, ReaderUnknown};
+pub use local::{Ends, OwnerRequest, ReaderUnknown};
 pub use page::LivePage;
 pub use passwords::{Passwords, VerifyRequest};
 pub use response::Requests;
@@ -64,8 +64,8 @@ impl NoAccount {
     }
 }
 
-/// What a client on this host may see while no users are configured.
-pub type LocalReader = Box<dyn Fn(Ends) -> Result<VisibleAccount, ReaderUnknown> + Send + Sync>;
+/// What a user of this host may see, by his id, while no users are configured.
+pub type LocalReader = Box<dyn Fn(u32) -> Result<VisibleAccount, ReaderUnknown> + Send + Sync>;
 
 /// What the server serves, and its limits.
 pub struct Site {
@@ -81,7 +81,9 @@ pub struct Site {
     pub no_account: Arc<NoAccount>,
     /// The addresses on which the server does not listen yet.
     pub missing: Arc<MissingListeners>,
-    /// Tells what a client on this host may see; it never waits.
+    /// The queue of the thread that finds whose connections on loopback are.
+    pub owners: mpsc::Sender<OwnerRequest>,
+    /// Tells what a user of this host may see; it never waits.
     pub local_reader: LocalReader,
     /// The queue of the thread that reads the ledger.
     pub bills: mpsc::Sender<BillRequest>,

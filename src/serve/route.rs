@@ -16,7 +16,7 @@ use super::connection::Arrival;
 use super::connection_limit::network;
 use super::listen::MetricNames;
 use super::live::document;
-use super::local::{Ends, admit};
+use super::local::{Ends, OwnersBusy, admit};
 use super::page::{LivePage, PageFile};
 use super::passwords::LoginRefusal;
 use super::response::{JSON, PageResponse, error, respond_with, text, with};
@@ -109,10 +109,29 @@ async fn authorize<B: Body>(
             let refused = error(StatusCode::UNAUTHORIZED, path, "give a user and the right password");
             with(refused, WWW_AUTHENTICATE, "Basic realm=\"gpumeter\"")
         }
-        Err(LoginRefusal::Busy) => {
-            let line = "too many passwords are being verified; try again soon";
-            with(error(StatusCode::SERVICE_UNAVAILABLE, path, line), RETRY_AFTER, "1")
-        }
+        Err(LoginRefusal::Busy) => busy(path, "too many passwords are being verified; try again soon"),
+    }
+}
+
+fn busy(path: &str, line: &str) -> PageResponse {
+    with(error(StatusCode::SERVICE_UNAVAILABLE, path, line), RETRY_AFTER, "1")
+}
+
+/// Why a request is not answered.
+enum AccessRefusal {
+    Forbidden(&'static str),
+    Busy,
+}
+
+impl From<&'static str> for AccessRefusal {
+    fn from(line: &'static str) -> Self {
+        Self::Forbidden(line)
+    }
+}
+
+impl From<OwnersBusy> for AccessRefusal {
+    fn from(_: OwnersBusy) -> Self {
+        Self::Busy
     }
 }
 
@@ -135,7 +154,7 @@ impl Caller {
         served: ServedPath<'_>,
         request: &Request<B>,
         site: &Site,
-    ) -> Result<VisibleAccount, &'static str> {
+    ) -> Result<VisibleAccount, AccessRefusal> {
         match self {
             Self::Anonymous(ends) if served.is_local() => {
                 admit(request, ends)?;
@@ -148,9 +167,9 @@ impl Caller {
             Self::User(visible)
                 if matches!(served, ServedPath::Metrics) && visible != VisibleAccount::Everything =>
             {
-                Err(
+                Err(AccessRefusal::Forbidden(
                     "/metrics shows every tenant, and this user may read only some; give the user \"*\" in web.tenants",
-                )
+                ))
             }
             Self::User(visible) => Ok(visible),
         }
@@ -158,17 +177,19 @@ impl Caller {
 }
 
 /// What a client on this host may see.
-async fn local_reader(ends: Ends, site: &Site) -> Result<VisibleAccount, &'static str> {
-    for _ in 0..NAME_TRIES {
-        match (site.local_reader)(ends) {
-            Err(ReaderUnknown::Yet) => sleep(NAME_WAIT).await,
-            Err(ReaderUnknown::Never) => break,
-            Ok(visible) => return Ok(visible),
+async fn local_reader(ends: Ends, site: &Site) -> Result<VisibleAccount, AccessRefusal> {
+    if let Some(uid) = ends.user(&site.owners).await? {
+        for _ in 0..NAME_TRIES {
+            match (site.local_reader)(uid) {
+                Err(ReaderUnknown::Yet) => sleep(NAME_WAIT).await,
+                Err(ReaderUnknown::Never) => break,
+                Ok(visible) => return Ok(visible),
+            }
         }
     }
-    Err(
+    Err(AccessRefusal::Forbidden(
         "the user of this connection is not known, so nothing can be shown; ask as root, or configure web.users",
-    )
+    ))
 }
 
 async fn route<B: Body>(
@@ -193,7 +214,10 @@ async fn route<B: Body>(
     }
     let visible = match caller.check_access(served, request, site).await {
         Ok(visible) => visible,
-        Err(line) => return error(StatusCode::FORBIDDEN, path, line),
+        Err(AccessRefusal::Forbidden(line)) => return error(StatusCode::FORBIDDEN, path, line),
+        Err(AccessRefusal::Busy) => {
+            return busy(path, "too many requests of this host wait for the owner of their connection; try again soon");
+        }
     };
     match served {
         ServedPath::Metrics => match requested_names(request.uri().query(), names) {
@@ -291,8 +315,7 @@ fn snapshot_json(published: &PublishedSnapshot, visible: &VisibleAccount) -> Vec
 }
 
 pub(super) fn no_snapshot(path: &str) -> PageResponse {
-    let line = "there is no snapshot yet; try again in a second";
-    with(error(StatusCode::SERVICE_UNAVAILABLE, path, line), RETRY_AFTER, "1")
+    busy(path, "there is no snapshot yet; try again in a second")
 }
 
 fn healthy(liveness: &Liveness) -> PageResponse {

@@ -6,8 +6,8 @@ mod toolkit;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
@@ -16,8 +16,8 @@ use gpumeter::export::{LatestSnapshot, PageCache, PageFormat, PublishedSnapshot,
 use gpumeter::model::snapshot::{AgentEntry, AgentNumber, HourlyUse, Roster, Snapshot};
 use gpumeter::model::{HowHeld, Nanoseconds, Stamp, Utc, VisibleAccount};
 use gpumeter::serve::{
-    Access, BillProblem, BillRequest, LivePage, Liveness, MetricNames, Passwords, Requests, Security,
-    ServerLimits, Site, bind, run,
+    Access, BillProblem, BillRequest, LivePage, Liveness, MetricNames, OwnerRequest, Passwords, Requests,
+    Security, ServerLimits, Site, bind, run,
 };
 use tokio::sync::{mpsc, watch};
 
@@ -33,9 +33,26 @@ struct Agent {
     clock: Arc<AtomicU64>,
     requests: Arc<Requests>,
     bills: mpsc::Receiver<BillRequest>,
+    /// While this is locked, no owner of a connection is found.
+    owners: Arc<Mutex<()>>,
     shutdown: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
 }
+
+/// The queue of a thread for which every connection is root's.
+fn find_owners(gate: Arc<Mutex<()>>) -> mpsc::Sender<OwnerRequest> {
+    let (sender, mut requests) = mpsc::channel::<OwnerRequest>(OWNERS_WAITING);
+    std::thread::spawn(move || {
+        while let Some(request) = requests.blocking_recv() {
+            let _gate = gate.lock().unwrap();
+            let _ = request.reply.send(Some(0));
+        }
+    });
+    sender
+}
+
+/// The most requests that wait for that thread.
+const OWNERS_WAITING: usize = 16;
 
 impl Agent {
     fn start(limits: ServerLimits) -> Self {
@@ -66,6 +83,7 @@ impl Agent {
         let clock = Arc::new(AtomicU64::new(0));
         let requests = Arc::new(Requests::default());
         let (questions, bills) = mpsc::channel(1);
+        let owners = Arc::<Mutex<()>>::default();
         let (shutdown, stop) = watch::channel(false);
         let now = Arc::clone(&clock);
         let site = Site {
@@ -75,6 +93,7 @@ impl Agent {
             release: Box::new(|| None),
             page,
             liveness: Arc::new(Liveness::new(move || clock_at(now.load(Ordering::Relaxed)))),
+            owners: find_owners(Arc::clone(&owners)),
             local_reader: Box::new(|_| Ok(VisibleAccount::Everything)),
             bills: questions,
             access: Arc::new(Access::new(security, passwords())),
@@ -85,7 +104,7 @@ impl Agent {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(run(listeners, mpsc::channel(1).1, site, stop)).unwrap();
         });
-        Self { address, latest, clock, requests, bills, shutdown, thread: Some(thread) }
+        Self { address, latest, clock, requests, bills, owners, shutdown, thread: Some(thread) }
     }
 
     /// Publishes a snapshot whose page has at least that many bytes.
@@ -413,6 +432,35 @@ fn before_the_first_snapshot_the_agent_is_healthy_but_not_ready() {
     agent.clock.store(11_000_000_000, Ordering::Relaxed);
     let answer = agent.get("/-/healthy");
     assert_eq!((status(&answer), body(&answer)), (503, "the last tick was 11 s ago; restart the agent\n"));
+}
+
+#[test]
+fn scrapes_and_probes_do_not_wait_for_owners_of_connections_and_a_full_queue_is_refused() {
+    const ASKERS: usize = 40;
+    let agent = Agent::start(patient());
+    let gate = agent.owners.lock().unwrap();
+    let ask = || {
+        let mut stream = agent.connect();
+        let request = "GET /api/v1/snapshot HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+        stream.write_all(request.as_bytes()).unwrap();
+        stream
+    };
+    let askers: Vec<TcpStream> = (0..ASKERS).map(|_| ask()).collect();
+    for path in ["/metrics", "/-/healthy", "/-/ready"] {
+        assert_eq!(status(&agent.get(path)), 200, "{path}");
+    }
+    // One has left the queue, once the thread runs.
+    let least_refused = (ASKERS - OWNERS_WAITING - 1) as u64;
+    wait_until("the others are refused", || agent.count(503) >= least_refused);
+    drop(gate);
+    let is_served = |mut stream: TcpStream| {
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert_eq!(status(&answer), if answer.contains("retry-after: 1") { 503 } else { 200 }, "{answer}");
+        status(&answer) == 200
+    };
+    let served = askers.into_iter().map(is_served).filter(|served| *served).count();
+    assert!((OWNERS_WAITING..=OWNERS_WAITING + 1).contains(&served), "{served} of {ASKERS}");
 }
 
 #[test]
