@@ -16,6 +16,7 @@ impl ConfigDraft {
         check_price_source(places, report);
         check_energy_and_terms(self, places, report);
         check_web_tls(&self.config, places, report);
+        check_web_tenants(places, report);
         let PricesConfig { book: is_example, currency, rates, energy } = std::mem::take(&mut self.prices);
         let mut book = if is_example { prices::example_book() } else { Default::default() };
         if let Some(currency) = currency {
@@ -91,6 +92,16 @@ fn check_web_tls(config: &Config, places: &KeyPositions, report: &mut ProblemCol
     tls.check(|key| places.get(key), "web.tls", report);
     if let Err(complaint) = tls.check_http2(config.web.http2) {
         report.add(places.get("web.tls.cipher_suites"), "web.tls.cipher_suites", complaint);
+    }
+}
+
+/// Checks that `web.tenants`, without which every user sees every tenant, names somebody where it is given.
+fn check_web_tenants(places: &KeyPositions, report: &mut ProblemCollector) {
+    let key = "web.tenants";
+    if let Some(place) = places.get_empty(key) {
+        let text = "names nobody, and so would show every tenant to every user; name each user with the tenants that he \
+                    sees, or remove the key";
+        report.add(Some(place), key, Complaint(text.to_owned()));
     }
 }
 

@@ -9,17 +9,26 @@ use super::tree::{YamlNode, YamlValue};
 use super::values::nearest;
 
 /// The position of each key that was given, valid or not.
-pub(crate) struct KeyPositions(BTreeMap<&'static str, Option<FilePosition>>);
+pub(crate) struct KeyPositions {
+    given: BTreeMap<&'static str, Option<FilePosition>>,
+    /// Those whose list or mapping is empty, which mostly means the same as no key.
+    empty: BTreeMap<&'static str, Option<FilePosition>>,
+}
 
 impl KeyPositions {
     /// The position of a key, if it was given.
     pub(crate) fn get(&self, path: &str) -> Option<FilePosition> {
-        self.0.get(path).copied().flatten()
+        self.given.get(path).copied().flatten()
     }
 
-    /// Whether no key was given.
+    /// The position of a key whose list or mapping is empty, if it is one.
+    pub(crate) fn get_empty(&self, path: &str) -> Option<FilePosition> {
+        self.empty.get(path).copied().flatten()
+    }
+
+    /// Whether no key was given a value.
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.given.is_empty()
     }
 }
 
@@ -31,13 +40,13 @@ pub(crate) fn read_mapping<T>(
     target: &mut T,
     report: &mut ProblemCollector,
 ) -> Option<KeyPositions> {
-    let mut reader = MappingReader { base, keys, report, found: BTreeMap::new() };
+    let mut reader = MappingReader { base, keys, report, found: BTreeMap::new(), empty: BTreeMap::new() };
     if matches!(node.shape, YamlValue::Scalar(_) | YamlValue::List(_)) {
         reader.report_no_mapping(node, "");
         return None;
     }
     reader.read_section(node, "");
-    let MappingReader { found, .. } = reader;
+    let MappingReader { found, empty, .. } = reader;
     for key in keys {
         let shown = join(base, key.path);
         match (found.get(key.path), key.absent) {
@@ -54,7 +63,8 @@ pub(crate) fn read_mapping<T>(
             (None, Absent::Optional(_)) => {}
         }
     }
-    Some(KeyPositions(found.into_iter().map(|(path, (place, _))| (path, place)).collect()))
+    let given = found.into_iter().map(|(path, (place, _))| (path, place)).collect();
+    Some(KeyPositions { given, empty })
 }
 
 struct MappingReader<'tree, 'report, T: 'static> {
@@ -62,6 +72,7 @@ struct MappingReader<'tree, 'report, T: 'static> {
     keys: &'static [Key<T>],
     report: &'report mut ProblemCollector,
     found: BTreeMap<&'static str, (Option<FilePosition>, &'tree YamlNode)>,
+    empty: BTreeMap<&'static str, Option<FilePosition>>,
 }
 
 impl<'tree, T> MappingReader<'tree, '_, T> {
@@ -96,13 +107,19 @@ impl<'tree, T> MappingReader<'tree, '_, T> {
         let below = |key: &Key<T>| key.path.strip_prefix(&path).is_some_and(|rest| rest.starts_with('.'));
         if let Some(known) = self.keys.iter().find(|key| key.path == path) {
             // An empty list or mapping means the same as no key.
-            let maps = matches!(
-                known.field,
-                KeyType::Maps { .. } | KeyType::Pairs { .. } | KeyType::NestedPairs { .. }
-            );
-            let nothing = value.shape == YamlValue::Empty
-                || matches!((&known.field, &value.shape), (KeyType::Maps { .. }, YamlValue::List(items)) if items.is_empty());
-            if !(maps && nothing) {
+            let is_nothing = match (&known.field, &value.shape) {
+                (KeyType::Maps { .. }, YamlValue::List(items)) => items.is_empty(),
+                (KeyType::Pairs { .. } | KeyType::NestedPairs { .. }, YamlValue::Map(entries)) => {
+                    entries.is_empty()
+                }
+                (KeyType::Maps { .. } | KeyType::Pairs { .. } | KeyType::NestedPairs { .. }, shape) => {
+                    *shape == YamlValue::Empty
+                }
+                _ => false,
+            };
+            if is_nothing {
+                self.empty.insert(known.path, key.place);
+            } else {
                 self.found.insert(known.path, (key.place, value));
             }
         } else if self.keys.iter().any(below) {

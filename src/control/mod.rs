@@ -23,7 +23,7 @@ use crate::ledger::{
     InventoryRow, PendingOrder, Reader, RecordedDocument, RecordedDocuments, StatementOrder,
 };
 use crate::meter::SamplerNews;
-use crate::model::{Attachment, Nanoseconds, Utc};
+use crate::model::{Attachment, Nanoseconds, Utc, VisibleAccount};
 use crate::serve::{BY_DAY, BillQuery, ClosedBill, Liveness, MissingListeners, PeriodCloser};
 use crate::session::DriverSessions;
 use crate::thread::{self, Thread};
@@ -303,7 +303,8 @@ impl ControlServer {
     /// The same as `/api/v1/health`.
     fn health(&self) -> Result<ControlReply, String> {
         let published = self.pages.get().ok_or(NO_SNAPSHOT)?;
-        let health = export::health(&published.snapshot, self.sessions.orders.release());
+        let health =
+            export::health(&published.snapshot, self.sessions.orders.release(), &VisibleAccount::Everything);
         Ok(ControlReply { health: Some(health), ..ControlReply::default() })
     }
 

@@ -13,8 +13,8 @@ pub struct EventKind {
     pub when: &'static str,
     /// Attributes beside those of all events.
     pub attributes: &'static [&'static str],
-    /// Whether it is about a tenant. A reader who may not see that tenant does not get it; of all other events such a reader
-    /// gets everything but the workloads and tenants.
+    /// Whether it is about a tenant: a reader who may not see that tenant does not get it. Of events of GPUs such a reader gets
+    /// those of GPUs and instances that are his alone, and since they are; of the agent's all.
     pub is_of_tenant: bool,
     /// Whether repetitions within a minute are joined.
     pub joins: bool,
@@ -85,7 +85,11 @@ pub fn reference() -> String {
     let mut page = String::from(PREFACE);
     for kind in EVENT_KINDS {
         let attributes: Vec<String> = kind.attributes.iter().map(|name| format!("`{name}`")).collect();
-        let whose = if kind.is_of_tenant { "the tenant" } else { "all" };
+        let whose = match kind.name.strip_prefix("gpu.") {
+            _ if kind.is_of_tenant => "the tenant",
+            Some(_) => "who holds it alone",
+            None => "all",
+        };
         page.push_str(&format!(
             "| `{}` | {} | {} | {} | {whose} |\n",
             kind.name,
@@ -109,7 +113,8 @@ sentence, a `count`, and an id that is the same wherever it is told, also when i
 
 Repetitions of an event of the same GPU within a minute are joined: the first is told at once, the others after the minute as one
 with their `count`. Events of tenants are never joined, and are kept in a ring of their own (500 of each), so that churn of workloads never evicts an
-XID. A reader who may see some tenants only (`web.tenants`) sees the events of those, and events of GPUs with the workloads of those.
+XID. A reader who may see some tenants only (`web.tenants`), or what he runs himself, sees the events of those, and events of GPUs
+that they hold alone, since the last of their holders came. An XID of a MIG instance needs that instance, all others the whole GPU.
 
 | event | severity | when | attributes | shown to |
 |---|---|---|---|---|

@@ -13,12 +13,17 @@ use prost::Message;
 use serde_json::{Value, json};
 
 use super::otlp::{OtlpResource, append_message, scope};
+use super::summarize::View;
 use crate::events::Event;
 use crate::model::VisibleAccount;
+use crate::model::snapshot::Snapshot;
 
-/// The latest events that a reader may see.
-pub fn events(latest: &[Arc<Event>], visible: &VisibleAccount) -> Vec<u8> {
-    let shown = latest.iter().filter_map(|event| event.shown_to(visible));
+/// The latest events that a reader may see, by who is on the GPUs in the latest snapshot.
+pub fn events(latest: &[Arc<Event>], snapshot: &Snapshot, visible: &VisibleAccount) -> Vec<u8> {
+    let view = View::new(snapshot, visible);
+    let shown = latest
+        .iter()
+        .filter_map(|event| event.shown_to(visible).filter(|shown| view.shows_event(event, &shown.parties)));
     let events: Vec<Value> = shown.map(|event| event_json(&event)).collect();
     let mut text = json!({ "events": events }).to_string().into_bytes();
     text.push(b'\n');

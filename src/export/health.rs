@@ -10,8 +10,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::json::{node, simulated};
-use crate::model::snapshot::{GpuEntry, Snapshot};
-use crate::model::{HealthState, Reason, Utc, Verdict};
+use super::summarize::View;
+use crate::model::snapshot::{GpuEntry, GpuState, Snapshot};
+use crate::model::{HealthState, Reason, Utc, Verdict, VisibleAccount};
 
 /// The driver's release on request.
 #[derive(Clone, Copy, Debug)]
@@ -53,11 +54,16 @@ pub struct ReportedReason {
     pub clears: String,
 }
 
-/// The verdicts of a snapshot; `release` is given while the driver is released.
-pub fn health(snapshot: &Snapshot, release: Option<Release>) -> String {
-    let gpus = snapshot.roster.gpus.iter().zip(&snapshot.gpus);
+/// The verdicts of a snapshot as a reader may see them: evidence and times only of GPUs that are his alone, and since they are.
+/// `release` is given while the driver is released.
+pub fn health(snapshot: &Snapshot, release: Option<Release>, visible: &VisibleAccount) -> String {
+    let view = View::new(snapshot, visible);
+    let gpus = snapshot.roster.gpus.iter().zip(&snapshot.gpus).enumerate();
     let worst = snapshot.gpus.iter().map(|state| state.health.state).max().unwrap_or(HealthState::Unknown);
-    let gpus: Vec<Value> = gpus.map(|(entry, state)| gpu_json(entry, &state.health, release)).collect();
+    let verdict = |(position, (entry, state)): (usize, (&GpuEntry, &GpuState))| {
+        gpu_json(entry, report(&state.health, release, view.shown_since(position, None)))
+    };
+    let gpus: Vec<Value> = gpus.map(verdict).collect();
     let body = json!({
         "at": snapshot.at.utc.to_string(),
         "simulated": simulated(snapshot),
@@ -69,8 +75,8 @@ pub fn health(snapshot: &Snapshot, release: Option<Release>) -> String {
     format!("{body}\n")
 }
 
-fn gpu_json(entry: &GpuEntry, verdict: &Verdict, release: Option<Release>) -> Value {
-    let ReportedVerdict { state, action, reasons } = report(verdict, release);
+fn gpu_json(entry: &GpuEntry, verdict: ReportedVerdict) -> Value {
+    let ReportedVerdict { state, action, reasons } = verdict;
     json!({
         "gpu": entry.id.index,
         "uuid": &*entry.id.uuid,
@@ -81,11 +87,18 @@ fn gpu_json(entry: &GpuEntry, verdict: &Verdict, release: Option<Release>) -> Va
     })
 }
 
-/// A verdict as in the API; `release` is given while the driver is released.
-pub(super) fn report(verdict: &Verdict, release: Option<Release>) -> ReportedVerdict {
-    let reasons = verdict.reasons.iter().map(|reason| match release {
-        Some(release) if is_unread(reason) => report_release(reason, release),
-        _ => report_reason(reason),
+/// A verdict as in the API, with evidence and times of what began at `since` or later. `release` is given while the driver is
+/// released.
+pub(super) fn report(verdict: &Verdict, release: Option<Release>, since: Option<Utc>) -> ReportedVerdict {
+    let reasons = verdict.reasons.iter().map(|reason| {
+        let reported = match release {
+            Some(release) if is_unread(reason) => report_release(reason, release),
+            _ => report_reason(reason),
+        };
+        match since.is_some_and(|since| reason.since >= since) {
+            true => reported,
+            false => ReportedReason { evidence: String::new(), since: None, ..reported },
+        }
     });
     ReportedVerdict {
         state: verdict.state.name().to_owned(),

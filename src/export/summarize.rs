@@ -12,7 +12,10 @@ use super::limits::{limit, read_gpu};
 use super::problems::problems;
 use super::summary::*;
 use crate::catalogue::{AgentFamily, InstanceValue, ProcessValue};
-use crate::model::snapshot::{GpuEntry, GpuState, ProcessEntry, ProcessState, Snapshot, WorkloadEntry};
+use crate::events::{Event, Party};
+use crate::model::snapshot::{
+    GpuEntry, GpuState, HoldingEntry, ProcessEntry, ProcessState, Snapshot, WorkloadEntry,
+};
 use crate::model::{Fact, Fraction, HolderId, Nanoseconds, Price, Reading, Remedy, Utc, VisibleAccount};
 
 /// The most processes of a list.
@@ -99,8 +102,8 @@ pub fn list_processes(snapshot: &Snapshot, visible: &VisibleAccount, uuid: Optio
 pub fn report_history(snapshot: &Snapshot, visible: &VisibleAccount, history: &History) -> HistoryReport {
     let view = View::new(snapshot, visible);
     let of_gpu = |(position, entry): (usize, &GpuEntry)| {
-        let kept = history.gpu(&entry.id.uuid).filter(|_| view.shows_values(position))?;
-        let first = view.values_since(position);
+        let kept = history.gpu(&entry.id.uuid)?;
+        let first = view.shown_since(position, None)?;
         let is_shown = |number: usize| {
             let age = (HISTORY_POINTS - 1 - number) as u64 * HISTORY_STEP.0;
             snapshot.at.utc.0.saturating_sub(age) >= first.0
@@ -124,7 +127,7 @@ pub fn report_history(snapshot: &Snapshot, visible: &VisibleAccount, history: &H
 }
 
 /// A snapshot as a reader may see it.
-struct View<'a> {
+pub(super) struct View<'a> {
     snapshot: &'a Snapshot,
     /// Absent where everything is shown.
     filter: Option<SeriesFilter<'a>>,
@@ -144,7 +147,7 @@ struct HeldShare<'a> {
 }
 
 impl<'a> View<'a> {
-    fn new(snapshot: &'a Snapshot, visible: &'a VisibleAccount) -> Self {
+    pub(super) fn new(snapshot: &'a Snapshot, visible: &'a VisibleAccount) -> Self {
         let workloads = snapshot.roster.workloads.iter().map(|entry| (&*entry.workload, entry));
         Self { snapshot, filter: SeriesFilter::new(snapshot, visible), workloads: workloads.collect() }
     }
@@ -160,20 +163,49 @@ impl<'a> View<'a> {
     /// Whether the values of a GPU are shown: to a reader with a part of the account, only if it holds the GPU alone and
     /// nobody else has a process there, since others' use could be computed from them.
     fn shows_values(&self, position: usize) -> bool {
-        if self.filter.is_none() {
-            return true;
-        }
-        let mut held = self.snapshot.roster.holdings.iter().filter(|entry| entry.gpu == position).peekable();
-        let is_held = held.peek().is_some() && held.all(|entry| self.shows(&entry.workload));
-        let mut users = self.processes().filter(|(process, _)| process.gpu == position);
-        let is_known = |workload: &str| workload == HolderId::SYSTEM || self.shows(workload);
-        is_held && self.snapshot.processes_listed && users.all(|(process, _)| is_known(&process.workload))
+        self.shown_since(position, None).is_some()
     }
 
-    /// From when on the values of a GPU are this reader's: since the last of its holders came.
-    fn values_since(&self, position: usize) -> Utc {
-        let held = self.snapshot.roster.holdings.iter().filter(|entry| entry.gpu == position);
-        held.map(|entry| entry.since).filter(|_| self.filter.is_some()).max().unwrap_or(Utc(0))
+    /// From when on a GPU, or one of its instances, is this reader's: since the last of its holders came. Absent where it is
+    /// not his alone.
+    pub(super) fn shown_since(&self, position: usize, gpu_instance: Option<&str>) -> Option<Utc> {
+        if self.filter.is_none() {
+            return Some(Utc(0));
+        }
+        // What is on the whole GPU is on each of its instances.
+        let overlaps = |of: &str| gpu_instance.is_none_or(|wanted| of.is_empty() || of == wanted);
+        let holdings = self.snapshot.roster.holdings.iter();
+        let mut held = holdings.filter(|entry| entry.gpu == position && overlaps(&entry.gpu_instance));
+        let mut processes = self.processes().map(|(process, _)| process);
+        let is_strangers = |process: &ProcessEntry| {
+            let is_known = process.workload.as_ref() == HolderId::SYSTEM || self.shows(&process.workload);
+            process.gpu == position && overlaps(&process.gpu_instance) && !is_known
+        };
+        let is_own = self.snapshot.processes_listed && !processes.any(is_strangers);
+        let later = |last: Option<Utc>, entry: &HoldingEntry| {
+            self.shows(&entry.workload).then(|| last.max(Some(entry.since)))
+        };
+        // Absent too where nobody holds it.
+        held.try_fold(None, later).flatten().filter(|_| is_own)
+    }
+
+    /// Whether an event is shown: one of a GPU, or of an instance that it names, only if that is the reader's alone and was
+    /// then. Events of tenants are filtered by these.
+    pub(super) fn shows_event(&self, event: &Event, parties: &[Party]) -> bool {
+        let Some(gpu) = event.gpu.as_ref().filter(|_| self.filter.is_some() && !event.kind.is_of_tenant)
+        else {
+            return true;
+        };
+        let Some(position) = self.snapshot.roster.gpus.iter().position(|entry| entry.id.uuid == gpu.uuid)
+        else {
+            return false;
+        };
+        let named = event.attributes.iter().find(|(name, _)| *name == "gpu_instance");
+        let instance = named.map(|(_, text)| text.as_str());
+        // Those of joined events were there before.
+        let is_foreign = |party: &Party| *party.workload != *HolderId::SYSTEM && !parties.contains(party);
+        let was_shared = instance.is_none() && event.parties.iter().any(is_foreign);
+        !was_shared && self.shown_since(position, instance).is_some_and(|since| event.at >= since)
     }
 
     fn processes(&self) -> impl Iterator<Item = (&'a ProcessEntry, &'a ProcessState)> + use<'a> {
@@ -301,7 +333,8 @@ fn account_state(source: &SummarySource<'_>) -> (String, Option<String>) {
 fn summarize_gpu(position: usize, source: &SummarySource<'_>, view: &View<'_>) -> Option<SummaryGpu> {
     let snapshot = source.snapshot;
     let (entry, state) = (snapshot.roster.gpus.get(position)?, snapshot.gpus.get(position)?);
-    let is_shown = view.shows_values(position);
+    let shown_since = view.shown_since(position, None);
+    let is_shown = shown_since.is_some();
     let users = users(view, position);
     let (readings, (limit_kind, limit)) = if is_shown {
         let readings = read_gpu(state);
@@ -312,7 +345,7 @@ fn summarize_gpu(position: usize, source: &SummarySource<'_>, view: &View<'_>) -
     };
     let kept = source.history.gpu(&entry.id.uuid).filter(|_| is_shown);
     let idle_since = kept.and_then(|kept| kept.idle_since(snapshot.started, state));
-    let idle_since = idle_since.map(|since| since.max(view.values_since(position)));
+    let idle_since = idle_since.zip(shown_since).map(|(since, first)| since.max(first));
     let identity = &entry.identity;
     let price = view.price(position);
     Some(SummaryGpu {
@@ -329,7 +362,7 @@ fn summarize_gpu(position: usize, source: &SummarySource<'_>, view: &View<'_>) -
         call: state.in_flight.map(|(call, lasting)| (call.to_owned(), lasting.0 / 1_000_000_000)),
         read_at: state.frame.as_ref().map(|frame| frame.ended.utc.to_string()),
         withheld: !is_shown,
-        health: report(&state.health, source.release),
+        health: report(&state.health, source.release, shown_since),
         advice: state.health.remedy.words().to_owned(),
         command: command(state.health.remedy, entry, snapshot),
         limit,
@@ -343,13 +376,21 @@ fn summarize_gpu(position: usize, source: &SummarySource<'_>, view: &View<'_>) -
         users,
         per_hour: price.map(|price| money(price.nano_per_gpu_hour.into())),
         price_class: price.map(|price| price.tariff.class.to_string()),
-        xids: xids(entry, state),
+        xids: xids(entry, state, view, shown_since),
     })
 }
 
-fn xids(entry: &GpuEntry, state: &GpuState) -> Vec<(u32, u64, Option<String>)> {
+/// The XIDs since a time. How often one was seen is a sum over all who held the GPU.
+fn xids(
+    entry: &GpuEntry,
+    state: &GpuState,
+    view: &View<'_>,
+    since: Option<Utc>,
+) -> Vec<(u32, Option<u64>, Option<String>)> {
     let seen = entry.xids.iter().zip(&state.xids);
-    seen.map(|((code, _), (count, last))| (*code, *count, Some(last.to_string()))).collect()
+    let shown = seen.filter(|(_, (_, last))| since.is_some_and(|since| *last >= since));
+    let count = |count: u64| view.filter.is_none().then_some(count);
+    shown.map(|((code, _), (seen, last))| (*code, count(*seen), Some(last.to_string()))).collect()
 }
 
 /// The command that a remedy begins with, where there is one that fits this node.

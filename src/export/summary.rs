@@ -153,8 +153,8 @@ pub struct SummaryGpu {
     pub per_hour: Option<String>,
     /// The price's class.
     pub price_class: Option<String>,
-    /// XIDs that were seen: code, how often, and when last.
-    pub xids: Vec<(u32, u64, Option<String>)>,
+    /// XIDs that were seen: code, how often (`null` for a reader with a part of the account), and when last.
+    pub xids: Vec<(u32, Option<u64>, Option<String>)>,
 }
 
 /// The readings of a GPU.

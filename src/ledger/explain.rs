@@ -67,7 +67,11 @@ pub(super) fn explain(
         past.complete(line, &bill);
     }
     add_first_seen(connection, &mut lines)?;
-    let gpus = gpu_records(connection, &past, &lines, events)?;
+    let mut gpus = gpu_records(connection, &past, &lines, events)?;
+    if matches!(part.visible, VisibleAccount::Tenants(_)) {
+        // They are counted over all who held the GPU, and others may hold it too.
+        gpus.iter_mut().for_each(|gpu| gpu.xids.clear());
+    }
     let (from, to) = range(lines.iter()).unwrap_or((bill.to, bill.to));
     Ok(Explanation {
         usage,

@@ -123,6 +123,18 @@ enum AccessRefusal {
     Busy,
 }
 
+impl AccessRefusal {
+    fn response(self, path: &str) -> PageResponse {
+        match self {
+            Self::Forbidden(line) => error(StatusCode::FORBIDDEN, path, line),
+            Self::Busy => busy(
+                path,
+                "too many requests of this host wait for the owner of their connection; try again soon",
+            ),
+        }
+    }
+}
+
 impl From<&'static str> for AccessRefusal {
     fn from(line: &'static str) -> Self {
         Self::Forbidden(line)
@@ -214,11 +226,12 @@ async fn route<B: Body>(
     }
     let visible = match caller.check_access(served, request, site).await {
         Ok(visible) => visible,
-        Err(AccessRefusal::Forbidden(line)) => return error(StatusCode::FORBIDDEN, path, line),
-        Err(AccessRefusal::Busy) => {
-            return busy(path, "too many requests of this host wait for the owner of their connection; try again soon");
-        }
+        Err(refusal) => return refusal.response(path),
     };
+    if visible != VisibleAccount::Everything {
+        // Who is on the GPUs decides what is shown of them.
+        site.pages.request_processes();
+    }
     match served {
         ServedPath::Metrics => match requested_names(request.uri().query(), names) {
             Err(line) => error(StatusCode::BAD_REQUEST, path, &line),
@@ -231,12 +244,12 @@ async fn route<B: Body>(
         ServedPath::History => document(request, DocumentKind::History, &visible, site),
         ServedPath::Processes => document(request, DocumentKind::Processes(None), &visible, site),
         ServedPath::Snapshot => json(path, site, |published| snapshot_json(published, &visible)),
-        ServedPath::Health => {
-            json(path, site, |published| export::health(&published.snapshot, (site.release)()).into_bytes())
-        }
-        ServedPath::Events => {
-            respond_with(StatusCode::OK, JSON, export::events(&site.pages.events().latest(), &visible).into())
-        }
+        ServedPath::Health => json(path, site, |published| {
+            export::health(&published.snapshot, (site.release)(), &visible).into_bytes()
+        }),
+        ServedPath::Events => json(path, site, |published| {
+            export::events(&site.pages.events().latest(), &published.snapshot, &visible)
+        }),
         ServedPath::Bill => {
             let query = parse_query(request.uri().query()).map(|query| (query, None));
             bill(path, query, visible, site).await

@@ -717,6 +717,14 @@ otlp: {endpoint: "http://c:4318"}"#,
         r#"1:15: web.listen: "unix:web.sock" has no absolute path; give unix:/path, such as unix:/run/gpumeter/web.sock"#,
     ),
     (
+        "web: {tenants: {}}",
+        "1:7: web.tenants: names nobody, and so would show every tenant to every user; name each user with the tenants that he sees, or remove the key",
+    ),
+    (
+        "web:\n  tenants:\n    # alice: team-a\n",
+        "2:3: web.tenants: names nobody, and so would show every tenant to every user; name each user with the tenants that he sees, or remove the key",
+    ),
+    (
         "web: {users: [alice]}",
         "1:14: web.users: is not a mapping; give a mapping of users with files, or remove the key",
     ),

@@ -178,7 +178,7 @@ fn churn_of_holdings_evicts_no_xid_and_tenants_see_what_is_theirs() {
     assert_eq!(latest.len(), 501);
     assert!(latest.iter().any(|event| event.kind.name == "gpu.xid"));
     let shown = |tenant: &str| {
-        let body = events(&latest, &VisibleAccount::Tenants(vec![tenant.to_owned()]));
+        let body = events(&latest, &node(2, 0), &VisibleAccount::Tenants(vec![tenant.to_owned()]));
         serde_json::from_slice::<serde_json::Value>(&body).unwrap()["events"].as_array().unwrap().clone()
     };
     let physics = shown("physics");
@@ -188,9 +188,50 @@ fn churn_of_holdings_evicts_no_xid_and_tenants_see_what_is_theirs() {
             .any(|event| event["name"] == "gpu.xid" && event["workloads"][0]["tenant"] == "physics")
     );
     assert!(!physics.iter().any(|event| event.to_string().contains("pod:ml")), "{physics:?}");
-    let nobody = shown("nobody");
-    assert_eq!(nobody[0]["name"], "gpu.xid");
-    assert_eq!((nobody.len(), &nobody[0]["workloads"]), (1, &serde_json::json!([])));
+    assert_eq!(shown("nobody"), [] as [serde_json::Value; 0]);
+}
+
+#[test]
+fn a_reader_sees_the_events_of_gpus_and_instances_that_its_tenants_hold_alone_since_their_last_holder_came() {
+    let mut sequence = Sequence::new();
+    let found = sequence.next(|snapshot| count_xid(snapshot, 1));
+    let [xid] = &found[..] else { panic!("{found:?}") };
+    let with = |at: Utc, attributes: &[(&'static str, &str)]| Event {
+        at,
+        attributes: attributes.iter().map(|(name, text)| (*name, (*text).to_owned())).collect(),
+        ..xid.clone()
+    };
+    let shown = |event: &Event, tenant: &str, change: &dyn Fn(&mut Roster)| {
+        let mut snapshot = node(2, 0);
+        change_roster(&mut snapshot, change);
+        let visible = VisibleAccount::Tenants(vec![tenant.to_owned()]);
+        let body = events(&[Arc::new(event.clone())], &snapshot, &visible);
+        let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        !body["events"].as_array().unwrap().is_empty()
+    };
+    let with_ml = |gpu_instance: &str, roster: &mut Roster| {
+        let first = HoldingEntry { gpu_instance: "1".into(), ..roster.holdings[0].clone() };
+        let other = HoldingEntry {
+            gpu_instance: gpu_instance.into(),
+            workload: "pod:ml/a".into(),
+            tenant: "ml".into(),
+            ..first.clone()
+        };
+        roster.holdings = [first, other].into();
+    };
+    let alone = |_: &mut Roster| {};
+    let came = Utc(AT.0 - 3_600 * SECOND);
+    assert!(shown(&with(came, &[]), "physics", &alone), "it holds the GPU alone, since then");
+    assert!(!shown(&with(Utc(came.0 - 1), &[]), "physics", &alone), "before it came");
+    assert!(!shown(&with(came, &[]), "ml", &alone) && !shown(&with(came, &[]), "nobody", &alone));
+    let divided = |roster: &mut Roster| with_ml("2", roster);
+    assert!(!shown(&with(came, &[]), "physics", &divided), "what concerns the whole GPU");
+    assert!(shown(&with(came, &[("gpu_instance", "1")]), "physics", &divided), "its own instance");
+    assert!(!shown(&with(came, &[("gpu_instance", "2")]), "physics", &divided));
+    let shared = |roster: &mut Roster| with_ml("1", roster);
+    assert!(!shown(&with(came, &[("gpu_instance", "1")]), "physics", &shared));
+    let nobody = |roster: &mut Roster| roster.holdings = [].into();
+    assert!(!shown(&with(came, &[]), "physics", &nobody), "who only uses it does not hold it");
 }
 
 #[test]

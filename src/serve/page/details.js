@@ -171,7 +171,7 @@ function gpuFacts(gpu, summary) {
     ["Clock", clockOf(gpu.sm_clock)],
     ["Idle", since(gpu.idle_since, summary)],
     ["ECC errors", gpu.ecc_uncorrected === null ? "" : `${gpu.ecc_corrected} corrected, ${gpu.ecc_uncorrected} uncorrected`],
-    ["XIDs", gpu.xids.map(([code, count, last]) => `${code} (${count} times, last ${clock(last, summary.at)})`).join(", ")],
+    ["XIDs", gpu.xids.map(([code, count, last]) => `${code} (${count === null ? "" : `${count} times, `}last ${clock(last, summary.at)})`).join(", ")],
     ["Price per hour", money(gpu.per_hour, gpu.per_hour && summary.node.currency)],
     ["Model", gpu.model],
     ["UUID", gpu.uuid],

@@ -56,7 +56,7 @@ const REFUSED: &[(&str, &str)] = &[
     // Accepted by the toolkit, which then serves everybody: half a write must not.
     ("", "has no key with a value; give tls_server_config or basic_auth_users"),
     ("# basic_auth_users: {}\n", "has no key with a value"),
-    ("basic_auth_users:\n", "has no key with a value"),
+    ("basic_auth_users:\nhttp_server_config: {headers: {}}", "has no key with a value"),
     // Accepted by the toolkit, but rustls has no CBC suites and with ring no P-521.
     (
         "tls_server_config: {PAIR, cipher_suites: [TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA]}",
@@ -131,7 +131,7 @@ fn web_configurations_that_exporter_toolkit_accepts_are_served() {
         assert_eq!(request(&certificates, &agent, &Client::default()).0, *expected, "{text}");
     }
     for text in
-        ["rate_limit: {interval: 0, burst: 0}", "basic_auth_users:\nhttp_server_config: {headers: {}}"]
+        ["rate_limit: {interval: 0, burst: 0}", "basic_auth_users:\nhttp_server_config: {http2: true}"]
     {
         let agent = start(&certificates, text);
         assert!((0..10).all(|_| status(&agent.get("/metrics")) == 200), "{text}");

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use gpumeter::catalogue::{Level, first_point, point};
 use gpumeter::export::{
-    HISTORY_POINTS, LatestSnapshot, MOST_LISTED, PageCache, ProcessList, PublishedSnapshot, Summary,
-    SummaryProblem, SummarySource, list_processes, report_history, summarize,
+    HISTORY_POINTS, LatestSnapshot, MOST_LISTED, PageCache, ProcessList, PublishedSnapshot, ReportedVerdict,
+    Summary, SummaryProblem, SummarySource, health, list_processes, report_history, summarize,
 };
 use gpumeter::model::snapshot::*;
 use gpumeter::model::*;
@@ -248,6 +248,47 @@ fn a_reader_sees_its_own_holdings_and_the_values_of_gpus_that_it_holds_alone() {
     let [of_tenant, of_user] = readers();
     assert_eq!((tenants(&of_tenant), tenants(&of_user)), (1, 0), "a tenant's sums are of all its users");
     assert_eq!(tenants(&VisibleAccount::Tenants(Vec::new())), 0);
+}
+
+#[test]
+fn a_reader_sees_xids_and_evidence_of_gpus_that_it_holds_alone_since_its_last_holder_came() {
+    let faulty = |before: u64| {
+        let mut snapshot = shared_node();
+        let at = Utc(AT.0 - before * SECOND);
+        for state in &mut snapshot.gpus {
+            let reason = Reason {
+                rule: "xid",
+                state: HealthState::Degraded,
+                remedy: Remedy::ResetGpu,
+                what: "an XID that needs a reset",
+                evidence: "XID 48".into(),
+                since: at,
+                clears: "a reset",
+            };
+            state.health = Arc::new(Verdict { reasons: vec![reason], ..(*state.health).clone() });
+            state.xids.iter_mut().for_each(|(_, last)| *last = at);
+        }
+        snapshot
+    };
+    let evidence = |health: &ReportedVerdict| {
+        let reason = &health.reasons[0];
+        assert_eq!((&*reason.what, &*reason.action), ("an XID that needs a reset", "reset_gpu"));
+        (reason.evidence == "XID 48", reason.since.is_some())
+    };
+    for visible in readers() {
+        let summary = seen_by(&visible, faulty(60));
+        let [own, shared] = &summary.gpus[..] else { panic!() };
+        assert_eq!((evidence(&own.health), evidence(&shared.health)), ((true, true), (false, false)));
+        assert_eq!((own.xids[0].1, shared.xids.len()), (None, 0), "a count is a sum over all holders");
+        let earlier = &seen_by(&visible, faulty(61)).gpus[0];
+        assert_eq!((evidence(&earlier.health), earlier.xids.len()), ((false, false), 0));
+        let text = health(&faulty(60), None, &visible);
+        assert_eq!(text.matches("XID 48").count(), 1, "{text}");
+    }
+    let all = seen(faulty(61));
+    assert!(all.gpus.iter().all(|gpu| evidence(&gpu.health) == (true, true) && gpu.xids[0].1.is_some()));
+    let text = health(&faulty(61), None, &VisibleAccount::Everything);
+    assert_eq!(text.matches("XID 48").count(), 2, "{text}");
 }
 
 #[test]

@@ -169,6 +169,9 @@ fn faults_gaps_remarks_and_what_is_held_now_are_told_without_the_names_of_others
     let text = serde_json::to_string(&found).unwrap();
     assert!(!text.contains("alpha/8") && !text.contains("mallory"), "{text}");
     assert_eq!(serde_json::from_str::<Explanation>(&text).unwrap().gpus, found.gpus);
+    let of_tenant = VisibleAccount::Tenants(vec![found.lines[0].line.tenant.to_string()]);
+    let own = explain(&world, &[("job", "7")], &of_tenant);
+    assert_eq!((own.lines.len(), own.gpus.len(), own.gpus[0].xids.len()), (found.lines.len(), 1, 0));
 }
 
 #[test]
