@@ -17,7 +17,7 @@ use crate::catalogue::{
 use crate::model::frame::InstanceFrame;
 use crate::model::frame::Tier;
 use crate::model::snapshot::{GpuEntry, GpuState, ProcessEntry, Roster, Snapshot};
-use crate::model::{Absence, Fact, GpuIdentity, Reading};
+use crate::model::{Absence, Fact, GpuIdentity, Reading, SumOfReadings};
 
 /// What is on the page.
 #[derive(Clone, Debug, Default)]
@@ -459,7 +459,7 @@ fn cuda_number(version: &str) -> Option<Arc<str>> {
 fn sum_of_gpu(scaled: &ScaledValues, state: &GpuState) -> Option<i128> {
     let tier = scaled.family.tier;
     let is_fresh = state.fresh[tier as usize];
-    sum(scaled.places.iter().map(|place| match place {
+    let parts = scaled.places.iter().map(|place| match place {
         ValuePlace::Reading(point) => state.reading(*point, tier),
         ValuePlace::Total(number) => reading(&state.integrals, *number),
         ValuePlace::Rate(number) if is_fresh => {
@@ -467,30 +467,20 @@ fn sum_of_gpu(scaled: &ScaledValues, state: &GpuState) -> Option<i128> {
         }
         ValuePlace::Rate(_) => Err(Absence::Stale),
         ValuePlace::Instance(_) => Err(Absence::NotSupported),
-    }))
+    });
+    parts.collect::<SumOfReadings>().whole()
 }
 
 fn sum_of_instance(scaled: &ScaledValues, instance: &InstanceFrame) -> Option<i128> {
-    sum(scaled.places.iter().map(|place| match place {
+    let parts = scaled.places.iter().map(|place| match place {
         ValuePlace::Instance(value) => reading(&instance.readings, *value),
         _ => Err(Absence::NotSupported),
-    }))
+    });
+    parts.collect::<SumOfReadings>().whole()
 }
 
 fn reading(readings: &[Reading], place: usize) -> Reading {
     readings.get(place).copied().unwrap_or(Err(Absence::NotYet))
-}
-
-fn sum(values: impl Iterator<Item = Reading>) -> Option<i128> {
-    let mut sum = None;
-    for value in values {
-        match value {
-            Ok(value) => sum = Some(sum.unwrap_or(0) + i128::from(value)),
-            Err(absence) if absence.is_permanent() => {}
-            Err(_) => return None,
-        }
-    }
-    sum
 }
 
 /// What was read of the instance at that place of the GPU's list, unless it is too old. The frame may have other

@@ -4,7 +4,7 @@ use super::summarize::{count, ratio, rounded};
 use super::summary::GpuReadings;
 use crate::catalogue::{KnownPoint, known_point};
 use crate::model::snapshot::GpuState;
-use crate::model::{Absence, Reading};
+use crate::model::{Absence, Reading, SumOfReadings};
 
 const SM_ACTIVE: KnownPoint = known_point("gpu_sm_active_ratio", None);
 const TENSOR_ACTIVE: KnownPoint = known_point("gpu_tensor_active_ratio", None);
@@ -45,10 +45,11 @@ fn real(state: &GpuState, point: KnownPoint) -> Option<f64> {
     Some(rounded(value as f64 / 10_f64.powi(point.unit.decimals().into())))
 }
 
-/// The sum of the errors of the two memories; none where neither is known.
+/// The sum of the errors of the two memories.
 fn errors(state: &GpuState, first: usize) -> Option<u64> {
-    let known = [first, first + 1].map(|id| count(read(state, KnownPoint { id, ..ECC })));
-    known.into_iter().flatten().reduce(|sum, one| sum + one)
+    let parts = [first, first + 1].map(|id| read(state, KnownPoint { id, ..ECC }));
+    let sum = SumOfReadings::from_iter(parts).whole()?;
+    u64::try_from(sum).ok()
 }
 
 /// The readings of a GPU.

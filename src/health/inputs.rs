@@ -1,7 +1,9 @@
 //! The inputs of the health judge: readings of a GPU under names of their own.
 //!
-//! An input that cannot be read is absent, and neither raises nor clears a verdict. [`INPUT_SOURCES`] maps each input
-//! to a family of the catalogue.
+//! An input is the sum of a family's points. Where a part cannot be read, the sum is absent and clears nothing; what of it is
+//! known may still raise a verdict. [`INPUT_SOURCES`] maps each input to a family of the catalogue.
+
+use crate::model::{Reading, SumOfReadings};
 
 /// A reading that health rules use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +82,10 @@ const _: () = {
     }
 };
 
+fn saturate(sum: i128) -> i64 {
+    i64::try_from(sum).unwrap_or(i64::MAX)
+}
+
 /// Whether the GPU can be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reachability {
@@ -101,23 +107,29 @@ pub struct HealthInputs {
     pub presence: Reachability,
     /// Number of resets of the GPU that were detected.
     pub reset_count: u64,
-    values: [Option<i64>; COUNT],
+    values: [SumOfReadings; COUNT],
 }
 
 impl HealthInputs {
     /// A GPU without readings.
     pub fn new(presence: Reachability, reset_count: u64) -> Self {
-        Self { presence, reset_count, values: [None; COUNT] }
+        Self { presence, reset_count, values: [SumOfReadings::default(); COUNT] }
     }
 
-    /// Sets the value of an input.
-    pub fn set(&mut self, input: HealthInput, value: Option<i64>) {
-        self.values[input as usize] = value;
+    /// Sets an input: the readings of its points.
+    pub fn set(&mut self, input: HealthInput, parts: impl IntoIterator<Item = Reading>) {
+        self.values[input as usize] = parts.into_iter().collect();
     }
 
-    /// The value of an input, if it is known.
-    pub const fn get(&self, input: HealthInput) -> Option<i64> {
-        self.values[input as usize]
+    /// The value of an input, if all of it is known.
+    pub fn get(&self, input: HealthInput) -> Option<i64> {
+        self.values[input as usize].whole().map(saturate)
+    }
+
+    /// The least that the value of an input can be: the sum of those of its points that are known. Health inputs are states
+    /// and counts, none of which is negative.
+    pub fn at_least(&self, input: HealthInput) -> Option<i64> {
+        self.values[input as usize].least().map(saturate)
     }
 
     /// Whether the driver reports that no recovery action is needed; none where it reports nothing.

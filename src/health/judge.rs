@@ -54,7 +54,8 @@ impl Default for Judge {
 }
 
 impl Judge {
-    /// Applies all rules. An unknown input changes nothing.
+    /// Applies all rules. An unknown input changes nothing, nor does one that is known in part, unless the known part alone
+    /// meets a condition.
     pub fn judge(&mut self, now: Stamp, inputs: &HealthInputs, received: &ReceivedEvents) -> Arc<Verdict> {
         let was_reset = inputs.reset_count != self.reset_count;
         self.reset_count = inputs.reset_count;
@@ -173,11 +174,7 @@ impl RuleState {
     ) -> Option<bool> {
         match *when {
             HealthCondition::Is(presence) => Some(inputs.presence == presence),
-            HealthCondition::Positive(input) => {
-                let value = inputs.get(input)?;
-                self.seen = (value, 0);
-                Some(value > 0)
-            }
+            HealthCondition::Positive(input) => self.is_positive(inputs, input),
             HealthCondition::Below(less, more) => {
                 self.seen = (inputs.get(less)?, inputs.get(more)?);
                 Some(self.seen.0 < self.seen.1)
@@ -193,6 +190,18 @@ impl RuleState {
                 Some(count > 0)
             }
         }
+    }
+
+    /// Whether an input is above 0. While a part of it is missing, the others may prove that, but not the contrary, and the
+    /// evidence does not fall.
+    fn is_positive(&mut self, inputs: &HealthInputs, input: HealthInput) -> Option<bool> {
+        let Some(value) = inputs.get(input) else {
+            let least = inputs.at_least(input).filter(|least| *least > 0)?;
+            self.seen = (if self.begun.is_some() { least.max(self.seen.0) } else { least }, 0);
+            return Some(true);
+        };
+        self.seen = (value, 0);
+        Some(value > 0)
     }
 
     /// Whether a counter has grown by so much; a counter that went back sets a new reference.

@@ -47,9 +47,12 @@ impl Default for Rated {
 
 impl Rated {
     fn update(&mut self, read: Nanoseconds, generation: u32, value: Reading) {
-        let Ok(value) = value else {
-            *self = Self::default();
-            return;
+        let value = match value {
+            Ok(value) => value,
+            Err(absence) => {
+                *self = Self { rate: Err(absence), ..Self::default() };
+                return;
+            }
         };
         match self.last {
             Some((last, _)) if last == read => return,
@@ -171,8 +174,15 @@ mod tests {
         rated.update(seconds(9), 2, Ok(25));
         assert_eq!(rated.rate, Err(Absence::NotYet), "another plan");
         rated.update(seconds(10), 2, Err(Absence::Stale));
+        assert_eq!(rated.rate, Err(Absence::Stale));
         rated.update(seconds(11), 2, Ok(45));
         assert_eq!(rated.rate, Err(Absence::NotYet), "after a gap");
+        rated.update(seconds(12), 2, Err(Absence::NotSupported));
+        assert_eq!(
+            rated.rate,
+            Err(Absence::NotSupported),
+            "a board without it has no part in a sum of rates"
+        );
     }
 
     fn sums(codes: &[(u32, u64, u64)]) -> XidSums {

@@ -10,7 +10,7 @@ use crate::catalogue::{PointId, device_points, xid};
 use crate::health::{HealthInput, HealthInputs, INPUT_SOURCES, Judge, Reachability, ReceivedEvents};
 use crate::model::frame::Tier;
 use crate::model::{
-    GpuName, Microjoules, Nanoseconds, Notice, PciAddress, Stamp, StickyFault, Utc, Verdict, XidCount,
+    Absence, GpuName, Microjoules, Nanoseconds, Notice, PciAddress, Stamp, StickyFault, Utc, Verdict, XidCount,
     XidSource,
 };
 
@@ -245,9 +245,11 @@ impl TrackedGpu {
             return inputs;
         };
         for (input, points) in INPUTS.iter() {
-            let values = points.iter().filter(|(_, tier)| fresh[*tier as usize]);
-            let values = values.filter_map(|(point, _)| frame.readings.get(*point).copied()?.ok());
-            inputs.set(*input, values.reduce(i64::saturating_add));
+            let reading = |(point, tier): &(PointId, Tier)| match fresh[*tier as usize] {
+                true => frame.readings.get(*point).copied().unwrap_or(Err(Absence::NotYet)),
+                false => Err(Absence::Stale),
+            };
+            inputs.set(*input, points.iter().map(reading));
         }
         inputs
     }

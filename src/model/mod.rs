@@ -43,7 +43,7 @@ pub use pattern::{PodPattern, matches_pattern};
 pub use pod_label::PodLabel;
 pub use price::{Price, Tariff};
 pub use quantity::{Bytes, EnergySum, Microjoules, Money, Nanoseconds, SumOutOfRange, TimeSum, Unit};
-pub use reading::{Absence, Reading};
+pub use reading::{Absence, Reading, SumOfReadings};
 pub use span::{
     ActivitySource, Carry, InstanceSpan, MigLayout, MigProfile, MigSlot, MigSpan, Presence, Row, Settlement,
     SlotId, SlotState, Span,

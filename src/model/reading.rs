@@ -38,3 +38,58 @@ impl Absence {
         matches!(self, Self::NotSupported | Self::NoSymbol | Self::NoPermission)
     }
 }
+
+/// A sum of readings, by one rule for all: what the board will never have is no part of it, and any other absent reading
+/// is a missing part, since it may count later.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SumOfReadings {
+    /// The sum of what was read; none if nothing was.
+    read: Option<i128>,
+    is_incomplete: bool,
+}
+
+impl SumOfReadings {
+    /// The sum; none where a part is missing, or where the board has none.
+    pub const fn whole(self) -> Option<i128> {
+        if self.is_incomplete { None } else { self.read }
+    }
+
+    /// The sum of the parts that were read, which is the least that the whole can be where no part is negative.
+    pub const fn least(self) -> Option<i128> {
+        self.read
+    }
+}
+
+impl FromIterator<Reading> for SumOfReadings {
+    fn from_iter<Parts: IntoIterator<Item = Reading>>(parts: Parts) -> Self {
+        let mut sum = Self::default();
+        for part in parts {
+            match part {
+                Ok(value) => sum.read = Some(sum.read.unwrap_or(0).saturating_add(value.into())),
+                Err(absence) => sum.is_incomplete |= !absence.is_permanent(),
+            }
+        }
+        sum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sum_leaves_out_what_a_board_never_has_and_is_absent_while_a_part_is_missing() {
+        let of = |parts: [Reading; 2]| {
+            let sum: SumOfReadings = parts.into_iter().collect();
+            (sum.whole(), sum.least())
+        };
+        assert_eq!(of([Ok(2), Ok(3)]), (Some(5), Some(5)));
+        for never in [Absence::NotSupported, Absence::NoSymbol, Absence::NoPermission] {
+            assert_eq!(of([Ok(2), Err(never)]), (Some(2), Some(2)), "{never:?}");
+        }
+        for missing in [Absence::Failed, Absence::Rejected, Absence::NotYet, Absence::Stale] {
+            assert_eq!(of([Ok(2), Err(missing)]), (None, Some(2)), "{missing:?}");
+        }
+        assert_eq!(of([Err(Absence::NotSupported), Err(Absence::NoSymbol)]), (None, None));
+    }
+}

@@ -7,7 +7,7 @@ use gpumeter::health::{
     ClearedBy, HealthCondition, HealthInput, HealthInputs, Judge, RULES, Reachability, ReceivedEvents, Rule,
     kernel_line,
 };
-use gpumeter::model::{HealthState, Nanoseconds, Remedy, Stamp, Utc, Verdict};
+use gpumeter::model::{Absence, HealthState, Nanoseconds, Reading, Remedy, Stamp, Utc, Verdict};
 use proptest::prelude::*;
 
 const SECOND: u64 = 1_000_000_000;
@@ -24,7 +24,7 @@ impl JudgedGpu {
     fn new() -> Self {
         let mut inputs = HealthInputs::new(Reachability::Reachable, 0);
         for source in gpumeter::health::INPUT_SOURCES {
-            inputs.set(source.input, Some(0));
+            inputs.set(source.input, [Ok(0)]);
         }
         let now = Stamp { boottime: Nanoseconds(SECOND), utc: Utc(1_800_000_000 * SECOND) };
         let mut gpu = Self { judge: Judge::default(), now, inputs };
@@ -51,7 +51,7 @@ impl JudgedGpu {
     }
 
     fn set(&mut self, input: HealthInput, value: i64) {
-        self.inputs.set(input, Some(value));
+        self.inputs.set(input, [Ok(value)]);
     }
 
     fn xid(&mut self, code: u32) -> Arc<Verdict> {
@@ -174,16 +174,56 @@ fn absent_readings_neither_raise_nor_clear_a_verdict() {
 }
 
 #[test]
+fn an_input_without_one_of_its_parts_may_raise_a_verdict_and_clears_none() {
+    let mut gpu = JudgedGpu::new();
+    let errors = |parts: [Reading; 2], gpu: &mut JudgedGpu| {
+        gpu.inputs.set(HealthInput::EccUncorrectable, parts);
+        let verdict = gpu.run(10);
+        (verdict.state, verdict.reasons.first().map(|reason| reason.evidence.to_string()))
+    };
+    let degraded = |evidence: &str| (HealthState::Degraded, Some(evidence.to_owned()));
+    let failed = Err(Absence::Failed);
+    assert_eq!(errors([failed, Ok(0)], &mut gpu), (HealthState::Ok, None), "nothing is known to be wrong");
+    assert_eq!(errors([failed, Ok(2)], &mut gpu), degraded("2 errors"), "the known part suffices");
+    assert_eq!(errors([Ok(3), Ok(2)], &mut gpu), degraded("5 errors"));
+    for part in [Ok(0), Ok(2), failed] {
+        assert_eq!(errors([failed, part], &mut gpu), degraded("5 errors"), "{part:?}");
+    }
+    assert_eq!(errors([Err(Absence::NotSupported), Ok(0)], &mut gpu), (HealthState::Ok, None));
+}
+
+#[test]
+fn a_part_that_fails_and_returns_is_no_growth_and_no_link_that_is_down() {
+    let mut gpu = JudgedGpu::new();
+    let links = |up: i64, expected: Reading, errors: Reading, gpu: &mut JudgedGpu| {
+        gpu.inputs.set(HealthInput::LinksUp, [Ok(up)]);
+        gpu.inputs.set(HealthInput::LinksExpected, [expected]);
+        gpu.inputs.set(HealthInput::LinkErrors, [Ok(1), errors]);
+        gpu.run(120).state
+    };
+    let known = (Ok(18), Ok(5));
+    gpu.inputs.set(HealthInput::LinkErrors, [Ok(1), Ok(5)]);
+    let mut other = Judge::default();
+    other.judge(gpu.now, &gpu.inputs, &ReceivedEvents::default());
+    gpu.judge = other;
+    assert_eq!(links(18, known.0, known.1, &mut gpu), HealthState::Ok);
+    assert_eq!(links(18, known.0, Err(Absence::Failed), &mut gpu), HealthState::Ok);
+    assert_eq!(links(18, known.0, known.1, &mut gpu), HealthState::Ok, "the errors of before are not new");
+    assert_eq!(links(17, Err(Absence::Failed), known.1, &mut gpu), HealthState::Ok, "expected is not known");
+    assert_eq!(links(18, known.0, Ok(6), &mut gpu), HealthState::Degraded, "one more");
+}
+
+#[test]
 fn a_recovery_action_clears_only_when_the_driver_reports_none() {
     let mut inputs = HealthInputs::new(Reachability::Reachable, 0);
     assert_eq!(inputs.driver_requests_nothing(), None);
     for input in [HealthInput::RecoveryReset, HealthInput::RecoveryReboot, HealthInput::RecoveryDrain] {
-        inputs.set(input, Some(0));
+        inputs.set(input, [Ok(0)]);
     }
     assert_eq!(inputs.driver_requests_nothing(), None);
-    inputs.set(HealthInput::RecoveryDrainAndReset, Some(0));
+    inputs.set(HealthInput::RecoveryDrainAndReset, [Ok(0)]);
     assert_eq!(inputs.driver_requests_nothing(), Some(true));
-    inputs.set(HealthInput::RecoveryReset, Some(1));
+    inputs.set(HealthInput::RecoveryReset, [Ok(1)]);
     assert_eq!(inputs.driver_requests_nothing(), Some(false));
 }
 
@@ -316,7 +356,7 @@ proptest! {
     ) {
         let (mut judge, mut inputs, mut now) = (Judge::default(), HealthInputs::new(Reachability::Reachable, 0), Stamp::default());
         for (input, value, xid, count, resets) in steps {
-            inputs.set(gpumeter::health::INPUT_SOURCES[input].input, value);
+            inputs.set(gpumeter::health::INPUT_SOURCES[input].input, [value.ok_or(Absence::Failed)]);
             inputs.reset_count = inputs.reset_count.wrapping_add(resets);
             now.boottime.0 += 7 * SECOND;
             let mut received = ReceivedEvents::default();

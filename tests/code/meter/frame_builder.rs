@@ -5,7 +5,7 @@ use std::sync::Arc;
 use gpumeter::catalogue::{InstanceValue, PointId, device_points, first_point};
 use gpumeter::model::{
     Absence, Bytes, Frame, GpuIdentity, GpuProcess, InstanceFrame, InstanceId, InstanceIdentity, MigSlices,
-    Nanoseconds, ProcessSample, Sampled, Stamp, Stretch,
+    Nanoseconds, ProcessSample, Reading, Sampled, Stamp, Stretch,
 };
 
 use super::world::{BUS, id};
@@ -14,6 +14,8 @@ const GR_ENGINE: PointId = first_point("gpu_gr_engine_active_ratio");
 const UTILIZATION: PointId = first_point("gpu_utilization_ratio");
 const PENDING: PointId = first_point("gpu_row_remap_pending");
 const ENERGY: PointId = first_point("gpu_energy_joules_total");
+/// Errors of DRAM, then of SRAM, after the corrected ones.
+const ECC_UNCORRECTED: PointId = first_point("gpu_ecc_errors_total") + 2;
 
 /// A frame under construction.
 pub(crate) struct FrameBuilder {
@@ -121,6 +123,12 @@ impl FrameBuilder {
     /// A memory row waits for a reset.
     pub(crate) fn pending_row(mut self) -> Self {
         self.readings[PENDING] = Ok(1);
+        self
+    }
+
+    /// Uncorrected memory errors since the driver was loaded, of DRAM and of SRAM.
+    pub(crate) fn uncorrected(mut self, errors: [Reading; 2]) -> Self {
+        self.readings[ECC_UNCORRECTED..][..2].copy_from_slice(&errors);
         self
     }
 

@@ -12,6 +12,7 @@ mod presence;
 mod sticky_faults;
 mod units;
 mod users;
+mod verdicts;
 mod versions;
 mod world;
 mod xids;
