@@ -120,6 +120,8 @@ pub(crate) struct Board {
     pub(crate) pcie_width: u32,
     pub(crate) pcie_max_width: u32,
     pub(crate) nvlinks: u32,
+    /// How many of them a bridge connects on a board in a slot; none on a baseboard, where all lead to switches.
+    pub(crate) bridged: Option<u32>,
     /// MB/s of one link.
     pub(crate) nvlink_speed: u32,
     /// NVML_NVLINK_VERSION_*.
@@ -155,6 +157,13 @@ pub(crate) struct Board {
     /// Nanoseconds over which utilization is averaged. The header says 1/6 s to 1 s depending on the product;
     /// which product has which is unknown, so the rows vary within that.
     pub(crate) utilization_window: u64,
+}
+
+impl Board {
+    /// How many NVLinks lead to another GPU or to a switch.
+    pub(crate) fn connected_links(&self) -> u32 {
+        self.bridged.unwrap_or(self.nvlinks)
+    }
 }
 
 const MIB: u64 = 1 << 20;

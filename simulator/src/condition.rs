@@ -99,7 +99,7 @@ impl Condition {
         let memory = BoardMemory { banks: board.remap_banks, seed, cycle, came };
         Self {
             health: Health::new(incidents, gpu, memory),
-            links: Links::new(incidents, gpu, board.nvlinks, work, links),
+            links: Links::new(incidents, gpu, board, work, links),
             use_of,
             replays: replays.map(|entry| Event::new(entry.at, entry.count, ())).collect(),
             downgrades: pcie

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::{Microjoules, Nanoseconds, StickyFault, Utc};
 
-/// The sticky faults of one GPU, and the values that show a reset.
+/// The sticky faults of one GPU, the values that show a reset, and how many NVLinks were up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StickyFaults {
     /// UUID of the GPU.
@@ -20,6 +20,8 @@ pub struct StickyFaults {
     pub module: Option<u64>,
     /// The driver's energy counter, which a reset sets back; none where the board has none.
     pub energy_counter: Option<Microjoules>,
+    /// The most NVLinks that were up at once since the driver was loaded; 0 before the first.
+    pub most_links_up: u32,
 }
 
 /// XID errors of one GPU since the ledger was created.

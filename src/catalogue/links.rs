@@ -124,17 +124,18 @@ pub(super) const ROWS: &[Family] = &[
     Family::gauge(
         "gpu_nvlink_links_expected",
         Unit::None,
-        "NVLinks that should be active: those that lead to a switch or, on boards without a \
-         switch, all links of the GPU, some of which may be unconnected.",
-        Gpu(Read(&[point(
-            &[],
-            &[Source::NotZero { id: 147, times: 1 }, Source::NotZero { id: 91, times: 1 }],
-        )])),
+        "NVLinks that should be active: those that lead to a switch, as the driver says, or on \
+         a registered fabric all, once one was active; else the most that were active at once \
+         since the driver was loaded. Absent where none ever was: its links are not connected.",
+        // Without an answer of the driver the agent sets it.
+        Gpu(Read(&[point(&[], &[Source::NotZero { id: 147, times: 1 }])])),
     )
     .level(Level::Lean)
     .tier(Tier::Slow)
     .most(MOST_LINKS as i64)
-    .unsupported(NO_NVLINK),
+    .unsupported(
+        "no NVLink of this GPU was active since the driver was loaded, as without a bridge, or the board has none",
+    ),
     Family::counter(
         "gpu_nvlink_bytes_total",
         Unit::Bytes,

@@ -11,6 +11,7 @@ use crate::catalogue::Level;
 use crate::clock::{Clock, Stop, system_now};
 use crate::holders::SessionGpu;
 use crate::host::agent_usage;
+use crate::meter::expect_links;
 use crate::model::{Absence, CallInFlight, Frame, Nanoseconds};
 use crate::nvml::{CallSlot, EventSet, FoundGpu, Library, Sampler, count, find};
 
@@ -203,7 +204,10 @@ impl OpenDriver<'_> {
         wait_until(&self.clock, first.ended.boottime + GPM_INTERVAL);
         let frame = sampler.tick([true; 3]);
         sampler.drop_plan();
-        frame
+        frame.map(|mut frame| {
+            expect_links(&mut frame, 0);
+            frame
+        })
     }
 
     /// Whether the driver reports XIDs of every GPU.

@@ -1,6 +1,6 @@
 //! Sticky faults: health reasons that only a reset of the GPU ends. They survive a restart of the agent in the same boot,
 //! with the values that show whether the GPU was reset meanwhile. The table `latch` (schema 2) holds them; the name is from
-//! an earlier version.
+//! an earlier version. The most NVLinks that were up since the driver was loaded hold as long, and are a row too.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,6 +15,9 @@ use crate::model::{Microjoules, StickyFault, Utc};
 /// The rule name under which the hardware failure of the account is stored; no health rule has this name.
 const UNAVAILABLE: &str = "__unavailable__";
 
+/// The rule name under which the most NVLinks that were up are stored, as a count; no health rule has this name.
+const MOST_LINKS_UP: &str = "__most_links_up__";
+
 /// Replaces the stored faults of a GPU; a GPU that was never registered gets none.
 pub(super) fn store(connection: &Connection, faults: &StickyFaults, boot_id: &str) -> Result<(), Cause> {
     connection
@@ -22,7 +25,12 @@ pub(super) fn store(connection: &Connection, faults: &StickyFaults, boot_id: &st
         .execute([&faults.gpu])?;
     let failed =
         faults.failed.map(|since| StickyFault { rule: UNAVAILABLE.into(), since, ..StickyFault::default() });
-    for fault in faults.faults.iter().chain(&failed) {
+    let most_links_up = (faults.most_links_up > 0).then(|| StickyFault {
+        rule: MOST_LINKS_UP.into(),
+        count: faults.most_links_up.into(),
+        ..StickyFault::default()
+    });
+    for fault in faults.faults.iter().chain(&failed).chain(&most_links_up) {
         connection
             .prepare_cached(
                 "INSERT INTO latch SELECT id, ?2, ?3, ?4, ?5, ?6, ?7, ?8 FROM gpu WHERE uuid = ?1",
@@ -71,10 +79,10 @@ pub(super) fn load(connection: &Connection, boot_id: &str) -> Result<Vec<StickyF
         faults.module = row.get::<_, Option<i64>>(5)?.map(i64::cast_unsigned);
         let counter = row.get::<_, Option<i64>>(6)?.map(|counter| Microjoules(counter.unsigned_abs()));
         faults.energy_counter = faults.energy_counter.max(counter);
-        if &*fault.rule == UNAVAILABLE {
-            faults.failed = Some(fault.since);
-        } else {
-            faults.faults.push(fault);
+        match &*fault.rule {
+            UNAVAILABLE => faults.failed = Some(fault.since),
+            MOST_LINKS_UP => faults.most_links_up = u32::try_from(fault.count).unwrap_or(0),
+            _ => faults.faults.push(fault),
         }
     }
     Ok(known.into_values().collect())

@@ -10,8 +10,8 @@ use crate::catalogue::{PointId, device_points, xid};
 use crate::health::{HealthInput, HealthInputs, INPUT_SOURCES, Judge, Reachability, ReceivedEvents};
 use crate::model::frame::Tier;
 use crate::model::{
-    Absence, GpuName, Microjoules, Nanoseconds, Notice, PciAddress, Stamp, StickyFault, Utc, Verdict, XidCount,
-    XidSource,
+    Absence, GpuName, Microjoules, Nanoseconds, Notice, PciAddress, Stamp, StickyFault, Utc, Verdict,
+    XidCount, XidSource,
 };
 
 /// A notice of the driver on a GPU, and how often it came.
@@ -39,6 +39,8 @@ pub(super) struct GpuHealthTracker {
     /// When the hardware failed, until a reset, or until the driver reports that no action is needed.
     failed: Option<Stamp>,
     last_run: LastRun,
+    /// The most NVLinks that were up at once since the driver was loaded.
+    pub(super) most_links_up: u32,
     stored: StoredFaults,
 }
 
@@ -48,6 +50,7 @@ struct StoredFaults {
     faults: Vec<StickyFault>,
     /// Since when the hardware has failed.
     failed: Option<Utc>,
+    most_links_up: u32,
 }
 
 /// What is known of the GPU when the agent last ran, to detect a reset since.
@@ -148,7 +151,9 @@ impl Meter {
             gpu.judge(now, &self.policy);
             let failed = gpu.health.failed.map(|failed| failed.utc);
             // An XID or a reset may have changed `failed` before the judge was called.
-            let same = Arc::ptr_eq(&before, &gpu.health.verdict) && failed == gpu.health.stored.failed;
+            let same = Arc::ptr_eq(&before, &gpu.health.verdict)
+                && failed == gpu.health.stored.failed
+                && gpu.health.most_links_up == gpu.health.stored.most_links_up;
             if !same && gpu.health.update_stored() {
                 batch.sticky_faults.push(gpu.health.sticky_faults(&gpu.id.uuid, self.module));
             }
@@ -276,7 +281,9 @@ impl GpuHealthTracker {
         self.failed = stored.failed.map(|utc| Stamp { utc, ..started });
         self.last_run.module = stored.module;
         self.set_energy_counter(stored.energy_counter);
-        self.stored = StoredFaults { faults: stored.faults, failed: stored.failed };
+        self.most_links_up = self.most_links_up.max(stored.most_links_up);
+        let StickyFaults { faults, failed, most_links_up, .. } = stored;
+        self.stored = StoredFaults { faults, failed, most_links_up };
     }
 
     /// Sets the energy counter of the last run; the highest value counts.
@@ -303,16 +310,17 @@ impl GpuHealthTracker {
     /// Updates the faults to be stored; returns whether they changed.
     fn update_stored(&mut self) -> bool {
         let failed = self.failed.map(|failed| failed.utc);
-        let now = StoredFaults { faults: self.judge.sticky_faults(), failed };
+        let now =
+            StoredFaults { faults: self.judge.sticky_faults(), failed, most_links_up: self.most_links_up };
         let before = std::mem::replace(&mut self.stored, now);
         before != self.stored
     }
 
     fn sticky_faults(&self, gpu: &Arc<str>, module: Option<u64>) -> StickyFaults {
-        let StoredFaults { faults, failed } = self.stored.clone();
+        let StoredFaults { faults, failed, most_links_up } = self.stored.clone();
         let counter = self.energy.max(self.last_run.energy).and_then(|counter| u64::try_from(counter).ok());
         let energy_counter = counter.map(Microjoules);
-        StickyFaults { gpu: Arc::clone(gpu), faults, failed, module, energy_counter }
+        StickyFaults { gpu: Arc::clone(gpu), faults, failed, module, energy_counter, most_links_up }
     }
 
     /// Whether the hardware has failed, and was not reset since.
@@ -320,10 +328,11 @@ impl GpuHealthTracker {
         self.failed.is_some()
     }
 
-    /// The GPU was reset, and its driver's counters began at 0.
-    pub(super) fn record_reset(&mut self) {
+    /// The driver was loaded again, which resets the GPU: its counters began at 0.
+    pub(super) fn record_reload(&mut self) {
         self.reset_count += 1;
         (self.energy, self.failed, self.last_run) = (None, None, LastRun::default());
+        self.most_links_up = 0;
     }
 
     /// Detects a reset of the GPU since the last call: it returned after it was gone, or its energy counter went back.

@@ -127,7 +127,7 @@ impl TrackedGpu {
     /// The driver was loaded again, which resets the GPU: its counters began at 0.
     pub(super) fn restart(&mut self) {
         self.account.restart_energy();
-        self.health.record_reset();
+        self.health.record_reload();
     }
 
     /// Ends the pause of its account: the time before the pause is settled, the pause itself is skipped.

@@ -23,6 +23,7 @@ mod identify;
 mod integrate;
 mod judge;
 mod last_hour;
+mod links;
 mod location;
 mod numbers;
 mod prices;
@@ -37,6 +38,7 @@ mod versions;
 mod xids;
 
 pub use judge::NoticeCount;
+pub use links::expect_links;
 pub use numbers::Services;
 pub use support::{family_support, source_level, unsupported};
 
@@ -456,12 +458,12 @@ impl Meter {
             SamplerNews::Lost(id) => self.mark_lost(&id),
             SamplerNews::Forget(uuid) => self.forget_gpu(&uuid, batch.now),
             SamplerNews::Unframed(Unframed { calls, rejected }) => self.counters.observe(&calls, &rejected),
-            SamplerNews::Frame(frame) => self.add_frame(Arc::from(frame), identities, batch),
+            SamplerNews::Frame(frame) => self.add_frame(frame, identities, batch),
         }
     }
 
     /// Steps 1 and 2 for one frame: identifies its processes and integrates it.
-    fn add_frame(&mut self, frame: Arc<Frame>, identities: &Identities, batch: &mut LedgerBatch) {
+    fn add_frame(&mut self, mut frame: Box<Frame>, identities: &Identities, batch: &mut LedgerBatch) {
         self.counters.observe(&frame.calls, &frame.rejected);
         let at = self.timeline.at(frame.begun.boottime).max(self.begun);
         let uuid = &frame.gpu.uuid;
@@ -475,6 +477,8 @@ impl Meter {
             batch.registrations.push(GpuRegistration { gpu: gpu.id.clone(), model, at: batch.now });
         }
         gpu.location.mark_read();
+        gpu.health.most_links_up = expect_links(&mut frame, gpu.health.most_links_up);
+        let frame: Arc<Frame> = Arc::from(frame);
         gpu.update_support(&frame, self.policy.level);
         let timed = TimedFrame { gpu: &gpu.in_session, at, frame: &frame };
         let busy = gpu.account.add_frame(timed, identities, &self.policy);

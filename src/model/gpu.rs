@@ -96,6 +96,8 @@ pub struct GpuIdentity {
     pub mig_slices: Option<MigSlices>,
     /// Its position on a baseboard or in a rack.
     pub platform: Option<Platform>,
+    /// How many NVLinks the GPU has, connected or not; 0 where it has none or the driver does not say it.
+    pub nvlinks: u32,
     /// The NVLink fabric that it belongs to.
     pub fabric: Option<FabricPlace>,
     /// The kind of call that reads each device point, by catalogue point number; none where it is not read.

@@ -43,6 +43,7 @@ pub(super) fn identity(api: &mut DriverApi, device: Handle, mig: bool) -> (GpuId
         mig,
         mig_slices: None,
         platform: None,
+        nvlinks: 0,
         fabric: None,
         via: Arc::default(),
     };

@@ -89,7 +89,7 @@ impl Plan {
         let counters = |of_instances| {
             if probe.has_gpm_counters { counters(request.level, of_instances) } else { Vec::new() }
         };
-        identity.via = probe.via.into();
+        (identity.via, identity.nvlinks) = (probe.via.into(), probe.links);
         let instances = if identity.mig {
             mig_instances::find_instances(api, device, probe.has_gpm.then(|| counters(true)).as_deref())
         } else {

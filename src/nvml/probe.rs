@@ -72,6 +72,8 @@ pub(super) struct ProbeResult {
     pub(super) probed: Vec<Option<i64>>,
     /// The kind of source of each point; none if it is not read.
     pub(super) via: Vec<Option<Via>>,
+    /// How many NVLinks the GPU has.
+    pub(super) links: u32,
     /// Whether GPM works on the device, and whether the driver has GPM's counters too.
     pub(super) has_gpm: bool,
     pub(super) has_gpm_counters: bool,
@@ -113,7 +115,8 @@ pub(super) fn choose(
     }
     let has_gpm = probe.gpm.is_ok();
     let has_gpm_counters = has_gpm && has_counters(driver);
-    Ok(ProbeResult { chosen, initial, probed, via, has_gpm, has_gpm_counters, is_final: probe.is_final })
+    let (links, is_final) = (probe.facts.links, probe.is_final);
+    Ok(ProbeResult { chosen, initial, probed, via, links, has_gpm, has_gpm_counters, is_final })
 }
 
 /// What decides how a source is read on a board.

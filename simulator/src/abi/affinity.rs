@@ -127,7 +127,7 @@ fn peer(
     let consumer = at.gpu.board.part.is_none() || other.board.part.is_none();
     // No MIG profile supports it.
     let whole = !at.gpu.divided && !other.divided;
-    let linked = at.gpu.board.nvlinks > 0 && other.board.nvlinks > 0 && whole;
+    let linked = at.gpu.board.connected_links() > 0 && other.board.connected_links() > 0 && whole;
     match which {
         0 | 1 | 4 => Ok(if consumer || !whole { 2 } else { 0 }),
         2 | 3 => Ok(if linked { 0 } else { 5 }),

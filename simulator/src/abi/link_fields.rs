@@ -55,7 +55,9 @@ pub(super) fn link(at: &Device<'_>, field: c_uint, scope: c_uint) -> Result<Fiel
         84..=89 => Ok(speed(Some(field - 84))),
         132..=137 => Ok(speed(Some(field - 132 + 6))),
         90 => Ok(speed(None)),
-        91 | 147 => Ok(FieldValue::Unsigned(links)),
+        91 => Ok(FieldValue::Unsigned(links)),
+        // Those that lead to a switch.
+        147 => Ok(FieldValue::Unsigned(if at.gpu.board.bridged.is_some() { 0 } else { links })),
         138..=141 => Ok(FieldValue::Long(kibibytes(at, field, scoped))),
         // By the change log the last one is the flits' CRC errors.
         161..=163 => {

@@ -16,6 +16,8 @@ use crate::condition::Traffic;
 
 /// NVML_NVLINK_CAP_SLI_BRIDGE, which links of server boards lack.
 const SLI_BRIDGE: nvmlNvLinkCapability_t = 4;
+/// NVML_NVLINK_DEVICE_TYPE_GPU.
+const GPU: nvmlIntNvLinkDeviceType_t = 0;
 /// NVML_NVLINK_DEVICE_TYPE_SWITCH.
 const SWITCH: nvmlIntNvLinkDeviceType_t = 2;
 
@@ -74,10 +76,10 @@ gpu_calls! {
         value.put(errors(at, kind, Some(link)))
     }
 
-    // The links of an HGX baseboard end at switches; one that is down has no other end.
+    // The links of an HGX baseboard end at switches, those of a bridge at a GPU; one that is down has no other end.
     fn nvmlDeviceGetNvLinkRemoteDeviceType(at, link: c_uint, kind: Out<nvmlIntNvLinkDeviceType_t>) {
         connected(at, link)?;
-        kind.put(SWITCH)
+        kind.put(if at.gpu.board.bridged.is_some() { GPU } else { SWITCH })
     }
 
     fn nvmlDeviceGetNvLinkRemotePciInfo_v2(at, link: c_uint, pci: Out<nvmlPciInfo_t>) {
@@ -88,7 +90,7 @@ gpu_calls! {
             domain: 0,
             bus,
             device: 0,
-            pciDeviceId: 0x22A3_10DE,
+            pciDeviceId: if at.gpu.board.bridged.is_some() { at.gpu.board.pci_device } else { 0x22A3_10DE },
             pciSubSystemId: 0,
             busId: array(&format!("00000000:{bus:02X}:00.0")),
         })

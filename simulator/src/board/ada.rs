@@ -36,6 +36,7 @@ const L40S: Board = Board {
     pcie_width: 16,
     pcie_max_width: 16,
     nvlinks: 0,
+    bridged: None,
     nvlink_speed: 0,
     nvlink_version: 0,
     remap_banks: 192,

@@ -33,6 +33,7 @@ const A100: Board = Board {
     pcie_width: 16,
     pcie_max_width: 16,
     nvlinks: 12,
+    bridged: None,
     nvlink_speed: 25_000,
     nvlink_version: 4,
     remap_banks: 640,
@@ -55,7 +56,7 @@ const A100: Board = Board {
     utilization_window: 1_000_000_000,
 };
 
-pub(super) static ROWS: [Board; 4] = [
+pub(super) static ROWS: [Board; 5] = [
     A100,
     Board {
         profile: "a100-40",
@@ -84,6 +85,26 @@ pub(super) static ROWS: [Board; 4] = [
         ..A100
     },
     Board {
+        profile: "a100-pcie",
+        name: "NVIDIA A100 80GB PCIe (simulated)",
+        pci_device: 0x20B5_10DE,
+        pci_subsystem: 0x1533_10DE,
+        vbios: "92.00.A0.00.05",
+        part: Some("900-21001-0020-100"),
+        memory_total: 81_920 * MIB,
+        power: Power { idle: (42, 48), limit_min: 150, limit_default: 300, limit_max: 300 },
+        clocks: Clocks {
+            sm: (210, 1410),
+            memory: (1512, 1512),
+            video: (585, 1290),
+            application: (1410, 1512),
+            supported: &[clocks(1512, 81, 1410)],
+        },
+        bridged: Some(0),
+        modules: [1; 8],
+        ..A100
+    },
+    Board {
         profile: "a30",
         name: "NVIDIA A30 (simulated)",
         pci_device: 0x20B7_10DE,
@@ -109,9 +130,8 @@ pub(super) static ROWS: [Board; 4] = [
             memory: Some((34, 65)),
             limits: Limits::Absolute([92, 89, 95, 85]),
         },
-        nvlinks: 0,
-        nvlink_speed: 0,
-        nvlink_version: 0,
+        nvlinks: 4,
+        bridged: Some(0),
         mig: &mig::A30,
         mig_slices: 4,
         modules: [1; 8],

@@ -48,6 +48,7 @@ const B200: Board = Board {
     pcie_width: 16,
     pcie_max_width: 16,
     nvlinks: 18,
+    bridged: None,
     nvlink_speed: 50_000,
     nvlink_version: 7,
     remap_banks: 3840,

@@ -32,6 +32,7 @@ const T4: Board = Board {
     pcie_width: 8,
     pcie_max_width: 16,
     nvlinks: 0,
+    bridged: None,
     nvlink_speed: 0,
     nvlink_version: 0,
     remap_banks: 0,

@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Event, Lasting};
+use crate::board::Board;
 use crate::channel::incidents::{Incidents, LinkErrorKind};
 use crate::schedule::{Cycle, Timeline, Totals};
 
@@ -56,6 +57,8 @@ struct Segment {
 /// One GPU's links.
 pub(crate) struct Links {
     count: u32,
+    /// How many of them lead anywhere, the first ones.
+    connected: u32,
     errors: Vec<Event<(LinkErrorKind, u32)>>,
     down: Vec<Lasting<Option<u32>>>,
     segments: Vec<Segment>,
@@ -66,12 +69,14 @@ pub(crate) struct Links {
 }
 
 impl Links {
-    pub(super) fn new(script: &Incidents, gpu: u32, count: u32, work: &Cycle, former: Carried) -> Self {
+    pub(super) fn new(script: &Incidents, gpu: u32, board: &Board, work: &Cycle, former: Carried) -> Self {
+        let count = board.nvlinks;
         let errors = script.link_errors.iter().filter(|entry| entry.gpu == gpu);
         let down = script.links_down.iter().filter(|entry| entry.gpu == gpu);
         let cycle = work.length();
         let mut links = Self {
             count,
+            connected: board.connected_links(),
             errors: errors.map(|entry| Event::new(entry.at, entry.count, (entry.kind, entry.link))).collect(),
             down: down.map(|entry| Lasting::new(entry.from, entry.to, entry.link)).collect(),
             segments: Vec::new(),
@@ -99,7 +104,8 @@ impl Links {
     /// Whether a link is up at an elapsed time.
     pub(crate) fn up(&self, link: u32, elapsed: u64) -> bool {
         let down = self.down.iter().filter(|lasting| lasting.at(elapsed, self.cycle));
-        !down.into_iter().any(|lasting| lasting.what.is_none_or(|which| which == link))
+        link < self.connected
+            && !down.into_iter().any(|lasting| lasting.what.is_none_or(|which| which == link))
     }
 
     /// Errors of a kind on a link, or on all links, after one time and up to another.

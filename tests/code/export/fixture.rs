@@ -119,6 +119,7 @@ fn gpu(index: usize, mig: bool) -> GpuEntry {
             driver_version: "580.95.05".into(),
             cuda_version: "13.0".into(),
             mig,
+            nvlinks: 18,
             platform: Some(Platform { module_id: "2".into(), ..Platform::default() }),
             fabric: Some(FabricPlace { cluster_uuid: "".into(), clique: "0".into() }),
             via: Arc::default(),

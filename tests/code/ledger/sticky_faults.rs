@@ -23,6 +23,7 @@ fn sticky_faults(gpu: u32, count: u64) -> StickyFaults {
         failed: Some(Utc(5)),
         module: Some(u64::MAX),
         energy_counter: Some(Microjoules(7)),
+        most_links_up: 12,
     }
 }
 

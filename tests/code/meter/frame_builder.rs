@@ -14,6 +14,8 @@ const GR_ENGINE: PointId = first_point("gpu_gr_engine_active_ratio");
 const UTILIZATION: PointId = first_point("gpu_utilization_ratio");
 const PENDING: PointId = first_point("gpu_row_remap_pending");
 const ENERGY: PointId = first_point("gpu_energy_joules_total");
+const LINKS_UP: PointId = first_point("gpu_nvlink_links_up");
+const FABRIC_COMPLETED: PointId = first_point("gpu_fabric_state") + 2;
 /// Errors of DRAM, then of SRAM, after the corrected ones.
 const ECC_UNCORRECTED: PointId = first_point("gpu_ecc_errors_total") + 2;
 
@@ -28,6 +30,7 @@ pub(crate) struct FrameBuilder {
     /// Free and stranded memory slices of a GPU in MIG mode.
     slices: Option<MigSlices>,
     mig: bool,
+    nvlinks: u32,
     list_fails: bool,
     old_list: bool,
 }
@@ -46,6 +49,7 @@ impl Default for FrameBuilder {
             instances: Vec::new(),
             slices: None,
             mig: false,
+            nvlinks: 0,
             list_fails: false,
             old_list: false,
         }
@@ -132,6 +136,19 @@ impl FrameBuilder {
         self
     }
 
+    /// So many NVLinks are up, and the board has so many, of which the driver does not say how many are connected.
+    pub(crate) fn links(mut self, up: u32, of: u32) -> Self {
+        self.readings[LINKS_UP] = Ok(up.into());
+        self.nvlinks = of;
+        self
+    }
+
+    /// The GPU is registered with a fabric of NVSwitches.
+    pub(crate) fn registered(mut self) -> Self {
+        self.readings[FABRIC_COMPLETED] = Ok(1);
+        self
+    }
+
     /// MIG mode with this many memory slices, of which these are free or stranded.
     pub(crate) fn mig(mut self, total: u32, free: u32, stranded: u32) -> Self {
         self.mig = true;
@@ -177,6 +194,7 @@ impl FrameBuilder {
             model: "test".into(),
             pci_bus_id: BUS.into(),
             mig: self.mig,
+            nvlinks: self.nvlinks,
             mig_slices: self.slices,
             ..GpuIdentity::default()
         };

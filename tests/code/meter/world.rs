@@ -289,7 +289,7 @@ impl World {
         self.tick_with(Vec::new(), vec![counted]);
     }
 
-    fn page(&self) -> &Snapshot {
+    pub(crate) fn page(&self) -> &Snapshot {
         self.snapshot.as_ref().unwrap()
     }
 

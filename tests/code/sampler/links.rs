@@ -44,6 +44,17 @@ fn health_input(frame: &Frame) -> i64 {
 }
 
 #[test]
+fn boards_in_slots_have_links_of_which_a_bridge_connects_some_or_none() {
+    for (profile, links, up) in [("a100-pcie", 12, 0), ("a30", 4, 0), ("h100-pcie", 18, 0), ("h100-nvl", 18, 12)] {
+        let frames = world(profile, &[]).run(1);
+        let read = |family| frames[0].readings[point_id(family, &[])];
+        assert_eq!(frames[0].identity.nvlinks, links, "{profile}");
+        assert_eq!(read("gpu_nvlink_links_up"), Ok(up), "{profile}");
+        assert_eq!(read("gpu_nvlink_links_expected"), Err(Absence::NotSupported), "{profile}");
+    }
+}
+
+#[test]
 fn nvlink_5_reports_packet_errors_and_recoveries_instead_of_checksums() {
     let errors = [
         ("receive", 5),

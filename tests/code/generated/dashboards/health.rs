@@ -187,7 +187,7 @@ fn links() -> Row {
     Row {
         title: "Links",
         panels: vec![
-            per_gpu("NVLinks down", "Links that should be active and are not; on boards without a switch some may be unconnected.")
+            per_gpu("NVLinks down", "Links that should be active and are not. One that was never active since the driver was loaded is not connected.")
                 .empty("no NVLink is down")
                 .coloured_column("Down", "none", "gpu_nvlink_links_expected{$fleet} - gpu_nvlink_links_up{$fleet} > 0", ZERO_IS_BEST),
             per_gpu("New NVLink errors of an hour", "By kind, over all links of the GPU; one fault can count in more than one kind and at both ends.")

@@ -224,15 +224,15 @@ fn links() -> Row {
     Row {
         title: "NVLink and PCIe",
         panels: vec![
-            Panel::lines("NVLinks down", "Links that should be active and are not. On boards without a switch all links count as expected, although some may be unconnected.")
+            Panel::lines("NVLinks down", "Links that should be active and are not. One that was never active since the driver was loaded is not connected.")
                 .width(6)
                 .zero_based()
-                .empty("no board of the node has NVLink")
+                .empty("no NVLink of the node was active")
                 .query("gpu_nvlink_links_expected{$node} - gpu_nvlink_links_up{$node}", GPU),
             Panel::lines("NVLink throughput", "Over all links, from the GPU's view.")
                 .width(6)
                 .unit("Bps")
-                .empty("no board of the node has NVLink")
+                .empty("no NVLink of the node was active")
                 .query("rate(gpu_nvlink_bytes_total{$node}[$__rate_interval])", &gpu_and("direction")),
             Panel::lines("New NVLink errors", "By kind, over all links; one fault can count in more than one kind.")
                 .width(6)
