@@ -219,6 +219,11 @@ impl DriverApi {
         }
     }
 
+    /// How many values were rejected for that reason in this tick.
+    pub(super) fn rejections(&self, reason: Rejection) -> u64 {
+        self.rejected.iter().find(|(known, _)| *known == reason).map_or(0, |(_, count)| *count)
+    }
+
     /// Returns and clears the rejected values by reason.
     pub(super) fn take_rejected(&mut self) -> Vec<(Rejection, u64)> {
         std::mem::take(&mut self.rejected)

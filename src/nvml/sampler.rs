@@ -18,6 +18,7 @@ use super::inventory::FoundGpu;
 use super::library::Library;
 use super::mig_instances::{self, MigInstance};
 use super::plan::{Plan, ReadTarget, TierPlan};
+use super::plausibility::AGREEING;
 use super::probe::ProbeRequest;
 use super::process_lists::ProcessLists;
 use super::process_samples::ProcessSamples;
@@ -26,7 +27,7 @@ use super::readings::Readings;
 use crate::catalogue::{Level, PointId, Source, device_points};
 use crate::clock::Clock;
 use crate::model::frame::Tier;
-use crate::model::{Absence, Frame, GpuId, InstanceFrame, Nanoseconds, Stamp, Stretch, Unframed};
+use crate::model::{Absence, Frame, GpuId, InstanceFrame, Nanoseconds, Rejection, Stamp, Stretch, Unframed};
 use process_reads::ProcessReads;
 
 /// When a provisional plan is first compared with a new one, and the longest wait between comparisons.
@@ -62,6 +63,8 @@ pub struct Sampler {
     instances: Arc<[InstanceFrame]>,
     /// Whether the next tick reads every tier.
     reads_all: bool,
+    /// How often in a row each tier was read while a counter of it was below its last value.
+    falls: [u8; 3],
     /// Calls and rejected values of the last tick, if it produced no frame.
     unframed: Unframed,
 }
@@ -90,6 +93,7 @@ impl Sampler {
             stretched: Stretch::default(),
             instances: Arc::default(),
             reads_all: false,
+            falls: [0; 3],
             unframed: Unframed::default(),
         }
     }
@@ -264,13 +268,21 @@ impl Sampler {
 
     /// Reads the tiers that are due, activity and MIG instances.
     fn read(&mut self, plan: &mut Plan, tiers: &DueTiers, begun: Stamp) {
-        let due = tiers.selected.map(|selected| selected || tiers.all);
+        // A counter that fell was cleared or is misread: the next ticks tell, not the next minutes.
+        let falls = self.falls.map(|falls| (1..AGREEING).contains(&falls));
+        let due = Tier::ALL.map(|tier| {
+            let tier = tier as usize;
+            tiers.selected[tier] || tiers.all || falls[tier]
+        });
         self.api.charge(CostClass::Fast);
         // GPM is sampled first, so that its interval runs from the start of one frame to the start of the next.
         self.read_gpm(plan);
+        let mut fallen = [false; 3];
         for tier in Tier::ALL.into_iter().filter(|tier| due[*tier as usize]) {
             self.api.charge(CostClass::of(tier, tiers.selected[tier as usize]));
+            let before = self.api.rejections(Rejection::CounterBack);
             self.read_tier(plan, tier);
+            fallen[tier as usize] = self.api.rejections(Rejection::CounterBack) > before;
             self.tiers[tier as usize] = Some(begun);
             match tier {
                 Tier::Fast => {}
@@ -282,10 +294,16 @@ impl Sampler {
         // This call is cheap and belongs to the fast tier, so stretching does not delay it.
         let medium_is_due = tiers.due[Tier::Medium as usize] || tiers.all;
         self.activity.read(&mut self.api, plan, &mut self.readings, medium_is_due);
+        let before = self.api.rejections(Rejection::CounterBack);
         let (api, device) = (&mut self.api, plan.device);
         if !plan.instances.is_empty() {
             self.instances =
                 plan.instances.iter_mut().map(|instance| instance.read(api, device, due)).collect();
+        }
+        // The errors of instances are of the slow tier.
+        fallen[Tier::Slow as usize] |= self.api.rejections(Rejection::CounterBack) > before;
+        for tier in Tier::ALL.map(|tier| tier as usize).into_iter().filter(|tier| due[*tier]) {
+            self.falls[tier] = if fallen[tier] { self.falls[tier].saturating_add(1) } else { 0 };
         }
     }
 

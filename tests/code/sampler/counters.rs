@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 use gpumeter::catalogue::{PointId, device_points, first_point};
-use gpumeter::model::{Absence, Frame, Rejection};
+use gpumeter::model::frame::Tier;
+use gpumeter::model::{Absence, Frame, Reading, Rejection};
 
-use super::world::World;
+use super::world::{World, is_due};
 
 const WORK: &str = r#"{"cycle_seconds": 1000, "gpus": [{"profile": "h100"}], "processes": [
     {"pid": 11, "gpu": 0, "phases": [{"from": 0, "to": 1000, "demand": 0.8, "nvlink_tx": 20000000000,
@@ -57,6 +58,36 @@ fn the_first_value_of_a_counter_that_the_probe_could_not_read_is_absent_and_not_
     assert_eq!(first.readings[energy], Err(Absence::NotYet));
     assert!(second.readings[energy].is_ok());
     assert!(first.rejected.is_empty() && second.rejected.is_empty());
+}
+
+#[test]
+fn a_counter_that_was_cleared_is_read_in_the_next_ticks_until_it_is_believed() {
+    // The driver forgets at 77 s what it counted, and errors come at 80 s. The tiers are due at 80 s and at 120 s.
+    let mut world = World::new(
+        r#"{"cycle_seconds": 1000, "gpus": [{"profile": "h100"}], "driver_loads": [77], "memory_errors": [
+            {"at": 20, "gpu": 0, "kind": "dram_uncorrected", "count": 5},
+            {"at": 80, "gpu": 0, "kind": "dram_uncorrected", "count": 2}],
+            "replays": [{"at": 20, "gpu": 0, "count": 90}]}"#,
+        false,
+    );
+    // The time that calls take is real, and a busy machine must not stretch intervals here.
+    world.set_driver_share(1_000_000, false);
+    let frames = world.run(200);
+    // The first frame is of 11 s.
+    let at = |second: usize| &frames[second - 11];
+    for (point, fell, before, after) in [
+        (first_point("gpu_ecc_errors_total") + 2, 120, 5, 2),
+        (first_point("gpu_pcie_replays_total"), 80, 90, 0),
+    ] {
+        let read = |second: usize| at(second).readings[point];
+        assert_eq!(read(fell - 1), Ok(before));
+        let meanwhile: Vec<Reading> = (fell..fell + 9).map(read).collect();
+        assert_eq!(meanwhile, [Err(Absence::Rejected); 9], "{before}");
+        assert_eq!(read(fell + 9), Ok(after));
+    }
+    let slow: Vec<usize> = (11..211).filter(|second| is_due(at(*second), Tier::Slow)).collect();
+    let expected: Vec<usize> = [11, 60].into_iter().chain(120..130).chain([180]).collect();
+    assert_eq!(slow, expected, "then it is read in its own time again");
 }
 
 #[test]
