@@ -46,6 +46,8 @@ pub(crate) enum Surprise {
     RemapWithoutError,
     /// The power fields report 3 MW; the power call reports the truth.
     PowerFieldGarbage,
+    /// The bytes over all NVLinks together are 0, also without any link; each link counts.
+    LinkTotalsZero,
 }
 
 /// Rows remapped, and errors counted, before the script begins.

@@ -306,6 +306,17 @@ impl DcgmMetric {
         matches!(self, Self::Values(DcgmValues { gpu: Some(scaled), .. }) if scaled.family.needs_gpm())
     }
 
+    /// Whether it is a rate or a count of events, which are kept for the configured page only.
+    pub fn needs_history(&self) -> bool {
+        match self {
+            Self::Values(DcgmValues { gpu, .. }) => gpu
+                .as_ref()
+                .is_some_and(|scaled| scaled.places.iter().any(|place| matches!(place, ValuePlace::Rate(_)))),
+            Self::LastXid | Self::Xids(_) | Self::ClockEvents(_) => true,
+            Self::UsedMemoryRatio | Self::GpuCount => false,
+        }
+    }
+
     /// The families that it needs read, beside those that are read anyway.
     pub fn families(&self) -> impl Iterator<Item = &'static Family> {
         let values = match self {

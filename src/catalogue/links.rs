@@ -128,7 +128,7 @@ pub(super) const ROWS: &[Family] = &[
          a registered fabric all, once one was active; else the most that were active at once \
          since the driver was loaded. Absent where none ever was: its links are not connected.",
         // Without an answer of the driver the agent sets it.
-        Gpu(Read(&[point(&[], &[Source::NotZero { id: 147, times: 1 }])])),
+        Gpu(Read(&[point(&[], &[Source::NotZero { id: 147, scope: 0, times: 1 }])])),
     )
     .level(Level::Lean)
     .tier(Tier::Slow)
@@ -141,11 +141,12 @@ pub(super) const ROWS: &[Family] = &[
         Unit::Bytes,
         "Payload over all NVLinks as the GPU sees it, since the driver was loaded; where the \
          driver reports it through GPM only, packet headers are included.",
+        // Some drivers answer 0 for all links together, whatever each counts and whether there is any.
         Gpu(Read(&[
             point(
                 TRANSMIT,
                 &[
-                    Source::Field { id: 138, scope: ALL_LINKS, times: KIBIBYTE },
+                    Source::NotZero { id: 138, scope: ALL_LINKS, times: KIBIBYTE },
                     Source::Links { id: 138, times: KIBIBYTE },
                     links(202),
                     Source::GpmLinks { first: 262, times: 1 },
@@ -154,7 +155,7 @@ pub(super) const ROWS: &[Family] = &[
             point(
                 RECEIVE,
                 &[
-                    Source::Field { id: 139, scope: ALL_LINKS, times: KIBIBYTE },
+                    Source::NotZero { id: 139, scope: ALL_LINKS, times: KIBIBYTE },
                     Source::Links { id: 139, times: KIBIBYTE },
                     links(204),
                     Source::GpmLinks { first: 261, times: 1 },

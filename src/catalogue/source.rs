@@ -43,14 +43,14 @@ pub(super) const fn value_of(function: &'static str, place: usize) -> CallValue 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the variant's sentence names its fields")]
 pub enum Source {
-    /// A value of the batched field call; scope 0 is the GPU, [`ALL_LINKS`] sums its NVLinks.
+    /// A value of the batched field call; scope 0 is the GPU.
     Field { id: u32, scope: u32, times: i64 },
     /// A field that has [another id](RENUMBERED) since a certain driver.
     Renumbered { before: u32, since: u32, times: i64 },
     /// 1 when the field has this value, else 0.
     Is { id: u32, value: i64 },
-    /// A field whose 0 means unknown.
-    NotZero { id: u32, times: i64 },
+    /// A field whose 0 means unknown; scope 0 is the GPU, [`ALL_LINKS`] the driver's sum over its NVLinks.
+    NotZero { id: u32, scope: u32, times: i64 },
     /// A field that counts in 64 bits and may wrap; one of 32 bits could wrap unnoticed between two ticks and is refused.
     Count { id: u32, times: i64 },
     /// A field of one NVLink; refused where the GPU has no such link.

@@ -24,6 +24,8 @@ use crate::model::{Absence, Fact, GpuIdentity, Reading, SumOfReadings};
 pub struct DcgmOptions {
     /// The metrics, in the order of the page.
     pub counters: Vec<DcgmCounter>,
+    /// Names of those that are absent since the page is not configured.
+    pub unconfigured: Vec<String>,
     /// Static properties that every series has as labels.
     pub labels: Vec<(String, DcgmLabel)>,
     /// The name of the label with the node's name.
@@ -178,6 +180,13 @@ fn pods(roster: &Roster, gpu: usize, gpu_instance: &str) -> Vec<PodContainer> {
 
 /// Says what cannot be on the page on this node.
 fn write_notes(out: &mut Vec<u8>, options: &DcgmOptions, roster: &Roster) {
+    if !options.unconfigured.is_empty() {
+        let names = options.unconfigured.join(", ");
+        append(
+            out,
+            ["# Only with web.dcgm_listen or web.dcgm_counters in the configuration: ", &names, "\n"],
+        );
+    }
     if !options.counters.iter().any(|counter| counter.metric.needs_gpm()) {
         return;
     }

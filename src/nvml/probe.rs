@@ -136,7 +136,9 @@ impl BoardFacts {
         let field = |id, scope, times| Some(ReadMethod::Field { field: FieldQuery::one(id, scope), times });
         let gpm = |first, links, times| Some(ReadMethod::Gpm(GpmMetrics { first, links, times }));
         match source {
-            Source::Field { id, scope, times } => field(id, scope, times),
+            Source::Field { id, scope, times } | Source::NotZero { id, scope, times } => {
+                field(id, scope, times)
+            }
             Source::Renumbered { before, since, times } => match self.driver? {
                 // Older drivers use both numbers for other fields.
                 driver if driver < NUMBERED => None,
@@ -147,7 +149,7 @@ impl BoardFacts {
                 let field = FieldQuery { is: Some(value), ..FieldQuery::one(id, 0) };
                 Some(ReadMethod::Field { field, times: 1 })
             }
-            Source::NotZero { id, times } | Source::Count { id, times } => field(id, 0, times),
+            Source::Count { id, times } => field(id, 0, times),
             Source::Link { id, link, times } => field(id, link, times).filter(|_| link < self.links),
             Source::Links { id, times } => {
                 let field = FieldQuery { scopes: self.links, ..FieldQuery::one(id, 0) };

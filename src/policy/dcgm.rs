@@ -24,12 +24,27 @@ pub fn dcgm_options(config: &Config) -> Arc<DcgmOptions> {
     let mut labels: Vec<_> =
         labels.filter_map(|line| Some((line.name.clone(), dcgm_label(&line.name)?))).collect();
     labels.sort_by(|left, right| left.0.cmp(&right.0));
+    let counters: Vec<DcgmCounter> = counters.collect();
     Arc::new(DcgmOptions {
-        counters: counters.collect(),
+        unconfigured: unconfigured(config, &counters),
+        counters,
         labels,
         host_label: config.web.dcgm_labels.host_label(),
         corrected: config.web.dcgm_corrected,
     })
+}
+
+/// The names of the page's metrics that only a configured page has.
+fn unconfigured(config: &Config, counters: &[DcgmCounter]) -> Vec<String> {
+    if is_configured(config) {
+        return Vec::new();
+    }
+    let is_read = |metric: &DcgmMetric| {
+        metric.families().map(|family| family.level).min().is_none_or(|level| level <= config.sampling.level)
+    };
+    let absent =
+        counters.iter().filter(|counter| counter.metric.needs_history() || !is_read(&counter.metric));
+    absent.map(|counter| counter.name.clone()).collect()
 }
 
 /// The level that must be read: what the configured page needs, if that is more than what is exported.

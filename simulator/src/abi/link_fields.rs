@@ -14,6 +14,7 @@ use crate::channel::incidents::LinkErrorKind::{
     self, BufferOverrun, CrcData, CrcFlit, EccData, Effective, LocalIntegrity, MalformedPacket, Receive,
     ReceiveGeneral, ReceiveRemote, Recovery, RecoveryFailed, Replay, Symbol, TransmitDiscard,
 };
+use crate::surprise::Surprise;
 
 /// The scope that means all links.
 const ALL: c_uint = c_uint::MAX;
@@ -31,6 +32,9 @@ pub(super) fn link(at: &Device<'_>, field: c_uint, scope: c_uint) -> Result<Fiel
         return Err(INVALID_ARGUMENT);
     }
     at.undivided()?;
+    if matches!(field, 138..=141) && scope == ALL && at.gpu.surprise == Some(Surprise::LinkTotalsZero) {
+        return Ok(FieldValue::Long(0));
+    }
     let links = at.gpu.board.nvlinks;
     if links == 0 || is_withdrawn(at, field) {
         return Err(NOT_SUPPORTED);

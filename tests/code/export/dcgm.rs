@@ -253,6 +253,21 @@ fn a_sum_lacks_what_the_board_does_not_have_and_is_absent_while_a_part_cannot_be
 }
 
 #[test]
+fn a_page_that_is_not_configured_names_what_it_lacks() {
+    let snapshot = snapshot(&[]);
+    let notes = |config: &str| {
+        let page = page(config, &snapshot);
+        page.lines().filter(|line| line.contains("web.dcgm_listen")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        notes("node: {name: n}"),
+        ["# Only with web.dcgm_listen or web.dcgm_counters in the configuration: \
+          DCGM_FI_DEV_XID_ERRORS, DCGM_FI_PROF_PCIE_TX_BYTES, DCGM_FI_PROF_PCIE_RX_BYTES"]
+    );
+    assert!(notes(CONFIGURED).is_empty());
+}
+
+#[test]
 fn a_board_before_hopper_is_named_as_one_without_profiling() {
     let mut roster = fixture::roster(2, 0);
     let mut identity = (*roster.gpus[1].identity).clone();

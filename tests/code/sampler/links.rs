@@ -45,13 +45,34 @@ fn health_input(frame: &Frame) -> i64 {
 
 #[test]
 fn boards_in_slots_have_links_of_which_a_bridge_connects_some_or_none() {
-    for (profile, links, up) in [("a100-pcie", 12, 0), ("a30", 4, 0), ("h100-pcie", 18, 0), ("h100-nvl", 18, 12)] {
+    for (profile, links, up) in
+        [("a100-pcie", 12, 0), ("a30", 4, 0), ("h100-pcie", 18, 0), ("h100-nvl", 18, 12)]
+    {
         let frames = world(profile, &[]).run(1);
         let read = |family| frames[0].readings[point_id(family, &[])];
         assert_eq!(frames[0].identity.nvlinks, links, "{profile}");
         assert_eq!(read("gpu_nvlink_links_up"), Ok(up), "{profile}");
         assert_eq!(read("gpu_nvlink_links_expected"), Err(Absence::NotSupported), "{profile}");
     }
+}
+
+#[test]
+fn bytes_are_those_of_the_links_where_the_driver_says_0_for_all_and_absent_without_links() {
+    let sent = |board: &str| {
+        let mut world = World::new(
+            &format!(
+                r#"{{"cycle_seconds": 600, "gpus": [{{"surprise": "link_totals_zero", {board}}}], "processes": [
+                    {{"pid": 7, "gpu": 0, "phases": [{{"from": 0, "to": 600, "demand": 1.0, "nvlink_tx": 18e9}}]}}]}}"#
+            ),
+            false,
+        );
+        let frame = world.run(10).pop().unwrap();
+        frame.readings[point_id("gpu_nvlink_bytes_total", &[("direction", "transmit")])]
+    };
+    // 18 GB/s for 20 s, in whole KiB of each link.
+    let counted = sent(r#""profile": "h100""#).unwrap();
+    assert!((359_990_000_000..=360_000_000_000).contains(&counted), "{counted}");
+    assert_eq!(sent(r#""profile": "l40s""#), Err(Absence::NotSupported));
 }
 
 #[test]
