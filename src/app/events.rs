@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::Shared;
 use crate::events::{ConfigReloads, Event, EventTracker, Severity};
+use crate::model::shown;
 use crate::model::snapshot::Snapshot;
 
 /// The events since the last snapshot, which are logged and kept for readers.
@@ -26,7 +27,7 @@ fn log_event(event: &Event) {
     let uuid = event.gpu.as_ref().map(|gpu| &*gpu.uuid);
     let attributes = event.attributes.iter().map(|(name, text)| format!("{name}={text:?}"));
     let attributes = attributes.collect::<Vec<_>>().join(" ");
-    let workloads = event.parties.iter().map(|party| &*party.workload).collect::<Vec<_>>().join(" ");
+    let workloads = event.parties.iter().map(|party| shown(&party.workload)).collect::<Vec<_>>().join(" ");
     macro_rules! log {
         ($level:ident) => {
             tracing::$level!(event = name, id, gpu, uuid, count, attributes, workloads, "{text}")

@@ -30,13 +30,13 @@ use jiff::civil::Date;
 pub(super) use self::job_report::zone;
 use self::progress::ProgressMeter;
 use super::agent::RunningAgent;
-use super::{Failure, print};
+use super::{Failure, print, print_data};
 use crate::billing::{Bill, BillsJson, Explanation, LineFilter, PriceBook, bills_from_json, only_bill};
 use crate::clock::system_now;
 use crate::config::Config;
 use crate::exports::{self, FleetBill, FleetRequest, LineDetail};
 use crate::ledger::{self, Cause, Reader};
-use crate::model::{HolderId, Utc, VisibleAccount};
+use crate::model::{HolderId, Utc, VisibleAccount, shown};
 use crate::serve::{self, BillQuery};
 
 /// Where the bill comes from.
@@ -101,7 +101,7 @@ pub(super) struct BillCommand {
     #[arg(long, value_name = "FILE", conflicts_with = "url")]
     book: Option<PathBuf>,
     /// Print CSV: one line per group of --by and rate, with an id that stays the same for a period. A text that begins with =, +,
-    /// -, @, a tab or a carriage return has an apostrophe before it, so that no spreadsheet reads it as a formula.
+    /// - or @ has an apostrophe before it, so that no spreadsheet reads it as a formula; names are shown as in the table.
     #[arg(long, conflicts_with_all = ["json", "html"])]
     csv: bool,
     /// Print one HTML file to send on, with plots: it has no script and loads nothing.
@@ -144,7 +144,8 @@ impl BillCommand {
         if self.csv && self.tenant.is_empty() && bills.iter().any(|bill| bill.partial) {
             tracing::warn!("the bill is partial: it has only the lines of tenants that this user may see");
         }
-        print(&self.printed(&bills)?)?;
+        let page = self.printed(&bills)?;
+        if self.json || self.csv || self.html { print_data(&page) } else { print(&page) }?;
         balanced(&bills)
     }
 
@@ -164,8 +165,8 @@ impl BillCommand {
                 tracing::warn!("--split-by: {problem}");
             }
             let files = split::write(&bill, &what, &self.by, Path::new(directory)).map_err(Failure::found)?;
-            let lines = files.iter().map(|(name, path)| format!("{}\t{name}\n", path.display()));
-            print(&lines.collect::<String>())?;
+            let lines = files.iter().map(|(name, path)| format!("{}\t{}\n", path.display(), shown(name)));
+            print_data(&lines.collect::<String>())?;
         } else {
             self.focus.write(&bill)?;
         }

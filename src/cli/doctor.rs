@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::json;
 
-use super::{Failure, print, read_config, wrap};
+use super::{Failure, print, print_data, read_config, wrap};
+use crate::model::shown;
 use crate::doctor::{self, Diagnosis, FamilyDiagnosis, FamilyStatus, GpuDiagnosis, GrantDiagnosis};
 
 /// Options of the command.
@@ -30,7 +31,7 @@ impl DoctorCommand {
             config.nvml.library.clone_from(&self.nvml_library);
         }
         let diagnosis = doctor::diagnose(&config);
-        print(&if self.json { format!("{:#}\n", json!(diagnosis)) } else { page(&diagnosis) })?;
+        if self.json { print_data(&format!("{:#}\n", json!(diagnosis))) } else { print(&page(&diagnosis)) }?;
         match diagnosis.findings.iter().filter(|finding| !finding.works).count() {
             0 => Ok(()),
             1 => Err(Failure::found("1 check failed")),
@@ -50,7 +51,7 @@ fn page(diagnosis: &Diagnosis) -> String {
         page += "\nGrants (attribution.standing):\n";
     }
     for GrantDiagnosis { grant, fraction, gpus, holder } in &diagnosis.grants {
-        page += &format!("  {grant}: {fraction} of {gpus}; held by {holder}\n");
+        page += &format!("  {grant}: {fraction} of {gpus}; held by {}\n", shown(holder));
     }
     // Neighbouring GPUs with the same families are listed together.
     for group in diagnosis.gpus.chunk_by(|one, next| one.model == next.model && one.families == next.families)

@@ -10,9 +10,10 @@ use serde::Deserialize;
 
 use super::agent::RunningAgent;
 use super::socket::send_request;
-use super::{Failure, print, read_config};
+use super::{Failure, print, print_data, read_config};
 use crate::control::ControlRequest;
 use crate::export::{ReportedReason, ReportedVerdict};
+use crate::model::shown;
 
 /// Options of the command.
 #[derive(Args, Debug)]
@@ -75,7 +76,7 @@ impl HealthCommand {
         let report: HealthReport = serde_json::from_str(&body).map_err(|error| {
             Failure::wrong(format!("{from}: the response is not a health report: {error}"))
         })?;
-        print(&if self.json { body } else { page(&report) })?;
+        if self.json { print_data(&body) } else { print(&page(&report)) }?;
         if report.simulated && !self.simulated {
             return Err(Failure::wrong(
                 "the node is simulated, so its health is unknown; --simulated accepts the verdicts of a demo or replay",
@@ -126,7 +127,7 @@ impl ReportedGpu {
     fn lines(&self) -> String {
         let Self { gpu, uuid, model, verdict: ReportedVerdict { state, action, reasons } } = self;
         let action = if action == "none" { String::new() } else { format!(", action {action}") };
-        let head = format!("GPU {gpu} {uuid} {model}: {state}{action}\n");
+        let head = format!("GPU {gpu} {} {}: {state}{action}\n", shown(uuid), shown(model));
         reasons.iter().fold(head, |lines, reason| lines + &line(reason))
     }
 }

@@ -29,8 +29,8 @@ use crate::catalogue::reference;
 use crate::clock::{Clock, system_now};
 use crate::config::{self, Config, ConfigFile, Endpoint, ListenAddress, Problems};
 use crate::host::UserDatabase;
-use crate::log::{Lines, LogWriter};
-use crate::model::HowHeld;
+use crate::log::{Lines, LogWriter, printable_fields};
+use crate::model::{HowHeld, printable_lines};
 use crate::serve::Security;
 use crate::{demo, doctor as node_doctor, holders, policy, push, resolvers};
 
@@ -242,7 +242,7 @@ pub fn main() -> ExitCode {
     match run(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            log.write_last(&format!("gpumeter: {}", failure.message));
+            log.write_last(&printable_lines(&format!("gpumeter: {}", failure.message)));
             ExitCode::from(failure.status)
         }
     }
@@ -273,7 +273,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Job(job) => job.run(),
         Command::Explain(explain) => explain.run(),
         Command::Statement(statement) => statement.run(),
-        Command::Metrics { format } => print(&match format {
+        Command::Metrics { format } => print_data(&match format {
             MetricsFormat::Text => reference::text(),
             MetricsFormat::Markdown => reference::markdown(),
             MetricsFormat::Json => reference::json(),
@@ -288,7 +288,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Inventory(inventory) => inventory.run(),
         Command::Probe(probe) => probe.run(),
         Command::Ledger(ledger) => ledger.run(),
-        Command::Completion { shell } => print(&completions(shell)),
+        Command::Completion { shell } => print_data(&completions(shell)),
         Command::Child => {
             demo::idle_child();
             Ok(())
@@ -298,7 +298,7 @@ fn run(command: Command) -> Result<(), Failure> {
 
 fn run_agent(run: RunCommand) -> Result<(), Failure> {
     if run.print_default_config {
-        return print(&config::default_yaml());
+        return print_data(&config::default_yaml());
     }
     let (source, mut config) = match &run.config {
         Some(path) => {
@@ -431,8 +431,14 @@ fn wrap(head: &str, text: &str) -> String {
     head.to_owned() + &lines.join(&format!("\n{}", " ".repeat(head.len()))) + "\n"
 }
 
-/// Writes to standard output; a reader that has closed it is no failure.
-fn print(text: &str) -> Result<(), Failure> {
+/// Writes a page for people to standard output. Names are cut where they are put into it; here nothing that a terminal would
+/// act upon is left.
+fn print(page: &str) -> Result<(), Failure> {
+    print_data(&printable_lines(page))
+}
+
+/// Writes what programs read, as JSON, CSV or HTML, to standard output; a reader that has closed it is no failure.
+fn print_data(text: &str) -> Result<(), Failure> {
     match std::io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             Err(Failure::found(format!("standard output: {error}")))
@@ -442,10 +448,13 @@ fn print(text: &str) -> Result<(), Failure> {
 }
 
 fn subscribe(format: LogFormat, lines: Lines) {
-    let log = tracing_subscriber::fmt().with_writer(move || lines.clone()).with_target(false);
+    let log = tracing_subscriber::fmt().with_target(false);
     match format {
-        LogFormat::Text => log.with_ansi(std::io::stderr().is_terminal()).init(),
-        LogFormat::Json => log.json().init(),
+        LogFormat::Text => {
+            let log = log.with_ansi(std::io::stderr().is_terminal()).fmt_fields(printable_fields());
+            log.with_writer(move || lines.clone()).init();
+        }
+        LogFormat::Json => log.json().with_writer(move || lines.clone()).init(),
     }
 }
 

@@ -16,13 +16,13 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::bill::check_unowned;
 use super::interrupts::Interrupts;
-use super::{Failure, print, read_config};
+use super::{Failure, print, print_data, read_config};
 use crate::clock::system_now;
 use crate::config;
 use crate::control::{self, ControlReply, ControlRequest, InventoryLine};
 use crate::host::Host;
 use crate::ledger;
-use crate::model::Nanoseconds;
+use crate::model::{Nanoseconds, shown};
 
 /// The socket of the running agent.
 #[derive(Args, Debug)]
@@ -225,7 +225,7 @@ impl InventoryCommand {
         };
         if self.json {
             let text = serde_json::to_string_pretty(&lines).map_err(Failure::found)?;
-            return print(&(text + "\n"));
+            return print_data(&(text + "\n"));
         }
         print(&table(&lines))
     }
@@ -246,7 +246,7 @@ impl InventoryCommand {
 fn table(lines: &[InventoryLine]) -> String {
     let mut page = format!("{:>3} {:40} {:9} {:20} {:12} model\n", "gpu", "uuid", "state", "since", "bus");
     for InventoryLine { index, uuid, model, bus, state, since } in lines {
-        page += &format!("{index:>3} {uuid:40} {state:9} {since:20} {bus:12} {model}\n");
+        page += &format!("{index:>3} {uuid:40} {state:9} {since:20} {bus:12} {}\n", shown(model));
     }
     page
 }

@@ -27,7 +27,7 @@ use crate::input;
 use crate::ledger::{
     self, ClosedPeriod, Reader, RecordProblem, RecordedDocument, RecordedDocuments, StatementOrder,
 };
-use crate::model::Money;
+use crate::model::{Money, shown};
 use crate::serve::{self, BY_DAY, BillQuery, ClosedBill, PeriodCloser};
 use directory::StatementDirectory;
 
@@ -312,7 +312,7 @@ fn told_of_statement(statement: &Statement) -> String {
 fn told_of_credit(credit: &Credit) -> String {
     let Credit { number, tenant, amount, currency, statement, .. } = credit;
     let amount = view::amount(*amount, Some(currency));
-    format!("credit {number}, {amount} to {tenant} of statement {}", statement.number)
+    format!("credit {number}, {amount} to {} of statement {}", shown(tenant), statement.number)
 }
 
 impl CreditOptions {
@@ -427,12 +427,4 @@ fn read_any(path: &Path) -> Result<(String, StoredDocument), Failure> {
     let stored =
         Document::read(&text).map_err(|error| Failure::found(format!("{}: {error}", path.display())))?;
     Ok((text, stored))
-}
-
-/// A page without what would move the cursor of a terminal; a document may come from anywhere.
-fn printable(page: &str) -> String {
-    let is_safe = |character: &char| !character.is_control() || *character == '\n';
-    page.chars()
-        .map(|character| if is_safe(&character) { character } else { char::REPLACEMENT_CHARACTER })
-        .collect()
 }

@@ -7,9 +7,7 @@ use std::fmt;
 use super::key::Absent;
 use super::settings::TABLE;
 use super::tree::{self, YamlNode, YamlValue};
-
-/// Longest value that is logged, in characters.
-const LONGEST: usize = 80;
+use crate::model::shown;
 
 /// The text of each key of a file, by its path; entries of a list have a number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -89,11 +87,7 @@ impl KeyChange {
             _ => None,
         });
         match (value, default) {
-            (Some(value), _) => {
-                let (cut, rest) =
-                    value.char_indices().nth(LONGEST).map_or((&**value, ""), |(at, _)| value.split_at(at));
-                format!("{}{}", cut.escape_debug(), if rest.is_empty() { "" } else { "..." })
-            }
+            (Some(value), _) => shown(value).into_owned(),
             (None, Some(text)) => format!("{text} (default)"),
             (None, None) => "not set".to_owned(),
         }
@@ -140,7 +134,7 @@ mod tests {
     #[test]
     fn a_long_value_is_cut_and_a_line_stays_one() {
         let told = changes("", &format!("node: {{name: \"a\\nb{}\"}}", "x".repeat(200)));
-        assert!(told[0].starts_with("node.name: not set -> a\\nbx") && told[0].ends_with("x..."), "{told:?}");
-        assert!(told[0].chars().count() < 120, "{told:?}");
+        assert!(told[0].starts_with("node.name: not set -> a\\nbx") && told[0].ends_with("x…"), "{told:?}");
+        assert!(told[0].chars().count() < 160, "{told:?}");
     }
 }

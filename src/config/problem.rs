@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::model::shown;
+
 /// What is wrong with a value, and what to do: `"5" is not a duration; give a number with its unit`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -11,9 +13,7 @@ impl Complaint {
     /// A complaint about a text, which it quotes.
     pub(crate) fn about(text: &str, wrong: &str, remedy: &str) -> Self {
         // A value may be a whole pasted file, so only its beginning is shown.
-        let shown: String = text.chars().take(60).collect();
-        let dots = if shown.len() < text.len() { "…" } else { "" };
-        Self(format!("\"{}{dots}\" {wrong}; {remedy}", shown.escape_debug()))
+        Self(format!("\"{}\" {wrong}; {remedy}", shown(text)))
     }
 }
 

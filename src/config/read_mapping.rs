@@ -7,6 +7,7 @@ use super::key::{Absent, Key, KeyType};
 use super::problem::{Complaint, FilePosition, ProblemCollector};
 use super::tree::{YamlNode, YamlValue};
 use super::values::nearest;
+use crate::model::shown;
 
 /// The position of each key that was given, valid or not.
 pub(crate) struct KeyPositions {
@@ -48,17 +49,17 @@ pub(crate) fn read_mapping<T>(
     reader.read_section(node, "");
     let MappingReader { found, empty, .. } = reader;
     for key in keys {
-        let shown = join(base, key.path);
+        let path = join(base, key.path);
         match (found.get(key.path), key.absent) {
-            (Some((_, value)), _) => store(key, &shown, value, target, report),
+            (Some((_, value)), _) => store(key, &path, value, target, report),
             (None, Absent::Default(text)) => {
                 if let Err(complaint) = key.field.set(target, text) {
-                    report.add(node.place, shown, complaint);
+                    report.add(node.place, path, complaint);
                 }
             }
             (None, Absent::Required(_)) => {
                 let text = format!("is missing; give {}", key.field.accepts());
-                report.add(node.place, shown, Complaint(text));
+                report.add(node.place, path, Complaint(text));
             }
             (None, Absent::Optional(_)) => {}
         }
@@ -126,8 +127,7 @@ impl<'tree, T> MappingReader<'tree, '_, T> {
             self.read_section(value, &path);
         } else {
             let complaint = self.suggest_key(name, prefix);
-            let shown: String = join(self.base, &path).chars().take(120).collect();
-            self.report.add(key.place, shown.escape_debug().to_string(), complaint);
+            self.report.add(key.place, shown(&join(self.base, &path)), complaint);
         }
     }
 
@@ -209,13 +209,13 @@ struct MappingEntry<'a> {
 impl<'a> MappingEntry<'a> {
     /// The name with its path; none, and a complaint, where it is no word or was given before.
     fn name(&self, report: &mut ProblemCollector) -> Option<(&'a str, String)> {
-        let Self { shown, name, entries, .. } = self;
+        let Self { shown: base, name, entries, .. } = self;
         let YamlValue::Scalar(word) = &name.shape else {
             let complaint = Complaint("has a key that is not a word; give names only".to_owned());
-            report.add(name.place, *shown, complaint);
+            report.add(name.place, *base, complaint);
             return None;
         };
-        let path = join(shown, &word.chars().take(60).collect::<String>().escape_debug().to_string());
+        let path = join(base, &shown(word));
         let first = entries.iter().find(|(other, _)| other.shape == name.shape);
         if first.is_some_and(|(other, _)| other != *name) {
             report.add(name.place, path, Complaint("is given twice; keep one".to_owned()));

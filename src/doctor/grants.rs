@@ -11,7 +11,7 @@ use crate::holders::{Allocation, Granting, SessionGpu, holdings, in_words};
 use crate::host::{Host, UserDatabase};
 use crate::ledger::Reader;
 use crate::model::snapshot::CONFLICT_ADVICE;
-use crate::model::{HolderId, HowHeld};
+use crate::model::{HowHeld, shown};
 use crate::policy;
 use crate::resolvers::{installed_scheduler, unresolved_grants};
 
@@ -56,7 +56,7 @@ pub(super) fn check_conflicts(
         let granting = Granting { allocations, standing: &standing, presence: false };
         let (held, covered_by) = holdings(gpu, granting, []);
         let holders = conflicts(&held, &covered_by);
-        let names = holders.iter().map(HolderId::to_string).collect::<Vec<_>>().join(", ");
+        let names = holders.iter().map(|id| shown(id.name())).collect::<Vec<_>>().join(", ");
         (!holders.is_empty()).then(|| format!("{}: {names}", gpu_name(gpu)))
     };
     let found: Vec<String> = gpus.iter().filter_map(in_conflict).collect();

@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::holders::{ResolvedWorkloads, identify, refused_cgroup};
 use crate::host::{FIRST_PID_NAMESPACE, Host, ProcessError, ProcessInfo};
 use crate::ledger::Cause;
-use crate::model::{UnattributedReason, Utc};
+use crate::model::{UnattributedReason, Utc, shown};
 use crate::policy::{self, price_in_words, price_warning, refused_counters};
 use crate::push::{Destination, Signal, compress, send};
 use crate::session::{LockState, look_at_node_lock};
@@ -115,7 +115,7 @@ fn describe_unknown(host: &Host, process: &ProcessInfo, reason: UnattributedReas
     }
     let user = host.users().look_up(process.uid).ok()??;
     let path = process.cgroups.iter().max_by_key(|path| path.len())?;
-    Some(format!("pid {} of user {user} in {}", process.pid, path.replace(char::is_control, "?")))
+    Some(format!("pid {} of user {} in {}", process.pid, shown(&user), shown(path)))
 }
 
 /// The tenants whose name comes from two kinds of holders, of those who are on GPUs or were granted some; nothing without
@@ -154,8 +154,8 @@ pub(super) fn check_cgroups(
          attribution.container_nodes, if that service runs containers, in attribution.runtimes",
         refused.len(),
         process.pid,
-        path.replace(char::is_control, "?"),
-        holder.unwrap_or_else(|_| "a user without a name".to_owned()),
+        shown(path),
+        shown(&holder.unwrap_or_else(|_| "a user without a name".to_owned())),
     );
     Some(Finding::new("cgroups", false, why))
 }

@@ -3,10 +3,17 @@
 //! A thread that logs never waits. A full pipe blocks this thread only: the buffer is bounded, and lines that do not fit
 //! are counted and reported once there is room again.
 
+use std::fmt::Debug;
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tracing::field::Field;
+use tracing_subscriber::field::MakeExt;
+use tracing_subscriber::fmt::FormatFields;
+use tracing_subscriber::fmt::format::{self, Writer};
+
+use crate::model::printable;
 use crate::thread::{self, Thread};
 
 /// The most bytes in the buffer.
@@ -107,6 +114,18 @@ impl Write for Lines {
     }
 }
 
+/// Prints the fields of an event as text, in which names that others chose cannot break a line or command a terminal.
+pub fn printable_fields() -> impl for<'writer> FormatFields<'writer> + 'static {
+    let field = |writer: &mut Writer<'_>, field: &Field, value: &dyn Debug| {
+        let value = format!("{value:?}");
+        match field.name() {
+            "message" => writer.write_str(&printable(&value)),
+            name => write!(writer, "{name}={}", printable(&value)),
+        }
+    };
+    format::debug_fn(field).delimited(" ")
+}
+
 /// Writes lines until the end.
 fn write_lines(lines: &Lines, output: &mut impl Write) {
     while let Some((bytes, lost)) = lines.take() {
@@ -135,6 +154,29 @@ mod tests {
         assert_eq!(bytes.len() / line.len() + usize::try_from(lost).unwrap(), 1_000);
         lines.write_all(&line).unwrap();
         assert_eq!(lines.take().unwrap(), (line.to_vec(), 0), "there is room again");
+    }
+
+    /// Only the subscriber's own colours stay.
+    #[test]
+    fn a_hostile_name_in_the_log_breaks_no_line_and_commands_no_terminal() {
+        for has_colours in [false, true] {
+            let lines = Lines::default();
+            let writer = lines.clone();
+            let log = tracing_subscriber::fmt().without_time().with_target(false).with_ansi(has_colours);
+            let log = log.fmt_fields(printable_fields()).with_writer(move || writer.clone()).finish();
+            tracing::subscriber::with_default(log, || {
+                let name = "a\u{1b}[2Jb\u{9b}c\nERROR forged\u{202e}";
+                tracing::warn!(user = %name, "of {name}");
+            });
+            lines.lock().ended = true;
+            let mut written = Vec::new();
+            write_lines(&lines, &mut written);
+            let text = String::from_utf8(written).unwrap();
+            let is_hostile = |c: char| (c.is_control() && !"\n\u{1b}".contains(c)) || c == '\u{202e}';
+            assert!(text.lines().count() == 1 && !text.contains(is_hostile), "{text:?}");
+            assert!(!text.contains("\u{1b}[2J") && text.contains('\u{1b}') == has_colours, "{text:?}");
+            assert_eq!(text.matches("\\nERROR forged\\u{202e}").count(), 2, "{text:?}");
+        }
     }
 
     #[test]

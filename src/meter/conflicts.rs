@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Meter, TrackedGpu};
-use crate::model::HolderId;
 use crate::model::snapshot::{CONFLICT_ADVICE, HoldingConflict};
+use crate::model::{HolderId, shown};
 
 /// The holders in conflict on each GPU that has a conflict, by UUID.
 #[derive(Default)]
@@ -26,7 +26,7 @@ impl Meter {
                 self.conflicts.0.remove(uuid);
                 continue;
             }
-            let holders = found.iter().map(HolderId::to_string).collect::<Vec<_>>().join(", ");
+            let holders = found.iter().map(|id| shown(id.name())).collect::<Vec<_>>().join(", ");
             tracing::warn!(
                 gpu = index,
                 %uuid,

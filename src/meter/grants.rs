@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::Meter;
 use crate::holders::{StandingGrant, in_words};
-use crate::model::GpuSelector;
+use crate::model::{GpuSelector, shown};
 
 /// The standing grants that name missing GPUs.
 #[derive(Default)]
@@ -48,7 +48,7 @@ impl Meter {
                 tracing::warn!(
                     grant = grant.id,
                     gpu = in_words(&missing),
-                    holder = %grant.selector.holder().id,
+                    holder = &*shown(grant.selector.holder().id.name()),
                     "a standing grant names GPUs that the driver does not list; compare nvidia-smi -L, and correct attribution.standing"
                 );
             }

@@ -16,6 +16,7 @@ mod node;
 mod pattern;
 mod pod_label;
 pub mod price;
+mod printable;
 mod quantity;
 pub mod reading;
 pub mod snapshot;
@@ -42,6 +43,7 @@ pub use node::NodeIdentity;
 pub use pattern::{PodPattern, matches_pattern};
 pub use pod_label::PodLabel;
 pub use price::{Price, Tariff};
+pub use printable::{printable, printable_lines, shown};
 pub use quantity::{Bytes, EnergySum, Microjoules, Money, Nanoseconds, SumOutOfRange, TimeSum, Unit};
 pub use reading::{Absence, Reading, SumOfReadings};
 pub use span::{

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{TenantRules, tenant};
-use crate::model::{Holder, HolderKind};
+use crate::model::{Holder, HolderKind, shown};
 
 /// The kind of holder from which each tenant has its name.
 #[derive(Debug, Default)]
@@ -29,13 +29,14 @@ impl TenantNames {
         if kind == HolderKind::Team || self.reported.contains(&name) {
             return None;
         }
-        let source = || format!("{} ({})", fact.meaning(), holder.id);
+        let source = || format!("{} ({})", fact.meaning(), shown(holder.id.name()));
         match self.first.get(&name) {
             Some((known, _)) if *known == kind => None,
             Some((_, first)) => {
                 let sentence = format!(
-                    "the tenant name {name:?} comes from two sources: {first} and {}; what both hold and use is on one bill; rename one of them if \
+                    "the tenant name \"{}\" comes from two sources: {first} and {}; what both hold and use is on one bill; rename one of them if \
                      they are not the same",
+                    shown(&name),
                     source()
                 );
                 self.reported.insert(name);

@@ -87,7 +87,7 @@ pub(crate) const MODULES: &[Module] = &[
     ),
     module("thread", &["clock"], "starts named threads, and ends the agent when a vital one fails"),
     module("trace", &["model", "clock"], "spans of the agent's own work"),
-    module("log", &["thread"], "writes log lines to standard error on a thread of its own"),
+    module("log", &["model", "thread"], "writes log lines to standard error on a thread of its own"),
     module("systemd", &["model"], "tells systemd of readiness, reloads and stop, and feeds its watchdog"),
     module(
         "policy",

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::job_report::zone;
 use super::text::{align_columns, marks, period, title};
-use super::{BillSource, Failure, print};
+use super::{BillSource, Failure, print, print_data};
 use crate::billing::{Bill, ComparedJob, JobComparison, LineFilter, compare_jobs, parse_sacct};
 use crate::cli::wrap;
 use crate::input;
@@ -68,7 +68,7 @@ impl AgainstOptions {
                 tolerance_seconds: self.tolerance,
                 comparison: &comparison,
             };
-            print(&(serde_json::to_string_pretty(&all).map_err(Failure::found)? + "\n"))?;
+            print_data(&(serde_json::to_string_pretty(&all).map_err(Failure::found)? + "\n"))?;
         } else {
             print(&page(bill, &comparison, self.tolerance))?;
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::text::{align_columns, marks, period, title};
 use crate::billing::{Bill, TenantBudget, print_money};
-use crate::model::Money;
+use crate::model::{Money, shown};
 
 /// The tenants over their budget.
 pub(super) struct BudgetReport {
@@ -41,7 +41,8 @@ pub(super) fn report(bill: &Bill) -> BudgetReport {
     for (tenant, budget) in &bill.tenant_budgets {
         if *budget.currency != *currency {
             page += &format!(
-                "{tenant}: not compared, because its budget is in {} and the bill is not\n",
+                "{}: not compared, because its budget is in {} and the bill is not\n",
+                shown(tenant),
                 budget.currency
             );
         }

@@ -9,7 +9,7 @@ use super::rounding::{decimal, signed_decimal};
 use super::sheet::{BillRow, HOURS, Sheet};
 use crate::billing::statement::GrantedCredit;
 use crate::billing::{Bill, BillRate, print_money};
-use crate::model::Money;
+use crate::model::{Money, shown};
 
 /// The bills under one heading: a line for each group and rate.
 pub(super) fn table(bills: &[Bill], by: &BillGrouping) -> String {
@@ -112,10 +112,11 @@ pub(super) fn line_id(bill: &Bill, by: &BillGrouping, names: &[String]) -> Strin
     digest(&SHA256, &key).as_ref().iter().take(ID_BYTES).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A text that no spreadsheet takes for a formula. The lone dash of usage without a label is none.
-pub(super) fn safe_text(text: &str) -> String {
-    let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']) && text != NONE;
-    if is_formula { format!("'{text}") } else { text.to_owned() }
+/// A text as it is shown, which no spreadsheet takes for a formula. The lone dash of usage without a label is none.
+fn safe_text(text: &str) -> String {
+    let text = shown(text);
+    let is_formula = text.starts_with(['=', '+', '-', '@']) && text != NONE;
+    if is_formula { format!("'{text}") } else { text.into_owned() }
 }
 
 pub(super) fn record(fields: &[String]) -> String {
@@ -146,9 +147,10 @@ mod tests {
 
     #[test]
     fn a_text_that_looks_like_a_formula_has_an_apostrophe() {
-        for text in ["=1+1", "+1", "-1", "@sum", "\t=1", "\r=1", "--"] {
+        for text in ["=1+1", "+1", "-1", "@sum", "--"] {
             assert_eq!(safe_text(text), format!("'{text}"));
         }
+        assert_eq!(["\t=1", "\r=1"].map(safe_text), ["\\t=1", "\\r=1"]);
         for text in ["", "-", "a=1", "'=1", "lab-1", "__unallocated__"] {
             assert_eq!(safe_text(text), text);
         }

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::by::BillGrouping;
-use super::html::escape;
+use super::html::{escape, escape_name};
 use super::rounding::{decimal, in_hour_units, in_money_units};
 use crate::billing::Bill;
 use crate::model::Money;
@@ -65,7 +65,7 @@ pub(super) fn draw(bill: &Bill, by: &BillGrouping) -> String {
         .enumerate()
         .map(|(place, (day, amounts))| draw_day(day, amounts, &series, place as u128 * step, step, largest));
     let key = series.iter().enumerate().map(|(place, name)| {
-        format!("<span class=\"key\"><i class=\"series-{place}\"></i> <bdi>{}</bdi></span> ", escape(name))
+        format!("<span class=\"key\"><i class=\"series-{place}\"></i> {}</span> ", escape_name(name))
     });
     let others = if totals.len() > SERIES {
         format!(

@@ -8,7 +8,7 @@ use jiff::civil::Date;
 use super::by::BillGrouping;
 use super::csv::line_id;
 use super::job_report::zone;
-use super::{BillSource, Failure, days_of, explain_text, print};
+use super::{BillSource, Failure, days_of, explain_text, print, print_data};
 use crate::billing::{Bill, ExplainedLine, Explanation, JobId, LineFilter, day_begin};
 use crate::exports::LineDetail;
 use crate::model::{Fact, Utc};
@@ -153,7 +153,7 @@ impl ExplainCommand {
         }
         if self.json {
             let json = serde_json::to_string_pretty(&explanation).map_err(Failure::found)?;
-            return print(&(json + "\n"));
+            return print_data(&(json + "\n"));
         }
         print(&explain_text::page(&title, &explanation))
     }

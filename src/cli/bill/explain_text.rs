@@ -10,7 +10,7 @@ use crate::billing::{
     TenantBasis, print_money,
 };
 use crate::cli::wrap;
-use crate::model::{Grade, MINUTE, Money, Nanoseconds, TimeSum, Utc};
+use crate::model::{Grade, MINUTE, Money, Nanoseconds, TimeSum, Utc, shown};
 
 /// Spans of a line that are shown at most.
 const MOST_SPANS: usize = 40;
@@ -18,7 +18,8 @@ const MOST_SPANS: usize = 40;
 /// The page.
 pub(super) fn page(subject: &str, explanation: &Explanation) -> String {
     let zone = zone(&explanation.bill.time_zone);
-    let mut page = format!("{subject}\n{}\n{}\n", title(&explanation.bill), period(&explanation.bill));
+    let mut page =
+        format!("{}\n{}\n{}\n", shown(subject), title(&explanation.bill), period(&explanation.bill));
     page += &marks(&explanation.bill).iter().map(|mark| format!("{mark}\n")).collect::<String>();
     if let Some(until) = explanation.quarter_hours_until {
         page +=
@@ -44,9 +45,15 @@ fn explain_line(line: &ExplainedLine, explanation: &Explanation, zone: &TimeZone
     let of = &line.line;
     let profile = of.slot.profile.as_ref().map(|profile| format!(" ({})", profile.name)).unwrap_or_default();
     let instance = of.slot.gpu_instance.map(|id| format!(", MIG instance {id}{profile}"));
-    let heading =
-        format!("{} on GPU {} ({}){}", of.holder, of.gpu.index, of.gpu.uuid, instance.unwrap_or_default());
-    let labels: Vec<String> = of.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let heading = format!(
+        "{} on GPU {} ({}){}",
+        shown(of.holder.name()),
+        of.gpu.index,
+        of.gpu.uuid,
+        instance.unwrap_or_default()
+    );
+    let labels: Vec<String> =
+        of.labels.iter().map(|(name, value)| format!("{}={}", shown(name), shown(value))).collect();
     let mut entries = vec![("labels", labels.join(" ")), ("recorded", recorded(line, zone))];
     entries.push(("holding", holding(line)));
     entries.extend(line.tenancies.iter().map(|tenancy| ("tenant", tenancy_text(&of.tenant, tenancy, zone))));
@@ -73,7 +80,7 @@ fn price_entries(
     entries.extend(terms.map(|terms| {
         let since = terms.since.map(|at| format!(", since {}", local(at, zone))).unwrap_or_default();
         let recorded = terms.recorded.map(|at| format!(", recorded {}", local(at, zone))).unwrap_or_default();
-        ("terms", format!("{}, for {}{since}{recorded}", terms.terms, terms.tenant))
+        ("terms", format!("{}, for {}{since}{recorded}", terms.terms, shown(&terms.tenant)))
     }));
     let energy = rate(of.rates.energy).filter(|_| of.has_energy);
     entries.extend(energy.map(|rate| ("energy", rate_text(rate, currency, first, zone))));
@@ -150,7 +157,7 @@ fn rate_text(rate: &BillRate, currency: &str, used_from: Option<Utc>, zone: &Tim
         "{} {currency} per {}{derivation}, class {}, for {selector}, in force {begin}{end}{}",
         trimmed(rate.price),
         unit(rate.unit),
-        rate.class,
+        shown(&rate.class),
         recorded.unwrap_or_default()
     )
 }
@@ -182,6 +189,7 @@ fn holding(line: &ExplainedLine) -> String {
 
 /// Which rule, or which default, named the tenant.
 fn tenancy_text(tenant: &str, tenancy: &Tenancy, zone: &TimeZone) -> String {
+    let tenant = shown(tenant);
     let version = tenancy.version.as_ref().map_or_else(
         || "there were no tenant rules".to_owned(),
         |version| {
@@ -196,9 +204,9 @@ fn tenancy_text(tenant: &str, tenancy: &Tenancy, zone: &TimeZone) -> String {
         TenantBasis::Rule { number, patterns, tenant } => {
             let patterns: Vec<String> =
                 patterns.iter().map(|(label, pattern)| format!("{label}: {pattern:?}")).collect();
-            format!("by rule {number} {{{}}} -> {tenant}", patterns.join(", "))
+            format!("by rule {number} {{{}}} -> {}", patterns.join(", "), shown(tenant))
         }
-        TenantBasis::Label(label) => format!("{unmatched}by its label {label}"),
+        TenantBasis::Label(label) => format!("{unmatched}by its label {}", shown(label)),
         TenantBasis::Workload => format!("{unmatched}by its workload id"),
         TenantBasis::Reserved => return format!("{tenant}, which is reserved and which no rule changes"),
     };

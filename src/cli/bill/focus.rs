@@ -15,7 +15,7 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 
 use super::csv::record;
-use super::{Failure, print};
+use super::{Failure, print_data};
 use crate::billing::Bill;
 use crate::billing::focus::{COLUMNS, FOCUS_VERSION, FocusRow, FocusType, FocusValue, focus_rows};
 
@@ -60,7 +60,7 @@ impl FocusOptions {
         };
         let rows = focus_rows(&bill).map_err(|error| Failure::wrong(format!("--focus: {error}")))?;
         match form {
-            FocusForm::Output => print(&table(&rows))?,
+            FocusForm::Output => print_data(&table(&rows))?,
             FocusForm::Csv(path) => replace(path, table(&rows).as_bytes())?,
             FocusForm::Parquet(path) => {
                 let file = parquet(&rows).map_err(|error| {
@@ -101,7 +101,7 @@ fn table(rows: &[FocusRow<'_>]) -> String {
     let heads: Vec<String> = COLUMNS.iter().map(|column| column.name.to_owned()).collect();
     let cell = |value| match value {
         FocusValue::Null => String::new(),
-        // Programs read it, which would take an apostrophe against formulas for a part of the name.
+        // Programs read it, and join its names with those of Parquet: they are whole, and without an apostrophe before formulas.
         FocusValue::Text(text) => text,
         FocusValue::Time(at) => at.to_string(),
         FocusValue::Decimal(number) => number.to_string(),

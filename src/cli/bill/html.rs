@@ -8,6 +8,7 @@ use super::rounding::decimal;
 use super::sheet::{BillRow, Sheet};
 use super::text::{NO_TIME, marks, notes, pending, period, title};
 use crate::billing::Bill;
+use crate::model::{printable, shown};
 
 /// Groups that a plot has at most; the others are summed.
 const MOST_BARS: usize = 12;
@@ -123,7 +124,7 @@ fn head_cell(is_name: bool, scope: &str, text: &str) -> String {
         return "<td></td>".to_owned();
     }
     let class = if is_name { " class=\"name\"" } else { "" };
-    format!("<th scope=\"{scope}\"{class}><bdi>{}</bdi></th>", escape(text))
+    format!("<th scope=\"{scope}\"{class}>{}</th>", escape_name(text))
 }
 
 /// One or two amounts of each group.
@@ -216,7 +217,7 @@ fn draw(plot: &Plot, number: usize, rows: &[BillRow]) -> String {
 fn draw_group(plot: &Plot, group: &PlotGroup, top: usize, largest: u128) -> String {
     let PlotGroup { name, values } = group;
     let told = plot.bars.iter().zip(values).map(|(bar, value)| format!("{} {}", bar.name, decimal(*value)));
-    let told = format!("{name}: {}", told.collect::<Vec<_>>().join(", "));
+    let told = format!("{}: {}", shown(name), told.collect::<Vec<_>>().join(", "));
     let bars = values.iter().zip(["first", "second"]).enumerate().map(|(place, (value, class))| {
         let y = top + place * BAR_HEIGHT;
         let width = value * BARS_WIDTH / largest.max(1);
@@ -255,17 +256,21 @@ fn legend(bill: &Bill, sheet: &Sheet, by: &BillGrouping) -> String {
     format!("<h2>Legend</h2>\n<dl>\n{}</dl>\n", entries.iter().map(entry).collect::<String>())
 }
 
-/// A text as content of an element or a quoted attribute. Control characters are not allowed in HTML.
+/// A name as content of an element; the text around it keeps its direction.
+pub(super) fn escape_name(name: &str) -> String {
+    format!("<bdi>{}</bdi>", escape(&shown(name)))
+}
+
+/// A text as content of an element or a quoted attribute.
 pub(super) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
-    for character in text.chars() {
+    for character in printable(text).chars() {
         match character {
             '&' => escaped.push_str("&amp;"),
             '<' => escaped.push_str("&lt;"),
             '>' => escaped.push_str("&gt;"),
             '"' => escaped.push_str("&quot;"),
             '\'' => escaped.push_str("&#39;"),
-            control if control.is_control() => escaped.push('\u{fffd}'),
             other => escaped.push(other),
         }
     }

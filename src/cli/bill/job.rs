@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{BillSource, Failure, job_list, job_report, job_sum, print};
+use super::{BillSource, Failure, job_list, job_report, job_sum, print, print_data};
 use crate::billing::{Explanation, JobId, JobSummary, LineFilter};
 use crate::model::{DAY, Fact, QUARTER_HOUR, Utc};
 use crate::serve::{self, BillQuery};
@@ -55,7 +55,8 @@ impl JobCommand {
     pub(in crate::cli) fn run(&self) -> Result<(), Failure> {
         if self.list {
             let explanation = self.explanation(LineFilter::default())?;
-            return print(&job_list::page(&explanation, self.json)?);
+            let page = job_list::page(&explanation, self.json)?;
+            return if self.json { print_data(&page) } else { print(&page) };
         }
         let mut summary = match &self.id {
             Some(id) => self.summary(id)?,
@@ -68,7 +69,7 @@ impl JobCommand {
             return print(&job_report::text(&summary));
         }
         let json = serde_json::to_string_pretty(&summary).map_err(Failure::found)?;
-        print(&(json + "\n"))
+        print_data(&(json + "\n"))
     }
 
     fn summary(&self, id: &JobId) -> Result<JobSummary, Failure> {
@@ -126,10 +127,9 @@ fn check_cluster(id: &JobId, explanation: &Explanation) -> Result<(), Failure> {
     let clusters: BTreeSet<&str> =
         lines.filter_map(|line| Some(line.line.labels.get(Fact::SlurmCluster.label())?.as_str())).collect();
     if clusters.len() > 1 {
-        let clusters: Vec<&str> = clusters.into_iter().collect();
         return Err(Failure::wrong(format!(
             "the clusters {} each have a job {id}; choose one with --cluster",
-            clusters.join(", ")
+            super::text::list_names(clusters.into_iter())
         )));
     }
     Ok(())

@@ -6,7 +6,7 @@ use super::Failure;
 use super::job_report::{legend, local, rows, usage_columns, zone};
 use super::text::{align_columns, marks, period};
 use crate::billing::{Explanation, JobSummary, JobUsage, explained_jobs};
-use crate::model::Fact;
+use crate::model::{Fact, shown};
 
 /// The jobs as JSON.
 #[derive(Serialize)]
@@ -24,7 +24,7 @@ pub(super) fn page(explanation: &Explanation, json: bool) -> Result<String, Fail
         let list = JobList { from: &bill.from_local, to: &bill.to_local, jobs: &jobs };
         return serde_json::to_string_pretty(&list).map(|text| text + "\n").map_err(Failure::found);
     }
-    let heading = format!("Jobs of {}\n{}\n", super::job_report::node_name(&bill.node), period(bill));
+    let heading = format!("Jobs of {}\n{}\n", shown(super::job_report::node_name(&bill.node)), period(bill));
     let marks: String = marks(bill).iter().map(|mark| format!("{mark}\n")).collect();
     if jobs.is_empty() {
         return Ok(heading + &marks + "\nno job held or used a GPU in this period\n");

@@ -6,9 +6,9 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use super::rounding::{decimal, in_hour_units, in_money_units, signed_decimal};
-use super::text::{align_columns, readable};
+use super::text::{align_columns, list_names, readable};
 use crate::billing::{JobGpu, JobSummary, JobUsage};
-use crate::model::Utc;
+use crate::model::{Utc, shown};
 
 /// A heading, and what stands below it of each use.
 type Column = (String, Vec<String>);
@@ -16,8 +16,8 @@ type Column = (String, Vec<String>);
 /// The page of a job.
 pub(super) fn text(summary: &JobSummary) -> String {
     let zone = zone(&summary.time_zone);
-    let nodes: Vec<&str> = summary.nodes.iter().map(|node| node_name(node)).collect();
-    let mut page = format!("Job {} on {}\n", summary.job, nodes.join(", "));
+    let nodes = list_names(summary.nodes.iter().map(|node| node_name(node)));
+    let mut page = format!("Job {} on {nodes}\n", shown(&summary.job));
     let labels =
         summary.labels.iter().map(|(label, value)| (label.trim_start_matches("slurm_"), value.clone()));
     let end = local(summary.total.end, &zone);
@@ -25,7 +25,7 @@ pub(super) fn text(summary: &JobSummary) -> String {
     let end = if is_open { end + ", the end of the account" } else { end };
     let times = [("start", local(summary.total.start, &zone)), ("end", end)];
     for (name, value) in labels.chain(times) {
-        page += &format!("{name:13} {value}\n");
+        page += &format!("{:13} {}\n", shown(name), shown(&value));
     }
     if summary.simulated {
         page += "SIMULATED: the GPUs are simulated, every number is made up\n";

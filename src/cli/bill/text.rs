@@ -6,10 +6,15 @@ use super::by::BillGrouping;
 use super::rounding::{apportion, decimal, in_hour_units, in_money_units, signed_decimal};
 use super::sheet::{BillRow, Sheet};
 use crate::billing::{Bill, BillGpu, BillLine, BillRate, ClaimConflict, Fleet, RateKind, print_money};
-use crate::model::{MINUTE, Money, Nanoseconds, Utc};
+use crate::model::{MINUTE, Money, Nanoseconds, Utc, shown};
 
 /// What a bill without lines says.
 pub(super) const NO_TIME: &str = "no GPU time was accounted for in this period\n";
+
+/// Names from outside with commas between them.
+pub(super) fn list_names(names: impl Iterator<Item = impl AsRef<str>>) -> String {
+    names.map(|name| shown(name.as_ref()).into_owned()).collect::<Vec<_>>().join(", ")
+}
 
 /// The whole bill.
 pub(super) fn page(bill: &Bill, by: &BillGrouping) -> String {
@@ -30,14 +35,14 @@ pub(super) fn title(bill: &Bill) -> String {
         let nodes = if *nodes == 1 { "1 node".to_owned() } else { format!("{nodes} nodes") };
         let of_clusters = match clusters.as_slice() {
             [] => String::new(),
-            [one] => format!(", cluster {one}"),
-            many => format!(", clusters {}", many.join(", ")),
+            [one] => format!(", cluster {}", shown(one)),
+            many => format!(", clusters {}", list_names(many.iter())),
         };
         return format!("Bill of {nodes}{of_clusters}");
     }
     let name = if bill.node.is_empty() { "unknown node" } else { &*bill.node };
-    let cluster = bill.cluster.as_ref().map(|cluster| format!(", cluster {cluster}"));
-    format!("Bill of {name}{}", cluster.unwrap_or_default())
+    let cluster = bill.cluster.as_ref().map(|cluster| format!(", cluster {}", shown(cluster)));
+    format!("Bill of {}{}", shown(name), cluster.unwrap_or_default())
 }
 
 pub(in crate::cli) fn period(bill: &Bill) -> String {
@@ -95,7 +100,7 @@ fn conflict(ClaimConflict { gpu, gpu_instance, holders, quarter_hours }: &ClaimC
          each was charged for a part",
         gpu.index,
         gpu.uuid,
-        holders.join(", ")
+        list_names(holders.iter())
     )
 }
 
@@ -132,8 +137,10 @@ fn table(bill: &Bill, sheet: &Sheet, by: &BillGrouping) -> String {
 /// Columns that a table has at most, where one space between its columns makes it fit.
 const WIDTH: usize = 100;
 
-/// A table with the columns of names, which are the first, aligned to the left and all others to the right.
+/// A table of cells as they are shown, with the columns of names, which are the first, aligned to the left and all others to the
+/// right.
 pub(super) fn align_columns(rows: &[Vec<String>], names: usize) -> String {
+    let rows: Vec<Vec<_>> = rows.iter().map(|row| row.iter().map(|cell| shown(cell)).collect()).collect();
     let width = |place: usize| rows.iter().map(|row| row[place].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
     let is_wide = widths.iter().sum::<usize>() + 2 * (widths.len() - 1) > WIDTH;
@@ -155,7 +162,7 @@ fn conflicts(bill: &Bill) -> String {
     let lines = conflicts.map(|conflict| {
         let hours = in_hour_units(&conflict.ledgers.iter().map(|one| one.held.0).collect::<Vec<_>>());
         let ledgers = conflict.ledgers.iter().zip(hours);
-        let ledgers = ledgers.map(|(one, hours)| format!("{} h in {}", decimal(hours), one.ledger));
+        let ledgers = ledgers.map(|(one, hours)| format!("{} h in {}", decimal(hours), shown(&one.ledger)));
         format!("{} on {}: {}\n", conflict.gpu, conflict.date, ledgers.collect::<Vec<_>>().join(", "))
     });
     let lines: Vec<String> = lines.collect();
@@ -220,7 +227,7 @@ fn prices(bill: &Bill, total: &BillRow) -> String {
     }
     for terms in &bill.terms {
         let dates = dates(bill, terms.since, terms.recorded);
-        page += &format!("terms of {}: {}{dates}\n", terms.tenant, terms.terms);
+        page += &format!("terms of {}: {}{dates}\n", shown(&terms.tenant), terms.terms);
     }
     page
 }
@@ -243,7 +250,7 @@ fn price(bill: &Bill, rate: &BillRate) -> String {
         text += &format!(", {}", selected.join(", "));
     }
     if matches!(rate.unit, RateKind::GpuHour | RateKind::InstanceHour) {
-        text += &format!(", class {}", rate.class);
+        text += &format!(", class {}", shown(&rate.class));
     }
     match (rate.given_since, rate.since) {
         // Its other dates follow from this.
@@ -399,6 +406,33 @@ mod tests {
         let energies = ["both", "dark", "idle", "total"].map(energy);
         assert_eq!(energies, [Some("1.0000"), Some("-"), Some("0.0000"), Some("1.0000")], "{page}");
         assert!(page.contains("energy not measured, and in no kWh above: GPU 1 (GPU-1)\n"), "{page}");
+    }
+
+    #[test]
+    fn a_hostile_name_is_escaped_and_cut_in_every_form_that_people_read() {
+        let name = format!("a\u{1b}[2Jb\n\u{202e}c{}", "d".repeat(4_000));
+        let day = |held: Value| {
+            let mut line = line(&name, 0, None);
+            line.as_object_mut().unwrap().extend([("day".to_owned(), held)]);
+            line
+        };
+        let budgets = json!({&name: {"amount": "1.000000000", "currency": "USD"}});
+        let bill = bill(json!({"node": name, "cluster": name, "tenant_budgets": budgets,
+            "lines": [day("2026-10-31".into()), day("2026-11-01".into())],
+            "claim_conflicts": [{"gpu": 0, "uuid": "GPU-0", "holders": [name, name], "quarter_hours": 1}]}));
+        let by = BillProperty::Tenant.into();
+        let cut = format!("a\\u{{1b}}[2Jb\\n\\u{{202e}}c{}…", "d".repeat(119 - 22));
+        for page in [
+            super::page(&bill, &by),
+            super::super::html::page(std::slice::from_ref(&bill), &by),
+            super::super::csv::table(std::slice::from_ref(&bill), &by),
+            super::super::compare::page(&bill, &bill, &by).unwrap(),
+            super::super::budget::report(&bill).page,
+        ] {
+            let is_hostile = |character| matches!(character, '\u{1b}' | '\u{202e}');
+            assert!(!page.contains(is_hostile) && page.contains(&cut), "{page}");
+            assert!(!page.contains(&"d".repeat(100)), "{page}");
+        }
     }
 
     #[test]

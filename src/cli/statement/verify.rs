@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::directory::document_files;
-use super::{Failure, print, printable, read_any};
+use super::{Failure, print, read_any};
 use crate::billing::chain::{chain_order, chain_problems};
 use crate::billing::statement::{Document, Statement, StoredDocument, changed_fields};
 use crate::billing::{Bill, LineFilter, account_change};
 use crate::cli::bill::{FleetOptions, in_one_currency, zone};
 use crate::exports::{FleetBill, LineDetail};
 use crate::ledger::{self, Cause, Reader, RecordedDocuments};
+use crate::model::shown;
 use crate::serve::BillQuery;
 
 /// Options of `verify`.
@@ -86,7 +87,7 @@ impl VerifyOptions {
             refused += file.problems.len();
             page += &file.told();
         }
-        print(&printable(&page))?;
+        print(&page)?;
         match refused {
             0 => Ok(()),
             1 => Err(Failure::found("1 problem was found")),
@@ -316,7 +317,7 @@ fn unchanged(stored: &StoredDocument) -> String {
         Document::Credit(credit) => ("credit", &credit.issued),
     };
     let id = stored.id();
-    format!("unchanged: {kind} {}, by {} at {}, {}", id.number, issued.by, issued.at, id.digest)
+    format!("unchanged: {kind} {}, by {} at {}, {}", id.number, shown(&issued.by), issued.at, id.digest)
 }
 
 /// What is wrong with a document, a line each.

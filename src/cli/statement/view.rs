@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{printable, read};
+use super::read;
 use crate::billing::statement::{Credit, Document, GrantedCredit, Statement, StoredDocument};
 use crate::billing::{Bill, print_money};
 use crate::cli::bill::view::{BillGrouping, BillView, period, print_bill};
-use crate::cli::{Failure, print};
-use crate::model::Money;
+use crate::cli::{Failure, print, print_data};
+use crate::model::{Money, shown};
 
 /// Options of `show`.
 #[derive(Args, Debug)]
@@ -35,22 +35,26 @@ impl ShowOptions {
     pub(super) fn run(&self) -> Result<(), Failure> {
         let (text, StoredDocument { document, digest, .. }) = read(&self.file)?;
         if self.json {
-            return print(&text);
+            return print_data(&text);
         }
         match document {
-            Document::Statement(statement) => print(&self.statement(&statement, &digest)),
+            Document::Statement(statement) => {
+                let page = self.statement(&statement, &digest);
+                if self.csv || self.html { print_data(&page) } else { print(&page) }
+            }
             Document::Credit(_) if self.csv || self.html => Err(Failure::wrong(format!(
                 "{}: it is a credit, which has no lines; the next statement shows it",
                 self.file.display()
             ))),
-            Document::Credit(credit) => print(&printable(&credit_text(&credit, &digest))),
+            Document::Credit(credit) => print(&credit_text(&credit, &digest)),
         }
     }
 
     fn statement(&self, statement: &Statement, digest: &str) -> String {
         let head = format!("Statement {}, {digest}", statement.number);
         let issued = &statement.issued;
-        let head = [head, format!("closed at {} by {}, gpumeter {}", issued.at, issued.by, issued.version)];
+        let head =
+            [head, format!("closed at {} by {}, gpumeter {}", issued.at, shown(&issued.by), issued.version)];
         let mut tail = credit_lines(statement);
         if !statement.files.is_empty() {
             tail.push(format!(
@@ -63,8 +67,7 @@ impl ShowOptions {
             tracing::warn!("--by: {problem}");
         }
         let view = BillView { head: &head, tail: &tail, credits: &statement.credits };
-        let page = print_bill(&statement.bill, &self.by, &view, (self.csv, self.html));
-        if self.csv || self.html { page } else { printable(&page) }
+        print_bill(&statement.bill, &self.by, &view, (self.csv, self.html))
     }
 }
 
@@ -77,7 +80,7 @@ pub(super) fn amount(money: Money, currency: Option<&str>) -> String {
 pub(super) fn whose(bill: &Bill) -> String {
     let nodes = bill.fleet.as_ref().map(|fleet| format!("{} nodes", fleet.nodes));
     let node = nodes.as_deref().unwrap_or(if bill.node.is_empty() { "unknown node" } else { &*bill.node });
-    format!("{node}, {}", period(bill))
+    format!("{}, {}", shown(node), period(bill))
 }
 
 /// The credits below the reconciled total, and what is left of it.
@@ -86,8 +89,9 @@ fn credit_lines(statement: &Statement) -> Vec<String> {
     let line =
         |GrantedCredit { credit, statement, tenant, amount: given, currency, reason }: &GrantedCredit| {
             format!(
-                "credit {} to {tenant}, of statement {statement}: {}: {reason}",
+                "credit {} to {}, of statement {statement}: {}: {reason}",
                 credit.number,
+                shown(tenant),
                 amount(Money(-given.0), Some(currency))
             )
         };
@@ -105,12 +109,14 @@ fn credit_lines(statement: &Statement) -> Vec<String> {
 fn credit_text(credit: &Credit, digest: &str) -> String {
     let Credit { number, issued, node, statement, tenant, amount: given, currency, reason, .. } = credit;
     format!(
-        "Credit {number}, {digest}\ngiven at {} by {}, gpumeter {}\n{} to {tenant}, of statement {} of {node}, {}\n{reason}\n",
+        "Credit {number}, {digest}\ngiven at {} by {}, gpumeter {}\n{} to {}, of statement {} of {}, {}\n{reason}\n",
         issued.at,
-        issued.by,
+        shown(&issued.by),
         issued.version,
         amount(*given, Some(currency)),
+        shown(tenant),
         statement.number,
+        shown(node),
         statement.digest
     )
 }

@@ -5,6 +5,7 @@ use jiff::tz::TimeZone;
 use ratatui::text::Span;
 
 use crate::export::Summary;
+use crate::model::printable;
 
 pub(super) const DASH: &str = "–";
 
@@ -109,18 +110,11 @@ pub(super) fn span(seconds: u64) -> String {
     }
 }
 
-/// Whether a terminal would act on the character, or show what follows in another order.
-fn is_dangerous(character: char) -> bool {
-    character.is_control()
-        || matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
-}
-
 /// A text that a terminal only shows, cut to so many columns.
 pub(super) fn fit(text: &str, width: usize) -> String {
     let mut fitted = String::new();
     let mut used = 0;
-    for character in text.chars() {
-        let character = if is_dangerous(character) { '?' } else { character };
+    for character in printable(text).chars() {
         let columns = width_of(character.encode_utf8(&mut [0; 4]));
         if used + columns > width {
             // The last column says that there is more.
@@ -171,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_hostile_name_cannot_command_a_terminal() {
-        assert_eq!(fit("a\u{1b}[31mred\u{7}\n\u{202e}x", 20), "a?[31mred???x");
+        assert_eq!(fit("a\u{1b}[31mred\n\u{202e}x", 30), "a\\u{1b}[31mred\\n\\u{202e}x");
     }
 
     #[test]

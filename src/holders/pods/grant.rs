@@ -10,7 +10,7 @@ use crate::kubelet::messages::{
     ClaimResource, ContainerResources, DynamicResource, ListPodResourcesResponse,
 };
 use crate::kubelet::{ClaimName, ClaimedDevice};
-use crate::model::{Fraction, Holder, HoldingSource, Utc};
+use crate::model::{Fraction, Holder, HoldingSource, Utc, shown};
 
 /// The name of NVIDIA's driver for resource claims.
 pub(super) const NVIDIA_DRIVER: &str = "gpu.nvidia.com";
@@ -130,12 +130,13 @@ pub(super) fn resolve_devices(
         {
             Ok(device) => drop(devices.insert(id, device)),
             Err(reason) => {
-                let id: String = id.chars().take(200).collect();
-                let resource: String = resource.chars().take(100).collect();
-                let resource = resource.escape_debug();
                 add_problem(
                     problems,
-                    format!("{name}: device {id:?}{resource} is not billed to it: {reason}"),
+                    format!(
+                        "{name}: device \"{}\"{} is not billed to it: {reason}",
+                        shown(&id),
+                        shown(resource)
+                    ),
                 );
             }
         };

@@ -17,7 +17,7 @@ use crate::host::PodLogs;
 use crate::host::pod_logs::{LoggedPod, PodLog, is_label, is_subdomain};
 use crate::kubelet::ClaimedDevice;
 use crate::kubelet::messages::{AllocatableResourcesResponse, ContainerResources, ListPodResourcesResponse};
-use crate::model::{Fact, Facts, Fraction, Holder, HolderId, HolderKind, Nanoseconds, Utc};
+use crate::model::{Fact, Facts, Fraction, Holder, HolderId, HolderKind, Nanoseconds, Utc, shown};
 use device_id::DeviceId;
 pub use device_id::Resources;
 pub use grant::gpu_claims;
@@ -473,8 +473,7 @@ fn group_containers<'a>(
         for container in &pod.containers {
             if !(is_label(&pod.namespace) && is_subdomain(&pod.name) && is_label(&container.name)) {
                 let names = format!("{}/{}/{}", pod.namespace, pod.name, container.name);
-                let names: String = names.chars().take(200).collect();
-                add_problem(problems, format!("{names:?} is not a valid container name"));
+                add_problem(problems, format!("\"{}\" is not a valid container name", shown(&names)));
                 continue;
             }
             let pod = PodName { namespace: pod.namespace.clone(), name: pod.name.clone() };
