@@ -263,6 +263,9 @@ struct Threads {
     control: Option<control::Control>,
 }
 
+/// The page of an agent with the default `web.listen`, where the command line looks for one.
+pub const DEFAULT_PAGE: &str = "http://127.0.0.1:9855";
+
 /// Runs the agent until SIGTERM, SIGINT or a fatal error.
 pub fn run(launch: Launch) -> Result<(), StartError> {
     // The agent also works with the present limit, with fewer connections.
@@ -272,6 +275,8 @@ pub fn run(launch: Launch) -> Result<(), StartError> {
     log_start(&launch);
     let (web, access, passwords) = web::WebSource::open(&launch.config, launch.web.file.clone())?;
     let bound = listen(&launch, &access.current())?;
+    let page = bound.listeners.iter().find_map(|one| one.page_url(&access.current()));
+    let page = page.filter(|_| launch.simulated);
     let (news, inbox) = mpsc::channel();
     let (reloads, reload_requests) = mpsc::channel();
     let shared = Arc::new(Shared::new(&launch, access, Reloads::new(reloads), news));
@@ -285,6 +290,9 @@ pub fn run(launch: Launch) -> Result<(), StartError> {
     // Also while an address is taken: systemd would end an agent that does not become ready, and the account with it.
     let status = shared.missing.reason();
     systemd::notify(&[NotifyState::Ready, NotifyState::Status(status.as_deref().unwrap_or(RUNNING))]);
+    if let Some(url) = page {
+        log_page(&url, &shared);
+    }
     shared.stop.wait_for_call();
     systemd::notify(&[NotifyState::Stopping]);
     tracing::info!("stopping");
@@ -333,6 +341,18 @@ fn log_start(launch: &Launch) {
         currency,
         "grants and prices"
     );
+}
+
+/// Logs where to look at a demo or replay, once there is something to see: the last line of its start.
+fn log_page(url: &str, shared: &Shared) {
+    const POLL_INTERVAL: Duration = Duration::from_millis(20);
+    while shared.pages.get().is_none() {
+        if shared.stop.wait(POLL_INTERVAL) {
+            return;
+        }
+    }
+    let options = if url == DEFAULT_PAGE { String::new() } else { format!(" --url {url}") };
+    tracing::info!("open {url}, then gpumeter top{options}");
 }
 
 /// Logs how GPUs are held on this node, and what to set for another rule.

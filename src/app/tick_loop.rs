@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use super::events::find_events;
+use super::events::{EventLines, find_events};
 use super::push::TickPush;
 use super::{NodeName, Shared, exports, io, ledger, push};
 use crate::catalogue::AgentFamily;
@@ -70,7 +70,7 @@ pub(super) fn start(
 fn run(mut meter: Meter, inbox: &Receiver<SamplerNews>, mut outputs: Outputs, shared: &Shared) {
     let mut news = first_frames(inbox, shared);
     let mut number: u64 = 0;
-    let mut tracker = EventTracker::default();
+    let (mut tracker, mut lines) = (EventTracker::default(), EventLines::default());
     loop {
         if !shared.resolvers.workloads().allocations.is_empty() {
             shared.find_scheduler();
@@ -88,7 +88,7 @@ fn run(mut meter: Meter, inbox: &Receiver<SamplerNews>, mut outputs: Outputs, sh
         if let Some(push) = outputs.push.as_mut().filter(|_| number.is_multiple_of(active.push_every)) {
             push.push_snapshot(&tick.snapshot, &active, &span.context());
         }
-        let events = find_events(&mut tracker, &tick.snapshot, shared);
+        let events = find_events(&mut tracker, &mut lines, &tick.snapshot, shared);
         if let Some(push) = &outputs.push {
             push.push_events(&events, tick.snapshot.at.utc, span.context());
         }

@@ -51,7 +51,7 @@ pub(super) struct RunningAgent {
 
 impl RunningAgent {
     /// Where an agent is asked for if no URL is given.
-    pub(super) const DEFAULT_URL: &str = "http://127.0.0.1:9855";
+    pub(super) const DEFAULT_URL: &str = crate::app::DEFAULT_PAGE;
 
     /// Whether something answers at the URL.
     pub(super) fn is_reachable(&self) -> bool {

@@ -44,6 +44,14 @@ impl Clock {
         }
     }
 
+    /// Whether time passes faster than real time, as in a demo with `--speed`.
+    pub fn is_fast(&self) -> bool {
+        match self {
+            Self::System => false,
+            Self::Page(page) => page.state().speed > REAL_TIME,
+        }
+    }
+
     /// Waits until the boot clock shows `moment`; false if `stop` was called first.
     ///
     /// `on_check` is called at least every second of real time, so that a wait on a clock that stands still can be

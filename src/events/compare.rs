@@ -11,7 +11,7 @@ use super::{Event, EventKind, Party, Severity};
 use crate::catalogue::xid::{self, Action};
 use crate::catalogue::{AgentFamily, KnownPoint, known_point};
 use crate::model::snapshot::{GpuEntry, GpuState, HoldingEntry, Snapshot};
-use crate::model::{Attachment, Fact, GpuId, HealthState, Money, Nanoseconds, Utc};
+use crate::model::{Attachment, Fact, GpuId, HealthState, HoldingSource, Money, Nanoseconds, Utc};
 
 /// The reasons for which clocks are held down.
 const THROTTLES: [(&str, KnownPoint); 6] = {
@@ -32,6 +32,10 @@ const EPISODE_BEGINS: Nanoseconds = Nanoseconds::from_seconds(10);
 const EPISODE_ENDS: Nanoseconds = Nanoseconds::from_seconds(30);
 /// How long after their tick workloads are known to an XID, whose count waits for the ledger.
 const USERS_KEPT: Nanoseconds = Nanoseconds::from_seconds(30);
+
+/// A holding by presence has ended once nobody was there for that long: a window of the account, within which use is booked to
+/// holders that were identified late.
+const PRESENCE_ENDS: Nanoseconds = Nanoseconds::from_seconds(15);
 
 /// Reloads of the configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,6 +66,8 @@ pub struct EventTracker {
     unread: BTreeMap<Arc<str>, Utc>,
     /// The workloads that were on each GPU, by UUID, each with the last time.
     users: BTreeMap<Arc<str>, Vec<(Party, Utc)>>,
+    /// Holdings by presence that ended a moment ago, with the event that is told if they stay away.
+    leaving: Vec<(HoldingKey, Event)>,
 }
 
 impl EventTracker {
@@ -87,7 +93,7 @@ impl EventTracker {
             }
             self.follow_throttles(entry, state, now, &mut events);
         }
-        compare_holdings(&previous, snapshot, &mut events);
+        self.compare_holdings(&previous, snapshot, &mut events);
         compare_budgets(&previous, snapshot, &mut events);
         let is_quiesced = |of: &Snapshot| of.agent_integer(AgentFamily::Quiesced.name()) == Some(1);
         match (is_quiesced(&previous), is_quiesced(snapshot)) {
@@ -127,6 +133,41 @@ impl EventTracker {
             }
         }
         self.users.retain(|_, entries| !entries.is_empty());
+    }
+
+    /// Holdings that begin or end. An end of presence is told once the holder stays away: its next process may be there already and
+    /// not identified yet, and then the account books the time in between to it too.
+    fn compare_holdings(&mut self, previous: &Snapshot, snapshot: &Snapshot, events: &mut Vec<Event>) {
+        let now = snapshot.at.utc;
+        let (old, new) = (&previous.roster.holdings, &snapshot.roster.holdings);
+        if !Arc::ptr_eq(old, new) {
+            let keys = |of: &Snapshot| -> Vec<HoldingKey> {
+                of.roster.holdings.iter().map(|one| holding_key(of, one)).collect()
+            };
+            let (before, after) = (keys(previous), keys(snapshot));
+            for (place, holding) in
+                new.iter().enumerate().filter(|(place, _)| !before.contains(&after[*place]))
+            {
+                match self.leaving.iter().position(|(key, _)| *key == after[place]) {
+                    Some(back) => drop(self.leaving.swap_remove(back)),
+                    None => events.push(granted_event(snapshot, place, holding)),
+                }
+            }
+            for (holding, key) in old.iter().zip(before).filter(|(_, key)| !after.contains(key)) {
+                let ended = ended_event(previous, holding, now);
+                match holding.source {
+                    HoldingSource::Presence => self.leaving.push((key, ended)),
+                    _ => events.push(ended),
+                }
+            }
+        }
+        let is_over = |ended: &Event| now.0.saturating_sub(ended.at.0) >= PRESENCE_ENDS.0;
+        self.leaving.retain(|(_, ended)| {
+            if is_over(ended) {
+                events.push(Event { observed: now, ..ended.clone() });
+            }
+            !is_over(ended)
+        });
     }
 
     fn parties(&self, gpu: &GpuId) -> Vec<Party> {
@@ -322,37 +363,31 @@ fn party(snapshot: &Snapshot, workload: &Arc<str>, tenant: &Arc<str>) -> Party {
     Party { workload: Arc::clone(workload), tenant: Arc::clone(tenant), users }
 }
 
-fn compare_holdings(previous: &Snapshot, snapshot: &Snapshot, events: &mut Vec<Event>) {
-    let (old, new) = (&previous.roster, &snapshot.roster);
-    if Arc::ptr_eq(&old.holdings, &new.holdings) {
-        return;
-    }
+/// What distinguishes a holding: GPU, instance, workload and source.
+type HoldingKey = (Option<Arc<str>>, Arc<str>, Arc<str>, HoldingSource);
+
+fn holding_key(of: &Snapshot, holding: &HoldingEntry) -> HoldingKey {
+    let gpu = of.roster.gpus.get(holding.gpu).map(|entry| Arc::clone(&entry.id.uuid));
+    let HoldingEntry { gpu_instance, workload, source, .. } = holding;
+    (gpu, Arc::clone(gpu_instance), Arc::clone(workload), *source)
+}
+
+fn granted_event(snapshot: &Snapshot, place: usize, holding: &HoldingEntry) -> Event {
     let now = snapshot.at.utc;
-    let key = |of: &Snapshot, holding: &HoldingEntry| {
-        let gpu = of.roster.gpus.get(holding.gpu).map(|entry| Arc::clone(&entry.id.uuid));
-        let HoldingEntry { gpu_instance, workload, source, .. } = holding;
-        (gpu, Arc::clone(gpu_instance), Arc::clone(workload), *source)
-    };
-    let keys = |of: &Snapshot| -> Vec<_> { of.roster.holdings.iter().map(|one| key(of, one)).collect() };
-    let (before, after) = (keys(previous), keys(snapshot));
-    for (place, holding) in
-        new.holdings.iter().enumerate().filter(|(place, _)| !before.contains(&after[*place]))
-    {
-        let share = snapshot.holdings.get(place).map(|state| state.fraction.to_string()).unwrap_or_default();
-        let text = format!("{} holds {share} of it", holding.workload);
-        let granted = holding_event(&GRANTED, snapshot, holding, text);
-        let mut attributes = granted.attributes.clone();
-        attributes.push(("share", share));
-        events.push(Event { at: holding.since.min(now), observed: now, attributes, ..granted });
-    }
-    let ended = old.holdings.iter().zip(&before).filter(|(_, key)| !after.contains(key));
-    for (holding, _) in ended {
-        let text = format!("{} no longer holds it", holding.workload);
-        let ended = holding_event(&ENDED, previous, holding, text);
-        let mut attributes = ended.attributes.clone();
-        attributes.push(("seconds", seconds(holding.since, now).to_string()));
-        events.push(Event { at: now, observed: now, attributes, ..ended });
-    }
+    let share = snapshot.holdings.get(place).map(|state| state.fraction.to_string()).unwrap_or_default();
+    let text = format!("{} holds {share} of it", holding.workload);
+    let granted = holding_event(&GRANTED, snapshot, holding, text);
+    let mut attributes = granted.attributes.clone();
+    attributes.push(("share", share));
+    Event { at: holding.since.min(now), observed: now, attributes, ..granted }
+}
+
+fn ended_event(previous: &Snapshot, holding: &HoldingEntry, now: Utc) -> Event {
+    let text = format!("{} no longer holds it", holding.workload);
+    let ended = holding_event(&ENDED, previous, holding, text);
+    let mut attributes = ended.attributes.clone();
+    attributes.push(("seconds", seconds(holding.since, now).to_string()));
+    Event { at: now, observed: now, attributes, ..ended }
 }
 
 fn holding_event(kind: &'static EventKind, of: &Snapshot, holding: &HoldingEntry, text: String) -> Event {

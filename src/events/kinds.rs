@@ -77,7 +77,7 @@ kinds! {
         .attributes(&["month", "currency", "budget", "cost"]).of_tenant();
     GRANTED = kind("gpu.holding.granted", Info, "A workload holds the GPU, or a share of it.")
         .attributes(&["gpu_instance", "share", "source"]).of_tenant();
-    ENDED = kind("gpu.holding.ended", Info, "It holds it no longer.").attributes(&["gpu_instance", "source", "seconds"]).of_tenant();
+    ENDED = kind("gpu.holding.ended", Info, "It holds it no longer; by presence, once it is away for 15 s.").attributes(&["gpu_instance", "source", "seconds"]).of_tenant();
 }
 
 /// The page about events.

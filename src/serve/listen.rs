@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
@@ -335,6 +335,18 @@ impl Listener {
     pub fn log(&self, security: &Security) {
         let address = self.address();
         tracing::info!(%address, tls = security.has_tls(), users = security.user_count(), "listening");
+    }
+
+    /// The URL of the live page here, on this machine; none on a socket file, and where metrics have dcgm-exporter's names.
+    pub fn page_url(&self, security: &Security) -> Option<String> {
+        let mut address = self.socket_address().filter(|_| self.names == MetricNames::Native)?;
+        match address.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
+            IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
+            _ => {}
+        }
+        let scheme = if security.has_tls() { "https" } else { "http" };
+        Some(format!("{scheme}://{address}"))
     }
 
     /// Its address and port, if it has them.

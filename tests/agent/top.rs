@@ -12,7 +12,9 @@ fn printed(arguments: &[&str]) -> String {
 fn top_prints_a_running_agent_and_beside_it_looks_itself_without_disturbing_it() {
     let mut demo = Demo::start(&["--speed", "10"]);
     let url = format!("http://{}", demo.agent.address);
-    wait_until("the first snapshot", || demo.agent.get("/-/ready").0 == 200);
+    // A new user reads it last.
+    demo.agent.wait_for_log(&format!("open {url}, then gpumeter top --url {url}"));
+    assert_eq!(demo.agent.get("/-/ready").0, 200);
     // The account is settled after some windows, and tenants then have a bill.
     wait_until("a page with processes and money", || {
         let page = printed(&["--url", &url]);

@@ -6,7 +6,7 @@ use gpumeter::catalogue::known_point;
 use gpumeter::events::{ConfigReloads, Event, EventLog, EventTracker, Severity};
 use gpumeter::export::{OtlpResource, encode_events, events};
 use gpumeter::model::snapshot::{AgentNumber, HoldingEntry, Roster, Snapshot};
-use gpumeter::model::{HealthState, HoldingSource, Utc, Verdict, VisibleAccount};
+use gpumeter::model::{HealthState, HoldingSource, Nanoseconds, Utc, Verdict, VisibleAccount};
 use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
 use prost::Message;
 
@@ -117,6 +117,36 @@ fn gpus_holdings_and_verdicts_that_change_are_events_and_nothing_else_is() {
     let over = sequence.next(|snapshot| snapshot.month_costs = vec![6_000_000_000_000, 0].into());
     assert_eq!(names(&over), ["gpumeter.budget.passed"]);
     assert_eq!((attribute(&over[0], "budget"), attribute(&over[0], "cost")), ("5000.00", "6000.00"));
+}
+
+/// A holder whose next process is not identified in a tick held all the time in the account.
+#[test]
+fn a_holder_by_presence_who_is_away_for_a_moment_has_no_event_and_one_who_stays_away_has() {
+    let mut sequence = Sequence::new();
+    let present = |sequence: &mut Sequence| {
+        sequence.next(|snapshot| {
+            change_roster(snapshot, |roster| {
+                let holding = HoldingEntry {
+                    gpu: 1,
+                    gpu_instance: "".into(),
+                    workload: "user:dave".into(),
+                    tenant: "dave".into(),
+                    source: HoldingSource::Presence,
+                    since: AT,
+                };
+                roster.holdings = roster.holdings.iter().cloned().chain([holding]).collect();
+            });
+            snapshot.holdings.push(snapshot.holdings[0]);
+        })
+    };
+    assert_eq!(names(&present(&mut sequence)), ["gpu.holding.granted"]);
+    assert_eq!(sequence.next(|_| {}), []);
+    assert_eq!(present(&mut sequence), []);
+    let is_of_holding = |event: &Event| event.kind.name.starts_with("gpu.holding.");
+    let told: Vec<Event> =
+        (0..20).flat_map(|_| sequence.next(|_| {})).filter(|event| is_of_holding(event)).collect();
+    assert_eq!(names(&told), ["gpu.holding.ended"]);
+    assert_eq!(told[0].observed.since(told[0].at), Nanoseconds::from_seconds(15));
 }
 
 #[test]
