@@ -4,9 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::bill::BillLine;
 use super::explanation::{ExplainedLine, GpuEvent, GpuEventKind, LineSpan, WorkloadUsage};
-use crate::model::{
-    ActivitySource, Amounts, Fact, GpuId, Grade, HolderId, HolderKind, Method, Nanoseconds, SlotId, Utc,
-};
+use crate::model::{ActivitySource, Amounts, GpuId, Grade, HolderId, Method, Nanoseconds, SlotId, Utc};
 
 /// Shares of two minutes that differ by less than this part of a slot are equal: settlement divides in whole nanoseconds.
 const SHARE_TOLERANCE: u128 = 1_000_000;
@@ -166,7 +164,7 @@ impl UsageHistory {
 /// A workload, and the job or pod that it is part of.
 fn workloads(holder: &HolderId) -> Vec<HolderId> {
     let own = HolderId::new(holder.name());
-    let outer = outer_workload(&own);
+    let outer = own.outer();
     [Some(own), outer].into_iter().flatten().collect()
 }
 
@@ -277,19 +275,6 @@ impl LineDraft {
             tenancies: Vec::new(),
         }
     }
-}
-
-/// The job of a step, and the pod of a container.
-pub fn outer_workload(id: &HolderId) -> Option<HolderId> {
-    let part = match id.kind() {
-        HolderKind::Slurm => Fact::SlurmStep,
-        HolderKind::Pod => Fact::PodContainer,
-        _ => return None,
-    };
-    let mut facts = id.facts();
-    facts.get(part)?;
-    facts.set(part, "".into());
-    Some(HolderId::of(id.kind(), &facts))
 }
 
 fn are_equal_shares(one: [u64; 2], other: [u64; 2]) -> bool {
@@ -476,7 +461,7 @@ mod tests {
 
     #[test]
     fn a_step_is_part_of_its_job_and_a_container_of_its_pod() {
-        let outer = |id: &str| outer_workload(&HolderId::new(id)).map(|outer| outer.to_string());
+        let outer = |id: &str| HolderId::new(id).outer().map(|outer| outer.to_string());
         assert_eq!(outer("slurm:my.cluster/7.batch").as_deref(), Some("slurm:my.cluster/7"));
         assert_eq!(outer("k8s:uid/main").as_deref(), Some("k8s:uid"));
         assert_eq!([outer("slurm:my.cluster/7"), outer("user:a.b/c")], [None, None]);

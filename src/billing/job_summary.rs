@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 
 use super::bill::{Bill, BillLine};
 use super::explanation::{ExplainedLine, Explanation, WorkloadUsage};
-use super::history::outer_workload;
 use super::json;
 use crate::model::{EnergySum, Fact, HolderId, Microjoules, Money, TimeSum, Utc};
 
@@ -174,7 +173,7 @@ impl JobSummary {
             // Only a bill over exports is of several nodes.
             let node = line.node.as_ref().map_or(&bill.node, |node| &node.name).clone();
             gpus.entry((node, line.gpu.index, line.gpu.uuid.to_string())).or_default().push(line);
-            jobs.insert(outer_workload(&workload).unwrap_or_else(|| workload.clone()));
+            jobs.insert(workload.outer().unwrap_or_else(|| workload.clone()));
             steps.entry(workload).or_default().push(line);
         }
         let gpus = gpus.into_iter().map(|((node, gpu, uuid), lines)| {

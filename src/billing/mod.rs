@@ -40,7 +40,7 @@ pub use explanation::{
     ClockStep, ExplainedLine, Explanation, GpuEvent, GpuEventKind, GpuRecord, LineSpan, NodeBoot,
     OpenHolding, Remark, RulesVersion, Tenancy, TenantBasis, WorkloadUsage, XidRecord,
 };
-pub use history::{GpuMinute, HistoryDraft, MinuteRow, MinuteUses, UsageHistory, outer_workload};
+pub use history::{GpuMinute, HistoryDraft, MinuteRow, MinuteUses, UsageHistory};
 pub use job_comparison::{ComparedJob, JobComparison, compare_jobs};
 pub use job_id::JobId;
 pub use job_summary::{ExplainedJob, JobGpu, JobStep, JobSummary, JobUsage, explained_jobs};

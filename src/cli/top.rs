@@ -173,7 +173,8 @@ fn text(data: &TopData, zone: TimeZone, width: usize) -> String {
         page += &format!("! {}\n", fit(&sentence(problem, &moments), 4 * width));
     }
     for view in [TopView::Gpus, TopView::Tenants, TopView::Workloads, TopView::Processes] {
-        let table = TopTable::of(view, data, &moments);
+        let mut table = TopTable::of(view, data, &moments);
+        table.prefer_models();
         let widths = table.widths(width);
         page += &format!("\n{}\n{}\n", view.name(), table.head(&widths).trim_end());
         for row in &table.rows {

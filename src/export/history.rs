@@ -19,6 +19,10 @@ pub const HISTORY_STEP: Nanoseconds = Nanoseconds::from_seconds(5);
 /// Activity at or above this share counts as activity, in billionths; below it a GPU is idle.
 const ACTIVE: i64 = 10_000_000;
 
+/// A GPU is busy from this share of time on, and from then until its activity falls below the other.
+const BUSY: f64 = 0.9;
+const NOT_BUSY: f64 = 0.85;
+
 /// How many sums of the account are kept, and the time between two of them.
 const SUMS: usize = 11;
 const SUM_INTERVAL: Nanoseconds = Nanoseconds::from_seconds(30);
@@ -51,6 +55,8 @@ pub struct GpuHistory {
     counts: [u32; HISTORY_SERIES.len()],
     /// When it was last active; none since the first record.
     active: Option<Utc>,
+    /// Whether it was busy in the last tick.
+    busy: bool,
 }
 
 impl GpuHistory {
@@ -60,6 +66,7 @@ impl GpuHistory {
             newest: step,
             counts: [0; HISTORY_SERIES.len()],
             active: None,
+            busy: false,
         }
     }
 
@@ -70,6 +77,8 @@ impl GpuHistory {
             self.counts = [0; HISTORY_SERIES.len()];
         }
         self.newest = self.newest.max(step);
+        // A GPU around one threshold would change its words with each tick.
+        self.busy = values[0].is_some_and(|activity| activity >= if self.busy { NOT_BUSY } else { BUSY });
         for ((series, count), value) in self.points.iter_mut().zip(&mut self.counts).zip(values) {
             let Some(value) = value else { continue };
             let (point, value) = (&mut series[place(self.newest)], value as f32);
@@ -88,6 +97,11 @@ impl GpuHistory {
     pub fn points(&self, series: usize) -> impl Iterator<Item = HistoryPoint> {
         let first = place(self.newest + 1);
         (0..HISTORY_POINTS).map(move |number| self.points[series][(first + number) % HISTORY_POINTS])
+    }
+
+    /// Whether it is busy: at 90 % of the time or more, and then until it falls below 85 %.
+    pub const fn is_busy(&self) -> bool {
+        self.busy
     }
 
     /// Since when it has been idle, where `watched` is when the record began; none while it is active.
@@ -244,6 +258,19 @@ mod tests {
         history.record(8, [None; 4]);
         assert!(history.points(0).last().is_some_and(|point| point.mean.is_nan()));
         assert_eq!(means(&history), [0.5]);
+    }
+
+    #[test]
+    fn a_gpu_is_busy_from_90_percent_on_until_it_falls_below_85() {
+        let mut history = GpuHistory::new(7);
+        let busy = [0.89, 0.9, 0.86, 0.91, 0.85, 0.84, 0.89].map(|activity| {
+            history.record(7, [Some(activity), None, None, None]);
+            history.is_busy()
+        });
+        assert_eq!(busy, [false, true, true, true, true, false, false]);
+        history.record(7, [Some(0.95), None, None, None]);
+        history.record(7, [None; 4]);
+        assert!(!history.is_busy(), "what is not measured is not busy");
     }
 
     #[test]

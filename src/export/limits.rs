@@ -77,13 +77,18 @@ pub(super) fn read_gpu(state: &GpuState) -> GpuReadings {
     }
 }
 
-/// From these shares of time on a GPU or its memory is busy, and below this one a GPU waits for work.
-const BUSY: f64 = 0.9;
+/// From this share of time on the memory of a GPU is busy, and below the other a GPU waits for work.
 const MEMORY_BUSY: f64 = 0.8;
 const WAITING: f64 = 0.01;
 
-/// What limits a GPU now: its kind, and the words for it. `is_unused` says that no process is known there.
-pub(super) fn limit(state: &GpuState, readings: &GpuReadings, is_unused: bool) -> (&'static str, String) {
+/// What limits a GPU now: its kind, and the words for it. `is_busy` is what its history says, and
+/// `is_unused` that no process is known there.
+pub(super) fn limit(
+    state: &GpuState,
+    readings: &GpuReadings,
+    is_busy: bool,
+    is_unused: bool,
+) -> (&'static str, String) {
     if !state.is_up() {
         return ("unknown", "it does not answer".to_owned());
     }
@@ -107,9 +112,7 @@ pub(super) fn limit(state: &GpuState, readings: &GpuReadings, is_unused: bool) -
         (Some(_), Some(memory)) if memory >= MEMORY_BUSY => {
             ("busy", format!("memory bandwidth: busy {:.0} % of the time", memory * 100.0))
         }
-        (Some(busy), _) if busy >= BUSY => {
-            ("busy", format!("compute: busy {:.0} % of the time", busy * 100.0))
-        }
+        (Some(busy), _) if is_busy => ("busy", format!("compute: busy {:.0} % of the time", busy * 100.0)),
         (Some(busy), _) => {
             ("waiting", format!("its program: idle {:.0} % of the time", (1.0 - busy) * 100.0))
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::decimal;
 use super::health::{Release, report};
-use super::history::{HISTORY_POINTS, HISTORY_SERIES, HISTORY_STEP, History, RecentUse};
+use super::history::{GpuHistory, HISTORY_POINTS, HISTORY_SERIES, HISTORY_STEP, History, RecentUse};
 use super::json::{SeriesFilter, node, simulated};
 use super::limits::{limit, read_gpu};
 use super::problems::problems;
@@ -338,7 +338,8 @@ fn summarize_gpu(position: usize, source: &SummarySource<'_>, view: &View<'_>) -
     let users = users(view, position);
     let (readings, (limit_kind, limit)) = if is_shown {
         let readings = read_gpu(state);
-        let limit = limit(state, &readings, users.is_empty());
+        let is_busy = source.history.gpu(&entry.id.uuid).is_some_and(GpuHistory::is_busy);
+        let limit = limit(state, &readings, is_busy, users.is_empty());
         (readings, limit)
     } else {
         (GpuReadings::default(), ("unknown", "shown to who holds this GPU alone".to_owned()))
@@ -364,7 +365,7 @@ fn summarize_gpu(position: usize, source: &SummarySource<'_>, view: &View<'_>) -
         withheld: !is_shown,
         health: report(&state.health, source.release, shown_since),
         advice: state.health.remedy.words().to_owned(),
-        command: command(state.health.remedy, entry, snapshot),
+        command: command(state.health.remedy, position, snapshot),
         limit,
         limit_kind: limit_kind.to_owned(),
         readings,
@@ -393,25 +394,52 @@ fn xids(
     shown.map(|((code, _), (seen, last))| (*code, count(*seen), Some(last.to_string()))).collect()
 }
 
-/// The command that a remedy begins with, where there is one that fits this node.
-fn command(remedy: Remedy, entry: &GpuEntry, snapshot: &Snapshot) -> Option<String> {
+/// The command that a remedy begins with, where there is one that fits this node: what runs on the GPU, or on the node before a
+/// reboot, is drained first.
+fn command(remedy: Remedy, position: usize, snapshot: &Snapshot) -> Option<String> {
+    let index = snapshot.roster.gpus.get(position)?.id.index;
+    let roster = &snapshot.roster;
+    let holders = roster.holdings.iter().map(|one| (one.gpu, &one.workload));
+    let users = roster.processes.iter().map(|one| (one.gpu, &one.workload));
+    let here = holders.chain(users).filter(|(gpu, _)| *gpu == position);
+    let here: BTreeSet<&Arc<str>> = here.map(|(_, workload)| workload).collect();
+    let is_here = |workload: &&WorkloadEntry| here.contains(&workload.workload);
+    let on_gpu = || drain(snapshot, index, roster.workloads.iter().filter(is_here));
+    let on_node = || drain(snapshot, index, roster.workloads.iter());
+    let after = |drain: Vec<String>, command: &str| {
+        Some(drain.into_iter().chain([command.to_owned()]).collect::<Vec<_>>().join(" && "))
+    };
+    match remedy {
+        Remedy::ResetGpu => {
+            after(on_gpu(), &format!("sudo gpumeter quiesce -- nvidia-smi --gpu-reset -i {index}"))
+        }
+        Remedy::RebootNode => after(on_node(), "sudo systemctl reboot"),
+        Remedy::ContactSupport => Some("sudo nvidia-bug-report.sh".to_owned()),
+        Remedy::Drain => on_node().into_iter().next(),
+        _ => None,
+    }
+}
+
+/// The commands after which the schedulers of these workloads have nothing on this node. Slurm lets its jobs end.
+fn drain<'a>(
+    snapshot: &Snapshot,
+    gpu: u32,
+    workloads: impl Iterator<Item = &'a WorkloadEntry>,
+) -> Vec<String> {
+    let kinds: BTreeSet<&str> = workloads.map(|workload| workload.kind).collect();
     let name = node(snapshot).get("name").copied().unwrap_or_default();
     // The command is copied into a shell.
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
     let name = if !name.is_empty() && name.bytes().all(is_plain) { name } else { "NODE" };
-    let has = |kind: &str| snapshot.roster.workloads.iter().any(|workload| workload.kind == kind);
-    match remedy {
-        Remedy::ResetGpu => Some(format!("gpumeter quiesce -- nvidia-smi --gpu-reset -i {}", entry.id.index)),
-        Remedy::RebootNode => Some("systemctl reboot".to_owned()),
-        Remedy::ContactSupport => Some("nvidia-bug-report.sh".to_owned()),
-        Remedy::Drain if has("k8s") => {
-            Some(format!("kubectl drain {name} --ignore-daemonsets --delete-emptydir-data"))
-        }
-        Remedy::Drain if has("slurm") => {
-            Some(format!("scontrol update NodeName={name} State=DRAIN Reason=\"GPU {}\"", entry.id.index))
-        }
-        _ => None,
+    let mut commands = Vec::new();
+    if kinds.contains("k8s") {
+        commands.push(format!("kubectl drain {name} --ignore-daemonsets --delete-emptydir-data"));
     }
+    if kinds.contains("slurm") {
+        commands.push(format!("scontrol update NodeName={name} State=DRAIN Reason=\"GPU {gpu}\""));
+        commands.push(format!("while squeue -h -w {name} | grep -q .; do sleep 10; done"));
+    }
+    commands
 }
 
 fn mig(view: &View<'_>, position: usize) -> SummaryMig {
@@ -577,11 +605,16 @@ fn summarize_workloads(view: &View<'_>) -> Vec<SummaryWorkload> {
         *first = held.since.min(*first);
     }
     for (process, state) in view.processes() {
-        let Some((line, gpus, _)) = lines.get_mut(&*process.workload) else { continue };
-        line.processes += 1;
-        gpus.extend(index(process.gpu));
-        add(&mut line.memory, count(state.values[ProcessValue::Memory as usize]));
-        add(&mut line.sm, ratio(state.values[ProcessValue::Sm as usize]));
+        // Use of a step is use of its job too.
+        let outer = HolderId::new(Arc::clone(&process.workload)).outer();
+        for workload in [Some(&*process.workload), outer.as_ref().map(HolderId::as_str)].into_iter().flatten()
+        {
+            let Some((line, gpus, _)) = lines.get_mut(workload) else { continue };
+            line.processes += 1;
+            gpus.extend(index(process.gpu));
+            add(&mut line.memory, count(state.values[ProcessValue::Memory as usize]));
+            add(&mut line.sm, ratio(state.values[ProcessValue::Sm as usize]));
+        }
     }
     let line = |(name, (line, gpus, nano)): (&str, (SummaryWorkload, BTreeSet<u32>, Option<i128>))| {
         SummaryWorkload {

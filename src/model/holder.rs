@@ -93,6 +93,19 @@ impl HolderId {
         }
     }
 
+    /// The job of a step, and the pod of a container.
+    pub fn outer(&self) -> Option<Self> {
+        let part = match self.kind() {
+            HolderKind::Slurm => Fact::SlurmStep,
+            HolderKind::Pod => Fact::PodContainer,
+            _ => return None,
+        };
+        let mut facts = self.facts();
+        facts.get(part)?;
+        facts.set(part, "".into());
+        Some(Self::of(self.kind(), &facts))
+    }
+
     /// Whether it is one of the reserved remainders.
     pub fn is_remainder(&self) -> bool {
         self.0.starts_with(RESERVED)

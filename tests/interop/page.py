@@ -248,6 +248,8 @@ def dialogs(checked, control):
     checked.click(".tile h3 a")
     checked.wait("details of a GPU", is_open)
     checked.wait("plots", "document.querySelectorAll('.chart canvas').length === 4")
+    checked.wait("legends with the last values, though nothing is pointed at",
+                 "[...document.querySelectorAll('.chart')].every((chart) => [...chart.querySelectorAll('.u-value')].every((one) => /[0-9]/.test(one.textContent)))")
     checked.wait("its processes", "document.querySelector('#details-body section:last-child li') !== null")
     checked.axe("a GPU's details")
     checked.click("#details-body section .bar button")

@@ -169,7 +169,7 @@ fn draw_problems(frame: &mut Frame<'_>, area: Rect, state: &TopState, theme: The
     frame.render_widget(Paragraph::new(lines.collect::<Vec<_>>()).block(block), area);
 }
 
-/// The last ten minutes of a GPU, as lines of bars up to the board's own limits.
+/// The last ten minutes of a GPU, as lines of bars up to the board's own limits, or above where a value was.
 fn draw_history(frame: &mut Frame<'_>, area: Rect, state: &TopState, gpu: &SummaryGpu, theme: Theme) {
     let Some(history) = state.data.history.gpus.iter().find(|one| one.uuid == gpu.uuid) else { return };
     let readings = &gpu.readings;
@@ -198,9 +198,9 @@ fn draw_history(frame: &mut Frame<'_>, area: Rect, state: &TopState, gpu: &Summa
         let Some(points) = history.series.get(name) else { continue };
         let block = Block::new().title(Line::styled(fit(&title, usize::from(place.width)), BOLD));
         let width = usize::from(place.width).max(1);
-        let most = most.unwrap_or_else(|| {
-            points.max.iter().flatten().map(|value| f64::from(*value)).fold(1.0, f64::max)
-        });
+        // Heat and power may be above their limits.
+        let largest = points.max.iter().flatten().map(|value| f64::from(*value)).fold(0.0, f64::max);
+        let most = most.map_or(largest.max(1.0), |most| most.max(largest));
         // A column per point where there is room, else the mean of neighbours.
         let size = points.mean.len().div_ceil(width).max(1);
         let bar = |chunk: &[Option<f32>]| {

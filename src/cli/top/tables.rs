@@ -102,6 +102,17 @@ impl TopTable {
         }
     }
 
+    /// Shows the model of each GPU in whatever width, before its line: who reads a text later does not know the node.
+    pub(super) fn prefer_models(&mut self) {
+        for column in &mut self.columns {
+            column.rank = match column.name {
+                MODEL => 0,
+                LINE_NAME => u8::MAX,
+                _ => column.rank,
+            };
+        }
+    }
+
     /// Keeps the rows that contain the text, in whatever case.
     pub(super) fn filter(&mut self, wanted: &str) {
         let wanted = wanted.to_lowercase();
@@ -167,6 +178,8 @@ fn join<'a>(cells: impl Iterator<Item = (&'a str, usize, bool)>) -> String {
 
 /// Points of the line of a GPU.
 const LINE: usize = 20;
+const LINE_NAME: &str = "last ten minutes";
+const MODEL: &str = "model";
 
 fn gpu_table(data: &TopData, moments: &Moments) -> TopTable {
     let rows = data.summary.gpus.iter().map(|gpu| {
@@ -189,6 +202,7 @@ fn gpu_table(data: &TopData, moments: &Moments) -> TopTable {
                 ),
                 (of_limit(power, readings.power_limit), power),
                 (of_limit(heat, readings.temperature_limit), heat),
+                plain(gpu.model.trim_start_matches("NVIDIA ")),
                 plain(who(gpu)),
                 plain(gpu.limit.as_str()),
             ],
@@ -202,10 +216,11 @@ fn gpu_table(data: &TopData, moments: &Moments) -> TopTable {
             column("GPU", 3, 0),
             text("state", 8, 0),
             column("active", 6, 0),
-            text("last ten minutes", LINE, 3),
+            text(LINE_NAME, LINE, 3),
             column("mem GiB", 7, 1),
             column("power W", 7, 2),
             column("°C", 5, 2),
+            text(MODEL, 18, 5),
             flexible("held by", 14, 0),
             flexible("limited by", 30, 4),
         ],

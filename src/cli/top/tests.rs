@@ -202,7 +202,7 @@ fn node() -> SummaryNode {
 
 fn data() -> TopData {
     let gpus = gpus();
-    let reset = "gpumeter quiesce -- nvidia-smi --gpu-reset -i 2";
+    let reset = "sudo gpumeter quiesce -- nvidia-smi --gpu-reset -i 2";
     let summary = Summary {
         at: Some(AT.to_owned()),
         watched_since: Some(WATCHED.to_owned()),

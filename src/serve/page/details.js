@@ -210,7 +210,9 @@ function plot(uPlot, parent, name, most, data) {
   const style = getComputedStyle(document.documentElement);
   const color = (variable) => style.getPropertyValue(variable).trim();
   const hour = (seconds) => new Date(seconds * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false });
-  const value = (_, number) => (number === null || number === undefined ? DASH : number.toFixed(1));
+  // While nothing is pointed at, the legend has the last values.
+  const chosen = (plot, value, series) => value ?? plot.data[series].findLast((one) => one !== null && one !== undefined) ?? null;
+  const value = (plot, number, series) => ((number = chosen(plot, number, series)), number === null ? DASH : number.toFixed(1));
   const axis = { stroke: color("--text"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line") } };
   const place = h("div", { class: "chart", role: "img", "aria-label": `${name}, last ten minutes; the same as a table below` });
   parent.append(place);
@@ -218,10 +220,10 @@ function plot(uPlot, parent, name, most, data) {
     title: name,
     width: Math.max(280, Math.min(parent.clientWidth || 560, 560)),
     height: 180,
-    scales: { y: { range: most ? [0, most] : (_, __, top) => [0, top || 1] } },
+    scales: { y: { range: (_, __, top) => [0, Math.max(most || 0, top || 0) || 1] } },
     axes: [{ ...axis, values: (_, ticks) => ticks.map(hour) }, { ...axis, size: 56 }],
     series: [
-      { label: "time", value: (_, seconds) => (seconds ? hour(seconds) : DASH) },
+      { label: "time", value: (plot, seconds, series) => hour(chosen(plot, seconds, series)) },
       { label: "mean", stroke: color("--accent"), width: 2, value },
       { label: "maximum", stroke: color("--muted"), width: 1, value },
     ],

@@ -68,11 +68,15 @@ function createMeter(series, name) {
     element,
     update(text, points, most) {
       setText(value, text);
-      setAttribute(line, "d", points && most ? path(points.mean, most) : "");
-      setAttribute(area, "d", points && most ? path(points.max, most) : "");
+      const top = points && most ? highest(points, most) : 0;
+      setAttribute(line, "d", top ? path(points.mean, top) : "");
+      setAttribute(area, "d", top ? path(points.max, top) : "");
     },
   };
 }
+
+/** The upper edge of a plot: the limit, or the largest value where that is above it, as heat and power may be. */
+export const highest = (points, limit) => points.max.reduce((most, value) => Math.max(most, value ?? 0), limit ?? 0);
 
 /** The line of a series up to `most`, with gaps where there is no value. */
 function path(values, most) {

@@ -111,6 +111,7 @@ fn what_limits_a_gpu_is_named_with_its_numbers() {
         limit(snapshot)
     };
     assert_eq!(busy(Ok(970_000_000), 100_000_000, 1), "busy: compute: busy 97 % of the time");
+    assert_eq!(busy(Ok(890_000_000), 100_000_000, 1), "waiting: its program: idle 11 % of the time");
     assert_eq!(busy(Ok(970_000_000), 910_000_000, 1), "busy: memory bandwidth: busy 91 % of the time");
     assert_eq!(busy(Ok(430_000_000), 100_000_000, 1), "waiting: its program: idle 57 % of the time");
     assert_eq!(busy(Ok(0), 0, 1), "idle: nothing: its processes do no work");
@@ -127,13 +128,82 @@ fn a_remedy_comes_with_the_command_that_begins_it() {
         seen(snapshot).gpus.remove(0).command
     };
     let reset = command(Remedy::ResetGpu);
-    assert_eq!(reset.as_deref(), Some("gpumeter quiesce -- nvidia-smi --gpu-reset -i 0"));
-    assert_eq!(command(Remedy::RebootNode).as_deref(), Some("systemctl reboot"));
+    assert_eq!(reset.as_deref(), Some("sudo gpumeter quiesce -- nvidia-smi --gpu-reset -i 0"));
+    assert_eq!(command(Remedy::RebootNode).as_deref(), Some("sudo systemctl reboot"));
     assert_eq!(
         (command(Remedy::Replace), command(Remedy::Drain)),
         (None, None),
         "nobody schedules this node"
     );
+}
+
+#[test]
+fn a_gpu_with_jobs_or_pods_is_drained_before_it_is_reset_and_another_is_not() {
+    let command = |kind: &'static str, position: usize| {
+        let mut snapshot = shared_node();
+        let shared = shared_node().roster;
+        let pods = shared.workloads.iter().map(|one| WorkloadEntry { kind, ..one.clone() }).collect();
+        snapshot.roster = Arc::new(Roster {
+            workloads: pods,
+            gpus: shared.gpus.clone(),
+            holdings: shared.holdings[..1].into(),
+            processes: Arc::default(),
+            ..fixture::roster(2, 0)
+        });
+        snapshot.holdings.truncate(1);
+        snapshot.processes.clear();
+        let remedy = Remedy::ResetGpu;
+        let verdict = Verdict { state: HealthState::Degraded, remedy, reasons: Vec::new() };
+        snapshot.gpus[position].health = Arc::new(verdict);
+        seen(snapshot).gpus.swap_remove(position).command.unwrap()
+    };
+    let reset = |index: u32| format!("sudo gpumeter quiesce -- nvidia-smi --gpu-reset -i {index}");
+    let drained = command("k8s", 0);
+    assert!(
+        drained.starts_with("kubectl drain ") && drained.ends_with(&format!(" && {}", reset(0))),
+        "{drained}"
+    );
+    let drained = command("slurm", 0);
+    assert!(
+        drained.starts_with("scontrol update NodeName=") && drained.contains(" State=DRAIN "),
+        "{drained}"
+    );
+    assert!(drained.ends_with(&format!("; done && {}", reset(0))), "{drained}");
+    assert_eq!([command("k8s", 1), command("unit", 0)], [reset(1), reset(0)]);
+}
+
+/// The processes of a job are those of its steps.
+#[test]
+fn the_row_of_a_slurm_job_sums_those_of_its_steps() {
+    let workload = |id: &str| WorkloadEntry {
+        workload: id.into(),
+        kind: "slurm",
+        tenant: "bio".into(),
+        facts: HolderId::new(id).facts(),
+    };
+    let process = |gpu: usize, step: &str| ProcessEntry {
+        gpu,
+        gpu_instance: Arc::default(),
+        pid: step.into(),
+        process: "python3".into(),
+        workload: format!("slurm:alpha/211.{step}").into(),
+        tenant: "bio".into(),
+    };
+    let holding =
+        HoldingEntry { workload: "slurm:alpha/211".into(), ..shared_node().roster.holdings[0].clone() };
+    let roster = Roster {
+        holdings: [holding].into(),
+        workloads: ["slurm:alpha/211", "slurm:alpha/211.0", "slurm:alpha/211.1"].map(workload).into(),
+        processes: [process(0, "0"), process(0, "0"), process(1, "1")].into(),
+        agent: Arc::default(),
+        ..fixture::roster(2, 0)
+    };
+    let rows = seen(fixture::values(Arc::new(roster), 1)).workloads;
+    let [job, first, second] = &rows[..] else { panic!("{rows:?}") };
+    assert_eq!([job.processes, first.processes, second.processes], [3, 2, 1]);
+    let sum = |one: Option<u64>, other: Option<u64>| one.zip(other).map(|(one, other)| one + other);
+    assert!(job.memory.is_some() && job.memory == sum(first.memory, second.memory));
+    assert!(job.gpus == [0, 1] && job.held > 0.0 && first.held == 0.0);
 }
 
 #[test]
