@@ -6,8 +6,8 @@ use clap::Args;
 use serde_json::json;
 
 use super::{Failure, print, print_data, read_config, wrap};
-use crate::model::shown;
 use crate::doctor::{self, Diagnosis, FamilyDiagnosis, FamilyStatus, GpuDiagnosis, GrantDiagnosis};
+use crate::model::shown;
 
 /// Options of the command.
 #[derive(Args, Debug)]
@@ -53,14 +53,21 @@ fn page(diagnosis: &Diagnosis) -> String {
     for GrantDiagnosis { grant, fraction, gpus, holder } in &diagnosis.grants {
         page += &format!("  {grant}: {fraction} of {gpus}; held by {}\n", shown(holder));
     }
-    // Neighbouring GPUs with the same families are listed together.
-    for group in diagnosis.gpus.chunk_by(|one, next| one.model == next.model && one.families == next.families)
-    {
-        page += "\n";
-        for gpu in group {
-            page += &format!("GPU {} {} {}\n", gpu.index, gpu.uuid, gpu.model);
+    // GPUs with the same families are listed together.
+    let mut groups: Vec<Vec<&GpuDiagnosis>> = Vec::new();
+    for gpu in &diagnosis.gpus {
+        let is_equal = |first: &GpuDiagnosis| (&first.model, &first.families) == (&gpu.model, &gpu.families);
+        match groups.iter_mut().find(|group| group.first().is_some_and(|first| is_equal(first))) {
+            Some(group) => group.push(gpu),
+            None => groups.push(vec![gpu]),
         }
-        page += &group.first().map(list_families).unwrap_or_default();
+    }
+    for group in groups {
+        page += "\n";
+        for gpu in &group {
+            page += &format!("GPU {} {} {}\n", gpu.index, gpu.uuid, shown(&gpu.model));
+        }
+        page += &group.first().map(|gpu| list_families(gpu)).unwrap_or_default();
     }
     page
 }

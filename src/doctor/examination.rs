@@ -1,12 +1,12 @@
 //! Opens the driver and reads every GPU twice; each finding is in the report as soon as it is made.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::families::{self, FamilyStatus, WantedFamilies};
-use super::{Finding, GpuDiagnosis};
+use super::{Finding, GpuDiagnosis, name_gpus};
 use crate::catalogue::Level;
 use crate::clock::{Clock, Stop, system_now};
 use crate::holders::SessionGpu;
@@ -20,10 +20,40 @@ use crate::nvml::{CallSlot, EventSet, FoundGpu, Library, Sampler, count, find};
 pub(super) struct DriverReport {
     pub(super) findings: Vec<Finding>,
     pub(super) gpus: Vec<GpuDiagnosis>,
+    /// What is wrong with a GPU.
+    unwell: Vec<GpuProblem>,
     /// All GPUs of the driver; absent where one of them could not be identified.
     pub(super) listed: Option<Vec<SessionGpu>>,
     /// The processes on the GPUs of a real driver; those of a simulated one are not processes of this host.
     pub(super) pids: BTreeSet<u32>,
+}
+
+/// What is wrong with a GPU.
+struct GpuProblem {
+    index: u32,
+    /// Its UUID; empty where it could not be identified.
+    uuid: String,
+    why: String,
+}
+
+/// A finding for each problem, with all GPUs that have it.
+fn gpu_findings(problems: &[GpuProblem]) -> Vec<Finding> {
+    let mut first: Vec<&GpuProblem> = Vec::new();
+    for problem in problems {
+        if !first.iter().any(|known| known.why == problem.why) {
+            first.push(problem);
+        }
+    }
+    let finding = |GpuProblem { index, uuid, why }: &GpuProblem| {
+        let same = problems.iter().filter(|other| other.why == *why).map(|other| other.index);
+        let indices: BTreeSet<u32> = same.collect();
+        let name = match indices.len() {
+            1 => format!("{index} {uuid}").trim_end().to_owned(),
+            _ => name_gpus(&indices),
+        };
+        Finding::new("gpu", false, format!("{name}: {why}"))
+    };
+    first.into_iter().map(finding).collect()
 }
 
 /// The step at which the examination is.
@@ -79,7 +109,9 @@ impl Examination {
     }
 
     pub(super) fn take_report(&self) -> DriverReport {
-        std::mem::take(&mut *self.report())
+        let mut report = std::mem::take(&mut *self.report());
+        report.findings.extend(gpu_findings(&report.unwell));
+        report
     }
 
     /// Examines driver and GPUs; sets the last step when every finding is in the report.
@@ -133,6 +165,10 @@ impl OpenDriver<'_> {
         self.examination.add_finding(what, works, why);
     }
 
+    fn add_gpu_problem(&self, index: u32, uuid: String, why: String) {
+        self.examination.report().unwell.push(GpuProblem { index, uuid, why });
+    }
+
     fn examine_gpus(&self) {
         let slot = &self.examination.slot;
         self.examination.set_step(Step::Calling { gpu: None, call: None });
@@ -154,7 +190,8 @@ impl OpenDriver<'_> {
                     found.push(gpu);
                 }
                 Err(absence) => {
-                    self.add_finding("gpu", false, format!("{index}: not identified: {}", absence.reason()));
+                    let why = format!("not identified: {}", absence.reason());
+                    self.add_gpu_problem(index, String::new(), why);
                 }
             }
         }
@@ -166,12 +203,11 @@ impl OpenDriver<'_> {
     }
 
     fn examine_gpu(&self, gpu: &FoundGpu) {
-        let name = format!("{} {}", gpu.id.index, gpu.id.uuid);
+        let add_problem = |why| self.add_gpu_problem(gpu.id.index, gpu.id.uuid.to_string(), why);
         let frame = match self.read(gpu) {
             Ok(frame) => frame,
             Err(absence) => {
-                let why = format!("{name}: cannot be read: {}", absence.reason());
-                return self.add_finding("gpu", false, why);
+                return add_problem(format!("cannot be read: {}", absence.reason()));
             }
         };
         let families = families::of(&frame, self.wanted);
@@ -181,7 +217,7 @@ impl OpenDriver<'_> {
             .map(|family| format!("{} {}", family.family, family.reason))
             .collect();
         if !failed.is_empty() {
-            self.add_finding("gpu", false, format!("{name}: {}", failed.join(", ")));
+            add_problem(failed.join(", "));
         }
         let mut report = self.examination.report();
         if !self.library.is_simulated() {
@@ -222,11 +258,15 @@ impl OpenDriver<'_> {
                 return self.add_finding("xids", false, why);
             }
         };
-        let refused: Vec<String> = gpus
-            .iter()
-            .filter_map(|gpu| Some(format!("GPU {} {}", gpu.id.index, events.register(gpu).err()?.reason())))
-            .collect();
+        let mut refused: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
+        for gpu in gpus {
+            if let Err(absence) = events.register(gpu) {
+                refused.entry(absence.reason()).or_default().insert(gpu.id.index);
+            }
+        }
         events.free();
+        let refused = refused.iter().map(|(reason, gpus)| format!("{} {reason}", name_gpus(gpus)));
+        let refused: Vec<String> = refused.collect();
         match refused.is_empty() {
             true => self.add_finding("xids", true, "the driver reports them as events".into()),
             false => self.add_finding("xids", false, format!("{}; {FALLBACK}", refused.join(", "))),
@@ -246,4 +286,20 @@ fn wait_until(clock: &Clock, moment: Nanoseconds) {
             stop.call();
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_with_equal_gpus_is_said_once() {
+        let problem =
+            |index: u32, why: &str| GpuProblem { index, uuid: format!("GPU-{index}"), why: why.to_owned() };
+        let mut problems: Vec<GpuProblem> = (0..8).map(|index| problem(index, "power failed")).collect();
+        problems.insert(3, problem(9, "cannot be read: lost"));
+        problems.push(problem(11, "power failed"));
+        let told: Vec<String> = gpu_findings(&problems).into_iter().map(|finding| finding.why).collect();
+        assert_eq!(told, ["GPUs 0-7, 11: power failed", "9 GPU-9: cannot be read: lost"]);
+    }
 }

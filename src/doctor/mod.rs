@@ -13,6 +13,7 @@ mod prices;
 mod socket_unit;
 mod workloads;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,6 +86,23 @@ pub struct GpuDiagnosis {
     pub families: Vec<FamilyDiagnosis>,
 }
 
+/// GPUs by their indices, as `GPU 3` or `GPUs 0-2, 5`, so that a long list of equal ones is a few words.
+fn name_gpus(indices: &BTreeSet<u32>) -> String {
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for index in indices {
+        match ranges.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(*index) => *last = *index,
+            _ => ranges.push((*index, *index)),
+        }
+    }
+    let range = |(first, last): (u32, u32)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    let ranges: Vec<String> = ranges.into_iter().map(range).collect();
+    format!("{} {}", if indices.len() == 1 { "GPU" } else { "GPUs" }, ranges.join(", "))
+}
+
 /// How long one driver call may take.
 const CALL_TIMEOUT: Nanoseconds = Nanoseconds::from_seconds(10);
 
@@ -95,7 +113,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 pub fn diagnose(config: &Config) -> Diagnosis {
     let host = Host::at("/");
     let users = UserDatabase::of_host(Path::new("/"));
-    let DriverReport { mut findings, gpus, listed, pids } = examine_driver(config);
+    let DriverReport { mut findings, gpus, listed, pids, .. } = examine_driver(config);
     if config.nvml.library.is_none() {
         findings.extend(demo::running().map(|demo| describe_demo(&demo)));
     }
@@ -156,8 +174,12 @@ pub fn check_on_node(config: &Config) -> NodeCheck {
     if config.attribution.standing.is_empty() && !has_prices && rules.rules.is_empty() {
         return check;
     }
-    let DriverReport { findings, gpus, listed, pids } = examine_driver(config);
-    let failed = |findings: Vec<Finding>| findings.into_iter().filter(|one| !one.works).map(|one| one.why);
+    let DriverReport { findings, gpus, listed, pids, .. } = examine_driver(config);
+    // Commands that run on a driver have an option for its path; this one has the key alone.
+    let of_config = |why: String| why.replace("with --nvml-library", "in nvml.library");
+    let failed = |findings: Vec<Finding>| {
+        findings.into_iter().filter(|one| !one.works).map(move |one| of_config(one.why))
+    };
     let reasons = || failed(findings.clone()).collect::<Vec<_>>().join("; ");
     if !config.attribution.standing.is_empty() {
         check.warnings.extend(match &listed {

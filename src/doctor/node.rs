@@ -61,26 +61,24 @@ pub(super) fn container_init(host: &Host) -> Option<String> {
 /// The most processes that a finding names.
 const MOST_NAMED: usize = 5;
 
-/// How many processes on GPUs have no owner whom the account can name, by reason. Names those whose cgroup is not known and
-/// whose user has a name.
+/// How many processes on GPUs have no owner whom the account can name, by reason, and the first of them with their commands.
 pub(super) fn check_owners(host: &Host, pids: &BTreeSet<u32>, workloads: &ResolvedWorkloads) -> Finding {
     let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
     let mut named: Vec<String> = Vec::new();
     for pid in pids {
-        let reason = match host.process(*pid) {
+        let (reason, name) = match host.process(*pid) {
             Ok(process) => {
                 let holder = identify(host, &process, workloads).map(|identity| identity.holder.id);
                 let reason = holder.map_or(Some(UnattributedReason::Unknown), |id| id.unattributed_reason());
-                named.extend(reason.and_then(|reason| describe_unknown(host, &process, reason)));
-                reason
+                let Some(reason) = reason else { continue };
+                (reason, describe_unknown(host, &process, reason))
             }
             // It has ended since, or is hidden, which is a finding of its own.
-            Err(ProcessError::Ended { .. }) => None,
-            Err(_) => Some(UnattributedReason::Unknown),
+            Err(ProcessError::Ended { .. }) => continue,
+            Err(_) => (UnattributedReason::Unknown, format!("pid {pid}")),
         };
-        if let Some(reason) = reason {
-            *reasons.entry(reason.name()).or_default() += 1;
-        }
+        *reasons.entry(reason.name()).or_default() += 1;
+        named.push(name);
     }
     let unattributed: usize = reasons.values().sum();
     if unattributed == 0 {
@@ -98,24 +96,26 @@ pub(super) fn check_owners(host: &Host, pids: &BTreeSet<u32>, workloads: &Resolv
         pids.len(),
         reasons.join(", ")
     );
-    if !named.is_empty() {
-        let more = named.len().saturating_sub(MOST_NAMED);
-        named.truncate(MOST_NAMED);
-        let more = if more == 0 { String::new() } else { format!(", and {more} more") };
-        why.push_str(&format!("; cgroups that are not known: {}{more}", named.join(", ")));
-    }
+    let more = named.len().saturating_sub(MOST_NAMED);
+    named.truncate(MOST_NAMED);
+    let more = if more == 0 { String::new() } else { format!(", and {more} more") };
+    why.push_str(&format!("; they are {}{more}", named.join(", ")));
     Finding::new("owners", false, why)
 }
 
-/// A process whose cgroup has an unknown form, with its user; none where the user has no name, or the cgroup is a pod's or a
-/// job's, in which a uid may be the image's.
-fn describe_unknown(host: &Host, process: &ProcessInfo, reason: UnattributedReason) -> Option<String> {
+/// A process without an owner by pid and command, and by user and cgroup where the cgroup has an unknown form: not where the user
+/// has no name, nor in a pod or job, in which a uid may be the image's.
+fn describe_unknown(host: &Host, process: &ProcessInfo, reason: UnattributedReason) -> String {
+    let command = format!("pid {} ({})", process.pid, shown(&process.name));
     if matches!(reason, UnattributedReason::Pod | UnattributedReason::Job) {
-        return None;
+        return command;
     }
-    let user = host.users().look_up(process.uid).ok()??;
-    let path = process.cgroups.iter().max_by_key(|path| path.len())?;
-    Some(format!("pid {} of user {} in {}", process.pid, shown(&user), shown(path)))
+    let user = host.users().look_up(process.uid).ok().flatten();
+    let path = process.cgroups.iter().max_by_key(|path| path.len());
+    match user.zip(path) {
+        Some((user, path)) => format!("{command} of user {} in {}", shown(&user), shown(path)),
+        None => command,
+    }
 }
 
 /// The tenants whose name comes from two kinds of holders, of those who are on GPUs or were granted some; nothing without
@@ -340,14 +340,13 @@ mod tests {
         );
         assert!(!nested.works);
         let counts = "1 of 6 processes on GPUs are __unattributed__, by reason: job 1;";
-        assert!(nested.why.starts_with(counts), "{}", nested.why);
+        assert!(nested.why.starts_with(counts) && nested.why.contains("; they are pid "), "{}", nested.why);
         let unknown = check_owners(
             &Host::at(tree.join("hostile")),
             &BTreeSet::from([512]),
             &ResolvedWorkloads::default(),
         );
-        let named =
-            "cgroups that are not known: pid 512 of user alice in /machine.slice/other.service/payload";
+        let named = "; they are pid 512 (i) of user alice in /machine.slice/other.service/payload";
         assert!(unknown.why.ends_with(named), "{}", unknown.why);
         let named = check_owners(
             &Host::at(tree.join("v2")),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Finding, GpuDiagnosis};
+use super::{Finding, GpuDiagnosis, name_gpus};
 use crate::billing::{Dated, PricedSlot, Rate, RateKind, RateSchedule, print_money};
 use crate::config::Config;
 use crate::holders::{ResolvedWorkloads, identify};
@@ -31,17 +31,16 @@ pub(super) fn price_gpus(config: &Config, host: &Host, gpus: &[GpuDiagnosis], no
     }
     let node = policy::node_identity(config, &policy::node_name(config, || host.host_name()));
     let schedule = RateSchedule::always(book, &node);
-    let mut by_rate: BTreeMap<Option<i64>, Vec<String>> = BTreeMap::new();
+    let mut by_rate: BTreeMap<Option<i64>, BTreeMap<&str, BTreeSet<u32>>> = BTreeMap::new();
     for gpu in gpus {
         let slot = PricedSlot { uuid: &gpu.uuid, model: &gpu.model, profile: None };
         let rate = schedule.rate(RateKind::GpuHour, slot, now);
-        by_rate
-            .entry(rate.map(|rate| rate.id))
-            .or_default()
-            .push(format!("GPU {} ({})", gpu.index, gpu.model));
+        let of_rate = by_rate.entry(rate.map(|rate| rate.id)).or_default();
+        of_rate.entry(&gpu.model).or_default().insert(gpu.index);
     }
     for (id, gpus) in by_rate {
-        let gpus = gpus.join(", ");
+        let gpus = gpus.iter().map(|(model, gpus)| format!("{} ({model})", name_gpus(gpus)));
+        let gpus = gpus.collect::<Vec<_>>().join(", ");
         match schedule.rates.entries().iter().find(|rate| Some(rate.id) == id) {
             Some(rate) => prices.rates.push(format!("{gpus}: {}", describe(&rate.entry))),
             None => {
@@ -144,7 +143,7 @@ prices:
         assert_eq!(
             prices.rates,
             [
-                "GPU 0 (NVIDIA H100), GPU 1 (NVIDIA H100): 1.225000000 EUR per GPU-hour, class spot (9.8 per node-hour / 8 GPUs), \
+                "GPUs 0-1 (NVIDIA H100): 1.225000000 EUR per GPU-hour, class spot (9.8 per node-hour / 8 GPUs), \
               for model *H100*, pool spot-*"
             ]
         );

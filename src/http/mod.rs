@@ -2,7 +2,7 @@
 
 mod tls;
 
-use http_body_util::{BodyExt, Limited};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::client::conn::http1;
 use hyper::http::response::Parts;
@@ -35,7 +35,12 @@ impl HttpResponse {
     /// # Errors
     /// The connection broke, or the body has more than `max_bytes`.
     pub async fn read(self, max_bytes: usize) -> Result<Bytes, BoxError> {
-        Ok(Limited::new(self.body, max_bytes).collect().await?.to_bytes())
+        let body = Limited::new(self.body, max_bytes).collect().await;
+        let explain = |error: BoxError| match error.is::<LengthLimitError>() {
+            true => format!("the answer has more than {} MiB, the most that is read", max_bytes >> 20).into(),
+            false => error,
+        };
+        Ok(body.map_err(explain)?.to_bytes())
     }
 }
 

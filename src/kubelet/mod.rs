@@ -61,6 +61,12 @@ pub enum Error {
         /// First version of Kubernetes with it.
         since: &'static str,
     },
+    #[error(
+        "{socket}: the answer to {method} has more than {} MiB, the most that is read: some 20 times what 250 pods need; see \
+         how many pods and devices the node has, and whether the kubelet itself listens there",
+        MAX_BYTES >> 20
+    )]
+    TooLong { socket: String, method: &'static str },
     #[error("{socket}: {method} failed: {code}: {message}; look at the kubelet's log")]
     Failed { socket: String, method: &'static str, code: Code, message: String },
     #[error("no client for the kubelet: {0}")]
@@ -162,6 +168,10 @@ impl KubeletSocket {
         let socket = self.socket.display().to_string();
         match status.code() {
             Code::Unimplemented => Error::Unsupported { socket, method, since },
+            // This client's own error.
+            Code::OutOfRange if status.message().contains("decoded message length too large") => {
+                Error::TooLong { socket, method }
+            }
             code => {
                 // Another process may own the socket; its text must not break a log line.
                 let message = status.message().chars().take(200).collect::<String>();

@@ -44,7 +44,21 @@ fn every_kubelet_fault_has_its_reason_and_a_restart_recovers() {
     let error = client.list().unwrap_err();
     assert!(matches!(error, Error::Failed { code: Code::ResourceExhausted, .. }), "{error}");
     assert!(!error.to_string().contains('\n'), "{error}");
-    kubelet.answer(|answers| answers.fault = Some(Fault::Hangup));
+    kubelet.answer(|answers| {
+        answers.fault = None;
+        answers.pods = vec![pod("ml", "train-0", &"long".repeat(5 << 20), &[])];
+    });
+    let error = client.list().unwrap_err();
+    assert!(matches!(error, Error::TooLong { .. }), "{error}");
+    let error = error.to_string();
+    assert!(
+        error.contains("List has more than 16 MiB, the most that is read") && !error.contains("log"),
+        "{error}"
+    );
+    kubelet.answer(|answers| {
+        answers.pods.clear();
+        answers.fault = Some(Fault::Hangup);
+    });
     assert!(matches!(client.list(), Err(Error::Unreachable { .. } | Error::Failed { .. })));
     drop(kubelet);
     assert!(matches!(client.list(), Err(Error::Missing { .. })));
