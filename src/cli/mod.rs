@@ -15,7 +15,7 @@ mod statement;
 mod top;
 
 use std::fmt::Display;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::net::ToSocketAddrs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -451,8 +451,7 @@ fn subscribe(format: LogFormat, lines: Lines) {
     let log = tracing_subscriber::fmt().with_target(false);
     match format {
         LogFormat::Text => {
-            let log = log.with_ansi(std::io::stderr().is_terminal()).fmt_fields(printable_fields());
-            log.with_writer(move || lines.clone()).init();
+            log.fmt_fields(printable_fields()).with_writer(move || lines.clone()).init();
         }
         LogFormat::Json => log.json().with_writer(move || lines.clone()).init(),
     }

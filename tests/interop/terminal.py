@@ -2,6 +2,8 @@
 
 import http.server
 import json
+import os
+import pty
 import subprocess
 import threading
 from pathlib import Path
@@ -91,6 +93,9 @@ def check(suite):
             terminal.end()
             wait_for(f"the end of {program} without its terminal", 30, lambda: has_ended(program))
     server.shutdown()
+    terminal, standard_error = pty.openpty()
+    ended = subprocess.run([GPUMETER, "health", "--url", "http://127.0.0.1:1"], stdin=subprocess.DEVNULL, stderr=standard_error)
+    suite.expect(ended.returncode == 2 and b"is the agent running?" in os.read(terminal, 4096), "a command in a terminal does not say why it fails")
 
 
 def has_ended(stat):
