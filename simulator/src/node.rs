@@ -244,8 +244,9 @@ impl Node {
 fn gpus(scenario: &Scenario, settled: &Settled, former: &[Gpu]) -> Result<Vec<Gpu>, String> {
     let mut gpus = Vec::new();
     for (entry, group) in scenario.gpus.iter().enumerate() {
-        let row = board::board(&group.profile).ok_or_else(|| {
-            format!("gpus[{entry}]: unknown profile {:?}; there are {}", group.profile, board::profiles())
+        let profile = scenario.persona.profile().unwrap_or(&group.profile);
+        let row = board::board(profile).ok_or_else(|| {
+            format!("gpus[{entry}]: unknown profile {profile:?}; there are {}", board::profiles())
         })?;
         for _ in 0..group.count {
             let index = u32::try_from(gpus.len()).unwrap_or(u32::MAX);

@@ -30,7 +30,7 @@ pub enum Persona {
     R545DoubleTag,
     /// Before 580.82 moved field ids.
     R580Ids,
-    /// Memory shared with the host: both memory calls are not supported.
+    /// That of GB10: every GPU is one, whatever its profile.
     Gb10,
     /// Before the second version of the remapped rows.
     R590,
@@ -126,9 +126,9 @@ impl Persona {
             || (self == Self::R535Without3 && THIRD_LISTS.contains(&function))
     }
 
-    /// Whether the function returns "not supported".
-    pub(crate) fn refuses(self, function: &str) -> bool {
-        self == Self::Gb10 && ["nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2"].contains(&function)
+    /// The profile of every GPU, where the driver supports one board only.
+    pub(crate) fn profile(self) -> Option<&'static str> {
+        (self == Self::Gb10).then_some("gb10")
     }
 
     /// Whether the function's process entries have one field more.

@@ -152,6 +152,7 @@ fn inputs(news: Vec<SamplerNews>, outputs: &Outputs, shared: &Shared) -> Inputs 
         allocations: Arc::clone(&workloads.allocations),
         ended: Arc::clone(&workloads.ended),
         pci: shared.resolvers.processes.pci(),
+        host_memory: shared.resolvers.processes.memory(),
         wants_processes,
         in_flight: session::in_flight(&shared.sessions),
         acknowledged: outputs.ledger.as_ref().map(|ledger| ledger.take_acknowledged()).unwrap_or_default(),

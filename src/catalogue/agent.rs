@@ -127,12 +127,13 @@ agent_families! {
          nothing (bytes are exact; it counts cycles, so time across missed ticks is exact only if \
          the clock did not change), gpm is exact over each tick, samples is exact over each tick \
          in whole percents, utilization is one sample per tick; field and call are as the \
-         metric's help says. Below level full only for busy time, power, bytes over PCIe, and \
+         metric's help says; processes and host stand in for a memory that the driver does not \
+         report. Below level full only for those two, busy time, power, bytes over PCIe, and \
          multiprocessor and tensor core time of MIG instances.",
     )
     .labels(&["gpu", "uuid", "metric", "source"])
     .level(Level::Standard)
-    .values(&[("source", &["gpm", "samples", "utilization", "none", "field", "call", "gpm_counter"])]),
+    .values(&[("source", &["gpm", "samples", "utilization", "none", "field", "call", "gpm_counter", "processes", "host"])]),
     SamplesRejected = counter(
         "gpumeter_samples_rejected_total",
         Unit::None,

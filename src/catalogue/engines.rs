@@ -99,6 +99,7 @@ pub(super) const ROWS: &[Family] = &[
             point(&[("memory", "device")], &[percent(164)]),
         ],
     )
+    .values(&[("memory", &["host", "peer", "device"])])
     .unsupported(NO_GRACE)
     .aliases(&[
         dcgm("DCGM_FI_PROF_HOSTMEM_CACHE_HIT").when(&[("memory", "host")]).times(100),

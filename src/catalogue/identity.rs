@@ -28,7 +28,9 @@ pub(super) const ROWS: &[Family] = &[
         "driver_version",
         "cuda_version",
         "mig",
+        "memory",
     ])
+    .values(&[("memory", &["device", "unified"])])
     .level(Level::Lean)
     .tier(Tier::Slow),
     Family::gauge(

@@ -87,10 +87,9 @@ const OWN: &[Label] = &[
         "number of an engine among those of its kind, from 0",
         &["0", "1", "2", "3", "4", "5", "6", "7"],
     ),
-    closed(
+    open(
         "memory",
-        "which memory the request is for: host, another GPU (peer) or this GPU (device)",
-        &["host", "peer", "device"],
+        "which memory: the GPU's own (device), the host's (host), another GPU's (peer), or the host's as that of the GPU (unified)",
     ),
     closed("sensor", "where the temperature is measured", &["gpu", "memory"]),
     open("limit", "which limit; the values depend on the family"),
@@ -228,7 +227,7 @@ mod tests {
         let meters =
             [ActivitySource::Gpm, ActivitySource::Samples, ActivitySource::Utilization, ActivitySource::None];
         assert!(meters.iter().all(|meter| sources.contains(&meter.name())));
-        assert!([Via::Field, Via::Call, Via::Gpm].iter().all(|via| sources.contains(&via.name())));
+        assert!(Via::ALL.iter().all(|via| sources.contains(&via.name())));
     }
 
     #[test]

@@ -12,31 +12,39 @@ pub(super) const ROWS: &[Family] = &[
     bytes(
         "gpu_memory_total_bytes",
         Level::Lean,
-        "Physical device memory; total = used + free + reserved.",
+        "Physical device memory; total = used + free + reserved. Of a GPU that shares the host's \
+         memory, all of that.",
         &[point(&[], &[call(CallValue::MemoryTotal)])],
     )
+    .source_from(Level::Full)
     .aliases(&[dcgm("DCGM_FI_DEV_FB_TOTAL").over(1 << 20), otel("hw.gpu.memory.limit", &[HW_GPU])]),
     bytes(
         "gpu_memory_used_bytes",
         Level::Lean,
         "Device memory allocated by clients, without what the driver reserves (drivers before \
-         510 include the reserved memory here and do not report it).",
+         510 include the reserved memory here and do not report it). Of a GPU that shares the \
+         host's memory, the sum over its processes.",
         &[point(&[], &[call(CallValue::MemoryUsed)])],
     )
+    .source_from(Level::Full)
     .aliases(&[dcgm("DCGM_FI_DEV_FB_USED").over(1 << 20), otel("hw.gpu.memory.usage", &[HW_GPU])]),
     bytes(
         "gpu_memory_free_bytes",
         Level::Standard,
-        "Device memory that can still be allocated.",
+        "Device memory that can still be allocated; of a GPU that shares the host's memory, what \
+         the host still has.",
         &[point(&[], &[call(CallValue::MemoryFree)])],
     )
+    .source_from(Level::Full)
     .aliases(&[dcgm("DCGM_FI_DEV_FB_FREE").over(1 << 20)]),
     bytes(
         "gpu_memory_reserved_bytes",
         Level::Standard,
-        "Device memory that driver and firmware reserve.",
+        "Device memory that driver and firmware reserve; of a GPU that shares the host's memory, \
+         what programs outside of the GPU hold.",
         &[point(&[], &[call(CallValue::MemoryReserved)])],
     )
+    .source_from(Level::Full)
     .aliases(&[dcgm("DCGM_FI_DEV_FB_RESERVED").over(1 << 20)]),
     bytes(
         "gpu_bar1_total_bytes",
@@ -45,6 +53,7 @@ pub(super) const ROWS: &[Family] = &[
          memory.",
         &[point(&[], &[named("nvmlDeviceGetBAR1MemoryInfo", 0)])],
     )
+    .unsupported(NO_WINDOW)
     .aliases(&[dcgm("DCGM_FI_DEV_BAR1_TOTAL").over(1 << 20)]),
     bytes(
         "gpu_bar1_used_bytes",
@@ -52,6 +61,7 @@ pub(super) const ROWS: &[Family] = &[
         "Part of the PCIe window (BAR1) that is mapped.",
         &[point(&[], &[named("nvmlDeviceGetBAR1MemoryInfo", 1)])],
     )
+    .unsupported(NO_WINDOW)
     .aliases(&[dcgm("DCGM_FI_DEV_BAR1_USED").over(1 << 20)]),
 ];
 
@@ -59,7 +69,6 @@ const fn bytes(name: &'static str, level: Level, help: &'static str, points: &'s
     Family::gauge(name, Unit::Bytes, help, Gpu(Read(points)))
         .level(level)
         .tier(Tier::Medium)
-        .unsupported(NO_MEMORY)
 }
 
-const NO_MEMORY: &str = "a GPU that shares the host's memory has none of its own; see the host's";
+const NO_WINDOW: &str = "a GPU that shares the host's memory needs no window to it";

@@ -29,6 +29,10 @@ pub(super) fn write(
     let boot = page.state().utc.0;
     super::write(&random.join("boot_id"), format!("demo-{boot:016x}\n").as_bytes())?;
     super::write(&root.join("proc/sys/kernel/hostname"), b"demo-node\n")?;
+    // A recording does not say what memory its host had.
+    if !scenario.is_recording() {
+        super::write(&root.join("proc/meminfo"), MEMORY)?;
+    }
     // The simulated driver reports pids of this namespace.
     let namespaces = root.join("proc/self/ns");
     make(&namespaces)?;
@@ -43,6 +47,9 @@ pub(super) fn write(
     }
     Ok(root)
 }
+
+/// The memory of a DGX Spark, whose GPU shares it, before any process of the scenario has some.
+const MEMORY: &[u8] = b"MemTotal:       125489508 kB\nMemFree:        120246624 kB\nMemAvailable:   121295200 kB\n";
 
 fn passwd(scenario: &DemoScenario) -> String {
     let root = "root:x:0:0:root:/root:/bin/sh\n".to_owned();

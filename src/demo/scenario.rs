@@ -62,6 +62,11 @@ impl DemoScenario {
         Self { local: false, config: None, workloads: None, document }
     }
 
+    /// Whether it is the scenario of a replay.
+    pub(super) fn is_recording(&self) -> bool {
+        self.document.get(RECORDING).is_some()
+    }
+
     fn parse(text: &str) -> Result<Self, String> {
         let document: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
         if !document.get("gpus").is_some_and(Value::is_array) {

@@ -10,8 +10,8 @@ use super::{Finding, GpuDiagnosis, name_gpus};
 use crate::catalogue::Level;
 use crate::clock::{Clock, Stop, system_now};
 use crate::holders::SessionGpu;
-use crate::host::agent_usage;
-use crate::meter::expect_links;
+use crate::host::{Host, agent_usage};
+use crate::meter::{expect_links, set_unified_memory};
 use crate::model::{Absence, CallInFlight, Frame, Nanoseconds};
 use crate::nvml::{CallSlot, EventSet, FoundGpu, Library, Sampler, count, find};
 
@@ -240,10 +240,10 @@ impl OpenDriver<'_> {
         wait_until(&self.clock, first.ended.boottime + GPM_INTERVAL);
         let frame = sampler.tick([true; 3]);
         sampler.drop_plan();
-        frame.map(|mut frame| {
-            expect_links(&mut frame, 0);
-            frame
-        })
+        let mut frame = frame?;
+        expect_links(&mut frame, 0);
+        set_unified_memory(&mut frame, Host::at("/").memory());
+        Ok(frame)
     }
 
     /// Whether the driver reports XIDs of every GPU.

@@ -18,7 +18,7 @@ use crate::model::snapshot::{
     AccountEntry, AccountState, AgentNumber, GpuEntry, GpuState, Histogram, InstanceEntry, Snapshot,
 };
 use crate::model::{
-    Fraction, HealthState, HolderId, PodLabel, Price, Reading, UnattributedReason, Unit, Utc,
+    Fraction, HealthState, HolderId, MemoryKind, PodLabel, Price, Reading, UnattributedReason, Unit, Utc,
 };
 
 /// What receives the visits of a walk.
@@ -211,6 +211,7 @@ impl<S: Sink> FamilyWalk<'_, S> {
             &identity.driver_version,
             &identity.cuda_version,
             if identity.mig { "true" } else { "false" },
+            identity.memory.map_or("", MemoryKind::name),
         ];
         self.visit(&labels, Some(1));
     }

@@ -34,6 +34,7 @@ mod recovery;
 mod roster;
 mod settle;
 mod support;
+mod unified_memory;
 mod versions;
 mod xids;
 
@@ -41,6 +42,7 @@ pub use judge::NoticeCount;
 pub use links::expect_links;
 pub use numbers::Services;
 pub use support::{family_support, source_level, unsupported};
+pub use unified_memory::set_unified_memory;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -49,7 +51,7 @@ use crate::account::{AccountTimeline, Acknowledged, GpuRegistration, LedgerBatch
 use crate::billing::{RateSchedule, charges_unheld};
 use crate::catalogue::{INTEGRALS, InstanceValue, Level};
 use crate::holders::{Allocation, EndedAllocation, Granting, Identities, SessionGpu, StandingGrant};
-use crate::host::Pci;
+use crate::host::{HostMemory, Pci};
 use crate::model::frame::Tier;
 use crate::model::snapshot::{InstanceCounters, Snapshot};
 use crate::model::{
@@ -162,6 +164,8 @@ pub struct Inputs {
     pub synchronised: bool,
     /// The GPUs on the PCI bus; none where it cannot be read.
     pub pci: Option<Arc<Pci>>,
+    /// The host's memory, which some GPUs share; none where it cannot be read.
+    pub host_memory: Option<HostMemory>,
     /// Whether the snapshot is to have processes at every level, since somebody looks at the live page.
     pub wants_processes: bool,
     /// Numbers of other threads.
@@ -352,7 +356,10 @@ impl Meter {
             self.acknowledge(acknowledged, batch.now);
         }
         self.identify_holders(&mut inputs, now, &mut batch);
-        for news in std::mem::take(&mut inputs.news) {
+        for mut news in std::mem::take(&mut inputs.news) {
+            if let SamplerNews::Frame(frame) = &mut news {
+                set_unified_memory(frame, inputs.host_memory);
+            }
             self.apply_news(news, &inputs.identities, &mut batch);
         }
         self.locate(inputs.pci.as_deref(), &mut batch);

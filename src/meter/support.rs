@@ -149,7 +149,7 @@ pub fn source_level(family: &Family) -> Level {
 
 /// Family and source of everything read of the GPU up to a level, as label values.
 pub(super) fn sources(gpu: &TrackedGpu, level: Level) -> impl Iterator<Item = (Arc<str>, Arc<str>)> {
-    let metered = METERED.iter().filter(move |metered| metered.from <= level);
+    let metered = METERED.iter().filter(move |metered| metered.from <= level || metered.is_substituted(gpu, level));
     metered.filter_map(|metered| Some((Arc::clone(&metered.name), label(metered.source(gpu)?))))
 }
 
@@ -166,7 +166,8 @@ const GPM_COUNTER: &str = "gpm_counter";
 /// A family whose source is published.
 struct Metered {
     name: Arc<str>,
-    /// The level from which on it is.
+    /// The level of the family, and that from which on its source is published.
+    level: Level,
     from: Level,
     by: SourceLookup,
 }
@@ -196,13 +197,21 @@ static METERED: LazyLock<Vec<Metered>> = LazyLock::new(|| {
             _ => SourceLookup::Account,
         };
         if family.source_level.is_some() {
-            metered.push(Metered { name: family.name.into(), from: source_level(family), by });
+            let (level, from) = (family.level, source_level(family));
+            metered.push(Metered { name: family.name.into(), level, from, by });
         }
     }
     metered
 });
 
 impl Metered {
+    /// Whether the family is exported with values that are not the driver's own.
+    fn is_substituted(&self, gpu: &TrackedGpu, level: Level) -> bool {
+        let SourceLookup::Points(points) = &self.by else { return false };
+        let via = gpu.frame.as_deref().filter(|_| self.level <= level).and_then(|frame| via(frame, points));
+        via.is_some_and(Via::is_substitute)
+    }
+
     /// None where the family is not read.
     fn source(&self, gpu: &TrackedGpu) -> Option<&'static str> {
         if matches!(self.by, SourceLookup::Account) {
@@ -364,8 +373,9 @@ mod tests {
         });
         let totals: Vec<&str> = totals.map(|family| family.name).collect();
         assert!(totals.iter().all(|family| names.contains(family)));
-        // Busy time, power and the bytes over NVLink that the driver counts beside them.
-        assert_eq!(names.len(), totals.len() + 3);
+        // Busy time, power, the bytes over NVLink that the driver counts beside them, and four of memory, which is the
+        // host's on some boards.
+        assert_eq!(names.len(), totals.len() + 3 + 4);
         let by = |name: &str| METERED.iter().find(|one| *one.name == *name).map(|one| &one.by);
         const SM: (usize, PointId) =
             (first_integral("gpu_sm_active_seconds_total"), first_point("gpu_sm_active_ratio"));

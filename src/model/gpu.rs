@@ -92,6 +92,8 @@ pub struct GpuIdentity {
     pub cuda_version: Arc<str>,
     /// Whether MIG mode is on.
     pub mig: bool,
+    /// Which memory it has; none where the driver does not say.
+    pub memory: Option<MemoryKind>,
     /// How the memory slices of a MIG GPU are used; absent where the driver does not report placements.
     pub mig_slices: Option<MigSlices>,
     /// Its position on a baseboard or in a rack.
@@ -100,7 +102,7 @@ pub struct GpuIdentity {
     pub nvlinks: u32,
     /// The NVLink fabric that it belongs to.
     pub fabric: Option<FabricPlace>,
-    /// The kind of call that reads each device point, by catalogue point number; none where it is not read.
+    /// Where each device point comes from, by catalogue point number; none where it is not read.
     pub via: Arc<[Option<Via>]>,
 }
 
@@ -140,7 +142,20 @@ pub struct FabricPlace {
 }
 
 named! {
-    /// The kind of driver call that provides a reading.
+    /// The memory of a GPU.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum MemoryKind {
+        /// Its own.
+        Device = "device",
+        /// The host's, which it shares, as GB10 and Jetson do.
+        Unified = "unified",
+    }
+    /// The value of the `memory` label.
+    fn name
+}
+
+named! {
+    /// What provides a reading: a kind of driver call, or what stands in for one.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Via {
         /// The batched field call.
@@ -149,9 +164,20 @@ named! {
         Call = "call",
         /// The difference of two GPM samples.
         Gpm = "gpm",
+        /// The sum over the processes on the GPU.
+        Processes = "processes",
+        /// The host's own memory, from `/proc/meminfo`.
+        Host = "host",
     }
     /// The value of the `source` label.
     fn name
+}
+
+impl Via {
+    /// Whether the value is not the driver's own, so that its source is named wherever it is exported.
+    pub const fn is_substitute(self) -> bool {
+        matches!(self, Self::Processes | Self::Host)
+    }
 }
 
 /// A MIG instance, by the driver's ids; unique within its GPU.

@@ -41,6 +41,7 @@ pub(super) fn identity(api: &mut DriverApi, device: Handle, mig: bool) -> (GpuId
         })),
         cuda_version: text_or_empty(cuda_version(api)),
         mig,
+        memory: None,
         mig_slices: None,
         platform: None,
         nvlinks: 0,

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::activity::MEMORY_USED;
 use super::calls::{self, DriverFunction};
 use super::driver_api::{DriverApi, Handle};
 use super::fields::FieldBatch;
@@ -18,7 +19,7 @@ use super::probe::{self, ChosenMethod, GpmMetrics, ProbeRequest, ReadMethod};
 use super::quirks::Quirks;
 use crate::catalogue::{Bound, CallValue, Counter, PointId, counters, device_points, first_point};
 use crate::model::frame::Tier;
-use crate::model::{Absence, GpuIdentity, Reading};
+use crate::model::{Absence, GpuIdentity, MemoryKind, Reading, Via};
 
 /// How to read one GPU.
 pub(super) struct Plan {
@@ -42,6 +43,26 @@ pub(super) struct Plan {
     /// Whether the GPU supports MIG.
     supports_mig: bool,
     chosen: Vec<ChosenMethod>,
+}
+
+/// Where the memory of a GPU without one of its own comes from; the meter puts it into the frames.
+const UNIFIED: [(PointId, Via); 4] = [
+    (MEMORY_USED, Via::Processes),
+    (MEMORY_TOTAL, Via::Host),
+    (first_point("gpu_memory_free_bytes"), Via::Host),
+    (first_point("gpu_memory_reserved_bytes"), Via::Host),
+];
+
+const MEMORY_TOTAL: PointId = first_point("gpu_memory_total_bytes");
+
+/// The GPU's memory, by what the probe found. Every board with memory of its own answers the memory calls, except a MIG
+/// GPU all of whose instances belong to containers.
+fn memory_kind(initial: &[Reading], via: &[Option<Via>], mig: bool) -> Option<MemoryKind> {
+    match (via[MEMORY_TOTAL], initial[MEMORY_TOTAL]) {
+        (Some(_), _) => Some(MemoryKind::Device),
+        (None, Err(Absence::NotSupported)) if !mig => Some(MemoryKind::Unified),
+        _ => None,
+    }
 }
 
 /// What to read in one tier.
@@ -89,7 +110,12 @@ impl Plan {
         let counters = |of_instances| {
             if probe.has_gpm_counters { counters(request.level, of_instances) } else { Vec::new() }
         };
-        (identity.via, identity.nvlinks) = (probe.via.into(), probe.links);
+        let mut via = probe.via;
+        identity.memory = memory_kind(&probe.initial, &via, identity.mig);
+        if identity.memory == Some(MemoryKind::Unified) {
+            UNIFIED.iter().for_each(|(point, from)| via[*point] = Some(*from));
+        }
+        (identity.via, identity.nvlinks) = (via.into(), probe.links);
         let instances = if identity.mig {
             mig_instances::find_instances(api, device, probe.has_gpm.then(|| counters(true)).as_deref())
         } else {

@@ -5,8 +5,7 @@
 //! Quirks handled elsewhere: fields that drivers number differently (rows of the catalogue); R545 tags the
 //! memory temperature as a double while the union holds an integer (`fields`); GPM exceeds 100 % on MIG
 //! instances because two clocks differ (`catalogue::Bound` cuts 2 % and rejects more); GB10 refuses both memory
-//! calls, so its memory is absent while memory per process is known. The host memory that it shares is not shown
-//! instead, since other programs hold most of it.
+//! calls, so its memory is that of its processes and of the host (`plan`, `meter::unified_memory`).
 
 use crate::model::{Absence, Reading};
 

@@ -1,4 +1,4 @@
-//! The thread that identifies processes and reads the PCI bus; the only one that may wait for `/proc`.
+//! The thread that identifies processes and reads the PCI bus and the host's memory; the only one that may wait for `/proc`.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -7,12 +7,12 @@ use std::time::Duration;
 use super::{POLL_INTERVAL, Resolvers};
 use crate::clock::system_now;
 use crate::holders::{Identities, ProcessDirectory};
-use crate::host::{Host, Pci, agent_usage};
+use crate::host::{Host, HostMemory, Pci, agent_usage};
 use crate::model::Nanoseconds;
 use crate::thread;
 use crate::trace;
 
-/// How often the PCI bus is read.
+/// How often the PCI bus and the host's memory are read.
 const BUS_INTERVAL: Nanoseconds = Nanoseconds::from_seconds(5);
 
 /// How long to wait after the first sampler has reported: all samplers read at the same moment, and one round serves all.
@@ -46,6 +46,7 @@ pub(crate) struct SeenProcesses {
     /// With the time since boot of the round.
     identities: Mutex<(Arc<Identities>, Option<Nanoseconds>)>,
     pci: Mutex<Option<Arc<Pci>>>,
+    memory: Mutex<Option<HostMemory>>,
 }
 
 #[derive(Default)]
@@ -85,6 +86,11 @@ impl SeenProcesses {
         lock(&self.pci).clone()
     }
 
+    /// The host's memory, where the kernel shows it.
+    pub(crate) fn memory(&self) -> Option<HostMemory> {
+        *lock(&self.memory)
+    }
+
     /// Waits until a sampler has reported; false if none did.
     fn wait(&self) -> bool {
         let waited = self.news.wait_timeout_while(lock(&self.seen), POLL_INTERVAL, |seen| !seen.is_new);
@@ -114,6 +120,7 @@ pub(super) fn start(agent: Option<u32>, shared: &Arc<Resolvers>) -> Result<(), t
                     read_bus_at = now + BUS_INTERVAL;
                     let pci = shared.host.pci().map(Arc::new);
                     *lock(&shared.processes.pci) = pci;
+                    *lock(&shared.processes.memory) = shared.host.memory();
                 }
                 if shared.processes.wait() && !shared.stop.wait(GATHER_TIME) {
                     let now = shared.clock.now();

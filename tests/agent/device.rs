@@ -94,6 +94,40 @@ fn boards_without_nvlink_report_no_links_and_no_module() {
     assert_eq!(page.series_of("gpu_temperature_celsius", &["sensor=\"gpu\""]).count(), 2);
 }
 
+#[test]
+fn a_gpu_that_shares_the_hosts_memory_shows_that_of_its_processes() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("scenario.json");
+    let scenario = r#"{"persona":"gb10","gpus":[{"profile":"rtx-pro-6000","count":1}],"processes":[
+        {"pid":4262,"gpu":0,"phases":[{"from":0,"to":600,"demand":0.8,"memory_bytes":63931000000,"sm":0.7}]},
+        {"pid":4263,"gpu":0,"phases":[{"from":0,"to":600,"demand":0.1,"memory_bytes":19000000000}]}]}"#;
+    std::fs::write(&file, scenario).unwrap();
+    let demo = Demo::start(&["--scenario", file.to_str().unwrap()]);
+    let page = demo.agent.wait_for("its memory", |page| {
+        page.value("gpu_memory_free_bytes", &[]).is_some() && page.value("gpu_up", &[]) == Some("1")
+    });
+    let bytes = ["total", "used", "free", "reserved"].map(|part| number(&page, &format!("gpu_memory_{part}_bytes"), &[]));
+    assert_eq!(bytes, [128_501_256_192.0, 82_931_000_000.0, 45_570_256_192.0, 0.0]);
+    assert!(page.has("gpu_info", &["model=\"NVIDIA GB10 (simulated)\"", "memory=\"unified\""]));
+    for (part, source) in [("total", "host"), ("used", "processes"), ("free", "host")] {
+        let metric = format!("metric=\"gpu_memory_{part}_bytes\"");
+        assert!(page.has("gpumeter_source_info", &[&metric, &format!("source=\"{source}\"")]), "{part}");
+        assert!(!page.has("gpu_unsupported", &[&format!("family=\"gpu_memory_{part}_bytes\"")]), "{part}");
+    }
+    for family in ["gpu_fan_speed_ratio", "gpu_power_limit_watts", "gpu_temperature_limit_celsius"] {
+        assert!(!page.has(family, &[]), "{family}");
+    }
+    assert_eq!(page.value("gpu_pcie_link_width_max", &[]), Some("1"));
+    let (_, dcgm) = demo.agent.get("/metrics?profile=dcgm");
+    let dcgm = Scrape::parse(&dcgm);
+    let mebibytes = ["USED", "FREE"].map(|part| number(&dcgm, &format!("DCGM_FI_DEV_FB_{part}"), &[]));
+    assert_eq!(mebibytes, [79_089.0, 43_459.0]);
+    let (_, summary) = demo.agent.get("/api/v1/summary");
+    let summary: serde_json::Value = serde_json::from_str(&summary).unwrap();
+    let gpu = &summary["gpus"][0];
+    assert_eq!([&gpu["memory_used"], &gpu["memory_total"]].map(|number| number.as_u64()), [Some(82_931_000_000), Some(128_501_256_192)]);
+}
+
 /// Series of a GPU at a level, without those whose number depends on tenants, processes and XIDs.
 fn series(page: &Scrape, gpu: usize, level: Level) -> Vec<&str> {
     let label = format!("gpu=\"{gpu}\"");

@@ -190,6 +190,7 @@ fn application(at: &Device<'_>, kind: nvmlClockType_t) -> Result<c_uint, Refused
 fn domain(clocks: &Clocks, kind: nvmlClockType_t) -> Result<(u32, u32), Refused> {
     match kind {
         0 | 1 => Ok(clocks.sm),
+        2 if clocks.memory.1 == 0 => Err(NOT_SUPPORTED),
         2 => Ok(clocks.memory),
         3 => Ok(clocks.video),
         _ => Err(INVALID_ARGUMENT),

@@ -40,6 +40,7 @@ mod violations;
 
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlReturn_t};
 
+use crate::board::family;
 use crate::channel::faults::{Call, FaultEffect};
 use crate::clock::Now;
 use crate::meters::Meters;
@@ -128,9 +129,6 @@ fn begin_call(
     let now = || node.clock.now();
     let call = Call { function, gpu: slot, of_instance, seed: node.scenario.seed, number, now: &now };
     let FaultEffect { garbage, waited } = node.faults.apply(call)?;
-    if persona.refuses(function) {
-        return Err(NOT_SUPPORTED);
-    }
     let distortion = Distortion {
         garbage: garbage.then_some(node.scenario.seed ^ number),
         percent: function.contains("Utilization"),
@@ -187,6 +185,9 @@ pub(crate) fn on_device(
         node.report(now);
         if let Some(refused) = gpu.fate {
             return Err(refused);
+        }
+        if family::refuses(gpu.board, function) {
+            return Err(NOT_SUPPORTED);
         }
         spoil::with(distortion, || body(&Device { node: &node, gpu, instance, now }))
     }))

@@ -7,6 +7,7 @@ use nvml_wrapper_sys::bindings::{nvmlEnableState_t, nvmlPowerSource_t};
 use super::answer::{INVALID_ARGUMENT, NOT_SUPPORTED, Refused};
 use super::buffers::Out;
 use super::{Device, gpu_calls};
+use crate::board::family;
 use crate::meters::Meters;
 use crate::node::Gpu;
 
@@ -76,6 +77,7 @@ pub(super) fn neighbours<'a>(at: &Device<'a>) -> impl Iterator<Item = &'a Gpu> {
 pub(super) fn scoped_limits(at: &Device<'_>, scope: c_uint) -> Result<(u32, u32, u32), Refused> {
     let board = at.gpu.board;
     match (scope, board.module_power) {
+        (0, _) if family::is_integrated(board) => Err(NOT_SUPPORTED),
         (0, _) => Ok((board.power.limit_min, board.power.limit_max, board.power.limit_default)),
         (1, Some(module)) => Ok((module.limit_min, module.limit_max, module.limit_max)),
         (1 | 2, _) => Err(NOT_SUPPORTED),

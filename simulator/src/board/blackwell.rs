@@ -1,4 +1,4 @@
-//! Blackwell: B200 on a baseboard, GB200 and GB300 in a rack, the PRO 6000 at a desk.
+//! Blackwell: B200 on a baseboard, GB200 and GB300 in a rack, the PRO 6000 and GB10 at a desk.
 
 use super::{
     Board, Clocks, Fabric, IN_ORDER, Limits, MIB, MemoryPower, ModulePower, NVIDIA, Power, RTX, RackPlace,
@@ -108,7 +108,7 @@ const GB200: Board = Board {
     ..B200
 };
 
-pub(super) static ROWS: [Board; 4] = [
+pub(super) static ROWS: [Board; 5] = [
     B200,
     GB200,
     Board {
@@ -183,6 +183,51 @@ pub(super) static ROWS: [Board; 4] = [
         pstate_rest: 8,
         mig: &mig::RTX_PRO_6000,
         mig_slices: 4,
+        modules: [1; 8],
+        c2c: None,
+        fabric: None,
+        platform: None,
+        encoder: true,
+        utilization_window: 166_666_000,
+        ..B200
+    },
+    // Part of a chip with its processor: no memory, slot, fan or limits of its own.
+    Board {
+        profile: "gb10",
+        name: "NVIDIA GB10 (simulated)",
+        compute_capability: (12, 1),
+        pci_device: 0x2E12_10DE,
+        pci_subsystem: 0x0000_10DE,
+        vbios: "9A.0B.1B.00.00",
+        part: None,
+        // The host's.
+        memory_total: 128_501_256_192,
+        memory_reserved: 0,
+        memory_bus_bits: 256,
+        bar1_total: 0,
+        cores: 6_144,
+        power: Power { idle: (3, 4), limit_min: 0, limit_default: 100, limit_max: 100 },
+        clocks: Clocks {
+            sm: (208, 3003),
+            memory: (0, 0),
+            video: (598, 3003),
+            application: (3003, 0),
+            supported: &[],
+        },
+        thermal: Thermal { gpu: (36, 80), memory: None, limits: Limits::Absolute([0; 4]) },
+        pcie_generation: 1,
+        pcie_device_generation: 1,
+        pcie_width: 1,
+        pcie_max_width: 1,
+        nvlinks: 0,
+        nvlink_speed: 0,
+        nvlink_version: 0,
+        remap_banks: 0,
+        gpm: false,
+        power_average: false,
+        memory_power: None,
+        pstate_rest: 8,
+        mig: &[],
         modules: [1; 8],
         c2c: None,
         fabric: None,

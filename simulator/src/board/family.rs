@@ -15,7 +15,7 @@ const NVLINK_5: u32 = 7;
 /// Whether memory has error correction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ecc {
-    /// GeForce and older boards.
+    /// GeForce, older boards, and GPUs without memory of their own.
     Absent,
     /// Supported but disabled: workstation boards, and the largest GeForce.
     Off,
@@ -25,7 +25,7 @@ pub(crate) enum Ecc {
 pub(crate) fn ecc(board: &Board) -> Ecc {
     match board.name {
         name if name.contains("4090") || name.contains("5090") => Ecc::Off,
-        name if name.contains("GeForce") => Ecc::Absent,
+        name if name.contains("GeForce") || name.contains("GB10") => Ecc::Absent,
         name if name.contains("RTX") => Ecc::Off,
         _ => Ecc::On,
     }
@@ -85,7 +85,7 @@ pub(crate) fn is_blackwell(board: &Board) -> bool {
 /// NVML's addressing mode: by the CPU's address translation (2), by the kernel (1) where captures show it, none (0).
 pub(crate) fn addressing(board: &Board) -> u32 {
     match board.profile {
-        _ if board.rack => 2,
+        _ if board.rack || is_integrated(board) => 2,
         "t4" | "l40s" | "a100-40" | "rtx-2080-super" | "rtx-4080-super" => 1,
         _ => 0,
     }
@@ -126,7 +126,33 @@ pub(crate) fn awake_when_cut(board: &Board) -> bool {
 
 /// C2C links: Grace boards reach the host's memory over them.
 pub(crate) fn c2c_links(board: &Board) -> u32 {
-    if board.profile.starts_with("gb") || board.profile.starts_with("gh") { 10 } else { 0 }
+    let is_grace = (board.profile.starts_with("gb") || board.profile.starts_with("gh")) && !is_integrated(board);
+    if is_grace { 10 } else { 0 }
+}
+
+/// Whether the GPU is on one chip with its processor and uses its memory, as GB10 and Jetson do.
+pub(crate) fn is_integrated(board: &Board) -> bool {
+    board.profile == "gb10"
+}
+
+/// What only a board of its own answers: memory, limits of power and temperature.
+const OF_BOARDS: [&str; 11] = [
+    "nvmlDeviceGetMemoryInfo",
+    "nvmlDeviceGetMemoryInfo_v2",
+    "nvmlDeviceGetBAR1MemoryInfo",
+    "nvmlDeviceGetPowerManagementMode",
+    "nvmlDeviceGetPowerManagementLimit",
+    "nvmlDeviceGetPowerManagementDefaultLimit",
+    "nvmlDeviceGetPowerManagementLimitConstraints",
+    "nvmlDeviceGetEnforcedPowerLimit",
+    "nvmlDeviceGetTemperatureThreshold",
+    "nvmlDeviceGetThermalSettings",
+    "nvmlDeviceGetSupportedMemoryClocks",
+];
+
+/// Whether every call of the function is "not supported" on the board.
+pub(crate) fn refuses(board: &Board, function: &str) -> bool {
+    is_integrated(board) && OF_BOARDS.contains(&function)
 }
 
 #[cfg(test)]

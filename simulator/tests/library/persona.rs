@@ -5,6 +5,7 @@ use std::fs;
 use crate::support::{EIGHT, Node, SECOND};
 use libloading::Library;
 use nvidia_ml::persona::{Persona, without};
+use nvml_wrapper::enum_wrappers::device::{TemperatureSensor, TemperatureThreshold};
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper_sys::bindings as sys;
 
@@ -119,12 +120,23 @@ fn r545_marks_an_integer_as_a_double() {
 }
 
 #[test]
-fn gb10_reports_no_memory() {
+fn gb10_reports_neither_memory_nor_fan_nor_limits_and_one_lane() {
     let node = with_persona("gb10");
     let nvml = node.nvml();
     let gpu = nvml.device_by_index(0).unwrap();
+    assert_eq!(gpu.name().unwrap(), "NVIDIA GB10 (simulated)");
     assert!(matches!(gpu.memory_info(), Err(NvmlError::NotSupported)));
     assert!(!gpu.running_compute_processes().unwrap().is_empty());
+    assert_eq!(gpu.num_fans().unwrap(), 0);
+    assert!(matches!(gpu.fan_speed(0), Err(NvmlError::NotSupported)));
+    assert!(matches!(gpu.enforced_power_limit(), Err(NvmlError::NotSupported)));
+    assert!(matches!(gpu.power_management_limit_constraints(), Err(NvmlError::NotSupported)));
+    assert!(matches!(
+        gpu.temperature_threshold(TemperatureThreshold::Slowdown),
+        Err(NvmlError::NotSupported)
+    ));
+    assert_eq!((gpu.max_pcie_link_gen().unwrap(), gpu.max_pcie_link_width().unwrap()), (1, 1));
+    assert!(gpu.power_usage().is_ok() && gpu.temperature(TemperatureSensor::Gpu).is_ok());
 }
 
 #[test]

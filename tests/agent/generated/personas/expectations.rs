@@ -1,7 +1,7 @@
 //! How older and odd drivers must be read, written by hand.
 
 use gpumeter::catalogue::{PointId, first_point, point};
-use gpumeter::model::{Absence, Bytes, Frame, Reading};
+use gpumeter::model::{Absence, Bytes, Frame, MemoryKind, Reading};
 
 use super::node::Node;
 
@@ -86,6 +86,8 @@ fn r545_reports_a_plausible_memory_temperature() {
 #[test]
 fn gb10_reports_process_memory_and_no_memory_of_its_own() {
     let frame = frame("gb10", H100);
+    assert_eq!(frame.identity.memory, Some(MemoryKind::Unified));
+    assert_eq!(newest(H100).identity.memory, Some(MemoryKind::Device));
     for point in [TOTAL, USED, FREE, RESERVED] {
         assert_eq!(read(&frame, point), Err(Absence::NotSupported));
     }

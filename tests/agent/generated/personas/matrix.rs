@@ -23,7 +23,7 @@ const BOARDS: [(&str, &str); 12] = [
     ("h200", r#"{"profile":"h200","count":2}"#),
     ("b200", r#"{"profile":"b200","count":2}"#),
     ("gb200", r#"{"profile":"gb200","count":2}"#),
-    ("rtx-pro-6000", r#"{"profile":"rtx-pro-6000"}"#),
+    ("gb10", r#"{"profile":"gb10"}"#),
 ];
 
 /// The boards that a driver supports.
@@ -38,7 +38,7 @@ const COLUMNS: [(Option<&str>, &[&str]); 8] = [
         &["t4", "a100", "a100 MIG", "a30", "l40s", "rtx-4090", "h100", "h100 MIG", "h200", "b200", "gb200"],
     ),
     (Some("r590"), &["t4", "a100", "a100 MIG", "h100", "h100 MIG", "gb200"]),
-    (Some("gb10"), &["rtx-pro-6000"]),
+    (Some("gb10"), &["gb10"]),
 ];
 
 /// The marks of a cell and the doctor's reasons; of variable sentences the constant part.
