@@ -359,8 +359,20 @@ mod tests {
         assert!(
             names.contains(&"DCGM_FI_PROF_PCIE_TX_BYTES") && names.contains(&"DCGM_FI_PROF_NVLINK_RX_BYTES")
         );
-        // PCIe, NVLink, C2C and its payload, in both directions; several names may show one of them.
-        assert_eq!(RATED.len(), 8);
+        // PCIe, NVLink, C2C, its payload and 18 single links, in both directions; several names may show one of them.
+        assert_eq!(RATED.len(), 8 + 2 * 18);
+    }
+
+    #[test]
+    fn bandwidth_of_nvlinks_is_what_dcgm_4_calls_megabytes_per_second() {
+        for name in ["DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", "DCGM_FI_DEV_NVLINK_BANDWIDTH_L17", "dcgm_nvlink_bandwidth_total"] {
+            let Some(DcgmMetric::Values(DcgmValues { gpu: Some(scaled), .. })) = dcgm_metric(name) else {
+                panic!("{name}")
+            };
+            assert!(matches!(scaled.places[..], [ValuePlace::Rate(_), ValuePlace::Rate(_)]), "{name}: {scaled:?}");
+            // KiB per second over 1000.
+            assert_eq!(scaled.scale, (1, 1_024_000), "{name}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::GpuRows::{Flow, Read, State};
 use super::Rows::Gpu;
-use super::aliases::{HW_GPU, dcgm, otel};
+use super::aliases::{Alias, HW_GPU, dcgm, otel};
 use super::family::HOPPER;
 use super::power::NO_GRACE;
 use super::source::{call, field, named, point};
@@ -169,7 +169,7 @@ pub(super) const ROWS: &[Family] = &[
     .source_from(Level::Full)
     .unsupported(NO_NVLINK)
     .aliases(&[
-        dcgm("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL").over(1_024),
+        nvlink_rate("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL"),
         dcgm("DCGM_FI_PROF_NVLINK_TX_BYTES").when(&[("direction", "transmit")]).per_second(),
         dcgm("DCGM_FI_PROF_NVLINK_RX_BYTES").when(&[("direction", "receive")]).per_second(),
     ]),
@@ -258,6 +258,12 @@ const fn c2c(name: &'static str, help: &'static str, points: &'static [Point]) -
 
 const TRANSMIT: &[(&str, &str)] = &[("direction", "transmit")];
 const RECEIVE: &[(&str, &str)] = &[("direction", "receive")];
+
+/// DCGM's throughput of NVLinks since its last sample: KiB per second over 1000, which it calls MB/s
+/// (ReadAndCacheNvLinkBandwidth in DcgmCacheManager.cpp, DCGM 4).
+const fn nvlink_rate(name: &'static str) -> Alias {
+    dcgm(name).per_second().over(1_024_000)
+}
 
 /// MiB per second.
 const fn mebibytes(id: u32) -> Source {
@@ -385,24 +391,24 @@ pub(super) const PER_LINK: &[Family] = &[
     .tier(Tier::Medium)
     .unsupported(NO_NVLINK)
     .aliases(&[
-        dcgm("DCGM_FI_DEV_NVLINK_BANDWIDTH_L0").when(&[("link", "0")]).over(1_024),
-        dcgm("DCGM_FI_DEV_NVLINK_BANDWIDTH_L1").when(&[("link", "1")]).over(1_024),
-        dcgm("DCGM_FI_DEV_NVLINK_BANDWIDTH_L2").when(&[("link", "2")]).over(1_024),
-        dcgm("DCGM_FI_DEV_NVLINK_BANDWIDTH_L3").when(&[("link", "3")]).over(1_024),
-        dcgm("DCGM_FI_DEV_NVLINK_BANDWIDTH_L4").when(&[("link", "4")]).over(1_024),
-        dcgm("DCGM_FI_DEV_NVLINK_BANDWIDTH_L5").when(&[("link", "5")]).over(1_024),
-        dcgm("DCGM_FI_DEV_NVLINK_BANDWIDTH_L6").when(&[("link", "6")]).over(1_024),
-        dcgm("DCGM_FI_DEV_NVLINK_BANDWIDTH_L7").when(&[("link", "7")]).over(1_024),
-        dcgm("DCGM_FI_DEV_NVLINK_BANDWIDTH_L8").when(&[("link", "8")]).over(1_024),
-        dcgm("DCGM_FI_DEV_NVLINK_BANDWIDTH_L9").when(&[("link", "9")]).over(1_024),
-        dcgm("DCGM_FI_DEV_NVLINK_BANDWIDTH_L10").when(&[("link", "10")]).over(1_024),
-        dcgm("DCGM_FI_DEV_NVLINK_BANDWIDTH_L11").when(&[("link", "11")]).over(1_024),
-        dcgm("DCGM_FI_DEV_NVLINK_BANDWIDTH_L12").when(&[("link", "12")]).over(1_024),
-        dcgm("DCGM_FI_DEV_NVLINK_BANDWIDTH_L13").when(&[("link", "13")]).over(1_024),
-        dcgm("DCGM_FI_DEV_NVLINK_BANDWIDTH_L14").when(&[("link", "14")]).over(1_024),
-        dcgm("DCGM_FI_DEV_NVLINK_BANDWIDTH_L15").when(&[("link", "15")]).over(1_024),
-        dcgm("DCGM_FI_DEV_NVLINK_BANDWIDTH_L16").when(&[("link", "16")]).over(1_024),
-        dcgm("DCGM_FI_DEV_NVLINK_BANDWIDTH_L17").when(&[("link", "17")]).over(1_024),
+        nvlink_rate("DCGM_FI_DEV_NVLINK_BANDWIDTH_L0").when(&[("link", "0")]),
+        nvlink_rate("DCGM_FI_DEV_NVLINK_BANDWIDTH_L1").when(&[("link", "1")]),
+        nvlink_rate("DCGM_FI_DEV_NVLINK_BANDWIDTH_L2").when(&[("link", "2")]),
+        nvlink_rate("DCGM_FI_DEV_NVLINK_BANDWIDTH_L3").when(&[("link", "3")]),
+        nvlink_rate("DCGM_FI_DEV_NVLINK_BANDWIDTH_L4").when(&[("link", "4")]),
+        nvlink_rate("DCGM_FI_DEV_NVLINK_BANDWIDTH_L5").when(&[("link", "5")]),
+        nvlink_rate("DCGM_FI_DEV_NVLINK_BANDWIDTH_L6").when(&[("link", "6")]),
+        nvlink_rate("DCGM_FI_DEV_NVLINK_BANDWIDTH_L7").when(&[("link", "7")]),
+        nvlink_rate("DCGM_FI_DEV_NVLINK_BANDWIDTH_L8").when(&[("link", "8")]),
+        nvlink_rate("DCGM_FI_DEV_NVLINK_BANDWIDTH_L9").when(&[("link", "9")]),
+        nvlink_rate("DCGM_FI_DEV_NVLINK_BANDWIDTH_L10").when(&[("link", "10")]),
+        nvlink_rate("DCGM_FI_DEV_NVLINK_BANDWIDTH_L11").when(&[("link", "11")]),
+        nvlink_rate("DCGM_FI_DEV_NVLINK_BANDWIDTH_L12").when(&[("link", "12")]),
+        nvlink_rate("DCGM_FI_DEV_NVLINK_BANDWIDTH_L13").when(&[("link", "13")]),
+        nvlink_rate("DCGM_FI_DEV_NVLINK_BANDWIDTH_L14").when(&[("link", "14")]),
+        nvlink_rate("DCGM_FI_DEV_NVLINK_BANDWIDTH_L15").when(&[("link", "15")]),
+        nvlink_rate("DCGM_FI_DEV_NVLINK_BANDWIDTH_L16").when(&[("link", "16")]),
+        nvlink_rate("DCGM_FI_DEV_NVLINK_BANDWIDTH_L17").when(&[("link", "17")]),
     ]),
     Family::counter(
         "gpu_nvlink_link_errors_total",

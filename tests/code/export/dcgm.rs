@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gpumeter::catalogue::first_point;
+use gpumeter::catalogue::{RATED, ValuePlace, first_point};
 use gpumeter::config::Config;
 use gpumeter::export::{PageCache, PageFormat};
 use gpumeter::model::snapshot::{HoldingEntry, ProcessEntry, Roster, Snapshot, WorkloadEntry};
@@ -244,8 +244,9 @@ fn what_is_absent_has_no_series_and_a_metric_without_series_no_head() {
 fn a_sum_lacks_what_the_board_does_not_have_and_is_absent_while_a_part_cannot_be_read() {
     let bandwidth = |second: Reading| {
         let mut snapshot = snapshot(&[]);
-        let point = first_point("gpu_nvlink_bytes_total") + 1;
-        change_frame(&mut snapshot, |frame| frame.readings[point] = second);
+        let place = ValuePlace::Reading(first_point("gpu_nvlink_bytes_total") + 1);
+        let rate = RATED.iter().position(|rated| rated.place == place).unwrap();
+        snapshot.gpus[0].dcgm.as_mut().unwrap().rates[rate] = second;
         let lines = lines(CONFIGURED, &snapshot, "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL");
         lines.into_iter().filter(|line| line.starts_with("gpu=\"0\"")).count()
     };
