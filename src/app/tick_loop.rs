@@ -147,6 +147,7 @@ fn inputs(news: Vec<SamplerNews>, outputs: &Outputs, shared: &Shared) -> Inputs 
     Inputs {
         news,
         xids,
+        sxids: shared.sessions.received.take_sxids(),
         notices,
         identities,
         allocations: Arc::clone(&workloads.allocations),

@@ -312,6 +312,19 @@ agent_families! {
         "HTTP requests answered, by status code.",
     )
     .labels(&["code"]),
+    NvswitchSxidErrors = counter(
+        "gpu_nvswitch_sxid_errors_total",
+        Unit::None,
+        "SXID errors of an NVSwitch by code, from the kernel's log, since the agent's start; a code \
+         has no series until it is first seen.",
+    )
+    .labels(&["pci_bus_id", "sxid", "severity"]),
+    NvswitchSxidLastTimestamp = gauge(
+        "gpu_nvswitch_sxid_last_timestamp_seconds",
+        Unit::Seconds,
+        "When the SXID was last seen since the agent's start, in seconds since 1970.",
+    )
+    .labels(&["pci_bus_id", "sxid", "severity"]),
     ProcessCpu = counter(
         "process_cpu_seconds_total",
         Unit::Seconds,

@@ -365,11 +365,18 @@ mod tests {
 
     #[test]
     fn bandwidth_of_nvlinks_is_what_dcgm_4_calls_megabytes_per_second() {
-        for name in ["DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", "DCGM_FI_DEV_NVLINK_BANDWIDTH_L17", "dcgm_nvlink_bandwidth_total"] {
+        for name in [
+            "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL",
+            "DCGM_FI_DEV_NVLINK_BANDWIDTH_L17",
+            "dcgm_nvlink_bandwidth_total",
+        ] {
             let Some(DcgmMetric::Values(DcgmValues { gpu: Some(scaled), .. })) = dcgm_metric(name) else {
                 panic!("{name}")
             };
-            assert!(matches!(scaled.places[..], [ValuePlace::Rate(_), ValuePlace::Rate(_)]), "{name}: {scaled:?}");
+            assert!(
+                matches!(scaled.places[..], [ValuePlace::Rate(_), ValuePlace::Rate(_)]),
+                "{name}: {scaled:?}"
+            );
             // KiB per second over 1000.
             assert_eq!(scaled.scale, (1, 1_024_000), "{name}");
         }

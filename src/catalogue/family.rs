@@ -270,6 +270,7 @@ pub enum GpuRows {
     Up,
     Unsupported,
     Busy,
+    Processes,
     Health,
     XidErrors,
     XidActionErrors,

@@ -100,6 +100,12 @@ const OWN: &[Label] = &[
     closed("link", "number of the NVLink, from 0", &NUMBERS),
     open("kind", "kind of error, or of workload; the values depend on the family"),
     open("xid", "code of an XID error"),
+    open("sxid", "code of an SXID error"),
+    closed(
+        "severity",
+        "whether the NVSwitch has stopped until it is reset with its GPUs (fatal), or goes on (non_fatal)",
+        &["fatal", "non_fatal"],
+    ),
     closed(
         "class",
         "kind of fault that the XID stands for",

@@ -66,9 +66,7 @@ pub(super) const ROWS: &[Family] = &[
 ];
 
 const fn bytes(name: &'static str, level: Level, help: &'static str, points: &'static [Point]) -> Family {
-    Family::gauge(name, Unit::Bytes, help, Gpu(Read(points)))
-        .level(level)
-        .tier(Tier::Medium)
+    Family::gauge(name, Unit::Bytes, help, Gpu(Read(points))).level(level).tier(Tier::Medium)
 }
 
 const NO_WINDOW: &str = "a GPU that shares the host's memory needs no window to it";

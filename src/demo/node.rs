@@ -49,7 +49,8 @@ pub(super) fn write(
 }
 
 /// The memory of a DGX Spark, whose GPU shares it, before any process of the scenario has some.
-const MEMORY: &[u8] = b"MemTotal:       125489508 kB\nMemFree:        120246624 kB\nMemAvailable:   121295200 kB\n";
+const MEMORY: &[u8] =
+    b"MemTotal:       125489508 kB\nMemFree:        120246624 kB\nMemAvailable:   121295200 kB\n";
 
 fn passwd(scenario: &DemoScenario) -> String {
     let root = "root:x:0:0:root:/root:/bin/sh\n".to_owned();

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use super::kinds::{
     BACK, BUDGET, CONFIG, DRIVER, ENDED, FOUND, GAP, GRANTED, HEALTH, LOST, QUIESCED, RESHAPED, RESUMED,
-    THROTTLED, UNTHROTTLED, XID,
+    SXID, THROTTLED, UNTHROTTLED, XID,
 };
 use super::{Event, EventKind, Party, Severity};
 use crate::catalogue::xid::{self, Action};
 use crate::catalogue::{AgentFamily, KnownPoint, known_point};
 use crate::model::snapshot::{GpuEntry, GpuState, HoldingEntry, Snapshot};
-use crate::model::{Attachment, Fact, GpuId, HealthState, HoldingSource, Money, Nanoseconds, Utc};
+use crate::model::{Attachment, Fact, GpuId, HealthState, HoldingSource, Money, Nanoseconds, SxidCount, Utc};
 
 /// The reasons for which clocks are held down.
 const THROTTLES: [(&str, KnownPoint); 6] = {
@@ -95,6 +95,7 @@ impl EventTracker {
         }
         self.compare_holdings(&previous, snapshot, &mut events);
         compare_budgets(&previous, snapshot, &mut events);
+        compare_sxids(&previous, snapshot, &mut events);
         let is_quiesced = |of: &Snapshot| of.agent_integer(AgentFamily::Quiesced.name()) == Some(1);
         match (is_quiesced(&previous), is_quiesced(snapshot)) {
             (false, true) => events.push(event(&QUIESCED, now, None, "the driver is released on request")),
@@ -323,6 +324,26 @@ fn xid_event(entry: &GpuEntry, (code, label): (u32, &Arc<str>), count: u64, at: 
     let text = format!("XID {code}: {}", row.text);
     let of_xid = event(&XID, at, Some(entry), text);
     Event { severity, attributes, count, detail: Arc::clone(label), ..of_xid }
+}
+
+fn compare_sxids(previous: &Snapshot, snapshot: &Snapshot, events: &mut Vec<Event>) {
+    for SxidCount { sxid, count, last } in &snapshot.sxids {
+        let before = previous.sxids.iter().find(|known| known.sxid == *sxid).map_or(0, |known| known.count);
+        if *count == before {
+            continue;
+        }
+        let severity = if sxid.is_fatal { Severity::Error } else { Severity::Warn };
+        let attributes = vec![
+            ("pci_bus_id", sxid.switch.to_string()),
+            ("sxid", sxid.code.to_string()),
+            ("severity", sxid.severity().to_owned()),
+        ];
+        let what = if sxid.is_fatal { "fatal: it must be reset with its GPUs" } else { "not fatal" };
+        let text = format!("SXID {} of the NVSwitch at {}, {what}", sxid.code, sxid.switch);
+        let detail = format!("{} {}", sxid.switch, sxid.code).into();
+        let of_switch = event(&SXID, (*last).min(snapshot.at.utc), None, text);
+        events.push(Event { severity, attributes, detail, count: count - before, ..of_switch });
+    }
 }
 
 fn found(entry: &GpuEntry, previous: &Snapshot, now: Utc) -> Event {

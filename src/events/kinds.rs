@@ -69,6 +69,8 @@ kinds! {
     HEALTH = kind("gpu.health.changed", Warn, "The verdict on the GPU has changed. ERROR for failed, INFO for ok.")
         .attributes(&["state", "before", "action", "rule", "evidence"]);
     GAP = kind("gpu.gap", Warn, "The GPU was there and could not be read for a while.").attributes(&["seconds"]);
+    SXID = kind("nvswitch.sxid", Error, "The driver wrote an SXID, an error of an NVSwitch, to the kernel's log. WARN where it \
+        is not fatal.").attributes(&["pci_bus_id", "sxid", "severity"]);
     QUIESCED = kind("gpumeter.quiesced", Info, "The agent has let go of the driver, as it was asked to.").alone();
     RESUMED = kind("gpumeter.resumed", Info, "The agent uses the driver again.").alone();
     CONFIG = kind("gpumeter.config.reloaded", Info, "The configuration was read again. WARN where it has a mistake and the former \

@@ -3,7 +3,7 @@
 
 use crate::model::snapshot::CONFLICT_ADVICE;
 
-use super::summary::{Summary, SummaryGpu, SummaryNode, SummaryProblem, SummaryTenant};
+use super::summary::{Summary, SummaryGpu, SummaryNode, SummaryProblem, SummarySxid, SummaryTenant};
 
 /// A held GPU is a problem from this time of idleness on, in seconds.
 const IDLE_SECONDS: u64 = 300;
@@ -30,6 +30,7 @@ pub(super) fn problems(summary: &Summary) -> Vec<SummaryProblem> {
     account
         .into_iter()
         .chain(unheld(&summary.node))
+        .chain(summary.node.sxids.iter().filter(|one| one.fatal).map(fatal_sxid))
         .chain(faults.into_iter().map(|(_, problem)| problem))
         .chain(summary.gpus.iter().filter_map(conflict))
         .chain(summary.tenants.iter().filter_map(|tenant| overspent(tenant, &summary.node)))
@@ -104,6 +105,20 @@ fn fault(gpu: &SummaryGpu) -> Option<(u8, SummaryProblem)> {
         ..of_gpu(gpu, level, what)
     };
     Some((order, problem))
+}
+
+/// A switch that has stopped takes its GPUs' links along.
+fn fatal_sxid(one: &SummarySxid) -> SummaryProblem {
+    let SummarySxid { pci_bus_id, sxid, count, last, .. } = one;
+    let times = if *count == 1 { String::new() } else { format!(", {count} times") };
+    SummaryProblem {
+        level: "failed".to_owned(),
+        title: format!("NVSwitch {pci_bus_id} failed"),
+        text: format!("SXID {sxid}, which is fatal{times}"),
+        since: Some(last.clone()),
+        advice: "drain the node, then reset the switch together with all GPUs on it, or reboot".to_owned(),
+        ..SummaryProblem::default()
+    }
 }
 
 fn heat(gpu: &SummaryGpu) -> Option<(u8, SummaryProblem)> {

@@ -305,12 +305,29 @@ fn summarize_node(source: &SummarySource<'_>, view: &View<'_>, gpus: &[SummaryGp
         how_held_advice: snapshot.how_held.advice().to_owned(),
         used_last_hour: of_hour(snapshot.last_hour.used),
         unheld_last_hour: of_hour(snapshot.last_hour.unheld),
+        sxids: recent_sxids(snapshot),
         power: sum(|gpu| gpu.readings.power).map(rounded),
         power_limit: sum(|gpu| gpu.readings.power_limit).map(rounded),
         currency: view.currency().map(str::to_owned),
         per_hour: all.map(money),
         held_per_hour: view.currency().map(|_| money(held.unwrap_or(0))),
     }
+}
+
+/// How long an SXID is shown: a reset of the switch, which ends it, is not told.
+const SXIDS_SHOWN: Nanoseconds = Nanoseconds::from_seconds(24 * 3_600);
+
+fn recent_sxids(snapshot: &Snapshot) -> Vec<SummarySxid> {
+    let recent = snapshot.sxids.iter().filter(|seen| snapshot.at.utc.since(seen.last) <= SXIDS_SHOWN);
+    recent
+        .map(|seen| SummarySxid {
+            pci_bus_id: seen.sxid.switch.to_string(),
+            sxid: seen.sxid.code,
+            fatal: seen.sxid.is_fatal,
+            count: seen.count,
+            last: seen.last.to_string(),
+        })
+        .collect()
 }
 
 /// The state of the account, and why it is not ok.

@@ -90,6 +90,9 @@ pub struct SummaryNode {
     pub used_last_hour: Option<f64>,
     /// GPU-seconds of these that workloads used on GPUs that nobody held, and for which their terms charge nobody.
     pub unheld_last_hour: Option<f64>,
+    /// SXIDs of the node's NVSwitches that were seen within the last day.
+    #[serde(default)]
+    pub sxids: Vec<SummarySxid>,
     /// Power of all GPUs, and the sum of their limits.
     pub power: Option<f64>,
     /// The sum of the GPUs' power limits.
@@ -100,6 +103,21 @@ pub struct SummaryNode {
     pub per_hour: Option<String>,
     /// Price of what is held per hour.
     pub held_per_hour: Option<String>,
+}
+
+/// SXIDs of one code of one NVSwitch.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct SummarySxid {
+    /// PCI address of the switch.
+    pub pci_bus_id: String,
+    /// The code.
+    pub sxid: u32,
+    /// Whether the switch has stopped until it is reset with its GPUs.
+    pub fatal: bool,
+    /// How often since the agent's start.
+    pub count: u64,
+    /// When last.
+    pub last: String,
 }
 
 /// A GPU.

@@ -169,6 +169,9 @@ impl<S: Sink> FamilyWalk<'_, S> {
                 GpuRows::Present => self.visit(&labels, state.map(|state| state.present.into())),
                 GpuRows::Up => self.visit(&labels, state.map(|state| state.is_up().into())),
                 GpuRows::Busy => self.visit(&labels, state.and_then(|state| number(state.busy))),
+                GpuRows::Processes => {
+                    self.visit(&labels, state.and_then(|state| Some(state.processes()?.len() as i128)));
+                }
                 GpuRows::Absence => {
                     if let Some(reason) = gpu.absence {
                         self.visit(&[&gpu.index, &gpu.id.uuid, reason], Some(1));

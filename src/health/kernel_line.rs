@@ -1,11 +1,11 @@
-//! The XID lines that NVIDIA's driver writes to the kernel's log.
+//! The XID and SXID lines that NVIDIA's driver writes to the kernel's log.
 //!
 //! In: the text of one record, which may contain any process name. Out: the XID, or nothing for other lines. The shapes
 //! are those of kernel_rc.c in NVIDIA's open kernel modules and of older drivers: `NVRM: Xid (PCI:0000:0f:00 GPU-I:02
 //! GPU-CI:00): 13, pid=4711, name=python3, Graphics Exception: ...`, with or without `PCI:`, instances, process id and
 //! process name.
 
-use crate::model::PciAddress;
+use crate::model::{PciAddress, Sxid};
 
 /// An XID line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +38,24 @@ pub fn parse(record: &str) -> Option<XidLine> {
     // The process and what happened follow the code.
     let code = rest.split_once(',').map_or(rest, |(code, _)| code);
     Some(XidLine { pci, gpu_instance, compute_instance, xid: number(code.trim())? })
+}
+
+/// Parses the first line of an SXID, `nvidia-nvswitch0: SXid (PCI:0000:84:00.0): 12028, Non-fatal, Link 32 …`; none where it
+/// is another line. The lines after it have the same code, and the engine or data in place of the severity.
+pub fn parse_sxid(record: &str) -> Option<Sxid> {
+    let rest = record
+        .trim_start()
+        .strip_prefix("nvidia-nvswitch")?
+        .trim_start_matches(|one: char| one.is_ascii_digit());
+    let (place, rest) = rest.strip_prefix(": SXid (PCI:")?.split_once("):")?;
+    let mut words = rest.split(',');
+    let code = number(words.next()?.trim())?;
+    let is_fatal = match words.next()?.trim() {
+        "Fatal" => true,
+        "Non-fatal" => false,
+        _ => return None,
+    };
+    Some(Sxid { switch: PciAddress::parse(place)?, code, is_fatal })
 }
 
 fn number(digits: &str) -> Option<u32> {
@@ -88,6 +106,31 @@ mod tests {
             "NVRM: Xid (PCI:0000:0f:00): 31, pid=1, name=): 79, NVRM: Xid (PCI:0000:10:00): 48, MMU Fault";
         let read = parse(line).unwrap();
         assert_eq!((read.xid, read.pci), (31, AT));
+    }
+
+    #[test]
+    fn an_sxid_is_counted_by_the_line_that_tells_its_severity() {
+        let switch = PciAddress { domain: 0, bus: 0x84, device: 0 };
+        let head = "nvidia-nvswitch0: SXid (PCI:0000:84:00.0): ";
+        for (line, expected) in [
+            ("12028, Non-fatal, Link 32 egress non-posted PRIV error (First)", Some((12_028, false))),
+            ("20034, Fatal, Link 30 LTSSM Fault Up", Some((20_034, true))),
+            ("12028, Severity 0 Engine instance 32 Sub-engine instance 00", None),
+            ("12028, Data {0x00140004, 0x00100000, 0x00140004}", None),
+            ("12028", None),
+            ("-1, Fatal, Link 1", None),
+        ] {
+            let read = parse_sxid(&format!("{head}{line}"));
+            let expected = expected.map(|(code, is_fatal)| Sxid { switch, code, is_fatal });
+            assert_eq!(read, expected, "{line}");
+        }
+        for line in [
+            "NVRM: Xid (PCI:0000:0f:00): 13, x",
+            "nvidia-nvswitch: SXid",
+            "nvidia-nvswitch3: SXid (PCI:x): 1, Fatal",
+        ] {
+            assert_eq!(parse_sxid(line), None, "{line}");
+        }
     }
 
     #[test]

@@ -37,7 +37,12 @@ mod tests {
         let text = "MemTotal:       125489508 kB\nMemFree:         7789944 kB\nMemAvailable:   44564480 kB\n";
         let memory = HostMemory { total: Bytes(128_501_256_192), available: Bytes(45_634_027_520) };
         assert_eq!(parse(text), Some(memory));
-        for garbage in ["", "MemTotal: 1 kB\n", "MemTotal: 1\nMemAvailable: 1\n", "MemTotal: -1 kB\nMemAvailable: 1 kB\n"] {
+        for garbage in [
+            "",
+            "MemTotal: 1 kB\n",
+            "MemTotal: 1\nMemAvailable: 1\n",
+            "MemTotal: -1 kB\nMemAvailable: 1 kB\n",
+        ] {
             assert_eq!(parse(garbage), None, "{garbage:?}");
         }
     }

@@ -34,6 +34,7 @@ mod recovery;
 mod roster;
 mod settle;
 mod support;
+mod sxids;
 mod unified_memory;
 mod versions;
 mod xids;
@@ -55,8 +56,8 @@ use crate::host::{HostMemory, Pci};
 use crate::model::frame::Tier;
 use crate::model::snapshot::{InstanceCounters, Snapshot};
 use crate::model::{
-    Absence, CallInFlight, Frame, GpuId, HolderId, HowHeld, Nanoseconds, Reading, Stamp, Unframed, Utc,
-    XidCount,
+    Absence, CallInFlight, Frame, GpuId, HolderId, HowHeld, Nanoseconds, Reading, Stamp, SxidCount, Unframed,
+    Utc, XidCount,
 };
 use crate::tenants::{RuleSchedule, TenantNames, TenantRules, tenant};
 
@@ -73,6 +74,7 @@ use last_hour::LastHour;
 use location::GpuLocation;
 use numbers::MeterCounters;
 use publish::Publisher;
+use sxids::Sxids;
 use versions::HolderVersions;
 use xids::Xids;
 
@@ -146,6 +148,8 @@ pub struct Inputs {
     pub news: Vec<SamplerNews>,
     /// From the event set and the kernel's log.
     pub xids: Vec<XidCount>,
+    /// From the kernel's log.
+    pub sxids: Vec<SxidCount>,
     /// From the event set.
     pub notices: Vec<NoticeCount>,
     /// The identities of processes.
@@ -250,6 +254,7 @@ pub struct Meter {
     has_new_grants: bool,
     tenant_names: TenantNames,
     unplaced: UnplacedXids,
+    sxids: Sxids,
     grants: GrantMatches,
     conflicts: Conflicts,
     last_hour: LastHour,
@@ -278,6 +283,7 @@ impl Meter {
             has_new_grants: true,
             tenant_names: TenantNames::default(),
             unplaced: UnplacedXids::default(),
+            sxids: Sxids::default(),
             grants: GrantMatches::default(),
             conflicts: Conflicts::default(),
             last_hour: LastHour::default(),
@@ -367,6 +373,7 @@ impl Meter {
         self.match_grants();
         self.find_conflicts();
         self.receive_events(now, std::mem::take(&mut inputs.xids), &inputs.notices);
+        self.sxids.add(&inputs.sxids);
         self.settle(&inputs.identities, &mut batch);
         self.judge(now, &mut batch);
         self.count_xids(now, &mut batch);

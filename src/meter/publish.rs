@@ -88,7 +88,6 @@ impl Publisher {
                 agent: agent_entries,
             },
         );
-        self.sequence += 1;
         Snapshot {
             sequence: self.sequence,
             at: now,
@@ -99,6 +98,7 @@ impl Publisher {
             how_held: policy.how_held,
             last_hour: meter.last_hour.sum(),
             conflicts: meter.list_conflicts(&gpus),
+            sxids: meter.sxids.list(),
             processes_listed,
             processes,
             accounts: Arc::clone(&accounts.tenants.states),
@@ -121,6 +121,7 @@ impl Publisher {
     ) -> Services {
         let mut numbers = services.clone();
         meter.counters.add_to(&mut numbers);
+        meter.sxids.add_to(&mut numbers);
         for tier in Tier::ALL {
             // The longest in force on any GPU.
             let frames = gpus.iter().filter_map(|gpu| gpu.frame.as_deref());
@@ -183,6 +184,7 @@ impl Meter {
         }
         // The publisher is taken out, since it borrows the rest of the meter.
         let mut publisher = std::mem::take(&mut self.publisher);
+        publisher.sequence += 1;
         let snapshot = publisher.build_snapshot(self, now, inputs);
         self.publisher = publisher;
         Arc::new(snapshot)

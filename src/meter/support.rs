@@ -87,7 +87,7 @@ fn frame_support(frame: &Frame, family: &Family, points: &[Range<PointId>]) -> S
         Rows::Instance(InstanceRows::Read(points) | InstanceRows::Integrals(points)) => {
             best(points.iter().map(|point| instance_support(frame, point.value)))
         }
-        Rows::Process([Labelled { value: ProcessValue::Memory, .. }, ..]) => {
+        Rows::Gpu(GpuRows::Processes) | Rows::Process([Labelled { value: ProcessValue::Memory, .. }, ..]) => {
             frame.processes.as_ref().map(|_| ()).map_err(|absence| *absence)
         }
         Rows::Process(_) => frame.samples.as_ref().map(|_| ()).map_err(|absence| *absence),
@@ -149,7 +149,8 @@ pub fn source_level(family: &Family) -> Level {
 
 /// Family and source of everything read of the GPU up to a level, as label values.
 pub(super) fn sources(gpu: &TrackedGpu, level: Level) -> impl Iterator<Item = (Arc<str>, Arc<str>)> {
-    let metered = METERED.iter().filter(move |metered| metered.from <= level || metered.is_substituted(gpu, level));
+    let metered =
+        METERED.iter().filter(move |metered| metered.from <= level || metered.is_substituted(gpu, level));
     metered.filter_map(|metered| Some((Arc::clone(&metered.name), label(metered.source(gpu)?))))
 }
 

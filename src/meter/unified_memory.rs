@@ -18,7 +18,8 @@ pub fn set_unified_memory(frame: &mut Frame, host: Option<HostMemory>) {
     let used = used(frame);
     let total = host.ok_or(Absence::NotYet).and_then(|host| bytes(host.total));
     // Processes that share memory may have more together than there is.
-    let others = used.and_then(|used| total?.checked_sub(used).filter(|rest| *rest >= 0).ok_or(Absence::Rejected));
+    let others =
+        used.and_then(|used| total?.checked_sub(used).filter(|rest| *rest >= 0).ok_or(Absence::Rejected));
     let available = host.ok_or(Absence::NotYet).and_then(|host| bytes(host.available));
     // The host is read at another moment than the processes.
     let free = others.and_then(|others| Ok(available?.min(others)));
@@ -79,7 +80,11 @@ mod tests {
         let memory = |processes: &[Option<u64>], host| memory(MemoryKind::Unified, processes, host);
         assert_eq!(memory(&[Some(60), Some(18)], host(120, 30)), gibibytes([120, 78, 30, 12]));
         assert_eq!(memory(&[], host(120, 100)), gibibytes([120, 0, 100, 20]));
-        assert_eq!(memory(&[Some(60)], host(120, 118)), gibibytes([120, 60, 60, 0]), "read before they allocated");
+        assert_eq!(
+            memory(&[Some(60)], host(120, 118)),
+            gibibytes([120, 60, 60, 0]),
+            "read before they allocated"
+        );
         let more = memory(&[Some(90), Some(90)], host(120, 10));
         assert_eq!(more, [Ok(120 << 30), Ok(180 << 30), Err(Absence::Rejected), Err(Absence::Rejected)]);
     }
@@ -87,7 +92,10 @@ mod tests {
     #[test]
     fn unified_memory_that_is_not_known_is_absent() {
         let of_one = memory(MemoryKind::Unified, &[Some(1), None], host(120, 100));
-        assert_eq!((of_one[0], of_one[1], of_one[2].is_err()), (Ok(120 << 30), Err(Absence::NotSupported), true));
+        assert_eq!(
+            (of_one[0], of_one[1], of_one[2].is_err()),
+            (Ok(120 << 30), Err(Absence::NotSupported), true)
+        );
         let without_host = memory(MemoryKind::Unified, &[Some(1)], None);
         assert_eq!((without_host[0], without_host[1]), (Err(Absence::NotYet), Ok(1 << 30)));
         let own = memory(MemoryKind::Device, &[Some(1)], host(120, 100));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Bytes, Nanoseconds, Stamp, named};
+use super::{Bytes, Nanoseconds, Stamp, Utc, named};
 
 /// A physical GPU: the UUID is its identity, the index a convenience for people.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -228,6 +228,13 @@ pub struct PciAddress {
     pub device: u8,
 }
 
+impl std::fmt::Display for PciAddress {
+    /// As the driver writes it.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:08X}:{:02X}:{:02X}.0", self.domain, self.bus, self.device)
+    }
+}
+
 impl PciAddress {
     /// Reads `domain:bus:device`, with or without a function, as drivers and kernels print it.
     pub fn parse(text: &str) -> Option<Self> {
@@ -284,6 +291,35 @@ pub struct XidCount {
     pub received_at: Nanoseconds,
 }
 
+/// An error of an NVSwitch, by the kernel's log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Sxid {
+    /// The switch.
+    pub switch: PciAddress,
+    /// The code.
+    pub code: u32,
+    /// Whether the switch has stopped until it is reset with its GPUs; otherwise it goes on.
+    pub is_fatal: bool,
+}
+
+impl Sxid {
+    /// The value of the `severity` label.
+    pub const fn severity(&self) -> &'static str {
+        if self.is_fatal { "fatal" } else { "non_fatal" }
+    }
+}
+
+/// SXIDs of one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SxidCount {
+    /// Switch, code and severity.
+    pub sxid: Sxid,
+    /// How many.
+    pub count: u64,
+    /// When the last one was received.
+    pub last: Utc,
+}
+
 /// A driver event of a GPU other than an XID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Notice {
@@ -318,6 +354,7 @@ mod tests {
             assert_eq!(PciAddress::parse(text), Some(address), "{text}");
         }
         assert_eq!(PciAddress::parse("0009:01:00.0").map(|address| address.domain), Some(9));
+        assert_eq!(address.to_string(), "00000000:0F:00.0");
         for text in ["", "0000:0f", "0000:0f:00:1", "0000:+f:00", "0000:100:00", "x:0f:00", "123456789:0f:00"]
         {
             assert_eq!(PciAddress::parse(text), None, "{text}");

@@ -31,7 +31,7 @@ pub use frame::{
 };
 pub use gpu::{
     Attachment, FabricPlace, GpuId, GpuIdentity, GpuName, GpuSelector, InstanceId, InstanceIdentity,
-    MemoryKind, MigSlices, Notice, PciAddress, Platform, Via, XidCount, XidSource,
+    MemoryKind, MigSlices, Notice, PciAddress, Platform, Sxid, SxidCount, Via, XidCount, XidSource,
 };
 pub use health::{HealthState, Reason, Remedy, StickyFault, Verdict};
 pub use holder::{Holder, HolderId, RESERVED, UnattributedReason};

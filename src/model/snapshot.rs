@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use super::frame::Tier;
 use super::{
-    Absence, Facts, Fraction, Frame, GpuId, GpuIdentity, HoldingSource, HowHeld, InstanceIdentity, MigLayout,
-    Money, Nanoseconds, Price, Reading, Stamp, UnattributedReason, Utc, Verdict,
+    Absence, Facts, Fraction, Frame, GpuId, GpuIdentity, GpuProcess, HoldingSource, HowHeld,
+    InstanceIdentity, MigLayout, Money, Nanoseconds, Price, Reading, Stamp, SxidCount, UnattributedReason,
+    Utc, Verdict,
 };
 
 /// Everything known at the end of one tick.
@@ -33,6 +34,8 @@ pub struct Snapshot {
     pub last_hour: HourlyUse,
     /// Claims that do not fit together, for each GPU that has any.
     pub conflicts: Vec<HoldingConflict>,
+    /// SXIDs of the node's NVSwitches since the agent's start.
+    pub sxids: Vec<SxidCount>,
     /// Whether the processes are listed; below level full only while somebody looks at the live page.
     pub processes_listed: bool,
     /// Parallel to [`Roster::processes`].
@@ -306,6 +309,11 @@ impl GpuState {
     /// Whether the GPU responds: its fast readings are young enough to be published.
     pub const fn is_up(&self) -> bool {
         self.fresh[Tier::Fast as usize]
+    }
+
+    /// The processes on it as last listed, unless the GPU does not answer.
+    pub fn processes(&self) -> Option<&[GpuProcess]> {
+        self.frame.as_deref().filter(|_| self.is_up())?.processes.as_deref().ok()
     }
 
     /// The reading of a device point, withheld when its tier is too old.

@@ -1,4 +1,4 @@
-//! The thread that reads XIDs from the kernel log: some never become events of the driver, and a driver that hangs writes
+//! The thread that reads XIDs and SXIDs from the kernel log: some XIDs never become events of the driver, and a driver that hangs writes
 //! its last messages only there.
 //!
 //! Records from before the agent's start are skipped. A log that cannot be read is tried again.
@@ -72,7 +72,7 @@ fn follow(mut log: KernelLog, shared: &DriverSessions) -> std::io::Result<()> {
     while !shared.stop.is_called() {
         let (mut batch, mut has_records) = (EventBatch::default(), false);
         for _ in 0..MAX_READS {
-            if !log.read(|record| count_xid(record, &mut batch))? {
+            if !log.read(|record| count(record, &mut batch))? {
                 break;
             }
             has_records = true;
@@ -88,7 +88,10 @@ fn follow(mut log: KernelLog, shared: &DriverSessions) -> std::io::Result<()> {
     Ok(())
 }
 
-fn count_xid(record: &str, batch: &mut EventBatch) {
+fn count(record: &str, batch: &mut EventBatch) {
+    if let Some(sxid) = kernel_line::parse_sxid(record) {
+        return batch.sxid(sxid);
+    }
     let Some(line) = kernel_line::parse(record) else { return };
     batch.xid(XidKind {
         source: XidSource::KernelLog,

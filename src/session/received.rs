@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::catalogue::xid;
 use crate::clock::system_now;
 use crate::meter::NoticeCount;
-use crate::model::{GpuName, Nanoseconds, Notice, Stamp, XidCount, XidSource};
+use crate::model::{GpuName, Nanoseconds, Notice, Stamp, Sxid, SxidCount, Utc, XidCount, XidSource};
 use crate::nvml::{DriverEvent, DriverEventKind};
 
 /// Kinds of XID that are counted apart between two ticks; a node of 16 GPUs in MIG has fewer.
@@ -21,6 +21,7 @@ pub(crate) struct Received(Mutex<ReceivedState>);
 #[derive(Default)]
 struct ReceivedState {
     xids: BTreeMap<XidKind, (u64, Stamp, Nanoseconds)>,
+    sxids: BTreeMap<Sxid, (u64, Utc)>,
     notices: BTreeMap<(Arc<str>, Notice), u64>,
     hints: BTreeMap<Arc<str>, Hint>,
     kernel_log: Option<bool>,
@@ -51,6 +52,7 @@ pub(crate) struct Hint {
 #[derive(Default)]
 pub(crate) struct EventBatch {
     pub(crate) xids: BTreeMap<XidKind, u64>,
+    sxids: BTreeMap<Sxid, u64>,
     notices: BTreeMap<(Arc<str>, Notice), u64>,
 }
 
@@ -72,8 +74,13 @@ impl EventBatch {
         *self.xids.entry(kind).or_default() += 1;
     }
 
+    /// Counts an SXID.
+    pub(crate) fn sxid(&mut self, sxid: Sxid) {
+        *self.sxids.entry(sxid).or_default() += 1;
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
-        self.xids.is_empty() && self.notices.is_empty()
+        self.xids.is_empty() && self.sxids.is_empty() && self.notices.is_empty()
     }
 }
 
@@ -94,6 +101,13 @@ impl Received {
             }
             let seen = state.xids.entry(kind).or_insert((0, now, received));
             *seen = (seen.0.saturating_add(count), now, received);
+        }
+        for (sxid, count) in batch.sxids {
+            if state.sxids.len() >= MAX_KINDS && !state.sxids.contains_key(&sxid) {
+                continue;
+            }
+            let seen = state.sxids.entry(sxid).or_insert((0, now.utc));
+            *seen = (seen.0.saturating_add(count), now.utc);
         }
         for ((uuid, notice), count) in batch.notices {
             let hint = state.hints.entry(Arc::clone(&uuid)).or_default();
@@ -123,6 +137,12 @@ impl Received {
         });
         let notices = notices.into_iter().map(|((uuid, notice), count)| NoticeCount { uuid, notice, count });
         (xids.collect(), notices.collect())
+    }
+
+    /// Returns and clears the SXIDs.
+    pub(crate) fn take_sxids(&self) -> Vec<SxidCount> {
+        let sxids = std::mem::take(&mut self.lock().sxids);
+        sxids.into_iter().map(|(sxid, (count, last))| SxidCount { sxid, count, last }).collect()
     }
 
     /// What the sampler of a GPU should do at its next tick.

@@ -106,7 +106,8 @@ fn a_gpu_that_shares_the_hosts_memory_shows_that_of_its_processes() {
     let page = demo.agent.wait_for("its memory", |page| {
         page.value("gpu_memory_free_bytes", &[]).is_some() && page.value("gpu_up", &[]) == Some("1")
     });
-    let bytes = ["total", "used", "free", "reserved"].map(|part| number(&page, &format!("gpu_memory_{part}_bytes"), &[]));
+    let bytes = ["total", "used", "free", "reserved"]
+        .map(|part| number(&page, &format!("gpu_memory_{part}_bytes"), &[]));
     assert_eq!(bytes, [128_501_256_192.0, 82_931_000_000.0, 45_570_256_192.0, 0.0]);
     assert!(page.has("gpu_info", &["model=\"NVIDIA GB10 (simulated)\"", "memory=\"unified\""]));
     for (part, source) in [("total", "host"), ("used", "processes"), ("free", "host")] {
@@ -114,6 +115,7 @@ fn a_gpu_that_shares_the_hosts_memory_shows_that_of_its_processes() {
         assert!(page.has("gpumeter_source_info", &[&metric, &format!("source=\"{source}\"")]), "{part}");
         assert!(!page.has("gpu_unsupported", &[&format!("family=\"gpu_memory_{part}_bytes\"")]), "{part}");
     }
+    assert_eq!(page.value("gpu_processes", &[]), Some("2"));
     for family in ["gpu_fan_speed_ratio", "gpu_power_limit_watts", "gpu_temperature_limit_celsius"] {
         assert!(!page.has(family, &[]), "{family}");
     }
@@ -125,7 +127,10 @@ fn a_gpu_that_shares_the_hosts_memory_shows_that_of_its_processes() {
     let (_, summary) = demo.agent.get("/api/v1/summary");
     let summary: serde_json::Value = serde_json::from_str(&summary).unwrap();
     let gpu = &summary["gpus"][0];
-    assert_eq!([&gpu["memory_used"], &gpu["memory_total"]].map(|number| number.as_u64()), [Some(82_931_000_000), Some(128_501_256_192)]);
+    assert_eq!(
+        [&gpu["memory_used"], &gpu["memory_total"]].map(|number| number.as_u64()),
+        [Some(82_931_000_000), Some(128_501_256_192)]
+    );
 }
 
 /// Series of a GPU at a level, without those whose number depends on tenants, processes and XIDs.

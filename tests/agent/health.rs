@@ -133,6 +133,79 @@ fn an_xid_from_the_kernel_log_is_counted_once_even_if_the_driver_reports_it_too(
 }
 
 #[test]
+fn sxids_of_nvswitches_are_counted_and_shown_as_xids_are() {
+    let demo = node("");
+    let readable = ["collector=\"kernel_log\""];
+    demo.agent
+        .wait_for("the kernel log", |page| page.value("gpumeter_collector_success", &readable).is_some());
+    let head = "nvidia-nvswitch0: SXid (PCI:0000:84:00.0)";
+    let lines = [
+        format!("3,9001,1,-;{head}: 12028, Non-fatal, Link 32 egress non-posted PRIV error (First)\n"),
+        format!("3,9002,1,-;{head}: 12028, Severity 0 Engine instance 32 Sub-engine instance 00\n"),
+        format!("3,9003,1,-;{head}: 12028, Data {{0x00140004, 0x00100000}}\n"),
+        format!("3,9004,1,-;{head}: 12028, Non-fatal, Link 33 egress non-posted PRIV error\n"),
+        format!("3,9005,1,-;{head}: 20034, Fatal, Link 30 LTSSM Fault Up\n"),
+        format!("12,9006,1,-;{head}: 11004, Fatal, written by a process\n"),
+    ];
+    let mut log = std::fs::OpenOptions::new().append(true).create(true).open(demo.driver("kmsg")).unwrap();
+    log.write_all(lines.concat().as_bytes()).unwrap();
+    let switch = "pci_bus_id=\"00000000:84:00.0\"";
+    let fatal = [switch, "sxid=\"20034\"", "severity=\"fatal\""];
+    let page = demo.agent.wait_for("the lines", |page| page.has("gpu_nvswitch_sxid_errors_total", &fatal));
+    let other = [switch, "sxid=\"12028\"", "severity=\"non_fatal\""];
+    assert_eq!(page.value("gpu_nvswitch_sxid_errors_total", &other), Some("2"));
+    assert_eq!(page.value("gpu_nvswitch_sxid_errors_total", &fatal), Some("1"));
+    assert_eq!(page.series_of("gpu_nvswitch_sxid_last_timestamp_seconds", &[]).count(), 2);
+    assert!(!page.has("gpu_xid_errors_total", &[]), "they are of no GPU");
+    let log = demo.agent.wait_for_log("SXID 20034");
+    let line = log.lines().last().unwrap();
+    assert!(line.contains("ERROR") && line.contains("event=\"nvswitch.sxid\""), "{line}");
+    let body: serde_json::Value = serde_json::from_str(&demo.agent.get("/api/v1/events").1).unwrap();
+    let events = body["events"].as_array().unwrap();
+    let of = |code: &str| {
+        let sxid = events.iter().find(|event| event["attributes"]["sxid"] == code).unwrap();
+        (sxid["name"].clone(), sxid["count"].clone(), sxid["severity"].clone())
+    };
+    let name = serde_json::Value::from("nvswitch.sxid");
+    assert_eq!(of("12028"), (name.clone(), 2.into(), "WARN".into()));
+    assert_eq!(of("20034"), (name, 1.into(), "ERROR".into()));
+    let summary: serde_json::Value = serde_json::from_str(&demo.agent.get("/api/v1/summary").1).unwrap();
+    let problems = summary["problems"].as_array().unwrap();
+    let problem = problems.iter().find(|one| one["title"] == "NVSwitch 00000000:84:00.0 failed").unwrap();
+    assert_eq!(
+        (&problem["level"], &problem["text"]),
+        (&"failed".into(), &"SXID 20034, which is fatal".into())
+    );
+    assert_eq!(summary["node"]["sxids"].as_array().map(Vec::len), Some(2));
+}
+
+#[test]
+fn the_plugin_of_node_problem_detector_has_its_exit_statuses_and_one_line() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/node-problem-detector/gpumeter-health.sh");
+    let run = |demo: &Demo| {
+        let url = format!("http://{}", demo.agent.address);
+        let mut command = std::process::Command::new("sh");
+        command.arg(script).args(["--simulated", "--url", &url]).env("GPUMETER", program().get_program());
+        let Output { status, stdout, .. } = command.output().unwrap();
+        (status.code(), String::from_utf8(stdout).unwrap())
+    };
+    let mut demo = node(r#"{"at": 8, "gpu": 1, "xid": 79}"#);
+    demo.agent.wait_for("verdicts", |page| page.series_of("gpu_health", &["state=\"ok\""]).count() == 2);
+    assert_eq!(run(&demo), (Some(0), "all GPUs are ok\n".to_owned()));
+    demo.agent.wait_for("the fault", is("gpu=\"1\"", "state=\"failed\""));
+    let (status, line) = run(&demo);
+    assert_eq!(status, Some(1), "{line}");
+    assert!(line.starts_with("GPU 1: failed, reboot_node: ") && line.contains("XID 79"), "{line}");
+    assert_eq!(line.lines().count(), 1, "{line}");
+    demo.agent.kill();
+    let (status, line) = run(&demo);
+    assert_eq!((status, line.lines().count()), (Some(2), 1), "{line}");
+    let rules = std::fs::read_to_string(script.replace(".sh", ".json")).unwrap();
+    let rules: serde_json::Value = serde_json::from_str(&rules).unwrap();
+    assert!(rules["rules"][0]["path"].as_str().unwrap().ends_with("/gpumeter-health.sh"));
+}
+
+#[test]
 fn a_storm_of_xids_is_counted_exactly_and_logged_in_few_lines() {
     const EACH: usize = 10_000;
     let storm: Vec<String> = (0..2 * EACH)

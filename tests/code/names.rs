@@ -132,6 +132,8 @@ const SUBJECTS: &[(&str, &str)] = &[
     ("gpu_xid_action_errors_total", "action"),
     ("gpu_xid_last_timestamp_seconds", "xid"),
     ("gpu_xid_info", "xid"),
+    ("gpu_nvswitch_sxid_errors_total", "sxid"),
+    ("gpu_nvswitch_sxid_last_timestamp_seconds", "sxid"),
     ("gpu_recovery_action", "action"),
     ("gpumeter_collector_success", "collector"),
     ("gpumeter_collector_duration_seconds", "collector"),

@@ -126,7 +126,8 @@ pub(crate) fn awake_when_cut(board: &Board) -> bool {
 
 /// C2C links: Grace boards reach the host's memory over them.
 pub(crate) fn c2c_links(board: &Board) -> u32 {
-    let is_grace = (board.profile.starts_with("gb") || board.profile.starts_with("gh")) && !is_integrated(board);
+    let is_grace =
+        (board.profile.starts_with("gb") || board.profile.starts_with("gh")) && !is_integrated(board);
     if is_grace { 10 } else { 0 }
 }
 

@@ -172,6 +172,7 @@ function gpuFacts(gpu, summary) {
     ["Idle", since(gpu.idle_since, summary)],
     ["ECC errors", gpu.ecc_uncorrected === null ? "" : `${gpu.ecc_corrected} corrected, ${gpu.ecc_uncorrected} uncorrected`],
     ["XIDs", gpu.xids.map(([code, count, last]) => `${code} (${count === null ? "" : `${count} times, `}last ${clock(last, summary.at)})`).join(", ")],
+    ["SXIDs of the node's NVSwitches", summary.node.sxids.map((one) => `${one.sxid} of ${one.pci_bus_id} (${one.count} times, last ${clock(one.last, summary.at)})`).join(", ")],
     ["Price per hour", money(gpu.per_hour, gpu.per_hour && summary.node.currency)],
     ["Model", gpu.model],
     ["UUID", gpu.uuid],

@@ -121,6 +121,7 @@ impl Agent {
             how_held: HowHeld::Grants,
             last_hour: HourlyUse::default(),
             conflicts: Vec::new(),
+            sxids: Vec::new(),
             processes_listed: true,
             processes: Vec::new(),
             accounts: Arc::default(),

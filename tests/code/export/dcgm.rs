@@ -263,7 +263,8 @@ fn a_page_that_is_not_configured_names_what_it_lacks() {
     assert_eq!(
         notes("node: {name: n}"),
         ["# Only with web.dcgm_listen or web.dcgm_counters in the configuration: \
-          DCGM_FI_DEV_XID_ERRORS, DCGM_FI_PROF_PCIE_TX_BYTES, DCGM_FI_PROF_PCIE_RX_BYTES"]
+          DCGM_FI_DEV_XID_ERRORS, DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL, DCGM_FI_PROF_PCIE_TX_BYTES, \
+          DCGM_FI_PROF_PCIE_RX_BYTES"]
     );
     assert!(notes(CONFIGURED).is_empty());
 }

@@ -107,6 +107,7 @@ fn gpu(index: usize, mig: bool) -> GpuEntry {
         id: GpuId { index: index as u32, uuid: uuid.into() },
         index: index.to_string().into(),
         identity: Arc::new(GpuIdentity {
+            memory: Some(MemoryKind::Device),
             mig_slices: None,
             model: "NVIDIA H100 80GB HBM3".into(),
             serial: "".into(),
@@ -179,6 +180,7 @@ pub fn values(roster: Arc<Roster>, scale: i64) -> Snapshot {
         how_held: HowHeld::Grants,
         last_hour: HourlyUse::default(),
         conflicts: Vec::new(),
+        sxids: Vec::new(),
         processes_listed: true,
         processes: (0..roster.processes.len() as i64)
             .map(|number| ProcessState {
