@@ -48,8 +48,7 @@ pub struct XidSum {
     pub events: u64,
     /// Errors reported by the kernel log in the current burst.
     pub lines: u64,
-    /// Time since boot at which a source last reported the code; stored as `heard`, its former name.
-    #[serde(rename = "heard")]
+    /// Time since boot at which a source last reported the code.
     pub last_reported: Nanoseconds,
 }
 

@@ -25,8 +25,7 @@ const fn reported(name: &'static str, field: fn(&mut Amounts) -> &mut u64) -> Am
 const COLUMNS: [AmountColumn; 13] = [
     counted("within_ns", |amounts| &mut amounts.parts.within),
     counted("lent_ns", |amounts| &mut amounts.parts.lent),
-    // Idle time; a name that stands in a file stays.
-    counted("waste_ns", |amounts| &mut amounts.parts.idle),
+    counted("idle_ns", |amounts| &mut amounts.parts.idle),
     counted("unmeasured_ns", |amounts| &mut amounts.parts.unmeasured),
     counted("unavailable_ns", |amounts| &mut amounts.parts.unavailable),
     counted("used_within_ns", |amounts| &mut amounts.used.within),

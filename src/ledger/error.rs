@@ -52,6 +52,12 @@ pub enum Cause {
     )]
     Newer { found: i64, known: i64 },
     #[error(
+        "its schema is version {found}, which only builds before the first release wrote; that release and later ones read \
+         {first} and above; make its bills with the build that wrote it, and move the file away to begin a new account (it was \
+         not touched)"
+    )]
+    Unreleased { found: i64, first: i64 },
+    #[error(
         "its schema is version {found}, and this command writes only version {known}; start an agent of this release with it \
          once, which saves a copy of it and upgrades it (the ledger was not changed)"
     )]
@@ -193,6 +199,7 @@ impl Error {
             Cause::Foreign
                 | Cause::Irregular(_)
                 | Cause::Newer { .. }
+                | Cause::Unreleased { .. }
                 | Cause::Owned { .. }
                 | Cause::OtherName
                 | Cause::NetworkFilesystem { .. }

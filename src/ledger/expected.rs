@@ -29,10 +29,10 @@ pub struct InventoryRow {
 pub(super) fn store(connection: &Connection, expected: &Expected) -> Result<(), Cause> {
     connection
         .prepare_cached(
-            "INSERT INTO expected (gpu, pci_bus_id, whereabouts, since_ns)
+            "INSERT INTO expected (gpu, pci_bus_id, attachment, since_ns)
              SELECT id, ?2, ?3, ?4 FROM gpu WHERE uuid = ?1
              ON CONFLICT (gpu) DO UPDATE SET pci_bus_id = excluded.pci_bus_id,
-                whereabouts = excluded.whereabouts, since_ns = excluded.since_ns",
+                attachment = excluded.attachment, since_ns = excluded.since_ns",
         )?
         .execute(params![
             expected.gpu,
@@ -46,7 +46,7 @@ pub(super) fn store(connection: &Connection, expected: &Expected) -> Result<(), 
 /// All GPUs of the ledger, by index.
 pub(super) fn list(connection: &Connection) -> Result<Vec<InventoryRow>, Cause> {
     let mut statement = connection.prepare(
-        "SELECT uuid, gpu_index, model, first_seen_ns, pci_bus_id, whereabouts, since_ns
+        "SELECT uuid, gpu_index, model, first_seen_ns, pci_bus_id, attachment, since_ns
          FROM gpu LEFT JOIN expected ON expected.gpu = gpu.id ORDER BY gpu_index, uuid",
     )?;
     let rows = statement.query_map([], |row| {

@@ -1,8 +1,8 @@
-//! Migrations of the schema; `PRAGMA user_version` counts those that a file has had.
+//! The schema of a ledger and its migrations; `PRAGMA user_version` is the version of a file.
 //!
-//! A new file gets all of them, an older one those that it lacks, in one transaction. An older file is first copied to
-//! `<ledger>.v<version>` and synced, and `restore` puts such a copy back. A file that is only read is migrated in a copy in
-//! memory.
+//! A new file gets the schema and all migrations, an older one the migrations that it lacks, in one transaction. An older file
+//! is first copied to `<ledger>.v<version>` and synced, and `restore` puts such a copy back. A file that is only read is migrated
+//! in a copy in memory. Versions before [`FIRST`] were never released and are refused.
 //!
 //! A released migration is never changed; another one follows it. It may replace tables, since foreign keys are not enforced
 //! while it runs, and it keeps the keys that other tables refer to.
@@ -12,54 +12,49 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use rusqlite::backup::{Backup, StepResult};
-use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior, params};
+use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
 use super::column::{loaded, stored};
 use super::error::{Cause, Error};
 use super::files::with_suffix;
-use super::{files, owner, reader, schema};
+use super::{files, owner, schema};
 use crate::model::Utc;
-use crate::tenants::{TenantRules, tenant};
 
-/// A step from one version to the next.
-struct Migration {
-    sql: &'static str,
-    /// Runs after `sql`, for what SQL cannot do.
-    then: fn(&Transaction<'_>) -> Result<(), Cause>,
-}
+/// The tables of version [`FIRST`].
+const SCHEMA: &str = include_str!("schema.sql");
 
-/// The migrations to version 1, 2 and so on.
-const MIGRATIONS: &[Migration] = &[
-    Migration { sql: include_str!("schema/1.sql"), then: |_| Ok(()) },
-    Migration { sql: include_str!("schema/2.sql"), then: add_tenants },
-    Migration { sql: include_str!("schema/3.sql"), then: |_| Ok(()) },
-    Migration { sql: include_str!("schema/4.sql"), then: |_| Ok(()) },
-    Migration { sql: include_str!("schema/5.sql"), then: |_| Ok(()) },
-    Migration { sql: include_str!("schema/6.sql"), then: |_| Ok(()) },
-    Migration { sql: include_str!("schema/7.sql"), then: |_| Ok(()) },
-    Migration { sql: include_str!("schema/8.sql"), then: |_| Ok(()) },
-    Migration { sql: include_str!("schema/9.sql"), then: |_| Ok(()) },
-];
+/// The first released version.
+pub(super) const FIRST: i64 = 9;
+
+/// The migrations to the versions after [`FIRST`], in order.
+const MIGRATIONS: &[&str] = &[];
 
 /// The newest version.
-pub(super) const VERSION: i64 = MIGRATIONS.len() as i64;
+pub(super) const VERSION: i64 = FIRST + MIGRATIONS.len() as i64;
 
 /// Brings the file at `path` to the newest version; a new one is created at `now`. Returns the copy of an upgraded file.
 pub(super) fn migrate(connection: &mut Connection, path: &Path, now: Utc) -> Result<Option<PathBuf>, Cause> {
-    let found = schema::check_version(connection)?;
-    if found == VERSION {
-        return Ok(None);
-    }
-    let copy = match found {
+    migrate_by(MIGRATIONS, connection, path, now)
+}
+
+fn migrate_by(
+    migrations: &[&str],
+    connection: &mut Connection,
+    path: &Path,
+    now: Utc,
+) -> Result<Option<PathBuf>, Cause> {
+    let (from, to) = (schema::check_version(connection)?, FIRST + migrations.len() as i64);
+    let copy = match from {
         0 => None,
-        _ => Some(save_copy(connection, path, found).map_err(|cause| Cause::Upgrade {
-            copy: copy_path(path, found),
-            from: found,
-            to: VERSION,
+        from if from == to => return Ok(None),
+        _ => Some(save_copy(connection, path, from).map_err(|cause| Cause::Upgrade {
+            copy: copy_path(path, from),
+            from,
+            to,
             cause: Box::new(cause),
         })?),
     };
-    apply(connection, MIGRATIONS, now)?;
+    apply(migrations, connection, now)?;
     Ok(copy)
 }
 
@@ -67,48 +62,29 @@ pub(super) fn migrate(connection: &mut Connection, path: &Path, now: Utc) -> Res
 pub(super) fn migrated_copy(connection: &Connection) -> Result<Connection, Cause> {
     let mut copy = Connection::open_in_memory()?;
     copy_to(connection, &mut copy)?;
-    apply(&mut copy, MIGRATIONS, Utc(0))?;
+    apply(MIGRATIONS, &mut copy, Utc(0))?;
     Ok(copy)
 }
 
-/// Runs the migrations that the file lacks, in one transaction.
-fn apply(connection: &mut Connection, migrations: &[Migration], now: Utc) -> Result<(), Cause> {
+/// Runs what the file lacks, in one transaction.
+fn apply(migrations: &[&str], connection: &mut Connection, now: Utc) -> Result<(), Cause> {
     // With foreign keys a table cannot be replaced; inside a transaction the pragma has no effect.
     connection.execute_batch("PRAGMA foreign_keys = OFF")?;
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let found = usize::try_from(schema::version(&transaction)?).unwrap_or(usize::MAX);
-    for migration in migrations.iter().skip(found) {
-        transaction.execute_batch(migration.sql)?;
-        (migration.then)(&transaction)?;
-    }
-    if found == 0 {
+    let mut version = schema::version(&transaction)?;
+    if version == 0 {
+        transaction.execute_batch(SCHEMA)?;
         let now = stored(now.0)?;
         transaction
             .execute("INSERT INTO ledger (id, created_ns, last_commit_ns) VALUES (1, ?1, ?1)", [now])?;
         transaction.pragma_update(None, "application_id", schema::APPLICATION)?;
+        version = FIRST;
     }
-    transaction.pragma_update(None, "user_version", migrations.len() as i64)?;
+    for migration in (FIRST..).zip(migrations).filter(|(from, _)| *from >= version).map(|(_, sql)| sql) {
+        transaction.execute_batch(migration)?;
+    }
+    transaction.pragma_update(None, "user_version", FIRST + migrations.len() as i64)?;
     Ok(transaction.commit()?)
-}
-
-/// Adds the column `tenant` to ledgers without it, and fills it where it is empty.
-fn add_tenants(transaction: &Transaction<'_>) -> Result<(), Cause> {
-    let is_there: bool = transaction.query_row(
-        "SELECT count(*) > 0 FROM pragma_table_info('holder') WHERE name = 'tenant'",
-        [],
-        |row| row.get(0),
-    )?;
-    if !is_there {
-        transaction.execute_batch("ALTER TABLE holder ADD COLUMN tenant TEXT")?;
-    }
-    transaction.execute_batch("CREATE INDEX IF NOT EXISTS holder_tenant ON holder (tenant)")?;
-    for holder in reader::holders(transaction, "SELECT name, 0, facts FROM holder WHERE tenant IS NULL", [])?
-    {
-        transaction
-            .prepare_cached("UPDATE holder SET tenant = ?2 WHERE name = ?1")?
-            .execute(params![holder.id.as_str(), tenant(&holder, &TenantRules::default())])?;
-    }
-    Ok(())
 }
 
 /// Path of the copy of that version.
@@ -238,66 +214,109 @@ pub(super) fn last_commit(connection: &Connection) -> Result<Utc, Cause> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
-    /// Adds a column to the key of a table, which replaces tables.
-    const ADD_KEY_COLUMN: Migration = Migration {
-        sql: "CREATE TABLE new (
-                  gpu INTEGER NOT NULL REFERENCES gpu (id),
-                  gpu_instance TEXT NOT NULL DEFAULT '',
-                  holder INTEGER NOT NULL REFERENCES holder (id),
-                  currency TEXT NOT NULL, class TEXT NOT NULL, born_ns INTEGER NOT NULL,
-                  held_units INTEGER NOT NULL, held_nanos INTEGER NOT NULL,
-                  used_units INTEGER NOT NULL, used_nanos INTEGER NOT NULL,
-                  PRIMARY KEY (gpu, gpu_instance, holder, currency, class)
-              ) STRICT, WITHOUT ROWID;
-              INSERT INTO new (gpu, holder, currency, class, born_ns, held_units, held_nanos, used_units, used_nanos)
-                  SELECT * FROM cost;
-              DROP TABLE cost;
-              ALTER TABLE new RENAME TO cost;
-              CREATE TABLE holder_new (
-                  id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, kind TEXT NOT NULL, facts TEXT NOT NULL,
-                  first_seen_ns INTEGER NOT NULL, tenant TEXT
-              ) STRICT;
-              INSERT INTO holder_new SELECT id, name, kind, facts, first_seen_ns, tenant FROM holder;
-              DROP TABLE holder;
-              ALTER TABLE holder_new RENAME TO holder;",
-        then: |_| Ok(()),
-    };
+    /// Version 10, which adds a column to the key of a table and replaces one that others refer to.
+    const INVENTED: &str = "
+        CREATE TABLE new (
+            gpu INTEGER NOT NULL REFERENCES gpu (id),
+            holder INTEGER NOT NULL REFERENCES holder (id),
+            gpu_instance INTEGER NOT NULL,
+            place TEXT NOT NULL DEFAULT '',
+            currency TEXT NOT NULL, class TEXT NOT NULL, born_ns INTEGER NOT NULL,
+            held_units INTEGER NOT NULL, held_nanos INTEGER NOT NULL,
+            used_units INTEGER NOT NULL, used_nanos INTEGER NOT NULL,
+            held_rest INTEGER NOT NULL, used_rest INTEGER NOT NULL,
+            PRIMARY KEY (gpu, holder, gpu_instance, place, currency, class)
+        ) STRICT, WITHOUT ROWID;
+        INSERT INTO new SELECT gpu, holder, gpu_instance, '', currency, class, born_ns,
+            held_units, held_nanos, used_units, used_nanos, held_rest, used_rest FROM cost;
+        DROP TABLE cost;
+        ALTER TABLE new RENAME TO cost;
+        CREATE TABLE holder_new (
+            id INTEGER PRIMARY KEY, name TEXT NOT NULL, version INTEGER NOT NULL, kind TEXT NOT NULL, facts TEXT NOT NULL,
+            first_seen_ns INTEGER NOT NULL, tenant TEXT NOT NULL, place TEXT, UNIQUE (name, version)
+        ) STRICT;
+        INSERT INTO holder_new SELECT *, NULL FROM holder;
+        DROP TABLE holder;
+        ALTER TABLE holder_new RENAME TO holder;";
+
+    /// The account of a killed demo, in a file.
+    fn demo() -> (tempfile::TempDir, PathBuf, Connection) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("ledger.db");
+        let connection = Connection::open(&path).unwrap();
+        let rows = include_str!("../../tests/fixtures/ledger/version-7.sql");
+        let marks =
+            format!("PRAGMA application_id = {}; PRAGMA user_version = {FIRST};", schema::APPLICATION);
+        connection.execute_batch(&format!("BEGIN; {SCHEMA} {rows} COMMIT; {marks}")).unwrap();
+        (directory, path, connection)
+    }
+
+    fn number(connection: &Connection, sql: &str) -> i64 {
+        connection.query_row(sql, [], |row| row.get(0)).unwrap()
+    }
 
     #[test]
-    fn a_migration_can_replace_tables_even_those_that_others_refer_to() {
-        let mut connection = Connection::open_in_memory().unwrap();
-        connection.execute_batch(include_str!("../../tests/fixtures/ledger/version-1.sql")).unwrap();
-        let sums =
-            "SELECT count(*), sum(held_nanos), sum(used_nanos) FROM cost JOIN holder ON holder.id = holder";
-        let sums = |connection: &Connection| -> (i64, i64, i64) {
-            connection.query_row(sums, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).unwrap()
+    fn a_ledger_is_upgraded_after_a_copy_by_a_migration_that_replaces_tables() {
+        let (_directory, path, mut connection) = demo();
+        let sums = |connection: &Connection| {
+            ["count(*)", "sum(held_nanos)", "sum(used_nanos)"].map(|sum| {
+                number(connection, &format!("SELECT {sum} FROM cost JOIN holder ON holder.id = holder"))
+            })
         };
         let before = sums(&connection);
-        assert!(before.0 > 0);
-        let [first, second] = [0, 1].map(|index| &MIGRATIONS[index]);
-        let copy = |migration: &Migration| Migration { sql: migration.sql, then: migration.then };
-        apply(&mut connection, &[copy(first), copy(second), ADD_KEY_COLUMN], Utc(0)).unwrap();
-        assert_eq!(schema::version(&connection).unwrap(), 3);
+        assert!(before[0] > 0);
+        // The copy has what is still in the write-ahead log.
+        connection
+            .execute_batch(
+                "PRAGMA journal_mode = WAL; PRAGMA wal_autocheckpoint = 0;
+                            INSERT INTO clock_step VALUES (1, 2)",
+            )
+            .unwrap();
+        let copy = migrate_by(&[INVENTED], &mut connection, &path, Utc(0)).unwrap().unwrap();
+        assert_eq!(copy, path.with_file_name("ledger.db.v9"));
+        assert_eq!(schema::version(&connection).unwrap(), 10);
         assert_eq!(sums(&connection), before);
-        let number = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
-        assert_eq!(number("SELECT count(*) FROM pragma_foreign_key_check"), 0);
-        let key = "SELECT count(*) FROM pragma_table_info('cost') WHERE pk > 0";
-        assert_eq!(number(key), 5);
+        assert_eq!(number(&connection, "SELECT count(*) FROM pragma_foreign_key_check"), 0);
         let references = "SELECT count(*) FROM pragma_foreign_key_list('account') WHERE \"table\" = 'holder'";
-        assert_eq!(number(references), 1);
+        assert_eq!(number(&connection, references), 1);
+        assert_eq!(copy.metadata().unwrap().permissions().mode() & 0o007, 0);
+        let saved = Connection::open(&copy).unwrap();
+        assert_eq!((schema::version(&saved).unwrap(), sums(&saved)), (9, before));
+        assert_eq!(number(&saved, "SELECT count(*) FROM clock_step WHERE at_ns = 1"), 1);
+        // The copy is one file, and an upgraded ledger is not copied again.
+        assert!(["-wal", "-shm", ".part"].iter().all(|suffix| !with_suffix(&copy, suffix).exists()));
+        fs::remove_file(&copy).unwrap();
+        let newer = schema::check_version(&connection).unwrap_err();
+        assert!(matches!(newer, Cause::Newer { found: 10, known: 9 }), "{newer}");
+        assert!(!copy.exists());
     }
 
     #[test]
     fn a_migration_that_fails_changes_nothing() {
-        let mut connection = Connection::open_in_memory().unwrap();
-        connection.execute_batch(include_str!("../../tests/fixtures/ledger/version-1.sql")).unwrap();
-        let broken = Migration { sql: "DROP TABLE raw; DROP TABLE no_such_table", then: |_| Ok(()) };
-        let none = || Migration { sql: "", then: |_| Ok(()) };
-        assert!(apply(&mut connection, &[none(), broken], Utc(0)).is_err());
-        assert_eq!(schema::version(&connection).unwrap(), 1);
-        let raw: i64 = connection.query_row("SELECT count(*) FROM raw", [], |row| row.get(0)).unwrap();
-        assert_eq!(raw, 160);
+        let (_directory, path, mut connection) = demo();
+        let count = "SELECT count(*) FROM raw";
+        let before = number(&connection, count);
+        assert!(before > 0);
+        let broken = "DROP TABLE raw; DROP TABLE no_such_table";
+        assert!(migrate_by(&[broken], &mut connection, &path, Utc(0)).is_err());
+        assert_eq!((schema::version(&connection).unwrap(), number(&connection, count)), (FIRST, before));
+    }
+
+    #[test]
+    fn a_ledger_that_cannot_be_copied_is_not_upgraded() {
+        let (directory, path, mut connection) = demo();
+        // A directory in the place of the copy, which stops root too.
+        fs::create_dir(directory.path().join("ledger.db.part")).unwrap();
+        let cause = migrate_by(&[INVENTED], &mut connection, &path, Utc(0)).unwrap_err();
+        assert!(matches!(cause, Cause::Upgrade { from: 9, to: 10, .. }), "{cause}");
+        let error = cause.at(&path, "open the ledger");
+        assert!(error.to_string().contains("ledger.db.v9"), "{error}");
+        assert!(!error.is_wrong_ledger(), "the agent tries again");
+        assert_eq!(schema::version(&connection).unwrap(), FIRST);
+        assert!(!path.with_file_name("ledger.db.v9").exists());
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! One [`Ledger`] owns the file and writes it, in one transaction per batch, on the ledger thread. Any number of
 //! [`Reader`]s make bills from it. [`LedgerQueue`] stands between the tick loop, which never waits, and the ledger thread.
-//! The tables are documented in `schema/`. Times are passed in, and settling is the job of `attribution`.
+//! The tables are documented in `schema.sql`. Times are passed in, and settling is the job of `attribution`.
 
 mod amounts;
 mod billing;

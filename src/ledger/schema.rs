@@ -12,7 +12,7 @@ use rustix::process::geteuid;
 
 use super::error::{self, Cause};
 use super::files;
-use super::migration::{self, VERSION};
+use super::migration::{self, FIRST, VERSION};
 use crate::input;
 use crate::model::Utc;
 
@@ -54,7 +54,7 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, Cause> {
     })
 }
 
-/// Opens a ledger of any schema version for reading.
+/// Opens a ledger of any released schema version for reading, a newer one too.
 pub(super) fn open_any(path: &Path) -> Result<Connection, Cause> {
     open_to_read(path, |connection| ledger_version(&connection).map(|_| connection))
 }
@@ -113,10 +113,11 @@ pub(super) fn check_version(connection: &Connection) -> Result<i64, Cause> {
     }
 }
 
-/// The schema version of any ledger; refuses all other files.
+/// The released schema version of a ledger, which may be newer than this agent; refuses all other files.
 pub(super) fn ledger_version(connection: &Connection) -> Result<i64, Cause> {
     match (number(connection, "PRAGMA application_id")?, version(connection)?) {
-        (APPLICATION, version) if version > 0 => Ok(version),
+        (APPLICATION, found @ 1..FIRST) => Err(Cause::Unreleased { found, first: FIRST }),
+        (APPLICATION, version @ FIRST..) => Ok(version),
         _ => Err(Cause::Foreign),
     }
 }

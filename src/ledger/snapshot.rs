@@ -32,7 +32,7 @@ impl fmt::Display for LedgerCopy {
     }
 }
 
-/// Writes a consistent copy of a ledger of any schema version into a new file, without its write-ahead log. The ledger is
+/// Writes a consistent copy of a ledger of any released schema version into a new file, without its write-ahead log. The ledger is
 /// only read.
 ///
 /// # Errors

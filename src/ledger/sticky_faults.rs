@@ -1,6 +1,6 @@
 //! Sticky faults: health reasons that only a reset of the GPU ends. They survive a restart of the agent in the same boot,
-//! with the values that show whether the GPU was reset meanwhile. The table `latch` (schema 2) holds them; the name is from
-//! an earlier version. The most NVLinks that were up since the driver was loaded hold as long, and are a row too.
+//! with the values that show whether the GPU was reset meanwhile. The table `sticky_fault` holds them.
+//! The most NVLinks that were up since the driver was loaded hold as long, and are a row too.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const MOST_LINKS_UP: &str = "__most_links_up__";
 /// Replaces the stored faults of a GPU; a GPU that was never registered gets none.
 pub(super) fn store(connection: &Connection, faults: &StickyFaults, boot_id: &str) -> Result<(), Cause> {
     connection
-        .prepare_cached("DELETE FROM latch WHERE gpu = (SELECT id FROM gpu WHERE uuid = ?1)")?
+        .prepare_cached("DELETE FROM sticky_fault WHERE gpu = (SELECT id FROM gpu WHERE uuid = ?1)")?
         .execute([&faults.gpu])?;
     let failed =
         faults.failed.map(|since| StickyFault { rule: UNAVAILABLE.into(), since, ..StickyFault::default() });
@@ -33,7 +33,7 @@ pub(super) fn store(connection: &Connection, faults: &StickyFaults, boot_id: &st
     for fault in faults.faults.iter().chain(&failed).chain(&most_links_up) {
         connection
             .prepare_cached(
-                "INSERT INTO latch SELECT id, ?2, ?3, ?4, ?5, ?6, ?7, ?8 FROM gpu WHERE uuid = ?1",
+                "INSERT INTO sticky_fault SELECT id, ?2, ?3, ?4, ?5, ?6, ?7, ?8 FROM gpu WHERE uuid = ?1",
             )?
             .execute(params![
                 faults.gpu,
@@ -51,10 +51,10 @@ pub(super) fn store(connection: &Connection, faults: &StickyFaults, boot_id: &st
 
 /// Loads the faults of this boot. A reboot resets all GPUs, and without a boot id every start counts as a reboot.
 pub(super) fn load(connection: &Connection, boot_id: &str) -> Result<Vec<StickyFaults>, Cause> {
-    connection.execute("DELETE FROM latch WHERE boot_id <> ?1 OR boot_id = ''", [boot_id])?;
+    connection.execute("DELETE FROM sticky_fault WHERE boot_id <> ?1 OR boot_id = ''", [boot_id])?;
     let mut statement = connection.prepare(
-        "SELECT uuid, rule, since_ns, count, xids, module, latch.energy_counter_uj
-         FROM latch JOIN gpu ON gpu.id = latch.gpu",
+        "SELECT uuid, rule, since_ns, count, xids, module, sticky_fault.energy_counter_uj
+         FROM sticky_fault JOIN gpu ON gpu.id = sticky_fault.gpu",
     )?;
     let mut rows = statement.query([])?;
     let mut known = BTreeMap::<Arc<str>, StickyFaults>::new();

@@ -11,7 +11,7 @@ pub struct Parts {
     pub within: u64,
     /// Used by others than those whom the holding covers.
     pub lent: u64,
-    /// Used by nobody; stored as `waste_ns` in the ledger. Unused time is `lent` and `idle` together.
+    /// Used by nobody. Unused time is `lent` and `idle` together.
     pub idle: u64,
     /// Held while activity was unknown.
     pub unmeasured: u64,

@@ -250,7 +250,7 @@ fn failed() -> (Demo, tempfile::NamedTempFile) {
 /// What the ledger has stored of the second GPU: its verdict, and that its time is unavailable.
 fn sticky_faults(demo: &Demo) -> i64 {
     let ledger = rusqlite::Connection::open(demo.directory.path().join("ledger.db")).unwrap();
-    let rows = "SELECT count(*) FROM latch JOIN gpu ON gpu.id = latch.gpu WHERE gpu_index = 1";
+    let rows = "SELECT count(*) FROM sticky_fault JOIN gpu ON gpu.id = sticky_fault.gpu WHERE gpu_index = 1";
     ledger.query_row(rows, [], |row| row.get(0)).unwrap()
 }
 
@@ -264,7 +264,7 @@ fn verdict(demo: &Demo) -> serde_json::Value {
 /// The second GPU's seconds in the ledger: settled, busy or idle, unavailable.
 fn account(demo: &Demo) -> [i64; 3] {
     let ledger = rusqlite::Connection::open(demo.directory.path().join("ledger.db")).unwrap();
-    let sums = "SELECT coalesce(sum(within_ns + lent_ns + waste_ns), 0), coalesce(sum(unavailable_ns), 0),
+    let sums = "SELECT coalesce(sum(within_ns + lent_ns + idle_ns), 0), coalesce(sum(unavailable_ns), 0),
                 (SELECT slot_ns FROM gpu WHERE gpu_index = 1)
                 FROM account JOIN gpu ON gpu.id = account.gpu WHERE gpu_index = 1";
     let sums = ledger.query_row(sums, [], |row| Ok([row.get(2)?, row.get(0)?, row.get(1)?])).unwrap();

@@ -472,17 +472,3 @@ fn counters_leave_memory_and_come_back_and_their_tenants_sum_never_falls() {
     assert_eq!(held(&recovered.counters) + recovered.unloaded_sums[&tenant].amounts.parts.held(), sum);
     assert_eq!(recovered.imbalance, 0);
 }
-
-#[test]
-fn a_ledger_without_tenants_gets_them_when_it_is_opened() {
-    let world = World::new();
-    let (mut ledger, _) = world.open(0, Default::default());
-    register_gpus(&mut ledger, 1);
-    let holders = vec![gpumeter::model::Holder::user("a", Some(1000))];
-    ledger.commit(&LedgerBatch { now: after(1), holders, ..LedgerBatch::default() }).unwrap();
-    settle(&mut ledger, 0, 0..30, "user:a");
-    drop(ledger);
-    world.downgrade();
-    let (_, recovered) = world.open(40, Default::default());
-    assert_eq!(&*recovered.counters[&counter_key(0, "user:a")].tenant, "a");
-}

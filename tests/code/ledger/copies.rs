@@ -24,7 +24,7 @@ fn check_integrity(file: &Path) {
     let unbalanced: i64 = connection
         .query_row(
             "SELECT (SELECT sum(slot_ns) FROM gpu)
-                    - (SELECT sum(within_ns + lent_ns + waste_ns + unmeasured_ns + unavailable_ns) FROM account)",
+                    - (SELECT sum(within_ns + lent_ns + idle_ns + unmeasured_ns + unavailable_ns) FROM account)",
             [],
             |row| row.get(0),
         )
@@ -94,13 +94,13 @@ fn a_snapshot_replaces_no_file_and_says_what_is_wrong() {
     let text = String::from_utf8(refused.stderr).unwrap();
     assert!(text.contains("copy.db: cannot write a snapshot: the file exists"), "{text}");
     drop(ledger);
-    // Without an agent, too, and of an older schema as it is.
-    world.downgrade();
+    // Without an agent, too, and of a newer schema as it is.
+    rusqlite::Connection::open(world.path()).unwrap().pragma_update(None, "user_version", 10).unwrap();
     let old = world.directory.path().join("old.db");
     snapshot(&world.path(), &old).unwrap();
     let version = rusqlite::Connection::open(&old).unwrap();
     let version: i64 = version.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
-    assert_eq!(version, 1);
+    assert_eq!(version, 10);
 }
 
 #[test]

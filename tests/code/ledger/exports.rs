@@ -994,7 +994,7 @@ fn a_fleet_is_closed_by_a_statement_that_names_its_files_and_gaps() {
         status == Some(0) && told.contains("no longer kept in the exports: 2 of 34 files"),
         "{told}{error}"
     );
-    let sql = "UPDATE account SET within_ns = within_ns - 1000000000, waste_ns = waste_ns + 1000000000
+    let sql = "UPDATE account SET within_ns = within_ns - 1000000000, idle_ns = idle_ns + 1000000000
                WHERE minute_ns = (SELECT min(minute_ns) FROM account WHERE within_ns >= 1000000000)";
     rusqlite::Connection::open(worlds[1].path()).unwrap().execute_batch(sql).unwrap();
     for world in &worlds {

@@ -59,34 +59,6 @@ fn the_attachment_of_a_gpu_survives_the_agent() {
 }
 
 #[test]
-fn an_older_ledger_gets_the_inventory_table() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("ledger.db");
-    drop(ledger(&path));
-    super::world::downgrade(&path);
-    assert_eq!(listed(&path), [(0, Attachment::Present, 10), (1, Attachment::Present, 10)]);
-    drop(ledger(&path));
-    assert_eq!(listed(&path)[1], (1, Attachment::Guest, 30));
-}
-
-#[test]
-fn an_older_ledger_is_not_upgraded_by_a_command_that_writes_a_little() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("ledger.db");
-    drop(ledger(&path));
-    super::world::downgrade(&path);
-    let before = std::fs::read(&path).unwrap();
-    let period = ClosedPeriod { from: Utc(0), to: Utc(1), by: "ada".to_owned() };
-    let closed = record_statement(&path, &StatementOrder::Close(period)).unwrap_err();
-    for refused in [forget(&path, "GPU-1", "boot", Nanoseconds(50)).unwrap_err(), closed] {
-        assert!(matches!(refused.cause, Cause::Older { found: 1, .. }), "{refused}");
-        assert!(refused.to_string().contains("start an agent of this release with it once"), "{refused}");
-    }
-    assert!(std::fs::read(&path).unwrap() == before);
-    assert!(!directory.path().join("ledger.db.v1").exists());
-}
-
-#[test]
 fn a_gpu_is_forgotten_only_in_a_ledger_without_a_running_agent() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger.db");

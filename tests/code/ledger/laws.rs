@@ -152,11 +152,11 @@ proptest! {
         let (world, acknowledged) = settled(&windows, &rates);
         let connection = rusqlite::Connection::open(world.path()).unwrap();
         let differences: i64 = connection.query_row(
-            "WITH sums AS (SELECT gpu, holder, gpu_instance, sum(within_ns) a, sum(lent_ns) b, sum(waste_ns) c,
+            "WITH sums AS (SELECT gpu, holder, gpu_instance, sum(within_ns) a, sum(lent_ns) b, sum(idle_ns) c,
                 sum(unmeasured_ns) d, sum(unavailable_ns) e, sum(used_within_ns) f, sum(used_beyond_ns) g,
                 sum(energy_static_uj) h, sum(energy_dynamic_uj) i FROM account GROUP BY gpu, holder, gpu_instance)
              SELECT count(*) FROM sums LEFT JOIN counter k USING (gpu, holder, gpu_instance)
-             WHERE (a, b, c, d, e, f, g, h, i) IS NOT (k.within_ns, k.lent_ns, k.waste_ns,
+             WHERE (a, b, c, d, e, f, g, h, i) IS NOT (k.within_ns, k.lent_ns, k.idle_ns,
                 k.unmeasured_ns, k.unavailable_ns, k.used_within_ns, k.used_beyond_ns,
                 k.energy_static_uj, k.energy_dynamic_uj) AND a+b+c+d+e+f+g+h+i > 0",
             [], |row| row.get(0)).unwrap();
@@ -164,7 +164,7 @@ proptest! {
         // Every minute balances: held to GPU time, use to the parts that were used.
         let unbalanced: i64 = connection.query_row(
             "SELECT count(*) FROM (SELECT m.slot_ns AS slot,
-                sum(within_ns + lent_ns + waste_ns + unmeasured_ns + unavailable_ns) AS held,
+                sum(within_ns + lent_ns + idle_ns + unmeasured_ns + unavailable_ns) AS held,
                 sum(within_ns + lent_ns) AS parts, sum(used_within_ns + used_beyond_ns) AS used,
                 max(measured_ns - used_within_ns - used_beyond_ns) AS excess
              FROM account a JOIN minute m USING (minute_ns, gpu) GROUP BY minute_ns, gpu)

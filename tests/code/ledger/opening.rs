@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 
 use gpumeter::account::{AccountTimeline, LedgerBatch};
-use gpumeter::ledger::{Cause, Ledger, Opening, Reader, check_unowned};
+use gpumeter::ledger::{
+    Cause, ClosedPeriod, Ledger, Opening, Reader, StatementOrder, check_unowned, forget, record_statement,
+    restore, snapshot,
+};
 use gpumeter::model::{Holder, Nanoseconds, Stamp, Utc};
 
 use super::world::*;
@@ -133,17 +136,58 @@ fn a_database_of_another_program_is_refused_and_unchanged() {
     assert_eq!(bytes(&world.path()), before);
 }
 
+fn set_version(world: &World, version: i64) -> Vec<u8> {
+    let connection = rusqlite::Connection::open(world.path()).unwrap();
+    connection.pragma_update(None, "user_version", version).unwrap();
+    drop(connection);
+    bytes(&world.path())
+}
+
 #[test]
 fn a_newer_schema_is_refused_and_unchanged() {
     let world = World::new();
     drop(world.open(0, Default::default()));
-    let connection = rusqlite::Connection::open(world.path()).unwrap();
-    connection.execute_batch("PRAGMA user_version = 99").unwrap();
-    drop(connection);
-    let before = bytes(&world.path());
+    let before = set_version(&world, 99);
     assert!(matches!(refusal(&world.path()).cause, Cause::Newer { found: 99, known: 9 }));
     assert!(matches!(Reader::open(&world.path()).unwrap_err().cause, Cause::Newer { .. }));
     assert_eq!(bytes(&world.path()), before);
+}
+
+#[test]
+fn a_schema_of_before_the_first_release_is_refused_and_unchanged() {
+    let world = World::new();
+    drop(world.open(0, Default::default()));
+    let path = world.path();
+    let copy = world.directory.path().join("copy.db");
+    for version in 1..=8 {
+        let before = set_version(&world, version);
+        let period = ClosedPeriod { from: Utc(0), to: Utc(1), by: "ada".to_owned() };
+        for error in [
+            refusal(&path),
+            Reader::open(&path).unwrap_err(),
+            snapshot(&path, &copy).unwrap_err(),
+            restore(&path, None).unwrap_err(),
+            forget(&path, "GPU-1", "boot", Nanoseconds(50)).unwrap_err(),
+            record_statement(&path, &StatementOrder::Close(period)).unwrap_err(),
+        ] {
+            assert!(
+                matches!(error.cause, Cause::Unreleased { found, first: 9 } if found == version),
+                "{error}"
+            );
+            assert!(error.is_wrong_ledger(), "{error}");
+        }
+        assert_eq!(bytes(&path), before);
+    }
+    assert!(!copy.exists());
+    let mut bill = std::process::Command::new(env!("CARGO_BIN_EXE_gpumeter"));
+    let refused = bill.args(["bill", "--ledger"]).arg(&path).output().unwrap();
+    let text = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{text}");
+    assert!(
+        text.contains("its schema is version 8, which only builds before the first release wrote"),
+        "{text}"
+    );
+    assert!(text.contains("make its bills with the build that wrote it"), "{text}");
 }
 
 #[test]
@@ -311,26 +355,22 @@ fn without_a_boot_id_every_start_is_a_new_boot() {
     assert_eq!(recovered.timeline.at(opening.now.boottime), after(500));
 }
 
-/// A demo of the first schema that was killed after 80 s; it had committed a second before.
-const FIRST_SCHEMA: &str = include_str!("../../fixtures/ledger/first-schema.sql");
-const FIRST_SCHEMA_COMMITTED: Utc = Utc(1_795_387_193_189_799_585);
+/// A demo that was killed after some minutes.
+const DEMO: &str = include_str!("../../fixtures/ledger/version-1.sql");
+const DEMO_COMMITTED: Utc = Utc(1_795_400_030_023_371_747);
+const DEMO_OFFSET: u64 = 1_795_398_201_821_722_203;
 
 #[test]
-fn a_ledger_of_the_first_schema_continues_with_its_open_spans_and_its_bill() {
-    let world = World::new();
-    let connection = rusqlite::Connection::open(world.path()).unwrap();
-    connection.execute_batch(FIRST_SCHEMA).unwrap();
-    drop(connection);
-    let now = Stamp {
-        boottime: Nanoseconds::from_seconds(1080),
-        utc: FIRST_SCHEMA_COMMITTED.plus(Nanoseconds::from_seconds(2)),
-    };
-    let opening = Opening { boot_id: "demo-18ea7f115baad808".into(), now, ..Opening::default() };
+fn the_ledger_of_a_killed_agent_continues_with_its_open_spans_and_its_bill() {
+    let world = World::of_rows(DEMO);
+    let utc = DEMO_COMMITTED.plus(Nanoseconds::from_seconds(2));
+    let now = Stamp { boottime: Nanoseconds(utc.0 - DEMO_OFFSET), utc };
+    let opening = Opening { boot_id: "demo-18ea8a0fc69a865b".into(), now, ..Opening::default() };
     let (ledger, recovered) = Ledger::open(&world.path(), &opening).unwrap();
     assert_eq!(recovered.imbalance, 0);
     assert_eq!(recovered.gpus.len(), 8);
     for (uuid, gpu) in &recovered.gpus {
-        assert_eq!(gpu.spans.len(), 23, "{uuid}");
+        assert_eq!(gpu.spans.len(), 20, "{uuid}");
         assert_eq!(gpu.spans[0].from, gpu.settled_until, "{uuid}");
     }
     let held: u64 = recovered.counters.values().map(|counter| counter.amounts.parts.held()).sum();
@@ -356,10 +396,7 @@ const VERSION_3_COMMITTED: Utc = Utc(1_795_433_073_112_387_337);
 const VERSION_3_OFFSET: u64 = 1_795_431_933_908_048_097;
 
 fn version_3() -> (World, Opening) {
-    let world = World::new();
-    let connection = rusqlite::Connection::open(world.path()).unwrap();
-    connection.execute_batch("PRAGMA synchronous = OFF").unwrap();
-    connection.execute_batch(VERSION_3).unwrap();
+    let world = World::of_rows(VERSION_3);
     let utc = VERSION_3_COMMITTED.plus(Nanoseconds::from_seconds(2));
     let now = Stamp { boottime: Nanoseconds(utc.0 - VERSION_3_OFFSET), utc };
     (world, Opening { boot_id: "demo-18eaa8bda3a068e1".into(), now, ..Opening::default() })
@@ -369,8 +406,7 @@ fn version_3() -> (World, Opening) {
 fn stored_spans_carries_and_weights_are_read_back_as_they_were_written() {
     let (world, opening) = version_3();
     let (ledger, recovered) = Ledger::open(&world.path(), &opening).unwrap();
-    let copy = world.directory.path().join("ledger.db.v3");
-    assert_eq!((recovered.upgraded_from, recovered.imbalance, recovered.gpus.len()), (Some(copy), 0, 12));
+    assert_eq!((recovered.upgraded_from, recovered.imbalance, recovered.gpus.len()), (None, 0, 12));
     drop(ledger);
     let connection = rusqlite::Connection::open(world.path()).unwrap();
     for (uuid, gpu) in &recovered.gpus {
@@ -396,12 +432,12 @@ fn stored_spans_carries_and_weights_are_read_back_as_they_were_written() {
     assert_eq!(mig.slots["2"].holdings[0].holder.as_str(), "user:carol");
 }
 
-/// What each holder held and used in closed minutes, as a file of that version has it.
+/// What each holder held and used in closed minutes.
 fn held_and_used(world: &World) -> BTreeMap<String, (u64, u64)> {
     let connection = rusqlite::Connection::open(world.path()).unwrap();
     let mut statement = connection
         .prepare(
-            "SELECT name, sum(within_ns + lent_ns + waste_ns + unmeasured_ns + unavailable_ns),
+            "SELECT name, sum(within_ns + lent_ns + idle_ns + unmeasured_ns + unavailable_ns),
                     sum(used_within_ns + used_beyond_ns + used_outside_ns + used_unheld_ns)
              FROM account JOIN holder ON holder.id = holder
              WHERE minute_ns + 60000000000 <= (SELECT min(settled_until_ns) FROM gpu)

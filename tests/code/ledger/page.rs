@@ -4,7 +4,7 @@ use rusqlite::Connection;
 use rusqlite::types::Value;
 
 use super::month::MONTH;
-use super::world::World;
+use super::world::{World, fill};
 use crate::generated::check::{Outcome, check};
 
 const PAGE: &str = include_str!("../../../docs/ledger.md");
@@ -36,7 +36,7 @@ fn run(connection: &Connection, sql: &str) -> Result<String, rusqlite::Error> {
 #[test]
 fn the_page_about_the_ledger_shows_what_its_queries_return() -> Outcome {
     let demo = Connection::open_in_memory()?;
-    demo.execute_batch(DEMO)?;
+    fill(&demo, DEMO);
     let month = Connection::open(MONTH.path())?;
     let mut parts = PAGE.split("```sql\n");
     let mut page = parts.next().unwrap_or_default().to_owned();

@@ -762,7 +762,7 @@ fn a_row_that_was_changed_after_the_close_is_found_in_the_ledger() {
     // A second of one tenant's job becomes another's, in the same minute of the same GPU.
     let of = |name: &str, sign: &str| {
         format!(
-            "UPDATE account SET waste_ns = waste_ns {sign} 1000000000 WHERE gpu = 2 AND minute_ns = 1760500800000000000
+            "UPDATE account SET idle_ns = idle_ns {sign} 1000000000 WHERE gpu = 2 AND minute_ns = 1760500800000000000
              AND holder = (SELECT id FROM holder WHERE name = '{name}');"
         )
     };

@@ -82,17 +82,6 @@ fn a_new_sticky_fault_replaces_the_former_and_none_ends_it() {
 }
 
 #[test]
-fn an_older_ledger_gets_the_table_of_sticky_faults() {
-    let world = world();
-    world.downgrade();
-    assert_eq!(faults_after_reopening(&world, "first"), []);
-    let (mut ledger, _) = world.open(90, Default::default());
-    commit(&mut ledger, vec![sticky_faults(0, 1)]);
-    drop(ledger);
-    assert_eq!(faults_after_reopening(&world, "first"), [sticky_faults(0, 1)]);
-}
-
-#[test]
 fn the_queue_keeps_each_gpus_last_sticky_fault_across_a_refused_batch() {
     let queue = LedgerQueue::default();
     let offer = |faults| queue.offer(LedgerBatch { sticky_faults: faults, ..LedgerBatch::default() });
@@ -117,7 +106,7 @@ fn an_unreadable_verdict_text_keeps_the_verdict() {
     for xids in spoilt {
         let world = world();
         let connection = rusqlite::Connection::open(world.path()).unwrap();
-        connection.execute(&format!("UPDATE latch SET xids = {xids}, since_ns = -1"), []).unwrap();
+        connection.execute(&format!("UPDATE sticky_fault SET xids = {xids}, since_ns = -1"), []).unwrap();
         drop(connection);
         let read = faults_after_reopening(&world, "first");
         let names: Vec<&str> = read[0].faults.iter().map(|fault| &*fault.rule).collect();
@@ -130,7 +119,7 @@ fn an_unreadable_verdict_text_keeps_the_verdict() {
 fn an_unreadable_sticky_fault_does_not_prevent_opening_the_ledger() {
     let world = world();
     let connection = rusqlite::Connection::open(world.path()).unwrap();
-    let spoil = "UPDATE latch SET rule = CAST(x'ff' AS TEXT) WHERE rule = 'unavailable'";
+    let spoil = "UPDATE sticky_fault SET rule = CAST(x'ff' AS TEXT) WHERE rule = 'unavailable'";
     connection.execute(spoil, []).unwrap();
     drop(connection);
     let read = faults_after_reopening(&world, "first");

@@ -59,9 +59,11 @@ impl World {
         copy
     }
 
-    /// Makes the file one of schema version 1, with what that has of the account.
-    pub(crate) fn downgrade(&self) {
-        downgrade(&self.path());
+    /// A ledger with these rows, one of `tests/fixtures/ledger`.
+    pub(crate) fn of_rows(rows: &str) -> Self {
+        let world = Self::new();
+        fill(&rusqlite::Connection::open(world.path()).unwrap(), rows);
+        world
     }
 
     pub(crate) fn sql<T: rusqlite::types::FromSql>(&self, sql: &str) -> T {
@@ -69,22 +71,12 @@ impl World {
     }
 }
 
-/// Makes a ledger one of schema version 1, as the first agents left it.
-pub(crate) fn downgrade(path: &Path) {
-    let sql = "
-        PRAGMA foreign_keys = OFF;
-        DROP TABLE expected; DROP TABLE latch; DROP TABLE node; DROP TABLE provisional_boot; DROP TABLE xid_sum;
-        DROP INDEX holder_tenant; ALTER TABLE holder DROP COLUMN tenant;
-        ALTER TABLE ledger DROP COLUMN covered_until_ns; ALTER TABLE ledger DROP COLUMN uid;
-        ALTER TABLE ledger DROP COLUMN machine_id; ALTER TABLE ledger DROP COLUMN exports_since_ns; DROP TABLE past_node;
-        ALTER TABLE ledger DROP COLUMN rolled_until_ns; ALTER TABLE ledger DROP COLUMN deleted_until_ns;
-        CREATE TABLE price (id INTEGER PRIMARY KEY, from_ns INTEGER, currency TEXT, class TEXT,
-                            nano_per_gpu_hour INTEGER, recorded_ns INTEGER);
-        INSERT INTO price SELECT id, begin_ns, currency, class, nano_per_unit, recorded_ns FROM rate;
-        DROP TABLE rate; DROP TABLE tenant_rules; DROP TABLE terms; DROP TABLE mig_profile; DROP TABLE statement;
-        ALTER TABLE cost DROP COLUMN held_rest; ALTER TABLE cost DROP COLUMN used_rest;
-        PRAGMA user_version = 1";
-    rusqlite::Connection::open(path).unwrap().execute_batch(sql).unwrap();
+/// Makes the tables of a ledger, with these rows.
+pub(crate) fn fill(connection: &rusqlite::Connection, rows: &str) {
+    let schema = include_str!("../../../src/ledger/schema.sql");
+    let marks = "PRAGMA application_id = 0x47504D54; PRAGMA user_version = 9;";
+    connection.execute_batch("PRAGMA synchronous = OFF; PRAGMA foreign_keys = OFF").unwrap();
+    connection.execute_batch(&format!("BEGIN; {schema} {rows} COMMIT; {marks}")).unwrap();
 }
 
 pub(crate) fn opening(seconds: u64, book: PriceBook) -> Opening {

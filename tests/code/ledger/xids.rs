@@ -48,17 +48,6 @@ fn xid_sums_survive_reboots_and_source_positions_do_not() {
 }
 
 #[test]
-fn an_older_ledger_gets_the_xid_table() {
-    let world = world();
-    world.downgrade();
-    assert_eq!(reopened(&world, "first"), []);
-    let (mut ledger, _) = world.open(90, Default::default());
-    ledger.commit(&LedgerBatch { xids: vec![sums(1, 4)], ..LedgerBatch::default() }).unwrap();
-    drop(ledger);
-    assert_eq!(reopened(&world, "first"), [sums(1, 4)]);
-}
-
-#[test]
 fn unreadable_xid_sums_do_not_prevent_opening_the_ledger() {
     let world = world();
     let connection = rusqlite::Connection::open(world.path()).unwrap();

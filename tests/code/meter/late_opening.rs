@@ -75,7 +75,7 @@ fn a_gpu_that_the_ledger_does_not_know_has_an_account_from_a_late_opening_on() {
     assert_eq!(world.account_span().0, opened + 1);
     let model: String = world.stored("SELECT model FROM gpu");
     assert_eq!(model, "test");
-    let expected: String = world.stored("SELECT whereabouts FROM expected");
+    let expected: String = world.stored("SELECT attachment FROM expected");
     assert_eq!(expected, "present");
 }
 

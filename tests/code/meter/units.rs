@@ -82,10 +82,9 @@ fn a_grant_to_a_unit_of_several_users_is_no_single_users_and_covers_each_of_them
     let outside: u64 = world.settled().values().map(|row| row.used.outside + row.used.beyond).sum();
     assert_eq!(outside, 0, "both use within the grant");
     let holders = "FROM counter JOIN holder ON holder.id = holder WHERE kind = 'unit' AND";
-    let granted = format!("SELECT group_concat(DISTINCT name) {holders} within_ns + waste_ns > 0");
+    let granted = format!("SELECT group_concat(DISTINCT name) {holders} within_ns + idle_ns > 0");
     assert_eq!(world.stored::<String>(&granted), HUB);
-    let users =
-        format!("SELECT count(*) {holders} within_ns + waste_ns > 0 AND facts ->> 'user' IS NOT NULL");
+    let users = format!("SELECT count(*) {holders} within_ns + idle_ns > 0 AND facts ->> 'user' IS NOT NULL");
     assert_eq!(world.stored::<i64>(&users), 0, "the first user does not hold what the unit was granted");
     world.assert_balanced();
 }

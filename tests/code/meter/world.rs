@@ -435,7 +435,7 @@ impl World {
     pub(crate) fn held_by(&self, user: &str, uuid: &str) -> i64 {
         let connection = self.connection();
         let sql =
-            "SELECT total(within_ns + lent_ns + waste_ns + unmeasured_ns + unavailable_ns) / 1e9 FROM counter
+            "SELECT total(within_ns + lent_ns + idle_ns + unmeasured_ns + unavailable_ns) / 1e9 FROM counter
                    JOIN gpu ON gpu.id = gpu JOIN holder ON holder.id = holder WHERE uuid = ?1 AND name = ?2";
         let seconds: f64 =
             connection.query_row(sql, [uuid, &format!("user:{user}")], |row| row.get(0)).unwrap();

@@ -53,7 +53,7 @@ def balanced(table, node, what="the account afterwards"):
     settled(node)
     node.end()
     gap, gpus = node.account("SELECT sum(abs(settled_until_ns - first_seen_ns - slot_ns)), count(*) FROM gpu")
-    parts, = node.account("SELECT sum(within_ns + lent_ns + waste_ns + unmeasured_ns + unavailable_ns) FROM counter")
+    parts, = node.account("SELECT sum(within_ns + lent_ns + idle_ns + unmeasured_ns + unavailable_ns) FROM counter")
     slots, = node.account("SELECT sum(slot_ns) FROM gpu")
     wrong = [f"{name} {value:.0f}" for name, value in said.items() if value]
     wrong += [f"{gap} ns without an account"] if gap else []

@@ -1,0 +1,276 @@
+-- The ledger of one node, schema version 9 (PRAGMA user_version). Any sqlite3 opens it; only its agent writes.
+--
+-- Units are in the names: _ns nanoseconds (times: since 1970-01-01T00:00:00Z on the account's axis, see boot; all else: spans
+-- or GPU time), _uj microjoules. An amount of money is three columns: _units whole units of the currency, _nanos the
+-- billionths beside them (0 to 999999999), _rest what is left in parts of a billionth of which 3.6e12 make one. One column of
+-- 64 bits would end at 9.2e9 units, which a year of GPUs reaches in some currencies, and SQL can still add these.
+
+-- The ledger itself; one row.
+CREATE TABLE ledger (
+    id               INTEGER PRIMARY KEY CHECK (id = 1),
+    created_ns       INTEGER NOT NULL,           -- when it was created: the start time of every counter in it
+    last_commit_ns   INTEGER NOT NULL,           -- time of the last batch; account time never falls before it
+    covered_until_ns INTEGER NOT NULL DEFAULT 0, -- prices before it are final: a rate that is recorded later begins later
+    uid              TEXT NOT NULL DEFAULT '',   -- random, and another one if the file is found on another machine
+    machine_id       TEXT NOT NULL DEFAULT '',   -- /etc/machine-id; empty: unknown
+    exports_since_ns INTEGER NOT NULL DEFAULT 0, -- time before it belongs to the ledger from which this one was copied
+    rolled_until_ns  INTEGER NOT NULL DEFAULT 0, -- rows of minute, account and remark before it are sums of quarter hours
+    deleted_until_ns INTEGER NOT NULL DEFAULT 0  -- rows before it are deleted
+) STRICT;
+-- A sum's minute_ns is the begin of its quarter hour of UTC. A rate that begins inside a quarter hour divides it. Grade, method
+-- and coarse are the worst of its minutes, and texts of remarks are kept once. Sums of the quarter hour that ends at
+-- rolled_until_ns may be incomplete: then the rest is still in its minutes.
+
+-- The node whose account this is, as its agent was last configured; one row.
+CREATE TABLE node (
+    id                INTEGER PRIMARY KEY CHECK (id = 1),
+    name              TEXT NOT NULL,              -- node.name, or the host name; empty: unknown
+    cluster           TEXT,                       -- node.cluster; NULL: none
+    simulated         INTEGER NOT NULL,           -- 1: a demo or a replay once wrote here
+    pool              TEXT,                       -- node pool; NULL: unknown
+    instance_type     TEXT,                       -- NULL: unknown
+    spot              INTEGER,                    -- 1: may be taken away any time; NULL: unknown
+    since_ns          INTEGER NOT NULL DEFAULT 0, -- the node has this name, pool, instance type and spot since then
+    how_held          TEXT,                       -- how GPUs are held that no grant names; presence, nothing_grants: by presence;
+                                                  -- grants, standing, kubelet, slurm, scheduled, was_off: by grants alone;
+                                                  -- NULL: not known
+    how_held_since_ns INTEGER                     -- since when; a bill that begins earlier does not say it
+) STRICT;
+
+-- What the node was before.
+CREATE TABLE past_node (
+    until_ns      INTEGER PRIMARY KEY, -- when it was last so
+    name          TEXT NOT NULL,
+    cluster       TEXT,
+    pool          TEXT,
+    instance_type TEXT,
+    spot          INTEGER
+) STRICT;
+
+-- The account's time axis: time since boot + offset, the offset frozen for each boot.
+CREATE TABLE boot (
+    boot_id       TEXT PRIMARY KEY,  -- /proc/sys/kernel/random/boot_id; empty: unknown, each start is a new boot
+    offset_ns     INTEGER NOT NULL,  -- account time - time since boot
+    first_seen_ns INTEGER NOT NULL   -- account time when this boot was first seen
+) STRICT, WITHOUT ROWID;
+
+-- The boot whose offset is not fixed yet, because its wall clock cannot be trusted. Its spans are stored on a provisional
+-- axis; the transaction that fixes the offset moves them and enters the boot in `boot`.
+CREATE TABLE provisional_boot (
+    boot_id   TEXT PRIMARY KEY,  -- /proc/sys/kernel/random/boot_id
+    offset_ns INTEGER NOT NULL,  -- provisional account time - time since boot
+    since_ns  INTEGER NOT NULL   -- end of what was committed before this boot; 0: the ledger is new
+) STRICT, WITHOUT ROWID;
+
+-- Steps of the wall clock against the account's axis; they move no account time.
+CREATE TABLE clock_step (
+    at_ns   INTEGER NOT NULL,        -- when it was noticed, account time
+    step_ns INTEGER NOT NULL,        -- wall clock - account time, signed
+    PRIMARY KEY (at_ns, step_ns)
+) STRICT, WITHOUT ROWID;
+
+-- GPUs that have been seen, and where each one's account stands.
+CREATE TABLE gpu (
+    id                INTEGER PRIMARY KEY,
+    uuid              TEXT NOT NULL UNIQUE,
+    gpu_index         INTEGER NOT NULL,           -- NVML index when it was last registered; for people
+    model             TEXT NOT NULL,
+    first_seen_ns     INTEGER NOT NULL,           -- where its account begins
+    settled_until_ns  INTEGER NOT NULL,           -- where its account ends; raw spans continue from here
+    slot_ns           INTEGER NOT NULL DEFAULT 0, -- GPU time settled since its account began
+    carry             TEXT NOT NULL DEFAULT '{}', -- JSON: tree node -> holder -> owed, 2^-32 ns
+    weights           TEXT NOT NULL DEFAULT '{}', -- JSON: holder -> weight of the last window
+    holdings          TEXT NOT NULL DEFAULT '[]', -- JSON: holdings at the end of the last span
+    energy_counter_uj INTEGER                     -- the driver's energy counter at the last span; NULL: not read in this boot
+) STRICT;
+
+-- Where each GPU is that this node had once, as last reported. A GPU without a row was present when it was last seen.
+CREATE TABLE expected (
+    gpu        INTEGER PRIMARY KEY REFERENCES gpu (id),
+    pci_bus_id TEXT NOT NULL,    -- where it sat, as the kernel writes it; empty: not known
+    attachment TEXT NOT NULL,    -- present, lost, gone, guest, replaced, forgotten
+    since_ns   INTEGER NOT NULL  -- account time
+) STRICT;
+
+-- Faults that only a reset of the GPU ends, and the most NVLinks that were up. A row holds in the boot in which it was stored, and until another driver module is
+-- loaded or the energy counter has gone back.
+CREATE TABLE sticky_fault (
+    gpu               INTEGER NOT NULL REFERENCES gpu (id),
+    rule              TEXT NOT NULL,    -- rule of the verdict; __unavailable__: the GPU's time is unavailable; __most_links_up__
+    since_ns          INTEGER NOT NULL, -- wall clock
+    count             INTEGER NOT NULL, -- how often the driver noticed it, 0 where it gives no such notice; or how many links
+    xids              TEXT NOT NULL,    -- JSON: XID -> [how often, GPU instance of the last that named one]
+    boot_id           TEXT NOT NULL,
+    module            INTEGER,          -- number of the loaded driver module; NULL: not known
+    energy_counter_uj INTEGER,          -- the driver's energy counter then; NULL: not read
+    PRIMARY KEY (gpu, rule)
+) STRICT, WITHOUT ROWID;
+
+-- XID errors of each GPU over all time, as the metrics publish them.
+CREATE TABLE xid_sum (
+    gpu      INTEGER PRIMARY KEY REFERENCES gpu (id),
+    since_ns INTEGER,       -- account time at which the GPU was forgotten and counting began again; NULL: never
+    actions  TEXT NOT NULL, -- JSON: recommended action -> count
+    codes    TEXT NOT NULL, -- JSON: XID -> count, wall clock of the last one, what each source reported lately
+    boot_id  TEXT NOT NULL  -- the boot of the times since boot in codes
+) STRICT;
+
+-- Holders: who held or used a GPU, a row for each version of the facts that tenant rules read.
+CREATE TABLE holder (
+    id            INTEGER PRIMARY KEY,
+    name          TEXT NOT NULL,    -- workload id, or a remainder such as __unallocated__; the tenant __unattributed__ has a
+                                    -- remainder per reason, __unattributed__/pod ...
+    version       INTEGER NOT NULL, -- tells versions of one name apart; the order is that of id
+    kind          TEXT NOT NULL,    -- unit, user, remainder, ...
+    facts         TEXT NOT NULL,    -- JSON; what was not known yet is added, nothing else changes
+    first_seen_ns INTEGER NOT NULL, -- when this version was first committed, account time
+    tenant        TEXT NOT NULL,    -- tenant to whose counters this version is added; a bill derives it from tenant_rules
+    UNIQUE (name, version)
+) STRICT;
+CREATE INDEX holder_tenant ON holder (tenant);
+
+-- Profiles of MIG instances. Rows name them, since ids of instances are used again.
+CREATE TABLE mig_profile (
+    id    INTEGER PRIMARY KEY,
+    name  TEXT NOT NULL,    -- such as 1g.10gb; empty: unknown
+    size  INTEGER NOT NULL, -- memory slices of an instance
+    total INTEGER NOT NULL, -- memory slices of the whole GPU
+    UNIQUE (name, size, total)
+) STRICT;
+
+-- Raw integrals of spans that are not settled yet: what a restart settles from. One of each GPU and beginning, in the order in
+-- which they came: rows that are only ever appended fill their pages, and a commit writes fewer.
+CREATE TABLE raw (
+    gpu     INTEGER NOT NULL REFERENCES gpu (id),
+    from_ns INTEGER NOT NULL,
+    to_ns   INTEGER NOT NULL,
+    span    TEXT NOT NULL             -- JSON
+) STRICT;
+
+-- GPU time of each minute. Neither these rows nor those of account know a price: a bill multiplies them by the rates in force.
+CREATE TABLE minute (
+    minute_ns INTEGER NOT NULL,   -- the minute's beginning
+    gpu       INTEGER NOT NULL REFERENCES gpu (id),
+    slot_ns   INTEGER NOT NULL,   -- GPU time settled in it; 60 s, less in the first and the open one
+    coarse    INTEGER NOT NULL,   -- 1: windows were added together while the disk was stuck
+    PRIMARY KEY (minute_ns, gpu)
+) STRICT, WITHOUT ROWID;
+
+-- What each minute's account says of each holder. Per minute and GPU the five parts of all holders sum to minute.slot_ns.
+CREATE TABLE account (
+    minute_ns           INTEGER NOT NULL,
+    gpu                 INTEGER NOT NULL REFERENCES gpu (id),
+    holder              INTEGER NOT NULL REFERENCES holder (id),
+    gpu_instance        INTEGER NOT NULL, -- -1: a whole GPU, and time of a MIG GPU that is no instance's
+    profile             INTEGER NOT NULL, -- key in mig_profile; 0: no instance, or unknown
+    within_ns           INTEGER NOT NULL, -- held, used by those whom the holding covers
+    lent_ns             INTEGER NOT NULL, -- held, idle, used by others
+    idle_ns             INTEGER NOT NULL, -- held, idle, used by nobody
+    unmeasured_ns       INTEGER NOT NULL, -- held while activity could not be known
+    unavailable_ns      INTEGER NOT NULL, -- held while the GPU was lost or broken
+    used_within_ns      INTEGER NOT NULL, -- used within a holding that covers the user
+    used_beyond_ns      INTEGER NOT NULL, -- used above the own held part
+    used_outside_ns     INTEGER NOT NULL, -- used without holding, where others hold
+    used_unheld_ns      INTEGER NOT NULL, -- used where nobody holds
+    energy_static_uj    INTEGER NOT NULL, -- share of the idle floor
+    energy_dynamic_uj   INTEGER NOT NULL, -- share of the rest
+    memory_byte_seconds INTEGER NOT NULL, -- resident memory x time
+    measured_ns         INTEGER NOT NULL, -- the part of used whose split was measured
+    grade               INTEGER NOT NULL, -- worst: 0 measured, 1 split_by_activity, 2 split_by_holding, 3 split_by_memory,
+                                          -- 4 split_equally, 5 unknown
+    method              INTEGER NOT NULL, -- worst: 0 observed, 1 bridged
+    source              INTEGER NOT NULL, -- set of bits, meters of activity: 1 gpm, 2 utilization, 4 none, 8 samples
+    PRIMARY KEY (minute_ns, gpu, holder, gpu_instance, profile)
+) STRICT, WITHOUT ROWID;
+
+-- Remarks of settlement, such as conflicts of claims.
+CREATE TABLE remark (
+    minute_ns INTEGER NOT NULL,
+    gpu       INTEGER NOT NULL REFERENCES gpu (id),
+    text      TEXT NOT NULL,
+    PRIMARY KEY (minute_ns, gpu, text)
+) STRICT, WITHOUT ROWID;
+
+-- Sums of account over all time, as the metrics publish them; they outlive the rows.
+CREATE TABLE counter (
+    gpu               INTEGER NOT NULL REFERENCES gpu (id),
+    holder            INTEGER NOT NULL REFERENCES holder (id),
+    gpu_instance      INTEGER NOT NULL,
+    born_ns           INTEGER NOT NULL, -- time of the batch in which it was first above zero
+    within_ns         INTEGER NOT NULL,
+    lent_ns           INTEGER NOT NULL,
+    idle_ns           INTEGER NOT NULL,
+    unmeasured_ns     INTEGER NOT NULL,
+    unavailable_ns    INTEGER NOT NULL,
+    used_within_ns    INTEGER NOT NULL,
+    used_beyond_ns    INTEGER NOT NULL,
+    used_outside_ns   INTEGER NOT NULL,
+    used_unheld_ns    INTEGER NOT NULL,
+    energy_static_uj  INTEGER NOT NULL,
+    energy_dynamic_uj INTEGER NOT NULL,
+    PRIMARY KEY (gpu, holder, gpu_instance)
+) STRICT, WITHOUT ROWID;
+
+-- Money over all time at the prices then in force, never restated; an estimate, the bill counts.
+CREATE TABLE cost (
+    gpu          INTEGER NOT NULL REFERENCES gpu (id),
+    holder       INTEGER NOT NULL REFERENCES holder (id),
+    gpu_instance INTEGER NOT NULL,
+    currency     TEXT NOT NULL,
+    class        TEXT NOT NULL,
+    born_ns      INTEGER NOT NULL, -- time of the batch in which it began
+    held_units   INTEGER NOT NULL, -- of what was held
+    held_nanos   INTEGER NOT NULL,
+    used_units   INTEGER NOT NULL, -- of what was used
+    used_nanos   INTEGER NOT NULL,
+    held_rest    INTEGER NOT NULL DEFAULT 0,
+    used_rest    INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (gpu, holder, gpu_instance, currency, class)
+) STRICT, WITHOUT ROWID;
+
+-- Rates, each with a begin and an end.
+CREATE TABLE rate (
+    id            INTEGER PRIMARY KEY, -- in the order in which they were recorded
+    selector      TEXT NOT NULL,       -- JSON: patterns of the GPUs that it prices (uuid, node, model)
+    given_from_ns INTEGER,             -- the begin that the operator gave; NULL: none
+    begin_ns      INTEGER NOT NULL,    -- when it is first in force
+    end_ns        INTEGER,             -- when it is no longer in force; NULL: while the operator's book has it
+    currency      TEXT NOT NULL,       -- ISO 4217 or the operator's word
+    class         TEXT NOT NULL,       -- on_demand, spot, committed, ...
+    nano_per_unit INTEGER NOT NULL,    -- billionths of the currency, or nanograms of CO2e
+    derivation    TEXT,                -- how it follows from what the operator gave; NULL: it was given itself
+    recorded_ns   INTEGER NOT NULL,    -- when it was recorded
+    unit          TEXT NOT NULL DEFAULT 'gpu_hour' -- gpu_hour, instance_hour, kwh, carbon_kwh
+) STRICT;
+
+-- Terms of tenants.
+CREATE TABLE terms (
+    id            INTEGER PRIMARY KEY, -- in the order in which they were recorded
+    terms         TEXT NOT NULL,       -- JSON: tenant or pattern, basis, discount in billionths, use outside
+    given_from_ns INTEGER,             -- the begin that the operator gave; NULL: none
+    begin_ns      INTEGER NOT NULL,    -- when they are first in force
+    end_ns        INTEGER,             -- when they are no longer in force; NULL: while the configuration has them
+    recorded_ns   INTEGER NOT NULL     -- when they were recorded
+) STRICT;
+
+-- Versions of the operator's tenant rules.
+CREATE TABLE tenant_rules (
+    id               INTEGER PRIMARY KEY,       -- in the order in which they were recorded
+    begin_ns         INTEGER NOT NULL,          -- when it is first in force; it ends where the next one begins
+    recorded_ns      INTEGER NOT NULL,          -- when it was recorded
+    rules            TEXT NOT NULL,             -- JSON: the rules in order, and the attributes of tenants
+    covered_until_ns INTEGER NOT NULL DEFAULT 0 -- its rules hold at no time before
+) STRICT;
+
+-- Statements and credits. Their documents lie in a directory of the operator's; a period that is closed here has final prices
+-- (ledger.covered_until_ns).
+CREATE TABLE statement (
+    id        INTEGER PRIMARY KEY, -- in the order in which they were recorded
+    kind      TEXT NOT NULL,       -- statement, or credit
+    from_ns   INTEGER NOT NULL,    -- the period of the statement; of a credit, that of the statement that it is for
+    to_ns     INTEGER NOT NULL,
+    closed_by TEXT NOT NULL,       -- who closed the period or gave the credit
+    closed_ns INTEGER NOT NULL,    -- when, account time
+    number    TEXT,                -- number of the document; NULL: it is not written yet
+    digest    TEXT                 -- its digest, sha256:...
+) STRICT;
