@@ -44,7 +44,7 @@ fn a_mig_instance_is_billed_and_a_new_layout_ends_it() {
     std::fs::write(&scenario, SCENARIO).unwrap();
     std::fs::write(&config, CONFIG).unwrap();
     let files = [scenario.to_str().unwrap(), config.to_str().unwrap()];
-    let demo = Demo::start(&["--scenario", files[0], "--config", files[1], "--speed", "30"]);
+    let demo = Demo::start(&["--scenario", files[0], "--config", files[1], "--speed", "10"]);
     let slot = |page: &Scrape| page.nano_sum("gpu_slot_seconds_total", &["gpu=\"0\"", "gpu_instance=\"2\""]);
     let page = demo.agent.wait_for("minutes of account", |page| slot(page) >= 120_000_000_000);
     let labels = ["tenant=\"train.service\"", "gpu=\"0\"", "gpu_instance=\"2\""];

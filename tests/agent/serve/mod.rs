@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, sleep};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gpumeter::catalogue::Level;
 use gpumeter::export::{LatestSnapshot, PageCache, PageFormat, PublishedSnapshot, RenderedPage};
@@ -640,17 +640,15 @@ fn a_scraper_replaces_a_peer_that_never_finishes_its_head() {
 fn scrapers_beyond_the_connection_limit_are_all_answered() {
     let agent = Agent::start(ServerLimits { connections: 4, ..patient() });
     std::thread::scope(|scope| {
-        // One that is slow itself may be replaced, and asks again.
-        let ask = || loop {
-            let begun = Instant::now();
-            let mut stream = agent.connect();
-            let _ =
-                stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
-            let is_slow = begun.elapsed() >= Duration::from_millis(50);
-            let answer = rest(&mut stream);
-            if !(answer.is_empty() && is_slow) {
-                return status(&answer);
-            }
+        // On a busy machine one may be replaced before its request is read, and asks again.
+        let ask = || {
+            let mut answers = (0..5).map(|_| {
+                let mut stream = agent.connect();
+                let _ = stream
+                    .write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+                rest(&mut stream)
+            });
+            status(&answers.find(|answer| !answer.is_empty()).unwrap_or_default())
         };
         let scrapers: Vec<_> = (0..64).map(|_| scope.spawn(ask)).collect();
         for scraper in scrapers {
