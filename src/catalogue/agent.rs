@@ -55,10 +55,10 @@ agent_families! {
     SamplingInterval = gauge(
         "gpumeter_sampling_interval_seconds",
         Unit::Seconds,
-        "Interval at which the tier is read: as configured, or longer where reading would take \
-         too much of the driver's time.",
+        "Interval at which the tier is read, as configured; with gpu and uuid, that of a GPU which is \
+         read less often, since reading takes too much of the driver's time.",
     )
-    .labels(&["tier"]),
+    .labels(&["tier", "gpu", "uuid"]),
     CollectorSuccess = gauge(
         "gpumeter_collector_success",
         Unit::None,

@@ -123,10 +123,7 @@ impl Publisher {
         meter.counters.add_to(&mut numbers);
         meter.sxids.add_to(&mut numbers);
         for tier in Tier::ALL {
-            // The longest in force on any GPU.
-            let frames = gpus.iter().filter_map(|gpu| gpu.frame.as_deref());
-            let stretch = frames.map(|frame| frame.stretch.of(tier)).max().unwrap_or(1);
-            let interval = meter.policy.intervals[tier as usize].0 * u64::from(stretch);
+            let interval = meter.policy.intervals[tier as usize].0;
             numbers.add(AgentFamily::SamplingInterval, vec![("tier", tier.name().into())], whole(interval));
         }
         let anchored = !meter.timeline.is_provisional();
@@ -163,7 +160,7 @@ impl Publisher {
                 let labels = vec![("gpu", Arc::clone(&gpu.labels.index)), ("uuid", Arc::clone(&gpu.id.uuid))];
                 numbers.add(AgentFamily::HoldingConflicts, labels, whole(conflicts as u64));
             }
-            gpu.add_numbers(state, meter.policy.level, &mut numbers);
+            gpu.add_numbers(state, &meter.policy, &mut numbers);
         }
         numbers
     }
@@ -281,7 +278,7 @@ impl TrackedGpu {
     }
 
     /// Adds the agent's own numbers of this GPU.
-    fn add_numbers(&self, state: &GpuState, level: Level, numbers: &mut Services) {
+    fn add_numbers(&self, state: &GpuState, policy: &Policy, numbers: &mut Services) {
         let labels = || vec![("gpu", Arc::clone(&self.labels.index)), ("uuid", Arc::clone(&self.id.uuid))];
         let collector = || vec![("collector", Arc::clone(&self.labels.collector))];
         // The collector label has the index and no UUID, so it belongs to the GPU that has the index now.
@@ -295,6 +292,11 @@ impl TrackedGpu {
                 numbers.add(AgentFamily::CollectorDuration, collector(), whole(took.0));
             }
             numbers.add(AgentFamily::LastSampleTimestamp, labels(), whole(frame.ended.utc.0));
+            for tier in Tier::ALL.into_iter().filter(|tier| frame.stretch.of(*tier) > 1) {
+                let interval = policy.intervals[tier as usize].0 * u64::from(frame.stretch.of(tier));
+                let labels = [vec![("tier", tier.name().into())], labels()].concat();
+                numbers.add(AgentFamily::SamplingInterval, labels, whole(interval));
+            }
         }
         if let Some((call, lasting)) = state.in_flight {
             let labels = [labels(), vec![("call", call.into())]].concat();
@@ -303,7 +305,7 @@ impl TrackedGpu {
         if let Some(changes) = self.account.layout_changes() {
             numbers.add(AgentFamily::MigLayoutChanges, labels(), whole(changes));
         }
-        for (metric, source) in sources(self, level) {
+        for (metric, source) in sources(self, policy.level) {
             let (index, uuid) = (Arc::clone(&self.labels.index), Arc::clone(&self.id.uuid));
             let labels = vec![("gpu", index), ("uuid", uuid), ("metric", metric), ("source", source)];
             numbers.add(AgentFamily::SourceInfo, labels, 1);

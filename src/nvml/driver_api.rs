@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use nvml_wrapper_sys::bindings::{NvmlLib, nvmlDevice_t, nvmlReturn_t};
 
 use super::Library;
-use super::driver_budget::{CostClass, TickCosts};
+use super::driver_budget::{CallCosts, CostClass, TickCosts};
 use super::quirks::Quirks;
 use super::recording::{CallArguments, RawFunction, Recorder};
 use crate::clock::{Clock, system_now};
@@ -65,7 +65,7 @@ pub(super) struct DriverApi {
     last_call_at: Nanoseconds,
     /// What the calls that follow count as, and the time inside the driver by class.
     class: CostClass,
-    costs: TickCosts,
+    costs: CallCosts,
     rejected: Vec<(Rejection, u64)>,
     quirks: Quirks,
 }
@@ -143,7 +143,7 @@ impl DriverApi {
             not_found: false,
             last_call_at: Nanoseconds(0),
             class: CostClass::Plan,
-            costs: TickCosts::default(),
+            costs: CallCosts::default(),
             rejected: Vec::new(),
             quirks: Quirks::default(),
         }
@@ -241,7 +241,7 @@ impl DriverApi {
 
     /// Returns and clears the time inside the driver by class.
     pub(super) fn take_costs(&mut self) -> TickCosts {
-        std::mem::take(&mut self.costs)
+        self.costs.take()
     }
 
     /// How many calls were made since they were last taken.
@@ -274,7 +274,7 @@ impl DriverApi {
             recorder.answer(self.clock.now().boottime, inputs, answer, &arguments);
         }
         let Some(code) = answer else { return Err(CallError::NoSymbol) };
-        self.costs[self.class as usize] += took;
+        self.costs.add(self.class, function, took);
         self.calls.push(CallTime { function, took });
         self.responded |= code != UNKNOWN;
         self.not_found |= matches!(code, INVALID_ARGUMENT | NOT_FOUND);

@@ -12,6 +12,7 @@ use rustix::process::geteuid;
 use thiserror::Error;
 
 use super::driver_api::CallSlot;
+use super::driver_budget::NodeDemand;
 use super::file_ownership::{self, OwnershipError};
 use super::recording::Recorder;
 use crate::clock::Clock;
@@ -119,6 +120,7 @@ pub struct Library {
     path: PathBuf,
     simulated: bool,
     recorder: OnceLock<Arc<Recorder>>,
+    driver_demand: Arc<NodeDemand>,
 }
 
 impl std::fmt::Debug for Library {
@@ -166,6 +168,7 @@ impl Library {
             path: path.into(),
             simulated,
             recorder: OnceLock::new(),
+            driver_demand: Arc::default(),
         }))
     }
 
@@ -188,6 +191,11 @@ impl Library {
     /// The recorder, if there is one.
     pub(super) fn recorder(&self) -> Option<&Recorder> {
         self.recorder.get().map(|recorder| &**recorder)
+    }
+
+    /// What the samplers of this library need of the driver's time.
+    pub(super) fn driver_demand(&self) -> Arc<NodeDemand> {
+        Arc::clone(&self.driver_demand)
     }
 
     /// The raw function table.

@@ -75,13 +75,13 @@ impl Sampler {
         Self {
             found: found.clone(),
             level,
+            budget: DriverBudget::new(SHARE, library.driver_demand()),
             api: DriverApi::new(library, slot, clock),
             plan: None,
             generation: 0,
             review: None,
             review_interval: FIRST_REVIEW,
             shows_processes: false,
-            budget: DriverBudget::new(SHARE.into()),
             refused: BTreeSet::new(),
             outdated: false,
             implausible: BTreeSet::new(),
@@ -190,26 +190,14 @@ impl Sampler {
     }
 
     /// Applies settings from the next tick on; a new level compiles a new plan.
-    /// `driver_share` is this sampler's part of the node's share, in millionths of wall time.
+    /// `driver_share` is what all samplers of the node may spend in the driver, in millionths of wall time.
     pub fn configure(&mut self, level: Level, presence: bool, driver_share: u32) {
         if self.level != level {
             self.level = level;
             self.drop_plan();
         }
         self.lists.schedule.presence = presence;
-        self.budget.set_share(driver_share.into());
-    }
-
-    /// Removes the last tick from the cost statistics, since one of its calls hung.
-    pub fn ignore_cost_of_last_tick(&mut self) {
-        let stretch = self.budget.ignore_last_tick();
-        self.log_stretch(stretch);
-    }
-
-    /// Drops the last tick, which came late, and the plan, so that no counter difference spans it.
-    pub fn discard_last_tick(&mut self) {
-        self.ignore_cost_of_last_tick();
-        self.drop_plan();
+        self.budget.set_share(driver_share);
     }
 
     /// Drops the plan; the next tick compiles a new one.

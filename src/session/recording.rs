@@ -144,7 +144,7 @@ fn read(
     let counted = count(library, &slot, clock).map_err(RecordError::Uncounted)?;
     let found: Vec<FoundGpu> =
         (0..counted).filter_map(|index| find(library, index, &slot, clock).ok()).collect();
-    let share = Config::default().sampling.driver_share / counted.max(1);
+    let share = Config::default().sampling.driver_share;
     let sampler = |gpu| {
         let mut sampler = Sampler::new(Arc::clone(library), gpu, slot.clone(), clock.clone(), Level::Full);
         // Under presence the processes are known in every tick, so a replay can use any rule of billing.

@@ -176,9 +176,8 @@ impl SamplingLoop<'_> {
     /// Reads one tick and sends the result to the tick loop; returns the earliest time of the next tick.
     fn read(&mut self, tick: u64, cadence: Cadence) -> Nanoseconds {
         let shared = self.shared;
-        let share = self.driver_share(cadence.driver_share);
         let run_tick = || {
-            self.sampler.configure(cadence.level, cadence.presence, share);
+            self.sampler.configure(cadence.level, cadence.presence, cadence.driver_share);
             self.sampler.show_processes(cadence.shows_processes);
             self.sampler.tick(cadence.every.map(|every| tick.is_multiple_of(every)))
         };
@@ -213,24 +212,16 @@ impl SamplingLoop<'_> {
         // never dropped: it reads all tiers, which may always take too long on a slow board.
         let is_late = frame.ended.since(frame.begun).0 > 2 * interval.0;
         if is_late && !is_first {
-            self.sampler.discard_last_tick();
+            // No counter difference may span a tick that came late.
+            self.sampler.drop_plan();
             count_error(shared, Arc::clone(&self.collector), "late");
             shared.send(SamplerNews::Unframed(Unframed { calls: frame.calls, rejected: frame.rejected }));
             return earliest;
-        }
-        if is_late {
-            self.sampler.ignore_cost_of_last_tick();
         }
         let listed = frame.processes.iter().flat_map(|list| list.iter()).map(|process| process.pid);
         let sampled = frame.samples.iter().flatten().map(|sample| sample.pid);
         shared.processes.see(listed, sampled);
         shared.send(SamplerNews::Frame(Box::new(frame)));
         earliest
-    }
-
-    /// The share of driver time of one sampler: an equal part of the node's for each GPU that is read.
-    fn driver_share(&self, share: u32) -> u32 {
-        let samplers = u32::try_from(lock(self.shared).slots.len()).unwrap_or(u32::MAX);
-        share / samplers.max(1)
     }
 }

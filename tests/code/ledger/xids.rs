@@ -10,7 +10,7 @@ use super::world::{World, opening, register_gpus, uuid};
 
 fn sums(gpu: u32, count: u64) -> XidSums {
     let (last, last_reported) = (Utc(1_800_000_000_000_000_001), Nanoseconds(70));
-    let sum = XidSum { count, last, events: count, lines: 1, last_reported };
+    let sum = XidSum { count, last, events: count, lines: 1, last_reported, gpu_instance: Some(3) };
     XidSums {
         gpu: uuid(gpu),
         since: None,

@@ -338,16 +338,17 @@ fn an_xid_of_an_unknown_gpu_is_dropped_after_a_while_and_counted() {
 }
 
 #[test]
-fn the_published_interval_is_the_current_one() {
+fn an_interval_has_a_gpu_where_it_is_longer_than_configured() {
     let mut world = World::new(&["alice"]);
     world.run(2, |frame| frame);
-    let configured = world.interval("medium").unwrap();
-    let fast = world.interval("fast");
-    world.run(2, |frame| frame.stretched(4));
-    assert_eq!(world.interval("medium"), Some(4 * configured));
-    assert_eq!(world.interval("fast"), fast);
+    let [configured, of_gpu] = world.intervals("medium");
+    assert_eq!(of_gpu, None);
+    let fast = world.intervals("fast");
+    world.run(2, |frame| frame.stretched(2));
+    assert_eq!(world.intervals("medium"), [configured, configured.map(|interval| 2 * interval)]);
+    assert_eq!(world.intervals("fast"), fast);
     world.run(1, |frame| frame);
-    assert_eq!(world.interval("medium"), Some(configured));
+    assert_eq!(world.intervals("medium"), [configured, None]);
 }
 
 #[test]

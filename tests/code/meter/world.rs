@@ -680,9 +680,10 @@ impl World {
         own.map(|account| account.gpu_instance.to_string()).collect()
     }
 
-    /// The published interval of a tier, in nanoseconds.
-    pub(crate) fn interval(&self, tier: &str) -> Option<i64> {
-        self.agent_value("gpumeter_sampling_interval_seconds", &[tier])
+    /// The configured interval of a tier, and that of the GPU where it differs, in nanoseconds.
+    pub(crate) fn intervals(&self, tier: &str) -> [Option<i64>; 2] {
+        let of = |labels: &[&str]| self.agent_value("gpumeter_sampling_interval_seconds", labels);
+        [of(&[tier]), of(&[tier, "0", UUID])]
     }
 
     /// How many XIDs of that source were dropped.

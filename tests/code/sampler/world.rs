@@ -42,7 +42,7 @@ impl World {
         Self::over(LIBRARY, scenario, &Setting { presence, ..ALONE }, None)
     }
 
-    /// A node of the scenario at level standard with this many samplers, which divide the driver's share.
+    /// A node of the scenario at level standard with this many samplers within one share of driver time.
     pub(crate) fn node(scenario: &str, samplers: u32) -> Self {
         Self::over(LIBRARY, scenario, &Setting { level: Level::Standard, samplers, ..ALONE }, None)
     }
@@ -52,7 +52,7 @@ impl World {
         let setting = Setting { level: Level::Standard, presence: true, samplers };
         let mut world = Self::over(LIBRARY, scenario, &setting, None);
         for sampler in &mut world.samplers {
-            sampler.configure(setting.level, true, driver_share / samplers);
+            sampler.configure(setting.level, true, driver_share);
         }
         world
     }
@@ -100,7 +100,7 @@ impl World {
             let slot = CallSlot::default();
             let found = find(&library, index, &slot, &clock).unwrap();
             let mut sampler = Sampler::new(Arc::clone(&library), &found, slot, clock.clone(), setting.level);
-            sampler.configure(setting.level, setting.presence, DRIVER_SHARE / setting.samplers);
+            sampler.configure(setting.level, setting.presence, DRIVER_SHARE);
             sampler
         };
         let samplers = (0..setting.samplers).map(sampler).collect();
