@@ -1,4 +1,4 @@
-//! What of a node needs attention, the worst first: faults, heat, spent budgets, held GPUs that idle, processes of unknown
+//! What of a node needs attention, the worst first: faults by the verdict, spent budgets, held GPUs that idle, processes of unknown
 //! owners.
 
 use crate::model::snapshot::CONFLICT_ADVICE;
@@ -12,13 +12,9 @@ const IDLE_SECONDS: u64 = 300;
 const UNHELD_SECONDS: f64 = 60.0;
 const UNHELD_SHARE: f64 = 0.05;
 
-/// Reasons that slow a GPU down and that somebody can do something about in the machine room.
-const OVERHEATED: [&str; 3] = ["hw_thermal_slowdown", "sw_thermal_slowdown", "hw_power_brake"];
-
 /// The problems of a node.
 pub(super) fn problems(summary: &Summary) -> Vec<SummaryProblem> {
-    let mut faults: Vec<(u8, SummaryProblem)> =
-        summary.gpus.iter().filter_map(|gpu| fault(gpu).or_else(|| heat(gpu))).collect();
+    let mut faults: Vec<(u8, SummaryProblem)> = summary.gpus.iter().filter_map(fault).collect();
     faults.sort_by_key(|(order, _)| *order);
     let mut idle: Vec<&SummaryGpu> = summary
         .gpus
@@ -119,17 +115,6 @@ fn fatal_sxid(one: &SummarySxid) -> SummaryProblem {
         advice: "drain the node, then reset the switch together with all GPUs on it, or reboot".to_owned(),
         ..SummaryProblem::default()
     }
-}
-
-fn heat(gpu: &SummaryGpu) -> Option<(u8, SummaryProblem)> {
-    let is_hot =
-        OVERHEATED.iter().any(|reason| gpu.readings.throttled_by.iter().any(|active| active == reason));
-    let problem = SummaryProblem {
-        text: gpu.limit.clone(),
-        advice: "check air flow, fans and power supplies of the server".to_owned(),
-        ..of_gpu(gpu, "degraded", "slowed down")
-    };
-    is_hot.then_some((3, problem))
 }
 
 /// Claims of which each is charged for a part.

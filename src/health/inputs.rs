@@ -24,6 +24,7 @@ pub enum HealthInput {
     FabricFailed,
     PcieReplays,
     HwThermal,
+    SwThermal,
     PowerBrake,
 }
 
@@ -58,6 +59,7 @@ pub const INPUT_SOURCES: &[InputSource] = &[
     labelled(HealthInput::FabricFailed, "gpu_fabric_state", "state", "failed"),
     whole(HealthInput::PcieReplays, "gpu_pcie_replays_total"),
     labelled(HealthInput::HwThermal, "gpu_throttle_active", "reason", "hw_thermal_slowdown"),
+    labelled(HealthInput::SwThermal, "gpu_throttle_active", "reason", "sw_thermal_slowdown"),
     labelled(HealthInput::PowerBrake, "gpu_throttle_active", "reason", "hw_power_brake"),
 ];
 

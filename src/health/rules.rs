@@ -219,8 +219,18 @@ pub const RULES: &[Rule] = &[
         after: MINUTE,
         clears: ClearedBy::Quiet(FIVE_MINUTES),
         state: Degraded,
-        remedy: Remedy::CheckMechanicals,
-        what: "the board slows itself down for heat; fans, airflow, inlet temperature",
+        remedy: Remedy::CheckAirflow,
+        what: "the board slows itself down for heat",
+    },
+    // nvml.h: clock event reason software thermal slowdown. The driver slows a GPU down for a moment in many a hot job.
+    Rule {
+        name: "sw_thermal",
+        when: HealthCondition::Positive(HealthInput::SwThermal),
+        after: FIVE_MINUTES,
+        clears: ClearedBy::Quiet(FIVE_MINUTES),
+        state: Degraded,
+        remedy: Remedy::CheckAirflow,
+        what: "the driver slows the GPU down for heat, for five minutes or more",
     },
     // nvml.h: clock event reason hardware power brake.
     Rule {

@@ -69,8 +69,11 @@ pub(super) fn explain(
     add_first_seen(connection, &mut lines)?;
     let mut gpus = gpu_records(connection, &past, &lines, events)?;
     if matches!(part.visible, VisibleAccount::Tenants(_)) {
-        // They are counted over all who held the GPU, and others may hold it too.
-        gpus.iter_mut().for_each(|gpu| gpu.xids.clear());
+        // XIDs are counted over all who held the GPU, and others may hold it too.
+        for gpu in &mut gpus {
+            gpu.xids.clear();
+            gpu.remarks.retain(|remark| !remark.text.starts_with("health "));
+        }
     }
     let (from, to) = range(lines.iter()).unwrap_or((bill.to, bill.to));
     Ok(Explanation {

@@ -10,8 +10,8 @@ use crate::catalogue::{PointId, device_points, xid};
 use crate::health::{HealthInput, HealthInputs, INPUT_SOURCES, Judge, Reachability, ReceivedEvents};
 use crate::model::frame::Tier;
 use crate::model::{
-    Absence, GpuName, Microjoules, Nanoseconds, Notice, PciAddress, Stamp, StickyFault, Utc, Verdict,
-    XidCount, XidSource,
+    Absence, GpuName, HealthState, Microjoules, Nanoseconds, Notice, PciAddress, Reason, Stamp, StickyFault,
+    Utc, Verdict, XidCount, XidSource,
 };
 
 /// A notice of the driver on a GPU, and how often it came.
@@ -321,6 +321,16 @@ impl GpuHealthTracker {
         let counter = self.energy.max(self.last_run.energy).and_then(|counter| u64::try_from(counter).ok());
         let energy_counter = counter.map(Microjoules);
         StickyFaults { gpu: Arc::clone(gpu), faults, failed, module, energy_counter, most_links_up }
+    }
+
+    /// The remarks of a window that ends at `to`: what the verdict has against the GPU since before.
+    pub(super) fn remarks(&self, to: Utc) -> impl Iterator<Item = String> {
+        let reasons = self.verdict.reasons.iter().filter(move |reason| reason.since < to);
+        let known =
+            reasons.filter(|reason| matches!(reason.state, HealthState::Degraded | HealthState::Failed));
+        known.map(|Reason { state, remedy, what, .. }| {
+            format!("gpu: health {} ({}): {what}", state.name(), remedy.name())
+        })
     }
 
     /// Whether the hardware has failed, and was not reset since.

@@ -64,10 +64,9 @@ impl TrackedGpu {
         let closed = self.account.settle(now, self.location.paused_since(), &self.in_session, policy);
         counters.unsettled += closed.failed;
         let any = !closed.settlements.is_empty();
-        batch.closed.extend(closed.settlements.into_iter().map(|settlement| ClosedWindow {
-            gpu: Arc::clone(&self.id.uuid),
-            settlement,
-            coarse: false,
+        batch.closed.extend(closed.settlements.into_iter().map(|mut settlement| {
+            settlement.flags.extend(self.health.remarks(settlement.to));
+            ClosedWindow { gpu: Arc::clone(&self.id.uuid), settlement, coarse: false }
         }));
         any
     }

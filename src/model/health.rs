@@ -38,6 +38,8 @@ named! {
         UpdateSoftware = "update_software",
         /// Ask the vendor.
         ContactSupport = "contact_support",
+        /// Check fans, airflow and inlet temperature.
+        CheckAirflow = "check_airflow",
         /// Check power, cooling, cables and seating.
         CheckMechanicals = "check_mechanicals",
         /// Let running work end and place no more.
@@ -61,6 +63,7 @@ impl Remedy {
             Self::RestartApp => "look at the application that failed, and restart it",
             Self::UpdateSoftware => "update driver or firmware",
             Self::ContactSupport => "collect a report before anything is reset, then ask the vendor",
+            Self::CheckAirflow => "check fans, airflow and inlet temperature",
             Self::CheckMechanicals => "check power, cooling, cables and seating",
             Self::Drain => "let running work end and place no more",
             Self::ResetGpu => "drain the node, then reset the GPU",

@@ -384,7 +384,7 @@ def wrong(suite, browser, schemes):
     demo = start_demo(suite, "wrong", wrong_node(), "--speed", "30", budget=(HOSTILE[0], 0.01))
     demo.condition({"gpus": {"7": {"state": "lost"}}})
     demo.faults({"function": "nvmlDeviceGetTemperature", "gpu": 8, "hang": True}, {"function": "nvmlDeviceGetTemperatureV", "gpu": 8, "hang": True})
-    problems = ("failed", "lost", "does not answer", "degraded", "slowed down", "over its budget", "unknown owners", "idle")
+    problems = ("failed", "lost", "does not answer", "degraded", "over its budget", "unknown owners", "idle")
 
     def all_there():
         titles = " ".join(problem["title"] for problem in demo.api("summary")["problems"])

@@ -457,13 +457,10 @@ fn problems(change: impl FnOnce(&mut Snapshot)) -> Vec<String> {
 }
 
 #[test]
-fn problems_are_faults_then_heat_then_idleness_then_unknown_owners() {
-    assert_eq!(
-        problems(|snapshot| {
-            set_throttles(snapshot, &[]);
-        }),
-        [""; 0]
-    );
+fn problems_are_faults_then_idleness_then_unknown_owners_and_what_limits_the_clock_is_none() {
+    for throttles in [&[] as &[_], &["hw_thermal_slowdown", "hw_power_brake"]] {
+        assert_eq!(problems(|snapshot| set_throttles(snapshot, throttles)), [""; 0]);
+    }
     let reason = Reason {
         rule: "ecc_uncorrectable",
         state: HealthState::Degraded,
@@ -498,7 +495,6 @@ fn problems_are_faults_then_heat_then_idleness_then_unknown_owners() {
         all,
         [
             "degraded GPU 1 degraded: memory had uncorrectable errors: gpu_ecc_errors_total 1 (drain the node, then reset the GPU)",
-            "degraded GPU 0 slowed down: heat: the hardware slows it down at 71 °C (check air flow, fans and power supplies of the server)",
             "cost GPU 1 idle: held by account-ada, account-bob and idle, 2.1 EUR per hour for nothing (ask account-ada, account-bob whether it is needed)",
             "cost GPU 0 used by unknown owners: a process whose use nobody pays for (find out whose they are)",
         ]

@@ -123,6 +123,7 @@ fn faults_gaps_remarks_and_what_is_held_now_are_told_without_the_names_of_others
             "3: conflict slurm:alpha/9",
             "gpu: yield slurm:alpha/7 to k8s:uid/main, slurm:alpha/8",
             "gpu: yield user:mallory to slurm:alpha/7",
+            "gpu: health degraded (check_airflow): hot",
         ];
         window.settlement.flags = remarks.map(str::to_owned).into();
         commit(&mut ledger, start + from + 16, window);
@@ -158,6 +159,7 @@ fn faults_gaps_remarks_and_what_is_held_now_are_told_without_the_names_of_others
         [
             "a claim of others does not fit beside that of slurm:alpha/7, which comes first: it yields and holds nothing",
             "claims of others conflict",
+            "health degraded (check_airflow): hot",
             "the claim of slurm:alpha/7 conflicts with another",
             "the claim of slurm:alpha/7 does not fit beside that of a job of Slurm and a pod, which comes first: it yields and \
              holds nothing",
@@ -172,6 +174,10 @@ fn faults_gaps_remarks_and_what_is_held_now_are_told_without_the_names_of_others
     let of_tenant = VisibleAccount::Tenants(vec![found.lines[0].line.tenant.to_string()]);
     let own = explain(&world, &[("job", "7")], &of_tenant);
     assert_eq!((own.lines.len(), own.gpus.len(), own.gpus[0].xids.len()), (found.lines.len(), 1, 0));
+    assert!(
+        own.gpus[0].remarks.iter().all(|remark| !remark.text.contains("health")),
+        "others may hold it, too"
+    );
 }
 
 #[test]

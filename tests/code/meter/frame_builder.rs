@@ -149,6 +149,17 @@ impl FrameBuilder {
         self
     }
 
+    /// These reasons hold the clocks down, and no others.
+    pub(crate) fn throttled(mut self, reasons: &[&str]) -> Self {
+        for (place, (family, point)) in device_points().enumerate() {
+            if family.name == "gpu_throttle_active" {
+                let is_active = point.labels.iter().any(|(_, reason)| reasons.contains(reason));
+                self.readings[place] = Ok(is_active.into());
+            }
+        }
+        self
+    }
+
     /// MIG mode with this many memory slices, of which these are free or stranded.
     pub(crate) fn mig(mut self, total: u32, free: u32, stranded: u32) -> Self {
         self.mig = true;

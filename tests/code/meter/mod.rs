@@ -6,6 +6,7 @@ mod boots;
 mod device;
 mod frame_builder;
 mod gaps;
+mod heat;
 mod late_opening;
 mod mig;
 mod presence;
