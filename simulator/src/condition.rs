@@ -11,7 +11,7 @@ pub(crate) use health::{HBM_BANKS, Health};
 pub(crate) use links::{Carried, Links, Traffic, part};
 
 use crate::board::Board;
-use crate::channel::incidents::Incidents;
+use crate::channel::incidents::{Incidents, Trouble};
 use crate::channel::scenario::Scenario;
 use crate::channel::sharing::UseOf;
 use crate::schedule::{self, Cycle, SLICE};
@@ -23,6 +23,7 @@ pub(crate) struct Condition {
     pub(crate) use_of: UseOf,
     replays: Vec<Event<()>>,
     downgrades: Vec<Lasting<(Option<u32>, Option<u32>)>>,
+    fabric: Vec<Lasting<Trouble>>,
     cycle: u64,
 }
 
@@ -92,10 +93,11 @@ pub(crate) struct ConditionInputs<'a> {
 impl Condition {
     pub(crate) fn new(incidents: &Incidents, inputs: ConditionInputs<'_>) -> Self {
         let ConditionInputs { gpu, seed, board, use_of, work, came, links } = inputs;
-        let Incidents { replays, pcie, .. } = incidents;
+        let Incidents { replays, pcie, fabric, .. } = incidents;
         let cycle = work.length();
         let replays = replays.iter().filter(|entry| entry.gpu == gpu);
         let pcie = pcie.iter().filter(|entry| entry.gpu == gpu);
+        let fabric = fabric.iter().filter(|entry| entry.gpu == gpu);
         let memory = BoardMemory { banks: board.remap_banks, seed, cycle, came };
         Self {
             health: Health::new(incidents, gpu, memory),
@@ -105,6 +107,7 @@ impl Condition {
             downgrades: pcie
                 .map(|entry| Lasting::new(entry.from, entry.to, (entry.generation, entry.width)))
                 .collect(),
+            fabric: fabric.map(|entry| Lasting::new(entry.from, entry.to, entry.trouble)).collect(),
             cycle,
         }
     }
@@ -127,6 +130,11 @@ impl Condition {
         now.fold(most, |(generation, width), Lasting { what, .. }| {
             (generation.min(what.0.unwrap_or(generation)), width.min(what.1.unwrap_or(width)))
         })
+    }
+
+    /// What is wrong with the GPU's place in its fabric now.
+    pub(crate) fn fabric_troubles(&self, elapsed: u64) -> impl Iterator<Item = Trouble> {
+        self.fabric.iter().filter(move |lasting| lasting.at(elapsed, self.cycle)).map(|lasting| lasting.what)
     }
 
     /// Elapsed nanoseconds until which the driver records accounting; `None` where it never did.

@@ -197,6 +197,7 @@ impl Family {
 }
 
 /// CUDA compute capabilities of generations of boards. Hopper is the first with GPM and with a fabric of NVLinks.
+pub(super) const BLACKWELL: (u32, u32) = (10, 0);
 pub(super) const HOPPER: (u32, u32) = (9, 0);
 pub(super) const ADA: (u32, u32) = (8, 9);
 pub(super) const AMPERE: (u32, u32) = (8, 0);

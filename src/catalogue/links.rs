@@ -3,7 +3,7 @@
 use super::GpuRows::{Flow, Read, State};
 use super::Rows::Gpu;
 use super::aliases::{Alias, HW_GPU, dcgm, otel};
-use super::family::HOPPER;
+use super::family::{BLACKWELL, HOPPER};
 use super::power::NO_GRACE;
 use super::source::{call, field, named, point};
 use super::{ALL_LINKS, CallValue, Counter, Family, LabelPair, Level, MOST_LINKS, Point, Source};
@@ -250,7 +250,55 @@ pub(super) const ROWS: &[Family] = &[
     .tier(Tier::Slow)
     .since(HOPPER)
     .unsupported(NO_FABRIC),
+    Family::gauge(
+        "gpu_fabric_health",
+        Unit::None,
+        "Always 1; what the NVLink fabric says of the GPU in sum: healthy, unhealthy, or limited_capacity.",
+        Gpu(State(&[
+            point(&[("state", "healthy")], &[named(FABRIC_HEALTH, 5)]),
+            point(&[("state", "unhealthy")], &[named(FABRIC_HEALTH, 6)]),
+            point(&[("state", "limited_capacity")], &[named(FABRIC_HEALTH, 7)]),
+        ])),
+    )
+    .labels(&["gpu", "uuid", "state"])
+    .level(Level::Lean)
+    .tier(Tier::Slow)
+    .since(BLACKWELL)
+    .unsupported(NO_FABRIC_HEALTH),
+    Family::gauge(
+        "gpu_fabric_fault",
+        Unit::None,
+        "1 while the NVLink fabric reports that of the GPU, else 0: its bandwidth is degraded, its routes are being \
+         recovered or are unhealthy, it recovers from accesses that timed out, or it is configured for another place.",
+        Gpu(Read(&[
+            point(&[("reason", "degraded_bandwidth")], &[named(FABRIC_HEALTH, 0)]),
+            point(&[("reason", "route_recovery")], &[named(FABRIC_HEALTH, 1)]),
+            point(&[("reason", "route_unhealthy")], &[named(FABRIC_HEALTH, 2)]),
+            point(&[("reason", "access_timeout")], &[named(FABRIC_HEALTH, 3)]),
+            point(&[("reason", "incorrect_configuration")], &[named(FABRIC_HEALTH, 4)]),
+        ])),
+    )
+    .labels(&["gpu", "uuid", "reason"])
+    .level(Level::Lean)
+    .tier(Tier::Slow)
+    .most(1)
+    .since(BLACKWELL)
+    .unsupported(NO_FABRIC_HEALTH),
+    Family::gauge(
+        "gpu_fabric_health_mask",
+        Unit::None,
+        "What the NVLink fabric says of the GPU, as NVML's mask; gpu_fabric_fault has its parts, one by one.",
+        Gpu(Read(&[point(&[], &[named(FABRIC_HEALTH, 8)])])),
+    )
+    .tier(Tier::Slow)
+    .most(0xffff_ffff)
+    .since(BLACKWELL)
+    .unsupported(NO_FABRIC_HEALTH)
+    .aliases(&[dcgm("DCGM_FI_DEV_FABRIC_HEALTH_MASK")]),
 ];
+
+/// The function whose later versions report the health of the fabric.
+const FABRIC_HEALTH: &str = "nvmlDeviceGetGpuFabricInfoV";
 
 const fn c2c(name: &'static str, help: &'static str, points: &'static [Point]) -> Family {
     Family::counter(name, Unit::Bytes, help, Gpu(Flow(points))).labels(&["gpu", "uuid", "direction"])
@@ -282,6 +330,7 @@ const fn total(id: u32) -> Source {
 
 pub(super) const NO_FABRIC: &str =
     "only GPUs on an NVLink fabric (Hopper and later behind NVSwitch) belong to one";
+const NO_FABRIC_HEALTH: &str = "only GPUs on an NVLink fabric of the fifth generation (Blackwell and later behind NVSwitch) report its health";
 const NO_NVLINK: &str = "this board has no NVLink, or its driver is too old to tell; nvidia-smi nvlink -s shows \
          the links";
 

@@ -71,6 +71,7 @@ impl ClearedBy {
 const NOW: Nanoseconds = Nanoseconds(0);
 const MINUTE: Nanoseconds = Nanoseconds::from_seconds(60);
 const FIVE_MINUTES: Nanoseconds = Nanoseconds::from_seconds(300);
+const TEN_MINUTES: Nanoseconds = Nanoseconds::from_seconds(600);
 const QUARTER: Nanoseconds = Nanoseconds::from_seconds(900);
 const HOUR: Nanoseconds = Nanoseconds::from_seconds(3_600);
 
@@ -202,6 +203,43 @@ pub const RULES: &[Rule] = &[
         what: "the GPU could not register with its NVLink fabric, and jobs cannot use it; see that the fabric manager \
                runs, then reset the GPU",
     },
+    Rule {
+        after: TEN_MINUTES,
+        ..reading(
+            "fabric_in_progress",
+            HealthInput::FabricInProgress,
+            Degraded,
+            Remedy::Drain,
+            "the GPU has been registering with its NVLink fabric for ten minutes or more, and jobs cannot use it; see that \
+             the fabric manager runs in the driver's version",
+        )
+    },
+    // nvml.h: the fabric's health mask. A recovery of routes that is in progress is no fault.
+    fabric_fault(
+        "fabric_bandwidth",
+        HealthInput::FabricBandwidth,
+        Remedy::ResetGpu,
+        "the GPU's bandwidth in its NVLink fabric is degraded; a link of it is down",
+    ),
+    fabric_fault(
+        "fabric_route",
+        HealthInput::FabricRoute,
+        Remedy::ResetGpu,
+        "a route of the NVLink fabric to the GPU is unhealthy",
+    ),
+    fabric_fault(
+        "fabric_timeout",
+        HealthInput::FabricTimeout,
+        Remedy::ResetGpu,
+        "accesses over the NVLink fabric timed out, and the GPU has to recover",
+    ),
+    fabric_fault(
+        "fabric_configuration",
+        HealthInput::FabricConfiguration,
+        Remedy::Drain,
+        "the NVLink fabric is configured for another place of the GPU, or has no partition or too few links for it; \
+         nvidia-smi -q -d FABRIC says which",
+    ),
     // Healthy H100 boards show totals above 100, and no growth.
     Rule {
         name: "pcie_replays",
@@ -403,6 +441,11 @@ const fn reading(
 ) -> Rule {
     let (when, clears) = (HealthCondition::Positive(input), ClearedBy::AtOnce);
     Rule { name, when, after: NOW, clears, state, remedy, what }
+}
+
+/// A rule on what the NVLink fabric reports of the GPU.
+const fn fabric_fault(name: &'static str, input: HealthInput, remedy: Remedy, what: &'static str) -> Rule {
+    Rule { after: MINUTE, ..reading(name, input, Degraded, remedy, what) }
 }
 
 /// A rule on XIDs, by the immediate resolution bucket of NVIDIA's XID catalogue.

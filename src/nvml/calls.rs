@@ -78,7 +78,7 @@ pub(super) type CallResult = Result<CallValues, Absence>;
 
 /// The values of one answer, in the driver's units; values that it does not hold are `None`.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct CallValues([Option<u64>; 5]);
+pub(super) struct CallValues([Option<u64>; 9]);
 
 impl CallValues {
     /// CallValues from 32-bit words, which have their own marker for "no value".
@@ -220,6 +220,7 @@ const NAMED: &[NamedFunction] = &[
     ("nvmlDeviceGetRemappedRows", structures::remap),
     ("nvmlDeviceGetRowRemapperHistogram", structures::banks),
     ("nvmlDeviceGetGpuFabricInfo", fabric_states),
+    ("nvmlDeviceGetGpuFabricInfoV", fabric_health),
     u32_outputs!(nvmlDeviceGetPersistenceMode, mode),
     u32_outputs!(nvmlDeviceGetEccMode, current, pending),
     u32_outputs!(nvmlDeviceGetMigMode, current, pending),
@@ -259,6 +260,11 @@ fn temperature(api: &mut DriverApi, Handle(device): Handle) -> CallResult {
 /// One value per state of the registration with a fabric: 1 for the one that the GPU is in, else 0.
 fn fabric_states(api: &mut DriverApi, device: Handle) -> CallResult {
     Ok(CallValues::of(fabric(api, device)?.states().map(u64::from)))
+}
+
+/// What the fabric says of the GPU: five faults, one value per state of the summary, and the mask.
+fn fabric_health(api: &mut DriverApi, device: Handle) -> CallResult {
+    fabric(api, device)?.health().map(CallValues)
 }
 
 /// One value per compute mode, in NVML's order: 1 for the one that the GPU is in, else 0.

@@ -13,11 +13,13 @@ use super::answer::{Answer, INVALID_ARGUMENT, NOT_SUPPORTED, Refused, VERSION_MI
 use super::buffers::{Out, array, expect_version};
 use super::{Device, gpu_calls, node_calls};
 use crate::board::{Fabric, RackPlace, family};
+use crate::channel::incidents::Trouble;
 use crate::node::Gpu;
 use crate::schedule::hash;
 use crate::surprise::Surprise;
 
-/// NVML_GPU_FABRIC_STATE_NOT_SUPPORTED and COMPLETED.
+/// NVML_GPU_FABRIC_STATE_IN_PROGRESS, NOT_SUPPORTED and COMPLETED.
+const IN_PROGRESS: c_uchar = 2;
 const UNSUPPORTED: c_uchar = 0;
 const COMPLETED: c_uchar = 3;
 /// NVML_ERROR_INSUFFICIENT_RESOURCES.
@@ -101,8 +103,7 @@ gpu_calls! {
             cliqueId: clique,
             state,
             healthMask: health,
-            // 0 not supported, 1 healthy.
-            healthSummary: (health != 0).into(),
+            healthSummary: summary(at.gpu.board.fabric, health),
         })?;
         whole_word(info, offset_of!(nvmlGpuFabricInfo_v3_t, state), state)
     }
@@ -150,6 +151,32 @@ node_calls! {
     }
 }
 
+/// NVML's summary of a mask: 0 not supported, 1 healthy, 2 unhealthy.
+fn summary(fabric: Option<Fabric>, mask: u32) -> c_uchar {
+    match fabric {
+        _ if mask == 0 => 0,
+        Some(Fabric { health, .. }) if health == mask => 1,
+        _ => 2,
+    }
+}
+
+/// The mask of a GPU that is well, with a trouble in place of the part that says that all is well. Boards that
+/// report no health go on doing so.
+fn spoil(mask: u32, trouble: Trouble) -> u32 {
+    let (shift, part) = match trouble {
+        _ if mask == 0 => return 0,
+        Trouble::InProgress => return mask,
+        Trouble::DegradedBandwidth => (0, 1),
+        Trouble::RouteRecovery => (2, 1),
+        Trouble::RouteUnhealthy => (4, 1),
+        Trouble::AccessTimeout => (6, 1),
+        // No partition.
+        Trouble::Misconfigured => (8, 4),
+    };
+    let width = if shift == 8 { 15 } else { 3 };
+    (mask & !(width << shift)) | (part << shift)
+}
+
 /// A GPU's registration with the fabric.
 struct Registered {
     clique: u32,
@@ -161,6 +188,11 @@ struct Registered {
 /// The registration; MIG mode and single GPUs have one too.
 fn registered(at: &Device<'_>) -> Result<Registered, Refused> {
     let Fabric { clique, health, .. } = at.gpu.board.fabric.ok_or(NOT_SUPPORTED)?;
+    let troubles: Vec<Trouble> = at.gpu.condition.fabric_troubles(at.now.elapsed).collect();
+    let health = troubles.iter().fold(health, |mask, trouble| spoil(mask, *trouble));
+    if troubles.contains(&Trouble::InProgress) {
+        return Ok(Registered { clique, state: IN_PROGRESS, status: 0, health: 0 });
+    }
     Ok(match at.gpu.surprise {
         Some(Surprise::FabricNotSupported) => {
             Registered { clique: 0, state: UNSUPPORTED, status: 0, health: 0 }

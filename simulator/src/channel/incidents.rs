@@ -20,6 +20,8 @@ pub(crate) struct Incidents {
     #[serde(default)]
     pub(crate) links_down: Vec<LinkDown>,
     #[serde(default)]
+    pub(crate) fabric: Vec<FabricTrouble>,
+    #[serde(default)]
     pub(crate) pcie: Vec<Downgrade>,
     #[serde(default)]
     pub(crate) replays: Vec<Replays>,
@@ -159,6 +161,28 @@ pub(crate) struct LinkDown {
     pub(crate) link: Option<u32>,
 }
 
+/// What the NVLink fabric says of a GPU between two times, in place of all being well.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct FabricTrouble {
+    pub(crate) from: f64,
+    pub(crate) to: f64,
+    pub(crate) gpu: u32,
+    pub(crate) trouble: Trouble,
+}
+
+/// Of these the first is a registration that does not end; the others are parts of the health mask.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Trouble {
+    InProgress,
+    DegradedBandwidth,
+    RouteRecovery,
+    RouteUnhealthy,
+    AccessTimeout,
+    /// No partition.
+    Misconfigured,
+}
+
 /// A PCIe link below its maximum.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Downgrade {
@@ -192,9 +216,17 @@ impl Incidents {
         let recoveries = self.recoveries.iter().map(|entry| ("recoveries", entry.gpu));
         let links = self.link_errors.iter().map(|entry| ("link_errors", entry.gpu));
         let down = self.links_down.iter().map(|entry| ("links_down", entry.gpu));
+        let fabric = self.fabric.iter().map(|entry| ("fabric", entry.gpu));
         let pcie = self.pcie.iter().map(|entry| ("pcie", entry.gpu));
         let replays = self.replays.iter().map(|entry| ("replays", entry.gpu));
-        errors.chain(remaps).chain(recoveries).chain(links).chain(down).chain(pcie).chain(replays)
+        errors
+            .chain(remaps)
+            .chain(recoveries)
+            .chain(links)
+            .chain(down)
+            .chain(fabric)
+            .chain(pcie)
+            .chain(replays)
     }
 
     /// Refuses what cannot happen to a GPU of that board with `instances` MIG instances.
@@ -214,6 +246,9 @@ impl Incidents {
                     "link_errors: gpu {gpu} is a {profile}, whose NVLinks count other kinds"
                 ));
             }
+        }
+        if self.fabric.iter().any(|entry| entry.gpu == gpu) && board.fabric.is_none() {
+            return Err(format!("fabric: gpu {gpu} is a {}, which is on no fabric", board.profile));
         }
         for entry in self.remaps.iter().filter(|entry| entry.gpu == gpu) {
             if let Some(bank) = entry.bank.filter(|bank| *bank >= banks) {
@@ -239,9 +274,10 @@ impl Incidents {
         }
         let recoveries = self.recoveries.iter().map(|entry| ("recoveries", entry.from, entry.to));
         let down = self.links_down.iter().map(|entry| ("links_down", entry.from, entry.to));
+        let fabric = self.fabric.iter().map(|entry| ("fabric", entry.from, entry.to));
         let pcie = self.pcie.iter().map(|entry| ("pcie", entry.from, entry.to));
         let within = |from: f64, to: f64| from >= 0.0 && from < to && to <= cycle;
-        match recoveries.chain(down).chain(pcie).find(|(_, from, to)| !within(*from, *to)) {
+        match recoveries.chain(down).chain(fabric).chain(pcie).find(|(_, from, to)| !within(*from, *to)) {
             Some((key, from, to)) => {
                 Err(format!("{key}: from {from} to {to} is not a span within the cycle of {cycle} s"))
             }

@@ -95,6 +95,9 @@ pub(crate) struct FabricState {
     /// All zero on a fabric of one node.
     pub(crate) cluster: [u8; 16],
     pub(crate) clique: u32,
+    /// NVML's mask of what is wrong, and its summary; 0 where the driver or the fabric does not say.
+    health_mask: u32,
+    health_summary: u8,
 }
 
 /// NVML's number of a registration that ended.
@@ -111,6 +114,56 @@ impl FabricState {
             ended && self.status == 0,
             ended && self.status != 0,
         ]
+    }
+
+    /// What the fabric says of the GPU, each 1 or 0, absent where it does not say: whether its bandwidth is degraded, a
+    /// route is being recovered, a route is unhealthy, it recovers from an access that timed out, its configuration
+    /// is incorrect; whether it is healthy, unhealthy, of limited capacity; and the mask itself.
+    pub(super) fn health(self) -> Result<[Option<u64>; 9], Absence> {
+        if self.health_mask == 0 && self.health_summary == 0 {
+            // A GPU that is not registered yet has no health.
+            return Err(if self.is_complete() { Absence::NotSupported } else { Absence::NotYet });
+        }
+        let part = |shift: u32, width: u32| (self.health_mask >> shift) & width;
+        let is_so = |shift, width| match part(shift, width) {
+            sys::NVML_GPU_FABRIC_HEALTH_MASK_DEGRADED_BW_TRUE => Some(1),
+            sys::NVML_GPU_FABRIC_HEALTH_MASK_DEGRADED_BW_FALSE => Some(0),
+            _ => None,
+        };
+        let configuration = match part(
+            sys::NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_INCORRECT_CONFIGURATION,
+            sys::NVML_GPU_FABRIC_HEALTH_MASK_WIDTH_INCORRECT_CONFIGURATION,
+        ) {
+            sys::NVML_GPU_FABRIC_HEALTH_MASK_INCORRECT_CONFIGURATION_NOT_SUPPORTED => None,
+            part => Some(u64::from(part != sys::NVML_GPU_FABRIC_HEALTH_MASK_INCORRECT_CONFIGURATION_NONE)),
+        };
+        let summary = |state: u32| match u32::from(self.health_summary) {
+            sys::NVML_GPU_FABRIC_HEALTH_SUMMARY_NOT_SUPPORTED => None,
+            summary => Some(u64::from(summary == state)),
+        };
+        Ok([
+            is_so(
+                sys::NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_DEGRADED_BW,
+                sys::NVML_GPU_FABRIC_HEALTH_MASK_WIDTH_DEGRADED_BW,
+            ),
+            is_so(
+                sys::NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_ROUTE_RECOVERY,
+                sys::NVML_GPU_FABRIC_HEALTH_MASK_WIDTH_ROUTE_RECOVERY,
+            ),
+            is_so(
+                sys::NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_ROUTE_UNHEALTHY,
+                sys::NVML_GPU_FABRIC_HEALTH_MASK_WIDTH_ROUTE_UNHEALTHY,
+            ),
+            is_so(
+                sys::NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_ACCESS_TIMEOUT_RECOVERY,
+                sys::NVML_GPU_FABRIC_HEALTH_MASK_WIDTH_ACCESS_TIMEOUT_RECOVERY,
+            ),
+            configuration,
+            summary(sys::NVML_GPU_FABRIC_HEALTH_SUMMARY_HEALTHY),
+            summary(sys::NVML_GPU_FABRIC_HEALTH_SUMMARY_UNHEALTHY),
+            summary(sys::NVML_GPU_FABRIC_HEALTH_SUMMARY_LIMITED_CAPACITY),
+            Some(self.health_mask.into()).filter(|mask| *mask > 0),
+        ])
     }
 
     /// Whether the GPU belongs to a fabric.
@@ -139,8 +192,14 @@ pub(crate) fn fabric(api: &mut DriverApi, Handle(device): Handle) -> Result<Fabr
         match call!(api, nvmlDeviceGetGpuFabricInfoV(device, &raw mut info)) {
             Ok(()) => {
                 let sys::nvmlGpuFabricInfo_v3_t { state, status, clusterUuid, cliqueId, .. } = info;
-                let fabric =
-                    FabricState { state: state.into(), status, cluster: clusterUuid, clique: cliqueId };
+                let fabric = FabricState {
+                    state: state.into(),
+                    status,
+                    cluster: clusterUuid,
+                    clique: cliqueId,
+                    health_mask: info.healthMask,
+                    health_summary: info.healthSummary,
+                };
                 return fabric.known();
             }
             Err(
@@ -153,16 +212,37 @@ pub(crate) fn fabric(api: &mut DriverApi, Handle(device): Handle) -> Result<Fabr
     let mut info: sys::nvmlGpuFabricInfo_t = unsafe { std::mem::zeroed() };
     call!(api, nvmlDeviceGetGpuFabricInfo(device, &raw mut info))?;
     let sys::nvmlGpuFabricInfo_t { state, status, clusterUuid, cliqueId } = info;
-    FabricState { state: state.into(), status, cluster: clusterUuid, clique: cliqueId }.known()
+    let (state, cluster, clique) = (state.into(), clusterUuid, cliqueId);
+    FabricState { state, status, cluster, clique, health_mask: 0, health_summary: 0 }.known()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn fabric(state: u32, status: u32) -> FabricState {
+        let (health_mask, health_summary) = (0, 0);
+        FabricState { state, status, cluster: [0; 16], clique: 0, health_mask, health_summary }
+    }
+
+    #[test]
+    fn each_part_of_the_fabrics_health_is_so_is_not_so_or_is_not_known() {
+        let health = |health_mask, health_summary| {
+            FabricState { health_mask, health_summary, ..fabric(COMPLETED, 0) }.health()
+        };
+        let healthy = [Some(0), Some(0), Some(0), Some(0), Some(0), Some(1), Some(0), Some(0), Some(0x1aa)];
+        assert_eq!(health(0b1_1010_1010, 1), Ok(healthy));
+        // An older driver, which only knows the bandwidth.
+        assert_eq!(health(1, 0), Ok([Some(1), None, None, None, None, None, None, None, Some(1)]));
+        // A route that is unhealthy, and too few links.
+        let unhealthy = [None, None, Some(1), None, Some(1), Some(0), Some(1), Some(0), Some(0x510)];
+        assert_eq!(health(0x510, 2), Ok(unhealthy));
+        assert_eq!(health(0, 0), Err(Absence::NotSupported));
+        assert_eq!(fabric(2, 0).health(), Err(Absence::NotYet), "not registered yet");
+    }
+
     #[test]
     fn a_registration_that_ended_in_an_error_is_not_completed() {
-        let fabric = |state, status| FabricState { state, status, cluster: [0; 16], clique: 0 };
         for (place, (state, status)) in [(1, 0), (2, 0), (3, 0), (3, 17)].into_iter().enumerate() {
             let states = fabric(state, status).states();
             assert_eq!(states.iter().position(|is_so| *is_so), Some(place));

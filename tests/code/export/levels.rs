@@ -41,6 +41,9 @@ const H100: &[&str] = &[
     "gpu_cache_hit_ratio",
     "gpu_c2c_bytes_total",
     "gpu_c2c_payload_bytes_total",
+    "gpu_fabric_health",
+    "gpu_fabric_fault",
+    "gpu_fabric_health_mask",
 ];
 
 /// What an A100 lacks: GPM and distances to its limits.
@@ -67,6 +70,9 @@ const A100: &[&str] = &[
     "gpu_retired_pages",
     "gpu_retired_pages_pending",
     "gpu_fabric_state",
+    "gpu_fabric_health",
+    "gpu_fabric_fault",
+    "gpu_fabric_health_mask",
 ];
 
 /// What an A100 in MIG mode lacks beside that: activity of the whole GPU, and links.

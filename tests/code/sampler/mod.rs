@@ -5,6 +5,7 @@ mod budget;
 mod counters;
 mod driver_budget;
 mod driver_time;
+mod fabric;
 mod garbage;
 mod gpm;
 mod instances;
