@@ -50,6 +50,9 @@ pub struct XidSum {
     pub lines: u64,
     /// Time since boot at which a source last reported the code.
     pub last_reported: Nanoseconds,
+    /// The GPU instance of the last error, on a GPU with MIG where a source names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_instance: Option<u32>,
 }
 
 impl XidSums {

@@ -10,7 +10,7 @@ use super::kinds::{
 use super::{Event, EventKind, Party, Severity};
 use crate::catalogue::xid::{self, Action};
 use crate::catalogue::{AgentFamily, KnownPoint, known_point};
-use crate::model::snapshot::{GpuEntry, GpuState, HoldingEntry, Snapshot};
+use crate::model::snapshot::{GpuEntry, GpuState, HoldingEntry, SeenXid, Snapshot};
 use crate::model::{Attachment, Fact, GpuId, HealthState, HoldingSource, Money, Nanoseconds, SxidCount, Utc};
 
 /// The reasons for which clocks are held down.
@@ -184,11 +184,12 @@ impl EventTracker {
         events: &mut Vec<Event>,
     ) {
         let first = events.len();
-        for ((code, label), (count, last)) in entry.xids.iter().zip(&state.xids) {
+        for ((code, label), seen) in entry.xids.iter().zip(&state.xids) {
             let place = old_entry.xids.iter().position(|(known, _)| known == code);
-            let before = place.and_then(|place| old.xids.get(place)).map_or(0, |(count, _)| *count);
-            if *count > before {
-                events.push(xid_event(entry, (*code, label), count - before, (*last).min(now)));
+            let before = place.and_then(|place| old.xids.get(place)).map_or(0, |seen| seen.count);
+            if seen.count > before {
+                let new = SeenXid { count: seen.count - before, last: seen.last.min(now), ..*seen };
+                events.push(xid_event(entry, (*code, label), new));
             }
         }
         match (old_entry.absence, entry.absence) {
@@ -309,20 +310,26 @@ fn seconds(since: Utc, until: Utc) -> u64 {
     until.0.saturating_sub(since.0) / Nanoseconds::SECOND.0
 }
 
-fn xid_event(entry: &GpuEntry, (code, label): (u32, &Arc<str>), count: u64, at: Utc) -> Event {
+/// The event of new XIDs of one code.
+fn xid_event(entry: &GpuEntry, (code, label): (u32, &Arc<str>), new: SeenXid) -> Event {
+    let SeenXid { count, last, gpu_instance } = new;
     let row = xid::find(code);
     let severity = match row.action {
         Action::Ignore => Severity::Info,
         Action::RestartApp => Severity::Warn,
         _ => Severity::Error,
     };
-    let attributes = vec![
+    let mut attributes = vec![
         ("xid", label.to_string()),
         ("class", row.class.name().to_owned()),
         ("action", row.action.name().to_owned()),
     ];
-    let text = format!("XID {code}: {}", row.text);
-    let of_xid = event(&XID, at, Some(entry), text);
+    let mut text = format!("XID {code}: {}", row.text);
+    if let Some(instance) = gpu_instance {
+        attributes.push(("gpu_instance", instance.to_string()));
+        text = format!("{text}, on GPU instance {instance}");
+    }
+    let of_xid = event(&XID, last, Some(entry), text);
     Event { severity, attributes, count, detail: Arc::clone(label), ..of_xid }
 }
 

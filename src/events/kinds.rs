@@ -51,8 +51,8 @@ use Severity::{Error, Info, Warn};
 
 kinds! {
     XID = kind("gpu.xid", Error, "The driver reported an XID. WARN where the application is to be restarted, INFO where \
-        nothing is to be done. With the workloads that hold the GPU or have processes on it.")
-        .attributes(&["xid", "class", "action"]);
+        nothing is to be done. With the GPU instance on a GPU with MIG, and the workloads that hold the GPU or have processes on it.")
+        .attributes(&["xid", "class", "action", "gpu_instance"]);
     LOST = kind("gpu.lost", Error, "The GPU is no longer there: lost by the driver, gone from the bus, passed to a guest, or \
         replaced by another one.").attributes(&["attachment"]);
     BACK = kind("gpu.back", Info, "A GPU that was not there is back.").attributes(&["attachment"]);

@@ -328,7 +328,7 @@ impl CounterWriter<'_> {
     fn xids(&mut self, entity: &Entity, gpu: &GpuEntry, period: EventPeriod, state: &GpuState) {
         let count = |place: usize| match period {
             EventPeriod::Window => state.dcgm.as_ref()?.recent_xids.get(place).copied(),
-            EventPeriod::Total => state.xids.get(place).map(|(count, _)| *count),
+            EventPeriod::Total => state.xids.get(place).map(|seen| seen.count),
         };
         let counts = gpu.xids.iter().enumerate().map(|(place, (_, text))| (&**text, count(place)));
         let is_counted = state.present && state.dcgm.is_some();

@@ -406,9 +406,9 @@ fn xids(
     since: Option<Utc>,
 ) -> Vec<(u32, Option<u64>, Option<String>)> {
     let seen = entry.xids.iter().zip(&state.xids);
-    let shown = seen.filter(|(_, (_, last))| since.is_some_and(|since| *last >= since));
+    let shown = seen.filter(|(_, seen)| since.is_some_and(|since| seen.last >= since));
     let count = |count: u64| view.filter.is_none().then_some(count);
-    shown.map(|((code, _), (seen, last))| (*code, count(*seen), Some(last.to_string()))).collect()
+    shown.map(|((code, _), seen)| (*code, count(seen.count), Some(seen.last.to_string()))).collect()
 }
 
 /// The command that a remedy begins with, where there is one that fits this node: what runs on the GPU, or on the node before a

@@ -241,9 +241,9 @@ impl<S: Sink> FamilyWalk<'_, S> {
             match rows {
                 GpuRows::XidErrors => {
                     let since = state.and_then(|state| state.xids_since);
-                    self.visit_point(&labels[..3], &[], since, seen.map(|seen| seen.0.into()));
+                    self.visit_point(&labels[..3], &[], since, seen.map(|seen| seen.count.into()));
                 }
-                GpuRows::XidLastTimestamp => self.visit(&labels[..3], seen.map(|seen| seen.1.0.into())),
+                GpuRows::XidLastTimestamp => self.visit(&labels[..3], seen.map(|seen| seen.last.0.into())),
                 _ => self.visit(&labels, Some(1)),
             }
         }

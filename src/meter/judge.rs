@@ -203,6 +203,10 @@ impl TrackedGpu {
     }
 
     fn receive_xid(&mut self, xid: &XidCount) {
+        // Without MIG some drivers send instance 0, which there is not.
+        let is_divided = self.frame.as_ref().is_some_and(|frame| frame.identity.mig);
+        let gpu_instance = xid.gpu_instance.filter(|_| is_divided);
+        let xid = &XidCount { gpu_instance, ..xid.clone() };
         let new = self.xids.count_reported(xid);
         if new == 0 {
             return;

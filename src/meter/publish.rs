@@ -14,11 +14,11 @@ use super::published_month::PublishedMonth;
 use super::roster::RosterEntries;
 use super::support::sources;
 use super::{Inputs, Meter, Policy, Services, TrackedGpu};
-use crate::account::SlotTotal;
+use crate::account::{SlotTotal, XidSum};
 use crate::billing::Month;
 use crate::catalogue::{AgentFamily, Level};
 use crate::model::frame::Tier;
-use crate::model::snapshot::{AgentNumber, GpuEntry, GpuState, InstanceEntry, Roster, Snapshot};
+use crate::model::snapshot::{AgentNumber, GpuEntry, GpuState, InstanceEntry, Roster, SeenXid, Snapshot};
 use crate::model::{Absence, Attachment, CallInFlight, GpuIdentity, Nanoseconds, Stamp, Utc};
 
 /// A holding that is first seen within this time after the agent's start may be older: resolvers need a first round.
@@ -247,7 +247,7 @@ impl TrackedGpu {
                 .map(|(id, time)| (instance_label(Some(*id)), whole(time.0)))
                 .collect(),
             in_flight: late,
-            xids: xids.codes.values().map(|code| (code.count, code.last)).collect(),
+            xids: xids.codes.values().map(seen_xid).collect(),
             xid_actions: self.xids.actions(),
             xids_since: xids.since,
             health: Arc::clone(&self.health.verdict),
@@ -311,6 +311,11 @@ impl TrackedGpu {
             numbers.add(AgentFamily::SourceInfo, labels, 1);
         }
     }
+}
+
+fn seen_xid(sum: &XidSum) -> SeenXid {
+    let XidSum { count, last, gpu_instance, .. } = *sum;
+    SeenXid { count, last, gpu_instance }
 }
 
 /// How many series this value of an agent metric has.

@@ -139,6 +139,9 @@ fn count_code(code: &mut XidSum, reported: &XidCount) -> u64 {
     if new > 0 {
         // A later report of an XID that is counted does not change its time.
         code.last = code.last.max(reported.last.utc);
+        code.gpu_instance = reported.gpu_instance;
+    } else {
+        code.gpu_instance = code.gpu_instance.or(reported.gpu_instance);
     }
     new
 }

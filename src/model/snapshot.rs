@@ -275,8 +275,8 @@ pub struct GpuState {
     pub instance_slots: Arc<[(Arc<str>, i64)]>,
     /// The driver call that has not returned, and for how long.
     pub in_flight: Option<(&'static str, Nanoseconds)>,
-    /// Parallel to [`GpuEntry::xids`]: how often, and when last.
-    pub xids: Vec<(u64, Utc)>,
+    /// Parallel to [`GpuEntry::xids`].
+    pub xids: Vec<SeenXid>,
     /// XIDs by action, in the catalogue's order of actions.
     pub xid_actions: Vec<u64>,
     /// When counting XIDs began again because the GPU was forgotten; none where it never was.
@@ -285,6 +285,17 @@ pub struct GpuState {
     pub health: Arc<Verdict>,
     /// What only the page with dcgm-exporter's names shows; absent where that page is not configured.
     pub dcgm: Option<DcgmState>,
+}
+
+/// What was seen of an XID code on a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SeenXid {
+    /// How often.
+    pub count: u64,
+    /// When last.
+    pub last: Utc,
+    /// On which GPU instance last; none without MIG, or where no source named it.
+    pub gpu_instance: Option<u32>,
 }
 
 /// How many reasons for the current clocks NVML has.

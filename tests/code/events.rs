@@ -57,8 +57,7 @@ fn attribute<'a>(event: &'a Event, name: &str) -> &'a str {
 }
 
 fn count_xid(snapshot: &mut Snapshot, more: u64) {
-    let (count, last) = snapshot.gpus[0].xids[1];
-    snapshot.gpus[0].xids[1] = (count + more, last);
+    snapshot.gpus[0].xids[1].count += more;
 }
 
 #[test]
@@ -71,6 +70,24 @@ fn an_xid_names_class_action_and_the_workloads_and_tenants_on_the_gpu() {
     assert_eq!(attribute(xid, "action"), "reboot_node");
     assert_eq!((&*xid.parties[0].workload, &*xid.parties[0].tenant), ("unit:trainer.service", "physics"));
     assert_eq!(xid.gpu.as_ref().unwrap().index, 0);
+}
+
+#[test]
+fn an_xid_names_the_gpu_instance_where_there_is_one() {
+    let told = |gpu_instance| {
+        let mut sequence = Sequence::new();
+        let found = sequence.next(|snapshot| {
+            count_xid(snapshot, 1);
+            snapshot.gpus[0].xids[1].gpu_instance = gpu_instance;
+        });
+        let named = found[0].attributes.iter().find(|(name, _)| *name == "gpu_instance");
+        (found[0].text.to_string(), named.map(|(_, instance)| instance.clone()))
+    };
+    let (text, instance) = told(Some(3));
+    assert!(text.ends_with(", on GPU instance 3"), "{text}");
+    assert_eq!(instance.as_deref(), Some("3"));
+    let (text, instance) = told(None);
+    assert!(!text.contains("instance") && instance.is_none(), "{text}");
 }
 
 #[test]

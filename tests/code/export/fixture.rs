@@ -220,6 +220,10 @@ fn agent_number(entry: &AgentEntry, number: i64) -> AgentNumber {
     }
 }
 
+fn seen_xid(code: u64) -> SeenXid {
+    SeenXid { count: code, last: Utc(AT.0 - code), gpu_instance: None }
+}
+
 fn state(gpu: &GpuEntry, scale: i64) -> GpuState {
     let base = scale * (1 + i64::from(gpu.id.index));
     let mut readings: Vec<Reading> =
@@ -288,7 +292,7 @@ fn state(gpu: &GpuEntry, scale: i64) -> GpuState {
         layout: None,
         slot: Ok(base * 15_000_000_000),
         in_flight: None,
-        xids: gpu.xids.iter().map(|(code, _)| (u64::from(*code), Utc(AT.0 - u64::from(*code)))).collect(),
+        xids: gpu.xids.iter().map(|(code, _)| seen_xid(u64::from(*code))).collect(),
         health: Arc::new(Verdict { state: HealthState::Degraded, ..Verdict::default() }),
         xid_actions: (0..catalogue::xid::Action::ALL.len() as u64).collect(),
         xids_since: None,

@@ -336,7 +336,7 @@ fn a_reader_sees_xids_and_evidence_of_gpus_that_it_holds_alone_since_its_last_ho
                 clears: "a reset",
             };
             state.health = Arc::new(Verdict { reasons: vec![reason], ..(*state.health).clone() });
-            state.xids.iter_mut().for_each(|(_, last)| *last = at);
+            state.xids.iter_mut().for_each(|seen| seen.last = at);
         }
         snapshot
     };

@@ -268,21 +268,31 @@ impl World {
 
     /// The driver reports an XID.
     pub(crate) fn xid(&mut self, xid: u32) {
-        self.report_xid(xid, GpuName::Uuid(UUID.into()), XidSource::Events);
+        self.report_xid(xid, GpuName::Uuid(UUID.into()), XidSource::Events, None);
+    }
+
+    /// The driver reports an XID of a GPU instance.
+    pub(crate) fn xid_on(&mut self, xid: u32, instance: u32) {
+        self.report_xid(xid, GpuName::Uuid(UUID.into()), XidSource::Events, Some(instance));
+    }
+
+    /// The GPU instances of the XIDs on the page.
+    pub(crate) fn xid_instances(&self) -> Vec<Option<u32>> {
+        self.page().gpus[0].xids.iter().map(|seen| seen.gpu_instance).collect()
     }
 
     /// The kernel log has an XID.
     pub(crate) fn logged_xid(&mut self, xid: u32) {
-        self.report_xid(xid, GpuName::Pci(PciAddress::parse(BUS).unwrap()), XidSource::KernelLog);
+        self.report_xid(xid, GpuName::Pci(PciAddress::parse(BUS).unwrap()), XidSource::KernelLog, None);
     }
 
     /// The kernel log has an XID of another GPU.
     pub(crate) fn logged_xid_of(&mut self, bus: &str, xid: u32) {
-        self.report_xid(xid, GpuName::Pci(PciAddress::parse(bus).unwrap()), XidSource::KernelLog);
+        self.report_xid(xid, GpuName::Pci(PciAddress::parse(bus).unwrap()), XidSource::KernelLog, None);
     }
 
-    fn report_xid(&mut self, xid: u32, gpu: GpuName, source: XidSource) {
-        let (gpu_instance, compute_instance) = (None, None);
+    fn report_xid(&mut self, xid: u32, gpu: GpuName, source: XidSource, gpu_instance: Option<u32>) {
+        let compute_instance = None;
         let (last, received_at) = (self.now, self.now.boottime);
         let counted =
             XidCount { gpu, xid, source, gpu_instance, compute_instance, count: 1, last, received_at };
@@ -297,12 +307,12 @@ impl World {
     pub(crate) fn xids(&self) -> Vec<(u32, u64)> {
         let snapshot = self.page();
         let codes = snapshot.roster.gpus[0].xids.iter().map(|(code, _)| *code);
-        codes.zip(snapshot.gpus[0].xids.iter().map(|(count, _)| *count)).collect()
+        codes.zip(snapshot.gpus[0].xids.iter().map(|seen| seen.count)).collect()
     }
 
     /// The time of the last XID on the page.
     pub(crate) fn last_xid(&self) -> Option<Utc> {
-        self.page().gpus[0].xids.iter().map(|(_, last)| *last).max()
+        self.page().gpus[0].xids.iter().map(|seen| seen.last).max()
     }
 
     /// The counts of XIDs on the page, summed over actions.

@@ -1,5 +1,6 @@
 //! XID counts across restarts of the agent: nothing is counted twice, nothing decreases.
 
+use super::frame_builder::FrameBuilder;
 use super::world::{UUID, World};
 
 #[test]
@@ -66,4 +67,23 @@ fn a_forgotten_gpu_counts_xids_from_a_later_start() {
     world.xid(13);
     world.run_without_frames(1);
     assert_eq!(world.xids(), [(13, 1)]);
+}
+
+#[test]
+fn an_xid_has_a_gpu_instance_on_a_gpu_with_mig_alone() {
+    let mut world = World::new(&["alice"]);
+    world.run(3, |frame| frame);
+    world.xid_on(48, 0);
+    world.run(2, |frame| frame);
+    assert_eq!(world.xid_instances(), [None], "a driver may send 0 where there is no instance");
+    assert!(!world.reasons()[0].1.contains("instance"), "{:?}", world.reasons());
+    let mut world = World::new(&["alice"]);
+    let divided = |frame: FrameBuilder| frame.mig(8, 4, 0).instance(3, 4, Some(0));
+    world.run(3, divided);
+    world.xid_on(48, 3);
+    // The line of the kernel's log of the same error names none.
+    world.logged_xid(48);
+    world.run(2, divided);
+    assert_eq!((world.xids(), world.xid_instances()), (vec![(48, 1)], vec![Some(3)]));
+    assert!(world.reasons()[0].1.ends_with("last on GPU instance 3"), "{:?}", world.reasons());
 }
