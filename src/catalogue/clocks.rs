@@ -82,6 +82,7 @@ pub(super) const ROWS: &[Family] = &[
     .labels(&["gpu", "uuid", "reason"])
     .level(Level::Lean)
     .tier(Tier::Medium)
+    .judged()
     .most(1),
     Family::gauge(
         "gpu_clock_event_reasons",

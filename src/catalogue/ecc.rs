@@ -43,6 +43,7 @@ pub(super) const ROWS: &[Family] = &[
     .labels(LABELS)
     .level(Level::Lean)
     .tier(Tier::Slow)
+    .judged()
     .unsupported(NO_ECC)
     .aliases(&[
         dcgm("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL").when(&[("type", "corrected")]),
@@ -82,6 +83,7 @@ pub(super) const ROWS: &[Family] = &[
     )
     .level(Level::Lean)
     .tier(Tier::Slow)
+    .judged()
     .most(1)
     .since(AMPERE)
     .unsupported("boards before Ampere have no such threshold, and without ECC there is none"),

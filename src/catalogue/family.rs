@@ -29,6 +29,8 @@ pub struct Family {
     pub most: Option<i64>,
     /// Whether it is read at every level, because the account needs it.
     pub is_read_for_account: bool,
+    /// Whether a rule of health uses it, so that it is read at every level, and at half its cadence at the least.
+    pub is_judged: bool,
     /// The CUDA compute capability of the first boards that have it; absent where every board may.
     since: Option<(u32, u32)>,
     /// Why some boards do not support it, and where to look instead.
@@ -77,6 +79,7 @@ impl Family {
             rows,
             most: None,
             is_read_for_account: false,
+            is_judged: false,
             since: None,
             unsupported: None,
             source_level,
@@ -107,6 +110,12 @@ impl Family {
 
     pub(super) const fn read_for_account(mut self) -> Self {
         self.is_read_for_account = true;
+        self
+    }
+
+    /// A rule of health uses it.
+    pub(super) const fn judged(mut self) -> Self {
+        self.is_judged = true;
         self
     }
 
@@ -154,7 +163,7 @@ named! {
 impl Family {
     /// Whether a plan reads it when that level is exported.
     pub fn is_read_at(&self, level: Level) -> bool {
-        self.level <= level || self.is_read_for_account
+        self.level <= level || self.is_read_for_account || self.is_judged
     }
 
     /// Whether it is a counter of the driver, which must not fall. Rates and counts that may wrap are read for

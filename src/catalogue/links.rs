@@ -100,6 +100,7 @@ pub(super) const ROWS: &[Family] = &[
     )
     .level(Level::Lean)
     .tier(Tier::Medium)
+    .judged()
     .aliases(&[
         dcgm("DCGM_FI_DEV_PCIE_REPLAY_COUNTER"),
         otel("hw.errors", &[HW_GPU, ("error.type", "pcie_replay")]),
@@ -119,6 +120,7 @@ pub(super) const ROWS: &[Family] = &[
     )
     .level(Level::Lean)
     .tier(Tier::Slow)
+    .judged()
     .most(MOST_LINKS as i64)
     .unsupported(NO_NVLINK),
     Family::gauge(
@@ -132,6 +134,7 @@ pub(super) const ROWS: &[Family] = &[
     )
     .level(Level::Lean)
     .tier(Tier::Slow)
+    .judged()
     .most(MOST_LINKS as i64)
     .unsupported(
         "no NVLink of this GPU was active since the driver was loaded, as without a bridge, or the board has none",
@@ -197,6 +200,7 @@ pub(super) const ROWS: &[Family] = &[
     .labels(&["gpu", "uuid", "kind"])
     .level(Level::Standard)
     .tier(Tier::Slow)
+    .judged()
     .unsupported(NO_NVLINK)
     .aliases(&[
         dcgm("DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL").when(&[("kind", "crc_flit")]),
@@ -248,6 +252,7 @@ pub(super) const ROWS: &[Family] = &[
     .labels(&["gpu", "uuid", "state"])
     .level(Level::Lean)
     .tier(Tier::Slow)
+    .judged()
     .since(HOPPER)
     .unsupported(NO_FABRIC),
     Family::gauge(
@@ -261,7 +266,6 @@ pub(super) const ROWS: &[Family] = &[
         ])),
     )
     .labels(&["gpu", "uuid", "state"])
-    .level(Level::Lean)
     .tier(Tier::Slow)
     .since(BLACKWELL)
     .unsupported(NO_FABRIC_HEALTH),
@@ -279,8 +283,8 @@ pub(super) const ROWS: &[Family] = &[
         ])),
     )
     .labels(&["gpu", "uuid", "reason"])
-    .level(Level::Lean)
     .tier(Tier::Slow)
+    .judged()
     .most(1)
     .since(BLACKWELL)
     .unsupported(NO_FABRIC_HEALTH),
@@ -291,7 +295,7 @@ pub(super) const ROWS: &[Family] = &[
         Gpu(Read(&[point(&[], &[named(FABRIC_HEALTH, 8)])])),
     )
     .tier(Tier::Slow)
-    .most(0xffff_ffff)
+    .most(0xff_ffff)
     .since(BLACKWELL)
     .unsupported(NO_FABRIC_HEALTH)
     .aliases(&[dcgm("DCGM_FI_DEV_FABRIC_HEALTH_MASK")]),

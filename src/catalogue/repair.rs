@@ -38,6 +38,7 @@ pub(super) const ROWS: &[Family] = &[
         "1 while a memory row waits for the next reset to be replaced, else 0.",
         &[point(&[], &[field(144), named("nvmlDeviceGetRemappedRows", 2)])],
     )
+    .judged()
     .most(1)
     .unsupported(ROWS_ARE_NOT_REMAPPED)
     .aliases(&[dcgm("DCGM_FI_DEV_ROW_REMAP_PENDING")]),
@@ -48,6 +49,7 @@ pub(super) const ROWS: &[Family] = &[
         "1 when a memory row could not be replaced, so that the board must be replaced, else 0.",
         &[point(&[], &[field(145), named("nvmlDeviceGetRemappedRows", 3)])],
     )
+    .judged()
     .most(1)
     .unsupported(ROWS_ARE_NOT_REMAPPED)
     .aliases(&[dcgm("DCGM_FI_DEV_ROW_REMAP_FAILURE")]),
@@ -92,6 +94,7 @@ pub(super) const ROWS: &[Family] = &[
          before Ampere.",
         &[point(&[], &[field(31), named("nvmlDeviceGetRetiredPagesPendingStatus", 0)])],
     )
+    .judged()
     .most(1)
     .unsupported(PAGES_ARE_NOT_RETIRED)
     .aliases(&[dcgm("DCGM_FI_DEV_RETIRED_PENDING")]),
@@ -110,6 +113,7 @@ pub(super) const ROWS: &[Family] = &[
     .labels(&["gpu", "uuid", "action"])
     .level(Level::Lean)
     .tier(Tier::Slow)
+    .judged()
     .unsupported("drivers from 565 on tell it, of most boards"),
 ];
 

@@ -155,3 +155,19 @@ impl HealthInputs {
         ACTIONS.iter().map(|input| self.get(*input)).sum::<Option<i64>>().map(|sum| sum == 0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::INPUT_SOURCES;
+    use crate::catalogue::families;
+
+    #[test]
+    fn the_catalogue_marks_the_families_that_are_judged_and_no_others() {
+        let judged: BTreeSet<_> = INPUT_SOURCES.iter().map(|source| source.family).collect();
+        let marked: BTreeSet<_> =
+            families().filter(|family| family.is_judged).map(|family| family.name).collect();
+        assert_eq!(judged, marked);
+    }
+}

@@ -122,13 +122,15 @@ pub struct Stretch {
     pub medium: u32,
     /// On tier slow.
     pub slow: u32,
+    /// On the calls of both tiers that no rule of health needs, on top of their tier's.
+    pub others: u32,
     /// On the process lists, unless one is due at once.
     pub lists: u32,
 }
 
 impl Default for Stretch {
     fn default() -> Self {
-        Self { medium: 1, slow: 1, lists: 1 }
+        Self { medium: 1, slow: 1, others: 1, lists: 1 }
     }
 }
 

@@ -1,9 +1,9 @@
 //! Keeps the time of a node's samplers inside the driver below a share of wall time by stretching intervals.
 //!
 //! Calls of all GPUs wait for one lock in the driver, so the share is the node's, and what all samplers need
-//! together decides. While that is too much, each sampler doubles one interval per check: of the slow tier first,
-//! then of the medium tier, then of the process lists, and none that saves nothing. These two tiers have the
-//! inputs of health, so they are doubled once at most. The fast tier is never stretched, since the account
+//! together decides. While that is too much, each sampler doubles one interval per check: of the calls that no rule
+//! of health needs first, then of the slow tier, the medium tier and the process lists, and none that saves nothing.
+//! The two tiers have the inputs of health, so they are doubled once at most. The fast tier is never stretched, since the account
 //! integrates it: the budget may change how exact an account is, never its rule.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -30,13 +30,16 @@ const CHECK_INTERVAL: Nanoseconds = Nanoseconds::from_seconds(10);
 const RELAXED: u64 = 90;
 
 /// A longer interval must save one part in so many of what a sampler of the node needs on average; less cannot help.
-const LEAST_SAVING: u64 = 100;
+const LEAST_SAVING: u64 = 60;
 
 /// The longest intervals. Health is judged by the medium and the slow tier.
-const MOST: Stretch = Stretch { medium: 2, slow: 2, lists: 8 };
+const MOST: Stretch = Stretch { medium: 2, slow: 2, others: 8, lists: 8 };
 
-/// A call counts as the median of so many calls.
-const CALLS: usize = 5;
+/// A call counts as so many times the mean of the last ones of its function at most, the longest of them left out.
+const MOST_TIMES: u64 = 10;
+
+/// How many those are.
+const CALLS: usize = 10;
 
 /// What a driver call counts as in the budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,6 +48,9 @@ pub(super) enum CostClass {
     Fast,
     Medium,
     Slow,
+    /// Calls of these tiers that no rule of health needs.
+    MediumOthers,
+    SlowOthers,
     /// Process lists.
     Lists,
     /// Calls that compile a plan; they are rare and not counted in the cost of a tick.
@@ -61,13 +67,22 @@ impl CostClass {
             _ => Self::Fast,
         }
     }
+
+    /// The class of the calls of a tier that no rule of health needs.
+    pub(super) const fn of_others(tier: Tier, is_scheduled: bool) -> Self {
+        match tier {
+            Tier::Medium if is_scheduled => Self::MediumOthers,
+            Tier::Slow if is_scheduled => Self::SlowOthers,
+            _ => Self::Fast,
+        }
+    }
 }
 
 /// Time inside the driver in one tick, by [`CostClass`].
 pub(super) type TickCosts = [Nanoseconds; CostClass::Plan as usize + 1];
 
-/// Sums the time inside the driver of one tick. A call counts as the median of the last ones of its function in its
-/// class, since one that waited for a processor or for another program's call says nothing about the next one.
+/// Sums the time inside the driver of one tick. A call that takes far longer than the last ones of its function in its
+/// class counts as less, since one that waited for a processor or for another program says nothing about the next one.
 #[derive(Default)]
 pub(super) struct CallCosts {
     sums: TickCosts,
@@ -85,11 +100,13 @@ impl CallCosts {
             recent.pop_front();
         }
         recent.push_back(took);
-        let mut sorted = [Nanoseconds(0); CALLS];
-        let sorted = &mut sorted[..recent.len()];
-        sorted.iter_mut().zip(recent.iter()).for_each(|(to, took)| *to = *took);
-        sorted.sort_unstable();
-        self.sums[class as usize] += sorted[(sorted.len() - 1) / 2];
+        let sum = recent.iter().fold(0, |sum: u64, took| sum.saturating_add(took.0));
+        let longest = recent.iter().map(|took| took.0).max().unwrap_or(0);
+        let typical = match recent.len() as u64 {
+            1 => sum,
+            calls => sum.saturating_sub(longest) / (calls - 1),
+        };
+        self.sums[class as usize] += took.min(Nanoseconds(typical.saturating_mul(MOST_TIMES)));
     }
 
     /// Returns and clears the sums.
@@ -136,6 +153,10 @@ struct StretchedTier {
     last: Option<Nanoseconds>,
     period: Option<Nanoseconds>,
     costs: RecentCosts,
+    /// How often the tier was read, whether its other calls were made the last time, and what they cost.
+    reads: u64,
+    has_read_others: bool,
+    others: RecentCosts,
 }
 
 /// Costs of a time until now; the last one is kept even if it is older.
@@ -180,6 +201,19 @@ impl DriverBudget {
         ]
     }
 
+    /// Whether the calls of a tier that no rule of health needs are made in this read of it. The first read of a plan
+    /// makes all calls.
+    pub(super) fn select_others(&mut self, tier: Tier, is_first: bool) -> bool {
+        let tier = match tier {
+            Tier::Fast => return true,
+            Tier::Medium => &mut self.medium,
+            Tier::Slow => &mut self.slow,
+        };
+        tier.has_read_others = is_first || tier.reads.is_multiple_of(self.stretch.others.into());
+        tier.reads += 1;
+        tier.has_read_others
+    }
+
     /// Adds the costs of a tick that read the `selected` tiers, and returns the stretch if it changed.
     pub(super) fn add_tick(
         &mut self,
@@ -192,10 +226,10 @@ impl DriverBudget {
         let lists = cost(CostClass::Lists).saturating_mul(self.stretch.lists.into());
         self.lists.add(now, lists, TWO_MINUTES);
         if selected[Tier::Medium as usize] {
-            self.medium.costs.add(now, cost(CostClass::Medium), MINUTE);
+            self.medium.add_read(now, cost(CostClass::Medium), cost(CostClass::MediumOthers));
         }
         if selected[Tier::Slow as usize] {
-            self.slow.costs.add(now, cost(CostClass::Slow), MINUTE);
+            self.slow.add_read(now, cost(CostClass::Slow), cost(CostClass::SlowOthers));
         }
         let begun = *self.begun.get_or_insert(now);
         let age = now.0.saturating_sub(begun.0);
@@ -222,12 +256,13 @@ impl DriverBudget {
     }
 
     /// The stretch in force, or one with one interval doubled or halved, given what the other samplers need.
-    fn choose(&self, others: u64, samplers: u64) -> Stretch {
-        let of_node = |stretch: Stretch| others.saturating_add(self.share_needed(stretch));
+    fn choose(&self, of_others: u64, samplers: u64) -> Stretch {
+        let of_node = |stretch: Stretch| of_others.saturating_add(self.share_needed(stretch));
         let needed = of_node(self.stretch);
-        let Stretch { medium, slow, lists } = self.stretch;
+        let Stretch { medium, slow, others, lists } = self.stretch;
         if needed > self.share {
             let longer = [
+                Stretch { others: (others * 2).min(MOST.others), ..self.stretch },
                 Stretch { slow: (slow * 2).min(MOST.slow), ..self.stretch },
                 Stretch { medium: (medium * 2).min(MOST.medium), ..self.stretch },
                 Stretch { lists: (lists * 2).min(MOST.lists), ..self.stretch },
@@ -242,6 +277,7 @@ impl DriverBudget {
             Stretch { lists: (lists / 2).max(1), ..self.stretch },
             Stretch { medium: (medium / 2).max(1), ..self.stretch },
             Stretch { slow: (slow / 2).max(1), ..self.stretch },
+            Stretch { others: (others / 2).max(1), ..self.stretch },
         ];
         let fits = |shorter: &Stretch| {
             *shorter != self.stretch && of_node(*shorter) <= self.share.saturating_mul(RELAXED) / 100
@@ -251,16 +287,34 @@ impl DriverBudget {
 
     /// The share of wall time, in millionths, that this sampler needs under a stretch at recent costs.
     fn share_needed(&self, stretch: Stretch) -> u64 {
-        let share = |cost: u64, time: u64| u128::from(cost) * 1_000_000 / u128::from(time.max(1));
         let sum = share(self.fast.sum(), MINUTE.0)
             + share(self.lists.sum(), self.lists_time) / u128::from(stretch.lists)
-            + share(self.medium.costs.mean(), self.medium.period(stretch.medium))
-            + share(self.slow.costs.mean(), self.slow.period(stretch.slow));
+            + self.medium.share_needed(stretch.medium, stretch.others)
+            + self.slow.share_needed(stretch.slow, stretch.others);
         u64::try_from(sum).unwrap_or(u64::MAX)
     }
 }
 
+/// A cost in a time, in millionths.
+fn share(cost: u64, time: u64) -> u128 {
+    u128::from(cost) * 1_000_000 / u128::from(time.max(1))
+}
+
 impl StretchedTier {
+    /// Adds the costs of a read.
+    fn add_read(&mut self, now: Nanoseconds, cost: u64, others: u64) {
+        self.costs.add(now, cost, MINUTE);
+        if self.has_read_others {
+            self.others.add(now, others, MINUTE);
+        }
+    }
+
+    /// The share that reading it needs under these stretches of the tier and of its other calls.
+    fn share_needed(&self, stretch: u32, others: u32) -> u128 {
+        let period = self.period(stretch);
+        share(self.costs.mean(), period) + share(self.others.mean(), period.saturating_mul(others.into()))
+    }
+
     /// Notes that the tier is due; whether it is read under this stretch.
     fn select(&mut self, now: Nanoseconds, stretch: u32) -> bool {
         self.period = self.last.map(|last| Nanoseconds(now.0.saturating_sub(last.0))).or(self.period);
@@ -310,7 +364,10 @@ mod tests {
                 budget.select_tiers(now, [true, second.is_multiple_of(5), second.is_multiple_of(60)]);
             let listed = second.is_multiple_of(5 * u64::from(budget.stretch().lists));
             let lists = if listed { load.3 } else { 0 };
-            let costs = [load.0, load.1, load.2, lists, 0].map(micros);
+            for tier in Tier::ALL.into_iter().filter(|tier| selected[*tier as usize]) {
+                budget.select_others(tier, false);
+            }
+            let costs = [load.0, load.1, load.2, 0, 0, lists, 0].map(micros);
             changes.extend(budget.add_tick(now, selected, costs));
         }
         changes
@@ -333,11 +390,11 @@ mod tests {
         let mut budget = alone();
         // 1 ms of every second, 300 ms of every minute: 6 per mille.
         run(&mut budget, 0, 300, &Load(1_000, 1_000, 300_000, 0));
-        assert_eq!(budget.stretch(), Stretch { slow: 2, medium: 1, lists: 1 });
+        assert_eq!(budget.stretch(), Stretch { slow: 2, ..Stretch::default() });
         run(&mut budget, 300, 300, &Load(1_000, 15_000, 300_000, 0));
-        assert_eq!(budget.stretch(), Stretch { slow: 2, medium: 2, lists: 1 });
+        assert_eq!(budget.stretch(), Stretch { slow: 2, medium: 2, ..Stretch::default() });
         run(&mut budget, 600, 300, &Load(1_000, 15_000, 300_000, 20_000));
-        let Stretch { medium, slow, lists } = budget.stretch();
+        let Stretch { medium, slow, lists, .. } = budget.stretch();
         assert!(slow == 2 && medium == 2 && lists > 1, "{:?}", budget.stretch());
     }
 
@@ -345,7 +402,24 @@ mod tests {
     fn health_is_read_at_half_its_cadence_at_the_least_however_slow_the_driver_is() {
         let mut budget = alone();
         run(&mut budget, 0, 600, &Load(20_000, 900_000, 900_000, 900_000));
-        assert_eq!(budget.stretch(), Stretch { slow: 2, medium: 2, lists: 8 });
+        assert_eq!(budget.stretch(), Stretch { slow: 2, medium: 2, lists: 8, others: 1 });
+    }
+
+    #[test]
+    fn calls_that_no_rule_of_health_needs_give_way_first() {
+        let mut budget = alone();
+        let mut made = 0;
+        for second in 0..600 {
+            let now = Nanoseconds::from_seconds(second);
+            let selected = budget.select_tiers(now, [true, second % 5 == 0, false]);
+            let others = selected[Tier::Medium as usize] && budget.select_others(Tier::Medium, false);
+            // 1 ms of every second, and every 5 s 1 ms that health needs and 60 ms that it does not: 13 per mille.
+            let costs = [1_000, 1_000, 0, if others { 60_000 } else { 0 }, 0, 0, 0];
+            budget.add_tick(now, selected, costs.map(|micros| Nanoseconds(micros * 1_000)));
+            made += u32::from(others && second >= 200);
+        }
+        assert_eq!(budget.stretch(), Stretch { others: 4, ..Stretch::default() });
+        assert_eq!(made, 20, "every 20 s");
     }
 
     #[test]
@@ -357,7 +431,7 @@ mod tests {
             "the fast tier alone takes the share"
         );
         let changes = run(&mut budget, 600, 600, &Load(20_000, 10, 10, 90_000));
-        assert_eq!(changes.last(), Some(&Stretch { slow: 1, medium: 1, lists: 8 }));
+        assert_eq!(changes.last(), Some(&Stretch { lists: 8, ..Stretch::default() }));
         assert_eq!(
             budget.select_tiers(Nanoseconds::from_seconds(1_200), [true, false, false]),
             [true, false, false]
@@ -421,19 +495,19 @@ mod tests {
     }
 
     #[test]
-    fn two_of_five_calls_may_take_any_time_and_three_are_what_the_function_costs() {
+    fn one_slow_call_of_ten_counts_as_ten_usual_ones_and_a_second_one_is_believed() {
         let mut costs = CallCosts::default();
         let mut add = |micros: u64| {
             costs.add(CostClass::Fast, "nvmlDeviceGetFieldValues", Nanoseconds(micros * 1_000));
             costs.take()[CostClass::Fast as usize].0 / 1_000
         };
-        assert_eq!([300, 310, 60_000, 305, 60_000_000].map(&mut add), [300, 300, 310, 305, 310]);
+        assert_eq!([300, 310, 60_000, 290].map(&mut add), [300, 310, 3_050, 290]);
         assert_eq!(add(60_000), 60_000);
         // Functions and classes are kept apart, and calls of a plan are not counted.
         costs.add(CostClass::Slow, "nvmlDeviceGetFieldValues", Nanoseconds(7));
         costs.add(CostClass::Slow, "nvmlDeviceGetTemperature", Nanoseconds(5));
         costs.add(CostClass::Plan, "nvmlDeviceGetTemperature", Nanoseconds(1_000));
-        assert_eq!(costs.take(), [0, 0, 12, 0, 0].map(Nanoseconds));
+        assert_eq!(costs.take(), [0, 0, 12, 0, 0, 0, 0].map(Nanoseconds));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! points are absent; a change of driver, MIG layout or configuration compiles a new plan. If a call failed that
 //! may work later, the plan is provisional and is compared with a new one later.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::activity::MEMORY_USED;
@@ -72,6 +72,8 @@ pub(super) struct TierPlan {
     pub(super) margins: Vec<ReadTarget<usize>>,
     pub(super) calls: Vec<TargetsOfCall>,
     pub(super) reasons: Vec<ReadTarget<(u64, u64)>>,
+    /// Calls that no rule of health needs; none in the fast tier. Margins are such calls, too.
+    pub(super) others: Vec<TargetsOfCall>,
 }
 
 /// The GPM pair of the GPU and the points that it serves.
@@ -226,6 +228,7 @@ impl TierPlan {
         let mut wanted = Vec::new();
         let (mut fields, mut margins, mut reasons) = (Vec::new(), Vec::new(), Vec::new());
         let mut groups: BTreeMap<DriverFunction, Vec<ReadTarget<CallValue>>> = BTreeMap::new();
+        let mut needed = BTreeSet::new();
         for chosen in chosen.iter().filter(|chosen| chosen.family.tier == tier) {
             let (point, bound) = (chosen.point, chosen.bound());
             match chosen.method {
@@ -238,8 +241,11 @@ impl TierPlan {
                     wanted.push(limit);
                 }
                 ReadMethod::Call { value, times } => {
-                    let group = groups.entry(calls::function(value)).or_default();
-                    group.push(ReadTarget { point, bound, from: value, times });
+                    let function = calls::function(value);
+                    groups.entry(function).or_default().push(ReadTarget { point, bound, from: value, times });
+                    if chosen.family.is_judged || tier == Tier::Fast {
+                        needed.insert(function);
+                    }
                 }
                 ReadMethod::Reason { bit, unless } => {
                     reasons.push(ReadTarget { point, bound, from: (bit, unless), times: 1 });
@@ -247,7 +253,8 @@ impl TierPlan {
                 ReadMethod::Gpm(_) => {}
             }
         }
-        Self { batch: FieldBatch::new(wanted), fields, margins, calls: groups.into_iter().collect(), reasons }
+        let (calls, others) = groups.into_iter().partition(|(function, _)| needed.contains(function));
+        Self { batch: FieldBatch::new(wanted), fields, margins, calls, reasons, others }
     }
 }
 
@@ -256,7 +263,8 @@ fn take_calls(
     tiers: &mut [TierPlan; 3],
     is_taken: impl Fn(&mut TargetsOfCall) -> bool,
 ) -> Vec<TargetsOfCall> {
-    tiers.iter_mut().flat_map(|tier| tier.calls.extract_if(.., &is_taken)).collect()
+    let calls = tiers.iter_mut().flat_map(|tier| [&mut tier.calls, &mut tier.others]);
+    calls.flat_map(|calls| calls.extract_if(.., &is_taken)).collect()
 }
 
 /// The utilization call.

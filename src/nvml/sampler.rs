@@ -267,9 +267,15 @@ impl Sampler {
         self.read_gpm(plan);
         let mut fallen = [false; 3];
         for tier in Tier::ALL.into_iter().filter(|tier| due[*tier as usize]) {
-            self.api.charge(CostClass::of(tier, tiers.selected[tier as usize]));
+            let is_scheduled = tiers.selected[tier as usize];
+            self.api.charge(CostClass::of(tier, is_scheduled));
             let before = self.api.rejections(Rejection::CounterBack);
             self.read_tier(plan, tier);
+            let is_first = self.tiers[tier as usize].is_none();
+            if !is_scheduled || self.budget.select_others(tier, is_first) {
+                self.api.charge(CostClass::of_others(tier, is_scheduled));
+                self.read_others(plan, tier);
+            }
             fallen[tier as usize] = self.api.rejections(Rejection::CounterBack) > before;
             self.tiers[tier as usize] = Some(begun);
             match tier {
@@ -314,7 +320,7 @@ impl Sampler {
     fn read_tier(&mut self, plan: &mut Plan, tier: Tier) {
         let device = plan.device;
         let (api, readings) = (&mut self.api, &mut self.readings);
-        let TierPlan { batch, fields, margins, calls, reasons } = &mut plan.tiers[tier as usize];
+        let TierPlan { batch, fields, calls, reasons, .. } = &mut plan.tiers[tier as usize];
         let answered = batch.read(api, device);
         for target in fields.iter() {
             let value = answered.and_then(|()| batch.value(target.from));
@@ -325,15 +331,6 @@ impl Sampler {
                 self.implausible.insert(target.point);
                 // A review, unlike `outdated`, keeps the present plan if a new one cannot be compiled.
                 self.review = Some(api.clock().now().boottime);
-            }
-        }
-        if !margins.is_empty() {
-            let margin = calls::margin(api, device);
-            for target in margins.iter() {
-                let distance = answered
-                    .and_then(|()| batch.value(target.from))
-                    .and_then(|limit| margin?.checked_sub(limit).ok_or(Absence::Rejected));
-                readings.store(api, target, distance);
             }
         }
         for (function, targets) in calls.iter() {
@@ -353,22 +350,43 @@ impl Sampler {
         }
     }
 
+    /// Makes the calls of a tier that no rule of health needs; the tier was read before.
+    fn read_others(&mut self, plan: &mut Plan, tier: Tier) {
+        let device = plan.device;
+        let (api, readings) = (&mut self.api, &mut self.readings);
+        let TierPlan { batch, margins, others, .. } = &plan.tiers[tier as usize];
+        if !margins.is_empty() {
+            let margin = calls::margin(api, device);
+            for target in margins {
+                // The limit is a constant of the board.
+                let limit = batch.value(target.from);
+                let distance = limit.and_then(|limit| margin?.checked_sub(limit).ok_or(Absence::Rejected));
+                readings.store(api, target, distance);
+            }
+        }
+        for (function, targets) in others {
+            let answer = calls::call(api, device, *function);
+            store_all(api, readings, targets, answer);
+        }
+    }
+
     fn log_stretch(&self, stretch: Option<Stretch>) {
         let gpu = self.found.id.index;
         match stretch {
             // A demo at `--speed 60` makes a minute's calls in a second: its driver is slow only beside that time.
             _ if self.api.clock().is_fast() => {}
             None => {}
-            Some(Stretch { medium: 1, slow: 1, lists: 1 }) => {
+            Some(stretch) if stretch == Stretch::default() => {
                 tracing::info!(gpu, "every tier is read at its configured interval");
             }
-            Some(Stretch { medium, slow, lists }) => tracing::info!(
+            Some(Stretch { medium, slow, others, lists }) => tracing::info!(
                 gpu,
                 medium,
                 slow,
+                others,
                 lists,
                 "the driver answers slowly, so to keep within sampling.driver_share the intervals of the medium tier, the \
-                 slow tier and the process lists are multiplied by these numbers"
+                 slow tier, what health does not need of both, and the process lists are multiplied by these numbers"
             ),
         }
     }
@@ -379,7 +397,7 @@ impl Sampler {
         let stretch = Stretch {
             medium: now.medium.max(self.stretched.medium),
             slow: now.slow.max(self.stretched.slow),
-            lists: now.lists,
+            ..now
         };
         Frame {
             gpu: self.found.id.clone(),

@@ -120,7 +120,7 @@ fn a_power_field_that_returns_garbage_from_the_start_is_replaced_by_the_call() {
 
 #[test]
 fn fields_that_begin_to_return_garbage_are_replaced_by_calls() {
-    let mut world = world(2, BOARDS[0]);
+    let mut world = world(5, BOARDS[0]);
     world.run(5);
     world.set_faults(r#"[{"function": "nvmlDeviceGetFieldValues", "garbage": true}]"#);
     let frames = world.run(200);
