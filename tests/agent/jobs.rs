@@ -23,7 +23,8 @@ struct Node {
 
 impl Node {
     fn start() -> Self {
-        Self::start_with("")
+        // Its process is there before its job has a record, so it would hold by presence until then.
+        Self::start_with("attribution: {presence: false}\n")
     }
 
     /// The node with additional configuration.
