@@ -456,7 +456,8 @@ impl<S: Sink> FamilyWalk<'_, S> {
                 AgentNumber::Integer(number) => Value::Number(i128::from(*number)),
                 AgentNumber::Histogram(histogram) => Value::Histogram(histogram),
             });
-            let names = self.family.labels;
+            // The last labels are missing where a series stands for all GPUs.
+            let names = self.family.labels.get(..entry.labels.len()).unwrap_or_default();
             debug_assert!(entry.labels.iter().map(|label| label.0).eq(names.iter().copied()));
             let mut values = [""; MOST_LABELS];
             values.iter_mut().zip(&entry.labels).for_each(|(value, label)| *value = &label.1);

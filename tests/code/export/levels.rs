@@ -200,3 +200,24 @@ fn each_level_includes_the_ones_below() {
         assert!(pair[0].len() < pair[1].len());
     }
 }
+
+#[test]
+fn the_interval_of_all_gpus_has_no_gpu_and_that_of_one_names_it() {
+    let mut snapshot = fixture::node(1, 0);
+    let entry = |more: &[(&'static str, &str)]| AgentEntry {
+        family: "gpumeter_sampling_interval_seconds",
+        labels: [("tier", "slow")]
+            .iter()
+            .chain(more)
+            .map(|(name, value)| (*name, Arc::from(*value)))
+            .collect(),
+    };
+    let roster = Arc::get_mut(&mut snapshot.roster).unwrap();
+    roster.agent = [entry(&[]), entry(&[("gpu", "0"), ("uuid", "GPU-1")])].into();
+    snapshot.agent.truncate(2);
+    let visits = visits(&snapshot, Level::Lean);
+    let shown = visits.iter().filter(|visit| visit.family.name == "gpumeter_sampling_interval_seconds");
+    let names: Vec<Vec<_>> =
+        shown.map(|visit| visit.labels.iter().map(|(name, _)| name.to_string()).collect()).collect();
+    assert_eq!(names, [vec!["tier"], vec!["tier", "gpu", "uuid"]]);
+}
