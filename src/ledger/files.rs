@@ -112,7 +112,16 @@ pub(super) fn check_durable(directory: &Path) -> Result<bool, Cause> {
 #[derive(Debug)]
 pub(super) struct LedgerLock {
     file: File,
-    _ledger: File,
+    ledger: File,
+}
+
+impl Drop for LedgerLock {
+    /// Unlocks before the files are closed: a child that another thread is starting has them open too until it executes.
+    fn drop(&mut self) {
+        for file in [&self.file, &self.ledger] {
+            let _ = file.unlock();
+        }
+    }
 }
 
 /// A line of the lock file. Without it an empty ledger is one that was never made, as after a kill during the first start.
@@ -161,7 +170,7 @@ impl LedgerLock {
             .and_then(|()| file.set_len(0))
             .and_then(|()| writeln!(file, "{}", std::process::id()))
             .map_err(Cause::Unwritable)?;
-        let mut lock = Self { file, _ledger: opened };
+        let mut lock = Self { file, ledger: opened };
         if was_made {
             lock.note_made()?;
         }

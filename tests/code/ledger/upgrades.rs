@@ -2,11 +2,10 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use gpumeter::account::LedgerBatch;
 use gpumeter::billing::{PriceBook, Rate};
-use gpumeter::ledger::{Cause, Error, Ledger, Opening, Reader, Restored, Retention, restore};
+use gpumeter::ledger::{Cause, Ledger, Opening, Reader, Retention, restore};
 use gpumeter::model::{Nanoseconds, Stamp, Utc};
 
 use super::world::*;
@@ -34,34 +33,21 @@ fn copy_of(world: &World, version: i64) -> std::path::PathBuf {
     world.directory.path().join(format!("ledger.db.v{version}"))
 }
 
-/// Restores once the lock of a refused opening is free: a process that another test starts may have it for a moment.
-fn restore_unused(world: &World, to: Option<i64>) -> Result<Restored, Error> {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
-        match restore(&world.path(), to) {
-            Err(error) if matches!(error.cause, Cause::Owned { .. }) && Instant::now() < deadline => {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            done => return done,
-        }
-    }
-}
-
 #[test]
 fn a_restore_can_be_undone() {
     let world = upgraded();
     let error = Ledger::open(&world.path(), &opening(0, PriceBook::default())).map(|_| ()).unwrap_err();
     assert!(error.to_string().contains("gpumeter ledger restore"), "{error}");
-    let restored = restore_unused(&world, None).unwrap();
+    let restored = restore(&world.path(), None).unwrap();
     let later = COMMITTED.plus(Nanoseconds::from_seconds(60));
     assert_eq!((restored.version, restored.until, restored.replaced_until), (9, COMMITTED, later));
     assert_eq!(number(&copy_of(&world, 10), "PRAGMA user_version"), 10);
     assert_eq!(world.sql::<i64>("PRAGMA user_version"), 9);
     assert_eq!(world.sql::<i64>("SELECT last_commit_ns FROM ledger") as u64, COMMITTED.0);
     assert_eq!(world.sql::<String>("PRAGMA integrity_check"), "ok");
-    let none = restore_unused(&world, None).unwrap_err();
+    let none = restore(&world.path(), None).unwrap_err();
     assert!(matches!(&none.cause, Cause::NoCopy { present: 9, copies, .. } if *copies == [9, 10]), "{none}");
-    let again = restore_unused(&world, Some(10)).unwrap();
+    let again = restore(&world.path(), Some(10)).unwrap();
     assert_eq!((again.version, again.until), (10, later));
     assert_eq!(world.sql::<i64>("PRAGMA user_version"), 10);
 }
