@@ -117,7 +117,7 @@ pub struct SamplingConfig (config sampling) {
     slow: Nanoseconds, duration(TENTH, seconds(3600)), Default("60s"), Reload,
         "How often readings that hardly change are taken; not shorter than the tick.";
     driver_share: u32, count(100, 1_000_000), Default("5000"), Reload, in "millionths",
-        "Largest share of time spent in driver calls; above it slow tiers are read less often.";
+        "Share of time in driver calls to aim at; above it what health does not need is rarer.";
     level: Level, word(LEVELS, Level::ALL), Default(Level::Standard.name()), Reload,
         "Which metrics: lean (for alerts), standard (for dashboards too) or full (all).";
 }

@@ -67,7 +67,9 @@ pub struct EventTracker {
     /// The workloads that were on each GPU, by UUID, each with the last time.
     users: BTreeMap<Arc<str>, Vec<(Party, Utc)>>,
     /// Holdings by presence that ended a moment ago, with the event that is told if they stay away.
-    leaving: Vec<(HoldingKey, Event)>,
+    leaving: Vec<Leaving>,
+    /// Since when those hold that came back.
+    returned: Vec<(HoldingKey, Utc)>,
 }
 
 impl EventTracker {
@@ -149,25 +151,37 @@ impl EventTracker {
             for (place, holding) in
                 new.iter().enumerate().filter(|(place, _)| !before.contains(&after[*place]))
             {
-                match self.leaving.iter().position(|(key, _)| *key == after[place]) {
-                    Some(back) => drop(self.leaving.swap_remove(back)),
+                match self.leaving.iter().position(|one| one.key == after[place]) {
+                    Some(back) => {
+                        let Leaving { key, since, .. } = self.leaving.swap_remove(back);
+                        self.returned.push((key, since));
+                    }
                     None => events.push(granted_event(snapshot, place, holding)),
                 }
             }
             for (holding, key) in old.iter().zip(before).filter(|(_, key)| !after.contains(key)) {
-                let ended = ended_event(previous, holding, now);
-                match holding.source {
-                    HoldingSource::Presence => self.leaving.push((key, ended)),
-                    _ => events.push(ended),
+                if holding.source != HoldingSource::Presence {
+                    events.push(ended_event(previous, holding, holding.since, now));
+                    continue;
+                }
+                let begun = self.returned.iter().position(|(returned, _)| *returned == key);
+                let since = begun.map_or(holding.since, |place| self.returned.swap_remove(place).1);
+                // A scheduler's holding of the same workload goes on, and was told.
+                if !after
+                    .iter()
+                    .any(|(gpu, instance, workload, _)| (gpu, instance, workload) == (&key.0, &key.1, &key.2))
+                {
+                    let event = ended_event(previous, holding, since, now);
+                    self.leaving.push(Leaving { key, since, event });
                 }
             }
         }
         let is_over = |ended: &Event| now.0.saturating_sub(ended.at.0) >= PRESENCE_ENDS.0;
-        self.leaving.retain(|(_, ended)| {
-            if is_over(ended) {
-                events.push(Event { observed: now, ..ended.clone() });
+        self.leaving.retain(|Leaving { event, .. }| {
+            if is_over(event) {
+                events.push(Event { observed: now, ..event.clone() });
             }
-            !is_over(ended)
+            !is_over(event)
         });
     }
 
@@ -330,7 +344,9 @@ fn xid_event(entry: &GpuEntry, (code, label): (u32, &Arc<str>), new: SeenXid) ->
         text = format!("{text}, on GPU instance {instance}");
     }
     let of_xid = event(&XID, last, Some(entry), text);
-    Event { severity, attributes, count, detail: Arc::clone(label), ..of_xid }
+    let detail =
+        gpu_instance.map_or_else(|| Arc::clone(label), |instance| format!("{label} {instance}").into());
+    Event { severity, attributes, count, detail, ..of_xid }
 }
 
 fn compare_sxids(previous: &Snapshot, snapshot: &Snapshot, events: &mut Vec<Event>) {
@@ -347,7 +363,7 @@ fn compare_sxids(previous: &Snapshot, snapshot: &Snapshot, events: &mut Vec<Even
         ];
         let what = if sxid.is_fatal { "fatal: it must be reset with its GPUs" } else { "not fatal" };
         let text = format!("SXID {} of the NVSwitch at {}, {what}", sxid.code, sxid.switch);
-        let detail = format!("{} {}", sxid.switch, sxid.code).into();
+        let detail = format!("{} {} {}", sxid.switch, sxid.code, sxid.severity()).into();
         let of_switch = event(&SXID, (*last).min(snapshot.at.utc), None, text);
         events.push(Event { severity, attributes, detail, count: count - before, ..of_switch });
     }
@@ -391,6 +407,16 @@ fn party(snapshot: &Snapshot, workload: &Arc<str>, tenant: &Arc<str>) -> Party {
     Party { workload: Arc::clone(workload), tenant: Arc::clone(tenant), users }
 }
 
+/// A holding by presence whose holder went a moment ago.
+#[derive(Debug)]
+struct Leaving {
+    key: HoldingKey,
+    /// Since when it holds, earlier moments away included.
+    since: Utc,
+    /// The event that is told if the holder stays away.
+    event: Event,
+}
+
 /// What distinguishes a holding: GPU, instance, workload and source.
 type HoldingKey = (Option<Arc<str>>, Arc<str>, Arc<str>, HoldingSource);
 
@@ -410,11 +436,11 @@ fn granted_event(snapshot: &Snapshot, place: usize, holding: &HoldingEntry) -> E
     Event { at: holding.since.min(now), observed: now, attributes, ..granted }
 }
 
-fn ended_event(previous: &Snapshot, holding: &HoldingEntry, now: Utc) -> Event {
+fn ended_event(previous: &Snapshot, holding: &HoldingEntry, since: Utc, now: Utc) -> Event {
     let text = format!("{} no longer holds it", holding.workload);
     let ended = holding_event(&ENDED, previous, holding, text);
     let mut attributes = ended.attributes.clone();
-    attributes.push(("seconds", seconds(holding.since, now).to_string()));
+    attributes.push(("seconds", seconds(since, now).to_string()));
     Event { at: now, observed: now, attributes, ..ended }
 }
 

@@ -454,7 +454,7 @@ fn drain<'a>(
     }
     if kinds.contains("slurm") {
         commands.push(format!("scontrol update NodeName={name} State=DRAIN Reason=\"GPU {gpu}\""));
-        commands.push(format!("while squeue -h -w {name} | grep -q .; do sleep 10; done"));
+        commands.push(format!("until [ -z \"$(squeue -h -w {name} || echo unknown)\" ]; do sleep 10; done"));
     }
     commands
 }

@@ -68,7 +68,7 @@ pub(super) fn explain(
     }
     add_first_seen(connection, &mut lines)?;
     let mut gpus = gpu_records(connection, &past, &lines, events)?;
-    if matches!(part.visible, VisibleAccount::Tenants(_)) {
+    if *part.visible != VisibleAccount::Everything {
         // XIDs are counted over all who held the GPU, and others may hold it too.
         for gpu in &mut gpus {
             gpu.xids.clear();

@@ -292,8 +292,8 @@ impl TrackedGpu {
                 numbers.add(AgentFamily::CollectorDuration, collector(), whole(took.0));
             }
             numbers.add(AgentFamily::LastSampleTimestamp, labels(), whole(frame.ended.utc.0));
-            for tier in Tier::ALL.into_iter().filter(|tier| frame.stretch.of(*tier) > 1) {
-                let interval = policy.intervals[tier as usize].0 * u64::from(frame.stretch.of(tier));
+            for tier in Tier::ALL.into_iter().filter(|tier| frame.stretch.most_of(*tier) > 1) {
+                let interval = policy.intervals[tier as usize].0 * u64::from(frame.stretch.most_of(tier));
                 let labels = [vec![("tier", tier.name().into())], labels()].concat();
                 numbers.add(AgentFamily::SamplingInterval, labels, whole(interval));
             }

@@ -143,6 +143,14 @@ impl Stretch {
             Tier::Slow => self.slow,
         }
     }
+
+    /// The factor on those of the tier's calls that are made least often.
+    pub const fn most_of(self, tier: Tier) -> u32 {
+        match tier {
+            Tier::Fast => 1,
+            Tier::Medium | Tier::Slow => self.of(tier) * self.others,
+        }
+    }
 }
 
 /// Activity from the driver's sample ring, since the last frame.

@@ -33,7 +33,7 @@ const RELAXED: u64 = 90;
 const LEAST_SAVING: u64 = 60;
 
 /// The longest intervals. Health is judged by the medium and the slow tier.
-const MOST: Stretch = Stretch { medium: 2, slow: 2, others: 8, lists: 8 };
+const MOST: Stretch = Stretch { medium: 2, slow: 2, others: 4, lists: 8 };
 
 /// A call counts as so many times the mean of the last ones of its function at most, the longest of them left out.
 const MOST_TIMES: u64 = 10;

@@ -140,7 +140,7 @@ fn gpus_holdings_and_verdicts_that_change_are_events_and_nothing_else_is() {
 #[test]
 fn a_holder_by_presence_who_is_away_for_a_moment_has_no_event_and_one_who_stays_away_has() {
     let mut sequence = Sequence::new();
-    let present = |sequence: &mut Sequence| {
+    let present = |sequence: &mut Sequence, since| {
         sequence.next(|snapshot| {
             change_roster(snapshot, |roster| {
                 let holding = HoldingEntry {
@@ -149,21 +149,24 @@ fn a_holder_by_presence_who_is_away_for_a_moment_has_no_event_and_one_who_stays_
                     workload: "user:dave".into(),
                     tenant: "dave".into(),
                     source: HoldingSource::Presence,
-                    since: AT,
+                    since,
                 };
                 roster.holdings = roster.holdings.iter().cloned().chain([holding]).collect();
             });
             snapshot.holdings.push(snapshot.holdings[0]);
         })
     };
-    assert_eq!(names(&present(&mut sequence)), ["gpu.holding.granted"]);
+    assert_eq!(names(&present(&mut sequence, AT)), ["gpu.holding.granted"]);
     assert_eq!(sequence.next(|_| {}), []);
-    assert_eq!(present(&mut sequence), []);
+    // It holds from then on, by its own account.
+    assert_eq!(present(&mut sequence, AT.plus(Nanoseconds::from_seconds(2))), []);
     let is_of_holding = |event: &Event| event.kind.name.starts_with("gpu.holding.");
     let told: Vec<Event> =
         (0..20).flat_map(|_| sequence.next(|_| {})).filter(|event| is_of_holding(event)).collect();
     assert_eq!(names(&told), ["gpu.holding.ended"]);
     assert_eq!(told[0].observed.since(told[0].at), Nanoseconds::from_seconds(15));
+    let held = told[0].at.since(AT).0 / Nanoseconds::SECOND.0;
+    assert!(told[0].attributes.contains(&("seconds", held.to_string())), "{told:?}");
 }
 
 #[test]

@@ -11,6 +11,9 @@ use super::world::{DRIVER_SHARE, World};
 /// minute, 0.5 ms each, of eight GPUs.
 const HEALTH: u64 = 8 * (500 / 10 + 3 * 500 / 60);
 
+/// What its other readings cost at an eighth of their cadence, the least at which they are read.
+const OTHERS: u64 = 300;
+
 /// A node of eight H100 with measured call durations and this many processes on each GPU, of which every second one
 /// is busy.
 fn scenario(processes: u32, demand: f64) -> String {
@@ -60,7 +63,7 @@ fn share_of(processes: u32, demand: f64, seconds_per_tick: u64) -> (u64, String)
 fn an_idle_node_of_eight_gpus_stays_within_half_a_percent_and_what_health_needs() {
     let (sum, table) = share_of(0, 0.0, 1);
     println!("idle: {sum}\n{table}");
-    assert!(sum <= u64::from(DRIVER_SHARE) + HEALTH, "{sum}");
+    assert!(sum <= u64::from(DRIVER_SHARE) + HEALTH + OTHERS, "{sum}");
 }
 
 #[test]
@@ -68,7 +71,7 @@ fn a_node_with_one_busy_process_on_each_gpu_stays_within_half_a_percent_and_what
     let (sum, table) = share_of(1, 0.9, 1);
     println!("one at work on each: {sum}\n{table}");
     // While a list of a GPU waits, its process is sampled.
-    assert!(sum <= u64::from(DRIVER_SHARE) + HEALTH + 500, "{sum}");
+    assert!(sum <= u64::from(DRIVER_SHARE) + HEALTH + OTHERS + 500, "{sum}");
 }
 
 /// A node of eight H100 and twenty users, one process each, whose memory changes in every second.
@@ -114,8 +117,8 @@ fn shared_gpus_stay_near_their_floor_and_at_ticks_of_two_seconds_near_half_a_per
     let floor = 2 * 500 * 8;
     let (sum, table) = share_of(25, 0.05, 1);
     println!("shared: {sum}\n{table}");
-    assert!(sum <= floor + 1_200 + HEALTH, "{sum}");
+    assert!(sum <= floor + 1_200 + HEALTH + OTHERS, "{sum}");
     let (sum, table) = share_of(25, 0.05, 2);
     println!("shared, every two seconds: {sum}\n{table}");
-    assert!(sum <= u64::from(DRIVER_SHARE) + HEALTH, "{sum}");
+    assert!(sum <= u64::from(DRIVER_SHARE) + HEALTH + OTHERS, "{sum}");
 }
