@@ -128,9 +128,15 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, table: &TopTable, state: &TopSt
         lines.push(Line::styled(fit(&table.line(row, &widths), width), style));
         if state.is_unfolded(&row.key) {
             let last = row.children.len();
-            lines.extend(row.children.iter().enumerate().map(|(number, child)| {
-                let branch = if number + 1 == last { "└" } else { "├" };
-                Line::styled(fit(&format!("    {branch} {child}"), width), theme.of(Emphasis::Muted))
+            lines.extend(row.children.iter().enumerate().flat_map(|(number, child)| {
+                let is_last = number + 1 == last;
+                let (branch, below) = if is_last { ("└", " ") } else { ("├", "│") };
+                // A command is to be read whole.
+                let room = if child.starts_with("$ ") { width.saturating_sub(6) } else { usize::MAX };
+                fold(child, room).into_iter().enumerate().map(move |(part, text)| {
+                    let before = if part == 0 { branch } else { below };
+                    Line::styled(fit(&format!("    {before} {text}"), width), theme.of(Emphasis::Muted))
+                })
             }));
         }
     }
@@ -158,6 +164,21 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, table: &TopTable, state: &TopSt
         shown[0].push_span(Span::raw(fit(&mark, 24)));
     }
     frame.render_widget(Paragraph::new(shown), area);
+}
+
+/// A text in lines of at most `width` characters, where its words are no longer.
+pub(super) fn fold(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_inclusive(' ') {
+        let used = lines.last().map_or(0, |line| line.chars().count());
+        if used > 0 && used + word.trim_end().chars().count() > width {
+            lines.push(String::new());
+        }
+        if let Some(line) = lines.last_mut() {
+            line.push_str(word);
+        }
+    }
+    lines.iter().map(|line| line.trim_end().to_owned()).collect()
 }
 
 fn draw_problems(frame: &mut Frame<'_>, area: Rect, state: &TopState, theme: Theme) {
