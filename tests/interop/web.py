@@ -27,7 +27,8 @@ PAIR = "cert_file: server.crt, key_file: server.key"
 
 # A web configuration, and whether the verdict is that of exporter-toolkit.
 VERDICTS = [
-    ("", True),
+    # A file that says nothing would switch everything off.
+    ("", False),
     ("junk", True),
     ("tls_server_config: {cert_filse: server.crt}", True),
     ("tls_server_config: {cert_file: '', key_file: server.key}", True),
