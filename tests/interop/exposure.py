@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 UNIT = ROOT / "packaging/systemd/gpumeter.service"
 DROP_INS = sorted((ROOT / "packaging/systemd/gpumeter.service.d").glob("*.conf"))
 PEERS = json.loads(Path(__file__).with_name("peer_units.json").read_text())
-BASE_LIMIT, DROP_IN_LIMIT = 2.0, 3.0
+BASE_LIMIT, DROP_IN_LIMIT = 2.1, 3.0
 MARKS = "<!-- exposure: begin -->", "<!-- exposure: end -->"
 
 
