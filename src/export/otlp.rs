@@ -309,7 +309,7 @@ impl Sink for RequestWriter<'_> {
         if sample.value.is_some() || was_reported {
             let start = sample.start.map_or(current.start, |start| start.0);
             self.messages.append_point(current.family, attributes, start, sample.value);
-            if self.messages.points.len() >= self.messages.most {
+            if self.messages.metrics.len() + self.messages.points.len() >= self.messages.most {
                 self.messages.append_metric(current.family, cache.entry(current.head.clone()));
             }
         }
