@@ -4,12 +4,11 @@
 //! had to send of it is counted as dropped. Where a file cannot be written, its segment is in memory and small, so that a
 //! broken disk costs the backlog and not the push.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, ErrorKind, Read, Write};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use super::segments::{RecordSearch, Segment, Segments, checksum};
 use super::{Signal, SpoolPosition, SpoolRecord, Tally};
@@ -18,16 +17,24 @@ use crate::model::Nanoseconds;
 /// Largest file with the place of a reader.
 const MOST_CURSOR: u64 = 4096;
 
-/// Locks the spool's file; a program that is being started has it locked until it executes.
-fn lock_file(lock: &File) -> io::Result<()> {
-    for _ in 0..100 {
-        match lock.try_lock() {
-            Ok(()) => return Ok(()),
-            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(10)),
-            Err(TryLockError::Error(error)) => return Err(error),
-        }
+/// The lock of a spool's directory.
+#[derive(Debug)]
+struct SpoolLock(File);
+
+impl SpoolLock {
+    fn acquire(directory: &Path) -> io::Result<Self> {
+        let file =
+            OpenOptions::new().create(true).truncate(false).write(true).open(directory.join("lock"))?;
+        file.try_lock()?;
+        Ok(Self(file))
     }
-    Err(ErrorKind::WouldBlock.into())
+}
+
+impl Drop for SpoolLock {
+    /// Unlocks before the file is closed: a child that another thread is starting has it open too until it executes.
+    fn drop(&mut self) {
+        let _ = self.0.unlock();
+    }
 }
 
 /// Bounds of a spool.
@@ -93,7 +100,7 @@ pub struct Spool {
     segments: Segments,
     readers: Vec<PlacedReader>,
     /// Held as long as the spool is open.
-    _lock: Option<File>,
+    _lock: Option<SpoolLock>,
 }
 
 impl Spool {
@@ -116,9 +123,7 @@ impl Spool {
     /// The directory cannot be used, or another agent uses it.
     pub fn open(directory: &Path, limits: SpoolLimits, readers: Vec<SpoolReader>) -> io::Result<Self> {
         fs::create_dir_all(directory)?;
-        let lock =
-            OpenOptions::new().create(true).truncate(false).write(true).open(directory.join("lock"))?;
-        lock_file(&lock)?;
+        let lock = SpoolLock::acquire(directory)?;
         let mut spool = Self::in_memory(limits, readers);
         (spool.directory, spool._lock) = (Some(directory.to_owned()), Some(lock));
         let mut files = Vec::new();
