@@ -32,8 +32,8 @@ pub(super) fn find_events(
 /// `/api/v1/events` has all of them.
 #[derive(Debug, Default)]
 pub(super) struct EventLines {
-    /// When the last line was written; 0 before the first.
-    last: Nanoseconds,
+    /// When the last line was written.
+    last: Option<Nanoseconds>,
     left_out: u64,
 }
 
@@ -41,11 +41,11 @@ impl EventLines {
     /// Whether the next event is logged, and how many were not since the last one. At a higher speed it is if no line was
     /// written within the last second of real time.
     fn admit(&mut self, is_fast: bool, now: Nanoseconds) -> Option<u64> {
-        if is_fast && self.last.0 > 0 && now.0.saturating_sub(self.last.0) < Nanoseconds::SECOND.0 {
+        if is_fast && self.last.is_some_and(|last| now.0.saturating_sub(last.0) < Nanoseconds::SECOND.0) {
             self.left_out += 1;
             return None;
         }
-        self.last = now;
+        self.last = Some(now);
         Some(std::mem::take(&mut self.left_out))
     }
 }
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn at_a_higher_speed_a_line_a_second_says_how_many_were_left_out() {
-        let tenth = |number: u64| Nanoseconds(1 + number * 100_000_000);
+        let tenth = |number: u64| Nanoseconds(number * 100_000_000);
         let mut lines = EventLines::default();
         let logged: Vec<Option<u64>> = (0..21).map(|number| lines.admit(true, tenth(number))).collect();
         let expected = |number| match number {

@@ -236,11 +236,11 @@ pub fn check_period<'a>(
     period: [Utc; 2],
     documents: impl IntoIterator<Item = &'a StoredDocument>,
 ) -> Result<(), StatementError> {
-    check_nodes(&[NodeName { name, cluster }].into(), period, documents)
+    check_nodes(&[BilledNode { name, cluster }].into(), period, documents)
 }
 
 fn check_nodes<'a>(
-    own: &BTreeSet<NodeName<'_>>,
+    own: &BTreeSet<BilledNode<'_>>,
     [from, to]: [Utc; 2],
     documents: impl IntoIterator<Item = &'a StoredDocument>,
 ) -> Result<(), StatementError> {
@@ -260,14 +260,14 @@ fn check_nodes<'a>(
 }
 
 /// The name of the first node that two bills have.
-fn shared_node(own: &BTreeSet<NodeName<'_>>, others: &BTreeSet<NodeName<'_>>) -> Option<String> {
-    let is_same = |own: &NodeName<'_>, other: &NodeName<'_>| {
+fn shared_node(own: &BTreeSet<BilledNode<'_>>, others: &BTreeSet<BilledNode<'_>>) -> Option<String> {
+    let is_same = |own: &BilledNode<'_>, other: &BilledNode<'_>| {
         // Time that an expected node did not report has no cluster.
         own.name == other.name
             && (own.cluster == other.cluster || own.cluster.is_none() || other.cluster.is_none())
     };
     let node = own.iter().find(|own| {
-        let first = NodeName { name: own.name, cluster: None };
+        let first = BilledNode { name: own.name, cluster: None };
         others.range(first..).take_while(|other| other.name == own.name).any(|other| is_same(own, other))
     })?;
     Some(node.name.to_owned())
@@ -275,16 +275,16 @@ fn shared_node(own: &BTreeSet<NodeName<'_>>, others: &BTreeSet<NodeName<'_>>) ->
 
 /// A node of a bill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct NodeName<'a> {
+struct BilledNode<'a> {
     name: &'a str,
     cluster: Option<&'a str>,
 }
 
 /// The nodes of a bill: its own, or those of the lines of a fleet.
-fn nodes_of(bill: &Bill) -> BTreeSet<NodeName<'_>> {
+fn nodes_of(bill: &Bill) -> BTreeSet<BilledNode<'_>> {
     if bill.fleet.is_none() {
-        return [NodeName { name: &bill.node, cluster: bill.cluster.as_deref() }].into();
+        return [BilledNode { name: &bill.node, cluster: bill.cluster.as_deref() }].into();
     }
     let nodes = bill.lines.iter().filter_map(|line| line.node.as_deref());
-    nodes.map(|node| NodeName { name: &node.name, cluster: node.cluster.as_deref() }).collect()
+    nodes.map(|node| BilledNode { name: &node.name, cluster: node.cluster.as_deref() }).collect()
 }
