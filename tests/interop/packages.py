@@ -14,6 +14,7 @@ import re
 import shutil
 import struct
 import subprocess
+import tarfile
 import sys
 import time
 from contextlib import contextmanager
@@ -144,8 +145,16 @@ def packages(suite):
 
 def released(suite, folder):
     """Everything that a release has, with its checksums."""
-    for pattern in ("gpumeter-*-image.tar", "gpumeter-*-image.cdx.json", "*.deb", "*.rpm", "third-party.txt", "gpumeter-*.cdx.json"):
+    machine = os.uname().machine
+    for pattern in ("gpumeter-*-image-*.tar", "gpumeter-*-image-*.cdx.json", "*.deb", "*.rpm", f"third-party-{machine}.txt",
+                    f"gpumeter-*-{machine}.cdx.json", f"gpumeter-*-{machine}", "gpumeter-*.tgz"):
         suite.expect(any(folder.glob(pattern)), f"no {pattern} in the release: {sorted(path.name for path in folder.iterdir())}")
+    [chart] = folder.glob("gpumeter-*.tgz")
+    with tarfile.open(chart) as archive:
+        packed = {entry.name: archive.extractfile(entry).read() for entry in archive if entry.isfile()}
+    charts = ROOT / "packaging/helm"
+    expected = {str(file.relative_to(charts)): file.read_bytes() for file in charts.rglob("*") if file.is_file()}
+    suite.expect(packed == expected, f"the chart of the release differs in {sorted(packed.items() ^ expected.items())[:3]}")
     done = subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=folder, capture_output=True, text=True)
     suite.expect(done.returncode == 0, f"the release's checksums: {done.stdout}{done.stderr}")
 
