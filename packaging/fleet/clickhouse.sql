@@ -1,4 +1,4 @@
--- Views over a directory of exports (ledger.export.directory), tested with ClickHouse 26.9 as chdb embeds it in Python; docs/fleet.md
+-- Views over a directory of exports (ledger.export.directory), tested with ClickHouse 26.9 as chdb embeds it in Python; docs/sql.md
 -- shows each with its answer.
 --
 -- Sums are of all days in the directory; a condition on `date` in a query over `account` selects some. A bill over the same

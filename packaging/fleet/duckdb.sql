@@ -1,4 +1,4 @@
--- Views over a directory of exports (ledger.export.directory), tested with DuckDB 1.5; docs/fleet.md shows each with its answer.
+-- Views over a directory of exports (ledger.export.directory), tested with DuckDB 1.5; docs/sql.md shows each with its answer.
 --
 --   duckdb -init /usr/share/gpumeter/fleet/duckdb.sql
 --   duckdb -cmd "SET VARIABLE exports = '/mnt/exports'" -cmd ".read /usr/share/gpumeter/fleet/duckdb.sql"

@@ -182,8 +182,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_about_fleets_has_every_column_with_its_type() {
-        let page = include_str!("../../docs/fleet.md");
+    fn the_page_about_exports_has_every_column_with_its_type() {
+        let page = include_str!("../../docs/exports.md");
         let (_, table) = page.split_once("\n| column | type | |\n|---|---|---|\n").unwrap();
         let rows = table.lines().map_while(|line| line.strip_prefix("| `")?.split_once("` | "));
         let shown: Vec<(&str, &str)> =

@@ -136,7 +136,7 @@ pub enum Cause {
     Currencies { first: String, second: String, since: Utc },
     #[error(
         "prices in {first} and, since {since}, in {second} were in force at one time; give one of them rates from then on that \
-         replace all others (docs/cost.md)"
+         replace all others (docs/prices.md)"
     )]
     MixedCurrencies { first: String, second: String, since: Utc },
     #[error(

@@ -1,7 +1,7 @@
 //! Decides when the process lists and the utilization samples per process are read.
 //!
 //! They are the most expensive calls (a graphics list took 4.5 ms on one board) and mostly repeat what is known.
-//! The inputs are what a tick has read without them and the stretch of the driver-time budget. docs/sampling.md
+//! The inputs are what a tick has read without them and the stretch of the driver-time budget. docs/contributing/sampling.md
 //! explains why the account stays exact. No driver is called here.
 
 use std::collections::{BTreeMap, BTreeSet};

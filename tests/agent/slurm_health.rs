@@ -1,5 +1,5 @@
 //! `packaging/slurm/healthcheck.sh` with a fake `gpumeter health` and a fake `scontrol` that stores a node's state; and the
-//! epilog of `docs/slurm.md` with a fake `systemd-run`.
+//! epilog of `docs/slurm-jobs.md` with a fake `systemd-run`.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -232,7 +232,7 @@ fn a_fake_answer_on_the_port_and_a_demo_change_no_node() {
 fn the_example_of_an_epilog_leaves_the_wait_to_systemd() {
     let cluster = Cluster::new();
     let folder = cluster.directory.path();
-    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/slurm.md");
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/slurm-jobs.md");
     let docs = fs::read_to_string(docs).unwrap();
     let example = docs.split("```sh\n").skip(1).find(|block| block.contains("systemd-run")).unwrap();
     let example = example.split("```").next().unwrap();

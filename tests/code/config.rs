@@ -57,8 +57,8 @@ fn a_grant_is_for_a_team_or_group_on_several_gpus() {
 }
 
 #[test]
-fn the_example_of_the_document_on_grants_is_accepted() {
-    let document = include_str!("../../docs/grants.md");
+fn the_example_of_the_document_on_holders_is_accepted() {
+    let document = include_str!("../../docs/holders.md");
     let example = document.split("```").nth(1).unwrap().strip_prefix("yaml\n").unwrap();
     assert_eq!(problems(example), "");
     assert_eq!(Config::parse(example, "test").unwrap().attribution.standing.len(), 4);

@@ -1,4 +1,4 @@
-//! Every metric that a document names is a family of the catalogue, and names follow `docs/names.md`, where each exception
+//! Every metric that a document names is a family of the catalogue, and names follow `docs/contributing/names.md`, where each exception
 //! is listed.
 
 use std::collections::BTreeSet;
@@ -147,7 +147,7 @@ const SUBJECTS: &[(&str, &str)] = &[
 #[test]
 fn a_metric_name_contains_no_label_except_its_subject() {
     let later = |family: &Family| matches!(family.rows, Rows::Account(_) | Rows::Process(_));
-    let text = read("docs/names.md");
+    let text = read("docs/contributing/names.md");
     let found: BTreeSet<(&str, &str)> = families()
         .filter(|family| !later(family))
         .flat_map(|family| {
@@ -157,6 +157,6 @@ fn a_metric_name_contains_no_label_except_its_subject() {
         .collect();
     assert_eq!(found, SUBJECTS.iter().copied().collect());
     for (_, label) in SUBJECTS {
-        assert!(text.contains(&format!("`{label}`")), "docs/names.md does not mention {label}");
+        assert!(text.contains(&format!("`{label}`")), "docs/contributing/names.md does not mention {label}");
     }
 }

@@ -1,9 +1,9 @@
-"""Exports by real programs: DuckDB and ClickHouse sum a fleet's money as bills do, and answer as docs/fleet.md shows.
+"""Exports by real programs: DuckDB and ClickHouse sum a fleet's money as bills do, and answer as docs/sql.md and docs/fleet.md show.
 
 Then a running agent: a directory that is missing, read-only or full costs no account; SIGTERM writes what is closed; and
 kills while it exports and sums up minutes neither lose nor double anything. rclone copies the directory to an S3 server.
 
-UPDATE=1 writes the answers in docs/fleet.md anew. As root, for a file system of its own.
+UPDATE=1 writes the answers into these pages. As root, for a file system of its own.
 """
 
 import configparser
@@ -26,7 +26,7 @@ import shortened
 from harness import PATIENCE, ROOT, SMOKE, Demo, Failed, Prometheus, Suite, bill_of, free_port, wait_for
 
 FLEET = ROOT / "packaging/fleet"
-PAGE = ROOT / "docs/fleet.md"
+FLEET, SQL = ROOT / "docs/fleet.md", ROOT / "docs/sql.md"
 NODES, DAYS = 20, 3
 KILLS = 20 if SMOKE else 500
 SEED = 2704
@@ -164,32 +164,32 @@ def newest_counts(suite, directory):
 
 
 def page_is_fresh(suite, directory):
-    """Each query and command of docs/fleet.md has the answer that stands below it, in both engines."""
-    text = PAGE.read_text()
+    """Each query of docs/sql.md has the answer below it that both engines give, and each command of docs/fleet.md what it prints."""
+    text = SQL.read_text()
     blocks = re.findall(r"```sql\n(.*?)```\n\n```text\n(.*?)```", text, re.S)
-    suite.expect(len(blocks) >= 6, f"{PAGE.name} has {len(blocks)} queries with answers")
+    suite.expect(len(blocks) >= 6, f"{SQL.name} has {len(blocks)} queries with answers")
     shown = [f"```sql\n{sql}```\n\n```text\n{answer}```" for sql, answer in blocks]
     for engine, query in engines(directory).items():
         answers = query(*(sql.strip().rstrip(";") for sql, _ in blocks))
         fresh = ["```sql\n{}```\n\n```text\n{}```".format(sql, "".join("|".join(row) + "\n" for row in rows)) for (sql, _), rows in zip(blocks, answers)]
-        text = shows(suite, text, engine, shown, fresh)
+        shows(suite, SQL, engine, shown, fresh)
         if UPDATE:
             shown = fresh
-    commands = re.findall(r"(```console\n\$ gpumeter (.*?)\n.*?```)", text, re.S)
-    suite.expect(commands, f"{PAGE.name} has no command")
+    commands = re.findall(r"(```console\n\$ gpumeter (.*?)\n.*?```)", FLEET.read_text(), re.S)
+    suite.expect(commands, f"{FLEET.name} has no command")
     for block, arguments in commands:
         ran = subprocess.run([harness.GPUMETER, *shlex.split(arguments)], cwd=suite.folder, env=os.environ | {"TZ": "UTC"}, capture_output=True, text=True, timeout=PATIENCE)
-        text = shows(suite, text, "gpumeter", [block], [f"```console\n$ gpumeter {arguments}\n{ran.stdout}{ran.stderr}```"])
-    if UPDATE:
-        PAGE.write_text(text)
+        shows(suite, FLEET, "gpumeter", [block], [f"```console\n$ gpumeter {arguments}\n{ran.stdout}{ran.stderr}```"])
 
 
-def shows(suite, text, program, shown, fresh):
-    """The text with fresh blocks in place of those that it shows, which have to be the same where none is updated."""
+def shows(suite, page, program, shown, fresh):
+    """The page shows these blocks as they are made now; with UPDATE they are written into it."""
+    text = page.read_text()
     for block, other in zip(shown, fresh):
-        suite.expect(UPDATE or block == other, f"{PAGE.name} is to show, by {program} (UPDATE=1 writes it):\n{other}\nand shows\n{block}")
+        suite.expect(UPDATE or block == other, f"{page.name} is to show, by {program} (UPDATE=1 writes it):\n{other}\nand shows\n{block}")
         text = text.replace(block, other)
-    return text
+    if UPDATE:
+        page.write_text(text)
 
 
 def rclone_copies(suite, directory):

@@ -35,16 +35,32 @@ const fn boottime(hours: u64) -> Nanoseconds {
     Nanoseconds(hours * HOUR + 1_000 * SECOND)
 }
 
-/// The page that explains costs with this month.
-const PAGE: &str = include_str!("../../../docs/cost.md");
+/// The page about prices, which has the configuration of this month.
+const PRICES: &str = include_str!("../../../docs/prices.md");
+
+/// The page about closing a month, which has the rate that is recorded too late.
+const STATEMENTS: &str = include_str!("../../../docs/statements.md");
+
+/// The pages that show commands over this month, in the order in which these are run.
+const PAGES: [(&str, &str); 4] = [
+    ("docs/prices.md", PRICES),
+    ("docs/bill.md", include_str!("../../../docs/bill.md")),
+    ("docs/statements.md", STATEMENTS),
+    ("docs/explain.md", include_str!("../../../docs/explain.md")),
+];
+
+/// The rate in a page, as code in the text, that begins so.
+fn rate_in(page: &str, beginning: &str) -> String {
+    let text = page.split_whitespace().collect::<Vec<_>>().join(" ");
+    text.split('`').find(|code| code.starts_with(beginning)).unwrap().to_owned()
+}
 
 /// The configuration of the page, before and after the late rate of A100s is in it.
 fn config(is_late: bool) -> Config {
-    let text = PAGE.split("```yaml\n").nth(1).unwrap().split("```").next().unwrap();
-    let late = PAGE.split_whitespace().collect::<Vec<_>>().join(" ");
-    let late = late.split('`').find(|code| code.starts_with("{model: \"*A100*\"")).unwrap();
+    let text = PRICES.split("```yaml\n").nth(1).unwrap().split("```").next().unwrap();
+    let late = rate_in(PRICES, "{model: \"*A100*\"");
     let rates = if is_late { format!("  rates:\n    - {late}\n") } else { "  rates:\n".to_owned() };
-    Config::parse(&text.replace("  rates:\n", &rates), "cost.md").unwrap()
+    Config::parse(&text.replace("  rates:\n", &rates), "prices.md").unwrap()
 }
 
 pub(super) fn book(is_late: bool) -> PriceBook {
@@ -318,24 +334,51 @@ fn words(line: &str) -> Vec<String> {
     words.collect()
 }
 
+/// The commands of a console block, each with the lines that it shows.
+fn commands(block: &str) -> Vec<(&str, Vec<&str>)> {
+    let mut commands: Vec<(&str, Vec<&str>)> = Vec::new();
+    for line in block.lines() {
+        match (line.strip_prefix("$ "), commands.last_mut()) {
+            (Some(command), _) => commands.push((command, Vec::new())),
+            (None, Some((_, shown))) => shown.push(line),
+            (None, None) => {}
+        }
+    }
+    commands
+}
+
+/// The lines of an output, of which a page that has a line `…` shows as many as stand before and after that.
+fn excerpt(output: &str, shown: &[&str]) -> String {
+    let lines: Vec<&str> = output.lines().collect();
+    let cut = shown.iter().position(|line| *line == "…");
+    match cut.map(|cut| (cut, shown.len() - cut - 1)) {
+        Some((head, tail)) if head + tail < lines.len() => {
+            let lines = [&lines[..head], &["…"], &lines[lines.len() - tail..]].concat();
+            lines.join("\n") + "\n"
+        }
+        _ => output.to_owned(),
+    }
+}
+
 /// Runs the commands of a console block, and returns the block with what they print. One that fails says so at its end.
 fn run_block(block: &str, directory: &Path) -> String {
-    let mut told = String::new();
-    for command in block.lines().filter_map(|line| line.strip_prefix("$ ")) {
+    let mut printed = String::new();
+    for (command, shown) in commands(block) {
         let words = words(command);
         let program = match words[0].as_str() {
             "gpumeter" => env!("CARGO_BIN_EXE_gpumeter"),
             "sed" => "sed",
             other => panic!("{other}: {command}"),
         };
-        let output = Command::new(program).args(&words[1..]).current_dir(directory).output().unwrap();
+        let ran = Command::new(program).args(&words[1..]).current_dir(directory).output().unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        told += &format!("$ {command}\n{}", text(output.stdout));
-        if !output.status.success() {
-            told += &text(output.stderr);
+        let mut output = text(ran.stdout);
+        if !ran.status.success() {
+            output += &text(ran.stderr);
         }
+        printed += &format!("$ {command}\n{}", excerpt(&output, &shown));
     }
-    without_digests(&told)
+    without_digests(&printed)
 }
 
 /// Shortens digests, which depend on when a credit was given, and leaves that time out.
@@ -359,8 +402,7 @@ const NOVEMBER: u64 = 720;
 
 /// Plays November, before which a late rate was added, into a ledger whose October may be closed.
 pub(super) fn play_november(path: &Path) {
-    let late = PAGE.split_whitespace().collect::<Vec<_>>().join(" ");
-    let late = late.split('`').find(|code| code.starts_with("{model: \"*A100*\", gpu_hour: 1.40")).unwrap();
+    let late = rate_in(STATEMENTS, "{model: \"*A100*\", gpu_hour: 1.40");
     let rates = format!("prices: {{currency: EUR, rates: [{{gpu_hour: 2.00}}, {late}]}}");
     let opening = Opening {
         boot_id: "first".into(),
@@ -382,23 +424,25 @@ pub(super) fn play_november(path: &Path) {
 }
 
 #[test]
-fn the_page_about_costs_shows_what_the_commands_print() -> Outcome {
+fn the_pages_about_costs_show_what_the_commands_print() -> Outcome {
     let directory = tempfile::tempdir()?;
     std::fs::copy(MONTH.path(), directory.path().join("month.db"))?;
-    let whatif = PAGE.split("```yaml\n").nth(2).unwrap().split("```").next().unwrap();
+    let whatif = PRICES.split("```yaml\n").nth(2).unwrap().split("```").next().unwrap();
     std::fs::write(directory.path().join("whatif.yaml"), whatif)?;
     let mut has_november = false;
-    let blocks = PAGE.split("```console\n").map(|part| match part.split_once("```") {
-        Some((block, rest)) if block.starts_with("$ ") => {
-            if block.contains("--month 2025-11") && !has_november {
-                play_november(&directory.path().join("month.db"));
-                has_november = true;
+    for (path, page) in PAGES {
+        let blocks = page.split("```console\n").map(|part| match part.split_once("```") {
+            Some((block, rest)) if block.starts_with("$ ") => {
+                if block.contains("--month 2025-11") && !has_november {
+                    play_november(&directory.path().join("month.db"));
+                    has_november = true;
+                }
+                format!("```console\n{}```{rest}", run_block(block, directory.path()))
             }
-            format!("```console\n{}```{rest}", run_block(block, directory.path()))
-        }
-        _ => part.to_owned(),
-    });
-    check("docs/cost.md", &blocks.collect::<String>())?;
+            _ => part.to_owned(),
+        });
+        check(path, &blocks.collect::<String>())?;
+    }
     let size = std::fs::metadata(MONTH.path())?.len();
     assert!((9_000_000..13_000_000).contains(&size), "the month takes {size} bytes");
     Ok(())
