@@ -4,10 +4,11 @@ use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
 
 use opentelemetry::trace::SpanContext;
+use parking_lot::Mutex;
 
 use super::{Shared, StartError};
 use crate::account::{Acknowledged, LedgerBatch, Recovered};
@@ -40,7 +41,7 @@ pub(super) struct LedgerChannel {
 impl LedgerChannel {
     /// Hands a batch to the thread.
     pub(super) fn offer(&self, batch: LedgerBatch, tick: SpanContext) {
-        *self.tick.lock().unwrap_or_else(PoisonError::into_inner) = Some(tick);
+        *self.tick.lock() = Some(tick);
         self.queue.offer(batch);
     }
 
@@ -51,7 +52,7 @@ impl LedgerChannel {
 
     /// The state of the account in a ledger that was opened after the start; returned once.
     pub(super) fn take_opened_late(&self) -> Option<Box<Recovered>> {
-        self.opened_late.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.opened_late.lock().take()
     }
 
     pub(super) fn errors(&self) -> u64 {
@@ -68,7 +69,7 @@ impl LedgerChannel {
 
     /// The commits since the last call.
     pub(super) fn take_acknowledged(&self) -> Vec<Acknowledged> {
-        std::mem::take(&mut self.acknowledged.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut self.acknowledged.lock())
     }
 
     fn set_durable(&self, durable: bool) {
@@ -93,7 +94,7 @@ impl LedgerChannel {
     fn acknowledge(&self, acknowledged: Acknowledged, now: Utc) {
         self.last_commit.store(now.0, Ordering::Relaxed);
         self.unobserved.fetch_add(acknowledged.unobserved.0, Ordering::Relaxed);
-        self.acknowledged.lock().unwrap_or_else(PoisonError::into_inner).push(acknowledged);
+        self.acknowledged.lock().push(acknowledged);
     }
 }
 
@@ -232,8 +233,7 @@ fn open_later(channel: &LedgerChannel, shared: &Shared) -> Option<(Ledger, usize
                     super::log_how_held(how_held);
                 }
                 channel.set_durable(recovered.durable);
-                *channel.opened_late.lock().unwrap_or_else(PoisonError::into_inner) =
-                    Some(Box::new(recovered));
+                *channel.opened_late.lock() = Some(Box::new(recovered));
                 shared.no_account.set(None);
                 return Some((ledger, active.decisions.len()));
             }
@@ -355,7 +355,7 @@ impl LedgerWriter<'_> {
 
     /// Commits a batch; false if the disk prevents it, and then the batch is queued again.
     fn commit(&mut self, batch: LedgerBatch, now: &dyn Fn() -> Stamp) -> bool {
-        let tick = self.channel.tick.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let tick = self.channel.tick.lock().take();
         let _span = trace::begin_child("commit", &tick.unwrap_or(SpanContext::NONE));
         match self.ledger.commit(&batch) {
             Ok(acknowledged) => {

@@ -8,9 +8,9 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use thiserror::Error;
 
 use super::system_now;
@@ -132,7 +132,7 @@ impl ClockPage {
 
     /// The current state.
     pub fn state(&self) -> PageState {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.lock();
         if let Some((_, state)) = read(&self.file) {
             *last = state;
         }

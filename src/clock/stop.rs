@@ -1,8 +1,10 @@
 //! The stop signal of all threads, and a wait that ends with it.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
 
 /// A stop signal that ends the waits of all threads.
 #[derive(Clone, Debug, Default)]
@@ -24,7 +26,7 @@ impl Stop {
 
     /// Stops everything that waits for this signal or a part of it.
     pub fn call(&self) {
-        let _guard = self.changed.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = self.changed.0.lock();
         self.called.store(true, Ordering::SeqCst);
         self.changed.1.notify_all();
     }
@@ -41,9 +43,8 @@ impl Stop {
 
     /// Waits for the call for at most that long; whether it came.
     pub fn wait(&self, longest: Duration) -> bool {
-        let guard = self.changed.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.changed.1.wait_timeout_while(guard, longest, |()| !self.is_called());
-        drop(waited.unwrap_or_else(PoisonError::into_inner));
+        let mut guard = self.changed.0.lock();
+        self.changed.1.wait_while_for(&mut guard, |()| !self.is_called(), longest);
         self.is_called()
     }
 }

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::families::{self, FamilyStatus, WantedFamilies};
 use super::{Finding, GpuDiagnosis, name_gpus};
@@ -98,18 +100,18 @@ pub(super) struct Examination {
 
 impl Examination {
     pub(super) fn step(&self) -> Step {
-        match self.step.lock().unwrap_or_else(PoisonError::into_inner).clone() {
+        match self.step.lock().clone() {
             Step::Calling { gpu, .. } => Step::Calling { gpu, call: self.slot.in_flight() },
             other => other,
         }
     }
 
     pub(super) fn add_finding(&self, what: &'static str, works: bool, why: String) {
-        self.report().findings.push(Finding::new(what, works, why));
+        self.report.lock().findings.push(Finding::new(what, works, why));
     }
 
     pub(super) fn take_report(&self) -> DriverReport {
-        let mut report = std::mem::take(&mut *self.report());
+        let mut report = std::mem::take(&mut *self.report.lock());
         report.findings.extend(gpu_findings(&report.unwell));
         report
     }
@@ -134,11 +136,7 @@ impl Examination {
     }
 
     fn set_step(&self, step: Step) {
-        *self.step.lock().unwrap_or_else(PoisonError::into_inner) = step;
-    }
-
-    fn report(&self) -> MutexGuard<'_, DriverReport> {
-        self.report.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.step.lock() = step;
     }
 }
 
@@ -166,7 +164,7 @@ impl OpenDriver<'_> {
     }
 
     fn add_gpu_problem(&self, index: u32, uuid: String, why: String) {
-        self.examination.report().unwell.push(GpuProblem { index, uuid, why });
+        self.examination.report.lock().unwell.push(GpuProblem { index, uuid, why });
     }
 
     fn examine_gpus(&self) {
@@ -197,7 +195,7 @@ impl OpenDriver<'_> {
         }
         if found.len() == counted as usize {
             let listed = found.iter().map(|gpu| SessionGpu::from(&gpu.id)).collect();
-            self.examination.report().listed = Some(listed);
+            self.examination.report.lock().listed = Some(listed);
         }
         self.check_xids(&found);
     }
@@ -219,7 +217,7 @@ impl OpenDriver<'_> {
         if !failed.is_empty() {
             add_problem(failed.join(", "));
         }
-        let mut report = self.examination.report();
+        let mut report = self.examination.report.lock();
         if !self.library.is_simulated() {
             let pids = frame.processes.iter().flat_map(|list| list.iter()).map(|process| process.pid);
             report.pids.extend(pids);

@@ -1,7 +1,9 @@
 //! The latest events, with storms joined.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::Event;
 use crate::model::{Nanoseconds, Utc};
@@ -36,7 +38,7 @@ impl EventLog {
         let mut told = self.join(found, now);
         told.sort_by_key(|event| event.at);
         let told: Vec<Arc<Event>> = told.into_iter().map(Arc::new).collect();
-        let mut rings = self.rings.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rings = self.rings.lock();
         for event in &told {
             let ring = &mut rings[usize::from(event.kind.is_of_tenant)];
             if ring.len() >= MOST_EVENTS {
@@ -48,7 +50,7 @@ impl EventLog {
     }
 
     fn join(&self, found: Vec<Event>, now: Utc) -> Vec<Event> {
-        let mut storms = self.storms.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut storms = self.storms.lock();
         let mut told = Vec::new();
         storms.retain(|_, storm| {
             if now < storm.until {
@@ -81,7 +83,7 @@ impl EventLog {
 
     /// The latest events, the oldest first.
     pub fn latest(&self) -> Vec<Arc<Event>> {
-        let rings = self.rings.lock().unwrap_or_else(PoisonError::into_inner);
+        let rings = self.rings.lock();
         let mut events: Vec<Arc<Event>> = rings.iter().flatten().cloned().collect();
         events.sort_by_key(|event| event.at);
         events

@@ -2,11 +2,12 @@
 
 use std::io::Write;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use parking_lot::Mutex;
 
 use super::PageFormat;
 use super::dcgm::{DcgmOptions, DcgmRenderer};
@@ -83,7 +84,7 @@ impl PageCache {
 
     /// Renders the snapshot's page.
     pub fn render(&self, snapshot: &Snapshot, format: PageFormat) -> Arc<RenderedPage> {
-        let mut cache = self.formats[format as usize].lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cache = self.formats[format as usize].lock();
         let FormatCache { renderer, buffers } = &mut *cache;
         buffers.write_page(|page| match renderer {
             Renderer::Native(renderer) => renderer.render(snapshot, page),
@@ -173,7 +174,7 @@ impl PublishedSnapshot {
         visible: &VisibleAccount,
         make: impl FnOnce() -> Vec<u8>,
     ) -> SharedDocument {
-        let mut documents = self.documents.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut documents = self.documents.lock();
         let known = documents.iter().find(|((known, reader), _)| (known, reader) == (&kind, visible));
         if let Some((_, document)) = known {
             return document.clone();
@@ -210,20 +211,20 @@ pub struct LatestSnapshot {
 impl LatestSnapshot {
     /// Replaces the snapshot that readers get.
     pub fn publish(&self, snapshot: Arc<PublishedSnapshot>) {
-        self.history.lock().unwrap_or_else(PoisonError::into_inner).record(&snapshot.snapshot);
-        let before = self.latest.lock().unwrap_or_else(PoisonError::into_inner).replace(snapshot);
+        self.history.lock().record(&snapshot.snapshot);
+        let before = self.latest.lock().replace(snapshot);
         // Outside the lock, since dropping the last reference to a snapshot takes long.
         drop(before);
     }
 
     /// The latest snapshot, absent before the first tick.
     pub fn get(&self) -> Option<Arc<PublishedSnapshot>> {
-        self.latest.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.latest.lock().clone()
     }
 
     /// The last minutes; a copy, so that the tick loop never waits for a reader.
     pub fn history(&self) -> History {
-        self.history.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.history.lock().clone()
     }
 
     /// The latest events.

@@ -7,10 +7,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::CString;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::unistd::{Group as NssGroup, Uid, User, getgrouplist};
+use parking_lot::{Condvar, Mutex};
 
 use super::passwd::{Passwd, SubordinateUids};
 use super::untrusted::printable;
@@ -107,7 +108,7 @@ impl UserDatabase {
     /// Whether names can be had: the passwd file can be read, or they come from the name service.
     pub fn has_source(&self) -> bool {
         match &self.source {
-            UserSource::File(file) => lock(file).name(0).is_some(),
+            UserSource::File(file) => file.lock().name(0).is_some(),
             UserSource::Service(_) => true,
         }
     }
@@ -122,7 +123,7 @@ impl UserDatabase {
 
     /// Stores names of the ledger, for when the source fails.
     pub fn remember(&self, names: impl IntoIterator<Item = (u32, Arc<str>)>) {
-        lock(&self.stored).extend(names);
+        self.stored.lock().extend(names);
     }
 
     /// The name of a user, none where there is no such user. It never waits.
@@ -135,12 +136,12 @@ impl UserDatabase {
 
     fn name_at(&self, uid: u32, now: Nanoseconds) -> Result<UserName, UserNameError> {
         let name = match &self.source {
-            UserSource::File(file) => lock(file).name(uid).ok_or(UserNameError::Failed { uid }),
+            UserSource::File(file) => file.lock().name(uid).ok_or(UserNameError::Failed { uid }),
             UserSource::Service(service) => service.name(uid, now),
         };
         match name {
             Err(error @ UserNameError::Failed { .. }) => {
-                lock(&self.stored).get(&uid).cloned().map(Some).ok_or(error)
+                self.stored.lock().get(&uid).cloned().map(Some).ok_or(error)
             }
             name => name,
         }
@@ -150,8 +151,8 @@ impl UserDatabase {
     /// owner is known when the name is.
     pub fn subordinate_owner(&self, uid: u32) -> Option<u32> {
         match &self.source {
-            UserSource::File(file) => lock(file).subordinate_owner(uid),
-            UserSource::Service(service) => lock(&service.cache).users.get(&uid)?.owner,
+            UserSource::File(file) => file.lock().subordinate_owner(uid),
+            UserSource::Service(service) => service.cache.lock().users.get(&uid)?.owner,
         }
     }
 
@@ -161,7 +162,7 @@ impl UserDatabase {
     /// The source cannot be read, or the name service failed.
     pub fn has_user(&self, name: &str) -> io::Result<bool> {
         match &self.source {
-            UserSource::File(file) => lock(file).has_user(name).ok_or_else(|| file_error("passwd")),
+            UserSource::File(file) => file.lock().has_user(name).ok_or_else(|| file_error("passwd")),
             UserSource::Service(_) => Ok(User::from_name(name)?.is_some()),
         }
     }
@@ -172,7 +173,7 @@ impl UserDatabase {
     /// The source cannot be read, or the name service failed, so that it is not known whether there is such a user.
     pub fn look_up(&self, uid: u32) -> io::Result<Option<Arc<str>>> {
         match &self.source {
-            UserSource::File(file) => lock(file).name(uid).ok_or_else(|| file_error("passwd")),
+            UserSource::File(file) => file.lock().name(uid).ok_or_else(|| file_error("passwd")),
             // glibc reports an error where a service did not respond, and no user without an error for an unknown uid.
             UserSource::Service(_) => {
                 Ok(User::from_uid(Uid::from_raw(uid))?.map(|user| printable(&user.name).into()))
@@ -186,7 +187,7 @@ impl UserDatabase {
     /// The source cannot be read, or the name service failed.
     pub fn group(&self, name: &str) -> io::Result<Option<Group>> {
         match &self.source {
-            UserSource::File(file) => lock(file).group(name).ok_or_else(|| file_error("group")),
+            UserSource::File(file) => file.lock().group(name).ok_or_else(|| file_error("group")),
             UserSource::Service(_) => look_up_group(name),
         }
     }
@@ -196,7 +197,7 @@ impl UserDatabase {
     pub fn members(&self, group: &str) -> BTreeSet<u32> {
         match &self.source {
             UserSource::File(file) => {
-                let group = lock(file).group(group).flatten();
+                let group = file.lock().group(group).flatten();
                 group.map(|group| group.members.into_keys().collect()).unwrap_or_default()
             }
             UserSource::Service(service) => service.members(group),
@@ -246,7 +247,7 @@ struct CachedUser {
 
 impl NameService {
     fn name(&self, uid: u32, now: Nanoseconds) -> Result<UserName, UserNameError> {
-        let mut cache = lock(&self.cache);
+        let mut cache = self.cache.lock();
         if !cache.users.contains_key(&uid) && !cache.make_room() {
             return Err(UserNameError::Pending { uid });
         }
@@ -264,14 +265,14 @@ impl NameService {
     }
 
     fn members(&self, group: &str) -> BTreeSet<u32> {
-        let cache = lock(&self.cache);
+        let cache = self.cache.lock();
         let members = cache.users.iter().filter(|(_, user)| user.groups.contains(group));
         members.map(|(uid, _)| *uid).collect()
     }
 
     /// Sets which groups are looked up with each user. Where they change, users are looked up again.
     pub fn set_groups(&self, groups: Vec<Arc<str>>) {
-        let mut cache = lock(&self.cache);
+        let mut cache = self.cache.lock();
         if cache.groups != groups {
             cache.groups = groups;
             for user in cache.users.values_mut() {
@@ -283,9 +284,9 @@ impl NameService {
 
     /// Takes the next uid to look up, if one comes within that time.
     pub fn next(&self, timeout: Duration) -> Option<u32> {
-        let cache = lock(&self.cache);
-        let waited = self.queued.wait_timeout_while(cache, timeout, |cache| cache.queue.is_empty());
-        waited.unwrap_or_else(PoisonError::into_inner).0.queue.pop_front()
+        let mut cache = self.cache.lock();
+        self.queued.wait_while_for(&mut cache, |cache| cache.queue.is_empty(), timeout);
+        cache.queue.pop_front()
     }
 
     /// Looks up to which of the set groups a user belongs, and stores the result. It may wait for a network.
@@ -293,7 +294,7 @@ impl NameService {
     /// # Errors
     /// The name service failed; the groups that were known stay.
     pub fn look_up_groups(&self, uid: u32) -> io::Result<()> {
-        let groups = lock(&self.cache).groups.clone();
+        let groups = self.cache.lock().groups.clone();
         let mut found = BTreeSet::new();
         if !groups.is_empty()
             && let Some(user) = User::from_uid(Uid::from_raw(uid))?
@@ -305,7 +306,7 @@ impl NameService {
                 }
             }
         }
-        if let Some(user) = lock(&self.cache).users.get_mut(&uid) {
+        if let Some(user) = self.cache.lock().users.get_mut(&uid) {
             user.groups = found;
         }
         Ok(())
@@ -323,7 +324,7 @@ impl NameService {
             }
             None => None,
         };
-        if let Some(user) = lock(&self.cache).users.get_mut(&uid) {
+        if let Some(user) = self.cache.lock().users.get_mut(&uid) {
             user.owner = owner;
         }
         Ok(())
@@ -335,7 +336,7 @@ impl NameService {
     }
 
     fn store_at(&self, uid: u32, result: Option<UserName>, now: Nanoseconds) -> bool {
-        let mut cache = lock(&self.cache);
+        let mut cache = self.cache.lock();
         let failed = result.is_none();
         let failed_before = cache.last.is_some_and(|last| !last.succeeded);
         cache.last = Some(LastLookup { succeeded: !failed, ended: now });
@@ -350,7 +351,7 @@ impl NameService {
 
     /// The last lookup of a name; none before the first.
     pub fn last_lookup(&self) -> Option<LastLookup> {
-        lock(&self.cache).last
+        self.cache.lock().last
     }
 }
 
@@ -395,10 +396,6 @@ fn find_host_passwd(root: &Path) -> &'static str {
     let mounts = untrusted::read_text(&root.join("proc/self/mountinfo"));
     let is_mount = |line: &str| matches!(line.split(' ').nth(4), Some("/etc/passwd" | "/etc"));
     if mounts.lines().any(is_mount) { "/etc/passwd" } else { MOUNTED[0] }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -480,7 +477,7 @@ mod tests {
         }
         let last = at(MAX_CACHED as u64);
         assert_eq!(users.name_at(5000, last), Err(UserNameError::Pending { uid: 5000 }));
-        let cache = lock(&users.service().unwrap().cache);
+        let cache = users.service().unwrap().cache.lock();
         assert_eq!(cache.users.len(), MAX_CACHED);
         assert!(!cache.users.contains_key(&0) && cache.users.contains_key(&5000));
     }

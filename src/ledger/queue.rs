@@ -7,8 +7,10 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::mem::take;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
 
 use super::merge::{MergeQuality, merge_best_pair};
 use crate::account::{
@@ -19,6 +21,7 @@ use crate::model::{Holder, HolderId, Microjoules, Span, Utc};
 /// Batches that wait for the ledger thread.
 #[derive(Debug, Default)]
 pub struct LedgerQueue {
+    /// A panic of a thread that holds it leaves at worst a part of a batch, which the ledger refuses.
     waiting: Mutex<QueuedWork>,
     arrived: Condvar,
 }
@@ -70,29 +73,26 @@ impl LedgerQueue {
 
     /// Adds a batch without waiting for the disk.
     pub fn offer(&self, batch: LedgerBatch) {
-        self.lock().add_batch(batch);
+        self.waiting.lock().add_batch(batch);
         self.arrived.notify_one();
     }
 
     /// Ends waiting: no more batches will come.
     pub fn close(&self) {
-        self.lock().closed = true;
+        self.waiting.lock().closed = true;
         self.arrived.notify_one();
     }
 
     /// All work as one batch; waits for work up to `timeout`, and not at all once the queue is closed.
     pub fn wait_for_batch(&self, timeout: Duration) -> Option<LedgerBatch> {
-        let waiting = self.lock();
-        let (mut waiting, _) = self
-            .arrived
-            .wait_timeout_while(waiting, timeout, |waiting| !waiting.has_work && !waiting.closed)
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting.lock();
+        self.arrived.wait_while_for(&mut waiting, |waiting| !waiting.has_work && !waiting.closed, timeout);
         waiting.take_batch()
     }
 
     /// Puts back a batch whose commit may succeed later ([`super::Error::may_pass`]), before what has come since.
     pub fn put_back(&self, batch: LedgerBatch) {
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting.lock();
         let since = waiting.take_batch();
         waiting.add_batch(batch);
         if let Some(since) = since {
@@ -102,14 +102,9 @@ impl LedgerQueue {
 
     /// How far the ledger thread is behind.
     pub fn pressure(&self) -> Pressure {
-        let waiting = self.lock();
+        let waiting = self.waiting.lock();
         let windows = waiting.gpus.values().map(|queue| queue.closed.len()).sum();
         Pressure { windows, ..waiting.pressure }
-    }
-
-    /// A panic elsewhere leaves at worst a part of a batch, which the ledger refuses.
-    fn lock(&self) -> MutexGuard<'_, QueuedWork> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -5,9 +5,10 @@
 
 use std::fmt::Debug;
 use std::io::{self, Write};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex};
 use tracing::field::Field;
 use tracing_subscriber::field::MakeExt;
 use tracing_subscriber::fmt::FormatFields;
@@ -66,7 +67,7 @@ impl LogWriter {
 
     /// Writes the last line of the program, even if the buffer is full.
     pub fn write_last(&self, line: &str) {
-        let mut waiting = self.lines.lock();
+        let mut waiting = self.lines.0.waiting.lock();
         waiting.bytes.extend_from_slice(line.as_bytes());
         waiting.bytes.push(b'\n');
     }
@@ -74,23 +75,19 @@ impl LogWriter {
 
 impl Drop for LogWriter {
     fn drop(&mut self) {
-        self.lines.lock().ended = true;
+        self.lines.0.waiting.lock().ended = true;
         self.lines.0.changed.notify_one();
         self.thread.wait(self.timeout);
     }
 }
 
 impl Lines {
-    fn lock(&self) -> MutexGuard<'_, WaitingLines> {
-        self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Waits for lines, and returns them with the number of lines dropped since the last call; none at the end.
     fn take(&self) -> Option<(Vec<u8>, u64)> {
         let idle =
             |waiting: &mut WaitingLines| waiting.bytes.is_empty() && waiting.lost == 0 && !waiting.ended;
-        let waited = self.0.changed.wait_while(self.lock(), idle);
-        let mut waiting = waited.unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.0.waiting.lock();
+        self.0.changed.wait_while(&mut waiting, idle);
         let taken = (std::mem::take(&mut waiting.bytes), std::mem::take(&mut waiting.lost));
         (taken != (Vec::new(), 0)).then_some(taken)
     }
@@ -98,7 +95,7 @@ impl Lines {
 
 impl Write for Lines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let mut waiting = self.lock();
+        let mut waiting = self.0.waiting.lock();
         if waiting.bytes.len() + line.len() > MOST_BYTES {
             waiting.lost = waiting.lost.saturating_add(1);
         } else {
@@ -166,7 +163,7 @@ mod tests {
             let name = "a\u{1b}[2Jb\u{9b}c\nERROR forged\u{202e}";
             tracing::warn!(user = %name, gpu = 3, "of {name}");
         });
-        lines.lock().ended = true;
+        lines.0.waiting.lock().ended = true;
         let mut written = Vec::new();
         write_lines(&lines, &mut written);
         let name = "a\\u{1b}[2Jb\\u{9b}c\\nERROR forged\\u{202e}";
@@ -178,7 +175,7 @@ mod tests {
         let mut lines = Lines::default();
         lines.write_all(b"one\n").unwrap();
         lines.write_all(b"two\n").unwrap();
-        lines.lock().ended = true;
+        lines.0.waiting.lock().ended = true;
         let mut written = Vec::new();
         write_lines(&lines, &mut written);
         assert_eq!(written, b"one\ntwo\n");

@@ -1,9 +1,10 @@
 //! The driver call wrapper: every call is made here, is timed, and is visible to other threads while it lasts.
 
 use std::ffi::c_uint;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use nvml_wrapper_sys::bindings::{NvmlLib, nvmlDevice_t, nvmlReturn_t};
+use parking_lot::Mutex;
 
 use super::Library;
 use super::driver_budget::{CallCosts, CostClass, TickCosts};
@@ -28,7 +29,7 @@ pub struct CallSlot(Arc<Mutex<Option<CallInFlight>>>);
 impl CallSlot {
     /// The call that has not returned.
     pub fn in_flight(&self) -> Option<CallInFlight> {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.0.lock()
     }
 
     /// Whether both are the same slot.
@@ -45,7 +46,7 @@ impl CallSlot {
     }
 
     fn set(&self, call: Option<CallInFlight>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = call;
+        *self.0.lock() = call;
     }
 }
 

@@ -8,7 +8,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
 
 use crate::model::frame::Tier;
 use crate::model::{Nanoseconds, Stretch};
@@ -122,7 +124,7 @@ pub(super) struct NodeDemand(Mutex<Vec<Weak<AtomicU64>>>);
 impl NodeDemand {
     fn register(&self) -> Arc<AtomicU64> {
         let own = Arc::default();
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&own));
+        self.0.lock().push(Arc::downgrade(&own));
         own
     }
 }
@@ -245,7 +247,7 @@ impl DriverBudget {
     /// Samplers choose one after the other, so that no more of them stretch than the share asks for.
     fn check(&mut self) -> Option<Stretch> {
         let node = Arc::clone(&self.node);
-        let mut demands = node.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut demands = node.0.lock();
         demands.retain(|demand| demand.strong_count() > 0);
         self.demand.store(0, Ordering::Relaxed);
         let of_others = demands.iter().filter_map(Weak::upgrade).map(|demand| demand.load(Ordering::Relaxed));

@@ -8,9 +8,9 @@ use std::ffi::{CStr, c_char};
 use std::io::{self, Write};
 use std::mem::offset_of;
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
 
 use nvml_wrapper_sys::bindings as sys;
+use parking_lot::Mutex;
 
 use super::driver_api::{Handle, INSUFFICIENT_SIZE};
 use crate::model::Nanoseconds;
@@ -64,7 +64,7 @@ impl Recorder {
     /// Ends the recording; returns the number of results in it, or the first error. Later calls are not
     /// recorded.
     pub fn end(&self) -> io::Result<u64> {
-        match self.recording.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        match self.recording.lock().take() {
             Some(OpenRecording { writer, .. }) => {
                 let written = writer.written();
                 writer.end().map(|_| written)
@@ -141,7 +141,7 @@ impl Recorder {
     }
 
     fn with(&self, run: impl FnOnce(&mut OpenRecording)) {
-        if let Some(recording) = self.recording.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+        if let Some(recording) = self.recording.lock().as_mut() {
             run(recording);
         }
     }

@@ -1,6 +1,8 @@
 //! The configuration in force, shared by all threads; a reload replaces it as a whole.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::{ActiveConfig, ResolvedGrantees};
 use crate::clock::{Clock, Stop};
@@ -18,12 +20,12 @@ impl CurrentConfig {
 
     /// The configuration in force.
     pub(crate) fn active(&self) -> Arc<ActiveConfig> {
-        Arc::clone(&self.lock())
+        Arc::clone(&self.active.lock())
     }
 
     /// Sets another configuration; a scheduler that was found before stays found.
     pub(crate) fn replace(&self, next: ActiveConfig) {
-        let mut active = self.lock();
+        let mut active = self.active.lock();
         let next = match active.scheduler {
             Some(found) => next.with_scheduler(found),
             None => next,
@@ -34,7 +36,7 @@ impl CurrentConfig {
     /// Records that a scheduler grants GPUs on this node. Returns how they are held from now on, where that turns presence
     /// off.
     pub(crate) fn find_scheduler(&self) -> Option<HowHeld> {
-        let mut active = self.lock();
+        let mut active = self.active.lock();
         if active.scheduler.is_some() {
             return None;
         }
@@ -47,7 +49,7 @@ impl CurrentConfig {
 
     /// Sets names of users and members of groups in the grants of the configuration.
     pub(crate) fn resolve_grants(&self, resolved: &ResolvedGrantees) {
-        let mut active = self.lock();
+        let mut active = self.active.lock();
         if let Some(next) = active.with_grantees(resolved) {
             *active = Arc::new(next);
         }
@@ -71,10 +73,6 @@ impl CurrentConfig {
                 return true;
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Arc<ActiveConfig>> {
-        self.active.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

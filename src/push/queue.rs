@@ -3,9 +3,9 @@
 //! When it is full, because the disk does not answer, the oldest request is dropped.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use opentelemetry::trace::SpanContext;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::Signal;
@@ -45,7 +45,7 @@ pub struct PushQueue {
 impl PushQueue {
     /// Adds a request at the end; returns those that were dropped to make room.
     pub fn put(&self, batch: PushBatch) -> Vec<PushBatch> {
-        let mut waiting = self.waiting();
+        let mut waiting = self.waiting.lock();
         let mut dropped = Vec::new();
         if waiting.closed {
             return vec![batch];
@@ -68,7 +68,7 @@ impl PushQueue {
     pub(super) async fn next(&self) -> Option<PushBatch> {
         loop {
             {
-                let mut waiting = self.waiting();
+                let mut waiting = self.waiting.lock();
                 if let Some(batch) = waiting.batches.pop_front() {
                     return Some(batch);
                 }
@@ -82,12 +82,8 @@ impl PushQueue {
 
     /// Closes the queue; requests added later are dropped.
     pub fn close(&self) {
-        self.waiting().closed = true;
+        self.waiting.lock().closed = true;
         self.news.notify_one();
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, WaitingBatches> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -4,8 +4,10 @@
 //! ever. Such a read keeps its thread, of which there are at most four; its process is skipped from then on.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
 
 use crate::thread::Thread;
 
@@ -48,7 +50,7 @@ impl<T: Send + 'static> AsideReader<T> {
     /// What was found of these, and of those of earlier rounds whose reads have returned since. What is not read soon
     /// is not waited for: the next round asks for it again.
     pub(super) fn read(&self, wanted: Vec<WantedProcess<T>>) -> Vec<T> {
-        let mut state = self.0.lock();
+        let mut state = self.0.state.lock();
         let stuck = state.reading.clone();
         state.waiting = wanted.into();
         while state.threads < MOST_THREADS.min(stuck.len() + state.waiting.len()) {
@@ -63,19 +65,15 @@ impl<T: Send + 'static> AsideReader<T> {
             let is_new = state.reading.iter().any(|pid| !stuck.contains(pid));
             is_new || (!state.waiting.is_empty() && state.threads > stuck.len())
         };
-        let waited = self.0.changed.wait_timeout_while(state, PATIENCE, is_pending);
-        std::mem::take(&mut waited.unwrap_or_else(PoisonError::into_inner).0.found)
+        self.0.changed.wait_while_for(&mut state, is_pending, PATIENCE);
+        std::mem::take(&mut state.found)
     }
 }
 
 impl<T> AsideThreads<T> {
-    fn lock(&self) -> MutexGuard<'_, AsideState<T>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Reads what is waiting, until nothing is.
     fn work(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         while let Some(WantedProcess { pids, read }) = state.waiting.pop_front() {
             for pid in pids {
                 // A step is in several hierarchies, so another thread may be reading the same process.
@@ -84,7 +82,7 @@ impl<T> AsideThreads<T> {
                 }
                 drop(state);
                 let found = read(pid);
-                state = self.lock();
+                state = self.state.lock();
                 state.reading.remove(&pid);
                 if let Some(found) = found {
                     state.found.push(found);
@@ -128,22 +126,22 @@ mod tests {
         // The first read takes the gate and waits for ever; the others wait for the gate.
         let stuck = |pid: u32| {
             let gate = Arc::clone(&gate);
-            let read = move |_| gate.lock().unwrap().recv().err().map(|_| pid);
+            let read = move |_| gate.lock().recv().err().map(|_| pid);
             WantedProcess { pids: vec![pid], read: Box::new(read) as Box<dyn Fn(u32) -> Option<u32> + Send> }
         };
-        while reader.0.lock().reading.len() < 2 {
+        while reader.0.state.lock().reading.len() < 2 {
             assert!(reader.read(vec![stuck(1), stuck(2)]).is_empty());
         }
         // A step of which one process is stuck is known by another one.
         let beside = read_until(&reader, &[3, 4], &[vec![1, 3], vec![4]], Some);
         assert_eq!(beside, [3, 4].into());
-        while reader.0.lock().reading.len() < MOST_THREADS {
+        while reader.0.state.lock().reading.len() < MOST_THREADS {
             assert!(reader.read(vec![stuck(5), stuck(6)]).is_empty());
         }
         for pid in 7..50 {
             assert!(reader.read(vec![stuck(1), stuck(pid)]).is_empty());
         }
-        assert_eq!(reader.0.lock().threads, MOST_THREADS);
+        assert_eq!(reader.0.state.lock().threads, MOST_THREADS);
         drop(release);
         // What answers late is used.
         read_until(&reader, &[1, 2], &[], Some);

@@ -12,9 +12,11 @@ pub(crate) mod processes;
 pub(crate) mod users;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::account::{Recovered, RecoveredShare};
 use crate::clock::{Clock, Stop, system_now};
@@ -70,12 +72,12 @@ pub(crate) struct ResolverRound {
 impl Resolvers {
     /// The workloads as last published.
     pub(crate) fn workloads(&self) -> Arc<ResolvedWorkloads> {
-        Arc::clone(&self.workloads.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.workloads.lock())
     }
 
     /// Changes the published workloads.
     fn update_workloads(&self, change: impl FnOnce(&mut ResolvedWorkloads)) {
-        let mut workloads = self.workloads.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut workloads = self.workloads.lock();
         let workloads = Arc::make_mut(&mut workloads);
         change(workloads);
         workloads.nest_jobs();
@@ -267,20 +269,20 @@ impl ResolverStatus {
 
     /// The last round; none before the first, and where there was never a source.
     fn last(&self) -> Option<LastRound> {
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.last.lock()
     }
 
     /// Records a successful round. Returns whether it is the first round or the first success after a failure.
     fn record_success(&self, now: Nanoseconds) -> bool {
         let last = LastRound { succeeded: true, succeeded_at: Some(now) };
-        let before = self.last.lock().unwrap_or_else(PoisonError::into_inner).replace(last);
+        let before = self.last.lock().replace(last);
         before.is_none_or(|before| !before.succeeded)
     }
 
     /// Records a failed round. Returns whether it is the first round or the first failure after a success. A source that
     /// was never there is no failure where `is_optional`, as nothing on the node needs it.
     fn record_failure(&self, is_optional: bool) -> bool {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.lock();
         if last.is_none() && is_optional {
             return false;
         }

@@ -1,8 +1,10 @@
 //! The thread that identifies processes and reads the PCI bus and the host's memory; the only one that may wait for `/proc`.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
 
 use super::{POLL_INTERVAL, Resolvers};
 use crate::clock::system_now;
@@ -66,7 +68,7 @@ impl SeenProcesses {
     /// into the caller's namespace, but not always those of its samples. So these are skipped where the agent is in
     /// another namespace than the first, or another process would be billed.
     pub(crate) fn see(&self, listed: impl Iterator<Item = u32>, sampled: impl Iterator<Item = u32>) {
-        let mut seen = lock(&self.seen);
+        let mut seen = self.seen.lock();
         seen.pids.extend(listed);
         if self.shares_pids {
             seen.pids.extend(sampled);
@@ -78,32 +80,29 @@ impl SeenProcesses {
 
     /// The identities as last published, with the time since boot of their round.
     pub(crate) fn get(&self) -> (Arc<Identities>, Option<Nanoseconds>) {
-        lock(&self.identities).clone()
+        self.identities.lock().clone()
     }
 
     /// The GPUs on the PCI bus, where the kernel shows it.
     pub(crate) fn pci(&self) -> Option<Arc<Pci>> {
-        lock(&self.pci).clone()
+        self.pci.lock().clone()
     }
 
     /// The host's memory, where the kernel shows it.
     pub(crate) fn memory(&self) -> Option<HostMemory> {
-        *lock(&self.memory)
+        *self.memory.lock()
     }
 
     /// Waits until a sampler has reported; false if none did.
     fn wait(&self) -> bool {
-        let waited = self.news.wait_timeout_while(lock(&self.seen), POLL_INTERVAL, |seen| !seen.is_new);
-        waited.unwrap_or_else(PoisonError::into_inner).0.is_new
+        let mut seen = self.seen.lock();
+        self.news.wait_while_for(&mut seen, |seen| !seen.is_new, POLL_INTERVAL);
+        seen.is_new
     }
 
     fn take_pids(&self) -> BTreeSet<u32> {
-        std::mem::take(&mut *lock(&self.seen)).pids
+        std::mem::take(&mut *self.seen.lock()).pids
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Starts the thread. `agent` is the agent's pid where it runs on that host.
@@ -119,8 +118,8 @@ pub(super) fn start(agent: Option<u32>, shared: &Arc<Resolvers>) -> Result<(), t
                 if now >= read_bus_at {
                     read_bus_at = now + BUS_INTERVAL;
                     let pci = shared.host.pci().map(Arc::new);
-                    *lock(&shared.processes.pci) = pci;
-                    *lock(&shared.processes.memory) = shared.host.memory();
+                    *shared.processes.pci.lock() = pci;
+                    *shared.processes.memory.lock() = shared.host.memory();
                 }
                 if shared.processes.wait() && !shared.stop.wait(GATHER_TIME) {
                     let now = shared.clock.now();
@@ -128,7 +127,7 @@ pub(super) fn start(agent: Option<u32>, shared: &Arc<Resolvers>) -> Result<(), t
                     let span = trace::begin_round("host");
                     let identities = directory.refresh(&pids, &shared.workloads(), now);
                     drop(span);
-                    *lock(&shared.processes.identities) = (identities, Some(now.boottime));
+                    *shared.processes.identities.lock() = (identities, Some(now.boottime));
                     shared.statuses.request_rounds(&directory.wanted_kinds(now));
                     shared.statuses.host.record_success(now.boottime);
                 }

@@ -14,10 +14,11 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use listenfd::ListenFd;
+use parking_lot::Mutex;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -159,26 +160,22 @@ pub struct MissingListeners(Mutex<BTreeMap<String, String>>);
 impl MissingListeners {
     /// Adds an address that could not be bound.
     pub fn insert(&self, error: &Error) {
-        self.reasons().insert(error.address.to_string(), error.to_string());
+        self.0.lock().insert(error.address.to_string(), error.to_string());
     }
 
     fn remove(&self, address: &ListenAddress) {
-        self.reasons().remove(&address.to_string());
+        self.0.lock().remove(&address.to_string());
     }
 
     /// How many there are.
     pub fn count(&self) -> usize {
-        self.reasons().len()
+        self.0.lock().len()
     }
 
     /// All reasons in one line, if there is any.
     pub fn reason(&self) -> Option<String> {
-        let reasons: Vec<String> = self.reasons().values().cloned().collect();
+        let reasons: Vec<String> = self.0.lock().values().cloned().collect();
         (!reasons.is_empty()).then(|| format!("not ready: {}", reasons.join("; ")))
-    }
-
-    fn reasons(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -24,9 +24,10 @@ mod statement;
 mod timeouts;
 mod tls;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 pub use accept::run;
@@ -55,12 +56,12 @@ pub struct NoAccount(Mutex<Option<String>>);
 impl NoAccount {
     /// Sets the reason; none means that there is an account.
     pub fn set(&self, reason: Option<String>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = reason;
+        *self.0.lock() = reason;
     }
 
     /// The reason, in one line.
     pub fn reason(&self) -> Option<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 }
 

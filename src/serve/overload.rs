@@ -5,9 +5,10 @@
 //! closes it, for a second at most and for few connections at a time.
 
 use std::fs::File;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy, sink};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -43,7 +44,7 @@ impl OverloadResponse {
 
     /// Refuses a connection although there is no file descriptor left; returns whether there was a connection.
     pub(super) async fn refuse_without_descriptor(&self, listener: &AsyncListener) -> bool {
-        drop(self.spare().take());
+        drop(self.spare.lock().take());
         // The connection for which accept failed is still in the backlog.
         let accepted = timeout(Duration::from_millis(1), listener.accept()).await;
         let was_refused = if let Ok(Ok((mut stream, _))) = accepted {
@@ -53,12 +54,8 @@ impl OverloadResponse {
         } else {
             false
         };
-        *self.spare() = open_spare();
+        *self.spare.lock() = open_spare();
         was_refused
-    }
-
-    fn spare(&self) -> MutexGuard<'_, Option<File>> {
-        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends status 503 and closes.

@@ -7,12 +7,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hyper::header::{AUTHORIZATION, HeaderMap};
+use parking_lot::{Mutex, MutexGuard};
 use ring::digest::{Context, SHA256};
 use ring::rand::{SecureRandom, SystemRandom};
 use tokio::sync::{mpsc, oneshot};
@@ -48,7 +49,7 @@ type WaitingByPeer = Arc<Mutex<BTreeMap<PasswordPeer, usize>>>;
 impl QueuePlace {
     /// Fails if the peer has `most` places already.
     fn reserve(peer: PasswordPeer, most: usize, waiting: &WaitingByPeer) -> Result<Self, LoginRefusal> {
-        let mut counts = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = waiting.lock();
         let count = counts.entry(peer).or_default();
         if *count >= most {
             return Err(LoginRefusal::Busy);
@@ -60,7 +61,7 @@ impl QueuePlace {
 
 impl Drop for QueuePlace {
     fn drop(&mut self) {
-        let mut counts = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.waiting.lock();
         let left = counts.remove(&self.peer).unwrap_or_default().saturating_sub(1);
         if left > 0 {
             counts.insert(self.peer, left);
@@ -183,7 +184,7 @@ impl Passwords {
     }
 
     fn known(&self) -> MutexGuard<'_, KnownPasswords> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 }
 

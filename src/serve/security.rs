@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use parking_lot::Mutex;
 use tokio_rustls::TlsAcceptor;
 
 use super::local::Ends;
@@ -161,7 +162,7 @@ impl Access {
             ));
         }
         let next = Arc::new(next);
-        *self.current_slot() = Arc::clone(&next);
+        *self.in_force.lock() = Arc::clone(&next);
         self.passwords.forget_all_but(next.users.keys());
         Ok(())
     }
@@ -169,7 +170,7 @@ impl Access {
     /// Logs a failed handshake, at most once in 10 s.
     pub(super) fn note_failed_handshake(&self, ends: Ends, error: &io::Error) {
         let now = system_now().boottime;
-        let mut failed = self.failed_handshakes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failed = self.failed_handshakes.lock();
         failed.count += 1;
         if failed.last_logged.is_some_and(|last| now.0.saturating_sub(last.0) < LOG_INTERVAL.0) {
             return;
@@ -182,11 +183,7 @@ impl Access {
 
     /// The current settings.
     pub fn current(&self) -> Arc<Security> {
-        Arc::clone(&self.current_slot())
-    }
-
-    fn current_slot(&self) -> MutexGuard<'_, Arc<Security>> {
-        self.in_force.lock().unwrap_or_else(PoisonError::into_inner)
+        Arc::clone(&self.in_force.lock())
     }
 }
 
@@ -205,7 +202,7 @@ impl Bucket {
     }
 
     fn allow(&self, now: Nanoseconds) -> bool {
-        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut left = self.left.lock();
         let earned = now.0.saturating_sub(left.1.0);
         *left = (left.0.saturating_add(earned).min(self.most), now);
         let is_allowed = left.0 >= self.cost;

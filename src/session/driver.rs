@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::orders::DriverPhase;
 use super::search::Opened;
-use super::{DriverSessions, POLL_INTERVAL, SamplerThread, Search, lock};
+use super::{DriverSessions, POLL_INTERVAL, SamplerThread, Search};
 use crate::clock::{Stop, system_now};
 use crate::host::Pci;
 use crate::meter::SamplerNews;
@@ -129,7 +129,7 @@ impl DriverState {
             self.begun = system_now().boottime;
             shared.send(SamplerNews::Opened { anew, module });
         }
-        let mut samplers = lock(shared);
+        let mut samplers = shared.samplers.lock();
         samplers.search = Search::Found(counted as usize);
         samplers.unidentified_gpus = 0;
         samplers.gone.clear();
@@ -166,13 +166,13 @@ impl DriverState {
         for sampler in samplers.into_iter().chain(std::mem::take(&mut self.stuck)) {
             // One limit for all: with every sampler stuck it still ends in time.
             if sampler.thread.wait(timeout.saturating_sub(system_now().since(begun).duration())) {
-                lock(shared).remove(&sampler);
+                shared.samplers.lock().remove(&sampler);
                 sampler.thread.join();
             } else {
                 self.stuck.push(sampler);
             }
         }
-        lock(shared).search = Search::Pending;
+        shared.samplers.lock().search = Search::Pending;
         if self.stuck.is_empty() {
             // The last reference: this shuts the library down and unmaps it.
             drop(library);
@@ -228,7 +228,7 @@ impl OpenSession<'_> {
     /// Whether every sampler reports that the driver is gone, or all calls have failed for a while.
     fn has_driver_failed(&mut self, driver: &mut DriverState) -> bool {
         let now = system_now().boottime;
-        let samplers = lock(self.shared);
+        let samplers = self.shared.samplers.lock();
         let (all, gone) = (self.samplers.len(), samplers.gone.len());
         let failed = gone + samplers.failed.len();
         drop(samplers);
@@ -242,7 +242,7 @@ impl OpenSession<'_> {
         let stuck = std::mem::take(&mut driver.stuck);
         for sampler in stuck {
             if sampler.thread.wait(Duration::ZERO) {
-                lock(self.shared).remove(&sampler);
+                self.shared.samplers.lock().remove(&sampler);
                 sampler.thread.join();
                 self.start(sampler.index);
             } else {
@@ -268,10 +268,10 @@ impl OpenSession<'_> {
         if counted.is_ok_and(|counted| counted != self.counted) {
             return true;
         }
-        let lost: Vec<u32> = lock(self.shared).lost.iter().copied().collect();
+        let lost: Vec<u32> = self.shared.samplers.lock().lost.iter().copied().collect();
         lost.into_iter().any(|index| {
             find(&self.library, index, self.slot, clock)
-                .is_ok_and(|found| !lock(self.shared).slots.contains_key(&found.id.uuid))
+                .is_ok_and(|found| !self.shared.samplers.lock().slots.contains_key(&found.id.uuid))
         })
     }
 

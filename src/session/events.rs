@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::received::EventBatch;
-use super::{DriverSessions, POLL_INTERVAL, RETRY_INTERVAL, count_error, lock};
+use super::{DriverSessions, POLL_INTERVAL, RETRY_INTERVAL, count_error};
 use crate::model::Absence;
 use crate::nvml::{CallSlot, EventSet, EventWait, Library};
 
@@ -54,9 +54,9 @@ pub(crate) fn listen(
         let now = shared.clock.now().boottime;
         if now >= again {
             again = now + RETRY_INTERVAL;
-            lock(shared).unregistered.append(&mut refused);
+            shared.samplers.lock().unregistered.append(&mut refused);
         }
-        let unregistered = std::mem::take(&mut lock(shared).unregistered);
+        let unregistered = std::mem::take(&mut shared.samplers.lock().unregistered);
         for gpu in unregistered {
             let Err(absence) = events.register(&gpu) else {
                 logged.remove(&gpu.id.uuid);

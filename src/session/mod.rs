@@ -19,8 +19,10 @@ mod search;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::clock::{Clock, Stop, system_now};
 use crate::config::Config;
@@ -154,13 +156,13 @@ pub(crate) fn start(config: &Config, shared: &Arc<DriverSessions>) -> Result<(),
     let path = config.nvml.library.clone();
     let shared_by_thread = Arc::clone(shared);
     let thread = Thread::start(ENUMERATE, move || enumerate(path, &shared_by_thread))?;
-    lock(shared).thread = Some(thread);
+    shared.samplers.lock().thread = Some(thread);
     Ok(())
 }
 
 /// The driver calls that are being made, by UUID. Long ones are logged, and counted where no series can name them.
 pub(crate) fn in_flight(shared: &DriverSessions) -> BTreeMap<Arc<str>, CallInFlight> {
-    let mut samplers = lock(shared);
+    let mut samplers = shared.samplers.lock();
     let Samplers { unidentified, errors, slots, .. } = &mut *samplers;
     for watched in slots.values_mut() {
         watched.check();
@@ -211,12 +213,12 @@ impl WatchedCalls {
 
 /// Failed ticks by collector and reason.
 pub(crate) fn errors(shared: &DriverSessions) -> BTreeMap<(Arc<str>, &'static str), u64> {
-    lock(shared).errors.clone()
+    shared.samplers.lock().errors.clone()
 }
 
 /// How far the search for GPUs has come; GPUs without an identity do not count.
 pub(crate) fn search(shared: &DriverSessions) -> Search {
-    let samplers = lock(shared);
+    let samplers = shared.samplers.lock();
     match samplers.search {
         Search::Found(counted) => Search::Found(counted.saturating_sub(samplers.unidentified_gpus)),
         other => other,
@@ -225,7 +227,7 @@ pub(crate) fn search(shared: &DriverSessions) -> Search {
 
 /// Whether the driver can be used; unknown until it has answered, or its first call is logged as long.
 pub(crate) fn driver_ok(shared: &DriverSessions) -> Option<bool> {
-    let samplers = lock(shared);
+    let samplers = shared.samplers.lock();
     let hangs = |calls: &WatchedCalls| {
         &*calls.collector == ENUMERATE && calls.seen.as_ref().is_some_and(|seen| seen.is_logged)
     };
@@ -238,14 +240,10 @@ pub(crate) fn driver_ok(shared: &DriverSessions) -> Option<bool> {
 
 /// Waits for the thread that closes the library, which waits for the samplers.
 pub(crate) fn close(shared: &DriverSessions, timeout: Duration) {
-    let thread = lock(shared).thread.take();
+    let thread = shared.samplers.lock().thread.take();
     if thread.is_some_and(|thread| !thread.wait(timeout)) {
         tracing::warn!("a driver call has not returned; the agent ends without closing the driver library");
     }
-}
-
-fn lock(shared: &DriverSessions) -> MutexGuard<'_, Samplers> {
-    shared.samplers.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Opens the driver, session after session.
@@ -262,7 +260,7 @@ fn enumerate(path: Option<PathBuf>, shared: &Arc<DriverSessions>) {
             None
         };
         let Some(opened) = opened else {
-            lock(shared).search = Search::Pending;
+            shared.samplers.lock().search = Search::Pending;
             driver.report_closed(shared);
             continue;
         };
@@ -309,7 +307,7 @@ impl Samplers {
 }
 
 fn watch(shared: &DriverSessions, collector: Arc<str>, slot: &CallSlot) {
-    lock(shared).unidentified.push(WatchedCalls::new(collector, slot));
+    shared.samplers.lock().unidentified.push(WatchedCalls::new(collector, slot));
 }
 
 /// The value of the label `collector` of a GPU that has no identity yet.
@@ -319,12 +317,12 @@ fn collector(index: u32) -> Arc<str> {
 
 /// Counts a failed tick or search by collector and reason.
 fn count_error(shared: &DriverSessions, collector: Arc<str>, reason: &'static str) {
-    *lock(shared).errors.entry((collector, reason)).or_default() += 1;
+    *shared.samplers.lock().errors.entry((collector, reason)).or_default() += 1;
 }
 
 /// Reports that every counted GPU is identified: a GPU that is not among them is gone.
 fn report_if_all_are_known(shared: &DriverSessions) {
-    let samplers = lock(shared);
+    let samplers = shared.samplers.lock();
     let all = matches!(samplers.search, Search::Found(counted) if samplers.slots.len() >= counted);
     drop(samplers);
     if all {

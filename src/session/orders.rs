@@ -4,8 +4,9 @@
 //! A release waits up to `RELEASE_TIMEOUT` for that thread to close the driver; the thread never waits for a caller. A
 //! release ends after a limited time, so that a forgotten agent uses the driver again by itself.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
 
 use crate::clock::{Stop, system_now};
 use crate::export::Release;
@@ -49,7 +50,7 @@ struct OrderState {
 impl Orders {
     /// The end of the release, and who ordered it; none while the driver is not closed for one.
     pub(crate) fn release(&self) -> Option<Release> {
-        let state = self.lock();
+        let state = self.state.lock();
         let until = state.until.filter(|_| state.phase == DriverPhase::Closed)?;
         let now = system_now();
         let left = until.0.saturating_sub(now.boottime.0);
@@ -59,7 +60,7 @@ impl Orders {
     /// Closes the driver and keeps it closed for `span`; returns once it is closed. The error names the calls that have not
     /// returned; then the driver is used again.
     pub(crate) fn release_driver(&self, span: Nanoseconds, user: u32) -> Result<(), String> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.user = user;
         if state.phase == DriverPhase::Closed {
             state.until = Some(system_now().boottime + span);
@@ -71,8 +72,7 @@ impl Orders {
         state.end.call();
         let open =
             |state: &mut OrderState| !matches!(state.phase, DriverPhase::Closed | DriverPhase::Stuck(_));
-        let waited = self.changed.wait_timeout_while(state, RELEASE_TIMEOUT, open);
-        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        self.changed.wait_while_for(&mut state, open, RELEASE_TIMEOUT);
         let problem = match &state.phase {
             DriverPhase::Closed => {
                 state.until = Some(system_now().boottime + span);
@@ -93,7 +93,7 @@ impl Orders {
 
     /// Uses the driver again; whether it was released.
     pub(crate) fn resume(&self) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let was_released = state.until.take().is_some();
         if was_released {
             state.end.call();
@@ -109,7 +109,7 @@ impl Orders {
                 return None;
             }
             let end = stop.part();
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             state.end = end.clone();
             let left = state.until.map_or(0, |until| until.0.saturating_sub(system_now().boottime.0));
             if left == 0 {
@@ -127,16 +127,12 @@ impl Orders {
 
     /// Reports what the thread that opens and closes the driver is doing.
     pub(crate) fn set_phase(&self, phase: DriverPhase) {
-        self.enter(&mut self.lock(), phase);
+        self.enter(&mut self.state.lock(), phase);
     }
 
     fn enter(&self, state: &mut OrderState, phase: DriverPhase) {
         state.phase = phase;
         self.changed.notify_all();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, OrderState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

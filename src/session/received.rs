@@ -3,7 +3,9 @@
 //! XIDs are counted by kind, and the number of kinds is bounded, so a storm of XIDs needs no more memory.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use crate::catalogue::xid;
 use crate::clock::system_now;
@@ -88,7 +90,7 @@ impl Received {
     /// Adds events received until `now`.
     pub(crate) fn add(&self, batch: EventBatch, now: Stamp) {
         let received = system_now().boottime;
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         for (kind, count) in batch.xids {
             if let GpuName::Uuid(uuid) = &kind.gpu
                 && !matches!(xid::find(kind.xid).class, xid::Class::Application | xid::Class::Information)
@@ -121,14 +123,14 @@ impl Received {
 
     /// Stores whether the kernel log can be read, and counts its records that were overwritten unread.
     pub(crate) fn kernel_log(&self, readable: bool, overrun: u64) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         state.kernel_log = Some(readable);
         state.overwritten = state.overwritten.saturating_add(overrun);
     }
 
     /// Returns and clears the XIDs and notices.
     pub(crate) fn take(&self) -> (Vec<XidCount>, Vec<NoticeCount>) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         let (xids, notices) = (std::mem::take(&mut state.xids), std::mem::take(&mut state.notices));
         drop(state);
         let xids = xids.into_iter().map(|(kind, (count, last, received_at))| {
@@ -141,24 +143,20 @@ impl Received {
 
     /// Returns and clears the SXIDs.
     pub(crate) fn take_sxids(&self) -> Vec<SxidCount> {
-        let sxids = std::mem::take(&mut self.lock().sxids);
+        let sxids = std::mem::take(&mut self.0.lock().sxids);
         sxids.into_iter().map(|(sxid, (count, last))| SxidCount { sxid, count, last }).collect()
     }
 
     /// What the sampler of a GPU should do at its next tick.
     pub(crate) fn take_hint(&self, uuid: &str) -> Hint {
-        self.lock().hints.remove(uuid).unwrap_or_default()
+        self.0.lock().hints.remove(uuid).unwrap_or_default()
     }
 
     /// Whether the kernel log can be read, none before the first try; its records that were overwritten unread; XIDs of
     /// kinds beyond the limit.
     pub(crate) fn losses(&self) -> (Option<bool>, u64, u64) {
-        let state = self.lock();
+        let state = self.0.lock();
         (state.kernel_log, state.overwritten, state.dropped_xids)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, ReceivedState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

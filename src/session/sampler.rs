@@ -4,8 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::{
-    DriverSessions, Samplers, WatchedCalls, collector, count_error, lock, report_if_all_are_known, search,
-    watch,
+    DriverSessions, Samplers, WatchedCalls, collector, count_error, report_if_all_are_known, search, watch,
 };
 use crate::clock::{Stop, next_multiple};
 use crate::meter::SamplerNews;
@@ -76,7 +75,7 @@ fn identify_gpu(
         note_absence(shared, index, answer.as_ref().err());
         let reason = match answer {
             Ok(found) if register(&found, slot, shared) => {
-                let mut samplers = lock(shared);
+                let mut samplers = shared.samplers.lock();
                 samplers.unwatch(&collector);
                 // A sampler that was stuck in a former session is not counted in this one.
                 samplers.unidentified_gpus =
@@ -97,7 +96,7 @@ fn identify_gpu(
                 reason,
                 "the identity of a GPU cannot be read; it is tried again every 10 s"
             );
-            lock(shared).unidentified_gpus += 1;
+            shared.samplers.lock().unidentified_gpus += 1;
             is_logged = true;
         }
         if !search::pause(end, shared) {
@@ -108,7 +107,7 @@ fn identify_gpu(
 
 /// Registers this sampler for that GPU; false when the GPU has another one.
 fn register(found: &FoundGpu, slot: &CallSlot, shared: &DriverSessions) -> bool {
-    let mut samplers = lock(shared);
+    let mut samplers = shared.samplers.lock();
     if samplers.slots.contains_key(&found.id.uuid) {
         return false;
     }
@@ -120,7 +119,7 @@ fn register(found: &FoundGpu, slot: &CallSlot, shared: &DriverSessions) -> bool 
 
 /// Stores whether the last answer was that the driver is gone, that every call failed, or that the GPU is lost.
 fn note_absence(shared: &DriverSessions, index: u32, absence: Option<&Absence>) {
-    let mut samplers = lock(shared);
+    let mut samplers = shared.samplers.lock();
     let Samplers { gone, failed, lost, .. } = &mut *samplers;
     for (set, means) in [(gone, Absence::DriverGone), (failed, Absence::Failed), (lost, Absence::Lost)] {
         if absence == Some(&means) {

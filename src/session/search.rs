@@ -6,9 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::node_lock::{self, LockError};
-use super::{
-    DriverSessions, RETRY_INTERVAL, RestartReason, Search, count_error, lock, report_if_all_are_known,
-};
+use super::{DriverSessions, RETRY_INTERVAL, RestartReason, Search, count_error, report_if_all_are_known};
 use crate::clock::Stop;
 use crate::nvml::{CallSlot, Library, OpenError, count};
 
@@ -57,7 +55,7 @@ pub(crate) fn open(
             Ok((library, 0)) => {
                 // A driver counts the GPUs that it found when it was initialised, so it is opened again for a new one.
                 drop(library);
-                lock(shared).search = Search::Found(0);
+                shared.samplers.lock().search = Search::Found(0);
                 report_if_all_are_known(shared);
                 const NONE: &str = "the driver reports 0 GPUs; it is opened again every few seconds";
                 if logged != NONE {
@@ -68,7 +66,7 @@ pub(crate) fn open(
             Ok((library, gpus)) => return Some(Opened { library, gpus, was_unloaded }),
             Err(OpenProblem { reason, text }) => {
                 count_error(shared, "driver".into(), reason);
-                lock(shared).search = Search::Failed;
+                shared.samplers.lock().search = Search::Failed;
                 was_unloaded = true;
                 mismatches = if reason == MISMATCH { mismatches + 1 } else { 0 };
                 if let Some(restart) = restart_reason(was_open && mismatches >= MAX_MISMATCHES, shared) {
@@ -140,12 +138,12 @@ fn try_open(
 
 /// Takes the node's lock for this agent, once.
 fn own_node(shared: &DriverSessions) -> Result<(), OpenProblem> {
-    if shared.observes || lock(shared).node.is_some() {
+    if shared.observes || shared.samplers.lock().node.is_some() {
         return Ok(());
     }
     match node_lock::take(Path::new(node_lock::PATH)) {
         Ok(node) => {
-            lock(shared).node = Some(node);
+            shared.samplers.lock().node = Some(node);
             Ok(())
         }
         Err(error) => {
