@@ -1,7 +1,7 @@
 //! Measures what attribution costs beside 250 pods and 3,000 processes: processor time of each process and tick, of each
 //! new process, of each refresh of the pods, and memory.
 //!
-//! `cargo run --release --example attribution_cost` prints the rows of `docs/figures.md`. The processes are real and idle,
+//! `cargo run --release --features examples --example attribution_cost` prints the rows of `docs/figures.md`. The processes are real and idle,
 //! and held by descriptors as in the agent. Their `/proc` files are the kernel's, except for their cgroups, which are those
 //! of pods in a directory of this program; the kubelet is a gRPC server in this program. Times are processor time of the
 //! measuring thread; meter and ledger run in virtual time.

@@ -1,6 +1,6 @@
 //! Writes the exports of a fleet for a month: NODES nodes of 8 GPUs, three rows per GPU and quarter hour.
 //!
-//! `cargo run --release --example fleet_exports -- DIRECTORY NODES [DAYS]`, then `gpumeter bill --exports DIRECTORY`.
+//! `cargo run --release --features examples --example fleet_exports -- DIRECTORY NODES [DAYS]`, then `gpumeter bill --exports DIRECTORY`.
 
 use std::collections::BTreeMap;
 use std::path::Path;

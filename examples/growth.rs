@@ -1,7 +1,7 @@
 //! Runs meter and ledger in virtual time with a new holder every 17 seconds, and shows that neither memory nor the
 //! work of a tick grows with the number of holders ever seen.
 //!
-//! `cargo run --release --example growth -- --days 30` runs 150,000 holders on one GPU. One line per day; exit status
+//! `cargo run --release --features examples --example growth -- --days 30` runs 150,000 holders on one GPU. One line per day; exit status
 //! 1 where live heap, resident memory, or allocations per tick of the last day exceed those of the second by more than
 //! a tenth and a fixed allowance. Processor time is only shown: it depends on the machine.
 #![allow(

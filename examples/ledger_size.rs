@@ -1,7 +1,7 @@
 //! Generates the ledger of a node with 8 GPUs, each shared by four jobs, and shows how large it is while retention works, how
 //! long its steps take, and how long the bill of a month takes before and after its minutes are summed up.
 //!
-//! `cargo run --release --example ledger_size -- --days 400` writes 18 million minutes of jobs, as settled by the minute.
+//! `cargo run --release --features examples --example ledger_size -- --days 400` writes 18 million minutes of jobs, as settled by the minute.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a measuring program, not the agent")]
 
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! Settles segments of one GPU as the agent's account does, to check a case by hand.
 //!
-//! `cargo run --example settle -- FILE...` reads segments as JSON, in the format of
+//! `cargo run --features examples --example settle -- FILE...` reads segments as JSON, in the format of
 //! `tests/fixtures/account-examples.json`: a list of them, or one; each by itself, or as `segment` beside a `note` and a
 //! `result`, which are not read. It prints the result of each on a line of its own, in the form of `result` there, as far
 //! as rows of the account have it: held time without what is nested in it, use within holdings as one number.

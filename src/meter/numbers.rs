@@ -24,11 +24,7 @@ pub struct Services {
 }
 
 impl Services {
-    /// Adds a series, with an integer of the family's unit. A name without a row in the catalogue does not compile:
-    ///
-    /// ```compile_fail,E0308
-    /// gpumeter::meter::Services::default().add("gpumeter_no_such_family", Vec::new(), 1);
-    /// ```
+    /// Adds a series, with an integer of the family's unit. A family is a row of the catalogue, never a text.
     pub fn add(&mut self, family: AgentFamily, labels: Vec<(&'static str, Arc<str>)>, value: i64) {
         self.series.push((AgentSeries { family, labels }, AgentNumber::Integer(value)));
     }

@@ -65,7 +65,7 @@ for query in queries:
 
 def exports(suite: Suite):
     directory = suite.folder / "fleet"
-    ran = subprocess.run(["cargo", "run", "--quiet", "--release", "--locked", "--example", "fleet_exports", "--", directory, str(NODES), str(DAYS)],
+    ran = subprocess.run(["cargo", "run", "--quiet", "--release", "--locked", "--features", "examples", "--example", "fleet_exports", "--", directory, str(NODES), str(DAYS)],
                          cwd=ROOT, capture_output=True, text=True)
     if ran.returncode:
         raise Failed(f"the fleet cannot be generated: {ran.stderr[-2000:]}")

@@ -317,7 +317,7 @@ def calls(suite, told):
 
 def attribution(told):
     """P11: what attribution costs beside 250 pods and 3,000 processes, by a program of its own."""
-    command = ["cargo", "run", "--release", "--locked", "--example", "attribution_cost"]
+    command = ["cargo", "run", "--release", "--locked", "--features", "examples", "--example", "attribution_cost"]
     done = subprocess.run(command, cwd=harness.ROOT, capture_output=True, text=True, timeout=1800)
     rows = [line.strip("|").split("|") for line in done.stdout.splitlines() if line.startswith("| P11 ")]
     if done.returncode or not rows:
@@ -336,7 +336,7 @@ asked once a second finds nothing of his in the processor's caches, and is woken
 second for P2, or their answers would not stand out of what they do anyhow. The simulated driver works
 inside whoever asks it: of the agent its calls, its wait for events (which a real driver lets sleep) and the demo's clock
 are taken off where the table says so; what the others spend in it is not known, and stays in. P11 is what
-`cargo run --release --example attribution_cost` prints.
+`cargo run --release --features examples --example attribution_cost` prints.
 
 | | what | aim | measured | |
 |---|---|---|---|---|
