@@ -169,3 +169,39 @@ fn a_recording_does_not_overwrite_a_file() {
     assert_eq!(answer.status.code(), Some(1), "{}", String::from_utf8_lossy(&answer.stderr));
     assert_eq!(std::fs::read_to_string(&recording).unwrap(), "precious");
 }
+
+#[test]
+fn the_recording_of_a_real_h100_shows_what_its_driver_answered_last() {
+    let recording =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/recordings/h100-sxm5-580.jsonl");
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = program();
+    command.args(["replay", "--listen", "127.0.0.1:0", "--state-dir"]).arg(directory.path()).arg(recording);
+    let agent = Agent::start(command);
+    // Millijoules of field 83 in the last lines of the recording, which was made under a matrix product on two processes.
+    let page = agent.wait_for("the last answers", |page| {
+        page.value("gpu_energy_joules_total", &[]) == Some("20349.875") && page.has("gpu_processes", &[])
+    });
+    for (family, label, value) in [
+        ("gpu_power_watts", "", "684.297"),
+        ("gpu_memory_total_bytes", "", "85520809984"),
+        ("gpu_memory_reserved_bytes", "", "503316480"),
+        ("gpu_power_limit_watts", "limit=\"max\"", "700"),
+        ("gpu_temperature_celsius", "sensor=\"memory\"", "51"),
+        ("gpu_temperature_margin_celsius", "limit=\"shutdown\"", "37"),
+        ("gpu_clock_hertz", "clock=\"memory\"", "2619000000"),
+        ("gpu_throttle_active", "reason=\"sw_power_cap\"", "1"),
+        ("gpu_pcie_link_generation", "", "5"),
+        ("gpu_ecc_errors_total", "location=\"dram\"", "0"),
+        ("gpu_recovery_action", "action=\"none\"", "1"),
+        ("gpu_health", "state=\"ok\"", "1"),
+        ("gpu_processes", "", "2"),
+    ] {
+        let labels: &[&str] = if label.is_empty() { &[] } else { &[label] };
+        assert_eq!(page.value(family, labels), Some(value), "{family} {label}");
+    }
+    // A board without NVLink bridges and without fans has these absent and never 0.
+    for family in ["gpu_nvlink_links_up", "gpu_fabric_state", "gpu_fan_speed_ratio", "gpu_retired_pages"] {
+        assert!(!page.has(family, &[]), "{family}");
+    }
+}
