@@ -10,12 +10,13 @@ use serde::{Deserialize, Serialize};
 use super::json::{self, GpuIdJson, LineJson};
 use super::money::{ExactMoney, MoneyOverflow, SumOverflow, round_to, round_together};
 use super::month::TenantBudget;
+use super::pricing::nano_per_gpu_hour;
 use super::rate::{EXAMPLE, Rate, RateKind, RateSelector};
 use super::schedule::Recorded;
 use super::terms::{Terms, charges_unheld};
 use crate::model::{
-    ActivitySource, Amounts, EnergySum, GpuId, Grade, HolderId, HowHeld, Method, Microjoules, Money,
-    Nanoseconds, NodeIdentity, RESERVED, SlotId, TimeSum, Utc, VisibleAccount,
+    ActivitySource, Amounts, EnergySum, GpuId, Grade, HolderId, HowHeld, Method, Microjoules, MigProfile,
+    Money, Nanoseconds, NodeIdentity, RESERVED, SlotId, TimeSum, Utc, VisibleAccount,
 };
 
 /// The account of a span of whole minutes. Money is of [`Bill::currency`].
@@ -229,6 +230,26 @@ pub struct BillRate {
     /// Money of that time or energy; for emissions, grams.
     #[serde(with = "json::money")]
     pub money: Money,
+}
+
+impl BillRate {
+    /// Its price in nano-units.
+    ///
+    /// # Errors
+    /// It does not fit.
+    pub fn nano(&self) -> Result<i64, MoneyOverflow> {
+        i64::try_from(self.price.0).map_err(|_| MoneyOverflow)
+    }
+
+    /// The price of a GPU-hour of a line on a slot of that profile, in nano-units.
+    ///
+    /// # Errors
+    /// It does not fit.
+    pub fn nano_per_gpu_hour(&self, profile: Option<&MigProfile>) -> Result<i64, MoneyOverflow> {
+        let instance = profile.filter(|_| self.unit == RateKind::InstanceHour);
+        let nano = self.nano()?;
+        Ok(instance.map_or(nano, |profile| nano_per_gpu_hour(nano, profile)))
+    }
 }
 
 /// Terms that hold for a tenant of a line.

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize, Serializer};
 use super::bill::{Bill, BillLine, LineRates};
 use super::money::{ExactMoney, MoneyOverflow, SumOverflow};
 use crate::model::{
-    ActivitySource, Amounts, GpuId, Grade, HolderId, Method, Microjoules, MigProfile, Money, Nanoseconds,
-    NodeIdentity, Parts, SlotId, Use, Utc,
+    ActivitySource, Amounts, Decimal, GpuId, Grade, HolderId, Method, Microjoules, MigProfile, Money,
+    Nanoseconds, NodeIdentity, Parts, SlotId, Use, Utc,
 };
 
 /// The bills of a period as JSON: an array, or the bill itself where all prices are in one currency.
@@ -369,10 +369,7 @@ fn parse_optional_time(text: Option<String>) -> Result<Option<Utc>, String> {
 
 /// Money as a decimal with nine places.
 pub fn print_money(money: Money) -> String {
-    const UNIT: u128 = 1_000_000_000;
-    let sign = if money.0 < 0 { "-" } else { "" };
-    let amount = money.0.unsigned_abs();
-    format!("{sign}{}.{:09}", amount / UNIT, amount % UNIT)
+    format!("{:.9}", Decimal::of_nano(money.0))
 }
 
 pub(super) fn parse_money(text: String) -> Result<Money, String> {

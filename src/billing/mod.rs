@@ -50,7 +50,7 @@ pub use line_filter::LineFilter;
 pub use local_time::{day_begin, days_between, local_date, local_time, zone_name};
 pub use money::{ExactMoney, MoneyOverflow, SumOverflow, round_together};
 pub use month::{Month, TenantBudget};
-pub use pricing::{LineCharge, LinePrices, PricedSpan, SlotRates, nano_per_gpu_hour};
+pub use pricing::{LineCharge, LinePrices, PricedSpan, SlotRates};
 pub use rate::{EXAMPLE, OtherCurrency, PriceBook, PricedSlot, Rate, RateKind, RateSelector};
 pub use sacct::{SacctJob, parse_sacct};
 pub use schedule::{Dated, RateSchedule, Recorded, RecordedAt, Schedule};

@@ -1,8 +1,6 @@
 //! Exact money: linear in time, and rounded only where it is shown.
 
-use std::cmp::Reverse;
-
-use crate::model::{Money, Nanoseconds};
+use crate::model::{Money, Nanoseconds, largest_remainder};
 
 /// An hour in nanoseconds, and a kilowatt-hour in microjoules: the parts of a nano-unit in [`ExactMoney`].
 const HOUR: i128 = 3_600 * Nanoseconds::SECOND.0 as i128;
@@ -148,14 +146,8 @@ pub fn round_together(amounts: &[ExactMoney], unit: u32) -> Result<Vec<Money>, M
 /// Like `round_together`, but the results sum to `total`, which may exceed the exact sum by less than one unit.
 pub(super) fn round_to(amounts: &[ExactMoney], unit: u32, total: i128) -> Vec<Money> {
     let (unit, part) = (i128::from(unit), i128::from(unit) * HOUR);
-    let mut rounded: Vec<i128> = amounts.iter().map(|amount| amount.0.div_euclid(part)).collect();
-    let missing = total - rounded.iter().sum::<i128>();
-    let mut order: Vec<usize> = (0..amounts.len()).collect();
-    order.sort_by_key(|place| Reverse(amounts[*place].0.rem_euclid(part)));
-    for (_, place) in (0..missing).zip(order) {
-        rounded[place] += 1;
-    }
-    rounded.into_iter().map(|digits| Money(digits * unit)).collect()
+    let quotas = amounts.iter().map(|amount| (amount.0.div_euclid(part), amount.0.rem_euclid(part)));
+    largest_remainder(quotas, total).into_iter().map(|digits| Money(digits * unit)).collect()
 }
 
 #[cfg(test)]

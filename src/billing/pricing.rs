@@ -68,8 +68,8 @@ impl<'a> SlotRates<'a> {
     }
 }
 
-/// Nano-units per GPU-hour where an instance of a profile costs so much per hour.
-pub fn nano_per_gpu_hour(nano_per_instance_hour: i64, profile: &MigProfile) -> i64 {
+/// Nano-units per GPU-hour where an instance of a profile costs so much per hour. Sizes are powers of two, so that it is exact.
+pub(super) fn nano_per_gpu_hour(nano_per_instance_hour: i64, profile: &MigProfile) -> i64 {
     let (size, total) = (i128::from(profile.size.max(1)), i128::from(profile.total));
     let nano = (i128::from(nano_per_instance_hour) * total + size / 2) / size;
     i64::try_from(nano).unwrap_or(i64::MAX)

@@ -15,8 +15,7 @@ use super::day::ExportedFile;
 use super::explanation::RulesVersion;
 use super::json;
 use super::money::{ExactMoney, MoneyOverflow, round_together};
-use super::rate::RateKind;
-use crate::model::{HolderId, Money, RESERVED, Utc};
+use crate::model::{HolderId, Money, RESERVED, Utc, hexadecimal};
 
 /// A document in a directory of statements.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -264,9 +263,8 @@ fn derive(bill: &mut Bill) -> Result<(), MoneyOverflow> {
 /// Sets the exact money of a line under one rate. What terms leave of a rate stays as it is where it is a price at all.
 fn derive_line(line: &mut BillLine, rates: &BTreeMap<i64, BillRate>) -> Result<(), MoneyOverflow> {
     let rate = |id: Option<i64>| id.and_then(|id| rates.get(&id));
-    let nano = |rate: &BillRate| i64::try_from(rate.price.0).map_err(|_| MoneyOverflow);
     if let Some(energy) = rate(line.rates.energy).filter(|_| line.energy_money.is_some()) {
-        line.exact_energy = ExactMoney::of_energy(nano(energy)?, line.energy());
+        line.exact_energy = ExactMoney::of_energy(energy.nano()?, line.energy());
     }
     if [HolderId::TERMS, HolderId::RATE_VARIANCE].contains(&&*line.tenant) {
         return Ok(());
@@ -274,15 +272,7 @@ fn derive_line(line: &mut BillLine, rates: &BTreeMap<i64, BillRate>) -> Result<(
     let time = match (rate(line.rates.time), line.rates.terms) {
         (None, _) => ExactMoney::ZERO,
         (Some(rate), None) => {
-            let price = match &line.slot.profile {
-                Some(profile) if rate.unit == RateKind::InstanceHour => {
-                    let size = i128::from(profile.size.max(1));
-                    let price = (rate.price.0 * i128::from(profile.total) + size / 2) / size;
-                    i64::try_from(price).map_err(|_| MoneyOverflow)?
-                }
-                _ => nano(rate)?,
-            };
-            ExactMoney::of_time(price, line.charged.0)
+            ExactMoney::of_time(rate.nano_per_gpu_hour(line.slot.profile.as_ref())?, line.charged.0)
         }
         (Some(_), Some(_)) => {
             let money = line.exact.minus(line.exact_energy)?.parts();
@@ -322,8 +312,7 @@ fn compare(path: &str, found: &Value, expected: &Value, changed: &mut Vec<Change
 /// The digest of a document without one.
 fn digest_of(value: &Value) -> String {
     let digest = digest(&SHA256, canonical(value).as_bytes());
-    let hex: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("sha256:{hex}")
+    format!("sha256:{}", hexadecimal(digest.as_ref()))
 }
 
 /// JSON with sorted keys, two blanks per level and a newline at the end.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::schedule::Dated;
-use crate::model::{Amounts, NodeIdentity, RESERVED, Utc, matches_pattern};
+use crate::model::{Amounts, Decimal, NodeIdentity, RESERVED, Utc, matches_pattern};
 
 /// The terms of tenants.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,10 +79,12 @@ impl Terms {
             (Basis::Held, true) => HELD_AND_OUTSIDE,
             (Basis::Used, _) => USED,
         };
-        let percent = format!("{}.{:07}", self.discount / 10_000_000, self.discount % 10_000_000);
-        match percent.trim_end_matches('0').trim_end_matches('.') {
-            "0" => charged.into(),
-            percent => format!("{charged}, {percent}{OFF}").into(),
+        match self.discount {
+            0 => charged.into(),
+            discount => {
+                let percent = Decimal { units: discount.into(), scale: 7 };
+                format!("{charged}, {percent}{OFF}").into()
+            }
         }
     }
 

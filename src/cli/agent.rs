@@ -20,8 +20,8 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{self, CertificateError, ClientConfig};
 
 use super::Failure;
+use crate::file;
 use crate::http::{self, HttpResponse, Pem};
-use crate::input;
 
 /// How long the agent may take; it cancels a bill after 5 s itself.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -95,7 +95,7 @@ impl RunningAgent {
             .header(USER_AGENT, http::USER_AGENT)
             .header(CONNECTION, "close");
         if let (Some(user), Some(file)) = (&self.user, &self.password_file) {
-            let password = input::read_text(file)
+            let password = file::read_text(file)
                 .map_err(|error| Failure::wrong(format!("--password-file {}: {error}", file.display())))?;
             let credentials = format!("{user}:{}", password.trim_end_matches(['\r', '\n']));
             request = request.header(AUTHORIZATION, format!("Basic {}", STANDARD.encode(credentials)));

@@ -26,6 +26,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use jiff::ToSpan;
 use jiff::civil::Date;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 pub(super) use self::job_report::zone;
 use self::progress::ProgressMeter;
@@ -405,11 +406,9 @@ pub(super) fn days_of(option: &str, month: &str) -> Result<[String; 2], Failure>
 
 /// Percent-encodes a value for a query.
 fn encode(value: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:".contains(&byte);
-    value
-        .bytes()
-        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
-        .collect()
+    const PLAIN: &AsciiSet =
+        &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b':');
+    utf8_percent_encode(value, PLAIN).to_string()
 }
 
 /// Checks that no running agent writes this ledger; if one does, the error says to ask that agent.

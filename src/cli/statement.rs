@@ -22,8 +22,8 @@ use crate::clock::system_now;
 use crate::config::BillingConfig;
 use crate::control::{ControlReply, ControlRequest};
 use crate::exports::{FleetBill, LineDetail};
+use crate::file;
 use crate::host::UserDatabase;
-use crate::input;
 use crate::ledger::{
     self, ClosedPeriod, Reader, RecordProblem, RecordedDocument, RecordedDocuments, StatementOrder,
 };
@@ -422,7 +422,7 @@ fn read(path: &Path) -> Result<(String, StoredDocument), Failure> {
 }
 
 fn read_any(path: &Path) -> Result<(String, StoredDocument), Failure> {
-    let text = input::read_text(path)
+    let text = file::read_text(path)
         .map_err(|error| Failure::wrong(format!("{}: cannot be read: {error}", path.display())))?;
     let stored =
         Document::read(&text).map_err(|error| Failure::found(format!("{}: {error}", path.display())))?;

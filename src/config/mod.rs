@@ -52,7 +52,7 @@ pub use time::duration;
 pub(crate) use values::decode_percent;
 pub use web::{ClientAuth, Credential, DcgmLabels, TlsVersion};
 
-use crate::input;
+use crate::file;
 use problem::ProblemCollector;
 use settings::ConfigDraft;
 use tree::YamlValue;
@@ -96,12 +96,12 @@ impl Config {
 
 /// The text of a file that the command line names.
 fn read_argument(path: &Path) -> Result<String, Problems> {
-    read_opened(path, input::open)
+    read_opened(path, file::open)
 }
 
 /// The text of a file that a key names.
 fn read_text(path: &Path) -> Result<String, Problems> {
-    read_opened(path, input::open_regular)
+    read_opened(path, file::open_regular)
 }
 
 fn read_opened(path: &Path, open: fn(&Path) -> io::Result<File>) -> Result<String, Problems> {

@@ -8,7 +8,7 @@ use super::time::moment;
 use super::tree::YamlNode;
 use super::values::{billionths, flag, put};
 use crate::billing::{EXAMPLE, PriceBook, Rate, RateKind, RateSelector};
-use crate::model::{Tariff, Utc};
+use crate::model::{Decimal, Tariff, Utc};
 
 /// The price classes, as in the label `price_class`.
 const CLASSES: [&str; 4] = ["on_demand", "spot", "committed", "owned"];
@@ -309,10 +309,9 @@ fn rate_of_kwh(
 /// One in nano-units.
 const ONE: i64 = 1_000_000_000;
 
-/// Nano-units as a decimal without trailing zeros.
-fn shortened(nano: i64) -> String {
-    let text = format!("{}.{:09}", nano / ONE, nano % ONE);
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+/// Nano-units as a decimal.
+fn shortened(nano: i64) -> Decimal {
+    Decimal::of_nano(nano.into())
 }
 
 /// The built-in book, for demonstrations: public list prices, and a price that is made up for all other GPUs.

@@ -1,8 +1,10 @@
 //! Parses plain values: flags, counts, words, names, paths. A complaint says what to write instead.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 
 use jiff::tz::TimeZone;
+use percent_encoding::percent_decode_str;
 
 use super::problem::Complaint;
 use crate::model::PodLabel;
@@ -185,21 +187,12 @@ pub(crate) fn path_or_off(text: &str) -> Result<Option<PathBuf>, Complaint> {
 
 /// Decodes percent-encoding. A `+` stays: in a time it is the sign of an offset.
 pub(crate) fn decode_percent(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte == b'%' {
-            let (high, low) = (hex_digit(rest.next()?)?, hex_digit(rest.next()?)?);
-            bytes.push(high << 4 | low);
-        } else {
-            bytes.push(byte);
-        }
+    let is_code = |rest: &[u8]| rest.len() >= 2 && rest[..2].iter().all(u8::is_ascii_hexdigit);
+    // The decoder leaves a lone `%` as it is, which may be a mistyped code.
+    if !text.as_bytes().split(|byte| *byte == b'%').skip(1).all(is_code) {
+        return None;
     }
-    String::from_utf8(bytes).ok()
-}
-
-fn hex_digit(byte: u8) -> Option<u8> {
-    char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
+    percent_decode_str(text).decode_utf8().ok().map(Cow::into_owned)
 }
 
 /// An absolute path; a service has no useful current directory.

@@ -4,12 +4,13 @@
 //! lock is an advisory one on `demo.lock`, which contains the pid. The file is never removed: otherwise two demos could lock
 //! two files of the same name.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{ErrorKind, Read, Write};
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Write};
 use std::path::Path;
+use std::time::Duration;
 
 use super::{DemoError, OTHER_DIRECTORY, file_error};
-use crate::input;
+use crate::file;
 
 /// The file that marks a directory which a demo may overwrite and empty.
 const MARKER: &str = ".gpumeter-demo";
@@ -56,16 +57,12 @@ impl DirectoryLock {
             .truncate(false)
             .open(&path)
             .map_err(file_error(&path))?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                return Err(DemoError::Other(format!(
-                    "{}: another demo uses it, process {}; stop that one, or {OTHER_DIRECTORY}",
-                    directory.display(),
-                    read_pid(&mut file)
-                )));
-            }
-            Err(TryLockError::Error(source)) => return Err(file_error(&path)(source)),
+        if !file::lock(&file, Duration::ZERO).map_err(file_error(&path))? {
+            return Err(DemoError::Other(format!(
+                "{}: another demo uses it, process {}; stop that one, or {OTHER_DIRECTORY}",
+                directory.display(),
+                pid(&mut file)
+            )));
         }
         file.set_len(0).map_err(file_error(&path))?;
         writeln!(file, "{}", std::process::id()).map_err(file_error(&path))?;
@@ -75,13 +72,10 @@ impl DirectoryLock {
 
 /// The pid of the demo that uses the directory, if one runs.
 pub(super) fn owner(directory: &Path) -> Option<String> {
-    let mut file = input::open(&directory.join(LOCK)).ok()?;
-    matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)).then(|| read_pid(&mut file))
+    let mut file = file::open(&directory.join(LOCK)).ok()?;
+    file::is_locked(&file).ok()?.then(|| pid(&mut file))
 }
 
-/// The pid in the lock file, or "unknown".
-fn read_pid(file: &mut File) -> String {
-    let mut pid = String::new();
-    let _ = file.read_to_string(&mut pid);
-    if pid.trim().is_empty() { "unknown".to_owned() } else { pid.trim().to_owned() }
+fn pid(file: &mut File) -> String {
+    file::owner(file).map_or_else(|| "unknown".to_owned(), |pid| pid.to_string())
 }

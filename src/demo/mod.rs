@@ -14,7 +14,7 @@ mod time;
 mod workloads;
 
 use std::fs;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
@@ -25,7 +25,7 @@ use thiserror::Error;
 use crate::app::{self, Launch, StartError, WebOptions};
 use crate::clock::{Clock, ClockPage, PageError};
 use crate::config::{self, Config, Endpoint, ListenAddress};
-use crate::input;
+use crate::file::{self, Durability};
 use crate::nvml::{Library, OpenError};
 use crate::record::{self, ReadError};
 use crate::thread::{self, Thread};
@@ -295,8 +295,8 @@ fn ignore_absence(result: io::Result<()>) -> io::Result<()> {
 /// Replaces the library by a new file of the same name: another process may have the old one mapped.
 fn install_library(library: &Path) -> Result<(), DemoError> {
     let new = library.with_extension("new");
-    write(&new, LIBRARY)?;
-    fs::rename(&new, library).map_err(file_error(library))
+    file::replace(library, &new, 0o666, Durability::Kill, |file| file.write_all(LIBRARY))
+        .map_err(file_error(library))
 }
 
 fn configure(
@@ -352,7 +352,7 @@ fn make(directory: &Path) -> Result<(), DemoError> {
 
 /// Copies the first `length` bytes.
 fn copy(from: &Path, to: &Path, length: u64) -> Result<(), DemoError> {
-    let copied = || io::copy(&mut input::open(from)?.take(length), &mut fs::File::create(to)?);
+    let copied = || io::copy(&mut file::open(from)?.take(length), &mut fs::File::create(to)?);
     copied().map(|_| ()).map_err(file_error(to))
 }
 

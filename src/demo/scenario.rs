@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::DemoError;
 use super::workloads::ScenarioWorkloads;
-use crate::input;
+use crate::file;
 
 /// The built-in scenarios.
 const CLUSTER: &str = include_str!("cluster.json");
@@ -49,7 +49,7 @@ impl DemoScenario {
             "cluster" => Self::parse(CLUSTER),
             "node" => Self::parse(NODE),
             "local" => Self::parse(LOCAL),
-            file => input::read_text(Path::new(file))
+            file => file::read_text(Path::new(file))
                 .map_err(|error| format!("{error}; the built-in ones are cluster, node and local"))
                 .and_then(|text| Self::parse(&text)),
         };

@@ -11,7 +11,9 @@ use super::{Event, EventKind, Party, Severity};
 use crate::catalogue::xid::{self, Action};
 use crate::catalogue::{AgentFamily, KnownPoint, known_point};
 use crate::model::snapshot::{GpuEntry, GpuState, HoldingEntry, SeenXid, Snapshot};
-use crate::model::{Attachment, Fact, GpuId, HealthState, HoldingSource, Money, Nanoseconds, SxidCount, Utc};
+use crate::model::{
+    Attachment, Decimal, Fact, GpuId, HealthState, HoldingSource, Money, Nanoseconds, SxidCount, Utc,
+};
 
 /// The reasons for which clocks are held down.
 const THROTTLES: [(&str, KnownPoint); 6] = {
@@ -467,7 +469,7 @@ fn compare_budgets(previous: &Snapshot, snapshot: &Snapshot, events: &mut Vec<Ev
         if *cost <= amount || before.is_none_or(|before| *before > amount) {
             continue;
         }
-        let money = |nano: i128| format!("{}.{:02}", nano / 1_000_000_000, nano / 10_000_000 % 100);
+        let money = |nano: i128| format!("{:.2}", Decimal::of_nano(nano));
         let text = format!("{} costs more than its budget for {}", entry.tenant, entry.month);
         let attributes = vec![
             ("month", entry.month.to_string()),

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::columns::Cell;
 use crate::billing::DayHeader;
+use crate::model::hexadecimal;
 
 /// The format of the files that this version writes, and the newest that it reads.
 pub(super) const FORMAT: u32 = 1;
@@ -92,13 +93,13 @@ impl KeyDigest {
     }
 
     pub(super) fn finish(self) -> String {
-        hexadecimal(&self.context.finish())
+        hexadecimal(self.context.finish().as_ref())
     }
 }
 
 /// SHA-256 in hexadecimal digits.
 pub(super) fn digest_of(bytes: &[u8]) -> String {
-    hexadecimal(&ring::digest::digest(&ring::digest::SHA256, bytes))
+    hexadecimal(ring::digest::digest(&ring::digest::SHA256, bytes).as_ref())
 }
 
 /// The same of a file on disk, read piece by piece.
@@ -107,12 +108,8 @@ pub(super) fn digest_of_file(file: &mut File) -> io::Result<String> {
     let mut piece = vec![0; 1 << 16];
     loop {
         match file.read(&mut piece)? {
-            0 => return Ok(hexadecimal(&context.finish())),
+            0 => return Ok(hexadecimal(context.finish().as_ref())),
             length => context.update(&piece[..length]),
         }
     }
-}
-
-fn hexadecimal(digest: &ring::digest::Digest) -> String {
-    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }

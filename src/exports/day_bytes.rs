@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use parquet::basic::Compression;
-use parquet::data_type::{
-    ByteArray, ByteArrayType, DataType, FixedLenByteArray, FixedLenByteArrayType, Int64Type,
-};
+use parquet::data_type::{ByteArray, ByteArrayType, FixedLenByteArray, FixedLenByteArrayType, Int64Type};
 use parquet::errors::{ParquetError, Result as ParquetResult};
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
@@ -16,6 +14,7 @@ use super::columns::{Cell, ColumnType, KEYS, MONEY, SUMS, Sums, message_type, si
 use super::control::{
     ColumnSums, DIGEST_KEY, FORMAT, FORMAT_KEY, FileHeader, HEADER_KEY, KeyDigest, MICROSECOND, digest_of,
 };
+use super::parquet_column::{decimal, write_optional, write_required};
 use crate::billing::{BillLine, DayAccount, DayRow, ExactMoney};
 
 /// The bytes of a day's file.
@@ -39,18 +38,18 @@ pub fn write_day(day: &DayAccount) -> ParquetResult<Vec<u8>> {
     let mut control = ColumnSums::default();
     let mut group = writer.next_row_group()?;
     let quarters: Vec<i64> = rows.iter().map(|(_, row)| signed(row.quarter.0 / MICROSECOND)).collect();
-    write_column::<Int64Type>(&mut group, &quarters, None)?;
+    write_required::<Int64Type>(&mut group, &quarters)?;
     write_keys(&mut group, &rows)?;
     for column in SUMS {
         let numbers: Vec<i64> = rows.iter().map(|(_, row)| signed(*(column.of)(&mut sums_of(row)))).collect();
         control.add(column.name, numbers.iter().map(|number| i128::from(*number)));
-        write_column::<Int64Type>(&mut group, &numbers, None)?;
+        write_required::<Int64Type>(&mut group, &numbers)?;
     }
     for column in &MONEY {
         let money: Vec<ExactMoney> = rows.iter().map(|(_, row)| (column.of)(row)).collect();
         control.add(column.name, money.iter().map(|money| money.parts()));
-        let money: Vec<FixedLenByteArray> = money.iter().map(|money| fixed(*money)).collect();
-        write_column::<FixedLenByteArrayType>(&mut group, &money, None)?;
+        let money: Vec<FixedLenByteArray> = money.iter().map(|money| decimal(money.parts())).collect();
+        write_required::<FixedLenByteArrayType>(&mut group, &money)?;
     }
     group.close()?;
     let mut keys = KeyDigest::default();
@@ -97,32 +96,4 @@ fn write_keys(
 fn sums_of(row: &DayRow) -> Sums {
     let BillLine { amounts, charged, unpriced, .. } = &row.line;
     Sums { amounts: *amounts, charged: charged.0, unpriced: unpriced.0 }
-}
-
-fn fixed(money: ExactMoney) -> FixedLenByteArray {
-    ByteArray::from(money.parts().to_be_bytes().to_vec()).into()
-}
-
-fn write_column<T: DataType>(
-    group: &mut SerializedRowGroupWriter<'_, Vec<u8>>,
-    values: &[T::T],
-    levels: Option<&[i16]>,
-) -> ParquetResult<()> {
-    let mut column = group
-        .next_column()?
-        .ok_or_else(|| ParquetError::General("the schema has fewer columns than are written".into()))?;
-    column.typed::<T>().write_batch(values, levels, None)?;
-    column.close()
-}
-
-fn write_optional<T: DataType>(
-    group: &mut SerializedRowGroupWriter<'_, Vec<u8>>,
-    cells: impl Iterator<Item = Option<T::T>>,
-) -> ParquetResult<()> {
-    let (mut values, mut levels) = (Vec::new(), Vec::new());
-    for cell in cells {
-        levels.push(cell.is_some().into());
-        values.extend(cell);
-    }
-    write_column::<T>(group, &values, Some(&levels))
 }

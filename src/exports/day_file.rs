@@ -21,7 +21,7 @@ use super::error::FileProblem;
 use super::money_check::{MoneyCheck, RowMoney, RowPrices};
 use super::pages::CheckedPages;
 use crate::billing::{BillLine, DayHeader, ExactMoney, LineRates};
-use crate::input;
+use crate::file;
 use crate::model::{
     ActivitySource, DAY, GpuId, Grade, HolderId, Method, MigProfile, Nanoseconds, NodeIdentity, QUARTER_HOUR,
     SlotId, Utc,
@@ -78,7 +78,7 @@ impl DayFile<File> {
     /// # Errors
     /// The file cannot be read, or is no export that this version reads.
     pub fn open(path: &Path) -> Result<Self, FileProblem> {
-        Self::read(input::open(path)?)
+        Self::read(file::open(path)?)
     }
 }
 

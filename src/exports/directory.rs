@@ -1,11 +1,14 @@
 //! The directory of exports: `cluster=C/date=D/ledger=ID/day.parquet`, as engines that know Hive partitions expect it.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
 use super::error::ExportError;
 use crate::billing::DayHeader;
+use crate::file::{self, Durability};
 use crate::model::Utc;
 
 /// The name of every file.
@@ -88,11 +91,8 @@ fn partitions(path: &Path, key: &str) -> io::Result<Vec<(String, PathBuf)>> {
 /// The name of a cluster as part of a path: what is no letter, digit, `-`, `_` or `.` is percent-encoded.
 fn cluster_name(cluster: Option<&str>) -> String {
     let Some(cluster) = cluster.filter(|cluster| !cluster.is_empty()) else { return NO_CLUSTER.to_owned() };
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    cluster
-        .bytes()
-        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
-        .collect()
+    const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
+    utf8_percent_encode(cluster, PLAIN).to_string()
 }
 
 /// Writes the file of a day in place of an earlier one: at any time there is the old or the new one, whole.
@@ -104,20 +104,7 @@ pub fn write_file(directory: ExportDirectory<'_>, header: &DayHeader, bytes: &[u
     let path = directory.path_of(header.cluster.as_deref(), header.day, &header.ledger);
     let folder = path.parent().unwrap_or(directory.0);
     fs::create_dir_all(folder)?;
-    let part = folder.join(PART);
-    // One that a kill left, or a link that somebody else made.
-    let _ = fs::remove_file(&part);
-    let created = OpenOptions::new().write(true).create_new(true).open(&part);
-    let written = created.and_then(|mut file| {
-        file.write_all(bytes)?;
-        file.sync_all()
-    });
-    let renamed =
-        written.and_then(|()| fs::rename(&part, &path)).and_then(|()| File::open(folder)?.sync_all());
-    if renamed.is_err() {
-        let _ = fs::remove_file(&part);
-    }
-    renamed
+    file::replace(&path, &folder.join(PART), 0o666, Durability::PowerLoss, |file| file.write_all(bytes))
 }
 
 /// Removes the file of that day and ledger from the partitions of other clusters, to which the node belonged before.

@@ -9,7 +9,7 @@ use super::day_file::DayRun;
 use super::error::{ExportError, FileProblem};
 use super::lines::FileNumbers;
 use crate::billing::{BillLine, DayGpu, DayHeader};
-use crate::input;
+use crate::file;
 use crate::model::{GpuId, HolderId, Nanoseconds, NodeIdentity, Parts, QUARTER_HOUR, TimeSum, Utc};
 
 /// A node that should report from a time to another.
@@ -38,7 +38,7 @@ pub fn read_expected(path: &Path) -> Result<Vec<ExpectedNode>, ExportError> {
             path.display()
         ))
     };
-    let text = input::read_text(path).map_err(|error| FileProblem::Io(error).at(path))?;
+    let text = file::read_text(path).map_err(|error| FileProblem::Io(error).at(path))?;
     let mut expected = Vec::new();
     for (number, line) in text.lines().enumerate() {
         let cells: Vec<&str> = line.split(',').map(str::trim).collect();

@@ -22,7 +22,7 @@ use crate::billing::{
     RateSchedule, Reconciliation, TenantBudget, UsageHistory, WorkloadUsage, days_between, local_date,
     local_time, zone_name,
 };
-use crate::input;
+use crate::file;
 use crate::model::{Amounts, DAY, GpuId, Nanoseconds, NodeIdentity, QUARTER_HOUR, TimeSum, Utc};
 use crate::thread::map_in_order;
 
@@ -204,7 +204,7 @@ impl<'a> RunReader<'a> {
 
     /// The header of a file and all runs in the period.
     fn read(&self, day: &DayPath) -> Result<ReadDay, FileProblem> {
-        let mut file = input::open(&day.path)?;
+        let mut file = file::open(&day.path)?;
         if file.metadata()?.len() > IN_MEMORY {
             let digest = self.digests.then(|| digest_of_file(&mut file)).transpose()?;
             return self.read_file(day, &DayFile::read(file)?, digest);

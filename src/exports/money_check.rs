@@ -6,9 +6,7 @@ use std::sync::Arc;
 use super::columns::Sums;
 use super::day_file::DayRun;
 use super::error::FileProblem;
-use crate::billing::{
-    BillRate, DayHeader, ExactMoney, LinePrices, LineRates, RateKind, Terms, nano_per_gpu_hour,
-};
+use crate::billing::{BillRate, DayHeader, ExactMoney, LinePrices, LineRates, RateKind, Terms};
 use crate::model::{GpuId, HolderId, NodeIdentity, SlotId, Utc};
 
 /// Checks the rows of a day in the order of the file, in which those of a slot follow each other.
@@ -84,16 +82,12 @@ impl<'a> MoneyCheck<'a> {
         }
         let find = |id: Option<i64>, is_kind: fn(RateKind) -> bool| {
             let Some(id) = id else { return Ok(None) };
-            let found = self.rates.get(&id).filter(|rate| is_kind(rate.unit));
-            let price = found.and_then(|rate| Some((rate.unit, i64::try_from(rate.price.0).ok()?)));
+            let found = self.rates.get(&id).copied().filter(|rate| is_kind(rate.unit));
             let missing = || FileProblem::Damaged(format!("its header has no rate {id} of that kind"));
-            price.map(Some).ok_or_else(missing)
+            found.map(Some).ok_or_else(missing)
         };
-        let nano = |found: Option<(RateKind, i64)>| found.map_or(0, |(_, nano)| nano);
-        let time = match (find(line.rates.time, RateKind::is_time)?, &line.slot.profile) {
-            (Some((RateKind::InstanceHour, nano)), Some(profile)) => nano_per_gpu_hour(nano, profile),
-            (found, _) => nano(found),
-        };
+        let nano = |found: Option<&BillRate>| found.map_or(Ok(0), BillRate::nano);
+        let time = find(line.rates.time, RateKind::is_time)?;
         if let Some(id) = line.rates.terms.filter(|id| !self.terms.contains_key(id)) {
             return Err(FileProblem::Damaged(format!("its header has no terms {id}")));
         }
@@ -105,9 +99,9 @@ impl<'a> MoneyCheck<'a> {
                 _ => RowHolder::Holder,
             },
             rates: line.rates,
-            time,
-            gpu: nano(find(*gpu_rate, |kind| kind == RateKind::GpuHour)?),
-            energy: nano(find(line.rates.energy, |kind| kind == RateKind::Kwh)?),
+            time: time.map_or(Ok(0), |rate| rate.nano_per_gpu_hour(line.slot.profile.as_ref()))?,
+            gpu: nano(find(*gpu_rate, |kind| kind == RateKind::GpuHour)?)?,
+            energy: nano(find(line.rates.energy, |kind| kind == RateKind::Kwh)?)?,
         })
     }
 

@@ -5,7 +5,7 @@ use super::day_file::DayFile;
 use super::directory::{ExportDirectory, remove_other_clusters, write_file};
 use super::error::{ExportError, FileProblem};
 use crate::billing::{DayHeader, DayRevision};
-use crate::input;
+use crate::file;
 use crate::ledger::Reader;
 use crate::model::Utc;
 
@@ -58,7 +58,7 @@ fn write_one(
     if !is_kept {
         let account = reader.day(day)?;
         let bytes = write_day(&account).map_err(|error| FileProblem::Parquet(error).at(&path))?;
-        if !(is_known && input::read(&path).is_ok_and(|known| known == bytes)) {
+        if !(is_known && file::read(&path).is_ok_and(|known| known == bytes)) {
             write_file(directory, &account.header, &bytes).map_err(at_directory)?;
             remove_other_clusters(directory, &account.header).map_err(at_directory)?;
             return Ok(true);

@@ -9,7 +9,7 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-use crate::input;
+use crate::file;
 
 /// Most bytes of a file with certificates, a key or a secret.
 const MAX_BYTES: u64 = 1 << 20;
@@ -52,7 +52,7 @@ impl Pem {
     pub fn read_argument(option: &str, path: &Path) -> Result<Self, String> {
         Ok(Self {
             name: format!("{option} {}", path.display()),
-            text: read_opened(option, path, input::open)?,
+            text: read_opened(option, path, file::open)?,
         })
     }
 
@@ -84,7 +84,7 @@ impl Pem {
 /// # Errors
 /// It cannot be read, or is too long.
 pub fn read_file(key: &str, path: &Path) -> Result<Vec<u8>, String> {
-    read_opened(key, path, input::open_regular)
+    read_opened(key, path, file::open_regular)
 }
 
 fn read_opened(key: &str, path: &Path, open: fn(&Path) -> io::Result<File>) -> Result<Vec<u8>, String> {
@@ -119,7 +119,7 @@ pub fn client_config(ca: Option<&Pem>, identity: Option<(&Pem, &Pem)>) -> Result
         None => {
             // Here, since the loader would wait for a writer to a pipe. The null device says that there are none.
             if let Some(file) = std::env::var_os(CA_VARIABLE).filter(|file| file != "/dev/null")
-                && let Err(error) = input::check(Path::new(&file))
+                && let Err(error) = file::check(Path::new(&file))
                 && error.kind() == ErrorKind::InvalidInput
             {
                 return Err(format!(

@@ -96,7 +96,7 @@ pub enum Cause {
     #[error("{0}; run this command as the user of the ledger or as root")]
     Unopenable(std::io::Error),
     #[error("{0}; give a path in an existing directory that this user can write")]
-    Unwritable(std::io::Error),
+    Unwritable(#[from] std::io::Error),
     #[error(
         "the window {}..{} of {gpu} is empty, or overlaps its account, which ends at {}; nothing of the batch was \
          stored",

@@ -3,7 +3,7 @@
 //! Only the ledger's user and group may read the files: they name users and what those are billed, and whoever can open
 //! the lock file can hold the lock and keep the agent out.
 
-use std::fs::{File, OpenOptions, Permissions, TryLockError};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -13,10 +13,13 @@ use rustix::fs::OFlags;
 use rustix::process::geteuid;
 
 use super::error::{Cause, Error};
-use crate::input;
+use crate::file;
 
 /// Mode of new files.
-const MODE: u32 = 0o640;
+pub(super) const MODE: u32 = 0o640;
+
+/// How long a lock is waited for: [`check_unowned`] holds one for a moment, an owner for good.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Permission bits of other users.
 const OTHERS: u32 = 0o007;
@@ -131,7 +134,7 @@ const MADE: &str = "ledger made";
 pub fn check_not_emptied(ledger: &Path) -> Result<(), Error> {
     let is_empty = std::fs::metadata(ledger).is_ok_and(|metadata| metadata.len() == 0);
     let was_made =
-        || input::open(&lock_path(ledger)).is_ok_and(|mut lock| read_lock(&mut lock).contains(MADE));
+        || file::open(&lock_path(ledger)).is_ok_and(|mut lock| read_lock(&mut lock).contains(MADE));
     if is_empty && was_made() { Err(Cause::Emptied.at(ledger, "open the ledger")) } else { Ok(()) }
 }
 
@@ -146,9 +149,8 @@ impl LedgerLock {
             .truncate(false)
             .mode(MODE)
             .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed())
-            .open(&path)
-            .map_err(Cause::Unwritable)?;
-        let metadata = file.metadata().map_err(Cause::Unwritable)?;
+            .open(&path)?;
+        let metadata = file.metadata()?;
         let owner = metadata.uid();
         if !metadata.is_file() {
             return Err(Cause::LockKind { path });
@@ -157,19 +159,18 @@ impl LedgerLock {
             return Err(Cause::LockOwner { path, owner });
         }
         close_to_others(&path);
-        if !is_free(&file)? {
-            return Err(Cause::Owned { pid: read_pid(&mut file) });
+        if !file::lock(&file, PATIENCE)? {
+            return Err(Cause::Owned { pid: file::owner(&mut file) });
         }
         let opened = OpenOptions::new().append(true).create(true).mode(MODE).open(ledger);
-        let opened = opened.map_err(Cause::Unwritable)?;
-        if !is_free(&opened)? {
+        let opened = opened?;
+        if !file::lock(&opened, PATIENCE)? {
             return Err(Cause::OtherName);
         }
         let was_made = read_lock(&mut file).contains(MADE);
         file.rewind()
             .and_then(|()| file.set_len(0))
-            .and_then(|()| writeln!(file, "{}", std::process::id()))
-            .map_err(Cause::Unwritable)?;
+            .and_then(|()| writeln!(file, "{}", std::process::id()))?;
         let mut lock = Self { file, ledger: opened };
         if was_made {
             lock.note_made()?;
@@ -199,25 +200,13 @@ impl LedgerLock {
     }
 }
 
-/// Locks a file; false where another process has it locked. [`check_unowned`] holds a lock for a moment, an owner for good.
-fn is_free(file: &File) -> Result<bool, Cause> {
-    for _ in 0..100 {
-        match file.try_lock() {
-            Ok(()) => return Ok(true),
-            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(10)),
-            Err(TryLockError::Error(error)) => return Err(Cause::Unwritable(error)),
-        }
-    }
-    Ok(false)
-}
-
 /// Refuses a ledger that a running agent owns, by whatever name; for programs that read the file themselves, before they open
 /// it.
 pub fn check_unowned(ledger: &Path) -> Result<(), Error> {
     let real = std::fs::canonicalize(ledger).unwrap_or_else(|_| ledger.to_owned());
     let locked = locked_file(&lock_path(&real)).or_else(|| locked_file(&real));
     locked.map_or(Ok(()), |mut file| {
-        Err(Cause::Owned { pid: read_pid(&mut file) }.at(ledger, "read it while an agent uses it"))
+        Err(Cause::Owned { pid: file::owner(&mut file) }.at(ledger, "read it while an agent uses it"))
     })
 }
 
@@ -232,8 +221,8 @@ pub(super) fn check_name(ledger: &Path) -> Result<(), Cause> {
 
 /// The file, if another process has locked it.
 fn locked_file(path: &Path) -> Option<File> {
-    let file = input::open(path).ok()?;
-    matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)).then_some(file)
+    let file = file::open(path).ok()?;
+    file::is_locked(&file).is_ok_and(|is_locked| is_locked).then_some(file)
 }
 
 fn lock_path(ledger: &Path) -> PathBuf {
@@ -246,10 +235,6 @@ fn read_lock(file: &mut File) -> String {
     // A file of another kind has neither a pid nor the note.
     let _ = file.take(256).read_to_string(&mut text);
     text
-}
-
-fn read_pid(file: &mut File) -> Option<u32> {
-    read_lock(file).lines().next()?.trim().parse().ok()
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use rusqlite::{Connection, params};
 use super::error::Cause;
 use super::timeline::stored_until;
 use super::{MINUTE, column};
+use crate::model::hexadecimal;
 
 /// Gives the ledger an id where it has none, and another one where it was copied to another machine. The time before belongs to
 /// the ledger that it was copied from.
@@ -39,5 +40,5 @@ fn new_id() -> Result<String, Cause> {
     SystemRandom::new()
         .fill(&mut bytes)
         .map_err(|_| Cause::Unwritable(std::io::Error::other("the kernel gives no random numbers")))?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hexadecimal(&bytes))
 }

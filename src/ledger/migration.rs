@@ -8,7 +8,7 @@
 //! while it runs, and it keeps the keys that other tables refer to.
 
 use std::fmt;
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use rusqlite::backup::{Backup, StepResult};
@@ -18,6 +18,7 @@ use super::column::{loaded, stored};
 use super::error::{Cause, Error};
 use super::files::with_suffix;
 use super::{files, owner, schema};
+use crate::file::{self, Durability};
 use crate::model::Utc;
 
 /// The tables of version [`FIRST`].
@@ -101,29 +102,13 @@ fn save_copy(connection: &Connection, path: &Path, version: i64) -> Result<PathB
 
 /// Writes a copy to the file `part`, syncs it, and renames it.
 pub(super) fn save_as(connection: &Connection, part: &Path, copy: &Path) -> Result<(), Cause> {
-    let written = write_copy(connection, part, copy);
-    if written.is_err() {
-        let _ = fs::remove_file(part);
-    }
-    written
-}
-
-fn write_copy(connection: &Connection, part: &Path, copy: &Path) -> Result<(), Cause> {
-    match fs::remove_file(part) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(Cause::Unwritable(error)),
-        _ => files::create(part).map_err(Cause::Unwritable)?,
-    }
-    let mut target = Connection::open(part)?;
-    copy_to(connection, &mut target)?;
-    // A copy has no log, or SQLite would apply the log of an earlier copy to it.
-    target.query_row("PRAGMA journal_mode = DELETE", [], |_| Ok(()))?;
-    target.close().map_err(|(_, error)| error)?;
-    let directory = copy.parent().unwrap_or(Path::new("/"));
-    File::open(part)
-        .and_then(|file| file.sync_all())
-        .and_then(|()| fs::rename(part, copy))
-        .and_then(|()| File::open(directory)?.sync_all())
-        .map_err(Cause::Unwritable)
+    file::replace(copy, part, files::MODE, Durability::PowerLoss, |_| {
+        let mut target = Connection::open(part)?;
+        copy_to(connection, &mut target)?;
+        // A copy has no log, or SQLite would apply the log of an earlier copy to it.
+        target.query_row("PRAGMA journal_mode = DELETE", [], |_| Ok(()))?;
+        Ok(target.close().map_err(|(_, error)| error)?)
+    })
 }
 
 /// Copies a database over another one in one step: all of it or nothing.
@@ -197,8 +182,8 @@ fn copies(path: &Path) -> Result<Vec<i64>, Cause> {
     let (directory, prefix) = (path.parent().unwrap_or(Path::new("/")), with_suffix(path, ".v"));
     let prefix = prefix.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut versions = Vec::new();
-    for entry in fs::read_dir(directory).map_err(Cause::Unwritable)? {
-        let name = entry.map_err(Cause::Unwritable)?.file_name();
+    for entry in fs::read_dir(directory)? {
+        let name = entry?.file_name();
         let version = name.to_str().and_then(|name| name.strip_prefix(&prefix)?.parse().ok());
         versions.extend(version.filter(|version: &i64| *version > 0));
     }

@@ -13,7 +13,9 @@ use super::state::TransactionDraft;
 use super::{MINUTE, write};
 use crate::account::{AccruedCost, ClosedWindow, CounterKey};
 use crate::billing::{Charge, ChargedSlot, ExactMoney, PricedSlot, Rate, RateSchedule, SlotRates, charges};
-use crate::model::{Amounts, HolderId, Microjoules, Parts, Row, Settlement, SlotId, Tariff, Use, Utc};
+use crate::model::{
+    Amounts, HolderId, Microjoules, Parts, Row, Settlement, SlotId, Tariff, Use, Utc, largest_remainder,
+};
 
 /// The part of a window that lies in one minute.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,16 +95,12 @@ fn take_share(cells: &mut [u64], part: u64, whole: u64) -> Vec<u64> {
     }
     // This is `part` where the cells sum to the whole, as in a balanced window.
     let amount = share(sum, part, whole);
-    let quota = |cell: u64| u128::from(cell) * u128::from(amount);
-    let mut taken: Vec<u64> = cells.iter().map(|cell| share(*cell, amount, sum)).collect();
-    let missing = amount - taken.iter().sum::<u64>();
-    if missing > 0 {
-        let mut order: Vec<usize> = (0..cells.len()).collect();
-        order.sort_by_key(|index| std::cmp::Reverse(quota(cells[*index]) % u128::from(sum)));
-        for index in order.into_iter().take(usize::try_from(missing).unwrap_or(usize::MAX)) {
-            taken[index] += 1;
-        }
-    }
+    let quotas = cells.iter().map(|cell| {
+        let product = u128::from(*cell) * u128::from(amount);
+        ((product / u128::from(sum)).cast_signed(), product % u128::from(sum))
+    });
+    let taken = largest_remainder(quotas, amount.into());
+    let taken: Vec<u64> = taken.into_iter().map(|part| u64::try_from(part).unwrap_or(0)).collect();
     for (cell, taken) in cells.iter_mut().zip(&taken) {
         *cell -= taken;
     }

@@ -311,5 +311,5 @@ pub(super) fn resolve_path(path: &Path) -> Result<PathBuf, Cause> {
         _ => Path::new("."),
     };
     let name = path.file_name().ok_or(Cause::Unwritable(std::io::ErrorKind::IsADirectory.into()))?;
-    Ok(std::fs::canonicalize(directory).map_err(Cause::Unwritable)?.join(name))
+    Ok(std::fs::canonicalize(directory)?.join(name))
 }

@@ -13,7 +13,7 @@ use rustix::process::geteuid;
 use super::error::{self, Cause};
 use super::files;
 use super::migration::{self, FIRST, VERSION};
-use crate::input;
+use crate::file;
 use crate::model::Utc;
 
 /// `GPMT` in `PRAGMA application_id`, by which file(1) and the agent recognise a ledger.
@@ -25,7 +25,7 @@ pub(super) const BUSY: Duration = Duration::from_secs(5);
 /// Opens a ledger for writing and brings it to the newest version; a new one is created at `now`. Returns also the copy of a
 /// ledger that was upgraded.
 pub(super) fn open_writer(path: &Path, now: Utc) -> Result<(Connection, Option<PathBuf>), Cause> {
-    files::create(path).map_err(Cause::Unwritable)?;
+    files::create(path)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(BUSY)?;
@@ -82,13 +82,13 @@ pub(super) fn check_file(path: &Path) -> Result<Metadata, Cause> {
     if metadata.is_dir() {
         return Err(Cause::Directory { path: path.to_owned() });
     }
-    input::check(path).map_err(Cause::Irregular)?;
+    file::check(path).map_err(Cause::Irregular)?;
     Ok(metadata)
 }
 
 /// Refuses an existing file that does not begin like an SQLite database, before anything is created.
 pub(super) fn check_header(path: &Path) -> Result<(), Cause> {
-    let mut file = match input::open(path) {
+    let mut file = match file::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => {
@@ -97,7 +97,7 @@ pub(super) fn check_header(path: &Path) -> Result<(), Cause> {
         Err(error) => return Err(Cause::Unwritable(error)),
     };
     let mut head = Vec::new();
-    file.by_ref().take(16).read_to_end(&mut head).map_err(Cause::Unwritable)?;
+    file.by_ref().take(16).read_to_end(&mut head)?;
     if head.is_empty() || head == b"SQLite format 3\0" { Ok(()) } else { Err(Cause::Foreign) }
 }
 

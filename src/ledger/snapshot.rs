@@ -50,6 +50,6 @@ fn write(ledger: &rusqlite::Connection, file: &Path) -> Result<LedgerCopy, Cause
     let file = owner::resolve_path(file)?;
     migration::save_as(ledger, &with_suffix(&file, ".gpumeter-part"), &file)?;
     let until = migration::last_commit(&schema::open_any(&file)?)?;
-    let bytes = file.metadata().map_err(Cause::Unwritable)?.len();
+    let bytes = file.metadata()?.len();
     Ok(LedgerCopy { file, until, bytes })
 }

@@ -4,6 +4,7 @@
 //! Plain data without files, driver, clock or wire format.
 
 pub mod account;
+mod decimal;
 pub mod frame;
 pub mod gpu;
 pub mod health;
@@ -11,6 +12,7 @@ pub mod holder;
 mod holder_kind;
 pub mod holding;
 mod how_held;
+mod largest_remainder;
 mod named;
 mod node;
 mod pattern;
@@ -25,6 +27,7 @@ pub mod stamp;
 mod visible_account;
 
 pub use account::{Amounts, Grade, Method, Parts, Use};
+pub use decimal::Decimal;
 pub use frame::{
     CallInFlight, CallTime, Frame, GpuProcess, InstanceFrame, ProcessSample, Rejection, Sampled, Stretch,
     Unframed,
@@ -38,12 +41,13 @@ pub use holder::{Holder, HolderId, RESERVED, UnattributedReason};
 pub use holder_kind::{Fact, Facts, HolderKind};
 pub use holding::{Fraction, Holding, HoldingSource};
 pub use how_held::HowHeld;
+pub use largest_remainder::largest_remainder;
 pub(crate) use named::named;
 pub use node::NodeIdentity;
 pub use pattern::{PodPattern, matches_pattern};
 pub use pod_label::PodLabel;
 pub use price::{Price, Tariff};
-pub use printable::{printable, printable_lines, shown};
+pub use printable::{hexadecimal, printable, printable_lines, shown};
 pub use quantity::{Bytes, EnergySum, Microjoules, Money, Nanoseconds, SumOutOfRange, TimeSum, Unit};
 pub use reading::{Absence, Reading, SumOfReadings};
 pub use span::{

@@ -49,6 +49,11 @@ pub fn shown(name: &str) -> Cow<'_, str> {
     }
 }
 
+/// Two digits for each byte.
+pub fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

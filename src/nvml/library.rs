@@ -16,7 +16,7 @@ use super::driver_budget::NodeDemand;
 use super::file_ownership::{self, OwnershipError};
 use super::recording::Recorder;
 use crate::clock::Clock;
-use crate::input;
+use crate::file;
 use crate::model::CallInFlight;
 
 /// The loader is tried first, with `LD_LIBRARY_PATH` and its own cache.
@@ -245,7 +245,7 @@ fn check_trust(path: &Path) -> Result<(), OpenError> {
 
 /// Refuses what the loader would wait for, such as a named pipe; it resolves a bare name itself.
 fn check_kind(path: &Path) -> Result<(), OpenError> {
-    match input::check(path) {
+    match file::check(path) {
         Err(error) if error.kind() == ErrorKind::InvalidInput && path.parent() != Some(Path::new("")) => {
             Err(OpenError::Missing { path: path.into(), reason: error.to_string() })
         }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 use super::{FORMAT, RecordedAnswer, RecordingHead};
-use crate::input;
+use crate::file;
 
 /// A recording that cannot be played.
 #[derive(Debug, Error)]
@@ -45,7 +45,7 @@ pub struct RecordingSpan {
 /// Reads a whole recording, so that a broken line is found before it is played.
 pub fn span(path: &Path) -> Result<RecordingSpan, ReadError> {
     let unreadable = |source| ReadError::Unreadable { path: path.into(), source };
-    let file = input::open(path).map_err(unreadable)?;
+    let file = file::open(path).map_err(unreadable)?;
     let mut file = BufReader::new(file);
     let (mut head, mut length, mut whole) = (None, 0, 0);
     let mut line = String::new();

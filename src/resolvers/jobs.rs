@@ -6,19 +6,20 @@
 //! start meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
-use std::io::ErrorKind;
+use std::fmt::Write as _;
+use std::fs::{self, Permissions};
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
-use std::{fs, io};
 
 use super::aside::{AsideReader, WantedProcess};
 use super::{FIRST_ROUND_TIMEOUT, POLL_INTERVAL, Resolvers, log_new_problems, replace};
 use crate::account::Recovered;
 use crate::clock::system_now;
 use crate::config::SlurmConfig;
+use crate::file::{self, Durability};
 use crate::holders::{Allocation, JobHoldings, JobObservation, JobRecord, JobTracker, NodeGpus};
 use crate::host::Host;
 use crate::host::slurm::{self, JobCgroup, MOST_RECORDS, RecordFile, StepEnvironment};
@@ -407,10 +408,11 @@ fn write_map(path: &Path, minors: &BTreeMap<u32, String>) -> io::Result<()> {
         // Writing to a text does not fail.
         let _ = writeln!(text, "{minor} {uuid}");
     }
-    let temporary = path.with_file_name(".gpus.new");
-    fs::write(&temporary, text)?;
-    fs::set_permissions(&temporary, fs::Permissions::from_mode(0o644))?;
-    fs::rename(&temporary, path)
+    file::replace(path, &path.with_file_name(".gpus.new"), 0o644, Durability::Kill, |file| {
+        file.write_all(text.as_bytes())?;
+        // Also where the umask is stricter.
+        file.set_permissions(Permissions::from_mode(0o644))
+    })
 }
 
 #[cfg(test)]

@@ -4,14 +4,16 @@
 //! In a container `/run` is the container's own, and the lock holds among the agents that share it.
 
 use std::fs::{File, Metadata, OpenOptions, Permissions};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use rustix::fs::{FlockOperation, OFlags, flock};
-use rustix::io::Errno;
+use rustix::fs::OFlags;
 use rustix::process::geteuid;
 use thiserror::Error;
+
+use crate::file;
 
 /// Where the lock file lies. There is no second place: two agents could each hold one. `/run/lock` is writable by every
 /// user on Debian, who could then keep the agent out.
@@ -80,15 +82,12 @@ pub(crate) fn take(path: &Path) -> Result<NodeLock, LockError> {
     let unavailable = |source| LockError::Unavailable { path: path.into(), source };
     let mut file = open(path).map_err(unavailable)?;
     check(path, &file)?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {
-            // The pid is only information for people; a file that was opened read-only keeps its former text.
-            let _ = file.set_len(0).and_then(|()| write!(file, "{}", std::process::id()));
-            Ok(NodeLock { _file: file })
-        }
-        Err(Errno::WOULDBLOCK) => Err(LockError::Held(holder(&mut file))),
-        Err(error) => Err(unavailable(error.into())),
+    if !file::lock(&file, Duration::ZERO).map_err(unavailable)? {
+        return Err(LockError::Held(holder(&mut file)));
     }
+    // The pid is only information for people; a file that was opened read-only keeps its former text.
+    let _ = file.set_len(0).and_then(|()| write!(file, "{}", std::process::id()));
+    Ok(NodeLock { _file: file })
 }
 
 /// Whether the lock could be taken, without taking or changing anything.
@@ -100,19 +99,14 @@ pub(crate) fn look(path: &Path) -> Result<LockState, LockError> {
         Err(error) => return Err(unavailable(error)),
     };
     trusted(path, &file)?;
-    // A shared lock until the file is closed, so that two checks at once do not report each other.
-    match flock(&file, FlockOperation::NonBlockingLockShared) {
-        Ok(()) => Ok(LockState::Free),
-        Err(Errno::WOULDBLOCK) => Ok(LockState::Held(holder(&mut file))),
-        Err(error) => Err(unavailable(error.into())),
+    if file::is_locked(&file).map_err(unavailable)? {
+        return Ok(LockState::Held(holder(&mut file)));
     }
+    Ok(LockState::Free)
 }
 
-/// The pid that the holder wrote; it may have been unable to write one.
 fn holder(file: &mut File) -> String {
-    let mut pid = String::new();
-    let _ = file.read_to_string(&mut pid);
-    if pid.trim().is_empty() { "unknown".to_owned() } else { pid.trim().to_owned() }
+    file::owner(file).map_or_else(|| "unknown".to_owned(), |pid| pid.to_string())
 }
 
 /// Opens the file for writing, or for reading alone where the agent may not write it or `/run` is read-only to it.

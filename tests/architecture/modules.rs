@@ -24,15 +24,15 @@ pub(crate) const MODULES: &[Module] = &[
     ),
     module("clock", &["model"], "the one source of time; demo and tests set it by a file"),
     module("catalogue", &["model"], "every metric as a row of a table, and the XID table"),
-    module("input", &[], "opens regular files that users name"),
-    module("record", &["input"], "the file format of recorded driver answers"),
+    module("file", &[], "opens, replaces and locks files"),
+    module("record", &["file"], "the file format of recorded driver answers"),
     module(
         "nvml",
-        &["model", "clock", "catalogue", "record", "input"],
+        &["model", "clock", "catalogue", "record", "file"],
         "the only code that knows the driver: call wrapper, plan per GPU, sampler",
     ),
     module("host", &["model", "clock"], "what /proc, cgroups and the kernel log say, below a root path"),
-    module("http", &["input"], "PEM files, a client's TLS, one HTTP request on its own connection"),
+    module("http", &["file"], "PEM files, a client's TLS, one HTTP request on its own connection"),
     module("kubelet", &["http"], "clients of the kubelet and the API server"),
     module("docker", &["http"], "client of Docker's API"),
     module(
@@ -50,12 +50,12 @@ pub(crate) const MODULES: &[Module] = &[
     ),
     module(
         "ledger",
-        &["model", "billing", "tenants", "account", "input"],
+        &["model", "billing", "tenants", "account", "file"],
         "account in SQLite: prices, bills, retention, migrations",
     ),
     module(
         "exports",
-        &["model", "billing", "ledger", "thread", "input"],
+        &["model", "billing", "ledger", "thread", "file"],
         "Parquet files of closed days, and bills over many ledgers",
     ),
     module("health", &["model", "catalogue"], "pure: readings and XIDs to a verdict, by a table of rules"),
@@ -82,7 +82,7 @@ pub(crate) const MODULES: &[Module] = &[
     ),
     module(
         "config",
-        &["model", "catalogue", "tenants", "billing", "input"],
+        &["model", "catalogue", "tenants", "billing", "file"],
         "YAML to a validated configuration; each key is declared once",
     ),
     module("thread", &["clock"], "starts named threads, and ends the agent when a vital one fails"),
@@ -98,7 +98,7 @@ pub(crate) const MODULES: &[Module] = &[
         "resolvers",
         &[
             "model", "clock", "host", "kubelet", "docker", "holders", "account", "export", "config",
-            "thread", "trace", "policy",
+            "thread", "trace", "policy", "file",
         ],
         "threads that ask /proc, kubelet, Slurm, runtimes and the name service",
     ),
@@ -119,6 +119,7 @@ pub(crate) const MODULES: &[Module] = &[
             "trace",
             "policy",
             "resolvers",
+            "file",
         ],
         "opens and closes the driver; samplers, events, kernel log, recordings",
     ),
@@ -130,10 +131,7 @@ pub(crate) const MODULES: &[Module] = &[
     module("app", &["*"], "wiring: starts and ends the threads, reloads the configuration"),
     module(
         "demo",
-        &[
-            "model", "clock", "record", "nvml", "host", "kubelet", "ledger", "config", "thread", "input",
-            "app",
-        ],
+        &["model", "clock", "record", "nvml", "host", "kubelet", "ledger", "config", "thread", "file", "app"],
         "the agent on a simulated node, and the replay of a recording",
     ),
     module(

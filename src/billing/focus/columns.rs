@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::decimal::{COST_SCALE, Decimal, PRICE_SCALE, QUANTITY_SCALE};
+use super::decimal::{COST_SCALE, PRICE_SCALE, QUANTITY_SCALE};
 use super::rows::{FocusRow, RowKind};
 use crate::billing::{BillLine, EXAMPLE};
-use crate::model::{HolderId, RESERVED, Utc};
+use crate::model::{Decimal, HolderId, RESERVED, Utc};
 
 /// The version of FOCUS, for the metadata of files.
 pub const FOCUS_VERSION: &str = "1.3";

@@ -1,17 +1,7 @@
-//! Decimals as integers with a scale, which no database rounds.
-
-use std::fmt;
+//! Quantities, costs and ratios as decimals, which no database rounds.
 
 use crate::billing::{ExactMoney, MoneyOverflow};
-
-/// A decimal: an integer of units of 10^-scale.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Decimal {
-    /// The number of units.
-    pub units: i128,
-    /// The number of decimal places.
-    pub scale: u8,
-}
+use crate::model::largest_remainder;
 
 /// The decimal places of quantities: hours, of which a nanosecond has 2.5 / 9 of 10^-12, and kilowatt-hours.
 pub(super) const QUANTITY_SCALE: u8 = 13;
@@ -25,20 +15,6 @@ pub(super) const COST_SCALE: u8 = PRICE_SCALE + QUANTITY_SCALE;
 /// Nanoseconds in hours, microjoules in kilowatt-hours, and parts of a nano-unit in money: each time this is the number of
 /// units of the scales above.
 const RATIO: [i128; 2] = [25, 9];
-
-impl fmt::Display for Decimal {
-    /// Without zeros at the end.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let one = 10_u128.pow(self.scale.into());
-        let (whole, part) = (self.units.unsigned_abs() / one, self.units.unsigned_abs() % one);
-        let sign = if self.units < 0 { "-" } else { "" };
-        let places = format!("{part:0width$}", width = self.scale.into());
-        match places.trim_end_matches('0') {
-            places if part == 0 || places.is_empty() => write!(f, "{sign}{whole}"),
-            places => write!(f, "{sign}{whole}.{places}"),
-        }
-    }
-}
 
 /// Money in units of [`COST_SCALE`], rounded down with the ninths that are left.
 fn scaled(parts: i128) -> Result<[i128; 2], MoneyOverflow> {
@@ -63,14 +39,8 @@ pub(super) fn costs(amounts: &[ExactMoney]) -> Result<Vec<i128>, MoneyOverflow> 
 }
 
 fn round(scaled: Vec<[i128; 2]>) -> Vec<i128> {
-    let missing = scaled.iter().map(|[_, rest]| rest).sum::<i128>() / RATIO[1];
-    let mut order: Vec<usize> = (0..scaled.len()).collect();
-    order.sort_by_key(|place| std::cmp::Reverse(scaled[*place][1]));
-    let mut rounded: Vec<i128> = scaled.iter().map(|[whole, _]| *whole).collect();
-    for (_, place) in (0..missing).zip(order) {
-        rounded[place] += 1;
-    }
-    rounded
+    let [whole, ninths] = [0, 1].map(|part| scaled.iter().map(|amount| amount[part]).sum::<i128>());
+    largest_remainder(scaled.into_iter().map(<(i128, i128)>::from), whole + ninths / RATIO[1])
 }
 
 /// Shares of 10^scale in proportion to weights, which sum to it; all of it is the first one's where all weights are 0.
@@ -92,20 +62,6 @@ pub(super) fn ratios(weights: &[i128], scale: u8) -> Vec<i128> {
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_decimal_is_printed_without_zeros_at_its_end() {
-        for (units, scale, text) in [
-            (0, 9, "0"),
-            (2_100_000_000, 9, "2.1"),
-            (-5, 9, "-0.000000005"),
-            (-15, 1, "-1.5"),
-            (7, 0, "7"),
-            (120, 1, "12"),
-        ] {
-            assert_eq!(Decimal { units, scale }.to_string(), text);
-        }
-    }
 
     #[test]
     fn whole_multiples_of_nine_nanoseconds_are_exact_hours_and_others_sum_to_their_sum() {

@@ -8,5 +8,4 @@ mod decimal;
 mod rows;
 
 pub use columns::{COLUMNS, FOCUS_VERSION, FocusColumn, FocusType, FocusValue};
-pub use decimal::Decimal;
 pub use rows::{FocusError, FocusRow, RowKind, focus_rows};

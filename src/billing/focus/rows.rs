@@ -6,11 +6,9 @@ use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use thiserror::Error;
 
-use super::decimal::{COST_SCALE, Decimal, PRICE_SCALE, QUANTITY_SCALE, costs, quantities, ratios};
-use crate::billing::{
-    Bill, BillGpu, BillLine, BillRate, ExactMoney, MoneyOverflow, Month, RateKind, day_begin,
-};
-use crate::model::{GpuId, HolderId, MINUTE, Money, Utc};
+use super::decimal::{COST_SCALE, PRICE_SCALE, QUANTITY_SCALE, costs, quantities, ratios};
+use crate::billing::{Bill, BillGpu, BillLine, BillRate, ExactMoney, MoneyOverflow, Month, day_begin};
+use crate::model::{Decimal, GpuId, HolderId, MINUTE, Utc};
 
 /// What a row charges for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -105,7 +103,7 @@ pub enum FocusError {
 const RATIO_SCALE: u8 = 12;
 
 /// The largest price in nano-units: one of 18 digits, so that databases multiply it by a quantity exactly.
-const LARGEST_PRICE: i128 = 999_999_999_999_999_999;
+const LARGEST_PRICE: i64 = 999_999_999_999_999_999;
 
 /// The rows of a bill by day. In both columns of costs they sum to the exact total of the bill, rounded down to 22 places,
 /// and those of a GPU and a day to what the GPU cost in it.
@@ -252,7 +250,7 @@ impl<'a> DayDraft<'a> {
                 add(row(RowKind::Time, None), UnitPrices { list: 0, charged: 0 }, line.unpriced.0);
             }
             if let Some(rate) = self.rate(line.rates.energy).filter(|_| line.has_energy) {
-                let price = nano(rate.price)?;
+                let price = nano(rate.nano()?)?;
                 add(
                     row(RowKind::Energy, Some(rate)),
                     UnitPrices { list: price, charged: price },
@@ -276,14 +274,9 @@ impl<'a> DayDraft<'a> {
 
     /// The prices of a GPU-hour of a line.
     fn time_prices(&self, line: &BillLine, rate: Option<&BillRate>) -> Result<UnitPrices, FocusError> {
-        let list = match (rate, &line.slot.profile) {
-            (None, _) => 0,
-            (Some(rate), Some(profile)) if rate.unit == RateKind::InstanceHour => {
-                // As the bill prices the time of an instance; sizes are powers of two, so that it is exact.
-                let (size, total) = (i128::from(profile.size.max(1)), i128::from(profile.total));
-                nano(Money((rate.price.0 * total + size / 2) / size))?
-            }
-            (Some(rate), _) => nano(rate.price)?,
+        let list = match rate {
+            None => 0,
+            Some(rate) => nano(rate.nano_per_gpu_hour(line.slot.profile.as_ref())?)?,
         };
         // All lines under the same rate, terms and profile have one price.
         let key = |line: &BillLine| (line.rates.time, line.rates.terms, line.slot.profile.clone());
@@ -295,7 +288,7 @@ impl<'a> DayDraft<'a> {
                 i64::try_from(money.parts() / i128::from(line.charged.0)).map_err(|_| MoneyOverflow)?
             }
         };
-        nano(Money(charged.into()))?;
+        nano(charged)?;
         Ok(UnitPrices { list, charged })
     }
 
@@ -368,9 +361,8 @@ fn is_adjustment(line: &BillLine) -> bool {
 }
 
 /// A price that FOCUS can express.
-fn nano(price: Money) -> Result<i64, FocusError> {
-    let nano = i64::try_from(price.0).map_err(|_| MoneyOverflow)?;
-    if price.0 > LARGEST_PRICE { Err(FocusError::Price(nano / 1_000_000_000)) } else { Ok(nano) }
+fn nano(nano: i64) -> Result<i64, FocusError> {
+    if nano > LARGEST_PRICE { Err(FocusError::Price(nano / 1_000_000_000)) } else { Ok(nano) }
 }
 
 impl<'a> FocusUsage<'a> {

@@ -10,7 +10,7 @@ use super::text::{align_columns, marks, period, title};
 use super::{BillSource, Failure, print, print_data};
 use crate::billing::{Bill, ComparedJob, JobComparison, LineFilter, compare_jobs, parse_sacct};
 use crate::cli::wrap;
-use crate::input;
+use crate::file;
 use crate::model::{Nanoseconds, TimeSum};
 
 /// Options of the comparison.
@@ -84,7 +84,7 @@ impl AgainstOptions {
 }
 
 fn read(file: &Path) -> Result<String, Failure> {
-    input::read_text(file).map_err(|error| Failure::wrong(format!("{}: {error}", file.display())))
+    file::read_text(file).map_err(|error| Failure::wrong(format!("{}: {error}", file.display())))
 }
 
 /// The jobs that differ, and how many do not.

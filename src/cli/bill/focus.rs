@@ -1,13 +1,12 @@
 //! `gpumeter bill --focus`: writes the rows of FOCUS as CSV or Parquet.
 
-use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
 use parquet::basic::Compression;
-use parquet::column::writer::ColumnWriter;
-use parquet::data_type::{ByteArray, FixedLenByteArray};
+use parquet::data_type::{ByteArrayType, FixedLenByteArrayType, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
@@ -18,6 +17,8 @@ use super::csv::record;
 use super::{Failure, print_data};
 use crate::billing::Bill;
 use crate::billing::focus::{COLUMNS, FOCUS_VERSION, FocusRow, FocusType, FocusValue, focus_rows};
+use crate::exports::{decimal, write_optional};
+use crate::file::{self, Durability};
 
 /// Options of the command.
 #[derive(Args, Debug)]
@@ -89,11 +90,11 @@ fn form_of(path: &Path) -> Result<FocusForm<'_>, Failure> {
 fn replace(path: &Path, content: &[u8]) -> Result<(), Failure> {
     let mut part = path.as_os_str().to_owned();
     part.push(".part");
-    let written = fs::write(&part, content).and_then(|()| fs::rename(&part, path));
-    written.map_err(|error| {
-        let _ = fs::remove_file(&part);
-        Failure::found(format!("--focus {}: cannot be written: {error}", path.display()))
-    })
+    file::replace(path, Path::new(&part), 0o666, Durability::Kill, |file| file.write_all(content)).map_err(
+        |error: std::io::Error| {
+            Failure::found(format!("--focus {}: cannot be written: {error}", path.display()))
+        },
+    )
 }
 
 /// The rows as CSV with a heading.
@@ -122,49 +123,36 @@ fn parquet(rows: &[FocusRow<'_>]) -> Result<Vec<u8>, ParquetError> {
         .set_created_by(concat!("gpumeter version ", env!("CARGO_PKG_VERSION")).to_owned())
         .set_key_value_metadata(Some(vec![version]))
         .build();
-    let mut file = Vec::new();
-    let mut writer = SerializedFileWriter::new(&mut file, schema, Arc::new(properties))?;
-    let mut group = writer.next_row_group()?;
+    let mut file = SerializedFileWriter::new(Vec::new(), schema, Arc::new(properties))?;
+    let mut group = file.next_row_group()?;
     for column in COLUMNS {
-        let Some(mut writer) = group.next_column()? else {
-            return Err(ParquetError::General(format!("{}: no column of the schema is left", column.name)));
-        };
-        let values: Vec<FocusValue> = rows.iter().map(column.value).collect();
-        let present: Vec<i16> = values.iter().map(|value| i16::from(*value != FocusValue::Null)).collect();
-        match writer.untyped() {
-            ColumnWriter::ByteArrayColumnWriter(writer) => {
-                let texts: Vec<ByteArray> = values
-                    .iter()
-                    .filter_map(|value| match value {
-                        FocusValue::Text(text) => Some(text.as_str().into()),
-                        _ => None,
-                    })
-                    .collect();
-                writer.write_batch(&texts, Some(&present), None)?;
-            }
-            ColumnWriter::Int64ColumnWriter(writer) => {
-                let times = values.iter().filter_map(|value| match value {
+        let values = rows.iter().map(column.value);
+        match column.kind {
+            FocusType::Text => write_optional::<ByteArrayType>(
+                &mut group,
+                values.map(|value| match value {
+                    FocusValue::Text(text) => Some(text.as_str().into()),
+                    _ => None,
+                }),
+            )?,
+            FocusType::Time => write_optional::<Int64Type>(
+                &mut group,
+                values.map(|value| match value {
                     FocusValue::Time(at) => i64::try_from(at.0 / 1_000).ok(),
                     _ => None,
-                });
-                writer.write_batch(&times.collect::<Vec<_>>(), Some(&present), None)?;
-            }
-            ColumnWriter::FixedLenByteArrayColumnWriter(writer) => {
-                let numbers = values.iter().filter_map(|value| match value {
-                    FocusValue::Decimal(number) => Some(number.units.to_be_bytes().to_vec()),
+                }),
+            )?,
+            FocusType::Decimal(..) => write_optional::<FixedLenByteArrayType>(
+                &mut group,
+                values.map(|value| match value {
+                    FocusValue::Decimal(number) => Some(decimal(number.units)),
                     _ => None,
-                });
-                let numbers: Vec<FixedLenByteArray> =
-                    numbers.map(|bytes| ByteArray::from(bytes).into()).collect();
-                writer.write_batch(&numbers, Some(&present), None)?;
-            }
-            _ => return Err(ParquetError::General(format!("{}: a type that is not written", column.name))),
+                }),
+            )?,
         }
-        writer.close()?;
     }
     group.close()?;
-    writer.close()?;
-    Ok(file)
+    file.into_inner()
 }
 
 /// The schema in Parquet's language.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::Failure;
 use crate::billing::JobSummary;
-use crate::input;
+use crate::file;
 use crate::model::Fact;
 
 /// Reads the files, and adds them up in the order of their nodes' names.
@@ -24,7 +24,7 @@ pub(super) fn read(files: &[PathBuf]) -> Result<JobSummary, Failure> {
 
 fn read_one(file: &Path) -> Result<JobSummary, Failure> {
     let wrong = |error: String| Failure::wrong(format!("{}: {error}", file.display()));
-    let text = input::read_text(file).map_err(|error| wrong(error.to_string()))?;
+    let text = file::read_text(file).map_err(|error| wrong(error.to_string()))?;
     serde_json::from_str(&text).map_err(|error| {
         wrong(format!("{error}; it is not what `gpumeter job ID --json` prints: make the summary again"))
     })

@@ -5,8 +5,6 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
-
 use super::verify::problems;
 use super::{Failure, read};
 use crate::billing::chain::{ChainError, chain_order, chain_problems};
@@ -49,7 +47,7 @@ impl StatementDirectory {
         };
         fs::create_dir_all(path).map_err(fail)?;
         let lock = File::open(path).map_err(fail)?;
-        flock(&lock, FlockOperation::LockExclusive).map_err(|error| fail(error.into()))?;
+        lock.lock().map_err(fail)?;
         let mut found = Vec::new();
         for file in document_files(path).map_err(fail)? {
             let (text, stored) = read(&file)?;

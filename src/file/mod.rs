@@ -1,8 +1,12 @@
-//! Opens files that users, configurations and other programs name: regular ones alone, after following links.
+//! Files by their paths: opens those that users, configurations and other programs name, which are regular ones alone, after
+//! following links; replaces files whole; locks them.
 //!
 //! Opening a named pipe waits for a writer, perhaps for ever, and opening a device may act on it. What the caller of a command
 //! has opened itself, such as `/dev/stdin` or a shell's `<(...)`, is read whatever it is where he names it on the command
 //! line; a key of a configuration names regular files alone, since an agent has nobody who writes to it.
+
+mod lock;
+mod replace;
 
 use std::fs::{File, FileType, OpenOptions};
 use std::io::{self, ErrorKind, Read};
@@ -10,6 +14,9 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::fs::OFlags;
+
+pub use lock::{is_locked, lock, owner};
+pub use replace::{Durability, replace};
 
 /// Checks that a path leads to a regular file.
 ///
