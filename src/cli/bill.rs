@@ -3,20 +3,18 @@
 mod against;
 mod budget;
 mod by;
+mod columns;
 mod compare;
 mod csv;
 mod days;
 pub(super) mod explain;
 mod explain_text;
 mod focus;
-mod html;
 pub(super) mod job;
 mod job_list;
 mod job_report;
 mod job_sum;
 mod progress;
-mod rounding;
-mod sheet;
 mod split;
 mod text;
 pub(super) mod view;
@@ -30,8 +28,9 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 pub(super) use self::job_report::zone;
 use self::progress::ProgressMeter;
+use self::view::BillView;
 use super::agent::RunningAgent;
-use super::{Failure, print, print_data};
+use super::{Failure, print, print_data, report};
 use crate::billing::{Bill, BillsJson, Explanation, LineFilter, PriceBook, bills_from_json, only_bill};
 use crate::clock::system_now;
 use crate::config::Config;
@@ -90,7 +89,7 @@ pub(super) struct BillCommand {
     /// Divide the money of unheld time among the tenants by charged time, in a column of its own; or that of these
     /// remainders, with commas between them.
     #[arg(long, value_name = "REMAINDERS", num_args = 0..=1, require_equals = true, value_delimiter = ',',
-          default_missing_value = HolderId::UNALLOCATED, value_parser = sheet::REMAINDERS.map(|(name, _)| name))]
+          default_missing_value = HolderId::UNALLOCATED, value_parser = columns::REMAINDERS.map(|(name, _)| name))]
     spread: Vec<String>,
     /// Compare with another period: a month such as 2026-10, or FROM..TO.
     #[arg(long, value_name = "PERIOD", conflicts_with_all = ["csv", "html", "json", "split_by", "spread"])]
@@ -158,7 +157,8 @@ impl BillCommand {
                 None => days_of("--compare", period)?,
             };
             let other = in_one_currency(self.bills(Some(from), Some(to))?)?;
-            print(&compare::page(&bill, &other, &self.by).map_err(Failure::wrong)?)?;
+            let compared = compare::report(&bill, &other, &self.by).map_err(Failure::wrong)?;
+            print(&report::text::report(&compared))?;
         } else if let Some([what, directory]) = self.split_by.as_deref() {
             let what: by::BillGrouping =
                 what.parse().map_err(|error| Failure::wrong(format!("--split-by: {error}")))?;
@@ -211,25 +211,20 @@ impl BillCommand {
     fn printed(&self, bills: &[Bill]) -> Result<String, Failure> {
         Ok(if self.json {
             serde_json::to_string_pretty(&BillsJson(bills)).map_err(Failure::found)? + "\n"
-        } else if self.csv {
-            csv::table(bills, &self.by)
-        } else if self.html {
-            html::page(bills, &self.by)
         } else {
-            let pages: Vec<String> = bills.iter().map(|bill| text::page(bill, &self.by)).collect();
-            pages.join("\n")
+            view::print_bills(bills, &self.by, &BillView::default(), self.csv, self.html)?
         })
     }
 }
 
 /// Prints the tenants that are over their budget, and fails if there are any.
 fn report_budgets(bill: &Bill) -> Result<(), Failure> {
-    let budget::BudgetReport { page, over } = budget::report(bill);
-    print(&page)?;
-    match over {
+    let over = budget::over_budget(bill);
+    print(&report::text::report(&budget::report(bill, &over)))?;
+    match over.len() {
         0 => Ok(()),
         1 => Err(Failure::found("a tenant is over its budget")),
-        _ => Err(Failure::found(format!("{over} tenants are over their budgets"))),
+        over => Err(Failure::found(format!("{over} tenants are over their budgets"))),
     }
 }
 

@@ -10,6 +10,7 @@ mod health;
 mod interrupts;
 mod ledger;
 mod record;
+mod report;
 mod socket;
 mod statement;
 mod top;
@@ -458,8 +459,20 @@ fn subscribe(format: LogFormat, lines: Lines) {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
     use super::*;
+
+    /// Compares with a file below `tests/golden`; `UPDATE=1 cargo test --lib cli` writes it.
+    pub(super) fn compare_golden(name: &str, shown: &str) {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+        if std::env::var_os("UPDATE").is_some() {
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, shown).unwrap();
+        }
+        let committed = std::fs::read_to_string(&path).unwrap_or_default();
+        assert_eq!(committed, shown, "{}", path.display());
+    }
 
     #[test]
     fn a_long_text_goes_on_below_its_begin() {

@@ -6,12 +6,13 @@ use clap::Args;
 use serde::Serialize;
 
 use super::job_report::zone;
-use super::text::{align_columns, marks, period, title};
+use super::text::begin;
 use super::{BillSource, Failure, print, print_data};
 use crate::billing::{Bill, ComparedJob, JobComparison, LineFilter, compare_jobs, parse_sacct};
+use crate::cli::report::{CellUnit, Column, Report, ReportCell, ReportPart, ReportTable, text};
 use crate::cli::wrap;
 use crate::file;
-use crate::model::{Nanoseconds, TimeSum};
+use crate::model::Nanoseconds;
 
 /// Options of the comparison.
 #[derive(Args, Debug)]
@@ -70,9 +71,9 @@ impl AgainstOptions {
             };
             print_data(&(serde_json::to_string_pretty(&all).map_err(Failure::found)? + "\n"))?;
         } else {
-            print(&page(bill, &comparison, self.tolerance))?;
+            print(&text::report(&report(bill, &comparison, self.tolerance)))?;
         }
-        let differing = comparison.jobs.iter().filter(|job| job.differs).count();
+        let differing = comparison.jobs.iter().filter(|job: &&ComparedJob| job.differs).count();
         match differing {
             0 => Ok(true),
             _ => Err(Failure::found(format!(
@@ -88,70 +89,52 @@ fn read(file: &Path) -> Result<String, Failure> {
 }
 
 /// The jobs that differ, and how many do not.
-fn page(bill: &Bill, comparison: &JobComparison, tolerance: u32) -> String {
-    let mut page = format!("{}, against Slurm\n{}\n", title(bill), period(bill));
-    page += &marks(bill).iter().map(|mark| format!("{mark}\n")).collect::<String>();
-    let (differing, agreeing): (Vec<_>, Vec<_>) = comparison.jobs.iter().partition(|job| job.differs);
-    if !differing.is_empty() {
-        page += "\nGPU time in seconds\n";
-        page += &table(&differing);
+fn report(bill: &Bill, comparison: &JobComparison, tolerance: u32) -> Report {
+    let mut report = begin(bill);
+    report.title += ", against Slurm";
+    let (differing, agreeing): (Vec<_>, Vec<_>) =
+        comparison.jobs.iter().partition(|job: &&ComparedJob| job.differs);
+    let count = differing.len();
+    if count > 0 {
+        report.parts.push(ReportPart::Table("GPU time in seconds\n".to_owned(), table(&differing)));
     }
-    page += &format!(
-        "\n{} by more than {tolerance} s per GPU or in their account, {} agree; left out: {} on other nodes, {} \
-         outside the period\n",
-        differ(differing.len()),
+    let differ = if count == 1 { "1 job differs".to_owned() } else { format!("{count} jobs differ") };
+    report.parts.push(ReportPart::Note(format!(
+        "{differ} by more than {tolerance} s per GPU or in their account, {} agree; left out: {} on other nodes, {} outside the \
+         period\n",
         agreeing.len(),
         comparison.elsewhere,
         comparison.outside
-    );
-    page
-}
-
-fn differ(jobs: usize) -> String {
-    if jobs == 1 { "1 job differs".to_owned() } else { format!("{jobs} jobs differ") }
+    )));
+    report
 }
 
 /// A row per job with its reasons below it.
-fn table(jobs: &[&ComparedJob]) -> String {
-    let heads = ["job", "user", "account", "gpus", "slurm", "account holds", "difference"];
-    let mut rows = vec![heads.map(str::to_owned).to_vec()];
-    let time = |time: Option<TimeSum>| {
-        time.map_or_else(|| "-".to_owned(), |time| tenths(time.difference(TimeSum(0))))
-    };
-    for job in jobs {
-        let text = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
-        rows.push(vec![
-            job.job.clone(),
-            text(&job.user),
-            text(&job.account),
-            job.gpus.to_string(),
-            time(job.slurm_ns),
-            time(job.held_ns),
-            tenths(job.difference_ns()),
-        ]);
-    }
-    let aligned = align_columns(&rows, 3);
-    let mut lines = aligned.lines();
-    let head = lines.next().map(|head| format!("{head}\n")).unwrap_or_default();
-    let reasons = |job: &ComparedJob| match &job.reasons[..] {
+fn table(jobs: &[&ComparedJob]) -> ReportTable {
+    let columns = [
+        Column::new("job", CellUnit::Text, |job: &&ComparedJob| job.job.clone().into()),
+        Column::new("user", CellUnit::Text, |job: &&ComparedJob| job.user.clone().into()),
+        Column::new("account", CellUnit::Text, |job: &&ComparedJob| job.account.clone().into()),
+        Column::new("gpus", CellUnit::Number, |job: &&ComparedJob| ReportCell::Amount(job.gpus.into())),
+        Column::new("slurm", CellUnit::Seconds, |job: &&ComparedJob| job.slurm_ns.into()),
+        Column::new("account holds", CellUnit::Seconds, |job: &&ComparedJob| job.held_ns.into()),
+        Column::new("difference", CellUnit::Seconds, |job: &&ComparedJob| {
+            ReportCell::Amount(job.difference_ns())
+        }),
+    ];
+    let reasons = |job: &&ComparedJob| match &job.reasons[..] {
         [] => wrap("    ", "no reason is known"),
         all => all.iter().map(|reason| wrap("    ", reason)).collect(),
     };
-    let rows = lines.zip(jobs).map(|(line, job)| format!("{line}\n{}", reasons(job)));
-    head + &rows.collect::<String>()
-}
-
-/// Seconds with one decimal, rounded to the nearest.
-fn tenths(nanoseconds: i128) -> String {
-    let sign = if nanoseconds < 0 { "-" } else { "" };
-    let tenths = (nanoseconds.unsigned_abs() + 50_000_000) / 100_000_000;
-    let sign = if tenths == 0 { "" } else { sign };
-    format!("{sign}{}.{}", tenths / 10, tenths % 10)
+    let mut table = ReportTable::new(columns, jobs, None);
+    table.below = jobs.iter().map(reasons).collect();
+    table
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::TimeSum;
 
     #[test]
     fn jobs_that_differ_are_listed_with_their_reasons_and_the_others_are_counted() {
@@ -172,7 +155,7 @@ mod tests {
             job("8", Some(100 * second), Some(40 * second), true, &["one", "another"]),
             job("9", None, Some(5 * second), true, &[]),
         ];
-        let page = table(&jobs.iter().skip(1).collect::<Vec<_>>());
+        let page = text::table(&table(&jobs.iter().skip(1).collect::<Vec<_>>()));
         let expected = "\
 job  user  account  gpus  slurm  account holds  difference
 8    ada   -           2  100.0           40.0       -60.0
@@ -182,6 +165,5 @@ job  user  account  gpus  slurm  account holds  difference
     no reason is known
 ";
         assert_eq!(page, expected);
-        assert_eq!([-40_000_000, 149_999_999, -60_000_000_000].map(tenths), ["0.0", "0.1", "-60.0"]);
     }
 }

@@ -2,52 +2,60 @@
 
 use std::collections::BTreeMap;
 
-use super::text::{align_columns, marks, period, title};
-use crate::billing::{Bill, TenantBudget, print_money};
+use super::text::begin;
+use crate::billing::{Bill, print_money};
+use crate::cli::report::{CellUnit, Column, Report, ReportPart, ReportTable};
 use crate::model::{Money, shown};
 
-/// The tenants over their budget.
-pub(super) struct BudgetReport {
-    /// Text for the reader.
-    pub(super) page: String,
-    /// How many are over.
-    pub(super) over: usize,
+/// A tenant that costs more than its budget.
+pub(super) struct OverBudget {
+    tenant: String,
+    cost: Money,
+    budget: Money,
 }
 
 /// Compares what the tenants of a month's bill are charged with their budgets.
-pub(super) fn report(bill: &Bill) -> BudgetReport {
+pub(super) fn over_budget(bill: &Bill) -> Vec<OverBudget> {
     let mut costs = BTreeMap::<&str, Money>::new();
     for line in &bill.lines {
         *costs.entry(&line.tenant).or_default() += line.money.unwrap_or_default();
     }
     let currency = bill.currency.as_deref().unwrap_or_default();
-    let is_over = |(tenant, budget): &(&String, &TenantBudget)| {
-        *budget.currency == *currency && costs.get(&***tenant).is_some_and(|cost| *cost > budget.amount)
+    let in_currency = bill.tenant_budgets.iter().filter(|(_, budget)| *budget.currency == *currency);
+    let compared = in_currency.map(|(tenant, budget)| OverBudget {
+        tenant: tenant.clone(),
+        cost: costs.get(&**tenant).copied().unwrap_or_default(),
+        budget: budget.amount,
+    });
+    compared.filter(|one| one.cost > one.budget).collect()
+}
+
+pub(super) fn report(bill: &Bill, over: &[OverBudget]) -> Report {
+    let mut report = begin(bill);
+    let currency = bill.currency.as_deref().unwrap_or_default();
+    let money = |heading, of: fn(&OverBudget) -> Money| {
+        Column::new(heading, CellUnit::Number, move |row| print_money(of(row)).into())
     };
-    let over: Vec<_> = bill.tenant_budgets.iter().filter(is_over).collect();
-    let mut page = format!("{}\n{}\n", title(bill), period(bill));
-    page += &marks(bill).iter().map(|mark| format!("{mark}\n")).collect::<String>();
-    if over.is_empty() {
-        page += "\nno tenant of this node is over its monthly budget\n";
+    let columns = [
+        Column::new("tenant", CellUnit::Text, |row: &OverBudget| row.tenant.clone().into()),
+        money(currency, |row| row.cost),
+        money("budget", |row| row.budget),
+        money("over by", |row| row.cost - row.budget),
+    ];
+    report.parts.push(if over.is_empty() {
+        ReportPart::Note("no tenant of this node is over its monthly budget\n".to_owned())
     } else {
-        let mut rows = vec![["tenant", currency, "budget", "over by"].map(str::to_owned).to_vec()];
-        rows.extend(over.iter().map(|(tenant, TenantBudget { amount, .. })| {
-            let cost = costs.get(&***tenant).copied().unwrap_or_default();
-            let money = [cost, *amount, cost - *amount].map(print_money);
-            [&[(*tenant).clone()][..], &money[..]].concat()
-        }));
-        page += &format!("\nover their monthly budget, on this node alone\n{}", align_columns(&rows, 1));
-    }
-    for (tenant, budget) in &bill.tenant_budgets {
-        if *budget.currency != *currency {
-            page += &format!(
-                "{}: not compared, because its budget is in {} and the bill is not\n",
-                shown(tenant),
-                budget.currency
-            );
-        }
-    }
-    BudgetReport { page, over: over.len() }
+        let caption = "over their monthly budget, on this node alone\n".to_owned();
+        ReportPart::Table(caption, ReportTable::new(columns, over, None))
+    });
+    let others = bill.tenant_budgets.iter().filter(|(_, budget)| *budget.currency != *currency);
+    let others = others.map(|(tenant, budget)| {
+        let (tenant, currency) = (shown(tenant), &budget.currency);
+        format!("{tenant}: not compared, because its budget is in {currency} and the bill is not\n")
+    });
+    let others: String = others.collect();
+    report.parts.extend((!others.is_empty()).then_some(ReportPart::Note(others)));
+    report
 }
 
 #[cfg(test)]
@@ -57,6 +65,7 @@ mod tests {
 
     use super::*;
     use crate::billing::made;
+    use crate::cli::report::text;
 
     #[test]
     fn only_a_tenant_that_costs_more_than_its_budget_in_that_currency_is_listed() {
@@ -74,20 +83,19 @@ mod tests {
             "tenant_budgets": {"ml": budget("5000.000000000", "EUR"), "bio": budget("10.000000000", "EUR"),
                                "chem": budget("1.000000000", "USD")},
         }));
-        let found = report(&bill);
-        assert_eq!(found.over, 1);
+        let told = |bill: &Bill| text::report(&report(bill, &over_budget(bill)));
         let table = "over their monthly budget, on this node alone\n\
                      tenant             EUR          budget      over by\n\
                      ml      5000.000000001  5000.000000000  0.000000001\n\
+                     \n\
                      chem: not compared, because its budget is in USD and the bill is not\n";
-        assert!(found.page.ends_with(table), "{}", found.page);
+        assert!(told(&bill).ends_with(table), "{}", told(&bill));
+        assert_eq!(over_budget(&bill).len(), 1);
         bill.tenant_budgets.retain(|tenant, _| tenant == "bio");
-        let found = report(&bill);
-        assert_eq!(found.over, 0);
         assert!(
-            found.page.ends_with("\nno tenant of this node is over its monthly budget\n"),
+            told(&bill).ends_with("\nno tenant of this node is over its monthly budget\n"),
             "{}",
-            found.page
+            told(&bill)
         );
     }
 }

@@ -3,16 +3,21 @@
 use std::collections::BTreeMap;
 
 use super::by::BillGrouping;
-use super::rounding::signed_decimal;
-use super::sheet::{BillRow, Sheet};
-use super::text::{align_columns, marks, period, title};
+use super::columns::{BillGroup, groups, total_names};
+use super::text::{begin, period};
 use crate::billing::Bill;
+use crate::cli::report::{CellUnit, Column, Report, ReportCell, ReportPart, ReportTable};
 
-/// A name of a group in its order: numbers by their value.
-type SortedName<'a> = (Option<u64>, &'a str);
+/// What a group had in the other period and in this one.
+#[derive(Default)]
+struct ComparedGroup {
+    names: Vec<String>,
+    held: [i128; 2],
+    money: [i128; 2],
+}
 
-/// The comparison of a bill with that of another period, as text.
-pub(super) fn page(bill: &Bill, other: &Bill, by: &BillGrouping) -> Result<String, String> {
+/// The comparison of a bill with that of another period.
+pub(super) fn report(bill: &Bill, other: &Bill, by: &BillGrouping) -> Result<Report, String> {
     if let (Some(one), Some(two)) = (&bill.currency, &other.currency)
         && one != two
     {
@@ -20,38 +25,50 @@ pub(super) fn page(bill: &Bill, other: &Bill, by: &BillGrouping) -> Result<Strin
             "the periods have the currencies {two} and {one}; compare periods of one currency"
         ));
     }
-    let currency = bill.currency.as_ref().or(other.currency.as_ref());
-    let [sheet, before] = [bill, other].map(|bill| Sheet::new(bill, by));
-    let mut groups: BTreeMap<Vec<SortedName<'_>>, [Option<&BillRow>; 2]> = BTreeMap::new();
-    for (place, sheet) in [&before, &sheet].into_iter().enumerate() {
-        for row in &sheet.rows {
-            let names = row.names.iter().map(|name| (name.parse().ok(), &**name));
-            groups.entry(names.collect()).or_default()[place] = Some(row);
+    let mut columns = Column::names(&by.names(), |row: &ComparedGroup| &row.names);
+    columns.extend(compared("held ", CellUnit::Hours, |row| row.held));
+    if let Some(currency) = bill.currency.as_ref().or(other.currency.as_ref()) {
+        columns.extend(compared(&format!("{currency} "), CellUnit::Money, |row| row.money));
+    }
+    let total = ComparedGroup { names: total_names(by), ..ComparedGroup::default() };
+    let table = ReportTable::new(columns, &compared_groups([other, bill], by), Some(&total)).for_people();
+    let mut report = begin(bill);
+    report.head = vec![format!("A: {}", period(other)), format!("B: {}", period(bill))];
+    report.parts.push(ReportPart::Table("GPU time in hours\n".to_owned(), table));
+    Ok(report)
+}
+
+/// The groups of both bills, numbers by their value.
+fn compared_groups(bills: [&Bill; 2], by: &BillGrouping) -> Vec<ComparedGroup> {
+    let mut rows = BTreeMap::<Vec<(Option<u64>, String)>, ComparedGroup>::new();
+    for (place, bill) in bills.into_iter().enumerate() {
+        let of_bill = groups(bill, by);
+        // Rounded here, so that what is printed is also what has changed.
+        let rounded = |unit: CellUnit, of: fn(&BillGroup<'_>) -> i128| {
+            unit.round(&of_bill.iter().map(of).collect::<Vec<_>>())
+        };
+        let held = rounded(CellUnit::Hours, |group| group.held());
+        let money = rounded(CellUnit::Money, |group| group.money());
+        for ((group, held), money) in of_bill.into_iter().zip(held).zip(money) {
+            let key = group.names.iter().map(|name| (name.parse().ok(), name.clone())).collect();
+            let row = rows.entry(key).or_default();
+            row.names = group.names;
+            row.held[place] = held;
+            row.money[place] = money;
         }
     }
-    let names = by.names().len();
-    let mut heads: Vec<String> = by.names().into_iter().map(str::to_owned).collect();
-    heads.extend(["held A", "held B", "change"].map(str::to_owned));
-    if let Some(currency) = currency {
-        heads.extend(["A", "B"].map(|period| format!("{currency} {period}")));
-        heads.push("change".into());
-    }
-    let cells = |names: Vec<String>, rows: [Option<&BillRow>; 2]| {
-        let held = rows.map(|row| row.map_or(0, BillRow::held).cast_signed());
-        let money = rows.map(|row| row.map_or(0, |row| row.money));
-        let mut cells = names;
-        for [before, now] in [held].into_iter().chain(currency.map(|_| money)) {
-            cells.extend([before, now, now - before].map(signed_decimal));
-        }
-        cells
-    };
-    let mut rows = vec![heads];
-    rows.extend(groups.into_iter().map(|(names, rows)| {
-        let names = names.into_iter().map(|(_, name)| name.to_owned());
-        cells(names.collect(), rows)
-    }));
-    rows.push(cells(sheet.total.names.clone(), [Some(&before.total), Some(&sheet.total)]));
-    let mut page = format!("{}\nA: {}\nB: {}\n", title(bill), period(other), period(bill));
-    page += &marks(bill).iter().map(|mark| format!("{mark}\n")).collect::<String>();
-    Ok(page + "\nGPU time in hours\n" + &align_columns(&rows, names))
+    rows.into_values().collect()
+}
+
+/// The columns of an amount in both periods, and of its change.
+fn compared<'a>(
+    name: &str,
+    unit: CellUnit,
+    of: fn(&ComparedGroup) -> [i128; 2],
+) -> [Column<'a, ComparedGroup>; 3] {
+    [
+        Column::new(format!("{name}A"), unit, move |row| ReportCell::Amount(of(row)[0])).always(),
+        Column::new(format!("{name}B"), unit, move |row| ReportCell::Amount(of(row)[1])).always(),
+        Column::new("change", unit, move |row| ReportCell::Amount(of(row)[1] - of(row)[0])).always(),
+    ]
 }

@@ -10,6 +10,7 @@ use super::csv::line_id;
 use super::job_report::zone;
 use super::{BillSource, Failure, days_of, explain_text, print, print_data};
 use crate::billing::{Bill, ExplainedLine, Explanation, JobId, LineFilter, day_begin};
+use crate::cli::report::text;
 use crate::exports::LineDetail;
 use crate::model::{Fact, Utc};
 use crate::serve::{self, BillQuery};
@@ -155,7 +156,7 @@ impl ExplainCommand {
             let json = serde_json::to_string_pretty(&explanation).map_err(Failure::found)?;
             return print_data(&(json + "\n"));
         }
-        print(&explain_text::page(&title, &explanation))
+        print(&text::report(&explain_text::report(&title, &explanation)))
     }
 
     /// What a line of the bill is called, and the explanation of what it sums up.

@@ -3,50 +3,39 @@
 use jiff::tz::TimeZone;
 
 use super::job_report::{local, zone};
-use super::rounding::{decimal, in_hour_units};
-use super::text::{align_columns, marks, period, title, trimmed};
+use super::text::{begin, seconds, trimmed};
 use crate::billing::{
     BillLine, BillRate, ExplainedLine, Explanation, GpuEventKind, GpuRecord, LineSpan, RateKind, Tenancy,
     TenantBasis, print_money,
 };
+use crate::cli::report::{CellUnit, Column, Report, ReportCell, ReportPart, ReportTable};
 use crate::cli::wrap;
 use crate::model::{Grade, MINUTE, Money, Nanoseconds, TimeSum, Utc, shown};
 
 /// Spans of a line that are shown at most.
 const MOST_SPANS: usize = 40;
 
-/// The page.
-pub(super) fn page(subject: &str, explanation: &Explanation) -> String {
+/// The report, whose title is the subject.
+pub(super) fn report(subject: &str, explanation: &Explanation) -> Report {
     let zone = zone(&explanation.bill.time_zone);
-    let mut page =
-        format!("{}\n{}\n{}\n", shown(subject), title(&explanation.bill), period(&explanation.bill));
-    page += &marks(&explanation.bill).iter().map(|mark| format!("{mark}\n")).collect::<String>();
-    if let Some(until) = explanation.quarter_hours_until {
-        page +=
-            &format!("before {} only quarter hours are kept: times there are theirs\n", local(until, &zone));
-    }
-    for line in &explanation.lines {
-        page += &explain_line(line, explanation, &zone);
-    }
-    for gpu in &explanation.gpus {
-        page += &explain_gpu(gpu, &zone);
-    }
-    page += &clocks(explanation, &zone);
-    page + &sum(explanation)
+    let mut report = begin(&explanation.bill);
+    report.head.insert(0, std::mem::replace(&mut report.title, shown(subject).into_owned()));
+    report.marks.extend(explanation.quarter_hours_until.map(|until| {
+        format!("before {} only quarter hours are kept: times there are theirs", local(until, &zone))
+    }));
+    report.parts.extend(explanation.lines.iter().map(|line| explain_line(line, explanation, &zone)));
+    report.parts.extend(explanation.gpus.iter().map(|gpu| ReportPart::Note(explain_gpu(gpu, &zone))));
+    report.parts.extend(clocks(explanation, &zone).map(ReportPart::Note));
+    report.parts.push(ReportPart::Note(sum(explanation)));
+    report
 }
 
-/// A paragraph with a heading and lines of a name and its value.
-fn paragraph(heading: &str, entries: &[(&str, String)]) -> String {
-    let entries = entries.iter().map(|(name, value)| wrap(&format!("  {name:10} "), value));
-    format!("\n{heading}\n{}", entries.collect::<String>())
-}
-
-fn explain_line(line: &ExplainedLine, explanation: &Explanation, zone: &TimeZone) -> String {
+fn explain_line(line: &ExplainedLine, explanation: &Explanation, zone: &TimeZone) -> ReportPart {
     let of = &line.line;
     let profile = of.slot.profile.as_ref().map(|profile| format!(" ({})", profile.name)).unwrap_or_default();
     let instance = of.slot.gpu_instance.map(|id| format!(", MIG instance {id}{profile}"));
-    let heading = format!(
-        "{} on GPU {} ({}){}",
+    let mut page = format!(
+        "{} on GPU {} ({}){}\n",
         shown(of.holder.name()),
         of.gpu.index,
         of.gpu.uuid,
@@ -59,8 +48,16 @@ fn explain_line(line: &ExplainedLine, explanation: &Explanation, zone: &TimeZone
     entries.extend(line.tenancies.iter().map(|tenancy| ("tenant", tenancy_text(&of.tenant, tenancy, zone))));
     entries.extend(price_entries(line, explanation, zone));
     entries.push(("use", use_text(line)));
+    let more = line.spans.len().saturating_sub(MOST_SPANS);
+    entries
+        .extend((more > 0).then(|| ("minutes", format!("and {more} more spans than these; --json has all"))));
     entries.retain(|(_, value)| !value.is_empty());
-    paragraph(&heading, &entries) + &span_table(&line.spans, zone)
+    page.extend(entries.iter().map(|(name, value)| wrap(&format!("  {name:10} "), value)));
+    if line.spans.is_empty() {
+        ReportPart::Note(page)
+    } else {
+        ReportPart::Table(page, span_table(&line.spans, zone))
+    }
 }
 
 /// Rate, terms, energy and the amount that follows from them.
@@ -114,7 +111,7 @@ fn amount_text(line: &BillLine, money: Money, rates: [Option<&BillRate>; 2], cur
     if let Some(rate) = energy {
         text += &format!(
             "; {} kWh x {} {currency} = {} {currency}; together {} {currency}",
-            decimal(in_hour_units(&[line.energy().into()])[0]),
+            CellUnit::Kwh.print(line.energy().into()),
             trimmed(rate.price),
             print_money(of_energy),
             print_money(money)
@@ -234,46 +231,34 @@ fn use_text(line: &ExplainedLine) -> String {
     )
 }
 
-/// A column of a span, in nanoseconds.
-type SpanColumn = (&'static str, fn(&LineSpan) -> u64);
-
-const SPAN_COLUMNS: [SpanColumn; 8] = [
-    ("held h", |span| span.held.held()),
-    ("others h", |span| span.others.0),
-    ("within", |span| span.held.within),
-    ("lent", |span| span.held.lent),
-    ("idle", |span| span.held.idle),
-    ("unmeasured", |span| span.held.unmeasured),
-    ("unavailable", |span| span.held.unavailable),
-    ("used", |span| span.used.total()),
-];
-
-/// When it held which share. Columns that are zero everywhere are left out.
-fn span_table(spans: &[LineSpan], zone: &TimeZone) -> String {
-    let shown = &spans[..spans.len().min(MOST_SPANS)];
-    if shown.is_empty() {
-        return String::new();
-    }
-    let columns = SPAN_COLUMNS.iter().filter(|(_, of)| spans.iter().any(|span| of(span) > 0));
-    let columns: Vec<&SpanColumn> = columns.collect();
-    let mut head = vec!["  from".to_owned(), "minutes".to_owned(), "share".to_owned()];
-    head.extend(columns.iter().map(|(name, _)| (*name).to_owned()));
-    let mut rows = vec![head];
-    for span in shown {
-        let minutes = span.to.since(span.from).0 / MINUTE.0;
+/// When it held which share.
+fn span_table(spans: &[LineSpan], zone: &TimeZone) -> ReportTable {
+    let hours = |heading, of: fn(&LineSpan) -> u64| {
+        Column::new(heading, CellUnit::Hours, move |span: &LineSpan| ReportCell::Amount(of(span).into()))
+    };
+    let share = |span: &LineSpan| {
         let slot = u128::from(span.slot.0.max(1));
         let share = (u128::from(span.held.held()) * 10_000 + slot / 2) / slot;
-        let mut row = vec![
-            format!("  {}", local(span.from, zone)),
-            minutes.to_string(),
-            format!("{}.{:02} %", share / 100, share % 100),
-        ];
-        row.extend(columns.iter().map(|(_, of)| decimal(in_hour_units(&[of(span).into()])[0])));
-        rows.push(row);
-    }
-    let more = spans.len() - shown.len();
-    let more = if more > 0 { format!("  and {more} more; --json has all\n") } else { String::new() };
-    align_columns(&rows, 1) + &more
+        format!("{}.{:02} %", share / 100, share % 100).into()
+    };
+    let columns = [
+        Column::new("  from", CellUnit::Text, |span: &LineSpan| {
+            format!("  {}", local(span.from, zone)).into()
+        }),
+        Column::new("minutes", CellUnit::Number, |span: &LineSpan| {
+            ReportCell::Amount((span.to.since(span.from).0 / MINUTE.0).into())
+        }),
+        Column::new("share", CellUnit::Number, share),
+        hours("held h", |span| span.held.held()),
+        hours("others h", |span| span.others.0),
+        hours("within", |span| span.held.within),
+        hours("lent", |span| span.held.lent),
+        hours("idle", |span| span.held.idle),
+        hours("unmeasured", |span| span.held.unmeasured),
+        hours("unavailable", |span| span.held.unavailable),
+        hours("used", |span| span.used.total()),
+    ];
+    ReportTable::new(columns, &spans[..spans.len().min(MOST_SPANS)], None).for_people()
 }
 
 /// The faults and gaps of a GPU while it had these lines.
@@ -301,11 +286,11 @@ fn explain_gpu(gpu: &GpuRecord, zone: &TimeZone) -> String {
         notes.push("no fault, no gap and no conflict in the minutes of these lines".to_owned());
     }
     let notes: String = notes.iter().map(|note| wrap("  ", note)).collect();
-    format!("\nGPU {} ({}), {}\n{notes}", gpu.gpu.index, gpu.gpu.uuid, gpu.model)
+    format!("GPU {} ({}), {}\n{notes}", gpu.gpu.index, gpu.gpu.uuid, gpu.model)
 }
 
 /// Steps of the clock and boots, which move no time.
-fn clocks(explanation: &Explanation, zone: &TimeZone) -> String {
+fn clocks(explanation: &Explanation, zone: &TimeZone) -> Option<String> {
     let steps = explanation.clock_steps.iter().map(|step| {
         let sign = if step.step_ns < 0 { "-" } else { "" };
         let seconds = seconds(Nanoseconds(step.step_ns.unsigned_abs()));
@@ -319,29 +304,24 @@ fn clocks(explanation: &Explanation, zone: &TimeZone) -> String {
         .iter()
         .map(|boot| format!("{}: the agent was first there after a boot", local(boot.at, zone)));
     let notes: String = boots.chain(steps).map(|note| format!("  {note}\n")).collect();
-    if notes.is_empty() { notes } else { format!("\nNode\n{notes}") }
+    (!notes.is_empty()).then(|| format!("Node\n{notes}"))
 }
 
 /// The sum of several lines.
 fn sum(explanation: &Explanation) -> String {
     let lines = || explanation.lines.iter().map(|line| &line.line);
-    let held: u128 = lines().map(|line| u128::from(line.amounts.parts.held())).sum();
+    let held = lines().map(|line| i128::from(line.amounts.parts.held())).sum();
     let charged: TimeSum = lines().map(|line| line.charged).sum();
     let money: Money = lines().filter_map(|line| line.money).sum();
     let amount = explanation.bill.currency.as_ref();
     let amount = amount.map(|code| format!(", charged {} s, {} {code}", seconds(charged), trimmed(money)));
     let count = explanation.lines.len();
     format!(
-        "\n{count} {}: held {} h{}\n",
+        "{count} {}: held {} h{}\n",
         if count == 1 { "line" } else { "lines" },
-        decimal(in_hour_units(&[held])[0]),
+        CellUnit::Hours.print(held),
         amount.unwrap_or_default()
     )
-}
-
-fn seconds(time: impl Into<TimeSum>) -> String {
-    let TimeSum(time) = time.into();
-    format!("{}.{:09}", time / 1_000_000_000, time % 1_000_000_000)
 }
 
 #[cfg(test)]
@@ -350,6 +330,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::cli::report::text;
 
     const HOUR: u64 = 3_600_000_000_000;
 
@@ -401,7 +382,7 @@ mod tests {
                 "xids": [{"xid": 31, "count": 2, "last": from}]}],
             "clock_steps": [{"at": from, "step_ns": "-250000000"}], "boots": [{"at": from}]}))
         .unwrap();
-        page("Job 7", &explanation).split_whitespace().collect::<Vec<_>>().join(" ")
+        text::report(&report("Job 7", &explanation)).split_whitespace().collect::<Vec<_>>().join(" ")
     }
 
     #[test]
@@ -437,6 +418,9 @@ mod tests {
 
     #[test]
     fn a_line_with_very_many_spans_says_how_many_more_there_are() {
-        assert!(told(45).contains("and 5 more; --json has all") && !told(40).contains("more;"));
+        assert!(
+            told(45).contains("and 5 more spans than these; --json has all")
+                && !told(40).contains("more spans")
+        );
     }
 }

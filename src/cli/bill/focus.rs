@@ -13,10 +13,10 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 
-use super::csv::record;
 use super::{Failure, print_data};
 use crate::billing::Bill;
 use crate::billing::focus::{COLUMNS, FOCUS_VERSION, FocusRow, FocusType, FocusValue, focus_rows};
+use crate::cli::report::csv::records;
 use crate::exports::{decimal, write_optional};
 use crate::file::{self, Durability};
 
@@ -61,8 +61,8 @@ impl FocusOptions {
         };
         let rows = focus_rows(&bill).map_err(|error| Failure::wrong(format!("--focus: {error}")))?;
         match form {
-            FocusForm::Output => print_data(&table(&rows))?,
-            FocusForm::Csv(path) => replace(path, table(&rows).as_bytes())?,
+            FocusForm::Output => print_data(&table(&rows)?)?,
+            FocusForm::Csv(path) => replace(path, table(&rows)?.as_bytes())?,
             FocusForm::Parquet(path) => {
                 let file = parquet(&rows).map_err(|error| {
                     Failure::found(format!("--focus: the rows do not fit into Parquet: {error}"))
@@ -98,8 +98,8 @@ fn replace(path: &Path, content: &[u8]) -> Result<(), Failure> {
 }
 
 /// The rows as CSV with a heading.
-fn table(rows: &[FocusRow<'_>]) -> String {
-    let heads: Vec<String> = COLUMNS.iter().map(|column| column.name.to_owned()).collect();
+fn table(rows: &[FocusRow<'_>]) -> Result<String, Failure> {
+    let heads = COLUMNS.iter().map(|column| column.name.to_owned()).collect();
     let cell = |value| match value {
         FocusValue::Null => String::new(),
         // Programs read it, and join its names with those of Parquet: they are whole, and without an apostrophe before formulas.
@@ -107,8 +107,8 @@ fn table(rows: &[FocusRow<'_>]) -> String {
         FocusValue::Time(at) => at.to_string(),
         FocusValue::Decimal(number) => number.to_string(),
     };
-    let line = |row| record(&COLUMNS.iter().map(|column| cell((column.value)(row))).collect::<Vec<_>>());
-    record(&heads) + &rows.iter().map(line).collect::<String>()
+    let lines = rows.iter().map(|row| COLUMNS.iter().map(|column| cell((column.value)(row))).collect());
+    records([heads].into_iter().chain(lines))
 }
 
 /// Bytes of a decimal in a file.
@@ -198,7 +198,7 @@ mod tests {
     fn a_hostile_name_stays_in_its_cell() {
         for name in HOSTILE {
             let bill = bill(name);
-            let page = table(&focus_rows(&bill).unwrap());
+            let page = table(&focus_rows(&bill).unwrap()).unwrap();
             let mut reader = csv::ReaderBuilder::new().from_reader(page.as_bytes());
             let heads = reader.headers().unwrap().clone();
             let records: Vec<csv::StringRecord> = reader.records().collect::<Result<_, _>>().unwrap();

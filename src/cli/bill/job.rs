@@ -7,6 +7,7 @@ use clap::Args;
 
 use super::{BillSource, Failure, job_list, job_report, job_sum, print, print_data};
 use crate::billing::{Explanation, JobId, JobSummary, LineFilter};
+use crate::cli::report::text;
 use crate::model::{DAY, Fact, QUARTER_HOUR, Utc};
 use crate::serve::{self, BillQuery};
 
@@ -66,7 +67,7 @@ impl JobCommand {
             summary.lines.clear();
         }
         if !self.json {
-            return print(&job_report::text(&summary));
+            return print(&text::report(&job_report::report(&summary)));
         }
         let json = serde_json::to_string_pretty(&summary).map_err(Failure::found)?;
         print_data(&(json + "\n"))

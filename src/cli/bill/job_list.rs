@@ -3,10 +3,11 @@
 use serde::Serialize;
 
 use super::Failure;
-use super::job_report::{legend, local, rows, usage_columns, zone};
-use super::text::{align_columns, marks, period};
+use super::job_report::{UsageRow, accounted_until, gpu_count, local, node_name, only, usage_columns, zone};
+use super::text::begin;
 use crate::billing::{Explanation, JobSummary, JobUsage, explained_jobs};
-use crate::model::{Fact, shown};
+use crate::cli::report::{Column, ReportPart, ReportTable, text};
+use crate::model::{Fact, Utc, shown};
 
 /// The jobs as JSON.
 #[derive(Serialize)]
@@ -24,48 +25,42 @@ pub(super) fn page(explanation: &Explanation, json: bool) -> Result<String, Fail
         let list = JobList { from: &bill.from_local, to: &bill.to_local, jobs: &jobs };
         return serde_json::to_string_pretty(&list).map(|text| text + "\n").map_err(Failure::found);
     }
-    let heading = format!("Jobs of {}\n{}\n", shown(super::job_report::node_name(&bill.node)), period(bill));
-    let marks: String = marks(bill).iter().map(|mark| format!("{mark}\n")).collect();
+    let mut report = begin(bill);
+    report.title = format!("Jobs of {}", shown(node_name(&bill.node)));
     if jobs.is_empty() {
-        return Ok(heading + &marks + "\nno job held or used a GPU in this period\n");
+        report.parts.push(ReportPart::Note("no job held or used a GPU in this period\n".to_owned()));
+    } else {
+        let table = table(&jobs, bill.currency.as_deref());
+        report.legend = table.legend();
+        report.parts =
+            vec![ReportPart::Table(String::new(), table), accounted_until(bill.to, &zone(&bill.time_zone))];
     }
-    let zone = zone(&bill.time_zone);
-    Ok(heading
-        + &marks
-        + &table(&jobs, bill.currency.as_deref())
-        + &legend(&local(bill.to, &zone), Some("activity")))
+    Ok(text::report(&report))
 }
 
-fn table(jobs: &[JobSummary], currency: Option<&str>) -> String {
-    let column = |head: &str, of: &dyn Fn(&JobSummary) -> String| {
-        let total = if head == "job" { "total" } else { "" };
-        let cells: Vec<String> = jobs.iter().map(of).chain([total.to_owned()]).collect();
-        (head.to_owned(), cells)
-    };
+fn table(jobs: &[JobSummary], currency: Option<&str>) -> ReportTable {
     let label = |job: &JobSummary, fact: Fact| {
         let values = job.labels.iter().filter(|(label, _)| label == fact.label());
         values.map(|(_, value)| value.as_str()).collect::<Vec<_>>().join(",")
     };
-    let times = |at| {
-        move |job: &JobSummary| {
-            let times =
-                local(if at == "start" { job.total.start } else { job.total.end }, &zone(&job.time_zone));
-            times.get(..16).unwrap_or(&times).to_owned()
-        }
+    let minute = |job: &JobSummary, at: Utc| {
+        let time = local(at, &zone(&job.time_zone));
+        time.get(..16).unwrap_or(&time).to_owned()
     };
-    let mut columns = vec![
-        column("job", &|job| job.job.clone()),
-        column("user", &|job| label(job, Fact::SlurmUser)),
-        column("account", &|job| label(job, Fact::SlurmAccount)),
-        column("start", &times("start")),
-        column("end", &times("end")),
-        column("gpus", &|job| job.gpus.len().to_string()),
-    ];
-    let names = columns.len() - 1;
-    let usage: Vec<&JobUsage> = jobs.iter().map(|job| &job.total).collect();
-    let total = JobUsage::sum(&usage);
-    let shown = ["held h", "used h", "efficiency", "peak GiB", "kWh"];
-    let usage = usage_columns(&usage, &total, currency).into_iter();
-    columns.extend(usage.filter(|(head, _)| shown.contains(&&**head) || Some(&**head) == currency));
-    "\n".to_owned() + &align_columns(&rows(&columns), names)
+    let rows = jobs.iter().map(|job| {
+        let (total, gpus) = (&job.total, job.gpus.len().to_string());
+        let [user, account] = [Fact::SlurmUser, Fact::SlurmAccount].map(|fact| label(job, fact));
+        let [start, end] = [total.start, total.end].map(|at| minute(job, at));
+        UsageRow { names: vec![job.job.clone(), user, account, start, end], gpus, usage: total }
+    });
+    let rows: Vec<UsageRow<'_>> = rows.collect();
+    let sum = JobUsage::sum(&rows.iter().map(|row| row.usage).collect::<Vec<_>>());
+    let names = ["total", "", "", "", ""].map(str::to_owned).to_vec();
+    let total = UsageRow { names, gpus: String::new(), usage: &sum };
+    let heads = ["job", "user", "account", "start", "end"];
+    let mut columns = Column::names(&heads, |row: &UsageRow<'_>| &row.names);
+    columns.push(gpu_count());
+    let shown = ["held h", "used h", "efficiency", "peak GiB", "kWh", currency.unwrap_or_default()];
+    columns.extend(only(&shown, usage_columns(currency)));
+    ReportTable::new(columns, &rows, Some(&total)).for_people()
 }

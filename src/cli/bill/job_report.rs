@@ -1,41 +1,53 @@
-//! The summary of a Slurm job as text.
+//! The summary of a Slurm job, and the columns of what jobs held and used.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
-use super::rounding::{decimal, in_hour_units, in_money_units, signed_decimal};
-use super::text::{align_columns, list_names, readable};
+use super::text::{list_names, made_up, readable};
 use crate::billing::{JobGpu, JobSummary, JobUsage};
-use crate::model::{Utc, shown};
+use crate::cli::report::{CellUnit, Column, Report, ReportCell, ReportPart, ReportTable};
+use crate::model::{TimeSum, Utc, shown};
 
-/// A heading, and what stands below it of each use.
-type Column = (String, Vec<String>);
+/// A job, or a part of one, in a table.
+pub(super) struct UsageRow<'a> {
+    pub(super) names: Vec<String>,
+    /// On how many GPUs it was.
+    pub(super) gpus: String,
+    pub(super) usage: &'a JobUsage,
+}
 
-/// The page of a job.
-pub(super) fn text(summary: &JobSummary) -> String {
+/// The report of a job.
+pub(super) fn report(summary: &JobSummary) -> Report {
     let zone = zone(&summary.time_zone);
     let nodes = list_names(summary.nodes.iter().map(|node| node_name(node)));
-    let mut page = format!("Job {} on {nodes}\n", shown(&summary.job));
     let labels =
         summary.labels.iter().map(|(label, value)| (label.trim_start_matches("slurm_"), value.clone()));
     let end = local(summary.total.end, &zone);
     let is_open = summary.total.end >= summary.accounted_until;
     let end = if is_open { end + ", the end of the account" } else { end };
     let times = [("start", local(summary.total.start, &zone)), ("end", end)];
-    for (name, value) in labels.chain(times) {
-        page += &format!("{:13} {}\n", shown(name), shown(&value));
+    let head = labels.chain(times).map(|(name, value)| format!("{:13} {}", shown(name), shown(&value)));
+    let gpus = gpu_table(summary);
+    let mut parts = vec![ReportPart::Table(String::new(), step_table(summary, &zone))];
+    parts.retain(|_| !summary.steps.is_empty());
+    let legend = gpus.legend();
+    parts.insert(0, ReportPart::Table(String::new(), gpus));
+    parts.push(accounted_until(summary.accounted_until, &zone));
+    Report {
+        title: format!("Job {} on {nodes}", shown(&summary.job)),
+        head: head.collect(),
+        marks: made_up(summary.simulated, summary.example_prices),
+        parts,
+        legend,
     }
-    if summary.simulated {
-        page += "SIMULATED: the GPUs are simulated, every number is made up\n";
-    }
-    if summary.example_prices {
-        page += "EXAMPLE PRICES: made up by gpumeter, not the operator's\n";
-    }
-    page += &gpu_table(summary);
-    page += &step_table(summary, &zone);
-    page + &legend(&local(summary.accounted_until, &zone), None)
+}
+
+/// Says which times are in the tables of jobs.
+pub(super) fn accounted_until(until: Utc, zone: &TimeZone) -> ReportPart {
+    let until = local(until, zone);
+    ReportPart::Note(format!("accounted until {until}; start and end are those of whole minutes\n"))
 }
 
 /// A time zone by its name or offset, else UTC.
@@ -57,63 +69,78 @@ pub(super) fn node_name(node: &str) -> &str {
 }
 
 /// A row per GPU and their total.
-fn gpu_table(summary: &JobSummary) -> String {
-    let names = gpu_names(&summary.gpus, summary.nodes.len() > 1).into_iter().chain(["total".to_owned()]);
-    let usage: Vec<&JobUsage> = summary.gpus.iter().map(|gpu| &gpu.usage).collect();
-    let mut columns = vec![("gpu".to_owned(), names.collect())];
-    columns.extend(usage_columns(&usage, &summary.total, summary.currency.as_deref()));
-    "\n".to_owned() + &align_columns(&rows(&columns), 1)
+fn gpu_table(summary: &JobSummary) -> ReportTable {
+    let names = gpu_names(&summary.gpus, summary.nodes.len() > 1);
+    let rows = names.into_iter().zip(&summary.gpus);
+    let rows = rows.map(|(name, gpu)| UsageRow { names: vec![name], gpus: String::new(), usage: &gpu.usage });
+    let rows: Vec<UsageRow<'_>> = rows.collect();
+    let total = UsageRow { names: vec!["total".to_owned()], gpus: String::new(), usage: &summary.total };
+    let mut columns = Column::names(&["gpu"], |row: &UsageRow<'_>| &row.names);
+    columns.extend(usage_columns(summary.currency.as_deref()));
+    ReportTable::new(columns, &rows, Some(&total)).for_people()
 }
 
-/// The columns of use, with the total as their last cells. Each column is rounded such that it adds up.
-pub(super) fn usage_columns(usage: &[&JobUsage], total: &JobUsage, currency: Option<&str>) -> Vec<Column> {
-    let all = || usage.iter().copied().chain([total]);
-    let texts = |of: fn(&JobUsage) -> String| all().map(of).collect::<Vec<_>>();
-    let hours = |of: fn(&JobUsage) -> u128| {
-        let exact: Vec<u128> = usage.iter().map(|one| of(one)).collect();
-        with_total(&in_hour_units(&exact))
+fn step_table(summary: &JobSummary, zone: &TimeZone) -> ReportTable {
+    let rows = summary.steps.iter().map(|step| UsageRow {
+        names: vec![step.step.clone(), local(step.usage.start, zone), local(step.usage.end, zone)],
+        gpus: step.gpus.to_string(),
+        usage: &step.usage,
+    });
+    let rows: Vec<UsageRow<'_>> = rows.collect();
+    let mut columns = Column::names(&["step", "start", "end"], |row: &UsageRow<'_>| &row.names);
+    columns.push(gpu_count());
+    columns.extend(only(&["used h", "activity", "peak GiB", "kWh"], usage_columns(None)));
+    ReportTable::new(columns, &rows, None)
+}
+
+pub(super) fn gpu_count<'a>() -> Column<'a, UsageRow<'a>> {
+    Column::new("gpus", CellUnit::Number, |row: &UsageRow<'_>| row.gpus.clone().into())
+}
+
+/// The columns of these names.
+pub(super) fn only<'a>(
+    names: &[&str],
+    columns: Vec<Column<'a, UsageRow<'a>>>,
+) -> impl Iterator<Item = Column<'a, UsageRow<'a>>> {
+    columns.into_iter().filter(|column| names.contains(&&*column.heading.name))
+}
+
+/// What jobs held, used and cost.
+pub(super) fn usage_columns<'a>(currency: Option<&str>) -> Vec<Column<'a, UsageRow<'a>>> {
+    let hours = |heading, of: fn(&JobUsage) -> TimeSum| {
+        Column::new(heading, CellUnit::Hours, move |row: &UsageRow<'_>| of(row.usage).into())
+    };
+    let number = |heading, of: fn(&JobUsage) -> String| {
+        Column::new(heading, CellUnit::Number, move |row: &UsageRow<'_>| of(row.usage).into())
     };
     let mut columns = vec![
-        ("held h".to_owned(), hours(|one| one.held_ns.0)),
-        ("used h".to_owned(), hours(|one| one.used_ns.0)),
-        ("lent h".to_owned(), hours(|one| one.lent_ns.0)),
-        ("idle h".to_owned(), hours(|one| one.idle_ns.0)),
+        hours("held h", |usage| usage.held_ns).always(),
+        hours("used h", |usage| usage.used_ns)
+            .always()
+            .help("all use by the job, within its holdings or not"),
+        hours("lent h", |usage| usage.lent_ns).always(),
+        hours("idle h", |usage| usage.idle_ns).always(),
+        hours("unmeasured h", |usage| usage.unmeasured_ns),
+        hours("unavailable h", |usage| usage.unavailable_ns),
+        number("efficiency", |usage| percent(usage.efficiency))
+            .help("held and used time of all steps / held and measured time"),
+        number("activity", |usage| percent(usage.activity))
+            .help("busy time / measured GPU time, in the minutes in which it was there throughout"),
+        number("peak GiB", |usage| gibibytes(usage.memory_peak_bytes))
+            .help("highest mean of the memory on one GPU over a minute"),
+        Column::new("kWh", CellUnit::Kwh, |row: &UsageRow<'_>| {
+            row.usage
+                .energy_uj
+                .map_or(ReportCell::Unknown, |energy| ReportCell::Amount(energy.0.cast_signed()))
+        })
+        .always(),
     ];
-    // Most jobs have neither.
-    if all().any(|one| one.unmeasured_ns.0 > 0) {
-        columns.push(("unmeasured h".to_owned(), hours(|one| one.unmeasured_ns.0)));
-    }
-    if all().any(|one| one.unavailable_ns.0 > 0) {
-        columns.push(("unavailable h".to_owned(), hours(|one| one.unavailable_ns.0)));
-    }
-    columns.extend([
-        ("efficiency".to_owned(), texts(|one| percent(one.efficiency))),
-        ("activity".to_owned(), texts(|one| percent(one.activity))),
-        ("peak GiB".to_owned(), texts(|one| gibibytes(one.memory_peak_bytes))),
-    ]);
-    let energy = hours(|one| one.energy_uj.unwrap_or_default().0);
-    let is_measured = all().map(|one| one.energy_uj.is_some());
-    let energy = energy.into_iter().zip(is_measured).map(|(kwh, is)| if is { kwh } else { "-".to_owned() });
-    columns.push(("kWh".to_owned(), energy.collect()));
     columns.extend(currency.map(|currency| {
-        let money = in_money_units(usage.iter().map(|one| one.money.unwrap_or_default()));
-        let all = money.iter().copied().chain([money.iter().sum()]);
-        (currency.to_owned(), all.map(signed_decimal).collect())
+        Column::new(currency, CellUnit::Money, |row: &UsageRow<'_>| {
+            ReportCell::Amount(row.usage.money.unwrap_or_default().0)
+        })
     }));
     columns
-}
-
-/// The cells of a column, and their sum.
-fn with_total(units: &[u128]) -> Vec<String> {
-    units.iter().copied().chain([units.iter().sum()]).map(decimal).collect()
-}
-
-/// The rows of a table, the headings first.
-pub(super) fn rows(columns: &[Column]) -> Vec<Vec<String>> {
-    let heads = columns.iter().map(|(head, _)| head.clone()).collect();
-    let count = columns.first().map_or(0, |(_, cells)| cells.len());
-    let row = |place: usize| columns.iter().map(|(_, cells)| cells[place].clone()).collect();
-    [heads].into_iter().chain((0..count).map(row)).collect()
 }
 
 /// The name of each GPU: its index, with its UUID where a replaced one had the same.
@@ -131,29 +158,6 @@ fn gpu_names(gpus: &[JobGpu], has_nodes: bool) -> Vec<String> {
     gpus.iter().map(name).collect()
 }
 
-fn step_table(summary: &JobSummary, zone: &TimeZone) -> String {
-    if summary.steps.is_empty() {
-        return String::new();
-    }
-    let heads = ["step", "start", "end", "gpus", "used h", "activity", "peak GiB", "kWh"];
-    let mut table = vec![heads.map(str::to_owned).to_vec()];
-    for step in &summary.steps {
-        let usage = &step.usage;
-        let hours = |exact: u128| decimal(in_hour_units(&[exact])[0]);
-        table.push(vec![
-            step.step.clone(),
-            local(usage.start, zone),
-            local(usage.end, zone),
-            step.gpus.to_string(),
-            hours(usage.used_ns.0),
-            percent(usage.activity),
-            gibibytes(usage.memory_peak_bytes),
-            usage.energy_uj.map_or_else(|| "-".to_owned(), |energy| hours(energy.0)),
-        ]);
-    }
-    "\n".to_owned() + &align_columns(&table, 3)
-}
-
 pub(super) fn percent(share: Option<f64>) -> String {
     share.map_or_else(|| "-".to_owned(), |share| format!("{:.1} %", share * 100.0))
 }
@@ -165,20 +169,4 @@ fn gibibytes(bytes: u64) -> String {
     }
     let tenths = (u128::from(bytes) * 10 + (1 << 29)) >> 30;
     format!("{}.{}", tenths / 10, tenths % 10)
-}
-
-/// What the headings of columns mean.
-const MEANINGS: [(&str, &str); 4] = [
-    ("used", "all use by the job, within its holdings or not"),
-    ("efficiency", "held and used time of all steps / held and measured time"),
-    ("activity", "busy time / measured GPU time, in the minutes in which it was there throughout"),
-    ("peak", "highest mean of the memory on one GPU over a minute"),
-];
-
-/// Explains the columns, except those that are not shown.
-pub(super) fn legend(accounted_until: &str, without: Option<&str>) -> String {
-    let shown = MEANINGS.iter().filter(|(name, _)| Some(*name) != without);
-    let lines = shown.map(|(name, meaning)| format!("{name:10}  {meaning}\n"));
-    format!("\naccounted until {accounted_until}; start and end are those of whole minutes\n")
-        + &lines.collect::<String>()
 }

@@ -74,8 +74,9 @@ fn check(files: &[PathBuf], summaries: &[JobSummary]) -> Result<(), Failure> {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::job_report::text;
+    use super::super::job_report::report;
     use super::*;
+    use crate::cli::report::text;
     use crate::model::{EnergySum, Money, TimeSum};
 
     const HOUR: u64 = 3_600_000_000_000;
@@ -120,7 +121,7 @@ mod tests {
         assert_eq!((both.total.held_ns, both.total.money), (hours(2), Some(Money(3_000_000_000))));
         assert_eq!((both.total.efficiency, both.total.activity), (Some(1.0), Some(1.0)));
         assert_eq!((both.steps.len(), both.steps[0].gpus, both.steps[0].usage.used_ns), (1, 2, hours(2)));
-        let told = text(&both);
+        let told = text::report(&report(&both));
         assert!(told.starts_with("Job 7 on n1, n2\naccount       bio\ncluster       alpha\n"), "{told}");
         let cells = |row: &str| {
             let line =

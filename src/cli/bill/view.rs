@@ -1,14 +1,16 @@
 //! A bill with what a statement adds to it, as text, CSV or HTML.
 
-use std::slice::from_ref;
-
 pub(in crate::cli) use super::by::BillGrouping;
+use super::columns::report;
+use super::csv;
 pub(in crate::cli) use super::text::period;
-use super::{csv, html, text};
 use crate::billing::Bill;
 use crate::billing::statement::GrantedCredit;
+use crate::cli::Failure;
+use crate::cli::report::{Report, html, text};
 
 /// What a statement adds to its bill.
+#[derive(Default)]
 pub(in crate::cli) struct BillView<'a> {
     /// Lines before the bill.
     pub(in crate::cli) head: &'a [String],
@@ -18,20 +20,18 @@ pub(in crate::cli) struct BillView<'a> {
     pub(in crate::cli) credits: &'a [GrantedCredit],
 }
 
-/// The bill as CSV, HTML or text.
-pub(in crate::cli) fn print_bill(
-    bill: &Bill,
+/// The bills as CSV, HTML or text.
+pub(in crate::cli) fn print_bills(
+    bills: &[Bill],
     by: &BillGrouping,
     view: &BillView<'_>,
-    (is_csv, is_html): (bool, bool),
-) -> String {
+    is_csv: bool,
+    is_html: bool,
+) -> Result<String, Failure> {
     if is_csv {
-        return csv::table(from_ref(bill), by) + &csv::credits(bill, by, view.credits);
+        return csv::page(bills, by, view.credits);
     }
-    if is_html {
-        return html::page_with(from_ref(bill), by, view.head, view.tail);
-    }
-    let lines = |lines: &[String]| lines.iter().map(|line| format!("{line}\n")).collect::<String>();
-    let tail = if view.tail.is_empty() { String::new() } else { format!("\n{}", lines(view.tail)) };
-    format!("{}\n{}{tail}", lines(view.head), text::page(bill, by))
+    let reports: Vec<Report> = bills.iter().map(|bill| report(bill, by)).collect();
+    let page = if is_html { html::page } else { text::page };
+    Ok(page(&reports, view.head, view.tail))
 }

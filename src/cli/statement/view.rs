@@ -1,13 +1,14 @@
 //! Prints documents as text, CSV and HTML: the numbers of the document, in the forms of the bill.
 
 use std::path::PathBuf;
+use std::slice::from_ref;
 
 use clap::Args;
 
 use super::read;
 use crate::billing::statement::{Credit, Document, GrantedCredit, Statement, StoredDocument};
 use crate::billing::{Bill, print_money};
-use crate::cli::bill::view::{BillGrouping, BillView, period, print_bill};
+use crate::cli::bill::view::{BillGrouping, BillView, period, print_bills};
 use crate::cli::{Failure, print, print_data};
 use crate::model::{Money, shown};
 
@@ -39,7 +40,7 @@ impl ShowOptions {
         }
         match document {
             Document::Statement(statement) => {
-                let page = self.statement(&statement, &digest);
+                let page = self.statement(&statement, &digest)?;
                 if self.csv || self.html { print_data(&page) } else { print(&page) }
             }
             Document::Credit(_) if self.csv || self.html => Err(Failure::wrong(format!(
@@ -50,7 +51,7 @@ impl ShowOptions {
         }
     }
 
-    fn statement(&self, statement: &Statement, digest: &str) -> String {
+    fn statement(&self, statement: &Statement, digest: &str) -> Result<String, Failure> {
         let head = format!("Statement {}, {digest}", statement.number);
         let issued = &statement.issued;
         let head =
@@ -67,7 +68,7 @@ impl ShowOptions {
             tracing::warn!("--by: {problem}");
         }
         let view = BillView { head: &head, tail: &tail, credits: &statement.credits };
-        print_bill(&statement.bill, &self.by, &view, (self.csv, self.html))
+        print_bills(from_ref(&statement.bill), &self.by, &view, self.csv, self.html)
     }
 }
 
