@@ -30,8 +30,6 @@ use crate::clock::Stop;
 use screen::{Theme, draw};
 use source::{TopData, TopReading, TopSource};
 use state::{AfterKey, TopState};
-use tables::{TopTable, TopView, sentence, title, totals};
-use words::{Moments, fit};
 
 /// Options of the command.
 #[derive(Args, Debug)]
@@ -148,7 +146,7 @@ fn print_once(source: TopSource) -> Result<(), Failure> {
     let money = if data.is_ok() { source.read_money() } else { None };
     source.close();
     let width = terminal::size().ok().filter(|_| stdout().is_terminal()).map_or(120, |(width, _)| width);
-    print(&text(&TopData { money, ..data? }, TimeZone::system(), usize::from(width)))
+    print(&screen::text(&TopData { money, ..data? }, TimeZone::system(), width))
 }
 
 /// The first data with processes, which an agent lists only after it was asked.
@@ -163,30 +161,4 @@ fn first_data(source: &TopSource) -> Result<TopData, Failure> {
         last = source.read(None);
     }
     last
-}
-
-/// The node as text.
-fn text(data: &TopData, zone: TimeZone, width: usize) -> String {
-    let moments = Moments::of(&data.summary, zone);
-    let mut page = format!("{}\n{}\n", fit(&title(data, &moments), width), totals(data, width));
-    for problem in &data.summary.problems {
-        page += &format!("! {}\n", fit(&sentence(problem, &moments), 4 * width));
-    }
-    for view in [TopView::Gpus, TopView::Tenants, TopView::Workloads, TopView::Processes] {
-        let mut table = TopTable::of(view, data, &moments);
-        table.prefer_models();
-        let widths = table.widths(width);
-        page += &format!("\n{}\n{}\n", view.name(), table.head(&widths).trim_end());
-        for row in &table.rows {
-            page += &format!("{}\n", table.line(row, &widths).trim_end());
-            let children = if view == TopView::Gpus { &row.children[..] } else { &[] };
-            for child in children {
-                page += &format!("    {}\n", fit(child, width.saturating_sub(4)));
-            }
-        }
-        if table.rows.is_empty() {
-            page += &format!("{}\n", table.empty);
-        }
-    }
-    page
 }

@@ -1,14 +1,17 @@
 //! Draws `gpumeter top`: title, sums, tabs, the table of a view, and what is said of the selected row.
 
+use jiff::tz::TimeZone;
 use ratatui::Frame;
+use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, Clear, Paragraph, Sparkline, Wrap};
+use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Sparkline, Table, TableState, Widget, Wrap};
 
+use super::source::TopData;
 use super::state::TopState;
-use super::tables::{Emphasis, TopTable, TopView, level, sentence, title, totals};
-use super::words::{fit, of_limit, percent};
+use super::tables::{Emphasis, TopRow, TopTable, TopView, level, sentence, title, totals};
+use super::words::{Moments, fit, means, of_limit, percent};
 use crate::export::SummaryGpu;
 
 /// Colours, or none by `NO_COLOR`.
@@ -109,61 +112,101 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, state: &TopState, theme: Theme) 
 }
 
 fn draw_table(frame: &mut Frame<'_>, area: Rect, table: &TopTable, state: &TopState, theme: Theme) {
-    let width = usize::from(area.width);
-    let widths = table.widths(width);
-    let sorted = state.sorted_by().and_then(|column| table.columns.get(column));
-    let mark = sorted.map(|column| format!("  sorted by {}", column.name)).unwrap_or_default();
-    let mut lines = vec![Line::styled(
-        fit(&table.head(&widths), width),
-        theme.accent().add_modifier(Modifier::UNDERLINED),
-    )];
-    let selected = state.selected(table);
+    let mut rows = Vec::new();
     let mut place_of_selected = 0;
     for (place, row) in table.rows.iter().enumerate() {
-        let style = theme.of(row.emphasis);
-        if place == selected {
-            place_of_selected = lines.len();
+        if place == state.selected(table) {
+            place_of_selected = rows.len();
         }
-        let style = if place == selected { style.add_modifier(Modifier::REVERSED) } else { style };
-        lines.push(Line::styled(fit(&table.line(row, &widths), width), style));
-        if state.is_unfolded(&row.key) {
-            let last = row.children.len();
-            lines.extend(row.children.iter().enumerate().flat_map(|(number, child)| {
-                let is_last = number + 1 == last;
-                let (branch, below) = if is_last { ("└", " ") } else { ("├", "│") };
-                // A command is to be read whole.
-                let room = if child.starts_with("$ ") { width.saturating_sub(6) } else { usize::MAX };
-                fold(child, room).into_iter().enumerate().map(move |(part, text)| {
-                    let before = if part == 0 { branch } else { below };
-                    Line::styled(fit(&format!("    {before} {text}"), width), theme.of(Emphasis::Muted))
-                })
-            }));
-        }
+        rows.extend(lines(table, row, area.width, state.is_unfolded(&row.key), theme));
     }
-    if table.rows.is_empty() {
-        lines.push(Line::raw(if state.filter.is_empty() {
-            table.empty
-        } else {
-            "nothing matches the filter"
-        }));
+    if rows.is_empty() {
+        let is_filtered = !state.filter.is_empty();
+        rows.push(across(if is_filtered { "nothing matches the filter" } else { table.empty }, area.width));
     }
-    let room = usize::from(area.height);
-    // The head stays, and the selected row is in the middle of a list that is longer than the screen.
-    let most = lines.len().saturating_sub(room);
+    // The selected row is in the middle of a list that is longer than the screen.
+    let room = usize::from(area.height).saturating_sub(1);
+    let most = rows.len().saturating_sub(room);
     let first = (place_of_selected.saturating_sub(room / 2)).min(most);
-    let mut shown: Vec<Line<'_>> = lines.drain(..1).collect();
-    let below = most - first;
-    shown.extend(lines.into_iter().skip(first).take(room.saturating_sub(1)));
-    if below > 0
-        && room > 2
-        && let Some(last) = shown.last_mut()
-    {
-        *last = Line::styled(format!("  {} more lines below", below + 1), theme.of(Emphasis::Muted));
+    if most > first && room > 1 {
+        let more = format!("  {} more lines below", most - first + 1);
+        rows[first + room - 1] = across(&more, area.width).style(theme.of(Emphasis::Muted));
     }
-    if !mark.is_empty() {
-        shown[0].push_span(Span::raw(fit(&mark, 24)));
+    let mut place = TableState::new().with_offset(first).with_selected(place_of_selected);
+    let selected = if table.rows.is_empty() { Style::new() } else { REVERSED };
+    let accent = theme.accent().add_modifier(Modifier::UNDERLINED);
+    let widget = widget(table, rows, area.width, accent).row_highlight_style(selected);
+    frame.render_stateful_widget(widget, area, &mut place);
+}
+
+/// A table with these lines.
+fn widget(table: &TopTable, lines: Vec<Row<'static>>, width: u16, head_style: Style) -> Table<'static> {
+    let widths = table.widths(width);
+    let head = table.row(table.columns.iter().map(|column| column.name), &widths);
+    let shown = widths.into_iter().filter(|width| *width > 0);
+    Table::new(lines, shown.map(Constraint::Length)).header(head.style(head_style))
+}
+
+/// A row and, unless it is folded, the lines below it.
+fn lines(table: &TopTable, row: &TopRow, width: u16, is_unfolded: bool, theme: Theme) -> Vec<Row<'static>> {
+    let cells = row.cells.iter().map(|cell| &*cell.text);
+    let mut lines = vec![table.row(cells, &table.widths(width)).style(theme.of(row.emphasis))];
+    let children = if is_unfolded { &row.children[..] } else { &[] };
+    for (number, child) in children.iter().enumerate() {
+        let is_last = number + 1 == children.len();
+        // A command is to be read whole.
+        let room = if child.starts_with("$ ") { usize::from(width.saturating_sub(6)) } else { usize::MAX };
+        for (part, text) in fold(child, room).into_iter().enumerate() {
+            let branch = match (part, is_last) {
+                (0, true) => "└",
+                (0, false) => "├",
+                (_, true) => " ",
+                (_, false) => "│",
+            };
+            lines.push(across(&format!("    {branch} {text}"), width).style(theme.of(Emphasis::Muted)));
+        }
     }
-    frame.render_widget(Paragraph::new(shown), area);
+    lines
+}
+
+/// A line over all columns.
+fn across(text: &str, width: u16) -> Row<'static> {
+    Row::new([Cell::new(fit(text, width.into())).column_span(u16::MAX)])
+}
+
+/// The node as text: the tables of the views below each other.
+pub(super) fn text(data: &TopData, zone: TimeZone, width: u16) -> String {
+    let moments = Moments::of(&data.summary, zone);
+    let columns = usize::from(width);
+    let mut page = format!("{}\n{}\n", fit(&title(data, &moments), columns), totals(data, columns));
+    for problem in &data.summary.problems {
+        page += &format!("! {}\n", fit(&sentence(problem, &moments), 4 * columns));
+    }
+    for view in [TopView::Gpus, TopView::Tenants, TopView::Workloads, TopView::Processes] {
+        let mut table = TopTable::of(view, data, &moments);
+        table.prefer_models();
+        let is_unfolded = view == TopView::Gpus;
+        let rows = table.rows.iter();
+        let mut rows: Vec<_> = rows
+            .flat_map(|row| lines(&table, row, width, is_unfolded, Theme { has_colors: false }))
+            .collect();
+        if rows.is_empty() {
+            rows.push(across(table.empty, width));
+        }
+        let height = u16::try_from(rows.len() + 1).unwrap_or(u16::MAX);
+        let mut buffer = Buffer::empty(Rect::new(0, 0, width, height));
+        Widget::render(widget(&table, rows, width, Style::new()), buffer.area, &mut buffer);
+        page += &format!("\n{}\n{}", view.name(), lines_of(&buffer));
+    }
+    page
+}
+
+/// The lines of a buffer without blanks at their ends.
+pub(super) fn lines_of(buffer: &Buffer) -> String {
+    let lines = buffer.content().chunks(usize::from(buffer.area.width.max(1)));
+    lines
+        .map(|cells| cells.iter().map(|cell| cell.symbol()).collect::<String>().trim_end().to_owned() + "\n")
+        .collect()
 }
 
 /// A text in lines of at most `width` characters, where its words are no longer.
@@ -218,18 +261,12 @@ fn draw_history(frame: &mut Frame<'_>, area: Rect, state: &TopState, gpu: &Summa
     for ((name, title, most), place) in series.into_iter().zip(places) {
         let Some(points) = history.series.get(name) else { continue };
         let block = Block::new().title(Line::styled(fit(&title, usize::from(place.width)), BOLD));
-        let width = usize::from(place.width).max(1);
         // Heat and power may be above their limits.
         let largest = points.max.iter().flatten().map(|value| f64::from(*value)).fold(0.0, f64::max);
         let most = most.map_or(largest.max(1.0), |most| most.max(largest));
-        // A column per point where there is room, else the mean of neighbours.
-        let size = points.mean.len().div_ceil(width).max(1);
-        let bar = |chunk: &[Option<f32>]| {
-            let known: Vec<f64> = chunk.iter().flatten().map(|value| f64::from(*value)).collect();
-            let mean = known.iter().sum::<f64>() / known.len().max(1) as f64;
-            (!known.is_empty()).then_some((mean / most * 1e3) as u64)
-        };
-        let bars: Vec<Option<u64>> = points.mean.chunks(size).map(bar).collect();
+        let bars =
+            means(&points.mean, usize::from(place.width)).map(|mean| Some((mean? / most * 1e3) as u64));
+        let bars: Vec<Option<u64>> = bars.collect();
         let plot = Sparkline::default().data(bars).max(1_000).style(theme.accent()).absent_value_symbol(" ");
         frame.render_widget(plot.block(block), place);
     }

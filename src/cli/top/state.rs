@@ -94,11 +94,6 @@ impl TopState {
         table
     }
 
-    /// The column by which the current view is sorted.
-    pub(super) fn sorted_by(&self) -> Option<usize> {
-        self.choice().sort
-    }
-
     pub(super) fn is_unfolded(&self, key: &str) -> bool {
         let choice = self.choice();
         choice.is_unfolded != choice.exceptions.contains(key)

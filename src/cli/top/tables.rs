@@ -1,10 +1,17 @@
 //! The tables of `gpumeter top`: one per view, each made of columns and rows of text.
 
-use super::source::TopData;
+use std::collections::BTreeMap;
+
+use ratatui::text::Line;
+use ratatui::widgets::Row;
+
+use super::source::{TenantMoney, TopData};
 use super::words::{
-    DASH, Moments, bars, cents, fit, gib, gpus, memory, money, of_limit, pad, percent, tenant,
+    DASH, Moments, amount, bars, cents, fit, gib, gpus, memory, of_limit, percent, tenant, whole,
 };
-use crate::export::{SummaryGpu, SummaryHolder, SummaryProblem, SummaryUser};
+use crate::export::{
+    SummaryGpu, SummaryHolder, SummaryProblem, SummaryProcess, SummaryTenant, SummaryUser, SummaryWorkload,
+};
 
 /// What is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,24 +49,37 @@ pub(super) enum Emphasis {
     Failed,
 }
 
-/// A column.
-pub(super) struct TopColumn {
+/// What a column is.
+pub(super) struct TopHeading {
     pub(super) name: &'static str,
     /// Its least width.
-    width: usize,
+    width: u16,
     is_number: bool,
     /// Columns with a higher number are left out first where the screen is narrow.
     rank: u8,
-    /// Whether it takes what others leave.
+    /// Whether it shares what others leave.
     is_flexible: bool,
 }
 
+/// A column of a table whose rows are made from `R`.
+struct TopColumn<'a, R> {
+    heading: TopHeading,
+    of: Box<dyn Fn(&R) -> TopCell + 'a>,
+}
+
+/// A text, and the number by which it is sorted.
+pub(super) struct TopCell {
+    pub(super) text: String,
+    value: Option<f64>,
+}
+
 /// A row.
+#[derive(Default)]
 pub(super) struct TopRow {
     /// Identifies what it is of, in all its versions.
     pub(super) key: String,
-    /// By column: its text, and the number by which it is sorted.
-    cells: Vec<(String, Option<f64>)>,
+    /// By column.
+    pub(super) cells: Vec<TopCell>,
     pub(super) emphasis: Emphasis,
     /// Lines below it, unless it is folded.
     pub(super) children: Vec<String>,
@@ -69,29 +89,58 @@ pub(super) struct TopRow {
 
 /// The table of a view.
 pub(super) struct TopTable {
-    pub(super) columns: Vec<TopColumn>,
+    pub(super) columns: Vec<TopHeading>,
     pub(super) rows: Vec<TopRow>,
     /// Said in place of rows.
     pub(super) empty: &'static str,
 }
 
-const fn column(name: &'static str, width: usize, rank: u8) -> TopColumn {
-    TopColumn { name, width, is_number: true, rank, is_flexible: false }
-}
+impl<'a, R> TopColumn<'a, R> {
+    /// Numbers, each with its own text.
+    fn new(name: &'static str, width: u16, rank: u8, of: impl Fn(&R) -> TopCell + 'a) -> Self {
+        let heading = TopHeading { name, width, is_number: true, rank, is_flexible: false };
+        Self { heading, of: Box::new(of) }
+    }
 
-const fn text(name: &'static str, width: usize, rank: u8) -> TopColumn {
-    TopColumn { name, width, is_number: false, rank, is_flexible: false }
-}
+    /// Numbers that are printed like this.
+    fn number(
+        name: &'static str,
+        width: u16,
+        rank: u8,
+        print: fn(Option<f64>) -> String,
+        value: impl Fn(&R) -> Option<f64> + 'a,
+    ) -> Self {
+        Self::new(name, width, rank, move |row| TopCell { text: print(value(row)), value: value(row) })
+    }
 
-const fn flexible(name: &'static str, width: usize, rank: u8) -> TopColumn {
-    TopColumn { name, width, is_number: false, rank, is_flexible: true }
-}
+    fn text(name: &'static str, width: u16, rank: u8, of: impl Fn(&R) -> String + 'a) -> Self {
+        let mut column = Self::new(name, width, rank, move |row| TopCell { text: of(row), value: None });
+        column.heading.is_number = false;
+        column
+    }
 
-fn plain(text: impl Into<String>) -> (String, Option<f64>) {
-    (text.into(), None)
+    /// A text that shares what other columns leave.
+    fn flexible(name: &'static str, width: u16, rank: u8, of: impl Fn(&R) -> String + 'a) -> Self {
+        let mut column = Self::text(name, width, rank, of);
+        column.heading.is_flexible = true;
+        column
+    }
 }
 
 impl TopTable {
+    /// A row for each of these, with its cells by column.
+    fn new<'a, R: 'a>(
+        columns: impl Into<Vec<TopColumn<'a, R>>>,
+        of: &[R],
+        row: impl Fn(&R) -> TopRow,
+        empty: &'static str,
+    ) -> Self {
+        let columns = columns.into();
+        let cells = |one: &R| columns.iter().map(|column| (column.of)(one)).collect();
+        let rows = of.iter().map(|one| TopRow { cells: cells(one), ..row(one) }).collect();
+        Self { columns: columns.into_iter().map(|column| column.heading).collect(), rows, empty }
+    }
+
     pub(super) fn of(view: TopView, data: &TopData, moments: &Moments) -> Self {
         match view {
             TopView::Gpus => gpu_table(data, moments),
@@ -118,32 +167,32 @@ impl TopTable {
         let wanted = wanted.to_lowercase();
         let has = |text: &str| text.to_lowercase().contains(&wanted);
         self.rows.retain(|row| {
-            let mut texts = row.cells.iter().map(|(text, _)| text).chain(&row.children).chain(&row.notes);
+            let mut texts = row.cells.iter().map(|cell| &cell.text).chain(&row.children).chain(&row.notes);
             texts.any(|text| has(text))
         });
     }
 
     /// Sorts by a column; numbers begin with the largest, and what is not known comes last.
     pub(super) fn sort(&mut self, column: usize, is_reverse: bool) {
-        let Some(TopColumn { is_number, .. }) = self.columns.get(column) else { return };
+        let Some(TopHeading { is_number, .. }) = self.columns.get(column) else { return };
         let is_descending = *is_number != is_reverse;
         self.rows.sort_by(|one, other| {
-            let order = match (one.cells.get(column), other.cells.get(column)) {
-                (Some((_, Some(left))), Some((_, Some(right)))) => left.total_cmp(right),
-                (Some((_, None)), Some((_, Some(_)))) if *is_number => return std::cmp::Ordering::Greater,
-                (Some((_, Some(_))), Some((_, None))) if *is_number => return std::cmp::Ordering::Less,
-                (left, right) => left.map(|(text, _)| text).cmp(&right.map(|(text, _)| text)),
+            let (one, other) = (&one.cells[column], &other.cells[column]);
+            let order = match (one.value, other.value) {
+                (Some(left), Some(right)) => left.total_cmp(&right),
+                (None, Some(_)) if *is_number => return std::cmp::Ordering::Greater,
+                (Some(_), None) if *is_number => return std::cmp::Ordering::Less,
+                _ => one.text.cmp(&other.text),
             };
             if is_descending { order.reverse() } else { order }
         });
     }
 
     /// The widths of the columns on a screen of that width; 0 for one that is left out.
-    pub(super) fn widths(&self, width: usize) -> Vec<usize> {
-        let mut widths: Vec<usize> = self.columns.iter().map(|column| column.width).collect();
-        let sum = |widths: &[usize]| {
-            widths.iter().filter(|width| **width > 0).map(|width| width + 1).sum::<usize>()
-        };
+    pub(super) fn widths(&self, width: u16) -> Vec<u16> {
+        let mut widths: Vec<u16> = self.columns.iter().map(|column| column.width).collect();
+        let sum =
+            |widths: &[u16]| widths.iter().filter(|width| **width > 0).map(|width| width + 1).sum::<u16>();
         while sum(&widths) > width + 1 {
             let shown = self.columns.iter().enumerate().filter(|(place, _)| widths[*place] > 0);
             match shown.max_by_key(|(_, column)| column.rank) {
@@ -154,79 +203,66 @@ impl TopTable {
         let left = (width + 1).saturating_sub(sum(&widths));
         let is_shown = |place: &usize| widths[*place] > 0 && self.columns[*place].is_flexible;
         let flexible: Vec<usize> = (0..widths.len()).filter(is_shown).collect();
-        for (number, place) in flexible.iter().enumerate() {
-            widths[*place] += left / flexible.len() + usize::from(number < left % flexible.len());
+        for (number, place) in (0..).zip(&flexible) {
+            let count = flexible.len() as u16;
+            widths[*place] += left / count + u16::from(number < left % count);
         }
         widths
     }
 
-    pub(super) fn head(&self, widths: &[usize]) -> String {
-        join(self.columns.iter().zip(widths).map(|(column, width)| (column.name, *width, column.is_number)))
+    /// Cells under the columns that are shown.
+    pub(super) fn row<'a>(&self, cells: impl Iterator<Item = &'a str>, widths: &[u16]) -> Row<'static> {
+        let shown = cells.zip(&self.columns).zip(widths).filter(|(_, width)| **width > 0);
+        Row::new(shown.map(|((text, column), width)| {
+            let line = Line::raw(fit(text, (*width).into()));
+            if column.is_number { line.right_aligned() } else { line }
+        }))
     }
-
-    pub(super) fn line(&self, row: &TopRow, widths: &[usize]) -> String {
-        let cells = row.cells.iter().zip(&self.columns).zip(widths);
-        join(cells.map(|(((text, _), column), width)| (&**text, *width, column.is_number)))
-    }
-}
-
-fn join<'a>(cells: impl Iterator<Item = (&'a str, usize, bool)>) -> String {
-    let shown = cells.filter(|(_, width, _)| *width > 0);
-    let padded: Vec<String> = shown.map(|(text, width, is_right)| pad(text, width, is_right)).collect();
-    padded.join(" ")
 }
 
 /// Points of the line of a GPU.
-const LINE: usize = 20;
+const LINE: u16 = 20;
 const LINE_NAME: &str = "last ten minutes";
 const MODEL: &str = "model";
 
 fn gpu_table(data: &TopData, moments: &Moments) -> TopTable {
-    let rows = data.summary.gpus.iter().map(|gpu| {
+    type GpuColumn<'a> = TopColumn<'a, SummaryGpu>;
+    let line = |gpu: &SummaryGpu| {
         let history = data.history.gpus.iter().find(|one| one.uuid == gpu.uuid);
         let activity = history.and_then(|history| history.series.get("activity"));
-        let state = if gpu.status == "up" { &gpu.health.state } else { &gpu.status };
-        let readings = &gpu.readings;
-        let power = readings.power;
-        let heat = readings.temperature;
-        TopRow {
-            key: gpu.uuid.clone(),
-            cells: vec![
-                (gpu.gpu.to_string(), Some(f64::from(gpu.gpu))),
-                plain(state.as_str()),
-                (percent(readings.activity), readings.activity),
-                plain(activity.map(|series| bars(&series.mean, 1.0, LINE)).unwrap_or_default()),
-                (
-                    memory(readings.memory_used, readings.memory_total),
-                    readings.memory_used.map(|used| used as f64),
-                ),
-                (of_limit(power, readings.power_limit), power),
-                (of_limit(heat, readings.temperature_limit), heat),
-                plain(gpu.model.trim_start_matches("NVIDIA ")),
-                plain(who(gpu)),
-                plain(gpu.limit.as_str()),
-            ],
-            emphasis: emphasis(gpu, &data.summary.problems),
-            children: gpu_children(gpu, moments),
-            notes: gpu_notes(gpu, data, moments),
-        }
-    });
-    TopTable {
-        columns: vec![
-            column("GPU", 3, 0),
-            text("state", 8, 0),
-            column("active", 6, 0),
-            text(LINE_NAME, LINE, 3),
-            column("mem GiB", 7, 1),
-            column("power W", 7, 2),
-            column("°C", 5, 2),
-            text(MODEL, 18, 5),
-            flexible("held by", 14, 0),
-            flexible("limited by", 30, 4),
-        ],
-        rows: rows.collect(),
-        empty: "no GPU",
-    }
+        activity.map(|series| bars(&series.mean, 1.0, LINE.into())).unwrap_or_default()
+    };
+    let columns = [
+        GpuColumn::number("GPU", 3, 0, whole, |gpu| Some(gpu.gpu.into())),
+        GpuColumn::text("state", 8, 0, |gpu| {
+            if gpu.status == "up" { &gpu.health.state } else { &gpu.status }.clone()
+        }),
+        GpuColumn::number("active", 6, 0, percent, |gpu| gpu.readings.activity),
+        GpuColumn::text(LINE_NAME, LINE, 3, line),
+        GpuColumn::new("mem GiB", 7, 1, |gpu| TopCell {
+            text: memory(gpu.readings.memory_used, gpu.readings.memory_total),
+            value: gpu.readings.memory_used.map(|used| used as f64),
+        }),
+        GpuColumn::new("power W", 7, 2, |gpu| TopCell {
+            text: of_limit(gpu.readings.power, gpu.readings.power_limit),
+            value: gpu.readings.power,
+        }),
+        GpuColumn::new("°C", 5, 2, |gpu| TopCell {
+            text: of_limit(gpu.readings.temperature, gpu.readings.temperature_limit),
+            value: gpu.readings.temperature,
+        }),
+        GpuColumn::text(MODEL, 18, 5, |gpu| gpu.model.trim_start_matches("NVIDIA ").to_owned()),
+        GpuColumn::flexible("held by", 14, 0, who),
+        GpuColumn::flexible("limited by", 30, 4, |gpu| gpu.limit.clone()),
+    ];
+    let row = |gpu: &SummaryGpu| TopRow {
+        key: gpu.uuid.clone(),
+        emphasis: emphasis(gpu, &data.summary.problems),
+        children: gpu_children(gpu, moments),
+        notes: gpu_notes(gpu, data, moments),
+        ..TopRow::default()
+    };
+    TopTable::new(columns, &data.summary.gpus, row, "no GPU")
 }
 
 fn emphasis(gpu: &SummaryGpu, problems: &[SummaryProblem]) -> Emphasis {
@@ -294,7 +330,7 @@ fn used_line(one: &SummaryUser) -> String {
     let what = if one.title.is_empty() { String::new() } else { format!(" ({})", one.title) };
     let processes = if one.processes == 1 { "process" } else { "processes" };
     let kernels = one.sm.map(|sm| format!(", kernels {}", percent(Some(sm)))).unwrap_or_default();
-    let memory = gib(one.memory);
+    let memory = gib(one.memory.map(|bytes| bytes as f64));
     format!("used: by {}{what}: {} {processes}, {memory} GiB{kernels}", tenant(&one.tenant), one.processes)
 }
 
@@ -319,164 +355,117 @@ pub(super) fn sentence(problem: &SummaryProblem, moments: &Moments) -> String {
 }
 
 fn process_table(data: &TopData) -> TopTable {
-    let rows = data.processes.processes.iter().map(|one| {
-        let gpu = if one.gpu_instance.is_empty() {
-            one.gpu.to_string()
-        } else {
-            format!("{}.{}", one.gpu, one.gpu_instance)
-        };
-        TopRow {
-            key: format!("{}/{}/{}", one.gpu, one.gpu_instance, one.pid),
-            cells: vec![
-                (one.pid.clone(), one.pid.parse().ok()),
-                (gpu, Some(f64::from(one.gpu))),
-                (gib(one.memory), one.memory.map(|bytes| bytes as f64)),
-                (percent(one.sm), one.sm),
-                (percent(one.encoder), one.encoder),
-                (percent(one.decoder), one.decoder),
-                plain(tenant(&one.tenant)),
-                plain(one.name.as_str()),
-                plain(one.title.as_str()),
-            ],
-            emphasis: if one.workload.is_empty() { Emphasis::Cost } else { Emphasis::None },
-            children: Vec::new(),
-            notes: Vec::new(),
-        }
-    });
-    TopTable {
-        columns: vec![
-            column("pid", 8, 0),
-            column("GPU", 5, 0),
-            column("mem GiB", 7, 0),
-            column("kernels", 7, 0),
-            column("encoder", 7, 3),
-            column("decoder", 7, 3),
-            text("tenant", 16, 0),
-            text("process", 16, 0),
-            flexible("workload", 10, 1),
-        ],
-        rows: rows.collect(),
-        empty: "no process, or they are being listed",
-    }
+    type ProcessColumn<'a> = TopColumn<'a, SummaryProcess>;
+    let gpu = |one: &SummaryProcess| match &*one.gpu_instance {
+        "" => one.gpu.to_string(),
+        instance => format!("{}.{instance}", one.gpu),
+    };
+    let columns = [
+        ProcessColumn::number("pid", 8, 0, whole, |one| one.pid.parse().ok()),
+        ProcessColumn::new("GPU", 5, 0, move |one| TopCell { text: gpu(one), value: Some(one.gpu.into()) }),
+        ProcessColumn::number("mem GiB", 7, 0, gib, |one| one.memory.map(|bytes| bytes as f64)),
+        ProcessColumn::number("kernels", 7, 0, percent, |one| one.sm),
+        ProcessColumn::number("encoder", 7, 3, percent, |one| one.encoder),
+        ProcessColumn::number("decoder", 7, 3, percent, |one| one.decoder),
+        ProcessColumn::text("tenant", 16, 0, |one| tenant(&one.tenant).to_owned()),
+        ProcessColumn::text("process", 16, 0, |one| one.name.clone()),
+        ProcessColumn::flexible("workload", 10, 1, |one| one.title.clone()),
+    ];
+    let row = |one: &SummaryProcess| TopRow {
+        key: format!("{}/{}/{}", one.gpu, one.gpu_instance, one.pid),
+        emphasis: if one.workload.is_empty() { Emphasis::Cost } else { Emphasis::None },
+        ..TopRow::default()
+    };
+    TopTable::new(columns, &data.processes.processes, row, "no process, or they are being listed")
 }
 
 fn tenant_table(data: &TopData) -> TopTable {
-    let of_period = |period: Option<&std::collections::BTreeMap<String, i128>>, name: &str| {
-        let nano = period.and_then(|sums| sums.get(name).copied());
-        let amount = nano.map(|nano| nano as f64 / 1e9);
-        (amount.map_or_else(|| DASH.to_owned(), cents), amount)
-    };
+    type TenantColumn<'a> = TopColumn<'a, SummaryTenant>;
     let bills = data.money.as_ref();
+    let spent = |period: fn(&TenantMoney) -> &BTreeMap<String, i128>| {
+        move |one: &SummaryTenant| Some(*period(bills?).get(&one.tenant)? as f64 / 1e9)
+    };
+    // Remainders have a text, and come last.
+    let of_tenant = |name, value: fn(&SummaryTenant) -> Option<f64>| {
+        TenantColumn::new(name, 6, 0, move |one: &SummaryTenant| TopCell {
+            text: gpus(value(one)),
+            value: value(one).filter(|_| !one.remainder),
+        })
+    };
+    let columns = [
+        TenantColumn::flexible("tenant", 16, 0, |one| tenant(&one.tenant).to_owned()),
+        of_tenant("held", |one| if one.remainder { one.held_recently } else { Some(one.held) }),
+        of_tenant("used", |one| one.used),
+        TenantColumn::number("idle", 6, 0, gpus, |one| one.idle),
+        TenantColumn::number("cost/h", 8, 0, cents, |one| amount(one.per_hour.as_ref())),
+        TenantColumn::number("today", 9, 1, cents, spent(|bills| &bills.today)),
+        TenantColumn::number("month", 9, 1, cents, spent(|bills| &bills.month)),
+        TenantColumn::number("budget", 9, 3, cents, |one| amount(one.budget.as_ref())),
+        TenantColumn::text("GPUs", 10, 2, |one| indices(&one.gpus)),
+    ];
     let change = "no sum over a change of the currency of prices; gpumeter bill has a table for each";
     let notes = bills.filter(|bills| bills.has_several_currencies).map(|_| change.to_owned());
-    let rows = data.summary.tenants.iter().map(|one| {
-        let held = if one.remainder { one.held_recently } else { Some(one.held) };
-        let indices: Vec<String> = one.gpus.iter().map(u32::to_string).collect();
-        let per_hour = one.per_hour.as_deref();
-        let emphasis = match one.idle {
+    let row = |one: &SummaryTenant| TopRow {
+        key: one.tenant.clone(),
+        emphasis: match one.idle {
             _ if one.remainder => Emphasis::Muted,
             Some(idle) if idle >= 0.5 => Emphasis::Cost,
             _ => Emphasis::None,
-        };
-        TopRow {
-            key: one.tenant.clone(),
-            cells: vec![
-                plain(tenant(&one.tenant)),
-                (gpus(held), held.filter(|_| !one.remainder)),
-                (gpus(one.used), one.used.filter(|_| !one.remainder)),
-                (gpus(one.idle), one.idle),
-                (money(per_hour), per_hour.and_then(|amount| amount.parse().ok())),
-                of_period(bills.map(|bills| &bills.today), &one.tenant),
-                of_period(bills.map(|bills| &bills.month), &one.tenant),
-                (money(one.budget.as_deref()), one.budget.as_ref().and_then(|amount| amount.parse().ok())),
-                plain(indices.join(",")),
-            ],
-            emphasis,
-            children: Vec::new(),
-            notes: notes.iter().cloned().collect(),
-        }
-    });
-    TopTable {
-        columns: vec![
-            flexible("tenant", 16, 0),
-            column("held", 6, 0),
-            column("used", 6, 0),
-            column("idle", 6, 0),
-            column("cost/h", 8, 0),
-            column("today", 9, 1),
-            column("month", 9, 1),
-            column("budget", 9, 3),
-            text("GPUs", 10, 2),
-        ],
-        rows: rows.collect(),
-        empty: "no tenant holds or uses a GPU",
-    }
+        },
+        notes: notes.iter().cloned().collect(),
+        ..TopRow::default()
+    };
+    TopTable::new(columns, &data.summary.tenants, row, "no tenant holds or uses a GPU")
 }
 
 fn workload_table(data: &TopData, moments: &Moments) -> TopTable {
-    let rows = data.summary.workloads.iter().map(|one| {
-        let indices: Vec<String> = one.gpus.iter().map(u32::to_string).collect();
-        let per_hour = one.per_hour.as_deref();
-        TopRow {
-            key: one.workload.clone(),
-            cells: vec![
-                plain(one.title.as_str()),
-                plain(one.kind.as_str()),
-                plain(tenant(&one.tenant)),
-                (gpus(Some(one.held)), Some(one.held)),
-                (one.processes.to_string(), Some(one.processes as f64)),
-                (gib(one.memory), one.memory.map(|bytes| bytes as f64)),
-                (percent(one.sm), one.sm),
-                (money(per_hour), per_hour.and_then(|amount| amount.parse().ok())),
-                plain(indices.join(",")),
-                plain(moments.since(one.since.as_deref()).trim_start_matches("since ")),
-            ],
-            emphasis: Emphasis::None,
-            children: one.labels.iter().map(|(name, value)| format!("{name}: {value}")).collect(),
-            notes: vec![format!("{}: {}", one.title, one.workload)],
-        }
-    });
-    TopTable {
-        columns: vec![
-            flexible("workload", 18, 0),
-            text("kind", 9, 4),
-            text("tenant", 14, 0),
-            column("held", 5, 0),
-            column("procs", 5, 3),
-            column("mem GiB", 7, 0),
-            column("kernels", 7, 0),
-            column("cost/h", 6, 1),
-            text("GPUs", 6, 1),
-            text("held since", 20, 5),
-        ],
-        rows: rows.collect(),
-        empty: "no workload holds or uses a GPU",
-    }
+    type WorkloadColumn<'a> = TopColumn<'a, SummaryWorkload>;
+    let columns = [
+        WorkloadColumn::flexible("workload", 18, 0, |one| one.title.clone()),
+        WorkloadColumn::text("kind", 9, 4, |one| one.kind.clone()),
+        WorkloadColumn::text("tenant", 14, 0, |one| tenant(&one.tenant).to_owned()),
+        WorkloadColumn::number("held", 5, 0, gpus, |one| Some(one.held)),
+        WorkloadColumn::number("procs", 5, 3, whole, |one| Some(one.processes as f64)),
+        WorkloadColumn::number("mem GiB", 7, 0, gib, |one| one.memory.map(|bytes| bytes as f64)),
+        WorkloadColumn::number("kernels", 7, 0, percent, |one| one.sm),
+        WorkloadColumn::number("cost/h", 6, 1, cents, |one| amount(one.per_hour.as_ref())),
+        WorkloadColumn::text("GPUs", 6, 1, |one| indices(&one.gpus)),
+        WorkloadColumn::text("held since", 20, 5, |one| {
+            moments.since(one.since.as_deref()).trim_start_matches("since ").to_owned()
+        }),
+    ];
+    let row = |one: &SummaryWorkload| TopRow {
+        key: one.workload.clone(),
+        children: one.labels.iter().map(|(name, value)| format!("{name}: {value}")).collect(),
+        notes: vec![format!("{}: {}", one.title, one.workload)],
+        ..TopRow::default()
+    };
+    TopTable::new(columns, &data.summary.workloads, row, "no workload holds or uses a GPU")
+}
+
+fn indices(gpus: &[u32]) -> String {
+    gpus.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
 fn problem_table(data: &TopData, moments: &Moments) -> TopTable {
-    let rows = data.summary.problems.iter().map(|problem| TopRow {
-        key: format!("{:?} {}", problem.gpu, problem.title),
-        cells: vec![
-            plain(problem.level.as_str()),
-            plain(problem.title.as_str()),
-            plain(problem.text.as_str()),
-        ],
-        emphasis: level(problem),
-        children: [
-            (!problem.advice.is_empty()).then(|| format!("to do: {}", problem.advice)),
-            problem.command.as_ref().map(|command| format!("$ {command}")),
-        ]
-        .into_iter()
-        .flatten()
-        .collect(),
-        notes: vec![sentence(problem, moments)],
-    });
-    TopTable {
-        columns: vec![text("level", 8, 0), text("what", 26, 0), flexible("observed", 20, 0)],
-        rows: rows.collect(),
-        empty: "nothing needs attention",
-    }
+    type ProblemColumn<'a> = TopColumn<'a, SummaryProblem>;
+    let columns = [
+        ProblemColumn::text("level", 8, 0, |one| one.level.clone()),
+        ProblemColumn::text("what", 26, 0, |one| one.title.clone()),
+        ProblemColumn::flexible("observed", 20, 0, |one| one.text.clone()),
+    ];
+    let row = |problem: &SummaryProblem| {
+        let advice = (!problem.advice.is_empty()).then(|| format!("to do: {}", problem.advice));
+        let command = problem.command.as_ref().map(|command| format!("$ {command}"));
+        TopRow {
+            key: format!("{:?} {}", problem.gpu, problem.title),
+            emphasis: level(problem),
+            children: advice.into_iter().chain(command).collect(),
+            notes: vec![sentence(problem, moments)],
+            ..TopRow::default()
+        }
+    };
+    TopTable::new(columns, &data.summary.problems, row, "nothing needs attention")
 }
 
 /// The sums of the node in one line, as far as they fit.
@@ -499,7 +488,7 @@ pub(super) fn totals(data: &TopData, width: usize) -> String {
     ];
     parts.push(format!("idle {idle_gpus:.2}{most}"));
     if let Some(currency) = &node.currency {
-        parts.push(format!("{} {currency}/h", money(node.held_per_hour.as_deref())));
+        parts.push(format!("{} {currency}/h", cents(amount(node.held_per_hour.as_ref()))));
     }
     parts.push(format!("{}/{} kW", kilowatts(node.power), kilowatts(node.power_limit)));
     parts.push(format!("account {}", node.account));

@@ -1,17 +1,15 @@
 //! The screens of `gpumeter top` as text, compared with `tests/golden/top`; `UPDATE=1 cargo test --lib cli::top` writes them.
 
-use std::path::Path;
-
 use jiff::tz::TimeZone;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::style::Color;
 
-use super::screen::{Theme, draw};
+use super::screen::{Theme, draw, lines_of, text};
 use super::source::{TenantMoney, TopData};
 use super::state::{AfterKey, TopState};
-use super::text;
+use crate::cli::tests::compare_golden;
 use crate::export::*;
 
 const AT: &str = "2026-11-26T12:00:00Z";
@@ -271,20 +269,11 @@ fn terminal(state: &TopState, (width, height): (u16, u16), has_colors: bool) -> 
 
 /// The lines of a screen without blanks at their ends.
 fn screen(state: &TopState, size: (u16, u16)) -> String {
-    let terminal = terminal(state, size, true);
-    let buffer = terminal.backend().buffer();
-    let line = |y| (0..size.0).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_owned();
-    (0..size.1).map(|y| line(y) + "\n").collect()
+    lines_of(terminal(state, size, true).backend().buffer())
 }
 
 fn compare(name: &str, shown: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/top").join(name);
-    if std::env::var_os("UPDATE").is_some() {
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(&path, shown).unwrap();
-    }
-    let committed = std::fs::read_to_string(&path).unwrap_or_default();
-    assert_eq!(committed, shown, "{}", path.display());
+    compare_golden(&format!("top/{name}"), shown);
 }
 
 #[test]
@@ -331,7 +320,7 @@ fn what_once_prints_is_as_committed() {
 /// The first cells of the rows of the current view.
 fn rows(state: &TopState) -> Vec<String> {
     let table = state.table();
-    table.rows.iter().map(|row| table.line(row, &table.widths(80)).trim().to_owned()).collect()
+    table.rows.iter().map(|row| row.cells[0].text.clone()).collect()
 }
 
 #[test]
@@ -426,8 +415,7 @@ fn the_largest_node_fits_on_every_screen() {
             let table = state.table();
             let last = table.rows.len() - 1;
             assert_eq!(state.selected(&table), last);
-            let line = table.line(&table.rows[last], &table.widths(usize::from(size.0)));
-            assert!(size.1 < 24 || shown.contains(line.trim_end()), "{size:?}\n{shown}");
+            assert!(size.1 < 24 || shown.contains(&table.rows[last].cells[0].text), "{size:?}\n{shown}");
         }
     }
 }

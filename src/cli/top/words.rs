@@ -20,8 +20,13 @@ pub(super) fn gpus(sum: Option<f64>) -> String {
 
 const GIB: f64 = (1_u64 << 30) as f64;
 
-pub(super) fn gib(bytes: Option<u64>) -> String {
-    bytes.map_or_else(|| DASH.to_owned(), |bytes| format!("{:.1}", bytes as f64 / GIB))
+pub(super) fn gib(bytes: Option<f64>) -> String {
+    bytes.map_or_else(|| DASH.to_owned(), |bytes| format!("{:.1}", bytes / GIB))
+}
+
+/// A number without decimals.
+pub(super) fn whole(number: Option<f64>) -> String {
+    of_limit(number, None)
 }
 
 /// A value and its limit without decimals, as `62/80`.
@@ -37,15 +42,14 @@ pub(super) fn memory(used: Option<u64>, total: Option<u64>) -> String {
     of_limit(used.map(|bytes| bytes as f64 / GIB), total.map(|bytes| bytes as f64 / GIB))
 }
 
-/// Money with two decimals; the agent's text has up to nine.
-pub(super) fn money(amount: Option<&str>) -> String {
-    let amount = amount.and_then(|amount| amount.parse::<f64>().ok());
-    amount.map_or_else(|| DASH.to_owned(), cents)
+/// Money from the agent's text, which has up to nine decimals.
+pub(super) fn amount(text: Option<&String>) -> Option<f64> {
+    text?.parse().ok()
 }
 
 /// Money rounded half up, as the live page does.
-pub(super) fn cents(amount: f64) -> String {
-    format!("{:.2}", (amount * 100.0).round() / 100.0)
+pub(super) fn cents(amount: Option<f64>) -> String {
+    amount.map_or_else(|| DASH.to_owned(), |amount| format!("{:.2}", (amount * 100.0).round() / 100.0))
 }
 
 /// A tenant's name for people.
@@ -137,26 +141,20 @@ pub(super) fn width_of(text: &str) -> usize {
     Span::raw(text).width()
 }
 
-/// A text in so many columns, to the left or to the right.
-pub(super) fn pad(text: &str, width: usize, is_right: bool) -> String {
-    let text = fit(text, width);
-    let blank = " ".repeat(width.saturating_sub(width_of(&text)));
-    if is_right { blank + &text } else { text + &blank }
+/// The means of a series in so many columns, or fewer; none where there was no value.
+pub(super) fn means(points: &[Option<f32>], width: usize) -> impl Iterator<Item = Option<f64>> {
+    let size = points.len().div_ceil(width.max(1)).max(1);
+    points.chunks(size).map(|chunk| {
+        let known: Vec<f64> = chunk.iter().flatten().map(|value| f64::from(*value)).collect();
+        (!known.is_empty()).then(|| known.iter().sum::<f64>() / known.len() as f64)
+    })
 }
 
-/// A line of bars for the last points of a series, up to `most`; a blank where there was no value.
+/// A line of bars for these means, up to `most`.
 pub(super) fn bars(points: &[Option<f32>], most: f64, width: usize) -> String {
     const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-    let size = points.len().div_ceil(width.max(1)).max(1);
-    let bar = |chunk: &[Option<f32>]| {
-        let known: Vec<f64> = chunk.iter().flatten().map(|value| f64::from(*value)).collect();
-        if known.is_empty() {
-            return ' ';
-        }
-        let share = known.iter().sum::<f64>() / known.len() as f64 / most.max(f64::MIN_POSITIVE);
-        BARS[((share * 8.0) as usize).min(7)]
-    };
-    points.chunks(size).map(bar).collect()
+    let bar = |mean: f64| BARS[((mean / most.max(f64::MIN_POSITIVE) * 8.0) as usize).min(7)];
+    means(points, width).map(|mean| mean.map_or(' ', bar)).collect()
 }
 
 #[cfg(test)]
@@ -183,7 +181,6 @@ mod tests {
             assert_eq!(fit(text, width), fitted, "{text} {width}");
             assert!(width_of(&fit(text, width)) <= width);
         }
-        assert_eq!((pad("ab", 4, true), pad("ab", 4, false)), ("  ab".to_owned(), "ab  ".to_owned()));
     }
 
     #[test]
