@@ -68,7 +68,7 @@ impl CellUnit {
     pub(super) fn print(self, amount: i128) -> String {
         let (digit, scale) = self.last_digit();
         let decimal = Decimal { units: (amount + digit / 2).div_euclid(digit), scale };
-        format!("{decimal:.*}", scale.into())
+        format!("{decimal:.*}", usize::from(scale))
     }
 }
 

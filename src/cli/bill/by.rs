@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
-use crate::billing::{Bill, BillLine};
+use crate::billing::{Bill, BillLine, BillRate};
 use crate::exports::LineDetail;
 use crate::model::{Fact, GpuId, PodLabel, RESERVED};
 
@@ -13,27 +13,8 @@ pub(in crate::cli) struct BillGrouping(Vec<BillProperty>);
 
 /// A property of the lines of a bill.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum BillProperty {
-    Tenant,
-    /// The workload id.
-    Workload,
-    Gpu,
-    Uuid,
-    /// The product name of the GPU.
-    Model,
-    /// The price class.
-    Class,
-    /// The local date.
-    Day,
-    /// The rate of the time, in the order of the bill.
-    Rate,
-    Node,
-    /// The cluster of the node.
-    Cluster,
-    /// The node pool.
-    Pool,
-    /// The Unix user of a unit, a session or a Slurm job.
-    User,
+enum BillProperty {
+    Word(&'static BillWord),
     /// A label of `gpu_workload_info`.
     Fact(Fact),
     /// A promoted label of pods, by its name in `gpu_workload_info`.
@@ -42,8 +23,27 @@ pub(super) enum BillProperty {
     Attribute(String),
 }
 
+/// A property that is no label. Whoever adds one adds a row to [`WORDS`], and says in [`BillGrouping::detail`] whether a bill over
+/// exports must tell lines apart for it.
+#[derive(Debug)]
+struct BillWord {
+    name: &'static str,
+    of: fn(&GroupedBill<'_>, &BillLine) -> Group,
+}
+
+impl PartialEq for BillWord {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for BillWord {}
+
+/// The group of a line by one property: its sort key and its name; groups with the same key are sorted by name.
+type Group = (u32, String);
+
 /// The group of a line: for each property a sort key and a name.
-pub(super) type GroupKey = Vec<(u32, String)>;
+pub(super) type GroupKey = Vec<Group>;
 
 /// How many properties a grouping has at most.
 const PROPERTIES: usize = 2;
@@ -61,20 +61,93 @@ pub(super) const NONE: &str = "-";
 /// Begins a property that is an attribute of tenants.
 const ATTRIBUTE: &str = "attribute:";
 
-/// Properties that are no labels.
-const WORDS: [(&str, BillProperty); 11] = [
-    ("tenant", BillProperty::Tenant),
-    ("workload", BillProperty::Workload),
-    ("gpu", BillProperty::Gpu),
-    ("uuid", BillProperty::Uuid),
-    ("model", BillProperty::Model),
-    ("class", BillProperty::Class),
-    ("day", BillProperty::Day),
-    ("node", BillProperty::Node),
-    ("cluster", BillProperty::Cluster),
-    ("pool", BillProperty::Pool),
-    ("user", BillProperty::User),
+/// The properties that are no labels.
+static WORDS: [BillWord; 11] = [
+    BillWord { name: "tenant", of: |_, line| named(Some(&line.tenant)) },
+    BillWord { name: "workload", of: |known, line| known.workload(line) },
+    BillWord { name: "gpu", of: |known, line| known.gpu(line) },
+    BillWord { name: "uuid", of: |_, line| named(Some(&line.gpu.uuid)) },
+    BillWord { name: "model", of: |known, line| named(known.models.get(&*line.gpu.uuid).copied()) },
+    BillWord { name: "class", of: |known, line| named(known.rate(line).map(|(_, rate)| &*rate.class)) },
+    BillWord { name: "day", of: |_, line| named(line.day.as_deref()) },
+    BillWord {
+        name: "node",
+        of: |known, line| named(line.node.as_ref().map(|node| &*node.name).or(Some(&known.bill.node))),
+    },
+    BillWord {
+        name: "cluster",
+        of: |known, line| {
+            named(line.node.as_ref().map_or(known.bill.cluster.as_deref(), |node| node.cluster.as_deref()))
+        },
+    },
+    BillWord { name: "pool", of: |_, line| named(line.node.as_ref().and_then(|node| node.pool.as_deref())) },
+    BillWord {
+        name: "user",
+        of: |_, line| {
+            of_holder(line, USERS.iter().find_map(|fact| line.labels.get(fact.label()).map(String::as_str)))
+        },
+    },
 ];
+
+/// The rate of the time, in the order of the bill. Lines are told apart by it too, and nobody can ask for it.
+static RATE: BillWord = BillWord {
+    name: "rate",
+    of: |known, line| match known.rate(line) {
+        Some((place, rate)) => (u32::try_from(place + 1).unwrap_or(0), rate.id.to_string()),
+        None => (0, line.rates.time.map(|id| id.to_string()).unwrap_or_default()),
+    },
+};
+
+fn named(name: Option<&str>) -> Group {
+    (0, name.filter(|name| !name.is_empty()).unwrap_or(NONE).to_owned())
+}
+
+/// Unheld time keeps the name of its reserved tenant.
+fn of_holder(line: &BillLine, name: Option<&str>) -> Group {
+    named(if line.holder.is_remainder() { Some(&line.tenant) } else { name })
+}
+
+/// A bill with what the groups of its lines follow from.
+struct GroupedBill<'a> {
+    bill: &'a Bill,
+    /// The models of GPUs by UUID.
+    models: BTreeMap<&'a str, &'a str>,
+    /// The tenants of each workload.
+    payers: BTreeMap<&'a str, BTreeSet<&'a str>>,
+    /// The UUIDs by index.
+    boards: BTreeMap<u32, BTreeSet<&'a str>>,
+}
+
+impl<'a> GroupedBill<'a> {
+    fn new(bill: &'a Bill) -> Self {
+        let models = bill.gpus.iter().map(|gpu| (&*gpu.gpu.uuid, &*gpu.model)).collect();
+        let mut known = Self { bill, models, payers: BTreeMap::new(), boards: BTreeMap::new() };
+        for line in &bill.lines {
+            known.payers.entry(line.holder.name()).or_default().insert(&line.tenant);
+            known.boards.entry(line.gpu.index).or_default().insert(&line.gpu.uuid);
+        }
+        known
+    }
+
+    fn rate(&self, line: &BillLine) -> Option<(usize, &BillRate)> {
+        self.bill.rates.iter().enumerate().find(|(_, rate)| Some(rate.id) == line.rates.time)
+    }
+
+    /// A workload whose account or namespace has changed has several tenants.
+    fn workload(&self, line: &BillLine) -> Group {
+        match self.payers.get(line.holder.name()) {
+            Some(tenants) if tenants.len() > 1 => (0, format!("{} ({})", line.holder, line.tenant)),
+            _ => of_holder(line, Some(line.holder.name())),
+        }
+    }
+
+    /// A replaced GPU had the same index.
+    fn gpu(&self, line: &BillLine) -> Group {
+        let GpuId { index, uuid } = &line.gpu;
+        let is_replaced = self.boards.get(index).is_some_and(|uuids| uuids.len() > 1);
+        (*index, if is_replaced { format!("{index} ({uuid})") } else { index.to_string() })
+    }
+}
 
 impl FromStr for BillGrouping {
     type Err = String;
@@ -95,8 +168,8 @@ impl FromStr for BillProperty {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if let Some((_, property)) = WORDS.iter().find(|(word, _)| *word == text) {
-            return Ok(property.clone());
+        if let Some(word) = WORDS.iter().find(|word| word.name == text) {
+            return Ok(Self::Word(word));
         }
         if let Some(name) = text.strip_prefix(ATTRIBUTE).filter(|name| !name.is_empty()) {
             return Ok(Self::Attribute(name.to_owned()));
@@ -107,19 +180,15 @@ impl FromStr for BillProperty {
         let short = SHORT.iter().find(|(name, _)| *name == text).map(|(_, fact)| *fact);
         let fact = short.or_else(|| Fact::ALL.iter().copied().find(|fact| fact.label() == text));
         fact.map(Self::Fact).ok_or_else(|| {
+            let words = WORDS.iter().map(|word| word.name).chain(SHORT.iter().map(|(name, _)| *name));
+            let words: Vec<&str> = words.collect();
             let labels: Vec<&str> = Fact::ALL.iter().map(|fact| fact.label()).collect();
             format!(
-                "write tenant, workload, gpu, uuid, model, class, day, node, cluster, pool, namespace, account, user, unit, \
-                 attribute:NAME, one of {}, or two of these with a comma between them",
+                "write {}, attribute:NAME, one of {}, or two of these with a comma between them",
+                words.join(", "),
                 labels.join(", ")
             )
         })
-    }
-}
-
-impl From<BillProperty> for BillGrouping {
-    fn from(property: BillProperty) -> Self {
-        Self(vec![property])
     }
 }
 
@@ -134,7 +203,7 @@ impl BillGrouping {
             .into_iter()
             .map(|property| (property.clone(), property.groups(bill)))
             .collect();
-        let rates = (BillProperty::Rate, BillProperty::Rate.groups(bill));
+        let rates = (BillProperty::Word(&RATE), BillProperty::Word(&RATE).groups(bill));
         let singles = all.iter().map(|one| vec![one]);
         let pairs = all.iter().flat_map(|one| all.iter().map(move |other| vec![one, other]));
         singles.chain(pairs.filter(|pair| pair[0].0 != pair[1].0)).find_map(|mut properties| {
@@ -160,34 +229,34 @@ impl BillGrouping {
 
     /// The same, with a group for each rate.
     pub(super) fn by_rate(&self) -> Self {
-        Self(self.0.iter().cloned().chain([BillProperty::Rate]).collect())
+        Self(self.0.iter().cloned().chain([BillProperty::Word(&RATE)]).collect())
     }
 
     /// How finely a bill over exports must tell lines apart.
     pub(super) fn detail(&self) -> LineDetail {
-        let has = |property: &BillProperty| self.0.contains(property);
         let labels = self.0.iter().flat_map(|property| match property {
-            BillProperty::User => USERS.iter().map(|fact| fact.label().to_owned()).collect(),
+            BillProperty::Word(word) if word.name == "user" => {
+                USERS.iter().map(|fact| fact.label().to_owned()).collect()
+            }
             BillProperty::Fact(fact) => vec![fact.label().to_owned()],
             BillProperty::PodLabel(name) => vec![name.clone()],
             _ => Vec::new(),
         });
         LineDetail {
-            workload: has(&BillProperty::Workload),
+            workload: self.has("workload"),
             labels: Some(labels.collect()),
-            node: [BillProperty::Node, BillProperty::Cluster, BillProperty::Pool].iter().any(has),
+            node: ["node", "cluster", "pool"].iter().any(|name| self.has(name)),
             day: self.needs_days(),
         }
     }
 
     /// Whether the bill must have its lines by day.
     pub(super) fn needs_days(&self) -> bool {
-        self.0.contains(&BillProperty::Day)
+        self.has("day")
     }
 
-    /// What a line belongs to, in the words of the legend.
-    pub(super) fn whose(&self) -> &'static str {
-        if self.0.contains(&BillProperty::Tenant) { "the tenant" } else { "the workload" }
+    fn has(&self, name: &str) -> bool {
+        self.0.iter().any(|property| property.name() == name)
     }
 
     /// A property of it that the bills know of no line, in words; only those whose names the operator makes up.
@@ -233,7 +302,7 @@ impl BillGrouping {
 impl BillProperty {
     /// All by which the lines of a bill can be told apart.
     fn of_bill(bill: &Bill) -> Vec<Self> {
-        let words = WORDS.into_iter().map(|(_, property)| property);
+        let words = WORDS.iter().map(Self::Word);
         let facts = Fact::ALL.iter().map(|fact| Self::Fact(*fact));
         let labels: BTreeSet<&String> = bill.lines.iter().flat_map(|line| line.labels.keys()).collect();
         let labels = labels.into_iter().filter(|label| label.starts_with(PodLabel::PREFIX));
@@ -251,104 +320,27 @@ impl BillProperty {
         match self {
             Self::PodLabel(name) | Self::Attribute(name) => name,
             Self::Fact(fact) => fact.label(),
-            // Lines are told apart by rate too, which nobody can ask for.
-            word => WORDS.iter().find(|(_, known)| known == word).map_or("rate", |(name, _)| *name),
+            Self::Word(word) => word.name,
         }
     }
 
-    /// The group of each line: its sort key and its name; groups with the same key are sorted by name.
-    fn groups(&self, bill: &Bill) -> Vec<(u32, String)> {
-        let lines = &bill.lines;
-        let models: BTreeMap<&str, &str> =
-            bill.gpus.iter().map(|gpu| (&*gpu.gpu.uuid, &*gpu.model)).collect();
-        let mut payers: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-        for line in lines {
-            payers.entry(line.holder.name()).or_default().insert(&line.tenant);
-        }
-        if *self == Self::Gpu {
-            return gpu_groups(lines);
-        }
+    /// The group of each line.
+    fn groups(&self, bill: &Bill) -> Vec<Group> {
+        let known = GroupedBill::new(bill);
+        let label = |line: &BillLine, name: &str| of_holder(line, line.labels.get(name).map(String::as_str));
         let group = |line: &BillLine| match self {
-            Self::Model => (0, (*models.get(&*line.gpu.uuid).unwrap_or(&NONE)).to_owned()),
-            Self::Class => {
-                let rate = bill.rates.iter().find(|rate| Some(rate.id) == line.rates.time);
-                (0, rate.map_or_else(|| NONE.to_owned(), |rate| rate.class.clone()))
-            }
-            Self::Rate => {
-                let place = bill.rates.iter().position(|rate| Some(rate.id) == line.rates.time);
-                let order = place.and_then(|place| u32::try_from(place + 1).ok()).unwrap_or(0);
-                (order, line.rates.time.map(|id| id.to_string()).unwrap_or_default())
-            }
+            Self::Word(word) => (word.of)(&known, line),
+            Self::Fact(fact) => label(line, fact.label()),
+            Self::PodLabel(name) => label(line, name),
             Self::Attribute(name) => {
                 let of_tenant = bill.tenant_attributes.get(&line.tenant);
                 let value = of_tenant.and_then(|attributes| attributes.get(name));
-                let is_remainder = line.tenant.starts_with(RESERVED);
-                let value =
-                    value.map(String::as_str).unwrap_or(if is_remainder { &line.tenant } else { NONE });
-                (0, value.to_owned())
+                let remainder = Some(&line.tenant).filter(|tenant| tenant.starts_with(RESERVED));
+                named(value.or(remainder).map(String::as_str))
             }
-            Self::Node => (0, known(line.node.as_ref().map_or(&bill.node, |node| &node.name))),
-            Self::Cluster => {
-                let cluster = line.node.as_ref().map_or(&bill.cluster, |node| &node.cluster);
-                (0, known(cluster.as_deref().unwrap_or_default()))
-            }
-            Self::Pool => {
-                let pool = line.node.as_ref().and_then(|node| node.pool.as_deref());
-                (0, known(pool.unwrap_or_default()))
-            }
-            // A workload whose account or namespace has changed has several tenants.
-            Self::Workload if payers.get(line.holder.name()).is_some_and(|tenants| tenants.len() > 1) => {
-                (0, format!("{} ({})", line.holder, line.tenant))
-            }
-            _ => (0, self.name_of(line)),
         };
-        lines.iter().map(group).collect()
+        bill.lines.iter().map(group).collect()
     }
-
-    /// The name of the group that a line belongs to. Unheld time keeps the name of its reserved tenant.
-    fn name_of(&self, line: &BillLine) -> String {
-        let label = |fact: &Fact| line.labels.get(fact.label()).map(String::as_str);
-        let name = match self {
-            Self::Uuid => Some(&*line.gpu.uuid),
-            Self::Day => line.day.as_deref(),
-            Self::Tenant => Some(&*line.tenant),
-            _ if line.holder.is_remainder() => Some(&*line.tenant),
-            Self::Workload => Some(line.holder.name()),
-            Self::PodLabel(name) => line.labels.get(name).map(String::as_str),
-            // These are found in the bill.
-            Self::Gpu
-            | Self::Model
-            | Self::Node
-            | Self::Cluster
-            | Self::Pool
-            | Self::Class
-            | Self::Rate
-            | Self::Attribute(_) => None,
-            Self::User => USERS.iter().find_map(label),
-            Self::Fact(fact) => label(fact),
-        };
-        name.unwrap_or(NONE).to_owned()
-    }
-}
-
-/// A name, or that there is none.
-fn known(name: &str) -> String {
-    if name.is_empty() { NONE.to_owned() } else { name.to_owned() }
-}
-
-/// The group of each line by GPU: its index and its name.
-pub(super) fn gpu_groups(lines: &[BillLine]) -> Vec<(u32, String)> {
-    let mut boards: BTreeMap<u32, BTreeSet<&str>> = BTreeMap::new();
-    for line in lines {
-        boards.entry(line.gpu.index).or_default().insert(&line.gpu.uuid);
-    }
-    let group = |line: &BillLine| {
-        let GpuId { index, uuid } = &line.gpu;
-        // A replaced GPU had the same index.
-        let is_replaced = boards.get(index).is_some_and(|uuids| uuids.len() > 1);
-        (*index, if is_replaced { format!("{index} ({uuid})") } else { index.to_string() })
-    };
-    lines.iter().map(group).collect()
 }
 
 #[cfg(test)]
@@ -374,22 +366,25 @@ mod tests {
         Bill { lines: lines.to_vec(), ..made::bill(&json!({"gpus": [gpu]})) }
     }
 
-    fn names(by: &BillProperty, lines: &[BillLine]) -> Vec<String> {
-        by.groups(&bill(lines)).into_iter().map(|(_, name)| name).collect()
+    fn groups(by: &str, bill: &Bill) -> Vec<Group> {
+        by.parse::<BillProperty>().unwrap().groups(bill)
+    }
+
+    fn names(by: &str, lines: &[BillLine]) -> Vec<String> {
+        groups(by, &bill(lines)).into_iter().map(|(_, name)| name).collect()
     }
 
     #[test]
     fn gpus_are_sorted_by_index_and_all_other_groups_by_name() {
-        let places =
-            |by: BillProperty| by.groups(&bill(&[line(2), line(10)])).into_iter().map(|(place, _)| place);
-        assert!(places(BillProperty::Gpu).eq([2, 10]));
-        assert!(places(BillProperty::Tenant).eq([0, 0]));
+        let places = |by: &str| groups(by, &bill(&[line(2), line(10)])).into_iter().map(|(place, _)| place);
+        assert!(places("gpu").eq([2, 10]));
+        assert!(places("tenant").eq([0, 0]));
     }
 
     #[test]
     fn two_boards_with_the_same_index_are_two_lines() {
         let replaced = BillLine { gpu: board(2, "y"), ..line(2) };
-        let names = |lines: &[BillLine]| names(&BillProperty::Gpu, lines);
+        let names = |lines: &[BillLine]| names("gpu", lines);
         assert_eq!(names(&[line(2), line(2), line(3)]), ["2", "2", "3"]);
         assert_eq!(names(&[line(2), replaced, line(3)]), ["2 (x)", "2 (y)", "3"]);
     }
@@ -397,7 +392,7 @@ mod tests {
     #[test]
     fn a_workload_with_two_tenants_is_two_lines_that_name_them() {
         let of = |tenant: &str| BillLine { tenant: tenant.into(), ..line(0) };
-        let names = |lines: &[BillLine]| names(&BillProperty::Workload, lines);
+        let names = |lines: &[BillLine]| names("workload", lines);
         assert_eq!(names(&[of("physics"), of("physics")]), ["x", "x"]);
         assert_eq!(names(&[of("physics"), of("bio")]), ["x (physics)", "x (bio)"]);
     }
@@ -407,7 +402,7 @@ mod tests {
         let user = |label: Fact| {
             let mut line = line(0);
             line.labels.insert(label.label().into(), "ada".into());
-            BillProperty::User.name_of(&line)
+            names("user", &[line])[0].clone()
         };
         assert_eq!([Fact::User, Fact::SlurmUser, Fact::SlurmAccount].map(user), ["ada", "ada", NONE]);
     }
@@ -415,7 +410,7 @@ mod tests {
     #[test]
     fn a_grouping_is_a_word_or_a_label_and_the_error_for_an_unknown_one_lists_all() {
         let by = |text: &str| text.parse::<BillGrouping>();
-        assert_eq!(by("tenant"), Ok(BillProperty::Tenant.into()));
+        assert_eq!(by("tenant").unwrap().names(), ["tenant"]);
         assert_eq!(by("namespace"), by("k8s_namespace_name"));
         assert_eq!(by("account").unwrap().names(), ["slurm_account"]);
         assert_eq!(by("model,tenant").unwrap().names(), ["model", "tenant"]);
@@ -464,8 +459,7 @@ mod tests {
         ];
         let mut bill = Bill { lines, ..made::bill(&json!({"gpus": [gpu("x", 0), gpu("y", 1)]})) };
         bill.keep_lines(|line| line.tenant == "ml");
-        let models: BTreeSet<_> =
-            BillProperty::Model.groups(&bill).into_iter().map(|(_, name)| name).collect();
+        let models: BTreeSet<_> = groups("model", &bill).into_iter().map(|(_, name)| name).collect();
         assert_eq!(models, ["model of x".to_owned()].into());
         let [gpu] = &bill.gpus[..] else { panic!("{:?}", bill.gpus) };
         assert_eq!((gpu.slot.0, gpu.money), (7, Some(Money(0))), "nothing of others is in it");
@@ -475,8 +469,8 @@ mod tests {
     fn a_model_is_found_by_uuid_and_two_properties_are_two_names() {
         let unknown = BillLine { gpu: board(3, "y"), ..line(3) };
         let lines = [line(0), unknown];
-        assert_eq!(names(&BillProperty::Model, &lines), ["H100", NONE]);
-        assert_eq!(names(&BillProperty::Node, &lines), ["n1", "n1"]);
+        assert_eq!(names("model", &lines), ["H100", NONE]);
+        assert_eq!(names("node", &lines), ["n1", "n1"]);
         let by: BillGrouping = "model,gpu".parse().unwrap();
         let key = |index: u32, model: &str| vec![(0, model.to_owned()), (index, index.to_string())];
         assert_eq!(by.groups(&bill(&lines)), [key(0, "H100"), key(3, NONE)]);

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::by::{BillGrouping, BillProperty};
-use super::html;
+use super::by::BillGrouping;
+use super::columns::report;
 use crate::billing::Bill;
+use crate::cli::report::html;
 
 /// Writes the bill of each group of `what` into a directory, which is made where it is missing. Returns the names of the
 /// groups with their files.
@@ -19,7 +20,7 @@ pub(super) fn write(
     let fail = |path: &Path, error| format!("{}: cannot be written: {error}", path.display());
     fs::create_dir_all(directory).map_err(|error| fail(directory, error))?;
     // A bill of one tenant by tenant has one line.
-    let by = if by == what { &BillGrouping::from(BillProperty::Workload) } else { by };
+    let by = if by == what { &"workload".parse::<BillGrouping>()? } else { by };
     let names: Vec<String> = what.groups(bill).into_iter().map(|key| group_name(&key)).collect();
     let mut files = BTreeMap::new();
     let mut taken = BTreeSet::new();
@@ -28,7 +29,7 @@ pub(super) fn write(
         let mut names = names.iter();
         of_group.keep_lines(|_| names.next() == Some(name));
         let path = directory.join(file_name(name, &mut taken));
-        let page = html::page(&[of_group], by);
+        let page = html::page(&[report(&of_group, by)], &[], &[]);
         fs::write(&path, page).map_err(|error| fail(&path, error))?;
         files.insert(name.clone(), path);
     }
