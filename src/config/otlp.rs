@@ -78,7 +78,7 @@ keys! { OtlpDestination;
 pub struct OtlpDestination () {
     endpoint: Endpoint, text("http://host:port or https://host", str::parse::<Endpoint>),
         Required("https://otlp.example.com:4318"), Reload,
-        "Its address; /v1/metrics and /v1/logs are added by themselves.";
+        "Its address; /v1/metrics and /v1/logs are added automatically.";
     protocol: OtlpProtocol, word(OtlpProtocol::NAMES, OtlpProtocol::ALL), Default("http/protobuf"), Reload,
         "How to send; usually http/protobuf on port 4318, grpc on 4317.";
     compression: OtlpCompression, word(OtlpCompression::NAMES, OtlpCompression::ALL), Default("gzip"), Reload,
@@ -98,11 +98,11 @@ pub struct OtlpDestination () {
     timeout: Nanoseconds, duration(Nanoseconds::from_seconds(1), Nanoseconds::from_seconds(60)), Default("10s"), Reload,
         "How long a request may take.";
     live_first: bool, flag(), Default("false"), Reload,
-        "Whether the latest points go first; only if it takes samples out of order.";
+        "Whether the latest points are sent first; only if it accepts samples out of order.";
     events: bool, flag(), Default("false"), Reload,
-        "Whether it gets events too, as logs.";
+        "Whether events are sent to it too, as logs.";
     traces: bool, flag(), Default("false"), Reload,
-        "Whether it gets the agent's traces too, which otlp.traces switches on.";
+        "Whether the agent's traces are sent to it too; otlp.traces turns them on.";
 }
 }
 

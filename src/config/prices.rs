@@ -25,29 +25,29 @@ pub(crate) struct RateDraft () {
     gpu_hour: Option<i64>, text("a decimal number", price), Optional("2.49"), Reload, in "currency per GPU-hour",
         "Price of one GPU for one hour, exact to nine decimals.";
     instance_hour: Option<i64>, text("a decimal number", price), Optional("0.55"), Reload, in "currency per hour",
-        "Price of a MIG instance for an hour; needs mig_profile, and a rate of the GPU beside it.";
+        "Price of a MIG instance for an hour; needs mig_profile, and a rate for the whole GPU.";
     node_hour: Option<i64>, text("a decimal number", price), Optional("32.77"), Reload, in "currency per hour",
         "Price of a whole node for one hour, instead of gpu_hour; needs gpus.";
     upfront: Option<i64>, text("a decimal number", price), Optional("100000"), Reload, in "currency",
-        "What was paid once for a committed node; needs term_years.";
+        "Amount paid once for a committed node; needs term_years.";
     term_years: Option<i64>, text("a number of years", years), Optional("3"), Reload, in "years",
         "How long the commitment lasts, in years of 365 days.";
     node_price: Option<i64>, text("a decimal number", price), Optional("280000"), Reload, in "currency",
-        "What an own node cost, instead of gpu_hour; needs gpus and years.";
+        "Purchase price of your own node, instead of gpu_hour; needs gpus and years.";
     years: Option<i64>, text("a number of years", years), Optional("5"), Reload, in "years",
-        "How long an own node is used, in years of 365 days.";
+        "Useful life of your own node, in years of 365 days.";
     residual_value: Option<i64>, text("a decimal number", price), Optional("20000"), Reload, in "currency",
-        "What an own node is worth after that; nothing by default.";
+        "Value of your own node after that; 0 by default.";
     yearly_cost: Option<i64>, text("a decimal number", price), Optional("30000"), Reload, in "currency per year",
-        "What an own node costs to run each year; nothing by default.";
+        "Cost to run your own node for a year; 0 by default.";
     gpus: Option<u32>, text("a number of GPUs", gpus), Optional("8"), Reload,
         "How many GPUs share the price of the node.";
     gpu_share: Option<i64>, text("a share of 1", share), Optional("0.9"), Reload,
-        "The part of the node's price that its GPUs bear; all of it by default.";
+        "The part of the node's price that is for its GPUs; by default all of it.";
     from: Option<Utc>, text("a time in UTC on the 15-minute grid", moment), Optional("2026-01-01T00:00:00Z"), Reload,
-        "When it begins, also in the past; without it, at the next quarter hour.";
+        "Its start, also in the past; by default the next quarter hour.";
     class: Option<&'static str>, word(CLASSES, CLASSES), Optional("committed"), Reload,
-        "What kind of price it is; by default committed or owned where so derived, else on_demand.";
+        "Kind of price; by default committed or owned if so derived, otherwise on_demand.";
     model: Option<String>, text("a pattern", pattern), Optional("*H100*"), Reload,
         "Only GPUs of these models.";
     node: Option<String>, text("a pattern", pattern), Optional("gpu-a-*"), Reload,
@@ -57,7 +57,7 @@ pub(crate) struct RateDraft () {
     pool: Option<String>, text("a pattern", pattern), Optional("spot-*"), Reload,
         "Only GPUs of nodes of these pools (node.pool).";
     spot: Option<bool>, text("true or false", flag), Optional("true"), Reload,
-        "Only GPUs of nodes that may, or may not, be taken away any time (node.spot).";
+        "Only GPUs of spot nodes (true) or of other nodes (false); see node.spot.";
     uuid: Option<String>, text("a pattern", pattern), Optional("GPU-5f1e*"), Reload,
         "Only GPUs with these UUIDs.";
     mig_profile: Option<String>, text("a pattern", pattern), Optional("1g.10gb"), Reload,

@@ -99,11 +99,11 @@ pub struct NodeConfig (config node) {
     cluster: Option<String>, text("a name", name), Optional("zurich-1"), Restart,
         "Name of its cluster in gpumeter_node_info, API, bills, OTLP (k8s.cluster.name).";
     pool: Option<String>, text("a name", name), Optional("a100-spot"), Restart,
-        "Its node pool, for rates that name one; by default what labels_file says.";
+        "Its node pool, for rates with pool; by default the value in labels_file.";
     instance_type: Option<String>, text("a name", name), Optional("p4d.24xlarge"), Restart,
-        "Its instance type, for rates that name one; by default what labels_file says.";
+        "Its instance type, for rates with instance_type; by default the value in labels_file.";
     spot: Option<bool>, text("true or false", flag), Optional("true"), Restart,
-        "Whether it may be taken away any time, for rates that say so; see labels_file.";
+        "true for a spot node, for rates with spot; by default the value in labels_file.";
     labels_file: Option<PathBuf>, text("an absolute path", path), Optional("/etc/gpumeter/node-labels"), Restart,
         "File with the labels of its Kubernetes node, one as key=value on each line.";
 }
@@ -117,7 +117,7 @@ pub struct SamplingConfig (config sampling) {
     slow: Nanoseconds, duration(TENTH, seconds(3600)), Default("60s"), Reload,
         "How often readings that hardly change are taken; not shorter than the tick.";
     driver_share: u32, count(100, 1_000_000), Default("5000"), Reload, in "millionths",
-        "Share of time in driver calls to aim at; above it what health does not need is rarer.";
+        "Target share of time in driver calls; above it, readings without use for health are rarer.";
     level: Level, word(LEVELS, Level::ALL), Default(Level::Standard.name()), Reload,
         "Which metrics: lean (for alerts), standard (for dashboards too) or full (all).";
 }
@@ -132,11 +132,11 @@ pub struct NvmlConfig (config nvml) {
 "Who holds GPUs, and so who pays for them while they are idle."
 pub struct AttributionConfig (config attribution) {
     presence: PresenceSetting, word(PresenceSetting::NAMES, PresenceSetting::ALL), Default("auto"), Reload,
-        "Whether a process on a GPU without a grant holds it; auto: if nothing here grants GPUs.";
+        "Whether a process holds a GPU that nothing grants; auto: only on a node without grants.";
     standing: Vec<GrantConfig>, entries(standing::read, standing::TABLE), Optional(""), Reload,
         "Grants written by hand: each gives a tenant a share of some GPUs.";
     runtimes: Vec<String>, texts("the name of a service", service), Optional("my-runtime.service"), Restart,
-        "Services that run containers, beside the known ones; a * at the end stands for any ending.";
+        "More services that run containers; a * at the end matches any ending.";
     container_nodes: Vec<String>, texts("the cgroup path of a container", cgroup_path),
         Optional("/lxc.payload.slurm"), Restart,
         "Containers that run a kubelet or slurmd; pods and jobs below them are attributed.";
@@ -148,7 +148,7 @@ pub struct KubernetesConfig (config attribution.kubernetes) {
         Default("/var/lib/kubelet/pod-resources/kubelet.sock"), Restart,
         "Socket of the kubelet's pod-resources API (which containers hold GPUs), or off.";
     resources: Vec<String>, texts("the name of an extended resource", resource), Default("nvidia.com/*"), Reload,
-        "Extended resources that are GPUs; a * at the end stands for any ending.";
+        "Extended resources that are GPUs; a * at the end matches any ending.";
     replicas: u32, count(1, 1_000), Optional("4"), Reload, in "replicas",
         "Replicas of each time-sliced GPU, for kubelets before 1.23, which do not report them.";
     ignore: Vec<PodPattern>, entries(ignored_pods::read, ignored_pods::TABLE), Optional(""), Reload,
@@ -183,7 +183,7 @@ pub(crate) struct PricesConfig (draft prices) {
     currency: Option<String>, text("a currency code", prices::currency), Optional("USD"), Reload,
         "Currency of your rates.";
     rates: Vec<Rate>, entries(prices::read, prices::TABLE), Optional(""), Reload,
-        "Your rates; the most specific one holds, then the latest.";
+        "Your rates; the most specific one applies, then the latest.";
 } + { energy: EnergyConfig }
 
 "What the energy of GPUs costs, where it is not included in the rates."
@@ -191,21 +191,21 @@ pub(crate) struct EnergyConfig (draft prices.energy) {
     kwh: Option<i64>, text("a decimal number", prices::price), Optional("0.21"), Reload, in "currency per kWh",
         "Price of a kilowatt-hour; by default energy is included in the rates.";
     pue: Option<i64>, text("a number from 1 to 5", prices::pue), Optional("1.3"), Reload,
-        "Energy of the whole site per energy of its computers, by which kwh is multiplied.";
+        "PUE: site energy divided by computer energy; multiplies kwh.";
     from: Option<Utc>, text("a time in UTC on the 15-minute grid", moment), Optional("2026-01-01T00:00:00Z"), Reload,
-        "When the price begins, also in the past; without it, at the next quarter hour.";
+        "Start of the price, also in the past; by default the next quarter hour.";
 }
 
 "What the energy of GPUs emits."
 pub(crate) struct CarbonConfig (draft carbon) {
     grams_per_kwh: Option<i64>, text("a decimal number", prices::price), Optional("380"), Reload, in "g CO2e per kWh",
-        "Grams of CO2e that a kilowatt-hour emits; without it bills have no emissions.";
+        "Grams of CO2e per kilowatt-hour; without it bills have no emissions.";
     pue: Option<i64>, text("a number from 1 to 5", prices::pue), Optional("1.3"), Reload,
-        "Energy of the whole site per energy of its computers, by which it is multiplied.";
+        "PUE: site energy divided by computer energy; multiplies grams_per_kwh.";
     source: Option<String>, text("a text", name), Optional("ENTSO-E 2025, yearly mean"), Reload,
-        "Where the number comes from; bills say it.";
+        "Source of the number, printed on bills.";
     from: Option<Utc>, text("a time in UTC on the 15-minute grid", moment), Optional("2026-01-01T00:00:00Z"), Reload,
-        "When the number begins, also in the past; without it, at the next quarter hour.";
+        "Start of the number, also in the past; by default the next quarter hour.";
 }
 
 "Who pays: by default a pod's namespace, a job's account, a unit or a user."
@@ -214,13 +214,13 @@ pub struct TenantsConfig (config tenants) {
         "Rules in order; the first that matches a holder says which tenant pays.";
     attributes: TenantAttributes, nested_pairs("tenants with attributes", tenants::add_attribute),
         Optional("{ml: {cost_center: \"4711\", owner: ada}}"), Reload,
-        "What bills also say of a tenant, such as its cost center or owner.";
+        "Facts about a tenant that bills show, such as its cost center or owner.";
     budgets: BTreeMap<String, Money>, pairs("tenants with amounts", tenants::add_budget),
         Optional("{ml: 5000}"), Reload, in "currency per month",
-        "What a tenant may cost in each calendar month of billing.time_zone, over all nodes.";
+        "Budget of a tenant per calendar month of billing.time_zone, over all nodes.";
 }
 
-"What tenants pay for, where that is not held time at the full rate."
+"Terms of tenants that do not pay the full rate for held time."
 pub(crate) struct TermsConfig (list terms) {
     terms: Vec<Terms>, entries(terms::read, terms::TABLE), Optional(""), Reload,
         "Terms of tenants; those with a tenant's own name come before those with a pattern.";
@@ -236,7 +236,7 @@ pub struct BillingConfig (config billing) {
         "The organisation that charges for the GPUs: InvoiceIssuerName and providers of FOCUS.";
 }
 
-"Where accounts are kept, so that a restart loses nothing."
+"Where the account is stored, so a restart loses nothing."
 pub struct LedgerConfig (config ledger) {
     enabled: bool, flag(), Default("true"), Restart,
         "Whether usage is accounted for; without it there are no bills and no tenant metrics.";
@@ -257,23 +257,23 @@ pub struct ExportConfig (config ledger.export) {
     directory: Option<PathBuf>, text("an absolute path", path), Optional("/var/lib/gpumeter/exports"), Restart,
         "Directory of the files; it must exist. Without it nothing is exported.";
     interval: Nanoseconds, duration(seconds(1), seconds(3_600)), Default("15m"), Restart,
-        "How often the file of the day is written anew.";
+        "How often the file of the day is written again.";
     on_stop: Nanoseconds, duration(Nanoseconds(0), seconds(300)), Default("10s"), Restart,
         "How long the last files may take when the agent stops.";
 }
 
-"Push to receivers of OpenTelemetry; its environment variables stand for what is not given here."
+"Push by OpenTelemetry; its environment variables apply to keys that are missing here."
 pub struct OtlpConfig (config otlp) {
     endpoint: Option<Endpoint>, text("http://host:port or https://host", str::parse::<Endpoint>), Optional("http://127.0.0.1:4318"), Restart,
         "Address of a receiver without more settings; by default $OTEL_EXPORTER_OTLP_ENDPOINT.";
     interval: Nanoseconds, duration(TENTH, seconds(600)), Default("15s"), Reload,
         "How often to push; a multiple of sampling.interval.";
     names: OtlpNames, word(OtlpNames::NAMES, OtlpNames::ALL), Default("native"), Reload,
-        "Names of metrics; with hw, OpenTelemetry's for hardware where there is one.";
+        "Names of metrics; hw: OpenTelemetry's name for hardware, if there is one.";
     traces: u32, count(0, 1_000_000), Default("0"), Restart, in "millionths",
         "Share of ticks, pushes and rounds that are traced, for destinations with traces.";
     destinations: Vec<OtlpDestination>, entries(otlp::read, otlp::TABLE), Optional(""), Restart,
-        "Receivers with settings of their own.";
+        "Receivers with their own settings.";
 } + { spool: SpoolConfig }
 
 "What waits for receivers that do not answer, on disk."
@@ -281,9 +281,9 @@ pub struct SpoolConfig (config otlp.spool) {
     directory: PathBuf, text("an absolute path", path), Default("/var/lib/gpumeter/otlp"), Restart,
         "Directory of the files.";
     size: u32, count(8, 1_048_576), Default("256"), Restart, in "MiB",
-        "Most that may wait; beyond it the oldest is dropped and counted.";
+        "Maximum size of waiting data; beyond it the oldest is dropped and counted.";
     age: Nanoseconds, duration(seconds(60), days(30)), Default("24h"), Restart,
-        "How long it may wait; older data is dropped and counted.";
+        "Maximum age of waiting data; older data is dropped and counted.";
 }
 
 "Limits on exported series."
@@ -305,7 +305,7 @@ pub struct WebConfig (config web) {
         "Local socket for quiesce, resume and inventory (root and the agent's user), or off.";
     external_url: Option<String>, text("http://host or https://host, with a path if there is one", external_url),
         Optional("https://gpu-node-7.example.com/gpumeter"), Restart,
-        "URL under which users reach this agent, for links: that of the proxy before it, if any.";
+        "URL by which users reach this agent, for links: that of its proxy, if there is one.";
     created: bool, flag(), Default("false"), Reload,
         "Whether /metrics has a _created line with the start time of each counter.";
     users: BTreeMap<String, Credential>, pairs("users with files", add_user), Optional("{alice: /etc/gpumeter/alice.bcrypt}"), Reload,
@@ -313,9 +313,9 @@ pub struct WebConfig (config web) {
     tenants: BTreeMap<String, Vec<String>>, pairs("users with tenants", add_tenant), Optional("{alice: team-a}"), Reload,
         "Tenants that each user sees, or \"*\" for all; without this key all users see all tenants.";
     local_readers: Vec<String>, texts("a user, group:NAME or \"*\"", name), Optional("group:gpu-admins"), Reload,
-        "Users of this host who see every line without a password; the others see what they run.";
+        "Users of this host who see every line without a password; others see what they run.";
     open_probes: bool, flag(), Default("false"), Reload,
-        "Whether /-/healthy and /-/ready are answered without a password.";
+        "Whether /-/healthy and /-/ready need no password.";
     headers: Vec<(String, String)>, pairs("headers with values", add_header), Optional("{X-Frame-Options: deny}"), Reload,
         "Headers added to every response; those that exporter-toolkit allows.";
     http2: bool, flag(), Default("true"), Reload,
@@ -352,7 +352,7 @@ pub struct WebTlsConfig (config web.tls) {
         Optional("TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"), Reload,
         "Cipher suites of TLS 1.2, best first; by default all that the agent has.";
     prefer_server_cipher_suites: bool, flag(), Default("true"), Reload,
-        "Whether the order of cipher_suites counts, rather than the client's.";
+        "Whether the order of cipher_suites applies, not the client's.";
     curve_preferences: Vec<String>, list("a curve", add_curve), Optional("X25519"), Reload,
         "Curves of the key exchange, best first; by default X25519, CurveP256, CurveP384.";
 }

@@ -74,7 +74,7 @@ pub(crate) struct GrantDraft () {
     id: Option<String>, text("a name", token), Optional("condo-physics"), Reload,
         "Your name for this grant; no two alike.";
     gpu: Vec<GpuSelector>, list("all, an index, a range such as 4-7, or a UUID", add_gpus), Required("all"), Reload,
-        "The GPUs of which it grants a share each; indices are those of nvidia-smi.";
+        "The GPUs; it grants a share of each. Indices are those of nvidia-smi.";
     fraction: Option<Fraction>, text("a fraction such as 1/2 or 0.5, or 1", fraction), Default("1"), Reload, in "GPUs",
         "How much of each GPU; the grants of one GPU sum to 1 at most.";
     user: Vec<UserChoice>, texts("a user name or a uid", user), Optional("alice"), Reload,

@@ -28,7 +28,7 @@ pub(crate) struct RuleDraft () {
     tenants: Vec<String>, texts("a tenant", name), Optional("physics-a100"), Reload,
         "The tenants that a name with placeholders may yield; by default any.";
     from: Option<Utc>, text("a time in UTC on the 15-minute grid", moment), Optional("2026-01-01T00:00:00Z"), Reload,
-        "When it begins, also in the past; without it, at the next quarter hour.";
+        "Its start, also in the past; by default the next quarter hour.";
     trust_labels: bool, flag(), Default("false"), Reload,
         "Accept labels and images that users can forge, without a namespace or account.";
 }

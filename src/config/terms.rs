@@ -16,13 +16,13 @@ pub(crate) struct TermsDraft () {
     tenant: Option<String>, text("a tenant, or a pattern", tenant), Required("ml"), Reload,
         "The tenant, or a pattern in which * stands for anything.";
     basis: Basis, word(["held", "used"], [Basis::Held, Basis::Used]), Default("held"), Reload,
-        "Whether the tenant pays for what it held, or for what it used.";
+        "Whether the tenant pays for held or for used time.";
     discount: u32, text("a number of percent", percent), Default("0"), Reload, in "percent",
-        "What is taken off the rates of time; energy has no discount.";
+        "Percent off the rates of time; energy has no discount.";
     outside_use: bool, word(["report", "charge"], [false, true]), Default("report"), Reload,
         "Whether use outside a holding and beyond the own share is charged (for basis held).";
     from: Option<Utc>, text("a time in UTC on the 15-minute grid", moment), Optional("2026-01-01T00:00:00Z"), Reload,
-        "When they begin, also in the past; without it, at the next quarter hour.";
+        "Their start, also in the past; by default the next quarter hour.";
 }
 }
 

@@ -106,17 +106,22 @@ pub fn reference() -> String {
 const PREFACE: &str = "\
 # Events
 
-What happens to GPUs, tenants and the agent. Each event is a line of the log, an entry of `/api/v1/events` and, for destinations with
-`events: true` ([otlp.md](otlp.md)), an OTLP log record through the same spool as the metrics.
+For the person who reads events of GPUs, tenants and the agent. Each event is a line of the log and an entry of `/api/v1/events`. For
+destinations with `events: true` ([otlp.md](otlp.md)) it is also an OTLP log record, through the same spool as the metrics.
 
-Every event has a name (OTLP's event name), a severity (INFO 9, WARN 13, ERROR 17), the time when it happened and when it was found, a
-sentence, a `count`, and an id that is the same wherever it is told, also when it is sent twice (`event.id`). Events of a GPU have `gpu` and
-`uuid`, and `workloads` and `tenants`: those that hold the GPU or had processes on it.
+Every event has:
 
-Repetitions of an event of the same GPU within a minute are joined: the first is told at once, the others after the minute as one
-with their `count`. Events of tenants are never joined, and are kept in a ring of their own (500 of each), so that churn of workloads never evicts an
-XID. A reader who may see some tenants only (`web.tenants`), or what he runs himself, sees the events of those, and events of GPUs
-that they hold alone, since the last of their holders came. An XID of a MIG instance needs that instance, all others the whole GPU.
+- a name (OTLP's event name), a severity (INFO 9, WARN 13, ERROR 17), a sentence and a `count`;
+- the time when it happened, and the time when it was found;
+- an id (`event.id`) that is the same in every copy, also if it is sent twice.
+
+Events of a GPU also have `gpu`, `uuid`, `workloads` and `tenants`: those that hold the GPU or had processes on it.
+
+**Repetitions.** The first event of a GPU is reported at once. Repetitions within a minute are reported after the minute, as one event with
+their `count`. Events of tenants are never joined. They are kept in a separate ring (500 of each), so many short workloads never evict an XID.
+
+**Access.** Some readers may see only some tenants (`web.tenants`), or only what they run. They see events of these, and events of GPUs that
+these hold alone, since the last of the holders came. An XID of a MIG instance needs that instance, all others the whole GPU.
 
 | event | severity | when | attributes | shown to |
 |---|---|---|---|---|

@@ -329,14 +329,15 @@ def attribution(told):
 
 PAGE = """# What gpumeter costs
 
-Written by `.ci/figures --write docs/figures.md`: {gpus} simulated H100 and {processes} real processes on a virtual machine with
-{cores} processors ({model}), beside nvitop-exporter and all-smi over the same driver, each at one sample a second. Times
-are processor time as the kernel counts it by thread; only P4 is time by the clock, of each while the others rest. Who is
-asked once a second finds nothing of his in the processor's caches, and is woken first; the others are asked ten times a
-second for P2, or their answers would not stand out of what they do anyhow. The simulated driver works
-inside whoever asks it: of the agent its calls, its wait for events (which a real driver lets sleep) and the demo's clock
-are taken off where the table says so; what the others spend in it is not known, and stays in. P11 is what
-`cargo run --release --features examples --example attribution_cost` prints.
+Written by `.ci/figures --write docs/figures.md`, on a virtual machine with {cores} processors ({model}). {gpus} simulated H100 and {processes} real
+processes run next to nvitop-exporter and all-smi, over the same driver. Each exporter takes one sample a second.
+
+- Times are processor time, as the kernel counts it by thread. Only P4 is time by the clock, of each exporter while the others rest.
+- An exporter that is asked once a second finds none of its data in the processor's caches, and is woken first. For P2 the others are asked ten
+  times a second. Otherwise their responses would not stand out from their other work.
+- The simulated driver works inside each exporter. For the agent, the table leaves out its calls, its wait for events (which a real driver lets
+  sleep) and the demo's clock, where it says so. For the others this part is unknown and stays included.
+- P11 is the output of `cargo run --release --features examples --example attribution_cost`.
 
 | | what | aim | measured | |
 |---|---|---|---|---|

@@ -14,8 +14,8 @@ import re
 import shutil
 import struct
 import subprocess
-import tarfile
 import sys
+import tarfile
 import time
 from contextlib import contextmanager
 from pathlib import Path

@@ -182,13 +182,14 @@ def draw(suite, browser, answers, keep=False):
 
 HEAD = """# Dashboards
 
-Written by `UPDATE=1 .ci/interop stack`, which asks every query of every dashboard on a real Prometheus that scrapes agents on simulated
-nodes. Behind each query is what it answered: first on a node where all is well, then in a cluster of a dozen GPUs with MIG,
-time-slicing, MPS, pods and jobs, where boards are lost, hung, hot, worn and throttled. The pictures show that cluster, drawn by Grafana's
-own components but for state timelines, which those lack. Windows are a fifth as long here and shorter, so that sums of the account, which
-steps every 15 s, dip now and then. How to install the dashboards: [monitoring.md](monitoring.md#dashboards).
+For the person who reads a dashboard. [monitoring.md](monitoring.md#dashboards) installs the dashboards. An empty panel shows a sentence that
+says why. Panels that are empty when all is well are marked.
 
-Read a panel that is empty by the sentence that it shows then; those that are empty when all is well are marked.
+`UPDATE=1 .ci/interop stack` writes this page. It runs every query of every dashboard on a real Prometheus that scrapes agents on simulated
+nodes. Each query has two results: first of a node where all is well, then of a cluster of a dozen GPUs. That cluster has MIG, time-slicing,
+MPS, pods and jobs, and boards that are lost, hung, hot, worn and throttled. The pictures show it, drawn by Grafana's own components, except
+for state timelines, which those lack. Windows are at most a fifth as long here. So sums of the account, which steps every 15 s, dip now and
+then.
 """
 
 

@@ -12,7 +12,7 @@ use crate::rules::{self, Rule};
 const FILES: &[(&str, &str)] = &[
     ("lean.yaml", "what somebody should look at"),
     ("standard.yaml", "what needs level standard; without it these rules stay silent"),
-    ("tenants.yaml", "what the owners of work are told"),
+    ("tenants.yaml", "for the owners of work"),
     ("absence.yaml", "no agent at all, and targets that were never scraped"),
     (
         "maintenance.yaml",
@@ -24,10 +24,9 @@ const FILES: &[(&str, &str)] = &[
 
 fn document() -> String {
     let mut text = String::from(
-        "# Rules\n\nGenerated from `alerts/` by `UPDATE=1 cargo test generated`. How to install them: \
-         [monitoring.md](monitoring.md). Severity: `page` a person, now; `ticket` somebody, within a day; `notice` the tenant, in \
-         working hours; `none` no message, it silences others. Each alert has a runbook in [runbooks](runbooks/), and \
-         `promtool test rules alerts/tests.yaml` lets each fire and stay silent.\n",
+        "# Rules\n\nGenerated from `alerts/` by `UPDATE=1 cargo test generated`. [monitoring.md](monitoring.md#rules) installs them. \
+         [monitoring.md](monitoring.md#who-gets-which-alert) explains the severities. Each alert has a runbook in \
+         [runbooks](runbooks/). `promtool test rules alerts/tests.yaml` lets each alert fire and stay silent.\n",
     );
     let mut by_file: BTreeMap<String, Vec<Rule>> = BTreeMap::new();
     for rule in rules::all() {

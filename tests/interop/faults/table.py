@@ -68,12 +68,11 @@ class Table:
 
 PAGE = """# What breaks around the agent, and what does not
 
-Written by `.ci/faults --write docs/faults.md`, which breaks one thing after the other over the simulated driver and
-measures from outside: on the page, on the account, in `/proc`. Here on a virtual machine with {cores} processors
-({model}) and {memory:.0f} GiB of memory; each part is of one run, and says how many processes of other work wanted to run
-when it began.
+Written by `.ci/faults --write docs/faults.md`. The command breaks one thing after the other over the simulated driver. It measures from outside:
+on the page, in the account, in `/proc`. The machine is virtual, with {cores} processors ({model}) and {memory:.0f} GiB of memory. Each part is
+of one run, and says how many processes of other work wanted to run at its start.
 
-A row that misses its target fails the command. Times of a period are of one of 0.5 s.
+A row that misses its target fails the command. A period is 0.5 s.
 
 """
 

@@ -139,10 +139,10 @@ fn mark(state: &FamilyState, persona: Option<&str>, board: &str) -> char {
 const HEAD: &str = "\
 # Which series exist where
 
-What `gpumeter doctor` says of a GPU of each board under each driver, with nothing switched off by configuration:
-`+` is exported, every other mark says why not. The boards and drivers are simulated ([how](../simulator/README.md));
-the library of an older driver lacks the functions that the real one lacks. On a real node, ask `gpumeter doctor`.
-Generated: `UPDATE=1 cargo test generated`.
+For the person who asks which metrics a board has. This is the output of `gpumeter doctor` for each board and driver, with no metric turned
+off by configuration. `+` is exported; every other mark gives the reason. Boards and drivers are simulated ([how](../simulator/README.md)). The
+library of an older driver lacks the functions that the real one lacks. On a real node, run `gpumeter doctor`. Generated:
+`UPDATE=1 cargo test generated`.
 
 ";
 
