@@ -16,7 +16,8 @@ use crate::clock::{Stop, system_zone};
 use crate::config::{Config, RetentionConfig};
 use crate::ledger::{Error, Ledger, LedgerQueue, Opening, PendingOrder, Retention};
 use crate::model::{HowHeld, NodeIdentity, Stamp, Utc};
-use crate::policy::{ActiveConfig, Decision, node_identity};
+use crate::policy::{ActiveConfig, node_identity};
+use crate::tenants::Decision;
 use crate::thread::Thread;
 use crate::trace;
 
@@ -317,10 +318,9 @@ impl LedgerWriter<'_> {
     /// Stores the prices and tenant rules of reloads, each in force from the time of its reload; false if the disk prevents
     /// it. What is already stored is not stored again.
     fn store_decisions(&mut self, decisions: &[Decision]) -> bool {
-        for Decision { book, tenant_rules, decided } in decisions.iter().skip(self.recorded) {
-            let prices = self.ledger.reprice(book, *decided);
-            match prices.and_then(|()| self.ledger.replace_tenant_rules(tenant_rules, *decided)) {
-                Ok(()) if self.ledger.has_waiting_prices() => tracing::info!(
+        for decision in decisions.iter().skip(self.recorded) {
+            match self.ledger.decide(decision.clone()) {
+                Ok(()) if self.ledger.has_waiting_decisions() => tracing::info!(
                     "the new prices and tenant rules are recorded once the clock is synchronised"
                 ),
                 Ok(()) => tracing::info!(

@@ -1,4 +1,4 @@
-//! What the operator decided about prices, as a node recorded it: each entry with the time in which it is in force.
+//! What the operator decided, as a node recorded it: each entry with the time in which it is in force.
 
 use std::sync::Arc;
 
@@ -11,13 +11,19 @@ use super::terms::Terms;
 /// An entry of the operator's configuration that is in force from a time on.
 pub trait Dated: Clone + PartialEq {
     /// The begin that the operator gave; without one it begins at the quarter hour after it was first recorded.
-    fn from(&self) -> Option<Utc>;
+    fn from(&self) -> Option<Utc> {
+        None
+    }
 
     /// Whether it concerns that node. It is recorded by the nodes that it concerns.
-    fn is_for_node(&self, node: &NodeIdentity) -> bool;
+    fn is_for_node(&self, _: &NodeIdentity) -> bool {
+        true
+    }
 
     /// Whether it concerns some nodes only.
-    fn selects_nodes(&self) -> bool;
+    fn selects_nodes(&self) -> bool {
+        false
+    }
 }
 
 /// An entry as it was recorded. Only its end changes later.
@@ -33,6 +39,8 @@ pub struct Recorded<E> {
     pub end: Option<Utc>,
     /// When it was recorded.
     pub recorded: Utc,
+    /// The account of time before this was final then.
+    pub covered_until: Utc,
 }
 
 /// The entries that a node has recorded, in order of their ids.
@@ -50,7 +58,7 @@ pub struct RateSchedule {
     pub terms: Schedule<Terms>,
 }
 
-/// The circumstances in which a book is recorded.
+/// The circumstances in which something is recorded.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordedAt<'a> {
     /// Now, or the end of the last settled minute where that is later.
@@ -61,8 +69,15 @@ pub struct RecordedAt<'a> {
     pub node_since: Utc,
     /// Whether no time is settled yet. Then an entry without a begin is in force from the beginning.
     pub is_new: bool,
-    /// The prices of time before this are final.
+    /// The account of time before this is final.
     pub covered_until: Utc,
+}
+
+impl<'a> RecordedAt<'a> {
+    /// At the beginning of the account of a node.
+    pub const fn first(node: &'a NodeIdentity) -> Self {
+        Self { now: Utc(0), node, node_since: Utc(0), is_new: true, covered_until: Utc(0) }
+    }
 }
 
 impl RateSchedule {
@@ -71,18 +86,19 @@ impl RateSchedule {
         let prices = self.rates.entries().iter().filter(|rate| {
             rate.entry.kind != RateKind::CarbonKwh && !rate.entry.tariff.class.starts_with(EXAMPLE)
         });
-        let prices = prices.filter(move |rate| rate.begin < to && rate.end.is_none_or(|end| from < end));
+        let prices = prices.filter(move |rate| rate.is_between(from, to));
         prices.map(|rate| &*rate.entry.tariff.currency)
     }
 }
 
 impl<E> Recorded<E> {
-    const fn is_in_force(&self, at: Utc) -> bool {
-        self.begin.0 <= at.0
-            && match self.end {
-                Some(end) => at.0 < end.0,
-                None => true,
-            }
+    fn is_in_force(&self, at: Utc) -> bool {
+        self.begin <= at && self.end.is_none_or(|end| at < end)
+    }
+
+    /// Whether it is in force at any time between two times.
+    fn is_between(&self, from: Utc, to: Utc) -> bool {
+        self.begin < to && self.end.is_none_or(|end| from < end)
     }
 }
 
@@ -92,7 +108,7 @@ impl<E> Default for Schedule<E> {
     }
 }
 
-impl<E: Dated> Schedule<E> {
+impl<E> Schedule<E> {
     /// A schedule of recorded entries, in order of their ids.
     pub const fn new(entries: Vec<Recorded<E>>) -> Self {
         Self { entries }
@@ -104,7 +120,7 @@ impl<E: Dated> Schedule<E> {
     }
 
     /// The entries in force at a time.
-    pub(super) fn in_force(&self, at: Utc) -> impl Iterator<Item = &Recorded<E>> {
+    pub fn in_force(&self, at: Utc) -> impl Iterator<Item = &Recorded<E>> {
         self.entries.iter().filter(move |entry| entry.is_in_force(at))
     }
 
@@ -112,11 +128,24 @@ impl<E: Dated> Schedule<E> {
         self.entries.iter().flat_map(|entry| [Some(entry.begin), entry.end]).flatten()
     }
 
+    /// The times inside a span at which an entry begins or ends.
+    pub fn changes_between(&self, from: Utc, to: Utc) -> impl Iterator<Item = Utc> {
+        self.changes().filter(move |at| from < *at && *at < to)
+    }
+
+    /// When the last entry was recorded that is in force between two times.
+    pub fn last_recorded(&self, from: Utc, to: Utc) -> Utc {
+        let inside = self.entries.iter().filter(|entry| entry.is_between(from, to));
+        inside.map(|entry| entry.recorded).max().unwrap_or_default()
+    }
+}
+
+impl<E: Dated> Schedule<E> {
     /// Records the operator's entries in place of the last ones. Returns whether that changed anything.
     ///
     /// An entry that is not recorded yet begins when its operator says, but not in time that is covered; without a begin, at
     /// the next quarter hour. One that is gone ends at the next quarter hour.
-    fn record(&mut self, given: &[E], at: RecordedAt<'_>) -> bool {
+    pub fn record(&mut self, given: &[E], at: RecordedAt<'_>) -> bool {
         let RecordedAt { now, node, node_since, is_new, covered_until } = at;
         let next_quarter = now.floor(QUARTER_HOUR).plus(QUARTER_HOUR);
         let given = || given.iter().filter(|entry| entry.is_for_node(node));
@@ -141,7 +170,8 @@ impl<E: Dated> Schedule<E> {
             let node_since = if entry.selects_nodes() { node_since.ceil(QUARTER_HOUR) } else { Utc(0) };
             let begin = begin.max(node_since);
             let id = self.entries.last().map_or(1, |last| last.id + 1);
-            self.entries.push(Recorded { id, entry: entry.clone(), begin, end: None, recorded: now });
+            let entry = entry.clone();
+            self.entries.push(Recorded { id, entry, begin, end: None, recorded: now, covered_until });
             is_changed = true;
         }
         is_changed
@@ -165,8 +195,8 @@ impl RateSchedule {
 
     /// The times inside a span at which an entry begins or ends, in order.
     pub fn changes_between(&self, from: Utc, to: Utc) -> Vec<Utc> {
-        let changes = self.rates.changes().chain(self.terms.changes());
-        let mut changes: Vec<Utc> = changes.filter(|at| from < *at && *at < to).collect();
+        let terms = self.terms.changes_between(from, to);
+        let mut changes: Vec<Utc> = self.rates.changes_between(from, to).chain(terms).collect();
         changes.sort_unstable();
         changes.dedup();
         changes
@@ -203,10 +233,7 @@ impl RateSchedule {
     /// The schedule of a node that has always had that book: entries without a begin hold from the beginning.
     pub fn always(book: &PriceBook, node: &NodeIdentity) -> Self {
         let mut schedule = Self::default();
-        schedule.record(
-            book,
-            RecordedAt { now: Utc(0), node, node_since: Utc(0), is_new: true, covered_until: Utc(0) },
-        );
+        schedule.record(book, RecordedAt::first(node));
         schedule
     }
 }

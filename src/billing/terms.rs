@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::json;
 use super::schedule::Dated;
-use crate::model::{Amounts, Decimal, NodeIdentity, RESERVED, Utc, matches_pattern};
+use crate::model::{Amounts, Decimal, RESERVED, Utc, matches_pattern};
 
 /// The terms of tenants.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,7 +15,7 @@ pub struct Terms {
     /// The name of a tenant, or a pattern with `*` and `?`. Remainders have no terms.
     pub tenant: String,
     /// Begin, on a quarter hour; without it, they begin at the quarter hour after they were first recorded.
-    #[serde(skip)]
+    #[serde(skip_serializing_if = "Option::is_none", with = "json::optional_time")]
     pub from: Option<Utc>,
     /// The time that is charged.
     pub basis: Basis,
@@ -115,14 +116,6 @@ impl Terms {
 impl Dated for Terms {
     fn from(&self) -> Option<Utc> {
         self.from
-    }
-
-    fn is_for_node(&self, _: &NodeIdentity) -> bool {
-        true
-    }
-
-    fn selects_nodes(&self) -> bool {
-        false
     }
 }
 

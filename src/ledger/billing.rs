@@ -11,7 +11,7 @@ use super::amounts::{self, ACCOUNT, names};
 use super::column::{loaded, loaded_grade, loaded_id, loaded_method, sources_of, stored};
 use super::error::Cause;
 use super::rolled::RolledTime;
-use super::{MINUTE, node, rates, reader, tenant_rules};
+use super::{MINUTE, history, node, reader};
 use crate::billing::{
     Bill, BillGpu, BillLine, BillRate, BillTerms, ClaimConflict, ExactMoney, LineRates, Month, PriceBook,
     PricedSlot, PricedSpan, Rate, RateKind, RateSchedule, Reconciliation, Recorded, TenantBudget,
@@ -65,9 +65,8 @@ pub(super) fn make_bill(
     }
     let end = end.max(from);
     let node = node::load(connection)?;
-    let (recorded, rules) = (rates::load(connection)?, tenant_rules::load(connection)?);
-    let rolled = RolledTime::load(connection, &recorded, &rules)?;
-    rolled.check_period(from, end)?;
+    let (recorded, rules) = history::load(connection)?;
+    RolledTime::load(connection)?.check_period(from, end)?;
     let schedule = match &request.book {
         Some(book) => {
             book.check_currency(recorded.currencies(from, end))?;
@@ -101,7 +100,7 @@ pub(super) fn make_bill(
         rates,
         terms: terms_of(&lines, &schedule),
         unpriced: schedule.has_prices().then(|| gpus.iter().map(BillGpu::unpriced).sum()),
-        tenant_attributes: attributes_of(&lines, rules.versions().last().map(|last| &*last.rules)),
+        tenant_attributes: attributes_of(&lines, rules.versions().entries().last().map(|last| &last.entry)),
         tenant_budgets: budgets_of(&lines, rules.budgets_until(month.map_or(end, |month| month.end))),
         lines,
         gpus,
@@ -156,15 +155,13 @@ pub(super) fn charged_lines(
     Ok(draft.finish())
 }
 
-/// The priced lines of each quarter hour between two times, and the GPUs with time. A quarter hour that a rate divides, which
-/// those from before schema version 5 do, is visited in parts.
+/// The priced lines of each quarter hour between two times, and the GPUs with time.
 pub(super) fn quarter_lines(
     connection: &Connection,
     [from, to]: [Utc; 2],
     (schedule, rules): (&RateSchedule, &RuleSchedule),
     mut visit: impl FnMut(Utc, Vec<BillLine>),
 ) -> Result<Vec<BillGpu>, Cause> {
-    let changes = schedule.changes_between(from, to);
     let of_period = reader::holders(connection, HOLDERS_BETWEEN, [stored(from.0)?, stored(to.0)?])?;
     let holders = of_period.into_iter().map(|holder| (holder.id.clone(), holder)).collect();
     let gpus = load_gpus(connection)?;
@@ -172,7 +169,6 @@ pub(super) fn quarter_lines(
     let mut at = from;
     while at < to {
         let end = at.floor(QUARTER_HOUR).plus(QUARTER_HOUR).min(to);
-        let end = changes.iter().copied().find(|change| *change > at).map_or(end, |change| change.min(end));
         draft.add(connection, &BillSpan { from: at, to: end, rules: rules.rules(at), day: None })?;
         visit(at, draft.take_lines());
         at = end;

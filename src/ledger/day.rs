@@ -10,11 +10,11 @@ use super::billing::{
 };
 use super::column::{loaded, stored};
 use super::error::Cause;
+use super::history;
 use super::node::NodeHistory;
-use super::{rates, tenant_rules};
 use crate::billing::{
-    BillRate, Dated, DayAccount, DayGpu, DayHeader, DayRevision, DayRow, PricedSlot, RateKind, RateSchedule,
-    Schedule, mark_measured_energy,
+    BillRate, DayAccount, DayGpu, DayHeader, DayRevision, DayRow, PricedSlot, RateKind, RateSchedule,
+    mark_measured_energy,
 };
 use crate::model::{DAY, Nanoseconds, QUARTER_HOUR, TimeSum, Utc};
 use crate::tenants::RuleSchedule;
@@ -32,7 +32,7 @@ pub(super) fn days(connection: &Connection) -> Result<Vec<(Utc, DayRevision)>, C
         // No agent of this schema has owned it yet.
         return Ok(Vec::new());
     }
-    let (schedule, rules) = (rates::load(connection)?, tenant_rules::load(connection)?);
+    let (schedule, rules) = history::load(connection)?;
     let slots: BTreeMap<u64, Nanoseconds> = connection
         .prepare(
             "SELECT minute_ns / 86400000000000, sum(slot_ns) FROM minute WHERE minute_ns >= ?1 AND minute_ns < ?2 GROUP BY 1",
@@ -62,18 +62,11 @@ fn revision(day: Utc, end: Utc, schedule: &RateSchedule, rules: &RuleSchedule) -
     let until = day.plus(DAY);
     DayRevision {
         settled_until: end.min(until),
-        rate: last_of(&schedule.rates, day, until),
-        terms: last_of(&schedule.terms, day, until),
-        rules: rules.last_between(day, until),
+        rate: schedule.rates.last_recorded(day, until),
+        terms: schedule.terms.last_recorded(day, until),
+        rules: rules.last_recorded(day, until),
         slot: TimeSum(0),
     }
-}
-
-/// When the last entry was recorded that is in force between two times.
-fn last_of<E: Dated>(schedule: &Schedule<E>, from: Utc, to: Utc) -> Utc {
-    let inside =
-        schedule.entries().iter().filter(|entry| entry.begin < to && entry.end.is_none_or(|end| end > from));
-    inside.map(|entry| entry.recorded).max().unwrap_or_default()
 }
 
 /// The account of the day that begins at that time.
@@ -81,7 +74,7 @@ pub(super) fn read_day(connection: &Connection, day: Utc) -> Result<DayAccount, 
     let sql = "SELECT uid, exports_since_ns FROM ledger";
     let (ledger, since) =
         connection.query_row(sql, [], |row| Ok((row.get::<_, String>(0)?, Utc(loaded(row, 1)?))))?;
-    let (schedule, rules) = (rates::load(connection)?, tenant_rules::load(connection)?);
+    let (schedule, rules) = history::load(connection)?;
     let nodes = NodeHistory::load(connection)?;
     let closed = closed_time(connection)?;
     let (from, to) = (day.max(since), day.plus(DAY).min(closed));
@@ -102,7 +95,7 @@ pub(super) fn read_day(connection: &Connection, day: Utc) -> Result<DayAccount, 
     let slot: TimeSum = gpus.iter().map(|gpu| gpu.slot).sum();
     let held: TimeSum = lines.iter().map(|line| Nanoseconds(line.amounts.parts.held())).sum();
     let node = nodes.at(Utc(to.0.saturating_sub(1)));
-    let at_end = rules.in_force(Utc(end.0 - 1)).map(|rules| &*rules.rules);
+    let at_end = rules.in_force(Utc(end.0 - 1)).map(|rules| &*rules.entry);
     let header = DayHeader {
         ledger,
         cluster: node.cluster.clone(),

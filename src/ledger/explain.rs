@@ -11,7 +11,7 @@ use super::column::{
 };
 use super::error::Cause;
 use super::rolled::RolledTime;
-use super::{node, rates, reader, tenant_rules};
+use super::{history, node, reader};
 use crate::account::XidSum;
 use crate::billing::{
     Bill, BillLine, ClockStep, ExplainedLine, Explanation, GpuEvent, GpuMinute, GpuRecord, HistoryDraft,
@@ -45,9 +45,9 @@ pub(super) fn explain(
     let bill = make_bill(connection, part.from, part.to, request)?.visible_to(part.visible);
     let (bill, lines) = select(bill, part.filter);
     let mut draft = HistoryDraft::new(lines);
-    let (recorded, rules) = (rates::load(connection)?, tenant_rules::load(connection)?);
+    let (recorded, rules) = history::load(connection)?;
     let past = Past {
-        rolled: RolledTime::load(connection, &recorded, &rules)?,
+        rolled: RolledTime::load(connection)?,
         rates: match &request.book {
             Some(book) => RateSchedule::always(book, &node::load(connection)?),
             None => recorded,

@@ -11,16 +11,14 @@ use super::files::LedgerLock;
 use super::identity;
 use super::migration::VERSION;
 use super::node;
-use super::rates::{self, BookChange};
 use super::recover;
 use super::state::LedgerState;
-use super::tenant_rules::{self, RulesChange};
 use super::timeline;
-use super::{column, counters, expected, files, reader, schema, sticky_faults, xids};
+use super::{column, counters, expected, files, history, reader, schema, sticky_faults, xids};
 use crate::account::{AccountTimeline, Anchor, Recovered};
 use crate::billing::PriceBook;
 use crate::model::{HowHeld, Nanoseconds, NodeIdentity, Stamp, Utc};
-use crate::tenants::TenantRules;
+use crate::tenants::{Decision, TenantRules};
 
 /// The most by which slewing or a leap second moves the wall clock; more is a step.
 const STEP: Nanoseconds = Nanoseconds::SECOND;
@@ -61,38 +59,24 @@ pub struct Ledger {
     pub(super) timeline: AccountTimeline,
     /// Time zone of months.
     pub(super) zone: TimeZone,
-    waiting: WaitingDecisions,
+    /// What the operator decided and is to be recorded once the account's time in this boot is fixed; earlier it would begin at
+    /// a wrong time.
+    waiting: Vec<Decision>,
     /// Wall clock - account time at the last recorded step, in nanoseconds.
     lead: i64,
     _lock: LedgerLock,
 }
 
-/// What the operator decided and is to be recorded once the account's time in this boot is fixed; earlier it would begin at
-/// a wrong time.
-#[derive(Debug, Default)]
-struct WaitingDecisions {
-    books: Vec<BookChange>,
-    rules: Vec<RulesChange>,
-}
-
-impl WaitingDecisions {
-    /// What is in force when a ledger is opened.
-    fn of(opening: &Opening) -> Self {
-        let decided = opening.now.boottime;
-        Self {
-            books: vec![BookChange { book: opening.book.clone(), decided }],
-            rules: vec![RulesChange { rules: Arc::clone(&opening.tenant_rules), decided }],
-        }
-    }
-
-    /// Records all of it and commits the transaction.
-    fn record(&mut self, transaction: Transaction<'_>, timeline: AccountTimeline) -> Result<(), Cause> {
-        rates::record(&transaction, &self.books, timeline)?;
-        tenant_rules::record(&transaction, &self.rules, timeline)?;
-        transaction.commit()?;
-        *self = Self::default();
-        Ok(())
-    }
+/// Records all decisions, and commits the transaction.
+fn record(
+    transaction: Transaction<'_>,
+    decisions: &mut Vec<Decision>,
+    timeline: AccountTimeline,
+) -> Result<(), Cause> {
+    history::record(&transaction, decisions, timeline)?;
+    transaction.commit()?;
+    decisions.clear();
+    Ok(())
 }
 
 impl Ledger {
@@ -117,9 +101,13 @@ impl Ledger {
             opening.now,
             !opening.unsynchronised,
         )?;
-        let mut waiting = WaitingDecisions::of(opening);
+        let mut waiting = vec![Decision {
+            book: Some(opening.book.clone()),
+            rules: Some(Arc::clone(&opening.tenant_rules)),
+            decided: opening.now.boottime,
+        }];
         if !timeline.is_provisional() {
-            waiting.record(connection.transaction()?, timeline)?;
+            record(connection.transaction()?, &mut waiting, timeline)?;
         }
         let lead = timeline::recorded_lead(&connection, &opening.boot_id)?;
         let (mut state, gpus) = recover::load(&connection)?;
@@ -162,28 +150,14 @@ impl Ledger {
         Ok((ledger, recovered))
     }
 
-    /// Records `book` in place of the last one, as decided at that time since boot; an empty one ends all rates. While the
-    /// account's time is provisional the book waits for the real time.
+    /// Records prices and tenant rules in place of the last ones. While the account's time is provisional they wait for the real
+    /// time.
     ///
     /// # Errors
     /// The disk.
-    pub fn reprice(&mut self, book: &PriceBook, decided: Nanoseconds) -> Result<(), Error> {
-        self.waiting.books.push(BookChange { book: book.clone(), decided });
-        self.record_waiting().map_err(|cause| cause.at(&self.path, "store the prices"))
-    }
-
-    /// Records tenant rules in place of the last ones, as decided at that time since boot. While the account's time is
-    /// provisional they wait for the real time.
-    ///
-    /// # Errors
-    /// The disk.
-    pub fn replace_tenant_rules(
-        &mut self,
-        rules: &Arc<TenantRules>,
-        decided: Nanoseconds,
-    ) -> Result<(), Error> {
-        self.waiting.rules.push(RulesChange { rules: Arc::clone(rules), decided });
-        self.record_waiting().map_err(|cause| cause.at(&self.path, "store the tenant rules"))
+    pub fn decide(&mut self, decision: Decision) -> Result<(), Error> {
+        self.waiting.push(decision);
+        self.record_waiting().map_err(|cause| cause.at(&self.path, "store the prices and tenant rules"))
     }
 
     /// Records how GPUs are held on the node, for bills.
@@ -195,16 +169,17 @@ impl Ledger {
             .map_err(|error| Cause::from(error).at(&self.path, "record how GPUs are held"))
     }
 
-    /// Whether prices wait for the real time before they are stored.
-    pub const fn has_waiting_prices(&self) -> bool {
-        !self.waiting.books.is_empty()
+    /// Whether a decision waits for the real time before it is stored.
+    pub const fn has_waiting_decisions(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
     fn record_waiting(&mut self) -> Result<(), Cause> {
         if !self.timeline.is_provisional() {
-            self.waiting.record(self.connection.transaction()?, self.timeline)?;
-            self.state.rates = Arc::new(rates::load(&self.connection)?);
-            self.state.tenant_rules = Arc::new(tenant_rules::load(&self.connection)?);
+            record(self.connection.transaction()?, &mut self.waiting, self.timeline)?;
+            let (rates, rules) = history::load(&self.connection)?;
+            self.state.rates = Arc::new(rates);
+            self.state.tenant_rules = Arc::new(rules);
             self.state.month = None;
         }
         Ok(())
@@ -236,7 +211,7 @@ impl Ledger {
         Ok(Some(lead))
     }
 
-    /// Fixes the offset of this boot, moves what was committed on its provisional axis, and stores the waiting prices; has
+    /// Fixes the offset of this boot, moves what was committed on its provisional axis, and stores the waiting decisions; has
     /// no effect once the offset is fixed.
     pub(super) fn apply_anchor(&mut self, anchor: &Anchor) -> Result<(), Cause> {
         if !self.timeline.is_provisional() {
@@ -245,7 +220,7 @@ impl Ledger {
         let transaction = self.connection.transaction()?;
         timeline::fix_offset(&transaction, &self.state.boot_id, anchor)?;
         let timeline = AccountTimeline::fixed_by(anchor);
-        self.waiting.record(transaction, timeline)?;
+        record(transaction, &mut self.waiting, timeline)?;
         let (mut state, _) = recover::load(&self.connection)?;
         state.boot_id = std::mem::take(&mut self.state.boot_id);
         (self.state, self.timeline, self.synced_at) = (state, timeline, None);

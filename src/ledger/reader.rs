@@ -13,7 +13,7 @@ use super::error::{Cause, Error};
 use super::expected::{self, InventoryRow};
 use super::explain::{ExplainedPart, explain};
 use super::statements::{self, RecordedDocuments};
-use super::{counters, node, schema, tenant_rules};
+use super::{counters, history, node, schema};
 use crate::billing::{Bill, DayAccount, DayRevision, Explanation, PriceBook, RulesVersion};
 use crate::model::{Holder, NodeIdentity, Utc};
 
@@ -164,7 +164,7 @@ impl Reader {
     /// # Errors
     /// The disk; rules that this agent cannot read.
     pub fn rules_between(&self, from: Utc, to: Utc) -> Result<Vec<RulesVersion>, Error> {
-        let schedule = tenant_rules::load(&self.connection)
+        let (_, schedule) = history::load(&self.connection)
             .map_err(|error| Cause::from(error).at(&self.path, "list its tenant rules"))?;
         let times = [from].into_iter().chain(schedule.changes_between(from, to));
         let mut versions: Vec<RulesVersion> = times

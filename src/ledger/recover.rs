@@ -9,7 +9,7 @@ use rusqlite::Connection;
 use super::column::{loaded, loaded_json, loaded_optional};
 use super::rolled::RolledTime;
 use super::state::{LedgerGpu, LedgerState, LiveCounter};
-use super::{counters, rates, reader, tenant_rules};
+use super::{counters, history, reader};
 use crate::account::{Boot, RecoveredGpu, RecoveredShare};
 use crate::model::{
     GpuId, Holder, HolderId, Holding, HoldingSource, Microjoules, Nanoseconds, Presence, SlotState, Span, Utc,
@@ -22,9 +22,9 @@ pub(super) fn load(
     let sql = "SELECT created_ns, last_commit_ns FROM ledger";
     let (created, last_commit) =
         connection.query_row(sql, [], |row| Ok((Utc(loaded(row, 0)?), Utc(loaded(row, 1)?))))?;
-    let rates = Arc::new(rates::load(connection)?);
-    let tenant_rules = Arc::new(tenant_rules::load(connection)?);
-    let rolled = RolledTime::load(connection, &rates, &tenant_rules)?;
+    let (rates, tenant_rules) = history::load(connection)?;
+    let (rates, tenant_rules) = (Arc::new(rates), Arc::new(tenant_rules));
+    let rolled = RolledTime::load(connection)?;
     let mut state =
         LedgerState { created, last_commit, rates, tenant_rules, rolled, ..LedgerState::default() };
     let mut recovered = BTreeMap::new();

@@ -91,7 +91,7 @@ impl Ledger {
             .prepare_cached("SELECT last_commit_ns FROM ledger")?
             .query_row([], |row| loaded(row, 0))?;
         let before = |span: Nanoseconds| Utc(now.saturating_sub(span.0)).floor(QUARTER_HOUR);
-        let mut rolled = self.state.rolled.clone();
+        let mut rolled = self.state.rolled;
         let delete_before = before(retention.quarter_hours);
         if first_minute(connection, Utc(0))?.is_some_and(|first| first < delete_before) {
             rolled.deleted_until = rolled.deleted_until.max(delete_before);
@@ -100,9 +100,10 @@ impl Ledger {
         // Rows that come late, of a GPU that is settled again, are added to the sums.
         let settled = self.state.gpus.values().map(|gpu| gpu.settled_until);
         let sum_up_before = before(retention.minutes).min(closed_until(settled));
-        let (last, _) = rolled.quarter(Utc(rolled.until.0.saturating_sub(1)));
+        let last = Utc(rolled.until.0.saturating_sub(1)).floor(QUARTER_HOUR);
         let Some(first) = first_minute(connection, Utc(last.0 + 1))? else { return Ok(None) };
-        let (begin, end) = rolled.quarter(first);
+        let begin = first.floor(QUARTER_HOUR);
+        let end = begin.plus(QUARTER_HOUR);
         if end > sum_up_before.max(rolled.until) {
             return Ok(None);
         }

@@ -17,7 +17,7 @@ CREATE TABLE ledger (
     rolled_until_ns  INTEGER NOT NULL DEFAULT 0, -- rows of minute, account and remark before it are sums of quarter hours
     deleted_until_ns INTEGER NOT NULL DEFAULT 0  -- rows before it are deleted
 ) STRICT;
--- A sum's minute_ns is the begin of its quarter hour of UTC. A rate that begins inside a quarter hour divides it. Grade, method
+-- A sum's minute_ns is the begin of its quarter hour of UTC, inside which no rate and no tenant rule begins. Grade, method
 -- and coarse are the worst of its minutes, and texts of remarks are kept once. Sums of the quarter hour that ends at
 -- rolled_until_ns may be incomplete: then the rest is still in its minutes.
 
@@ -124,7 +124,7 @@ CREATE TABLE holder (
     kind          TEXT NOT NULL,    -- unit, user, remainder, ...
     facts         TEXT NOT NULL,    -- JSON; what was not known yet is added, nothing else changes
     first_seen_ns INTEGER NOT NULL, -- when this version was first committed, account time
-    tenant        TEXT NOT NULL,    -- tenant to whose counters this version is added; a bill derives it from tenant_rules
+    tenant        TEXT NOT NULL,    -- tenant to whose counters this version is added; a bill derives it from history
     UNIQUE (name, version)
 ) STRICT;
 CREATE INDEX holder_tenant ON holder (tenant);
@@ -228,39 +228,22 @@ CREATE TABLE cost (
     PRIMARY KEY (gpu, holder, gpu_instance, currency, class)
 ) STRICT, WITHOUT ROWID;
 
--- Rates, each with a begin and an end.
-CREATE TABLE rate (
-    id            INTEGER PRIMARY KEY, -- in the order in which they were recorded
-    selector      TEXT NOT NULL,       -- JSON: patterns of the GPUs that it prices (uuid, node, model)
-    given_from_ns INTEGER,             -- the begin that the operator gave; NULL: none
-    begin_ns      INTEGER NOT NULL,    -- when it is first in force
-    end_ns        INTEGER,             -- when it is no longer in force; NULL: while the operator's book has it
-    currency      TEXT NOT NULL,       -- ISO 4217 or the operator's word
-    class         TEXT NOT NULL,       -- on_demand, spot, committed, ...
-    nano_per_unit INTEGER NOT NULL,    -- billionths of the currency, or nanograms of CO2e
-    derivation    TEXT,                -- how it follows from what the operator gave; NULL: it was given itself
-    recorded_ns   INTEGER NOT NULL,    -- when it was recorded
-    unit          TEXT NOT NULL DEFAULT 'gpu_hour' -- gpu_hour, instance_hour, kwh, carbon_kwh
-) STRICT;
-
--- Terms of tenants.
-CREATE TABLE terms (
-    id            INTEGER PRIMARY KEY, -- in the order in which they were recorded
-    terms         TEXT NOT NULL,       -- JSON: tenant or pattern, basis, discount in billionths, use outside
-    given_from_ns INTEGER,             -- the begin that the operator gave; NULL: none
-    begin_ns      INTEGER NOT NULL,    -- when they are first in force
-    end_ns        INTEGER,             -- when they are no longer in force; NULL: while the configuration has them
-    recorded_ns   INTEGER NOT NULL     -- when they were recorded
-) STRICT;
-
--- Versions of the operator's tenant rules.
-CREATE TABLE tenant_rules (
-    id               INTEGER PRIMARY KEY,       -- in the order in which they were recorded
-    begin_ns         INTEGER NOT NULL,          -- when it is first in force; it ends where the next one begins
-    recorded_ns      INTEGER NOT NULL,          -- when it was recorded
-    rules            TEXT NOT NULL,             -- JSON: the rules in order, and the attributes of tenants
-    covered_until_ns INTEGER NOT NULL DEFAULT 0 -- its rules hold at no time before
-) STRICT;
+-- What the operator decided, each entry with the time in which it is in force: rates, terms of tenants, and versions of the tenant
+-- rules. What was recorded stays; only its end is added.
+CREATE TABLE history (
+    kind             TEXT NOT NULL,    -- rate, terms, rules
+    id               INTEGER NOT NULL, -- in the order in which those of a kind were recorded
+    entry            TEXT NOT NULL,    -- JSON. A rate: what it is of (kind), patterns of the GPUs that it prices (selector), price in
+                                       -- billionths of its currency, or nanograms of CO2e, per unit (nano), and how it follows from
+                                       -- what the operator gave (derivation); terms: tenant or pattern, basis, discount in
+                                       -- billionths, use outside; rules: all in order, attributes and budgets of tenants. from: the
+                                       -- begin that the operator gave
+    begin_ns         INTEGER NOT NULL, -- when it is first in force
+    end_ns           INTEGER,          -- when it is no longer in force; NULL: while the configuration has it
+    recorded_ns      INTEGER NOT NULL, -- when it was recorded
+    covered_until_ns INTEGER NOT NULL, -- ledger.covered_until_ns then: it changes nothing before
+    PRIMARY KEY (kind, id)
+) STRICT, WITHOUT ROWID;
 
 -- Statements and credits. Their documents lie in a directory of the operator's; a period that is closed here has final prices
 -- (ledger.covered_until_ns).

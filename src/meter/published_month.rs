@@ -125,7 +125,7 @@ mod tests {
         let budget = |amount| TenantBudget { amount: Money(amount), currency: "EUR".into() };
         let budgets = [("ml", 5), ("new", 6)].map(|(tenant, amount)| (tenant.to_owned(), budget(amount)));
         let rules = TenantRules { budgets: budgets.into(), ..TenantRules::default() };
-        let rules = Arc::new(RuleSchedule::always(rules));
+        let rules = Arc::new(RuleSchedule::always(&rules));
         let mut published = PublishedMonth::default();
         let costs_per_entry = SeriesPerEntry::at(Level::Lean);
         let mut rows = |costs: Option<&Arc<MonthCosts>>, left| {

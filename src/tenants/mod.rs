@@ -11,9 +11,21 @@ use std::sync::Arc;
 
 pub use names::TenantNames;
 pub use rules::{TenantRule, TenantRules, is_label};
-pub use schedule::{RecordedRules, RuleSchedule, RulesAt, RulesInForce};
+pub use schedule::RuleSchedule;
 
-use crate::model::{Holder, HolderId, RESERVED};
+use crate::billing::PriceBook;
+use crate::model::{Holder, HolderId, Nanoseconds, RESERVED};
+
+/// What the operator put in force at a time; what is none stays as it was.
+#[derive(Clone, Debug)]
+pub struct Decision {
+    /// Prices and terms; an empty book ends all.
+    pub book: Option<PriceBook>,
+    /// The tenant rules.
+    pub rules: Option<Arc<TenantRules>>,
+    /// Time since boot of the moment, since its account time may not be known yet.
+    pub decided: Nanoseconds,
+}
 
 /// The tenant of a holder: that of the first rule that matches, else the default of its kind.
 ///

@@ -175,7 +175,7 @@ fn a_changed_rate_begins_at_the_next_quarter_hour_and_restates_nothing() {
     // The same price book again changes nothing.
     drop(ledger);
     let (mut ledger, _) = world.open(2 * QUARTER + 20, book(&[(0, 8 * EURO)]));
-    assert_eq!(world.sql::<i64>("SELECT count(*) FROM rate"), 2);
+    assert_eq!(world.sql::<i64>("SELECT count(*) FROM history WHERE kind = 'rate'"), 2);
     // Without a price book there is no cost from the next quarter hour on, and what was billed stays.
     ledger.reprice(&PriceBook::default(), boottime(2 * QUARTER + 20)).unwrap();
     settle(&mut ledger, 0, 2 * QUARTER..4 * QUARTER, "user:a");
@@ -277,10 +277,10 @@ fn a_price_that_is_changed_while_the_time_of_the_boot_is_provisional_begins_at_t
         if changed_by_reload {
             ledger.reprice(&new, at(30).boottime).unwrap();
         }
-        assert_eq!(world.sql::<i64>("SELECT count(*) FROM rate"), 1);
+        assert_eq!(world.sql::<i64>("SELECT count(*) FROM history WHERE kind = 'rate'"), 1);
         let anchor = recovered.timeline.anchor(at(45), true);
         ledger.commit(&LedgerBatch { now: after(DAY + 45), anchor, ..LedgerBatch::default() }).unwrap();
-        let begins = world.sql::<i64>("SELECT max(begin_ns) FROM rate");
+        let begins = world.sql::<i64>("SELECT max(begin_ns) FROM history WHERE kind = 'rate'");
         assert_eq!(Utc(begins.unsigned_abs()), after(DAY + QUARTER), "by reload: {changed_by_reload}");
     }
 }

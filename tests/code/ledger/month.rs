@@ -18,7 +18,7 @@ use gpumeter::model::{
 };
 use gpumeter::tenants::TenantRules;
 
-use super::world::{SECOND, World, uuid};
+use super::world::{Decides, SECOND, World, uuid};
 use crate::generated::check::{Outcome, check};
 
 /// 2025-10-01T00:00:00+02:00.

@@ -170,7 +170,7 @@ fn a_changed_rule_holds_from_the_next_quarter_hour_on_and_the_past_keeps_its_ten
         published.apply(window(&mut ledger, from, "slurm:alpha/3"));
     }
     drop(ledger);
-    assert_eq!(world.sql::<i64>("SELECT count(*) FROM tenant_rules"), 2);
+    assert_eq!(world.sql::<i64>("SELECT count(*) FROM history WHERE kind = 'rules'"), 2);
     let bill = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
     assert!(bill.is_balanced());
     let lines = bill.lines.iter().map(|line| (&*line.tenant, line.amounts.parts.held() / SECOND));
@@ -180,7 +180,10 @@ fn a_changed_rule_holds_from_the_next_quarter_hour_on_and_the_past_keeps_its_ten
     assert_eq!(bill.tenant_attributes["lab"]["cost_center"], "4711");
     assert!(!bill.tenant_attributes.contains_key("nobody"));
     // L17: other rules change no total.
-    rusqlite::Connection::open(world.path()).unwrap().execute_batch("DELETE FROM tenant_rules").unwrap();
+    rusqlite::Connection::open(world.path())
+        .unwrap()
+        .execute_batch("DELETE FROM history WHERE kind = 'rules'")
+        .unwrap();
     let without = Reader::open(&world.path()).unwrap().bill(None, None).unwrap();
     assert_eq!(without.reconciliation, bill.reconciliation);
     let tenants: Vec<&str> = without.lines.iter().map(|line| &*line.tenant).collect();

@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use gpumeter::account::{ClosedWindow, CounterKey, GpuRegistration, LedgerBatch, OpenSpans, Recovered};
 use gpumeter::billing::{PriceBook, Rate, RateKind, RateSelector};
-use gpumeter::ledger::{Ledger, Opening};
+use gpumeter::ledger::{Error, Ledger, Opening};
 use gpumeter::model::{
     ActivitySource, Amounts, Fraction, GpuId, Grade, HolderId, Holding, HoldingSource, Method, Microjoules,
     Nanoseconds, Parts, Row, Settlement, SlotId, SlotState, Span, Stamp, Tariff, Use, Utc,
 };
+use gpumeter::tenants::{Decision, TenantRules};
 
 /// 2025-11-14T22:15:00Z, a quarter hour.
 pub(crate) const START: Utc = Utc(1_763_158_500_000_000_000);
@@ -178,6 +179,22 @@ pub(crate) fn settle(ledger: &mut Ledger, gpu: u32, seconds: std::ops::Range<u64
         let window = (after(from), after(from + 15));
         let closed = vec![whole(gpu, window, name, 7 * SECOND + from)];
         ledger.commit(&LedgerBatch { now: after(from + 16), closed, ..LedgerBatch::default() }).unwrap();
+    }
+}
+
+/// Decides on prices or tenant rules alone.
+pub(crate) trait Decides {
+    fn reprice(&mut self, book: &PriceBook, decided: Nanoseconds) -> Result<(), Error>;
+    fn replace_tenant_rules(&mut self, rules: &Arc<TenantRules>, decided: Nanoseconds) -> Result<(), Error>;
+}
+
+impl Decides for Ledger {
+    fn reprice(&mut self, book: &PriceBook, decided: Nanoseconds) -> Result<(), Error> {
+        self.decide(Decision { book: Some(book.clone()), rules: None, decided })
+    }
+
+    fn replace_tenant_rules(&mut self, rules: &Arc<TenantRules>, decided: Nanoseconds) -> Result<(), Error> {
+        self.decide(Decision { book: None, rules: Some(Arc::clone(rules)), decided })
     }
 }
 
