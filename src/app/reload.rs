@@ -13,7 +13,8 @@ use tokio::sync::watch;
 
 use super::Shared;
 use super::web::WebSource;
-use crate::config::{Config, ConfigFile, KeyChange, ReloadedConfig};
+use crate::config::{Config, ConfigFile, ReloadedConfig};
+use crate::model::shown;
 use crate::policy;
 use crate::resolvers::users;
 use crate::systemd::{notify, notify_reload};
@@ -159,16 +160,13 @@ fn broken(problems: &str, what: &str) -> String {
     format!("configuration not reloaded: {what} has {count}; the former one stays in force")
 }
 
-/// Logs the changed keys, one per line.
-fn log_changes(changes: &[KeyChange]) {
+/// Logs the changed keys.
+fn log_changes(changes: &[String]) {
     const MOST: usize = 20;
-    if changes.is_empty() {
-        tracing::info!("no key of the configuration has changed");
-    }
-    for change in changes.iter().take(MOST) {
-        tracing::info!("configuration key changed: {change}");
-    }
-    if changes.len() > MOST {
-        tracing::info!("{} more configuration keys changed", changes.len() - MOST);
+    let keys = changes.iter().take(MOST).map(|key| shown(key)).collect::<Vec<_>>().join(", ");
+    match changes.len() {
+        0 => tracing::info!("no key of the configuration has changed"),
+        1..=MOST => tracing::info!("configuration keys changed: {keys}"),
+        count => tracing::info!("configuration keys changed: {keys} and {} more", count - MOST),
     }
 }

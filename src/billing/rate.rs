@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::json;
 use super::schedule::Dated;
 use super::terms::Terms;
 use crate::model::{MigProfile, NodeIdentity, Price, Tariff, Utc, matches_pattern, named};
@@ -66,28 +67,32 @@ impl PriceBook {
 pub const EXAMPLE: &str = "example";
 
 /// A rate of the operator.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rate {
     /// What it is a rate of.
     pub kind: RateKind,
     /// The GPUs or instances that it prices.
     pub selector: RateSelector,
     /// Begin, on a quarter hour; without it, the rate begins at the quarter hour after it was first recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "json::optional_time")]
     pub from: Option<Utc>,
     /// Nano-units of the currency, or nanograms of CO2e, per unit of its kind; at least 0.
     pub nano: i64,
     /// Currency and price class.
+    #[serde(flatten)]
     pub tariff: Tariff,
     /// How it follows from what the operator gave, as `32.77 per node-hour / 8 GPUs`; none where it was given itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub derivation: Option<Arc<str>>,
 }
 
 named! {
     /// What a rate is for.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum RateKind {
         /// The price of a GPU for an hour.
+        #[default]
         GpuHour = "gpu_hour",
         /// The price of a MIG instance of a profile for an hour.
         InstanceHour = "instance_hour",
@@ -96,16 +101,11 @@ named! {
         /// The grams of CO2e that a kilowatt-hour emits.
         CarbonKwh = "carbon_kwh",
     }
-    /// The name in the ledger and in bills.
+    /// The name in bills.
     fn name
 }
 
 impl RateKind {
-    /// The kind of that name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.name() == name)
-    }
-
     /// Whether it is a price of GPU time.
     pub const fn is_time(self) -> bool {
         matches!(self, Self::GpuHour | Self::InstanceHour)
@@ -150,6 +150,50 @@ pub struct PricedSlot<'a> {
     pub profile: Option<&'a MigProfile>,
 }
 
+/// A property of a GPU or of its node by which rates select.
+struct Criterion {
+    /// Its name in descriptions; "" where it has a description of its own.
+    words: &'static str,
+    wanted: Wanted,
+    found: Found,
+}
+
+/// The pattern that a selector gives.
+type Wanted = fn(&RateSelector) -> Option<&str>;
+
+/// Where a property is found.
+enum Found {
+    InNode(fn(&NodeIdentity) -> Option<&str>),
+    InSlot(for<'a> fn(&PricedSlot<'a>) -> Option<&'a str>),
+}
+
+/// The criteria, the most specific first. A new one is a row here, a field of the selector and a key of rates.
+const CRITERIA: [Criterion; 7] = [
+    of_slot("UUID", |selector| selector.uuid.as_deref(), |slot| Some(slot.uuid)),
+    of_node("node", |selector| selector.node.as_deref(), |node| Some(&node.name)),
+    of_slot("model", |selector| selector.model.as_deref(), |slot| Some(slot.model)),
+    of_node("instance type", |it| it.instance_type.as_deref(), |node| node.instance_type.as_deref()),
+    of_node("pool", |selector| selector.pool.as_deref(), |node| node.pool.as_deref()),
+    of_node("", |selector| selector.spot.map(yes_or_no), |node| node.spot.map(yes_or_no)),
+    of_slot("profile", |it| it.mig_profile.as_deref(), |slot| slot.profile.map(|profile| &*profile.name)),
+];
+
+const fn of_node(words: &'static str, wanted: Wanted, found: fn(&NodeIdentity) -> Option<&str>) -> Criterion {
+    Criterion { words, wanted, found: Found::InNode(found) }
+}
+
+const fn of_slot(
+    words: &'static str,
+    wanted: Wanted,
+    found: for<'a> fn(&PricedSlot<'a>) -> Option<&'a str>,
+) -> Criterion {
+    Criterion { words, wanted, found: Found::InSlot(found) }
+}
+
+const fn yes_or_no(is: bool) -> &'static str {
+    if is { "yes" } else { "no" }
+}
+
 impl RateSelector {
     /// Whether it selects every GPU.
     pub fn is_for_all(&self) -> bool {
@@ -158,47 +202,30 @@ impl RateSelector {
 
     /// What it asks for, each in words; nothing for all GPUs.
     pub fn describe(&self) -> Vec<String> {
-        let Self { uuid, node, model, instance_type, pool, spot, mig_profile } = self;
-        let texts = [
-            ("UUID", uuid),
-            ("node", node),
-            ("model", model),
-            ("instance type", instance_type),
-            ("pool", pool),
-            ("profile", mig_profile),
-        ];
+        let named = CRITERIA.iter().filter(|criterion| !criterion.words.is_empty());
         let texts =
-            texts.into_iter().filter_map(|(name, pattern)| Some(format!("{name} {}", pattern.as_ref()?)));
-        texts.chain(spot.map(|spot| if spot { "spot" } else { "not spot" }.to_owned())).collect()
+            named.filter_map(|criterion| Some(format!("{} {}", criterion.words, (criterion.wanted)(self)?)));
+        texts.chain(self.spot.map(|spot| if spot { "spot" } else { "not spot" }.to_owned())).collect()
     }
 
     /// Orders selectors: the more specific one is greater.
-    pub(super) const fn specificity(&self) -> [bool; 7] {
-        [
-            self.uuid.is_some(),
-            self.node.is_some(),
-            self.model.is_some(),
-            self.instance_type.is_some(),
-            self.pool.is_some(),
-            self.spot.is_some(),
-            self.mig_profile.is_some(),
-        ]
+    pub(super) fn specificity(&self) -> [bool; CRITERIA.len()] {
+        CRITERIA.each_ref().map(|criterion| (criterion.wanted)(self).is_some())
     }
 }
 
 /// Whether a text matches a pattern, where one is given; an unknown text matches none.
-fn is_match(pattern: Option<&String>, text: Option<&str>) -> bool {
+fn is_match(pattern: Option<&str>, text: Option<&str>) -> bool {
     pattern.is_none_or(|pattern| text.is_some_and(|text| matches_pattern(pattern, text)))
 }
 
 impl Rate {
     /// Whether it prices a slot of a node that it is for.
     pub fn is_for(&self, slot: PricedSlot<'_>) -> bool {
-        let RateSelector { uuid, model, mig_profile, .. } = &self.selector;
-        let profile = slot.profile.map(|profile| &*profile.name);
-        is_match(uuid.as_ref(), Some(slot.uuid))
-            && is_match(model.as_ref(), Some(slot.model))
-            && is_match(mig_profile.as_ref(), profile)
+        CRITERIA.iter().all(|criterion| match criterion.found {
+            Found::InSlot(found) => is_match((criterion.wanted)(&self.selector), found(&slot)),
+            Found::InNode(_) => true,
+        })
     }
 
     /// The price of a GPU-hour, for the labels of metrics.
@@ -213,16 +240,15 @@ impl Dated for Rate {
     }
 
     fn is_for_node(&self, node: &NodeIdentity) -> bool {
-        let RateSelector { node: name, instance_type, pool, spot, .. } = &self.selector;
-        is_match(name.as_ref(), Some(&node.name))
-            && is_match(instance_type.as_ref(), node.instance_type.as_deref())
-            && is_match(pool.as_ref(), node.pool.as_deref())
-            && spot.is_none_or(|spot| node.spot == Some(spot))
+        CRITERIA.iter().all(|criterion| match criterion.found {
+            Found::InNode(found) => is_match((criterion.wanted)(&self.selector), found(node)),
+            Found::InSlot(_) => true,
+        })
     }
 
     fn selects_nodes(&self) -> bool {
-        let RateSelector { node, instance_type, pool, spot, .. } = &self.selector;
-        node.is_some() || instance_type.is_some() || pool.is_some() || spot.is_some()
+        let is_of_node = |criterion: &&Criterion| matches!(criterion.found, Found::InNode(_));
+        CRITERIA.iter().filter(is_of_node).any(|criterion| (criterion.wanted)(&self.selector).is_some())
     }
 }
 

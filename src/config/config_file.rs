@@ -3,10 +3,11 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::changes::{KeyChange, KeyTexts};
+use super::changes::{changed_keys, key_texts};
 use super::key::ChangeEffect;
 use super::problem::Problems;
 use super::settings::{Config, TABLE};
+use super::tree::{YamlNode, YamlValue};
 
 /// A configuration file.
 #[derive(Debug)]
@@ -17,7 +18,7 @@ pub struct ConfigFile {
     /// Its configuration when the agent started.
     first: Config,
     /// Its keys when it was last read and valid.
-    texts: KeyTexts,
+    tree: YamlNode,
 }
 
 /// The state of a file. Links are followed, so a link to another target is another state, as when Kubernetes replaces a
@@ -36,7 +37,7 @@ pub struct ReloadedConfig {
     /// The new configuration, with the running values of keys that need a restart.
     pub config: Config,
     /// The keys that have changed since the file was last read.
-    pub changes: Vec<KeyChange>,
+    pub changes: Vec<String>,
     /// The keys that need a restart.
     pub waiting: Vec<&'static str>,
 }
@@ -104,8 +105,8 @@ impl ConfigFile {
     /// All problems of the file.
     pub fn open(path: &Path) -> Result<(Self, Config), Problems> {
         let mut files = FileSet::default();
-        let (config, texts) = read(path, &mut files)?;
-        Ok((Self { path: path.into(), files, first: config.clone(), texts }, config))
+        let (config, tree) = read(path, &mut files)?;
+        Ok((Self { path: path.into(), files, first: config.clone(), tree }, config))
     }
 
     /// The file as the operator named it.
@@ -120,7 +121,7 @@ impl ConfigFile {
 
     /// Whether it gives no key, and not even `{}`, which says that none is meant.
     pub fn is_blank(&self) -> bool {
-        self.texts.is_blank()
+        key_texts(&self.tree).is_empty() && self.tree.shape != YamlValue::Map(Vec::new())
     }
 
     /// Reads the file again. Keys that need a restart keep their running values; those that differ from the start are
@@ -130,13 +131,13 @@ impl ConfigFile {
     /// All problems of the file; it had keys, and has none now, as after a write that a full disk cut off.
     pub fn read_again(&mut self, running: &Config) -> Result<ReloadedConfig, Problems> {
         self.files = FileSet::default();
-        let (mut config, texts) = read(&self.path, &mut self.files)?;
-        if texts.is_empty() && !self.texts.is_empty() {
+        let (mut config, tree) = read(&self.path, &mut self.files)?;
+        if key_texts(&tree).is_empty() && !key_texts(&self.tree).is_empty() {
             let text = "has no key with a value any more; put them back, or restart the agent to run on the defaults";
             return Err(Problems::one(&self.path.display().to_string(), None, text));
         }
-        let changes = self.texts.changes(&texts);
-        self.texts = texts;
+        let changes = changed_keys(&self.tree, &tree);
+        self.tree = tree;
         let mut waiting = Vec::new();
         for key in TABLE.keys {
             let ChangeEffect::Restart(keep) = key.change else { continue };
@@ -152,14 +153,14 @@ impl ConfigFile {
 
 /// Reads the file and the one that it names; each is added to `files` before it is read, so that a change in between is
 /// found at the next check.
-fn read(path: &Path, files: &mut FileSet) -> Result<(Config, KeyTexts), Problems> {
+fn read(path: &Path, files: &mut FileSet) -> Result<(Config, YamlNode), Problems> {
     files.add([path.to_owned()]);
     let text = super::read_argument(path)?;
-    let mut config = Config::parse(&text, &path.display().to_string())?;
+    let (mut config, tree) = super::parse(&text, &path.display().to_string())?;
     files.add(config.web.dcgm_counters.clone());
     config.read_dcgm_counters()?;
     config.read_node_labels()?;
-    Ok((config, KeyTexts::of(&text)))
+    Ok((config, tree))
 }
 
 #[cfg(test)]
@@ -204,7 +205,7 @@ mod tests {
         assert!(!source.has_changed() && source.has_changed());
         let ReloadedConfig { config: changed, changes, waiting } = source.read_again(&config).unwrap();
         assert_eq!((changed.limits.processes, waiting), (2, vec![]));
-        assert_eq!(changes[0].to_string(), "limits.processes: 1 -> 2");
+        assert_eq!(changes, ["limits.processes"]);
         assert!(!source.has_changed());
         std::fs::remove_file(&two).unwrap();
         assert!(!source.has_changed() && source.has_changed());

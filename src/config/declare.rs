@@ -40,6 +40,30 @@ macro_rules! keys {
     };
 }
 
+/// Declares the keys of the entries of a list, which fill a `T`, each with the field in which its value is stored:
+///
+/// `key => field, kind(...), Absent("text"), in "unit", "help";`
+macro_rules! entry_keys {
+    ($T:ty; $(
+        $key:ident => $($at:ident).+, $kind:ident($($kind_argument:expr),*), $absent:ident($text:expr),
+        $(in $unit:literal,)? $help:literal;
+    )*) => {
+        pub(crate) const TABLE: Table<$T> = Table {
+            keys: &[$(
+                Key {
+                    path: path!(() $key),
+                    field: field!((entry $($at).+) $key $kind($($kind_argument),*)),
+                    absent: Absent::$absent($text),
+                    change: ChangeEffect::Reload,
+                    unit: concat!($($unit)?),
+                    help: $help,
+                },
+            )*],
+            mappings: &[],
+        };
+    };
+}
+
 /// The path of a key, or of the mapping, in the file.
 macro_rules! path {
     ((config $first:ident $(. $then:ident)*) $($key:ident)?) => {
@@ -60,6 +84,7 @@ macro_rules! place {
     ($target:ident (draft $($at:ident).+) $key:ident) => { $target.$($at).+.$key };
     ($target:ident (list $list:ident) $key:ident) => { $target.$list.$key };
     ($target:ident () $key:ident) => { $target.$key };
+    ($target:ident (entry $($at:ident).+) $key:ident) => { $target.$($at).+ };
 }
 
 /// What a key accepts, and how that is stored.

@@ -1,7 +1,7 @@
 //! Parses fractions of a GPU such as `1/2`, `0.5` or `1`, and sums them exactly.
 
 use super::problem::Complaint;
-use crate::model::Fraction;
+use crate::model::{Fraction, greatest_common_divisor};
 
 /// Decimals that a fraction may have: `10^9` is the largest power of ten that a denominator holds.
 const MOST_DECIMALS: usize = 9;
@@ -35,7 +35,7 @@ pub(crate) fn fraction(text: &str) -> Result<Fraction, Complaint> {
 fn decimal(whole: u32, decimals: &str, above: u32) -> (u32, u32) {
     let below = decimals.bytes().fold(1, |power: u32, _| power.saturating_mul(10));
     let above = whole.saturating_mul(below).saturating_add(above);
-    let shared = u32::try_from(gcd(above.into(), below.into())).unwrap_or(1).max(1);
+    let shared = u32::try_from(greatest_common_divisor(above.into(), below.into())).unwrap_or(1).max(1);
     (above / shared, below / shared)
 }
 
@@ -53,10 +53,11 @@ impl Sum {
     /// The sum with one more fraction; none if the common denominator exceeds 128 bits.
     pub(crate) fn plus(self, fraction: Fraction) -> Option<Self> {
         let (numerator, denominator) = (u128::from(fraction.numerator), u128::from(fraction.denominator));
-        let common = (self.denominator / gcd(self.denominator, denominator)).checked_mul(denominator)?;
+        let common = (self.denominator / greatest_common_divisor(self.denominator, denominator))
+            .checked_mul(denominator)?;
         let mine = self.numerator.checked_mul(common / self.denominator)?;
         let sum = mine.checked_add(numerator.checked_mul(common / denominator)?)?;
-        let shared = gcd(sum, common);
+        let shared = greatest_common_divisor(sum, common);
         Some(Self { numerator: sum / shared, denominator: common / shared })
     }
 
@@ -73,14 +74,6 @@ impl std::fmt::Display for Sum {
             denominator => write!(f, "{}/{denominator}", self.numerator),
         }
     }
-}
-
-/// The greatest common divisor; of 0 and n it is n.
-const fn gcd(mut a: u128, mut b: u128) -> u128 {
-    while b != 0 {
-        (a, b) = (b, a % b);
-    }
-    a
 }
 
 #[cfg(test)]
@@ -100,7 +93,7 @@ mod tests {
             let Fraction { numerator, denominator } = fraction(&text).map_err(|complaint| complaint.0).unwrap();
             let [a, b, c, d] = [numerator, below, above, denominator].map(u64::from);
             prop_assert_eq!(a * b, c * d, "{}", text);
-            prop_assert_eq!(gcd(numerator.into(), denominator.into()), 1, "{}", text);
+            prop_assert_eq!(greatest_common_divisor(numerator.into(), denominator.into()), 1, "{}", text);
         }
     }
 

@@ -11,6 +11,7 @@ mod changes;
 mod check;
 mod config_file;
 mod dcgm_counters;
+mod entries;
 mod fraction;
 mod ignored_pods;
 mod key;
@@ -35,7 +36,6 @@ use std::io::{self, Read};
 use std::path::Path;
 
 pub use address::{Endpoint, ListenAddress};
-pub use changes::KeyChange;
 pub use config_file::{ConfigFile, FileSet, ReloadedConfig};
 pub use dcgm_counters::CounterLine;
 pub use key::KeyDescription;
@@ -47,7 +47,7 @@ pub use settings::{
     NodeConfig, NvmlConfig, OtlpConfig, RetentionConfig, SamplingConfig, SlurmConfig, SpoolConfig,
     TenantsConfig, WebConfig, WebRateLimitConfig, WebTlsConfig, key_descriptions, sections,
 };
-pub use standing::{GrantConfig, Grantee, PresenceSetting, UserChoice};
+pub use standing::PresenceSetting;
 pub use time::duration;
 pub(crate) use values::decode_percent;
 pub use web::{ClientAuth, Credential, DcgmLabels, TlsVersion};
@@ -55,7 +55,7 @@ pub use web::{ClientAuth, Credential, DcgmLabels, TlsVersion};
 use crate::file;
 use problem::ProblemCollector;
 use settings::ConfigDraft;
-use tree::YamlValue;
+use tree::{YamlNode, YamlValue};
 
 /// Largest size of a configuration file.
 const MOST_BYTES: u64 = 1 << 20;
@@ -87,11 +87,16 @@ impl Config {
 
     /// Checks a text; problems name it `file`.
     pub fn parse(text: &str, file: &str) -> Result<Self, Problems> {
-        let tree = tree::read(text, file)?;
-        let mut report = ProblemCollector::default();
-        let config = from_tree(&tree, &mut report);
-        report.finish(file).map(|()| config)
+        Ok(parse(text, file)?.0)
     }
+}
+
+/// The configuration that a text gives, and the tree from which it was read.
+fn parse(text: &str, file: &str) -> Result<(Config, YamlNode), Problems> {
+    let tree = tree::read(text, file)?;
+    let mut report = ProblemCollector::default();
+    let config = from_tree(&tree, &mut report);
+    report.finish(file).map(|()| (config, tree))
 }
 
 /// The text of a file that the command line names.
@@ -128,11 +133,11 @@ fn read_opened(path: &Path, open: fn(&Path) -> io::Result<File>) -> Result<Strin
 /// The configuration without a file.
 impl Default for Config {
     fn default() -> Self {
-        from_tree(&tree::YamlNode { place: None, shape: YamlValue::Empty }, &mut ProblemCollector::default())
+        from_tree(&YamlNode { place: None, shape: YamlValue::Empty }, &mut ProblemCollector::default())
     }
 }
 
-fn from_tree(tree: &tree::YamlNode, report: &mut ProblemCollector) -> Config {
+fn from_tree(tree: &YamlNode, report: &mut ProblemCollector) -> Config {
     let mut draft = ConfigDraft::blank();
     if let Some(places) = read_mapping::read_mapping(tree, "", settings::TABLE.keys, &mut draft, report) {
         draft.finish(&places, report);

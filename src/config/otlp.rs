@@ -9,9 +9,9 @@ use std::path::PathBuf;
 use hyper::header::{HeaderName, HeaderValue};
 
 use super::address::Endpoint;
+use super::entries::{EntryPlace, Mistake, Placed, entries_of, read_entries};
 use super::key::{Absent, ChangeEffect, Key, KeyType, Table};
-use super::problem::{Complaint, FilePosition, ProblemCollector};
-use super::read_mapping;
+use super::problem::{Complaint, ProblemCollector};
 use super::settings::{Config, OtlpConfig};
 use super::time::in_words;
 use super::tree::YamlNode;
@@ -108,42 +108,30 @@ pub struct OtlpDestination () {
 
 /// Reads the list and returns the valid destinations.
 pub(crate) fn read(items: &[YamlNode], base: &str, report: &mut ProblemCollector) -> Vec<OtlpDestination> {
-    let mut destinations: Vec<(OtlpDestination, Option<FilePosition>)> = Vec::new();
-    for (index, item) in items.iter().enumerate() {
-        let path = format!("{base}[{index}]");
-        let mut destination = OtlpDestination::default();
-        let Some(places) = read_mapping::read_mapping(item, &path, TABLE.keys, &mut destination, report)
-        else {
-            continue;
-        };
-        let mut complain = |key: &str, text: &str| {
-            report.add(places.get(key).or(item.place), format!("{path}.{key}"), Complaint(text.to_owned()));
-        };
+    let finish = |destination: OtlpDestination, at: &EntryPlace, earlier: &[Placed<OtlpDestination>]| {
+        let mistake = |key, text: &str| Err(Some(Mistake::of(key, text)));
         if destination.headers.keys().any(|name| destination.header_files.contains_key(name)) {
-            complain("header_files", "has a header that headers has too; keep one of the two");
+            return mistake("header_files", "has a header that headers has too; keep one of the two");
         }
         // A missing or malformed address is reported already.
         if destination.endpoint == Endpoint::default() {
-            continue;
+            return Err(None);
         }
-        for key in ["ca_file", "cert_file", "key_file"] {
-            if !destination.endpoint.tls && places.get(key).is_some() {
-                complain(key, "has no effect on an http address; give https:// in endpoint, or remove it");
-            }
+        let of_tls = ["ca_file", "cert_file", "key_file"].into_iter().find(|key| at.has(key));
+        if let Some(key) = of_tls.filter(|_| !destination.endpoint.tls) {
+            return mistake(key, "has no effect on an http address; give https:// in endpoint, or remove it");
         }
         if destination.cert_file.is_some() != destination.key_file.is_some() {
-            complain("cert_file", "and key_file belong together; give both, or remove the other");
+            return mistake("cert_file", "and key_file belong together; give both, or remove the other");
         }
-        let first = destinations.iter().find(|(other, _)| {
-            (&other.endpoint, other.protocol) == (&destination.endpoint, destination.protocol)
-        });
-        if let Some((_, place)) = first {
-            let line = place.map_or(0, |place| place.line);
-            complain("endpoint", &format!("is that of the entry on line {line} too; keep one"));
+        let key = |one: &OtlpDestination| (one.endpoint.clone(), one.protocol);
+        if let Some(first) = earlier.iter().find(|other| key(&other.entry) == key(&destination)) {
+            let line = first.at.line("endpoint");
+            return mistake("endpoint", &format!("is that of the entry on line {line} too; keep one"));
         }
-        destinations.push((destination, places.get("endpoint").or(item.place)));
-    }
-    destinations.into_iter().map(|(destination, _)| destination).collect()
+        Ok(destination)
+    };
+    entries_of(read_entries(items, base, TABLE.keys, report, finish))
 }
 
 fn add_header(headers: &mut BTreeMap<String, Credential>, name: &str, text: &str) -> Result<(), Complaint> {

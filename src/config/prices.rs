@@ -1,8 +1,8 @@
 //! Reads the rates of time, energy and emissions (`prices`, `carbon`).
 
+use super::entries::{EntryPlace, Mistake, entries_of, read_entries};
 use super::key::{Absent, ChangeEffect, Key, KeyType, Table};
-use super::problem::{Complaint, FilePosition, ProblemCollector};
-use super::read_mapping;
+use super::problem::{Complaint, ProblemCollector};
 use super::settings::{CarbonConfig, EnergyConfig};
 use super::time::moment;
 use super::tree::YamlNode;
@@ -19,178 +19,161 @@ const ENERGY: &str = "energy";
 /// The unit of emissions.
 const EMISSIONS: &str = "gCO2e";
 
-keys! { RateDraft;
-"A rate while it is read."
-pub(crate) struct RateDraft () {
-    gpu_hour: Option<i64>, text("a decimal number", price), Optional("2.49"), Reload, in "currency per GPU-hour",
-        "Price of one GPU for one hour, exact to nine decimals.";
-    instance_hour: Option<i64>, text("a decimal number", price), Optional("0.55"), Reload, in "currency per hour",
-        "Price of a MIG instance for an hour; needs mig_profile, and a rate for the whole GPU.";
-    node_hour: Option<i64>, text("a decimal number", price), Optional("32.77"), Reload, in "currency per hour",
-        "Price of a whole node for one hour, instead of gpu_hour; needs gpus.";
-    upfront: Option<i64>, text("a decimal number", price), Optional("100000"), Reload, in "currency",
-        "Amount paid once for a committed node; needs term_years.";
-    term_years: Option<i64>, text("a number of years", years), Optional("3"), Reload, in "years",
-        "How long the commitment lasts, in years of 365 days.";
-    node_price: Option<i64>, text("a decimal number", price), Optional("280000"), Reload, in "currency",
-        "Purchase price of your own node, instead of gpu_hour; needs gpus and years.";
-    years: Option<i64>, text("a number of years", years), Optional("5"), Reload, in "years",
-        "Useful life of your own node, in years of 365 days.";
-    residual_value: Option<i64>, text("a decimal number", price), Optional("20000"), Reload, in "currency",
-        "Value of your own node after that; 0 by default.";
-    yearly_cost: Option<i64>, text("a decimal number", price), Optional("30000"), Reload, in "currency per year",
-        "Cost to run your own node for a year; 0 by default.";
-    gpus: Option<u32>, text("a number of GPUs", gpus), Optional("8"), Reload,
-        "How many GPUs share the price of the node.";
-    gpu_share: Option<i64>, text("a share of 1", share), Optional("0.9"), Reload,
-        "The part of the node's price that is for its GPUs; by default all of it.";
-    from: Option<Utc>, text("a time in UTC on the 15-minute grid", moment), Optional("2026-01-01T00:00:00Z"), Reload,
-        "Its start, also in the past; by default the next quarter hour.";
-    class: Option<&'static str>, word(CLASSES, CLASSES), Optional("committed"), Reload,
-        "Kind of price; by default committed or owned if so derived, otherwise on_demand.";
-    model: Option<String>, text("a pattern", pattern), Optional("*H100*"), Reload,
-        "Only GPUs of these models.";
-    node: Option<String>, text("a pattern", pattern), Optional("gpu-a-*"), Reload,
-        "Only GPUs of these nodes, so that all nodes can have the same file.";
-    instance_type: Option<String>, text("a pattern", pattern), Optional("p4d.24xlarge"), Reload,
-        "Only GPUs of nodes of these types (node.instance_type).";
-    pool: Option<String>, text("a pattern", pattern), Optional("spot-*"), Reload,
-        "Only GPUs of nodes of these pools (node.pool).";
-    spot: Option<bool>, text("true or false", flag), Optional("true"), Reload,
-        "Only GPUs of spot nodes (true) or of other nodes (false); see node.spot.";
-    uuid: Option<String>, text("a pattern", pattern), Optional("GPU-5f1e*"), Reload,
-        "Only GPUs with these UUIDs.";
-    mig_profile: Option<String>, text("a pattern", pattern), Optional("1g.10gb"), Reload,
-        "Profile of the MIG instances that instance_hour prices.";
+/// A rate while it is read: what is not its price, and the prices from which that follows.
+#[derive(Default)]
+pub(crate) struct RateDraft {
+    rate: Rate,
+    gpu_hour: Option<i64>,
+    instance_hour: Option<i64>,
+    node_hour: Option<i64>,
+    upfront: Option<i64>,
+    term_years: Option<i64>,
+    node_price: Option<i64>,
+    years: Option<i64>,
+    residual_value: Option<i64>,
+    yearly_cost: Option<i64>,
+    gpus: Option<u32>,
+    gpu_share: Option<i64>,
 }
+
+entry_keys! { RateDraft;
+    gpu_hour => gpu_hour, text("a decimal number", price), Optional("2.49"), in "currency per GPU-hour",
+        "Price of one GPU for one hour, exact to nine decimals.";
+    instance_hour => instance_hour, text("a decimal number", price), Optional("0.55"), in "currency per hour",
+        "Price of a MIG instance for an hour; needs mig_profile, and a rate for the whole GPU.";
+    node_hour => node_hour, text("a decimal number", price), Optional("32.77"), in "currency per hour",
+        "Price of a whole node for one hour, instead of gpu_hour; needs gpus.";
+    upfront => upfront, text("a decimal number", price), Optional("100000"), in "currency",
+        "Amount paid once for a committed node; needs term_years.";
+    term_years => term_years, text("a number of years", years), Optional("3"), in "years",
+        "How long the commitment lasts, in years of 365 days.";
+    node_price => node_price, text("a decimal number", price), Optional("280000"), in "currency",
+        "Purchase price of your own node, instead of gpu_hour; needs gpus and years.";
+    years => years, text("a number of years", years), Optional("5"), in "years",
+        "Useful life of your own node, in years of 365 days.";
+    residual_value => residual_value, text("a decimal number", price), Optional("20000"), in "currency",
+        "Value of your own node after that; 0 by default.";
+    yearly_cost => yearly_cost, text("a decimal number", price), Optional("30000"), in "currency per year",
+        "Cost to run your own node for a year; 0 by default.";
+    gpus => gpus, text("a number of GPUs", gpus), Optional("8"),
+        "How many GPUs share the price of the node.";
+    gpu_share => gpu_share, text("a share of 1", share), Optional("0.9"),
+        "The part of the node's price that is for its GPUs; by default all of it.";
+    from => rate.from, text("a time in UTC on the 15-minute grid", moment), Optional("2026-01-01T00:00:00Z"),
+        "Its start, also in the past; by default the next quarter hour.";
+    class => rate.tariff.class, word(CLASSES, CLASSES), Optional("committed"),
+        "Kind of price; by default committed or owned if so derived, otherwise on_demand.";
+    model => rate.selector.model, text("a pattern", pattern), Optional("*H100*"),
+        "Only GPUs of these models.";
+    node => rate.selector.node, text("a pattern", pattern), Optional("gpu-a-*"),
+        "Only GPUs of these nodes, so that all nodes can have the same file.";
+    instance_type => rate.selector.instance_type, text("a pattern", pattern), Optional("p4d.24xlarge"),
+        "Only GPUs of nodes of these types (node.instance_type).";
+    pool => rate.selector.pool, text("a pattern", pattern), Optional("spot-*"),
+        "Only GPUs of nodes of these pools (node.pool).";
+    spot => rate.selector.spot, text("true or false", flag), Optional("true"),
+        "Only GPUs of spot nodes (true) or of other nodes (false); see node.spot.";
+    uuid => rate.selector.uuid, text("a pattern", pattern), Optional("GPU-5f1e*"),
+        "Only GPUs with these UUIDs.";
+    mig_profile => rate.selector.mig_profile, text("a pattern", pattern), Optional("1g.10gb"),
+        "Profile of the MIG instances that instance_hour prices.";
 }
 
 /// Reads the list and returns the valid rates.
 pub(crate) fn read(items: &[YamlNode], base: &str, report: &mut ProblemCollector) -> Vec<Rate> {
-    let mut rates: Vec<(Rate, Option<FilePosition>)> = Vec::new();
-    for (index, item) in items.iter().enumerate() {
-        let path = format!("{base}[{index}]");
-        let mut draft = RateDraft::default();
-        let Some(places) = read_mapping::read_mapping(item, &path, TABLE.keys, &mut draft, report) else {
-            continue;
-        };
-        let derived = match draft.derive() {
-            Ok(derived) => derived,
-            Err((key, _)) if places.get(key).is_some() && draft.is_absent(key) => continue,
-            Err((key, text)) => {
-                let place = places.get(key).or(item.place);
-                report.add(place, format!("{path}.{key}"), Complaint(text.to_owned()));
-                continue;
-            }
-        };
-        let from = draft.from;
-        let rate = draft.into_rate(derived);
-        let place = places.get("from").or(item.place);
-        // A rate with a malformed start does not count as one without a start.
-        let is_known = from.is_some() || places.get("from").is_none();
+    entries_of(read_entries(items, base, TABLE.keys, report, |mut draft: RateDraft, at, earlier| {
+        draft.derive(at).map_err(|(key, text)| {
+            // A malformed value is reported already.
+            let is_malformed = text.starts_with(MISSING) && at.has(key);
+            (!is_malformed).then(|| Mistake::of(key, text))
+        })?;
+        let rate = draft.rate;
         let key = |rate: &Rate| (rate.kind, rate.selector.clone(), rate.from);
-        if let Some((_, other)) = rates.iter().find(|(other, _)| is_known && key(other) == key(&rate)) {
-            let line = other.map_or(0, |other| other.line);
-            let text = match from {
-                Some(_) => format!(
-                    "begins with the rate on line {line}, for the same GPUs; give one of them another time"
-                ),
-                None => format!(
-                    "has no beginning, nor has the rate on line {line}, for the same GPUs; give one of them a time"
-                ),
-            };
-            report.add(place, format!("{path}.from"), Complaint(text));
+        // A rate with a malformed start does not count as one without a start.
+        let is_known = rate.from.is_some() || !at.has("from");
+        match earlier.iter().find(|other| is_known && key(&other.entry) == key(&rate)) {
+            None => Ok(rate),
+            Some(first) => {
+                let line = first.at.line("from");
+                let text = match rate.from {
+                    Some(_) => format!(
+                        "begins with the rate on line {line}, for the same GPUs; give one of them another time"
+                    ),
+                    None => format!(
+                        "has no beginning, nor has the rate on line {line}, for the same GPUs; give one of them a time"
+                    ),
+                };
+                Err(Some(Mistake::of("from", text)))
+            }
         }
-        rates.push((rate, place));
-    }
-    rates.into_iter().map(|(rate, _)| rate).collect()
-}
-
-/// A price that follows from what the operator gave.
-struct DerivedPrice {
-    kind: RateKind,
-    nano: i64,
-    /// The class, where none is given.
-    class: &'static str,
-    derivation: Option<String>,
-}
-
-impl DerivedPrice {
-    fn given(kind: RateKind, nano: i64) -> Self {
-        Self { kind, nano, class: CLASSES[0], derivation: None }
-    }
+    }))
 }
 
 /// The key that is wrong or missing, and why.
 type KeyMistake = (&'static str, &'static str);
 
+/// How the mistakes begin whose key is missing.
+const MISSING: &str = "is missing";
+
+/// The keys of prices, each with what is wrong where it does not belong to the price that is given.
+const PRICE_KEYS: [KeyMistake; 11] = [
+    ("gpu_hour", "is given beside another price; keep one of the two"),
+    ("instance_hour", "is given beside another price; keep one of the two"),
+    ("node_hour", "is given beside another price; keep one of the two"),
+    ("node_price", "is given beside another price; keep one of the two"),
+    ("upfront", "belongs to a committed price; give node_hour and term_years, or remove it"),
+    ("term_years", "belongs to upfront; remove it, or give upfront"),
+    ("years", "belongs to node_price; remove it, or give node_price"),
+    ("residual_value", "belongs to node_price; remove it, or give node_price"),
+    ("yearly_cost", "belongs to node_price; remove it, or give node_price"),
+    ("gpus", "belongs to node_hour; remove it, or give node_hour"),
+    ("gpu_share", "belongs to node_hour; remove it, or give node_hour"),
+];
+
+/// Checks that the keys of prices that are given are among these.
+fn check_keys(at: &EntryPlace, allowed: &[&str]) -> Result<(), KeyMistake> {
+    let wrong = PRICE_KEYS.iter().find(|(key, _)| !allowed.contains(key) && at.has(key));
+    wrong.map_or(Ok(()), |mistake| Err(*mistake))
+}
+
 impl RateDraft {
-    /// Whether a key of the price has no valid value. A malformed value was reported.
-    fn is_absent(&self, key: &str) -> bool {
-        let value = match key {
-            "gpu_hour" => self.gpu_hour,
-            "instance_hour" => self.instance_hour,
-            "node_hour" => self.node_hour,
-            "node_price" => self.node_price,
-            "upfront" => self.upfront,
-            "term_years" => self.term_years,
-            "years" => self.years,
-            "residual_value" => self.residual_value,
-            "yearly_cost" => self.yearly_cost,
-            "gpu_share" => self.gpu_share,
-            _ => return self.gpus.is_none(),
-        };
-        value.is_none()
-    }
-
-    /// Checks that the given keys belong to `base`, which is given.
-    fn check_keys(&self, base: &'static str, allowed: &[&str]) -> Result<(), KeyMistake> {
-        const ALL: [(&str, &str); 11] = [
-            ("gpu_hour", "is given beside another price; keep one of the two"),
-            ("instance_hour", "is given beside another price; keep one of the two"),
-            ("node_hour", "is given beside another price; keep one of the two"),
-            ("node_price", "is given beside another price; keep one of the two"),
-            ("upfront", "belongs to a committed price; give node_hour and term_years, or remove it"),
-            ("term_years", "belongs to upfront; remove it, or give upfront"),
-            ("years", "belongs to node_price; remove it, or give node_price"),
-            ("residual_value", "belongs to node_price; remove it, or give node_price"),
-            ("yearly_cost", "belongs to node_price; remove it, or give node_price"),
-            ("gpus", "belongs to node_hour; remove it, or give node_hour"),
-            ("gpu_share", "belongs to node_hour; remove it, or give node_hour"),
-        ];
-        let wrong =
-            ALL.iter().find(|(key, _)| *key != base && !allowed.contains(key) && !self.is_absent(key));
-        wrong.map_or(Ok(()), |mistake| Err(*mistake))
-    }
-
-    /// The price of the rate.
-    fn derive(&self) -> Result<DerivedPrice, KeyMistake> {
-        const MISSING: &str = "is missing; give it, or another price: instance_hour, node_hour or node_price";
-        if self.instance_hour.is_none() && self.mig_profile.is_some() {
+    /// Sets the price of the rate, and its class where none is given.
+    fn derive(&mut self, at: &EntryPlace) -> Result<(), KeyMistake> {
+        if self.instance_hour.is_none() && self.rate.selector.mig_profile.is_some() {
             return Err(("instance_hour", "is missing; give the price of an instance of mig_profile"));
         }
         if let Some(nano) = self.gpu_hour {
-            self.check_keys("gpu_hour", &[])?;
-            return Ok(DerivedPrice::given(RateKind::GpuHour, nano));
+            check_keys(at, &["gpu_hour"])?;
+            self.set(nano, CLASSES[0]);
+            return Ok(());
         }
         if let Some(nano) = self.instance_hour {
-            self.check_keys("instance_hour", &[])?;
-            if self.mig_profile.is_none() {
+            check_keys(at, &["instance_hour"])?;
+            if self.rate.selector.mig_profile.is_none() {
                 return Err(("mig_profile", "is missing; give the profile that instance_hour is for"));
             }
-            return Ok(DerivedPrice::given(RateKind::InstanceHour, nano));
+            self.rate.kind = RateKind::InstanceHour;
+            self.set(nano, CLASSES[0]);
+            return Ok(());
         }
         if self.node_price.is_some() {
-            return self.derive_owned();
+            return self.derive_owned(at);
         }
         if self.node_hour.is_some() || self.upfront.is_some() {
-            return self.derive_from_node_hour();
+            return self.derive_from_node_hour(at);
         }
-        Err(("gpu_hour", MISSING))
+        Err(("gpu_hour", "is missing; give it, or another price: instance_hour, node_hour or node_price"))
     }
 
-    /// The share of a GPU in a price per node-hour, a fraction of nano-units, with its description.
-    fn share_of_gpu(&self, parts: NodeHour, class: &'static str) -> Result<DerivedPrice, KeyMistake> {
+    fn set(&mut self, nano: i64, class: &'static str) {
+        self.rate.nano = nano;
+        if self.rate.tariff.class.is_empty() {
+            self.rate.tariff.class = class.into();
+        }
+    }
+
+    /// Sets the share of a GPU in a price per node-hour, with its description.
+    fn set_share_of_gpu(&mut self, parts: NodeHour, class: &'static str) -> Result<(), KeyMistake> {
         let gpus = self.gpus.ok_or(("gpus", "is missing; give the number of GPUs of the node"))?;
         let share = self.gpu_share.unwrap_or(ONE);
         let product = parts.nano_hours.checked_mul(i128::from(share));
@@ -199,12 +182,13 @@ impl RateDraft {
         // Rounded once, here.
         let nano = i64::try_from((product + parts_of_one / 2) / parts_of_one).unwrap_or(i64::MAX);
         let of_share = if share == ONE { String::new() } else { format!(" x {}", shortened(share)) };
-        let derivation = Some(format!("{}{of_share} / {gpus} GPUs", parts.description));
-        Ok(DerivedPrice { kind: RateKind::GpuHour, nano, class, derivation })
+        self.rate.derivation = Some(format!("{}{of_share} / {gpus} GPUs", parts.description).into());
+        self.set(nano, class);
+        Ok(())
     }
 
-    fn derive_from_node_hour(&self) -> Result<DerivedPrice, KeyMistake> {
-        self.check_keys("node_hour", &["upfront", "term_years", "gpus", "gpu_share"])?;
+    fn derive_from_node_hour(&mut self, at: &EntryPlace) -> Result<(), KeyMistake> {
+        check_keys(at, &["node_hour", "upfront", "term_years", "gpus", "gpu_share"])?;
         let hourly = self.node_hour.unwrap_or(0);
         let Some(upfront) = self.upfront else {
             if self.term_years.is_some() {
@@ -212,18 +196,18 @@ impl RateDraft {
             }
             let description = format!("{} per node-hour", shortened(hourly));
             let parts = NodeHour { nano_hours: hourly.into(), hours: 1, description };
-            return self.share_of_gpu(parts, CLASSES[0]);
+            return self.set_share_of_gpu(parts, CLASSES[0]);
         };
         let years = self.term_years.ok_or(("term_years", "is missing; give the years of the commitment"))?;
         let hours = HOURS_OF_YEAR * i128::from(years);
         let nano_hours = i128::from(upfront) + i128::from(hourly) * hours;
         let description =
             format!("({} upfront / {years} years + {} per node-hour)", shortened(upfront), shortened(hourly));
-        self.share_of_gpu(NodeHour { nano_hours, hours, description }, "committed")
+        self.set_share_of_gpu(NodeHour { nano_hours, hours, description }, "committed")
     }
 
-    fn derive_owned(&self) -> Result<DerivedPrice, KeyMistake> {
-        self.check_keys("node_price", &["years", "residual_value", "yearly_cost", "gpus", "gpu_share"])?;
+    fn derive_owned(&mut self, at: &EntryPlace) -> Result<(), KeyMistake> {
+        check_keys(at, &["node_price", "years", "residual_value", "yearly_cost", "gpus", "gpu_share"])?;
         let years = self.years.ok_or(("years", "is missing; give the years for which the node is used"))?;
         let (price, residual) = (self.node_price.unwrap_or(0), self.residual_value.unwrap_or(0));
         if residual > price {
@@ -238,21 +222,7 @@ impl RateDraft {
             shortened(yearly)
         );
         let hours = HOURS_OF_YEAR * i128::from(years);
-        self.share_of_gpu(NodeHour { nano_hours, hours, description }, "owned")
-    }
-
-    fn into_rate(self, derived: DerivedPrice) -> Rate {
-        let Self { from, class, model, node, uuid, instance_type, pool, spot, mig_profile, .. } = self;
-        let class = class.unwrap_or(derived.class).into();
-        Rate {
-            kind: derived.kind,
-            selector: RateSelector { uuid, node, model, instance_type, pool, spot, mig_profile },
-            from,
-            nano: derived.nano,
-            // The currency of the book is set when all its keys are read.
-            tariff: Tariff { currency: "".into(), class },
-            derivation: derived.derivation.map(Into::into),
-        }
+        self.set_share_of_gpu(NodeHour { nano_hours, hours, description }, "owned")
     }
 }
 

@@ -10,7 +10,7 @@ use super::ignored_pods;
 use super::key::{Absent, ChangeEffect, Key, KeyDescription, KeyType, Table};
 use super::otlp::{self, OtlpDestination, OtlpNames};
 use super::prices;
-use super::standing::{self, GrantConfig, PresenceSetting};
+use super::standing::{self, PresenceSetting};
 use super::tenants::{self, TenantAttributes};
 use super::terms;
 use super::time::moment;
@@ -25,7 +25,7 @@ use jiff::tz::TimeZone;
 
 use crate::billing::{PriceBook, Rate, Terms};
 use crate::catalogue::Level;
-use crate::model::{Money, Nanoseconds, PodPattern, Utc};
+use crate::model::{Money, Nanoseconds, PodPattern, StandingGrant, Utc};
 use crate::tenants::TenantRule;
 
 /// A validated configuration; [`Config::default`] applies without a file.
@@ -133,7 +133,7 @@ pub struct NvmlConfig (config nvml) {
 pub struct AttributionConfig (config attribution) {
     presence: PresenceSetting, word(PresenceSetting::NAMES, PresenceSetting::ALL), Default("auto"), Reload,
         "Whether a process holds a GPU that nothing grants; auto: only on a node without grants.";
-    standing: Vec<GrantConfig>, entries(standing::read, standing::TABLE), Optional(""), Reload,
+    standing: Vec<StandingGrant>, entries(standing::read, standing::TABLE), Optional(""), Reload,
         "Grants written by hand: each gives a tenant a share of some GPUs.";
     runtimes: Vec<String>, texts("the name of a service", service), Optional("my-runtime.service"), Restart,
         "More services that run containers; a * at the end matches any ending.";

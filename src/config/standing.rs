@@ -1,50 +1,16 @@
 //! Reads the holdings that the operator grants in the file (`attribution.standing`). Which GPUs the node has is not checked
 //! here.
 
+use super::entries::{EntryPlace, Mistake, Placed, entries_of, read_entries};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use super::fraction::{Sum, fraction};
 use super::key::{Absent, ChangeEffect, Key, KeyType, Table};
-use super::problem::{Complaint, FilePosition, ProblemCollector};
-use super::read_mapping;
+use super::problem::{Complaint, ProblemCollector};
 use super::tree::YamlNode;
-use super::values::{add, put, token};
-use crate::model::{Fraction, GpuSelector};
-
-/// A share of one or more GPUs that a holder has until the configuration changes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GrantConfig {
-    /// The operator's name for it; no two alike.
-    pub id: Option<String>,
-    /// Its GPUs, each at most once.
-    pub gpus: Vec<GpuSelector>,
-    /// How much of each.
-    pub fraction: Fraction,
-    /// Who holds it.
-    pub holder: Grantee,
-}
-
-/// Who holds a standing holding.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Grantee {
-    /// A Unix user.
-    User(UserChoice),
-    /// Several Unix users, who hold it together under its id.
-    Team(Vec<UserChoice>),
-    /// A Unix group, by name.
-    Group(String),
-    /// A namespace of Kubernetes, for its pods.
-    Namespace(String),
-    /// A systemd service, `NAME.service`.
-    Unit(String),
-}
-
-/// A Unix user of a standing holding.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum UserChoice {
-    /// By name.
-    Name(String),
-    /// By uid.
-    Uid(u32),
-}
+use super::values::{put, token};
+use crate::model::{GpuSelector, Selector, StandingGrant};
 
 /// Whether presence holds GPUs without a grant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,133 +34,95 @@ impl PresenceSetting {
     }
 }
 
-keys! { GrantDraft;
-"A grant while it is read."
-pub(crate) struct GrantDraft () {
-    id: Option<String>, text("a name", token), Optional("condo-physics"), Reload,
+entry_keys! { StandingGrant;
+    id => id, text("a name", token), Optional("condo-physics"),
         "Your name for this grant; no two alike.";
-    gpu: Vec<GpuSelector>, list("all, an index, a range such as 4-7, or a UUID", add_gpus), Required("all"), Reload,
+    gpu => gpus, list("all, an index, a range such as 4-7, or a UUID", add_gpus), Required("all"),
         "The GPUs; it grants a share of each. Indices are those of nvidia-smi.";
-    fraction: Option<Fraction>, text("a fraction such as 1/2 or 0.5, or 1", fraction), Default("1"), Reload, in "GPUs",
+    fraction => fraction, text("a fraction such as 1/2 or 0.5, or 1", fraction), Default("1"), in "GPUs",
         "How much of each GPU; the grants of one GPU sum to 1 at most.";
-    user: Vec<UserChoice>, texts("a user name or a uid", user), Optional("alice"), Reload,
+    user => selector, list("a user name or a uid", add_user), Optional("alice"),
         "The Unix user who holds it; several hold it together as team:ID, and need id.";
-    group: Option<String>, text("a group name", group), Optional("research"), Reload,
+    group => selector, text("a group name", group), Optional("research"),
         "The Unix group that holds it, as group:NAME, for all its members; instead of user.";
-    namespace: Option<String>, text("a name", token), Optional("physics"), Reload,
+    namespace => selector, text("a name", namespace), Optional("physics"),
         "The namespace that holds it, as team:NAMESPACE, for its pods; instead of user.";
-    unit: Option<String>, text("NAME.service", unit), Optional("inference.service"), Reload,
+    unit => selector, text("NAME.service", unit), Optional("inference.service"),
         "The systemd service that holds it; instead of user.";
 }
-}
 
-/// A valid entry with its position.
-struct Placed {
-    standing: GrantConfig,
-    place: Option<FilePosition>,
-    path: String,
-}
-
-impl Placed {
-    fn line(&self) -> u64 {
-        self.place.map_or(0, |place| place.line)
-    }
-}
+type PlacedGrant = Placed<StandingGrant>;
 
 /// Reads the list and returns the valid grants.
-pub(crate) fn read(items: &[YamlNode], base: &str, report: &mut ProblemCollector) -> Vec<GrantConfig> {
-    let mut placed = Vec::new();
-    for (index, item) in items.iter().enumerate() {
-        let path = format!("{base}[{index}]");
-        let mut draft = GrantDraft::default();
-        let Some(places) = read_mapping::read_mapping(item, &path, TABLE.keys, &mut draft, report) else {
-            continue;
-        };
-        if let Err(complaint) = check_holder(&places) {
-            report.add(item.place, &path, complaint);
-        } else if draft.user.len() > 1 && places.get("id").is_none() {
-            let text = "names several users; give id: NAME, the name under which they hold it together";
-            report.add(places.get("user"), format!("{path}.user"), Complaint(text.to_owned()));
-        } else if let Some(standing) = finish(draft) {
-            let place = places.get("fraction").or(places.get("gpu")).or(item.place);
-            placed.push(Placed { standing, place, path });
+pub(crate) fn read(items: &[YamlNode], base: &str, report: &mut ProblemCollector) -> Vec<StandingGrant> {
+    let placed = read_entries(items, base, TABLE.keys, report, |mut grant: StandingGrant, at, earlier| {
+        check_holder(at)?;
+        let nothing = StandingGrant::default();
+        // A missing or malformed part is reported already.
+        if grant.gpus.is_empty() || grant.fraction == nothing.fraction || grant.selector == nothing.selector {
+            return Err(None);
         }
-    }
+        if !at.has("id") {
+            grant.id = (earlier.len() + 1).to_string();
+        }
+        if let Selector::Team { name, .. } = &mut grant.selector {
+            if !at.has("id") {
+                let text = "names several users; give id: NAME, the name under which they hold it together";
+                return Err(Some(Mistake::of("user", text)));
+            }
+            name.clone_from(&grant.id);
+        }
+        Ok(grant)
+    });
     check_ids(&placed, report);
     check_teams(&placed, report);
     check_sums(&placed, report);
-    placed.into_iter().map(|entry| entry.standing).collect()
+    entries_of(placed)
 }
 
 /// Checks that exactly one of user, group, namespace and unit is given, valid or not.
-fn check_holder(places: &read_mapping::KeyPositions) -> Result<(), Complaint> {
+fn check_holder(at: &EntryPlace) -> Result<(), Option<Mistake>> {
     let given: Vec<&str> =
-        ["user", "group", "namespace", "unit"].into_iter().filter(|key| places.get(key).is_some()).collect();
-    Err(Complaint(match given.as_slice() {
+        ["user", "group", "namespace", "unit"].into_iter().filter(|key| at.has(key)).collect();
+    let text = match given.as_slice() {
         [] => "has no holder; give user: NAME, group: NAME, namespace: NAME or unit: NAME.service".to_owned(),
         [_] => return Ok(()),
         several => format!("has {}; keep the one that holds it", several.join(" and ")),
-    }))
-}
-
-/// The grant; none if a part is missing or malformed, which is reported already.
-fn finish(draft: GrantDraft) -> Option<GrantConfig> {
-    let user = match draft.user.as_slice() {
-        [] => None,
-        [user] => Some(Grantee::User(user.clone())),
-        _ => Some(Grantee::Team(draft.user)),
     };
-    let others = draft.group.map(Grantee::Group).or(draft.namespace.map(Grantee::Namespace));
-    let holder = user.or(others).or(draft.unit.map(Grantee::Unit))?;
-    (!draft.gpu.is_empty()).then_some(GrantConfig {
-        id: draft.id,
-        gpus: draft.gpu,
-        fraction: draft.fraction?,
-        holder,
-    })
+    Err(Some(Mistake::of("", text)))
 }
 
-fn check_ids(placed: &[Placed], report: &mut ProblemCollector) {
-    for (index, entry) in placed.iter().enumerate() {
-        let Some(id) = &entry.standing.id else { continue };
-        let first = placed[..index].iter().find(|other| other.standing.id.as_ref() == Some(id));
-        if let Some(first) = first {
-            let wrong = format!("is the name of the grant on line {} too", first.line());
-            report.add(
-                entry.place,
-                format!("{}.id", entry.path),
-                Complaint::about(id, &wrong, "give another name"),
-            );
+fn check_ids(placed: &[PlacedGrant], report: &mut ProblemCollector) {
+    for (index, grant) in placed.iter().enumerate() {
+        let id = &grant.entry.id;
+        let is_same = |other: &&PlacedGrant| other.at.has("id") && other.entry.id == *id;
+        if let Some(first) = placed[..index].iter().find(is_same).filter(|_| grant.at.has("id")) {
+            let wrong = format!("is the name of the grant on line {} too", first.at.line("gpu"));
+            let complaint = Complaint::about(id, &wrong, "give another name");
+            grant.at.complain(report, Mistake::new("id", complaint));
         }
     }
 }
 
 /// Checks that no team has the name of a namespace: both would hold as one.
-fn check_teams(placed: &[Placed], report: &mut ProblemCollector) {
-    let team = |entry: &Placed| match &entry.standing.holder {
-        Grantee::Team(_) => entry.standing.id.clone(),
-        _ => None,
-    };
-    for entry in placed {
-        let Grantee::Namespace(name) = &entry.standing.holder else { continue };
-        if let Some(other) = placed.iter().find(|other| team(other).as_ref() == Some(name)) {
-            let wrong =
-                format!("holds as team:{name}, as the users of the grant {name} on line {} do", other.line());
-            let remedy = "give that grant another id";
-            report.add(
-                entry.place,
-                format!("{}.namespace", entry.path),
-                Complaint::about(name, &wrong, remedy),
-            );
+fn check_teams(placed: &[PlacedGrant], report: &mut ProblemCollector) {
+    let is_team = |grant: &StandingGrant, own: &String| matches!(&grant.selector, Selector::Team { name, .. } if name == own);
+    for grant in placed {
+        let Selector::Namespace(name) = &grant.entry.selector else { continue };
+        if let Some(other) = placed.iter().find(|other| is_team(&other.entry, name)) {
+            let line = other.at.line("gpu");
+            let wrong = format!("holds as team:{name}, as the users of the grant {name} on line {line} do");
+            let complaint = Complaint::about(name, &wrong, "give that grant another id");
+            grant.at.complain(report, Mistake::new("namespace", complaint));
         }
     }
 }
 
 /// Checks that the grants of no GPU sum to more than 1. An index and a UUID of the same GPU can only be compared on the
 /// node.
-fn check_sums(placed: &[Placed], report: &mut ProblemCollector) {
+fn check_sums(placed: &[PlacedGrant], report: &mut ProblemCollector) {
     let mut choices = vec![&GpuSelector::All];
-    for choice in placed.iter().flat_map(|entry| &entry.standing.gpus) {
+    for choice in placed.iter().flat_map(|grant| &grant.entry.gpus) {
         if !choices.contains(&choice) {
             choices.push(choice);
         }
@@ -202,7 +130,7 @@ fn check_sums(placed: &[Placed], report: &mut ProblemCollector) {
     // GPUs with the same excessive grants are reported together.
     let mut excesses: Vec<(Vec<usize>, Vec<&GpuSelector>)> = Vec::new();
     for choice in choices {
-        let names = |entry: &Placed, choice| entry.standing.gpus.contains(choice);
+        let names = |grant: &PlacedGrant, choice| grant.entry.gpus.contains(choice);
         let grants = (0..placed.len())
             .filter(|index| names(&placed[*index], choice) || names(&placed[*index], &GpuSelector::All));
         let Some(grants) = first_too_many(placed, grants) else { continue };
@@ -216,19 +144,19 @@ fn check_sums(placed: &[Placed], report: &mut ProblemCollector) {
         }
     }
     for (grants, choices) in excesses {
-        let grants: Vec<&Placed> = grants.iter().map(|index| &placed[*index]).collect();
+        let grants: Vec<&PlacedGrant> = grants.iter().map(|index| &placed[*index]).collect();
         let Some((last, earlier)) = grants.split_last() else { continue };
-        report.add(last.place, format!("{}.fraction", last.path), too_many(&choices, earlier, last));
+        last.at.complain(report, Mistake::new("fraction", too_many(&choices, earlier, last)));
     }
 }
 
 /// The grants up to the first one with which the sum exceeds 1 or cannot be computed.
-fn first_too_many(placed: &[Placed], grants: impl Iterator<Item = usize>) -> Option<Vec<usize>> {
+fn first_too_many(placed: &[PlacedGrant], grants: impl Iterator<Item = usize>) -> Option<Vec<usize>> {
     let mut sum = Some(Sum::ZERO);
     let mut taken = Vec::new();
     for index in grants {
         taken.push(index);
-        sum = sum.and_then(|sum| sum.plus(placed[index].standing.fraction));
+        sum = sum.and_then(|sum| sum.plus(placed[index].entry.fraction));
         if sum.is_none_or(Sum::exceeds_one) {
             return Some(taken);
         }
@@ -236,13 +164,12 @@ fn first_too_many(placed: &[Placed], grants: impl Iterator<Item = usize>) -> Opt
     None
 }
 
-fn too_many(choices: &[&GpuSelector], earlier: &[&Placed], last: &Placed) -> Complaint {
+fn too_many(choices: &[&GpuSelector], earlier: &[&PlacedGrant], last: &PlacedGrant) -> Complaint {
     let gpus: Vec<String> = choices.iter().map(ToString::to_string).collect();
     let gpus = gpus.join(", ");
-    let lines: Vec<String> = earlier.iter().map(|entry| entry.line().to_string()).collect();
+    let lines: Vec<String> = earlier.iter().map(|grant| grant.at.line("fraction").to_string()).collect();
     let lines = format!("line{} {}", if lines.len() == 1 { "" } else { "s" }, lines.join(", "));
-    let all =
-        earlier.iter().chain([&last]).try_fold(Sum::ZERO, |sum, entry| sum.plus(entry.standing.fraction));
+    let all = earlier.iter().chain([&last]).try_fold(Sum::ZERO, |sum, grant| sum.plus(grant.entry.fraction));
     Complaint(match all {
         Some(sum) => {
             format!("together with {lines} grants {sum} of {gpus}; keep the sum at 1 or below")
@@ -310,32 +237,53 @@ fn range(text: &str, first: u32, last: u32) -> Result<Vec<GpuSelector>, Complain
     Ok((first..=last).map(GpuSelector::Index).collect())
 }
 
-/// A user name, or a uid in digits.
-fn user(text: &str) -> Result<UserChoice, Complaint> {
+/// Adds a user, by name or by a uid in digits, to those who hold a grant together.
+fn add_user(holder: &mut Selector, text: &str) -> Result<(), Complaint> {
+    let (mut users, mut uids) = match std::mem::replace(holder, Selector::NOBODY) {
+        Selector::Team { users, uids, .. } => (users, uids),
+        Selector::User(name) => (BTreeSet::from([name]), BTreeSet::new()),
+        Selector::Uid { uid, .. } => (BTreeSet::new(), BTreeSet::from([uid])),
+        _ => Default::default(),
+    };
     let name = token(text)?;
-    if !is_digits(&name) {
-        return Ok(UserChoice::Name(name));
+    let is_new = if is_digits(&name) {
+        let uid =
+            name.parse().map_err(|_| Complaint::about(text, "is not a uid", "give a number below 2^32"))?;
+        uids.insert(uid)
+    } else {
+        users.insert(name)
+    };
+    if !is_new {
+        return Err(Complaint::about(text, "is in the list twice", "keep one"));
     }
-    let uid = name.parse().map_err(|_| Complaint::about(text, "is not a uid", "give a number below 2^32"))?;
-    Ok(UserChoice::Uid(uid))
+    *holder = match (users.first(), uids.first()) {
+        (Some(name), None) if users.len() == 1 => Selector::User(name.clone()),
+        (None, Some(uid)) if uids.len() == 1 => Selector::Uid { uid: *uid, name: uid.to_string().into() },
+        _ => Selector::Team { name: String::new(), users, uids },
+    };
+    Ok(())
 }
 
-fn group(text: &str) -> Result<String, Complaint> {
+fn namespace(text: &str) -> Result<Selector, Complaint> {
+    token(text).map(Selector::Namespace)
+}
+
+fn group(text: &str) -> Result<Selector, Complaint> {
     let name = token(text)?;
     if is_digits(&name) {
         return Err(Complaint::about(text, "is a number", "give the name of the group"));
     }
-    Ok(name)
+    Ok(Selector::Group { name, members: Arc::default() })
 }
 
 fn is_digits(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-fn unit(text: &str) -> Result<String, Complaint> {
+fn unit(text: &str) -> Result<Selector, Complaint> {
     let name = token(text)?;
     match name.strip_suffix(".service") {
-        Some(stem) if !stem.is_empty() && !stem.contains('/') => Ok(name),
+        Some(stem) if !stem.is_empty() && !stem.contains('/') => Ok(Selector::Unit(name)),
         _ => Err(Complaint::about(text, "is not a systemd service", "give NAME.service")),
     }
 }

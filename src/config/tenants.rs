@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use super::entries::{EntryPlace, Mistake, entries_of, read_entries};
 use super::key::{Absent, ChangeEffect, Key, KeyType, Table};
 use super::problem::{Complaint, ProblemCollector};
-use super::read_mapping::{self, KeyPositions};
 use super::time::moment;
 use super::tree::YamlNode;
 use super::values::{add, billionths, name, nearest, put};
-use crate::model::{Fact, Money, PodLabel, RESERVED, Utc};
+use crate::model::{Fact, Money, PodLabel, RESERVED};
 use crate::tenants::{TenantRule, is_label};
 
 /// Attributes by name, of each tenant.
@@ -17,84 +17,71 @@ pub(crate) type TenantAttributes = BTreeMap<String, BTreeMap<String, String>>;
 /// The most attributes of a tenant.
 const MOST_ATTRIBUTES: usize = 16;
 
-keys! { RuleDraft;
-"A rule while it is read."
-pub(crate) struct RuleDraft () {
-    r#match: BTreeMap<String, String>, pairs("labels of gpu_workload_info with patterns", add_pattern),
-        Required("{slurm_account: \"phys*\"}"), Reload,
-        "Labels of a holder, each with a pattern in which * stands for anything; all must match.";
-    tenant: Option<String>, text("a name, with {label} for the value of a label", name), Required("physics-{slurm_partition}"), Reload,
-        "The tenant; a rule with a {label} that a holder lacks does not match it.";
-    tenants: Vec<String>, texts("a tenant", name), Optional("physics-a100"), Reload,
-        "The tenants that a name with placeholders may yield; by default any.";
-    from: Option<Utc>, text("a time in UTC on the 15-minute grid", moment), Optional("2026-01-01T00:00:00Z"), Reload,
-        "Its start, also in the past; by default the next quarter hour.";
-    trust_labels: bool, flag(), Default("false"), Reload,
-        "Accept labels and images that users can forge, without a namespace or account.";
+/// A rule while it is read.
+#[derive(Default)]
+pub(crate) struct RuleDraft {
+    rule: TenantRule,
+    trust_labels: bool,
 }
+
+entry_keys! { RuleDraft;
+    r#match => rule.patterns, pairs("labels of gpu_workload_info with patterns", add_pattern),
+        Required("{slurm_account: \"phys*\"}"),
+        "Labels of a holder, each with a pattern in which * stands for anything; all must match.";
+    tenant => rule.tenant, text("a name, with {label} for the value of a label", name), Required("physics-{slurm_partition}"),
+        "The tenant; a rule with a {label} that a holder lacks does not match it.";
+    tenants => rule.tenants, texts("a tenant", name), Optional("physics-a100"),
+        "The tenants that a name with placeholders may yield; by default any.";
+    from => rule.from, text("a time in UTC on the 15-minute grid", moment), Optional("2026-01-01T00:00:00Z"),
+        "Its start, also in the past; by default the next quarter hour.";
+    trust_labels => trust_labels, flag(), Default("false"),
+        "Accept labels and images that users can forge, without a namespace or account.";
 }
 
 /// Reads the list and returns the valid rules.
 pub(crate) fn read(items: &[YamlNode], base: &str, report: &mut ProblemCollector) -> Vec<TenantRule> {
-    let mut rules = Vec::new();
-    for (index, item) in items.iter().enumerate() {
-        let path = format!("{base}[{index}]");
-        let mut draft = RuleDraft::default();
-        let Some(places) = read_mapping::read_mapping(item, &path, TABLE.keys, &mut draft, report) else {
-            continue;
-        };
-        let RuleDraft { r#match: patterns, tenant: Some(tenant), tenants, from, trust_labels } = draft else {
-            continue;
-        };
-        // Mistakes in the patterns were reported.
-        if patterns.is_empty() {
-            continue;
+    entries_of(read_entries(items, base, TABLE.keys, report, |draft: RuleDraft, at, _| {
+        let RuleDraft { rule, trust_labels } = draft;
+        // Mistakes in the patterns and the tenant were reported.
+        if rule.patterns.is_empty() || rule.tenant.is_empty() {
+            return Err(None);
         }
-        let rule = TenantRule { patterns, tenant, tenants, from };
-        match check(&rule, trust_labels, &places) {
-            Ok(()) => rules.push(rule),
-            Err((key, complaint)) => {
-                report.add(places.get(key).or(item.place), format!("{path}.{key}"), complaint)
-            }
+        match check(&rule, trust_labels, at) {
+            Ok(()) => Ok(rule),
+            Err(mistake) => Err(Some(mistake)),
         }
-    }
-    rules
+    }))
 }
 
-/// Checks a rule; the key that is wrong, and why.
-fn check(
-    rule: &TenantRule,
-    trust_labels: bool,
-    places: &KeyPositions,
-) -> Result<(), (&'static str, Complaint)> {
-    let tenant = |wrong: &str, remedy: &str| Err(("tenant", Complaint::about(&rule.tenant, wrong, remedy)));
+fn check(rule: &TenantRule, trust_labels: bool, at: &EntryPlace) -> Result<(), Mistake> {
+    let tenant = |wrong: &str, remedy: &str| {
+        Err(Mistake::new("tenant", Complaint::about(&rule.tenant, wrong, remedy)))
+    };
     if !rule.is_well_formed() {
         return tenant("has a brace without its pair", "give placeholders such as {slurm_account}");
     }
-    for label in rule.labels() {
-        if !is_label(label) {
-            return Err(("tenant", unknown_label(label)));
-        }
+    if let Some(label) = rule.labels().find(|label| !is_label(label)) {
+        return Err(Mistake::new("tenant", unknown_label(label)));
     }
     for name in std::iter::once(&rule.tenant).chain(&rule.tenants) {
         if name.starts_with(RESERVED) {
             let key = if *name == rule.tenant { "tenant" } else { "tenants" };
             let remedy = "give one that does not begin with __";
-            return Err((key, Complaint::about(name, "is a reserved name", remedy)));
+            return Err(Mistake::new(key, Complaint::about(name, "is a reserved name", remedy)));
         }
     }
-    if rule.is_literal() && places.get("tenants").is_some() {
+    if rule.is_literal() && at.has("tenants") {
         let text = "belongs to a tenant with placeholders; remove it, or give tenant: \"{label}\"";
-        return Err(("tenants", Complaint(text.to_owned())));
+        return Err(Mistake::of("tenants", text));
     }
     let Some(label) = rule.forgeable_label().filter(|_| !trust_labels) else { return Ok(()) };
     if !rule.is_confined() {
-        return Err((
+        return Err(Mistake::of(
             "match",
-            Complaint(format!(
+            format!(
                 "reads {label}, which users can forge; match also k8s_namespace_name or slurm_account by more than \
                  wildcards, or give trust_labels: true"
-            )),
+            ),
         ));
     }
     if !rule.is_literal() && rule.tenants.is_empty() {

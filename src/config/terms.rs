@@ -1,58 +1,47 @@
 //! Reads the terms of tenants (`terms`).
 
+use super::entries::{Mistake, entries_of, read_entries};
 use super::key::{Absent, ChangeEffect, Key, KeyType, Table};
 use super::prices;
-use super::problem::{Complaint, FilePosition, ProblemCollector};
-use super::read_mapping;
+use super::problem::{Complaint, ProblemCollector};
 use super::time::moment;
 use super::tree::YamlNode;
 use super::values::{name, put};
 use crate::billing::{Basis, Terms, WHOLE_RATE};
-use crate::model::{RESERVED, Utc};
+use crate::model::RESERVED;
 
-keys! { TermsDraft;
-"Terms while they are read."
-pub(crate) struct TermsDraft () {
-    tenant: Option<String>, text("a tenant, or a pattern", tenant), Required("ml"), Reload,
+entry_keys! { Terms;
+    tenant => tenant, text("a tenant, or a pattern", tenant), Required("ml"),
         "The tenant, or a pattern in which * stands for anything.";
-    basis: Basis, word(["held", "used"], [Basis::Held, Basis::Used]), Default("held"), Reload,
+    basis => basis, word(["held", "used"], [Basis::Held, Basis::Used]), Default("held"),
         "Whether the tenant pays for held or for used time.";
-    discount: u32, text("a number of percent", percent), Default("0"), Reload, in "percent",
+    discount => discount, text("a number of percent", percent), Default("0"), in "percent",
         "Percent off the rates of time; energy has no discount.";
-    outside_use: bool, word(["report", "charge"], [false, true]), Default("report"), Reload,
+    outside_use => charges_outside_use, word(["report", "charge"], [false, true]), Default("report"),
         "Whether use outside a holding and beyond the own share is charged (for basis held).";
-    from: Option<Utc>, text("a time in UTC on the 15-minute grid", moment), Optional("2026-01-01T00:00:00Z"), Reload,
+    from => from, text("a time in UTC on the 15-minute grid", moment), Optional("2026-01-01T00:00:00Z"),
         "Their start, also in the past; by default the next quarter hour.";
-}
 }
 
 /// Reads the list and returns the valid terms.
 pub(crate) fn read(items: &[YamlNode], base: &str, report: &mut ProblemCollector) -> Vec<Terms> {
-    let mut all: Vec<(Terms, Option<FilePosition>)> = Vec::new();
-    for (index, item) in items.iter().enumerate() {
-        let path = format!("{base}[{index}]");
-        let mut draft = TermsDraft::default();
-        let Some(places) = read_mapping::read_mapping(item, &path, TABLE.keys, &mut draft, report) else {
-            continue;
-        };
-        let TermsDraft { tenant: Some(tenant), basis, discount, outside_use, from } = draft else { continue };
-        if outside_use && basis == Basis::Used {
-            let text = "belongs to basis held; used time includes that use: remove it";
-            report.add(places.get("outside_use"), format!("{path}.outside_use"), Complaint(text.to_owned()));
-            continue;
+    entries_of(read_entries(items, base, TABLE.keys, report, |terms: Terms, _, earlier| {
+        if terms.tenant.is_empty() {
+            return Err(None);
         }
-        let place = places.get("tenant").or(item.place);
-        let is_same = |terms: &Terms| (&terms.tenant, terms.from) == (&tenant, from);
-        if let Some((_, other)) = all.iter().find(|(terms, _)| is_same(terms)) {
-            let line = other.map_or(0, |other| other.line);
+        if terms.charges_outside_use && terms.basis == Basis::Used {
+            let text = "belongs to basis held; used time includes that use: remove it";
+            return Err(Some(Mistake::of("outside_use", text)));
+        }
+        let key = |terms: &Terms| (terms.tenant.clone(), terms.from);
+        if let Some(first) = earlier.iter().find(|other| key(&other.entry) == key(&terms)) {
+            let line = first.at.line("tenant");
             let text =
                 format!("has terms of the same begin on line {line}; keep one, or give another `from`");
-            report.add(place, format!("{path}.tenant"), Complaint(text));
-            continue;
+            return Err(Some(Mistake::of("tenant", text)));
         }
-        all.push((Terms { tenant, from, basis, discount, charges_outside_use: outside_use }, place));
-    }
-    all.into_iter().map(|(terms, _)| terms).collect()
+        Ok(terms)
+    }))
 }
 
 /// The name or pattern of a tenant.

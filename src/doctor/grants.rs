@@ -6,12 +6,12 @@ use serde::Serialize;
 
 use super::Finding;
 use crate::attribution::conflicts;
-use crate::config::{Config, Grantee, UserChoice};
+use crate::config::Config;
 use crate::holders::{Allocation, Granting, SessionGpu, holdings, in_words};
 use crate::host::{Host, UserDatabase};
 use crate::ledger::Reader;
 use crate::model::snapshot::CONFLICT_ADVICE;
-use crate::model::{HowHeld, shown};
+use crate::model::{HowHeld, Selector, shown};
 use crate::policy;
 use crate::resolvers::{installed_scheduler, unresolved_grants};
 
@@ -51,9 +51,9 @@ pub(super) fn check_conflicts(
     gpus: &[SessionGpu],
     allocations: &[Allocation],
 ) -> Option<Finding> {
-    let standing = policy::grants(config);
+    let standing = &config.attribution.standing;
     let in_conflict = |gpu: &SessionGpu| {
-        let granting = Granting { allocations, standing: &standing, presence: false };
+        let granting = Granting { allocations, standing, presence: false };
         let (held, covered_by) = holdings(gpu, granting, []);
         let holders = conflicts(&held, &covered_by);
         let names = holders.iter().map(|id| shown(id.name())).collect::<Vec<_>>().join(", ");
@@ -82,7 +82,7 @@ pub(super) fn check_users(config: &Config, users: &UserDatabase) -> Option<Findi
 
 /// Whether each grant in `attribution.standing` matches a GPU of the driver; nothing if there are no grants.
 pub(super) fn check_gpus(config: &Config, gpus: &[SessionGpu]) -> Option<Finding> {
-    let granted = policy::grants(config);
+    let granted = &config.attribution.standing;
     let unmatched: Vec<String> = granted
         .iter()
         .map(|grant| (&grant.id, grant.unmatched(gpus.iter())))
@@ -107,12 +107,11 @@ pub(super) fn match_grants(
     gpus: Option<&[SessionGpu]>,
     users: &UserDatabase,
 ) -> Vec<GrantDiagnosis> {
-    let configured = config.attribution.standing.iter().map(|standing| &standing.holder);
-    let granted = policy::grants(config);
-    granted
+    config
+        .attribution
+        .standing
         .iter()
-        .zip(configured)
-        .map(|(grant, holder)| GrantDiagnosis {
+        .map(|grant| GrantDiagnosis {
             grant: grant.id.clone(),
             fraction: grant.fraction.to_string(),
             gpus: match gpus {
@@ -124,7 +123,7 @@ pub(super) fn match_grants(
                     matched.chain(missing).collect::<Vec<_>>().join(", ")
                 }
             },
-            holder: describe_holder(holder, &grant.id, users),
+            holder: describe_holder(&grant.selector, users),
         })
         .collect()
 }
@@ -134,31 +133,27 @@ fn gpu_name(gpu: &SessionGpu) -> String {
     format!("{index}{}", gpu.uuid)
 }
 
-fn describe_holder(holder: &Grantee, id: &str, users: &UserDatabase) -> String {
+fn describe_holder(holder: &Selector, users: &UserDatabase) -> String {
+    let of_name = |name: &String| match users.has_user(name) {
+        Ok(true) => name.clone(),
+        Ok(false) => format!("{name} (not on this machine)"),
+        Err(_) => format!("{name} (cannot be looked up)"),
+    };
+    let of_uid = |uid: &u32| match users.look_up(*uid) {
+        Ok(Some(name)) => format!("{name} (uid {uid})"),
+        Ok(None) => format!("{uid} (not on this machine)"),
+        Err(_) => format!("{uid} (cannot be looked up)"),
+    };
     match holder {
-        Grantee::User(one) => format!("user {}", describe_user(one, users)),
-        Grantee::Team(members) => {
-            let members: Vec<String> = members.iter().map(|member| describe_user(member, users)).collect();
-            format!("team {id}, members {}", members.join(", "))
+        Selector::User(name) => format!("user {}", of_name(name)),
+        Selector::Uid { uid, .. } => format!("user {}", of_uid(uid)),
+        Selector::Team { name, users, uids } => {
+            let members: Vec<String> = users.iter().map(of_name).chain(uids.iter().map(of_uid)).collect();
+            format!("team {name}, members {}", members.join(", "))
         }
-        Grantee::Group(name) => format!("group {}", describe_group(name, users)),
-        Grantee::Unit(name) => format!("unit {name}"),
-        Grantee::Namespace(name) => format!("pods of namespace {name}, as team:{name}"),
-    }
-}
-
-fn describe_user(choice: &UserChoice, users: &UserDatabase) -> String {
-    match choice {
-        UserChoice::Name(name) => match users.has_user(name) {
-            Ok(true) => name.clone(),
-            Ok(false) => format!("{name} (not on this machine)"),
-            Err(_) => format!("{name} (cannot be looked up)"),
-        },
-        UserChoice::Uid(uid) => match users.look_up(*uid) {
-            Ok(Some(name)) => format!("{name} (uid {uid})"),
-            Ok(None) => format!("{uid} (not on this machine)"),
-            Err(_) => format!("{uid} (cannot be looked up)"),
-        },
+        Selector::Group { name, .. } => format!("group {}", describe_group(name, users)),
+        Selector::Unit(name) => format!("unit {name}"),
+        Selector::Namespace(name) => format!("pods of namespace {name}, as team:{name}"),
     }
 }
 

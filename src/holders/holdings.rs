@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::resolved_workloads::Allocation;
-use super::standing::{GpuGrants, GrantedSlot, StandingGrant, sum};
-use crate::model::{Fraction, Holder, HolderId, Holding, HoldingSource};
+use super::standing::{GpuGrants, GrantedSlot, sum};
+use crate::model::{Fraction, Holder, HolderId, Holding, HoldingSource, StandingGrant};
 
 /// What grants holdings.
 #[derive(Clone, Copy, Debug)]

@@ -29,4 +29,4 @@ pub use process_location::refused_cgroup;
 pub use resolved_workloads::{
     AllocatedDevice, Allocation, EndedAllocation, InstancePlace, ResolvedWorkloads,
 };
-pub use standing::{GrantedSlot, Selector, SessionGpu, StandingGrant, are_configured_alike, in_words};
+pub use standing::{GrantedSlot, SessionGpu, are_configured_alike, in_words};

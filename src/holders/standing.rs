@@ -2,26 +2,14 @@
 //!
 //! Holdings are ranked here; conflicts between them are resolved at attribution.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::resolved_workloads::AllocatedDevice;
-use crate::model::{Fact, Fraction, GpuId, GpuSelector, Holder, HolderId, Holding, HoldingSource, MigSlot};
-
-/// A standing grant.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StandingGrant {
-    /// The operator's name for it.
-    pub id: String,
-    /// On which GPUs; a GPU that several of these select counts once.
-    pub gpus: Vec<GpuSelector>,
-    /// How much of each.
-    pub fraction: Fraction,
-    /// Who holds it, and whom it covers.
-    pub selector: Selector,
-    /// The version of its holder.
-    pub version: u64,
-}
+use crate::model::{
+    Fact, Fraction, GpuId, GpuSelector, Holder, HolderId, Holding, HoldingSource, MigSlot, Selector,
+    StandingGrant,
+};
 
 /// A GPU as grants select it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,40 +68,6 @@ impl From<&GpuId> for SessionGpu {
     fn from(gpu: &GpuId) -> Self {
         Self { index: Some(gpu.index), uuid: Arc::clone(&gpu.uuid) }
     }
-}
-
-/// The holder of a standing grant, who is covered with everything that runs under that name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Selector {
-    /// A Unix user, with the units that run as that user.
-    User(String),
-    /// The same by uid, with the name that is known for it, else the number.
-    Uid {
-        /// Whom it covers.
-        uid: u32,
-        /// The name of the holder.
-        name: Arc<str>,
-    },
-    /// A systemd unit, or a template with all its instances.
-    Unit(String),
-    /// A Unix group, with what its members run.
-    Group {
-        /// Its name.
-        name: String,
-        /// The uids of known members.
-        members: Arc<BTreeSet<u32>>,
-    },
-    /// The pods of a namespace of Kubernetes.
-    Namespace(String),
-    /// Several Unix users, with what they run.
-    Team {
-        /// The name under which they hold together.
-        name: String,
-        /// Members given by name.
-        users: BTreeSet<String>,
-        /// Members given by uid.
-        uids: BTreeSet<u32>,
-    },
 }
 
 impl GpuSelector {

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::Meter;
-use crate::holders::{StandingGrant, in_words};
-use crate::model::{GpuSelector, shown};
+use crate::holders::in_words;
+use crate::model::{GpuSelector, StandingGrant, shown};
 
 /// The standing grants that name missing GPUs.
 #[derive(Default)]

@@ -51,13 +51,13 @@ use std::sync::Arc;
 use crate::account::{AccountTimeline, Acknowledged, GpuRegistration, LedgerBatch, Recovered};
 use crate::billing::{RateSchedule, charges_unheld};
 use crate::catalogue::{INTEGRALS, InstanceValue, Level};
-use crate::holders::{Allocation, EndedAllocation, Granting, Identities, SessionGpu, StandingGrant};
+use crate::holders::{Allocation, EndedAllocation, Granting, Identities, SessionGpu};
 use crate::host::{HostMemory, Pci};
 use crate::model::frame::Tier;
 use crate::model::snapshot::{InstanceCounters, Snapshot};
 use crate::model::{
-    Absence, CallInFlight, Frame, GpuId, HolderId, HowHeld, Nanoseconds, Reading, Stamp, SxidCount, Unframed,
-    Utc, XidCount,
+    Absence, CallInFlight, Frame, GpuId, HolderId, HowHeld, Nanoseconds, Reading, Stamp, StandingGrant,
+    SxidCount, Unframed, Utc, XidCount,
 };
 use crate::tenants::{RuleSchedule, TenantNames, TenantRules, tenant};
 

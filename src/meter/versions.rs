@@ -7,8 +7,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::holders::{Allocation, Identities, StandingGrant};
-use crate::model::{Holder, HolderId, HolderKind, Nanoseconds, Utc};
+use crate::holders::{Allocation, Identities};
+use crate::model::{Holder, HolderId, HolderKind, Nanoseconds, StandingGrant, Utc};
 use crate::tenants::RuleSchedule;
 
 /// How long a workload is remembered that has no process and no grant. The account's windows are closed long before.

@@ -39,7 +39,8 @@ impl Fraction {
     }
 }
 
-const fn greatest_common_divisor(mut a: u128, mut b: u128) -> u128 {
+/// Of 0 and n it is n.
+pub const fn greatest_common_divisor(mut a: u128, mut b: u128) -> u128 {
     while b != 0 {
         (a, b) = (b, a % b);
     }

@@ -9,6 +9,13 @@ pub struct PodPattern {
     pub pod: String,
 }
 
+/// All pods.
+impl Default for PodPattern {
+    fn default() -> Self {
+        Self { namespace: "*".to_owned(), pod: "*".to_owned() }
+    }
+}
+
 impl PodPattern {
     /// Whether it stands for that pod.
     pub fn matches(&self, namespace: &str, pod: &str) -> bool {

@@ -12,15 +12,11 @@ use std::sync::Arc;
 
 use crate::billing::{PriceBook, RateSchedule, TenantBudget};
 use crate::catalogue::Level;
-use crate::config::{
-    BadVariable, Config, GrantConfig, Grantee, NodeConfig, OtlpPlan, PresenceSetting, TenantsConfig,
-    UserChoice,
-};
+use crate::config::{BadVariable, Config, NodeConfig, OtlpPlan, PresenceSetting, TenantsConfig};
 use crate::export::{OtlpResource, PageCache};
-use crate::holders::{Selector, StandingGrant};
 use crate::meter::Policy;
-use crate::model::{HowHeld, Money, Nanoseconds, NodeIdentity};
-use crate::tenants::{RuleSchedule, TenantRules};
+use crate::model::{HowHeld, Money, Nanoseconds, NodeIdentity, Selector};
+use crate::tenants::{Decision, RuleSchedule, TenantRules};
 
 pub(crate) use current::{CurrentConfig, Wait};
 pub use dcgm::{dcgm_options, refused_counters};
@@ -82,15 +78,6 @@ pub(crate) struct ActiveConfig {
     pub(crate) push_every: u64,
 }
 
-/// Prices and tenant rules, and when they were put in force.
-#[derive(Clone)]
-pub(crate) struct Decision {
-    pub(crate) book: PriceBook,
-    pub(crate) tenant_rules: Arc<TenantRules>,
-    /// Boot time of the moment, since its account time may not be known yet.
-    pub(crate) decided: Nanoseconds,
-}
-
 impl ActiveConfig {
     /// The prices and terms of the configuration.
     pub(crate) const fn book(&self) -> &PriceBook {
@@ -99,7 +86,7 @@ impl ActiveConfig {
 
     /// The tenant rules of the configuration.
     pub(crate) fn tenant_rules(&self) -> Arc<TenantRules> {
-        self.decisions.last().map(|decision| Arc::clone(&decision.tenant_rules)).unwrap_or_default()
+        self.decisions.last().and_then(|decision| decision.rules.clone()).unwrap_or_default()
     }
 
     /// The configuration at the agent's start, where `scheduler` was found on the node.
@@ -223,7 +210,7 @@ pub(crate) fn node_identity(config: &Config, name: &str) -> NodeIdentity {
 
 /// The prices and tenant rules of a configuration that is put in force at that boot time.
 fn decision(config: &Config, decided: Nanoseconds) -> Decision {
-    Decision { book: config.prices.clone(), tenant_rules: Arc::new(tenant_rules(config)), decided }
+    Decision { book: Some(config.prices.clone()), rules: Some(Arc::new(tenant_rules(config))), decided }
 }
 
 /// The tenant rules with the attributes and budgets of tenants.
@@ -258,7 +245,7 @@ fn policy(config: &Config, how_held: HowHeld) -> Policy {
         // A tier cannot be faster than the tick.
         intervals: [config.sampling.interval, config.sampling.medium, config.sampling.slow]
             .map(|interval| interval.max(config.sampling.interval)),
-        standing: grants(config),
+        standing: config.attribution.standing.clone(),
         allocations: Arc::default(),
         how_held,
         birth_delay: config.limits.birth_delay,
@@ -269,45 +256,7 @@ fn policy(config: &Config, how_held: HowHeld) -> Policy {
             &config.prices,
             &node_identity(config, config.node.name.as_deref().unwrap_or_default()),
         )),
-        tenant_rules: Arc::new(RuleSchedule::always(tenant_rules(config))),
-    }
-}
-
-/// The standing holdings.
-pub(crate) fn grants(config: &Config) -> Vec<StandingGrant> {
-    (1..).zip(&config.attribution.standing).map(|(position, grant)| standing_grant(position, grant)).collect()
-}
-
-/// The id of a grant without a name is its position in the list.
-fn standing_grant(position: usize, grant: &GrantConfig) -> StandingGrant {
-    let id = grant.id.clone().unwrap_or_else(|| position.to_string());
-    StandingGrant {
-        gpus: grant.gpus.clone(),
-        fraction: grant.fraction,
-        selector: selector(&grant.holder, &id),
-        version: 0,
-        id,
-    }
-}
-
-/// Who holds a grant of that id; a team holds under the id.
-fn selector(holder: &Grantee, id: &str) -> Selector {
-    match holder {
-        Grantee::User(UserChoice::Name(name)) => Selector::User(name.clone()),
-        Grantee::User(UserChoice::Uid(uid)) => Selector::Uid { uid: *uid, name: uid.to_string().into() },
-        Grantee::Unit(name) => Selector::Unit(name.clone()),
-        Grantee::Namespace(name) => Selector::Namespace(name.clone()),
-        Grantee::Group(name) => Selector::Group { name: name.clone(), members: Arc::default() },
-        Grantee::Team(members) => {
-            let (mut users, mut uids) = (BTreeSet::new(), BTreeSet::new());
-            for member in members {
-                match member {
-                    UserChoice::Name(name) => drop(users.insert(name.clone())),
-                    UserChoice::Uid(uid) => drop(uids.insert(*uid)),
-                }
-            }
-            Selector::Team { name: id.to_owned(), users, uids }
-        }
+        tenant_rules: Arc::new(RuleSchedule::always(&tenant_rules(config))),
     }
 }
 
@@ -396,7 +345,7 @@ mod tests {
             let Ok(config) = config else { return Ok(()) };
             for index in 0..4 {
                 let gpu = SessionGpu { index: Some(index), uuid: format!("GPU-{index}").into() };
-                let (held, _) = holdings(&gpu, Granting { allocations: &[], standing: &super::grants(&config), presence: false }, []);
+                let (held, _) = holdings(&gpu, Granting { allocations: &[], standing: &config.attribution.standing, presence: false }, []);
                 let eighths = held.iter().map(|one| one.fraction.numerator * 8 / one.fraction.denominator);
                 prop_assert_eq!(eighths.sum::<u32>(), granted(index), "{} of GPU {}", text, index);
                 let exact = held.iter().all(|one| 8 % one.fraction.denominator == 0);

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use super::{POLL_INTERVAL, Resolvers};
 use crate::clock::{Stop, system_now};
-use crate::config::{Config, Grantee, UserChoice};
+use crate::config::Config;
 use crate::host::{NameService, UserDatabase, UserNameError};
+use crate::model::Selector;
 use crate::policy::ResolvedGrantees;
 use crate::thread;
 
@@ -127,8 +128,8 @@ fn watched_groups(config: &Config) -> Vec<Arc<str>> {
 }
 
 fn granted_groups(config: &Config) -> Vec<Arc<str>> {
-    let groups = config.attribution.standing.iter().filter_map(|standing| match &standing.holder {
-        Grantee::Group(name) => Some(name.as_str()),
+    let groups = config.attribution.standing.iter().filter_map(|grant| match &grant.selector {
+        Selector::Group { name, .. } => Some(name.as_str()),
         _ => None,
     });
     let groups: BTreeSet<&str> = groups.collect();
@@ -136,8 +137,8 @@ fn granted_groups(config: &Config) -> Vec<Arc<str>> {
 }
 
 fn granted_uids(config: &Config) -> impl Iterator<Item = u32> {
-    config.attribution.standing.iter().filter_map(|standing| match standing.holder {
-        Grantee::User(UserChoice::Uid(uid)) => Some(uid),
+    config.attribution.standing.iter().filter_map(|grant| match grant.selector {
+        Selector::Uid { uid, .. } => Some(uid),
         _ => None,
     })
 }
@@ -153,25 +154,21 @@ fn known_grantees(config: &Config, users: &UserDatabase) -> ResolvedGrantees {
 
 /// A sentence for each user and group of a grant that does not exist on this machine. It may wait for a network.
 pub fn unresolved_grants(config: &Config, users: &UserDatabase) -> Vec<String> {
-    let grantees = config.attribution.standing.iter().map(|standing| &standing.holder);
-    let problems = grantees.flat_map(|grantee| match grantee {
-        Grantee::User(user) => vec![find_user_problem(user, users)],
-        Grantee::Team(team) => team.iter().map(|user| find_user_problem(user, users)).collect(),
-        Grantee::Group(name) => {
+    let of_name = |name: &String| find_problem("user", name, users.has_user(name));
+    let of_uid =
+        |uid: &u32| find_problem("user", &uid.to_string(), users.look_up(*uid).map(|name| name.is_some()));
+    let problems = config.attribution.standing.iter().flat_map(|grant| match &grant.selector {
+        Selector::User(name) => vec![of_name(name)],
+        Selector::Uid { uid, .. } => vec![of_uid(uid)],
+        Selector::Team { users, uids, .. } => {
+            users.iter().map(of_name).chain(uids.iter().map(of_uid)).collect()
+        }
+        Selector::Group { name, .. } => {
             vec![find_problem("group", name, users.group(name).map(|group| group.is_some()))]
         }
-        Grantee::Unit(_) | Grantee::Namespace(_) => Vec::new(),
+        Selector::Unit(_) | Selector::Namespace(_) => Vec::new(),
     });
     problems.flatten().collect()
-}
-
-fn find_user_problem(user: &UserChoice, users: &UserDatabase) -> Option<String> {
-    match user {
-        UserChoice::Name(name) => find_problem("user", name, users.has_user(name)),
-        UserChoice::Uid(uid) => {
-            find_problem("user", &uid.to_string(), users.look_up(*uid).map(|name| name.is_some()))
-        }
-    }
 }
 
 fn find_problem(kind: &str, name: &str, exists: io::Result<bool>) -> Option<String> {

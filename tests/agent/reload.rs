@@ -73,8 +73,7 @@ fn a_changed_file_takes_effect_within_seconds_and_an_invalid_one_does_not() {
     let page = demo.agent.wait_for("the new interval", |page| interval(page) == Some("0.5"));
     assert!(!page.has("gpu_process_memory_bytes", &[]), "the level has changed too");
     let log = demo.agent.wait_for_log("configuration reloaded");
-    assert!(log.contains("configuration key changed: sampling.interval: 1s -> 500ms\n"), "{log}");
-    assert!(log.contains("configuration key changed: sampling.level: full -> lean\n"), "{log}");
+    assert!(log.contains("configuration keys changed: sampling.interval, sampling.level"), "{log}");
     demo.agent.wait_for("frames of the new plan", |later| up(later) && busy(later) > busy(&page));
     demo.write("sampling:\n  interval: soon\n  levle: lean\n");
     let page = demo.agent.wait_for("the refused file", |page| success(page) == Some("0"));

@@ -91,7 +91,7 @@ pub(crate) const MODULES: &[Module] = &[
     module("systemd", &["model"], "tells systemd of readiness, reloads and stop, and feeds its watchdog"),
     module(
         "policy",
-        &["model", "clock", "catalogue", "tenants", "billing", "config", "holders", "meter", "export"],
+        &["model", "clock", "catalogue", "tenants", "billing", "config", "meter", "export"],
         "what follows from a configuration: sampling schedule, grants, prices",
     ),
     module(

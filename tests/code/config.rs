@@ -4,11 +4,8 @@ use std::fmt::Write as _;
 
 use gpumeter::billing::{Basis, PriceBook, Rate, RateKind, RateSelector, Terms};
 use gpumeter::catalogue::Level;
-use gpumeter::config::{
-    Config, Endpoint, GrantConfig, Grantee, PresenceSetting, Problems, UserChoice, default_yaml,
-    key_descriptions,
-};
-use gpumeter::model::{Fraction, GpuSelector, Nanoseconds, Tariff, Utc};
+use gpumeter::config::{Config, Endpoint, PresenceSetting, Problems, default_yaml, key_descriptions};
+use gpumeter::model::{Fraction, GpuSelector, Nanoseconds, Selector, StandingGrant, Tariff, Utc};
 
 /// A rate of all GPUs without a begin.
 fn rate(nano: i64) -> Rate {
@@ -32,10 +29,10 @@ fn problems(text: &str) -> String {
 fn a_standing_grant_to_digits_is_to_a_uid() {
     let read = |user: &str| {
         let text = format!("attribution: {{standing: [{{gpu: all, user: {user}}}]}}");
-        Config::parse(&text, "test").map(|config| config.attribution.standing[0].holder.clone())
+        Config::parse(&text, "test").map(|config| config.attribution.standing[0].selector.clone())
     };
-    assert_eq!(read("1000").unwrap(), Grantee::User(UserChoice::Uid(1000)));
-    assert_eq!(read("u1000").unwrap(), Grantee::User(UserChoice::Name("u1000".into())));
+    assert_eq!(read("1000").unwrap(), Selector::Uid { uid: 1000, name: "1000".into() });
+    assert_eq!(read("u1000").unwrap(), Selector::User("u1000".into()));
     let problem = read("99999999999").unwrap_err().to_string();
     assert!(problem.contains("is not a uid; give a number below 2^32"), "{problem}");
 }
@@ -47,10 +44,13 @@ fn a_grant_is_for_a_team_or_group_on_several_gpus() {
     - {id: lab, gpu: "4-5", user: [ada, 1001]}
     - {gpu: [0, GPU-0123abcd-0000-1111-2222-333344445555], group: research, fraction: 0.5}"#;
     let standing = Config::parse(text, "test").unwrap().attribution.standing;
-    let team = Grantee::Team(vec![UserChoice::Name("ada".into()), UserChoice::Uid(1001)]);
-    assert_eq!(standing[0].holder, team);
+    let team = Selector::Team { name: "lab".into(), users: ["ada".to_owned()].into(), uids: [1001].into() };
+    assert_eq!(standing[0].selector, team);
     assert_eq!(standing[0].gpus, [GpuSelector::Index(4), GpuSelector::Index(5)]);
-    assert_eq!(standing[1].holder, Grantee::Group("research".into()));
+    assert_eq!(
+        standing[1].selector,
+        Selector::Group { name: "research".into(), members: Default::default() }
+    );
     let uuid = "GPU-0123abcd-0000-1111-2222-333344445555".to_owned();
     assert_eq!(standing[1].gpus, [GpuSelector::Index(0), GpuSelector::Uuid(uuid)]);
     assert_eq!(standing[1].fraction, Fraction { numerator: 1, denominator: 2 });
@@ -154,20 +154,21 @@ web: {listen: [127.0.0.1:9855, "[::1]:9855"], created: true}
     assert_eq!(config.sampling.level, Level::Full);
     assert_eq!(config.nvml.library.as_deref(), Some(std::path::Path::new("/opt/libnvidia-ml.so.1")));
     let half = Fraction { numerator: 1, denominator: 2 };
-    let standing = |id: Option<&str>, gpu, fraction, holder| GrantConfig {
-        id: id.map(ToOwned::to_owned),
+    let standing = |id: &str, gpu, fraction, selector| StandingGrant {
+        id: id.to_owned(),
         gpus: vec![gpu],
         fraction,
-        holder,
+        selector,
+        version: 0,
     };
     let quarter = Fraction { numerator: 1, denominator: 4 };
     let uuid = "GPU-0123abcd-0000-1111-2222-333344445555".to_owned();
     assert_eq!(
         config.attribution.standing,
         [
-            standing(Some("condo"), GpuSelector::All, half, Grantee::User(UserChoice::Name("alice".into()))),
-            standing(None, GpuSelector::Index(3), quarter, Grantee::Unit("serve.service".into())),
-            standing(None, GpuSelector::Uuid(uuid), half, Grantee::User(UserChoice::Name("bob".into()))),
+            standing("condo", GpuSelector::All, half, Selector::User("alice".into())),
+            standing("2", GpuSelector::Index(3), quarter, Selector::Unit("serve.service".into())),
+            standing("3", GpuSelector::Uuid(uuid), half, Selector::User("bob".into())),
         ]
     );
     let rates = vec![

@@ -241,7 +241,7 @@ node: {cluster: b}"#,
   standing:
     - {id: physics, gpu: 0, user: [a, b]}
     - {gpu: 1, namespace: physics}"#,
-        r#"4:8: attribution.standing[1].namespace: "physics" holds as team:physics, as the users of the grant physics on line 3 do; give that grant another id"#,
+        r#"4:16: attribution.standing[1].namespace: "physics" holds as team:physics, as the users of the grant physics on line 3 do; give that grant another id"#,
     ),
     (
         "attribution: {standing: [{user: a}]}",
@@ -376,7 +376,7 @@ node: {cluster: b}"#,
   standing:
     - {id: a, gpu: 0, user: a}
     - {id: a, gpu: 1, user: b}"#,
-        r#"4:15: attribution.standing[1].id: "a" is the name of the grant on line 3 too; give another name"#,
+        r#"4:8: attribution.standing[1].id: "a" is the name of the grant on line 3 too; give another name"#,
     ),
     (
         r#"attribution:
@@ -400,7 +400,7 @@ node: {cluster: b}"#,
     - {gpu: all, user: a}
     - {gpu: all, user: b}
     - {gpu: 3, user: c}"#,
-        "4:8: attribution.standing[1].fraction: together with line 3 grants 2 of every GPU; keep the sum at 1 or below",
+        "4:7: attribution.standing[1].fraction: together with line 3 grants 2 of every GPU; keep the sum at 1 or below",
     ),
     (
         r#"attribution:

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use gpumeter::attribution::{conflicts, granted_shares};
 use gpumeter::holders::{
-    AllocatedDevice, Allocation, GrantedSlot, Granting, InstancePlace, Selector, SessionGpu, StandingGrant,
-    holdings,
+    AllocatedDevice, Allocation, GrantedSlot, Granting, InstancePlace, SessionGpu, holdings,
 };
 use gpumeter::model::{
-    Fact, Facts, Fraction, GpuSelector, Holder, HolderId, Holding, HoldingSource, MigSlot, UnattributedReason,
+    Fact, Facts, Fraction, GpuSelector, Holder, HolderId, Holding, HoldingSource, MigSlot, Selector,
+    StandingGrant, UnattributedReason,
 };
 use proptest::prelude::*;
 

@@ -6,17 +6,15 @@ use std::sync::Arc;
 use gpumeter::account::{CounterKey, Recovered};
 use gpumeter::billing::BillLine;
 use gpumeter::catalogue::{AccountValue, Level};
-use gpumeter::holders::{
-    Allocation, EndedAllocation, IdentifiedProcess, Identities, Selector, StandingGrant,
-};
+use gpumeter::holders::{Allocation, EndedAllocation, IdentifiedProcess, Identities};
 use gpumeter::host::Pci;
 use gpumeter::ledger::{Ledger, LedgerQueue, Opening, Reader};
 use gpumeter::meter::{Inputs, Meter, Policy, SamplerNews};
 use gpumeter::model::snapshot::{AgentNumber, Snapshot};
 use gpumeter::model::{
     Amounts, Fraction, Frame, GpuId, GpuName, GpuSelector, HealthState, Holder, HolderId, HoldingSource,
-    HowHeld, Nanoseconds, Parts, PciAddress, Remedy, Stamp, UnattributedReason, Use, Utc, XidCount,
-    XidSource,
+    HowHeld, Nanoseconds, Parts, PciAddress, Remedy, Selector, Stamp, StandingGrant, UnattributedReason, Use,
+    Utc, XidCount, XidSource,
 };
 use tempfile::TempDir;
 

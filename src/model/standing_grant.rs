@@ -1,0 +1,74 @@
+//! Shares of GPUs that the operator grants in the configuration.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::{Fraction, GpuSelector};
+
+/// A standing grant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StandingGrant {
+    /// The operator's name for it; without one, its place in the list.
+    pub id: String,
+    /// On which GPUs; a GPU that several of these select counts once.
+    pub gpus: Vec<GpuSelector>,
+    /// How much of each.
+    pub fraction: Fraction,
+    /// Who holds it, and whom it covers.
+    pub selector: Selector,
+    /// The version of its holder.
+    pub version: u64,
+}
+
+/// Nothing for nobody: what of a grant is not read yet, or malformed.
+impl Default for StandingGrant {
+    fn default() -> Self {
+        Self {
+            id: String::new(),
+            gpus: Vec::new(),
+            fraction: Fraction { numerator: 0, denominator: 1 },
+            selector: Selector::NOBODY,
+            version: 0,
+        }
+    }
+}
+
+/// The holder of a standing grant, who is covered with everything that runs under that name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Selector {
+    /// A Unix user, with the units that run as that user.
+    User(String),
+    /// The same by uid, with the name that is known for it, else the number.
+    Uid {
+        /// Whom it covers.
+        uid: u32,
+        /// The name of the holder.
+        name: Arc<str>,
+    },
+    /// A systemd unit, or a template with all its instances.
+    Unit(String),
+    /// A Unix group, with what its members run.
+    Group {
+        /// Its name.
+        name: String,
+        /// The uids of known members.
+        members: Arc<BTreeSet<u32>>,
+    },
+    /// The pods of a namespace of Kubernetes.
+    Namespace(String),
+    /// Several Unix users, with what they run.
+    Team {
+        /// The name under which they hold together.
+        name: String,
+        /// Members given by name.
+        users: BTreeSet<String>,
+        /// Members given by uid.
+        uids: BTreeSet<u32>,
+    },
+}
+
+impl Selector {
+    /// A team without members.
+    pub const NOBODY: Self =
+        Self::Team { name: String::new(), users: BTreeSet::new(), uids: BTreeSet::new() };
+}
