@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::json::{self, GpuIdJson, LineJson};
+use super::json::{self, GpuIdJson};
 use super::money::{ExactMoney, MoneyOverflow, SumOverflow, round_to, round_together};
 use super::month::TenantBudget;
 use super::pricing::nano_per_gpu_hour;
@@ -297,8 +297,7 @@ impl LineRates {
 }
 
 /// What one version of a holder held and used on one slot.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(into = "LineJson", try_from = "LineJson")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BillLine {
     /// The tenant.
     pub tenant: String,

@@ -105,10 +105,8 @@ pub struct LineSpan {
     #[serde(rename = "held_by_others_ns", with = "json::integer")]
     pub others: Nanoseconds,
     /// The parts of what was held.
-    #[serde(with = "PartsJson")]
     pub held: Parts,
     /// What was used.
-    #[serde(with = "UseJson")]
     pub used: Use,
     /// The part of what was used whose split was measured.
     #[serde(rename = "measured_ns", with = "json::integer")]
@@ -121,36 +119,6 @@ pub struct LineSpan {
     pub coarse: bool,
     /// The activity sources, each once.
     pub sources: Vec<ActivitySource>,
-}
-
-/// Parts of held time in JSON.
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "Parts")]
-struct PartsJson {
-    #[serde(rename = "within_ns", with = "json::integer")]
-    within: u64,
-    #[serde(rename = "lent_ns", with = "json::integer")]
-    lent: u64,
-    #[serde(rename = "idle_ns", with = "json::integer")]
-    idle: u64,
-    #[serde(rename = "unmeasured_ns", with = "json::integer")]
-    unmeasured: u64,
-    #[serde(rename = "unavailable_ns", with = "json::integer")]
-    unavailable: u64,
-}
-
-/// Shares of used time in JSON.
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "Use")]
-struct UseJson {
-    #[serde(rename = "within_ns", with = "json::integer")]
-    within: u64,
-    #[serde(rename = "beyond_ns", with = "json::integer")]
-    beyond: u64,
-    #[serde(rename = "outside_ns", with = "json::integer")]
-    outside: u64,
-    #[serde(rename = "unheld_ns", with = "json::integer")]
-    unheld: u64,
 }
 
 /// A time in which one version of the tenant rules decided on the tenant.

@@ -1,15 +1,18 @@
 //! The JSON form of a bill: times in RFC 3339, money as decimal text, times and energy in integers with their unit.
 
-use std::collections::BTreeMap;
+use std::str::FromStr;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::de::{DeserializeOwned, Error};
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::{Map, Value};
 
 use super::bill::{Bill, BillLine, LineRates};
-use super::money::{ExactMoney, MoneyOverflow, SumOverflow};
+use super::money::{ExactMoney, SumOverflow};
+pub(super) use crate::model::json::{IntegerJson, integer, optional_integer};
 use crate::model::{
-    ActivitySource, Amounts, Decimal, GpuId, Grade, HolderId, Method, Microjoules, MigProfile, Money,
-    Nanoseconds, NodeIdentity, Parts, SlotId, Use, Utc,
+    AMOUNTS, Amounts, Decimal, GpuId, HolderId, MigProfile, Money, NodeIdentity, SlotId, Use, Utc,
 };
 
 /// The bills of a period as JSON: an array, or the bill itself where all prices are in one currency.
@@ -45,217 +48,176 @@ pub(super) struct GpuIdJson {
     uuid: Arc<str>,
 }
 
-/// A line of a bill.
-#[derive(Serialize, Deserialize)]
-pub(super) struct LineJson {
-    tenant: String,
-    holder: String,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    labels: BTreeMap<String, String>,
-    gpu: u32,
-    uuid: Arc<str>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    gpu_instance: Option<u32>,
-    /// The profile of the instance, and its part of the GPU in memory slices.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    mig_profile: Option<Arc<str>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    mig_slices: Option<[u64; 2]>,
-    /// Its node, in bills over exports.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    node: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    cluster: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pool: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    day: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_integer")]
-    rate: Option<i64>,
-    #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_integer")]
-    energy_rate: Option<i64>,
-    #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_integer")]
-    carbon_rate: Option<i64>,
-    #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_integer")]
-    terms: Option<i64>,
-    #[serde(with = "integer")]
-    held_ns: u64,
-    #[serde(with = "integer")]
-    within_ns: u64,
-    #[serde(with = "integer")]
-    lent_ns: u64,
-    #[serde(with = "integer")]
-    idle_ns: u64,
-    #[serde(with = "integer")]
-    unmeasured_ns: u64,
-    #[serde(with = "integer")]
-    unavailable_ns: u64,
-    #[serde(with = "integer")]
-    used_ns: u64,
-    #[serde(with = "integer")]
-    beyond_share_ns: u64,
-    #[serde(with = "integer")]
-    outside_holding_ns: u64,
-    #[serde(with = "integer")]
-    unheld_ns: u64,
-    /// None where the GPU's energy was not measured.
-    #[serde(default, with = "optional_integer")]
-    energy_static_uj: Option<u64>,
-    #[serde(default, with = "optional_integer")]
-    energy_dynamic_uj: Option<u64>,
-    grade: Grade,
-    #[serde(with = "integer")]
-    measured_ns: u64,
-    method: Method,
-    sources: Vec<ActivitySource>,
-    #[serde(default, with = "integer")]
-    charged_ns: u64,
-    #[serde(default, with = "integer")]
-    unpriced_ns: u64,
-    #[serde(default, with = "optional_money")]
-    money: Option<Money>,
-    #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_money")]
-    energy_money: Option<Money>,
-    /// `money` before it was rounded, in parts of a nano-unit of which 3.6e12 make one.
-    #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_integer")]
-    exact_money: Option<i128>,
-    /// The part of it that is for energy.
-    #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_integer")]
-    exact_energy_money: Option<i128>,
-    #[serde(
-        default,
-        rename = "co2e_grams",
-        skip_serializing_if = "Option::is_none",
-        with = "optional_money"
-    )]
-    emissions: Option<Money>,
-    #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_money")]
-    spread: Option<Money>,
-}
-
-impl From<BillLine> for LineJson {
-    fn from(line: BillLine) -> Self {
-        let Amounts { parts, used, energy_static, energy_dynamic, measured, .. } = line.amounts;
-        Self {
-            tenant: line.tenant,
-            holder: line.holder.to_string(),
-            labels: line.labels,
-            gpu: line.gpu.index,
-            uuid: line.gpu.uuid,
-            gpu_instance: line.slot.gpu_instance,
-            mig_slices: line.slot.profile.as_ref().map(|profile| [profile.size, profile.total]),
-            mig_profile: line.slot.profile.map(|profile| profile.name),
-            cluster: line.node.as_ref().and_then(|node| node.cluster.clone()),
-            pool: line.node.as_ref().and_then(|node| node.pool.clone()),
-            node: line.node.map(|node| node.name.clone()),
-            day: line.day,
-            rate: line.rates.time,
-            energy_rate: line.rates.energy,
-            carbon_rate: line.rates.carbon,
-            terms: line.rates.terms,
-            held_ns: parts.held(),
-            within_ns: parts.within,
-            lent_ns: parts.lent,
-            idle_ns: parts.idle,
-            unmeasured_ns: parts.unmeasured,
-            unavailable_ns: parts.unavailable,
-            used_ns: used.total(),
-            beyond_share_ns: used.beyond,
-            outside_holding_ns: used.outside,
-            unheld_ns: used.unheld,
-            energy_static_uj: line.has_energy.then_some(energy_static.0),
-            energy_dynamic_uj: line.has_energy.then_some(energy_dynamic.0),
-            grade: line.grade,
-            measured_ns: measured,
-            method: line.method,
-            sources: line.sources,
-            charged_ns: line.charged.0,
-            unpriced_ns: line.unpriced.0,
-            exact_money: line.money.map(|_| line.exact.parts()),
-            exact_energy_money: line.energy_money.map(|_| line.exact_energy.parts()),
-            money: line.money,
-            energy_money: line.energy_money,
-            emissions: line.emissions,
-            spread: line.spread,
+impl Serialize for BillLine {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut json = Fields(to.serialize_map(None)?);
+        json.put("tenant", &self.tenant)?;
+        json.put("holder", self.holder.to_string())?;
+        json.put_some("labels", Some(&self.labels).filter(|labels| !labels.is_empty()))?;
+        json.put("gpu", self.gpu.index)?;
+        json.put("uuid", &self.gpu.uuid)?;
+        json.put_some("gpu_instance", self.slot.gpu_instance)?;
+        json.put_some("mig_profile", self.slot.profile.as_ref().map(|profile| &profile.name))?;
+        json.put_some("mig_slices", self.slot.profile.as_ref().map(|it| [it.size, it.total]))?;
+        json.put_some("node", self.node.as_ref().map(|node| &node.name))?;
+        json.put_some("cluster", self.node.as_ref().and_then(|node| node.cluster.as_ref()))?;
+        json.put_some("pool", self.node.as_ref().and_then(|node| node.pool.as_ref()))?;
+        json.put_some("day", self.day.as_ref())?;
+        json.put_some("rate", self.rates.time.map(|id| id.to_string()))?;
+        json.put_some("energy_rate", self.rates.energy.map(|id| id.to_string()))?;
+        json.put_some("carbon_rate", self.rates.carbon.map(|id| id.to_string()))?;
+        json.put_some("terms", self.rates.terms.map(|id| id.to_string()))?;
+        json.put("held_ns", self.amounts.parts.held().to_string())?;
+        json.put("used_ns", self.amounts.used.total().to_string())?;
+        for (amount, name) in AMOUNTS.iter().filter_map(|amount| Some((amount, amount.json?))) {
+            let is_known = self.has_energy || !amount.is_reported;
+            json.put(name, is_known.then(|| amount.of(&self.amounts).to_string()))?;
         }
+        json.put("grade", self.grade)?;
+        json.put("method", self.method)?;
+        json.put("sources", &self.sources)?;
+        json.put("charged_ns", self.charged.to_string())?;
+        json.put("unpriced_ns", self.unpriced.to_string())?;
+        json.put("money", self.money.map(print_money))?;
+        json.put_some("energy_money", self.energy_money.map(print_money))?;
+        // Before they were rounded, in parts of a nano-unit of which 3.6e12 make one.
+        json.put_some("exact_money", self.money.map(|_| self.exact.parts().to_string()))?;
+        json.put_some(
+            "exact_energy_money",
+            self.energy_money.map(|_| self.exact_energy.parts().to_string()),
+        )?;
+        json.put_some("co2e_grams", self.emissions.map(print_money))?;
+        json.put_some("spread", self.spread.map(print_money))?;
+        json.0.end()
     }
 }
 
-impl LineJson {
-    /// Its times and energy; none where they have more than 64 bits.
-    fn amounts(&self) -> Option<Amounts> {
-        let beside = [self.outside_holding_ns, self.unheld_ns];
-        let beside = beside.into_iter().try_fold(self.beyond_share_ns, u64::checked_add)?;
-        let amounts = Amounts {
-            parts: Parts {
-                within: self.within_ns,
-                lent: self.lent_ns,
-                idle: self.idle_ns,
-                unmeasured: self.unmeasured_ns,
-                unavailable: self.unavailable_ns,
-            },
-            used: Use {
-                within: self.used_ns.saturating_sub(beside),
-                beyond: self.beyond_share_ns,
-                outside: self.outside_holding_ns,
-                unheld: self.unheld_ns,
-            },
-            energy_static: Microjoules(self.energy_static_uj.unwrap_or(0)),
-            energy_dynamic: Microjoules(self.energy_dynamic_uj.unwrap_or(0)),
-            memory_byte_seconds: 0,
-            measured: self.measured_ns,
-        };
-        Amounts::default().checked_add(&amounts)
+/// The fields of an object that is written.
+struct Fields<M>(M);
+
+impl<M: SerializeMap> Fields<M> {
+    fn put(&mut self, name: &str, value: impl Serialize) -> Result<(), M::Error> {
+        self.0.serialize_entry(name, &value)
+    }
+
+    /// What is absent has no field.
+    fn put_some(&mut self, name: &str, value: Option<impl Serialize>) -> Result<(), M::Error> {
+        value.map_or(Ok(()), |value| self.put(name, value))
     }
 }
 
-impl TryFrom<LineJson> for BillLine {
-    type Error = SumOverflow;
+impl<'de> Deserialize<'de> for BillLine {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        LineFields(Map::deserialize(from)?).line().map_err(D::Error::custom)
+    }
+}
 
-    fn try_from(line: LineJson) -> Result<Self, SumOverflow> {
-        // Earlier agents send rounded money only.
-        let exact = |parts: Option<i128>, money: Option<Money>| -> Result<_, MoneyOverflow> {
-            match parts {
-                Some(parts) => Ok(ExactMoney::of_parts(parts)),
-                None => ExactMoney::from_parts(money.unwrap_or_default(), 0),
+/// The fields of a line.
+struct LineFields(Map<String, Value>);
+
+impl LineFields {
+    /// A field that may be absent or null.
+    fn optional<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>, String> {
+        serde_json::from_value(self.0.remove(name).unwrap_or_default())
+            .map_err(|error| format!("{name}: {error}"))
+    }
+
+    fn needed<T: DeserializeOwned>(&mut self, name: &str) -> Result<T, String> {
+        self.optional(name)?.ok_or_else(|| format!("missing field `{name}`"))
+    }
+
+    fn integer<T: FromStr>(&mut self, name: &str) -> Result<Option<T>, String> {
+        self.optional::<IntegerJson>(name)?.map(IntegerJson::parse).transpose()
+    }
+
+    fn needed_integer<T: FromStr>(&mut self, name: &str) -> Result<T, String> {
+        self.integer(name)?.ok_or_else(|| format!("missing field `{name}`"))
+    }
+
+    fn money(&mut self, name: &str) -> Result<Option<Money>, String> {
+        parse_optional_money(self.optional(name)?)
+    }
+
+    /// Money and what it was before it was rounded, which a text that a person wrote may lack.
+    fn exact_money(&mut self, name: &str) -> Result<(Option<Money>, ExactMoney), String> {
+        let money = self.money(name)?;
+        let exact = match self.integer(&format!("exact_{name}"))? {
+            Some(parts) => ExactMoney::of_parts(parts),
+            None => {
+                ExactMoney::from_parts(money.unwrap_or_default(), 0).map_err(|error| error.to_string())?
             }
         };
-        let amounts = line.amounts().ok_or(SumOverflow::Gpu)?;
-        let gpu = GpuId { index: line.gpu, uuid: line.uuid };
-        let profile = line.mig_profile.zip(line.mig_slices).map(|(name, [size, total])| MigProfile {
-            name,
-            size,
-            total,
-        });
-        Ok(Self {
-            tenant: line.tenant,
-            labels: line.labels,
-            slot: SlotId { gpu_instance: line.gpu_instance, profile },
-            node: line.node.map(|name| {
-                NodeIdentity { name, cluster: line.cluster, pool: line.pool, ..NodeIdentity::default() }
-                    .into()
-            }),
-            day: line.day,
+        Ok((money, exact))
+    }
+
+    /// The times and the energy, and whether the energy was measured.
+    fn amounts(&mut self) -> Result<(Amounts, bool), String> {
+        let (mut amounts, mut has_energy) = (Amounts::default(), true);
+        for (amount, name) in AMOUNTS.iter().filter_map(|amount| Some((amount, amount.json?))) {
+            let number = match self.integer(name)? {
+                None if amount.is_reported => {
+                    has_energy = false;
+                    0
+                }
+                number => number.ok_or_else(|| format!("missing field `{name}`"))?,
+            };
+            *amount.of_mut(&mut amounts) = number;
+        }
+        let too_large = || SumOverflow::Gpu.to_string();
+        let Use { beyond, outside, unheld, .. } = amounts.used;
+        let beside =
+            [outside, unheld].into_iter().try_fold(beyond, u64::checked_add).ok_or_else(too_large)?;
+        amounts.used.within = self.needed_integer::<u64>("used_ns")?.saturating_sub(beside);
+        Amounts::default().checked_add(&amounts).map(|amounts| (amounts, has_energy)).ok_or_else(too_large)
+    }
+
+    fn slot(&mut self) -> Result<SlotId, String> {
+        let name: Option<String> = self.optional("mig_profile")?;
+        let slices: Option<[u64; 2]> = self.optional("mig_slices")?;
+        let profile =
+            name.zip(slices).map(|(name, [size, total])| MigProfile { name: name.into(), size, total });
+        Ok(SlotId { gpu_instance: self.optional("gpu_instance")?, profile })
+    }
+
+    fn node(&mut self) -> Result<Option<Arc<NodeIdentity>>, String> {
+        let (cluster, pool) = (self.optional("cluster")?, self.optional("pool")?);
+        let node = |name| NodeIdentity { name, cluster, pool, ..NodeIdentity::default() };
+        Ok(self.optional("node")?.map(node).map(Arc::new))
+    }
+
+    fn line(mut self) -> Result<BillLine, String> {
+        let uuid: String = self.needed("uuid")?;
+        let gpu = GpuId { index: self.needed("gpu")?, uuid: uuid.into() };
+        let holder: String = self.needed("holder")?;
+        let (amounts, has_energy) = self.amounts()?;
+        let (money, exact) = self.exact_money("money")?;
+        let (energy_money, exact_energy) = self.exact_money("energy_money")?;
+        Ok(BillLine {
+            tenant: self.needed("tenant")?,
+            labels: self.optional("labels")?.unwrap_or_default(),
+            slot: self.slot()?,
+            node: self.node()?,
+            day: self.optional("day")?,
             rates: LineRates {
-                time: line.rate,
-                energy: line.energy_rate,
-                carbon: line.carbon_rate,
-                terms: line.terms,
+                time: self.integer("rate")?,
+                energy: self.integer("energy_rate")?,
+                carbon: self.integer("carbon_rate")?,
+                terms: self.integer("terms")?,
             },
             amounts,
-            has_energy: line.energy_static_uj.is_some() && line.energy_dynamic_uj.is_some(),
-            grade: line.grade,
-            method: line.method,
-            sources: line.sources,
-            charged: Nanoseconds(line.charged_ns),
-            unpriced: Nanoseconds(line.unpriced_ns),
-            money: line.money,
-            exact: exact(line.exact_money, line.money)?,
-            energy_money: line.energy_money,
-            exact_energy: exact(line.exact_energy_money, line.energy_money)?,
-            emissions: line.emissions,
-            spread: line.spread,
-            ..Self::empty(gpu, HolderId::new(line.holder))
+            has_energy,
+            grade: self.needed("grade")?,
+            method: self.needed("method")?,
+            sources: self.needed("sources")?,
+            charged: self.integer("charged_ns")?.unwrap_or_default(),
+            unpriced: self.integer("unpriced_ns")?.unwrap_or_default(),
+            money,
+            exact,
+            energy_money,
+            exact_energy,
+            emissions: self.money("co2e_grams")?,
+            spread: self.money("spread")?,
+            ..BillLine::empty(gpu, HolderId::new(holder))
         })
     }
 }
@@ -286,69 +248,6 @@ as_text!(/// Money as a decimal with nine places.
     money, crate::model::Money, super::print_money, super::parse_money);
 as_text!(/// Money as a decimal, or null.
     optional_money, Option<crate::model::Money>, super::print_optional_money, super::parse_optional_money);
-/// An integer, written as text, since other languages read only 53 bits of a number exactly. Both are read.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum IntegerJson {
-    Text(String),
-    Number(u64),
-}
-
-impl IntegerJson {
-    fn parse<T: std::str::FromStr>(self) -> Result<T, String> {
-        let text = match self {
-            Self::Text(text) => text,
-            Self::Number(number) => number.to_string(),
-        };
-        text.parse().map_err(|_| format!("{text:?} is not an integer in range"))
-    }
-}
-
-/// An integer.
-pub(super) mod integer {
-    use std::fmt::Display;
-    use std::str::FromStr;
-
-    use serde::de::Error;
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub(in crate::billing) fn serialize<T: Display, S: Serializer>(
-        value: &T,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
-        to.collect_str(value)
-    }
-
-    pub(in crate::billing) fn deserialize<'de, T: FromStr, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<T, D::Error> {
-        super::IntegerJson::deserialize(from)?.parse().map_err(D::Error::custom)
-    }
-}
-
-/// An integer, or null.
-pub(super) mod optional_integer {
-    use std::fmt::Display;
-    use std::str::FromStr;
-
-    use serde::de::Error;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub(in crate::billing) fn serialize<T: Display, S: Serializer>(
-        value: &Option<T>,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
-        value.as_ref().map(ToString::to_string).serialize(to)
-    }
-
-    pub(in crate::billing) fn deserialize<'de, T: FromStr, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<Option<T>, D::Error> {
-        let value = Option::<super::IntegerJson>::deserialize(from)?;
-        value.map(super::IntegerJson::parse).transpose().map_err(D::Error::custom)
-    }
-}
-
 fn print_time(at: Utc) -> String {
     at.to_string()
 }

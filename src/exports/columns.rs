@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use crate::billing::{BillRate, DayHeader, DayRow, ExactMoney, RateKind};
-use crate::model::Amounts;
+use crate::model::{AMOUNTS, Amount, Amounts};
 
 /// The type of a column that tells rows apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,9 +115,27 @@ fn price(header: &DayHeader, id: Option<i64>) -> Cell<'_> {
 }
 
 /// A column of integers that are added up.
+#[derive(Clone, Copy)]
 pub(super) struct SumColumn {
     pub(super) name: &'static str,
-    pub(super) of: fn(&mut Sums) -> &mut u64,
+    of: SumPlace,
+}
+
+#[derive(Clone, Copy)]
+enum SumPlace {
+    Amount(&'static Amount),
+    Charged,
+    Unpriced,
+}
+
+impl SumColumn {
+    pub(super) fn of<'a>(&self, sums: &'a mut Sums) -> &'a mut u64 {
+        match self.of {
+            SumPlace::Amount(amount) => amount.of_mut(&mut sums.amounts),
+            SumPlace::Charged => &mut sums.charged,
+            SumPlace::Unpriced => &mut sums.unpriced,
+        }
+    }
 }
 
 /// What rows add up beside money.
@@ -128,27 +146,19 @@ pub(super) struct Sums {
     pub(super) unpriced: u64,
 }
 
-/// How many of [`SUMS`] are parts of held time: the first ones.
-pub(super) const PARTS: usize = 5;
-
-/// The columns that are added up.
-pub(super) const SUMS: &[SumColumn] = &[
-    SumColumn { name: "within_ns", of: |sums| &mut sums.amounts.parts.within },
-    SumColumn { name: "lent_ns", of: |sums| &mut sums.amounts.parts.lent },
-    SumColumn { name: "idle_ns", of: |sums| &mut sums.amounts.parts.idle },
-    SumColumn { name: "unmeasured_ns", of: |sums| &mut sums.amounts.parts.unmeasured },
-    SumColumn { name: "unavailable_ns", of: |sums| &mut sums.amounts.parts.unavailable },
-    SumColumn { name: "used_within_ns", of: |sums| &mut sums.amounts.used.within },
-    SumColumn { name: "used_beyond_ns", of: |sums| &mut sums.amounts.used.beyond },
-    SumColumn { name: "used_outside_ns", of: |sums| &mut sums.amounts.used.outside },
-    SumColumn { name: "used_unheld_ns", of: |sums| &mut sums.amounts.used.unheld },
-    SumColumn { name: "energy_static_uj", of: |sums| &mut sums.amounts.energy_static.0 },
-    SumColumn { name: "energy_dynamic_uj", of: |sums| &mut sums.amounts.energy_dynamic.0 },
-    SumColumn { name: "memory_byte_seconds", of: |sums| &mut sums.amounts.memory_byte_seconds },
-    SumColumn { name: "measured_ns", of: |sums| &mut sums.amounts.measured },
-    SumColumn { name: "charged_ns", of: |sums| &mut sums.charged },
-    SumColumn { name: "unpriced_ns", of: |sums| &mut sums.unpriced },
-];
+/// The columns that are added up: the amounts, then charged and unpriced time.
+pub(super) const SUMS: &[SumColumn] = &{
+    const LAST: usize = AMOUNTS.len() + 1;
+    let mut columns = [SumColumn { name: "charged_ns", of: SumPlace::Charged }; LAST + 1];
+    columns[LAST] = SumColumn { name: "unpriced_ns", of: SumPlace::Unpriced };
+    let mut place = 0;
+    while place < AMOUNTS.len() {
+        let amount = &AMOUNTS[place];
+        columns[place] = SumColumn { name: amount.name, of: SumPlace::Amount(amount) };
+        place += 1;
+    }
+    columns
+};
 
 /// A column of money in 1/3.6e12 of a nano-unit, which is exact.
 pub(super) struct ExactColumn {

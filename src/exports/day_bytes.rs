@@ -41,7 +41,7 @@ pub fn write_day(day: &DayAccount) -> ParquetResult<Vec<u8>> {
     write_required::<Int64Type>(&mut group, &quarters)?;
     write_keys(&mut group, &rows)?;
     for column in SUMS {
-        let numbers: Vec<i64> = rows.iter().map(|(_, row)| signed(*(column.of)(&mut sums_of(row)))).collect();
+        let numbers: Vec<i64> = rows.iter().map(|(_, row)| signed(*column.of(&mut sums_of(row)))).collect();
         control.add(column.name, numbers.iter().map(|number| i128::from(*number)));
         write_required::<Int64Type>(&mut group, &numbers)?;
     }

@@ -12,7 +12,7 @@ use parquet::data_type::{ByteArray, ByteArrayType, DataType, FixedLenByteArrayTy
 use parquet::file::metadata::ParquetMetaData;
 use parquet::file::reader::{ChunkReader, FileReader, RowGroupReader, SerializedFileReader};
 
-use super::columns::{Cell, ColumnType, KEYS, MONEY, PARTS, QUARTER, SUMS, Sums};
+use super::columns::{Cell, ColumnType, KEYS, MONEY, QUARTER, SUMS, Sums};
 use super::control::{
     DIGEST_KEY, FORMAT, FORMAT_KEY, FileHeader, HEADER_KEY, KeyDigest, MICROSECOND, digest_of,
 };
@@ -23,8 +23,8 @@ use super::pages::CheckedPages;
 use crate::billing::{BillLine, DayHeader, ExactMoney, LineRates};
 use crate::file;
 use crate::model::{
-    ActivitySource, DAY, GpuId, Grade, HolderId, Method, MigProfile, Nanoseconds, NodeIdentity, QUARTER_HOUR,
-    SlotId, Utc,
+    ActivitySource, DAY, GpuId, Grade, HolderId, Method, MigProfile, Nanoseconds, NodeIdentity, PARTS,
+    QUARTER_HOUR, SlotId, Utc,
 };
 
 /// The most rows of a file: 450 times those of 16 GPUs with 7 instances of 4 holders each.
@@ -192,7 +192,7 @@ impl<R: ChunkReader + 'static> DayFile<R> {
 impl<R: ChunkReader + 'static> DayFile<R> {
     /// Checks that the rows hold the GPU time that the ledger recorded for the GPUs themselves.
     fn check_time(&self, sums: &BTreeMap<&str, i128>) -> Result<(), FileProblem> {
-        let held: i128 = SUMS[..PARTS].iter().filter_map(|column| sums.get(column.name)).sum();
+        let held: i128 = PARTS.iter().filter_map(|column| sums.get(column.name)).sum();
         let DayHeader { revision, imbalance, .. } = &self.header.day;
         if revision.slot.0.cast_signed() != held + imbalance {
             return Err(FileProblem::Damaged("its rows do not hold the time of its GPUs".to_owned()));
@@ -445,7 +445,7 @@ impl RowBatch {
         let mut sums = Sums::default();
         for (column, numbers) in SUMS.iter().zip(&self.sums) {
             let number = u64::try_from(numbers[row]).ok().filter(|number| *number < MOST_OF_ROW);
-            *(column.of)(&mut sums) = number.ok_or_else(|| {
+            *column.of(&mut sums) = number.ok_or_else(|| {
                 FileProblem::Damaged(format!("{} is {} in a row", column.name, numbers[row]))
             })?;
         }

@@ -5,11 +5,11 @@ use std::sync::{Arc, LazyLock};
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::amounts::{self, COUNTER, PARTS, join_expressions, names};
+use super::amounts::{self, COUNTER, join_expressions, names};
 use super::column::{loaded, loaded_id, loaded_instance, loaded_json, loaded_money, stored, stored_instance};
 use super::state::StoredHolder;
 use crate::account::{AccruedCost, CounterKey, HolderCounter, TenantKey};
-use crate::model::{Facts, HolderId, HolderKind, Nanoseconds, Tariff, Utc};
+use crate::model::{Facts, HolderId, HolderKind, Nanoseconds, PARTS, Tariff, Utc};
 
 /// Counters that changed within this time before the last settled minute are loaded at the start.
 const RECENT: Nanoseconds = Nanoseconds::from_seconds(600);

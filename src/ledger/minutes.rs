@@ -8,13 +8,14 @@
 
 use std::sync::Arc;
 
+use super::amounts::COUNTER;
 use super::error::Cause;
 use super::state::TransactionDraft;
 use super::{MINUTE, write};
 use crate::account::{AccruedCost, ClosedWindow, CounterKey};
 use crate::billing::{Charge, ChargedSlot, ExactMoney, PricedSlot, Rate, RateSchedule, SlotRates, charges};
 use crate::model::{
-    Amounts, HolderId, Microjoules, Parts, Row, Settlement, SlotId, Tariff, Use, Utc, largest_remainder,
+    Amount, Amounts, HolderId, PARTS, REPORTED, Row, Settlement, SlotId, Tariff, USES, Utc, largest_remainder,
 };
 
 /// The part of a window that lies in one minute.
@@ -44,26 +45,35 @@ pub(super) fn split_at_minutes(settlement: &Settlement) -> Vec<MinutePart> {
 /// Removes the rows of `rest.from..end` from `rest` and returns them.
 fn take_rows_until(rest: &mut MinutePart, end: Utc) -> Vec<Row> {
     let (time, whole) = (end.since(rest.from).0, rest.to.since(rest.from).0);
-    let rows = &mut rest.rows;
-    let mut held: Vec<u64> = rows.iter().flat_map(|row| of_parts(&row.amounts.parts)).collect();
-    let mut within: Vec<u64> = rows.iter().map(|row| row.amounts.used.within).collect();
-    let mut above: Vec<u64> = rows
-        .iter()
-        .flat_map(|row| [row.amounts.used.beyond, row.amounts.used.outside, row.amounts.used.unheld])
-        .collect();
+    let cells = |kinds: &[Amount]| {
+        rest.rows.iter().flat_map(|row| kinds.iter().map(|kind| kind.of(&row.amounts))).collect()
+    };
+    let (within, above) = USES.split_at(1);
+    let (mut held, mut used_within, mut used_above): (Vec<u64>, Vec<u64>, Vec<u64>) =
+        (cells(PARTS), cells(within), cells(above));
     let parts = take_share(&mut held, time, whole);
     // Use is divided as the parts that were used, so that both agree in every minute.
-    let column = |cells: &[u64], part: usize| cells.iter().skip(part).step_by(5).sum::<u64>();
-    let used_within = take_share(&mut within, column(&parts, 0), column(&parts, 0) + column(&held, 0));
-    let used_above = take_share(&mut above, column(&parts, 1), column(&parts, 1) + column(&held, 1));
-    rows.iter_mut()
+    let column = |cells: &[u64], part: usize| cells.iter().skip(part).step_by(PARTS.len()).sum::<u64>();
+    let taken_within = take_share(&mut used_within, column(&parts, 0), column(&parts, 0) + column(&held, 0));
+    let taken_above = take_share(&mut used_above, column(&parts, 1), column(&parts, 1) + column(&held, 1));
+    let set = |amounts: &mut Amounts, kinds: &[Amount], index: usize, cells: &[u64]| {
+        for (kind, cell) in kinds.iter().zip(&cells[index * kinds.len()..]) {
+            *kind.of_mut(amounts) = *cell;
+        }
+    };
+    rest.rows
+        .iter_mut()
         .enumerate()
         .map(|(index, left)| {
             let mut taken = left.clone();
-            taken.amounts.parts = to_parts(&parts[index * 5..]);
-            taken.amounts.used = to_use(used_within[index], &used_above[index * 3..]);
-            left.amounts.parts = to_parts(&held[index * 5..]);
-            left.amounts.used = to_use(within[index], &above[index * 3..]);
+            for (amounts, held, used_within, used_above) in [
+                (&mut taken.amounts, &parts, &taken_within, &taken_above),
+                (&mut left.amounts, &held, &used_within, &used_above),
+            ] {
+                set(amounts, PARTS, index, held);
+                set(amounts, within, index, used_within);
+                set(amounts, above, index, used_above);
+            }
             scale(&mut taken.amounts, &mut left.amounts, time, whole);
             taken
         })
@@ -72,17 +82,15 @@ fn take_rows_until(rest: &mut MinutePart, end: Utc) -> Vec<Row> {
 
 /// Divides energy, memory and measured time by time.
 fn scale(taken: &mut Amounts, left: &mut Amounts, time: u64, whole: u64) {
-    let share = |value: u64| share(value, time, whole);
-    taken.energy_static = Microjoules(share(left.energy_static.0));
-    taken.energy_dynamic = Microjoules(share(left.energy_dynamic.0));
-    taken.memory_byte_seconds = share(left.memory_byte_seconds);
+    for kind in REPORTED {
+        let part = share(kind.of(left), time, whole);
+        *kind.of_mut(taken) = part;
+        *kind.of_mut(left) -= part;
+    }
     // Measured time must not exceed used time in either part.
     let least = left.measured.saturating_sub(left.used.total());
     let most = left.measured.min(taken.used.total());
-    taken.measured = share(left.measured).min(most).max(least);
-    left.energy_static.0 -= taken.energy_static.0;
-    left.energy_dynamic.0 -= taken.energy_dynamic.0;
-    left.memory_byte_seconds -= taken.memory_byte_seconds;
+    taken.measured = share(left.measured, time, whole).min(most).max(least);
     left.measured -= taken.measured;
 }
 
@@ -110,18 +118,6 @@ fn take_share(cells: &mut [u64], part: u64, whole: u64) -> Vec<u64> {
 /// `value * part / whole`, rounded down; `part <= whole`, so it fits.
 fn share(value: u64, part: u64, whole: u64) -> u64 {
     if whole == 0 { 0 } else { (u128::from(value) * u128::from(part) / u128::from(whole)) as u64 }
-}
-
-const fn of_parts(parts: &Parts) -> [u64; 5] {
-    [parts.within, parts.lent, parts.idle, parts.unmeasured, parts.unavailable]
-}
-
-fn to_parts(cells: &[u64]) -> Parts {
-    Parts { within: cells[0], lent: cells[1], idle: cells[2], unmeasured: cells[3], unavailable: cells[4] }
-}
-
-fn to_use(within: u64, above: &[u64]) -> Use {
-    Use { within, beyond: above[0], outside: above[1], unheld: above[2] }
 }
 
 /// Adds a part of a window to the rows of its minute, to the GPU and to the counters of its holders.
@@ -206,8 +202,7 @@ fn add_costs(
 }
 
 fn is_zero(row: &Row) -> bool {
-    let Amounts { parts, used, energy_static, energy_dynamic, .. } = &row.amounts;
-    parts.held() == 0 && used.total() == 0 && energy_static.0 == 0 && energy_dynamic.0 == 0
+    COUNTER.iter().all(|kind| kind.of(&row.amounts) == 0)
 }
 
 #[cfg(test)]
@@ -216,7 +211,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::model::{ActivitySource, Grade, HolderId, Method, Nanoseconds};
+    use crate::model::{ActivitySource, Grade, HolderId, Method, Microjoules, Nanoseconds, Parts, Use};
 
     fn window(from: u64, cells: &[[u32; 5]]) -> Settlement {
         let rows: Vec<Row> = cells

@@ -4,7 +4,7 @@ use std::sync::{Arc, LazyLock};
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::amounts::{self, ACCOUNT, AmountColumn, COUNTER, join_expressions, names};
+use super::amounts::{self, ACCOUNT, COUNTER, join_expressions, names};
 use super::column::{clamped, loaded, source_bit, stored, stored_instance, stored_money};
 use super::error::Cause;
 use super::minutes::MinutePart;
@@ -189,7 +189,7 @@ pub(super) fn add_to_minute(
 pub(super) static ACCOUNT_SUMS: LazyLock<String> = LazyLock::new(|| {
     format!(
         "UPDATE SET {},grade=max(grade,excluded.grade),method=max(method,excluded.method),source=source|excluded.source",
-        join_expressions(ACCOUNT, ",", AmountColumn::addition),
+        join_expressions(ACCOUNT, ",", amounts::addition),
     )
 });
 

@@ -2,20 +2,25 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Microjoules, named};
+use super::{Microjoules, json, named};
 
 /// The five parts of held slot time, in nanoseconds; they sum to what was held, each at least 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parts {
     /// Used by those whom the holding covers.
+    #[serde(rename = "within_ns", with = "json::integer")]
     pub within: u64,
     /// Used by others than those whom the holding covers.
+    #[serde(rename = "lent_ns", with = "json::integer")]
     pub lent: u64,
     /// Used by nobody. Unused time is `lent` and `idle` together.
+    #[serde(rename = "idle_ns", with = "json::integer")]
     pub idle: u64,
     /// Held while activity was unknown.
+    #[serde(rename = "unmeasured_ns", with = "json::integer")]
     pub unmeasured: u64,
     /// Held while the slot was lost or broken.
+    #[serde(rename = "unavailable_ns", with = "json::integer")]
     pub unavailable: u64,
 }
 
@@ -48,12 +53,16 @@ impl Parts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Use {
     /// Within a holding that covers the user.
+    #[serde(rename = "within_ns", with = "json::integer")]
     pub within: u64,
     /// Above the held part, by a user who holds something on this slot.
+    #[serde(rename = "beyond_ns", with = "json::integer")]
     pub beyond: u64,
     /// By a user who holds nothing on a slot that others hold.
+    #[serde(rename = "outside_ns", with = "json::integer")]
     pub outside: u64,
     /// On a slot that nobody holds.
+    #[serde(rename = "unheld_ns", with = "json::integer")]
     pub unheld: u64,
 }
 
@@ -97,27 +106,85 @@ pub struct Amounts {
     pub measured: u64,
 }
 
+/// One of the amounts: the list of these says how all of them are added, stored, exported and printed.
+#[derive(Debug)]
+pub struct Amount {
+    /// Its name with its unit: the column of the ledger and of day files.
+    pub name: &'static str,
+    /// Its field in a line of a bill in JSON; none where that has none.
+    pub json: Option<&'static str>,
+    /// Whether the driver reports it. Then its sums stop at the largest number, since one absurd reading must not keep the rest of
+    /// the account from being stored.
+    pub is_reported: bool,
+    field: Field,
+}
+
+type Field = fn(&mut Amounts) -> &mut u64;
+
+/// All amounts: the parts of held time, the shares of used time, what the driver reports, and measured time. A new one is a row
+/// here, a field of [`Amounts`] and a column of the ledger.
+pub const AMOUNTS: &[Amount] = &[
+    counted("within_ns", Some("within_ns"), |amounts| &mut amounts.parts.within),
+    counted("lent_ns", Some("lent_ns"), |amounts| &mut amounts.parts.lent),
+    counted("idle_ns", Some("idle_ns"), |amounts| &mut amounts.parts.idle),
+    counted("unmeasured_ns", Some("unmeasured_ns"), |amounts| &mut amounts.parts.unmeasured),
+    counted("unavailable_ns", Some("unavailable_ns"), |amounts| &mut amounts.parts.unavailable),
+    // A bill has the sum of the four instead of the first.
+    counted("used_within_ns", None, |amounts| &mut amounts.used.within),
+    counted("used_beyond_ns", Some("beyond_share_ns"), |amounts| &mut amounts.used.beyond),
+    counted("used_outside_ns", Some("outside_holding_ns"), |amounts| &mut amounts.used.outside),
+    counted("used_unheld_ns", Some("unheld_ns"), |amounts| &mut amounts.used.unheld),
+    reported("energy_static_uj", Some("energy_static_uj"), |amounts| &mut amounts.energy_static.0),
+    reported("energy_dynamic_uj", Some("energy_dynamic_uj"), |amounts| &mut amounts.energy_dynamic.0),
+    reported("memory_byte_seconds", None, |amounts| &mut amounts.memory_byte_seconds),
+    counted("measured_ns", Some("measured_ns"), |amounts| &mut amounts.measured),
+];
+
+/// The parts of held time.
+pub const PARTS: &[Amount] = AMOUNTS.split_at(5).0;
+
+/// The shares of used time.
+pub const USES: &[Amount] = AMOUNTS.split_at(5).1.split_at(4).0;
+
+/// What the driver reports.
+pub const REPORTED: &[Amount] = AMOUNTS.split_at(9).1.split_at(3).0;
+
+const fn counted(name: &'static str, json: Option<&'static str>, field: Field) -> Amount {
+    Amount { name, json, is_reported: false, field }
+}
+
+const fn reported(name: &'static str, json: Option<&'static str>, field: Field) -> Amount {
+    Amount { name, json, is_reported: true, field }
+}
+
+impl Amount {
+    /// Its value.
+    pub fn of(&self, amounts: &Amounts) -> u64 {
+        *(self.field)(&mut { *amounts })
+    }
+
+    /// Its value, to change.
+    pub fn of_mut<'a>(&self, amounts: &'a mut Amounts) -> &'a mut u64 {
+        (self.field)(amounts)
+    }
+}
+
 impl Amounts {
-    /// Adds another span's amounts; what the driver reports (energy, memory) stops at the largest number.
-    pub const fn add(&mut self, other: &Self) {
-        self.parts.add(&other.parts);
-        self.used.add(&other.used);
-        self.energy_static.0 = self.energy_static.0.saturating_add(other.energy_static.0);
-        self.energy_dynamic.0 = self.energy_dynamic.0.saturating_add(other.energy_dynamic.0);
-        self.memory_byte_seconds = self.memory_byte_seconds.saturating_add(other.memory_byte_seconds);
-        self.measured += other.measured;
+    /// Adds another span's amounts.
+    pub fn add(&mut self, other: &Self) {
+        for amount in AMOUNTS {
+            let (sum, more) = (amount.of_mut(self), amount.of(other));
+            *sum = if amount.is_reported { sum.saturating_add(more) } else { *sum + more };
+        }
     }
 
     /// The sum with other amounts of one GPU; none where its time or energy has more than 64 bits, as only a wrong file says.
     pub fn checked_add(mut self, other: &Self) -> Option<Self> {
-        let totals = |Self { parts, used, energy_static, energy_dynamic, measured, .. }: &Self| {
-            let held = [parts.within, parts.lent, parts.idle, parts.unmeasured, parts.unavailable];
-            let used = [used.within, used.beyond, used.outside, used.unheld];
-            let energy = [energy_static.0, energy_dynamic.0];
-            let total = |all: &[u64]| all.iter().map(|one| u128::from(*one)).sum::<u128>();
-            [total(&held), total(&used), total(&energy), u128::from(*measured)]
-        };
-        let fits = totals(&self).iter().zip(totals(other)).all(|(one, two)| *one + two <= u64::MAX.into());
+        let (energy, measured) = (REPORTED.split_at(2).0, AMOUNTS.split_at(12).1);
+        let fits = [PARTS, USES, energy, measured].into_iter().all(|kinds| {
+            let both = kinds.iter().map(|kind| u128::from(kind.of(&self)) + u128::from(kind.of(other)));
+            both.sum::<u128>() <= u64::MAX.into()
+        });
         fits.then(|| {
             self.add(other);
             self
@@ -125,13 +192,11 @@ impl Amounts {
     }
 
     /// Subtracts amounts that are contained in these.
-    pub const fn remove(&mut self, part: &Self) {
-        self.parts.remove(&part.parts);
-        self.used.remove(&part.used);
-        self.energy_static.0 = self.energy_static.0.saturating_sub(part.energy_static.0);
-        self.energy_dynamic.0 = self.energy_dynamic.0.saturating_sub(part.energy_dynamic.0);
-        self.memory_byte_seconds = self.memory_byte_seconds.saturating_sub(part.memory_byte_seconds);
-        self.measured -= part.measured;
+    pub fn remove(&mut self, part: &Self) {
+        for amount in AMOUNTS {
+            let (sum, less) = (amount.of_mut(self), amount.of(part));
+            *sum = if amount.is_reported { sum.saturating_sub(less) } else { *sum - less };
+        }
     }
 }
 

@@ -12,6 +12,7 @@ pub mod holder;
 mod holder_kind;
 pub mod holding;
 mod how_held;
+pub mod json;
 mod largest_remainder;
 mod named;
 mod node;
@@ -24,9 +25,10 @@ pub mod reading;
 pub mod snapshot;
 pub mod span;
 pub mod stamp;
+mod standing_grant;
 mod visible_account;
 
-pub use account::{Amounts, Grade, Method, Parts, Use};
+pub use account::{AMOUNTS, Amount, Amounts, Grade, Method, PARTS, Parts, REPORTED, USES, Use};
 pub use decimal::Decimal;
 pub use frame::{
     CallInFlight, CallTime, Frame, GpuProcess, InstanceFrame, ProcessSample, Rejection, Sampled, Stretch,
@@ -39,7 +41,7 @@ pub use gpu::{
 pub use health::{HealthState, Reason, Remedy, StickyFault, Verdict};
 pub use holder::{Holder, HolderId, RESERVED, UnattributedReason};
 pub use holder_kind::{Fact, Facts, HolderKind};
-pub use holding::{Fraction, Holding, HoldingSource};
+pub use holding::{Fraction, Holding, HoldingSource, greatest_common_divisor};
 pub use how_held::HowHeld;
 pub use largest_remainder::largest_remainder;
 pub(crate) use named::named;
@@ -55,4 +57,5 @@ pub use span::{
     SlotId, SlotState, Span,
 };
 pub use stamp::{DAY, MINUTE, QUARTER_HOUR, Stamp, Utc};
+pub use standing_grant::{Selector, StandingGrant};
 pub use visible_account::VisibleAccount;
