@@ -4,20 +4,17 @@
 //! it. Each claim is read by name, once while the list has it: one that a pod uses is neither deleted nor granted anew.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use hyper::StatusCode;
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
 use super::SourceSettings;
 use super::https::{HttpsClient, RequestFailure};
 
 /// Versions of the API that tell the access of a device, the newest first (Kubernetes 1.34, 1.33, 1.32).
 const VERSIONS: [&str; 3] = ["v1", "v1beta2", "v1beta1"];
-
-/// Timeout of a claim.
-const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// How long nothing is asked after a failure.
 const PAUSE: Duration = Duration::from_secs(10);
@@ -50,11 +47,8 @@ pub struct ClaimedDevice {
 /// Reads claims from the API server.
 #[derive(Debug)]
 pub struct ClaimReader {
-    runtime: tokio::runtime::Runtime,
     /// None outside of a cluster.
     server: Option<HttpsClient>,
-    /// Path of the service account's token.
-    token: PathBuf,
     /// The claims that were read, and are still listed.
     known: BTreeSet<ClaimName>,
     /// Their devices with administrative access.
@@ -73,31 +67,7 @@ struct UnreadClaim {
     is_of_all: bool,
 }
 
-/// A claim as the API server writes it.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ResourceClaim {
-    status: Option<ResourceClaimStatus>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ResourceClaimStatus {
-    allocation: Option<ClaimAllocation>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ClaimAllocation {
-    devices: AllocatedDevices,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct AllocatedDevices {
-    results: Option<Vec<DeviceResult>>,
-}
-
+/// A device of a claim as the API server writes it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct DeviceResult {
@@ -113,12 +83,9 @@ impl ClaimReader {
     /// # Errors
     /// The runtime cannot start.
     pub fn new(settings: &SourceSettings) -> std::io::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let server = settings.api_server.clone();
         Ok(Self {
-            runtime,
-            server: server.map(|server| HttpsClient::new(server, &settings.account)),
-            token: settings.account.join("token"),
+            server: server.map(|server| HttpsClient::new(server, &settings.account)).transpose()?,
             known: BTreeSet::new(),
             administrative: BTreeSet::new(),
             problem: None,
@@ -159,17 +126,11 @@ impl ClaimReader {
     }
 
     fn read(&mut self, claim: ClaimName) -> Result<(), UnreadClaim> {
-        let Some(server) = self.server.as_ref().filter(|_| self.token.exists()) else {
+        let Some(server) = self.server.as_ref().filter(|server| server.has_token()) else {
             let problem = "the agent has no service account, and no API server to ask".to_owned();
             return Err(UnreadClaim { problem, is_of_all: true });
         };
-        let response =
-            self.runtime.block_on(async { tokio::time::timeout(TIMEOUT, get(server, &claim)).await });
-        let timed_out = |_| {
-            let problem = format!("no response of the API server within {} s", TIMEOUT.as_secs());
-            Err(UnreadClaim { problem, is_of_all: true })
-        };
-        let results = response.unwrap_or_else(timed_out)?;
+        let results = get(server, &claim)?;
         // A device may be granted by one request of a claim for use, and by another for watching it.
         let is_used = |one: &DeviceResult| {
             results.iter().any(|other| {
@@ -191,19 +152,17 @@ impl ClaimReader {
 }
 
 /// The devices of a claim; none of one that no version of the API has.
-async fn get(server: &HttpsClient, claim: &ClaimName) -> Result<Vec<DeviceResult>, UnreadClaim> {
+fn get(server: &HttpsClient, claim: &ClaimName) -> Result<Vec<DeviceResult>, UnreadClaim> {
     let ClaimName { namespace, name } = claim;
     for version in VERSIONS {
         let path = format!("/apis/resource.k8s.io/{version}/namespaces/{namespace}/resourceclaims/{name}");
-        match server.get(&path).await {
+        match server.get(&path) {
             Ok(body) => {
-                let claim: ResourceClaim = serde_json::from_slice(&body).map_err(|error| {
+                return results(&body).map_err(|error| {
                     let RequestFailure { problem, .. } =
                         RequestFailure::new(format!("{namespace}/{name}: {error}"));
                     UnreadClaim { problem, is_of_all: false }
-                })?;
-                let allocation = claim.status.unwrap_or_default().allocation.unwrap_or_default();
-                return Ok(allocation.devices.results.unwrap_or_default());
+                });
             }
             Err(RequestFailure { status: Some(StatusCode::NOT_FOUND), .. }) => {}
             Err(RequestFailure {
@@ -215,8 +174,23 @@ async fn get(server: &HttpsClient, claim: &ClaimName) -> Result<Vec<DeviceResult
                 );
                 return Err(UnreadClaim { problem, is_of_all: true });
             }
-            Err(RequestFailure { problem, .. }) => return Err(UnreadClaim { problem, is_of_all: false }),
+            // Without a status there was no response.
+            Err(RequestFailure { problem, status }) => {
+                return Err(UnreadClaim { problem, is_of_all: status.is_none() });
+            }
         }
     }
     Ok(Vec::new())
+}
+
+/// The devices that a claim was granted; a claim that is not allocated yet has none.
+fn results(claim: &[u8]) -> serde_json::Result<Vec<DeviceResult>> {
+    let mut value: Value = serde_json::from_slice(claim)?;
+    for key in ["status", "allocation", "devices", "results"] {
+        let Some(mut fields) = Option::<Map<String, Value>>::deserialize(value)? else {
+            return Ok(Vec::new());
+        };
+        value = fields.remove(key).unwrap_or_default();
+    }
+    Ok(Option::deserialize(value)?.unwrap_or_default())
 }

@@ -6,6 +6,7 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use http_body_util::Empty;
 use hyper::body::Bytes;
@@ -16,7 +17,10 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-use crate::http::{self, HttpResponse, Pem};
+use crate::http::{self, Pem};
+
+/// Timeout of a request.
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Largest accepted response in bytes: some 5 times that of a node with 250 pods.
 const MAX_BYTES: usize = 32 << 20;
@@ -59,24 +63,32 @@ impl RequestFailure {
 }
 
 /// Client of a server that accepts the service account.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct HttpsClient {
     address: Address,
     account: PathBuf,
+    runtime: tokio::runtime::Runtime,
 }
 
 impl HttpsClient {
-    pub(super) fn new(address: Address, account: &Path) -> Self {
-        Self { address, account: account.to_owned() }
+    pub(super) fn new(address: Address, account: &Path) -> std::io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        Ok(Self { address, account: account.to_owned(), runtime })
+    }
+
+    /// Whether there is a token of the service account, without which no request is made.
+    pub(super) fn has_token(&self) -> bool {
+        self.account.join("token").exists()
     }
 
     /// The whole body of the response to a GET.
-    pub(super) async fn get(&self, path: &str) -> Result<Bytes, RequestFailure> {
-        self.open(path).await?.read(MAX_BYTES).await.map_err(RequestFailure::new)
+    pub(super) fn get(&self, path: &str) -> Result<Bytes, RequestFailure> {
+        let response = async { tokio::time::timeout(TIMEOUT, self.respond(path)).await };
+        let timed_out = |_| Err(RequestFailure::new(format!("no response within {} s", TIMEOUT.as_secs())));
+        self.runtime.block_on(response).unwrap_or_else(timed_out)
     }
 
-    /// The response to a GET as soon as its head has arrived.
-    pub(super) async fn open(&self, path: &str) -> Result<HttpResponse, RequestFailure> {
+    async fn respond(&self, path: &str) -> Result<Bytes, RequestFailure> {
         let Address { host, port } = &self.address;
         let name = ServerName::try_from(host.clone()).map_err(RequestFailure::new)?;
         let connector = TlsConnector::from(Arc::new(self.tls().map_err(RequestFailure::new)?));
@@ -86,7 +98,7 @@ impl HttpsClient {
         let response = http::send(stream, request).await.map_err(RequestFailure::new)?;
         let status = response.head.status;
         if status.is_success() {
-            return Ok(response);
+            return response.read(MAX_BYTES).await.map_err(RequestFailure::new);
         }
         Err(RequestFailure { status: Some(status), ..RequestFailure::new(format!("it returned {status}")) })
     }

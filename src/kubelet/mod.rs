@@ -2,15 +2,13 @@
 //! devices a pod may only watch.
 //!
 //! [`KubeletSocket`] calls the kubelet's gRPC APIs, [`PodSources`] reads pods from the first source that responds. Every call
-//! opens a connection of its own, so that a restarted kubelet is found again; only the watch at the API server stays open. A
-//! call blocks its caller until its timeout at most.
+//! opens a connection of its own, so that a restarted kubelet is found again, and blocks its caller until its timeout at most.
 
 mod claims;
 mod https;
 pub mod messages;
 pub mod pod;
 mod sources;
-mod watch;
 
 pub use claims::{ClaimName, ClaimReader, ClaimedDevice};
 pub use https::Address;

@@ -8,9 +8,6 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Deserializer};
 
-/// Annotation of a static pod's object at the API server: the UID under which the kubelet runs the pod.
-const MIRROR: &str = "kubernetes.io/config.mirror";
-
 /// A pod.
 #[derive(Clone, PartialEq, prost::Message, Deserialize)]
 #[serde(default)]
@@ -29,21 +26,15 @@ pub struct ObjectMeta {
     pub name: String,
     #[prost(string, tag = "3")]
     pub namespace: String,
-    /// Its UID; of a static pod's object at the API server, not the UID under which it runs.
+    /// Its UID.
     #[prost(string, tag = "5")]
     pub uid: String,
-    /// Version of the object or list.
-    #[prost(string, tag = "6")]
-    pub resource_version: String,
     #[prost(message, optional, tag = "8")]
     #[serde(deserialize_with = "time")]
     pub creation_timestamp: Option<Time>,
     #[prost(map = "string, string", tag = "11")]
     #[serde(deserialize_with = "or_default")]
     pub labels: HashMap<String, String>,
-    #[prost(map = "string, string", tag = "12")]
-    #[serde(deserialize_with = "or_default")]
-    pub annotations: HashMap<String, String>,
     #[prost(message, repeated, tag = "13")]
     #[serde(deserialize_with = "or_default")]
     pub owner_references: Vec<OwnerReference>,
@@ -139,8 +130,6 @@ pub struct Time {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(super) struct PodList {
-    /// Version of the list.
-    pub(super) metadata: ObjectMeta,
     #[serde(deserialize_with = "or_default")]
     pub(super) items: Vec<Pod>,
 }
@@ -163,15 +152,6 @@ impl Pod {
 }
 
 impl ObjectMeta {
-    /// For the object of a static pod at the API server: the UID under which the kubelet runs that pod, as in cgroups and
-    /// log directories. It is the hash of a manifest; anybody who may make pods can write another value into the
-    /// annotation, which is ignored.
-    pub fn mirrored_uid(&self) -> Option<&str> {
-        let is_hash =
-            |uid: &&String| uid.len() == 32 && uid.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-        self.annotations.get(MIRROR).filter(is_hash).map(String::as_str)
-    }
-
     /// Kind and name of the pod's controller. A ReplicaSet that is named after a Deployment and the hash of its template is
     /// replaced by the Deployment.
     pub fn owner(&self) -> Option<(&str, &str)> {
@@ -181,8 +161,6 @@ impl ObjectMeta {
         let deployment = hash.and_then(|hash| name.strip_suffix(&**hash)?.strip_suffix('-'));
         match deployment.filter(|deployment| !deployment.is_empty()) {
             Some(deployment) => Some(("Deployment", deployment)),
-            // The owner of a static pod's object is its node.
-            None if kind == "Node" => None,
             None => Some((kind, name)),
         }
     }
@@ -244,7 +222,6 @@ mod tests {
             ("StatefulSet", "db", Some("db"), Some(("StatefulSet", "db"))),
             ("Job", "nightly-2917", None, Some(("Job", "nightly-2917"))),
             ("PyTorchJob", "train", None, Some(("PyTorchJob", "train"))),
-            ("Node", "node-1", None, None),
         ] {
             assert_eq!(meta(kind, name, hash).owner(), owner, "{kind} {name}");
         }
@@ -252,25 +229,9 @@ mod tests {
     }
 
     #[test]
-    fn a_static_pods_object_at_the_api_server_has_the_uid_under_which_it_runs() {
-        let mirrored = |annotation: &str| {
-            let annotations = [(MIRROR.to_owned(), annotation.to_owned())].into();
-            let meta = ObjectMeta { uid: "api".into(), annotations, ..ObjectMeta::default() };
-            meta.mirrored_uid().map(str::to_owned)
-        };
-        let hash = "3cae2e45052c4b1180d34d7b2d2d3464";
-        assert_eq!(mirrored(hash).as_deref(), Some(hash));
-        let with_dashes = "3cae2e45-052c-4b11-80d3-4d7b2d2d3464";
-        for forged in [with_dashes, &hash.to_uppercase(), &hash[1..], &format!("{hash}0"), "hash", ""] {
-            assert_eq!(mirrored(forged), None, "{forged:?}");
-        }
-        assert_eq!(ObjectMeta::default().mirrored_uid(), None);
-    }
-
-    #[test]
     fn the_same_pod_is_read_from_json_and_protobuf() {
         let json = r#"{"kind": "Pod", "metadata": {"name": "train-0", "namespace": "ml", "uid": "u",
-            "creationTimestamp": "2026-11-23T02:08:04Z", "labels": {"team": "vision"}, "annotations": null,
+            "creationTimestamp": "2026-11-23T02:08:04Z", "labels": {"team": "vision"},
             "ownerReferences": [{"apiVersion": "v1", "kind": "Job", "name": "train", "controller": true}]},
             "spec": {"containers": [{"name": "main"}]},
             "status": {"phase": "Running", "containerStatuses": [{"name": "main", "containerID": "containerd://ab",
@@ -291,8 +252,7 @@ mod tests {
         let times = ended.containers().next().map(|one| (one.started(), one.finished())).unwrap();
         let at = |seconds| Some(Time { seconds, nanos: 0 });
         assert_eq!((times, container.finished()), ((at(1_795_399_685), at(1_795_399_689)), None));
-        let list: PodList =
-            serde_json::from_str(r#"{"metadata": {"resourceVersion": "7"}, "items": null}"#).unwrap();
-        assert_eq!((&*list.metadata.resource_version, list.items.len()), ("7", 0));
+        let list: PodList = serde_json::from_str(r#"{"items": null}"#).unwrap();
+        assert_eq!(list.items.len(), 0);
     }
 }

@@ -1,21 +1,16 @@
-//! The pods of the node from the first of three sources that responds.
+//! The pods of the node from the first of two sources that responds.
 //!
-//! The kubelet's Pods API (1.37) needs no network and no permission beyond its socket. `nodes/pods` of the kubelet needs a
-//! service account with that permission, and the API server one that may watch pods. A source that fails is tried again
-//! after a pause that doubles; one that is missing or refuses, after the longest pause.
+//! The kubelet's Pods API (1.37) needs no network and no permission beyond its socket. `nodes/pods` of the kubelet (1.33)
+//! needs a service account with that permission. A source that fails is tried again after a pause that doubles.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use hyper::StatusCode;
 
+use super::KubeletSocket;
 use super::https::{Address, HttpsClient, RequestFailure};
 use super::pod::{Pod, PodList};
-use super::watch::PodWatch;
-use super::{Error, KubeletSocket};
-
-/// Timeout of a source.
-const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Longest pause between two tries of a source that fails.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
@@ -27,8 +22,6 @@ pub enum PodSource {
     PodsApi,
     /// The kubelet's `/pods`.
     Kubelet,
-    /// A watch at the API server.
-    ApiServer,
 }
 
 impl std::fmt::Display for PodSource {
@@ -36,7 +29,6 @@ impl std::fmt::Display for PodSource {
         f.write_str(match self {
             Self::PodsApi => "the kubelet's Pods API",
             Self::Kubelet => "nodes/pods of the kubelet",
-            Self::ApiServer => "the API server",
         })
     }
 }
@@ -50,18 +42,13 @@ pub struct SourceSettings {
     pub account: PathBuf,
     /// HTTPS address of the kubelet.
     pub kubelet: Option<Address>,
-    /// Address of the API server.
+    /// Address of the API server, which is asked for resource claims.
     pub api_server: Option<Address>,
-    /// Name of the node at the API server.
-    pub node: Option<String>,
 }
 
 /// The sources in the order in which they are tried.
 #[derive(Debug)]
 pub struct PodSources {
-    runtime: tokio::runtime::Runtime,
-    /// Path of the service account's token, without which only the socket is used.
-    token: PathBuf,
     sources: Vec<SourceState>,
     /// The source that responded last.
     current: Option<PodSource>,
@@ -82,20 +69,11 @@ struct SourceState {
 enum SourceClient {
     Socket(KubeletSocket),
     Kubelet(HttpsClient),
-    ApiServer(Box<PodWatch>),
-}
-
-/// Why a source did not respond.
-struct SourceFailure {
-    problem: String,
-    /// Whether a try after a short pause may succeed.
-    may_pass: bool,
 }
 
 impl PodSources {
     /// Creates the clients of the configured sources, without a request.
     pub fn new(settings: &SourceSettings) -> std::io::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let mut sources = Vec::new();
         let mut add = |source, client| {
             let (pause, next) = (Duration::ZERO, Duration::ZERO);
@@ -105,34 +83,28 @@ impl PodSources {
             let socket = KubeletSocket::new(socket).map_err(std::io::Error::other)?;
             add(PodSource::PodsApi, SourceClient::Socket(socket));
         }
-        let account: &Path = &settings.account;
         if let Some(kubelet) = &settings.kubelet {
-            add(PodSource::Kubelet, SourceClient::Kubelet(HttpsClient::new(kubelet.clone(), account)));
+            let kubelet = HttpsClient::new(kubelet.clone(), &settings.account)?;
+            add(PodSource::Kubelet, SourceClient::Kubelet(kubelet));
         }
-        if let (Some(server), Some(node)) = (&settings.api_server, &settings.node) {
-            let watch = PodWatch::new(HttpsClient::new(server.clone(), account), node);
-            add(PodSource::ApiServer, SourceClient::ApiServer(Box::new(watch)));
-        }
-        Ok(Self { runtime, token: account.join("token"), sources, current: None })
+        Ok(Self { sources, current: None })
     }
 
     /// The pods of the node from the first source that responds, if any. `now` is any clock that never goes back.
     pub fn refresh(&mut self, now: Duration) -> Option<Vec<Pod>> {
-        let Self { runtime, token, sources, current } = self;
-        let has_token = token.exists();
-        for source in sources.iter_mut().filter(|source| has_token || source.source == PodSource::PodsApi) {
+        let Self { sources, current } = self;
+        for source in sources.iter_mut().filter(|source| source.client.may_ask()) {
             if source.problem.is_some() && now < source.next {
                 continue;
             }
-            match source.client.pods(runtime) {
+            match source.client.pods() {
                 Ok(pods) => {
                     (source.problem, source.pause) = (None, Duration::ZERO);
                     *current = Some(source.source);
                     return Some(pods);
                 }
-                Err(SourceFailure { problem, may_pass }) => {
-                    let pause = if may_pass { source.pause * 2 } else { MAX_PAUSE };
-                    source.pause = pause.clamp(Duration::from_secs(1), MAX_PAUSE);
+                Err(problem) => {
+                    source.pause = (source.pause * 2).clamp(Duration::from_secs(1), MAX_PAUSE);
                     source.next = now + source.pause;
                     source.problem = Some(problem);
                 }
@@ -154,35 +126,26 @@ impl PodSources {
 }
 
 impl SourceClient {
-    fn pods(&mut self, runtime: &tokio::runtime::Runtime) -> Result<Vec<Pod>, SourceFailure> {
+    /// Whether it has the credentials that it needs.
+    fn may_ask(&self) -> bool {
         match self {
-            Self::Socket(socket) => socket.pods().map_err(|error| SourceFailure {
-                may_pass: !matches!(
-                    error,
-                    Error::Missing { .. } | Error::Refused { .. } | Error::Unsupported { .. }
-                ),
-                problem: error.to_string(),
-            }),
-            Self::Kubelet(kubelet) => within_timeout(runtime, async {
-                let body = kubelet.get("/pods").await?;
-                let list: PodList = serde_json::from_slice(&body).map_err(RequestFailure::new)?;
-                Ok(list.items)
-            }),
-            Self::ApiServer(watch) => within_timeout(runtime, watch.refresh()),
+            Self::Socket(_) => true,
+            Self::Kubelet(kubelet) => kubelet.has_token(),
         }
     }
-}
 
-fn within_timeout(
-    runtime: &tokio::runtime::Runtime,
-    response: impl Future<Output = Result<Vec<Pod>, RequestFailure>>,
-) -> Result<Vec<Pod>, SourceFailure> {
-    let response = runtime.block_on(async { tokio::time::timeout(TIMEOUT, response).await });
-    let timed_out = |_| Err(RequestFailure::new(format!("no response within {} s", TIMEOUT.as_secs())));
-    response.unwrap_or_else(timed_out).map_err(|RequestFailure { problem, status }| {
-        let is_refusal =
-            matches!(status, Some(StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::NOT_FOUND));
-        let advice = if is_refusal { "; grant the agent's service account that permission" } else { "" };
-        SourceFailure { problem: format!("{problem}{advice}"), may_pass: !is_refusal }
-    })
+    fn pods(&self) -> Result<Vec<Pod>, String> {
+        let kubelet = match self {
+            Self::Socket(socket) => return socket.pods().map_err(|error| error.to_string()),
+            Self::Kubelet(kubelet) => kubelet,
+        };
+        let body = kubelet.get("/pods").map_err(|RequestFailure { problem, status }| match status {
+            Some(StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::NOT_FOUND) => {
+                format!("{problem}; grant the agent's service account that permission")
+            }
+            _ => problem,
+        })?;
+        let list = serde_json::from_slice::<PodList>(&body);
+        list.map(|list| list.items).map_err(|error| RequestFailure::new(error).problem)
+    }
 }

@@ -137,7 +137,7 @@ impl HostPods {
     }
 }
 
-/// The sources of labels and owners. In a pod, the environment has the addresses of the kubelet and the API server.
+/// The sources of labels and owners. In a pod, the environment has the address of the kubelet.
 pub(crate) fn pod_sources(kubernetes: &KubernetesConfig, host: &Host) -> std::io::Result<PodSources> {
     PodSources::new(&source_settings(kubernetes, host))
 }
@@ -153,7 +153,6 @@ fn source_settings(kubernetes: &KubernetesConfig, host: &Host) -> SourceSettings
         api_server: variable("KUBERNETES_SERVICE_HOST")
             .zip(variable("KUBERNETES_SERVICE_PORT").and_then(port))
             .map(|(host, port)| Address { host, port }),
-        node: variable("NODE_NAME"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! A fake HTTPS server of a kubelet's `/pods`, and of an API server's list and watch of pods and its resource claims.
+//! A fake HTTPS server of a kubelet's `/pods`, and of an API server's resource claims.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -21,9 +21,6 @@ const TOKEN: &str = "token-of-the-agent";
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Answers {
     pub(crate) pods: Vec<Value>,
-    /// The lines of a watch; it stays open after them unless `watch_ends`.
-    pub(crate) events: Vec<Value>,
-    pub(crate) watch_ends: bool,
     /// Resource claims by path; any other claim is not found.
     pub(crate) claims: BTreeMap<String, Value>,
     pub(crate) fault: Option<Fault>,
@@ -130,7 +127,7 @@ fn respond(mut stream: Stream, answers: &Mutex<Answers>, stopped: &AtomicBool) -
             std::thread::sleep(Duration::from_millis(5));
         }
     };
-    let list = json!({ "metadata": { "resourceVersion": "10" }, "items": answers.pods }).to_string();
+    let list = json!({ "items": answers.pods }).to_string();
     match answers.fault {
         Some(Fault::BlackHole) => wait(),
         Some(Fault::Status(status)) => whole(&mut stream, status, "{}")?,
@@ -145,20 +142,6 @@ fn respond(mut stream: Stream, answers: &Mutex<Answers>, stopped: &AtomicBool) -
             Some(claim) => whole(&mut stream, 200, &claim.to_string())?,
             None => whole(&mut stream, 404, "{}")?,
         },
-        None if path.contains("watch=true") => {
-            write!(stream, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")?;
-            for event in &answers.events {
-                let line = format!("{event}\n");
-                write!(stream, "{:x}\r\n{line}\r\n", line.len())?;
-            }
-            stream.flush()?;
-            if answers.watch_ends {
-                write!(stream, "0\r\n\r\n")?;
-                stream.flush()?;
-            } else {
-                wait();
-            }
-        }
         None => whole(&mut stream, 200, &list)?,
     }
     Ok(())
@@ -181,7 +164,7 @@ pub(crate) fn account(directory: &Path, authority: &str) {
 pub(crate) fn described(namespace: &str, name: &str, uid: &str) -> Value {
     json!({
         "metadata": {
-            "name": name, "namespace": namespace, "uid": uid, "resourceVersion": "11",
+            "name": name, "namespace": namespace, "uid": uid,
             "labels": { "kueue.x-k8s.io/queue-name": "research", "pod-template-hash": "5d4f8c" },
             "ownerReferences": [{ "kind": "ReplicaSet", "name": "serve-5d4f8c", "controller": true }],
         },

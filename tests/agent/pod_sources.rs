@@ -1,26 +1,22 @@
-//! The sources that describe a node's pods: the kubelet's Pods API, `nodes/pods`, the API server; and their faults.
+//! The sources that describe a node's pods: the kubelet's Pods API and `nodes/pods`; and their faults.
 
 use std::path::Path;
 use std::time::Duration;
 
 use gpumeter::kubelet::{PodSource, PodSources, SourceSettings};
-use serde_json::json;
 use tempfile::TempDir;
 use tonic::Code;
 
 use crate::kubelet::{self, Kubelet};
 use crate::kubernetes_api::{Answers, Fault, Server, account, described};
-use crate::running::wait_until;
 
 const UID: &str = "3cae2e45-052c-4b11-80d3-4d7b2d2d3464";
-const OTHER_UID: &str = "22222222-052c-4b11-80d3-4d7b2d2d3464";
 
-/// A node with all three sources, each of which describes a pod named after it.
+/// A node with both sources, each of which describes a pod named after it.
 struct Node {
     directory: TempDir,
     pods_api: Kubelet,
     kubelet: Server,
-    api_server: Server,
     sources: PodSources,
     /// Nanoseconds; more than any pause after a failed round.
     now: Duration,
@@ -34,16 +30,14 @@ impl Node {
         let pod = |name| vec![described("ml", name, UID)];
         let answers = kubelet::Answers { described: Some(pod("pods-api")), ..kubelet::Answers::default() };
         let pods_api = Kubelet::start(&socket, answers);
-        let server = |name| Server::start(Answers { pods: pod(name), ..Answers::default() });
-        let (kubelet, api_server) = (server("kubelet"), server("api-server"));
+        let kubelet = Server::start(Answers { pods: pod("kubelet"), ..Answers::default() });
         let sources = PodSources::new(&SourceSettings {
             pods_socket: Some(socket),
             account: directory.path().join("account"),
             kubelet: Some(kubelet.address.clone()),
-            api_server: Some(api_server.address.clone()),
-            node: Some("node 1".into()),
+            api_server: None,
         });
-        Self { directory, pods_api, kubelet, api_server, sources: sources.unwrap(), now: Duration::ZERO }
+        Self { directory, pods_api, kubelet, sources: sources.unwrap(), now: Duration::ZERO }
     }
 
     /// The names of the pods in a round a minute later.
@@ -56,12 +50,6 @@ impl Node {
     fn without_pods_api() -> Self {
         let node = Self::start();
         node.pods_api.answer(|answers| answers.described = None);
-        node
-    }
-
-    fn without_kubelet() -> Self {
-        let node = Self::without_pods_api();
-        node.kubelet.answer(|answers| answers.fault = Some(Fault::Status(403)));
         node
     }
 
@@ -83,18 +71,11 @@ fn the_first_answering_source_describes_the_pods() {
     node.pods_api.answer(|answers| answers.described = None);
     assert_eq!(node.round(), only("kubelet"));
     assert!(node.problem(PodSource::PodsApi).contains("it needs Kubernetes 1.37 or newer"));
-    assert_eq!(node.api_server.requested_paths(), Vec::<String>::new());
     node.kubelet.answer(|answers| answers.fault = Some(Fault::Status(403)));
-    assert_eq!(node.round(), only("api-server"));
-    assert_eq!(node.sources.current(), Some(PodSource::ApiServer));
+    assert_eq!((node.round(), node.sources.current()), (None, None));
     let problem = node.problem(PodSource::Kubelet);
     assert!(problem.contains("403") && problem.contains("grant the agent's service account"), "{problem}");
-    node.api_server.answer(|answers| answers.fault = Some(Fault::Status(403)));
-    node.api_server.answer(|answers| answers.watch_ends = true);
     assert_eq!(node.kubelet.requested_paths(), ["/pods"; 2]);
-    let asked = node.api_server.requested_paths();
-    assert_eq!(asked[0], "/api/v1/pods?fieldSelector=spec.nodeName%3Dnode%201");
-    assert!(asked.iter().all(|path| !path.contains("proxy")), "{asked:?}");
     node.pods_api.answer(|answers| answers.described = Some(Vec::new()));
     assert_eq!(node.round(), Some(Vec::new()), "the first source is used again");
 }
@@ -109,14 +90,13 @@ fn a_failing_source_is_retried_less_often() {
             node.sources.refresh(node.now + Duration::from_secs(60 + second));
         }
         let asked = node.kubelet.requested_paths().len() - before;
-        let most = if fault == Fault::Status(403) { 1 } else { 6 };
-        assert!((1..=most).contains(&asked), "{fault:?}: {asked} times in 20 s");
+        assert!((1..=6).contains(&asked), "{fault:?}: {asked} times in 20 s");
         node.now += Duration::from_secs(600);
     }
 }
 
 #[test]
-fn every_source_fault_has_its_reason_and_the_next_source_is_used() {
+fn every_source_fault_has_its_reason() {
     let mut node = Node::without_pods_api();
     for (fault, reason) in [
         (Fault::Status(500), "500"),
@@ -126,18 +106,16 @@ fn every_source_fault_has_its_reason_and_the_next_source_is_used() {
         (Fault::BlackHole, "no response within 3 s"),
     ] {
         node.kubelet.answer(|answers| answers.fault = Some(fault));
-        assert_eq!(node.round(), only("api-server"), "{fault:?}");
+        assert_eq!(node.round(), None, "{fault:?}");
         let problem = node.problem(PodSource::Kubelet);
         assert!(!problem.is_empty() && problem.contains(reason), "{fault:?}: {problem}");
         assert!(!problem.contains('\n'), "{problem}");
     }
+    node.kubelet.answer(|answers| answers.fault = None);
     for fault in [kubelet::Fault::Hangup, kubelet::Fault::Error(Code::FailedPrecondition)] {
         node.pods_api.answer(|answers| answers.fault = Some(fault));
-        assert_eq!(node.round(), only("api-server"), "{fault:?}");
+        assert_eq!(node.round(), only("kubelet"), "{fault:?}");
     }
-    node.api_server.answer(|answers| answers.fault = Some(Fault::Status(403)));
-    node.kubelet.answer(|answers| answers.fault = None);
-    assert_eq!(node.round(), only("kubelet"), "it answers again");
 }
 
 #[test]
@@ -146,7 +124,7 @@ fn the_token_is_sent_only_to_trusted_servers_and_never_missing() {
     account(&node.directory.path().join("account"), "other-ca");
     assert_eq!(node.round(), None);
     assert!(node.problem(PodSource::Kubelet).contains("certificate"), "{}", node.problem(PodSource::Kubelet));
-    assert_eq!((node.kubelet.requested_paths(), node.api_server.requested_paths()), (Vec::new(), Vec::new()));
+    assert_eq!(node.kubelet.requested_paths(), Vec::<String>::new());
     std::fs::write(node.directory.path().join("account/ca.crt"), "nonsense").unwrap();
     assert_eq!(node.round(), None);
     assert!(node.problem(PodSource::Kubelet).contains("ca.crt"), "{}", node.problem(PodSource::Kubelet));
@@ -160,47 +138,6 @@ fn the_token_is_sent_only_to_trusted_servers_and_never_missing() {
     assert_eq!(node.kubelet.requested_paths().len(), asked);
     account(&node.directory.path().join("account"), "ca");
     assert_eq!(node.round(), only("kubelet"));
-}
-
-#[test]
-fn a_watch_follows_the_nodes_pods_and_restarts_when_it_is_too_old() {
-    let mut node = Node::without_kubelet();
-    let event = |kind: &str, pod| json!({ "type": kind, "object": pod });
-    let mut bookmark = described("", "", "");
-    bookmark["metadata"]["resourceVersion"] = json!("25");
-    node.api_server.answer(|answers| {
-        answers.events = vec![
-            event("ADDED", described("ml", "second", OTHER_UID)),
-            event("MODIFIED", described("ml", "renamed", UID)),
-            event("DELETED", described("ml", "second", OTHER_UID)),
-            event("BOOKMARK", bookmark),
-        ];
-        answers.watch_ends = true;
-    });
-    let watched = |node: &Node| {
-        let asked = node.api_server.requested_paths();
-        asked.into_iter().filter(|path| path.contains("watch=true")).collect::<Vec<_>>()
-    };
-    // The list is complete at once; later changes may take another round.
-    wait_until("the changes", || node.round() == only("renamed"));
-    node.api_server.answer(|answers| answers.events.clear());
-    node.round();
-    node.round();
-    let last = watched(&node).pop().unwrap();
-    assert!(last.ends_with("&resourceVersion=25"), "{last}");
-    let lists = || node.api_server.requested_paths().iter().filter(|path| !path.contains("watch")).count();
-    assert_eq!(lists(), 1, "one list is enough");
-    node.api_server.answer(|answers| {
-        answers.events = vec![event("ERROR", json!({ "kind": "Status", "code": 410, "status": "Failure" }))];
-    });
-    let mut node = node;
-    wait_until("the end of the watch", || {
-        node.round();
-        node.sources.current().is_none()
-    });
-    assert!(node.problem(PodSource::ApiServer).contains("410"));
-    node.api_server.answer(|answers| answers.events.clear());
-    assert_eq!(node.round(), only("api-server"), "the list is requested again");
 }
 
 #[test]

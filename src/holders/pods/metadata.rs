@@ -44,19 +44,8 @@ struct KnownContainer {
 impl PodMetadata {
     /// The metadata in pod objects that were `read` at that time, with the labels of these keys.
     pub fn new(pods: &[Pod], labels: &[String], read: Utc) -> Self {
-        let pods = || pods.iter().take(MOST_PODS).filter_map(|pod| Some((pod, pod.metadata.as_ref()?)));
-        let own: BTreeSet<&str> = pods().map(|(_, meta)| meta.uid.as_str()).collect();
-        let mut known: BTreeMap<String, KnownPod> = BTreeMap::new();
-        for (pod, meta) in pods() {
-            // An annotation can be forged, so it never stands for another pod's own UID.
-            let mirrored = meta.mirrored_uid().filter(|uid| !own.contains(uid));
-            let Some(one) = KnownPod::new(pod, meta, mirrored.unwrap_or(&meta.uid), labels) else { continue };
-            let is_later = |other: &KnownPod| (other.created, &other.pod) <= (one.created, &one.pod);
-            // Of several objects for one static pod the first is the kubelet's.
-            if !known.get(&one.pod.uid).is_some_and(is_later) {
-                known.insert(one.pod.uid.clone(), one);
-            }
-        }
+        let known = pods.iter().take(MOST_PODS).filter_map(|pod| KnownPod::new(pod, labels));
+        let known = known.map(|known| (known.pod.uid.clone(), known)).collect();
         Self { pods: known, read }
     }
 
@@ -126,9 +115,9 @@ impl PodMetadata {
 }
 
 impl KnownPod {
-    /// A pod that runs under that UID.
-    fn new(pod: &Pod, meta: &ObjectMeta, uid: &str, labels: &[String]) -> Option<Self> {
-        let ObjectMeta { namespace, name, .. } = meta;
+    fn new(pod: &Pod, labels: &[String]) -> Option<Self> {
+        let meta = pod.metadata.as_ref()?;
+        let ObjectMeta { namespace, name, uid, .. } = meta;
         if !(is_label(namespace) && is_subdomain(name) && is_uid(uid)) {
             return None;
         }
@@ -140,7 +129,7 @@ impl KnownPod {
             Some(PodLabel::new(key, value))
         };
         Some(Self {
-            pod: LoggedPod { namespace: namespace.clone(), name: name.clone(), uid: uid.to_owned() },
+            pod: LoggedPod { namespace: namespace.clone(), name: name.clone(), uid: uid.clone() },
             created: meta.creation_timestamp.map_or(Utc(0), utc),
             has_ended: pod.has_ended(),
             owner: owner.map(|(kind, name)| (kind.to_owned(), name.to_owned())),
