@@ -5,9 +5,6 @@
 //! it, and a value that continues the accepted one ends it. So a counter that was cleared is accepted after
 //! [`AGREEING`] values, and random garbage never is, since its values do not continue one another.
 //!
-//! A counter that is faster than the assumed limit is accepted after as many values that grow at one rate; then
-//! the limit is raised.
-//!
 //! A wrong value within what the hardware can do is not detected.
 
 use super::driver_api::DriverApi;
@@ -48,39 +45,6 @@ pub(super) struct CounterCheck {
     accepted: Option<CounterReading>,
     /// A candidate value and its lead.
     candidate: Option<(CounterReading, u8)>,
-    /// Successive rejected values that grow faster than `max_rate`.
-    run: Option<RateRun>,
-}
-
-/// Values that grow at one rate.
-#[derive(Clone, Copy, Debug)]
-struct RateRun {
-    last: CounterReading,
-    /// Growth per second between the last two values; 0 after the first.
-    rate: i64,
-    count: u8,
-}
-
-impl RateRun {
-    const fn starting_at(first: CounterReading) -> Self {
-        Self { last: first, rate: 0, count: 1 }
-    }
-
-    /// Extends the run by a value; one that grows no faster than `max_rate`, or at a different rate, starts a
-    /// new run.
-    fn extended_by(self, next: CounterReading, max_rate: i64) -> Self {
-        let elapsed = i128::from(next.at.0.saturating_sub(self.last.at.0));
-        let grown = i128::from(next.value) - i128::from(self.last.value);
-        let rate = (grown * i128::from(Nanoseconds::SECOND.0)).checked_div(elapsed).unwrap_or(0);
-        // A value that falls or grows by more than an i64 has no rate.
-        let rate = i64::try_from(rate).unwrap_or(0);
-        let is_like = self.count == 1 || (self.rate / 2..=self.rate.saturating_mul(2)).contains(&rate);
-        if rate > max_rate && is_like {
-            Self { last: next, rate, count: self.count.saturating_add(1) }
-        } else {
-            Self::starting_at(next)
-        }
-    }
 }
 
 /// A counter's value and when it was read.
@@ -107,7 +71,7 @@ impl CounterCheck {
 
     /// A new counter that grows by at most that much in a second.
     pub(super) const fn with_max_rate(max_rate: i64) -> Self {
-        Self { max_rate, accepted: None, candidate: None, run: None }
+        Self { max_rate, accepted: None, candidate: None }
     }
 
     /// The reading of a value: the value if it is accepted, `NotYet` for the first one, else rejected and
@@ -136,14 +100,12 @@ impl CounterCheck {
     /// Accepts a value read at that time, or returns why it is rejected.
     pub(super) fn check(&mut self, value: i64, at: Nanoseconds) -> Result<i64, Rejection> {
         let mark = CounterReading { value, at };
-        if self.accepted.is_some_and(|accepted| accepted.may_grow_to(mark, self.max_rate)) {
-            (self.accepted, self.candidate, self.run) = (Some(mark), None, None);
-            return Ok(value);
-        }
+        let continues = self.accepted.is_some_and(|accepted| accepted.may_grow_to(mark, self.max_rate));
         let fell = self.accepted.is_some_and(|accepted| value < accepted.value);
         let needed = if self.accepted.is_some() { AGREEING } else { BEGINNING };
-        if self.count_candidate(mark, needed) || self.count_fast_run(mark) {
-            (self.accepted, self.candidate, self.run) = (Some(mark), None, None);
+        if continues || self.count_candidate(mark, needed) {
+            self.accepted = Some(mark);
+            self.candidate = None;
             return Ok(value);
         }
         Err(if fell { Rejection::CounterBack } else { Rejection::OutOfRange })
@@ -161,22 +123,10 @@ impl CounterCheck {
         self.candidate = Some(candidate);
         candidate.1 >= needed
     }
-
-    /// Extends the fast run; whether it is long enough to raise the limit.
-    fn count_fast_run(&mut self, mark: CounterReading) -> bool {
-        let run = self.run.map_or(RateRun::starting_at(mark), |run| run.extended_by(mark, self.max_rate));
-        self.run = Some(run);
-        let is_long = run.count >= AGREEING;
-        if is_long {
-            // The rate was measured over a few seconds only, so the limit leaves room above it.
-            self.max_rate = run.rate.saturating_mul(4);
-        }
-        is_long
-    }
 }
 
-/// The most that a counter in that unit grows in a second: several times what any board does, since a faster
-/// counter is absent until its rate is confirmed.
+/// The most that a counter in that unit grows in a second: several times what any board does, since a faster counter
+/// is absent and counted as rejected.
 const fn max_rate(unit: Unit) -> i64 {
     match unit {
         // 20 kW, in microjoules.
@@ -256,22 +206,6 @@ mod tests {
         let values: Vec<i64> = [900, 901].into_iter().chain(cleared).collect();
         let last = accepted_values(Unit::None, &values).into_iter().flatten().last();
         assert_eq!(last, Some(58));
-    }
-
-    #[test]
-    fn a_counter_that_is_faster_than_assumed_is_accepted_after_ten_values() {
-        let values: Vec<i64> = (0..20).map(|time| time * 50_000_000).collect();
-        let taken = accepted_values(Unit::None, &values);
-        assert_eq!(taken.iter().position(Option::is_some), Some(9));
-        assert!(taken[9..].iter().all(Option::is_some), "{taken:?}");
-    }
-
-    #[test]
-    fn answers_that_only_grow_or_grow_at_one_rate_for_a_while_are_no_fast_counter() {
-        let faster = (0..20).map(|time| 50_000_000 * 3_i64.pow(time));
-        assert!(accepted_values(Unit::None, &faster.collect::<Vec<_>>()).iter().all(Option::is_none));
-        let broken = (0..40_i64).map(|time| if time % 9 == 8 { 0 } else { time * 50_000_000 });
-        assert!(accepted_values(Unit::None, &broken.collect::<Vec<_>>()).iter().all(Option::is_none));
     }
 
     /// What a faulty driver returns instead of that value.
