@@ -366,14 +366,7 @@ mod tests {
         let pod = Holder::new(HolderKind::Pod, Facts::new(pod));
         let check = |holders: &[Holder]| {
             let (device, fraction, source) = ("GPU-0", Fraction::WHOLE, HoldingSource::Kubernetes);
-            let allocations = holders.iter().cloned().map(|holder| Allocation {
-                holder,
-                device: device.into(),
-                fraction,
-                source,
-                since: None,
-                within: None,
-            });
+            let allocations = holders.iter().map(|holder| Allocation::new(holder, device, fraction, source));
             let workloads =
                 ResolvedWorkloads { allocations: allocations.collect(), ..ResolvedWorkloads::default() };
             check_tenants(&host, &BTreeSet::new(), &workloads, &TenantRules::default())

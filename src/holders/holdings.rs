@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::resolved_workloads::Allocation;
-use super::standing::{GpuGrants, GrantedSlot, sum};
+use super::standing::{GrantedSlot, grants_on, standing_cover, standing_holdings, sum};
 use crate::model::{Fraction, Holder, HolderId, Holding, HoldingSource, StandingGrant};
 
 /// What grants holdings.
@@ -26,7 +26,7 @@ pub fn holdings<'a, 's>(
     present: impl IntoIterator<Item = &'a Holder>,
 ) -> (Vec<Holding>, BTreeMap<HolderId, HolderId>) {
     let slot = slot.into();
-    let grants = GpuGrants::on(slot.gpu(), granting.standing);
+    let grants = grants_on(slot.gpu(), granting.standing);
     let allocated = allocated(slot, granting.allocations);
     let present = present.into_iter();
     if grants.is_empty() && allocated.is_empty() {
@@ -52,7 +52,7 @@ pub fn holdings<'a, 's>(
         };
         let inside =
             innermost.or_else(|| if is_allocated { None } else { in_pod() }).or_else(in_node).cloned();
-        let Some(cover) = inside.or_else(|| grants.cover(holder)) else { return };
+        let Some(cover) = inside.or_else(|| standing_cover(&grants, holder)) else { return };
         covered_by
             .entry(holder.id.clone())
             // One holder may be present with two sets of facts; the larger id wins, so that their order has no effect.
@@ -61,14 +61,15 @@ pub fn holdings<'a, 's>(
     };
     present.filter(|holder| !allocated.contains_key(&holder.id)).for_each(&mut cover);
     // A holding whose holder is covered by another one is nested in that.
-    allocated.values().for_each(|allocated| cover(allocated.holder));
+    let holders = granting.allocations.iter().map(|one| &one.holder);
+    holders.filter(|holder| allocated.contains_key(&holder.id)).for_each(&mut cover);
     let ranks_before = u32::from(!allocated.is_empty());
-    let mut held = grants.holdings();
+    let mut held = standing_holdings(&grants);
     held.retain(|held| !allocated.contains_key(&held.holder));
     for held in &mut held {
         held.rank = held.rank.map(|rank| rank.saturating_add(ranks_before));
     }
-    held.extend(allocated.into_values().map(|allocated| allocated.holding));
+    held.extend(allocated.into_values());
     held.sort_by(|one, other| one.holder.cmp(&other.holder));
     (held, covered_by)
 }
@@ -84,22 +85,16 @@ fn share_equally<'a>(present: impl Iterator<Item = &'a Holder>) -> Vec<Holding> 
     ranked.map(|(rank, id)| Holding { holder: id.clone(), fraction, source, rank: Some(rank) }).collect()
 }
 
-/// A holding that a scheduler granted, with its holder.
-struct Allocated<'a> {
-    holder: &'a Holder,
-    holding: Holding,
-}
-
 /// Sums the allocations on a slot to one holding per holder.
-fn allocated<'a>(slot: GrantedSlot<'_>, allocations: &'a [Allocation]) -> BTreeMap<HolderId, Allocated<'a>> {
-    let mut held: BTreeMap<HolderId, Allocated<'_>> = BTreeMap::new();
+fn allocated(slot: GrantedSlot<'_>, allocations: &[Allocation]) -> BTreeMap<HolderId, Holding> {
+    let mut held: BTreeMap<HolderId, Holding> = BTreeMap::new();
     for one in allocations {
         let Some(fraction) = one.share_of(slot) else { continue };
         let holder = one.holder.id.clone();
         let holding = Holding { holder: holder.clone(), fraction, source: one.source, rank: Some(0) };
         held.entry(holder)
-            .and_modify(|known| known.holding.fraction = sum(known.holding.fraction, fraction))
-            .or_insert(Allocated { holder: &one.holder, holding });
+            .and_modify(|known| known.fraction = sum(known.fraction, fraction))
+            .or_insert(holding);
     }
     held
 }

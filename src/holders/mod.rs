@@ -26,7 +26,5 @@ pub use jobs::{JobHoldings, JobMap, JobObservation, JobRecord, JobTracker, NodeG
 pub use pods::{PodHoldings, PodMap, PodMetadata, PodObservation, PodTracker, Resources, gpu_claims};
 pub use process_directory::ProcessDirectory;
 pub use process_location::refused_cgroup;
-pub use resolved_workloads::{
-    AllocatedDevice, Allocation, EndedAllocation, InstancePlace, ResolvedWorkloads,
-};
+pub use resolved_workloads::{AllocatedDevice, Allocation, ResolvedWorkloads};
 pub use standing::{GrantedSlot, SessionGpu, are_configured_alike, in_words};

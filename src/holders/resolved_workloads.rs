@@ -13,7 +13,7 @@ use super::workload_path::WorkloadPath;
 use super::{JobMap, PodMap};
 use crate::docker::{ContainerDescription, ContainerDescriptions};
 use crate::model::{
-    Fact, Facts, Fraction, Holder, HolderId, HolderKind, HoldingSource, MigSlot, UnattributedReason, Utc,
+    Fact, Facts, Fraction, Holder, HolderId, HolderKind, HoldingSource, UnattributedReason, Utc,
 };
 
 /// Whether the text is `GPU-` or `MIG-` and a UUID; HAMi appends the number of a share, which is refused.
@@ -37,35 +37,18 @@ pub enum AllocatedDevice {
     Instance {
         /// UUID of the GPU.
         gpu: Arc<str>,
-        /// Which of its instances.
-        place: InstancePlace,
+        /// Its id.
+        id: u32,
     },
-}
-
-/// Which GPU instance of a GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum InstancePlace {
-    /// Its id.
-    Id(u32),
-    /// Its memory slices.
+    /// The same by its memory slices.
     Slices {
+        /// UUID of the GPU.
+        gpu: Arc<str>,
         /// The first one.
         start: u32,
         /// How many, where that is known.
         size: Option<u32>,
     },
-}
-
-impl InstancePlace {
-    /// Whether the GPU instance with that id and slot is at this place.
-    pub(super) fn is_of(self, id: &str, slot: &MigSlot) -> bool {
-        match self {
-            Self::Id(own) => id.parse() == Ok(own),
-            Self::Slices { start, size } => {
-                slot.start == Some(start.into()) && size.is_none_or(|size| slot.size == u64::from(size))
-            }
-        }
-    }
 }
 
 impl From<&str> for AllocatedDevice {
@@ -78,10 +61,8 @@ impl std::fmt::Display for AllocatedDevice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Uuid(uuid) => f.write_str(uuid),
-            Self::Instance { gpu, place: InstancePlace::Id(id) } => write!(f, "{gpu} GPU instance {id}"),
-            Self::Instance { gpu, place: InstancePlace::Slices { start, .. } } => {
-                write!(f, "{gpu} GPU instance at memory slice {start}")
-            }
+            Self::Instance { gpu, id } => write!(f, "{gpu} GPU instance {id}"),
+            Self::Slices { gpu, start, .. } => write!(f, "{gpu} GPU instance at memory slice {start}"),
         }
     }
 }
@@ -101,11 +82,25 @@ pub struct Allocation {
     /// Wall-clock time of the grant, where it is known. The holding counts from then on, as far back as the account's
     /// windows are still open.
     pub since: Option<Utc>,
+    /// Wall-clock time of its end, within the last minute, where it ended before that became known here. The holding
+    /// counts until then, as far back as the account's windows are still open.
+    pub until: Option<Utc>,
     /// The container of a pod in which this job runs, so that its share lies in that of the container.
     pub within: Option<HolderId>,
 }
 
 impl Allocation {
+    /// An allocation that begins when it is seen.
+    pub fn new(
+        holder: &Holder,
+        device: impl Into<AllocatedDevice>,
+        fraction: Fraction,
+        source: HoldingSource,
+    ) -> Self {
+        let (holder, device) = (holder.clone(), device.into());
+        Self { holder, device, fraction, source, since: None, until: None, within: None }
+    }
+
     /// Whether both grant the same device to the same holder, whatever its version.
     pub fn is_same_grant(&self, other: &Self) -> bool {
         (self.holder.id.name(), &self.device, self.source)
@@ -130,23 +125,13 @@ impl Allocation {
     }
 }
 
-/// An allocation that has ended before that became known here.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EndedAllocation {
-    /// What it was.
-    pub allocation: Allocation,
-    /// Wall-clock time of its end, within the last minute. The holding counts until then, as far back as the account's
-    /// windows are still open.
-    pub until: Utc,
-}
-
 /// The workloads of this node and their allocations.
 #[derive(Clone, Debug, Default)]
 pub struct ResolvedWorkloads {
     /// What schedulers allocated, by GPU and holder.
     pub allocations: Arc<[Allocation]>,
     /// Allocations of the kubelet that ended within the last minute.
-    pub ended: Arc<Vec<EndedAllocation>>,
+    pub ended: Arc<Vec<Allocation>>,
     /// The reasons that a running resolver may resolve: it may later name workloads that are unknown now.
     pub awaited: Vec<UnattributedReason>,
     /// Kubernetes pods.

@@ -50,8 +50,13 @@ impl<'a> GrantedSlot<'a> {
         match (self, device) {
             (_, AllocatedDevice::Uuid(uuid)) if *uuid == self.gpu().uuid => Some(Fraction::WHOLE),
             (Self::Instance { slot, .. }, AllocatedDevice::Uuid(uuid)) => slot.devices.get(uuid).copied(),
-            (Self::Instance { gpu, id, slot }, AllocatedDevice::Instance { gpu: parent, place }) => {
-                (*parent == gpu.uuid && place.is_of(id, slot)).then_some(Fraction::WHOLE)
+            (Self::Instance { gpu, id, .. }, AllocatedDevice::Instance { gpu: parent, id: own }) => {
+                (*parent == gpu.uuid && id.parse() == Ok(*own)).then_some(Fraction::WHOLE)
+            }
+            (Self::Instance { gpu, slot, .. }, AllocatedDevice::Slices { gpu: parent, start, size }) => {
+                let is_at = slot.start == Some((*start).into())
+                    && size.is_none_or(|size| slot.size == u64::from(size));
+                (*parent == gpu.uuid && is_at).then_some(Fraction::WHOLE)
             }
             (Self::Whole(_), _) => None,
         }
@@ -172,48 +177,43 @@ pub fn in_words(gpus: &[GpuSelector]) -> String {
 }
 
 /// The standing grants on one GPU, each with its rank: its position in the configuration.
-pub(super) struct GpuGrants<'a>(Vec<(u32, &'a StandingGrant)>);
+pub(super) fn grants_on<'a>(
+    gpu: &SessionGpu,
+    standing: &'a [StandingGrant],
+) -> Vec<(u32, &'a StandingGrant)> {
+    (0..).zip(standing).filter(|(_, grant)| grant.selects(gpu)).collect()
+}
 
-impl<'a> GpuGrants<'a> {
-    pub(super) fn on(gpu: &SessionGpu, standing: &'a [StandingGrant]) -> Self {
-        Self((0..).zip(standing).filter(|(_, grant)| grant.selects(gpu)).collect())
+/// One holding per holder, by holder. Several grants to one holder are summed, with the rank of the first.
+pub(super) fn standing_holdings(grants: &[(u32, &StandingGrant)]) -> Vec<Holding> {
+    let mut holdings: BTreeMap<HolderId, Holding> = BTreeMap::new();
+    for (rank, grant) in grants {
+        let holder = grant.holder_id();
+        let source = HoldingSource::Standing;
+        let fraction = grant.fraction;
+        holdings
+            .entry(holder.clone())
+            .and_modify(|holding| holding.fraction = sum(holding.fraction, fraction))
+            .or_insert(Holding { holder, fraction, source, rank: Some(*rank) });
     }
+    holdings.into_values().collect()
+}
 
-    pub(super) const fn is_empty(&self) -> bool {
-        self.0.is_empty()
+/// The holder whose standing holding covers another holder. A grant to a user or unit precedes one to a group or team;
+/// then the last grant counts, then the larger id. Holders with a grant of their own here, and remainders, are not
+/// covered; an older version of such a holder is covered by that grant.
+pub(super) fn standing_cover(grants: &[(u32, &StandingGrant)], holder: &Holder) -> Option<HolderId> {
+    if holder.id.is_remainder() {
+        return None;
     }
-
-    /// One holding per holder, by holder. Several grants to one holder are summed, with the rank of the first.
-    pub(super) fn holdings(&self) -> Vec<Holding> {
-        let mut holdings: BTreeMap<HolderId, Holding> = BTreeMap::new();
-        for (rank, grant) in &self.0 {
-            let holder = grant.holder_id();
-            let source = HoldingSource::Standing;
-            let fraction = grant.fraction;
-            holdings
-                .entry(holder.clone())
-                .and_modify(|holding| holding.fraction = sum(holding.fraction, fraction))
-                .or_insert(Holding { holder, fraction, source, rank: Some(*rank) });
-        }
-        holdings.into_values().collect()
+    let own = grants.iter().map(|(_, grant)| grant.holder_id()).find(|id| id.name() == holder.id.name());
+    if own.is_some() {
+        return own.filter(|own| *own != holder.id);
     }
-
-    /// The holder whose holding covers another holder. A grant to a user or unit precedes one to a group or team; then
-    /// the last grant counts, then the larger id. Holders with a grant of their own here, and remainders, are not
-    /// covered; an older version of such a holder is covered by that grant.
-    pub(super) fn cover(&self, holder: &Holder) -> Option<HolderId> {
-        if holder.id.is_remainder() {
-            return None;
-        }
-        let own = self.0.iter().map(|(_, grant)| grant.holder_id()).find(|id| id.name() == holder.id.name());
-        if own.is_some() {
-            return own.filter(|own| *own != holder.id);
-        }
-        let covering = self.0.iter().filter(|(_, grant)| grant.selector.covers(holder));
-        let latest = covering
-            .max_by_key(|(rank, grant)| (!grant.selector.is_for_several(), *rank, grant.holder_id()))?;
-        Some(latest.1.holder_id())
-    }
+    let covering = grants.iter().filter(|(_, grant)| grant.selector.covers(holder));
+    let latest =
+        covering.max_by_key(|(rank, grant)| (!grant.selector.is_for_several(), *rank, grant.holder_id()))?;
+    Some(latest.1.holder_id())
 }
 
 /// The sum of two fractions, at most the whole; rounded down where 32 bits are too few.

@@ -20,10 +20,9 @@ use crate::model::{
 };
 use energy::{EnergyDelta, EnergyMeter};
 use open_span::{OpenSpan, SpanGrants};
-use slots::{Claims, Division, Slots};
+use slots::{Division, Slots};
 
 pub(super) use energy::ENERGY;
-pub(super) use open_span::LateGrant;
 
 /// One GPU's account.
 pub(super) struct Account {
@@ -170,7 +169,7 @@ impl Account {
     pub(super) fn mark_found(&mut self, at: Utc) {
         self.forget_last_frame();
         if self.lost && self.cursor < at {
-            let held = self.slots.claims();
+            let held = self.slots.clone();
             self.fill_gap(at, &held, None);
         }
         self.lost = false;
@@ -205,7 +204,7 @@ impl Account {
         let continues =
             |last: &LastFrame| last.generation == frame.generation && was_divided == frame.identity.mig;
         let last = self.last.take().filter(continues);
-        let before = self.slots.claims();
+        let before = self.slots.clone();
         if last.is_none() {
             // The division is constant under one plan.
             self.slots.divide(Division::of_frame(frame));
@@ -225,14 +224,14 @@ impl Account {
         match &last {
             Some(_) if !self.failed => busy = self.add_measured_span(timed, &present, energy, policy),
             Some(_) => {
-                let held = self.slots.claims();
+                let held = self.slots.clone();
                 self.fill_gap(at, &held, energy);
             }
             None if self.slots.division.differs_from(&before.division) => {
                 self.fill_division_change(gpu, at, &before, energy);
             }
             None => {
-                let both = self.slots.claims().intersect(&before);
+                let both = self.slots.intersect(&before);
                 self.fill_gap(at, &both, energy);
             }
         }
@@ -283,7 +282,7 @@ impl Account {
 
     /// The spans of a frame's MIG instances; none on a GPU without MIG.
     fn instances(&self, frame: &Frame, present: &PresentBySlot, length: Nanoseconds) -> Option<Box<MigSpan>> {
-        let mut mig = self.slots.unknown_span(&self.slots.claims(), SlotState::Unmeasured)?;
+        let mut mig = self.slots.unknown_span(&self.slots, SlotState::Unmeasured)?;
         for (name, slot) in &mut mig.slots {
             slot.present = present.instances.get(name).map(PresentHolders::by_holder).unwrap_or_default();
             slot.blind = hides_processes(frame);
@@ -308,11 +307,11 @@ impl Account {
     /// Adds spans up to `to`, for a time without frames; `both` are the holdings that existed before and after it. Time
     /// before the agent watched is unobserved, or unavailable if the node was off; later time is unmeasured, or unavailable
     /// if the GPU was lost.
-    fn fill_gap(&mut self, to: Utc, both: &Claims, mut energy: Option<EnergyDelta>) {
+    fn fill_gap(&mut self, to: Utc, both: &Slots, mut energy: Option<EnergyDelta>) {
         let whole = to.since(self.cursor);
         let end = to.min(self.watched);
         if let Some(booted) = self.rebooted {
-            let none = Claims::default();
+            let none = Slots::default();
             if self.cursor < booted {
                 let end = to.min(booted);
                 self.gap.unavailable += end.since(self.cursor);
@@ -346,7 +345,7 @@ impl Account {
         &mut self,
         gpu: &SessionGpu,
         to: Utc,
-        before: &Claims,
+        before: &Slots,
         energy: Option<EnergyDelta>,
     ) {
         self.layout_changes += 1;
@@ -359,15 +358,15 @@ impl Account {
             "the MIG layout of the GPU has changed"
         );
         let lost = std::mem::replace(&mut self.lost, true);
-        self.fill_gap(to, &Claims::default(), energy);
+        self.fill_gap(to, &Slots::default(), energy);
         self.lost = lost;
     }
 
     /// Adds a span without activity.
-    fn add_span(&mut self, to: Utc, held: &Claims, state: SlotState, energy: Option<EnergyDelta>) {
+    fn add_span(&mut self, to: Utc, held: &Slots, state: SlotState, energy: Option<EnergyDelta>) {
         let span = Span {
             state,
-            holdings: Arc::clone(&held.whole),
+            holdings: Arc::clone(&held.whole.holdings),
             instances: self.slots.unknown_span(held, state),
             energy: energy.map(|energy| energy.total),
             idle_energy: energy.map_or(Microjoules(0), |energy| energy.idle),
@@ -419,11 +418,11 @@ mod tests {
         let at = |second: u64| Utc(second * 1_000_000_000);
         let second = Nanoseconds::from_seconds;
         let mut account = Account { watched: at(30), ..Account::begin(at(10)) };
-        account.fill_gap(at(31), &Claims::default(), None);
+        account.fill_gap(at(31), &Slots::default(), None);
         let gap = Gap { unobserved: second(20), ..Gap::default() };
         assert_eq!((account.take_gap(), account.take_gap()), (gap, Gap::default()));
         let mut account = Account { watched: at(30), rebooted: Some(at(25)), ..Account::begin(at(10)) };
-        account.fill_gap(at(31), &Claims::default(), None);
+        account.fill_gap(at(31), &Slots::default(), None);
         let gap = Gap { unavailable: second(15), unobserved: second(5), ..Gap::default() };
         assert_eq!(account.take_gap(), gap);
     }
@@ -434,7 +433,7 @@ mod tests {
         let second = Nanoseconds::from_seconds;
         // The provisional axis continues at the last commit, 10; the agent began to watch 20 s after the boot.
         let mut account = Account { watched: at(30), rebooted: Some(Utc(0)), ..Account::begin(at(10)) };
-        account.fill_gap(at(31), &Claims::default(), None);
+        account.fill_gap(at(31), &Slots::default(), None);
         let anchor = Anchor { since: Some(at(10)), shift: 100_000_000_000, booted: at(110), offset: 0 };
         account.apply_anchor(&anchor);
         let gap = Gap { unavailable: second(100), unobserved: second(20), ..Gap::default() };

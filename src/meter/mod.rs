@@ -51,7 +51,7 @@ use std::sync::Arc;
 use crate::account::{AccountTimeline, Acknowledged, GpuRegistration, LedgerBatch, Recovered};
 use crate::billing::{RateSchedule, charges_unheld};
 use crate::catalogue::{INTEGRALS, InstanceValue, Level};
-use crate::holders::{Allocation, EndedAllocation, Granting, Identities, SessionGpu};
+use crate::holders::{Allocation, Granting, Identities, SessionGpu};
 use crate::host::{HostMemory, Pci};
 use crate::model::frame::Tier;
 use crate::model::snapshot::{InstanceCounters, Snapshot};
@@ -61,7 +61,7 @@ use crate::model::{
 };
 use crate::tenants::{RuleSchedule, TenantNames, TenantRules, tenant};
 
-use account::{Account, LateGrant, TimedFrame};
+use account::{Account, TimedFrame};
 use budget::OwnSeries;
 use committed::CommittedAccounts;
 use conflicts::Conflicts;
@@ -157,7 +157,7 @@ pub struct Inputs {
     /// Allocations of schedulers on this node.
     pub allocations: Arc<[Allocation]>,
     /// Those that ended within the last minute.
-    pub ended: Arc<Vec<EndedAllocation>>,
+    pub ended: Arc<Vec<Allocation>>,
     /// The driver calls that have not returned, by UUID.
     pub in_flight: BTreeMap<Arc<str>, CallInFlight>,
     /// From the ledger thread.
@@ -249,7 +249,7 @@ pub struct Meter {
     /// The allocations as last received; none where they have to be applied again.
     received: Option<Arc<[Allocation]>>,
     /// The ended allocations as last received.
-    ended: Arc<Vec<EndedAllocation>>,
+    ended: Arc<Vec<Allocation>>,
     /// Whether the holders of standing grants may have no version yet.
     has_new_grants: bool,
     tenant_names: TenantNames,
@@ -438,23 +438,20 @@ impl Meter {
         self.versions.note_seen(self.policy.allocations.iter().map(|one| &one.holder.id), at);
         let (allocations, current) = (self.versions.allocations(received, at), &self.policy.allocations);
         let account_time = |time: Utc| Some(Utc(at.0.saturating_sub(now.utc.0.checked_sub(time.0)?)));
-        let mut late: Vec<LateGrant> = Vec::new();
-        for allocation in &*allocations {
-            let is_known =
-                |known: &Allocation| known.is_same_grant(allocation) && known.since <= allocation.since;
-            let is_new = !current.iter().any(is_known);
-            if let Some(from) = allocation.since.and_then(account_time).filter(|_| is_new) {
-                late.push(LateGrant { allocation: allocation.clone(), from, to: None });
-            }
-        }
-        let newly_ended = ended.iter().filter(|one| !ended_before.contains(one));
-        let newly_ended: Vec<&EndedAllocation> = newly_ended.collect();
-        let gone: Vec<Allocation> = newly_ended.iter().map(|one| one.allocation.clone()).collect();
-        for (allocation, one) in self.versions.allocations(&gone, at).iter().zip(newly_ended) {
+        let is_new = |one: &&Allocation| {
+            !current.iter().any(|known| known.is_same_grant(one) && known.since <= one.since)
+        };
+        let begun = allocations
+            .iter()
+            .filter(is_new)
+            .filter_map(|one| Some(Allocation { since: Some(account_time(one.since?)?), ..one.clone() }));
+        let mut late: Vec<Allocation> = begun.collect();
+        let newly_ended = ended.iter().filter(|one| !ended_before.contains(one)).cloned();
+        for one in &*self.versions.allocations(&newly_ended.collect::<Vec<_>>(), at) {
             // The clock may have been set back since.
-            let to = account_time(one.until).unwrap_or(at);
-            let from = allocation.since.and_then(account_time).unwrap_or(to);
-            late.push(LateGrant { allocation: allocation.clone(), from, to: Some(to) });
+            let until = one.until.and_then(account_time).unwrap_or(at);
+            let since = one.since.and_then(account_time).unwrap_or(until);
+            late.push(Allocation { since: Some(since), until: Some(until), ..one.clone() });
         }
         if !late.is_empty() {
             self.gpus.values_mut().for_each(|gpu| gpu.account.apply_late_grants(&late));

@@ -504,7 +504,7 @@ mod tests {
             let facts = crate::model::Facts::new([(Fact::SlurmCluster, "alpha"), (Fact::SlurmJob, job)]);
             let holder = crate::model::Holder::new(crate::model::HolderKind::Slurm, facts);
             let (fraction, source) = (crate::model::Fraction::WHOLE, HoldingSource::Slurm);
-            Allocation { holder, device: GPU.into(), fraction, source, since: None, within: None }
+            Allocation::new(&holder, GPU, fraction, source)
         };
         let step = root.path().join("sys/fs/cgroup/system.slice/slurmstepd.scope/job_212/step_0");
         fs::create_dir_all(&step).unwrap();

@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use crate::account::{Recovered, RecoveredShare};
 use crate::clock::{Clock, Stop, system_now};
 use crate::export::LatestSnapshot;
-use crate::holders::{AllocatedDevice, Allocation, InstancePlace, ResolvedWorkloads};
+use crate::holders::{AllocatedDevice, Allocation, ResolvedWorkloads};
 use crate::host::{Host, NameService};
 use crate::model::{HolderKind, HoldingSource, Nanoseconds};
 use crate::policy::CurrentConfig;
@@ -89,10 +89,10 @@ impl Resolvers {
         let shares = shares.filter(|share| share.source == source).map(|share| {
             let RecoveredShare { gpu, gpu_instance, holder, fraction, .. } = share.clone();
             let device = match gpu_instance {
-                Some(id) => AllocatedDevice::Instance { gpu, place: InstancePlace::Id(id) },
+                Some(id) => AllocatedDevice::Instance { gpu, id },
                 None => AllocatedDevice::Uuid(gpu),
             };
-            Allocation { holder, device, fraction, source, since: None, within: None }
+            Allocation::new(&holder, device, fraction, source)
         });
         let shares: Vec<Allocation> = shares.collect();
         self.update_workloads(|workloads| workloads.allocate(source, &shares));

@@ -4,9 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use gpumeter::attribution::{conflicts, granted_shares};
-use gpumeter::holders::{
-    AllocatedDevice, Allocation, GrantedSlot, Granting, InstancePlace, SessionGpu, holdings,
-};
+use gpumeter::holders::{AllocatedDevice, Allocation, GrantedSlot, Granting, SessionGpu, holdings};
 use gpumeter::model::{
     Fact, Facts, Fraction, GpuSelector, Holder, HolderId, Holding, HoldingSource, MigSlot, Selector,
     StandingGrant, UnattributedReason,
@@ -255,6 +253,7 @@ fn allocations_of_schedulers_come_before_standing_holdings() {
         fraction,
         source: HoldingSource::Presence,
         since: None,
+        until: None,
         within: None,
     };
     let allocations = [
@@ -283,6 +282,7 @@ fn a_containers_gpu_covers_the_init_containers_and_sidecars_of_its_pod_alone() {
         fraction: Fraction::WHOLE,
         source: HoldingSource::Kubernetes,
         since: None,
+        until: None,
         within: None,
     }];
     let granting = Granting { allocations: &allocations, standing: &[], presence: false };
@@ -313,6 +313,7 @@ fn whole(id: &str, facts: &[(Fact, &str)]) -> Allocation {
         fraction: Fraction::WHOLE,
         source,
         since: None,
+        until: None,
         within: None,
     }
 }
@@ -440,20 +441,22 @@ fn a_mig_instance_is_held_by_its_own_allocations_and_by_shares_of_its_gpu() {
 fn a_mig_instance_is_held_by_its_id_or_its_place_on_its_gpu() {
     let slot = MigSlot { size: 4, start: Some(4), ..MigSlot::default() };
     let gpu = gpu();
-    for (parent, place, is_held) in [
-        ("GPU-1d1c", InstancePlace::Id(2), true),
-        ("GPU-1d1c", InstancePlace::Id(3), false),
-        ("GPU-other", InstancePlace::Id(2), false),
-        ("GPU-1d1c", InstancePlace::Slices { start: 4, size: Some(4) }, true),
-        ("GPU-1d1c", InstancePlace::Slices { start: 4, size: None }, true),
-        ("GPU-1d1c", InstancePlace::Slices { start: 4, size: Some(2) }, false),
-        ("GPU-1d1c", InstancePlace::Slices { start: 0, size: None }, false),
+    let instance = |gpu: &str, id| AllocatedDevice::Instance { gpu: gpu.into(), id };
+    let slices = |start, size| AllocatedDevice::Slices { gpu: "GPU-1d1c".into(), start, size };
+    for (device, is_held) in [
+        (instance("GPU-1d1c", 2), true),
+        (instance("GPU-1d1c", 3), false),
+        (instance("GPU-other", 2), false),
+        (slices(4, Some(4)), true),
+        (slices(4, None), true),
+        (slices(4, Some(2)), false),
+        (slices(0, None), false),
     ] {
-        let device = AllocatedDevice::Instance { gpu: parent.into(), place };
+        let name = device.to_string();
         let allocations = [Allocation { device, ..whole("k8s:uid/one", &[]) }];
         let granting = Granting { allocations: &allocations, standing: &[], presence: false };
         let (held, _) = holdings(GrantedSlot::Instance { gpu: &gpu, id: "2", slot: &slot }, granting, []);
-        assert_eq!(held.len(), usize::from(is_held), "{parent} {place:?}");
+        assert_eq!(held.len(), usize::from(is_held), "{name}");
         assert!(
             holdings(&gpu, granting, []).0.is_empty(),
             "an allocation of an instance holds nothing on a whole GPU"

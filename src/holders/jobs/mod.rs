@@ -14,7 +14,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::resolved_workloads::{AllocatedDevice, Allocation, parse_number};
+use super::resolved_workloads::{Allocation, parse_number};
 use crate::host::slurm::{JobCgroup, RecordFile, StepEnvironment};
 use crate::model::{Fact, Facts, Fraction, Holder, HolderId, HolderKind, HoldingSource, Nanoseconds, Utc};
 pub use gpus::NodeGpus;
@@ -98,8 +98,7 @@ pub struct JobHoldings {
 impl JobHoldings {
     /// Adds a holding once, since a step is in several cgroup hierarchies.
     fn allocate(&mut self, holder: &Holder, uuid: &str, fraction: Fraction) {
-        let (holder, device, source) = (holder.clone(), AllocatedDevice::from(uuid), HoldingSource::Slurm);
-        let allocation = Allocation { holder, device, fraction, source, since: None, within: None };
+        let allocation = Allocation::new(holder, uuid, fraction, HoldingSource::Slurm);
         if !self.allocations.contains(&allocation) {
             self.allocations.push(allocation);
         }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+use crate::holders::AllocatedDevice;
 use proptest::prelude::*;
 
 use super::*;
@@ -278,7 +279,7 @@ fn a_mapping_goes_before_the_environment_which_tells_its_cluster_where_nothing_e
 fn held(known: &JobHoldings) -> Vec<(&str, &str)> {
     let held = known.allocations.iter().map(|one| match &one.device {
         AllocatedDevice::Uuid(uuid) => (one.holder.id.as_str(), &**uuid),
-        AllocatedDevice::Instance { .. } => panic!("jobs hold by UUID"),
+        other => panic!("jobs hold by UUID, not by {other}"),
     });
     let mut held: Vec<_> = held.collect();
     // The GPU of most tests first.

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::holders::resolved_workloads::{AllocatedDevice, InstancePlace, is_uuid, parse_number};
+use crate::holders::resolved_workloads::{AllocatedDevice, is_uuid, parse_number};
 use crate::kubelet::messages::{ClaimResource, ContainerDevices};
 use crate::model::{Fact, Facts, Fraction, PodPattern};
 
@@ -20,68 +20,48 @@ pub struct Resources {
 }
 
 /// A device id of a known form.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct DeviceId<'a> {
-    gpu: GpuReference<'a>,
-    is_replica: bool,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct DeviceId {
+    /// The GPU or MIG instance.
+    pub(super) device: AllocatedDevice,
+    /// Whether it is one of several ids of one GPU.
+    pub(super) is_replica: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum GpuReference<'a> {
-    /// By UUID: a GPU or a MIG instance.
-    Uuid(&'a str),
-    /// By number of the device file.
-    Minor(u32),
-    /// By minor number of the GPU and id of its GPU instance.
-    Instance(u32, u32),
-}
-
-/// How many replicas there are of each GPU, by the id of any of them.
-#[derive(Debug)]
-pub(super) struct ReplicaCounts<'a>(BTreeMap<DeviceId<'a>, u32>);
-
-impl<'a> DeviceId<'a> {
+impl DeviceId {
     /// Parses an id. NVIDIA's plugin offers `GPU-…`, `MIG-…`, and `GPU-…::2` where a GPU is shared; GKE's offers `nvidia0`,
-    /// `nvidia0/gi3` for MIG, and both with `/vgpu2` behind where a GPU is shared.
-    pub(super) fn parse(id: &'a str) -> Result<Self, String> {
+    /// `nvidia0/gi3` for MIG, and both with `/vgpu2` behind where a GPU is shared. `minors` are the UUIDs of the node's
+    /// GPUs by minor number.
+    pub(super) fn parse(id: &str, minors: &BTreeMap<u32, String>) -> Result<Self, String> {
         let unknown = || "it is not a GPU id of a known form".to_owned();
-        let separator = if id.starts_with("nvidia") { "/vgpu" } else { "::" };
-        let (base, replica) = split(id, separator);
+        let (base, replica) = split_replica(id);
         if replica.is_some_and(|replica| parse_number(replica).is_none()) {
             return Err(unknown());
         }
         let is_replica = replica.is_some();
         if is_uuid(base) {
-            return Ok(Self { gpu: GpuReference::Uuid(base), is_replica });
+            return Ok(Self { device: base.into(), is_replica });
         }
         let (base, instance) = split(base, "/gi");
+        let instance = instance.map(|id| parse_number(id).ok_or_else(unknown)).transpose()?;
         let minor = base.strip_prefix("nvidia").and_then(parse_number).ok_or_else(unknown)?;
-        let gpu = match instance {
-            Some(instance) => GpuReference::Instance(minor, parse_number(instance).ok_or_else(unknown)?),
-            None => GpuReference::Minor(minor),
+        let gpu = uuid_of(minor, minors)?;
+        let device = match instance {
+            Some(id) => AllocatedDevice::Instance { gpu: gpu.into(), id },
+            None => gpu.into(),
         };
-        Ok(Self { gpu, is_replica })
+        Ok(Self { device, is_replica })
     }
+}
 
-    /// Whether it is one of several ids of one GPU.
-    pub(super) const fn is_replica(&self) -> bool {
-        self.is_replica
-    }
+/// Whether an id is one of several ids of one GPU.
+pub(super) fn is_replica(id: &str) -> bool {
+    split_replica(id).1.is_some_and(|replica| parse_number(replica).is_some())
+}
 
-    /// The GPU or MIG instance.
-    ///
-    /// # Errors
-    /// The node has no GPU with that minor number.
-    pub(super) fn device(&self, minors: &BTreeMap<u32, String>) -> Result<AllocatedDevice, String> {
-        match self.gpu {
-            GpuReference::Uuid(uuid) => Ok(uuid.into()),
-            GpuReference::Minor(minor) => Ok(uuid_of(minor, minors)?.into()),
-            GpuReference::Instance(minor, id) => {
-                let gpu = uuid_of(minor, minors)?.into();
-                Ok(AllocatedDevice::Instance { gpu, place: InstancePlace::Id(id) })
-            }
-        }
-    }
+/// The id of the GPU, and the number of the replica.
+fn split_replica(id: &str) -> (&str, Option<&str>) {
+    split(id, if id.starts_with("nvidia") { "/vgpu" } else { "::" })
 }
 
 /// The text before and behind a separator; the whole text where there is none.
@@ -110,23 +90,22 @@ pub(super) fn resolve_claimed_device(
     let name = claimed.device_name.strip_prefix("gpu-").ok_or_else(unknown)?;
     let (minor, instance) = split(name, "-mig-");
     let minor = parse_number(minor).ok_or_else(unknown)?;
-    let place = instance.map(|instance| parse_instance_place(instance).ok_or_else(unknown)).transpose()?;
+    let slices = instance.map(|instance| parse_slices(instance).ok_or_else(unknown)).transpose()?;
     let uuid = uuid_of(minor, minors)?;
-    Ok(match place {
-        Some(place) => AllocatedDevice::Instance { gpu: uuid.into(), place },
+    Ok(match slices {
+        Some((start, size)) => AllocatedDevice::Slices { gpu: uuid.into(), start, size },
         None => uuid.into(),
     })
 }
 
-fn parse_instance_place(name: &str) -> Option<InstancePlace> {
+/// The first memory slice of a MIG instance, and how many it has where its name tells.
+fn parse_slices(name: &str) -> Option<(u32, Option<u32>)> {
     let parts: Vec<&str> = name.split('-').collect();
     let numbers: Vec<Option<u32>> = parts.iter().map(|part| parse_number(part)).collect();
     match numbers[..] {
-        [Some(_), Some(start), Some(size)] => Some(InstancePlace::Slices { start, size: Some(size) }),
+        [Some(_), Some(start), Some(size)] => Some((start, Some(size))),
         // A profile has a dash where it has attributes: `1g10gb-me`.
-        [None, .., Some(_), Some(start)] if parts[0].ends_with("gb") => {
-            Some(InstancePlace::Slices { start, size: None })
-        }
+        [None, .., Some(_), Some(start)] if parts[0].ends_with("gb") => Some((start, None)),
         _ => None,
     }
 }
@@ -150,22 +129,24 @@ impl Resources {
     pub(super) fn count_replicas<'a>(
         &self,
         all: impl Iterator<Item = &'a ContainerDevices>,
-    ) -> ReplicaCounts<'a> {
+        minors: &BTreeMap<u32, String>,
+    ) -> BTreeMap<AllocatedDevice, u32> {
         let ids = all.filter(|of| self.includes(&of.resource_name)).flat_map(|of| &of.device_ids);
+        let ids: BTreeSet<&String> = ids.filter(|id| is_replica(id)).collect();
         let mut counts = BTreeMap::new();
-        for device in ids.collect::<BTreeSet<_>>().into_iter().filter_map(|id| DeviceId::parse(id).ok()) {
-            *counts.entry(device).or_default() += 1;
+        for id in ids.into_iter().filter_map(|id| DeviceId::parse(id, minors).ok()) {
+            *counts.entry(id.device).or_default() += 1;
         }
-        ReplicaCounts(counts)
+        counts
     }
 
     /// The share of one replica, by the number of replicas that the kubelet reports, else by the configured number.
     pub(super) fn share(
         &self,
-        device: &DeviceId<'_>,
-        replicas: Option<&ReplicaCounts<'_>>,
+        device: &AllocatedDevice,
+        replicas: Option<&BTreeMap<AllocatedDevice, u32>>,
     ) -> Result<Fraction, String> {
-        let counted = replicas.map(|ReplicaCounts(counts)| counts.get(device).copied().unwrap_or(0));
+        let counted = replicas.map(|counts| counts.get(device).copied().unwrap_or(0));
         let denominator = counted.or(self.replicas).filter(|replicas| *replicas > 0).ok_or(
             "the kubelet does not report how many replicas the GPU has; set attribution.kubernetes.replicas",
         )?;
@@ -186,19 +167,18 @@ mod tests {
 
     const MIG: &str = "MIG-3cae2e45-052c-4b11-80d3-4d7b2d2d3464";
 
-    fn parsed(id: &str) -> Result<DeviceId<'_>, String> {
-        DeviceId::parse(id)
+    fn minors() -> BTreeMap<u32, String> {
+        BTreeMap::from([(0, UUID.to_owned()), (11, OTHER.to_owned())])
     }
 
     /// The device that an id names, and whether it is a replica.
     fn device_of(id: &str) -> Option<(AllocatedDevice, bool)> {
-        let minors = BTreeMap::from([(0, UUID.to_owned()), (11, OTHER.to_owned())]);
-        let id = parsed(id).ok()?;
-        Some((id.device(&minors).ok()?, id.is_replica()))
+        let DeviceId { device, is_replica } = DeviceId::parse(id, &minors()).ok()?;
+        Some((device, is_replica))
     }
 
     fn instance(gpu: &str, id: u32) -> AllocatedDevice {
-        AllocatedDevice::Instance { gpu: gpu.into(), place: InstancePlace::Id(id) }
+        AllocatedDevice::Instance { gpu: gpu.into(), id }
     }
 
     #[test]
@@ -269,10 +249,9 @@ mod tests {
             devices("nvidia.com/gpu", vec![replica.clone(), format!("{UUID}::3"), format!("{OTHER}::0")]),
             devices("example.com/gpu", vec![format!("{UUID}::9")]),
         ];
-        let device = parsed(&replica).unwrap();
         let share = |of: Resources, all: Option<&[ContainerDevices]>| {
-            let counts = all.map(|all| of.count_replicas(all.iter()));
-            of.share(&device, counts.as_ref())
+            let counts = all.map(|all| of.count_replicas(all.iter(), &minors()));
+            of.share(&UUID.into(), counts.as_ref())
         };
         let one_of = |denominator| Ok(Fraction { numerator: 1, denominator });
         assert_eq!(share(resources(None), Some(&all)), one_of(4));
@@ -301,16 +280,13 @@ mod tests {
 
     #[test]
     fn a_claimed_device_is_a_whole_gpu_or_a_mig_instance_by_its_place_or_holds_nothing() {
-        let minors = BTreeMap::from([(0, UUID.to_owned()), (11, OTHER.to_owned())]);
+        let minors = minors();
         let claimed = |name: &str, share: Option<&str>| {
             let share_id = share.map(ToOwned::to_owned);
             let device = ClaimResource { device_name: name.into(), share_id, ..ClaimResource::default() };
             resolve_claimed_device(&device, &minors)
         };
-        let at = |gpu: &str, start, size| AllocatedDevice::Instance {
-            gpu: gpu.into(),
-            place: InstancePlace::Slices { start, size },
-        };
+        let at = |gpu: &str, start, size| AllocatedDevice::Slices { gpu: gpu.into(), start, size };
         for (name, device) in [
             ("gpu-11", OTHER.into()),
             ("gpu-0-mig-19-6-1", at(UUID, 6, Some(1))),
@@ -345,7 +321,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_id_is_parsed_without_a_panic(id in "(GPU-|MIG-|nvidia|::|/vgpu|/gi|[0-9a-f-]|\\PC){0,12}") {
-            let _parsed = parsed(&id);
+            let _parsed = DeviceId::parse(&id, &minors());
         }
     }
 }

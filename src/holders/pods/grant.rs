@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::device_id::{DeviceId, ReplicaCounts, resolve_claimed_device};
+use super::device_id::{DeviceId, resolve_claimed_device};
 use super::{ContainerName, PodObservation, add_problem};
-use crate::holders::resolved_workloads::{AllocatedDevice, Allocation, EndedAllocation};
+use crate::holders::resolved_workloads::{AllocatedDevice, Allocation};
 use crate::host::pod_logs::{is_label, is_subdomain};
 use crate::kubelet::messages::{
     ClaimResource, ContainerResources, DynamicResource, ListPodResourcesResponse,
@@ -47,14 +47,6 @@ pub(super) struct GrantedDevice {
     pub(super) is_claimed: bool,
 }
 
-/// The input for resolving the devices of a container.
-pub(super) struct GrantContext<'a> {
-    /// The devices as of the last list.
-    pub(super) before: &'a Grant,
-    pub(super) observation: &'a PodObservation<'a>,
-    pub(super) replicas: Option<&'a ReplicaCounts<'a>>,
-}
-
 impl Grant {
     /// Chooses among several grants under one name: until an ended pod is deleted, kubelets list it beside its
     /// successor. The grant with a device that is new under this name belongs to the successor; without one, the last
@@ -78,19 +70,19 @@ impl Grant {
     }
 
     /// What the holder was granted until then, or until another container was.
-    pub(super) fn ended(&self, holder: &Holder, until: Utc) -> impl Iterator<Item = EndedAllocation> {
+    pub(super) fn ended(&self, holder: &Holder, until: Utc) -> impl Iterator<Item = Allocation> {
         self.devices.values().map(move |device| {
             let until = device.superseded.unwrap_or(until).min(until);
-            EndedAllocation { allocation: device.allocation(holder), until }
+            Allocation { until: Some(until), ..device.allocation(holder) }
         })
     }
 
     /// What the holder was granted, and another container was since.
-    pub(super) fn reassigned(&self, holder: &Holder) -> impl Iterator<Item = EndedAllocation> {
+    pub(super) fn reassigned(&self, holder: &Holder) -> impl Iterator<Item = Allocation> {
         self.devices.values().filter_map(|device| {
             let superseded = device.superseded?;
             let until = self.finished.unwrap_or(superseded).min(superseded);
-            Some(EndedAllocation { allocation: device.allocation(holder), until })
+            Some(Allocation { until: Some(until), ..device.allocation(holder) })
         })
     }
 }
@@ -101,14 +93,9 @@ impl GrantedDevice {
     }
 
     fn allocation(&self, holder: &Holder) -> Allocation {
-        Allocation {
-            holder: holder.clone(),
-            device: self.device.clone(),
-            fraction: self.fraction,
-            source: HoldingSource::Kubernetes,
-            since: Some(self.began),
-            within: None,
-        }
+        let source = HoldingSource::Kubernetes;
+        let allocation = Allocation::new(holder, self.device.clone(), self.fraction, source);
+        Allocation { since: Some(self.began), ..allocation }
     }
 }
 
@@ -116,10 +103,11 @@ impl GrantedDevice {
 pub(super) fn resolve_devices(
     name: &ContainerName,
     container: &ContainerResources,
-    context: &GrantContext<'_>,
+    before: &Grant,
+    observation: &PodObservation<'_>,
+    replicas: Option<&BTreeMap<AllocatedDevice, u32>>,
     problems: &mut BTreeSet<String>,
 ) -> BTreeMap<String, GrantedDevice> {
-    let GrantContext { before, observation, .. } = context;
     let mut devices = BTreeMap::new();
     let mut add =
         |id: String, resource: &str, resolve: &dyn Fn() -> Result<GrantedDevice, String>| match before
@@ -144,7 +132,7 @@ pub(super) fn resolve_devices(
         if observation.resources.includes(&assigned.resource_name) {
             let resource = format!(" of {}", assigned.resource_name);
             for id in &assigned.device_ids {
-                add(id.clone(), &resource, &|| resolve_assigned_device(id, context));
+                add(id.clone(), &resource, &|| resolve_assigned_device(id, observation, replicas));
             }
         }
     }
@@ -164,12 +152,13 @@ pub(super) fn resolve_devices(
 }
 
 /// The GPU or MIG instance that a device id names, and its share.
-fn resolve_assigned_device(id: &str, context: &GrantContext<'_>) -> Result<GrantedDevice, String> {
-    let GrantContext { observation, replicas, .. } = context;
-    let id = DeviceId::parse(id)?;
-    let device = id.device(observation.minors)?;
-    let fraction =
-        if id.is_replica() { observation.resources.share(&id, *replicas)? } else { Fraction::WHOLE };
+fn resolve_assigned_device(
+    id: &str,
+    observation: &PodObservation<'_>,
+    replicas: Option<&BTreeMap<AllocatedDevice, u32>>,
+) -> Result<GrantedDevice, String> {
+    let DeviceId { device, is_replica } = DeviceId::parse(id, observation.minors)?;
+    let fraction = if is_replica { observation.resources.share(&device, replicas)? } else { Fraction::WHOLE };
     Ok(GrantedDevice::new(device, fraction, observation.now))
 }
 

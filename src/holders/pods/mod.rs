@@ -11,17 +11,17 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::resolved_workloads::{AllocatedDevice, Allocation, EndedAllocation};
+use super::resolved_workloads::{AllocatedDevice, Allocation};
 use super::standing::sum;
 use crate::host::PodLogs;
 use crate::host::pod_logs::{LoggedPod, PodLog, is_label, is_subdomain};
 use crate::kubelet::ClaimedDevice;
 use crate::kubelet::messages::{AllocatableResourcesResponse, ContainerResources, ListPodResourcesResponse};
 use crate::model::{Fact, Facts, Fraction, Holder, HolderId, HolderKind, Nanoseconds, Utc, shown};
-use device_id::DeviceId;
 pub use device_id::Resources;
+use device_id::is_replica;
 pub use grant::gpu_claims;
-use grant::{Grant, GrantContext, resolve_devices};
+use grant::{Grant, resolve_devices};
 pub use metadata::PodMetadata;
 
 /// The most problems that are reported of one round.
@@ -102,7 +102,7 @@ pub struct PodHoldings {
     /// What containers hold.
     pub allocations: Vec<Allocation>,
     /// What they held until they ended within the last minute.
-    pub ended: Vec<EndedAllocation>,
+    pub ended: Vec<Allocation>,
     /// Why devices hold nothing, and what prevents joining pods to processes.
     pub problems: BTreeSet<String>,
     /// Whether a container was missing for the first time, so that the next list decides whether its holding has ended.
@@ -166,7 +166,7 @@ impl std::fmt::Display for ContainerName {
 pub struct PodTracker {
     grants: BTreeMap<ContainerName, Grant>,
     /// Of containers that are in no list any more.
-    ended: Vec<EndedAllocation>,
+    ended: Vec<Allocation>,
     /// UIDs of the listed pods; a pod that is missing keeps its last one.
     uids: BTreeMap<PodName, String>,
     /// Number of lists so far.
@@ -222,7 +222,7 @@ impl PodTracker {
                 .retain(|one| one.holder.facts.get(Fact::PodUid).is_none_or(|uid| running.contains(&**uid)));
         }
         self.share_claims(observation.resources);
-        self.ended.retain(|one| observation.now < one.until.plus(KEEP_ENDED));
+        self.ended.retain(|one| is_told(one, observation.now));
         (holdings.allocations, holdings.ended) = self.allocations(&observation);
         let recovered = self.recovered.iter().filter(|one| !observation.resources.ignores(&one.holder.facts));
         holdings.allocations.extend(recovered.cloned());
@@ -238,7 +238,7 @@ impl PodTracker {
         let containers = listed.pod_resources.iter().flat_map(|pod| &pod.containers);
         let devices = containers.flat_map(|container| &container.devices);
         let ids = devices.filter(|of| resources.includes(&of.resource_name)).flat_map(|of| &of.device_ids);
-        let mut replicas = ids.filter(|id| DeviceId::parse(id).is_ok_and(|device| device.is_replica()));
+        let mut replicas = ids.filter(|id| is_replica(id));
         replicas.any(|id| !granted.contains(id))
     }
 
@@ -251,16 +251,18 @@ impl PodTracker {
         self.lists += 1;
         let containers = list.pod_resources.iter().flat_map(|pod| &pod.containers);
         let listed_devices = containers.flat_map(|container| &container.devices);
+        let PodObservation { resources, minors, .. } = *observation;
         let replicas = observation
             .allocatable
-            .map(|of| observation.resources.count_replicas(of.devices.iter().chain(listed_devices)));
+            .map(|of| resources.count_replicas(of.devices.iter().chain(listed_devices), minors));
         let mut grants = BTreeMap::new();
         for (name, containers) in group_containers(list, &mut holdings.problems) {
             let before = self.grants.remove(&name).unwrap_or_default();
-            let context = GrantContext { before: &before, observation, replicas: replicas.as_ref() };
-            let listed = containers.iter();
-            let listed =
-                listed.map(|container| resolve_devices(&name, container, &context, &mut holdings.problems));
+            let problems = &mut holdings.problems;
+            let resolve = |container: &&ContainerResources| {
+                resolve_devices(&name, container, &before, observation, replicas.as_ref(), problems)
+            };
+            let listed = containers.iter().map(resolve);
             let mut grant = Grant::newest(listed.collect(), &before);
             for (_, device) in grant.devices.iter_mut().filter(|(id, _)| !before.devices.contains_key(*id)) {
                 device.first_list = self.lists;
@@ -420,7 +422,7 @@ impl PodTracker {
     }
 
     /// The holdings of containers, by device and holder, and those that ended within the last minute.
-    fn allocations(&self, observation: &PodObservation<'_>) -> (Vec<Allocation>, Vec<EndedAllocation>) {
+    fn allocations(&self, observation: &PodObservation<'_>) -> (Vec<Allocation>, Vec<Allocation>) {
         let PodObservation { metadata, now, resources, .. } = *observation;
         let (mut allocations, mut ended) = (Vec::new(), self.ended.clone());
         for (name, grant) in &self.grants {
@@ -435,7 +437,7 @@ impl PodTracker {
                 ended.extend(grant.ended(&holder, finished));
             }
         }
-        ended.retain(|one| now < one.until.plus(KEEP_ENDED));
+        ended.retain(|one| is_told(one, now));
         allocations
             .sort_by(|one, other| (&one.device, &one.holder.id).cmp(&(&other.device, &other.holder.id)));
         (allocations, ended)
@@ -482,6 +484,11 @@ fn group_containers<'a>(
         }
     }
     grouped
+}
+
+/// Whether an ended allocation is still told.
+fn is_told(ended: &Allocation, now: Utc) -> bool {
+    ended.until.is_some_and(|until| now < until.plus(KEEP_ENDED))
 }
 
 fn add_problem(problems: &mut BTreeSet<String>, problem: String) {

@@ -168,14 +168,7 @@ fn held_before(uid: &str, container: &str, fraction: Fraction) -> Allocation {
         (Fact::PodUid, uid),
     ]);
     let holder = Holder::new(HolderKind::Pod, facts);
-    Allocation {
-        holder,
-        device: GPU.into(),
-        fraction,
-        source: HoldingSource::Kubernetes,
-        since: None,
-        within: None,
-    }
+    Allocation::new(&holder, GPU, fraction, HoldingSource::Kubernetes)
 }
 
 #[test]
@@ -353,40 +346,6 @@ fn a_holding_began_with_the_first_list_or_with_its_container_where_that_was_earl
 }
 
 #[test]
-fn an_annotation_that_poses_as_another_pod_changes_nothing_of_that_pod() {
-    const HASH: &str = "3cae2e45052c4b1180d34d7b2d2d3464";
-    let forged = |of: &str, name: &str, created: i64| {
-        let mut pod = described("33333333-052c-4b11-80d3-4d7b2d2d3464", "Succeeded");
-        let meta = pod.metadata.as_mut().unwrap();
-        meta.name = name.into();
-        meta.creation_timestamp = Some(Time { seconds: created, nanos: 0 });
-        meta.annotations.insert("kubernetes.io/config.mirror".into(), of.into());
-        pod
-    };
-    let list = listed(vec![container("main", &[GPU])]);
-    let held_beside = |uid: &str, pods: &[Pod]| {
-        let mut node = TestNode::new(None);
-        node.metadata = metadata(pods);
-        let known = node.round(Some(&list), None, &logs(&[uid]));
-        let held = known.allocations.iter().map(|one| one.holder.id.to_string()).collect::<Vec<_>>();
-        (held, known.map.holder(uid, ID).map(|holder| holder.facts.get(Fact::Pod).unwrap().to_string()))
-    };
-    let own = |uid: &str| (vec![format!("k8s:{uid}/main")], Some("train-0".to_owned()));
-    for uid in [UID, HASH] {
-        for pods in [
-            [described(uid, "Running"), forged(uid, "thief", 0)],
-            [forged(uid, "thief", 0), described(uid, "Running")],
-        ] {
-            assert_eq!(held_beside(uid, &pods), own(uid));
-        }
-    }
-    let mut mirror = forged(HASH, "train-0", 5);
-    mirror.status.as_mut().unwrap().phase = "Running".into();
-    assert_eq!(held_beside(HASH, &[forged(HASH, "thief", 7), mirror.clone()]), own(HASH), "of two the first");
-    assert_eq!(held_beside(HASH, &[mirror]), own(HASH));
-}
-
-#[test]
 fn a_pod_that_has_ended_holds_nothing_however_long_it_is_listed() {
     let mut node = TestNode::new(None);
     let list = listed(vec![container("main", &[GPU])]);
@@ -425,10 +384,10 @@ fn ended(phase: &str, containers: &[(&str, Option<i64>)]) -> Pod {
 }
 
 /// Holders with the seconds between which they held.
-fn spans(ended: &[EndedAllocation]) -> Vec<(String, u64, u64)> {
+fn spans(ended: &[Allocation]) -> Vec<(String, u64, u64)> {
     let second = |time: Utc| time.0 / 1_000_000_000;
-    let span = |one: &EndedAllocation| {
-        (one.allocation.holder.id.to_string(), second(one.allocation.since.unwrap()), second(one.until))
+    let span = |one: &Allocation| {
+        (one.holder.id.to_string(), second(one.since.unwrap()), second(one.until.unwrap()))
     };
     ended.iter().map(span).collect()
 }
@@ -727,8 +686,7 @@ fn the_share_of_a_claim_follows_the_containers_that_hold_it() {
 fn containers_that_share_a_claim_end_with_the_shares_that_they_had() {
     let both = listed(vec![claiming("main", "gpu-0"), claiming("other", "gpu-0")]);
     let none = ListPodResourcesResponse::default();
-    let shares =
-        |known: &PodHoldings| known.ended.iter().map(|one| one.allocation.fraction).collect::<Vec<_>>();
+    let shares = |known: &PodHoldings| known.ended.iter().map(|one| one.fraction).collect::<Vec<_>>();
     let mut node = TestNode::new(None);
     node.round(Some(&both), None, &logs(&[UID]));
     node.round(Some(&none), None, &logs(&[UID]));

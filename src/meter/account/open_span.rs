@@ -10,7 +10,7 @@ use crate::meter::Policy;
 use crate::meter::identify::{
     HolderList, PresentBySlot, PresentHolders, ReadPid, Unidentified, add_presence,
 };
-use crate::model::{Holder, HolderId, Holding, MigSpan, Presence, Span, Utc};
+use crate::model::{Holder, HolderId, Holding, MigSpan, Presence, Span};
 
 /// A span that is not settled, with the processes that are not identified yet.
 #[derive(Clone)]
@@ -48,15 +48,6 @@ struct SpanSlot<'a> {
     present: &'a mut BTreeMap<HolderId, Presence>,
     holdings: &'a mut Arc<[Holding]>,
     covered_by: &'a mut BTreeMap<HolderId, HolderId>,
-}
-
-/// An allocation that began or ended before that was known here.
-pub(in crate::meter) struct LateGrant {
-    pub(in crate::meter) allocation: Allocation,
-    /// Account time from which it holds.
-    pub(in crate::meter) from: Utc,
-    /// Account time of its end, if it has ended.
-    pub(in crate::meter) to: Option<Utc>,
 }
 
 impl OpenSpan {
@@ -114,20 +105,21 @@ impl OpenSpan {
     }
 
     /// Adds the grants that began before the span, where earlier known ones leave room for them, and removes those that
-    /// ended before it.
-    pub(super) fn apply_late_grants(&mut self, late: &[LateGrant]) {
+    /// ended before it. Their times are of the account.
+    pub(super) fn apply_late_grants(&mut self, late: &[Allocation]) {
         let Some(SpanGrants { policy, .. }) = &mut self.grants else { return };
         let begin = self.span.from;
         let mut allocations = policy.allocations.to_vec();
-        let over = late.iter().filter(|grant| grant.to.is_some_and(|to| to <= begin));
-        for grant in over {
-            allocations.retain(|known| !known.is_same_grant(&grant.allocation));
+        for over in late.iter().filter(|grant| grant.until.is_some_and(|until| until <= begin)) {
+            allocations.retain(|known| !known.is_same_grant(over));
         }
-        let holds = |grant: &&LateGrant| grant.from <= begin && grant.to.is_none_or(|to| begin < to);
+        let holds = |grant: &&Allocation| {
+            grant.since.is_none_or(|since| since <= begin) && grant.until.is_none_or(|until| begin < until)
+        };
         for grant in late.iter().filter(holds) {
-            let is_known = allocations.iter().any(|known| known.is_same_grant(&grant.allocation));
-            if !is_known && grant.allocation.fits_beside(&allocations) {
-                allocations.push(grant.allocation.clone());
+            let is_known = allocations.iter().any(|known| known.is_same_grant(grant));
+            if !is_known && grant.fits_beside(&allocations) {
+                allocations.push(grant.clone());
             }
         }
         if *allocations == *policy.allocations {

@@ -31,7 +31,7 @@ pub(super) enum Division {
 }
 
 /// Who holds what of one slot.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct SlotHoldings {
     pub(super) holdings: Arc<[Holding]>,
     /// The users who are present, with the holder whose holding covers them.
@@ -43,7 +43,7 @@ pub(super) struct SlotHoldings {
 }
 
 /// Who holds what of a GPU, as of the last frame; before the first frame, as of the last run of the agent.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(in crate::meter) struct Slots {
     pub(super) division: Division,
     /// The holdings of a whole GPU.
@@ -58,14 +58,6 @@ pub(in crate::meter) struct GrantedHolding<'a> {
     pub(in crate::meter) holding: &'a Holding,
     /// What it grants without the holdings that are nested in it.
     pub(in crate::meter) granted: Fraction,
-}
-
-/// The holdings of a GPU's slots at one moment.
-#[derive(Clone, Default)]
-pub(super) struct Claims {
-    pub(super) division: Division,
-    pub(super) whole: Arc<[Holding]>,
-    instances: BTreeMap<Arc<str>, Arc<[Holding]>>,
 }
 
 impl std::fmt::Display for Division {
@@ -151,26 +143,6 @@ impl Slots {
         self.whole.holdings.len() + self.instances.values().map(|held| held.holdings.len()).sum::<usize>()
     }
 
-    pub(super) fn claims(&self) -> Claims {
-        let instances =
-            self.instances.iter().map(|(slot, held)| (Arc::clone(slot), Arc::clone(&held.holdings)));
-        Claims {
-            division: self.division.clone(),
-            whole: Arc::clone(&self.whole.holdings),
-            instances: instances.collect(),
-        }
-    }
-
-    /// Sets the holdings to earlier ones.
-    pub(super) fn restore(&mut self, claims: Claims) {
-        self.divide(claims.division);
-        (self.whole.holdings, self.whole.computed_from) = (claims.whole, None);
-        for (slot, holdings) in claims.instances {
-            let held = self.instances.entry(slot).or_default();
-            (held.holdings, held.computed_from) = (holdings, None);
-        }
-    }
-
     /// Sets the division; another one ends all holdings.
     pub(super) fn divide(&mut self, division: Division) {
         if self.division == division {
@@ -221,13 +193,13 @@ impl Slots {
         }
     }
 
-    /// Spans of the instances with nothing but the holdings; none on a GPU without MIG.
-    pub(super) fn unknown_span(&self, claims: &Claims, state: SlotState) -> Option<Box<MigSpan>> {
-        let layout = claims.division.layout()?;
+    /// Spans of the instances with nothing but what is `held`; none on a GPU without MIG.
+    pub(super) fn unknown_span(&self, held: &Self, state: SlotState) -> Option<Box<MigSpan>> {
+        let layout = held.division.layout()?;
         let blank = |slot: &Arc<str>| InstanceSpan {
             state,
             source: ActivitySource::None,
-            holdings: claims.instances.get(slot).cloned().unwrap_or_default(),
+            holdings: held.instances.get(slot).map(|held| Arc::clone(&held.holdings)).unwrap_or_default(),
             covered_by: self.instances.get(slot).map(|held| held.covered_by.clone()).unwrap_or_default(),
             busy: 0,
             present: BTreeMap::new(),
@@ -235,6 +207,43 @@ impl Slots {
         };
         let slots = layout.slots.keys().map(|slot| (Arc::clone(slot), blank(slot))).collect();
         Some(Box::new(MigSpan { layout: Arc::clone(layout), slots }))
+    }
+
+    /// The holdings that are in both, of the version of the holder that was known before; of two shares the smaller one.
+    pub(super) fn intersect(&self, before: &Self) -> Self {
+        let none = SlotHoldings::default();
+        let both = |now: &SlotHoldings, before: &SlotHoldings| {
+            let held = now.holdings.iter().filter_map(|now| {
+                let is_same = |before: &&Holding| {
+                    (before.holder.name(), before.source) == (now.holder.name(), now.source)
+                };
+                let before = before.holdings.iter().find(is_same)?;
+                Some(Holding { fraction: now.fraction.smaller(before.fraction), ..before.clone() })
+            });
+            SlotHoldings { holdings: held.collect(), ..SlotHoldings::default() }
+        };
+        let instances = self
+            .instances
+            .iter()
+            .map(|(slot, now)| (Arc::clone(slot), both(now, before.instances.get(slot).unwrap_or(&none))));
+        Self {
+            division: self.division.clone(),
+            whole: both(&self.whole, &before.whole),
+            instances: instances.collect(),
+        }
+    }
+
+    /// How much of a time is held; where holdings exceed a slot, they conflict and count as the whole slot.
+    pub(super) fn held_time(&self, length: Nanoseconds) -> Nanoseconds {
+        let Some(layout) = self.division.layout() else {
+            return held_slot_time(length, &self.whole.holdings);
+        };
+        let of_slot = |(slot, held): (&Arc<str>, &SlotHoldings)| {
+            let size = layout.slots.get(slot).map_or(0, |slot| slot.size);
+            let time = u128::from(length.0) * u128::from(size) / u128::from(layout.total.max(1));
+            held_slot_time(Nanoseconds(u64::try_from(time).unwrap_or(length.0)), &held.holdings).0
+        };
+        Nanoseconds(self.instances.iter().map(of_slot).sum())
     }
 }
 
@@ -263,42 +272,6 @@ impl SlotHoldings {
         self.conflicts = conflicts(&self.holdings, &covered_by);
         self.covered_by = covered_by;
         self.computed_from = Some((Arc::clone(present), Arc::clone(policy)));
-    }
-}
-
-impl Claims {
-    /// The holdings that are in both, of the version of the holder that was known before; of two shares the smaller one.
-    pub(super) fn intersect(&self, before: &Self) -> Self {
-        let both = |now: &Arc<[Holding]>, before: Option<&Arc<[Holding]>>| {
-            let held = now.iter().filter_map(|now| {
-                let is_same = |before: &&Holding| {
-                    (before.holder.name(), before.source) == (now.holder.name(), now.source)
-                };
-                let before = before?.iter().find(is_same)?;
-                Some(Holding { fraction: now.fraction.smaller(before.fraction), ..before.clone() })
-            });
-            held.collect()
-        };
-        let instances = self
-            .instances
-            .iter()
-            .map(|(slot, now)| (Arc::clone(slot), both(now, before.instances.get(slot))));
-        Self {
-            division: self.division.clone(),
-            whole: both(&self.whole, Some(&before.whole)),
-            instances: instances.collect(),
-        }
-    }
-
-    /// How much of a time is held; where holdings exceed a slot, they conflict and count as the whole slot.
-    pub(super) fn held_time(&self, length: Nanoseconds) -> Nanoseconds {
-        let Some(layout) = self.division.layout() else { return held_slot_time(length, &self.whole) };
-        let of_slot = |(slot, holdings): (&Arc<str>, &Arc<[Holding]>)| {
-            let size = layout.slots.get(slot).map_or(0, |slot| slot.size);
-            let time = u128::from(length.0) * u128::from(size) / u128::from(layout.total.max(1));
-            held_slot_time(Nanoseconds(u64::try_from(time).unwrap_or(length.0)), holdings).0
-        };
-        Nanoseconds(self.instances.iter().map(of_slot).sum())
     }
 }
 

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{Account, LateGrant};
+use super::Account;
 use crate::account::OpenSpans;
 use crate::attribution::{settle, split, window_end};
-use crate::holders::{Identities, SessionGpu};
+use crate::holders::{Allocation, Identities, SessionGpu};
 use crate::meter::Policy;
 use crate::meter::identify::PresentBySlot;
 use crate::model::{Microjoules, Nanoseconds, Settlement, SlotState, Span, Utc};
@@ -31,7 +31,7 @@ impl Account {
     }
 
     /// Applies grants whose begin or end was unknown so far to the open spans.
-    pub(in crate::meter) fn apply_late_grants(&mut self, late: &[LateGrant]) {
+    pub(in crate::meter) fn apply_late_grants(&mut self, late: &[Allocation]) {
         self.open.iter_mut().for_each(|open| open.apply_late_grants(late));
     }
 
@@ -76,14 +76,14 @@ impl Account {
     /// of the agent end. Afterwards the current grants apply, so a grant that a reload removed ends within the closing
     /// delay even without a frame.
     fn fill_silence(&mut self, end: Utc, gpu: &SessionGpu, policy: &Arc<Policy>) {
-        let before = self.slots.claims();
+        let before = self.slots.clone();
         if self.cursor < self.watched {
             self.slots.update_holdings(gpu, &PresentBySlot::default(), policy);
-            let both = self.slots.claims().intersect(&before);
+            let both = self.slots.intersect(&before);
             self.fill_gap(end, &both, None);
             if self.cursor < self.watched {
-                // The next part of the gap is bridged from the same claims.
-                self.slots.restore(before);
+                // The next part of the gap is bridged from the same holdings.
+                self.slots = before;
             }
         } else {
             self.fill_gap(end, &before, None);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use gpumeter::account::{CounterKey, Recovered};
 use gpumeter::billing::BillLine;
 use gpumeter::catalogue::{AccountValue, Level};
-use gpumeter::holders::{Allocation, EndedAllocation, IdentifiedProcess, Identities};
+use gpumeter::holders::{Allocation, IdentifiedProcess, Identities};
 use gpumeter::host::Pci;
 use gpumeter::ledger::{Ledger, LedgerQueue, Opening, Reader};
 use gpumeter::meter::{Inputs, Meter, Policy, SamplerNews};
@@ -39,7 +39,7 @@ pub(crate) struct World {
     presence: bool,
     identities: Arc<Identities>,
     allocations: Vec<Allocation>,
-    ended: Vec<EndedAllocation>,
+    ended: Vec<Allocation>,
     now: Stamp,
     generation: u32,
     meter: Meter,
@@ -141,34 +141,23 @@ impl World {
 
     /// From the next tick on a scheduler has allocated that share of a device, since this many seconds ago.
     pub(crate) fn allocate(&mut self, holder: &str, device: &str, fraction: Fraction, age: u64) {
-        self.allocations.push(Allocation {
-            holder: Holder::from_id(HolderId::new(holder)),
-            device: device.into(),
-            fraction,
-            source: HoldingSource::Kubernetes,
-            since: Some(Utc(self.now.utc.0 - age * SECOND)),
-            within: None,
-        });
+        let holder = Holder::from_id(HolderId::new(holder));
+        let allocation = Allocation::new(&holder, device, fraction, HoldingSource::Kubernetes);
+        let since = Some(Utc(self.now.utc.0 - age * SECOND));
+        self.allocations.push(Allocation { since, ..allocation });
     }
 
     /// From the next tick on the last allocation has ended, this many seconds ago.
     pub(crate) fn end_allocation(&mut self, age: u64) {
         let until = Utc(self.now.utc.0 - age * SECOND);
-        let allocation = self.allocations.pop().unwrap();
-        self.ended.push(EndedAllocation { allocation, until });
+        let ended = self.allocations.pop().unwrap();
+        self.ended.push(Allocation { until: Some(until), ..ended });
     }
 
     /// From the next tick on this job alone is allocated, the whole GPU, and pid 7 is its process.
     pub(crate) fn run_job(&mut self, job: &Holder) {
         self.identify_holders(&[(7, job.clone())]);
-        self.allocations = vec![Allocation {
-            holder: job.clone(),
-            device: UUID.into(),
-            fraction: Fraction::WHOLE,
-            source: HoldingSource::Slurm,
-            since: None,
-            within: None,
-        }];
+        self.allocations = vec![Allocation::new(job, UUID, Fraction::WHOLE, HoldingSource::Slurm)];
     }
 
     /// The page's values of a workload.
