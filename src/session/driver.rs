@@ -1,8 +1,15 @@
 //! One session of the driver library: its samplers, what ends it, and its end.
 //!
-//! A session ends when the agent stops, when the operator asks, when every sampler reports that the driver is gone,
-//! or when there are other GPUs than it knows. A sampler that is stuck in a call is left alone and named; the
-//! library it is in then stays open, and the next session uses it again.
+//! Only what the driver learns at its initialisation needs another session; it costs every GPU about a tick without
+//! readings. [`OpenSession::is_to_continue`] is the one place that decides it.
+//!
+//! | state | what happens |
+//! |---|---|
+//! | every sampler reports that the driver is gone, or every call has failed for 10 s | another session, once stuck samplers have returned; the GPUs count as reset |
+//! | a GPU came to the bus, or the driver counts another number, or has another GPU in place of a lost one | another session |
+//! | the operator orders a release, or the agent stops | the session ends |
+//! | a GPU is lost or reset, its MIG layout changes, the level changes, a tick panics or is late | that GPU's plan is compiled again by its own sampler (`sampler.rs`) |
+//! | a sampler is stuck in a call when a session ends | its library stays open and the next session uses it; the GPU gets another sampler once the call returns |
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +21,7 @@ use super::{DriverSessions, POLL_INTERVAL, SamplerThread, Search};
 use crate::clock::{Stop, system_now};
 use crate::host::Pci;
 use crate::meter::SamplerNews;
-use crate::model::Nanoseconds;
+use crate::model::{Absence, Nanoseconds};
 use crate::nvml::{CallSlot, Library, count, find};
 
 /// How often the driver's GPUs are counted again.
@@ -26,8 +33,8 @@ const SILENCE: Nanoseconds = Nanoseconds::from_seconds(10);
 /// The kernel's driver, by its name on the bus.
 const DRIVER: &str = "nvidia";
 
-/// A session that ends earlier counts as failed.
-const MIN_LIFETIME: Nanoseconds = Nanoseconds::from_seconds(30);
+/// How long to wait after a session in which the driver returned nothing but errors.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// How long samplers may take to end; a GSP that does not answer takes 45 s for each call.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -47,10 +54,6 @@ pub(crate) struct DriverState {
     has_failed: bool,
     /// Whether the driver was or may have been unloaded since the last session; its counters then restart at 0.
     pub(crate) unloaded: bool,
-    /// When the last session began, by the system's boot clock.
-    begun: Nanoseconds,
-    /// How many sessions in a row have failed early.
-    early_failures: u32,
 }
 
 /// A library that is open.
@@ -70,26 +73,13 @@ pub(crate) struct OpenSession<'a> {
 }
 
 impl DriverState {
-    /// Waits before the next session when the last ones failed early.
-    pub(crate) fn wait_after_failure(&self, end: &Stop) {
-        if self.early_failures > 0 {
-            end.wait(Duration::from_secs(self.early_failures.min(3).into()));
-        }
-    }
-
-    /// Records that the session ends because the driver returned nothing but errors.
-    fn note_failed(&mut self) {
-        self.has_failed = true;
-        let lived = system_now().boottime.0.saturating_sub(self.begun.0);
-        self.early_failures = if lived < MIN_LIFETIME.0 { self.early_failures + 1 } else { 0 };
-    }
-
     /// Closes a library that returned nothing but errors, once the samplers that are stuck in it have returned;
     /// false when `end` was called before. Any other library that could not be closed is used again.
     pub(crate) fn close_failed_library(&mut self, end: &Stop) -> bool {
         if !self.has_failed {
             return true;
         }
+        end.wait(PAUSE);
         while !self.stuck.iter().all(|sampler| sampler.thread.wait(Duration::ZERO)) {
             if end.wait(POLL_INTERVAL) {
                 return false;
@@ -126,15 +116,12 @@ impl DriverState {
             let module = shared.host.module_epoch();
             let anew = self.was_open && (self.unloaded || module != self.module);
             (self.module, self.has_failed, self.unloaded, self.was_open) = (module, false, false, true);
-            self.begun = system_now().boottime;
             shared.send(SamplerNews::Opened { anew, module });
         }
         let mut samplers = shared.samplers.lock();
         samplers.search = Search::Found(counted as usize);
         samplers.unidentified_gpus = 0;
-        samplers.gone.clear();
-        samplers.failed.clear();
-        samplers.lost.clear();
+        samplers.absences.clear();
         samplers.unregistered.clear();
         drop(samplers);
         let recount = system_now().boottime + RECOUNT_INTERVAL;
@@ -208,29 +195,27 @@ impl OpenSession<'_> {
         if self.end.is_called() {
             return false;
         }
-        if self.has_driver_failed(driver) {
-            tracing::warn!(
-                "every driver call fails on every GPU; the driver is closed, and opened again when it works"
-            );
-            driver.note_failed();
-            return false;
-        }
         self.replace_returned(driver);
-        if self.has_other_gpus() {
-            tracing::info!(
-                "the set of GPUs on this node has changed; the driver library is closed and opened again"
-            );
-            return false;
-        }
-        true
+        let reason = if self.has_driver_failed(driver) {
+            driver.has_failed = true;
+            "every driver call fails on every GPU"
+        } else if self.has_other_gpus() {
+            "the set of GPUs on this node has changed"
+        } else {
+            return true;
+        };
+        tracing::warn!("{reason}; the driver library is closed and opened again");
+        false
     }
 
     /// Whether every sampler reports that the driver is gone, or all calls have failed for a while.
     fn has_driver_failed(&mut self, driver: &mut DriverState) -> bool {
         let now = system_now().boottime;
         let samplers = self.shared.samplers.lock();
-        let (all, gone) = (self.samplers.len(), samplers.gone.len());
-        let failed = gone + samplers.failed.len();
+        let all = self.samplers.len();
+        let count = |absence| samplers.absences.values().filter(|one| **one == absence).count();
+        let gone = count(Absence::DriverGone);
+        let failed = gone + count(Absence::Failed);
         drop(samplers);
         driver.unloaded |= gone > 0 && gone >= all;
         self.failing_since = self.failing_since.or(Some(now)).filter(|_| failed > 0 && failed >= all);
@@ -268,8 +253,9 @@ impl OpenSession<'_> {
         if counted.is_ok_and(|counted| counted != self.counted) {
             return true;
         }
-        let lost: Vec<u32> = self.shared.samplers.lock().lost.iter().copied().collect();
-        lost.into_iter().any(|index| {
+        let absences = self.shared.samplers.lock().absences.clone();
+        let mut lost = absences.into_iter().filter(|(_, absence)| *absence == Absence::Lost);
+        lost.any(|(index, _)| {
             find(&self.library, index, self.slot, clock)
                 .is_ok_and(|found| !self.shared.samplers.lock().slots.contains_key(&found.id.uuid))
         })

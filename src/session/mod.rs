@@ -16,7 +16,7 @@ mod recording;
 mod sampler;
 mod search;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, mpsc};
@@ -28,7 +28,7 @@ use crate::clock::{Clock, Stop, system_now};
 use crate::config::Config;
 use crate::host::Host;
 use crate::meter::SamplerNews;
-use crate::model::{CallInFlight, Nanoseconds, Stamp};
+use crate::model::{Absence, CallInFlight, Nanoseconds, Stamp};
 use crate::nvml::{CallSlot, FoundGpu};
 use crate::policy::CurrentConfig;
 use crate::resolvers::SeenProcesses;
@@ -98,12 +98,8 @@ pub(crate) struct Samplers {
     unidentified_gpus: usize,
     /// GPUs that the event set does not hold yet.
     unregistered: Vec<FoundGpu>,
-    /// Indices of GPUs whose last answer was that the driver is gone.
-    gone: BTreeSet<u32>,
-    /// Indices of GPUs whose last answer was that every call failed.
-    failed: BTreeSet<u32>,
-    /// Indices of GPUs whose last answer was that the GPU is lost.
-    lost: BTreeSet<u32>,
+    /// Why GPUs were not read at the last try, by index.
+    absences: BTreeMap<u32, Absence>,
     /// The thread that opens the driver.
     thread: Option<Thread>,
     /// Failed ticks and searches by collector and reason.
@@ -252,7 +248,6 @@ fn enumerate(path: Option<PathBuf>, shared: &Arc<DriverSessions>) {
     watch(shared, ENUMERATE.into(), &slot);
     let mut driver = DriverState::default();
     while let Some(end) = shared.orders.may_open(&shared.stop) {
-        driver.wait_after_failure(&end);
         let opened = if driver.close_failed_library(&end) {
             let open = || search::open(path.as_deref(), driver.was_open, &end, &slot, shared);
             driver.kept.take().or_else(open)

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::{
-    DriverSessions, Samplers, WatchedCalls, collector, count_error, report_if_all_are_known, search, watch,
+    DriverSessions, WatchedCalls, collector, count_error, report_if_all_are_known, search, watch,
 };
 use crate::clock::{Stop, next_multiple};
 use crate::meter::SamplerNews;
@@ -72,7 +72,7 @@ fn identify_gpu(
     let mut is_logged = false;
     loop {
         let answer = find(library, index, slot, &shared.clock);
-        note_absence(shared, index, answer.as_ref().err());
+        note_absence(shared, index, answer.as_ref().err().copied());
         let reason = match answer {
             Ok(found) if register(&found, slot, shared) => {
                 let mut samplers = shared.samplers.lock();
@@ -117,16 +117,12 @@ fn register(found: &FoundGpu, slot: &CallSlot, shared: &DriverSessions) -> bool 
     true
 }
 
-/// Stores whether the last answer was that the driver is gone, that every call failed, or that the GPU is lost.
-fn note_absence(shared: &DriverSessions, index: u32, absence: Option<&Absence>) {
-    let mut samplers = shared.samplers.lock();
-    let Samplers { gone, failed, lost, .. } = &mut *samplers;
-    for (set, means) in [(gone, Absence::DriverGone), (failed, Absence::Failed), (lost, Absence::Lost)] {
-        if absence == Some(&means) {
-            set.insert(index);
-        } else {
-            set.remove(&index);
-        }
+/// Stores why the GPU was not read at the last try, if it was not.
+fn note_absence(shared: &DriverSessions, index: u32, absence: Option<Absence>) {
+    let absences = &mut shared.samplers.lock().absences;
+    match absence {
+        Some(absence) => drop(absences.insert(index, absence)),
+        None => drop(absences.remove(&index)),
     }
 }
 
@@ -183,7 +179,7 @@ impl SamplingLoop<'_> {
         match catch_unwind(AssertUnwindSafe(run_tick)) {
             Ok(Ok(frame)) => return self.send_frame(frame, cadence.interval),
             Ok(Err(absence)) => {
-                note_absence(shared, self.gpu.index, Some(&absence));
+                note_absence(shared, self.gpu.index, Some(absence));
                 count_error(shared, Arc::clone(&self.collector), absence.reason());
                 if absence == Absence::Lost {
                     shared.send(SamplerNews::Lost(self.gpu.clone()));
