@@ -1,10 +1,9 @@
 //! Keeps the time of a node's samplers inside the driver below a share of wall time by stretching intervals.
 //!
 //! Calls of all GPUs wait for one lock in the driver, so the share is the node's, and what all samplers need
-//! together decides. While that is too much, each sampler doubles one interval per check: of the calls that no rule
-//! of health needs first, then of the slow tier, the medium tier and the process lists, and none that saves nothing.
-//! The two tiers have the inputs of health, so they are doubled once at most. The fast tier is never stretched, since the account
-//! integrates it: the budget may change how exact an account is, never its rule.
+//! together decides. While that is too much, each sampler doubles one interval of [`INTERVALS`] per check, and none that
+//! saves nothing. The fast tier is never stretched, since the account integrates it: the budget may change how exact an
+//! account is, never its rule.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,8 +33,21 @@ const RELAXED: u64 = 90;
 /// A longer interval must save one part in so many of what a sampler of the node needs on average; less cannot help.
 const LEAST_SAVING: u64 = 60;
 
-/// The longest intervals. Health is judged by the medium and the slow tier.
-const MOST: Stretch = Stretch { medium: 2, slow: 2, others: 4, lists: 8 };
+/// An interval that the budget doubles and halves.
+struct StretchedInterval {
+    of: fn(&mut Stretch) -> &mut u32,
+    /// The most by which it is multiplied.
+    most: u32,
+}
+
+/// The intervals in the order in which they are doubled; they are halved in the reverse order. What no rule of health
+/// needs comes first. The two tiers have the inputs of health, so they are doubled once at most.
+const INTERVALS: [StretchedInterval; 4] = [
+    StretchedInterval { of: |stretch| &mut stretch.others, most: 4 },
+    StretchedInterval { of: |stretch| &mut stretch.slow, most: 2 },
+    StretchedInterval { of: |stretch| &mut stretch.medium, most: 2 },
+    StretchedInterval { of: |stretch| &mut stretch.lists, most: 8 },
+];
 
 /// A call counts as so many times the mean of the last ones of its function at most, the longest of them left out.
 const MOST_TIMES: u64 = 10;
@@ -139,26 +151,22 @@ pub(super) struct DriverBudget {
     stretch: Stretch,
     begun: Option<Nanoseconds>,
     checked: Nanoseconds,
-    medium: StretchedTier,
-    slow: StretchedTier,
-    fast: RecentCosts,
-    /// Multiplied by the stretch in force when they arose.
-    lists: RecentCosts,
-    /// The time of these: two minutes, or since the first tick.
+    tiers: [TierTurns; 3],
+    /// By [`CostClass`]; those of lists are multiplied by the stretch in force when they arose.
+    costs: [RecentCosts; CostClass::Plan as usize],
+    /// The time of the costs of lists: two minutes, or since the first tick.
     lists_time: u64,
 }
 
-/// A tier that can be stretched: how often it was due, when, at which interval, and what reading it costs.
+/// How often a tier was due and read, and at which interval it is due.
 #[derive(Default)]
-struct StretchedTier {
-    count: u64,
-    last: Option<Nanoseconds>,
-    period: Option<Nanoseconds>,
-    costs: RecentCosts,
-    /// How often the tier was read, whether its other calls were made the last time, and what they cost.
+struct TierTurns {
+    due: u64,
     reads: u64,
+    last_due: Option<Nanoseconds>,
+    period: Option<Nanoseconds>,
+    /// Whether the last read made the calls that no rule of health needs.
     has_read_others: bool,
-    others: RecentCosts,
 }
 
 /// Costs of a time until now; the last one is kept even if it is older.
@@ -175,10 +183,8 @@ impl DriverBudget {
             stretch: Stretch::default(),
             begun: None,
             checked: Nanoseconds(0),
-            medium: StretchedTier::default(),
-            slow: StretchedTier::default(),
-            fast: RecentCosts::default(),
-            lists: RecentCosts::default(),
+            tiers: Default::default(),
+            costs: Default::default(),
             lists_time: 0,
         }
     }
@@ -195,22 +201,14 @@ impl DriverBudget {
 
     /// Selects which of the due tiers are read in this tick.
     pub(super) fn select_tiers(&mut self, now: Nanoseconds, due: [bool; 3]) -> [bool; 3] {
-        let Stretch { medium, slow, .. } = self.stretch;
-        [
-            due[Tier::Fast as usize],
-            due[Tier::Medium as usize] && self.medium.select(now, medium),
-            due[Tier::Slow as usize] && self.slow.select(now, slow),
-        ]
+        let stretch = self.stretch;
+        Tier::ALL.map(|tier| due[tier as usize] && self.tiers[tier as usize].select(now, stretch.of(tier)))
     }
 
     /// Whether the calls of a tier that no rule of health needs are made in this read of it. The first read of a plan
     /// makes all calls.
     pub(super) fn select_others(&mut self, tier: Tier, is_first: bool) -> bool {
-        let tier = match tier {
-            Tier::Fast => return true,
-            Tier::Medium => &mut self.medium,
-            Tier::Slow => &mut self.slow,
-        };
+        let tier = &mut self.tiers[tier as usize];
         tier.has_read_others = is_first || tier.reads.is_multiple_of(self.stretch.others.into());
         tier.reads += 1;
         tier.has_read_others
@@ -223,15 +221,17 @@ impl DriverBudget {
         selected: [bool; 3],
         costs: TickCosts,
     ) -> Option<Stretch> {
-        let cost = |class: CostClass| costs[class as usize].0;
-        self.fast.add(now, cost(CostClass::Fast), MINUTE);
-        let lists = cost(CostClass::Lists).saturating_mul(self.stretch.lists.into());
-        self.lists.add(now, lists, TWO_MINUTES);
-        if selected[Tier::Medium as usize] {
-            self.medium.add_read(now, cost(CostClass::Medium), cost(CostClass::MediumOthers));
-        }
-        if selected[Tier::Slow as usize] {
-            self.slow.add_read(now, cost(CostClass::Slow), cost(CostClass::SlowOthers));
+        let mut add = |class: CostClass, factor: u32, time: Nanoseconds| {
+            let cost = costs[class as usize].0.saturating_mul(factor.into());
+            self.costs[class as usize].add(now, cost, time);
+        };
+        add(CostClass::Fast, 1, MINUTE);
+        add(CostClass::Lists, self.stretch.lists, TWO_MINUTES);
+        for tier in [Tier::Medium, Tier::Slow].into_iter().filter(|tier| selected[*tier as usize]) {
+            add(CostClass::of(tier, true), 1, MINUTE);
+            if self.tiers[tier as usize].has_read_others {
+                add(CostClass::of_others(tier, true), 1, MINUTE);
+            }
         }
         let begun = *self.begun.get_or_insert(now);
         let age = now.0.saturating_sub(begun.0);
@@ -261,38 +261,40 @@ impl DriverBudget {
     fn choose(&self, of_others: u64, samplers: u64) -> Stretch {
         let of_node = |stretch: Stretch| of_others.saturating_add(self.share_needed(stretch));
         let needed = of_node(self.stretch);
-        let Stretch { medium, slow, others, lists } = self.stretch;
+        let changed = |interval: &StretchedInterval, change: fn(u32) -> u32| {
+            let mut stretch = self.stretch;
+            let factor = (interval.of)(&mut stretch);
+            *factor = change(*factor).clamp(1, interval.most);
+            stretch
+        };
         if needed > self.share {
-            let longer = [
-                Stretch { others: (others * 2).min(MOST.others), ..self.stretch },
-                Stretch { slow: (slow * 2).min(MOST.slow), ..self.stretch },
-                Stretch { medium: (medium * 2).min(MOST.medium), ..self.stretch },
-                Stretch { lists: (lists * 2).min(MOST.lists), ..self.stretch },
-            ];
             let helps = |longer: &Stretch| {
                 let saving = needed.saturating_sub(of_node(*longer));
                 saving.saturating_mul(samplers * LEAST_SAVING) >= needed
             };
-            return longer.into_iter().find(helps).unwrap_or(self.stretch);
+            let mut longer = INTERVALS.iter().map(|interval| changed(interval, |factor| factor * 2));
+            return longer.find(helps).unwrap_or(self.stretch);
         }
-        let shorter = [
-            Stretch { lists: (lists / 2).max(1), ..self.stretch },
-            Stretch { medium: (medium / 2).max(1), ..self.stretch },
-            Stretch { slow: (slow / 2).max(1), ..self.stretch },
-            Stretch { others: (others / 2).max(1), ..self.stretch },
-        ];
         let fits = |shorter: &Stretch| {
             *shorter != self.stretch && of_node(*shorter) <= self.share.saturating_mul(RELAXED) / 100
         };
-        shorter.into_iter().find(fits).unwrap_or(self.stretch)
+        let mut shorter = INTERVALS.iter().rev().map(|interval| changed(interval, |factor| factor / 2));
+        shorter.find(fits).unwrap_or(self.stretch)
     }
 
     /// The share of wall time, in millionths, that this sampler needs under a stretch at recent costs.
     fn share_needed(&self, stretch: Stretch) -> u64 {
-        let sum = share(self.fast.sum(), MINUTE.0)
-            + share(self.lists.sum(), self.lists_time) / u128::from(stretch.lists)
-            + self.medium.share_needed(stretch.medium, stretch.others)
-            + self.slow.share_needed(stretch.slow, stretch.others);
+        let costs = |class: CostClass| &self.costs[class as usize];
+        let of_tier = |tier: Tier| {
+            let period = self.tiers[tier as usize].period(stretch.of(tier));
+            let others = period.saturating_mul(stretch.others.into());
+            share(costs(CostClass::of(tier, true)).mean(), period)
+                + share(costs(CostClass::of_others(tier, true)).mean(), others)
+        };
+        let sum = share(costs(CostClass::Fast).sum(), MINUTE.0)
+            + share(costs(CostClass::Lists).sum(), self.lists_time) / u128::from(stretch.lists)
+            + of_tier(Tier::Medium)
+            + of_tier(Tier::Slow);
         u64::try_from(sum).unwrap_or(u64::MAX)
     }
 }
@@ -302,27 +304,13 @@ fn share(cost: u64, time: u64) -> u128 {
     u128::from(cost) * 1_000_000 / u128::from(time.max(1))
 }
 
-impl StretchedTier {
-    /// Adds the costs of a read.
-    fn add_read(&mut self, now: Nanoseconds, cost: u64, others: u64) {
-        self.costs.add(now, cost, MINUTE);
-        if self.has_read_others {
-            self.others.add(now, others, MINUTE);
-        }
-    }
-
-    /// The share that reading it needs under these stretches of the tier and of its other calls.
-    fn share_needed(&self, stretch: u32, others: u32) -> u128 {
-        let period = self.period(stretch);
-        share(self.costs.mean(), period) + share(self.others.mean(), period.saturating_mul(others.into()))
-    }
-
+impl TierTurns {
     /// Notes that the tier is due; whether it is read under this stretch.
     fn select(&mut self, now: Nanoseconds, stretch: u32) -> bool {
-        self.period = self.last.map(|last| Nanoseconds(now.0.saturating_sub(last.0))).or(self.period);
-        self.last = Some(now);
-        let is_read = self.count.is_multiple_of(stretch.into());
-        self.count += 1;
+        self.period = self.last_due.map(|last| Nanoseconds(now.0.saturating_sub(last.0))).or(self.period);
+        self.last_due = Some(now);
+        let is_read = self.due.is_multiple_of(stretch.into());
+        self.due += 1;
         is_read
     }
 

@@ -51,15 +51,26 @@ pub(super) struct ListedPids {
     pub(super) is_compute_refused: bool,
 }
 
-/// Calls that are rationed: with a stretch of n, every nth due call is made.
-#[derive(Clone, Copy)]
-enum Ration {
-    /// The compute list, with the medium tier.
-    Compute,
-    /// The compute list, on any tick.
-    Tick,
-    /// The graphics list, with the slow tier.
-    Graphics,
+/// How memory in use differs from what it was when the compute list was read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum MemoryChange {
+    Unknown,
+    None,
+    First,
+    /// It has changed before, since the list was last due with the medium tier.
+    Further,
+}
+
+/// Counts due calls of which every nth is made.
+#[derive(Default)]
+struct Ration(u64);
+
+impl Ration {
+    /// Whether this due call is made.
+    fn take(&mut self, stretch: u32) -> bool {
+        self.0 += 1;
+        (self.0 - 1).is_multiple_of(stretch.max(1).into())
+    }
 }
 
 /// Lists to read.
@@ -78,7 +89,10 @@ pub(super) struct ProcessSchedule {
     pub(super) memory: MemoryWatch,
     /// Every `stretch`-th due rationed call is made.
     stretch: u32,
-    due_counts: [u64; Ration::Graphics as usize + 1],
+    /// Of the compute list with the medium tier and on any tick, and of the graphics list.
+    compute_turns: Ration,
+    compute_ticks: Ration,
+    graphics_turns: Ration,
     /// Slow ticks since the graphics list was last read.
     slow_ticks: u64,
     /// Whether memory changed since the compute list was last due.
@@ -140,45 +154,65 @@ impl ProcessSchedule {
             let ListedPids { compute, graphics, .. } = &self.listed;
             return ListsDue { compute: compute.is_none(), graphics: graphics.is_none() };
         };
-        let mut lists = std::mem::take(&mut self.postponed);
-        lists.compute |= self.compute_is_due(state, count) || self.has_unknown_pid(state);
-        lists.graphics |= self.graphics_is_due(state);
-        let is_unexplained = state.busy == Some(true) && count == 0;
-        lists.graphics |= is_unexplained && !self.was_unexplained;
-        self.was_unexplained = is_unexplained;
-        for pid in self.take_newly_idle(state) {
-            lists.compute |= contains(&self.listed.compute, pid);
-            lists.graphics |= contains(&self.listed.graphics, pid);
-        }
-        lists
-    }
-
-    fn compute_is_due(&mut self, state: &TickState<'_>, count: usize) -> bool {
-        let without_samples = self.presence || !state.may_have_samples;
-        let by_tier = self.ration(Ration::Compute, state.medium);
-        if self.memory.now.is_none() {
-            return by_tier
-                || state.all
-                || ((without_samples || count == 0) && self.ration(Ration::Tick, true));
-        }
-        let changed = !self.memory.is_unchanged();
-        self.memory_keeps_changing &= !by_tier;
-        // Memory may change for ever: by the driver's housekeeping on an empty GPU, or by tenants that keep
-        // allocating where there are no samples (MIG) or presence decides who holds. The first change is
-        // followed at once, later ones by ration.
-        let rationed = (without_samples || count == 0)
-            && self.ration(Ration::Tick, changed && self.memory_keeps_changing);
-        let first = (without_samples || count < 2) && !self.memory_keeps_changing;
-        let at_once = rationed || first;
-        self.memory_keeps_changing |= changed && !by_tier;
-        (changed && (at_once || by_tier)) || (without_samples && by_tier) || state.slow || state.all
-    }
-
-    fn graphics_is_due(&mut self, state: &TickState<'_>) -> bool {
-        let changed = self.memory.now.is_none() || self.memory.now != self.memory.graphics;
-        let by_tier = self.ration(Ration::Graphics, state.slow || self.presence && state.medium);
+        let is_compute_turn = state.medium && self.compute_turns.take(self.stretch);
+        let is_graphics_turn = (state.slow || self.presence && state.medium)
+            && self.graphics_turns.take(self.stretch.min(MOST_GRAPHICS));
+        let memory = self.memory_change(is_compute_turn);
+        let has_graphics_memory = self.memory.now.is_some() && self.memory.now == self.memory.graphics;
+        let is_unsampled = self.presence || !state.may_have_samples;
         self.slow_ticks += u64::from(state.slow);
-        by_tier && changed || self.slow_ticks >= GRAPHICS_EVERY
+        let is_unexplained = state.busy == Some(true) && count == 0;
+        let was_unexplained = std::mem::replace(&mut self.was_unexplained, is_unexplained);
+        let stopped = self.take_newly_idle(state);
+        let has_stopped = |list| stopped.iter().any(|pid| contains(list, *pid));
+        let postponed = std::mem::take(&mut self.postponed);
+        // One row for each period and condition under which a list is due.
+        let compute = [
+            // Any tick.
+            postponed.compute,
+            state.all,
+            self.has_unknown_pid(state),
+            has_stopped(&self.listed.compute),
+            memory == MemoryChange::First && (is_unsampled || count < 2),
+            // The medium tier, rationed.
+            is_compute_turn && (is_unsampled || memory != MemoryChange::None),
+            // The slow tier.
+            state.slow && memory != MemoryChange::Unknown,
+        ];
+        // Any tick, rationed: memory may change for ever, by the driver's housekeeping on an empty GPU, or by tenants that
+        // keep allocating where there are no samples (MIG) or presence decides who holds.
+        let may_change_for_ever = matches!(memory, MemoryChange::Further | MemoryChange::Unknown);
+        let is_rationed = may_change_for_ever && (is_unsampled || count == 0);
+        let graphics = [
+            // Any tick.
+            postponed.graphics,
+            is_unexplained && !was_unexplained,
+            has_stopped(&self.listed.graphics),
+            // The slow tier, under presence the medium one too, rationed.
+            is_graphics_turn && !has_graphics_memory,
+            // Every fifth slow tick.
+            self.slow_ticks >= GRAPHICS_EVERY,
+        ];
+        ListsDue {
+            compute: compute.contains(&true) || is_rationed && self.compute_ticks.take(self.stretch),
+            graphics: graphics.contains(&true),
+        }
+    }
+
+    /// How memory has changed in this tick; `is_compute_turn` is whether it is the compute list's turn with the medium
+    /// tier, from which on the first change is followed at once again.
+    fn memory_change(&mut self, is_compute_turn: bool) -> MemoryChange {
+        if self.memory.now.is_none() {
+            return MemoryChange::Unknown;
+        }
+        let keeps_changing = self.memory_keeps_changing && !is_compute_turn;
+        let change = match self.memory.is_unchanged() {
+            true => MemoryChange::None,
+            false if keeps_changing => MemoryChange::Further,
+            false => MemoryChange::First,
+        };
+        self.memory_keeps_changing = keeps_changing || change == MemoryChange::First && !is_compute_turn;
+        change
     }
 
     /// Whether the graphics list is needed too, after the compute list was read.
@@ -210,17 +244,6 @@ impl ProcessSchedule {
             }
         }
         self.last_sample_at.retain(|pid, _| self.listed.has(*pid));
-    }
-
-    /// Whether a rationed call is made, given whether it would be due without the stretch.
-    fn ration(&mut self, call: Ration, is_due: bool) -> bool {
-        if !is_due {
-            return false;
-        }
-        let most = if matches!(call, Ration::Graphics) { MOST_GRAPHICS } else { u32::MAX };
-        let count = &mut self.due_counts[call as usize];
-        *count += 1;
-        (*count - 1).is_multiple_of(self.stretch.clamp(1, most).into())
     }
 
     /// Whether a sample names a pid that is on no list and was not looked up yet.
