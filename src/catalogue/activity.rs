@@ -3,7 +3,7 @@
 use super::GpuRows::{self, Integrals, Read};
 use super::Rows::Gpu;
 use super::aliases::{HW_GPU, dcgm, otel};
-use super::source::point;
+use super::source::{UTILIZATION, point};
 use super::{CallValue, Counter, Family, Level, Point, Source};
 use crate::model::Unit;
 
@@ -17,7 +17,7 @@ pub(super) const ROWS: &[Family] = &[
         "Share of the driver's last sample window (1/6 s to 1 s) in which a kernel ran; on \
          boards with GPM, over the last sampling.medium interval; the limit \
          sampling.driver_share never lengthens that interval.",
-        Gpu(Read(&[point(&[], &[percent(CallValue::UtilizationGpu)])])),
+        Gpu(Read(&[point(&[], &[percent(UTILIZATION, 0)])])),
     )
     .level(Level::Lean)
     .read_for_account()
@@ -31,7 +31,7 @@ pub(super) const ROWS: &[Family] = &[
         "Share of the driver's last sample window in which device memory was read or written; \
          where GPM or the driver's ring of samples reports activity, over the last sampling.medium \
          interval; the limit sampling.driver_share never lengthens that interval.",
-        Gpu(Read(&[point(&[], &[percent(CallValue::UtilizationMemory)])])),
+        Gpu(Read(&[point(&[], &[percent(UTILIZATION, 1)])])),
     )
     .level(Level::Standard)
     .aliases(&[dcgm("DCGM_FI_DEV_MEM_COPY_UTIL").times(100)]),
@@ -49,10 +49,10 @@ pub(super) const ROWS: &[Family] = &[
         Unit::Ratio,
         "Share of the driver's last sample window in which the engine worked.",
         Gpu(Read(&[
-            point(&[("engine", "encoder")], &[percent(CallValue::UtilizationEncoder)]),
-            point(&[("engine", "decoder")], &[percent(CallValue::UtilizationDecoder)]),
-            point(&[("engine", "jpeg")], &[percent(CallValue::UtilizationJpeg)]),
-            point(&[("engine", "ofa")], &[percent(CallValue::UtilizationOfa)]),
+            point(&[("engine", "encoder")], &[percent("nvmlDeviceGetEncoderUtilization", 0)]),
+            point(&[("engine", "decoder")], &[percent("nvmlDeviceGetDecoderUtilization", 0)]),
+            point(&[("engine", "jpeg")], &[percent("nvmlDeviceGetJpgUtilization", 0)]),
+            point(&[("engine", "ofa")], &[percent("nvmlDeviceGetOfaUtilization", 0)]),
         ])),
     )
     .labels(ENGINE)
@@ -213,8 +213,8 @@ const fn gpm(id: u32) -> Source {
     Source::Gpm { id, times: PERCENT }
 }
 
-const fn percent(value: CallValue) -> Source {
-    Source::Call { value, times: PERCENT }
+const fn percent(function: &'static str, place: usize) -> Source {
+    Source::Call { value: CallValue::of(function, place), times: PERCENT }
 }
 
 const fn gpm_ratio(name: &'static str, level: Level, help: &'static str, points: &'static [Point]) -> Family {

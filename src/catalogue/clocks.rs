@@ -4,7 +4,7 @@ use super::GpuRows::Read;
 use super::Rows::Gpu;
 use super::aliases::dcgm;
 use super::source::{field, named, point};
-use super::{CallValue, Family, Level, Point, Source};
+use super::{CallValue, Family, KnownPoint, Level, Point, Source, known_point};
 use crate::model::Unit;
 use crate::model::frame::Tier;
 
@@ -136,17 +136,45 @@ pub(super) const ROWS: &[Family] = &[
     ]),
 ];
 
+/// What holds the clocks down.
+#[derive(Debug)]
+pub struct ThrottleReason {
+    /// The value of the label `reason` of `gpu_throttle_active`.
+    pub name: &'static str,
+    /// The words for it.
+    pub words: &'static str,
+    /// Its point, which is 1 while it holds the clocks down.
+    pub point: KnownPoint,
+}
+
+/// The reasons of `gpu_throttle_active`, the most urgent first.
+pub const THROTTLE_REASONS: [ThrottleReason; 6] = [
+    throttle("hw_thermal_slowdown", "heat: the hardware slows it down"),
+    throttle("hw_power_brake", "power brake: the server asks for less power"),
+    throttle("sw_thermal_slowdown", "heat: the driver slows it down"),
+    throttle("hw_other_slowdown", "hardware slowdown: too much power at once"),
+    throttle(POWER_CAP, "power limit"),
+    throttle("sync_boost", "sync boost: another GPU of its group is slower"),
+];
+
+/// The reason by which a busy board normally is throttled.
+pub const POWER_CAP: &str = "sw_power_cap";
+
+const fn throttle(name: &'static str, words: &'static str) -> ThrottleReason {
+    ThrottleReason { name, words, point: known_point("gpu_throttle_active", Some(name)) }
+}
+
 /// A bit of the mask, or all of it.
 const fn reason(bit: u64) -> Source {
     Source::Reason { bit, unless: 0 }
 }
 
 const fn now(clock: u32) -> Source {
-    Source::Call { value: CallValue::Clock(clock), times: MEGAHERTZ }
+    Source::Call { value: CallValue::of_number("nvmlDeviceGetClockInfo", clock), times: MEGAHERTZ }
 }
 
 const fn most(clock: u32) -> Source {
-    Source::Call { value: CallValue::ClockMax(clock), times: MEGAHERTZ }
+    Source::Call { value: CallValue::of_number("nvmlDeviceGetMaxClockInfo", clock), times: MEGAHERTZ }
 }
 
 const fn clocks(

@@ -131,11 +131,10 @@ fn places(family: &Family, first: FirstNumbers, alias: &Alias) -> Vec<ValuePlace
             .collect(),
         rows => {
             let is_total = matches!(rows, Rows::Gpu(GpuRows::Flow(_)));
-            let selected = rows.points().iter().enumerate().filter(|(_, point)| is_selected(point.labels));
-            selected
-                .map(|(place, _)| match is_total {
-                    true => ValuePlace::Total(first.integral + place),
-                    false => ValuePlace::Reading(first.point + place),
+            super::points_of(family.name, alias.when)
+                .map(|(point, _)| match is_total {
+                    true => ValuePlace::Total(first.integral + point - first.point),
+                    false => ValuePlace::Reading(point),
                 })
                 .collect()
         }

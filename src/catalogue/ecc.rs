@@ -4,7 +4,7 @@ use super::GpuRows::Read;
 use super::Rows::Gpu;
 use super::aliases::{HW_GPU, dcgm, otel};
 use super::family::AMPERE;
-use super::source::{call, point};
+use super::source::{MEMORY_ERRORS, SRAM_ERRORS, call, named, point};
 use super::{CallValue, Family, Level, Source};
 use crate::model::Unit;
 use crate::model::frame::Tier;
@@ -28,7 +28,7 @@ pub(super) const ROWS: &[Family] = &[
             point(&[("type", "corrected"), ("location", "dram")], &[counter(CORRECTED, SINCE_LOAD, DRAM)]),
             point(
                 &[("type", "corrected"), ("location", "sram")],
-                &[call(CallValue::SramCorrected), counter(CORRECTED, SINCE_LOAD, SRAM)],
+                &[named(SRAM_ERRORS, 0), counter(CORRECTED, SINCE_LOAD, SRAM)],
             ),
             point(
                 &[("type", "uncorrected"), ("location", "dram")],
@@ -36,7 +36,7 @@ pub(super) const ROWS: &[Family] = &[
             ),
             point(
                 &[("type", "uncorrected"), ("location", "sram")],
-                &[call(CallValue::SramUncorrected), counter(UNCORRECTED, SINCE_LOAD, SRAM)],
+                &[named(SRAM_ERRORS, 1), counter(UNCORRECTED, SINCE_LOAD, SRAM)],
             ),
         ])),
     )
@@ -58,12 +58,12 @@ pub(super) const ROWS: &[Family] = &[
             point(&[("type", "corrected"), ("location", "dram")], &[counter(CORRECTED, LIFETIME, DRAM)]),
             point(
                 &[("type", "corrected"), ("location", "sram")],
-                &[call(CallValue::SramCorrectedLifetime), counter(CORRECTED, LIFETIME, SRAM)],
+                &[named(SRAM_ERRORS, 2), counter(CORRECTED, LIFETIME, SRAM)],
             ),
             point(&[("type", "uncorrected"), ("location", "dram")], &[counter(UNCORRECTED, LIFETIME, DRAM)]),
             point(
                 &[("type", "uncorrected"), ("location", "sram")],
-                &[call(CallValue::SramUncorrectedLifetime), counter(UNCORRECTED, LIFETIME, SRAM)],
+                &[named(SRAM_ERRORS, 3), counter(UNCORRECTED, LIFETIME, SRAM)],
             ),
         ])),
     )
@@ -79,7 +79,7 @@ pub(super) const ROWS: &[Family] = &[
         Unit::None,
         "1 when the board has had more uncorrected SRAM errors over its life than its vendor \
          allows, else 0.",
-        Gpu(Read(&[point(&[], &[call(CallValue::SramThresholdExceeded)])])),
+        Gpu(Read(&[point(&[], &[named(SRAM_ERRORS, 4)])])),
     )
     .level(Level::Lean)
     .tier(Tier::Slow)
@@ -90,7 +90,7 @@ pub(super) const ROWS: &[Family] = &[
 ];
 
 const fn counter(kind: u32, counter: u32, location: u32) -> Source {
-    call(CallValue::EccCounter { kind, counter, location })
+    call(CallValue { function: MEMORY_ERRORS, arguments: [kind, counter, location], place: 0 })
 }
 
 pub(super) const NO_ECC: &str = "this board has no ECC, or it is off: nvidia-smi -e 1 and a reset switch it on where \

@@ -5,8 +5,8 @@ use super::Rows::Gpu;
 use super::aliases::{Alias, HW_GPU, dcgm, otel};
 use super::family::{BLACKWELL, HOPPER};
 use super::power::NO_GRACE;
-use super::source::{call, field, named, point};
-use super::{ALL_LINKS, CallValue, Counter, Family, LabelPair, Level, MOST_LINKS, Point, Source};
+use super::source::{LINK_STATE, field, named, point};
+use super::{ALL_LINKS, Counter, Family, LabelPair, Level, MOST_LINKS, Point, Source};
 use crate::model::Unit;
 use crate::model::frame::Tier;
 
@@ -114,7 +114,7 @@ pub(super) const ROWS: &[Family] = &[
             &[
                 links(165),
                 // Branch 470 has no field of it.
-                call(CallValue::NvLinksUp),
+                named(LINK_STATE, 0),
             ],
         )])),
     )

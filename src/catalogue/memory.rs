@@ -3,8 +3,8 @@
 use super::GpuRows::Read;
 use super::Rows::Gpu;
 use super::aliases::{HW_GPU, dcgm, otel};
-use super::source::{call, named, point};
-use super::{CallValue, Family, Level, Point};
+use super::source::{MEMORY, named, point};
+use super::{Family, Level, Point};
 use crate::model::Unit;
 use crate::model::frame::Tier;
 
@@ -14,7 +14,7 @@ pub(super) const ROWS: &[Family] = &[
         Level::Lean,
         "Physical device memory; total = used + free + reserved. Of a GPU that shares the host's \
          memory, all of that.",
-        &[point(&[], &[call(CallValue::MemoryTotal)])],
+        &[point(&[], &[named(MEMORY, 0)])],
     )
     .source_from(Level::Full)
     .aliases(&[dcgm("DCGM_FI_DEV_FB_TOTAL").over(1 << 20), otel("hw.gpu.memory.limit", &[HW_GPU])]),
@@ -24,7 +24,7 @@ pub(super) const ROWS: &[Family] = &[
         "Device memory allocated by clients, without what the driver reserves (drivers before \
          510 include the reserved memory here and do not report it). Of a GPU that shares the \
          host's memory, the sum over its processes.",
-        &[point(&[], &[call(CallValue::MemoryUsed)])],
+        &[point(&[], &[named(MEMORY, 1)])],
     )
     .source_from(Level::Full)
     .aliases(&[dcgm("DCGM_FI_DEV_FB_USED").over(1 << 20), otel("hw.gpu.memory.usage", &[HW_GPU])]),
@@ -33,7 +33,7 @@ pub(super) const ROWS: &[Family] = &[
         Level::Standard,
         "Device memory that can still be allocated; of a GPU that shares the host's memory, what \
          the host still has.",
-        &[point(&[], &[call(CallValue::MemoryFree)])],
+        &[point(&[], &[named(MEMORY, 2)])],
     )
     .source_from(Level::Full)
     .aliases(&[dcgm("DCGM_FI_DEV_FB_FREE").over(1 << 20)]),
@@ -42,7 +42,7 @@ pub(super) const ROWS: &[Family] = &[
         Level::Standard,
         "Device memory that driver and firmware reserve; of a GPU that shares the host's memory, \
          what programs outside of the GPU hold.",
-        &[point(&[], &[call(CallValue::MemoryReserved)])],
+        &[point(&[], &[named(MEMORY, 3)])],
     )
     .source_from(Level::Full)
     .aliases(&[dcgm("DCGM_FI_DEV_FB_RESERVED").over(1 << 20)]),

@@ -35,6 +35,7 @@ mod xids;
 pub use agent::AgentFamily;
 pub use aliases::{Alias, Profile};
 pub use bounds::Bound;
+pub use clocks::{POWER_CAP, THROTTLE_REASONS, ThrottleReason};
 pub use counters::{COUNTING, Counter, counters};
 pub use dcgm::*;
 pub use family::*;
@@ -42,7 +43,7 @@ pub use hardware::{HARDWARE, MEMORY_UTILIZATION, STATUS, is_up_down_counter};
 pub use labels::{LABELS, Label, values_of};
 pub use points::{
     FirstNumbers, INTEGRALS, IntegralOf, KnownPoint, PointId, counter_of, device_points, first_integral,
-    first_point, integral_of, known_point, numbered_families, point,
+    first_point, integral_of, known_point, numbered_families, point, points_of,
 };
 pub use source::*;
 pub use values::*;

@@ -2,7 +2,7 @@
 
 #![expect(clippy::panic, reason = "the functions that panic run when the crate is compiled")]
 
-use super::{Counter, FAMILIES, Family, GpuRows, Point, Rows, Source};
+use super::{Counter, FAMILIES, Family, GpuRows, LabelPair, Point, Rows, Source};
 use crate::model::Unit;
 use crate::model::frame::Tier;
 
@@ -12,6 +12,14 @@ pub type PointId = usize;
 /// All device points in their order, with their family.
 pub fn device_points() -> impl Iterator<Item = (&'static Family, &'static Point)> {
     super::families().flat_map(|family| family.rows.points().iter().map(move |point| (family, point)))
+}
+
+/// The device points of a family that have these labels, each with its tier: what a sum over them adds up.
+pub fn points_of(family: &str, labels: &[LabelPair]) -> impl Iterator<Item = (PointId, Tier)> {
+    let of_family = device_points().enumerate().filter(move |(_, (one, _))| one.name == family);
+    let has_labels = move |point: &Point| labels.iter().all(|label| point.labels.contains(label));
+    let points = of_family.filter(move |(_, (_, point))| has_labels(point));
+    points.map(|(number, (family, _))| (number, family.tier))
 }
 
 /// How many integrals there are.

@@ -4,7 +4,7 @@ use super::GpuRows::Read;
 use super::Rows::Gpu;
 use super::aliases::{HW_GPU, dcgm, otel};
 use super::family::ADA;
-use super::source::{field, named, point, value_of};
+use super::source::{FAN, THRESHOLD, field, named, point};
 use super::{CallValue, Family, Level, Point, Source};
 use crate::model::Unit;
 use crate::model::frame::Tier;
@@ -118,7 +118,10 @@ pub(super) const ROWS: &[Family] = &[
             &[],
             &[
                 Source::Field { id: 83, scope: 0, times: THOUSAND },
-                Source::Call { value: value_of("nvmlDeviceGetTotalEnergyConsumption", 0), times: THOUSAND },
+                Source::Call {
+                    value: CallValue::of("nvmlDeviceGetTotalEnergyConsumption", 0),
+                    times: THOUSAND,
+                },
             ],
         )])),
     )
@@ -134,8 +137,8 @@ pub(super) const ROWS: &[Family] = &[
             point(
                 &[("sensor", "gpu")],
                 &[
-                    degrees(value_of("nvmlDeviceGetTemperatureV", 0)),
-                    degrees(value_of("nvmlDeviceGetTemperature", 0)),
+                    degrees(CallValue::of("nvmlDeviceGetTemperatureV", 0)),
+                    degrees(CallValue::of("nvmlDeviceGetTemperature", 0)),
                 ],
             ),
             point(&[("sensor", "memory")], &[Source::Field { id: 82, scope: 0, times: THOUSAND }]),
@@ -155,10 +158,10 @@ pub(super) const ROWS: &[Family] = &[
         "Temperatures at which a limit acts, on boards that report them; boards that report only \
          the distance to a limit have gpu_temperature_margin_celsius.",
         Gpu(Read(&[
-            point(&[("limit", "shutdown")], &[degrees(CallValue::Threshold(0))]),
-            point(&[("limit", "slowdown")], &[degrees(CallValue::Threshold(1))]),
-            point(&[("limit", "memory_max_operating")], &[degrees(CallValue::Threshold(2))]),
-            point(&[("limit", "gpu_max_operating")], &[degrees(CallValue::Threshold(3))]),
+            point(&[("limit", "shutdown")], &[degrees(CallValue::of_number(THRESHOLD, 0))]),
+            point(&[("limit", "slowdown")], &[degrees(CallValue::of_number(THRESHOLD, 1))]),
+            point(&[("limit", "memory_max_operating")], &[degrees(CallValue::of_number(THRESHOLD, 2))]),
+            point(&[("limit", "gpu_max_operating")], &[degrees(CallValue::of_number(THRESHOLD, 3))]),
         ])),
     )
     .labels(LIMIT)
@@ -238,7 +241,7 @@ const fn degrees(value: CallValue) -> Source {
 
 /// Percent of a fan.
 const fn fan(number: u32) -> Source {
-    Source::Call { value: CallValue::Fan(number), times: 10_000_000 }
+    Source::Call { value: CallValue::of_number(FAN, number), times: 10_000_000 }
 }
 
 /// For families that only modules with a CPU have.

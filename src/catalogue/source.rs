@@ -23,19 +23,14 @@ pub(super) const fn field(id: u32) -> Source {
     Source::Field { id, scope: 0, times: 1 }
 }
 
+/// The value at `place` in the answer of an NVML function, in the family's unit.
+pub(super) const fn named(function: &'static str, place: usize) -> Source {
+    call(CallValue::of(function, place))
+}
+
 /// A value of a call in the family's unit.
 pub(super) const fn call(value: CallValue) -> Source {
     Source::Call { value, times: 1 }
-}
-
-/// The value at `place` in the answer of an NVML function, in the family's unit.
-pub(super) const fn named(function: &'static str, place: usize) -> Source {
-    call(value_of(function, place))
-}
-
-/// The value at `place` in the answer of an NVML function.
-pub(super) const fn value_of(function: &'static str, place: usize) -> CallValue {
-    CallValue::Named { function, place }
 }
 
 /// Where a device reading comes from. Ids are the driver's, as plain data; `times` is the factor that brings
@@ -89,39 +84,47 @@ pub const MOST_LINKS: u32 = 36;
 /// The driver that moved the fields of [`Source::Renumbered`]: 580.82 (NVML's "Known Issues").
 pub const RENUMBERED: (u32, u32) = (580, 82);
 
-/// A value of a direct driver call; several may come from one call. Numbers are NVML's own: of a clock, a
-/// threshold, a fan, an error's kind, counter and place.
+/// A value of a direct driver call, in the driver's unit; several may come from one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "each name says the value; units are the driver's, the row's factor converts")]
-pub enum CallValue {
-    /// A value of the answer of the NVML function of that name, by its place there.
-    Named {
-        function: &'static str,
-        place: usize,
-    },
-    UtilizationGpu,
-    UtilizationMemory,
-    UtilizationEncoder,
-    UtilizationDecoder,
-    UtilizationJpeg,
-    UtilizationOfa,
-    MemoryTotal,
-    MemoryUsed,
-    MemoryFree,
-    MemoryReserved,
-    Threshold(u32),
-    Fan(u32),
-    Clock(u32),
-    ClockMax(u32),
-    NvLinksUp,
-    EccCounter {
-        kind: u32,
-        counter: u32,
-        location: u32,
-    },
-    SramCorrected,
-    SramUncorrected,
-    SramCorrectedLifetime,
-    SramUncorrectedLifetime,
-    SramThresholdExceeded,
+pub struct CallValue {
+    /// The NVML function, by its newest name.
+    pub function: &'static str,
+    /// NVML's numbers that it is given: a clock, a threshold, a fan, or an error's kind, counter and place.
+    pub arguments: [u32; 3],
+    /// The place of the value in its answer.
+    pub place: usize,
 }
+
+impl CallValue {
+    /// A value of a function that is given no number.
+    pub const fn of(function: &'static str, place: usize) -> Self {
+        Self { function, arguments: [0; 3], place }
+    }
+
+    /// The value of a function that is given one number.
+    pub const fn of_number(function: &'static str, number: u32) -> Self {
+        Self { function, arguments: [number, 0, 0], place: 0 }
+    }
+}
+
+/// The driver's utilization, of the GPU and of its memory.
+pub const UTILIZATION: &str = "nvmlDeviceGetUtilizationRates";
+
+/// Memory in total, used, free, and reserved where the function's second version exists.
+pub const MEMORY: &str = "nvmlDeviceGetMemoryInfo_v2";
+
+/// Whether a link is up, called for each.
+pub const LINK_STATE: &str = "nvmlDeviceGetNvLinkState";
+
+/// How often a kind of error was counted at a place.
+pub const MEMORY_ERRORS: &str = "nvmlDeviceGetMemoryErrorCounter";
+
+/// SRAM errors, corrected and uncorrected, since the driver was loaded and over the board's life, and whether these
+/// exceed the vendor's threshold.
+pub const SRAM_ERRORS: &str = "nvmlDeviceGetSramEccErrorStatus";
+
+/// The temperature of a threshold.
+pub const THRESHOLD: &str = "nvmlDeviceGetTemperatureThreshold";
+
+/// The speed of a fan.
+pub const FAN: &str = "nvmlDeviceGetFanSpeed_v2";

@@ -9,26 +9,12 @@ use super::kinds::{
 };
 use super::{Event, EventKind, Party, Severity};
 use crate::catalogue::xid::{self, Action};
-use crate::catalogue::{AgentFamily, KnownPoint, known_point};
+use crate::catalogue::{AgentFamily, POWER_CAP, THROTTLE_REASONS, ThrottleReason};
 use crate::model::snapshot::{GpuEntry, GpuState, HoldingEntry, SeenXid, Snapshot};
 use crate::model::{
     Attachment, Decimal, Fact, GpuId, HealthState, HoldingSource, Money, Nanoseconds, SxidCount, Utc,
 };
 
-/// The reasons for which clocks are held down.
-const THROTTLES: [(&str, KnownPoint); 6] = {
-    const fn row(reason: &'static str) -> (&'static str, KnownPoint) {
-        (reason, known_point("gpu_throttle_active", Some(reason)))
-    }
-    [
-        row("sw_power_cap"),
-        row("hw_other_slowdown"),
-        row("sync_boost"),
-        row("sw_thermal_slowdown"),
-        row("hw_thermal_slowdown"),
-        row("hw_power_brake"),
-    ]
-};
 /// An episode is told once it is this long, and ends once clocks are not held down for that long.
 const EPISODE_BEGINS: Nanoseconds = Nanoseconds::from_seconds(10);
 const EPISODE_ENDS: Nanoseconds = Nanoseconds::from_seconds(30);
@@ -272,7 +258,7 @@ impl EventTracker {
     }
 
     fn follow_throttles(&mut self, entry: &GpuEntry, state: &GpuState, now: Utc, events: &mut Vec<Event>) {
-        for (reason, point) in THROTTLES {
+        for ThrottleReason { name: reason, point, .. } in THROTTLE_REASONS {
             let key = (Arc::clone(&entry.id.uuid), reason);
             let is_held = state.reading(point.id, point.tier).ok().map(|value| value > 0);
             if is_held == Some(true) {
@@ -282,7 +268,7 @@ impl EventTracker {
                 if !episode.told && now.0.saturating_sub(episode.since.0) >= EPISODE_BEGINS.0 {
                     episode.told = true;
                     let text = format!("the clocks are held down: {reason}");
-                    let severity = if reason == "sw_power_cap" { Severity::Info } else { Severity::Warn };
+                    let severity = if reason == POWER_CAP { Severity::Info } else { Severity::Warn };
                     let attributes = vec![("reason", reason.to_owned())];
                     let parties = self.parties(&entry.id);
                     let begun = event(&THROTTLED, now, Some(entry), text);

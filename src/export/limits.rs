@@ -2,7 +2,7 @@
 
 use super::summarize::{count, ratio, rounded};
 use super::summary::GpuReadings;
-use crate::catalogue::{KnownPoint, known_point};
+use crate::catalogue::{KnownPoint, POWER_CAP, THROTTLE_REASONS, ThrottleReason, known_point, points_of};
 use crate::model::snapshot::GpuState;
 use crate::model::{Absence, Reading, SumOfReadings};
 
@@ -18,22 +18,6 @@ const MEMORY_TEMPERATURE: KnownPoint = known_point("gpu_temperature_celsius", So
 const SLOWDOWN: KnownPoint = known_point("gpu_temperature_limit_celsius", Some("slowdown"));
 const SLOWDOWN_MARGIN: KnownPoint = known_point("gpu_temperature_margin_celsius", Some("slowdown"));
 const SM_CLOCK: KnownPoint = known_point("gpu_clock_hertz", Some("sm"));
-/// Corrected errors of DRAM and SRAM, then uncorrected ones.
-const ECC: KnownPoint = known_point("gpu_ecc_errors_total", None);
-
-/// What holds the clocks down, the most urgent first, with the words for it.
-const THROTTLES: [(&str, KnownPoint, &str); 6] = [
-    throttle("hw_thermal_slowdown", "heat: the hardware slows it down"),
-    throttle("hw_power_brake", "power brake: the server asks for less power"),
-    throttle("sw_thermal_slowdown", "heat: the driver slows it down"),
-    throttle("hw_other_slowdown", "hardware slowdown: too much power at once"),
-    throttle("sw_power_cap", "power limit"),
-    throttle("sync_boost", "sync boost: another GPU of its group is slower"),
-];
-
-const fn throttle(reason: &'static str, words: &'static str) -> (&'static str, KnownPoint, &'static str) {
-    (reason, known_point("gpu_throttle_active", Some(reason)), words)
-}
 
 fn read(state: &GpuState, point: KnownPoint) -> Reading {
     state.reading(point.id, point.tier)
@@ -45,11 +29,11 @@ fn real(state: &GpuState, point: KnownPoint) -> Option<f64> {
     Some(rounded(value as f64 / 10_f64.powi(point.unit.decimals().into())))
 }
 
-/// The sum of the errors of the two memories.
-fn errors(state: &GpuState, first: usize) -> Option<u64> {
-    let parts = [first, first + 1].map(|id| read(state, KnownPoint { id, ..ECC }));
-    let sum = SumOfReadings::from_iter(parts).whole()?;
-    u64::try_from(sum).ok()
+/// The errors of that type, of all memories.
+fn ecc_errors(state: &GpuState, of: &'static str) -> Option<u64> {
+    let labels = [("type", of)];
+    let parts = points_of("gpu_ecc_errors_total", &labels).map(|(id, tier)| state.reading(id, tier));
+    parts.collect::<SumOfReadings>().whole().and_then(|sum| u64::try_from(sum).ok())
 }
 
 /// The readings of a GPU.
@@ -57,7 +41,7 @@ pub(super) fn read_gpu(state: &GpuState) -> GpuReadings {
     let activity = if state.is_up() { state.activity } else { Err(Absence::Stale) };
     let temperature = real(state, TEMPERATURE);
     let margin = || Some(temperature? + real(state, SLOWDOWN_MARGIN)?);
-    let throttled = THROTTLES.iter().filter(|(_, point, _)| read(state, *point) == Ok(1));
+    let throttled = THROTTLE_REASONS.iter().filter(|reason| read(state, reason.point) == Ok(1));
     GpuReadings {
         activity: ratio(activity),
         sm_active: ratio(read(state, SM_ACTIVE)),
@@ -71,9 +55,9 @@ pub(super) fn read_gpu(state: &GpuState) -> GpuReadings {
         memory_temperature: real(state, MEMORY_TEMPERATURE),
         temperature_limit: real(state, SLOWDOWN).or_else(margin),
         sm_clock: count(read(state, SM_CLOCK)),
-        throttled_by: throttled.map(|(reason, ..)| (*reason).to_owned()).collect(),
-        ecc_corrected: errors(state, ECC.id),
-        ecc_uncorrected: errors(state, ECC.id + 2),
+        throttled_by: throttled.map(|reason| reason.name.to_owned()).collect(),
+        ecc_corrected: ecc_errors(state, "corrected"),
+        ecc_uncorrected: ecc_errors(state, "uncorrected"),
     }
 }
 
@@ -93,9 +77,9 @@ pub(super) fn limit(
         return ("unknown", "it does not answer".to_owned());
     }
     let active = |reason: &str| readings.throttled_by.iter().any(|active| active == reason);
-    if let Some((reason, _, words)) = THROTTLES.iter().find(|(reason, ..)| active(reason)) {
-        let detail = match (*reason, readings) {
-            ("sw_power_cap", GpuReadings { power: Some(power), power_limit: Some(limit), .. }) => {
+    if let Some(ThrottleReason { name, words, .. }) = THROTTLE_REASONS.iter().find(|one| active(one.name)) {
+        let detail = match (*name, readings) {
+            (POWER_CAP, GpuReadings { power: Some(power), power_limit: Some(limit), .. }) => {
                 format!(": {power:.0} of {limit:.0} W")
             }
             (reason, GpuReadings { temperature: Some(celsius), .. }) if reason.contains("thermal") => {

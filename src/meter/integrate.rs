@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 use super::TrackedGpu;
 use super::counter_total::{CounterTotal, GpmReading};
 use crate::catalogue::{
-    Counter, InstanceValue, IntegralOf, PointId, counter_of, device_points, first_point, integral_of,
+    Counter, InstanceValue, IntegralOf, PointId, counter_of, first_point, integral_of, points_of,
 };
 use crate::model::snapshot::InstanceCounters;
 use crate::model::{
@@ -19,11 +19,8 @@ const UTILIZATION: PointId = first_point("gpu_utilization_ratio");
 const MEMORY_ACTIVITY: PointId = first_point("gpu_memory_activity_ratio");
 
 /// The points of all video engines.
-static VIDEO: LazyLock<Vec<PointId>> = LazyLock::new(|| {
-    let first = first_point("gpu_engine_utilization_ratio");
-    let name = |point: PointId| device_points().nth(point).map(|(family, _)| family.name);
-    (first..).take_while(|point| name(*point) == name(first)).collect()
-});
+static VIDEO: LazyLock<Vec<PointId>> =
+    LazyLock::new(|| points_of("gpu_engine_utilization_ratio", &[]).map(|(point, _)| point).collect());
 
 /// One whole, in billionths.
 pub(super) const WHOLE: u64 = 1_000_000_000;

@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 use super::account::ENERGY;
 use super::{Meter, Policy, TrackedGpu};
 use crate::account::{LedgerBatch, StickyFaults, XidSums};
-use crate::catalogue::{PointId, device_points, xid};
+use crate::catalogue::{PointId, points_of, xid};
 use crate::health::{HealthInput, HealthInputs, INPUT_SOURCES, Judge, Reachability, ReceivedEvents};
 use crate::model::frame::Tier;
 use crate::model::{
@@ -110,12 +110,7 @@ type InputPoints = Vec<(PointId, Tier)>;
 static INPUTS: LazyLock<Vec<(HealthInput, InputPoints)>> = LazyLock::new(|| {
     INPUT_SOURCES
         .iter()
-        .map(|source| {
-            let points = device_points().enumerate().filter(|(_, (family, point))| {
-                family.name == source.family && source.label.is_none_or(|label| point.labels.contains(&label))
-            });
-            (source.input, points.map(|(number, (family, _))| (number, family.tier)).collect())
-        })
+        .map(|source| (source.input, points_of(source.family, source.label.as_slice()).collect()))
         .collect()
 });
 

@@ -2,15 +2,14 @@
 //!
 //! `gpu_unsupported` and the doctor share this, so they never differ. What the configuration leaves out is not considered.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
 
 use super::TrackedGpu;
 use super::counter_total::CounterTotal;
 use crate::catalogue::{
-    Family, GpuRows, InstanceRows, InstanceValue, Labelled, Level, PointId, ProcessValue, Rows,
-    device_points, families, numbered_families,
+    Family, GpuRows, InstanceRows, InstanceValue, Labelled, Level, PointId, ProcessValue, Rows, families,
+    numbered_families, points_of,
 };
 use crate::model::{Absence, ActivitySource, Frame, InstanceFrame, Via};
 
@@ -29,31 +28,25 @@ pub fn unsupported(frame: &Frame, level: Level) -> Vec<(&'static str, Absence)> 
     absent.filter(|(_, absence)| absence.is_permanent()).collect()
 }
 
-/// The device points of each family.
-static POINTS: LazyLock<BTreeMap<&'static str, Range<PointId>>> = LazyLock::new(|| {
-    let mut points = BTreeMap::new();
-    for (point, (family, _)) in device_points().enumerate() {
-        points.entry(family.name).or_insert(point..point).end = point + 1;
-    }
-    points
-});
-
-/// A family with the points that it is read from: its own, or those that its values are integrals of.
-type FamilySources = (&'static Family, Vec<Range<PointId>>);
-
-static FAMILIES: LazyLock<Vec<FamilySources>> = LazyLock::new(|| {
-    let of = |name: &str| POINTS.get(name).cloned().unwrap_or_default();
-    let points = |family: &Family| match &family.rows {
-        Rows::Gpu(GpuRows::Read(_) | GpuRows::State(_) | GpuRows::Flow(_)) => vec![of(family.name)],
-        Rows::Gpu(GpuRows::Integrals { of: ratio, .. }) => vec![of(ratio)],
-        _ => Vec::new(),
+/// Every family with the points that it is read from: its own, or those that its values are integrals of.
+static FAMILIES: LazyLock<Vec<(&'static Family, Range<PointId>)>> = LazyLock::new(|| {
+    let own = |family: &Family| match &family.rows {
+        Rows::Gpu(GpuRows::Read(_) | GpuRows::State(_) | GpuRows::Flow(_)) => points(family.name),
+        Rows::Gpu(GpuRows::Integrals { of: ratio, .. }) => points(ratio),
+        _ => 0..0,
     };
-    families().map(|family| (family, points(family))).collect()
+    families().map(|family| (family, own(family))).collect()
 });
+
+/// The device points of the family of that name.
+fn points(name: &str) -> Range<PointId> {
+    let mut points = points_of(name, &[]).map(|(point, _)| point);
+    points.next().map_or(0..0, |first| first..points.last().unwrap_or(first) + 1)
+}
 
 /// A missing function is the driver's fault, unless the board is older than the first that supports the family: no
 /// driver reads the family there.
-fn board_support(frame: &Frame, family: &Family, points: &[Range<PointId>]) -> Support {
+fn board_support(frame: &Frame, family: &Family, points: &Range<PointId>) -> Support {
     let is_later = |first| capability(frame).is_some_and(|own| own < first);
     match frame_support(frame, family, points) {
         Err(Absence::NoSymbol) if family.first_capability().is_some_and(is_later) => {
@@ -69,11 +62,11 @@ fn capability(frame: &Frame) -> Option<(u32, u32)> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-fn frame_support(frame: &Frame, family: &Family, points: &[Range<PointId>]) -> Support {
+fn frame_support(frame: &Frame, family: &Family, points: &Range<PointId>) -> Support {
     let identity = &frame.identity;
     match &family.rows {
         Rows::Gpu(GpuRows::Read(_) | GpuRows::State(_) | GpuRows::Flow(_) | GpuRows::Integrals { .. }) => {
-            best(points.iter().map(|points| points_support(frame, points)))
+            points_support(frame, points)
         }
         Rows::Gpu(GpuRows::PlatformInfo) => {
             identity.platform.as_ref().map(|_| ()).ok_or(Absence::NotSupported)
@@ -96,7 +89,7 @@ fn frame_support(frame: &Frame, family: &Family, points: &[Range<PointId>]) -> S
 }
 
 fn reading_support(frame: &Frame, family: &str) -> Support {
-    POINTS.get(family).map_or(Ok(()), |points| points_support(frame, points))
+    points_support(frame, &points(family))
 }
 
 fn points_support(frame: &Frame, points: &Range<PointId>) -> Support {
@@ -188,13 +181,12 @@ enum SourceLookup {
 static METERED: LazyLock<Vec<Metered>> = LazyLock::new(|| {
     let mut metered = Vec::new();
     for ((family, first), (_, points)) in numbered_families().zip(FAMILIES.iter()) {
-        let points = points.first().cloned().unwrap_or_default();
         let by = match &family.rows {
             Rows::Gpu(GpuRows::Integrals { .. } | GpuRows::Flow(_)) => {
-                SourceLookup::Integral(first.integral, points)
+                SourceLookup::Integral(first.integral, points.clone())
             }
             Rows::Instance(InstanceRows::Integrals(points)) => SourceLookup::Instance(points),
-            Rows::Gpu(GpuRows::Read(_)) => SourceLookup::Points(points),
+            Rows::Gpu(GpuRows::Read(_)) => SourceLookup::Points(points.clone()),
             _ => SourceLookup::Account,
         };
         if family.source_level.is_some() {
@@ -267,6 +259,7 @@ fn instance_source(
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
     use super::*;
+    use crate::catalogue::device_points;
     use crate::catalogue::{first_integral, first_point};
     use crate::model::{Bytes, GpuIdentity, InstanceId, InstanceIdentity, Reading};
 

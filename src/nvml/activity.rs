@@ -80,9 +80,7 @@ impl ActivityReader {
             Ok(RingRead::Samples { last, mean, .. }) => {
                 self.sampled = Some(mean);
                 self.has_utilization = true;
-                for target in
-                    plan.utilization.iter().filter(|target| target.from == CallValue::UtilizationGpu)
-                {
+                for target in plan.utilization.iter().filter(|target| target.from.place == 0) {
                     readings.store(api, target, Ok(last.into()));
                 }
             }

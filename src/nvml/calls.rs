@@ -1,6 +1,6 @@
 //! Direct calls: which driver function returns which values of the catalogue.
 //!
-//! A metric from a new driver call names the function in its row of the catalogue, and has it in [`NAMED`] here.
+//! A metric from a new driver call names the function in its row of the catalogue, and has it in [`FUNCTIONS`] here.
 
 mod structures;
 
@@ -9,67 +9,24 @@ use std::ffi::c_uint;
 use nvml_wrapper_sys::bindings as sys;
 
 use super::driver_api::{CallError, DriverApi, Handle, INVALID_ARGUMENT, call};
-use crate::catalogue::{CallValue, MOST_LINKS};
+use crate::catalogue::{
+    CallValue, FAN, LINK_STATE, MEMORY, MEMORY_ERRORS, MOST_LINKS, SRAM_ERRORS, UTILIZATION,
+};
 use crate::model::Absence;
 
 pub(super) use structures::{fabric, memory, version};
 
-/// A driver function that returns one or more values.
+/// A driver function with the numbers that it is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum DriverFunction {
-    Utilization,
-    Encoder,
-    Decoder,
-    Jpeg,
-    Ofa,
-    Memory,
-    Threshold(u32),
-    Fan(u32),
-    Clock(u32),
-    ClockMax(u32),
-    NvLinksUp,
-    EccCounter {
-        kind: u32,
-        counter: u32,
-        location: u32,
-    },
-    Sram,
-    /// One of [`NAMED`].
-    Named(&'static str),
+pub(super) struct DriverFunction {
+    pub(super) name: &'static str,
+    pub(super) arguments: [u32; 3],
 }
 
-/// The function that returns a value.
-pub(super) const fn function(value: CallValue) -> DriverFunction {
-    place(value).0
-}
-
-/// The function that returns a value, and the value's place in its answer.
-const fn place(value: CallValue) -> (DriverFunction, usize) {
-    match value {
-        CallValue::Named { function, place } => (DriverFunction::Named(function), place),
-        CallValue::UtilizationGpu => (DriverFunction::Utilization, 0),
-        CallValue::UtilizationMemory => (DriverFunction::Utilization, 1),
-        CallValue::UtilizationEncoder => (DriverFunction::Encoder, 0),
-        CallValue::UtilizationDecoder => (DriverFunction::Decoder, 0),
-        CallValue::UtilizationJpeg => (DriverFunction::Jpeg, 0),
-        CallValue::UtilizationOfa => (DriverFunction::Ofa, 0),
-        CallValue::MemoryTotal => (DriverFunction::Memory, 0),
-        CallValue::MemoryUsed => (DriverFunction::Memory, 1),
-        CallValue::MemoryFree => (DriverFunction::Memory, 2),
-        CallValue::MemoryReserved => (DriverFunction::Memory, 3),
-        CallValue::Threshold(threshold) => (DriverFunction::Threshold(threshold), 0),
-        CallValue::Fan(fan) => (DriverFunction::Fan(fan), 0),
-        CallValue::Clock(clock) => (DriverFunction::Clock(clock), 0),
-        CallValue::ClockMax(clock) => (DriverFunction::ClockMax(clock), 0),
-        CallValue::NvLinksUp => (DriverFunction::NvLinksUp, 0),
-        CallValue::EccCounter { kind, counter, location } => {
-            (DriverFunction::EccCounter { kind, counter, location }, 0)
-        }
-        CallValue::SramCorrected => (DriverFunction::Sram, 0),
-        CallValue::SramUncorrected => (DriverFunction::Sram, 1),
-        CallValue::SramCorrectedLifetime => (DriverFunction::Sram, 2),
-        CallValue::SramUncorrectedLifetime => (DriverFunction::Sram, 3),
-        CallValue::SramThresholdExceeded => (DriverFunction::Sram, 4),
+impl DriverFunction {
+    /// The function that returns a value.
+    pub(super) const fn of(CallValue { function, arguments, .. }: CallValue) -> Self {
+        Self { name: function, arguments }
     }
 }
 
@@ -94,14 +51,12 @@ impl CallValues {
         all
     }
 
-    /// One value of the answer of its [`function`].
+    /// One value of the answer of its function.
     pub(super) fn get(&self, value: CallValue) -> Result<u64, Absence> {
-        let absence = match value {
-            // Only the second version of the function has it.
-            CallValue::MemoryReserved => Absence::NoSymbol,
-            _ => Absence::NotSupported,
-        };
-        match self.0.get(place(value).1).copied().flatten().ok_or(absence)? {
+        // Only the second version of the function has the reserved memory.
+        let is_of_second = value == CallValue::of(MEMORY, 3);
+        let absence = if is_of_second { Absence::NoSymbol } else { Absence::NotSupported };
+        match self.0.get(value.place).copied().flatten().ok_or(absence)? {
             NO_VALUE => Err(Absence::Rejected),
             value => Ok(value),
         }
@@ -118,24 +73,15 @@ fn word(word: c_uint) -> u64 {
 
 /// Calls one function.
 pub(super) fn call(api: &mut DriverApi, device: Handle, function: DriverFunction) -> CallResult {
-    match function {
-        DriverFunction::Utilization => structures::utilization(api, device),
-        DriverFunction::Memory => memory(api, device),
-        DriverFunction::Sram => structures::sram(api, device),
-        DriverFunction::Named(name) => named(api, device, name),
-        DriverFunction::NvLinksUp => Ok(CallValues::of([count_links_up(api, device)?])),
-        DriverFunction::EccCounter { kind, counter, location } => {
-            Ok(CallValues::of([ecc_counter(api, device, (kind, counter, location))?]))
-        }
-        _ => Ok(CallValues::of_words([read_u32(api, device, function)?])),
-    }
+    let known = FUNCTIONS.iter().find(|(name, _)| *name == function.name);
+    known.map_or(Err(Absence::NoSymbol), |(_, call)| call(api, device, function.arguments))
 }
 
 /// How often a kind of error was counted at a place, by NVML's numbers of kind, counter and place.
 fn ecc_counter(
     api: &mut DriverApi,
     Handle(device): Handle,
-    (kind, counter, location): (u32, u32, u32),
+    [kind, counter, location]: [u32; 3],
 ) -> Result<u64, CallError> {
     let mut errors: u64 = 0;
     call!(api, nvmlDeviceGetMemoryErrorCounter(device, kind, counter, location, &raw mut errors))?;
@@ -143,7 +89,7 @@ fn ecc_counter(
 }
 
 /// How many NVLinks are up: one call for each link, until one fails because there is no such link.
-fn count_links_up(api: &mut DriverApi, Handle(device): Handle) -> Result<u64, Absence> {
+fn count_links_up(api: &mut DriverApi, Handle(device): Handle) -> CallResult {
     let mut up = 0;
     for link in 0..MOST_LINKS {
         let mut active: sys::nvmlEnableState_t = 0;
@@ -154,54 +100,56 @@ fn count_links_up(api: &mut DriverApi, Handle(device): Handle) -> Result<u64, Ab
             Err(error) => return Err(error.into()),
         }
     }
-    Ok(up)
+    Ok(CallValues::of([up]))
 }
 
-/// Calls functions that return one number.
-fn read_u32(
-    api: &mut DriverApi,
-    Handle(device): Handle,
-    function: DriverFunction,
-) -> Result<c_uint, CallError> {
-    let (mut number, mut period): (c_uint, c_uint) = (0, 0);
-    let value = &raw mut number;
-    let period = &raw mut period;
-    match function {
-        DriverFunction::Encoder => call!(api, nvmlDeviceGetEncoderUtilization(device, value, period)),
-        DriverFunction::Decoder => call!(api, nvmlDeviceGetDecoderUtilization(device, value, period)),
-        DriverFunction::Jpeg => call!(api, nvmlDeviceGetJpgUtilization(device, value, period)),
-        DriverFunction::Ofa => call!(api, nvmlDeviceGetOfaUtilization(device, value, period)),
-        DriverFunction::Threshold(threshold) => {
-            call!(api, nvmlDeviceGetTemperatureThreshold(device, threshold, value))
-        }
-        DriverFunction::Fan(fan) => match call!(api, nvmlDeviceGetFanSpeed_v2(device, fan, value)) {
-            Err(CallError::NoSymbol) if fan == 0 => call!(api, nvmlDeviceGetFanSpeed(device, value)),
-            answer => answer,
-        },
-        DriverFunction::Clock(clock) => call!(api, nvmlDeviceGetClockInfo(device, clock, value)),
-        DriverFunction::ClockMax(clock) => call!(api, nvmlDeviceGetMaxClockInfo(device, clock, value)),
-        _ => Err(CallError::NoSymbol),
-    }?;
-    Ok(number)
+/// The speed of a fan; older libraries know the function of the first fan alone.
+fn fan(api: &mut DriverApi, Handle(device): Handle, [fan, ..]: [u32; 3]) -> CallResult {
+    let mut percent: c_uint = 0;
+    match call!(api, nvmlDeviceGetFanSpeed_v2(device, fan, &raw mut percent)) {
+        Err(CallError::NoSymbol) if fan == 0 => call!(api, nvmlDeviceGetFanSpeed(device, &raw mut percent))?,
+        answer => answer?,
+    }
+    Ok(CallValues::of_words([percent]))
 }
 
 /// A driver function and how it is called.
-type NamedFunction = (&'static str, fn(&mut DriverApi, Handle) -> CallResult);
+type KnownFunction = (&'static str, fn(&mut DriverApi, Handle, [u32; 3]) -> CallResult);
 
-/// A function that returns 32-bit numbers, each through a pointer argument of its own.
+/// A function that returns 32-bit numbers, each through a pointer argument of its own, and may be given one number.
 macro_rules! u32_outputs {
     ($function:ident, $($value:ident),+) => {
-        (stringify!($function), |api, Handle(device)| {
+        (stringify!($function), |api, Handle(device), _| {
             $(let mut $value: c_uint = 0;)+
             call!(api, $function(device, $(&raw mut $value),+))?;
             Ok(CallValues::of_words([$($value),+]))
         })
     };
+    ($function:ident[$number:ident], $value:ident) => {
+        (stringify!($function), |api, Handle(device), [$number, ..]| {
+            let mut $value: c_uint = 0;
+            call!(api, $function(device, $number, &raw mut $value))?;
+            Ok(CallValues::of_words([$value]))
+        })
+    };
 }
 
-/// The functions that the catalogue names ([`CallValue::Named`]).
-const NAMED: &[NamedFunction] = &[
-    ("nvmlDeviceGetPerformanceState", performance_state),
+/// The functions of the catalogue.
+const FUNCTIONS: &[KnownFunction] = &[
+    (UTILIZATION, |api, device, _| structures::utilization(api, device)),
+    u32_outputs!(nvmlDeviceGetEncoderUtilization, percent, period),
+    u32_outputs!(nvmlDeviceGetDecoderUtilization, percent, period),
+    u32_outputs!(nvmlDeviceGetJpgUtilization, percent, period),
+    u32_outputs!(nvmlDeviceGetOfaUtilization, percent, period),
+    (MEMORY, |api, device, _| memory(api, device)),
+    u32_outputs!(nvmlDeviceGetTemperatureThreshold[threshold], degrees),
+    (FAN, fan),
+    u32_outputs!(nvmlDeviceGetClockInfo[clock], megahertz),
+    u32_outputs!(nvmlDeviceGetMaxClockInfo[clock], megahertz),
+    (LINK_STATE, |api, device, _| count_links_up(api, device)),
+    (MEMORY_ERRORS, |api, device, error| Ok(CallValues::of([ecc_counter(api, device, error)?]))),
+    (SRAM_ERRORS, |api, device, _| structures::sram(api, device)),
+    ("nvmlDeviceGetPerformanceState", |api, device, _| performance_state(api, device)),
     u32_outputs!(nvmlDeviceGetCurrPcieLinkGeneration, generation),
     u32_outputs!(nvmlDeviceGetMaxPcieLinkGeneration, generation),
     u32_outputs!(nvmlDeviceGetCurrPcieLinkWidth, lanes),
@@ -212,27 +160,21 @@ const NAMED: &[NamedFunction] = &[
     u32_outputs!(nvmlDeviceGetEnforcedPowerLimit, milliwatts),
     u32_outputs!(nvmlDeviceGetPowerManagementLimit, milliwatts),
     u32_outputs!(nvmlDeviceGetPowerManagementDefaultLimit, milliwatts),
-    ("nvmlDeviceGetPowerManagementLimitConstraints", structures::power_limits),
-    ("nvmlDeviceGetTotalEnergyConsumption", energy),
-    ("nvmlDeviceGetTemperatureV", structures::temperature),
-    ("nvmlDeviceGetTemperature", temperature),
-    ("nvmlDeviceGetBAR1MemoryInfo", structures::bar1),
-    ("nvmlDeviceGetRemappedRows", structures::remap),
-    ("nvmlDeviceGetRowRemapperHistogram", structures::banks),
-    ("nvmlDeviceGetGpuFabricInfo", fabric_states),
-    ("nvmlDeviceGetGpuFabricInfoV", fabric_health),
+    u32_outputs!(nvmlDeviceGetPowerManagementLimitConstraints, least, most),
+    ("nvmlDeviceGetTotalEnergyConsumption", |api, device, _| energy(api, device)),
+    ("nvmlDeviceGetTemperatureV", |api, device, _| structures::temperature(api, device)),
+    ("nvmlDeviceGetTemperature", |api, device, _| temperature(api, device)),
+    ("nvmlDeviceGetBAR1MemoryInfo", |api, device, _| structures::bar1(api, device)),
+    u32_outputs!(nvmlDeviceGetRemappedRows, correctable, uncorrectable, pending, failure),
+    ("nvmlDeviceGetRowRemapperHistogram", |api, device, _| structures::banks(api, device)),
+    ("nvmlDeviceGetGpuFabricInfo", |api, device, _| fabric_states(api, device)),
+    ("nvmlDeviceGetGpuFabricInfoV", |api, device, _| fabric_health(api, device)),
     u32_outputs!(nvmlDeviceGetPersistenceMode, mode),
     u32_outputs!(nvmlDeviceGetEccMode, current, pending),
     u32_outputs!(nvmlDeviceGetMigMode, current, pending),
     u32_outputs!(nvmlDeviceGetAccountingMode, mode),
-    ("nvmlDeviceGetComputeMode", compute_mode),
+    ("nvmlDeviceGetComputeMode", |api, device, _| compute_mode(api, device)),
 ];
-
-/// Calls a function by its name.
-fn named(api: &mut DriverApi, device: Handle, name: &str) -> CallResult {
-    let known = NAMED.iter().find(|(known, _)| *known == name);
-    known.map_or(Err(Absence::NoSymbol), |(_, call)| call(api, device))
-}
 
 fn performance_state(api: &mut DriverApi, Handle(device): Handle) -> CallResult {
     let mut state: c_uint = 0;
@@ -282,7 +224,7 @@ fn compute_mode(api: &mut DriverApi, Handle(device): Handle) -> CallResult {
 /// The uncorrected SRAM errors of a MIG instance since the driver was loaded; NVML reports no other errors of an
 /// instance.
 pub(super) fn instance_errors(api: &mut DriverApi, device: Handle) -> Result<u64, Absence> {
-    Ok(ecc_counter(api, device, (1, 0, 7))?)
+    Ok(ecc_counter(api, device, [1, 0, 7])?)
 }
 
 /// Succeeds if ECC is on.
@@ -341,15 +283,16 @@ mod tests {
             _ => None,
         });
         let values: Vec<CallValue> = calls.collect();
-        let places: BTreeSet<_> = values.iter().map(|value| place(*value)).collect();
+        let places: BTreeSet<_> =
+            values.iter().map(|value| (DriverFunction::of(*value), value.place)).collect();
         assert_eq!(places.len(), values.len(), "each value is read for one point");
     }
 
     #[test]
     fn every_function_that_the_catalogue_names_is_known() {
         for source in device_points().flat_map(|(_, point)| point.sources) {
-            if let Source::Call { value: CallValue::Named { function, .. }, .. } = source {
-                assert!(NAMED.iter().any(|(known, _)| known == function), "{function}");
+            if let Source::Call { value: CallValue { function, .. }, .. } = source {
+                assert!(FUNCTIONS.iter().any(|(known, _)| known == function), "{function}");
             }
         }
     }
@@ -357,17 +300,18 @@ mod tests {
     #[test]
     fn a_value_that_the_answer_does_not_hold_is_absent() {
         let first_version = CallValues::of([100, 40, 60]);
-        assert_eq!(first_version.get(CallValue::MemoryFree), Ok(60));
-        assert_eq!(first_version.get(CallValue::MemoryReserved), Err(Absence::NoSymbol));
+        assert_eq!(first_version.get(CallValue::of(MEMORY, 2)), Ok(60));
+        assert_eq!(first_version.get(CallValue::of(MEMORY, 3)), Err(Absence::NoSymbol));
     }
 
     #[test]
     fn all_ones_are_no_value_in_whatever_length_they_come() {
         let words = CallValues::of_words([u32::MAX, 250]);
-        let values = [CallValue::UtilizationGpu, CallValue::UtilizationMemory].map(|value| words.get(value));
+        let values =
+            [CallValue::of(UTILIZATION, 0), CallValue::of(UTILIZATION, 1)].map(|value| words.get(value));
         assert_eq!(values, [Err(Absence::Rejected), Ok(250)]);
         let long = CallValues::of([u64::MAX, u32::MAX.into()]);
-        let values = [CallValue::MemoryTotal, CallValue::MemoryUsed].map(|value| long.get(value));
+        let values = [CallValue::of(MEMORY, 0), CallValue::of(MEMORY, 1)].map(|value| long.get(value));
         assert_eq!(values, [Err(Absence::Rejected), Ok(u32::MAX.into())]);
     }
 }

@@ -11,7 +11,7 @@ use super::gpm::{GpmCounters, GpmPair};
 use super::inventory::{name, uuid};
 use super::mig_placements::{SlicePlacement, slices};
 use super::plausibility::{CounterCheck, check_reading};
-use crate::catalogue::{Bound, CallValue, Counter, InstanceValue};
+use crate::catalogue::{Bound, CallValue, Counter, InstanceValue, MEMORY};
 use crate::model::frame::Tier;
 use crate::model::{Absence, Bytes, InstanceFrame, InstanceId, InstanceIdentity, MigSlices, Reading, Unit};
 
@@ -265,12 +265,14 @@ impl MigInstance {
         api.take_not_found();
         let memory = calls::memory(api, self.handle);
         self.missing |= was_there && api.take_not_found();
-        for (value, from) in [
-            (InstanceValue::MemoryTotal, CallValue::MemoryTotal),
-            (InstanceValue::MemoryUsed, CallValue::MemoryUsed),
-            (InstanceValue::MemoryFree, CallValue::MemoryFree),
-        ] {
-            self.store(api, value, memory.and_then(|memory| memory.get(from)).and_then(to_i64));
+        for (value, place) in
+            [(InstanceValue::MemoryTotal, 0), (InstanceValue::MemoryUsed, 1), (InstanceValue::MemoryFree, 2)]
+        {
+            self.store(
+                api,
+                value,
+                memory.and_then(|memory| memory.get(CallValue::of(MEMORY, place))).and_then(to_i64),
+            );
         }
     }
 

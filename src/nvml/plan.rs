@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::activity::MEMORY_USED;
-use super::calls::{self, DriverFunction};
+use super::calls::DriverFunction;
 use super::driver_api::{DriverApi, Handle};
 use super::fields::FieldBatch;
 use super::gpm::{GpmCounters, GpmPair};
@@ -17,7 +17,9 @@ use super::inventory::{self, FoundGpu};
 use super::mig_instances::{self, InstanceLayout, MigInstance, MigInstances};
 use super::probe::{self, ChosenMethod, GpmMetrics, ProbeRequest, ReadMethod};
 use super::quirks::Quirks;
-use crate::catalogue::{Bound, CallValue, Counter, PointId, counters, device_points, first_point};
+use crate::catalogue::{
+    self, Bound, CallValue, Counter, PointId, counters, device_points, first_point, points_of,
+};
 use crate::model::frame::Tier;
 use crate::model::{Absence, GpuIdentity, MemoryKind, Reading, Via};
 
@@ -241,7 +243,7 @@ impl TierPlan {
                     wanted.push(limit);
                 }
                 ReadMethod::Call { value, times } => {
-                    let function = calls::function(value);
+                    let function = DriverFunction::of(value);
                     groups.entry(function).or_default().push(ReadTarget { point, bound, from: value, times });
                     if chosen.family.is_judged || tier == Tier::Fast {
                         needed.insert(function);
@@ -268,14 +270,11 @@ fn take_calls(
 }
 
 /// The utilization call.
-pub(super) const UTILIZATION: DriverFunction = calls::function(CallValue::UtilizationGpu);
-
-const FIRST_VIDEO: PointId = first_point("gpu_engine_utilization_ratio");
+pub(super) const UTILIZATION: DriverFunction = DriverFunction::of(CallValue::of(catalogue::UTILIZATION, 0));
 
 /// Whether a point is the activity of a video engine.
 fn is_video(point: PointId) -> bool {
-    let family = |point| device_points().nth(point).map(|(family, _)| family.name);
-    family(point) == family(FIRST_VIDEO)
+    points_of("gpu_engine_utilization_ratio", &[]).any(|(video, _)| video == point)
 }
 
 /// The margin and its limits come in whole degrees.

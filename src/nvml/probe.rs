@@ -8,8 +8,9 @@ use super::driver_api::{DriverApi, Handle};
 use super::fields::{FieldBatch, FieldQuery};
 use super::gpm::GpmPair;
 use crate::catalogue::{
-    Bound, COUNTING, CallValue, FIRST_GENERATION_WITHOUT_LINKS_TOTAL, Family, GpuRows, Level, MOST_LINKS,
-    PointId, RENUMBERED, Rows, Source, device_points,
+    Bound, COUNTING, CallValue, FAN, FIRST_GENERATION_WITHOUT_LINKS_TOTAL, Family, GpuRows, LINK_STATE,
+    Level, MEMORY_ERRORS, MOST_LINKS, PointId, RENUMBERED, Rows, SRAM_ERRORS, Source, THRESHOLD,
+    device_points,
 };
 use crate::model::{Absence, Reading, Via};
 
@@ -327,7 +328,7 @@ impl<'a> BoardProbe<'a> {
             }
             ReadMethod::Margin { limit } => self.margin.and_then(|_| self.field(limit)).map(|_| true)?,
             ReadMethod::Call { value, .. } => {
-                let function = calls::function(value);
+                let function = DriverFunction::of(value);
                 self.check_meaningful(function)?;
                 let device = self.device;
                 let answer =
@@ -343,13 +344,13 @@ impl<'a> BoardProbe<'a> {
     /// Whether a function's value is meaningful on this board. Some boards return 0 for what they do not count
     /// (a 4080 SUPER's SRAM errors), or a temperature for a limit that they have as a distance.
     fn check_meaningful(&self, function: DriverFunction) -> Result<(), Absence> {
-        let meant = match function {
-            DriverFunction::EccCounter { .. } | DriverFunction::Sram => return self.ecc,
-            DriverFunction::NvLinksUp => self.facts.links > 0,
-            DriverFunction::Fan(fan) => fan < self.fans?,
+        let meant = match function.name {
+            MEMORY_ERRORS | SRAM_ERRORS => return self.ecc,
+            LINK_STATE => self.facts.links > 0,
+            FAN => function.arguments[0] < self.fans?,
             // Boards with distances to their limits have no temperatures of the limits. What an older driver
             // without the margin call returns here on such a board is unknown, so it is not used.
-            DriverFunction::Threshold(_) => self.margin.is_err() && !self.has_distances(),
+            THRESHOLD => self.margin.is_err() && !self.has_distances(),
             _ => true,
         };
         if meant { Ok(()) } else { Err(Absence::NotSupported) }
@@ -370,7 +371,7 @@ impl<'a> BoardProbe<'a> {
         let (raw, times) = match chosen.method {
             ReadMethod::Field { field, times } => (self.field(field).ok()?, times),
             ReadMethod::Call { value, times } => {
-                let answer = self.functions.get(&calls::function(value))?.ok()?;
+                let answer = self.functions.get(&DriverFunction::of(value))?.ok()?;
                 (i64::try_from(answer.get(value).ok()?).ok()?, times)
             }
             _ => return None,

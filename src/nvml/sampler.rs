@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::activity::{ActivityReader, store_all};
-use super::calls;
+use super::calls::{self, DriverFunction};
 use super::driver_api::{CallSlot, DriverApi, Handle};
 use super::driver_budget::{CostClass, DriverBudget, SHARE};
 use super::inventory::FoundGpu;
@@ -440,7 +440,7 @@ fn has_better_call<T>(
     let sources = device_points().nth(target.point).map(|(_, point)| point.sources).unwrap_or_default();
     sources.iter().any(|source| {
         let Source::Call { value, times } = *source else { return false };
-        let answer = calls::call(api, device, calls::function(value)).and_then(|values| values.get(value));
+        let answer = calls::call(api, device, DriverFunction::of(value)).and_then(|values| values.get(value));
         let of_call = ReadTarget { point: target.point, bound: target.bound, from: value, times };
         answer.is_ok_and(|answer| {
             i64::try_from(answer).is_ok_and(|answer| readings.would_accept(api, &of_call, answer))

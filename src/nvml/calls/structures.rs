@@ -44,12 +44,6 @@ pub(super) fn bar1(api: &mut DriverApi, Handle(device): Handle) -> CallResult {
     Ok(CallValues::of([memory.bar1Total, memory.bar1Used]))
 }
 
-pub(super) fn power_limits(api: &mut DriverApi, Handle(device): Handle) -> CallResult {
-    let (mut least, mut most): (c_uint, c_uint) = (0, 0);
-    call!(api, nvmlDeviceGetPowerManagementLimitConstraints(device, &raw mut least, &raw mut most))?;
-    Ok(CallValues::of_words([least, most]))
-}
-
 pub(super) fn temperature(api: &mut DriverApi, Handle(device): Handle) -> CallResult {
     let version = version::<sys::nvmlTemperature_v1_t>(1);
     let mut answer = sys::nvmlTemperature_v1_t { version, sensorType: GPU_SENSOR, temperature: 0 };
@@ -72,13 +66,6 @@ pub(super) fn sram(api: &mut DriverApi, Handle(device): Handle) -> CallResult {
         status.aggregateUncParity.saturating_add(status.aggregateUncSecDed),
         word(status.bThresholdExceeded),
     ]))
-}
-
-pub(super) fn remap(api: &mut DriverApi, Handle(device): Handle) -> CallResult {
-    let mut rows: [c_uint; 4] = [0; 4];
-    let [correctable, uncorrectable, pending, failure] = rows.each_mut().map(std::ptr::from_mut);
-    call!(api, nvmlDeviceGetRemappedRows(device, correctable, uncorrectable, pending, failure))?;
-    Ok(CallValues::of_words(rows))
 }
 
 pub(super) fn banks(api: &mut DriverApi, Handle(device): Handle) -> CallResult {

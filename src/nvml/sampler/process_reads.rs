@@ -4,7 +4,7 @@
 //! `process_schedule` decides which of them a tick reads. Resolving processes to holders is not done here.
 
 use super::{DueTiers, Sampler};
-use crate::catalogue::{CallValue, InstanceValue, Level};
+use crate::catalogue::{CallValue, InstanceValue, Level, MEMORY};
 use crate::model::frame::Tier;
 use crate::model::{Absence, ProcessSample, Reading, Stamp};
 use crate::nvml::activity::MEMORY_USED;
@@ -83,7 +83,7 @@ impl Sampler {
             self.api.take_not_found();
             let api = &mut self.api;
             let used =
-                |device| calls::memory(api, device).and_then(|memory| memory.get(CallValue::MemoryUsed));
+                |device| calls::memory(api, device).and_then(|memory| memory.get(CallValue::of(MEMORY, 1)));
             let answer = plan.devices().map(used).collect();
             missing = instances_were_there && self.api.take_not_found();
             Some(answer)
