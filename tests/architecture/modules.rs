@@ -58,13 +58,13 @@ pub(crate) const MODULES: &[Module] = &[
         &["model", "billing", "ledger", "thread", "file"],
         "Parquet files of closed days, and bills over many ledgers",
     ),
-    module("health", &["model", "catalogue"], "pure: readings and XIDs to a verdict, by a table of rules"),
+    module("health", &["model", "catalogue"], "pure: readings and XIDs to a verdict"),
     module(
         "meter",
         &["model", "catalogue", "host", "holders", "tenants", "billing", "attribution", "account", "health"],
         "one tick: identify, integrate, settle, judge, publish",
     ),
-    module("events", &["model", "catalogue"], "pure: finds events in snapshots"),
+    module("events", &["model", "catalogue"], "pure: events in snapshots"),
     module(
         "export",
         &["model", "catalogue", "events"],
@@ -92,7 +92,7 @@ pub(crate) const MODULES: &[Module] = &[
     module(
         "policy",
         &["model", "clock", "catalogue", "tenants", "billing", "config", "meter", "export"],
-        "what follows from a configuration: sampling schedule, grants, prices",
+        "from a configuration: schedule, grants, prices",
     ),
     module(
         "resolvers",
@@ -121,7 +121,7 @@ pub(crate) const MODULES: &[Module] = &[
             "resolvers",
             "file",
         ],
-        "opens and closes the driver; samplers, events, kernel log, recordings",
+        "opens and closes the driver; samplers, events, recordings",
     ),
     module(
         "control",
