@@ -14,51 +14,30 @@ use crate::catalogue::{
 use crate::model::snapshot::GpuState;
 use crate::model::{Absence, Reading, UnattributedReason};
 
-/// The families in which an entry of a list has series, and how many in each.
-#[derive(Default)]
-pub(super) struct EntrySeries(Vec<(&'static str, usize)>);
-
-impl EntrySeries {
-    fn at(level: Level, series: fn(&Rows) -> usize) -> Self {
-        let counted = families().filter(|family| family.level <= level);
-        let counted = counted.map(|family| (family.name, series(&family.rows)));
-        Self(counted.filter(|(_, count)| *count > 0).collect())
-    }
-
-    fn count(&self) -> usize {
-        self.0.iter().map(|(_, count)| count).sum()
-    }
+/// A list of which entries may be left off.
+#[derive(Clone, Copy)]
+pub(super) enum SeriesList {
+    Accounts,
+    WorkloadAccounts,
+    Budgets,
+    MonthCosts,
+    Holdings,
+    Workloads,
+    Processes,
 }
 
-/// The series of one entry of each list.
-#[derive(Default)]
-pub(super) struct SeriesPerEntry {
-    pub(super) account: EntrySeries,
-    pub(super) workload_account: EntrySeries,
-    pub(super) budget: EntrySeries,
-    pub(super) month_cost: EntrySeries,
-    pub(super) holding: EntrySeries,
-    pub(super) workload: EntrySeries,
-    pub(super) process: EntrySeries,
-}
-
-impl SeriesPerEntry {
-    pub(super) fn at(level: Level) -> Self {
-        let count = |series| EntrySeries::at(level, series);
-        Self {
-            account: count(|rows| match rows {
-                Rows::Account(AccountRows::Tenant(points)) => points.len(),
-                _ => 0,
-            }),
-            workload_account: count(|rows| match rows {
-                Rows::Account(AccountRows::Workload(points)) => points.len(),
-                _ => 0,
-            }),
-            budget: count(|rows| usize::from(matches!(rows, Rows::Account(AccountRows::Budget)))),
-            month_cost: count(|rows| usize::from(matches!(rows, Rows::Account(AccountRows::MonthCost)))),
-            holding: count(|rows| usize::from(matches!(rows, Rows::Account(AccountRows::Holding)))),
-            workload: count(|rows| usize::from(matches!(rows, Rows::Account(AccountRows::WorkloadInfo)))),
-            process: count(|rows| if let Rows::Process(points) = rows { points.len() } else { 0 }),
+impl SeriesList {
+    /// How many series one of its entries has in a family of these rows.
+    const fn series_in(self, rows: &Rows) -> usize {
+        match (self, rows) {
+            (Self::Accounts, Rows::Account(AccountRows::Tenant(points)))
+            | (Self::WorkloadAccounts, Rows::Account(AccountRows::Workload(points))) => points.len(),
+            (Self::Processes, Rows::Process(points)) => points.len(),
+            (Self::Budgets, Rows::Account(AccountRows::Budget))
+            | (Self::MonthCosts, Rows::Account(AccountRows::MonthCost))
+            | (Self::Holdings, Rows::Account(AccountRows::Holding))
+            | (Self::Workloads, Rows::Account(AccountRows::WorkloadInfo)) => 1,
+            _ => 0,
         }
     }
 }
@@ -68,31 +47,39 @@ pub(super) type DroppedSeries = BTreeMap<&'static str, u64>;
 
 /// The series that a tick may still use.
 pub(super) struct SeriesBudget<'a> {
-    pub(super) costs: &'a SeriesPerEntry,
+    pub(super) level: Level,
     pub(super) dropped: &'a mut DroppedSeries,
     pub(super) left: usize,
 }
 
 impl SeriesBudget<'_> {
-    /// How many entries of that cost still fit.
-    pub(super) fn entries_left(&self, cost: &EntrySeries) -> usize {
-        self.left.checked_div(cost.count()).unwrap_or(usize::MAX)
+    /// The families in which an entry of the list has series, and how many in each.
+    fn series_of(&self, list: SeriesList) -> impl Iterator<Item = (&'static str, usize)> + use<> {
+        let level = self.level;
+        let published = families().filter(move |family| family.level <= level);
+        published.map(move |family| (family.name, list.series_in(&family.rows)))
+    }
+
+    /// How many entries of the list still fit.
+    pub(super) fn entries_left(&self, list: SeriesList) -> usize {
+        let each: usize = self.series_of(list).map(|(_, count)| count).sum();
+        self.left.checked_div(each).unwrap_or(usize::MAX)
     }
 
     /// Charges the budget for entries, and counts the series of those that are left off.
-    pub(super) fn charge(&mut self, cost: &EntrySeries, entries: usize, left_off: usize) {
-        self.left = self.left.saturating_sub(entries * cost.count());
-        if left_off > 0 {
-            for (family, count) in &cost.0 {
+    pub(super) fn charge(&mut self, list: SeriesList, entries: usize, left_off: usize) {
+        for (family, count) in self.series_of(list).filter(|(_, count)| *count > 0) {
+            self.left = self.left.saturating_sub(entries * count);
+            if left_off > 0 {
                 *self.dropped.entry(family).or_default() += (left_off * count) as u64;
             }
         }
     }
 
     /// Charges for as many of the entries as fit, counts the others as left off, and returns how many fit.
-    pub(super) fn admit(&mut self, cost: &EntrySeries, entries: usize) -> usize {
-        let fit = entries.min(self.entries_left(cost));
-        self.charge(cost, fit, entries - fit);
+    pub(super) fn admit(&mut self, list: SeriesList, entries: usize) -> usize {
+        let fit = entries.min(self.entries_left(list));
+        self.charge(list, fit, entries - fit);
         fit
     }
 }
@@ -210,11 +197,6 @@ fn series_of(family: &Family, integrals: usize, read: &mut impl FnMut(&[Point]) 
 mod tests {
     use super::*;
 
-    fn costs() -> SeriesPerEntry {
-        let account = EntrySeries(vec![("gpu_tenant_held_seconds_total", 2)]);
-        SeriesPerEntry { account, ..SeriesPerEntry::default() }
-    }
-
     #[test]
     fn an_account_with_series_keeps_them_when_others_come_before_it() {
         let mut before = BTreeSet::new();
@@ -234,13 +216,13 @@ mod tests {
 
     #[test]
     fn series_above_the_limit_are_left_off_and_counted_by_family() {
-        let (costs, mut dropped) = (costs(), DroppedSeries::new());
+        let mut dropped = DroppedSeries::new();
         let mut admit = |left, entries| {
-            let mut budget = SeriesBudget { costs: &costs, dropped: &mut dropped, left };
-            budget.admit(&costs.account, entries)
+            let mut budget = SeriesBudget { level: Level::Full, dropped: &mut dropped, left };
+            budget.admit(SeriesList::Holdings, entries)
         };
-        assert_eq!([admit(5, 2), admit(5, 3), admit(0, 2)], [2, 2, 0]);
-        assert_eq!(dropped, BTreeMap::from([("gpu_tenant_held_seconds_total", (1 + 2) * 2)]));
+        assert_eq!([admit(2, 2), admit(2, 3), admit(0, 2)], [2, 2, 0]);
+        assert_eq!(dropped, BTreeMap::from([("gpu_holding_ratio", 1 + 2)]));
     }
 
     #[test]

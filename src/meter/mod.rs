@@ -288,7 +288,7 @@ impl Meter {
             conflicts: Conflicts::default(),
             last_hour: LastHour::default(),
             counters: MeterCounters::default(),
-            publisher: Publisher::new(policy.level),
+            publisher: Publisher::default(),
             configured: Arc::clone(&policy),
             policy,
         };
@@ -347,7 +347,7 @@ impl Meter {
             self.gpus.values_mut().for_each(|gpu| gpu.dcgm = DcgmHistory::default());
         }
         self.has_new_grants = true;
-        self.publisher.apply_policy(&policy);
+        self.publisher.accounts.invalidate();
         self.policy = policy;
     }
 

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::budget::{DroppedSeries, SeriesBudget, SeriesPerEntry};
+use super::budget::{DroppedSeries, SeriesBudget};
 use super::integrate::shown_activity;
 use super::numbers::{SeriesOrder, whole};
 use super::prices::PublishedPrices;
@@ -34,21 +34,10 @@ pub(super) struct Publisher {
     prices: PublishedPrices,
     month: PublishedMonth,
     agent: SeriesOrder,
-    costs: SeriesPerEntry,
     dropped: DroppedSeries,
 }
 
 impl Publisher {
-    pub(super) fn new(level: Level) -> Self {
-        Self { costs: SeriesPerEntry::at(level), ..Self::default() }
-    }
-
-    /// Applies another policy: accounts are built again.
-    pub(super) fn apply_policy(&mut self, policy: &Policy) {
-        self.costs = SeriesPerEntry::at(policy.level);
-        self.accounts.invalidate();
-    }
-
     fn build_snapshot(&mut self, meter: &Meter, now: Stamp, inputs: &Inputs) -> Snapshot {
         let policy = &*meter.policy;
         let at = meter.timeline.at(now.boottime);
@@ -59,7 +48,7 @@ impl Publisher {
         let (agent_entries, agent) = self.agent.sort(numbers);
         let of_gpus: usize = gpus.iter().zip(&states).map(|(gpu, state)| gpu.series.count(gpu, state)).sum();
         let left = policy.series.saturating_sub(of_gpus + agent.iter().map(series).sum::<usize>());
-        let mut budget = SeriesBudget { costs: &self.costs, dropped: &mut self.dropped, left };
+        let mut budget = SeriesBudget { level: policy.level, dropped: &mut self.dropped, left };
         let sources = AccountSources { committed: &meter.accounts, policy, at, gpus: &gpus, prices: &prices };
         let accounts = self.accounts.update(sources, &mut budget);
         let month = self.month.update(meter.rule_schedule(), meter.accounts.month.as_ref(), &mut budget);

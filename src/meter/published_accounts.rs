@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::budget::{SeriesBudget, select_accounts};
+use super::budget::{SeriesBudget, SeriesList, select_accounts};
 use super::committed::{AccountKey, CommittedAccounts, SlotAccount, is_cost};
 use super::{Policy, TrackedGpu};
 use crate::catalogue::{AccountValue, Level};
@@ -90,7 +90,7 @@ impl AccountPublisher {
         sources: AccountSources<'_>,
         budget: &mut SeriesBudget<'_>,
     ) -> &PublishedAccounts {
-        let (costs, room) = (budget.costs, budget.entries_left(&budget.costs.account));
+        let room = budget.entries_left(SeriesList::Accounts);
         let is_current = |published: &PublishedAccounts| {
             sources.at < published.until
                 && published.room == room
@@ -100,8 +100,8 @@ impl AccountPublisher {
         let published = match self.published.take().filter(is_current) {
             Some(current) => {
                 let PublishedAccounts { tenants, workloads, .. } = &current;
-                budget.charge(&costs.account, tenants.entries.len(), tenants.left_off);
-                budget.charge(&costs.workload_account, workloads.entries.len(), workloads.left_off);
+                budget.charge(SeriesList::Accounts, tenants.entries.len(), tenants.left_off);
+                budget.charge(SeriesList::WorkloadAccounts, workloads.entries.len(), workloads.left_off);
                 current
             }
             None => self.build(sources, budget),
@@ -119,7 +119,7 @@ impl AccountPublisher {
         let positions: BTreeMap<&str, usize> =
             gpus.iter().enumerate().map(|(position, gpu)| (&*gpu.id.uuid, position)).collect();
         let delay = policy.birth_delay;
-        let room = budget.entries_left(&budget.costs.account);
+        let room = budget.entries_left(SeriesList::Accounts);
         let mut accounts = committed.by_tenant(at, delay, &tariffs);
         // A forgotten GPU has no series, and none are counted as left off.
         accounts.retain(|account| positions.contains_key(&*account.key.uuid));
@@ -148,7 +148,7 @@ impl AccountPublisher {
         tariffs: BTreeMap<Arc<str>, Tariff>,
         budget: &mut SeriesBudget<'_>,
     ) -> PublishedRows {
-        let (all, room) = (accounts.len(), budget.entries_left(&budget.costs.account));
+        let (all, room) = (accounts.len(), budget.entries_left(SeriesList::Accounts));
         // Where not all fit, `__other__` may have a series on each GPU, but at most as many as tenants have.
         let reserved = if all > room { positions.len().min(room / 2) } else { 0 };
         let keys = accounts.iter().map(|account| account.key.clone()).collect();
@@ -159,7 +159,7 @@ impl AccountPublisher {
         others.truncate(room.saturating_sub(accounts.len()));
         accounts.append(&mut others);
         let rows = PublishedRows::new(accounts, positions, left_off);
-        budget.charge(&budget.costs.account, rows.entries.len(), left_off);
+        budget.charge(SeriesList::Accounts, rows.entries.len(), left_off);
         rows
     }
 
@@ -169,7 +169,7 @@ impl AccountPublisher {
         positions: &BTreeMap<&str, usize>,
         budget: &mut SeriesBudget<'_>,
     ) -> PublishedRows {
-        let room = budget.admit(&budget.costs.workload_account, accounts.len());
+        let room = budget.admit(SeriesList::WorkloadAccounts, accounts.len());
         let keys = accounts.iter().map(|account| account.key.clone()).collect();
         self.workloads = select_accounts(&self.workloads, keys, room);
         let left_off = accounts.len() - self.workloads.len();
@@ -248,7 +248,7 @@ mod tests {
     use crate::catalogue::{self, AccountRows, Rows};
     use crate::meter::Meter;
     use crate::meter::account::Account;
-    use crate::meter::budget::{DroppedSeries, SeriesPerEntry};
+    use crate::meter::budget::DroppedSeries;
     use crate::model::{Amounts, GpuId, Holder, HowHeld, Money, Nanoseconds, Parts, Stamp};
 
     const WIDE: usize = 1_000;
@@ -325,9 +325,9 @@ mod tests {
     ) -> (&'a PublishedAccounts, Vec<TenantRow<'a>>) {
         let (policy, at) = (&*meter.policy, at(second).utc);
         let sources = AccountSources { committed: &meter.accounts, policy, at, gpus, prices };
-        let (costs, mut dropped) = (SeriesPerEntry::at(Level::Full), DroppedSeries::new());
+        let (level, mut dropped) = (Level::Full, DroppedSeries::new());
         let published =
-            series.update(sources, &mut SeriesBudget { costs: &costs, dropped: &mut dropped, left: limit });
+            series.update(sources, &mut SeriesBudget { level, dropped: &mut dropped, left: limit });
         let cost = AccountValue::ALL.iter().position(|value| *value == AccountValue::HeldCost).unwrap();
         let rows = published.tenants.entries.iter().zip(&*published.tenants.states);
         (published, rows.map(|(entry, state)| (&*entry.owner, entry.gpu, state.values[cost])).collect())

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::budget::SeriesBudget;
+use super::budget::{SeriesBudget, SeriesList};
 use crate::account::MonthCosts;
 use crate::model::Utc;
 use crate::model::snapshot::{BudgetEntry, MonthCostEntry};
@@ -39,8 +39,8 @@ impl PublishedMonth {
             (self.rules, self.month) = (Some(Arc::clone(rules)), month.cloned());
             self.build();
         }
-        let budgets = series.admit(&series.costs.budget, self.budgets.len());
-        let costs = series.admit(&series.costs.month_cost, self.entries.len());
+        let budgets = series.admit(SeriesList::Budgets, self.budgets.len());
+        let costs = series.admit(SeriesList::MonthCosts, self.entries.len());
         MonthRows {
             budgets: first(&self.budgets, budgets),
             entries: first(&self.entries, costs),
@@ -94,7 +94,7 @@ mod tests {
         TenantBudget,
     };
     use crate::catalogue::Level;
-    use crate::meter::budget::{DroppedSeries, SeriesPerEntry};
+    use crate::meter::budget::DroppedSeries;
     use crate::model::{GpuId, HolderId, Money, NodeIdentity, Tariff};
     use crate::tenants::TenantRules;
 
@@ -127,10 +127,9 @@ mod tests {
         let rules = TenantRules { budgets: budgets.into(), ..TenantRules::default() };
         let rules = Arc::new(RuleSchedule::always(&rules));
         let mut published = PublishedMonth::default();
-        let costs_per_entry = SeriesPerEntry::at(Level::Lean);
         let mut rows = |costs: Option<&Arc<MonthCosts>>, left| {
             let mut dropped = DroppedSeries::new();
-            let mut series = SeriesBudget { costs: &costs_per_entry, dropped: &mut dropped, left };
+            let mut series = SeriesBudget { level: Level::Lean, dropped: &mut dropped, left };
             let rows = published.update(&rules, costs, &mut series);
             let entries = rows.entries.iter().zip(&*rows.costs);
             let entries = entries.map(|(entry, cost)| format!("{} {} {cost}", entry.tenant, entry.month));

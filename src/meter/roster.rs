@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::TrackedGpu;
-use super::budget::{SeriesBudget, most_processes, process_rows};
+use super::budget::{SeriesBudget, SeriesList, most_processes, process_rows};
 use super::integrate::WHOLE;
 use super::numbers::whole;
 use crate::holders::{Allocation, Identities};
@@ -170,9 +170,8 @@ impl RosterEntries {
         budget: &mut SeriesBudget<'_>,
     ) -> (Arc<[ProcessEntry]>, Vec<ProcessState>) {
         lists.iter_mut().for_each(|list| list.sort_by_key(ListedProcess::order));
-        let cost = &budget.costs.process;
         let counts: Vec<usize> = lists.iter().map(Vec::len).collect();
-        let most = most_processes(&counts, limit, budget.entries_left(cost));
+        let most = most_processes(&counts, limit, budget.entries_left(SeriesList::Processes));
         let mut keys = Vec::new();
         let mut values = Vec::new();
         for (gpu, (tracked, processes)) in gpus.iter().zip(&mut lists).enumerate() {
@@ -189,7 +188,8 @@ impl RosterEntries {
                 values.push(activity.sum(&others));
             }
         }
-        budget.charge(cost, keys.len(), process_rows(&counts, limit).saturating_sub(keys.len()));
+        let left_off = process_rows(&counts, limit).saturating_sub(keys.len());
+        budget.charge(SeriesList::Processes, keys.len(), left_off);
         let known = &self.known;
         let make = |keys: &Vec<_>| keys.iter().map(|key| process_entry(key, known)).collect();
         (self.processes.update(keys, make), values)
@@ -206,7 +206,7 @@ impl RosterEntries {
         let all =
             all.flat_map(|(gpu, tracked)| tracked.account.slots.holdings().map(move |held| (gpu, held)));
         let count = gpus.iter().map(|gpu| gpu.account.slots.count_holdings()).sum();
-        let admitted = all.take(budget.admit(&budget.costs.holding, count));
+        let admitted = all.take(budget.admit(SeriesList::Holdings, count));
         let (keys, values) = admitted
             .map(|(gpu, held)| {
                 let (holder, source) = (held.holding.holder.clone(), held.holding.source);
@@ -269,7 +269,7 @@ impl RosterEntries {
                 all.into_iter().map(|((workload, _), holder)| (workload, holder)).collect();
             newest.into_values().map(|holder| workload_entry(holder, known)).collect()
         });
-        let fit = budget.admit(&budget.costs.workload, all.len());
+        let fit = budget.admit(SeriesList::Workloads, all.len());
         if fit < all.len() { all[..fit].into() } else { all }
     }
 }

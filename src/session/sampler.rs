@@ -3,9 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use super::{
-    DriverSessions, WatchedCalls, collector, count_error, report_if_all_are_known, search, watch,
-};
+use super::{DriverSessions, WatchedCalls, collector, count_error, report_if_all_are_known, search, watch};
 use crate::clock::{Stop, next_multiple};
 use crate::meter::SamplerNews;
 use crate::model::frame::Tier;
