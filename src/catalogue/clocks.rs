@@ -136,10 +136,12 @@ pub(super) const ROWS: &[Family] = &[
     ]),
 ];
 
+const THROTTLE: &str = "gpu_throttle_active";
+
 /// What holds the clocks down.
 #[derive(Debug)]
 pub struct ThrottleReason {
-    /// The value of the label `reason` of `gpu_throttle_active`.
+    /// The value of the label `reason` of that family.
     pub name: &'static str,
     /// The words for it.
     pub words: &'static str,
@@ -147,7 +149,7 @@ pub struct ThrottleReason {
     pub point: KnownPoint,
 }
 
-/// The reasons of `gpu_throttle_active`, the most urgent first.
+/// All of them, the most urgent first.
 pub const THROTTLE_REASONS: [ThrottleReason; 6] = [
     throttle("hw_thermal_slowdown", "heat: the hardware slows it down"),
     throttle("hw_power_brake", "power brake: the server asks for less power"),
@@ -161,7 +163,7 @@ pub const THROTTLE_REASONS: [ThrottleReason; 6] = [
 pub const POWER_CAP: &str = "sw_power_cap";
 
 const fn throttle(name: &'static str, words: &'static str) -> ThrottleReason {
-    ThrottleReason { name, words, point: known_point("gpu_throttle_active", Some(name)) }
+    ThrottleReason { name, words, point: known_point(THROTTLE, Some(name)) }
 }
 
 /// A bit of the mask, or all of it.

@@ -4,12 +4,11 @@
 //! first, then to workloads' accounts, budgets and costs of the month, holdings, workloads and processes. Series that are left off are counted by family.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::LazyLock;
 
 use super::TrackedGpu;
 use super::committed::AccountKey;
 use crate::catalogue::{
-    AccountRows, Family, GpuRows, InstanceRows, Level, Point, Rows, families, numbered_families,
+    AccountRows, Family, GpuRows, InstanceRows, Level, Point, PointId, Rows, families, numbered_families,
 };
 use crate::model::snapshot::GpuState;
 use crate::model::{Absence, Reading, UnattributedReason};
@@ -116,81 +115,38 @@ pub(super) fn process_rows(counts: &[usize], limit: usize) -> usize {
     counts.iter().map(|count| (*count).min(limit) + usize::from(*count > limit)).sum()
 }
 
-/// Upper bounds of the series of one GPU, by what its plan reads.
-#[derive(Clone, Copy, Default)]
-pub(super) struct OwnSeries {
-    fixed: usize,
-    per_instance: usize,
-    per_xid: usize,
-    per_xid_action: usize,
-}
-
-impl OwnSeries {
-    /// The series of a GPU with these readings; `readings` is empty for one without a frame.
-    pub(super) fn of(readings: &[Reading], level: Level) -> Self {
-        let mut readings = readings.iter();
-        let mut read = |points: &[Point]| {
-            let own = readings.by_ref().take(points.len());
-            own.filter(|reading| !reading.is_err_and(Absence::is_permanent)).count()
-        };
-        let mut own = Self::default();
-        // Families of higher levels are visited too: readings are in the order of all families.
-        for (family, numbers) in numbered_families() {
-            let series = series_of(family, numbers.integrals, &mut read);
-            if family.level <= level {
-                own.fixed += series.fixed;
-                own.per_instance += series.per_instance;
-                own.per_xid += series.per_xid;
-                own.per_xid_action += series.per_xid_action;
-            }
-        }
-        own
-    }
-
-    /// How many series the GPU has now.
-    pub(super) fn count(self, gpu: &TrackedGpu, state: &GpuState) -> usize {
-        let instances = gpu.frame.as_ref().map_or(0, |frame| frame.instances.len());
-        let (codes, actions) = (state.xids.len(), state.xid_actions.len());
-        // Slot time has a series for each instance that was ever in the account.
-        let slots = state.instance_slots.len();
-        self.fixed
-            + slots
-            + self.per_instance * instances
-            + self.per_xid * codes
-            + self.per_xid_action * actions
-    }
-}
-
-/// The families of which `gpu_unsupported` may say that a GPU does not have them.
-static ANSWERED_FAMILIES: LazyLock<usize> = LazyLock::new(|| {
+/// The most series that one GPU may have now, by what its plan reads.
+pub(super) fn own_series(gpu: &TrackedGpu, state: &GpuState, level: Level) -> usize {
+    let frame = gpu.frame.as_deref();
+    let readings = frame.map_or(&[] as &[Reading], |frame| &frame.readings);
+    let instances = frame.map_or(0, |frame| frame.instances.len());
+    let read = |first: PointId, points: &[Point]| {
+        let own = readings.iter().skip(first).take(points.len());
+        own.filter(|reading| !reading.is_err_and(Absence::is_permanent)).count()
+    };
     let is_answered =
         |family: &&Family| !family.rows.points().is_empty() || matches!(family.rows, Rows::Process(_));
-    families().filter(is_answered).count()
-});
-
-fn series_of(family: &Family, integrals: usize, read: &mut impl FnMut(&[Point]) -> usize) -> OwnSeries {
-    let none = OwnSeries::default();
-    match &family.rows {
-        Rows::Gpu(GpuRows::Read(points) | GpuRows::Flow(points)) => OwnSeries { fixed: read(points), ..none },
+    let published = numbered_families().filter(|(family, _)| family.level <= level);
+    let series = published.map(|(family, numbers)| match &family.rows {
+        Rows::Gpu(GpuRows::Read(points) | GpuRows::Flow(points)) => read(numbers.point, points),
         // Only the current state is published.
-        Rows::Gpu(GpuRows::State(points)) => OwnSeries { fixed: read(points).min(1), ..none },
-        Rows::Gpu(GpuRows::Integrals { .. }) => OwnSeries { fixed: integrals, ..none },
-        // `gpu_unsupported` has at most one series per family.
-        Rows::Gpu(GpuRows::Unsupported) => OwnSeries { fixed: *ANSWERED_FAMILIES, ..none },
-        Rows::Gpu(GpuRows::XidActionErrors) => OwnSeries { per_xid_action: 1, ..none },
-        Rows::Gpu(GpuRows::XidErrors | GpuRows::XidLastTimestamp | GpuRows::XidInfo) => {
-            OwnSeries { per_xid: 1, ..none }
-        }
-        Rows::Instance(InstanceRows::Info) => OwnSeries { per_instance: 1, ..none },
+        Rows::Gpu(GpuRows::State(points)) => read(numbers.point, points).min(1),
+        Rows::Gpu(GpuRows::Integrals { .. }) => numbers.integrals,
+        // It has at most one of each family that is read.
+        Rows::Gpu(GpuRows::Unsupported) => families().filter(is_answered).count(),
+        Rows::Gpu(GpuRows::XidActionErrors) => state.xid_actions.len(),
+        Rows::Gpu(GpuRows::XidErrors | GpuRows::XidLastTimestamp | GpuRows::XidInfo) => state.xids.len(),
+        Rows::Instance(InstanceRows::Info) => instances,
         Rows::Instance(InstanceRows::Read(points) | InstanceRows::Integrals(points)) => {
-            OwnSeries { per_instance: points.len(), ..none }
+            points.len() * instances
         }
-        Rows::Account(AccountRows::Unattributed) => {
-            OwnSeries { fixed: UnattributedReason::ALL.len(), ..none }
-        }
-        Rows::Gpu(_) | Rows::Account(AccountRows::Slot) => OwnSeries { fixed: 1, ..none },
-        Rows::Process(_) | Rows::Account(_) | Rows::Agent => none,
-    }
+        Rows::Account(AccountRows::Unattributed) => UnattributedReason::ALL.len(),
+        // One for each instance that was ever in the account.
+        Rows::Account(AccountRows::Slot) => 1 + state.instance_slots.len(),
+        Rows::Gpu(_) => 1,
+        Rows::Process(_) | Rows::Account(_) | Rows::Agent => 0,
+    });
+    series.sum()
 }
 
 #[cfg(test)]

@@ -185,7 +185,7 @@ impl Meter {
             }
         } else {
             batch.registrations.push(GpuRegistration { gpu: id.clone(), model: "".into(), at });
-            let mut gpu = TrackedGpu::new(id.clone(), Account::begin(at), at, self.policy.level);
+            let mut gpu = TrackedGpu::new(id.clone(), Account::begin(at), at);
             gpu.location.mark_listed(Arc::clone(&bus));
             let attachment = Attachment::Present;
             batch.expected.push(Expected { gpu: Arc::clone(&id.uuid), bus, attachment, since: at });

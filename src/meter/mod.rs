@@ -62,7 +62,6 @@ use crate::model::{
 use crate::tenants::{RuleSchedule, TenantNames, TenantRules, tenant};
 
 use account::{Account, TimedFrame};
-use budget::OwnSeries;
 use committed::CommittedAccounts;
 use conflicts::Conflicts;
 use counter_total::CounterTotal;
@@ -209,7 +208,6 @@ struct TrackedGpu {
     busy: Reading,
     /// Families that it does not support.
     unsupported: Vec<(&'static str, Absence)>,
-    series: OwnSeries,
     location: GpuLocation,
     /// Whether totals must not grow at its next frame, since it has another sampler or was lost.
     starts_anew: bool,
@@ -337,12 +335,6 @@ impl Meter {
         self.configured = Arc::clone(&policy);
         let allocations = Arc::clone(&self.policy.allocations);
         let policy = Arc::new(Policy { allocations, ..(*policy).clone() });
-        if policy.level != self.policy.level {
-            for gpu in self.gpus.values_mut() {
-                let readings = gpu.frame.as_ref().map_or(&[] as &[Reading], |frame| &frame.readings);
-                gpu.series = OwnSeries::of(readings, policy.level);
-            }
-        }
         if !policy.dcgm {
             self.gpus.values_mut().for_each(|gpu| gpu.dcgm = DcgmHistory::default());
         }
@@ -501,7 +493,7 @@ impl Meter {
 }
 
 impl TrackedGpu {
-    fn new(id: GpuId, account: Account, at: Utc, level: Level) -> Self {
+    fn new(id: GpuId, account: Account, at: Utc) -> Self {
         Self {
             xids: Xids::of(&id.uuid),
             labels: GpuLabels::of(&id),
@@ -517,7 +509,6 @@ impl TrackedGpu {
             instance_totals: BTreeMap::new(),
             busy: Err(Absence::NotYet),
             unsupported: Vec::new(),
-            series: OwnSeries::of(&[], level),
             location: GpuLocation::new(at),
             starts_anew: false,
             dcgm: DcgmHistory::default(),
@@ -533,7 +524,6 @@ impl TrackedGpu {
         let is_new = |before: &Frame| read(before) != read(frame) || (has_pair(frame) && !has_pair(before));
         if self.frame.as_deref().is_none_or(is_new) {
             self.unsupported = unsupported(frame, level);
-            self.series = OwnSeries::of(&frame.readings, level);
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::budget::{DroppedSeries, SeriesBudget};
+use super::budget::{DroppedSeries, SeriesBudget, own_series};
 use super::integrate::shown_activity;
 use super::numbers::{SeriesOrder, whole};
 use super::prices::PublishedPrices;
@@ -46,8 +46,8 @@ impl Publisher {
         let prices = self.prices.update(meter.rates(), &gpus, at);
         let numbers = self.agent_numbers(meter, now, &inputs.services, &gpus, &states);
         let (agent_entries, agent) = self.agent.sort(numbers);
-        let of_gpus: usize = gpus.iter().zip(&states).map(|(gpu, state)| gpu.series.count(gpu, state)).sum();
-        let left = policy.series.saturating_sub(of_gpus + agent.iter().map(series).sum::<usize>());
+        let own = gpus.iter().zip(&states).map(|(gpu, state)| own_series(gpu, state, policy.level));
+        let left = policy.series.saturating_sub(own.chain(agent.iter().map(series)).sum());
         let mut budget = SeriesBudget { level: policy.level, dropped: &mut self.dropped, left };
         let sources = AccountSources { committed: &meter.accounts, policy, at, gpus: &gpus, prices: &prices };
         let accounts = self.accounts.update(sources, &mut budget);

@@ -280,12 +280,8 @@ mod tests {
         };
         let mut meter = Meter::new(Arc::new(policy), at(900), None);
         for (index, uuid) in (0..).zip(GPUS) {
-            let gpu = TrackedGpu::new(
-                GpuId { index, uuid: uuid.into() },
-                Account::begin(at(900).utc),
-                at(900).utc,
-                Level::Full,
-            );
+            let gpu =
+                TrackedGpu::new(GpuId { index, uuid: uuid.into() }, Account::begin(at(900).utc), at(900).utc);
             meter.gpus.insert(uuid.into(), gpu);
             hold(&mut meter, "alice", uuid);
         }

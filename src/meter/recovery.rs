@@ -45,9 +45,7 @@ impl Meter {
             let id = known.gpu.clone();
             let account = Account::recover(known, begun, recovered.boot);
             let gpu = match self.gpus.entry(uuid) {
-                Entry::Vacant(vacant) => {
-                    vacant.insert(TrackedGpu::new(id, account, begun, self.policy.level))
-                }
+                Entry::Vacant(vacant) => vacant.insert(TrackedGpu::new(id, account, begun)),
                 Entry::Occupied(occupied) => {
                     let gpu = occupied.into_mut();
                     gpu.account = account;
