@@ -1,98 +1,64 @@
-//! The inputs of the health judge: readings of a GPU under names of their own.
+//! The inputs of the health judge: readings of a GPU under names of their own, a row each.
 //!
 //! An input is the sum of a family's points. Where a part cannot be read, the sum is absent and clears nothing; what of it is
-//! known may still raise a verdict. [`INPUT_SOURCES`] maps each input to a family of the catalogue.
+//! known may still raise a verdict.
 
+use crate::catalogue::LabelPair;
 use crate::model::{Reading, SumOfReadings};
 
-/// A reading that health rules use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it, and the table below says where each is read")]
-pub enum HealthInput {
-    RecoveryReset,
-    RecoveryReboot,
-    RecoveryDrain,
-    RecoveryDrainAndReset,
-    RowRemapPending,
-    RowRemapFailed,
-    SramThreshold,
-    PagesPending,
-    EccUncorrectable,
-    LinksUp,
-    LinksExpected,
-    LinkErrors,
-    FabricFailed,
-    FabricInProgress,
-    FabricBandwidth,
-    FabricRoute,
-    FabricTimeout,
-    FabricConfiguration,
-    PcieReplays,
-    HwThermal,
-    SwThermal,
-    PowerBrake,
-}
-
-/// Number of inputs.
-const COUNT: usize = INPUT_SOURCES.len();
-
-/// The source of an input: the sum over all points of a family, or over those with a label value.
+/// The source of an input.
 #[derive(Clone, Copy, Debug)]
 pub struct InputSource {
     /// The input.
     pub input: HealthInput,
     /// The family's full name.
     pub family: &'static str,
-    /// A label and its value.
-    pub label: Option<(&'static str, &'static str)>,
+    /// Labels of those of its points that count; all, if empty.
+    pub labels: &'static [LabelPair],
 }
 
-/// Every input and its source, in the order of [`HealthInput`].
-pub const INPUT_SOURCES: &[InputSource] = &[
-    labelled(HealthInput::RecoveryReset, "gpu_recovery_action", "action", "reset_gpu"),
-    labelled(HealthInput::RecoveryReboot, "gpu_recovery_action", "action", "reboot_node"),
-    labelled(HealthInput::RecoveryDrain, "gpu_recovery_action", "action", "drain_p2p"),
-    labelled(HealthInput::RecoveryDrainAndReset, "gpu_recovery_action", "action", "drain_and_reset_gpu"),
-    whole(HealthInput::RowRemapPending, "gpu_row_remap_pending"),
-    whole(HealthInput::RowRemapFailed, "gpu_row_remap_failure"),
-    whole(HealthInput::SramThreshold, "gpu_ecc_sram_threshold_exceeded"),
-    whole(HealthInput::PagesPending, "gpu_retired_pages_pending"),
-    labelled(HealthInput::EccUncorrectable, "gpu_ecc_errors_total", "type", "uncorrected"),
-    whole(HealthInput::LinksUp, "gpu_nvlink_links_up"),
-    whole(HealthInput::LinksExpected, "gpu_nvlink_links_expected"),
-    whole(HealthInput::LinkErrors, "gpu_nvlink_errors_total"),
-    labelled(HealthInput::FabricFailed, "gpu_fabric_state", "state", "failed"),
-    labelled(HealthInput::FabricInProgress, "gpu_fabric_state", "state", "in_progress"),
-    labelled(HealthInput::FabricBandwidth, "gpu_fabric_fault", "reason", "degraded_bandwidth"),
-    labelled(HealthInput::FabricRoute, "gpu_fabric_fault", "reason", "route_unhealthy"),
-    labelled(HealthInput::FabricTimeout, "gpu_fabric_fault", "reason", "access_timeout"),
-    labelled(HealthInput::FabricConfiguration, "gpu_fabric_fault", "reason", "incorrect_configuration"),
-    whole(HealthInput::PcieReplays, "gpu_pcie_replays_total"),
-    labelled(HealthInput::HwThermal, "gpu_throttle_active", "reason", "hw_thermal_slowdown"),
-    labelled(HealthInput::SwThermal, "gpu_throttle_active", "reason", "sw_thermal_slowdown"),
-    labelled(HealthInput::PowerBrake, "gpu_throttle_active", "reason", "hw_power_brake"),
-];
+macro_rules! inputs {
+    ($($input:ident = $family:literal $(($label:literal = $value:literal))?;)+) => {
+        /// A reading that health rules use: the sum over the points of a family.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[allow(missing_docs, reason = "the names say it, and the sources say where each is read")]
+        pub enum HealthInput {
+            $($input),+
+        }
 
-const fn whole(input: HealthInput, family: &'static str) -> InputSource {
-    InputSource { input, family, label: None }
+        /// Every input and its source, in the order of [`HealthInput`].
+        pub const INPUT_SOURCES: &[InputSource] = &[$(InputSource {
+            input: HealthInput::$input,
+            family: $family,
+            labels: &[$(($label, $value))?],
+        }),+];
+    };
 }
 
-const fn labelled(
-    input: HealthInput,
-    family: &'static str,
-    label: &'static str,
-    value: &'static str,
-) -> InputSource {
-    InputSource { input, family, label: Some((label, value)) }
+inputs! {
+    RecoveryReset = "gpu_recovery_action" ("action" = "reset_gpu");
+    RecoveryReboot = "gpu_recovery_action" ("action" = "reboot_node");
+    RecoveryDrain = "gpu_recovery_action" ("action" = "drain_p2p");
+    RecoveryDrainAndReset = "gpu_recovery_action" ("action" = "drain_and_reset_gpu");
+    RowRemapPending = "gpu_row_remap_pending";
+    RowRemapFailed = "gpu_row_remap_failure";
+    SramThreshold = "gpu_ecc_sram_threshold_exceeded";
+    PagesPending = "gpu_retired_pages_pending";
+    EccUncorrectable = "gpu_ecc_errors_total" ("type" = "uncorrected");
+    LinksUp = "gpu_nvlink_links_up";
+    LinksExpected = "gpu_nvlink_links_expected";
+    LinkErrors = "gpu_nvlink_errors_total";
+    FabricFailed = "gpu_fabric_state" ("state" = "failed");
+    FabricInProgress = "gpu_fabric_state" ("state" = "in_progress");
+    FabricBandwidth = "gpu_fabric_fault" ("reason" = "degraded_bandwidth");
+    FabricRoute = "gpu_fabric_fault" ("reason" = "route_unhealthy");
+    FabricTimeout = "gpu_fabric_fault" ("reason" = "access_timeout");
+    FabricConfiguration = "gpu_fabric_fault" ("reason" = "incorrect_configuration");
+    PcieReplays = "gpu_pcie_replays_total";
+    HwThermal = "gpu_throttle_active" ("reason" = "hw_thermal_slowdown");
+    SwThermal = "gpu_throttle_active" ("reason" = "sw_thermal_slowdown");
+    PowerBrake = "gpu_throttle_active" ("reason" = "hw_power_brake");
 }
-
-const _: () = {
-    let mut place = 0;
-    while place < INPUT_SOURCES.len() {
-        assert!(INPUT_SOURCES[place].input as usize == place, "inputs are in their order");
-        place += 1;
-    }
-};
 
 fn saturate(sum: i128) -> i64 {
     i64::try_from(sum).unwrap_or(i64::MAX)
@@ -119,13 +85,13 @@ pub struct HealthInputs {
     pub presence: Reachability,
     /// Number of resets of the GPU that were detected.
     pub reset_count: u64,
-    values: [SumOfReadings; COUNT],
+    values: [SumOfReadings; INPUT_SOURCES.len()],
 }
 
 impl HealthInputs {
     /// A GPU without readings.
     pub fn new(presence: Reachability, reset_count: u64) -> Self {
-        Self { presence, reset_count, values: [SumOfReadings::default(); COUNT] }
+        Self { presence, reset_count, values: [SumOfReadings::default(); INPUT_SOURCES.len()] }
     }
 
     /// Sets an input: the readings of its points.

@@ -110,7 +110,7 @@ type InputPoints = Vec<(PointId, Tier)>;
 static INPUTS: LazyLock<Vec<(HealthInput, InputPoints)>> = LazyLock::new(|| {
     INPUT_SOURCES
         .iter()
-        .map(|source| (source.input, points_of(source.family, source.label.as_slice()).collect()))
+        .map(|source| (source.input, points_of(source.family, source.labels).collect()))
         .collect()
 });
 
