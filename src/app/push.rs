@@ -24,7 +24,7 @@ use crate::model::snapshot::Snapshot;
 use crate::policy::{ActiveConfig, otlp_resource};
 use crate::push::{
     Delivery, Destination, MOST_REQUEST, Push, PushBatch, PushQueue, Signal, Spool, SpoolHealth, SpoolLimits,
-    SpoolReader, run,
+    run,
 };
 use crate::thread::Thread;
 use crate::trace;
@@ -78,17 +78,22 @@ pub(super) fn start(
             tracing::error!("OTLP destination {settings}: {problem}; it is tried again each minute");
         }
     }
-    let mut spool = open_spool(&config.otlp.spool, &destinations);
+    let spool = match open_spool(&config.otlp.spool, &destinations) {
+        Ok(spool) => spool,
+        Err(error) => {
+            tracing::error!(%error, "the OTLP push cannot be started; nothing is pushed");
+            return Ok(None);
+        }
+    };
     let interval = config.otlp.interval;
     let deliveries = destinations.iter().enumerate();
     let deliveries = deliveries
-        .map(|(reader, destination)| Delivery::new(destination.clone(), reader, interval, &mut spool))
+        .map(|(reader, destination)| Delivery::new(destination.clone(), reader, interval))
         .collect();
     let queue = Arc::new(PushQueue::default());
-    let health = Arc::new(SpoolHealth::default());
+    let health = Arc::clone(spool.health());
     let resource = otlp_resource(config, &shared.node.name, plan);
-    let target =
-        PushTarget { queue: Arc::clone(&queue), destinations, health: Arc::clone(&health), resource };
+    let target = PushTarget { queue: Arc::clone(&queue), destinations, health, resource };
     if config.otlp.traces > 0 && plan.destinations.iter().any(|one| one.traces) {
         let client = SpanClient { target: target.clone(), clock: shared.clock.clone() };
         if let Err(error) = trace::start(config.otlp.traces, target.resource.attributes(), client) {
@@ -99,7 +104,7 @@ pub(super) fn start(
     let thread = Thread::start("push", move || {
         match tokio::runtime::Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => {
-                runtime.block_on(run(Push { queue, spool, deliveries, health }, reloads));
+                runtime.block_on(run(Push { queue, spool, deliveries }, reloads));
                 // A lookup in the name service may hang.
                 runtime.shutdown_background();
             }
@@ -112,29 +117,11 @@ pub(super) fn start(
     Ok(Some(RunningPush { target, thread }))
 }
 
-/// The spool on disk; one in memory where that cannot be used.
-fn open_spool(config: &SpoolConfig, destinations: &[Destination]) -> Spool {
-    let readers: Vec<SpoolReader> = destinations
-        .iter()
-        .map(|one| SpoolReader {
-            name: Arc::clone(one.name()),
-            signal: one.signal,
-            tally: Arc::clone(one.tally()),
-        })
-        .collect();
+fn open_spool(config: &SpoolConfig, destinations: &[Destination]) -> rusqlite::Result<Spool> {
+    // Only its owner may read it, since it tells who uses GPUs. Where it cannot be made, the spool says so.
+    let _ = fs::DirBuilder::new().recursive(true).mode(0o700).create(&config.directory);
     let limits = SpoolLimits { bytes: u64::from(config.size) << 20, age: config.age };
-    // Only its owner may read it, since it tells who uses GPUs.
-    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&config.directory);
-    match made.and_then(|()| Spool::open(&config.directory, limits, readers.clone())) {
-        Ok(spool) => spool,
-        Err(error) => {
-            tracing::error!(
-                directory = %config.directory.display(), %error,
-                "the OTLP spool cannot be opened, so an outage of a destination loses points; correct otlp.spool.directory"
-            );
-            Spool::in_memory(limits, readers)
-        }
-    }
+    Spool::open(&config.directory, limits, destinations)
 }
 
 /// The push of the tick loop, every so many ticks.

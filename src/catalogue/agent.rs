@@ -113,17 +113,16 @@ agent_families! {
     OtlpPointsRejected = Counter("gpumeter_otlp_points_rejected_total", None, ["destination"])
         "OTLP data points, or events, that the destination refused for good.";
     OtlpPointsDropped = Counter("gpumeter_otlp_points_dropped_total", None, ["destination"])
-        "OTLP data points, or events, that were dropped from the spool: too many, too old, or in a request that no \
-         retry got through.";
+        "OTLP data points, or events, that were dropped from the spool: too many, too old, in a damaged file, or in a \
+         request that failed at the destination for ten minutes.";
     OtlpQueueBytes = Gauge("gpumeter_otlp_queue_bytes", Bytes, ["destination"])
         "Compressed size of what waits in the spool for the destination.";
     OtlpSuccess = Gauge("gpumeter_otlp_success", None, ["destination"])
         "1 when the destination accepted the last request, else 0; absent before the first.";
     OtlpSpoolDamaged = Counter("gpumeter_otlp_spool_damaged_bytes_total", Bytes, [])
-        "Bytes of the spool that were cut off or passed over because their checksum is wrong, as after a power \
-         failure.";
+        "Bytes of the spool's files that SQLite calls damaged; each is kept as spool.db.damaged.";
     OtlpSpoolErrors = Counter("gpumeter_otlp_spool_errors_total", None, [])
-        "Writes to the spool's directory that failed; meanwhile a small part of the backlog is kept in memory.";
+        "Operations on the spool's file that failed; meanwhile a small part of the backlog is kept in memory.";
     ClockStep = Gauge("gpumeter_clock_step_seconds", Seconds, [])
         "How far clock steps have moved the wall clock ahead of the time that bills use, which ignores steps; \
          negative means behind.";

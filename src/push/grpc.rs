@@ -13,7 +13,7 @@ use tonic::{Code, Request, Status};
 
 use super::connect::{connect, headers};
 use super::reply::{accepted, line, retry_delay};
-use super::send::{decompress, is_about_size};
+use super::send::decompress;
 use super::{Accepted, Destination, PushFailure};
 use crate::config::OtlpCompression;
 use crate::http;
@@ -104,20 +104,22 @@ fn failure(answer: &Status) -> PushFailure {
     if let Some(cause) = answer.source() {
         return PushFailure::of_connection(cause);
     }
+    let retry_after = retry_delay(answer.details());
+    // By the table of OTLP's specification. Without a delay RESOURCE_EXHAUSTED is a request that is too large, which would fail
+    // again. INTERNAL and UNKNOWN, which are final there, may be a proxy's.
     match answer.code() {
-        _ if is_about_size(&message) => PushFailure::TooLarge { status, message },
+        Code::ResourceExhausted if retry_after.is_none() => PushFailure::Refused { status, message },
         Code::Unavailable
         | Code::ResourceExhausted
         | Code::DeadlineExceeded
         | Code::Aborted
         | Code::Cancelled
-        | Code::OutOfRange => {
-            PushFailure::Busy { status, message, retry_after: retry_delay(answer.details()) }
-        }
+        | Code::OutOfRange
+        | Code::DataLoss => PushFailure::Busy { status, message, retry_after },
         Code::Unauthenticated | Code::PermissionDenied | Code::Unimplemented => {
             PushFailure::Closed { status, message }
         }
-        Code::Internal | Code::Unknown | Code::DataLoss | Code::Ok => PushFailure::Broken { status, message },
+        Code::Internal | Code::Unknown | Code::Ok => PushFailure::Broken { status, message },
         Code::InvalidArgument | Code::NotFound | Code::AlreadyExists | Code::FailedPrecondition => {
             PushFailure::Refused { status, message }
         }

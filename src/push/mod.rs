@@ -1,8 +1,13 @@
 //! OTLP: keeps encoded requests in a spool on disk, and sends them to each destination in order.
 //!
-//! Between the tick loop and the sender is a short queue, so that neither disk nor network delays a tick. A request is sent
-//! until its destination accepts it, refuses it for good, or the spool is full. Every point is counted as sent, rejected or
-//! dropped.
+//! ```text
+//! tick loop --> PushQueue --> Spool --> Delivery per destination --> send: HTTP or gRPC
+//!               4 MiB         on disk   what next, and when           |
+//!                               ^-------- accepted, refused, tried again
+//! ```
+//!
+//! The queue is short; it is there so that neither disk nor network delays a tick. A request is sent until its destination
+//! accepts it, refuses it for good, or the spool is full. Every point is counted once, as sent, rejected or dropped.
 
 mod connect;
 mod delivery;
@@ -12,9 +17,7 @@ mod queue;
 mod reply;
 mod report;
 mod run;
-mod segments;
 mod send;
-mod split;
 mod spool;
 
 pub use connect::check_files;
@@ -22,10 +25,9 @@ pub use delivery::{Delivery, DeliveryStep};
 pub use destination::Destination;
 pub use queue::{PushBatch, PushQueue};
 pub use report::{PointCounts, Tally};
-pub use run::{Push, SpoolHealth, run};
-pub use segments::{SpoolPosition, SpoolRecord};
+pub use run::{Push, run};
 pub use send::{PushFailure, compress, send};
-pub use spool::{Spool, SpoolLimits, SpoolReader};
+pub use spool::{Spool, SpoolHealth, SpoolLimits, SpoolRecord};
 
 use crate::config::OtlpDestination;
 
@@ -34,14 +36,13 @@ pub const MOST_REQUEST: usize = 1 << 20;
 
 /// What a request holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
 pub enum Signal {
     /// Data points of metrics.
-    Metrics = 1,
+    Metrics,
     /// Events, as log records.
-    Logs = 2,
+    Logs,
     /// Spans of the agent.
-    Traces = 3,
+    Traces,
 }
 
 impl Signal {

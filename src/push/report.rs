@@ -42,16 +42,11 @@ impl Tally {
         PointCounts { sent, rejected, dropped }
     }
 
-    /// Counts the points of a request that was accepted. A destination may report more rejected points than it was sent.
-    pub(super) fn accept_points(&self, points: u64, rejected: u64) {
-        let rejected = rejected.min(points);
-        self.rejected.fetch_add(rejected, Ordering::Relaxed);
-        self.sent.fetch_add(points - rejected, Ordering::Relaxed);
-    }
-
-    /// Counts points that the destination refused for good.
-    pub(super) fn reject_points(&self, points: u64) {
-        self.rejected.fetch_add(points, Ordering::Relaxed);
+    /// Counts the points of a request.
+    pub(super) fn count(&self, points: PointCounts) {
+        self.sent.fetch_add(points.sent, Ordering::Relaxed);
+        self.rejected.fetch_add(points.rejected, Ordering::Relaxed);
+        self.dropped.fetch_add(points.dropped, Ordering::Relaxed);
     }
 
     /// The time of the latest snapshot of which nothing was refused.
@@ -140,7 +135,8 @@ impl DeliveryReport {
         let is_due = self.last_warning.is_none_or(|at| now.0.saturating_sub(at.0) >= PAUSE.0);
         let line = match reason {
             Some(reason) if is_due => {
-                (self.last_warning, self.warned) = (Some(now), true);
+                self.last_warning = Some(now);
+                self.warned = true;
                 ReportLine::Failing(since, reason)
             }
             // A loss too short for a line of its own is included in the next line.

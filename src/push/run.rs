@@ -6,7 +6,6 @@ use std::cell::RefCell;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,10 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::report::DeliveryReport;
-use super::{
-    Accepted, Delivery, DeliveryStep, Destination, PushFailure, PushQueue, Signal, Spool, SpoolRecord,
-    compress, send,
-};
+use super::{Accepted, Delivery, DeliveryStep, Destination, PushFailure, PushQueue, Signal, Spool, send};
 use crate::clock::system_now;
 use crate::model::{Nanoseconds, Utc};
 use crate::trace;
@@ -36,35 +32,11 @@ pub struct Push {
     pub spool: Spool,
     /// One for each destination and signal.
     pub deliveries: Vec<Delivery>,
-    /// Where damage and failed writes are counted.
-    pub health: Arc<SpoolHealth>,
-}
-
-/// Problems of the spool, for the tick loop.
-#[derive(Debug, Default)]
-pub struct SpoolHealth {
-    /// Bytes that could not be read.
-    pub damaged: AtomicU64,
-    /// Writes that failed.
-    pub errors: AtomicU64,
-}
-
-impl SpoolHealth {
-    fn record(&self, spool: &Spool) {
-        let (damaged, errors) = spool.problems();
-        if errors > self.errors.swap(errors, Ordering::Relaxed) {
-            tracing::warn!(errors, "the OTLP spool cannot be written; what waits is in memory until it can");
-        }
-        if damaged > self.damaged.swap(damaged, Ordering::Relaxed) {
-            tracing::warn!(bytes = damaged, "a part of the OTLP spool is damaged; it is passed over");
-        }
-    }
 }
 
 /// Runs until the queue is closed. Each change of `reloads` ends the pauses of destinations that failed.
 pub async fn run(push: Push, reloads: watch::Receiver<u64>) {
-    let Push { queue, spool, deliveries, health } = push;
-    health.record(&spool);
+    let Push { queue, spool, deliveries } = push;
     let spool = Rc::new(RefCell::new(spool));
     let (news, appended) = watch::channel((Utc(0), SpanContext::NONE));
     let (stop, stopped) = watch::channel(false);
@@ -78,17 +50,12 @@ pub async fn run(push: Push, reloads: watch::Receiver<u64>) {
     local
         .run_until(async move {
             while let Some(batch) = queue.next().await {
-                let points = u32::try_from(batch.points).unwrap_or(u32::MAX);
-                let body = compress(&batch.body);
-                let record = SpoolRecord { signal: batch.signal, points, at: batch.at, body };
-                spool.borrow_mut().append(&record);
-                health.record(&spool.borrow());
+                spool.borrow_mut().append(&batch);
                 news.send_replace((batch.at, batch.cause));
             }
             stop.send_replace(true);
             // What is not sent stays in the spool.
             let _ = timeout(FLUSH_TIMEOUT, async { while tasks.join_next().await.is_some() {} }).await;
-            spool.borrow_mut().store_places();
         })
         .await;
 }

@@ -17,6 +17,7 @@ use hyper::header::{
 };
 use hyper::{Method, Request};
 use tokio::time::timeout;
+use tokio_rustls::rustls;
 
 use super::connect::{connect, headers};
 use super::reply::{accepted, status_message};
@@ -56,11 +57,7 @@ pub enum PushFailure {
     Broken { status: String, message: String },
     #[error("it does not let the agent in ({status} {message}); {}", advice(.status))]
     Closed { status: String, message: String },
-    #[error("the request is larger than it takes ({status} {message}); raise its limit")]
-    TooLarge { status: String, message: String },
-    #[error("it does not take zstd ({status} {message}); set its compression to gzip")]
-    NotZstd { status: String, message: String },
-    #[error("it refused the request ({status} {message}); look at its log")]
+    #[error("it refused the request ({status} {message}); {}", refusal_advice(.status))]
     Refused { status: String, message: String },
     #[error(
         "the server there does not speak OTLP by this protocol; check the address and the port (usually 4318 for http/protobuf, \
@@ -73,21 +70,21 @@ pub enum PushFailure {
 
 impl PushFailure {
     /// The failure of a connection. With TLS 1.3 a server refuses a client's certificate only after the handshake.
-    pub(super) fn of_connection(error: &dyn std::error::Error) -> Self {
+    pub(super) fn of_connection(error: &(dyn std::error::Error + 'static)) -> Self {
         let mut innermost = error;
         while let Some(source) = innermost.source() {
             innermost = source;
         }
+        let cause = innermost.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        let is_of_tls = cause.is_some_and(|cause| cause.is::<rustls::Error>());
         let text = innermost.to_string();
-        if text.contains("fatal alert") { Self::Tls(text) } else { Self::Unreachable(text) }
+        if is_of_tls { Self::Tls(text) } else { Self::Unreachable(text) }
     }
 
     /// The failure that an HTTP status stands for.
     fn of_http(status: u16, message: String, retry_after: Option<Duration>) -> Self {
         let text = status.to_string();
         match status {
-            413 => Self::TooLarge { status: text, message },
-            _ if is_about_size(&message) => Self::TooLarge { status: text, message },
             408 | 429 | 502..=504 => Self::Busy { status: text, message, retry_after },
             300..=399 | 401 | 403..=405 | 407 => Self::Closed { status: text, message },
             400..=499 => Self::Refused { status: text, message },
@@ -95,34 +92,18 @@ impl PushFailure {
         }
     }
 
-    /// What a failure means for a request that was compressed by zstd.
-    fn of_zstd(self) -> Self {
-        let is_about_zstd = |message: &str| {
-            let message = message.to_lowercase();
-            ["zstd", "content-encoding", "unsupported compression", "decompressor"]
-                .iter()
-                .any(|words| message.contains(words))
-        };
-        match self {
-            // gRPC says Unimplemented.
-            Self::Refused { status, message } | Self::Closed { status, message }
-                if status == "415"
-                    || (["400", "Unimplemented"].contains(&&*status) && is_about_zstd(&message)) =>
-            {
-                Self::NotZstd { status, message }
-            }
-            Self::Refused { status, message } if status == "400" => {
-                let hint = "if that is because of zstd, set its compression to gzip";
-                Self::Refused { status, message: format!("{message}; {hint}") }
-            }
-            other => other,
+    /// Adds what else may be the reason where requests are compressed by zstd.
+    fn of_zstd(mut self) -> Self {
+        if let Self::Refused { message, .. } | Self::Closed { message, .. } = &mut self {
+            message.push_str("; if that is because of zstd, set its compression to gzip");
         }
+        self
     }
 }
 
-/// Whether a message says that a request is too large, as gRPC's libraries do.
-pub(super) fn is_about_size(message: &str) -> bool {
-    message.contains("larger than max") || message.contains("too large")
+/// What to do where a destination refuses a request for good.
+fn refusal_advice(status: &str) -> &'static str {
+    if status == "413" { "raise its limit to 1 MiB or more" } else { "look at its log" }
 }
 
 /// What to do where a destination lets nothing in.
@@ -224,22 +205,4 @@ fn request(destination: &Destination, body: Bytes) -> Result<Request<Full<Bytes>
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let value = headers.get(RETRY_AFTER)?.to_str().ok()?;
     value.trim().parse().ok().map(Duration::from_secs)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_grpc_receiver_that_does_not_know_zstd_is_told_from_one_at_a_wrong_path() {
-        let refusal = |message: &str| {
-            // As `grpc` names it.
-            let status = format!("{:?}", tonic::Code::Unimplemented);
-            PushFailure::Closed { status, message: message.to_owned() }.of_zstd()
-        };
-        let zstd = refusal("grpc: Decompressor is not installed for grpc-encoding \"zstd\"");
-        assert!(matches!(zstd, PushFailure::NotZstd { .. }), "{zstd:?}");
-        let path = refusal("unknown service opentelemetry.proto.collector.metrics.v1.MetricsService");
-        assert!(matches!(path, PushFailure::Closed { .. }), "{path:?}");
-    }
 }

@@ -1,445 +1,703 @@
-//! The spool: what is to be sent, in files that survive the agent, with the place that each reader has reached.
+//! The spool: requests that wait for their destinations, in an SQLite file that survives the agent.
 //!
-//! A segment goes when all readers are past it, or when the spool is too large or it is too old, and then what a reader still
-//! had to send of it is counted as dropped. Where a file cannot be written, its segment is in memory and small, so that a
-//! broken disk costs the backlog and not the push.
+//! ```text
+//! append --> record  (id, at, points, body)     one row per request
+//!            waiting (record, reader)           one row per destination that still has to get it
+//! peek   <-- the oldest row of a reader, or the newest where the latest points go first
+//! finish --> the row goes, and the request with its last row
+//! ```
+//!
+//! A request that is too much or too old goes with all its rows, whose points are counted as dropped. Where the file cannot
+//! be used, the latest requests wait in memory, so that a broken disk costs the backlog and not the push; the file is tried
+//! again each minute. A file that SQLite calls damaged is set aside.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use super::segments::{RecordSearch, Segment, Segments, checksum};
-use super::{Signal, SpoolPosition, SpoolRecord, Tally};
-use crate::model::Nanoseconds;
+use bytes::Bytes;
+use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, params};
 
-/// Largest file with the place of a reader.
-const MOST_CURSOR: u64 = 4096;
+use super::{Destination, PushBatch, Signal, compress};
+use crate::model::{Nanoseconds, Utc};
 
-/// The lock of a spool's directory.
-#[derive(Debug)]
-struct SpoolLock(File);
+/// The file's name in the spool's directory.
+const FILE: &str = "spool.db";
+/// How long a file that another agent has open is waited for, as while that agent stops.
+const BUSY: Duration = Duration::from_secs(1);
+/// Bytes of a page of SQLite.
+const PAGE: u64 = 4096;
+/// Most bytes that wait in memory where the file cannot be used.
+const MOST_IN_MEMORY: u64 = 2 << 20;
+/// Unused pages from which on they are given back to the disk.
+const MOST_UNUSED: u64 = 1024;
+/// Time between two tries of a file that cannot be used.
+const RETRY: Nanoseconds = Nanoseconds::from_seconds(60);
 
-impl SpoolLock {
-    fn acquire(directory: &Path) -> io::Result<Self> {
-        let file =
-            OpenOptions::new().create(true).truncate(false).write(true).open(directory.join("lock"))?;
-        file.try_lock()?;
-        Ok(Self(file))
-    }
-}
+/// The lock is held as long as the file is open, so that no two agents send from one spool. In this mode the index of the
+/// write-ahead log is in memory and not in a shared file.
+const SETUP: &str = "
+    PRAGMA locking_mode = EXCLUSIVE;
+    PRAGMA auto_vacuum = INCREMENTAL;
+    PRAGMA journal_mode = WAL;
+    PRAGMA synchronous = FULL;
+    PRAGMA journal_size_limit = 4194304;
+    PRAGMA cache_size = -512;
+    CREATE TABLE IF NOT EXISTS record (
+        id INTEGER PRIMARY KEY,
+        at_ns INTEGER NOT NULL,
+        points INTEGER NOT NULL,
+        body BLOB NOT NULL
+    ) STRICT;
+    CREATE TABLE IF NOT EXISTS waiting (
+        record INTEGER NOT NULL,
+        reader TEXT NOT NULL,
+        PRIMARY KEY (record, reader)
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX IF NOT EXISTS waiting_of_reader ON waiting (reader, record);
+";
 
-impl Drop for SpoolLock {
-    /// Unlocks before the file is closed: a child that another thread is starting has it open too until it executes.
-    fn drop(&mut self) {
-        let _ = self.0.unlock();
-    }
-}
+/// The name by which SQLite knows a database in memory.
+const MEMORY: &str = ":memory:";
+
+/// What a reader is sent next.
+const OLDEST: &str = "
+    SELECT id, at_ns, points, body FROM waiting JOIN record ON id = record
+    WHERE reader = ?1 ORDER BY record LIMIT 1";
+/// The same where the latest points go first.
+const NEWEST: &str = "
+    SELECT id, at_ns, points, body FROM waiting JOIN record ON id = record
+    WHERE reader = ?1 ORDER BY record DESC LIMIT 1";
+/// All that waits.
+const ALL: &str = "
+    SELECT id, at_ns, points, body, reader FROM waiting JOIN record ON id = record ORDER BY record";
+/// How much waits for a reader.
+const SIZES: &str = "
+    SELECT points, length(body) FROM waiting JOIN record ON id = record WHERE reader = ?1";
 
 /// Bounds of a spool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpoolLimits {
-    /// Most bytes in all segments.
+    /// Most bytes of the file; its write-ahead log has up to 4 MiB more.
     pub bytes: u64,
-    /// Most time between a record and the latest one.
+    /// Most time between a request and the latest one.
     pub age: Nanoseconds,
 }
 
-/// A reader of one signal.
-#[derive(Clone, Debug)]
-pub struct SpoolReader {
-    /// Its name, which is that of the destination.
-    pub name: Arc<str>,
-    /// What it reads.
-    pub signal: Signal,
-    /// Where it counts.
-    pub tally: Arc<Tally>,
+/// A request that waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpoolRecord {
+    /// Larger than those before. It is the time at which the snapshot was taken where that is free, so that a file and what
+    /// waited in memory meanwhile have no number in common.
+    pub(super) id: i64,
+    /// The time of the snapshot that it is of.
+    pub at: Utc,
+    /// Data points or events in it.
+    pub points: u64,
+    /// The request, compressed by gzip.
+    pub body: Bytes,
 }
 
-/// A reader with its place.
-#[derive(Debug)]
-struct PlacedReader {
-    reader: SpoolReader,
-    /// The next record.
-    next: SpoolPosition,
-    /// Records before `next` that were put off: sent after the latest.
-    backlog: Option<(SpoolPosition, SpoolPosition)>,
-    /// Bytes of its records from there on.
-    waiting: u64,
+impl SpoolRecord {
+    fn of_row(row: &Row<'_>) -> rusqlite::Result<Self> {
+        Ok(Self {
+            id: row.get("id")?,
+            at: Utc(row.get::<_, i64>("at_ns")?.cast_unsigned()),
+            points: row.get::<_, i64>("points")?.cast_unsigned(),
+            body: row.get::<_, Vec<u8>>("body")?.into(),
+        })
+    }
+
+    fn insert(&self, connection: &Connection) -> rusqlite::Result<()> {
+        let sql =
+            "INSERT INTO record (id, at_ns, points, body) VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING";
+        let (at, points) = (self.at.0.cast_signed(), self.points.cast_signed());
+        connection.prepare_cached(sql)?.execute(params![self.id, at, points, &*self.body])?;
+        Ok(())
+    }
+
+    fn insert_waiting(&self, connection: &Connection, reader: &str) -> rusqlite::Result<()> {
+        let sql = "INSERT INTO waiting (record, reader) VALUES (?1, ?2)";
+        connection.prepare_cached(sql)?.execute(params![self.id, reader])?;
+        Ok(())
+    }
 }
 
-impl PlacedReader {
-    /// Whether it still needs the record at that place.
-    fn needs(&self, at: SpoolPosition) -> bool {
-        at >= self.next || self.backlog.is_some_and(|(from, to)| (from..to).contains(&at))
-    }
-
-    /// Records that so many bytes wait no more.
-    fn pass(&mut self, bytes: u64) {
-        self.waiting = self.waiting.saturating_sub(bytes);
-        self.report();
-    }
-
-    fn report(&self) {
-        self.reader.tally.waiting.store(self.waiting, Ordering::Relaxed);
-    }
-
-    /// The first record that it still needs.
-    fn first(&self) -> SpoolPosition {
-        self.backlog.map_or(self.next, |(from, _)| from)
-    }
+/// Problems of the spool, for the tick loop.
+#[derive(Debug, Default)]
+pub struct SpoolHealth {
+    /// Bytes of files that were damaged.
+    pub damaged: AtomicU64,
+    /// Operations on the file that failed.
+    pub errors: AtomicU64,
 }
 
 /// What is to be sent to all destinations.
 #[derive(Debug)]
 pub struct Spool {
-    /// None where everything is in memory.
-    directory: Option<PathBuf>,
+    file: PathBuf,
     limits: SpoolLimits,
-    segments: Segments,
-    readers: Vec<PlacedReader>,
-    /// Held as long as the spool is open.
-    _lock: Option<SpoolLock>,
+    readers: Vec<SpoolReader>,
+    connection: Connection,
+    /// Whether that is the file, and not its stand-in in memory.
+    is_in_file: bool,
+    /// When the file is tried again while it is not in use.
+    retry_at: Utc,
+    last_id: i64,
+    health: Arc<SpoolHealth>,
+}
+
+/// A destination, and what waits for it.
+#[derive(Debug)]
+struct SpoolReader {
+    destination: Destination,
+    points: u64,
+    bytes: u64,
+}
+
+impl SpoolReader {
+    /// A reader for which nothing waits yet.
+    fn new(destination: &Destination) -> Self {
+        Self { destination: destination.clone(), points: 0, bytes: 0 }
+    }
+
+    fn begin_waiting(&mut self, points: u64, bytes: u64) {
+        self.points += points;
+        self.bytes += bytes;
+        self.destination.tally().waiting.store(self.bytes, Ordering::Relaxed);
+    }
+
+    fn end_waiting(&mut self, points: u64, bytes: u64) {
+        self.points = self.points.saturating_sub(points);
+        self.bytes = self.bytes.saturating_sub(bytes);
+        self.destination.tally().waiting.store(self.bytes, Ordering::Relaxed);
+    }
 }
 
 impl Spool {
-    /// A spool in memory.
-    pub fn in_memory(limits: SpoolLimits, readers: Vec<SpoolReader>) -> Self {
-        let placed =
-            |reader| PlacedReader { reader, next: SpoolPosition::default(), backlog: None, waiting: 0 };
-        Self {
-            directory: None,
-            limits,
-            segments: Segments::in_memory(limits.bytes),
-            readers: readers.into_iter().map(placed).collect(),
-            _lock: None,
-        }
-    }
-
-    /// Opens the spool in a directory, which is made. A new reader begins at the end.
+    /// Opens the spool in a directory. A destination that is new gets what comes from now on; what waited for one that is no
+    /// longer configured is forgotten. A file that cannot be used is logged.
     ///
     /// # Errors
-    /// The directory cannot be used, or another agent uses it.
-    pub fn open(directory: &Path, limits: SpoolLimits, readers: Vec<SpoolReader>) -> io::Result<Self> {
-        fs::create_dir_all(directory)?;
-        let lock = SpoolLock::acquire(directory)?;
-        let mut spool = Self::in_memory(limits, readers);
-        (spool.directory, spool._lock) = (Some(directory.to_owned()), Some(lock));
-        let mut files = Vec::new();
-        for entry in fs::read_dir(directory)? {
-            let path = entry?.path();
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            if let Some(number) = name.strip_suffix(".segment").and_then(|number| number.parse().ok()) {
-                files.push((number, path));
-            } else if name.starts_with("reader-")
-                && !spool.readers.iter().any(|one| reader_file(&one.reader) == name)
-            {
-                // Of a destination that is no longer configured.
-                let _ = fs::remove_file(&path);
-            }
-        }
-        spool.segments = Segments::open(directory, files, limits.bytes)?;
-        let (first, end) = (spool.segments.first(), spool.segments.end());
-        for index in 0..spool.readers.len() {
-            let stored = spool.stored_place(&spool.readers[index].reader);
-            let placed = &mut spool.readers[index];
-            placed.next = stored.unwrap_or(end).clamp(first, end);
-            spool.measure_waiting(index);
-        }
-        // So that a reader that is new now is not taken for new again.
-        spool.store_places();
+    /// There is no memory for it.
+    pub fn open(
+        directory: &Path,
+        limits: SpoolLimits,
+        destinations: &[Destination],
+    ) -> rusqlite::Result<Self> {
+        let mut spool = Self {
+            file: directory.join(FILE),
+            limits,
+            readers: destinations.iter().map(SpoolReader::new).collect(),
+            connection: open(MEMORY)?,
+            is_in_file: false,
+            retry_at: Utc(0),
+            last_id: 0,
+            health: Arc::default(),
+        };
+        spool.use_file(true);
         Ok(spool)
     }
 
-    /// Appends a record. It is never lost for lack of a disk, only for lack of room.
-    pub fn append(&mut self, record: &SpoolRecord) {
-        let length = record.length();
-        for placed in self.readers.iter_mut().filter(|one| one.reader.signal == record.signal) {
-            placed.waiting += length;
-            placed.report();
+    /// What went wrong so far, and will.
+    pub const fn health(&self) -> &Arc<SpoolHealth> {
+        &self.health
+    }
+
+    /// Appends a request. It is never lost for lack of a disk, only for lack of room.
+    pub fn append(&mut self, batch: &PushBatch) {
+        self.return_to_file(batch.at);
+        self.last_id = batch.at.0.cast_signed().max(self.last_id + 1);
+        let body = compress(&batch.body);
+        let record = SpoolRecord { id: self.last_id, at: batch.at, points: batch.points, body };
+        let mut appended = self.try_append(&record, batch.signal);
+        if let Err(error) = appended {
+            self.leave_file(&error);
+            appended = self.try_append(&record, batch.signal);
         }
-        if !self.segments.append(record) {
-            for placed in self.readers.iter_mut().filter(|one| one.reader.signal == record.signal) {
-                placed.reader.tally.drop_points(record.points.into());
-                placed.pass(length);
-            }
-        }
-        while let Some(oldest) = self.segments.take_excess(record.at, self.limits.age) {
-            self.drop_segment(&oldest);
+        if appended.is_err() {
+            let readers = self.readers.iter().filter(|one| one.destination.signal == batch.signal);
+            readers.for_each(|one| one.destination.tally().drop_points(record.points));
         }
     }
 
-    /// Removes a segment, and counts what readers had to send of it.
-    fn drop_segment(&mut self, segment: &Segment) {
-        let after = SpoolPosition { segment: segment.number + 1, offset: 0 };
-        for placed in &mut self.readers {
-            for (at, header) in segment.headers() {
-                if header.signal == placed.reader.signal && placed.needs(at) {
-                    placed.reader.tally.drop_points(header.points.into());
-                    placed.pass(header.end(0));
+    fn try_append(&mut self, record: &SpoolRecord, signal: Signal) -> rusqlite::Result<()> {
+        let most = if self.is_in_file { self.limits.bytes } else { self.limits.bytes.min(MOST_IN_MEMORY) };
+        let transaction = self.connection.transaction()?;
+        let dropped = drop_excess(&transaction, record, most, self.limits.age)?;
+        record.insert(&transaction)?;
+        for reader in self.readers.iter().filter(|one| one.destination.signal == signal) {
+            record.insert_waiting(&transaction, reader.destination.name())?;
+        }
+        transaction.commit()?;
+        // Counted once it is stored: what is rolled back is neither dropped nor waits.
+        for reader in &mut self.readers {
+            for one in &dropped {
+                if one.reader == **reader.destination.name() {
+                    reader.end_waiting(one.points, one.bytes);
+                    reader.destination.tally().drop_points(one.points);
                 }
             }
-            placed.next = placed.next.max(after);
-            placed.backlog =
-                placed.backlog.map(|(from, to)| (from.max(after), to)).filter(|(from, to)| from < to);
-        }
-        segment.remove();
-    }
-
-    /// The record of a reader after `skip` others, and the place behind it.
-    pub fn peek(&mut self, reader: usize, skip: usize) -> Option<(SpoolPosition, SpoolRecord)> {
-        let end = self.segments.end();
-        let (next, signal) = self.readers.get(reader).map(|one| (one.next, one.reader.signal))?;
-        let RecordSearch { start, found, damaged } = self.segments.find(next, end, signal, skip);
-        if skip == 0 {
-            // What is another signal's, or damaged, is passed once.
-            self.segments.damaged += damaged;
-            let placed = self.readers.get_mut(reader)?;
-            placed.next = start;
-            if damaged > 0 {
-                self.measure_waiting(reader);
+            if reader.destination.signal == signal {
+                reader.begin_waiting(record.points, record.body.len() as u64);
             }
         }
-        found
+        Ok(())
     }
 
-    /// The first record of what a reader has put off, and the place behind it.
-    pub fn peek_backlog(&mut self, reader: usize) -> Option<(SpoolPosition, SpoolRecord)> {
-        let placed = self.readers.get(reader)?;
-        let ((from, to), signal) = (placed.backlog?, placed.reader.signal);
-        let RecordSearch { start, found, damaged } = self.segments.find(from, to, signal, 0);
-        self.segments.damaged += damaged;
-        self.readers.get_mut(reader)?.backlog = found.is_some().then_some((start, to));
-        found
+    /// The request that a reader is to be sent next.
+    pub fn peek(&mut self, reader: usize) -> Option<SpoolRecord> {
+        let destination = &self.readers.get(reader)?.destination;
+        let sql = if destination.settings.live_first { NEWEST } else { OLDEST };
+        let found = self.connection.prepare_cached(sql).and_then(|mut statement| {
+            statement.query_row([&**destination.name()], SpoolRecord::of_row).optional()
+        });
+        found.unwrap_or_else(|error| {
+            self.leave_file(&error);
+            None
+        })
     }
 
-    /// Records that a reader is past a record, which ends at that place.
-    pub fn advance(&mut self, reader: usize, (past, record): (SpoolPosition, &SpoolRecord)) {
-        let Some(placed) = self.readers.get_mut(reader) else { return };
-        placed.next = placed.next.max(past);
-        placed.pass(record.length());
-        self.store_place(reader);
-    }
-
-    /// Records that a reader is past a record of what it has put off, which ends at that place.
-    pub fn advance_backlog(&mut self, reader: usize, (past, record): (SpoolPosition, &SpoolRecord)) {
-        let Some(placed) = self.readers.get_mut(reader) else { return };
-        placed.backlog = placed.backlog.map(|(_, to)| (past, to)).filter(|(from, to)| from < to);
-        placed.pass(record.length());
-        self.store_place(reader);
-    }
-
-    /// Puts off everything that waits for a reader: it is sent after what comes from now on.
-    pub fn put_off(&mut self, reader: usize) {
-        let end = self.segments.end();
-        let Some(placed) = self.readers.get_mut(reader) else { return };
-        let first = placed.first();
-        if placed.next < end {
-            (placed.next, placed.backlog) = (end, Some((first, end)));
-            // What was sent since the last time is sent again.
-            self.measure_waiting(reader);
+    /// Removes a request for a reader; false if it was dropped meanwhile, so that its points are counted already.
+    pub fn finish(&mut self, reader: usize, record: &SpoolRecord) -> bool {
+        let Some(reader) = self.readers.get_mut(reader) else { return false };
+        let removed = remove_waiting(&mut self.connection, reader.destination.name(), record.id);
+        if !matches!(removed, Ok(false)) {
+            reader.end_waiting(record.points, record.body.len() as u64);
         }
+        removed.unwrap_or_else(|error| {
+            self.leave_file(&error);
+            true
+        })
     }
 
-    /// Whether something waits for a reader.
-    pub fn has_backlog(&self, reader: usize) -> bool {
-        self.readers.get(reader).is_some_and(|one| one.backlog.is_some())
-    }
-
-    fn store_place(&mut self, reader: usize) {
-        let Some(placed) = self.readers.get(reader) else { return };
-        if let Some(directory) = &self.directory {
-            let (file, first) = (reader_file(&placed.reader), placed.first());
-            let text = format!("{} {} {}", first.segment, first.offset, placed.reader.name);
-            let text = format!("{:08x} {text}\n", checksum(text.as_bytes()));
-            let (new, path) = (directory.join(format!("{file}.new")), directory.join(file));
-            // A place that is lost or old only means that something is sent twice.
-            if fs::write(&new, text).and_then(|()| fs::rename(&new, &path)).is_err() {
-                self.segments.errors += 1;
+    /// Opens the file, and adds to it what waits in memory. A failure is logged only the first time.
+    fn use_file(&mut self, is_first: bool) {
+        let mut readers = self.empty_readers();
+        let opened = open(&self.file).and_then(|mut file| {
+            let last_id = prepare_file(&mut file, &mut readers, &self.connection)?;
+            Ok((file, last_id))
+        });
+        match opened {
+            Ok((file, last_id)) => {
+                self.connection = file;
+                self.is_in_file = true;
+                self.last_id = self.last_id.max(last_id);
+                self.readers = readers;
+                self.readers.iter_mut().for_each(|one| one.begin_waiting(0, 0));
             }
+            Err(error) => self.record_failure(&error, &readers, is_first),
         }
-        let needed = self.readers.iter().map(PlacedReader::first).min().unwrap_or_default();
-        self.segments.trim(needed.segment);
     }
 
-    fn stored_place(&self, reader: &SpoolReader) -> Option<SpoolPosition> {
-        let path = self.directory.as_ref()?.join(reader_file(reader));
-        let mut text = String::new();
-        // A reader whose place cannot be read begins at the first record, so that nothing is lost.
-        let unreadable = Some(SpoolPosition::default());
-        match File::open(path).map(|file| file.take(MOST_CURSOR).read_to_string(&mut text)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
-            Ok(Ok(_)) => {}
-            Ok(Err(_)) | Err(_) => return unreadable,
+    /// Tries the file again if that is due.
+    fn return_to_file(&mut self, now: Utc) {
+        if self.is_in_file || now < self.retry_at {
+            return;
         }
-        let place = || {
-            let (crc, text) = text.trim_end().split_once(' ')?;
-            if u32::from_str_radix(crc, 16) != Ok(checksum(text.as_bytes())) {
-                return None;
+        self.retry_at = Utc(now.0 + RETRY.0);
+        self.use_file(false);
+        if self.is_in_file {
+            tracing::info!(file = %self.file.display(), "the OTLP spool is in its file again");
+        }
+    }
+
+    /// Goes on in memory after an operation on the file has failed. What waits there is sent once the file can be used again.
+    fn leave_file(&mut self, error: &rusqlite::Error) {
+        if !self.is_in_file {
+            return;
+        }
+        let Ok(memory) = open(MEMORY) else { return };
+        // The file is closed before it may be renamed.
+        self.connection = memory;
+        self.is_in_file = false;
+        // The number of the last request is its time, or little more.
+        self.retry_at = Utc(self.last_id.cast_unsigned() + RETRY.0);
+        let empty = self.empty_readers();
+        let left = std::mem::replace(&mut self.readers, empty);
+        self.readers.iter_mut().for_each(|one| one.begin_waiting(0, 0));
+        self.record_failure(error, &left, true);
+    }
+
+    fn empty_readers(&self) -> Vec<SpoolReader> {
+        self.readers.iter().map(|one| SpoolReader::new(&one.destination)).collect()
+    }
+
+    /// Counts a failure of the file. One that is damaged is set aside, and what is known to wait in it is dropped.
+    fn record_failure(&self, error: &rusqlite::Error, waiting: &[SpoolReader], is_first: bool) {
+        self.health.errors.fetch_add(1, Ordering::Relaxed);
+        let file = self.file.display();
+        let remedy = match error.sqlite_error_code() {
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+                tracing::error!(
+                    %file, %error,
+                    "the OTLP spool is damaged; it is kept as {FILE}.damaged, what waited in it is counted as dropped as far as \
+                     it can be read, and a new one is begun within a minute"
+                );
+                waiting.iter().for_each(|one| one.destination.tally().drop_points(one.points));
+                return self.set_file_aside();
             }
-            let mut parts = text.splitn(3, ' ');
-            let segment = parts.next()?.parse().ok()?;
-            let offset = parts.next()?.parse().ok()?;
-            (parts.next() == Some(&*reader.name)).then_some(SpoolPosition { segment, offset })
+            Some(ErrorCode::DatabaseBusy) => {
+                "stop the other agent that has it open, or give each a directory"
+            }
+            Some(ErrorCode::DiskFull) => "free space on its disk",
+            _ => "make its directory writable for the agent, or correct otlp.spool.directory",
         };
-        place().or(unreadable)
+        if is_first {
+            tracing::error!(
+                %file, %error, remedy,
+                "the OTLP spool cannot be used, so only the last {} MiB wait for a destination that is away; the file is tried \
+                 again each minute",
+                MOST_IN_MEMORY >> 20
+            );
+        }
     }
 
-    /// Keeps a copy of what no destination takes, for whoever looks for the reason; the copy is overwritten by later ones.
-    pub fn set_aside(&self, record: &SpoolRecord) {
-        const MOST_COPIES: u64 = 8;
-        let Some(directory) = &self.directory else { return };
-        let file = format!("refused-{}.pb.gz", record.at.0 / 1_000_000_000 % MOST_COPIES);
-        let _ = File::create(directory.join(file)).and_then(|mut file| file.write_all(&record.body));
-    }
-
-    /// Counts what waits for a reader, by all headers from its place on.
-    fn measure_waiting(&mut self, reader: usize) {
-        let Some(placed) = self.readers.get_mut(reader) else { return };
-        let signal = placed.reader.signal;
-        let needed = self.segments.headers(placed.first().segment);
-        let needed = needed.filter(|(at, header)| header.signal == signal && placed.needs(*at));
-        placed.waiting = needed.map(|(_, header)| header.end(0)).sum();
-        placed.report();
-    }
-
-    /// Stores the places of all readers.
-    pub fn store_places(&mut self) {
-        (0..self.readers.len()).for_each(|reader| self.store_place(reader));
-    }
-
-    /// Bytes that were damaged, and failed writes.
-    pub const fn problems(&self) -> (u64, u64) {
-        (self.segments.damaged, self.segments.errors)
+    fn set_file_aside(&self) {
+        let bytes = std::fs::metadata(&self.file).map_or(0, |metadata| metadata.len());
+        self.health.damaged.fetch_add(bytes, Ordering::Relaxed);
+        for suffix in ["", "-wal"] {
+            let name = |end: &str| self.file.with_file_name(format!("{FILE}{end}{suffix}"));
+            // One that cannot be renamed is tried again, and fails again.
+            let _ = std::fs::rename(name(""), name(".damaged"));
+        }
     }
 }
 
-fn reader_file(reader: &SpoolReader) -> String {
-    format!("reader-{:08x}", checksum(reader.name.as_bytes()))
+/// Opens a database and makes its tables.
+fn open(path: impl AsRef<Path>) -> rusqlite::Result<Connection> {
+    let connection = Connection::open(path)?;
+    connection.busy_timeout(BUSY)?;
+    connection.execute_batch(SETUP)?;
+    Ok(connection)
+}
+
+/// Forgets readers that are no longer there, counts what waits for the others, and adds what waits in memory; returns the
+/// largest number of a request.
+fn prepare_file(
+    file: &mut Connection,
+    readers: &mut [SpoolReader],
+    memory: &Connection,
+) -> rusqlite::Result<i64> {
+    let transaction = file.transaction()?;
+    let names: Vec<String> = transaction
+        .prepare("SELECT DISTINCT reader FROM waiting")?
+        .query_map([], |row| row.get(0))?
+        .collect::<rusqlite::Result<_>>()?;
+    let is_configured = |name: &str| readers.iter().any(|one| **one.destination.name() == *name);
+    for name in names.iter().filter(|name| !is_configured(name)) {
+        transaction.execute("DELETE FROM waiting WHERE reader = ?1", [name])?;
+    }
+    transaction.execute("DELETE FROM record WHERE id NOT IN (SELECT record FROM waiting)", [])?;
+    {
+        let mut statement = memory.prepare(ALL)?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            let record = SpoolRecord::of_row(row)?;
+            record.insert(&transaction)?;
+            record.insert_waiting(&transaction, &row.get::<_, String>("reader")?)?;
+        }
+    }
+    for reader in readers {
+        let mut statement = transaction.prepare_cached(SIZES)?;
+        let mut rows = statement.query([&**reader.destination.name()])?;
+        while let Some(row) = rows.next()? {
+            reader.points += row.get::<_, i64>(0)?.cast_unsigned();
+            reader.bytes += row.get::<_, i64>(1)?.cast_unsigned();
+        }
+    }
+    let last_id: Option<i64> = transaction.query_row("SELECT max(id) FROM record", [], |row| row.get(0))?;
+    transaction.commit()?;
+    Ok(last_id.unwrap_or(0))
+}
+
+/// What a reader had to get of a request that was dropped.
+struct Dropped {
+    reader: String,
+    points: u64,
+    bytes: u64,
+}
+
+impl Dropped {
+    fn of_row(row: &Row<'_>) -> rusqlite::Result<Self> {
+        Ok(Self {
+            reader: row.get("reader")?,
+            points: row.get::<_, i64>("points")?.cast_unsigned(),
+            bytes: row.get::<_, i64>("length(body)")?.cast_unsigned(),
+        })
+    }
+}
+
+/// Removes the oldest requests until a new one has room and none is older than it by more than `age`.
+fn drop_excess(
+    connection: &Connection,
+    new: &SpoolRecord,
+    most: u64,
+    age: Nanoseconds,
+) -> rusqlite::Result<Vec<Dropped>> {
+    let mut dropped = Vec::new();
+    // With the pages of its rows.
+    let needed = new.body.len() as u64 + 4 * PAGE;
+    let oldest_kept = new.at.0.saturating_sub(age.0);
+    loop {
+        let has_room = used_bytes(connection)? + needed <= most;
+        let sql = "SELECT id FROM record WHERE ?1 OR at_ns < ?2 ORDER BY id LIMIT 1";
+        let mut excess = connection.prepare_cached(sql)?;
+        let excess =
+            excess.query_row(params![!has_room, oldest_kept.cast_signed()], |row| row.get::<_, i64>(0));
+        let Some(id) = excess.optional()? else { return Ok(dropped) };
+        let mut lost = connection.prepare_cached(
+            "SELECT reader, points, length(body) FROM waiting JOIN record ON id = record WHERE record = ?1",
+        )?;
+        for one in lost.query_map([id], Dropped::of_row)? {
+            dropped.push(one?);
+        }
+        connection.execute("DELETE FROM waiting WHERE record = ?1", [id])?;
+        connection.execute("DELETE FROM record WHERE id = ?1", [id])?;
+    }
+}
+
+/// Removes a request for a reader, and the request itself after the last one; false if it did not wait.
+fn remove_waiting(connection: &mut Connection, reader: &str, id: i64) -> rusqlite::Result<bool> {
+    let transaction = connection.transaction()?;
+    let count = transaction
+        .prepare_cached("DELETE FROM waiting WHERE record = ?1 AND reader = ?2")?
+        .execute(params![id, reader])?;
+    transaction
+        .prepare_cached(
+            "DELETE FROM record WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM waiting WHERE record = ?1)",
+        )?
+        .execute([id])?;
+    transaction.commit()?;
+    if pragma(connection, "freelist_count")? > MOST_UNUSED {
+        // A step gives back one page.
+        let mut vacuum = connection.prepare_cached("PRAGMA incremental_vacuum")?;
+        let mut steps = vacuum.query([])?;
+        while steps.next()?.is_some() {}
+    }
+    Ok(count > 0)
+}
+
+/// Bytes of the pages in use.
+fn used_bytes(connection: &Connection) -> rusqlite::Result<u64> {
+    Ok((pragma(connection, "page_count")? - pragma(connection, "freelist_count")?) * PAGE)
+}
+
+fn pragma(connection: &Connection, name: &str) -> rusqlite::Result<u64> {
+    connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).map(i64::cast_unsigned)
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 mod tests {
-    use std::os::unix::fs::FileExt;
+    use std::fs;
 
-    use super::super::segments::HEADER;
+    use opentelemetry::trace::SpanContext;
+
     use super::*;
-    use crate::model::Utc;
+    use crate::config::OtlpDestination;
 
     const LIMITS: SpoolLimits = SpoolLimits { bytes: 1 << 20, age: Nanoseconds::from_seconds(3_600) };
 
-    fn reader(name: &str) -> SpoolReader {
-        SpoolReader { name: name.into(), signal: Signal::Metrics, tally: Arc::default() }
+    fn destination(host: &str, live_first: bool) -> Destination {
+        let endpoint = format!("http://{host}:4318").parse().unwrap();
+        Destination::new(&OtlpDestination { live_first, ..OtlpDestination::at(endpoint) }, Signal::Metrics)
     }
 
-    fn record(second: u64, size: usize) -> SpoolRecord {
-        let body = vec![second as u8; size].into();
-        SpoolRecord { signal: Signal::Metrics, points: 10, at: Utc(second * 1_000_000_000), body }
+    /// A request of 10 points whose compressed size is about `size`.
+    fn batch(second: u64, size: usize) -> PushBatch {
+        // A sequence that does not compress.
+        let mut state = second;
+        let mut random = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        };
+        PushBatch {
+            signal: Signal::Metrics,
+            at: Utc(second * 1_000_000_000),
+            body: (0..size).map(|_| random()).collect(),
+            points: 10,
+            cause: SpanContext::NONE,
+        }
     }
 
     fn seconds(spool: &mut Spool, reader: usize) -> Vec<u64> {
         let mut seconds = Vec::new();
-        while let Some((place, record)) = spool.peek(reader, 0) {
+        while let Some(record) = spool.peek(reader) {
             seconds.push(record.at.0 / 1_000_000_000);
-            spool.advance(reader, (place, &record));
+            assert!(spool.finish(reader, &record));
         }
         seconds
     }
 
+    fn counts(spool: &Spool) -> (u64, u64) {
+        (spool.health.damaged.load(Ordering::Relaxed), spool.health.errors.load(Ordering::Relaxed))
+    }
+
+    fn waiting(destination: &Destination) -> u64 {
+        destination.tally().waiting.load(Ordering::Relaxed)
+    }
+
     #[test]
-    fn records_come_back_in_order_after_a_restart_and_each_reader_goes_on_where_it_was() {
+    fn requests_come_back_in_order_after_a_restart_and_each_reader_goes_on_where_it_was() {
         let directory = tempfile::tempdir().unwrap();
-        let open = || Spool::open(directory.path(), LIMITS, vec![reader("a"), reader("b")]).unwrap();
+        let destinations = [destination("a", false), destination("b", false)];
+        let open = || Spool::open(directory.path(), LIMITS, &destinations).unwrap();
         let mut spool = open();
-        (1..=5).for_each(|second| spool.append(&record(second, 100)));
-        spool.store_places();
-        let (place, first) = spool.peek(0, 0).unwrap();
-        assert_eq!(first, record(1, 100));
-        spool.advance(0, (place, &first));
+        (1..=5).for_each(|second| spool.append(&batch(second, 100)));
+        let first = spool.peek(0).unwrap();
+        assert_eq!(
+            (first.at, first.points, &first.body),
+            (Utc(1_000_000_000), 10, &compress(&batch(1, 100).body))
+        );
+        assert!(spool.finish(0, &first));
+        let waited = destinations.each_ref().map(waiting);
         drop(spool);
         let mut spool = open();
+        assert_eq!(destinations.each_ref().map(waiting), waited);
         assert_eq!((seconds(&mut spool, 0), seconds(&mut spool, 1)), (vec![2, 3, 4, 5], vec![1, 2, 3, 4, 5]));
-        // A destination that is new gets what comes from now on.
+        assert_eq!(destinations.each_ref().map(waiting), [0, 0]);
+        // A destination that is new gets what comes from now on, and what waits for one that is gone is forgotten.
+        spool.append(&batch(6, 100));
         drop(spool);
-        let mut spool = Spool::open(directory.path(), LIMITS, vec![reader("c")]).unwrap();
-        spool.append(&record(6, 100));
-        assert_eq!(seconds(&mut spool, 0), [6]);
+        let mut spool = Spool::open(directory.path(), LIMITS, &[destination("c", false)]).unwrap();
+        spool.append(&batch(7, 100));
+        assert_eq!(seconds(&mut spool, 0), [7]);
+        assert_eq!(oldest_id(&spool), None);
+    }
+
+    fn oldest_id(spool: &Spool) -> Option<i64> {
+        spool.connection.query_row("SELECT min(id) FROM record", [], |row| row.get(0)).unwrap()
     }
 
     #[test]
-    fn a_file_cut_at_any_byte_loses_no_whole_record_and_what_is_cut_is_counted() {
-        let whole = (HEADER + 20) as u64;
-        for cut in 0..=3 * whole {
-            let directory = tempfile::tempdir().unwrap();
-            let mut spool = Spool::open(directory.path(), LIMITS, vec![reader("a")]).unwrap();
-            (1..=3).for_each(|second| spool.append(&record(second, 20)));
-            spool.store_places();
-            drop(spool);
-            let file = directory.path().join("000000000001.segment");
-            OpenOptions::new().write(true).open(&file).unwrap().set_len(cut).unwrap();
-            let mut spool = Spool::open(directory.path(), LIMITS, vec![reader("a")]).unwrap();
-            assert_eq!(spool.problems().0, cut % whole);
-            spool.append(&record(9, 20));
-            let expected: Vec<u64> = (1..=cut / whole).chain([9]).collect();
-            assert_eq!(seconds(&mut spool, 0), expected, "{cut}");
-        }
-    }
-
-    #[test]
-    fn a_flipped_byte_is_noticed_and_what_follows_is_sent() {
+    fn what_is_too_much_or_too_old_is_dropped_from_the_oldest_and_counted_once() {
         let directory = tempfile::tempdir().unwrap();
-        let mut spool = Spool::open(directory.path(), LIMITS, vec![reader("a")]).unwrap();
-        (1..=3).for_each(|second| spool.append(&record(second, 20)));
-        let file =
-            OpenOptions::new().write(true).open(directory.path().join("000000000001.segment")).unwrap();
-        file.write_all_at(b"x", (HEADER + 20 + HEADER + 3) as u64).unwrap();
-        assert_eq!(seconds(&mut spool, 0), [1, 3]);
-        assert_eq!(spool.problems().0, (HEADER + 20) as u64);
+        let one = destination("a", false);
+        let mut spool = Spool::open(directory.path(), LIMITS, std::slice::from_ref(&one)).unwrap();
+        spool.append(&batch(1, 1_000));
+        let sent = spool.peek(0).unwrap();
+        (2..=1_100).for_each(|second| spool.append(&batch(second, 1_000)));
+        // It was dropped while it was being sent.
+        assert!(!spool.finish(0, &sent));
+        let rest = 1_100 - one.tally().counts().dropped / 10;
+        assert!((600..1_100).contains(&rest), "{rest}");
+        assert!(used_bytes(&spool.connection).unwrap() <= LIMITS.bytes);
+        assert!((rest * 1_000..rest * 1_100).contains(&waiting(&one)), "{}", waiting(&one));
+        // Two hours later everything else is too old.
+        spool.append(&batch(1_100 + 7_200, 1_000));
+        assert_eq!(seconds(&mut spool, 0), [8_300]);
+        assert_eq!((one.tally().counts().dropped, waiting(&one)), (11_000, 0));
     }
 
     #[test]
-    fn what_is_too_much_or_too_old_is_dropped_from_the_oldest_and_counted() {
+    fn a_backlog_that_was_sent_gives_its_disk_back() {
         let directory = tempfile::tempdir().unwrap();
-        let one = reader("a");
-        let mut spool = Spool::open(directory.path(), LIMITS, vec![one.clone()]).unwrap();
-        (1..=1_100).for_each(|second| spool.append(&record(second, 1_000)));
-        let rest = spool.segments.bytes() / (HEADER as u64 + 1_000);
-        assert!((700..1_100).contains(&rest), "{rest}");
-        assert_eq!(one.tally.counts().dropped, 10 * (1_100 - rest));
-        assert_eq!(one.tally.waiting.load(Ordering::Relaxed), spool.segments.bytes());
-        // Two hours later everything in full segments is too old.
-        spool.append(&record(1_100 + 7_200, 1_000));
-        let left = seconds(&mut spool, 0).len() as u64;
-        assert!(left < 300, "{left}");
-        assert_eq!(one.tally.counts().dropped, 10 * (1_101 - left));
-        assert!(fs::read_dir(directory.path()).unwrap().count() <= 4);
+        let limits = SpoolLimits { bytes: 64 << 20, ..LIMITS };
+        let mut spool = Spool::open(directory.path(), limits, &[destination("a", false)]).unwrap();
+        (1..=60).for_each(|second| spool.append(&batch(second, 200_000)));
+        let most = pragma(&spool.connection, "page_count").unwrap();
+        assert_eq!(seconds(&mut spool, 0).len(), 60);
+        let rest = pragma(&spool.connection, "page_count").unwrap();
+        assert!(most > 2_900 && rest < 1_100, "{most} {rest}");
+        drop(spool);
+        assert!(fs::metadata(directory.path().join(FILE)).unwrap().len() < 5 << 20);
     }
 
     #[test]
-    fn a_disk_that_cannot_be_written_costs_the_backlog_and_not_the_push() {
+    fn a_file_that_cannot_be_used_costs_the_backlog_and_not_the_push() {
         let directory = tempfile::tempdir().unwrap();
         let inner = directory.path().join("spool");
-        let mut spool = Spool::open(&inner, LIMITS, vec![reader("a")]).unwrap();
-        fs::remove_dir_all(&inner).unwrap();
-        (1..=3).for_each(|second| spool.append(&record(second, 20)));
-        assert_eq!(seconds(&mut spool, 0), [1, 2, 3]);
-        assert!(spool.problems().1 > 0);
+        let one = destination("a", false);
+        let mut spool = Spool::open(&inner, LIMITS, std::slice::from_ref(&one)).unwrap();
+        assert_eq!(counts(&spool), (0, 1));
+        (1..=3).for_each(|second| spool.append(&batch(second, 20)));
+        let first = spool.peek(0).unwrap();
+        fs::create_dir(&inner).unwrap();
+        // A minute later it can be used, and has what waited in memory.
+        (61..=63).for_each(|second| spool.append(&batch(second, 20)));
+        assert!(spool.is_in_file);
+        assert!(spool.finish(0, &first));
+        drop(spool);
+        let mut spool = Spool::open(&inner, LIMITS, std::slice::from_ref(&one)).unwrap();
+        assert_eq!(seconds(&mut spool, 0), [2, 3, 61, 62, 63]);
+        assert_eq!((one.tally().counts().dropped, waiting(&one)), (0, 0));
     }
 
     #[test]
-    fn what_is_put_off_is_sent_after_what_comes_later() {
-        let mut spool = Spool::in_memory(LIMITS, vec![reader("a")]);
-        (1..=2).for_each(|second| spool.append(&record(second, 20)));
-        spool.put_off(0);
-        spool.append(&record(3, 20));
-        assert_eq!(seconds(&mut spool, 0), [3]);
-        let mut late = Vec::new();
-        while let Some((place, record)) = spool.peek_backlog(0) {
-            late.push(record.at.0 / 1_000_000_000);
-            spool.advance_backlog(0, (place, &record));
-        }
-        assert_eq!((late, spool.has_backlog(0)), (vec![1, 2], false));
+    fn a_disk_that_is_full_meanwhile_loses_nothing_that_waits() {
+        let directory = tempfile::tempdir().unwrap();
+        let one = destination("a", false);
+        let mut spool = Spool::open(directory.path(), LIMITS, std::slice::from_ref(&one)).unwrap();
+        spool.append(&batch(1, 20));
+        spool.connection.execute_batch("PRAGMA max_page_count = 1").unwrap();
+        (2..=3).for_each(|second| spool.append(&batch(second, 200_000)));
+        assert!(!spool.is_in_file && counts(&spool) == (0, 1));
+        // What waits in the file is sent when that can be used again.
+        assert_eq!(seconds(&mut spool, 0), [2, 3]);
+        spool.append(&batch(100, 20));
+        assert!(spool.is_in_file);
+        assert_eq!((seconds(&mut spool, 0), one.tally().counts().dropped), (vec![1, 100], 0));
+    }
+
+    #[test]
+    fn two_agents_do_not_send_from_one_spool() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut first = Spool::open(directory.path(), LIMITS, &[destination("a", false)]).unwrap();
+        let mut second = Spool::open(directory.path(), LIMITS, &[destination("a", false)]).unwrap();
+        assert!(first.is_in_file && !second.is_in_file);
+        first.append(&batch(1, 20));
+        second.append(&batch(2, 20));
+        assert_eq!((seconds(&mut first, 0), seconds(&mut second, 0)), (vec![1], vec![2]));
+    }
+
+    #[test]
+    fn a_damaged_file_is_set_aside_and_what_waited_in_it_is_counted_as_dropped() {
+        let directory = tempfile::tempdir().unwrap();
+        let (file, aside) = (directory.path().join(FILE), directory.path().join("spool.db.damaged"));
+        let one = destination("a", false);
+        let open = || Spool::open(directory.path(), LIMITS, std::slice::from_ref(&one)).unwrap();
+        // Found when it is opened: the pages of the last requests are overwritten.
+        let mut spool = open();
+        (1..=100).for_each(|second| spool.append(&batch(second, 1_000)));
+        drop(spool);
+        let mut bytes = fs::read(&file).unwrap();
+        let length = bytes.len();
+        bytes[length / 2..].fill(0x5a);
+        fs::write(&file, &bytes).unwrap();
+        let mut spool = open();
+        assert_eq!(counts(&spool), (length as u64, 1));
+        assert!(fs::read(&aside).unwrap().ends_with(&bytes[length / 2..]));
+        // A new one is begun.
+        (200..=203).for_each(|second| spool.append(&batch(second, 20)));
+        assert!(spool.is_in_file && one.tally().counts().dropped <= 1_000);
+        // Found while it is in use.
+        let before = one.tally().counts().dropped;
+        drop(spool);
+        let mut spool = open();
+        spool.connection.execute_batch("PRAGMA writable_schema = ON; UPDATE sqlite_schema SET rootpage = 9999 WHERE name = 'record'; PRAGMA writable_schema = RESET").unwrap();
+        assert_eq!(spool.peek(0), None);
+        assert_eq!((counts(&spool).1, one.tally().counts().dropped - before, waiting(&one)), (1, 40, 0));
+        spool.append(&batch(300, 20));
+        assert_eq!(seconds(&mut spool, 0), [300]);
+    }
+
+    #[test]
+    fn a_file_of_something_else_is_set_aside_and_not_overwritten() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join(FILE), vec![b'x'; 10_000]).unwrap();
+        let mut spool = Spool::open(directory.path(), LIMITS, &[destination("a", false)]).unwrap();
+        spool.append(&batch(1, 20));
+        assert_eq!(seconds(&mut spool, 0), [1]);
+        assert!(fs::read(directory.path().join("spool.db.damaged")).unwrap() == [b'x'; 10_000]);
+    }
+
+    #[test]
+    fn where_the_latest_points_go_first_the_newest_request_does() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut spool = Spool::open(directory.path(), LIMITS, &[destination("a", true)]).unwrap();
+        (1..=3).for_each(|second| spool.append(&batch(second, 20)));
+        assert_eq!(seconds(&mut spool, 0), [3, 2, 1]);
     }
 }
