@@ -40,7 +40,7 @@ fn request(processes: usize) -> (OtlpEncoder, Snapshot, Vec<u8>) {
     let mut otlp = OtlpEncoder::new(Level::Full, &OtlpResource::new("node-1", ""));
     let roster = Arc::new(fixture::roster(8, 200));
     let mut body = Vec::new();
-    otlp.encode(&fixture::values(Arc::clone(&roster), 1), &mut body);
+    fixture::encode(&mut otlp, &fixture::values(Arc::clone(&roster), 1), &mut body);
     let next = if processes == 200 { fixture::values(roster, 3) } else { fixture::node(8, processes) };
     (otlp, next, body)
 }
@@ -103,7 +103,7 @@ fn text_cold((cache, next): (PageCache, Snapshot)) -> (PageCache, Snapshot) {
 fn otlp_warm(
     (mut otlp, next, mut body): (OtlpEncoder, Snapshot, Vec<u8>),
 ) -> (OtlpEncoder, Snapshot, Vec<u8>) {
-    black_box(otlp.encode(black_box(&next), &mut body));
+    black_box(fixture::encode(&mut otlp, black_box(&next), &mut body));
     (otlp, next, body)
 }
 
@@ -112,6 +112,6 @@ fn otlp_warm(
 fn otlp_cold(
     (mut otlp, next, mut body): (OtlpEncoder, Snapshot, Vec<u8>),
 ) -> (OtlpEncoder, Snapshot, Vec<u8>) {
-    black_box(otlp.encode(black_box(&next), &mut body));
+    black_box(fixture::encode(&mut otlp, black_box(&next), &mut body));
     (otlp, next, body)
 }

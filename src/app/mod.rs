@@ -441,7 +441,7 @@ fn start(launch: Launch, receivers: Receivers, shared: &Arc<Shared>) -> Result<T
     resolvers::start(resolvers, recovered.as_ref(), agent)?;
     session::start_kernel_log(&shared.sessions)?;
     let meter = Meter::new(Arc::clone(&active.policy), started, recovered);
-    let outputs = tick_loop::Outputs::new(&active, (ledger.as_ref(), exports.as_ref()), &io, push.as_ref());
+    let outputs = tick_loop::Outputs::new((ledger.as_ref(), exports.as_ref()), &io, push.as_ref());
     let tick_loop = tick_loop::start(meter, inbox, outputs, shared)?;
     reload::start(reload::ReloadSources { config: source, web }, reload_requests, shared)?;
     Ok(Threads { io, push, tick_loop, ledger, exports, control })

@@ -128,26 +128,16 @@ fn open_spool(config: &SpoolConfig, destinations: &[Destination]) -> rusqlite::R
 pub(super) struct TickPush {
     encoder: OtlpEncoder,
     target: PushTarget,
-    level: Level,
-    names: OtlpNames,
 }
 
 impl TickPush {
-    pub(super) fn new(target: PushTarget, active: &ActiveConfig) -> Self {
-        let level = active.cadence.level;
-        let (names, encoder) = (active.config.otlp.names, OtlpEncoder::new(level, &target.resource));
-        let encoder = match names {
-            OtlpNames::Native => encoder,
-            OtlpNames::Hardware => encoder.with_hardware_names(),
-        };
-        Self { encoder, target, level, names }
+    pub(super) fn new(target: PushTarget) -> Self {
+        Self { encoder: OtlpEncoder::new(Level::Lean, &target.resource), target }
     }
 
     pub(super) fn push_snapshot(&mut self, snapshot: &Snapshot, active: &ActiveConfig, cause: &SpanContext) {
-        if (self.level, self.names) != (active.cadence.level, active.config.otlp.names) {
-            // The encoder's cache is numbered by the families that it visits; series that end go stale by themselves.
-            *self = Self::new(self.target.clone(), active);
-        }
+        self.encoder.level = active.cadence.level;
+        self.encoder.has_hardware_names = active.config.otlp.names == OtlpNames::Hardware;
         let at = snapshot.at.utc;
         let metrics = self.target.destinations.iter().filter(|one| one.signal == Signal::Metrics);
         if let Some(acknowledged) = metrics.map(|one| one.tally().acknowledged()).min() {

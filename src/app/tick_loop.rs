@@ -15,7 +15,7 @@ use crate::export::PublishedSnapshot;
 use crate::host::agent_usage;
 use crate::meter::{Inputs, Meter, SamplerNews, Services};
 use crate::model::Nanoseconds;
-use crate::policy::{ActiveConfig, Wait};
+use crate::policy::Wait;
 use crate::session::{self, Search};
 use crate::systemd::Watchdog;
 use crate::thread::{self, Thread};
@@ -34,7 +34,6 @@ pub(super) struct Outputs {
 
 impl Outputs {
     pub(super) fn new(
-        active: &ActiveConfig,
         (ledger, exports): (Option<&ledger::RunningLedger>, Option<&exports::RunningExports>),
         io: &io::RunningIo,
         push: Option<&push::RunningPush>,
@@ -42,7 +41,7 @@ impl Outputs {
         Self {
             ledger: ledger.map(|ledger| Arc::clone(&ledger.channel)),
             exports: exports.map(|exports| Arc::clone(&exports.state)),
-            push: push.map(|push| TickPush::new(push.target.clone(), active)),
+            push: push.map(|push| TickPush::new(push.target.clone())),
             io: io.status.clone(),
             watchdog: Watchdog::from_environment(),
             usage: None,

@@ -6,13 +6,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value as OtlpValue;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, ArrayValue, KeyValue};
-use opentelemetry_proto::tonic::logs::v1::{LogRecord, ScopeLogs};
+use opentelemetry_proto::tonic::logs::v1::{LogRecord, ResourceLogs, ScopeLogs};
 use prost::Message;
 use serde_json::{Value, json};
 
-use super::otlp::{OtlpResource, append_message, scope};
+use super::otlp::{OtlpResource, attribute, scope};
 use super::summarize::View;
 use crate::events::Event;
 use crate::model::VisibleAccount;
@@ -57,23 +58,21 @@ fn event_json(event: &Event) -> Value {
 /// Encodes an `ExportLogsServiceRequest`.
 pub fn encode_events(events: &[Arc<Event>], resource: &OtlpResource) -> Vec<u8> {
     let log_records = events.iter().map(|event| log_record(event)).collect();
-    let logs = ScopeLogs { scope: Some(scope()), log_records, ..Default::default() }.encode_to_vec();
-    let mut resource_logs = resource.encoded();
-    append_message(&mut resource_logs, 2, &[&logs]);
-    let mut request = Vec::new();
-    append_message(&mut request, 1, &[&resource_logs]);
-    request
+    let scope_logs = vec![ScopeLogs { scope: Some(scope()), log_records, ..Default::default() }];
+    let resource_logs =
+        vec![ResourceLogs { resource: Some(resource.message()), scope_logs, ..Default::default() }];
+    ExportLogsServiceRequest { resource_logs }.encode_to_vec()
 }
 
 fn log_record(event: &Event) -> LogRecord {
     let text = |text: &str| Some(AnyValue { value: Some(OtlpValue::StringValue(text.to_owned())) });
     let pair = |key: &str, value| KeyValue { key: key.to_owned(), value, ..Default::default() };
-    let mut attributes = vec![pair("event.id", text(&event.id()))];
+    let mut attributes = vec![attribute("event.id", &event.id())];
     if let Some(gpu) = &event.gpu {
-        attributes.push(pair("gpu", text(&gpu.index.to_string())));
-        attributes.push(pair("uuid", text(&gpu.uuid)));
+        attributes.push(attribute("gpu", &gpu.index.to_string()));
+        attributes.push(attribute("uuid", &gpu.uuid));
     }
-    attributes.extend(event.attributes.iter().map(|(name, value)| pair(name, text(value))));
+    attributes.extend(event.attributes.iter().map(|(name, value)| attribute(name, value)));
     let count = i64::try_from(event.count).unwrap_or(i64::MAX);
     attributes.push(pair("count", Some(AnyValue { value: Some(OtlpValue::IntValue(count)) })));
     let mut tenants: Vec<&str> = event.parties.iter().map(|party| &*party.tenant).collect();

@@ -60,10 +60,4 @@ impl LabelCache {
     pub(super) fn entry(&self, entry: Range<usize>) -> &[u8] {
         &self.bytes[entry]
     }
-
-    /// The entry of the visit at that place of the last walk.
-    pub(super) fn entry_at(&self, visit: usize) -> &[u8] {
-        let begin = visit.checked_sub(1).map_or(0, |before| self.ends[before]);
-        &self.bytes[begin..self.ends[visit]]
-    }
 }

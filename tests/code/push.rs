@@ -538,8 +538,9 @@ fn a_node_with_many_series_is_sent_in_requests_of_about_a_mebibyte() {
     use gpumeter::export::{OtlpEncoder, OtlpResource};
     let snapshot = crate::export::fixture::node(8, 3_000);
     let mut whole = Vec::new();
-    let points = OtlpEncoder::new(Level::Full, &OtlpResource::new("n", "")).encode(&snapshot, &mut whole);
-    let mut encoder = OtlpEncoder::new(Level::Full, &OtlpResource::new("n", ""));
+    let encoder = || OtlpEncoder::new(Level::Full, &OtlpResource::new("n", ""));
+    let points = crate::export::fixture::encode(&mut encoder(), &snapshot, &mut whole);
+    let mut encoder = encoder();
     let requests = encoder.encode_requests(&snapshot, MOST_REQUEST / 4);
     assert!(requests.len() > 2, "{}", whole.len());
     assert_eq!(requests.iter().map(|(_, points)| points).sum::<usize>(), points);

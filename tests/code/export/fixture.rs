@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use gpumeter::catalogue::{self, Family, INTEGRALS, InstanceValue, RATED, Rows, device_points, first_point};
+use gpumeter::export::OtlpEncoder;
 use gpumeter::model::frame::Tier;
 use gpumeter::model::snapshot::*;
 use gpumeter::model::*;
@@ -304,4 +305,12 @@ fn state(gpu: &GpuEntry, scale: i64) -> GpuState {
             clock_events: std::array::from_fn(|bit| bit as u64 * 100),
         }),
     }
+}
+
+/// Encodes a snapshot as one request into `out`, as if each before were acknowledged; returns how many data points it holds.
+pub fn encode(otlp: &mut OtlpEncoder, snapshot: &Snapshot, out: &mut Vec<u8>) -> usize {
+    otlp.acknowledge(Utc(u64::MAX));
+    let (body, points) = otlp.encode_requests(snapshot, usize::MAX).remove(0);
+    *out = body;
+    points
 }

@@ -141,7 +141,7 @@ fn expected(snapshot: &Snapshot, visit: &Visit) -> Point {
 /// Encodes, checks the values against the walk, and returns the points without a value.
 fn check(otlp: &mut OtlpEncoder, snapshot: &Snapshot, level: Level) -> Vec<Point> {
     let mut body = Vec::new();
-    let count = otlp.encode(snapshot, &mut body);
+    let count = fixture::encode(otlp, snapshot, &mut body);
     let all: Vec<Point> = metrics(&body).iter().flat_map(points).collect();
     assert_eq!(count, all.len());
     let (ended, alive): (Vec<_>, Vec<_>) = all.into_iter().partition(|point| point.flags == 1);
@@ -164,7 +164,8 @@ fn the_request_decodes_to_what_the_walk_visits() {
 #[test]
 fn the_resource_names_service_and_node() {
     let mut body = Vec::new();
-    OtlpEncoder::new(Level::Lean, &OtlpResource::new("node-1", "")).encode(&fixture::node(1, 0), &mut body);
+    let mut otlp = OtlpEncoder::new(Level::Lean, &OtlpResource::new("node-1", ""));
+    fixture::encode(&mut otlp, &fixture::node(1, 0), &mut body);
     let request = ExportMetricsServiceRequest::decode(body.as_slice()).unwrap();
     let resource = request.resource_metrics[0].resource.as_ref().unwrap();
     let version = env!("CARGO_PKG_VERSION");
@@ -175,8 +176,8 @@ fn the_resource_names_service_and_node() {
         ("service.version", version),
     ];
     assert_eq!(texts(&resource.attributes), wanted.map(|(key, value)| (key.into(), value.into())));
-    OtlpEncoder::new(Level::Lean, &OtlpResource::new("node-1", "zurich"))
-        .encode(&fixture::node(1, 0), &mut body);
+    let mut otlp = OtlpEncoder::new(Level::Lean, &OtlpResource::new("node-1", "zurich"));
+    fixture::encode(&mut otlp, &fixture::node(1, 0), &mut body);
     let in_cluster = ExportMetricsServiceRequest::decode(body.as_slice()).unwrap();
     let attributes = &in_cluster.resource_metrics[0].resource.as_ref().unwrap().attributes;
     assert!(texts(attributes).contains(&("k8s.cluster.name".to_owned(), "zurich".to_owned())));
@@ -187,7 +188,8 @@ fn the_resource_names_service_and_node() {
 #[test]
 fn each_metric_has_its_kind_help_and_unit() {
     let mut body = Vec::new();
-    OtlpEncoder::new(Level::Full, &OtlpResource::new("node-1", "")).encode(&fixture::node(2, 2), &mut body);
+    let mut otlp = OtlpEncoder::new(Level::Full, &OtlpResource::new("node-1", ""));
+    fixture::encode(&mut otlp, &fixture::node(2, 2), &mut body);
     let mut seen = BTreeSet::new();
     for metric in metrics(&body) {
         let family = catalogue::families().find(|family| native_name(family) == metric.name).unwrap();
@@ -205,7 +207,7 @@ fn each_metric_has_its_kind_help_and_unit() {
 /// The points of a request with the names of the conventions for hardware.
 fn hardware_points(otlp: &mut OtlpEncoder, snapshot: &Snapshot) -> Vec<Point> {
     let mut body = Vec::new();
-    otlp.encode(snapshot, &mut body);
+    fixture::encode(otlp, snapshot, &mut body);
     let mut names = BTreeSet::new();
     let all = metrics(&body);
     all.iter()
@@ -218,9 +220,10 @@ fn names_of_hardware_take_the_place_of_ours_and_lose_no_series() {
     let snapshot = fixture::node(2, 2);
     let mut native = OtlpEncoder::new(Level::Full, &OtlpResource::new("node-1", ""));
     let mut body = Vec::new();
-    native.encode(&snapshot, &mut body);
+    fixture::encode(&mut native, &snapshot, &mut body);
     let native: Vec<Point> = metrics(&body).iter().flat_map(points).collect();
-    let mut otlp = OtlpEncoder::new(Level::Full, &OtlpResource::new("node-1", "")).with_hardware_names();
+    let mut otlp = OtlpEncoder::new(Level::Full, &OtlpResource::new("node-1", ""));
+    otlp.has_hardware_names = true;
     let points = hardware_points(&mut otlp, &snapshot);
     let (hardware, ours): (Vec<_>, Vec<_>) = points.iter().partition(|point| point.name.starts_with("hw."));
     assert!(ours.iter().all(|point| native.contains(point)));
