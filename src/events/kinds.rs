@@ -50,36 +50,38 @@ macro_rules! kinds {
 use Severity::{Error, Info, Warn};
 
 kinds! {
-    XID = kind("gpu.xid", Error, "The driver reported an XID. WARN where the application is to be restarted, INFO where \
-        nothing is to be done. With the GPU instance on a GPU with MIG, and the workloads that hold the GPU or have processes on it.")
+    XID = kind("gpu.xid", Error, "The driver reported an XID. WARN if the application must be restarted, \
+        INFO if nothing is to be done. On a GPU with MIG it has the GPU instance. It has the workloads that \
+        hold the GPU or have processes on it.")
         .attributes(&["xid", "class", "action", "gpu_instance"]);
-    LOST = kind("gpu.lost", Error, "The GPU is no longer there: lost by the driver, gone from the bus, passed to a guest, or \
-        replaced by another one.").attributes(&["attachment"]);
-    BACK = kind("gpu.back", Info, "A GPU that was not there is back.").attributes(&["attachment"]);
-    FOUND = kind("gpu.found", Info, "A GPU that was not known is there; with the GPU that it replaces at its place, if any.")
+    LOST = kind("gpu.lost", Error, "The GPU is missing: lost by the driver, gone from the bus, passed to a \
+        guest, or replaced by another one.").attributes(&["attachment"]);
+    BACK = kind("gpu.back", Info, "A missing GPU is back.").attributes(&["attachment"]);
+    FOUND = kind("gpu.found", Info, "A new GPU was found; with the GPU that it replaces, if any.")
         .attributes(&["replaces"]);
-    RESHAPED = kind("gpu.mig.reshaped", Info, "The GPU is divided into other MIG instances, or MIG mode was switched.")
+    RESHAPED = kind("gpu.mig.reshaped", Info, "The GPU has other MIG instances, or MIG mode was switched.")
         .attributes(&["instances"]);
-    DRIVER = kind("gpu.driver.changed", Warn, "The driver was loaded again in another version.")
+    DRIVER = kind("gpu.driver.changed", Warn, "Another version of the driver was loaded.")
         .attributes(&["driver", "before"]).alone();
-    THROTTLED = kind("gpu.throttle.started", Warn, "The clocks have been held down for 10 s for that reason. INFO for the \
-        power cap, by which a busy board normally is.").attributes(&["reason"]);
-    UNTHROTTLED = kind("gpu.throttle.ended", Info, "They have not been held down for 30 s.")
+    THROTTLED = kind("gpu.throttle.started", Warn, "The clocks have been held down for 10 s for that \
+        reason. INFO for the power cap, which is normal on a busy board.").attributes(&["reason"]);
+    UNTHROTTLED = kind("gpu.throttle.ended", Info, "The clocks have not been held down for 30 s.")
         .attributes(&["reason", "seconds"]);
     HEALTH = kind("gpu.health.changed", Warn, "The verdict on the GPU has changed. ERROR for failed, INFO for ok.")
         .attributes(&["state", "before", "action", "rule", "evidence"]);
-    GAP = kind("gpu.gap", Warn, "The GPU was there and could not be read for a while.").attributes(&["seconds"]);
-    SXID = kind("nvswitch.sxid", Error, "The driver wrote an SXID, an error of an NVSwitch, to the kernel's log. WARN where it \
-        is not fatal.").attributes(&["pci_bus_id", "sxid", "severity"]);
-    QUIESCED = kind("gpumeter.quiesced", Info, "The agent has let go of the driver, as it was asked to.").alone();
+    GAP = kind("gpu.gap", Warn, "The GPU was present and could not be read for a while.").attributes(&["seconds"]);
+    SXID = kind("nvswitch.sxid", Error, "The driver wrote an SXID, an error of an NVSwitch, to the kernel \
+        log. WARN if it is not fatal.").attributes(&["pci_bus_id", "sxid", "severity"]);
+    QUIESCED = kind("gpumeter.quiesced", Info, "The agent released the driver on request.").alone();
     RESUMED = kind("gpumeter.resumed", Info, "The agent uses the driver again.").alone();
-    CONFIG = kind("gpumeter.config.reloaded", Info, "The configuration was read again. WARN where it has a mistake and the former \
-        one stays in force.").attributes(&["success"]).alone();
+    CONFIG = kind("gpumeter.config.reloaded", Info, "The configuration was read again. WARN if it has a \
+        mistake and the former one stays in force.").attributes(&["success"]).alone();
     BUDGET = kind("gpumeter.budget.passed", Warn, "A tenant costs more in this month than its budget on this node.")
         .attributes(&["month", "currency", "budget", "cost"]).of_tenant();
     GRANTED = kind("gpu.holding.granted", Info, "A workload holds the GPU, or a share of it.")
         .attributes(&["gpu_instance", "share", "source"]).of_tenant();
-    ENDED = kind("gpu.holding.ended", Info, "It holds it no longer; by presence, once it is away for 15 s.").attributes(&["gpu_instance", "source", "seconds"]).of_tenant();
+    ENDED = kind("gpu.holding.ended", Info, "The workload no longer holds it; by presence, after it is away \
+        for 15 s.").attributes(&["gpu_instance", "source", "seconds"]).of_tenant();
 }
 
 /// The page about events.
