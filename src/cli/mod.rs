@@ -418,18 +418,23 @@ const WIDTH: usize = 100;
 
 /// A text after its head; further lines begin below it.
 fn wrap(head: &str, text: &str) -> String {
+    let below = format!("\n{}", " ".repeat(head.len()));
+    head.to_owned() + &fold(text, WIDTH.saturating_sub(head.len())).join(&below) + "\n"
+}
+
+/// A text in lines of at most `width` characters, where its words are no longer.
+fn fold(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        let room = WIDTH.saturating_sub(head.len());
-        match lines.last_mut() {
-            Some(line) if line.is_empty() => *line += word,
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= room => {
-                *line += &format!(" {word}")
-            }
-            _ => lines.push(word.to_owned()),
+    for word in text.split_inclusive(' ') {
+        let used = lines.last().map_or(0, |line| line.chars().count());
+        if used > 0 && used + word.trim_end().chars().count() > width {
+            lines.push(String::new());
+        }
+        if let Some(line) = lines.last_mut() {
+            line.push_str(word);
         }
     }
-    head.to_owned() + &lines.join(&format!("\n{}", " ".repeat(head.len()))) + "\n"
+    lines.iter().map(|line| line.trim_end().to_owned()).collect()
 }
 
 /// Writes a page for people to standard output. Names are cut where they are put into it; here nothing that a terminal would

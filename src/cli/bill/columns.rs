@@ -87,7 +87,7 @@ fn money<'a>(
 }
 
 /// All columns, in their order.
-pub(super) fn columns<'a>(bill: &Bill, by: &BillGrouping) -> Vec<BillColumn<'a>> {
+pub(super) fn columns<'a>(bill: &Bill, by: &BillGrouping, rows: &[BillGroup<'_>]) -> Vec<BillColumn<'a>> {
     let mut columns = vec![
         csv("node", |group| group.bill.node.clone()),
         csv("cluster", |group| group.bill.cluster.clone()),
@@ -96,14 +96,14 @@ pub(super) fn columns<'a>(bill: &Bill, by: &BillGrouping) -> Vec<BillColumn<'a>>
         csv("time_zone", |group| group.bill.time_zone.clone()),
     ];
     columns.extend(Column::names(&by.names(), |group: &BillGroup<'a>| &group.names));
-    columns.extend(times(bill, by));
+    columns.extend(times(bill, rows));
     columns.extend(amounts(bill));
     columns
 }
 
 /// The columns of hours. `within` is left to CSV where it would repeat `used`.
-fn times<'a>(bill: &Bill, by: &BillGrouping) -> Vec<BillColumn<'a>> {
-    let is_within = groups(bill, by).iter().all(|group| {
+fn times<'a>(bill: &Bill, rows: &[BillGroup<'_>]) -> Vec<BillColumn<'a>> {
+    let is_within = rows.iter().all(|group| {
         group.time(|line| line.amounts.parts.within) == group.time(|line| line.amounts.used.total())
     });
     let has_no_prices = bill.unpriced.is_none();
@@ -180,7 +180,7 @@ pub(super) fn report(bill: &Bill, by: &BillGrouping) -> Report {
         return report;
     }
     let total = BillGroup { bill, names: total_names(by), lines: bill.lines.iter().collect() };
-    let table = ReportTable::new(columns(bill, by), &rows, Some(&total)).for_people();
+    let table = ReportTable::new(columns(bill, by, &rows), &rows, Some(&total)).for_people();
     report.legend = table.legend();
     let is_there = |tenant: &str| rows.iter().any(|row| row.names.iter().any(|name| name == tenant));
     let remainders = REMAINDERS.iter().filter(|(tenant, _)| is_there(tenant));

@@ -16,7 +16,8 @@ pub(super) fn page(bills: &[Bill], by: &BillGrouping, credits: &[GrantedCredit])
     let by = &by.by_rate();
     let mut tables = Vec::new();
     for bill in bills {
-        let mut columns = columns(bill, by);
+        let rows = groups(bill, by);
+        let mut columns = columns(bill, by, &rows);
         let id = |group: &BillGroup<'_>| line_id(bill, by, &group.names).into();
         columns.push(Column::new("", CellUnit::Text, id).csv("line"));
         let names = vec![String::new(); by.names().len()];
@@ -26,7 +27,7 @@ pub(super) fn page(bills: &[Bill], by: &BillGrouping, credits: &[GrantedCredit])
             .filter(|_| tables.is_empty())
             .map(|granted| columns.iter().map(|column| credit_cell(column, granted, &of_credits)).collect());
         let credits: Vec<Vec<ReportCell>> = credits.collect();
-        let mut table = ReportTable::new(columns, &groups(bill, by), None);
+        let mut table = ReportTable::new(columns, &rows, None);
         credits.into_iter().for_each(|cells| table.push(cells));
         tables.push(table);
     }

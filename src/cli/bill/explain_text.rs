@@ -3,10 +3,10 @@
 use jiff::tz::TimeZone;
 
 use super::job_report::{local, zone};
-use super::text::{begin, seconds, trimmed};
+use super::text::{begin, in_words, seconds, trimmed, unit};
 use crate::billing::{
-    BillLine, BillRate, ExplainedLine, Explanation, GpuEventKind, GpuRecord, LineSpan, RateKind, Tenancy,
-    TenantBasis, print_money,
+    BillLine, BillRate, ExplainedLine, Explanation, GpuEventKind, GpuRecord, LineSpan, OpenHolding, RateKind,
+    Tenancy, TenantBasis, print_money,
 };
 use crate::cli::report::{CellUnit, Column, Report, ReportCell, ReportPart, ReportTable};
 use crate::cli::wrap;
@@ -120,14 +120,6 @@ fn amount_text(line: &BillLine, money: Money, rates: [Option<&BillRate>; 2], cur
     text
 }
 
-const fn unit(kind: RateKind) -> &'static str {
-    match kind {
-        RateKind::GpuHour => "GPU-hour",
-        RateKind::InstanceHour => "instance-hour",
-        RateKind::Kwh | RateKind::CarbonKwh => "kWh",
-    }
-}
-
 /// How time of an instance, which is a part of the GPU's, becomes hours of the instance.
 fn slices(line: &BillLine, kind: RateKind) -> String {
     match &line.slot.profile {
@@ -142,7 +134,6 @@ fn slices(line: &BillLine, kind: RateKind) -> String {
 fn rate_text(rate: &BillRate, currency: &str, used_from: Option<Utc>, zone: &TimeZone) -> String {
     let selector = rate.selector.describe();
     let selector = if selector.is_empty() { "every GPU".to_owned() } else { selector.join(", ") };
-    let derivation = rate.derivation.as_ref().map(|text| format!(" ({text})")).unwrap_or_default();
     let begin = rate.since.map_or_else(|| "always".to_owned(), |at| format!("from {}", local(at, zone)));
     let end = rate.until.map(|at| format!(" to {}", local(at, zone))).unwrap_or_default();
     let recorded = rate.recorded.map(|recorded| {
@@ -151,9 +142,8 @@ fn rate_text(rate: &BillRate, currency: &str, used_from: Option<Utc>, zone: &Tim
         format!(", recorded {}{late}", local(recorded, zone))
     });
     format!(
-        "{} {currency} per {}{derivation}, class {}, for {selector}, in force {begin}{end}{}",
-        trimmed(rate.price),
-        unit(rate.unit),
+        "{}, class {}, for {selector}, in force {begin}{end}{}",
+        in_words(rate, currency),
         shown(&rate.class),
         recorded.unwrap_or_default()
     )
@@ -169,12 +159,8 @@ fn recorded(line: &ExplainedLine, zone: &TimeZone) -> String {
 /// What it holds now, and who granted it.
 fn holding(line: &ExplainedLine) -> String {
     match &line.holding {
-        Some(open) => {
-            format!(
-                "{} of the GPU at the end of the account, granted by {}",
-                open.fraction,
-                open.source.name()
-            )
+        Some(OpenHolding { fraction, source }) => {
+            format!("{fraction} of the GPU at the end of the account, granted by {}", source.name())
         }
         None if line.spans.iter().any(|span| span.held.held() > 0) => {
             "over at the end of the account; the ledger keeps minutes of past holdings, not who granted them"
@@ -292,17 +278,11 @@ fn explain_gpu(gpu: &GpuRecord, zone: &TimeZone) -> String {
 /// Steps of the clock and boots, which move no time.
 fn clocks(explanation: &Explanation, zone: &TimeZone) -> Option<String> {
     let steps = explanation.clock_steps.iter().map(|step| {
-        let sign = if step.step_ns < 0 { "-" } else { "" };
-        let seconds = seconds(Nanoseconds(step.step_ns.unsigned_abs()));
-        format!(
-            "{}: the wall clock stepped to {sign}{seconds} s beside the account's time",
-            local(step.at, zone)
-        )
+        let (at, seconds) = (local(step.at, zone), print_money(Money(step.step_ns.into())));
+        format!("{at}: the wall clock stepped to {seconds} s beside the account's time")
     });
-    let boots = explanation
-        .boots
-        .iter()
-        .map(|boot| format!("{}: the agent was first there after a boot", local(boot.at, zone)));
+    let boots = explanation.boots.iter();
+    let boots = boots.map(|boot| format!("{}: the agent was first there after a boot", local(boot.at, zone)));
     let notes: String = boots.chain(steps).map(|note| format!("  {note}\n")).collect();
     (!notes.is_empty()).then(|| format!("Node\n{notes}"))
 }

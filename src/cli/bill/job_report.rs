@@ -30,10 +30,11 @@ pub(super) fn report(summary: &JobSummary) -> Report {
     let times = [("start", local(summary.total.start, &zone)), ("end", end)];
     let head = labels.chain(times).map(|(name, value)| format!("{:13} {}", shown(name), shown(&value)));
     let gpus = gpu_table(summary);
-    let mut parts = vec![ReportPart::Table(String::new(), step_table(summary, &zone))];
-    parts.retain(|_| !summary.steps.is_empty());
+    let has_steps = !summary.steps.is_empty();
+    let steps = has_steps.then(|| ReportPart::Table(String::new(), step_table(summary, &zone)));
     let legend = gpus.legend();
-    parts.insert(0, ReportPart::Table(String::new(), gpus));
+    let mut parts = vec![ReportPart::Table(String::new(), gpus)];
+    parts.extend(steps);
     parts.push(accounted_until(summary.accounted_until, &zone));
     Report {
         title: format!("Job {} on {nodes}", shown(&summary.job)),

@@ -201,19 +201,30 @@ fn charged(bill: &Bill, kind: RateKind, quantity: i128, money: i128) -> String {
     }
 }
 
-/// What a rate is, for which GPUs, from when on, and how it follows from what the operator gave.
-fn price(bill: &Bill, rate: &BillRate) -> String {
-    let currency = bill.currency.as_deref().unwrap_or_default();
-    let (name, unit) = match rate.unit {
-        RateKind::GpuHour => ("price", format!("{currency} per GPU-hour")),
-        RateKind::InstanceHour => ("price", format!("{currency} per instance-hour")),
-        RateKind::Kwh => ("energy", format!("{currency} per kWh")),
-        RateKind::CarbonKwh => ("emissions", "g CO2e per kWh".to_owned()),
-    };
-    let mut text = format!("{name}: {} {unit}", trimmed(rate.price));
-    if let Some(derivation) = &rate.derivation {
-        text += &format!(" ({derivation})");
+/// What a price is for.
+pub(super) const fn unit(kind: RateKind) -> &'static str {
+    match kind {
+        RateKind::GpuHour => "GPU-hour",
+        RateKind::InstanceHour => "instance-hour",
+        RateKind::Kwh | RateKind::CarbonKwh => "kWh",
     }
+}
+
+/// A price with its unit, and how it follows from what the operator gave.
+pub(super) fn in_words(rate: &BillRate, currency: &str) -> String {
+    let of = if rate.unit == RateKind::CarbonKwh { "g CO2e" } else { currency };
+    let derivation = rate.derivation.as_ref().map(|text| format!(" ({text})")).unwrap_or_default();
+    format!("{} {of} per {}{derivation}", trimmed(rate.price), unit(rate.unit))
+}
+
+/// What a rate is, for which GPUs, and from when on.
+fn price(bill: &Bill, rate: &BillRate) -> String {
+    let name = match rate.unit {
+        RateKind::GpuHour | RateKind::InstanceHour => "price",
+        RateKind::Kwh => "energy",
+        RateKind::CarbonKwh => "emissions",
+    };
+    let mut text = format!("{name}: {}", in_words(rate, bill.currency.as_deref().unwrap_or_default()));
     let selected = rate.selector.describe();
     if !selected.is_empty() {
         text += &format!(", {}", selected.join(", "));
@@ -284,14 +295,15 @@ fn reconciliation(bill: &Bill) -> String {
     }
     let proof = &bill.reconciliation;
     let verdict = if bill.is_balanced() { "reconciles" } else { "DOES NOT RECONCILE" };
-    let money = bill
-        .currency
-        .as_ref()
-        .map(|code| {
-            format!(", money {} of {} {code}", print_money(proof.line_money), print_money(proof.gpu_money))
-        })
-        .unwrap_or_default();
-    format!("{verdict}: held {} s of {} s GPU time{money}\n", seconds(proof.held), seconds(proof.slot))
+    let money = bill.currency.as_ref().map(|code| {
+        format!(", money {} of {} {code}", print_money(proof.line_money), print_money(proof.gpu_money))
+    });
+    format!(
+        "{verdict}: held {} s of {} s GPU time{}\n",
+        seconds(proof.held),
+        seconds(proof.slot),
+        money.unwrap_or_default()
+    )
 }
 
 /// A note if the bill ends before the requested time.

@@ -11,7 +11,8 @@ use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Sparkline, Table, Tab
 use super::source::TopData;
 use super::state::TopState;
 use super::tables::{Emphasis, TopRow, TopTable, TopView, level, sentence, title, totals};
-use super::words::{Moments, fit, means, of_limit, percent};
+use super::words::{Moments, fit, means, memory, of_limit, percent};
+use crate::cli::fold;
 use crate::export::SummaryGpu;
 
 /// Colours, or none by `NO_COLOR`.
@@ -112,17 +113,14 @@ fn draw_head(frame: &mut Frame<'_>, area: Rect, state: &TopState, theme: Theme) 
 }
 
 fn draw_table(frame: &mut Frame<'_>, area: Rect, table: &TopTable, state: &TopState, theme: Theme) {
-    let mut rows = Vec::new();
-    let mut place_of_selected = 0;
-    for (place, row) in table.rows.iter().enumerate() {
-        if place == state.selected(table) {
-            place_of_selected = rows.len();
-        }
-        rows.extend(lines(table, row, area.width, state.is_unfolded(&row.key), theme));
-    }
+    let width = area.width;
+    let selected = state.selected(table);
+    let of_row = |row: &TopRow| lines(table, row, width, state.is_unfolded(&row.key), theme);
+    let place_of_selected = table.rows.iter().take(selected).map(|row| of_row(row).len()).sum::<usize>();
+    let mut rows: Vec<Row<'_>> = table.rows.iter().flat_map(of_row).collect();
     if rows.is_empty() {
         let is_filtered = !state.filter.is_empty();
-        rows.push(across(if is_filtered { "nothing matches the filter" } else { table.empty }, area.width));
+        rows.push(across(if is_filtered { "nothing matches the filter" } else { table.empty }, width));
     }
     // The selected row is in the middle of a list that is longer than the screen.
     let room = usize::from(area.height).saturating_sub(1);
@@ -130,12 +128,12 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, table: &TopTable, state: &TopSt
     let first = (place_of_selected.saturating_sub(room / 2)).min(most);
     if most > first && room > 1 {
         let more = format!("  {} more lines below", most - first + 1);
-        rows[first + room - 1] = across(&more, area.width).style(theme.of(Emphasis::Muted));
+        rows[first + room - 1] = across(&more, width).style(theme.of(Emphasis::Muted));
     }
     let mut place = TableState::new().with_offset(first).with_selected(place_of_selected);
     let selected = if table.rows.is_empty() { Style::new() } else { REVERSED };
     let accent = theme.accent().add_modifier(Modifier::UNDERLINED);
-    let widget = widget(table, rows, area.width, accent).row_highlight_style(selected);
+    let widget = widget(table, rows, width, accent).row_highlight_style(selected);
     frame.render_stateful_widget(widget, area, &mut place);
 }
 
@@ -209,21 +207,6 @@ pub(super) fn lines_of(buffer: &Buffer) -> String {
         .collect()
 }
 
-/// A text in lines of at most `width` characters, where its words are no longer.
-pub(super) fn fold(text: &str, width: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split_inclusive(' ') {
-        let used = lines.last().map_or(0, |line| line.chars().count());
-        if used > 0 && used + word.trim_end().chars().count() > width {
-            lines.push(String::new());
-        }
-        if let Some(line) = lines.last_mut() {
-            line.push_str(word);
-        }
-    }
-    lines.iter().map(|line| line.trim_end().to_owned()).collect()
-}
-
 fn draw_problems(frame: &mut Frame<'_>, area: Rect, state: &TopState, theme: Theme) {
     let moments = state.moments();
     let lines = state.data.summary.problems.iter().map(|problem| {
@@ -237,26 +220,17 @@ fn draw_problems(frame: &mut Frame<'_>, area: Rect, state: &TopState, theme: The
 fn draw_history(frame: &mut Frame<'_>, area: Rect, state: &TopState, gpu: &SummaryGpu, theme: Theme) {
     let Some(history) = state.data.history.gpus.iter().find(|one| one.uuid == gpu.uuid) else { return };
     let readings = &gpu.readings;
-    let [top, bottom] = Layout::vertical([Constraint::Fill(1), Constraint::Fill(1)]).areas(area);
-    let halves =
-        |area| Layout::horizontal([Constraint::Fill(1), Constraint::Fill(1)]).spacing(2).areas::<2>(area);
-    let (places, memory) =
-        ([halves(top), halves(bottom)].concat(), readings.memory_total.map(|bytes| bytes as f64));
-    let gib = |bytes: Option<f64>| bytes.map(|bytes| bytes / f64::from(1 << 30));
-    let used = readings.memory_used.map(|bytes| bytes as f64);
+    let [top, bottom] = Layout::vertical([Constraint::Fill(1); 2]).areas(area);
+    let halves = |area| Layout::horizontal([Constraint::Fill(1); 2]).spacing(2).areas::<2>(area);
+    let places = [halves(top), halves(bottom)].concat();
+    let power = of_limit(readings.power, readings.power_limit);
+    let heat = of_limit(readings.temperature, readings.temperature_limit);
+    let used = memory(readings.memory_used, readings.memory_total);
     let series = [
         ("activity", format!("GPU {} activity {}", gpu.gpu, percent(readings.activity)), Some(1.0)),
-        ("memory", format!("memory {} GiB", of_limit(gib(used), gib(memory))), memory),
-        (
-            "power",
-            format!("power {} W", of_limit(readings.power, readings.power_limit)),
-            readings.power_limit,
-        ),
-        (
-            "temperature",
-            format!("temperature {} °C", of_limit(readings.temperature, readings.temperature_limit)),
-            readings.temperature_limit,
-        ),
+        ("memory", format!("memory {used} GiB"), readings.memory_total.map(|bytes| bytes as f64)),
+        ("power", format!("power {power} W"), readings.power_limit),
+        ("temperature", format!("temperature {heat} °C"), readings.temperature_limit),
     ];
     for ((name, title, most), place) in series.into_iter().zip(places) {
         let Some(points) = history.series.get(name) else { continue };

@@ -7,7 +7,7 @@ use ratatui::widgets::Row;
 
 use super::source::{TenantMoney, TopData};
 use super::words::{
-    DASH, Moments, amount, bars, cents, fit, gib, gpus, memory, of_limit, percent, tenant, whole,
+    DASH, Moments, amount, bars, cents, fit, gib, gpus, memory, of_limit, percent, tenant, whole, width_of,
 };
 use crate::export::{
     SummaryGpu, SummaryHolder, SummaryProblem, SummaryProcess, SummaryTenant, SummaryUser, SummaryWorkload,
@@ -470,32 +470,29 @@ fn problem_table(data: &TopData, moments: &Moments) -> TopTable {
 
 /// The sums of the node in one line, as far as they fit.
 pub(super) fn totals(data: &TopData, width: usize) -> String {
-    let (node, gpu_count) = (&data.summary.node, data.summary.gpus.len());
-    let mut idle: Vec<_> =
-        data.summary.tenants.iter().filter(|one| !one.remainder && one.idle > Some(0.005)).collect();
-    idle.sort_by(|one, other| other.idle.partial_cmp(&one.idle).unwrap_or(std::cmp::Ordering::Equal));
-    let idle_gpus = idle.iter().filter_map(|one| one.idle).fold(0.0, |sum, one| sum + one);
-    let most = idle
-        .first()
-        .map(|one| format!(" (most {} {})", tenant(&one.tenant), gpus(one.idle)))
-        .unwrap_or_default();
+    let node = &data.summary.node;
+    let tenants = data.summary.tenants.iter().filter(|one| !one.remainder);
+    let idle: Vec<_> =
+        tenants.filter_map(|one| Some((one.idle.filter(|idle| *idle > 0.005)?, one))).collect();
+    let most = idle.iter().rev().max_by(|(one, _), (other, _)| one.total_cmp(other));
+    let most = most.map(|(idle, one)| format!(" (most {} {idle:.2})", tenant(&one.tenant)));
+    let idle: f64 = idle.iter().map(|(idle, _)| idle).fold(0.0, |sum, one| sum + one);
     let kilowatts =
         |watts: Option<f64>| watts.map_or_else(|| DASH.to_owned(), |watts| format!("{:.1}", watts / 1e3));
-    let mut parts = vec![
-        format!("ok {}/{gpu_count}", node.ok),
-        format!("held {:.2}", node.held),
-        format!("used {}", gpus(node.used)),
+    let money = |currency| format!("{} {currency}/h", cents(amount(node.held_per_hour.as_ref())));
+    let parts = [
+        Some(format!("ok {}/{}", node.ok, data.summary.gpus.len())),
+        Some(format!("held {:.2}", node.held)),
+        Some(format!("used {}", gpus(node.used))),
+        Some(format!("idle {idle:.2}{}", most.unwrap_or_default())),
+        node.currency.as_ref().map(money),
+        Some(format!("{}/{} kW", kilowatts(node.power), kilowatts(node.power_limit))),
+        Some(format!("account {}", node.account)),
     ];
-    parts.push(format!("idle {idle_gpus:.2}{most}"));
-    if let Some(currency) = &node.currency {
-        parts.push(format!("{} {currency}/h", cents(amount(node.held_per_hour.as_ref()))));
-    }
-    parts.push(format!("{}/{} kW", kilowatts(node.power), kilowatts(node.power_limit)));
-    parts.push(format!("account {}", node.account));
     let mut line = String::new();
-    for part in parts {
+    for part in parts.into_iter().flatten() {
         let next = if line.is_empty() { part } else { format!("{line}  {part}") };
-        if super::words::width_of(&next) > width {
+        if width_of(&next) > width {
             break;
         }
         line = next;
@@ -506,20 +503,13 @@ pub(super) fn totals(data: &TopData, width: usize) -> String {
 /// The node's name and its marks.
 pub(super) fn title(data: &TopData, moments: &Moments) -> String {
     let node = &data.summary.node;
-    let mut marks = Vec::new();
-    if node.simulated {
-        marks.push("SIMULATED".to_owned());
-    }
-    if let Some(quiesced) = &node.quiesced {
-        marks.push(format!("QUIESCED {quiesced}"));
-    }
-    if node.account == "none" {
-        marks.push("NO ACCOUNT".to_owned());
-    }
-    if data.summary.partial {
-        marks.push("PARTIAL".to_owned());
-    }
+    let marks = [
+        node.simulated.then(|| "SIMULATED".to_owned()),
+        node.quiesced.as_ref().map(|quiesced| format!("QUIESCED {quiesced}")),
+        (node.account == "none").then(|| "NO ACCOUNT".to_owned()),
+        data.summary.partial.then(|| "PARTIAL".to_owned()),
+    ];
+    let marks: String = marks.into_iter().flatten().map(|mark| format!("  {mark}")).collect();
     let clock = data.summary.at.as_deref().map(|at| moments.clock(at)).unwrap_or_default();
-    let marks = if marks.is_empty() { String::new() } else { format!("  {}", marks.join("  ")) };
     format!("gpumeter  {}  {clock}{marks}", node.name)
 }

@@ -424,8 +424,8 @@ fn the_largest_node_fits_on_every_screen() {
 fn a_command_that_is_longer_than_the_screen_is_folded_at_its_words() {
     let command =
         "$ kubectl drain n1 --ignore-daemonsets && sudo gpumeter quiesce -- nvidia-smi --gpu-reset -i 8";
-    let lines = super::screen::fold(command, 40);
+    let lines = crate::cli::fold(command, 40);
     assert_eq!(lines.join(" "), command);
     assert!(lines.len() == 3 && lines.iter().all(|line| line.chars().count() <= 40), "{lines:?}");
-    assert_eq!(super::screen::fold("", 40), [""]);
+    assert_eq!(crate::cli::fold("", 40), [""]);
 }
