@@ -7,14 +7,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::StatusCode;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use rustix::io::Errno;
 use tokio::sync::{mpsc, watch};
-use tokio::task::{JoinError, JoinSet};
+use tokio::task::{JoinError, JoinSet, yield_now};
 use tokio::time::{sleep, timeout};
 
 use super::Site;
 use super::connection::{Arrival, serve_connection};
-use super::connection_limit::ConnectionLimit;
+use super::connections::Connections;
 use super::listen::{AsyncListener, BoxedStream, Listener, MetricNames};
 use super::overload::OverloadResponse;
 
@@ -30,9 +31,9 @@ pub async fn run(
     site: Site,
     shutdown: watch::Receiver<bool>,
 ) -> io::Result<()> {
-    let limit = ConnectionLimit::new(site.limits.connections);
+    let connections = Arc::new(Connections::new(site.limits.connections));
     let overload = OverloadResponse::new(site.limits.connections / 4);
-    let server = Server { site: Arc::new(site), limit, overload };
+    let server = Server { site: Arc::new(site), connections, overload };
     let mut loops = JoinSet::new();
     for listener in listeners {
         loops.spawn(server.clone().accept_all(listener.names, listener.into_async()?, shutdown.clone()));
@@ -52,7 +53,7 @@ pub async fn run(
 }
 
 /// Returns when the agent stops.
-pub(super) async fn stopped(shutdown: &mut watch::Receiver<bool>) {
+async fn stopped(shutdown: &mut watch::Receiver<bool>) {
     // An error means that the sender is gone: stop as well.
     drop(shutdown.wait_for(|stop| *stop).await);
 }
@@ -61,50 +62,50 @@ pub(super) async fn stopped(shutdown: &mut watch::Receiver<bool>) {
 #[derive(Clone)]
 struct Server {
     site: Arc<Site>,
-    limit: Arc<ConnectionLimit>,
+    connections: Arc<Connections>,
     overload: OverloadResponse,
 }
 
 impl Server {
     /// Accepts on one socket until the agent stops.
-    async fn accept_all(self, names: MetricNames, listener: AsyncListener, shutdown: watch::Receiver<bool>) {
+    async fn accept_all(
+        self,
+        names: MetricNames,
+        listener: AsyncListener,
+        mut shutdown: watch::Receiver<bool>,
+    ) {
         let mut tasks = JoinSet::new();
-        let mut stop = shutdown.clone();
+        let graceful = GracefulShutdown::new();
         loop {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
                     Ok((stream, ends)) => {
-                        self.admit(stream, Arrival { ends, names }, &mut tasks, &shutdown).await;
+                        self.admit(stream, Arrival { ends, names }, &mut tasks, graceful.watcher());
+                        // First a request that is there already is answered, and a connection that gave way is closed.
+                        // Otherwise the connections of a burst would evict each other, and use up the descriptors.
+                        yield_now().await;
                     }
                     Err(error) => self.handle_accept_error(&error, &listener).await,
                 },
                 Some(end) = tasks.join_next() => self.note_panic(end),
-                () = stopped(&mut stop) => break,
+                () = stopped(&mut shutdown) => break,
             }
         }
         drop(listener);
-        let all_ended = async { while tasks.join_next().await.is_some() {} };
-        // Dropping the set ends the remaining ones.
-        let _ = timeout(self.site.limits.drain, all_ended).await;
+        // Then dropping the set ends the remaining ones.
+        let _ = timeout(self.site.limits.drain, graceful.shutdown()).await;
     }
 
-    /// Serves the connection, or refuses it above the limit.
-    async fn admit(
-        &self,
-        stream: BoxedStream,
-        arrival: Arrival,
-        tasks: &mut JoinSet<()>,
-        shutdown: &watch::Receiver<bool>,
-    ) {
-        if let Some(connection) = self.limit.open(arrival.ends.peer(), self.site.limits.queue).await {
-            let site = Arc::clone(&self.site);
-            tasks.spawn(serve_connection(stream, arrival, connection, site, shutdown.clone()));
+    /// Serves the connection, or refuses it while all are being answered.
+    fn admit(&self, stream: BoxedStream, arrival: Arrival, tasks: &mut JoinSet<()>, shutdown: Watcher) {
+        if let Some(connection) = self.connections.open() {
+            tasks.spawn(serve_connection(stream, arrival, connection, Arc::clone(&self.site), shutdown));
             return;
         }
         self.site.requests.count(StatusCode::SERVICE_UNAVAILABLE.as_u16());
         // With TLS the client could read the response only after a handshake.
         if !self.site.access.current().has_tls() {
-            self.overload.refuse(stream, tasks).await;
+            tasks.spawn(self.overload.clone().refuse(stream));
         }
     }
 

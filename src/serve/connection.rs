@@ -1,28 +1,23 @@
-//! One connection: TLS if configured, then HTTP until the peer leaves, is too slow, or is replaced by another.
+//! One connection: TLS if configured, then HTTP until the peer leaves, is too slow, or gives way to another.
 
 use std::convert::Infallible;
 use std::error::Error;
-use std::pin::pin;
 use std::sync::Arc;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::CONNECTION;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
+use hyper_util::server::graceful::Watcher;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::watch;
 
 use super::Site;
-use super::accept::stopped;
-use super::connection_limit::{ConnectionLimit, OpenConnection};
+use super::connections::{Activity, OpenConnection};
 use super::listen::{BoxedStream, MetricNames};
 use super::local::Ends;
-use super::response::with;
 use super::route::reply_to;
-use super::timeouts::{ConnectionActivity, ObservedStream};
 use super::tls::HTTP2;
 
 /// Longest head of a request in HTTP/1, in bytes.
@@ -45,10 +40,8 @@ pub(super) struct Arrival {
 /// State that the requests of a connection share; HTTP/2 requests may outlive it.
 struct RequestContext {
     arrival: Arrival,
-    activity: Arc<ConnectionActivity>,
-    limit: Arc<ConnectionLimit>,
+    activity: Arc<Activity>,
     site: Arc<Site>,
-    is_http2: bool,
 }
 
 /// Serves one connection until it ends.
@@ -57,72 +50,40 @@ pub(super) async fn serve_connection(
     arrival: Arrival,
     connection: OpenConnection,
     site: Arc<Site>,
-    shutdown: watch::Receiver<bool>,
+    shutdown: Watcher,
 ) {
-    let context = RequestContext {
-        arrival,
-        activity: Arc::clone(&connection.activity),
-        limit: Arc::clone(&connection.limit),
-        site: Arc::clone(&site),
-        is_http2: false,
-    };
-    let stream = ObservedStream { stream, activity: Arc::clone(&connection.activity) };
-    // The limit for the first head includes the TLS handshake.
+    let activity = Arc::clone(&connection.activity);
+    let context = RequestContext { arrival, activity, site: Arc::clone(&site) };
     tokio::select! {
-        () = serve_stream(stream, context, shutdown) => {}
+        () = serve_stream(stream, Arc::new(context), shutdown) => {}
         () = connection.must_close(&site.limits) => {}
     }
 }
 
-async fn serve_stream(
-    stream: ObservedStream,
-    mut context: RequestContext,
-    mut shutdown: watch::Receiver<bool>,
-) {
+async fn serve_stream(stream: BoxedStream, context: Arc<RequestContext>, shutdown: Watcher) {
     let security = context.site.access.current();
-    let Some(tls) = &security.tls else { return serve_http(stream, context, shutdown).await };
-    let accepted = tokio::select! {
-        accepted = tls.accept(stream) => accepted,
-        () = stopped(&mut shutdown) => return,
-    };
-    match accepted {
+    let Some(tls) = &security.tls else { return serve_http(stream, false, context, shutdown).await };
+    match tls.accept(stream).await {
         Ok(stream) => {
-            context.is_http2 = stream.get_ref().1.alpn_protocol() == Some(HTTP2);
-            serve_http(stream, context, shutdown).await;
+            let is_http2 = stream.get_ref().1.alpn_protocol() == Some(HTTP2);
+            serve_http(stream, is_http2, context, shutdown).await;
         }
         Err(error) => context.site.access.note_failed_handshake(context.arrival.ends, &error),
     }
 }
 
-async fn serve_http<S>(stream: S, context: RequestContext, mut shutdown: watch::Receiver<bool>)
+async fn serve_http<S>(stream: S, is_http2: bool, context: Arc<RequestContext>, shutdown: Watcher)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    // Timeouts are those of `ConnectionActivity`.
+    // Timeouts are those of `Connections`.
     builder.http1().header_read_timeout(None).max_buf_size(LONGEST_HEAD);
     builder.http2().max_concurrent_streams(MOST_STREAMS).max_header_list_size(LONGEST_HEADER_LIST);
-    let builder = if context.is_http2 {
-        context.activity.multiplex();
-        builder.http2_only()
-    } else {
-        builder.http1_only()
-    };
-    let context = Arc::new(context);
+    let builder = if is_http2 { builder.http2_only() } else { builder.http1_only() };
     let service = service_fn(|request| respond(request, Arc::clone(&context)));
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
-    let end = tokio::select! {
-        end = connection.as_mut() => end,
-        () = stopped(&mut shutdown) => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-        () = context.activity.close_requested.notified() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    };
-    if let Err(error) = end {
+    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    if let Err(error) = shutdown.watch(connection).await {
         note_error(&*error, &context.site);
     }
 }
@@ -131,17 +92,10 @@ async fn respond(
     request: Request<Incoming>,
     context: Arc<RequestContext>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
-    let in_progress = context.activity.begin_request();
-    let mut response = reply_to(&request, context.arrival, &context.site).await;
+    let in_progress = context.activity.begin_response();
+    let response = reply_to(&request, context.arrival, &context.site).await;
     context.site.requests.count(response.status().as_u16());
-    if context.limit.is_scarce() {
-        if context.is_http2 {
-            context.activity.request_close();
-        } else {
-            response = with(response, CONNECTION, "close");
-        }
-    }
-    Ok(response.map(|body| Full::new(in_progress.send(body))))
+    Ok(response.map(|body| Full::new(in_progress.write(body))))
 }
 
 /// Counts responses that hyper sent itself, with the status that hyper chose.

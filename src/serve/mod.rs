@@ -8,7 +8,7 @@ mod accept;
 mod bill;
 mod client_certificate;
 mod connection;
-mod connection_limit;
+mod connections;
 
 mod listen;
 mod live;
@@ -21,7 +21,6 @@ mod response;
 mod route;
 mod security;
 mod statement;
-mod timeouts;
 mod tls;
 
 use std::sync::Arc;
@@ -99,20 +98,16 @@ pub struct Site {
 /// Limits on time and number of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerLimits {
-    /// From a connection's start, or a request's first byte, to the end of its head.
+    /// From a connection's start to the end of its first request's head.
     pub head: Duration,
-    /// From the end of one response to the next request: longer than any usual scrape interval.
+    /// From the end of one response to the end of the next request's head: longer than any usual scrape interval.
     pub idle: Duration,
-    /// While the peer reads no byte of a response.
-    pub stall: Duration,
     /// From the time at which a response is ready until the socket has accepted all of it.
     pub response: Duration,
     /// For a bill.
     pub bill: Duration,
     /// For unfinished responses when the agent stops.
     pub drain: Duration,
-    /// For a free connection, if all are in use: longer than a usual request head takes, so that a burst is only delayed.
-    pub queue: Duration,
     /// Simultaneous connections.
     pub connections: usize,
 }
@@ -136,11 +131,9 @@ impl Default for ServerLimits {
         Self {
             head: Duration::from_secs(5),
             idle: Duration::from_secs(90),
-            stall: Duration::from_secs(10),
             response: Duration::from_secs(30),
             bill: Duration::from_secs(5),
             drain: Duration::from_millis(500),
-            queue: Duration::from_millis(500),
             connections: 256,
         }
     }

@@ -1,4 +1,4 @@
-//! Refuses connections above the limit with status 503, at low cost.
+//! Refuses connections with status 503, at low cost.
 //!
 //! The response is one write of constant bytes, and the request is not parsed. Closing at once would make the kernel reset
 //! the connection because of the unread request, and perhaps discard the response. So the socket is drained until the peer
@@ -11,7 +11,6 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy, sink};
 use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::listen::{AsyncListener, BoxedStream};
@@ -59,15 +58,11 @@ impl OverloadResponse {
     }
 
     /// Sends status 503 and closes.
-    pub(super) async fn refuse(&self, mut stream: BoxedStream, tasks: &mut JoinSet<()>) {
-        if !write(&mut stream).await {
-            return;
-        }
-        if let Ok(permit) = Arc::clone(&self.closing).try_acquire_owned() {
-            tasks.spawn(async move {
-                let _ = timeout(DRAIN_TIMEOUT, drain(stream)).await;
-                drop(permit);
-            });
+    pub(super) async fn refuse(self, mut stream: BoxedStream) {
+        if write(&mut stream).await
+            && let Ok(_permit) = self.closing.try_acquire()
+        {
+            let _ = timeout(DRAIN_TIMEOUT, drain(stream)).await;
         }
     }
 }

@@ -6,14 +6,14 @@
 //! across reloads, and the last wrong ones, so that a scraper with an outdated password costs little.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hyper::header::{AUTHORIZATION, HeaderMap};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use ring::digest::{Context, SHA256};
 use ring::rand::{SecureRandom, SystemRandom};
 use tokio::sync::{mpsc, oneshot};
@@ -33,38 +33,24 @@ pub struct VerifyRequest {
     _place: QueuePlace,
 }
 
-/// A place in the queue, counted for its peer until it is dropped.
+/// A place in the queue, its peer's until it is dropped.
 #[derive(Debug)]
 pub(super) struct QueuePlace {
     peer: PasswordPeer,
-    waiting: WaitingByPeer,
+    taken: TakenPlaces,
 }
 
-/// The address of a peer; absent for all processes of this host, which are one peer.
+/// The network of a peer; absent for all processes of this host, which are one peer.
 type PasswordPeer = Option<IpAddr>;
 
-/// How many passwords of each peer are in the queue or being verified.
-type WaitingByPeer = Arc<Mutex<BTreeMap<PasswordPeer, usize>>>;
-
-impl QueuePlace {
-    /// Fails if the peer has `most` places already.
-    fn reserve(peer: PasswordPeer, most: usize, waiting: &WaitingByPeer) -> Result<Self, LoginRefusal> {
-        let mut counts = waiting.lock();
-        let count = counts.entry(peer).or_default();
-        if *count >= most {
-            return Err(LoginRefusal::Busy);
-        }
-        *count += 1;
-        Ok(Self { peer, waiting: Arc::clone(waiting) })
-    }
-}
+/// Whose the passwords in the queue are, and that which is being verified.
+type TakenPlaces = Arc<Mutex<Vec<PasswordPeer>>>;
 
 impl Drop for QueuePlace {
     fn drop(&mut self) {
-        let mut counts = self.waiting.lock();
-        let left = counts.remove(&self.peer).unwrap_or_default().saturating_sub(1);
-        if left > 0 {
-            counts.insert(self.peer, left);
+        let mut taken = self.taken.lock();
+        if let Some(place) = taken.iter().position(|peer| *peer == self.peer) {
+            taken.swap_remove(place);
         }
     }
 }
@@ -86,7 +72,7 @@ pub struct Passwords {
     requests: mpsc::Sender<VerifyRequest>,
     secret: Digest,
     known: Mutex<KnownPasswords>,
-    waiting: WaitingByPeer,
+    taken: TakenPlaces,
 }
 
 #[derive(Default)]
@@ -111,13 +97,13 @@ impl Passwords {
         let mut secret = Digest::default();
         // It does not fail on Linux; without the secret, verification still works.
         let _ = SystemRandom::new().fill(&mut secret);
-        Self { requests, secret, known: Mutex::default(), waiting: WaitingByPeer::default() }
+        Self { requests, secret, known: Mutex::default(), taken: TakenPlaces::default() }
     }
 
     /// Forgets the passwords of removed users, and the wrong ones. A digest includes the user's hash, so it no longer
     /// matches when the hash has changed.
     pub(super) fn forget_all_but<'a>(&self, users: impl Iterator<Item = &'a String>) {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         let mut right = std::mem::take(&mut known.right);
         *known = KnownPasswords {
             right: users.filter_map(|user| right.remove_entry(user)).collect(),
@@ -129,7 +115,7 @@ impl Passwords {
     pub(super) async fn user(
         &self,
         headers: &HeaderMap,
-        peer: PasswordPeer,
+        peer: IpAddr,
         security: &Security,
     ) -> Result<String, LoginRefusal> {
         let (user, password) = credentials(headers).ok_or(LoginRefusal::Unauthorized)?;
@@ -142,7 +128,7 @@ impl Passwords {
         let compared = hash.or_else(stand_in).ok_or(LoginRefusal::Unauthorized)?;
         let digest = self.digest(&[user.as_bytes(), compared.as_bytes(), &password]);
         {
-            let known = self.known();
+            let known = self.known.lock();
             if hash.is_some() && known.right.get(&user) == Some(&digest) {
                 return Ok(user);
             }
@@ -150,10 +136,9 @@ impl Passwords {
                 return Err(LoginRefusal::Unauthorized);
             }
         }
-        let most = peer.map_or((self.requests.max_capacity() / 2).max(1), |_| MOST_OF_PEER);
-        let place = QueuePlace::reserve(peer, most, &self.waiting)?;
+        let place = self.take_place(network(peer))?;
         let is_right = self.verify(compared.clone(), password, place).await? && hash.is_some();
-        let mut known = self.known();
+        let mut known = self.known.lock();
         if is_right {
             known.right.insert(user.clone(), digest);
             return Ok(user);
@@ -161,6 +146,16 @@ impl Passwords {
         known.wrong.truncate(MOST_WRONG - 1);
         known.wrong.push_front(digest);
         Err(LoginRefusal::Unauthorized)
+    }
+
+    fn take_place(&self, peer: PasswordPeer) -> Result<QueuePlace, LoginRefusal> {
+        let most = peer.map_or((self.requests.max_capacity() / 2).max(1), |_| MOST_OF_PEER);
+        let mut taken = self.taken.lock();
+        if taken.iter().filter(|of| **of == peer).count() >= most {
+            return Err(LoginRefusal::Busy);
+        }
+        taken.push(peer);
+        Ok(QueuePlace { peer, taken: Arc::clone(&self.taken) })
     }
 
     async fn verify(&self, hash: String, password: Vec<u8>, place: QueuePlace) -> Result<bool, LoginRefusal> {
@@ -182,9 +177,18 @@ impl Passwords {
         }
         context.finish().as_ref().try_into().unwrap_or_default()
     }
+}
 
-    fn known(&self) -> MutexGuard<'_, KnownPasswords> {
-        self.known.lock()
+/// What identifies a peer: the IPv4 address, or the IPv6 /64 network, of which one host can use all addresses; nothing on
+/// loopback.
+fn network(peer: IpAddr) -> PasswordPeer {
+    match peer.to_canonical() {
+        peer if peer.is_loopback() => None,
+        IpAddr::V6(peer) => {
+            let [a, b, c, d, ..] = peer.segments();
+            Some(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into())
+        }
+        peer => Some(peer),
     }
 }
 
@@ -209,6 +213,8 @@ mod tests {
 
     use super::*;
     use crate::config::{Credential, WebConfig};
+
+    const LOCAL: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
 
     /// Of the password "secret".
     const HASH: &str = "$2y$04$WvSm6pXVbbH21f0PsZDZsO0VSZCvQeBCLDRlCWSdlTKPYxR3xbD2G";
@@ -242,8 +248,8 @@ mod tests {
         let (passwords, count) = verifier();
         let security = security();
         for _ in 0..3 {
-            assert_eq!(passwords.user(&headers("alice:secret"), None, &security).await.unwrap(), "alice");
-            let wrong = passwords.user(&headers("alice:guess"), None, &security).await;
+            assert_eq!(passwords.user(&headers("alice:secret"), LOCAL, &security).await.unwrap(), "alice");
+            let wrong = passwords.user(&headers("alice:guess"), LOCAL, &security).await;
             assert_eq!(wrong.unwrap_err(), LoginRefusal::Unauthorized);
         }
         assert_eq!(count.load(Ordering::Relaxed), 2);
@@ -259,7 +265,7 @@ mod tests {
         };
         let with = |hash: &str| [("alice".to_owned(), Credential::Inline(hash.to_owned()))].into();
         let questions = async |security: Security| {
-            passwords.user(&headers("alice:secret"), None, &security).await.unwrap();
+            passwords.user(&headers("alice:secret"), LOCAL, &security).await.unwrap();
             count.load(Ordering::Relaxed)
         };
         assert_eq!(questions(access(with(HASH))).await, 1);
@@ -275,7 +281,7 @@ mod tests {
         let (sender, mut questions) = mpsc::channel(16);
         let passwords = Passwords::new(sender);
         let security = security();
-        let [one, other] = ["192.0.2.1", "192.0.2.2"].map(|peer| peer.parse().ok());
+        let [one, other] = ["192.0.2.1", "192.0.2.2"].map(|peer| peer.parse().unwrap());
         let ask = async |text: &str, peer| {
             let (headers, security) = (headers(text), &security);
             // A client that left keeps its place, because its request is still in the queue.
@@ -299,24 +305,24 @@ mod tests {
             timeout(Duration::ZERO, passwords.user(&headers, peer, &security)).await
         };
         for number in 0..8 {
-            assert!(ask(number, None).await.is_err(), "it waits");
+            assert!(ask(number, LOCAL).await.is_err(), "it waits");
         }
         for number in 8..20 {
-            assert_eq!(ask(number, None).await.unwrap().unwrap_err(), LoginRefusal::Busy);
+            assert_eq!(ask(number, LOCAL).await.unwrap().unwrap_err(), LoginRefusal::Busy);
         }
-        assert!(ask(20, "192.0.2.1".parse().ok()).await.is_err(), "it waits, and is not refused");
+        assert!(ask(20, "192.0.2.1".parse().unwrap()).await.is_err(), "it waits, and is not refused");
     }
 
     #[tokio::test]
     async fn an_unknown_user_is_verified_too_and_always_refused() {
         let (passwords, count) = verifier();
         for text in ["mallory:secret", ":secret", "alice\0:secret"] {
-            let refused = passwords.user(&headers(text), None, &security()).await;
+            let refused = passwords.user(&headers(text), LOCAL, &security()).await;
             assert_eq!(refused.unwrap_err(), LoginRefusal::Unauthorized, "{text}");
         }
         assert_eq!(count.load(Ordering::Relaxed), 3);
         for text in ["alice", ""] {
-            assert!(passwords.user(&headers(text), None, &security()).await.is_err(), "{text}");
+            assert!(passwords.user(&headers(text), LOCAL, &security()).await.is_err(), "{text}");
         }
         assert_eq!(count.load(Ordering::Relaxed), 3, "what is not a name with a password is not verified");
     }
@@ -327,9 +333,18 @@ mod tests {
         let passwords = Passwords::new(sender);
         let (first, second) = (headers("alice:1"), headers("alice:2"));
         let security = security();
-        let waiting = passwords.user(&first, None, &security);
+        let waiting = passwords.user(&first, LOCAL, &security);
         tokio::pin!(waiting);
         assert!(timeout(Duration::ZERO, waiting.as_mut()).await.is_err(), "nobody verifies");
-        assert_eq!(passwords.user(&second, None, &security).await.unwrap_err(), LoginRefusal::Busy);
+        assert_eq!(passwords.user(&second, LOCAL, &security).await.unwrap_err(), LoginRefusal::Busy);
+    }
+
+    #[test]
+    fn a_network_of_ipv6_is_one_peer_and_loopback_is_none() {
+        let of = |address: &str| network(address.parse().unwrap());
+        assert_eq!(of("2001:db8:1:2::7"), of("2001:db8:1:2:ffff::8"));
+        assert_ne!(of("2001:db8:1:2::7"), of("2001:db8:1:3::7"));
+        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
+        assert_eq!(["127.0.0.2", "::1", "::ffff:127.0.0.1"].map(of), [None; 3]);
     }
 }

@@ -13,7 +13,6 @@ use tokio::time::sleep;
 
 use super::bill::{BillQuery, parse_explain_query, parse_query, request_bill};
 use super::connection::Arrival;
-use super::connection_limit::network;
 use super::listen::MetricNames;
 use super::live::document;
 use super::local::{Ends, OwnersBusy, admit};
@@ -102,8 +101,7 @@ async fn authorize<B: Body>(
     if security.users.is_empty() || (is_probe && security.open_probes) {
         return route(request, Caller::Anonymous(ends), names, site).await;
     }
-    let peer = network(ends.peer());
-    match site.access.passwords.user(request.headers(), peer, security).await {
+    match site.access.passwords.user(request.headers(), ends.peer(), security).await {
         Ok(user) => route(request, Caller::User(security.visible_to(&user)), names, site).await,
         Err(LoginRefusal::Unauthorized) => {
             let refused = error(StatusCode::UNAUTHORIZED, path, "give a user and the right password");

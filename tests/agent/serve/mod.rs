@@ -247,15 +247,7 @@ fn eventually(what: impl FnMut() -> bool) {
 /// Limits that pass in no test, however busy the machine is: a test sets the one that it is about. A stop is as usual.
 fn patient() -> ServerLimits {
     const HOUR: Duration = Duration::from_secs(3_600);
-    ServerLimits {
-        head: HOUR,
-        idle: HOUR,
-        stall: HOUR,
-        response: HOUR,
-        bill: HOUR,
-        queue: HOUR,
-        ..ServerLimits::default()
-    }
+    ServerLimits { head: HOUR, idle: HOUR, response: HOUR, bill: HOUR, ..ServerLimits::default() }
 }
 
 #[test]
@@ -539,14 +531,16 @@ fn a_slow_request_head_is_cut_off_while_an_idle_connection_stays() {
     assert_eq!(rest(&mut agent.connect()), "", "a silent peer is cut off too");
     idle.write_all(b"GET /-/ready HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     assert_eq!(body(&one(&mut idle)), "ready\n");
-    idle.write_all(b"GET /-/re").unwrap();
-    assert_eq!(rest(&mut idle), "", "a later head has its deadline too");
 }
 
 #[test]
 fn a_connection_without_requests_is_closed_after_the_longest_idle_time() {
     let agent = Agent::start(ServerLimits { idle: Duration::from_millis(100), ..patient() });
     assert_eq!(rest(&mut agent.answered_connection()), "");
+    let mut slow = agent.answered_connection();
+    // Half a head does not extend it; it may have passed on a busy machine.
+    let _ = slow.write_all(b"GET /-/re");
+    assert_eq!(rest(&mut slow), "");
 }
 
 #[test]
@@ -569,7 +563,7 @@ const LARGE: usize = 32 << 20;
 
 #[test]
 fn a_peer_that_does_not_read_its_page_is_cut_off() {
-    let limits = ServerLimits { stall: Duration::from_millis(100), ..patient() };
+    let limits = ServerLimits { response: Duration::from_millis(100), ..patient() };
     let agent = Agent::with_page(limits, LARGE);
     let mut stalled = agent.connect();
     let page = Arc::downgrade(&agent.page());
@@ -605,8 +599,8 @@ fn a_scraper_replaces_a_peer_that_does_not_read_its_page() {
         // Its answer has begun.
         peer.read_exact(&mut [0]).unwrap();
     }
-    // Nothing else closes them: all limits are an hour.
-    assert_eq!(status(&agent.get("/-/ready")), 200);
+    // Nothing else closes them: all limits are an hour. After a second one gives way.
+    eventually(|| status(&agent.get("/-/ready")) == 200);
 }
 
 #[test]
@@ -642,7 +636,7 @@ fn scrapers_beyond_the_connection_limit_are_all_answered() {
     std::thread::scope(|scope| {
         // On a busy machine one may be replaced before its request is read, and asks again.
         let ask = || {
-            let mut answers = (0..5).map(|_| {
+            let mut answers = (0..1_000).map(|_| {
                 let mut stream = agent.connect();
                 let _ = stream
                     .write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
@@ -665,8 +659,7 @@ fn the_connection_limit_follows_the_descriptor_limit() {
 
 #[test]
 fn a_new_connection_is_refused_while_all_are_being_answered() {
-    let mut agent =
-        Agent::start(ServerLimits { connections: 1, queue: Duration::from_millis(100), ..patient() });
+    let mut agent = Agent::start(ServerLimits { connections: 1, ..patient() });
     let mut waiting = agent.connect();
     waiting.write_all(b"GET /api/v1/bill HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     let request = agent.bills.blocking_recv().unwrap();
@@ -674,10 +667,9 @@ fn a_new_connection_is_refused_while_all_are_being_answered() {
     assert_eq!((status(&answer), body(&answer)), (503, "all connections are busy; try again soon\n"));
     assert!(answer.contains("retry-after: 1\r\n"));
     request.reply.send(Ok("{}".to_owned())).unwrap();
-    let answer = rest(&mut waiting);
-    assert_eq!(body(&answer), "{}");
-    assert!(answer.contains("connection: close"), "near the limit no connection stays open: {answer}");
-    assert_eq!(status(&agent.get("/metrics")), 200);
+    assert_eq!(body(&one(&mut waiting)), "{}");
+    assert_eq!(status(&agent.get("/metrics")), 200, "the idle one gives way");
+    assert_eq!(rest(&mut waiting), "");
     assert_eq!(agent.count(503), 1);
 }
 

@@ -201,16 +201,3 @@ async fn http2_pings_do_not_keep_an_idle_connection_open() {
     drop(answer);
     await_end(&sender).await;
 }
-
-#[tokio::test]
-async fn an_http2_connection_closes_after_its_answer_while_connections_are_scarce() {
-    use http_body_util::BodyExt;
-    let certificates = Certificates::new();
-    let limits = ServerLimits { connections: 2, ..patient() };
-    let agent = start(&certificates, &format!("{SERVER}}}\n"), limits);
-    let _other = agent.connect();
-    let mut sender = speak_http2(&certificates, &agent, 65_535).await;
-    let answer = sender.send_request(ask_over_http2("/metrics")).await.unwrap();
-    assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), agent.page_text());
-    await_end(&sender).await;
-}
